@@ -1,0 +1,513 @@
+//! Many packets, one call: the unit of everything above the rings.
+//!
+//! ```text
+//!  slots   [ taken | live .................. | free ]     verdicts beside them, one byte each
+//!                   head                tail
+//! ```
+//!
+//! A transmit that takes a prefix moves `head`; nothing is copied. The batch never grows: what does
+//! not fit stays with whoever offered it.
+
+use std::marker::PhantomData;
+
+use crate::ledger::Fate;
+use crate::local::Local;
+use crate::reason::DropReason;
+use crate::skb::{Skb, Unique};
+use crate::thread;
+
+/// What is to become of a packet: which output it goes to, if any stage has said so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Verdict(u8);
+
+impl Verdict {
+    /// No stage has spoken yet.
+    pub const NONE: Verdict = Verdict(u8::MAX);
+    /// Outputs that can be told apart.
+    pub const OUTPUTS_MAX: usize = 128;
+
+    /// To output `index`, below 128; others give [`Verdict::NONE`].
+    #[must_use]
+    pub const fn to(index: usize) -> Verdict {
+        if index < Self::OUTPUTS_MAX { Verdict(index as u8) } else { Verdict::NONE }
+    }
+
+    /// The output's index, if there is one.
+    #[must_use]
+    pub const fn output(self) -> Option<usize> {
+        if (self.0 as usize) < Self::OUTPUTS_MAX { Some(self.0 as usize) } else { None }
+    }
+}
+
+/// Up to a fixed number of packets, in order.
+///
+/// Dropping a batch frees its packets as *consumed*, in bulk.
+pub struct Batch<S = Unique> {
+    slots: Box<[u32]>,
+    verdicts: Box<[Verdict]>,
+    head: usize,
+    tail: usize,
+    state: PhantomData<fn() -> S>,
+}
+
+impl<S> Batch<S> {
+    /// An empty batch with room for `packets`, at least 1.
+    #[must_use]
+    pub fn with_capacity(packets: usize) -> Batch<S> {
+        let n = packets.max(1);
+        Batch {
+            slots: vec![0; n].into_boxed_slice(),
+            verdicts: vec![Verdict::NONE; n].into_boxed_slice(),
+            head: 0,
+            tail: 0,
+            state: PhantomData,
+        }
+    }
+
+    /// Packets in it.
+    #[must_use]
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.tail - self.head
+    }
+
+    /// True without packets.
+    #[must_use]
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.head == self.tail
+    }
+
+    /// Packets it can hold.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Packets that still fit.
+    #[must_use]
+    pub fn spare(&self) -> usize {
+        self.capacity() - self.len()
+    }
+
+    /// Handles of the packets, in order.
+    fn live(&self) -> &[u32] {
+        &self.slots[self.head..self.tail]
+    }
+
+    /// Makes the free slots one run behind the live ones.
+    fn compact(&mut self) {
+        if self.head > 0 {
+            self.slots.copy_within(self.head..self.tail, 0);
+            self.verdicts.copy_within(self.head..self.tail, 0);
+            (self.head, self.tail) = (0, self.len());
+        }
+    }
+
+    /// Appends handles, without a verdict.
+    ///
+    /// # Safety
+    /// Each handle is owned by the caller, who gives it up, and in the state of this batch; there
+    /// are at most [`Batch::spare`].
+    pub(crate) unsafe fn extend_raw(&mut self, handles: &[u32]) {
+        if self.tail + handles.len() > self.capacity() {
+            self.compact();
+        }
+        let end = self.tail + handles.len();
+        self.slots[self.tail..end].copy_from_slice(handles);
+        self.verdicts[self.tail..end].fill(Verdict::NONE);
+        self.tail = end;
+    }
+
+    /// Takes the first `n` handles out; they are the caller's now.
+    fn take_raw(&mut self, n: usize) -> &[u32] {
+        let from = self.head;
+        self.head += n.min(self.len());
+        let end = self.head;
+        if self.head == self.tail {
+            (self.head, self.tail) = (0, 0);
+        }
+        &self.slots[from..end]
+    }
+
+    /// Appends a packet.
+    ///
+    /// # Errors
+    /// Hands it back if the batch is full.
+    pub fn push(&mut self, skb: Skb<S>) -> Result<(), Skb<S>> {
+        if self.spare() == 0 {
+            return Err(skb);
+        }
+        // SAFETY: there is room, and `into_raw` gives the handle up.
+        unsafe { self.extend_raw(&[skb.into_raw()]) };
+        Ok(())
+    }
+
+    /// Takes the first packet out.
+    pub fn pop(&mut self) -> Option<Skb<S>> {
+        let handle = *self.take_raw(1).first()?;
+        // SAFETY: the slot is no longer live, so the handle is owned once.
+        Some(unsafe { Skb::from_raw(handle) })
+    }
+
+    /// Takes packets out one by one, from the front; what is not taken stays.
+    pub fn drain(&mut self) -> Drain<'_, S> {
+        Drain { batch: self }
+    }
+
+    /// The packets, for reading.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &Skb<S>> {
+        // SAFETY: Skb is transparent over a non-zero u32 and live slots hold handles of skbs in
+        // state S that the batch owns; a shared borrow of the batch allows shared borrows of them.
+        self.live().iter().map(|h| unsafe { &*std::ptr::from_ref(h).cast::<Skb<S>>() })
+    }
+
+    /// The packets, for changing.
+    pub fn iter_mut(&mut self) -> impl ExactSizeIterator<Item = &mut Skb<S>> {
+        let live = &mut self.slots[self.head..self.tail];
+        // SAFETY: as in `iter`, from an exclusive borrow.
+        live.iter_mut().map(|h| unsafe { &mut *std::ptr::from_mut(h).cast::<Skb<S>>() })
+    }
+
+    /// Moves the first `n` packets, with their verdicts, to the end of `to`; returns how many fit.
+    pub fn move_to(&mut self, to: &mut Batch<S>, n: usize) -> usize {
+        let n = n.min(self.len()).min(to.spare());
+        if to.tail + n > to.capacity() {
+            to.compact();
+        }
+        to.slots[to.tail..to.tail + n].copy_from_slice(&self.slots[self.head..self.head + n]);
+        to.verdicts[to.tail..to.tail + n].copy_from_slice(&self.verdicts[self.head..self.head + n]);
+        to.tail += n;
+        self.take_raw(n);
+        n
+    }
+
+    /// Gives every packet the same verdict.
+    pub fn set_verdicts(&mut self, verdict: Verdict) {
+        self.verdicts[self.head..self.tail].fill(verdict);
+    }
+
+    /// Gives the packet at `index` a verdict; nothing happens beyond the last one.
+    pub fn set_verdict(&mut self, index: usize, verdict: Verdict) {
+        if index < self.len() {
+            self.verdicts[self.head + index] = verdict;
+        }
+    }
+
+    /// The verdict of the packet at `index`.
+    #[must_use]
+    pub fn verdict(&self, index: usize) -> Verdict {
+        if index < self.len() { self.verdicts[self.head + index] } else { Verdict::NONE }
+    }
+
+    /// The first packet's verdict, and how many packets in a row have it; `None` if empty.
+    #[must_use]
+    pub fn run(&self) -> Option<(Verdict, usize)> {
+        let verdicts = &self.verdicts[self.head..self.tail];
+        let first = *verdicts.first()?;
+        Some((first, verdicts.iter().take_while(|v| **v == first).count()))
+    }
+
+    fn end(&mut self, n: usize, fate: Fate) {
+        let handles = self.take_raw(n);
+        if !handles.is_empty() {
+            thread::free_slow(handles, fate);
+        }
+    }
+
+    /// Frees the packets as consumed.
+    pub fn clear(&mut self) {
+        self.end(self.len(), Fate::Consumed);
+    }
+
+    /// Frees the packets as consumed, onto `mem`'s hot list.
+    pub fn consume(&mut self, mem: &mut Local) {
+        let n = self.len();
+        mem.free_raw(self.take_raw(n), Fate::Consumed);
+    }
+
+    /// Frees the packets as dropped for `reason`.
+    pub fn discard(&mut self, reason: DropReason) {
+        self.end(self.len(), Fate::Dropped(reason));
+    }
+
+    /// Frees the first `n` packets as dropped for `reason`, onto `mem`'s hot list.
+    pub fn discard_first(&mut self, n: usize, reason: DropReason, mem: &mut Local) {
+        mem.free_raw(self.take_raw(n), Fate::Dropped(reason));
+    }
+
+    /// Frees the first `n` packets as sent, onto `mem`'s hot list: a copying device has them.
+    pub fn sent(&mut self, n: usize, mem: &mut Local) {
+        mem.free_raw(self.take_raw(n), Fate::Sent);
+    }
+
+    /// Hands packets to `send` from the front until it refuses one; returns how many it took.
+    ///
+    /// Shape:  batch[0..n) are freed as sent; the rest stays, in order.
+    pub fn send_prefix(&mut self, mem: &mut Local, mut send: impl FnMut(&Skb<S>) -> bool) -> usize {
+        let n = self.iter().take_while(|skb| send(skb)).count();
+        self.sent(n, mem);
+        n
+    }
+
+    /// Keeps the packets for which `keep` says `Ok`; drops the others for the reason it gives.
+    ///
+    /// Cost: rejects are freed in bulk, a run of equal reasons at a time.
+    pub fn retain(&mut self, mut keep: impl FnMut(&mut Skb<S>) -> Result<(), DropReason>) {
+        let mut kept = self.head;
+        let mut rejects = Rejects { handles: [0; 64], n: 0, reason: DropReason::NO_ROUTE };
+        // While `keep` runs, live slots are [head, kept) and [i, tail); a panic in it must find no
+        // slot in between live, so the batch is closed up before each call by `Gap`.
+        let mut gap = Gap { batch: self, kept, next: kept };
+        while gap.next < gap.batch.tail {
+            let i = gap.next;
+            // SAFETY: slot i is live; see `iter_mut`.
+            let skb = unsafe { &mut *std::ptr::from_mut(&mut gap.batch.slots[i]).cast::<Skb<S>>() };
+            let verdict = keep(skb);
+            gap.next = i + 1;
+            match verdict {
+                Ok(()) => {
+                    gap.batch.slots[kept] = gap.batch.slots[i];
+                    gap.batch.verdicts[kept] = gap.batch.verdicts[i];
+                    kept += 1;
+                    gap.kept = kept;
+                }
+                Err(reason) => rejects.add(gap.batch.slots[i], reason),
+            }
+        }
+        drop(gap);
+        rejects.free();
+    }
+
+    /// Frees all packets behind the first `len` as never used: they do not count.
+    pub fn truncate(&mut self, len: usize) {
+        if len < self.len() {
+            let from = self.head + len;
+            let unused = &self.slots[from..self.tail];
+            self.tail = from;
+            thread::free_slow(unused, Fate::Unused);
+        }
+    }
+
+    /// As [`Batch::truncate`], onto `mem`'s hot list.
+    pub fn truncate_to(&mut self, len: usize, mem: &mut Local) {
+        if len < self.len() {
+            let from = self.head + len;
+            let unused = &self.slots[from..self.tail];
+            self.tail = from;
+            mem.free_raw(unused, Fate::Unused);
+        }
+    }
+
+    /// The packets' handles, for a ring between two owners in this process.
+    #[must_use]
+    pub fn handles(&self) -> &[u32] {
+        self.live()
+    }
+
+    /// Forgets the first `n` packets: a ring has their handles now.
+    ///
+    /// # Safety
+    /// Each of the first `n` of [`Batch::handles`] was put where [`Batch::adopt`] will take it from
+    /// exactly once (or where it is freed).
+    pub unsafe fn took(&mut self, n: usize) {
+        self.take_raw(n);
+    }
+
+    /// Appends packets whose handles come from a ring.
+    ///
+    /// # Safety
+    /// Each handle was given up by [`Batch::took`] of a batch in the same state, is owned by nobody
+    /// else, and there are at most [`Batch::spare`].
+    pub unsafe fn adopt(&mut self, handles: &[u32]) {
+        // SAFETY: the caller's promise is the one `extend_raw` asks for.
+        unsafe { self.extend_raw(handles) }
+    }
+}
+
+/// Closes the hole between kept and unvisited packets, also when `retain`'s closure panics.
+struct Gap<'a, S> {
+    batch: &'a mut Batch<S>,
+    kept: usize,
+    next: usize,
+}
+
+impl<S> Drop for Gap<'_, S> {
+    fn drop(&mut self) {
+        let (next, tail) = (self.next, self.batch.tail);
+        self.batch.slots.copy_within(next..tail, self.kept);
+        self.batch.verdicts.copy_within(next..tail, self.kept);
+        self.batch.tail = self.kept + (tail - next);
+    }
+}
+
+/// Rejected packets, gathered so that they are freed a run at a time.
+struct Rejects {
+    handles: [u32; 64],
+    n: usize,
+    reason: DropReason,
+}
+
+impl Rejects {
+    fn add(&mut self, handle: u32, reason: DropReason) {
+        if self.n == self.handles.len() || (self.n > 0 && self.reason != reason) {
+            self.free();
+        }
+        self.reason = reason;
+        self.handles[self.n] = handle;
+        self.n += 1;
+    }
+
+    fn free(&mut self) {
+        let n = std::mem::take(&mut self.n);
+        if n > 0 {
+            thread::free_slow(&self.handles[..n], Fate::Dropped(self.reason));
+        }
+    }
+}
+
+impl Drop for Rejects {
+    fn drop(&mut self) {
+        self.free();
+    }
+}
+
+impl<S> Drop for Batch<S> {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+impl<S> std::fmt::Debug for Batch<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Batch").field("len", &self.len()).finish_non_exhaustive()
+    }
+}
+
+/// Packets taken out of a batch one by one.
+#[derive(Debug)]
+pub struct Drain<'a, S = Unique> {
+    batch: &'a mut Batch<S>,
+}
+
+impl<S> Iterator for Drain<'_, S> {
+    type Item = Skb<S>;
+
+    fn next(&mut self) -> Option<Skb<S>> {
+        self.batch.pop()
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.batch.len(), Some(self.batch.len()))
+    }
+}
+
+impl<S> ExactSizeIterator for Drain<'_, S> {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Pool;
+
+    fn numbered(n: usize, capacity: usize) -> (Pool, Local, Batch) {
+        let pool = Pool::builder().frames(256).build().unwrap();
+        let mut mem = pool.local();
+        let mut batch = Batch::with_capacity(capacity);
+        assert_eq!(mem.alloc(&mut batch, n), n);
+        for (i, skb) in batch.iter_mut().enumerate() {
+            assert!(skb.put_slice(&[i as u8]));
+        }
+        (pool, mem, batch)
+    }
+
+    fn numbers(batch: &Batch) -> Vec<u8> {
+        batch.iter().map(|skb| skb.data()[0]).collect()
+    }
+
+    #[test]
+    fn a_full_batch_hands_the_packet_back() {
+        let (_pool, mut mem, mut batch) = numbered(4, 4);
+        let skb = mem.alloc_copy(b"x").unwrap();
+        assert_eq!(batch.push(skb).unwrap_err().data(), b"x");
+        assert_eq!(mem.alloc(&mut batch, 9), 0);
+    }
+
+    #[test]
+    fn a_prefix_leaves_in_order_and_room_comes_back() {
+        let (_pool, mut mem, mut batch) = numbered(8, 8);
+        let mut taken = 0;
+        let n = batch.send_prefix(&mut mem, |_| {
+            taken += 1;
+            taken <= 5
+        });
+        assert_eq!((n, numbers(&batch)), (5, vec![5, 6, 7]));
+        assert_eq!(mem.alloc(&mut batch, 9), 5);
+        assert_eq!(batch.iter().take(3).map(|s| s.data()[0]).collect::<Vec<_>>(), [5, 6, 7]);
+    }
+
+    #[test]
+    fn retain_keeps_order_and_frees_the_rest() {
+        let (pool, _mem, mut batch) = numbered(200, 200);
+        batch.retain(|skb| match skb.data()[0] % 3 {
+            0 => Ok(()),
+            1 => Err(DropReason::MALFORMED),
+            _ => Err(DropReason::NO_ROUTE),
+        });
+        assert_eq!(numbers(&batch), (0..200).step_by(3).map(|i| i as u8).collect::<Vec<_>>());
+        let ledger = pool.ledger();
+        assert_eq!(ledger.dropped(DropReason::MALFORMED), 67);
+        assert_eq!(ledger.dropped(DropReason::NO_ROUTE), 66);
+        assert_eq!((ledger.in_flight, ledger.difference()), (67, 0));
+    }
+
+    #[test]
+    fn a_panic_in_retain_loses_nothing() {
+        let (pool, _mem, mut batch) = numbered(10, 10);
+        let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            batch.retain(|skb| match skb.data()[0] {
+                6 => panic!("stage"),
+                i if i % 2 == 0 => Ok(()),
+                _ => Err(DropReason::NO_ROUTE),
+            });
+        }));
+        assert!(caught.is_err());
+        assert_eq!(numbers(&batch), [0, 2, 4, 6, 7, 8, 9]);
+        let ledger = pool.ledger();
+        assert_eq!((ledger.in_flight, ledger.difference()), (7, 0), "{ledger}");
+    }
+
+    #[test]
+    fn verdicts_travel_with_their_packets() {
+        let (_pool, mut mem, mut batch) = numbered(6, 6);
+        assert_eq!(batch.run(), Some((Verdict::NONE, 6)));
+        batch.set_verdicts(Verdict::to(1));
+        batch.set_verdict(4, Verdict::to(2));
+        batch.retain(|skb| if skb.data()[0] == 2 { Err(DropReason::NO_ROUTE) } else { Ok(()) });
+        assert_eq!(batch.run(), Some((Verdict::to(1), 3)));
+        let mut out = Batch::with_capacity(3);
+        assert_eq!(batch.move_to(&mut out, 3), 3);
+        assert_eq!(batch.run(), Some((Verdict::to(2), 1)));
+        assert_eq!(batch.move_to(&mut out, 1), 0);
+        out.sent(3, &mut mem);
+        assert_eq!(numbers(&batch), [4, 5]);
+        assert_eq!(Verdict::to(128), Verdict::NONE);
+    }
+
+    #[test]
+    fn truncated_packets_never_were() {
+        let (pool, mut mem, mut batch) = numbered(10, 10);
+        batch.truncate(7);
+        batch.truncate_to(5, &mut mem);
+        batch.truncate(9);
+        assert_eq!(numbers(&batch), [0, 1, 2, 3, 4]);
+        let ledger = pool.ledger();
+        assert_eq!((ledger.created, ledger.in_flight, ledger.consumed), (5, 5, 0));
+    }
+
+    #[test]
+    fn what_is_not_drained_stays() {
+        let (_pool, _mem, mut batch) = numbered(4, 4);
+        assert_eq!(batch.drain().take(2).map(|s| s.data()[0]).collect::<Vec<_>>(), [0, 1]);
+        assert_eq!(numbers(&batch), [2, 3]);
+    }
+}

@@ -1,0 +1,126 @@
+//! Why a packet was not delivered. Every drop has exactly one reason.
+
+use std::fmt;
+
+/// The reason of a drop: one of ours, or one that a program names.
+///
+/// A program that merely drops an [`Skb`](crate::Skb) has *consumed* it; a reason is for packets
+/// that somebody upstream would have wanted delivered.
+#[derive(Clone, Copy)]
+pub struct DropReason {
+    code: u8,
+    name: &'static str,
+}
+
+/// Reasons a program can name.
+const APP_MAX: u8 = 64;
+/// Reasons in all: ours first, then a program's.
+pub(crate) const REASONS: usize = 2 * APP_MAX as usize;
+
+macro_rules! reasons {
+    ($($(#[$doc:meta])* $name:ident = $code:literal $text:literal;)*) => {
+        impl DropReason {
+            $($(#[$doc])* pub const $name: DropReason = DropReason { code: $code, name: $text };)*
+        }
+        const OURS: &[DropReason] = &[$(DropReason::$name),*];
+    };
+}
+
+reasons! {
+    /// The transmit ring and the queue in front of it were full.
+    TX_FULL = 0 "tx_full";
+    /// No free frame to receive or copy into.
+    NO_FRAME = 1 "no_frame";
+    /// A descriptor outside the umem, or a length beyond its frame.
+    BAD_DESC = 2 "bad_desc";
+    /// Larger than the device, or a chain of the pool's frames, can carry.
+    TOO_LONG = 3 "too_long";
+    /// Headers that contradict themselves or the frame's length.
+    MALFORMED = 4 "malformed";
+    /// No stage gave the packet a destination.
+    NO_ROUTE = 5 "no_route";
+    /// Created, and not sent within its time.
+    UNSENT = 6 "unsent";
+    /// The device is down or gone.
+    DEVICE_DOWN = 7 "device_down";
+    /// The kernel or a file refused the write.
+    WRITE_FAILED = 8 "write_failed";
+    /// Still queued when the path was stopped.
+    STOPPED = 9 "stopped";
+    /// The device does not take what the packet asks for (segmentation, checksum).
+    UNSUPPORTED = 10 "unsupported";
+    /// The other end of a ring is gone.
+    PEER_GONE = 11 "peer_gone";
+}
+
+impl DropReason {
+    /// A program's own reason `n`, below 64, under the name that ledgers and metrics print.
+    ///
+    /// Evaluated as a constant, a number too large does not compile.
+    #[must_use]
+    pub const fn app(n: u8, name: &'static str) -> DropReason {
+        assert!(n < APP_MAX, "a program can name 64 drop reasons, 0 to 63");
+        DropReason { code: APP_MAX + n, name }
+    }
+
+    /// The name as printed: `tx_full`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        self.name
+    }
+
+    pub(crate) const fn index(self) -> usize {
+        self.code as usize
+    }
+
+    /// Which program reason it is, if it is one.
+    pub(crate) const fn app_index(self) -> Option<usize> {
+        if self.code >= APP_MAX { Some((self.code - APP_MAX) as usize) } else { None }
+    }
+
+    /// The library's reason at `index`, if there is one.
+    pub(crate) fn ours(index: usize) -> Option<DropReason> {
+        OURS.iter().copied().find(|r| r.index() == index)
+    }
+}
+
+impl PartialEq for DropReason {
+    fn eq(&self, other: &Self) -> bool {
+        self.code == other.code
+    }
+}
+
+impl Eq for DropReason {}
+
+impl fmt::Debug for DropReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "DropReason({})", self.name)
+    }
+}
+
+impl fmt::Display for DropReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_has_its_own_code_and_name() {
+        for (i, a) in OURS.iter().enumerate() {
+            assert!(a.app_index().is_none());
+            assert!(OURS[i + 1..].iter().all(|b| a != b && a.name() != b.name()));
+            assert_eq!(DropReason::ours(a.index()), Some(*a));
+        }
+    }
+
+    #[test]
+    fn a_program_names_its_own() {
+        const BLOCKED: DropReason = DropReason::app(63, "blocked");
+        assert_eq!((BLOCKED.name(), BLOCKED.app_index()), ("blocked", Some(63)));
+        assert_eq!(BLOCKED.index(), REASONS - 1);
+    }
+}

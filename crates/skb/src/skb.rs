@@ -1,0 +1,637 @@
+//! The packet: an owned 4-byte handle on a frame, or on a chain of frames.
+//!
+//! ```text
+//!  frame   [ headroom | data ............ | tailroom ]   push takes headroom, put takes tailroom
+//!                      off        off+len
+//!  chain   head ─next→ fragment ─next→ fragment          len() counts all, data() is the head's
+//! ```
+//!
+//! Types govern access: a [`Unique`] packet is written through `&mut`, a [`Shared`] one is only
+//! read. A bit of the handle governs freeing: unless it is set, nothing about the frame needs to be
+//! looked at. A unique packet of which a shared handle exists is copied on the first write.
+
+use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
+use std::num::NonZeroU32;
+use std::sync::atomic::{Ordering, fence};
+
+use crate::chain;
+use crate::ledger::Fate;
+use crate::meta::{Meta, Offload, PacketType};
+use crate::reason::DropReason;
+use crate::snapshot;
+use crate::thread;
+use crate::umem::{FLAG, Trust, Umem};
+
+/// State of an [`Skb`] that may be written.
+#[derive(Debug)]
+pub struct Unique(());
+/// State of an [`Skb`] whose bytes other handles read too.
+#[derive(Debug)]
+pub struct Shared(());
+
+/// A packet. Dropped exactly once, by whoever owns it last; any thread may.
+///
+/// A plain drop counts the packet as *consumed*; [`discard`](Skb::discard) names a reason.
+#[repr(transparent)]
+pub struct Skb<S = Unique> {
+    handle: NonZeroU32,
+    state: PhantomData<fn() -> S>,
+}
+
+const _: () = assert!(size_of::<Option<Skb>>() == 4);
+
+impl<S> Skb<S> {
+    /// Takes ownership of a handle.
+    ///
+    /// # Safety
+    /// `handle` came from `into_raw` of an `Skb` in the same state, or from a free list with its
+    /// meta line initialised, and is owned by nobody else.
+    pub(crate) unsafe fn from_raw(handle: u32) -> Skb<S> {
+        debug_assert!(handle != 0);
+        // SAFETY: ids start at 1, so no handle of ours is 0.
+        Skb { handle: unsafe { NonZeroU32::new_unchecked(handle) }, state: PhantomData }
+    }
+
+    /// Gives the handle up without freeing.
+    pub(crate) fn into_raw(self) -> u32 {
+        ManuallyDrop::new(self).raw()
+    }
+
+    pub(crate) fn raw(&self) -> u32 {
+        self.handle.get()
+    }
+
+    fn umem(&self) -> &'static Umem {
+        Umem::of(self.raw())
+    }
+
+    fn meta(&self) -> &Meta {
+        // SAFETY: the line was initialised at allocation. While it can be reached by other handles
+        // nobody writes it, except `refs`, which is atomic: every writer goes through `meta_mut`,
+        // which needs `&mut` and a frame that is not shared.
+        unsafe { self.umem().meta(self.raw()).as_ref() }
+    }
+
+    /// Bytes of the packet, from the destination MAC, without FCS, over all fragments.
+    #[must_use]
+    #[inline]
+    pub fn len(&self) -> usize {
+        let meta = self.meta();
+        (meta.len + meta.data_len) as usize
+    }
+
+    /// True if there is not a single byte.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// True if all bytes are in one frame.
+    #[must_use]
+    pub fn is_linear(&self) -> bool {
+        self.meta().frags == 0
+    }
+
+    /// Frames behind the first one.
+    #[must_use]
+    pub fn fragments(&self) -> usize {
+        usize::from(self.meta().frags)
+    }
+
+    /// Bytes free before the data.
+    #[must_use]
+    pub fn headroom(&self) -> usize {
+        self.meta().off as usize
+    }
+
+    /// Bytes free behind the data of the first frame.
+    #[must_use]
+    pub fn tailroom(&self) -> usize {
+        let meta = self.meta();
+        (self.umem().frame_bytes() - meta.off - meta.len) as usize
+    }
+
+    /// The bytes of the first frame; all bytes if the packet [is linear](Skb::is_linear).
+    ///
+    /// Empty if a peer can write the memory (such bytes cannot be borrowed): [`Skb::copy_to`] reads
+    /// either kind.
+    #[must_use]
+    #[inline]
+    pub fn data(&self) -> &[u8] {
+        let (umem, meta) = (self.umem(), self.meta());
+        if umem.trust() == Trust::Exported {
+            return &[];
+        }
+        // SAFETY: off + len <= frame_bytes holds for every line (each setter checks). The frame is
+        // initialised memory (the mapping is zeroed), in no ring (we hold its handle), and private;
+        // whoever writes it needs `&mut` of the only handle, so it does not change under `&self`.
+        unsafe {
+            let start = umem.frame(self.raw()).add(meta.off as usize);
+            std::slice::from_raw_parts(start.as_ptr(), meta.len as usize)
+        }
+    }
+
+    /// The bytes, frame by frame, for gathering writes. Nothing if a peer can write the memory.
+    #[must_use]
+    pub fn segments(&self) -> Segments<'_> {
+        Segments { next: self.raw(), left: self.fragments() + 1, packet: PhantomData }
+    }
+
+    /// Copies bytes from offset `from` on into `to`; returns how many there were.
+    ///
+    /// Cost: volatile word copies if a peer can write the memory, else memcpy, a frame each.
+    pub fn copy_to(&self, from: usize, to: &mut [u8]) -> usize {
+        chain::copy_to(self.umem(), self.raw(), from, to)
+    }
+
+    /// When it was captured, in nanoseconds of the epoch; 0 = no idea.
+    #[must_use]
+    pub fn stamp_ns(&self) -> u64 {
+        self.meta().stamp_ns
+    }
+
+    /// What is left to the device.
+    #[must_use]
+    pub fn offload(&self) -> Offload {
+        self.meta().offload
+    }
+
+    /// Index of the port it came in by, as the engine numbers them.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.meta().port
+    }
+
+    /// To whom the link layer addressed it.
+    #[must_use]
+    pub fn packet_type(&self) -> PacketType {
+        self.meta().packet_type
+    }
+
+    /// Frees it and counts it as dropped for `reason`.
+    pub fn discard(self, reason: DropReason) {
+        thread::free_slow(&[self.into_raw()], Fate::Dropped(reason));
+    }
+}
+
+impl Skb<Unique> {
+    /// The meta line, for writing; `None` if the bytes are shared and could not be copied.
+    fn meta_mut(&mut self) -> Option<&mut Meta> {
+        self.own()?;
+        // SAFETY: `own` made this the only handle on the frame, and `&mut self` borrows it.
+        Some(unsafe { self.umem().meta(self.raw()).as_mut() })
+    }
+
+    /// Makes this handle the only one on its bytes, by copying them if need be.
+    #[inline]
+    fn own(&mut self) -> Option<()> {
+        if self.raw() & FLAG == 0 { Some(()) } else { self.own_flagged() }
+    }
+
+    #[cold]
+    fn own_flagged(&mut self) -> Option<()> {
+        if self.meta().refs.load(Ordering::Relaxed) == 1 {
+            // Pairs with the Release with which the last other handle was given up.
+            fence(Ordering::Acquire);
+            return Some(());
+        }
+        let copy = chain::copy(self.umem(), self.raw())?;
+        // SAFETY: `chain::copy` returns a handle that nobody else has.
+        let shared = std::mem::replace(self, unsafe { Skb::from_raw(copy) });
+        chain::release(shared.umem(), shared.into_raw());
+        Some(())
+    }
+
+    /// The bytes of the first frame, for writing.
+    ///
+    /// Empty if a peer can write the memory, or if the bytes are shared and the pool has no frame
+    /// left to copy them into.
+    #[must_use]
+    #[inline]
+    pub fn data_mut(&mut self) -> &mut [u8] {
+        let umem = self.umem();
+        let Some(meta) = self.meta_mut() else { return &mut [] };
+        if umem.trust() == Trust::Exported {
+            return &mut [];
+        }
+        let (off, len) = (meta.off as usize, meta.len as usize);
+        // SAFETY: as in `data`; `own` made this the only handle and `&mut self` borrows it.
+        unsafe { std::slice::from_raw_parts_mut(umem.frame(self.raw()).as_ptr().add(off), len) }
+    }
+
+    /// The tailroom of the first frame, to receive into; [`Skb::commit`] makes it data.
+    ///
+    /// It holds whatever the frame held before, never uninitialised memory.
+    #[must_use]
+    pub fn spare_mut(&mut self) -> &mut [u8] {
+        let umem = self.umem();
+        let Some(meta) = self.meta_mut() else { return &mut [] };
+        if umem.trust() == Trust::Exported || meta.frags > 0 {
+            return &mut [];
+        }
+        let end = (meta.off + meta.len) as usize;
+        let room = umem.frame_bytes() as usize - end;
+        // SAFETY: end + room is the frame's end; otherwise as in `data_mut`.
+        unsafe { std::slice::from_raw_parts_mut(umem.frame(self.raw()).as_ptr().add(end), room) }
+    }
+
+    /// Makes `bytes` of the tailroom data; more than there is counts as all of it.
+    pub fn commit(&mut self, bytes: usize) {
+        let room = self.tailroom();
+        if let Some(meta) = self.meta_mut() {
+            meta.len += bytes.min(room) as u32;
+        }
+    }
+
+    /// Appends `bytes` to the data; false, and nothing done, if the tailroom is too short.
+    pub fn put_slice(&mut self, bytes: &[u8]) -> bool {
+        let Some(room) = self.spare_mut().get_mut(..bytes.len()) else { return false };
+        room.copy_from_slice(bytes);
+        self.commit(bytes.len());
+        true
+    }
+
+    /// Extends the data by `bytes` at its end; the new bytes, or `None` if the room is too short.
+    pub fn put(&mut self, bytes: usize) -> Option<&mut [u8]> {
+        if self.spare_mut().len() < bytes {
+            return None;
+        }
+        self.commit(bytes);
+        let data = self.data_mut();
+        let at = data.len() - bytes;
+        Some(&mut data[at..])
+    }
+
+    /// Extends the data by `bytes` at its start; the new bytes, or `None` if the room is too short.
+    pub fn push(&mut self, bytes: usize) -> Option<&mut [u8]> {
+        let meta = self.meta_mut()?;
+        let off = (meta.off as usize).checked_sub(bytes)?;
+        meta.len += bytes as u32;
+        meta.off = off as u32;
+        self.data_mut().get_mut(..bytes)
+    }
+
+    /// Takes `bytes` off the start of the first frame; false, and nothing done, if it has fewer.
+    pub fn pull(&mut self, bytes: usize) -> bool {
+        match self.meta_mut() {
+            Some(meta) if bytes <= meta.len as usize => {
+                meta.off += bytes as u32;
+                meta.len -= bytes as u32;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Cuts a linear packet to `bytes`; false, and nothing done, if it is shorter or a chain.
+    pub fn trim(&mut self, bytes: usize) -> bool {
+        match self.meta_mut() {
+            Some(meta) if meta.frags == 0 && bytes <= meta.len as usize => {
+                meta.len = bytes as u32;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Sets the headroom of an empty packet; false, and nothing done, if it has data or the frame
+    /// is too short.
+    pub fn reserve(&mut self, headroom_bytes: usize) -> bool {
+        let frame_bytes = self.umem().frame_bytes() as usize;
+        match self.meta_mut() {
+            Some(meta) if meta.len == 0 && meta.frags == 0 && headroom_bytes <= frame_bytes => {
+                meta.off = headroom_bytes as u32;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Hangs `fragment` behind the packet's last byte.
+    ///
+    /// # Errors
+    /// Hands `fragment` back if it is of another pool, or if either one is shared.
+    pub fn append(&mut self, fragment: Skb) -> Result<(), Skb> {
+        let handle = fragment.into_raw();
+        match chain::append(self.umem(), self.raw(), handle) {
+            Some(head) => {
+                // SAFETY: ids are never 0; the same frame, now flagged.
+                self.handle = unsafe { NonZeroU32::new_unchecked(head) };
+                Ok(())
+            }
+            // SAFETY: `chain::append` refused it and left it as it was.
+            None => Err(unsafe { Skb::from_raw(handle) }),
+        }
+    }
+
+    /// One more handle on the same bytes. Neither is copied until this one is written.
+    #[must_use]
+    pub fn share(&mut self) -> Skb<Shared> {
+        let umem = self.umem();
+        chain::retain(umem, self.raw());
+        // SAFETY: ids are never 0; the same frame, now flagged.
+        self.handle = unsafe { NonZeroU32::new_unchecked(self.raw() | FLAG) };
+        // SAFETY: the reference counted above belongs to the new handle.
+        unsafe { Skb::from_raw(self.raw()) }
+    }
+
+    /// Sets the capture time, in nanoseconds of the epoch.
+    pub fn set_stamp_ns(&mut self, stamp_ns: u64) {
+        if let Some(meta) = self.meta_mut() {
+            meta.stamp_ns = stamp_ns;
+        }
+    }
+
+    /// Leaves work to the device.
+    pub fn set_offload(&mut self, offload: Offload) {
+        if let Some(meta) = self.meta_mut() {
+            meta.offload = offload;
+        }
+    }
+
+    /// Notes the port it came in by.
+    pub fn set_port(&mut self, port: u16) {
+        if let Some(meta) = self.meta_mut() {
+            meta.port = port;
+        }
+    }
+
+    /// Notes to whom the link layer addressed it.
+    pub fn set_packet_type(&mut self, packet_type: PacketType) {
+        if let Some(meta) = self.meta_mut() {
+            meta.packet_type = packet_type;
+        }
+    }
+}
+
+impl Skb<Shared> {
+    /// The packet for writing, if no other handle on it is left.
+    ///
+    /// # Errors
+    /// Hands it back while there are others.
+    pub fn try_unique(self) -> Result<Skb<Unique>, Skb<Shared>> {
+        if self.meta().refs.load(Ordering::Relaxed) != 1 {
+            return Err(self);
+        }
+        fence(Ordering::Acquire);
+        // SAFETY: the handle is given up by `into_raw` and taken once.
+        Ok(unsafe { Skb::from_raw(self.into_raw()) })
+    }
+
+    /// As a packet that may be written: copied on the first write if other handles are left.
+    ///
+    /// It is what a transmit queue takes.
+    #[must_use]
+    pub fn into_unique(self) -> Skb<Unique> {
+        // SAFETY: the handle is given up by `into_raw` and taken once. A Unique handle writes only
+        // after `own` has seen that it is the only one, whatever its history.
+        unsafe { Skb::from_raw(self.into_raw()) }
+    }
+}
+
+impl Clone for Skb<Shared> {
+    fn clone(&self) -> Self {
+        chain::retain(self.umem(), self.raw());
+        // SAFETY: the reference counted above belongs to the new handle.
+        unsafe { Skb::from_raw(self.raw()) }
+    }
+}
+
+impl<S> Drop for Skb<S> {
+    #[inline]
+    fn drop(&mut self) {
+        thread::free(self.raw());
+    }
+}
+
+impl<S> std::fmt::Debug for Skb<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Skb")
+            .field("len", &self.len())
+            .field("fragments", &self.fragments())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The frames of a packet, each as a slice of its bytes.
+#[derive(Debug)]
+pub struct Segments<'a> {
+    next: u32,
+    left: usize,
+    packet: PhantomData<&'a [u8]>,
+}
+
+impl<'a> Iterator for Segments<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        if self.left == 0 || self.next == 0 {
+            return None;
+        }
+        let umem = Umem::of(self.next);
+        if umem.trust() == Trust::Exported {
+            return None;
+        }
+        // SAFETY: the packet borrowed for 'a owns the chain, so the line is initialised and nobody
+        // writes it or its frame meanwhile (see `Skb::meta`, `Skb::data`).
+        let segment = unsafe {
+            let meta = umem.meta(self.next).as_ref();
+            let start = umem.frame(self.next).add(meta.off as usize);
+            self.next = meta.next;
+            std::slice::from_raw_parts(start.as_ptr(), meta.len as usize)
+        };
+        self.left -= 1;
+        Some(segment)
+    }
+}
+
+/// Reads one frame into `to`, whoever may be writing it.
+pub(crate) fn read_frame(umem: &Umem, handle: u32, off: usize, to: &mut [u8]) {
+    debug_assert!(off + to.len() <= umem.frame_bytes() as usize);
+    // SAFETY: off + to.len() is inside the frame (callers bound it by the meta line, whose setters
+    // keep it there). An exported frame is read without ever forming a reference; a private one is
+    // owned by the caller's handle and not written meanwhile.
+    unsafe {
+        let from = umem.frame(handle).as_ptr().add(off);
+        match umem.trust() {
+            Trust::Exported => snapshot::copy_out(from, to),
+            Trust::Private => std::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len()),
+        }
+    }
+}
+
+/// Writes one frame from `from`, whoever may be reading it.
+pub(crate) fn write_frame(umem: &Umem, handle: u32, off: usize, from: &[u8]) {
+    debug_assert!(off + from.len() <= umem.frame_bytes() as usize);
+    // SAFETY: as in `read_frame`; the caller's handle is the only one on this frame.
+    unsafe {
+        let to = umem.frame(handle).as_ptr().add(off);
+        match umem.trust() {
+            Trust::Exported => snapshot::copy_in(from, to),
+            Trust::Private => std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Batch, Pool};
+
+    fn pool() -> Pool {
+        Pool::builder().frames(64).build().unwrap()
+    }
+
+    #[test]
+    fn a_handle_is_four_bytes_and_crosses_threads() {
+        fn check<T: Send + Sync + 'static>() {}
+        check::<Skb>();
+        check::<Skb<Shared>>();
+        assert_eq!(size_of::<Option<Skb<Shared>>>(), 4);
+    }
+
+    #[test]
+    fn headroom_and_tailroom_are_given_and_taken() {
+        let pool = pool();
+        let mut skb = pool.local().alloc_one().unwrap();
+        assert!(skb.reserve(64) && !skb.reserve(4096));
+        assert!(skb.put_slice(b"payload"));
+        skb.push(4).unwrap().copy_from_slice(b"head");
+        assert_eq!(skb.data(), b"headpayload");
+        assert_eq!(skb.headroom(), 60);
+        assert!(skb.push(61).is_none());
+        assert!(skb.pull(4) && !skb.pull(8));
+        assert!(skb.trim(3) && !skb.trim(4));
+        assert_eq!(skb.data(), b"pay");
+        assert!(!skb.put_slice(&[0; 2048]));
+        skb.put(2).unwrap().copy_from_slice(b"me");
+        assert_eq!(skb.data(), b"payme");
+        assert_eq!(skb.headroom() + skb.len() + skb.tailroom(), pool.frame_size());
+    }
+
+    #[test]
+    fn a_shared_packet_is_copied_on_the_first_write() {
+        let pool = pool();
+        let mut mem = pool.local();
+        let mut skb = mem.alloc_copy(b"abc").unwrap();
+        let shared = skb.share();
+        let again = shared.clone();
+        assert_eq!(pool.ledger().in_flight, 3);
+        assert_eq!(skb.data().as_ptr(), shared.data().as_ptr());
+        skb.data_mut()[0] = b'X';
+        assert_eq!((skb.data(), shared.data()), (&b"Xbc"[..], &b"abc"[..]));
+        let shared = shared.try_unique().unwrap_err();
+        drop(again);
+        let mut last = shared.try_unique().unwrap();
+        last.data_mut()[0] = b'Y';
+        assert_eq!(last.data(), b"Ybc");
+        drop((skb, last));
+        let ledger = pool.ledger();
+        assert_eq!((ledger.created, ledger.consumed), (3, 3));
+        assert_eq!((ledger.in_flight, ledger.difference()), (0, 0), "{ledger}");
+    }
+
+    #[test]
+    fn a_shared_packet_that_cannot_be_copied_is_not_written() {
+        let pool = Pool::builder().frames(1).build().unwrap();
+        let mut skb = pool.local().alloc_copy(b"abc").unwrap();
+        let shared = skb.share();
+        assert!(skb.data_mut().is_empty() && !skb.pull(1) && skb.push(1).is_none());
+        assert_eq!(shared.data(), b"abc");
+        drop(shared);
+        assert_eq!(skb.data_mut(), b"abc");
+    }
+
+    #[test]
+    fn a_chain_is_shared_and_copied_as_a_whole() {
+        let pool = pool();
+        let mut mem = pool.local();
+        let bytes: Vec<u8> = (0..5000u32).map(|i| i as u8).collect();
+        let mut skb = mem.alloc_copy(&bytes).unwrap();
+        let shared = skb.share();
+        assert!(skb.append(mem.alloc_copy(b"tail").unwrap()).is_err());
+        skb.data_mut()[0] = 99;
+        let mut copy = vec![0; 5000];
+        assert_eq!(skb.copy_to(0, &mut copy), 5000);
+        assert!(copy[0] == 99 && copy[1..] == bytes[1..]);
+        assert!(skb.append(mem.alloc_copy(b"tail").unwrap()).is_ok());
+        assert_eq!((skb.len(), shared.len()), (5004, 5000));
+        drop((skb, shared));
+        let ledger = pool.ledger();
+        assert_eq!((ledger.in_flight, ledger.difference()), (0, 0), "{ledger}");
+    }
+
+    #[test]
+    fn chains_are_spliced_in_order() {
+        let pool = pool();
+        let mut mem = pool.local();
+        let long: Vec<u8> = (0..4000u32).map(|i| i as u8).collect();
+        let mut skb = mem.alloc_copy(&long).unwrap();
+        assert!(skb.append(mem.alloc_copy(&long).unwrap()).is_ok());
+        let joined: Vec<u8> = skb.segments().flatten().copied().collect();
+        assert!(joined == [&long[..], &long[..]].concat());
+        assert_eq!(skb.fragments(), 5);
+    }
+
+    #[test]
+    fn a_fragment_of_another_pool_is_handed_back() {
+        let (a, b) = (pool(), pool());
+        let mut skb = a.local().alloc_copy(b"a").unwrap();
+        let other = skb.append(b.local().alloc_copy(b"b").unwrap()).unwrap_err();
+        assert_eq!((skb.data(), other.data()), (&b"a"[..], &b"b"[..]));
+    }
+
+    #[test]
+    fn exported_bytes_are_copied_and_never_borrowed() {
+        let pool = Pool::builder().frames(64).trust(Trust::Exported).build().unwrap();
+        let mut mem = pool.local();
+        let bytes: Vec<u8> = (0..5000u32).map(|i| i as u8).collect();
+        let mut skb = mem.alloc_copy(&bytes).unwrap();
+        assert_eq!(skb.len(), 5000);
+        assert!(skb.data().is_empty() && skb.data_mut().is_empty() && skb.spare_mut().is_empty());
+        assert_eq!(skb.segments().count(), 0);
+        let mut copy = vec![0; 5000];
+        assert_eq!(skb.copy_to(0, &mut copy), 5000);
+        assert!(copy == bytes);
+    }
+
+    #[test]
+    fn handles_shared_over_threads_free_the_frame_once() {
+        let pool = pool();
+        let mut mem = pool.local();
+        for _ in 0..200 {
+            let mut skb = mem.alloc_copy(b"contended").unwrap();
+            let shared: Vec<_> = (0..4).map(|_| skb.share()).collect();
+            std::thread::scope(|s| {
+                for one in shared {
+                    s.spawn(move || assert_eq!(one.data(), b"contended"));
+                }
+                drop(skb);
+            });
+        }
+        let ledger = pool.ledger();
+        assert_eq!((ledger.in_flight, ledger.difference()), (0, 0), "{ledger}");
+    }
+
+    #[test]
+    fn what_a_program_does_with_a_packet_is_told_apart() {
+        const BLOCKED: DropReason = DropReason::app(3, "blocked");
+        let pool = pool();
+        let mut mem = pool.local();
+        let mut batch = Batch::with_capacity(10);
+        mem.alloc(&mut batch, 10);
+        mem.count_received(10);
+        let mut i = 0;
+        batch.retain(|_| {
+            i += 1;
+            if i % 2 == 0 { Err(BLOCKED) } else { Ok(()) }
+        });
+        assert_eq!(batch.send_prefix(&mut mem, |_| true), 5);
+        let ledger = pool.ledger();
+        assert_eq!((ledger.received, ledger.created, ledger.sent), (10, 0, 5));
+        assert_eq!(ledger.dropped(BLOCKED), 5);
+        let line = "received 10 = sent 5 + consumed 0 + dropped 5 (blocked 5) + in flight 0   OK";
+        assert_eq!(ledger.to_string(), line);
+    }
+}

@@ -1,0 +1,163 @@
+//! The one setup error of every crate: which call failed, why, and what to do about it.
+//!
+//! Setup paths return it; the data path never does (it returns counts and drop reasons).
+
+use std::fmt;
+
+/// A setup failure, told so that the reader can act on it.
+///
+/// `Display` prints `what: why` on one line; the command line prints the four parts apart.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Error {
+    /// Stable identifier, for scripts: see [`Code`].
+    pub code: Code,
+    /// What was attempted, naming the object: `cannot open veth7`.
+    pub what: String,
+    /// Why it failed, in the words of whoever refused: `no such device (ENODEV from bind)`.
+    pub why: String,
+    /// What to do, a command to paste where there is one. Empty if nothing is known to help.
+    pub fix: String,
+}
+
+impl Error {
+    /// An error with its code, object and cause; add the remedy with [`Error::fix`].
+    #[must_use]
+    pub fn new(code: Code, what: impl Into<String>, why: impl Into<String>) -> Self {
+        Error { code, what: what.into(), why: why.into(), fix: String::new() }
+    }
+
+    /// The same error with a remedy.
+    #[must_use]
+    pub fn fix(mut self, fix: impl Into<String>) -> Self {
+        self.fix = fix.into();
+        self
+    }
+
+    /// An error of the operating system: `call` failed with `errno` while doing `what`.
+    #[must_use]
+    pub fn os(code: Code, what: impl Into<String>, call: &str, errno: rustix::io::Errno) -> Self {
+        let text = std::io::Error::from(errno);
+        Error::new(code, what, format!("{call}: {text}"))
+    }
+
+    /// The class of the failure, which decides a command's exit status.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        self.code.kind()
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.what, self.why)?;
+        if !self.fix.is_empty() {
+            write!(f, " (fix: {})", self.fix)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<Error> for std::io::Error {
+    fn from(e: Error) -> Self {
+        std::io::Error::other(e)
+    }
+}
+
+/// The result of a setup call.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What class of failure it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Kind {
+    /// The request itself is wrong: syntax, an unknown name, impossible sizes.
+    Usage,
+    /// This machine, kernel or privilege cannot do it.
+    Unsupported,
+    /// It was possible and failed.
+    Runtime,
+}
+
+macro_rules! codes {
+    ($($(#[$doc:meta])* $name:ident = $text:literal, $kind:ident;)*) => {
+        /// Stable error identifiers.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum Code { $($(#[$doc])* $name,)* }
+
+        impl Code {
+            /// The identifier as printed: `E-NODEV`.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Code::$name => $text,)* }
+            }
+
+            /// The class of the failure.
+            #[must_use]
+            pub const fn kind(self) -> Kind {
+                match self { $(Code::$name => Kind::$kind,)* }
+            }
+        }
+    };
+}
+
+codes! {
+    /// A PORT text that does not parse, or an option that the driver does not know.
+    PortSyntax = "E-PORT-SYNTAX", Usage;
+    /// A topology that makes no sense: an unknown port name, a port wired twice.
+    Topology = "E-TOPOLOGY", Usage;
+    /// A frame size or count that no umem can have.
+    PoolSize = "E-POOL-SIZE", Usage;
+    /// A pool smaller than the sum of its holders.
+    PoolTooSmall = "E-POOL-TOO-SMALL", Usage;
+    /// Memory that could not be had.
+    Memory = "E-MEMORY", Runtime;
+    /// Every umem identifier of the process is taken.
+    UmemIds = "E-UMEM-IDS", Runtime;
+    /// No such network interface.
+    NoDevice = "E-NODEV", Runtime;
+    /// A CPU that the machine does not have or the process may not use.
+    Cpu = "E-CPU", Usage;
+    /// The network interface is down.
+    DeviceDown = "E-DEVICE-DOWN", Runtime;
+    /// The caller lacks a capability or a permission.
+    Permission = "E-PERM", Unsupported;
+    /// The kernel lacks the feature.
+    Unsupported = "E-UNSUPPORTED", Unsupported;
+    /// Someone else holds the object.
+    Busy = "E-BUSY", Runtime;
+    /// A file that could not be opened, read or written.
+    File = "E-FILE", Runtime;
+    /// A capture file whose contents are not what they claim.
+    Capture = "E-CAPTURE", Runtime;
+    /// A system call that failed for no reason that has a code of its own.
+    System = "E-SYSTEM", Runtime;
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_says_what_why_and_fix() {
+        let e = Error::new(Code::NoDevice, "cannot open veth7", "no such device").fix("ip link");
+        assert_eq!(e.to_string(), "cannot open veth7: no such device (fix: ip link)");
+        assert_eq!(e.code.as_str(), "E-NODEV");
+        assert_eq!(e.kind(), Kind::Runtime);
+    }
+
+    #[test]
+    fn an_error_crosses_threads() {
+        fn check<T: Send + Sync + 'static>() {}
+        check::<Error>();
+    }
+}

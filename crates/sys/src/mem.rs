@@ -1,0 +1,182 @@
+//! Memory that devices and peers can map: one memfd, one shared mapping.
+//!
+//! Owner: [`Region`]; the mapping lives exactly as long as it. The memory comes from 2 MiB pages
+//! when they can be had and from ordinary pages otherwise, and [`Region::pages`] says which.
+//! The file is sealed against growing and shrinking, so that no holder of the descriptor can turn
+//! an access into SIGBUS.
+//!
+//! Source: memfd_create(2), fcntl(2) F_ADD_SEALS, Documentation/admin-guide/mm/hugetlbpage.rst.
+
+use std::ffi::c_void;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::mm::{MapFlags, ProtFlags};
+
+use crate::error::{Code, Error, Result};
+
+/// Bytes of a huge page as asked for (`MFD_HUGE_2MB`).
+pub const HUGE_BYTES: usize = 2 << 20;
+
+/// Whether huge pages are wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Huge {
+    /// Use them if the machine has enough free, else ordinary pages.
+    #[default]
+    Try,
+    /// Ordinary pages only.
+    Never,
+    /// Fail if they cannot be had.
+    Require,
+}
+
+/// The pages a region was obtained with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pages {
+    /// 2 MiB pages.
+    Huge2M,
+    /// Ordinary pages of the machine.
+    Base,
+}
+
+/// A shared, sealed, zeroed memory region.
+#[derive(Debug)]
+pub struct Region {
+    base: NonNull<u8>,
+    len: usize,
+    pages: Pages,
+    fd: OwnedFd,
+}
+
+// SAFETY: a Region only holds an address and a descriptor, both valid on every thread; it gives
+// out the address but never dereferences it, so sharing or sending it touches no memory.
+unsafe impl Send for Region {}
+// SAFETY: as above; there is no method that mutates the Region itself through `&self`.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// Maps at least `len` bytes, zeroed; `name` is what /proc/PID/maps shows.
+    ///
+    /// # Errors
+    /// `E-MEMORY` with the failing call, and how to make huge pages available if they were
+    /// required.
+    pub fn new(name: &str, len: usize, huge: Huge) -> Result<Self> {
+        if len == 0 {
+            return Err(Error::new(Code::Memory, "cannot map memory", "0 bytes were asked for"));
+        }
+        match huge {
+            Huge::Never => Self::with_pages(name, len, Pages::Base),
+            Huge::Require => Self::with_pages(name, len, Pages::Huge2M).map_err(|e| {
+                let n = len.div_ceil(HUGE_BYTES);
+                e.fix(format!("sysctl -w vm.nr_hugepages={n}   (or allow ordinary pages)"))
+            }),
+            // A region much smaller than a huge page would waste most of it.
+            Huge::Try if len < HUGE_BYTES / 2 => Self::with_pages(name, len, Pages::Base),
+            Huge::Try => Self::with_pages(name, len, Pages::Huge2M)
+                .or_else(|_| Self::with_pages(name, len, Pages::Base)),
+        }
+    }
+
+    fn with_pages(name: &str, len: usize, pages: Pages) -> Result<Self> {
+        let what = || format!("cannot map {len} bytes for {name}");
+        let sys = |call: &'static str| move |e| Error::os(Code::Memory, what(), call, e);
+        let (unit, flags) = match pages {
+            Pages::Huge2M => (HUGE_BYTES, MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB),
+            Pages::Base => (rustix::param::page_size(), MemfdFlags::empty()),
+        };
+        let len = len.checked_next_multiple_of(unit).ok_or_else(|| {
+            Error::new(Code::Memory, what(), "the length does not fit the address space")
+        })?;
+        let flags = flags | MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let fd = rustix::fs::memfd_create(name, flags).map_err(sys("memfd_create"))?;
+        rustix::fs::ftruncate(&fd, len as u64).map_err(sys("ftruncate"))?;
+        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
+            .map_err(sys("fcntl(F_ADD_SEALS)"))?;
+        let (prot, map) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+        // SAFETY: a fresh mapping at an address of the kernel's choice aliases no Rust object; its
+        // length is the file's, which the seals above keep for good. `Region` owns and unmaps it.
+        let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, prot, map, &fd, 0) }
+            .map_err(sys("mmap"))?;
+        let base = NonNull::new(base.cast::<u8>())
+            .ok_or_else(|| Error::new(Code::Memory, what(), "mmap returned the null page"))?;
+        Ok(Region { base, len, pages, fd })
+    }
+
+    /// Address of the first byte.
+    #[must_use]
+    pub fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    /// Bytes mapped: what was asked for, rounded up to whole pages.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Never true: a region of 0 bytes cannot be made.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The pages obtained.
+    #[must_use]
+    pub fn pages(&self) -> Pages {
+        self.pages
+    }
+}
+
+impl AsFd for Region {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: base and len are those of the mapping made in `with_pages`, unmapped only here.
+        // Users of `base()` promise, in their own SAFETY, not to outlive the Region.
+        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast::<c_void>(), self.len) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_region_is_zeroed_and_writable() {
+        let r = Region::new("test", 10_000, Huge::Never).unwrap();
+        assert_eq!(r.pages(), Pages::Base);
+        assert_eq!(r.len() % rustix::param::page_size(), 0);
+        // SAFETY: the offset is inside the mapping and nothing else refers to it.
+        unsafe {
+            let p = r.base().as_ptr().add(r.len() - 1);
+            assert_eq!(p.read(), 0);
+            p.write(7);
+            assert_eq!(p.read(), 7);
+        }
+    }
+
+    #[test]
+    fn a_region_cannot_be_cut_short_by_a_holder_of_its_descriptor() {
+        let r = Region::new("test", 8192, Huge::Never).unwrap();
+        assert_eq!(rustix::fs::ftruncate(r.as_fd(), 0), Err(rustix::io::Errno::PERM));
+    }
+
+    #[test]
+    fn huge_pages_fall_back_or_fail_with_the_remedy() {
+        let r = Region::new("test", 64 << 20, Huge::Try).unwrap();
+        assert!(r.len() >= 64 << 20);
+        if let Err(e) = Region::new("test", 1 << 40, Huge::Require) {
+            assert!(e.fix.contains("vm.nr_hugepages"), "{e}");
+        }
+    }
+
+    #[test]
+    fn nothing_cannot_be_mapped() {
+        assert_eq!(Region::new("test", 0, Huge::Try).unwrap_err().code, Code::Memory);
+    }
+}
