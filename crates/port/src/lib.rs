@@ -1,1 +1,36 @@
-//! Stub.
+//! Exchanges batches of skbs with one device queue.
+//!
+//! A [`Port`] is a device opened by its text, `driver:arg[,key=value]`; it has one or more
+//! [`Queue`]s, each with one descriptor that is readable when there is something to do. A driver is
+//! a [`Driver`] and its queues' [`QueueOps`], four calls; everything that applications see is made
+//! from those four here, once for all drivers.
+//!
+//! ```text
+//!  Port ─┬─ Queue ── Box<dyn QueueOps>   rx, xmit: one dynamic call a batch
+//!        │         └ Local               the queue's hot list
+//!        └─ Obtained                     what the device gave, and what not, with the reason
+//! ```
+
+mod driver;
+mod obtained;
+mod port;
+mod queue;
+mod spec;
+mod stats;
+pub mod units;
+mod view;
+
+pub mod r#gen;
+pub mod null;
+pub mod ring;
+pub mod sink;
+
+pub use driver::{Driver, Opened, drivers, open};
+pub use obtained::{Direction, Obtained};
+pub use port::{Port, wait_any};
+pub use queue::{Health, Origin, Queue, QueueOps, Want};
+pub use spec::{Options, Spec};
+pub use stats::{QueueCounts, QueueStats};
+pub use view::Views;
+
+pub use linerate_skb::{Code, Error, Result};

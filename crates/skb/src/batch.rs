@@ -39,6 +39,22 @@ impl Verdict {
     }
 }
 
+/// Packets that went somewhere, and the bytes in them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Moved {
+    /// How many.
+    pub packets: usize,
+    /// Their bytes, from the destination MAC, without FCS.
+    pub bytes: u64,
+}
+
+impl std::ops::AddAssign for Moved {
+    fn add_assign(&mut self, more: Moved) {
+        self.packets += more.packets;
+        self.bytes += more.bytes;
+    }
+}
+
 /// Up to a fixed number of packets, in order.
 ///
 /// Dropping a batch frees its packets as *consumed*, in bulk.
@@ -237,11 +253,21 @@ impl<S> Batch<S> {
     }
 
     /// Frees the first `n` packets as sent, onto `mem`'s hot list: a copying device has them.
-    pub fn sent(&mut self, n: usize, mem: &mut Local) {
+    pub fn sent(&mut self, n: usize, mem: &mut Local) -> Moved {
+        let moved = self.count_first(n);
         mem.free_raw(self.take_raw(n), Fate::Sent);
+        moved
     }
 
-    /// Hands packets to `send` from the front until it refuses one; returns how many it took.
+    /// The first `n` packets (or all, if there are fewer) and their bytes.
+    #[must_use]
+    pub fn count_first(&self, n: usize) -> Moved {
+        let packets = n.min(self.len());
+        let bytes = self.iter().take(packets).map(|skb| skb.len() as u64).sum();
+        Moved { packets, bytes }
+    }
+
+    /// Hands packets to `send` from the front until it refuses one; returns what it took.
     ///
     /// Shape:  batch[0..n) are freed as sent; the rest stays, in order.
     pub fn send_prefix(&mut self, mem: &mut Local, mut send: impl FnMut(&Skb<S>) -> bool) -> usize {
@@ -440,7 +466,7 @@ mod tests {
             taken += 1;
             taken <= 5
         });
-        assert_eq!((n, numbers(&batch)), (5, vec![5, 6, 7]));
+        assert_eq!((n.packets, n.bytes, numbers(&batch)), (5, 5, vec![5, 6, 7]));
         assert_eq!(mem.alloc(&mut batch, 9), 5);
         assert_eq!(batch.iter().take(3).map(|s| s.data()[0]).collect::<Vec<_>>(), [5, 6, 7]);
     }

@@ -27,7 +27,7 @@ mod snapshot;
 mod thread;
 mod umem;
 
-pub use batch::{Batch, Drain, Verdict};
+pub use batch::{Batch, Drain, Moved, Verdict};
 pub use ledger::Ledger;
 pub use local::Local;
 pub use meta::{Offload, PacketType};

@@ -186,6 +186,12 @@ impl Builder {
         self
     }
 
+    /// Data bytes that a new packet of one frame will be able to hold.
+    #[must_use]
+    pub fn data_room(&self) -> usize {
+        self.shape.frame_bytes.saturating_sub(self.shape.headroom_bytes).max(1) as usize
+    }
+
     /// Maps the memory.
     ///
     /// # Errors

@@ -51,6 +51,8 @@ reasons! {
     UNSUPPORTED = 10 "unsupported";
     /// The other end of a ring is gone.
     PEER_GONE = 11 "peer_gone";
+    /// Not of the kind that this path takes.
+    UNWANTED = 12 "unwanted";
 }
 
 impl DropReason {

@@ -627,7 +627,7 @@ mod tests {
             i += 1;
             if i % 2 == 0 { Err(BLOCKED) } else { Ok(()) }
         });
-        assert_eq!(batch.send_prefix(&mut mem, |_| true), 5);
+        assert_eq!(batch.send_prefix(&mut mem, |_| true).packets, 5);
         let ledger = pool.ledger();
         assert_eq!((ledger.received, ledger.created, ledger.sent), (10, 0, 5));
         assert_eq!(ledger.dropped(BLOCKED), 5);

@@ -1,0 +1,84 @@
+//! What opening a device gave: said aloud, because a slower mode taken in silence is found too late.
+
+use std::fmt;
+
+/// Which way packets can go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Direction {
+    /// Receives and sends.
+    #[default]
+    Both,
+    /// Only receives: it is read from.
+    Source,
+    /// Only sends: it is written to.
+    Sink,
+}
+
+/// What a port is, after opening it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Obtained {
+    /// The device as it is called: interface, file, ring.
+    pub device: String,
+    /// Driver and mode: `AF_PACKET TPACKET_V3 copy`.
+    pub mode: String,
+    /// Queues taken.
+    pub queues: usize,
+    /// Which way packets can go.
+    pub direction: Direction,
+    /// Largest packet it sends or receives, in bytes from the destination MAC; superframes included.
+    pub packet_max_bytes: usize,
+    /// What was asked for or would be better and was not to be had, each with its reason.
+    pub refused: Vec<String>,
+}
+
+impl Obtained {
+    /// A device with one queue, both ways, for packets up to `packet_max_bytes`.
+    #[must_use]
+    pub fn new(
+        device: impl Into<String>,
+        mode: impl Into<String>,
+        packet_max_bytes: usize,
+    ) -> Obtained {
+        Obtained {
+            device: device.into(),
+            mode: mode.into(),
+            queues: 1,
+            direction: Direction::Both,
+            packet_max_bytes,
+            refused: Vec::new(),
+        }
+    }
+
+    /// The same, one way only.
+    #[must_use]
+    pub fn direction(mut self, direction: Direction) -> Obtained {
+        self.direction = direction;
+        self
+    }
+
+    /// The same, with one more thing that was not to be had.
+    #[must_use]
+    pub fn refused(mut self, what_and_why: impl Into<String>) -> Obtained {
+        self.refused.push(what_and_why.into());
+        self
+    }
+}
+
+impl fmt::Display for Obtained {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.device, self.mode)?;
+        if self.queues > 1 {
+            write!(f, ", {} queues", self.queues)?;
+        }
+        match self.direction {
+            Direction::Both => {}
+            Direction::Source => f.write_str(", read only")?,
+            Direction::Sink => f.write_str(", write only")?,
+        }
+        for (i, refused) in self.refused.iter().enumerate() {
+            write!(f, "{}{refused}", if i == 0 { " (" } else { "; " })?;
+        }
+        f.write_str(if self.refused.is_empty() { "" } else { ")" })
+    }
+}

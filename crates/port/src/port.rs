@@ -1,0 +1,209 @@
+//! A device, opened: what a program that has its own loop works with.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use linerate_skb::{Batch, Code, Error, Ledger, Pool, Result};
+use linerate_sys::wait::poll_readable;
+
+use crate::driver::{self, drivers};
+use crate::obtained::Obtained;
+use crate::queue::{Health, Queue, Want};
+use crate::ring;
+use crate::spec::Spec;
+use crate::stats::QueueCounts;
+
+/// Frames that a port opened by itself gets for its program's batches and queues.
+const PROGRAM_FRAMES: usize = 4096;
+
+/// A device and its queues.
+#[derive(Debug)]
+pub struct Port {
+    queues: Vec<Queue>,
+    /// The queue to receive from first, so that none waits for ever behind a busy one.
+    turn: usize,
+    obtained: Obtained,
+    pool: Pool,
+}
+
+impl Port {
+    /// Opens a port by its text, `driver:arg[,key=value]`, with a pool of its own.
+    ///
+    /// # Errors
+    /// What could not be opened, why, and what to do about it.
+    pub fn open(text: &str) -> Result<Port> {
+        let spec = parse(text)?;
+        let longest = driver::find(&spec)?.packet_max_bytes(&spec)?;
+        let builder = Pool::builder().name(&spec.name);
+        let per_packet = longest.div_ceil(builder.data_room());
+        // A batch of 64 of the longest packets, and what the program keeps.
+        let frames = PROGRAM_FRAMES + 64 * (per_packet - 1);
+        let pool = builder.frames(frames as u32).build()?;
+        Port::open_in(&spec, &pool)
+    }
+
+    /// Opens a port that receives into `pool`.
+    ///
+    /// # Errors
+    /// As [`Port::open`].
+    pub fn open_with(text: &str, pool: &Pool) -> Result<Port> {
+        Port::open_in(&parse(text)?, pool)
+    }
+
+    fn open_in(spec: &Spec, pool: &Pool) -> Result<Port> {
+        let opened = driver::open(spec, pool)?;
+        let queues = opened.queues.into_iter().map(|ops| Queue::new(ops, pool.local())).collect();
+        Ok(Port { queues, turn: 0, obtained: opened.obtained, pool: pool.clone() })
+    }
+
+    /// Opens the first of several texts that can be opened.
+    ///
+    /// # Errors
+    /// If none can: every attempt, each with its reason and remedy.
+    pub fn first_of<T: AsRef<str>>(texts: impl IntoIterator<Item = T>) -> Result<Port> {
+        let (mut whys, mut fixes, mut code) = (Vec::new(), Vec::new(), Code::PortSyntax);
+        for text in texts {
+            let text = text.as_ref();
+            match Port::open(text) {
+                Ok(port) => return Ok(port),
+                Err(e) => {
+                    code = e.code;
+                    whys.push(format!("{text}: {}", e.why));
+                    if !e.fix.is_empty() {
+                        fixes.push(format!("{text}: {}", e.fix));
+                    }
+                }
+            }
+        }
+        if whys.is_empty() {
+            whys.push("no port was named".into());
+        }
+        Err(Error::new(code, "cannot open any of the ports", whys.join("; "))
+            .fix(fixes.join("; or ")))
+    }
+
+    /// Two ports joined by rings of `len` packets each way, in this process: what one sends the
+    /// other receives, without a copy.
+    ///
+    /// # Errors
+    /// `E-PORT-SYNTAX` unless `len` is a power of two.
+    pub fn pair(len: u32, pool: &Pool) -> Result<(Port, Port)> {
+        let (a, b) = ring::pair("ring", len)?;
+        let port = |opened: driver::Opened| Port {
+            queues: opened.queues.into_iter().map(|q| Queue::new(q, pool.local())).collect(),
+            turn: 0,
+            obtained: opened.obtained,
+            pool: pool.clone(),
+        };
+        Ok((port(a), port(b)))
+    }
+
+    /// What the device gave, and what not.
+    #[must_use]
+    pub fn obtained(&self) -> &Obtained {
+        &self.obtained
+    }
+
+    /// The pool it receives into.
+    #[must_use]
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// Where every packet of its pool went.
+    #[must_use]
+    pub fn ledger(&self) -> Ledger {
+        self.pool.ledger()
+    }
+
+    /// Receives from all queues as many packets as `batch` has room for; returns how many came.
+    pub fn rx(&mut self, batch: &mut Batch) -> usize {
+        let n = self.queues.len();
+        let got = (0..n).map(|i| self.queues[(self.turn + i) % n].rx(batch)).sum();
+        self.turn = (self.turn + 1) % n.max(1);
+        got
+    }
+
+    /// Sends packets from the front of `batch`; returns how many left. The rest stays, in order.
+    pub fn xmit(&mut self, batch: &mut Batch) -> usize {
+        // One queue, so that packets stay in order.
+        self.queues.first_mut().map_or(0, |q| q.xmit(batch))
+    }
+
+    /// Appends up to `want` empty packets to `batch`; fewer if it has no room or the pool no frame.
+    pub fn alloc(&mut self, batch: &mut Batch, want: usize) -> usize {
+        self.queues.first_mut().map_or(0, |q| q.alloc(batch, want))
+    }
+
+    /// Makes the queues' descriptors readable when `want` comes; false if some has it already.
+    pub fn arm(&mut self, want: Want) -> bool {
+        self.queues.iter_mut().all(|q| q.arm(want))
+    }
+
+    /// Sleeps until there are packets to receive, or for `timeout`; false if the time passed.
+    ///
+    /// # Errors
+    /// Whatever poll(2) says.
+    pub fn wait(&mut self, timeout: Option<Duration>) -> std::io::Result<bool> {
+        wait_any(&mut [self], timeout)
+    }
+
+    /// How the device is: the worst of its queues.
+    #[must_use]
+    pub fn health(&self) -> Health {
+        let all = || self.queues.iter().map(Queue::health);
+        all()
+            .find(|h| matches!(h, Health::Failed(_)))
+            .or_else(|| all().find(|h| matches!(h, Health::Down(_))))
+            .or_else(|| all().find(|h| *h == Health::Finished))
+            .unwrap_or_default()
+    }
+
+    /// What passed so far, over all queues.
+    pub fn counts(&mut self) -> QueueCounts {
+        let mut sum = QueueCounts::default();
+        for c in self.queues.iter_mut().map(Queue::counts) {
+            sum.rx_packets += c.rx_packets;
+            sum.rx_bytes += c.rx_bytes;
+            sum.tx_packets += c.tx_packets;
+            sum.tx_bytes += c.tx_bytes;
+            sum.polls += c.polls;
+            sum.polls_empty += c.polls_empty;
+            sum.wakeups += c.wakeups;
+            sum.missed += c.missed;
+        }
+        sum
+    }
+
+    /// Its queues, each for a thread or task of its own.
+    #[must_use]
+    pub fn into_queues(self) -> Vec<Queue> {
+        self.queues
+    }
+}
+
+/// Sleeps until one of `ports` has packets to receive, or for `timeout`; false if the time passed.
+///
+/// # Errors
+/// Whatever poll(2) says.
+pub fn wait_any(ports: &mut [&mut Port], timeout: Option<Duration>) -> std::io::Result<bool> {
+    if !ports.iter_mut().all(|p| p.arm(Want::Frames)) {
+        return Ok(true);
+    }
+    // One queue is the rule, and needs no allocation.
+    let mut queues = ports.iter().flat_map(|p| p.queues.iter());
+    let (first, second) = (queues.next(), queues.next());
+    if let (Some(one), None) = (first, second) {
+        return Ok(poll_readable(&[one.as_fd()], timeout)?);
+    }
+    let all = first.into_iter().chain(second).chain(queues);
+    let fds: Vec<BorrowedFd<'_>> = all.map(|q| q.as_fd()).collect();
+    Ok(poll_readable(&fds, timeout)?)
+}
+
+/// Parses a port text against the drivers there are.
+pub(crate) fn parse(text: &str) -> Result<Spec> {
+    let mut names: Vec<&str> = drivers().iter().map(|d| d.name()).collect();
+    names.push(ring::NAME);
+    Spec::parse(text, &names)
+}

@@ -1,0 +1,269 @@
+//! One queue of a device: the four calls of a driver, and what applications make of them.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use linerate_skb::{Batch, Error, Local, Moved, Pool};
+use linerate_sys::wait::poll_readable;
+
+use crate::r#gen::Pace;
+use crate::sink::Verified;
+use crate::stats::{QueueCounts, QueueStats};
+
+/// What a sleeper wants to be woken for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Want {
+    /// Packets to receive.
+    Frames,
+    /// Room to send.
+    Room,
+    /// Either.
+    Both,
+}
+
+impl Want {
+    /// True if packets to receive are wanted.
+    #[must_use]
+    pub fn frames(self) -> bool {
+        self != Want::Room
+    }
+
+    /// True if room to send is wanted.
+    #[must_use]
+    pub fn room(self) -> bool {
+        self != Want::Frames
+    }
+}
+
+/// How a queue is.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Health {
+    /// It works.
+    #[default]
+    Up,
+    /// A source that has given everything it had: end of file, count reached.
+    Finished,
+    /// The device is down for now; it may come back.
+    Down(Error),
+    /// The device is gone or has failed for good.
+    Failed(Error),
+}
+
+impl Health {
+    /// True if nothing will ever be received any more.
+    #[must_use]
+    pub fn ended(&self) -> bool {
+        matches!(self, Health::Finished | Health::Failed(_))
+    }
+}
+
+/// Where the packets that a queue receives come from, for the ledger.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Origin {
+    /// A device, a peer, a file: they count as received.
+    #[default]
+    Device,
+    /// The queue makes them itself: they count as created.
+    Created,
+    /// Another place in this process, where they were counted.
+    Internal,
+}
+
+/// A driver's side of one queue. Its descriptor is only ever readable, and the same for life.
+///
+/// A driver that copies needs no `unsafe`. Calls come from one thread at a time.
+pub trait QueueOps: AsFd + Send {
+    /// Receives up to `budget` packets into `out`, which has room for them.
+    ///
+    /// Shape:  device -> out[len..len+n], n <= budget, in the device's order; caller owns them.
+    /// Errors: none; what cannot be received is counted in `mem`'s ledger, with its reason.
+    /// Cost:   no allocation; at most one syscall a batch.
+    fn rx(&mut self, mem: &mut Local, out: &mut Batch, budget: usize) -> usize;
+
+    /// Sends packets from the front of `batch`; what does not fit stays, in order.
+    ///
+    /// Shape:  batch[0..n) -> device (freed as sent); batch[n..) stays the caller's. What can never
+    ///         be sent (too long, unsupported) is dropped with its reason, and leaves the batch too.
+    /// Cost:   one doorbell a call, however many packets.
+    fn xmit(&mut self, mem: &mut Local, batch: &mut Batch) -> Moved;
+
+    /// Makes the descriptor readable when what is wanted comes; false if it is there already.
+    ///
+    /// Errors: a device in trouble counts as something to look at: false, and see `health`.
+    /// Cost:   a syscall if what is wanted changed since the last time.
+    fn arm(&mut self, want: Want) -> bool;
+
+    /// How the device is.
+    fn health(&self) -> Health {
+        Health::Up
+    }
+
+    /// Where its received packets come from.
+    fn origin(&self) -> Origin {
+        Origin::Device
+    }
+
+    /// Packets that the kernel or the peer counts as lost before they reached this queue.
+    fn missed(&mut self) -> u64 {
+        0
+    }
+
+    /// What a verifying sink found.
+    fn verified(&self) -> Option<Verified> {
+        None
+    }
+
+    /// How a paced source kept its pace.
+    fn pace(&self) -> Option<Pace> {
+        None
+    }
+}
+
+/// One queue of a device, with its own hot list, for one thread or task at a time.
+///
+/// Readable (poll, mio, tokio's `AsyncFd`) means: call me. Between `arm` returning true and that,
+/// there is nothing to do.
+pub struct Queue {
+    ops: Box<dyn QueueOps>,
+    mem: Local,
+    stats: Arc<QueueStats>,
+    missed: u64,
+}
+
+impl Queue {
+    pub(crate) fn new(ops: Box<dyn QueueOps>, mem: Local) -> Queue {
+        Queue { ops, mem, stats: Arc::new(QueueStats::default()), missed: 0 }
+    }
+
+    /// Takes it apart: for a worker, whose queues share one hot list.
+    #[must_use]
+    pub fn into_parts(self) -> (Box<dyn QueueOps>, Local, Arc<QueueStats>) {
+        (self.ops, self.mem, self.stats)
+    }
+
+    /// Receives as many packets as `batch` has room for; returns how many came.
+    ///
+    /// Shape:  device -> batch[len..len+n]; the caller owns them. Buffers are refilled by itself.
+    /// Units:  packets; a packet's length is in bytes from the destination MAC, without FCS.
+    /// Errors: none; losses are in the pool's ledger and in [`QueueCounts::missed`].
+    /// Cost:   as the driver's: at most one syscall.
+    pub fn rx(&mut self, batch: &mut Batch) -> usize {
+        let budget = batch.spare();
+        receive(self.ops.as_mut(), &mut self.mem, &self.stats, batch, budget)
+    }
+
+    /// Sends packets from the front of `batch`; returns how many left. The rest stays, in order.
+    pub fn xmit(&mut self, batch: &mut Batch) -> usize {
+        transmit(self.ops.as_mut(), &mut self.mem, &self.stats, batch)
+    }
+
+    /// Appends up to `want` empty packets to `batch`; fewer if it has no room or the pool no frame.
+    pub fn alloc(&mut self, batch: &mut Batch, want: usize) -> usize {
+        self.mem.alloc(batch, want)
+    }
+
+    /// Makes the descriptor readable when `want` comes; false if it is there already: go round.
+    pub fn arm(&mut self, want: Want) -> bool {
+        self.ops.arm(want)
+    }
+
+    /// Sleeps until there are packets to receive, or for `timeout`; false if the time passed.
+    ///
+    /// # Errors
+    /// Whatever poll(2) says; the queue's own trouble is in [`Queue::health`].
+    pub fn wait(&mut self, timeout: Option<Duration>) -> std::io::Result<bool> {
+        self.wait_for(Want::Frames, timeout)
+    }
+
+    /// Sleeps until `want` comes, or for `timeout`; false if the time passed.
+    ///
+    /// # Errors
+    /// Whatever poll(2) says.
+    pub fn wait_for(&mut self, want: Want, timeout: Option<Duration>) -> std::io::Result<bool> {
+        if !self.ops.arm(want) {
+            return Ok(true);
+        }
+        let readable = poll_readable(&[self.ops.as_fd()], timeout)?;
+        if readable {
+            self.stats.count_wakeup();
+        }
+        Ok(readable)
+    }
+
+    /// How the device is.
+    #[must_use]
+    pub fn health(&self) -> Health {
+        self.ops.health()
+    }
+
+    /// The pool it receives into.
+    #[must_use]
+    pub fn pool(&self) -> &Pool {
+        self.mem.pool()
+    }
+
+    /// The hot list it allocates from.
+    pub fn local(&mut self) -> &mut Local {
+        &mut self.mem
+    }
+
+    /// What passed so far.
+    pub fn counts(&mut self) -> QueueCounts {
+        self.missed += self.ops.missed();
+        QueueCounts { missed: self.missed, ..self.stats.counts() }
+    }
+}
+
+impl AsFd for Queue {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.ops.as_fd()
+    }
+}
+
+impl AsRawFd for Queue {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
+    }
+}
+
+impl std::fmt::Debug for Queue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Queue").field("stats", &self.stats).finish_non_exhaustive()
+    }
+}
+
+/// Receives up to `budget` packets and counts them: the one way in for every depth of the library.
+pub fn receive(
+    ops: &mut dyn QueueOps,
+    mem: &mut Local,
+    stats: &QueueStats,
+    batch: &mut Batch,
+    budget: usize,
+) -> usize {
+    let budget = budget.min(batch.spare());
+    let before = batch.len();
+    let n = ops.rx(mem, batch, budget);
+    if n > 0 && ops.origin() == Origin::Device {
+        mem.count_received(n);
+    }
+    let bytes = batch.iter().skip(before).map(|skb| skb.len() as u64).sum();
+    stats.count_rx(n as u64, bytes);
+    n
+}
+
+/// Sends from the front of `batch` and counts: the one way out for every depth of the library.
+pub fn transmit(
+    ops: &mut dyn QueueOps,
+    mem: &mut Local,
+    stats: &QueueStats,
+    batch: &mut Batch,
+) -> usize {
+    if batch.is_empty() {
+        return 0;
+    }
+    let moved = ops.xmit(mem, batch);
+    stats.count_tx(moved.packets as u64, moved.bytes);
+    moved.packets
+}

@@ -1,0 +1,269 @@
+//! Two ports joined in this process: what one sends the other receives, the same frame, no copy.
+//!
+//! ```text
+//!  end 0   tx ──────── ring of handles ────────► rx   end 1      packets in a ring are in flight:
+//!          rx ◄──────── ring of handles ──────── tx              neither sent nor received yet
+//!          bell 0                             bell 1
+//! ```
+//!
+//! An end that sleeps says in its waiter word what for; the other rings its bell only then. An end
+//! that is gone takes nothing more: what is sent to it is dropped as `peer_gone`, and what it had
+//! not received is freed when the other end goes too.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use linerate_ring::{Consumer, Events, Heap, Producer, Waiter, Waker, heap, waiter};
+use linerate_skb::{Batch, Code, DropReason, Error, Local, Moved, Result};
+use linerate_sys::wait::EventFd;
+
+use crate::driver::Opened;
+use crate::obtained::Obtained;
+use crate::queue::{Health, Origin, QueueOps, Want};
+
+/// What stands before the colon of a port text.
+pub const NAME: &str = "ring";
+/// Packets each way, unless told otherwise.
+pub const LEN: u32 = 1024;
+/// A chain passes as one handle.
+const PACKET_MAX_BYTES: usize = 1 << 16;
+/// Handles popped at once.
+const STRIDE: usize = 64;
+
+/// Both ends of a pair of rings of `len` packets each way.
+///
+/// # Errors
+/// `E-PORT-SYNTAX` unless `len` is a power of two; `E-SYSTEM` without descriptors.
+pub fn pair(name: &str, len: u32) -> Result<(Opened, Opened)> {
+    let ring = || {
+        heap::<u32>(len).map_err(|e| {
+            Error::new(Code::PortSyntax, format!("cannot make ring {name}"), e.to_string())
+                .fix("a power of two, such as len=1024")
+        })
+    };
+    let ((tx0, rx1), (tx1, rx0)) = (ring()?, ring()?);
+    let ((waiter0, waker0), (waiter1, waker1)) = (waiter(), waiter());
+    let link = Arc::new(Link {
+        bells: [EventFd::new()?, EventFd::new()?],
+        gone: [AtomicBool::new(false), AtomicBool::new(false)],
+        parked: Mutex::new(Vec::new()),
+    });
+    let end = |side, tx, rx, waiter, waker| {
+        let end = End { side, tx, rx: Some(rx), waiter, waker, link: link.clone() };
+        let mode = format!("ring of {len}, zero copy");
+        Opened::single(end, Obtained::new(name, mode, PACKET_MAX_BYTES))
+    };
+    Ok((end(0, tx0, rx0, waiter0, waker1), end(1, tx1, rx1, waiter1, waker0)))
+}
+
+/// What both ends share.
+struct Link {
+    bells: [EventFd; 2],
+    gone: [AtomicBool; 2],
+    /// Receiving halves of ends that are gone.
+    parked: Mutex<Vec<Consumer<Heap<u32>>>>,
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        // Both ends are gone: nothing can enter the rings any more.
+        let parked = std::mem::take(self.parked.get_mut().unwrap_or_else(PoisonError::into_inner));
+        let mut batch = Batch::with_capacity(STRIDE);
+        for mut rx in parked {
+            while pop(&mut rx, &mut batch, STRIDE) > 0 {
+                batch.discard(DropReason::PEER_GONE);
+            }
+        }
+    }
+}
+
+/// Moves up to `budget` packets from a ring to `out`, which has room for them.
+fn pop(rx: &mut Consumer<Heap<u32>>, out: &mut Batch, budget: usize) -> usize {
+    let mut handles = [0; STRIDE];
+    let mut n = 0;
+    while n < budget {
+        let want = (budget - n).min(STRIDE);
+        let got = rx.pop_slice(&mut handles[..want]);
+        if got == 0 {
+            break;
+        }
+        // SAFETY: `End::xmit`, the only producer, pushed these handles and called `took` for them;
+        // the ring gives each out once; n + got <= budget <= spare.
+        unsafe { out.adopt(&handles[..got]) };
+        n += got;
+    }
+    n
+}
+
+struct End {
+    side: usize,
+    tx: Producer<Heap<u32>>,
+    /// `None` only while it is dropped.
+    rx: Option<Consumer<Heap<u32>>>,
+    /// This end's word, and the other's.
+    waiter: Waiter,
+    waker: Waker,
+    link: Arc<Link>,
+}
+
+impl End {
+    fn wake_peer(&self, have: Events) {
+        if self.waker.should_wake(have) {
+            self.link.bells[1 - self.side].signal();
+        }
+    }
+
+    fn peer_gone(&self) -> bool {
+        self.link.gone[1 - self.side].load(Ordering::Acquire)
+    }
+
+    fn waiting(&mut self) -> u32 {
+        self.rx.as_mut().map_or(0, Consumer::available)
+    }
+}
+
+impl QueueOps for End {
+    fn rx(&mut self, _: &mut Local, out: &mut Batch, budget: usize) -> usize {
+        let Some(rx) = self.rx.as_mut() else { return 0 };
+        let n = pop(rx, out, budget.min(out.spare()));
+        if n > 0 {
+            self.wake_peer(Events::ROOM);
+        }
+        n
+    }
+
+    fn xmit(&mut self, mem: &mut Local, batch: &mut Batch) -> Moved {
+        if self.peer_gone() {
+            batch.discard_first(batch.len(), DropReason::PEER_GONE, mem);
+            return Moved::default();
+        }
+        let free = self.tx.free() as usize;
+        let moved = batch.count_first(free);
+        let n = self.tx.push_slice(&batch.handles()[..moved.packets]);
+        debug_assert_eq!(n, moved.packets);
+        // SAFETY: the ring has the first n handles; `pop` adopts each once, at this end's peer or
+        // when the link is dropped.
+        unsafe { batch.took(n) };
+        if n > 0 {
+            self.wake_peer(Events::FRAMES);
+        }
+        moved
+    }
+
+    fn arm(&mut self, want: Want) -> bool {
+        let bell = &self.link.bells[self.side];
+        bell.drain();
+        self.waiter.prepare(match want {
+            Want::Frames => Events::FRAMES,
+            Want::Room => Events::ROOM,
+            Want::Both => Events::FRAMES | Events::ROOM,
+        });
+        let here = (want.frames() && self.waiting() > 0)
+            || (want.room() && self.tx.free() > 0)
+            || (self.peer_gone() && want.room());
+        if here {
+            self.waiter.cancel();
+        }
+        !here
+    }
+
+    fn health(&self) -> Health {
+        // What is left in the ring is still to be had: a source ends when it is gone and empty,
+        // which `rx` returning 0 shows.
+        if self.peer_gone() { Health::Finished } else { Health::Up }
+    }
+
+    fn origin(&self) -> Origin {
+        Origin::Internal
+    }
+}
+
+impl AsFd for End {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.link.bells[self.side].as_fd()
+    }
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        let parked = &mut *self.link.parked.lock().unwrap_or_else(PoisonError::into_inner);
+        parked.extend(self.rx.take());
+        self.link.gone[self.side].store(true, Ordering::Release);
+        self.link.bells[1 - self.side].signal();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Port;
+    use linerate_skb::Pool;
+    use std::time::Duration;
+
+    fn pair(len: u32) -> (Pool, Port, Port) {
+        let pool = Pool::builder().frames(256).build().unwrap();
+        let (a, b) = Port::pair(len, &pool).unwrap();
+        (pool, a, b)
+    }
+
+    fn send(port: &mut Port, numbers: std::ops::Range<u8>) -> Batch {
+        let mut batch = Batch::with_capacity(numbers.len());
+        assert_eq!(port.alloc(&mut batch, numbers.len()), numbers.len());
+        for (skb, n) in batch.iter_mut().zip(numbers) {
+            assert!(skb.put_slice(&[n]));
+        }
+        port.xmit(&mut batch);
+        batch
+    }
+
+    #[test]
+    fn what_one_sends_the_other_receives_and_the_rest_stays() {
+        let (pool, mut a, mut b) = pair(8);
+        let rest = send(&mut a, 0..10);
+        assert_eq!(rest.iter().map(|s| s.data()[0]).collect::<Vec<_>>(), [8, 9]);
+        assert_eq!(pool.ledger().in_flight, 10);
+        let mut got = Batch::with_capacity(16);
+        assert_eq!(b.rx(&mut got), 8);
+        assert_eq!(got.iter().map(|s| s.data()[0]).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!((a.counts().tx_packets, b.counts().rx_bytes), (8, 8));
+        drop((rest, got));
+        assert!(pool.ledger().balanced() && pool.ledger().in_flight == 0);
+    }
+
+    #[test]
+    fn packets_to_a_dead_end_are_dropped_with_the_reason() {
+        let (pool, mut a, b) = pair(8);
+        assert!(send(&mut a, 0..3).is_empty());
+        drop(b);
+        assert_eq!(a.health(), Health::Finished);
+        assert!(send(&mut a, 0..3).is_empty());
+        drop(a);
+        let ledger = pool.ledger();
+        assert_eq!(ledger.dropped(DropReason::PEER_GONE), 6);
+        assert_eq!((ledger.in_flight, ledger.difference()), (0, 0), "{ledger}");
+    }
+
+    #[test]
+    fn a_sleeper_is_woken_by_frames_and_by_room() {
+        let (_pool, mut a, mut b) = pair(4);
+        assert!(!b.wait(Some(Duration::ZERO)).unwrap());
+        let sleeper = std::thread::spawn(move || {
+            assert!(b.wait(Some(Duration::from_secs(10))).unwrap());
+            b
+        });
+        assert!(send(&mut a, 0..4).is_empty());
+        let mut b = sleeper.join().unwrap();
+        let mut a = a.into_queues().remove(0);
+        assert!(!a.wait_for(Want::Room, Some(Duration::ZERO)).unwrap());
+        b.rx(&mut Batch::with_capacity(4));
+        assert!(a.wait_for(Want::Room, Some(Duration::from_secs(10))).unwrap());
+    }
+
+    #[test]
+    fn a_length_that_is_no_power_of_two_is_refused() {
+        let pool = Pool::builder().frames(8).build().unwrap();
+        let e = Port::pair(1000, &pool).unwrap_err();
+        assert!(e.fix.contains("power of two"), "{e}");
+    }
+}

@@ -1,0 +1,200 @@
+//! Where packets end, and are verified: sequence, order and every byte of the stamped ones.
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use linerate_skb::{Batch, Local, Moved, Pool, Result, Skb};
+use linerate_sys::wait::EventFd;
+use linerate_wire::stamp::{self, Stamp, StampError};
+
+use crate::driver::{Driver, Opened};
+use crate::r#gen::FLOWS_MAX;
+use crate::obtained::{Direction, Obtained};
+use crate::queue::{QueueOps, Want};
+use crate::spec::Spec;
+
+const PACKET_MAX_BYTES: usize = 1 << 16;
+
+/// The driver of `sink:[,verify=on]`.
+#[derive(Debug)]
+pub struct Sink;
+
+impl Driver for Sink {
+    fn name(&self) -> &'static str {
+        "sink"
+    }
+
+    fn packet_max_bytes(&self, _: &Spec) -> Result<usize> {
+        Ok(0)
+    }
+
+    fn open(&self, spec: &Spec, _: &Pool) -> Result<Opened> {
+        let blind = spec.flag("blind")?;
+        spec.finish()?;
+        let mode = if blind { "sink" } else { "sink, verifies sequence, order and payload" };
+        let obtained =
+            Obtained::new(spec.name.clone(), mode, PACKET_MAX_BYTES).direction(Direction::Sink);
+        let verifier = (!blind).then(Verifier::default);
+        Ok(Opened::single(SinkQueue { bell: EventFd::new()?, verifier }, obtained))
+    }
+}
+
+/// What a sink found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Verified {
+    /// Stamped packets that came.
+    pub packets: u64,
+    /// Sequence numbers that never came, below the highest that did.
+    pub lost: u64,
+    /// Packets that came after a later one of their flow.
+    pub reordered: u64,
+    /// Packets that came again.
+    pub duplicated: u64,
+    /// Stamped packets with a byte that was not sent.
+    pub corrupted: u64,
+    /// Packets without a stamp.
+    pub foreign: u64,
+}
+
+/// One flow: the next number, and which of the 64 before it came.
+#[derive(Debug, Clone, Copy, Default)]
+struct Flow {
+    next: u64,
+    window: u64,
+}
+
+/// Checks stamped packets one by one.
+#[derive(Debug, Default)]
+pub struct Verifier {
+    found: Verified,
+    flows: Vec<Flow>,
+    scratch: Vec<u8>,
+}
+
+impl Verifier {
+    /// What was found so far.
+    #[must_use]
+    pub fn found(&self) -> Verified {
+        self.found
+    }
+
+    /// Checks one packet.
+    pub fn check(&mut self, skb: &Skb) {
+        let read = if skb.is_linear() {
+            stamp::read(skb.data())
+        } else {
+            self.scratch.resize(skb.len(), 0);
+            let n = skb.copy_to(0, &mut self.scratch);
+            stamp::read(&self.scratch[..n])
+        };
+        match read {
+            Ok(stamp) if u64::from(stamp.flow) < FLOWS_MAX => self.place(stamp),
+            Ok(_) | Err(StampError::Header | StampError::Payload) => self.found.corrupted += 1,
+            Err(_) => self.found.foreign += 1,
+        }
+    }
+
+    fn place(&mut self, stamp: Stamp) {
+        self.found.packets += 1;
+        let flow = stamp.flow as usize;
+        if flow >= self.flows.len() {
+            self.flows.resize(flow + 1, Flow::default());
+        }
+        let flow = &mut self.flows[flow];
+        if stamp.seq >= flow.next {
+            let gap = stamp.seq - flow.next;
+            self.found.lost += gap;
+            let shift = gap.saturating_add(1);
+            flow.window = if shift < 64 { flow.window << shift } else { 0 } | 1;
+            flow.next = stamp.seq.saturating_add(1);
+            return;
+        }
+        let back = flow.next - 1 - stamp.seq;
+        let seen = back < 64 && flow.window >> back & 1 == 1;
+        if seen {
+            self.found.duplicated += 1;
+            return;
+        }
+        if back < 64 {
+            flow.window |= 1 << back;
+        }
+        // It had been counted as lost when a later one came.
+        self.found.reordered += 1;
+        self.found.lost = self.found.lost.saturating_sub(1);
+    }
+}
+
+struct SinkQueue {
+    /// Never rung: nothing ever comes out of a sink.
+    bell: EventFd,
+    verifier: Option<Verifier>,
+}
+
+impl QueueOps for SinkQueue {
+    fn rx(&mut self, _: &mut Local, _: &mut Batch, _: usize) -> usize {
+        0
+    }
+
+    fn xmit(&mut self, mem: &mut Local, batch: &mut Batch) -> Moved {
+        if let Some(verifier) = &mut self.verifier {
+            batch.iter().for_each(|skb| verifier.check(skb));
+        }
+        batch.sent(batch.len(), mem)
+    }
+
+    fn arm(&mut self, want: Want) -> bool {
+        !want.room()
+    }
+
+    fn verified(&self) -> Option<Verified> {
+        self.verifier.as_ref().map(Verifier::found)
+    }
+}
+
+impl AsFd for SinkQueue {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn feed(numbers: &[u64]) -> Verified {
+        let pool = Pool::builder().frames(8).build().unwrap();
+        let mut mem = pool.local();
+        let mut verifier = Verifier::default();
+        for &seq in numbers {
+            let mut skb = mem.alloc_one().unwrap();
+            stamp::write(skb.put(64).unwrap(), 1, seq, 0).unwrap();
+            verifier.check(&skb);
+        }
+        verifier.found()
+    }
+
+    #[test]
+    fn order_loss_and_repetition_are_told_apart() {
+        let clean = Verified { packets: 4, ..Verified::default() };
+        assert_eq!(feed(&[0, 1, 2, 3]), clean);
+        assert_eq!(feed(&[0, 1, 4, 5]), Verified { lost: 2, ..clean });
+        assert_eq!(feed(&[0, 2, 1, 3]), Verified { reordered: 1, ..clean });
+        assert_eq!(feed(&[0, 1, 1, 2]), Verified { duplicated: 1, ..clean });
+        assert_eq!(feed(&[0, 200, 3, 201]), Verified { lost: 198, reordered: 1, ..clean });
+    }
+
+    #[test]
+    fn damage_and_strangers_are_counted() {
+        let pool = Pool::builder().frames(64).build().unwrap();
+        let mut mem = pool.local();
+        let mut verifier = Verifier::default();
+        let mut frame = vec![0; 5000];
+        stamp::write(&mut frame, 0, 0, 0).unwrap();
+        verifier.check(&mem.alloc_copy(&frame).unwrap());
+        frame[4000] ^= 1;
+        verifier.check(&mem.alloc_copy(&frame).unwrap());
+        verifier.check(&mem.alloc_copy(b"ping").unwrap());
+        let found = verifier.found();
+        assert_eq!((found.packets, found.corrupted, found.foreign), (1, 1, 1));
+    }
+}

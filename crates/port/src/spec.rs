@@ -1,0 +1,262 @@
+//! The text that names a port: `[name=]driver:arg[,key=value]…`.
+//!
+//! A flag is a key without value. Keys that the driver does not ask for are an error, so that a
+//! misspelt option is never silently ignored.
+
+use std::cell::RefCell;
+use std::fmt::Display;
+
+use linerate_skb::{Code, Error, Result};
+
+/// A parsed port text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Spec {
+    /// The name to report it under: what stands before `=`, else the argument, else the driver.
+    pub name: String,
+    /// Which driver.
+    pub driver: String,
+    /// What the driver opens: an interface, a file, a ring's name.
+    pub arg: String,
+    /// The rest.
+    pub options: Options,
+    text: String,
+}
+
+impl Spec {
+    /// Parses a port text; `drivers` are the names it may use.
+    ///
+    /// # Errors
+    /// `E-PORT-SYNTAX`, naming the part that does not fit and what would.
+    pub fn parse(text: &str, drivers: &[&str]) -> Result<Spec> {
+        let bad = |why: String| Error::new(Code::PortSyntax, format!("port '{text}'"), why);
+        let (head, options) = match text.split_once(',') {
+            Some((head, options)) => (head, options),
+            None => (text, ""),
+        };
+        let Some((front, arg)) = head.split_once(':') else {
+            return Err(bad("there is no driver".into())
+                .fix(format!("write driver:arg, as in packet:eth0; drivers: {}", list(drivers))));
+        };
+        let (name, driver) = match front.split_once('=') {
+            Some((name, driver)) => (Some(name), driver),
+            None => (None, front),
+        };
+        if !drivers.contains(&driver) {
+            let near = nearest(driver, drivers.iter().copied());
+            return Err(bad(format!("there is no driver '{driver}'")).fix(match near {
+                Some(near) => format!("did you mean {near}:{arg} ?"),
+                None => format!("drivers: {}", list(drivers)),
+            }));
+        }
+        if name.is_some_and(str::is_empty) {
+            return Err(bad("the name before '=' is empty".into()));
+        }
+        let fallback = if arg.is_empty() { driver } else { arg };
+        Ok(Spec {
+            name: name.unwrap_or(fallback).to_owned(),
+            driver: driver.to_owned(),
+            arg: arg.to_owned(),
+            options: Options::parse(options).map_err(bad)?,
+            text: text.to_owned(),
+        })
+    }
+
+    /// The text it was parsed from.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// An error about this port's text.
+    #[must_use]
+    pub fn error(&self, why: impl Display) -> Error {
+        Error::new(Code::PortSyntax, format!("port '{}'", self.text), why.to_string())
+    }
+
+    /// The value of `key`, read by `parse`; `None` if the text has no such key.
+    ///
+    /// # Errors
+    /// `E-PORT-SYNTAX` if the key has no value or `parse` refuses it.
+    pub fn value<T, E: Display>(
+        &self,
+        key: &str,
+        parse: impl FnOnce(&str) -> std::result::Result<T, E>,
+    ) -> Result<Option<T>> {
+        match self.options.find(key) {
+            None => Ok(None),
+            Some(None) => Err(self.error(format!("option '{key}' needs a value"))),
+            Some(Some(text)) => {
+                parse(&text).map(Some).map_err(|e| self.error(format!("{key}={text}: {e}")))
+            }
+        }
+    }
+
+    /// Whether the flag `key` is there (`key`, `key=on`, `key=off`).
+    ///
+    /// # Errors
+    /// `E-PORT-SYNTAX` for another value.
+    pub fn flag(&self, key: &str) -> Result<bool> {
+        match self.options.find(key) {
+            None => Ok(false),
+            Some(None) => Ok(true),
+            Some(Some(text)) => match text.as_str() {
+                "on" | "yes" | "1" => Ok(true),
+                "off" | "no" | "0" => Ok(false),
+                other => Err(self.error(format!("{key}={other}: say on or off"))),
+            },
+        }
+    }
+
+    /// Says that the driver has asked for every key it knows.
+    ///
+    /// # Errors
+    /// `E-PORT-SYNTAX` for the first key in the text that nobody asked for, with the nearest one.
+    pub fn finish(&self) -> Result<()> {
+        let asked = self.options.asked.borrow();
+        match self.options.pairs.iter().find(|(k, _)| !asked.contains(k)) {
+            None => Ok(()),
+            Some((key, _)) => {
+                let near = nearest(key, asked.iter().map(String::as_str));
+                let known: Vec<&str> = asked.iter().map(String::as_str).collect();
+                let error = self.error(format!("{} has no option '{key}'", self.driver));
+                Err(error.fix(match near {
+                    Some(near) => format!("did you mean {near} ?"),
+                    None if known.is_empty() => "it has no options".into(),
+                    None => format!("options: {}", list(&known)),
+                }))
+            }
+        }
+    }
+}
+
+/// The options of a port text, and which of them the driver has asked for.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    pairs: Vec<(String, Option<String>)>,
+    asked: RefCell<Vec<String>>,
+}
+
+impl PartialEq for Options {
+    fn eq(&self, other: &Self) -> bool {
+        self.pairs == other.pairs
+    }
+}
+
+impl Eq for Options {}
+
+impl Options {
+    fn parse(text: &str) -> std::result::Result<Options, String> {
+        let mut options = Options::default();
+        for part in text.split(',').filter(|p| !p.is_empty()) {
+            let (key, value) = match part.split_once('=') {
+                Some((key, value)) => (key, Some(value.to_owned())),
+                None => (part, None),
+            };
+            if key.is_empty() {
+                return Err(format!("'{part}' has no key"));
+            }
+            if options.pairs.iter().any(|(k, _)| k == key) {
+                return Err(format!("option '{key}' is there twice"));
+            }
+            options.pairs.push((key.to_owned(), value));
+        }
+        Ok(options)
+    }
+
+    /// `None` without the key, `Some(None)` for a key without value.
+    fn find(&self, key: &str) -> Option<Option<String>> {
+        let mut asked = self.asked.borrow_mut();
+        if !asked.iter().any(|a| a == key) {
+            asked.push(key.to_owned());
+        }
+        self.pairs.iter().find(|(k, _)| k == key).map(|(_, v)| v.clone())
+    }
+
+    /// Adds a key unless the text has it already.
+    pub fn set_default(&mut self, key: &str, value: Option<&str>) {
+        if !self.pairs.iter().any(|(k, _)| k == key) {
+            self.pairs.push((key.to_owned(), value.map(str::to_owned)));
+        }
+    }
+}
+
+fn list(words: &[&str]) -> String {
+    words.join(" ")
+}
+
+/// The candidate that differs from `word` in at most a third of its letters.
+fn nearest<'a>(word: &str, among: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    among
+        .map(|c| (distance(word, c), c))
+        .min()
+        .filter(|(d, c)| *d <= c.len().max(3) / 3)
+        .map(|(_, c)| c)
+}
+
+/// Letters to insert, delete or replace to make one word of the other.
+fn distance(a: &str, b: &str) -> usize {
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.bytes().enumerate() {
+        let (mut diagonal, mut left) = (row[0], i + 1);
+        row[0] = left;
+        for (j, y) in b.bytes().enumerate() {
+            let best = (diagonal + usize::from(x != y)).min(left + 1).min(row[j + 1] + 1);
+            diagonal = row[j + 1];
+            row[j + 1] = best;
+            left = best;
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DRIVERS: &[&str] = &["packet", "pcap", "null"];
+
+    fn parse(text: &str) -> Result<Spec> {
+        Spec::parse(text, DRIVERS)
+    }
+
+    #[test]
+    fn all_parts_are_found() {
+        let s = parse("west=packet:veth0,mtu=9000,bypass").unwrap();
+        assert_eq!(
+            (s.name.as_str(), s.driver.as_str(), s.arg.as_str()),
+            ("west", "packet", "veth0")
+        );
+        assert_eq!(s.value("mtu", str::parse::<u32>).unwrap(), Some(9000));
+        assert!(s.flag("bypass").unwrap() && !s.flag("promisc").unwrap());
+        s.finish().unwrap();
+        assert_eq!(parse("null:").unwrap().name, "null");
+        assert_eq!(parse("pcap:/tmp/a=b.pcap").unwrap().arg, "/tmp/a=b.pcap");
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_what_would_be_right() {
+        for (text, why, fix) in [
+            ("veth0", "no driver", "packet:eth0"),
+            ("packt:veth0", "no driver 'packt'", "packet:veth0"),
+            ("warp:x", "no driver 'warp'", "packet pcap null"),
+            ("=packet:x", "name before '='", ""),
+            ("packet:x,a,a", "twice", ""),
+            ("packet:x,=1", "no key", ""),
+        ] {
+            let e = parse(text).unwrap_err();
+            assert_eq!(e.code, Code::PortSyntax);
+            assert!(e.why.contains(why) && e.fix.contains(fix), "{text}: {e}");
+        }
+    }
+
+    #[test]
+    fn an_option_that_nobody_asked_for_is_an_error() {
+        let s = parse("packet:x,mtv=1").unwrap();
+        assert_eq!(s.value("mtu", str::parse::<u32>).unwrap(), None);
+        let e = s.finish().unwrap_err();
+        assert!(e.why.contains("no option 'mtv'") && e.fix.contains("mtu"), "{e}");
+        let s = parse("packet:x,mtu=large").unwrap();
+        assert!(s.value("mtu", str::parse::<u32>).unwrap_err().why.contains("mtu=large"));
+        assert!(parse("packet:x,a=maybe").unwrap().flag("a").is_err());
+    }
+}

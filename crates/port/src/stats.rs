@@ -1,0 +1,82 @@
+//! What passed a queue. One writer, the queue's owner; readers anywhere, at no cost to it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Live counters of one queue.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+pub struct QueueStats {
+    rx_packets: AtomicU64,
+    rx_bytes: AtomicU64,
+    tx_packets: AtomicU64,
+    tx_bytes: AtomicU64,
+    polls: AtomicU64,
+    polls_empty: AtomicU64,
+    wakeups: AtomicU64,
+}
+
+/// A reading of [`QueueStats`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct QueueCounts {
+    /// Packets received.
+    pub rx_packets: u64,
+    /// Their bytes, from the destination MAC, without FCS.
+    pub rx_bytes: u64,
+    /// Packets sent.
+    pub tx_packets: u64,
+    /// Their bytes.
+    pub tx_bytes: u64,
+    /// Times it was polled.
+    pub polls: u64,
+    /// Of these, without finding anything.
+    pub polls_empty: u64,
+    /// Times its owner was woken.
+    pub wakeups: u64,
+    /// Packets that the kernel or peer counts as lost before they reached us.
+    pub missed: u64,
+}
+
+/// Adds to a counter that has one writer.
+fn add(counter: &AtomicU64, n: u64) {
+    counter.store(counter.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+}
+
+impl QueueStats {
+    /// Counts one poll that found `packets`. Only the queue's owner calls it.
+    pub fn count_rx(&self, packets: u64, bytes: u64) {
+        add(&self.polls, 1);
+        if packets == 0 {
+            return add(&self.polls_empty, 1);
+        }
+        add(&self.rx_packets, packets);
+        add(&self.rx_bytes, bytes);
+    }
+
+    /// Counts packets sent. Only the queue's owner calls it.
+    pub fn count_tx(&self, packets: u64, bytes: u64) {
+        add(&self.tx_packets, packets);
+        add(&self.tx_bytes, bytes);
+    }
+
+    /// Counts a wake-up. Only the queue's owner calls it.
+    pub fn count_wakeup(&self) {
+        add(&self.wakeups, 1);
+    }
+
+    /// What was counted so far.
+    #[must_use]
+    pub fn counts(&self) -> QueueCounts {
+        let value = |c: &AtomicU64| c.load(Ordering::Relaxed);
+        QueueCounts {
+            rx_packets: value(&self.rx_packets),
+            rx_bytes: value(&self.rx_bytes),
+            tx_packets: value(&self.tx_packets),
+            tx_bytes: value(&self.tx_bytes),
+            polls: value(&self.polls),
+            polls_empty: value(&self.polls_empty),
+            wakeups: value(&self.wakeups),
+            missed: 0,
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! Durations, rates, sizes and counts as people write them. A unit that is not known is an error.
+
+use std::fmt;
+use std::time::Duration;
+
+/// A packet rate, asked for in packets, in bits, or as a part of what is possible.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Rate {
+    /// Packets a second.
+    Pps(f64),
+    /// Bits a second, of frames without preamble and gap.
+    Bps(f64),
+}
+
+impl Rate {
+    /// Packets a second for frames of `frame_bytes`.
+    #[must_use]
+    pub fn pps(self, frame_bytes: f64) -> f64 {
+        match self {
+            Rate::Pps(pps) => pps,
+            Rate::Bps(bps) => bps / (8.0 * frame_bytes.max(1.0)),
+        }
+    }
+}
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (n, unit) = match *self {
+            Rate::Pps(n) => (n, "pps"),
+            Rate::Bps(n) => (n, "bps"),
+        };
+        let (n, prefix) = match n {
+            n if n >= 1e9 => (n / 1e9, "G"),
+            n if n >= 1e6 => (n / 1e6, "M"),
+            n if n >= 1e3 => (n / 1e3, "k"),
+            n => (n, ""),
+        };
+        write!(f, "{n}{prefix}{unit}")
+    }
+}
+
+/// Splits `10ms` into 10 and `ms`.
+fn split(text: &str) -> Result<(f64, &str), String> {
+    let end = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
+    let (number, unit) = text.split_at(end);
+    match number.parse::<f64>() {
+        Ok(n) if n.is_finite() => Ok((n, unit)),
+        _ => Err(format!("'{text}' does not start with a number")),
+    }
+}
+
+/// A duration: `10s`, `250ms`, `5us`, `100ns`, `2m`, `1h`.
+///
+/// # Errors
+/// Says which units there are.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let (n, unit) = split(text)?;
+    let scale = match unit {
+        "h" => 3600.0,
+        "m" | "min" => 60.0,
+        "s" => 1.0,
+        "ms" => 1e-3,
+        "us" | "µs" => 1e-6,
+        "ns" => 1e-9,
+        _ => return Err(format!("'{text}' needs a unit: ns us ms s m h")),
+    };
+    Duration::try_from_secs_f64(n * scale).map_err(|_| format!("'{text}' is too long"))
+}
+
+/// A rate: `1.5Mpps`, `800kpps`, `4Gbps`, `100Mbps`.
+///
+/// # Errors
+/// Says which units there are.
+pub fn rate(text: &str) -> Result<Rate, String> {
+    let (n, unit) = split(text)?;
+    let (prefix, kind): (_, fn(f64) -> Rate) = match (unit.strip_suffix("pps"), unit) {
+        (Some(prefix), _) => (prefix, Rate::Pps),
+        (None, unit) => match unit.strip_suffix("bps") {
+            Some(prefix) => (prefix, Rate::Bps),
+            None => return Err(format!("'{text}' needs a unit: pps kpps Mpps bps Mbps Gbps")),
+        },
+    };
+    let scale = match prefix {
+        "" => 1.0,
+        "k" | "K" => 1e3,
+        "M" | "m" => 1e6,
+        "G" | "g" => 1e9,
+        _ => return Err(format!("'{text}' needs a unit: pps kpps Mpps bps Mbps Gbps")),
+    };
+    if n <= 0.0 {
+        return Err(format!("'{text}' is not a rate: it must be above 0"));
+    }
+    Ok(kind(n * scale))
+}
+
+/// A count: `1000`, `10k`, `2.5M`.
+///
+/// # Errors
+/// Says what a count is.
+pub fn count(text: &str) -> Result<u64, String> {
+    let (n, unit) = split(text)?;
+    let scale = match unit {
+        "" => 1.0,
+        "k" | "K" => 1e3,
+        "M" => 1e6,
+        "G" => 1e9,
+        _ => return Err(format!("'{text}' is not a count: write 1000, 10k or 2.5M")),
+    };
+    let n = n * scale;
+    if n.fract() != 0.0 || n > 2f64.powi(53) {
+        return Err(format!("'{text}' is not a whole number that can be counted to"));
+    }
+    Ok(n as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn units_mean_what_they_say() {
+        assert_eq!(duration("10s"), Ok(Duration::from_secs(10)));
+        assert_eq!(duration("1.5ms"), Ok(Duration::from_micros(1500)));
+        assert_eq!(rate("1.5Mpps"), Ok(Rate::Pps(1.5e6)));
+        assert_eq!(rate("4Gbps").unwrap().pps(500.0), 1e6);
+        assert_eq!(count("2.5M"), Ok(2_500_000));
+        assert_eq!(Rate::Pps(1.5e6).to_string(), "1.5Mpps");
+    }
+
+    #[test]
+    fn an_unknown_unit_is_an_error() {
+        for text in ["10", "10x", "s", "", "1e400s", "-1s", "nan"] {
+            assert!(duration(text).is_err(), "{text}");
+        }
+        for text in ["10", "10pp", "1Tpps", "0pps", "bogus"] {
+            assert!(rate(text).is_err(), "{text}");
+        }
+        for text in ["", "1.5", "1x", "9999999999G"] {
+            assert!(count(text).is_err(), "{text}");
+        }
+    }
+}
