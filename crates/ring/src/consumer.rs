@@ -1,0 +1,150 @@
+//! The half that empties slots: `peek`, `read`, `release`.
+//!
+//! Owner: one thread at a time (`Send`, not `Sync`, not `Clone`). Invariant: a slot is read only
+//! between the producer's publication of it and our own release.
+
+use std::cell::Cell;
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+
+use crate::cursor::Cursor;
+use crate::memory::Memory;
+
+/// The half of a ring that takes published entries.
+pub struct Consumer<M: Memory> {
+    memory: M,
+    cursor: Cursor,
+    not_sync: PhantomData<Cell<()>>,
+}
+
+impl<M: Memory> Consumer<M> {
+    /// Takes the consumer's place on `memory`, at the index that it finds there.
+    ///
+    /// # Safety
+    ///
+    /// No other consumer exists on this memory for as long as this one does, and each slot that
+    /// lies published there holds a valid entry.
+    pub unsafe fn attach(memory: M) -> Self {
+        let own = memory.load_consumer();
+        let cursor = Cursor::new(own, memory.load_producer(), memory.len_descs());
+        Self { memory, cursor, not_sync: PhantomData }
+    }
+
+    /// Returns how many entries, up to `n`, are published and not released.
+    ///
+    /// Shape:  ring [cons, prod) -> window[0..r], r <= n; the slots are the caller's to read until
+    ///         `release`. Asking again without `release` starts at the same entry.
+    /// Units:  entries, never more than the ring's length.
+    /// Errors: none; a producer index that is impossible is counted in `corrupt` and not used.
+    /// Cost:   no shared access while as many are known, else one Acquire load.
+    /// Source: Linux v6.12 net/xdp/xsk_queue.h, `xskq_cons_nb_entries`.
+    #[inline]
+    pub fn peek(&mut self, n: u32) -> u32 {
+        if self.cursor.window() < n {
+            self.refresh();
+        }
+        self.cursor.window().min(n)
+    }
+
+    /// Reads the `i`-th entry of the peeked window.
+    ///
+    /// Shape:  `window[i]` is copied out; the slot stays ours until `release`.
+    /// Units:  `i` in entries from the first that is not released.
+    /// Errors: panics, as a slice does, if `i` is outside the window.
+    /// Cost:   one compare and the load.
+    /// Source: Linux v6.12 net/xdp/xsk_queue.h, `xskq_cons_read_addr_unchecked`.
+    #[inline]
+    #[track_caller]
+    pub fn read(&self, i: u32) -> M::Entry {
+        assert!(i < self.cursor.window(), "ring entry read outside the peeked window");
+        // SAFETY: `slot` masks to below len; we are the consumer (`attach`), and the slot lies in
+        // the window, hence published: the Acquire load that widened the window saw its entry.
+        unsafe { self.memory.read(self.cursor.slot(i)) }
+    }
+
+    /// Gives the first `n` slots of the window back to the producer.
+    ///
+    /// Shape:  window[0..n] -> the producer's; the window starts after them. Entries that were not
+    ///         read are gone: what they stood for must be known elsewhere.
+    /// Units:  entries.
+    /// Errors: panics, as a slice does, if the window is shorter than `n`.
+    /// Cost:   one Release store; no fence (a sleeping peer: see [`Waker`](crate::Waker)).
+    /// Source: Linux v6.12 net/xdp/xsk_queue.h, `xskq_cons_release_n`.
+    #[inline]
+    #[track_caller]
+    pub fn release(&mut self, n: u32) {
+        assert!(n <= self.cursor.window(), "ring entries released that were not peeked");
+        self.memory.store_consumer(self.cursor.advance(n));
+    }
+
+    /// Takes as many entries as are published and fit, and releases their slots.
+    ///
+    /// Shape:  ring -> entries[0..r]; entries[r..] stay as they were.
+    /// Units:  entries.
+    /// Errors: none; an empty ring gives 0.
+    /// Cost:   at most one Acquire load, two block copies and one Release store.
+    /// Source: as `peek` and `release`.
+    #[inline]
+    pub fn pop_slice(&mut self, entries: &mut [M::Entry]) -> usize {
+        let (start, len) = (entries.as_mut_ptr().cast(), entries.len());
+        // SAFETY: the same memory under the same exclusive borrow, and `MaybeUninit<T>` has T's
+        // layout; `pop_into` writes whole valid entries and nothing else, so it stays initialised.
+        self.pop_into(unsafe { std::slice::from_raw_parts_mut(start, len) })
+    }
+
+    /// As [`pop_slice`](Consumer::pop_slice), into memory that holds nothing yet.
+    ///
+    /// Shape:  ring -> entries[0..r], which are initialised after; entries[r..] are untouched.
+    /// Units:  entries.
+    /// Errors: none; an empty ring gives 0.
+    /// Cost:   as `pop_slice`.
+    /// Source: as `peek` and `release`.
+    #[inline]
+    pub fn pop_into(&mut self, entries: &mut [MaybeUninit<M::Entry>]) -> usize {
+        let n = self.peek(u32::try_from(entries.len()).unwrap_or(u32::MAX));
+        let until_wrap = self.cursor.until_wrap().min(n);
+        let (head, tail) = entries[..n as usize].split_at_mut(until_wrap as usize);
+        // SAFETY: we are the consumer (`attach`); the n slots of the window are published, as in
+        // `read`. `head` ends at or before the last slot and `tail`, n <= len, before the first.
+        unsafe {
+            self.memory.read_slice(self.cursor.slot(0), head);
+            if !tail.is_empty() {
+                self.memory.read_slice(0, tail);
+            }
+        }
+        self.memory.store_consumer(self.cursor.advance(n));
+        n as usize
+    }
+
+    /// Returns how many entries are published now.
+    ///
+    /// Shape:  nothing moves.
+    /// Units:  entries, at most the ring's length.
+    /// Errors: none; as `peek`.
+    /// Cost:   one Acquire load.
+    /// Source: Linux v6.12 net/xdp/xsk_queue.h, `xskq_cons_nb_entries`.
+    #[inline]
+    pub fn available(&mut self) -> u32 {
+        self.refresh();
+        self.cursor.window()
+    }
+
+    /// The number of slots.
+    #[inline]
+    pub fn len_descs(&self) -> u32 {
+        self.cursor.len()
+    }
+
+    /// How often the producer's index was impossible: more than the ring holds, or backwards.
+    ///
+    /// Anything but 0 means that the peer is broken; the owner detaches it.
+    #[inline]
+    pub fn corrupt(&self) -> u64 {
+        self.cursor.corrupt()
+    }
+
+    #[inline]
+    fn refresh(&mut self) {
+        self.cursor.extend_to(self.memory.load_producer());
+    }
+}

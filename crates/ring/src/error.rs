@@ -1,0 +1,46 @@
+//! Why a ring could not be made: set-up errors only, the data path has none.
+
+use std::error::Error;
+use std::fmt;
+
+/// Why a ring could not be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RingError {
+    /// The length is not a power of two in 1..=2^31.
+    Length {
+        /// The length that was asked for.
+        len_descs: u32,
+    },
+    /// The system has no memory for this many entries.
+    Memory {
+        /// The length that was asked for.
+        len_descs: u32,
+    },
+    /// A mapped ring's index or slot address is null or not aligned for its type.
+    Address,
+}
+
+impl fmt::Display for RingError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Length { len_descs } => {
+                write!(f, "ring length {len_descs} is not a power of two in 1..=2147483648")
+            }
+            Self::Memory { len_descs } => {
+                write!(f, "no memory for a ring of {len_descs} entries")
+            }
+            Self::Address => write!(f, "a mapped ring's address is null or not aligned"),
+        }
+    }
+}
+
+impl Error for RingError {}
+
+/// Refuses a length that the index arithmetic cannot serve.
+///
+/// Above 2^31 a full ring and a corrupt index could not be told apart in 32 bits; `u32` holds no
+/// power of two above that.
+pub(crate) fn checked_len(len_descs: u32) -> Result<u32, RingError> {
+    if len_descs.is_power_of_two() { Ok(len_descs) } else { Err(RingError::Length { len_descs }) }
+}

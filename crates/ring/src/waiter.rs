@@ -1,0 +1,146 @@
+//! Going to sleep on a ring without losing the wake-up, and without a syscall while both are awake.
+//!
+//! One word belongs to each side that sleeps. It says what that side waits for; the other side
+//! looks at it after it moved something, and rings the doorbell (an eventfd, which the caller owns)
+//! only if that is wanted:
+//!
+//! ```text
+//!   sleeper                                  waker
+//!   word = FRAMES            (prepare)       prod = p + n          (submit)
+//!   fence(SeqCst)                            fence(SeqCst)         (should_wake)
+//!   prod unchanged? sleep    (peek)          word & FRAMES? clear it, ring the doorbell
+//!   word = 0                 (cancel)
+//! ```
+//!
+//! Invariant: of the two fences one is first. If the sleeper's is, the waker sees the word; if the
+//! waker's is, the sleeper sees the entries. A wake-up may be spurious, never lost.
+//!
+//! All writes to the word are read-modify-writes, so they form one chain: loom does not order a
+//! plain store after the `fetch_and` of another thread that it follows, and would report wake-ups
+//! lost that are not.
+//!
+//! Source: Linux v6.12 Documentation/memory-barriers.txt, "SLEEP AND WAKE-UP FUNCTIONS", and the
+//! memif ring flag `MEMIF_RING_FLAG_MASK_INT`, the same word with the sense inverted.
+
+use std::ops::BitOr;
+
+use crate::sync::{Arc, AtomicU32, Line, Ordering, fence};
+
+/// What a side waits for, or what the other has for it: frames, room, or both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Events(u32);
+
+impl Events {
+    /// Entries in the ring from which the sleeper takes.
+    pub const FRAMES: Self = Self(1);
+    /// Free slots in the ring into which the sleeper puts.
+    pub const ROOM: Self = Self(2);
+}
+
+impl BitOr for Events {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+/// Makes the word of one side: `Waiter` for the side that sleeps, `Waker` for the other.
+pub fn waiter() -> (Waiter, Waker) {
+    let word = Arc::new(Line(AtomicU32::new(AWAKE)));
+    (Waiter { word: Arc::clone(&word) }, Waker { word })
+}
+
+/// The sleeping side's end of the word.
+pub struct Waiter {
+    word: Arc<Line<AtomicU32>>,
+}
+
+impl Waiter {
+    /// Says what this side is about to sleep for. The caller then looks at its rings once more,
+    /// and sleeps only if there is still nothing.
+    ///
+    /// Shape:  nothing moves; every later arrival of a wanted event rings the doorbell.
+    /// Units:  none.
+    /// Errors: none.
+    /// Cost:   one atomic exchange and one full fence; once per sleep, not per batch.
+    /// Source: the module's protocol.
+    #[inline]
+    pub fn prepare(&mut self, want: Events) {
+        self.word.0.swap(want.0, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Says that this side is awake: after a sleep, or when the second look found something.
+    ///
+    /// Shape:  nothing moves; a doorbell that is already on its way still rings (spuriously).
+    /// Units:  none.
+    /// Errors: none.
+    /// Cost:   one atomic exchange; once per sleep, not per batch.
+    /// Source: the module's protocol.
+    #[inline]
+    pub fn cancel(&mut self) {
+        self.word.0.swap(AWAKE, Ordering::Relaxed);
+    }
+}
+
+/// The other side's end of the word; any number of threads may hold one.
+#[derive(Clone)]
+pub struct Waker {
+    word: Arc<Line<AtomicU32>>,
+}
+
+impl Waker {
+    /// Returns whether the caller must ring the doorbell, after it submitted (`FRAMES`) or
+    /// released (`ROOM`) entries. One call for both, `FRAMES | ROOM`, costs one fence.
+    ///
+    /// Shape:  nothing moves; a true answer is given once for each `prepare` and event.
+    /// Units:  none.
+    /// Errors: none.
+    /// Cost:   one full fence and one load; an atomic read-modify-write only when true is near.
+    /// Source: the module's protocol.
+    #[inline]
+    #[must_use = "true means that the peer sleeps until the doorbell rings"]
+    pub fn should_wake(&self, have: Events) -> bool {
+        fence(Ordering::SeqCst);
+        if self.word.0.load(Ordering::Relaxed) & have.0 == 0 {
+            return false;
+        }
+        // Only the bits we have for it: the sleeper may by now wait for something else, and that
+        // want must stand. AcqRel is not needed: what we hand over, the ring's index orders.
+        self.word.0.fetch_and(!have.0, Ordering::Relaxed) & have.0 != 0
+    }
+}
+
+const AWAKE: u32 = 0;
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_side_that_is_awake_is_not_woken() {
+        let (mut waiter, waker) = waiter();
+        assert!(!waker.should_wake(Events::FRAMES | Events::ROOM));
+        waiter.prepare(Events::FRAMES);
+        waiter.cancel();
+        assert!(!waker.should_wake(Events::FRAMES));
+    }
+
+    #[test]
+    fn a_sleeper_is_woken_once_and_only_for_what_it_wants() {
+        let (mut waiter, waker) = waiter();
+        waiter.prepare(Events::FRAMES);
+        assert!(!waker.should_wake(Events::ROOM));
+        assert!(waker.should_wake(Events::FRAMES));
+        assert!(!waker.should_wake(Events::FRAMES));
+    }
+
+    #[test]
+    fn one_event_leaves_the_other_want_standing() {
+        let (mut waiter, waker) = waiter();
+        waiter.prepare(Events::FRAMES | Events::ROOM);
+        assert!(waker.should_wake(Events::ROOM));
+        assert!(waker.clone().should_wake(Events::FRAMES));
+    }
+}

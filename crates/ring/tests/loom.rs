@@ -1,0 +1,282 @@
+//! Every interleaving, within a bound, of two threads on one ring.
+//!
+//! `RUSTFLAGS="--cfg loom" cargo test -p linerate-ring --release --test loom`
+//!
+//! The bound is three preemptions (`LOOM_MAX_PREEMPTIONS` overrides it). Indices start just before
+//! their wrap. A lost wake-up shows as loom's "deadlock".
+#![cfg(loom)]
+
+use linerate_ring::{Consumer, Events, Heap, Producer, Waiter, Waker, heap_from, waiter};
+use loom::sync::{Arc, Notify};
+use loom::thread;
+
+/// Two indices before the wrap, so that every transfer below passes it.
+const START: u32 = u32::MAX - 1;
+
+fn explore(test: impl Fn() + Sync + Send + 'static) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = model.preemption_bound.or(Some(3));
+    model.check(test);
+}
+
+fn push_all(producer: &mut Producer<Heap<u32>>, count: u32, batch: u32) {
+    let mut next = 0;
+    while next < count {
+        let entries: Vec<u32> = (next..count.min(next + batch)).collect();
+        match producer.push_slice(&entries) {
+            0 => thread::yield_now(),
+            n => next += n as u32,
+        }
+    }
+    assert_eq!(producer.corrupt(), 0);
+}
+
+fn pop_all(consumer: &mut Consumer<Heap<u32>>, count: u32, batch: usize) {
+    let (mut expected, mut out) = (0, vec![0; batch]);
+    while expected < count {
+        let n = consumer.pop_slice(&mut out);
+        for &entry in &out[..n] {
+            assert_eq!(entry, expected, "lost, repeated or reordered");
+            expected += 1;
+        }
+        if n == 0 {
+            thread::yield_now();
+        }
+    }
+    assert_eq!((consumer.available(), consumer.corrupt()), (0, 0));
+}
+
+fn transfer(len: u32, count: u32, push: u32, pop: usize) {
+    explore(move || {
+        let (mut producer, mut consumer) = heap_from(len, START).unwrap();
+        let sender = thread::spawn(move || push_all(&mut producer, count, push));
+        pop_all(&mut consumer, count, pop);
+        sender.join().unwrap();
+    });
+}
+
+#[test]
+fn single_entries_pass_a_ring_of_one() {
+    transfer(1, 2, 1, 1);
+}
+
+#[test]
+fn batches_pass_a_ring_of_two_in_order() {
+    transfer(2, 3, 2, 2);
+}
+
+#[test]
+fn unequal_batches_pass_a_ring_of_four_in_order() {
+    transfer(4, 4, 3, 2);
+}
+
+#[test]
+fn the_verbs_one_by_one_transfer_in_order() {
+    const COUNT: u32 = 3;
+    explore(|| {
+        let (mut producer, mut consumer) = heap_from::<u32>(2, START).unwrap();
+        let sender = thread::spawn(move || {
+            let mut next = 0;
+            while next < COUNT {
+                let n = producer.reserve((COUNT - next).min(2));
+                for i in 0..n {
+                    producer.write(i, next + i);
+                }
+                producer.submit(n);
+                next += n;
+                if n == 0 {
+                    thread::yield_now();
+                }
+            }
+        });
+        let mut expected = 0;
+        while expected < COUNT {
+            let n = consumer.peek(2);
+            for i in 0..n {
+                assert_eq!(consumer.read(i), expected + i);
+            }
+            consumer.release(n);
+            expected += n;
+            if n == 0 {
+                thread::yield_now();
+            }
+        }
+        sender.join().unwrap();
+    });
+}
+
+/// Without yields: a full ring takes nothing, an empty one gives nothing, and nothing is lost.
+#[test]
+fn full_and_empty_race_without_loss() {
+    explore(|| {
+        let (mut producer, mut consumer) = heap_from::<u32>(2, START).unwrap();
+        assert_eq!(producer.push_slice(&[0, 1]), 2);
+        let sender = thread::spawn(move || producer.push_slice(&[2, 3]) as u32);
+        let mut taken = Vec::new();
+        let mut out = [0; 3];
+        for _ in 0..2 {
+            let n = consumer.pop_slice(&mut out);
+            taken.extend_from_slice(&out[..n]);
+        }
+        let pushed = sender.join().unwrap();
+        while let n @ 1.. = consumer.pop_slice(&mut out) {
+            taken.extend_from_slice(&out[..n]);
+        }
+        assert_eq!(taken, (0..2 + pushed).collect::<Vec<u32>>());
+        assert_eq!(consumer.corrupt(), 0);
+    });
+}
+
+/// One side's way to sleep: its word, and its eventfd, of which loom's `Notify` is the model (it
+/// remembers a ring that came first, and may wake for nothing).
+struct Sleeper {
+    waiter: Waiter,
+    doorbell: Arc<Notify>,
+}
+
+struct Ringer {
+    waker: Waker,
+    doorbell: Arc<Notify>,
+}
+
+fn sleeper() -> (Sleeper, Ringer) {
+    let (waiter, waker) = waiter();
+    let doorbell = Arc::new(Notify::new());
+    (Sleeper { waiter, doorbell: Arc::clone(&doorbell) }, Ringer { waker, doorbell })
+}
+
+impl Sleeper {
+    fn sleep_unless(&mut self, want: Events, mut ready: impl FnMut() -> bool) {
+        self.waiter.prepare(want);
+        if !ready() {
+            self.doorbell.wait();
+        }
+        self.waiter.cancel();
+    }
+}
+
+impl Ringer {
+    fn moved(&self, have: Events) {
+        if self.waker.should_wake(have) {
+            self.doorbell.notify();
+        }
+    }
+}
+
+#[test]
+fn a_consumer_asleep_for_frames_is_always_woken() {
+    const COUNT: u32 = 2;
+    explore(|| {
+        let (mut producer, mut consumer) = heap_from::<u32>(2, START).unwrap();
+        let (mut sleeper, ringer) = sleeper();
+        let sender = thread::spawn(move || {
+            for entry in 0..COUNT {
+                assert_eq!(producer.push_slice(&[entry]), 1);
+                ringer.moved(Events::FRAMES);
+            }
+        });
+        let mut expected = 0;
+        while expected < COUNT {
+            if consumer.peek(1) == 0 {
+                sleeper.sleep_unless(Events::FRAMES, || consumer.peek(1) > 0);
+                continue;
+            }
+            assert_eq!(consumer.read(0), expected);
+            consumer.release(1);
+            expected += 1;
+        }
+        sender.join().unwrap();
+    });
+}
+
+#[test]
+fn a_producer_asleep_for_room_is_always_woken() {
+    const COUNT: u32 = 3;
+    explore(|| {
+        let (mut producer, mut consumer) = heap_from::<u32>(1, START).unwrap();
+        assert_eq!(producer.push_slice(&[0]), 1);
+        let (mut sleeper, ringer) = sleeper();
+        let sender = thread::spawn(move || {
+            let mut next = 1;
+            while next < COUNT {
+                match producer.push_slice(&[next]) {
+                    0 => sleeper.sleep_unless(Events::ROOM, || producer.reserve(1) > 0),
+                    _ => next += 1,
+                }
+            }
+        });
+        let mut expected = 0;
+        while expected < COUNT {
+            if consumer.peek(1) == 0 {
+                thread::yield_now();
+                continue;
+            }
+            assert_eq!(consumer.read(0), expected);
+            consumer.release(1);
+            ringer.moved(Events::ROOM);
+            expected += 1;
+        }
+        sender.join().unwrap();
+    });
+}
+
+/// Both sides sleep on one ring of one slot: neither waits for ever for the other.
+#[test]
+fn both_sides_asleep_in_turn_are_always_woken() {
+    const COUNT: u32 = 2;
+    explore(|| {
+        let (mut producer, mut consumer) = heap_from::<u32>(1, START).unwrap();
+        let (mut producer_sleeper, producer_ringer) = sleeper();
+        let (mut consumer_sleeper, consumer_ringer) = sleeper();
+        let sender = thread::spawn(move || {
+            let mut next = 0;
+            while next < COUNT {
+                match producer.push_slice(&[next]) {
+                    0 => producer_sleeper.sleep_unless(Events::ROOM, || producer.reserve(1) > 0),
+                    _ => {
+                        next += 1;
+                        consumer_ringer.moved(Events::FRAMES);
+                    }
+                }
+            }
+        });
+        let mut expected = 0;
+        while expected < COUNT {
+            let mut out = [0];
+            match consumer.pop_slice(&mut out) {
+                0 => consumer_sleeper.sleep_unless(Events::FRAMES, || consumer.peek(1) > 0),
+                _ => {
+                    assert_eq!(out[0], expected);
+                    expected += 1;
+                    producer_ringer.moved(Events::ROOM);
+                }
+            }
+        }
+        sender.join().unwrap();
+    });
+}
+
+/// A side that wants frames first and room next is not robbed of the second want by the first's
+/// waker, which read the word before and clears it after.
+#[test]
+fn a_late_waker_clears_only_the_want_it_serves() {
+    explore(|| {
+        let (mut frames_tx, mut frames_rx) = heap_from::<u32>(1, START).unwrap();
+        let (mut room_tx, mut room_rx) = heap_from::<u32>(1, START).unwrap();
+        room_tx.push_slice(&[0]);
+        let (mut sleeper, ringer) = sleeper();
+        let peer = thread::spawn(move || {
+            frames_tx.push_slice(&[7]);
+            ringer.moved(Events::FRAMES);
+            assert_eq!(room_rx.pop_slice(&mut [0]), 1);
+            ringer.moved(Events::ROOM);
+        });
+        while frames_rx.peek(1) == 0 {
+            sleeper.sleep_unless(Events::FRAMES, || frames_rx.peek(1) > 0);
+        }
+        while room_tx.reserve(1) == 0 {
+            sleeper.sleep_unless(Events::ROOM, || room_tx.reserve(1) > 0);
+        }
+        peer.join().unwrap();
+    });
+}
