@@ -1,0 +1,212 @@
+//! What IPv4 and IPv6 have in common: where the transport header is, and whose it is.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use zerocopy::{IntoByteSliceMut, Ref, SplitByteSlice};
+
+use crate::{EtherType, Ipv4Header, Ipv4Ref, Ipv6Header, Ipv6Ref, Malformed};
+use crate::{checksum, eth, ipv4, ipv6};
+
+/// A view of the IP packet in `frame`, whichever its version.
+///
+/// Errors: [`Malformed::NotIp`], or those of [`crate::ipv4`] and [`crate::ipv6`].
+pub fn ip(frame: &[u8]) -> Result<IpRef<'_>, Malformed> {
+    let eth = eth::split(frame)?;
+    match eth.ether_type {
+        EtherType::IPV4 => Ok(IpRef::V4(ipv4::split(eth.payload)?.into())),
+        EtherType::IPV6 => Ok(IpRef::V6(ipv6::split(eth.payload)?.into())),
+        _ => Err(Malformed::NotIp),
+    }
+}
+
+/// An IP packet of either version, read only.
+#[derive(Debug, Clone, Copy)]
+pub enum IpRef<'a> {
+    /// IPv4.
+    V4(Ipv4Ref<'a>),
+    /// IPv6.
+    V6(Ipv6Ref<'a>),
+}
+
+impl<'a> IpRef<'a> {
+    /// The sender.
+    #[must_use]
+    pub fn src(&self) -> IpAddr {
+        match self {
+            IpRef::V4(ip) => ip.src().into(),
+            IpRef::V6(ip) => ip.src().into(),
+        }
+    }
+
+    /// The receiver.
+    #[must_use]
+    pub fn dst(&self) -> IpAddr {
+        match self {
+            IpRef::V4(ip) => ip.dst().into(),
+            IpRef::V6(ip) => ip.dst().into(),
+        }
+    }
+
+    /// What the payload is, behind any IPv6 extension headers.
+    #[must_use]
+    pub fn protocol(&self) -> Protocol {
+        match self {
+            IpRef::V4(ip) => ip.protocol(),
+            IpRef::V6(ip) => ip.protocol(),
+        }
+    }
+
+    /// The payload, without padding and extension headers.
+    #[must_use]
+    pub fn payload(&self) -> &'a [u8] {
+        match self {
+            IpRef::V4(ip) => ip.payload(),
+            IpRef::V6(ip) => ip.payload(),
+        }
+    }
+
+    /// The payload as a whole segment of `protocol`; `other` if it is another protocol's.
+    pub(crate) fn segment(
+        &self,
+        protocol: Protocol,
+        other: Malformed,
+    ) -> Result<&'a [u8], Malformed> {
+        if self.protocol() != protocol {
+            return Err(other);
+        }
+        let (fragment, routed) = match self {
+            IpRef::V4(ip) => (ip.is_fragment(), ipv4::source_routed(ip.options())?),
+            IpRef::V6(ip) => (ip.is_fragment(), ip.is_routed()),
+        };
+        whole(fragment, routed)?;
+        Ok(self.payload())
+    }
+
+    /// The sum of the pseudo header for a segment of `len` bytes.
+    pub(crate) fn pseudo(&self, protocol: Protocol, len: usize) -> u16 {
+        match self {
+            IpRef::V4(ip) => pseudo_v4(ip, protocol, len),
+            IpRef::V6(ip) => pseudo_v6(ip, protocol, len),
+        }
+    }
+}
+
+/// What an IP packet carries.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Protocol(pub u8);
+
+impl Protocol {
+    /// ICMP for IPv4.
+    pub const ICMP: Protocol = Protocol(1);
+    /// TCP.
+    pub const TCP: Protocol = Protocol(6);
+    /// UDP.
+    pub const UDP: Protocol = Protocol(17);
+    /// ICMP for IPv6.
+    pub const ICMPV6: Protocol = Protocol(58);
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Protocol::ICMP => f.write_str("icmp"),
+            Protocol::TCP => f.write_str("tcp"),
+            Protocol::UDP => f.write_str("udp"),
+            Protocol::ICMPV6 => f.write_str("icmpv6"),
+            Protocol(other) => write!(f, "{other}"),
+        }
+    }
+}
+
+impl fmt::Debug for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Protocol({self})")
+    }
+}
+
+/// An IP header of either version, to be changed in place.
+#[derive(Debug)]
+pub(crate) enum HeaderMut<'a> {
+    V4(&'a mut Ipv4Header),
+    V6(&'a mut Ipv6Header),
+}
+
+impl HeaderMut<'_> {
+    pub fn swap(&mut self) {
+        match self {
+            HeaderMut::V4(header) => header.swap(),
+            HeaderMut::V6(header) => header.swap(),
+        }
+    }
+
+    pub fn src(&self) -> IpAddr {
+        match self {
+            HeaderMut::V4(header) => header.src().into(),
+            HeaderMut::V6(header) => header.src().into(),
+        }
+    }
+
+    pub fn dst(&self) -> IpAddr {
+        match self {
+            HeaderMut::V4(header) => header.dst().into(),
+            HeaderMut::V6(header) => header.dst().into(),
+        }
+    }
+
+    pub fn pseudo(&self, protocol: Protocol, len: usize) -> u16 {
+        match self {
+            HeaderMut::V4(header) => pseudo_v4(header, protocol, len),
+            HeaderMut::V6(header) => pseudo_v6(header, protocol, len),
+        }
+    }
+}
+
+/// Splits `payload` of an Ethernet frame into its IP header and a whole segment of `protocol`.
+pub(crate) fn segment_mut<'a, B>(
+    ether_type: EtherType,
+    payload: B,
+    protocol: Protocol,
+    other: Malformed,
+) -> Result<(HeaderMut<'a>, B), Malformed>
+where
+    B: SplitByteSlice + IntoByteSliceMut<'a> + 'a,
+{
+    let (found, fragment, routed, header, segment) = match ether_type {
+        EtherType::IPV4 => {
+            let ip = ipv4::split(payload)?;
+            let routed = ipv4::source_routed(&ip.options);
+            let (found, fragment) = (ip.header.protocol(), ip.header.is_fragment());
+            (found, fragment, routed, HeaderMut::V4(Ref::into_mut(ip.header)), ip.payload)
+        }
+        EtherType::IPV6 => {
+            let ip = ipv6::split(payload)?;
+            let header = HeaderMut::V6(Ref::into_mut(ip.header));
+            (ip.chain.protocol, ip.chain.fragment, Ok(ip.chain.routed), header, ip.payload)
+        }
+        _ => return Err(Malformed::NotIp),
+    };
+    if found != protocol {
+        return Err(other);
+    }
+    whole(fragment, routed?)?;
+    Ok((header, segment))
+}
+
+/// A segment has a transport view if all of it is here and its addresses are final.
+fn whole(fragment: bool, routed: bool) -> Result<(), Malformed> {
+    match (fragment, routed) {
+        (true, _) => Err(Malformed::Fragment),
+        (_, true) => Err(Malformed::SourceRoute),
+        _ => Ok(()),
+    }
+}
+
+fn pseudo_v4(ip: &Ipv4Header, protocol: Protocol, len: usize) -> u16 {
+    // A segment lies inside a total length of 16 bits.
+    checksum::pseudo_v4(ip.src(), ip.dst(), protocol, len as u16)
+}
+
+fn pseudo_v6(ip: &Ipv6Header, protocol: Protocol, len: usize) -> u16 {
+    checksum::pseudo_v6(ip.src(), ip.dst(), protocol, len as u32)
+}

@@ -1,0 +1,362 @@
+//! IPv6: the fixed header, and a bounded walk over its extension headers.
+//!
+//! Source: RFC 8200 (header, extension headers), RFC 7045 (which numbers are extension headers),
+//! RFC 4302 section 2.2 (the authentication header counts in other units).
+
+use std::net::Ipv6Addr;
+use std::ops::Deref;
+
+use zerocopy::byteorder::network_endian::{U16, U32};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Ref, SplitByteSlice, Unaligned};
+
+use crate::{EtherType, Malformed, Protocol, eth};
+
+/// Extension headers walked before giving up; RFC 8200 section 4.1 lists seven, one of them twice.
+const HEADERS_MAX: usize = 8;
+
+/// A view of the IPv6 packet in `frame`.
+///
+/// Shape:  the fixed header, then the payload behind the extension headers; Ethernet padding
+///         behind the payload length is left out.
+/// Errors: [`Malformed::NotIpv6`], or lengths and version that contradict the frame, or a chain
+///         of extension headers without end.
+/// Cost:   at most eight steps along the chain; nothing is copied.
+pub fn ipv6(frame: &[u8]) -> Result<Ipv6Ref<'_>, Malformed> {
+    let eth = eth::split(frame)?;
+    if eth.ether_type != EtherType::IPV6 {
+        return Err(Malformed::NotIpv6);
+    }
+    Ok(split(eth.payload)?.into())
+}
+
+/// A view of the IPv6 packet in `frame`, for changing it.
+///
+/// Shape, Errors, Cost: as [`ipv6`].
+pub fn ipv6_mut(frame: &mut [u8]) -> Result<Ipv6Mut<'_>, Malformed> {
+    let eth = eth::split(frame)?;
+    if eth.ether_type != EtherType::IPV6 {
+        return Err(Malformed::NotIpv6);
+    }
+    let Parts { header, chain, payload } = split(eth.payload)?;
+    Ok(Ipv6Mut { header: Ref::into_mut(header), chain, payload })
+}
+
+/// An IPv6 packet, read only.
+#[derive(Debug, Clone, Copy)]
+pub struct Ipv6Ref<'a> {
+    header: &'a Ipv6Header,
+    chain: Chain,
+    payload: &'a [u8],
+}
+
+impl<'a> Ipv6Ref<'a> {
+    /// What the payload is: the last number of the chain.
+    #[must_use]
+    pub fn protocol(&self) -> Protocol {
+        self.chain.protocol
+    }
+
+    /// Whether this is a piece of a datagram. Then the payload is raw data unless it is the first.
+    #[must_use]
+    pub fn is_fragment(&self) -> bool {
+        self.chain.fragment
+    }
+
+    /// All behind the extension headers, up to the payload length.
+    #[must_use]
+    pub fn payload(&self) -> &'a [u8] {
+        self.payload
+    }
+
+    pub(crate) fn is_routed(&self) -> bool {
+        self.chain.routed
+    }
+}
+
+/// An IPv6 packet, to be changed in place. Nothing it can change is under a checksum.
+#[derive(Debug)]
+pub struct Ipv6Mut<'a> {
+    header: &'a mut Ipv6Header,
+    chain: Chain,
+    payload: &'a mut [u8],
+}
+
+impl Ipv6Mut<'_> {
+    /// Sets the differentiated services code point to the low six bits of `dscp`; ECN stays.
+    pub fn set_dscp(&mut self, dscp: u8) {
+        let word = self.header.version_class_flow.get() & !(0x3f << 22);
+        self.header.version_class_flow.set(word | u32::from(dscp & 0x3f) << 22);
+    }
+
+    /// Takes one hop off. False, and nothing changed, if the packet has no hop left to spend.
+    #[must_use = "a packet without hops left must not be forwarded"]
+    pub fn dec_hop_limit(&mut self) -> bool {
+        let spare = self.header.hop_limit > 1;
+        self.header.hop_limit -= u8::from(spare);
+        spare
+    }
+
+    /// What the payload is: the last number of the chain.
+    #[must_use]
+    pub fn protocol(&self) -> Protocol {
+        self.chain.protocol
+    }
+
+    /// Whether this is a piece of a datagram.
+    #[must_use]
+    pub fn is_fragment(&self) -> bool {
+        self.chain.fragment
+    }
+
+    /// All behind the extension headers, up to the payload length.
+    #[must_use]
+    pub fn payload(&self) -> &[u8] {
+        self.payload
+    }
+
+    /// The payload to write to. Checksums in it are the caller's business.
+    #[must_use]
+    pub fn payload_mut(&mut self) -> &mut [u8] {
+        self.payload
+    }
+}
+
+impl Deref for Ipv6Ref<'_> {
+    type Target = Ipv6Header;
+    fn deref(&self) -> &Ipv6Header {
+        self.header
+    }
+}
+
+impl Deref for Ipv6Mut<'_> {
+    type Target = Ipv6Header;
+    fn deref(&self) -> &Ipv6Header {
+        self.header
+    }
+}
+
+/// The 40 bytes every IPv6 packet starts with.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct Ipv6Header {
+    version_class_flow: U32,
+    payload_len: U16,
+    next_header: u8,
+    hop_limit: u8,
+    src: [u8; 16],
+    dst: [u8; 16],
+}
+
+const _: () = assert!(size_of::<Ipv6Header>() == 40);
+
+impl Ipv6Header {
+    /// The sender.
+    #[must_use]
+    pub fn src(&self) -> Ipv6Addr {
+        self.src.into()
+    }
+
+    /// The receiver; of a packet under way by source route, the next stop.
+    #[must_use]
+    pub fn dst(&self) -> Ipv6Addr {
+        self.dst.into()
+    }
+
+    /// The differentiated services code point, 0 to 63.
+    #[must_use]
+    pub fn dscp(&self) -> u8 {
+        (self.version_class_flow.get() >> 22) as u8 & 0x3f
+    }
+
+    /// Explicit congestion notification, 0 to 3.
+    #[must_use]
+    pub fn ecn(&self) -> u8 {
+        (self.version_class_flow.get() >> 20) as u8 & 3
+    }
+
+    /// The flow label, 20 bits.
+    #[must_use]
+    pub fn flow_label(&self) -> u32 {
+        self.version_class_flow.get() & 0xf_ffff
+    }
+
+    /// Hops left.
+    #[must_use]
+    pub fn hop_limit(&self) -> u8 {
+        self.hop_limit
+    }
+
+    pub(crate) fn swap(&mut self) {
+        std::mem::swap(&mut self.src, &mut self.dst);
+    }
+}
+
+/// A packet in its parts, over shared or exclusive bytes alike.
+pub(crate) struct Parts<B> {
+    pub header: Ref<B, Ipv6Header>,
+    pub chain: Chain,
+    pub payload: B,
+}
+
+impl<'a> From<Parts<&'a [u8]>> for Ipv6Ref<'a> {
+    fn from(parts: Parts<&'a [u8]>) -> Self {
+        let header = Ref::into_ref(parts.header);
+        Ipv6Ref { header, chain: parts.chain, payload: parts.payload }
+    }
+}
+
+pub(crate) fn split<B: SplitByteSlice>(packet: B) -> Result<Parts<B>, Malformed> {
+    let (header, rest) = Ref::<B, Ipv6Header>::from_prefix(packet).map_err(|_| Malformed::Short)?;
+    if header.version_class_flow.get() >> 28 != 6 {
+        return Err(Malformed::BadVersion);
+    }
+    let len = usize::from(header.payload_len.get());
+    let (rest, _padding) = rest.split_at(len).map_err(|_| Malformed::BadLength)?;
+    let chain = walk(Protocol(header.next_header), &rest)?;
+    let (_extensions, payload) = rest.split_at(chain.len).map_err(|_| Malformed::BadLength)?;
+    Ok(Parts { header, chain, payload })
+}
+
+/// What the extension headers say together.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Chain {
+    /// The first number that is not an extension header's.
+    pub protocol: Protocol,
+    /// A fragment header says that this is not all.
+    pub fragment: bool,
+    /// A routing header has stops ahead.
+    pub routed: bool,
+    /// Bytes from the end of the fixed header to the payload.
+    len: usize,
+}
+
+fn walk(first: Protocol, bytes: &[u8]) -> Result<Chain, Malformed> {
+    const HOP_BY_HOP: u8 = 0;
+    const ROUTING: u8 = 43;
+    const FRAGMENT: u8 = 44;
+    const AUTHENTICATION: u8 = 51;
+    const DESTINATION: u8 = 60;
+    const MOBILITY: u8 = 135;
+    const HOST_IDENTITY: u8 = 139;
+    const SHIM6: u8 = 140;
+
+    let mut chain = Chain { protocol: first, fragment: false, routed: false, len: 0 };
+    for _ in 0..=HEADERS_MAX {
+        let rest = bytes.get(chain.len..).ok_or(Malformed::BadLength)?;
+        let units = |unit: usize, extra: usize| {
+            rest.get(1).map(|&n| (usize::from(n) + extra) * unit).ok_or(Malformed::BadLength)
+        };
+        let len = match chain.protocol.0 {
+            HOP_BY_HOP | DESTINATION | MOBILITY | HOST_IDENTITY | SHIM6 => units(8, 1)?,
+            AUTHENTICATION => units(4, 2)?,
+            ROUTING => {
+                let &segments_left = rest.get(3).ok_or(Malformed::BadLength)?;
+                chain.routed |= segments_left != 0;
+                units(8, 1)?
+            }
+            FRAGMENT => {
+                let word = rest.get(2..4).ok_or(Malformed::BadLength)?;
+                // Offset in the upper 13 bits, "more" in the lowest; neither set is an atomic
+                // fragment, which is whole (RFC 6946).
+                let (high, low) = (word[0], word[1] & 0xf9);
+                chain.fragment |= (high, low) != (0, 0);
+                // Behind a later fragment's header there is data, not another header.
+                if (high, low & 0xf8) != (0, 0) {
+                    chain.protocol = Protocol(rest[0]);
+                    chain.len += 8;
+                    return Ok(chain);
+                }
+                8
+            }
+            _ => return Ok(chain),
+        };
+        chain.protocol = Protocol(rest[0]);
+        chain.len += len;
+    }
+    Err(Malformed::TooManyHeaders)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::udp6_frame;
+    use crate::udp;
+
+    /// A UDP frame with `headers` between the fixed header and UDP, the first of kind `first`.
+    fn with_chain(first: u8, headers: &[u8]) -> Vec<u8> {
+        let mut frame = udp6_frame(b"payload");
+        frame.splice(54..54, headers.iter().copied());
+        frame[20] = first;
+        let len = (15 + headers.len() as u16).to_be_bytes();
+        frame[18..20].copy_from_slice(&len);
+        frame
+    }
+
+    #[test]
+    fn fields_read_as_written_and_padding_is_left_out() {
+        let mut frame = udp6_frame(b"payload");
+        frame.resize(100, 0xee);
+        let ip = ipv6(&frame).unwrap();
+        assert_eq!((ip.dscp(), ip.ecn(), ip.flow_label(), ip.hop_limit()), (46, 1, 0xabcde, 64));
+        assert_eq!((ip.protocol(), ip.payload().len()), (Protocol::UDP, 15));
+        assert_eq!(ip.src().to_string(), "2001:db8::1");
+    }
+
+    #[test]
+    fn class_and_hop_limit_change_alone() {
+        let mut frame = udp6_frame(b"");
+        let mut ip = ipv6_mut(&mut frame).unwrap();
+        ip.set_dscp(0xff);
+        assert!(ip.dec_hop_limit());
+        assert_eq!((ip.dscp(), ip.ecn(), ip.flow_label(), ip.hop_limit()), (63, 1, 0xabcde, 63));
+        frame[21] = 1;
+        assert!(!ipv6_mut(&mut frame).unwrap().dec_hop_limit());
+        assert!(udp(&frame).unwrap().checksum_ok());
+    }
+
+    #[test]
+    fn extension_headers_are_stepped_over() {
+        let hop_then_auth = [51, 0, 1, 4, 0, 0, 0, 0, 17, 1, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2];
+        let frame = with_chain(0, &hop_then_auth);
+        assert_eq!(udp(&frame).unwrap().payload(), b"payload");
+        let atomic = with_chain(44, &[17, 0, 0, 0, 9, 9, 9, 9]);
+        assert_eq!(udp(&atomic).unwrap().payload(), b"payload");
+    }
+
+    #[test]
+    fn fragments_and_source_routes_have_no_udp_view() {
+        let first = with_chain(44, &[17, 0, 0, 1, 9, 9, 9, 9]);
+        assert_eq!(udp(&first).unwrap_err(), Malformed::Fragment);
+        // A later fragment whose data would read as one more extension header.
+        let later = with_chain(44, &[0, 0, 0, 8, 9, 9, 9, 9]);
+        assert!(ipv6(&later).unwrap().is_fragment());
+        assert_eq!(ipv6(&later).unwrap().payload().len(), 15);
+        let routed = with_chain(43, &[17, 0, 4, 1, 0, 0, 0, 0]);
+        assert_eq!(udp(&routed).unwrap_err(), Malformed::SourceRoute);
+        let arrived = with_chain(43, &[17, 0, 4, 0, 0, 0, 0, 0]);
+        assert!(udp(&arrived).is_ok());
+    }
+
+    #[test]
+    fn a_chain_has_an_end() {
+        let link = [60, 0, 1, 4, 0, 0, 0, 0];
+        let chain = |links: usize| {
+            let mut headers = link.repeat(links);
+            headers[links * 8 - 8] = 17;
+            with_chain(60, &headers)
+        };
+        assert!(ipv6(&chain(8)).is_ok());
+        assert_eq!(ipv6(&chain(9)).unwrap_err(), Malformed::TooManyHeaders);
+        let over = with_chain(60, &[17, 200, 1, 4, 0, 0, 0, 0]);
+        assert_eq!(ipv6(&over).unwrap_err(), Malformed::BadLength);
+    }
+
+    #[test]
+    fn lengths_that_lie_are_errors() {
+        let mut frame = udp6_frame(b"payload");
+        assert_eq!(ipv6(&frame[..53]).unwrap_err(), Malformed::Short);
+        assert_eq!(ipv6(&frame[..60]).unwrap_err(), Malformed::BadLength);
+        frame[14] = 0x45;
+        assert_eq!(ipv6(&frame).unwrap_err(), Malformed::BadVersion);
+    }
+}

@@ -1,0 +1,43 @@
+//! Gives the bytes of a frame a meaning, safely.
+//!
+//! Every function here takes a whole Ethernet frame (destination MAC first, no FCS) and returns a
+//! *view*: typed references into the same bytes, checked once, copied never. There are two kinds
+//! of view and one rule:
+//!
+//! ```text
+//! frame  | MACs | VLAN tags | type | IP header, options | UDP header | payload | padding |
+//!          EthEnds  VlanTag*          Ipv4Header, &[u8]    UdpHeader    &[u8]     left out
+//! ```
+//!
+//! - `…Ref` reads and is `Copy`; `…Mut` also writes. Both dereference to the header, which is
+//!   where the plain reads live: `udp_mut(frame)?.src_port()`.
+//! - Whatever a `…Mut` changes, it leaves the checksums right, except where the method says so.
+//!
+//! A length that lies, a chain that does not end, a header that is not there: each is a
+//! [`Malformed`], never a panic. No view allocates, and none verifies a checksum unasked.
+//!
+//! [`stamp`] is the test frame that generators send and sinks verify.
+#![forbid(unsafe_code)]
+
+mod arp;
+pub mod checksum;
+mod eth;
+mod ip;
+mod ipv4;
+mod ipv6;
+mod malformed;
+pub mod stamp;
+mod tcp;
+mod udp;
+
+pub use arp::{ArpOp, ArpPacket, arp};
+pub use eth::{BadMac, EthEnds, EthMut, EthRef, EtherType, Mac, VlanTag, eth, eth_mut};
+pub use ip::{IpRef, Protocol, ip};
+pub use ipv4::{Ipv4Header, Ipv4Mut, Ipv4Ref, ipv4, ipv4_mut};
+pub use ipv6::{Ipv6Header, Ipv6Mut, Ipv6Ref, ipv6, ipv6_mut};
+pub use malformed::Malformed;
+pub use tcp::{TcpFlags, TcpHeader, TcpRef, tcp};
+pub use udp::{UdpHeader, UdpMut, UdpRef, udp, udp_mut};
+
+#[cfg(test)]
+mod testing;

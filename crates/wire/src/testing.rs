@@ -1,0 +1,152 @@
+//! Frames for the tests, built by hand, and the test that no view panics on hostile ones.
+
+use std::net::Ipv4Addr;
+
+use proptest::prelude::*;
+
+use crate::checksum::{add, finish, pseudo_v4, pseudo_v6, sum};
+use crate::{Protocol, arp, eth, eth_mut, ip, ipv4, ipv4_mut, ipv6, ipv6_mut, tcp, udp, udp_mut};
+
+const MACS: [u8; 12] = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
+
+/// UDP from port 1000 to 2000 over IPv4, TTL 64, checksums right.
+pub fn udp4_frame(src: Ipv4Addr, dst: Ipv4Addr, payload: &[u8]) -> Vec<u8> {
+    let segment = udp_segment(payload, |len| pseudo_v4(src, dst, Protocol::UDP, len));
+    ipv4_frame(src, dst, Protocol::UDP, &segment)
+}
+
+/// UDP from port 1000 to 2000 over IPv6, DSCP 46, ECN 1, hop limit 64, checksum right.
+pub fn udp6_frame(payload: &[u8]) -> Vec<u8> {
+    let [src, dst] = ["2001:db8::1", "2001:db8::2"].map(|a| a.parse().unwrap());
+    let segment = udp_segment(payload, |len| pseudo_v6(src, dst, Protocol::UDP, len.into()));
+    let mut frame = MACS.to_vec();
+    frame.extend([0x86, 0xdd]);
+    frame.extend((6 << 28 | 46 << 22 | 1 << 20 | 0xabcde_u32).to_be_bytes());
+    frame.extend((segment.len() as u16).to_be_bytes());
+    frame.extend([17, 64]);
+    frame.extend(src.octets());
+    frame.extend(dst.octets());
+    frame.extend(segment);
+    frame
+}
+
+/// A SYN-ACK from port 1000 to 2000 over IPv4, checksums right.
+pub fn tcp4_frame(options: &[u8], payload: &[u8]) -> Vec<u8> {
+    let (src, dst) = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
+    let offset = (5 + options.len() as u8 / 4) << 4;
+    let mut segment = vec![3, 232, 7, 208, 0, 0, 0, 7, 0, 0, 0, 9, offset, 0x12, 2, 0, 0, 0, 0, 0];
+    segment.extend(options);
+    segment.extend(payload);
+    let pseudo = pseudo_v4(src, dst, Protocol::TCP, segment.len() as u16);
+    let check = finish(add(pseudo, sum(&segment)));
+    segment[16..18].copy_from_slice(&check.to_be_bytes());
+    ipv4_frame(src, dst, Protocol::TCP, &segment)
+}
+
+/// Makes the header checksum right after a test has changed the header.
+pub fn fix_ipv4(frame: &mut [u8]) {
+    let end = 14 + usize::from(frame[14] & 15) * 4;
+    frame[24..26].fill(0);
+    let check = finish(sum(&frame[14..end]));
+    frame[24..26].copy_from_slice(&check.to_be_bytes());
+}
+
+fn ipv4_frame(src: Ipv4Addr, dst: Ipv4Addr, protocol: Protocol, segment: &[u8]) -> Vec<u8> {
+    let mut frame = MACS.to_vec();
+    frame.extend([0x08, 0x00, 0x45, 0]);
+    frame.extend((20 + segment.len() as u16).to_be_bytes());
+    frame.extend([0, 1, 0, 0, 64, protocol.0, 0, 0]);
+    frame.extend(src.octets());
+    frame.extend(dst.octets());
+    fix_ipv4(&mut frame);
+    frame.extend(segment);
+    frame
+}
+
+fn udp_segment(payload: &[u8], pseudo: impl Fn(u16) -> u16) -> Vec<u8> {
+    let len = 8 + payload.len() as u16;
+    let mut segment = vec![3, 232, 7, 208];
+    segment.extend(len.to_be_bytes());
+    segment.extend([0, 0]);
+    segment.extend(payload);
+    let check = match finish(add(pseudo(len), sum(&segment))) {
+        0 => 0xffff,
+        check => check,
+    };
+    segment[6..8].copy_from_slice(&check.to_be_bytes());
+    segment
+}
+
+/// Asks for every view of `frame` and uses every method that could go out of bounds.
+fn view_all(frame: &mut [u8]) {
+    let _ = eth(frame).map(|v| (v.tags().len(), v.payload().len()));
+    let _ = arp(frame).map(|v| v.target_ip());
+    let _ = ip(frame).map(|v| (v.src(), v.payload().len()));
+    let _ = ipv4(frame).map(|v| (v.checksum_ok(), v.options().len(), v.payload().len()));
+    let _ = ipv6(frame).map(|v| (v.protocol(), v.payload().len()));
+    let _ = udp(frame).map(|v| (v.checksum_ok(), v.payload().len()));
+    let _ = tcp(frame).map(|v| (v.checksum_ok(), v.options().len(), v.payload().len()));
+    let _ = eth_mut(frame).map(|mut v| v.swap_ends());
+    if let Ok(mut v) = ipv4_mut(frame) {
+        v.set_src([1, 2, 3, 4].into());
+        v.set_dscp(255);
+        let _ = v.dec_ttl();
+    }
+    if let Ok(mut v) = ipv6_mut(frame) {
+        v.set_dscp(255);
+        let _ = v.dec_hop_limit();
+    }
+    if let Ok(mut v) = udp_mut(frame) {
+        v.swap_ends();
+        v.payload_mut().fill(0);
+        v.fill_checksum();
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_view_panics_on_any_bytes(
+        mut frame in prop::collection::vec(any::<u8>(), 0..120), kind in 0usize..5,
+    ) {
+        // Four in five get an EtherType of ours, or the headers behind would never be reached.
+        if let (Some(field), 1..) = (frame.get_mut(12..16), kind) {
+            let kinds = [[8, 0, 0x45], [8, 6, 0], [0x86, 0xdd, 0x60], [0x81, 0, 0]];
+            field[..3].copy_from_slice(&kinds[kind - 1]);
+        }
+        view_all(&mut frame);
+    }
+
+    #[test]
+    fn no_view_panics_on_damaged_frames(
+        which in 0usize..3, cut: prop::sample::Index,
+        damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),
+    ) {
+        let mut frame = match which {
+            0 => udp4_frame([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), b"payload"),
+            1 => udp6_frame(b"payload"),
+            _ => tcp4_frame(&[1, 1, 1, 0], b"payload"),
+        };
+        for (at, value) in damage {
+            let at = at.index(frame.len());
+            frame[at] = value;
+        }
+        let whole = frame.len();
+        let keep = whole - cut.index(whole) / 4;
+        view_all(&mut frame[..keep]);
+    }
+
+    #[test]
+    fn a_read_view_and_a_write_view_agree(
+        mut frame in prop::collection::vec(any::<u8>(), 14..120), v6: bool,
+    ) {
+        let kind: &[u8] = if v6 { &[0x86, 0xdd, 0x60] } else { &[8, 0, 0x45] };
+        frame.resize(frame.len().max(54), 0);
+        frame[12..15].copy_from_slice(kind);
+        frame[if v6 { 20 } else { 23 }] = 17;
+        frame[18] = 0;
+        frame[16] = 0;
+        let read = udp(&frame).map(|v| v.payload().len());
+        let written = udp_mut(&mut frame).map(|v| v.payload().len());
+        prop_assert_eq!(read, written);
+    }
+}

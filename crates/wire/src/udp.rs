@@ -1,0 +1,288 @@
+//! UDP over IPv4 or IPv6.
+//!
+//! Source: RFC 768, RFC 8200 section 8.1.
+
+use std::net::IpAddr;
+use std::ops::Deref;
+
+use zerocopy::byteorder::network_endian::U16;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Ref, SplitByteSlice, Unaligned};
+
+use crate::ip::{self, HeaderMut};
+use crate::{EthEnds, IpRef, Malformed, Protocol, checksum, eth};
+
+/// A view of the UDP datagram in `frame`.
+///
+/// Shape:  header and payload up to UDP's own length; what IP or Ethernet carry behind it is
+///         left out.
+/// Errors: [`Malformed::NotIp`], [`Malformed::NotUdp`], [`Malformed::Fragment`] for any piece of
+///         a datagram, or lengths that contradict the frame. The checksum is not verified: see
+///         [`UdpRef::checksum_ok`].
+/// Cost:   constant but for IPv6 extension headers, at most eight; nothing is copied.
+pub fn udp(frame: &[u8]) -> Result<UdpRef<'_>, Malformed> {
+    let ip = ip::ip(frame)?;
+    let (header, payload) = split(ip.segment(Protocol::UDP, Malformed::NotUdp)?)?;
+    Ok(UdpRef { ip, header: Ref::into_ref(header), payload })
+}
+
+/// A view of the UDP datagram in `frame`, for changing it.
+///
+/// Shape:  as [`udp`].
+/// Errors: as [`udp`].
+/// Cost:   as [`udp`].
+pub fn udp_mut(frame: &mut [u8]) -> Result<UdpMut<'_>, Malformed> {
+    let eth = eth::split(frame)?;
+    let not_udp = Malformed::NotUdp;
+    let (ip, segment) = ip::segment_mut(eth.ether_type, eth.payload, Protocol::UDP, not_udp)?;
+    let (header, payload) = split(segment)?;
+    Ok(UdpMut { ends: Ref::into_mut(eth.ends), ip, header: Ref::into_mut(header), payload })
+}
+
+/// A UDP datagram, read only.
+#[derive(Debug, Clone, Copy)]
+pub struct UdpRef<'a> {
+    ip: IpRef<'a>,
+    header: &'a UdpHeader,
+    payload: &'a [u8],
+}
+
+impl<'a> UdpRef<'a> {
+    /// The packet around it.
+    #[must_use]
+    pub fn ip(&self) -> IpRef<'a> {
+        self.ip
+    }
+
+    /// The data.
+    #[must_use]
+    pub fn payload(&self) -> &'a [u8] {
+        self.payload
+    }
+
+    /// Whether the checksum is right, or absent where it may be (IPv4).
+    ///
+    /// Cost: reads the whole payload.
+    #[must_use]
+    pub fn checksum_ok(&self) -> bool {
+        if self.header.check.get() == 0 {
+            return matches!(self.ip, IpRef::V4(_));
+        }
+        let pseudo = self.ip.pseudo(Protocol::UDP, self.header.len());
+        segment_sum(self.header, self.payload, pseudo) == 0xffff
+    }
+}
+
+/// A UDP datagram, to be changed in place.
+#[derive(Debug)]
+pub struct UdpMut<'a> {
+    ends: &'a mut EthEnds,
+    ip: HeaderMut<'a>,
+    header: &'a mut UdpHeader,
+    payload: &'a mut [u8],
+}
+
+impl UdpMut<'_> {
+    /// Turns the datagram round: swaps MAC addresses, IP addresses and ports.
+    ///
+    /// Every checksum stays as right as it was without being touched, partial ones too: each is a
+    /// sum, the swapped words are all under it or all outside it, and sums commute.
+    ///
+    /// Shape: what was sent to a group ([`crate::Mac::is_multicast`]) would come from it; whether
+    ///        to answer such a datagram is for the caller to decide before.
+    /// Cost:  constant.
+    pub fn swap_ends(&mut self) {
+        self.ends.swap();
+        self.ip.swap();
+        std::mem::swap(&mut self.header.src, &mut self.header.dst);
+    }
+
+    /// The IP address of the sender.
+    #[must_use]
+    pub fn src(&self) -> IpAddr {
+        self.ip.src()
+    }
+
+    /// The IP address of the receiver.
+    #[must_use]
+    pub fn dst(&self) -> IpAddr {
+        self.ip.dst()
+    }
+
+    /// The MAC addresses of the frame around it.
+    #[must_use]
+    pub fn ends(&self) -> &EthEnds {
+        self.ends
+    }
+
+    /// The data.
+    #[must_use]
+    pub fn payload(&self) -> &[u8] {
+        self.payload
+    }
+
+    /// The data to write to; [`UdpMut::fill_checksum`] makes the checksum right afterwards.
+    #[must_use]
+    pub fn payload_mut(&mut self) -> &mut [u8] {
+        self.payload
+    }
+
+    /// Computes the checksum anew, also where there was none.
+    ///
+    /// Cost: reads the whole payload.
+    pub fn fill_checksum(&mut self) {
+        self.header.check.set(0);
+        let pseudo = self.ip.pseudo(Protocol::UDP, self.header.len());
+        let check = checksum::finish(segment_sum(self.header, self.payload, pseudo));
+        self.header.check.set(if check == 0 { 0xffff } else { check });
+    }
+}
+
+impl Deref for UdpRef<'_> {
+    type Target = UdpHeader;
+    fn deref(&self) -> &UdpHeader {
+        self.header
+    }
+}
+
+impl Deref for UdpMut<'_> {
+    type Target = UdpHeader;
+    fn deref(&self) -> &UdpHeader {
+        self.header
+    }
+}
+
+/// The eight bytes of a UDP header.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct UdpHeader {
+    src: U16,
+    dst: U16,
+    len: U16,
+    check: U16,
+}
+
+const _: () = assert!(size_of::<UdpHeader>() == 8);
+
+impl UdpHeader {
+    /// The port of the sender.
+    #[must_use]
+    pub fn src_port(&self) -> u16 {
+        self.src.get()
+    }
+
+    /// The port of the receiver.
+    #[must_use]
+    pub fn dst_port(&self) -> u16 {
+        self.dst.get()
+    }
+
+    fn len(&self) -> usize {
+        self.len.get().into()
+    }
+}
+
+fn split<B: SplitByteSlice>(segment: B) -> Result<(Ref<B, UdpHeader>, B), Malformed> {
+    let (header, rest) = Ref::<B, UdpHeader>::from_prefix(segment).map_err(|_| Malformed::Short)?;
+    let len = header.len().checked_sub(size_of::<UdpHeader>()).ok_or(Malformed::BadLength)?;
+    let (payload, _surplus) = rest.split_at(len).map_err(|_| Malformed::BadLength)?;
+    Ok((header, payload))
+}
+
+fn segment_sum(header: &UdpHeader, payload: &[u8], pseudo: u16) -> u16 {
+    let head = checksum::add(pseudo, checksum::sum(header.as_bytes()));
+    checksum::add(head, checksum::sum(payload))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{udp4_frame, udp6_frame};
+    use crate::{Mac, ipv4, ipv4_mut};
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_datagram_turns_round_with_its_checksums_right() {
+        let mut v4 = udp4_frame([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), b"ping");
+        v4.resize(60, 0);
+        for mut frame in [v4, udp6_frame(b"ping")] {
+            let before = udp(&frame).unwrap();
+            let (src, dst) = (before.ip().src(), before.ip().dst());
+            let mut view = udp_mut(&mut frame).unwrap();
+            view.swap_ends();
+            assert_eq!((view.src_port(), view.dst_port()), (2000, 1000));
+            assert_eq!((view.src(), view.dst()), (dst, src));
+            assert_eq!(view.ends().dst(), Mac([2, 0, 0, 0, 0, 2]));
+            assert_eq!(view.payload(), b"ping");
+            assert!(udp(&frame).unwrap().checksum_ok());
+            assert!(ipv4(&frame).map_or(true, |ip| ip.checksum_ok()));
+        }
+    }
+
+    #[test]
+    fn a_changed_payload_needs_a_new_checksum() {
+        for mut frame in
+            [udp4_frame([1, 2, 3, 4].into(), [5, 6, 7, 8].into(), b"abc"), udp6_frame(b"abc")]
+        {
+            udp_mut(&mut frame).unwrap().payload_mut()[1] = b'x';
+            assert!(!udp(&frame).unwrap().checksum_ok());
+            udp_mut(&mut frame).unwrap().fill_checksum();
+            assert!(udp(&frame).unwrap().checksum_ok());
+        }
+    }
+
+    #[test]
+    fn no_checksum_is_right_in_ipv4_only() {
+        let mut v4 = udp4_frame([1, 2, 3, 4].into(), [5, 6, 7, 8].into(), b"abc");
+        let mut v6 = udp6_frame(b"abc");
+        v4[40..42].fill(0);
+        v6[60..62].fill(0);
+        assert!(udp(&v4).unwrap().checksum_ok());
+        assert!(!udp(&v6).unwrap().checksum_ok());
+    }
+
+    #[test]
+    fn a_checksum_that_comes_out_as_zero_is_written_as_ones() {
+        let mut frame = udp4_frame([10, 0, 0, 0].into(), [10, 0, 0, 2].into(), &[0, 0]);
+        let check = [frame[40], frame[41]];
+        // The check is what the sum lacks of all ones: added to the address, it leaves nothing.
+        let mut readdressed = frame.clone();
+        ipv4_mut(&mut readdressed).unwrap().set_src([10, 0, check[0], check[1]].into());
+        frame[42..44].copy_from_slice(&check);
+        udp_mut(&mut frame).unwrap().fill_checksum();
+        for frame in [frame, readdressed] {
+            assert_eq!(frame[40..42], [0xff, 0xff]);
+            assert!(udp(&frame).unwrap().checksum_ok());
+        }
+    }
+
+    #[test]
+    fn lengths_that_lie_are_errors() {
+        let good = udp4_frame([1, 2, 3, 4].into(), [5, 6, 7, 8].into(), b"abc");
+        for (len, payload) in [(7, None), (0, None), (12, None), (8, Some(0)), (11, Some(3))] {
+            let mut frame = good.clone();
+            frame[39] = len;
+            let got = udp(&frame).map(|u| u.payload().len());
+            assert_eq!(got, payload.ok_or(Malformed::BadLength), "{len}");
+        }
+        let mut tcp = good;
+        tcp[23] = 6;
+        assert_eq!(udp(&tcp).unwrap_err(), Malformed::NotUdp);
+        assert_eq!(udp_mut(&mut tcp).unwrap_err(), Malformed::NotUdp);
+        tcp[12] = 9;
+        assert_eq!(udp_mut(&mut tcp).unwrap_err(), Malformed::NotIp);
+    }
+
+    proptest! {
+        #[test]
+        fn turning_twice_changes_nothing(
+            src: u32, dst: u32, payload in prop::collection::vec(any::<u8>(), 0..100),
+        ) {
+            let mut frame = udp4_frame(src.into(), dst.into(), &payload);
+            let before = frame.clone();
+            udp_mut(&mut frame).unwrap().swap_ends();
+            prop_assert!(udp(&frame).unwrap().checksum_ok());
+            udp_mut(&mut frame).unwrap().swap_ends();
+            prop_assert_eq!(before, frame);
+        }
+    }
+}
