@@ -1,0 +1,19 @@
+//! Says to Linux exactly what its headers say, and owns what it returns.
+//!
+//! One file per facility; nothing here knows what a frame means or decides a policy. Every
+//! descriptor is owned by the type that opened it and closed when that is dropped; every mapping
+//! likewise.
+
+mod errno;
+pub mod error;
+pub mod mem;
+pub mod netif;
+pub mod packet;
+#[cfg(test)]
+mod testing;
+pub mod thread;
+pub mod tun;
+pub mod vnet;
+pub mod wait;
+
+pub use error::{Code, Error, Kind, Result};

@@ -1,0 +1,298 @@
+//! A network interface by name: its index, flags, MTU and address.
+//!
+//! Owner: [`Interface`], which holds a socket only to ask the kernel through; the interface is
+//! neither created nor kept. Answers are those of the network namespace the thread was in when it
+//! opened the interface.
+//!
+//! Source: netdevice(7).
+
+use std::ffi::{c_char, c_int, c_short};
+use std::fmt;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::io::{self, Errno};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+use crate::errno::check;
+use crate::error::{Code, Error, Result};
+
+/// Bytes of the longest interface name (`IFNAMSIZ` without the NUL).
+pub const NAME_BYTES_MAX: usize = libc::IFNAMSIZ - 1;
+
+/// Interface is administratively up (`IFF_UP`).
+pub const FLAG_UP: u16 = libc::IFF_UP as u16;
+/// Interface is operational (`IFF_RUNNING`): it has a carrier, as far as the kernel has noticed. A
+/// worker of the kernel follows the carrier and starts the transmit queues; frames sent on an
+/// interface that came up a moment ago may be refused with ENOBUFS until it has run.
+pub const FLAG_RUNNING: u16 = libc::IFF_RUNNING as u16;
+/// Interface accepts frames for others (`IFF_PROMISC`).
+pub const FLAG_PROMISC: u16 = libc::IFF_PROMISC as u16;
+
+/// Hardware type of Ethernet and everything that looks like it (veth, TAP).
+pub const HARDWARE_ETHERNET: u16 = libc::ARPHRD_ETHER;
+/// Hardware type of `lo`, whose frames look like Ethernet's, with addresses of zeroes.
+pub const HARDWARE_LOOPBACK: u16 = libc::ARPHRD_LOOPBACK;
+
+/// A name that an interface can have: 1 to 15 bytes, no NUL, slash or space.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct IfName([u8; libc::IFNAMSIZ]);
+
+impl IfName {
+    /// Checks `name`.
+    ///
+    /// # Errors
+    /// `E-PORT-SYNTAX` for a name that no interface can have.
+    pub fn new(name: &str) -> Result<Self> {
+        let fault = |why: String| {
+            let what = format!("{name:?} cannot be the name of a network interface");
+            Err(Error::new(Code::PortSyntax, what, why).fix("ip -br link"))
+        };
+        if name.is_empty() {
+            return fault("it is empty".into());
+        }
+        if name.len() > NAME_BYTES_MAX {
+            return fault(format!("it has {} bytes, at most {NAME_BYTES_MAX} fit", name.len()));
+        }
+        if name.bytes().any(|b| b == 0 || b == b'/' || b == b':' || b.is_ascii_whitespace()) {
+            return fault("it contains a slash, a colon, a space or a NUL".into());
+        }
+        let mut bytes = [0; libc::IFNAMSIZ];
+        bytes[..name.len()].copy_from_slice(name.as_bytes());
+        Ok(IfName(bytes))
+    }
+
+    /// The name as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        let len = self.0.iter().position(|&b| b == 0).unwrap_or(self.0.len());
+        str::from_utf8(&self.0[..len]).unwrap_or("?")
+    }
+
+    /// A request about this interface, all else zero.
+    pub(crate) fn request(&self) -> libc::ifreq {
+        // SAFETY: ifreq is plain integers and a union of such; all zeroes is a valid value.
+        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+        for (to, from) in request.ifr_name.iter_mut().zip(self.0) {
+            *to = from as c_char;
+        }
+        request
+    }
+
+    /// The name that the kernel wrote into `request`.
+    pub(crate) fn of_request(request: &libc::ifreq) -> Self {
+        let mut bytes = request.ifr_name.map(|c| c as u8);
+        bytes[NAME_BYTES_MAX] = 0;
+        IfName(bytes)
+    }
+}
+
+impl fmt::Display for IfName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl fmt::Debug for IfName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "IfName({})", self.as_str())
+    }
+}
+
+/// What an interface is and its address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Hardware {
+    /// `ARPHRD_*`: [`HARDWARE_ETHERNET`] or something that does not carry Ethernet frames.
+    pub kind: u16,
+    /// Its own address; meaningful for Ethernet.
+    pub mac: [u8; 6],
+}
+
+/// An existing network interface.
+#[derive(Debug)]
+pub struct Interface {
+    socket: OwnedFd,
+    name: IfName,
+    index: u32,
+}
+
+impl Interface {
+    /// Finds the interface called `name`.
+    ///
+    /// # Errors
+    /// `E-PORT-SYNTAX` for an impossible name, `E-NODEV` if there is no such interface here.
+    pub fn open(name: &str) -> Result<Self> {
+        let name = IfName::new(name)?;
+        // Any socket carries these requests; one of AF_UNIX needs no protocol to be built in.
+        let (family, kind) = (AddressFamily::UNIX, SocketType::DGRAM);
+        let socket = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None)
+            .map_err(|e| refused(&name, "socket", e))?;
+        let mut request = name.request();
+        ioctl(&socket, libc::SIOCGIFINDEX as libc::Ioctl, &mut request)
+            .map_err(|e| refused(&name, "SIOCGIFINDEX", e))?;
+        // SAFETY: the request succeeded, so the kernel wrote the index; any bits are an integer.
+        let index = unsafe { request.ifr_ifru.ifru_ifindex };
+        let index =
+            u32::try_from(index).map_err(|_| refused(&name, "SIOCGIFINDEX", Errno::NODEV))?;
+        Ok(Interface { socket, name, index })
+    }
+
+    /// Its name when it was opened.
+    #[must_use]
+    pub fn name(&self) -> IfName {
+        self.name
+    }
+
+    /// The number by which sockets are bound to it; above zero.
+    #[must_use]
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// Its `FLAG_*` bits now.
+    ///
+    /// # Errors
+    /// `E-NODEV` if it is gone.
+    pub fn flags(&self) -> Result<u16> {
+        let request = self.ask(libc::SIOCGIFFLAGS as libc::Ioctl, "SIOCGIFFLAGS")?;
+        // SAFETY: the request succeeded, so the kernel wrote the flags; any bits are an integer.
+        Ok(unsafe { request.ifr_ifru.ifru_flags } as u16)
+    }
+
+    /// Bytes of the longest packet it sends, without the Ethernet header.
+    ///
+    /// # Errors
+    /// `E-NODEV` if it is gone.
+    pub fn mtu_bytes(&self) -> Result<u32> {
+        let request = self.ask(libc::SIOCGIFMTU as libc::Ioctl, "SIOCGIFMTU")?;
+        // SAFETY: the request succeeded, so the kernel wrote the MTU; any bits are an integer.
+        let mtu = unsafe { request.ifr_ifru.ifru_mtu };
+        Ok(u32::try_from(mtu).unwrap_or(0))
+    }
+
+    /// What it is, and its address now.
+    ///
+    /// # Errors
+    /// `E-NODEV` if it is gone.
+    pub fn hardware(&self) -> Result<Hardware> {
+        let request = self.ask(libc::SIOCGIFHWADDR as libc::Ioctl, "SIOCGIFHWADDR")?;
+        // SAFETY: the request succeeded, so the kernel wrote the address; any bits are integers.
+        let address = unsafe { request.ifr_ifru.ifru_hwaddr };
+        let mut mac = [0; 6];
+        for (to, from) in mac.iter_mut().zip(address.sa_data) {
+            *to = from as u8;
+        }
+        Ok(Hardware { kind: address.sa_family, mac })
+    }
+
+    /// Brings it up. It changes the machine: for interfaces of one's own making.
+    ///
+    /// # Errors
+    /// `E-PERM` without CAP_NET_ADMIN, `E-NODEV` if it is gone.
+    pub fn set_up(&self) -> Result<()> {
+        let mut request = self.ask(libc::SIOCGIFFLAGS as libc::Ioctl, "SIOCGIFFLAGS")?;
+        // SAFETY: the request succeeded, so the kernel wrote the flags; any bits are an integer.
+        let flags = unsafe { request.ifr_ifru.ifru_flags } as u16;
+        request.ifr_ifru.ifru_flags = (flags | FLAG_UP) as c_short;
+        ioctl(&self.socket, libc::SIOCSIFFLAGS as libc::Ioctl, &mut request)
+            .map_err(|e| refused(&self.name, "SIOCSIFFLAGS", e))
+    }
+
+    /// Asks about the interface that was opened, whatever it is called by now: never about another
+    /// that has taken its name.
+    fn ask(&self, number: libc::Ioctl, call: &str) -> Result<libc::ifreq> {
+        let mut request = self.name.request();
+        request.ifr_ifru.ifru_ifindex = self.index as c_int;
+        ioctl(&self.socket, libc::SIOCGIFNAME as libc::Ioctl, &mut request)
+            .map_err(|e| refused(&self.name, "SIOCGIFNAME", e))?;
+        ioctl(&self.socket, number, &mut request).map_err(|e| refused(&self.name, call, e))?;
+        Ok(request)
+    }
+}
+
+impl AsFd for Interface {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// Makes a request that takes and answers in an `ifreq`.
+///
+/// `number` must be one of those: the SIOC[GS]IF* family or TUN's TUNSETIFF and TUNGETIFF.
+pub(crate) fn ioctl(
+    fd: impl AsFd,
+    number: libc::Ioctl,
+    request: &mut libc::ifreq,
+) -> io::Result<()> {
+    // SAFETY: the kernel reads and writes one ifreq at the address, which is exclusively borrowed
+    // for the call; that `number` takes an ifreq is this crate's callers' obligation, above.
+    check(unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), number, request) }).map(drop)
+}
+
+fn refused(name: &IfName, call: &str, errno: Errno) -> Error {
+    let what = format!("cannot use network interface {name}");
+    match errno {
+        Errno::NODEV | Errno::NXIO => {
+            Error::os(Code::NoDevice, what, call, errno).fix("ip -br link")
+        }
+        Errno::PERM | Errno::ACCESS => Error::os(Code::Permission, what, call, errno)
+            .fix("run as root or with CAP_NET_ADMIN in this network namespace"),
+        _ => Error::os(Code::System, what, call, errno),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{in_netns, ip, wait_running};
+
+    #[test]
+    fn an_interface_says_what_it_is() {
+        in_netns(|| {
+            ip("link add v0 address 02:00:00:00:00:01 mtu 1400 type veth peer name v1");
+            let (a, b) = (Interface::open("v0").unwrap(), Interface::open("v1").unwrap());
+            assert_ne!(a.index(), b.index());
+            assert_eq!(a.name().as_str(), "v0");
+            assert_eq!(a.mtu_bytes().unwrap(), 1400);
+            let hardware = Hardware { kind: HARDWARE_ETHERNET, mac: [2, 0, 0, 0, 0, 1] };
+            assert_eq!(a.hardware().unwrap(), hardware);
+            assert_eq!(a.flags().unwrap() & (FLAG_UP | FLAG_RUNNING), 0);
+            a.set_up().unwrap();
+            assert_eq!(a.flags().unwrap() & FLAG_UP, FLAG_UP);
+            b.set_up().unwrap();
+            wait_running("v0");
+            assert_eq!(a.flags().unwrap() & FLAG_RUNNING, FLAG_RUNNING);
+            ip("link del v0");
+            assert_eq!(a.flags().unwrap_err().code, Code::NoDevice);
+        });
+    }
+
+    #[test]
+    fn an_interface_is_not_mistaken_for_another_of_its_name() {
+        in_netns(|| {
+            ip("link add v0 mtu 1400 type veth peer name v1");
+            let a = Interface::open("v0").unwrap();
+            ip("link set v0 name w0");
+            assert_eq!(a.mtu_bytes().unwrap(), 1400);
+            ip("link add v0 mtu 1300 type veth peer name v2");
+            assert_eq!(a.mtu_bytes().unwrap(), 1400);
+            ip("link del w0");
+            assert_eq!(a.mtu_bytes().unwrap_err().code, Code::NoDevice);
+        });
+    }
+
+    #[test]
+    fn a_missing_interface_is_an_error_with_the_remedy() {
+        let e = Interface::open("no-such-dev0").unwrap_err();
+        assert_eq!(e.code, Code::NoDevice);
+        assert_eq!(e.fix, "ip -br link");
+        assert!(e.what.contains("no-such-dev0"), "{e}");
+    }
+
+    #[test]
+    fn an_impossible_name_is_a_fault_of_the_request() {
+        for name in ["", "sixteen-bytes-ab", "a/b", "a b", "a\0b", "a:b"] {
+            assert_eq!(IfName::new(name).unwrap_err().kind(), crate::Kind::Usage, "{name:?}");
+        }
+        assert_eq!(IfName::new("fifteen-bytes-a").unwrap().as_str(), "fifteen-bytes-a");
+    }
+}

@@ -1,0 +1,288 @@
+//! AF_PACKET sockets: frames of one interface, received through a mapped ring, sent in batches.
+//!
+//! Owner: [`PacketSocket`] owns the descriptor, [`BlockRing`] the mapping of its receive ring;
+//! they are independent, and either may be dropped first. One thread at a time.
+//!
+//! The socket is created for protocol 0, which receives nothing; options and ring come next, and
+//! the last step binds it to the interface and to all protocols. So the ring never holds a frame of
+//! another interface, and never one in another format.
+//!
+//! Source: packet(7), Documentation/networking/packet_mmap.rst, net/packet/af_packet.c.
+
+mod block_ring;
+mod send_batch;
+#[cfg(test)]
+mod tests;
+
+use std::ffi::c_int;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+pub use block_ring::{Block, BlockRing, RxFrame, Vlan};
+pub use send_batch::{MESSAGE_SEGMENTS_MAX, MESSAGES_MAX, SEGMENTS_MAX, SendBatch, Sending};
+
+use crate::errno::check;
+use crate::error::{Code, Error, Result};
+use crate::netif::Interface;
+
+/// Frame status: the checksum field holds the pseudo-header sum only (sent by this machine).
+pub const STATUS_CSUM_NOT_READY: u32 = libc::TP_STATUS_CSUMNOTREADY;
+/// Frame status: the checksum was verified.
+pub const STATUS_CSUM_VALID: u32 = libc::TP_STATUS_CSUM_VALID;
+
+/// Packet type: addressed to this machine.
+pub const PKTTYPE_HOST: u8 = libc::PACKET_HOST;
+/// Packet type: link-layer broadcast.
+pub const PKTTYPE_BROADCAST: u8 = libc::PACKET_BROADCAST;
+/// Packet type: link-layer multicast.
+pub const PKTTYPE_MULTICAST: u8 = libc::PACKET_MULTICAST;
+/// Packet type: addressed to another machine, seen in promiscuous mode.
+pub const PKTTYPE_OTHERHOST: u8 = libc::PACKET_OTHERHOST;
+/// Packet type: sent by this machine; never received here, see [`PacketSocket::open`].
+pub const PKTTYPE_OUTGOING: u8 = libc::PACKET_OUTGOING;
+
+/// Dimensions of a receive ring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RingSize {
+    /// Bytes of a block, a multiple of the page size. A frame longer than a block minus about 150
+    /// bytes is cut short, so 256 KiB hold the largest superframe (64 KiB) and three of them.
+    pub block_bytes: u32,
+    /// Blocks of the ring, at least 1.
+    pub blocks: u32,
+    /// After how long a block that holds a frame is handed over although it is not full; at least
+    /// 1, which bounds the time that a lone frame waits unseen.
+    pub retire_ms: u32,
+}
+
+impl Default for RingSize {
+    /// 16 blocks of 256 KiB (4 MiB), handed over after 1 ms at the latest.
+    fn default() -> Self {
+        RingSize { block_bytes: 256 << 10, blocks: 16, retire_ms: 1 }
+    }
+}
+
+/// How a socket sends and receives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Options {
+    /// Each frame travels with a [`VnetHdr`](crate::vnet::VnetHdr), both ways. Without it a
+    /// missing checksum shows in [`STATUS_CSUM_NOT_READY`] only, superframes arrive without their
+    /// segment size, and neither can be sent.
+    pub vnet_hdr: bool,
+    /// Frames are sent to the device's queue directly. There is no qdisc to wait in: a full device
+    /// refuses them, and `tc` and other packet sockets do not see them. Nor is a superframe cut on
+    /// the way: one that the device cannot cut itself, or of its `gso_max_size` (65,536 bytes with
+    /// the Ethernet header) or more, is refused with ENOBUFS each time it is tried.
+    pub qdisc_bypass: bool,
+    /// The interface accepts frames for other stations as long as the socket is open.
+    pub promiscuous: bool,
+    /// Bytes of frames that may be on their way out; 0 leaves the default (about 200 KB: three
+    /// superframes). Above `net.core.wmem_max` only with CAP_NET_ADMIN; cut to it without.
+    pub send_buffer_bytes: u32,
+}
+
+/// What a ring saw since the previous look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RingStats {
+    /// Frames that arrived, those dropped included.
+    pub packets: u32,
+    /// Frames dropped because every block was full or held by the user.
+    pub drops: u32,
+    /// Times the ring ran full.
+    pub freezes: u32,
+}
+
+/// A nonblocking socket for whole Ethernet frames, bound to one interface.
+#[derive(Debug)]
+pub struct PacketSocket {
+    fd: OwnedFd,
+}
+
+impl PacketSocket {
+    /// Opens `interface` to send and to receive: every frame that arrives from now on, and none
+    /// that this machine sends.
+    ///
+    /// # Errors
+    /// `E-PERM` without CAP_NET_RAW, `E-MEMORY` if the ring cannot be had, `E-POOL-SIZE` for an
+    /// impossible one, `E-NODEV` if the interface is gone, `E-UNSUPPORTED` before Linux 4.20.
+    pub fn open(
+        interface: &Interface,
+        options: &Options,
+        size: &RingSize,
+    ) -> Result<(PacketSocket, BlockRing)> {
+        let socket = Self::unbound(interface, options)?;
+        let ring = socket.ring(interface, options, size)?;
+        socket.bind(interface, libc::ETH_P_ALL as u16)?;
+        if options.promiscuous {
+            socket.join_promiscuous(interface)?;
+        }
+        Ok((socket, ring))
+    }
+
+    /// Opens `interface` to send only; the socket receives nothing.
+    ///
+    /// # Errors
+    /// As [`PacketSocket::open`].
+    pub fn open_sender(interface: &Interface, options: &Options) -> Result<PacketSocket> {
+        let socket = Self::unbound(interface, options)?;
+        socket.bind(interface, 0)?;
+        Ok(socket)
+    }
+
+    /// What the ring saw since the previous call; the kernel's counters restart at 0.
+    ///
+    /// Cost: one syscall.
+    ///
+    /// # Errors
+    /// None that an open socket can give.
+    pub fn take_statistics(&self) -> rustix::io::Result<RingStats> {
+        let mut stats = libc::tpacket_stats_v3 { tp_packets: 0, tp_drops: 0, tp_freeze_q_cnt: 0 };
+        let mut len = size_of_val(&stats) as libc::socklen_t;
+        // SAFETY: the kernel writes at most `len` bytes to `stats`, whose size it is, and the
+        // length to `len`; both are exclusively borrowed for the call.
+        check(unsafe {
+            libc::getsockopt(
+                self.fd.as_raw_fd(),
+                libc::SOL_PACKET,
+                libc::PACKET_STATISTICS,
+                (&raw mut stats).cast(),
+                &raw mut len,
+            )
+        })?;
+        Ok(RingStats {
+            packets: stats.tp_packets,
+            drops: stats.tp_drops,
+            freezes: stats.tp_freeze_q_cnt,
+        })
+    }
+
+    /// The pending error of the socket, and clears it: ENETDOWN once after the interface went down
+    /// or away. A socket with a pending error reads as ready.
+    ///
+    /// Cost: one syscall.
+    pub fn take_error(&self) -> Option<Errno> {
+        match rustix::net::sockopt::socket_error(&self.fd) {
+            Ok(Ok(())) => None,
+            Ok(Err(e)) | Err(e) => Some(e),
+        }
+    }
+
+    fn unbound(interface: &Interface, options: &Options) -> Result<Self> {
+        let fail = |call| move |e| refused(interface, call, e);
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let fd = rustix::net::socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)
+            .map_err(fail("socket(AF_PACKET)"))?;
+        let socket = PacketSocket { fd };
+        let version = libc::tpacket_versions::TPACKET_V3 as c_int;
+        socket.set(libc::PACKET_VERSION, &version).map_err(fail("PACKET_VERSION"))?;
+        socket.set(libc::PACKET_IGNORE_OUTGOING, &1).map_err(fail("PACKET_IGNORE_OUTGOING"))?;
+        if options.vnet_hdr {
+            // Before the ring: the kernel refuses to change the format of one that exists.
+            socket.set(libc::PACKET_VNET_HDR, &1).map_err(fail("PACKET_VNET_HDR"))?;
+        }
+        if options.qdisc_bypass {
+            socket.set(libc::PACKET_QDISC_BYPASS, &1).map_err(fail("PACKET_QDISC_BYPASS"))?;
+        }
+        if options.send_buffer_bytes > 0 {
+            let bytes = options.send_buffer_bytes as usize;
+            rustix::net::sockopt::set_socket_send_buffer_size_force(&socket.fd, bytes)
+                .or_else(|_| rustix::net::sockopt::set_socket_send_buffer_size(&socket.fd, bytes))
+                .map_err(fail("SO_SNDBUF"))?;
+        }
+        Ok(socket)
+    }
+
+    fn ring(&self, interface: &Interface, options: &Options, size: &RingSize) -> Result<BlockRing> {
+        let bytes = size.block_bytes as usize;
+        let whole_pages = bytes > 0 && bytes.is_multiple_of(rustix::param::page_size());
+        let fits = size.block_bytes.checked_mul(size.blocks).is_some_and(|n| n > 0);
+        if !whole_pages || !fits || size.retire_ms == 0 {
+            let what = format!("cannot make a receive ring for {}", interface.name());
+            let why = format!("{size:?}: blocks are whole pages, less than 4 GiB together");
+            return Err(Error::new(Code::PoolSize, what, why));
+        }
+        // Version 3 packs frames of any length into a block; of the frame size it only checks that
+        // count times size is the whole, so one frame a block says nothing and is always right.
+        let request = libc::tpacket_req3 {
+            tp_block_size: size.block_bytes,
+            tp_block_nr: size.blocks,
+            tp_frame_size: size.block_bytes,
+            tp_frame_nr: size.blocks,
+            tp_retire_blk_tov: size.retire_ms,
+            tp_sizeof_priv: 0,
+            tp_feature_req_word: 0,
+        };
+        self.set(libc::PACKET_RX_RING, &request)
+            .map_err(|e| refused(interface, "PACKET_RX_RING", e))?;
+        BlockRing::map(self.fd.as_fd(), bytes, size.blocks, options.vnet_hdr)
+            .map_err(|e| refused(interface, "mmap", e))
+    }
+
+    fn bind(&self, interface: &Interface, protocol: u16) -> Result<()> {
+        // SAFETY: sockaddr_ll is plain integers; all zeroes is a valid value.
+        let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+        address.sll_family = libc::AF_PACKET as u16;
+        address.sll_protocol = protocol.to_be();
+        address.sll_ifindex = index(interface)?;
+        let len = size_of_val(&address) as libc::socklen_t;
+        // SAFETY: the kernel reads `len` bytes of `address`, whose size it is.
+        let ret = unsafe { libc::bind(self.fd.as_raw_fd(), (&raw const address).cast(), len) };
+        check(ret).map(drop).map_err(|e| refused(interface, "bind", e))
+    }
+
+    fn join_promiscuous(&self, interface: &Interface) -> Result<()> {
+        let member = libc::packet_mreq {
+            mr_ifindex: index(interface)?,
+            mr_type: libc::PACKET_MR_PROMISC as u16,
+            mr_alen: 0,
+            mr_address: [0; 8],
+        };
+        self.set(libc::PACKET_ADD_MEMBERSHIP, &member)
+            .map_err(|e| refused(interface, "PACKET_ADD_MEMBERSHIP", e))
+    }
+
+    fn set<T: Copy>(&self, option: c_int, value: &T) -> rustix::io::Result<()> {
+        let len = size_of::<T>() as libc::socklen_t;
+        // SAFETY: the kernel reads at most `len` bytes of `value`, whose size it is.
+        check(unsafe {
+            libc::setsockopt(
+                self.fd.as_raw_fd(),
+                libc::SOL_PACKET,
+                option,
+                std::ptr::from_ref(value).cast(),
+                len,
+            )
+        })
+        .map(drop)
+    }
+}
+
+impl AsFd for PacketSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+fn index(interface: &Interface) -> Result<c_int> {
+    c_int::try_from(interface.index()).map_err(|_| refused(interface, "bind", Errno::NODEV))
+}
+
+fn refused(interface: &Interface, call: &str, errno: Errno) -> Error {
+    let what = format!("cannot open a packet socket on {}", interface.name());
+    match errno {
+        Errno::PERM | Errno::ACCESS => Error::os(Code::Permission, what, call, errno)
+            .fix("run as root or with CAP_NET_RAW: setcap cap_net_raw+ep PROGRAM"),
+        Errno::NODEV | Errno::NXIO => {
+            Error::os(Code::NoDevice, what, call, errno).fix("ip -br link")
+        }
+        Errno::NOMEM | Errno::NOBUFS => {
+            Error::os(Code::Memory, what, call, errno).fix("ask for fewer or smaller blocks")
+        }
+        Errno::AFNOSUPPORT | Errno::PROTONOSUPPORT | Errno::NOPROTOOPT => {
+            Error::os(Code::Unsupported, what, call, errno)
+                .fix("Linux 4.20 or later, built with CONFIG_PACKET")
+        }
+        _ => Error::os(Code::System, what, call, errno),
+    }
+}

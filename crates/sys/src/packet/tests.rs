@@ -1,0 +1,386 @@
+//! Two packet sockets on the two ends of a veth pair.
+
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+
+use super::*;
+use crate::testing::{in_netns, ip, wait_running};
+use crate::vnet::{F_NEEDS_CSUM, GSO_TCPV4, VnetHdr};
+use crate::wait::poll_readable;
+
+const WAIT: Duration = Duration::from_secs(5);
+const VNET: Options =
+    Options { vnet_hdr: true, qdisc_bypass: true, promiscuous: true, send_buffer_bytes: 4 << 20 };
+/// Marks the frames of these tests, apart from the neighbour solicitations of an interface coming up.
+const ETHERTYPE: [u8; 2] = [0x88, 0xb5];
+
+/// The longest that a device takes whole by default (`gso_max_size` - 1, the Ethernet header
+/// included).
+const SUPERFRAME_BYTES_MAX: usize = 65_535;
+/// What is said about a superframe of TCP over IPv4.
+const SUPERFRAME: VnetHdr = VnetHdr {
+    flags: F_NEEDS_CSUM,
+    gso_type: GSO_TCPV4,
+    hdr_len: 54,
+    gso_size: 1448,
+    csum_start: 34,
+    csum_offset: 16,
+};
+
+/// A veth pair that is up, with MTU 9000.
+fn pair() -> (Interface, Interface) {
+    ip("link add v0 mtu 9000 type veth peer name v1 mtu 9000");
+    let (a, b) = (Interface::open("v0").unwrap(), Interface::open("v1").unwrap());
+    a.set_up().unwrap();
+    b.set_up().unwrap();
+    wait_running("v0");
+    wait_running("v1");
+    (a, b)
+}
+
+/// A broadcast frame of `len` bytes whose payload tells it from others.
+fn frame(number: u8, len: usize) -> Vec<u8> {
+    let mut f = vec![0xff; 6];
+    f.extend([2, 0, 0, 0, 0, 1]);
+    f.extend(ETHERTYPE);
+    f.extend((f.len()..len).map(|i| (i as u8).wrapping_mul(31).wrapping_add(number)));
+    f
+}
+
+/// Calls `f` with each received frame that `wanted` accepts, until it was called `count` times.
+fn receive(
+    socket: &PacketSocket,
+    ring: &mut BlockRing,
+    count: usize,
+    wanted: impl Fn(&[u8]) -> bool,
+    mut f: impl FnMut(usize, RxFrame<'_>),
+) {
+    let (mut n, deadline) = (0, Instant::now() + WAIT);
+    while n < count {
+        let left = deadline.saturating_duration_since(Instant::now());
+        assert!(poll_readable(&[socket.as_fd()], Some(left)).unwrap(), "{n} of {count} came");
+        while n < count
+            && let Some(mut block) = ring.next_block()
+        {
+            while n < count
+                && let Some(frame) = block.next_frame()
+            {
+                if wanted(frame.data) {
+                    f(n, frame);
+                    n += 1;
+                }
+            }
+        }
+    }
+}
+
+fn ours(data: &[u8]) -> bool {
+    data[12..14] == ETHERTYPE
+}
+
+#[test]
+fn a_batch_sent_on_one_end_arrives_on_the_other_in_order_and_whole() {
+    in_netns(|| {
+        let (a, b) = pair();
+        let tx = PacketSocket::open_sender(&a, &VNET).unwrap();
+        let (rx, mut ring) = PacketSocket::open(&b, &VNET, &RingSize::default()).unwrap();
+        let frames: Vec<_> = (0..100).map(|i| frame(i, 60 + 13 * usize::from(i))).collect();
+        let mut batch = SendBatch::new();
+        for part in frames.chunks(MESSAGES_MAX) {
+            let mut sending = batch.start();
+            for f in part {
+                let (head, tail) = f.split_at(14);
+                assert!(sending.add(Some(&VnetHdr::NONE), [head, tail]));
+            }
+            assert_eq!(sending.flush(&tx), (part.len(), None));
+        }
+        receive(&rx, &mut ring, 100, ours, |i, got| {
+            assert_eq!(got.data, frames[i]);
+            assert_eq!(got.len as usize, frames[i].len());
+            assert_eq!(got.vnet, Some(VnetHdr::NONE));
+            assert_eq!((got.pkttype, got.vlan), (PKTTYPE_BROADCAST, None));
+            assert!(got.sec > 0);
+        });
+        let stats = rx.take_statistics().unwrap();
+        assert!(stats.packets >= 100 && stats.drops == 0, "{stats:?}");
+        assert_eq!(rx.take_statistics().unwrap().packets, 0);
+        assert_eq!(ring.bad_blocks(), 0);
+    });
+}
+
+#[test]
+fn a_budget_of_one_frame_a_visit_loses_none() {
+    in_netns(|| {
+        let (a, b) = pair();
+        let tx = PacketSocket::open_sender(&a, &Options::default()).unwrap();
+        let (rx, mut ring) =
+            PacketSocket::open(&b, &Options::default(), &RingSize::default()).unwrap();
+        let frames: Vec<_> = (0..60).map(|i| frame(i, 100)).collect();
+        let mut batch = SendBatch::new();
+        let mut sending = batch.start();
+        for f in &frames {
+            assert!(sending.add(None, [&f[..]]));
+        }
+        assert_eq!(sending.flush(&tx), (60, None));
+        let mut most_left = 0;
+        for f in &frames {
+            receive(&rx, &mut ring, 1, ours, |_, got| {
+                assert_eq!(got.data, f);
+                assert_eq!(got.vnet, None);
+            });
+            most_left = most_left.max(ring.next_block().map_or(0, |block| block.frames_left()));
+        }
+        assert!(most_left > 0, "no visit ended in the middle of a block");
+    });
+}
+
+#[test]
+fn a_frame_that_was_put_back_is_read_again_even_the_last_of_its_block() {
+    in_netns(|| {
+        let (a, b) = pair();
+        let tx = PacketSocket::open_sender(&a, &Options::default()).unwrap();
+        let (rx, mut ring) =
+            PacketSocket::open(&b, &Options::default(), &RingSize::default()).unwrap();
+        let f = frame(3, 100);
+        let mut batch = SendBatch::new();
+        let mut sending = batch.start();
+        assert!(sending.add(None, [&f[..]]));
+        assert_eq!(sending.flush(&tx), (1, None));
+        assert!(poll_readable(&[rx.as_fd()], Some(WAIT)).unwrap());
+        let mut block = ring.next_block().unwrap();
+        let mut first = block.next_frame().unwrap().data.to_vec();
+        while block.frames_left() > 0 {
+            first = block.next_frame().unwrap().data.to_vec();
+        }
+        block.unread();
+        block.unread();
+        assert_eq!(block.frames_left(), 1);
+        drop(block);
+        let mut block = ring.next_block().unwrap();
+        assert_eq!(block.next_frame().unwrap().data, first);
+        assert_eq!(block.frames_left(), 0);
+    });
+}
+
+#[test]
+fn a_partial_checksum_stays_partial_and_its_place_is_told() {
+    in_netns(|| {
+        let (a, b) = pair();
+        let tx = PacketSocket::open_sender(&a, &VNET).unwrap();
+        let (rx, mut ring) = PacketSocket::open(&b, &VNET, &RingSize::default()).unwrap();
+        let f = ipv4_frame(17, 8, 100);
+        let sent = VnetHdr { flags: F_NEEDS_CSUM, csum_start: 34, csum_offset: 6, ..VnetHdr::NONE };
+        let mut batch = SendBatch::new();
+        let mut sending = batch.start();
+        assert!(sending.add(Some(&sent), [&f[..]]));
+        assert_eq!(sending.flush(&tx), (1, None));
+        receive(&rx, &mut ring, 1, is_test_ipv4, |_, got| {
+            assert_eq!(got.data, f);
+            let vnet = got.vnet.unwrap();
+            assert_eq!((vnet.flags, vnet.csum_start, vnet.csum_offset), (F_NEEDS_CSUM, 34, 6));
+            assert_ne!(got.status & STATUS_CSUM_NOT_READY, 0);
+        });
+    });
+}
+
+#[test]
+fn a_superframe_of_the_greatest_length_crosses_untruncated_and_uncut() {
+    in_netns(|| {
+        let (a, b) = pair();
+        let tx = PacketSocket::open_sender(&a, &VNET).unwrap();
+        let (rx, mut ring) = PacketSocket::open(&b, &VNET, &RingSize::default()).unwrap();
+        let f = ipv4_frame(6, 20, SUPERFRAME_BYTES_MAX - 54);
+        let mut batch = SendBatch::new();
+        for _ in 0..10 {
+            let mut sending = batch.start();
+            for _ in 0..4 {
+                assert!(sending.add(Some(&SUPERFRAME), f.chunks(2048)));
+            }
+            assert_eq!(sending.flush(&tx), (4, None));
+            receive(&rx, &mut ring, 4, is_test_ipv4, |_, got| {
+                assert_eq!(got.len as usize, SUPERFRAME_BYTES_MAX);
+                assert!(got.data == f, "contents differ");
+                let vnet = got.vnet.unwrap();
+                assert_eq!((vnet.gso_type, vnet.gso_size), (GSO_TCPV4, 1448));
+            });
+        }
+    });
+}
+
+#[test]
+fn a_superframe_too_long_for_the_device_is_cut_by_the_qdisc_and_refused_without_it() {
+    in_netns(|| {
+        let (a, b) = pair();
+        let (rx, mut ring) = PacketSocket::open(&b, &VNET, &RingSize::default()).unwrap();
+        let f = ipv4_frame(6, 20, SUPERFRAME_BYTES_MAX + 1 - 54);
+        let mut batch = SendBatch::new();
+        let mut send = |options: &Options| {
+            let tx = PacketSocket::open_sender(&a, options).unwrap();
+            let mut sending = batch.start();
+            assert!(sending.add(Some(&SUPERFRAME), f.chunks(2048)));
+            sending.flush(&tx)
+        };
+        assert_eq!(send(&VNET), (0, Some(Errno::NOBUFS)));
+        assert_eq!(send(&Options { qdisc_bypass: false, ..VNET }), (1, None));
+        let segments = (f.len() - 54).div_ceil(1448);
+        receive(&rx, &mut ring, segments, is_test_ipv4, |i, got| {
+            let payload = &f[54 + 1448 * i..];
+            assert_eq!(got.data[54..], payload[..payload.len().min(1448)]);
+        });
+    });
+}
+
+#[test]
+fn a_vlan_tag_that_the_kernel_took_off_is_told() {
+    in_netns(|| {
+        let (a, b) = pair();
+        let tx = PacketSocket::open_sender(&a, &VNET).unwrap();
+        let (rx, mut ring) = PacketSocket::open(&b, &VNET, &RingSize::default()).unwrap();
+        let plain = frame(1, 80);
+        let tag = [0x81, 0x00, 0x20, 0x05];
+        let mut batch = SendBatch::new();
+        let mut sending = batch.start();
+        assert!(sending.add(Some(&VnetHdr::NONE), [&plain[..12], &tag, &plain[12..]]));
+        assert_eq!(sending.flush(&tx), (1, None));
+        receive(&rx, &mut ring, 1, ours, |_, got| {
+            assert_eq!(got.data, plain);
+            assert_eq!(got.vlan, Some(Vlan { tpid: 0x8100, tci: 0x2005 }));
+        });
+    });
+}
+
+#[test]
+fn what_a_socket_or_its_machine_sends_does_not_come_back() {
+    in_netns(|| {
+        let (a, b) = pair();
+        let (both, mut ring) =
+            PacketSocket::open(&a, &Options::default(), &RingSize::default()).unwrap();
+        let other = PacketSocket::open_sender(&a, &Options::default()).unwrap();
+        let far = PacketSocket::open_sender(&b, &Options::default()).unwrap();
+        let (near, last) = (frame(1, 60), frame(2, 60));
+        let mut batch = SendBatch::new();
+        for (socket, f) in [(&both, &near), (&other, &near), (&far, &last)] {
+            let mut sending = batch.start();
+            assert!(sending.add(None, [&f[..]]));
+            assert_eq!(sending.flush(socket), (1, None));
+        }
+        receive(&both, &mut ring, 1, ours, |_, got| assert_eq!(got.data, last));
+    });
+}
+
+#[test]
+fn a_frame_above_the_mtu_is_refused_and_told() {
+    in_netns(|| {
+        let (a, _b) = pair();
+        let tx = PacketSocket::open_sender(&a, &Options::default()).unwrap();
+        let f = frame(0, 9100);
+        let mut batch = SendBatch::new();
+        let mut sending = batch.start();
+        assert!(sending.add(None, [&f[..]]));
+        assert_eq!(sending.flush(&tx), (0, Some(Errno::MSGSIZE)));
+    });
+}
+
+#[test]
+fn a_full_ring_counts_its_drops_and_receives_again_once_read() {
+    in_netns(|| {
+        let (a, b) = pair();
+        let tx = PacketSocket::open_sender(&a, &Options::default()).unwrap();
+        let size = RingSize { block_bytes: 16 << 10, blocks: 2, retire_ms: 1 };
+        let (rx, mut ring) = PacketSocket::open(&b, &Options::default(), &size).unwrap();
+        let f = frame(0, 1500);
+        let mut batch = SendBatch::new();
+        let mut send = |count: usize| {
+            let mut sending = batch.start();
+            for _ in 0..count {
+                assert!(sending.add(None, [&f[..]]));
+            }
+            assert_eq!(sending.flush(&tx), (count, None));
+        };
+        send(MESSAGES_MAX);
+        receive(&rx, &mut ring, 1, ours, |_, _| ());
+        let stats = rx.take_statistics().unwrap();
+        assert!(stats.drops > 0 && stats.freezes > 0, "{stats:?}");
+        while let Some(block) = ring.next_block() {
+            block.release();
+        }
+        send(1);
+        receive(&rx, &mut ring, 1, ours, |_, got| assert_eq!(got.data, f));
+    });
+}
+
+#[test]
+fn a_ring_outlives_its_socket_and_an_interface_that_went_down_is_told_once() {
+    in_netns(|| {
+        let (a, _b) = pair();
+        let (rx, mut ring) = PacketSocket::open(&a, &VNET, &RingSize::default()).unwrap();
+        assert_eq!(rx.take_error(), None);
+        ip("link set v0 down");
+        assert!(poll_readable(&[rx.as_fd()], Some(WAIT)).unwrap());
+        assert_eq!(rx.take_error(), Some(Errno::NETDOWN));
+        assert_eq!(rx.take_error(), None);
+        drop(rx);
+        while let Some(block) = ring.next_block() {
+            block.release();
+        }
+    });
+}
+
+#[test]
+fn an_impossible_ring_is_a_fault_of_the_request() {
+    in_netns(|| {
+        let (a, _b) = pair();
+        let fine = RingSize::default();
+        let bad = [
+            RingSize { block_bytes: 0, ..fine },
+            RingSize { block_bytes: 5000, ..fine },
+            RingSize { blocks: 0, ..fine },
+            RingSize { block_bytes: 1 << 20, blocks: 4096, ..fine },
+            RingSize { retire_ms: 0, ..fine },
+        ];
+        for size in bad {
+            let e = PacketSocket::open(&a, &VNET, &size).unwrap_err();
+            assert_eq!(e.code, Code::PoolSize, "{e}");
+        }
+    });
+}
+
+#[test]
+fn an_interface_that_is_gone_is_an_error_with_the_remedy() {
+    in_netns(|| {
+        let (a, _b) = pair();
+        ip("link del v0");
+        let e = PacketSocket::open(&a, &VNET, &RingSize::default()).unwrap_err();
+        assert_eq!((e.code, e.fix.as_str()), (Code::NoDevice, "ip -br link"));
+    });
+}
+
+/// Source address of the frames below, by which a test knows its own.
+const SOURCE: [u8; 4] = [198, 18, 0, 1];
+
+fn is_test_ipv4(data: &[u8]) -> bool {
+    data.len() > 34 && data[26..30] == SOURCE
+}
+
+/// An IPv4 frame of protocol `protocol`, with a transport header of `header` bytes and `payload`
+/// bytes behind it; the transport checksum is arbitrary.
+fn ipv4_frame(protocol: u8, header: usize, payload: usize) -> Vec<u8> {
+    let len = (20 + header + payload) as u16;
+    let mut f = vec![0xff; 6];
+    f.extend([2, 0, 0, 0, 0, 1, 0x08, 0x00, 0x45, 0]);
+    f.extend(len.to_be_bytes());
+    f.extend([0, 0, 0x40, 0, 64, protocol, 0, 0]);
+    f.extend(SOURCE);
+    f.extend([198, 18, 0, 2]);
+    let mut transport = vec![0; header];
+    transport[..4].copy_from_slice(&[0x30, 0x39, 0, 9]);
+    match protocol {
+        6 => transport[12..14].copy_from_slice(&[0x50, 0x10]),
+        _ => transport[4..6].copy_from_slice(&((header + payload) as u16).to_be_bytes()),
+    }
+    f.extend(transport);
+    f.extend((0..payload).map(|i| i as u8));
+    f
+}

@@ -1,0 +1,46 @@
+//! What the tests of this crate share: a network namespace per test.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use rustix::thread::UnshareFlags;
+
+/// Runs `test` on a thread of its own inside a fresh network namespace, which dies with it.
+///
+/// Skips, saying so, where that takes privileges or tools that are missing.
+pub(crate) fn in_netns(test: impl FnOnce() + Send + 'static) {
+    let thread = std::thread::spawn(move || {
+        if Command::new("ip").arg("-V").output().is_err() {
+            eprintln!("skipped: there is no `ip` command");
+            return;
+        }
+        // SAFETY: NEWNET changes which interfaces this thread sees; it shares no descriptors less.
+        match unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) } {
+            Ok(()) => test(),
+            Err(e) => eprintln!("skipped: no network namespace: {e}"),
+        }
+    });
+    if let Err(panic) = thread.join() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+/// Runs `ip` with `args`, in the namespace of the calling thread, and returns what it prints.
+pub(crate) fn ip(args: &str) -> String {
+    let out = Command::new("ip").args(args.split(' ')).output().unwrap();
+    assert!(out.status.success(), "ip {args}: {}", String::from_utf8_lossy(&out.stderr));
+    String::from_utf8(out.stdout).unwrap()
+}
+
+/// Waits until the kernel noticed that interface `name` has a carrier and started its queues.
+pub(crate) fn wait_running(name: &str) {
+    let deadline = Instant::now() + Duration::from_secs(5);
+    // Not IFF_RUNNING: it is set as well while the state is not known yet.
+    while !ip(&format!("-o link show {name}")).contains(" state UP ") {
+        assert!(Instant::now() < deadline, "{name} got no carrier");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // The kernel's worker changes the state first and starts the queues next, under the lock that
+    // this change of nothing takes as well.
+    ip(&format!("link set {name} up"));
+}

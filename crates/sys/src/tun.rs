@@ -1,0 +1,354 @@
+//! TAP: a network interface of the host whose other end is a descriptor.
+//!
+//! Owner: [`Tap`], of the descriptor; of the interface as well if it was created here and nobody
+//! made it persistent: then it goes when the descriptor is closed. One thread at a time reads.
+//!
+//! Each read and each write is one frame behind its offload header:
+//!
+//! ```text
+//! | VnetHdr 10 | destination MAC ... |
+//! ```
+//!
+//! The header is virtio's first form, of 10 bytes. The 12-byte form adds a count of buffers that
+//! means something to a virtqueue only; with 10 the same header serves TAP and packet sockets.
+//!
+//! Source: Documentation/networking/tuntap.rst; drivers/net/tun.c.
+
+use std::ffi::{c_int, c_short, c_uint, c_ulong};
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::{self, Errno};
+
+use crate::errno::check;
+use crate::error::{Code, Error, Result};
+use crate::netif::{IfName, ioctl};
+use crate::vnet::VNET_HDR_BYTES;
+
+const DEVICE: &str = "/dev/net/tun";
+
+/// What the kernel may leave undone in the frames that are read. Those written may use anything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TapOffloads {
+    /// Checksums (`TUN_F_CSUM`).
+    pub csum: bool,
+    /// Cutting TCP superframes (`TUN_F_TSO4`, `TSO6`, `TSO_ECN`).
+    pub tso: bool,
+    /// Cutting UDP superframes (`TUN_F_USO4`, `USO6`); Linux 6.2 or later.
+    pub uso: bool,
+}
+
+impl TapOffloads {
+    /// Everything this crate has a name for.
+    pub const ALL: TapOffloads = TapOffloads { csum: true, tso: true, uso: true };
+    /// Complete frames only.
+    pub const NONE: TapOffloads = TapOffloads { csum: false, tso: false, uso: false };
+
+    fn bits(self) -> c_uint {
+        let mut bits = 0;
+        if self.csum {
+            bits |= libc::TUN_F_CSUM;
+        }
+        if self.tso {
+            bits |= libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
+        }
+        if self.uso {
+            bits |= libc::TUN_F_USO4 | libc::TUN_F_USO6;
+        }
+        bits
+    }
+
+    /// The next smaller set to try, if there is one: a superframe needs its checksums filled in.
+    fn less(self) -> Option<Self> {
+        match self {
+            TapOffloads { uso: true, .. } => Some(TapOffloads { uso: false, ..self }),
+            TapOffloads { tso: true, .. } => Some(TapOffloads { tso: false, ..self }),
+            TapOffloads { csum: true, .. } => Some(TapOffloads::NONE),
+            _ => None,
+        }
+    }
+}
+
+/// The descriptor end of a TAP interface; nonblocking.
+#[derive(Debug)]
+pub struct Tap {
+    fd: OwnedFd,
+    name: IfName,
+    created: bool,
+    offloads: TapOffloads,
+}
+
+impl Tap {
+    /// Attaches to the TAP interface called `name`, or creates it; `%d` in it stands for the first
+    /// free number. The interface's other settings, up and down included, are left alone.
+    ///
+    /// Of `wanted` the kernel may know less: [`Tap::offloads`] says what was obtained.
+    ///
+    /// # Errors
+    /// `E-PORT-SYNTAX` for an impossible name, `E-UNSUPPORTED` without the tun driver, `E-PERM`
+    /// without CAP_NET_ADMIN (or being the interface's owner), `E-BUSY` if another descriptor is
+    /// attached or the name is that of another kind of interface.
+    pub fn open(name: &str, wanted: TapOffloads) -> Result<Self> {
+        let asked = IfName::new(name)?;
+        let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let fd = rustix::fs::open(DEVICE, flags, Mode::empty())
+            .map_err(|e| refused(&asked, &format!("open({DEVICE})"), e))?;
+        // Exclusively first, which tells creating from attaching; it fails with EBUSY if the
+        // interface exists. TUN has no other way to ask.
+        let (name, created) = match attach(&fd, &asked, libc::IFF_TUN_EXCL) {
+            Err(Errno::BUSY) => (attach(&fd, &asked, 0), false),
+            other => (other, true),
+        };
+        let name = name.map_err(|e| refused(&asked, "TUNSETIFF", e))?;
+        set_header_bytes(&fd).map_err(|e| refused(&name, "TUNSETVNETHDRSZ", e))?;
+        let offloads = set_offloads(&fd, wanted).map_err(|e| refused(&name, "TUNSETOFFLOAD", e))?;
+        Ok(Tap { fd, name, created, offloads })
+    }
+
+    /// The interface's name: the one asked for, with its number.
+    #[must_use]
+    pub fn name(&self) -> IfName {
+        self.name
+    }
+
+    /// Whether the interface was created here, and so goes with this descriptor.
+    #[must_use]
+    pub fn created(&self) -> bool {
+        self.created
+    }
+
+    /// What the kernel may leave undone in the frames that are read.
+    #[must_use]
+    pub fn offloads(&self) -> TapOffloads {
+        self.offloads
+    }
+
+    /// Reads one frame that the host sent: its header and data, over `bufs` in order.
+    ///
+    /// Shape:  returns n: the first n bytes of `bufs` are written. A longer frame is cut and the
+    ///         rest lost, which shows only in n being the whole room: offer 10 + 65,550 bytes.
+    /// Errors: EAGAIN if there is no frame; EBADFD once the interface was deleted.
+    /// Cost:   one syscall.
+    /// Source: drivers/net/tun.c tun_do_read.
+    pub fn read_vectored(&self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        io::readv(&self.fd, bufs)
+    }
+
+    /// Writes one frame to the host: its header and data, from `bufs` in order.
+    ///
+    /// Shape:  a frame is taken whole or not at all.
+    /// Errors: EINVAL for a header that contradicts the frame; EIO while the interface is down;
+    ///         EBADFD once it was deleted. EAGAIN if the host cannot take it now.
+    /// Cost:   one syscall, in which the host's stack receives the frame.
+    /// Source: drivers/net/tun.c tun_get_user.
+    pub fn write_vectored(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+        io::writev(&self.fd, bufs)
+    }
+}
+
+impl AsFd for Tap {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Attaches `fd` to the interface called `name`; returns the name it has.
+fn attach(fd: &OwnedFd, name: &IfName, more: c_int) -> io::Result<IfName> {
+    let mut request = name.request();
+    // The kernel reads the flags as 16 bits without sign.
+    let flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR | more;
+    request.ifr_ifru.ifru_flags = flags as u16 as c_short;
+    ioctl(fd, libc::TUNSETIFF, &mut request)?;
+    Ok(IfName::of_request(&request))
+}
+
+fn set_header_bytes(fd: &OwnedFd) -> io::Result<()> {
+    let bytes = VNET_HDR_BYTES as c_int;
+    // SAFETY: TUNSETVNETHDRSZ reads an int at the address, which is borrowed for the call.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETVNETHDRSZ, &raw const bytes) }).map(drop)
+}
+
+/// Asks for `wanted`, and for less as long as the kernel does not know it.
+fn set_offloads(fd: &OwnedFd, wanted: TapOffloads) -> io::Result<TapOffloads> {
+    let mut asked = wanted;
+    loop {
+        let bits = c_ulong::from(asked.bits());
+        // SAFETY: TUNSETOFFLOAD takes the bits themselves; it accesses no memory of ours.
+        match check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETOFFLOAD, bits) }) {
+            Ok(_) => return Ok(asked),
+            Err(Errno::INVAL) => asked = asked.less().ok_or(Errno::INVAL)?,
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+fn refused(name: &IfName, call: &str, errno: Errno) -> Error {
+    let what = format!("cannot open TAP interface {name}");
+    match errno {
+        Errno::PERM | Errno::ACCESS => Error::os(Code::Permission, what, call, errno).fix(format!(
+            "run as root or with CAP_NET_ADMIN, or: ip tuntap add {name} mode tap user $USER"
+        )),
+        Errno::BUSY => Error::os(Code::Busy, what, call, errno)
+            .fix("another process has it, or it was made multi-queue: pick another name"),
+        // TUNSETIFF on the name of an interface of another kind (veth, TUN), or with a bad `%`.
+        Errno::INVAL => Error::os(Code::Busy, what, call, errno)
+            .fix(format!("if something else has the name: ip -d link show {name}")),
+        Errno::NOENT | Errno::NODEV | Errno::NXIO => {
+            Error::os(Code::Unsupported, what, call, errno).fix("modprobe tun")
+        }
+        _ => Error::os(Code::System, what, call, errno),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+    use crate::netif::Interface;
+    use crate::packet::{Options, PacketSocket, RingSize, SendBatch};
+    use crate::testing::{in_netns, ip};
+    use crate::vnet::VnetHdr;
+    use crate::wait::poll_readable;
+
+    const WAIT: Duration = Duration::from_secs(5);
+    const ETHERTYPE: [u8; 2] = [0x88, 0xb5];
+
+    fn frame(len: usize) -> Vec<u8> {
+        let mut f = vec![0xff; 6];
+        f.extend([2, 0, 0, 0, 0, 1]);
+        f.extend(ETHERTYPE);
+        f.extend((f.len()..len).map(|i| i as u8));
+        f
+    }
+
+    fn ours(data: &[u8]) -> bool {
+        data.get(12..14) == Some(&ETHERTYPE)
+    }
+
+    fn write(tap: &Tap, frame: &[u8]) -> io::Result<usize> {
+        let header = VnetHdr::NONE.to_bytes();
+        let (head, tail) = frame.split_at(14);
+        tap.write_vectored(&[IoSlice::new(&header), IoSlice::new(head), IoSlice::new(tail)])
+    }
+
+    /// The next frame of these tests that the host sends, and its header.
+    fn read(tap: &Tap) -> (VnetHdr, Vec<u8>) {
+        let deadline = Instant::now() + WAIT;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            assert!(poll_readable(&[tap.as_fd()], Some(left)).unwrap(), "nothing came");
+            let (mut header, mut data) = ([0; VNET_HDR_BYTES], vec![0; 65_550]);
+            let mut bufs = [IoSliceMut::new(&mut header), IoSliceMut::new(&mut data)];
+            let n = tap.read_vectored(&mut bufs).unwrap();
+            data.truncate(n - VNET_HDR_BYTES);
+            if ours(&data) {
+                return (VnetHdr::from_bytes(header), data);
+            }
+        }
+    }
+
+    #[test]
+    fn frames_cross_between_the_descriptor_and_the_interface_both_ways() {
+        in_netns(|| {
+            let tap = Tap::open("t0", TapOffloads::ALL).unwrap();
+            ip("link set t0 mtu 9000 up");
+            let interface = Interface::open("t0").unwrap();
+            let options = Options { vnet_hdr: true, ..Options::default() };
+            let (socket, mut ring) =
+                PacketSocket::open(&interface, &options, &RingSize::default()).unwrap();
+            let f = frame(5000);
+
+            assert_eq!(write(&tap, &f), Ok(VNET_HDR_BYTES + f.len()));
+            let mut got = None;
+            while got.is_none() {
+                assert!(poll_readable(&[socket.as_fd()], Some(WAIT)).unwrap(), "nothing came");
+                while let Some(mut block) = ring.next_block() {
+                    while let Some(r) = block.next_frame() {
+                        if ours(r.data) {
+                            got = Some(r.data.to_vec());
+                        }
+                    }
+                }
+            }
+            assert_eq!(got.unwrap(), f);
+
+            let mut batch = SendBatch::new();
+            let mut sending = batch.start();
+            assert!(sending.add(Some(&VnetHdr::NONE), [&f[..]]));
+            assert_eq!(sending.flush(&socket), (1, None));
+            assert_eq!(read(&tap), (VnetHdr::NONE, f));
+        });
+    }
+
+    #[test]
+    fn the_offloads_obtained_are_told() {
+        in_netns(|| {
+            let tap = Tap::open("t0", TapOffloads::ALL).unwrap();
+            assert!(tap.offloads().csum && tap.offloads().tso, "{:?}", tap.offloads());
+            let tap = Tap::open("t1", TapOffloads::NONE).unwrap();
+            assert_eq!(tap.offloads(), TapOffloads::NONE);
+            // Superframes without checksums are nothing the kernel offers; none is what is left.
+            let wanted = TapOffloads { csum: false, ..TapOffloads::ALL };
+            assert_eq!(Tap::open("t2", wanted).unwrap().offloads(), TapOffloads::NONE);
+        });
+    }
+
+    #[test]
+    fn a_number_is_filled_in_and_the_interface_goes_with_its_descriptor() {
+        in_netns(|| {
+            let a = Tap::open("tap%d", TapOffloads::ALL).unwrap();
+            let b = Tap::open("tap%d", TapOffloads::ALL).unwrap();
+            assert_eq!((a.name().as_str(), b.name().as_str()), ("tap0", "tap1"));
+            assert!(a.created());
+            drop(a);
+            // A child of another test, between fork and exec, may hold the descriptor a moment.
+            let deadline = Instant::now() + WAIT;
+            while Interface::open("tap0").is_ok() {
+                assert!(Instant::now() < deadline, "tap0 stayed");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            assert_eq!(Interface::open("tap0").unwrap_err().code, Code::NoDevice);
+            Interface::open("tap1").unwrap();
+        });
+    }
+
+    #[test]
+    fn a_persistent_interface_is_attached_to_and_stays() {
+        in_netns(|| {
+            ip("tuntap add t0 mode tap");
+            let tap = Tap::open("t0", TapOffloads::ALL).unwrap();
+            assert!(!tap.created());
+            drop(tap);
+            Interface::open("t0").unwrap();
+        });
+    }
+
+    #[test]
+    fn an_interface_that_is_taken_is_busy() {
+        in_netns(|| {
+            let _tap = Tap::open("t0", TapOffloads::ALL).unwrap();
+            assert_eq!(Tap::open("t0", TapOffloads::ALL).unwrap_err().code, Code::Busy);
+            ip("link add v0 type veth peer name v1");
+            let e = Tap::open("v0", TapOffloads::ALL).unwrap_err();
+            assert_eq!(e.code, Code::Busy);
+            assert!(e.fix.contains("v0"), "{e}");
+        });
+    }
+
+    #[test]
+    fn an_empty_tap_is_not_waited_for_and_one_that_is_down_takes_nothing() {
+        in_netns(|| {
+            let tap = Tap::open("t0", TapOffloads::ALL).unwrap();
+            assert_eq!(write(&tap, &frame(60)), Err(Errno::IO));
+            let mut byte = [0; 64];
+            assert_eq!(tap.read_vectored(&mut [IoSliceMut::new(&mut byte)]), Err(Errno::AGAIN));
+            let lie = VnetHdr { gso_type: 0x7f, gso_size: 1, ..VnetHdr::NONE }.to_bytes();
+            ip("link set t0 up");
+            let f = frame(60);
+            let bufs = [IoSlice::new(&lie), IoSlice::new(&f)];
+            assert_eq!(tap.write_vectored(&bufs), Err(Errno::INVAL));
+        });
+    }
+}
