@@ -1,0 +1,57 @@
+//! `cargo xtask`: everything that decides whether a change may go in.
+//!
+//! `cargo xtask check` runs every step of [`steps::STEPS`]; CI runs the same command and
+//! nothing else. Each step can be called alone by its name. Progress goes to stderr, so that
+//! stdout holds what the tests themselves print.
+
+#![forbid(unsafe_code)]
+
+mod cargo;
+mod msrv;
+mod nocc;
+mod packages;
+mod ratchet;
+mod shipped;
+mod skipped;
+mod steps;
+mod tidy;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+
+fn main() -> ExitCode {
+    let asked = std::env::args().nth(1);
+    let passed = match asked.as_deref() {
+        None | Some("help" | "-h" | "--help") => {
+            print!("{}", steps::help());
+            Ok(true)
+        }
+        Some("check") => root().and_then(|root| steps::run(&root, &steps::all())),
+        Some(name) => match steps::named(name) {
+            Some(step) => root().and_then(|root| steps::run(&root, &[step])),
+            None => {
+                eprintln!("xtask: no step is called {name}\n\n{}", steps::help());
+                return ExitCode::from(2);
+            }
+        },
+    };
+    match passed {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The workspace's folder: the nearest one above the current folder that holds our ratchet.
+fn root() -> Result<PathBuf> {
+    let here = std::env::current_dir().context("cannot tell the current folder")?;
+    here.ancestors()
+        .find(|folder| folder.join(ratchet::PATH).is_file())
+        .map(PathBuf::from)
+        .with_context(|| format!("{} is not inside the linerate tree", here.display()))
+}

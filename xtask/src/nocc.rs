@@ -1,0 +1,120 @@
+//! Step `nocc`: what we ship builds on a machine that has Rust and a linker, and no C tools.
+//!
+//! The build sees an empty environment and a `PATH` of a few tools. `cc` is there because rustc
+//! links with it, behind a script that refuses to compile. A build script could still call a tool
+//! by its full path, so the packages are looked at as well: none may link a native library or
+//! bring in one of the packages that run C tools.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+use crate::cargo;
+use crate::shipped::{self, Package};
+
+/// The packages whose trees are built.
+const SHIPPED: [&str; 2] = ["linerate", "linerate-cli"];
+
+/// Packages that exist to run C tools.
+const C_TOOLS: [&str; 6] = ["autotools", "bindgen", "cc", "cmake", "pkg-config", "vcpkg"];
+
+/// What a linker needs from `PATH` besides `cc`, and what a build script may take for granted.
+const TOOLS: [&str; 10] = ["as", "ld", "sh", "cat", "cp", "ls", "mkdir", "mv", "rm", "uname"];
+
+/// What the build may see of our environment: where Rust and its downloads are.
+const KEPT: [&str; 4] = ["HOME", "CARGO_HOME", "RUSTUP_HOME", "RUSTUP_TOOLCHAIN"];
+
+/// Builds the shipped tree with the C tools hidden.
+pub fn run(root: &Path) -> Result<String> {
+    let packages = shipped::tree(root, &SHIPPED)?;
+    let found = with_c(&packages);
+    if !found.is_empty() {
+        bail!("the shipped tree needs C: {}", found.join(", "));
+    }
+    // Downloading may need what the bare environment lacks (a proxy, certificates).
+    cargo::quiet(cargo::cargo(root).args(["fetch", "--locked"]))?;
+
+    let target = cargo::target_dir(root).join("nocc");
+    let path = bare_path(root, &target)?;
+    let mut command = Command::new(path.join("cargo"));
+    command.env_clear().env("PATH", &path).env("CARGO_TARGET_DIR", &target);
+    for name in KEPT {
+        command.envs(std::env::var_os(name).map(|value| (name, value)));
+    }
+    command.current_dir(root).stdin(Stdio::null()).args(["build", "--locked", "--offline"]);
+    for name in SHIPPED {
+        command.args(["--package", name]);
+    }
+    cargo::quiet(&mut command)?;
+    Ok(format!("{} packages, none with C", packages.len()))
+}
+
+fn with_c(packages: &[Package]) -> Vec<String> {
+    packages
+        .iter()
+        .filter_map(|package| match &package.links {
+            Some(library) => Some(format!("{} links {library}", package.name)),
+            None if C_TOOLS.contains(&package.name.as_str()) => Some(package.name.clone()),
+            None => None,
+        })
+        .collect()
+}
+
+/// A folder that holds Rust, the tools above and a `cc` that only links.
+fn bare_path(root: &Path, target: &Path) -> Result<PathBuf> {
+    let path = target.join("path");
+    if path.exists() {
+        fs::remove_dir_all(&path)?;
+    }
+    fs::create_dir_all(&path)?;
+    let mut rustc = Command::new("rustc");
+    let sysroot = cargo::quiet(rustc.args(["--print", "sysroot"]).current_dir(root))?;
+    let rust = Path::new(sysroot.trim()).join("bin");
+    for tool in ["cargo", "rustc"] {
+        symlink(rust.join(tool), path.join(tool))?;
+    }
+    for tool in TOOLS {
+        symlink(located(tool)?, path.join(tool))?;
+    }
+    let script = format!(
+        "#!/bin/sh\n\
+         for word; do\n\
+         \x20 case $word in\n\
+         \x20   -c|-E|-S|*.c|*.cc|*.cpp|*.cxx|*.s) echo 'cc: only linking is allowed' >&2; exit 1 ;;\n\
+         \x20 esac\n\
+         done\n\
+         exec {} \"$@\"\n",
+        located("cc")?.display()
+    );
+    let cc = path.join("cc");
+    fs::write(&cc, script)?;
+    fs::set_permissions(&cc, fs::Permissions::from_mode(0o755))?;
+    Ok(path)
+}
+
+fn located(tool: &str) -> Result<PathBuf> {
+    let path = std::env::var_os("PATH").context("PATH is not set")?;
+    std::env::split_paths(&path)
+        .map(|folder| folder.join(tool))
+        .find(|file| file.is_file())
+        .with_context(|| format!("{tool} is not in PATH"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_package_that_links_or_compiles_c_is_named() {
+        let package = |name: &str, links: Option<&str>| Package {
+            name: name.into(),
+            links: links.map(str::to_owned),
+            ..Package::default()
+        };
+        let packages = [package("libc", None), package("libz-sys", Some("z")), package("cc", None)];
+        assert_eq!(with_c(&packages), ["libz-sys links z", "cc"]);
+    }
+}

@@ -1,0 +1,88 @@
+//! Step `tidy`: the rules of the tree that no compiler knows. It reads text and compiles nothing.
+//!
+//! Each rule is one file with one `check`, from the [`Tree`] to what it found; its tests are
+//! small trees in memory, each broken in the way that the rule forbids.
+
+mod arrows;
+mod deadfiles;
+mod length;
+mod links;
+mod ports;
+mod quiet;
+mod readme;
+mod rust;
+mod sources;
+mod spec;
+mod tree;
+mod unsafety;
+mod walk;
+mod words;
+
+use std::fmt;
+use std::path::Path;
+
+use anyhow::{Result, bail};
+
+use crate::ratchet::Ratchet;
+
+pub use readme::COMMANDS as README_COMMANDS;
+pub use tree::Tree;
+
+/// One place that breaks a rule.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    path: String,
+    /// Counted from 1; 0 means the file as a whole.
+    line: usize,
+    what: String,
+}
+
+impl Finding {
+    /// A finding at a line of a file.
+    pub fn at(path: &str, line: usize, what: impl Into<String>) -> Finding {
+        Finding { path: path.to_owned(), line, what: what.into() }
+    }
+
+    /// A finding about a file as a whole.
+    pub fn of(path: &str, what: impl Into<String>) -> Finding {
+        Finding::at(path, 0, what)
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            0 => write!(f, "{}: {}", self.path, self.what),
+            line => write!(f, "{}:{line}: {}", self.path, self.what),
+        }
+    }
+}
+
+/// Checks every rule and prints what breaks one.
+pub fn run(root: &Path) -> Result<String> {
+    let tree = Tree::read(root)?;
+    let ratchet = Ratchet::read(root)?;
+    let local = words::of_this_machine(root);
+    let found = [
+        arrows::check(&tree),
+        unsafety::check(&tree),
+        quiet::check(&tree),
+        length::check(&tree, &ratchet),
+        deadfiles::check(&tree),
+        words::check(&tree, &local),
+        sources::check(&tree),
+        spec::check(&tree),
+        readme::check(&tree),
+        walk::check(&tree),
+        links::check(&tree),
+        ports::check(&tree),
+    ]
+    .concat();
+    for finding in &found {
+        eprintln!("{finding}");
+    }
+    if !found.is_empty() {
+        bail!("{} findings", found.len());
+    }
+    Ok(format!("{} files", tree.len()))
+}

@@ -1,0 +1,173 @@
+//! SPECIFICATION.md has every row once, in order, and no evidence that does not exist.
+
+use crate::tidy::{Finding, Tree, rust};
+
+const SPEC: &str = "SPECIFICATION.md";
+
+/// How many rows each of the five posts gave.
+const ROWS: [usize; 5] = [31, 25, 41, 24, 19];
+
+const PENDING: &str = "[pending]";
+
+/// Finds rows that are missing, out of order, without an end, or with false evidence.
+pub fn check(tree: &Tree) -> Vec<Finding> {
+    let Some(text) = tree.text(SPEC) else { return vec![Finding::of(SPEC, "is missing")] };
+    let mut found = Vec::new();
+    let posts = ROWS.iter().enumerate();
+    let mut wanted = posts.flat_map(|(s, n)| (1..=*n).map(move |row| format!("S{s}.{row}")));
+    for (i, line) in text.lines().enumerate() {
+        let Some((number, rest)) = row(line) else { continue };
+        let mut report = |what: String| found.push(Finding::at(SPEC, i + 1, what));
+        match wanted.next() {
+            Some(next) if next == number => {}
+            Some(next) => {
+                report(format!("{number} stands where {next} should"));
+                return found;
+            }
+            None => report(format!("{number} is a row too many")),
+        }
+        match evidence(rest) {
+            Some(named) => {
+                named.iter().filter_map(|name| refuted(tree, name)).for_each(report);
+            }
+            None => report(format!("{number} ends neither in {PENDING} nor in evidence")),
+        }
+    }
+    if let Some(next) = wanted.next() {
+        found.push(Finding::of(SPEC, format!("{next} is missing")));
+    }
+    found
+}
+
+/// Number and text of `- **S0.1** text`.
+fn row(line: &str) -> Option<(&str, &str)> {
+    line.strip_prefix("- **S")?;
+    line.strip_prefix("- **")?.split_once("** ")
+}
+
+/// What stands at the end of a row: code spans `kind: name` and perhaps the mark of the pending.
+///
+/// None if there is neither. Both together mean that a part is shown and a part is not.
+fn evidence(text: &str) -> Option<Vec<&str>> {
+    let pending = text.strip_suffix(PENDING);
+    let mut rest = pending.unwrap_or(text).trim_end();
+    let mut named = Vec::new();
+    while let Some((before, span)) = rest.strip_suffix('`').and_then(|rest| rest.rsplit_once('`')) {
+        if !["test: ", "bench: ", "lab: "].iter().any(|kind| span.starts_with(kind)) {
+            break;
+        }
+        named.push(span);
+        rest = before.trim_end().trim_end_matches(',').trim_end();
+    }
+    (pending.is_some() || !named.is_empty()).then_some(named)
+}
+
+/// Why a piece of evidence does not count; none if what it names exists.
+fn refuted(tree: &Tree, evidence: &str) -> Option<String> {
+    let (kind, name) = evidence.split_once(": ")?;
+    let exists = match kind {
+        "test" => test_exists(tree, name),
+        "bench" => tree.ending(&format!("/benches/{name}.rs")).next().is_some(),
+        _ => tree.has(&format!("crates/lab/experiments/{name}.toml")),
+    };
+    (!exists).then(|| format!("`{evidence}` does not exist"))
+}
+
+/// Whether cargo runs a test of that path: `linerate_ring::spsc::tests::wraps`, or for a file
+/// beside the library `linerate_tests::netns::ping_crosses`.
+fn test_exists(tree: &Tree, name: &str) -> bool {
+    let parts: Vec<&str> = name.split("::").collect();
+    let [package, modules @ .., test] = parts.as_slice() else { return false };
+    let folders = tree.ending("Cargo.toml").filter_map(|(path, text)| {
+        let folder = path.strip_suffix("Cargo.toml")?;
+        let manifest: toml::Table = text.parse().ok()?;
+        let name = manifest.get("package")?.get("name")?.as_str()?;
+        (name.replace('-', "_") == *package).then_some(folder)
+    });
+    folders
+        .flat_map(|folder| files(folder, modules))
+        .any(|(path, inline)| tree.text(&path).is_some_and(|text| has_test(text, inline, test)))
+}
+
+/// The files that may hold the module, each with the part of its path that is inline there.
+fn files<'a>(folder: &str, modules: &'a [&'a str]) -> Vec<(String, &'a [&'a str])> {
+    let mut files = Vec::new();
+    for n in 0..=modules.len() {
+        let (outer, inline) = modules.split_at(n);
+        let path = outer.join("/");
+        if outer.is_empty() {
+            files.push((format!("{folder}src/lib.rs"), inline));
+            files.push((format!("{folder}src/main.rs"), inline));
+            continue;
+        }
+        for within in ["src/", "tests/", "examples/", ""] {
+            files.push((format!("{folder}{within}{path}.rs"), inline));
+            files.push((format!("{folder}{within}{path}/mod.rs"), inline));
+            files.push((format!("{folder}{within}{path}/main.rs"), inline));
+        }
+    }
+    files
+}
+
+fn has_test(text: &str, inline: &[&str], test: &str) -> bool {
+    let masked = rust::mask(text);
+    let modules = rust::modules(&masked);
+    inline.iter().all(|name| modules.iter().any(|module| module.inline && module.name == *name))
+        && rust::functions(&masked).iter().any(|f| f.name == test && f.is_test())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A specification whose rows all end so.
+    fn all(end: &str) -> String {
+        let posts = ROWS.iter().enumerate();
+        posts
+            .flat_map(|(s, n)| (1..=*n).map(move |row| format!("- **S{s}.{row}** Text. {end}\n")))
+            .collect()
+    }
+
+    fn found(spec: &str) -> Vec<String> {
+        let ring =
+            "#[cfg(test)]\nmod tests {\n    #[test]\n    fn wraps() {}\n    fn idle() {}\n}\n";
+        let tree = Tree::of(&[
+            (SPEC, spec),
+            ("crates/ring/Cargo.toml", "[package]\nname = \"linerate-ring\"\n"),
+            ("crates/ring/src/spsc.rs", ring),
+            ("crates/ring/benches/spsc.rs", ""),
+            ("tests/Cargo.toml", "[package]\nname = \"linerate-tests\"\n"),
+            ("tests/tests/netns.rs", "#[test]\nfn ping_crosses() {}\n"),
+        ]);
+        check(&tree).iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn every_row_stands_once_and_in_order() {
+        let good = all(PENDING);
+        assert_eq!(found(&good), [""; 0]);
+        let gone = good.replace("- **S2.7** Text. [pending]\n", "");
+        assert!(found(&gone)[0].contains("S2.8 stands where S2.7 should"));
+        let last = good.replace("- **S4.19** Text. [pending]\n", "");
+        assert_eq!(found(&last), ["SPECIFICATION.md: S4.19 is missing"]);
+        assert_eq!(found(&format!("{good}- **S4.20** Text. [pending]\n")).len(), 1);
+    }
+
+    #[test]
+    fn a_row_without_an_end_is_found() {
+        assert_eq!(found(&all(PENDING).replacen(PENDING, "`cycles`", 1)).len(), 1);
+    }
+
+    #[test]
+    fn evidence_must_exist() {
+        let with = |end: &str| found(&all(PENDING).replacen(PENDING, end, 1)).len();
+        assert_eq!(with("`test: linerate_ring::spsc::tests::wraps`"), 0);
+        assert_eq!(with("`test: linerate_tests::netns::ping_crosses`, `bench: spsc`"), 0);
+        assert_eq!(with("`test: linerate_ring::spsc::tests::idle`"), 1);
+        assert_eq!(with("`test: linerate_ring::spsc::other::wraps`"), 1);
+        assert_eq!(with("`test: linerate_ring::tests::wraps`"), 1);
+        assert_eq!(with("`test: linerate_tests::netns::gone` [pending]"), 1);
+        assert_eq!(with("`bench: gone`, `test: linerate_tests::netns::ping_crosses`"), 1);
+        assert_eq!(with("`lab: pool`"), 1);
+    }
+}

@@ -1,0 +1,76 @@
+//! The files of the tree, read once.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::Result;
+
+use crate::cargo;
+
+/// Every file that git tracks or would track, by its path from the workspace's folder.
+///
+/// A file that is not UTF-8 (a capture) is there with an empty text.
+#[derive(Debug, Default)]
+pub struct Tree {
+    files: BTreeMap<String, String>,
+}
+
+impl Tree {
+    /// Reads the tree at `root`.
+    pub fn read(root: &Path) -> Result<Tree> {
+        let mut git = Command::new("git");
+        // Whoever cloned may not be who checks (CI as root), and this code already runs as the latter.
+        git.args(["-c", "safe.directory=*"]);
+        git.args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]);
+        let listed = cargo::quiet(git.current_dir(root))?;
+        let mut files = BTreeMap::new();
+        for path in listed.split('\0').filter(|path| !path.is_empty()) {
+            // A file that was deleted and not yet committed as such is listed and not there.
+            let Ok(bytes) = fs::read(root.join(path)) else { continue };
+            files.insert(path.to_owned(), String::from_utf8(bytes).unwrap_or_default());
+        }
+        Ok(Tree { files })
+    }
+
+    /// A tree in memory, for the tests of the rules.
+    #[cfg(test)]
+    pub fn of(files: &[(&str, &str)]) -> Tree {
+        let owned = |(path, text): &(&str, &str)| ((*path).to_owned(), (*text).to_owned());
+        Tree { files: files.iter().map(owned).collect() }
+    }
+
+    /// How many files there are.
+    pub fn len(&self) -> usize {
+        self.files.len()
+    }
+
+    /// The text of the file at `path`, if it is there.
+    pub fn text(&self, path: &str) -> Option<&str> {
+        self.files.get(path).map(String::as_str)
+    }
+
+    /// Whether `path` is a file or a folder.
+    pub fn has(&self, path: &str) -> bool {
+        let path = path.trim_end_matches('/');
+        path.is_empty() || self.files.contains_key(path) || self.has_folder(path)
+    }
+
+    /// Whether `path` is a folder with something in it.
+    pub fn has_folder(&self, path: &str) -> bool {
+        let prefix = format!("{path}/");
+        let mut after = self.files.range(prefix.clone()..);
+        after.next().is_some_and(|(file, _)| file.starts_with(&prefix))
+    }
+
+    /// Every file with its text, by path.
+    pub fn files(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.files.iter().map(|(path, text)| (path.as_str(), text.as_str()))
+    }
+
+    /// The files whose names end so, with their texts.
+    pub fn ending(&self, suffix: &str) -> impl Iterator<Item = (&str, &str)> {
+        self.files().filter(move |(path, _)| path.ends_with(suffix))
+    }
+}
