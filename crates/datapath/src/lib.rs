@@ -1,1 +1,28 @@
-//! Stub.
+//! Decides what happens to a packet on a core.
+//!
+//! Read [`Worker::turn`] first: it is the walk of a packet, from the device's ring to the device's
+//! ring, every step named. Everything else here serves it: [`Stage`]s change packets and give
+//! verdicts, a napi is one queue with the queue in front of its transmit ring, and an [`Engine`]
+//! puts ports together and runs one worker a thread.
+#![forbid(unsafe_code)]
+
+mod engine;
+mod napi;
+mod plan;
+mod running;
+mod stage;
+mod stats;
+#[cfg(any())]
+pub mod testing;
+mod worker;
+mod xconnect;
+
+pub use engine::{Builder, Engine};
+pub use plan::Holder;
+pub use running::{Running, Stopped};
+pub use stage::{PortId, Stage, StageContext, Turn};
+pub use stats::{PortStats, Stats};
+pub use worker::{Turned, Worker};
+pub use xconnect::Xconnect;
+
+pub use linerate_port::{Code, Error, Result};

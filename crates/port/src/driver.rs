@@ -5,7 +5,7 @@ use linerate_skb::{Pool, Result};
 use crate::obtained::Obtained;
 use crate::queue::QueueOps;
 use crate::spec::Spec;
-use crate::{r#gen, null, sink};
+use crate::{r#gen, null, packet, sink};
 
 /// What opening a device gave.
 pub struct Opened {
@@ -34,6 +34,11 @@ pub trait Driver: Sync {
     /// What stands before the colon of a port text.
     fn name(&self) -> &'static str;
 
+    /// True if a port of this kind is either read or written, as the flags `read` and `write` say.
+    fn directed(&self) -> bool {
+        false
+    }
+
     /// Largest packet it may hand over, in bytes; a pool is sized by it before the device is open.
     ///
     /// # Errors
@@ -51,7 +56,7 @@ pub trait Driver: Sync {
 /// [`Port::pair`](crate::Port::pair) or by an engine that knows both.
 #[must_use]
 pub fn drivers() -> &'static [&'static dyn Driver] {
-    &[&r#gen::Gen, &null::Null, &sink::Sink]
+    &[&r#gen::Gen, &null::Null, &packet::Packet, &sink::Sink]
 }
 
 /// Opens the device that `spec` names with the driver that it names.
@@ -59,11 +64,14 @@ pub fn drivers() -> &'static [&'static dyn Driver] {
 /// # Errors
 /// As [`Driver::open`].
 pub fn open(spec: &Spec, pool: &Pool) -> Result<Opened> {
-    find(spec)?.open(spec, pool)
+    driver_of(spec)?.open(spec, pool)
 }
 
 /// The driver that `spec` names.
-pub(crate) fn find(spec: &Spec) -> Result<&'static dyn Driver> {
+///
+/// # Errors
+/// `E-PORT-SYNTAX` for a ring, whose two ends only an engine or `Port::pair` can open.
+pub fn driver_of(spec: &Spec) -> Result<&'static dyn Driver> {
     drivers().iter().copied().find(|d| d.name() == spec.driver).ok_or_else(|| {
         spec.error("a ring's two ends are opened together")
             .fix("Port::pair() in a program; in an engine name both ends ring:NAME")

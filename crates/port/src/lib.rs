@@ -12,6 +12,7 @@
 //! ```
 
 mod driver;
+mod host;
 mod obtained;
 mod port;
 mod queue;
@@ -22,15 +23,17 @@ mod view;
 
 pub mod r#gen;
 pub mod null;
+pub mod packet;
 pub mod ring;
 pub mod sink;
 
-pub use driver::{Driver, Opened, drivers, open};
+pub use driver::{Driver, Opened, driver_of, drivers, open};
 pub use obtained::{Direction, Obtained};
-pub use port::{Port, wait_any};
-pub use queue::{Health, Origin, Queue, QueueOps, Want};
+pub use port::{Port, parse, wait_any};
+pub use queue::{Health, Origin, Queue, QueueOps, Want, receive, transmit};
 pub use spec::{Options, Spec};
 pub use stats::{QueueCounts, QueueStats};
 pub use view::Views;
 
 pub use linerate_skb::{Code, Error, Result};
+pub use linerate_sys::{thread, wait};

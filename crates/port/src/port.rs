@@ -33,7 +33,7 @@ impl Port {
     /// What could not be opened, why, and what to do about it.
     pub fn open(text: &str) -> Result<Port> {
         let spec = parse(text)?;
-        let longest = driver::find(&spec)?.packet_max_bytes(&spec)?;
+        let longest = driver::driver_of(&spec)?.packet_max_bytes(&spec)?;
         let builder = Pool::builder().name(&spec.name);
         let per_packet = longest.div_ceil(builder.data_room());
         // A batch of 64 of the longest packets, and what the program keeps.
@@ -162,15 +162,8 @@ impl Port {
     /// What passed so far, over all queues.
     pub fn counts(&mut self) -> QueueCounts {
         let mut sum = QueueCounts::default();
-        for c in self.queues.iter_mut().map(Queue::counts) {
-            sum.rx_packets += c.rx_packets;
-            sum.rx_bytes += c.rx_bytes;
-            sum.tx_packets += c.tx_packets;
-            sum.tx_bytes += c.tx_bytes;
-            sum.polls += c.polls;
-            sum.polls_empty += c.polls_empty;
-            sum.wakeups += c.wakeups;
-            sum.missed += c.missed;
+        for counts in self.queues.iter_mut().map(Queue::counts) {
+            sum += counts;
         }
         sum
     }
@@ -202,7 +195,10 @@ pub fn wait_any(ports: &mut [&mut Port], timeout: Option<Duration>) -> std::io::
 }
 
 /// Parses a port text against the drivers there are.
-pub(crate) fn parse(text: &str) -> Result<Spec> {
+///
+/// # Errors
+/// `E-PORT-SYNTAX`, with what would be right.
+pub fn parse(text: &str) -> Result<Spec> {
     let mut names: Vec<&str> = drivers().iter().map(|d| d.name()).collect();
     names.push(ring::NAME);
     Spec::parse(text, &names)

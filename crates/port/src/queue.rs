@@ -133,7 +133,9 @@ pub struct Queue {
 }
 
 impl Queue {
-    pub(crate) fn new(ops: Box<dyn QueueOps>, mem: Local) -> Queue {
+    /// A queue of a driver, with its own hot list.
+    #[must_use]
+    pub fn new(ops: Box<dyn QueueOps>, mem: Local) -> Queue {
         Queue { ops, mem, stats: Arc::new(QueueStats::default()), missed: 0 }
     }
 
@@ -207,6 +209,12 @@ impl Queue {
     /// The hot list it allocates from.
     pub fn local(&mut self) -> &mut Local {
         &mut self.mem
+    }
+
+    /// Its live counters.
+    #[must_use]
+    pub fn stats(&self) -> Arc<QueueStats> {
+        self.stats.clone()
     }
 
     /// What passed so far.

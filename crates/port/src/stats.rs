@@ -37,6 +37,19 @@ pub struct QueueCounts {
     pub missed: u64,
 }
 
+impl std::ops::AddAssign for QueueCounts {
+    fn add_assign(&mut self, more: QueueCounts) {
+        self.rx_packets += more.rx_packets;
+        self.rx_bytes += more.rx_bytes;
+        self.tx_packets += more.tx_packets;
+        self.tx_bytes += more.tx_bytes;
+        self.polls += more.polls;
+        self.polls_empty += more.polls_empty;
+        self.wakeups += more.wakeups;
+        self.missed += more.missed;
+    }
+}
+
 /// Adds to a counter that has one writer.
 fn add(counter: &AtomicU64, n: u64) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);

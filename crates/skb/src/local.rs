@@ -273,13 +273,12 @@ mod tests {
         let mut skb = mem.alloc_one().unwrap();
         assert!(skb.put_slice(b"old") && skb.push(4).is_some());
         skb.set_stamp_ns(7);
-        skb.set_port(9);
         skb.set_packet_type(PacketType::OtherHost);
         skb.set_offload(crate::Offload { flags: 1, ..Default::default() });
         drop(skb);
         let skb = mem.alloc_one().unwrap();
         assert_eq!((skb.len(), skb.headroom(), skb.fragments()), (0, pool.headroom(), 0));
-        assert_eq!((skb.stamp_ns(), skb.port()), (0, 0));
+        assert_eq!(skb.stamp_ns(), 0);
         assert_eq!(skb.packet_type(), PacketType::Host);
         assert_eq!(skb.offload(), crate::Offload::NONE);
     }

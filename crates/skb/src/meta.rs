@@ -83,8 +83,6 @@ pub(crate) struct Meta {
     pub offload: Offload,
     /// Fragments behind this frame.
     pub frags: u16,
-    /// Index of the port it came in by.
-    pub port: u16,
     /// To whom it was addressed.
     pub packet_type: PacketType,
 }
@@ -104,7 +102,6 @@ impl Meta {
             stamp_ns: 0,
             offload: Offload::NONE,
             frags: 0,
-            port: 0,
             packet_type: PacketType::Host,
         }
     }

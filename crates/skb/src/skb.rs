@@ -157,12 +157,6 @@ impl<S> Skb<S> {
         self.meta().offload
     }
 
-    /// Index of the port it came in by, as the engine numbers them.
-    #[must_use]
-    pub fn port(&self) -> u16 {
-        self.meta().port
-    }
-
     /// To whom the link layer addressed it.
     #[must_use]
     pub fn packet_type(&self) -> PacketType {
@@ -350,13 +344,6 @@ impl Skb<Unique> {
         }
     }
 
-    /// Notes the port it came in by.
-    pub fn set_port(&mut self, port: u16) {
-        if let Some(meta) = self.meta_mut() {
-            meta.port = port;
-        }
-    }
-
     /// Notes to whom the link layer addressed it.
     pub fn set_packet_type(&mut self, packet_type: PacketType) {
         if let Some(meta) = self.meta_mut() {
@@ -387,6 +374,12 @@ impl Skb<Shared> {
         // SAFETY: the handle is given up by `into_raw` and taken once. A Unique handle writes only
         // after `own` has seen that it is the only one, whatever its history.
         unsafe { Skb::from_raw(self.into_raw()) }
+    }
+}
+
+impl From<Skb<Shared>> for Skb<Unique> {
+    fn from(skb: Skb<Shared>) -> Self {
+        skb.into_unique()
     }
 }
 

@@ -1,0 +1,133 @@
+//! One device queue on a worker: what it receives, and the queue in front of its transmit ring.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use linerate_port::{Direction, Health, Origin, Queue, QueueOps, QueueStats, Want};
+use linerate_port::{receive, transmit};
+use linerate_skb::{Batch, DropReason, Local};
+
+use crate::stage::PortId;
+use crate::stats::Slot;
+
+/// A queue of a device, polled for packets until it is empty, then armed.
+pub(crate) struct Napi {
+    ops: Box<dyn QueueOps>,
+    stats: Arc<QueueStats>,
+    slot: Arc<Slot>,
+    direction: Direction,
+    /// The other end of its wire, as the worker counts its napis.
+    pub peer: Option<usize>,
+    /// Packets on their way out, first in first out.
+    fifo: Batch,
+    /// What the worker's epoll was last told to watch it for.
+    watched: bool,
+}
+
+impl Napi {
+    /// Wraps a queue; `backlog` packets may wait for its transmit ring.
+    pub fn new(queue: Queue, direction: Direction, slot: Arc<Slot>, backlog: usize) -> Napi {
+        // The worker has one hot list for all its queues; the queue's own frames go home.
+        let (ops, _mem, stats) = queue.into_parts();
+        let fifo = Batch::with_capacity(backlog);
+        Napi { ops, stats, slot, direction, peer: None, fifo, watched: true }
+    }
+
+    pub fn id(index: usize) -> PortId {
+        PortId(index as u8)
+    }
+
+    /// True if packets are to be read from it at all.
+    pub fn reads(&self) -> bool {
+        self.direction != Direction::Sink && self.peer.is_some()
+    }
+
+    /// True if packets can be written to it.
+    pub fn writes(&self) -> bool {
+        self.direction != Direction::Source
+    }
+
+    /// True if what it gives comes from elsewhere than this engine.
+    pub fn external(&self) -> bool {
+        self.ops.origin() != Origin::Internal
+    }
+
+    /// Receives up to `budget` packets into `batch`.
+    pub fn rx(&mut self, batch: &mut Batch, mem: &mut Local, budget: usize) -> usize {
+        receive(self.ops.as_mut(), mem, &self.stats, batch, budget)
+    }
+
+    /// Room for packets on their way out.
+    pub fn room(&self) -> usize {
+        self.fifo.spare()
+    }
+
+    /// Packets waiting for the transmit ring.
+    pub fn backlog(&self) -> usize {
+        self.fifo.len()
+    }
+
+    /// Takes the first `n` packets of `batch`; what there is no room for is dropped as `tx_full`.
+    pub fn enqueue(&mut self, batch: &mut Batch, n: usize, mem: &mut Local) {
+        if !self.writes() {
+            return batch.discard_first(n, DropReason::UNSUPPORTED, mem);
+        }
+        let took = batch.move_to(&mut self.fifo, n);
+        if took < n {
+            batch.discard_first(n - took, DropReason::TX_FULL, mem);
+        }
+    }
+
+    /// Sends what waits, with one doorbell; true if something left.
+    pub fn xmit(&mut self, mem: &mut Local) -> bool {
+        if self.fifo.is_empty() {
+            return false;
+        }
+        let before = self.fifo.len();
+        transmit(self.ops.as_mut(), mem, &self.stats, &mut self.fifo);
+        self.fifo.len() < before
+    }
+
+    /// Drops what still waits.
+    pub fn purge(&mut self, mem: &mut Local) {
+        let n = self.fifo.len();
+        self.fifo.discard_first(n, DropReason::STOPPED, mem);
+    }
+
+    /// Arms it for `want`; false if that is there already. `None` means: leave me alone.
+    pub fn arm(&mut self, want: Option<Want>) -> bool {
+        want.is_none_or(|want| self.ops.arm(want))
+    }
+
+    /// Whether the worker's epoll must be told that it (no longer) watches this queue.
+    pub fn watch_changed(&mut self, watched: bool) -> bool {
+        std::mem::replace(&mut self.watched, watched) != watched
+    }
+
+    /// Counts a wake-up by this queue.
+    pub fn woken(&self) {
+        self.stats.count_wakeup();
+    }
+
+    /// Tells readers of the statistics what only the queue's owner can ask the device.
+    ///
+    /// Cost: what `missed` costs the device (a syscall for some), if `ask`.
+    pub fn publish(&mut self, ask: bool) {
+        let missed = if ask { self.ops.missed() } else { 0 };
+        self.slot.publish(self.ops.health(), missed, self.ops.verified(), self.ops.pace());
+    }
+
+    /// True if it will never give a packet again.
+    pub fn ended(&self) -> bool {
+        match self.ops.health() {
+            Health::Up | Health::Down(_) => false,
+            health => health.ended(),
+        }
+    }
+}
+
+impl AsFd for Napi {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.ops.as_fd()
+    }
+}

@@ -1,0 +1,151 @@
+//! An engine at work on threads of its own, until it is stopped.
+
+use std::fmt;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use linerate_port::{Code, Error, Health, Result, thread};
+use linerate_skb::Ledger;
+
+use crate::stats::{Phase, PortStats, Stats, WorkerSlot};
+use crate::worker::Worker;
+
+/// How often a stop looks whether everything has left.
+const LOOK: Duration = Duration::from_micros(500);
+
+/// A running engine. Dropping it stops it, without waiting for what is still queued.
+#[derive(Debug)]
+pub struct Running {
+    threads: Vec<JoinHandle<std::io::Result<()>>>,
+    slots: Vec<Arc<WorkerSlot>>,
+    stats: Stats,
+}
+
+impl Running {
+    pub(crate) fn start(
+        workers: Vec<(Worker, Arc<WorkerSlot>)>,
+        stats: Stats,
+        cpus: &[usize],
+    ) -> Result<Running> {
+        let mut running = Running { threads: Vec::new(), slots: Vec::new(), stats };
+        for (i, (worker, slot)) in workers.into_iter().enumerate() {
+            let cpu = cpus.get(i).copied();
+            let (pinned, outcome) = std::sync::mpsc::sync_channel(1);
+            let body = move || {
+                let pin = cpu.map_or(Ok(()), thread::pin_to_cpu);
+                let go = pin.is_ok();
+                let _ = pinned.send(pin);
+                if go { worker.run() } else { Ok(()) }
+            };
+            let name = format!("linerate-{i}");
+            let thread = std::thread::Builder::new().name(name).spawn(body).map_err(|e| {
+                Error::new(Code::System, format!("cannot start worker {i}"), e.to_string())
+            })?;
+            running.threads.push(thread);
+            running.slots.push(slot);
+            // An early return drops `running`, which stops what has started.
+            outcome.recv().unwrap_or(Ok(()))?;
+        }
+        Ok(running)
+    }
+
+    /// A handle to read it by.
+    #[must_use]
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// True once every source has ended and everything has left.
+    #[must_use]
+    pub fn finished(&self) -> bool {
+        let ended = self.slots.iter().all(|slot| slot.ended());
+        // Between two workers is a ring; what is in it is in flight.
+        (ended && self.stats.ledger().in_flight == 0)
+            || self.threads.iter().all(JoinHandle::is_finished)
+    }
+
+    /// Waits until it has finished, or for `timeout`; true if it has.
+    #[must_use]
+    pub fn wait(&self, timeout: Duration) -> bool {
+        let until = Instant::now().checked_add(timeout);
+        while !self.finished() {
+            let left = until.map_or(LOOK, |u| u.saturating_duration_since(Instant::now()));
+            if left.is_zero() {
+                return false;
+            }
+            std::thread::park_timeout(left.min(Duration::from_millis(10)));
+        }
+        true
+    }
+
+    /// Stops it: takes nothing in any more, sends what is there for up to `timeout`, and drops the
+    /// rest as `stopped`.
+    #[must_use]
+    pub fn stop(mut self, timeout: Duration) -> Stopped {
+        self.all(Phase::Drain);
+        let until = Instant::now().checked_add(timeout);
+        let time_left = || until.is_none_or(|u| Instant::now() < u);
+        // In flight is counted over the pool: rings, backlogs and batches of all workers.
+        while self.stats.ledger().in_flight > 0 && time_left() {
+            std::thread::park_timeout(LOOK);
+        }
+        let failed = self.halt();
+        let (ledger, ports) = (self.stats.ledger(), self.stats.ports());
+        Stopped { ledger, ports, failed }
+    }
+
+    fn all(&self, phase: Phase) {
+        self.slots.iter().for_each(|slot| slot.set_phase(phase));
+    }
+
+    /// Ends the threads; what made the first of them fail, if anything did.
+    fn halt(&mut self) -> Option<Error> {
+        self.all(Phase::Halt);
+        let mut failed = None;
+        for (i, thread) in self.threads.drain(..).enumerate() {
+            let why = match thread.join() {
+                Ok(Ok(())) => continue,
+                Ok(Err(e)) => e.to_string(),
+                Err(_) => "a stage or driver panicked".into(),
+            };
+            failed.get_or_insert(Error::new(Code::System, format!("worker {i} ended early"), why));
+        }
+        failed
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.halt();
+    }
+}
+
+/// What a stopped engine did. Displays as its ledger.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Stopped {
+    /// Where every packet went.
+    pub ledger: Ledger,
+    /// What passed each port, in the order in which they were named.
+    pub ports: Vec<PortStats>,
+    /// Why a worker ended before it was told to, if one did.
+    pub failed: Option<Error>,
+}
+
+impl Stopped {
+    /// The first port in trouble, and what it says.
+    #[must_use]
+    pub fn trouble(&self) -> Option<(&str, &Error)> {
+        self.ports.iter().find_map(|p| match &p.health {
+            Health::Down(e) | Health::Failed(e) => Some((p.name.as_str(), e)),
+            _ => None,
+        })
+    }
+}
+
+impl fmt::Display for Stopped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.ledger.fmt(f)
+    }
+}

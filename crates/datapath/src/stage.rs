@@ -1,0 +1,114 @@
+//! Where a program puts its own work on the path.
+
+use std::time::Instant;
+
+use linerate_skb::{Batch, DropReason, Skb, Verdict};
+
+/// A port, as the stages of one worker name it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct PortId(pub(crate) u8);
+
+impl PortId {
+    /// The verdict that sends a packet there.
+    #[must_use]
+    pub fn verdict(self) -> Verdict {
+        Verdict::to(usize::from(self.0))
+    }
+}
+
+/// A step on the path of every batch. One a worker: `Send`, never shared.
+pub trait Stage: Send {
+    /// Works on a batch of packets that came in by one port.
+    ///
+    /// Shape:  packets it takes out of `batch` are its own; the others go on, in order. A packet
+    ///         without a verdict after the last stage is dropped as `no_route`.
+    /// Cost:   one dynamic call a batch. It must not block: it runs on the packet path.
+    fn run(&mut self, batch: &mut Batch, turn: &mut Turn<'_>);
+}
+
+/// What a stage sees of the turn it runs in, and what it can do beside changing the batch.
+#[derive(Debug)]
+pub struct Turn<'a> {
+    now: Instant,
+    port: PortId,
+    peer: Option<PortId>,
+    outbox: &'a mut Batch,
+}
+
+impl<'a> Turn<'a> {
+    pub(crate) fn new(
+        now: Instant,
+        port: PortId,
+        peer: Option<PortId>,
+        outbox: &'a mut Batch,
+    ) -> Turn<'a> {
+        Turn { now, port, peer, outbox }
+    }
+
+    /// The time of this turn: one clock reading for all its packets, and the capture's time when a
+    /// stage is tested.
+    #[must_use]
+    pub fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// The port that the batch came in by.
+    #[must_use]
+    pub fn port(&self) -> PortId {
+        self.port
+    }
+
+    /// The port at the other end of its wire.
+    #[must_use]
+    pub fn peer(&self) -> Option<PortId> {
+        self.peer
+    }
+
+    /// Sends one more packet, beside the batch: a copy, a reply. It leaves after the batch.
+    ///
+    /// Errors: a packet too many for one turn is dropped as `tx_full`.
+    pub fn send(&mut self, to: PortId, skb: impl Into<Skb>) {
+        match self.outbox.push(skb.into()) {
+            Ok(()) => self.outbox.set_verdict(self.outbox.len() - 1, to.verdict()),
+            Err(skb) => skb.discard(DropReason::TX_FULL),
+        }
+    }
+}
+
+/// What the maker of a stage can ask for: it is called once for each worker.
+#[derive(Debug)]
+pub struct StageContext<'a> {
+    names: &'a [String],
+    missing: Vec<String>,
+    worker: usize,
+}
+
+impl<'a> StageContext<'a> {
+    pub(crate) fn new(names: &'a [String], worker: usize) -> StageContext<'a> {
+        StageContext { names, missing: Vec::new(), worker }
+    }
+
+    /// The port named `name`; if this worker has none, building the engine fails and says so.
+    pub fn port(&mut self, name: &str) -> PortId {
+        match self.names.iter().position(|n| n == name) {
+            Some(i) => PortId(i as u8),
+            None => {
+                self.missing.push(name.to_owned());
+                PortId(u8::MAX)
+            }
+        }
+    }
+
+    /// Which worker the stage is for, from 0.
+    #[must_use]
+    pub fn worker(&self) -> usize {
+        self.worker
+    }
+
+    pub(crate) fn missing(&self) -> &[String] {
+        &self.missing
+    }
+}
+
+/// Makes one stage for each worker.
+pub(crate) type Maker = Box<dyn FnMut(&mut StageContext<'_>) -> Box<dyn Stage>>;

@@ -1,0 +1,362 @@
+//! A stage run on a capture: one thread, the capture's own clock, the same path as in production.
+//!
+//! The stage sits on a wire from `west`, which gives the capture's packets, to `east`. The run is
+//! repeated with batches of 1, 7 and 64 packets; a stage whose result depends on how packets are
+//! grouped fails.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use linerate_port::pcap::{self, Frame};
+use linerate_port::wait::EventFd;
+use linerate_port::{Direction, Health, Queue, QueueOps, Want};
+use linerate_skb::{Batch, Ledger, Local, Moved, Pool};
+
+use crate::napi::Napi;
+use crate::stage::{Stage, StageContext};
+use crate::stats::{Slot, WorkerSlot};
+use crate::worker::{Turned, Worker};
+use crate::xconnect::Xconnect;
+
+/// Batch sizes that every run is repeated with.
+const BATCHES: [usize; 3] = [1, 7, 64];
+/// Bytes of a frame shown where two differ.
+const SHOWN: usize = 96;
+
+/// What came out of a run.
+#[derive(Debug, Clone)]
+pub struct Run {
+    ledger: Ledger,
+    outputs: BTreeMap<String, Vec<Frame>>,
+}
+
+/// Runs a stage on the packets of a capture.
+///
+/// `make` makes the stage, once for each batch size; ports that it asks its context for exist by
+/// being asked for.
+///
+/// # Panics
+/// If the capture cannot be read, if two batch sizes give different results (the first difference
+/// is shown), or if the ledger does not balance: it is for tests.
+#[must_use]
+pub fn run<S: Stage + 'static>(
+    make: impl Fn(&mut StageContext<'_>) -> S,
+    capture: impl AsRef<Path>,
+) -> Run {
+    let path = capture.as_ref();
+    let frames = match pcap::read_all(path) {
+        Ok(frames) => frames,
+        Err(e) => panic!("{e}"),
+    };
+    run_frames(make, &frames)
+}
+
+/// As [`run`], on packets made by the test.
+///
+/// # Panics
+/// As [`run`], but for the capture.
+#[must_use]
+pub fn run_frames<S: Stage + 'static>(
+    make: impl Fn(&mut StageContext<'_>) -> S,
+    frames: &[Frame],
+) -> Run {
+    let mut first: Option<Run> = None;
+    for batch in BATCHES {
+        let run = run_once(&make, frames, batch);
+        assert!(run.ledger.balanced(), "batches of {batch}: {}", run.ledger);
+        match &first {
+            None => first = Some(run),
+            Some(one) => one.assert_same(&run, batch),
+        }
+    }
+    first.unwrap_or_else(|| unreachable!("there is a batch size"))
+}
+
+impl Run {
+    /// Where every packet went.
+    #[must_use]
+    pub fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    /// What left by a port, in order.
+    #[must_use]
+    pub fn out(&self, port: &str) -> &[Frame] {
+        self.outputs.get(port).map_or(&[], Vec::as_slice)
+    }
+
+    /// Fails unless what left by `port` is, byte for byte, what the capture holds.
+    ///
+    /// # Panics
+    /// Showing the first frame that differs.
+    pub fn assert_out(&self, port: &str, expected: impl AsRef<Path>) {
+        let path = expected.as_ref();
+        let expected = match pcap::read_all(path) {
+            Ok(frames) => frames,
+            Err(e) => panic!("{e}"),
+        };
+        if let Some(difference) = differ(self.out(port), &expected) {
+            panic!("{port} against {}: {difference}", path.display());
+        }
+    }
+
+    fn assert_same(&self, other: &Run, batch: usize) {
+        let with = format!("batches of {} and of {batch}", BATCHES[0]);
+        for port in self.outputs.keys().chain(other.outputs.keys()) {
+            if let Some(difference) = differ(other.out(port), self.out(port)) {
+                panic!("the result depends on the batch: {with}, port {port}: {difference}");
+            }
+        }
+        let (a, b) = (&self.ledger.dropped, &other.ledger.dropped);
+        assert_eq!(a, b, "the drops depend on the batch: {with}");
+    }
+}
+
+/// The first difference between two lists of frames, for a person to read.
+fn differ(found: &[Frame], expected: &[Frame]) -> Option<String> {
+    let same = |(f, e): &(&Frame, &Frame)| f.bytes == e.bytes;
+    if let Some(i) = found.iter().zip(expected).position(|pair| !same(&pair)) {
+        let (f, e) = (&found[i].bytes, &expected[i].bytes);
+        let at = f.iter().zip(e).take_while(|(a, b)| a == b).count();
+        return Some(format!(
+            "frame {i} differs from byte {at} on\n  found    {}\n  expected {}",
+            hex(f),
+            hex(e)
+        ));
+    }
+    let (f, e) = (found.len(), expected.len());
+    (f != e).then(|| format!("{f} frames where {e} are expected; the first {} agree", f.min(e)))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    let mut text = format!("({} bytes)", bytes.len());
+    for (i, byte) in bytes.iter().take(SHOWN).enumerate() {
+        let _ = write!(text, "{}{byte:02x}", if i % 8 == 0 { " " } else { "" });
+    }
+    text
+}
+
+type Collected = Arc<Mutex<Vec<Frame>>>;
+
+fn run_once<S: Stage + 'static>(
+    make: &impl Fn(&mut StageContext<'_>) -> S,
+    frames: &[Frame],
+    batch: usize,
+) -> Run {
+    let (stage, names) = make_stage(make);
+    let pool = match Pool::builder().name("stage test").frames(8192).build() {
+        Ok(pool) => pool,
+        Err(e) => panic!("{e}"),
+    };
+    let begin = frames.first().map_or(0, |f| f.stamp_ns);
+    let clock = Arc::new(Mutex::new(begin));
+    let (mut napis, mut outputs) = (Vec::new(), Vec::new());
+    for (i, name) in names.iter().enumerate() {
+        let collected = Collected::default();
+        let left = if i == 0 { frames.to_vec() } else { Vec::new() };
+        let direction = if i == 0 { Direction::Both } else { Direction::Sink };
+        let ops = match Tape::new(left, clock.clone(), collected.clone()) {
+            Ok(tape) => Box::new(tape),
+            Err(e) => panic!("{e}"),
+        };
+        let queue = Queue::new(ops, pool.local_with(0));
+        let mut napi = Napi::new(queue, direction, Arc::new(Slot::default()), 4 * batch);
+        napi.peer = (i == 0).then_some(1);
+        napis.push(napi);
+        outputs.push((name.clone(), collected));
+    }
+    let stages: Vec<Box<dyn Stage>> = vec![Box::new(stage), Box::new(Xconnect)];
+    let worker =
+        WorkerSlot::new().and_then(|slot| Worker::new(napis, stages, pool.local(), batch, slot));
+    let mut worker = match worker {
+        Ok(worker) => worker,
+        Err(e) => panic!("{e}"),
+    };
+    let start = Instant::now();
+    loop {
+        let at = *clock.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = start + Duration::from_nanos(at.saturating_sub(begin));
+        if worker.turn(now) == Turned::Idle {
+            break;
+        }
+    }
+    drop(worker);
+    let take = |(name, frames): (String, Collected)| {
+        (name, std::mem::take(&mut *frames.lock().unwrap_or_else(PoisonError::into_inner)))
+    };
+    Run { ledger: pool.ledger(), outputs: outputs.into_iter().map(take).collect() }
+}
+
+/// Makes the stage, and the list of ports that it asked for.
+fn make_stage<S: Stage>(make: &impl Fn(&mut StageContext<'_>) -> S) -> (S, Vec<String>) {
+    let mut names = vec!["west".to_owned(), "east".to_owned()];
+    loop {
+        let mut cx = StageContext::new(&names, 0);
+        let stage = make(&mut cx);
+        match cx.missing().first().cloned() {
+            None => return (stage, names),
+            Some(name) => names.push(name),
+        }
+    }
+}
+
+/// A device in memory: gives frames out, and notes what it is sent.
+struct Tape {
+    bell: EventFd,
+    frames: std::vec::IntoIter<Frame>,
+    /// Capture time of the frame given out last.
+    clock: Arc<Mutex<u64>>,
+    collected: Collected,
+}
+
+impl Tape {
+    fn new(
+        frames: Vec<Frame>,
+        clock: Arc<Mutex<u64>>,
+        collected: Collected,
+    ) -> linerate_port::Result<Tape> {
+        Ok(Tape { bell: EventFd::new()?, frames: frames.into_iter(), clock, collected })
+    }
+}
+
+impl QueueOps for Tape {
+    fn rx(&mut self, mem: &mut Local, out: &mut Batch, budget: usize) -> usize {
+        let mut n = 0;
+        while n < budget
+            && let Some(frame) = self.frames.next()
+        {
+            // A capture's frame is at most 256 KiB, and 8192 frames are 14 MB of data.
+            let Some(mut skb) = mem.alloc_copy(&frame.bytes) else { break };
+            skb.set_stamp_ns(frame.stamp_ns);
+            *self.clock.lock().unwrap_or_else(PoisonError::into_inner) = frame.stamp_ns;
+            if out.push(skb).is_err() {
+                break;
+            }
+            n += 1;
+        }
+        n
+    }
+
+    fn xmit(&mut self, mem: &mut Local, batch: &mut Batch) -> Moved {
+        let mut collected = self.collected.lock().unwrap_or_else(PoisonError::into_inner);
+        for skb in batch.iter() {
+            let mut bytes = vec![0; skb.len()];
+            skb.copy_to(0, &mut bytes);
+            collected.push(Frame { stamp_ns: skb.stamp_ns(), bytes });
+        }
+        batch.sent(batch.len(), mem)
+    }
+
+    fn arm(&mut self, _: Want) -> bool {
+        true
+    }
+
+    fn health(&self) -> Health {
+        if self.frames.len() == 0 { Health::Finished } else { Health::Up }
+    }
+}
+
+impl AsFd for Tape {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{PortId, Turn};
+    use linerate_skb::DropReason;
+
+    fn frames(n: u8) -> Vec<Frame> {
+        let frame = |i| Frame { stamp_ns: u64::from(i) * 1_000_000, bytes: vec![i; 60] };
+        (0..n).map(frame).collect()
+    }
+
+    const ODD: DropReason = DropReason::app(0, "odd");
+
+    struct DropOdd;
+
+    impl Stage for DropOdd {
+        fn run(&mut self, batch: &mut Batch, _: &mut Turn<'_>) {
+            batch.retain(|skb| if skb.data()[0] % 2 == 1 { Err(ODD) } else { Ok(()) });
+        }
+    }
+
+    #[test]
+    fn what_a_stage_does_is_seen() {
+        let run = run_frames(|_| DropOdd, &frames(100));
+        assert_eq!((run.ledger().dropped(ODD), run.ledger().sent), (50, 50));
+        assert!(run.out("east").iter().enumerate().all(|(i, f)| f.bytes[0] as usize == 2 * i));
+    }
+
+    struct FirstOfBatch;
+
+    impl Stage for FirstOfBatch {
+        fn run(&mut self, batch: &mut Batch, _: &mut Turn<'_>) {
+            let mut i = 0;
+            batch.retain(|_| {
+                i += 1;
+                if i == 1 { Ok(()) } else { Err(ODD) }
+            });
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "depends on the batch")]
+    fn a_stage_that_depends_on_the_batch_fails() {
+        let _ = run_frames(|_| FirstOfBatch, &frames(10));
+    }
+
+    struct Mirror(PortId);
+
+    impl Stage for Mirror {
+        fn run(&mut self, batch: &mut Batch, turn: &mut Turn<'_>) {
+            for skb in batch.iter_mut() {
+                turn.send(self.0, skb.share());
+                if let Some(first) = skb.data_mut().first_mut() {
+                    *first = 255;
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_mirrored_packet_is_copied_on_the_first_write() {
+        let run = run_frames(|cx| Mirror(cx.port("tap")), &frames(100));
+        assert_eq!((run.ledger().created, run.ledger().sent), (100, 200));
+        assert!(run.out("tap").iter().enumerate().all(|(i, f)| f.bytes[0] as usize == i));
+        assert!(run.out("east").iter().all(|f| f.bytes[0] == 255));
+    }
+
+    struct Clock(Option<Instant>, Duration);
+
+    impl Stage for Clock {
+        fn run(&mut self, batch: &mut Batch, turn: &mut Turn<'_>) {
+            let start = *self.0.get_or_insert(turn.now());
+            assert!(turn.now() - start >= self.1);
+            self.1 = turn.now() - start;
+            batch.retain(|_| Ok(()));
+        }
+    }
+
+    #[test]
+    fn time_is_the_captures_and_never_goes_back() {
+        let run = run_frames(|_| Clock(None, Duration::ZERO), &frames(30));
+        assert_eq!(run.ledger().sent, 30);
+    }
+
+    #[test]
+    fn the_first_difference_is_shown() {
+        let (a, mut b) = (frames(3), frames(3));
+        assert_eq!(differ(&a, &b), None);
+        b[1].bytes[7] = 0xee;
+        assert!(differ(&a, &b).unwrap().contains("frame 1 differs from byte 7"));
+        b.truncate(1);
+        assert!(differ(&a, &b).unwrap().contains("3 frames where 1"));
+    }
+}

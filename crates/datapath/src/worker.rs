@@ -1,0 +1,252 @@
+//! One core's work. [`Worker::turn`] is the walk of a packet; [`Worker::park`] is the only sleep.
+//!
+//! ```text
+//!  device ring ─rx─► batch ─stages─► verdicts ─dispatch─► fifo of the output ─xmit─► device ring
+//! ```
+//!
+//! Owner: whoever holds the Worker, a thread of the engine's or a program's own. Nothing on the
+//! walk locks, allocates, logs or reads a clock.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use linerate_port::Want;
+use linerate_port::wait::{Epoll, Event, EventFlags, NO_EVENT};
+use linerate_skb::{Batch, DropReason, Local};
+
+use crate::napi::Napi;
+use crate::stage::{Stage, Turn};
+use crate::stats::{Phase, WorkerSlot};
+
+/// Time between two questions that cost a device a syscall.
+const ASK: Duration = Duration::from_millis(100);
+/// Turns between two looks at the devices' health, under load.
+const LOOK_TURNS: u32 = 4096;
+/// The bell's tag; queues have their index.
+const BELL: u64 = u64::MAX;
+
+/// What a turn says about the next one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Turned {
+    /// There was work, there may be more: turn again.
+    Again,
+    /// There was none: sleep until a device or a peer says otherwise.
+    Idle,
+}
+
+/// The queues, stages and packet memory of one core.
+pub struct Worker {
+    pub(crate) napis: Vec<Napi>,
+    pub(crate) stages: Vec<Box<dyn Stage>>,
+    mem: Local,
+    batch: Batch,
+    outbox: Batch,
+    budget: usize,
+    epoll: Epoll,
+    slot: Arc<WorkerSlot>,
+    turns: u32,
+    ask_at: Option<Instant>,
+}
+
+impl Worker {
+    pub(crate) fn new(
+        napis: Vec<Napi>,
+        stages: Vec<Box<dyn Stage>>,
+        mem: Local,
+        budget: usize,
+        slot: Arc<WorkerSlot>,
+    ) -> linerate_port::Result<Worker> {
+        let epoll = Epoll::new()?;
+        let watch = |fd: BorrowedFd<'_>, tag| {
+            epoll.add(fd, tag, EventFlags::IN).map_err(|e| {
+                let code = linerate_port::Code::System;
+                linerate_port::Error::os(code, "cannot watch a queue", "epoll_ctl", e)
+            })
+        };
+        for (i, napi) in napis.iter().enumerate() {
+            watch(napi.as_fd(), i as u64)?;
+        }
+        watch(slot.bell().as_fd(), BELL)?;
+        Ok(Worker {
+            napis,
+            stages,
+            mem,
+            batch: Batch::with_capacity(budget),
+            outbox: Batch::with_capacity(budget),
+            budget,
+            epoll,
+            slot,
+            turns: 0,
+            ask_at: None,
+        })
+    }
+
+    /// Moves every packet that is there one step on; never waits.
+    ///
+    /// Shape:  up to `budget` packets a queue, from its device through the stages to the fifo of
+    ///         their output; then each fifo to its device, with one doorbell.
+    /// Errors: none; every packet that is not sent is dropped with a reason, and counted.
+    /// Cost:   per batch: one dynamic call a stage and a device call each way; per packet: no lock,
+    ///         no allocation, no syscall, no clock.
+    pub fn turn(&mut self, now: Instant) -> Turned {
+        let mut moved = false;
+        for i in 0..self.napis.len() {
+            let budget = self.admits(i);
+            if budget == 0 {
+                continue;
+            }
+            moved |= self.napis[i].rx(&mut self.batch, &mut self.mem, budget) > 0;
+            if self.batch.is_empty() {
+                continue;
+            }
+            let peer = self.napis[i].peer.map(Napi::id);
+            let mut turn = Turn::new(now, Napi::id(i), peer, &mut self.outbox);
+            for stage in &mut self.stages {
+                stage.run(&mut self.batch, &mut turn);
+            }
+            dispatch(&mut self.batch, &mut self.napis, &mut self.mem);
+            dispatch(&mut self.outbox, &mut self.napis, &mut self.mem);
+        }
+        for napi in &mut self.napis {
+            moved |= napi.xmit(&mut self.mem);
+        }
+        self.settle(moved, now)
+    }
+
+    /// Packets that may be read from queue `i` now.
+    ///
+    /// None if its wire's other end has no room: then they are left to its device, whose ring is
+    /// the cheapest place to lose them, before any work was spent on them.
+    fn admits(&self, i: usize) -> usize {
+        let napi = &self.napis[i];
+        if !napi.reads() || (self.slot.phase() != Phase::Run && napi.external()) {
+            return 0;
+        }
+        let room = napi.peer.map_or(0, |peer| self.napis[peer].room());
+        room.min(self.budget)
+    }
+
+    /// Says whether to go on, and now and then publishes what the devices say.
+    fn settle(&mut self, moved: bool, now: Instant) -> Turned {
+        self.turns = self.turns.wrapping_add(1);
+        if !moved || self.turns.is_multiple_of(LOOK_TURNS) {
+            let ask = self.ask_at.is_none_or(|at| now >= at);
+            if ask {
+                self.ask_at = now.checked_add(ASK);
+            }
+            self.publish(ask);
+        }
+        if moved { Turned::Again } else { Turned::Idle }
+    }
+
+    fn publish(&mut self, ask: bool) {
+        let waiting: usize = self.napis.iter().map(Napi::backlog).sum();
+        let mut sources = self.napis.iter().filter(|n| n.reads() && n.external()).peekable();
+        // A worker between rings has no end of its own: it ends with the others.
+        let ended = sources.peek().is_none() || sources.all(Napi::ended);
+        self.napis.iter_mut().for_each(|napi| napi.publish(ask));
+        self.slot.publish(ended && waiting == 0);
+    }
+
+    /// Makes the worker's descriptor readable when there is work; false if there is already.
+    ///
+    /// Cost: a syscall for each queue whose wish changed.
+    ///
+    /// # Errors
+    /// Whatever epoll_ctl(2) says.
+    pub fn arm(&mut self) -> io::Result<bool> {
+        self.slot.bell().drain();
+        for i in 0..self.napis.len() {
+            let frames = self.admits(i) > 0;
+            let room = self.napis[i].backlog() > 0;
+            let want = match (frames, room) {
+                (true, true) => Some(Want::Both),
+                (true, false) => Some(Want::Frames),
+                (false, true) => Some(Want::Room),
+                (false, false) => None,
+            };
+            let napi = &mut self.napis[i];
+            if napi.watch_changed(want.is_some()) {
+                let watch = if want.is_some() { EventFlags::IN } else { EventFlags::empty() };
+                self.epoll.modify(napi.as_fd(), i as u64, watch)?;
+            }
+            if !napi.arm(want) {
+                return Ok(false);
+            }
+        }
+        // A change of phase rings the bell after it is stored: one before the drain above is seen
+        // by `admits`, one after it makes the descriptor readable.
+        Ok(true)
+    }
+
+    /// Sleeps until there is work, or for `timeout`; returns at once after [`Turned::Again`].
+    ///
+    /// # Errors
+    /// Whatever epoll says.
+    pub fn park(&mut self, turned: Turned, timeout: Option<Duration>) -> io::Result<()> {
+        if turned == Turned::Again || !self.arm()? {
+            return Ok(());
+        }
+        let mut events: [Event; 16] = [NO_EVENT; 16];
+        let n = self.epoll.wait(&mut events, timeout)?;
+        for event in &events[..n] {
+            let tag = { event.data }.u64();
+            if let Some(napi) = self.napis.get(tag as usize) {
+                napi.woken();
+            }
+        }
+        Ok(())
+    }
+
+    /// Turns and parks until it is told to halt. The engine's threads run this.
+    ///
+    /// # Errors
+    /// Whatever epoll says.
+    pub(crate) fn run(mut self) -> io::Result<()> {
+        while self.slot.phase() != Phase::Halt {
+            let turned = self.turn(Instant::now());
+            self.park(turned, None)?;
+        }
+        Ok(())
+    }
+
+    /// The clockless form of `run`, for a program's own loop: true until it is told to halt.
+    #[must_use]
+    pub fn runs(&self) -> bool {
+        self.slot.phase() != Phase::Halt
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        for napi in &mut self.napis {
+            napi.purge(&mut self.mem);
+            napi.publish(true);
+        }
+        self.slot.publish(true);
+    }
+}
+
+impl AsFd for Worker {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+}
+
+impl std::fmt::Debug for Worker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Worker").field("queues", &self.napis.len()).finish_non_exhaustive()
+    }
+}
+
+/// Moves each packet to the fifo that its verdict names, a run of equal verdicts at a time.
+fn dispatch(batch: &mut Batch, napis: &mut [Napi], mem: &mut Local) {
+    while let Some((verdict, n)) = batch.run() {
+        match verdict.output().and_then(|output| napis.get_mut(output)) {
+            Some(napi) => napi.enqueue(batch, n, mem),
+            None => batch.discard_first(n, DropReason::NO_ROUTE, mem),
+        }
+    }
+}

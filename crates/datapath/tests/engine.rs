@@ -1,0 +1,181 @@
+//! Whole engines on ports that need no privilege.
+
+use std::time::{Duration, Instant};
+
+use linerate_datapath::{Engine, PortId, Stage, Turn};
+use linerate_port::Code;
+use linerate_skb::{Batch, DropReason, Pool};
+
+const LONG: Duration = Duration::from_secs(20);
+
+#[test]
+fn every_packet_crosses_two_workers_and_is_verified() {
+    let engine = Engine::builder()
+        .port("gen", "gen:,count=200k,size=imix,flows=16")
+        .port("r0", "ring:r")
+        .port("r1", "ring:r")
+        .port("sink", "sink:")
+        .wire("gen", "r0")
+        .wire("r1", "sink")
+        .build()
+        .unwrap();
+    let running = engine.start().unwrap();
+    assert!(running.wait(LONG), "{:?}", running.stats().ledger());
+    let stopped = running.stop(LONG);
+    let ledger = &stopped.ledger;
+    assert_eq!((ledger.created, ledger.sent, ledger.in_flight), (200_000, 200_000, 0));
+    assert_eq!(ledger.difference(), 0, "{ledger}");
+    let found = stopped.ports[3].verified.unwrap();
+    assert_eq!((found.packets, found.lost, found.reordered), (200_000, 0, 0));
+    assert_eq!((found.corrupted, found.duplicated, found.foreign), (0, 0, 0));
+    assert_eq!(stopped.ports[2].counts.rx_packets, 200_000);
+}
+
+#[test]
+fn a_stop_under_load_loses_nothing_and_names_what_it_dropped() {
+    for _ in 0..5 {
+        let engine = Engine::builder()
+            .port("gen", "gen:")
+            .port("r0", "ring:r,len=256")
+            .port("r1", "ring:r,len=256")
+            .port("sink", "sink:")
+            .wire("gen", "r0")
+            .wire("r1", "sink")
+            .build()
+            .unwrap();
+        let running = engine.start().unwrap();
+        std::thread::sleep(Duration::from_millis(20));
+        let stopped = running.stop(LONG);
+        let ledger = &stopped.ledger;
+        assert_eq!((ledger.in_flight, ledger.difference()), (0, 0), "{ledger}");
+        assert!(ledger.sent > 0 && ledger.sent == ledger.created, "{ledger}");
+        assert_eq!(stopped.ports[3].verified.unwrap().lost, 0);
+    }
+}
+
+#[test]
+fn a_pool_too_small_for_its_holders_is_refused_with_the_sum() {
+    let builder = || Engine::builder().port("a", "null:").port("b", "null:").wire("a", "b");
+    let e = builder().pool_frames(100).build().unwrap_err();
+    assert_eq!(e.code, Code::PoolTooSmall);
+    assert!(e.why.contains("worker 0 hot list 1024") && e.why.contains(" = "), "{e}");
+    let need: u32 = e.fix.split_whitespace().nth(2).unwrap().parse().unwrap();
+    assert!(builder().pool_frames(need).build().is_ok());
+    assert!(builder().pool_frames(need - 1).build().is_err());
+}
+
+#[test]
+fn a_topology_that_makes_no_sense_is_refused() {
+    let two = || Engine::builder().port("a", "gen:").port("b", "sink:");
+    for (builder, word) in [
+        (two().wire("a", "c"), "no such port"),
+        (two().wire("a", "b").wire("b", "a"), "more than one wire"),
+        (two().port("a", "null:").wire("a", "b"), "two ports"),
+        (two().port("r", "ring:x").wire("a", "r"), "1 of the two ends"),
+        (two().port("s", "sink:").wire("b", "s"), "only be written"),
+        (two().port("g", "gen:").wire("a", "g"), "only be read"),
+    ] {
+        let e = builder.build().unwrap_err();
+        assert_eq!(e.code, Code::Topology, "{e}");
+        assert!(e.why.contains(word), "{e}");
+    }
+}
+
+struct ToSelf(PortId);
+
+impl Stage for ToSelf {
+    fn run(&mut self, batch: &mut Batch, turn: &mut Turn<'_>) {
+        for skb in batch.iter_mut() {
+            turn.send(self.0, skb.share());
+        }
+    }
+}
+
+#[test]
+fn a_stage_can_copy_to_a_port_on_no_wire() {
+    let engine = Engine::builder()
+        .port("gen", "gen:,count=10k")
+        .port("out", "sink:")
+        .port("mirror", "sink:")
+        .wire("gen", "out")
+        .stage(|cx| ToSelf(cx.port("mirror")))
+        .build()
+        .unwrap();
+    let running = engine.start().unwrap();
+    assert!(running.wait(LONG));
+    let stopped = running.stop(LONG);
+    let sent = |i: usize| stopped.ports[i].counts.tx_packets;
+    assert_eq!(sent(1), 10_000);
+    assert_eq!(sent(2) + stopped.ledger.dropped(DropReason::TX_FULL), 10_000);
+    assert_eq!(stopped.ledger.difference(), 0, "{stopped}");
+}
+
+#[test]
+fn a_stage_that_asks_for_a_port_that_is_not_there_is_refused() {
+    let e = Engine::builder()
+        .port("a", "gen:")
+        .port("b", "sink:")
+        .wire("a", "b")
+        .stage(|cx| ToSelf(cx.port("tap")))
+        .build()
+        .unwrap_err();
+    assert!(e.why.contains("'tap'") && e.fix.contains("a b"), "{e}");
+}
+
+struct Panics;
+
+impl Stage for Panics {
+    fn run(&mut self, _: &mut Batch, _: &mut Turn<'_>) {
+        panic!("a stage's own fault");
+    }
+}
+
+#[test]
+fn a_stage_that_panics_ends_its_worker_and_leaks_nothing() {
+    let engine = Engine::builder()
+        .port("a", "gen:,count=10")
+        .port("b", "sink:")
+        .wire("a", "b")
+        .stage(|_| Panics)
+        .build()
+        .unwrap();
+    let running = engine.start().unwrap();
+    assert!(running.wait(LONG));
+    let stopped = running.stop(Duration::ZERO);
+    assert!(stopped.failed.is_some());
+    assert_eq!((stopped.ledger.in_flight, stopped.ledger.difference()), (0, 0), "{stopped}");
+}
+
+#[test]
+fn a_worker_can_be_turned_by_hand_on_a_pool_of_ones_own() {
+    let pool = Pool::builder().frames(8192).build().unwrap();
+    let engine = Engine::builder()
+        .pool(&pool)
+        .port("a", "gen:,count=1000")
+        .port("b", "sink:")
+        .wire("a", "b")
+        .build()
+        .unwrap();
+    let mut worker = engine.into_workers().remove(0);
+    for _ in 0..100 {
+        let turned = worker.turn(Instant::now());
+        worker.park(turned, Some(Duration::ZERO)).unwrap();
+    }
+    assert_eq!(pool.ledger().sent, 1000);
+}
+
+#[test]
+fn an_idle_engine_sleeps() {
+    let engine = Engine::builder()
+        .port("a", "gen:,rate=2pps")
+        .port("b", "sink:")
+        .wire("a", "b")
+        .build()
+        .unwrap();
+    let running = engine.start().unwrap();
+    std::thread::sleep(Duration::from_millis(1200));
+    let ports = running.stop(LONG).ports;
+    // Packets at 0, 0.5 and 1 s: a wake-up each, and one for the stop.
+    assert!(ports[0].counts.polls <= 12, "{:?}", ports[0].counts);
+    assert_eq!(ports[0].counts.rx_packets, 3);
+}
