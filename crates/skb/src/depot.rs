@@ -29,12 +29,25 @@ pub(crate) enum Umem {
 }
 
 impl Depot {
-    /// A depot that holds `handles`.
-    pub fn new(handles: impl ExactSizeIterator<Item = u32>) -> Depot {
-        let total = handles.len();
-        let mut frames = Vec::with_capacity(total);
-        frames.extend(handles);
-        Depot { stack: Mutex::new(Stack { frames, total, open: true }) }
+    /// A depot of no umem yet.
+    pub const fn vacant() -> Depot {
+        Depot { stack: Mutex::new(Stack { frames: Vec::new(), total: 0, open: false }) }
+    }
+
+    /// Fills it with the frames of a new umem.
+    pub fn open(&self, handles: impl ExactSizeIterator<Item = u32>) {
+        let mut stack = self.lock();
+        stack.total = handles.len();
+        stack.frames = Vec::with_capacity(handles.len());
+        stack.frames.extend(handles);
+        stack.open = true;
+    }
+
+    /// Forgets the frames of a umem that is gone.
+    pub fn vacate(&self) {
+        let mut stack = self.lock();
+        stack.frames = Vec::new();
+        stack.total = 0;
     }
 
     fn lock(&self) -> MutexGuard<'_, Stack> {
@@ -75,7 +88,7 @@ impl Depot {
 
 impl Stack {
     fn state(&self) -> Umem {
-        let all_home = self.frames.len() == self.total;
+        let all_home = self.total > 0 && self.frames.len() == self.total;
         if !self.open && all_home { Umem::Orphaned } else { Umem::InUse }
     }
 }
@@ -84,9 +97,15 @@ impl Stack {
 mod tests {
     use super::*;
 
+    fn depot(handles: &[u32]) -> Depot {
+        let depot = Depot::vacant();
+        depot.open(handles.iter().copied());
+        depot
+    }
+
     #[test]
     fn what_was_put_last_is_taken_first() {
-        let depot = Depot::new([1, 2, 3, 4].into_iter());
+        let depot = depot(&[1, 2, 3, 4]);
         let mut two = [0; 2];
         assert_eq!(depot.take(&mut two), 2);
         assert_eq!(two, [3, 4]);
@@ -97,14 +116,14 @@ mod tests {
 
     #[test]
     fn an_empty_depot_gives_what_it_has() {
-        let depot = Depot::new([1, 2, 3].into_iter());
+        let depot = depot(&[1, 2, 3]);
         assert_eq!(depot.take(&mut [0; 8]), 3);
         assert_eq!(depot.take(&mut [0; 8]), 0);
     }
 
     #[test]
     fn only_a_closed_and_complete_depot_is_orphaned() {
-        let depot = Depot::new([1, 2].into_iter());
+        let depot = depot(&[1, 2]);
         let mut one = [0; 1];
         assert_eq!(depot.take(&mut one), 1);
         assert!(depot.close() == Umem::InUse);

@@ -6,8 +6,8 @@
 //! two are independent, which is what makes their agreement a proof.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::reason::{DropReason, REASONS};
 use crate::umem::Umem;
@@ -97,16 +97,19 @@ impl Page {
 /// All pages of a umem.
 pub(crate) struct Books {
     pages: Mutex<Pages>,
-    names: [OnceLock<&'static str>; REASONS / 2],
+    /// Which of a program's own reasons have a name in `pages`.
+    named: [AtomicBool; REASONS / 2],
 }
 
 struct Pages {
     open: Vec<(&'static str, Arc<Page>)>,
     /// Sum of the pages whose writers are gone.
     closed: Sums,
+    /// Names of a program's own reasons.
+    names: Vec<DropReason>,
 }
 
-#[derive(Default, Clone, PartialEq)]
+#[derive(Clone, PartialEq)]
 struct Sums {
     alloc: u64,
     cloned: u64,
@@ -121,6 +124,21 @@ struct Sums {
 }
 
 impl Sums {
+    const fn zero() -> Sums {
+        Sums {
+            alloc: 0,
+            cloned: 0,
+            unused: 0,
+            received: 0,
+            sent: 0,
+            consumed: 0,
+            starved: 0,
+            dropped: Vec::new(),
+            levels: [0; 2],
+            lent: 0,
+        }
+    }
+
     fn add(&mut self, page: &Page) {
         self.alloc += page.alloc.value();
         self.cloned += page.cloned.value();
@@ -143,9 +161,15 @@ pub(crate) const LOCAL: &str = "hot lists";
 pub(crate) const THREAD: &str = "thread caches";
 
 impl Books {
-    pub fn new() -> Books {
-        let pages = Pages { open: Vec::new(), closed: Sums::default() };
-        Books { pages: Mutex::new(pages), names: [const { OnceLock::new() }; REASONS / 2] }
+    pub const fn new() -> Books {
+        let pages = Pages { open: Vec::new(), closed: Sums::zero(), names: Vec::new() };
+        Books { pages: Mutex::new(pages), named: [const { AtomicBool::new(false) }; REASONS / 2] }
+    }
+
+    /// Starts over, for a new umem.
+    pub fn reset(&self) {
+        *self.lock() = Pages { open: Vec::new(), closed: Sums::zero(), names: Vec::new() };
+        self.named.iter().for_each(|named| named.store(false, Ordering::Relaxed));
     }
 
     fn lock(&self) -> MutexGuard<'_, Pages> {
@@ -178,8 +202,9 @@ impl Books {
 
     /// Remembers the name of a program's own reason, the first time it is used.
     pub fn name(&self, reason: DropReason) {
-        if let Some(i) = reason.app_index() {
-            let _ = self.names[i].set(reason.name());
+        let Some(i) = reason.app_index() else { return };
+        if !self.named[i].swap(true, Ordering::Relaxed) {
+            self.lock().names.push(reason);
         }
     }
 
@@ -211,13 +236,11 @@ impl Books {
     }
 
     fn write(&self, umem: &Umem, s: &Sums, depot: u64, settled: bool) -> Ledger {
+        let names = self.lock().names.clone();
         let mut dropped = Vec::new();
         for (i, &n) in s.dropped.iter().enumerate().filter(|(_, n)| **n > 0) {
-            let reason = DropReason::ours(i).or_else(|| {
-                let app = i.checked_sub(REASONS / 2)?;
-                Some(DropReason::app(app as u8, self.names[app].get().copied().unwrap_or("app")))
-            });
-            dropped.extend(reason.map(|r| (r, n)));
+            let named = || names.iter().copied().find(|r| r.index() == i);
+            dropped.extend(DropReason::ours(i).or_else(named).map(|reason| (reason, n)));
         }
         let frames = u64::from(umem.frames());
         let home = depot + s.levels[0] + s.levels[1];

@@ -1,9 +1,10 @@
 //! A pool of frames: what a program makes first, and what ports allocate from.
 
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 
-use linerate_sys::Result;
-use linerate_sys::mem::{Huge, Pages};
+use linerate_sys::mem::{Huge, Pages, Region};
+use linerate_sys::{Code, Error, Result};
 
 use crate::ledger::Ledger;
 use crate::local::Local;
@@ -22,6 +23,7 @@ const HOT_LIST_LEN: usize = 1024;
 #[derive(Debug)]
 pub struct Pool {
     umem: &'static Umem,
+    memory: Arc<Region>,
 }
 
 impl std::fmt::Debug for Umem {
@@ -102,7 +104,7 @@ impl Pool {
     /// The pages obtained.
     #[must_use]
     pub fn pages(&self) -> Pages {
-        self.umem.region().pages()
+        self.memory.pages()
     }
 
     /// Who else can write the frames.
@@ -114,14 +116,14 @@ impl Pool {
     /// The memory, for a device or peer to map.
     #[must_use]
     pub fn memory(&self) -> BorrowedFd<'_> {
-        self.umem.region().as_fd()
+        self.memory.as_fd()
     }
 }
 
 impl Clone for Pool {
     fn clone(&self) -> Self {
         self.umem.enter();
-        Pool { umem: self.umem }
+        Pool { umem: self.umem, memory: self.memory.clone() }
     }
 }
 
@@ -198,6 +200,11 @@ impl Builder {
     /// `E-POOL-SIZE` for a shape that cannot be, `E-MEMORY` if the memory cannot be had,
     /// `E-UMEM-IDS` if 31 pools are alive in this process.
     pub fn build(self) -> Result<Pool> {
-        Ok(Pool { umem: Umem::create(&self.shape)? })
+        let umem = Umem::create(&self.shape)?;
+        // The umem is ours alone and in use, so it has its memory.
+        let memory = umem.region().ok_or_else(|| {
+            Error::new(Code::Memory, "cannot make a pool", "its memory is gone")
+        })?;
+        Ok(Pool { umem, memory })
     }
 }

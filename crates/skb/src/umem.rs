@@ -1,15 +1,15 @@
 //! The memory behind a pool: one region cut into frames, and how a handle finds it.
 //!
 //! A handle is a number: `[31] shared or fragments | [30:26] umem 1..=31 | [25:0] frame`. The
-//! process-wide [`TABLE`] turns the umem's part into an address; it is the one global of this
+//! process-wide [`UMEMS`] turns the umem's part into an address; it is the one global of this
 //! crate, and it is there because a plain `drop` has nothing else to find its pool by.
 //!
 //! Life: an id is taken by [`Umem::create`] and given back when the last `Pool`, the last `Local`
 //! and the last frame are home, whichever comes last. Until then the memory stays mapped.
 
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicI64, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use linerate_sys::mem::{Huge, Region};
 use linerate_sys::{Code, Error, Result};
@@ -43,42 +43,45 @@ pub enum Trust {
     Exported,
 }
 
-/// Where each umem is. Written under [`IDS_LOCK`]; read without it by whoever holds a handle,
-/// because a handle keeps its umem alive and reached its owner by a synchronised hand-over.
-static TABLE: [AtomicPtr<Umem>; IDS] = [const { AtomicPtr::new(std::ptr::null_mut()) }; IDS];
-/// Which incarnation of an id is current: thread caches of a former one are recognised by it.
-static SERIALS: [AtomicU32; IDS] = [const { AtomicU32::new(0) }; IDS];
+/// Every umem there can be. A slot is never freed, only its memory is: so a thread that has just put
+/// the last but one frame home may still be leaving the depot's lock while another one unmaps.
+static UMEMS: [Umem; IDS] = [const { Umem::vacant() }; IDS];
+/// Held while an id changes hands.
 static IDS_LOCK: Mutex<()> = Mutex::new(());
 
 /// A region, its frames' metadata, and who has the frames.
+///
+/// The plain numbers are written while the id changes hands and constant while it is in use:
+/// whoever holds a handle got it, by a synchronised hand-over, from someone who saw them.
+#[repr(align(128))]
 pub(crate) struct Umem {
-    data: NonNull<u8>,
-    meta: NonNull<Meta>,
-    shift: u32,
-    headroom: u32,
-    trust: Trust,
-    id: u32,
-    frames: u32,
-    pub depot: Depot,
-    pub books: Books,
+    data: AtomicPtr<u8>,
+    meta: AtomicPtr<Meta>,
+    shift: AtomicU32,
+    headroom: AtomicU32,
+    frames: AtomicU32,
+    id: AtomicU32,
+    /// Which incarnation of the id this is: thread caches of a former one are recognised by it.
+    serial: AtomicU32,
+    exported: AtomicBool,
+    /// `Pool`s and `Local`s.
+    users: AtomicUsize,
     /// Frames linked behind another one.
     pub linked: AtomicI64,
     /// Handles beyond the first, over all frames.
     pub extra: AtomicI64,
-    /// `Pool`s and `Local`s.
-    users: AtomicUsize,
     /// Frames that thread caches may still reserve for themselves.
     pub cache_budget: AtomicI64,
-    region: Region,
-    _meta_region: Region,
+    pub depot: Depot,
+    pub books: Books,
+    /// The mappings; `None` while the id is vacant.
+    memory: Mutex<Option<Memory>>,
 }
 
-// SAFETY: the raw addresses are of mappings that the Umem owns. Who may touch which frame or meta
-// line is the handles' business (one exclusive owner a frame, or atomics and reads only while it
-// is shared), which holds on every thread; everything else here is atomic or locked.
-unsafe impl Send for Umem {}
-// SAFETY: as above.
-unsafe impl Sync for Umem {}
+struct Memory {
+    frames: Arc<Region>,
+    _meta: Region,
+}
 
 /// What is asked of a new umem.
 #[derive(Debug, Clone)]
@@ -118,123 +121,142 @@ impl Shape {
 }
 
 impl Umem {
+    const fn vacant() -> Umem {
+        Umem {
+            data: AtomicPtr::new(std::ptr::null_mut()),
+            meta: AtomicPtr::new(std::ptr::null_mut()),
+            shift: AtomicU32::new(0),
+            headroom: AtomicU32::new(0),
+            frames: AtomicU32::new(0),
+            id: AtomicU32::new(0),
+            serial: AtomicU32::new(0),
+            exported: AtomicBool::new(false),
+            users: AtomicUsize::new(0),
+            linked: AtomicI64::new(0),
+            extra: AtomicI64::new(0),
+            cache_budget: AtomicI64::new(0),
+            depot: Depot::vacant(),
+            books: Books::new(),
+            memory: Mutex::new(None),
+        }
+    }
+
     /// Maps the memory and takes an id; the caller is its first user.
     pub fn create(shape: &Shape) -> Result<&'static Umem> {
         shape.check()?;
         thread::sweep();
         let n = shape.frames as usize;
         let region = Region::new(&shape.name, n * shape.frame_bytes as usize, shape.huge)?;
-        let meta_region =
-            Region::new(&format!("{}-meta", shape.name), n * size_of::<Meta>(), shape.huge)?;
+        let meta_name = format!("{}-meta", shape.name);
+        let meta_region = Region::new(&meta_name, n * size_of::<Meta>(), shape.huge)?;
         let _guard = IDS_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
-        let id =
-            (1..IDS).find(|&i| TABLE[i].load(Ordering::Relaxed).is_null()).ok_or_else(|| {
-                Error::new(
-                    Code::UmemIds,
-                    format!("cannot make pool {}", shape.name),
-                    "31 pools of this process are alive already",
-                )
-                .fix("drop pools that are no longer used, or share one between ports")
-            })?;
+        let vacant = |id: &usize| UMEMS[*id].frames.load(Ordering::Relaxed) == 0;
+        let id = (1..IDS).find(vacant).ok_or_else(|| {
+            Error::new(
+                Code::UmemIds,
+                format!("cannot make pool {}", shape.name),
+                "31 pools of this process are alive already",
+            )
+            .fix("drop pools that are no longer used, or share one between ports")
+        })?;
+        let umem = &UMEMS[id];
+        umem.data.store(region.base().as_ptr(), Ordering::Relaxed);
+        umem.meta.store(meta_region.base().as_ptr().cast(), Ordering::Relaxed);
+        umem.shift.store(shape.frame_bytes.trailing_zeros(), Ordering::Relaxed);
+        umem.headroom.store(shape.headroom_bytes, Ordering::Relaxed);
+        umem.exported.store(shape.trust == Trust::Exported, Ordering::Relaxed);
+        umem.id.store(id as u32, Ordering::Relaxed);
+        umem.serial.fetch_add(1, Ordering::Relaxed);
+        umem.users.store(1, Ordering::Relaxed);
+        umem.linked.store(0, Ordering::Relaxed);
+        umem.extra.store(0, Ordering::Relaxed);
+        // An eighth of the pool at most is ever parked in thread caches.
+        umem.cache_budget.store(i64::from(shape.frames / 8), Ordering::Relaxed);
+        umem.books.reset();
         let tag = (id as u32) << ID_SHIFT;
         // Stacked so that frame 0 is taken first.
-        let handles = (0..n).rev().map(|i| tag | i as u32);
-        let umem = Box::new(Umem {
-            data: region.base(),
-            meta: meta_region.base().cast(),
-            shift: shape.frame_bytes.trailing_zeros(),
-            headroom: shape.headroom_bytes,
-            trust: shape.trust,
-            id: id as u32,
-            frames: shape.frames,
-            depot: Depot::new(handles),
-            books: Books::new(),
-            linked: AtomicI64::new(0),
-            extra: AtomicI64::new(0),
-            users: AtomicUsize::new(1),
-            // An eighth of the pool at most is ever parked in thread caches.
-            cache_budget: AtomicI64::new(i64::from(shape.frames / 8)),
-            region,
-            _meta_region: meta_region,
-        });
-        SERIALS[id].fetch_add(1, Ordering::Relaxed);
-        let umem = Box::into_raw(umem);
-        TABLE[id].store(umem, Ordering::Release);
-        // SAFETY: just leaked from a Box; it is freed only by `destroy`, after the last user and
-        // the last frame are gone, and every holder of this reference is one of the two.
-        Ok(unsafe { &*umem })
+        umem.depot.open((0..n).rev().map(|i| tag | i as u32));
+        umem.frames.store(shape.frames, Ordering::Relaxed);
+        *umem.memory() = Some(Memory { frames: Arc::new(region), _meta: meta_region });
+        Ok(umem)
     }
 
-    /// The umem that `handle` is of. The caller owns the handle, or a `Pool` or `Local` of it.
+    fn memory(&self) -> MutexGuard<'_, Option<Memory>> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The umem that `handle` is of.
+    #[inline]
     pub fn of(handle: u32) -> &'static Umem {
-        let umem = TABLE[(handle >> ID_SHIFT) as usize % IDS].load(Ordering::Acquire);
-        debug_assert!(!umem.is_null(), "a handle outlived its umem");
-        // SAFETY: the caller's handle is outstanding, so not all frames are home and `destroy` has
-        // not run; `create` stored a valid pointer before it gave out any handle of this id.
-        unsafe { &*umem }
+        &UMEMS[(handle >> ID_SHIFT) as usize % IDS]
     }
 
     /// The current incarnation of the umem id in `handle`.
+    #[inline]
     pub fn serial(handle: u32) -> u32 {
-        SERIALS[(handle >> ID_SHIFT) as usize % IDS].load(Ordering::Relaxed)
+        Umem::of(handle).serial.load(Ordering::Relaxed)
     }
 
     /// Runs `f` on the umem if this incarnation of its id still exists; it cannot go meanwhile.
     pub fn if_alive(id: usize, serial: u32, f: impl FnOnce(&Umem)) {
         let _guard = IDS_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
-        let umem = TABLE[id].load(Ordering::Acquire);
-        if !umem.is_null() && SERIALS[id].load(Ordering::Relaxed) == serial {
-            // SAFETY: `destroy_if` clears TABLE and frees the Umem under the lock held here.
-            f(unsafe { &*umem });
+        let umem = &UMEMS[id];
+        let alive = umem.frames.load(Ordering::Relaxed) > 0;
+        if alive && umem.serial.load(Ordering::Relaxed) == serial {
+            f(umem);
         }
     }
 
-    /// Address of a frame's first byte.
+    /// Address of a frame's first byte. The caller owns a handle on it.
+    #[inline]
     pub fn frame(&self, handle: u32) -> NonNull<u8> {
         let index = (handle & INDEX) as usize;
-        debug_assert!(index < self.frames as usize);
-        // SAFETY: handles are made by `create` only, so index < frames and the offset is inside
-        // the region.
-        unsafe { self.data.add(index << self.shift) }
+        debug_assert!(index < self.frames.load(Ordering::Relaxed) as usize);
+        let base = self.data.load(Ordering::Relaxed);
+        // SAFETY: `create` made the handle, so index < frames and the offset is inside the region,
+        // which stays mapped while a handle is out; a mapping is never at 0.
+        unsafe { NonNull::new_unchecked(base.add(index << self.shift.load(Ordering::Relaxed))) }
     }
 
-    /// Address of a frame's meta line.
+    /// Address of a frame's meta line. The caller owns a handle on it.
+    #[inline]
     pub fn meta(&self, handle: u32) -> NonNull<Meta> {
         let index = (handle & INDEX) as usize;
-        debug_assert!(index < self.frames as usize);
+        debug_assert!(index < self.frames.load(Ordering::Relaxed) as usize);
         // SAFETY: as for `frame`; the meta region has a line for each frame.
-        unsafe { self.meta.add(index) }
+        unsafe { NonNull::new_unchecked(self.meta.load(Ordering::Relaxed).add(index)) }
     }
 
     /// Writes the hot line of a frame that the caller has just taken from a free list.
     pub fn init(&self, handle: u32) {
         // SAFETY: the caller owns the frame exclusively (it was on a free list and is in no Skb
         // yet), so nobody else reads or writes its line.
-        unsafe { self.meta(handle).write(Meta::new(self.headroom)) }
+        unsafe { self.meta(handle).write(Meta::new(self.headroom())) }
     }
 
     pub fn frame_bytes(&self) -> u32 {
-        1 << self.shift
+        1 << self.shift.load(Ordering::Relaxed)
     }
 
     pub fn headroom(&self) -> u32 {
-        self.headroom
+        self.headroom.load(Ordering::Relaxed)
     }
 
     pub fn frames(&self) -> u32 {
-        self.frames
+        self.frames.load(Ordering::Relaxed)
     }
 
     pub fn trust(&self) -> Trust {
-        self.trust
+        if self.exported.load(Ordering::Relaxed) { Trust::Exported } else { Trust::Private }
     }
 
     pub fn id(&self) -> u32 {
-        self.id
+        self.id.load(Ordering::Relaxed)
     }
 
-    pub fn region(&self) -> &Region {
-        &self.region
+    /// The mapping of the frames, for a device or peer to share.
+    pub fn region(&self) -> Option<Arc<Region>> {
+        self.memory().as_ref().map(|m| m.frames.clone())
     }
 
     /// One more `Pool` or `Local`.
@@ -250,9 +272,9 @@ impl Umem {
     /// One `Pool` or `Local` fewer; the caller does not use the umem afterwards.
     pub fn leave(&'static self) {
         if self.users.fetch_sub(1, Ordering::AcqRel) == 1 {
-            thread::give_back(self.id as usize);
+            thread::give_back(self.id() as usize);
             let state = self.depot.close();
-            self.destroy_if(state);
+            self.vacate_if(state);
         }
     }
 
@@ -260,17 +282,18 @@ impl Umem {
     /// it has another claim on it.
     pub fn put_home(&'static self, handles: &[u32]) {
         let state = self.depot.put(handles);
-        self.destroy_if(state);
+        self.vacate_if(state);
     }
 
-    fn destroy_if(&'static self, state: depot::Umem) {
+    /// Unmaps and gives the id back, if there is nobody left who could reach it.
+    fn vacate_if(&self, state: depot::Umem) {
         if state == depot::Umem::Orphaned {
+            // The depot says so once: when the last user had left and the last frame came home. No
+            // handle, Pool or Local remains, and the caches of other threads hold no frame.
             let _guard = IDS_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
-            let umem = TABLE[self.id as usize].swap(std::ptr::null_mut(), Ordering::AcqRel);
-            // SAFETY: the depot says Orphaned once: under its lock, when the last user had left
-            // and the last frame came home. No handle, Pool or Local remains, thread caches are
-            // empty for this umem (their frames would be missing), so this is the last pointer.
-            drop(unsafe { Box::from_raw(umem) });
+            self.depot.vacate();
+            *self.memory() = None;
+            self.frames.store(0, Ordering::Relaxed);
         }
     }
 }
@@ -302,13 +325,14 @@ mod tests {
     #[test]
     fn a_umem_goes_when_its_last_frame_comes_home() {
         let umem = Umem::create(&shape(4, 2048, 256)).unwrap();
-        let id = umem.id() as usize;
+        let (id, serial) = (umem.id() as usize, Umem::serial(umem.id() << ID_SHIFT));
         let mut one = [0];
         assert_eq!(umem.depot.take(&mut one), 1);
         umem.leave();
-        assert!(!TABLE[id].load(Ordering::Relaxed).is_null());
-        assert_eq!(Umem::of(one[0]).frames(), 4);
-        Umem::of(one[0]).put_home(&one);
+        assert!(umem.memory().is_some() && umem.frames() == 4);
+        umem.put_home(&one);
+        // Another test may have taken the id since; this incarnation of it is over.
+        Umem::if_alive(id, serial, |_| panic!("still alive"));
     }
 
     #[test]

@@ -12,6 +12,7 @@ pub mod packet;
 #[cfg(test)]
 mod testing;
 pub mod thread;
+pub mod tsc;
 pub mod tun;
 pub mod vnet;
 pub mod wait;

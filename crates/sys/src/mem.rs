@@ -78,6 +78,18 @@ impl Region {
         }
     }
 
+    /// Miri knows neither memfds nor shared mappings: ordinary memory, so that it can check those
+    /// who use it.
+    #[cfg(miri)]
+    fn with_pages(_: &str, len: usize, _: Pages) -> Result<Self> {
+        let fd = std::fs::File::open("/dev/null").expect("miri runs without isolation").into();
+        let layout = std::alloc::Layout::from_size_align(len, 4096).expect("a sane length");
+        // SAFETY: the layout is not of size 0 (`new` checked).
+        let base = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) }).expect("memory");
+        Ok(Region { base, len, pages: Pages::Base, fd })
+    }
+
+    #[cfg(not(miri))]
     fn with_pages(name: &str, len: usize, pages: Pages) -> Result<Self> {
         let what = || format!("cannot map {len} bytes for {name}");
         let sys = |call: &'static str| move |e| Error::os(Code::Memory, what(), call, e);
@@ -136,8 +148,15 @@ impl AsFd for Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
+        #[cfg(miri)]
+        {
+            let layout = std::alloc::Layout::from_size_align(self.len, 4096).expect("as before");
+            // SAFETY: allocated with this layout in `with_pages`.
+            return unsafe { std::alloc::dealloc(self.base.as_ptr(), layout) };
+        }
         // SAFETY: base and len are those of the mapping made in `with_pages`, unmapped only here.
         // Users of `base()` promise, in their own SAFETY, not to outlive the Region.
+        #[cfg(not(miri))]
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast::<c_void>(), self.len) };
     }
 }
