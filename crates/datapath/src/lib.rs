@@ -12,7 +12,6 @@ mod plan;
 mod running;
 mod stage;
 mod stats;
-#[cfg(any())]
 pub mod testing;
 mod worker;
 mod xconnect;

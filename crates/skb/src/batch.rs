@@ -270,11 +270,7 @@ impl<S> Batch<S> {
     /// Hands packets to `send` from the front until it refuses one; returns what it took.
     ///
     /// Shape:  batch[0..n) are freed as sent; the rest stays, in order.
-    pub fn send_prefix(
-        &mut self,
-        mem: &mut Local,
-        mut send: impl FnMut(&Skb<S>) -> bool,
-    ) -> Moved {
+    pub fn send_prefix(&mut self, mem: &mut Local, mut send: impl FnMut(&Skb<S>) -> bool) -> Moved {
         let n = self.iter().take_while(|skb| send(skb)).count();
         self.sent(n, mem)
     }

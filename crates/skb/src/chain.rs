@@ -7,7 +7,7 @@
 use std::sync::atomic::{Ordering, fence};
 
 use crate::meta::Meta;
-use crate::skb::{read_frame, write_frame};
+use crate::segments::{read_frame, write_frame};
 use crate::thread;
 use crate::umem::{FLAG, Umem};
 

@@ -22,6 +22,7 @@ mod local;
 mod meta;
 mod pool;
 mod reason;
+mod segments;
 mod skb;
 mod snapshot;
 mod thread;
@@ -33,7 +34,8 @@ pub use local::Local;
 pub use meta::{Offload, PacketType};
 pub use pool::{Builder, Pool};
 pub use reason::DropReason;
-pub use skb::{Segments, Shared, Skb, Unique};
+pub use segments::Segments;
+pub use skb::{Shared, Skb, Unique};
 pub use umem::Trust;
 
 pub use linerate_sys::mem::{Huge, Pages};

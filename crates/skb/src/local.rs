@@ -9,7 +9,8 @@ use crate::batch::Batch;
 use crate::chain;
 use crate::ledger::{Fate, LOCAL, Page};
 use crate::pool::Pool;
-use crate::skb::{Skb, write_frame};
+use crate::segments::write_frame;
+use crate::skb::Skb;
 use crate::thread;
 use crate::umem::{FLAG, ID_SHIFT, Umem};
 

@@ -202,9 +202,9 @@ impl Builder {
     pub fn build(self) -> Result<Pool> {
         let umem = Umem::create(&self.shape)?;
         // The umem is ours alone and in use, so it has its memory.
-        let memory = umem.region().ok_or_else(|| {
-            Error::new(Code::Memory, "cannot make a pool", "its memory is gone")
-        })?;
+        let memory = umem
+            .region()
+            .ok_or_else(|| Error::new(Code::Memory, "cannot make a pool", "its memory is gone"))?;
         Ok(Pool { umem, memory })
     }
 }
