@@ -35,10 +35,10 @@ impl Port {
         let spec = parse(text)?;
         let longest = driver::driver_of(&spec)?.packet_max_bytes(&spec)?;
         let builder = Pool::builder().name(&spec.name);
-        let per_packet = longest.div_ceil(builder.data_room());
         // A batch of 64 of the longest packets, and what the program keeps.
-        let frames = PROGRAM_FRAMES + 64 * (per_packet - 1);
-        let pool = builder.frames(frames as u32).build()?;
+        let more = longest.div_ceil(builder.data_room()).saturating_sub(1).saturating_mul(64);
+        let frames = u32::try_from(PROGRAM_FRAMES.saturating_add(more)).unwrap_or(u32::MAX);
+        let pool = builder.frames(frames).build()?;
         Port::open_in(&spec, &pool)
     }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use linerate_sys::mem::{Huge, Pages, Region};
 use linerate_sys::{Code, Error, Result};
 
+use crate::chain::FRAMES_MAX;
 use crate::ledger::Ledger;
 use crate::local::Local;
 use crate::umem::{Shape, Trust, Umem};
@@ -99,6 +100,12 @@ impl Pool {
     #[must_use]
     pub fn data_room(&self) -> usize {
         self.frame_size() - self.headroom()
+    }
+
+    /// Bytes of the longest packet that a chain of its frames can hold.
+    #[must_use]
+    pub fn packet_max_bytes(&self) -> usize {
+        (FRAMES_MAX * self.data_room()).min(self.frames() * self.data_room())
     }
 
     /// The pages obtained.

@@ -14,7 +14,7 @@ use crate::spec::Spec;
 
 const PACKET_MAX_BYTES: usize = 1 << 16;
 
-/// The driver of `sink:[,verify=on]`.
+/// The driver of `sink:[,blind]`: `blind` takes packets without looking at them.
 #[derive(Debug)]
 pub struct Sink;
 

@@ -1,0 +1,91 @@
+//! Which file, and which way.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use linerate_skb::Result;
+
+use crate::spec::Spec;
+
+/// Where a capture comes from or goes to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Place {
+    /// The standard input or output of the process, whichever the mode means.
+    Standard,
+    File(PathBuf),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::Standard => f.write_str("-"),
+            Place::File(path) => path.display().fmt(f),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mode {
+    Read,
+    Write,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Config {
+    pub place: Place,
+    pub mode: Mode,
+}
+
+impl Config {
+    /// Errors: `E-PORT-SYNTAX` without a file, for both flags, or for an unknown option.
+    pub fn of(spec: &Spec) -> Result<Config> {
+        let (read, write) = (spec.flag("read")?, spec.flag("write")?);
+        spec.finish()?;
+        if read && write {
+            let error = spec.error("a capture is read or written, not both");
+            return Err(error.fix("two ports: pcap:IN,read and pcap:OUT,write"));
+        }
+        let place = match spec.arg.as_str() {
+            "" => {
+                return Err(spec.error("there is no file").fix("pcap:FILE, or pcap:- for a pipe"));
+            }
+            "-" => Place::Standard,
+            path => Place::File(path.into()),
+        };
+        Ok(Config { place, mode: if write { Mode::Write } else { Mode::Read } })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(text: &str) -> Result<Config> {
+        Config::of(&Spec::parse(text, &["pcap"]).unwrap())
+    }
+
+    #[test]
+    fn a_capture_is_read_unless_it_says_write() {
+        let file = |mode| Config { place: Place::File("/a=b.pcap".into()), mode };
+        assert_eq!(config("pcap:/a=b.pcap"), Ok(file(Mode::Read)));
+        assert_eq!(config("pcap:/a=b.pcap,read"), Ok(file(Mode::Read)));
+        assert_eq!(config("pcap:/a=b.pcap,write"), Ok(file(Mode::Write)));
+        assert_eq!(config("pcap:-").unwrap().place, Place::Standard);
+        let mut spec = Spec::parse("pcap:-", &["pcap"]).unwrap();
+        spec.options.set_default("write", None);
+        assert_eq!(Config::of(&spec).unwrap().mode, Mode::Write);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        for (text, why) in [
+            ("pcap:", "no file"),
+            ("pcap:x,read,write", "not both"),
+            ("pcap:x,wriet", "no option 'wriet'"),
+            ("pcap:x,write=maybe", "on or off"),
+        ] {
+            let e = config(text).unwrap_err();
+            assert!(e.why.contains(why), "{text}: {e}");
+        }
+    }
+}

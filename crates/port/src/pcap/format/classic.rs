@@ -1,0 +1,85 @@
+//! Classic pcap: one header, then one record after the other.
+//!
+//! ```text
+//! file:    | magic 4 | major 2, minor 2 | zone 4 | sigfigs 4 | snaplen 4 | link type 4 |
+//! record:  | seconds 4 | fraction 4 | captured 4 | original 4 | captured bytes |
+//! ```
+//!
+//! Source: draft-ietf-opsawg-pcap sections 4 and 5. Zone and significant figures are always zero
+//! in practice, and ignored as libpcap does. Of the link type, the upper half tells about a frame
+//! check sequence at the end of the packets; such files are read with it left on.
+
+use std::io::Read;
+
+use super::input::{Input, Order};
+use super::reader::{Found, LinkType};
+use super::{CaptureError, Fault, PACKET_LEN_MAX};
+
+#[derive(Debug)]
+pub struct Classic {
+    order: Order,
+    /// What one unit of the fraction is worth.
+    unit_ns: u32,
+    /// The most bytes a packet may have.
+    packet_len_max: u32,
+    link_type: LinkType,
+}
+
+impl Classic {
+    /// The byte order and whether fractions are nanoseconds, if `magic` is that of this format.
+    pub fn detect(magic: [u8; 4]) -> Option<(Order, bool)> {
+        const MICROS: u32 = 0xa1b2_c3d4;
+        const NANOS: u32 = 0xa1b2_3c4d;
+        [Order::Little, Order::Big].into_iter().find_map(|order| match order.u32(magic) {
+            MICROS => Some((order, false)),
+            NANOS => Some((order, true)),
+            _ => None,
+        })
+    }
+
+    /// Reads the rest of the header, behind the magic.
+    pub fn open<R: Read>(
+        input: &mut Input<R>,
+        order: Order,
+        nanos: bool,
+    ) -> Result<Self, CaptureError> {
+        let [version, _zone, _sigfigs, snaplen, link] = order.u32s(input.words()?);
+        let (major, minor) = order.halves(version);
+        if (major, minor) != (2, 4) {
+            return Err(input.error(Fault::Version { major, minor }));
+        }
+        Ok(Classic {
+            order,
+            unit_ns: if nanos { 1 } else { 1000 },
+            packet_len_max: packet_len_max(snaplen),
+            link_type: LinkType(link as u16),
+        })
+    }
+
+    pub fn next<R: Read>(&self, input: &mut Input<R>) -> Result<Option<Found>, CaptureError> {
+        let Some(header) = input.start()? else { return Ok(None) };
+        let [seconds, fraction, len, orig_len] = self.order.u32s(header);
+        if len > self.packet_len_max {
+            let (len, max) = (len.into(), self.packet_len_max.into());
+            return Err(input.error(Fault::PacketTooLong { len, max }));
+        }
+        if fraction >= 1_000_000_000 / self.unit_ns {
+            return Err(input.error(Fault::Fraction(fraction)));
+        }
+        let data = input.take(len as usize)?;
+        Ok(Some(Found {
+            interface: 0,
+            time_ns: u64::from(seconds) * 1_000_000_000 + u64::from(fraction * self.unit_ns),
+            orig_len,
+            link_type: self.link_type,
+            data,
+        }))
+    }
+}
+
+/// The most bytes a packet may have in a file or from an interface of this snapshot length, where
+/// zero means no limit.
+pub fn packet_len_max(snaplen: u32) -> u32 {
+    let cap = PACKET_LEN_MAX as u32;
+    if snaplen == 0 { cap } else { snaplen.min(cap) }
+}

@@ -1,0 +1,152 @@
+//! What is wrong with a capture file, and where.
+
+use std::{fmt, io};
+
+use linerate_sys::{Code, Error};
+
+/// A capture file that cannot be read any further.
+#[derive(Debug)]
+pub struct CaptureError {
+    /// Where in the file the record or block starts that is bad, in bytes.
+    pub offset: u64,
+    /// What is wrong with it.
+    pub fault: Fault,
+}
+
+/// What is wrong with a record or block.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Fault {
+    /// Reading failed.
+    Io(io::Error),
+    /// The file starts with neither format's magic number but with this.
+    NotCapture([u8; 4]),
+    /// A version of the format that is not known.
+    Version {
+        /// Major version.
+        major: u16,
+        /// Minor version.
+        minor: u16,
+    },
+    /// The file ends inside of a record or block.
+    Truncated {
+        /// Bytes that should follow here.
+        want: u64,
+        /// Bytes that do.
+        found: u64,
+    },
+    /// A packet claims more bytes than it may have.
+    PacketTooLong {
+        /// Bytes claimed.
+        len: u64,
+        /// Bytes allowed here: by the snapshot length, or by [`super::PACKET_LEN_MAX`].
+        max: u64,
+    },
+    /// A packet claims more bytes than its block has.
+    PacketOverBlock {
+        /// Bytes claimed.
+        len: u64,
+        /// Bytes there.
+        found: u64,
+    },
+    /// A block length that no block can have, or more than [`super::BLOCK_LEN_MAX`].
+    BlockLen(u32),
+    /// The two lengths of a block, before and behind its body, differ.
+    BlockTrailer {
+        /// The length before.
+        head: u32,
+        /// The length behind.
+        tail: u32,
+    },
+    /// A section header without the byte-order magic, but with this.
+    ByteOrder([u8; 4]),
+    /// A fraction of a second that is a second or more.
+    Fraction(u32),
+    /// A time resolution of this code, finer than any clock.
+    Resolution(u8),
+    /// A time before 1970 or after 2554, which nanoseconds in 64 bits do not reach.
+    Time,
+    /// An option that claims more bytes than its block has, or not those of its kind.
+    Option {
+        /// The option code.
+        code: u16,
+        /// The length claimed.
+        len: u16,
+    },
+    /// A packet from an interface that the section has not declared.
+    Interface(u32),
+    /// More than [`super::INTERFACES_MAX`] interfaces.
+    TooManyInterfaces,
+    /// A packet of another link type than Ethernet.
+    NotEthernet(u16),
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Fault::Io(e) => write!(f, "{e}"),
+            Fault::NotCapture([a, b, c, d]) => {
+                write!(f, "neither pcap nor pcapng: it starts with {a:02x} {b:02x} {c:02x} {d:02x}")
+            }
+            Fault::Version { major, minor } => write!(f, "unknown version {major}.{minor}"),
+            Fault::Truncated { want, found } => {
+                write!(f, "the file ends after {found} of {want} bytes")
+            }
+            Fault::PacketTooLong { len, max } => {
+                write!(f, "a packet of {len} bytes where {max} is the most")
+            }
+            Fault::PacketOverBlock { len, found } => {
+                write!(f, "a packet of {len} bytes in a block with {found}")
+            }
+            Fault::BlockLen(len) => write!(f, "impossible block length {len}"),
+            Fault::BlockTrailer { head, tail } => {
+                write!(f, "a block of length {head} ends with length {tail}")
+            }
+            Fault::ByteOrder([a, b, c, d]) => {
+                write!(f, "no byte-order magic but {a:02x} {b:02x} {c:02x} {d:02x}")
+            }
+            Fault::Fraction(fraction) => {
+                write!(f, "the fraction of a second is {fraction}, a second or more")
+            }
+            Fault::Resolution(code) => write!(f, "impossible time resolution 0x{code:02x}"),
+            Fault::Time => f.write_str("a time before 1970 or after 2554"),
+            Fault::Option { code, len } => write!(f, "option {code} of impossible length {len}"),
+            Fault::Interface(id) => write!(f, "a packet from interface {id}, which is undeclared"),
+            Fault::TooManyInterfaces => f.write_str("too many interfaces"),
+            Fault::NotEthernet(link) => write!(f, "link type {link}, not Ethernet (1)"),
+        }
+    }
+}
+
+impl fmt::Display for CaptureError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "at byte {}: {}", self.offset, self.fault)
+    }
+}
+
+impl std::error::Error for CaptureError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match &self.fault {
+            Fault::Io(e) => Some(e),
+            _ => None,
+        }
+    }
+}
+
+impl CaptureError {
+    /// The setup error for the file called `name`.
+    #[must_use]
+    pub fn in_file(&self, name: &str) -> Error {
+        let code = match self.fault {
+            Fault::Io(_) => Code::File,
+            _ => Code::Capture,
+        };
+        let error = Error::new(code, format!("cannot read {name}"), self.to_string());
+        match self.fault {
+            Fault::NotCapture([0x1f, 0x8b, ..]) => error.fix("unpack it first: gunzip"),
+            Fault::NotCapture([0x28, 0xb5, 0x2f, 0xfd]) => error.fix("unpack it first: unzstd"),
+            Fault::NotEthernet(_) => error.fix("capture on an Ethernet interface, not on `any`"),
+            _ => error,
+        }
+    }
+}

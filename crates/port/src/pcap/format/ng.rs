@@ -1,0 +1,323 @@
+//! pcapng: sections of blocks, each with its length before and behind its body.
+//!
+//! ```text
+//! block:      | type 4 | length 4 | body, options | length 4 |       length counts all of it
+//! section:    | byte-order magic 4 | major 2, minor 2 | section length 8 | options
+//! interface:  | link type 2, reserved 2 | snaplen 4 | options
+//! enhanced:   | interface 4 | time 4, 4 | captured 4 | original 4 | packet | options
+//! simple:     | original 4 | packet
+//! obsolete:   | interface 2, drops 2 | time 4, 4 | captured 4 | original 4 | packet | options
+//! ```
+//!
+//! Source: draft-ietf-opsawg-pcapng sections 3 and 4, appendix A for the obsolete packet block.
+
+use std::io::Read;
+use std::ops::Range;
+
+use super::classic::packet_len_max;
+use super::input::{Input, Order};
+use super::reader::{Found, LinkType, Next};
+use super::{BLOCK_LEN_MAX, CaptureError, Fault, INTERFACES_MAX};
+
+const INTERFACE: u32 = 1;
+const OBSOLETE_PACKET: u32 = 2;
+const SIMPLE_PACKET: u32 = 3;
+const ENHANCED_PACKET: u32 = 6;
+
+/// Type and length before the body, length behind it.
+const FRAME_LEN: u32 = 12;
+
+/// Blocks without a packet, or pieces of one, that are passed over at once: some milliseconds,
+/// even if every piece is a read from the file.
+const STEPS_MAX: usize = 256;
+
+#[derive(Debug)]
+pub struct Ng {
+    order: Order,
+    /// The interfaces of this section.
+    interfaces: Vec<Interface>,
+    /// How many there were in all sections before.
+    earlier: u32,
+    /// The block that is being passed over.
+    skipping: Option<Skip>,
+}
+
+/// A block of a type that is not for us, of any length.
+#[derive(Debug, Clone, Copy)]
+struct Skip {
+    len: u32,
+    /// Bytes of its body still to come.
+    left: u32,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Interface {
+    link_type: LinkType,
+    packet_len_max: u32,
+    clock: Clock,
+}
+
+impl Interface {
+    /// Where a packet of `len` bytes is that starts `at` bytes into a body, with `room` from there.
+    fn packet(&self, len: u32, at: usize, room: usize) -> Result<Range<usize>, Fault> {
+        if len > self.packet_len_max {
+            let max = self.packet_len_max.into();
+            return Err(Fault::PacketTooLong { len: len.into(), max });
+        }
+        if len as usize > room {
+            return Err(Fault::PacketOverBlock { len: len.into(), found: room as u64 });
+        }
+        Ok(at..at + len as usize)
+    }
+}
+
+impl Ng {
+    /// The type of a section header, the same in both byte orders.
+    pub const MAGIC: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
+
+    /// Reads the rest of the first section header, behind its type.
+    pub fn open<R: Read>(input: &mut Input<R>) -> Result<Self, CaptureError> {
+        let mut ng =
+            Ng { order: Order::Little, interfaces: Vec::new(), earlier: 0, skipping: None };
+        ng.section(input)?;
+        Ok(ng)
+    }
+
+    /// The next packet, behind at most `STEPS_MAX` other blocks.
+    pub fn next<R: Read>(&mut self, input: &mut Input<R>) -> Result<Next, CaptureError> {
+        for _ in 0..STEPS_MAX {
+            if let Some(skip) = self.skipping {
+                self.skip(input, skip)?;
+                continue;
+            }
+            let Some([kind]) = input.start()? else { return Ok(Next::End) };
+            if kind == Self::MAGIC {
+                self.section(input)?;
+                continue;
+            }
+            let [len] = self.order.u32s(input.words()?);
+            match self.order.u32(kind) {
+                INTERFACE => {
+                    let body = self.body(input, len)?;
+                    let interface = self.interface(input.bytes(body));
+                    self.interfaces.push(interface.map_err(|fault| input.error(fault))?);
+                }
+                kind @ (ENHANCED_PACKET | OBSOLETE_PACKET | SIMPLE_PACKET) => {
+                    let body = self.body(input, len)?;
+                    let at = body.start;
+                    let found = match kind {
+                        SIMPLE_PACKET => self.simple(input.bytes(body)),
+                        kind => self.packet(input.bytes(body), kind == OBSOLETE_PACKET),
+                    };
+                    let found = found.map_err(|fault| input.error(fault))?;
+                    let data = at + found.data.start..at + found.data.end;
+                    return Ok(Next::Packet(Found { data, ..found }));
+                }
+                _ => {
+                    let left = len.checked_sub(FRAME_LEN).filter(|body| body % 4 == 0);
+                    let left = left.ok_or_else(|| input.error(Fault::BlockLen(len)))?;
+                    self.skipping = Some(Skip { len, left });
+                    input.keep();
+                }
+            }
+        }
+        Ok(Next::Busy)
+    }
+
+    /// A section header, behind its type: a new byte order, and interfaces from 0 again.
+    fn section<R: Read>(&mut self, input: &mut Input<R>) -> Result<(), CaptureError> {
+        const LITTLE: [u8; 4] = [0x4d, 0x3c, 0x2b, 0x1a];
+        const BIG: [u8; 4] = [0x1a, 0x2b, 0x3c, 0x4d];
+        let [len, magic] = input.words()?;
+        self.order = match magic {
+            LITTLE => Order::Little,
+            BIG => Order::Big,
+            other => return Err(input.error(Fault::ByteOrder(other))),
+        };
+        let len = self.order.u32(len);
+        // The magic, the version and the section length are read here; options may follow.
+        let options = self.body_len(input, len)?.checked_sub(16);
+        let options = options.ok_or_else(|| input.error(Fault::BlockLen(len)))?;
+        let [version, _, _] = self.order.u32s(input.words()?);
+        let (major, minor) = self.order.halves(version);
+        if major != 1 {
+            return Err(input.error(Fault::Version { major, minor }));
+        }
+        input.take(options as usize)?;
+        self.trailer(input, len)?;
+        // At most INTERFACES_MAX in all, so the sum fits.
+        self.earlier += self.interfaces.len() as u32;
+        self.interfaces.clear();
+        Ok(())
+    }
+
+    fn interface(&self, body: &[u8]) -> Result<Interface, Fault> {
+        if self.earlier as usize + self.interfaces.len() >= INTERFACES_MAX {
+            return Err(Fault::TooManyInterfaces);
+        }
+        let ([link, snaplen], options) = self.words(body)?;
+        let (link, _reserved) = self.order.halves(link);
+        let packet_len_max = packet_len_max(snaplen);
+        Ok(Interface { link_type: LinkType(link), packet_len_max, clock: self.clock(options)? })
+    }
+
+    /// The clock of an interface, from its options.
+    fn clock(&self, mut options: &[u8]) -> Result<Clock, Fault> {
+        const END: u16 = 0;
+        const RESOLUTION: u16 = 9;
+        const OFFSET: u16 = 14;
+        let mut clock = Clock::MICROS;
+        while let Some((&[a, b, c, d], rest)) = options.split_first_chunk() {
+            let (code, len) = (self.order.u16([a, b]), self.order.u16([c, d]));
+            let impossible = || Fault::Option { code, len };
+            let value = rest.get(..len.into()).ok_or_else(impossible)?;
+            match code {
+                END => break,
+                RESOLUTION => match *value {
+                    [resolution] => clock.unit = Unit::new(resolution)?,
+                    _ => return Err(impossible()),
+                },
+                OFFSET => {
+                    let value = value.try_into().map_err(|_| impossible())?;
+                    clock.offset_s = match self.order {
+                        Order::Little => i64::from_le_bytes(value),
+                        Order::Big => i64::from_be_bytes(value),
+                    };
+                }
+                _ => {}
+            }
+            // The block is a multiple of four long, and so is all before this option.
+            options = rest.get(usize::from(len).next_multiple_of(4)..).unwrap_or_default();
+        }
+        Ok(clock)
+    }
+
+    fn packet(&self, body: &[u8], obsolete: bool) -> Result<Found, Fault> {
+        let ([id, high, low, len, orig_len], rest) = self.words(body)?;
+        let id = if obsolete { self.order.halves(id).0.into() } else { id };
+        let interface = self.interfaces.get(id as usize).ok_or(Fault::Interface(id))?;
+        let time_ns = interface.clock.time_ns(u64::from(high) << 32 | u64::from(low));
+        let time_ns = time_ns.ok_or(Fault::Time)?;
+        let data = interface.packet(len, 20, rest.len())?;
+        let (interface, link_type) = (self.earlier + id, interface.link_type);
+        Ok(Found { interface, time_ns, orig_len, link_type, data })
+    }
+
+    /// A packet of interface 0 without time, and cut at the snapshot length without saying so.
+    fn simple(&self, body: &[u8]) -> Result<Found, Fault> {
+        let ([orig_len], rest) = self.words(body)?;
+        let interface = self.interfaces.first().ok_or(Fault::Interface(0))?;
+        let len = orig_len.min(interface.packet_len_max);
+        let data = interface.packet(len, 4, rest.len())?;
+        let (interface, link_type) = (self.earlier, interface.link_type);
+        Ok(Found { interface, time_ns: 0, orig_len, link_type, data })
+    }
+
+    /// The first words of a body, and what follows them.
+    fn words<'a, const N: usize>(&self, body: &'a [u8]) -> Result<([u32; N], &'a [u8]), Fault> {
+        let len = FRAME_LEN + body.len() as u32; // at most BLOCK_LEN_MAX
+        let (words, _) = body.as_chunks::<4>();
+        let words = words.first_chunk::<N>().ok_or(Fault::BlockLen(len))?;
+        Ok((self.order.u32s(*words), &body[N * 4..]))
+    }
+
+    /// Where the body of a block of length `len` is, whose trailer is right.
+    fn body<R: Read>(&self, input: &mut Input<R>, len: u32) -> Result<Range<usize>, CaptureError> {
+        // The trailer is taken with it: what comes later may move the buffer.
+        let body_len = self.body_len(input, len)? as usize;
+        let body = input.take(body_len + 4)?;
+        let (body, tail) = (body.start..body.end - 4, body.end - 4..body.end);
+        let mut word = [0; 4];
+        word.copy_from_slice(input.bytes(tail));
+        self.check_trailer(input, len, self.order.u32(word))?;
+        Ok(body)
+    }
+
+    /// The length of the body of a block of length `len`, if it may have that.
+    fn body_len<R: Read>(&self, input: &Input<R>, len: u32) -> Result<u32, CaptureError> {
+        match len.checked_sub(FRAME_LEN) {
+            Some(body) if body % 4 == 0 && len as usize <= BLOCK_LEN_MAX => Ok(body),
+            _ => Err(input.error(Fault::BlockLen(len))),
+        }
+    }
+
+    /// Passes over what is there of a block that is not for us.
+    fn skip<R: Read>(&mut self, input: &mut Input<R>, skip: Skip) -> Result<(), CaptureError> {
+        let passed = input.pass(skip.left)?;
+        if passed == 0 && skip.left > 0 {
+            let want = skip.len - FRAME_LEN;
+            let (want, found) = (want.into(), (want - skip.left).into());
+            return Err(input.error(Fault::Truncated { want, found }));
+        }
+        let left = skip.left - passed;
+        self.skipping = Some(Skip { left, ..skip });
+        if left == 0 {
+            self.trailer(input, skip.len)?;
+            self.skipping = None;
+        }
+        Ok(())
+    }
+
+    fn trailer<R: Read>(&self, input: &mut Input<R>, head: u32) -> Result<(), CaptureError> {
+        let [tail] = self.order.u32s(input.words()?);
+        self.check_trailer(input, head, tail)
+    }
+
+    fn check_trailer<R: Read>(
+        &self,
+        input: &Input<R>,
+        head: u32,
+        tail: u32,
+    ) -> Result<(), CaptureError> {
+        if tail == head { Ok(()) } else { Err(input.error(Fault::BlockTrailer { head, tail })) }
+    }
+}
+
+/// How an interface counts time.
+#[derive(Debug, Clone, Copy)]
+struct Clock {
+    unit: Unit,
+    /// Seconds to add.
+    offset_s: i64,
+}
+
+/// What one unit of time is worth.
+#[derive(Debug, Clone, Copy)]
+enum Unit {
+    /// So many nanoseconds.
+    Nanos(u64),
+    /// This part of a nanosecond.
+    NanosOver(u64),
+    /// A second shifted right by this.
+    SecondShifted(u8),
+}
+
+impl Unit {
+    /// From the option: a negative power of 10, or of 2 if the top bit is set.
+    fn new(code: u8) -> Result<Unit, Fault> {
+        match code {
+            0..=9 => Ok(Unit::Nanos(10u64.pow(9 - u32::from(code)))),
+            10..=28 => Ok(Unit::NanosOver(10u64.pow(u32::from(code) - 9))),
+            0x80..=0xc0 => Ok(Unit::SecondShifted(code & 0x7f)),
+            _ => Err(Fault::Resolution(code)),
+        }
+    }
+}
+
+impl Clock {
+    /// What an interface has that does not say.
+    const MICROS: Clock = Clock { unit: Unit::Nanos(1000), offset_s: 0 };
+
+    /// The time after `count` units, rounded down; `None` if 64 bits do not hold it.
+    fn time_ns(self, count: u64) -> Option<u64> {
+        let count = u128::from(count);
+        // 2^64 units of at most a second each are below 2^94 ns.
+        let nanos = match self.unit {
+            Unit::Nanos(nanos) => count * u128::from(nanos),
+            Unit::NanosOver(parts) => count / u128::from(parts),
+            Unit::SecondShifted(bits) => (count * 1_000_000_000) >> bits,
+        };
+        let offset = i128::from(self.offset_s) * 1_000_000_000;
+        u64::try_from(nanos as i128 + offset).ok()
+    }
+}

@@ -1,0 +1,219 @@
+//! One record at a time from a capture file of either format.
+
+use std::io::{self, Read};
+use std::ops::Range;
+
+use super::classic::Classic;
+use super::input::Input;
+use super::ng::Ng;
+use super::{CaptureError, Fault};
+
+/// Reads a capture file, pcap or pcapng, whichever it is.
+///
+/// Memory is one buffer of 64 KiB, or as large as the largest packet block met, at most
+/// [`super::BLOCK_LEN_MAX`], and a few words for each interface. It reads ahead into that buffer:
+/// the file needs none of its own.
+#[derive(Debug)]
+pub struct Reader<R> {
+    input: Input<R>,
+    /// Unknown until the header is read.
+    format: Option<Format>,
+    /// The packet of the last step.
+    found: Option<Found>,
+    /// Nothing more to read: the file has ended or has proved bad.
+    done: bool,
+}
+
+#[derive(Debug)]
+enum Format {
+    Classic(Classic),
+    Ng(Ng),
+}
+
+/// What one step through a file led to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// A packet: [`Reader::current`] has it.
+    Packet,
+    /// The file has nothing more for now (`WouldBlock`); the next step goes on from here.
+    Blocked,
+    /// Only blocks that are no packets so far, and many of them; the next step goes on from here.
+    Busy,
+    /// The end.
+    End,
+}
+
+impl<R: Read> Reader<R> {
+    /// A reader of which not even the header is read yet.
+    pub fn unread(file: R) -> Self {
+        Reader { input: Input::new(file), format: None, found: None, done: false }
+    }
+
+    /// Reads the header of the file.
+    ///
+    /// Errors: [`Fault::NotCapture`] if it is neither format (a compressed capture, for one), and
+    /// what a record can be wrong with.
+    pub fn new(file: R) -> Result<Self, CaptureError> {
+        let mut reader = Reader::unread(file);
+        reader.format = Some(Format::open(&mut reader.input)?);
+        Ok(reader)
+    }
+
+    /// Goes to the next packet, as far as the file has it now.
+    ///
+    /// Errors: what is wrong with the next record, once; then [`Step::End`] for ever. All records
+    /// before it were good.
+    /// Cost:   bounded, whatever the file has; a read for each 64 KiB.
+    pub fn step(&mut self) -> Result<Step, CaptureError> {
+        self.found = None;
+        if self.done {
+            return Ok(Step::End);
+        }
+        let next = match self.advance() {
+            Err(CaptureError { fault: Fault::Io(e), .. })
+                if e.kind() == io::ErrorKind::WouldBlock =>
+            {
+                return Ok(Step::Blocked);
+            }
+            next => next.inspect_err(|_| self.done = true)?,
+        };
+        Ok(match next {
+            Next::Packet(found) => {
+                self.found = Some(found);
+                Step::Packet
+            }
+            Next::Busy => Step::Busy,
+            Next::End => {
+                self.done = true;
+                Step::End
+            }
+        })
+    }
+
+    fn advance(&mut self) -> Result<Next, CaptureError> {
+        let format = match &mut self.format {
+            Some(format) => format,
+            none => none.insert(Format::open(&mut self.input)?),
+        };
+        match format {
+            Format::Classic(classic) => {
+                Ok(classic.next(&mut self.input)?.map_or(Next::End, Next::Packet))
+            }
+            Format::Ng(ng) => ng.next(&mut self.input),
+        }
+    }
+
+    /// The next packet, or `None` behind the last.
+    ///
+    /// Errors: as [`Reader::step`]; `WouldBlock` if the file has nothing more for now.
+    pub fn next_record(&mut self) -> Result<Option<Record<'_>>, CaptureError> {
+        loop {
+            match self.step()? {
+                Step::Busy => {}
+                Step::Blocked => {
+                    let fault = Fault::Io(io::ErrorKind::WouldBlock.into());
+                    return Err(self.input.error(fault));
+                }
+                Step::Packet | Step::End => return Ok(self.current()),
+            }
+        }
+    }
+
+    /// The packet that the last step led to, as often as it is asked for.
+    pub fn current(&self) -> Option<Record<'_>> {
+        let &Found { interface, time_ns, orig_len, link_type, ref data } = self.found.as_ref()?;
+        let data = self.input.bytes(data.clone());
+        // Nothing can have been longer when it was caught than what was caught of it.
+        let orig_len = orig_len.max(data.len() as u32);
+        let offset = self.input.record_offset();
+        Some(Record { interface, time_ns, orig_len, link_type, offset, data })
+    }
+}
+
+impl<R> Reader<R> {
+    /// Where the bytes come from.
+    pub fn file(&self) -> &R {
+        self.input.inner()
+    }
+
+    /// Where the bytes come from. Reading from it here would lose them.
+    pub fn file_mut(&mut self) -> &mut R {
+        self.input.inner_mut()
+    }
+
+    /// Bytes of memory that the reader holds for packets.
+    #[cfg(test)]
+    pub(super) fn buffer_bytes(&self) -> usize {
+        self.input.buffer_bytes()
+    }
+}
+
+impl Format {
+    fn open<R: Read>(input: &mut Input<R>) -> Result<Format, CaptureError> {
+        let Some([magic]) = input.start()? else {
+            return Err(input.error(Fault::Truncated { want: 4, found: 0 }));
+        };
+        match Classic::detect(magic) {
+            Some((order, nanos)) => Ok(Format::Classic(Classic::open(input, order, nanos)?)),
+            None if magic == Ng::MAGIC => Ok(Format::Ng(Ng::open(input)?)),
+            None => Err(input.error(Fault::NotCapture(magic))),
+        }
+    }
+}
+
+/// A packet as the capture has it. The bytes are the reader's, until its next record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Record<'a> {
+    /// The interface it was caught at, counted from 0 through all sections of the file.
+    pub interface: u32,
+    /// When, since 1970; 0 in a pcapng simple packet block, which has no time.
+    pub time_ns: u64,
+    /// Bytes it had on the wire: at least those of `data`.
+    pub orig_len: u32,
+    /// What its first header is.
+    pub link_type: LinkType,
+    /// Where in the file its record starts, in bytes.
+    pub offset: u64,
+    /// Its bytes, as many as were caught.
+    pub data: &'a [u8],
+}
+
+impl<'a> Record<'a> {
+    /// The bytes of an Ethernet frame.
+    ///
+    /// Errors: [`Fault::NotEthernet`] for any other link type.
+    pub fn ethernet(&self) -> Result<&'a [u8], CaptureError> {
+        if self.link_type == LinkType::ETHERNET {
+            return Ok(self.data);
+        }
+        Err(CaptureError { offset: self.offset, fault: Fault::NotEthernet(self.link_type.0) })
+    }
+}
+
+/// What the first header of a packet is, by its number in the registry of link types.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LinkType(pub u16);
+
+impl LinkType {
+    /// Ethernet, from the destination MAC address on.
+    pub const ETHERNET: LinkType = LinkType(1);
+}
+
+/// What comes next in a file.
+#[derive(Debug)]
+pub(super) enum Next {
+    Packet(Found),
+    /// Nothing yet, but there is more to look at.
+    Busy,
+    End,
+}
+
+/// A packet that a format has found in the buffer of the input.
+#[derive(Debug)]
+pub(super) struct Found {
+    pub interface: u32,
+    pub time_ns: u64,
+    pub orig_len: u32,
+    pub link_type: LinkType,
+    pub data: Range<usize>,
+}

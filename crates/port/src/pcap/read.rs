@@ -1,0 +1,147 @@
+//! file -> skbs.
+//!
+//! A record for which there is no frame stays in the reader until there is one, so a pool that has
+//! run dry delays a capture and never thins it. Of a stream only whole records are taken, as far as
+//! they have come: `rx` never blocks.
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use linerate_skb::{Batch, DropReason, Local, Moved, Pool, Result};
+
+use super::config::Place;
+use super::format::{CaptureError, Reader, Step};
+use super::source::Source;
+use crate::queue::{Health, QueueOps, Want};
+
+/// The longest packet that a chain of the pool's frames can carry.
+pub(super) fn packet_max_bytes(pool: &Pool) -> usize {
+    /// Frames that a chain can have.
+    const FRAMES_MAX: usize = 260;
+    pool.data_room() * pool.frames().min(FRAMES_MAX)
+}
+
+/// Opens a capture and looks at its first record, unless that would be to wait for it.
+pub(super) fn open(place: &Place, pool: &Pool) -> Result<ReadQueue> {
+    let source = Source::open(place)?;
+    let mut queue = ReadQueue {
+        stream: source.is_stream(),
+        reader: Reader::unread(source),
+        name: place.to_string(),
+        packet_max_bytes: packet_max_bytes(pool),
+        in_hand: false,
+        blocked: false,
+        missed: 0,
+        health: Health::Up,
+    };
+    if !queue.stream {
+        queue.look();
+    }
+    match queue.health {
+        Health::Failed(error) => Err(error),
+        _ => Ok(queue),
+    }
+}
+
+pub(super) struct ReadQueue {
+    reader: Reader<Source>,
+    name: String,
+    stream: bool,
+    packet_max_bytes: usize,
+    /// The reader's current record has not been delivered.
+    in_hand: bool,
+    /// The stream had no whole record left when it was last looked at.
+    blocked: bool,
+    /// Packets longer than any chain, since they were last asked for.
+    missed: u64,
+    health: Health,
+}
+
+impl ReadQueue {
+    pub fn is_stream(&self) -> bool {
+        self.stream
+    }
+
+    /// Takes one step through the file, unless a record is in hand.
+    fn look(&mut self) {
+        if self.in_hand || self.health.ended() {
+            return;
+        }
+        let step = self.reader.step();
+        self.blocked = matches!(step, Ok(Step::Blocked));
+        match step {
+            Ok(Step::Packet) => self.judge(),
+            Ok(Step::Blocked | Step::Busy) => {}
+            Ok(Step::End) => self.end(Health::Finished),
+            Err(e) => self.fail(&e),
+        }
+    }
+
+    /// Whether the packet just found can be delivered.
+    fn judge(&mut self) {
+        match self.reader.current().map(|record| record.ethernet().map(<[u8]>::len)) {
+            Some(Ok(len)) if len > self.packet_max_bytes => self.missed += 1,
+            Some(Ok(_)) => self.in_hand = true,
+            Some(Err(e)) => self.fail(&e),
+            None => {}
+        }
+    }
+
+    fn fail(&mut self, e: &CaptureError) {
+        self.end(Health::Failed(e.in_file(&self.name)));
+    }
+
+    fn end(&mut self, health: Health) {
+        self.health = health;
+        self.reader.file_mut().rest();
+    }
+}
+
+impl QueueOps for ReadQueue {
+    fn rx(&mut self, mem: &mut Local, out: &mut Batch, budget: usize) -> usize {
+        let mut n = 0;
+        // A step that finds no packet is work, too: it costs one of the budget.
+        for _ in 0..budget.min(out.spare()) {
+            self.look();
+            if !self.in_hand {
+                if self.blocked || self.health.ended() {
+                    break;
+                }
+                continue;
+            }
+            let Some(record) = self.reader.current() else { break };
+            // Without a frame the record stays in hand.
+            let Some(mut skb) = mem.alloc_copy(record.data) else { break };
+            skb.set_stamp_ns(record.time_ns);
+            self.in_hand = false;
+            // Cannot be full: no more than `spare` come.
+            if out.push(skb).is_ok() {
+                n += 1;
+            }
+        }
+        n
+    }
+
+    fn xmit(&mut self, mem: &mut Local, batch: &mut Batch) -> Moved {
+        batch.discard_first(batch.len(), DropReason::UNSUPPORTED, mem);
+        Moved::default()
+    }
+
+    fn arm(&mut self, want: Want) -> bool {
+        // The end needs no wake-up: only `rx` finds it, so its caller has seen it.
+        !want.frames() || self.health.ended() || self.blocked
+    }
+
+    fn health(&self) -> Health {
+        self.health.clone()
+    }
+
+    fn missed(&mut self) -> u64 {
+        std::mem::take(&mut self.missed)
+    }
+}
+
+impl AsFd for ReadQueue {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.reader.file().as_fd()
+    }
+}

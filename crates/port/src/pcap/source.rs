@@ -1,0 +1,121 @@
+//! The file that a capture is read from: a regular one, or a stream that must not block its reader.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, IsTerminal, Read};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::time::Duration;
+
+use linerate_skb::{Code, Error, Result};
+use linerate_sys::wait::{Epoll, EventFd, EventFlags, poll_readable};
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
+
+use super::config::Place;
+
+/// A file that never blocks: without bytes to read it says `WouldBlock`.
+pub(super) struct Source {
+    file: File,
+    ready: Ready,
+}
+
+/// What is readable when the file is.
+enum Ready {
+    /// Rung until the end: a regular file.
+    Always(EventFd),
+    /// A pipe, a socket, a terminal.
+    Stream(Epoll),
+}
+
+impl Source {
+    pub fn open(place: &Place) -> Result<Source> {
+        let what = || format!("cannot read {place}");
+        let failed =
+            |call: &str, e: io::Error| Error::new(Code::File, what(), format!("{call}: {e}"));
+        let file = match place {
+            Place::Standard if io::stdin().is_terminal() => {
+                let error = Error::new(Code::File, what(), "the standard input is a terminal");
+                return Err(error.fix("pipe a capture into it: tcpdump -w - | …"));
+            }
+            Place::Standard => {
+                let owned = io::stdin().as_fd().try_clone_to_owned();
+                File::from(owned.map_err(|e| failed("dup", e))?)
+            }
+            // Without O_NONBLOCK a FIFO would have us wait for its writer here.
+            Place::File(path) => OpenOptions::new()
+                .read(true)
+                .custom_flags(libc::O_NONBLOCK)
+                .open(path)
+                .map_err(|e| failed("open", e))?,
+        };
+        let kind = file.metadata().map_err(|e| failed("fstat", e))?.file_type();
+        if kind.is_dir() {
+            return Err(Error::new(Code::File, what(), "it is a directory"));
+        }
+        if kind.is_file() {
+            // Kept from being truncated by a port that writes it, see there. A file system without
+            // locks is no reason to refuse.
+            if rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared)
+                == Err(Errno::WOULDBLOCK)
+            {
+                let error = Error::new(Code::Busy, what(), "another port is writing it");
+                return Err(error.fix("read it when it is complete"));
+            }
+        }
+        Ok(Source { ready: Ready::of(&file)?, file })
+    }
+
+    /// True if its bytes come with time.
+    pub fn is_stream(&self) -> bool {
+        matches!(self.ready, Ready::Stream(_))
+    }
+
+    /// Never readable again.
+    pub fn rest(&mut self) {
+        match &self.ready {
+            Ready::Always(bell) => {
+                bell.drain();
+            }
+            Ready::Stream(epoll) => {
+                // It is a member, so this cannot fail.
+                let _ = epoll.delete(&self.file);
+            }
+        }
+    }
+}
+
+impl Ready {
+    fn of(file: &File) -> Result<Ready> {
+        let epoll = Epoll::new()?;
+        match epoll.add(file, 0, EventFlags::IN) {
+            Ok(()) => Ok(Ready::Stream(epoll)),
+            // What cannot be waited for never blocks: a regular file, /dev/null.
+            Err(Errno::PERM) => {
+                let bell = EventFd::new()?;
+                bell.signal();
+                Ok(Ready::Always(bell))
+            }
+            Err(e) => Err(Error::os(Code::System, "cannot wait for a capture", "epoll_ctl", e)),
+        }
+    }
+}
+
+impl Read for Source {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        // The standard input may be shared, so it cannot be made nonblocking.
+        if self.is_stream() && !poll_readable(&[self.file.as_fd()], Some(Duration::ZERO))? {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        self.file.read(bytes)
+    }
+}
+
+/// Readable when there are bytes to read.
+impl AsFd for Source {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match &self.ready {
+            Ready::Always(bell) => bell.as_fd(),
+            Ready::Stream(epoll) => epoll.as_fd(),
+        }
+    }
+}

@@ -1,0 +1,409 @@
+//! The port over files of every kind: regular, damaged, slow, full, and gone.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use linerate_skb::{Batch, Code, DropReason, Local, Moved, Pool};
+use rustix::fs::{CWD, FileType, Mode};
+
+use super::write::WriteQueue;
+use super::*;
+use crate::Port;
+use crate::queue::{Health, QueueOps, Want};
+
+const LONG: Duration = Duration::from_secs(10);
+
+/// A folder that goes with the test.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Scratch {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let n = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("linerate-pcap-{}-{n}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir(&path).unwrap();
+        Scratch(path)
+    }
+
+    fn file(&self, name: &str, bytes: &[u8]) -> String {
+        let path = self.0.join(name);
+        fs::write(&path, bytes).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+
+    fn fifo(&self) -> String {
+        let path = self.0.join("fifo");
+        rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A classic capture: big or little endian, ns or µs.
+fn classic(big: bool, nanos: bool, link: u32, packets: &[(u32, u32, &[u8])]) -> Vec<u8> {
+    let word = |n: u32| if big { n.to_be_bytes() } else { n.to_le_bytes() };
+    let half = |n: u16| if big { n.to_be_bytes() } else { n.to_le_bytes() };
+    let mut file = word(if nanos { 0xa1b2_3c4d } else { 0xa1b2_c3d4 }).to_vec();
+    file.extend([half(2), half(4)].concat());
+    file.extend([0, 0, 262_144, link].map(word).concat());
+    for (seconds, fraction, data) in packets {
+        let len = data.len() as u32;
+        file.extend([*seconds, *fraction, len, len + 9].map(word).concat());
+        file.extend_from_slice(data);
+    }
+    file
+}
+
+fn pool(frames: u32) -> Pool {
+    Pool::builder().frames(frames).build().unwrap()
+}
+
+fn frame(stamp_ns: u64, bytes: &[u8]) -> Frame {
+    Frame { stamp_ns, bytes: bytes.to_vec() }
+}
+
+/// All packets up to the end, and how the port is then.
+fn receive(port: &mut Port) -> (Vec<Frame>, Health) {
+    let mut batch = Batch::with_capacity(7);
+    let mut frames = Vec::new();
+    while !port.health().ended() {
+        assert!(port.wait(Some(LONG)).unwrap());
+        port.rx(&mut batch);
+        for skb in batch.drain() {
+            let mut bytes = vec![0; skb.len()];
+            assert_eq!(skb.copy_to(0, &mut bytes), bytes.len());
+            frames.push(Frame { stamp_ns: skb.stamp_ns(), bytes });
+        }
+    }
+    (frames, port.health())
+}
+
+fn assert_balanced(pool: &Pool) {
+    let ledger = pool.ledger();
+    assert_eq!((ledger.difference(), ledger.in_flight), (0, 0), "{ledger}");
+}
+
+#[test]
+fn a_capture_passes_unchanged_with_its_times() {
+    let scratch = Scratch::new();
+    let long: Vec<u8> = (0..60_000_u32).map(|i| (i / 3) as u8).collect();
+    let packets: Vec<(u32, u32, &[u8])> = (0..100)
+        .map(|i| (i, 999_000 + i, if i % 9 == 0 { &long[..] } else { &long[..60] }))
+        .collect();
+    for (big, nanos) in [(false, false), (false, true), (true, false), (true, true)] {
+        let source = scratch.file("in.pcap", &classic(big, nanos, 1, &packets));
+        let copy = scratch.0.join("out.pcap");
+        let pool = pool(1024);
+        let mut from = Port::open_with(&format!("pcap:{source}"), &pool).unwrap();
+        let mut to = Port::open_with(&format!("pcap:{},write", copy.display()), &pool).unwrap();
+        let mut batch = Batch::with_capacity(16);
+        while from.health() == Health::Up || !batch.is_empty() {
+            from.rx(&mut batch);
+            to.xmit(&mut batch);
+        }
+        assert_eq!(from.health(), Health::Finished);
+        assert_eq!((from.counts().rx_packets, to.counts().tx_packets), (100, 100));
+        let unit_ns = if nanos { 1 } else { 1000 };
+        let expected: Vec<Frame> = packets
+            .iter()
+            .map(|(s, f, b)| frame(u64::from(*s) * 1_000_000_000 + u64::from(*f) * unit_ns, b))
+            .collect();
+        assert!(read_all(&copy).unwrap() == expected);
+        assert_eq!((pool.ledger().received, pool.ledger().sent), (100, 100));
+        assert_balanced(&pool);
+    }
+}
+
+#[test]
+fn a_pool_run_dry_delays_a_capture_and_loses_nothing() {
+    let scratch = Scratch::new();
+    let packets: Vec<Frame> = (0..10).map(|i| frame(i + 1, &[i as u8; 100])).collect();
+    let path = scratch.0.join("a.pcap");
+    write_all(&path, &packets).unwrap();
+    let pool = pool(4);
+    let mut port = Port::open_with(&format!("pcap:{}", path.display()), &pool).unwrap();
+    let mut batch = Batch::with_capacity(64);
+    assert_eq!(port.rx(&mut batch), 4);
+    assert_eq!(port.rx(&mut batch), 0);
+    assert_eq!(port.health(), Health::Up);
+    let mut numbers: Vec<u8> = batch.iter().map(|skb| skb.data()[0]).collect();
+    batch.clear();
+    let (rest, health) = receive(&mut port);
+    numbers.extend(rest.iter().map(|f| f.bytes[0]));
+    assert_eq!((numbers, health), ((0..10).collect(), Health::Finished));
+    assert_balanced(&pool);
+}
+
+#[test]
+fn a_packet_that_no_chain_can_carry_is_missed_and_the_next_one_comes() {
+    let scratch = Scratch::new();
+    let path = scratch.0.join("a.pcap");
+    let packets = [frame(1, b"first"), frame(2, &[0; 65_000]), frame(3, b"third")];
+    write_all(&path, &packets).unwrap();
+    let pool = pool(8);
+    let mut port = Port::open_with(&format!("pcap:{}", path.display()), &pool).unwrap();
+    assert!(port.obtained().packet_max_bytes < 65_000);
+    let (frames, health) = receive(&mut port);
+    assert_eq!((frames, health), (vec![packets[0].clone(), packets[2].clone()], Health::Finished));
+    assert_eq!((port.counts().rx_packets, port.counts().missed), (2, 1));
+    assert_balanced(&pool);
+}
+
+#[test]
+fn a_damaged_file_fails_behind_the_packets_that_were_good() {
+    let scratch = Scratch::new();
+    let good = classic(false, false, 1, &[(1, 2, b"one"), (3, 4, b"two")]);
+    let lying = |len: u32| [good.clone(), [0, 0, len, len].map(u32::to_le_bytes).concat()].concat();
+    for (bytes, says) in [
+        (good[..good.len() - 1].to_vec(), "at byte 43: the file ends after 2 of 3 bytes"),
+        (lying(u32::MAX), "at byte 62: a packet of 4294967295 bytes where 262144 is the most"),
+        (lying(262_145), "at byte 62: a packet of 262145 bytes where 262144 is the most"),
+        (lying(1), "at byte 62: the file ends after 0 of 1 bytes"),
+    ] {
+        let file = scratch.file("bad.pcap", &bytes);
+        let pool = pool(16);
+        let mut port = Port::open_with(&format!("pcap:{file}"), &pool).unwrap();
+        let (frames, health) = receive(&mut port);
+        assert_eq!(frames[0], frame(1_000_002_000, b"one"));
+        let Health::Failed(e) = health else { panic!("{health:?}") };
+        assert_eq!((e.code, &*e.why), (Code::Capture, says));
+        assert!(e.what.contains("bad.pcap"), "{e}");
+        assert_balanced(&pool);
+    }
+}
+
+#[test]
+fn a_packet_of_no_bytes_is_a_packet() {
+    let scratch = Scratch::new();
+    let file = scratch.file("a.pcap", &classic(true, true, 1, &[(0, 5, b""), (0, 6, b"x")]));
+    let mut port = Port::open(&format!("pcap:{file}")).unwrap();
+    assert_eq!(receive(&mut port), (vec![frame(5, b""), frame(6, b"x")], Health::Finished));
+}
+
+#[test]
+fn what_cannot_be_opened_says_why() {
+    let scratch = Scratch::new();
+    let folder = scratch.0.display().to_string();
+    let cooked = scratch.file("cooked.pcap", &classic(false, false, 113, &[(1, 1, b"x")]));
+    let text = scratch.file("notes.txt", b"not a capture");
+    let packed = scratch.file("a.pcap.gz", b"\x1f\x8b\x08\x00 and so on");
+    let pool = pool(4);
+    for (port, code, why) in [
+        (format!("{folder}/none.pcap"), Code::File, "No such file"),
+        (folder.clone(), Code::File, "directory"),
+        (format!("{folder},write"), Code::File, "directory"),
+        (format!("{folder}/no/where.pcap,write"), Code::File, "No such file"),
+        (cooked, Code::Capture, "link type 113, not Ethernet"),
+        (text, Code::Capture, "neither pcap nor pcapng"),
+        (packed, Code::Capture, "1f 8b 08 00"),
+        ("/dev/null".into(), Code::Capture, "ends after 0 of 4 bytes"),
+        ("/dev/full,write".into(), Code::File, "No space left"),
+    ] {
+        let e = Port::open_with(&format!("pcap:{port}"), &pool).unwrap_err();
+        assert_eq!(e.code, code, "{e}");
+        assert!(e.why.contains(why), "{e}");
+    }
+}
+
+#[test]
+fn a_file_that_is_being_read_is_not_truncated_by_a_port_that_writes() {
+    let scratch = Scratch::new();
+    let path = scratch.0.join("a.pcap");
+    write_all(&path, &[frame(1, b"only")]).unwrap();
+    let alias = scratch.0.join("b.pcap");
+    fs::hard_link(&path, &alias).unwrap();
+    let pool = pool(16);
+    let mut port = Port::open_with(&format!("pcap:{}", path.display()), &pool).unwrap();
+    let e = Port::open_with(&format!("pcap:{},write", alias.display()), &pool).unwrap_err();
+    assert_eq!(e.code, Code::Busy, "{e}");
+    assert_eq!(receive(&mut port).0, [frame(1, b"only")]);
+    drop(port);
+    let writing = format!("pcap:{},write", alias.display());
+    let _writing = Port::open_with(&writing, &pool).unwrap();
+    let e = Port::open_with(&format!("pcap:{}", path.display()), &pool).unwrap_err();
+    assert_eq!(e.code, Code::Busy, "{e}");
+}
+
+#[test]
+fn a_stream_wakes_its_reader_and_never_blocks_it() {
+    let scratch = Scratch::new();
+    let fifo = scratch.fifo();
+    let bytes = classic(true, false, 1, &[(1, 2, b"first"), (3, 4, b"second")]);
+    let pool = pool(16);
+    let mut port = Port::open_with(&format!("pcap:{fifo}"), &pool).unwrap();
+    let mut batch = Batch::with_capacity(8);
+    let quiet = |port: &mut Port, batch: &mut Batch| {
+        assert_eq!(port.rx(batch), 0);
+        assert!(!port.wait(Some(Duration::from_millis(1))).unwrap());
+        assert_eq!(port.health(), Health::Up);
+    };
+    quiet(&mut port, &mut batch); // nobody has opened it for writing yet
+    let mut writer = fs::OpenOptions::new().write(true).open(&fifo).unwrap();
+    for part in [&bytes[..10], &bytes[10..30], &bytes[30..44]] {
+        writer.write_all(part).unwrap();
+        assert!(port.wait(Some(LONG)).unwrap());
+        quiet(&mut port, &mut batch); // half a header, half a record
+    }
+    let sleeper = std::thread::spawn(move || {
+        assert!(port.wait(Some(LONG)).unwrap());
+        (port.rx(&mut batch), port, batch)
+    });
+    std::thread::sleep(Duration::from_millis(5));
+    writer.write_all(&bytes[44..]).unwrap();
+    let (n, mut port, batch) = sleeper.join().unwrap();
+    assert_eq!((n, batch.iter().next().unwrap().data()), (2, &b"first"[..]));
+    drop((writer, batch));
+    assert_eq!(receive(&mut port), (vec![], Health::Finished));
+    assert!(!port.wait(Some(Duration::ZERO)).unwrap(), "the end wakes nobody again");
+    assert_balanced(&pool);
+}
+
+#[test]
+fn a_stream_with_packets_left_is_not_slept_on() {
+    let scratch = Scratch::new();
+    let fifo = scratch.fifo();
+    let mut port = Port::open(&format!("pcap:{fifo}")).unwrap();
+    let mut writer = fs::OpenOptions::new().write(true).open(&fifo).unwrap();
+    writer
+        .write_all(&classic(false, true, 1, &[(0, 1, b"a"), (0, 2, b"b"), (0, 3, b"c")]))
+        .unwrap();
+    let mut batch = Batch::with_capacity(1);
+    for _ in 0..3 {
+        // The pipe is empty after the first, the reader is not.
+        assert!(port.wait(Some(LONG)).unwrap());
+        assert_eq!(port.rx(&mut batch), 1);
+        batch.clear();
+    }
+}
+
+/// A disk with room for so many bytes.
+struct Disk {
+    file: File,
+    room: usize,
+}
+
+impl Write for Disk {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let len = bytes.len().min(self.room);
+        if len == 0 {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        self.room -= len;
+        self.file.write(&bytes[..len])
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn send(queue: &mut impl QueueOps, mem: &mut Local, packets: &[Vec<u8>]) -> Moved {
+    let mut batch = Batch::with_capacity(packets.len());
+    for bytes in packets {
+        assert!(batch.push(mem.alloc_copy(bytes).unwrap()).is_ok());
+    }
+    let moved = queue.xmit(mem, &mut batch);
+    assert!(batch.is_empty());
+    moved
+}
+
+#[test]
+fn a_full_disk_drops_the_rest_and_leaves_whole_packets() {
+    let scratch = Scratch::new();
+    let packets: Vec<Vec<u8>> = (0..8).map(|i| vec![i; 60]).collect();
+    for room in 100..1000 {
+        let path = scratch.0.join("full.pcap");
+        let disk = Disk { file: File::create(&path).unwrap(), room };
+        let cut = |disk: &Disk, len| disk.file.set_len(len).unwrap();
+        let pool = pool(32);
+        let mut mem = pool.local();
+        let mut queue = WriteQueue::new(disk, "full.pcap".into(), cut).unwrap();
+        let moved = send(&mut queue, &mut mem, &packets);
+        let again = send(&mut queue, &mut mem, &packets);
+        let sent = moved.packets + again.packets;
+        drop(queue);
+        let whole = read_all(&path).unwrap();
+        assert_eq!(whole.len(), sent, "{room}");
+        assert!(whole.iter().zip(packets.iter().cycle()).all(|(f, p)| f.bytes == *p));
+        let ledger = pool.ledger();
+        assert_eq!(ledger.sent, sent as u64);
+        assert_eq!(ledger.dropped(DropReason::WRITE_FAILED), 16 - sent as u64);
+        assert_balanced(&pool);
+    }
+}
+
+#[test]
+fn a_reader_that_has_gone_is_told_to_the_writer() {
+    let (mut reader, writer) = io::pipe().unwrap();
+    let file = File::from(std::os::fd::OwnedFd::from(writer));
+    let pool = pool(32);
+    let mut mem = pool.local();
+    let mut queue = WriteQueue::new(file, "-".into(), |_, _| {}).unwrap();
+    assert_eq!(send(&mut queue, &mut mem, &[vec![1; 60]]).packets, 1);
+    assert!(reader.read(&mut [0; 4096]).unwrap() > 60);
+    drop(reader);
+    assert!(queue.arm(Want::Frames) && !queue.arm(Want::Room));
+    assert_eq!(send(&mut queue, &mut mem, &[vec![1; 60], vec![2; 60]]), Moved::default());
+    let Health::Failed(e) = queue.health() else { panic!() };
+    assert!(e.why.contains("Broken pipe") && !e.fix.is_empty(), "{e}");
+    assert_eq!(send(&mut queue, &mut mem, &[vec![3; 60]]).packets, 0);
+    assert_eq!(pool.ledger().dropped(DropReason::WRITE_FAILED), 3);
+    assert_balanced(&pool);
+}
+
+#[test]
+fn a_packet_too_long_for_a_capture_is_dropped_and_its_neighbours_are_not() {
+    let scratch = Scratch::new();
+    let path = scratch.0.join("a.pcap");
+    let pool = pool(1024);
+    let mut mem = pool.local();
+    let mut queue = WriteQueue::new(File::create(&path).unwrap(), "a".into(), |_, _| {}).unwrap();
+    let packets = [vec![1; 9], vec![2; PACKET_LEN_MAX + 1], vec![3; PACKET_LEN_MAX], vec![4; 9]];
+    let before = super::write::epoch_ns();
+    let moved = send(&mut queue, &mut mem, &packets);
+    assert_eq!((moved.packets, moved.bytes), (3, 18 + PACKET_LEN_MAX as u64));
+    assert_eq!(pool.ledger().dropped(DropReason::TOO_LONG), 1);
+    let frames = read_all(&path).unwrap();
+    assert_eq!(frames.iter().map(|f| f.bytes[0]).collect::<Vec<_>>(), [1, 3, 4]);
+    // Without a stamp of their own they have the time of sending, one for all.
+    let now = super::write::epoch_ns();
+    assert!(frames.iter().all(|f| (before..=now).contains(&f.stamp_ns)));
+    assert_eq!(frames[0].stamp_ns, frames[2].stamp_ns);
+    assert_balanced(&pool);
+}
+
+#[test]
+fn tcpdump_reads_what_was_written() {
+    let scratch = Scratch::new();
+    let path = scratch.0.join("a.pcap");
+    let pool = pool(64);
+    let mut port = Port::open_with(&format!("pcap:{},write", path.display()), &pool).unwrap();
+    let mut batch = Batch::with_capacity(20);
+    port.alloc(&mut batch, 20);
+    for (i, skb) in batch.iter_mut().enumerate() {
+        let bytes = skb.put(60).unwrap();
+        bytes.fill(2);
+        bytes[12..14].copy_from_slice(&[0x88, 0xb5]); // for local experiments
+        skb.set_stamp_ns(1_700_000_000_000_000_000 + i as u64);
+    }
+    assert_eq!(port.xmit(&mut batch), 20);
+    let mut command = Command::new("tcpdump");
+    command.args(["-r", "-", "-nn", "-e", "--nano"]).stdin(File::open(&path).unwrap());
+    let Ok(output) = command.stdout(Stdio::piped()).stderr(Stdio::piped()).output() else {
+        println!("skipped: tcpdump is not installed");
+        return;
+    };
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(text.lines().filter(|line| line.contains("length 60")).count(), 20, "{text}");
+    assert!(text.contains(".000000019 "), "{text}");
+}

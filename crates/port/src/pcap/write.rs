@@ -1,0 +1,180 @@
+//! skbs -> file.
+//!
+//! A packet counts as sent when the kernel has taken all of its block, which costs one write(2) a
+//! batch. When a write fails, the packets whose blocks are not whole are dropped, the file is cut
+//! behind the last whole one, and the queue has failed for good.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, IsTerminal, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use linerate_skb::{Batch, Code, DropReason, Error, Local, Moved, Result, Skb};
+use linerate_sys::wait::EventFd;
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
+
+use super::config::Place;
+use super::format::{PACKET_LEN_MAX, Writer};
+use crate::queue::{Health, QueueOps, Want};
+
+/// The interface that packets are filed under.
+pub(super) const INTERFACE: &str = "linerate";
+
+/// Opens a capture for writing, and writes its header.
+pub(super) fn open(place: &Place) -> Result<WriteQueue<File>> {
+    let name = place.to_string();
+    match place {
+        Place::Standard => {
+            if io::stdout().is_terminal() {
+                let error = refused(&name, "the standard output is a terminal");
+                return Err(error.fix("pipe it: … | tcpdump -r - -nn"));
+            }
+            let owned = io::stdout().as_fd().try_clone_to_owned();
+            let file = owned.map_err(|e| refused(&name, &format!("dup: {e}")))?;
+            WriteQueue::new(file.into(), name, |_, _| {})
+        }
+        Place::File(path) => {
+            // Truncated below, once it is known to be nobody's.
+            let opened = OpenOptions::new().write(true).create(true).truncate(false).open(path);
+            let file = opened.map_err(|e| refused(&name, &format!("open: {e}")))?;
+            if empty(&file, &name)? {
+                WriteQueue::new(file, name, cut)
+            } else {
+                WriteQueue::new(file, name, |_, _| {})
+            }
+        }
+    }
+}
+
+fn refused(name: &str, why: &str) -> Error {
+    Error::new(Code::File, format!("cannot write {name}"), why)
+}
+
+/// Takes hold of a regular file and truncates it; false if it is something else.
+fn empty(file: &File, name: &str) -> Result<bool> {
+    let failed = |e: io::Error| refused(name, &e.to_string());
+    if !file.metadata().map_err(failed)?.is_file() {
+        return Ok(false);
+    }
+    // A port that reads the file holds it, too: two names can be one file.
+    if rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK) {
+        let what = format!("cannot write {name}");
+        let error = Error::new(Code::Busy, what, "another port is reading or writing it");
+        return Err(error.fix("write to another file"));
+    }
+    file.set_len(0).map_err(failed)?;
+    Ok(true)
+}
+
+/// Cuts a file to `len` bytes. If that fails too, there is nobody left to tell: readers will find
+/// the torn block.
+fn cut(file: &File, len: u64) {
+    let _ = file.set_len(len);
+}
+
+pub(super) struct WriteQueue<W: Write> {
+    writer: Writer<W>,
+    name: String,
+    /// Cuts the file behind its last whole block.
+    cut: fn(&W, u64),
+    /// Never rung: nothing comes out of it, and there is always room.
+    bell: EventFd,
+    /// The bytes of a packet that is not in one piece.
+    joined: Vec<u8>,
+    health: Health,
+}
+
+impl<W: Write> WriteQueue<W> {
+    pub fn new(file: W, name: String, cut: fn(&W, u64)) -> Result<WriteQueue<W>> {
+        let bell = EventFd::new()?;
+        let mut writer = Writer::new(file);
+        // A file without a packet is a capture, too; and a full disk is best found now.
+        let header = writer.add_interface(INTERFACE).and_then(|_| writer.flush());
+        if let Err(e) = header {
+            cut(writer.sink(), 0);
+            return Err(write_error(&name, &e));
+        }
+        Ok(WriteQueue { writer, name, cut, bell, joined: Vec::new(), health: Health::Up })
+    }
+
+    /// Writes the first `n` packets of `batch`, which are not too long.
+    fn write(&mut self, n: usize, now_ns: &mut Option<u64>, batch: &Batch) -> io::Result<()> {
+        for skb in batch.iter().take(n) {
+            let time_ns = match skb.stamp_ns() {
+                0 => *now_ns.get_or_insert_with(epoch_ns),
+                stamp_ns => stamp_ns,
+            };
+            let bytes = whole(skb, &mut self.joined);
+            self.writer.write(0, time_ns, bytes.len() as u32, bytes)?; // at most PACKET_LEN_MAX
+        }
+        self.writer.flush()
+    }
+
+    fn fail(&mut self, e: &io::Error) {
+        (self.cut)(self.writer.sink(), self.writer.whole_len());
+        self.health = Health::Failed(write_error(&self.name, e));
+    }
+}
+
+fn write_error(name: &str, e: &io::Error) -> Error {
+    let error = refused(name, &format!("write: {e}"));
+    match e.kind() {
+        io::ErrorKind::StorageFull => error.fix("free some space, or write to another disk"),
+        io::ErrorKind::BrokenPipe => error.fix("whoever reads the pipe has ended: see its errors"),
+        _ => error,
+    }
+}
+
+/// All bytes of a packet, joined in `joined` unless they lie in one piece that can be borrowed.
+fn whole<'a>(skb: &'a Skb, joined: &'a mut Vec<u8>) -> &'a [u8] {
+    if skb.data().len() == skb.len() {
+        return skb.data();
+    }
+    joined.resize(skb.len(), 0);
+    let n = skb.copy_to(0, joined);
+    &joined[..n]
+}
+
+pub(super) fn epoch_ns() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl<W: Write + Send> QueueOps for WriteQueue<W> {
+    fn rx(&mut self, _: &mut Local, _: &mut Batch, _: usize) -> usize {
+        0
+    }
+
+    fn xmit(&mut self, mem: &mut Local, batch: &mut Batch) -> Moved {
+        let (mut moved, mut now_ns) = (Moved::default(), None);
+        while !batch.is_empty() && self.health == Health::Up {
+            let n = batch.iter().take_while(|skb| skb.len() <= PACKET_LEN_MAX).count();
+            let before = self.writer.packets_whole();
+            let written = self.write(n, &mut now_ns, batch);
+            moved += batch.sent((self.writer.packets_whole() - before) as usize, mem);
+            match written {
+                Err(e) => self.fail(&e),
+                // What stopped the count above.
+                Ok(()) if !batch.is_empty() => batch.discard_first(1, DropReason::TOO_LONG, mem),
+                Ok(()) => {}
+            }
+        }
+        batch.discard_first(batch.len(), DropReason::WRITE_FAILED, mem);
+        moved
+    }
+
+    fn arm(&mut self, want: Want) -> bool {
+        !want.room()
+    }
+
+    fn health(&self) -> Health {
+        self.health.clone()
+    }
+}
+
+impl<W: Write> AsFd for WriteQueue<W> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+}

@@ -1,0 +1,56 @@
+//! Every view of arbitrary bytes is refused or stays within them, read and written.
+#![no_main]
+
+use std::net::Ipv4Addr;
+
+use libfuzzer_sys::fuzz_target;
+use linerate_wire::{
+    Mac, arp, eth, eth_mut, ip, ipv4, ipv4_mut, ipv6, ipv6_mut, stamp, tcp, udp, udp_mut,
+};
+
+fn read(frame: &[u8]) {
+    let _ = eth(frame).map(|v| (v.tags().len(), v.ether_type(), v.payload().len(), v.src()));
+    let _ = arp(frame).map(|v| (v.op(), v.sender_mac(), v.target_ip()));
+    let _ = ip(frame).map(|v| (v.src(), v.dst(), v.protocol(), v.payload().len()));
+    let _ = ipv4(frame).map(|v| {
+        (v.options().len(), v.payload().len(), v.checksum_ok(), v.fragment_offset_bytes())
+    });
+    let _ = ipv6(frame).map(|v| (v.protocol(), v.is_fragment(), v.payload().len()));
+    let _ = tcp(frame).map(|v| (v.options().len(), v.payload().len(), v.checksum_ok()));
+    let _ = udp(frame).map(|v| (v.payload().len(), v.checksum_ok()));
+    let _ = stamp::read(frame);
+}
+
+/// What was right before is right after.
+fn write(frame: &mut [u8]) {
+    if let Ok(mut v) = eth_mut(frame) {
+        v.swap_ends();
+        v.set_dst(Mac([2; 6]));
+    }
+    let right = ipv4(frame).is_ok_and(|v| v.checksum_ok());
+    if let Ok(mut v) = ipv4_mut(frame) {
+        v.set_src(Ipv4Addr::new(192, 0, 2, 1));
+        v.set_dst(Ipv4Addr::new(198, 51, 100, 2));
+        v.set_dscp(46);
+        let _ = v.dec_ttl(); // no hop left is a good answer, too
+        assert!(!right || ipv4(frame).is_ok_and(|v| v.checksum_ok()));
+    }
+    if let Ok(mut v) = ipv6_mut(frame) {
+        v.set_dscp(46);
+        let _ = v.dec_hop_limit();
+    }
+    if let Ok(mut v) = udp_mut(frame) {
+        v.swap_ends();
+        v.payload_mut().fill(0x5a);
+        let filled = v.fill_checksum();
+        assert!(!filled || udp(frame).is_ok_and(|v| v.checksum_ok()));
+    }
+}
+
+fuzz_target!(|bytes: &[u8]| {
+    read(bytes);
+    let mut frame = bytes.to_vec();
+    write(&mut frame);
+    assert_eq!(frame.len(), bytes.len());
+    read(&frame);
+});
