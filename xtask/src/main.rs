@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod cargo;
+mod instructions;
 mod msrv;
 mod nocc;
 mod packages;

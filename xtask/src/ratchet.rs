@@ -1,5 +1,6 @@
 //! The limits that may only get tighter: `xtask/ratchet.toml`.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
@@ -13,6 +14,8 @@ pub const PATH: &str = "xtask/ratchet.toml";
 pub struct Ratchet {
     /// Foreign packages that the facade may bring in.
     pub packages: usize,
+    /// Instructions a packet may cost, by case.
+    instructions: BTreeMap<String, f64>,
     /// Files longer than the rule.
     pub files: Vec<Exception>,
     /// Functions longer than the rule.
@@ -41,10 +44,24 @@ impl Ratchet {
         let packages = table.get("packages").and_then(toml::Value::as_integer);
         Ok(Ratchet {
             packages: usize::try_from(packages.context("`packages` is not a number")?)?,
+            instructions: instructions(&table),
             files: exceptions(&table, "file")?,
             functions: exceptions(&table, "function")?,
         })
     }
+}
+
+impl Ratchet {
+    /// Instructions that a packet may cost in `case`; a case without a number may cost none.
+    pub fn instructions(&self, case: &str) -> f64 {
+        self.instructions.get(case).copied().unwrap_or(0.0)
+    }
+}
+
+fn instructions(table: &toml::Table) -> BTreeMap<String, f64> {
+    let rows = table.get("instructions").and_then(toml::Value::as_table);
+    let number = |value: &toml::Value| value.as_float().or(value.as_integer().map(|n| n as f64));
+    rows.into_iter().flatten().filter_map(|(case, n)| Some((case.clone(), number(n)?))).collect()
 }
 
 fn exceptions(table: &toml::Table, key: &str) -> Result<Vec<Exception>> {
@@ -74,5 +91,11 @@ mod tests {
         let ratchet = Ratchet::parse(&format!("{text}reason = \"a table\"\n")).unwrap();
         assert_eq!((ratchet.files[0].at.as_str(), ratchet.files[0].lines), ("a.rs", 700));
         assert_eq!(ratchet.packages, 3);
+    }
+
+    #[test]
+    fn a_case_without_a_number_may_cost_nothing() {
+        let ratchet = Ratchet::parse("packages = 1\n[instructions]\nnull = 90\n").unwrap();
+        assert_eq!((ratchet.instructions("null"), ratchet.instructions("gen")), (90.0, 0.0));
     }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use crate::tidy::README_COMMANDS;
-use crate::{cargo, msrv, nocc, packages, skipped, tidy};
+use crate::{cargo, instructions, msrv, nocc, packages, skipped, tidy};
 
 /// One thing that must hold.
 pub struct Step {
@@ -30,7 +30,7 @@ impl From<String> for Done {
 }
 
 /// Every step.
-pub const STEPS: [Step; 10] = [
+pub const STEPS: [Step; 11] = [
     Step { name: "fmt", about: "rustfmt has nothing to change", act: fmt },
     Step { name: "tidy", about: "the rules of the tree that no compiler knows", act: tidy_step },
     Step {
@@ -47,6 +47,7 @@ pub const STEPS: [Step; 10] = [
     },
     Step { name: "test", about: "every test, as the README says it", act: test },
     Step { name: "forward", about: "the README's first command, three seconds", act: forward },
+    Step { name: "count", about: "instructions a packet, against the ratchet", act: count },
     Step { name: "loom", about: "the rings under every interleaving, bounded", act: loom },
     Step {
         name: "nocc",
@@ -148,6 +149,11 @@ fn forward(root: &Path) -> Result<Done> {
     let mut command = cargo::cargo_within(root, "60s");
     cargo::streamed(command.args(words(README_COMMANDS[0])), |_| false)?;
     Ok(Done::default())
+}
+
+fn count(root: &Path) -> Result<Done> {
+    let (note, skipped) = instructions::run(root)?;
+    Ok(Done { note, skipped: skipped.into_iter().collect() })
 }
 
 /// A command of the README, word for word, less the `cargo` at its start.

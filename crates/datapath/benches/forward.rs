@@ -18,7 +18,17 @@ const TURNS: u64 = 20_000;
 const BUDGET: usize = 64;
 
 fn main() {
-    if std::env::args().any(|a| a == "--test") {
+    let args: Vec<String> = std::env::args().collect();
+    // For an instruction counter around the process: two lengths, and the difference.
+    if let [_, once, case, turns, ..] = args.as_slice()
+        && once == "--once"
+    {
+        let make = if case == "null" { null } else { gen_ring_sink };
+        let mut workers = make();
+        let turns = turns.parse().expect("--once CASE TURNS");
+        return turn_all(&mut workers, turns);
+    }
+    if args.iter().any(|a| a == "--test") {
         report("null -> null", 100, null);
         return report("gen -> ring -> sink", 100, gen_ring_sink);
     }
@@ -42,17 +52,22 @@ fn gen_ring_sink() -> Vec<Worker> {
     engine.budget(BUDGET).build().expect("these ports can always be opened").into_workers()
 }
 
+/// Turns each worker `turns` times, in turn.
+fn turn_all(workers: &mut [Worker], turns: u64) {
+    let now = Instant::now();
+    for _ in 0..turns {
+        for worker in &mut *workers {
+            let _ = worker.turn(now);
+        }
+    }
+}
+
 /// Turns the workers made by `make` in turn; prints the median, and the smallest and largest.
 fn report(name: &str, turns: u64, make: fn() -> Vec<Worker>) {
     let mut workers = make();
-    let now = Instant::now();
     let mut run = |turns: u64| {
         let start = ticks();
-        for _ in 0..turns {
-            for worker in &mut workers {
-                let _ = worker.turn(now);
-            }
-        }
+        turn_all(&mut workers, turns);
         ticks() - start
     };
     run(turns / 10);

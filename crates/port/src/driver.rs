@@ -5,7 +5,7 @@ use linerate_skb::{Pool, Result};
 use crate::obtained::Obtained;
 use crate::queue::QueueOps;
 use crate::spec::Spec;
-use crate::{r#gen, null, packet, sink};
+use crate::{r#gen, null, packet, pcap, sink, tap};
 
 /// What opening a device gave.
 pub struct Opened {
@@ -56,7 +56,7 @@ pub trait Driver: Sync {
 /// [`Port::pair`](crate::Port::pair) or by an engine that knows both.
 #[must_use]
 pub fn drivers() -> &'static [&'static dyn Driver] {
-    &[&r#gen::Gen, &null::Null, &packet::Packet, &sink::Sink]
+    &[&r#gen::Gen, &null::Null, &packet::Packet, &pcap::Pcap, &sink::Sink, &tap::Tap]
 }
 
 /// Opens the device that `spec` names with the driver that it names.

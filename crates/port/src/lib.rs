@@ -24,8 +24,10 @@ mod view;
 pub mod r#gen;
 pub mod null;
 pub mod packet;
+pub mod pcap;
 pub mod ring;
 pub mod sink;
+pub mod tap;
 
 pub use driver::{Driver, Opened, driver_of, drivers, open};
 pub use obtained::{Direction, Obtained};

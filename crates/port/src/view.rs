@@ -5,13 +5,14 @@
 
 use linerate_skb::{DropReason, Skb};
 use linerate_wire::{
-    EthMut, EthRef, Ipv4Mut, Ipv4Ref, Ipv6Mut, Malformed, UdpMut, UdpRef, eth, eth_mut, ipv4,
-    ipv4_mut, ipv6_mut, udp, udp_mut,
+    ArpPacket, EthMut, EthRef, Head, HeadMut, IpRef, Ipv4Mut, Ipv4Ref, Ipv6Mut, Ipv6Ref, Malformed,
+    TcpRef, UdpMut, UdpRef,
 };
 
 /// Typed views of a packet's headers.
 ///
-/// They see the bytes of the packet's first frame, which hold all headers. Errors are
+/// They see the bytes of the packet's first frame, which hold all headers: of a chain, `payload()`
+/// is what that frame has of it, and `behind()` is what follows in the others. Errors are
 /// [`DropReason::UNWANTED`] for a packet of another kind, [`DropReason::MALFORMED`] for one that
 /// lies, [`DropReason::NO_FRAME`] if it had to be copied to be written and could not.
 pub trait Views {
@@ -25,6 +26,16 @@ pub trait Views {
     /// # Errors
     /// See the trait.
     fn eth_mut(&mut self) -> Result<EthMut<'_>, DropReason>;
+    /// The ARP packet.
+    ///
+    /// # Errors
+    /// See the trait.
+    fn arp(&self) -> Result<&ArpPacket, DropReason>;
+    /// The IP packet, whichever its version.
+    ///
+    /// # Errors
+    /// See the trait.
+    fn ip(&self) -> Result<IpRef<'_>, DropReason>;
     /// The IPv4 packet.
     ///
     /// # Errors
@@ -35,6 +46,11 @@ pub trait Views {
     /// # Errors
     /// See the trait.
     fn ipv4_mut(&mut self) -> Result<Ipv4Mut<'_>, DropReason>;
+    /// The IPv6 packet.
+    ///
+    /// # Errors
+    /// See the trait.
+    fn ipv6(&self) -> Result<Ipv6Ref<'_>, DropReason>;
     /// The IPv6 packet, for writing.
     ///
     /// # Errors
@@ -50,6 +66,11 @@ pub trait Views {
     /// # Errors
     /// See the trait.
     fn udp_mut(&mut self) -> Result<UdpMut<'_>, DropReason>;
+    /// The TCP segment.
+    ///
+    /// # Errors
+    /// See the trait.
+    fn tcp(&self) -> Result<TcpRef<'_>, DropReason>;
 }
 
 /// The drop reason for a frame that a view refused.
@@ -66,41 +87,141 @@ fn reason(malformed: Malformed) -> DropReason {
     }
 }
 
-/// The bytes of a packet's first frame, for writing.
-fn writable(skb: &mut Skb) -> Result<&mut [u8], DropReason> {
+/// The first frame, and how many bytes follow it.
+fn head(skb: &Skb) -> Head<'_> {
+    let bytes = skb.data();
+    Head::new(bytes, skb.len() - bytes.len())
+}
+
+/// As [`head`], for writing.
+fn head_mut(skb: &mut Skb) -> Result<HeadMut<'_>, DropReason> {
     let len = skb.len();
-    let data = skb.data_mut();
-    if data.is_empty() && len > 0 { Err(DropReason::NO_FRAME) } else { Ok(data) }
+    let bytes = skb.data_mut();
+    if bytes.is_empty() && len > 0 {
+        return Err(DropReason::NO_FRAME);
+    }
+    let behind = len - bytes.len();
+    Ok(HeadMut::new(bytes, behind))
 }
 
 impl Views for Skb {
     fn eth(&self) -> Result<EthRef<'_>, DropReason> {
-        eth(self.data()).map_err(reason)
+        head(self).eth().map_err(reason)
     }
 
     fn eth_mut(&mut self) -> Result<EthMut<'_>, DropReason> {
-        eth_mut(writable(self)?).map_err(reason)
+        head_mut(self)?.eth().map_err(reason)
+    }
+
+    fn arp(&self) -> Result<&ArpPacket, DropReason> {
+        head(self).arp().map_err(reason)
+    }
+
+    fn ip(&self) -> Result<IpRef<'_>, DropReason> {
+        head(self).ip().map_err(reason)
     }
 
     fn ipv4(&self) -> Result<Ipv4Ref<'_>, DropReason> {
-        ipv4(self.data()).map_err(reason)
+        head(self).ipv4().map_err(reason)
     }
 
     fn ipv4_mut(&mut self) -> Result<Ipv4Mut<'_>, DropReason> {
         let partial = self.offload().needs_checksum();
-        let view = ipv4_mut(writable(self)?).map_err(reason)?;
+        let view = head_mut(self)?.ipv4().map_err(reason)?;
         Ok(if partial { view.with_partial_checksum() } else { view })
     }
 
+    fn ipv6(&self) -> Result<Ipv6Ref<'_>, DropReason> {
+        head(self).ipv6().map_err(reason)
+    }
+
     fn ipv6_mut(&mut self) -> Result<Ipv6Mut<'_>, DropReason> {
-        ipv6_mut(writable(self)?).map_err(reason)
+        head_mut(self)?.ipv6().map_err(reason)
     }
 
     fn udp(&self) -> Result<UdpRef<'_>, DropReason> {
-        udp(self.data()).map_err(reason)
+        head(self).udp().map_err(reason)
     }
 
     fn udp_mut(&mut self) -> Result<UdpMut<'_>, DropReason> {
-        udp_mut(writable(self)?).map_err(reason)
+        head_mut(self)?.udp().map_err(reason)
+    }
+
+    fn tcp(&self) -> Result<TcpRef<'_>, DropReason> {
+        head(self).tcp().map_err(reason)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use linerate_skb::{Pool, Trust};
+    use linerate_wire::{Mac, checksum, udp};
+
+    /// A UDP/IPv4 frame with `payload` zeros: no UDP checksum, the IP one right.
+    fn datagram(payload: usize) -> Vec<u8> {
+        let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0, 0x45, 0];
+        frame.extend((28 + payload as u16).to_be_bytes());
+        frame.extend([0, 1, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+        frame.extend([3, 232, 7, 208]);
+        frame.extend((8 + payload as u16).to_be_bytes());
+        frame.resize(42 + payload, 0);
+        let check = checksum::finish(checksum::sum(&frame[14..34]));
+        frame[24..26].copy_from_slice(&check.to_be_bytes());
+        frame
+    }
+
+    #[test]
+    fn the_head_of_a_chain_is_viewed_like_a_whole_packet() {
+        let pool = Pool::builder().frames(64).build().unwrap();
+        let mut skb = pool.local().alloc_copy(&datagram(5000)).unwrap();
+        assert!(!skb.is_linear());
+        let mut ip = skb.ipv4_mut().unwrap();
+        ip.set_dscp(46);
+        ip.set_src([192, 0, 2, 9].into());
+        assert!(ip.dec_ttl());
+        skb.udp_mut().unwrap().swap_ends();
+
+        let mut bytes = vec![0; skb.len()];
+        assert_eq!(skb.copy_to(0, &mut bytes), 5042);
+        let whole = udp(&bytes).unwrap();
+        assert_eq!((whole.src_port(), whole.dst_port()), (2000, 1000));
+        assert_eq!(whole.ip().dst().to_string(), "192.0.2.9");
+        assert_eq!(bytes[15] >> 2, 46);
+        let view = skb.udp().unwrap();
+        assert_eq!(view.payload().len() + view.behind(), whole.payload().len());
+        assert!(view.behind() > 0 && skb.ipv4().unwrap().checksum_ok());
+        assert_eq!(skb.ip().unwrap().dst(), whole.ip().dst());
+        assert_eq!(skb.eth().unwrap().dst(), Mac([2, 0, 0, 0, 0, 2]));
+    }
+
+    #[test]
+    fn another_protocol_is_unwanted_and_a_lie_is_malformed() {
+        let pool = Pool::builder().frames(64).build().unwrap();
+        let mut mem = pool.local();
+        let skb = mem.alloc_copy(&datagram(5000)).unwrap();
+        assert_eq!(skb.tcp().unwrap_err(), DropReason::UNWANTED);
+        assert_eq!(skb.arp().unwrap_err(), DropReason::UNWANTED);
+        assert_eq!(skb.ipv6().unwrap_err(), DropReason::UNWANTED);
+        let cut = mem.alloc_copy(&datagram(5000)[..5041]).unwrap();
+        assert_eq!(cut.ipv4().unwrap_err(), DropReason::MALFORMED);
+    }
+
+    #[test]
+    fn a_shared_chain_that_cannot_be_copied_is_not_written() {
+        let pool = Pool::builder().frames(4).build().unwrap();
+        let mut skb = pool.local().alloc_copy(&datagram(5000)).unwrap();
+        let shared = skb.share();
+        assert_eq!(skb.ipv4_mut().unwrap_err(), DropReason::NO_FRAME);
+        drop(shared);
+        assert!(skb.ipv4_mut().is_ok());
+    }
+
+    #[test]
+    fn memory_that_a_peer_writes_has_no_views() {
+        let pool = Pool::builder().frames(64).trust(Trust::Exported).build().unwrap();
+        let mut skb = pool.local().alloc_copy(&datagram(5000)).unwrap();
+        assert_eq!(skb.ip().unwrap_err(), DropReason::MALFORMED);
+        assert_eq!(skb.udp_mut().unwrap_err(), DropReason::NO_FRAME);
     }
 }

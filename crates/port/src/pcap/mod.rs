@@ -66,7 +66,7 @@ impl Driver for Pcap {
             Mode::Read => {
                 let queue = read::open(&config.place, pool)?;
                 let mode = if queue.is_stream() { "pcap stream, copy" } else { "pcap file, copy" };
-                let longest = PACKET_LEN_MAX.min(read::packet_max_bytes(pool));
+                let longest = PACKET_LEN_MAX.min(pool.packet_max_bytes());
                 Ok(Opened::single(queue, obtained(mode, longest, Direction::Source)))
             }
             Mode::Write => {

@@ -13,13 +13,6 @@ use super::format::{CaptureError, Reader, Step};
 use super::source::Source;
 use crate::queue::{Health, QueueOps, Want};
 
-/// The longest packet that a chain of the pool's frames can carry.
-pub(super) fn packet_max_bytes(pool: &Pool) -> usize {
-    /// Frames that a chain can have.
-    const FRAMES_MAX: usize = 260;
-    pool.data_room() * pool.frames().min(FRAMES_MAX)
-}
-
 /// Opens a capture and looks at its first record, unless that would be to wait for it.
 pub(super) fn open(place: &Place, pool: &Pool) -> Result<ReadQueue> {
     let source = Source::open(place)?;
@@ -27,7 +20,7 @@ pub(super) fn open(place: &Place, pool: &Pool) -> Result<ReadQueue> {
         stream: source.is_stream(),
         reader: Reader::unread(source),
         name: place.to_string(),
-        packet_max_bytes: packet_max_bytes(pool),
+        packet_max_bytes: pool.packet_max_bytes(),
         in_hand: false,
         blocked: false,
         missed: 0,

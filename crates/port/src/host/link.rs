@@ -1,0 +1,102 @@
+//! Whether an interface is up, down or gone, followed without a wake-up while it is up.
+//!
+//! Up is left when a call on the device fails; then, and while it is down, the interface itself is
+//! asked: at most once in [`LOOK`]. Gone is for ever: an interface made again under the same name
+//! is another one.
+
+use std::time::{Duration, Instant};
+
+use linerate_skb::{Code, Error};
+use linerate_sys::netif::{FLAG_RUNNING, FLAG_UP, IfName, Interface};
+
+use crate::queue::Health;
+
+/// How often an interface that is down is asked whether it is up again.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// The state of an interface.
+pub(crate) struct Link {
+    interface: Interface,
+    health: Health,
+    /// When to look again; while it is down.
+    look_at: Option<Instant>,
+    /// Changed, and nobody has been told.
+    news: bool,
+}
+
+impl Link {
+    /// The state of `interface` now.
+    pub fn new(interface: Interface) -> Link {
+        let mut link = Link { interface, health: Health::Up, look_at: None, news: false };
+        link.look();
+        link
+    }
+
+    pub fn interface(&self) -> &Interface {
+        &self.interface
+    }
+
+    pub fn health(&self) -> &Health {
+        &self.health
+    }
+
+    pub fn is_up(&self) -> bool {
+        self.health == Health::Up
+    }
+
+    pub fn is_gone(&self) -> bool {
+        matches!(self.health, Health::Failed(_))
+    }
+
+    /// When it ought to be looked at next: an alarm to set.
+    pub fn look_at(&self) -> Option<Instant> {
+        self.look_at
+    }
+
+    /// True once after each change.
+    pub fn take_news(&mut self) -> bool {
+        std::mem::take(&mut self.news)
+    }
+
+    /// True if the interface has no carrier, as far as the kernel says.
+    ///
+    /// Cost: two syscalls.
+    pub fn lacks_carrier(&self) -> bool {
+        self.interface.flags().is_ok_and(|flags| flags & FLAG_RUNNING == 0)
+    }
+
+    /// Asks the interface, if it is down and the time has come.
+    ///
+    /// Cost: nothing while it is up; else a clock read, and two syscalls once in [`LOOK`].
+    pub fn refresh(&mut self) {
+        if self.look_at.is_some_and(|at| Instant::now() >= at) {
+            self.look();
+        }
+    }
+
+    /// Asks the interface.
+    ///
+    /// Cost: two syscalls.
+    pub fn look(&mut self) {
+        if self.is_gone() {
+            return;
+        }
+        let health = match self.interface.flags() {
+            Ok(flags) if flags & FLAG_UP != 0 => Health::Up,
+            Ok(_) => Health::Down(down(self.interface.name())),
+            Err(e) if e.code == Code::NoDevice => Health::Failed(e),
+            // Nothing is known: leave it as it is.
+            Err(_) => self.health.clone(),
+        };
+        let down = matches!(health, Health::Down(_));
+        self.look_at = if down { Instant::now().checked_add(LOOK) } else { None };
+        self.news |= health != self.health;
+        self.health = health;
+    }
+}
+
+/// Says that `name` is down, and what to do about it.
+pub(crate) fn down(name: IfName) -> Error {
+    Error::new(Code::DeviceDown, format!("cannot use {name}"), "the interface is down")
+        .fix(format!("ip link set {name} up"))
+}

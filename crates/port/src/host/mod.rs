@@ -1,0 +1,32 @@
+//! What the ports onto the host's own interfaces share: their state, their descriptor, and the
+//! offload header that their frames travel with.
+
+mod bell;
+mod link;
+pub(crate) mod offload;
+#[cfg(test)]
+pub(crate) mod testing;
+
+use std::time::Duration;
+
+use linerate_skb::Skb;
+
+pub(crate) use bell::Bell;
+pub(crate) use link::Link;
+
+/// Longest packet exchanged: what Linux allows by default for a superframe or for `lo`, whose MTU
+/// is 65,536, with the Ethernet header.
+pub(crate) const PACKET_BYTES_MAX: usize = 65_550;
+
+/// How long to wait before asking again for what nobody announces: a free frame, a place in a
+/// device's queue.
+pub(crate) const RETRY: Duration = Duration::from_millis(1);
+
+/// Most frames of one packet: a superframe in frames of 256 bytes, the smallest. Longer chains
+/// cannot be made.
+pub(crate) const CHAIN_FRAMES_MAX: usize = 258;
+
+/// True if a peer can write the packet's memory, so that it cannot be lent to the kernel.
+pub(crate) fn is_exported(skb: &Skb) -> bool {
+    skb.data().is_empty() && !skb.is_empty()
+}

@@ -1,0 +1,162 @@
+//! Work left to the device, as the kernel's offload header says it and as an skb does.
+//!
+//! Both have virtio's fields, so that a partial checksum or a superframe passes from one interface
+//! to another untouched. Where no header can travel, [`finish`] does the work or refuses.
+
+use linerate_skb::{Batch, DropReason, Offload, Skb};
+use linerate_sys::vnet::{F_NEEDS_CSUM, VnetHdr};
+use linerate_wire::checksum;
+
+/// Bytes of a VLAN tag.
+pub(crate) const TAG_BYTES: usize = 4;
+/// Where a tag stands: behind the MAC addresses.
+pub(crate) const TAG_AT: usize = 12;
+
+/// The header to send a packet with. "The checksum was verified" is for receivers only.
+pub(crate) fn header(offload: Offload) -> VnetHdr {
+    VnetHdr {
+        flags: offload.flags & F_NEEDS_CSUM,
+        gso_type: offload.gso_type,
+        hdr_len: offload.hdr_len,
+        gso_size: offload.gso_size,
+        csum_start: offload.csum_start,
+        csum_offset: offload.csum_offset,
+    }
+}
+
+/// What a received header says of a packet of `len` bytes; `None` if it contradicts the packet.
+pub(crate) fn received(header: &VnetHdr, len: usize) -> Option<Offload> {
+    let offload = Offload {
+        flags: header.flags,
+        gso_type: header.gso_type,
+        hdr_len: header.hdr_len,
+        gso_size: header.gso_size,
+        csum_start: header.csum_start,
+        csum_offset: header.csum_offset,
+    };
+    let field_end = usize::from(header.csum_start) + usize::from(header.csum_offset) + 2;
+    let fits = !offload.needs_checksum() || field_end <= len;
+    let cuts = !offload.is_gso() || (header.gso_size > 0 && usize::from(header.hdr_len) <= len);
+    (fits && cuts).then_some(offload)
+}
+
+/// The same for a packet into which a tag was put behind the MAC addresses.
+pub(crate) fn tagged(mut offload: Offload) -> Offload {
+    let moved = |n: u16| n.saturating_add(TAG_BYTES as u16);
+    if offload.needs_checksum() {
+        offload.csum_start = moved(offload.csum_start);
+    }
+    if offload.hdr_len > 0 {
+        offload.hdr_len = moved(offload.hdr_len);
+    }
+    offload
+}
+
+/// Does what the packets leave to a device that does nothing; drops what cannot be done.
+///
+/// Shape:  packets of `batch` are complete frames afterwards, in order; superframes and chains
+///         without a checksum are gone.
+/// Cost:   a look at each packet; one pass over the payload of those without a checksum.
+pub(crate) fn finish(batch: &mut Batch) {
+    let asks = |offload: Offload| offload.needs_checksum() || offload.is_gso();
+    if batch.iter().any(|skb| asks(skb.offload())) {
+        batch.retain(|skb| if asks(skb.offload()) { finish_one(skb) } else { Ok(()) });
+    }
+}
+
+fn finish_one(skb: &mut Skb) -> Result<(), DropReason> {
+    let offload = skb.offload();
+    let linear = skb.is_linear() && skb.data().len() == skb.len();
+    if offload.is_gso() || !linear {
+        return Err(DropReason::UNSUPPORTED);
+    }
+    let start = usize::from(offload.csum_start);
+    let field = start + usize::from(offload.csum_offset);
+    if field + 2 > skb.len() {
+        return Err(DropReason::MALFORMED);
+    }
+    let data = skb.data_mut();
+    // Shared bytes that the pool has no frame to copy into.
+    if data.is_empty() {
+        return Err(DropReason::NO_FRAME);
+    }
+    // The field holds the sum of the pseudo header. 0 would mean "no checksum" in UDP; its other
+    // form, all ones, is as good everywhere. Source: RFC 768.
+    let check = match checksum::finish(checksum::sum(&data[start..])) {
+        0 => u16::MAX,
+        check => check,
+    };
+    data[field..field + 2].copy_from_slice(&check.to_be_bytes());
+    skb.set_offload(Offload::NONE);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use linerate_skb::Pool;
+
+    const PARTIAL: Offload = Offload { flags: 3, csum_start: 14, csum_offset: 6, ..Offload::NONE };
+
+    #[test]
+    fn a_header_passes_through_but_for_what_only_receivers_say() {
+        let gso = Offload { flags: 3, gso_type: 0x81, hdr_len: 54, gso_size: 1448, ..PARTIAL };
+        let header = header(gso);
+        assert_eq!(header.flags, 1);
+        assert_eq!(received(&header, 64), Some(Offload { flags: 1, ..gso }));
+    }
+
+    #[test]
+    fn a_header_that_contradicts_its_packet_is_refused() {
+        let partial = header(PARTIAL);
+        assert!(received(&partial, 22).is_some());
+        assert_eq!(received(&partial, 21), None);
+        let gso = VnetHdr { gso_type: 1, hdr_len: 54, gso_size: 0, ..VnetHdr::NONE };
+        assert_eq!(received(&gso, 2000), None);
+        assert!(received(&VnetHdr { gso_size: 1, ..gso }, 2000).is_some());
+        assert_eq!(received(&VnetHdr { gso_size: 1, ..gso }, 53), None);
+    }
+
+    #[test]
+    fn a_tag_moves_what_lies_behind_it() {
+        let moved = tagged(Offload { hdr_len: 54, ..PARTIAL });
+        assert_eq!((moved.csum_start, moved.csum_offset, moved.hdr_len), (18, 6, 58));
+        assert_eq!(tagged(Offload::NONE), Offload::NONE);
+    }
+
+    #[test]
+    fn a_missing_checksum_is_filled_in_and_what_cannot_be_done_is_dropped() {
+        let pool = Pool::builder().frames(16).build().unwrap();
+        let mut mem = pool.local();
+        let mut batch = Batch::with_capacity(8);
+        let frame: Vec<u8> = (0..61).collect();
+        for offload in [
+            Offload::NONE,
+            PARTIAL,
+            Offload { csum_start: 60, ..PARTIAL },
+            Offload { gso_type: 1, gso_size: 10, ..Offload::NONE },
+        ] {
+            let mut skb = mem.alloc_copy(&frame).unwrap();
+            skb.set_offload(offload);
+            batch.push(skb).unwrap();
+        }
+        let mut chain = mem.alloc_copy(&[1; 5000]).unwrap();
+        chain.set_offload(PARTIAL);
+        batch.push(chain).unwrap();
+        finish(&mut batch);
+        assert_eq!(batch.len(), 2);
+        let frames: Vec<_> = batch.iter().map(|skb| skb.data().to_vec()).collect();
+        assert_eq!(frames[0], frame);
+        // A correct checksum makes the whole sum up to all ones, but for the pseudo header that was
+        // in the field.
+        let pseudo = u16::from_be_bytes([frame[20], frame[21]]);
+        let mut whole = frames[1][14..].to_vec();
+        let check = u16::from_be_bytes([whole[6], whole[7]]);
+        whole[6..8].copy_from_slice(&pseudo.to_be_bytes());
+        assert_eq!(checksum::add(checksum::sum(&whole), check), u16::MAX);
+        assert!(batch.iter().all(|skb| skb.offload() == Offload::NONE));
+        let ledger = pool.ledger();
+        assert_eq!(ledger.dropped(DropReason::UNSUPPORTED), 2);
+        assert_eq!(ledger.dropped(DropReason::MALFORMED), 1);
+    }
+}

@@ -1,0 +1,202 @@
+//! What the tests of the ports onto the host's interfaces share: a network namespace per test, and
+//! a queue driven like a program's.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use linerate_skb::{Batch, Offload, Pool, Skb};
+use linerate_wire::stamp;
+use rustix::thread::UnshareFlags;
+
+use crate::{Port, Queue, Want};
+
+/// Far above what anything here takes.
+pub(crate) const LONG: Duration = Duration::from_secs(5);
+
+/// Runs `test` on a thread of its own inside a fresh network namespace, which dies with it.
+///
+/// Skips, saying so, where that takes privileges or tools that are missing.
+pub(crate) fn in_netns(test: impl FnOnce() + Send + 'static) {
+    let thread = std::thread::spawn(move || {
+        if Command::new("ip").arg("-V").output().is_err() {
+            eprintln!("skipped: there is no `ip` command");
+            return;
+        }
+        // SAFETY: NEWNET changes which interfaces this thread sees; it shares no descriptors less.
+        match unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) } {
+            Ok(()) => {
+                // Without it interfaces that come up send solicitations. Where there is no IPv6
+                // there is no such file.
+                for which in ["all", "default"] {
+                    let path = format!("/proc/sys/net/ipv6/conf/{which}/disable_ipv6");
+                    let _ = std::fs::write(path, "1");
+                }
+                test();
+            }
+            Err(e) => eprintln!("skipped: no network namespace: {e}"),
+        }
+    });
+    if let Err(panic) = thread.join() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+/// Runs `ip` with `args`, in the namespace of the calling thread, and returns what it prints.
+pub(crate) fn ip(args: &str) -> String {
+    let out = Command::new("ip").args(args.split(' ')).output().unwrap();
+    assert!(out.status.success(), "ip {args}: {}", String::from_utf8_lossy(&out.stderr));
+    String::from_utf8(out.stdout).unwrap()
+}
+
+/// Waits until the kernel noticed that interface `name` has a carrier and started its queues.
+pub(crate) fn wait_running(name: &str) {
+    let deadline = Instant::now() + LONG;
+    // Not IFF_RUNNING: it is set as well while the state is not known yet.
+    while !ip(&format!("-o link show {name}")).contains(" state UP ") {
+        assert!(Instant::now() < deadline, "{name} got no carrier");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // The kernel's worker changes the state first and starts the queues next, under the lock that
+    // this change of nothing takes as well.
+    ip(&format!("link set {name} up"));
+}
+
+/// A veth pair v0, v1 that is up.
+pub(crate) fn veth(mtu: u32) {
+    ip(&format!("link add v0 mtu {mtu} type veth peer name v1 mtu {mtu}"));
+    ip("link set v0 up");
+    ip("link set v1 up");
+    wait_running("v0");
+    wait_running("v1");
+}
+
+/// Opens a port of one queue.
+pub(crate) fn queue(text: &str) -> Queue {
+    Port::open(text).unwrap().into_queues().remove(0)
+}
+
+/// Opens a port of one queue with a pool of its own size.
+pub(crate) fn queue_in(text: &str, pool: &Pool) -> Queue {
+    Port::open_with(text, pool).unwrap().into_queues().remove(0)
+}
+
+/// Frame number `seq` of `len` bytes.
+pub(crate) fn stamped(seq: u64, len: usize) -> Vec<u8> {
+    let mut frame = vec![0; len];
+    frame[..12].copy_from_slice(&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1]);
+    stamp::write(&mut frame, 0, seq, 0).unwrap();
+    frame
+}
+
+/// All bytes of a packet.
+pub(crate) fn bytes(skb: &Skb) -> Vec<u8> {
+    let mut bytes = vec![0; skb.len()];
+    assert_eq!(skb.copy_to(0, &mut bytes), skb.len());
+    bytes
+}
+
+/// Sends `frames` with `offload`, waiting for room where it takes that.
+pub(crate) fn send(queue: &mut Queue, frames: &[Vec<u8>], offload: Offload) {
+    let mut batch = Batch::with_capacity(64);
+    let deadline = Instant::now() + LONG;
+    for part in frames.chunks(64) {
+        for frame in part {
+            let mut skb = queue.local().alloc_copy(frame).unwrap();
+            skb.set_offload(offload);
+            batch.push(skb).unwrap();
+        }
+        queue.xmit(&mut batch);
+        while !batch.is_empty() {
+            assert!(Instant::now() < deadline, "{} are never taken", batch.len());
+            queue.wait_for(Want::Room, Some(LONG)).unwrap();
+            queue.xmit(&mut batch);
+        }
+    }
+}
+
+/// Receives until `count` packets came that `wanted` accepts.
+pub(crate) fn receive_if(queue: &mut Queue, count: usize, wanted: impl Fn(&[u8]) -> bool) -> Batch {
+    let mut got = Batch::with_capacity(count);
+    let mut batch = Batch::with_capacity(64);
+    let deadline = Instant::now() + LONG;
+    while got.len() < count {
+        let left = deadline.saturating_duration_since(Instant::now());
+        assert!(!left.is_zero(), "{} of {count} came", got.len());
+        queue.wait(Some(left)).unwrap();
+        queue.rx(&mut batch);
+        for skb in batch.drain().filter(|skb| wanted(skb.data())) {
+            assert!(got.push(skb).is_ok(), "more than {count} came");
+        }
+    }
+    got
+}
+
+/// Receives `count` stamped frames.
+pub(crate) fn receive(queue: &mut Queue, count: usize) -> Batch {
+    receive_if(queue, count, |data| data[12..14] == stamped(0, 60)[12..14])
+}
+
+/// The source address of the packets below, by which a test knows its own.
+const SOURCE: [u8; 4] = [198, 18, 0, 1];
+
+/// True for packets of `ipv4`.
+pub(crate) fn is_ipv4(data: &[u8]) -> bool {
+    data.len() > 34 && data[26..30] == SOURCE
+}
+
+/// A frame with an IPv4 packet of TCP (6) or UDP (17), `payload` bytes behind the headers; its
+/// transport checksum is that of the pseudo header, as for an offload.
+pub(crate) fn ipv4(protocol: u8, payload: usize) -> Vec<u8> {
+    let header = if protocol == 6 { 20 } else { 8 };
+    let len = (20 + header + payload) as u16;
+    let mut f = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x08, 0x00, 0x45, 0];
+    f.extend(len.to_be_bytes());
+    f.extend([0, 0, 0x40, 0, 64, protocol, 0, 0]);
+    f.extend(SOURCE);
+    f.extend([198, 18, 0, 2]);
+    let mut transport = vec![0; header];
+    transport[..4].copy_from_slice(&[0x30, 0x39, 0, 9]);
+    match protocol {
+        6 => transport[12..14].copy_from_slice(&[0x50, 0x10]),
+        _ => transport[4..6].copy_from_slice(&((header + payload) as u16).to_be_bytes()),
+    }
+    let (pseudo, at) = (pseudo(protocol, header + payload), if protocol == 6 { 16 } else { 6 });
+    transport[at..at + 2].copy_from_slice(&pseudo.to_be_bytes());
+    f.extend(transport);
+    f.extend((0..payload).map(|i| i as u8));
+    f
+}
+
+/// The sum of the pseudo header of a packet of `ipv4`.
+pub(crate) fn pseudo(protocol: u8, len: usize) -> u16 {
+    let mut header = Vec::from(SOURCE);
+    header.extend([198, 18, 0, 2, 0, protocol]);
+    header.extend((len as u16).to_be_bytes());
+    linerate_wire::checksum::sum(&header)
+}
+
+/// What a partial checksum of UDP says.
+pub(crate) const PARTIAL: Offload =
+    Offload { flags: 1, csum_start: 34, csum_offset: 6, ..Offload::NONE };
+/// What a superframe of TCP over IPv4 says.
+pub(crate) const SUPERFRAME: Offload =
+    Offload { flags: 1, gso_type: 1, hdr_len: 54, gso_size: 1448, csum_start: 34, csum_offset: 16 };
+
+/// Asserts that the pool has lost track of nothing, and that nothing is left in flight.
+pub(crate) fn assert_settled(pool: &Pool) {
+    let ledger = pool.ledger();
+    assert_eq!((ledger.difference(), ledger.in_flight), (0, 0), "{ledger}");
+}
+
+/// Asserts that the queue, armed and idle, wakes its owner at most `most` times in a second.
+pub(crate) fn assert_silent(queue: &mut Queue, most: u64) {
+    let mut batch = Batch::with_capacity(64);
+    let (before, end) = (queue.counts().wakeups, Instant::now() + Duration::from_secs(1));
+    while Instant::now() < end {
+        queue.wait(Some(end.saturating_duration_since(Instant::now()))).unwrap();
+        queue.rx(&mut batch);
+        batch.clear();
+    }
+    let wakeups = queue.counts().wakeups - before;
+    assert!(wakeups <= most, "{wakeups} wake-ups in a second");
+}

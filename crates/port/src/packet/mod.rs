@@ -1,0 +1,144 @@
+//! One network interface through an AF_PACKET socket: every kernel has it, nothing is taken from
+//! the host's own stack, and each frame is copied once each way.
+//!
+//! ```text
+//!   kernel ──► block │ frame frame frame … │ ──copy──► Skb, Skb (a chain if longer than a frame)
+//!              the ring, mapped: no syscall      rx.rs
+//!   kernel ◄── sendmmsg │ header segments │ header segments │ … ◄── Batch, up to 64 a call
+//!                                                tx.rs
+//! ```
+//!
+//! Owner: the queue owns the socket, its ring and its descriptor, which is an epoll set around the
+//! socket. Frames received stay in the kernel's blocks until they are copied: if the pool has no
+//! frame, or nobody calls, the ring fills up and the kernel counts what it drops, which
+//! `missed` reports.
+//!
+//! Offloads: with the vnet header (the default) partial checksums and superframes pass as they are,
+//! both ways. docs/ports/packet.md has the options and the limits, each with its cause.
+//!
+//! Source: packet(7), Documentation/networking/packet_mmap.rst, net/packet/af_packet.c.
+
+mod config;
+mod rx;
+mod setup;
+#[cfg(test)]
+mod tests;
+mod tx;
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use linerate_skb::{Batch, Local, Moved, Pool, Result};
+use linerate_sys::packet::PacketSocket;
+
+use crate::driver::{Driver, Opened};
+use crate::host::{Bell, Link};
+use crate::queue::{Health, QueueOps, Want};
+use crate::spec::Spec;
+
+use config::Config;
+use rx::Rx;
+use tx::Tx;
+
+/// The driver of `packet:IFACE[,bypass][,promisc=on|off][,retire=1ms][,ring=8MiB][,vnet=on|off]`.
+#[derive(Debug)]
+pub struct Packet;
+
+impl Driver for Packet {
+    fn name(&self) -> &'static str {
+        "packet"
+    }
+
+    fn packet_max_bytes(&self, spec: &Spec) -> Result<usize> {
+        setup::packet_max_bytes(&Config::of(spec)?)
+    }
+
+    fn open(&self, spec: &Spec, _: &Pool) -> Result<Opened> {
+        setup::open(&Config::of(spec)?)
+    }
+}
+
+struct PacketQueue {
+    socket: PacketSocket,
+    rx: Rx,
+    tx: Tx,
+    link: Link,
+    bell: Bell,
+    /// `arm` said that there was nothing, and what woke the caller has not been looked at.
+    armed: bool,
+}
+
+impl PacketQueue {
+    /// Finds out whether the socket is in error, which makes it readable without a frame.
+    ///
+    /// Cost: one syscall; three more if it is.
+    fn look(&mut self) {
+        self.armed = false;
+        if self.bell.look() && self.socket.take_error().is_some() {
+            self.link.look();
+        }
+    }
+}
+
+impl QueueOps for PacketQueue {
+    fn rx(&mut self, mem: &mut Local, out: &mut Batch, budget: usize) -> usize {
+        let n = self.rx.receive(mem, out, budget);
+        if n > 0 {
+            self.armed = false;
+        } else {
+            self.link.refresh();
+            if self.armed {
+                self.look();
+            }
+        }
+        n
+    }
+
+    fn xmit(&mut self, mem: &mut Local, batch: &mut Batch) -> Moved {
+        self.link.refresh();
+        self.tx.send(&self.socket, &mut self.link, mem, batch)
+    }
+
+    fn arm(&mut self, want: Want) -> bool {
+        self.link.refresh();
+        if self.armed {
+            self.look();
+        }
+        // A device that is not up takes, and drops, whatever it is offered.
+        let room = !self.link.is_up() || !self.tx.is_blocked();
+        let frames = self.rx.is_waiting();
+        if self.link.take_news() || (want.frames() && frames) || (want.room() && room) {
+            return false;
+        }
+        let watch_frames = want.frames() && !self.rx.is_starved();
+        let watch_room = want.room() && self.tx.awaits_buffer();
+        let watch = match (watch_frames, watch_room) {
+            (true, true) => Some(Want::Both),
+            (true, false) => Some(Want::Frames),
+            (false, true) => Some(Want::Room),
+            (false, false) => None,
+        };
+        let alarm = [
+            self.link.look_at(),
+            self.rx.retry_at().filter(|_| want.frames()),
+            self.tx.retry_at().filter(|_| want.room()),
+        ];
+        self.bell.watch(&self.socket, watch, alarm.into_iter().flatten().min());
+        self.armed = true;
+        true
+    }
+
+    fn health(&self) -> Health {
+        self.link.health().clone()
+    }
+
+    fn missed(&mut self) -> u64 {
+        let drops = self.socket.take_statistics().map_or(0, |stats| stats.drops.into());
+        drops + self.rx.take_lost()
+    }
+}
+
+impl AsFd for PacketQueue {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+}

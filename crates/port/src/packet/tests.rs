@@ -1,0 +1,485 @@
+//! Two ports on the two ends of a veth pair.
+
+use std::os::fd::{AsFd, AsRawFd};
+use std::time::{Duration, Instant};
+
+use linerate_skb::{Batch, Code, DropReason, Offload, PacketType, Pool};
+use linerate_sys::wait::{Epoll, EventFlags, NO_EVENT, poll_readable};
+use linerate_wire::checksum;
+
+use crate::host::testing::*;
+use crate::{Health, Port, Want};
+
+#[test]
+fn stamped_frames_of_every_length_cross_both_ways_in_order_and_whole() {
+    in_netns(|| {
+        veth(1500);
+        for options in ["", ",bypass", ",vnet=off", ",bypass,vnet=off,promisc=off"] {
+            ip("link set v0 address 02:00:00:00:00:02");
+            ip("link set v1 address 02:00:00:00:00:02");
+            let mut a = queue(&format!("packet:v0{options}"));
+            let mut b = queue(&format!("packet:v1{options}"));
+            let frames: Vec<_> =
+                (0..1000).map(|i| stamped(i, 60 + (i as usize * 7) % 1455)).collect();
+            for _ in 0..2 {
+                for part in frames.chunks(250) {
+                    send(&mut a, part, Offload::NONE);
+                    let got = receive(&mut b, part.len());
+                    for (skb, frame) in got.iter().zip(part) {
+                        assert!(bytes(skb) == *frame, "{options}");
+                        assert_eq!(skb.packet_type(), PacketType::Host);
+                        assert_eq!(skb.offload(), Offload::NONE);
+                        assert!(skb.stamp_ns() > 1_000_000_000_000_000_000);
+                    }
+                }
+                std::mem::swap(&mut a, &mut b);
+            }
+            assert_eq!(a.counts().missed + b.counts().missed, 0);
+            assert_eq!((a.counts().tx_packets, b.counts().rx_packets), (1000, 1000));
+        }
+    });
+}
+
+#[test]
+fn a_jumbo_frame_crosses_as_a_chain_and_back_as_one() {
+    in_netns(|| {
+        veth(9000);
+        let (mut a, mut b) = (queue("packet:v0"), queue("packet:v1"));
+        let frames: Vec<_> = (0..100).map(|i| stamped(i, 9014)).collect();
+        send(&mut a, &frames, Offload::NONE);
+        let mut got = receive(&mut b, 100);
+        assert!(got.iter().all(|skb| skb.fragments() > 0));
+        assert_eq!(b.xmit(&mut got), 100);
+        for (skb, frame) in receive(&mut a, 100).iter().zip(&frames) {
+            assert!(bytes(skb) == *frame);
+        }
+    });
+}
+
+#[test]
+fn a_superframe_and_a_partial_checksum_are_forwarded_unharmed() {
+    in_netns(|| {
+        veth(1500);
+        let (mut a, mut b) = (queue("packet:v0"), queue("packet:v1,bypass"));
+        for (frame, offload) in [
+            (ipv4(17, 100), PARTIAL),
+            (ipv4(6, 20_000), SUPERFRAME),
+            (ipv4(6, 65_535 - 54), SUPERFRAME),
+            // "The checksum was verified" is what a receiver says, not a sender.
+            (ipv4(17, 100), Offload { flags: 3, ..PARTIAL }),
+        ] {
+            send(&mut a, std::slice::from_ref(&frame), offload);
+            let mut got = receive_if(&mut b, 1, is_ipv4);
+            assert_eq!(b.xmit(&mut got), 1);
+            let got = receive_if(&mut a, 1, is_ipv4);
+            let skb = got.iter().next().unwrap();
+            assert!(bytes(skb) == frame, "{offload:?}: contents differ");
+            assert_eq!(skb.offload(), Offload { flags: 1, ..offload });
+        }
+    });
+}
+
+#[test]
+fn without_offload_headers_checksums_are_filled_in_and_superframes_dropped() {
+    in_netns(|| {
+        veth(1500);
+        let (mut a, mut b) = (queue("packet:v0,vnet=off"), queue("packet:v1"));
+        let frame = ipv4(17, 100);
+        send(&mut a, std::slice::from_ref(&frame), PARTIAL);
+        let got = receive_if(&mut b, 1, is_ipv4);
+        let skb = got.iter().next().unwrap();
+        assert_eq!(skb.offload(), Offload::NONE);
+        let sum = checksum::sum(&skb.data()[34..]);
+        assert_eq!(checksum::add(sum, pseudo(17, frame.len() - 34)), u16::MAX);
+        send(&mut a, &[ipv4(6, 20_000)], SUPERFRAME);
+        assert_eq!(a.pool().ledger().dropped(DropReason::UNSUPPORTED), 1);
+    });
+}
+
+#[test]
+fn a_vlan_tag_is_where_it_was_and_so_is_the_checksum_behind_it() {
+    in_netns(|| {
+        veth(1500);
+        let (mut a, mut b) = (queue("packet:v0"), queue("packet:v1"));
+        let mut frame = ipv4(17, 1472);
+        frame.splice(12..12, [0x81, 0x00, 0x20, 0x05]);
+        let offload = Offload { csum_start: 38, ..PARTIAL };
+        send(&mut a, std::slice::from_ref(&frame), offload);
+        let mut got = receive_if(&mut b, 1, |data| data[12..14] == [0x81, 0x00]);
+        assert_eq!(b.xmit(&mut got), 1);
+        let got = receive_if(&mut a, 1, |data| data[12..14] == [0x81, 0x00]);
+        let skb = got.iter().next().unwrap();
+        assert!(bytes(skb) == frame);
+        assert_eq!(skb.offload(), offload);
+    });
+}
+
+#[test]
+fn what_the_device_never_takes_is_dropped_and_holds_nothing_up() {
+    in_netns(|| {
+        veth(1500);
+        let (mut a, mut b) = (queue("packet:v0,bypass"), queue("packet:v1"));
+        // Longer than any device takes whole; a qdisc would have cut it.
+        send(&mut a, &[ipv4(6, 65_536 - 54)], SUPERFRAME);
+        send(&mut a, &[stamped(1, 1600), vec![0; 10], stamped(2, 60)], Offload::NONE);
+        assert_eq!(bytes(receive(&mut b, 1).iter().next().unwrap()), stamped(2, 60));
+        let ledger = a.pool().ledger();
+        assert_eq!(ledger.dropped(DropReason::UNSUPPORTED), 1, "{ledger}");
+        assert_eq!(ledger.dropped(DropReason::TOO_LONG), 1, "{ledger}");
+        // Ten bytes are no Ethernet header.
+        assert_eq!(ledger.dropped(DropReason::MALFORMED), 1, "{ledger}");
+    });
+}
+
+#[test]
+fn an_interface_that_goes_down_and_comes_back_is_followed() {
+    in_netns(|| {
+        veth(1500);
+        let (mut a, mut b) = (queue("packet:v0"), queue("packet:v1"));
+        let fd = a.as_raw_fd();
+        assert!(!a.wait(Some(Duration::ZERO)).unwrap());
+        ip("link set v0 down");
+        let start = Instant::now();
+        let mut batch = Batch::with_capacity(8);
+        while a.health() == Health::Up {
+            assert!(a.wait(Some(LONG)).unwrap(), "nothing woke");
+            a.rx(&mut batch);
+        }
+        assert!(start.elapsed() < Duration::from_secs(1));
+        let Health::Down(e) = a.health() else { panic!("{:?}", a.health()) };
+        assert_eq!((e.code, e.fix.as_str()), (Code::DeviceDown, "ip link set v0 up"));
+        send(&mut a, &[stamped(0, 60), stamped(1, 60)], Offload::NONE);
+        assert_eq!(a.pool().ledger().dropped(DropReason::DEVICE_DOWN), 2);
+        assert_silent(&mut a, 12);
+        ip("link set v0 up");
+        wait_running("v0");
+        let deadline = Instant::now() + LONG;
+        while a.health() != Health::Up {
+            assert!(Instant::now() < deadline, "{:?}", a.health());
+            a.wait(Some(Duration::from_millis(200))).unwrap();
+            a.rx(&mut batch);
+        }
+        send(&mut a, &[stamped(2, 60)], Offload::NONE);
+        receive(&mut b, 1);
+        send(&mut b, &[stamped(3, 60)], Offload::NONE);
+        receive(&mut a, 1);
+        assert_eq!(a.as_raw_fd(), fd);
+        assert_silent(&mut a, 2);
+    });
+}
+
+#[test]
+fn arm_says_once_that_the_device_is_something_to_look_at() {
+    in_netns(|| {
+        veth(1500);
+        let mut a = queue("packet:v0");
+        assert!(a.arm(Want::Frames));
+        ip("link set v0 down");
+        assert!(poll_readable(&[a.as_fd()], Some(LONG)).unwrap());
+        assert!(!a.arm(Want::Frames));
+        assert!(matches!(a.health(), Health::Down(_)));
+        assert!(a.arm(Want::Frames));
+    });
+}
+
+#[test]
+fn an_interface_that_is_deleted_fails_for_good_and_loses_no_count() {
+    in_netns(|| {
+        veth(1500);
+        let pool = Pool::builder().frames(512).build().unwrap();
+        let (mut a, mut b) = (queue_in("packet:v0", &pool), queue("packet:v1"));
+        let fd = a.as_raw_fd();
+        send(&mut b, &[stamped(0, 60)], Offload::NONE);
+        let held = receive(&mut a, 1);
+        ip("link del v0");
+        ip("link add v0 type veth peer name v1");
+        ip("link set v0 up");
+        let mut batch = Batch::with_capacity(8);
+        let deadline = Instant::now() + LONG;
+        while !matches!(a.health(), Health::Failed(_)) {
+            assert!(Instant::now() < deadline, "{:?}", a.health());
+            a.wait(Some(LONG)).unwrap();
+            a.rx(&mut batch);
+        }
+        let Health::Failed(e) = a.health() else { unreachable!() };
+        assert_eq!(e.code, Code::NoDevice);
+        send(&mut a, &[stamped(1, 60), stamped(2, 60)], Offload::NONE);
+        assert_eq!(pool.ledger().dropped(DropReason::DEVICE_DOWN), 2);
+        assert_eq!(a.rx(&mut batch), 0);
+        assert_silent(&mut a, 2);
+        assert_eq!(a.as_raw_fd(), fd);
+        drop((held, batch, a));
+        assert_settled(&pool);
+    });
+}
+
+#[test]
+fn a_sleeper_is_woken_soon_after_a_lone_frame() {
+    in_netns(|| {
+        veth(1500);
+        let (mut a, mut b) = (queue("packet:v0"), queue("packet:v1"));
+        // The best of some: a busy machine makes single waits long.
+        let best = (0..5)
+            .map(|i| {
+                assert!(!b.wait(Some(Duration::ZERO)).unwrap());
+                let start = std::thread::scope(|scope| {
+                    let sender = scope.spawn(|| {
+                        std::thread::sleep(Duration::from_millis(20));
+                        let start = Instant::now();
+                        send(&mut a, &[stamped(i, 60)], Offload::NONE);
+                        start
+                    });
+                    assert!(b.wait(Some(LONG)).unwrap());
+                    sender.join().unwrap()
+                });
+                let took = start.elapsed();
+                receive(&mut b, 1);
+                took
+            })
+            .min()
+            .unwrap();
+        assert!(best < Duration::from_millis(50), "{best:?}");
+    });
+}
+
+#[test]
+fn an_idle_queue_is_silent_whatever_it_did_before() {
+    in_netns(|| {
+        veth(1500);
+        let (mut a, mut b) = (queue("packet:v0"), queue("packet:v1"));
+        send(&mut a, &[stamped(0, 60)], Offload::NONE);
+        receive(&mut b, 1);
+        assert_silent(&mut b, 2);
+        assert!(a.arm(Want::Frames) && !a.arm(Want::Both) && !a.arm(Want::Room));
+        assert_silent(&mut a, 2);
+    });
+}
+
+#[test]
+fn an_edge_triggered_waiter_sees_an_edge_for_each_frame_after_arm() {
+    in_netns(|| {
+        veth(1500);
+        let (mut a, mut b) = (queue("packet:v0"), queue("packet:v1"));
+        let outer = Epoll::new().unwrap();
+        outer.add(&b, 1, EventFlags::IN | EventFlags::ET).unwrap();
+        let mut events = [NO_EVENT; 1];
+        for i in 0..50 {
+            // What tokio does: after `arm` it clears its readiness and waits for the next edge.
+            while !b.arm(Want::Frames) {
+                b.rx(&mut Batch::with_capacity(8));
+            }
+            let _ = outer.wait(&mut events, Some(Duration::ZERO)).unwrap();
+            send(&mut a, &[stamped(i, 60)], Offload::NONE);
+            assert_eq!(outer.wait(&mut events, Some(LONG)).unwrap(), 1, "frame {i}");
+            receive(&mut b, 1);
+        }
+    });
+}
+
+#[test]
+fn an_exhausted_pool_leaves_frames_with_the_kernel_and_recovers() {
+    in_netns(|| {
+        veth(1500);
+        let pool = Pool::builder().frames(8).build().unwrap();
+        let (mut a, mut b) = (queue("packet:v0"), queue_in("packet:v1", &pool));
+        let frames: Vec<_> = (0..20).map(|i| stamped(i, 100)).collect();
+        send(&mut a, &frames, Offload::NONE);
+        let held = receive(&mut b, 8);
+        // It asks again once in a millisecond, no more, and loses nothing.
+        assert_silent(&mut b, 1100);
+        let mut seen: Vec<_> = held.iter().map(bytes).collect();
+        drop(held);
+        while seen.len() < 20 {
+            let got = receive(&mut b, (20 - seen.len()).min(8));
+            seen.extend(got.iter().map(bytes));
+        }
+        assert!(seen == frames);
+        assert_eq!(b.counts().missed, 0);
+        drop(b);
+        assert_settled(&pool);
+        assert_eq!(pool.ledger().received, 20);
+    });
+}
+
+#[test]
+fn a_packet_larger_than_the_whole_pool_is_dropped_and_holds_nothing_up() {
+    in_netns(|| {
+        veth(9000);
+        let pool = Pool::builder().frames(4).build().unwrap();
+        let (mut a, mut b) = (queue("packet:v0"), queue_in("packet:v1", &pool));
+        send(&mut a, &[stamped(0, 9014), stamped(1, 60)], Offload::NONE);
+        assert_eq!(bytes(receive(&mut b, 1).iter().next().unwrap()), stamped(1, 60));
+        drop(b);
+        assert_settled(&pool);
+        assert_eq!(pool.ledger().dropped(DropReason::TOO_LONG), 1);
+    });
+}
+
+#[test]
+fn what_a_full_ring_drops_is_counted_as_missed() {
+    in_netns(|| {
+        veth(1500);
+        let (mut a, mut b) = (queue("packet:v0"), queue("packet:v1,ring=512KiB"));
+        let frames: Vec<_> = (0..2000).map(|i| stamped(i, 1514)).collect();
+        send(&mut a, &frames, Offload::NONE);
+        let mut batch = Batch::with_capacity(64);
+        while b.wait(Some(Duration::from_millis(20))).unwrap() {
+            b.rx(&mut batch);
+            batch.clear();
+        }
+        let counts = b.counts();
+        assert!(counts.missed > 0 && counts.rx_packets > 0, "{counts:?}");
+        assert_eq!(counts.missed + counts.rx_packets, 2000);
+    });
+}
+
+#[test]
+fn frames_that_a_peer_can_write_are_sent_as_copies() {
+    in_netns(|| {
+        veth(1500);
+        let pool =
+            Pool::builder().frames(256).trust(linerate_skb::Trust::Exported).build().unwrap();
+        let (mut a, mut b) = (queue_in("packet:v0", &pool), queue("packet:v1"));
+        let frames: Vec<_> = (0..10).map(|i| stamped(i, 700)).collect();
+        send(&mut a, &frames, Offload::NONE);
+        let got: Vec<_> = receive(&mut b, 10).iter().map(bytes).collect();
+        assert!(got == frames);
+        send(&mut b, &frames, Offload::NONE);
+        let mut got = Batch::with_capacity(10);
+        while got.spare() > 0 {
+            assert!(a.wait(Some(LONG)).unwrap());
+            a.rx(&mut got);
+        }
+        assert!(got.iter().map(bytes).eq(frames));
+    });
+}
+
+#[test]
+fn what_was_obtained_is_said() {
+    in_netns(|| {
+        veth(1500);
+        let port = Port::open("packet:v0").unwrap();
+        let expected = "v0 AF_PACKET TPACKET_V3, copy, MTU 1500, vnet_hdr, promiscuous";
+        assert_eq!(port.obtained().to_string(), expected);
+        assert_eq!(port.obtained().packet_max_bytes, 65_550);
+        let port = Port::open("packet:v0,vnet=off,promisc=off,bypass").unwrap();
+        let expected = "v0 AF_PACKET TPACKET_V3, copy, MTU 1500, qdisc bypass";
+        assert_eq!(port.obtained().to_string(), expected);
+        assert_eq!(port.obtained().packet_max_bytes, 1518);
+    });
+}
+
+#[test]
+fn an_interface_that_cannot_be_opened_is_an_error_with_the_remedy() {
+    in_netns(|| {
+        ip("link add v0 type veth peer name v1");
+        ip("tuntap add mode tun name n0");
+        ip("link set n0 up");
+        for (text, code, why, fix) in [
+            ("packet:none0", Code::NoDevice, "No such device", "ip -br link"),
+            ("packet:none0,vnet=off", Code::NoDevice, "No such device", "ip -br link"),
+            ("packet:v0", Code::DeviceDown, "is down", "ip link set v0 up"),
+            ("packet:n0", Code::Unsupported, "no Ethernet header", "link/ether"),
+            ("packet:sixteen-bytes-ab", Code::PortSyntax, "16 bytes", "ip -br link"),
+        ] {
+            let e = Port::open(text).unwrap_err();
+            assert_eq!(e.code, code, "{text}: {e}");
+            assert!(e.why.contains(why) && e.fix.contains(fix), "{text}: {e}");
+        }
+    });
+}
+
+#[test]
+fn without_the_privilege_the_error_says_which_one() {
+    in_netns(|| {
+        veth(1500);
+        let mut sets = rustix::thread::capabilities(None).unwrap();
+        sets.effective.remove(rustix::thread::CapabilitySet::NET_RAW);
+        rustix::thread::set_capabilities(None, sets).unwrap();
+        let e = Port::open("packet:v0").unwrap_err();
+        assert_eq!(e.code, Code::Permission);
+        assert!(e.fix.contains("CAP_NET_RAW") && e.fix.contains("setcap cap_net_raw+ep"), "{e}");
+    });
+}
+
+#[test]
+fn the_loopback_interface_is_as_good_as_any() {
+    in_netns(|| {
+        ip("link set lo up");
+        let (mut a, mut b) = (queue("packet:lo"), queue("packet:lo"));
+        send(&mut a, &[stamped(0, 60)], Offload::NONE);
+        assert_eq!(bytes(receive(&mut b, 1).iter().next().unwrap()), stamped(0, 60));
+    });
+}
+
+/// Shapes v0 by a token bucket of 200 Mbit/s in front of which `limit` bytes may wait; false where
+/// that takes something that is missing.
+fn shape(limit: &str) -> bool {
+    let args = format!("qdisc add dev v0 root tbf rate 200mbit burst 256kb limit {limit}");
+    let done = std::process::Command::new("tc").args(args.split(' ')).status();
+    let shaped = done.is_ok_and(|status| status.success());
+    if !shaped {
+        eprintln!("skipped: there is no `tc` command, or no token bucket in this kernel");
+    }
+    shaped
+}
+
+#[test]
+fn a_full_send_buffer_is_waited_for_without_a_spurious_wake_up() {
+    in_netns(|| {
+        veth(1500);
+        if !shape("32mb") {
+            return;
+        }
+        let mut a = queue("packet:v0");
+        let mut batch = Batch::with_capacity(64);
+        let deadline = Instant::now() + LONG;
+        while batch.is_empty() {
+            assert!(Instant::now() < deadline, "it takes everything");
+            a.alloc(&mut batch, 64);
+            for skb in batch.iter_mut() {
+                skb.put_slice(&stamped(0, 1514));
+            }
+            a.xmit(&mut batch);
+        }
+        assert!(!a.wait_for(Want::Room, Some(Duration::from_millis(1))).unwrap());
+        let before = a.counts().wakeups;
+        while !batch.is_empty() {
+            assert!(a.wait_for(Want::Room, Some(LONG)).unwrap(), "nothing woke");
+            a.xmit(&mut batch);
+        }
+        assert!(a.counts().wakeups - before <= 2, "{:?}", a.counts());
+        assert_eq!(a.pool().ledger().dropped_total(), 0);
+    });
+}
+
+#[test]
+fn a_full_qdisc_holds_packets_back_and_loses_none() {
+    in_netns(|| {
+        veth(1500);
+        if !shape("300kb") {
+            return;
+        }
+        let (mut a, mut b) = (queue("packet:v0"), queue("packet:v1"));
+        let frames: Vec<_> = (0..2000).map(|i| stamped(i, 1514)).collect();
+        let got = std::thread::scope(|scope| {
+            let receiver = scope.spawn(|| receive(&mut b, 2000));
+            send(&mut a, &frames, Offload::NONE);
+            receiver.join().unwrap()
+        });
+        assert!(got.iter().map(bytes).eq(frames));
+        assert_eq!(a.pool().ledger().dropped_total(), 0);
+    });
+}
+
+#[test]
+fn an_interface_without_a_carrier_does_not_hold_packets_for_ever() {
+    in_netns(|| {
+        veth(1500);
+        let mut a = queue("packet:v0,bypass");
+        ip("link set v1 down");
+        send(&mut a, &[stamped(0, 60), stamped(1, 60)], Offload::NONE);
+        assert_eq!(a.pool().ledger().dropped(DropReason::DEVICE_DOWN), 2);
+        assert_eq!(a.health(), Health::Up);
+    });
+}

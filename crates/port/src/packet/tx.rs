@@ -1,0 +1,194 @@
+//! Sending: up to 64 packets a `sendmmsg`, from their frames as they lie.
+
+use std::time::{Duration, Instant};
+
+use linerate_skb::{Batch, DropReason, Local, Moved, Skb};
+use linerate_sys::packet::{PacketSocket, SendBatch};
+use rustix::io::Errno;
+
+use crate::host::{Link, PACKET_BYTES_MAX, RETRY, is_exported, offload};
+
+/// A superframe refused again after this time is one that the device never takes.
+const SUPERFRAME_PATIENCE: Duration = Duration::from_millis(2);
+/// Refusals for this long, on an interface without a carrier, are not a full queue.
+const CARRIER_PATIENCE: Duration = Duration::from_millis(100);
+
+/// Why nothing can be sent now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Blocked {
+    /// The socket's buffer is full; the kernel says when it is not.
+    Buffer,
+    /// The device's queue, or its qdisc, is full, which nobody announces.
+    Device { retry_at: Instant },
+}
+
+/// The arrays to send with, and what the kernel said last.
+pub(super) struct Tx {
+    messages: SendBatch,
+    vnet: bool,
+    blocked: Option<Blocked>,
+    /// Since when the device has refused everything.
+    refused_since: Option<Instant>,
+    /// For packets whose frames a peer can write: the kernel gets a copy that it cannot.
+    scratch: Vec<u8>,
+}
+
+/// How to go on after a refusal.
+enum Then {
+    Retry,
+    Stop,
+}
+
+impl Tx {
+    pub fn new(vnet: bool) -> Tx {
+        Tx {
+            messages: SendBatch::new(),
+            vnet,
+            blocked: None,
+            refused_since: None,
+            scratch: Vec::new(),
+        }
+    }
+
+    /// True if the last packet offered was not taken for want of room.
+    pub fn is_blocked(&mut self) -> bool {
+        if matches!(self.blocked, Some(Blocked::Device { retry_at }) if Instant::now() >= retry_at)
+        {
+            self.blocked = None;
+        }
+        self.blocked.is_some()
+    }
+
+    /// True if the socket becomes writable when there is room.
+    pub fn awaits_buffer(&self) -> bool {
+        self.blocked == Some(Blocked::Buffer)
+    }
+
+    /// When to try again, if nothing will tell.
+    pub fn retry_at(&self) -> Option<Instant> {
+        match self.blocked {
+            Some(Blocked::Device { retry_at }) => Some(retry_at),
+            _ => None,
+        }
+    }
+
+    /// Sends from the front of `batch`.
+    ///
+    /// Shape:  batch[0..n) is copied by the kernel and freed as sent; what the kernel will never
+    ///         take is dropped with its reason; the rest stays, in order.
+    /// Cost:   one syscall for 64 packets, one more for each that is refused.
+    pub fn send(
+        &mut self,
+        socket: &PacketSocket,
+        link: &mut Link,
+        mem: &mut Local,
+        batch: &mut Batch,
+    ) -> Moved {
+        let mut moved = Moved::default();
+        self.blocked = None;
+        if !link.is_up() {
+            batch.discard_first(batch.len(), DropReason::DEVICE_DOWN, mem);
+            return moved;
+        }
+        if !self.vnet {
+            offload::finish(batch);
+        }
+        let mut downs = 0;
+        while !batch.is_empty() {
+            let (sent, refusal) = self.send_some(socket, batch);
+            if sent > 0 {
+                moved += batch.sent(sent, mem);
+                self.refused_since = None;
+            }
+            let Some(errno) = refusal else { continue };
+            if errno == Errno::NETDOWN || errno == Errno::NXIO || errno == Errno::NODEV {
+                downs += 1;
+                link.look();
+                // The error of an interface that is up again by now is reported late, once.
+                if link.is_up() && downs == 1 {
+                    continue;
+                }
+                batch.discard_first(batch.len(), DropReason::DEVICE_DOWN, mem);
+                break;
+            }
+            match self.refused(errno, link, mem, batch) {
+                Then::Retry => {}
+                Then::Stop => break,
+            }
+        }
+        moved
+    }
+
+    /// Offers the first packets to the kernel; how many it took, and why not the next.
+    fn send_some(&mut self, socket: &PacketSocket, batch: &Batch) -> (usize, Option<Errno>) {
+        let Some(first) = batch.iter().next() else { return (0, None) };
+        if is_exported(first) {
+            return self.send_copy(socket, first);
+        }
+        let mut sending = self.messages.start();
+        for skb in batch.iter() {
+            let header = self.vnet.then(|| offload::header(skb.offload()));
+            if is_exported(skb) || !sending.add(header.as_ref(), skb.segments()) {
+                break;
+            }
+        }
+        if sending.pending() == 0 {
+            // It alone has more segments than a message holds.
+            return (0, Some(Errno::MSGSIZE));
+        }
+        sending.flush(socket)
+    }
+
+    #[cold]
+    fn send_copy(&mut self, socket: &PacketSocket, skb: &Skb) -> (usize, Option<Errno>) {
+        if skb.len() > PACKET_BYTES_MAX {
+            return (0, Some(Errno::MSGSIZE));
+        }
+        self.scratch.resize(skb.len(), 0);
+        let n = skb.copy_to(0, &mut self.scratch);
+        let header = self.vnet.then(|| offload::header(skb.offload()));
+        let mut sending = self.messages.start();
+        if !sending.add(header.as_ref(), [&self.scratch[..n]]) {
+            return (0, Some(Errno::MSGSIZE));
+        }
+        sending.flush(socket)
+    }
+
+    /// Deals with the refusal of the first packet: waits, or drops it so that it is never offered
+    /// again.
+    ///
+    /// Source: net/packet/af_packet.c packet_snd, packet_direct_xmit.
+    fn refused(&mut self, errno: Errno, link: &Link, mem: &mut Local, batch: &mut Batch) -> Then {
+        let reason = match errno {
+            Errno::AGAIN => {
+                self.blocked = Some(Blocked::Buffer);
+                return Then::Stop;
+            }
+            Errno::NOBUFS | Errno::NOMEM => return self.no_place(link, mem, batch),
+            Errno::MSGSIZE => DropReason::TOO_LONG,
+            Errno::INVAL => DropReason::MALFORMED,
+            _ => DropReason::WRITE_FAILED,
+        };
+        batch.discard_first(1, reason, mem);
+        Then::Retry
+    }
+
+    /// The device has no place: for now, unless the packet is one that it never takes.
+    fn no_place(&mut self, link: &Link, mem: &mut Local, batch: &mut Batch) -> Then {
+        let now = Instant::now();
+        let since = *self.refused_since.get_or_insert(now);
+        let waited = now.saturating_duration_since(since);
+        let superframe = batch.iter().next().is_some_and(|skb| skb.offload().is_gso());
+        if superframe && waited >= SUPERFRAME_PATIENCE {
+            self.refused_since = None;
+            batch.discard_first(1, DropReason::UNSUPPORTED, mem);
+            return Then::Retry;
+        }
+        if waited >= CARRIER_PATIENCE && link.lacks_carrier() {
+            batch.discard_first(batch.len(), DropReason::DEVICE_DOWN, mem);
+            return Then::Stop;
+        }
+        self.blocked = now.checked_add(RETRY).map(|retry_at| Blocked::Device { retry_at });
+        Then::Stop
+    }
+}

@@ -1,0 +1,167 @@
+//! Receiving: one packet a `readv`, into a frame of the pool and what follows it.
+
+use std::io::IoSliceMut;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use linerate_skb::{Batch, DropReason, Local, Offload, PacketType, Skb};
+use linerate_sys::tun::Tap;
+use linerate_sys::vnet::{VNET_HDR_BYTES, VnetHdr};
+use linerate_sys::wait::poll_readable;
+use rustix::io::Errno;
+
+use crate::host::{Link, PACKET_BYTES_MAX, RETRY, offload};
+
+/// Where a read lands that the first frame cannot hold, and how the last one ended.
+pub(super) struct Rx {
+    overflow: Vec<u8>,
+    /// A frame that turned out not to be needed goes back to the pool through here.
+    unused: Batch,
+    /// The last read found nothing.
+    drained: bool,
+    /// The pool had no frame: when to try again.
+    retry_at: Option<Instant>,
+}
+
+impl Rx {
+    pub fn new() -> Rx {
+        Rx {
+            overflow: vec![0; PACKET_BYTES_MAX],
+            unused: Batch::with_capacity(1),
+            drained: true,
+            retry_at: None,
+        }
+    }
+
+    /// Reads up to `budget` packets into `out`.
+    ///
+    /// Shape:  device -> out[len..len+n], n <= budget, in order. Without a free frame nothing is
+    ///         read: packets wait in the interface's queue, which drops when it is full.
+    /// Errors: none; a packet that was read and finds too few frames, or contradicts its header, is
+    ///         dropped with the reason.
+    /// Cost:   one syscall a packet, and one that finds nothing; what is longer than a frame is
+    ///         copied once more.
+    pub fn receive(
+        &mut self,
+        tap: &Tap,
+        link: &mut Link,
+        mem: &mut Local,
+        out: &mut Batch,
+        budget: usize,
+    ) -> usize {
+        self.retry_at = None;
+        let mut received = 0;
+        for _ in 0..budget.min(out.spare()) {
+            let Some(mut skb) = mem.alloc_one() else {
+                self.retry_at = Instant::now().checked_add(RETRY);
+                self.drained = false;
+                break;
+            };
+            match self.read(tap, &mut skb) {
+                Ok((header, len)) => {
+                    self.drained = false;
+                    match self.complete(mem, &mut skb, &header, len) {
+                        Ok(()) => {
+                            // There is room for `budget`.
+                            let _ = out.push(skb);
+                            received += 1;
+                        }
+                        Err(reason) => {
+                            mem.count_received(1);
+                            skb.discard(reason);
+                        }
+                    }
+                }
+                Err(errno) => {
+                    // Whatever the error, polling says when there is more.
+                    self.drained = true;
+                    self.put_back(mem, skb);
+                    if errno != Errno::AGAIN {
+                        link.look();
+                    }
+                    break;
+                }
+            }
+        }
+        received
+    }
+
+    /// True if a packet waits and there may be a place for it.
+    ///
+    /// Cost: one syscall unless the last read found nothing.
+    pub fn is_waiting(&mut self, tap: &Tap) -> bool {
+        if self.retry_at.is_some_and(|at| Instant::now() >= at) {
+            self.retry_at = None;
+        }
+        let may_be = self.retry_at.is_none() && !self.drained;
+        may_be && poll_readable(&[tap.as_fd()], Some(Duration::ZERO)).unwrap_or(false)
+    }
+
+    /// True while packets wait for the pool: the descriptor's readiness says nothing then.
+    pub fn is_starved(&self) -> bool {
+        self.retry_at.is_some()
+    }
+
+    /// When to try again, if the pool had no frame.
+    pub fn retry_at(&self) -> Option<Instant> {
+        self.retry_at
+    }
+
+    /// Reads one packet: its header, then as much as fits into `skb`, then the overflow.
+    fn read(&mut self, tap: &Tap, skb: &mut Skb) -> rustix::io::Result<(VnetHdr, usize)> {
+        let mut header = [0; VNET_HDR_BYTES];
+        let n = tap.read_vectored(&mut [
+            IoSliceMut::new(&mut header),
+            // Nothing, if a peer can write the frame: then all of it goes by the overflow.
+            IoSliceMut::new(skb.spare_mut()),
+            IoSliceMut::new(&mut self.overflow),
+        ])?;
+        // At least the header, or the kernel would have refused.
+        let len = n.checked_sub(VNET_HDR_BYTES).ok_or(Errno::IO)?;
+        Ok((VnetHdr::from_bytes(header), len))
+    }
+
+    /// Frees a packet that never was one.
+    fn put_back(&mut self, mem: &mut Local, skb: Skb) {
+        // It was emptied the last time.
+        let _ = self.unused.push(skb);
+        self.unused.truncate_to(0, mem);
+    }
+
+    /// Makes a packet of `len` bytes of what was read.
+    fn complete(
+        &mut self,
+        mem: &mut Local,
+        skb: &mut Skb,
+        header: &VnetHdr,
+        len: usize,
+    ) -> Result<(), DropReason> {
+        let left: Offload = offload::received(header, len).ok_or(DropReason::MALFORMED)?;
+        if len > PACKET_BYTES_MAX {
+            return Err(DropReason::TOO_LONG);
+        }
+        let direct = skb.spare_mut().len().min(len);
+        if direct == 0 {
+            let copy = mem.alloc_copy(&self.overflow[..len]).ok_or(DropReason::NO_FRAME)?;
+            self.put_back(mem, std::mem::replace(skb, copy));
+        } else {
+            skb.commit(direct);
+            if len > direct {
+                let rest = mem.alloc_copy(&self.overflow[..len - direct]);
+                skb.append(rest.ok_or(DropReason::NO_FRAME)?).map_err(|_| DropReason::TOO_LONG)?;
+            }
+        }
+        skb.set_offload(left);
+        skb.set_packet_type(packet_type(skb.data()));
+        Ok(())
+    }
+}
+
+/// To whom the host addressed it: all that leaves by the interface is for this end of it.
+fn packet_type(data: &[u8]) -> PacketType {
+    match data.first_chunk::<6>() {
+        Some([0xff, 0xff, 0xff, 0xff, 0xff, 0xff]) => PacketType::Broadcast,
+        Some([first, ..]) if first & 1 == 1 => PacketType::Multicast,
+        _ => PacketType::Host,
+    }
+}
