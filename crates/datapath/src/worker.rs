@@ -157,7 +157,12 @@ impl Worker {
     /// # Errors
     /// Whatever epoll_ctl(2) says.
     pub fn arm(&mut self) -> io::Result<bool> {
+        // A change of phase is stored before the bell is rung. So one whose ring is drained here is
+        // seen below, and one whose ring is not makes the descriptor readable.
         self.slot.bell().drain();
+        if self.slot.phase() == Phase::Halt {
+            return Ok(false);
+        }
         for i in 0..self.napis.len() {
             let frames = self.admits(i) > 0;
             let room = self.napis[i].backlog() > 0;
@@ -176,8 +181,6 @@ impl Worker {
                 return Ok(false);
             }
         }
-        // A change of phase rings the bell after it is stored: one before the drain above is seen
-        // by `admits`, one after it makes the descriptor readable.
         Ok(true)
     }
 

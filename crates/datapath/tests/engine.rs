@@ -165,6 +165,24 @@ fn a_worker_can_be_turned_by_hand_on_a_pool_of_ones_own() {
 }
 
 #[test]
+fn a_stop_is_never_slept_through() {
+    for i in 0..300 {
+        let engine = Engine::builder()
+            .port("a", "gen:,rate=1pps")
+            .port("b", "sink:")
+            .wire("a", "b")
+            .build()
+            .unwrap();
+        let running = engine.start().unwrap();
+        // The worker is somewhere between its first turn and its first sleep.
+        (0..i * 20).for_each(|_| std::hint::spin_loop());
+        let start = Instant::now();
+        drop(running);
+        assert!(start.elapsed() < LONG / 2);
+    }
+}
+
+#[test]
 fn an_idle_engine_sleeps() {
     let engine = Engine::builder()
         .port("a", "gen:,rate=2pps")
