@@ -1,1 +1,54 @@
-//! Stub.
+//! Line rate in your own Rust program, with CPU to spare.
+//!
+//! Three depths, one code path: a [`Port`] in your own loop, a [`Worker`] on your own thread, an
+//! [`Engine`] on threads of its own. Packets are owned [`Skb`]s in [`Batch`]es, their memory comes
+//! from a [`Pool`], and its [`Ledger`] says where every one of them went.
+//!
+//! ```
+//! use linerate::prelude::*;
+//! use std::time::Duration;
+//!
+//! # fn main() -> linerate::Result<()> {
+//! let engine = Engine::builder()
+//!     .port("in", "gen:,count=10k,size=imix") // or packet:eth0, tap:t0, pcap:in.pcapng
+//!     .port("out", "sink:")
+//!     .wire("in", "out")
+//!     .build()?;
+//! let running = engine.start()?;
+//! assert!(running.wait(Duration::from_secs(10)));
+//! let stopped = running.stop(Duration::from_secs(1));
+//! println!("{stopped}"); // received 0 + created 10000 = sent 10000 + …   OK
+//! assert!(stopped.ledger.balanced());
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The library prints nothing, opens nothing unasked, installs no signal handler and keeps no
+//! global state. This crate holds no code: it is the one name under which the others are found.
+#![forbid(unsafe_code)]
+
+pub use linerate_datapath::{
+    Builder, Engine, Holder, PortId, PortStats, Running, Stage, StageContext, Stats, Stopped, Turn,
+    Turned, Worker, Xconnect, testing,
+};
+pub use linerate_port::r#gen::{Pace, Pacer};
+pub use linerate_port::sink::Verified;
+pub use linerate_port::{
+    Code, Direction, Driver, Error, Health, Obtained, Opened, Options, Origin, Port, Queue,
+    QueueCounts, QueueOps, Result, Spec, Views, Want, drivers, parse, pcap, units, wait_any,
+};
+pub use linerate_skb::{
+    Batch, DropReason, Huge, Ledger, Local, Moved, Offload, PacketType, Pages, Pool, Segments,
+    Shared, Skb, Trust, Unique, Verdict,
+};
+pub use linerate_wire as wire;
+
+/// What nearly every program uses: `use linerate::prelude::*;`.
+///
+/// It leaves out `Result` and `Error`, which programs have of their own.
+pub mod prelude {
+    pub use crate::{
+        Batch, DropReason, Engine, Health, Ledger, Local, Pacer, Pool, Port, Queue, Shared, Skb,
+        Stage, StageContext, Turn, Unique, Views, Want, wait_any,
+    };
+}

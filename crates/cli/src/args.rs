@@ -1,0 +1,245 @@
+//! What can be asked on the command line.
+
+use std::io::{self, Write};
+use std::time::Duration;
+
+use clap::error::ErrorKind;
+use clap::{Parser, Subcommand};
+use linerate::units;
+
+use crate::errors::{Failure, USAGE};
+use crate::screen::{self, Screen};
+
+/// Packets from one queue in one turn, unless told.
+const BUDGET: u16 = 64;
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "linerate",
+    version,
+    about = "Moves packets between ports, and says where every one of them went",
+    long_about = "Moves packets between ports, and says where every one of them went.\n\n\
+        Without a port, `linerate forward` tries itself out: it needs no privilege and no device.",
+    after_help = PORTS,
+    subcommand_required = true,
+    arg_required_else_help = true,
+    max_term_width = 100,
+)]
+pub struct Args {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    Forward(Forward),
+    Gen(Gen),
+    /// Print version
+    Version,
+}
+
+/// Move packets between two ports, both ways
+///
+/// Whatever comes in by A leaves by B, and the other way round, except where a port can only be
+/// read (gen, a capture on the left) or only be written (sink, a capture on the right).
+///
+/// Without ports it tries itself out for 3 s: gen -> path -> ring -> sink on two threads, every
+/// packet numbered, and verified at the end.
+///
+/// It ends when its sources have ended, when --for or --count is reached, or on Ctrl-C. Then it
+/// sends what is still under way, for up to 2 s, and prints the ledger: every packet that came in
+/// was sent, consumed, or dropped for a reason.
+#[derive(Debug, Parser)]
+#[command(after_long_help = FORWARD)]
+pub struct Forward {
+    /// A port: driver:arg[,key=value]
+    #[arg(value_name = "A", requires = "right")]
+    pub left: Option<String>,
+    /// The port at the other end
+    #[arg(value_name = "B")]
+    pub right: Option<String>,
+    #[command(flatten)]
+    pub limits: Limits,
+    #[command(flatten)]
+    pub run: Run,
+}
+
+/// Send numbered packets to a port at a pace
+///
+/// Each packet has a time at which it is meant to leave. What was asked, what left and how late
+/// the packets were is reported apart from what became of them.
+#[derive(Debug, Parser)]
+#[command(after_long_help = GEN)]
+pub struct Gen {
+    /// Where to send: driver:arg[,key=value]; a ring's other end is given a verifying sink
+    pub port: String,
+    /// Packets or bits a second, as in 1.5Mpps or 4Gbps; as fast as it goes unless given
+    #[arg(long, value_parser = rate)]
+    pub rate: Option<String>,
+    /// Bytes of a frame without FCS, or imix: 7 of 60, 4 of 590 and 1 of 1514 in every 12
+    #[arg(long, default_value = "60")]
+    pub size: String,
+    /// Flows, numbered apart
+    #[arg(long, default_value = "1", value_parser = units::count)]
+    pub flows: u64,
+    #[command(flatten)]
+    pub limits: Limits,
+    #[command(flatten)]
+    pub run: Run,
+}
+
+/// When to end.
+#[derive(Debug, clap::Args)]
+pub struct Limits {
+    /// End after this time, as in 10s or 500ms
+    #[arg(long = "for", value_name = "TIME", value_parser = units::duration)]
+    pub time: Option<Duration>,
+    /// End after this many packets were sent, as in 1000 or 10M: exactly as many from gen,
+    /// at least as many from other sources
+    #[arg(long, value_name = "N", value_parser = units::count)]
+    pub count: Option<u64>,
+}
+
+/// How to run.
+#[derive(Debug, clap::Args)]
+pub struct Run {
+    /// Print one JSON document on stdout, errors included; the exit status stays the same
+    #[arg(long)]
+    pub json: bool,
+    /// Print the ledger only: no port lines, no progress
+    #[arg(short, long)]
+    pub quiet: bool,
+    /// CPUs to pin the workers to, as in 0,1: the first worker to the first
+    #[arg(long, value_name = "N,..", value_delimiter = ',')]
+    pub cpu: Vec<usize>,
+    /// Packets to take from one queue in one turn
+    #[arg(long, value_name = "N", default_value_t = BUDGET,
+        value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub budget: u16,
+    /// Frames of the packet pool, instead of the sum of everyone who can hold some
+    #[arg(long, value_name = "N", value_parser = frames)]
+    pub pool_frames: Option<u32>,
+}
+
+impl Forward {
+    /// The ports that were named.
+    pub fn ports(&self) -> Vec<&str> {
+        [&self.left, &self.right].into_iter().flatten().map(String::as_str).collect()
+    }
+}
+
+const PORTS: &str = "\
+PORT is [name=]driver:arg[,key=value]…
+  packet:IFACE          a network interface, shared with the kernel (AF_PACKET; needs root)
+  tap:NAME              a tap device of that name, made if it is not there (needs root)
+  pcap:FILE             a capture: read on the left of a wire, written on the right; - is a pipe
+  ring:NAME             one of the two ends of a ring in this process
+  gen:[,rate=1Mpps][,size=60|imix][,flows=1][,count=N]
+                        a source of numbered packets
+  sink:                 where packets end, verified if they are numbered
+  null:[,size=60]       packets from nowhere to nowhere: what the path itself costs
+
+Exit status: 0 done, 1 failed while running, 2 wrong request, 3 a check failed, 5 not possible on
+this machine, 6 the ledger does not balance, 130 or 143 ended by SIGINT or SIGTERM.";
+
+const FORWARD: &str = "\
+Examples:
+  linerate forward                                  try it out, without privilege
+  linerate forward packet:veth0 packet:veth1        join two interfaces
+  linerate forward packet:eth0 pcap:out.pcapng --for 10s
+  linerate forward pcap:in.pcap pcap:out.pcapng     copy a capture
+  linerate forward null: null: --for 2s --json      what the path costs
+
+The line `cost` divides by the packets that left by ports other than rings. Cycles and
+instructions are those of the whole process; a figure that cannot be had is printed as `-`.
+
+`linerate --help` lists the ports.";
+
+const GEN: &str = "\
+Examples:
+  linerate gen ring:r0 --rate 1Mpps --size imix --flows 1000 --for 5s
+  linerate gen packet:veth0 --rate 100kpps --count 1M
+
+`linerate --help` lists the ports.";
+
+/// Prints the version; returns the exit status.
+pub fn version() -> u8 {
+    let text = format!("linerate {}\n", env!("CARGO_PKG_VERSION"));
+    // As with --version, a closed terminal is no failure.
+    let _ = io::stdout().write_all(text.as_bytes());
+    0
+}
+
+/// Prints what clap has to say, in the form asked for, and returns the exit status.
+pub fn refuse(e: &clap::Error) -> u8 {
+    let asked_for_help = matches!(e.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
+    let json = std::env::args_os().skip(1).any(|arg| arg == "--json");
+    if json && !asked_for_help {
+        let text = e.render().to_string();
+        Screen::json_only().failure(&usage(&text).told);
+        return USAGE;
+    }
+    // A closed terminal is no reason to fail in another way.
+    let _ = e.print();
+    if asked_for_help { 0 } else { USAGE }
+}
+
+/// clap's text, cut into its parts: what is wrong, a tip if there is one, the usage.
+fn usage(text: &str) -> Failure {
+    let text = screen::one_line(text.trim());
+    let text = text.strip_prefix("error: ").unwrap_or(&text);
+    let (why, usage) = text.split_once(" Usage: ").unwrap_or((text, ""));
+    let usage = usage.split(" For more information").next().unwrap_or_default();
+    Failure::new(USAGE, "E-USAGE", "cannot understand the command", why.into(), usage)
+}
+
+fn rate(text: &str) -> Result<String, String> {
+    units::rate(text).map(|_| text.to_owned())
+}
+
+fn frames(text: &str) -> Result<u32, String> {
+    let n = units::count(text)?;
+    u32::try_from(n).map_err(|_| format!("a pool has at most {} frames", u32::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_sound() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn the_help_names_every_driver_and_no_other() {
+        let listed: Vec<&str> = PORTS
+            .lines()
+            .filter_map(|line| line.strip_prefix("  ")?.split_once(':'))
+            .map(|(driver, _)| driver)
+            .filter(|driver| !driver.starts_with(' '))
+            .collect();
+        for driver in linerate::drivers() {
+            assert!(listed.contains(&driver.name()), "{}", driver.name());
+        }
+        for driver in &listed {
+            assert!(linerate::parse(&format!("{driver}:x")).is_ok(), "{driver}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_is_cut_into_its_parts() {
+        let e = Args::try_parse_from(["linerate", "forward", "null:"]).unwrap_err();
+        let told = usage(&e.render().to_string()).told;
+        assert!(told.why.contains("required"), "{told:?}");
+        assert!(told.fix.starts_with("linerate forward"), "{told:?}");
+    }
+
+    #[test]
+    fn units_are_required_where_they_are_needed() {
+        for bad in ["--for=10", "--count=1.5", "--budget=0", "--budget=1025", "--pool-frames=5G"] {
+            assert!(Args::try_parse_from(["linerate", "forward", bad]).is_err(), "{bad}");
+        }
+    }
+}

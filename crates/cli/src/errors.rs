@@ -1,0 +1,74 @@
+//! Failures and exit statuses.
+
+use linerate_ctl::Told;
+use linerate_prof::Kind;
+
+/// It was possible and failed: a port that died, a worker that ended early.
+pub const RUNTIME: u8 = 1;
+/// The request itself is wrong.
+pub const USAGE: u8 = 2;
+/// A check failed: a sink found packets lost, out of order, twice or damaged.
+pub const CHECK: u8 = 3;
+/// This machine, kernel or privilege cannot do it.
+pub const UNSUPPORTED: u8 = 5;
+/// The ledger does not balance.
+pub const UNBALANCED: u8 = 6;
+/// Added to the number of the signal that ended a run.
+pub const SIGNAL: u8 = 128;
+
+/// A command that gives no result.
+#[derive(Debug)]
+pub struct Failure {
+    pub told: Told,
+    pub exit: u8,
+}
+
+impl Failure {
+    /// A failure that no part of the library has a code for.
+    pub fn new(exit: u8, code: &str, what: &str, why: String, fix: &str) -> Failure {
+        let told = Told { code: code.into(), what: what.into(), why, fix: fix.into() };
+        Failure { told, exit }
+    }
+}
+
+impl From<linerate::Error> for Failure {
+    fn from(e: linerate::Error) -> Failure {
+        let exit = match e.kind() {
+            Kind::Usage => USAGE,
+            Kind::Unsupported => UNSUPPORTED,
+            _ => RUNTIME,
+        };
+        Failure { told: Told::from(&e), exit }
+    }
+}
+
+/// The parts of a failure, each on a line of its own.
+pub fn text(told: &Told) -> String {
+    let mut text = format!("error[{}]: {}\n  why: {}\n", told.code, told.what, told.why);
+    if !told.fix.is_empty() {
+        text += &format!("  fix: {}\n", told.fix);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use linerate::{Code, Error};
+
+    #[test]
+    fn each_kind_of_error_has_its_exit_status() {
+        let exit = |code| Failure::from(Error::new(code, "a", "b")).exit;
+        assert_eq!(exit(Code::PortSyntax), USAGE);
+        assert_eq!(exit(Code::PoolTooSmall), USAGE);
+        assert_eq!(exit(Code::Permission), UNSUPPORTED);
+        assert_eq!(exit(Code::NoDevice), RUNTIME);
+    }
+
+    #[test]
+    fn a_failure_is_told_in_lines() {
+        let e = Error::new(Code::NoDevice, "cannot open veth7", "no such device").fix("ip link");
+        let lines = "error[E-NODEV]: cannot open veth7\n  why: no such device\n  fix: ip link\n";
+        assert_eq!(text(&Told::from(&e)), lines);
+    }
+}

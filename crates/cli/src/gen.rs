@@ -1,0 +1,125 @@
+//! `linerate gen`.
+
+use std::time::Duration;
+
+use linerate::units;
+use linerate_ctl::{GenReport, json};
+
+use crate::args::Gen;
+use crate::errors::Failure;
+use crate::forward::until;
+use crate::report;
+use crate::run::{Ended, Path, Ran, run};
+use crate::screen::Screen;
+
+/// Mean of the frames that `size=imix` stands for: 7 of 60, 4 of 590 and 1 of 1514 bytes.
+const IMIX_MEAN_BYTES: f64 = (7 * 60 + 4 * 590 + 1514) as f64 / 12.0;
+/// Time that the last packets, due at the very end, are given beyond it.
+const GRACE: Duration = Duration::from_millis(20);
+
+/// Runs the command; returns the exit status.
+///
+/// # Errors
+/// Whatever keeps it from giving a result.
+pub fn generate(args: &Gen, screen: &Screen) -> Result<u8, Failure> {
+    let asked = asked(args);
+    let ran = run(&path(args, asked)?, &args.run, screen)?;
+    let report = kept(&ran, asked);
+    screen.result(|| report::generated(&report), || json::generated(&report))?;
+    ran.notes(screen);
+    Ok(ran.exit())
+}
+
+/// The report of a run, with what was asked of it.
+fn kept(ran: &Ran, asked: Option<u64>) -> GenReport {
+    let pace = ran.stopped.ports.iter().find_map(|p| p.pace);
+    let asked = match (ran.ended, pace) {
+        // Cut short, or with no end in the request: what was due until then.
+        (Ended::Signal(_) | Ended::Failed, pace) => pace.map(|p| p.asked),
+        (Ended::Done, pace) => asked.or(pace.map(|p| p.asked)),
+    };
+    GenReport::new(ran.report.clone(), asked, pace)
+}
+
+/// Packets that the request amounts to, if it does to a number.
+fn asked(args: &Gen) -> Option<u64> {
+    let paced = paced(args);
+    match (paced, args.limits.count) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
+}
+
+/// Packets whose time comes within `--for`, at `--rate`.
+fn paced(args: &Gen) -> Option<u64> {
+    // Both were checked when they were parsed; a size that is wrong is refused by the driver.
+    let rate = units::rate(args.rate.as_deref()?).ok()?;
+    let mean = match args.size.as_str() {
+        "imix" => IMIX_MEAN_BYTES,
+        size => units::count(size).ok()? as f64,
+    };
+    // Packet i is due at i / rate, the first at once.
+    Some((rate.pps(mean) * args.limits.time?.as_secs_f64()).ceil() as u64)
+}
+
+fn path(args: &Gen, asked: Option<u64>) -> Result<Path, Failure> {
+    let mut source = format!("gen:,size={},flows={}", args.size, args.flows);
+    if let Some(rate) = &args.rate {
+        source += &format!(",rate={rate}");
+    }
+    if let Some(count) = asked {
+        source += &format!(",count={count}");
+    }
+    let to = linerate::parse(&args.port)?;
+    let name = if to.name == "gen" { "gen-2".to_owned() } else { to.name };
+    let mut path = Path {
+        ports: vec![("gen".into(), source), (name.clone(), args.port.clone())],
+        wires: vec![("gen".into(), name.clone())],
+        time: args.limits.time.map(|time| if asked.is_some() { time + GRACE } else { time }),
+        count: None,
+        until: until(args.limits.time, args.limits.count),
+    };
+    if to.driver == "ring" {
+        // A ring has two ends, and nobody else in this process to take the other.
+        let end = format!("{name}-end");
+        path.ports.push((end.clone(), args.port.clone()));
+        path.ports.push(("sink".into(), "sink:".into()));
+        path.wires.push((end, "sink".into()));
+    }
+    Ok(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{Args, Command};
+    use clap::Parser;
+    use linerate::{Batch, Port};
+
+    fn gen_args(words: &[&str]) -> Gen {
+        let all = ["linerate", "gen", "null:"].iter().chain(words);
+        match Args::try_parse_from(all).unwrap().command {
+            Command::Gen(args) => args,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_request_amounts_to_packets_due_within_its_time() {
+        let n = |words: &[&str]| asked(&gen_args(words));
+        assert_eq!(n(&["--rate=1Mpps", "--for=5s"]), Some(5_000_000));
+        assert_eq!(n(&["--rate=8Mbps", "--size=1000", "--for=1s"]), Some(1000));
+        assert_eq!(n(&["--rate=1Mpps", "--for=5s", "--count=10"]), Some(10));
+        assert_eq!(n(&["--rate=3pps", "--for=100ms"]), Some(1));
+        assert_eq!(n(&["--for=5s"]), None);
+    }
+
+    #[test]
+    fn the_mean_of_imix_is_what_the_generator_makes() {
+        let mut port = Port::open("gen:,size=imix").unwrap();
+        let mut batch = Batch::with_capacity(12);
+        port.rx(&mut batch);
+        let bytes: usize = batch.iter().map(|skb| skb.len()).sum();
+        assert!((bytes as f64 / 12.0 - IMIX_MEAN_BYTES).abs() < 1e-9);
+    }
+}

@@ -1,0 +1,251 @@
+//! The tables that a run ends with. What is not known is printed as `-`.
+
+use std::fmt::Write;
+
+use linerate::Obtained;
+use linerate_ctl::report::{Cost, LedgerReport, PortReport, Verify};
+use linerate_ctl::{ForwardReport, GenReport};
+
+/// The result of `forward`.
+pub fn forward(report: &ForwardReport) -> String {
+    let mut text = ports(report) + &missed(&report.ports) + &balance(&report.ledger);
+    if let Some(verify) = &report.verify {
+        text += &verified(verify);
+    }
+    text + &pace(report) + &cost(&report.cost)
+}
+
+/// The result of `gen`.
+pub fn generated(report: &GenReport) -> String {
+    let p = &report.pace;
+    let number = |n: Option<u64>| n.map_or("-".into(), thousands);
+    let limit = if p.unsent.is_some_and(|n| n > 0) { "   <- generator limit" } else { "" };
+    let late = |ns: Option<u64>| ns.map_or("-".into(), |ns| format!("{:.0} us", ns as f64 / 1e3));
+    let line = format!(
+        "asked {}  sent {}  unsent {}  late p50 {}  p99 {}{limit}\n",
+        number(p.asked),
+        thousands(p.sent),
+        number(p.unsent),
+        late(p.late_p50_ns),
+        late(p.late_p99_ns),
+    );
+    line + &forward(&report.path)
+}
+
+/// A line for each port: its name, and what was obtained.
+pub fn obtained<'a>(ports: impl Iterator<Item = (&'a str, &'a Obtained)> + Clone) -> String {
+    let width = ports.clone().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
+    let mut text = String::new();
+    for (name, obtained) in ports {
+        let full = obtained.to_string();
+        // The device is named once, not twice.
+        let device = format!("{name} ");
+        let said = full.strip_prefix(&device).unwrap_or(&full);
+        let _ = writeln!(text, "{name:width$}  {said}");
+    }
+    text
+}
+
+/// Rows of the ports, then of what was dropped: the path knows reasons, not ports.
+fn ports(report: &ForwardReport) -> String {
+    let mut rows = vec![["ports", "rx pkts", "tx pkts", "dropped", "reason"].map(str::to_owned)];
+    for port in &report.ports {
+        let (rx, tx) = (thousands(port.rx.packets), thousands(port.tx.packets));
+        rows.push([port.name.clone(), rx, tx, String::new(), String::new()]);
+    }
+    let dropped = &report.ledger.dropped;
+    for (reason, n) in dropped {
+        rows.push(["all".into(), String::new(), String::new(), thousands(*n), (*reason).into()]);
+    }
+    if dropped.is_empty() {
+        rows.push(["all", "", "", "0", ""].map(str::to_owned));
+    }
+    table(&rows)
+}
+
+/// Lays out rows: the first and last column to the left, the others to the right.
+fn table(rows: &[[String; 5]]) -> String {
+    let mut widths = [0; 5];
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = cell.chars().count().max(*width);
+        }
+    }
+    // The first column is as wide as the labels of the lines below.
+    widths[0] = widths[0].max(7);
+    let mut text = String::new();
+    for [name, rx, tx, dropped, reason] in rows {
+        let [a, b, c, d, _] = widths;
+        let line = format!("{name:a$}  {rx:>b$}  {tx:>c$}  {dropped:>d$}  {reason}");
+        let _ = writeln!(text, "{}", line.trim_end());
+    }
+    text
+}
+
+fn missed(ports: &[PortReport]) -> String {
+    let mut text = String::new();
+    for port in ports.iter().filter(|p| p.missed > 0) {
+        let (name, n) = (&port.name, thousands(port.missed));
+        let _ = writeln!(text, "missed   {name} {n}   (lost before the port, not in the balance)");
+    }
+    text
+}
+
+fn balance(ledger: &LedgerReport) -> String {
+    let created = match ledger.created {
+        0 => String::new(),
+        n => format!(" + created {}", thousands(n)),
+    };
+    let consumed = match ledger.consumed {
+        0 => String::new(),
+        n => format!(" + consumed {}", thousands(n)),
+    };
+    let verdict = if ledger.balanced { "OK" } else { "NOT BALANCED" };
+    format!(
+        "balance  rx {}{created} = tx {}{consumed} + drop {} + in flight {}   {verdict}\n",
+        thousands(ledger.received),
+        thousands(ledger.sent),
+        thousands(ledger.dropped_total()),
+        thousands(ledger.in_flight),
+    )
+}
+
+fn verified(v: &Verify) -> String {
+    let mut text = format!(
+        "verify   lost {}, reordered {}, corrupted {}",
+        thousands(v.lost),
+        thousands(v.reordered),
+        thousands(v.corrupted)
+    );
+    for (n, what) in [(v.duplicated, "duplicated"), (v.foreign, "without a stamp")] {
+        if n > 0 {
+            let _ = write!(text, ", {what} {}", thousands(n));
+        }
+    }
+    text + "\n"
+}
+
+fn pace(report: &ForwardReport) -> String {
+    let seconds = report.duration_seconds;
+    let pps = report.packets_out() as f64 / seconds;
+    let pps = if pps.is_finite() { rate(pps) } else { "-".into() };
+    format!("rate     {pps} over {seconds:.2} s\n")
+}
+
+fn cost(cost: &Cost) -> String {
+    let whole = |n: Option<f64>| n.map_or("-".into(), |n| thousands(n.round() as u64));
+    let tenths = |n: Option<f64>| n.map_or("-".into(), |n| format!("{n:.1}"));
+    let scope = if cost.scope == Some("user") { " (without the kernel's)" } else { "" };
+    format!(
+        "cost     {} cyc/pkt  {} instr/pkt{scope}  {} pkt/wakeup  CPU {:.1} s\n",
+        whole(cost.cycles_per_packet),
+        whole(cost.instructions_per_packet),
+        tenths(cost.packets_per_wakeup),
+        cost.cpu_seconds
+    )
+}
+
+/// `1234567` as `1,234,567`.
+pub fn thousands(n: u64) -> String {
+    let digits = n.to_string();
+    let mut text = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A packet rate with three digits or so: `4.31 Mpps`.
+pub fn rate(pps: f64) -> String {
+    let (n, unit) = match pps {
+        n if n >= 1e6 => (n / 1e6, "Mpps"),
+        n if n >= 1e3 => (n / 1e3, "kpps"),
+        n => (n, "pps"),
+    };
+    format!("{n:.2} {unit}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use linerate_ctl::report::{PaceReport, Passed};
+    use std::collections::BTreeMap;
+
+    fn report() -> ForwardReport {
+        let port = |name: &str, rx, tx| PortReport {
+            name: name.into(),
+            driver: name.into(),
+            mode: String::new(),
+            rx: Passed { packets: rx, bytes: 0 },
+            tx: Passed { packets: tx, bytes: 0 },
+            missed: 0,
+        };
+        ForwardReport {
+            duration_seconds: 2.0,
+            ports: vec![port("veth0", 8_012_331, 0), port("veth1", 0, 8_002_000)],
+            ledger: LedgerReport {
+                received: 8_012_331,
+                created: 0,
+                sent: 8_002_000,
+                consumed: 0,
+                dropped: BTreeMap::from([("tx_full", 10_331)]),
+                in_flight: 0,
+                balanced: true,
+            },
+            cost: Cost {
+                cycles_per_packet: Some(412.4),
+                instructions_per_packet: Some(1021.0),
+                packets_per_wakeup: Some(31.64),
+                cpu_seconds: 1.23,
+                scope: Some("user+kernel"),
+            },
+            verify: None,
+            error: None,
+        }
+    }
+
+    #[test]
+    fn a_run_ends_with_this_screen() {
+        let screen = "\
+ports      rx pkts    tx pkts  dropped  reason
+veth0    8,012,331          0
+veth1            0  8,002,000
+all                             10,331  tx_full
+balance  rx 8,012,331 = tx 8,002,000 + drop 10,331 + in flight 0   OK
+rate     4.00 Mpps over 2.00 s
+cost     412 cyc/pkt  1,021 instr/pkt  31.6 pkt/wakeup  CPU 1.2 s
+";
+        assert_eq!(forward(&report()), screen);
+    }
+
+    #[test]
+    fn what_is_not_known_is_a_dash() {
+        let cost = Cost { cpu_seconds: 0.1, ..Cost::default() };
+        let text = forward(&ForwardReport { cost, ..report() });
+        assert!(text.ends_with("cost     - cyc/pkt  - instr/pkt  - pkt/wakeup  CPU 0.1 s\n"));
+    }
+
+    #[test]
+    fn a_generator_that_could_not_keep_up_is_told_from_a_path_that_lost() {
+        let pace = PaceReport {
+            asked: Some(8_012_331),
+            sent: 8_002_000,
+            unsent: Some(10_331),
+            late_p50_ns: None,
+            late_p99_ns: Some(41_400),
+        };
+        let text = generated(&GenReport { pace, path: report() });
+        let line = "asked 8,012,331  sent 8,002,000  unsent 10,331  late p50 -  p99 41 us   <- ";
+        assert!(text.starts_with(line), "{text}");
+    }
+
+    #[test]
+    fn numbers_are_grouped_by_three() {
+        for (n, text) in [(0, "0"), (999, "999"), (1000, "1,000"), (1_234_567, "1,234,567")] {
+            assert_eq!(thousands(n), text);
+        }
+    }
+}

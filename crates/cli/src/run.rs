@@ -1,0 +1,222 @@
+//! One run of a path: start, watch, stop, and what it took.
+
+use std::time::{Duration, Instant};
+
+use linerate::{Engine, Health, Running, Stats, Stopped};
+use linerate_ctl::{ForwardReport, Spent, Told};
+use linerate_prof::count::Counters;
+use linerate_prof::cpu_time;
+
+use crate::args::Run;
+use crate::errors::{self, CHECK, Failure, RUNTIME, UNBALANCED};
+use crate::progress::{Progress, REDRAW};
+use crate::report::{obtained, thousands};
+use crate::screen::Screen;
+use crate::signals::{self, Signals};
+
+/// Longest time that packets under way are given to leave.
+const DRAIN: Duration = Duration::from_secs(2);
+/// How often to look at a path that may end by itself.
+const LOOK_OFTEN: Duration = Duration::from_millis(10);
+/// How often to look at one that does not: a port in trouble is noticed, an idle machine sleeps.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// What is to run.
+#[derive(Debug, Default)]
+pub struct Path {
+    /// Names and texts.
+    pub ports: Vec<(String, String)>,
+    /// Pairs of names.
+    pub wires: Vec<(String, String)>,
+    /// When to end at the latest.
+    pub time: Option<Duration>,
+    /// Packets out after which to end.
+    pub count: Option<u64>,
+    /// What the options line says about the end: `for 3s`.
+    pub until: String,
+}
+
+/// Why a run ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// Its sources had, or its time or count was reached.
+    Done,
+    /// A port failed for good.
+    Failed,
+    /// It was told to.
+    Signal(i32),
+}
+
+/// What a run gave.
+#[derive(Debug)]
+pub struct Ran {
+    pub report: ForwardReport,
+    pub stopped: Stopped,
+    pub ended: Ended,
+    /// Why cycles and instructions are not known, if they are not.
+    uncounted: Option<linerate::Error>,
+}
+
+/// Runs a path to its end.
+///
+/// # Errors
+/// Whatever keeps it from running, and a ledger that does not balance.
+pub fn run(path: &Path, run: &Run, screen: &Screen) -> Result<Ran, Failure> {
+    let mut builder = Engine::builder().budget(run.budget.into()).cpus(&run.cpu);
+    for (name, text) in &path.ports {
+        builder = builder.port(name, text);
+    }
+    for (left, right) in &path.wires {
+        builder = builder.wire(left, right);
+    }
+    if let Some(frames) = run.pool_frames {
+        builder = builder.pool_frames(frames);
+    }
+    let engine = builder.build()?;
+    screen.preface(&preface(&engine, path, run))?;
+    let signals = Signals::watch().map_err(|e| {
+        Failure::new(RUNTIME, "E-SYSTEM", "cannot watch for signals", e.to_string(), "")
+    })?;
+    // Counters see the threads that are started after them.
+    let counters = Counters::start();
+    let (cpu, start) = (cpu_time(), Instant::now());
+    let running = engine.start()?;
+    let ended = watch(&running, path, screen, &signals);
+    let stopped = running.stop(DRAIN);
+    let (wall, cpu) = (start.elapsed(), cpu_time().saturating_sub(cpu));
+    let mut spent = Spent { wall, cpu, ..Spent::default() };
+    let counted = counters.and_then(Counters::stop);
+    if let Ok(counted) = &counted {
+        spent.cycles = Some(counted.cycles);
+        spent.instructions = Some(counted.instructions);
+        spent.scope = Some(counted.scope.as_str());
+    }
+    let mut report = ForwardReport::new(&stopped, &spent);
+    if !report.ledger.balanced {
+        return Err(unbalanced(&stopped));
+    }
+    if report.error.is_none() && !report.verified() {
+        report.error = Some(unverified(&report));
+    }
+    Ok(Ran { report, stopped, ended, uncounted: counted.err() })
+}
+
+impl Ran {
+    /// Says, after the result, what was wrong with the run and what could not be known.
+    pub fn notes(&self, screen: &Screen) {
+        if let Some(e) = &self.uncounted {
+            screen.note(&format!("note: {}: {}\n", e.what, e.why));
+        }
+        if let Some(told) = &self.report.error {
+            screen.note(&errors::text(told));
+        }
+    }
+
+    /// The exit status; what is wrong with the run goes before what ended it.
+    pub fn exit(&self) -> u8 {
+        match (&self.report.error, self.ended) {
+            (Some(_), _) if !self.report.verified() => CHECK,
+            (Some(_), _) => RUNTIME,
+            (None, Ended::Signal(signal)) => signals::status(signal),
+            (None, _) => 0,
+        }
+    }
+}
+
+/// Waits until the run is to end, and shows it at work.
+fn watch(running: &Running, path: &Path, screen: &Screen, signals: &Signals) -> Ended {
+    let start = Instant::now();
+    let mut progress = (!screen.quiet).then(|| Progress::new(path.time)).flatten();
+    let finite = |text: &String| linerate::parse(text).is_ok_and(|s| ends(&s.driver));
+    let often = path.count.is_some() || path.ports.iter().any(|(_, text)| finite(text));
+    let look = match (&progress, often) {
+        (_, true) => LOOK_OFTEN,
+        (Some(_), false) => REDRAW,
+        (None, false) => LOOK,
+    };
+    let mut down = Vec::new();
+    loop {
+        let left = path.time.map_or(look, |time| time.saturating_sub(start.elapsed()));
+        if let Some(signal) = signals.wait(left.min(look)) {
+            return Ended::Signal(signal);
+        }
+        let out = packets_out(running.stats());
+        if let Some(progress) = &mut progress {
+            progress.draw(out);
+        }
+        let over = path.time.is_some_and(|time| start.elapsed() >= time);
+        if over || path.count.is_some_and(|count| out >= count) || running.finished() {
+            return Ended::Done;
+        }
+        if troubled(running.stats(), &mut down, screen) {
+            return Ended::Failed;
+        }
+    }
+}
+
+/// True for drivers whose ports can come to an end without anything being wrong.
+fn ends(driver: &str) -> bool {
+    matches!(driver, "gen" | "pcap")
+}
+
+fn packets_out(stats: &Stats) -> u64 {
+    let ports = stats.ports();
+    ports.iter().filter(|p| p.driver != "ring").map(|p| p.counts.tx_packets).sum()
+}
+
+/// True if a port has failed; says once for each time that one goes down.
+fn troubled(stats: &Stats, down: &mut Vec<String>, screen: &Screen) -> bool {
+    for port in stats.ports() {
+        let was_down = down.contains(&port.name);
+        match port.health {
+            Health::Failed(_) => return true,
+            Health::Down(e) if !was_down => {
+                screen.note(&format!("note: port '{}' is down: {e}\n", port.name));
+                down.push(port.name);
+            }
+            Health::Down(_) => {}
+            _ => down.retain(|name| *name != port.name),
+        }
+    }
+    false
+}
+
+/// What was obtained, and the options in effect.
+fn preface(engine: &Engine, path: &Path, run: &Run) -> String {
+    let stats = engine.stats();
+    let ports = stats.ports();
+    let mut text = obtained(ports.iter().map(|p| (p.name.as_str(), &p.obtained)));
+    let needed: u64 = engine.holders().iter().map(|h| h.frames).sum();
+    let workers = match path.wires.len() {
+        1 => "1 worker".into(),
+        n => format!("{n} workers"),
+    };
+    let cpus: Vec<String> = run.cpu.iter().map(usize::to_string).collect();
+    let cpus = if cpus.is_empty() { "any CPU".into() } else { format!("CPU {}", cpus.join(",")) };
+    text += &format!(
+        "options  {}, budget {}, pool of {} frames ({} needed), {workers} on {cpus}\n\n",
+        path.until,
+        run.budget,
+        thousands(stats.ledger().frames),
+        thousands(needed),
+    );
+    text
+}
+
+fn unbalanced(stopped: &Stopped) -> Failure {
+    let why = format!("{stopped}");
+    let fix = "this is a fault of the path itself: report it with the command and this ledger";
+    Failure::new(UNBALANCED, "E-LEDGER", "the ledger does not balance; results withheld", why, fix)
+}
+
+fn unverified(report: &ForwardReport) -> Told {
+    let v = report.verify.unwrap_or_default();
+    let dropped = report.ledger.dropped_total();
+    let why = format!(
+        "of {} packets {} lost ({dropped} were dropped for a reason), {} reordered, {} duplicated, \
+         {} corrupted",
+        v.packets, v.lost, v.reordered, v.duplicated, v.corrupted
+    );
+    let what = "the sink did not find what the generator sent";
+    Told { code: "E-VERIFY".into(), what: what.into(), why, fix: String::new() }
+}

@@ -1,0 +1,116 @@
+//! Where text goes: stdout, unless packets do; one document there with `--json`.
+
+use std::io::{self, Write};
+
+use linerate_ctl::{Told, json};
+
+use crate::args::Run;
+use crate::errors::{self, Failure, RUNTIME};
+
+/// Where a run's text goes.
+#[derive(Debug, Clone, Copy)]
+pub struct Screen {
+    /// One document instead of screens.
+    pub json: bool,
+    /// No more than the result.
+    pub quiet: bool,
+    /// A port writes packets to stdout, so that nothing else may.
+    stdout_taken: bool,
+}
+
+impl Screen {
+    /// What `run` asks for, given the ports: the last one named is written to, the first is read.
+    pub fn of(run: &Run, ports: &[&str]) -> Screen {
+        let taken = ports.iter().enumerate().any(|(i, port)| {
+            let written = i + 1 == ports.len() || port.contains(",write");
+            let spec = linerate::parse(port);
+            spec.is_ok_and(|s| s.driver == "pcap" && s.arg == "-") && written
+        });
+        Screen { json: run.json, quiet: run.quiet, stdout_taken: taken }
+    }
+
+    /// For what is said before the request is understood.
+    pub fn json_only() -> Screen {
+        Screen { json: true, quiet: true, stdout_taken: false }
+    }
+
+    /// Prints what goes before the result.
+    ///
+    /// # Errors
+    /// A result that nobody can be shown is a failed run: a full disk behind stdout.
+    pub fn preface(&self, text: &str) -> Result<(), Failure> {
+        if self.json || self.quiet { Ok(()) } else { self.print(text) }
+    }
+
+    /// Prints the result: a table, or the document.
+    ///
+    /// # Errors
+    /// As [`Screen::preface`].
+    pub fn result(
+        &self,
+        table: impl FnOnce() -> String,
+        document: impl FnOnce() -> String,
+    ) -> Result<(), Failure> {
+        self.print(&if self.json { document() + "\n" } else { table() })
+    }
+
+    /// Says something that is not the result; with `--json` nobody reads it.
+    pub fn note(&self, text: &str) {
+        if !self.json {
+            eprint_all(text);
+        }
+    }
+
+    /// Says why there is no result.
+    pub fn failure(&self, told: &Told) {
+        let document = || json::error(told) + "\n";
+        if !self.json || self.print(&document()).is_err() {
+            eprint_all(&errors::text(told));
+        }
+    }
+
+    fn print(&self, text: &str) -> Result<(), Failure> {
+        if self.stdout_taken {
+            eprint_all(text);
+            return Ok(());
+        }
+        let mut out = io::stdout().lock();
+        match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+            // Whoever read it has seen enough (`linerate … | head`).
+            Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            Err(e) => {
+                let what = "cannot write the result to stdout";
+                Err(Failure::new(RUNTIME, "E-FILE", what, e.to_string(), ""))
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+}
+
+/// The standard error is the last resort: if it is closed, there is nowhere to say so.
+fn eprint_all(text: &str) {
+    let _ = io::stderr().write_all(text.as_bytes());
+}
+
+/// Text with every run of white space made one space.
+pub fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn taken(ports: &[&str]) -> bool {
+        let run = Run { json: false, quiet: false, cpu: vec![], budget: 64, pool_frames: None };
+        Screen::of(&run, ports).stdout_taken
+    }
+
+    #[test]
+    fn stdout_is_left_to_packets_that_are_written_there() {
+        assert!(taken(&["packet:eth0", "pcap:-"]));
+        assert!(taken(&["pcap:-,write", "packet:eth0"]));
+        assert!(!taken(&["pcap:-", "packet:eth0"]));
+        assert!(!taken(&["gen:", "pcap:out"]));
+    }
+}

@@ -1,0 +1,52 @@
+//! SIGINT and SIGTERM: the first ends the run in order, the second at once.
+
+use std::io;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
+use std::time::Duration;
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals as Incoming;
+
+use crate::errors::SIGNAL;
+
+/// The signals that end a run.
+#[derive(Debug)]
+pub struct Signals(Receiver<i32>);
+
+impl Signals {
+    /// Watches for them from now on, on a thread of its own.
+    ///
+    /// # Errors
+    /// Whatever sigaction(2) or the thread's start says.
+    pub fn watch() -> io::Result<Signals> {
+        let mut incoming = Incoming::new([SIGINT, SIGTERM])?;
+        let (first, told) = channel();
+        thread::Builder::new().name("signals".into()).spawn(move || {
+            for (i, signal) in incoming.forever().enumerate() {
+                if i > 0 || first.send(signal).is_err() {
+                    std::process::exit(status(signal).into());
+                }
+            }
+        })?;
+        Ok(Signals(told))
+    }
+
+    /// Waits for a signal, or for `timeout`.
+    pub fn wait(&self, timeout: Duration) -> Option<i32> {
+        match self.0.recv_timeout(timeout) {
+            Ok(signal) => Some(signal),
+            Err(RecvTimeoutError::Timeout) => None,
+            // The watching thread never ends before the process; if it did, to wait is still right.
+            Err(RecvTimeoutError::Disconnected) => {
+                thread::sleep(timeout);
+                None
+            }
+        }
+    }
+}
+
+/// The exit status of a run that `signal` ended.
+pub fn status(signal: i32) -> u8 {
+    SIGNAL + u8::try_from(signal).unwrap_or(0)
+}

@@ -1,0 +1,172 @@
+//! `linerate forward` and `linerate gen`: results, documents, signals.
+
+mod command;
+
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use command::{Ended, command, run};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Starts it, and returns when its workers run.
+fn start(words: &str) -> Child {
+    let child =
+        command(words).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let mut child = child.unwrap();
+    // Workers have names; they are started after signals are watched.
+    let tasks = format!("/proc/{}/task", child.id());
+    let runs = || {
+        let named = |entry: std::fs::DirEntry| std::fs::read_to_string(entry.path().join("comm"));
+        std::fs::read_dir(&tasks).is_ok_and(|entries| {
+            entries.flatten().any(|e| named(e).is_ok_and(|name| name.starts_with("linerate-")))
+        })
+    };
+    for _ in 0..2000 {
+        if runs() {
+            return child;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    child.kill().unwrap();
+    panic!("no worker runs after 10 s: {:?}", child.wait_with_output());
+}
+
+fn signal(child: &Child, signal: Signal) {
+    kill_process(Pid::from_child(child), signal).unwrap();
+}
+
+#[test]
+fn without_ports_it_moves_packets_and_accounts_for_each() {
+    let ended = run("forward --for 300ms --json");
+    assert_eq!((ended.exit, ended.err.as_str()), (Some(0), ""), "{ended:?}");
+    let d = ended.document();
+    assert_eq!(d["schema"], "linerate-forward/1");
+    let ledger = &d["ledger"];
+    assert!(ledger["created"].as_u64().unwrap() > 1000, "{d}");
+    assert_eq!((&ledger["created"], &ledger["balanced"]), (&ledger["sent"], &true.into()), "{d}");
+    assert_eq!(ledger["in_flight"], 0);
+    assert_eq!(d["ports"][3]["tx"]["packets"], ledger["sent"]);
+    assert_eq!((&d["verify"]["lost"], &d["verify"]["corrupted"]), (&0.into(), &0.into()));
+    assert!(d["cost"]["cpu_seconds"].as_f64().unwrap() > 0.0);
+}
+
+#[test]
+fn the_screen_ends_with_the_balance() {
+    let ended = run("forward --count 1000");
+    assert_eq!(ended.exit, Some(0), "{ended:?}");
+    let lines: Vec<&str> = ended.out.lines().collect();
+    assert!(lines[0].starts_with("gen   gen at no pause"), "{lines:?}");
+    assert!(lines[4].starts_with("options  for 1000 packets, budget 64, pool of "), "{lines:?}");
+    let sum = "balance  rx 0 + created 1,000 = tx 1,000 + drop 0 + in flight 0   OK";
+    assert!(lines.contains(&sum), "{lines:?}");
+    assert!(lines.contains(&"verify   lost 0, reordered 0, corrupted 0"), "{lines:?}");
+    assert!(lines.last().unwrap().starts_with("cost     "), "{lines:?}");
+    // Nobody looks at a terminal: no progress, no control characters.
+    assert!(!ended.err.contains('\r') && !ended.out.contains('\x1b'), "{ended:?}");
+}
+
+#[test]
+fn quiet_is_the_ledger_only() {
+    let ended = run("forward -q --count 10");
+    assert!(ended.out.starts_with("ports "), "{ended:?}");
+}
+
+#[test]
+fn a_count_is_exact_from_gen_and_at_least_from_others() {
+    for (words, exact) in [
+        ("forward gen: sink: --count 12345 --json", true),
+        ("forward gen: null: --count 12345 --json", true),
+        ("forward null: null: --count 12345 --json", false),
+    ] {
+        let d = run(words).document();
+        let sent = d["ledger"]["sent"].as_u64().unwrap();
+        assert!(if exact { sent == 12345 } else { sent >= 12345 }, "{words}: {d}");
+    }
+}
+
+#[test]
+fn two_ports_of_one_name_are_told_apart() {
+    let d = run("forward null: null: --for 20ms --json").document();
+    assert_eq!(
+        (&d["ports"][0]["name"], &d["ports"][1]["name"]),
+        (&"null".into(), &"null-2".into())
+    );
+    assert_eq!(d["verify"], serde_json::Value::Null);
+}
+
+#[test]
+fn a_signal_ends_a_run_with_its_ledger_and_its_status() {
+    for (which, exit) in [(Signal::INT, 130), (Signal::TERM, 143)] {
+        for words in ["forward --for 60s --json", "forward null: null: --json"] {
+            let child = start(words);
+            signal(&child, which);
+            let ended = Ended::from(child.wait_with_output().unwrap());
+            assert_eq!(ended.exit, Some(exit), "{words}: {ended:?}");
+            assert_eq!(ended.document()["ledger"]["balanced"], true, "{words}: {ended:?}");
+        }
+    }
+}
+
+#[test]
+fn a_second_signal_ends_at_once_a_run_that_cannot_end_in_order() {
+    // Nobody reads the pipe: once it is full, the write to it does not return.
+    let mut child = start("forward gen: pcap:-");
+    std::thread::sleep(Duration::from_millis(200));
+    signal(&child, Signal::INT);
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(child.try_wait().unwrap(), None, "it is given time to drain");
+    signal(&child, Signal::INT);
+    for _ in 0..1000 {
+        if let Some(status) = child.try_wait().unwrap() {
+            return assert_eq!(status.code(), Some(130));
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    child.kill().unwrap();
+    panic!("still there after 1 s: {:?}", child.wait());
+}
+
+#[test]
+fn gen_reports_what_was_asked_and_what_left() {
+    let ended = run("gen ring:r0 --rate 10kpps --size imix --flows 100 --for 200ms --json");
+    let d = ended.document();
+    assert_eq!((ended.exit, &d["schema"]), (Some(0), &"linerate-gen/1".into()), "{ended:?}");
+    let pace = |key: &str| d["pace"][key].as_u64().unwrap();
+    assert_eq!(pace("asked"), 2000);
+    assert_eq!(pace("sent") + pace("unsent"), 2000);
+    assert_eq!(d["ports"][3]["tx"]["packets"], d["pace"]["sent"]);
+    assert_eq!((&d["ledger"]["balanced"], &d["verify"]["lost"]), (&true.into(), &0.into()));
+
+    let ended = run("gen null: --count 500");
+    assert!(ended.out.contains("asked 500  sent 500  unsent 0  late p50 -  p99 -"), "{ended:?}");
+}
+
+#[test]
+fn a_capture_that_was_written_is_copied_byte_by_byte() {
+    let dir = std::env::temp_dir().join(format!("linerate-cli-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let file = |name: &str| dir.join(name).to_str().unwrap().to_owned();
+    let (first, second) = (file("first.pcapng"), file("second.pcapng"));
+    let made = run(&format!("forward gen:,size=imix,flows=7 pcap:{first} --count 5000"));
+    assert_eq!(made.exit, Some(0), "{made:?}");
+    let copied = run(&format!("forward pcap:{first} pcap:{second} --json"));
+    assert_eq!(copied.exit, Some(0), "{copied:?}");
+    assert_eq!(copied.document()["ledger"]["received"], 5000);
+    let frames = |path: &str| -> Vec<Vec<u8>> {
+        linerate::pcap::read_all(path).unwrap().into_iter().map(|f| f.bytes).collect()
+    };
+    assert_eq!(frames(&first).len(), 5000);
+    assert!(frames(&first) == frames(&second), "the copy differs");
+
+    // The sink verifies what the generator wrote, through a pipe that holds packets only.
+    let piped = command(&format!("forward pcap:{first} pcap:-")).output().unwrap();
+    assert!(String::from_utf8_lossy(&piped.stderr).contains("balance  rx 5,000"), "{piped:?}");
+    std::fs::write(&second, &piped.stdout).unwrap();
+    let read = command("forward pcap:- sink: --json")
+        .stdin(Stdio::from(std::fs::File::open(&second).unwrap()))
+        .output()
+        .unwrap();
+    let verify = Ended::from(read).document()["verify"].clone();
+    assert_eq!((&verify["packets"], &verify["lost"]), (&5000.into(), &0.into()));
+    std::fs::remove_dir_all(&dir).unwrap();
+}

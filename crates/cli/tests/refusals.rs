@@ -1,0 +1,105 @@
+//! What is wrong is said in four parts, with an exit status for its kind.
+
+mod command;
+
+use std::fs::OpenOptions;
+use std::process::Stdio;
+
+use command::{command, run};
+
+/// Words, exit status, code, a part of the reason, a part of the remedy.
+const REFUSALS: [(&str, i32, &str, &str, &str); 12] = [
+    ("forward veth0 null:", 2, "E-PORT-SYNTAX", "there is no driver", "packet:eth0"),
+    ("forward packt:veth0 null:", 2, "E-PORT-SYNTAX", "no driver 'packt'", "packet:veth0"),
+    ("forward null:,sise=60 null:", 2, "E-PORT-SYNTAX", "no option 'sise'", "size"),
+    ("forward gen:,rate=1 sink:", 2, "E-PORT-SYNTAX", "needs a unit", ""),
+    ("forward a=gen: a=sink:", 2, "E-TOPOLOGY", "both are named 'a'", ""),
+    ("forward a=gen: b=gen:", 2, "E-TOPOLOGY", "only be read", ""),
+    ("forward ring:r0 sink:", 2, "E-TOPOLOGY", "1 of the two ends", ""),
+    ("forward --pool-frames 10", 2, "E-POOL-TOO-SMALL", "worker 0 hot list 1024", "frames"),
+    ("forward --cpu 1023", 2, "E-CPU", "", "Cpus_allowed_list"),
+    ("forward pcap:/nonexistent/in.pcap sink:", 1, "E-FILE", "No such file", ""),
+    ("gen gen:", 2, "E-TOPOLOGY", "only be read", ""),
+    ("gen sink: --size 59", 2, "E-PORT-SYNTAX", "60 to 65536", ""),
+];
+
+#[test]
+fn each_refusal_has_its_code_its_reason_and_its_exit_status() {
+    for (words, exit, code, why, fix) in REFUSALS {
+        let told = run(words);
+        assert_eq!(told.exit, Some(exit), "{words}: {told:?}");
+        assert!(told.err.starts_with(&format!("error[{code}]: ")), "{words}: {told:?}");
+        let line = |label: &str| told.err.lines().find_map(|l| l.strip_prefix(label)).unwrap_or("");
+        assert!(line("  why: ").contains(why), "{words}: {told:?}");
+        assert!(line("  fix: ").contains(fix), "{words}: {told:?}");
+
+        let document = run(&format!("{words} --json"));
+        let d = document.document();
+        assert_eq!(
+            (document.exit, document.err.as_str()),
+            (Some(exit), ""),
+            "{words}: {document:?}"
+        );
+        assert_eq!(d["schema"], "linerate-error/1", "{words}");
+        assert_eq!(d["error"]["code"], code, "{words}");
+        assert!(d["error"]["why"].as_str().unwrap().contains(why), "{words}: {d}");
+    }
+}
+
+#[test]
+fn a_missing_interface_is_named() {
+    let told = run("forward packet:nosuchif0 null:");
+    if told.exit == Some(5) {
+        return println!("skipped: {}", told.err.trim());
+    }
+    assert_eq!(told.exit, Some(1), "{told:?}");
+    assert!(told.err.starts_with("error[E-NODEV]: ") && told.err.contains("nosuchif0"), "{told:?}");
+}
+
+#[test]
+fn words_that_are_not_understood_are_a_usage_error() {
+    for words in ["forwrd", "forward null:", "forward --for 10", "forward --count -1", "gen"] {
+        let told = run(words);
+        assert_eq!(told.exit, Some(2), "{words}: {told:?}");
+        assert!(told.out.is_empty() && told.err.starts_with("error: "), "{words}: {told:?}");
+        let document = run(&format!("{words} --json"));
+        assert_eq!((document.exit, document.err.as_str()), (Some(2), ""), "{words}: {document:?}");
+        assert_eq!(document.document()["error"]["code"], "E-USAGE");
+    }
+    let typo = run("forwrd --json").document();
+    assert!(typo["error"]["why"].as_str().unwrap().contains("'forward'"), "{typo}");
+}
+
+#[test]
+fn help_is_asked_for_and_says_how() {
+    let help = run("--help");
+    assert_eq!(help.exit, Some(0));
+    for part in ["forward", "gen", "PORT is [name=]driver:arg", "packet:IFACE", "Exit status"] {
+        assert!(help.out.contains(part), "{part}: {help:?}");
+    }
+    let forward = run("forward --help");
+    for part in ["linerate forward packet:veth0 packet:veth1", "--for <TIME>", "--json", "ledger"] {
+        assert!(forward.out.contains(part), "{part}: {forward:?}");
+    }
+    let version = format!("linerate {}\n", env!("CARGO_PKG_VERSION"));
+    assert_eq!((run("version").out, run("--version").out), (version.clone(), version));
+}
+
+#[test]
+fn a_result_that_cannot_be_written_is_a_failure_and_a_closed_pipe_is_not() {
+    let Ok(full) = OpenOptions::new().write(true).open("/dev/full") else {
+        return println!("skipped: there is no /dev/full");
+    };
+    for words in ["forward --count 10", "forward --count 10 --json"] {
+        let told = command(words).stdout(full.try_clone().unwrap()).output().unwrap();
+        assert_eq!(told.status.code(), Some(1), "{told:?}");
+        assert!(String::from_utf8_lossy(&told.stderr).contains("error[E-FILE]"), "{told:?}");
+    }
+    let mut child = command("forward --for 100ms")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}

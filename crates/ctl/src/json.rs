@@ -1,0 +1,131 @@
+//! The documents of `--json`: one object each, named by its schema.
+//!
+//! A field is never taken away or given another meaning within a schema's number; new ones may come.
+
+use serde::Serialize;
+
+use crate::report::{ForwardReport, GenReport, Told};
+
+/// The document of a run of `forward`, `linerate-forward/1`.
+#[must_use]
+pub fn forward(report: &ForwardReport) -> String {
+    document("linerate-forward/1", report)
+}
+
+/// The document of a run of `gen`, `linerate-gen/1`.
+#[must_use]
+pub fn generated(report: &GenReport) -> String {
+    document("linerate-gen/1", report)
+}
+
+/// The document of a command that failed, `linerate-error/1`.
+#[must_use]
+pub fn error(error: &Told) -> String {
+    #[derive(Serialize)]
+    struct Body<'a> {
+        error: &'a Told,
+    }
+    document("linerate-error/1", &Body { error })
+}
+
+#[derive(Serialize)]
+struct Document<'a, T> {
+    schema: &'static str,
+    #[serde(flatten)]
+    body: &'a T,
+}
+
+fn document<T: Serialize>(schema: &'static str, body: &T) -> String {
+    // Cannot fail: every key is a string, and a number that is not finite becomes null.
+    serde_json::to_string(&Document { schema, body }).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::{Cost, LedgerReport, PaceReport, Passed, PortReport, Verify};
+    use std::collections::BTreeMap;
+
+    fn report() -> ForwardReport {
+        let port = |name: &str, rx, tx| PortReport {
+            name: name.into(),
+            driver: name.into(),
+            mode: format!("{name} mode"),
+            rx: Passed { packets: rx, bytes: 60 * rx },
+            tx: Passed { packets: tx, bytes: 60 * tx },
+            missed: 0,
+        };
+        ForwardReport {
+            duration_seconds: 0.5,
+            ports: vec![port("gen", 10, 0), port("sink", 0, 9)],
+            ledger: LedgerReport {
+                received: 0,
+                created: 10,
+                sent: 9,
+                consumed: 0,
+                dropped: BTreeMap::from([("tx_full", 1)]),
+                in_flight: 0,
+                balanced: true,
+            },
+            cost: Cost {
+                cycles_per_packet: Some(412.0),
+                instructions_per_packet: None,
+                packets_per_wakeup: Some(31.5),
+                cpu_seconds: 0.25,
+                scope: Some("user"),
+            },
+            verify: Some(Verify { packets: 9, lost: 1, ..Verify::default() }),
+            error: None,
+        }
+    }
+
+    const PATH: &str = concat!(
+        r#""duration_seconds":0.5,"ports":["#,
+        r#"{"name":"gen","driver":"gen","mode":"gen mode","#,
+        r#""rx":{"packets":10,"bytes":600},"tx":{"packets":0,"bytes":0},"missed":0},"#,
+        r#"{"name":"sink","driver":"sink","mode":"sink mode","#,
+        r#""rx":{"packets":0,"bytes":0},"tx":{"packets":9,"bytes":540},"missed":0}],"#,
+        r#""ledger":{"received":0,"created":10,"sent":9,"consumed":0,"#,
+        r#""dropped":{"tx_full":1},"in_flight":0,"balanced":true},"#,
+        r#""cost":{"cycles_per_packet":412.0,"instructions_per_packet":null,"#,
+        r#""packets_per_wakeup":31.5,"cpu_seconds":0.25,"scope":"user"},"#,
+        r#""verify":{"packets":9,"lost":1,"reordered":0,"duplicated":0,"corrupted":0,"foreign":0},"#,
+        r#""error":null}"#
+    );
+
+    #[test]
+    fn the_forward_document_is_this() {
+        assert_eq!(forward(&report()), format!(r#"{{"schema":"linerate-forward/1",{PATH}"#));
+        let plain = forward(&ForwardReport { verify: None, ..report() });
+        assert!(plain.contains(r#""verify":null"#), "{plain}");
+    }
+
+    #[test]
+    fn the_gen_document_adds_the_pace() {
+        let pace = PaceReport {
+            asked: Some(10),
+            sent: 9,
+            unsent: Some(1),
+            late_p50_ns: None,
+            late_p99_ns: Some(41_000),
+        };
+        let head = concat!(
+            r#"{"schema":"linerate-gen/1","pace":{"asked":10,"sent":9,"unsent":1,"#,
+            r#""late_p50_ns":null,"late_p99_ns":41000},"#
+        );
+        assert_eq!(generated(&GenReport { pace, path: report() }), format!("{head}{PATH}"));
+    }
+
+    #[test]
+    fn the_error_document_has_the_four_parts() {
+        let told = Told {
+            code: "E-NODEV".into(),
+            what: "cannot open veth7".into(),
+            why: "no such device".into(),
+            fix: String::new(),
+        };
+        let head = r#"{"schema":"linerate-error/1","error":{"code":"E-NODEV","#;
+        let rest = r#""what":"cannot open veth7","why":"no such device","fix":""}}"#;
+        assert_eq!(error(&told), format!("{head}{rest}"));
+    }
+}

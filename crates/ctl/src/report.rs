@@ -1,0 +1,373 @@
+//! What a run did: ports, ledger, cost, verification. A figure that is not known is `None`.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use linerate_datapath::{PortStats, Stopped};
+use linerate_port::r#gen::Pace;
+use linerate_port::{Error, ring};
+
+#[cfg(feature = "json")]
+use serde::Serialize;
+
+/// A run of `forward`.
+#[derive(Debug, Clone, PartialEq)]
+#[cfg_attr(feature = "json", derive(Serialize))]
+pub struct ForwardReport {
+    /// Wall time from the start of the workers to the end of the drain.
+    pub duration_seconds: f64,
+    /// Every port, in the order in which they were named.
+    pub ports: Vec<PortReport>,
+    /// Where every packet went.
+    pub ledger: LedgerReport,
+    /// What it took.
+    pub cost: Cost,
+    /// What the verifying sinks found together; `None` without one.
+    pub verify: Option<Verify>,
+    /// Why it ended before it was told to, or what a port is in trouble with.
+    pub error: Option<Told>,
+}
+
+/// What passed a port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "json", derive(Serialize))]
+pub struct PortReport {
+    /// Its name in the engine.
+    pub name: String,
+    /// Its driver.
+    pub driver: String,
+    /// Driver and mode, as obtained.
+    pub mode: String,
+    /// Received from it.
+    pub rx: Passed,
+    /// Sent to it.
+    pub tx: Passed,
+    /// Packets that the kernel or peer counts as lost before the port had them. No ledger of ours
+    /// has ever seen them.
+    pub missed: u64,
+}
+
+/// Packets and their bytes, from the destination MAC, without FCS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "json", derive(Serialize))]
+pub struct Passed {
+    /// Packets.
+    pub packets: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+/// `received + created = sent + consumed + dropped + in_flight`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "json", derive(Serialize))]
+pub struct LedgerReport {
+    /// Came in by a device.
+    pub received: u64,
+    /// Made by the program.
+    pub created: u64,
+    /// Taken by a device.
+    pub sent: u64,
+    /// Done with by the program.
+    pub consumed: u64,
+    /// Dropped, by reason.
+    pub dropped: BTreeMap<&'static str, u64>,
+    /// Still somewhere in the path.
+    pub in_flight: u64,
+    /// Whether the two sides are equal.
+    pub balanced: bool,
+}
+
+/// What a run took. Packets are those that left by ports other than rings.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[cfg_attr(feature = "json", derive(Serialize))]
+pub struct Cost {
+    /// Cycles of the core's clock for each packet.
+    pub cycles_per_packet: Option<f64>,
+    /// Instructions for each packet.
+    pub instructions_per_packet: Option<f64>,
+    /// Packets for each time that a worker was woken; `None` if none ever was.
+    pub packets_per_wakeup: Option<f64>,
+    /// CPU time of the whole process, in seconds.
+    pub cpu_seconds: f64,
+    /// Whose cycles and instructions they are: `user+kernel` or `user`.
+    pub scope: Option<&'static str>,
+}
+
+/// What the process spent, as measured around a run.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Spent {
+    /// Wall time.
+    pub wall: Duration,
+    /// CPU time of the process.
+    pub cpu: Duration,
+    /// Cycles, where they can be counted.
+    pub cycles: Option<u64>,
+    /// Instructions, where they can be counted.
+    pub instructions: Option<u64>,
+    /// Whose cycles and instructions.
+    pub scope: Option<&'static str>,
+}
+
+/// What verifying sinks found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "json", derive(Serialize))]
+pub struct Verify {
+    /// Stamped packets that came.
+    pub packets: u64,
+    /// Numbers that never came, below the highest that did.
+    pub lost: u64,
+    /// Packets that came after a later one of their flow.
+    pub reordered: u64,
+    /// Packets that came again.
+    pub duplicated: u64,
+    /// Packets with a byte that was not sent.
+    pub corrupted: u64,
+    /// Packets without a stamp, which cannot be verified.
+    pub foreign: u64,
+}
+
+/// A failure, in the four parts in which it is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "json", derive(Serialize))]
+pub struct Told {
+    /// Stable identifier.
+    pub code: String,
+    /// What was attempted, or what happened.
+    pub what: String,
+    /// Why.
+    pub why: String,
+    /// What to do; empty if nothing is known to help.
+    pub fix: String,
+}
+
+/// A run of `gen`: the same, and how the pace was kept.
+#[derive(Debug, Clone, PartialEq)]
+#[cfg_attr(feature = "json", derive(Serialize))]
+pub struct GenReport {
+    /// What was asked and what left.
+    pub pace: PaceReport,
+    /// The path behind it.
+    #[cfg_attr(feature = "json", serde(flatten))]
+    pub path: ForwardReport,
+}
+
+/// What was asked of a generator and what left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "json", derive(Serialize))]
+pub struct PaceReport {
+    /// Packets that the request amounts to; `None` if it named no number.
+    pub asked: Option<u64>,
+    /// Packets that left.
+    pub sent: u64,
+    /// Packets asked for that did not leave.
+    pub unsent: Option<u64>,
+    /// Median lateness against the intended time; `None` without a rate or from too few packets.
+    pub late_p50_ns: Option<u64>,
+    /// 99th percentile of it.
+    pub late_p99_ns: Option<u64>,
+}
+
+impl ForwardReport {
+    /// Puts together what an engine did and what it took.
+    #[must_use]
+    pub fn new(stopped: &Stopped, spent: &Spent) -> ForwardReport {
+        let error = match (&stopped.failed, stopped.trouble()) {
+            (Some(e), _) => Some(Told::from(e)),
+            (None, Some((port, e))) => {
+                Some(Told { what: format!("port '{port}': {}", e.what), ..Told::from(e) })
+            }
+            (None, None) => None,
+        };
+        ForwardReport {
+            duration_seconds: spent.wall.as_secs_f64(),
+            ports: stopped.ports.iter().map(PortReport::from).collect(),
+            ledger: LedgerReport::of(stopped),
+            cost: Cost::of(spent, &stopped.ports),
+            verify: Verify::sum(&stopped.ports),
+            error,
+        }
+    }
+
+    /// Packets that left by ports other than rings: what `cost` divides by.
+    #[must_use]
+    pub fn packets_out(&self) -> u64 {
+        let outside = self.ports.iter().filter(|p| p.driver != ring::NAME);
+        outside.map(|p| p.tx.packets).sum()
+    }
+
+    /// False if a generator of this run fed a sink of it, and the sink found a fault.
+    #[must_use]
+    pub fn verified(&self) -> bool {
+        let generated = self.ports.iter().any(|p| p.driver == "gen");
+        !generated || self.verify.is_none_or(|v| v.faults() == 0)
+    }
+}
+
+impl GenReport {
+    /// Adds how the pace was kept; `asked` is what the request amounts to.
+    #[must_use]
+    pub fn new(path: ForwardReport, asked: Option<u64>, pace: Option<Pace>) -> GenReport {
+        let sent = path.packets_out();
+        let pace = PaceReport {
+            asked,
+            sent,
+            unsent: asked.map(|asked| asked.saturating_sub(sent)),
+            late_p50_ns: pace.and_then(|p| p.late_p50_ns),
+            late_p99_ns: pace.and_then(|p| p.late_p99_ns),
+        };
+        GenReport { pace, path }
+    }
+}
+
+impl LedgerReport {
+    fn of(stopped: &Stopped) -> LedgerReport {
+        let ledger = &stopped.ledger;
+        let mut dropped = BTreeMap::new();
+        for (reason, n) in &ledger.dropped {
+            *dropped.entry(reason.name()).or_default() += n;
+        }
+        LedgerReport {
+            received: ledger.received,
+            created: ledger.created,
+            sent: ledger.sent,
+            consumed: ledger.consumed,
+            dropped,
+            in_flight: ledger.in_flight,
+            // The workers have ended: no reading is excused by packets on the move.
+            balanced: ledger.difference() == 0,
+        }
+    }
+
+    /// Packets dropped, over all reasons.
+    #[must_use]
+    pub fn dropped_total(&self) -> u64 {
+        self.dropped.values().sum()
+    }
+}
+
+impl Cost {
+    fn of(spent: &Spent, ports: &[PortStats]) -> Cost {
+        let outside = ports.iter().filter(|p| p.driver != ring::NAME);
+        let packets: u64 = outside.map(|p| p.counts.tx_packets).sum();
+        let wakeups: u64 = ports.iter().map(|p| p.counts.wakeups).sum();
+        let per_packet = |n: u64| (packets > 0).then(|| n as f64 / packets as f64);
+        Cost {
+            cycles_per_packet: spent.cycles.and_then(per_packet),
+            instructions_per_packet: spent.instructions.and_then(per_packet),
+            packets_per_wakeup: (wakeups > 0).then(|| packets as f64 / wakeups as f64),
+            cpu_seconds: spent.cpu.as_secs_f64(),
+            scope: spent.scope,
+        }
+    }
+}
+
+impl Verify {
+    fn sum(ports: &[PortStats]) -> Option<Verify> {
+        ports.iter().filter_map(|p| p.verified).map(Verify::from).reduce(Verify::plus)
+    }
+
+    fn plus(self, more: Verify) -> Verify {
+        Verify {
+            packets: self.packets + more.packets,
+            lost: self.lost + more.lost,
+            reordered: self.reordered + more.reordered,
+            duplicated: self.duplicated + more.duplicated,
+            corrupted: self.corrupted + more.corrupted,
+            foreign: self.foreign + more.foreign,
+        }
+    }
+
+    /// Packets lost, out of order, twice or damaged.
+    #[must_use]
+    pub fn faults(&self) -> u64 {
+        self.lost + self.reordered + self.duplicated + self.corrupted
+    }
+}
+
+impl From<linerate_port::sink::Verified> for Verify {
+    fn from(found: linerate_port::sink::Verified) -> Verify {
+        Verify {
+            packets: found.packets,
+            lost: found.lost,
+            reordered: found.reordered,
+            duplicated: found.duplicated,
+            corrupted: found.corrupted,
+            foreign: found.foreign,
+        }
+    }
+}
+
+impl From<&PortStats> for PortReport {
+    fn from(port: &PortStats) -> PortReport {
+        let c = &port.counts;
+        PortReport {
+            name: port.name.clone(),
+            driver: port.driver.clone(),
+            mode: port.obtained.mode.clone(),
+            rx: Passed { packets: c.rx_packets, bytes: c.rx_bytes },
+            tx: Passed { packets: c.tx_packets, bytes: c.tx_bytes },
+            missed: c.missed,
+        }
+    }
+}
+
+impl From<&Error> for Told {
+    fn from(e: &Error) -> Told {
+        Told {
+            code: e.code.as_str().into(),
+            what: e.what.clone(),
+            why: e.why.clone(),
+            fix: e.fix.clone(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use linerate_datapath::Engine;
+
+    /// What an engine of `gen → ring → sink` did with 1000 packets.
+    fn stopped() -> Stopped {
+        let engine = Engine::builder()
+            .port("gen", "gen:,count=1000")
+            .port("r0", "ring:r")
+            .port("r1", "ring:r")
+            .port("sink", "sink:")
+            .wire("gen", "r0")
+            .wire("r1", "sink")
+            .build()
+            .unwrap();
+        let running = engine.start().unwrap();
+        assert!(running.wait(Duration::from_secs(20)));
+        running.stop(Duration::from_secs(20))
+    }
+
+    #[test]
+    fn packets_that_cross_a_ring_are_counted_once() {
+        let spent = Spent { cycles: Some(50_000), ..Spent::default() };
+        let report = ForwardReport::new(&stopped(), &spent);
+        assert_eq!(report.packets_out(), 1000);
+        assert_eq!(report.cost.cycles_per_packet, Some(50.0));
+        assert_eq!(report.cost.instructions_per_packet, None);
+        assert!(report.ledger.balanced && report.verified());
+        assert_eq!(report.verify.map(|v| (v.packets, v.faults())), Some((1000, 0)));
+    }
+
+    #[test]
+    fn a_sink_that_finds_a_fault_fails_the_run_that_generated() {
+        let mut report = ForwardReport::new(&stopped(), &Spent::default());
+        report.verify = Some(Verify { corrupted: 1, ..Verify::default() });
+        assert!(!report.verified());
+        report.ports.remove(0);
+        assert!(report.verified(), "packets of elsewhere are not ours to answer for");
+    }
+
+    #[test]
+    fn what_was_asked_and_did_not_leave_is_unsent() {
+        let path = ForwardReport::new(&stopped(), &Spent::default());
+        let report = GenReport::new(path.clone(), Some(1200), None);
+        assert_eq!((report.pace.sent, report.pace.unsent), (1000, Some(200)));
+        assert_eq!(GenReport::new(path, None, None).pace.unsent, None);
+    }
+}

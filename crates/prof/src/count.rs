@@ -1,0 +1,236 @@
+//! Cycles and instructions of this process: of the calling thread, and of every thread that it or
+//! its descendants start from then on.
+//!
+//! Two counters, not a group: the kernel does not read a group of inherited counters at once.
+//! What a thread counted is added to ours when the thread ends, and read from it while it runs.
+//! Source: perf_event_open(2), `inherit` and `read_format`.
+
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+use linerate_sys::{Code, Error, Result};
+use perf_event::events::{Event, Hardware};
+use perf_event::{Builder, Counter, CounterData};
+
+const WHAT: &str = "cannot count cycles and instructions";
+
+/// Running counters.
+#[derive(Debug)]
+pub struct Counters {
+    cycles: Counter,
+    instructions: Counter,
+    scope: Scope,
+}
+
+impl Counters {
+    /// Starts to count, with the kernel's share if we may, else without it.
+    ///
+    /// Start it before the threads that are to be counted; those that run already are not.
+    ///
+    /// # Errors
+    /// `E-PERM` if the kernel does not let us, `E-UNSUPPORTED` if the machine has no counters.
+    pub fn start() -> Result<Counters> {
+        let counters = match Counters::open(Scope::UserAndKernel) {
+            Err(e) if refused(&e) => Counters::open(Scope::User),
+            other => other,
+        };
+        let mut counters = counters.map_err(|e| explain(&e))?;
+        counters.cycles.enable().map_err(|e| explain(&e))?;
+        counters.instructions.enable().map_err(|e| explain(&e))?;
+        Ok(counters)
+    }
+
+    fn open(scope: Scope) -> io::Result<Counters> {
+        let cycles = counter(Hardware::CPU_CYCLES, scope)?;
+        let instructions = counter(Hardware::INSTRUCTIONS, scope)?;
+        Ok(Counters { cycles, instructions, scope })
+    }
+
+    /// Stops, and says what was counted.
+    ///
+    /// # Errors
+    /// `E-SYSTEM` if the counters cannot be read, `E-BUSY` if others took them for part of the time:
+    /// then a figure would be an extrapolation.
+    pub fn stop(mut self) -> Result<Counted> {
+        let system = |e: io::Error| Error::new(Code::System, WHAT, e.to_string());
+        self.cycles.disable().map_err(system)?;
+        self.instructions.disable().map_err(system)?;
+        let cycles = whole(&self.cycles.read_full().map_err(system)?)?;
+        let instructions = whole(&self.instructions.read_full().map_err(system)?)?;
+        Ok(Counted { cycles, instructions, scope: self.scope })
+    }
+}
+
+/// What was counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Counted {
+    /// Cycles of the core's clock, which is not the wall's.
+    pub cycles: u64,
+    /// Instructions retired.
+    pub instructions: u64,
+    /// Whose they are.
+    pub scope: Scope,
+}
+
+/// Whose work is counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// The program's, and the kernel's on its behalf.
+    UserAndKernel,
+    /// The program's only: the kernel does not let us see more.
+    User,
+}
+
+impl Scope {
+    /// As printed: `user+kernel` or `user`.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Scope::UserAndKernel => "user+kernel",
+            Scope::User => "user",
+        }
+    }
+}
+
+impl fmt::Display for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A counter of the calling thread and of those that it will start, on any CPU; not yet enabled.
+fn counter(event: impl Event, scope: Scope) -> io::Result<Counter> {
+    Builder::new(event)
+        .observe_self()
+        .any_cpu()
+        .inherit(true)
+        .exclude_hv(true)
+        .exclude_kernel(scope == Scope::User)
+        .build()
+}
+
+fn refused(e: &io::Error) -> bool {
+    e.kind() == io::ErrorKind::PermissionDenied
+}
+
+fn explain(e: &io::Error) -> Error {
+    let why = format!("perf_event_open: {e}");
+    if refused(e) {
+        return Error::new(Code::Permission, WHAT, why)
+            .fix("sysctl kernel.perf_event_paranoid=2, or run with CAP_PERFMON");
+    }
+    match e.kind() {
+        // ENOENT, ENODEV, EOPNOTSUPP: what the kernel says on a machine without a PMU.
+        io::ErrorKind::NotFound | io::ErrorKind::Unsupported => {
+            let errno = e.raw_os_error().unwrap_or(0);
+            let why = format!(
+                "this machine shows no performance counters (perf_event_open: errno {errno})"
+            );
+            Error::new(Code::Unsupported, WHAT, why)
+                .fix("run on hardware, or give the virtual machine a PMU")
+        }
+        _ => Error::new(Code::System, WHAT, why),
+    }
+}
+
+/// The count, unless it was taken for only a part of the time.
+fn whole(data: &CounterData) -> Result<u64> {
+    let enabled = data.time_enabled().unwrap_or(Duration::ZERO);
+    let running = data.time_running().unwrap_or(Duration::ZERO);
+    // A counter is switched on a little after it is enabled; a tenth of a per cent is not sharing.
+    if running + enabled / 1000 >= enabled {
+        return Ok(data.count());
+    }
+    let why = format!("the counters were ours for {running:.1?} of {enabled:.1?}");
+    Err(Error::new(Code::Busy, WHAT, why).fix("end the other users of the counters (perf)"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A loop of two instructions, `turns` times.
+    #[cfg(target_arch = "x86_64")]
+    fn known(turns: u64) {
+        // SAFETY: the block counts a register of its own down to zero and touches nothing else.
+        unsafe {
+            std::arch::asm!("2:", "sub {n}, 1", "jnz 2b", n = inout(reg) turns => _,
+                options(nomem, nostack));
+        }
+    }
+
+    fn start() -> Option<Counters> {
+        match Counters::start() {
+            Ok(counters) => Some(counters),
+            Err(e) => {
+                println!("skipped: {e}");
+                None
+            }
+        }
+    }
+
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn a_known_loop_is_counted_within_one_per_cent_on_every_thread() {
+        const TURNS: u64 = 50_000_000;
+        let Some(counters) = start() else { return };
+        let thread = std::thread::spawn(|| known(TURNS));
+        known(TURNS);
+        thread.join().unwrap();
+        match counters.stop() {
+            Ok(counted) => {
+                let off = counted.instructions as f64 / (4 * TURNS) as f64 - 1.0;
+                assert!(off.abs() < 0.01, "{counted:?} is off by {off}");
+                assert!(counted.cycles > 0, "{counted:?}");
+            }
+            Err(e) => println!("skipped: {e}"),
+        }
+    }
+
+    /// A machine without a counter of cycles has one of time: the same calls, read the same way.
+    #[test]
+    fn what_threads_do_that_start_later_and_have_ended_is_counted() {
+        use perf_event::events::Software;
+        use rustix::time::{ClockId, clock_gettime};
+        let busy_ms = |ms: i64| {
+            let now = || clock_gettime(ClockId::ThreadCPUTime);
+            let start = now();
+            while (now().tv_sec - start.tv_sec) * 1000 + (now().tv_nsec - start.tv_nsec) / 1_000_000
+                < ms
+            {}
+        };
+        let mut clock = match counter(Software::TASK_CLOCK, Scope::UserAndKernel) {
+            Ok(clock) => clock,
+            Err(e) => return println!("skipped: {}", explain(&e)),
+        };
+        busy_ms(40);
+        clock.enable().unwrap();
+        std::thread::spawn(move || busy_ms(40)).join().unwrap();
+        clock.disable().unwrap();
+        busy_ms(40);
+        let ns = whole(&clock.read_full().unwrap()).unwrap();
+        assert!((39_000_000..60_000_000).contains(&ns), "{ns} ns for 40 ms");
+    }
+
+    #[test]
+    fn what_ran_before_the_start_is_not_counted() {
+        let work = |n: u64| (0..n).fold(0u64, |a, i| std::hint::black_box(a ^ i));
+        work(50_000_000);
+        let Some(counters) = start() else { return };
+        match counters.stop() {
+            Ok(counted) => assert!(counted.instructions < 5_000_000, "{counted:?}"),
+            Err(e) => println!("skipped: {e}"),
+        }
+    }
+
+    #[test]
+    fn a_refusal_has_a_remedy() {
+        let denied = explain(&io::Error::from_raw_os_error(13));
+        assert_eq!(denied.code, Code::Permission);
+        assert!(denied.fix.contains("perf_event_paranoid"));
+        let absent = explain(&io::Error::from_raw_os_error(2));
+        assert_eq!(absent.code, Code::Unsupported);
+        assert!(absent.why.contains("no performance counters"));
+    }
+}
