@@ -1,7 +1,7 @@
 //! Failures and exit statuses.
 
+use linerate::Kind;
 use linerate_ctl::Told;
-use linerate_prof::Kind;
 
 /// It was possible and failed: a port that died, a worker that ended early.
 pub const RUNTIME: u8 = 1;

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use linerate::Obtained;
 use linerate_ctl::report::{Cost, LedgerReport, PortReport, Verify};
-use linerate_ctl::{ForwardReport, GenReport};
+use linerate_ctl::{ForwardReport, GenReport, TSC};
 
 /// The result of `forward`.
 pub fn forward(report: &ForwardReport) -> String {
@@ -136,8 +136,9 @@ fn cost(cost: &Cost) -> String {
     let whole = |n: Option<f64>| n.map_or("-".into(), |n| thousands(n.round() as u64));
     let tenths = |n: Option<f64>| n.map_or("-".into(), |n| format!("{n:.1}"));
     let scope = if cost.scope == Some("user") { " (without the kernel's)" } else { "" };
+    let unit = if cost.scope == Some(TSC) { "TSC ticks/pkt" } else { "cyc/pkt" };
     format!(
-        "cost     {} cyc/pkt  {} instr/pkt{scope}  {} pkt/wakeup  CPU {:.1} s\n",
+        "cost     {} {unit}  {} instr/pkt{scope}  {} pkt/wakeup  CPU {:.1} s\n",
         whole(cost.cycles_per_packet),
         whole(cost.instructions_per_packet),
         tenths(cost.packets_per_wakeup),

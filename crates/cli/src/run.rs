@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use linerate::{Engine, Health, Running, Stats, Stopped};
-use linerate_ctl::{ForwardReport, Spent, Told};
+use linerate_ctl::{ForwardReport, Spent, TSC, Told};
 use linerate_prof::count::Counters;
-use linerate_prof::cpu_time;
+use linerate_prof::{cpu_time, ticks};
 
 use crate::args::Run;
 use crate::errors::{self, CHECK, Failure, RUNTIME, UNBALANCED};
@@ -79,17 +79,22 @@ pub fn run(path: &Path, run: &Run, screen: &Screen) -> Result<Ran, Failure> {
     })?;
     // Counters see the threads that are started after them.
     let counters = Counters::start();
-    let (cpu, start) = (cpu_time(), Instant::now());
+    let (cpu, start, tick) = (cpu_time(), Instant::now(), ticks());
     let running = engine.start()?;
     let ended = watch(&running, path, screen, &signals);
     let stopped = running.stop(DRAIN);
     let (wall, cpu) = (start.elapsed(), cpu_time().saturating_sub(cpu));
+    let ticks_per_second = ticks().wrapping_sub(tick) as f64 / wall.as_secs_f64();
     let mut spent = Spent { wall, cpu, ..Spent::default() };
     let counted = counters.and_then(Counters::stop);
     if let Ok(counted) = &counted {
         spent.cycles = Some(counted.cycles);
         spent.instructions = Some(counted.instructions);
         spent.scope = Some(counted.scope.as_str());
+    } else {
+        // The clock that every x86 has: CPU time in its ticks, under its own name.
+        spent.cycles = Some((cpu.as_secs_f64() * ticks_per_second) as u64);
+        spent.scope = Some(TSC);
     }
     let mut report = ForwardReport::new(&stopped, &spent);
     if !report.ledger.balanced {
@@ -105,7 +110,7 @@ impl Ran {
     /// Says, after the result, what was wrong with the run and what could not be known.
     pub fn notes(&self, screen: &Screen) {
         if let Some(e) = &self.uncounted {
-            screen.note(&format!("note: {}: {}\n", e.what, e.why));
+            screen.note(&format!("note: {}: {}; ticks of CPU time instead\n", e.what, e.why));
         }
         if let Some(told) = &self.report.error {
             screen.note(&errors::text(told));

@@ -7,4 +7,4 @@
 pub mod json;
 pub mod report;
 
-pub use report::{Cost, ForwardReport, GenReport, Spent, Told};
+pub use report::{Cost, ForwardReport, GenReport, Spent, TSC, Told};

@@ -81,7 +81,7 @@ pub struct LedgerReport {
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 #[cfg_attr(feature = "json", derive(Serialize))]
 pub struct Cost {
-    /// Cycles of the core's clock for each packet.
+    /// Cycles for each packet, of the clock that `scope` says.
     pub cycles_per_packet: Option<f64>,
     /// Instructions for each packet.
     pub instructions_per_packet: Option<f64>,
@@ -89,9 +89,13 @@ pub struct Cost {
     pub packets_per_wakeup: Option<f64>,
     /// CPU time of the whole process, in seconds.
     pub cpu_seconds: f64,
-    /// Whose cycles and instructions they are: `user+kernel` or `user`.
+    /// What `cycles_per_packet` counts: `user+kernel` or `user`, cycles of the core; or [`TSC`].
     pub scope: Option<&'static str>,
 }
+
+/// Scope of cycles that are CPU time in ticks of the time stamp counter, for want of a counter of
+/// the core's cycles.
+pub const TSC: &str = "tsc";
 
 /// What the process spent, as measured around a run.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -104,7 +108,7 @@ pub struct Spent {
     pub cycles: Option<u64>,
     /// Instructions, where they can be counted.
     pub instructions: Option<u64>,
-    /// Whose cycles and instructions.
+    /// Whose cycles and instructions, or [`TSC`].
     pub scope: Option<&'static str>,
 }
 

@@ -24,4 +24,4 @@ pub use stats::{PortStats, Stats};
 pub use worker::{Turned, Worker};
 pub use xconnect::Xconnect;
 
-pub use linerate_port::{Code, Error, Result};
+pub use linerate_port::{Code, Error, Kind, Result};

@@ -62,10 +62,11 @@ pub(crate) fn direct(specs: &mut [Spec], wires: &[Wire]) {
 /// Checks that every wire joins two different ports and no port is on two wires.
 pub(crate) fn check_wires(specs: &[Spec], wires: &[Wire]) -> Result<()> {
     let bad = |why: String| Err(Error::new(Code::Topology, "cannot build the engine", why));
+    let twice = |i: &usize| specs[..*i].iter().any(|s| s.name == specs[*i].name);
+    if let Some(i) = (0..specs.len()).find(twice) {
+        return bad(format!("two ports are named '{}'", specs[i].name));
+    }
     for (i, spec) in specs.iter().enumerate() {
-        if specs[..i].iter().any(|s| s.name == spec.name) {
-            return bad(format!("two ports are named '{}'", spec.name));
-        }
         let ends = wires.iter().flat_map(|(a, b)| [a, b]).filter(|end| **end == i).count();
         if ends > 1 {
             return bad(format!("'{}' is on more than one wire", spec.name));

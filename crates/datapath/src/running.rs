@@ -13,6 +13,8 @@ use crate::worker::Worker;
 
 /// How often a stop looks whether everything has left.
 const LOOK: Duration = Duration::from_micros(500);
+/// How long a halted worker may take to come back from a device's call.
+const GRACE: Duration = Duration::from_secs(2);
 
 /// A running engine. Dropping it stops it, without waiting for what is still queued.
 #[derive(Debug)]
@@ -100,16 +102,24 @@ impl Running {
     }
 
     /// Ends the threads; what made the first of them fail, if anything did.
+    ///
+    /// A thread that a device's call holds longer than [`GRACE`] is left behind: it ends when the
+    /// call does.
     fn halt(&mut self) -> Option<Error> {
         self.all(Phase::Halt);
+        let until = Instant::now() + GRACE;
         let mut failed = None;
         for (i, thread) in self.threads.drain(..).enumerate() {
-            let why = match thread.join() {
-                Ok(Ok(())) => continue,
-                Ok(Err(e)) => e.to_string(),
-                Err(_) => "a stage or driver panicked".into(),
+            while !thread.is_finished() && Instant::now() < until {
+                std::thread::park_timeout(LOOK);
+            }
+            let why = match thread.is_finished().then(|| thread.join()) {
+                Some(Ok(Ok(()))) => continue,
+                Some(Ok(Err(e))) => e.to_string(),
+                Some(Err(_)) => "a stage or driver panicked".into(),
+                None => "a device's call does not return; the thread was left behind".into(),
             };
-            failed.get_or_insert(Error::new(Code::System, format!("worker {i} ended early"), why));
+            failed.get_or_insert(Error::new(Code::System, format!("worker {i} did not end"), why));
         }
         failed
     }

@@ -34,7 +34,7 @@ pub use linerate_datapath::{
 pub use linerate_port::r#gen::{Pace, Pacer};
 pub use linerate_port::sink::Verified;
 pub use linerate_port::{
-    Code, Direction, Driver, Error, Health, Obtained, Opened, Options, Origin, Port, Queue,
+    Code, Direction, Driver, Error, Health, Kind, Obtained, Opened, Options, Origin, Port, Queue,
     QueueCounts, QueueOps, Result, Spec, Views, Want, drivers, parse, pcap, units, wait_any,
 };
 pub use linerate_skb::{

@@ -8,4 +8,5 @@ pub mod count;
 mod cpu;
 
 pub use cpu::cpu_time;
+pub use linerate_sys::tsc::ticks;
 pub use linerate_sys::{Code, Error, Kind, Result};

@@ -39,4 +39,4 @@ pub use skb::{Shared, Skb, Unique};
 pub use umem::Trust;
 
 pub use linerate_sys::mem::{Huge, Pages};
-pub use linerate_sys::{Code, Error, Result};
+pub use linerate_sys::{Code, Error, Kind, Result};

@@ -285,6 +285,14 @@ mod tests {
     }
 
     #[test]
+    fn the_hot_list_is_1024_frames_long_unless_told_otherwise() {
+        assert_eq!(pool(4096).local().hot_list_len(), 1024);
+        // A small pool would be one hot list and nothing else.
+        assert_eq!(pool(1024).local().hot_list_len(), 256);
+        assert_eq!(pool(4096).local_with(128).hot_list_len(), 128);
+    }
+
+    #[test]
     fn the_hot_list_can_be_turned_off_and_on_while_frames_are_out() {
         let pool = pool(256);
         let mut mem = pool.local_with(128);
