@@ -37,5 +37,5 @@ pub use spec::{Options, Spec};
 pub use stats::{QueueCounts, QueueStats};
 pub use view::Views;
 
-pub use linerate_skb::{Code, Error, Result};
+pub use linerate_skb::{Code, Error, Kind, Result};
 pub use linerate_sys::{thread, wait};

@@ -145,7 +145,15 @@ impl Port {
     /// # Errors
     /// Whatever poll(2) says.
     pub fn wait(&mut self, timeout: Option<Duration>) -> std::io::Result<bool> {
-        wait_any(&mut [self], timeout)
+        self.wait_for(Want::Frames, timeout)
+    }
+
+    /// Sleeps until `want` comes, or for `timeout`; false if the time passed.
+    ///
+    /// # Errors
+    /// Whatever poll(2) says.
+    pub fn wait_for(&mut self, want: Want, timeout: Option<Duration>) -> std::io::Result<bool> {
+        wait_on(&mut [self], want, timeout)
     }
 
     /// How the device is: the worst of its queues.
@@ -180,7 +188,15 @@ impl Port {
 /// # Errors
 /// Whatever poll(2) says.
 pub fn wait_any(ports: &mut [&mut Port], timeout: Option<Duration>) -> std::io::Result<bool> {
-    if !ports.iter_mut().all(|p| p.arm(Want::Frames)) {
+    wait_on(ports, Want::Frames, timeout)
+}
+
+fn wait_on(
+    ports: &mut [&mut Port],
+    want: Want,
+    timeout: Option<Duration>,
+) -> std::io::Result<bool> {
+    if !ports.iter_mut().all(|p| p.arm(want)) {
         return Ok(true);
     }
     // One queue is the rule, and needs no allocation.

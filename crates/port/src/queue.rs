@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use linerate_skb::{Batch, Error, Local, Moved, Pool};
+use linerate_skb::{Batch, Error, Local, Moved, Pool, Result};
 use linerate_sys::wait::poll_readable;
 
 use crate::r#gen::Pace;
@@ -57,6 +57,17 @@ impl Health {
     pub fn ended(&self) -> bool {
         matches!(self, Health::Finished | Health::Failed(_))
     }
+
+    /// For `?`: what is wrong with the device, if anything is.
+    ///
+    /// # Errors
+    /// What the device said when it went down or failed.
+    pub fn check(self) -> Result<()> {
+        match self {
+            Health::Up | Health::Finished => Ok(()),
+            Health::Down(error) | Health::Failed(error) => Err(error),
+        }
+    }
 }
 
 /// Where the packets that a queue receives come from, for the ledger.
@@ -71,7 +82,8 @@ pub enum Origin {
     Internal,
 }
 
-/// A driver's side of one queue. Its descriptor is only ever readable, and the same for life.
+/// A driver's side of one queue. Its descriptor is only ever readable, and the same for life; it is
+/// readable until it is armed for the first time.
 ///
 /// A driver that copies needs no `unsafe`. Calls come from one thread at a time.
 pub trait QueueOps: AsFd + Send {
@@ -124,7 +136,7 @@ pub trait QueueOps: AsFd + Send {
 /// One queue of a device, with its own hot list, for one thread or task at a time.
 ///
 /// Readable (poll, mio, tokio's `AsyncFd`) means: call me. Between `arm` returning true and that,
-/// there is nothing to do.
+/// there is nothing to do. A queue that was never armed is readable.
 pub struct Queue {
     ops: Box<dyn QueueOps>,
     mem: Local,
@@ -256,8 +268,7 @@ pub fn receive(
     if n > 0 && ops.origin() == Origin::Device {
         mem.count_received(n);
     }
-    let bytes = batch.iter().skip(before).map(|skb| skb.len() as u64).sum();
-    stats.count_rx(n as u64, bytes);
+    stats.count_rx(n as u64, batch.bytes_behind(before));
     n
 }
 

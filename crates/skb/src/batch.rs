@@ -10,11 +10,13 @@
 
 use std::marker::PhantomData;
 
+use crate::chain;
 use crate::ledger::Fate;
 use crate::local::Local;
 use crate::reason::DropReason;
 use crate::skb::{Skb, Unique};
 use crate::thread;
+use crate::umem::FLAG;
 
 /// What is to become of a packet: which output it goes to, if any stage has said so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -263,8 +265,13 @@ impl<S> Batch<S> {
     #[must_use]
     pub fn count_first(&self, n: usize) -> Moved {
         let packets = n.min(self.len());
-        let bytes = self.iter().take(packets).map(|skb| skb.len() as u64).sum();
-        Moved { packets, bytes }
+        Moved { packets, bytes: chain::bytes(&self.live()[..packets]) }
+    }
+
+    /// Bytes of all packets but the first `skip`.
+    #[must_use]
+    pub fn bytes_behind(&self, skip: usize) -> u64 {
+        chain::bytes(self.live().get(skip..).unwrap_or(&[]))
     }
 
     /// Hands packets to `send` from the front until it refuses one; returns what it took.
@@ -375,7 +382,7 @@ struct Rejects {
 
 impl Rejects {
     fn add(&mut self, handle: u32, reason: DropReason) {
-        if self.n == self.handles.len() || (self.n > 0 && self.reason != reason) {
+        if self.n == self.handles.len() || (self.n > 0 && self.reason.index() != reason.index()) {
             self.free();
         }
         self.reason = reason;
@@ -394,6 +401,21 @@ impl Rejects {
 impl Drop for Rejects {
     fn drop(&mut self) {
         self.free();
+    }
+}
+
+impl Batch<Unique> {
+    /// Makes `bytes` of the tailroom data in every packet but the first `skip`, as
+    /// [`Skb::commit`] does in one.
+    ///
+    /// Cost: the umem is looked up once, if it is one.
+    pub fn commit_behind(&mut self, skip: usize, bytes: usize) {
+        let handles = self.live().get(skip..).unwrap_or(&[]);
+        let flagged = handles.iter().fold(0, |or, h| or | h) & FLAG != 0;
+        match chain::umem_of_all(handles) {
+            Some(umem) if !flagged && !handles.is_empty() => chain::commit(umem, handles, bytes),
+            _ => self.iter_mut().skip(skip).for_each(|skb| skb.commit(bytes)),
+        }
     }
 }
 
@@ -527,6 +549,26 @@ mod tests {
         assert_eq!(numbers(&batch), [0, 1, 2, 3, 4]);
         let ledger = pool.ledger();
         assert_eq!((ledger.created, ledger.in_flight, ledger.consumed), (5, 5, 0));
+    }
+
+    #[test]
+    fn committing_in_bulk_is_committing_one_by_one() {
+        let (pool, mut mem, mut batch) = numbered(6, 16);
+        let other = Pool::builder().frames(8).build().unwrap();
+        let shared = batch.iter_mut().nth(3).unwrap().share();
+        mem.alloc(&mut batch, 2);
+        other.local().alloc(&mut batch, 1);
+        for skip in [5, 7, 0] {
+            let mut expected: Vec<usize> = batch.iter().map(|skb| skb.len()).collect();
+            expected
+                .iter_mut()
+                .skip(skip)
+                .for_each(|len| *len = (*len + 900).min(pool.data_room()));
+            batch.commit_behind(skip, 900);
+            assert_eq!(batch.iter().map(|skb| skb.len()).collect::<Vec<_>>(), expected);
+            assert_eq!(batch.bytes_behind(2), expected[2..].iter().sum::<usize>() as u64);
+        }
+        assert_eq!(shared.len(), 1);
     }
 
     #[test]

@@ -300,7 +300,7 @@ impl Ledger {
     /// Packets dropped for `reason`.
     #[must_use]
     pub fn dropped(&self, reason: DropReason) -> u64 {
-        self.dropped.iter().find(|(r, _)| *r == reason).map_or(0, |(_, n)| *n)
+        self.dropped.iter().find(|(r, _)| r.index() == reason.index()).map_or(0, |(_, n)| *n)
     }
 
     /// Packets dropped, over all reasons.
@@ -349,7 +349,7 @@ impl Ledger {
         self.starved += other.starved;
         self.frames += other.frames;
         for (reason, n) in &other.dropped {
-            match self.dropped.iter_mut().find(|(r, _)| r == reason) {
+            match self.dropped.iter_mut().find(|(r, _)| r.index() == reason.index()) {
                 Some((_, sum)) => *sum += n,
                 None => self.dropped.push((*reason, *n)),
             }

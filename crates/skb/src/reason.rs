@@ -6,7 +6,7 @@ use std::fmt;
 ///
 /// A program that merely drops an [`Skb`](crate::Skb) has *consumed* it; a reason is for packets
 /// that somebody upstream would have wanted delivered.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct DropReason {
     code: u8,
     name: &'static str,
@@ -85,14 +85,6 @@ impl DropReason {
         OURS.iter().copied().find(|r| r.index() == index)
     }
 }
-
-impl PartialEq for DropReason {
-    fn eq(&self, other: &Self) -> bool {
-        self.code == other.code
-    }
-}
-
-impl Eq for DropReason {}
 
 impl fmt::Debug for DropReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -172,6 +172,7 @@ impl<S> Skb<S> {
 
 impl Skb<Unique> {
     /// The meta line, for writing; `None` if the bytes are shared and could not be copied.
+    #[inline]
     fn meta_mut(&mut self) -> Option<&mut Meta> {
         self.own()?;
         // SAFETY: `own` made this the only handle on the frame, and `&mut self` borrows it.
@@ -232,10 +233,12 @@ impl Skb<Unique> {
     }
 
     /// Makes `bytes` of the tailroom data; more than there is counts as all of it.
+    #[inline]
     pub fn commit(&mut self, bytes: usize) {
-        let room = self.tailroom();
+        let frame_bytes = self.umem().frame_bytes();
         if let Some(meta) = self.meta_mut() {
-            meta.len += bytes.min(room) as u32;
+            let room = frame_bytes - meta.off - meta.len;
+            meta.len += bytes.min(room as usize) as u32;
         }
     }
 

@@ -7,8 +7,9 @@
 //! Life: an id is taken by [`Umem::create`] and given back when the last `Pool`, the last `Local`
 //! and the last frame are home, whichever comes last. Until then the memory stays mapped.
 
+use std::cell::UnsafeCell;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use linerate_sys::mem::{Huge, Region};
@@ -50,20 +51,9 @@ static UMEMS: [Umem; IDS] = [const { Umem::vacant() }; IDS];
 static IDS_LOCK: Mutex<()> = Mutex::new(());
 
 /// A region, its frames' metadata, and who has the frames.
-///
-/// The plain numbers are written while the id changes hands and constant while it is in use:
-/// whoever holds a handle got it, by a synchronised hand-over, from someone who saw them.
 #[repr(align(128))]
 pub(crate) struct Umem {
-    data: AtomicPtr<u8>,
-    meta: AtomicPtr<Meta>,
-    shift: AtomicU32,
-    headroom: AtomicU32,
-    frames: AtomicU32,
-    id: AtomicU32,
-    /// Which incarnation of the id this is: thread caches of a former one are recognised by it.
-    serial: AtomicU32,
-    exported: AtomicBool,
+    fixed: UnsafeCell<Fixed>,
     /// `Pool`s and `Local`s.
     users: AtomicUsize,
     /// Frames linked behind another one.
@@ -77,6 +67,27 @@ pub(crate) struct Umem {
     /// The mappings; `None` while the id is vacant.
     memory: Mutex<Option<Memory>>,
 }
+
+/// What is constant while an id is in use.
+struct Fixed {
+    data: *mut u8,
+    meta: *mut Meta,
+    shift: u32,
+    headroom: u32,
+    /// 0 while the id is vacant.
+    frames: u32,
+    id: u32,
+    /// Which incarnation of the id this is: thread caches of a former one are recognised by it.
+    serial: u32,
+    trust: Trust,
+}
+
+// SAFETY: `fixed` is written under IDS_LOCK, while the id is vacant. It is read under that lock, or
+// by the owner of a handle, Pool or Local of the umem: these keep the id from becoming vacant, and
+// got to their owner by a synchronised hand-over from whoever wrote it. Its addresses are of
+// mappings that live as long; who may touch which frame is the handles' business. Everything else
+// is atomic or locked.
+unsafe impl Sync for Umem {}
 
 struct Memory {
     frames: Arc<Region>,
@@ -123,14 +134,16 @@ impl Shape {
 impl Umem {
     const fn vacant() -> Umem {
         Umem {
-            data: AtomicPtr::new(std::ptr::null_mut()),
-            meta: AtomicPtr::new(std::ptr::null_mut()),
-            shift: AtomicU32::new(0),
-            headroom: AtomicU32::new(0),
-            frames: AtomicU32::new(0),
-            id: AtomicU32::new(0),
-            serial: AtomicU32::new(0),
-            exported: AtomicBool::new(false),
+            fixed: UnsafeCell::new(Fixed {
+                data: std::ptr::null_mut(),
+                meta: std::ptr::null_mut(),
+                shift: 0,
+                headroom: 0,
+                frames: 0,
+                id: 0,
+                serial: 0,
+                trust: Trust::Private,
+            }),
             users: AtomicUsize::new(0),
             linked: AtomicI64::new(0),
             extra: AtomicI64::new(0),
@@ -139,6 +152,14 @@ impl Umem {
             books: Books::new(),
             memory: Mutex::new(None),
         }
+    }
+
+    /// What is constant while the id is in use, which the caller's handle, Pool, Local or IDS_LOCK
+    /// sees to.
+    #[inline]
+    fn fixed(&self) -> &Fixed {
+        // SAFETY: nobody writes meanwhile; see `impl Sync`.
+        unsafe { &*self.fixed.get() }
     }
 
     /// Maps the memory and takes an id; the caller is its first user.
@@ -150,7 +171,7 @@ impl Umem {
         let meta_name = format!("{}-meta", shape.name);
         let meta_region = Region::new(&meta_name, n * size_of::<Meta>(), shape.huge)?;
         let _guard = IDS_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
-        let vacant = |id: &usize| UMEMS[*id].frames.load(Ordering::Relaxed) == 0;
+        let vacant = |id: &usize| UMEMS[*id].fixed().frames == 0;
         let id = (1..IDS).find(vacant).ok_or_else(|| {
             Error::new(
                 Code::UmemIds,
@@ -160,13 +181,18 @@ impl Umem {
             .fix("drop pools that are no longer used, or share one between ports")
         })?;
         let umem = &UMEMS[id];
-        umem.data.store(region.base().as_ptr(), Ordering::Relaxed);
-        umem.meta.store(meta_region.base().as_ptr().cast(), Ordering::Relaxed);
-        umem.shift.store(shape.frame_bytes.trailing_zeros(), Ordering::Relaxed);
-        umem.headroom.store(shape.headroom_bytes, Ordering::Relaxed);
-        umem.exported.store(shape.trust == Trust::Exported, Ordering::Relaxed);
-        umem.id.store(id as u32, Ordering::Relaxed);
-        umem.serial.fetch_add(1, Ordering::Relaxed);
+        let fixed = Fixed {
+            data: region.base().as_ptr(),
+            meta: meta_region.base().as_ptr().cast(),
+            shift: shape.frame_bytes.trailing_zeros(),
+            headroom: shape.headroom_bytes,
+            frames: shape.frames,
+            id: id as u32,
+            serial: umem.fixed().serial.wrapping_add(1),
+            trust: shape.trust,
+        };
+        // SAFETY: the id is vacant and IDS_LOCK is held, so nobody reads or writes it.
+        unsafe { *umem.fixed.get() = fixed };
         umem.users.store(1, Ordering::Relaxed);
         umem.linked.store(0, Ordering::Relaxed);
         umem.extra.store(0, Ordering::Relaxed);
@@ -176,7 +202,6 @@ impl Umem {
         let tag = (id as u32) << ID_SHIFT;
         // Stacked so that frame 0 is taken first.
         umem.depot.open((0..n).rev().map(|i| tag | i as u32));
-        umem.frames.store(shape.frames, Ordering::Relaxed);
         *umem.memory() = Some(Memory { frames: Arc::new(region), _meta: meta_region });
         Ok(umem)
     }
@@ -191,18 +216,17 @@ impl Umem {
         &UMEMS[(handle >> ID_SHIFT) as usize % IDS]
     }
 
-    /// The current incarnation of the umem id in `handle`.
+    /// The current incarnation of the umem id in `handle`, which the caller owns.
     #[inline]
     pub fn serial(handle: u32) -> u32 {
-        Umem::of(handle).serial.load(Ordering::Relaxed)
+        Umem::of(handle).fixed().serial
     }
 
     /// Runs `f` on the umem if this incarnation of its id still exists; it cannot go meanwhile.
     pub fn if_alive(id: usize, serial: u32, f: impl FnOnce(&Umem)) {
         let _guard = IDS_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
         let umem = &UMEMS[id];
-        let alive = umem.frames.load(Ordering::Relaxed) > 0;
-        if alive && umem.serial.load(Ordering::Relaxed) == serial {
+        if umem.fixed().frames > 0 && umem.fixed().serial == serial {
             f(umem);
         }
     }
@@ -210,21 +234,20 @@ impl Umem {
     /// Address of a frame's first byte. The caller owns a handle on it.
     #[inline]
     pub fn frame(&self, handle: u32) -> NonNull<u8> {
-        let index = (handle & INDEX) as usize;
-        debug_assert!(index < self.frames.load(Ordering::Relaxed) as usize);
-        let base = self.data.load(Ordering::Relaxed);
+        let (fixed, index) = (self.fixed(), (handle & INDEX) as usize);
+        debug_assert!(index < fixed.frames as usize);
         // SAFETY: `create` made the handle, so index < frames and the offset is inside the region,
         // which stays mapped while a handle is out; a mapping is never at 0.
-        unsafe { NonNull::new_unchecked(base.add(index << self.shift.load(Ordering::Relaxed))) }
+        unsafe { NonNull::new_unchecked(fixed.data.add(index << fixed.shift)) }
     }
 
     /// Address of a frame's meta line. The caller owns a handle on it.
     #[inline]
     pub fn meta(&self, handle: u32) -> NonNull<Meta> {
-        let index = (handle & INDEX) as usize;
-        debug_assert!(index < self.frames.load(Ordering::Relaxed) as usize);
+        let (fixed, index) = (self.fixed(), (handle & INDEX) as usize);
+        debug_assert!(index < fixed.frames as usize);
         // SAFETY: as for `frame`; the meta region has a line for each frame.
-        unsafe { NonNull::new_unchecked(self.meta.load(Ordering::Relaxed).add(index)) }
+        unsafe { NonNull::new_unchecked(fixed.meta.add(index)) }
     }
 
     /// Writes the hot line of a frame that the caller has just taken from a free list.
@@ -234,24 +257,28 @@ impl Umem {
         unsafe { self.meta(handle).write(Meta::new(self.headroom())) }
     }
 
+    #[inline]
     pub fn frame_bytes(&self) -> u32 {
-        1 << self.shift.load(Ordering::Relaxed)
+        1 << self.fixed().shift
     }
 
+    #[inline]
     pub fn headroom(&self) -> u32 {
-        self.headroom.load(Ordering::Relaxed)
+        self.fixed().headroom
     }
 
     pub fn frames(&self) -> u32 {
-        self.frames.load(Ordering::Relaxed)
+        self.fixed().frames
     }
 
+    #[inline]
     pub fn trust(&self) -> Trust {
-        if self.exported.load(Ordering::Relaxed) { Trust::Exported } else { Trust::Private }
+        self.fixed().trust
     }
 
+    #[inline]
     pub fn id(&self) -> u32 {
-        self.id.load(Ordering::Relaxed)
+        self.fixed().id
     }
 
     /// The mapping of the frames, for a device or peer to share.
@@ -293,7 +320,8 @@ impl Umem {
             let _guard = IDS_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
             self.depot.vacate();
             *self.memory() = None;
-            self.frames.store(0, Ordering::Relaxed);
+            // SAFETY: nobody is left who could read it without IDS_LOCK.
+            unsafe { (*self.fixed.get()).frames = 0 };
         }
     }
 }

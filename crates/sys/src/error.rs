@@ -7,7 +7,7 @@ use std::fmt;
 /// A setup failure, told so that the reader can act on it.
 ///
 /// `Display` prints `what: why` on one line; the command line prints the four parts apart.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Error {
     /// Stable identifier, for scripts: see [`Code`].
@@ -55,6 +55,13 @@ impl fmt::Display for Error {
             write!(f, " (fix: {})", self.fix)?;
         }
         Ok(())
+    }
+}
+
+/// What `fn main() -> Result<()>` and `unwrap` print: for a person, with the code.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "[{}] {self}", self.code)
     }
 }
 

@@ -12,10 +12,14 @@ use crate::{checksum, eth, ipv4, ipv6};
 ///
 /// Errors: [`Malformed::NotIp`], or those of [`crate::ipv4`] and [`crate::ipv6`].
 pub fn ip(frame: &[u8]) -> Result<IpRef<'_>, Malformed> {
+    read(frame, 0)
+}
+
+pub(crate) fn read(frame: &[u8], behind: usize) -> Result<IpRef<'_>, Malformed> {
     let eth = eth::split(frame)?;
     match eth.ether_type {
-        EtherType::IPV4 => Ok(IpRef::V4(ipv4::split(eth.payload)?.into())),
-        EtherType::IPV6 => Ok(IpRef::V6(ipv6::split(eth.payload)?.into())),
+        EtherType::IPV4 => Ok(IpRef::V4(ipv4::split(eth.payload, behind)?.into())),
+        EtherType::IPV6 => Ok(IpRef::V6(ipv6::split(eth.payload, behind)?.into())),
         _ => Err(Malformed::NotIp),
     }
 }
@@ -63,6 +67,16 @@ impl<'a> IpRef<'a> {
         match self {
             IpRef::V4(ip) => ip.payload(),
             IpRef::V6(ip) => ip.payload(),
+        }
+    }
+
+    /// Bytes of the payload that are not here but behind it: none unless the view is a
+    /// [`crate::Head`]'s.
+    #[must_use]
+    pub fn behind(&self) -> usize {
+        match self {
+            IpRef::V4(ip) => ip.behind(),
+            IpRef::V6(ip) => ip.behind(),
         }
     }
 
@@ -162,27 +176,31 @@ impl HeaderMut<'_> {
     }
 }
 
-/// Splits `payload` of an Ethernet frame into its IP header and a whole segment of `protocol`.
+/// Splits `payload` of an Ethernet frame into its IP header and a whole segment of `protocol`, of
+/// which as many bytes as it says are behind.
 pub(crate) fn segment_mut<'a, B>(
     ether_type: EtherType,
     payload: B,
+    behind: usize,
     protocol: Protocol,
     other: Malformed,
-) -> Result<(HeaderMut<'a>, B), Malformed>
+) -> Result<(HeaderMut<'a>, B, usize), Malformed>
 where
     B: SplitByteSlice + IntoByteSliceMut<'a> + 'a,
 {
-    let (found, fragment, routed, header, segment) = match ether_type {
+    let (found, fragment, routed, header, segment, behind) = match ether_type {
         EtherType::IPV4 => {
-            let ip = ipv4::split(payload)?;
+            let ip = ipv4::split(payload, behind)?;
             let routed = ipv4::source_routed(&ip.options);
             let (found, fragment) = (ip.header.protocol(), ip.header.is_fragment());
-            (found, fragment, routed, HeaderMut::V4(Ref::into_mut(ip.header)), ip.payload)
+            let header = HeaderMut::V4(Ref::into_mut(ip.header));
+            (found, fragment, routed, header, ip.payload, ip.behind)
         }
         EtherType::IPV6 => {
-            let ip = ipv6::split(payload)?;
+            let ip = ipv6::split(payload, behind)?;
             let header = HeaderMut::V6(Ref::into_mut(ip.header));
-            (ip.chain.protocol, ip.chain.fragment, Ok(ip.chain.routed), header, ip.payload)
+            let (found, fragment) = (ip.chain.protocol, ip.chain.fragment);
+            (found, fragment, Ok(ip.chain.routed), header, ip.payload, ip.behind)
         }
         _ => return Err(Malformed::NotIp),
     };
@@ -190,7 +208,7 @@ where
         return Err(other);
     }
     whole(fragment, routed?)?;
-    Ok((header, segment))
+    Ok((header, segment, behind))
 }
 
 /// A segment has a transport view if all of it is here and its addresses are final.
@@ -203,7 +221,7 @@ fn whole(fragment: bool, routed: bool) -> Result<(), Malformed> {
 }
 
 fn pseudo_v4(ip: &Ipv4Header, protocol: Protocol, len: usize) -> u16 {
-    // A segment lies inside a total length of 16 bits.
+    // A segment that is here as a whole lies inside a total length of 16 bits.
     checksum::pseudo_v4(ip.src(), ip.dst(), protocol, len as u16)
 }
 

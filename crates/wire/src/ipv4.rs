@@ -8,7 +8,7 @@ use std::ops::Deref;
 use zerocopy::byteorder::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Ref, SplitByteSlice, Unaligned};
 
-use crate::{EtherType, Malformed, Protocol, checksum, eth};
+use crate::{EtherType, Malformed, Protocol, checksum, eth, head};
 
 /// A view of the IPv4 packet in `frame`.
 ///
@@ -17,11 +17,15 @@ use crate::{EtherType, Malformed, Protocol, checksum, eth};
 ///         checksum is not verified: see [`Ipv4Ref::checksum_ok`].
 /// Cost:   constant; nothing is copied.
 pub fn ipv4(frame: &[u8]) -> Result<Ipv4Ref<'_>, Malformed> {
+    read(frame, 0)
+}
+
+pub(crate) fn read(frame: &[u8], behind: usize) -> Result<Ipv4Ref<'_>, Malformed> {
     let eth = eth::split(frame)?;
     if eth.ether_type != EtherType::IPV4 {
         return Err(Malformed::NotIpv4);
     }
-    Ok(split(eth.payload)?.into())
+    Ok(split(eth.payload, behind)?.into())
 }
 
 /// A view of the IPv4 packet in `frame`, for changing it.
@@ -30,12 +34,20 @@ pub fn ipv4(frame: &[u8]) -> Result<Ipv4Ref<'_>, Malformed> {
 /// Errors: as [`ipv4`].
 /// Cost:   constant; nothing is copied.
 pub fn ipv4_mut(frame: &mut [u8]) -> Result<Ipv4Mut<'_>, Malformed> {
+    write(frame, 0)
+}
+
+pub(crate) fn write(frame: &mut [u8], behind: usize) -> Result<Ipv4Mut<'_>, Malformed> {
     let eth = eth::split(frame)?;
     if eth.ether_type != EtherType::IPV4 {
         return Err(Malformed::NotIpv4);
     }
-    let Parts { header, payload, .. } = split(eth.payload)?;
-    Ok(Ipv4Mut { header: Ref::into_mut(header), payload, partial: false })
+    let Parts { header, payload, behind, .. } = split(eth.payload, behind)?;
+    // A change of address reaches into the transport header: it has to be here.
+    if behind > 0 && header.check_at().is_some_and(|at| payload.len() < at + 2) {
+        return Err(Malformed::Short);
+    }
+    Ok(Ipv4Mut { header: Ref::into_mut(header), payload, behind, partial: false })
 }
 
 /// An IPv4 packet, read only.
@@ -44,6 +56,7 @@ pub struct Ipv4Ref<'a> {
     header: &'a Ipv4Header,
     options: &'a [u8],
     payload: &'a [u8],
+    behind: usize,
 }
 
 impl<'a> Ipv4Ref<'a> {
@@ -57,6 +70,13 @@ impl<'a> Ipv4Ref<'a> {
     #[must_use]
     pub fn payload(&self) -> &'a [u8] {
         self.payload
+    }
+
+    /// Bytes of the payload that are not here but behind it: none unless the view is a
+    /// [`crate::Head`]'s.
+    #[must_use]
+    pub fn behind(&self) -> usize {
+        self.behind
     }
 
     /// Whether the header checksum is right.
@@ -75,6 +95,7 @@ impl<'a> Ipv4Ref<'a> {
 pub struct Ipv4Mut<'a> {
     header: &'a mut Ipv4Header,
     payload: &'a mut [u8],
+    behind: usize,
     partial: bool,
 }
 
@@ -144,19 +165,19 @@ impl Ipv4Mut<'_> {
         self.payload
     }
 
+    /// Bytes of the payload that are not here but behind it: none unless the view is a
+    /// [`crate::Head`]'s.
+    #[must_use]
+    pub fn behind(&self) -> usize {
+        self.behind
+    }
+
     /// Carries a changed address into the IP and the transport checksum.
     fn readdress(&mut self, old: u32, new: u32) {
         let check = checksum::update32(self.header.check.get(), old, new);
         self.header.check.set(check);
-        if self.header.fragment_offset_bytes() != 0 {
-            return; // no transport header here
-        }
         let udp = self.header.protocol() == Protocol::UDP;
-        let at = match self.header.protocol() {
-            Protocol::UDP => 6,
-            Protocol::TCP => 16,
-            _ => return,
-        };
+        let Some(at) = self.header.check_at() else { return };
         // A first fragment may be cut before the field; then there is nothing to keep right.
         let Some(Ok(field)) = self.payload.get_mut(at..at + 2).map(U16::mut_from_bytes) else {
             return;
@@ -257,8 +278,29 @@ impl Ipv4Header {
         usize::from(self.flags_offset.get() & 0x1fff) * 8
     }
 
+    /// Whether a total length of 0 means all there is: in a superframe of TCP that is too long for
+    /// the field, and so for one slice of ours.
+    ///
+    /// Source: Linux include/linux/ip.h, iph_set_totlen and iph_totlen (since 6.3).
+    fn is_big_tcp(&self, rest_len: usize, behind: usize) -> bool {
+        let len = behind.checked_add(rest_len + size_of::<Ipv4Header>());
+        behind > 0
+            && self.protocol() == Protocol::TCP
+            && len.is_some_and(|len| len > usize::from(u16::MAX))
+    }
+
     pub(crate) fn swap(&mut self) {
         std::mem::swap(&mut self.src, &mut self.dst);
+    }
+
+    /// Where in the payload the transport checksum is, if the packet has one that covers the
+    /// addresses.
+    fn check_at(&self) -> Option<usize> {
+        match (self.fragment_offset_bytes(), self.protocol()) {
+            (0, Protocol::UDP) => Some(6),
+            (0, Protocol::TCP) => Some(16),
+            _ => None, // another protocol, or no transport header in this fragment
+        }
     }
 
     fn tos_word(&self) -> u16 {
@@ -279,16 +321,18 @@ pub(crate) struct Parts<B> {
     pub header: Ref<B, Ipv4Header>,
     pub options: B,
     pub payload: B,
+    pub behind: usize,
 }
 
 impl<'a> From<Parts<&'a [u8]>> for Ipv4Ref<'a> {
     fn from(parts: Parts<&'a [u8]>) -> Self {
         let header = Ref::into_ref(parts.header);
-        Ipv4Ref { header, options: parts.options, payload: parts.payload }
+        let Parts { options, payload, behind, .. } = parts;
+        Ipv4Ref { header, options, payload, behind }
     }
 }
 
-pub(crate) fn split<B: SplitByteSlice>(packet: B) -> Result<Parts<B>, Malformed> {
+pub(crate) fn split<B: SplitByteSlice>(packet: B, behind: usize) -> Result<Parts<B>, Malformed> {
     let (header, rest) = Ref::<B, Ipv4Header>::from_prefix(packet).map_err(|_| Malformed::Short)?;
     if header.version_ihl >> 4 != 4 {
         return Err(Malformed::BadVersion);
@@ -296,11 +340,16 @@ pub(crate) fn split<B: SplitByteSlice>(packet: B) -> Result<Parts<B>, Malformed>
     let bad = Malformed::BadLength;
     let options_len = usize::from(header.version_ihl & 15) * 4;
     let options_len = options_len.checked_sub(size_of::<Ipv4Header>()).ok_or(bad)?;
-    let rest_len = usize::from(header.total_len.get());
-    let rest_len = rest_len.checked_sub(size_of::<Ipv4Header>()).ok_or(bad)?;
-    let (rest, _padding) = rest.split_at(rest_len).map_err(|_| bad)?;
-    let (options, payload) = rest.split_at(options_len).map_err(|_| bad)?;
-    Ok(Parts { header, options, payload })
+    let rest_len = match usize::from(header.total_len.get()) {
+        0 if header.is_big_tcp(rest.len(), behind) => rest.len() + behind,
+        total_len => total_len.checked_sub(size_of::<Ipv4Header>()).ok_or(bad)?,
+    };
+    if options_len > rest_len {
+        return Err(bad);
+    }
+    let (rest, behind) = head::front(rest, rest_len, behind)?;
+    let (options, payload) = rest.split_at(options_len).map_err(|_| Malformed::Short)?;
+    Ok(Parts { header, options, payload, behind })
 }
 
 /// Whether a source route in `options` still has stops ahead.
@@ -441,7 +490,7 @@ mod tests {
             prop_assert!(udp(&frame).unwrap().checksum_ok());
             // Not only equivalent: bit for bit what a full computation gives.
             let incremental = frame.clone();
-            udp_mut(&mut frame).unwrap().fill_checksum();
+            prop_assert!(udp_mut(&mut frame).unwrap().fill_checksum());
             prop_assert_eq!(incremental, frame);
         }
     }

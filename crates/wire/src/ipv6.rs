@@ -9,7 +9,7 @@ use std::ops::Deref;
 use zerocopy::byteorder::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Ref, SplitByteSlice, Unaligned};
 
-use crate::{EtherType, Malformed, Protocol, eth};
+use crate::{EtherType, Malformed, Protocol, eth, head};
 
 /// Extension headers walked before giving up; RFC 8200 section 4.1 lists seven, one of them twice.
 const HEADERS_MAX: usize = 8;
@@ -22,23 +22,31 @@ const HEADERS_MAX: usize = 8;
 ///         of extension headers without end.
 /// Cost:   at most eight steps along the chain; nothing is copied.
 pub fn ipv6(frame: &[u8]) -> Result<Ipv6Ref<'_>, Malformed> {
+    read(frame, 0)
+}
+
+pub(crate) fn read(frame: &[u8], behind: usize) -> Result<Ipv6Ref<'_>, Malformed> {
     let eth = eth::split(frame)?;
     if eth.ether_type != EtherType::IPV6 {
         return Err(Malformed::NotIpv6);
     }
-    Ok(split(eth.payload)?.into())
+    Ok(split(eth.payload, behind)?.into())
 }
 
 /// A view of the IPv6 packet in `frame`, for changing it.
 ///
 /// Shape, Errors, Cost: as [`ipv6`].
 pub fn ipv6_mut(frame: &mut [u8]) -> Result<Ipv6Mut<'_>, Malformed> {
+    write(frame, 0)
+}
+
+pub(crate) fn write(frame: &mut [u8], behind: usize) -> Result<Ipv6Mut<'_>, Malformed> {
     let eth = eth::split(frame)?;
     if eth.ether_type != EtherType::IPV6 {
         return Err(Malformed::NotIpv6);
     }
-    let Parts { header, chain, payload } = split(eth.payload)?;
-    Ok(Ipv6Mut { header: Ref::into_mut(header), chain, payload })
+    let Parts { header, chain, payload, behind } = split(eth.payload, behind)?;
+    Ok(Ipv6Mut { header: Ref::into_mut(header), chain, payload, behind })
 }
 
 /// An IPv6 packet, read only.
@@ -47,6 +55,7 @@ pub struct Ipv6Ref<'a> {
     header: &'a Ipv6Header,
     chain: Chain,
     payload: &'a [u8],
+    behind: usize,
 }
 
 impl<'a> Ipv6Ref<'a> {
@@ -68,6 +77,13 @@ impl<'a> Ipv6Ref<'a> {
         self.payload
     }
 
+    /// Bytes of the payload that are not here but behind it: none unless the view is a
+    /// [`crate::Head`]'s.
+    #[must_use]
+    pub fn behind(&self) -> usize {
+        self.behind
+    }
+
     pub(crate) fn is_routed(&self) -> bool {
         self.chain.routed
     }
@@ -79,6 +95,7 @@ pub struct Ipv6Mut<'a> {
     header: &'a mut Ipv6Header,
     chain: Chain,
     payload: &'a mut [u8],
+    behind: usize,
 }
 
 impl Ipv6Mut<'_> {
@@ -118,6 +135,13 @@ impl Ipv6Mut<'_> {
     #[must_use]
     pub fn payload_mut(&mut self) -> &mut [u8] {
         self.payload
+    }
+
+    /// Bytes of the payload that are not here but behind it: none unless the view is a
+    /// [`crate::Head`]'s.
+    #[must_use]
+    pub fn behind(&self) -> usize {
+        self.behind
     }
 }
 
@@ -196,25 +220,29 @@ pub(crate) struct Parts<B> {
     pub header: Ref<B, Ipv6Header>,
     pub chain: Chain,
     pub payload: B,
+    pub behind: usize,
 }
 
 impl<'a> From<Parts<&'a [u8]>> for Ipv6Ref<'a> {
     fn from(parts: Parts<&'a [u8]>) -> Self {
         let header = Ref::into_ref(parts.header);
-        Ipv6Ref { header, chain: parts.chain, payload: parts.payload }
+        let Parts { chain, payload, behind, .. } = parts;
+        Ipv6Ref { header, chain, payload, behind }
     }
 }
 
-pub(crate) fn split<B: SplitByteSlice>(packet: B) -> Result<Parts<B>, Malformed> {
+pub(crate) fn split<B: SplitByteSlice>(packet: B, behind: usize) -> Result<Parts<B>, Malformed> {
     let (header, rest) = Ref::<B, Ipv6Header>::from_prefix(packet).map_err(|_| Malformed::Short)?;
     if header.version_class_flow.get() >> 28 != 6 {
         return Err(Malformed::BadVersion);
     }
     let len = usize::from(header.payload_len.get());
-    let (rest, _padding) = rest.split_at(len).map_err(|_| Malformed::BadLength)?;
-    let chain = walk(Protocol(header.next_header), &rest)?;
-    let (_extensions, payload) = rest.split_at(chain.len).map_err(|_| Malformed::BadLength)?;
-    Ok(Parts { header, chain, payload })
+    let (rest, behind) = head::front(rest, len, behind)?;
+    // Where the bytes here end, the packet ends too, or only the part of it that is here.
+    let end = if behind == 0 { Malformed::BadLength } else { Malformed::Short };
+    let chain = walk(Protocol(header.next_header), &rest, end)?;
+    let (_extensions, payload) = rest.split_at(chain.len).map_err(|_| end)?;
+    Ok(Parts { header, chain, payload, behind })
 }
 
 /// What the extension headers say together.
@@ -230,7 +258,7 @@ pub(crate) struct Chain {
     len: usize,
 }
 
-fn walk(first: Protocol, bytes: &[u8]) -> Result<Chain, Malformed> {
+fn walk(first: Protocol, bytes: &[u8], end: Malformed) -> Result<Chain, Malformed> {
     const HOP_BY_HOP: u8 = 0;
     const ROUTING: u8 = 43;
     const FRAGMENT: u8 = 44;
@@ -242,20 +270,20 @@ fn walk(first: Protocol, bytes: &[u8]) -> Result<Chain, Malformed> {
 
     let mut chain = Chain { protocol: first, fragment: false, routed: false, len: 0 };
     for _ in 0..=HEADERS_MAX {
-        let rest = bytes.get(chain.len..).ok_or(Malformed::BadLength)?;
+        let rest = bytes.get(chain.len..).ok_or(end)?;
         let units = |unit: usize, extra: usize| {
-            rest.get(1).map(|&n| (usize::from(n) + extra) * unit).ok_or(Malformed::BadLength)
+            rest.get(1).map(|&n| (usize::from(n) + extra) * unit).ok_or(end)
         };
         let len = match chain.protocol.0 {
             HOP_BY_HOP | DESTINATION | MOBILITY | HOST_IDENTITY | SHIM6 => units(8, 1)?,
             AUTHENTICATION => units(4, 2)?,
             ROUTING => {
-                let &segments_left = rest.get(3).ok_or(Malformed::BadLength)?;
+                let &segments_left = rest.get(3).ok_or(end)?;
                 chain.routed |= segments_left != 0;
                 units(8, 1)?
             }
             FRAGMENT => {
-                let word = rest.get(2..4).ok_or(Malformed::BadLength)?;
+                let word = rest.get(2..4).ok_or(end)?;
                 // Offset in the upper 13 bits, "more" in the lowest; neither set is an atomic
                 // fragment, which is whole (RFC 6946).
                 let (high, low) = (word[0], word[1] & 0xf9);

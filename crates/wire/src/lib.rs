@@ -16,12 +16,16 @@
 //! A length that lies, a chain that does not end, a header that is not there: each is a
 //! [`Malformed`], never a panic. No view allocates, and none verifies a checksum unasked.
 //!
+//! A packet longer than one buffer has its headers in the first: [`Head`] and [`HeadMut`] give the
+//! same views of them.
+//!
 //! [`stamp`] is the test frame that generators send and sinks verify.
 #![forbid(unsafe_code)]
 
 mod arp;
 pub mod checksum;
 mod eth;
+mod head;
 mod ip;
 mod ipv4;
 mod ipv6;
@@ -32,6 +36,7 @@ mod udp;
 
 pub use arp::{ArpOp, ArpPacket, arp};
 pub use eth::{BadMac, EthEnds, EthMut, EthRef, EtherType, Mac, VlanTag, eth, eth_mut};
+pub use head::{Head, HeadMut};
 pub use ip::{IpRef, Protocol, ip};
 pub use ipv4::{Ipv4Header, Ipv4Mut, Ipv4Ref, ipv4, ipv4_mut};
 pub use ipv6::{Ipv6Header, Ipv6Mut, Ipv6Ref, ipv6, ipv6_mut};

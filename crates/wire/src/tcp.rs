@@ -8,7 +8,7 @@ use std::ops::{BitOr, Deref};
 use zerocopy::byteorder::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::{IpRef, Malformed, Protocol, checksum, ip};
+use crate::{IpRef, Malformed, Protocol, checksum, head, ip};
 
 /// A view of the TCP segment in `frame`.
 ///
@@ -18,13 +18,18 @@ use crate::{IpRef, Malformed, Protocol, checksum, ip};
 ///         verified: see [`TcpRef::checksum_ok`].
 /// Cost:   constant but for IPv6 extension headers, at most eight; nothing is copied.
 pub fn tcp(frame: &[u8]) -> Result<TcpRef<'_>, Malformed> {
-    let ip = ip::ip(frame)?;
+    read(frame, 0)
+}
+
+pub(crate) fn read(frame: &[u8], behind: usize) -> Result<TcpRef<'_>, Malformed> {
+    let ip = ip::read(frame, behind)?;
     let segment = ip.segment(Protocol::TCP, Malformed::NotTcp)?;
     let (header, rest) = TcpHeader::ref_from_prefix(segment).map_err(|_| Malformed::Short)?;
     let options_len = usize::from(header.offset_reserved >> 4) * 4;
     let options_len = options_len.checked_sub(size_of::<TcpHeader>());
-    let (options, payload) =
-        options_len.and_then(|len| rest.split_at_checked(len)).ok_or(Malformed::BadLength)?;
+    let options_len = options_len.ok_or(Malformed::BadLength)?;
+    let (options, _behind) = head::front(rest, options_len, ip.behind())?;
+    let payload = rest.get(options_len..).ok_or(Malformed::Short)?;
     Ok(TcpRef { ip, header, options, payload })
 }
 
@@ -56,14 +61,22 @@ impl<'a> TcpRef<'a> {
         self.payload
     }
 
-    /// Whether the checksum is right.
+    /// Bytes of the payload that are not here but behind it: none unless the view is a
+    /// [`crate::Head`]'s.
+    #[must_use]
+    pub fn behind(&self) -> usize {
+        self.ip.behind()
+    }
+
+    /// Whether the checksum is right. False, as nobody knows, if some of the payload is
+    /// [behind](TcpRef::behind).
     ///
     /// Cost: reads the whole payload.
     #[must_use]
     pub fn checksum_ok(&self) -> bool {
         let segment = self.ip.payload();
         let pseudo = self.ip.pseudo(Protocol::TCP, segment.len());
-        checksum::add(pseudo, checksum::sum(segment)) == 0xffff
+        self.behind() == 0 && checksum::add(pseudo, checksum::sum(segment)) == 0xffff
     }
 }
 

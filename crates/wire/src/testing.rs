@@ -5,6 +5,7 @@ use std::net::Ipv4Addr;
 use proptest::prelude::*;
 
 use crate::checksum::{add, finish, pseudo_v4, pseudo_v6, sum};
+use crate::{Head, HeadMut};
 use crate::{Protocol, arp, eth, eth_mut, ip, ipv4, ipv4_mut, ipv6, ipv6_mut, tcp, udp, udp_mut};
 
 const MACS: [u8; 12] = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
@@ -99,7 +100,26 @@ fn view_all(frame: &mut [u8]) {
     if let Ok(mut v) = udp_mut(frame) {
         v.swap_ends();
         v.payload_mut().fill(0);
-        v.fill_checksum();
+        let _ = v.fill_checksum();
+    }
+}
+
+/// As `view_all`, of a packet that goes on behind `bytes`.
+fn view_head(bytes: &mut [u8], behind: usize) {
+    let head = Head::new(bytes, behind);
+    let _ = (head.eth().is_ok(), head.arp().is_ok());
+    let _ = head.ip().map(|v| (v.src(), v.payload().len(), v.behind()));
+    let _ = head.ipv4().map(|v| (v.checksum_ok(), v.options().len(), v.behind()));
+    let _ = head.ipv6().map(|v| (v.protocol(), v.payload().len(), v.behind()));
+    let _ = head.udp().map(|v| (v.checksum_ok(), v.payload().len(), v.behind()));
+    let _ = head.tcp().map(|v| (v.checksum_ok(), v.options().len(), v.behind()));
+    let _ = HeadMut::new(bytes, behind).eth().map(|mut v| v.swap_ends());
+    let _ = HeadMut::new(bytes, behind).ipv4().map(|mut v| v.set_src([1, 2, 3, 4].into()));
+    let _ = HeadMut::new(bytes, behind).ipv6().map(|mut v| v.dec_hop_limit());
+    if let Ok(mut v) = HeadMut::new(bytes, behind).udp() {
+        v.swap_ends();
+        v.payload_mut().fill(0);
+        let _ = v.fill_checksum();
     }
 }
 
@@ -107,18 +127,21 @@ proptest! {
     #[test]
     fn no_view_panics_on_any_bytes(
         mut frame in prop::collection::vec(any::<u8>(), 0..120), kind in 0usize..5,
+        behind: usize,
     ) {
         // Four in five get an EtherType of ours, or the headers behind would never be reached.
         if let (Some(field), 1..) = (frame.get_mut(12..16), kind) {
             let kinds = [[8, 0, 0x45], [8, 6, 0], [0x86, 0xdd, 0x60], [0x81, 0, 0]];
             field[..3].copy_from_slice(&kinds[kind - 1]);
         }
-        view_all(&mut frame);
+        view_all(&mut frame.clone());
+        view_head(&mut frame.clone(), behind);
+        view_head(&mut frame, behind % 200_000);
     }
 
     #[test]
     fn no_view_panics_on_damaged_frames(
-        which in 0usize..3, cut: prop::sample::Index,
+        which in 0usize..3, cut: prop::sample::Index, behind in 0usize..200_000,
         damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),
     ) {
         let mut frame = match which {
@@ -132,7 +155,8 @@ proptest! {
         }
         let whole = frame.len();
         let keep = whole - cut.index(whole) / 4;
-        view_all(&mut frame[..keep]);
+        view_all(&mut frame.clone()[..keep]);
+        view_head(&mut frame[..keep], behind);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use zerocopy::byteorder::network_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Ref, SplitByteSlice, Unaligned};
 
 use crate::ip::{self, HeaderMut};
-use crate::{EthEnds, IpRef, Malformed, Protocol, checksum, eth};
+use crate::{EthEnds, IpRef, Malformed, Protocol, checksum, eth, head};
 
 /// A view of the UDP datagram in `frame`.
 ///
@@ -20,9 +20,14 @@ use crate::{EthEnds, IpRef, Malformed, Protocol, checksum, eth};
 ///         [`UdpRef::checksum_ok`].
 /// Cost:   constant but for IPv6 extension headers, at most eight; nothing is copied.
 pub fn udp(frame: &[u8]) -> Result<UdpRef<'_>, Malformed> {
-    let ip = ip::ip(frame)?;
-    let (header, payload) = split(ip.segment(Protocol::UDP, Malformed::NotUdp)?)?;
-    Ok(UdpRef { ip, header: Ref::into_ref(header), payload })
+    read(frame, 0)
+}
+
+pub(crate) fn read(frame: &[u8], behind: usize) -> Result<UdpRef<'_>, Malformed> {
+    let ip = ip::read(frame, behind)?;
+    let segment = ip.segment(Protocol::UDP, Malformed::NotUdp)?;
+    let (header, payload, behind) = split(segment, ip.behind())?;
+    Ok(UdpRef { ip, header: Ref::into_ref(header), payload, behind })
 }
 
 /// A view of the UDP datagram in `frame`, for changing it.
@@ -31,11 +36,16 @@ pub fn udp(frame: &[u8]) -> Result<UdpRef<'_>, Malformed> {
 /// Errors: as [`udp`].
 /// Cost:   as [`udp`].
 pub fn udp_mut(frame: &mut [u8]) -> Result<UdpMut<'_>, Malformed> {
-    let eth = eth::split(frame)?;
-    let not_udp = Malformed::NotUdp;
-    let (ip, segment) = ip::segment_mut(eth.ether_type, eth.payload, Protocol::UDP, not_udp)?;
-    let (header, payload) = split(segment)?;
-    Ok(UdpMut { ends: Ref::into_mut(eth.ends), ip, header: Ref::into_mut(header), payload })
+    write(frame, 0)
+}
+
+pub(crate) fn write(frame: &mut [u8], behind: usize) -> Result<UdpMut<'_>, Malformed> {
+    let eth::Parts { ends, ether_type, payload, .. } = eth::split(frame)?;
+    let (ip, segment, behind) =
+        ip::segment_mut(ether_type, payload, behind, Protocol::UDP, Malformed::NotUdp)?;
+    let (header, payload, behind) = split(segment, behind)?;
+    let (ends, header) = (Ref::into_mut(ends), Ref::into_mut(header));
+    Ok(UdpMut { ends, ip, header, payload, behind })
 }
 
 /// A UDP datagram, read only.
@@ -44,6 +54,7 @@ pub struct UdpRef<'a> {
     ip: IpRef<'a>,
     header: &'a UdpHeader,
     payload: &'a [u8],
+    behind: usize,
 }
 
 impl<'a> UdpRef<'a> {
@@ -59,7 +70,15 @@ impl<'a> UdpRef<'a> {
         self.payload
     }
 
-    /// Whether the checksum is right, or absent where it may be (IPv4).
+    /// Bytes of the payload that are not here but behind it: none unless the view is a
+    /// [`crate::Head`]'s.
+    #[must_use]
+    pub fn behind(&self) -> usize {
+        self.behind
+    }
+
+    /// Whether the checksum is right, or absent where it may be (IPv4). False, as nobody knows, if
+    /// some of the payload is [behind](UdpRef::behind).
     ///
     /// Cost: reads the whole payload.
     #[must_use]
@@ -68,7 +87,7 @@ impl<'a> UdpRef<'a> {
             return matches!(self.ip, IpRef::V4(_));
         }
         let pseudo = self.ip.pseudo(Protocol::UDP, self.header.len());
-        segment_sum(self.header, self.payload, pseudo) == 0xffff
+        self.behind == 0 && segment_sum(self.header, self.payload, pseudo) == 0xffff
     }
 }
 
@@ -79,6 +98,7 @@ pub struct UdpMut<'a> {
     ip: HeaderMut<'a>,
     header: &'a mut UdpHeader,
     payload: &'a mut [u8],
+    behind: usize,
 }
 
 impl UdpMut<'_> {
@@ -126,14 +146,27 @@ impl UdpMut<'_> {
         self.payload
     }
 
-    /// Computes the checksum anew, also where there was none.
+    /// Bytes of the payload that are not here but behind it: none unless the view is a
+    /// [`crate::Head`]'s.
+    #[must_use]
+    pub fn behind(&self) -> usize {
+        self.behind
+    }
+
+    /// Computes the checksum anew, also where there was none. False, and nothing changed, if some of
+    /// the payload is [behind](UdpMut::behind).
     ///
     /// Cost: reads the whole payload.
-    pub fn fill_checksum(&mut self) {
+    #[must_use = "a payload that is not all here has no new checksum"]
+    pub fn fill_checksum(&mut self) -> bool {
+        if self.behind > 0 {
+            return false;
+        }
         self.header.check.set(0);
         let pseudo = self.ip.pseudo(Protocol::UDP, self.header.len());
         let check = checksum::finish(segment_sum(self.header, self.payload, pseudo));
         self.header.check.set(if check == 0 { 0xffff } else { check });
+        true
     }
 }
 
@@ -181,11 +214,14 @@ impl UdpHeader {
     }
 }
 
-fn split<B: SplitByteSlice>(segment: B) -> Result<(Ref<B, UdpHeader>, B), Malformed> {
+fn split<B: SplitByteSlice>(
+    segment: B,
+    behind: usize,
+) -> Result<(Ref<B, UdpHeader>, B, usize), Malformed> {
     let (header, rest) = Ref::<B, UdpHeader>::from_prefix(segment).map_err(|_| Malformed::Short)?;
     let len = header.len().checked_sub(size_of::<UdpHeader>()).ok_or(Malformed::BadLength)?;
-    let (payload, _surplus) = rest.split_at(len).map_err(|_| Malformed::BadLength)?;
-    Ok((header, payload))
+    let (payload, behind) = head::front(rest, len, behind)?;
+    Ok((header, payload, behind))
 }
 
 fn segment_sum(header: &UdpHeader, payload: &[u8], pseudo: u16) -> u16 {
@@ -225,7 +261,7 @@ mod tests {
         {
             udp_mut(&mut frame).unwrap().payload_mut()[1] = b'x';
             assert!(!udp(&frame).unwrap().checksum_ok());
-            udp_mut(&mut frame).unwrap().fill_checksum();
+            assert!(udp_mut(&mut frame).unwrap().fill_checksum());
             assert!(udp(&frame).unwrap().checksum_ok());
         }
     }
@@ -248,7 +284,7 @@ mod tests {
         let mut readdressed = frame.clone();
         ipv4_mut(&mut readdressed).unwrap().set_src([10, 0, check[0], check[1]].into());
         frame[42..44].copy_from_slice(&check);
-        udp_mut(&mut frame).unwrap().fill_checksum();
+        assert!(udp_mut(&mut frame).unwrap().fill_checksum());
         for frame in [frame, readdressed] {
             assert_eq!(frame[40..42], [0xff, 0xff]);
             assert!(udp(&frame).unwrap().checksum_ok());

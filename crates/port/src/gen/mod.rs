@@ -109,9 +109,13 @@ struct GenQueue {
 
 impl GenQueue {
     fn new(traffic: Traffic) -> Result<GenQueue> {
+        let timer = TimerFd::new()?;
+        // Readable from the start, for whoever waits before he arms. It cannot fail: the
+        // descriptor is a timer.
+        let _ = timer.set_at(Some(Instant::now()));
         Ok(GenQueue {
             pacer: traffic.rate.map(|r| Pacer::rate(r.pps(traffic.mean_bytes()))),
-            timer: TimerFd::new()?,
+            timer,
             made: 0,
             seq: vec![0; traffic.flows as usize],
             epoch: Instant::now(),

@@ -41,7 +41,8 @@ impl Pacer {
         }
     }
 
-    /// Packets that are due at `now` and were not given out before; at most 1024 at once.
+    /// Packets that are due at `now` and were not given out before; at most 1024 at once. Into a
+    /// batch: [`Pacer::due_up_to`] its room, so that what does not fit stays due.
     ///
     /// Cost: a histogram update a packet due, no clock.
     pub fn due(&mut self, now: Instant) -> usize {

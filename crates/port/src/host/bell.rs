@@ -29,14 +29,16 @@ pub(crate) struct Bell {
 }
 
 impl Bell {
-    /// Watches `device` for frames.
+    /// Watches `device` for frames; rings once at once, for whoever waits before he arms.
     pub fn new(device: impl AsFd) -> Result<Bell> {
         let (set, timer) = (Epoll::new()?, TimerFd::new()?);
         let interest = EventFlags::IN;
         let fail = |e| Error::os(Code::System, "cannot wait for a device", "epoll_ctl", e);
         set.add(device, DEVICE, interest).map_err(fail)?;
         set.add(&timer, ALARM, EventFlags::IN).map_err(fail)?;
-        Ok(Bell { set, timer, interest, alarm: None })
+        let now = Some(Instant::now());
+        timer.set_at(now).map_err(fail)?;
+        Ok(Bell { set, timer, interest, alarm: now })
     }
 
     /// Watches `device` for what is wanted of it, or for nothing, and rings at `alarm` anyway.

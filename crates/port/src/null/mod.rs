@@ -54,9 +54,7 @@ impl QueueOps for NullQueue {
     fn rx(&mut self, mem: &mut Local, out: &mut Batch, budget: usize) -> usize {
         let before = out.len();
         let n = mem.alloc(out, budget);
-        for skb in out.iter_mut().skip(before) {
-            skb.commit(self.size_bytes);
-        }
+        out.commit_behind(before, self.size_bytes);
         n
     }
 

@@ -49,8 +49,11 @@ pub fn pair(name: &str, len: u32) -> Result<(Opened, Opened)> {
         gone: [AtomicBool::new(false), AtomicBool::new(false)],
         parked: Mutex::new(Vec::new()),
     });
+    // A queue starts readable: whoever waits before he arms finds out that there is nothing yet.
+    link.bells.iter().for_each(EventFd::signal);
     let end = |side, tx, rx, waiter, waker| {
-        let end = End { side, tx, rx: Some(rx), waiter, waker, link: link.clone() };
+        let link = link.clone();
+        let end = End { side, tx, rx: Some(rx), waiter, waker, link, told_gone: false };
         let mode = format!("ring of {len}, zero copy");
         Opened::single(end, Obtained::new(name, mode, PACKET_MAX_BYTES))
     };
@@ -105,6 +108,8 @@ struct End {
     waiter: Waiter,
     waker: Waker,
     link: Arc<Link>,
+    /// `arm` has said that the peer is gone: once, or its caller would go round for ever.
+    told_gone: bool,
 }
 
 impl End {
@@ -159,9 +164,11 @@ impl QueueOps for End {
             Want::Room => Events::ROOM,
             Want::Both => Events::FRAMES | Events::ROOM,
         });
-        let here = (want.frames() && self.waiting() > 0)
-            || (want.room() && self.tx.free() > 0)
-            || (self.peer_gone() && want.room());
+        // After the drain: a peer that goes later rings again.
+        let gone = self.peer_gone();
+        let news = gone && !std::mem::replace(&mut self.told_gone, gone);
+        let room = gone || self.tx.free() > 0;
+        let here = news || (want.frames() && self.waiting() > 0) || (want.room() && room);
         if here {
             self.waiter.cancel();
         }
@@ -199,6 +206,7 @@ mod tests {
     use super::*;
     use crate::Port;
     use linerate_skb::Pool;
+    use linerate_sys::wait::poll_readable;
     use std::time::Duration;
 
     fn pair(len: u32) -> (Pool, Port, Port) {
@@ -258,6 +266,26 @@ mod tests {
         assert!(!a.wait_for(Want::Room, Some(Duration::ZERO)).unwrap());
         b.rx(&mut Batch::with_capacity(4));
         assert!(a.wait_for(Want::Room, Some(Duration::from_secs(10))).unwrap());
+    }
+
+    #[test]
+    fn a_peer_that_goes_is_told_of_once() {
+        let (_pool, mut a, b) = pair(4);
+        assert!(a.arm(Want::Frames));
+        drop(b);
+        assert!(a.wait(Some(Duration::from_secs(10))).unwrap());
+        assert_eq!(a.health(), Health::Finished);
+        assert!(a.arm(Want::Frames) || a.arm(Want::Frames));
+        assert!(!a.wait(Some(Duration::ZERO)).unwrap());
+    }
+
+    #[test]
+    fn a_queue_is_readable_before_it_was_armed() {
+        let (_pool, a, _b) = pair(4);
+        let mut queue = a.into_queues().remove(0);
+        assert!(poll_readable(&[queue.as_fd()], Some(Duration::ZERO)).unwrap());
+        assert!(queue.arm(Want::Frames));
+        assert!(!poll_readable(&[queue.as_fd()], Some(Duration::ZERO)).unwrap());
     }
 
     #[test]

@@ -34,7 +34,9 @@ impl Driver for Sink {
         let obtained =
             Obtained::new(spec.name.clone(), mode, PACKET_MAX_BYTES).direction(Direction::Sink);
         let verifier = (!blind).then(Verifier::default);
-        Ok(Opened::single(SinkQueue { bell: EventFd::new()?, verifier }, obtained))
+        let bell = EventFd::new()?;
+        bell.signal();
+        Ok(Opened::single(SinkQueue { bell, verifier }, obtained))
     }
 }
 
@@ -125,7 +127,7 @@ impl Verifier {
 }
 
 struct SinkQueue {
-    /// Never rung: nothing ever comes out of a sink.
+    /// Rung once, for whoever waits before he arms: nothing ever comes out of a sink.
     bell: EventFd,
     verifier: Option<Verifier>,
 }
@@ -143,6 +145,7 @@ impl QueueOps for SinkQueue {
     }
 
     fn arm(&mut self, want: Want) -> bool {
+        self.bell.drain();
         !want.room()
     }
 

@@ -1,0 +1,253 @@
+//! The first bytes of a packet whose other bytes are elsewhere: in the next frames of a chain.
+//!
+//! ```text
+//! packet | MACs | IP | UDP | payload ........................................ |
+//! chain  | bytes: the first frame           |  behind: a number of bytes      |
+//! ```
+//!
+//! Lengths are checked against the whole packet, headers have to be in `bytes`, and what a view
+//! calls payload is as much of it as is in `bytes`; its `behind()` says how much is not.
+
+use zerocopy::SplitByteSlice;
+
+use crate::{ArpPacket, EthMut, EthRef, IpRef, Ipv4Mut, Ipv4Ref, Ipv6Mut, Ipv6Ref, Malformed};
+use crate::{TcpRef, UdpMut, UdpRef, arp, eth, ip, ipv4, ipv6, tcp, udp};
+
+/// The first bytes of a packet, read only.
+///
+/// Each method is the crate's function of that name, for a packet that goes on behind the slice.
+/// Errors are that function's, and [`Malformed::Short`] for a header that is not all in the slice.
+#[derive(Debug, Clone, Copy)]
+pub struct Head<'a> {
+    bytes: &'a [u8],
+    behind: usize,
+}
+
+impl<'a> Head<'a> {
+    /// A packet that starts with `bytes`, after which `behind` more follow elsewhere.
+    #[must_use]
+    pub fn new(bytes: &'a [u8], behind: usize) -> Head<'a> {
+        Head { bytes, behind }
+    }
+
+    /// As [`crate::eth()`].
+    pub fn eth(self) -> Result<EthRef<'a>, Malformed> {
+        eth::eth(self.bytes)
+    }
+
+    /// As [`crate::arp()`].
+    pub fn arp(self) -> Result<&'a ArpPacket, Malformed> {
+        arp::arp(self.bytes)
+    }
+
+    /// As [`crate::ip()`].
+    pub fn ip(self) -> Result<IpRef<'a>, Malformed> {
+        ip::read(self.bytes, self.behind)
+    }
+
+    /// As [`crate::ipv4()`]. A total length of 0 is all there is in a TCP superframe above 64 KiB,
+    /// as in Linux.
+    pub fn ipv4(self) -> Result<Ipv4Ref<'a>, Malformed> {
+        ipv4::read(self.bytes, self.behind)
+    }
+
+    /// As [`crate::ipv6()`].
+    pub fn ipv6(self) -> Result<Ipv6Ref<'a>, Malformed> {
+        ipv6::read(self.bytes, self.behind)
+    }
+
+    /// As [`crate::udp()`].
+    pub fn udp(self) -> Result<UdpRef<'a>, Malformed> {
+        udp::read(self.bytes, self.behind)
+    }
+
+    /// As [`crate::tcp()`].
+    pub fn tcp(self) -> Result<TcpRef<'a>, Malformed> {
+        tcp::read(self.bytes, self.behind)
+    }
+}
+
+/// The first bytes of a packet, to be changed in place; otherwise as [`Head`].
+#[derive(Debug)]
+pub struct HeadMut<'a> {
+    bytes: &'a mut [u8],
+    behind: usize,
+}
+
+impl<'a> HeadMut<'a> {
+    /// A packet that starts with `bytes`, after which `behind` more follow elsewhere.
+    #[must_use]
+    pub fn new(bytes: &'a mut [u8], behind: usize) -> HeadMut<'a> {
+        HeadMut { bytes, behind }
+    }
+
+    /// As [`crate::eth_mut()`].
+    pub fn eth(self) -> Result<EthMut<'a>, Malformed> {
+        eth::eth_mut(self.bytes)
+    }
+
+    /// As [`crate::ipv4_mut()`]. Also [`Malformed::Short`] if a UDP or TCP checksum is behind the
+    /// slice: a new address could not be carried into it.
+    pub fn ipv4(self) -> Result<Ipv4Mut<'a>, Malformed> {
+        ipv4::write(self.bytes, self.behind)
+    }
+
+    /// As [`crate::ipv6_mut()`].
+    pub fn ipv6(self) -> Result<Ipv6Mut<'a>, Malformed> {
+        ipv6::write(self.bytes, self.behind)
+    }
+
+    /// As [`crate::udp_mut()`].
+    pub fn udp(self) -> Result<UdpMut<'a>, Malformed> {
+        udp::write(self.bytes, self.behind)
+    }
+}
+
+/// The first `len` of `bytes`, after which `behind` more follow elsewhere: as many as are here, and
+/// how many are not.
+pub(crate) fn front<B: SplitByteSlice>(
+    bytes: B,
+    len: usize,
+    behind: usize,
+) -> Result<(B, usize), Malformed> {
+    let here = len.min(bytes.len());
+    if len - here > behind {
+        return Err(Malformed::BadLength);
+    }
+    let (front, _rest) = bytes.split_at(here).map_err(|_| Malformed::BadLength)?;
+    Ok((front, len - here))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{fix_ipv4, tcp4_frame, udp4_frame, udp6_frame};
+    use crate::{ipv4_mut, udp_mut};
+    use proptest::prelude::*;
+
+    const A: [u8; 4] = [10, 0, 0, 1];
+    const B: [u8; 4] = [10, 0, 0, 2];
+
+    fn udp4(payload: &[u8]) -> Vec<u8> {
+        udp4_frame(A.into(), B.into(), payload)
+    }
+
+    #[test]
+    fn the_payload_is_what_is_here_and_the_rest_is_counted() {
+        let frame = udp4(&[7; 100]);
+        let head = Head::new(&frame[..52], frame.len() - 52);
+        let (ip, view) = (head.ipv4().unwrap(), head.udp().unwrap());
+        assert_eq!((ip.payload().len(), ip.behind()), (18, 90));
+        assert_eq!((view.payload(), view.behind()), (&[7; 10][..], 90));
+        assert!(ip.checksum_ok() && !view.checksum_ok());
+        assert_eq!(Head::new(&frame[..52], 89).udp().unwrap_err(), Malformed::BadLength);
+        assert_eq!(udp(&frame[..52]).unwrap_err(), Malformed::BadLength);
+    }
+
+    #[test]
+    fn padding_behind_is_left_out() {
+        let frame = udp4(b"hi");
+        let view = Head::new(&frame, 16).udp().unwrap();
+        assert_eq!((view.payload(), view.behind()), (&b"hi"[..], 0));
+        assert!(view.checksum_ok());
+    }
+
+    #[test]
+    fn a_checksum_that_needs_what_is_behind_is_not_filled() {
+        let mut frame = udp4(&[7; 100]);
+        let before = frame.clone();
+        let mut view = HeadMut::new(&mut frame[..60], 82).udp().unwrap();
+        assert!(!view.fill_checksum());
+        assert_eq!(frame, before);
+    }
+
+    #[test]
+    fn a_new_address_needs_the_checksum_it_changes() {
+        for (mut frame, end) in [(udp4(&[7; 100]), 42), (tcp4_frame(&[], &[7; 100]), 52)] {
+            for here in 34..end {
+                let behind = frame.len() - here;
+                let got = HeadMut::new(&mut frame[..here], behind).ipv4().map(|_| ());
+                assert_eq!(got, Err(Malformed::Short), "{here}");
+            }
+            let behind = frame.len() - end;
+            HeadMut::new(&mut frame[..end], behind).ipv4().unwrap().set_src([1, 2, 3, 4].into());
+            assert!(
+                udp(&frame)
+                    .map_or_else(|_| tcp(&frame).unwrap().checksum_ok(), |u| u.checksum_ok())
+            );
+        }
+    }
+
+    #[test]
+    fn a_total_length_of_none_is_all_there_is_in_a_tcp_superframe_only() {
+        let mut frame = tcp4_frame(&[], b"data");
+        frame[16..18].fill(0);
+        fix_ipv4(&mut frame);
+        // Together with the headers that are here, 65,536 bytes from the IP header on.
+        let behind = 65_536 - 44;
+        let view = Head::new(&frame, behind).tcp().unwrap();
+        assert_eq!((view.payload(), view.behind()), (&b"data"[..], behind));
+        assert!(!view.checksum_ok());
+        for behind in [0, behind - 1, usize::MAX] {
+            assert_eq!(Head::new(&frame, behind).tcp().unwrap_err(), Malformed::BadLength);
+        }
+        frame[23] = 17;
+        assert_eq!(Head::new(&frame, behind).ipv4().unwrap_err(), Malformed::BadLength);
+    }
+
+    proptest! {
+        #[test]
+        fn a_cut_packet_shows_the_headers_of_the_whole_one(
+            which in 0usize..3, at: prop::sample::Index,
+            payload in prop::collection::vec(any::<u8>(), 0..200),
+        ) {
+            let mut frame = match which {
+                0 => udp4(&payload),
+                1 => udp6_frame(&payload),
+                _ => tcp4_frame(&[1, 1, 1, 0], &payload),
+            };
+            let here = at.index(frame.len() + 1);
+            let (whole, head) = (frame.clone(), Head::new(&frame[..here], frame.len() - here));
+            let fields = |ip: IpRef<'_>| (ip.src(), ip.dst(), ip.protocol(), ip.payload().len() + ip.behind());
+            match head.ip() {
+                Ok(view) => prop_assert_eq!(fields(view), fields(ip(&whole).unwrap())),
+                Err(e) => prop_assert_eq!(e, Malformed::Short),
+            }
+            match (head.udp(), udp(&whole)) {
+                (Ok(cut), Ok(whole)) => {
+                    prop_assert_eq!((cut.src_port(), cut.dst_port()), (whole.src_port(), whole.dst_port()));
+                    prop_assert_eq!(cut.payload().len() + cut.behind(), whole.payload().len());
+                    prop_assert!(whole.payload().starts_with(cut.payload()));
+                }
+                (cut, whole) => {
+                    let error = cut.map(|_| ()).unwrap_err();
+                    prop_assert!(error == Malformed::Short || Err(error) == whole.map(|_| ()));
+                }
+            }
+            match (head.tcp(), tcp(&whole)) {
+                (Ok(cut), Ok(whole)) => {
+                    prop_assert_eq!((cut.seq(), cut.options()), (whole.seq(), whole.options()));
+                    prop_assert_eq!(cut.payload().len() + cut.behind(), whole.payload().len());
+                }
+                (cut, whole) => {
+                    let error = cut.map(|_| ()).unwrap_err();
+                    prop_assert!(error == Malformed::Short || Err(error) == whole.map(|_| ()));
+                }
+            }
+            // What is written through a cut view is what is written through a whole one.
+            let (mut linear, behind) = (whole, frame.len() - here);
+            if let Ok(mut view) = HeadMut::new(&mut frame[..here], behind).ipv4() {
+                let mut whole = ipv4_mut(&mut linear).unwrap();
+                for ip in [&mut view, &mut whole] {
+                    ip.set_dscp(46);
+                    ip.set_dst(A.into());
+                }
+            }
+            if let Ok(mut view) = HeadMut::new(&mut frame[..here], behind).udp() {
+                view.swap_ends();
+                udp_mut(&mut linear).unwrap().swap_ends();
+            }
+            prop_assert_eq!(frame, linear);
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! A paced generator: `gen [packet:eth0 [10s]]` sends a million packets a second.
+//!
+//! By itself it runs for 2 seconds against a thread of its own, over a ring, without privileges.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use linerate::{prelude::*, units};
+
+/// For 02:00:00:00:00:02, of the EtherType for experiments; Ethernet's shortest frame.
+const FRAME: [u8; 60] = {
+    let (mut frame, head) = ([0; 60], *b"\x02\0\0\0\0\x02\x02\0\0\0\0\x01\x88\xb5");
+    frame.split_at_mut(14).0.copy_from_slice(&head);
+    frame
+};
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut args = std::env::args().skip(1);
+    let (mut port, consumer) = match args.next() {
+        Some(text) => (Port::open(&text)?, None),
+        None => {
+            let (port, peer) = Port::pair(1024, &Pool::builder().frames(8192).build()?)?;
+            (port, Some(thread::spawn(|| consume(peer))))
+        }
+    };
+    let run = units::duration(args.next().as_deref().unwrap_or("2s"))?;
+
+    let (mut pace, mut batch) = (Pacer::pps(1_000_000), Batch::with_capacity(256));
+    let end = Instant::now() + run;
+    while Instant::now() < end {
+        let due = pace.due_up_to(Instant::now(), batch.spare());
+        port.alloc(&mut batch, due); // fewer if the pool is empty; never blocks
+        for skb in batch.iter_mut() {
+            skb.put_slice(&FRAME);
+        }
+        let sent = port.xmit(&mut batch);
+        pace.settle(sent, &mut batch); // the others are dropped as unsent
+        thread::sleep(pace.next(Instant::now()));
+    }
+    println!("{}", pace.report()); // asked, sent, unsent, lateness against the intended times
+
+    let pool = port.pool().clone();
+    drop(port); // the consumer's end of the ring sees it
+    if let Some(consumer) = consumer {
+        consumer.join().map_err(|_| "the consumer panicked")??;
+    }
+    println!("{}", pool.ledger());
+    Ok(())
+}
+
+fn consume(mut peer: Port) -> std::io::Result<()> {
+    let mut batch = Batch::with_capacity(256);
+    while peer.rx(&mut batch) > 0 || !peer.health().ended() {
+        batch.clear(); // consumed
+        peer.wait(Some(Duration::from_millis(10)))?;
+    }
+    Ok(())
+}

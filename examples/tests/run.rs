@@ -1,0 +1,163 @@
+//! Runs every example to its end, and asks for a ledger that adds up with nothing in flight.
+
+use std::net::{Ipv4Addr, UdpSocket};
+use std::process::Command;
+use std::time::Duration;
+
+use linerate::pcap;
+use linerate_tests::netns::Netns;
+use linerate_tests::process::{Finished, Process};
+use linerate_tests::topology::{EAST, Hosts};
+use linerate_tests::wait::SOON;
+use linerate_tests::{or_skip, traffic};
+
+/// Nobody has this address: only the example answers for it.
+const ECHO: Ipv4Addr = Ipv4Addr::new(10, 7, 0, 9);
+const UDP_PORT: u16 = 7777;
+/// What crosses the guard.
+const BYTES: usize = 16 << 20;
+/// Longest time an example may take on a busy machine.
+const LONG: Duration = Duration::from_secs(60);
+
+const ECHO_BIN: &str = env!("CARGO_BIN_EXE_echo");
+const ECHO_TOKIO_BIN: &str = env!("CARGO_BIN_EXE_echo_tokio");
+const GEN_BIN: &str = env!("CARGO_BIN_EXE_gen");
+const WIRE_BIN: &str = env!("CARGO_BIN_EXE_wire");
+
+#[test]
+fn echo_tokio_answers_itself() {
+    let done = start(ECHO_TOKIO_BIN, &[]).finish(LONG);
+    assert_whole(&done);
+    assert!(done.stdout.contains("12800 answers, all right"), "{done:?}");
+    assert!(done.stdout.contains("created 12800 = sent 0 + consumed 12800"), "{done:?}");
+}
+
+#[test]
+fn the_generator_reports_its_pace() {
+    let done = start(GEN_BIN, &[]).finish(LONG);
+    assert_whole(&done);
+    let (pace, ledger) = done.stdout.split_once('\n').unwrap();
+    let (asked, sent) = (number_after(pace, "asked "), number_after(pace, "  sent "));
+    assert!(asked >= sent && sent > 0, "{done:?}");
+    assert_eq!(asked, sent + number_after(pace, "unsent "), "{done:?}");
+    assert_eq!(number_after(ledger, "consumed "), sent, "{done:?}");
+}
+
+#[test]
+fn the_guard_runs_on_generated_traffic() {
+    let done = start(WIRE_BIN, &["gen:,rate=100kpps,count=5000", "sink:"]).finish(LONG);
+    assert_whole(&done);
+    // What was mirrored counts as created, and as sent, once more.
+    assert!(done.stdout.contains("created 5005 = sent 5005"), "{done:?}");
+}
+
+#[test]
+fn usage_and_unknown_devices_are_errors_that_say_what_to_do() {
+    let done = start(ECHO_BIN, &[]).finish(LONG);
+    assert!(done.code() == 1 && done.stderr.contains("usage: echo packet:eth0 7777"), "{done:?}");
+    let done = start(ECHO_BIN, &["packt:eth0", "7777"]).finish(LONG);
+    assert!(done.code() == 1 && done.stderr.contains("did you mean packet:eth0"), "{done:?}");
+}
+
+#[test]
+fn echo_answers_every_datagram_of_a_kernel_client() {
+    let hosts = or_skip!(hosts());
+    let echo = hosts.middle.start(command(ECHO_BIN, &["packet:w0", "7777", "300"]));
+    hosts.wait_for_packet_port("w0");
+    assert_answered(&hosts.west, ECHO, 300);
+    let done = echo.finish(LONG);
+    assert_whole(&done);
+    assert_eq!(number_after(&done.stdout, "sent "), 300, "{done:?}");
+}
+
+#[test]
+fn echo_tokio_answers_every_datagram_of_a_kernel_client() {
+    let hosts = or_skip!(hosts());
+    let echo = hosts.middle.start(command(ECHO_TOKIO_BIN, &["packet:w0", "3s"]));
+    hosts.wait_for_packet_port("w0");
+    assert_answered(&hosts.west, ECHO, 300);
+    let done = echo.finish(LONG);
+    assert_whole(&done);
+    assert_eq!(number_after(&done.stdout, "sent "), 300, "{done:?}");
+}
+
+#[test]
+fn the_guard_joins_two_hosts_and_mirrors() {
+    let hosts = or_skip!(Hosts::new());
+    let file = std::env::temp_dir().join(format!("mirror-{}.pcapng", std::process::id()));
+    let mirror = format!("pcap:{}", file.display());
+    let guard = command(WIRE_BIN, &["packet:w0", "packet:e0", &mirror, "10s"]);
+    let guard = hosts.middle.start(guard);
+    hosts.wait_for_packet_port("w0");
+    hosts.wait_for_packet_port("e0");
+    hosts.wait_until_joined();
+    let socket = hosts.east.run(|| UdpSocket::bind((EAST, UDP_PORT))).unwrap();
+    // Both ways 1200 packets: at least one is mirrored.
+    let answering = std::thread::spawn(move || answer(&socket, 600));
+    assert_answered(&hosts.west, EAST, 600);
+    answering.join().unwrap();
+    // TCP over a veth pair comes in superframes: the guard sees the heads of chains.
+    traffic::transfer(&hosts.west, &hosts.east, EAST, BYTES);
+    let done = guard.finish(LONG);
+    assert_whole(&done);
+    assert!(!done.stdout.contains("malformed"), "{done:?}");
+    let packets = number_after(&done.stdout, "received ");
+    assert!(packets < (BYTES / 1448) as u64, "no superframes: {done:?}");
+    let mirrored = pcap::read_all(&file);
+    std::fs::remove_file(&file).unwrap();
+    assert!(!mirrored.unwrap().is_empty(), "{done:?}");
+}
+
+/// Two hosts; the western one takes [`ECHO`] for a neighbour.
+fn hosts() -> Result<Hosts, String> {
+    let hosts = Hosts::new()?;
+    hosts.west.ip(&format!("neigh add {ECHO} lladdr 02:00:00:00:00:09 dev eth0"));
+    Ok(hosts)
+}
+
+/// Sends `count` datagrams of all lengths up to the MTU and compares every answer.
+fn assert_answered(from: &Netns, to: Ipv4Addr, count: usize) {
+    let socket = from.run(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))).unwrap();
+    socket.connect((to, UDP_PORT)).unwrap();
+    socket.set_read_timeout(Some(SOON)).unwrap();
+    let mut answer = [0; 2048];
+    for i in 0..count {
+        let question: Vec<u8> = (0..i * 1472 / count).map(|at| (at * 7 + i) as u8).collect();
+        socket.send(&question).unwrap();
+        let len = socket.recv(&mut answer).unwrap_or_else(|e| panic!("datagram {i}: {e}"));
+        assert!(answer[..len] == question, "datagram {i} came back changed");
+    }
+}
+
+/// Answers `count` datagrams with themselves.
+fn answer(socket: &UdpSocket, count: usize) {
+    socket.set_read_timeout(Some(SOON)).unwrap();
+    let mut bytes = [0; 2048];
+    for _ in 0..count {
+        let (len, from) = socket.recv_from(&mut bytes).unwrap();
+        socket.send_to(&bytes[..len], from).unwrap();
+    }
+}
+
+fn command(program: &str, args: &[&str]) -> Command {
+    let mut command = Command::new(program);
+    command.args(args);
+    command
+}
+
+fn start(program: &str, args: &[&str]) -> Process {
+    Process::start(command(program, args), |mut command| command.spawn())
+}
+
+fn assert_whole(done: &Finished) {
+    assert_eq!(done.code(), 0, "{done:?}");
+    let ledger = done.stdout.lines().last().unwrap_or_default();
+    assert!(ledger.ends_with("+ in flight 0   OK"), "{done:?}");
+}
+
+/// The number behind the last `name` of `text`.
+fn number_after(text: &str, name: &str) -> u64 {
+    let (_, rest) = text.rsplit_once(name).unwrap_or_else(|| panic!("no '{name}' in {text}"));
+    let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+    rest[..end].parse().unwrap_or_else(|_| panic!("no number behind '{name}' in {text}"))
+}

@@ -1,0 +1,60 @@
+//! A stage of one's own on a wire: `wire packet:west packet:east pcap:mirror.pcapng 10s`.
+//! By itself it guards generated traffic for 2 seconds; `stage_test.rs` tests the stage.
+
+use std::collections::HashSet;
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use linerate::{PortId, prelude::*, units, wire::EtherType};
+
+pub(crate) const BLOCKED: DropReason = DropReason::app(0, "blocked");
+
+/// Drops what comes from some sources, clears DSCP, and mirrors every so many packets.
+pub(crate) struct Guard {
+    deny: HashSet<Ipv4Addr>,
+    mirror: PortId,
+    mirror_every: u64,
+    seen: u64,
+}
+
+pub(crate) fn guard(cx: &mut StageContext<'_>, mirror_every: u64) -> Guard {
+    let deny = HashSet::from([Ipv4Addr::new(192, 0, 2, 7)]);
+    Guard { deny, mirror: cx.port("tap"), mirror_every, seen: 0 }
+}
+
+// One per worker: Send, not Sync; one dyn call a batch.
+impl Stage for Guard {
+    fn run(&mut self, batch: &mut Batch, turn: &mut Turn<'_>) {
+        batch.retain(|skb| {
+            self.seen += 1;
+            if self.seen.is_multiple_of(self.mirror_every) {
+                turn.send(self.mirror, skb.share()); // copied on the first write, if there is one
+            }
+            if skb.eth()?.ether_type() != EtherType::IPV4 {
+                return Ok(()); // ARP, IPv6: pass
+            }
+            let mut ip = skb.ipv4_mut()?; // one that lies about itself is dropped
+            if self.deny.contains(&ip.src()) {
+                return Err(BLOCKED);
+            }
+            ip.set_dscp(0); // the checksum stays right
+            Ok(())
+        });
+    }
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let args: Vec<String> = std::env::args().collect();
+    let arg = |i: usize, default| args.get(i).map_or(default, String::as_str);
+    let engine = Engine::builder()
+        .port("west", arg(1, "gen:,rate=100kpps"))
+        .port("east", arg(2, "sink:"))
+        .port("tap", arg(3, "null:"))
+        .wire("west", "east")
+        .stage(|cx| guard(cx, 1000))
+        .build()?; // nothing runs yet; too small a pool is refused with its sum
+    let running = engine.start()?;
+    std::thread::sleep(units::duration(arg(4, "2s"))?);
+    println!("{}", running.stop(Duration::from_secs(1))); // drains; the ledger
+    Ok(())
+}
