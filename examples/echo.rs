@@ -33,5 +33,5 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         batch.discard(DropReason::TX_FULL); // this program's policy
     }
     println!("{}", port.ledger());
-    Ok(())
+    Ok(port.health().check()?)
 }

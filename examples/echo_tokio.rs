@@ -38,8 +38,9 @@ async fn serve(queue: Queue) -> Result<()> {
     #[allow(deprecated, reason = "unsound for others: a queue's descriptor is the same for life")]
     let mut fd = AsyncFd::with_interest(queue, Interest::READABLE)?;
     let mut batch = Batch::with_capacity(64);
-    while !fd.get_ref().health().ended() {
-        let queue = fd.get_mut();
+    loop {
+        let mut ready = fd.readable_mut().await?;
+        let queue = ready.get_inner_mut();
         if batch.is_empty() {
             queue.rx(&mut batch); // backpressure: nothing more until the last batch has left
             batch.retain(|skb| {
@@ -49,12 +50,12 @@ async fn serve(queue: Queue) -> Result<()> {
             });
         }
         queue.xmit(&mut batch);
+        if queue.health().ended() {
+            return Ok(queue.health().check()?);
+        }
         let want = if batch.is_empty() { Want::Frames } else { Want::Room };
         if queue.arm(want) {
-            fd.readable_mut().await?.clear_ready();
-        } else {
-            task::yield_now().await; // it came meanwhile: go round, after the others
+            ready.clear_ready(); // false: it came meanwhile, go round
         }
     }
-    Ok(())
 }

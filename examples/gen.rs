@@ -3,7 +3,7 @@
 //! By itself it runs for 2 seconds against a thread of its own, over a ring, without privileges.
 
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use linerate::{prelude::*, units};
 
@@ -52,7 +52,7 @@ fn consume(mut peer: Port) -> std::io::Result<()> {
     let mut batch = Batch::with_capacity(256);
     while peer.rx(&mut batch) > 0 || !peer.health().ended() {
         batch.clear(); // consumed
-        peer.wait(Some(Duration::from_millis(10)))?;
+        peer.wait(None)?;
     }
     Ok(())
 }
