@@ -1,0 +1,149 @@
+//! A program with a deadline, whose output is read as it comes, and which dies with the test.
+
+use std::io::Read;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
+
+use crate::wait::until;
+
+/// A program that runs; killed when dropped.
+#[derive(Debug)]
+pub struct Process {
+    name: String,
+    child: Child,
+    stdout: Output,
+    stderr: Output,
+}
+
+/// How a program ended, and what it said.
+#[derive(Debug, Clone)]
+pub struct Finished {
+    /// Its exit status, as the kernel tells it.
+    pub status: ExitStatus,
+    /// What it wrote to stdout.
+    pub stdout: String,
+    /// What it wrote to stderr.
+    pub stderr: String,
+}
+
+impl Process {
+    /// Starts `command` by `spawn`, its output captured and its input empty.
+    ///
+    /// It is killed when the thread that `spawn` uses ends, even if this process is killed.
+    ///
+    /// # Panics
+    /// If it cannot be started.
+    pub fn start(
+        mut command: Command,
+        spawn: impl FnOnce(Command) -> std::io::Result<Child>,
+    ) -> Process {
+        let name = format!("{command:?}").replace('"', "");
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // SAFETY: between fork and exec it makes one system call, prctl, and touches no memory.
+        unsafe {
+            command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?));
+        }
+        let mut child = spawn(command).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let stdout = Output::of(child.stdout.take().expect("it is piped"));
+        let stderr = Output::of(child.stderr.take().expect("it is piped"));
+        Process { name, child, stdout, stderr }
+    }
+
+    /// Its process id.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it has written to stderr so far.
+    #[must_use]
+    pub fn stderr(&self) -> String {
+        self.stderr.text()
+    }
+
+    /// What it has written to stdout so far.
+    #[must_use]
+    pub fn stdout(&self) -> String {
+        self.stdout.text()
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) {
+        // One that has ended and was not waited for still has its id.
+        let _ = kill_process(Pid::from_child(&self.child), signal);
+    }
+
+    /// True until it ends.
+    pub fn runs(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Panics
+    /// If it has not ended within `time`.
+    #[must_use]
+    pub fn finish(mut self, time: Duration) -> Finished {
+        let child = &mut self.child;
+        let what = format!("the end of `{}`", self.name);
+        let status = until(&what, time, || child.try_wait().expect("it is our child"));
+        Finished { status, stdout: self.stdout.all(), stderr: self.stderr.all() }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("`{}` said:\n{}{}", self.name, self.stdout(), self.stderr());
+        }
+    }
+}
+
+impl Finished {
+    /// Its exit code; 128 and the number of the signal if one ended it, as shells say it.
+    #[must_use]
+    pub fn code(&self) -> i32 {
+        let by_signal = || 128 + self.status.signal().unwrap_or(0);
+        self.status.code().unwrap_or_else(by_signal)
+    }
+}
+
+/// A pipe, emptied by a thread.
+#[derive(Debug)]
+struct Output {
+    bytes: Arc<Mutex<Vec<u8>>>,
+    reader: Option<JoinHandle<()>>,
+}
+
+impl Output {
+    fn of(mut pipe: impl Read + Send + 'static) -> Output {
+        let bytes = Arc::new(Mutex::new(Vec::new()));
+        let to = bytes.clone();
+        let reader = std::thread::spawn(move || {
+            let mut some = [0; 4096];
+            while let Ok(n @ 1..) = pipe.read(&mut some) {
+                to.lock().expect("no panic inside").extend_from_slice(&some[..n]);
+            }
+        });
+        Output { bytes, reader: Some(reader) }
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.bytes.lock().expect("no panic inside")).into_owned()
+    }
+
+    /// Everything, once the writers have ended.
+    fn all(&mut self) -> String {
+        if let Some(reader) = self.reader.take() {
+            let _ = reader.join();
+        }
+        self.text()
+    }
+}

@@ -1,0 +1,118 @@
+//! Hosts in namespaces of their own, and what joins them.
+//!
+//! ```text
+//!   west            middle              east
+//!  10.7.0.1 eth0 ── w0    e0 ── eth0 10.7.0.2       veth pairs, offloads at their defaults
+//!                    linerate
+//! ```
+//!
+//! Nothing in `middle` has an address: what crosses it, linerate has carried.
+
+use std::net::Ipv4Addr;
+
+use crate::command::Forward;
+use crate::netns::Netns;
+use crate::traffic;
+use crate::wait::{SOON, until_true};
+
+/// The address of the western host.
+pub const WEST: Ipv4Addr = Ipv4Addr::new(10, 7, 0, 1);
+/// The address of the eastern host.
+pub const EAST: Ipv4Addr = Ipv4Addr::new(10, 7, 0, 2);
+
+/// Two hosts and a namespace between them.
+#[derive(Debug)]
+pub struct Hosts {
+    /// The host with the address [`WEST`].
+    pub west: Netns,
+    /// Where linerate runs.
+    pub middle: Netns,
+    /// The host with the address [`EAST`].
+    pub east: Netns,
+}
+
+impl Hosts {
+    /// Two hosts, each with a veth pair whose other end, `w0` or `e0`, is in the middle.
+    ///
+    /// # Errors
+    /// The reason to skip.
+    pub fn new() -> Result<Hosts, String> {
+        let hosts = Hosts { west: Netns::new()?, middle: Netns::new()?, east: Netns::new()? };
+        for (host, end, address) in [(&hosts.west, "w0", WEST), (&hosts.east, "e0", EAST)] {
+            let peer = host.path();
+            hosts
+                .middle
+                .try_ip(&format!("link add dev {end} type veth peer name eth0 netns {peer}"))?;
+            hosts.middle.ip(&format!("link set dev {end} up"));
+            host.ip(&format!("addr add {address}/24 dev eth0"));
+            host.ip("link set dev eth0 up");
+        }
+        for (netns, name) in [
+            (&hosts.west, "eth0"),
+            (&hosts.east, "eth0"),
+            (&hosts.middle, "w0"),
+            (&hosts.middle, "e0"),
+        ] {
+            wait_for_carrier(netns, name);
+        }
+        Ok(hosts)
+    }
+
+    /// Starts `linerate forward packet:w0 packet:e0` in the middle, and waits until it carries.
+    ///
+    /// # Panics
+    /// If it does not, soon.
+    #[must_use]
+    pub fn join_by_packet(&self) -> Forward {
+        let forward = Forward::start(&self.middle, &["packet:w0", "packet:e0"]);
+        self.wait_for_packet_port("w0");
+        self.wait_for_packet_port("e0");
+        self.wait_until_joined();
+        forward
+    }
+
+    /// Waits until a packet port has been opened on interface `name` in the middle.
+    ///
+    /// # Panics
+    /// If none is, soon.
+    pub fn wait_for_packet_port(&self, name: &str) {
+        until_true("a packet socket", SOON, || self.middle.packet_sockets(name) > 0);
+    }
+
+    /// Waits for an interface to come up in the middle, and joins it to `end` (`w0`, `e0`) by a
+    /// bridge: so a tap becomes a host's uplink, as that of a virtual machine would.
+    ///
+    /// # Panics
+    /// If no such interface comes, soon.
+    pub fn bridge(&self, tap: &str, end: &str) {
+        until_true("a tap", SOON, || self.middle.interfaces().iter().any(|name| name == tap));
+        let bridge = format!("br-{end}");
+        self.middle.ip(&format!("link add name {bridge} type bridge"));
+        for port in [tap, end] {
+            self.middle.ip(&format!("link set dev {port} master {bridge}"));
+            self.middle.ip(&format!("link set dev {port} up"));
+        }
+        self.middle.ip(&format!("link set dev {bridge} up"));
+    }
+
+    /// Waits until the hosts reach each other.
+    ///
+    /// # Panics
+    /// If they do not, soon.
+    pub fn wait_until_joined(&self) {
+        until_true("west to reach east", SOON, || traffic::reaches(&self.west, EAST));
+    }
+}
+
+/// Waits until the kernel has noticed that interface `name` has a carrier and started its queues.
+///
+/// # Panics
+/// If it does not, soon.
+pub fn wait_for_carrier(netns: &Netns, name: &str) {
+    // Not IFF_RUNNING: it is set as well while the state is not known yet.
+    let show = format!("-o link show dev {name}");
+    until_true("a carrier", SOON, || netns.ip(&show).contains(" state UP "));
+    // The kernel's worker changes the state first and starts the queues next, under the lock that
+    // this change of nothing takes as well.
+    netns.ip(&format!("link set dev {name} up"));
+}

@@ -1,0 +1,165 @@
+//! TCP between namespaces, from threads of this process; iperf3 and ping, judged by their reports.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::process::Command;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::installed;
+use crate::netns::Netns;
+use crate::wait::{SOON, until_true};
+
+/// Longest time that a transfer of some seconds may take on a busy machine.
+const TRANSFER: Duration = Duration::from_secs(60);
+
+/// True if a host at `to` answers: by refusing a connection to a port that nobody listens on.
+#[must_use]
+pub fn reaches(from: &Netns, to: Ipv4Addr) -> bool {
+    let nobody = SocketAddr::from((to, 9));
+    let tried = from.run(|| TcpStream::connect_timeout(&nobody, Duration::from_millis(500)));
+    matches!(tried, Err(e) if e.kind() == ErrorKind::ConnectionRefused)
+}
+
+/// Sends `len` bytes that no pattern repeats in from one namespace to another over TCP, and
+/// compares every byte that arrives.
+///
+/// # Panics
+/// If a byte differs, is missing or is too much; if it takes more than a minute.
+pub fn transfer(from: &Netns, to: &Netns, address: Ipv4Addr, len: usize) {
+    let listener = to.run(|| TcpListener::bind((address, 0))).expect("a free port");
+    let there = listener.local_addr().expect("it is bound");
+    let receiver = to.spawn(move || {
+        let (stream, _) = listener.accept().expect("a connection");
+        receive(stream, len)
+    });
+    from.run(|| {
+        let stream = TcpStream::connect_timeout(&there, SOON).expect("a connection");
+        send(stream, len);
+    });
+    receiver.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+}
+
+fn send(mut stream: TcpStream, len: usize) {
+    stream.set_write_timeout(Some(TRANSFER)).expect("a timeout above zero");
+    let (mut source, mut left) = (Source::new(), len);
+    let mut bytes = vec![0; 1 << 16];
+    while left > 0 {
+        let n = left.min(bytes.len());
+        source.fill(&mut bytes[..n]);
+        stream.write_all(&bytes[..n]).expect("the receiver reads");
+        left -= n;
+    }
+}
+
+fn receive(mut stream: TcpStream, len: usize) {
+    stream.set_read_timeout(Some(TRANSFER)).expect("a timeout above zero");
+    let (mut source, mut at) = (Source::new(), 0);
+    let (mut bytes, mut expected) = (vec![0; 1 << 16], vec![0; 1 << 16]);
+    loop {
+        let room = bytes.len().min(len - at);
+        if room == 0 {
+            break;
+        }
+        let n = stream.read(&mut bytes[..room]).expect("the sender sends");
+        assert!(n > 0, "the stream ends after {at} of {len} bytes");
+        source.fill(&mut expected[..n]);
+        if bytes[..n] != expected[..n] {
+            let off = bytes.iter().zip(&expected).position(|(got, want)| got != want);
+            panic!("byte {} of {len} differs", at + off.unwrap_or(0));
+        }
+        at += n;
+    }
+    assert_eq!(stream.read(&mut bytes).expect("the sender closes"), 0, "more than {len} bytes");
+}
+
+/// Bytes of xorshift64, the same in every run.
+struct Source {
+    word: u64,
+    /// Bytes of `word` already given out.
+    used: usize,
+}
+
+impl Source {
+    fn new() -> Source {
+        Source { word: 0x9e37_79b9_7f4a_7c15, used: 8 }
+    }
+
+    fn fill(&mut self, to: &mut [u8]) {
+        for byte in to {
+            if self.used == 8 {
+                self.word ^= self.word << 13;
+                self.word ^= self.word >> 7;
+                self.word ^= self.word << 17;
+                self.used = 0;
+            }
+            *byte = self.word.to_le_bytes()[self.used];
+            self.used += 1;
+        }
+    }
+}
+
+/// Pings `to`, `count` times with `size` bytes of payload each, and asks for every answer.
+///
+/// # Errors
+/// The reason to skip.
+///
+/// # Panics
+/// If an answer is missing.
+pub fn ping(from: &Netns, to: Ipv4Addr, size: usize, count: usize) -> Result<(), String> {
+    installed("ping")?;
+    let mut ping = Command::new("ping");
+    let (size, sent) = (size.to_string(), count.to_string());
+    ping.args(["-q", "-n", "-i", "0.01", "-W", "5", "-c", &sent, "-s", &size, &to.to_string()]);
+    let done = from.start(ping).finish(Duration::from_secs(20));
+    let all = format!("{count} packets transmitted, {count} received, 0% packet loss");
+    assert!(done.code() == 0 && done.stdout.contains(&all), "size {size}: {done:?}");
+    Ok(())
+}
+
+/// Runs `iperf3` from `client` to `server`, which listens on `address`; returns the client's
+/// report.
+///
+/// # Errors
+/// The reason to skip.
+///
+/// # Panics
+/// If either end fails: iperf3 exits with 0 then, and says so in its report.
+pub fn iperf3(
+    client: &Netns,
+    server: &Netns,
+    address: Ipv4Addr,
+    args: &[&str],
+) -> Result<Value, String> {
+    installed("iperf3")?;
+    let address = address.to_string();
+    let mut listen = Command::new("iperf3");
+    listen.args(["--server", "--one-off", "--forceflush", "--bind", &address]);
+    let mut listening = server.start(listen);
+    until_true("iperf3 to listen", SOON, || {
+        assert!(listening.runs(), "iperf3 --server ended: {}", listening.stderr());
+        listening.stdout().contains("listening")
+    });
+    let mut connect = Command::new("iperf3");
+    connect.args(["--client", &address, "--json", "--connect-timeout", "5000"]).args(args);
+    let done = client.start(connect).finish(TRANSFER);
+    listening.signal(Signal::TERM);
+    let _ = listening.finish(SOON);
+    let report: Value =
+        serde_json::from_str(&done.stdout).unwrap_or_else(|e| panic!("{e}: {done:?}"));
+    assert!(report["error"].is_null(), "iperf3 {args:?}: {}", report["error"]);
+    assert!(report["end"].is_object(), "iperf3 {args:?} has no end: {report}");
+    Ok(report)
+}
+
+/// A figure of an iperf3 report, by its path below `end`.
+///
+/// # Panics
+/// If it is not there.
+#[must_use]
+pub fn figure(report: &Value, path: &str) -> f64 {
+    let found = report["end"].pointer(path).and_then(Value::as_f64);
+    found.unwrap_or_else(|| panic!("no {path} in {}", report["end"]))
+}

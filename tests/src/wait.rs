@@ -1,0 +1,30 @@
+//! Bounded polling: no test sleeps and hopes.
+
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// Longest wait for anything that should come at once, on a machine that is busy with other things.
+pub const SOON: Duration = Duration::from_secs(10);
+
+/// Asks until there is an answer.
+///
+/// # Panics
+/// If there is none within `time`; `what` says what was waited for.
+pub fn until<T>(what: &str, time: Duration, mut ask: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + time;
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(Instant::now() < deadline, "waited {time:?} for {what}");
+        sleep(Duration::from_millis(2));
+    }
+}
+
+/// As [`until`], for a yes or no.
+///
+/// # Panics
+/// As [`until`].
+pub fn until_true(what: &str, time: Duration, mut ask: impl FnMut() -> bool) {
+    until(what, time, || ask().then_some(()));
+}

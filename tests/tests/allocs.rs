@@ -1,0 +1,154 @@
+//! In steady state, forwarding allocates nothing: every call of the allocator is counted, for each
+//! thread apart.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::process::Command;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::{Duration, Instant};
+
+use linerate_datapath::{Engine, Stats, Worker};
+use linerate_tests::command::linerate;
+use linerate_tests::or_skip;
+use linerate_tests::topology::Hosts;
+use linerate_tests::wait::until_true;
+
+/// Packets before counting starts.
+const WARM_UP: u64 = 100_000;
+/// Packets during which it counts.
+const WINDOW: u64 = 1_000_000;
+const LONG: Duration = Duration::from_secs(60);
+
+thread_local! {
+    /// Calls of the allocator by this thread. It has no destructor, so that counting allocates
+    /// nothing itself.
+    static CALLS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// The system's allocator, with a count.
+struct Counting;
+
+// SAFETY: every call goes to the system's allocator as it came; counting changes nothing of it.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller keeps `alloc`'s contract, which is the same there.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        count();
+        // SAFETY: `ptr` came from `System`, as all do; the rest is the caller's to keep.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: as in `alloc`.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count();
+        // SAFETY: as in `dealloc`.
+        unsafe { System.realloc(ptr, layout, size) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+fn count() {
+    // A thread that is being torn down has no count any more, and is none of ours.
+    let _ = CALLS.try_with(|calls| calls.set(calls.get() + 1));
+}
+
+fn calls() -> u64 {
+    CALLS.with(Cell::get)
+}
+
+const WARMING: u8 = 0;
+const COUNTING_NOW: u8 = 1;
+const OVER: u8 = 2;
+
+/// Turns `worker` until `phase` says so; calls of the allocator while it counted.
+fn work(mut worker: Worker, phase: &AtomicU8) -> u64 {
+    let turn = |worker: &mut Worker| {
+        let turned = worker.turn(Instant::now());
+        worker.park(turned, Some(Duration::from_millis(10))).unwrap();
+    };
+    while phase.load(Ordering::Acquire) == WARMING {
+        turn(&mut worker);
+    }
+    let before = calls();
+    while phase.load(Ordering::Acquire) == COUNTING_NOW {
+        turn(&mut worker);
+    }
+    calls() - before
+}
+
+/// Runs an engine's workers and returns what each allocated in the window. `passed` says how many
+/// packets have gone all the way.
+fn allocations(engine: Engine, passed: impl Fn(&Stats) -> u64) -> Vec<u64> {
+    let (stats, phase) = (engine.stats(), AtomicU8::new(WARMING));
+    let mut workers = engine.into_workers();
+    std::thread::scope(|scope| {
+        let phase = &phase;
+        let threads: Vec<_> =
+            workers.drain(..).map(|worker| scope.spawn(move || work(worker, phase))).collect();
+        let start = passed(&stats);
+        until_true("the warm-up", LONG, || passed(&stats) - start >= WARM_UP);
+        phase.store(COUNTING_NOW, Ordering::Release);
+        let start = passed(&stats);
+        until_true("the window", LONG, || passed(&stats) - start >= WINDOW);
+        phase.store(OVER, Ordering::Release);
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+/// Packets that the port in place `index` has sent.
+fn sent_by(index: usize) -> impl Fn(&Stats) -> u64 {
+    move |stats| stats.ports()[index].counts.tx_packets
+}
+
+#[test]
+fn the_count_counts() {
+    let before = calls();
+    drop(std::hint::black_box(Box::new(1)));
+    assert_eq!(calls() - before, 2);
+}
+
+#[test]
+fn forwarding_from_a_generator_over_a_ring_allocates_nothing() {
+    let engine = Engine::builder()
+        .port("gen", "gen:,size=imix,flows=16")
+        .port("r0", "ring:r")
+        .port("r1", "ring:r")
+        .port("sink", "sink:")
+        .wire("gen", "r0")
+        .wire("r1", "sink")
+        .build()
+        .unwrap();
+    assert_eq!(allocations(engine, sent_by(3)), [0, 0]);
+}
+
+#[test]
+fn forwarding_from_null_to_null_allocates_nothing() {
+    let engine =
+        Engine::builder().port("a", "null:").port("b", "null:").wire("a", "b").build().unwrap();
+    assert_eq!(allocations(engine, sent_by(1)), [0]);
+}
+
+#[test]
+fn forwarding_between_packet_ports_allocates_nothing() {
+    let hosts = or_skip!(Hosts::new());
+    let engine = hosts.middle.run(|| {
+        let builder = Engine::builder().port("w", "packet:w0").port("e", "packet:e0");
+        builder.wire("w", "e").build().unwrap()
+    });
+    let mut generate = Command::new(linerate());
+    generate.args(["forward", "gen:,size=imix", "packet:eth0", "--for", "60s"]);
+    let generating = hosts.west.start(generate);
+    assert_eq!(allocations(engine, sent_by(1)), [0]);
+    drop(generating);
+}

@@ -1,0 +1,171 @@
+//! Ports that cannot be had, or are taken away: a clear error, a counted drop, a whole ledger.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+
+use linerate_tests::capture::{Folder, Pcap, frame};
+use linerate_tests::command::{Forward, Refusal, Report, linerate};
+use linerate_tests::netns::Netns;
+use linerate_tests::topology::{EAST, Hosts, WEST};
+use linerate_tests::traffic::reaches;
+use linerate_tests::wait::{SOON, until_true};
+use linerate_tests::{installed, or_skip};
+
+#[test]
+fn a_text_that_is_no_port_is_refused_with_what_would_be_one() {
+    for (left, right, code, word) in [
+        ("veth0", "null:", "E-PORT-SYNTAX", "driver"),
+        ("packt:veth0", "null:", "E-PORT-SYNTAX", "packet:veth0"),
+        ("warp:9", "null:", "E-PORT-SYNTAX", "packet"),
+        ("", "null:", "E-PORT-SYNTAX", "driver"),
+        (":", "null:", "E-PORT-SYNTAX", "driver"),
+        ("=null:", "null:", "E-PORT-SYNTAX", "name"),
+        ("gen:,rat=1kpps", "sink:", "E-PORT-SYNTAX", "rate"),
+        ("gen:,rate=1", "sink:", "E-PORT-SYNTAX", "rate"),
+        ("gen:,size=1", "sink:", "E-PORT-SYNTAX", "60"),
+        ("gen:,count=1,count=2", "sink:", "E-PORT-SYNTAX", "twice"),
+        ("packet:a-name-too-long-for-linux", "null:", "E-PORT-SYNTAX", "15"),
+        ("packet:../etc", "null:", "E-PORT-SYNTAX", "slash"),
+        ("tap:", "null:", "E-PORT-SYNTAX", "interface"),
+        ("pcap:", "null:", "E-PORT-SYNTAX", "pcap:"),
+        ("ring:r", "null:", "E-TOPOLOGY", "two ends"),
+        ("gen:", "gen:", "E-TOPOLOGY", "read"),
+        ("sink:", "sink:", "E-TOPOLOGY", "written"),
+    ] {
+        let refusal = Refusal::of(&[left, right], 2, code);
+        let all = format!("{refusal:?}");
+        assert!(all.contains(word), "{left} {right}: no '{word}' in {all}");
+    }
+}
+
+#[test]
+fn a_missing_interface_is_refused() {
+    let netns = or_skip!(Netns::new());
+    let refusal = Refusal::inside(&netns, &["packet:nosuch0", "null:"], 1, "E-NODEV");
+    assert!(refusal.what.contains("nosuch0") && !refusal.fix.is_empty(), "{refusal:?}");
+}
+
+#[test]
+fn an_interface_that_is_down_is_refused_with_the_command_that_cures_it() {
+    let hosts = or_skip!(Hosts::new());
+    hosts.middle.ip("link set dev w0 down");
+    let refusal = Refusal::inside(&hosts.middle, &["packet:w0", "packet:e0"], 1, "E-DEVICE-DOWN");
+    assert!(refusal.what.contains("w0"), "{refusal:?}");
+    let cure = refusal.fix.strip_prefix("ip ").unwrap_or_else(|| panic!("{refusal:?}"));
+    hosts.middle.ip(cure);
+    let _ = hosts.join_by_packet().interrupt();
+}
+
+#[test]
+fn an_interface_that_is_deleted_ends_the_run_with_a_whole_ledger() {
+    let hosts = or_skip!(Hosts::new());
+    let forward = hosts.join_by_packet();
+    hosts.middle.ip("link delete dev w0");
+    let done = forward.0.finish(SOON);
+    assert_eq!(done.code(), 1, "{done:?}");
+    assert!(!done.stderr.contains("panicked"), "{done:?}");
+    let report = Report::of(&done);
+    report.assert_whole();
+    let error = &report.0["error"];
+    assert_eq!(error["code"], "E-NODEV", "{error}");
+    assert!(error["what"].as_str().is_some_and(|what| what.contains("w0")), "{error}");
+}
+
+#[test]
+fn a_tap_that_is_deleted_ends_the_run_with_a_whole_ledger() {
+    let hosts = or_skip!(Hosts::new());
+    let forward = Forward::start(&hosts.middle, &["packet:w0", "tap:te"]);
+    hosts.wait_for_packet_port("w0");
+    hosts.bridge("te", "e0");
+    hosts.wait_until_joined();
+    hosts.middle.ip("link delete dev te");
+    let done = forward.0.finish(SOON);
+    assert_eq!(done.code(), 1, "{done:?}");
+    let report = Report::of(&done);
+    report.assert_whole();
+    assert_eq!(report.0["error"]["code"], "E-NODEV", "{report:?}");
+}
+
+#[test]
+fn an_interface_that_goes_down_and_comes_back_carries_again() {
+    let hosts = or_skip!(Hosts::new());
+    let forward = hosts.join_by_packet();
+    hosts.middle.ip("link set dev e0 down");
+    // Not even asked for: there is no carrier on the other end either.
+    assert!(!reaches(&hosts.west, EAST));
+    hosts.middle.ip("link set dev e0 up");
+    hosts.wait_until_joined();
+    until_true("east to reach west", SOON, || reaches(&hosts.east, WEST));
+    let _ = forward.interrupt();
+}
+
+#[test]
+fn without_privilege_the_capability_is_named() {
+    or_skip!(installed("setpriv"));
+    let hosts = or_skip!(Hosts::new());
+    // Where the command was built, another user may not look.
+    let folder = Folder::new();
+    let copy = folder.path("linerate");
+    fs::copy(linerate(), &copy).unwrap();
+    fs::set_permissions(&copy, fs::Permissions::from_mode(0o755)).unwrap();
+    for (port, capability) in [("packet:w0", "CAP_NET_RAW"), ("tap:t0", "CAP_NET_ADMIN")] {
+        let run = |json| {
+            let mut command = Command::new("setpriv");
+            command.args(["--reuid=65534", "--regid=65534", "--clear-groups", &copy]);
+            command.args(["forward", port, "null:", "--for", "10s"]);
+            if json {
+                command.arg("--json");
+            }
+            hosts.middle.start(command)
+        };
+        let refusal = Refusal::expect(run, 5, "E-PERM");
+        assert!(format!("{refusal:?}").contains(capability), "{refusal:?}");
+        assert!(!refusal.fix.is_empty(), "{refusal:?}");
+    }
+}
+
+#[test]
+fn a_pool_too_small_is_refused_with_the_sum_and_the_sum_is_enough() {
+    let run = |frames: &str| {
+        let args = ["forward", "gen:", "sink:", "--count", "1000", "--pool-frames", frames];
+        let mut command = Command::new(linerate());
+        command.args(args);
+        command
+    };
+    let small = |json| {
+        let mut command = run("64");
+        if json {
+            command.arg("--json");
+        }
+        Forward::here(command)
+    };
+    let refusal = Refusal::expect(small, 2, "E-POOL-TOO-SMALL");
+    assert!(refusal.why.contains("hot list"), "{refusal:?}");
+    let sum = refusal.why.rsplit(" = ").next().unwrap();
+    assert!(refusal.fix.contains(sum), "{refusal:?}");
+    assert_eq!(Forward::here(run(sum)).finish(SOON).code(), 0);
+    let less = (sum.parse::<u64>().unwrap() - 1).to_string();
+    assert_eq!(Forward::here(run(&less)).finish(SOON).code(), 2);
+}
+
+#[test]
+fn a_frame_longer_than_a_port_takes_is_dropped_and_counted() {
+    let hosts = or_skip!(Hosts::new());
+    let folder = Folder::new();
+    let file = Pcap::new()
+        .record(1, &frame(1, 60))
+        // Longer than any packet that Linux sends, shorter than what a capture may have.
+        .record(2, &frame(2, 200_000))
+        .record(3, &frame(3, 1514))
+        // Shorter than an Ethernet header.
+        .record(4, &frame(4, 14)[..9])
+        .record(5, &frame(5, 60));
+    let from = format!("pcap:{}", folder.file("long.pcap", &file.0));
+    let done = hosts.middle.start(Forward::command(&[&from, "packet:w0"], true)).finish(SOON);
+    assert_eq!(done.code(), 0, "{done:?}");
+    let report = Report::of(&done);
+    report.assert_whole();
+    assert_eq!((report.ledger("received"), report.ledger("sent")), (5, 3), "{report:?}");
+    assert_eq!(report.dropped_as("too_long"), 1, "{report:?}");
+}

@@ -1,0 +1,116 @@
+//! How a run ends: in order when it is asked to, and without a trace when it is killed.
+
+use std::process::Command;
+
+use linerate_tests::command::{Forward, Report, linerate};
+use linerate_tests::or_skip;
+use linerate_tests::topology::{EAST, Hosts};
+use linerate_tests::traffic::reaches;
+use linerate_tests::wait::{SOON, until_true};
+use rustix::process::Signal;
+
+/// A run that moves packets as fast as it can.
+fn busy() -> Forward {
+    let command = Forward::command(&["gen:", "sink:"], true);
+    let process = Forward::here(command);
+    // It is at work once its worker's thread is there.
+    let tasks = format!("/proc/{}/task", process.id());
+    until_true("the worker's thread", SOON, || {
+        let comm = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm"));
+        let mut tasks = std::fs::read_dir(&tasks).into_iter().flatten().flatten();
+        tasks.any(|task| comm(task).is_ok_and(|name| name.starts_with("linerate-")))
+    });
+    Forward(process)
+}
+
+#[test]
+fn an_interrupt_under_load_drains_and_tells() {
+    let report = busy().end(Signal::INT, 130);
+    assert_eq!(report.0["verify"]["lost"], 0, "{report:?}");
+}
+
+#[test]
+fn a_termination_under_load_drains_and_tells() {
+    let report = busy().end(Signal::TERM, 143);
+    assert_eq!(report.0["verify"]["lost"], 0, "{report:?}");
+}
+
+#[test]
+fn a_second_interrupt_ends_it_all_the_same() {
+    let forward = busy();
+    forward.0.signal(Signal::INT);
+    forward.0.signal(Signal::INT);
+    assert_eq!(forward.0.finish(SOON).code(), 130);
+}
+
+#[test]
+fn the_ledger_is_printed_for_people_too() {
+    let mut command = Command::new(linerate());
+    command.args(["forward", "gen:,rate=10kpps", "sink:", "--for", "60s"]);
+    let process = Forward::here(command);
+    until_true("the first words", SOON, || process.stdout().contains("options"));
+    process.signal(Signal::INT);
+    let done = process.finish(SOON);
+    assert_eq!(done.code(), 130, "{done:?}");
+    let balance = done.stdout.lines().find(|line| line.starts_with("balance"));
+    assert!(balance.is_some_and(|line| line.ends_with("OK")), "{done:?}");
+}
+
+#[test]
+fn what_ends_by_itself_ends_with_zero() {
+    for limit in [["--count", "1000"], ["--for", "100ms"]] {
+        let done = Forward::run(&["gen:,rate=100kpps", "sink:", limit[0], limit[1]]);
+        assert_eq!(done.code(), 0, "{done:?}");
+        let report = Report::of(&done);
+        report.assert_whole();
+        assert!(report.ledger("sent") > 0, "{report:?}");
+    }
+    let done = Forward::run(&["gen:,count=123", "sink:"]);
+    assert_eq!((done.code(), Report::of(&done).ledger("sent")), (0, 123), "{done:?}");
+}
+
+#[test]
+fn a_port_that_is_down_does_not_make_an_interrupt_a_failure() {
+    let hosts = or_skip!(Hosts::new());
+    let forward = hosts.join_by_packet();
+    hosts.middle.ip("link set dev e0 down");
+    // Long enough for the port to have seen it, many times.
+    assert!(!reaches(&hosts.west, EAST));
+    let _ = forward.interrupt();
+}
+
+#[test]
+fn a_killed_run_leaves_nothing_behind_and_the_next_starts_at_once() {
+    let hosts = or_skip!(Hosts::new());
+    let start = || {
+        let forward = Forward::start(&hosts.middle, &["packet:w0", "tap:te,up"]);
+        hosts.wait_for_packet_port("w0");
+        until_true("a tap", SOON, || hosts.middle.interfaces().iter().any(|name| name == "te"));
+        forward
+    };
+    let before = hosts.middle.interfaces();
+    for _ in 0..3 {
+        let forward = start();
+        let pid = forward.0.id();
+        forward.0.signal(Signal::KILL);
+        assert_eq!(forward.0.finish(SOON).code(), 137);
+        assert!(!std::path::Path::new("/proc").join(pid.to_string()).exists());
+        // The kernel takes a killed process apart before its parent hears of it.
+        assert_eq!(hosts.middle.interfaces(), before);
+        assert_eq!(hosts.middle.packet_sockets("w0"), 0);
+        let shown = hosts.middle.ip("-details link show dev w0");
+        assert!(shown.contains("promiscuity 0"), "{shown}");
+        let ours = |name: &String| name.contains("linerate");
+        assert!(
+            !names_in("/dev/shm").iter().any(ours) && !names_in("/dev/hugepages").iter().any(ours)
+        );
+    }
+    let _ = start().interrupt();
+    assert_eq!(hosts.middle.interfaces(), before);
+}
+
+/// The names in a folder; none if there is no such folder.
+fn names_in(folder: &str) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+}

@@ -1,0 +1,37 @@
+//! A stop that comes at any moment is heard: a worker that is just falling asleep wakes up for it.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use linerate_datapath::Engine;
+use linerate_tests::wait::until_true;
+
+/// Engines started and stopped.
+const ENGINES: u32 = 3000;
+/// How long that may take; a stop that nobody heard lasts for ever.
+const LONG: Duration = Duration::from_secs(60);
+/// How long a stop may drain; there is next to nothing to drain.
+const DRAIN: Duration = Duration::from_millis(500);
+
+static STOPPED: AtomicU32 = AtomicU32::new(0);
+
+#[test]
+fn every_stop_is_heard() {
+    let thread = std::thread::spawn(|| {
+        for i in 0..ENGINES {
+            let builder = Engine::builder().hot_list_len(64).port("a", "gen:,rate=100kpps");
+            let engine = builder.port("b", "sink:").wire("a", "b").build().unwrap();
+            let running = engine.start().unwrap();
+            // Another moment each time, up to some packets' worth.
+            (0..i * 37 % 20_000).for_each(|_| std::hint::spin_loop());
+            let stopped = running.stop(DRAIN);
+            assert!(stopped.ledger.balanced() && stopped.ledger.in_flight == 0, "{stopped}");
+            STOPPED.store(i + 1, Ordering::Relaxed);
+        }
+    });
+    let done = || thread.is_finished();
+    until_true("three thousand engines to start and stop", LONG, || {
+        done() || STOPPED.load(Ordering::Relaxed) == ENGINES
+    });
+    thread.join().unwrap();
+}

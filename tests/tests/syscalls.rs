@@ -1,0 +1,54 @@
+//! System calls are paid by the batch: counted by strace, on ports that make them.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::process::Command;
+use std::time::Duration;
+
+use linerate_tests::capture::Folder;
+use linerate_tests::command::{Report, linerate};
+use linerate_tests::topology::Hosts;
+use linerate_tests::{installed, or_skip};
+
+/// Packets of a run.
+const PACKETS: u64 = 64_000;
+/// Packets of a batch.
+const BATCH: u64 = 64;
+/// Calls of any kind that opening, watching and closing take.
+const ONCE: u64 = 600;
+
+/// Calls by name, as `strace -c` sums them up.
+fn counts(summary: &str) -> BTreeMap<String, u64> {
+    let row = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let (calls, name) = (words.get(3)?.parse().ok()?, words.last()?);
+        Some(((*name).to_owned(), calls))
+    };
+    summary.lines().filter_map(row).filter(|(name, _)| name != "total").collect()
+}
+
+#[test]
+fn a_packet_port_sends_a_batch_with_one_call() {
+    or_skip!(installed("strace"));
+    let hosts = or_skip!(Hosts::new());
+    let folder = Folder::new();
+    let summary = folder.path("calls");
+    let mut strace = Command::new("strace");
+    strace.args(["-f", "-c", "-o", &summary]).arg(linerate());
+    strace.args(["forward", &format!("gen:,count={PACKETS}"), "packet:w0", "--json"]);
+    let done = hosts.middle.start(strace).finish(Duration::from_secs(60));
+    let counts = counts(&fs::read_to_string(&summary).unwrap_or_default());
+    if counts.is_empty() {
+        return eprintln!("skipped: strace cannot trace here: {}", done.stderr);
+    }
+    assert_eq!(done.code(), 0, "{done:?}");
+    let report = Report::of(&done);
+    report.assert_whole();
+    assert_eq!(report.ledger("sent"), PACKETS, "{report:?}");
+    let sends = counts["sendmmsg"];
+    assert!(sends >= PACKETS / BATCH, "{counts:?}");
+    // One more for each time that the device's queue is full for a moment.
+    assert!(sends <= PACKETS / BATCH + PACKETS / BATCH / 4, "{counts:?}");
+    let all: u64 = counts.values().sum();
+    assert!(all <= 3 * PACKETS / BATCH + ONCE, "{all} calls: {counts:?}");
+}

@@ -1,0 +1,370 @@
+//! No wake-up is lost: whoever sleeps on a queue's descriptor, as the documentation says, wakes up.
+//!
+//! A sender gives bursts with random pauses; sender and receiver sleep only on their descriptors,
+//! by poll, mio (edge-triggered) or tokio. Everything must arrive, in order, and no sleep may last
+//! until its time-out.
+
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use linerate_port::{Health, Port, Queue, Want};
+use linerate_skb::{Batch, Pool};
+use linerate_tests::capture::frame;
+use linerate_tests::or_skip;
+use linerate_tests::topology::Hosts;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+/// A sleep of this time is a wake-up that was lost.
+const LOST: Duration = Duration::from_secs(2);
+/// Bursts that are given, unless the time is over first.
+const BURSTS: u64 = 100_000;
+/// How long bursts are given.
+const TIME: Duration = Duration::from_secs(4);
+/// Bursts without which the test has shown nothing.
+const BURSTS_MIN: u64 = 1000;
+/// The same for the receiver's sleeps.
+const SLEEPS_MIN: u64 = 100;
+/// The longest burst, in packets.
+const BURST_MAX: u64 = 40;
+/// Packets that may be under way: what a packet socket's ring holds in any case.
+const AHEAD_MAX: u64 = 4096;
+/// Where a packet's number stands: behind the Ethernet header.
+const NUMBER_AT: usize = 14;
+/// The number of the last packet.
+const LAST: u64 = u64::MAX;
+
+/// What to do next.
+enum Next {
+    Again,
+    Sleep(Want),
+    Done,
+}
+
+/// One end of the test, whatever it sleeps by.
+trait Side: Send {
+    /// Does what can be done without waiting.
+    fn step(&mut self, queue: &mut Queue) -> Next;
+}
+
+/// Gives bursts.
+struct Sender {
+    batch: Batch,
+    template: Vec<u8>,
+    sent: u64,
+    bursts: u64,
+    random: u64,
+    until: Instant,
+    finished: bool,
+    arrived: Arc<AtomicU64>,
+}
+
+impl Sender {
+    fn new(arrived: &Arc<AtomicU64>) -> Sender {
+        Sender {
+            batch: Batch::with_capacity(BURST_MAX as usize),
+            template: frame(0, 60),
+            sent: 0,
+            bursts: 0,
+            random: 0x2545_f491_4f6c_dd1d,
+            until: Instant::now() + TIME,
+            finished: false,
+            arrived: arrived.clone(),
+        }
+    }
+
+    fn random(&mut self) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random
+    }
+
+    /// Nothing, a moment, another thread's turn, or long enough for the other end to fall asleep.
+    fn pause(&mut self) {
+        let random = self.random();
+        match random % 8 {
+            0..4 => {}
+            4 | 5 => (0..random % 512).for_each(|_| std::hint::spin_loop()),
+            6 => std::thread::yield_now(),
+            _ => std::thread::sleep(Duration::from_micros(random % 64)),
+        }
+    }
+
+    /// Not to overrun a receiver that the machine gave no time; one that lost a wake-up finds out
+    /// by itself.
+    fn hold_back(&self) {
+        let deadline = Instant::now() + 3 * LOST;
+        while self.sent - self.arrived.load(Ordering::Relaxed) > AHEAD_MAX {
+            assert!(Instant::now() < deadline, "nothing arrives any more");
+            std::thread::yield_now();
+        }
+    }
+
+    fn fill(&mut self, queue: &mut Queue) {
+        let last = self.bursts == BURSTS || Instant::now() >= self.until;
+        let packets = if last { 1 } else { 1 + self.random() % BURST_MAX };
+        let n = queue.alloc(&mut self.batch, packets as usize);
+        for skb in self.batch.iter_mut() {
+            let number = if last { LAST } else { self.sent };
+            self.template[NUMBER_AT..NUMBER_AT + 8].copy_from_slice(&number.to_be_bytes());
+            assert!(skb.put_slice(&self.template));
+            self.sent += 1;
+        }
+        self.bursts += 1;
+        self.finished = last && n == 1;
+    }
+}
+
+impl Side for Sender {
+    fn step(&mut self, queue: &mut Queue) -> Next {
+        if self.batch.is_empty() {
+            if self.finished {
+                assert!(self.bursts > BURSTS_MIN, "{} bursts in {TIME:?}", self.bursts);
+                return Next::Done;
+            }
+            self.pause();
+            self.hold_back();
+            self.fill(queue);
+        }
+        queue.xmit(&mut self.batch);
+        if self.batch.is_empty() { Next::Again } else { Next::Sleep(Want::Room) }
+    }
+}
+
+/// Takes everything, and looks that nothing is missing.
+struct Receiver {
+    batch: Batch,
+    expected: u64,
+    arrived: Arc<AtomicU64>,
+}
+
+impl Receiver {
+    fn new(arrived: &Arc<AtomicU64>) -> Receiver {
+        Receiver { batch: Batch::with_capacity(64), expected: 0, arrived: arrived.clone() }
+    }
+}
+
+impl Side for Receiver {
+    fn step(&mut self, queue: &mut Queue) -> Next {
+        if queue.rx(&mut self.batch) == 0 {
+            return Next::Sleep(Want::Frames);
+        }
+        let mut numbers = [0; 64];
+        let n = self.batch.len();
+        for (number, skb) in numbers.iter_mut().zip(self.batch.iter()) {
+            let mut bytes = [0; 8];
+            assert_eq!(skb.copy_to(NUMBER_AT, &mut bytes), 8);
+            *number = u64::from_be_bytes(bytes);
+        }
+        self.batch.clear();
+        for &number in &numbers[..n] {
+            if number == LAST {
+                return Next::Done;
+            }
+            assert_eq!(number, self.expected);
+            self.expected += 1;
+        }
+        self.arrived.store(self.expected, Ordering::Relaxed);
+        Next::Again
+    }
+}
+
+/// A side that is done: its queue, and how often it slept.
+type Slept = (Queue, u64);
+
+/// Drives one side to its end, sleeping by poll(2).
+fn by_poll(mut queue: Queue, mut side: impl Side) -> Slept {
+    let mut sleeps = 0;
+    let fd = queue.as_raw_fd();
+    let time = Timespec { tv_sec: LOST.as_secs() as i64, tv_nsec: 0 };
+    loop {
+        assert_eq!(queue.as_raw_fd(), fd, "the descriptor is the same for life");
+        match side.step(&mut queue) {
+            Next::Done => return (queue, sleeps),
+            Next::Again => {}
+            Next::Sleep(want) => {
+                if queue.arm(want) {
+                    let mut fds = [PollFd::from_borrowed_fd(queue.as_fd(), PollFlags::IN)];
+                    let n = rustix::event::poll(&mut fds, Some(&time)).unwrap();
+                    assert!(n == 1, "slept {LOST:?} for {want:?}");
+                    sleeps += 1;
+                }
+            }
+        }
+    }
+}
+
+/// The same by mio, which is told of changes only.
+fn by_mio(mut queue: Queue, mut side: impl Side) -> Slept {
+    let mut sleeps = 0;
+    let fd: RawFd = queue.as_raw_fd();
+    let mut poll = mio::Poll::new().unwrap();
+    let mut source = mio::unix::SourceFd(&fd);
+    poll.registry().register(&mut source, mio::Token(0), mio::Interest::READABLE).unwrap();
+    let mut events = mio::Events::with_capacity(4);
+    loop {
+        assert_eq!(queue.as_raw_fd(), fd, "the descriptor is the same for life");
+        match side.step(&mut queue) {
+            Next::Done => return (queue, sleeps),
+            Next::Again => {}
+            Next::Sleep(want) => {
+                if queue.arm(want) {
+                    poll.poll(&mut events, Some(LOST)).unwrap();
+                    assert!(!events.is_empty(), "slept {LOST:?} for {want:?}");
+                    sleeps += 1;
+                }
+            }
+        }
+    }
+}
+
+/// The same by tokio: readable means look; what is not there any more is waited for again.
+fn by_tokio(queue: Queue, side: impl Side) -> Slept {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(tokio_side(queue, side))
+}
+
+async fn tokio_side(queue: Queue, mut side: impl Side) -> Slept {
+    let mut sleeps = 0;
+    let raw = queue.as_raw_fd();
+    // SAFETY: a queue owns its descriptor, which is open, and the same, for as long as the queue is
+    // there; AsyncFd owns the queue.
+    let fd = unsafe { AsyncFd::register_with_interest(queue, Interest::READABLE) };
+    let mut fd = fd.unwrap();
+    // What can be done at once. Then everything is done when the descriptor is readable.
+    loop {
+        match side.step(fd.get_mut()) {
+            Next::Done => return (fd.into_inner(), sleeps),
+            Next::Again => {}
+            Next::Sleep(want) => {
+                if fd.get_mut().arm(want) {
+                    break;
+                }
+            }
+        }
+    }
+    loop {
+        assert_eq!(fd.as_raw_fd(), raw, "the descriptor is the same for life");
+        let readable = tokio::time::timeout(LOST, fd.readable_mut()).await;
+        let mut ready = readable.unwrap_or_else(|_| panic!("slept {LOST:?}")).unwrap();
+        loop {
+            match side.step(ready.get_inner_mut()) {
+                Next::Done => return (fd.into_inner(), sleeps),
+                Next::Again => {}
+                Next::Sleep(want) => {
+                    if ready.get_inner_mut().arm(want) {
+                        ready.clear_ready();
+                        sleeps += 1;
+                        break;
+                    }
+                }
+            }
+        }
+    }
+}
+
+type Drive<S> = fn(Queue, S) -> Slept;
+
+/// Runs both sides, each on a thread of its own.
+fn run(tx: Queue, rx: Queue, send: Drive<Sender>, receive: Drive<Receiver>) {
+    let arrived = Arc::new(AtomicU64::new(0));
+    let (sender, receiver) = (Sender::new(&arrived), Receiver::new(&arrived));
+    // Each queue outlives both threads: an end that goes is another test.
+    std::thread::scope(|scope| {
+        let sending = scope.spawn(move || send(tx, sender));
+        let receiving = scope.spawn(move || receive(rx, receiver));
+        let ends = [receiving, sending]
+            .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        let [(_, slept), _] = ends;
+        assert!(slept > SLEEPS_MIN, "the receiver slept {slept} times: nothing is shown");
+    });
+}
+
+/// Two ends of a ring that is much shorter than the bursts: both wait for each other all the time.
+fn over_a_ring(send: Drive<Sender>, receive: Drive<Receiver>) {
+    let pool = Pool::builder().frames(8192).build().unwrap();
+    let (a, b) = Port::pair(16, &pool).unwrap();
+    run(a.into_queues().remove(0), b.into_queues().remove(0), send, receive);
+    let ledger = pool.ledger();
+    assert!(ledger.balanced() && ledger.in_flight == 0, "{ledger}");
+}
+
+#[test]
+fn a_ring_wakes_by_poll() {
+    over_a_ring(by_poll, by_poll);
+}
+
+#[test]
+fn a_ring_wakes_by_mio() {
+    over_a_ring(by_mio, by_mio);
+}
+
+#[test]
+fn a_ring_wakes_by_tokio() {
+    over_a_ring(by_tokio, by_tokio);
+}
+
+/// From a host's interface over a veth pair to the other end in the middle.
+fn over_packet_sockets(send: Drive<Sender>, receive: Drive<Receiver>) {
+    let hosts = or_skip!(Hosts::new());
+    let tx = hosts.west.run(|| Port::open("packet:eth0")).unwrap();
+    let rx = hosts.middle.run(|| Port::open("packet:w0")).unwrap();
+    let pools = [tx.pool().clone(), rx.pool().clone()];
+    run(tx.into_queues().remove(0), rx.into_queues().remove(0), send, receive);
+    for pool in pools {
+        let ledger = pool.ledger();
+        assert!(ledger.balanced() && ledger.in_flight == 0, "{ledger}");
+    }
+}
+
+#[test]
+fn a_packet_socket_wakes_by_poll() {
+    over_packet_sockets(by_poll, by_poll);
+}
+
+#[test]
+fn a_packet_socket_wakes_by_mio() {
+    over_packet_sockets(by_mio, by_mio);
+}
+
+#[test]
+fn a_packet_socket_wakes_by_tokio() {
+    over_packet_sockets(by_tokio, by_tokio);
+}
+
+/// A queue that nobody has armed yet: a program may wait for its descriptor before all else.
+#[test]
+fn a_fresh_queue_is_readable_when_packets_come() {
+    let pool = Pool::builder().frames(256).build().unwrap();
+    let (mut a, b) = Port::pair(16, &pool).unwrap();
+    let b = b.into_queues().remove(0);
+    let mut batch = Batch::with_capacity(1);
+    assert_eq!(a.alloc(&mut batch, 1), 1);
+    assert!(batch.iter_mut().all(|skb| skb.put_slice(&frame(0, 60))));
+    assert_eq!(a.xmit(&mut batch), 1);
+    assert!(readable(&b, LOST), "packets wait, and nobody was told");
+}
+
+/// A peer that goes is something to look at, whenever it goes.
+#[test]
+fn a_sleeper_is_woken_when_its_peer_goes() {
+    let pool = Pool::builder().frames(256).build().unwrap();
+    let (a, b) = Port::pair(16, &pool).unwrap();
+    let mut b = b.into_queues().remove(0);
+    // What a program sees before it decides to sleep.
+    assert_eq!(b.rx(&mut Batch::with_capacity(4)), 0);
+    assert_eq!(b.health(), Health::Up);
+    drop(a);
+    assert!(!b.arm(Want::Frames) || readable(&b, LOST), "nobody said that the peer has gone");
+    assert_eq!(b.health(), Health::Finished);
+}
+
+fn readable(queue: &Queue, time: Duration) -> bool {
+    let time = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: 0 };
+    let mut fds = [PollFd::from_borrowed_fd(queue.as_fd(), PollFlags::IN)];
+    rustix::event::poll(&mut fds, Some(&time)).unwrap() == 1
+}
