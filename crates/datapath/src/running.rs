@@ -144,11 +144,12 @@ pub struct Stopped {
 }
 
 impl Stopped {
-    /// The first port in trouble, and what it says.
+    /// The first port that failed for good, and what it says. One that is down may come back: that
+    /// is no failure of the run.
     #[must_use]
     pub fn trouble(&self) -> Option<(&str, &Error)> {
         self.ports.iter().find_map(|p| match &p.health {
-            Health::Down(e) | Health::Failed(e) => Some((p.name.as_str(), e)),
+            Health::Failed(e) => Some((p.name.as_str(), e)),
             _ => None,
         })
     }

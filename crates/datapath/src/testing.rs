@@ -246,7 +246,7 @@ impl QueueOps for Tape {
         for skb in batch.iter() {
             let mut bytes = vec![0; skb.len()];
             skb.copy_to(0, &mut bytes);
-            collected.push(Frame { stamp_ns: skb.stamp_ns(), bytes });
+            collected.push(Frame { stamp_ns: skb.stamp_ns().unwrap_or(0), bytes });
         }
         batch.sent(batch.len(), mem)
     }

@@ -170,8 +170,8 @@ pub(crate) fn copy(umem: &'static Umem, head: u32) -> Option<u32> {
         if i == 0 {
             (meta.data_len, meta.frags) = (from.data_len, from.frags);
             meta.last = if n > 1 { fresh[n - 1] } else { 0 };
-            (meta.stamp_ns, meta.offload) = (from.stamp_ns, from.offload);
-            meta.packet_type = from.packet_type;
+            (meta.stamp_ns, meta.stamped) = (from.stamp_ns, from.stamped);
+            (meta.offload, meta.packet_type) = (from.offload, from.packet_type);
         }
         // SAFETY: the frame was just taken from a free list and is in no skb yet.
         unsafe { umem.meta(fresh[i]).write(meta) };

@@ -279,7 +279,7 @@ mod tests {
         drop(skb);
         let skb = mem.alloc_one().unwrap();
         assert_eq!((skb.len(), skb.headroom(), skb.fragments()), (0, pool.headroom(), 0));
-        assert_eq!(skb.stamp_ns(), 0);
+        assert_eq!(skb.stamp_ns(), None);
         assert_eq!(skb.packet_type(), PacketType::Host);
         assert_eq!(skb.offload(), crate::Offload::NONE);
     }

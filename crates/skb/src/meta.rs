@@ -77,7 +77,7 @@ pub(crate) struct Meta {
     pub last: u32,
     /// Handles on this frame.
     pub refs: AtomicU32,
-    /// Nanoseconds of the epoch at which it was captured; 0 = no idea.
+    /// Nanoseconds of the epoch at which it was captured, if `stamped`.
     pub stamp_ns: u64,
     /// Left to the device.
     pub offload: Offload,
@@ -85,6 +85,8 @@ pub(crate) struct Meta {
     pub frags: u16,
     /// To whom it was addressed.
     pub packet_type: PacketType,
+    /// Whether it has a capture time: a capture may well start at 0.
+    pub stamped: bool,
 }
 
 const _: () = assert!(size_of::<Meta>() == 64);
@@ -103,6 +105,7 @@ impl Meta {
             offload: Offload::NONE,
             frags: 0,
             packet_type: PacketType::Host,
+            stamped: false,
         }
     }
 }

@@ -146,10 +146,11 @@ impl<S> Skb<S> {
         chain::copy_to(self.umem(), self.raw(), from, to)
     }
 
-    /// When it was captured, in nanoseconds of the epoch; 0 = no idea.
+    /// When it was captured, in nanoseconds of the epoch, if anybody knows.
     #[must_use]
-    pub fn stamp_ns(&self) -> u64 {
-        self.meta().stamp_ns
+    pub fn stamp_ns(&self) -> Option<u64> {
+        let meta = self.meta();
+        meta.stamped.then_some(meta.stamp_ns)
     }
 
     /// What is left to the device.
@@ -337,7 +338,7 @@ impl Skb<Unique> {
     /// Sets the capture time, in nanoseconds of the epoch.
     pub fn set_stamp_ns(&mut self, stamp_ns: u64) {
         if let Some(meta) = self.meta_mut() {
-            meta.stamp_ns = stamp_ns;
+            (meta.stamp_ns, meta.stamped) = (stamp_ns, true);
         }
     }
 

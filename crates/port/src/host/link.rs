@@ -3,6 +3,9 @@
 //! Up is left when a call on the device fails; then, and while it is down, the interface itself is
 //! asked: at most once in [`LOOK`]. Gone is for ever: an interface made again under the same name
 //! is another one.
+//!
+//! A TAP's descriptor goes on working when its interface is moved to another network namespace,
+//! where it cannot be asked. Then the descriptor decides: refused is down, in error is gone.
 
 use std::time::{Duration, Instant};
 
@@ -17,6 +20,8 @@ const LOOK: Duration = Duration::from_millis(100);
 /// The state of an interface.
 pub(crate) struct Link {
     interface: Interface,
+    /// The device works without its interface being in sight.
+    by_descriptor: bool,
     health: Health,
     /// When to look again; while it is down.
     look_at: Option<Instant>,
@@ -27,9 +32,34 @@ pub(crate) struct Link {
 impl Link {
     /// The state of `interface` now.
     pub fn new(interface: Interface) -> Link {
-        let mut link = Link { interface, health: Health::Up, look_at: None, news: false };
+        Link::made(interface, false)
+    }
+
+    /// The state of an interface whose descriptor outlives a move to another namespace.
+    pub fn of_descriptor(interface: Interface) -> Link {
+        Link::made(interface, true)
+    }
+
+    fn made(interface: Interface, by_descriptor: bool) -> Link {
+        let health = Health::Up;
+        let mut link = Link { interface, by_descriptor, health, look_at: None, news: false };
         link.look();
         link
+    }
+
+    /// The device refused a packet as one that is down does.
+    pub fn refused(&mut self) {
+        self.look();
+        if self.is_up() && self.by_descriptor {
+            self.turn(Health::Down(down(self.interface.name())));
+        }
+    }
+
+    /// The descriptor has lost its interface.
+    pub fn lost(&mut self) {
+        let what = format!("cannot use {}", self.interface.name());
+        let why = "the interface was deleted";
+        self.turn(Health::Failed(Error::new(Code::NoDevice, what, why).fix("ip -br link")));
     }
 
     pub fn interface(&self) -> &Interface {
@@ -84,10 +114,16 @@ impl Link {
         let health = match self.interface.flags() {
             Ok(flags) if flags & FLAG_UP != 0 => Health::Up,
             Ok(_) => Health::Down(down(self.interface.name())),
+            // In another namespace, for all we know: what it takes decides.
+            Err(e) if e.code == Code::NoDevice && self.by_descriptor => Health::Up,
             Err(e) if e.code == Code::NoDevice => Health::Failed(e),
             // Nothing is known: leave it as it is.
             Err(_) => self.health.clone(),
         };
+        self.turn(health);
+    }
+
+    fn turn(&mut self, health: Health) {
         let down = matches!(health, Health::Down(_));
         self.look_at = if down { Instant::now().checked_add(LOOK) } else { None };
         self.news |= health != self.health;

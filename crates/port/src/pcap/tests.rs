@@ -82,7 +82,7 @@ fn receive(port: &mut Port) -> (Vec<Frame>, Health) {
         for skb in batch.drain() {
             let mut bytes = vec![0; skb.len()];
             assert_eq!(skb.copy_to(0, &mut bytes), bytes.len());
-            frames.push(Frame { stamp_ns: skb.stamp_ns(), bytes });
+            frames.push(Frame { stamp_ns: skb.stamp_ns().unwrap(), bytes });
         }
     }
     (frames, port.health())

@@ -101,10 +101,8 @@ impl<W: Write> WriteQueue<W> {
     /// Writes the first `n` packets of `batch`, which are not too long.
     fn write(&mut self, n: usize, now_ns: &mut Option<u64>, batch: &Batch) -> io::Result<()> {
         for skb in batch.iter().take(n) {
-            let time_ns = match skb.stamp_ns() {
-                0 => *now_ns.get_or_insert_with(epoch_ns),
-                stamp_ns => stamp_ns,
-            };
+            let now_ns = || *now_ns.get_or_insert_with(epoch_ns);
+            let time_ns = skb.stamp_ns().unwrap_or_else(now_ns);
             let bytes = whole(skb, &mut self.joined);
             self.writer.write(0, time_ns, bytes.len() as u32, bytes)?; // at most PACKET_LEN_MAX
         }

@@ -70,11 +70,11 @@ struct TapQueue {
 impl TapQueue {
     /// Finds out whether the descriptor is in error: its interface is gone.
     ///
-    /// Cost: one syscall; two more if it is.
+    /// Cost: one syscall.
     fn look(&mut self) {
         self.armed = false;
         if self.bell.look() {
-            self.link.look();
+            self.link.lost();
         }
     }
 

@@ -76,8 +76,10 @@ impl Rx {
                     // Whatever the error, polling says when there is more.
                     self.drained = true;
                     self.put_back(mem, skb);
-                    if errno != Errno::AGAIN {
-                        link.look();
+                    match errno {
+                        Errno::AGAIN => {}
+                        Errno::BADFD | Errno::NODEV => link.lost(),
+                        _ => link.look(),
                     }
                     break;
                 }

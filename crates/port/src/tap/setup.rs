@@ -21,7 +21,7 @@ pub(super) fn open(config: &Config) -> Result<Opened> {
         interface.set_up()?;
     }
     let mtu = interface.mtu_bytes()?;
-    let link = Link::new(interface);
+    let link = Link::of_descriptor(interface);
     let how = if tap.created() { "created" } else { "attached" };
     let mode = format!(
         "TAP {how}, copy, a syscall a packet, MTU {mtu}, vnet_hdr{}",

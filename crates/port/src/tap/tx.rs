@@ -76,8 +76,12 @@ impl Tx {
                 }
                 // Down, or gone: the rest meets the link's new state. If it has none, the refusal
                 // was of the moment, and has cost one packet.
-                Errno::IO | Errno::BADFD | Errno::NODEV => {
-                    link.look();
+                Errno::IO => {
+                    link.refused();
+                    DropReason::DEVICE_DOWN
+                }
+                Errno::BADFD | Errno::NODEV => {
+                    link.lost();
                     DropReason::DEVICE_DOWN
                 }
                 Errno::INVAL => DropReason::MALFORMED,
