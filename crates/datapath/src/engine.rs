@@ -349,8 +349,8 @@ impl Engine {
         Running::start(self.workers, self.stats, &self.cpus)
     }
 
-    /// Gives out the workers, for a program's own threads: each turns and parks while
-    /// [`Worker::runs`].
+    /// Gives out the workers, for a program's own threads: each turns and parks until the program
+    /// has had enough, and is then drained ([`Worker::drain`]).
     #[must_use]
     pub fn into_workers(self) -> Vec<Worker> {
         self.workers.into_iter().map(|(worker, _)| worker).collect()

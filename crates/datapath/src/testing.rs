@@ -180,7 +180,7 @@ fn run_once<S: Stage + 'static>(
     loop {
         let at = *clock.lock().unwrap_or_else(PoisonError::into_inner);
         let now = start + Duration::from_nanos(at.saturating_sub(begin));
-        if worker.turn(now) == Turned::Idle {
+        if worker.turn(now) != Turned::Again {
             break;
         }
     }

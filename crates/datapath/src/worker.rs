@@ -34,6 +34,9 @@ pub enum Turned {
     Again,
     /// There was none: sleep until a device or a peer says otherwise.
     Idle,
+    /// There was none, and there will be none: every queue that is read has ended, and everything
+    /// has left.
+    Ended,
 }
 
 /// The queues, stages and packet memory of one core.
@@ -136,18 +139,22 @@ impl Worker {
             if ask {
                 self.ask_at = now.checked_add(ASK);
             }
-            self.publish(ask);
+            let ended = self.publish(ask);
+            if ended && !moved {
+                return Turned::Ended;
+            }
         }
         if moved { Turned::Again } else { Turned::Idle }
     }
 
-    fn publish(&mut self, ask: bool) {
-        let waiting: usize = self.napis.iter().map(Napi::backlog).sum();
-        let mut sources = self.napis.iter().filter(|n| n.reads() && n.external()).peekable();
-        // A worker between rings has no end of its own: it ends with the others.
-        let ended = sources.peek().is_none() || sources.all(Napi::ended);
+    /// Tells readers how things are; true if this worker has nothing left to do, ever.
+    fn publish(&mut self, ask: bool) -> bool {
         self.napis.iter_mut().for_each(|napi| napi.publish(ask));
-        self.slot.publish(ended && waiting == 0);
+        let nothing_waits = self.napis.iter().all(|napi| napi.backlog() == 0);
+        let mut external = self.napis.iter().filter(|n| n.reads() && n.external());
+        // A worker between rings has no end of its own: the engine's ends with the others.
+        self.slot.publish(nothing_waits && external.all(Napi::ended));
+        nothing_waits && self.napis.iter().filter(|n| n.reads()).all(Napi::ended)
     }
 
     /// Makes the worker's descriptor readable when there is work; false if there is already.
@@ -215,10 +222,27 @@ impl Worker {
         Ok(())
     }
 
-    /// The clockless form of `run`, for a program's own loop: true until it is told to halt.
-    #[must_use]
-    pub fn runs(&self) -> bool {
-        self.slot.phase() != Phase::Halt
+    /// Takes nothing in any more and sends what is there, for up to `timeout`; true if all has left.
+    ///
+    /// It is how a program's own loop ends; dropping the worker drops what is left as `stopped`.
+    ///
+    /// # Errors
+    /// Whatever epoll says.
+    pub fn drain(&mut self, timeout: Duration) -> io::Result<bool> {
+        self.slot.set_phase(Phase::Drain);
+        let until = Instant::now().checked_add(timeout);
+        loop {
+            let now = Instant::now();
+            let turned = self.turn(now);
+            if turned != Turned::Again && self.napis.iter().all(|n| n.backlog() == 0) {
+                return Ok(true);
+            }
+            let left = until.map_or(timeout, |until| until.saturating_duration_since(now));
+            if left.is_zero() {
+                return Ok(false);
+            }
+            self.park(turned, Some(left))?;
+        }
     }
 }
 

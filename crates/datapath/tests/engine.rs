@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use linerate_datapath::{Engine, PortId, Stage, Turn};
+use linerate_datapath::{Engine, PortId, Stage, Turn, Turned};
 use linerate_port::Code;
 use linerate_skb::{Batch, DropReason, Pool};
 
@@ -157,11 +157,60 @@ fn a_worker_can_be_turned_by_hand_on_a_pool_of_ones_own() {
         .build()
         .unwrap();
     let mut worker = engine.into_workers().remove(0);
-    for _ in 0..100 {
-        let turned = worker.turn(Instant::now());
-        worker.park(turned, Some(Duration::ZERO)).unwrap();
+    loop {
+        match worker.turn(Instant::now()) {
+            Turned::Ended => break,
+            turned => worker.park(turned, Some(LONG)).unwrap(),
+        }
     }
     assert_eq!(pool.ledger().sent, 1000);
+}
+
+#[test]
+fn a_drained_worker_takes_nothing_in_and_leaves_nothing_behind() {
+    let pool = Pool::builder().frames(8192).build().unwrap();
+    let engine = Engine::builder()
+        .pool(&pool)
+        .port("a", "gen:")
+        .port("b", "sink:")
+        .wire("a", "b")
+        .build()
+        .unwrap();
+    let mut worker = engine.into_workers().remove(0);
+    worker.turn(Instant::now());
+    assert!(worker.drain(LONG).unwrap());
+    let sent = pool.ledger().sent;
+    assert!(sent > 0 && worker.drain(LONG).unwrap());
+    assert_eq!((pool.ledger().sent, pool.ledger().in_flight), (sent, 0));
+}
+
+#[test]
+fn a_worker_is_pinned_where_it_is_told() {
+    let build = |cpu| {
+        Engine::builder()
+            .port("a", "gen:,rate=1pps")
+            .port("b", "sink:")
+            .wire("a", "b")
+            .cpus(&[cpu])
+            .build()
+            .unwrap()
+    };
+    let allowed = linerate_sys::thread::allowed_cpus().unwrap();
+    for &cpu in &allowed {
+        let before: Vec<_> = std::fs::read_dir("/proc/self/task").unwrap().flatten().collect();
+        let running = build(cpu).start().unwrap();
+        let mut pinned = false;
+        for task in std::fs::read_dir("/proc/self/task").unwrap().flatten() {
+            let status = std::fs::read_to_string(task.path().join("status")).unwrap_or_default();
+            let new = before.iter().all(|b| b.path() != task.path());
+            let only = format!("Cpus_allowed_list:\t{cpu}\n");
+            pinned |= new && status.contains("Name:\tlinerate-0") && status.contains(&only);
+        }
+        assert!(pinned, "no worker on CPU {cpu} alone");
+        drop(running);
+    }
+    let e = build(100_000).start().unwrap_err();
+    assert_eq!(e.code, Code::Cpu, "{e}");
 }
 
 #[test]

@@ -53,7 +53,8 @@ pub fn pair(name: &str, len: u32) -> Result<(Opened, Opened)> {
     link.bells.iter().for_each(EventFd::signal);
     let end = |side, tx, rx, waiter, waker| {
         let link = link.clone();
-        let end = End { side, tx, rx: Some(rx), waiter, waker, link, told_gone: false };
+        let rx = Some(rx);
+        let end = End { side, tx, rx, waiter, waker, link, told_gone: false, finished: false };
         let mode = format!("ring of {len}, zero copy");
         Opened::single(end, Obtained::new(name, mode, PACKET_MAX_BYTES))
     };
@@ -110,6 +111,8 @@ struct End {
     link: Arc<Link>,
     /// `arm` has said that the peer is gone: once, or its caller would go round for ever.
     told_gone: bool,
+    /// The peer was gone and the ring empty.
+    finished: bool,
 }
 
 impl End {
@@ -130,8 +133,11 @@ impl End {
 
 impl QueueOps for End {
     fn rx(&mut self, _: &mut Local, out: &mut Batch, budget: usize) -> usize {
+        // Looked at first: what a peer sent before it went is then in the ring.
+        let gone = self.peer_gone();
         let Some(rx) = self.rx.as_mut() else { return 0 };
         let n = pop(rx, out, budget.min(out.spare()));
+        self.finished |= gone && n == 0 && budget > 0;
         if n > 0 {
             self.wake_peer(Events::ROOM);
         }
@@ -176,9 +182,7 @@ impl QueueOps for End {
     }
 
     fn health(&self) -> Health {
-        // What is left in the ring is still to be had: a source ends when it is gone and empty,
-        // which `rx` returning 0 shows.
-        if self.peer_gone() { Health::Finished } else { Health::Up }
+        if self.finished { Health::Finished } else { Health::Up }
     }
 
     fn origin(&self) -> Origin {
@@ -244,6 +248,7 @@ mod tests {
         let (pool, mut a, b) = pair(8);
         assert!(send(&mut a, 0..3).is_empty());
         drop(b);
+        assert_eq!(a.rx(&mut Batch::with_capacity(1)), 0);
         assert_eq!(a.health(), Health::Finished);
         assert!(send(&mut a, 0..3).is_empty());
         drop(a);
@@ -274,6 +279,7 @@ mod tests {
         assert!(a.arm(Want::Frames));
         drop(b);
         assert!(a.wait(Some(Duration::from_secs(10))).unwrap());
+        assert_eq!(a.rx(&mut Batch::with_capacity(1)), 0);
         assert_eq!(a.health(), Health::Finished);
         assert!(a.arm(Want::Frames) || a.arm(Want::Frames));
         assert!(!a.wait(Some(Duration::ZERO)).unwrap());
