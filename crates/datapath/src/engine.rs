@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use linerate_port::{Code, Direction, Error, Opened, Queue, Result, Spec, open, parse, ring};
-use linerate_skb::{Huge, Pool};
+use linerate_skb::{Huge, Pool, Verdict};
 
 use crate::napi::Napi;
 use crate::plan::{self, Holder, Holders, Sizes, Wire};
@@ -17,8 +17,10 @@ use crate::xconnect::Xconnect;
 const BUDGET: usize = 64;
 /// Packets that may wait for a transmit ring.
 const BACKLOG: usize = 256;
+const BACKLOG_MAX: usize = 1 << 16;
 /// Post 000's recommendation.
 const HOT_LIST_LEN: usize = 1024;
+const HOT_LIST_MAX: usize = 1 << 16;
 /// Frames of a pool that nobody sized are rounded up to a multiple of this.
 const FRAMES_STEP: u64 = 1024;
 
@@ -81,17 +83,17 @@ impl Builder {
         self
     }
 
-    /// Packets that may wait for a port's transmit ring; at least a budget.
+    /// Packets that may wait for a port's transmit ring; at least a budget, at most 65536.
     #[must_use]
     pub fn backlog(mut self, packets: usize) -> Self {
-        self.sizes.backlog = packets;
+        self.sizes.backlog = packets.min(BACKLOG_MAX);
         self
     }
 
-    /// Length of each worker's hot list, in frames; 0 turns it off.
+    /// Length of each worker's hot list, in frames, at most 65536; 0 turns it off.
     #[must_use]
     pub fn hot_list_len(mut self, frames: usize) -> Self {
-        self.sizes.hot_list_len = frames;
+        self.sizes.hot_list_len = frames.min(HOT_LIST_MAX);
         self
     }
 
@@ -147,6 +149,11 @@ impl Builder {
         let (entries, mut groups) = groups.split(opened, &pool, self.sizes.backlog);
         let mut made = Vec::new();
         for (i, group) in groups.drain(..).enumerate() {
+            if group.napis.len() > Verdict::OUTPUTS_MAX {
+                let why = format!("worker {i} would serve {} queues", group.napis.len());
+                return Err(Error::new(Code::Topology, "cannot build the engine", why)
+                    .fix(format!("at most {} a worker", Verdict::OUTPUTS_MAX)));
+            }
             let stages = self.make_stages(i, &group.names)?;
             let slot = WorkerSlot::new()?;
             let mem = pool.local_with(self.sizes.hot_list_len);
@@ -225,7 +232,11 @@ fn open_all(specs: &[Spec], pool: &Pool) -> Result<Vec<Opened>> {
             continue;
         }
         if spec.driver != ring::NAME {
-            opened[i] = Some(open(spec, pool)?);
+            let device = open(spec, pool)?;
+            if device.queues.is_empty() {
+                return Err(spec.error("the driver opened a device without queues"));
+            }
+            opened[i] = Some(device);
             continue;
         }
         let other = (i + 1..specs.len())
@@ -281,12 +292,13 @@ impl Groups<'_> {
         for ((spec, &worker), device) in self.specs.iter().zip(self.workers).zip(opened) {
             let group = &mut groups[worker];
             let (first, direction) = (group.napis.len(), device.obtained.direction);
+            let port = Napi::id(first);
             let mut queues = Vec::new();
             for ops in device.queues {
                 let queue = Queue::new(ops, pool.local_with(0));
                 let slot = Arc::new(Slot::default());
                 queues.push((queue.stats(), slot.clone()));
-                group.napis.push(Napi::new(queue, direction, slot, backlog));
+                group.napis.push(Napi::new(queue, direction, slot, backlog, port));
                 group.names.push(spec.name.clone());
             }
             places.push(first..group.napis.len());

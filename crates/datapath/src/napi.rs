@@ -8,7 +8,7 @@ use linerate_port::{receive, transmit};
 use linerate_skb::{Batch, DropReason, Local};
 
 use crate::stage::PortId;
-use crate::stats::Slot;
+use crate::stats::{Said, Slot};
 
 /// A queue of a device, polled for packets until it is empty, then armed.
 pub(crate) struct Napi {
@@ -16,6 +16,8 @@ pub(crate) struct Napi {
     stats: Arc<QueueStats>,
     slot: Arc<Slot>,
     direction: Direction,
+    /// Its port, by the port's first queue.
+    pub port: PortId,
     /// The other end of its wire, as the worker counts its napis.
     pub peer: Option<usize>,
     /// Packets on their way out, first in first out.
@@ -26,11 +28,17 @@ pub(crate) struct Napi {
 
 impl Napi {
     /// Wraps a queue; `backlog` packets may wait for its transmit ring.
-    pub fn new(queue: Queue, direction: Direction, slot: Arc<Slot>, backlog: usize) -> Napi {
+    pub fn new(
+        queue: Queue,
+        direction: Direction,
+        slot: Arc<Slot>,
+        backlog: usize,
+        port: PortId,
+    ) -> Napi {
         // The worker has one hot list for all its queues; the queue's own frames go home.
         let (ops, _mem, stats) = queue.into_parts();
         let fifo = Batch::with_capacity(backlog);
-        Napi { ops, stats, slot, direction, peer: None, fifo, watched: true }
+        Napi { ops, stats, slot, direction, port, peer: None, fifo, watched: true }
     }
 
     pub fn id(index: usize) -> PortId {
@@ -111,10 +119,21 @@ impl Napi {
 
     /// Tells readers of the statistics what only the queue's owner can ask the device.
     ///
-    /// Cost: what `missed` costs the device (a syscall for some), if `ask`.
-    pub fn publish(&mut self, ask: bool) {
-        let missed = if ask { self.ops.missed() } else { 0 };
-        self.slot.publish(self.ops.health(), missed, self.ops.verified(), self.ops.pace());
+    /// Cost: whatever the device's answers cost: a syscall for some, a histogram for others.
+    pub fn publish(&mut self) {
+        let missed = self.ops.missed();
+        self.slot.publish(missed, self.said());
+    }
+
+    /// The last time.
+    pub fn conclude(&mut self) {
+        let missed = self.ops.missed();
+        self.slot.conclude(missed, self.said());
+    }
+
+    fn said(&self) -> Said {
+        let (verified, pace) = (self.ops.verified(), self.ops.pace());
+        Said { health: self.ops.health(), verified, pace }
     }
 
     /// True if it will never give a packet again.

@@ -1,7 +1,7 @@
 //! An engine at work on threads of its own, until it is stopped.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use linerate_skb::Ledger;
 use crate::stats::{Phase, PortStats, Stats, WorkerSlot};
 use crate::worker::Worker;
 
-/// How often a stop looks whether everything has left.
+/// How often it is looked at whether something has come to its end.
 const LOOK: Duration = Duration::from_micros(500);
 /// How long a halted worker may take to come back from a device's call.
 const GRACE: Duration = Duration::from_secs(2);
@@ -61,40 +61,60 @@ impl Running {
     /// True once every source has ended and everything has left.
     #[must_use]
     pub fn finished(&self) -> bool {
-        let ended = self.slots.iter().all(|slot| slot.ended());
-        // Between two workers is a ring; what is in it is in flight.
-        (ended && self.stats.ledger().in_flight == 0)
-            || self.threads.iter().all(JoinHandle::is_finished)
+        let all_ended = self.slots.iter().all(|slot| slot.ended());
+        (all_ended && self.at_rest(false)) || self.threads.iter().all(JoinHandle::is_finished)
+    }
+
+    /// True if a worker has ended although nobody told it to: [`Running::stop`] says why.
+    #[must_use]
+    pub fn failed(&self) -> bool {
+        self.threads.iter().any(JoinHandle::is_finished)
     }
 
     /// Waits until it has finished, or for `timeout`; true if it has.
     #[must_use]
     pub fn wait(&self, timeout: Duration) -> bool {
-        let until = Instant::now().checked_add(timeout);
-        while !self.finished() {
-            let left = until.map_or(LOOK, |u| u.saturating_duration_since(Instant::now()));
-            if left.is_zero() {
-                return false;
-            }
-            std::thread::park_timeout(left.min(Duration::from_millis(10)));
-        }
-        true
+        self.look_until(timeout, || self.finished())
     }
 
     /// Stops it: takes nothing in any more, sends what is there for up to `timeout`, and drops the
-    /// rest as `stopped`.
+    /// rest as `stopped` (or, in a ring whose reader has failed, as `peer_gone`).
     #[must_use]
     pub fn stop(mut self, timeout: Duration) -> Stopped {
         self.all(Phase::Drain);
-        let until = Instant::now().checked_add(timeout);
-        let time_left = || until.is_none_or(|u| Instant::now() < u);
-        // In flight is counted over the pool: rings, backlogs and batches of all workers.
-        while self.stats.ledger().in_flight > 0 && time_left() {
-            std::thread::park_timeout(LOOK);
-        }
+        self.look_until(timeout, || self.failed() || self.at_rest(true));
         let failed = self.halt();
         let (ledger, ports) = (self.stats.ledger(), self.stats.ports());
         Stopped { ledger, ports, failed }
+    }
+
+    /// True if nothing is under way: no worker is in a turn or has anything waiting, and no ring
+    /// between them holds a packet.
+    ///
+    /// The rings are looked at between two looks at the workers. A worker that turned meanwhile
+    /// shows by its number; one that sleeps while a packet waits for it, by the ring.
+    fn at_rest(&self, draining: bool) -> bool {
+        let rest = || self.slots.iter().map(|slot| slot.rest(draining));
+        let before: Vec<_> = rest().collect();
+        let quiet = before.iter().all(Option::is_some);
+        quiet && self.stats.in_rings() == 0 && rest().eq(before)
+    }
+
+    /// Looks every [`LOOK`] whether `done`, for up to `timeout`; true if it was.
+    fn look_until(&self, timeout: Duration, done: impl Fn() -> bool) -> bool {
+        let until = Instant::now().checked_add(timeout);
+        // A lock that nobody else has, to wait on: the caller's own park token is not ours to take.
+        let (lock, never) = (Mutex::new(()), Condvar::new());
+        let mut guard = lock.lock().unwrap_or_else(PoisonError::into_inner);
+        while !done() {
+            let left = until.map_or(LOOK, |until| until.saturating_duration_since(Instant::now()));
+            if left.is_zero() {
+                return false;
+            }
+            let woken = never.wait_timeout(guard, left.min(LOOK));
+            guard = woken.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
     }
 
     fn all(&self, phase: Phase) {
@@ -107,12 +127,10 @@ impl Running {
     /// call does.
     fn halt(&mut self) -> Option<Error> {
         self.all(Phase::Halt);
-        let until = Instant::now() + GRACE;
+        let threads = std::mem::take(&mut self.threads);
+        self.look_until(GRACE, || threads.iter().all(JoinHandle::is_finished));
         let mut failed = None;
-        for (i, thread) in self.threads.drain(..).enumerate() {
-            while !thread.is_finished() && Instant::now() < until {
-                std::thread::park_timeout(LOOK);
-            }
+        for (i, thread) in threads.into_iter().enumerate() {
             let why = match thread.is_finished().then(|| thread.join()) {
                 Some(Ok(Ok(()))) => continue,
                 Some(Ok(Err(e))) => e.to_string(),

@@ -99,6 +99,13 @@ impl<'a> StageContext<'a> {
         }
     }
 
+    /// The port named `name`, if this worker has it: stages of an engine with several wires are
+    /// made for workers that do not.
+    #[must_use]
+    pub fn find(&self, name: &str) -> Option<PortId> {
+        self.names.iter().position(|n| n == name).map(|i| PortId(i as u8))
+    }
+
     /// Which worker the stage is for, from 0.
     #[must_use]
     pub fn worker(&self) -> usize {

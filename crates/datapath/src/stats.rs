@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use linerate_port::r#gen::Pace;
 use linerate_port::sink::Verified;
 use linerate_port::wait::EventFd;
-use linerate_port::{Health, Obtained, QueueCounts, QueueStats, Result};
+use linerate_port::{Health, Obtained, QueueCounts, QueueStats, Result, ring};
 use linerate_skb::{Ledger, Pool};
 
 /// What a worker is to do.
@@ -25,14 +25,26 @@ pub(crate) enum Phase {
 #[derive(Debug)]
 pub(crate) struct WorkerSlot {
     phase: AtomicU8,
+    /// The phase that the last turn began in.
+    seen: AtomicU8,
+    /// Twice the turns done, and one more while the worker is in one.
+    turns: AtomicU64,
+    /// The last turn moved nothing and left nothing waiting.
+    quiet: AtomicBool,
     ended: AtomicBool,
     bell: EventFd,
 }
 
 impl WorkerSlot {
     pub fn new() -> Result<Arc<WorkerSlot>> {
-        let (phase, ended) = (AtomicU8::new(Phase::Run as u8), AtomicBool::new(false));
-        Ok(Arc::new(WorkerSlot { phase, ended, bell: EventFd::new()? }))
+        Ok(Arc::new(WorkerSlot {
+            phase: AtomicU8::new(Phase::Run as u8),
+            seen: AtomicU8::new(Phase::Run as u8),
+            turns: AtomicU64::new(0),
+            quiet: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
+            bell: EventFd::new()?,
+        }))
     }
 
     pub fn phase(&self) -> Phase {
@@ -53,6 +65,32 @@ impl WorkerSlot {
         &self.bell
     }
 
+    /// Says that a turn begins. Only the worker calls it.
+    pub fn begin(&self) {
+        self.seen.store(self.phase() as u8, Ordering::Relaxed);
+        self.turns.store(self.turns.load(Ordering::Relaxed) + 1, Ordering::Release);
+    }
+
+    /// Says that it is over, and whether it moved nothing and left nothing waiting.
+    pub fn end(&self, quiet: bool) {
+        self.quiet.store(quiet, Ordering::Relaxed);
+        self.turns.store(self.turns.load(Ordering::Relaxed) + 1, Ordering::Release);
+    }
+
+    /// True if the phase has changed since the last turn began.
+    pub fn changed(&self) -> bool {
+        self.phase.load(Ordering::Acquire) != self.seen.load(Ordering::Relaxed)
+    }
+
+    /// A number that changes with every turn, if the worker is between two and has nothing to do;
+    /// while `draining`, only if it knows that it is to take nothing in any more.
+    pub fn rest(&self, draining: bool) -> Option<u64> {
+        let turns = self.turns.load(Ordering::Acquire);
+        let quiet = turns.is_multiple_of(2) && self.quiet.load(Ordering::Relaxed);
+        let knows = !draining || self.seen.load(Ordering::Relaxed) != Phase::Run as u8;
+        (quiet && knows).then_some(turns)
+    }
+
     pub fn publish(&self, ended: bool) {
         self.ended.store(ended, Ordering::Release);
     }
@@ -70,28 +108,27 @@ pub(crate) struct Slot {
     said: Mutex<Said>,
 }
 
+/// What a device says.
 #[derive(Debug, Default, Clone)]
-struct Said {
-    health: Health,
-    verified: Option<Verified>,
-    pace: Option<Pace>,
+pub(crate) struct Said {
+    pub health: Health,
+    pub verified: Option<Verified>,
+    pub pace: Option<Pace>,
 }
 
 impl Slot {
     /// Never waits: if a reader has the lock, the news come next time.
-    pub fn publish(
-        &self,
-        health: Health,
-        missed: u64,
-        verified: Option<Verified>,
-        pace: Option<Pace>,
-    ) {
-        if missed > 0 {
-            self.missed.fetch_add(missed, Ordering::Relaxed);
+    pub fn publish(&self, missed: u64, said: Said) {
+        self.missed.fetch_add(missed, Ordering::Relaxed);
+        if let Ok(mut known) = self.said.try_lock() {
+            *known = said;
         }
-        if let Ok(mut said) = self.said.try_lock() {
-            *said = Said { health, verified, pace };
-        }
+    }
+
+    /// The last news: waits for a reader that has the lock.
+    pub fn conclude(&self, missed: u64, said: Said) {
+        self.missed.fetch_add(missed, Ordering::Relaxed);
+        *self.said.lock().unwrap_or_else(PoisonError::into_inner) = said;
     }
 
     fn said(&self) -> Said {
@@ -149,6 +186,15 @@ impl Stats {
     }
 }
 
+impl Stats {
+    /// Packets that are in rings between workers, as the rings' ends have counted them.
+    pub(crate) fn in_rings(&self) -> u64 {
+        let ends = self.ports.iter().filter(|port| port.driver == ring::NAME);
+        let counts = ends.flat_map(|port| &port.queues).map(|(live, _)| live.counts());
+        counts.fold(0, |n: u64, c| n.wrapping_add(c.tx_packets).wrapping_sub(c.rx_packets))
+    }
+}
+
 impl PortStats {
     fn read(entry: &Entry) -> PortStats {
         let mut stats = PortStats {
@@ -156,7 +202,7 @@ impl PortStats {
             driver: entry.driver.clone(),
             obtained: entry.obtained.clone(),
             counts: QueueCounts::default(),
-            health: Health::Up,
+            health: Health::Finished,
             verified: None,
             pace: None,
         };
@@ -164,12 +210,22 @@ impl PortStats {
             let (c, said) = (live.counts(), slot.said());
             stats.counts += c;
             stats.counts.missed += slot.missed.load(Ordering::Relaxed);
-            if stats.health == Health::Up {
+            if rank(&said.health) < rank(&stats.health) {
                 stats.health = said.health;
             }
             stats.verified = stats.verified.or(said.verified);
             stats.pace = stats.pace.or(said.pace);
         }
         stats
+    }
+}
+
+/// Which queue's health speaks for the port: trouble first, the end only if it is everyone's.
+fn rank(health: &Health) -> u8 {
+    match health {
+        Health::Failed(_) => 0,
+        Health::Down(_) => 1,
+        Health::Finished => 3,
+        _ => 2,
     }
 }

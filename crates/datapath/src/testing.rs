@@ -164,7 +164,8 @@ fn run_once<S: Stage + 'static>(
             Err(e) => panic!("{e}"),
         };
         let queue = Queue::new(ops, pool.local_with(0));
-        let mut napi = Napi::new(queue, direction, Arc::new(Slot::default()), 4 * batch);
+        let mut napi =
+            Napi::new(queue, direction, Arc::new(Slot::default()), 4 * batch, Napi::id(i));
         napi.peer = (i == 0).then_some(1);
         napis.push(napi);
         outputs.push((name.clone(), collected));

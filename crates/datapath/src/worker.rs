@@ -94,6 +94,7 @@ impl Worker {
     /// Cost:   per batch: one dynamic call a stage and a device call each way; per packet: no lock,
     ///         no allocation, no syscall, no clock.
     pub fn turn(&mut self, now: Instant) -> Turned {
+        self.slot.begin();
         let mut moved = false;
         for i in 0..self.napis.len() {
             let budget = self.admits(i);
@@ -105,7 +106,7 @@ impl Worker {
                 continue;
             }
             let peer = self.napis[i].peer.map(Napi::id);
-            let mut turn = Turn::new(now, Napi::id(i), peer, &mut self.outbox);
+            let mut turn = Turn::new(now, self.napis[i].port, peer, &mut self.outbox);
             for stage in &mut self.stages {
                 stage.run(&mut self.batch, &mut turn);
             }
@@ -134,27 +135,25 @@ impl Worker {
     /// Says whether to go on, and now and then publishes what the devices say.
     fn settle(&mut self, moved: bool, now: Instant) -> Turned {
         self.turns = self.turns.wrapping_add(1);
+        let mut turned = if moved { Turned::Again } else { Turned::Idle };
+        let nothing_waits = !moved && self.napis.iter().all(|napi| napi.backlog() == 0);
         if !moved || self.turns.is_multiple_of(LOOK_TURNS) {
-            let ask = self.ask_at.is_none_or(|at| now >= at);
-            if ask {
+            let mut read = self.napis.iter().filter(|n| n.reads());
+            if nothing_waits && read.all(Napi::ended) {
+                turned = Turned::Ended;
+            }
+            let mut external = self.napis.iter().filter(|n| n.reads() && n.external());
+            // A worker between rings has no end of its own: the engine's ends with the others.
+            let ended = nothing_waits && external.all(Napi::ended);
+            let news = ended != self.slot.ended();
+            if news || self.ask_at.is_none_or(|at| now >= at) {
                 self.ask_at = now.checked_add(ASK);
+                self.napis.iter_mut().for_each(Napi::publish);
             }
-            let ended = self.publish(ask);
-            if ended && !moved {
-                return Turned::Ended;
-            }
+            self.slot.publish(ended);
         }
-        if moved { Turned::Again } else { Turned::Idle }
-    }
-
-    /// Tells readers how things are; true if this worker has nothing left to do, ever.
-    fn publish(&mut self, ask: bool) -> bool {
-        self.napis.iter_mut().for_each(|napi| napi.publish(ask));
-        let nothing_waits = self.napis.iter().all(|napi| napi.backlog() == 0);
-        let mut external = self.napis.iter().filter(|n| n.reads() && n.external());
-        // A worker between rings has no end of its own: the engine's ends with the others.
-        self.slot.publish(nothing_waits && external.all(Napi::ended));
-        nothing_waits && self.napis.iter().filter(|n| n.reads()).all(Napi::ended)
+        self.slot.end(nothing_waits);
+        turned
     }
 
     /// Makes the worker's descriptor readable when there is work; false if there is already.
@@ -167,7 +166,7 @@ impl Worker {
         // A change of phase is stored before the bell is rung. So one whose ring is drained here is
         // seen below, and one whose ring is not makes the descriptor readable.
         self.slot.bell().drain();
-        if self.slot.phase() == Phase::Halt {
+        if self.slot.changed() {
             return Ok(false);
         }
         for i in 0..self.napis.len() {
@@ -224,7 +223,9 @@ impl Worker {
 
     /// Takes nothing in any more and sends what is there, for up to `timeout`; true if all has left.
     ///
-    /// It is how a program's own loop ends; dropping the worker drops what is left as `stopped`.
+    /// It is how a program's own loop ends; dropping the worker drops what is left as `stopped`. Of
+    /// several workers with rings between them, drain all at once, each on its thread: a ring's
+    /// reader alone ends too soon, its writer alone may wait for room.
     ///
     /// # Errors
     /// Whatever epoll says.
@@ -248,9 +249,12 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
+        // In hand only if a stage or driver panicked.
+        self.batch.discard(DropReason::STOPPED);
+        self.outbox.discard(DropReason::STOPPED);
         for napi in &mut self.napis {
             napi.purge(&mut self.mem);
-            napi.publish(true);
+            napi.conclude();
         }
         self.slot.publish(true);
     }

@@ -232,6 +232,116 @@ fn a_stop_is_never_slept_through() {
 }
 
 #[test]
+fn a_stop_with_time_left_drops_nothing() {
+    for i in 0..150u32 {
+        let engine = Engine::builder()
+            .port("gen", "gen:")
+            .port("r0", "ring:r,len=64")
+            .port("r1", "ring:r,len=64")
+            .port("sink", "sink:")
+            .wire("gen", "r0")
+            .wire("r1", "sink")
+            .build()
+            .unwrap();
+        let running = engine.start().unwrap();
+        std::thread::sleep(Duration::from_micros(u64::from(i) * 37 % 2000));
+        let stopped = running.stop(LONG);
+        assert_eq!(stopped.ledger.dropped_total(), 0, "{stopped}");
+        assert_eq!((stopped.ledger.in_flight, stopped.ledger.difference()), (0, 0), "{stopped}");
+    }
+}
+
+#[test]
+fn an_engine_in_a_pool_of_the_programs_own_finishes() {
+    let pool = Pool::builder().frames(16_384).build().unwrap();
+    let mine = pool.local().alloc_one().unwrap();
+    let engine = Engine::builder()
+        .pool(&pool)
+        .port("a", "gen:,count=10")
+        .port("b", "sink:")
+        .wire("a", "b")
+        .build()
+        .unwrap();
+    let running = engine.start().unwrap();
+    assert!(running.wait(LONG));
+    let start = Instant::now();
+    let stopped = running.stop(LONG);
+    assert!(start.elapsed() < LONG / 2 && stopped.ledger.in_flight == 1, "{stopped}");
+    drop(mine);
+}
+
+struct PanicsIfFirst(usize);
+
+impl Stage for PanicsIfFirst {
+    fn run(&mut self, batch: &mut Batch, _: &mut Turn<'_>) {
+        assert!(self.0 > 0 || batch.is_empty(), "a stage's own fault");
+    }
+}
+
+#[test]
+fn a_dead_worker_is_noticed_while_others_run() {
+    let engine = Engine::builder()
+        .port("a", "gen:,rate=1kpps")
+        .port("b", "sink:")
+        .port("c", "gen:,rate=1kpps")
+        .port("d", "sink:")
+        .wire("a", "b")
+        .wire("c", "d")
+        .stage(|cx| PanicsIfFirst(cx.worker()))
+        .build()
+        .unwrap();
+    let running = engine.start().unwrap();
+    let start = Instant::now();
+    while !running.failed() {
+        assert!(start.elapsed() < LONG, "nobody noticed");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let stopped = running.stop(LONG);
+    assert!(stopped.failed.is_some());
+    assert!(stopped.ledger.dropped(DropReason::STOPPED) > 0, "{stopped}");
+    assert_eq!((stopped.ledger.in_flight, stopped.ledger.difference()), (0, 0), "{stopped}");
+}
+
+#[test]
+fn more_queues_than_verdicts_are_refused() {
+    let mut builder = Engine::builder().port("a", "gen:").port("b", "sink:").wire("a", "b");
+    for i in 0..127 {
+        builder = builder.port(&format!("s{i}"), "sink:");
+    }
+    let e = builder.build().unwrap_err();
+    assert!(e.why.contains("129 queues"), "{e}");
+}
+
+struct MirrorsIfItCan(Option<PortId>);
+
+impl Stage for MirrorsIfItCan {
+    fn run(&mut self, batch: &mut Batch, turn: &mut Turn<'_>) {
+        if let Some(port) = self.0 {
+            batch.iter_mut().take(1).for_each(|skb| turn.send(port, skb.share()));
+        }
+    }
+}
+
+#[test]
+fn a_stage_can_ask_for_a_port_that_only_one_worker_has() {
+    let engine = Engine::builder()
+        .port("a", "gen:,count=100")
+        .port("b", "sink:")
+        .port("c", "gen:,count=100")
+        .port("d", "sink:")
+        .port("mirror", "sink:")
+        .wire("a", "b")
+        .wire("c", "d")
+        .stage(|cx| MirrorsIfItCan(cx.find("mirror")))
+        .build()
+        .unwrap();
+    let running = engine.start().unwrap();
+    assert!(running.wait(LONG));
+    let stopped = running.stop(LONG);
+    assert!(stopped.ports[4].counts.tx_packets > 0, "{stopped}");
+}
+
+#[test]
 fn an_idle_engine_sleeps() {
     let engine = Engine::builder()
         .port("a", "gen:,rate=2pps")

@@ -52,7 +52,10 @@ pub(crate) fn commit(umem: &Umem, handles: &[u32], bytes: usize) {
 
 /// Counts one more handle on `head`.
 pub(crate) fn retain(umem: &'static Umem, head: u32) {
-    line(umem, head).refs.fetch_add(1, Ordering::Relaxed);
+    // As Arc does: handles that were forgotten, two billion of them, must not wrap the count.
+    if line(umem, head).refs.fetch_add(1, Ordering::Relaxed) > u32::MAX / 2 {
+        std::process::abort();
+    }
     umem.extra.fetch_add(1, Ordering::Relaxed);
     thread::with_page(umem, |page| page.cloned.add(1));
 }
@@ -101,14 +104,16 @@ pub(crate) fn append(umem: &'static Umem, head: u32, fragment: u32) -> Option<u3
     if !std::ptr::eq(umem, Umem::of(fragment)) {
         return None;
     }
-    // SAFETY: two different frames, each owned by one of the caller's unique skbs; that neither has
-    // another handle is checked before anything is written.
-    let (h, f) = unsafe { (umem.meta(head).as_mut(), umem.meta(fragment).as_mut()) };
-    let alone = h.refs.load(Ordering::Acquire) == 1 && f.refs.load(Ordering::Acquire) == 1;
-    let frames = usize::from(h.frags) + usize::from(f.frags) + 2;
-    if !alone || frames > FRAMES_MAX {
+    // Through shared references: another handle's owner may be reading either line, and the two may
+    // even be one.
+    let alone = |handle| line(umem, handle).refs.load(Ordering::Acquire) == 1;
+    let frags = |handle| usize::from(line(umem, handle).frags);
+    if !alone(head) || !alone(fragment) || frags(head) + frags(fragment) + 2 > FRAMES_MAX {
         return None;
     }
+    // SAFETY: each of the caller's two skbs is the only handle on its frame, so they are two frames
+    // and nobody else reads or writes their lines.
+    let (h, f) = unsafe { (umem.meta(head).as_mut(), umem.meta(fragment).as_mut()) };
     let plain = fragment & !FLAG;
     match h.last {
         0 => h.next = plain,

@@ -194,9 +194,9 @@ impl Books {
     }
 
     /// Counts on behalf of a writer that has no page (a thread that is being torn down).
-    pub fn count_closed(&self, fate: Fate, n: u64) {
+    pub fn count_closed(&self, count: impl FnOnce(&Page)) {
         let page = Page::new();
-        page.count(fate, n);
+        count(&page);
         self.lock().closed.add(&page);
     }
 
@@ -222,30 +222,36 @@ impl Books {
     /// Adds everything up. If frames move meanwhile it looks again, a few times.
     pub fn ledger(&self, umem: &Umem) -> Ledger {
         let mut settled = false;
-        let mut snap = (self.sums(), umem.depot.level());
+        let look = || {
+            let linked = umem.linked.load(Ordering::Relaxed);
+            let extra = umem.extra.load(Ordering::Relaxed);
+            (self.sums(), umem.depot.level(), linked, extra)
+        };
+        let mut snap = look();
         for _ in 0..4 {
-            let again = (self.sums(), umem.depot.level());
+            let again = look();
             settled = again == snap;
             snap = again;
             if settled {
                 break;
             }
         }
-        let (sums, depot) = snap;
-        self.write(umem, &sums, depot as u64, settled)
+        let (sums, depot, linked, extra) = snap;
+        self.write(umem, &sums, (depot as u64, linked, extra), settled)
     }
 
-    fn write(&self, umem: &Umem, s: &Sums, depot: u64, settled: bool) -> Ledger {
+    fn write(&self, umem: &Umem, s: &Sums, found: (u64, i64, i64), settled: bool) -> Ledger {
+        let (depot, linked, extra) = found;
         let names = self.lock().names.clone();
         let mut dropped = Vec::new();
         for (i, &n) in s.dropped.iter().enumerate().filter(|(_, n)| **n > 0) {
             let named = || names.iter().copied().find(|r| r.index() == i);
-            dropped.extend(DropReason::ours(i).or_else(named).map(|reason| (reason, n)));
+            // Another thread may be about to say its name.
+            let reason = DropReason::ours(i).or_else(named).unwrap_or(DropReason::unnamed(i));
+            dropped.push((reason, n));
         }
         let frames = u64::from(umem.frames());
         let home = depot + s.levels[0] + s.levels[1];
-        let linked = umem.linked.load(Ordering::Relaxed);
-        let extra = umem.extra.load(Ordering::Relaxed);
         // Handles alive, found from where the frames are.
         let found = frames as i64 - home as i64 - s.lent as i64 - linked + extra;
         Ledger {
@@ -317,10 +323,11 @@ impl Ledger {
         came.wrapping_sub(went) as i64
     }
 
-    /// True if every packet is accounted for.
+    /// True if every packet is accounted for. It can be told only at rest.
     ///
-    /// While packets move, the two sides are read at slightly different moments; then only
-    /// `settled` readings can tell, and an unsettled one is given the benefit of the doubt.
+    /// While packets move, the two sides are read at slightly different moments; an unsettled
+    /// reading is given the benefit of the doubt. A thread that is interrupted between two counts
+    /// looks settled and is not: before you believe an imbalance, stop what moves.
     #[must_use]
     pub fn balanced(&self) -> bool {
         self.difference() == 0 || !self.settled

@@ -3,6 +3,8 @@
 //! `Send`, so that it moves with its task; not `Sync` and `&mut` throughout, so that nothing on its
 //! path needs a lock. It trades with the depot half a list at a time, the cold half first.
 
+use std::cell::Cell;
+use std::marker::PhantomData;
 use std::sync::Arc;
 
 use crate::batch::Batch;
@@ -27,6 +29,8 @@ pub struct Local {
     list: Vec<u32>,
     hot_list_len: usize,
     page: Arc<Page>,
+    /// One owner at a time: `Send`, not `Sync`.
+    owner: PhantomData<Cell<()>>,
 }
 
 impl std::fmt::Debug for Page {
@@ -38,7 +42,8 @@ impl std::fmt::Debug for Page {
 impl Local {
     pub(crate) fn new(pool: Pool, hot_list_len: usize) -> Local {
         let page = pool.umem().books.open(LOCAL);
-        let mut local = Local { pool, list: Vec::new(), hot_list_len: 0, page };
+        let (list, owner) = (Vec::new(), PhantomData);
+        let mut local = Local { pool, list, hot_list_len: 0, page, owner };
         local.set_hot_list_len(hot_list_len);
         local
     }
@@ -65,6 +70,7 @@ impl Local {
         self.hot_list_len = frames;
         if self.list.len() > frames {
             let home = self.list.split_off(frames);
+            self.publish();
             self.umem().put_home(&home);
         }
         // Staging for a list that is off, and never an allocation later.
@@ -93,11 +99,11 @@ impl Local {
             let take = (want - n).min(self.list.len());
             let at = self.list.len() - take;
             let umem = self.umem();
-            for &handle in &self.list[at..] {
-                umem.init(handle);
+            // SAFETY: the frames are on this free list, leave it below, and are then initialised.
+            unsafe {
+                self.list[at..].iter().for_each(|&handle| umem.init(handle));
+                out.extend_raw(&self.list[at..]);
             }
-            // SAFETY: the frames leave the list in the next line and were initialised above.
-            unsafe { out.extend_raw(&self.list[at..]) };
             self.list.truncate(at);
             n += take;
         }
@@ -113,11 +119,13 @@ impl Local {
             return None;
         }
         let handle = self.list.pop()?;
-        self.umem().init(handle);
         self.page.alloc.add(1);
         self.publish();
-        // SAFETY: just taken off the free list and initialised.
-        Some(unsafe { Skb::from_raw(handle) })
+        // SAFETY: just taken off the free list, and initialised before it is an skb.
+        unsafe {
+            self.umem().init(handle);
+            Some(Skb::from_raw(handle))
+        }
     }
 
     /// A packet that holds a copy of `bytes`, in as many frames as it takes.
@@ -214,6 +222,8 @@ impl Local {
         if self.list.len() + frames.len() > self.hot_list_len {
             let n = self.list.len().min(self.hot_list_len.div_ceil(2));
             if n > 0 {
+                // First, so that no frame is found in two places.
+                self.page.level.set((self.list.len() - n) as u64);
                 self.umem().put_home(&self.list[..n]);
                 self.list.drain(..n);
             }

@@ -120,10 +120,12 @@ impl Pool {
         self.umem.trust()
     }
 
-    /// The memory, for a device or peer to map.
+    /// The memory, for a peer to map; `None` unless the pool is exported.
+    ///
+    /// Private memory is lent out as `&[u8]`, and a descriptor of it would let safe code write it.
     #[must_use]
-    pub fn memory(&self) -> BorrowedFd<'_> {
-        self.memory.as_fd()
+    pub fn memory(&self) -> Option<BorrowedFd<'_>> {
+        (self.trust() == Trust::Exported).then(|| self.memory.as_fd())
     }
 }
 

@@ -71,6 +71,11 @@ impl DropReason {
         self.name
     }
 
+    /// A program's reason whose name is not known yet.
+    pub(crate) const fn unnamed(index: usize) -> DropReason {
+        DropReason { code: index as u8, name: "app" }
+    }
+
     pub(crate) const fn index(self) -> usize {
         self.code as usize
     }

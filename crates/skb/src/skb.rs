@@ -73,6 +73,12 @@ impl<S> Skb<S> {
         unsafe { self.umem().meta(self.raw()).as_ref() }
     }
 
+    /// Who else can write the bytes.
+    #[must_use]
+    pub fn trust(&self) -> Trust {
+        self.umem().trust()
+    }
+
     /// Bytes of the packet, from the destination MAC, without FCS, over all fragments.
     #[must_use]
     #[inline]
@@ -233,11 +239,14 @@ impl Skb<Unique> {
         unsafe { std::slice::from_raw_parts_mut(umem.frame(self.raw()).as_ptr().add(end), room) }
     }
 
-    /// Makes `bytes` of the tailroom data; more than there is counts as all of it.
+    /// Makes `bytes` of the tailroom data; more than there is counts as all of it. Nothing happens
+    /// to a chain, whose end is not in its first frame.
     #[inline]
     pub fn commit(&mut self, bytes: usize) {
         let frame_bytes = self.umem().frame_bytes();
-        if let Some(meta) = self.meta_mut() {
+        if let Some(meta) = self.meta_mut()
+            && meta.frags == 0
+        {
             let room = frame_bytes - meta.off - meta.len;
             meta.len += bytes.min(room as usize) as u32;
         }
@@ -262,8 +271,12 @@ impl Skb<Unique> {
         Some(&mut data[at..])
     }
 
-    /// Extends the data by `bytes` at its start; the new bytes, or `None` if the room is too short.
+    /// Extends the data by `bytes` at its start; the new bytes, or `None`, and nothing done, if the
+    /// room is too short or a peer can write the memory.
     pub fn push(&mut self, bytes: usize) -> Option<&mut [u8]> {
+        if self.trust() == Trust::Exported {
+            return None;
+        }
         let meta = self.meta_mut()?;
         let off = (meta.off as usize).checked_sub(bytes)?;
         meta.len += bytes as u32;
@@ -335,25 +348,27 @@ impl Skb<Unique> {
         unsafe { Skb::from_raw(self.raw()) }
     }
 
-    /// Sets the capture time, in nanoseconds of the epoch.
-    pub fn set_stamp_ns(&mut self, stamp_ns: u64) {
-        if let Some(meta) = self.meta_mut() {
-            (meta.stamp_ns, meta.stamped) = (stamp_ns, true);
-        }
+    /// Changes the metadata; false, and nothing done, if the packet is shared and could not be
+    /// copied.
+    fn set(&mut self, change: impl FnOnce(&mut Meta)) -> bool {
+        self.meta_mut().map(change).is_some()
     }
 
-    /// Leaves work to the device.
-    pub fn set_offload(&mut self, offload: Offload) {
-        if let Some(meta) = self.meta_mut() {
-            meta.offload = offload;
-        }
+    /// Sets the capture time, in nanoseconds of the epoch; false if the packet is shared and could
+    /// not be copied.
+    pub fn set_stamp_ns(&mut self, stamp_ns: u64) -> bool {
+        self.set(|meta| (meta.stamp_ns, meta.stamped) = (stamp_ns, true))
     }
 
-    /// Notes to whom the link layer addressed it.
-    pub fn set_packet_type(&mut self, packet_type: PacketType) {
-        if let Some(meta) = self.meta_mut() {
-            meta.packet_type = packet_type;
-        }
+    /// Leaves work to the device; false if the packet is shared and could not be copied.
+    pub fn set_offload(&mut self, offload: Offload) -> bool {
+        self.set(|meta| meta.offload = offload)
+    }
+
+    /// Notes to whom the link layer addressed it; false if the packet is shared and could not be
+    /// copied.
+    pub fn set_packet_type(&mut self, packet_type: PacketType) -> bool {
+        self.set(|meta| meta.packet_type = packet_type)
     }
 }
 

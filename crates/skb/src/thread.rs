@@ -3,8 +3,8 @@
 //! One list a thread and umem, made on the thread's first drop of that umem. All caches of a umem
 //! together hold at most an eighth of its frames, so that an idle thread cannot starve the others;
 //! a small pool has none and drops go to its depot. A `Local` of the same thread takes from it
-//! before it asks the depot. Everything goes home at thread exit, and when the thread drops the last
-//! `Pool` of a umem or makes another one.
+//! before it asks the depot. Everything goes home at thread exit, and what is of a umem without a
+//! pool when the thread makes another one or first drops a packet of another one.
 //!
 //! The table has 64 entries for 32 ids: a flagged handle (shared, or with fragments) indexes the
 //! upper half, which is always full. So one comparison sends flagged handles, umems not met yet
@@ -27,7 +27,7 @@ const CACHE_MIN: i64 = 8;
 struct Slot {
     len: Cell<u32>,
     cap: Cell<u32>,
-    serial: Cell<u32>,
+    serial: Cell<u64>,
     frames: Cell<*mut u32>,
     page: Cell<*const Page>,
 }
@@ -52,7 +52,7 @@ thread_local! {
 
 struct Entry {
     id: usize,
-    serial: u32,
+    serial: u64,
     /// From `Box::into_raw`, given back in `close`: the slot writes through the same pointer.
     frames: *mut [u32],
     reserved: i64,
@@ -113,7 +113,7 @@ fn free_run(run: &[u32], fate: Fate) {
     let page = page_of(umem);
     match page {
         Some(page) => page.count(fate, run.len() as u64),
-        None => umem.books.count_closed(fate, run.len() as u64),
+        None => umem.books.count_closed(|page| page.count(fate, run.len() as u64)),
     }
     if run.iter().fold(0, |or, h| or | h) & FLAG == 0 {
         return keep(umem, run);
@@ -159,6 +159,8 @@ pub(crate) fn keep(umem: &'static Umem, frames: &[u32]) {
 fn spill(umem: &'static Umem, slot: &Slot) {
     let (len, cap) = (slot.len.get() as usize, slot.cap.get() as usize);
     let n = len.min(cap.div_ceil(2));
+    // First, so that no frame is found in two places.
+    level(slot, (len - n) as u32);
     // SAFETY: the first len elements are initialised and this thread's alone; no reference to them
     // outlives the block, and `put_home` does not come back here.
     unsafe {
@@ -166,7 +168,6 @@ fn spill(umem: &'static Umem, slot: &Slot) {
         umem.put_home(std::slice::from_raw_parts(list, n));
         std::ptr::copy(list.add(n), list, len - n);
     }
-    level(slot, (len - n) as u32);
 }
 
 fn level(slot: &Slot, len: u32) {
@@ -197,6 +198,13 @@ pub(crate) fn take(umem: &'static Umem, out: &mut [u32]) -> usize {
 /// This thread's page of `umem`, opened on first use; none while the thread is torn down.
 fn page_of(umem: &'static Umem) -> Option<Arc<Page>> {
     let (id, serial) = (umem.id() as usize, Umem::serial(umem.id() << ID_SHIFT));
+    let met =
+        |owned: &RefCell<Owned>| owned.borrow().0.iter().any(|e| (e.id, e.serial) == (id, serial));
+    if !OWNED.try_with(met).ok()? {
+        // A umem not met before: what is left of those that are gone goes home first, so that a
+        // thread that only drops cannot keep more than the last ones mapped.
+        sweep();
+    }
     OWNED
         .try_with(|owned| {
             let owned = &mut owned.borrow_mut().0;
@@ -241,12 +249,13 @@ fn close_if(pick: impl Fn(&Entry) -> bool) {
 
 /// Counts into this thread's page of `umem`.
 pub(crate) fn with_page(umem: &'static Umem, f: impl FnOnce(&Page)) {
-    if let Some(page) = page_of(umem) {
-        f(&page);
+    match page_of(umem) {
+        Some(page) => f(&page),
+        None => umem.books.count_closed(f),
     }
 }
 
-fn open(umem: &'static Umem, id: usize, serial: u32) -> Entry {
+fn open(umem: &'static Umem, id: usize, serial: u64) -> Entry {
     // Half of what is left, so that many threads get a little each.
     let left = umem.cache_budget.load(Ordering::Relaxed);
     let want = (left / 2).min(CACHE_MAX);

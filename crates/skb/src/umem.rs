@@ -78,7 +78,7 @@ struct Fixed {
     frames: u32,
     id: u32,
     /// Which incarnation of the id this is: thread caches of a former one are recognised by it.
-    serial: u32,
+    serial: u64,
     trust: Trust,
 }
 
@@ -218,12 +218,12 @@ impl Umem {
 
     /// The current incarnation of the umem id in `handle`, which the caller owns.
     #[inline]
-    pub fn serial(handle: u32) -> u32 {
+    pub fn serial(handle: u32) -> u64 {
         Umem::of(handle).fixed().serial
     }
 
     /// Runs `f` on the umem if this incarnation of its id still exists; it cannot go meanwhile.
-    pub fn if_alive(id: usize, serial: u32, f: impl FnOnce(&Umem)) {
+    pub fn if_alive(id: usize, serial: u64, f: impl FnOnce(&Umem)) {
         let _guard = IDS_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
         let umem = &UMEMS[id];
         if umem.fixed().frames > 0 && umem.fixed().serial == serial {
@@ -231,29 +231,33 @@ impl Umem {
         }
     }
 
-    /// Address of a frame's first byte. The caller owns a handle on it.
+    /// Address of a frame's first byte: in the region, if `handle` is one of this umem.
     #[inline]
     pub fn frame(&self, handle: u32) -> NonNull<u8> {
         let (fixed, index) = (self.fixed(), (handle & INDEX) as usize);
         debug_assert!(index < fixed.frames as usize);
-        // SAFETY: `create` made the handle, so index < frames and the offset is inside the region,
-        // which stays mapped while a handle is out; a mapping is never at 0.
-        unsafe { NonNull::new_unchecked(fixed.data.add(index << fixed.shift)) }
+        // SAFETY: a mapping is never at 0, and no frame lies where its end would wrap.
+        unsafe { NonNull::new_unchecked(fixed.data.wrapping_add(index << fixed.shift)) }
     }
 
-    /// Address of a frame's meta line. The caller owns a handle on it.
+    /// Address of a frame's meta line: in its region, if `handle` is one of this umem.
     #[inline]
     pub fn meta(&self, handle: u32) -> NonNull<Meta> {
         let (fixed, index) = (self.fixed(), (handle & INDEX) as usize);
         debug_assert!(index < fixed.frames as usize);
-        // SAFETY: as for `frame`; the meta region has a line for each frame.
-        unsafe { NonNull::new_unchecked(fixed.meta.add(index)) }
+        // SAFETY: as for `frame`.
+        unsafe { NonNull::new_unchecked(fixed.meta.wrapping_add(index)) }
     }
 
-    /// Writes the hot line of a frame that the caller has just taken from a free list.
-    pub fn init(&self, handle: u32) {
-        // SAFETY: the caller owns the frame exclusively (it was on a free list and is in no Skb
-        // yet), so nobody else reads or writes its line.
+    /// Writes the hot line of a frame.
+    ///
+    /// # Safety
+    /// The caller has just taken the frame from a free list: it is in no skb, so nobody else reads
+    /// or writes its line.
+    #[inline]
+    pub unsafe fn init(&self, handle: u32) {
+        // SAFETY: the handle is of this umem, so the line is in its region; the rest is the
+        // caller's promise.
         unsafe { self.meta(handle).write(Meta::new(self.headroom())) }
     }
 
