@@ -9,6 +9,8 @@ pub const RUNTIME: u8 = 1;
 pub const USAGE: u8 = 2;
 /// A check failed: a sink found packets lost, out of order, twice or damaged.
 pub const CHECK: u8 = 3;
+/// The code of the error that goes with it.
+pub const UNVERIFIED: &str = "E-VERIFY";
 /// This machine, kernel or privilege cannot do it.
 pub const UNSUPPORTED: u8 = 5;
 /// The ledger does not balance.

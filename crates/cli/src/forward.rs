@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use linerate::{Code, Error};
+use linerate::{Code, Error, Spec, units};
 use linerate_ctl::json;
 
 use crate::args::Forward;
@@ -33,28 +33,49 @@ pub fn forward(args: &Forward, screen: &Screen) -> Result<u8, Failure> {
 fn between(left: &str, right: &str, args: &Forward) -> Result<Path, Failure> {
     let (a, b) = (linerate::parse(left)?, linerate::parse(right)?);
     // Of two ports that were not named, and so are called alike, the second gets a number.
-    let named = right.split(':').next().is_some_and(|front| front.contains('='));
-    let other = if a.name == b.name && !named { format!("{}-2", b.name) } else { b.name };
-    if a.name == other {
+    let (name, other) = (called(&a, "stdin"), called(&b, "stdout"));
+    let other = if name == other && !is_named(&b) { format!("{other}-2") } else { other };
+    if name == other {
         let why = format!("both are named '{other}'");
         return Err(Error::new(Code::Topology, "cannot join two ports", why).into());
     }
     let limits = &args.limits;
-    let generated = |text: &str, driver: &str| match limits.count {
-        Some(count) if driver == "gen" => format!("{text},count={count}"),
-        _ => text.to_owned(),
-    };
     let counted = a.driver == "gen" || b.driver == "gen";
     Ok(Path {
         ports: vec![
-            (a.name.clone(), generated(left, &a.driver)),
-            (other.clone(), generated(right, &b.driver)),
+            (name.clone(), counting(&a, limits.count)?),
+            (other.clone(), counting(&b, limits.count)?),
         ],
-        wires: vec![(a.name, other)],
+        wires: vec![(name, other)],
         time: limits.time,
         count: limits.count.filter(|_| !counted),
         until: until(limits.time, limits.count),
     })
+}
+
+/// True if the text gives the port a name.
+fn is_named(port: &Spec) -> bool {
+    port.text().split(':').next().is_some_and(|front| front.contains('='))
+}
+
+/// What to call a port: the pipe of a capture is called as its owner does, not `-`.
+fn called(port: &Spec, pipe: &str) -> String {
+    let is_pipe = port.driver == "pcap" && port.arg == "-" && !is_named(port);
+    if is_pipe { pipe.into() } else { port.name.clone() }
+}
+
+/// The text of a port that ends after `count` packets, if it is one that can count; of a count of
+/// its own and this one the smaller holds.
+fn counting(port: &Spec, count: Option<u64>) -> Result<String, Failure> {
+    let text = port.text().to_owned();
+    let Some(count) = count.filter(|_| port.driver == "gen") else { return Ok(text) };
+    if port.value("count", units::count)?.is_some_and(|own| own <= count) {
+        return Ok(text);
+    }
+    let mut parts = text.split(',');
+    let head = parts.next().unwrap_or_default().to_owned();
+    let kept = parts.filter(|part| !part.starts_with("count="));
+    Ok(kept.fold(head, |text, part| text + "," + part) + &format!(",count={count}"))
 }
 
 /// What is run when no port is named: it shows the whole path, and needs nothing.
@@ -81,5 +102,31 @@ pub fn until(time: Option<Duration>, count: Option<u64>) -> String {
         (Some(time), None) => format!("for {time:?}"),
         (None, Some(count)) => format!("for {count} packets"),
         (None, None) => "until the sources end or Ctrl-C".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_two_counts_the_smaller_holds() {
+        let text = |text, count| counting(&linerate::parse(text).unwrap(), count).unwrap();
+        assert_eq!(text("gen:", Some(10)), "gen:,count=10");
+        assert_eq!(text("gen:,count=5,size=60", Some(10)), "gen:,count=5,size=60");
+        assert_eq!(text("gen:,count=1M,size=60", Some(10)), "gen:,size=60,count=10");
+        assert_eq!(text("count=gen:,count=20", Some(10)), "count=gen:,count=10");
+        assert_eq!(text("gen:,count=5", None), "gen:,count=5");
+        assert_eq!(text("null:", Some(10)), "null:");
+        let e = counting(&linerate::parse("gen:,count=x").unwrap(), Some(1)).unwrap_err();
+        assert!(e.told.why.contains("count=x"), "{e:?}");
+    }
+
+    #[test]
+    fn a_pipe_on_either_side_has_a_name_of_its_own() {
+        let called = |text, pipe| called(&linerate::parse(text).unwrap(), pipe);
+        assert_eq!(called("pcap:-", "stdin"), "stdin");
+        assert_eq!(called("x=pcap:-", "stdin"), "x");
+        assert_eq!(called("pcap:a.pcap", "stdin"), "a.pcap");
     }
 }

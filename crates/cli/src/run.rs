@@ -8,7 +8,7 @@ use linerate_prof::count::Counters;
 use linerate_prof::{cpu_time, ticks};
 
 use crate::args::Run;
-use crate::errors::{self, CHECK, Failure, RUNTIME, UNBALANCED};
+use crate::errors::{self, CHECK, Failure, RUNTIME, UNBALANCED, UNVERIFIED};
 use crate::progress::{Progress, REDRAW};
 use crate::report::{obtained, thousands};
 use crate::screen::Screen;
@@ -41,7 +41,7 @@ pub struct Path {
 pub enum Ended {
     /// Its sources had, or its time or count was reached.
     Done,
-    /// A port failed for good.
+    /// A port failed for good, or a worker ended early.
     Failed,
     /// It was told to.
     Signal(i32),
@@ -82,9 +82,12 @@ pub fn run(path: &Path, run: &Run, screen: &Screen) -> Result<Ran, Failure> {
     let (cpu, start, tick) = (cpu_time(), Instant::now(), ticks());
     let running = engine.start()?;
     let ended = watch(&running, path, screen, &signals);
+    // The rate is that of the run. What is under way then may leave late, or wait for its end in
+    // vain: that time is none of it.
+    let wall = start.elapsed();
     let stopped = running.stop(DRAIN);
-    let (wall, cpu) = (start.elapsed(), cpu_time().saturating_sub(cpu));
-    let ticks_per_second = ticks().wrapping_sub(tick) as f64 / wall.as_secs_f64();
+    let cpu = cpu_time().saturating_sub(cpu);
+    let ticks_per_second = ticks().wrapping_sub(tick) as f64 / start.elapsed().as_secs_f64();
     let mut spent = Spent { wall, cpu, ..Spent::default() };
     let counted = counters.and_then(Counters::stop);
     if let Ok(counted) = &counted {
@@ -100,8 +103,8 @@ pub fn run(path: &Path, run: &Run, screen: &Screen) -> Result<Ran, Failure> {
     if !report.ledger.balanced {
         return Err(unbalanced(&stopped));
     }
-    if report.error.is_none() && !report.verified() {
-        report.error = Some(unverified(&report));
+    if report.error.is_none() {
+        report.error = unverified(&report, &stopped);
     }
     Ok(Ran { report, stopped, ended, uncounted: counted.err() })
 }
@@ -120,10 +123,10 @@ impl Ran {
     /// The exit status; what is wrong with the run goes before what ended it.
     pub fn exit(&self) -> u8 {
         match (&self.report.error, self.ended) {
-            (Some(_), _) if !self.report.verified() => CHECK,
-            (Some(_), _) => RUNTIME,
+            (Some(told), _) if told.code == UNVERIFIED => CHECK,
+            (Some(_), _) | (None, Ended::Failed) => RUNTIME,
             (None, Ended::Signal(signal)) => signals::status(signal),
-            (None, _) => 0,
+            (None, Ended::Done) => 0,
         }
     }
 }
@@ -148,6 +151,10 @@ fn watch(running: &Running, path: &Path, screen: &Screen, signals: &Signals) -> 
         let out = packets_out(running.stats());
         if let Some(progress) = &mut progress {
             progress.draw(out);
+        }
+        // First: when all workers have ended early, there is nothing left that is not finished.
+        if running.failed() {
+            return Ended::Failed;
         }
         let over = path.time.is_some_and(|time| start.elapsed() >= time);
         if over || path.count.is_some_and(|count| out >= count) || running.finished() {
@@ -214,14 +221,73 @@ fn unbalanced(stopped: &Stopped) -> Failure {
     Failure::new(UNBALANCED, "E-LEDGER", "the ledger does not balance; results withheld", why, fix)
 }
 
-fn unverified(report: &ForwardReport) -> Told {
+/// What a sink found wrong with what a generator of this run sent it.
+fn unverified(report: &ForwardReport, stopped: &Stopped) -> Option<Told> {
+    let generated = report.ports.iter().any(|p| p.driver == "gen");
+    let late: u64 = stopped.ports.iter().filter_map(|p| p.verified).map(|v| v.late).sum();
+    if report.verified() && !(generated && late > 0) {
+        return None;
+    }
     let v = report.verify.unwrap_or_default();
     let dropped = report.ledger.dropped_total();
-    let why = format!(
+    let mut why = format!(
         "of {} packets {} lost ({dropped} were dropped for a reason), {} reordered, {} duplicated, \
          {} corrupted",
         v.packets, v.lost, v.reordered, v.duplicated, v.corrupted
     );
+    if late > 0 {
+        why += &format!(", {late} too late to tell whether twice");
+    }
     let what = "the sink did not find what the generator sent";
-    Told { code: "E-VERIFY".into(), what: what.into(), why, fix: String::new() }
+    Some(Told { code: UNVERIFIED.into(), what: what.into(), why, fix: String::new() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use linerate::{Code, Error};
+    use linerate_ctl::report::Verify;
+
+    /// A run of ten packets, after which `spoil` may change what is known of it.
+    fn ran(spoil: impl FnOnce(&mut Stopped, &mut Option<Verify>), ended: Ended) -> Ran {
+        let mut engine = Engine::builder();
+        for (name, text) in [("gen", "gen:,count=10"), ("sink", "sink:")] {
+            engine = engine.port(name, text);
+        }
+        let running = engine.wire("gen", "sink").build().unwrap().start().unwrap();
+        assert!(running.wait(Duration::from_secs(20)));
+        let mut stopped = running.stop(DRAIN);
+        let mut verify = ForwardReport::new(&stopped, &Spent::default()).verify;
+        spoil(&mut stopped, &mut verify);
+        let mut report =
+            ForwardReport { verify, ..ForwardReport::new(&stopped, &Spent::default()) };
+        if report.error.is_none() {
+            report.error = unverified(&report, &stopped);
+        }
+        Ran { report, stopped, ended, uncounted: None }
+    }
+
+    #[test]
+    fn what_failed_while_running_goes_before_what_a_sink_then_missed() {
+        let lost = |v: &mut Option<Verify>| v.as_mut().unwrap().lost = 3;
+        let broken =
+            |s: &mut Stopped| s.failed = Some(Error::new(Code::System, "a worker", "died"));
+        assert_eq!(ran(|_, _| (), Ended::Done).exit(), 0);
+        assert_eq!(ran(|_, v| lost(v), Ended::Done).exit(), CHECK);
+        assert_eq!(ran(|_, v| lost(v), Ended::Signal(2)).exit(), CHECK);
+        let both = ran(|s, v| (broken(s), lost(v)).0, Ended::Failed);
+        assert_eq!(both.exit(), RUNTIME);
+        assert!(!both.report.verified());
+        assert_eq!(ran(|_, _| (), Ended::Failed).exit(), RUNTIME);
+    }
+
+    #[test]
+    fn a_packet_too_late_to_tell_is_a_fault() {
+        let late = |s: &mut Stopped, _: &mut Option<Verify>| {
+            s.ports.iter_mut().filter_map(|p| p.verified.as_mut()).for_each(|v| v.late = 1);
+        };
+        let ran = ran(late, Ended::Done);
+        assert_eq!(ran.exit(), CHECK);
+        assert!(ran.report.error.unwrap().why.ends_with("1 too late to tell whether twice"));
+    }
 }

@@ -166,7 +166,29 @@ fn a_capture_that_was_written_is_copied_byte_by_byte() {
         .stdin(Stdio::from(std::fs::File::open(&second).unwrap()))
         .output()
         .unwrap();
-    let verify = Ended::from(read).document()["verify"].clone();
+    let ended = Ended::from(read);
+    let verify = ended.document()["verify"].clone();
     assert_eq!((&verify["packets"], &verify["lost"]), (&5000.into(), &0.into()));
+
+    // From pipe to pipe: what is for people goes to stderr.
+    let both = command("forward pcap:- pcap:-")
+        .stdin(Stdio::from(std::fs::File::open(&second).unwrap()))
+        .output()
+        .unwrap();
+    let table = String::from_utf8_lossy(&both.stderr);
+    assert!(both.status.success() && table.contains("\nstdout  "), "{table}");
+    std::fs::write(&first, &both.stdout).unwrap();
+    assert!(frames(&first) == frames(&second), "the copy differs");
     std::fs::remove_dir_all(&dir).unwrap();
+}
+
+#[test]
+fn a_count_of_the_ports_own_holds_if_it_is_smaller() {
+    for (words, created) in [
+        ("forward gen:,count=7 sink: --count 100 --json", 7),
+        ("forward gen:,count=100 sink: --count 7 --json", 7),
+    ] {
+        let d = run(words).document();
+        assert_eq!(d["ledger"]["created"], created, "{words}: {d}");
+    }
 }

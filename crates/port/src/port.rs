@@ -117,6 +117,9 @@ impl Port {
     }
 
     /// Receives from all queues as many packets as `batch` has room for; returns how many came.
+    ///
+    /// Into a full batch nothing is received, and what waits in the device makes [`Port::wait`]
+    /// return at once: empty the batch before going round.
     pub fn rx(&mut self, batch: &mut Batch) -> usize {
         let n = self.queues.len();
         let got = (0..n).map(|i| self.queues[(self.turn + i) % n].rx(batch)).sum();
@@ -156,14 +159,15 @@ impl Port {
         wait_on(&mut [self], want, timeout)
     }
 
-    /// How the device is: the worst of its queues.
+    /// How the device is: the worst of its queues; finished only when all of them are.
     #[must_use]
     pub fn health(&self) -> Health {
         let all = || self.queues.iter().map(Queue::health);
         all()
             .find(|h| matches!(h, Health::Failed(_)))
             .or_else(|| all().find(|h| matches!(h, Health::Down(_))))
-            .or_else(|| all().find(|h| *h == Health::Finished))
+            .or_else(|| all().find(|h| *h == Health::Up))
+            .or_else(|| all().next())
             .unwrap_or_default()
     }
 
@@ -187,6 +191,8 @@ impl Port {
 ///
 /// # Errors
 /// Whatever poll(2) says.
+///
+/// Cost: a syscall to sleep, and for several queues one each to tell which of them woke it.
 pub fn wait_any(ports: &mut [&mut Port], timeout: Option<Duration>) -> std::io::Result<bool> {
     wait_on(ports, Want::Frames, timeout)
 }
@@ -203,11 +209,24 @@ fn wait_on(
     let mut queues = ports.iter().flat_map(|p| p.queues.iter());
     let (first, second) = (queues.next(), queues.next());
     if let (Some(one), None) = (first, second) {
-        return Ok(poll_readable(&[one.as_fd()], timeout)?);
+        let readable = poll_readable(&[one.as_fd()], timeout)?;
+        if readable {
+            one.woken();
+        }
+        return Ok(readable);
     }
-    let all = first.into_iter().chain(second).chain(queues);
-    let fds: Vec<BorrowedFd<'_>> = all.map(|q| q.as_fd()).collect();
-    Ok(poll_readable(&fds, timeout)?)
+    let all: Vec<&Queue> = first.into_iter().chain(second).chain(queues).collect();
+    let fds: Vec<BorrowedFd<'_>> = all.iter().map(|q| q.as_fd()).collect();
+    let readable = poll_readable(&fds, timeout)?;
+    if readable {
+        // Which of them it was costs a syscall each.
+        for queue in all {
+            if poll_readable(&[queue.as_fd()], Some(Duration::ZERO))? {
+                queue.woken();
+            }
+        }
+    }
+    Ok(readable)
 }
 
 /// Parses a port text against the drivers there are.
@@ -218,4 +237,91 @@ pub fn parse(text: &str) -> Result<Spec> {
     let mut names: Vec<&str> = drivers().iter().map(|d| d.name()).collect();
     names.push(ring::NAME);
     Spec::parse(text, &names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::queue::QueueOps;
+    use linerate_skb::{Local, Moved};
+    use linerate_sys::wait::EventFd;
+
+    /// A queue in a state that it is told.
+    struct Told(EventFd, Health);
+
+    impl QueueOps for Told {
+        fn rx(&mut self, _: &mut Local, _: &mut Batch, _: usize) -> usize {
+            0
+        }
+
+        fn xmit(&mut self, _: &mut Local, _: &mut Batch) -> Moved {
+            Moved::default()
+        }
+
+        fn arm(&mut self, _: Want) -> bool {
+            true
+        }
+
+        fn health(&self) -> Health {
+            self.1.clone()
+        }
+    }
+
+    impl AsFd for Told {
+        fn as_fd(&self) -> BorrowedFd<'_> {
+            self.0.as_fd()
+        }
+    }
+
+    fn port_of(healths: &[Health]) -> Port {
+        let pool = Pool::builder().frames(64).build().unwrap();
+        let queue = |health: &Health| {
+            let ops = Told(EventFd::new().unwrap(), health.clone());
+            Queue::new(Box::new(ops), pool.local())
+        };
+        let queues = healths.iter().map(queue).collect();
+        Port { queues, turn: 0, obtained: Obtained::new("told", "told", 64), pool }
+    }
+
+    #[test]
+    fn a_port_is_as_its_worst_queue_and_finished_only_as_a_whole() {
+        let error = |why: &str| Error::new(Code::NoDevice, "told", why);
+        let (failed, down) = (Health::Failed(error("failed")), Health::Down(error("down")));
+        let (up, finished) = (Health::Up, Health::Finished);
+        let health =
+            |all: &[&Health]| port_of(&all.iter().map(|&h| h.clone()).collect::<Vec<_>>()).health();
+        assert_eq!(health(&[&finished, &up, &down, &failed]), failed);
+        assert_eq!(health(&[&finished, &up, &down]), down);
+        assert_eq!(health(&[&finished, &up]), up);
+        assert_eq!(health(&[&finished, &finished]), finished);
+        assert_eq!(health(&[]), up);
+    }
+
+    #[test]
+    fn a_wake_up_counts_on_the_queues_that_are_readable() {
+        let pool = Pool::builder().frames(64).build().unwrap();
+        let (mut a, mut a_end) = Port::pair(4, &pool).unwrap();
+        let (mut b, _b_end) = Port::pair(4, &pool).unwrap();
+        let woken = |port: &mut Port| port.counts().wakeups;
+        assert!(!wait_any(&mut [&mut a, &mut b], Some(Duration::ZERO)).unwrap());
+        let sender = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(50));
+            let mut batch = Batch::with_capacity(1);
+            a_end.alloc(&mut batch, 1);
+            assert_eq!(a_end.xmit(&mut batch), 1);
+            a_end
+        });
+        assert!(wait_any(&mut [&mut a, &mut b], None).unwrap());
+        assert_eq!((woken(&mut a), woken(&mut b)), (1, 0));
+        let mut got = Batch::with_capacity(4);
+        assert_eq!(a.rx(&mut got), 1);
+        let a_end = sender.join().unwrap();
+        let closer = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(50));
+            drop(a_end);
+        });
+        assert!(a.wait(None).unwrap());
+        closer.join().unwrap();
+        assert_eq!(woken(&mut a), 2);
+    }
 }

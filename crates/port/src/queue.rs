@@ -103,7 +103,9 @@ pub trait QueueOps: AsFd + Send {
 
     /// Makes the descriptor readable when what is wanted comes; false if it is there already.
     ///
-    /// Errors: a device in trouble counts as something to look at: false, and see `health`.
+    /// Errors: a device in trouble counts as something to look at: false, and see `health`. So does
+    ///         the end of one that will receive nothing more: false once after it, whatever is
+    ///         wanted, so that its caller sees `health`; then true, so that he can sleep.
     /// Cost:   a syscall if what is wanted changed since the last time.
     fn arm(&mut self, want: Want) -> bool;
 
@@ -159,6 +161,9 @@ impl Queue {
 
     /// Receives as many packets as `batch` has room for; returns how many came.
     ///
+    /// Into a full batch nothing is received, and what waits in the device makes [`Queue::wait`]
+    /// return at once: empty the batch before going round.
+    ///
     /// Shape:  device -> batch[len..len+n]; the caller owns them. Buffers are refilled by itself.
     /// Units:  packets; a packet's length is in bytes from the destination MAC, without FCS.
     /// Errors: none; losses are in the pool's ledger and in [`QueueCounts::missed`].
@@ -201,9 +206,14 @@ impl Queue {
         }
         let readable = poll_readable(&[self.ops.as_fd()], timeout)?;
         if readable {
-            self.stats.count_wakeup();
+            self.woken();
         }
         Ok(readable)
+    }
+
+    /// Counts a wake-up by this queue.
+    pub(crate) fn woken(&self) {
+        self.stats.count_wakeup();
     }
 
     /// How the device is.
@@ -264,7 +274,9 @@ pub fn receive(
 ) -> usize {
     let budget = budget.min(batch.spare());
     let before = batch.len();
-    let n = ops.rx(mem, batch, budget);
+    ops.rx(mem, batch, budget);
+    // What the batch has, not what the driver says: the ledger counts packets.
+    let n = batch.len().saturating_sub(before);
     if n > 0 && ops.origin() == Origin::Device {
         mem.count_received(n);
     }
@@ -285,4 +297,43 @@ pub fn transmit(
     let moved = ops.xmit(mem, batch);
     stats.count_tx(moved.packets as u64, moved.bytes);
     moved.packets
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use linerate_sys::wait::EventFd;
+
+    /// A driver that gives one packet and says that it gave three.
+    struct Liar(EventFd);
+
+    impl QueueOps for Liar {
+        fn rx(&mut self, mem: &mut Local, out: &mut Batch, _: usize) -> usize {
+            assert_eq!(mem.alloc(out, 1), 1);
+            3
+        }
+
+        fn xmit(&mut self, _: &mut Local, _: &mut Batch) -> Moved {
+            Moved::default()
+        }
+
+        fn arm(&mut self, _: Want) -> bool {
+            true
+        }
+    }
+
+    impl AsFd for Liar {
+        fn as_fd(&self) -> BorrowedFd<'_> {
+            self.0.as_fd()
+        }
+    }
+
+    #[test]
+    fn what_a_driver_says_it_received_is_not_believed() {
+        let pool = Pool::builder().frames(8).build().unwrap();
+        let mut queue = Queue::new(Box::new(Liar(EventFd::new().unwrap())), pool.local());
+        let mut batch = Batch::with_capacity(4);
+        assert_eq!((queue.rx(&mut batch), queue.counts().rx_packets), (1, 1));
+        assert_eq!(pool.ledger().received, 1);
+    }
 }

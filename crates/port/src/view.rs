@@ -3,7 +3,7 @@
 //! The views are those of `linerate-wire`; what they refuse becomes the drop reason that a
 //! [`Batch::retain`](linerate_skb::Batch::retain) closure returns.
 
-use linerate_skb::{DropReason, Skb};
+use linerate_skb::{DropReason, Skb, Trust};
 use linerate_wire::{
     ArpPacket, EthMut, EthRef, Head, HeadMut, IpRef, Ipv4Mut, Ipv4Ref, Ipv6Mut, Ipv6Ref, Malformed,
     TcpRef, UdpMut, UdpRef,
@@ -14,7 +14,8 @@ use linerate_wire::{
 /// They see the bytes of the packet's first frame, which hold all headers: of a chain, `payload()`
 /// is what that frame has of it, and `behind()` is what follows in the others. Errors are
 /// [`DropReason::UNWANTED`] for a packet of another kind, [`DropReason::MALFORMED`] for one that
-/// lies, [`DropReason::NO_FRAME`] if it had to be copied to be written and could not.
+/// lies, [`DropReason::NO_FRAME`] if it had to be copied to be written and could not,
+/// [`DropReason::UNSUPPORTED`] for memory that a peer writes: what a view says must stay true.
 pub trait Views {
     /// The Ethernet header.
     ///
@@ -88,15 +89,18 @@ fn reason(malformed: Malformed) -> DropReason {
 }
 
 /// The first frame, and how many bytes follow it.
-fn head(skb: &Skb) -> Head<'_> {
+fn head(skb: &Skb) -> Result<Head<'_>, DropReason> {
+    private(skb)?;
     let bytes = skb.data();
-    Head::new(bytes, skb.len() - bytes.len())
+    Ok(Head::new(bytes, skb.len() - bytes.len()))
 }
 
 /// As [`head`], for writing.
 fn head_mut(skb: &mut Skb) -> Result<HeadMut<'_>, DropReason> {
+    private(skb)?;
     let len = skb.len();
     let bytes = skb.data_mut();
+    // There are bytes and none to write: they are shared, and there was no frame for a copy.
     if bytes.is_empty() && len > 0 {
         return Err(DropReason::NO_FRAME);
     }
@@ -104,9 +108,17 @@ fn head_mut(skb: &mut Skb) -> Result<HeadMut<'_>, DropReason> {
     Ok(HeadMut::new(bytes, behind))
 }
 
+/// Refuses memory that a peer can write.
+fn private(skb: &Skb) -> Result<(), DropReason> {
+    match skb.trust() {
+        Trust::Private => Ok(()),
+        Trust::Exported => Err(DropReason::UNSUPPORTED),
+    }
+}
+
 impl Views for Skb {
     fn eth(&self) -> Result<EthRef<'_>, DropReason> {
-        head(self).eth().map_err(reason)
+        head(self)?.eth().map_err(reason)
     }
 
     fn eth_mut(&mut self) -> Result<EthMut<'_>, DropReason> {
@@ -114,15 +126,15 @@ impl Views for Skb {
     }
 
     fn arp(&self) -> Result<&ArpPacket, DropReason> {
-        head(self).arp().map_err(reason)
+        head(self)?.arp().map_err(reason)
     }
 
     fn ip(&self) -> Result<IpRef<'_>, DropReason> {
-        head(self).ip().map_err(reason)
+        head(self)?.ip().map_err(reason)
     }
 
     fn ipv4(&self) -> Result<Ipv4Ref<'_>, DropReason> {
-        head(self).ipv4().map_err(reason)
+        head(self)?.ipv4().map_err(reason)
     }
 
     fn ipv4_mut(&mut self) -> Result<Ipv4Mut<'_>, DropReason> {
@@ -132,7 +144,7 @@ impl Views for Skb {
     }
 
     fn ipv6(&self) -> Result<Ipv6Ref<'_>, DropReason> {
-        head(self).ipv6().map_err(reason)
+        head(self)?.ipv6().map_err(reason)
     }
 
     fn ipv6_mut(&mut self) -> Result<Ipv6Mut<'_>, DropReason> {
@@ -140,7 +152,7 @@ impl Views for Skb {
     }
 
     fn udp(&self) -> Result<UdpRef<'_>, DropReason> {
-        head(self).udp().map_err(reason)
+        head(self)?.udp().map_err(reason)
     }
 
     fn udp_mut(&mut self) -> Result<UdpMut<'_>, DropReason> {
@@ -148,14 +160,14 @@ impl Views for Skb {
     }
 
     fn tcp(&self) -> Result<TcpRef<'_>, DropReason> {
-        head(self).tcp().map_err(reason)
+        head(self)?.tcp().map_err(reason)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use linerate_skb::{Pool, Trust};
+    use linerate_skb::Pool;
     use linerate_wire::{Mac, checksum, udp};
 
     /// A UDP/IPv4 frame with `payload` zeros: no UDP checksum, the IP one right.
@@ -221,7 +233,7 @@ mod tests {
     fn memory_that_a_peer_writes_has_no_views() {
         let pool = Pool::builder().frames(64).trust(Trust::Exported).build().unwrap();
         let mut skb = pool.local().alloc_copy(&datagram(5000)).unwrap();
-        assert_eq!(skb.ip().unwrap_err(), DropReason::MALFORMED);
-        assert_eq!(skb.udp_mut().unwrap_err(), DropReason::NO_FRAME);
+        assert_eq!(skb.ip().unwrap_err(), DropReason::UNSUPPORTED);
+        assert_eq!(skb.udp_mut().unwrap_err(), DropReason::UNSUPPORTED);
     }
 }

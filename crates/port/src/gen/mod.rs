@@ -5,13 +5,14 @@ mod pacer;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
-use linerate_skb::{Batch, DropReason, Local, Moved, Pool, Result};
+use linerate_skb::{Batch, DropReason, Local, Moved, Pool, Result, Trust};
 use linerate_sys::wait::TimerFd;
 use linerate_wire::{Mac, stamp};
 
 pub use pacer::{Pace, Pacer};
 
 use crate::driver::{Driver, Opened};
+use crate::host::RETRY;
 use crate::obtained::{Direction, Obtained};
 use crate::queue::{Health, Origin, QueueOps, Want};
 use crate::spec::Spec;
@@ -62,6 +63,11 @@ impl Traffic {
             count: spec.value("count", units::count)?.unwrap_or(u64::MAX),
         };
         spec.finish()?;
+        if traffic.pps().is_some_and(|pps| pps > pacer::PPS_MAX) {
+            let why =
+                format!("more than {:e} packets a second cannot be told apart", pacer::PPS_MAX);
+            return Err(spec.error(why).fix("a lower rate, or none: as fast as they are taken"));
+        }
         Ok(traffic)
     }
 
@@ -71,6 +77,11 @@ impl Traffic {
 
     fn mean_bytes(&self) -> f64 {
         self.sizes.iter().sum::<usize>() as f64 / self.sizes.len() as f64
+    }
+
+    /// Packets a second, if there is a pace to keep.
+    fn pps(&self) -> Option<f64> {
+        self.rate.map(|rate| rate.pps(self.mean_bytes()))
     }
 }
 
@@ -90,6 +101,10 @@ impl Driver for Gen {
             let why = format!("size {longest}: a frame of the pool holds {}", pool.data_room());
             return Err(spec.error(why).fix("generate smaller frames"));
         }
+        if pool.trust() == Trust::Exported {
+            let why = "frames are written in place, and a peer can write those of this pool";
+            return Err(spec.error(why).fix("a pool that is not exported: Trust::Private"));
+        }
         let rate = traffic.rate.map_or("no pause".to_owned(), |r| r.to_string());
         let mode = format!("gen at {rate}");
         let obtained = Obtained::new(spec.name.clone(), mode, longest).direction(Direction::Source);
@@ -105,6 +120,10 @@ struct GenQueue {
     /// Next sequence number of each flow.
     seq: Vec<u64>,
     epoch: Instant,
+    /// The pool had no frame: when to try again.
+    retry_at: Option<Instant>,
+    /// `arm` has said that there will be no more.
+    told_end: bool,
 }
 
 impl GenQueue {
@@ -114,11 +133,13 @@ impl GenQueue {
         // descriptor is a timer.
         let _ = timer.set_at(Some(Instant::now()));
         Ok(GenQueue {
-            pacer: traffic.rate.map(|r| Pacer::rate(r.pps(traffic.mean_bytes()))),
+            pacer: traffic.pps().map(Pacer::rate),
             timer,
             made: 0,
             seq: vec![0; traffic.flows as usize],
             epoch: Instant::now(),
+            retry_at: None,
+            told_end: false,
             traffic,
         })
     }
@@ -137,14 +158,16 @@ impl QueueOps for GenQueue {
         let most = budget.min(out.spare()).min(usize::try_from(self.left()).unwrap_or(usize::MAX));
         let first = self.pacer.as_ref().map_or(0, Pacer::issued);
         let due = match &mut self.pacer {
-            Some(pacer) => pacer.due_up_to(now, most),
+            Some(pacer) => pacer.peek(now, most),
             None => most,
         };
         let before = out.len();
         let n = mem.alloc(out, due);
+        // Those without a frame stay due, and are late once: when they are made.
         if let Some(pacer) = &mut self.pacer {
-            pacer.put_back(due - n);
+            pacer.issue(n, now);
         }
+        self.retry_at = if n == 0 && due > 0 { now.checked_add(RETRY) } else { None };
         let now_ns = now.saturating_duration_since(self.epoch).as_nanos() as u64;
         for (i, skb) in out.iter_mut().skip(before).enumerate() {
             let size = self.traffic.sizes[(self.made % self.traffic.sizes.len() as u64) as usize];
@@ -170,10 +193,16 @@ impl QueueOps for GenQueue {
 
     fn arm(&mut self, want: Want) -> bool {
         self.timer.drain();
-        if !want.frames() || self.left() == 0 {
+        if self.left() == 0 {
+            return std::mem::replace(&mut self.told_end, true);
+        }
+        if !want.frames() {
             return true;
         }
         let now = Instant::now();
+        if let Some(at) = self.retry_at.filter(|&at| at > now) {
+            return self.timer.set_at(Some(at)).is_ok();
+        }
         match self.pacer.as_ref().map(|p| p.next(now)) {
             None => false,
             Some(after) if after.is_zero() => false,
@@ -236,9 +265,58 @@ mod tests {
     }
 
     #[test]
+    fn a_wait_returns_once_when_the_last_packet_was_made() {
+        let mut port = Port::open("gen:,count=1").unwrap();
+        assert_eq!(port.rx(&mut Batch::with_capacity(4)), 1);
+        // Without a bound: were it not told of the end, it would sleep for ever.
+        assert!(port.wait(None).unwrap());
+        assert_eq!(port.health(), Health::Finished);
+        assert!(!port.wait(Some(Duration::ZERO)).unwrap());
+    }
+
+    #[test]
+    fn a_packet_is_late_once_however_long_it_waits_for_a_frame() {
+        let pool = Pool::builder().frames(4).build().unwrap();
+        let spec = crate::parse("gen:,rate=1Mpps").unwrap();
+        let mut queue = GenQueue::new(Traffic::of(&spec).unwrap()).unwrap();
+        let (mut mem, mut batch) = (pool.local(), Batch::with_capacity(64));
+        assert_eq!(queue.rx(&mut mem, &mut batch, 64), 1);
+        std::thread::sleep(Duration::from_millis(1));
+        let more: usize = (0..100).map(|_| queue.rx(&mut mem, &mut batch, 64)).sum();
+        let pace = queue.pace().unwrap();
+        // A median is stated from 20 observations on.
+        assert_eq!((more, pace.asked, pace.late_p50_ns), (3, 4, None));
+    }
+
+    #[test]
+    fn without_a_frame_it_sleeps_and_tries_again() {
+        let pool = Pool::builder().frames(4).build().unwrap();
+        for text in ["gen:", "gen:,rate=1Gpps"] {
+            let mut port = Port::open_with(text, &pool).unwrap();
+            let mut held = Batch::with_capacity(64);
+            while port.rx(&mut held) > 0 || held.len() < 4 {}
+            assert!(port.arm(Want::Frames), "{text}");
+            assert!(port.wait(Some(Duration::from_secs(5))).unwrap(), "{text}");
+            held.discard(DropReason::UNSENT);
+            assert!(port.rx(&mut held) > 0, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_pool_that_a_peer_writes_is_refused() {
+        let pool = Pool::builder().frames(64).trust(Trust::Exported).build().unwrap();
+        let e = Port::open_with("gen:", &pool).unwrap_err();
+        assert!(e.why.contains("a peer can write"), "{e}");
+    }
+
+    #[test]
     fn impossible_traffic_is_refused() {
         for text in ["gen:,size=59", "gen:,size=70k", "gen:,flows=0", "gen:,rate=1", "gen:,n=1"] {
             assert!(Port::open(text).is_err(), "{text}");
+        }
+        for rate in ["1001Gpps", "1000000Gbps"] {
+            let e = Port::open(&format!("gen:,rate={rate}")).unwrap_err();
+            assert!(e.why.contains("1e12 packets"), "{e}");
         }
     }
 }

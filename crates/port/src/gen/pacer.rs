@@ -6,6 +6,9 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 use linerate_skb::{Batch, DropReason};
 
+/// Slowest and fastest pace, in packets a second: one in ten years, and a thousand a nanosecond.
+const PPS_MIN: f64 = 3e-9;
+pub(super) const PPS_MAX: f64 = 1e12;
 /// Longest lateness told apart; later counts as this.
 const LATE_MAX_NS: u64 = 60_000_000_000;
 
@@ -28,11 +31,14 @@ impl Pacer {
         Pacer::rate(packets_per_second as f64)
     }
 
-    /// A pace of a fractional number of packets a second; below one in ten years counts as that.
+    /// A pace of a fractional number of packets a second; below one in ten years counts as that, and
+    /// above 10¹² as that.
     #[must_use]
     pub fn rate(packets_per_second: f64) -> Pacer {
+        // What is no number counts as the slowest.
+        let pps = if packets_per_second.is_nan() { PPS_MIN } else { packets_per_second };
         Pacer {
-            pps: packets_per_second.max(3e-9),
+            pps: pps.clamp(PPS_MIN, PPS_MAX),
             start: None,
             issued: 0,
             sent: 0,
@@ -51,17 +57,32 @@ impl Pacer {
 
     /// As [`Pacer::due`], at most `most`; the others stay due, and get later.
     pub fn due_up_to(&mut self, now: Instant, most: usize) -> usize {
-        let start = *self.start.get_or_insert(now);
-        let elapsed_ns = now.saturating_duration_since(start).as_nanos() as f64;
-        let due = (elapsed_ns * self.pps / 1e9) as u64 + 1;
-        let n = due.saturating_sub(self.issued).min(most as u64);
-        for i in self.issued..self.issued + n {
-            let intended_ns = i as f64 * 1e9 / self.pps;
+        let n = self.peek(now, most);
+        self.issue(n, now);
+        n
+    }
+
+    /// Packets, at most `most`, that [`Pacer::due_up_to`] would give out; none is.
+    pub(super) fn peek(&mut self, now: Instant, most: usize) -> usize {
+        let due = ((self.elapsed_ns(now) * self.pps / 1e9) as u64).saturating_add(1);
+        due.saturating_sub(self.issued).min(most as u64) as usize
+    }
+
+    /// Gives out the next `n`, and records how late each is.
+    pub(super) fn issue(&mut self, n: usize, now: Instant) {
+        let elapsed_ns = self.elapsed_ns(now);
+        for _ in 0..n {
+            let intended_ns = self.issued as f64 * 1e9 / self.pps;
             let late = (elapsed_ns - intended_ns).max(0.0) as u64;
             self.late_ns.saturating_record(late);
+            self.issued += 1;
         }
-        self.issued += n;
-        n as usize
+    }
+
+    /// Time since the first packet was due, which is now if it is asked for the first time.
+    fn elapsed_ns(&mut self, now: Instant) -> f64 {
+        let start = *self.start.get_or_insert(now);
+        now.saturating_duration_since(start).as_nanos() as f64
     }
 
     /// The time at which packet `i` was meant to leave, once the first was due.
@@ -75,11 +96,6 @@ impl Pacer {
     #[must_use]
     pub fn issued(&self) -> u64 {
         self.issued
-    }
-
-    /// Takes back packets given out that no frame could be had for: they are due again.
-    pub(crate) fn put_back(&mut self, n: usize) {
-        self.issued = self.issued.saturating_sub(n as u64);
     }
 
     /// Time from `now` until the next packet is due; zero if one is.
@@ -192,6 +208,30 @@ mod tests {
         let report = pace.report();
         assert_eq!((report.late_p50_ns, report.late_p99_ns), (None, None));
         assert!(report.to_string().ends_with("p99 -"));
+    }
+
+    #[test]
+    fn a_packet_that_is_only_looked_at_stays_due_and_is_not_late_yet() {
+        let mut pace = Pacer::pps(1000);
+        let t0 = Instant::now();
+        for _ in 0..100 {
+            assert_eq!(pace.peek(t0, 8), 1);
+        }
+        assert_eq!((pace.report().asked, pace.report().late_p50_ns), (0, None));
+        pace.issue(1, t0);
+        assert_eq!((pace.peek(t0, 8), pace.report().asked), (0, 1));
+    }
+
+    #[test]
+    fn a_pace_beyond_all_counting_is_bounded() {
+        for pps in [f64::MAX, f64::INFINITY, f64::NAN, -1.0] {
+            let mut pace = Pacer::rate(pps);
+            let t0 = Instant::now();
+            assert!((1..=1024).contains(&pace.due(t0)), "{pps}");
+            // Far beyond what the counter holds at the fastest.
+            let late = t0.checked_add(Duration::from_secs(1 << 32)).unwrap();
+            assert!(pace.due(late) > 0, "{pps}");
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ pub(crate) mod testing;
 
 use std::time::Duration;
 
-use linerate_skb::Skb;
+use linerate_skb::{Skb, Trust};
 
 pub(crate) use bell::Bell;
 pub(crate) use link::Link;
@@ -28,5 +28,5 @@ pub(crate) const CHAIN_FRAMES_MAX: usize = 258;
 
 /// True if a peer can write the packet's memory, so that it cannot be lent to the kernel.
 pub(crate) fn is_exported(skb: &Skb) -> bool {
-    skb.data().is_empty() && !skb.is_empty()
+    skb.trust() == Trust::Exported
 }

@@ -3,11 +3,13 @@
 //! It shows what the path itself costs. The payload is not touched.
 
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Instant;
 
 use linerate_skb::{Batch, Local, Moved, Pool, Result};
-use linerate_sys::wait::EventFd;
+use linerate_sys::wait::TimerFd;
 
 use crate::driver::{Driver, Opened};
+use crate::host::RETRY;
 use crate::obtained::Obtained;
 use crate::queue::{QueueOps, Want};
 use crate::spec::Spec;
@@ -36,18 +38,21 @@ impl Driver for Null {
             let why = format!("size={size_bytes}: a frame holds 1 to {} bytes", pool.data_room());
             return Err(spec.error(why));
         }
-        let bell = EventFd::new()?;
-        bell.signal();
+        let timer = TimerFd::new()?;
+        // It cannot fail: the descriptor is a timer.
+        let _ = timer.set_at(Some(Instant::now()));
         let mode = format!("null, {size_bytes} B");
         let obtained = Obtained::new(spec.name.clone(), mode, pool.data_room());
-        Ok(Opened::single(NullQueue { bell, size_bytes }, obtained))
+        Ok(Opened::single(NullQueue { timer, size_bytes, retry_at: None }, obtained))
     }
 }
 
 struct NullQueue {
-    /// Rung once and never drained: there is always work.
-    bell: EventFd,
+    /// Has rung and is never drained: there is always work, unless the pool has no frame.
+    timer: TimerFd,
     size_bytes: usize,
+    /// The pool had no frame: when to try again.
+    retry_at: Option<Instant>,
 }
 
 impl QueueOps for NullQueue {
@@ -55,6 +60,8 @@ impl QueueOps for NullQueue {
         let before = out.len();
         let n = mem.alloc(out, budget);
         out.commit_behind(before, self.size_bytes);
+        let starved = n == 0 && budget.min(out.spare()) > 0;
+        self.retry_at = if starved { Instant::now().checked_add(RETRY) } else { None };
         n
     }
 
@@ -62,13 +69,40 @@ impl QueueOps for NullQueue {
         batch.sent(batch.len(), mem)
     }
 
-    fn arm(&mut self, _: Want) -> bool {
-        false
+    fn arm(&mut self, want: Want) -> bool {
+        match self.retry_at {
+            // If the timer cannot be set, it is better to be called too often than never.
+            Some(at) if want == Want::Frames && at > Instant::now() => {
+                self.timer.set_at(Some(at)).is_ok()
+            }
+            _ => false,
+        }
     }
 }
 
 impl AsFd for NullQueue {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
+        self.timer.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Port;
+    use linerate_skb::DropReason;
+    use std::time::Duration;
+
+    #[test]
+    fn without_a_frame_it_sleeps_and_tries_again() {
+        let pool = Pool::builder().frames(4).build().unwrap();
+        let mut port = Port::open_with("null:", &pool).unwrap();
+        let mut held = Batch::with_capacity(64);
+        while port.rx(&mut held) > 0 {}
+        assert!(port.arm(Want::Frames));
+        assert!(port.wait(Some(Duration::from_secs(5))).unwrap());
+        held.discard(DropReason::UNSENT);
+        assert!(port.rx(&mut held) > 0);
+        assert!(!port.arm(Want::Frames) && !port.arm(Want::Room));
     }
 }

@@ -25,6 +25,7 @@ pub(super) fn open(place: &Place, pool: &Pool) -> Result<ReadQueue> {
         blocked: false,
         missed: 0,
         health: Health::Up,
+        told_end: false,
     };
     if !queue.stream {
         queue.look();
@@ -47,6 +48,8 @@ pub(super) struct ReadQueue {
     /// Packets longer than any chain, since they were last asked for.
     missed: u64,
     health: Health,
+    /// `arm` has said that there will be no more.
+    told_end: bool,
 }
 
 impl ReadQueue {
@@ -120,8 +123,10 @@ impl QueueOps for ReadQueue {
     }
 
     fn arm(&mut self, want: Want) -> bool {
-        // The end needs no wake-up: only `rx` finds it, so its caller has seen it.
-        !want.frames() || self.health.ended() || self.blocked
+        if self.health.ended() {
+            return std::mem::replace(&mut self.told_end, true);
+        }
+        !want.frames() || self.blocked
     }
 
     fn health(&self) -> Health {

@@ -125,6 +125,20 @@ fn a_capture_passes_unchanged_with_its_times() {
 }
 
 #[test]
+fn a_wait_returns_once_at_the_end_of_a_file() {
+    let scratch = Scratch::new();
+    for packets in [vec![], vec![frame(1, b"only")]] {
+        let path = scratch.0.join("a.pcap");
+        write_all(&path, &packets).unwrap();
+        let mut port = Port::open(&format!("pcap:{}", path.display())).unwrap();
+        assert_eq!(receive(&mut port).1, Health::Finished);
+        // Without a bound: were it not told of the end, it would sleep for ever.
+        assert!(port.wait(None).unwrap());
+        assert!(!port.wait(Some(Duration::ZERO)).unwrap());
+    }
+}
+
+#[test]
 fn a_pool_run_dry_delays_a_capture_and_loses_nothing() {
     let scratch = Scratch::new();
     let packets: Vec<Frame> = (0..10).map(|i| frame(i + 1, &[i as u8; 100])).collect();
@@ -264,7 +278,8 @@ fn a_stream_wakes_its_reader_and_never_blocks_it() {
     assert_eq!((n, batch.iter().next().unwrap().data()), (2, &b"first"[..]));
     drop((writer, batch));
     assert_eq!(receive(&mut port), (vec![], Health::Finished));
-    assert!(!port.wait(Some(Duration::ZERO)).unwrap(), "the end wakes nobody again");
+    assert!(port.wait(None).unwrap(), "the end is told of");
+    assert!(!port.wait(Some(Duration::ZERO)).unwrap(), "and wakes nobody again");
     assert_balanced(&pool);
 }
 

@@ -54,7 +54,7 @@ pub fn pair(name: &str, len: u32) -> Result<(Opened, Opened)> {
     let end = |side, tx, rx, waiter, waker| {
         let link = link.clone();
         let rx = Some(rx);
-        let end = End { side, tx, rx, waiter, waker, link, told_gone: false, finished: false };
+        let end = End { side, tx, rx, waiter, waker, link, told_end: false, finished: false };
         let mode = format!("ring of {len}, zero copy");
         Opened::single(end, Obtained::new(name, mode, PACKET_MAX_BYTES))
     };
@@ -109,8 +109,9 @@ struct End {
     waiter: Waiter,
     waker: Waker,
     link: Arc<Link>,
-    /// `arm` has said that the peer is gone: once, or its caller would go round for ever.
-    told_gone: bool,
+    /// `arm` has said that the peer is gone and nothing is left of it: once, or its caller would go
+    /// round for ever.
+    told_end: bool,
     /// The peer was gone and the ring empty.
     finished: bool,
 }
@@ -172,9 +173,11 @@ impl QueueOps for End {
         });
         // After the drain: a peer that goes later rings again.
         let gone = self.peer_gone();
-        let news = gone && !std::mem::replace(&mut self.told_gone, gone);
+        let waiting = self.waiting() > 0;
+        self.finished |= gone && !waiting;
+        let news = self.finished && !std::mem::replace(&mut self.told_end, self.finished);
         let room = gone || self.tx.free() > 0;
-        let here = news || (want.frames() && self.waiting() > 0) || (want.room() && room);
+        let here = news || (want.frames() && waiting) || (want.room() && room);
         if here {
             self.waiter.cancel();
         }
@@ -282,6 +285,20 @@ mod tests {
         assert_eq!(a.rx(&mut Batch::with_capacity(1)), 0);
         assert_eq!(a.health(), Health::Finished);
         assert!(a.arm(Want::Frames) || a.arm(Want::Frames));
+        assert!(!a.wait(Some(Duration::ZERO)).unwrap());
+    }
+
+    #[test]
+    fn the_end_is_told_after_the_last_packet() {
+        let (_pool, mut a, mut b) = pair(4);
+        assert!(send(&mut b, 0..3).is_empty());
+        drop(b);
+        let mut got = Batch::with_capacity(4);
+        assert!(a.wait(None).unwrap());
+        assert_eq!((a.rx(&mut got), a.health()), (3, Health::Up));
+        // Without a bound: were it not told of the end, it would sleep for ever.
+        assert!(a.wait(None).unwrap());
+        assert_eq!(a.health(), Health::Finished);
         assert!(!a.wait(Some(Duration::ZERO)).unwrap());
     }
 

@@ -52,6 +52,9 @@ pub struct Verified {
     pub reordered: u64,
     /// Packets that came again.
     pub duplicated: u64,
+    /// Packets too far behind, more than 64 numbers, to tell whether they came before. Their
+    /// numbers stay in `lost` if they were there.
+    pub late: u64,
     /// Stamped packets with a byte that was not sent.
     pub corrupted: u64,
     /// Packets without a stamp.
@@ -82,8 +85,10 @@ impl Verifier {
 
     /// Checks one packet.
     pub fn check(&mut self, skb: &Skb) {
-        let read = if skb.is_linear() {
-            stamp::read(skb.data())
+        // Not there in one piece: a chain, or memory that a peer writes, of which nothing is lent.
+        let whole = skb.data();
+        let read = if whole.len() == skb.len() {
+            stamp::read(whole)
         } else {
             self.scratch.resize(skb.len(), 0);
             let n = skb.copy_to(0, &mut self.scratch);
@@ -105,21 +110,22 @@ impl Verifier {
         let flow = &mut self.flows[flow];
         if stamp.seq >= flow.next {
             let gap = stamp.seq - flow.next;
-            self.found.lost += gap;
+            self.found.lost = self.found.lost.saturating_add(gap);
             let shift = gap.saturating_add(1);
             flow.window = if shift < 64 { flow.window << shift } else { 0 } | 1;
             flow.next = stamp.seq.saturating_add(1);
             return;
         }
         let back = flow.next - 1 - stamp.seq;
-        let seen = back < 64 && flow.window >> back & 1 == 1;
-        if seen {
+        if back >= 64 {
+            self.found.late += 1;
+            return;
+        }
+        if flow.window >> back & 1 == 1 {
             self.found.duplicated += 1;
             return;
         }
-        if back < 64 {
-            flow.window |= 1 << back;
-        }
+        flow.window |= 1 << back;
         // It had been counted as lost when a later one came.
         self.found.reordered += 1;
         self.found.lost = self.found.lost.saturating_sub(1);
@@ -163,6 +169,7 @@ impl AsFd for SinkQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use linerate_skb::Trust;
 
     fn feed(numbers: &[u64]) -> Verified {
         let pool = Pool::builder().frames(8).build().unwrap();
@@ -183,7 +190,37 @@ mod tests {
         assert_eq!(feed(&[0, 1, 4, 5]), Verified { lost: 2, ..clean });
         assert_eq!(feed(&[0, 2, 1, 3]), Verified { reordered: 1, ..clean });
         assert_eq!(feed(&[0, 1, 1, 2]), Verified { duplicated: 1, ..clean });
-        assert_eq!(feed(&[0, 200, 3, 201]), Verified { lost: 198, reordered: 1, ..clean });
+        assert_eq!(feed(&[0, 64, 1, 65]), Verified { lost: 62, reordered: 1, ..clean });
+    }
+
+    #[test]
+    fn what_comes_too_late_to_tell_does_not_hide_a_loss() {
+        let found = Verified { packets: 3, lost: 199, late: 1, ..Verified::default() };
+        assert_eq!(feed(&[0, 200, 0]), found);
+        assert_eq!(feed(&[0, 200, 3]), found);
+    }
+
+    #[test]
+    fn numbers_at_the_end_of_their_range_are_counted() {
+        let pool = Pool::builder().frames(8).build().unwrap();
+        let mut mem = pool.local();
+        let mut verifier = Verifier::default();
+        for (flow, seq) in [(0, u64::MAX), (1, 5), (0, u64::MAX), (0, 0)] {
+            let mut skb = mem.alloc_one().unwrap();
+            stamp::write(skb.put(64).unwrap(), flow, seq, 0).unwrap();
+            verifier.check(&skb);
+        }
+        assert_eq!((verifier.found().packets, verifier.found().lost), (4, u64::MAX));
+    }
+
+    #[test]
+    fn memory_that_a_peer_writes_is_verified_from_a_copy() {
+        let pool = Pool::builder().frames(8).trust(Trust::Exported).build().unwrap();
+        let mut frame = vec![0; 64];
+        stamp::write(&mut frame, 0, 0, 0).unwrap();
+        let mut verifier = Verifier::default();
+        verifier.check(&pool.local().alloc_copy(&frame).unwrap());
+        assert_eq!(verifier.found(), Verified { packets: 1, ..Verified::default() });
     }
 
     #[test]
