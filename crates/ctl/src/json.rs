@@ -89,7 +89,7 @@ mod tests {
         r#""dropped":{"tx_full":1},"in_flight":0,"balanced":true},"#,
         r#""cost":{"cycles_per_packet":412.0,"instructions_per_packet":null,"#,
         r#""packets_per_wakeup":31.5,"cpu_seconds":0.25,"scope":"user"},"#,
-        r#""verify":{"packets":9,"lost":1,"reordered":0,"duplicated":0,"corrupted":0,"foreign":0},"#,
+        r#""verify":{"packets":9,"lost":1,"reordered":0,"duplicated":0,"late":0,"corrupted":0,"foreign":0},"#,
         r#""error":null}"#
     );
 

@@ -124,6 +124,8 @@ pub struct Verify {
     pub reordered: u64,
     /// Packets that came again.
     pub duplicated: u64,
+    /// Packets too far behind to tell whether they came again.
+    pub late: u64,
     /// Packets with a byte that was not sent.
     pub corrupted: u64,
     /// Packets without a stamp, which cannot be verified.
@@ -273,18 +275,21 @@ impl Verify {
     fn plus(self, more: Verify) -> Verify {
         Verify {
             packets: self.packets + more.packets,
-            lost: self.lost + more.lost,
+            // A hostile frame can claim any number.
+            lost: self.lost.saturating_add(more.lost),
             reordered: self.reordered + more.reordered,
             duplicated: self.duplicated + more.duplicated,
+            late: self.late + more.late,
             corrupted: self.corrupted + more.corrupted,
             foreign: self.foreign + more.foreign,
         }
     }
 
-    /// Packets lost, out of order, twice or damaged.
+    /// Packets lost, out of order, twice (as far as can be told) or damaged.
     #[must_use]
     pub fn faults(&self) -> u64 {
-        self.lost + self.reordered + self.duplicated + self.corrupted
+        let came = self.reordered + self.duplicated + self.late + self.corrupted;
+        self.lost.saturating_add(came)
     }
 }
 
@@ -295,6 +300,7 @@ impl From<linerate_port::sink::Verified> for Verify {
             lost: found.lost,
             reordered: found.reordered,
             duplicated: found.duplicated,
+            late: found.late,
             corrupted: found.corrupted,
             foreign: found.foreign,
         }

@@ -184,6 +184,12 @@ impl Stats {
     pub fn ledger(&self) -> Ledger {
         self.pool.ledger()
     }
+
+    /// The pool of all its packets.
+    #[must_use]
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
 }
 
 impl Stats {
