@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use linerate_datapath::{PortStats, Stopped};
-use linerate_port::r#gen::Pace;
-use linerate_port::{Error, ring};
+use linerate_port::{Error, Pace, Verified, ring};
 
 #[cfg(feature = "json")]
 use serde::Serialize;
@@ -293,8 +292,8 @@ impl Verify {
     }
 }
 
-impl From<linerate_port::sink::Verified> for Verify {
-    fn from(found: linerate_port::sink::Verified) -> Verify {
+impl From<Verified> for Verify {
+    fn from(found: Verified) -> Verify {
         Verify {
             packets: found.packets,
             lost: found.lost,

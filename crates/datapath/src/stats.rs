@@ -3,10 +3,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use linerate_port::r#gen::Pace;
-use linerate_port::sink::Verified;
 use linerate_port::wait::EventFd;
-use linerate_port::{Health, Obtained, QueueCounts, QueueStats, Result, ring};
+use linerate_port::{Health, Obtained, Pace, QueueCounts, QueueStats, Result, Verified, ring};
 use linerate_skb::{Ledger, Pool};
 
 /// What a worker is to do.

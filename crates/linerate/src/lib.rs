@@ -31,11 +31,11 @@ pub use linerate_datapath::{
     Builder, Engine, Holder, PortId, PortStats, Running, Stage, StageContext, Stats, Stopped, Turn,
     Turned, Worker, Xconnect, testing,
 };
-pub use linerate_port::r#gen::{Pace, Pacer};
-pub use linerate_port::sink::Verified;
+pub use linerate_port::r#gen::Pacer;
 pub use linerate_port::{
-    Code, Direction, Driver, Error, Health, Kind, Obtained, Opened, Options, Origin, Port, Queue,
-    QueueCounts, QueueOps, Result, Spec, Views, Want, drivers, parse, pcap, units, wait_any,
+    Code, Direction, Driver, Error, Health, Kind, Obtained, Opened, Options, Origin, Pace, Port,
+    Queue, QueueCounts, QueueOps, Result, Spec, Verified, Views, Want, drivers, parse, pcap, units,
+    wait_any,
 };
 pub use linerate_skb::{
     Batch, DropReason, Huge, Ledger, Local, Moved, Offload, PacketType, Pages, Pool, Segments,

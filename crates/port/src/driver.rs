@@ -1,11 +1,10 @@
-//! What a driver is, and the drivers there are.
+//! What a driver is.
 
 use linerate_skb::{Pool, Result};
 
 use crate::obtained::Obtained;
 use crate::queue::QueueOps;
 use crate::spec::Spec;
-use crate::{r#gen, null, packet, pcap, sink, tap};
 
 /// What opening a device gave.
 pub struct Opened {
@@ -50,30 +49,4 @@ pub trait Driver: Sync {
     /// # Errors
     /// What, why and what to do; nothing is left behind.
     fn open(&self, spec: &Spec, pool: &Pool) -> Result<Opened>;
-}
-
-/// The drivers of this crate. `ring` is not among them: its two ends are made together, by
-/// [`Port::pair`](crate::Port::pair) or by an engine that knows both.
-#[must_use]
-pub fn drivers() -> &'static [&'static dyn Driver] {
-    &[&r#gen::Gen, &null::Null, &packet::Packet, &pcap::Pcap, &sink::Sink, &tap::Tap]
-}
-
-/// Opens the device that `spec` names with the driver that it names.
-///
-/// # Errors
-/// As [`Driver::open`].
-pub fn open(spec: &Spec, pool: &Pool) -> Result<Opened> {
-    driver_of(spec)?.open(spec, pool)
-}
-
-/// The driver that `spec` names.
-///
-/// # Errors
-/// `E-PORT-SYNTAX` for a ring, whose two ends only an engine or `Port::pair` can open.
-pub fn driver_of(spec: &Spec) -> Result<&'static dyn Driver> {
-    drivers().iter().copied().find(|d| d.name() == spec.driver).ok_or_else(|| {
-        spec.error("a ring's two ends are opened together")
-            .fix("Port::pair() in a program; in an engine name both ends ring:NAME")
-    })
 }

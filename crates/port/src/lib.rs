@@ -12,10 +12,12 @@
 //! ```
 
 mod driver;
+mod findings;
 mod host;
 mod obtained;
 mod port;
 mod queue;
+mod registry;
 mod spec;
 mod stats;
 pub mod units;
@@ -29,10 +31,12 @@ pub mod ring;
 pub mod sink;
 pub mod tap;
 
-pub use driver::{Driver, Opened, driver_of, drivers, open};
+pub use driver::{Driver, Opened};
+pub use findings::{Pace, Verified};
 pub use obtained::{Direction, Obtained};
 pub use port::{Port, parse, wait_any};
 pub use queue::{Health, Origin, Queue, QueueOps, Want, receive, transmit};
+pub use registry::{driver_of, drivers, open};
 pub use spec::{Options, Spec};
 pub use stats::{QueueCounts, QueueStats};
 pub use view::Views;

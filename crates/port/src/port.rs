@@ -6,9 +6,10 @@ use std::time::Duration;
 use linerate_skb::{Batch, Code, Error, Ledger, Pool, Result};
 use linerate_sys::wait::poll_readable;
 
-use crate::driver::{self, drivers};
+use crate::driver::Opened;
 use crate::obtained::Obtained;
 use crate::queue::{Health, Queue, Want};
+use crate::registry::{self, drivers};
 use crate::ring;
 use crate::spec::Spec;
 use crate::stats::QueueCounts;
@@ -33,7 +34,7 @@ impl Port {
     /// What could not be opened, why, and what to do about it.
     pub fn open(text: &str) -> Result<Port> {
         let spec = parse(text)?;
-        let longest = driver::driver_of(&spec)?.packet_max_bytes(&spec)?;
+        let longest = registry::driver_of(&spec)?.packet_max_bytes(&spec)?;
         let builder = Pool::builder().name(&spec.name);
         // A batch of 64 of the longest packets, and what the program keeps.
         let more = longest.div_ceil(builder.data_room()).saturating_sub(1).saturating_mul(64);
@@ -51,7 +52,7 @@ impl Port {
     }
 
     fn open_in(spec: &Spec, pool: &Pool) -> Result<Port> {
-        let opened = driver::open(spec, pool)?;
+        let opened = registry::open(spec, pool)?;
         let queues = opened.queues.into_iter().map(|ops| Queue::new(ops, pool.local())).collect();
         Ok(Port { queues, turn: 0, obtained: opened.obtained, pool: pool.clone() })
     }
@@ -89,7 +90,7 @@ impl Port {
     /// `E-PORT-SYNTAX` unless `len` is a power of two.
     pub fn pair(len: u32, pool: &Pool) -> Result<(Port, Port)> {
         let (a, b) = ring::pair("ring", len)?;
-        let port = |opened: driver::Opened| Port {
+        let port = |opened: Opened| Port {
             queues: opened.queues.into_iter().map(|q| Queue::new(q, pool.local())).collect(),
             turn: 0,
             obtained: opened.obtained,

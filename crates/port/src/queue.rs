@@ -7,8 +7,7 @@ use std::time::Duration;
 use linerate_skb::{Batch, Error, Local, Moved, Pool, Result};
 use linerate_sys::wait::poll_readable;
 
-use crate::r#gen::Pace;
-use crate::sink::Verified;
+use crate::findings::{Pace, Verified};
 use crate::stats::{QueueCounts, QueueStats};
 
 /// What a sleeper wants to be woken for.

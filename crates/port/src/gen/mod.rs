@@ -9,9 +9,10 @@ use linerate_skb::{Batch, DropReason, Local, Moved, Pool, Result, Trust};
 use linerate_sys::wait::TimerFd;
 use linerate_wire::{Mac, stamp};
 
-pub use pacer::{Pace, Pacer};
+pub use pacer::Pacer;
 
 use crate::driver::{Driver, Opened};
+use crate::findings::Pace;
 use crate::host::RETRY;
 use crate::obtained::{Direction, Obtained};
 use crate::queue::{Health, Origin, QueueOps, Want};

@@ -1,10 +1,11 @@
 //! Open-loop pacing: packet `i` is due at `start + i / rate`, whatever happened to those before.
 
-use std::fmt;
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 use linerate_skb::{Batch, DropReason};
+
+use crate::findings::Pace;
 
 /// Slowest and fastest pace, in packets a second: one in ten years, and a thousand a nanosecond.
 const PPS_MIN: f64 = 3e-9;
@@ -138,40 +139,6 @@ impl Pacer {
 fn histogram() -> Histogram<u64> {
     // Cannot fail: it refuses more than 5 digits and a maximum below 2, and both are constants.
     Histogram::new_with_max(LATE_MAX_NS, 3).expect("three digits and a maximum of a minute")
-}
-
-/// How a paced run went.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Pace {
-    /// Packets that were due.
-    pub asked: u64,
-    /// Packets that left.
-    pub sent: u64,
-    /// Packets that were due and did not leave.
-    pub unsent: u64,
-    /// Median lateness against the intended time; `None` from too few packets.
-    pub late_p50_ns: Option<u64>,
-    /// 99th percentile of it; `None` from too few packets.
-    pub late_p99_ns: Option<u64>,
-}
-
-impl fmt::Display for Pace {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let us = |ns: Option<u64>| match ns {
-            Some(ns) => format!("{:.1} us", ns as f64 / 1e3),
-            None => "-".into(),
-        };
-        write!(
-            f,
-            "asked {}  sent {}  unsent {}  late p50 {}  p99 {}",
-            self.asked,
-            self.sent,
-            self.unsent,
-            us(self.late_p50_ns),
-            us(self.late_p99_ns)
-        )
-    }
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use linerate_sys::wait::EventFd;
 use linerate_wire::stamp::{self, Stamp, StampError};
 
 use crate::driver::{Driver, Opened};
+use crate::findings::Verified;
 use crate::r#gen::FLOWS_MAX;
 use crate::obtained::{Direction, Obtained};
 use crate::queue::{QueueOps, Want};
@@ -38,27 +39,6 @@ impl Driver for Sink {
         bell.signal();
         Ok(Opened::single(SinkQueue { bell, verifier }, obtained))
     }
-}
-
-/// What a sink found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub struct Verified {
-    /// Stamped packets that came.
-    pub packets: u64,
-    /// Sequence numbers that never came, below the highest that did.
-    pub lost: u64,
-    /// Packets that came after a later one of their flow.
-    pub reordered: u64,
-    /// Packets that came again.
-    pub duplicated: u64,
-    /// Packets too far behind, more than 64 numbers, to tell whether they came before. Their
-    /// numbers stay in `lost` if they were there.
-    pub late: u64,
-    /// Stamped packets with a byte that was not sent.
-    pub corrupted: u64,
-    /// Packets without a stamp.
-    pub foreign: u64,
 }
 
 /// One flow: the next number, and which of the 64 before it came.
