@@ -8,7 +8,7 @@ use linerate_port::{receive, transmit};
 use linerate_skb::{Batch, DropReason, Local};
 
 use crate::stage::PortId;
-use crate::stats::{Said, Slot};
+use crate::stats::{Said, Slot, rank};
 
 /// A queue of a device, polled for packets until it is empty, then armed.
 pub(crate) struct Napi {
@@ -24,6 +24,8 @@ pub(crate) struct Napi {
     fifo: Batch,
     /// What the worker's epoll was last told to watch it for.
     watched: bool,
+    /// The health that was last looked at, as a number.
+    rank: u8,
 }
 
 impl Napi {
@@ -38,7 +40,17 @@ impl Napi {
         // The worker has one hot list for all its queues; the queue's own frames go home.
         let (ops, _mem, stats) = queue.into_parts();
         let fifo = Batch::with_capacity(backlog);
-        Napi { ops, stats, slot, direction, port, peer: None, fifo, watched: true }
+        Napi {
+            ops,
+            stats,
+            slot,
+            direction,
+            port,
+            peer: None,
+            fifo,
+            watched: true,
+            rank: rank(&Health::Up),
+        }
     }
 
     pub fn id(index: usize) -> PortId {
@@ -115,6 +127,12 @@ impl Napi {
     /// Counts a wake-up by this queue.
     pub fn woken(&self) {
         self.stats.count_wakeup();
+    }
+
+    /// True once after each change of the device's health.
+    pub fn health_changed(&mut self) -> bool {
+        let now = rank(&self.ops.health());
+        std::mem::replace(&mut self.rank, now) != now
     }
 
     /// Tells readers of the statistics what only the queue's owner can ask the device.

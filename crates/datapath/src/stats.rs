@@ -225,7 +225,7 @@ impl PortStats {
 }
 
 /// Which queue's health speaks for the port: trouble first, the end only if it is everyone's.
-fn rank(health: &Health) -> u8 {
+pub(crate) fn rank(health: &Health) -> u8 {
     match health {
         Health::Failed(_) => 0,
         Health::Down(_) => 1,

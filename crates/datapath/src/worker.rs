@@ -145,7 +145,9 @@ impl Worker {
             let mut external = self.napis.iter().filter(|n| n.reads() && n.external());
             // A worker between rings has no end of its own: the engine's ends with the others.
             let ended = nothing_waits && external.all(Napi::ended);
-            let news = ended != self.slot.ended();
+            // Every one is asked, so that none has old news left.
+            let changed = self.napis.iter_mut().fold(false, |any, n| n.health_changed() | any);
+            let news = changed || ended != self.slot.ended();
             if news || self.ask_at.is_none_or(|at| now >= at) {
                 self.ask_at = now.checked_add(ASK);
                 self.napis.iter_mut().for_each(Napi::publish);
