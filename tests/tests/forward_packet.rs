@@ -41,7 +41,7 @@ fn udp_at_a_bounded_rate_arrives() {
     let hosts = or_skip!(Hosts::new());
     let forward = hosts.join_by_packet();
     or_skip!(scenario::udp(&hosts));
-    assert_carried(&forward.interrupt(), 2 * 50_000_000 / 8 / 1400 / 2);
+    assert_carried(&forward.interrupt(), 2 * 10_000_000 / 8 / 1400 / 2);
 }
 
 #[test]
