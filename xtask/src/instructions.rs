@@ -56,6 +56,9 @@ fn count(bench: &str, case: &str, turns: u64) -> Result<u64> {
         .output()
         .context("valgrind")?;
     let text = String::from_utf8_lossy(&output.stderr);
+    if !output.status.success() {
+        bail!("the bench failed under valgrind:\n{text}");
+    }
     refs(&text).with_context(|| format!("valgrind counted nothing:\n{text}"))
 }
 

@@ -11,12 +11,13 @@
 use std::marker::PhantomData;
 
 use crate::chain;
-use crate::ledger::Fate;
+use crate::handle::{self, Common, FLAG};
 use crate::local::Local;
+use crate::page::Fate;
 use crate::reason::DropReason;
 use crate::skb::{Skb, Unique};
 use crate::thread;
-use crate::umem::FLAG;
+use crate::umem::Umem;
 
 /// What is to become of a packet: which output it goes to, if any stage has said so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -135,6 +136,30 @@ impl<S> Batch<S> {
         self.slots[self.tail..end].copy_from_slice(handles);
         self.verdicts[self.tail..end].fill(Verdict::NONE);
         self.tail = end;
+    }
+
+    /// Appends the frames of handles with `tag`, without a verdict.
+    ///
+    /// # Safety
+    /// As for [`Batch::extend_raw`], of the handles that it makes.
+    #[inline]
+    pub(crate) unsafe fn extend_tagged(&mut self, frames: &[u32], tag: u32) {
+        if self.tail + frames.len() > self.capacity() {
+            self.compact();
+        }
+        let end = self.tail + frames.len();
+        for (slot, &frame) in self.slots[self.tail..end].iter_mut().zip(frames) {
+            *slot = handle::retag(frame, tag);
+        }
+        self.verdicts[self.tail..end].fill(Verdict::NONE);
+        self.tail = end;
+    }
+
+    /// Has the last packet looked at when it is freed; its handle, if there is one.
+    pub(crate) fn flag_last(&mut self) -> Option<u32> {
+        let last = self.slots[self.head..self.tail].last_mut()?;
+        *last |= FLAG;
+        Some(*last)
     }
 
     /// Takes the first `n` handles out; they are the caller's now.
@@ -411,9 +436,9 @@ impl Batch<Unique> {
     /// Cost: the umem is looked up once, if it is one.
     pub fn commit_behind(&mut self, skip: usize, bytes: usize) {
         let handles = self.live().get(skip..).unwrap_or(&[]);
-        let flagged = handles.iter().fold(0, |or, h| or | h) & FLAG != 0;
-        match chain::umem_of_all(handles) {
-            Some(umem) if !flagged && !handles.is_empty() => chain::commit(umem, handles, bytes),
+        let common = Common::of(handles);
+        match common.umem() {
+            Some(id) if !common.flagged() => chain::commit(Umem::numbered(id), handles, bytes),
             _ => self.iter_mut().skip(skip).for_each(|skb| skb.commit(bytes)),
         }
     }

@@ -6,10 +6,13 @@
 
 use std::sync::atomic::{Ordering, fence};
 
+use crate::handle::{self, Common, FLAG};
+use crate::lanes::{self, lane};
 use crate::meta::Meta;
+use crate::page::{Fate, Page};
 use crate::segments::{read_frame, write_frame};
 use crate::thread;
-use crate::umem::{FLAG, ID_SHIFT, Umem};
+use crate::umem::Umem;
 
 /// Most frames in a chain: a 64 KiB superframe in the smallest frames, and its headers.
 pub(crate) const FRAMES_MAX: usize = 260;
@@ -34,19 +37,19 @@ pub(crate) fn bytes(handles: &[u32]) -> u64 {
 /// The umem of all `handles`, if it is one; flags do not matter.
 #[inline]
 pub(crate) fn umem_of_all(handles: &[u32]) -> Option<&'static Umem> {
-    let (or, and) = handles.iter().fold((0, !0), |(or, and), h| (or | h, and & h));
-    let ids = |h: u32| (h & !FLAG) >> ID_SHIFT;
-    (ids(or) == ids(and)).then(|| Umem::of(or))
+    Common::of(handles).umem().map(Umem::numbered)
 }
 
 /// Makes `bytes` of the tailroom data in packets that the caller owns, none flagged.
 pub(crate) fn commit(umem: &Umem, handles: &[u32], bytes: usize) {
-    let frame_bytes = umem.frame_bytes();
+    // Bytes that no frame has are clipped below.
+    let (same, bytes) = (umem.unflagged_bytes(), u32::try_from(bytes).unwrap_or(u32::MAX));
     for &h in handles {
+        let frame_bytes = same.unwrap_or_else(|| umem.place(h).bytes);
         // SAFETY: an unflagged handle is the only one on its frame, and the caller owns it.
         let meta = unsafe { umem.meta(h).as_mut() };
         let room = frame_bytes - meta.off - meta.len;
-        meta.len += bytes.min(room as usize) as u32;
+        meta.len += bytes.min(room);
     }
 }
 
@@ -57,13 +60,13 @@ pub(crate) fn retain(umem: &'static Umem, head: u32) {
         std::process::abort();
     }
     umem.extra.fetch_add(1, Ordering::Relaxed);
-    thread::with_page(umem, |page| page.cloned.add(1));
+    thread::with_page(umem, |page| page.cloned[handle::core(head)].add(1));
 }
 
-/// Gives one handle on `head` up, and the frames if it was the last.
+/// Frees a flagged handle whose packet has been counted: `keep` takes each frame that became free.
 ///
-/// Not counted as a packet's end: see [`unlink`].
-fn put_down(umem: &'static Umem, head: u32, mut keep: impl FnMut(&[u32])) {
+/// What the packet holds is released first.
+pub(crate) fn unlink(umem: &'static Umem, head: u32, page: &Page, keep: impl FnMut(u32)) {
     let refs = &line(umem, head).refs;
     if refs.load(Ordering::Acquire) != 1 {
         // Before the handle is given up: afterwards the umem may be gone.
@@ -75,27 +78,62 @@ fn put_down(umem: &'static Umem, head: u32, mut keep: impl FnMut(&[u32])) {
         fence(Ordering::Acquire);
         umem.extra.fetch_add(1, Ordering::Relaxed);
     }
-    let (mut next, frags) = (line(umem, head).next, line(umem, head).frags);
-    umem.linked.fetch_sub(i64::from(frags), Ordering::Relaxed);
-    // Fragments first, so that the head keeps the umem alive to the end.
-    for _ in 0..frags {
-        let this = next;
-        next = line(umem, this).next;
-        keep(&[this]);
-    }
-    keep(&[head & !FLAG]);
+    let mut frames = Frames { umem, head, keep };
+    frames.settle(page);
 }
 
-/// Frees a flagged handle whose packet has been counted: `keep` takes each frame that became free.
-pub(crate) fn unlink(umem: &'static Umem, head: u32, keep: impl FnMut(&[u32])) {
-    put_down(umem, head, keep);
+/// The frames of a packet whose last handle was given up; they are kept however it ends, even if
+/// what a packet holds panics when it is released.
+struct Frames<K: FnMut(u32)> {
+    umem: &'static Umem,
+    head: u32,
+    keep: K,
+}
+
+impl<K: FnMut(u32)> Frames<K> {
+    /// Releases what the frames hold.
+    fn settle(&mut self, page: &Page) {
+        let (umem, mut this) = (self.umem, self.head);
+        for _ in 0..=line(umem, self.head).frags {
+            let (lanes, next) = (line(umem, this).lanes, line(umem, this).next);
+            if lanes & lane::SETTLED != 0 {
+                // SAFETY: the last handle on the packet was given up, and its frames go next.
+                unsafe { lanes::settle(umem, this, |ticks| page.dwelled(this, ticks)) };
+            }
+            this = next;
+        }
+    }
+}
+
+impl<K: FnMut(u32)> Drop for Frames<K> {
+    fn drop(&mut self) {
+        let (umem, head) = (self.umem, self.head);
+        let (mut next, frags) = (line(umem, head).next, line(umem, head).frags);
+        umem.linked.fetch_sub(i64::from(frags), Ordering::Relaxed);
+        // Fragments first, so that the head keeps the umem alive to the end.
+        for _ in 0..frags {
+            let this = next;
+            next = line(umem, this).next;
+            (self.keep)(this);
+        }
+        (self.keep)(head & !FLAG);
+    }
 }
 
 /// Gives up a handle on a shared packet that lives on as a copy.
-pub(crate) fn release(umem: &'static Umem, head: u32) {
+pub(crate) fn release(head: u32) {
     // The copy was allocated as one more packet; this handle's end balances it.
-    thread::with_page(umem, |page| page.unused.add(1));
-    put_down(umem, head, |frames| thread::keep(umem, frames));
+    thread::free_slow(&[head], Fate::Unused);
+}
+
+/// Bytes of memory that a packet takes, over all its frames.
+pub(crate) fn truesize(umem: &Umem, head: u32) -> usize {
+    let (mut sum, mut this) = (0, head);
+    for _ in 0..=line(umem, head).frags {
+        sum += umem.truesize(this);
+        this = line(umem, this).next;
+    }
+    sum
 }
 
 /// Hangs `fragment` (and what hangs behind it) behind `head`; the flagged head, or `None` if the
@@ -126,7 +164,7 @@ pub(crate) fn append(umem: &'static Umem, head: u32, fragment: u32) -> Option<u3
     (f.last, f.data_len, f.frags) = (0, 0, 0);
     umem.linked.fetch_add(1, Ordering::Relaxed);
     // The fragment stops being a packet of its own.
-    thread::with_page(umem, |page| page.unused.add(1));
+    thread::with_page(umem, |page| page.freed_one(Fate::Unused, fragment));
     Some(head | FLAG)
 }
 
@@ -150,41 +188,94 @@ pub(crate) fn copy_to(umem: &Umem, head: u32, from: usize, to: &mut [u8]) -> usi
     done
 }
 
-/// A copy of the whole packet in frames of its own; `None` if the pool has too few.
+/// A copy of the whole packet in frames of its own, of the same classes; `None` if the pool has too
+/// few. What the packet holds stays with the original.
 pub(crate) fn copy(umem: &'static Umem, head: u32) -> Option<u32> {
-    let source = line(umem, head);
-    let n = usize::from(source.frags) + 1;
+    let n = usize::from(line(umem, head).frags) + 1;
     let mut fresh = [0u32; FRAMES_MAX];
     let fresh = fresh.get_mut(..n)?;
-    let mut got = thread::take(umem, fresh);
-    got += umem.depot.take(&mut fresh[got..]);
-    if got < n {
-        if got > 0 {
-            thread::keep(umem, &fresh[..got]);
-        }
-        thread::with_page(umem, |page| page.starved.add(1));
-        return None;
-    }
     let mut this = head;
+    for got in 0..n {
+        let Some(frame) = take_like(umem, this) else {
+            for &frame in &fresh[..got] {
+                put_back(umem, frame);
+            }
+            thread::with_page(umem, |page| page.starved.add(1));
+            return None;
+        };
+        fresh[got] = frame;
+        this = line(umem, this).next;
+    }
+    this = head;
     for i in 0..n {
         let from = line(umem, this);
         copy_frame(umem, this, fresh[i]);
-        let mut meta = Meta::new(from.off);
-        meta.len = from.len;
+        // SAFETY: both frames are this function's: the original for reading, the fresh one alone.
+        let meta = unsafe { umem.meta(fresh[i]).as_mut() };
+        (meta.off, meta.len) = (from.off, from.len);
         meta.next = fresh.get(i + 1).copied().unwrap_or(0);
         if i == 0 {
-            (meta.data_len, meta.frags) = (from.data_len, from.frags);
             meta.last = if n > 1 { fresh[n - 1] } else { 0 };
-            (meta.stamp_ns, meta.stamped) = (from.stamp_ns, from.stamped);
-            (meta.offload, meta.packet_type) = (from.offload, from.packet_type);
+            copy_fields(umem, this, fresh[i]);
         }
-        // SAFETY: the frame was just taken from a free list and is in no skb yet.
-        unsafe { umem.meta(fresh[i]).write(meta) };
         this = from.next;
     }
     umem.linked.fetch_add(n as i64 - 1, Ordering::Relaxed);
     thread::with_page(umem, |page| page.alloc.add(1));
-    Some(if n > 1 { fresh[0] | FLAG } else { fresh[0] })
+    let plain = n == 1 && !umem.is_jumbo(fresh[0]);
+    Some(if plain { fresh[0] } else { fresh[0] | FLAG })
+}
+
+/// Copies what is known of a packet as a whole from one head to another.
+fn copy_fields(umem: &Umem, from: u32, to: u32) {
+    let source = line(umem, from);
+    // SAFETY: the caller made `to` and has it alone.
+    let (meta, cold) = unsafe { (umem.meta(to).as_mut(), umem.cold(to).as_mut()) };
+    (meta.data_len, meta.frags) = (source.data_len, source.frags);
+    (meta.packet_type, meta.priority) = (source.packet_type, source.priority);
+    (meta.cb, meta.lanes) = (source.cb, source.lanes & !lane::SETTLED);
+    if meta.lanes != 0 {
+        // SAFETY: the source is shared, so nobody writes its lanes; this is not the same frame.
+        let lanes = unsafe { umem.cold(from).as_ref() };
+        (cold.stamp_ns, cold.offload, cold.mark) = (lanes.stamp_ns, lanes.offload, lanes.mark);
+        (cold.hash, cold.vlan, cold.tc_index) = (lanes.hash, lanes.vlan, lanes.tc_index);
+    }
+}
+
+/// A free frame of the same class and size as another, initialised; `None` if there is none.
+fn take_like(umem: &'static Umem, like: u32) -> Option<u32> {
+    let mut one = [0];
+    let got = match umem.is_jumbo(like) {
+        true => umem.take_jumbo(&mut one),
+        false => match thread::take(umem, &mut one) {
+            0 => umem.take(0, &mut one),
+            n => n,
+        },
+    };
+    if got == 0 {
+        return None;
+    }
+    let frame = [handle::retag(one[0], handle::tag(umem.id(), 0))];
+    // SAFETY: just taken from a free list.
+    let begun = thread::with_page(umem, |page| unsafe {
+        match umem.retires() {
+            true => umem.begin_apart(&frame, umem.place(like).bytes, page),
+            false => umem.begin(&frame, page),
+        }
+    });
+    if !begun {
+        umem.put_home(&frame);
+        return None;
+    }
+    Some(frame[0])
+}
+
+/// Puts a frame back that was to be a copy's.
+fn put_back(umem: &'static Umem, frame: u32) {
+    match umem.is_jumbo(frame) {
+        true => thread::keep_jumbo(umem, frame),
+        false => thread::keep(umem, &[frame]),
+    }
 }
 
 /// Copies the data of one frame to the same place in another.

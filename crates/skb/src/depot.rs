@@ -1,26 +1,60 @@
-//! Where free frames wait that are on no hot list: a stack behind a lock.
+//! Where free frames wait that are on no hot list: stacks behind a lock.
 //!
-//! Owner: the umem. Any thread. Locked once for half a hot list, not once a frame.
+//! Owner: the umem. Any thread. Locked once for half a hot list, not once a frame. A umem has one
+//! depot for all, and one more for each core if frames return to the core that allocated them.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use crate::sync::{Mutex, MutexGuard, PoisonError, TryLockError, ticks};
+
+/// Size classes of a umem: ordinary frames and jumbo frames.
+pub(crate) const CLASSES: usize = 2;
+/// Ordinary frames.
+pub(crate) const PLAIN: usize = 0;
+/// Jumbo frames.
+pub(crate) const JUMBO: usize = 1;
 
 /// Free frames of one umem, last in first out: the last one freed is the likeliest to be cached.
+#[repr(align(128))]
 pub(crate) struct Depot {
-    stack: Mutex<Stack>,
+    stacks: Mutex<Stacks>,
 }
 
-struct Stack {
-    /// Room for every frame of the umem, so that a push never allocates.
-    frames: Vec<u32>,
-    /// Frames of the umem.
+struct Stacks {
+    /// Room for every frame that can come, so that a push never allocates.
+    frames: [Vec<u32>; CLASSES],
+    /// Frames of the umem, over all classes; 0 in the depot of one core.
     total: usize,
     /// False once the last `Pool` and `Local` are gone.
     open: bool,
+    locks: Locks,
+}
+
+/// What the lock of a depot cost.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Locks {
+    /// Times it was taken.
+    pub taken: u64,
+    /// Of these, times that somebody else had it.
+    pub contended: u64,
+    /// TSC ticks for which takers waited.
+    pub wait_ticks: u64,
+}
+
+impl Locks {
+    /// The sum of both.
+    #[must_use]
+    pub fn plus(self, other: Locks) -> Locks {
+        Locks {
+            taken: self.taken + other.taken,
+            contended: self.contended + other.contended,
+            wait_ticks: self.wait_ticks + other.wait_ticks,
+        }
+    }
 }
 
 /// What the last frame home means for the umem.
 #[must_use]
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Umem {
     /// Someone can still reach it.
     InUse,
@@ -29,77 +63,148 @@ pub(crate) enum Umem {
 }
 
 impl Depot {
-    /// A depot of no umem yet.
-    pub const fn vacant() -> Depot {
-        Depot { stack: Mutex::new(Stack { frames: Vec::new(), total: 0, open: false }) }
+    const NO_LOCKS: Locks = Locks { taken: 0, contended: 0, wait_ticks: 0 };
+
+    const fn no_stacks() -> Stacks {
+        let frames = [Vec::new(), Vec::new()];
+        Stacks { frames, total: 0, open: false, locks: Depot::NO_LOCKS }
     }
 
-    /// Fills it with the frames of a new umem.
-    pub fn open(&self, handles: impl ExactSizeIterator<Item = u32>) {
-        let mut stack = self.lock();
-        stack.total = handles.len();
-        stack.frames = Vec::with_capacity(handles.len());
-        stack.frames.extend(handles);
-        stack.open = true;
+    /// A depot of no umem yet.
+    #[cfg(not(loom))]
+    pub const fn vacant() -> Depot {
+        Depot { stacks: Mutex::new(Depot::no_stacks()) }
+    }
+
+    /// A depot of no umem yet.
+    #[cfg(loom)]
+    pub fn vacant() -> Depot {
+        Depot { stacks: Mutex::new(Depot::no_stacks()) }
+    }
+
+    /// Fills it with the frames of a new umem, a stack for each class.
+    pub fn open(&self, frames: [Vec<u32>; CLASSES]) {
+        let mut stacks = self.look();
+        stacks.total = frames.iter().map(Vec::len).sum();
+        stacks.frames = frames;
+        stacks.open = true;
+        stacks.locks = Depot::NO_LOCKS;
+    }
+
+    /// Makes it the depot of one core, with room for so many ordinary frames.
+    pub fn open_empty(&self, room: usize) {
+        let mut stacks = self.look();
+        if !stacks.open {
+            stacks.frames[PLAIN].reserve_exact(room);
+            stacks.open = true;
+            stacks.locks = Depot::NO_LOCKS;
+        }
     }
 
     /// Forgets the frames of a umem that is gone.
     pub fn vacate(&self) {
-        let mut stack = self.lock();
-        stack.frames = Vec::new();
-        stack.total = 0;
+        *self.look() = Depot::no_stacks();
     }
 
-    fn lock(&self) -> MutexGuard<'_, Stack> {
-        // A panic cannot leave the stack half changed: it is a vector of numbers.
-        self.stack.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Locks it without counting that.
+    fn look(&self) -> MutexGuard<'_, Stacks> {
+        // A panic cannot leave the stacks half changed: they are vectors of numbers.
+        self.stacks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Moves up to `out.len()` frames out; returns how many.
-    pub fn take(&self, out: &mut [u32]) -> usize {
-        let mut stack = self.lock();
-        let n = out.len().min(stack.frames.len());
-        let keep = stack.frames.len() - n;
-        out[..n].copy_from_slice(&stack.frames[keep..]);
-        stack.frames.truncate(keep);
+    /// Locks it, and counts what that cost.
+    fn lock(&self) -> MutexGuard<'_, Stacks> {
+        let mut stacks = match self.stacks.try_lock() {
+            Ok(stacks) => stacks,
+            Err(TryLockError::Poisoned(error)) => error.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                let since = ticks();
+                let mut stacks = self.look();
+                stacks.locks.contended += 1;
+                stacks.locks.wait_ticks += ticks().wrapping_sub(since);
+                stacks
+            }
+        };
+        stacks.locks.taken += 1;
+        stacks
+    }
+
+    /// Moves up to `out.len()` frames of a class out; returns how many.
+    pub fn take(&self, class: usize, out: &mut [u32]) -> usize {
+        let mut stacks = self.lock();
+        let frames = &mut stacks.frames[class];
+        let n = out.len().min(frames.len());
+        let keep = frames.len() - n;
+        out[..n].copy_from_slice(&frames[keep..]);
+        frames.truncate(keep);
         n
     }
 
-    /// Takes frames back.
-    pub fn put(&self, handles: &[u32]) -> Umem {
-        let mut stack = self.lock();
-        debug_assert!(stack.frames.len() + handles.len() <= stack.total, "a frame freed twice");
-        stack.frames.extend_from_slice(handles);
-        stack.state()
+    /// Takes frames of a class back.
+    pub fn put(&self, class: usize, handles: &[u32]) -> Umem {
+        let mut stacks = self.lock();
+        debug_assert!(stacks.home() + handles.len() <= stacks.total, "a frame freed twice");
+        stacks.frames[class].extend_from_slice(handles);
+        stacks.state()
+    }
+
+    /// Takes ordinary frames back unless it is closed; false if it is.
+    pub fn offer(&self, handles: &[u32]) -> bool {
+        let mut stacks = self.lock();
+        if stacks.open {
+            stacks.frames[PLAIN].extend_from_slice(handles);
+        }
+        stacks.open
+    }
+
+    /// Takes no more offers, and gives what it has to `heir`.
+    pub fn close_into(&self, heir: &Depot) {
+        let mut stacks = self.look();
+        stacks.open = false;
+        let frames = std::mem::take(&mut stacks.frames[PLAIN]);
+        drop(stacks);
+        if !frames.is_empty() {
+            // The heir is open yet, so this cannot be the end of the umem.
+            let _ = heir.put(PLAIN, &frames);
+        }
     }
 
     /// Notes that no `Pool` or `Local` is left.
     pub fn close(&self) -> Umem {
-        let mut stack = self.lock();
-        stack.open = false;
-        stack.state()
+        let mut stacks = self.look();
+        stacks.open = false;
+        stacks.state()
     }
 
-    /// Frames at home.
+    /// Frames at home, over all classes.
     pub fn level(&self) -> usize {
-        self.lock().frames.len()
+        self.look().home()
+    }
+
+    /// What its lock has cost so far.
+    pub fn locks(&self) -> Locks {
+        self.look().locks
     }
 }
 
-impl Stack {
+impl Stacks {
+    fn home(&self) -> usize {
+        self.frames.iter().map(Vec::len).sum()
+    }
+
     fn state(&self) -> Umem {
-        let all_home = self.total > 0 && self.frames.len() == self.total;
+        let all_home = self.total > 0 && self.home() == self.total;
         if !self.open && all_home { Umem::Orphaned } else { Umem::InUse }
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
     fn depot(handles: &[u32]) -> Depot {
         let depot = Depot::vacant();
-        depot.open(handles.iter().copied());
+        depot.open([handles.to_vec(), vec![100, 101]]);
         depot
     }
 
@@ -107,26 +212,59 @@ mod tests {
     fn what_was_put_last_is_taken_first() {
         let depot = depot(&[1, 2, 3, 4]);
         let mut two = [0; 2];
-        assert_eq!(depot.take(&mut two), 2);
+        assert_eq!(depot.take(PLAIN, &mut two), 2);
         assert_eq!(two, [3, 4]);
-        assert!(depot.put(&[9]) == Umem::InUse);
-        assert_eq!(depot.take(&mut two), 2);
+        assert_eq!(depot.put(PLAIN, &[9]), Umem::InUse);
+        assert_eq!(depot.take(PLAIN, &mut two), 2);
         assert_eq!(two, [2, 9]);
     }
 
     #[test]
-    fn an_empty_depot_gives_what_it_has() {
+    fn an_empty_depot_gives_what_it_has_of_the_class() {
         let depot = depot(&[1, 2, 3]);
-        assert_eq!(depot.take(&mut [0; 8]), 3);
-        assert_eq!(depot.take(&mut [0; 8]), 0);
+        assert_eq!(depot.take(PLAIN, &mut [0; 8]), 3);
+        assert_eq!(depot.take(PLAIN, &mut [0; 8]), 0);
+        assert_eq!(depot.take(JUMBO, &mut [0; 8]), 2);
+        assert_eq!(depot.level(), 0);
     }
 
     #[test]
     fn only_a_closed_and_complete_depot_is_orphaned() {
         let depot = depot(&[1, 2]);
-        let mut one = [0; 1];
-        assert_eq!(depot.take(&mut one), 1);
-        assert!(depot.close() == Umem::InUse);
-        assert!(depot.put(&one) == Umem::Orphaned);
+        let (mut one, mut large) = ([0; 1], [0; 1]);
+        assert_eq!((depot.take(PLAIN, &mut one), depot.take(JUMBO, &mut large)), (1, 1));
+        assert_eq!(depot.close(), Umem::InUse);
+        assert_eq!(depot.put(PLAIN, &one), Umem::InUse);
+        assert_eq!(depot.put(JUMBO, &large), Umem::Orphaned);
+    }
+
+    #[test]
+    fn a_cores_depot_hands_over_what_it_has_and_takes_no_more() {
+        let (all, own) = (depot(&[1, 2]), Depot::vacant());
+        assert!(!own.offer(&[7]));
+        let mut two = [0; 2];
+        assert_eq!(all.take(PLAIN, &mut two), 2);
+        own.open_empty(2);
+        assert!(own.offer(&two));
+        own.close_into(&all);
+        assert_eq!((own.level(), all.level()), (0, 4));
+        assert!(!own.offer(&two));
+    }
+
+    #[test]
+    fn the_lock_is_counted_when_it_is_taken_and_when_it_is_waited_for() {
+        let depot = depot(&[1]);
+        let mut one = [0];
+        assert_eq!(depot.take(PLAIN, &mut one), 1);
+        assert_eq!(depot.locks().taken, 1);
+        std::thread::scope(|s| {
+            let held = depot.stacks.lock().unwrap();
+            s.spawn(|| assert_eq!(depot.take(PLAIN, &mut [0]), 0));
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            drop(held);
+        });
+        let locks = depot.locks();
+        assert_eq!((locks.taken, locks.contended), (2, 1));
+        assert!(locks.wait_ticks > 0);
     }
 }

@@ -1,231 +1,20 @@
 //! Where every packet went and where every frame is.
-//!
-//! Each [`Local`](crate::Local) and each thread cache counts into a [`Page`] of its own: one
-//! writer, plain loads and stores. [`Books`] adds the pages up. Packets are counted on their way
-//! (allocated, sent, dropped …); frames are found where they are (depot, hot lists, caches). The
-//! two are independent, which is what makes their agreement a proof.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::Ordering;
 
-use crate::reason::{DropReason, REASONS};
+use crate::books::Sums;
+use crate::reason::DropReason;
 use crate::umem::Umem;
 
-/// A counter with one writer; anyone may read.
-#[derive(Default)]
-pub(crate) struct Counter(AtomicU64);
-
-impl Counter {
-    /// Adds `n`. Only the page's owner calls it, so it need not be one atomic step.
-    pub fn add(&self, n: u64) {
-        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
-    }
-
-    pub fn set(&self, n: u64) {
-        self.0.store(n, Ordering::Relaxed);
-    }
-
-    pub fn value(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
-/// What one writer has done.
-pub(crate) struct Page {
-    /// Frames handed out to skbs.
-    pub alloc: Counter,
-    /// Handles added by `share` and `clone`.
-    pub cloned: Counter,
-    /// Frames handed back without ever having been a packet.
-    pub unused: Counter,
-    /// Of the frames handed out, those that came in by a device.
-    pub received: Counter,
-    pub sent: Counter,
-    pub consumed: Counter,
-    pub dropped: [Counter; REASONS],
-    /// Allocations that found nothing.
-    pub starved: Counter,
-    /// Free frames on this writer's list.
-    pub level: Counter,
-    /// Frames lent to a device's rings: neither free nor a packet.
-    pub lent: Counter,
-}
-
-impl Page {
-    fn new() -> Page {
-        Page {
-            alloc: Counter::default(),
-            cloned: Counter::default(),
-            unused: Counter::default(),
-            received: Counter::default(),
-            sent: Counter::default(),
-            consumed: Counter::default(),
-            dropped: [const { Counter(AtomicU64::new(0)) }; REASONS],
-            starved: Counter::default(),
-            level: Counter::default(),
-            lent: Counter::default(),
-        }
-    }
-}
-
-/// What becomes of skbs that leave a program's hands.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Fate {
-    /// The program is done with them.
-    Consumed,
-    /// A device or peer has them.
-    Sent,
-    /// They never were packets.
-    Unused,
-    /// Somebody would have wanted them.
-    Dropped(DropReason),
-}
-
-impl Page {
-    /// Counts `n` packets that met `fate`.
-    pub fn count(&self, fate: Fate, n: u64) {
-        match fate {
-            Fate::Consumed => self.consumed.add(n),
-            Fate::Sent => self.sent.add(n),
-            Fate::Unused => self.unused.add(n),
-            Fate::Dropped(reason) => self.dropped[reason.index()].add(n),
-        }
-    }
-}
-
-/// All pages of a umem.
-pub(crate) struct Books {
-    pages: Mutex<Pages>,
-    /// Which of a program's own reasons have a name in `pages`.
-    named: [AtomicBool; REASONS / 2],
-}
-
-struct Pages {
-    open: Vec<(&'static str, Arc<Page>)>,
-    /// Sum of the pages whose writers are gone.
-    closed: Sums,
-    /// Names of a program's own reasons.
-    names: Vec<DropReason>,
-}
-
-#[derive(Clone, PartialEq)]
-struct Sums {
-    alloc: u64,
-    cloned: u64,
-    unused: u64,
-    received: u64,
-    sent: u64,
-    consumed: u64,
-    starved: u64,
-    dropped: Vec<u64>,
-    levels: [u64; 2],
-    lent: u64,
-}
-
-impl Sums {
-    const fn zero() -> Sums {
-        Sums {
-            alloc: 0,
-            cloned: 0,
-            unused: 0,
-            received: 0,
-            sent: 0,
-            consumed: 0,
-            starved: 0,
-            dropped: Vec::new(),
-            levels: [0; 2],
-            lent: 0,
-        }
-    }
-
-    fn add(&mut self, page: &Page) {
-        self.alloc += page.alloc.value();
-        self.cloned += page.cloned.value();
-        self.unused += page.unused.value();
-        self.received += page.received.value();
-        self.sent += page.sent.value();
-        self.consumed += page.consumed.value();
-        self.starved += page.starved.value();
-        self.lent += page.lent.value();
-        self.dropped.resize(REASONS, 0);
-        for (sum, c) in self.dropped.iter_mut().zip(&page.dropped) {
-            *sum += c.value();
-        }
-    }
-}
-
-/// Name of a local's page.
-pub(crate) const LOCAL: &str = "hot lists";
-/// Name of a thread cache's page.
-pub(crate) const THREAD: &str = "thread caches";
-
-impl Books {
-    pub const fn new() -> Books {
-        let pages = Pages { open: Vec::new(), closed: Sums::zero(), names: Vec::new() };
-        Books { pages: Mutex::new(pages), named: [const { AtomicBool::new(false) }; REASONS / 2] }
-    }
-
-    /// Starts over, for a new umem.
-    pub fn reset(&self) {
-        *self.lock() = Pages { open: Vec::new(), closed: Sums::zero(), names: Vec::new() };
-        self.named.iter().for_each(|named| named.store(false, Ordering::Relaxed));
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Pages> {
-        // Counters cannot be half changed by a panic.
-        self.pages.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A page for a new writer.
-    pub fn open(&self, kind: &'static str) -> Arc<Page> {
-        let page = Arc::new(Page::new());
-        self.lock().open.push((kind, page.clone()));
-        page
-    }
-
-    /// Adds a page to the closed ones; its writer has given its frames back.
-    pub fn close(&self, page: &Arc<Page>) {
-        let mut pages = self.lock();
-        if let Some(i) = pages.open.iter().position(|(_, p)| Arc::ptr_eq(p, page)) {
-            pages.open.swap_remove(i);
-            pages.closed.add(page);
-        }
-    }
-
-    /// Counts on behalf of a writer that has no page (a thread that is being torn down).
-    pub fn count_closed(&self, count: impl FnOnce(&Page)) {
-        let page = Page::new();
-        count(&page);
-        self.lock().closed.add(&page);
-    }
-
-    /// Remembers the name of a program's own reason, the first time it is used.
-    pub fn name(&self, reason: DropReason) {
-        let Some(i) = reason.app_index() else { return };
-        if !self.named[i].swap(true, Ordering::Relaxed) {
-            self.lock().names.push(reason);
-        }
-    }
-
-    fn sums(&self) -> Sums {
-        let pages = self.lock();
-        let mut sums = pages.closed.clone();
-        sums.dropped.resize(REASONS, 0);
-        for (kind, page) in &pages.open {
-            sums.add(page);
-            sums.levels[usize::from(*kind == THREAD)] += page.level.value();
-        }
-        sums
-    }
-
+impl Ledger {
     /// Adds everything up. If frames move meanwhile it looks again, a few times.
-    pub fn ledger(&self, umem: &Umem) -> Ledger {
+    pub(crate) fn of(umem: &Umem) -> Ledger {
         let mut settled = false;
         let look = || {
             let linked = umem.linked.load(Ordering::Relaxed);
             let extra = umem.extra.load(Ordering::Relaxed);
-            (self.sums(), umem.depot.level(), linked, extra)
+            (umem.books.sums(), umem.home_level(), linked, extra)
         };
         let mut snap = look();
         for _ in 0..4 {
@@ -237,12 +26,12 @@ impl Books {
             }
         }
         let (sums, depot, linked, extra) = snap;
-        self.write(umem, &sums, (depot as u64, linked, extra), settled)
+        Ledger::write(umem, sums, (depot, linked, extra), settled)
     }
 
-    fn write(&self, umem: &Umem, s: &Sums, found: (u64, i64, i64), settled: bool) -> Ledger {
+    fn write(umem: &Umem, s: Sums, found: (u64, i64, i64), settled: bool) -> Ledger {
         let (depot, linked, extra) = found;
-        let names = self.lock().names.clone();
+        let names = umem.books.names();
         let mut dropped = Vec::new();
         for (i, &n) in s.dropped.iter().enumerate().filter(|(_, n)| **n > 0) {
             let named = || names.iter().copied().find(|r| r.index() == i);
@@ -250,30 +39,40 @@ impl Books {
             let reason = DropReason::ours(i).or_else(named).unwrap_or(DropReason::unnamed(i));
             dropped.push((reason, n));
         }
-        let frames = u64::from(umem.frames());
+        let frames = u64::from(umem.frames()) + u64::from(umem.jumbo().0);
         let home = depot + s.levels[0] + s.levels[1];
         // Handles alive, found from where the frames are.
-        let found = frames as i64 - home as i64 - s.lent as i64 - linked + extra;
+        let found = (frames as i64 - home as i64 - s.lent as i64 - linked + extra).max(0) as u64;
+        let ended = s.unused + s.sent + s.dropped.iter().sum::<u64>();
+        let told: u64 = s.tallies.iter().map(|(_, n)| n).sum();
+        let mut held = s.tallies;
+        held.push((PROGRAM.into(), found.saturating_sub(told)));
+        let outstanding = (0..).zip(s.outstanding).filter(|(_, n)| *n != 0).collect();
         Ledger {
             received: s.received,
             created: (s.alloc + s.cloned).wrapping_sub(s.unused + s.received),
             sent: s.sent,
-            consumed: s.consumed,
+            consumed: s.freed.wrapping_sub(ended),
             dropped,
-            in_flight: found.max(0) as u64,
+            in_flight: found,
             starved: s.starved,
             frames,
             holders: vec![
                 ("depot", depot),
-                (LOCAL, s.levels[0]),
-                (THREAD, s.levels[1]),
+                ("hot lists", s.levels[0]),
+                ("thread caches", s.levels[1]),
                 ("device rings", s.lent),
                 ("fragments", linked.max(0) as u64),
             ],
+            held,
+            outstanding,
             settled,
         }
     }
 }
+
+/// Who has the packets that no holder speaks of.
+const PROGRAM: &str = "the program";
 
 /// What a pool did with every packet, and where its frames are.
 ///
@@ -299,6 +98,8 @@ pub struct Ledger {
     /// Frames of the pool.
     pub frames: u64,
     holders: Vec<(&'static str, u64)>,
+    held: Vec<(String, u64)>,
+    outstanding: Vec<(usize, i64)>,
     settled: bool,
 }
 
@@ -345,6 +146,22 @@ impl Ledger {
         &self.holders
     }
 
+    /// Packets in flight by who has them, as they [say themselves](crate::Tally); the last one is
+    /// the program, with whatever nobody speaks of.
+    #[must_use]
+    pub fn held(&self) -> &[(String, u64)] {
+        &self.held
+    }
+
+    /// Packets in flight by the number of the core that allocated them, those with none left out.
+    ///
+    /// Counted, not found: allocations less frees. [`Pool::stats`](crate::Pool::stats) has the
+    /// names.
+    #[must_use]
+    pub fn outstanding(&self) -> &[(usize, i64)] {
+        &self.outstanding
+    }
+
     /// The sum of two ledgers, of different pools.
     #[must_use]
     pub fn plus(mut self, other: &Ledger) -> Ledger {
@@ -363,6 +180,14 @@ impl Ledger {
         }
         for (sum, (_, n)) in self.holders.iter_mut().zip(&other.holders) {
             sum.1 += n;
+        }
+        // Cores are numbered by pool: those of two cannot be told apart any more.
+        self.outstanding.clear();
+        for (name, n) in &other.held {
+            match self.held.iter_mut().find(|(known, _)| known == name) {
+                Some((_, sum)) => *sum += n,
+                None => self.held.insert(0, (name.clone(), *n)),
+            }
         }
         self.settled &= other.settled;
         self
@@ -383,12 +208,28 @@ impl fmt::Display for Ledger {
         f.write_str(if self.dropped.is_empty() { "" } else { ")" })?;
         write!(f, " + in flight {}   ", self.in_flight)?;
         match (self.difference(), self.settled) {
-            (0, _) => f.write_str("OK"),
-            (_, false) => f.write_str("moving"),
+            (0, _) => f.write_str("OK")?,
+            (_, false) => f.write_str("moving")?,
             (d, true) => {
                 write!(f, "NOT BALANCED: {d} packets; frames {}:", self.frames)?;
-                self.holders.iter().try_for_each(|(name, n)| write!(f, " {name} {n}"))
+                self.holders.iter().try_for_each(|(name, n)| write!(f, " {name} {n}"))?;
             }
         }
+        if f.alternate() { self.explain(f) } else { Ok(()) }
+    }
+}
+
+impl Ledger {
+    /// Writes who has every frame, on two more lines.
+    fn explain(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let in_holders: u64 = self.holders.iter().map(|(_, n)| n).sum();
+        write!(f, "\nframes {} =", self.frames)?;
+        self.holders.iter().try_for_each(|(name, n)| write!(f, " {name} {n} +"))?;
+        write!(f, " packets {}", self.frames.saturating_sub(in_holders))?;
+        write!(f, "\nin flight {} =", self.in_flight)?;
+        for (i, (name, n)) in self.held.iter().enumerate() {
+            write!(f, "{} {name} {n}", if i == 0 { "" } else { " +" })?;
+        }
+        Ok(())
     }
 }

@@ -1,9 +1,9 @@
 //! Owns packet memory, and the only handle on it.
 //!
 //! ```text
-//!  Pool ── Umem: one region, frames of one size        Skb: u32 handle, dropped exactly once
-//!   │        frame 0 │ frame 1 │ … │ frame n-1          Batch: many of them, one call
-//!   │        meta 0  │ meta 1  │ … (apart: a peer never maps it)
+//!  Pool ── Umem: one region                            Skb: u32 handle, dropped exactly once
+//!   │        frame 0 │ frame 1 │ … │ jumbo 0 │ …        Batch: many of them, one call
+//!   │        lines 0 │ lines 1 │ … (apart: a peer never maps them)
 //!   ├─ Depot         frames at home, behind a lock, moved half a list at a time
 //!   ├─ Local …       one a queue, worker or task: its hot list, no lock
 //!   └─ thread cache  where a plain `drop` goes, no lock, given back at thread exit
@@ -15,28 +15,47 @@
 //! docs/adr/0001-ownership-and-trust.md says why it is so and what else was measured.
 
 mod batch;
+mod block;
+mod books;
 mod chain;
 mod depot;
+mod fields;
+mod handle;
+mod lanes;
 mod ledger;
 mod local;
 mod meta;
+mod page;
+mod policy;
 mod pool;
 mod reason;
 mod segments;
+mod shape;
+mod sizing;
 mod skb;
 mod snapshot;
+mod start;
+mod stats;
+mod sync;
+mod tally;
 mod thread;
 mod umem;
 
 pub use batch::{Batch, Drain, Moved, Verdict};
+pub use depot::Locks;
+pub use lanes::{Offload, Release, Vlan};
 pub use ledger::Ledger;
 pub use local::Local;
-pub use meta::{Offload, PacketType};
+pub use meta::PacketType;
+pub use page::CoreKind;
+pub use policy::{Data, Init, Return, Trust};
 pub use pool::{Builder, Pool};
 pub use reason::DropReason;
 pub use segments::Segments;
+pub use sizing::{Holder, Holders};
 pub use skb::{Shared, Skb, Unique};
-pub use umem::Trust;
+pub use stats::{CoreStats, Dwell, FreeMatrix, PoolStats, Sampled};
+pub use tally::Tally;
 
 pub use linerate_sys::mem::{Huge, Pages};
 pub use linerate_sys::{Code, Error, Kind, Result};

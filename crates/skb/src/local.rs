@@ -6,18 +6,33 @@
 use std::cell::Cell;
 use std::marker::PhantomData;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use linerate_sys::tsc::ticks;
 
 use crate::batch::Batch;
 use crate::chain;
-use crate::ledger::{Fate, LOCAL, Page};
+use crate::handle::{self, Common, FLAG};
+use crate::lanes::lane;
+use crate::page::{CoreKind, Fate, Page};
+use crate::policy::{Data, Return};
 use crate::pool::Pool;
 use crate::segments::write_frame;
 use crate::skb::Skb;
 use crate::thread;
-use crate::umem::{FLAG, ID_SHIFT, Umem};
+use crate::umem::Umem;
 
+/// Longest hot list, in frames.
+pub(crate) const HOT_LIST_MAX: usize = 1 << 16;
 /// Frames moved at once when the list is off.
 const UNLISTED: usize = 64;
+/// Jumbo frames kept: each is as large as several frames, and takes longer to fill than the depot's
+/// lock takes to take.
+const JUMBO_LISTED: usize = 32;
+/// Frames of other cores gathered before they are sent home.
+const AWAY: usize = 64;
+/// Calls after which it is looked whether sampling has been turned on.
+const UNSAMPLED: u32 = 1024;
 
 /// Access to a pool for one owner.
 ///
@@ -28,6 +43,13 @@ pub struct Local {
     /// Free frames; the top is the one freed last.
     list: Vec<u32>,
     hot_list_len: usize,
+    jumbo: Vec<u32>,
+    /// Free frames of other cores, on their way home.
+    away: Vec<u32>,
+    /// What the handles of its packets start with.
+    tag: u32,
+    /// Calls until the next one that is timed.
+    until_sample: u32,
     page: Arc<Page>,
     /// One owner at a time: `Send`, not `Sync`.
     owner: PhantomData<Cell<()>>,
@@ -35,19 +57,31 @@ pub struct Local {
 
 impl std::fmt::Debug for Page {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Page").field("level", &self.level.value()).finish_non_exhaustive()
+        f.debug_struct("Page")
+            .field("name", &self.name)
+            .field("level", &self.level.value())
+            .finish_non_exhaustive()
     }
 }
 
 impl Local {
-    pub(crate) fn new(pool: Pool, hot_list_len: usize) -> Local {
-        let page = pool.umem().books.open(LOCAL);
-        let (list, owner) = (Vec::new(), PhantomData);
-        let mut local = Local { pool, list, hot_list_len: 0, page, owner };
+    pub(crate) fn new(pool: Pool, name: &str, hot_list_len: usize) -> Local {
+        let page = pool.umem().books.open(CoreKind::Local, name);
+        pool.umem().open_home(page.core);
+        let tag = handle::tag(pool.umem().id(), page.core as u32);
+        let (list, jumbo, owner) = (Vec::new(), Vec::with_capacity(JUMBO_LISTED), PhantomData);
+        let away = Vec::with_capacity(match pool.umem().return_to() {
+            Return::Home => AWAY,
+            Return::Local => 0,
+        });
+        let until_sample = UNSAMPLED;
+        let mut local =
+            Local { pool, list, hot_list_len: 0, jumbo, away, tag, until_sample, page, owner };
         local.set_hot_list_len(hot_list_len);
         local
     }
 
+    #[inline]
     fn umem(&self) -> &'static Umem {
         self.pool.umem()
     }
@@ -58,28 +92,39 @@ impl Local {
         &self.pool
     }
 
+    /// Its number in the pool, by which its packets are told from others'; 0 if there was none left.
+    #[must_use]
+    pub fn core(&self) -> usize {
+        self.page.core
+    }
+
     /// Most frames it keeps for itself.
     #[must_use]
     pub fn hot_list_len(&self) -> usize {
         self.hot_list_len
     }
 
-    /// Changes the length of the hot list; 0 turns it off. What no longer fits goes home.
-    pub fn set_hot_list_len(&mut self, frames: usize) {
-        let frames = frames.min(self.umem().frames() as usize);
+    /// Changes the length of the hot list; 0 turns it off. What no longer fits goes home. Returns
+    /// what was applied: at most 65,536, and at most the frames of the pool.
+    pub fn set_hot_list_len(&mut self, frames: usize) -> usize {
+        let frames = frames.min(self.umem().frames() as usize).min(HOT_LIST_MAX);
         self.hot_list_len = frames;
+        self.page.hot_list_len.set(frames as u64);
         if self.list.len() > frames {
             let home = self.list.split_off(frames);
             self.publish();
+            self.page.spilled(home.len());
             self.umem().put_home(&home);
         }
         // Staging for a list that is off, and never an allocation later.
         self.list.reserve_exact(frames.max(UNLISTED) - self.list.len());
         self.publish();
+        frames
     }
 
+    #[inline]
     fn publish(&self) {
-        self.page.level.set(self.list.len() as u64);
+        self.page.level.set((self.list.len() + self.jumbo.len() + self.away.len()) as u64);
     }
 
     /// Appends up to `want` empty packets to `out`; returns how many.
@@ -89,6 +134,7 @@ impl Local {
     /// Errors: none; fewer than `want` if `out` has no room or the pool no frame.
     /// Cost:   one cache line written a frame; the depot's lock once in half a hot list.
     pub fn alloc(&mut self, out: &mut Batch, want: usize) -> usize {
+        let since = self.sample_begins();
         let want = want.min(out.spare());
         let mut n = 0;
         while n < want {
@@ -98,37 +144,91 @@ impl Local {
             }
             let take = (want - n).min(self.list.len());
             let at = self.list.len() - take;
-            let umem = self.umem();
-            // SAFETY: the frames are on this free list, leave it below, and are then initialised.
+            // SAFETY: the frames are on this free list, are initialised, and leave it below.
             unsafe {
-                self.list[at..].iter().for_each(|&handle| umem.init(handle));
-                out.extend_raw(&self.list[at..]);
+                if !self.umem().begin(&self.list[at..], &self.page) {
+                    self.page.starved.add(1);
+                    break;
+                }
+                out.extend_tagged(&self.list[at..], self.tag);
             }
             self.list.truncate(at);
             n += take;
         }
         self.page.alloc.add(n as u64);
         self.publish();
+        if let Some(since) = since {
+            self.alloc_sampled(since, n, out);
+        }
         n
     }
 
     /// One empty packet, or `None` if the pool has no frame.
     pub fn alloc_one(&mut self) -> Option<Skb> {
+        let bytes = self.umem().frame_bytes();
+        self.alloc_bytes(bytes)
+    }
+
+    /// One empty packet in one piece with room for `bytes`: of the smallest class that has it.
+    ///
+    /// Errors: `None` if no class has it, or the pool no frame of the class.
+    pub fn alloc_len(&mut self, bytes: usize) -> Option<Skb> {
+        let umem = self.umem();
+        let wanted = u32::try_from(bytes).ok()?.checked_add(umem.headroom())?;
+        if umem.data_from() == Data::General || wanted <= umem.frame_bytes() {
+            return self.alloc_bytes(wanted);
+        }
+        (wanted <= umem.jumbo().1).then(|| self.alloc_jumbo()).flatten()
+    }
+
+    /// An ordinary frame, with data of `bytes` where the allocator gives it.
+    fn alloc_bytes(&mut self, bytes: u32) -> Option<Skb> {
         if self.list.is_empty() && !self.refill(1) {
             self.page.starved.add(1);
             return None;
         }
-        let handle = self.list.pop()?;
+        let frame = *self.list.last()?;
+        // SAFETY: the frame is on this free list, is initialised, and leaves it below.
+        let begun = unsafe {
+            match self.umem().retires() {
+                true => self.umem().begin_apart(&[frame], bytes, &self.page),
+                false => self.umem().begin(&[frame], &self.page),
+            }
+        };
+        if !begun {
+            // The header stays where it was: post 004's `nodata`.
+            self.page.starved.add(1);
+            return None;
+        }
+        self.list.pop();
         self.page.alloc.add(1);
         self.publish();
-        // SAFETY: just taken off the free list, and initialised before it is an skb.
-        unsafe {
-            self.umem().init(handle);
-            Some(Skb::from_raw(handle))
-        }
+        // SAFETY: just taken off the free list and initialised.
+        Some(unsafe { Skb::from_raw(handle::retag(frame, self.tag)) })
     }
 
-    /// A packet that holds a copy of `bytes`, in as many frames as it takes.
+    #[cold]
+    fn alloc_jumbo(&mut self) -> Option<Skb> {
+        if self.jumbo.is_empty() {
+            let mut frames = [0; JUMBO_LISTED / 2];
+            let got = self.umem().take_jumbo(&mut frames);
+            self.jumbo.extend_from_slice(&frames[..got]);
+            self.page.refilled(got);
+        }
+        let frame = self.jumbo.pop().or_else(|| {
+            self.page.starved.add(1);
+            None
+        })?;
+        // SAFETY: just taken off a free list, and initialised before it is an skb.
+        unsafe { self.umem().begin(&[frame], &self.page) };
+        self.page.alloc.add(1);
+        self.publish();
+        // SAFETY: as above. Flagged, because it is not freed as an ordinary frame is.
+        Some(unsafe { Skb::from_raw(handle::retag(frame, self.tag) | FLAG) })
+    }
+
+    /// A packet that holds a copy of `bytes`, in one frame of the smallest class that has the room,
+    /// or in as many ordinary frames as it takes.
     ///
     /// Errors: `None` if the pool has too few frames, or no chain can be that long; counted as an
     ///         allocation that found nothing.
@@ -136,8 +236,9 @@ impl Local {
     pub fn alloc_copy(&mut self, bytes: &[u8]) -> Option<Skb> {
         let (umem, headroom) = (self.umem(), self.umem().headroom() as usize);
         let room = umem.frame_bytes() as usize - headroom;
-        let mut head = self.alloc_one()?;
-        let (first, rest) = bytes.split_at(bytes.len().min(room));
+        let whole = if bytes.len() > room { self.alloc_len(bytes.len()) } else { None };
+        let mut head = whole.or_else(|| self.alloc_one())?;
+        let (first, rest) = bytes.split_at(bytes.len().min(head.tailroom()));
         write_frame(umem, head.raw(), headroom, first);
         head.commit(first.len());
         for piece in rest.chunks(room) {
@@ -162,6 +263,7 @@ impl Local {
     }
 
     /// Gets frames onto an empty list; false if there are none.
+    #[cold]
     fn refill(&mut self, want: usize) -> bool {
         let most = self.hot_list_len.max(UNLISTED);
         let n = if self.hot_list_len == 0 {
@@ -173,7 +275,9 @@ impl Local {
         self.list.resize(n, 0);
         let mut got = thread::take(self.umem(), &mut self.list);
         if got < n {
-            got += self.umem().depot.take(&mut self.list[got..]);
+            let found = self.umem().take(self.page.core, &mut self.list[got..]);
+            self.page.refilled(found);
+            got += found;
         }
         self.list.truncate(got);
         got > 0
@@ -181,58 +285,129 @@ impl Local {
 
     /// Frees packets, counted as `fate`.
     pub(crate) fn free_raw(&mut self, handles: &[u32], fate: Fate) {
-        let Some(&first) = handles.first() else { return };
-        let umem = self.umem();
-        // Equal top bits in all handles: one umem, ours, none flagged.
-        let (or, and) = handles.iter().fold((0, u32::MAX), |(or, and), h| (or | h, and & h));
-        let plain = or & FLAG == 0 && or >> ID_SHIFT == and >> ID_SHIFT;
-        if !plain || first >> ID_SHIFT != umem.id() {
-            return self.free_mixed(handles, fate);
+        if handles.is_empty() {
+            return;
         }
-        if let Fate::Dropped(reason) = fate {
-            umem.books.name(reason);
+        let since = self.sample_begins();
+        let (umem, common) = (self.umem(), Common::of(handles));
+        if common.flagged() || common.umem() != Some(umem.id() as usize) {
+            self.free_mixed(handles, fate);
+        } else {
+            if let Fate::Dropped(reason) = fate {
+                umem.books.name(reason);
+            }
+            self.page.freed(fate, handles, common);
+            self.keep(handles);
         }
-        self.page.count(fate, handles.len() as u64);
-        self.keep(handles);
+        if let Some(since) = since {
+            self.page.timed_free.add(ticks().wrapping_sub(since), handles.len() as u64);
+        }
     }
 
-    /// Frees packets of which some are shared, chained or of another pool.
+    /// Frees packets of which some are flagged or of another pool.
     #[cold]
     fn free_mixed(&mut self, handles: &[u32], fate: Fate) {
         let umem = self.umem();
         if let Fate::Dropped(reason) = fate {
             umem.books.name(reason);
         }
-        for &h in handles {
-            if (h & !FLAG) >> ID_SHIFT != umem.id() {
-                thread::free_slow(&[h], fate);
+        for run in handles.chunk_by(|a, b| (a | b) & FLAG == 0 && handle::same_core(*a, *b)) {
+            let first = run[0];
+            if handle::umem(first) != umem.id() as usize {
+                thread::free_slow(run, fate);
                 continue;
             }
-            self.page.count(fate, 1);
-            if h & FLAG == 0 {
-                self.keep(&[h]);
+            self.page.freed(fate, run, Common::of(run));
+            if first & FLAG == 0 {
+                self.keep(run);
             } else {
-                chain::unlink(umem, h, |frames| self.keep(frames));
+                let page = self.page.clone();
+                chain::unlink(umem, first, &page, |frame| match umem.is_jumbo(frame) {
+                    true => self.keep_jumbo(frame),
+                    false => self.keep(&[frame]),
+                });
             }
         }
     }
 
     /// Puts plain free frames of this pool on the list, the cold half home first if need be.
     fn keep(&mut self, frames: &[u32]) {
-        if self.list.len() + frames.len() > self.hot_list_len {
-            let n = self.list.len().min(self.hot_list_len.div_ceil(2));
-            if n > 0 {
-                // First, so that no frame is found in two places.
-                self.page.level.set((self.list.len() - n) as u64);
-                self.umem().put_home(&self.list[..n]);
-                self.list.drain(..n);
-            }
-            if self.list.len() + frames.len() > self.hot_list_len {
-                self.umem().put_home(frames);
-                return self.publish();
-            }
+        let umem = self.umem();
+        if umem.retires() {
+            // SAFETY: the caller gave up the last handles on them.
+            unsafe { umem.retire(frames, &self.page) };
+        }
+        if umem.return_to() == Return::Home {
+            return self.keep_own(frames);
+        }
+        self.keep_here(frames);
+    }
+
+    /// Puts free frames on the list, whoever allocated them.
+    fn keep_here(&mut self, frames: &[u32]) {
+        if self.list.len() + frames.len() > self.hot_list_len && !self.make_room(frames.len()) {
+            self.page.spilled(frames.len());
+            self.umem().put_home(frames);
+            return self.publish();
         }
         self.list.extend_from_slice(frames);
+        self.publish();
+    }
+
+    /// Sends the cold half of the list home; false if `frames` more would not fit even so.
+    #[cold]
+    fn make_room(&mut self, frames: usize) -> bool {
+        let n = self.list.len().min(self.hot_list_len.div_ceil(2));
+        if n > 0 {
+            // First, so that no frame is found in two places.
+            self.page.level.subtract(n as u64);
+            self.page.spilled(n);
+            self.umem().put_home(&self.list[..n]);
+            self.list.drain(..n);
+        }
+        self.list.len() + frames <= self.hot_list_len
+    }
+
+    /// Puts this core's own frames on the list, and gathers the others' to send them home.
+    fn keep_own(&mut self, frames: &[u32]) {
+        for run in frames.chunk_by(|a, b| handle::same_core(*a, *b)) {
+            if handle::core(run[0]) == self.page.core {
+                self.keep_here(run);
+                continue;
+            }
+            if self.away.len() + run.len() > AWAY {
+                self.send_away();
+            }
+            if run.len() > AWAY {
+                self.page.spilled(run.len());
+                self.umem().put_home(run);
+            } else {
+                self.away.extend_from_slice(run);
+            }
+        }
+        self.publish();
+    }
+
+    fn send_away(&mut self) {
+        let n = self.away.len();
+        self.page.level.subtract(n as u64);
+        self.page.spilled(n);
+        self.umem().put_home(&self.away);
+        self.away.clear();
+    }
+
+    #[cold]
+    fn keep_jumbo(&mut self, frame: u32) {
+        let umem = self.umem();
+        if umem.retires() {
+            // SAFETY: the caller gave up the last handle on it.
+            unsafe { umem.retire(&[frame], &self.page) };
+        }
+        if self.hot_list_len == 0 || self.jumbo.len() == JUMBO_LISTED {
+            self.page.spilled(1);
+            return umem.put_jumbo_home(&[frame]);
+        }
+        self.jumbo.push(frame);
         self.publish();
     }
 
@@ -240,17 +415,55 @@ impl Local {
     pub fn count_received(&mut self, n: usize) {
         self.page.received.add(n as u64);
     }
+
+    /// The moment at which a call begins that is to be timed.
+    ///
+    /// Cost: a count, for a call that is not.
+    #[inline]
+    fn sample_begins(&mut self) -> Option<u64> {
+        self.until_sample -= 1;
+        if self.until_sample == 0 { self.sample_next() } else { None }
+    }
+
+    #[cold]
+    fn sample_next(&mut self) -> Option<u64> {
+        let every = self.umem().sampling.load(Ordering::Relaxed);
+        self.until_sample = if every == 0 { UNSAMPLED } else { every };
+        (every > 0).then(ticks)
+    }
+
+    /// Notes what an allocation took, and gives one of its packets the moment as its birth.
+    #[cold]
+    fn alloc_sampled(&mut self, since: u64, n: usize, out: &mut Batch) {
+        let now = ticks();
+        self.page.timed_alloc.add(now.wrapping_sub(since), n as u64);
+        if n > 0
+            && let Some(handle) = out.flag_last()
+        {
+            let umem = self.umem();
+            // SAFETY: allocated above, and nobody else has its handle yet.
+            unsafe {
+                umem.meta(handle).as_mut().lanes |= lane::BORN;
+                umem.cold(handle).as_mut().born = now;
+            }
+        }
+    }
 }
 
 impl Drop for Local {
     fn drop(&mut self) {
         let umem = self.umem();
         // In this order: the page is closed while the pool that this Local holds keeps the umem.
-        let frames = std::mem::take(&mut self.list);
+        let mut frames = std::mem::take(&mut self.list);
+        frames.append(&mut self.away);
+        let jumbo = std::mem::take(&mut self.jumbo);
         self.page.level.set(0);
         umem.books.close(&self.page);
         if !frames.is_empty() {
             umem.put_home(&frames);
+        }
+        if !jumbo.is_empty() {
+            umem.put_jumbo_home(&jumbo);
         }
     }
 }

@@ -1,51 +1,17 @@
-//! What is known of a frame, one cache line each, apart from the frames.
+//! What is known of a frame, one cache line each, apart from the frames: the hot lane.
 //!
 //! Apart, because a peer that maps the frames must not be able to write it, and because frames
 //! 2 KiB apart share two of the 64 sets of an L1 cache (docs/adr/0001).
 //!
-//! Owner: whoever owns the frame's handle. The whole line is written when the frame is allocated,
-//! so nothing of its former life is left; freeing an unshared frame does not read it.
+//! Owner: whoever owns the frame's handle. The whole line is written when the frame is allocated
+//! (or was when it was freed, see [`Init`](crate::Init)), so nothing of its former life is left;
+//! freeing an unflagged frame does not read it. What is rarely known of a packet lies in the
+//! [cold lanes](crate::lanes), and `lanes` says which of them hold something.
 
-use std::mem::size_of;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Work left to the device: a checksum to fill in, a superframe to cut up.
-///
-/// The fields of virtio's `virtio_net_hdr`, in which Linux hands partial checksums and
-/// segmentation over in both directions.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Offload {
-    /// `VIRTIO_NET_HDR_F_*`: 1 = the checksum must be completed, 2 = it was verified.
-    pub flags: u8,
-    /// `VIRTIO_NET_HDR_GSO_*`; 0 = an ordinary frame.
-    pub gso_type: u8,
-    /// Bytes of headers before the payload of a superframe.
-    pub hdr_len: u16,
-    /// Payload bytes of each segment.
-    pub gso_size: u16,
-    /// Where checksumming starts, from the first byte of the frame.
-    pub csum_start: u16,
-    /// Where the sum goes, from `csum_start`.
-    pub csum_offset: u16,
-}
-
-impl Offload {
-    /// Nothing is left to the device.
-    pub const NONE: Offload =
-        Offload { flags: 0, gso_type: 0, hdr_len: 0, gso_size: 0, csum_start: 0, csum_offset: 0 };
-
-    /// True if the transport checksum is only the pseudo header's and must be completed.
-    #[must_use]
-    pub const fn needs_checksum(self) -> bool {
-        self.flags & 1 != 0
-    }
-
-    /// True if the packet is a superframe that stands for several.
-    #[must_use]
-    pub const fn is_gso(self) -> bool {
-        self.gso_type != 0
-    }
-}
+/// Bytes of a packet's control block.
+pub(crate) const CB_BYTES: usize = 24;
 
 /// To whom the link layer addressed the frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -77,23 +43,23 @@ pub(crate) struct Meta {
     pub last: u32,
     /// Handles on this frame.
     pub refs: AtomicU32,
-    /// Nanoseconds of the epoch at which it was captured, if `stamped`.
-    pub stamp_ns: u64,
-    /// Left to the device.
-    pub offload: Offload,
+    /// How urgent it is, for a qdisc.
+    pub priority: u32,
     /// Fragments behind this frame.
     pub frags: u16,
+    /// Which cold lanes hold something.
+    pub lanes: u16,
     /// To whom it was addressed.
     pub packet_type: PacketType,
-    /// Whether it has a capture time: a capture may well start at 0.
-    pub stamped: bool,
+    /// The control block: whoever owns the packet may keep notes in it.
+    pub cb: [u8; CB_BYTES],
 }
 
 const _: () = assert!(size_of::<Meta>() == 64);
 
 impl Meta {
     /// The line of a new, empty frame whose data starts at `headroom`.
-    pub fn new(headroom: u32) -> Meta {
+    pub const fn new(headroom: u32) -> Meta {
         Meta {
             off: headroom,
             len: 0,
@@ -101,11 +67,20 @@ impl Meta {
             next: 0,
             last: 0,
             refs: AtomicU32::new(1),
-            stamp_ns: 0,
-            offload: Offload::NONE,
+            priority: 0,
             frags: 0,
+            lanes: 0,
             packet_type: PacketType::Host,
-            stamped: false,
+            cb: [0; CB_BYTES],
         }
+    }
+
+    /// What allocation itself decides of a line that was initialised when its frame was freed: the
+    /// data pointers, the lengths and the count, as `alloc_skb` did before post 004.
+    #[inline]
+    pub fn begin(&mut self, headroom: u32) {
+        self.off = headroom;
+        (self.len, self.data_len) = (0, 0);
+        self.refs.store(1, Ordering::Relaxed);
     }
 }

@@ -2,14 +2,20 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
+use linerate_sys::Result;
 use linerate_sys::mem::{Huge, Pages, Region};
-use linerate_sys::{Code, Error, Result};
 
 use crate::chain::FRAMES_MAX;
 use crate::ledger::Ledger;
-use crate::local::Local;
-use crate::umem::{Shape, Trust, Umem};
+use crate::local::{HOT_LIST_MAX, Local};
+use crate::policy::{Data, Init, Return, Trust};
+use crate::shape::Shape;
+use crate::sizing::Holders;
+use crate::stats::PoolStats;
+use crate::tally::Tally;
+use crate::umem::Umem;
 
 /// Room before the data of a new packet: enough for tunnel headers, and what AF_XDP asks for.
 const HEADROOM_BYTES: u32 = 256;
@@ -24,7 +30,8 @@ const HOT_LIST_LEN: usize = 1024;
 #[derive(Debug)]
 pub struct Pool {
     umem: &'static Umem,
-    memory: Arc<Region>,
+    /// `None` if the packets' data is the allocator's.
+    memory: Option<Arc<Region>>,
 }
 
 impl std::fmt::Debug for Umem {
@@ -47,6 +54,11 @@ impl Pool {
                 frames: FRAMES,
                 frame_bytes: FRAME_BYTES,
                 headroom_bytes: HEADROOM_BYTES,
+                jumbo_frames: 0,
+                jumbo_bytes: 0,
+                data: Data::Frames,
+                init: Init::AtAlloc,
+                return_to: Return::Local,
                 trust: Trust::Private,
                 huge: Huge::Try,
             },
@@ -57,17 +69,59 @@ impl Pool {
         self.umem
     }
 
+    /// Describes a pool with a frame for each that `holders` can hold at once.
+    #[must_use]
+    pub fn sized_for(holders: &Holders) -> Builder {
+        Pool::builder().frames(u32::try_from(holders.sum()).unwrap_or(u32::MAX))
+    }
+
     /// Access for one queue, worker or task, with a hot list of 1024 frames, or of a quarter of the
     /// pool if that is less.
     #[must_use]
     pub fn local(&self) -> Local {
-        self.local_with(HOT_LIST_LEN.min(self.umem.frames() as usize / 4))
+        self.local_with(self.hot_list_len_for(0))
     }
 
     /// Access with a hot list of the given length; 0 = none.
     #[must_use]
     pub fn local_with(&self, hot_list_len: usize) -> Local {
-        Local::new(self.clone(), hot_list_len)
+        self.local_named("local", hot_list_len)
+    }
+
+    /// Access under a name that [`Pool::stats`] shows.
+    #[must_use]
+    pub fn local_named(&self, name: &str, hot_list_len: usize) -> Local {
+        Local::new(self.clone(), name, hot_list_len)
+    }
+
+    /// The length that a hot list has unless told otherwise, if it serves rings of so many frames:
+    /// the larger of both, and at most a quarter of the pool.
+    #[must_use]
+    pub fn hot_list_len_for(&self, rings: usize) -> usize {
+        HOT_LIST_LEN.max(rings).min(HOT_LIST_MAX).min(self.umem.frames() as usize / 4)
+    }
+
+    /// A place for a holder of packets to say how many it has, so that a ledger can name it.
+    #[must_use]
+    pub fn tally(&self, name: &str) -> Tally {
+        Tally::new(self.clone(), name)
+    }
+
+    /// Times every n-th bulk call that allocates or frees, and watches how long one of its packets
+    /// lives; 0 turns it off, as it is at first.
+    ///
+    /// Each `Local` notices within 1024 calls. Cost: two readings of the clock in every n-th call,
+    /// and one packet that is freed the slow way.
+    pub fn set_sampling(&self, every: u32) {
+        self.umem.sampling.store(every, Ordering::Relaxed);
+    }
+
+    /// What the pool has cost so far, core by core.
+    ///
+    /// Cost: the books' and the depot's locks; for reports, not for the packet path.
+    #[must_use]
+    pub fn stats(&self) -> PoolStats {
+        PoolStats::of(self.umem)
     }
 
     /// What happened to every packet so far, and where every frame is.
@@ -75,10 +129,10 @@ impl Pool {
     /// Cost: the books' and the depot's locks, twice or more; for reports, not for the packet path.
     #[must_use]
     pub fn ledger(&self) -> Ledger {
-        self.umem.books.ledger(self.umem)
+        Ledger::of(self.umem)
     }
 
-    /// Frames in the pool.
+    /// Ordinary frames in the pool.
     #[must_use]
     pub fn frames(&self) -> usize {
         self.umem.frames() as usize
@@ -102,16 +156,46 @@ impl Pool {
         self.frame_size() - self.headroom()
     }
 
-    /// Bytes of the longest packet that a chain of its frames can hold.
+    /// Jumbo frames in the pool.
+    #[must_use]
+    pub fn jumbo_frames(&self) -> usize {
+        self.umem.jumbo().0 as usize
+    }
+
+    /// Data bytes that a new packet of one jumbo frame can hold; 0 if there are none.
+    #[must_use]
+    pub fn jumbo_room(&self) -> usize {
+        (self.umem.jumbo().1 as usize).saturating_sub(self.headroom())
+    }
+
+    /// Bytes of the longest packet that it can hold, in a jumbo frame or a chain of ordinary ones.
     #[must_use]
     pub fn packet_max_bytes(&self) -> usize {
-        (FRAMES_MAX * self.data_room()).min(self.frames() * self.data_room())
+        (FRAMES_MAX.min(self.frames()) * self.data_room()).max(self.jumbo_room())
+    }
+
+    /// Where packets' bytes come from.
+    #[must_use]
+    pub fn data_from(&self) -> Data {
+        self.umem.data_from()
+    }
+
+    /// When the meta line is initialised.
+    #[must_use]
+    pub fn init(&self) -> Init {
+        self.umem.init()
+    }
+
+    /// Where a frame goes that is freed on another core.
+    #[must_use]
+    pub fn return_to(&self) -> Return {
+        self.umem.return_to()
     }
 
     /// The pages obtained.
     #[must_use]
     pub fn pages(&self) -> Pages {
-        self.memory.pages()
+        self.memory.as_ref().map_or(Pages::Base, |memory| memory.pages())
     }
 
     /// Who else can write the frames.
@@ -125,7 +209,8 @@ impl Pool {
     /// Private memory is lent out as `&[u8]`, and a descriptor of it would let safe code write it.
     #[must_use]
     pub fn memory(&self) -> Option<BorrowedFd<'_>> {
-        (self.trust() == Trust::Exported).then(|| self.memory.as_fd())
+        let exported = self.trust() == Trust::Exported;
+        self.memory.as_ref().filter(|_| exported).map(|memory| memory.as_fd())
     }
 }
 
@@ -176,6 +261,35 @@ impl Builder {
         self
     }
 
+    /// Frames of a second class, for packets that an ordinary one is too short for: `bytes` is a
+    /// power of two, as 16384 for frames of 9000 bytes. None unless told.
+    #[must_use]
+    pub fn jumbo(mut self, frames: u32, bytes: u32) -> Self {
+        (self.shape.jumbo_frames, self.shape.jumbo_bytes) = (frames, bytes);
+        self
+    }
+
+    /// Where packets' bytes come from.
+    #[must_use]
+    pub fn data(mut self, data: Data) -> Self {
+        self.shape.data = data;
+        self
+    }
+
+    /// When the meta line is initialised.
+    #[must_use]
+    pub fn init(mut self, init: Init) -> Self {
+        self.shape.init = init;
+        self
+    }
+
+    /// Where a frame goes that is freed on another core.
+    #[must_use]
+    pub fn return_to(mut self, return_to: Return) -> Self {
+        self.shape.return_to = return_to;
+        self
+    }
+
     /// Who else will be able to write the frames.
     #[must_use]
     pub fn trust(mut self, trust: Trust) -> Self {
@@ -210,10 +324,6 @@ impl Builder {
     /// `E-UMEM-IDS` if 31 pools are alive in this process.
     pub fn build(self) -> Result<Pool> {
         let umem = Umem::create(&self.shape)?;
-        // The umem is ours alone and in use, so it has its memory.
-        let memory = umem
-            .region()
-            .ok_or_else(|| Error::new(Code::Memory, "cannot make a pool", "its memory is gone"))?;
-        Ok(Pool { umem, memory })
+        Ok(Pool { umem, memory: umem.region() })
     }
 }

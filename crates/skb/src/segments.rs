@@ -3,8 +3,9 @@
 
 use std::marker::PhantomData;
 
+use crate::policy::Trust;
 use crate::snapshot;
-use crate::umem::{Trust, Umem};
+use crate::umem::Umem;
 
 /// The frames of a packet, each as a slice of its bytes.
 #[derive(Debug)]
@@ -31,14 +32,15 @@ impl<'a> Iterator for Segments<'a> {
             return None;
         }
         let umem = Umem::of(self.next);
-        if umem.trust() == Trust::Exported {
+        let place = umem.place(self.next);
+        if place.trust == Trust::Exported {
             return None;
         }
         // SAFETY: `new` was promised that the packet borrowed for 'a owns the chain, so the line is
         // initialised and nobody writes it or its frame meanwhile (see `Skb::meta`, `Skb::data`).
         let segment = unsafe {
             let meta = umem.meta(self.next).as_ref();
-            let start = umem.frame(self.next).add(meta.off as usize);
+            let start = place.start.add(meta.off as usize);
             self.next = meta.next;
             std::slice::from_raw_parts(start.as_ptr(), meta.len as usize)
         };
@@ -49,13 +51,14 @@ impl<'a> Iterator for Segments<'a> {
 
 /// Reads one frame into `to`, whoever may be writing it.
 pub(crate) fn read_frame(umem: &Umem, handle: u32, off: usize, to: &mut [u8]) {
-    debug_assert!(off + to.len() <= umem.frame_bytes() as usize);
+    let place = umem.place(handle);
+    debug_assert!(off + to.len() <= place.bytes as usize);
     // SAFETY: off + to.len() is inside the frame (callers bound it by the meta line, whose setters
     // keep it there). An exported frame is read without ever forming a reference; a private one is
     // owned by the caller's handle and not written meanwhile.
     unsafe {
-        let from = umem.frame(handle).as_ptr().add(off);
-        match umem.trust() {
+        let from = place.start.as_ptr().add(off);
+        match place.trust {
             Trust::Exported => snapshot::copy_out(from, to),
             Trust::Private => std::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len()),
         }
@@ -64,11 +67,12 @@ pub(crate) fn read_frame(umem: &Umem, handle: u32, off: usize, to: &mut [u8]) {
 
 /// Writes one frame from `from`, whoever may be reading it.
 pub(crate) fn write_frame(umem: &Umem, handle: u32, off: usize, from: &[u8]) {
-    debug_assert!(off + from.len() <= umem.frame_bytes() as usize);
+    let place = umem.place(handle);
+    debug_assert!(off + from.len() <= place.bytes as usize);
     // SAFETY: as in `read_frame`; the caller's handle is the only one on this frame.
     unsafe {
-        let to = umem.frame(handle).as_ptr().add(off);
-        match umem.trust() {
+        let to = place.start.as_ptr().add(off);
+        match place.trust {
             Trust::Exported => snapshot::copy_in(from, to),
             Trust::Private => std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()),
         }

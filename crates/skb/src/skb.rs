@@ -16,12 +16,14 @@ use std::num::NonZeroU32;
 use std::sync::atomic::{Ordering, fence};
 
 use crate::chain;
-use crate::ledger::Fate;
-use crate::meta::{Meta, Offload, PacketType};
+use crate::handle::FLAG;
+use crate::meta::Meta;
+use crate::page::Fate;
+use crate::policy::Trust;
 use crate::reason::DropReason;
 use crate::segments::Segments;
 use crate::thread;
-use crate::umem::{FLAG, Trust, Umem};
+use crate::umem::{Place, Umem};
 
 /// State of an [`Skb`] that may be written.
 #[derive(Debug)]
@@ -62,11 +64,11 @@ impl<S> Skb<S> {
         self.handle.get()
     }
 
-    fn umem(&self) -> &'static Umem {
+    pub(crate) fn umem(&self) -> &'static Umem {
         Umem::of(self.raw())
     }
 
-    fn meta(&self) -> &Meta {
+    pub(crate) fn meta(&self) -> &Meta {
         // SAFETY: the line was initialised at allocation. While it can be reached by other handles
         // nobody writes it, except `refs`, which is atomic: every writer goes through `meta_mut`,
         // which needs `&mut` and a frame that is not shared.
@@ -115,7 +117,7 @@ impl<S> Skb<S> {
     #[must_use]
     pub fn tailroom(&self) -> usize {
         let meta = self.meta();
-        (self.umem().frame_bytes() - meta.off - meta.len) as usize
+        (self.umem().place(self.raw()).bytes - meta.off - meta.len) as usize
     }
 
     /// The bytes of the first frame; all bytes if the packet [is linear](Skb::is_linear).
@@ -125,15 +127,15 @@ impl<S> Skb<S> {
     #[must_use]
     #[inline]
     pub fn data(&self) -> &[u8] {
-        let (umem, meta) = (self.umem(), self.meta());
-        if umem.trust() == Trust::Exported {
+        let (place, meta) = (self.umem().place(self.raw()), self.meta());
+        if place.trust == Trust::Exported {
             return &[];
         }
         // SAFETY: off + len <= frame_bytes holds for every line (each setter checks). The frame is
         // initialised memory (the mapping is zeroed), in no ring (we hold its handle), and private;
         // whoever writes it needs `&mut` of the only handle, so it does not change under `&self`.
         unsafe {
-            let start = umem.frame(self.raw()).add(meta.off as usize);
+            let start = place.start.add(meta.off as usize);
             std::slice::from_raw_parts(start.as_ptr(), meta.len as usize)
         }
     }
@@ -152,23 +154,12 @@ impl<S> Skb<S> {
         chain::copy_to(self.umem(), self.raw(), from, to)
     }
 
-    /// When it was captured, in nanoseconds of the epoch, if anybody knows.
+    /// Bytes of memory that the packet takes: its frames or blocks, with all that is kept for them.
+    ///
+    /// Exact: over all packets that a pool can make it adds up to the memory of the pool.
     #[must_use]
-    pub fn stamp_ns(&self) -> Option<u64> {
-        let meta = self.meta();
-        meta.stamped.then_some(meta.stamp_ns)
-    }
-
-    /// What is left to the device.
-    #[must_use]
-    pub fn offload(&self) -> Offload {
-        self.meta().offload
-    }
-
-    /// To whom the link layer addressed it.
-    #[must_use]
-    pub fn packet_type(&self) -> PacketType {
-        self.meta().packet_type
+    pub fn truesize(&self) -> usize {
+        chain::truesize(self.umem(), self.raw())
     }
 
     /// Frees it and counts it as dropped for `reason`.
@@ -180,10 +171,19 @@ impl<S> Skb<S> {
 impl Skb<Unique> {
     /// The meta line, for writing; `None` if the bytes are shared and could not be copied.
     #[inline]
-    fn meta_mut(&mut self) -> Option<&mut Meta> {
+    pub(crate) fn meta_mut(&mut self) -> Option<&mut Meta> {
         self.own()?;
         // SAFETY: `own` made this the only handle on the frame, and `&mut self` borrows it.
         Some(unsafe { self.umem().meta(self.raw()).as_mut() })
+    }
+
+    /// The meta line, for writing, and where the frame is; `None` as for [`Skb::meta_mut`].
+    #[inline]
+    fn parts(&mut self) -> Option<(&mut Meta, Place)> {
+        self.own()?;
+        let (umem, handle) = (self.umem(), self.raw());
+        // SAFETY: as in `meta_mut`.
+        Some((unsafe { umem.meta(handle).as_mut() }, umem.place(handle)))
     }
 
     /// Makes this handle the only one on its bytes, by copying them if need be.
@@ -202,7 +202,7 @@ impl Skb<Unique> {
         let copy = chain::copy(self.umem(), self.raw())?;
         // SAFETY: `chain::copy` returns a handle that nobody else has.
         let shared = std::mem::replace(self, unsafe { Skb::from_raw(copy) });
-        chain::release(shared.umem(), shared.into_raw());
+        chain::release(shared.into_raw());
         Some(())
     }
 
@@ -213,14 +213,13 @@ impl Skb<Unique> {
     #[must_use]
     #[inline]
     pub fn data_mut(&mut self) -> &mut [u8] {
-        let umem = self.umem();
-        let Some(meta) = self.meta_mut() else { return &mut [] };
-        if umem.trust() == Trust::Exported {
+        let Some((meta, place)) = self.parts() else { return &mut [] };
+        if place.trust == Trust::Exported {
             return &mut [];
         }
         let (off, len) = (meta.off as usize, meta.len as usize);
         // SAFETY: as in `data`; `own` made this the only handle and `&mut self` borrows it.
-        unsafe { std::slice::from_raw_parts_mut(umem.frame(self.raw()).as_ptr().add(off), len) }
+        unsafe { std::slice::from_raw_parts_mut(place.start.as_ptr().add(off), len) }
     }
 
     /// The tailroom of the first frame, to receive into; [`Skb::commit`] makes it data.
@@ -228,26 +227,24 @@ impl Skb<Unique> {
     /// It holds whatever the frame held before, never uninitialised memory.
     #[must_use]
     pub fn spare_mut(&mut self) -> &mut [u8] {
-        let umem = self.umem();
-        let Some(meta) = self.meta_mut() else { return &mut [] };
-        if umem.trust() == Trust::Exported || meta.frags > 0 {
+        let Some((meta, place)) = self.parts() else { return &mut [] };
+        if place.trust == Trust::Exported || meta.frags > 0 {
             return &mut [];
         }
         let end = (meta.off + meta.len) as usize;
-        let room = umem.frame_bytes() as usize - end;
+        let room = place.bytes as usize - end;
         // SAFETY: end + room is the frame's end; otherwise as in `data_mut`.
-        unsafe { std::slice::from_raw_parts_mut(umem.frame(self.raw()).as_ptr().add(end), room) }
+        unsafe { std::slice::from_raw_parts_mut(place.start.as_ptr().add(end), room) }
     }
 
     /// Makes `bytes` of the tailroom data; more than there is counts as all of it. Nothing happens
     /// to a chain, whose end is not in its first frame.
     #[inline]
     pub fn commit(&mut self, bytes: usize) {
-        let frame_bytes = self.umem().frame_bytes();
-        if let Some(meta) = self.meta_mut()
+        if let Some((meta, place)) = self.parts()
             && meta.frags == 0
         {
-            let room = frame_bytes - meta.off - meta.len;
+            let room = place.bytes - meta.off - meta.len;
             meta.len += bytes.min(room as usize) as u32;
         }
     }
@@ -260,15 +257,18 @@ impl Skb<Unique> {
         true
     }
 
-    /// Extends the data by `bytes` at its end; the new bytes, or `None` if the room is too short.
+    /// Extends the data by `bytes` at its end; the new bytes, or `None`, and nothing done, if the room is
+    /// too short, the packet a chain, or a peer can write the memory.
     pub fn put(&mut self, bytes: usize) -> Option<&mut [u8]> {
-        if self.spare_mut().len() < bytes {
+        let (meta, place) = self.parts()?;
+        let end = (meta.off + meta.len) as usize;
+        let linear = meta.frags == 0 && place.trust == Trust::Private;
+        if !linear || place.bytes as usize - end < bytes {
             return None;
         }
-        self.commit(bytes);
-        let data = self.data_mut();
-        let at = data.len() - bytes;
-        Some(&mut data[at..])
+        meta.len += bytes as u32;
+        // SAFETY: end + bytes <= the frame's end; otherwise as in `data_mut`.
+        Some(unsafe { std::slice::from_raw_parts_mut(place.start.as_ptr().add(end), bytes) })
     }
 
     /// Extends the data by `bytes` at its start; the new bytes, or `None`, and nothing done, if the
@@ -310,11 +310,13 @@ impl Skb<Unique> {
     /// Sets the headroom of an empty packet; false, and nothing done, if it has data or the frame
     /// is too short.
     pub fn reserve(&mut self, headroom_bytes: usize) -> bool {
-        let frame_bytes = self.umem().frame_bytes() as usize;
-        match self.meta_mut() {
-            Some(meta) if meta.len == 0 && meta.frags == 0 && headroom_bytes <= frame_bytes => {
-                meta.off = headroom_bytes as u32;
-                true
+        match self.parts() {
+            Some((meta, place)) if meta.len == 0 && meta.frags == 0 => {
+                let fits = headroom_bytes <= place.bytes as usize;
+                if fits {
+                    meta.off = headroom_bytes as u32;
+                }
+                fits
             }
             _ => false,
         }
@@ -337,38 +339,20 @@ impl Skb<Unique> {
         }
     }
 
+    /// Has the meta line looked at when the packet is freed.
+    pub(crate) fn flag(&mut self) {
+        // SAFETY: ids are never 0; the same frame, now flagged.
+        self.handle = unsafe { NonZeroU32::new_unchecked(self.raw() | FLAG) };
+    }
+
     /// One more handle on the same bytes. Neither is copied until this one is written.
     #[must_use]
     pub fn share(&mut self) -> Skb<Shared> {
         let umem = self.umem();
         chain::retain(umem, self.raw());
-        // SAFETY: ids are never 0; the same frame, now flagged.
-        self.handle = unsafe { NonZeroU32::new_unchecked(self.raw() | FLAG) };
+        self.flag();
         // SAFETY: the reference counted above belongs to the new handle.
         unsafe { Skb::from_raw(self.raw()) }
-    }
-
-    /// Changes the metadata; false, and nothing done, if the packet is shared and could not be
-    /// copied.
-    fn set(&mut self, change: impl FnOnce(&mut Meta)) -> bool {
-        self.meta_mut().map(change).is_some()
-    }
-
-    /// Sets the capture time, in nanoseconds of the epoch; false if the packet is shared and could
-    /// not be copied.
-    pub fn set_stamp_ns(&mut self, stamp_ns: u64) -> bool {
-        self.set(|meta| (meta.stamp_ns, meta.stamped) = (stamp_ns, true))
-    }
-
-    /// Leaves work to the device; false if the packet is shared and could not be copied.
-    pub fn set_offload(&mut self, offload: Offload) -> bool {
-        self.set(|meta| meta.offload = offload)
-    }
-
-    /// Notes to whom the link layer addressed it; false if the packet is shared and could not be
-    /// copied.
-    pub fn set_packet_type(&mut self, packet_type: PacketType) -> bool {
-        self.set(|meta| meta.packet_type = packet_type)
     }
 }
 

@@ -15,8 +15,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::chain;
-use crate::ledger::{Fate, Page, THREAD};
-use crate::umem::{FLAG, ID_SHIFT, IDS, Umem};
+use crate::handle::{self, Common, FLAG, TABLE};
+use crate::page::{CoreKind, Fate, Page};
+use crate::umem::Umem;
 
 /// Longest list a thread keeps of one umem, in frames.
 const CACHE_MAX: i64 = 512;
@@ -26,7 +27,10 @@ const CACHE_MIN: i64 = 8;
 /// One list. Plain numbers and pointers, so that reaching it costs no initialisation check.
 struct Slot {
     len: Cell<u32>,
+    /// Frames that fit.
     cap: Cell<u32>,
+    /// Frames that a drop may add without a second look: none if the pool does something for each.
+    drop_cap: Cell<u32>,
     serial: Cell<u64>,
     frames: Cell<*mut u32>,
     page: Cell<*const Page>,
@@ -37,6 +41,7 @@ impl Slot {
         Slot {
             len: Cell::new(0),
             cap: Cell::new(0),
+            drop_cap: Cell::new(0),
             serial: Cell::new(0),
             frames: Cell::new(std::ptr::null_mut()),
             page: Cell::new(std::ptr::null()),
@@ -45,7 +50,7 @@ impl Slot {
 }
 
 thread_local! {
-    static SLOTS: [Slot; 2 * IDS] = const { [const { Slot::closed() }; 2 * IDS] };
+    static SLOTS: [Slot; TABLE] = const { [const { Slot::closed() }; TABLE] };
     /// What the slots point into; dropped at thread exit, which empties the slots first.
     static OWNED: RefCell<Owned> = const { RefCell::new(Owned(Vec::new())) };
 }
@@ -72,9 +77,9 @@ impl Drop for Owned {
 /// Frees one skb that the program is done with.
 pub(crate) fn free(handle: u32) {
     let done = SLOTS.try_with(|slots| {
-        let slot = &slots[(handle >> ID_SHIFT) as usize];
+        let slot = &slots[handle::table_index(handle)];
         let len = slot.len.get();
-        if len >= slot.cap.get() || slot.serial.get() != Umem::serial(handle) {
+        if len >= slot.drop_cap.get() || slot.serial.get() != Umem::serial(handle) {
             return false;
         }
         // SAFETY: cap > 0 only between `open` and `close` of the slot's Entry, whose `frames` has
@@ -84,7 +89,7 @@ pub(crate) fn free(handle: u32) {
         // SAFETY: as above, the Entry keeps its page alive.
         let page = unsafe { &*slot.page.get() };
         page.level.set(u64::from(len + 1));
-        page.consumed.add(1);
+        page.freed[handle::core(handle)].add(1);
         true
     });
     if done != Ok(true) {
@@ -97,7 +102,7 @@ pub(crate) fn free(handle: u32) {
 /// Cost: a list copy if the umem's cache has room, else its depot's lock once.
 #[cold]
 pub(crate) fn free_slow(handles: &[u32], fate: Fate) {
-    for run in handles.chunk_by(|a, b| (a | FLAG) >> ID_SHIFT == (b | FLAG) >> ID_SHIFT) {
+    for run in handles.chunk_by(|a, b| handle::same_umem(*a, *b)) {
         free_run(run, fate);
     }
 }
@@ -108,27 +113,46 @@ fn free_run(run: &[u32], fate: Fate) {
     if let Fate::Dropped(reason) = fate {
         umem.books.name(reason);
     }
-    // The flagged ones first: their frames come back as plain ones. The page is written before the
-    // last frame goes home, because that may be the end of the umem.
+    // The page is written before the last frame goes home, because that may be the end of the umem.
+    let common = Common::of(run);
     let page = page_of(umem);
-    match page {
-        Some(page) => page.count(fate, run.len() as u64),
-        None => umem.books.count_closed(|page| page.count(fate, run.len() as u64)),
+    match &page {
+        Some(page) => page.freed(fate, run, common),
+        None => umem.books.count_closed(|page| page.freed(fate, run, common)),
     }
-    if run.iter().fold(0, |or, h| or | h) & FLAG == 0 {
+    if !common.flagged() {
         return keep(umem, run);
     }
     for &h in run {
         if h & FLAG == 0 {
             keep(umem, &[h]);
         } else {
-            chain::unlink(umem, h, |frames| keep(umem, frames));
+            // A page of its own, if the thread is being torn down: what it counts is lost with it.
+            let spare = page.is_none().then(|| Page::new(CoreKind::Thread, "", 0));
+            let Some(page) = page.as_deref().or(spare.as_ref()) else { return };
+            chain::unlink(umem, h, page, |frame| match umem.is_jumbo(frame) {
+                true => keep_jumbo(umem, frame),
+                false => keep(umem, &[frame]),
+            });
         }
     }
 }
 
+/// Sends a free jumbo frame home.
+pub(crate) fn keep_jumbo(umem: &'static Umem, frame: u32) {
+    if umem.retires() {
+        // SAFETY: the caller gave up the last handle on it.
+        with_page(umem, |page| unsafe { umem.retire(&[frame], page) });
+    }
+    umem.put_jumbo_home(&[frame]);
+}
+
 /// Puts plain free frames on this thread's list, or home.
 pub(crate) fn keep(umem: &'static Umem, frames: &[u32]) {
+    if umem.retires() {
+        // SAFETY: the caller gave up the last handles on them.
+        with_page(umem, |page| unsafe { umem.retire(frames, page) });
+    }
     let kept = SLOTS.try_with(|slots| {
         let slot = &slots[umem.id() as usize];
         if slot.cap.get() == 0 || slot.serial.get() != Umem::serial(frames[0]) {
@@ -161,6 +185,8 @@ fn spill(umem: &'static Umem, slot: &Slot) {
     let n = len.min(cap.div_ceil(2));
     // First, so that no frame is found in two places.
     level(slot, (len - n) as u32);
+    // SAFETY: an open slot's Entry keeps the page alive.
+    unsafe { &*slot.page.get() }.spilled(n);
     // SAFETY: the first len elements are initialised and this thread's alone; no reference to them
     // outlives the block, and `put_home` does not come back here.
     unsafe {
@@ -181,7 +207,7 @@ pub(crate) fn take(umem: &'static Umem, out: &mut [u32]) -> usize {
     SLOTS
         .try_with(|slots| {
             let slot = &slots[umem.id() as usize];
-            if slot.cap.get() == 0 || slot.serial.get() != Umem::serial(umem.id() << ID_SHIFT) {
+            if slot.cap.get() == 0 || slot.serial.get() != umem.own_serial() {
                 return 0;
             }
             let len = slot.len.get() as usize;
@@ -197,7 +223,7 @@ pub(crate) fn take(umem: &'static Umem, out: &mut [u32]) -> usize {
 
 /// This thread's page of `umem`, opened on first use; none while the thread is torn down.
 fn page_of(umem: &'static Umem) -> Option<Arc<Page>> {
-    let (id, serial) = (umem.id() as usize, Umem::serial(umem.id() << ID_SHIFT));
+    let (id, serial) = (umem.id() as usize, umem.own_serial());
     let met =
         |owned: &RefCell<Owned>| owned.borrow().0.iter().any(|e| (e.id, e.serial) == (id, serial));
     if !OWNED.try_with(met).ok()? {
@@ -248,7 +274,7 @@ fn close_if(pick: impl Fn(&Entry) -> bool) {
 }
 
 /// Counts into this thread's page of `umem`.
-pub(crate) fn with_page(umem: &'static Umem, f: impl FnOnce(&Page)) {
+pub(crate) fn with_page<R>(umem: &'static Umem, f: impl FnOnce(&Page) -> R) -> R {
     match page_of(umem) {
         Some(page) => f(&page),
         None => umem.books.count_closed(f),
@@ -268,7 +294,8 @@ fn open(umem: &'static Umem, id: usize, serial: u64) -> Entry {
         }
     };
     let frames = Box::into_raw(vec![0u32; reserved as usize].into_boxed_slice());
-    let entry = Entry { id, serial, frames, reserved, page: umem.books.open(THREAD) };
+    let entry =
+        Entry { id, serial, frames, reserved, page: umem.books.open(CoreKind::Thread, &name()) };
     let _ = SLOTS.try_with(|slots| {
         let slot = &slots[id];
         slot.frames.set(entry.frames.cast());
@@ -276,8 +303,16 @@ fn open(umem: &'static Umem, id: usize, serial: u64) -> Entry {
         slot.serial.set(serial);
         slot.len.set(0);
         slot.cap.set(reserved as u32);
+        slot.drop_cap.set(if umem.retires() { 0 } else { reserved as u32 });
+        entry.page.hot_list_len.set(reserved as u64);
     });
     entry
+}
+
+/// What the calling thread is called in reports.
+fn name() -> String {
+    let name = std::thread::current().name().map(str::to_owned);
+    name.map_or_else(|| "thread".into(), |name| format!("thread {name}"))
 }
 
 /// Sends an entry's frames home and settles its page.
@@ -287,6 +322,7 @@ fn close(entry: Entry) {
         let slot = &slots[entry.id];
         len = slot.len.get() as usize;
         slot.cap.set(0);
+        slot.drop_cap.set(0);
         slot.len.set(0);
         slot.page.set(std::ptr::null());
         slot.frames.set(std::ptr::null_mut());

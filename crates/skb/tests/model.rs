@@ -159,7 +159,9 @@ impl World {
                     bytes.drain(..n);
                 }
             }
-            Step::HotList { local, len } => self.locals[local].set_hot_list_len(len),
+            Step::HotList { local, len } => {
+                self.locals[local].set_hot_list_len(len);
+            }
         }
     }
 

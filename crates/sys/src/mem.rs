@@ -40,6 +40,17 @@ pub enum Pages {
     Base,
 }
 
+/// Bytes that a program may use of a block of the system's allocator: what was asked for, rounded up.
+///
+/// # Safety
+/// `block` came from the system's malloc, with no alignment asked for beyond malloc's own, and has
+/// not been freed.
+#[must_use]
+pub unsafe fn usable_bytes(block: *mut u8) -> usize {
+    // SAFETY: the caller's promise is all that malloc_usable_size(3) asks for.
+    unsafe { libc::malloc_usable_size(block.cast()) }
+}
+
 /// A shared, sealed, zeroed memory region.
 #[derive(Debug)]
 pub struct Region {

@@ -1,0 +1,112 @@
+//! Packet data from the system's allocator, one block a packet: the baseline of post 000.
+//!
+//! Owner: the frame whose entry of the umem's block table points to it, from allocation to free.
+//! `std::alloc::System` and not the program's global allocator, so that its own account of a block
+//! can be asked for.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::ptr::NonNull;
+
+/// The allocator's own word before each block.
+///
+/// Source: glibc malloc.c, "Minimum overhead per allocated chunk: 4 or 8 bytes".
+const ALLOCATOR_BYTES: usize = size_of::<usize>();
+/// As malloc aligns without being asked.
+const ALIGN: usize = 16;
+
+/// A block, or nothing.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Block {
+    start: *mut u8,
+    /// Bytes that the packet may use.
+    pub bytes: u32,
+    /// Bytes that the allocator took for it, its own included.
+    pub truesize: u32,
+}
+
+impl Block {
+    pub const NONE: Block = Block { start: std::ptr::null_mut(), bytes: 0, truesize: 0 };
+
+    /// A block of `bytes`; `None` if there is no memory.
+    ///
+    /// Its bytes are arbitrary, as a frame's are, and initialised as far as the language goes.
+    pub fn new(bytes: u32) -> Option<Block> {
+        let layout = Layout::from_size_align(bytes.max(1) as usize, ALIGN).ok()?;
+        // SAFETY: the layout is not of size 0.
+        let start = unsafe { fresh(layout) };
+        if start.is_null() {
+            return None;
+        }
+        Some(Block { start, bytes, truesize: taken(start, layout) })
+    }
+
+    /// Gives the block back.
+    ///
+    /// # Safety
+    /// It came from `new`, is given back once, and nobody uses its bytes any more.
+    pub unsafe fn free(self) {
+        // SAFETY: the layout that `new` made; the rest is the caller's promise.
+        unsafe {
+            let bytes = self.bytes.max(1) as usize;
+            System.dealloc(self.start, Layout::from_size_align_unchecked(bytes, ALIGN));
+        }
+    }
+
+    /// Its first byte. Dangling for [`Block::NONE`], of which no byte may be used.
+    pub fn start(&self) -> NonNull<u8> {
+        NonNull::new(self.start).unwrap_or(NonNull::dangling())
+    }
+}
+
+/// Memory that may be read before it is written.
+///
+/// # Safety
+/// The layout is not of size 0.
+#[cfg(not(miri))]
+unsafe fn fresh(layout: Layout) -> *mut u8 {
+    // SAFETY: the caller's promise.
+    let start = unsafe { System.alloc(layout) };
+    // The program may look at bytes that nobody wrote; a kernel's kmalloc'ed data is no different.
+    // For the language they are written here: this could be any code, so the compiler must take it
+    // to store something. Zeroing them would make the baseline dearer than it was.
+    //
+    // SAFETY: an empty instruction that is free to have written the block, which is ours alone.
+    unsafe { std::arch::asm!("/* {0} */", in(reg) start, options(nostack, preserves_flags)) };
+    start
+}
+
+/// Miri knows no assembly.
+#[cfg(miri)]
+unsafe fn fresh(layout: Layout) -> *mut u8 {
+    // SAFETY: the caller's promise.
+    unsafe { System.alloc_zeroed(layout) }
+}
+
+/// Bytes that the allocator took for a block.
+#[cfg(not(miri))]
+fn taken(start: *mut u8, _: Layout) -> u32 {
+    // SAFETY: `System` calls malloc for an alignment of 16; the block was just made.
+    unsafe { (linerate_sys::mem::usable_bytes(start) + ALLOCATOR_BYTES) as u32 }
+}
+
+#[cfg(miri)]
+fn taken(_: *mut u8, layout: Layout) -> u32 {
+    (layout.size() + ALLOCATOR_BYTES) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_is_as_large_as_asked_and_its_true_size_larger() {
+        for bytes in [0, 1, 60, 1770, 65_536] {
+            let block = Block::new(bytes).unwrap();
+            assert_eq!(block.bytes, bytes);
+            assert!(block.truesize >= bytes + 8, "{} of {bytes}", block.truesize);
+            // SAFETY: just made, and not used.
+            unsafe { block.free() };
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! All pages of a umem: who has written what, and who has the frames.
+//!
+//! Packets are counted on their way (allocated, sent, dropped …) in a [`Page`] for each writer;
+//! frames are found where they are (depot, hot lists, caches, rings). The two are independent,
+//! which is what makes their agreement a proof. Everything here is behind a lock and is called when
+//! a writer comes or goes, or when somebody wants a report.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::handle::CORES;
+use crate::page::{CoreKind, Counter, Page};
+use crate::reason::{DropReason, REASONS};
+
+/// Pages of writers that are gone which are kept apart; more are added up in one.
+const CLOSED_MAX: usize = 128;
+const OTHERS: &str = "others";
+
+/// All pages of a umem.
+pub(crate) struct Books {
+    pages: Mutex<Pages>,
+    /// Which of a program's own reasons have a name in `pages`.
+    named: [AtomicBool; REASONS / 2],
+}
+
+struct Pages {
+    open: Vec<Arc<Page>>,
+    /// Pages of writers that are gone, those of one name and CPU added up. Written under the lock.
+    closed: Vec<Arc<Page>>,
+    /// Who says what it holds.
+    tallies: Vec<Arc<TallyPage>>,
+    /// Names of a program's own reasons.
+    names: Vec<DropReason>,
+}
+
+/// What one holder of packets says of itself.
+pub(crate) struct TallyPage {
+    pub name: String,
+    pub packets: Counter,
+}
+
+/// What the pages and tallies say, added up.
+#[derive(Clone, PartialEq)]
+pub(crate) struct Sums {
+    pub alloc: u64,
+    pub cloned: u64,
+    pub freed: u64,
+    pub unused: u64,
+    pub received: u64,
+    pub sent: u64,
+    pub starved: u64,
+    pub dropped: Vec<u64>,
+    /// Free frames on hot lists, and in thread caches.
+    pub levels: [u64; 2],
+    pub lent: u64,
+    /// Packets that each core allocated and nobody freed yet.
+    pub outstanding: [i64; CORES],
+    pub tallies: Vec<(String, u64)>,
+}
+
+impl Sums {
+    fn zero() -> Sums {
+        Sums {
+            alloc: 0,
+            cloned: 0,
+            freed: 0,
+            unused: 0,
+            received: 0,
+            sent: 0,
+            starved: 0,
+            dropped: vec![0; REASONS],
+            levels: [0; 2],
+            lent: 0,
+            outstanding: [0; CORES],
+            tallies: Vec::new(),
+        }
+    }
+
+    fn add(&mut self, page: &Page) {
+        self.alloc += page.alloc.value();
+        self.unused += page.unused.value();
+        self.received += page.received.value();
+        self.sent += page.sent.value();
+        self.starved += page.starved.value();
+        self.lent += page.lent.value();
+        self.levels[usize::from(page.kind == CoreKind::Thread)] += page.level.value();
+        for (sum, c) in self.dropped.iter_mut().zip(&page.dropped) {
+            *sum += c.value();
+        }
+        self.outstanding[page.core] += page.alloc.value() as i64;
+        for (core, sum) in self.outstanding.iter_mut().enumerate() {
+            let (cloned, freed) = (page.cloned[core].value(), page.freed[core].value());
+            self.cloned += cloned;
+            self.freed += freed;
+            *sum += cloned as i64 - freed as i64;
+        }
+    }
+}
+
+impl Pages {
+    const fn none() -> Pages {
+        Pages { open: Vec::new(), closed: Vec::new(), tallies: Vec::new(), names: Vec::new() }
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Arc<Page>> {
+        self.open.iter().chain(&self.closed)
+    }
+
+    /// A number for a new local: one that nobody has and of whose packets none is left; else 0.
+    fn free_core(&self) -> usize {
+        let mut taken = [false; CORES];
+        self.open.iter().for_each(|page| taken[page.core] = true);
+        let mut sums = Sums::zero();
+        self.all().for_each(|page| sums.add(page));
+        (1..CORES).find(|&core| !taken[core] && sums.outstanding[core] == 0).unwrap_or(0)
+    }
+
+    /// The page in which those of a kind, name and core are added up whose writers are gone.
+    fn closed(&mut self, kind: CoreKind, name: &str, core: usize) -> &Arc<Page> {
+        let find = |pages: &[Arc<Page>], name: &str| {
+            pages.iter().position(|p| (p.kind, p.core) == (kind, core) && p.name == name)
+        };
+        let full = self.closed.len() >= CLOSED_MAX;
+        let known = find(&self.closed, name);
+        let known = known.or_else(|| find(&self.closed, OTHERS).filter(|_| full));
+        let i = known.unwrap_or_else(|| {
+            let name = if full { OTHERS } else { name };
+            self.closed.push(Arc::new(Page::new(kind, name, core)));
+            self.closed.len() - 1
+        });
+        &self.closed[i]
+    }
+}
+
+impl Books {
+    pub const fn new() -> Books {
+        let named = [const { AtomicBool::new(false) }; REASONS / 2];
+        Books { pages: Mutex::new(Pages::none()), named }
+    }
+
+    /// Starts over, for a new umem.
+    pub fn reset(&self) {
+        *self.lock() = Pages::none();
+        self.named.iter().for_each(|named| named.store(false, Ordering::Relaxed));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Pages> {
+        // Counters cannot be half changed by a panic.
+        self.pages.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A page for a new writer.
+    pub fn open(&self, kind: CoreKind, name: &str) -> Arc<Page> {
+        let mut pages = self.lock();
+        let core = if kind == CoreKind::Local { pages.free_core() } else { 0 };
+        let page = Arc::new(Page::new(kind, name, core));
+        page.see_cpu();
+        pages.open.push(page.clone());
+        page
+    }
+
+    /// Adds a page to the closed ones; its writer has given its frames back.
+    pub fn close(&self, page: &Arc<Page>) {
+        let mut pages = self.lock();
+        if let Some(i) = pages.open.iter().position(|p| Arc::ptr_eq(p, page)) {
+            pages.open.swap_remove(i);
+            pages.closed(page.kind, &page.name, page.core).fold(page);
+        }
+    }
+
+    /// Counts on behalf of a writer that has no page (a thread that is being torn down).
+    pub fn count_closed<R>(&self, count: impl FnOnce(&Page) -> R) -> R {
+        let mut pages = self.lock();
+        count(pages.closed(CoreKind::Thread, "thread", 0))
+    }
+
+    /// A place for a holder of packets to say how many it has.
+    pub fn tally(&self, name: &str) -> Arc<TallyPage> {
+        let tally = Arc::new(TallyPage { name: name.into(), packets: Counter::default() });
+        self.lock().tallies.push(tally.clone());
+        tally
+    }
+
+    /// Forgets a holder.
+    pub fn untally(&self, tally: &Arc<TallyPage>) {
+        self.lock().tallies.retain(|t| !Arc::ptr_eq(t, tally));
+    }
+
+    /// Remembers the name of a program's own reason, the first time it is used.
+    pub fn name(&self, reason: DropReason) {
+        let Some(i) = reason.app_index() else { return };
+        if !self.named[i].swap(true, Ordering::Relaxed) {
+            self.lock().names.push(reason);
+        }
+    }
+
+    /// Names of a program's own reasons.
+    pub fn names(&self) -> Vec<DropReason> {
+        self.lock().names.clone()
+    }
+
+    /// Adds everything up.
+    pub fn sums(&self) -> Sums {
+        let pages = self.lock();
+        let mut sums = Sums::zero();
+        pages.all().for_each(|page| sums.add(page));
+        sums.tallies = pages.tallies.iter().map(|t| (t.name.clone(), t.packets.value())).collect();
+        sums
+    }
+
+    /// Looks at each page, those of writers that are gone last; `true` for a living one.
+    pub fn each(&self, mut look: impl FnMut(&Page, bool)) {
+        let pages = self.lock();
+        pages.open.iter().for_each(|page| look(page, true));
+        pages.closed.iter().for_each(|page| look(page, false));
+    }
+}

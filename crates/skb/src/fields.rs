@@ -1,0 +1,269 @@
+//! What is known of a packet beside its bytes.
+//!
+//! The fields of the hot lane are always there; a field of a cold lane is `None` until somebody sets
+//! it, and then costs one more cache line. Setting any of them fails, and does nothing, if the
+//! packet is shared and the pool has no frame to copy it into.
+
+use std::sync::Arc;
+
+use crate::lanes::{Cold, Offload, Release, Vlan, lane};
+use crate::meta::{CB_BYTES, Meta, PacketType};
+use crate::skb::{Skb, Unique};
+
+impl<S> Skb<S> {
+    /// A field of a cold lane, if it was set.
+    fn cold<T>(&self, lane: u16, read: impl FnOnce(&Cold) -> T) -> Option<T> {
+        if self.meta().lanes & lane == 0 {
+            return None;
+        }
+        // SAFETY: as for the hot line: while other handles can reach it nobody writes it, and the
+        // bit says that the field was written.
+        Some(read(unsafe { self.umem().cold(self.raw()).as_ref() }))
+    }
+
+    /// When it was captured, in nanoseconds of the epoch, if anybody knows.
+    #[must_use]
+    pub fn stamp_ns(&self) -> Option<u64> {
+        self.cold(lane::STAMP, |cold| cold.stamp_ns)
+    }
+
+    /// The mark that a classifier gave it: `skb->mark`, `nfmark` of old.
+    #[must_use]
+    pub fn mark(&self) -> Option<u32> {
+        self.cold(lane::MARK, |cold| cold.mark)
+    }
+
+    /// The class that a traffic classifier put it in.
+    #[must_use]
+    pub fn tc_index(&self) -> Option<u16> {
+        self.cold(lane::TC_INDEX, |cold| cold.tc_index)
+    }
+
+    /// The hash of its flow, as a device or a stage computed it.
+    #[must_use]
+    pub fn hash(&self) -> Option<u32> {
+        self.cold(lane::HASH, |cold| cold.hash)
+    }
+
+    /// The VLAN tag that travels beside it.
+    #[must_use]
+    pub fn vlan(&self) -> Option<Vlan> {
+        self.cold(lane::VLAN, |cold| Vlan { tci: cold.vlan.0, protocol: cold.vlan.1 })
+    }
+
+    /// What is left to the device.
+    #[must_use]
+    pub fn offload(&self) -> Offload {
+        self.cold(lane::OFFLOAD, |cold| cold.offload).unwrap_or(Offload::NONE)
+    }
+
+    /// To whom the link layer addressed it.
+    #[must_use]
+    pub fn packet_type(&self) -> PacketType {
+        self.meta().packet_type
+    }
+
+    /// How urgent it is, for a qdisc; 0 unless somebody said.
+    #[must_use]
+    pub fn priority(&self) -> u32 {
+        self.meta().priority
+    }
+
+    /// The control block: notes of whoever owns the packet, zeroed when it is allocated.
+    #[must_use]
+    pub fn cb(&self) -> &[u8; CB_BYTES] {
+        &self.meta().cb
+    }
+
+    /// True if it [holds](Skb::hold) something.
+    #[must_use]
+    pub fn holds(&self) -> bool {
+        self.meta().lanes & lane::HELD != 0
+    }
+}
+
+impl Skb<Unique> {
+    /// Changes the hot line; false if it is shared and could not be copied.
+    fn set(&mut self, change: impl FnOnce(&mut Meta)) -> bool {
+        self.meta_mut().map(change).is_some()
+    }
+
+    /// Writes a field of a cold lane and says that it is there.
+    fn set_cold(&mut self, lane: u16, write: impl FnOnce(&mut Cold)) -> bool {
+        if !self.set(|meta| meta.lanes |= lane) {
+            return false;
+        }
+        // SAFETY: `set` made this the only handle on the frame, and `&mut self` borrows it.
+        write(unsafe { self.umem().cold(self.raw()).as_mut() });
+        true
+    }
+
+    /// Sets the capture time, in nanoseconds of the epoch.
+    pub fn set_stamp_ns(&mut self, stamp_ns: u64) -> bool {
+        self.set_cold(lane::STAMP, |cold| cold.stamp_ns = stamp_ns)
+    }
+
+    /// Marks it.
+    pub fn set_mark(&mut self, mark: u32) -> bool {
+        self.set_cold(lane::MARK, |cold| cold.mark = mark)
+    }
+
+    /// Puts it in a class.
+    pub fn set_tc_index(&mut self, tc_index: u16) -> bool {
+        self.set_cold(lane::TC_INDEX, |cold| cold.tc_index = tc_index)
+    }
+
+    /// Notes the hash of its flow.
+    pub fn set_hash(&mut self, hash: u32) -> bool {
+        self.set_cold(lane::HASH, |cold| cold.hash = hash)
+    }
+
+    /// Gives it a VLAN tag to travel beside it, or takes it away.
+    pub fn set_vlan(&mut self, vlan: Option<Vlan>) -> bool {
+        match vlan {
+            Some(tag) => self.set_cold(lane::VLAN, |cold| cold.vlan = (tag.tci, tag.protocol)),
+            None => self.set(|meta| meta.lanes &= !lane::VLAN),
+        }
+    }
+
+    /// Leaves work to the device.
+    pub fn set_offload(&mut self, offload: Offload) -> bool {
+        if offload == Offload::NONE {
+            return self.set(|meta| meta.lanes &= !lane::OFFLOAD);
+        }
+        self.set_cold(lane::OFFLOAD, |cold| cold.offload = offload)
+    }
+
+    /// Notes to whom the link layer addressed it.
+    pub fn set_packet_type(&mut self, packet_type: PacketType) -> bool {
+        self.set(|meta| meta.packet_type = packet_type)
+    }
+
+    /// Says how urgent it is.
+    pub fn set_priority(&mut self, priority: u32) -> bool {
+        self.set(|meta| meta.priority = priority)
+    }
+
+    /// The control block, for writing; `None` if the packet is shared and could not be copied.
+    pub fn cb_mut(&mut self) -> Option<&mut [u8; CB_BYTES]> {
+        self.meta_mut().map(|meta| &mut meta.cb)
+    }
+
+    /// Has `what` told when the packet is freed, before its memory goes back: by whichever thread
+    /// frees the last handle on it, whatever becomes of the packet. A copy does not hold it.
+    ///
+    /// # Errors
+    /// Hands it back if the packet holds something already, or is shared and could not be copied.
+    pub fn hold(&mut self, what: Arc<dyn Release>) -> Result<(), Arc<dyn Release>> {
+        if self.holds() {
+            return Err(what);
+        }
+        let mut what = Some(what);
+        self.set_cold(lane::HELD, |cold| {
+            if let Some(what) = what.take() {
+                cold.held.write(what);
+            }
+        });
+        match what {
+            Some(what) => Err(what),
+            None => {
+                self.flag();
+                Ok(())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+    use crate::Pool;
+
+    #[derive(Default)]
+    struct Budget {
+        released: AtomicUsize,
+        bytes: AtomicUsize,
+    }
+
+    impl Release for Budget {
+        fn release(&self, truesize_bytes: usize) {
+            self.released.fetch_add(1, Ordering::Relaxed);
+            self.bytes.fetch_add(truesize_bytes, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn what_a_packet_holds_is_told_once_whoever_frees_it() {
+        let pool = Pool::builder().frames(64).build().unwrap();
+        let (mut mem, budget) = (pool.local(), Arc::new(Budget::default()));
+        let mut truesize = 0;
+        for way in 0..4 {
+            let mut skb = mem.alloc_copy(&[way; 100]).unwrap();
+            assert!(skb.hold(budget.clone()).is_ok() && skb.holds());
+            assert!(skb.hold(budget.clone()).is_err());
+            truesize += skb.truesize();
+            match way {
+                0 => drop(skb),
+                1 => std::thread::scope(|s| s.spawn(|| drop(skb)).join().unwrap()),
+                2 => {
+                    let mut batch = crate::Batch::with_capacity(1);
+                    assert!(batch.push(skb).is_ok());
+                    batch.consume(&mut mem);
+                }
+                _ => {
+                    // Behind another one, and shared: told when all of it goes.
+                    let mut head = mem.alloc_copy(b"head").unwrap();
+                    assert!(head.append(skb).is_ok());
+                    let shared = head.share();
+                    drop(head);
+                    assert_eq!(budget.released.load(Ordering::Relaxed), 3);
+                    drop(shared);
+                }
+            }
+        }
+        assert_eq!(budget.released.load(Ordering::Relaxed), 4);
+        assert_eq!(budget.bytes.load(Ordering::Relaxed), truesize);
+        assert_eq!(Arc::strong_count(&budget), 1);
+        let ledger = pool.ledger();
+        assert_eq!((ledger.in_flight, ledger.difference()), (0, 0), "{ledger}");
+    }
+
+    #[test]
+    fn a_copy_has_the_fields_and_not_what_the_original_holds() {
+        let pool = Pool::builder().frames(64).build().unwrap();
+        let (mut mem, budget) = (pool.local(), Arc::new(Budget::default()));
+        let mut skb = mem.alloc_copy(b"original").unwrap();
+        assert!(skb.hold(budget.clone()).is_ok());
+        assert!(skb.set_mark(7) && skb.set_priority(3) && skb.set_hash(9) && skb.set_tc_index(1));
+        assert!(skb.set_vlan(Some(Vlan { tci: 5, protocol: 0x8100 })));
+        skb.cb_mut().unwrap()[3] = 8;
+        let shared = skb.share();
+        skb.data_mut()[0] = b'O';
+        assert!(shared.holds() && !skb.holds());
+        assert_eq!((skb.mark(), skb.priority(), skb.hash()), (Some(7), 3, Some(9)));
+        assert_eq!((skb.tc_index(), skb.cb()[3], skb.stamp_ns()), (Some(1), 8, None));
+        assert_eq!(skb.vlan(), Some(Vlan { tci: 5, protocol: 0x8100 }));
+        drop(skb);
+        assert_eq!(budget.released.load(Ordering::Relaxed), 0);
+        drop(shared);
+        assert_eq!(budget.released.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn memory_goes_home_even_if_a_release_panics() {
+        struct Bad;
+        impl Release for Bad {
+            fn release(&self, _: usize) {
+                panic!("a program's own mistake");
+            }
+        }
+        let pool = Pool::builder().frames(4).build().unwrap();
+        let mut skb = pool.local().alloc_copy(b"x").unwrap();
+        assert!(skb.hold(Arc::new(Bad)).is_ok());
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(skb))).is_err());
+        let ledger = pool.ledger();
+        assert_eq!((ledger.in_flight, ledger.difference()), (0, 0), "{ledger}");
+    }
+}

@@ -1,0 +1,132 @@
+//! The number behind a packet, and what its bits say.
+//!
+//! ```text
+//!   31      30 .. 26    25 .. 20    19 .. 0
+//!   flag    umem        core        frame
+//! ```
+//!
+//! *flag*: the meta line must be looked at before the frame is freed, because the packet is shared,
+//! has fragments, is of the jumbo class or holds something. *core*: the number of the `Local` that
+//! allocated it, so that a free on another core is counted without touching the packet; 0 stands for
+//! whoever has no number. On free lists the core's bits are whatever they were.
+
+/// Look at the meta line before freeing.
+pub(crate) const FLAG: u32 = 1 << 31;
+/// Where the umem's id starts.
+const UMEM_SHIFT: u32 = 26;
+/// Where the core's number starts.
+const CORE_SHIFT: u32 = 20;
+/// Mask of the frame's index.
+const INDEX: u32 = (1 << CORE_SHIFT) - 1;
+/// Ids 1 to 31; 0 is no umem, so that no handle is 0.
+pub(crate) const IDS: usize = 32;
+/// Numbers 1 to 63; 0 for all others.
+pub(crate) const CORES: usize = 64;
+/// Most frames of a umem, jumbo frames counted by the ordinary frames in whose place they are.
+pub(crate) const FRAMES_MAX: u32 = INDEX + 1;
+/// Entries of a table that [`table_index`] finds its way in.
+pub(crate) const TABLE: usize = 2 * IDS;
+
+/// What the handles of one core's packets start with.
+pub(crate) const fn tag(umem: u32, core: u32) -> u32 {
+    umem << UMEM_SHIFT | core << CORE_SHIFT
+}
+
+/// `tag`, and the frame of `handle`.
+#[inline]
+pub(crate) const fn retag(handle: u32, tag: u32) -> u32 {
+    handle & INDEX | tag
+}
+
+#[inline]
+pub(crate) const fn frame(handle: u32) -> u32 {
+    handle & INDEX
+}
+
+#[inline]
+pub(crate) const fn umem(handle: u32) -> usize {
+    (handle >> UMEM_SHIFT) as usize % IDS
+}
+
+#[inline]
+pub(crate) const fn core(handle: u32) -> usize {
+    (handle >> CORE_SHIFT) as usize % CORES
+}
+
+/// The umem's id; a flagged handle's lies in the upper half.
+#[inline]
+pub(crate) const fn table_index(handle: u32) -> usize {
+    (handle >> UMEM_SHIFT) as usize
+}
+
+/// True if both are of one umem and were allocated by one core; flags do not matter.
+#[inline]
+pub(crate) fn same_core(a: u32, b: u32) -> bool {
+    (a ^ b) & !FLAG & !INDEX == 0
+}
+
+/// True if both are of one umem.
+#[inline]
+pub(crate) fn same_umem(a: u32, b: u32) -> bool {
+    umem(a) == umem(b)
+}
+
+/// What many handles have in common, found without a branch a handle.
+#[derive(Clone, Copy)]
+pub(crate) struct Common {
+    or: u32,
+    and: u32,
+}
+
+impl Common {
+    #[inline]
+    pub fn of(handles: &[u32]) -> Common {
+        let (or, and) = handles.iter().fold((0, !0), |(or, and), h| (or | h, and & h));
+        Common { or, and }
+    }
+
+    /// True if any is flagged.
+    #[inline]
+    pub fn flagged(self) -> bool {
+        self.or & FLAG != 0
+    }
+
+    /// The id of the umem that all are of, if there are any.
+    #[inline]
+    pub fn umem(self) -> Option<usize> {
+        // Of no handles `or` is of umem 0 and `and` of umem 31.
+        same_umem(self.or, self.and).then_some(umem(self.or))
+    }
+
+    /// The number of the core that allocated all of them, if they are of one umem.
+    #[inline]
+    pub fn core(self) -> Option<usize> {
+        same_core(self.or, self.and).then_some(core(self.or))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handle_keeps_its_parts_apart() {
+        let handle = retag(FRAMES_MAX - 1, tag(31, 63)) | FLAG;
+        assert_eq!((frame(handle), umem(handle), core(handle)), (FRAMES_MAX - 1, 31, 63));
+        assert_eq!(handle, u32::MAX);
+        assert_eq!(retag(handle, tag(1, 2)), tag(1, 2) | (FRAMES_MAX - 1));
+    }
+
+    #[test]
+    fn what_is_common_is_found_over_any_frames() {
+        let of = |handles: &[u32]| Common::of(handles);
+        let (a, b) = (tag(3, 5) | 7, tag(3, 5) | 0xfffff);
+        assert_eq!((of(&[a, b]).umem(), of(&[a, b]).core()), (Some(3), Some(5)));
+        assert_eq!(of(&[a, tag(3, 6)]).umem(), Some(3));
+        assert_eq!(of(&[a, tag(3, 6)]).core(), None);
+        assert_eq!(of(&[a, tag(4, 5)]).umem(), None);
+        assert_eq!((of(&[]).umem(), of(&[]).core()), (None, None));
+        assert!(of(&[a, b | FLAG]).flagged() && !of(&[a, b]).flagged());
+        assert_eq!(of(&[a, b | FLAG]).core(), Some(5));
+    }
+}

@@ -1,0 +1,120 @@
+//! What is known of some packets: the cold lanes.
+//!
+//! One more cache line a frame, apart from the hot one. A lane costs nothing until it is used: a bit
+//! in the hot line says that it holds something, so nobody initialises, reads or copies a lane that
+//! nobody has written. The netfilter and scheduler fields of post 004, which a kernel initialises if
+//! it is built with them, are of this kind.
+
+use std::mem::MaybeUninit;
+use std::sync::Arc;
+
+use crate::chain;
+use crate::umem::Umem;
+
+/// Bits of the hot line's `lanes`.
+pub(crate) mod lane {
+    pub const STAMP: u16 = 1;
+    pub const MARK: u16 = 2;
+    pub const TC_INDEX: u16 = 4;
+    pub const HASH: u16 = 8;
+    pub const VLAN: u16 = 16;
+    pub const OFFLOAD: u16 = 32;
+    /// Carries the moment of its allocation.
+    pub const BORN: u16 = 64;
+    /// Holds something that is to be told when it is freed.
+    pub const HELD: u16 = 128;
+    /// Lanes that a free must look at; the handle is flagged.
+    pub const SETTLED: u16 = BORN | HELD;
+}
+
+/// Work left to the device: a checksum to fill in, a superframe to cut up.
+///
+/// The fields of virtio's `virtio_net_hdr`, in which Linux hands partial checksums and
+/// segmentation over in both directions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Offload {
+    /// `VIRTIO_NET_HDR_F_*`: 1 = the checksum must be completed, 2 = it was verified.
+    pub flags: u8,
+    /// `VIRTIO_NET_HDR_GSO_*`; 0 = an ordinary frame.
+    pub gso_type: u8,
+    /// Bytes of headers before the payload of a superframe.
+    pub hdr_len: u16,
+    /// Payload bytes of each segment.
+    pub gso_size: u16,
+    /// Where checksumming starts, from the first byte of the frame.
+    pub csum_start: u16,
+    /// Where the sum goes, from `csum_start`.
+    pub csum_offset: u16,
+}
+
+impl Offload {
+    /// Nothing is left to the device.
+    pub const NONE: Offload =
+        Offload { flags: 0, gso_type: 0, hdr_len: 0, gso_size: 0, csum_start: 0, csum_offset: 0 };
+
+    /// True if the transport checksum is only the pseudo header's and must be completed.
+    #[must_use]
+    pub const fn needs_checksum(self) -> bool {
+        self.flags & 1 != 0
+    }
+
+    /// True if the packet is a superframe that stands for several.
+    #[must_use]
+    pub const fn is_gso(self) -> bool {
+        self.gso_type != 0
+    }
+}
+
+/// A VLAN tag that travels beside the packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Vlan {
+    /// Priority, drop eligibility and number, as in the tag.
+    pub tci: u16,
+    /// EtherType of the tag: 0x8100, or 0x88a8 for a service tag.
+    pub protocol: u16,
+}
+
+/// Told when a packet that holds it is freed, as the kernel's `skb->destructor` is.
+///
+/// Something that a packet stands for while it travels: room in a socket's budget, a reference on a
+/// flow.
+pub trait Release: Send + Sync {
+    /// Called once, before the packet's memory goes back, on whichever thread frees it.
+    ///
+    /// `truesize_bytes` is the memory that the packet took. It must not block.
+    fn release(&self, truesize_bytes: usize);
+}
+
+/// The cold line of a frame. A field is only valid while its lane's bit is set.
+#[repr(C, align(64))]
+pub(crate) struct Cold {
+    /// Nanoseconds of the epoch at which it was captured.
+    pub stamp_ns: u64,
+    /// Ticks of its allocation.
+    pub born: u64,
+    pub held: MaybeUninit<Arc<dyn Release>>,
+    pub offload: Offload,
+    pub mark: u32,
+    pub hash: u32,
+    pub vlan: (u16, u16),
+    pub tc_index: u16,
+}
+
+const _: () = assert!(size_of::<Cold>() == 64);
+
+/// Does what the lanes of a frame ask for before it is freed.
+///
+/// # Safety
+/// The caller owns the last handle on the frame, and frees it next.
+pub(crate) unsafe fn settle(umem: &'static Umem, handle: u32, dwelled: impl FnOnce(u64)) {
+    // SAFETY: the caller's handle is the last one, so nobody else reads or writes the two lines.
+    let (lanes, cold) = unsafe { (umem.meta(handle).as_ref().lanes, umem.cold(handle).as_mut()) };
+    if lanes & lane::BORN != 0 {
+        dwelled(linerate_sys::tsc::ticks().wrapping_sub(cold.born));
+    }
+    if lanes & lane::HELD != 0 {
+        // SAFETY: the bit says that it was written; the frame is freed next, so it is read once.
+        let held = unsafe { cold.held.assume_init_read() };
+        held.release(chain::truesize(umem, handle));
+    }
+}

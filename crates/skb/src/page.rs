@@ -1,0 +1,305 @@
+//! What one writer has done with a pool's frames: the pages of the books.
+//!
+//! Each [`Local`](crate::Local) and each thread cache counts into a page of its own: one writer,
+//! plain loads and stores, nothing shared with another writer. Anyone may read.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use linerate_sys::thread::current_cpu;
+
+use crate::handle::{self, CORES, Common};
+use crate::reason::{DropReason, REASONS};
+
+/// A counter with one writer; anyone may read.
+#[derive(Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    const fn zero() -> Counter {
+        Counter(AtomicU64::new(0))
+    }
+
+    /// Adds `n`. Only the page's owner calls it, so it need not be one atomic step.
+    #[inline]
+    pub fn add(&self, n: u64) {
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+    }
+
+    pub fn subtract(&self, n: u64) {
+        self.add(n.wrapping_neg());
+    }
+
+    #[inline]
+    pub fn set(&self, n: u64) {
+        self.0.store(n, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub fn value(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Whose page it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum CoreKind {
+    /// A [`Local`](crate::Local): a queue, worker or task.
+    #[default]
+    Local,
+    /// A thread that dropped or copied packets.
+    Thread,
+}
+
+/// What becomes of skbs that leave a program's hands.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Fate {
+    /// The program is done with them.
+    Consumed,
+    /// A device or peer has them.
+    Sent,
+    /// They never were packets.
+    Unused,
+    /// Somebody would have wanted them.
+    Dropped(DropReason),
+}
+
+/// What one writer has done.
+pub(crate) struct Page {
+    pub kind: CoreKind,
+    pub name: String,
+    /// The number in the handles of the packets that it allocated.
+    pub core: usize,
+    /// The CPU that its writer was last seen on, plus one.
+    cpu: Counter,
+    /// Times it was seen on another one than before.
+    pub moves: Counter,
+    /// Packets handed out.
+    pub alloc: Counter,
+    /// Of these, those that came in by a device.
+    pub received: Counter,
+    /// Packets given up, by the core that allocated them.
+    pub freed: [Counter; CORES],
+    /// Handles added by `share` and `clone`, by the core that allocated the packet.
+    pub cloned: [Counter; CORES],
+    /// Of those given up: never were packets, sent, dropped. The rest was consumed.
+    pub unused: Counter,
+    pub sent: Counter,
+    pub dropped: [Counter; REASONS],
+    /// Allocations that found nothing.
+    pub starved: Counter,
+    /// Free frames on this writer's lists, and the most of them.
+    pub level: Counter,
+    pub hot_list_len: Counter,
+    /// Frames lent to a device's rings: neither free nor a packet.
+    pub lent: Counter,
+    /// Visits to the depot for frames, and the frames got.
+    pub refills: Counter,
+    pub refilled: Counter,
+    /// Visits to the depot with frames, and the frames left there.
+    pub spills: Counter,
+    pub spilled: Counter,
+    /// Bytes of the allocator's that packets hold.
+    pub blocks_bytes: Counter,
+    /// Calls that were timed: their ticks and their packets.
+    pub timed_alloc: Timed,
+    pub timed_free: Timed,
+    /// Packets that carried their birth: by the power of two of the ticks they lived, freed on the
+    /// core that allocated them or on another one.
+    pub dwell: [[Counter; DWELLS]; 2],
+}
+
+/// Powers of two of ticks that dwell times are told apart by.
+pub(crate) const DWELLS: usize = 48;
+
+/// Calls that were timed.
+#[derive(Default)]
+pub(crate) struct Timed {
+    pub ticks: Counter,
+    pub packets: Counter,
+    pub calls: Counter,
+}
+
+impl Timed {
+    pub fn add(&self, ticks: u64, packets: u64) {
+        self.ticks.add(ticks);
+        self.packets.add(packets);
+        self.calls.add(1);
+    }
+
+    fn fold(&self, other: &Timed) {
+        self.ticks.add(other.ticks.value());
+        self.packets.add(other.packets.value());
+        self.calls.add(other.calls.value());
+    }
+}
+
+impl Page {
+    pub fn new(kind: CoreKind, name: &str, core: usize) -> Page {
+        let zero = Counter::zero;
+        Page {
+            kind,
+            name: name.into(),
+            core,
+            cpu: zero(),
+            moves: zero(),
+            alloc: zero(),
+            received: zero(),
+            freed: [const { Counter::zero() }; CORES],
+            cloned: [const { Counter::zero() }; CORES],
+            unused: zero(),
+            sent: zero(),
+            dropped: [const { Counter::zero() }; REASONS],
+            starved: zero(),
+            level: zero(),
+            hot_list_len: zero(),
+            lent: zero(),
+            refills: zero(),
+            refilled: zero(),
+            spills: zero(),
+            spilled: zero(),
+            blocks_bytes: zero(),
+            timed_alloc: Timed::default(),
+            timed_free: Timed::default(),
+            dwell: [const { [const { Counter::zero() }; DWELLS] }; 2],
+        }
+    }
+
+    /// Notes the CPU that the writer is on. Called when frames move, not when packets do.
+    pub fn see_cpu(&self) {
+        let now = current_cpu() as u64 + 1;
+        let before = self.cpu.value();
+        if before != now {
+            self.cpu.set(now);
+            self.moves.add(u64::from(before != 0));
+        }
+    }
+
+    /// The CPU that the writer was last seen on.
+    pub fn cpu(&self) -> Option<usize> {
+        (self.cpu.value() as usize).checked_sub(1)
+    }
+
+    /// Counts packets of this umem that met `fate`.
+    #[inline]
+    pub fn freed(&self, fate: Fate, handles: &[u32], common: Common) {
+        self.count(fate, handles.len() as u64);
+        match common.core() {
+            Some(core) => self.freed[core].add(handles.len() as u64),
+            None => handles
+                .chunk_by(|a, b| handle::same_core(*a, *b))
+                .for_each(|run| self.freed[handle::core(run[0])].add(run.len() as u64)),
+        }
+    }
+
+    /// Counts one packet that met `fate`.
+    pub fn freed_one(&self, fate: Fate, handle: u32) {
+        self.count(fate, 1);
+        self.freed[handle::core(handle)].add(1);
+    }
+
+    #[inline]
+    fn count(&self, fate: Fate, n: u64) {
+        match fate {
+            Fate::Consumed => {}
+            Fate::Sent => self.sent.add(n),
+            Fate::Unused => self.unused.add(n),
+            Fate::Dropped(reason) => self.dropped[reason.index()].add(n),
+        }
+    }
+
+    /// Counts a visit to the depot for frames.
+    pub fn refilled(&self, frames: usize) {
+        self.refills.add(1);
+        self.refilled.add(frames as u64);
+        self.see_cpu();
+    }
+
+    /// Counts a visit to the depot with frames.
+    pub fn spilled(&self, frames: usize) {
+        self.spills.add(1);
+        self.spilled.add(frames as u64);
+        self.see_cpu();
+    }
+
+    /// Counts how long a packet lived that carried its birth.
+    pub fn dwelled(&self, handle: u32, ticks: u64) {
+        let elsewhere = usize::from(handle::core(handle) != self.core);
+        let power = (u64::BITS - ticks.leading_zeros()) as usize;
+        self.dwell[elsewhere][power.min(DWELLS - 1)].add(1);
+    }
+
+    /// Packets given up.
+    pub fn freed_total(&self) -> u64 {
+        self.freed.iter().map(Counter::value).sum()
+    }
+
+    /// Adds what another page has counted; its writer is gone.
+    pub fn fold(&self, other: &Page) {
+        let pairs = [
+            (&self.moves, &other.moves),
+            (&self.alloc, &other.alloc),
+            (&self.received, &other.received),
+            (&self.unused, &other.unused),
+            (&self.sent, &other.sent),
+            (&self.starved, &other.starved),
+            (&self.level, &other.level),
+            (&self.lent, &other.lent),
+            (&self.refills, &other.refills),
+            (&self.refilled, &other.refilled),
+            (&self.spills, &other.spills),
+            (&self.spilled, &other.spilled),
+            (&self.blocks_bytes, &other.blocks_bytes),
+        ];
+        let arrays = [
+            (&self.freed[..], &other.freed[..]),
+            (&self.cloned[..], &other.cloned[..]),
+            (&self.dropped[..], &other.dropped[..]),
+            (&self.dwell[0][..], &other.dwell[0][..]),
+            (&self.dwell[1][..], &other.dwell[1][..]),
+        ];
+        let all = arrays.into_iter().flat_map(|(to, from)| to.iter().zip(from));
+        for (to, from) in all.chain(pairs) {
+            // Most are zero, and stay on lines that nobody has touched.
+            if from.value() != 0 {
+                to.add(from.value());
+            }
+        }
+        self.timed_alloc.fold(&other.timed_alloc);
+        self.timed_free.fold(&other.timed_free);
+        if self.cpu.value() == 0 {
+            self.cpu.set(other.cpu.value());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frees_are_counted_by_the_core_that_allocated() {
+        let page = Page::new(CoreKind::Local, "p", 1);
+        let handles = [1, 1, 2, 1, 5].map(|core| handle::tag(1, core));
+        page.freed(Fate::Sent, &handles, Common::of(&handles));
+        page.freed(Fate::Consumed, &handles[..2], Common::of(&handles[..2]));
+        page.freed_one(Fate::Dropped(DropReason::TX_FULL), handles[4]);
+        assert_eq!([1, 2, 5].map(|core| page.freed[core].value()), [5, 1, 2]);
+        assert_eq!((page.freed_total(), page.sent.value()), (8, 5));
+    }
+
+    #[test]
+    fn a_folded_page_adds_everything_up() {
+        let (sum, page) =
+            (Page::new(CoreKind::Thread, "t", 0), Page::new(CoreKind::Thread, "t", 0));
+        page.freed_one(Fate::Unused, handle::tag(1, 7));
+        page.spilled(9);
+        page.dwelled(handle::tag(1, 7), 1000);
+        page.timed_free.add(100, 4);
+        for _ in 0..2 {
+            sum.fold(&page);
+        }
+        assert_eq!((sum.freed[7].value(), sum.unused.value(), sum.spilled.value()), (2, 2, 18));
+        assert_eq!((sum.dwell[1][10].value(), sum.timed_free.packets.value()), (2, 8));
+        assert_eq!(sum.cpu(), page.cpu());
+    }
+}

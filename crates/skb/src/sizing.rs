@@ -1,0 +1,108 @@
+//! How many frames a pool needs: the sum of those who can hold them, by name.
+
+use std::fmt;
+
+/// Someone who can hold frames, and how many at most.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holder {
+    /// Who: `worker 0 hot list`, `west transmit backlog`.
+    pub name: String,
+    /// Most frames it holds at once.
+    pub frames: u64,
+}
+
+/// Holders and their sum, as in `worker 0 batch 64 + west backlog 256 = 320`.
+///
+/// A pool with fewer frames than the sum can be drained by holders that merely do their work, and
+/// then nothing moves; a pool with the sum cannot.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Holders(Vec<Holder>);
+
+impl Holders {
+    /// Nobody yet.
+    #[must_use]
+    pub fn new() -> Holders {
+        Holders::default()
+    }
+
+    /// And one more.
+    pub fn add(&mut self, name: impl Into<String>, frames: u64) {
+        self.0.push(Holder { name: name.into(), frames });
+    }
+
+    /// And one more, for chains of calls.
+    #[must_use]
+    pub fn with(mut self, name: impl Into<String>, frames: u64) -> Holders {
+        self.add(name, frames);
+        self
+    }
+
+    /// And the caches of threads that drop packets: they reserve an eighth of a pool at most, which
+    /// is a seventh of what the others need.
+    #[must_use]
+    pub fn with_thread_caches(self) -> Holders {
+        let frames = self.sum().div_ceil(7);
+        self.with("thread caches", frames)
+    }
+
+    /// Frames for all of them.
+    #[must_use]
+    pub fn sum(&self) -> u64 {
+        self.0.iter().fold(0, |sum, h| sum.saturating_add(h.frames))
+    }
+
+    /// Each of them.
+    pub fn iter(&self) -> impl Iterator<Item = &Holder> {
+        self.0.iter()
+    }
+
+    /// What is wrong with a hot list of `hot_list_len` that serves rings of `rings` frames; `None`
+    /// if nothing is.
+    ///
+    /// Source: post 000 lost packets with a list of 128 before a ring of 256.
+    #[must_use]
+    pub fn short_hot_list(hot_list_len: usize, rings: u64) -> Option<String> {
+        let short = hot_list_len > 0 && (hot_list_len as u64) < rings;
+        short.then(|| {
+            format!(
+                "a hot list of {hot_list_len} is shorter than the {rings} frames of the rings it \
+                 serves: bursts will go to the depot and back"
+            )
+        })
+    }
+}
+
+impl From<Holders> for Vec<Holder> {
+    fn from(holders: Holders) -> Vec<Holder> {
+        holders.0
+    }
+}
+
+impl fmt::Display for Holders {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, h) in self.0.iter().enumerate() {
+            write!(f, "{}{} {}", if i == 0 { "" } else { " + " }, h.name, h.frames)?;
+        }
+        write!(f, " = {}", self.sum())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn holders_are_named_and_summed() {
+        let holders = Holders::new().with("fill ring", 256).with("batch", 94).with_thread_caches();
+        assert_eq!(holders.sum(), 400);
+        assert_eq!(holders.to_string(), "fill ring 256 + batch 94 + thread caches 50 = 400");
+    }
+
+    #[test]
+    fn the_list_of_post_000_is_too_short_for_its_ring() {
+        assert!(Holders::short_hot_list(128, 256).is_some());
+        assert_eq!(Holders::short_hot_list(1024, 256), None);
+        // Off is a choice.
+        assert_eq!(Holders::short_hot_list(0, 256), None);
+    }
+}

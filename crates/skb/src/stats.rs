@@ -1,0 +1,322 @@
+//! What a pool cost and on which core: hot lists, locks, frees across cores, dwell, cycles.
+
+use std::fmt;
+
+use crate::depot::Locks;
+use crate::handle::CORES;
+use crate::page::{CoreKind, DWELLS, Page, Timed};
+use crate::umem::Umem;
+
+/// Calls that were timed, out of all.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[non_exhaustive]
+pub struct Sampled {
+    /// Calls that were timed; 0 unless [sampling](crate::Pool::set_sampling) is on.
+    pub calls: u64,
+    /// Packets in them.
+    pub packets: u64,
+    /// TSC ticks in them.
+    pub ticks: u64,
+}
+
+impl Sampled {
+    fn of(timed: &Timed) -> Sampled {
+        let (calls, packets) = (timed.calls.value(), timed.packets.value());
+        Sampled { calls, packets, ticks: timed.ticks.value() }
+    }
+
+    /// TSC ticks a packet, the reading of the clock included; `None` if nothing was timed.
+    #[must_use]
+    pub fn ticks_per_packet(&self) -> Option<f64> {
+        (self.packets > 0).then(|| self.ticks as f64 / self.packets as f64)
+    }
+}
+
+/// What one core did: a queue, worker or task with its hot list, or a thread that dropped packets.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct CoreStats {
+    /// What it was called when it was made.
+    pub name: String,
+    /// What it is.
+    pub kind: CoreKind,
+    /// Its number in the pool; 0 for those that have none.
+    pub core: usize,
+    /// False once it is gone: then this adds up all that had its name and number.
+    pub alive: bool,
+    /// The CPU that it was last seen on; it looks when it visits the depot.
+    pub cpu: Option<usize>,
+    /// Times it was seen on another CPU than before.
+    pub moves: u64,
+    /// Packets allocated.
+    pub allocs: u64,
+    /// Packets freed, by whoever allocated them.
+    pub frees: u64,
+    /// Most free frames it keeps, and those that it has.
+    pub hot_list_len: u64,
+    /// Free frames that it has.
+    pub level: u64,
+    /// Allocations served from the hot list.
+    pub hits: u64,
+    /// Allocations that had to go to the depot.
+    pub misses: u64,
+    /// Frees beyond the hot list's length, which went to the depot.
+    pub discards: u64,
+    /// Visits to the depot for frames, and with frames.
+    pub visits: (u64, u64),
+    /// Allocations that found nothing.
+    pub starved: u64,
+    /// Allocation, timed.
+    pub alloc_time: Sampled,
+    /// Freeing, timed. A plain drop is counted and not timed.
+    pub free_time: Sampled,
+    freed: [u64; CORES],
+}
+
+impl CoreStats {
+    fn of(page: &Page, alive: bool) -> CoreStats {
+        let (allocs, misses) = (page.alloc.value(), page.refilled.value().min(page.alloc.value()));
+        CoreStats {
+            name: page.name.clone(),
+            kind: page.kind,
+            core: page.core,
+            alive,
+            cpu: page.cpu(),
+            moves: page.moves.value(),
+            allocs,
+            frees: page.freed_total(),
+            hot_list_len: page.hot_list_len.value(),
+            level: page.level.value(),
+            hits: allocs - misses,
+            misses,
+            discards: page.spilled.value(),
+            visits: (page.refills.value(), page.spills.value()),
+            starved: page.starved.value(),
+            alloc_time: Sampled::of(&page.timed_alloc),
+            free_time: Sampled::of(&page.timed_free),
+            freed: std::array::from_fn(|core| page.freed[core].value()),
+        }
+    }
+}
+
+/// How long packets lived, from allocation to free, by powers of two of TSC ticks.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Dwell {
+    counts: [u64; DWELLS],
+}
+
+impl Dwell {
+    /// Packets that carried the moment of their allocation.
+    #[must_use]
+    pub fn packets(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// TSC ticks that a share of the packets did not live longer than, to the next power of two;
+    /// `None` if none was watched.
+    #[must_use]
+    pub fn quantile_ticks(&self, share: f64) -> Option<u64> {
+        let (all, mut seen) = (self.packets(), 0);
+        let wanted = ((all as f64 * share).ceil() as u64).clamp(1, all.max(1));
+        self.counts.iter().enumerate().find_map(|(power, n)| {
+            seen += n;
+            (all > 0 && seen >= wanted).then_some(1 << power)
+        })
+    }
+}
+
+/// Which CPU freed what another one had allocated.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FreeMatrix {
+    cpus: Vec<usize>,
+    frees: Vec<Vec<u64>>,
+    unknown: u64,
+}
+
+impl FreeMatrix {
+    /// The CPUs, in the order of rows and columns.
+    #[must_use]
+    pub fn cpus(&self) -> &[usize] {
+        &self.cpus
+    }
+
+    /// Packets that `from` allocated and `to` freed.
+    #[must_use]
+    pub fn frees(&self, from: usize, to: usize) -> u64 {
+        let at = |cpu| self.cpus.iter().position(|c| *c == cpu);
+        at(from).zip(at(to)).map_or(0, |(row, column)| self.frees[row][column])
+    }
+
+    /// Packets freed on the CPU that allocated them.
+    #[must_use]
+    pub fn local(&self) -> u64 {
+        (0..self.cpus.len()).map(|i| self.frees[i][i]).sum()
+    }
+
+    /// Packets freed on another CPU: what post 004 is about.
+    #[must_use]
+    pub fn remote(&self) -> u64 {
+        self.frees.iter().flatten().sum::<u64>() - self.local()
+    }
+
+    /// Packets that were allocated by nobody with a number, as copies on the first write are.
+    #[must_use]
+    pub fn unknown(&self) -> u64 {
+        self.unknown
+    }
+
+    /// Share of packets freed on another CPU; `None` before the first.
+    #[must_use]
+    pub fn remote_share(&self) -> Option<f64> {
+        let all = self.local() + self.remote();
+        (all > 0).then(|| self.remote() as f64 / all as f64)
+    }
+
+    fn of(cores: &[CoreStats]) -> FreeMatrix {
+        let mut cpus: Vec<usize> = cores.iter().filter_map(|c| c.cpu).collect();
+        cpus.sort_unstable();
+        cpus.dedup();
+        // Where each number's packets come from: where its owner is, or was last.
+        let mut home = [None; CORES];
+        for c in cores.iter().rev().filter(|c| c.core != 0) {
+            home[c.core] = c.cpu;
+        }
+        let mut matrix =
+            FreeMatrix { frees: vec![vec![0; cpus.len()]; cpus.len()], cpus, unknown: 0 };
+        let at = |cpu: Option<usize>| matrix.cpus.iter().position(|c| Some(*c) == cpu);
+        let places: Vec<_> = cores.iter().map(|c| at(c.cpu)).collect();
+        let homes = home.map(at);
+        for (c, column) in cores.iter().zip(places) {
+            for (core, n) in c.freed.iter().enumerate() {
+                match homes[core].zip(column) {
+                    Some((row, column)) => matrix.frees[row][column] += n,
+                    None => matrix.unknown += n,
+                }
+            }
+        }
+        matrix
+    }
+}
+
+/// What a pool has cost so far, core by core.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct PoolStats {
+    /// Each core, the living ones first.
+    pub cores: Vec<CoreStats>,
+    /// The depot's lock.
+    pub locks: Locks,
+    /// Who freed whose packets.
+    pub matrix: FreeMatrix,
+    /// How long packets lived that their allocator freed, and those that another core freed.
+    pub dwell: [Dwell; 2],
+    /// Memory mapped for the pool: frames, lines, tables.
+    pub mapped_bytes: usize,
+    /// Memory of the system's allocator in its packets; 0 in a pool of frames.
+    pub blocks_bytes: u64,
+}
+
+impl PoolStats {
+    pub(crate) fn of(umem: &Umem) -> PoolStats {
+        let mut cores = Vec::new();
+        let mut dwell = [(); 2].map(|()| Dwell { counts: [0; DWELLS] });
+        let mut blocks_bytes = 0u64;
+        umem.books.each(|page, alive| {
+            cores.push(CoreStats::of(page, alive));
+            // One thread's page may have given back what another one's took.
+            blocks_bytes = blocks_bytes.wrapping_add(page.blocks_bytes.value());
+            for (sum, counts) in dwell.iter_mut().zip(&page.dwell) {
+                sum.counts.iter_mut().zip(counts).for_each(|(sum, n)| *sum += n.value());
+            }
+        });
+        PoolStats {
+            matrix: FreeMatrix::of(&cores),
+            cores,
+            locks: umem.locks(),
+            dwell,
+            mapped_bytes: umem.mapped_bytes(),
+            blocks_bytes,
+        }
+    }
+
+    /// Memory held for packets: [`mapped_bytes`](PoolStats::mapped_bytes) and what the system's
+    /// allocator gave.
+    #[must_use]
+    pub fn memory_bytes(&self) -> u64 {
+        self.mapped_bytes as u64 + self.blocks_bytes
+    }
+
+    /// All cores added up: hits, misses, discards.
+    #[must_use]
+    pub fn hot_lists(&self) -> (u64, u64, u64) {
+        self.cores.iter().fold((0, 0, 0), |(hits, misses, discards), c| {
+            (hits + c.hits, misses + c.misses, discards + c.discards)
+        })
+    }
+}
+
+impl fmt::Display for PoolStats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "{:<20} {:>4} {:>6} {:>12} {:>12} {:>12} {:>10} {:>10} {:>12} {:>12}",
+            "core",
+            "cpu",
+            "list",
+            "allocs",
+            "frees",
+            "hits",
+            "misses",
+            "discards",
+            "ticks/alloc",
+            "ticks/free"
+        )?;
+        for c in &self.cores {
+            let cpu = c.cpu.map_or("–".into(), |cpu| cpu.to_string());
+            let ticks =
+                |s: &Sampled| s.ticks_per_packet().map_or("–".into(), |t| format!("{t:.1}"));
+            writeln!(
+                f,
+                "{:<20} {cpu:>4} {:>6} {:>12} {:>12} {:>12} {:>10} {:>10} {:>12} {:>12}",
+                c.name,
+                c.hot_list_len,
+                c.allocs,
+                c.frees,
+                c.hits,
+                c.misses,
+                c.discards,
+                ticks(&c.alloc_time),
+                ticks(&c.free_time)
+            )?;
+        }
+        write!(f, "depot lock: {} taken, {} contended", self.locks.taken, self.locks.contended)?;
+        writeln!(f, ", {} ticks waited", self.locks.wait_ticks)?;
+        if let Some(share) = self.matrix.remote_share() {
+            let (remote, local) = (self.matrix.remote(), self.matrix.local());
+            writeln!(
+                f,
+                "freed on another CPU: {remote} of {} ({:.1} %)",
+                remote + local,
+                share * 100.0
+            )?;
+        }
+        write!(f, "memory: {} KiB", self.memory_bytes() / 1024)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quantile_is_the_power_of_two_that_covers_it() {
+        let mut counts = [0; DWELLS];
+        (counts[4], counts[10]) = (90, 10);
+        let dwell = Dwell { counts };
+        assert_eq!(dwell.packets(), 100);
+        assert_eq!(dwell.quantile_ticks(0.5), Some(16));
+        assert_eq!(dwell.quantile_ticks(0.9), Some(16));
+        assert_eq!(dwell.quantile_ticks(0.99), Some(1024));
+        assert_eq!(Dwell { counts: [0; DWELLS] }.quantile_ticks(0.5), None);
+    }
+}

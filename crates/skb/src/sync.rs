@@ -1,0 +1,5 @@
+//! What the depot shares between threads, by names under which a model checker can put its own:
+//! tests/loom.rs compiles depot.rs with loom's.
+
+pub(crate) use linerate_sys::tsc::ticks;
+pub(crate) use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};

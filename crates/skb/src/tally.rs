@@ -1,0 +1,42 @@
+//! Holders of packets that say how many they have, so that a ledger can name them.
+
+use std::sync::Arc;
+
+use crate::books::TallyPage;
+use crate::pool::Pool;
+
+/// What one holder of packets says of itself: a ring, a backlog, a table of a program's own.
+///
+/// A [`Ledger`](crate::Ledger) lists packets in flight by these names; what no tally speaks of, the
+/// program has. Dropping it takes the name off the list.
+#[derive(Debug)]
+pub struct Tally {
+    pool: Pool,
+    page: Arc<TallyPage>,
+}
+
+impl Tally {
+    pub(crate) fn new(pool: Pool, name: &str) -> Tally {
+        let page = pool.umem().books.tally(name);
+        Tally { pool, page }
+    }
+
+    /// Says how many packets it has now.
+    ///
+    /// Cost: one store; for once a batch, not once a packet.
+    pub fn set(&mut self, packets: usize) {
+        self.page.packets.set(packets as u64);
+    }
+}
+
+impl std::fmt::Debug for TallyPage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {}", self.name, self.packets.value())
+    }
+}
+
+impl Drop for Tally {
+    fn drop(&mut self) {
+        self.pool.umem().books.untally(&self.page);
+    }
+}
