@@ -18,45 +18,7 @@ use crate::reason::DropReason;
 use crate::skb::{Skb, Unique};
 use crate::thread;
 use crate::umem::Umem;
-
-/// What is to become of a packet: which output it goes to, if any stage has said so.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Verdict(u8);
-
-impl Verdict {
-    /// No stage has spoken yet.
-    pub const NONE: Verdict = Verdict(u8::MAX);
-    /// Outputs that can be told apart.
-    pub const OUTPUTS_MAX: usize = 128;
-
-    /// To output `index`, below 128; others give [`Verdict::NONE`].
-    #[must_use]
-    pub const fn to(index: usize) -> Verdict {
-        if index < Self::OUTPUTS_MAX { Verdict(index as u8) } else { Verdict::NONE }
-    }
-
-    /// The output's index, if there is one.
-    #[must_use]
-    pub const fn output(self) -> Option<usize> {
-        if (self.0 as usize) < Self::OUTPUTS_MAX { Some(self.0 as usize) } else { None }
-    }
-}
-
-/// Packets that went somewhere, and the bytes in them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Moved {
-    /// How many.
-    pub packets: usize,
-    /// Their bytes, from the destination MAC, without FCS.
-    pub bytes: u64,
-}
-
-impl std::ops::AddAssign for Moved {
-    fn add_assign(&mut self, more: Moved) {
-        self.packets += more.packets;
-        self.bytes += more.bytes;
-    }
-}
+use crate::verdict::{Moved, Verdict};
 
 /// Up to a fixed number of packets, in order.
 ///

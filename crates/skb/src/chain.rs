@@ -78,19 +78,19 @@ pub(crate) fn unlink(umem: &'static Umem, head: u32, page: &Page, keep: impl FnM
         fence(Ordering::Acquire);
         umem.extra.fetch_add(1, Ordering::Relaxed);
     }
-    let mut frames = Frames { umem, head, keep };
-    frames.settle(page);
+    let mut freed = Freed { umem, head, keep };
+    freed.settle(page);
 }
 
 /// The frames of a packet whose last handle was given up; they are kept however it ends, even if
 /// what a packet holds panics when it is released.
-struct Frames<K: FnMut(u32)> {
+struct Freed<K: FnMut(u32)> {
     umem: &'static Umem,
     head: u32,
     keep: K,
 }
 
-impl<K: FnMut(u32)> Frames<K> {
+impl<K: FnMut(u32)> Freed<K> {
     /// Releases what the frames hold.
     fn settle(&mut self, page: &Page) {
         let (umem, mut this) = (self.umem, self.head);
@@ -105,7 +105,7 @@ impl<K: FnMut(u32)> Frames<K> {
     }
 }
 
-impl<K: FnMut(u32)> Drop for Frames<K> {
+impl<K: FnMut(u32)> Drop for Freed<K> {
     fn drop(&mut self) {
         let (umem, head) = (self.umem, self.head);
         let (mut next, frags) = (line(umem, head).next, line(umem, head).frags);

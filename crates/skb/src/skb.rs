@@ -16,6 +16,7 @@ use std::num::NonZeroU32;
 use std::sync::atomic::{Ordering, fence};
 
 use crate::chain;
+use crate::frames::Place;
 use crate::handle::FLAG;
 use crate::meta::Meta;
 use crate::page::Fate;
@@ -23,7 +24,7 @@ use crate::policy::Trust;
 use crate::reason::DropReason;
 use crate::segments::Segments;
 use crate::thread;
-use crate::umem::{Place, Umem};
+use crate::umem::Umem;
 
 /// State of an [`Skb`] that may be written.
 #[derive(Debug)]

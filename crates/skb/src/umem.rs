@@ -14,23 +14,20 @@
 //! and the last frame are home, whichever comes last. Until then the memory stays mapped.
 
 use std::cell::UnsafeCell;
-use std::ptr::NonNull;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use linerate_sys::mem::Region;
 use linerate_sys::{Code, Error, Result};
 
-use crate::block::Block;
 use crate::books::Books;
 use crate::depot::{self, Depot, JUMBO, Locks, PLAIN};
+use crate::frames::Frames;
 use crate::handle::{self, CORES, IDS};
-use crate::lanes::Cold;
-use crate::meta::Meta;
-use crate::page::Page;
-use crate::policy::{Data, Init, Return, Trust};
+use crate::memory::Memory;
+use crate::policy::{Init, Return};
 use crate::shape::Shape;
-use crate::start::{self, WriteLines};
 use crate::thread;
 
 /// Every umem there can be. A slot is never freed, only its memory is: so a thread that has just put
@@ -42,7 +39,7 @@ static IDS_LOCK: Mutex<()> = Mutex::new(());
 /// A region, its frames' metadata, and who has the frames.
 #[repr(align(128))]
 pub(crate) struct Umem {
-    fixed: UnsafeCell<Fixed>,
+    fixed: UnsafeCell<Frames>,
     /// `Pool`s and `Local`s.
     users: AtomicUsize,
     /// Frames linked behind another one.
@@ -61,33 +58,6 @@ pub(crate) struct Umem {
     memory: Mutex<Option<Memory>>,
 }
 
-/// What is constant while an id is in use.
-struct Fixed {
-    data: *mut u8,
-    meta: *mut Meta,
-    cold: *mut Cold,
-    /// Where each packet's data is, if it comes from the allocator.
-    blocks: *mut Block,
-    /// Frames below this one need no second look: private, ordinary, in the region.
-    plain: u32,
-    shift: u32,
-    headroom: u32,
-    /// True if something is to be done for a frame when it is freed or allocated.
-    retires: bool,
-    data_from: Data,
-    init: Init,
-    return_to: Return,
-    trust: Trust,
-    write_lines: WriteLines,
-    id: u32,
-    /// Which incarnation of the id this is: thread caches of a former one are recognised by it.
-    serial: u64,
-    /// Ordinary frames.
-    frames: u32,
-    jumbo_frames: u32,
-    jumbo_bytes: u32,
-}
-
 // SAFETY: `fixed` is written under IDS_LOCK, while the id is vacant. It is read under that lock, or
 // by the owner of a handle, Pool or Local of the umem: these keep the id from becoming vacant, and
 // got to their owner by a synchronised hand-over from whoever wrote it. Its addresses are of
@@ -95,100 +65,22 @@ struct Fixed {
 // is atomic or locked.
 unsafe impl Sync for Umem {}
 
-struct Memory {
-    frames: Option<Arc<Region>>,
-    apart: [Option<Region>; 3],
-}
+/// Everything about its frames can be asked of a umem.
+impl Deref for Umem {
+    type Target = Frames;
 
-/// Where the bytes of a frame are.
-#[derive(Clone, Copy)]
-pub(crate) struct Place {
-    pub start: NonNull<u8>,
-    pub bytes: u32,
-    pub trust: Trust,
-}
-
-impl Fixed {
-    const VACANT: Fixed = Fixed {
-        data: std::ptr::null_mut(),
-        meta: std::ptr::null_mut(),
-        cold: std::ptr::null_mut(),
-        blocks: std::ptr::null_mut(),
-        plain: 0,
-        shift: 0,
-        headroom: 0,
-        retires: false,
-        data_from: Data::Frames,
-        init: Init::AtAlloc,
-        return_to: Return::Local,
-        trust: Trust::Private,
-        write_lines: no_lines,
-        id: 0,
-        serial: 0,
-        frames: 0,
-        jumbo_frames: 0,
-        jumbo_bytes: 0,
-    };
-
-    fn new(shape: &Shape, memory: &Memory, id: u32, serial: u64) -> Fixed {
-        let base =
-            |region: Option<&Region>| region.map_or(std::ptr::null_mut(), |r| r.base().as_ptr());
-        let [meta, cold, blocks] = memory.apart.each_ref().map(|region| base(region.as_ref()));
-        let simple = shape.trust == Trust::Private && shape.data == Data::Frames;
-        Fixed {
-            data: base(memory.frames.as_deref()),
-            meta: meta.cast(),
-            cold: cold.cast(),
-            blocks: blocks.cast(),
-            plain: if simple { shape.frames } else { 0 },
-            shift: shape.frame_bytes.trailing_zeros(),
-            headroom: shape.headroom_bytes,
-            retires: shape.data == Data::General || shape.init == Init::AtFree,
-            data_from: shape.data,
-            init: shape.init,
-            return_to: shape.return_to,
-            trust: shape.trust,
-            write_lines: start::best(),
-            id,
-            serial,
-            frames: shape.frames,
-            jumbo_frames: shape.jumbo_frames,
-            jumbo_bytes: shape.jumbo_bytes,
-        }
-    }
-}
-
-/// The lines of no umem.
-///
-/// # Safety
-/// There are none to write.
-unsafe fn no_lines(_: *mut Meta, _: &[u32], _: u32) {}
-
-impl Memory {
-    fn map(shape: &Shape) -> Result<Memory> {
-        let places = shape.places() as usize;
-        let region = |what: &str, bytes: usize| {
-            Region::new(&format!("{}{what}", shape.name), bytes, shape.huge)
-        };
-        let general = shape.data == Data::General;
-        let frames = match general {
-            true => None,
-            false => Some(Arc::new(region("", places * shape.frame_bytes as usize)?)),
-        };
-        let meta = region("-meta", places * size_of::<Meta>())?;
-        let cold = region("-lanes", places * size_of::<Cold>())?;
-        let blocks = match general {
-            true => Some(region("-blocks", places * size_of::<Block>())?),
-            false => None,
-        };
-        Ok(Memory { frames, apart: [Some(meta), Some(cold), blocks] })
+    /// The caller's handle, Pool, Local or IDS_LOCK keeps the id in use.
+    #[inline]
+    fn deref(&self) -> &Frames {
+        // SAFETY: nobody writes meanwhile; see `impl Sync`.
+        unsafe { &*self.fixed.get() }
     }
 }
 
 impl Umem {
     const fn vacant() -> Umem {
         Umem {
-            fixed: UnsafeCell::new(Fixed::VACANT),
+            fixed: UnsafeCell::new(Frames::VACANT),
             users: AtomicUsize::new(0),
             linked: AtomicI64::new(0),
             extra: AtomicI64::new(0),
@@ -201,21 +93,13 @@ impl Umem {
         }
     }
 
-    /// What is constant while the id is in use, which the caller's handle, Pool, Local or IDS_LOCK
-    /// sees to.
-    #[inline]
-    fn fixed(&self) -> &Fixed {
-        // SAFETY: nobody writes meanwhile; see `impl Sync`.
-        unsafe { &*self.fixed.get() }
-    }
-
     /// Maps the memory and takes an id; the caller is its first user.
     pub fn create(shape: &Shape) -> Result<&'static Umem> {
         shape.check()?;
         thread::sweep();
         let memory = Memory::map(shape)?;
         let _guard = IDS_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
-        let vacant = |id: &usize| UMEMS[*id].fixed().frames == 0;
+        let vacant = |id: &usize| UMEMS[*id].frames() == 0;
         let id = (1..IDS).find(vacant).ok_or_else(|| {
             Error::new(
                 Code::UmemIds,
@@ -225,7 +109,7 @@ impl Umem {
             .fix("drop pools that are no longer used, or share one between ports")
         })?;
         let umem = &UMEMS[id];
-        let fixed = Fixed::new(shape, &memory, id as u32, umem.fixed().serial.wrapping_add(1));
+        let fixed = Frames::new(shape, &memory, id as u32, umem.serial.wrapping_add(1));
         // SAFETY: the id is vacant and IDS_LOCK is held, so nobody reads or writes it.
         unsafe { *umem.fixed.get() = fixed };
         umem.users.store(1, Ordering::Relaxed);
@@ -275,234 +159,21 @@ impl Umem {
     /// The current incarnation of the umem id in `handle`, which the caller owns.
     #[inline]
     pub fn serial(handle: u32) -> u64 {
-        Umem::of(handle).fixed().serial
+        Umem::of(handle).serial
     }
 
     /// Which incarnation of its id this is.
     pub fn own_serial(&self) -> u64 {
-        self.fixed().serial
+        self.serial
     }
 
     /// Runs `f` on the umem if this incarnation of its id still exists; it cannot go meanwhile.
     pub fn if_alive(id: usize, serial: u64, f: impl FnOnce(&Umem)) {
         let _guard = IDS_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
         let umem = &UMEMS[id];
-        if umem.fixed().frames > 0 && umem.fixed().serial == serial {
+        if umem.frames() > 0 && umem.serial == serial {
             f(umem);
         }
-    }
-
-    /// Where a frame is: in the region (or in its block), if `handle` is one of this umem.
-    #[inline]
-    pub fn place(&self, handle: u32) -> Place {
-        let (fixed, index) = (self.fixed(), handle::frame(handle));
-        if index >= fixed.plain {
-            return self.place_apart(index);
-        }
-        let start = fixed.data.wrapping_add((index as usize) << fixed.shift);
-        // SAFETY: a mapping is never at 0, and no frame lies where its end would wrap.
-        let start = unsafe { NonNull::new_unchecked(start) };
-        Place { start, bytes: 1 << fixed.shift, trust: Trust::Private }
-    }
-
-    /// The same where it takes a second look.
-    #[cold]
-    fn place_apart(&self, index: u32) -> Place {
-        let fixed = self.fixed();
-        if fixed.data_from == Data::General {
-            // SAFETY: the table has an entry for each frame; the owner of this one's handle wrote
-            // it last, and nobody else does.
-            let block = unsafe { fixed.blocks.wrapping_add(index as usize).read() };
-            return Place { start: block.start(), bytes: block.bytes, trust: fixed.trust };
-        }
-        let start = fixed.data.wrapping_add((index as usize) << fixed.shift);
-        let bytes = if index < fixed.frames { 1 << fixed.shift } else { fixed.jumbo_bytes };
-        // SAFETY: as in `place`.
-        let start = unsafe { NonNull::new_unchecked(start) };
-        Place { start, bytes, trust: fixed.trust }
-    }
-
-    /// Address of a frame's hot line: in its region, if `handle` is one of this umem.
-    #[inline]
-    pub fn meta(&self, handle: u32) -> NonNull<Meta> {
-        let line = self.fixed().meta.wrapping_add(handle::frame(handle) as usize);
-        // SAFETY: a mapping is never at 0, and none lies where its end would wrap.
-        unsafe { NonNull::new_unchecked(line) }
-    }
-
-    /// Address of a frame's cold line: in its region, if `handle` is one of this umem.
-    #[inline]
-    pub fn cold(&self, handle: u32) -> NonNull<Cold> {
-        let line = self.fixed().cold.wrapping_add(handle::frame(handle) as usize);
-        // SAFETY: as for `meta`.
-        unsafe { NonNull::new_unchecked(line) }
-    }
-
-    /// # Safety
-    /// The frames are in no skb, and the caller alone has them.
-    #[inline]
-    unsafe fn write_lines(&self, handles: &[u32]) {
-        let fixed = self.fixed();
-        // SAFETY: handles of this umem have their lines in the table; `write_lines` was chosen on
-        // this machine; the rest is the caller's promise.
-        unsafe { (fixed.write_lines)(fixed.meta, handles, fixed.headroom) }
-    }
-
-    /// Makes empty packets of free frames; false, and nothing done, if there is no memory.
-    ///
-    /// # Safety
-    /// The caller has just taken the frames from a free list: they are in no skb, so nobody else
-    /// reads or writes their lines.
-    #[inline]
-    pub unsafe fn begin(&self, handles: &[u32], page: &Page) -> bool {
-        // SAFETY: the caller's promise.
-        unsafe {
-            if self.fixed().retires {
-                return self.begin_apart(handles, self.frame_bytes(), page);
-            }
-            self.write_lines(handles);
-        }
-        true
-    }
-
-    /// The same with data of `bytes`, headroom included, where the allocator gives it.
-    ///
-    /// # Safety
-    /// As for [`Umem::begin`].
-    #[cold]
-    pub unsafe fn begin_apart(&self, handles: &[u32], bytes: u32, page: &Page) -> bool {
-        let fixed = self.fixed();
-        if fixed.data_from == Data::General {
-            for (i, &h) in handles.iter().enumerate() {
-                let Some(block) = Block::new(bytes) else {
-                    self.free_blocks(&handles[..i], page);
-                    return false;
-                };
-                page.blocks_bytes.add(u64::from(block.truesize));
-                // SAFETY: the table has an entry for each frame, and this one's is the caller's.
-                unsafe { fixed.blocks.wrapping_add(handle::frame(h) as usize).write(block) };
-            }
-        }
-        if fixed.init == Init::AtAlloc {
-            // SAFETY: the caller's promise.
-            unsafe { self.write_lines(handles) };
-            return true;
-        }
-        for &h in handles {
-            // SAFETY: the line was written when the frame was last freed, and is the caller's now.
-            unsafe { self.meta(h).as_mut().begin(fixed.headroom) };
-        }
-        true
-    }
-
-    /// True if [`Umem::retire`] has something to do.
-    #[inline]
-    pub fn retires(&self) -> bool {
-        self.fixed().retires
-    }
-
-    /// Does what the pool's policies ask for when frames are freed.
-    ///
-    /// # Safety
-    /// The caller owned the last handle on each frame, and puts them on a free list next.
-    #[cold]
-    pub unsafe fn retire(&self, handles: &[u32], page: &Page) {
-        if self.fixed().data_from == Data::General {
-            self.free_blocks(handles, page);
-        }
-        if self.fixed().init == Init::AtFree {
-            // SAFETY: the caller's promise.
-            unsafe { self.write_lines(handles) };
-        }
-    }
-
-    fn free_blocks(&self, handles: &[u32], page: &Page) {
-        for &h in handles {
-            let entry = self.fixed().blocks.wrapping_add(handle::frame(h) as usize);
-            // SAFETY: the entry is of a frame that the caller owns, and was written by
-            // `begin_apart`; what replaces it has no block to free.
-            unsafe {
-                let block = entry.replace(Block::NONE);
-                page.blocks_bytes.subtract(u64::from(block.truesize));
-                block.free();
-            }
-        }
-    }
-
-    /// Bytes of memory that a frame takes, with all that is kept for it.
-    pub fn truesize(&self, handle: u32) -> usize {
-        let (fixed, index) = (self.fixed(), handle::frame(handle));
-        let mut places = 1;
-        let data = match fixed.data_from {
-            Data::General => {
-                // SAFETY: as in `place_apart`.
-                let block = unsafe { fixed.blocks.wrapping_add(index as usize).read() };
-                block.truesize as usize + size_of::<Block>()
-            }
-            Data::Frames if index < fixed.frames => 1 << fixed.shift,
-            Data::Frames => {
-                places = (fixed.jumbo_bytes >> fixed.shift) as usize;
-                fixed.jumbo_bytes as usize
-            }
-        };
-        // Its place in the depot is a number.
-        data + places * Shape::overhead_bytes() as usize + size_of::<u32>()
-    }
-
-    /// True if the frame is of the jumbo class.
-    #[inline]
-    pub fn is_jumbo(&self, handle: u32) -> bool {
-        handle::frame(handle) >= self.fixed().frames
-    }
-
-    /// Bytes of an ordinary frame.
-    #[inline]
-    pub fn frame_bytes(&self) -> u32 {
-        1 << self.fixed().shift
-    }
-
-    #[inline]
-    pub fn headroom(&self) -> u32 {
-        self.fixed().headroom
-    }
-
-    /// Bytes of the frame of every unflagged handle, if they are the same: jumbo frames are flagged.
-    #[inline]
-    pub fn unflagged_bytes(&self) -> Option<u32> {
-        (self.fixed().data_from == Data::Frames).then(|| self.frame_bytes())
-    }
-
-    /// Ordinary frames.
-    pub fn frames(&self) -> u32 {
-        self.fixed().frames
-    }
-
-    /// Jumbo frames, and their size in bytes.
-    pub fn jumbo(&self) -> (u32, u32) {
-        (self.fixed().jumbo_frames, self.fixed().jumbo_bytes)
-    }
-
-    #[inline]
-    pub fn trust(&self) -> Trust {
-        self.fixed().trust
-    }
-
-    pub fn data_from(&self) -> Data {
-        self.fixed().data_from
-    }
-
-    pub fn init(&self) -> Init {
-        self.fixed().init
-    }
-
-    #[inline]
-    pub fn return_to(&self) -> Return {
-        self.fixed().return_to
-    }
-
-    #[inline]
-    pub fn id(&self) -> u32 {
-        self.fixed().id
     }
 
     /// The mapping of the frames, for a device or peer to share.
@@ -512,13 +183,8 @@ impl Umem {
 
     /// Bytes mapped: frames, lines, tables, the depot's stacks.
     pub fn mapped_bytes(&self) -> usize {
-        let memory = self.memory();
-        let Some(memory) = memory.as_ref() else { return 0 };
-        let apart = memory.apart.iter().flatten().map(Region::len).sum::<usize>();
-        let (jumbo, _) = self.jumbo();
-        memory.frames.as_ref().map_or(0, |r| r.len())
-            + apart
-            + (self.frames() + jumbo) as usize * size_of::<u32>()
+        let mapped = self.memory().as_ref().map_or(0, Memory::bytes);
+        mapped + (self.frames() + self.jumbo().0) as usize * size_of::<u32>()
     }
 
     /// One more `Pool` or `Local`.

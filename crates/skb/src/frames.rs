@@ -1,0 +1,318 @@
+//! The frames of a umem: where they are, and what is done when a packet in one begins and ends.
+//!
+//! All of it is constant while the umem lives; what changes is behind the addresses.
+
+use std::ptr::NonNull;
+
+use linerate_sys::mem::Region;
+
+use crate::block::Block;
+use crate::handle;
+use crate::lanes::Cold;
+use crate::memory::Memory;
+use crate::meta::Meta;
+use crate::page::Page;
+use crate::policy::{Data, Init, Return, Trust};
+use crate::shape::Shape;
+use crate::start::{self, WriteLines};
+
+/// Where the bytes of a frame are.
+#[derive(Clone, Copy)]
+pub(crate) struct Place {
+    pub start: NonNull<u8>,
+    pub bytes: u32,
+    pub trust: Trust,
+}
+
+/// What is constant while an id is in use.
+pub(crate) struct Frames {
+    data: *mut u8,
+    meta: *mut Meta,
+    cold: *mut Cold,
+    /// Where each packet's data is, if it comes from the allocator.
+    blocks: *mut Block,
+    /// Frames below this one need no second look: private, ordinary, in the region.
+    plain: u32,
+    shift: u32,
+    headroom: u32,
+    /// True if something is to be done for a frame when it is freed or allocated.
+    retires: bool,
+    data_from: Data,
+    init: Init,
+    return_to: Return,
+    trust: Trust,
+    write_lines: WriteLines,
+    pub id: u32,
+    /// Which incarnation of the id this is: thread caches of a former one are recognised by it.
+    pub serial: u64,
+    /// Ordinary frames.
+    pub frames: u32,
+    jumbo_frames: u32,
+    jumbo_bytes: u32,
+}
+
+impl Frames {
+    pub const VACANT: Frames = Frames {
+        data: std::ptr::null_mut(),
+        meta: std::ptr::null_mut(),
+        cold: std::ptr::null_mut(),
+        blocks: std::ptr::null_mut(),
+        plain: 0,
+        shift: 0,
+        headroom: 0,
+        retires: false,
+        data_from: Data::Frames,
+        init: Init::AtAlloc,
+        return_to: Return::Local,
+        trust: Trust::Private,
+        write_lines: no_lines,
+        id: 0,
+        serial: 0,
+        frames: 0,
+        jumbo_frames: 0,
+        jumbo_bytes: 0,
+    };
+
+    pub fn new(shape: &Shape, memory: &Memory, id: u32, serial: u64) -> Frames {
+        let base =
+            |region: Option<&Region>| region.map_or(std::ptr::null_mut(), |r| r.base().as_ptr());
+        let [meta, cold, blocks] = memory.apart.each_ref().map(|region| base(region.as_ref()));
+        let simple = shape.trust == Trust::Private && shape.data == Data::Frames;
+        Frames {
+            data: base(memory.frames.as_deref()),
+            meta: meta.cast(),
+            cold: cold.cast(),
+            blocks: blocks.cast(),
+            plain: if simple { shape.frames } else { 0 },
+            shift: shape.frame_bytes.trailing_zeros(),
+            headroom: shape.headroom_bytes,
+            retires: shape.data == Data::General || shape.init == Init::AtFree,
+            data_from: shape.data,
+            init: shape.init,
+            return_to: shape.return_to,
+            trust: shape.trust,
+            write_lines: start::best(),
+            id,
+            serial,
+            frames: shape.frames,
+            jumbo_frames: shape.jumbo_frames,
+            jumbo_bytes: shape.jumbo_bytes,
+        }
+    }
+
+    /// Where a frame is: in the region (or in its block), if `handle` is one of this umem.
+    #[inline]
+    pub fn place(&self, handle: u32) -> Place {
+        let index = handle::frame(handle);
+        if index >= self.plain {
+            return self.place_apart(index);
+        }
+        let start = self.data.wrapping_add((index as usize) << self.shift);
+        // SAFETY: a mapping is never at 0, and no frame lies where its end would wrap.
+        let start = unsafe { NonNull::new_unchecked(start) };
+        Place { start, bytes: 1 << self.shift, trust: Trust::Private }
+    }
+
+    /// The same where it takes a second look.
+    #[cold]
+    fn place_apart(&self, index: u32) -> Place {
+        if self.data_from == Data::General {
+            // SAFETY: the table has an entry for each frame; the owner of this one's handle wrote
+            // it last, and nobody else does.
+            let block = unsafe { self.blocks.wrapping_add(index as usize).read() };
+            return Place { start: block.start(), bytes: block.bytes, trust: self.trust };
+        }
+        let start = self.data.wrapping_add((index as usize) << self.shift);
+        let bytes = if index < self.frames { 1 << self.shift } else { self.jumbo_bytes };
+        // SAFETY: as in `place`.
+        let start = unsafe { NonNull::new_unchecked(start) };
+        Place { start, bytes, trust: self.trust }
+    }
+
+    /// Address of a frame's hot line: in its region, if `handle` is one of this umem.
+    #[inline]
+    pub fn meta(&self, handle: u32) -> NonNull<Meta> {
+        let line = self.meta.wrapping_add(handle::frame(handle) as usize);
+        // SAFETY: a mapping is never at 0, and none lies where its end would wrap.
+        unsafe { NonNull::new_unchecked(line) }
+    }
+
+    /// Address of a frame's cold line: in its region, if `handle` is one of this umem.
+    #[inline]
+    pub fn cold(&self, handle: u32) -> NonNull<Cold> {
+        let line = self.cold.wrapping_add(handle::frame(handle) as usize);
+        // SAFETY: as for `meta`.
+        unsafe { NonNull::new_unchecked(line) }
+    }
+
+    /// # Safety
+    /// The frames are in no skb, and the caller alone has them.
+    #[inline]
+    pub unsafe fn write_lines(&self, handles: &[u32]) {
+        // SAFETY: handles of this umem have their lines in the table; `write_lines` was chosen on
+        // this machine; the rest is the caller's promise.
+        unsafe { (self.write_lines)(self.meta, handles, self.headroom) }
+    }
+
+    /// Makes empty packets of free frames; false, and nothing done, if there is no memory.
+    ///
+    /// # Safety
+    /// The caller has just taken the frames from a free list: they are in no skb, so nobody else
+    /// reads or writes their lines.
+    #[inline]
+    pub unsafe fn begin(&self, handles: &[u32], page: &Page) -> bool {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if self.retires {
+                return self.begin_apart(handles, self.frame_bytes(), page);
+            }
+            self.write_lines(handles);
+        }
+        true
+    }
+
+    /// The same with data of `bytes`, headroom included, where the allocator gives it.
+    ///
+    /// # Safety
+    /// As for [`Umem::begin`].
+    #[cold]
+    pub unsafe fn begin_apart(&self, handles: &[u32], bytes: u32, page: &Page) -> bool {
+        if self.data_from == Data::General {
+            for (i, &h) in handles.iter().enumerate() {
+                let Some(block) = Block::new(bytes) else {
+                    self.free_blocks(&handles[..i], page);
+                    return false;
+                };
+                page.blocks_bytes.add(u64::from(block.truesize));
+                // SAFETY: the table has an entry for each frame, and this one's is the caller's.
+                unsafe { self.blocks.wrapping_add(handle::frame(h) as usize).write(block) };
+            }
+        }
+        if self.init == Init::AtAlloc {
+            // SAFETY: the caller's promise.
+            unsafe { self.write_lines(handles) };
+            return true;
+        }
+        for &h in handles {
+            // SAFETY: the line was written when the frame was last freed, and is the caller's now.
+            unsafe { self.meta(h).as_mut().begin(self.headroom) };
+        }
+        true
+    }
+
+    /// True if [`Umem::retire`] has something to do.
+    #[inline]
+    pub fn retires(&self) -> bool {
+        self.retires
+    }
+
+    /// Does what the pool's policies ask for when frames are freed.
+    ///
+    /// # Safety
+    /// The caller owned the last handle on each frame, and puts them on a free list next.
+    #[cold]
+    pub unsafe fn retire(&self, handles: &[u32], page: &Page) {
+        if self.data_from == Data::General {
+            self.free_blocks(handles, page);
+        }
+        if self.init == Init::AtFree {
+            // SAFETY: the caller's promise.
+            unsafe { self.write_lines(handles) };
+        }
+    }
+
+    fn free_blocks(&self, handles: &[u32], page: &Page) {
+        for &h in handles {
+            let entry = self.blocks.wrapping_add(handle::frame(h) as usize);
+            // SAFETY: the entry is of a frame that the caller owns, and was written by
+            // `begin_apart`; what replaces it has no block to free.
+            unsafe {
+                let block = entry.replace(Block::NONE);
+                page.blocks_bytes.subtract(u64::from(block.truesize));
+                block.free();
+            }
+        }
+    }
+
+    /// Bytes of memory that a frame takes, with all that is kept for it.
+    pub fn truesize(&self, handle: u32) -> usize {
+        let index = handle::frame(handle);
+        let mut places = 1;
+        let data = match self.data_from {
+            Data::General => {
+                // SAFETY: as in `place_apart`.
+                let block = unsafe { self.blocks.wrapping_add(index as usize).read() };
+                block.truesize as usize + size_of::<Block>()
+            }
+            Data::Frames if index < self.frames => 1 << self.shift,
+            Data::Frames => {
+                places = (self.jumbo_bytes >> self.shift) as usize;
+                self.jumbo_bytes as usize
+            }
+        };
+        // Its place in the depot is a number.
+        data + places * Shape::overhead_bytes() as usize + size_of::<u32>()
+    }
+
+    /// True if the frame is of the jumbo class.
+    #[inline]
+    pub fn is_jumbo(&self, handle: u32) -> bool {
+        handle::frame(handle) >= self.frames
+    }
+
+    /// Bytes of an ordinary frame.
+    #[inline]
+    pub fn frame_bytes(&self) -> u32 {
+        1 << self.shift
+    }
+
+    #[inline]
+    pub fn headroom(&self) -> u32 {
+        self.headroom
+    }
+
+    /// Bytes of the frame of every unflagged handle, if they are the same: jumbo frames are flagged.
+    #[inline]
+    pub fn unflagged_bytes(&self) -> Option<u32> {
+        (self.data_from == Data::Frames).then(|| self.frame_bytes())
+    }
+
+    /// Ordinary frames.
+    pub fn frames(&self) -> u32 {
+        self.frames
+    }
+
+    /// Jumbo frames, and their size in bytes.
+    pub fn jumbo(&self) -> (u32, u32) {
+        (self.jumbo_frames, self.jumbo_bytes)
+    }
+
+    #[inline]
+    pub fn trust(&self) -> Trust {
+        self.trust
+    }
+
+    pub fn data_from(&self) -> Data {
+        self.data_from
+    }
+
+    pub fn init(&self) -> Init {
+        self.init
+    }
+
+    #[inline]
+    pub fn return_to(&self) -> Return {
+        self.return_to
+    }
+
+    #[inline]
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+}
+
+/// The lines of no umem.
+///
+/// # Safety
+/// There are none to write.
+unsafe fn no_lines(_: *mut Meta, _: &[u32], _: u32) {}
