@@ -26,8 +26,8 @@ use crate::umem::Umem;
 pub(crate) const HOT_LIST_MAX: usize = 1 << 16;
 /// Frames moved at once when the list is off.
 const UNLISTED: usize = 64;
-/// Jumbo frames kept: each is as large as several frames, and takes longer to fill than the depot's
-/// lock takes to take.
+/// Jumbo frames kept, of which there are few: an eighth of the pool's at most. Each takes longer to
+/// fill than the depot's lock takes to take.
 const JUMBO_LISTED: usize = 32;
 /// Frames of other cores gathered before they are sent home.
 const AWAY: usize = 64;
@@ -207,11 +207,20 @@ impl Local {
         Some(unsafe { Skb::from_raw(handle::retag(frame, self.tag)) })
     }
 
+    /// Most jumbo frames that it keeps.
+    fn jumbo_listed(&self) -> usize {
+        match self.hot_list_len {
+            0 => 0,
+            _ => JUMBO_LISTED.min(self.umem().jumbo().0 as usize / 8),
+        }
+    }
+
     #[cold]
     fn alloc_jumbo(&mut self) -> Option<Skb> {
         if self.jumbo.is_empty() {
             let mut frames = [0; JUMBO_LISTED / 2];
-            let got = self.umem().take_jumbo(&mut frames);
+            let half = (self.jumbo_listed() / 2).clamp(1, frames.len());
+            let got = self.umem().take_jumbo(&mut frames[..half]);
             self.jumbo.extend_from_slice(&frames[..got]);
             self.page.refilled(got);
         }
@@ -403,7 +412,7 @@ impl Local {
             // SAFETY: the caller gave up the last handle on it.
             unsafe { umem.retire(&[frame], &self.page) };
         }
-        if self.hot_list_len == 0 || self.jumbo.len() == JUMBO_LISTED {
+        if self.jumbo.len() >= self.jumbo_listed() {
             self.page.spilled(1);
             return umem.put_jumbo_home(&[frame]);
         }

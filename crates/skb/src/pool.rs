@@ -240,7 +240,7 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Frames, 1 to 2²⁶.
+    /// Ordinary frames, 1 to 2²⁰.
     #[must_use]
     pub fn frames(mut self, frames: u32) -> Self {
         self.shape.frames = frames;

@@ -1,0 +1,173 @@
+//! Who allocated, who freed, what it cost: the pool's statistics against what was really done.
+
+use std::sync::mpsc::sync_channel;
+
+use linerate_skb::{Batch, Pool, Return};
+use linerate_sys::thread::{allowed_cpus, pin_to_cpu};
+
+/// Two CPUs, if the machine lets us have them.
+fn two_cpus() -> Option<[usize; 2]> {
+    match allowed_cpus().unwrap()[..] {
+        [a, b, ..] => Some([a, b]),
+        _ => {
+            println!("skipped: one CPU only");
+            None
+        }
+    }
+}
+
+/// Allocates on one CPU, frees every `local_in`-th batch there and all others on another one.
+fn across(pool: &Pool, cpus: [usize; 2], batches: usize, local_in: usize) {
+    let (to, from) = sync_channel::<Batch>(4);
+    let ready = std::sync::Barrier::new(2);
+    std::thread::scope(|s| {
+        let ready = &ready;
+        s.spawn(move || {
+            pin_to_cpu(cpus[1]).unwrap();
+            let mut mem = pool.local_named("far", 64);
+            ready.wait();
+            from.iter().for_each(|mut batch| batch.consume(&mut mem));
+        });
+        s.spawn(move || {
+            pin_to_cpu(cpus[0]).unwrap();
+            let mut mem = pool.local_named("near", 64);
+            ready.wait();
+            for i in 0..batches {
+                let mut batch = Batch::with_capacity(32);
+                while batch.len() < 32 {
+                    let want = batch.spare();
+                    mem.alloc(&mut batch, want);
+                    std::thread::yield_now();
+                }
+                match i % local_in {
+                    0 => batch.consume(&mut mem),
+                    _ => to.send(batch).unwrap(),
+                }
+            }
+            drop(to);
+        });
+    });
+}
+
+#[test]
+fn every_free_is_in_the_matrix_of_cpus() {
+    let Some(cpus) = two_cpus() else { return };
+    for return_to in [Return::Local, Return::Home] {
+        let pool = Pool::builder().frames(1024).return_to(return_to).build().unwrap();
+        across(&pool, cpus, 1000, 4);
+        let stats = pool.stats();
+        let [near, far] = cpus;
+        assert_eq!(stats.matrix.frees(near, near), 250 * 32, "{stats}");
+        assert_eq!(stats.matrix.frees(near, far), 750 * 32);
+        assert_eq!((stats.matrix.remote(), stats.matrix.local()), (750 * 32, 250 * 32));
+        assert_eq!(stats.matrix.remote_share(), Some(0.75));
+        let core = |name: &str| stats.cores.iter().find(|c| c.name == name).unwrap().clone();
+        assert_eq!((core("near").allocs, core("near").frees), (32_000, 8_000));
+        assert_eq!((core("far").allocs, core("far").frees), (0, 24_000));
+        assert_eq!((core("near").cpu, core("far").cpu), (Some(near), Some(far)));
+        let ledger = pool.ledger();
+        assert_eq!((ledger.in_flight, ledger.difference()), (0, 0), "{ledger}");
+        assert!(ledger.outstanding().is_empty());
+    }
+}
+
+#[test]
+fn on_one_core_nothing_is_freed_elsewhere() {
+    let pool = Pool::builder().frames(1024).build().unwrap();
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            pin_to_cpu(allowed_cpus().unwrap()[0]).unwrap();
+            let (mut mem, mut batch) = (pool.local(), Batch::with_capacity(64));
+            for i in 0..200 {
+                mem.alloc(&mut batch, 64);
+                if i % 2 == 0 { batch.consume(&mut mem) } else { batch.drain().for_each(drop) }
+            }
+        });
+    });
+    let matrix = pool.stats().matrix;
+    assert_eq!((matrix.remote(), matrix.local(), matrix.unknown()), (0, 200 * 64, 0));
+}
+
+#[test]
+fn hits_misses_and_discards_are_those_of_the_hot_list() {
+    let pool = Pool::builder().frames(1024).build().unwrap();
+    let mut mem = pool.local_named("counted", 128);
+    let mut batch = Batch::with_capacity(256);
+    let look = || pool.stats().cores.iter().find(|c| c.name == "counted").unwrap().clone();
+    // Half a list is fetched: 64 misses; of the next 32, none.
+    assert_eq!(mem.alloc(&mut batch, 64), 64);
+    batch.consume(&mut mem);
+    assert_eq!(mem.alloc(&mut batch, 32), 32);
+    batch.consume(&mut mem);
+    let core = look();
+    assert_eq!((core.allocs, core.misses, core.hits, core.discards), (96, 64, 32, 0));
+    assert_eq!((core.visits, core.level, core.hot_list_len), ((1, 0), 64, 128));
+    // 200 more than the list can take back: half of it goes, then the rest does not fit at all.
+    assert_eq!(mem.alloc(&mut batch, 200), 200);
+    batch.consume(&mut mem);
+    let core = look();
+    assert!(core.discards >= 200 - 128 && core.level <= 128, "{core:?}");
+    // Off: everything misses.
+    mem.set_hot_list_len(0);
+    let before = look();
+    assert_eq!(mem.alloc(&mut batch, 100), 100);
+    let after = look();
+    assert_eq!((after.misses - before.misses, after.hits), (100, before.hits));
+    assert!(pool.stats().locks.taken >= after.visits.0 + after.visits.1);
+}
+
+#[test]
+fn outstanding_packets_are_explained_by_who_allocated_and_who_has_them() {
+    let pool = Pool::builder().frames(1024).build().unwrap();
+    let (mut rx, mut other) = (pool.local_named("rx", 64), pool.local_named("other", 64));
+    let mut ring = pool.tally("ring");
+    let mut batch = Batch::with_capacity(64);
+    rx.alloc(&mut batch, 40);
+    ring.set(40);
+    let kept: Vec<_> = (0..3).map(|_| other.alloc_one().unwrap()).collect();
+    let ledger = pool.ledger();
+    assert_eq!((ledger.in_flight, ledger.difference()), (43, 0));
+    assert_eq!(ledger.outstanding(), [(rx.core(), 40), (other.core(), 3)]);
+    assert_eq!(ledger.held(), [("ring".into(), 40), ("the program".into(), 3)]);
+    let text = format!("{ledger:#}");
+    assert!(text.contains("in flight 43 = ring 40 + the program 3"), "{text}");
+    // Forgotten in a release build: the number stays, and the name with it.
+    std::mem::forget(kept);
+    drop((batch, ring, rx, other));
+    let ledger = pool.ledger();
+    let lost = ledger.outstanding()[0];
+    assert_eq!(ledger.outstanding(), [(lost.0, 3)]);
+    let stats = pool.stats();
+    assert!(stats.cores.iter().any(|c| c.core == lost.0 && c.name == "other" && !c.alive));
+    // Its number is not given to anybody else while packets carry it.
+    let locals: Vec<_> = (0..100).map(|_| pool.local_with(0)).collect();
+    assert!(locals.iter().all(|l| l.core() != lost.0));
+}
+
+#[test]
+fn sampled_calls_are_timed_and_packets_watched_from_birth_to_free() {
+    let pool = Pool::builder().frames(1024).build().unwrap();
+    let (mut mem, mut batch) = (pool.local_named("timed", 256), Batch::with_capacity(32));
+    let mut turn = |n: usize| {
+        for _ in 0..n {
+            mem.alloc(&mut batch, 32);
+            batch.consume(&mut mem);
+        }
+    };
+    turn(5000);
+    let stats = pool.stats();
+    assert!(stats.cores.iter().all(|c| c.alloc_time.calls == 0 && c.free_time.calls == 0));
+    pool.set_sampling(15);
+    turn(5000);
+    let stats = pool.stats();
+    let core = stats.cores.iter().find(|c| c.name == "timed").unwrap();
+    // 10,000 calls, the first 1024 of which may pass before it is noticed.
+    let calls = core.alloc_time.calls + core.free_time.calls;
+    assert!((598..=667).contains(&calls), "{calls}");
+    assert_eq!(core.alloc_time.packets, core.alloc_time.calls * 32);
+    assert!(core.alloc_time.ticks_per_packet() > Some(0.0));
+    assert_eq!(stats.dwell[0].packets(), core.alloc_time.calls);
+    assert!(stats.dwell[0].quantile_ticks(0.5) > Some(1));
+    assert_eq!(stats.dwell[1].packets(), 0);
+    assert_eq!((pool.ledger().in_flight, pool.ledger().difference()), (0, 0));
+}
