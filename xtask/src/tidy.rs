@@ -5,12 +5,15 @@
 
 mod arrows;
 mod deadfiles;
+mod flags;
+mod items;
 mod length;
 mod links;
 mod ports;
 mod quiet;
 mod readme;
 mod rust;
+mod seed_map;
 mod sources;
 mod spec;
 mod tree;
@@ -72,6 +75,7 @@ pub fn run(root: &Path) -> Result<String> {
         words::check(&tree, &local),
         sources::check(&tree),
         spec::check(&tree),
+        seed_map::check(&tree),
         readme::check(&tree),
         walk::check(&tree),
         links::check(&tree),

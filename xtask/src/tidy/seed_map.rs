@@ -1,0 +1,279 @@
+//! docs/seed-map.md maps every name of the five posts to ours, and what it calls ours exists.
+//!
+//! A row is `| theirs | post | ours | note |`. Ours is one or more code spans, or `none`, or both
+//! spans and the mark of the pending with its subject; the note says what differs.
+
+use crate::tidy::items::Items;
+use crate::tidy::{Finding, Tree, flags};
+
+const PAGE: &str = "docs/seed-map.md";
+const COLUMNS: [&str; 4] = ["theirs", "post", "ours", "note"];
+const POSTS: [&str; 5] = ["000", "001", "002", "003", "004"];
+const PENDING: &str = "[pending]";
+
+/// What may be named as still to come.
+const SUBJECTS: [&str; 11] = [
+    "buffers",
+    "control",
+    "fabric",
+    "instruments",
+    "lab",
+    "model port",
+    "placement",
+    "receive",
+    "transmit",
+    "verbs port",
+    "xdp port",
+];
+
+/// Every name in the patch of post 004, its context lines included.
+const PATCH: [&str; 49] = [
+    "skb->next",
+    "skb->prev",
+    "skb->list",
+    "skb->sk",
+    "skb->stamp.tv_sec",
+    "skb->dev",
+    "skb->dst",
+    "skb->cb",
+    "skb->len",
+    "skb->data_len",
+    "skb->csum",
+    "skb->cloned",
+    "skb->pkt_type",
+    "skb->ip_summed",
+    "skb->priority",
+    "skb->security",
+    "skb->truesize",
+    "skb->head",
+    "skb->data",
+    "skb->tail",
+    "skb->end",
+    "skb->users",
+    "skb->destructor",
+    "skb->nfmark",
+    "skb->nfcache",
+    "skb->nfct",
+    "skb->nf_debug",
+    "skb->tc_index",
+    "skb_shinfo(skb)->dataref",
+    "skb_shinfo(skb)->nr_frags",
+    "skb_shinfo(skb)->frag_list",
+    "PACKET_HOST",
+    "CONFIG_NETFILTER",
+    "CONFIG_NETFILTER_DEBUG",
+    "CONFIG_NET_SCHED",
+    "SLAB_HWCACHE_ALIGN",
+    "struct sk_buff",
+    "skbuff_head_cache",
+    "skb_headerinit",
+    "skb_shinfo",
+    "alloc_skb",
+    "__free_skb",
+    "__kfree_skb",
+    "kfree_skbmem",
+    "nf_conntrack_put",
+    "atomic_set",
+    "memset",
+    "nodata",
+    "panic",
+];
+
+/// Finds rows that say nothing or what is not so, and names of the patch without a row.
+pub fn check(tree: &Tree) -> Vec<Finding> {
+    let Some(text) = tree.text(PAGE) else { return vec![Finding::of(PAGE, "is missing")] };
+    let items = Items::read(tree);
+    let mut found = Vec::new();
+    let mut mapped: Vec<(&str, &str)> = Vec::new();
+    for (i, line) in text.lines().enumerate() {
+        let Some(cells) = cells(line) else { continue };
+        let mut report = |what: String| found.push(Finding::at(PAGE, i + 1, what));
+        let &[theirs, posts, ours, note] = cells.as_slice() else {
+            report(format!("{} cells, not four: {COLUMNS:?}", cells.len()));
+            continue;
+        };
+        let ruler = cells.iter().all(|cell| cell.chars().all(|c| c == '-'));
+        if ruler || cells == COLUMNS {
+            continue;
+        }
+        let (names, rest) = spans(theirs);
+        if names.is_empty() || !rest.is_empty() {
+            report("the first cell is not made of code spans".into());
+        }
+        let unknown = posts.split(' ').find(|post| !POSTS.contains(post));
+        unknown.into_iter().for_each(|post| report(format!("there is no post '{post}'")));
+        false_evidence(tree, &items, ours).into_iter().for_each(&mut report);
+        if note.is_empty() {
+            report("the note is empty: what differs?".into());
+        }
+        for name in names {
+            if mapped.iter().any(|(other, _)| *other == name) {
+                report(format!("`{name}` has a row already"));
+            }
+            mapped.push((name, posts));
+        }
+    }
+    let has = |name: &str| mapped.iter().any(|(n, posts)| *n == name && posts.contains("004"));
+    let missing = PATCH.iter().filter(|name| !has(name));
+    found.extend(missing.map(|name| Finding::of(PAGE, format!("`{name}` of post 004 has no row"))));
+    found
+}
+
+/// The cells of a table's row, trimmed; `\|` is a bar in a cell.
+fn cells(line: &str) -> Option<Vec<&str>> {
+    let inside = line.trim().strip_prefix('|')?;
+    let inside = inside.strip_suffix('|').unwrap_or(inside);
+    let mut cells = Vec::new();
+    let mut start = 0;
+    for (at, _) in inside.match_indices('|') {
+        if !inside[..at].ends_with('\\') {
+            cells.push(inside[start..at].trim());
+            start = at + 1;
+        }
+    }
+    cells.push(inside[start..].trim());
+    Some(cells)
+}
+
+/// The code spans that a cell starts with, commas between them, and what follows them.
+fn spans(cell: &str) -> (Vec<&str>, &str) {
+    let mut spans = Vec::new();
+    let mut rest = cell;
+    while let Some((span, after)) = rest.strip_prefix('`').and_then(|rest| rest.split_once('`')) {
+        spans.push(span);
+        rest = after.trim_start_matches([',', ' ']);
+    }
+    (spans, rest)
+}
+
+/// Why the cell `ours` does not count; nothing if what it names exists, and it names something.
+fn false_evidence(tree: &Tree, items: &Items, ours: &str) -> Vec<String> {
+    let (spans, rest) = spans(ours);
+    let mut wrong: Vec<String> = spans
+        .iter()
+        .filter(|span| !exists(tree, items, span))
+        .map(|span| format!("`{span}` does not exist"))
+        .collect();
+    let end = match rest.strip_prefix(PENDING) {
+        Some(subject) if SUBJECTS.contains(&subject.trim()) => None,
+        Some(subject) => Some(format!("{PENDING}{subject}: one of {SUBJECTS:?}")),
+        None if rest.is_empty() && spans.is_empty() => Some("what is ours is left open".into()),
+        None if rest.is_empty() || (rest == "none" && spans.is_empty()) => None,
+        None => Some(format!("'{rest}' is no code span, no `{PENDING}` and not `none`")),
+    };
+    wrong.extend(end);
+    wrong
+}
+
+/// Whether a code span names something of ours: a command with flags, a port with options, a file,
+/// or an item of a crate.
+fn exists(tree: &Tree, items: &Items, span: &str) -> bool {
+    if let Some(words) = span.strip_prefix("linerate ") {
+        return flags::exist(tree, words);
+    }
+    match span.replace("::", "").split_once(':') {
+        Some((driver, options)) => option_exists(tree, driver, options),
+        None if span.contains(['/', '.']) => !span.is_empty() && tree.has(span),
+        None => items.has(span),
+    }
+}
+
+/// Whether the page of `driver` has every option of a port text: `ring:NAME,len=N`.
+fn option_exists(tree: &Tree, driver: &str, text: &str) -> bool {
+    let Some(page) = tree.text(&format!("docs/ports/{driver}.md")) else { return false };
+    let mut options = text.split(',').skip(1).map(|option| option.split('=').next().unwrap_or(""));
+    options.all(|option| page.contains(&format!("| `{option}` |")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEAD: &str = "# Seed map\n\n| theirs | post | ours | note |\n|---|---|---|---|\n";
+
+    /// What is found in a page with `row` beside a row for each name of the patch.
+    fn found(row: &str) -> Vec<String> {
+        let patch = PATCH.map(|name| format!("| `{name}` | 004 | none | gone |\n")).concat();
+        let page = format!("{HEAD}{row}\n{patch}");
+        let skb = "pub struct Skb;\nimpl Skb { pub fn push(&mut self) {} }\n";
+        let args = "pub enum Command {\n    Forward(Forward),\n}\n\
+                    pub struct Forward {\n    #[arg(long)]\n    pub cpu: u8,\n}\n";
+        let tree = Tree::of(&[
+            (PAGE, &page),
+            ("crates/skb/src/skb.rs", skb),
+            ("crates/cli/src/args.rs", args),
+            ("docs/ports/ring.md", "| option | meaning |\n|---|---|\n| `len` | packets |\n"),
+        ]);
+        check(&tree).iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn what_exists_may_be_named_and_what_is_to_come_may_be_promised() {
+        for ours in [
+            "`Skb::push`",
+            "`linerate_skb::Skb`, `skb::Skb::push()`",
+            "`linerate forward --cpu`",
+            "`ring:NAME,len=N`",
+            "`docs/ports/ring.md`",
+            "`docs/ports/`",
+            "[pending] receive",
+            "`Skb` [pending] xdp port",
+            "none",
+        ] {
+            assert_eq!(found(&format!("| `x` | 000 003 | {ours} | same |")), [""; 0], "{ours}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_exist_is_found_with_its_line() {
+        for ours in [
+            "`Skb::pull`",
+            "`Skb`, `Skb::pull`",
+            "`linerate forward --budget`",
+            "`linerate gen`",
+            "`ring:NAME,depth=N`",
+            "`wing:NAME`",
+            "`docs/gone.md`",
+            "`` ",
+            "[pending]",
+            "[pending] later",
+            "Skb",
+            "`Skb` none",
+            "",
+        ] {
+            let found = found(&format!("| `x` | 000 | {ours} | same |"));
+            assert_eq!(found.len(), 1, "{ours}: {found:?}");
+            assert!(found[0].starts_with("docs/seed-map.md:5: "), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn a_row_has_four_cells_a_name_a_post_and_a_note() {
+        assert_eq!(found("| `x` | 000 | none |").len(), 1);
+        assert_eq!(found("| `x` | 000 | none | note | more |").len(), 1);
+        assert_eq!(found("| `x` | 000 | none | a \\| b |"), [""; 0]);
+        assert_eq!(found("| x | 000 | none | note |").len(), 1);
+        assert_eq!(found("| `x` and so on | 000 | none | note |").len(), 1);
+        assert_eq!(found("| `x` | 005 | none | note |").len(), 1);
+        assert_eq!(found("| `x` | | none | note |").len(), 1);
+        assert_eq!(found("| `x` | 000 | none | |").len(), 1);
+    }
+
+    #[test]
+    fn a_name_has_one_row() {
+        let twice = "| `x`, `y` | 000 | none | note |\n| `y` | 003 | none | note |";
+        assert_eq!(found(twice), ["docs/seed-map.md:6: `y` has a row already"]);
+    }
+
+    #[test]
+    fn every_name_of_the_patch_has_a_row_of_its_post() {
+        let page =
+            HEAD.to_owned() + &PATCH.map(|n| format!("| `{n}` | 004 | none | - |\n")).concat();
+        let missing = |page: &str| check(&Tree::of(&[(PAGE, page)])).len();
+        assert_eq!(missing(&page), 0);
+        assert_eq!(missing(&page.replace("| `skb->sk` | 004 |", "| `skb->sk` | 003 |")), 1);
+        assert_eq!(missing(&page.replace("`skb->sk`", "`sk`")), 1);
+        assert_eq!(missing(HEAD), PATCH.len());
+        assert_eq!(check(&Tree::of(&[])).len(), 1);
+    }
+}
