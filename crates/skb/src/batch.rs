@@ -11,7 +11,7 @@
 use std::marker::PhantomData;
 
 use crate::chain;
-use crate::handle::{self, Common, FLAG};
+use crate::handle::{Common, FLAG};
 use crate::local::Local;
 use crate::page::Fate;
 use crate::reason::DropReason;
@@ -100,21 +100,24 @@ impl<S> Batch<S> {
         self.tail = end;
     }
 
-    /// Appends the frames of handles with `tag`, without a verdict.
+    /// Lets `fill` write the handles of `n` more packets, without a verdict; false, and nothing
+    /// done, if it says so.
     ///
     /// # Safety
-    /// As for [`Batch::extend_raw`], of the handles that it makes.
+    /// If `fill` says true it has written a handle to each slot as [`Batch::extend_raw`] asks for;
+    /// `n` is at most [`Batch::spare`].
     #[inline]
-    pub(crate) unsafe fn extend_tagged(&mut self, frames: &[u32], tag: u32) {
-        if self.tail + frames.len() > self.capacity() {
+    pub(crate) unsafe fn fill(&mut self, n: usize, fill: impl FnOnce(&mut [u32]) -> bool) -> bool {
+        if self.tail + n > self.capacity() {
             self.compact();
         }
-        let end = self.tail + frames.len();
-        for (slot, &frame) in self.slots[self.tail..end].iter_mut().zip(frames) {
-            *slot = handle::retag(frame, tag);
+        let end = self.tail + n;
+        if !fill(&mut self.slots[self.tail..end]) {
+            return false;
         }
         self.verdicts[self.tail..end].fill(Verdict::NONE);
         self.tail = end;
+        true
     }
 
     /// Has the last packet looked at when it is freed; its handle, if there is one.
@@ -427,8 +430,17 @@ pub struct Drain<'a, S = Unique> {
 impl<S> Iterator for Drain<'_, S> {
     type Item = Skb<S>;
 
+    #[inline]
     fn next(&mut self) -> Option<Skb<S>> {
-        self.batch.pop()
+        let batch = &mut *self.batch;
+        if batch.head == batch.tail {
+            (batch.head, batch.tail) = (0, 0);
+            return None;
+        }
+        let handle = *batch.slots.get(batch.head)?;
+        batch.head += 1;
+        // SAFETY: the slot is no longer live, so the handle is owned once.
+        Some(unsafe { Skb::from_raw(handle) })
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {

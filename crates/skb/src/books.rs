@@ -53,6 +53,9 @@ pub(crate) struct Sums {
     /// Free frames on hot lists, and in thread caches.
     pub levels: [u64; 2],
     pub lent: u64,
+    /// Frames linked behind another one, and handles beyond the first on a frame.
+    pub linked: i64,
+    pub extra: i64,
     /// Packets that each core allocated and nobody freed yet.
     pub outstanding: [i64; CORES],
     pub tallies: Vec<(String, u64)>,
@@ -71,6 +74,8 @@ impl Sums {
             dropped: vec![0; REASONS],
             levels: [0; 2],
             lent: 0,
+            linked: 0,
+            extra: 0,
             outstanding: [0; CORES],
             tallies: Vec::new(),
         }
@@ -83,13 +88,17 @@ impl Sums {
         self.sent += page.sent.value();
         self.starved += page.starved.value();
         self.lent += page.lent.value();
-        self.levels[usize::from(page.kind == CoreKind::Thread)] += page.level.value();
+        self.linked = self.linked.wrapping_add(page.linked.value() as i64);
+        self.extra = self.extra.wrapping_add(page.extra.value() as i64);
+        self.levels[usize::from(page.kind == CoreKind::Thread)] += page.held();
         for (sum, c) in self.dropped.iter_mut().zip(&page.dropped) {
             *sum += c.value();
         }
         self.outstanding[page.core] += page.alloc.value() as i64;
-        for (core, sum) in self.outstanding.iter_mut().enumerate() {
-            let (cloned, freed) = (page.cloned[core].value(), page.freed[core].value());
+        for ((core, sum), freed) in
+            self.outstanding.iter_mut().enumerate().zip(page.freed_by_core())
+        {
+            let cloned = page.cloned[core].value();
             self.cloned += cloned;
             self.freed += freed;
             *sum += cloned as i64 - freed as i64;
@@ -150,11 +159,11 @@ impl Books {
     }
 
     /// A page for a new writer.
-    pub fn open(&self, kind: CoreKind, name: &str) -> Arc<Page> {
+    pub fn open(&self, mut page: Page) -> Arc<Page> {
         let mut pages = self.lock();
-        let core = if kind == CoreKind::Local { pages.free_core() } else { 0 };
-        let page = Arc::new(Page::new(kind, name, core));
+        page.core = if page.kind == CoreKind::Local { pages.free_core() } else { 0 };
         page.see_cpu();
+        let page = Arc::new(page);
         pages.open.push(page.clone());
         page
     }

@@ -59,64 +59,85 @@ pub(crate) fn retain(umem: &'static Umem, head: u32) {
     if line(umem, head).refs.fetch_add(1, Ordering::Relaxed) > u32::MAX / 2 {
         std::process::abort();
     }
-    umem.extra.fetch_add(1, Ordering::Relaxed);
-    thread::with_page(umem, |page| page.cloned[handle::core(head)].add(1));
+    thread::with_page(umem, |page| {
+        page.extra.add(1);
+        page.cloned[handle::core(head)].add(1);
+    });
 }
 
-/// Frees a flagged handle whose packet has been counted: `keep` takes each frame that became free.
-///
-/// What the packet holds is released first.
-pub(crate) fn unlink(umem: &'static Umem, head: u32, page: &Page, keep: impl FnMut(u32)) {
-    let refs = &line(umem, head).refs;
-    if refs.load(Ordering::Acquire) != 1 {
+/// Gives up a flagged handle whose packet has been counted; the frames that became free, if it was
+/// the last one. What the packet holds is released first.
+pub(crate) fn put_down(umem: &'static Umem, head: u32, page: &Page) -> Option<Freed> {
+    let meta = line(umem, head);
+    if meta.refs.load(Ordering::Acquire) != 1 {
         // Before the handle is given up: afterwards the umem may be gone.
-        umem.extra.fetch_sub(1, Ordering::Relaxed);
-        if refs.fetch_sub(1, Ordering::Release) != 1 {
-            return;
+        page.extra.subtract(1);
+        if meta.refs.fetch_sub(1, Ordering::Release) != 1 {
+            return None;
         }
         // The others left between the two steps, each having taken one off `extra`.
         fence(Ordering::Acquire);
-        umem.extra.fetch_add(1, Ordering::Relaxed);
+        page.extra.add(1);
     }
-    let mut freed = Freed { umem, head, keep };
-    freed.settle(page);
+    let fragments = usize::from(meta.frags);
+    page.linked.subtract(fragments as u64);
+    let freed = Freed { umem, head, next: meta.next, fragments, done: false };
+    if fragments == 0 && meta.lanes & lane::SETTLED == 0 {
+        return Some(freed);
+    }
+    let mut guard = Unreleased(Some(freed));
+    release_all(umem, head, page);
+    guard.0.take()
 }
 
-/// The frames of a packet whose last handle was given up; they are kept however it ends, even if
-/// what a packet holds panics when it is released.
-struct Freed<K: FnMut(u32)> {
+/// Releases what the frames of a packet hold whose last handle was given up.
+fn release_all(umem: &'static Umem, head: u32, page: &Page) {
+    let mut this = head;
+    for _ in 0..=line(umem, head).frags {
+        let (lanes, next) = (line(umem, this).lanes, line(umem, this).next);
+        if lanes & lane::SETTLED != 0 {
+            // SAFETY: the last handle on the packet was given up, and its frames go next.
+            unsafe { lanes::settle(umem, this, |ticks| page.dwelled(this, ticks)) };
+        }
+        this = next;
+    }
+}
+
+/// The frames of a packet whose last handle was given up, for their new owner to keep.
+///
+/// Fragments first, so that the head keeps the umem alive to the end.
+#[must_use]
+pub(crate) struct Freed {
     umem: &'static Umem,
     head: u32,
-    keep: K,
+    next: u32,
+    fragments: usize,
+    done: bool,
 }
 
-impl<K: FnMut(u32)> Freed<K> {
-    /// Releases what the frames hold.
-    fn settle(&mut self, page: &Page) {
-        let (umem, mut this) = (self.umem, self.head);
-        for _ in 0..=line(umem, self.head).frags {
-            let (lanes, next) = (line(umem, this).lanes, line(umem, this).next);
-            if lanes & lane::SETTLED != 0 {
-                // SAFETY: the last handle on the packet was given up, and its frames go next.
-                unsafe { lanes::settle(umem, this, |ticks| page.dwelled(this, ticks)) };
-            }
-            this = next;
+impl Iterator for Freed {
+    type Item = u32;
+
+    #[inline]
+    fn next(&mut self) -> Option<u32> {
+        if self.fragments > 0 {
+            let this = self.next;
+            self.next = line(self.umem, this).next;
+            self.fragments -= 1;
+            return Some(this);
         }
+        (!std::mem::replace(&mut self.done, true)).then_some(self.head & !FLAG)
     }
 }
 
-impl<K: FnMut(u32)> Drop for Freed<K> {
+/// Sends frames home if what their packet holds panics when it is released.
+struct Unreleased(Option<Freed>);
+
+impl Drop for Unreleased {
     fn drop(&mut self) {
-        let (umem, head) = (self.umem, self.head);
-        let (mut next, frags) = (line(umem, head).next, line(umem, head).frags);
-        umem.linked.fetch_sub(i64::from(frags), Ordering::Relaxed);
-        // Fragments first, so that the head keeps the umem alive to the end.
-        for _ in 0..frags {
-            let this = next;
-            next = line(umem, this).next;
-            (self.keep)(this);
+        for frame in self.0.take().into_iter().flatten() {
+            put_back(Umem::of(frame), frame);
         }
-        (self.keep)(head & !FLAG);
     }
 }
 
@@ -162,9 +183,11 @@ pub(crate) fn append(umem: &'static Umem, head: u32, fragment: u32) -> Option<u3
     h.data_len += f.len + f.data_len;
     h.frags += 1 + f.frags;
     (f.last, f.data_len, f.frags) = (0, 0, 0);
-    umem.linked.fetch_add(1, Ordering::Relaxed);
     // The fragment stops being a packet of its own.
-    thread::with_page(umem, |page| page.freed_one(Fate::Unused, fragment));
+    thread::with_page(umem, |page| {
+        page.linked.add(1);
+        page.freed_one(Fate::Unused, fragment);
+    });
     Some(head | FLAG)
 }
 
@@ -220,8 +243,10 @@ pub(crate) fn copy(umem: &'static Umem, head: u32) -> Option<u32> {
         }
         this = from.next;
     }
-    umem.linked.fetch_add(n as i64 - 1, Ordering::Relaxed);
-    thread::with_page(umem, |page| page.alloc.add(1));
+    thread::with_page(umem, |page| {
+        page.linked.add(n as u64 - 1);
+        page.alloc.add(1);
+    });
     let plain = n == 1 && !umem.is_jumbo(fresh[0]);
     Some(if plain { fresh[0] } else { fresh[0] | FLAG })
 }
@@ -256,13 +281,9 @@ fn take_like(umem: &'static Umem, like: u32) -> Option<u32> {
         return None;
     }
     let frame = [handle::retag(one[0], handle::tag(umem.id(), 0))];
+    let bytes = umem.place(like).bytes;
     // SAFETY: just taken from a free list.
-    let begun = thread::with_page(umem, |page| unsafe {
-        match umem.retires() {
-            true => umem.begin_apart(&frame, umem.place(like).bytes, page),
-            false => umem.begin(&frame, page),
-        }
-    });
+    let begun = thread::with_page(umem, |page| unsafe { umem.begin_with(&frame, bytes, page) });
     if !begun {
         umem.put_home(&frame);
         return None;

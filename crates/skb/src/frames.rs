@@ -7,14 +7,14 @@ use std::ptr::NonNull;
 use linerate_sys::mem::Region;
 
 use crate::block::Block;
-use crate::handle;
+use crate::bulk::{self, Bulk, Line, Lines};
+use crate::handle::{self, Common};
 use crate::lanes::Cold;
 use crate::memory::Memory;
 use crate::meta::Meta;
 use crate::page::Page;
 use crate::policy::{Data, Init, Return, Trust};
 use crate::shape::Shape;
-use crate::start::{self, WriteLines};
 
 /// Where the bytes of a frame are.
 #[derive(Clone, Copy)]
@@ -37,11 +37,15 @@ pub(crate) struct Frames {
     headroom: u32,
     /// True if something is to be done for a frame when it is freed or allocated.
     retires: bool,
+    /// True if a free frame of an ordinary packet goes on whichever list there is, as it is.
+    frees_plainly: bool,
     data_from: Data,
     init: Init,
     return_to: Return,
     trust: Trust,
-    write_lines: WriteLines,
+    bulk: &'static Bulk,
+    /// The hot line of a new packet.
+    blank: Line,
     pub id: u32,
     /// Which incarnation of the id this is: thread caches of a former one are recognised by it.
     pub serial: u64,
@@ -61,11 +65,13 @@ impl Frames {
         shift: 0,
         headroom: 0,
         retires: false,
+        frees_plainly: true,
         data_from: Data::Frames,
         init: Init::AtAlloc,
         return_to: Return::Local,
         trust: Trust::Private,
-        write_lines: no_lines,
+        bulk: &bulk::PORTABLE,
+        blank: Line([0; 8]),
         id: 0,
         serial: 0,
         frames: 0,
@@ -77,6 +83,7 @@ impl Frames {
         let base =
             |region: Option<&Region>| region.map_or(std::ptr::null_mut(), |r| r.base().as_ptr());
         let [meta, cold, blocks] = memory.apart.each_ref().map(|region| base(region.as_ref()));
+        let retires = shape.data == Data::General || shape.init == Init::AtFree;
         let simple = shape.trust == Trust::Private && shape.data == Data::Frames;
         Frames {
             data: base(memory.frames.as_deref()),
@@ -86,12 +93,14 @@ impl Frames {
             plain: if simple { shape.frames } else { 0 },
             shift: shape.frame_bytes.trailing_zeros(),
             headroom: shape.headroom_bytes,
-            retires: shape.data == Data::General || shape.init == Init::AtFree,
+            retires,
+            frees_plainly: !retires && shape.return_to == Return::Local,
             data_from: shape.data,
             init: shape.init,
             return_to: shape.return_to,
             trust: shape.trust,
-            write_lines: start::best(),
+            bulk: bulk::best(),
+            blank: Line(Meta::new(shape.headroom_bytes).words()),
             id,
             serial,
             frames: shape.frames,
@@ -145,38 +154,66 @@ impl Frames {
         unsafe { NonNull::new_unchecked(line) }
     }
 
-    /// # Safety
-    /// The frames are in no skb, and the caller alone has them.
-    #[inline]
-    pub unsafe fn write_lines(&self, handles: &[u32]) {
-        // SAFETY: handles of this umem have their lines in the table; `write_lines` was chosen on
-        // this machine; the rest is the caller's promise.
-        unsafe { (self.write_lines)(self.meta, handles, self.headroom) }
+    fn lines(&self) -> Lines<'_> {
+        Lines { table: self.meta, blank: &self.blank }
     }
 
-    /// Makes empty packets of free frames; false, and nothing done, if there is no memory.
+    /// Writes blank lines.
+    ///
+    /// # Safety
+    /// The frames are in no skb, and the caller alone has them.
+    pub unsafe fn write_lines(&self, handles: &[u32]) {
+        // SAFETY: handles of this umem have their lines in the table; the rest is the caller's
+        // promise.
+        unsafe { (self.bulk.write)(self.lines(), handles) }
+    }
+
+    /// What the handles have in common.
+    #[inline]
+    pub fn common(&self, handles: &[u32]) -> Common {
+        (self.bulk.common)(handles)
+    }
+
+    /// Makes empty packets of free frames, and puts their handles with `tag` into as many slots;
+    /// false, and nothing done, if there is no memory.
     ///
     /// # Safety
     /// The caller has just taken the frames from a free list: they are in no skb, so nobody else
     /// reads or writes their lines.
     #[inline]
-    pub unsafe fn begin(&self, handles: &[u32], page: &Page) -> bool {
+    pub unsafe fn begin(&self, frames: &[u32], slots: &mut [u32], tag: u32, page: &Page) -> bool {
+        if self.retires {
+            for (slot, &frame) in slots.iter_mut().zip(frames) {
+                *slot = handle::retag(frame, tag);
+            }
+            // SAFETY: the caller's promise.
+            return unsafe { self.begin_apart(frames, self.frame_bytes(), page) };
+        }
+        // SAFETY: the same.
+        unsafe { (self.bulk.begin)(self.lines(), frames, slots, tag) };
+        true
+    }
+
+    /// Makes an empty packet of each free frame, with data of `bytes`, headroom included, where the
+    /// allocator gives it.
+    ///
+    /// # Safety
+    /// As for [`Frames::begin`].
+    pub unsafe fn begin_with(&self, frames: &[u32], bytes: u32, page: &Page) -> bool {
         // SAFETY: the caller's promise.
         unsafe {
             if self.retires {
-                return self.begin_apart(handles, self.frame_bytes(), page);
+                return self.begin_apart(frames, bytes, page);
             }
-            self.write_lines(handles);
+            self.write_lines(frames);
         }
         true
     }
 
-    /// The same with data of `bytes`, headroom included, where the allocator gives it.
-    ///
     /// # Safety
-    /// As for [`Umem::begin`].
+    /// As for [`Frames::begin`].
     #[cold]
-    pub unsafe fn begin_apart(&self, handles: &[u32], bytes: u32, page: &Page) -> bool {
+    unsafe fn begin_apart(&self, handles: &[u32], bytes: u32, page: &Page) -> bool {
         if self.data_from == Data::General {
             for (i, &h) in handles.iter().enumerate() {
                 let Some(block) = Block::new(bytes) else {
@@ -200,7 +237,13 @@ impl Frames {
         true
     }
 
-    /// True if [`Umem::retire`] has something to do.
+    /// True if free frames go on whichever list there is, as they are.
+    #[inline]
+    pub fn frees_plainly(&self) -> bool {
+        self.frees_plainly
+    }
+
+    /// True if [`Frames::retire`] has something to do.
     #[inline]
     pub fn retires(&self) -> bool {
         self.retires
@@ -310,12 +353,6 @@ impl Frames {
         self.id
     }
 }
-
-/// The lines of no umem.
-///
-/// # Safety
-/// There are none to write.
-unsafe fn no_lines(_: *mut Meta, _: &[u32], _: u32) {}
 
 #[cfg(test)]
 mod tests {

@@ -17,7 +17,7 @@ const UMEM_SHIFT: u32 = 26;
 /// Where the core's number starts.
 const CORE_SHIFT: u32 = 20;
 /// Mask of the frame's index.
-const INDEX: u32 = (1 << CORE_SHIFT) - 1;
+pub(crate) const INDEX: u32 = (1 << CORE_SHIFT) - 1;
 /// Ids 1 to 31; 0 is no umem, so that no handle is 0.
 pub(crate) const IDS: usize = 32;
 /// Numbers 1 to 63; 0 for all others.
@@ -71,17 +71,28 @@ pub(crate) fn same_umem(a: u32, b: u32) -> bool {
     umem(a) == umem(b)
 }
 
+/// How many handles there are before the first flagged one.
+pub(crate) fn unflagged(handles: &[u32]) -> usize {
+    // Eight at a time, without a branch a handle.
+    let (groups, _) = handles.as_chunks::<8>();
+    let clean = |group: &&[u32; 8]| group.iter().fold(0, |or, h| or | h) & FLAG == 0;
+    let from = groups.iter().take_while(clean).count() * 8;
+    from + handles[from..].iter().take_while(|h| **h & FLAG == 0).count()
+}
+
 /// What many handles have in common, found without a branch a handle.
 #[derive(Clone, Copy)]
 pub(crate) struct Common {
-    or: u32,
-    and: u32,
+    pub or: u32,
+    pub and: u32,
 }
 
 impl Common {
     #[inline]
     pub fn of(handles: &[u32]) -> Common {
-        let (or, and) = handles.iter().fold((0, !0), |(or, and), h| (or | h, and & h));
+        // Two passes, each of which the compiler turns into vector code.
+        let or = handles.iter().fold(0, |or, h| or | h);
+        let and = handles.iter().fold(!0, |and, h| and & h);
         Common { or, and }
     }
 
@@ -115,6 +126,16 @@ mod tests {
         assert_eq!((frame(handle), umem(handle), core(handle)), (FRAMES_MAX - 1, 31, 63));
         assert_eq!(handle, u32::MAX);
         assert_eq!(retag(handle, tag(1, 2)), tag(1, 2) | (FRAMES_MAX - 1));
+    }
+
+    #[test]
+    fn the_first_flagged_handle_is_found_wherever_it_is() {
+        for n in 0..40 {
+            let mut handles = vec![7; 40];
+            handles[n] |= FLAG;
+            assert_eq!(unflagged(&handles), n);
+            assert_eq!(unflagged(&handles[..n]), n);
+        }
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! Where every packet went and where every frame is.
 
 use std::fmt;
-use std::sync::atomic::Ordering;
 
 use crate::books::Sums;
 use crate::reason::DropReason;
@@ -11,11 +10,7 @@ impl Ledger {
     /// Adds everything up. If frames move meanwhile it looks again, a few times.
     pub(crate) fn of(umem: &Umem) -> Ledger {
         let mut settled = false;
-        let look = || {
-            let linked = umem.linked.load(Ordering::Relaxed);
-            let extra = umem.extra.load(Ordering::Relaxed);
-            (umem.books.sums(), umem.home_level(), linked, extra)
-        };
+        let look = || (umem.books.sums(), umem.home_level());
         let mut snap = look();
         for _ in 0..4 {
             let again = look();
@@ -25,12 +20,11 @@ impl Ledger {
                 break;
             }
         }
-        let (sums, depot, linked, extra) = snap;
-        Ledger::write(umem, sums, (depot, linked, extra), settled)
+        let (sums, depot) = snap;
+        Ledger::write(umem, sums, depot, settled)
     }
 
-    fn write(umem: &Umem, s: Sums, found: (u64, i64, i64), settled: bool) -> Ledger {
-        let (depot, linked, extra) = found;
+    fn write(umem: &Umem, s: Sums, depot: u64, settled: bool) -> Ledger {
         let names = umem.books.names();
         let mut dropped = Vec::new();
         for (i, &n) in s.dropped.iter().enumerate().filter(|(_, n)| **n > 0) {
@@ -42,7 +36,8 @@ impl Ledger {
         let frames = u64::from(umem.frames()) + u64::from(umem.jumbo().0);
         let home = depot + s.levels[0] + s.levels[1];
         // Handles alive, found from where the frames are.
-        let found = (frames as i64 - home as i64 - s.lent as i64 - linked + extra).max(0) as u64;
+        let away = frames as i64 - home as i64 - s.lent as i64;
+        let found = (away - s.linked + s.extra).max(0) as u64;
         let ended = s.unused + s.sent + s.dropped.iter().sum::<u64>();
         let told: u64 = s.tallies.iter().map(|(_, n)| n).sum();
         let mut held = s.tallies;
@@ -62,7 +57,7 @@ impl Ledger {
                 ("hot lists", s.levels[0]),
                 ("thread caches", s.levels[1]),
                 ("device rings", s.lent),
-                ("fragments", linked.max(0) as u64),
+                ("fragments", s.linked.max(0) as u64),
             ],
             held,
             outstanding,

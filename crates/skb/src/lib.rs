@@ -17,6 +17,7 @@
 mod batch;
 mod block;
 mod books;
+mod bulk;
 mod chain;
 pub mod compat;
 mod depot;
@@ -37,7 +38,6 @@ mod shape;
 mod sizing;
 mod skb;
 mod snapshot;
-mod start;
 mod stats;
 mod sync;
 mod tally;

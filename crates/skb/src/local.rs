@@ -59,14 +59,14 @@ impl std::fmt::Debug for Page {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Page")
             .field("name", &self.name)
-            .field("level", &self.level.value())
+            .field("level", &self.held())
             .finish_non_exhaustive()
     }
 }
 
 impl Local {
     pub(crate) fn new(pool: Pool, name: &str, hot_list_len: usize) -> Local {
-        let page = pool.umem().books.open(CoreKind::Local, name);
+        let page = pool.umem().books.open(Page::new(CoreKind::Local, name, 0));
         pool.umem().open_home(page.core);
         let tag = handle::tag(pool.umem().id(), page.core as u32);
         let (list, jumbo, owner) = (Vec::new(), Vec::with_capacity(JUMBO_LISTED), PhantomData);
@@ -144,13 +144,13 @@ impl Local {
             }
             let take = (want - n).min(self.list.len());
             let at = self.list.len() - take;
+            let (umem, tag, page) = (self.umem(), self.tag, &*self.page);
+            let frames = &self.list[at..];
             // SAFETY: the frames are on this free list, are initialised, and leave it below.
-            unsafe {
-                if !self.umem().begin(&self.list[at..], &self.page) {
-                    self.page.starved.add(1);
-                    break;
-                }
-                out.extend_tagged(&self.list[at..], self.tag);
+            let begun = unsafe { out.fill(take, |slots| umem.begin(frames, slots, tag, page)) };
+            if !begun {
+                self.page.starved.add(1);
+                break;
             }
             self.list.truncate(at);
             n += take;
@@ -189,12 +189,7 @@ impl Local {
         }
         let frame = *self.list.last()?;
         // SAFETY: the frame is on this free list, is initialised, and leaves it below.
-        let begun = unsafe {
-            match self.umem().retires() {
-                true => self.umem().begin_apart(&[frame], bytes, &self.page),
-                false => self.umem().begin(&[frame], &self.page),
-            }
-        };
+        let begun = unsafe { self.umem().begin_with(&[frame], bytes, &self.page) };
         if !begun {
             // The header stays where it was: post 004's `nodata`.
             self.page.starved.add(1);
@@ -229,7 +224,7 @@ impl Local {
             None
         })?;
         // SAFETY: just taken off a free list, and initialised before it is an skb.
-        unsafe { self.umem().begin(&[frame], &self.page) };
+        unsafe { self.umem().begin_with(&[frame], 0, &self.page) };
         self.page.alloc.add(1);
         self.publish();
         // SAFETY: as above. Flagged, because it is not freed as an ordinary frame is.
@@ -298,9 +293,10 @@ impl Local {
             return;
         }
         let since = self.sample_begins();
-        let (umem, common) = (self.umem(), Common::of(handles));
+        let umem = self.umem();
+        let common = umem.common(handles);
         if common.flagged() || common.umem() != Some(umem.id() as usize) {
-            self.free_mixed(handles, fate);
+            self.free_mixed(handles, fate, common);
         } else {
             if let Fate::Dropped(reason) = fate {
                 umem.books.name(reason);
@@ -315,41 +311,63 @@ impl Local {
 
     /// Frees packets of which some are flagged or of another pool.
     #[cold]
-    fn free_mixed(&mut self, handles: &[u32], fate: Fate) {
-        let umem = self.umem();
+    fn free_mixed(&mut self, handles: &[u32], fate: Fate, common: Common) {
+        let id = self.umem().id() as usize;
         if let Fate::Dropped(reason) = fate {
-            umem.books.name(reason);
+            self.umem().books.name(reason);
         }
-        for run in handles.chunk_by(|a, b| (a | b) & FLAG == 0 && handle::same_core(*a, *b)) {
-            let first = run[0];
-            if handle::umem(first) != umem.id() as usize {
+        if common.umem() == Some(id) {
+            self.page.freed(fate, handles, common);
+            return self.keep_mixed(handles);
+        }
+        for run in handles.chunk_by(|a, b| handle::same_umem(*a, *b)) {
+            if handle::umem(run[0]) == id {
+                self.page.freed(fate, run, Common::of(run));
+                self.keep_mixed(run);
+            } else {
                 thread::free_slow(run, fate);
+            }
+        }
+    }
+
+    /// Puts the frames of this pool's packets on the list, which have been counted.
+    fn keep_mixed(&mut self, mut handles: &[u32]) {
+        while let Some(&first) = handles.first() {
+            let plain = handle::unflagged(handles);
+            if plain > 0 {
+                self.keep(&handles[..plain]);
+                handles = &handles[plain..];
                 continue;
             }
-            self.page.freed(fate, run, Common::of(run));
-            if first & FLAG == 0 {
-                self.keep(run);
-            } else {
-                let page = self.page.clone();
-                chain::unlink(umem, first, &page, |frame| match umem.is_jumbo(frame) {
+            handles = &handles[1..];
+            let umem = self.umem();
+            for frame in chain::put_down(umem, first, &self.page).into_iter().flatten() {
+                match umem.is_jumbo(frame) {
                     true => self.keep_jumbo(frame),
                     false => self.keep(&[frame]),
-                });
+                }
             }
         }
     }
 
     /// Puts plain free frames of this pool on the list, the cold half home first if need be.
+    #[inline]
     fn keep(&mut self, frames: &[u32]) {
+        if self.umem().frees_plainly() { self.keep_here(frames) } else { self.keep_apart(frames) }
+    }
+
+    /// The same where the pool does something for each frame, or sends it home.
+    #[cold]
+    fn keep_apart(&mut self, frames: &[u32]) {
         let umem = self.umem();
         if umem.retires() {
             // SAFETY: the caller gave up the last handles on them.
             unsafe { umem.retire(frames, &self.page) };
         }
-        if umem.return_to() == Return::Home {
-            return self.keep_own(frames);
+        match umem.return_to() {
+            Return::Home => self.keep_own(frames),
+            Return::Local => self.keep_here(frames),
         }
-        self.keep_here(frames);
     }
 
     /// Puts free frames on the list, whoever allocated them.

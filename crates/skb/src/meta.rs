@@ -51,6 +51,8 @@ pub(crate) struct Meta {
     pub lanes: u16,
     /// To whom it was addressed.
     pub packet_type: PacketType,
+    /// So that every byte of the line is one of a field.
+    rest: [u8; 7],
     /// The control block: whoever owns the packet may keep notes in it.
     pub cb: [u8; CB_BYTES],
 }
@@ -71,8 +73,16 @@ impl Meta {
             frags: 0,
             lanes: 0,
             packet_type: PacketType::Host,
+            rest: [0; 7],
             cb: [0; CB_BYTES],
         }
+    }
+
+    /// The line as plain words, for copying.
+    pub const fn words(self) -> [u64; 8] {
+        // SAFETY: a line is 64 bytes, all of them fields of integers (`rest` sees to that), and any
+        // words are words.
+        unsafe { std::mem::transmute(self) }
     }
 
     /// What allocation itself decides of a line that was initialised when its frame was freed: the

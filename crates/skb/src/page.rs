@@ -3,7 +3,7 @@
 //! Each [`Local`](crate::Local) and each thread cache counts into a page of its own: one writer,
 //! plain loads and stores, nothing shared with another writer. Anyone may read.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use linerate_sys::thread::current_cpu;
 
@@ -63,7 +63,8 @@ pub(crate) enum Fate {
     Dropped(DropReason),
 }
 
-/// What one writer has done.
+/// What one writer has done. On lines of its own: its writer's neighbours are other cores.
+#[repr(align(128))]
 pub(crate) struct Page {
     pub kind: CoreKind,
     pub name: String,
@@ -77,7 +78,7 @@ pub(crate) struct Page {
     pub alloc: Counter,
     /// Of these, those that came in by a device.
     pub received: Counter,
-    /// Packets given up, by the core that allocated them.
+    /// Packets given up, by the core that allocated them; those of `list` behind `counted` not yet.
     pub freed: [Counter; CORES],
     /// Handles added by `share` and `clone`, by the core that allocated the packet.
     pub cloned: [Counter; CORES],
@@ -89,6 +90,13 @@ pub(crate) struct Page {
     pub starved: Counter,
     /// Free frames on this writer's lists, and the most of them.
     pub level: Counter,
+    /// A thread's free frames: a ring of a power of two, filled from `head`, the cold end, to `tail`.
+    /// A drop only puts its handle there, which says all that there is to count: those behind
+    /// `counted` are counted when frames are moved.
+    pub list: Vec<AtomicU32>,
+    pub head: Counter,
+    pub counted: Counter,
+    pub tail: Counter,
     pub hot_list_len: Counter,
     /// Frames lent to a device's rings: neither free nor a packet.
     pub lent: Counter,
@@ -98,6 +106,10 @@ pub(crate) struct Page {
     /// Visits to the depot with frames, and the frames left there.
     pub spills: Counter,
     pub spilled: Counter,
+    /// Frames linked behind another one, and handles beyond the first on a frame. One page may count
+    /// what another one takes off: only the sum over all pages means something.
+    pub linked: Counter,
+    pub extra: Counter,
     /// Bytes of the allocator's that packets hold.
     pub blocks_bytes: Counter,
     /// Calls that were timed: their ticks and their packets.
@@ -135,11 +147,27 @@ impl Timed {
 
 impl Page {
     pub fn new(kind: CoreKind, name: &str, core: usize) -> Page {
-        let zero = Counter::zero;
+        Page { kind, name: name.into(), core, ..Page::blank() }
+    }
+
+    /// The page of a thread with a list of so many frames.
+    pub fn with_list(name: &str, frames: usize) -> Page {
+        let list = (0..frames).map(|_| AtomicU32::new(0)).collect();
+        Page { list, ..Page::new(CoreKind::Thread, name, 0) }
+    }
+
+    /// Nobody's page.
+    pub const fn blank() -> Page {
+        const fn zero() -> Counter {
+            Counter::zero()
+        }
+        const fn none() -> Timed {
+            Timed { ticks: zero(), packets: zero(), calls: zero() }
+        }
         Page {
-            kind,
-            name: name.into(),
-            core,
+            kind: CoreKind::Thread,
+            name: String::new(),
+            core: 0,
             cpu: zero(),
             moves: zero(),
             alloc: zero(),
@@ -151,15 +179,21 @@ impl Page {
             dropped: [const { Counter::zero() }; REASONS],
             starved: zero(),
             level: zero(),
+            list: Vec::new(),
+            head: zero(),
+            counted: zero(),
+            tail: zero(),
             hot_list_len: zero(),
             lent: zero(),
             refills: zero(),
             refilled: zero(),
             spills: zero(),
             spilled: zero(),
+            linked: zero(),
+            extra: zero(),
             blocks_bytes: zero(),
-            timed_alloc: Timed::default(),
-            timed_free: Timed::default(),
+            timed_alloc: none(),
+            timed_free: none(),
             dwell: [const { [const { Counter::zero() }; DWELLS] }; 2],
         }
     }
@@ -183,6 +217,11 @@ impl Page {
     #[inline]
     pub fn freed(&self, fate: Fate, handles: &[u32], common: Common) {
         self.count(fate, handles.len() as u64);
+        self.freed_from(handles, common);
+    }
+
+    #[inline]
+    fn freed_from(&self, handles: &[u32], common: Common) {
         match common.core() {
             Some(core) => self.freed[core].add(handles.len() as u64),
             None => handles
@@ -228,9 +267,55 @@ impl Page {
         self.dwell[elsewhere][power.min(DWELLS - 1)].add(1);
     }
 
-    /// Packets given up.
-    pub fn freed_total(&self) -> u64 {
-        self.freed.iter().map(Counter::value).sum()
+    /// Free frames that its writer has.
+    pub fn held(&self) -> u64 {
+        self.level.value() + self.tail.value().wrapping_sub(self.head.value())
+    }
+
+    /// Counts the drops that are on the list and not counted yet.
+    ///
+    /// # Safety
+    /// As for [`Page::own`].
+    pub unsafe fn settle(&self) {
+        let (from, to) = (self.counted.value(), self.tail.value());
+        // SAFETY: the caller's promise.
+        for handles in unsafe { self.own(from, to.saturating_sub(from) as usize) } {
+            self.freed_from(handles, Common::of(handles));
+        }
+        self.counted.set(to);
+    }
+
+    /// `n` handles of the list from a place on, in two pieces.
+    ///
+    /// # Safety
+    /// The caller is the page's owner, who alone writes the list, and does not while it has these.
+    pub unsafe fn own(&self, from: u64, n: usize) -> [&[u32]; 2] {
+        let places = self.list.len();
+        let start = if places == 0 { 0 } else { from as usize & (places - 1) };
+        let first = n.min(places - start);
+        // SAFETY: an AtomicU32 is a u32 in memory, which others only read (atomically) while the
+        // caller reads it: no race.
+        let list = unsafe { std::slice::from_raw_parts(self.list.as_ptr().cast::<u32>(), places) };
+        [&list[start..start + first], &list[..(n - first).min(start)]]
+    }
+
+    /// Handles on the list that are not counted yet.
+    fn pending(&self) -> impl Iterator<Item = u32> {
+        // Another thread may be reading while the owner moves frames: it then sees what counters
+        // show that are read one after the other, too, and never more than the list.
+        let (from, to) = (self.counted.value(), self.tail.value());
+        let n = to.saturating_sub(from).min(self.list.len() as u64);
+        let mask = self.list.len().wrapping_sub(1);
+        (from..from + n)
+            .filter_map(move |at| self.list.get(at as usize & mask))
+            .map(|handle| handle.load(Ordering::Relaxed))
+    }
+
+    /// Packets given up, by the core that allocated them.
+    pub fn freed_by_core(&self) -> [u64; CORES] {
+        let mut freed = std::array::from_fn(|core| self.freed[core].value());
+        self.pending().for_each(|handle| freed[handle::core(handle)] += 1);
+        freed
     }
 
     /// Adds what another page has counted; its writer is gone.
@@ -248,6 +333,8 @@ impl Page {
             (&self.refilled, &other.refilled),
             (&self.spills, &other.spills),
             (&self.spilled, &other.spilled),
+            (&self.linked, &other.linked),
+            (&self.extra, &other.extra),
             (&self.blocks_bytes, &other.blocks_bytes),
         ];
         let arrays = [
@@ -284,7 +371,7 @@ mod tests {
         page.freed(Fate::Consumed, &handles[..2], Common::of(&handles[..2]));
         page.freed_one(Fate::Dropped(DropReason::TX_FULL), handles[4]);
         assert_eq!([1, 2, 5].map(|core| page.freed[core].value()), [5, 1, 2]);
-        assert_eq!((page.freed_total(), page.sent.value()), (8, 5));
+        assert_eq!((page.freed_by_core().iter().sum::<u64>(), page.sent.value()), (8, 5));
     }
 
     #[test]

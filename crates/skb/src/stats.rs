@@ -76,6 +76,7 @@ pub struct CoreStats {
 impl CoreStats {
     fn of(page: &Page, alive: bool) -> CoreStats {
         let (allocs, misses) = (page.alloc.value(), page.refilled.value().min(page.alloc.value()));
+        let freed = page.freed_by_core();
         CoreStats {
             name: page.name.clone(),
             kind: page.kind,
@@ -84,9 +85,9 @@ impl CoreStats {
             cpu: page.cpu(),
             moves: page.moves.value(),
             allocs,
-            frees: page.freed_total(),
+            frees: freed.iter().sum(),
             hot_list_len: page.hot_list_len.value(),
-            level: page.level.value(),
+            level: page.held(),
             hits: allocs - misses,
             misses,
             discards: page.spilled.value(),
@@ -94,7 +95,7 @@ impl CoreStats {
             starved: page.starved.value(),
             alloc_time: Sampled::of(&page.timed_alloc),
             free_time: Sampled::of(&page.timed_free),
-            freed: std::array::from_fn(|core| page.freed[core].value()),
+            freed,
         }
     }
 }

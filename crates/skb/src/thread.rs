@@ -12,7 +12,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::chain;
 use crate::handle::{self, Common, FLAG, TABLE};
@@ -22,30 +22,102 @@ use crate::umem::Umem;
 /// Longest list a thread keeps of one umem, in frames.
 const CACHE_MAX: i64 = 512;
 /// Below this it is not worth having one.
-const CACHE_MIN: i64 = 8;
+const CACHE_MIN: u64 = 8;
 
 /// One list. Plain numbers and pointers, so that reaching it costs no initialisation check.
+///
+/// The frames and their number are in the page, where reports find them.
 struct Slot {
-    len: Cell<u32>,
-    /// Frames that fit.
-    cap: Cell<u32>,
-    /// Frames that a drop may add without a second look: none if the pool does something for each.
-    drop_cap: Cell<u32>,
+    /// Where the list is full, as its tail counts, if a drop may add a frame without a second look:
+    /// 0 if the pool does something for each.
+    limit: Cell<u64>,
     serial: Cell<u64>,
-    frames: Cell<*mut u32>,
+    list: Cell<*const AtomicU32>,
+    /// Places in the list less one.
+    mask: Cell<u64>,
     page: Cell<*const Page>,
 }
+
+/// The page of every slot that is closed.
+static NOBODY: Page = Page::blank();
 
 impl Slot {
     const fn closed() -> Slot {
         Slot {
-            len: Cell::new(0),
-            cap: Cell::new(0),
-            drop_cap: Cell::new(0),
+            limit: Cell::new(0),
             serial: Cell::new(0),
-            frames: Cell::new(std::ptr::null_mut()),
-            page: Cell::new(std::ptr::null()),
+            list: Cell::new(std::ptr::null()),
+            mask: Cell::new(0),
+            page: Cell::new(&raw const NOBODY),
         }
+    }
+
+    /// Counts, and frames on the list.
+    #[inline]
+    fn page(&self) -> &Page {
+        // SAFETY: NOBODY, or the page of an Entry, which keeps it alive until the slot is closed, on
+        // this thread.
+        unsafe { &*self.page.get() }
+    }
+
+    fn is_open(&self) -> bool {
+        !std::ptr::eq(self.page.get(), &raw const NOBODY)
+    }
+
+    /// Frames on the list.
+    fn len(&self) -> usize {
+        self.page().held() as usize
+    }
+
+    /// Appends frames that have been counted; false if there is no room.
+    fn push(&self, frames: &[u32]) -> bool {
+        let page = self.page();
+        if page.list.len() - self.len() < frames.len() {
+            return false;
+        }
+        // SAFETY: a slot's page is owned by the thread whose slot it is.
+        unsafe { page.settle() };
+        let tail = page.tail.value();
+        for (at, &frame) in (tail..).zip(frames) {
+            page.list[(at & self.mask.get()) as usize].store(frame, Ordering::Relaxed);
+        }
+        page.counted.set(tail + frames.len() as u64);
+        page.tail.set(tail + frames.len() as u64);
+        true
+    }
+
+    /// Takes up to `out.len()` frames from the hot end; returns how many.
+    fn pop(&self, out: &mut [u32]) -> usize {
+        let (page, n) = (self.page(), self.len().min(out.len()));
+        // SAFETY: a slot's page is owned by the thread whose slot it is.
+        unsafe { page.settle() };
+        let tail = page.tail.value() - n as u64;
+        page.tail.set(tail);
+        page.counted.set(tail);
+        self.copy(tail, &mut out[..n]);
+        n
+    }
+
+    /// Takes `out.len()` frames from the cold end, of at least as many.
+    fn shift(&self, out: &mut [u32]) {
+        let page = self.page();
+        // SAFETY: a slot's page is owned by the thread whose slot it is.
+        unsafe { page.settle() };
+        let head = page.head.value();
+        page.head.set(head + out.len() as u64);
+        if self.limit.get() > 0 {
+            self.limit.set(self.limit.get() + out.len() as u64);
+        }
+        self.copy(head, out);
+    }
+
+    /// Copies the frames from a place on.
+    fn copy(&self, from: u64, out: &mut [u32]) {
+        // SAFETY: as above; nothing writes the list before they are copied.
+        let [first, wrapped] = unsafe { self.page().own(from, out.len()) };
+        let (start, end) = out.split_at_mut(first.len());
+        start.copy_from_slice(first);
+        end.copy_from_slice(wrapped);
     }
 }
 
@@ -58,8 +130,6 @@ thread_local! {
 struct Entry {
     id: usize,
     serial: u64,
-    /// From `Box::into_raw`, given back in `close`: the slot writes through the same pointer.
-    frames: *mut [u32],
     reserved: i64,
     page: Arc<Page>,
 }
@@ -75,21 +145,22 @@ impl Drop for Owned {
 }
 
 /// Frees one skb that the program is done with.
+///
+/// Cost: two stores, and the depot's lock in each half of a list.
+#[inline]
 pub(crate) fn free(handle: u32) {
     let done = SLOTS.try_with(|slots| {
         let slot = &slots[handle::table_index(handle)];
-        let len = slot.len.get();
-        if len >= slot.drop_cap.get() || slot.serial.get() != Umem::serial(handle) {
+        let tail = &slot.page().tail;
+        let at = tail.value();
+        if at >= slot.limit.get() || slot.serial.get() != Umem::serial(handle) {
             return false;
         }
-        // SAFETY: cap > 0 only between `open` and `close` of the slot's Entry, whose `frames` has
-        // cap elements and is reached from this thread alone; len < cap.
-        unsafe { slot.frames.get().add(len as usize).write(handle) };
-        slot.len.set(len + 1);
-        // SAFETY: as above, the Entry keeps its page alive.
-        let page = unsafe { &*slot.page.get() };
-        page.level.set(u64::from(len + 1));
-        page.freed[handle::core(handle)].add(1);
+        // SAFETY: limit > 0 only between `open` and `close` of the slot's Entry, whose page's list
+        // has mask + 1 elements.
+        let place = unsafe { &*slot.list.get().add((at & slot.mask.get()) as usize) };
+        place.store(handle, Ordering::Relaxed);
+        tail.set(at + 1);
         true
     });
     if done != Ok(true) {
@@ -126,14 +197,24 @@ fn free_run(run: &[u32], fate: Fate) {
     for &h in run {
         if h & FLAG == 0 {
             keep(umem, &[h]);
-        } else {
-            // A page of its own, if the thread is being torn down: what it counts is lost with it.
-            let spare = page.is_none().then(|| Page::new(CoreKind::Thread, "", 0));
-            let Some(page) = page.as_deref().or(spare.as_ref()) else { return };
-            chain::unlink(umem, h, page, |frame| match umem.is_jumbo(frame) {
+            continue;
+        }
+        // A page of its own, if the thread is being torn down: how long a packet lived is lost with
+        // it, how many handles and fragments there are is not.
+        let spare = page.is_none().then(|| Page::new(CoreKind::Thread, "thread", 0));
+        let Some(page) = page.as_deref().or(spare.as_ref()) else { return };
+        let freed = chain::put_down(umem, h, page);
+        if let Some(spare) = &spare {
+            umem.books.count_closed(|page| {
+                page.linked.add(spare.linked.value());
+                page.extra.add(spare.extra.value());
+            });
+        }
+        for frame in freed.into_iter().flatten() {
+            match umem.is_jumbo(frame) {
                 true => keep_jumbo(umem, frame),
                 false => keep(umem, &[frame]),
-            });
+            }
         }
     }
 }
@@ -155,24 +236,14 @@ pub(crate) fn keep(umem: &'static Umem, frames: &[u32]) {
     }
     let kept = SLOTS.try_with(|slots| {
         let slot = &slots[umem.id() as usize];
-        if slot.cap.get() == 0 || slot.serial.get() != Umem::serial(frames[0]) {
+        if slot.page().list.is_empty() || slot.serial.get() != Umem::serial(frames[0]) {
             return false;
         }
-        if (slot.cap.get() - slot.len.get()) < frames.len() as u32 {
-            spill(umem, slot);
+        if slot.push(frames) {
+            return true;
         }
-        let len = slot.len.get();
-        if (slot.cap.get() - len) < frames.len() as u32 {
-            return false;
-        }
-        // SAFETY: see `free`; len + frames.len() <= cap, and the source is the caller's slice,
-        // which cannot overlap a list that only this module reaches.
-        unsafe {
-            let to = slot.frames.get().add(len as usize);
-            std::ptr::copy_nonoverlapping(frames.as_ptr(), to, frames.len());
-        }
-        level(slot, len + frames.len() as u32);
-        true
+        spill(umem, slot);
+        slot.push(frames)
     });
     if kept != Ok(true) {
         umem.put_home(frames);
@@ -181,25 +252,13 @@ pub(crate) fn keep(umem: &'static Umem, frames: &[u32]) {
 
 /// Moves the colder half of a list to the depot.
 fn spill(umem: &'static Umem, slot: &Slot) {
-    let (len, cap) = (slot.len.get() as usize, slot.cap.get() as usize);
-    let n = len.min(cap.div_ceil(2));
-    // First, so that no frame is found in two places.
-    level(slot, (len - n) as u32);
-    // SAFETY: an open slot's Entry keeps the page alive.
-    unsafe { &*slot.page.get() }.spilled(n);
-    // SAFETY: the first len elements are initialised and this thread's alone; no reference to them
-    // outlives the block, and `put_home` does not come back here.
-    unsafe {
-        let list = slot.frames.get();
-        umem.put_home(std::slice::from_raw_parts(list, n));
-        std::ptr::copy(list.add(n), list, len - n);
-    }
-}
-
-fn level(slot: &Slot, len: u32) {
-    slot.len.set(len);
-    // SAFETY: called for open slots only, whose Entry keeps the page alive.
-    unsafe { &*slot.page.get() }.level.set(u64::from(len));
+    let mut cold = [0; CACHE_MAX as usize];
+    let n = slot.len().min(slot.page().list.len() / 2);
+    let cold = &mut cold[..n];
+    // Off the list first, so that no frame is found in two places.
+    slot.shift(cold);
+    slot.page().spilled(n);
+    umem.put_home(cold);
 }
 
 /// Takes up to `out.len()` frames of `umem` from this thread's list.
@@ -207,16 +266,8 @@ pub(crate) fn take(umem: &'static Umem, out: &mut [u32]) -> usize {
     SLOTS
         .try_with(|slots| {
             let slot = &slots[umem.id() as usize];
-            if slot.cap.get() == 0 || slot.serial.get() != umem.own_serial() {
-                return 0;
-            }
-            let len = slot.len.get() as usize;
-            let n = len.min(out.len());
-            // SAFETY: the last n of len initialised elements, on this thread alone.
-            let from = unsafe { std::slice::from_raw_parts(slot.frames.get().add(len - n), n) };
-            out[..n].copy_from_slice(from);
-            level(slot, (len - n) as u32);
-            n
+            let ours = slot.is_open() && slot.serial.get() == umem.own_serial();
+            if ours { slot.pop(out) } else { 0 }
         })
         .unwrap_or(0)
 }
@@ -274,18 +325,31 @@ fn close_if(pick: impl Fn(&Entry) -> bool) {
 }
 
 /// Counts into this thread's page of `umem`.
-pub(crate) fn with_page<R>(umem: &'static Umem, f: impl FnOnce(&Page) -> R) -> R {
+///
+/// `count` only counts: it frees nothing and calls nobody.
+pub(crate) fn with_page<R>(umem: &'static Umem, count: impl FnOnce(&Page) -> R) -> R {
+    let known = SLOTS.try_with(|slots| {
+        let slot = &slots[umem.id() as usize];
+        let known = slot.serial.get() == umem.own_serial() && slot.is_open();
+        known.then(|| slot.page.get())
+    });
+    if let Ok(Some(page)) = known {
+        // SAFETY: an open slot's Entry keeps the page alive until it is closed, on this thread,
+        // which `count` does not do.
+        return count(unsafe { &*page });
+    }
     match page_of(umem) {
-        Some(page) => f(&page),
-        None => umem.books.count_closed(f),
+        Some(page) => count(&page),
+        None => umem.books.count_closed(count),
     }
 }
 
 fn open(umem: &'static Umem, id: usize, serial: u64) -> Entry {
     // Half of what is left, so that many threads get a little each.
     let left = umem.cache_budget.load(Ordering::Relaxed);
-    let want = (left / 2).min(CACHE_MAX);
-    let want = if want < CACHE_MIN { 0 } else { want };
+    let want = (left / 2).clamp(0, CACHE_MAX) as u64;
+    // A power of two, so that the list is a ring.
+    let want = if want < CACHE_MIN { 0 } else { 1 << want.ilog2() };
     let reserved = match umem.cache_budget.fetch_sub(want, Ordering::Relaxed) {
         had if had >= want => want,
         _ => {
@@ -293,18 +357,16 @@ fn open(umem: &'static Umem, id: usize, serial: u64) -> Entry {
             0
         }
     };
-    let frames = Box::into_raw(vec![0u32; reserved as usize].into_boxed_slice());
-    let entry =
-        Entry { id, serial, frames, reserved, page: umem.books.open(CoreKind::Thread, &name()) };
+    let page = umem.books.open(Page::with_list(&name(), reserved as usize));
+    page.hot_list_len.set(reserved as u64);
+    let entry = Entry { id, serial, reserved, page };
     let _ = SLOTS.try_with(|slots| {
         let slot = &slots[id];
-        slot.frames.set(entry.frames.cast());
+        slot.list.set(entry.page.list.as_ptr());
         slot.page.set(Arc::as_ptr(&entry.page));
         slot.serial.set(serial);
-        slot.len.set(0);
-        slot.cap.set(reserved as u32);
-        slot.drop_cap.set(if umem.retires() { 0 } else { reserved as u32 });
-        entry.page.hot_list_len.set(reserved as u64);
+        slot.mask.set((reserved - 1).max(0) as u64);
+        slot.limit.set(if umem.retires() { 0 } else { reserved as u64 });
     });
     entry
 }
@@ -317,33 +379,28 @@ fn name() -> String {
 
 /// Sends an entry's frames home and settles its page.
 fn close(entry: Entry) {
-    let mut len = 0;
+    let mut frames = vec![0; entry.page.list.len()];
     let _ = SLOTS.try_with(|slots| {
         let slot = &slots[entry.id];
-        len = slot.len.get() as usize;
-        slot.cap.set(0);
-        slot.drop_cap.set(0);
-        slot.len.set(0);
-        slot.page.set(std::ptr::null());
-        slot.frames.set(std::ptr::null_mut());
+        let len = slot.pop(&mut frames);
+        frames.truncate(len);
+        slot.limit.set(0);
+        slot.list.set(std::ptr::null());
+        slot.page.set(&raw const NOBODY);
     });
-    // SAFETY: made by `Box::into_raw` in `open`; the slot that aliased it was cleared above, and an
-    // Entry is closed once.
-    let frames = unsafe { Box::from_raw(entry.frames) };
-    entry.page.level.set(0);
     let settle = |umem: &Umem| {
         umem.cache_budget.fetch_add(entry.reserved, Ordering::Relaxed);
         umem.books.close(&entry.page);
     };
-    match frames.get(..len) {
+    match frames.first() {
         // A list with frames keeps its umem alive.
-        Some(list @ [first, ..]) => {
-            let umem = Umem::of(*first);
+        Some(&first) => {
+            let umem = Umem::of(first);
             settle(umem);
-            umem.put_home(list);
+            umem.put_home(&frames);
         }
         // Without any, the umem may be gone, and the books that the page belongs to with it.
-        _ => Umem::if_alive(entry.id, entry.serial, settle),
+        None => Umem::if_alive(entry.id, entry.serial, settle),
     }
 }
 

@@ -42,10 +42,6 @@ pub(crate) struct Umem {
     fixed: UnsafeCell<Frames>,
     /// `Pool`s and `Local`s.
     users: AtomicUsize,
-    /// Frames linked behind another one.
-    pub linked: AtomicI64,
-    /// Handles beyond the first, over all frames.
-    pub extra: AtomicI64,
     /// Frames that thread caches may still reserve for themselves.
     pub cache_budget: AtomicI64,
     /// Calls of which one is timed; 0 = none are.
@@ -82,8 +78,6 @@ impl Umem {
         Umem {
             fixed: UnsafeCell::new(Frames::VACANT),
             users: AtomicUsize::new(0),
-            linked: AtomicI64::new(0),
-            extra: AtomicI64::new(0),
             cache_budget: AtomicI64::new(0),
             sampling: AtomicU32::new(0),
             depot: Depot::vacant(),
@@ -113,8 +107,6 @@ impl Umem {
         // SAFETY: the id is vacant and IDS_LOCK is held, so nobody reads or writes it.
         unsafe { *umem.fixed.get() = fixed };
         umem.users.store(1, Ordering::Relaxed);
-        umem.linked.store(0, Ordering::Relaxed);
-        umem.extra.store(0, Ordering::Relaxed);
         umem.sampling.store(0, Ordering::Relaxed);
         // An eighth of the pool at most is ever parked in thread caches.
         umem.cache_budget.store(i64::from(shape.frames / 8), Ordering::Relaxed);

@@ -1,0 +1,208 @@
+//! What is done to many frames at once, as fast as the CPU at hand can.
+//!
+//! A build for any x86-64 has 16-byte vectors. One indirect call a batch buys it the 32-byte ones of
+//! the machine that it runs on; docs/adr/0006 has the figures.
+
+use crate::handle::{self, Common};
+use crate::meta::Meta;
+
+/// A hot line as words.
+#[repr(align(64))]
+pub(crate) struct Line(pub [u64; 8]);
+
+/// The table of hot lines, and the line of a new packet.
+#[derive(Clone, Copy)]
+pub(crate) struct Lines<'a> {
+    pub table: *mut Meta,
+    pub blank: &'a Line,
+}
+
+impl Lines<'_> {
+    #[inline(always)]
+    fn place(&self, handle: u32) -> *mut Meta {
+        self.table.wrapping_add(handle::frame(handle) as usize)
+    }
+}
+
+/// The operations for one kind of CPU.
+pub(crate) struct Bulk {
+    /// Writes the blank line to each handle's frame.
+    ///
+    /// # Safety
+    /// Each handle's line lies in the table, and nobody else reads or writes it meanwhile.
+    pub write: unsafe fn(Lines<'_>, &[u32]),
+    /// Does the same, and puts the frames' handles with a tag into as many slots.
+    ///
+    /// # Safety
+    /// As for `write`.
+    pub begin: unsafe fn(Lines<'_>, &[u32], &mut [u32], u32),
+    /// What the handles have in common.
+    pub common: fn(&[u32]) -> Common,
+}
+
+/// For any CPU.
+pub(crate) static PORTABLE: Bulk =
+    Bulk { write: portable_write, begin: portable_begin, common: Common::of };
+
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+static AVX2: Bulk = Bulk { write: avx2::write, begin: avx2::begin, common: avx2::common };
+
+/// The operations that suit this CPU.
+pub(crate) fn best() -> &'static Bulk {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    if std::arch::is_x86_feature_detected!("avx2") {
+        return &AVX2;
+    }
+    &PORTABLE
+}
+
+/// # Safety
+/// As [`Bulk::write`].
+unsafe fn portable_write(lines: Lines<'_>, frames: &[u32]) {
+    for &h in frames {
+        // SAFETY: the caller's promise.
+        unsafe { lines.place(h).cast::<[u64; 8]>().write(lines.blank.0) }
+    }
+}
+
+/// # Safety
+/// As [`Bulk::begin`].
+unsafe fn portable_begin(lines: Lines<'_>, frames: &[u32], slots: &mut [u32], tag: u32) {
+    // SAFETY: the caller's promise.
+    unsafe { portable_write(lines, frames) }
+    for (slot, &frame) in slots.iter_mut().zip(frames) {
+        *slot = handle::retag(frame, tag);
+    }
+}
+
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+mod avx2 {
+    use std::arch::x86_64::{
+        __m256i, _mm256_and_si256, _mm256_load_si256, _mm256_loadu_si256, _mm256_or_si256,
+        _mm256_set1_epi32, _mm256_setzero_si256, _mm256_store_si256, _mm256_storeu_si256,
+    };
+
+    use super::{Common, Line, Lines, handle};
+
+    /// The blank line in two registers.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn halves(blank: &Line) -> [__m256i; 2] {
+        let start = blank.0.as_ptr().cast::<__m256i>();
+        // SAFETY: 64 bytes, aligned to as many.
+        unsafe { [_mm256_load_si256(start), _mm256_load_si256(start.add(1))] }
+    }
+
+    /// # Safety
+    /// As [`super::Bulk::write`], of one handle.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    unsafe fn write_one(lines: Lines<'_>, halves: [__m256i; 2], handle: u32) {
+        let place = lines.place(handle).cast::<__m256i>();
+        // SAFETY: the caller's promise; a line is aligned to its size.
+        unsafe {
+            _mm256_store_si256(place, halves[0]);
+            _mm256_store_si256(place.add(1), halves[1]);
+        }
+    }
+
+    /// Calls the inner function, which the compiler may not do without knowing the CPU.
+    ///
+    /// # Safety
+    /// As [`super::Bulk::write`].
+    pub unsafe fn write(lines: Lines<'_>, frames: &[u32]) {
+        // SAFETY: `best` has seen AVX2; the rest is the caller's promise.
+        unsafe { write_all(lines, frames) }
+    }
+
+    /// # Safety
+    /// As [`super::Bulk::begin`].
+    pub unsafe fn begin(lines: Lines<'_>, frames: &[u32], slots: &mut [u32], tag: u32) {
+        // SAFETY: as in `write`.
+        unsafe { begin_all(lines, frames, slots, tag) }
+    }
+
+    pub fn common(handles: &[u32]) -> Common {
+        // SAFETY: `best` has seen AVX2.
+        unsafe { common_of_all(handles) }
+    }
+
+    #[target_feature(enable = "avx2")]
+    unsafe fn write_all(lines: Lines<'_>, frames: &[u32]) {
+        let halves = halves(lines.blank);
+        for &h in frames {
+            // SAFETY: the caller's promise.
+            unsafe { write_one(lines, halves, h) }
+        }
+    }
+
+    #[target_feature(enable = "avx2")]
+    unsafe fn begin_all(lines: Lines<'_>, frames: &[u32], slots: &mut [u32], tag: u32) {
+        let (halves, index) = (halves(lines.blank), _mm256_set1_epi32(handle::INDEX as i32));
+        let tags = _mm256_set1_epi32(tag as i32);
+        let (groups, rest) = frames.as_chunks::<8>();
+        let (slot_groups, last) = slots.as_chunks_mut::<8>();
+        for (group, slots) in groups.iter().zip(slot_groups) {
+            // SAFETY: 32 bytes each, of any alignment; as for the lines, the caller's promise.
+            unsafe {
+                let frames = _mm256_loadu_si256(group.as_ptr().cast());
+                let handles = _mm256_or_si256(_mm256_and_si256(frames, index), tags);
+                _mm256_storeu_si256(slots.as_mut_ptr().cast(), handles);
+                group.iter().for_each(|&frame| write_one(lines, halves, frame));
+            }
+        }
+        for (&frame, slot) in rest.iter().zip(last) {
+            *slot = handle::retag(frame, tag);
+            // SAFETY: the caller's promise.
+            unsafe { write_one(lines, halves, frame) }
+        }
+    }
+
+    #[target_feature(enable = "avx2")]
+    fn common_of_all(handles: &[u32]) -> Common {
+        let (groups, rest) = handles.as_chunks::<8>();
+        let (mut ors, mut ands) = (_mm256_setzero_si256(), _mm256_set1_epi32(-1));
+        for group in groups {
+            // SAFETY: 32 bytes, of any alignment.
+            let group = unsafe { _mm256_loadu_si256(group.as_ptr().cast()) };
+            (ors, ands) = (_mm256_or_si256(ors, group), _mm256_and_si256(ands, group));
+        }
+        let (mut or, mut and) = ([0u32; 8], [0u32; 8]);
+        // SAFETY: 32 bytes each, of any alignment.
+        unsafe {
+            _mm256_storeu_si256(or.as_mut_ptr().cast(), ors);
+            _mm256_storeu_si256(and.as_mut_ptr().cast(), ands);
+        }
+        Common {
+            or: or.iter().chain(rest).fold(0, |or, h| or | h),
+            and: and.iter().chain(rest).fold(!0, |and, h| and & h),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_of_cpu_does_the_same() {
+        let blank = Line(Meta::new(192).words());
+        for bulk in [&PORTABLE, best()] {
+            for n in 0..70 {
+                let mut table: Vec<Meta> = (0..80).map(|_| Meta::new(7)).collect();
+                let lines = Lines { table: table.as_mut_ptr(), blank: &blank };
+                // Every other line, last first, with other cores' bits in the handles.
+                let frames: Vec<u32> = (0..n).map(|i| handle::tag(3, i) | (78 - i)).collect();
+                let mut slots = vec![0; n as usize];
+                // SAFETY: the lines are in the table, which nobody else has.
+                unsafe { (bulk.begin)(lines, &frames, &mut slots, handle::tag(9, 5)) };
+                let expected: Vec<u32> = (0..n).map(|i| handle::tag(9, 5) | (78 - i)).collect();
+                assert_eq!(slots, expected);
+                let begun = |i: u32| i <= 78 && i > 78 - n;
+                assert!((0..80).all(|i| table[i as usize].off == if begun(i) { 192 } else { 7 }));
+                let (a, b) = ((bulk.common)(&frames), Common::of(&frames));
+                assert_eq!((a.or, a.and), (b.or, b.and));
+            }
+        }
+    }
+}
