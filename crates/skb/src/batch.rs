@@ -120,11 +120,11 @@ impl<S> Batch<S> {
         true
     }
 
-    /// Has the last packet looked at when it is freed; its handle, if there is one.
-    pub(crate) fn flag_last(&mut self) -> Option<u32> {
-        let last = self.slots[self.head..self.tail].last_mut()?;
-        *last |= FLAG;
-        Some(*last)
+    /// Has the packet at `index` looked at when it is freed; its handle, if there is one.
+    pub(crate) fn flag(&mut self, index: usize) -> Option<u32> {
+        let handle = self.slots[self.head..self.tail].get_mut(index)?;
+        *handle |= FLAG;
+        Some(*handle)
     }
 
     /// Takes the first `n` handles out; they are the caller's now.

@@ -25,7 +25,8 @@ pub(crate) struct Books {
 
 struct Pages {
     open: Vec<Arc<Page>>,
-    /// Pages of writers that are gone, those of one name and CPU added up. Written under the lock.
+    /// Pages of writers that are gone, those of one kind, name and number added up. Written under
+    /// the lock.
     closed: Vec<Arc<Page>>,
     /// Who says what it holds.
     tallies: Vec<Arc<TallyPage>>,
@@ -82,6 +83,17 @@ impl Sums {
     }
 
     fn add(&mut self, page: &Page) {
+        // Before what became of them: a writer counts in the other order, so what moves meanwhile is
+        // not taken for consumed.
+        self.outstanding[page.core] += page.alloc.value() as i64;
+        for ((core, sum), freed) in
+            self.outstanding.iter_mut().enumerate().zip(page.freed_by_core())
+        {
+            let cloned = page.cloned[core].value();
+            self.cloned += cloned;
+            self.freed += freed;
+            *sum += cloned as i64 - freed as i64;
+        }
         self.alloc += page.alloc.value();
         self.unused += page.unused.value();
         self.received += page.received.value();
@@ -93,15 +105,6 @@ impl Sums {
         self.levels[usize::from(page.kind == CoreKind::Thread)] += page.held();
         for (sum, c) in self.dropped.iter_mut().zip(&page.dropped) {
             *sum += c.value();
-        }
-        self.outstanding[page.core] += page.alloc.value() as i64;
-        for ((core, sum), freed) in
-            self.outstanding.iter_mut().enumerate().zip(page.freed_by_core())
-        {
-            let cloned = page.cloned[core].value();
-            self.cloned += cloned;
-            self.freed += freed;
-            *sum += cloned as i64 - freed as i64;
         }
     }
 }
@@ -198,7 +201,8 @@ impl Books {
     /// Remembers the name of a program's own reason, the first time it is used.
     pub fn name(&self, reason: DropReason) {
         let Some(i) = reason.app_index() else { return };
-        if !self.named[i].swap(true, Ordering::Relaxed) {
+        // Looked at first: a swap would take the line from everyone who drops.
+        if !self.named[i].load(Ordering::Relaxed) && !self.named[i].swap(true, Ordering::Relaxed) {
             self.lock().names.push(reason);
         }
     }

@@ -16,6 +16,8 @@ use crate::umem::Umem;
 
 /// Most frames in a chain: a 64 KiB superframe in the smallest frames, and its headers.
 pub(crate) const FRAMES_MAX: usize = 260;
+/// Most bytes in a packet, so that lengths add up in 32 bits.
+pub(crate) const PACKET_MAX_BYTES: u64 = 1 << 30;
 
 fn line(umem: &Umem, handle: u32) -> &Meta {
     // SAFETY: the handle is of a live skb of the caller's or of a fragment of one, so the line is
@@ -66,8 +68,8 @@ pub(crate) fn retain(umem: &'static Umem, head: u32) {
 }
 
 /// Gives up a flagged handle whose packet has been counted; the frames that became free, if it was
-/// the last one. What the packet holds is released first.
-pub(crate) fn put_down(umem: &'static Umem, head: u32, page: &Page) -> Option<Freed> {
+/// the last one. What the packet holds is released first; `lived` if it was a packet at all.
+pub(crate) fn put_down(umem: &'static Umem, head: u32, page: &Page, lived: bool) -> Option<Freed> {
     let meta = line(umem, head);
     if meta.refs.load(Ordering::Acquire) != 1 {
         // Before the handle is given up: afterwards the umem may be gone.
@@ -81,23 +83,21 @@ pub(crate) fn put_down(umem: &'static Umem, head: u32, page: &Page) -> Option<Fr
     }
     let fragments = usize::from(meta.frags);
     page.linked.subtract(fragments as u64);
-    let freed = Freed { umem, head, next: meta.next, fragments, done: false };
-    if fragments == 0 && meta.lanes & lane::SETTLED == 0 {
-        return Some(freed);
+    if fragments > 0 || meta.lanes & lane::SETTLED != 0 {
+        release_all(umem, head, page, lived);
     }
-    let mut guard = Unreleased(Some(freed));
-    release_all(umem, head, page);
-    guard.0.take()
+    Some(Freed { umem, head, next: meta.next, fragments, done: false })
 }
 
 /// Releases what the frames of a packet hold whose last handle was given up.
-fn release_all(umem: &'static Umem, head: u32, page: &Page) {
+#[cold]
+fn release_all(umem: &'static Umem, head: u32, page: &Page, lived: bool) {
     let mut this = head;
     for _ in 0..=line(umem, head).frags {
         let (lanes, next) = (line(umem, this).lanes, line(umem, this).next);
         if lanes & lane::SETTLED != 0 {
             // SAFETY: the last handle on the packet was given up, and its frames go next.
-            unsafe { lanes::settle(umem, this, |ticks| page.dwelled(this, ticks)) };
+            unsafe { lanes::settle(umem, this, page, lived && this == head) };
         }
         this = next;
     }
@@ -130,17 +130,6 @@ impl Iterator for Freed {
     }
 }
 
-/// Sends frames home if what their packet holds panics when it is released.
-struct Unreleased(Option<Freed>);
-
-impl Drop for Unreleased {
-    fn drop(&mut self) {
-        for frame in self.0.take().into_iter().flatten() {
-            put_back(Umem::of(frame), frame);
-        }
-    }
-}
-
 /// Gives up a handle on a shared packet that lives on as a copy.
 pub(crate) fn release(head: u32) {
     // The copy was allocated as one more packet; this handle's end balances it.
@@ -167,7 +156,10 @@ pub(crate) fn append(umem: &'static Umem, head: u32, fragment: u32) -> Option<u3
     // even be one.
     let alone = |handle| line(umem, handle).refs.load(Ordering::Acquire) == 1;
     let frags = |handle| usize::from(line(umem, handle).frags);
-    if !alone(head) || !alone(fragment) || frags(head) + frags(fragment) + 2 > FRAMES_MAX {
+    let bytes = |handle| u64::from(line(umem, handle).len) + u64::from(line(umem, handle).data_len);
+    let too_long = frags(head) + frags(fragment) + 2 > FRAMES_MAX
+        || bytes(head) + bytes(fragment) > PACKET_MAX_BYTES;
+    if !alone(head) || !alone(fragment) || too_long {
         return None;
     }
     // SAFETY: each of the caller's two skbs is the only handle on its frame, so they are two frames
@@ -273,7 +265,11 @@ fn take_like(umem: &'static Umem, like: u32) -> Option<u32> {
     let got = match umem.is_jumbo(like) {
         true => umem.take_jumbo(&mut one),
         false => match thread::take(umem, &mut one) {
-            0 => umem.take(0, &mut one),
+            0 => {
+                let found = umem.take(0, &mut one);
+                thread::with_page(umem, |page| page.refilled(found));
+                found
+            }
             n => n,
         },
     };

@@ -52,7 +52,7 @@ pub fn alloc_skb_frame(mem: &mut Local) -> Option<Skb> {
 /// Errors: as [`alloc_skb`].
 pub fn dev_alloc_skb(mem: &mut Local, length: usize) -> Option<Skb> {
     let short = DEVICE_HEADROOM_BYTES.saturating_sub(mem.pool().headroom());
-    let mut skb = alloc_skb(mem, length + short)?;
+    let mut skb = alloc_skb(mem, length.checked_add(short)?)?;
     skb_reserve(&mut skb, short).then_some(skb)
 }
 

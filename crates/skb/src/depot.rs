@@ -181,6 +181,11 @@ impl Depot {
         self.look().home()
     }
 
+    /// Frames that there is room for.
+    pub fn room(&self) -> usize {
+        self.look().frames.iter().map(Vec::capacity).sum()
+    }
+
     /// What its lock has cost so far.
     pub fn locks(&self) -> Locks {
         self.look().locks

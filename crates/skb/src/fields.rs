@@ -158,10 +158,12 @@ impl Skb<Unique> {
         if self.holds() {
             return Err(what);
         }
+        let charge = u32::try_from(self.truesize()).unwrap_or(u32::MAX);
         let mut what = Some(what);
         self.set_cold(lane::HELD, |cold| {
             if let Some(what) = what.take() {
                 cold.held.write(what);
+                cold.charge_bytes = charge;
             }
         });
         match what {
@@ -251,19 +253,47 @@ mod tests {
         assert_eq!(budget.released.load(Ordering::Relaxed), 1);
     }
 
-    #[test]
-    fn memory_goes_home_even_if_a_release_panics() {
-        struct Bad;
-        impl Release for Bad {
-            fn release(&self, _: usize) {
-                panic!("a program's own mistake");
-            }
+    struct Bad;
+
+    impl Release for Bad {
+        fn release(&self, _: usize) {
+            std::panic::resume_unwind(Box::new("a program's own mistake"));
         }
-        let pool = Pool::builder().frames(4).build().unwrap();
-        let mut skb = pool.local().alloc_copy(b"x").unwrap();
-        assert!(skb.hold(Arc::new(Bad)).is_ok());
-        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(skb))).is_err());
-        let ledger = pool.ledger();
-        assert_eq!((ledger.in_flight, ledger.difference()), (0, 0), "{ledger}");
+    }
+
+    #[test]
+    fn a_release_that_panics_costs_nobody_anything() {
+        let pool = Pool::builder().frames(32).build().unwrap();
+        let (mut mem, budget) = (pool.local(), Arc::new(Budget::default()));
+        let mut batch = crate::Batch::with_capacity(8);
+        for way in 0..3 {
+            mem.alloc(&mut batch, 8);
+            let mut fragment = mem.alloc_copy(b"told all the same").unwrap();
+            assert!(fragment.hold(budget.clone()).is_ok());
+            let first = batch.iter_mut().next().unwrap();
+            assert!(first.hold(Arc::new(Bad)).is_ok() && first.append(fragment).is_ok());
+            match way {
+                0 => batch.clear(),
+                1 => batch.consume(&mut mem),
+                _ => batch.retain(|_| Err(crate::DropReason::NO_ROUTE)),
+            }
+            let ledger = pool.ledger();
+            assert_eq!((ledger.in_flight, ledger.difference()), (0, 0), "{ledger}");
+        }
+        assert_eq!(budget.released.load(Ordering::Relaxed), 3);
+        assert_eq!(pool.stats().cores.iter().map(|c| c.release_panics).sum::<u64>(), 3);
+    }
+
+    #[test]
+    fn what_is_told_is_what_the_packet_took_when_it_was_given_it() {
+        let pool = Pool::builder().frames(32).build().unwrap();
+        let (mut mem, budget) = (pool.local(), Arc::new(Budget::default()));
+        let mut chain = mem.alloc_copy(&[1; 5000]).unwrap();
+        let truesize = chain.truesize();
+        assert!(chain.hold(budget.clone()).is_ok());
+        let mut head = mem.alloc_copy(b"head").unwrap();
+        assert!(head.append(chain).is_ok());
+        drop(head);
+        assert_eq!(budget.bytes.load(Ordering::Relaxed), truesize);
     }
 }

@@ -24,7 +24,9 @@ pub(crate) struct Place {
     pub trust: Trust,
 }
 
-/// What is constant while an id is in use.
+/// What is constant while an id is in use. On lines of its own: every core reads it, packet by
+/// packet.
+#[repr(align(128))]
 pub(crate) struct Frames {
     data: *mut u8,
     meta: *mut Meta,
@@ -258,9 +260,19 @@ impl Frames {
         if self.data_from == Data::General {
             self.free_blocks(handles, page);
         }
+        // SAFETY: the caller's promise.
+        unsafe { self.initialise_freed(handles) };
+    }
+
+    /// Writes the lines of frames that were freed, if that is when they are to be.
+    ///
+    /// # Safety
+    /// As for [`Frames::retire`].
+    #[inline]
+    pub unsafe fn initialise_freed(&self, frames: &[u32]) {
         if self.init == Init::AtFree {
             // SAFETY: the caller's promise.
-            unsafe { self.write_lines(handles) };
+            unsafe { self.write_lines(frames) };
         }
     }
 

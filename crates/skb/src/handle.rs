@@ -73,11 +73,7 @@ pub(crate) fn same_umem(a: u32, b: u32) -> bool {
 
 /// How many handles there are before the first flagged one.
 pub(crate) fn unflagged(handles: &[u32]) -> usize {
-    // Eight at a time, without a branch a handle.
-    let (groups, _) = handles.as_chunks::<8>();
-    let clean = |group: &&[u32; 8]| group.iter().fold(0, |or, h| or | h) & FLAG == 0;
-    let from = groups.iter().take_while(clean).count() * 8;
-    from + handles[from..].iter().take_while(|h| **h & FLAG == 0).count()
+    handles.iter().position(|h| h & FLAG != 0).unwrap_or(handles.len())
 }
 
 /// What many handles have in common, found without a branch a handle.

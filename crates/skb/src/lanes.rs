@@ -5,10 +5,11 @@
 //! nobody has written. The netfilter and scheduler fields of post 004, which a kernel initialises if
 //! it is built with them, are of this kind.
 
-use std::mem::MaybeUninit;
+use std::mem::{ManuallyDrop, MaybeUninit};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use crate::chain;
+use crate::page::Page;
 use crate::umem::Umem;
 
 /// Bits of the hot line's `lanes`.
@@ -81,7 +82,9 @@ pub struct Vlan {
 pub trait Release: Send + Sync {
     /// Called once, before the packet's memory goes back, on whichever thread frees it.
     ///
-    /// `truesize_bytes` is the memory that the packet took. It must not block.
+    /// `truesize_bytes` is the memory that the packet took when it was given this to hold. It must
+    /// not block. If it panics, the packet is freed all the same and the panic ends here, after the
+    /// program's panic hook: [`CoreStats::release_panics`](crate::CoreStats) counts it.
     fn release(&self, truesize_bytes: usize);
 }
 
@@ -98,23 +101,32 @@ pub(crate) struct Cold {
     pub hash: u32,
     pub vlan: (u16, u16),
     pub tc_index: u16,
+    /// What `held` is told.
+    pub charge_bytes: u32,
 }
 
 const _: () = assert!(size_of::<Cold>() == 64);
 
-/// Does what the lanes of a frame ask for before it is freed.
+/// Does what the lanes of a frame ask for before it is freed; `lived` if it was a packet.
 ///
 /// # Safety
 /// The caller owns the last handle on the frame, and frees it next.
-pub(crate) unsafe fn settle(umem: &'static Umem, handle: u32, dwelled: impl FnOnce(u64)) {
+pub(crate) unsafe fn settle(umem: &'static Umem, handle: u32, page: &Page, lived: bool) {
     // SAFETY: the caller's handle is the last one, so nobody else reads or writes the two lines.
     let (lanes, cold) = unsafe { (umem.meta(handle).as_ref().lanes, umem.cold(handle).as_mut()) };
-    if lanes & lane::BORN != 0 {
-        dwelled(linerate_sys::tsc::ticks().wrapping_sub(cold.born));
+    if lived && lanes & lane::BORN != 0 {
+        page.dwelled(handle, linerate_sys::tsc::ticks().wrapping_sub(cold.born));
     }
     if lanes & lane::HELD != 0 {
         // SAFETY: the bit says that it was written; the frame is freed next, so it is read once.
         let held = unsafe { cold.held.assume_init_read() };
-        held.release(chain::truesize(umem, handle));
+        let charge = cold.charge_bytes as usize;
+        // A batch is being freed, and the rest of it must come home.
+        let told = catch_unwind(AssertUnwindSafe(move || held.release(charge)));
+        if let Err(payload) = told {
+            page.release_panics.add(1);
+            // Its drop could panic, too.
+            let _ = ManuallyDrop::new(payload);
+        }
     }
 }

@@ -39,15 +39,17 @@ impl Ledger {
         let away = frames as i64 - home as i64 - s.lent as i64;
         let found = (away - s.linked + s.extra).max(0) as u64;
         let ended = s.unused + s.sent + s.dropped.iter().sum::<u64>();
+        let created = (s.alloc + s.cloned) as i64 - (s.unused + s.received) as i64;
         let told: u64 = s.tallies.iter().map(|(_, n)| n).sum();
         let mut held = s.tallies;
         held.push((PROGRAM.into(), found.saturating_sub(told)));
         let outstanding = (0..).zip(s.outstanding).filter(|(_, n)| *n != 0).collect();
         Ledger {
             received: s.received,
-            created: (s.alloc + s.cloned).wrapping_sub(s.unused + s.received),
+            created: created.max(0) as u64,
             sent: s.sent,
-            consumed: s.freed.wrapping_sub(ended),
+            // What came in by a device and became part of another packet has ended, too.
+            consumed: s.freed.saturating_sub(ended) + created.min(0).unsigned_abs(),
             dropped,
             in_flight: found,
             starved: s.starved,
@@ -115,8 +117,8 @@ impl Ledger {
     #[must_use]
     pub fn difference(&self) -> i64 {
         let came = self.received.wrapping_add(self.created);
-        let went = self.sent + self.consumed + self.dropped_total() + self.in_flight;
-        came.wrapping_sub(went) as i64
+        let went = [self.sent, self.consumed, self.dropped_total(), self.in_flight];
+        came.wrapping_sub(went.iter().fold(0, |sum: u64, n| sum.wrapping_add(*n))) as i64
     }
 
     /// True if every packet is accounted for. It can be told only at rest.

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use linerate_sys::tsc::ticks;
 
 use crate::batch::Batch;
-use crate::chain;
+use crate::chain::{self, PACKET_MAX_BYTES};
 use crate::handle::{self, Common, FLAG};
 use crate::lanes::lane;
 use crate::page::{CoreKind, Fate, Page};
@@ -31,6 +31,9 @@ const UNLISTED: usize = 64;
 const JUMBO_LISTED: usize = 32;
 /// Frames of other cores gathered before they are sent home.
 const AWAY: usize = 64;
+/// Kinds of calls that are timed.
+const ALLOC: usize = 0;
+const FREE: usize = 1;
 /// Calls after which it is looked whether sampling has been turned on.
 const UNSAMPLED: u32 = 1024;
 
@@ -48,8 +51,8 @@ pub struct Local {
     away: Vec<u32>,
     /// What the handles of its packets start with.
     tag: u32,
-    /// Calls until the next one that is timed.
-    until_sample: u32,
+    /// Calls until the next one that is timed: of allocating, of freeing.
+    until_sample: [u32; 2],
     page: Arc<Page>,
     /// One owner at a time: `Send`, not `Sync`.
     owner: PhantomData<Cell<()>>,
@@ -70,11 +73,12 @@ impl Local {
         pool.umem().open_home(page.core);
         let tag = handle::tag(pool.umem().id(), page.core as u32);
         let (list, jumbo, owner) = (Vec::new(), Vec::with_capacity(JUMBO_LISTED), PhantomData);
-        let away = Vec::with_capacity(match pool.umem().return_to() {
-            Return::Home => AWAY,
+        let away = match pool.umem().return_to() {
+            Return::Home => AWAY.min(pool.frames() / 8),
             Return::Local => 0,
-        });
-        let until_sample = UNSAMPLED;
+        };
+        let away = Vec::with_capacity(away);
+        let until_sample = [UNSAMPLED; 2];
         let mut local =
             Local { pool, list, hot_list_len: 0, jumbo, away, tag, until_sample, page, owner };
         local.set_hot_list_len(hot_list_len);
@@ -116,6 +120,16 @@ impl Local {
             self.page.spilled(home.len());
             self.umem().put_home(&home);
         }
+        if frames == 0 {
+            self.send_away();
+            let jumbo = self.jumbo.len();
+            if jumbo > 0 {
+                self.page.level.subtract(jumbo as u64);
+                self.page.spilled(jumbo);
+                self.umem().put_jumbo_home(&self.jumbo);
+                self.jumbo.clear();
+            }
+        }
         // Staging for a list that is off, and never an allocation later.
         self.list.reserve_exact(frames.max(UNLISTED) - self.list.len());
         self.publish();
@@ -134,7 +148,7 @@ impl Local {
     /// Errors: none; fewer than `want` if `out` has no room or the pool no frame.
     /// Cost:   one cache line written a frame; the depot's lock once in half a hot list.
     pub fn alloc(&mut self, out: &mut Batch, want: usize) -> usize {
-        let since = self.sample_begins();
+        let since = self.sample_begins(ALLOC);
         let want = want.min(out.spare());
         let mut n = 0;
         while n < want {
@@ -174,7 +188,8 @@ impl Local {
     /// Errors: `None` if no class has it, or the pool no frame of the class.
     pub fn alloc_len(&mut self, bytes: usize) -> Option<Skb> {
         let umem = self.umem();
-        let wanted = u32::try_from(bytes).ok()?.checked_add(umem.headroom())?;
+        let longest = PACKET_MAX_BYTES as usize;
+        let wanted = u32::try_from(bytes).ok().filter(|_| bytes <= longest)? + umem.headroom();
         if umem.data_from() == Data::General || wanted <= umem.frame_bytes() {
             return self.alloc_bytes(wanted);
         }
@@ -193,6 +208,7 @@ impl Local {
         if !begun {
             // The header stays where it was: post 004's `nodata`.
             self.page.starved.add(1);
+            self.publish();
             return None;
         }
         self.list.pop();
@@ -275,6 +291,12 @@ impl Local {
         } else {
             want.max(self.hot_list_len.div_ceil(2)).min(most)
         };
+        if !self.away.is_empty() {
+            // Others' frames, which would come back from their homes only when those have no use
+            // for them.
+            self.list.append(&mut self.away);
+            return true;
+        }
         // Within the capacity that `set_hot_list_len` reserved: no allocation.
         self.list.resize(n, 0);
         let mut got = thread::take(self.umem(), &mut self.list);
@@ -292,7 +314,7 @@ impl Local {
         if handles.is_empty() {
             return;
         }
-        let since = self.sample_begins();
+        let since = self.sample_begins(FREE);
         let umem = self.umem();
         let common = umem.common(handles);
         if common.flagged() || common.umem() != Some(umem.id() as usize) {
@@ -318,12 +340,12 @@ impl Local {
         }
         if common.umem() == Some(id) {
             self.page.freed(fate, handles, common);
-            return self.keep_mixed(handles);
+            return self.keep_mixed(handles, fate.lived());
         }
         for run in handles.chunk_by(|a, b| handle::same_umem(*a, *b)) {
             if handle::umem(run[0]) == id {
                 self.page.freed(fate, run, Common::of(run));
-                self.keep_mixed(run);
+                self.keep_mixed(run, fate.lived());
             } else {
                 thread::free_slow(run, fate);
             }
@@ -331,7 +353,7 @@ impl Local {
     }
 
     /// Puts the frames of this pool's packets on the list, which have been counted.
-    fn keep_mixed(&mut self, mut handles: &[u32]) {
+    fn keep_mixed(&mut self, mut handles: &[u32], lived: bool) {
         while let Some(&first) = handles.first() {
             let plain = handle::unflagged(handles);
             if plain > 0 {
@@ -341,7 +363,7 @@ impl Local {
             }
             handles = &handles[1..];
             let umem = self.umem();
-            for frame in chain::put_down(umem, first, &self.page).into_iter().flatten() {
+            for frame in chain::put_down(umem, first, &self.page, lived).into_iter().flatten() {
                 match umem.is_jumbo(frame) {
                     true => self.keep_jumbo(frame),
                     false => self.keep(&[frame]),
@@ -402,10 +424,11 @@ impl Local {
                 self.keep_here(run);
                 continue;
             }
-            if self.away.len() + run.len() > AWAY {
+            let most = if self.hot_list_len == 0 { 0 } else { self.away.capacity().min(AWAY) };
+            if self.away.len() + run.len() > most {
                 self.send_away();
             }
-            if run.len() > AWAY {
+            if run.len() > most {
                 self.page.spilled(run.len());
                 self.umem().put_home(run);
             } else {
@@ -417,6 +440,9 @@ impl Local {
 
     fn send_away(&mut self) {
         let n = self.away.len();
+        if n == 0 {
+            return;
+        }
         self.page.level.subtract(n as u64);
         self.page.spilled(n);
         self.umem().put_home(&self.away);
@@ -447,15 +473,15 @@ impl Local {
     ///
     /// Cost: a count, for a call that is not.
     #[inline]
-    fn sample_begins(&mut self) -> Option<u64> {
-        self.until_sample -= 1;
-        if self.until_sample == 0 { self.sample_next() } else { None }
+    fn sample_begins(&mut self, kind: usize) -> Option<u64> {
+        self.until_sample[kind] -= 1;
+        if self.until_sample[kind] == 0 { self.sample_next(kind) } else { None }
     }
 
     #[cold]
-    fn sample_next(&mut self) -> Option<u64> {
+    fn sample_next(&mut self, kind: usize) -> Option<u64> {
         let every = self.umem().sampling.load(Ordering::Relaxed);
-        self.until_sample = if every == 0 { UNSAMPLED } else { every };
+        self.until_sample[kind] = if every == 0 { UNSAMPLED } else { every };
         (every > 0).then(ticks)
     }
 
@@ -463,10 +489,12 @@ impl Local {
     #[cold]
     fn alloc_sampled(&mut self, since: u64, n: usize, out: &mut Batch) {
         let now = ticks();
+        if n == 0 {
+            return;
+        }
         self.page.timed_alloc.add(now.wrapping_sub(since), n as u64);
-        if n > 0
-            && let Some(handle) = out.flag_last()
-        {
+        // The first one: a device that received fewer gives the last ones back.
+        if let Some(handle) = out.flag(out.len() - n) {
             let umem = self.umem();
             // SAFETY: allocated above, and nobody else has its handle yet.
             unsafe {

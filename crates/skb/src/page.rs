@@ -63,6 +63,13 @@ pub(crate) enum Fate {
     Dropped(DropReason),
 }
 
+impl Fate {
+    /// True unless they never were packets.
+    pub fn lived(self) -> bool {
+        !matches!(self, Fate::Unused)
+    }
+}
+
 /// What one writer has done. On lines of its own: its writer's neighbours are other cores.
 #[repr(align(128))]
 pub(crate) struct Page {
@@ -110,6 +117,8 @@ pub(crate) struct Page {
     /// what another one takes off: only the sum over all pages means something.
     pub linked: Counter,
     pub extra: Counter,
+    /// Panics of what packets held when it was released.
+    pub release_panics: Counter,
     /// Bytes of the allocator's that packets hold.
     pub blocks_bytes: Counter,
     /// Calls that were timed: their ticks and their packets.
@@ -191,6 +200,7 @@ impl Page {
             spilled: zero(),
             linked: zero(),
             extra: zero(),
+            release_panics: zero(),
             blocks_bytes: zero(),
             timed_alloc: none(),
             timed_free: none(),
@@ -216,8 +226,9 @@ impl Page {
     /// Counts packets of this umem that met `fate`.
     #[inline]
     pub fn freed(&self, fate: Fate, handles: &[u32], common: Common) {
-        self.count(fate, handles.len() as u64);
+        // First: whoever reads meanwhile finds what was consumed as the rest of what was freed.
         self.freed_from(handles, common);
+        self.count(fate, handles.len() as u64);
     }
 
     #[inline]
@@ -232,8 +243,8 @@ impl Page {
 
     /// Counts one packet that met `fate`.
     pub fn freed_one(&self, fate: Fate, handle: u32) {
-        self.count(fate, 1);
         self.freed[handle::core(handle)].add(1);
+        self.count(fate, 1);
     }
 
     #[inline]
@@ -335,6 +346,7 @@ impl Page {
             (&self.spilled, &other.spilled),
             (&self.linked, &other.linked),
             (&self.extra, &other.extra),
+            (&self.release_panics, &other.release_panics),
             (&self.blocks_bytes, &other.blocks_bytes),
         ];
         let arrays = [
@@ -353,9 +365,8 @@ impl Page {
         }
         self.timed_alloc.fold(&other.timed_alloc);
         self.timed_free.fold(&other.timed_free);
-        if self.cpu.value() == 0 {
-            self.cpu.set(other.cpu.value());
-        }
+        // The one seen last.
+        self.cpu.set(other.cpu.value());
     }
 }
 

@@ -110,7 +110,7 @@ impl Pool {
     /// Times every n-th bulk call that allocates or frees, and watches how long one of its packets
     /// lives; 0 turns it off, as it is at first.
     ///
-    /// Each `Local` notices within 1024 calls. Cost: two readings of the clock in every n-th call,
+    /// Each `Local` notices within 1024 calls, or as many as it was set to before. Cost: two readings of the clock in every n-th call,
     /// and one packet that is freed the slow way.
     pub fn set_sampling(&self, every: u32) {
         self.umem.sampling.store(every, Ordering::Relaxed);

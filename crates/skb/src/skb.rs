@@ -157,7 +157,8 @@ impl<S> Skb<S> {
 
     /// Bytes of memory that the packet takes: its frames or blocks, with all that is kept for them.
     ///
-    /// Exact: over all packets that a pool can make it adds up to the memory of the pool.
+    /// Exact: over all packets that a pool can make it adds up to the memory of the pool, but for what
+    /// its regions were rounded up to whole pages.
     #[must_use]
     pub fn truesize(&self) -> usize {
         chain::truesize(self.umem(), self.raw())

@@ -66,6 +66,8 @@ pub struct CoreStats {
     pub visits: (u64, u64),
     /// Allocations that found nothing.
     pub starved: u64,
+    /// Panics of what packets [held](crate::Skb::hold) when it was released.
+    pub release_panics: u64,
     /// Allocation, timed.
     pub alloc_time: Sampled,
     /// Freeing, timed. A plain drop is counted and not timed.
@@ -93,6 +95,7 @@ impl CoreStats {
             discards: page.spilled.value(),
             visits: (page.refills.value(), page.spills.value()),
             starved: page.starved.value(),
+            release_panics: page.release_panics.value(),
             alloc_time: Sampled::of(&page.timed_alloc),
             free_time: Sampled::of(&page.timed_free),
             freed,
@@ -177,7 +180,7 @@ impl FreeMatrix {
         let mut cpus: Vec<usize> = cores.iter().filter_map(|c| c.cpu).collect();
         cpus.sort_unstable();
         cpus.dedup();
-        // Where each number's packets come from: where its owner is, or was last.
+        // Where each number's packets come from: where its owner is, or the last one was.
         let mut home = [None; CORES];
         for c in cores.iter().rev().filter(|c| c.core != 0) {
             home[c.core] = c.cpu;

@@ -6,6 +6,9 @@
 //! before it asks the depot. Everything goes home at thread exit, and what is of a umem without a
 //! pool when the thread makes another one or first drops a packet of another one.
 //!
+//! In a pool that initialises at free, frames on a list have not been: they are all together when
+//! they leave it, still on the thread that freed them.
+//!
 //! The table has 64 entries for 32 ids: a flagged handle (shared, or with fragments) indexes the
 //! upper half, which is always full. So one comparison sends flagged handles, umems not met yet
 //! and full lists to the slow path.
@@ -16,7 +19,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::chain;
 use crate::handle::{self, Common, FLAG, TABLE};
-use crate::page::{CoreKind, Fate, Page};
+use crate::page::{Fate, Page};
+use crate::policy::Data;
 use crate::umem::Umem;
 
 /// Longest list a thread keeps of one umem, in frames.
@@ -186,36 +190,29 @@ fn free_run(run: &[u32], fate: Fate) {
     }
     // The page is written before the last frame goes home, because that may be the end of the umem.
     let common = Common::of(run);
-    let page = page_of(umem);
-    match &page {
-        Some(page) => page.freed(fate, run, common),
-        None => umem.books.count_closed(|page| page.freed(fate, run, common)),
-    }
     if !common.flagged() {
+        with_page(umem, |page| page.freed(fate, run, common));
         return keep(umem, run);
     }
+    let (id, serial) = (umem.id() as usize, umem.own_serial());
+    let own = page_of(umem);
+    // A page for the occasion, if the thread is being torn down.
+    let page = own.clone().unwrap_or_else(|| umem.books.open(Page::with_list("thread", 0)));
+    page.freed(fate, run, common);
     for &h in run {
         if h & FLAG == 0 {
             keep(umem, &[h]);
             continue;
         }
-        // A page of its own, if the thread is being torn down: how long a packet lived is lost with
-        // it, how many handles and fragments there are is not.
-        let spare = page.is_none().then(|| Page::new(CoreKind::Thread, "thread", 0));
-        let Some(page) = page.as_deref().or(spare.as_ref()) else { return };
-        let freed = chain::put_down(umem, h, page);
-        if let Some(spare) = &spare {
-            umem.books.count_closed(|page| {
-                page.linked.add(spare.linked.value());
-                page.extra.add(spare.extra.value());
-            });
-        }
-        for frame in freed.into_iter().flatten() {
+        for frame in chain::put_down(umem, h, &page, fate.lived()).into_iter().flatten() {
             match umem.is_jumbo(frame) {
                 true => keep_jumbo(umem, frame),
                 false => keep(umem, &[frame]),
             }
         }
+    }
+    if own.is_none() {
+        Umem::if_alive(id, serial, |umem| umem.books.close(&page));
     }
 }
 
@@ -225,12 +222,13 @@ pub(crate) fn keep_jumbo(umem: &'static Umem, frame: u32) {
         // SAFETY: the caller gave up the last handle on it.
         with_page(umem, |page| unsafe { umem.retire(&[frame], page) });
     }
+    with_page(umem, |page| page.spilled(1));
     umem.put_jumbo_home(&[frame]);
 }
 
 /// Puts plain free frames on this thread's list, or home.
 pub(crate) fn keep(umem: &'static Umem, frames: &[u32]) {
-    if umem.retires() {
+    if umem.data_from() == Data::General {
         // SAFETY: the caller gave up the last handles on them.
         with_page(umem, |page| unsafe { umem.retire(frames, page) });
     }
@@ -246,7 +244,8 @@ pub(crate) fn keep(umem: &'static Umem, frames: &[u32]) {
         slot.push(frames)
     });
     if kept != Ok(true) {
-        umem.put_home(frames);
+        with_page(umem, |page| page.spilled(frames.len()));
+        put_home(umem, frames);
     }
 }
 
@@ -258,7 +257,14 @@ fn spill(umem: &'static Umem, slot: &Slot) {
     // Off the list first, so that no frame is found in two places.
     slot.shift(cold);
     slot.page().spilled(n);
-    umem.put_home(cold);
+    put_home(umem, cold);
+}
+
+/// Sends frames home from a thread's list, on which they have not been initialised.
+fn put_home(umem: &'static Umem, frames: &[u32]) {
+    // SAFETY: the frames were on this thread's list, or were to be.
+    unsafe { umem.initialise_freed(frames) };
+    umem.put_home(frames);
 }
 
 /// Takes up to `out.len()` frames of `umem` from this thread's list.
@@ -267,7 +273,10 @@ pub(crate) fn take(umem: &'static Umem, out: &mut [u32]) -> usize {
         .try_with(|slots| {
             let slot = &slots[umem.id() as usize];
             let ours = slot.is_open() && slot.serial.get() == umem.own_serial();
-            if ours { slot.pop(out) } else { 0 }
+            let n = if ours { slot.pop(out) } else { 0 };
+            // SAFETY: just taken off this thread's list.
+            unsafe { umem.initialise_freed(&out[..n]) };
+            n
         })
         .unwrap_or(0)
 }
@@ -366,7 +375,8 @@ fn open(umem: &'static Umem, id: usize, serial: u64) -> Entry {
         slot.page.set(Arc::as_ptr(&entry.page));
         slot.serial.set(serial);
         slot.mask.set((reserved - 1).max(0) as u64);
-        slot.limit.set(if umem.retires() { 0 } else { reserved as u64 });
+        let drops_plainly = umem.data_from() == Data::Frames;
+        slot.limit.set(if drops_plainly { reserved as u64 } else { 0 });
     });
     entry
 }
@@ -397,7 +407,7 @@ fn close(entry: Entry) {
         Some(&first) => {
             let umem = Umem::of(first);
             settle(umem);
-            umem.put_home(&frames);
+            put_home(umem, &frames);
         }
         // Without any, the umem may be gone, and the books that the page belongs to with it.
         None => Umem::if_alive(entry.id, entry.serial, settle),

@@ -176,7 +176,8 @@ impl Umem {
     /// Bytes mapped: frames, lines, tables, the depot's stacks.
     pub fn mapped_bytes(&self) -> usize {
         let mapped = self.memory().as_ref().map_or(0, Memory::bytes);
-        mapped + (self.frames() + self.jumbo().0) as usize * size_of::<u32>()
+        let places: usize = self.homes().iter().map(Depot::room).sum();
+        mapped + ((self.frames() + self.jumbo().0) as usize + places) * size_of::<u32>()
     }
 
     /// One more `Pool` or `Local`.

@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 #[must_use]
 #[inline]
 pub fn ticks() -> u64 {
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: RDTSC reads a counter into registers; x86-64 has it in every mode we can be in, and
     // Linux, unless told otherwise by prctl, lets programs use it.
     return unsafe { core::arch::x86_64::_rdtsc() };
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(any(not(target_arch = "x86_64"), miri))]
     {
         static EPOCH: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
         EPOCH.get_or_init(Instant::now).elapsed().as_nanos() as u64
