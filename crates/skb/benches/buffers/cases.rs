@@ -1,0 +1,231 @@
+//! The cases on our side, and what each is compared with. Every loop ends with all its packets
+//! home, or it panics: a wrong ledger makes a figure worthless.
+
+use std::hint::black_box;
+
+use linerate_skb::{Batch, Data, Huge, Local, Pool, Shared};
+
+use crate::BURST;
+use crate::args::Options;
+use crate::cross;
+use crate::timer::Timer;
+
+/// Buffers of a pool; DPDK's mempools like one less than a power of two.
+const POOL_SIZE: u32 = 8191;
+/// Entries of a ring.
+pub const RING_LEN_DESCS: u32 = 1024;
+
+/// The case whose instructions are compared with the baseline's, the baseline, and the most that
+/// they may be of it.
+pub const FRAMES: &str = "bulk";
+pub const GENERAL: &str = "general";
+pub const FRAMES_AT_MOST: f64 = 0.3;
+
+/// One row of the table.
+#[derive(Debug)]
+pub struct Case {
+    /// How it is called on the command line.
+    pub name: &'static str,
+    /// What a burst is.
+    pub about: &'static str,
+    /// The case of the peer's program that it is compared with.
+    pub peer: &'static str,
+    /// The most that we may take of its ticks, if anything is promised.
+    pub at_most: Option<f64>,
+    /// Whether it needs a second CPU.
+    pub two_cores: bool,
+    /// Bursts of a repetition: a few milliseconds, so that most of them have the CPU to themselves.
+    pub bursts: u64,
+    run: fn(&Options, &mut Timer),
+}
+
+/// Every case, in the order of the table.
+pub const CASES: [Case; 8] = [
+    Case {
+        name: FRAMES,
+        about: "32 allocated and initialised, freed in bulk",
+        peer: "bulk",
+        at_most: Some(0.25),
+        two_cores: false,
+        bursts: 1 << 15,
+        run: bulk,
+    },
+    Case {
+        name: "bulk-shared",
+        about: "the same, one of 32 also given to a mirror's batch, freed in bulk with it",
+        peer: "bulk",
+        at_most: Some(0.45),
+        two_cores: false,
+        bursts: 1 << 15,
+        run: bulk_shared,
+    },
+    Case {
+        name: "bulk-fragmented",
+        about: "the same, one of 32 with a second frame appended",
+        peer: "bulk",
+        at_most: Some(0.45),
+        two_cores: false,
+        bursts: 1 << 15,
+        run: bulk_fragmented,
+    },
+    Case {
+        name: "single",
+        about: "32 allocated in bulk, dropped one by one",
+        peer: "single",
+        at_most: Some(0.5),
+        two_cores: false,
+        bursts: 1 << 15,
+        run: single,
+    },
+    Case {
+        name: "bulk-nocache",
+        about: "as bulk, hot list off: the depot only",
+        peer: "bulk-nocache",
+        at_most: Some(0.7),
+        two_cores: false,
+        bursts: 1 << 15,
+        run: bulk_nocache,
+    },
+    Case {
+        name: GENERAL,
+        about: "as bulk, the data of each packet from the system's allocator: the baseline",
+        peer: "bulk",
+        at_most: None,
+        two_cores: false,
+        bursts: 1 << 13,
+        run: general,
+    },
+    Case {
+        name: "cross",
+        about: "allocated on one core, through a ring, metadata read and freed on another",
+        peer: "cross",
+        at_most: Some(0.6),
+        two_cores: true,
+        bursts: 1 << 13,
+        run: cross::hand_over,
+    },
+    Case {
+        name: "ring",
+        about: "32 handles into a ring and out again, one core",
+        peer: "ring",
+        at_most: Some(1.0),
+        two_cores: false,
+        bursts: 1 << 17,
+        run: ring,
+    },
+];
+
+/// Runs `case` on the first of the CPUs.
+pub fn run(case: &Case, options: &Options, bursts: u64, reps: usize) -> Timer {
+    options.pin(0);
+    let mut timer = Timer::new(bursts, reps);
+    (case.run)(options, &mut timer);
+    timer
+}
+
+/// The pool of every case.
+pub fn pool(options: &Options) -> Pool {
+    let builder = Pool::builder().frames(POOL_SIZE).huge_pages(Huge::Try).name("buffers");
+    let builder = builder.data(options.data).init(options.init).return_to(options.return_to);
+    builder.build().expect("17 MiB of ordinary pages can be had where a benchmark runs")
+}
+
+/// Asserts that no packet is out and that the books balance.
+pub fn assert_all_home(pool: &Pool) {
+    let ledger = pool.ledger();
+    assert_eq!((ledger.in_flight, ledger.difference()), (0, 0), "{ledger}");
+}
+
+fn bulk(options: &Options, timer: &mut Timer) {
+    let pool = pool(options);
+    alloc_and_consume(options.local(&pool), timer);
+    assert_all_home(&pool);
+}
+
+fn bulk_nocache(options: &Options, timer: &mut Timer) {
+    let pool = pool(options);
+    alloc_and_consume(pool.local_with(0), timer);
+    assert_all_home(&pool);
+}
+
+fn general(options: &Options, timer: &mut Timer) {
+    bulk(&Options { data: Data::General, ..options.clone() }, timer);
+}
+
+fn alloc_and_consume(mut mem: Local, timer: &mut Timer) {
+    let mut batch = Batch::with_capacity(BURST);
+    timer.repeat(|bursts| {
+        for _ in 0..bursts {
+            mem.alloc(&mut batch, black_box(BURST));
+            black_box(&mut batch).consume(&mut mem);
+        }
+    });
+}
+
+fn bulk_shared(options: &Options, timer: &mut Timer) {
+    let pool = pool(options);
+    let mut mem = options.local(&pool);
+    let mut batch = Batch::with_capacity(BURST);
+    let mut mirror: Batch<Shared> = Batch::with_capacity(BURST);
+    timer.repeat(|bursts| {
+        for burst in 0..bursts {
+            mem.alloc(&mut batch, black_box(BURST));
+            if let Some(skb) = batch.iter_mut().nth(burst as usize % BURST) {
+                // The mirror's batch is emptied below as soon as it is full.
+                let _ = mirror.push(skb.share());
+            }
+            black_box(&mut batch).consume(&mut mem);
+            if mirror.spare() == 0 {
+                mirror.consume(&mut mem);
+            }
+        }
+    });
+    mirror.consume(&mut mem);
+    assert_all_home(&pool);
+}
+
+fn bulk_fragmented(options: &Options, timer: &mut Timer) {
+    let pool = pool(options);
+    let mut mem = options.local(&pool);
+    let mut batch = Batch::with_capacity(BURST + 1);
+    timer.repeat(|bursts| {
+        for burst in 0..bursts {
+            mem.alloc(&mut batch, black_box(BURST + 1));
+            let fragment = batch.pop();
+            if let (Some(skb), Some(fragment)) =
+                (batch.iter_mut().nth(burst as usize % BURST), fragment)
+            {
+                // Both are unshared and of one pool, so nothing comes back.
+                let _ = skb.append(fragment);
+            }
+            black_box(&mut batch).consume(&mut mem);
+        }
+    });
+    assert_all_home(&pool);
+}
+
+fn single(options: &Options, timer: &mut Timer) {
+    let pool = pool(options);
+    let mut mem = options.local(&pool);
+    let mut batch = Batch::with_capacity(BURST);
+    timer.repeat(|bursts| {
+        for _ in 0..bursts {
+            mem.alloc(&mut batch, black_box(BURST));
+            black_box(&mut batch).drain().for_each(drop);
+        }
+    });
+    assert_all_home(&pool);
+}
+
+fn ring(_: &Options, timer: &mut Timer) {
+    let (mut producer, mut consumer) =
+        linerate_ring::heap::<u32>(RING_LEN_DESCS).expect("a power of two");
+    let (entries, mut out) = ([7u32; BURST], [0u32; BURST]);
+    timer.repeat(|bursts| {
+        for _ in 0..bursts {
+            black_box(producer.push_slice(black_box(&entries)));
+            black_box(consumer.pop_slice(black_box(&mut out)));
+        }
+    });
+    assert_eq!((out, consumer.available()), (entries, 0));
+}
