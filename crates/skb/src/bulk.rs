@@ -3,7 +3,7 @@
 //! A build for any x86-64 has 16-byte vectors. One indirect call a batch buys it the 32-byte ones of
 //! the machine that it runs on; docs/adr/0006 has the figures.
 
-use crate::handle::{self, Common};
+use crate::handle::{self, Common, FLAG};
 use crate::meta::Meta;
 
 /// A hot line as words.
@@ -38,14 +38,24 @@ pub(crate) struct Bulk {
     pub begin: unsafe fn(Lines<'_>, &[u32], &mut [u32], u32),
     /// What the handles have in common.
     pub common: fn(&[u32]) -> Common,
+    /// Which of up to [`FLAGS_MAX`] handles are flagged: a bit each.
+    pub flagged: fn(&[u32]) -> u64,
 }
 
+/// Handles whose flags are looked at at once.
+pub(crate) const FLAGS_MAX: usize = 64;
+
 /// For any CPU.
-pub(crate) static PORTABLE: Bulk =
-    Bulk { write: portable_write, begin: portable_begin, common: Common::of };
+pub(crate) static PORTABLE: Bulk = Bulk {
+    write: portable_write,
+    begin: portable_begin,
+    common: Common::of,
+    flagged: portable_flagged,
+};
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
-static AVX2: Bulk = Bulk { write: avx2::write, begin: avx2::begin, common: avx2::common };
+static AVX2: Bulk =
+    Bulk { write: avx2::write, begin: avx2::begin, common: avx2::common, flagged: avx2::flagged };
 
 /// The operations that suit this CPU.
 pub(crate) fn best() -> &'static Bulk {
@@ -75,14 +85,20 @@ unsafe fn portable_begin(lines: Lines<'_>, frames: &[u32], slots: &mut [u32], ta
     }
 }
 
+fn portable_flagged(handles: &[u32]) -> u64 {
+    let bits = handles.iter().take(FLAGS_MAX).zip(0..);
+    bits.fold(0, |bits, (h, i)| bits | u64::from(h >> FLAG.ilog2()) << i)
+}
+
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod avx2 {
     use std::arch::x86_64::{
-        __m256i, _mm256_and_si256, _mm256_load_si256, _mm256_loadu_si256, _mm256_or_si256,
-        _mm256_set1_epi32, _mm256_setzero_si256, _mm256_store_si256, _mm256_storeu_si256,
+        __m256i, _mm256_and_si256, _mm256_castsi256_ps, _mm256_load_si256, _mm256_loadu_si256,
+        _mm256_movemask_ps, _mm256_or_si256, _mm256_set1_epi32, _mm256_setzero_si256,
+        _mm256_store_si256, _mm256_storeu_si256,
     };
 
-    use super::{Common, Line, Lines, handle};
+    use super::{Common, FLAGS_MAX, Line, Lines, handle, portable_flagged};
 
     /// The blank line in two registers.
     #[inline]
@@ -125,6 +141,25 @@ mod avx2 {
     pub fn common(handles: &[u32]) -> Common {
         // SAFETY: `best` has seen AVX2.
         unsafe { common_of_all(handles) }
+    }
+
+    pub fn flagged(handles: &[u32]) -> u64 {
+        // SAFETY: `best` has seen AVX2.
+        unsafe { flagged_of_all(handles) }
+    }
+
+    #[target_feature(enable = "avx2")]
+    fn flagged_of_all(handles: &[u32]) -> u64 {
+        let (groups, rest) = handles[..handles.len().min(FLAGS_MAX)].as_chunks::<8>();
+        let mut bits = portable_flagged(rest) << (groups.len() * 8 % FLAGS_MAX);
+        for (i, group) in groups.iter().enumerate() {
+            // SAFETY: 32 bytes, of any alignment.
+            let group = unsafe { _mm256_loadu_si256(group.as_ptr().cast()) };
+            // The flag is the sign.
+            let signs = _mm256_movemask_ps(_mm256_castsi256_ps(group)) as u32;
+            bits |= u64::from(signs) << (i * 8);
+        }
+        bits
     }
 
     #[target_feature(enable = "avx2")]
@@ -202,6 +237,21 @@ mod tests {
                 assert!((0..80).all(|i| table[i as usize].off == if begun(i) { 192 } else { 7 }));
                 let (a, b) = ((bulk.common)(&frames), Common::of(&frames));
                 assert_eq!((a.or, a.and), (b.or, b.and));
+            }
+        }
+    }
+
+    #[test]
+    fn every_flagged_handle_has_its_bit() {
+        for bulk in [&PORTABLE, best()] {
+            for n in 0..=FLAGS_MAX {
+                for at in 0..n {
+                    let mut handles = vec![7; n];
+                    handles[at] |= FLAG;
+                    handles[n / 2] |= FLAG;
+                    assert_eq!((bulk.flagged)(&handles), 1 << at | 1 << (n / 2));
+                }
+                assert_eq!((bulk.flagged)(&vec![7; n]), 0);
             }
         }
     }

@@ -176,6 +176,12 @@ impl Frames {
         (self.bulk.common)(handles)
     }
 
+    /// Which of up to 64 handles are flagged: a bit each.
+    #[inline]
+    pub fn flagged(&self, handles: &[u32]) -> u64 {
+        (self.bulk.flagged)(handles)
+    }
+
     /// Makes empty packets of free frames, and puts their handles with `tag` into as many slots;
     /// false, and nothing done, if there is no memory.
     ///

@@ -71,11 +71,6 @@ pub(crate) fn same_umem(a: u32, b: u32) -> bool {
     umem(a) == umem(b)
 }
 
-/// How many handles there are before the first flagged one.
-pub(crate) fn unflagged(handles: &[u32]) -> usize {
-    handles.iter().position(|h| h & FLAG != 0).unwrap_or(handles.len())
-}
-
 /// What many handles have in common, found without a branch a handle.
 #[derive(Clone, Copy)]
 pub(crate) struct Common {
@@ -122,16 +117,6 @@ mod tests {
         assert_eq!((frame(handle), umem(handle), core(handle)), (FRAMES_MAX - 1, 31, 63));
         assert_eq!(handle, u32::MAX);
         assert_eq!(retag(handle, tag(1, 2)), tag(1, 2) | (FRAMES_MAX - 1));
-    }
-
-    #[test]
-    fn the_first_flagged_handle_is_found_wherever_it_is() {
-        for n in 0..40 {
-            let mut handles = vec![7; 40];
-            handles[n] |= FLAG;
-            assert_eq!(unflagged(&handles), n);
-            assert_eq!(unflagged(&handles[..n]), n);
-        }
     }
 
     #[test]

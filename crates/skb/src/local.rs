@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering;
 use linerate_sys::tsc::ticks;
 
 use crate::batch::Batch;
+use crate::bulk::FLAGS_MAX;
 use crate::chain::{self, PACKET_MAX_BYTES};
 use crate::handle::{self, Common, FLAG};
 use crate::lanes::lane;
@@ -353,21 +354,37 @@ impl Local {
     }
 
     /// Puts the frames of this pool's packets on the list, which have been counted.
-    fn keep_mixed(&mut self, mut handles: &[u32], lived: bool) {
-        while let Some(&first) = handles.first() {
-            let plain = handle::unflagged(handles);
-            if plain > 0 {
-                self.keep(&handles[..plain]);
-                handles = &handles[plain..];
-                continue;
-            }
-            handles = &handles[1..];
-            let umem = self.umem();
-            for frame in chain::put_down(umem, first, &self.page, lived).into_iter().flatten() {
-                match umem.is_jumbo(frame) {
-                    true => self.keep_jumbo(frame),
-                    false => self.keep(&[frame]),
+    ///
+    /// Without a branch a handle: which ones are flagged is random, and a wrong guess costs more
+    /// than freeing a packet.
+    fn keep_mixed(&mut self, handles: &[u32], lived: bool) {
+        let umem = self.umem();
+        for chunk in handles.chunks(FLAGS_MAX) {
+            let (mut frames, mut n) = ([0; FLAGS_MAX], chunk.len());
+            frames[..n].copy_from_slice(chunk);
+            let mut flagged = umem.flagged(chunk);
+            while flagged != 0 {
+                // From the last one on, so that what fills its place is never flagged.
+                let at = flagged.ilog2() as usize;
+                flagged ^= 1 << at;
+                n -= 1;
+                frames[at] = frames[n];
+                for frame in
+                    chain::put_down(umem, chunk[at], &self.page, lived).into_iter().flatten()
+                {
+                    if umem.is_jumbo(frame) {
+                        self.keep_jumbo(frame);
+                    } else if n < chunk.len() && flagged == 0 {
+                        // The places of flagged ones are free once there is none left.
+                        frames[n] = frame;
+                        n += 1;
+                    } else {
+                        self.keep(&[frame]);
+                    }
                 }
+            }
+            if n > 0 {
+                self.keep(&frames[..n]);
             }
         }
     }
