@@ -23,6 +23,7 @@ pub mod compat;
 mod depot;
 mod fields;
 mod frames;
+mod free;
 mod handle;
 mod lanes;
 mod ledger;

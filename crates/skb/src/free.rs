@@ -1,0 +1,184 @@
+//! How a [`Local`] frees packets: onto its hot list, in bulk, without looking at them if it need not.
+
+use linerate_sys::tsc::ticks;
+
+use crate::bulk::FLAGS_MAX;
+use crate::chain;
+use crate::handle::{self, Common};
+use crate::local::{AWAY, FREE, Local};
+use crate::page::Fate;
+use crate::policy::Return;
+use crate::thread;
+
+impl Local {
+    /// Frees packets, counted as `fate`.
+    pub(crate) fn free_raw(&mut self, handles: &[u32], fate: Fate) {
+        if handles.is_empty() {
+            return;
+        }
+        let since = self.sample_begins(FREE);
+        let umem = self.umem();
+        let common = umem.common(handles);
+        if common.flagged() || common.umem() != Some(umem.id() as usize) {
+            self.free_mixed(handles, fate, common);
+        } else {
+            if let Fate::Dropped(reason) = fate {
+                umem.books.name(reason);
+            }
+            self.page.freed(fate, handles, common);
+            self.keep(handles);
+        }
+        if let Some(since) = since {
+            self.page.timed_free.add(ticks().wrapping_sub(since), handles.len() as u64);
+        }
+    }
+
+    /// Frees packets of which some are flagged or of another pool.
+    #[cold]
+    fn free_mixed(&mut self, handles: &[u32], fate: Fate, common: Common) {
+        let id = self.umem().id() as usize;
+        if let Fate::Dropped(reason) = fate {
+            self.umem().books.name(reason);
+        }
+        if common.umem() == Some(id) {
+            self.page.freed(fate, handles, common);
+            return self.keep_mixed(handles, fate.lived());
+        }
+        for run in handles.chunk_by(|a, b| handle::same_umem(*a, *b)) {
+            if handle::umem(run[0]) == id {
+                self.page.freed(fate, run, Common::of(run));
+                self.keep_mixed(run, fate.lived());
+            } else {
+                thread::free_slow(run, fate);
+            }
+        }
+    }
+
+    /// Puts the frames of this pool's packets on the list, which have been counted.
+    ///
+    /// Without a branch a handle: which ones are flagged is random, and a wrong guess costs more
+    /// than freeing a packet.
+    fn keep_mixed(&mut self, handles: &[u32], lived: bool) {
+        let umem = self.umem();
+        for chunk in handles.chunks(FLAGS_MAX) {
+            let (mut frames, mut n) = ([0; FLAGS_MAX], chunk.len());
+            frames[..n].copy_from_slice(chunk);
+            let mut flagged = umem.flagged(chunk);
+            while flagged != 0 {
+                // From the last one on, so that what fills its place is never flagged.
+                let at = flagged.ilog2() as usize;
+                flagged ^= 1 << at;
+                n -= 1;
+                frames[at] = frames[n];
+                for frame in
+                    chain::put_down(umem, chunk[at], &self.page, lived).into_iter().flatten()
+                {
+                    if umem.is_jumbo(frame) {
+                        self.keep_jumbo(frame);
+                    } else if n < chunk.len() && flagged == 0 {
+                        // The places of flagged ones are free once there is none left.
+                        frames[n] = frame;
+                        n += 1;
+                    } else {
+                        self.keep(&[frame]);
+                    }
+                }
+            }
+            if n > 0 {
+                self.keep(&frames[..n]);
+            }
+        }
+    }
+
+    /// Puts plain free frames of this pool on the list, the cold half home first if need be.
+    #[inline]
+    fn keep(&mut self, frames: &[u32]) {
+        if self.umem().frees_plainly() { self.keep_here(frames) } else { self.keep_apart(frames) }
+    }
+
+    /// The same where the pool does something for each frame, or sends it home.
+    #[cold]
+    fn keep_apart(&mut self, frames: &[u32]) {
+        let umem = self.umem();
+        if umem.retires() {
+            // SAFETY: the caller gave up the last handles on them.
+            unsafe { umem.retire(frames, &self.page) };
+        }
+        match umem.return_to() {
+            Return::Home => self.keep_own(frames),
+            Return::Local => self.keep_here(frames),
+        }
+    }
+
+    /// Puts free frames on the list, whoever allocated them.
+    fn keep_here(&mut self, frames: &[u32]) {
+        if self.list.len() + frames.len() > self.hot_list_len && !self.make_room(frames.len()) {
+            self.page.spilled(frames.len());
+            self.umem().put_home(frames);
+            return self.publish();
+        }
+        self.list.extend_from_slice(frames);
+        self.publish();
+    }
+
+    /// Sends the cold half of the list home; false if `frames` more would not fit even so.
+    #[cold]
+    fn make_room(&mut self, frames: usize) -> bool {
+        let n = self.list.len().min(self.hot_list_len.div_ceil(2));
+        if n > 0 {
+            // First, so that no frame is found in two places.
+            self.page.level.subtract(n as u64);
+            self.page.spilled(n);
+            self.umem().put_home(&self.list[..n]);
+            self.list.drain(..n);
+        }
+        self.list.len() + frames <= self.hot_list_len
+    }
+
+    /// Puts this core's own frames on the list, and gathers the others' to send them home.
+    fn keep_own(&mut self, frames: &[u32]) {
+        for run in frames.chunk_by(|a, b| handle::same_core(*a, *b)) {
+            if handle::core(run[0]) == self.page.core {
+                self.keep_here(run);
+                continue;
+            }
+            let most = if self.hot_list_len == 0 { 0 } else { self.away.capacity().min(AWAY) };
+            if self.away.len() + run.len() > most {
+                self.send_away();
+            }
+            if run.len() > most {
+                self.page.spilled(run.len());
+                self.umem().put_home(run);
+            } else {
+                self.away.extend_from_slice(run);
+            }
+        }
+        self.publish();
+    }
+
+    pub(crate) fn send_away(&mut self) {
+        let n = self.away.len();
+        if n == 0 {
+            return;
+        }
+        self.page.level.subtract(n as u64);
+        self.page.spilled(n);
+        self.umem().put_home(&self.away);
+        self.away.clear();
+    }
+
+    #[cold]
+    fn keep_jumbo(&mut self, frame: u32) {
+        let umem = self.umem();
+        if umem.retires() {
+            // SAFETY: the caller gave up the last handle on it.
+            unsafe { umem.retire(&[frame], &self.page) };
+        }
+        if self.jumbo.len() >= self.jumbo_listed() {
+            self.page.spilled(1);
+            return umem.put_jumbo_home(&[frame]);
+        }
+        self.jumbo.push(frame);
+        self.publish();
+    }
+}
