@@ -94,15 +94,16 @@ impl Sums {
             self.freed += freed;
             *sum += cloned as i64 - freed as i64;
         }
-        self.alloc += page.alloc.value();
-        self.unused += page.unused.value();
-        self.received += page.received.value();
-        self.sent += page.sent.value();
-        self.starved += page.starved.value();
-        self.lent += page.lent.value();
+        self.alloc = self.alloc.wrapping_add(page.alloc.value());
+        self.unused = self.unused.wrapping_add(page.unused.value());
+        self.received = self.received.wrapping_add(page.received.value());
+        self.sent = self.sent.wrapping_add(page.sent.value());
+        self.starved = self.starved.wrapping_add(page.starved.value());
+        self.lent = self.lent.wrapping_add(page.lent.value());
         self.linked = self.linked.wrapping_add(page.linked.value() as i64);
         self.extra = self.extra.wrapping_add(page.extra.value() as i64);
-        self.levels[usize::from(page.kind == CoreKind::Thread)] += page.held();
+        let level = &mut self.levels[usize::from(page.kind == CoreKind::Thread)];
+        *level = level.wrapping_add(page.held());
         for (sum, c) in self.dropped.iter_mut().zip(&page.dropped) {
             *sum += c.value();
         }

@@ -15,6 +15,7 @@ use std::iter::Skip;
 use std::sync::atomic::Ordering;
 
 use crate::batch::Batch;
+use crate::chain;
 use crate::local::Local;
 use crate::segments::Segments;
 use crate::skb::{Shared, Skb};
@@ -141,14 +142,14 @@ pub fn skb_clone(skb: &mut Skb) -> Skb<Shared> {
 /// A packet with a copy of the bytes and the metadata, that may be written at once.
 ///
 /// Kernel: one linear buffer, however many fragments there were.
-/// Here:   the same frames again: as many fragments.
-/// Errors: `None` if the pool has too few frames.
+/// Here:   the same frames again: as many fragments. What the packet holds stays with the original.
+/// Errors: `None` if the pool has too few frames; counted as an allocation that found nothing.
 /// Cost:   takes frames from the thread's list and the depot, not from a hot list.
-pub fn skb_copy(skb: &mut Skb) -> Option<Skb> {
-    let mut copy = skb.share().into_unique();
-    let packet_type = copy.packet_type();
-    // Any write makes it a copy.
-    copy.set_packet_type(packet_type).then_some(copy)
+pub fn skb_copy<S>(skb: &Skb<S>) -> Option<Skb> {
+    // Not a share that is written: one that could not be copied would have been a packet, too.
+    let copy = chain::copy(skb.umem(), skb.raw())?;
+    // SAFETY: `chain::copy` returns a handle that nobody else has.
+    Some(unsafe { Skb::from_raw(copy) })
 }
 
 /// Bytes free before the data.
@@ -376,7 +377,7 @@ mod tests {
             let bytes: Vec<u8> = (0..5000u32).map(|i| i as u8).collect();
             let mut skb = mem.alloc_copy(&bytes).unwrap();
             assert!(skb.set_mark(7));
-            let copy = skb_copy(&mut skb).unwrap();
+            let copy = skb_copy(&skb).unwrap();
             assert_eq!((skb_shinfo(&skb).dataref, skb_shinfo(&copy).dataref), (1, 1));
             assert_eq!(
                 (copy.mark(), copy.len(), copy.fragments()),
@@ -385,11 +386,37 @@ mod tests {
             skb.data_mut()[0] = 99;
             assert!(copy.segments().flatten().eq(&bytes));
         }
-        let pool = Pool::builder().frames(1).build().unwrap();
-        let mut skb = pool.local().alloc_copy(b"alone").unwrap();
-        assert!(skb_copy(&mut skb).is_none());
-        assert_eq!(skb.data_mut(), b"alone");
-        assert_eq!(pool.ledger().in_flight, 1);
+    }
+
+    #[test]
+    fn a_clone_can_be_copied_and_the_copy_is_nobody_elses() {
+        for pool in pools() {
+            let mut skb = pool.local().alloc_copy(b"shared").unwrap();
+            let clone = skb_clone(&mut skb);
+            let mut copy = skb_copy(&clone).unwrap();
+            let at = copy.data().as_ptr();
+            copy.data_mut()[0] = b'S';
+            assert_eq!((copy.data(), copy.data().as_ptr()), (&b"Shared"[..], at));
+            assert_eq!((skb.data(), clone.data()), (&b"shared"[..], &b"shared"[..]));
+            assert_eq!((pool.ledger().created, pool.ledger().in_flight), (3, 3));
+            drop((skb, clone, copy));
+            assert!(settled(&pool));
+        }
+    }
+
+    #[test]
+    fn a_copy_for_which_there_is_no_frame_never_was_a_packet() {
+        let pool = Pool::builder().frames(3).build().unwrap();
+        // Two frames, and one left for a copy of both.
+        let mut skb = pool.local().alloc_copy(&[7; 2000]).unwrap();
+        assert!(skb_copy(&skb).is_none());
+        let ledger = pool.ledger();
+        assert_eq!((ledger.created, ledger.consumed, ledger.starved), (1, 0, 1), "{ledger}");
+        assert_eq!((ledger.in_flight, ledger.difference()), (1, 0), "{ledger}");
+        assert_eq!((skb.data_mut().len(), skb.len()), (1792, 2000));
+        drop(skb);
+        assert!(settled(&pool));
+        assert!(pool.local().alloc_copy(&[7; 3 * 1792]).is_some(), "all three are home");
     }
 
     #[test]

@@ -71,14 +71,7 @@ impl Depot {
     }
 
     /// A depot of no umem yet.
-    #[cfg(not(loom))]
     pub const fn vacant() -> Depot {
-        Depot { stacks: Mutex::new(Depot::no_stacks()) }
-    }
-
-    /// A depot of no umem yet.
-    #[cfg(loom)]
-    pub fn vacant() -> Depot {
         Depot { stacks: Mutex::new(Depot::no_stacks()) }
     }
 

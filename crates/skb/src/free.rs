@@ -161,7 +161,8 @@ impl Local {
         if n == 0 {
             return;
         }
-        self.page.level.subtract(n as u64);
+        // First, so that no frame is found in two places; not all of them were published yet.
+        self.page.level.set((self.list.len() + self.jumbo.len()) as u64);
         self.page.spilled(n);
         self.umem().put_home(&self.away);
         self.away.clear();

@@ -77,7 +77,8 @@ pub struct CoreStats {
 
 impl CoreStats {
     fn of(page: &Page, alive: bool) -> CoreStats {
-        let (allocs, misses) = (page.alloc.value(), page.refilled.value().min(page.alloc.value()));
+        let allocs = page.alloc.value();
+        let misses = page.refilled.value().min(allocs);
         let freed = page.freed_by_core();
         CoreStats {
             name: page.name.clone(),
@@ -239,7 +240,8 @@ impl PoolStats {
             locks: umem.locks(),
             dwell,
             mapped_bytes: umem.mapped_bytes(),
-            blocks_bytes,
+            // Read page by page while packets move, it can be negative for a moment.
+            blocks_bytes: (blocks_bytes as i64).max(0) as u64,
         }
     }
 
