@@ -115,7 +115,7 @@ impl<S> Batch<S> {
         if !fill(&mut self.slots[self.tail..end]) {
             return false;
         }
-        self.verdicts[self.tail..end].fill(Verdict::NONE);
+        Verdict::forget(&mut self.verdicts[self.tail..end]);
         self.tail = end;
         true
     }

@@ -57,8 +57,12 @@ pub(crate) fn commit(umem: &Umem, handles: &[u32], bytes: usize) {
 
 /// Counts one more handle on `head`.
 pub(crate) fn retain(umem: &'static Umem, head: u32) {
-    // As Arc does: handles that were forgotten, two billion of them, must not wrap the count.
-    if line(umem, head).refs.fetch_add(1, Ordering::Relaxed) > u32::MAX / 2 {
+    let refs = &line(umem, head).refs;
+    if head & FLAG == 0 {
+        // The only one: nobody else counts.
+        refs.store(2, Ordering::Relaxed);
+    } else if refs.fetch_add(1, Ordering::Relaxed) > u32::MAX / 2 {
+        // As Arc does: handles that were forgotten, two billion of them, must not wrap the count.
         std::process::abort();
     }
     thread::with_page(umem, |page| {
@@ -69,6 +73,7 @@ pub(crate) fn retain(umem: &'static Umem, head: u32) {
 
 /// Gives up a flagged handle whose packet has been counted; the frames that became free, if it was
 /// the last one. What the packet holds is released first; `lived` if it was a packet at all.
+#[inline]
 pub(crate) fn put_down(umem: &'static Umem, head: u32, page: &Page, lived: bool) -> Option<Freed> {
     let meta = line(umem, head);
     if meta.refs.load(Ordering::Acquire) != 1 {
@@ -83,7 +88,7 @@ pub(crate) fn put_down(umem: &'static Umem, head: u32, page: &Page, lived: bool)
     }
     let fragments = usize::from(meta.frags);
     page.linked.subtract(fragments as u64);
-    if fragments > 0 || meta.lanes & lane::SETTLED != 0 {
+    if meta.lanes & (lane::SETTLED | lane::BEHIND) != 0 {
         release_all(umem, head, page, lived);
     }
     Some(Freed { umem, head, next: meta.next, fragments, done: false })
@@ -174,6 +179,9 @@ pub(crate) fn append(umem: &'static Umem, head: u32, fragment: u32) -> Option<u3
     h.last = if f.last == 0 { plain } else { f.last };
     h.data_len += f.len + f.data_len;
     h.frags += 1 + f.frags;
+    if f.lanes & (lane::SETTLED | lane::BEHIND) != 0 {
+        h.lanes |= lane::BEHIND;
+    }
     (f.last, f.data_len, f.frags) = (0, 0, 0);
     // The fragment stops being a packet of its own.
     thread::with_page(umem, |page| {
@@ -250,7 +258,7 @@ fn copy_fields(umem: &Umem, from: u32, to: u32) {
     let (meta, cold) = unsafe { (umem.meta(to).as_mut(), umem.cold(to).as_mut()) };
     (meta.data_len, meta.frags) = (source.data_len, source.frags);
     (meta.packet_type, meta.priority) = (source.packet_type, source.priority);
-    (meta.cb, meta.lanes) = (source.cb, source.lanes & !lane::SETTLED);
+    (meta.cb, meta.lanes) = (source.cb, source.lanes & !(lane::SETTLED | lane::BEHIND));
     if meta.lanes != 0 {
         // SAFETY: the source is shared, so nobody writes its lanes; this is not the same frame.
         let lanes = unsafe { umem.cold(from).as_ref() };

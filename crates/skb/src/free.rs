@@ -4,7 +4,7 @@ use linerate_sys::tsc::ticks;
 
 use crate::bulk::FLAGS_MAX;
 use crate::chain;
-use crate::handle::{self, Common};
+use crate::handle::{self, Common, FLAG};
 use crate::local::{AWAY, FREE, Local};
 use crate::page::Fate;
 use crate::policy::Return;
@@ -57,35 +57,50 @@ impl Local {
     /// Puts the frames of this pool's packets on the list, which have been counted.
     ///
     /// Without a branch a handle: which ones are flagged is random, and a wrong guess costs more
-    /// than freeing a packet.
+    /// than freeing a packet. All go on the list in one copy, and the flagged ones are then taken
+    /// out of it: a small store followed by a large load of the same bytes would stall.
     fn keep_mixed(&mut self, handles: &[u32], lived: bool) {
-        let umem = self.umem();
         for chunk in handles.chunks(FLAGS_MAX) {
-            let (mut frames, mut n) = ([0; FLAGS_MAX], chunk.len());
-            frames[..n].copy_from_slice(chunk);
-            let mut flagged = umem.flagged(chunk);
+            let fits = self.list.len() + chunk.len() <= self.hot_list_len;
+            if !self.umem().frees_plainly() || !fits && !self.make_room(chunk.len()) {
+                self.keep_each(chunk, lived);
+                continue;
+            }
+            let start = self.list.len();
+            self.list.extend_from_slice(chunk);
+            let mut flagged = self.umem().flagged(chunk);
             while flagged != 0 {
-                // From the last one on, so that what fills its place is never flagged.
+                // From the last one on, so that what fills its place is a free frame.
                 let at = flagged.ilog2() as usize;
                 flagged ^= 1 << at;
-                n -= 1;
-                frames[at] = frames[n];
-                for frame in
-                    chain::put_down(umem, chunk[at], &self.page, lived).into_iter().flatten()
-                {
-                    if umem.is_jumbo(frame) {
-                        self.keep_jumbo(frame);
-                    } else if n < chunk.len() && flagged == 0 {
-                        // The places of flagged ones are free once there is none left.
-                        frames[n] = frame;
-                        n += 1;
-                    } else {
-                        self.keep(&[frame]);
-                    }
-                }
+                self.list.swap_remove(start + at);
+                self.put_down(chunk[at], lived);
             }
-            if n > 0 {
-                self.keep(&frames[..n]);
+        }
+        self.publish();
+    }
+
+    /// The same, one by one.
+    #[cold]
+    fn keep_each(&mut self, handles: &[u32], lived: bool) {
+        for &handle in handles {
+            match handle & FLAG {
+                0 => self.keep(&[handle]),
+                _ => self.put_down(handle, lived),
+            }
+        }
+    }
+
+    /// Gives a flagged handle up, and keeps the frames that became free.
+    fn put_down(&mut self, handle: u32, lived: bool) {
+        let umem = self.umem();
+        for frame in chain::put_down(umem, handle, &self.page, lived).into_iter().flatten() {
+            if umem.is_jumbo(frame) {
+                self.keep_jumbo(frame);
+            } else if umem.frees_plainly() && self.list.len() < self.hot_list_len {
+                self.list.push(frame);
+            } else {
+                self.keep(&[frame]);
             }
         }
     }

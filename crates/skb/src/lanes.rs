@@ -24,6 +24,8 @@ pub(crate) mod lane {
     pub const BORN: u16 = 64;
     /// Holds something that is to be told when it is freed.
     pub const HELD: u16 = 128;
+    /// A fragment behind this frame has one of these.
+    pub const BEHIND: u16 = 256;
     /// Lanes that a free must look at; the handle is flagged.
     pub const SETTLED: u16 = BORN | HELD;
 }

@@ -34,7 +34,7 @@ impl Ledger {
             dropped.push((reason, n));
         }
         let frames = u64::from(umem.frames()) + u64::from(umem.jumbo().0);
-        let home = depot + s.levels[0] + s.levels[1];
+        let home = depot.wrapping_add(s.levels[0]).wrapping_add(s.levels[1]);
         // Handles alive, found from where the frames are.
         let away = frames as i64 - home as i64 - s.lent as i64;
         let found = (away - s.linked + s.extra).max(0) as u64;

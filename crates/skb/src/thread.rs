@@ -357,8 +357,12 @@ fn open(umem: &'static Umem, id: usize, serial: u64) -> Entry {
     // Half of what is left, so that many threads get a little each.
     let left = umem.cache_budget.load(Ordering::Relaxed);
     let want = (left / 2).clamp(0, CACHE_MAX) as u64;
-    // A power of two, so that the list is a ring.
-    let want = if want < CACHE_MIN { 0 } else { 1 << want.ilog2() };
+    // A power of two, so that the list is a ring: the next one, if there is that much left.
+    let want = match want.next_power_of_two() as i64 {
+        _ if want < CACHE_MIN => 0,
+        next if next <= left => next,
+        next => next / 2,
+    };
     let reserved = match umem.cache_budget.fetch_sub(want, Ordering::Relaxed) {
         had if had >= want => want,
         _ => {

@@ -10,6 +10,15 @@ impl Verdict {
     /// Outputs that can be told apart.
     pub const OUTPUTS_MAX: usize = 128;
 
+    /// Takes all of them back.
+    #[inline]
+    pub(crate) fn forget(verdicts: &mut [Verdict]) {
+        // As vectors in line: for a batch, a call of memset costs more than what it does.
+        let (groups, rest) = verdicts.as_chunks_mut::<16>();
+        groups.iter_mut().for_each(|group| *group = [Verdict::NONE; 16]);
+        rest.iter_mut().for_each(|verdict| *verdict = Verdict::NONE);
+    }
+
     /// To output `index`, below 128; others give [`Verdict::NONE`].
     #[must_use]
     pub const fn to(index: usize) -> Verdict {
