@@ -68,12 +68,20 @@ impl Local {
             }
             let start = self.list.len();
             self.list.extend_from_slice(chunk);
-            let mut flagged = self.umem().flagged(chunk);
-            while flagged != 0 {
+            let flagged = self.umem().flagged(chunk);
+            let mut on_list = flagged;
+            while on_list != 0 {
                 // From the last one on, so that what fills its place is a free frame.
-                let at = flagged.ilog2() as usize;
-                flagged ^= 1 << at;
+                let at = on_list.ilog2() as usize;
+                on_list ^= 1 << at;
                 self.list.swap_remove(start + at);
+            }
+            self.publish();
+            // Only now: a list that a chain overfills sends its cold half home, which must be free.
+            let mut left = flagged;
+            while left != 0 {
+                let at = left.ilog2() as usize;
+                left ^= 1 << at;
                 self.put_down(chunk[at], lived);
             }
         }

@@ -132,7 +132,7 @@ fn outstanding_packets_are_explained_by_who_allocated_and_who_has_them() {
     let text = format!("{ledger:#}");
     assert!(text.contains("in flight 43 = ring 40 + the program 3"), "{text}");
     // Forgotten in a release build: the number stays, and the name with it.
-    std::mem::forget(kept);
+    let _ = std::mem::ManuallyDrop::new(kept);
     drop((batch, ring, rx, other));
     let ledger = pool.ledger();
     let lost = ledger.outstanding()[0];

@@ -92,7 +92,8 @@ fn every_field_of_the_patch_is_defined_whatever_the_buffers_history() {
         for data in [Data::Frames, Data::General] {
             let pool = Pool::builder().frames(16).init(init).data(data).build().unwrap();
             let mut mem = pool.local_with(3);
-            for way in 0..60 {
+            // Under Miri each end once, of a shared packet and of one alone: a second for each.
+            for way in 0..if cfg!(miri) { 10 } else { 60 } {
                 let skb = mem.alloc_one().unwrap();
                 for (field, fresh) in FIELDS {
                     assert!(fresh(&skb, &pool), "{field} after way {way}, {init:?}, {data:?}");
