@@ -140,6 +140,21 @@ fn forwarding_from_null_to_null_allocates_nothing() {
 }
 
 #[test]
+fn frames_that_fit_the_longest_packet_are_never_added_to() {
+    let engine = Engine::builder()
+        .fit_packets(true)
+        .port("gen", "gen:,size=9000")
+        .port("sink", "sink:")
+        .wire("gen", "sink")
+        .build()
+        .unwrap();
+    let stats = engine.stats();
+    let before = stats.pool().stats().memory_bytes();
+    assert_eq!(allocations(engine, sent_by(1)), [0]);
+    assert_eq!(stats.pool().stats().memory_bytes(), before);
+}
+
+#[test]
 fn forwarding_between_packet_ports_allocates_nothing() {
     let hosts = or_skip!(Hosts::new());
     let engine = hosts.middle.run(|| {

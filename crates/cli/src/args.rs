@@ -3,9 +3,11 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
-use linerate::units;
+use linerate::{Data, Init, Return, units};
+use linerate_ctl::pool::{BUFFERS, INIT, RETURN};
 
 use crate::errors::{Failure, USAGE};
 use crate::screen::{self, Screen};
@@ -116,9 +118,47 @@ pub struct Run {
     #[arg(long, value_name = "N", default_value_t = BUDGET,
         value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub budget: u16,
+    /// Print what the pool cost, worker by worker
+    #[arg(long)]
+    pub pool: bool,
+    #[command(flatten)]
+    pub memory: Memory,
+}
+
+/// What packets' memory is to be like.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Memory")]
+pub struct Memory {
     /// Frames of the packet pool, instead of the sum of everyone who can hold some
     #[arg(long, value_name = "N", value_parser = frames)]
     pub pool_frames: Option<u32>,
+    /// Bytes of a frame, 256 of headroom included: a power of two, 2048 unless said otherwise
+    #[arg(long, value_name = "BYTES")]
+    pub frame_size: Option<u32>,
+    /// Frames of a second class, for packets that an ordinary frame is too short for; 16384 bytes
+    /// each unless said otherwise
+    #[arg(long, value_name = "FRAMES[:BYTES]", value_parser = jumbo)]
+    pub jumbo: Option<(u32, u32)>,
+    /// Frames as large as the longest packet of any port, up to 64 KiB: none is in pieces
+    #[arg(long)]
+    pub fit: bool,
+    /// Free frames that a worker keeps for itself, up to 65536, 0 = none; as many as the rings it
+    /// serves hold unless said otherwise, and at least 1024
+    #[arg(long, value_name = "N", value_parser = frames)]
+    pub hot_list: Option<u32>,
+    /// Where packets' bytes come from: frames, or the system's allocator once a packet
+    #[arg(long, value_name = "WHICH", default_value = "frames", value_parser = one_of(&BUFFERS))]
+    pub buffers: Data,
+    /// When packets' metadata is initialised
+    #[arg(long, value_name = "WHEN", default_value = "at_alloc", value_parser = one_of(&INIT))]
+    pub init: Init,
+    /// Where a frame goes that another worker frees: it stays there, or goes home
+    #[arg(long = "return", value_name = "WHERE", default_value = "local",
+        value_parser = one_of(&RETURN))]
+    pub return_to: Return,
+    /// Time every Nth call that allocates or frees, and how long one of its packets lives; 0 = none
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub sample: u32,
 }
 
 impl Forward {
@@ -149,6 +189,7 @@ Examples:
   linerate forward packet:eth0 pcap:out.pcapng --for 10s
   linerate forward pcap:in.pcap pcap:out.pcapng     copy a capture
   linerate forward null: null: --for 2s --json      what the path costs
+  linerate forward null: null: --for 2s --pool      and what its packets' memory costs
 
 The line `cost` divides by the packets that left by ports other than rings. Cycles and
 instructions are those of the whole process; a figure that cannot be had is printed as `-`.
@@ -197,6 +238,22 @@ fn rate(text: &str) -> Result<String, String> {
     units::rate(text).map(|_| text.to_owned())
 }
 
+/// One of two words, as what it stands for.
+fn one_of<T>(words: &'static [(&'static str, T); 2]) -> impl TypedValueParser<Value = T>
+where
+    T: Copy + Send + Sync + 'static,
+{
+    let [first, second] = words;
+    PossibleValuesParser::new([first.0, second.0])
+        .map(|word| if word == first.0 { first.1 } else { second.1 })
+}
+
+/// Frames, and their bytes if 16384 is not what is wanted.
+fn jumbo(text: &str) -> Result<(u32, u32), String> {
+    let (count, bytes) = text.split_once(':').unwrap_or((text, "16384"));
+    Ok((frames(count)?, frames(bytes)?))
+}
+
 fn frames(text: &str) -> Result<u32, String> {
     let n = units::count(text)?;
     u32::try_from(n).map_err(|_| format!("a pool has at most {} frames", u32::MAX))
@@ -240,6 +297,27 @@ mod tests {
     fn units_are_required_where_they_are_needed() {
         for bad in ["--for=10", "--count=1.5", "--budget=0", "--budget=1025", "--pool-frames=5G"] {
             assert!(Args::try_parse_from(["linerate", "forward", bad]).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn memory_is_asked_for_in_the_words_of_the_report() {
+        let memory = |words: &str| {
+            let all = ["linerate", "forward"].into_iter().chain(words.split_whitespace());
+            match Args::try_parse_from(all).unwrap().command {
+                Command::Forward(forward) => forward.run.memory,
+                other => panic!("{other:?}"),
+            }
+        };
+        let m = memory("");
+        assert_eq!((m.buffers, m.init, m.return_to), (Data::Frames, Init::AtAlloc, Return::Local));
+        let m = memory("--buffers general --init at_free --return home --jumbo 1k --hot-list 0");
+        assert_eq!((m.buffers, m.init, m.return_to), (Data::General, Init::AtFree, Return::Home));
+        assert_eq!((m.jumbo, m.hot_list), (Some((1000, 16_384)), Some(0)));
+        assert_eq!(memory("--jumbo 8:32768").jumbo, Some((8, 32_768)));
+        for bad in ["--buffers=malloc", "--init=never", "--return=", "--jumbo=8:", "--sample=-1"] {
+            let e = Args::try_parse_from(["linerate", "forward", bad]).unwrap_err();
+            assert_eq!(e.exit_code(), 2, "{bad}");
         }
     }
 }

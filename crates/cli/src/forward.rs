@@ -24,7 +24,8 @@ pub fn forward(args: &Forward, screen: &Screen) -> Result<u8, Failure> {
         _ => trial(args),
     };
     let ran = run(&path, &args.run, screen)?;
-    screen.result(|| report::forward(&ran.report), || json::forward(&ran.report))?;
+    let table = || report::forward(&ran.report, args.run.pool);
+    screen.result(table, || json::forward(&ran.report))?;
     ran.notes(screen);
     Ok(ran.exit())
 }

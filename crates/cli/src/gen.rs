@@ -25,7 +25,7 @@ pub fn generate(args: &Gen, screen: &Screen) -> Result<u8, Failure> {
     let asked = asked(args);
     let ran = run(&path(args, asked)?, &args.run, screen)?;
     let report = kept(&ran, asked);
-    screen.result(|| report::generated(&report), || json::generated(&report))?;
+    screen.result(|| report::generated(&report, args.run.pool), || json::generated(&report))?;
     ran.notes(screen);
     Ok(ran.exit())
 }

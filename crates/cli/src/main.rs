@@ -5,6 +5,8 @@ mod args;
 mod errors;
 mod forward;
 mod r#gen;
+mod pool;
+mod preface;
 mod progress;
 mod report;
 mod run;

@@ -6,17 +6,22 @@ use linerate::Obtained;
 use linerate_ctl::report::{Cost, LedgerReport, PortReport, Verify};
 use linerate_ctl::{ForwardReport, GenReport, TSC};
 
-/// The result of `forward`.
-pub fn forward(report: &ForwardReport) -> String {
+use crate::pool;
+
+/// The result of `forward`; with `whole_pool`, also what each worker did with the pool.
+pub fn forward(report: &ForwardReport, whole_pool: bool) -> String {
     let mut text = ports(report) + &missed(&report.ports) + &balance(&report.ledger);
     if let Some(verify) = &report.verify {
         text += &verified(verify);
     }
-    text + &pace(report) + &cost(&report.cost)
+    text += &pace(report);
+    text += &pool::line(&report.pool);
+    text += &cost(&report.cost);
+    if whole_pool { text + &pool::table(&report.pool) } else { text }
 }
 
-/// The result of `gen`.
-pub fn generated(report: &GenReport) -> String {
+/// The result of `gen`; `whole_pool` as for `forward`.
+pub fn generated(report: &GenReport, whole_pool: bool) -> String {
     let p = &report.pace;
     let number = |n: Option<u64>| n.map_or("-".into(), thousands);
     let limit = if p.unsent.is_some_and(|n| n > 0) { "   <- generator limit" } else { "" };
@@ -29,7 +34,7 @@ pub fn generated(report: &GenReport) -> String {
         late(p.late_p50_ns),
         late(p.late_p99_ns),
     );
-    line + &forward(&report.path)
+    line + &forward(&report.path, whole_pool)
 }
 
 /// A line for each port: its name, and what was obtained.
@@ -87,6 +92,10 @@ fn missed(ports: &[PortReport]) -> String {
     for port in ports.iter().filter(|p| p.missed > 0) {
         let (name, n) = (&port.name, thousands(port.missed));
         let _ = writeln!(text, "missed   {name} {n}   (lost before the port, not in the balance)");
+    }
+    for port in ports.iter().filter(|p| p.no_frame > 0) {
+        let (name, n) = (&port.name, thousands(port.no_frame));
+        let _ = writeln!(text, "no frame {name} {n} times   (the pool was empty: packets waited)");
     }
     text
 }
@@ -172,6 +181,8 @@ pub fn rate(pps: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use linerate_ctl::PoolReport;
+    use linerate_ctl::pool::{CoreReport, RemoteFrees};
     use linerate_ctl::report::{PaceReport, Passed};
     use std::collections::BTreeMap;
 
@@ -183,6 +194,7 @@ mod tests {
             rx: Passed { packets: rx, bytes: 0 },
             tx: Passed { packets: tx, bytes: 0 },
             missed: 0,
+            no_frame: 0,
         };
         ForwardReport {
             duration_seconds: 2.0,
@@ -203,7 +215,14 @@ mod tests {
                 cpu_seconds: 1.23,
                 scope: Some("user+kernel"),
             },
+            pool: PoolReport {
+                memory_bytes: 18_245_632,
+                cores: vec![CoreReport { hits: 8_000_000, misses: 12_331, ..Default::default() }],
+                remote_frees: RemoteFrees { share: Some(0.5), ..Default::default() },
+                ..PoolReport::default()
+            },
             verify: None,
+            warnings: Vec::new(),
             error: None,
         }
     }
@@ -217,16 +236,26 @@ veth1            0  8,002,000
 all                             10,331  tx_full
 balance  rx 8,012,331 = tx 8,002,000 + drop 10,331 + in flight 0   OK
 rate     4.00 Mpps over 2.00 s
+pool     17.4 MiB held  hot list hits 99.8 %  freed on another CPU 50.0 %
 cost     412 cyc/pkt  1,021 instr/pkt  31.6 pkt/wakeup  CPU 1.2 s
 ";
-        assert_eq!(forward(&report()), screen);
+        assert_eq!(forward(&report(), false), screen);
     }
 
     #[test]
     fn what_is_not_known_is_a_dash() {
         let cost = Cost { cpu_seconds: 0.1, ..Cost::default() };
-        let text = forward(&ForwardReport { cost, ..report() });
+        let text = forward(&ForwardReport { cost, pool: PoolReport::default(), ..report() }, false);
+        assert!(text.contains("pool     0 KiB held  hot list hits -  freed on another CPU -\n"));
         assert!(text.ends_with("cost     - cyc/pkt  - instr/pkt  - pkt/wakeup  CPU 0.1 s\n"));
+    }
+
+    #[test]
+    fn a_port_that_found_the_pool_empty_says_so() {
+        let mut report = report();
+        report.ports[0].no_frame = 1234;
+        let line = "\nno frame veth0 1,234 times   (the pool was empty: packets waited)\n";
+        assert!(forward(&report, true).contains(line));
     }
 
     #[test]
@@ -238,7 +267,7 @@ cost     412 cyc/pkt  1,021 instr/pkt  31.6 pkt/wakeup  CPU 1.2 s
             late_p50_ns: None,
             late_p99_ns: Some(41_400),
         };
-        let text = generated(&GenReport { pace, path: report() });
+        let text = generated(&GenReport { pace, path: report() }, false);
         let line = "asked 8,012,331  sent 8,002,000  unsent 10,331  late p50 -  p99 41 us   <- ";
         assert!(text.starts_with(line), "{text}");
     }

@@ -2,15 +2,15 @@
 
 use std::time::{Duration, Instant};
 
-use linerate::{Engine, Health, Pages, Running, Stats, Stopped};
+use linerate::{Builder, Engine, Health, Running, Stats, Stopped};
 use linerate_ctl::{ForwardReport, Spent, TSC, Told};
 use linerate_prof::count::Counters;
 use linerate_prof::{cpu_time, ticks};
 
-use crate::args::Run;
+use crate::args::{Memory, Run};
 use crate::errors::{self, CHECK, Failure, RUNTIME, UNBALANCED, UNVERIFIED};
+use crate::preface::preface;
 use crate::progress::{Progress, REDRAW};
-use crate::report::{obtained, thousands};
 use crate::screen::Screen;
 use crate::signals::{self, Signals};
 
@@ -69,11 +69,12 @@ pub fn run(path: &Path, run: &Run, screen: &Screen) -> Result<Ran, Failure> {
     for (left, right) in &path.wires {
         builder = builder.wire(left, right);
     }
-    if let Some(frames) = run.pool_frames {
-        builder = builder.pool_frames(frames);
-    }
-    let engine = builder.build()?;
+    let engine = with_memory(builder, &run.memory).build()?;
     screen.preface(&preface(&engine, path, run))?;
+    for warning in engine.warnings() {
+        screen.note(&format!("warning: {warning}\n"));
+    }
+    let stats = engine.stats();
     let signals = Signals::watch().map_err(|e| {
         Failure::new(RUNTIME, "E-SYSTEM", "cannot watch for signals", e.to_string(), "")
     })?;
@@ -99,7 +100,7 @@ pub fn run(path: &Path, run: &Run, screen: &Screen) -> Result<Ran, Failure> {
         spent.cycles = Some((cpu.as_secs_f64() * ticks_per_second) as u64);
         spent.scope = Some(TSC);
     }
-    let mut report = ForwardReport::new(&stopped, &spent);
+    let mut report = ForwardReport::new(&stopped, &stats, &spent);
     if !report.ledger.balanced {
         return Err(unbalanced(&stopped));
     }
@@ -107,6 +108,25 @@ pub fn run(path: &Path, run: &Run, screen: &Screen) -> Result<Ran, Failure> {
         report.error = unverified(&report);
     }
     Ok(Ran { report, stopped, ended, uncounted: counted.err() })
+}
+
+/// Asks for the memory that `memory` says.
+fn with_memory(mut builder: Builder, memory: &Memory) -> Builder {
+    builder = builder.data(memory.buffers).init(memory.init).return_to(memory.return_to);
+    builder = builder.fit_packets(memory.fit).sampling(memory.sample);
+    if let Some(frames) = memory.pool_frames {
+        builder = builder.pool_frames(frames);
+    }
+    if let Some(bytes) = memory.frame_size {
+        builder = builder.frame_size(bytes);
+    }
+    if let Some((frames, bytes)) = memory.jumbo {
+        builder = builder.jumbo(frames, bytes);
+    }
+    match memory.hot_list {
+        Some(frames) => builder.hot_list_len(frames as usize),
+        None => builder,
+    }
 }
 
 impl Ran {
@@ -193,37 +213,6 @@ fn troubled(stats: &Stats, down: &mut Vec<String>, screen: &Screen) -> bool {
     false
 }
 
-/// What was obtained, and the options in effect.
-fn preface(engine: &Engine, path: &Path, run: &Run) -> String {
-    let stats = engine.stats();
-    let ports = stats.ports();
-    let mut text = obtained(ports.iter().map(|p| (p.name.as_str(), &p.obtained)));
-    let needed: u64 = engine.holders().iter().map(|h| h.frames).sum();
-    let workers = match path.wires.len() {
-        1 => "1 worker".into(),
-        n => format!("{n} workers"),
-    };
-    let cpus: Vec<String> = run.cpu.iter().map(usize::to_string).collect();
-    let cpus = if cpus.is_empty() { "any CPU".into() } else { format!("CPU {}", cpus.join(",")) };
-    text += &format!(
-        "options  {}, budget {}, pool of {} frames ({} needed) in {}, {workers} on {cpus}\n\n",
-        path.until,
-        run.budget,
-        thousands(stats.ledger().frames),
-        thousands(needed),
-        pages(stats.pool().pages()),
-    );
-    text
-}
-
-/// The pages that the pool's memory was obtained in.
-fn pages(pages: Pages) -> &'static str {
-    match pages {
-        Pages::Huge2M => "2 MiB pages",
-        Pages::Base => "ordinary pages",
-    }
-}
-
 fn unbalanced(stopped: &Stopped) -> Failure {
     let why = format!("{stopped}");
     let fix = "this is a fault of the path itself: report it with the command and this ledger";
@@ -261,13 +250,14 @@ mod tests {
         for (name, text) in [("gen", "gen:,count=10"), ("sink", "sink:")] {
             engine = engine.port(name, text);
         }
-        let running = engine.wire("gen", "sink").build().unwrap().start().unwrap();
+        let engine = engine.wire("gen", "sink").build().unwrap();
+        let (stats, running) = (engine.stats(), engine.start().unwrap());
         assert!(running.wait(Duration::from_secs(20)));
         let mut stopped = running.stop(DRAIN);
-        let mut verify = ForwardReport::new(&stopped, &Spent::default()).verify;
+        let report = |stopped: &Stopped| ForwardReport::new(stopped, &stats, &Spent::default());
+        let mut verify = report(&stopped).verify;
         spoil(&mut stopped, &mut verify);
-        let mut report =
-            ForwardReport { verify, ..ForwardReport::new(&stopped, &Spent::default()) };
+        let mut report = ForwardReport { verify, ..report(&stopped) };
         if report.error.is_none() {
             report.error = unverified(&report);
         }

@@ -100,10 +100,15 @@ pub fn one_line(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::args::{Args, Command};
+    use clap::Parser;
 
     fn taken(ports: &[&str]) -> bool {
-        let run = Run { json: false, quiet: false, cpu: vec![], budget: 64, pool_frames: None };
-        Screen::of(&run, ports).stdout_taken
+        let all = ["linerate", "forward"].iter().chain(ports);
+        match Args::try_parse_from(all).unwrap().command {
+            Command::Forward(forward) => Screen::of(&forward.run, ports).stdout_taken,
+            other => panic!("{other:?}"),
+        }
     }
 
     #[test]

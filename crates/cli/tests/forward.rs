@@ -56,11 +56,14 @@ fn the_screen_ends_with_the_balance() {
     assert_eq!(ended.exit, Some(0), "{ended:?}");
     let lines: Vec<&str> = ended.out.lines().collect();
     assert!(lines[0].starts_with("gen   gen at no pause"), "{lines:?}");
-    assert!(lines[4].starts_with("options  for 1000 packets, budget 64, pool of "), "{lines:?}");
+    assert_eq!(lines[4], "options  for 1000 packets, budget 64, 2 workers on any CPU");
+    assert!(lines[5].starts_with("memory   ") && lines[5].contains(" frames of 2048 bytes, in "));
     let sum = "balance  rx 0 + created 1,000 = tx 1,000 + drop 0 + in flight 0   OK";
     assert!(lines.contains(&sum), "{lines:?}");
     assert!(lines.contains(&"verify   lost 0, reordered 0, corrupted 0"), "{lines:?}");
-    assert!(lines.last().unwrap().starts_with("cost     "), "{lines:?}");
+    let [pool, cost] = lines.last_chunk().unwrap();
+    assert!(pool.starts_with("pool     ") && pool.contains("  hot list hits "), "{lines:?}");
+    assert!(cost.starts_with("cost     "), "{lines:?}");
     // Nobody looks at a terminal: no progress, no control characters.
     assert!(!ended.err.contains('\r') && !ended.out.contains('\x1b'), "{ended:?}");
 }
@@ -69,6 +72,45 @@ fn the_screen_ends_with_the_balance() {
 fn quiet_is_the_ledger_only() {
     let ended = run("forward -q --count 10");
     assert!(ended.out.starts_with("ports "), "{ended:?}");
+}
+
+#[test]
+fn the_pool_is_reported_worker_by_worker() {
+    let ended = run("forward null: null: --for 20ms --pool");
+    let (_, table) = ended.out.split_once("\ncore ").unwrap();
+    for part in ["  discards", "\nworker 0 ", "\ndepot lock: "] {
+        assert!(table.contains(part), "{part}: {ended:?}");
+    }
+    let d = run("forward --count 200k --sample 2 --json").document();
+    let pool = &d["pool"];
+    let core = |name: &str| {
+        let cores = pool["cores"].as_array().unwrap();
+        cores.iter().find(|core| core["name"] == name).unwrap().clone()
+    };
+    let (first, second) = (core("worker 0"), core("worker 1"));
+    assert_eq!((&first["allocs"], &second["frees"]), (&200_000.into(), &200_000.into()), "{d}");
+    // Two rings of 1024 to serve.
+    assert_eq!((&first["hot_list_len"], &d["warnings"]), (&2048.into(), &serde_json::json!([])));
+    assert!(first["ticks_per_alloc"].as_f64().unwrap() > 0.0, "{d}");
+    assert!(pool["dwell"]["remote"]["p99_ticks"].as_u64().unwrap() > 0, "{d}");
+    assert!(pool["memory_bytes"].as_u64().unwrap() > 2048 * pool["frames"].as_u64().unwrap());
+}
+
+#[test]
+fn memory_is_as_it_was_asked_for_and_what_is_not_is_warned_about() {
+    let ended = run("forward --count 1000 --hot-list 128 --init at_free --return home");
+    let warning = "warning: worker 0: a hot list of 128 is shorter than the 2048 frames";
+    assert!(ended.err.starts_with(warning), "{ended:?}");
+    assert!(ended.out.contains("pages, init at_free, return home\n"), "{ended:?}");
+    assert!(!run("forward --count 10 --hot-list 0").err.contains("warning"));
+    let d = run("forward --count 10 --hot-list 70000 --buffers general --json").document();
+    assert_eq!(d["warnings"][0], "hot list: asked 70000, applied 65536 (no list is longer)");
+    assert_eq!(d["pool"]["buffers"], "general");
+    for (memory, frame_bytes) in [("--fit", 16_384), ("--jumbo 512", 2048)] {
+        let d = run(&format!("forward gen:,size=9000 sink: --count 1000 {memory} --json"));
+        assert_eq!(d.exit, Some(0), "{d:?}");
+        assert_eq!(d.document()["pool"]["frame_bytes"], frame_bytes, "{d:?}");
+    }
 }
 
 #[test]

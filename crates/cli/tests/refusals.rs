@@ -8,7 +8,7 @@ use std::process::Stdio;
 use command::{command, run};
 
 /// Words, exit status, code, a part of the reason, a part of the remedy.
-const REFUSALS: [(&str, i32, &str, &str, &str); 12] = [
+const REFUSALS: [(&str, i32, &str, &str, &str); 16] = [
     ("forward veth0 null:", 2, "E-PORT-SYNTAX", "there is no driver", "packet:eth0"),
     ("forward packt:veth0 null:", 2, "E-PORT-SYNTAX", "no driver 'packt'", "packet:veth0"),
     ("forward null:,sise=60 null:", 2, "E-PORT-SYNTAX", "no option 'sise'", "size"),
@@ -16,9 +16,13 @@ const REFUSALS: [(&str, i32, &str, &str, &str); 12] = [
     ("forward a=gen: a=sink:", 2, "E-TOPOLOGY", "both are named 'a'", ""),
     ("forward a=gen: b=gen:", 2, "E-TOPOLOGY", "only be read", ""),
     ("forward ring:r0 sink:", 2, "E-TOPOLOGY", "1 of the two ends", ""),
-    ("forward --pool-frames 10", 2, "E-POOL-TOO-SMALL", "worker 0 hot list 1024", "frames"),
+    ("forward --pool-frames 10", 2, "E-POOL-TOO-SMALL", "worker 0 hot list 2048", "frames"),
     ("forward --cpu 1023", 2, "E-CPU", "", "Cpus_allowed_list"),
     ("forward pcap:/nonexistent/in.pcap sink:", 1, "E-FILE", "No such file", ""),
+    ("forward gen:,size=9000 sink:", 2, "E-PORT-SYNTAX", "holds 1792", "--fit or --jumbo"),
+    ("forward --frame-size 3000", 2, "E-POOL-SIZE", "power of two", "2048"),
+    ("forward --frame-size 128", 2, "E-POOL-SIZE", "256 to 65536", "2048"),
+    ("forward --jumbo 8 --buffers general", 2, "E-POOL-SIZE", "of any size", "pools of frames"),
     ("gen gen:", 2, "E-TOPOLOGY", "only be read", ""),
     ("gen sink: --size 59", 2, "E-PORT-SYNTAX", "60 to 65536", ""),
 ];

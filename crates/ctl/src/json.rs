@@ -43,6 +43,7 @@ fn document<T: Serialize>(schema: &'static str, body: &T) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pool::{CoreReport, DwellReport, DwellTimes, LocksReport, PoolReport, RemoteFrees};
     use crate::report::{Cost, LedgerReport, PaceReport, Passed, PortReport, Verify};
     use std::collections::BTreeMap;
 
@@ -54,6 +55,7 @@ mod tests {
             rx: Passed { packets: rx, bytes: 60 * rx },
             tx: Passed { packets: tx, bytes: 60 * tx },
             missed: 0,
+            no_frame: 0,
         };
         ForwardReport {
             duration_seconds: 0.5,
@@ -74,23 +76,70 @@ mod tests {
                 cpu_seconds: 0.25,
                 scope: Some("user"),
             },
+            pool: pool(),
             verify: Some(Verify { packets: 9, lost: 1, ..Verify::default() }),
+            warnings: vec!["worker 0: short".into()],
             error: None,
+        }
+    }
+
+    fn pool() -> PoolReport {
+        let core = CoreReport {
+            name: "worker 0".into(),
+            cpu: Some(1),
+            allocs: 10,
+            frees: 9,
+            hits: 8,
+            misses: 2,
+            hot_list_len: 128,
+            ticks_per_alloc: Some(2.5),
+            calls_timed: [7, 0],
+            ..CoreReport::default()
+        };
+        PoolReport {
+            frames: 512,
+            frame_bytes: 2048,
+            memory_bytes: 1 << 20,
+            buffers: "frames",
+            init: "at_alloc",
+            return_to: "local",
+            cores: vec![core],
+            locks: LocksReport { taken: 3, contended: 1, wait_ticks: 90 },
+            remote_frees: RemoteFrees {
+                count: 1,
+                share: Some(0.5),
+                cpus: vec![0, 1],
+                matrix: vec![vec![1, 0], vec![1, 0]],
+            },
+            dwell: Some(DwellReport {
+                local: DwellTimes { packets: 4, p50_ticks: Some(1024), p99_ticks: Some(2048) },
+                remote: DwellTimes::default(),
+            }),
+            ..PoolReport::default()
         }
     }
 
     const PATH: &str = concat!(
         r#""duration_seconds":0.5,"ports":["#,
         r#"{"name":"gen","driver":"gen","mode":"gen mode","#,
-        r#""rx":{"packets":10,"bytes":600},"tx":{"packets":0,"bytes":0},"missed":0},"#,
+        r#""rx":{"packets":10,"bytes":600},"tx":{"packets":0,"bytes":0},"missed":0,"no_frame":0},"#,
         r#"{"name":"sink","driver":"sink","mode":"sink mode","#,
-        r#""rx":{"packets":0,"bytes":0},"tx":{"packets":9,"bytes":540},"missed":0}],"#,
+        r#""rx":{"packets":0,"bytes":0},"tx":{"packets":9,"bytes":540},"missed":0,"no_frame":0}],"#,
         r#""ledger":{"received":0,"created":10,"sent":9,"consumed":0,"#,
         r#""dropped":{"tx_full":1},"in_flight":0,"balanced":true},"#,
         r#""cost":{"cycles_per_packet":412.0,"instructions_per_packet":null,"#,
         r#""packets_per_wakeup":31.5,"cpu_seconds":0.25,"scope":"user"},"#,
+        r#""pool":{"frames":512,"frame_bytes":2048,"jumbo_frames":0,"jumbo_bytes":0,"#,
+        r#""memory_bytes":1048576,"buffers":"frames","init":"at_alloc","return":"local","#,
+        r#""cores":[{"name":"worker 0","cpu":1,"allocs":10,"frees":9,"hits":8,"misses":2,"#,
+        r#""discards":0,"no_frame":0,"hot_list_len":128,"ticks_per_alloc":2.5,"#,
+        r#""ticks_per_free":null,"calls_timed":[7,0]}],"#,
+        r#""locks":{"taken":3,"contended":1,"wait_ticks":90},"#,
+        r#""remote_frees":{"count":1,"share":0.5,"cpus":[0,1],"matrix":[[1,0],[1,0]]},"#,
+        r#""dwell":{"local":{"packets":4,"p50_ticks":1024,"p99_ticks":2048},"#,
+        r#""remote":{"packets":0,"p50_ticks":null,"p99_ticks":null}}},"#,
         r#""verify":{"packets":9,"lost":1,"reordered":0,"duplicated":0,"late":0,"corrupted":0,"foreign":0},"#,
-        r#""error":null}"#
+        r#""warnings":["worker 0: short"],"error":null}"#
     );
 
     #[test]

@@ -1,10 +1,13 @@
 //! Reports what a path did, as plain data that screens, scripts and metrics are made from.
 //!
-//! [`report`] holds the data. With the feature `json`, [`json`] writes the documents of `--json`.
+//! [`report`] and [`pool`] hold the data. With the feature `json`, the module of that name writes
+//! the documents of `--json`.
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "json")]
 pub mod json;
+pub mod pool;
 pub mod report;
 
+pub use pool::PoolReport;
 pub use report::{Cost, ForwardReport, GenReport, Spent, TSC, Told};

@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use linerate_datapath::{PortStats, Stopped};
+use linerate_datapath::{PortStats, Stats, Stopped};
 use linerate_port::{Error, Pace, Verified, ring};
 
 #[cfg(feature = "json")]
 use serde::Serialize;
+
+use crate::pool::PoolReport;
 
 /// A run of `forward`.
 #[derive(Debug, Clone, PartialEq)]
@@ -21,8 +23,12 @@ pub struct ForwardReport {
     pub ledger: LedgerReport,
     /// What it took.
     pub cost: Cost,
+    /// What its packets' memory was and cost.
+    pub pool: PoolReport,
     /// What the verifying sinks found together; `None` without one.
     pub verify: Option<Verify>,
+    /// What was not as it was asked for, or not as it should be.
+    pub warnings: Vec<String>,
     /// Why it ended before it was told to, or what a port is in trouble with.
     pub error: Option<Told>,
 }
@@ -44,6 +50,8 @@ pub struct PortReport {
     /// Packets that the kernel or peer counts as lost before the port had them. No ledger of ours
     /// has ever seen them.
     pub missed: u64,
+    /// Times that it had packets and the pool no frame; they waited where they were.
+    pub no_frame: u64,
 }
 
 /// Packets and their bytes, from the destination MAC, without FCS.
@@ -173,9 +181,9 @@ pub struct PaceReport {
 }
 
 impl ForwardReport {
-    /// Puts together what an engine did and what it took.
+    /// Puts together what an engine did and what it took; `stats` is its own.
     #[must_use]
-    pub fn new(stopped: &Stopped, spent: &Spent) -> ForwardReport {
+    pub fn new(stopped: &Stopped, stats: &Stats, spent: &Spent) -> ForwardReport {
         let error = match (&stopped.failed, stopped.trouble()) {
             (Some(e), _) => Some(Told::from(e)),
             (None, Some((port, e))) => {
@@ -188,7 +196,9 @@ impl ForwardReport {
             ports: stopped.ports.iter().map(PortReport::from).collect(),
             ledger: LedgerReport::of(stopped),
             cost: Cost::of(spent, &stopped.ports),
+            pool: PoolReport::of(stopped, stats),
             verify: Verify::sum(&stopped.ports),
+            warnings: stats.warnings().to_vec(),
             error,
         }
     }
@@ -316,6 +326,7 @@ impl From<&PortStats> for PortReport {
             rx: Passed { packets: c.rx_packets, bytes: c.rx_bytes },
             tx: Passed { packets: c.tx_packets, bytes: c.tx_bytes },
             missed: c.missed,
+            no_frame: c.no_frame,
         }
     }
 }
@@ -337,7 +348,7 @@ mod tests {
     use linerate_datapath::Engine;
 
     /// What an engine of `gen → ring → sink` did with 1000 packets.
-    fn stopped() -> Stopped {
+    fn stopped() -> (Stopped, Stats) {
         let engine = Engine::builder()
             .port("gen", "gen:,count=1000")
             .port("r0", "ring:r")
@@ -347,15 +358,21 @@ mod tests {
             .wire("r1", "sink")
             .build()
             .unwrap();
+        let stats = engine.stats();
         let running = engine.start().unwrap();
         assert!(running.wait(Duration::from_secs(20)));
-        running.stop(Duration::from_secs(20))
+        (running.stop(Duration::from_secs(20)), stats)
+    }
+
+    fn report(spent: &Spent) -> ForwardReport {
+        let (stopped, stats) = stopped();
+        ForwardReport::new(&stopped, &stats, spent)
     }
 
     #[test]
     fn packets_that_cross_a_ring_are_counted_once() {
         let spent = Spent { cycles: Some(50_000), ..Spent::default() };
-        let report = ForwardReport::new(&stopped(), &spent);
+        let report = report(&spent);
         assert_eq!(report.packets_out(), 1000);
         assert_eq!(report.cost.cycles_per_packet, Some(50.0));
         assert_eq!(report.cost.instructions_per_packet, None);
@@ -365,7 +382,7 @@ mod tests {
 
     #[test]
     fn a_sink_that_finds_a_fault_fails_the_run_that_generated() {
-        let mut report = ForwardReport::new(&stopped(), &Spent::default());
+        let mut report = report(&Spent::default());
         report.verify = Some(Verify { corrupted: 1, ..Verify::default() });
         assert!(!report.verified());
         report.ports.remove(0);
@@ -374,7 +391,7 @@ mod tests {
 
     #[test]
     fn what_was_asked_and_did_not_leave_is_unsent() {
-        let path = ForwardReport::new(&stopped(), &Spent::default());
+        let path = report(&Spent::default());
         let report = GenReport::new(path.clone(), Some(1200), None);
         assert_eq!((report.pace.sent, report.pace.unsent), (1000, Some(200)));
         assert_eq!(GenReport::new(path, None, None).pace.unsent, None);

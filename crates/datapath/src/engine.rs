@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use linerate_port::{Code, Direction, Error, Opened, Queue, Result, Spec, open, parse, ring};
-use linerate_skb::{Huge, Pool, Verdict};
+use linerate_port::{Code, Error, Result, Spec, parse};
+use linerate_skb::{Data, Holder, Huge, Init, Pool, Return, Verdict};
 
-use crate::napi::Napi;
-use crate::plan::{self, Holder, Holders, Sizes, Wire};
+use crate::memory::Asked;
+use crate::opening::{self, Groups};
+use crate::plan::{self, Sizes, Wire};
 use crate::running::Running;
 use crate::stage::{Maker, Stage, StageContext};
-use crate::stats::{Entry, Slot, Stats, WorkerSlot};
+use crate::stats::{Stats, WorkerSlot};
 use crate::worker::Worker;
 use crate::xconnect::Xconnect;
 
@@ -18,11 +19,6 @@ const BUDGET: usize = 64;
 /// Packets that may wait for a transmit ring.
 const BACKLOG: usize = 256;
 const BACKLOG_MAX: usize = 1 << 16;
-/// Post 000's recommendation.
-const HOT_LIST_LEN: usize = 1024;
-const HOT_LIST_MAX: usize = 1 << 16;
-/// Frames of a pool that nobody sized are rounded up to a multiple of this.
-const FRAMES_STEP: u64 = 1024;
 
 /// Describes an engine.
 pub struct Builder {
@@ -30,9 +26,7 @@ pub struct Builder {
     wires: Vec<(String, String)>,
     makers: Vec<Maker>,
     sizes: Sizes,
-    frames: Option<u32>,
-    pool: Option<Pool>,
-    huge: Huge,
+    asked: Asked,
     cpus: Vec<usize>,
 }
 
@@ -42,10 +36,8 @@ impl Builder {
             ports: Vec::new(),
             wires: Vec::new(),
             makers: Vec::new(),
-            sizes: Sizes { budget: BUDGET, backlog: BACKLOG, hot_list_len: HOT_LIST_LEN },
-            frames: None,
-            pool: None,
-            huge: Huge::Try,
+            sizes: Sizes { budget: BUDGET, backlog: BACKLOG },
+            asked: Asked::default(),
             cpus: Vec::new(),
         }
     }
@@ -91,30 +83,92 @@ impl Builder {
     }
 
     /// Length of each worker's hot list, in frames, at most 65536; 0 turns it off.
+    ///
+    /// Unless told, it is as long as the rings that the worker serves, and at least 1024. A shorter
+    /// one is warned about ([`Engine::warnings`]).
     #[must_use]
     pub fn hot_list_len(mut self, frames: usize) -> Self {
-        self.sizes.hot_list_len = frames.min(HOT_LIST_MAX);
+        self.asked.hot_list_len = Some(frames);
+        self
+    }
+
+    /// A pool of the program's own, instead of one made for the engine.
+    ///
+    /// What is asked here of the pool's frames and policies is for one that the engine makes.
+    #[must_use]
+    pub fn pool(mut self, pool: &Pool) -> Self {
+        self.asked.pool = Some(pool.clone());
         self
     }
 
     /// Frames of the pool, instead of the sum of its holders.
     #[must_use]
     pub fn pool_frames(mut self, frames: u32) -> Self {
-        self.frames = Some(frames);
+        self.asked.frames = Some(frames);
         self
     }
 
-    /// A pool of the program's own, instead of one made for the engine.
+    /// Bytes of a frame, headroom included: a power of two, 2048 unless told.
     #[must_use]
-    pub fn pool(mut self, pool: &Pool) -> Self {
-        self.pool = Some(pool.clone());
+    pub fn frame_size(mut self, bytes: u32) -> Self {
+        self.asked.frame_bytes = Some(bytes);
+        self
+    }
+
+    /// Frames of a second class, for packets that an ordinary one is too short for: `bytes` is a
+    /// power of two, as 16384 for frames of 9000 bytes. None unless told.
+    #[must_use]
+    pub fn jumbo(mut self, frames: u32, bytes: u32) -> Self {
+        self.asked.jumbo = Some((frames, bytes));
+        self
+    }
+
+    /// Frames as large as the longest packet that any port can carry, up to 64 KiB, so that no
+    /// packet is ever in pieces. What does not fit even so is warned about.
+    ///
+    /// It trades memory for simplicity: a small packet takes as much as the longest. The pool is
+    /// made once, before anything runs, and no piece is allocated later.
+    ///
+    /// Source: post 000, of NetWare, which "always created ECB's (Event Control Blocks) at the max
+    /// size of the network" adapter.
+    #[must_use]
+    pub fn fit_packets(mut self, fit: bool) -> Self {
+        self.asked.fit = fit;
+        self
+    }
+
+    /// Where packets' bytes come from: frames, unless told, or the system's allocator.
+    #[must_use]
+    pub fn data(mut self, data: Data) -> Self {
+        self.asked.data = data;
+        self
+    }
+
+    /// When a packet's metadata is initialised.
+    #[must_use]
+    pub fn init(mut self, init: Init) -> Self {
+        self.asked.init = init;
+        self
+    }
+
+    /// Where a frame goes that another core frees than the one that allocated it.
+    #[must_use]
+    pub fn return_to(mut self, return_to: Return) -> Self {
+        self.asked.return_to = return_to;
         self
     }
 
     /// Whether the pool's memory is to be of huge pages.
     #[must_use]
     pub fn huge_pages(mut self, huge: Huge) -> Self {
-        self.huge = huge;
+        self.asked.huge = huge;
+        self
+    }
+
+    /// Times every n-th call that allocates or frees, as [`Pool::set_sampling`] does; 0 = none.
+    #[must_use]
+    pub fn sampling(mut self, every: u32) -> Self {
+        self.asked.sampling = Some(every);
         self
     }
 
@@ -142,13 +196,14 @@ impl Builder {
         plan::check_wires(&specs, &wires)?;
         plan::direct(&mut specs, &wires);
         let workers = plan::workers(specs.len(), &wires);
-        let (pool, holders) = self.make_pool(&specs, &workers)?;
-        let opened = open_all(&specs, &pool)?;
-        check_directions(&specs, &wires, &opened)?;
+        let memory = self.asked.get(&plan::demands(&specs, &workers)?, self.sizes)?;
+        let pool = memory.pool;
+        let opened = opening::open_all(&specs, &pool)?;
+        opening::check_directions(&specs, &wires, &opened)?;
         let groups = Groups { specs: &specs, wires: &wires, workers: &workers };
-        let (entries, mut groups) = groups.split(opened, &pool, self.sizes.backlog);
+        let (entries, groups) = groups.split(opened, &pool, self.sizes.backlog);
         let mut made = Vec::new();
-        for (i, group) in groups.drain(..).enumerate() {
+        for (i, (group, hot_list_len)) in groups.into_iter().zip(memory.hot_lists).enumerate() {
             if group.napis.len() > Verdict::OUTPUTS_MAX {
                 let why = format!("worker {i} would serve {} queues", group.napis.len());
                 return Err(Error::new(Code::Topology, "cannot build the engine", why)
@@ -156,14 +211,15 @@ impl Builder {
             }
             let stages = self.make_stages(i, &group.names)?;
             let slot = WorkerSlot::new()?;
-            let mem = pool.local_with(self.sizes.hot_list_len);
+            let mem = pool.local_named(&format!("worker {i}"), hot_list_len);
             made.push((
                 Worker::new(group.napis, stages, mem, self.sizes.budget, slot.clone())?,
                 slot,
             ));
         }
-        let stats = Stats { ports: Arc::new(entries), pool };
-        Ok(Engine { workers: made, stats, holders: holders.0, cpus: self.cpus })
+        let warnings = Arc::from(memory.warnings);
+        let stats = Stats { ports: Arc::new(entries), pool, warnings };
+        Ok(Engine { workers: made, stats, holders: memory.holders.into(), cpus: self.cpus })
     }
 
     fn find_wires(&self, specs: &[Spec]) -> Result<Vec<Wire>> {
@@ -176,30 +232,6 @@ impl Builder {
             })
         };
         self.wires.iter().map(|(a, b)| Ok((find(a)?, find(b)?))).collect()
-    }
-
-    fn make_pool(&self, specs: &[Spec], workers: &[usize]) -> Result<(Pool, Holders)> {
-        let builder = Pool::builder().name("linerate").huge_pages(self.huge);
-        let data_room = self.pool.as_ref().map_or(builder.data_room(), Pool::data_room);
-        let holders = plan::holders(specs, workers, self.sizes, data_room)?;
-        let frames = match (&self.pool, self.frames) {
-            (Some(pool), _) => pool.frames() as u64,
-            (None, Some(frames)) => u64::from(frames),
-            (None, None) => holders.sum().next_multiple_of(FRAMES_STEP),
-        };
-        if frames < holders.sum() {
-            let what = format!("a pool of {frames} frames cannot serve this engine");
-            let fix = format!(
-                "give it {} frames, or make batches, backlogs, rings or the hot list shorter",
-                holders.sum()
-            );
-            return Err(Error::new(Code::PoolTooSmall, what, holders.to_string()).fix(fix));
-        }
-        let pool = match &self.pool {
-            Some(pool) => pool.clone(),
-            None => builder.frames(u32::try_from(frames).unwrap_or(u32::MAX)).build()?,
-        };
-        Ok((pool, holders))
     }
 
     fn make_stages(&mut self, worker: usize, names: &[String]) -> Result<Vec<Box<dyn Stage>>> {
@@ -221,107 +253,6 @@ impl std::fmt::Debug for Builder {
             .field("ports", &self.ports)
             .field("wires", &self.wires)
             .finish_non_exhaustive()
-    }
-}
-
-/// Opens every port; the two ends of a ring together.
-fn open_all(specs: &[Spec], pool: &Pool) -> Result<Vec<Opened>> {
-    let mut opened: Vec<Option<Opened>> = specs.iter().map(|_| None).collect();
-    for (i, spec) in specs.iter().enumerate() {
-        if opened[i].is_some() {
-            continue;
-        }
-        if spec.driver != ring::NAME {
-            let device = open(spec, pool)?;
-            if device.queues.is_empty() {
-                return Err(spec.error("the driver opened a device without queues"));
-            }
-            opened[i] = Some(device);
-            continue;
-        }
-        let other = (i + 1..specs.len())
-            .find(|&j| specs[j].driver == ring::NAME && specs[j].arg == spec.arg);
-        // `check_wires` saw both ends.
-        let Some(other) = other else { continue };
-        let len = plan::ring_len(spec)?;
-        let _ = plan::ring_len(&specs[other])?;
-        spec.finish()?;
-        specs[other].finish()?;
-        let (a, b) = ring::pair(&spec.arg, len)?;
-        (opened[i], opened[other]) = (Some(a), Some(b));
-    }
-    Ok(opened.into_iter().flatten().collect())
-}
-
-/// Refuses a wire over which nothing can go.
-fn check_directions(specs: &[Spec], wires: &[Wire], opened: &[Opened]) -> Result<()> {
-    for &(a, b) in wires {
-        let (left, right) = (opened[a].obtained.direction, opened[b].obtained.direction);
-        let word = match (left, right) {
-            (Direction::Source, Direction::Source) => "read",
-            (Direction::Sink, Direction::Sink) => "written",
-            _ => continue,
-        };
-        let why = format!("'{}' and '{}' can both only be {word}", specs[a].name, specs[b].name);
-        return Err(Error::new(Code::Topology, "nothing can go over the wire", why));
-    }
-    Ok(())
-}
-
-/// The ports of one worker.
-#[derive(Default)]
-struct Group {
-    names: Vec<String>,
-    napis: Vec<Napi>,
-}
-
-struct Groups<'a> {
-    specs: &'a [Spec],
-    wires: &'a [Wire],
-    workers: &'a [usize],
-}
-
-impl Groups<'_> {
-    /// Deals the opened queues out to their workers and joins the ends of wires.
-    fn split(&self, opened: Vec<Opened>, pool: &Pool, backlog: usize) -> (Vec<Entry>, Vec<Group>) {
-        let count = self.workers.iter().max().map_or(0, |w| w + 1);
-        let mut groups: Vec<Group> = (0..count).map(|_| Group::default()).collect();
-        let mut entries = Vec::new();
-        // Where the queues of each port are in their worker.
-        let mut places: Vec<std::ops::Range<usize>> = Vec::new();
-        for ((spec, &worker), device) in self.specs.iter().zip(self.workers).zip(opened) {
-            let group = &mut groups[worker];
-            let (first, direction) = (group.napis.len(), device.obtained.direction);
-            let port = Napi::id(first);
-            let mut queues = Vec::new();
-            for ops in device.queues {
-                let queue = Queue::new(ops, pool.local_with(0));
-                let slot = Arc::new(Slot::default());
-                queues.push((queue.stats(), slot.clone()));
-                group.napis.push(Napi::new(queue, direction, slot, backlog, port));
-                group.names.push(spec.name.clone());
-            }
-            places.push(first..group.napis.len());
-            entries.push(Entry {
-                name: spec.name.clone(),
-                driver: spec.driver.clone(),
-                obtained: device.obtained,
-                queues,
-            });
-        }
-        for &(a, b) in self.wires {
-            let group = &mut groups[self.workers[a]];
-            for (from, to) in [(a, b), (b, a)] {
-                let (from, to) = (places[from].clone(), places[to].clone());
-                for (i, napi) in from.enumerate() {
-                    let peer = to.start + i % to.len().max(1);
-                    if group.napis.get(peer).is_some_and(Napi::writes) {
-                        group.napis[napi].peer = Some(peer);
-                    }
-                }
-            }
-        }
-        (entries, groups)
     }
 }
 
@@ -351,6 +282,13 @@ impl Engine {
     #[must_use]
     pub fn holders(&self) -> &[Holder] {
         &self.holders
+    }
+
+    /// What is not as it was asked for, or not as it should be: a hot list shorter than the rings it
+    /// serves, or one that was cut.
+    #[must_use]
+    pub fn warnings(&self) -> &[String] {
+        self.stats.warnings()
     }
 
     /// Runs each worker on a thread of its own, pinned if CPUs were named.

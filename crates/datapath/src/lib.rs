@@ -7,7 +7,9 @@
 #![forbid(unsafe_code)]
 
 mod engine;
+mod memory;
 mod napi;
+mod opening;
 mod plan;
 mod running;
 mod stage;
@@ -17,7 +19,6 @@ mod worker;
 mod xconnect;
 
 pub use engine::{Builder, Engine};
-pub use plan::Holder;
 pub use running::{Running, Stopped};
 pub use stage::{PortId, Stage, StageContext, Turn};
 pub use stats::{PortStats, Stats};
@@ -25,3 +26,4 @@ pub use worker::{Turned, Worker};
 pub use xconnect::Xconnect;
 
 pub use linerate_port::{Code, Error, Kind, Result};
+pub use linerate_skb::{CoreStats, Data, Dwell, Holder, Init, PoolStats, Return};

@@ -3,12 +3,12 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use linerate_port::{Direction, Health, Origin, Queue, QueueOps, QueueStats, Want};
+use linerate_port::{Direction, Health, Origin, QueueOps, QueueStats, Want};
 use linerate_port::{receive, transmit};
-use linerate_skb::{Batch, DropReason, Local};
+use linerate_skb::{Batch, DropReason, Local, Tally};
 
 use crate::stage::PortId;
-use crate::stats::{Said, Slot, rank};
+use crate::stats::{Slot, rank};
 
 /// A queue of a device, polled for packets until it is empty, then armed.
 pub(crate) struct Napi {
@@ -22,6 +22,9 @@ pub(crate) struct Napi {
     pub peer: Option<usize>,
     /// Packets on their way out, first in first out.
     fifo: Batch,
+    /// What the ledger is told of them: how many a turn left behind.
+    tally: Tally,
+    told: usize,
     /// What the worker's epoll was last told to watch it for.
     watched: bool,
     /// The health that was last looked at, as a number.
@@ -29,28 +32,32 @@ pub(crate) struct Napi {
 }
 
 impl Napi {
-    /// Wraps a queue; `backlog` packets may wait for its transmit ring.
+    /// Wraps a queue; `backlog` packets may wait for its transmit ring, and `tally` tells of them.
     pub fn new(
-        queue: Queue,
+        ops: Box<dyn QueueOps>,
         direction: Direction,
-        slot: Arc<Slot>,
-        backlog: usize,
         port: PortId,
+        backlog: usize,
+        tally: Tally,
     ) -> Napi {
-        // The worker has one hot list for all its queues; the queue's own frames go home.
-        let (ops, _mem, stats) = queue.into_parts();
-        let fifo = Batch::with_capacity(backlog);
         Napi {
             ops,
-            stats,
-            slot,
+            stats: Arc::default(),
+            slot: Arc::default(),
             direction,
             port,
             peer: None,
-            fifo,
+            fifo: Batch::with_capacity(backlog),
+            tally,
+            told: 0,
             watched: true,
             rank: rank(&Health::Up),
         }
+    }
+
+    /// Where others read what passes and how the device is.
+    pub fn readings(&self) -> (Arc<QueueStats>, Arc<Slot>) {
+        (self.stats.clone(), self.slot.clone())
     }
 
     pub fn id(index: usize) -> PortId {
@@ -105,7 +112,12 @@ impl Napi {
         }
         let before = self.fifo.len();
         transmit(self.ops.as_mut(), mem, &self.stats, &mut self.fifo);
-        self.fifo.len() < before
+        let left = self.fifo.len();
+        if left != self.told {
+            self.tally.set(left);
+            self.told = left;
+        }
+        left < before
     }
 
     /// Drops what still waits.
@@ -139,19 +151,12 @@ impl Napi {
     ///
     /// Cost: whatever the device's answers cost: a syscall for some, a histogram for others.
     pub fn publish(&mut self) {
-        let missed = self.ops.missed();
-        self.slot.publish(missed, self.said());
+        self.slot.publish(self.ops.as_mut());
     }
 
     /// The last time.
     pub fn conclude(&mut self) {
-        let missed = self.ops.missed();
-        self.slot.conclude(missed, self.said());
-    }
-
-    fn said(&self) -> Said {
-        let (verified, pace) = (self.ops.verified(), self.ops.pace());
-        Said { health: self.ops.health(), verified, pace }
+        self.slot.conclude(self.ops.as_mut());
     }
 
     /// True if it will never give a packet again.

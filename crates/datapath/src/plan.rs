@@ -1,47 +1,14 @@
-//! What an engine will be, decided before anything is opened: workers, wires, and how many frames.
-
-use std::fmt;
+//! What an engine will be, decided before anything is opened: workers, wires, and who can hold
+//! frames.
 
 use linerate_port::{Code, Driver, Error, Result, Spec, driver_of, ring};
-
-/// Someone who can hold frames, and how many at most.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Holder {
-    /// Who: `worker 0 hot list`, `west transmit backlog`.
-    pub name: String,
-    /// Most frames it holds at once.
-    pub frames: u64,
-}
-
-/// Holders and their sum, as in `worker 0 batch 64 + west backlog 256 = 320`.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Holders(pub Vec<Holder>);
-
-impl Holders {
-    fn add(&mut self, name: String, frames: u64) {
-        self.0.push(Holder { name, frames });
-    }
-
-    pub fn sum(&self) -> u64 {
-        self.0.iter().map(|h| h.frames).sum()
-    }
-}
-
-impl fmt::Display for Holders {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, h) in self.0.iter().enumerate() {
-            write!(f, "{}{} {}", if i == 0 { "" } else { " + " }, h.name, h.frames)?;
-        }
-        write!(f, " = {}", self.sum())
-    }
-}
+use linerate_skb::Holders;
 
 /// Sizes that a builder settles.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sizes {
     pub budget: usize,
     pub backlog: usize,
-    pub hot_list_len: usize,
 }
 
 /// A wire between two ports, by their places in the builder.
@@ -93,42 +60,87 @@ pub(crate) fn workers(ports: usize, wires: &[Wire]) -> Vec<usize> {
     group.into_iter().map(Option::unwrap_or_default).collect()
 }
 
-/// Frames that a packet of `packet_bytes` takes.
+/// What a port asks of the engine's memory.
+#[derive(Debug)]
+pub(crate) struct Demand {
+    pub name: String,
+    pub worker: usize,
+    /// Longest packet that it hands over; 0 if it only passes on what others made.
+    pub packet_max_bytes: usize,
+    pub rings: Rings,
+}
+
+/// The rings behind a port.
+#[derive(Debug)]
+pub(crate) enum Rings {
+    /// A device's own, which hold frames of the pool.
+    Device { frames: usize },
+    /// A pair of this process, which holds packets; named at the first of its ends.
+    Pair { name: Option<String>, packets: usize },
+}
+
+impl Rings {
+    /// Frames in them that a hot list has to serve.
+    pub fn frames(&self) -> usize {
+        match self {
+            Rings::Device { frames } => *frames,
+            Rings::Pair { packets, .. } => *packets,
+        }
+    }
+}
+
+/// What each port asks of the engine's memory.
+pub(crate) fn demands(specs: &[Spec], workers: &[usize]) -> Result<Vec<Demand>> {
+    let demand = |(i, (spec, &worker)): (usize, (&Spec, &usize))| {
+        let name = spec.name.clone();
+        if spec.driver == ring::NAME {
+            let first = specs[..i].iter().all(|s| s.driver != ring::NAME || s.arg != spec.arg);
+            let packets = ring::frames(ring_len(spec)?);
+            let rings = Rings::Pair { name: first.then(|| spec.arg.clone()), packets };
+            return Ok(Demand { name, worker, packet_max_bytes: 0, rings });
+        }
+        let driver = driver_of(spec)?;
+        let packet_max_bytes = driver.packet_max_bytes(spec)?;
+        let rings = Rings::Device { frames: driver.ring_frames(spec)? };
+        Ok(Demand { name, worker, packet_max_bytes, rings })
+    };
+    specs.iter().zip(workers).enumerate().map(demand).collect()
+}
+
+/// Frames that a packet of `packet_bytes` takes, of ordinary ones: a jumbo class may be used up.
 pub(crate) fn frames_per_packet(packet_bytes: usize, data_room: usize) -> u64 {
     packet_bytes.div_ceil(data_room).max(1) as u64
 }
 
-/// Everyone who can hold frames of the pool.
+/// Everyone who can hold frames of the pool, but the threads that drop packets; a worker for each
+/// of `hot_lists`.
 pub(crate) fn holders(
-    specs: &[Spec],
-    workers: &[usize],
+    demands: &[Demand],
     sizes: Sizes,
+    hot_lists: &[usize],
     data_room: usize,
-) -> Result<Holders> {
-    let mut holders = Holders::default();
-    let mut longest = 1;
-    for spec in specs.iter().filter(|s| s.driver != ring::NAME) {
-        let bytes = driver_of(spec)?.packet_max_bytes(spec)?;
-        longest = longest.max(frames_per_packet(bytes, data_room));
-    }
-    for worker in 0..workers.iter().max().map_or(0, |w| w + 1) {
+) -> Holders {
+    let longest = demands.iter().map(|d| d.packet_max_bytes).max().unwrap_or(0);
+    let longest = frames_per_packet(longest, data_room);
+    let mut holders = Holders::new();
+    for (worker, &hot_list_len) in hot_lists.iter().enumerate() {
         // One batch and one outbox.
-        let batches = 2 * sizes.budget as u64 * longest;
-        holders.add(format!("worker {worker} batches"), batches);
-        holders.add(format!("worker {worker} hot list"), sizes.hot_list_len as u64);
+        holders.add(format!("worker {worker} batches"), 2 * sizes.budget as u64 * longest);
+        holders.add(format!("worker {worker} hot list"), hot_list_len as u64);
     }
-    for (i, spec) in specs.iter().enumerate() {
-        holders.add(format!("{} backlog", spec.name), sizes.backlog as u64 * longest);
-        let first = specs[..i].iter().all(|s| s.driver != ring::NAME || s.arg != spec.arg);
-        if spec.driver == ring::NAME && first {
-            let len = u64::from(ring_len(spec)?);
-            holders.add(format!("ring {} both ways", spec.arg), 2 * len * longest);
+    for demand in demands {
+        holders.add(format!("{} backlog", demand.name), sizes.backlog as u64 * longest);
+        match &demand.rings {
+            Rings::Device { frames: 0 } | Rings::Pair { name: None, .. } => {}
+            Rings::Device { frames } => {
+                holders.add(format!("{} rings", demand.name), *frames as u64);
+            }
+            Rings::Pair { name: Some(name), packets } => {
+                holders.add(format!("ring {name} both ways"), *packets as u64 * longest);
+            }
         }
     }
-    // Thread caches reserve an eighth of the pool at most: a seventh of the others' sum.
-    let caches = holders.sum().div_ceil(7);
-    holders.add("thread caches".into(), caches);
-    Ok(holders)
+    holders
 }
 
 /// Packets each way in a ring.
@@ -149,13 +161,17 @@ mod tests {
     #[test]
     fn the_sum_names_every_holder() {
         let specs = [
-            Spec::parse("a=gen:", &["gen", "ring"]).unwrap(),
+            Spec::parse("a=gen:,size=3000", &["gen", "ring"]).unwrap(),
             Spec::parse("b=ring:r,len=64", &["gen", "ring"]).unwrap(),
             Spec::parse("c=ring:r,len=64", &["gen", "ring"]).unwrap(),
         ];
-        let sizes = Sizes { budget: 32, backlog: 100, hot_list_len: 1024 };
-        let h = holders(&specs, &[0, 0, 0], sizes, 1792).unwrap();
-        assert_eq!(h.sum() - h.0.last().unwrap().frames, 64 + 1024 + 300 + 128);
-        assert!(h.to_string().starts_with("worker 0 batches 64 + worker 0 hot list 1024 + a"));
+        let demands = demands(&specs, &[0, 0, 0]).unwrap();
+        assert_eq!(demands.iter().map(|d| d.rings.frames()).collect::<Vec<_>>(), [0, 128, 128]);
+        let h = holders(&demands, Sizes { budget: 32, backlog: 100 }, &[1024], 1792);
+        // Two frames a packet.
+        let sum = 2 * 64 + 1024 + 2 * 300 + 2 * 128;
+        assert_eq!(h.sum(), sum);
+        assert!(h.to_string().starts_with("worker 0 batches 128 + worker 0 hot list 1024 + a"));
+        assert!(h.to_string().ends_with(" + ring r both ways 256 + c backlog 200 = 2008"), "{h}");
     }
 }

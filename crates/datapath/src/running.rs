@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use linerate_port::{Code, Error, Health, Result, thread};
-use linerate_skb::Ledger;
+use linerate_skb::{Ledger, PoolStats};
 
 use crate::stats::{Phase, PortStats, Stats, WorkerSlot};
 use crate::worker::Worker;
@@ -81,11 +81,13 @@ impl Running {
     /// rest as `stopped` (or, in a ring whose reader has failed, as `peer_gone`).
     #[must_use]
     pub fn stop(mut self, timeout: Duration) -> Stopped {
+        let memory_bytes = self.stats.pool.stats().memory_bytes();
         self.all(Phase::Drain);
         self.look_until(timeout, || self.failed() || self.at_rest(true));
+        let pool = self.stats.pool.stats();
         let failed = self.halt();
         let (ledger, ports) = (self.stats.ledger(), self.stats.ports());
-        Stopped { ledger, ports, failed }
+        Stopped { ledger, ports, pool, memory_bytes, failed }
     }
 
     /// True if nothing is under way: no worker is in a turn or has anything waiting, and no ring
@@ -157,6 +159,10 @@ pub struct Stopped {
     pub ledger: Ledger,
     /// What passed each port, in the order in which they were named.
     pub ports: Vec<PortStats>,
+    /// What its pool had cost when all had left, core by core.
+    pub pool: PoolStats,
+    /// Memory that the pool held for packets when it was told to stop.
+    pub memory_bytes: u64,
     /// Why a worker ended before it was told to, if one did.
     pub failed: Option<Error>,
 }

@@ -4,7 +4,9 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use linerate_port::wait::EventFd;
-use linerate_port::{Health, Obtained, Pace, QueueCounts, QueueStats, Result, Verified, ring};
+use linerate_port::{
+    Health, Obtained, Pace, QueueCounts, QueueOps, QueueStats, Result, Verified, ring,
+};
 use linerate_skb::{Ledger, Pool};
 
 /// What a worker is to do.
@@ -103,29 +105,44 @@ impl WorkerSlot {
 #[derive(Debug, Default)]
 pub(crate) struct Slot {
     missed: AtomicU64,
+    no_frame: AtomicU64,
     said: Mutex<Said>,
 }
 
 /// What a device says.
 #[derive(Debug, Default, Clone)]
-pub(crate) struct Said {
-    pub health: Health,
-    pub verified: Option<Verified>,
-    pub pace: Option<Pace>,
+struct Said {
+    health: Health,
+    verified: Option<Verified>,
+    pace: Option<Pace>,
+}
+
+impl Said {
+    fn of(ops: &dyn QueueOps) -> Said {
+        Said { health: ops.health(), verified: ops.verified(), pace: ops.pace() }
+    }
 }
 
 impl Slot {
-    /// Never waits: if a reader has the lock, the news come next time.
-    pub fn publish(&self, missed: u64, said: Said) {
-        self.missed.fetch_add(missed, Ordering::Relaxed);
+    /// Adds what a device has counted since the last time.
+    fn count(&self, ops: &mut dyn QueueOps) {
+        self.missed.fetch_add(ops.missed(), Ordering::Relaxed);
+        self.no_frame.fetch_add(ops.no_frame(), Ordering::Relaxed);
+    }
+
+    /// Asks a device. Never waits: if a reader has the lock, the news come next time.
+    pub fn publish(&self, ops: &mut dyn QueueOps) {
+        self.count(ops);
+        let said = Said::of(ops);
         if let Ok(mut known) = self.said.try_lock() {
             *known = said;
         }
     }
 
-    /// The last news: waits for a reader that has the lock.
-    pub fn conclude(&self, missed: u64, said: Said) {
-        self.missed.fetch_add(missed, Ordering::Relaxed);
+    /// Asks it for the last time: waits for a reader that has the lock.
+    pub fn conclude(&self, ops: &mut dyn QueueOps) {
+        self.count(ops);
+        let said = Said::of(ops);
         *self.said.lock().unwrap_or_else(PoisonError::into_inner) = said;
     }
 
@@ -148,6 +165,7 @@ pub(crate) struct Entry {
 pub struct Stats {
     pub(crate) ports: Arc<Vec<Entry>>,
     pub(crate) pool: Pool,
+    pub(crate) warnings: Arc<[String]>,
 }
 
 /// A reading of one port.
@@ -188,6 +206,12 @@ impl Stats {
     pub fn pool(&self) -> &Pool {
         &self.pool
     }
+
+    /// What the engine warned of when it was built.
+    #[must_use]
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
 }
 
 impl Stats {
@@ -214,6 +238,7 @@ impl PortStats {
             let (c, said) = (live.counts(), slot.said());
             stats.counts += c;
             stats.counts.missed += slot.missed.load(Ordering::Relaxed);
+            stats.counts.no_frame += slot.no_frame.load(Ordering::Relaxed);
             if rank(&said.health) < rank(&stats.health) {
                 stats.health = said.health;
             }

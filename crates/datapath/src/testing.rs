@@ -13,12 +13,12 @@ use std::time::{Duration, Instant};
 
 use linerate_port::pcap::{self, Frame};
 use linerate_port::wait::EventFd;
-use linerate_port::{Direction, Health, Queue, QueueOps, Want};
+use linerate_port::{Direction, Health, QueueOps, Want};
 use linerate_skb::{Batch, Ledger, Local, Moved, Pool};
 
 use crate::napi::Napi;
 use crate::stage::{Stage, StageContext};
-use crate::stats::{Slot, WorkerSlot};
+use crate::stats::WorkerSlot;
 use crate::worker::{Turned, Worker};
 use crate::xconnect::Xconnect;
 
@@ -163,9 +163,8 @@ fn run_once<S: Stage + 'static>(
             Ok(tape) => Box::new(tape),
             Err(e) => panic!("{e}"),
         };
-        let queue = Queue::new(ops, pool.local_with(0));
-        let mut napi =
-            Napi::new(queue, direction, Arc::new(Slot::default()), 4 * batch, Napi::id(i));
+        let tally = pool.tally(&format!("{name} backlog"));
+        let mut napi = Napi::new(ops, direction, Napi::id(i), 4 * batch, tally);
         napi.peer = (i == 0).then_some(1);
         napis.push(napi);
         outputs.push((name.clone(), collected));
@@ -225,9 +224,9 @@ impl Tape {
 }
 
 impl QueueOps for Tape {
-    fn rx(&mut self, mem: &mut Local, out: &mut Batch, budget: usize) -> usize {
-        let mut n = 0;
-        while n < budget
+    fn rx(&mut self, mem: &mut Local, out: &mut Batch, budget: usize) -> Moved {
+        let mut moved = Moved::default();
+        while moved.packets < budget
             && let Some(frame) = self.frames.next()
         {
             // A capture's frame is at most 256 KiB, and 8192 frames are 14 MB of data.
@@ -237,9 +236,9 @@ impl QueueOps for Tape {
             if out.push(skb).is_err() {
                 break;
             }
-            n += 1;
+            moved += Moved { packets: 1, bytes: frame.bytes.len() as u64 };
         }
-        n
+        moved
     }
 
     fn xmit(&mut self, mem: &mut Local, batch: &mut Batch) -> Moved {

@@ -38,8 +38,9 @@ pub use linerate_port::{
     wait_any,
 };
 pub use linerate_skb::{
-    Batch, DropReason, Huge, Ledger, Local, Moved, Offload, PacketType, Pages, Pool, Segments,
-    Shared, Skb, Trust, Unique, Verdict,
+    Batch, CoreKind, CoreStats, Data, DropReason, Dwell, FreeMatrix, Holders, Huge, Init, Ledger,
+    Local, Locks, Moved, Offload, PacketType, Pages, Pool, PoolStats, Release, Return, Sampled,
+    Segments, Shared, Skb, Tally, Trust, Unique, Verdict, Vlan, compat,
 };
 pub use linerate_wire as wire;
 

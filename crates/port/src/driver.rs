@@ -44,7 +44,21 @@ pub trait Driver: Sync {
     /// As `open`, if it cannot be known.
     fn packet_max_bytes(&self, spec: &Spec) -> Result<usize>;
 
+    /// Frames of the pool that the device's own rings can hold, over all its queues; hot lists and
+    /// the pool are sized by it. None for a driver that copies: its rings are not of the pool.
+    ///
+    /// # Errors
+    /// As `open`, if it cannot be known.
+    fn ring_frames(&self, _: &Spec) -> Result<usize> {
+        Ok(0)
+    }
+
     /// Opens the device that `spec` names; its queues receive into `pool`.
+    ///
+    /// A device that reads or writes frames itself needs them in the pool's umem. Its driver
+    /// refuses a pool whose data is the system allocator's
+    /// ([`Data::General`](linerate_skb::Data::General)) with `E-UNSUPPORTED`; one that copies takes
+    /// any pool.
     ///
     /// # Errors
     /// What, why and what to do; nothing is left behind.

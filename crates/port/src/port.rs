@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use linerate_skb::{Batch, Code, Error, Ledger, Pool, Result};
+use linerate_skb::{Batch, Code, Error, Holders, Ledger, Pool, Result};
 use linerate_sys::wait::poll_readable;
 
 use crate::driver::Opened;
@@ -15,7 +15,9 @@ use crate::spec::Spec;
 use crate::stats::QueueCounts;
 
 /// Frames that a port opened by itself gets for its program's batches and queues.
-const PROGRAM_FRAMES: usize = 4096;
+const PROGRAM_FRAMES: u64 = 4096;
+/// Packets of the greatest length that they are to hold at once.
+const PROGRAM_BATCH: u64 = 64;
 
 /// A device and its queues.
 #[derive(Debug)]
@@ -34,12 +36,14 @@ impl Port {
     /// What could not be opened, why, and what to do about it.
     pub fn open(text: &str) -> Result<Port> {
         let spec = parse(text)?;
-        let longest = registry::driver_of(&spec)?.packet_max_bytes(&spec)?;
-        let builder = Pool::builder().name(&spec.name);
-        // A batch of 64 of the longest packets, and what the program keeps.
-        let more = longest.div_ceil(builder.data_room()).saturating_sub(1).saturating_mul(64);
-        let frames = u32::try_from(PROGRAM_FRAMES.saturating_add(more)).unwrap_or(u32::MAX);
-        let pool = builder.frames(frames).build()?;
+        let driver = registry::driver_of(&spec)?;
+        let longest = driver.packet_max_bytes(&spec)?;
+        let more = longest.div_ceil(Pool::builder().data_room()).saturating_sub(1) as u64;
+        let holders = Holders::new()
+            .with("the program's batches and queues", PROGRAM_FRAMES)
+            .with("a batch of the longest packets", PROGRAM_BATCH.saturating_mul(more))
+            .with("device rings", driver.ring_frames(&spec)? as u64);
+        let pool = Pool::sized_for(&holders).name(&spec.name).build()?;
         Port::open_in(&spec, &pool)
     }
 
@@ -52,9 +56,17 @@ impl Port {
     }
 
     fn open_in(spec: &Spec, pool: &Pool) -> Result<Port> {
-        let opened = registry::open(spec, pool)?;
-        let queues = opened.queues.into_iter().map(|ops| Queue::new(ops, pool.local())).collect();
-        Ok(Port { queues, turn: 0, obtained: opened.obtained, pool: pool.clone() })
+        let rings = registry::driver_of(spec)?.ring_frames(spec)?;
+        Ok(Port::of(&spec.name, registry::open(spec, pool)?, rings, pool))
+    }
+
+    /// Gives each queue a hot list of its own; the device's rings hold `rings` frames.
+    fn of(name: &str, opened: Opened, rings: usize, pool: &Pool) -> Port {
+        let hot_list_len = pool.hot_list_len_for(rings.div_ceil(opened.queues.len().max(1)));
+        let queue =
+            |(i, ops)| Queue::new(ops, pool.local_named(&format!("{name}/{i}"), hot_list_len));
+        let queues = opened.queues.into_iter().enumerate().map(queue).collect();
+        Port { queues, turn: 0, obtained: opened.obtained, pool: pool.clone() }
     }
 
     /// Opens the first of several texts that can be opened.
@@ -89,14 +101,9 @@ impl Port {
     /// # Errors
     /// `E-PORT-SYNTAX` unless `len` is a power of two.
     pub fn pair(len: u32, pool: &Pool) -> Result<(Port, Port)> {
-        let (a, b) = ring::pair("ring", len)?;
-        let port = |opened: Opened| Port {
-            queues: opened.queues.into_iter().map(|q| Queue::new(q, pool.local())).collect(),
-            turn: 0,
-            obtained: opened.obtained,
-            pool: pool.clone(),
-        };
-        Ok((port(a), port(b)))
+        let (a, b) = ring::pair("pair", len, pool)?;
+        let port = |name, opened| Port::of(name, opened, ring::frames(len), pool);
+        Ok((port("pair-a", a), port("pair-b", b)))
     }
 
     /// What the device gave, and what not.
@@ -251,8 +258,8 @@ mod tests {
     struct Told(EventFd, Health);
 
     impl QueueOps for Told {
-        fn rx(&mut self, _: &mut Local, _: &mut Batch, _: usize) -> usize {
-            0
+        fn rx(&mut self, _: &mut Local, _: &mut Batch, _: usize) -> Moved {
+            Moved::default()
         }
 
         fn xmit(&mut self, _: &mut Local, _: &mut Batch) -> Moved {
@@ -272,6 +279,19 @@ mod tests {
         fn as_fd(&self) -> BorrowedFd<'_> {
             self.0.as_fd()
         }
+    }
+
+    #[test]
+    fn a_queue_has_a_name_and_a_hot_list_for_its_rings() {
+        let pool = Pool::builder().frames(1 << 15).build().unwrap();
+        let lists = || -> Vec<(String, u64)> {
+            let cores = pool.stats().cores.into_iter().filter(|c| c.alive);
+            cores.map(|c| (c.name, c.hot_list_len)).collect()
+        };
+        let _gen = Port::open_with("g=gen:", &pool).unwrap();
+        assert_eq!(lists(), [("g/0".into(), 1024)]);
+        let _ends = Port::pair(4096, &pool).unwrap();
+        assert_eq!(lists()[1..], [("pair-a/0".into(), 8192), ("pair-b/0".into(), 8192)]);
     }
 
     fn port_of(healths: &[Health]) -> Port {

@@ -86,12 +86,13 @@ pub enum Origin {
 ///
 /// A driver that copies needs no `unsafe`. Calls come from one thread at a time.
 pub trait QueueOps: AsFd + Send {
-    /// Receives up to `budget` packets into `out`, which has room for them.
+    /// Receives up to `budget` packets into `out`, which has room for them; returns what came.
     ///
     /// Shape:  device -> out[len..len+n], n <= budget, in the device's order; caller owns them.
+    /// Units:  packets, and their bytes as [`Skb::len`](linerate_skb::Skb::len) counts them.
     /// Errors: none; what cannot be received is counted in `mem`'s ledger, with its reason.
     /// Cost:   no allocation; at most one syscall a batch.
-    fn rx(&mut self, mem: &mut Local, out: &mut Batch, budget: usize) -> usize;
+    fn rx(&mut self, mem: &mut Local, out: &mut Batch, budget: usize) -> Moved;
 
     /// Sends packets from the front of `batch`; what does not fit stays, in order.
     ///
@@ -123,6 +124,12 @@ pub trait QueueOps: AsFd + Send {
         0
     }
 
+    /// Receives that the pool ended early, because it had no frame, since it was last asked. What
+    /// they left waits where it is: in the device's ring, in the file, or to be made.
+    fn no_frame(&mut self) -> u64 {
+        0
+    }
+
     /// What a verifying sink found.
     fn verified(&self) -> Option<Verified> {
         None
@@ -143,19 +150,14 @@ pub struct Queue {
     mem: Local,
     stats: Arc<QueueStats>,
     missed: u64,
+    no_frame: u64,
 }
 
 impl Queue {
     /// A queue of a driver, with its own hot list.
     #[must_use]
     pub fn new(ops: Box<dyn QueueOps>, mem: Local) -> Queue {
-        Queue { ops, mem, stats: Arc::new(QueueStats::default()), missed: 0 }
-    }
-
-    /// Takes it apart: for a worker, whose queues share one hot list.
-    #[must_use]
-    pub fn into_parts(self) -> (Box<dyn QueueOps>, Local, Arc<QueueStats>) {
-        (self.ops, self.mem, self.stats)
+        Queue { ops, mem, stats: Arc::default(), missed: 0, no_frame: 0 }
     }
 
     /// Receives as many packets as `batch` has room for; returns how many came.
@@ -165,7 +167,8 @@ impl Queue {
     ///
     /// Shape:  device -> batch[len..len+n]; the caller owns them. Buffers are refilled by itself.
     /// Units:  packets; a packet's length is in bytes from the destination MAC, without FCS.
-    /// Errors: none; losses are in the pool's ledger and in [`QueueCounts::missed`].
+    /// Errors: none; losses are in the pool's ledger and in [`QueueCounts::missed`], what waits for
+    ///         want of a frame in [`QueueCounts::no_frame`].
     /// Cost:   as the driver's: at most one syscall.
     pub fn rx(&mut self, batch: &mut Batch) -> usize {
         let budget = batch.spare();
@@ -241,7 +244,8 @@ impl Queue {
     /// What passed so far.
     pub fn counts(&mut self) -> QueueCounts {
         self.missed += self.ops.missed();
-        QueueCounts { missed: self.missed, ..self.stats.counts() }
+        self.no_frame += self.ops.no_frame();
+        QueueCounts { missed: self.missed, no_frame: self.no_frame, ..self.stats.counts() }
     }
 }
 
@@ -273,13 +277,14 @@ pub fn receive(
 ) -> usize {
     let budget = budget.min(batch.spare());
     let before = batch.len();
-    ops.rx(mem, batch, budget);
+    let moved = ops.rx(mem, batch, budget);
     // What the batch has, not what the driver says: the ledger counts packets.
     let n = batch.len().saturating_sub(before);
+    debug_assert_eq!(moved.bytes, batch.bytes_behind(before), "as the driver counts them");
     if n > 0 && ops.origin() == Origin::Device {
         mem.count_received(n);
     }
-    stats.count_rx(n as u64, batch.bytes_behind(before));
+    stats.count_rx(n as u64, moved.bytes);
     n
 }
 
@@ -307,9 +312,9 @@ mod tests {
     struct Liar(EventFd);
 
     impl QueueOps for Liar {
-        fn rx(&mut self, mem: &mut Local, out: &mut Batch, _: usize) -> usize {
+        fn rx(&mut self, mem: &mut Local, out: &mut Batch, _: usize) -> Moved {
             assert_eq!(mem.alloc(out, 1), 1);
-            3
+            Moved { packets: 3, bytes: 0 }
         }
 
         fn xmit(&mut self, _: &mut Local, _: &mut Batch) -> Moved {

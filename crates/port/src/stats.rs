@@ -35,6 +35,8 @@ pub struct QueueCounts {
     pub wakeups: u64,
     /// Packets that the kernel or peer counts as lost before they reached us.
     pub missed: u64,
+    /// Times it was polled and the pool ended it early, because it had no frame.
+    pub no_frame: u64,
 }
 
 impl std::ops::AddAssign for QueueCounts {
@@ -47,6 +49,7 @@ impl std::ops::AddAssign for QueueCounts {
         self.polls_empty += more.polls_empty;
         self.wakeups += more.wakeups;
         self.missed += more.missed;
+        self.no_frame += more.no_frame;
     }
 }
 
@@ -90,6 +93,7 @@ impl QueueStats {
             polls_empty: value(&self.polls_empty),
             wakeups: value(&self.wakeups),
             missed: 0,
+            no_frame: 0,
         }
     }
 }

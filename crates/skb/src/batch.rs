@@ -213,7 +213,11 @@ impl<S> Batch<S> {
     pub fn run(&self) -> Option<(Verdict, usize)> {
         let verdicts = &self.verdicts[self.head..self.tail];
         let first = *verdicts.first()?;
-        Some((first, verdicts.iter().take_while(|v| **v == first).count()))
+        // Sixteen at a time, without a branch each: usually the batch is one run.
+        let (groups, _) = verdicts.as_chunks::<16>();
+        let same = |group: &&[Verdict; 16]| group.iter().fold(true, |all, v| all & (*v == first));
+        let n = 16 * groups.iter().take_while(same).count();
+        Some((first, n + verdicts[n..].iter().take_while(|v| **v == first).count()))
     }
 
     fn end(&mut self, n: usize, fate: Fate) {

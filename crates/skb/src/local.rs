@@ -78,7 +78,10 @@ impl Local {
             Return::Local => 0,
         };
         let away = Vec::with_capacity(away);
-        let until_sample = [UNSAMPLED; 2];
+        let until_sample = match pool.umem().sampling.load(Ordering::Relaxed) {
+            0 => [UNSAMPLED; 2],
+            every => [every; 2],
+        };
         let mut local =
             Local { pool, list, hot_list_len: 0, jumbo, away, tag, until_sample, page, owner };
         local.set_hot_list_len(hot_list_len);

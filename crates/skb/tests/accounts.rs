@@ -83,8 +83,8 @@ fn a_sampling_of_any_length_times_allocations_and_frees_alike() {
     // Even ones, too: calls that alternate must not fall on one kind for ever.
     for every in [1, 2, 7, 64] {
         let pool = Pool::builder().frames(64).frame_size(256).headroom(0).build().unwrap();
-        pool.set_sampling(every);
         let (mut mem, mut batch) = (pool.local_named("timed", 16), Batch::with_capacity(2));
+        pool.set_sampling(every);
         let calls = UNSAMPLED + 10 * every as usize;
         for _ in 0..calls {
             mem.alloc(&mut batch, 2);
@@ -96,6 +96,19 @@ fn a_sampling_of_any_length_times_allocations_and_frees_alike() {
         assert_eq!((timed.alloc_time.packets, timed.free_time.packets), (22, 22));
         assert_eq!((stats.dwell[0].packets(), stats.dwell[1].packets()), (11, 0));
     }
+}
+
+#[test]
+fn a_local_made_while_sampling_is_on_begins_at_once() {
+    let pool = Pool::builder().frames(64).frame_size(256).headroom(0).build().unwrap();
+    pool.set_sampling(5);
+    let (mut mem, mut batch) = (pool.local_named("timed", 16), Batch::with_capacity(2));
+    for _ in 0..10 {
+        mem.alloc(&mut batch, 2);
+        batch.consume(&mut mem);
+    }
+    let timed = core(&pool.stats(), "timed");
+    assert_eq!((timed.alloc_time.calls, timed.free_time.calls), (2, 2));
 }
 
 #[test]

@@ -1,11 +1,12 @@
 //! A source of paced, numbered, verifiable packets; [`sink`](crate::sink) verifies them.
 
 mod pacer;
+mod traffic;
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
-use linerate_skb::{Batch, DropReason, Local, Moved, Pool, Result, Trust};
+use linerate_skb::{Batch, Data, DropReason, Local, Moved, Pool, Result, Trust};
 use linerate_sys::wait::TimerFd;
 use linerate_wire::{Mac, stamp};
 
@@ -17,74 +18,14 @@ use crate::host::RETRY;
 use crate::obtained::{Direction, Obtained};
 use crate::queue::{Health, Origin, QueueOps, Want};
 use crate::spec::Spec;
-use crate::units::{self, Rate};
+use traffic::Traffic;
 
 /// Most flows numbered apart.
 pub const FLOWS_MAX: u64 = 1 << 16;
-/// Simple IMIX: 7 small, 4 middle and 1 full frame of every 12, in bytes without FCS.
-const IMIX: [usize; 12] = [60, 590, 60, 60, 590, 60, 1514, 60, 590, 60, 60, 590];
 
 /// The driver of `gen:[,rate=1Mpps][,size=60|imix][,flows=1][,count=N]`.
 #[derive(Debug)]
 pub struct Gen;
-
-/// What is to be generated.
-#[derive(Debug, Clone, PartialEq)]
-struct Traffic {
-    rate: Option<Rate>,
-    sizes: Vec<usize>,
-    flows: u64,
-    count: u64,
-}
-
-/// A frame size in bytes without FCS, or `imix`.
-fn sizes(text: &str) -> std::result::Result<Vec<usize>, String> {
-    if text == "imix" {
-        return Ok(IMIX.to_vec());
-    }
-    let n = units::count(text)? as usize;
-    if (stamp::FRAME_LEN_MIN..=65_536).contains(&n) {
-        Ok(vec![n])
-    } else {
-        Err(format!("a frame has {} to 65536 bytes without FCS", stamp::FRAME_LEN_MIN))
-    }
-}
-
-fn flows(text: &str) -> std::result::Result<u64, String> {
-    let n = units::count(text)?;
-    if (1..=FLOWS_MAX).contains(&n) { Ok(n) } else { Err(format!("1 to {FLOWS_MAX}")) }
-}
-
-impl Traffic {
-    fn of(spec: &Spec) -> Result<Traffic> {
-        let traffic = Traffic {
-            rate: spec.value("rate", units::rate)?,
-            sizes: spec.value("size", sizes)?.unwrap_or(vec![stamp::FRAME_LEN_MIN]),
-            flows: spec.value("flows", flows)?.unwrap_or(1),
-            count: spec.value("count", units::count)?.unwrap_or(u64::MAX),
-        };
-        spec.finish()?;
-        if traffic.pps().is_some_and(|pps| pps > pacer::PPS_MAX) {
-            let why =
-                format!("more than {:e} packets a second cannot be told apart", pacer::PPS_MAX);
-            return Err(spec.error(why).fix("a lower rate, or none: as fast as they are taken"));
-        }
-        Ok(traffic)
-    }
-
-    fn longest(&self) -> usize {
-        self.sizes.iter().copied().max().unwrap_or(stamp::FRAME_LEN_MIN)
-    }
-
-    fn mean_bytes(&self) -> f64 {
-        self.sizes.iter().sum::<usize>() as f64 / self.sizes.len() as f64
-    }
-
-    /// Packets a second, if there is a pace to keep.
-    fn pps(&self) -> Option<f64> {
-        self.rate.map(|rate| rate.pps(self.mean_bytes()))
-    }
-}
 
 impl Driver for Gen {
     fn name(&self) -> &'static str {
@@ -98,9 +39,11 @@ impl Driver for Gen {
     fn open(&self, spec: &Spec, pool: &Pool) -> Result<Opened> {
         let traffic = Traffic::of(spec)?;
         let longest = traffic.longest();
-        if longest > pool.data_room() {
-            let why = format!("size {longest}: a frame of the pool holds {}", pool.data_room());
-            return Err(spec.error(why).fix("generate smaller frames"));
+        let room = room(pool);
+        if longest > room {
+            let why = format!("size {longest}: a frame of the pool holds {room}");
+            let fix = "smaller packets, or a pool that holds them: --fit or --jumbo";
+            return Err(spec.error(why).fix(fix));
         }
         if pool.trust() == Trust::Exported {
             let why = "frames are written in place, and a peer can write those of this pool";
@@ -113,16 +56,29 @@ impl Driver for Gen {
     }
 }
 
+/// Longest packet in one piece that a pool gives.
+fn room(pool: &Pool) -> usize {
+    match pool.data_from() {
+        Data::Frames => pool.data_room().max(pool.jumbo_room()),
+        Data::General => usize::MAX,
+    }
+}
+
 struct GenQueue {
     traffic: Traffic,
+    longest: usize,
     pacer: Option<Pacer>,
     timer: TimerFd,
     made: u64,
+    /// Whose turn it is, of the sizes and of the flows.
+    size: usize,
+    flow: usize,
     /// Next sequence number of each flow.
     seq: Vec<u64>,
     epoch: Instant,
     /// The pool had no frame: when to try again.
     retry_at: Option<Instant>,
+    no_frame: u64,
     /// `arm` has said that there will be no more.
     told_end: bool,
 }
@@ -134,12 +90,16 @@ impl GenQueue {
         // descriptor is a timer.
         let _ = timer.set_at(Some(Instant::now()));
         Ok(GenQueue {
+            longest: traffic.longest(),
             pacer: traffic.pps().map(Pacer::rate),
             timer,
             made: 0,
+            size: 0,
+            flow: 0,
             seq: vec![0; traffic.flows as usize],
             epoch: Instant::now(),
             retry_at: None,
+            no_frame: 0,
             told_end: false,
             traffic,
         })
@@ -148,13 +108,31 @@ impl GenQueue {
     fn left(&self) -> u64 {
         self.traffic.count - self.made
     }
+
+    /// Appends up to `want` empty packets, each in one piece with room for its size.
+    fn alloc(&self, mem: &mut Local, out: &mut Batch, want: usize) -> usize {
+        if self.longest <= mem.pool().data_room() {
+            return mem.alloc(out, want);
+        }
+        // What an ordinary frame is too short for comes one by one.
+        let sizes = self.traffic.sizes.iter().cycle().skip(self.size).take(want);
+        sizes.map_while(|&size| mem.alloc_len(size).and_then(|skb| out.push(skb).ok())).count()
+    }
+
+    /// Counts a packet, and goes on to the next size and flow.
+    fn step(&mut self) {
+        self.seq[self.flow] += 1;
+        self.made += 1;
+        self.size = if self.size + 1 < self.traffic.sizes.len() { self.size + 1 } else { 0 };
+        self.flow = if self.flow + 1 < self.seq.len() { self.flow + 1 } else { 0 };
+    }
 }
 
 /// Locally administered addresses of the generator and of whoever listens.
 const ENDS: [[u8; 6]; 2] = [Mac([2, 0, 0, 0, 0, 2]).0, Mac([2, 0, 0, 0, 0, 1]).0];
 
 impl QueueOps for GenQueue {
-    fn rx(&mut self, mem: &mut Local, out: &mut Batch, budget: usize) -> usize {
+    fn rx(&mut self, mem: &mut Local, out: &mut Batch, budget: usize) -> Moved {
         let now = Instant::now();
         let most = budget.min(out.spare()).min(usize::try_from(self.left()).unwrap_or(usize::MAX));
         let first = self.pacer.as_ref().map_or(0, Pacer::issued);
@@ -163,16 +141,17 @@ impl QueueOps for GenQueue {
             None => most,
         };
         let before = out.len();
-        let n = mem.alloc(out, due);
+        let n = self.alloc(mem, out, due);
         // Those without a frame stay due, and are late once: when they are made.
         if let Some(pacer) = &mut self.pacer {
             pacer.issue(n, now);
         }
+        self.no_frame += u64::from(n < due);
         self.retry_at = if n == 0 && due > 0 { now.checked_add(RETRY) } else { None };
         let now_ns = now.saturating_duration_since(self.epoch).as_nanos() as u64;
+        let mut bytes = 0;
         for (i, skb) in out.iter_mut().skip(before).enumerate() {
-            let size = self.traffic.sizes[(self.made % self.traffic.sizes.len() as u64) as usize];
-            let flow = (self.made % self.traffic.flows) as usize;
+            let size = self.traffic.sizes[self.size];
             let meant = self.pacer.as_ref().and_then(|p| p.intended(first + i as u64));
             let time_ns = meant
                 .map_or(now_ns, |at| at.saturating_duration_since(self.epoch).as_nanos() as u64);
@@ -180,11 +159,11 @@ impl QueueOps for GenQueue {
             frame[..6].copy_from_slice(&ENDS[0]);
             frame[6..12].copy_from_slice(&ENDS[1]);
             // Cannot fail: sizes are at least FRAME_LEN_MIN.
-            let _ = stamp::write(frame, flow as u32, self.seq[flow], time_ns);
-            self.seq[flow] += 1;
-            self.made += 1;
+            let _ = stamp::write(frame, self.flow as u32, self.seq[self.flow], time_ns);
+            self.step();
+            bytes += size as u64;
         }
-        n
+        Moved { packets: n, bytes }
     }
 
     fn xmit(&mut self, mem: &mut Local, batch: &mut Batch) -> Moved {
@@ -220,6 +199,10 @@ impl QueueOps for GenQueue {
         Origin::Created
     }
 
+    fn no_frame(&mut self) -> u64 {
+        std::mem::take(&mut self.no_frame)
+    }
+
     fn pace(&self) -> Option<Pace> {
         self.pacer.as_ref().map(Pacer::report)
     }
@@ -233,6 +216,7 @@ impl AsFd for GenQueue {
 
 #[cfg(test)]
 mod tests {
+    use super::traffic::IMIX;
     use super::*;
     use crate::Port;
     use std::time::Duration;
@@ -281,9 +265,9 @@ mod tests {
         let spec = crate::parse("gen:,rate=1Mpps").unwrap();
         let mut queue = GenQueue::new(Traffic::of(&spec).unwrap()).unwrap();
         let (mut mem, mut batch) = (pool.local(), Batch::with_capacity(64));
-        assert_eq!(queue.rx(&mut mem, &mut batch, 64), 1);
+        assert_eq!(queue.rx(&mut mem, &mut batch, 64).packets, 1);
         std::thread::sleep(Duration::from_millis(1));
-        let more: usize = (0..100).map(|_| queue.rx(&mut mem, &mut batch, 64)).sum();
+        let more: usize = (0..100).map(|_| queue.rx(&mut mem, &mut batch, 64).packets).sum();
         let pace = queue.pace().unwrap();
         // A median is stated from 20 observations on.
         assert_eq!((more, pace.asked, pace.late_p50_ns), (3, 4, None));
@@ -300,6 +284,24 @@ mod tests {
             assert!(port.wait(Some(Duration::from_secs(5))).unwrap(), "{text}");
             held.discard(DropReason::UNSENT);
             assert!(port.rx(&mut held) > 0, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_packet_longer_than_a_frame_is_made_in_a_jumbo_frame_or_refused() {
+        let pool = Pool::builder().frames(8);
+        let open = |pool: &Pool| Port::open_with("gen:,size=9000", pool);
+        let e = open(&pool.clone().build().unwrap()).unwrap_err();
+        assert!(e.why.contains("holds 1792") && e.fix.contains("--jumbo"), "{e}");
+        for pool in [pool.clone().jumbo(3, 16_384), pool.data(Data::General)] {
+            let pool = pool.build().unwrap();
+            let mut port = open(&pool).unwrap();
+            let mut batch = Batch::with_capacity(64);
+            // As many as there are frames of that kind.
+            let n = if pool.jumbo_frames() > 0 { 3 } else { 8 };
+            assert_eq!((port.rx(&mut batch), port.counts().no_frame), (n, 1));
+            assert!(batch.iter().all(|skb| skb.is_linear() && stamp::read(skb.data()).is_ok()));
+            assert_eq!(port.counts().rx_bytes, 9000 * n as u64);
         }
     }
 

@@ -43,7 +43,7 @@ impl Driver for Null {
         let _ = timer.set_at(Some(Instant::now()));
         let mode = format!("null, {size_bytes} B");
         let obtained = Obtained::new(spec.name.clone(), mode, pool.data_room());
-        Ok(Opened::single(NullQueue { timer, size_bytes, retry_at: None }, obtained))
+        Ok(Opened::single(NullQueue { timer, size_bytes, retry_at: None, no_frame: 0 }, obtained))
     }
 }
 
@@ -53,16 +53,19 @@ struct NullQueue {
     size_bytes: usize,
     /// The pool had no frame: when to try again.
     retry_at: Option<Instant>,
+    no_frame: u64,
 }
 
 impl QueueOps for NullQueue {
-    fn rx(&mut self, mem: &mut Local, out: &mut Batch, budget: usize) -> usize {
+    fn rx(&mut self, mem: &mut Local, out: &mut Batch, budget: usize) -> Moved {
         let before = out.len();
-        let n = mem.alloc(out, budget);
+        let want = budget.min(out.spare());
+        let n = mem.alloc(out, want);
         out.commit_behind(before, self.size_bytes);
-        let starved = n == 0 && budget.min(out.spare()) > 0;
+        self.no_frame += u64::from(n < want);
+        let starved = n == 0 && want > 0;
         self.retry_at = if starved { Instant::now().checked_add(RETRY) } else { None };
-        n
+        Moved { packets: n, bytes: (n * self.size_bytes) as u64 }
     }
 
     fn xmit(&mut self, mem: &mut Local, batch: &mut Batch) -> Moved {
@@ -77,6 +80,10 @@ impl QueueOps for NullQueue {
             }
             _ => false,
         }
+    }
+
+    fn no_frame(&mut self) -> u64 {
+        std::mem::take(&mut self.no_frame)
     }
 }
 
@@ -101,6 +108,8 @@ mod tests {
         while port.rx(&mut held) > 0 {}
         assert!(port.arm(Want::Frames));
         assert!(port.wait(Some(Duration::from_secs(5))).unwrap());
+        // Of 64 packets 4, and then none.
+        assert_eq!(port.counts().no_frame, 2);
         held.discard(DropReason::UNSENT);
         assert!(port.rx(&mut held) > 0);
         assert!(!port.arm(Want::Frames) && !port.arm(Want::Room));

@@ -80,9 +80,9 @@ impl PacketQueue {
 }
 
 impl QueueOps for PacketQueue {
-    fn rx(&mut self, mem: &mut Local, out: &mut Batch, budget: usize) -> usize {
-        let n = self.rx.receive(mem, out, budget);
-        if n > 0 {
+    fn rx(&mut self, mem: &mut Local, out: &mut Batch, budget: usize) -> Moved {
+        let moved = self.rx.receive(mem, out, budget);
+        if moved.packets > 0 {
             self.armed = false;
         } else {
             self.link.refresh();
@@ -90,7 +90,7 @@ impl QueueOps for PacketQueue {
                 self.look();
             }
         }
-        n
+        moved
     }
 
     fn xmit(&mut self, mem: &mut Local, batch: &mut Batch) -> Moved {
@@ -134,6 +134,10 @@ impl QueueOps for PacketQueue {
     fn missed(&mut self) -> u64 {
         let drops = self.socket.take_statistics().map_or(0, |stats| stats.drops.into());
         drops + self.rx.take_lost()
+    }
+
+    fn no_frame(&mut self) -> u64 {
+        self.rx.take_no_frame()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use linerate_skb::{Batch, DropReason, Local, PacketType, Skb};
+use linerate_skb::{Batch, DropReason, Local, Moved, PacketType, Skb};
 use linerate_sys::packet::{
     BlockRing, PKTTYPE_BROADCAST, PKTTYPE_MULTICAST, PKTTYPE_OTHERHOST, RxFrame, Vlan,
 };
@@ -20,6 +20,7 @@ pub(super) struct Rx {
     scratch: Vec<u8>,
     /// The pool had no frame: when to try again.
     retry_at: Option<Instant>,
+    no_frame: u64,
     /// Bad blocks already reported.
     bad_blocks: u64,
 }
@@ -36,7 +37,7 @@ enum Taken {
 impl Rx {
     pub fn new(ring: BlockRing, longest: usize) -> Rx {
         let scratch = Vec::with_capacity(longest);
-        Rx { ring, longest, scratch, retry_at: None, bad_blocks: 0 }
+        Rx { ring, longest, scratch, retry_at: None, no_frame: 0, bad_blocks: 0 }
     }
 
     /// Copies up to `budget` frames into `out`, and remembers its place in the block.
@@ -47,10 +48,10 @@ impl Rx {
     /// Errors: none. Malformed and too long frames are dropped with their reason, and count as
     ///         looked at, so that a visit ends.
     /// Cost:   no syscall; one copy of the frame, two if it has a VLAN tag.
-    pub fn receive(&mut self, mem: &mut Local, out: &mut Batch, budget: usize) -> usize {
+    pub fn receive(&mut self, mem: &mut Local, out: &mut Batch, budget: usize) -> Moved {
         self.retry_at = None;
         let Rx { ring, scratch, longest, .. } = self;
-        let (mut received, mut left) = (0, budget.min(out.spare()));
+        let (mut received, mut left) = (Moved::default(), budget.min(out.spare()));
         while left > 0
             && let Some(mut block) = ring.next_block()
         {
@@ -59,13 +60,14 @@ impl Rx {
             {
                 match take(mem, &frame, scratch, *longest) {
                     Taken::Received(skb) => {
+                        received += Moved { packets: 1, bytes: skb.len() as u64 };
                         // There is room: `left` started as what is spare.
                         let _ = out.push(skb);
-                        received += 1;
                     }
                     Taken::Dropped => {}
                     Taken::NoFrame => {
                         block.unread();
+                        self.no_frame += 1;
                         self.retry_at = Instant::now().checked_add(RETRY);
                         return received;
                     }
@@ -92,6 +94,11 @@ impl Rx {
     /// When to try again, if the pool had no frame.
     pub fn retry_at(&self) -> Option<Instant> {
         self.retry_at
+    }
+
+    /// Receives that the pool ended early, since the previous call.
+    pub fn take_no_frame(&mut self) -> u64 {
+        std::mem::take(&mut self.no_frame)
     }
 
     /// Blocks given back unread since the previous call: a packet each, at least.

@@ -287,6 +287,7 @@ fn an_exhausted_pool_leaves_frames_with_the_kernel_and_recovers() {
         let held = receive(&mut b, 8);
         // It asks again once in a millisecond, no more, and loses nothing.
         assert_silent(&mut b, 1100);
+        assert!(b.counts().no_frame > 0, "{:?}", b.counts());
         let mut seen: Vec<_> = held.iter().map(bytes).collect();
         drop(held);
         while seen.len() < 20 {

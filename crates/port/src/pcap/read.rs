@@ -24,6 +24,7 @@ pub(super) fn open(place: &Place, pool: &Pool) -> Result<ReadQueue> {
         in_hand: false,
         blocked: false,
         missed: 0,
+        no_frame: 0,
         health: Health::Up,
         told_end: false,
     };
@@ -47,6 +48,8 @@ pub(super) struct ReadQueue {
     blocked: bool,
     /// Packets longer than any chain, since they were last asked for.
     missed: u64,
+    /// Receives that the pool ended early, since they were last asked for.
+    no_frame: u64,
     health: Health,
     /// `arm` has said that there will be no more.
     told_end: bool,
@@ -93,8 +96,8 @@ impl ReadQueue {
 }
 
 impl QueueOps for ReadQueue {
-    fn rx(&mut self, mem: &mut Local, out: &mut Batch, budget: usize) -> usize {
-        let mut n = 0;
+    fn rx(&mut self, mem: &mut Local, out: &mut Batch, budget: usize) -> Moved {
+        let mut moved = Moved::default();
         // A step that finds no packet is work, too: it costs one of the budget.
         for _ in 0..budget.min(out.spare()) {
             self.look();
@@ -105,16 +108,20 @@ impl QueueOps for ReadQueue {
                 continue;
             }
             let Some(record) = self.reader.current() else { break };
-            // Without a frame the record stays in hand.
-            let Some(mut skb) = mem.alloc_copy(record.data) else { break };
+            let Some(mut skb) = mem.alloc_copy(record.data) else {
+                // The record stays in hand.
+                self.no_frame += 1;
+                break;
+            };
             skb.set_stamp_ns(record.time_ns);
             self.in_hand = false;
+            let bytes = skb.len() as u64;
             // Cannot be full: no more than `spare` come.
             if out.push(skb).is_ok() {
-                n += 1;
+                moved += Moved { packets: 1, bytes };
             }
         }
-        n
+        moved
     }
 
     fn xmit(&mut self, mem: &mut Local, batch: &mut Batch) -> Moved {
@@ -135,6 +142,10 @@ impl QueueOps for ReadQueue {
 
     fn missed(&mut self) -> u64 {
         std::mem::take(&mut self.missed)
+    }
+
+    fn no_frame(&mut self) -> u64 {
+        std::mem::take(&mut self.no_frame)
     }
 }
 

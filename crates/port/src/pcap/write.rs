@@ -140,8 +140,8 @@ pub(super) fn epoch_ns() -> u64 {
 }
 
 impl<W: Write + Send> QueueOps for WriteQueue<W> {
-    fn rx(&mut self, _: &mut Local, _: &mut Batch, _: usize) -> usize {
-        0
+    fn rx(&mut self, _: &mut Local, _: &mut Batch, _: usize) -> Moved {
+        Moved::default()
     }
 
     fn xmit(&mut self, mem: &mut Local, batch: &mut Batch) -> Moved {

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use linerate_ring::{Consumer, Events, Heap, Producer, Waiter, Waker, heap, waiter};
-use linerate_skb::{Batch, Code, DropReason, Error, Local, Moved, Result};
+use linerate_skb::{Batch, Code, DropReason, Error, Local, Moved, Pool, Result, Tally};
 use linerate_sys::wait::EventFd;
 
 use crate::driver::Opened;
@@ -31,11 +31,20 @@ const PACKET_MAX_BYTES: usize = 1 << 16;
 /// Handles popped at once.
 const STRIDE: usize = 64;
 
-/// Both ends of a pair of rings of `len` packets each way.
+/// Frames that a pair of rings of `len` packets each way can hold, and so what each of its ends
+/// serves.
+#[must_use]
+pub const fn frames(len: u32) -> usize {
+    2 * len as usize
+}
+
+/// Both ends of a pair of rings of `len` packets each way. The ledger of `pool` tells how many
+/// packets are in them, as `ring NAME forth`, from the first end to the second, and `ring NAME
+/// back`.
 ///
 /// # Errors
 /// `E-PORT-SYNTAX` unless `len` is a power of two; `E-SYSTEM` without descriptors.
-pub fn pair(name: &str, len: u32) -> Result<(Opened, Opened)> {
+pub fn pair(name: &str, len: u32, pool: &Pool) -> Result<(Opened, Opened)> {
     let ring = || {
         heap::<u32>(len).map_err(|e| {
             Error::new(Code::PortSyntax, format!("cannot make ring {name}"), e.to_string())
@@ -52,9 +61,10 @@ pub fn pair(name: &str, len: u32) -> Result<(Opened, Opened)> {
     // A queue starts readable: whoever waits before he arms finds out that there is nothing yet.
     link.bells.iter().for_each(EventFd::signal);
     let end = |side, tx, rx, waiter, waker| {
-        let link = link.clone();
-        let rx = Some(rx);
-        let end = End { side, tx, rx, waiter, waker, link, told_end: false, finished: false };
+        let way = if side == 0 { "back" } else { "forth" };
+        let inbox = Inbox { rx, tally: pool.tally(&format!("ring {name} {way}")), told: 0 };
+        let (link, inbox) = (link.clone(), Some(inbox));
+        let end = End { side, tx, inbox, waiter, waker, link, told_end: false, finished: false };
         let mode = format!("ring of {len}, zero copy");
         Opened::single(end, Obtained::new(name, mode, PACKET_MAX_BYTES))
     };
@@ -66,7 +76,7 @@ struct Link {
     bells: [EventFd; 2],
     gone: [AtomicBool; 2],
     /// Receiving halves of ends that are gone.
-    parked: Mutex<Vec<Consumer<Heap<u32>>>>,
+    parked: Mutex<Vec<Inbox>>,
 }
 
 impl Drop for Link {
@@ -74,37 +84,57 @@ impl Drop for Link {
         // Both ends are gone: nothing can enter the rings any more.
         let parked = std::mem::take(self.parked.get_mut().unwrap_or_else(PoisonError::into_inner));
         let mut batch = Batch::with_capacity(STRIDE);
-        for mut rx in parked {
-            while pop(&mut rx, &mut batch, STRIDE) > 0 {
+        for mut inbox in parked {
+            while inbox.pop(&mut batch, STRIDE) > 0 {
                 batch.discard(DropReason::PEER_GONE);
             }
         }
     }
 }
 
-/// Moves up to `budget` packets from a ring to `out`, which has room for them.
-fn pop(rx: &mut Consumer<Heap<u32>>, out: &mut Batch, budget: usize) -> usize {
-    let mut handles = [0; STRIDE];
-    let mut n = 0;
-    while n < budget {
-        let want = (budget - n).min(STRIDE);
-        let got = rx.pop_slice(&mut handles[..want]);
-        if got == 0 {
-            break;
+/// The receiving half of a ring.
+struct Inbox {
+    rx: Consumer<Heap<u32>>,
+    /// What the ledger is told of it: how many packets were left when its end last looked.
+    tally: Tally,
+    told: u32,
+}
+
+impl Inbox {
+    /// Moves up to `budget` packets to `out`, which has room for them.
+    fn pop(&mut self, out: &mut Batch, budget: usize) -> usize {
+        let mut handles = [0; STRIDE];
+        let mut n = 0;
+        while n < budget {
+            let want = (budget - n).min(STRIDE);
+            let got = self.rx.pop_slice(&mut handles[..want]);
+            if got == 0 {
+                break;
+            }
+            // SAFETY: `End::xmit`, the only producer, pushed these handles and called `took` for
+            // them; the ring gives each out once; n + got <= budget <= spare.
+            unsafe { out.adopt(&handles[..got]) };
+            n += got;
         }
-        // SAFETY: `End::xmit`, the only producer, pushed these handles and called `took` for them;
-        // the ring gives each out once; n + got <= budget <= spare.
-        unsafe { out.adopt(&handles[..got]) };
-        n += got;
+        n
     }
-    n
+
+    /// How many packets wait in it.
+    fn waiting(&mut self) -> u32 {
+        let waiting = self.rx.available();
+        if waiting != self.told {
+            self.tally.set(waiting as usize);
+            self.told = waiting;
+        }
+        waiting
+    }
 }
 
 struct End {
     side: usize,
     tx: Producer<Heap<u32>>,
     /// `None` only while it is dropped.
-    rx: Option<Consumer<Heap<u32>>>,
+    inbox: Option<Inbox>,
     /// This end's word, and the other's.
     waiter: Waiter,
     waker: Waker,
@@ -128,21 +158,23 @@ impl End {
     }
 
     fn waiting(&mut self) -> u32 {
-        self.rx.as_mut().map_or(0, Consumer::available)
+        self.inbox.as_mut().map_or(0, Inbox::waiting)
     }
 }
 
 impl QueueOps for End {
-    fn rx(&mut self, _: &mut Local, out: &mut Batch, budget: usize) -> usize {
+    fn rx(&mut self, _: &mut Local, out: &mut Batch, budget: usize) -> Moved {
         // Looked at first: what a peer sent before it went is then in the ring.
         let gone = self.peer_gone();
-        let Some(rx) = self.rx.as_mut() else { return 0 };
-        let n = pop(rx, out, budget.min(out.spare()));
+        let Some(inbox) = self.inbox.as_mut() else { return Moved::default() };
+        let before = out.len();
+        let n = inbox.pop(out, budget.min(out.spare()));
+        inbox.waiting();
         self.finished |= gone && n == 0 && budget > 0;
         if n > 0 {
             self.wake_peer(Events::ROOM);
         }
-        n
+        Moved { packets: n, bytes: out.bytes_behind(before) }
     }
 
     fn xmit(&mut self, mem: &mut Local, batch: &mut Batch) -> Moved {
@@ -201,8 +233,9 @@ impl AsFd for End {
 
 impl Drop for End {
     fn drop(&mut self) {
-        let parked = &mut *self.link.parked.lock().unwrap_or_else(PoisonError::into_inner);
-        parked.extend(self.rx.take());
+        self.waiting();
+        let inbox = self.inbox.take();
+        self.link.parked.lock().unwrap_or_else(PoisonError::into_inner).extend(inbox);
         self.link.gone[self.side].store(true, Ordering::Release);
         self.link.bells[1 - self.side].signal();
     }
@@ -244,6 +277,26 @@ mod tests {
         assert_eq!((a.counts().tx_packets, b.counts().rx_bytes), (8, 8));
         drop((rest, got));
         assert!(pool.ledger().balanced() && pool.ledger().in_flight == 0);
+    }
+
+    #[test]
+    fn the_ledger_names_the_ring_that_has_the_packets() {
+        let (pool, mut a, mut b) = pair(8);
+        let held = |name: &str| {
+            let ledger = pool.ledger();
+            ledger.held().iter().find(|(known, _)| known == name).map(|(_, n)| *n)
+        };
+        assert_eq!((held("ring pair forth"), held("ring pair back")), (Some(0), Some(0)));
+        assert!(send(&mut a, 0..7).is_empty());
+        let mut got = Batch::with_capacity(3);
+        assert_eq!(b.rx(&mut got), 3);
+        assert_eq!((held("ring pair forth"), held("the program")), (Some(4), Some(3)));
+        assert!(send(&mut a, 7..9).is_empty());
+        // Nobody reads any more, and what is left is still told.
+        drop(b);
+        assert_eq!((held("ring pair forth"), held("the program")), (Some(6), Some(3)));
+        drop(a);
+        assert_eq!((held("ring pair forth"), held("the program")), (None, Some(3)));
     }
 
     #[test]

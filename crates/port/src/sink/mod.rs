@@ -119,8 +119,8 @@ struct SinkQueue {
 }
 
 impl QueueOps for SinkQueue {
-    fn rx(&mut self, _: &mut Local, _: &mut Batch, _: usize) -> usize {
-        0
+    fn rx(&mut self, _: &mut Local, _: &mut Batch, _: usize) -> Moved {
+        Moved::default()
     }
 
     fn xmit(&mut self, mem: &mut Local, batch: &mut Batch) -> Moved {

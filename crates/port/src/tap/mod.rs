@@ -87,9 +87,9 @@ impl TapQueue {
 }
 
 impl QueueOps for TapQueue {
-    fn rx(&mut self, mem: &mut Local, out: &mut Batch, budget: usize) -> usize {
-        let n = self.rx.receive(&self.tap, &mut self.link, mem, out, budget);
-        if n > 0 {
+    fn rx(&mut self, mem: &mut Local, out: &mut Batch, budget: usize) -> Moved {
+        let moved = self.rx.receive(&self.tap, &mut self.link, mem, out, budget);
+        if moved.packets > 0 {
             self.armed = false;
         } else {
             self.link.refresh();
@@ -97,7 +97,7 @@ impl QueueOps for TapQueue {
                 self.look();
             }
         }
-        n
+        moved
     }
 
     fn xmit(&mut self, mem: &mut Local, batch: &mut Batch) -> Moved {
@@ -130,6 +130,10 @@ impl QueueOps for TapQueue {
 
     fn health(&self) -> Health {
         self.link.health().clone()
+    }
+
+    fn no_frame(&mut self) -> u64 {
+        self.rx.take_no_frame()
     }
 }
 

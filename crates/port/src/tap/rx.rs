@@ -4,7 +4,7 @@ use std::io::IoSliceMut;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use linerate_skb::{Batch, DropReason, Local, Offload, PacketType, Skb};
+use linerate_skb::{Batch, DropReason, Local, Moved, Offload, PacketType, Skb};
 use linerate_sys::tun::Tap;
 use linerate_sys::vnet::{VNET_HDR_BYTES, VnetHdr};
 use linerate_sys::wait::poll_readable;
@@ -21,6 +21,7 @@ pub(super) struct Rx {
     drained: bool,
     /// The pool had no frame: when to try again.
     retry_at: Option<Instant>,
+    no_frame: u64,
 }
 
 impl Rx {
@@ -30,6 +31,7 @@ impl Rx {
             unused: Batch::with_capacity(1),
             drained: true,
             retry_at: None,
+            no_frame: 0,
         }
     }
 
@@ -48,12 +50,13 @@ impl Rx {
         mem: &mut Local,
         out: &mut Batch,
         budget: usize,
-    ) -> usize {
+    ) -> Moved {
         self.retry_at = None;
-        let mut received = 0;
+        let mut received = Moved::default();
         for _ in 0..budget.min(out.spare()) {
             let Some(mut skb) = mem.alloc_one() else {
                 self.retry_at = Instant::now().checked_add(RETRY);
+                self.no_frame += 1;
                 self.drained = false;
                 break;
             };
@@ -62,9 +65,9 @@ impl Rx {
                     self.drained = false;
                     match self.complete(mem, &mut skb, &header, len) {
                         Ok(()) => {
+                            received += Moved { packets: 1, bytes: len as u64 };
                             // There is room for `budget`.
                             let _ = out.push(skb);
-                            received += 1;
                         }
                         Err(reason) => {
                             mem.count_received(1);
@@ -107,6 +110,11 @@ impl Rx {
     /// When to try again, if the pool had no frame.
     pub fn retry_at(&self) -> Option<Instant> {
         self.retry_at
+    }
+
+    /// Receives that the pool ended early, since the previous call.
+    pub fn take_no_frame(&mut self) -> u64 {
+        std::mem::take(&mut self.no_frame)
     }
 
     /// Reads one packet: its header, then as much as fits into `skb`, then the overflow.

@@ -1,0 +1,58 @@
+//! What is said before a run: what was obtained, and what is in effect.
+
+use linerate::{Data, Engine, Init, Pages, Return};
+use linerate_ctl::pool::{INIT, RETURN, word};
+
+use crate::args::{Memory, Run};
+use crate::report::{obtained, thousands};
+use crate::run::Path;
+
+/// What was obtained, and the options in effect.
+pub fn preface(engine: &Engine, path: &Path, run: &Run) -> String {
+    let stats = engine.stats();
+    let ports = stats.ports();
+    let workers = match path.wires.len() {
+        1 => "1 worker".into(),
+        n => format!("{n} workers"),
+    };
+    let cpus: Vec<String> = run.cpu.iter().map(usize::to_string).collect();
+    let cpus = if cpus.is_empty() { "any CPU".into() } else { format!("CPU {}", cpus.join(",")) };
+    obtained(ports.iter().map(|p| (p.name.as_str(), &p.obtained)))
+        + &format!("options  {}, budget {}, {workers} on {cpus}\n", path.until, run.budget)
+        + &format!("memory   {}\n\n", memory(engine, &run.memory))
+}
+
+/// The pool: how many frames of what size, and what is not as it usually is.
+fn memory(engine: &Engine, asked: &Memory) -> String {
+    let stats = engine.stats();
+    let pool = stats.pool();
+    let (frames, needed) = (pool.frames() as u64, engine.holders().iter().map(|h| h.frames).sum());
+    let needed = match needed {
+        n if n == frames => String::new(),
+        n => format!(" ({} needed)", thousands(n)),
+    };
+    let (frames, bytes) = (thousands(frames), pool.frame_size());
+    let mut text = match asked.buffers {
+        Data::Frames => format!("{frames} frames of {bytes} bytes{needed}"),
+        Data::General => {
+            format!("{frames} headers{needed}, {bytes} bytes a packet from the system's allocator")
+        }
+    };
+    if pool.jumbo_frames() > 0 {
+        let bytes = pool.jumbo_room() + pool.headroom();
+        text += &format!(" and {} of {bytes}", thousands(pool.jumbo_frames() as u64));
+    }
+    if asked.buffers == Data::Frames {
+        text += match pool.pages() {
+            Pages::Huge2M => ", in 2 MiB pages",
+            Pages::Base => ", in ordinary pages",
+        };
+    }
+    if asked.init != Init::default() {
+        text += &format!(", init {}", word(&INIT, asked.init));
+    }
+    if asked.return_to != Return::default() {
+        text += &format!(", return {}", word(&RETURN, asked.return_to));
+    }
+    text
+}

@@ -1,0 +1,257 @@
+//! What a pool was and what it cost: memory, hot lists, locks, frees across CPUs, dwell.
+
+use linerate_datapath::{CoreStats, Data, Dwell, Init, Return, Stats, Stopped};
+
+#[cfg(feature = "json")]
+use serde::Serialize;
+
+/// Where packets' bytes come from, in words.
+pub const BUFFERS: [(&str, Data); 2] = [("frames", Data::Frames), ("general", Data::General)];
+/// When a packet's metadata is initialised, in words.
+pub const INIT: [(&str, Init); 2] = [("at_alloc", Init::AtAlloc), ("at_free", Init::AtFree)];
+/// Where a frame goes that another core frees, in words.
+pub const RETURN: [(&str, Return); 2] = [("local", Return::Local), ("home", Return::Home)];
+
+/// The pool of a run.
+#[derive(Debug, Clone, PartialEq, Default)]
+#[cfg_attr(feature = "json", derive(Serialize))]
+pub struct PoolReport {
+    /// Ordinary frames.
+    pub frames: u64,
+    /// Bytes of each, headroom included.
+    pub frame_bytes: u64,
+    /// Frames of the jumbo class.
+    pub jumbo_frames: u64,
+    /// Bytes of each, headroom included; 0 if there are none.
+    pub jumbo_bytes: u64,
+    /// Memory held for packets when the run ended: mapped, and the system allocator's.
+    pub memory_bytes: u64,
+    /// Where packets' bytes came from, of [`BUFFERS`].
+    pub buffers: &'static str,
+    /// When their metadata was initialised, of [`INIT`].
+    pub init: &'static str,
+    /// Where frames went that another core freed, of [`RETURN`].
+    #[cfg_attr(feature = "json", serde(rename = "return"))]
+    pub return_to: &'static str,
+    /// Each worker, and each thread that dropped packets.
+    pub cores: Vec<CoreReport>,
+    /// The depot's locks.
+    pub locks: LocksReport,
+    /// Frees on another CPU than the allocation's.
+    pub remote_frees: RemoteFrees,
+    /// How long packets lived; `None` unless calls were sampled.
+    pub dwell: Option<DwellReport>,
+}
+
+/// What one worker, or one thread that dropped packets, did with the pool.
+#[derive(Debug, Clone, PartialEq, Default)]
+#[cfg_attr(feature = "json", derive(Serialize))]
+pub struct CoreReport {
+    /// Its name.
+    pub name: String,
+    /// The CPU that it was last seen on.
+    pub cpu: Option<usize>,
+    /// Packets allocated.
+    pub allocs: u64,
+    /// Packets freed, whoever allocated them.
+    pub frees: u64,
+    /// Allocations that its hot list served.
+    pub hits: u64,
+    /// Allocations for which it went to the depot.
+    pub misses: u64,
+    /// Frees that its hot list had no room for.
+    pub discards: u64,
+    /// Allocations that found no frame anywhere.
+    pub no_frame: u64,
+    /// Length of its hot list.
+    pub hot_list_len: u64,
+    /// TSC ticks to allocate a packet; `None` unless calls were sampled.
+    pub ticks_per_alloc: Option<f64>,
+    /// TSC ticks to free one.
+    pub ticks_per_free: Option<f64>,
+    /// Calls that were timed, of those that allocate and of those that free.
+    pub calls_timed: [u64; 2],
+}
+
+/// What the depot's locks cost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "json", derive(Serialize))]
+pub struct LocksReport {
+    /// Times they were taken.
+    pub taken: u64,
+    /// Of these, times that somebody else had it.
+    pub contended: u64,
+    /// TSC ticks for which takers waited.
+    pub wait_ticks: u64,
+}
+
+/// Who freed whose packets.
+#[derive(Debug, Clone, PartialEq, Default)]
+#[cfg_attr(feature = "json", derive(Serialize))]
+pub struct RemoteFrees {
+    /// Packets freed on another CPU than the one that allocated them.
+    pub count: u64,
+    /// Their share of all whose allocator is known; `None` before the first.
+    pub share: Option<f64>,
+    /// The CPUs, in the order of the matrix.
+    pub cpus: Vec<usize>,
+    /// A row for each CPU that allocated, in it a column for each that freed.
+    pub matrix: Vec<Vec<u64>>,
+}
+
+/// How long packets lived, from allocation to free.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "json", derive(Serialize))]
+pub struct DwellReport {
+    /// Those that were freed by the core that allocated them.
+    pub local: DwellTimes,
+    /// Those that another core freed.
+    pub remote: DwellTimes,
+}
+
+/// Times that packets lived, each to the next power of two.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "json", derive(Serialize))]
+pub struct DwellTimes {
+    /// Packets that were watched.
+    pub packets: u64,
+    /// TSC ticks that half of them did not exceed.
+    pub p50_ticks: Option<u64>,
+    /// TSC ticks that 99 of 100 did not exceed.
+    pub p99_ticks: Option<u64>,
+}
+
+impl PoolReport {
+    pub(crate) fn of(stopped: &Stopped, stats: &Stats) -> PoolReport {
+        let (pool, cost) = (stats.pool(), &stopped.pool);
+        let (matrix, locks) = (&cost.matrix, cost.locks);
+        let frees =
+            |from: &usize| matrix.cpus().iter().map(|to| matrix.frees(*from, *to)).collect();
+        let jumbo_bytes = match pool.jumbo_room() {
+            0 => 0,
+            room => room + pool.headroom(),
+        };
+        PoolReport {
+            frames: pool.frames() as u64,
+            frame_bytes: pool.frame_size() as u64,
+            jumbo_frames: pool.jumbo_frames() as u64,
+            jumbo_bytes: jumbo_bytes as u64,
+            memory_bytes: stopped.memory_bytes,
+            buffers: word(&BUFFERS, pool.data_from()),
+            init: word(&INIT, pool.init()),
+            return_to: word(&RETURN, pool.return_to()),
+            cores: cost.cores.iter().map(CoreReport::from).collect(),
+            locks: LocksReport {
+                taken: locks.taken,
+                contended: locks.contended,
+                wait_ticks: locks.wait_ticks,
+            },
+            remote_frees: RemoteFrees {
+                count: matrix.remote(),
+                share: matrix.remote_share(),
+                cpus: matrix.cpus().to_vec(),
+                matrix: matrix.cpus().iter().map(frees).collect(),
+            },
+            dwell: DwellReport::of(&cost.dwell),
+        }
+    }
+
+    /// Share of the allocations that hot lists served; `None` before the first.
+    #[must_use]
+    pub fn hit_share(&self) -> Option<f64> {
+        let (hits, misses) =
+            self.cores.iter().fold((0, 0), |(hits, misses), c| (hits + c.hits, misses + c.misses));
+        (hits + misses > 0).then(|| hits as f64 / (hits + misses) as f64)
+    }
+}
+
+/// The word for a policy.
+pub fn word<T: PartialEq + Copy>(words: &[(&'static str, T); 2], policy: T) -> &'static str {
+    let [(first, named), (second, _)] = words;
+    if *named == policy { first } else { second }
+}
+
+impl From<&CoreStats> for CoreReport {
+    fn from(core: &CoreStats) -> CoreReport {
+        CoreReport {
+            name: core.name.clone(),
+            cpu: core.cpu,
+            allocs: core.allocs,
+            frees: core.frees,
+            hits: core.hits,
+            misses: core.misses,
+            discards: core.discards,
+            no_frame: core.starved,
+            hot_list_len: core.hot_list_len,
+            ticks_per_alloc: core.alloc_time.ticks_per_packet(),
+            ticks_per_free: core.free_time.ticks_per_packet(),
+            calls_timed: [core.alloc_time.calls, core.free_time.calls],
+        }
+    }
+}
+
+impl DwellReport {
+    fn of([local, remote]: &[Dwell; 2]) -> Option<DwellReport> {
+        let report = DwellReport { local: local.into(), remote: remote.into() };
+        (local.packets() + remote.packets() > 0).then_some(report)
+    }
+}
+
+impl From<&Dwell> for DwellTimes {
+    fn from(dwell: &Dwell) -> DwellTimes {
+        DwellTimes {
+            packets: dwell.packets(),
+            p50_ticks: dwell.quantile_ticks(0.5),
+            p99_ticks: dwell.quantile_ticks(0.99),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use linerate_datapath::{Builder, Engine};
+    use std::time::Duration;
+
+    const LONG: Duration = Duration::from_secs(20);
+
+    /// What the pool of `gen → sink` cost with `packets`.
+    fn pool(packets: u64, ask: impl FnOnce(Builder) -> Builder) -> PoolReport {
+        let engine = Engine::builder().port("gen", &format!("gen:,count={packets}"));
+        let engine = engine.port("sink", "sink:");
+        let engine = ask(engine.wire("gen", "sink")).build().unwrap();
+        let stats = engine.stats();
+        let running = engine.start().unwrap();
+        assert!(running.wait(LONG));
+        PoolReport::of(&running.stop(LONG), &stats)
+    }
+
+    #[test]
+    fn a_pool_says_what_it_was_and_what_each_core_did() {
+        let pool = pool(10_000, |engine| engine.hot_list_len(512).jumbo(8, 16_384));
+        assert_eq!((pool.frame_bytes, pool.jumbo_frames, pool.jumbo_bytes), (2048, 8, 16_384));
+        assert!(pool.memory_bytes > pool.frames * 2048 + 8 * 16_384);
+        assert_eq!((pool.buffers, pool.init, pool.return_to), ("frames", "at_alloc", "local"));
+        let worker = pool.cores.iter().find(|core| core.name == "worker 0").unwrap();
+        assert_eq!((worker.allocs, worker.frees, worker.hot_list_len), (10_000, 10_000, 512));
+        assert_eq!(worker.hits + worker.misses, 10_000);
+        // The list is filled once, and then every frame that was freed is allocated again.
+        assert!(pool.hit_share().unwrap() > 0.9 && pool.locks.taken > 0, "{pool:?}");
+        assert_eq!((pool.remote_frees.count, pool.remote_frees.share), (0, Some(0.0)));
+        assert_eq!((worker.ticks_per_alloc, pool.dwell), (None, None));
+    }
+
+    #[test]
+    fn policies_are_told_in_words_and_samples_if_there_are_any() {
+        // A worker looks every 1024 calls whether any is to be timed.
+        let pool = pool(200_000, |engine| {
+            engine.data(Data::General).init(Init::AtFree).return_to(Return::Home).sampling(2)
+        });
+        assert_eq!((pool.buffers, pool.init, pool.return_to), ("general", "at_free", "home"));
+        let worker = pool.cores.iter().find(|core| core.name == "worker 0").unwrap();
+        assert!(worker.ticks_per_alloc.is_some() && worker.ticks_per_free.is_some());
+        let dwell = pool.dwell.unwrap();
+        assert!(dwell.local.packets > 0 && dwell.local.p50_ticks <= dwell.local.p99_ticks);
+        assert_eq!(dwell.remote, DwellTimes::default());
+    }
+}

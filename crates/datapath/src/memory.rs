@@ -1,0 +1,260 @@
+//! The memory of an engine: one pool for everyone who can hold frames, a hot list for each worker,
+//! and what is to be said about either.
+
+use linerate_port::{Code, Error, Result};
+use linerate_skb::{Builder, Data, Holders, Huge, Init, Pool, Return};
+
+use crate::plan::{self, Demand, Sizes};
+
+/// Shortest hot list that a worker gets unless told otherwise.
+///
+/// Source: post 000, "increasing the sysctl_hot_list_len from 128 to 1024 by default".
+const HOT_LIST_LEN: usize = 1024;
+/// Longest hot list.
+const HOT_LIST_MAX: usize = 1 << 16;
+/// Largest frame that a pool can have, as a power of two.
+const FRAME_POWER_MAX: u32 = 16;
+
+/// What was asked for. What was not is the pool's own default.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Asked {
+    /// A pool of the program's own; then what is asked of a new one does not matter.
+    pub pool: Option<Pool>,
+    pub frames: Option<u32>,
+    pub frame_bytes: Option<u32>,
+    /// Frames of the jumbo class, and their bytes.
+    pub jumbo: Option<(u32, u32)>,
+    /// Frames that hold any packet in one piece.
+    pub fit: bool,
+    pub data: Data,
+    pub init: Init,
+    pub return_to: Return,
+    pub huge: Huge,
+    pub hot_list_len: Option<usize>,
+    pub sampling: Option<u32>,
+}
+
+/// What an engine gets.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    pub pool: Pool,
+    pub holders: Holders,
+    /// Length of each worker's hot list.
+    pub hot_lists: Vec<usize>,
+    /// What is not as it was asked for, or not as it should be.
+    pub warnings: Vec<String>,
+}
+
+impl Asked {
+    /// Finds out who can hold how many frames, and makes a pool for them.
+    pub fn get(&self, demands: &[Demand], sizes: Sizes) -> Result<Memory> {
+        let frame_bytes = self.frame_bytes(demands);
+        let new = self.describe(Pool::builder(), frame_bytes);
+        let data_room = self.pool.as_ref().map_or(new.data_room(), Pool::data_room);
+        let frames = match &self.pool {
+            Some(pool) => Some(pool.frames() as u64),
+            None => self.frames.map(u64::from),
+        };
+        let rings = rings(demands);
+        let others = plan::holders(demands, sizes, &vec![0; rings.len()], data_room);
+        let told =
+            self.hot_list_len.map(|asked| applied(asked, frames, &others, rings.len(), sizes));
+        let default = |served: &usize| HOT_LIST_LEN.max(*served).min(HOT_LIST_MAX);
+        let hot_lists: Vec<_> = rings.iter().map(|n| told.unwrap_or_else(|| default(n))).collect();
+        let holders = plan::holders(demands, sizes, &hot_lists, data_room).with_thread_caches();
+        if let Some(frames) = frames.filter(|frames| *frames < holders.sum()) {
+            return Err(too_small(frames, &holders));
+        }
+        let pool = match (&self.pool, self.frames) {
+            (Some(pool), _) => pool.clone(),
+            (None, Some(frames)) => new.frames(frames).build()?,
+            (None, None) => self.describe(Pool::sized_for(&holders), frame_bytes).build()?,
+        };
+        if let Some(every) = self.sampling {
+            pool.set_sampling(every);
+        }
+        let cut = self.hot_list_len.zip(told).and_then(|(asked, told)| cut(asked, told));
+        let short = hot_lists.iter().zip(&rings).enumerate().filter_map(|(worker, (&len, &n))| {
+            Holders::short_hot_list(len, n as u64).map(|text| format!("worker {worker}: {text}"))
+        });
+        let pieces = demands.iter().filter(|_| self.fit).filter_map(|d| in_pieces(d, &pool));
+        let warnings = cut.into_iter().chain(short).chain(pieces).collect();
+        Ok(Memory { pool, holders, hot_lists, warnings })
+    }
+
+    /// Bytes of a frame: as asked, or as many as the longest packet of any port takes.
+    fn frame_bytes(&self, demands: &[Demand]) -> Option<u32> {
+        let room = |bytes| self.describe(Pool::builder(), bytes).data_room();
+        let longest = demands.iter().map(|d| d.packet_max_bytes).max().unwrap_or(0);
+        if !self.fit || room(self.frame_bytes) >= longest {
+            return self.frame_bytes;
+        }
+        let mut sizes = (0..FRAME_POWER_MAX).map(|power| 1 << power);
+        sizes.find(|&bytes| room(Some(bytes)) >= longest).or(Some(1 << FRAME_POWER_MAX))
+    }
+
+    /// A pool as it was asked for, but for the number of its frames.
+    fn describe(&self, pool: Builder, frame_bytes: Option<u32>) -> Builder {
+        let mut pool = pool.name("linerate").huge_pages(self.huge);
+        pool = pool.data(self.data).init(self.init).return_to(self.return_to);
+        if let Some(bytes) = frame_bytes {
+            pool = pool.frame_size(bytes);
+        }
+        if let Some((frames, bytes)) = self.jumbo {
+            pool = pool.jumbo(frames, bytes);
+        }
+        pool
+    }
+}
+
+/// Frames of the rings that each worker serves.
+fn rings(demands: &[Demand]) -> Vec<usize> {
+    let workers = demands.iter().map(|d| d.worker + 1).max().unwrap_or(0);
+    let mut rings = vec![0usize; workers];
+    for demand in demands {
+        rings[demand.worker] = rings[demand.worker].saturating_add(demand.rings.frames());
+    }
+    rings
+}
+
+/// The hot list that each of so many workers gets if all were told to have one of `asked` frames.
+///
+/// One that is longer than the whole pool gets what the `others` leave of it, if that is of any
+/// use. In all other cases it is the pool that is wrong, and it is refused.
+fn applied(
+    asked: usize,
+    frames: Option<u64>,
+    others: &Holders,
+    workers: usize,
+    sizes: Sizes,
+) -> usize {
+    let most = asked.min(HOT_LIST_MAX);
+    let Some(frames) = frames.filter(|frames| *frames < asked as u64) else { return most };
+    // Thread caches reserve an eighth.
+    let left = (frames - frames.div_ceil(8)).saturating_sub(others.sum());
+    let each = left as usize / workers.max(1);
+    if each < sizes.budget { most } else { most.min(each) }
+}
+
+fn cut(asked: usize, applied: usize) -> Option<String> {
+    let why = if applied == HOT_LIST_MAX { "no list is longer" } else { "the pool has no more" };
+    (applied < asked).then(|| format!("hot list: asked {asked}, applied {applied} ({why})"))
+}
+
+/// What is wrong with frames that were to fit, and do not fit a port's longest packets.
+fn in_pieces(demand: &Demand, pool: &Pool) -> Option<String> {
+    let (longest, room) = (demand.packet_max_bytes, pool.data_room().max(pool.jumbo_room()));
+    let framed = pool.data_from() == Data::Frames;
+    (framed && longest > room).then(|| {
+        format!(
+            "{}: packets of up to {longest} bytes in frames that hold {room}: those that are \
+             longer will be in pieces",
+            demand.name
+        )
+    })
+}
+
+fn too_small(frames: u64, holders: &Holders) -> Error {
+    let what = format!("a pool of {frames} frames cannot serve this engine");
+    let fix = format!(
+        "give it {} frames, or make batches, backlogs, rings or the hot list shorter",
+        holders.sum()
+    );
+    Error::new(Code::PoolTooSmall, what, holders.to_string()).fix(fix)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Rings;
+
+    const SIZES: Sizes = Sizes { budget: 64, backlog: 256 };
+
+    fn port(worker: usize, packet_max_bytes: usize, ring_packets: usize) -> Demand {
+        let rings = Rings::Pair { name: None, packets: ring_packets };
+        Demand { name: format!("port {worker}"), worker, packet_max_bytes, rings }
+    }
+
+    fn get(asked: &Asked, demands: &[Demand]) -> Memory {
+        asked.get(demands, SIZES).unwrap()
+    }
+
+    #[test]
+    fn a_hot_list_is_as_long_as_the_rings_that_its_worker_serves() {
+        let demands = [port(0, 60, 0), port(0, 0, 2048), port(1, 0, 2048), port(1, 0, 512)];
+        let memory = get(&Asked::default(), &demands);
+        assert_eq!((memory.hot_lists, memory.warnings.len()), (vec![2048, 2560], 0));
+        assert_eq!(memory.pool.frames() as u64, memory.holders.sum());
+        let memory = get(&Asked::default(), &[port(0, 60, 256)]);
+        assert_eq!(memory.hot_lists, [1024]);
+    }
+
+    #[test]
+    fn a_hot_list_shorter_than_its_rings_is_warned_about() {
+        let asked = Asked { hot_list_len: Some(128), ..Asked::default() };
+        let warnings = get(&asked, &[port(0, 60, 0), port(1, 60, 256)]).warnings;
+        let [warning] = warnings.as_slice() else { panic!("{warnings:?}") };
+        assert!(warning.starts_with("worker 1: a hot list of 128 is shorter than"), "{warning}");
+        // Longer than any list: the most that there is, and that is said as well.
+        let warnings = get(&Asked::default(), &[port(0, 60, 1 << 17)]).warnings;
+        assert!(warnings[0].contains("65536 is shorter than the 131072"), "{warnings:?}");
+    }
+
+    #[test]
+    fn a_hot_list_longer_than_any_or_than_the_pool_is_cut_and_said_so() {
+        let cut = |asked: &Asked, demands: &[Demand]| {
+            let memory = get(asked, demands);
+            (memory.hot_lists, memory.warnings.concat())
+        };
+        let asked = Asked { hot_list_len: Some(70_000), ..Asked::default() };
+        let text = "hot list: asked 70000, applied 65536 (no list is longer)".to_owned();
+        assert_eq!(cut(&asked, &[port(0, 60, 0)]), (vec![65_536], text));
+        // Two workers' batches and backlogs are 2 × (128 + 256), thread caches 256 of 2048.
+        let asked = Asked { frames: Some(2048), hot_list_len: Some(2049), ..asked };
+        let text = "hot list: asked 2049, applied 512 (the pool has no more)".to_owned();
+        assert_eq!(cut(&asked, &[port(0, 60, 0), port(1, 60, 0)]), (vec![512; 2], text));
+        // Not longer than the pool, and yet too long for it: the pool is too small.
+        let asked = Asked { hot_list_len: Some(2048), ..asked };
+        let e = asked.get(&[port(0, 60, 0)], SIZES).unwrap_err();
+        assert!(e.code == Code::PoolTooSmall && e.why.contains("hot list 2048"), "{e}");
+        // Nor is it cut to less than a batch.
+        let asked = Asked { frames: Some(500), ..asked };
+        let e = asked.get(&[port(0, 60, 0)], SIZES).unwrap_err();
+        assert!(e.code == Code::PoolTooSmall && e.why.contains("hot list 2048"), "{e}");
+    }
+
+    #[test]
+    fn frames_that_fit_are_of_the_longest_packets() {
+        let fit = Asked { fit: true, ..Asked::default() };
+        for (longest, frame_bytes) in [(60, 2048), (1792, 2048), (1793, 4096), (9000, 16_384)] {
+            let memory = get(&fit, &[port(0, 60, 0), port(0, longest, 0)]);
+            assert_eq!((memory.pool.frame_size(), memory.warnings.len()), (frame_bytes, 0));
+        }
+        let larger = Asked { frame_bytes: Some(4096), ..fit.clone() };
+        assert_eq!(get(&larger, &[port(0, 60, 0)]).pool.frame_size(), 4096);
+        let memory = get(&fit, &[port(0, 65_550, 0)]);
+        assert_eq!(memory.pool.frame_size(), 65_536);
+        let text = "port 0: packets of up to 65550 bytes in frames that hold 65280: those";
+        assert!(memory.warnings[0].starts_with(text), "{:?}", memory.warnings);
+        // What the allocator gives is as long as it has to be.
+        let general = Asked { data: Data::General, ..fit };
+        assert!(get(&general, &[port(0, 65_550, 0)]).warnings.is_empty());
+    }
+
+    #[test]
+    fn the_pool_is_as_it_was_asked_for() {
+        let asked = Asked {
+            jumbo: Some((8, 16_384)),
+            init: Init::AtFree,
+            return_to: Return::Home,
+            ..Asked::default()
+        };
+        let pool = get(&asked, &[port(0, 60, 0)]).pool;
+        assert_eq!(
+            (pool.jumbo_frames(), pool.init(), pool.return_to()),
+            (8, Init::AtFree, Return::Home)
+        );
+        let asked = Asked { data: Data::General, ..Asked::default() };
+        assert_eq!(get(&asked, &[port(0, 60, 0)]).pool.data_from(), Data::General);
+    }
+}

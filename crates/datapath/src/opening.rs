@@ -1,0 +1,118 @@
+//! Opening the ports of an engine, and dealing their queues out to the workers.
+
+use std::ops::Range;
+
+use linerate_port::{Code, Direction, Error, Opened, Result, Spec, open, ring};
+use linerate_skb::Pool;
+
+use crate::napi::Napi;
+use crate::plan::{self, Wire};
+use crate::stats::Entry;
+
+/// Opens every port; the two ends of a ring together.
+pub(crate) fn open_all(specs: &[Spec], pool: &Pool) -> Result<Vec<Opened>> {
+    let mut opened: Vec<Option<Opened>> = specs.iter().map(|_| None).collect();
+    for (i, spec) in specs.iter().enumerate() {
+        if opened[i].is_some() {
+            continue;
+        }
+        if spec.driver != ring::NAME {
+            let device = open(spec, pool)?;
+            if device.queues.is_empty() {
+                return Err(spec.error("the driver opened a device without queues"));
+            }
+            opened[i] = Some(device);
+            continue;
+        }
+        let other = (i + 1..specs.len())
+            .find(|&j| specs[j].driver == ring::NAME && specs[j].arg == spec.arg);
+        // `check_wires` saw both ends.
+        let Some(other) = other else { continue };
+        let len = plan::ring_len(spec)?;
+        let _ = plan::ring_len(&specs[other])?;
+        spec.finish()?;
+        specs[other].finish()?;
+        let (a, b) = ring::pair(&spec.arg, len, pool)?;
+        (opened[i], opened[other]) = (Some(a), Some(b));
+    }
+    Ok(opened.into_iter().flatten().collect())
+}
+
+/// Refuses a wire over which nothing can go.
+pub(crate) fn check_directions(specs: &[Spec], wires: &[Wire], opened: &[Opened]) -> Result<()> {
+    for &(a, b) in wires {
+        let (left, right) = (opened[a].obtained.direction, opened[b].obtained.direction);
+        let word = match (left, right) {
+            (Direction::Source, Direction::Source) => "read",
+            (Direction::Sink, Direction::Sink) => "written",
+            _ => continue,
+        };
+        let why = format!("'{}' and '{}' can both only be {word}", specs[a].name, specs[b].name);
+        return Err(Error::new(Code::Topology, "nothing can go over the wire", why));
+    }
+    Ok(())
+}
+
+/// The ports of one worker.
+#[derive(Default)]
+pub(crate) struct Group {
+    /// The port of each queue.
+    pub names: Vec<String>,
+    pub napis: Vec<Napi>,
+}
+
+/// Which worker each port goes to, and which ports are joined.
+pub(crate) struct Groups<'a> {
+    pub specs: &'a [Spec],
+    pub wires: &'a [Wire],
+    pub workers: &'a [usize],
+}
+
+impl Groups<'_> {
+    /// Deals the opened queues out to their workers and joins the ends of wires.
+    pub fn split(
+        &self,
+        opened: Vec<Opened>,
+        pool: &Pool,
+        backlog: usize,
+    ) -> (Vec<Entry>, Vec<Group>) {
+        let count = self.workers.iter().max().map_or(0, |w| w + 1);
+        let mut groups: Vec<Group> = (0..count).map(|_| Group::default()).collect();
+        let mut entries = Vec::new();
+        // Where the queues of each port are in their worker.
+        let mut places: Vec<Range<usize>> = Vec::new();
+        for ((spec, &worker), device) in self.specs.iter().zip(self.workers).zip(opened) {
+            let group = &mut groups[worker];
+            let (first, direction) = (group.napis.len(), device.obtained.direction);
+            let port = Napi::id(first);
+            let mut queues = Vec::new();
+            for ops in device.queues {
+                let tally = pool.tally(&format!("{} backlog", spec.name));
+                let napi = Napi::new(ops, direction, port, backlog, tally);
+                queues.push(napi.readings());
+                group.napis.push(napi);
+                group.names.push(spec.name.clone());
+            }
+            places.push(first..group.napis.len());
+            entries.push(Entry {
+                name: spec.name.clone(),
+                driver: spec.driver.clone(),
+                obtained: device.obtained,
+                queues,
+            });
+        }
+        for &(a, b) in self.wires {
+            let group = &mut groups[self.workers[a]];
+            for (from, to) in [(a, b), (b, a)] {
+                let (from, to) = (places[from].clone(), places[to].clone());
+                for (i, napi) in from.enumerate() {
+                    let peer = to.start + i % to.len().max(1);
+                    if group.napis.get(peer).is_some_and(Napi::writes) {
+                        group.napis[napi].peer = Some(peer);
+                    }
+                }
+            }
+        }
+        (entries, groups)
+    }
+}

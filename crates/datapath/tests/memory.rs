@@ -1,0 +1,221 @@
+//! Whole engines and their memory: frames that fit, pools that run dry, who frees whose packets.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use linerate_datapath::{Engine, Running, Stage, Stopped, Turn, Turned, Worker};
+use linerate_port::pcap::{self, Frame};
+use linerate_skb::{Batch, Init, Ledger, Pool, Return};
+
+const LONG: Duration = Duration::from_secs(20);
+
+fn finish(running: Running) -> Stopped {
+    assert!(running.wait(LONG), "{:#}", running.stats().ledger());
+    running.stop(LONG)
+}
+
+/// Packets that somebody says he has.
+fn held(ledger: &Ledger, name: &str) -> u64 {
+    ledger.held().iter().find(|(known, _)| known == name).map_or(0, |(_, n)| *n)
+}
+
+/// Notes packets of 9000 bytes: how many there were, and in how many pieces.
+#[derive(Clone, Default)]
+struct Pieces(Arc<[AtomicUsize; 2]>);
+
+impl Pieces {
+    fn count(&self) -> [usize; 2] {
+        [0, 1].map(|i| self.0[i].load(Ordering::Relaxed))
+    }
+}
+
+impl Stage for Pieces {
+    fn run(&mut self, batch: &mut Batch, _: &mut Turn<'_>) {
+        for skb in batch.iter().filter(|skb| skb.len() == 9000) {
+            self.0[0].fetch_add(1, Ordering::Relaxed);
+            self.0[1].fetch_add(1 + skb.fragments(), Ordering::Relaxed);
+        }
+    }
+}
+
+#[test]
+fn frames_that_fit_carry_the_longest_packet_in_one_and_no_memory_is_added_later() {
+    let pieces = Pieces::default();
+    let seen = pieces.clone();
+    let engine = Engine::builder()
+        .fit_packets(true)
+        .port("gen", "gen:,count=20k,size=9000")
+        .port("sink", "sink:")
+        .wire("gen", "sink")
+        .stage(move |_| seen.clone())
+        .build()
+        .unwrap();
+    let (pool, memory_bytes) = (engine.stats().pool().clone(), engine.stats().pool().stats());
+    assert_eq!((pool.frame_size(), engine.warnings().len()), (16_384, 0));
+    let stopped = finish(engine.start().unwrap());
+    assert_eq!((stopped.ledger.sent, pieces.count()), (20_000, [20_000, 20_000]));
+    assert_eq!(stopped.ports[1].verified.unwrap().packets, 20_000);
+    assert_eq!(stopped.memory_bytes, memory_bytes.memory_bytes());
+    assert_eq!(pool.stats().memory_bytes(), memory_bytes.memory_bytes());
+}
+
+#[test]
+fn a_captured_packet_is_in_pieces_unless_frames_fit_or_a_jumbo_class_has_room() {
+    let path = std::env::temp_dir().join(format!("linerate-fit-{}.pcapng", std::process::id()));
+    let frames = [60, 9000, 1500].map(|len| Frame { stamp_ns: 0, bytes: vec![7; len] });
+    pcap::write_all(&path, &frames).unwrap();
+    for (fit, jumbo_frames, expected) in [(false, 0, 6), (true, 0, 1), (false, 8, 1)] {
+        let pieces = Pieces::default();
+        let seen = pieces.clone();
+        let engine = Engine::builder()
+            .fit_packets(fit)
+            .jumbo(jumbo_frames, 16_384)
+            .port("file", &format!("pcap:{}", path.display()))
+            .port("null", "null:")
+            .wire("file", "null")
+            .stage(move |_| seen.clone())
+            .build()
+            .unwrap();
+        // A capture may have packets that no frame is long enough for.
+        assert_eq!(engine.warnings().len(), usize::from(fit), "{:?}", engine.warnings());
+        let running = engine.start().unwrap();
+        let start = Instant::now();
+        while pieces.count()[0] == 0 && start.elapsed() < LONG {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let _ = running.stop(LONG);
+        assert_eq!(pieces.count(), [1, expected], "fit {fit}, {jumbo_frames} jumbo frames");
+    }
+    std::fs::remove_file(&path).unwrap();
+}
+
+#[test]
+fn an_empty_pool_stops_nobody_and_the_path_recovers_when_frames_return() {
+    let pool = Pool::builder().frames(4096).build().unwrap();
+    let mut mem = pool.local_with(0);
+    let mut mine = Batch::with_capacity(4096);
+    assert_eq!(mem.alloc(&mut mine, 4096), 4096);
+    let running = Engine::builder()
+        .pool(&pool)
+        .port("gen", "gen:,count=10k")
+        .port("r0", "ring:r,len=64")
+        .port("r1", "ring:r,len=64")
+        .port("sink", "sink:")
+        .wire("gen", "r0")
+        .wire("r1", "sink")
+        .build()
+        .unwrap()
+        .start()
+        .unwrap();
+    let counts = |i: usize| running.stats().ports()[i].counts;
+    let start = Instant::now();
+    // Nothing moves, and nothing is stuck: it asks again and again.
+    while counts(0).no_frame < 10 {
+        assert!(start.elapsed() < LONG, "{:?}", counts(0));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!((counts(0).rx_packets, counts(3).no_frame, running.failed()), (0, 0, false));
+    mine.consume(&mut mem);
+    let stopped = finish(running);
+    let ledger = &stopped.ledger;
+    assert_eq!((ledger.sent, ledger.dropped_total(), ledger.difference()), (10_000, 0, 0));
+    assert!(ledger.starved >= 10, "{ledger}");
+}
+
+#[test]
+fn a_pool_of_few_frames_is_handed_out_to_the_last_and_used_again() {
+    let pool = Pool::builder().frames(2048).build().unwrap();
+    let engine = Engine::builder()
+        .pool(&pool)
+        .hot_list_len(64)
+        .port("gen", "gen:,count=5k")
+        .port("sink", "sink:")
+        .wire("gen", "sink")
+        .build()
+        .unwrap();
+    let (mut mem, mut mine) = (pool.local_with(0), Batch::with_capacity(2048));
+    assert_eq!(mem.alloc(&mut mine, 2045), 2045);
+    let stats = engine.stats();
+    let mut worker = engine.into_workers().remove(0);
+    // Three frames are enough for one worker: each turn sends what the one before got.
+    while worker.turn(Instant::now()) != Turned::Ended {}
+    let counts = stats.ports()[0].counts;
+    assert_eq!(counts.rx_packets, 5000);
+    // The last poll finds the end.
+    assert_eq!((counts.no_frame, counts.polls_empty), (5000 / 3, 1), "{counts:?}");
+}
+
+/// Turns each of `workers` in turn, `times` times.
+fn turn(workers: &mut [Worker], times: usize) {
+    for _ in 0..times {
+        workers.iter_mut().for_each(|worker| {
+            let _ = worker.turn(Instant::now());
+        });
+    }
+}
+
+#[test]
+fn the_ledger_says_which_ring_and_which_backlog_has_the_packets() {
+    let engine = Engine::builder()
+        .backlog(100)
+        .port("gen", "gen:")
+        .port("west", "ring:r,len=128")
+        .port("east", "ring:r,len=128")
+        .port("sink", "sink:")
+        .wire("gen", "west")
+        .wire("east", "sink")
+        .build()
+        .unwrap();
+    let stats = engine.stats();
+    let mut workers = engine.into_workers();
+    // The first fills the ring and its backlog; the second has taken one budget.
+    turn(&mut workers, 1);
+    turn(&mut workers[..1], 10);
+    let ledger = stats.ledger();
+    assert_eq!(held(&ledger, "west backlog"), 100, "{ledger:#}");
+    turn(&mut workers[1..], 1);
+    let ledger = stats.ledger();
+    assert_eq!(ledger.in_flight, 100 + 64, "{ledger:#}");
+    assert_eq!(held(&ledger, "ring r forth"), 64, "{ledger:#}");
+    assert_eq!((held(&ledger, "ring r back"), held(&ledger, "the program")), (0, 0), "{ledger:#}");
+    let stats = stats.pool().stats();
+    let names = stats.cores.iter().filter(|core| core.alive).map(|core| core.name.as_str());
+    assert_eq!(names.collect::<Vec<_>>(), ["worker 0", "worker 1"]);
+}
+
+#[test]
+fn with_a_core_for_each_wire_no_packet_is_freed_on_another() {
+    let cpus = linerate_port::thread::allowed_cpus().unwrap();
+    if cpus.len() < 2 {
+        return println!("skipped: one CPU");
+    }
+    let wires = || {
+        let engine = Engine::builder().port("a", "gen:,count=100k").port("b", "sink:");
+        let engine = engine.port("c", "gen:,count=100k").port("d", "sink:");
+        engine.wire("a", "b").wire("c", "d").cpus(&cpus[..2])
+    };
+    for (init, return_to) in [(Init::AtAlloc, Return::Local), (Init::AtFree, Return::Home)] {
+        let engine = wires().init(init).return_to(return_to).build().unwrap();
+        let pool = finish(engine.start().unwrap()).pool;
+        assert_eq!((pool.matrix.remote(), pool.matrix.local()), (0, 200_000));
+        let known = |core: &&linerate_skb::CoreStats| core.allocs > 0;
+        let on: Vec<_> = pool.cores.iter().filter(known).map(|c| c.cpu.unwrap()).collect();
+        assert_eq!(on, cpus[..2]);
+        assert_eq!(cpus[..2].iter().map(|&c| pool.matrix.frees(c, c)).max(), Some(100_000));
+    }
+}
+
+#[test]
+fn over_a_ring_every_packet_is_freed_on_the_other_core_and_counted() {
+    let cpus = linerate_port::thread::allowed_cpus().unwrap();
+    if cpus.len() < 2 {
+        return println!("skipped: one CPU");
+    }
+    let engine = Engine::builder().port("gen", "gen:,count=100k").port("r0", "ring:r");
+    let engine = engine.port("r1", "ring:r").port("sink", "sink:").wire("gen", "r0");
+    let engine = engine.wire("r1", "sink").cpus(&cpus[..2]).sampling(4).build().unwrap();
+    let pool = finish(engine.start().unwrap()).pool;
+    assert_eq!((pool.matrix.frees(cpus[0], cpus[1]), pool.matrix.local()), (100_000, 0));
+    assert_eq!((pool.dwell[0].packets(), pool.dwell[1].packets() > 0), (0, true));
+}
