@@ -61,14 +61,15 @@ impl Local {
     /// out of it: a small store followed by a large load of the same bytes would stall.
     fn keep_mixed(&mut self, handles: &[u32], lived: bool) {
         for chunk in handles.chunks(FLAGS_MAX) {
+            let flagged = self.umem().flagged(chunk);
+            let mixed = flagged.count_ones() < chunk.len() as u32 && self.umem().frees_plainly();
             let fits = self.list.len() + chunk.len() <= self.hot_list_len;
-            if !self.umem().frees_plainly() || !fits && !self.make_room(chunk.len()) {
+            if !mixed || !fits && !self.make_room(chunk.len()) {
                 self.keep_each(chunk, lived);
                 continue;
             }
             let start = self.list.len();
             self.list.extend_from_slice(chunk);
-            let flagged = self.umem().flagged(chunk);
             let mut on_list = flagged;
             while on_list != 0 {
                 // From the last one on, so that what fills its place is a free frame.
@@ -89,7 +90,6 @@ impl Local {
     }
 
     /// The same, one by one.
-    #[cold]
     fn keep_each(&mut self, handles: &[u32], lived: bool) {
         for &handle in handles {
             match handle & FLAG {
