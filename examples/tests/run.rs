@@ -8,7 +8,7 @@ use linerate::pcap;
 use linerate_tests::netns::Netns;
 use linerate_tests::process::{Finished, Process};
 use linerate_tests::topology::{EAST, Hosts};
-use linerate_tests::wait::SOON;
+use linerate_tests::wait::{SOON, until};
 use linerate_tests::{or_skip, traffic};
 
 /// Nobody has this address: only the example answers for it.
@@ -22,6 +22,7 @@ const LONG: Duration = Duration::from_secs(60);
 const ECHO_BIN: &str = env!("CARGO_BIN_EXE_echo");
 const ECHO_TOKIO_BIN: &str = env!("CARGO_BIN_EXE_echo_tokio");
 const GEN_BIN: &str = env!("CARGO_BIN_EXE_gen");
+const POOL_BIN: &str = env!("CARGO_BIN_EXE_pool");
 const WIRE_BIN: &str = env!("CARGO_BIN_EXE_wire");
 
 #[test]
@@ -52,11 +53,37 @@ fn the_guard_runs_on_generated_traffic() {
 }
 
 #[test]
+fn the_pool_alone_carries_datagrams_to_another_thread() {
+    let pool = start(POOL_BIN, &["127.0.0.1:0", "64"]);
+    let address = until("its address", SOON, || {
+        let said = pool.stderr();
+        let line = said.lines().next().filter(|_| said.ends_with('\n'))?;
+        Some(line.strip_prefix("listening on ")?.to_owned())
+    });
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    // The last one is longer than what a frame has room for.
+    let lines: Vec<String> = (1..=64).map(|i| format!("{i}{}", "x".repeat(i * i / 2))).collect();
+    for line in &lines {
+        socket.send_to(line.as_bytes(), &address).unwrap();
+    }
+    let done = pool.finish(LONG);
+    assert_whole(&done);
+    let printed: Vec<&str> = done.stdout.lines().collect();
+    assert_eq!(printed.len(), 65, "{done:?}");
+    for (printed, line) in printed.iter().zip(&lines) {
+        assert_eq!(*printed, &line[..line.len().min(1792)]);
+    }
+    assert!(printed[64].contains("created 64 = sent 0 + consumed 64 + dropped 0"), "{done:?}");
+}
+
+#[test]
 fn usage_and_unknown_devices_are_errors_that_say_what_to_do() {
     let done = start(ECHO_BIN, &[]).finish(LONG);
     assert!(done.code() == 1 && done.stderr.contains("usage: echo packet:eth0 7777"), "{done:?}");
     let done = start(ECHO_BIN, &["packt:eth0", "7777"]).finish(LONG);
     assert!(done.code() == 1 && done.stderr.contains("did you mean packet:eth0"), "{done:?}");
+    let done = start(POOL_BIN, &[]).finish(LONG);
+    assert!(done.code() == 1 && done.stderr.contains("usage: pool"), "{done:?}");
 }
 
 #[test]

@@ -1,17 +1,19 @@
 //! `cargo xtask`: everything that decides whether a change may go in.
 //!
 //! `cargo xtask check` runs every step of [`steps::STEPS`]; CI runs the same command and
-//! nothing else. Each step can be called alone by its name. Progress goes to stderr, so that
-//! stdout holds what the tests themselves print.
+//! nothing else. Each step can be called alone by its name, and so can the campaigns, which are no
+//! part of the check. Progress goes to stderr, so that stdout holds what the tests themselves print.
 
 #![forbid(unsafe_code)]
 
 mod cargo;
+mod churn;
 mod instructions;
 mod msrv;
 mod nocc;
 mod packages;
 mod ratchet;
+mod sanitize;
 mod shipped;
 mod skipped;
 mod steps;
@@ -23,16 +25,19 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 
 fn main() -> ExitCode {
-    let asked = std::env::args().nth(1);
-    let passed = match asked.as_deref() {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let passed = match args.first().map(String::as_str) {
         None | Some("help" | "-h" | "--help") => {
             print!("{}", steps::help());
             Ok(true)
         }
         Some("check") => root().and_then(|root| steps::run(&root, &steps::all())),
-        Some(name) => match steps::named(name) {
-            Some(step) => root().and_then(|root| steps::run(&root, &[step])),
-            None => {
+        Some(name) => match (steps::named(name), steps::campaign(name)) {
+            (Some(step), _) => root().and_then(|root| steps::run(&root, &[step])),
+            (_, Some(campaign)) => {
+                root().and_then(|root| steps::run_campaign(&root, campaign, &args[1..]))
+            }
+            (None, None) => {
                 eprintln!("xtask: no step is called {name}\n\n{}", steps::help());
                 return ExitCode::from(2);
             }

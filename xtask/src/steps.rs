@@ -1,12 +1,13 @@
-//! The steps of `cargo xtask check`, in the order in which they fail soonest.
+//! The steps of `cargo xtask check`, in the order in which they fail soonest, and the campaigns
+//! that are no part of it, because they take long or need another compiler.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 
 use crate::tidy::README_COMMANDS;
-use crate::{cargo, instructions, msrv, nocc, packages, skipped, tidy};
+use crate::{cargo, churn, instructions, msrv, nocc, packages, sanitize, skipped, tidy};
 
 /// One thing that must hold.
 pub struct Step {
@@ -16,11 +17,25 @@ pub struct Step {
     act: fn(&Path) -> Result<Done>,
 }
 
-/// What a step that passed has to say.
+/// Something that whoever wants it starts by hand.
+pub struct Campaign {
+    name: &'static str,
+    about: &'static str,
+    act: fn(&Path, &[String]) -> Result<Done>,
+}
+
+/// What a step or campaign that passed has to say.
 #[derive(Default)]
-struct Done {
+pub struct Done {
     note: String,
     skipped: Vec<String>,
+}
+
+impl Done {
+    /// It could not be done here: what is missing, and how to get it.
+    pub fn skipped(why: &str, fix: &str) -> Done {
+        Done { note: String::new(), skipped: vec![format!("skipped: {why} ({fix})")] }
+    }
 }
 
 impl From<String> for Done {
@@ -48,11 +63,30 @@ pub const STEPS: [Step; 11] = [
     Step { name: "test", about: "every test, as the README says it", act: test },
     Step { name: "forward", about: "the README's first command, three seconds", act: forward },
     Step { name: "count", about: "instructions a packet, against the ratchet", act: count },
-    Step { name: "loom", about: "the rings under every interleaving, bounded", act: loom },
+    Step { name: "loom", about: "rings and depots under every interleaving, bounded", act: loom },
     Step {
         name: "nocc",
         about: "what we ship builds without C tools",
         act: |root| nocc::run(root).map(Done::from),
+    },
+];
+
+/// Every campaign.
+const CAMPAIGNS: [Campaign; 3] = [
+    Campaign {
+        name: "churn",
+        about: "10^9 packets through two cores (--count 1e8: fewer), the ledger exact",
+        act: churn::run,
+    },
+    Campaign {
+        name: "tsan",
+        about: "the buffers under ThreadSanitizer, with nightly Rust",
+        act: |root, _| sanitize::threads(root),
+    },
+    Campaign {
+        name: "miri",
+        about: "rings and buffers under Miri, with nightly Rust",
+        act: |root, _| sanitize::miri(root),
     },
 ];
 
@@ -61,6 +95,10 @@ pub fn help() -> String {
     let mut text = String::from("cargo xtask check     all of the following, as CI runs it\n");
     for step in &STEPS {
         text.push_str(&format!("cargo xtask {:<9} {}\n", step.name, step.about));
+    }
+    text.push_str("\nNo part of the check:\n");
+    for campaign in &CAMPAIGNS {
+        text.push_str(&format!("cargo xtask {:<9} {}\n", campaign.name, campaign.about));
     }
     text
 }
@@ -73,6 +111,22 @@ pub fn all() -> Vec<&'static Step> {
 /// The step of that name.
 pub fn named(name: &str) -> Option<&'static Step> {
     STEPS.iter().find(|step| step.name == name)
+}
+
+/// The campaign of that name.
+pub fn campaign(name: &str) -> Option<&'static Campaign> {
+    CAMPAIGNS.iter().find(|campaign| campaign.name == name)
+}
+
+/// Runs a campaign with what stood behind its name, and says whether it passed.
+pub fn run_campaign(root: &Path, campaign: &Campaign, args: &[String]) -> Result<bool> {
+    let start = Instant::now();
+    let done = (campaign.act)(root, args)?;
+    if done.skipped.is_empty() {
+        eprintln!("{}", row(campaign.name, true, start.elapsed(), &done.note));
+    }
+    done.skipped.iter().for_each(|line| eprintln!("{line}"));
+    Ok(true)
 }
 
 /// Runs each of `steps`, the later ones also after a failure, and says whether all passed.
@@ -163,21 +217,23 @@ fn words(command: &str) -> impl Iterator<Item = &str> {
 
 fn loom(root: &Path) -> Result<Done> {
     let mut command = cargo::cargo(root);
-    command.args(["test", "--package", "linerate-ring", "--release", "--test", "loom"]);
+    command.args(["test", "--package", "linerate-ring", "--package", "linerate-skb"]);
+    command.args(["--release", "--test", "loom"]);
     // Another cfg recompiles everything: its own folder keeps the others' builds warm.
     command.env("RUSTFLAGS", "--cfg loom").env("LOOM_MAX_PREEMPTIONS", "3");
     command.env("CARGO_TARGET_DIR", cargo::target_dir(root).join("loom"));
-    let n = passed(&cargo::quiet(&mut command)?).context("cargo test printed no result")?;
-    if n == 0 {
-        bail!("no loom test ran in linerate-ring");
+    let output = cargo::quiet(&mut command)?;
+    let models: Vec<usize> = output.lines().filter_map(passed).collect();
+    if models.len() != 2 || models.contains(&0) {
+        bail!("loom tests ran in linerate-ring and linerate-skb: {models:?}");
     }
-    Ok(Done::from(format!("{n} models")))
+    Ok(Done::from(format!("{} models", models.iter().sum::<usize>())))
 }
 
-/// How many tests passed, by cargo's closing line.
-fn passed(output: &str) -> Option<usize> {
-    let line = output.lines().find(|line| line.starts_with("test result:"))?;
-    line.split_whitespace().zip(line.split_whitespace().skip(1)).find_map(|(number, word)| {
+/// How many tests passed, if `line` is the one with which a test program closes.
+pub fn passed(line: &str) -> Option<usize> {
+    let words = line.strip_prefix("test result:")?.split_whitespace();
+    words.clone().zip(words.skip(1)).find_map(|(number, word)| {
         word.starts_with("passed").then(|| number.parse().ok()).flatten()
     })
 }
@@ -194,8 +250,12 @@ mod tests {
     }
 
     #[test]
-    fn the_help_names_every_step() {
+    fn the_help_names_every_step_and_campaign_once() {
         let help = help();
-        assert!(STEPS.iter().all(|step| help.contains(&format!("cargo xtask {}", step.name))));
+        let mut names: Vec<&str> = STEPS.iter().map(|step| step.name).collect();
+        names.extend(CAMPAIGNS.iter().map(|campaign| campaign.name));
+        for name in names {
+            assert_eq!(help.matches(&format!("cargo xtask {name} ")).count(), 1, "{name}");
+        }
     }
 }

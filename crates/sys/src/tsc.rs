@@ -36,9 +36,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ticks_go_forward_at_a_steady_rate() {
-        let (a, b) = (rate_hz(Duration::from_millis(20)), rate_hz(Duration::from_millis(20)));
-        assert!(a > 1e8 && a < 1e11, "{a}");
-        assert!((a / b - 1.0).abs() < 0.05, "{a} {b}");
+    fn ticks_go_forward_at_the_rate_of_a_clock() {
+        let (a, b) = (ticks(), ticks());
+        assert!(b >= a);
+        let rate = rate_hz(Duration::from_millis(20));
+        assert!(rate > 1e8 && rate < 1e11, "{rate}");
     }
 }

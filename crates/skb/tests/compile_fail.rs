@@ -1,0 +1,50 @@
+//! What the borrow checker and the types refuse: each file of `compile_fail/` is a bug that other
+//! packet libraries find at run time, if at all, and that does not compile here.
+//!
+//! The compiler's words are compared too, so that a file fails for the reason that it names and not
+//! for a typing error. They belong to one compiler, the one that rust-toolchain.toml pins. After a
+//! change of it, or of a signature that the messages quote, write them anew and read the difference:
+//! `TRYBUILD=overwrite cargo test -p linerate-skb --test compile_fail`.
+#![cfg(not(any(loom, miri)))]
+
+use std::process::Command;
+
+#[test]
+fn what_must_not_compile_does_not_and_for_the_reason_given() {
+    if let Err(why) = same_words() {
+        eprintln!("skipped: {why}");
+        return;
+    }
+    // The scaffold itself: were it broken, every other file would fail to compile as well. On its
+    // own, because the others are then checked in one go.
+    trybuild::TestCases::new().pass("tests/compile_pass/*.rs");
+    trybuild::TestCases::new().compile_fail("tests/compile_fail/*.rs");
+}
+
+/// Whether the compiler will say what the files expect, or why not.
+fn same_words() -> Result<(), String> {
+    let Some(pinned) = pinned() else {
+        return Err("no rust-toolchain.toml to say whose messages are expected".into());
+    };
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let version =
+        Command::new(rustc).arg("--version").output().map_err(|e| format!("rustc: {e}"))?;
+    let version = String::from_utf8_lossy(&version.stdout);
+    let found = version.split_whitespace().nth(1).unwrap_or("unknown");
+    if found != pinned {
+        return Err(format!("the messages are of Rust {pinned}, this is {found}"));
+    }
+    // trybuild puts its own flags where RUSTFLAGS was; this one would win over them.
+    if std::env::var_os("CARGO_ENCODED_RUSTFLAGS").is_some() {
+        return Err("CARGO_ENCODED_RUSTFLAGS changes how messages are printed".into());
+    }
+    Ok(())
+}
+
+/// The version that the workspace pins.
+fn pinned() -> Option<String> {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../rust-toolchain.toml");
+    let text = std::fs::read_to_string(file).ok()?;
+    let (_, channel) = text.split_once("channel = \"")?;
+    Some(channel.split_once('"')?.0.to_owned())
+}

@@ -1,0 +1,13 @@
+//! Prevents a slice that changes, or stops being the packet's, under its reader.
+
+use linerate_skb::Skb;
+
+fn first_byte(skb: &mut Skb) -> u8 {
+    let bytes = skb.data();
+    skb.pull(14);
+    bytes[0]
+}
+
+fn main() {
+    let _ = first_byte;
+}

@@ -1,0 +1,13 @@
+//! Prevents a slice that outlives the batch its packet is in.
+
+use linerate_skb::Batch;
+
+fn longest(mut batch: Batch) -> usize {
+    let longest = batch.iter().map(|skb| skb.data()).max_by_key(|bytes| bytes.len());
+    batch.clear();
+    longest.map_or(0, |bytes| bytes.len())
+}
+
+fn main() {
+    let _ = longest;
+}

@@ -1,0 +1,12 @@
+//! Prevents a use after free: by then the frame may hold somebody else's packet.
+
+use linerate_skb::{DropReason, Skb};
+
+fn late(skb: Skb) -> usize {
+    skb.discard(DropReason::TX_FULL);
+    skb.len()
+}
+
+fn main() {
+    let _ = late;
+}

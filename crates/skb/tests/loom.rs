@@ -1,0 +1,315 @@
+//! Every interleaving, within a bound, of threads on the depots of one umem.
+//!
+//! `RUSTFLAGS="--cfg loom" cargo test -p linerate-skb --release --test loom`
+//!
+//! The bound is three preemptions (`LOOM_MAX_PREEMPTIONS` overrides it). The depot is the one that
+//! ships, compiled here over loom's lock; [`Umem`] is the little of umem.rs that decides when the
+//! memory goes.
+#![cfg(loom)]
+
+#[allow(dead_code, reason = "what no model calls")]
+#[path = "../src/depot.rs"]
+mod depot;
+
+use depot::{Depot, JUMBO, PLAIN};
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicUsize, Ordering};
+use loom::thread::{self, JoinHandle};
+
+/// What depot.rs imports from the crate that it is in.
+mod sync {
+    pub(crate) use std::sync::{PoisonError, TryLockError};
+
+    use std::cell::UnsafeCell;
+    use std::ops::{Deref, DerefMut};
+    use std::sync::{LockResult, OnceLock, TryLockResult};
+
+    /// No model looks at how long anybody waited.
+    pub(crate) fn ticks() -> u64 {
+        0
+    }
+
+    /// loom's lock around a value that it does not know, so that one can be made in a constant as
+    /// std's can: it is registered with the model when it is first taken.
+    pub(crate) struct Mutex<T> {
+        lock: OnceLock<loom::sync::Mutex<()>>,
+        value: UnsafeCell<T>,
+    }
+
+    // SAFETY: the value is reached through a guard only, and there is one guard at a time.
+    unsafe impl<T: Send> Sync for Mutex<T> {}
+
+    pub(crate) struct MutexGuard<'a, T> {
+        value: *mut T,
+        _held: loom::sync::MutexGuard<'a, ()>,
+    }
+
+    impl<T> Mutex<T> {
+        pub(crate) const fn new(value: T) -> Mutex<T> {
+            Mutex { lock: OnceLock::new(), value: UnsafeCell::new(value) }
+        }
+
+        fn inner(&self) -> &loom::sync::Mutex<()> {
+            self.lock.get_or_init(|| loom::sync::Mutex::new(()))
+        }
+
+        // loom never poisons: a panic ends its model.
+        pub(crate) fn lock(&self) -> LockResult<MutexGuard<'_, T>> {
+            let held = self.inner().lock().unwrap_or_else(PoisonError::into_inner);
+            Ok(MutexGuard { value: self.value.get(), _held: held })
+        }
+
+        pub(crate) fn try_lock(&self) -> TryLockResult<MutexGuard<'_, T>> {
+            match self.inner().try_lock() {
+                Ok(held) => Ok(MutexGuard { value: self.value.get(), _held: held }),
+                Err(_) => Err(TryLockError::WouldBlock),
+            }
+        }
+    }
+
+    impl<T> Deref for MutexGuard<'_, T> {
+        type Target = T;
+
+        fn deref(&self) -> &T {
+            // SAFETY: this is the one guard, and it keeps the lock borrowed and taken.
+            unsafe { &*self.value }
+        }
+    }
+
+    impl<T> DerefMut for MutexGuard<'_, T> {
+        fn deref_mut(&mut self) -> &mut T {
+            // SAFETY: as in `deref`, from the only guard's only borrow.
+            unsafe { &mut *self.value }
+        }
+    }
+}
+
+/// A free frame: the core that allocated it last in hundreds, and a number.
+type Frame = u32;
+
+fn core(frame: Frame) -> usize {
+    frame as usize / 100
+}
+
+fn take(depot: &Depot, class: usize, want: usize) -> Vec<Frame> {
+    let mut out = vec![0; want];
+    let n = depot.take(class, &mut out);
+    out.truncate(n);
+    out
+}
+
+/// What a umem does with its depots.
+struct Umem {
+    /// `Pool`s and `Local`s.
+    users: AtomicUsize,
+    all: Depot,
+    /// The depots of the cores 1, 2 …, if frames return to the core that allocated them.
+    homes: Vec<Depot>,
+    frames: [Vec<Frame>; 2],
+    unmapped: AtomicUsize,
+}
+
+impl Umem {
+    fn new(users: usize, homes: usize, frames: [&[Frame]; 2]) -> Arc<Umem> {
+        let umem = Umem {
+            users: AtomicUsize::new(users),
+            all: Depot::vacant(),
+            homes: (0..homes).map(|_| Depot::vacant()).collect(),
+            frames: frames.map(<[_]>::to_vec),
+            unmapped: AtomicUsize::new(0),
+        };
+        umem.all.open(umem.frames.clone());
+        umem.homes.iter().for_each(|home| home.open_empty(frames[PLAIN].len()));
+        Arc::new(umem)
+    }
+
+    /// As `Umem::take` of umem.rs: one's own, else anybody's, else what is on its way to others.
+    fn take(&self, core: usize, want: usize) -> Vec<Frame> {
+        let mut out = vec![0; want];
+        let mut n = self.home(core).map_or(0, |home| home.take(PLAIN, &mut out));
+        if n < want {
+            n += self.all.take(PLAIN, &mut out[n..]);
+        }
+        if n == 0 {
+            let mut taken = self.homes.iter().map(|home| home.take(PLAIN, &mut out));
+            n = taken.find(|n| *n > 0).unwrap_or(0);
+        }
+        out.truncate(n);
+        out
+    }
+
+    /// As `Umem::put_home`: the caller has no other claim on the umem afterwards.
+    fn put(&self, frames: &[Frame]) {
+        for run in frames.chunk_by(|a, b| core(*a) == core(*b)) {
+            if !self.home(core(run[0])).is_some_and(|home| home.offer(run)) {
+                self.unmap_if(self.all.put(PLAIN, run));
+            }
+        }
+    }
+
+    fn put_jumbo(&self, frames: &[Frame]) {
+        self.unmap_if(self.all.put(JUMBO, frames));
+    }
+
+    /// As `Umem::leave`.
+    fn leave(&self) {
+        if self.users.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.homes.iter().for_each(|home| home.close_into(&self.all));
+            self.unmap_if(self.all.close());
+        }
+    }
+
+    fn home(&self, core: usize) -> Option<&Depot> {
+        self.homes.get(core.checked_sub(1)?)
+    }
+
+    fn unmap_if(&self, state: depot::Umem) {
+        if state == depot::Umem::Orphaned {
+            let all = self.frames.iter().map(Vec::len).sum();
+            assert_eq!(self.all.level(), all, "unmapped while a frame was out");
+            self.unmapped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Everybody has left and nothing moves: the memory went, once, and every frame is home, once.
+    fn assert_gone(&self) {
+        assert_eq!(self.unmapped.load(Ordering::Relaxed), 1, "times the memory was unmapped");
+        assert!(self.homes.iter().all(|home| home.level() == 0), "a frame is left in a home");
+        for class in [PLAIN, JUMBO] {
+            let mut found = take(&self.all, class, self.frames[class].len() + 1);
+            found.sort_unstable();
+            assert_eq!(found, self.frames[class], "lost, or home twice");
+        }
+    }
+}
+
+fn explore(test: impl Fn() + Sync + Send + 'static) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = model.preemption_bound.or(Some(3));
+    model.check(test);
+}
+
+fn spawn<R: 'static>(
+    umem: &Arc<Umem>,
+    act: impl FnOnce(&Umem) -> R + Send + 'static,
+) -> JoinHandle<R> {
+    let umem = Arc::clone(umem);
+    thread::spawn(move || act(&umem))
+}
+
+#[test]
+fn two_takers_never_get_one_frame() {
+    const FRAMES: &[Frame] = &[1, 2, 3];
+    explore(|| {
+        let umem = Umem::new(1, 0, [FRAMES, &[]]);
+        let other = spawn(&umem, |umem| umem.take(0, 2));
+        let mut taken = umem.take(0, 2);
+        taken.extend(other.join().unwrap());
+        taken.sort_unstable();
+        assert_eq!(taken, FRAMES);
+        assert_eq!(umem.all.locks().taken, 2);
+    });
+}
+
+#[test]
+fn whoever_comes_last_unmaps_and_only_with_every_frame_home() {
+    explore(|| {
+        let umem = Umem::new(2, 0, [&[1, 2], &[]]);
+        let act = |umem: &Umem| {
+            let frames = umem.take(0, 1);
+            umem.leave();
+            umem.put(&frames);
+        };
+        let other = spawn(&umem, act);
+        act(&umem);
+        other.join().unwrap();
+        umem.assert_gone();
+    });
+}
+
+#[test]
+fn a_packet_handed_to_a_third_thread_keeps_the_memory() {
+    explore(|| {
+        let umem = Umem::new(2, 0, [&[1, 2], &[]]);
+        let frames = umem.take(0, 1);
+        let third = spawn(&umem, move |umem| umem.put(&frames));
+        let other = spawn(&umem, |umem| {
+            let frames = umem.take(0, 2);
+            umem.leave();
+            umem.put(&frames);
+        });
+        umem.leave();
+        third.join().unwrap();
+        other.join().unwrap();
+        umem.assert_gone();
+    });
+}
+
+#[test]
+fn both_size_classes_are_waited_for() {
+    explore(|| {
+        let umem = Umem::new(1, 0, [&[1], &[2]]);
+        let (frames, jumbo) = (umem.take(0, 1), take(&umem.all, JUMBO, 1));
+        assert_eq!((frames.len(), jumbo.len()), (1, 1));
+        let first = spawn(&umem, move |umem| umem.put(&frames));
+        let second = spawn(&umem, move |umem| umem.put_jumbo(&jumbo));
+        umem.leave();
+        first.join().unwrap();
+        second.join().unwrap();
+        umem.assert_gone();
+    });
+}
+
+#[test]
+fn a_frame_on_its_way_home_while_the_pool_is_given_up_arrives() {
+    explore(|| {
+        let umem = Umem::new(1, 2, [&[1, 101, 201], &[]]);
+        let frames = umem.take(0, 3);
+        let (one, rest) = (frames[..1].to_vec(), frames[1..].to_vec());
+        let first = spawn(&umem, move |umem| umem.put(&one));
+        let second = spawn(&umem, move |umem| umem.put(&rest));
+        umem.leave();
+        first.join().unwrap();
+        second.join().unwrap();
+        umem.assert_gone();
+    });
+}
+
+#[test]
+fn the_owner_takes_what_others_return_and_nobody_gets_it_twice() {
+    explore(|| {
+        let umem = Umem::new(2, 1, [&[101, 102, 103], &[]]);
+        let returned = umem.take(1, 2);
+        let other = spawn(&umem, move |umem| {
+            umem.put(&returned);
+            umem.leave();
+        });
+        let mine = umem.take(1, 2);
+        assert!((1..=2).contains(&mine.len()));
+        umem.leave();
+        umem.put(&mine);
+        other.join().unwrap();
+        umem.assert_gone();
+    });
+}
+
+#[test]
+fn a_thief_takes_from_a_home_that_is_being_filled() {
+    explore(|| {
+        let umem = Umem::new(2, 2, [&[101, 102], &[]]);
+        let frames = umem.take(1, 2);
+        let other = spawn(&umem, move |umem| {
+            umem.put(&frames[..1]);
+            umem.put(&frames[1..]);
+            umem.leave();
+        });
+        // As core 2, whose packets they then are.
+        let mine: Vec<Frame> = umem.take(2, 1).iter().map(|frame| frame + 100).collect();
+        umem.leave();
+        umem.put(&mine);
+        other.join().unwrap();
+        assert_eq!(umem.unmapped.load(Ordering::Relaxed), 1);
+        let found = take(&umem.all, PLAIN, 3);
+        assert_eq!((found.len(), found.iter().filter(|f| core(**f) == 2).count()), (2, mine.len()));
+    });
+}

@@ -1,0 +1,79 @@
+//! Campaigns `tsan` and `miri`: the crates with `unsafe` on the data path under tools that see what
+//! no assertion can. Both need a nightly compiler, which nothing else here does.
+//!
+//! ThreadSanitizer runs the tests on real cores and reports two accesses that no synchronisation
+//! orders. Miri interprets them, one thread at a time, and reports undefined behaviour of any kind;
+//! it cannot map memory, so there `sys` takes it from the heap.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+use crate::cargo;
+use crate::steps::{Done, passed};
+
+/// Packets of the churn: seconds of two cores.
+const TSAN_COUNT: &str = "5000000";
+
+/// The tests of the buffers that two threads can race in.
+const TESTS: [&str; 5] = ["--lib", "--test", "hostile", "--test", "churn"];
+
+/// The buffers under ThreadSanitizer.
+pub fn threads(root: &Path) -> Result<Done> {
+    let Some(version) = says(root, &["rustc", "--version", "--verbose"]) else {
+        return Ok(Done::skipped("no nightly Rust", "rustup toolchain install nightly"));
+    };
+    let sysroot = says(root, &["rustc", "--print", "sysroot"]).unwrap_or_default();
+    if !Path::new(sysroot.trim()).join("lib/rustlib/src/rust/library/std").is_dir() {
+        // std has to be compiled for it too, or its locks would order nothing.
+        let fix = "rustup component add rust-src --toolchain nightly";
+        return Ok(Done::skipped("no source of the standard library", fix));
+    }
+    let host = version.lines().find_map(|line| line.strip_prefix("host: "));
+    let host = host.context("rustc does not say what machine this is")?;
+    let mut command = nightly(root, "tsan");
+    command.args(["cargo", "test", "-Zbuild-std", "--target", host, "--package", "linerate-skb"]);
+    command.args(TESTS).env("RUSTFLAGS", "-Zsanitizer=thread").env("CHURN_COUNT", TSAN_COUNT);
+    run(&mut command, 3)
+}
+
+/// Rings and buffers under Miri.
+pub fn miri(root: &Path) -> Result<Done> {
+    if says(root, &["cargo", "miri", "--version"]).is_none() {
+        let fix = "rustup toolchain install nightly --component miri";
+        return Ok(Done::skipped("no Miri", fix));
+    }
+    let mut command = nightly(root, "miri");
+    command.args(["cargo", "miri", "test"]);
+    command.args(["--package", "linerate-ring", "--package", "linerate-skb"]).args(TESTS);
+    // The tests ask for the time and for a file.
+    command.env("MIRIFLAGS", "-Zmiri-disable-isolation");
+    run(&mut command, 4)
+}
+
+/// Runs a test command of so many programs with its output passed through.
+fn run(command: &mut Command, programs: usize) -> Result<Done> {
+    let closing = cargo::streamed(command, |line| passed(line).is_some())?;
+    let tests: Vec<usize> = closing.iter().filter_map(|line| passed(line)).collect();
+    if tests.len() != programs || tests.contains(&0) {
+        bail!("{programs} programs should have run some tests each: {tests:?}");
+    }
+    Ok(Done::from(format!("{} tests, nothing found", tests.iter().sum::<usize>())))
+}
+
+/// A command of the nightly toolchain, which builds into a folder of its own.
+fn nightly(root: &Path, folder: &str) -> Command {
+    let mut command = Command::new("rustup");
+    command.args(["run", "nightly"]).current_dir(root).stdin(Stdio::null());
+    command.env("CARGO_TARGET_DIR", cargo::target_dir(root).join(folder));
+    // Those of the toolchain that runs us.
+    command.env_remove("CARGO").env_remove("RUSTC");
+    command
+}
+
+/// What such a command prints, if there is one.
+fn says(root: &Path, arguments: &[&str]) -> Option<String> {
+    let output = nightly(root, "nightly").args(arguments).output().ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+}
