@@ -40,6 +40,21 @@ pub enum Pages {
     Base,
 }
 
+/// Memory of the machine, in bytes, used or not.
+fn machine_bytes() -> usize {
+    // SAFETY: sysconf(3) takes a number and touches no memory of ours.
+    let pages = unsafe { libc::sysconf(libc::_SC_PHYS_PAGES) };
+    // It does not fail on Linux; if it did, nothing would be refused.
+    usize::try_from(pages).map_or(usize::MAX, |n| n.saturating_mul(rustix::param::page_size()))
+}
+
+/// Adds what may be in the way of memory that the machine has.
+fn limits(error: Error) -> Error {
+    error.fix(
+        "ask for less, or raise what limits this process (ulimit -v, memory.max of its cgroup)",
+    )
+}
+
 /// Bytes that a program may use of a block of the system's allocator: what was asked for, rounded up.
 ///
 /// # Safety
@@ -76,16 +91,25 @@ impl Region {
         if len == 0 {
             return Err(Error::new(Code::Memory, "cannot map memory", "0 bytes were asked for"));
         }
+        if len > machine_bytes() {
+            // It could be mapped, and would kill the program at the page that is one too many.
+            let why = format!("this machine has {} bytes in all", machine_bytes());
+            let what = format!("cannot map {len} bytes for {name}");
+            return Err(Error::new(Code::Memory, what, why).fix("ask for less"));
+        }
         match huge {
-            Huge::Never => Self::with_pages(name, len, Pages::Base),
+            Huge::Never => Self::with_pages(name, len, Pages::Base).map_err(limits),
             Huge::Require => Self::with_pages(name, len, Pages::Huge2M).map_err(|e| {
                 let n = len.div_ceil(HUGE_BYTES);
                 e.fix(format!("sysctl -w vm.nr_hugepages={n}   (or allow ordinary pages)"))
             }),
             // A region much smaller than a huge page would waste most of it.
-            Huge::Try if len < HUGE_BYTES / 2 => Self::with_pages(name, len, Pages::Base),
+            Huge::Try if len < HUGE_BYTES / 2 => {
+                Self::with_pages(name, len, Pages::Base).map_err(limits)
+            }
             Huge::Try => Self::with_pages(name, len, Pages::Huge2M)
-                .or_else(|_| Self::with_pages(name, len, Pages::Base)),
+                .or_else(|_| Self::with_pages(name, len, Pages::Base))
+                .map_err(limits),
         }
     }
 
@@ -200,7 +224,8 @@ mod tests {
     fn huge_pages_fall_back_or_fail_with_the_remedy() {
         let r = Region::new("test", 64 << 20, Huge::Try).unwrap();
         assert!(r.len() >= 64 << 20);
-        if let Err(e) = Region::new("test", 1 << 40, Huge::Require) {
+        // Nobody gives all of a machine's memory to huge pages.
+        if let Err(e) = Region::new("test", machine_bytes(), Huge::Require) {
             assert!(e.fix.contains("vm.nr_hugepages"), "{e}");
         }
     }
@@ -208,5 +233,12 @@ mod tests {
     #[test]
     fn nothing_cannot_be_mapped() {
         assert_eq!(Region::new("test", 0, Huge::Try).unwrap_err().code, Code::Memory);
+    }
+
+    #[test]
+    fn what_no_machine_has_is_refused_with_the_remedy() {
+        let error = Region::new("test", 1 << 60, Huge::Never).unwrap_err();
+        assert_eq!(error.code, Code::Memory);
+        assert!(error.why.contains("this machine has") && !error.fix.is_empty(), "{error}");
     }
 }
