@@ -56,9 +56,10 @@ pub struct CoreStats {
     pub hot_list_len: u64,
     /// Free frames that it has.
     pub level: u64,
-    /// Allocations served from the hot list.
+    /// Allocations of frames that had been freed onto the hot list.
     pub hits: u64,
-    /// Allocations that had to go to the depot.
+    /// Allocations of frames that were fetched from the depot, half a list at a time: on a core that
+    /// frees nothing, all of them.
     pub misses: u64,
     /// Frees beyond the hot list's length, which went to the depot.
     pub discards: u64,

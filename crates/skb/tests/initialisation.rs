@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use linerate_skb::compat::skb_shinfo;
 use linerate_skb::{
     Batch, Data, DropReason, Init, Local, Offload, PacketType, Pool, Release, Shared, Skb, Vlan,
 };
@@ -19,33 +20,33 @@ const FIELDS: &[(&str, Check)] = &[
     // Whoever it is accounted to.
     ("sk", |skb, _| !skb.holds()),
     ("stamp", |skb, _| skb.stamp_ns().is_none()),
-    // The queue that gave it is known to who asked that queue.
+    // The queue that gave it is known to who asked that queue: what a device tells of it.
     ("dev", |skb, _| skb.hash().is_none() && skb.vlan().is_none()),
     ("dst", |skb, _| !skb.holds()),
     ("cb", |skb, _| skb.cb().iter().all(|b| *b == 0)),
     ("len", |skb, _| skb.is_empty()),
     ("data_len", |skb, _| skb.is_linear()),
     ("csum", |skb, _| skb.offload() == Offload::NONE),
-    ("cloned", |skb, _| skb.is_linear()),
+    ("cloned", |skb, _| skb_shinfo(skb).dataref == 1),
     ("pkt_type", |skb, _| skb.packet_type() == PacketType::Host),
     ("ip_summed", |skb, _| !skb.offload().needs_checksum()),
     ("priority", |skb, _| skb.priority() == 0),
+    // As the netfilter fields below: marks are what there is of it here.
     ("security", |skb, _| skb.mark().is_none()),
     ("truesize", |skb, pool| skb.truesize() == pool.local().alloc_one().unwrap().truesize()),
     ("head", |skb, pool| skb.headroom() == pool.headroom()),
     ("data", |skb, _| skb.data().is_empty()),
     ("tail", |skb, pool| skb.tailroom() == pool.data_room()),
     ("end", |skb, pool| skb.headroom() + skb.tailroom() == pool.frame_size()),
-    // Only a single handle can be turned into one that may be written in place.
-    ("users", |skb, _| skb.is_linear()),
+    ("users", |skb, _| skb_shinfo(skb).dataref == 1),
     ("destructor", |skb, _| !skb.holds()),
     ("nfmark", |skb, _| skb.mark().is_none()),
     ("nfcache", |skb, _| skb.mark().is_none()),
     ("nfct", |skb, _| !skb.holds()),
     ("nf_debug", |skb, _| skb.mark().is_none()),
     ("tc_index", |skb, _| skb.tc_index().is_none()),
-    ("dataref", |skb, _| skb.is_linear()),
-    ("nr_frags", |skb, _| skb.fragments() == 0),
+    ("dataref", |skb, _| skb_shinfo(skb).dataref == 1),
+    ("nr_frags", |skb, _| skb_shinfo(skb).nr_frags == 0),
     ("frag_list", |skb, _| skb.segments().count() <= 1),
 ];
 
