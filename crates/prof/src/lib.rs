@@ -1,11 +1,33 @@
-//! Counts the CPU's events for a process, and the time it had a CPU.
+//! Counts and samples what a CPU does, and says in which function it fell.
 //!
-//! [`count`] asks the CPU's own counters through perf_event_open(2); a machine that has none, or
-//! does not let us, is an error with its reason and remedy, never a made-up figure. [`cpu_time`]
-//! works everywhere.
+//! Three layers, each usable without the next:
+//! - **measure**: [`count`] and [`pmu`] count the CPU's events over a window, [`sample`] takes
+//!   samples of them or of time, [`region`] times a stretch of code, [`locks`] what a lock costs,
+//!   [`proc`] what the kernel says of the machine;
+//! - **hold**: a [`profile::Profile`] is what was seen in each function, whoever saw it; [`read`]
+//!   makes one of kernprof's, readprofile's and perf's listings, also out of old mail;
+//! - **say**: [`diff`] ranks what changed between two, [`stage`] says whose cost it is, [`print`]
+//!   sets it as a table, CSV, JSON or a picture, [`agree`] holds two instruments against each other.
+//!
+//! A machine that has no counters, or does not let us, is an error with its reason and remedy, never
+//! a made-up figure; a model's figure never passes for a measurement.
 
+pub mod agree;
+pub mod bus;
+pub mod conditions;
 pub mod count;
 mod cpu;
+pub mod diff;
+pub mod flame;
+pub mod locks;
+pub mod pmu;
+pub mod print;
+pub mod proc;
+pub mod profile;
+pub mod read;
+pub mod region;
+pub mod sample;
+pub mod stage;
 
 pub use cpu::cpu_time;
 pub use linerate_sys::tsc::ticks;

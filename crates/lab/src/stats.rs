@@ -1,0 +1,1 @@
+//! Ratios, and what may be said of many of them.

@@ -1,0 +1,1 @@
+//! Two instruments held against each other.

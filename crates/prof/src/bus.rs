@@ -1,0 +1,1 @@
+//! Use of the memory bus, where it can be counted.

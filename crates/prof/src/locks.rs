@@ -1,0 +1,1 @@
+//! What locks cost.

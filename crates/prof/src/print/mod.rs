@@ -1,0 +1,1 @@
+//! Profiles and differences, set as text.

@@ -1,0 +1,322 @@
+//! A profile: how often an event was seen in each function, and all that one must know to believe
+//! it.
+//!
+//! One type for what we sampled ourselves, what `perf` did, and what was posted to a mailing list
+//! twenty years ago: readers make it, printers and differences take it. What its maker did not say
+//! is `None`, and is printed as unknown; it is never filled in.
+
+use serde::{Deserialize, Serialize};
+
+use crate::conditions::Conditions;
+
+/// The schema that [`Profile`] is written under.
+pub const SCHEMA: &str = "linerate-profile/1";
+
+/// How often an event was seen in each function.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Profile {
+    /// What was looked for.
+    pub event: Event,
+    /// By what.
+    pub origin: Origin,
+    /// Functions, in the order in which they were read or found.
+    pub rows: Vec<Row>,
+    /// What its maker gives as the total. [`Profile::counted`] is the sum of the rows, and a listing
+    /// that was cut off sums to less.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub total: Option<Total>,
+    /// A function that is not listed was seen fewer times than this. `None`: every function that
+    /// was seen is listed, so that absent is 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cutoff: Option<u64>,
+    /// Call chains and how often each was seen; empty if none were recorded.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stacks: Vec<Stack>,
+    /// Samples that the kernel could not deliver. They are in no row.
+    #[serde(default)]
+    pub lost: u64,
+    /// Where, when and under what load.
+    #[serde(default)]
+    pub conditions: Conditions,
+    /// What the instrument itself took.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub own_cost: Option<OwnCost>,
+    /// What its reader must be told, in sentences.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub remarks: Vec<String>,
+}
+
+/// What a profile counts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Event {
+    /// As one asks for it: `cycles`, `L2_LINES_OUT`, `cpu-clock`; `unknown` if the maker is silent.
+    pub name: String,
+    /// Of what a row's count is a number.
+    pub unit: Unit,
+    /// Events for each sample, if [`Unit::Samples`] were taken by counting events.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub period: Option<u64>,
+    /// The raw code that was given to the CPU, as in `r1643`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub raw: Option<String>,
+}
+
+/// Of what a count is a number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Unit {
+    /// Interrupts of a clock that found the CPU there.
+    Ticks,
+    /// Samples of the event.
+    Samples,
+    /// The event itself.
+    Events,
+    /// The maker does not say.
+    Unknown,
+}
+
+/// By what a profile was made. A model's figures stay a model's wherever they go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Origin {
+    /// A counter of the CPU.
+    Counter,
+    /// A clock of the kernel.
+    Clock,
+    /// A model of a CPU or of its caches. Never a measurement.
+    Model,
+    /// A listing that somebody else made; with what, is his word.
+    Listing,
+}
+
+/// A function.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    /// Its name, demangled; an address in hexadecimal if it has none.
+    pub symbol: String,
+    /// Where it starts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<u64>,
+    /// How often it was seen, in the profile's unit.
+    pub count: u64,
+    /// Bytes of its code, if its object says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code_bytes: Option<u64>,
+    /// Count for each byte of its code, as the maker printed it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub load: Option<Load>,
+    /// File that it is in, as a path, or `[kernel]`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub object: Option<String>,
+    /// Whose it is.
+    #[serde(default)]
+    pub space: Space,
+}
+
+/// A normalised load as it was printed, with the digits that it was printed with.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Load {
+    /// Count for each byte.
+    pub value: f64,
+    /// Digits behind the point.
+    pub digits: u8,
+}
+
+/// On which side of the system call a function is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Space {
+    /// In the kernel.
+    Kernel,
+    /// In a program.
+    User,
+    /// Not known.
+    #[default]
+    Unknown,
+}
+
+/// What the maker of a listing gives as its total.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Total {
+    /// Of all functions, listed or not.
+    pub count: u64,
+    /// For each byte of all code.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub load: Option<Load>,
+}
+
+/// A call chain.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stack {
+    /// Names, from the outermost caller to where the sample fell.
+    pub frames: Vec<String>,
+    /// How often it was seen.
+    pub count: u64,
+}
+
+/// What the instrument itself took, so that nobody has to guess whether it mattered.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct OwnCost {
+    /// CPU time of the recorder, in nanoseconds.
+    pub recorder_cpu_ns: u64,
+    /// CPU time that one sample takes from what is sampled, calibrated on this machine just
+    /// before; `None` if it could not be told from 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sample_ns: Option<f64>,
+    /// CPU time that what was sampled had, in nanoseconds, the samples' own included.
+    pub target_cpu_ns: u64,
+    /// Samples taken from it.
+    pub samples: u64,
+}
+
+impl OwnCost {
+    /// Share of the target's CPU time that went to being sampled, in per cent.
+    #[must_use]
+    pub fn sampling_pct(&self) -> Option<f64> {
+        let target = (self.target_cpu_ns > 0).then_some(self.target_cpu_ns as f64)?;
+        Some(100.0 * self.sample_ns? * self.samples as f64 / target)
+    }
+}
+
+impl Profile {
+    /// An empty profile of `event`.
+    #[must_use]
+    pub fn new(event: Event, origin: Origin) -> Profile {
+        Profile {
+            event,
+            origin,
+            rows: Vec::new(),
+            total: None,
+            cutoff: None,
+            stacks: Vec::new(),
+            lost: 0,
+            conditions: Conditions::default(),
+            own_cost: None,
+            remarks: Vec::new(),
+        }
+    }
+
+    /// Sum of the rows. It saturates: a listing may say anything.
+    #[must_use]
+    pub fn counted(&self) -> u64 {
+        self.rows.iter().fold(0, |sum, row| sum.saturating_add(row.count))
+    }
+
+    /// The maker's total, or the sum of the rows.
+    #[must_use]
+    pub fn total_count(&self) -> u64 {
+        self.total.map_or_else(|| self.counted(), |total| total.count)
+    }
+
+    /// Sets the cut-off of a listing that shows only its largest rows to the smallest of them:
+    /// what is absent was seen less often than that, or as often at most.
+    pub fn cut_off_at_the_smallest(&mut self) {
+        self.cutoff = self.rows.iter().map(|row| row.count).min();
+    }
+
+    /// Sorts the rows by falling count, equal ones by name.
+    pub fn sort(&mut self) {
+        self.rows.sort_by(|a, b| b.count.cmp(&a.count).then_with(|| a.symbol.cmp(&b.symbol)));
+    }
+}
+
+impl Row {
+    /// A function of which nothing but name and count is known.
+    #[must_use]
+    pub fn new(symbol: impl Into<String>, count: u64) -> Row {
+        Row {
+            symbol: symbol.into(),
+            address: None,
+            count,
+            code_bytes: None,
+            load: None,
+            object: None,
+            space: Space::Unknown,
+        }
+    }
+
+    /// Bytes of code: as its object says, or the one whole number that the printed load allows.
+    ///
+    /// `None` if neither is known, or the load was printed with too few digits to tell.
+    #[must_use]
+    pub fn bytes(&self) -> Option<u64> {
+        if self.code_bytes.is_some() {
+            return self.code_bytes;
+        }
+        let load = self.load?;
+        let half = 0.5 * 0.1f64.powi(i32::from(load.digits));
+        let (low, high) = (load.value - half, load.value + half);
+        if low <= 0.0 {
+            return None;
+        }
+        let count = self.count as f64;
+        let (fewest, most) = ((count / high).ceil(), (count / low).floor());
+        (fewest == most && fewest >= 1.0).then_some(fewest as u64)
+    }
+}
+
+impl Unit {
+    /// As printed at the head of a column.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Unit::Ticks => "ticks",
+            Unit::Samples => "samples",
+            Unit::Events => "events",
+            Unit::Unknown => "counts (of what, is not said)",
+        }
+    }
+}
+
+impl Origin {
+    /// As printed.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Origin::Counter => "counter of the CPU",
+            Origin::Clock => "clock",
+            Origin::Model => "model, not a measurement",
+            Origin::Listing => "listing as found",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn printed(count: u64, value: f64) -> Row {
+        Row { load: Some(Load { value, digits: 4 }), ..Row::new("f", count) }
+    }
+
+    #[test]
+    fn a_printed_load_gives_the_bytes_of_code_where_it_has_the_digits() {
+        assert_eq!(printed(28044, 584.25).bytes(), Some(48));
+        assert_eq!(printed(463, 0.3180).bytes(), Some(1456));
+        // 36324 ticks at 0.0210: anything from 1,725,606 to 1,733,842 bytes.
+        assert_eq!(printed(36324, 0.0210).bytes(), None);
+        assert_eq!(printed(1, 0.0).bytes(), None);
+        assert_eq!(Row::new("f", 7).bytes(), None);
+    }
+
+    #[test]
+    fn a_sum_of_absurd_counts_saturates() {
+        let event = Event { name: "unknown".into(), unit: Unit::Unknown, period: None, raw: None };
+        let mut profile = Profile::new(event, Origin::Listing);
+        profile.rows = vec![Row::new("a", u64::MAX), Row::new("b", 1)];
+        assert_eq!(profile.counted(), u64::MAX);
+    }
+
+    #[test]
+    fn the_share_of_the_samples_is_of_the_target_and_unknown_without_a_calibration() {
+        let mut cost = OwnCost {
+            recorder_cpu_ns: 1,
+            sample_ns: Some(2000.0),
+            target_cpu_ns: 1_000_000_000,
+            samples: 1000,
+        };
+        assert!((cost.sampling_pct().unwrap() - 0.2).abs() < 1e-9);
+        cost.sample_ns = None;
+        assert_eq!(cost.sampling_pct(), None);
+    }
+}

@@ -1,0 +1,1 @@
+//! Timers of stretches of code.
