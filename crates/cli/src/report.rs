@@ -1,12 +1,17 @@
-//! The tables that a run ends with. What is not known is printed as `-`.
+//! The tables that a run ends with. What is not known is printed as `-`, what cannot be as n/a.
 
 use std::fmt::Write;
 
 use linerate::Obtained;
 use linerate_ctl::report::{Cost, LedgerReport, PortReport, Verify};
-use linerate_ctl::{ForwardReport, GenReport, TSC};
+use linerate_ctl::{Calls, ForwardReport, GenReport, Locks, TSC, Waits};
+use linerate_prof::agree::{Headline, Means, Reading, Tolerance, Verdict};
 
 use crate::pool;
+
+/// How far two clocks may be apart before they are flagged: the one leaves out what the other has,
+/// and on a path that is at work that is a few per cent.
+const AGREE: Tolerance = Tolerance::pct(10.0);
 
 /// The result of `forward`; with `whole_pool`, also what each worker did with the pool.
 pub fn forward(report: &ForwardReport, whole_pool: bool) -> String {
@@ -17,6 +22,7 @@ pub fn forward(report: &ForwardReport, whole_pool: bool) -> String {
     text += &pace(report);
     text += &pool::line(&report.pool);
     text += &cost(&report.cost);
+    text += &excess(report);
     if whole_pool { text + &pool::table(&report.pool) } else { text }
 }
 
@@ -155,6 +161,100 @@ fn cost(cost: &Cost) -> String {
     )
 }
 
+/// Two clocks for the same packets; then locks, calls and waits, a packet.
+fn excess(report: &ForwardReport) -> String {
+    if report.packets_out() == 0 {
+        let line = |label| format!("{label:<7}  n/a: no packet left\n");
+        return ["time", "locks", "calls", "waits"].map(line).concat();
+    }
+    time(&report.cost) + &locks(&report.locks) + &calls(&report.calls) + &waits(&report.waits)
+}
+
+/// What a packet takes of a CPU: as the kernel accounts for the process, and by its workers' clocks.
+fn time(cost: &Cost) -> String {
+    let (cpu, awake) = (cost.cpu_ns_per_packet, cost.awake_ns_per_packet);
+    let reading = |instrument, means, value: Option<f64>| match value {
+        Some(value) => Reading::new(instrument, means, value, "whole run"),
+        None => Reading::missing(instrument, means, "a worker did not tell"),
+    };
+    let headline = Headline::new("CPU time", "ns/packet", 1)
+        .by(reading("kernel", Means::CpuTime, cpu))
+        .by(reading("workers", Means::Tsc, awake));
+    let (agree, apart) = match headline.judge(AGREE).verdict {
+        Verdict::Alone => ("", String::new()),
+        Verdict::Agree(_) => ("  agree", String::new()),
+        Verdict::Disagree { spread, likely } => {
+            let asleep = "starting, falling asleep and waking take CPU while no worker is awake";
+            let likely = if cpu > awake { Some(&asleep) } else { likely.first() };
+            let likely = likely.copied().unwrap_or("not known");
+            let pct = spread.relative_pct;
+            ("", format!("         DISAGREE by {pct:.0} % of the larger, likely: {likely}\n"))
+        }
+    };
+    let (cpu, awake) = (fine(cpu, 1), fine(awake, 1));
+    let line =
+        format!("{cpu} ns CPU/pkt by the kernel  {awake} ns awake/pkt by the workers' clocks");
+    format!("time     {line}{agree}\n{apart}")
+}
+
+fn locks(locks: &Locks) -> String {
+    format!(
+        "locks    {} taken/pkt  {} contended/pkt  {} ns waited/pkt\n",
+        fine(locks.taken_per_packet, 3),
+        fine(locks.contended_per_packet, 3),
+        fine(locks.wait_ns_per_packet, 1)
+    )
+}
+
+fn calls(calls: &Calls) -> String {
+    let rate = |n: Option<f64>| n.map_or("-".into(), |n| scaled(n, ""));
+    let mut text = format!(
+        "calls    {} alloc/pkt  {} free/pkt  {} copies/pkt  {} device calls/pkt\n",
+        fine(calls.allocs_per_packet, 3),
+        fine(calls.frees_per_packet, 3),
+        fine(calls.copies_per_packet, 3),
+        fine(calls.device_calls_per_packet, 3),
+    );
+    let _ = writeln!(
+        text,
+        "         {} alloc/s  {} free/s  {} copies/s",
+        rate(calls.allocs_per_second),
+        rate(calls.frees_per_second),
+        rate(calls.copies_per_second),
+    );
+    if calls.buffers_per_alloc_call.or(calls.buffers_per_free_call).is_some() {
+        let (alloc, free) = (calls.buffers_per_alloc_call, calls.buffers_per_free_call);
+        let _ = writeln!(
+            text,
+            "         {} buffers/alloc call  {} buffers/free call",
+            fine(alloc, 1),
+            fine(free, 1)
+        );
+    }
+    text
+}
+
+fn waits(waits: &Waits) -> String {
+    format!(
+        "waits    {} ns lock/pkt  {} ns flush/pkt  {} ns asleep/pkt  {} ns run delay/pkt\n",
+        fine(waits.lock_ns_per_packet, 1),
+        fine(waits.flush_ns_per_packet, 1),
+        fine(waits.asleep_ns_per_packet, 1),
+        fine(waits.run_delay_ns_per_packet, 1)
+    )
+}
+
+/// A figure with so many decimals; what they cannot show is not shown as 0.
+fn fine(n: Option<f64>, decimals: usize) -> String {
+    let least = 0.1_f64.powi(decimals as i32);
+    match n {
+        None => "-".into(),
+        Some(n) if n > 0.0 && n < least / 2.0 => format!("<{least:.decimals$}"),
+        Some(n) if n >= 1000.0 => thousands(n.round() as u64),
+        Some(n) => format!("{n:.decimals$}"),
+    }
+}
+
 /// `1234567` as `1,234,567`.
 pub fn thousands(n: u64) -> String {
     let digits = n.to_string();
@@ -170,12 +270,16 @@ pub fn thousands(n: u64) -> String {
 
 /// A packet rate with three digits or so: `4.31 Mpps`.
 pub fn rate(pps: f64) -> String {
-    let (n, unit) = match pps {
-        n if n >= 1e6 => (n / 1e6, "Mpps"),
-        n if n >= 1e3 => (n / 1e3, "kpps"),
-        n => (n, "pps"),
+    scaled(pps, "pps")
+}
+
+fn scaled(n: f64, unit: &str) -> String {
+    let (n, prefix) = match n {
+        n if n >= 1e6 => (n / 1e6, "M"),
+        n if n >= 1e3 => (n / 1e3, "k"),
+        n => (n, ""),
     };
-    format!("{n:.2} {unit}")
+    format!("{n:.2} {prefix}{unit}").trim_end().to_owned()
 }
 
 #[cfg(test)]
@@ -214,6 +318,30 @@ mod tests {
                 packets_per_wakeup: Some(31.64),
                 cpu_seconds: 1.23,
                 scope: Some("user+kernel"),
+                cpu_ns_per_packet: Some(153.71),
+                awake_ns_per_packet: Some(160.2),
+            },
+            locks: Locks {
+                taken_per_packet: Some(0.0312),
+                contended_per_packet: Some(0.0001),
+                wait_ns_per_packet: Some(0.04),
+                ..Locks::default()
+            },
+            calls: Calls {
+                allocs_per_packet: Some(1.0013),
+                frees_per_packet: Some(1.0013),
+                copies_per_packet: Some(2.0),
+                device_calls_per_packet: Some(0.046),
+                allocs_per_second: Some(4_006_165.5),
+                frees_per_second: Some(4_006_165.5),
+                copies_per_second: Some(8_007_165.0),
+                ..Calls::default()
+            },
+            waits: Waits {
+                lock_ns_per_packet: Some(0.04),
+                flush_ns_per_packet: Some(88.0),
+                asleep_ns_per_packet: Some(1412.3),
+                ..Waits::default()
             },
             pool: PoolReport {
                 memory_bytes: 18_245_632,
@@ -238,6 +366,11 @@ balance  rx 8,012,331 = tx 8,002,000 + drop 10,331 + in flight 0   OK
 rate     4.00 Mpps over 2.00 s
 pool     17.4 MiB held  hot list hits 99.8 %  freed on another CPU 50.0 %
 cost     412 cyc/pkt  1,021 instr/pkt  31.6 pkt/wakeup  CPU 1.2 s
+time     153.7 ns CPU/pkt by the kernel  160.2 ns awake/pkt by the workers' clocks  agree
+locks    0.031 taken/pkt  <0.001 contended/pkt  <0.1 ns waited/pkt
+calls    1.001 alloc/pkt  1.001 free/pkt  2.000 copies/pkt  0.046 device calls/pkt
+         4.01 M alloc/s  4.01 M free/s  8.01 M copies/s
+waits    <0.1 ns lock/pkt  88.0 ns flush/pkt  1,412 ns asleep/pkt  - ns run delay/pkt
 ";
         assert_eq!(forward(&report(), false), screen);
     }
@@ -247,7 +380,54 @@ cost     412 cyc/pkt  1,021 instr/pkt  31.6 pkt/wakeup  CPU 1.2 s
         let cost = Cost { cpu_seconds: 0.1, ..Cost::default() };
         let text = forward(&ForwardReport { cost, pool: PoolReport::default(), ..report() }, false);
         assert!(text.contains("pool     0 KiB held  hot list hits -  freed on another CPU -\n"));
-        assert!(text.ends_with("cost     - cyc/pkt  - instr/pkt  - pkt/wakeup  CPU 0.1 s\n"));
+        assert!(
+            text.contains("cost     - cyc/pkt  - instr/pkt  - pkt/wakeup  CPU 0.1 s\ntime     - ")
+        );
+    }
+
+    #[test]
+    fn without_a_packet_there_is_nothing_a_packet() {
+        let mut report = report();
+        report.ports.iter_mut().for_each(|port| port.tx.packets = 0);
+        let text = forward(&report, false);
+        let lines: Vec<&str> = text.lines().rev().take(4).collect();
+        let none = ["waits    n/a", "calls    n/a", "locks    n/a", "time     n/a"];
+        assert_eq!(lines, none.map(|line| format!("{line}: no packet left")));
+    }
+
+    #[test]
+    fn two_clocks_that_disagree_are_flagged_with_the_likely_reason() {
+        let time = |cpu, awake| {
+            time(&Cost { cpu_ns_per_packet: cpu, awake_ns_per_packet: awake, ..Cost::default() })
+        };
+        assert!(time(Some(100.0), Some(91.0)).ends_with("  agree\n"));
+        let text = time(Some(100.0), Some(50.0));
+        assert!(text.contains("\n         DISAGREE by 50 % of the larger, likely: starting, "));
+        let text = time(Some(50.0), Some(100.0));
+        assert!(text.ends_with("runs on while another thread has the CPU\n"), "{text}");
+        let alone =
+            "time     50.0 ns CPU/pkt by the kernel  - ns awake/pkt by the workers' clocks\n";
+        assert_eq!(time(Some(50.0), None), alone);
+    }
+
+    #[test]
+    fn what_is_too_small_to_show_is_not_zero() {
+        for (n, text) in [(0.0, "0.000"), (0.0004, "<0.001"), (0.0006, "0.001"), (1.0, "1.000")] {
+            assert_eq!(fine(Some(n), 3), text);
+        }
+        assert_eq!(
+            (fine(Some(999.94), 1), fine(Some(1234.5), 1)),
+            ("999.9".into(), "1,235".into())
+        );
+        assert_eq!(fine(None, 1), "-");
+    }
+
+    #[test]
+    fn calls_that_were_timed_tell_their_size() {
+        let some = Calls { buffers_per_alloc_call: Some(63.98), ..Calls::default() };
+        assert!(
+            calls(&some).ends_with("\n         64.0 buffers/alloc call  - buffers/free call\n")
+        );
     }
 
     #[test]

@@ -89,7 +89,8 @@ pub fn run(path: &Path, run: &Run, screen: &Screen) -> Result<Ran, Failure> {
     let stopped = running.stop(DRAIN);
     let cpu = cpu_time().saturating_sub(cpu);
     let ticks_per_second = ticks().wrapping_sub(tick) as f64 / start.elapsed().as_secs_f64();
-    let mut spent = Spent { wall, cpu, ..Spent::default() };
+    let ticks_per_second = Some(ticks_per_second).filter(|rate| rate.is_finite());
+    let mut spent = Spent { wall, cpu, ticks_per_second, ..Spent::default() };
     let counted = counters.and_then(Counters::stop);
     if let Ok(counted) = &counted {
         spent.cycles = Some(counted.cycles);
@@ -97,7 +98,7 @@ pub fn run(path: &Path, run: &Run, screen: &Screen) -> Result<Ran, Failure> {
         spent.scope = Some(counted.scope.as_str());
     } else {
         // The clock that every x86 has: CPU time in its ticks, under its own name.
-        spent.cycles = Some((cpu.as_secs_f64() * ticks_per_second) as u64);
+        spent.cycles = ticks_per_second.map(|rate| (cpu.as_secs_f64() * rate) as u64);
         spent.scope = Some(TSC);
     }
     let mut report = ForwardReport::new(&stopped, &stats, &spent);

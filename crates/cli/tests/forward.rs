@@ -61,11 +61,49 @@ fn the_screen_ends_with_the_balance() {
     let sum = "balance  rx 0 + created 1,000 = tx 1,000 + drop 0 + in flight 0   OK";
     assert!(lines.contains(&sum), "{lines:?}");
     assert!(lines.contains(&"verify   lost 0, reordered 0, corrupted 0"), "{lines:?}");
-    let [pool, cost] = lines.last_chunk().unwrap();
-    assert!(pool.starts_with("pool     ") && pool.contains("  hot list hits "), "{lines:?}");
-    assert!(cost.starts_with("cost     "), "{lines:?}");
+    let at = |label: &str| lines.iter().position(|line| line.starts_with(label));
+    let order =
+        ["pool     ", "cost     ", "time     ", "locks    ", "calls    ", "waits    "].map(at);
+    assert!(order.is_sorted() && order[0].is_some(), "{lines:?}");
+    assert!(lines[order[0].unwrap()].contains(" held  hot list hits "), "{lines:?}");
+    assert_eq!(order[5], Some(lines.len() - 1), "{lines:?}");
+    let calls = "calls    1.000 alloc/pkt  1.000 free/pkt  0.000 copies/pkt  ";
+    assert!(lines[order[4].unwrap()].starts_with(calls), "{lines:?}");
     // Nobody looks at a terminal: no progress, no control characters.
     assert!(!ended.err.contains('\r') && !ended.out.contains('\x1b'), "{ended:?}");
+}
+
+#[test]
+fn locks_calls_and_waits_are_told_a_packet() {
+    let d = run("forward --count 200k --sample 2 --json").document();
+    let [locks, calls, waits] = ["locks", "calls", "waits"].map(|key| &d[key]);
+    // Half a hot list of 2048 a lock, at the one end and at the other.
+    assert!(locks["taken_per_packet"].as_f64().unwrap() < 1.0 / 16.0, "{d}");
+    assert_eq!(locks["taken"], d["pool"]["locks"]["taken"]);
+    assert!(locks["wait_ns"].is_u64() && locks["wait_ns"] == waits["lock_ns"], "{d}");
+    assert_eq!((&calls["allocs"], &calls["frees"]), (&200_000.into(), &200_000.into()), "{d}");
+    assert_eq!((&calls["allocs_per_packet"], &calls["copies"]), (&1.0.into(), &0.into()), "{d}");
+    let buffers = calls["buffers_per_alloc_call"].as_f64().unwrap();
+    assert!(buffers > 1.0 && buffers <= 64.0, "{d}");
+    // Each of two workers sends at most a backlog of 256 a call.
+    assert!(waits["flushes"].as_u64().unwrap() >= 2 * 200_000_u64.div_ceil(256), "{d}");
+    assert!(waits["flush_ns"].is_u64() && waits["asleep_ns"].is_u64(), "{d}");
+    assert!(d["cost"]["cpu_ns_per_packet"].as_f64().unwrap() > 0.0, "{d}");
+    assert!(d["cost"]["awake_ns_per_packet"].as_f64().unwrap() > 0.0, "{d}");
+}
+
+#[test]
+fn a_run_without_packets_has_no_figure_a_packet() {
+    let d = run("forward gen:,count=0 sink: --json").document();
+    assert_eq!(d["ledger"]["sent"], 0, "{d}");
+    for (object, key) in [("locks", "taken"), ("calls", "allocs"), ("waits", "asleep_ns")] {
+        assert!(d[object][key].is_u64(), "{object} {key}: {d}");
+        assert!(d[object][format!("{key}_per_packet")].is_null(), "{object} {key}: {d}");
+    }
+    let ended = run("forward gen:,count=0 sink:");
+    for label in ["time     ", "locks    ", "calls    ", "waits    "] {
+        assert!(ended.out.contains(&format!("\n{label}n/a: no packet left\n")), "{ended:?}");
+    }
 }
 
 #[test]
@@ -193,7 +231,11 @@ fn a_capture_that_was_written_is_copied_byte_by_byte() {
     assert_eq!(made.exit, Some(0), "{made:?}");
     let copied = run(&format!("forward pcap:{first} pcap:{second} --json"));
     assert_eq!(copied.exit, Some(0), "{copied:?}");
-    assert_eq!(copied.document()["ledger"]["received"], 5000);
+    let document = copied.document();
+    assert_eq!(document["ledger"]["received"], 5000);
+    // Out of the one file and into the other.
+    assert_eq!(document["calls"]["copies"], 10_000, "{document}");
+    assert_eq!(document["calls"]["copies_per_packet"], 2.0, "{document}");
     let frames = |path: &str| -> Vec<Vec<u8>> {
         linerate::pcap::read_all(path).unwrap().into_iter().map(|f| f.bytes).collect()
     };

@@ -43,6 +43,7 @@ fn document<T: Serialize>(schema: &'static str, body: &T) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::excess::{Calls, Locks, Waits};
     use crate::pool::{CoreReport, DwellReport, DwellTimes, LocksReport, PoolReport, RemoteFrees};
     use crate::report::{Cost, LedgerReport, PaceReport, Passed, PortReport, Verify};
     use std::collections::BTreeMap;
@@ -75,7 +76,19 @@ mod tests {
                 packets_per_wakeup: Some(31.5),
                 cpu_seconds: 0.25,
                 scope: Some("user"),
+                cpu_ns_per_packet: Some(250.5),
+                awake_ns_per_packet: None,
             },
+            locks: Locks { taken: 3, contended: 1, wait_ns: Some(45), ..Locks::default() },
+            calls: Calls {
+                allocs: 10,
+                frees: 9,
+                device_calls: 4,
+                allocs_per_packet: Some(1.25),
+                allocs_per_second: Some(20.0),
+                ..Calls::default()
+            },
+            waits: Waits { flushes: 2, sleeps: 1, asleep_ns: 77, ..Waits::default() },
             pool: pool(),
             verify: Some(Verify { packets: 9, lost: 1, ..Verify::default() }),
             warnings: vec!["worker 0: short".into()],
@@ -128,7 +141,17 @@ mod tests {
         r#""ledger":{"received":0,"created":10,"sent":9,"consumed":0,"#,
         r#""dropped":{"tx_full":1},"in_flight":0,"balanced":true},"#,
         r#""cost":{"cycles_per_packet":412.0,"instructions_per_packet":null,"#,
-        r#""packets_per_wakeup":31.5,"cpu_seconds":0.25,"scope":"user"},"#,
+        r#""packets_per_wakeup":31.5,"cpu_seconds":0.25,"scope":"user","#,
+        r#""cpu_ns_per_packet":250.5,"awake_ns_per_packet":null},"#,
+        r#""locks":{"taken":3,"contended":1,"wait_ns":45,"taken_per_packet":null,"#,
+        r#""contended_per_packet":null,"wait_ns_per_packet":null},"#,
+        r#""calls":{"allocs":10,"frees":9,"copies":null,"copied_bytes":null,"device_calls":4,"#,
+        r#""allocs_per_packet":1.25,"frees_per_packet":null,"copies_per_packet":null,"#,
+        r#""device_calls_per_packet":null,"allocs_per_second":20.0,"frees_per_second":null,"#,
+        r#""copies_per_second":null,"buffers_per_alloc_call":null,"buffers_per_free_call":null},"#,
+        r#""waits":{"lock_ns":null,"flushes":2,"flushes_timed":0,"flush_ns":null,"sleeps":1,"#,
+        r#""asleep_ns":77,"run_delay_ns":null,"lock_ns_per_packet":null,"#,
+        r#""flush_ns_per_packet":null,"asleep_ns_per_packet":null,"run_delay_ns_per_packet":null},"#,
         r#""pool":{"frames":512,"frame_bytes":2048,"jumbo_frames":0,"jumbo_bytes":0,"#,
         r#""memory_bytes":1048576,"buffers":"frames","init":"at_alloc","return":"local","#,
         r#""cores":[{"name":"worker 0","cpu":1,"allocs":10,"frees":9,"hits":8,"misses":2,"#,

@@ -1,13 +1,15 @@
 //! Reports what a path did, as plain data that screens, scripts and metrics are made from.
 //!
-//! [`report`] and [`pool`] hold the data. With the feature `json`, the module of that name writes
+//! [`report`], [`pool`] and [`excess`] hold the data. With the feature `json`, the module of that name writes
 //! the documents of `--json`.
 #![forbid(unsafe_code)]
 
+pub mod excess;
 #[cfg(feature = "json")]
 pub mod json;
 pub mod pool;
 pub mod report;
 
+pub use excess::{Calls, Locks, Waits};
 pub use pool::PoolReport;
 pub use report::{Cost, ForwardReport, GenReport, Spent, TSC, Told};

@@ -9,6 +9,7 @@ use linerate_port::{Error, Pace, Verified, ring};
 #[cfg(feature = "json")]
 use serde::Serialize;
 
+use crate::excess::{Calls, Locks, PerPacket, Waits, awake_ns};
 use crate::pool::PoolReport;
 
 /// A run of `forward`.
@@ -23,6 +24,12 @@ pub struct ForwardReport {
     pub ledger: LedgerReport,
     /// What it took.
     pub cost: Cost,
+    /// Locks that the path took.
+    pub locks: Locks,
+    /// Calls that allocated, freed and copied packets, and those to devices.
+    pub calls: Calls,
+    /// What the path waited for.
+    pub waits: Waits,
     /// What its packets' memory was and cost.
     pub pool: PoolReport,
     /// What the verifying sinks found together; `None` without one.
@@ -88,7 +95,8 @@ pub struct LedgerReport {
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 #[cfg_attr(feature = "json", derive(Serialize))]
 pub struct Cost {
-    /// Cycles for each packet, of the clock that `scope` says.
+    /// Cycles for each packet, of the clock that `scope` says. By [`TSC`] they are
+    /// `cpu_ns_per_packet` in other units, and no second opinion on it.
     pub cycles_per_packet: Option<f64>,
     /// Instructions for each packet.
     pub instructions_per_packet: Option<f64>,
@@ -98,6 +106,13 @@ pub struct Cost {
     pub cpu_seconds: f64,
     /// What `cycles_per_packet` counts: `user+kernel` or `user`, cycles of the core; or [`TSC`].
     pub scope: Option<&'static str>,
+    /// CPU time of the whole process for each packet, as the kernel accounts.
+    pub cpu_ns_per_packet: Option<f64>,
+    /// Time that the workers were awake for each packet, by their own clocks: a second instrument
+    /// for the same. It is longer by what preemption took, of [`Waits::run_delay_ns`], and shorter
+    /// by what it takes to fall asleep and to wake, and what the process does beside its workers.
+    /// `None` unless all workers have told.
+    pub awake_ns_per_packet: Option<f64>,
 }
 
 /// Scope of cycles that are CPU time in ticks of the time stamp counter, for want of a counter of
@@ -117,6 +132,8 @@ pub struct Spent {
     pub instructions: Option<u64>,
     /// Whose cycles and instructions, or [`TSC`].
     pub scope: Option<&'static str>,
+    /// Ticks a second of the clock that locks are timed by, where it is known.
+    pub ticks_per_second: Option<f64>,
 }
 
 /// What verifying sinks found.
@@ -191,11 +208,15 @@ impl ForwardReport {
             }
             (None, None) => None,
         };
+        let locks = Locks::of(stopped, spent);
         ForwardReport {
             duration_seconds: spent.wall.as_secs_f64(),
             ports: stopped.ports.iter().map(PortReport::from).collect(),
             ledger: LedgerReport::of(stopped),
-            cost: Cost::of(spent, &stopped.ports),
+            cost: Cost::of(spent, stopped),
+            locks,
+            calls: Calls::of(stopped, spent),
+            waits: Waits::of(stopped, &locks),
             pool: PoolReport::of(stopped, stats),
             verify: Verify::sum(&stopped.ports),
             warnings: stats.warnings().to_vec(),
@@ -261,17 +282,18 @@ impl LedgerReport {
 }
 
 impl Cost {
-    fn of(spent: &Spent, ports: &[PortStats]) -> Cost {
-        let outside = ports.iter().filter(|p| p.driver != ring::NAME);
-        let packets: u64 = outside.map(|p| p.counts.tx_packets).sum();
-        let wakeups: u64 = ports.iter().map(|p| p.counts.wakeups).sum();
-        let per_packet = |n: u64| (packets > 0).then(|| n as f64 / packets as f64);
+    fn of(spent: &Spent, stopped: &Stopped) -> Cost {
+        let wakeups: u64 = stopped.ports.iter().map(|p| p.counts.wakeups).sum();
+        let each = PerPacket::leaving(&stopped.ports);
+        let of_known = |n: Option<u64>| n.and_then(|n| each.of(n));
         Cost {
-            cycles_per_packet: spent.cycles.and_then(per_packet),
-            instructions_per_packet: spent.instructions.and_then(per_packet),
-            packets_per_wakeup: (wakeups > 0).then(|| packets as f64 / wakeups as f64),
+            cycles_per_packet: of_known(spent.cycles),
+            instructions_per_packet: of_known(spent.instructions),
+            packets_per_wakeup: (wakeups > 0).then(|| each.0 as f64 / wakeups as f64),
             cpu_seconds: spent.cpu.as_secs_f64(),
             scope: spent.scope,
+            cpu_ns_per_packet: of_known(u64::try_from(spent.cpu.as_nanos()).ok()),
+            awake_ns_per_packet: of_known(awake_ns(&stopped.workers)),
         }
     }
 }
@@ -371,11 +393,14 @@ mod tests {
 
     #[test]
     fn packets_that_cross_a_ring_are_counted_once() {
-        let spent = Spent { cycles: Some(50_000), ..Spent::default() };
+        let cpu = Duration::from_micros(20);
+        let spent = Spent { cycles: Some(50_000), cpu, ..Spent::default() };
         let report = report(&spent);
         assert_eq!(report.packets_out(), 1000);
         assert_eq!(report.cost.cycles_per_packet, Some(50.0));
         assert_eq!(report.cost.instructions_per_packet, None);
+        assert_eq!(report.cost.cpu_ns_per_packet, Some(20.0));
+        assert!(report.cost.awake_ns_per_packet.is_some());
         assert!(report.ledger.balanced && report.verified());
         assert_eq!(report.verify.map(|v| (v.packets, v.faults())), Some((1000, 0)));
     }

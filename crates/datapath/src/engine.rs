@@ -218,7 +218,8 @@ impl Builder {
             ));
         }
         let warnings = Arc::from(memory.warnings);
-        let stats = Stats { ports: Arc::new(entries), pool, warnings };
+        let workers = made.iter().map(|(_, slot)| slot.waits().clone()).collect();
+        let stats = Stats { ports: Arc::new(entries), workers, pool, warnings };
         Ok(Engine { workers: made, stats, holders: memory.holders.into(), cpus: self.cpus })
     }
 

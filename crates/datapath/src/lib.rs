@@ -15,6 +15,7 @@ mod running;
 mod stage;
 mod stats;
 pub mod testing;
+mod waits;
 mod worker;
 mod xconnect;
 
@@ -22,6 +23,7 @@ pub use engine::{Builder, Engine};
 pub use running::{Running, Stopped};
 pub use stage::{PortId, Stage, StageContext, Turn};
 pub use stats::{PortStats, Stats};
+pub use waits::{Flushes, WorkerStats};
 pub use worker::{Turned, Worker};
 pub use xconnect::Xconnect;
 

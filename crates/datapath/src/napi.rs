@@ -9,6 +9,7 @@ use linerate_skb::{Batch, DropReason, Local, Tally};
 
 use crate::stage::PortId;
 use crate::stats::{Slot, rank};
+use crate::waits::Flushes;
 
 /// A queue of a device, polled for packets until it is empty, then armed.
 pub(crate) struct Napi {
@@ -25,6 +26,7 @@ pub(crate) struct Napi {
     /// What the ledger is told of them: how many a turn left behind.
     tally: Tally,
     told: usize,
+    flushes: Flushes,
     /// What the worker's epoll was last told to watch it for.
     watched: bool,
     /// The health that was last looked at, as a number.
@@ -50,6 +52,7 @@ impl Napi {
             fifo: Batch::with_capacity(backlog),
             tally,
             told: 0,
+            flushes: Flushes::default(),
             watched: true,
             rank: rank(&Health::Up),
         }
@@ -111,7 +114,9 @@ impl Napi {
             return false;
         }
         let before = self.fifo.len();
+        let begun = self.flushes.begin();
         transmit(self.ops.as_mut(), mem, &self.stats, &mut self.fifo);
+        self.flushes.end(begun);
         let left = self.fifo.len();
         if left != self.told {
             self.tally.set(left);
@@ -151,12 +156,12 @@ impl Napi {
     ///
     /// Cost: whatever the device's answers cost: a syscall for some, a histogram for others.
     pub fn publish(&mut self) {
-        self.slot.publish(self.ops.as_mut());
+        self.slot.publish(self.ops.as_mut(), &self.flushes);
     }
 
     /// The last time.
     pub fn conclude(&mut self) {
-        self.slot.conclude(self.ops.as_mut());
+        self.slot.conclude(self.ops.as_mut(), &self.flushes);
     }
 
     /// True if it will never give a packet again.

@@ -9,6 +9,7 @@ use linerate_port::{Code, Error, Health, Result, thread};
 use linerate_skb::{Ledger, PoolStats};
 
 use crate::stats::{Phase, PortStats, Stats, WorkerSlot};
+use crate::waits::WorkerStats;
 use crate::worker::Worker;
 
 /// How often it is looked at whether something has come to its end.
@@ -87,7 +88,8 @@ impl Running {
         let pool = self.stats.pool.stats();
         let failed = self.halt();
         let (ledger, ports) = (self.stats.ledger(), self.stats.ports());
-        Stopped { ledger, ports, pool, memory_bytes, failed }
+        let workers = self.stats.workers();
+        Stopped { ledger, ports, workers, pool, memory_bytes, failed }
     }
 
     /// True if nothing is under way: no worker is in a turn or has anything waiting, and no ring
@@ -159,6 +161,8 @@ pub struct Stopped {
     pub ledger: Ledger,
     /// What passed each port, in the order in which they were named.
     pub ports: Vec<PortStats>,
+    /// How each worker passed its time, to its end.
+    pub workers: Vec<WorkerStats>,
     /// What its pool had cost when all had left, core by core.
     pub pool: PoolStats,
     /// Memory that the pool held for packets when it was told to stop.

@@ -9,6 +9,8 @@ use linerate_port::{
 };
 use linerate_skb::{Ledger, Pool};
 
+use crate::waits::{FlushPage, Flushes, Waits, WorkerStats};
+
 /// What a worker is to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
@@ -32,6 +34,7 @@ pub(crate) struct WorkerSlot {
     /// The last turn moved nothing and left nothing waiting.
     quiet: AtomicBool,
     ended: AtomicBool,
+    waits: Arc<Waits>,
     bell: EventFd,
 }
 
@@ -43,6 +46,7 @@ impl WorkerSlot {
             turns: AtomicU64::new(0),
             quiet: AtomicBool::new(false),
             ended: AtomicBool::new(false),
+            waits: Arc::default(),
             bell: EventFd::new()?,
         }))
     }
@@ -63,6 +67,11 @@ impl WorkerSlot {
 
     pub fn bell(&self) -> &EventFd {
         &self.bell
+    }
+
+    /// Where the worker counts what it waits for.
+    pub fn waits(&self) -> &Arc<Waits> {
+        &self.waits
     }
 
     /// Says that a turn begins. Only the worker calls it.
@@ -106,6 +115,7 @@ impl WorkerSlot {
 pub(crate) struct Slot {
     missed: AtomicU64,
     no_frame: AtomicU64,
+    flushes: FlushPage,
     said: Mutex<Said>,
 }
 
@@ -124,15 +134,16 @@ impl Said {
 }
 
 impl Slot {
-    /// Adds what a device has counted since the last time.
-    fn count(&self, ops: &mut dyn QueueOps) {
+    /// Adds what a device has counted since the last time; `flushes` are all that there were.
+    fn count(&self, ops: &mut dyn QueueOps, flushes: &Flushes) {
+        self.flushes.set(flushes);
         self.missed.fetch_add(ops.missed(), Ordering::Relaxed);
         self.no_frame.fetch_add(ops.no_frame(), Ordering::Relaxed);
     }
 
     /// Asks a device. Never waits: if a reader has the lock, the news come next time.
-    pub fn publish(&self, ops: &mut dyn QueueOps) {
-        self.count(ops);
+    pub fn publish(&self, ops: &mut dyn QueueOps, flushes: &Flushes) {
+        self.count(ops, flushes);
         let said = Said::of(ops);
         if let Ok(mut known) = self.said.try_lock() {
             *known = said;
@@ -140,8 +151,8 @@ impl Slot {
     }
 
     /// Asks it for the last time: waits for a reader that has the lock.
-    pub fn conclude(&self, ops: &mut dyn QueueOps) {
-        self.count(ops);
+    pub fn conclude(&self, ops: &mut dyn QueueOps, flushes: &Flushes) {
+        self.count(ops, flushes);
         let said = Said::of(ops);
         *self.said.lock().unwrap_or_else(PoisonError::into_inner) = said;
     }
@@ -164,6 +175,7 @@ pub(crate) struct Entry {
 #[derive(Debug, Clone)]
 pub struct Stats {
     pub(crate) ports: Arc<Vec<Entry>>,
+    pub(crate) workers: Arc<[Arc<Waits>]>,
     pub(crate) pool: Pool,
     pub(crate) warnings: Arc<[String]>,
 }
@@ -180,6 +192,9 @@ pub struct PortStats {
     pub obtained: Obtained,
     /// What passed, over all queues.
     pub counts: QueueCounts,
+    /// Its transmit calls, as of the last time that its worker told: now and then while it has time,
+    /// and at its end.
+    pub flushes: Flushes,
     /// How it is: the first queue in trouble.
     pub health: Health,
     /// What a verifying sink found.
@@ -193,6 +208,12 @@ impl Stats {
     #[must_use]
     pub fn ports(&self) -> Vec<PortStats> {
         self.ports.iter().map(PortStats::read).collect()
+    }
+
+    /// How each worker passes its time.
+    #[must_use]
+    pub fn workers(&self) -> Vec<WorkerStats> {
+        self.workers.iter().map(|waits| waits.read()).collect()
     }
 
     /// Where every packet went.
@@ -230,6 +251,7 @@ impl PortStats {
             driver: entry.driver.clone(),
             obtained: entry.obtained.clone(),
             counts: QueueCounts::default(),
+            flushes: Flushes::default(),
             health: Health::Finished,
             verified: None,
             pace: None,
@@ -237,6 +259,7 @@ impl PortStats {
         for (live, slot) in &entry.queues {
             let (c, said) = (live.counts(), slot.said());
             stats.counts += c;
+            stats.flushes += slot.flushes.read();
             stats.counts.missed += slot.missed.load(Ordering::Relaxed);
             stats.counts.no_frame += slot.no_frame.load(Ordering::Relaxed);
             if rank(&said.health) < rank(&stats.health) {

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Owner: whoever holds the Worker, a thread of the engine's or a program's own. Nothing on the
-//! walk locks, allocates, logs or reads a clock.
+//! walk locks, allocates, logs or reads a clock; one flush in 256 is timed.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -19,6 +19,7 @@ use linerate_skb::{Batch, DropReason, Local};
 use crate::napi::Napi;
 use crate::stage::{Stage, Turn};
 use crate::stats::{Phase, WorkerSlot};
+use crate::waits::Term;
 
 /// Time between two questions that cost a device a syscall.
 const ASK: Duration = Duration::from_millis(100);
@@ -201,7 +202,9 @@ impl Worker {
             return Ok(());
         }
         let mut events: [Event; 16] = [NO_EVENT; 16];
+        let since = Instant::now();
         let n = self.epoll.wait(&mut events, timeout)?;
+        self.slot.waits().slept(since.elapsed());
         for event in &events[..n] {
             let tag = { event.data }.u64();
             if let Some(napi) = self.napis.get(tag as usize) {
@@ -216,10 +219,12 @@ impl Worker {
     /// # Errors
     /// Whatever epoll says.
     pub(crate) fn run(mut self) -> io::Result<()> {
+        let term = Term::start();
         while self.slot.phase() != Phase::Halt {
             let turned = self.turn(Instant::now());
             self.park(turned, None)?;
         }
+        self.slot.waits().ran(&term);
         Ok(())
     }
 

@@ -1,1 +1,397 @@
-//! Two instruments held against each other.
+//! One headline, two instruments: both figures are printed, and flagged if they disagree.
+//!
+//! A figure that only one tool gives is that tool's word. A second one that measures the same thing
+//! in another way either corroborates it or shows that one of the two does not measure what it is
+//! taken to. Which, is not for us to say: [`Headline::judge`] names what is known to pull such a
+//! pair apart, as *likely*, and keeps both figures.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// A figure that matters, by every instrument that gives it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Headline {
+    /// What it is: `CPU busy`.
+    pub name: String,
+    /// Its unit: `%`, `cycles/packet`.
+    pub unit: String,
+    /// Digits behind the point that it is printed with.
+    pub digits: u8,
+    /// The figures.
+    pub by: Vec<Reading>,
+}
+
+/// What one instrument gives.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Reading {
+    /// Its name: `readprofile`, `top`.
+    pub instrument: String,
+    /// How it measures.
+    pub means: Means,
+    /// The figure; `None` if it could not be had, and then `measures` says why.
+    pub value: Option<f64>,
+    /// What it measures, with its count: `8280 of 36324 ticks, all but default_idle`.
+    pub measures: String,
+}
+
+/// How an instrument measures. This decides what may pull it and another one apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Means {
+    /// Where the timer's tick found the CPU: readprofile, and kernprof by time.
+    TickProfile,
+    /// In whose account the timer's tick put itself: `top`, /proc/stat.
+    TickAccount,
+    /// The scheduler's clock: CPU time of a thread, schedstat.
+    CpuTime,
+    /// Samples by a clock: ours or perf's, of `cpu-clock`.
+    ClockSamples,
+    /// Samples by a counter of the CPU.
+    EventSamples,
+    /// A counter of the CPU.
+    Counter,
+    /// The time stamp counter, read around a stretch of code.
+    Tsc,
+    /// A model, not a measurement.
+    Model,
+}
+
+/// How far apart two figures may be: either bound is enough.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Tolerance {
+    /// In the headline's unit.
+    pub absolute: f64,
+    /// In per cent of the larger figure.
+    pub relative_pct: f64,
+}
+
+/// How far apart the outermost figures are.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Spread {
+    /// In the headline's unit.
+    pub absolute: f64,
+    /// In per cent of the figure that is larger in magnitude; 0 if all are 0.
+    pub relative_pct: f64,
+}
+
+/// Whether the instruments agree.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case", tag = "verdict")]
+pub enum Verdict {
+    /// Fewer than two gave a figure: nothing corroborates it.
+    Alone,
+    /// They do.
+    Agree(Spread),
+    /// They do not.
+    Disagree {
+        /// By how much.
+        spread: Spread,
+        /// What is known to pull such instruments apart, likeliest first.
+        likely: Vec<&'static str>,
+    },
+}
+
+/// A headline that was judged: it prints itself.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Judged<'a> {
+    /// What was judged.
+    #[serde(flatten)]
+    pub headline: &'a Headline,
+    /// What came of it.
+    #[serde(flatten)]
+    pub verdict: Verdict,
+}
+
+impl Tolerance {
+    /// A bound in the headline's own unit, as in percentage points.
+    #[must_use]
+    pub const fn within(absolute: f64) -> Tolerance {
+        Tolerance { absolute, relative_pct: 0.0 }
+    }
+
+    /// A bound in per cent of the larger figure.
+    #[must_use]
+    pub const fn pct(relative_pct: f64) -> Tolerance {
+        Tolerance { absolute: 0.0, relative_pct }
+    }
+
+    fn allows(self, spread: Spread) -> bool {
+        spread.absolute <= self.absolute || spread.relative_pct <= self.relative_pct
+    }
+}
+
+impl Reading {
+    /// A figure.
+    #[must_use]
+    pub fn new(
+        instrument: impl Into<String>,
+        means: Means,
+        value: f64,
+        measures: impl Into<String>,
+    ) -> Reading {
+        // What is not finite is no figure: a share of nothing, most likely.
+        let value = value.is_finite().then_some(value);
+        Reading { instrument: instrument.into(), means, value, measures: measures.into() }
+    }
+
+    /// An instrument that was asked and has no figure, with its reason.
+    #[must_use]
+    pub fn missing(
+        instrument: impl Into<String>,
+        means: Means,
+        why: impl Into<String>,
+    ) -> Reading {
+        Reading { instrument: instrument.into(), means, value: None, measures: why.into() }
+    }
+}
+
+impl Headline {
+    /// A headline that nobody has given yet.
+    #[must_use]
+    pub fn new(name: impl Into<String>, unit: impl Into<String>, digits: u8) -> Headline {
+        Headline { name: name.into(), unit: unit.into(), digits, by: Vec::new() }
+    }
+
+    /// The same with another figure.
+    #[must_use]
+    pub fn by(mut self, reading: Reading) -> Headline {
+        self.by.push(reading);
+        self
+    }
+
+    /// Holds the figures against each other.
+    #[must_use]
+    pub fn judge(&self, tolerance: Tolerance) -> Judged<'_> {
+        Judged { headline: self, verdict: self.verdict(tolerance) }
+    }
+
+    fn verdict(&self, tolerance: Tolerance) -> Verdict {
+        let had = || self.by.iter().filter_map(|reading| Some((reading.means, reading.value?)));
+        let lowest = had().min_by(|a, b| a.1.total_cmp(&b.1));
+        let highest = had().max_by(|a, b| a.1.total_cmp(&b.1));
+        let (Some(low), Some(high)) = (lowest, highest) else { return Verdict::Alone };
+        if had().count() < 2 {
+            return Verdict::Alone;
+        }
+        let spread = Spread::between(low.1, high.1);
+        if tolerance.allows(spread) {
+            return Verdict::Agree(spread);
+        }
+        Verdict::Disagree { spread, likely: likely(low.0, high.0) }
+    }
+}
+
+impl Spread {
+    fn between(low: f64, high: f64) -> Spread {
+        let absolute = high - low;
+        let largest = low.abs().max(high.abs());
+        let relative_pct = if largest > 0.0 { 100.0 * absolute / largest } else { 0.0 };
+        Spread { absolute, relative_pct }
+    }
+}
+
+impl fmt::Display for Judged<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Headline { name, unit, digits, by } = self.headline;
+        let digits = usize::from(*digits);
+        let width = by.iter().map(|reading| reading.instrument.chars().count()).max().unwrap_or(0);
+        writeln!(f, "{name}, {unit}")?;
+        for Reading { instrument, value, measures, .. } in by {
+            let value = value.map_or_else(|| "n/a".into(), |value| format!("{value:.digits$}"));
+            writeln!(f, "  {value:>8}  {instrument:width$}  {measures}")?;
+        }
+        let apart = |s: &Spread| {
+            let Spread { absolute, relative_pct } = s;
+            format!("by {absolute:.digits$} {unit}, {relative_pct:.1} % of the larger")
+        };
+        match &self.verdict {
+            Verdict::Alone => write!(f, "  ALONE     no second instrument corroborates it"),
+            Verdict::Agree(spread) => write!(f, "  agree     {}", apart(spread)),
+            Verdict::Disagree { spread, likely } => {
+                write!(f, "  DISAGREE  {}", apart(spread))?;
+                likely.iter().try_for_each(|reason| write!(f, "\n    likely: {reason}"))
+            }
+        }
+    }
+}
+
+/// What is known to pull a pair of instruments apart, whichever of them is first.
+fn likely(a: Means, b: Means) -> Vec<&'static str> {
+    let mut reasons: Vec<&str> = REASONS
+        .iter()
+        .filter(|(x, y, _)| (*x, *y) == (a, b) || (*x, *y) == (b, a))
+        .map(|(_, _, reason)| *reason)
+        .collect();
+    if a == Means::Model || b == Means::Model {
+        reasons.push("one of them is a model: it holds what it was told, not what happened");
+    }
+    if reasons.is_empty() {
+        reasons.push("they did not look at the same window or at the same threads");
+    }
+    reasons
+}
+
+/// Reasons, by the pair that they part; the likelier first.
+const REASONS: &[(Means, Means, &str)] = &[
+    (
+        Means::TickProfile,
+        Means::TickAccount,
+        "different windows: a profile counts since its reset, top since its last screen",
+    ),
+    (
+        Means::TickProfile,
+        Means::TickAccount,
+        "time with interrupts disabled: the tick comes late and finds another function, but the \
+         same account",
+    ),
+    (
+        Means::ClockSamples,
+        Means::CpuTime,
+        "time with interrupts disabled is CPU time, and no sample is taken in it",
+    ),
+    (Means::ClockSamples, Means::CpuTime, "samples were lost or throttled"),
+    (
+        Means::ClockSamples,
+        Means::CpuTime,
+        "the host took the CPU: the guest's clock of CPU time may run on, its timer does not",
+    ),
+    (
+        Means::ClockSamples,
+        Means::TickAccount,
+        "a tick is charged whole to whoever runs when it comes, and work in step with it escapes",
+    ),
+    (
+        Means::CpuTime,
+        Means::TickAccount,
+        "a tick is charged whole to whoever runs when it comes; the scheduler's clock is exact",
+    ),
+    (
+        Means::Counter,
+        Means::CpuTime,
+        "frequency: cycles are of the core's clock, which is not the one assumed",
+    ),
+    (
+        Means::Counter,
+        Means::CpuTime,
+        "scope: a counter that sees user mode only leaves the kernel's share out",
+    ),
+    (
+        Means::Counter,
+        Means::Tsc,
+        "frequency: the time stamp counter ticks at a fixed rate, the core's clock does not",
+    ),
+    (
+        Means::Tsc,
+        Means::CpuTime,
+        "the time stamp counter runs on while another thread has the CPU",
+    ),
+    (
+        Means::EventSamples,
+        Means::ClockSamples,
+        "events are not time: a stalled core takes time and retires little",
+    ),
+    (
+        Means::EventSamples,
+        Means::ClockSamples,
+        "skid: a sample by interrupt falls some instructions behind what caused it",
+    ),
+    (
+        Means::EventSamples,
+        Means::Counter,
+        "samples times period is an estimate; throttled and lost samples are not in it",
+    ),
+    (
+        Means::ClockSamples,
+        Means::ClockSamples,
+        "different rates or windows: two samplers also sample each other",
+    ),
+    (
+        Means::EventSamples,
+        Means::EventSamples,
+        "different periods or windows: two samplers also sample each other",
+    ),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn busy(profile: f64, top: f64) -> Headline {
+        Headline::new("CPU busy", "%", 1)
+            .by(Reading::new("profile", Means::TickProfile, profile, "8280 of 36324 ticks"))
+            .by(Reading::new("top", Means::TickAccount, top, "user + system + nice"))
+    }
+
+    #[test]
+    fn a_disagreement_prints_both_figures_the_flag_and_a_reason() {
+        let headline = busy(22.8, 32.8);
+        let judged = headline.judge(Tolerance::within(1.0));
+        let text = judged.to_string();
+        let Verdict::Disagree { spread, likely } = judged.verdict else { panic!("{text}") };
+        assert!((spread.absolute - 10.0).abs() < 1e-9, "{spread:?}");
+        assert!((spread.relative_pct - 1000.0 / 32.8).abs() < 1e-9, "{spread:?}");
+        assert_eq!(likely.len(), 2, "{likely:?}");
+        for part in ["22.8", "32.8", "DISAGREE", "10.0 %", "30.5 %", "interrupts disabled"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+    }
+
+    #[test]
+    fn the_reasons_do_not_depend_on_the_order_and_there_is_always_one() {
+        let reasons = |a, b| match Headline::new("x", "", 0)
+            .by(Reading::new("a", a, 1.0, ""))
+            .by(Reading::new("b", b, 2.0, ""))
+            .judge(Tolerance::pct(10.0))
+            .verdict
+        {
+            Verdict::Disagree { likely, .. } => likely,
+            other => panic!("{other:?}"),
+        };
+        let (counter, time) = (Means::Counter, Means::CpuTime);
+        assert_eq!(reasons(counter, time), reasons(time, counter));
+        assert!(reasons(counter, time)[0].contains("frequency"));
+        assert!(reasons(Means::Tsc, Means::Tsc)[0].contains("same window"));
+        assert!(reasons(Means::Model, counter)[0].contains("model"));
+    }
+
+    #[test]
+    fn agreement_is_within_either_bound_and_says_by_how_much() {
+        let headline = busy(70.0, 71.0);
+        for tolerance in [Tolerance::within(1.0), Tolerance::pct(2.0)] {
+            let judged = headline.judge(tolerance);
+            assert!(matches!(judged.verdict, Verdict::Agree(_)), "{judged}");
+            assert!(judged.to_string().contains("agree     by 1.0 %, 1.4 %"), "{judged}");
+        }
+        let strict = headline.judge(Tolerance { absolute: 0.9, relative_pct: 1.4 });
+        assert!(matches!(strict.verdict, Verdict::Disagree { .. }), "{strict}");
+    }
+
+    #[test]
+    fn the_outermost_of_three_are_judged() {
+        let headline =
+            busy(50.0, 51.0).by(Reading::new("perf", Means::ClockSamples, 60.0, "600 samples"));
+        let judged = headline.judge(Tolerance::within(2.0));
+        assert!(matches!(judged.verdict, Verdict::Disagree { spread, .. }
+            if (spread.absolute - 10.0).abs() < 1e-9));
+    }
+
+    #[test]
+    fn one_figure_is_not_corroborated_and_what_is_missing_says_why() {
+        let headline = Headline::new("CPU busy", "%", 1)
+            .by(Reading::new("samples", Means::ClockSamples, 70.0, "700 of 1000"))
+            .by(Reading::missing("cycles", Means::Counter, "no counters on this machine"));
+        let judged = headline.judge(Tolerance::within(1.0));
+        assert_eq!(judged.verdict, Verdict::Alone);
+        let text = judged.to_string();
+        assert!(text.contains("n/a  cycles   no counters") && text.contains("ALONE"), "{text}");
+        // A share of nothing is no figure, and does not poison the others.
+        assert_eq!(busy(f64::NAN, 1.0).judge(Tolerance::pct(1.0)).verdict, Verdict::Alone);
+    }
+
+    #[test]
+    fn two_zeros_agree() {
+        let headline = busy(0.0, 0.0);
+        assert!(matches!(headline.judge(Tolerance::pct(0.0)).verdict, Verdict::Agree(_)));
+    }
+}

@@ -1,0 +1,405 @@
+//! Locks, calls and waits, a packet: what post 000 finds excessive in its title.
+//!
+//! All of them are counted always. The pool counts an allocation and a free with the batch, a lock
+//! when it is taken; a worker counts its device calls with the batch, its sleeps when it wakes.
+//! A packet is one that left by a port other than a ring, as in [`Cost`](crate::Cost): one that
+//! was dropped on its way makes the others dearer.
+//!
+//! **Which locks.** Those of the pool's depots are the only ones on the path: one for half a hot
+//! list of frames. Off it are, and are not counted: the list of the pool's pages (taken when a
+//! thread first drops a packet, and when it ends), what a device says of itself (the worker only
+//! tries that lock, at most ten times a second unless there is news), what the ends of a ring leave
+//! behind, and the engine's own wait for its end. The locks of the kernel and of the system's
+//! allocator, where buffers are `general`, cannot be seen from here.
+
+use linerate_datapath::{Flushes, PortStats, Stopped, WorkerStats};
+use linerate_port::ring;
+
+#[cfg(feature = "json")]
+use serde::Serialize;
+
+use crate::report::Spent;
+
+/// Drivers that copy a packet's bytes between a frame of the pool and other memory, once on the way
+/// in and once on the way out.
+const COPYING: [&str; 3] = ["packet", "pcap", "tap"];
+/// Drivers that do not: a packet stays in its frame, or is made and verified there.
+const SHARING: [&str; 4] = ["gen", "null", ring::NAME, "sink"];
+
+/// Locks that the path took.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[cfg_attr(feature = "json", derive(Serialize))]
+pub struct Locks {
+    /// Times that one was taken.
+    pub taken: u64,
+    /// Of these, times that somebody else had it.
+    pub contended: u64,
+    /// How long takers waited; `None` if they did and nobody knows the rate of the ticks.
+    pub wait_ns: Option<u64>,
+    /// The same, a packet; `None` without one.
+    pub taken_per_packet: Option<f64>,
+    /// The same, a packet.
+    pub contended_per_packet: Option<f64>,
+    /// The same, a packet.
+    pub wait_ns_per_packet: Option<f64>,
+}
+
+/// Calls that allocate, free and copy packets, and those to devices.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[cfg_attr(feature = "json", derive(Serialize))]
+pub struct Calls {
+    /// Buffers allocated, by whomever, those that never became a packet included.
+    pub allocs: u64,
+    /// Buffers freed.
+    pub frees: u64,
+    /// Times that a packet's bytes crossed between a frame of the pool and other memory, by what
+    /// passed the ports whose drivers copy; `None` with a driver of which that is not known. What a
+    /// driver copies once more (a VLAN tag put in, memory that a peer may write) is not in it.
+    pub copies: Option<u64>,
+    /// Bytes of them.
+    pub copied_bytes: Option<u64>,
+    /// Calls that receive from a device, or find nothing there, and that send to one: one a batch.
+    pub device_calls: u64,
+    /// Buffers allocated, a packet; `None` without one.
+    pub allocs_per_packet: Option<f64>,
+    /// Buffers freed, a packet.
+    pub frees_per_packet: Option<f64>,
+    /// Copies, a packet.
+    pub copies_per_packet: Option<f64>,
+    /// Calls to devices, a packet.
+    pub device_calls_per_packet: Option<f64>,
+    /// Buffers allocated, a second; `None` in no time.
+    pub allocs_per_second: Option<f64>,
+    /// Buffers freed, a second.
+    pub frees_per_second: Option<f64>,
+    /// Copies, a second.
+    pub copies_per_second: Option<f64>,
+    /// Buffers that one call allocates, as far as calls were timed; `None` unless some were.
+    pub buffers_per_alloc_call: Option<f64>,
+    /// Buffers that one call frees, likewise. A plain drop is none of them.
+    pub buffers_per_free_call: Option<f64>,
+}
+
+/// What the path waited for, over all workers.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[cfg_attr(feature = "json", derive(Serialize))]
+pub struct Waits {
+    /// For locks: as in [`Locks`].
+    pub lock_ns: Option<u64>,
+    /// Calls that send to a device, each with one doorbell.
+    pub flushes: u64,
+    /// Of these, timed: one in 256.
+    pub flushes_timed: u64,
+    /// Time in all of them, estimated from those that were timed; the device's own copying is in it.
+    /// `None` if too few were.
+    pub flush_ns: Option<u64>,
+    /// Times that a worker slept for want of work or of room.
+    pub sleeps: u64,
+    /// How long, until it was awake again: what is idle and what is late look alike here.
+    pub asleep_ns: u64,
+    /// How long workers were ready and had no CPU, as the kernel accounts: late wake-ups, which are
+    /// part of `asleep_ns`, and preemption, which is not. `None` if a worker cannot say.
+    pub run_delay_ns: Option<u64>,
+    /// For locks, a packet; `None` without one.
+    pub lock_ns_per_packet: Option<f64>,
+    /// In flushes, a packet.
+    pub flush_ns_per_packet: Option<f64>,
+    /// Asleep, a packet.
+    pub asleep_ns_per_packet: Option<f64>,
+    /// Without a CPU, a packet.
+    pub run_delay_ns_per_packet: Option<f64>,
+}
+
+/// Figures of a run, each divided by its packets.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PerPacket(pub u64);
+
+impl PerPacket {
+    /// The packets that left by ports other than rings.
+    pub fn leaving(ports: &[PortStats]) -> PerPacket {
+        let outside = ports.iter().filter(|p| p.driver != ring::NAME);
+        PerPacket(outside.map(|p| p.counts.tx_packets).sum())
+    }
+
+    /// `n` a packet; `None` without one.
+    pub fn of(self, n: u64) -> Option<f64> {
+        (self.0 > 0).then(|| n as f64 / self.0 as f64)
+    }
+
+    fn of_known(self, n: Option<u64>) -> Option<f64> {
+        n.and_then(|n| self.of(n))
+    }
+}
+
+impl Locks {
+    pub(crate) fn of(stopped: &Stopped, spent: &Spent) -> Locks {
+        let (locks, each) = (stopped.pool.locks, PerPacket::leaving(&stopped.ports));
+        let wait_ns = match (locks.wait_ticks, spent.ticks_per_second) {
+            (0, _) => Some(0),
+            (ticks, Some(rate)) if rate > 0.0 => Some((ticks as f64 / rate * 1e9) as u64),
+            _ => None,
+        };
+        Locks {
+            taken: locks.taken,
+            contended: locks.contended,
+            wait_ns,
+            taken_per_packet: each.of(locks.taken),
+            contended_per_packet: each.of(locks.contended),
+            wait_ns_per_packet: each.of_known(wait_ns),
+        }
+    }
+}
+
+impl Calls {
+    pub(crate) fn of(stopped: &Stopped, spent: &Spent) -> Calls {
+        let (ports, cores) = (&stopped.ports, &stopped.pool.cores);
+        let each = PerPacket::leaving(ports);
+        let seconds = spent.wall.as_secs_f64();
+        let a_second = |n: u64| (seconds > 0.0).then(|| n as f64 / seconds);
+        let (allocs, frees) =
+            cores.iter().fold((0, 0), |(allocs, frees), c| (allocs + c.allocs, frees + c.frees));
+        let copied: Option<Vec<_>> = ports.iter().map(copied).collect();
+        let copied =
+            copied.map(|all| all.iter().fold((0, 0), |(n, b), more| (n + more.0, b + more.1)));
+        let (copies, copied_bytes) = (copied.map(|c| c.0), copied.map(|c| c.1));
+        let device_calls = ports.iter().map(|p| p.counts.polls + p.flushes.calls).sum();
+        let sampled = |of: fn(&linerate_datapath::CoreStats) -> (u64, u64)| {
+            let sum = |(packets, calls), (p, c)| (packets + p, calls + c);
+            let (packets, calls) = cores.iter().map(of).fold((0, 0), sum);
+            (calls > 0).then(|| packets as f64 / calls as f64)
+        };
+        Calls {
+            allocs,
+            frees,
+            copies,
+            copied_bytes,
+            device_calls,
+            allocs_per_packet: each.of(allocs),
+            frees_per_packet: each.of(frees),
+            copies_per_packet: each.of_known(copies),
+            device_calls_per_packet: each.of(device_calls),
+            allocs_per_second: a_second(allocs),
+            frees_per_second: a_second(frees),
+            copies_per_second: copies.and_then(a_second),
+            buffers_per_alloc_call: sampled(|c| (c.alloc_time.packets, c.alloc_time.calls)),
+            buffers_per_free_call: sampled(|c| (c.free_time.packets, c.free_time.calls)),
+        }
+    }
+}
+
+/// Packets that a port copied, and their bytes; `None` if it is not known whether it does.
+fn copied(port: &PortStats) -> Option<(u64, u64)> {
+    let (driver, c) = (port.driver.as_str(), &port.counts);
+    if COPYING.contains(&driver) {
+        return Some((c.rx_packets + c.tx_packets, c.rx_bytes + c.tx_bytes));
+    }
+    SHARING.contains(&driver).then_some((0, 0))
+}
+
+impl Waits {
+    pub(crate) fn of(stopped: &Stopped, locks: &Locks) -> Waits {
+        let (workers, each) = (&stopped.workers, PerPacket::leaving(&stopped.ports));
+        let (flushes, flush_ns) = flushed(&stopped.ports);
+        let asleep_ns = workers.iter().map(|w| w.asleep_ns).sum();
+        let run_delay_ns = workers.iter().map(|w| w.run_delay_ns).sum();
+        Waits {
+            lock_ns: locks.wait_ns,
+            flushes: flushes.calls,
+            flushes_timed: flushes.timed,
+            flush_ns,
+            sleeps: workers.iter().map(|w| w.sleeps).sum(),
+            asleep_ns,
+            run_delay_ns,
+            lock_ns_per_packet: locks.wait_ns_per_packet,
+            flush_ns_per_packet: each.of_known(flush_ns),
+            asleep_ns_per_packet: each.of(asleep_ns),
+            run_delay_ns_per_packet: each.of_known(run_delay_ns),
+        }
+    }
+}
+
+/// All flushes, and the time in them; `None` if more than one in a hundred was of a port of which
+/// none was timed.
+///
+/// Ports differ too much for one to stand for another, so each is estimated by itself. One that
+/// has sent a few packets only does not spoil the figure of those that sent millions.
+fn flushed(ports: &[PortStats]) -> (Flushes, Option<u64>) {
+    let (mut all, mut known, mut time_ns) = (Flushes::default(), 0, 0);
+    for port in ports {
+        all += port.flushes;
+        if let Some(ns) = port.flushes.estimate_ns() {
+            known += port.flushes.calls;
+            time_ns += ns;
+        }
+    }
+    (all, (known > 0 && (all.calls - known) * 100 <= all.calls).then_some(time_ns))
+}
+
+/// How long the workers were not asleep, by their own clocks; `None` unless all have told.
+///
+/// A second instrument beside the kernel's account of CPU time: it is that, and what preemption
+/// took from a worker that was awake.
+pub(crate) fn awake_ns(workers: &[WorkerStats]) -> Option<u64> {
+    workers.iter().map(|w| Some(w.ran_ns?.saturating_sub(w.asleep_ns))).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use linerate_datapath::{Builder, Engine};
+    use std::time::Duration;
+
+    const LONG: Duration = Duration::from_secs(20);
+
+    /// What an engine did that ended by itself.
+    fn ran(build: impl FnOnce(Builder) -> Builder) -> Stopped {
+        let running = build(Engine::builder()).build().unwrap().start().unwrap();
+        assert!(running.wait(LONG));
+        running.stop(LONG)
+    }
+
+    /// `gen → ring → sink`.
+    fn trial(packets: u64) -> Stopped {
+        let generator = format!("gen:,count={packets}");
+        ran(|engine| {
+            let engine = engine.port("gen", &generator).port("r0", "ring:r").port("r1", "ring:r");
+            engine.port("sink", "sink:").wire("gen", "r0").wire("r1", "sink")
+        })
+    }
+
+    fn spent(ticks_per_second: Option<f64>) -> Spent {
+        Spent { wall: Duration::from_secs(2), ticks_per_second, ..Spent::default() }
+    }
+
+    #[test]
+    fn every_driver_is_known_to_copy_or_not_to() {
+        for driver in linerate_port::drivers() {
+            let name = driver.name();
+            assert!(COPYING.contains(&name) != SHARING.contains(&name), "{name}");
+        }
+        assert!(SHARING.contains(&ring::NAME));
+    }
+
+    #[test]
+    fn a_packet_of_the_trial_takes_few_locks_and_no_copy() {
+        let stopped = trial(100_000);
+        let locks = Locks::of(&stopped, &spent(Some(1e9)));
+        // One for half a hot list, and both ends go to the depot: one allocates, the other frees.
+        assert!(locks.taken > 0 && locks.taken_per_packet.unwrap() < 1.0 / 16.0, "{locks:?}");
+        assert!(locks.contended <= locks.taken && locks.wait_ns.is_some(), "{locks:?}");
+        let calls = Calls::of(&stopped, &spent(None));
+        assert_eq!((calls.allocs, calls.frees), (100_000, 100_000));
+        assert_eq!((calls.allocs_per_packet, calls.copies), (Some(1.0), Some(0)));
+        assert_eq!(calls.allocs_per_second, Some(50_000.0));
+        assert_eq!((calls.buffers_per_alloc_call, calls.buffers_per_free_call), (None, None));
+        // At each of two workers a call in for each budget of 64, one out for a backlog of 256.
+        let least = 2 * (100_000_u64.div_ceil(64) + 100_000_u64.div_ceil(256));
+        assert!(calls.device_calls >= least, "{calls:?}");
+    }
+
+    #[test]
+    fn what_is_allocated_and_not_freed_is_outstanding() {
+        let engine =
+            Engine::builder().port("gen", "gen:").port("r0", "ring:r").port("r1", "ring:r");
+        let engine = engine.port("sink", "sink:").wire("gen", "r0").wire("r1", "sink");
+        let engine = engine.build().unwrap();
+        let stats = engine.stats();
+        let calls = || {
+            let cores = stats.pool().stats().cores;
+            cores.iter().fold((0, 0), |(a, f), core| (a + core.allocs, f + core.frees))
+        };
+        let mut workers = engine.into_workers();
+        let now = std::time::Instant::now();
+        workers[0].turn(now);
+        let (allocs, frees) = calls();
+        assert_eq!((allocs, frees, stats.ledger().in_flight), (64, 0, 64));
+        workers[1].turn(now);
+        let (allocs, frees) = calls();
+        assert_eq!((allocs, frees + stats.ledger().in_flight), (64, 64));
+    }
+
+    #[test]
+    fn a_port_that_copies_shows_a_copy_a_packet() {
+        let path = std::env::temp_dir().join(format!("linerate-ctl-{}.pcap", std::process::id()));
+        let file = format!("pcap:{}", path.display());
+        let write = ran(|e| {
+            e.port("gen", "gen:,count=500,size=60").port("file", &file).wire("gen", "file")
+        });
+        let calls = Calls::of(&write, &spent(None));
+        assert_eq!((calls.copies, calls.copied_bytes), (Some(500), Some(500 * 60)));
+        let read = ran(|e| e.port("file", &file).port("sink", "sink:").wire("file", "sink"));
+        std::fs::remove_file(&path).unwrap();
+        let calls = Calls::of(&read, &spent(None));
+        assert_eq!((calls.copies, calls.copies_per_packet), (Some(500), Some(1.0)));
+        assert_eq!(calls.copies_per_second, Some(250.0));
+        let mut strange = read;
+        strange.ports[1].driver = "strange".into();
+        let calls = Calls::of(&strange, &spent(None));
+        assert_eq!((calls.copies, calls.copies_per_packet), (None, None), "nobody knows");
+    }
+
+    #[test]
+    fn without_a_packet_nothing_is_a_packet_and_everything_is_counted() {
+        let mut stopped = trial(1000);
+        stopped.ports.iter_mut().for_each(|p| p.counts.tx_packets = 0);
+        let spent = Spent::default();
+        let locks = Locks::of(&stopped, &spent);
+        let (calls, waits) = (Calls::of(&stopped, &spent), Waits::of(&stopped, &locks));
+        assert_eq!((locks.taken_per_packet, locks.wait_ns_per_packet), (None, None));
+        assert_eq!((calls.allocs, calls.allocs_per_packet), (1000, None));
+        assert_eq!((calls.allocs_per_second, calls.copies_per_second), (None, None), "in no time");
+        assert_eq!((waits.asleep_ns_per_packet, waits.flush_ns_per_packet), (None, None));
+        assert!(waits.flushes >= 2 * 1000_u64.div_ceil(256), "{waits:?}");
+    }
+
+    #[test]
+    fn a_wait_in_ticks_of_an_unknown_rate_is_unknown() {
+        let mut stopped = trial(1000);
+        stopped.pool.locks.wait_ticks = 3000;
+        let wait_ns = |rate| Locks::of(&stopped, &spent(rate)).wait_ns;
+        assert_eq!(
+            (wait_ns(Some(2e9)), wait_ns(None), wait_ns(Some(0.0))),
+            (Some(1500), None, None)
+        );
+        stopped.pool.locks.wait_ticks = 0;
+        assert_eq!(Locks::of(&stopped, &spent(None)).wait_ns_per_packet, Some(0.0));
+    }
+
+    #[test]
+    fn a_worker_that_waits_for_a_slow_source_sleeps_most_of_its_time() {
+        let stopped = ran(|e| {
+            e.port("gen", "gen:,count=20,rate=1kpps").port("sink", "sink:").wire("gen", "sink")
+        });
+        let waits = Waits::of(&stopped, &Locks::default());
+        assert!(waits.sleeps > 0 && waits.asleep_ns > 0, "{waits:?}");
+        let (worker, awake) = (stopped.workers[0], awake_ns(&stopped.workers).unwrap());
+        assert_eq!(worker.ran_ns, Some(awake + worker.asleep_ns));
+        // 20 calls at most: none was timed, and nothing is made up of that.
+        assert_eq!((waits.flushes_timed, waits.flush_ns), (0, None));
+    }
+
+    #[test]
+    fn a_port_of_which_no_flush_was_timed_hides_the_time_unless_it_is_small() {
+        let mut stopped = trial(100_000);
+        let (all, time_ns) = flushed(&stopped.ports);
+        assert!(all.timed > 0 && time_ns.is_some(), "{all:?}");
+        let untimed = |calls| {
+            let mut flushes = Flushes::default();
+            flushes.calls = calls;
+            flushes
+        };
+        stopped.ports[0].flushes = untimed(all.calls / 200);
+        assert_eq!(flushed(&stopped.ports).1, time_ns);
+        stopped.ports[0].flushes = untimed(all.calls);
+        assert_eq!(flushed(&stopped.ports).1, None);
+    }
+
+    #[test]
+    fn a_worker_that_did_not_come_back_makes_the_sum_unknown() {
+        let mut stopped = trial(1000);
+        assert!(awake_ns(&stopped.workers).is_some());
+        stopped.workers[1] = WorkerStats::default();
+        assert_eq!(awake_ns(&stopped.workers), None);
+        assert_eq!(Waits::of(&stopped, &Locks::default()).run_delay_ns, None);
+    }
+}

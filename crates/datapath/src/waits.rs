@@ -1,0 +1,231 @@
+//! What workers waited for: asleep for work, ready for a CPU, in a device's transmit call.
+//!
+//! Owner: the worker, who alone writes. Anyone may read. A sleep is timed on both sides, where a
+//! clock costs nothing beside the system call between; one flush in [`TIMED`] is, which is less than
+//! a clock reading for several thousand packets in full batches. No lock is among them: the pool
+//! counts its own ([`PoolStats::locks`](linerate_skb::PoolStats)).
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use linerate_port::thread;
+
+/// One flush in so many is timed.
+const TIMED: u64 = 256;
+/// A time that nobody has told.
+const UNKNOWN: u64 = u64::MAX;
+
+/// How one worker passed its time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct WorkerStats {
+    /// Times that it slept in [`Worker::park`](crate::Worker::park).
+    pub sleeps: u64,
+    /// How long it did, to the moment at which it was on a CPU again.
+    pub asleep_ns: u64,
+    /// How long it ran, asleep or awake; `None` until it has ended, and on a program's own thread.
+    pub ran_ns: Option<u64>,
+    /// How long of that it was ready and had no CPU, as the kernel accounts; `None` as above, and
+    /// from a kernel that does not say. What followed a wake-up is in `asleep_ns`, too.
+    pub run_delay_ns: Option<u64>,
+}
+
+/// Live figures of one worker.
+#[derive(Debug)]
+pub(crate) struct Waits {
+    sleeps: AtomicU64,
+    asleep_ns: AtomicU64,
+    ran_ns: AtomicU64,
+    run_delay_ns: AtomicU64,
+}
+
+impl Default for Waits {
+    fn default() -> Waits {
+        Waits {
+            sleeps: AtomicU64::new(0),
+            asleep_ns: AtomicU64::new(0),
+            ran_ns: AtomicU64::new(UNKNOWN),
+            run_delay_ns: AtomicU64::new(UNKNOWN),
+        }
+    }
+}
+
+impl Waits {
+    /// Counts a sleep that has just ended.
+    pub fn slept(&self, time: Duration) {
+        add(&self.sleeps, 1);
+        add(&self.asleep_ns, nanos(time));
+    }
+
+    /// Tells how long the worker's thread ran.
+    pub fn ran(&self, term: &Term) {
+        self.ran_ns.store(nanos(term.start.elapsed()), Ordering::Relaxed);
+        let delay = term.run_delay_ns.zip(thread::run_delay_ns().ok());
+        let delay = delay.map_or(UNKNOWN, |(before, now)| now.saturating_sub(before));
+        self.run_delay_ns.store(delay, Ordering::Relaxed);
+    }
+
+    pub fn read(&self) -> WorkerStats {
+        let value = |n: &AtomicU64| n.load(Ordering::Relaxed);
+        let known = |n: &AtomicU64| Some(value(n)).filter(|n| *n != UNKNOWN);
+        WorkerStats {
+            sleeps: value(&self.sleeps),
+            asleep_ns: value(&self.asleep_ns),
+            ran_ns: known(&self.ran_ns),
+            run_delay_ns: known(&self.run_delay_ns),
+        }
+    }
+}
+
+/// A worker's time on a thread, from its start.
+#[derive(Debug)]
+pub(crate) struct Term {
+    start: Instant,
+    run_delay_ns: Option<u64>,
+}
+
+impl Term {
+    pub fn start() -> Term {
+        Term { run_delay_ns: thread::run_delay_ns().ok(), start: Instant::now() }
+    }
+}
+
+/// Transmit calls of a port: each a flush of what waited, with one doorbell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Flushes {
+    /// All of them.
+    pub calls: u64,
+    /// Those that were timed: one in 256.
+    pub timed: u64,
+    /// How long these took, doorbell and the device's copying included.
+    pub timed_ns: u64,
+}
+
+impl Flushes {
+    /// A clock to stop after this flush, if it is one to be timed.
+    ///
+    /// Not the first: it finds cold caches, and would stand for all that follow.
+    #[inline]
+    pub(crate) fn begin(&mut self) -> Option<Instant> {
+        self.calls += 1;
+        self.calls.is_multiple_of(TIMED).then(Instant::now)
+    }
+
+    #[inline]
+    pub(crate) fn end(&mut self, begun: Option<Instant>) {
+        if let Some(begun) = begun {
+            self.timed += 1;
+            self.timed_ns += nanos(begun.elapsed());
+        }
+    }
+
+    /// Time in all of them, as far as those that were timed tell; `None` if none was.
+    #[must_use]
+    pub fn estimate_ns(&self) -> Option<u64> {
+        let mean = self.timed_ns as f64 / self.timed as f64;
+        (self.timed > 0).then_some((mean * self.calls as f64) as u64)
+    }
+}
+
+impl std::ops::AddAssign for Flushes {
+    fn add_assign(&mut self, more: Flushes) {
+        self.calls += more.calls;
+        self.timed += more.timed;
+        self.timed_ns += more.timed_ns;
+    }
+}
+
+/// Where others read a queue's flushes.
+#[derive(Debug, Default)]
+pub(crate) struct FlushPage {
+    calls: AtomicU64,
+    timed: AtomicU64,
+    timed_ns: AtomicU64,
+}
+
+impl FlushPage {
+    pub fn set(&self, flushes: &Flushes) {
+        self.calls.store(flushes.calls, Ordering::Relaxed);
+        self.timed.store(flushes.timed, Ordering::Relaxed);
+        self.timed_ns.store(flushes.timed_ns, Ordering::Relaxed);
+    }
+
+    pub fn read(&self) -> Flushes {
+        let value = |n: &AtomicU64| n.load(Ordering::Relaxed);
+        let [calls, timed, timed_ns] = [&self.calls, &self.timed, &self.timed_ns].map(value);
+        Flushes { calls, timed, timed_ns }
+    }
+}
+
+/// Adds to a counter that has one writer.
+fn add(counter: &AtomicU64, n: u64) {
+    counter.store(counter.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+}
+
+/// Nanoseconds; of more than 584 years, those.
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(UNKNOWN - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Engine;
+
+    #[test]
+    fn what_nobody_has_told_is_unknown_and_not_zero() {
+        let waits = Waits::default();
+        waits.slept(Duration::from_nanos(40));
+        waits.slept(Duration::from_nanos(2));
+        let before = waits.read();
+        assert_eq!((before.sleeps, before.asleep_ns), (2, 42));
+        assert_eq!((before.ran_ns, before.run_delay_ns), (None, None));
+        let term = Term::start();
+        waits.ran(&term);
+        assert!(waits.read().ran_ns.is_some());
+        waits.ran(&Term { run_delay_ns: None, ..term });
+        assert_eq!(waits.read().run_delay_ns, None, "a kernel that does not say");
+    }
+
+    #[test]
+    fn a_worker_that_parks_is_asleep_and_one_that_turns_is_not() {
+        let engine =
+            Engine::builder().port("gen", "gen:").port("r0", "ring:r").port("r1", "ring:r");
+        let engine = engine.port("sink", "sink:").wire("gen", "r0").wire("r1", "sink");
+        let engine = engine.build().unwrap();
+        let stats = engine.stats();
+        let mut workers = engine.into_workers();
+        let timeout = Duration::from_millis(5);
+        // The ring is empty: its reader sleeps its timeout, which no wait falls short of.
+        let turned = workers[1].turn(Instant::now());
+        workers[1].park(turned, Some(timeout)).unwrap();
+        let turned = workers[0].turn(Instant::now());
+        workers[0].park(turned, Some(timeout)).unwrap();
+        let [busy, idle] = [0, 1].map(|i| stats.workers()[i]);
+        assert_eq!((busy.sleeps, busy.asleep_ns, busy.ran_ns), (0, 0, None));
+        assert!(idle.sleeps == 1 && idle.asleep_ns >= nanos(timeout), "{idle:?}");
+        drop(workers);
+        // The generator's worker told at its end that it had sent once, into the ring.
+        let calls: Vec<u64> = stats.ports().iter().map(|port| port.flushes.calls).collect();
+        assert_eq!(calls, [0, 1, 0, 0]);
+    }
+
+    #[test]
+    fn one_flush_in_256_is_timed_and_stands_for_the_others() {
+        let mut flushes = Flushes::default();
+        assert_eq!(flushes.estimate_ns(), None);
+        for _ in 0..1000 {
+            let begun = flushes.begin();
+            flushes.end(begun);
+        }
+        assert_eq!((flushes.calls, flushes.timed), (1000, 3));
+        flushes.timed_ns = 30;
+        assert_eq!(flushes.estimate_ns(), Some(10_000));
+        let page = FlushPage::default();
+        page.set(&flushes);
+        let mut both = page.read();
+        both += flushes;
+        assert_eq!((both.calls, both.estimate_ns()), (2000, Some(20_000)));
+    }
+}
