@@ -3,7 +3,14 @@
 //! Everything here is read once, outside any measured window, from /proc and /sys. What cannot be
 //! read is `None`.
 
+mod machine;
+mod moment;
+mod traffic;
+
 use serde::{Deserialize, Serialize};
+
+pub use moment::rfc3339;
+pub use traffic::{Passed, Traffic};
 
 /// Where, when and under what load a profile was taken.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -53,4 +60,48 @@ pub struct Netdev {
     pub tx_packets: u64,
     /// Sent to it, in bytes.
     pub tx_bytes: u64,
+}
+
+impl Conditions {
+    /// This machine, now: tool, kernel, CPU, its clock, CPUs on line, hypervisor and the time.
+    ///
+    /// What a measurement has to add stays `None`: the workload, how long it lasted, the packets
+    /// and, by [`Traffic`], the devices that carried them.
+    ///
+    /// Cost: reads five to ten files of /proc and /sys. Where neither says the clock, the time stamp
+    /// counter is measured for 10 ms.
+    #[must_use]
+    pub fn here() -> Conditions {
+        let cpuinfo = machine::read("/proc/cpuinfo").unwrap_or_default();
+        Conditions {
+            tool: Some(concat!("linerate ", env!("CARGO_PKG_VERSION")).into()),
+            kernel: machine::kernel(),
+            cpu: machine::cpu_model(&cpuinfo),
+            mhz: machine::mhz(&cpuinfo),
+            cpus: machine::cpus_online(),
+            hypervisor: machine::hypervisor(&cpuinfo),
+            started: Some(rfc3339(std::time::SystemTime::now())),
+            ..Conditions::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_machine_has_a_kernel_cpus_and_a_clock_and_says_who_asked() {
+        let here = Conditions::here();
+        assert!(here.kernel.unwrap().starts_with("Linux "));
+        assert_eq!(here.tool.as_deref(), Some(concat!("linerate ", env!("CARGO_PKG_VERSION"))));
+        assert!(here.cpus.unwrap() >= 1);
+        assert!(here.started.unwrap().ends_with('Z'));
+        if cfg!(target_arch = "x86_64") {
+            let mhz = here.mhz.unwrap();
+            assert!((100.0..20_000.0).contains(&mhz), "{mhz} MHz");
+            assert!(here.cpu.is_some());
+        }
+        assert_eq!((here.workload, here.wall_ns, here.packets), (None, None, None));
+    }
 }

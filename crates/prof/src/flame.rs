@@ -1,1 +1,235 @@
-//! Flame graphs.
+//! Folded stacks and flame graphs, also of what changed between two profiles.
+//!
+//! ```text
+//! net_rx_action;process_backlog;ip_rcv 12          folded: outermost first, then the count
+//! net_rx_action;process_backlog;ip_rcv 12 7        folded twice: without, with
+//! ```
+//! A profile without stacks is drawn as one level, a box for each function, and the title says so.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use inferno::flamegraph::{self, Options};
+
+use crate::print::harmless;
+use crate::profile::{Event, Origin, Profile};
+use crate::{Code, Error, Result};
+
+/// The largest sum of counts that is drawn: inferno adds them in machine words, and widths are
+/// fractions of the sum anyway. Above it every count is divided by the same number.
+const DRAWN_MAX: u64 = 1 << 40;
+
+/// Boxes narrower than this, in per cent, are not drawn: they are thinner than a line, and one deep
+/// stack that was seen once would make the picture as tall as itself.
+const NARROWEST_PCT: f64 = 0.1;
+
+/// A profile's stacks, folded: a line for each, in the order of their names.
+///
+/// `;` and what ends a line or gives orders to a terminal is escaped in names; of a name that ends in
+/// a number as a count would, the last blank is a `_`.
+#[derive(Debug, Clone, Copy)]
+pub struct Folded<'a>(pub &'a Profile);
+
+impl fmt::Display for Folded<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (stack, count) in fold(self.0) {
+            writeln!(f, "{stack} {count}")?;
+        }
+        Ok(())
+    }
+}
+
+/// The stacks of two profiles, folded with both counts: without, with.
+#[derive(Debug, Clone, Copy)]
+pub struct FoldedDiff<'a> {
+    /// The baseline.
+    pub without: &'a Profile,
+    /// With the change.
+    pub with: &'a Profile,
+}
+
+impl fmt::Display for FoldedDiff<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (stack, [without, with]) in fold_both(self.without, self.with) {
+            writeln!(f, "{stack} {without} {with}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Draws a flame graph: an SVG that needs nothing else, its script included.
+///
+/// # Errors
+/// `E-FILE` if the profile is empty, or is not to be drawn.
+pub fn svg(profile: &Profile) -> Result<String> {
+    let folded = fold(profile);
+    let total = folded.values().fold(0u64, |sum, n| sum.saturating_add(*n));
+    let divisor = divisor(total);
+    let lines = folded.iter().filter(|(_, count)| **count / divisor > 0);
+    let lines = lines.map(|(stack, count)| format!("{stack} {}", count / divisor)).collect();
+    let mut options = Options::default();
+    options.title = format!("{}: {total} {}", name(&profile.event), unit(profile));
+    options.subtitle = Some(subtitle(&[profile], divisor));
+    draw(options, lines, profile)
+}
+
+/// Draws what changed: boxes are as wide as the profile with the change has them, red where it was
+/// seen more often than without, blue where less.
+///
+/// # Errors
+/// `E-FILE` if the profile with the change is empty, or is not to be drawn; `E-UNSUPPORTED` if the
+/// two do not count the same.
+pub fn diff_svg(without: &Profile, with: &Profile) -> Result<String> {
+    if without.event.unit != with.event.unit || is_model(without) != is_model(with) {
+        let why = format!(
+            "one counts {} ({}), the other {} ({})",
+            unit(without),
+            without.origin.as_str(),
+            unit(with),
+            with.origin.as_str()
+        );
+        return Err(Error::new(Code::Unsupported, WHAT, why).fix("record the same event twice"));
+    }
+    let folded = fold_both(without, with);
+    let totals = folded.values().fold([0u64; 2], |sum, pair| {
+        [sum[0].saturating_add(pair[0]), sum[1].saturating_add(pair[1])]
+    });
+    let divisor = divisor(totals[0].max(totals[1]));
+    let line =
+        |(stack, [a, b]): (&String, &[u64; 2])| format!("{stack} {} {}", a / divisor, b / divisor);
+    let lines = folded.iter().map(line).collect();
+    let mut options = Options::default();
+    let event = match [name(&without.event), name(&with.event)] {
+        [a, b] if a == b => a,
+        [a, b] => format!("{a} without against {b} with"),
+    };
+    options.title = format!(
+        "{event}: {} {} without, {} with; red rose, blue fell",
+        totals[0],
+        unit(with),
+        totals[1]
+    );
+    let gone = folded.values().filter(|pair| pair[1] == 0).count();
+    options.subtitle = Some(format!(
+        "{}; {gone} stacks vanished and have no width",
+        subtitle(&[without, with], divisor)
+    ));
+    draw(options, lines, with)
+}
+
+const WHAT: &str = "cannot draw a flame graph";
+
+fn draw(mut options: Options<'_>, lines: Vec<String>, profile: &Profile) -> Result<String> {
+    options.count_name = unit(profile).to_owned();
+    options.deterministic = true;
+    options.min_width = NARROWEST_PCT;
+    let mut svg = Vec::new();
+    flamegraph::from_lines(&mut options, lines.iter().map(String::as_str), &mut svg)
+        .map_err(|e| Error::new(Code::File, WHAT, e.to_string()).fix("record for longer"))?;
+    String::from_utf8(svg).map_err(|e| Error::new(Code::File, WHAT, e.to_string()))
+}
+
+fn fold(profile: &Profile) -> BTreeMap<String, u64> {
+    let mut folded: BTreeMap<String, u64> = BTreeMap::new();
+    let mut add = |stack: String, count: u64| {
+        let sum = folded.entry(stack).or_default();
+        *sum = sum.saturating_add(count);
+    };
+    if profile.stacks.is_empty() {
+        profile.rows.iter().for_each(|row| add(frame(&row.symbol), row.count));
+    }
+    for stack in &profile.stacks {
+        let frames: Vec<String> = stack.frames.iter().map(|name| frame(name)).collect();
+        add(if frames.is_empty() { "[unknown]".to_owned() } else { frames.join(";") }, stack.count);
+    }
+    folded
+}
+
+/// Both, in one map. If only one has stacks, the other's rows would be no part of them: then rows
+/// are taken of both.
+fn fold_both(without: &Profile, with: &Profile) -> BTreeMap<String, [u64; 2]> {
+    let flat = without.stacks.is_empty() || with.stacks.is_empty();
+    let fold_one = |profile: &Profile| {
+        if flat && !profile.stacks.is_empty() {
+            return fold(&Profile { stacks: Vec::new(), ..profile.clone() });
+        }
+        fold(profile)
+    };
+    let mut both: BTreeMap<String, [u64; 2]> = BTreeMap::new();
+    for (stack, count) in fold_one(without) {
+        both.entry(stack).or_default()[0] = count;
+    }
+    for (stack, count) in fold_one(with) {
+        both.entry(stack).or_default()[1] = count;
+    }
+    both
+}
+
+/// A name that stays one frame of one line, whatever is in it.
+fn frame(name: &str) -> String {
+    let mut text = harmless(name.trim()).replace(';', "\\u{3b}");
+    if text.is_empty() {
+        return "[unknown]".to_owned();
+    }
+    // `f 7` before a count would be taken for a frame with two counts; `# f` for a remark.
+    if let Some(at) = text.rfind(' ')
+        && text[at + 1..].bytes().all(|b| b.is_ascii_digit() || b == b'.')
+    {
+        text.replace_range(at..=at, "_");
+    }
+    if text.starts_with("# ") {
+        text.replace_range(1..2, "_");
+    }
+    text
+}
+
+const fn divisor(total: u64) -> u64 {
+    total / DRAWN_MAX + 1
+}
+
+fn subtitle(profiles: &[&Profile], divisor: u64) -> String {
+    let mut parts: Vec<String> = Vec::new();
+    for profile in profiles {
+        let origin = profile.origin.as_str().to_owned();
+        if !parts.contains(&origin) {
+            parts.push(origin);
+        }
+    }
+    if profiles.iter().any(|profile| profile.stacks.is_empty()) {
+        parts.push("no stacks were recorded: one level, a box for each function".to_owned());
+    }
+    let lost = profiles.iter().fold(0u64, |sum, profile| sum.saturating_add(profile.lost));
+    if lost > 0 {
+        parts.push(format!("{lost} samples were lost"));
+    }
+    if profiles.iter().any(|profile| profile.cutoff.is_some_and(|n| n > 1)) {
+        parts.push("what is below a cut-off is not drawn".to_owned());
+    }
+    parts.push(format!("boxes below {NARROWEST_PCT} % are not drawn"));
+    if divisor > 1 {
+        parts.push(format!("counts are divided by {divisor}"));
+    }
+    parts.join("; ")
+}
+
+fn name(event: &Event) -> String {
+    let mut text = match event.name.as_str() {
+        "unknown" => "event unknown".to_owned(),
+        name => harmless(name).chars().take(60).collect(),
+    };
+    if let Some(period) = event.period {
+        text.push_str(&format!(", a sample for each {period}"));
+    }
+    text
+}
+
+const fn unit(profile: &Profile) -> &'static str {
+    crate::print::unit(profile.event.unit)
+}
+
+fn is_model(profile: &Profile) -> bool {
+    profile.origin == Origin::Model
+}
+
+#[cfg(test)]
+mod tests;

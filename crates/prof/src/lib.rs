@@ -6,7 +6,7 @@
 //!   [`proc`] what the kernel says of the machine;
 //! - **hold**: a [`profile::Profile`] is what was seen in each function, whoever saw it; [`read`]
 //!   makes one of kernprof's, readprofile's and perf's listings, also out of old mail;
-//! - **say**: [`diff`] ranks what changed between two, [`stage`] says whose cost it is, [`print`]
+//! - **say**: [`diff`] ranks what changed between two, [`stage`] says whose cost it is, [`mod@print`]
 //!   sets it as a table, CSV, JSON or a picture, [`agree`] holds two instruments against each other.
 //!
 //! A machine that has no counters, or does not let us, is an error with its reason and remedy, never

@@ -1,1 +1,37 @@
-//! The CPU's event counters.
+//! The CPU's event counters: what this CPU can count, how much of it at once, and counts over a
+//! window.
+//!
+//! | part | says |
+//! |---|---|
+//! | [`family`] | which CPU this is |
+//! | [`table`] | which of its events count what we want to know, how sure that is, what to mind |
+//! | [`Event`] | one event, as a user types it and as the kernel wants it |
+//! | [`capacity()`] | how many count at once, found out by counting |
+//! | [`window`] | counts of one thread between two edges |
+//! | [`describe()`] | all of that, for a person |
+//! | [`Fallback`] | what there is instead where an event cannot be counted |
+//! | [`model`] | a cache in software, whose figures stay a model's |
+//!
+//! Counting is switched on once and read at the edges of a window: between them runs no code of
+//! ours. An edge is a system call and costs thousands of cycles, so a window is a batch or a run,
+//! never a packet.
+//!
+//! Source: perf_event_open(2); codes of events by family in [`table`].
+
+pub mod capacity;
+mod describe;
+mod event;
+mod fallback;
+pub mod family;
+pub mod model;
+mod open;
+pub mod table;
+pub mod window;
+
+pub use capacity::{Capacity, capacity};
+pub use describe::{Described, DescribedEvent, Refusal, describe};
+pub use event::{Event, Quantity};
+pub use fallback::Fallback;
+pub use family::Family;
+pub use table::Standing;
+pub use window::{Count, Counting, Counts, EdgeCost};

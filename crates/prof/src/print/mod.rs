@@ -1,1 +1,49 @@
-//! Profiles and differences, set as text.
+//! Profiles and differences, set as text: each form is a struct with [`Display`](std::fmt::Display).
+//!
+//! - [`Readprofile`] and [`Kernprof`]: as those tools print them, bare, so that what a post has can
+//!   be printed again to the byte, and so that others' programs can read it;
+//! - [`Table`] and [`Ranked`]: for people, with units, conditions and warnings;
+//! - [`csv`] and [`json`]: for programs; nothing is shortened, rounded or left out;
+//! - [`bars`]: a picture.
+//!
+//! A name in a profile is whatever its file or process says. What a terminal would take for an
+//! order is escaped in all of them.
+
+pub mod bars;
+pub mod csv;
+mod figures;
+mod grid;
+pub mod json;
+mod kernprof;
+mod names;
+mod preface;
+mod ranked;
+mod readprofile;
+mod table;
+
+use crate::profile::{Profile, Row};
+
+pub use kernprof::Kernprof;
+pub use ranked::Ranked;
+pub use readprofile::Readprofile;
+pub use table::Table;
+
+pub(crate) use names::harmless;
+pub(crate) use preface::unit;
+
+/// Rows by falling count, equal ones in the order that they have.
+fn by_falling_count(profile: &Profile) -> Vec<&Row> {
+    let mut rows: Vec<&Row> = profile.rows.iter().collect();
+    rows.sort_by_key(|row| std::cmp::Reverse(row.count));
+    rows
+}
+
+/// Count for each byte of code: as the maker printed it, else computed with four digits, else
+/// `n/a`.
+fn load_of(row: &Row) -> String {
+    match (row.load, row.code_bytes) {
+        (Some(load), _) => readprofile::printed(load),
+        (None, Some(bytes)) if bytes > 0 => format!("{:.4}", row.count as f64 / bytes as f64),
+        _ => "n/a".to_owned(),
+    }
+}

@@ -1,1 +1,31 @@
-//! What the kernel says of the machine.
+//! What the kernel says of the machine: read at a fixed period into a series, and the head of `top`.
+//!
+//! - [`Sampler`] reads the files of /proc that count interrupts, CPU time and packets, at fixed
+//!   deadlines; [`Writer`] puts what it reads in a file, a line a sample; [`Replay`] reads that file
+//!   back. Sampler and replay are both a [`Feed`]: what takes one takes the other.
+//! - [`Rates`] makes rates of two samples, [`Summary`] a table of many, [`plot`] a picture.
+//! - [`Head`] is the head that `top` prints, measured or read from a text.
+//!
+//! Every parser here takes text, and takes any text: what it does not understand it counts.
+
+pub(crate) mod files;
+mod head;
+pub mod netdev;
+pub mod plot;
+mod rates;
+mod replay;
+mod sampler;
+mod series;
+mod split;
+mod summary;
+pub(crate) mod text;
+mod writer;
+
+pub use head::{Cpu, Head, Mem, Processes, Swap};
+pub use rates::{Rate, Rates};
+pub use replay::{Complaint, Replay};
+pub use sampler::{Options, Sampler, Source};
+pub use series::{Absent, Column, End, Feed, Header, Kind, SCHEMA, Sample};
+pub use split::{CpuTimes, Split};
+pub use summary::Summary;
+pub use writer::Writer;

@@ -1,0 +1,183 @@
+//! The machine: kernel, CPU, clock, hypervisor.
+
+use std::fs::File;
+use std::io::Read;
+#[cfg(target_arch = "x86_64")]
+use std::time::Duration;
+
+/// Bytes of a file of /proc or /sys that are read; /proc/cpuinfo is about 1.5 KiB for each CPU.
+const FILE_BYTES_MAX: u64 = 4 << 20;
+
+/// A file as text, or `None` if it cannot be read. What is not UTF-8 is replaced.
+pub(super) fn read(path: &str) -> Option<String> {
+    let mut bytes = Vec::new();
+    File::open(path).ok()?.take(FILE_BYTES_MAX).read_to_end(&mut bytes).ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// A file of one line, trimmed; `None` if it is empty.
+fn line(path: &str) -> Option<String> {
+    let text = read(path)?;
+    // Texts of firmware and device trees end in NUL.
+    let text = text.trim_matches(|c: char| c.is_whitespace() || c == '\0');
+    (!text.is_empty()).then(|| text.into())
+}
+
+/// `Linux 6.18.1`: what uname(2) gives as sysname and release.
+pub(super) fn kernel() -> Option<String> {
+    let name = line("/proc/sys/kernel/ostype")?;
+    Some(format!("{name} {}", line("/proc/sys/kernel/osrelease")?))
+}
+
+/// What the first CPU is called.
+pub(super) fn cpu_model(cpuinfo: &str) -> Option<String> {
+    // x86 and most others; POWER; s390.
+    let named =
+        ["model name", "cpu", "processor 0"].into_iter().find_map(|key| value(cpuinfo, key));
+    if let Some(name) = named {
+        return Some(name.into());
+    }
+    // Arm names neither maker nor model, only their numbers.
+    let (maker, part) = (value(cpuinfo, "CPU implementer")?, value(cpuinfo, "CPU part")?);
+    Some(format!("Arm implementer {maker}, part {part}"))
+}
+
+/// Clock of the first CPU: as cpufreq has it, as /proc/cpuinfo has it, or its time stamp counter's.
+pub(super) fn mhz(cpuinfo: &str) -> Option<f64> {
+    let khz = line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq");
+    let cpufreq = khz.and_then(|khz| khz.parse().ok()).map(|khz: f64| khz / 1e3);
+    cpufreq.or_else(|| cpuinfo_mhz(cpuinfo)).or_else(tsc_mhz).filter(|mhz| mhz.is_finite())
+}
+
+fn cpuinfo_mhz(cpuinfo: &str) -> Option<f64> {
+    let text = value(cpuinfo, "cpu MHz").or_else(|| value(cpuinfo, "clock"))?;
+    text.trim_end_matches("MHz").parse().ok().filter(|&mhz: &f64| mhz > 0.0)
+}
+
+fn tsc_mhz() -> Option<f64> {
+    #[cfg(target_arch = "x86_64")]
+    return Some(linerate_sys::tsc::rate_hz(Duration::from_millis(10)) / 1e6);
+    // Elsewhere the ticks that we count are nobody's clock.
+    #[cfg(not(target_arch = "x86_64"))]
+    None
+}
+
+/// The value of the first line `key : value`.
+fn value<'a>(cpuinfo: &'a str, key: &str) -> Option<&'a str> {
+    let mut pairs = cpuinfo.lines().filter_map(|line| line.split_once(':'));
+    let (_, value) = pairs.find(|(name, _)| name.trim() == key)?;
+    Some(value.trim()).filter(|value| !value.is_empty())
+}
+
+/// CPUs on line.
+pub(super) fn cpus_online() -> Option<u32> {
+    listed(&line("/sys/devices/system/cpu/online")?)
+}
+
+/// CPUs in a list of the kernel's: `0-3,8`.
+fn listed(list: &str) -> Option<u32> {
+    list.split(',').try_fold(0u32, |sum, range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (first, last): (u32, u32) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
+        sum.checked_add(last.checked_sub(first)?.checked_add(1)?)
+    })
+}
+
+/// Who runs this machine, if it is virtual: the CPU's own word, else the kernel's, and the name
+/// that the firmware gives the product. `None` if nothing says that it is.
+pub(super) fn hypervisor(cpuinfo: &str) -> Option<String> {
+    let signed = signature().map(|signature| signer(&signature));
+    let told =
+        || line("/sys/hypervisor/type").or_else(|| line("/proc/device-tree/hypervisor/compatible"));
+    let flagged = || has_flag(cpuinfo, "hypervisor").then(|| "of unknown make".into());
+    let who = signed.or_else(told).or_else(flagged)?;
+    let product = [line("/sys/class/dmi/id/sys_vendor"), line("/sys/class/dmi/id/product_name")];
+    let product: Vec<String> = product.into_iter().flatten().collect();
+    if product.is_empty() {
+        return Some(who);
+    }
+    Some(format!("{who} ({})", product.join(" ")))
+}
+
+fn has_flag(cpuinfo: &str, flag: &str) -> bool {
+    value(cpuinfo, "flags").is_some_and(|flags| flags.split_ascii_whitespace().any(|f| f == flag))
+}
+
+/// Twelve letters with which a hypervisor signs itself.
+///
+/// Source: leaf 0x4000_0000, if bit 31 of ECX of leaf 1 is set; both are reserved for hypervisors
+/// by Intel and AMD.
+fn signature() -> Option<[u8; 12]> {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    {
+        use core::arch::x86_64::__cpuid;
+        if __cpuid(1).ecx & 1 << 31 == 0 {
+            return None;
+        }
+        let leaf = __cpuid(0x4000_0000);
+        let mut letters = [0; 12];
+        for (to, word) in letters.chunks_exact_mut(4).zip([leaf.ebx, leaf.ecx, leaf.edx]) {
+            to.copy_from_slice(&word.to_le_bytes());
+        }
+        Some(letters)
+    }
+    #[cfg(any(not(target_arch = "x86_64"), miri))]
+    None
+}
+
+/// The name behind a signature, or the signature.
+fn signer(signature: &[u8; 12]) -> String {
+    let name = match signature {
+        b"KVMKVMKVM\0\0\0" => "KVM",
+        b"Microsoft Hv" => "Hyper-V",
+        b"VMwareVMware" => "VMware",
+        b"XenVMMXenVMM" => "Xen",
+        b"TCGTCGTCGTCG" => "QEMU without KVM",
+        b"bhyve bhyve " => "bhyve",
+        b"VBoxVBoxVBox" => "VirtualBox",
+        b"ACRNACRNACRN" => "ACRN",
+        _ => "",
+    };
+    if !name.is_empty() {
+        return name.into();
+    }
+    let letters: String =
+        signature.iter().filter(|b| b.is_ascii_graphic()).map(|&b| b as char).collect();
+    if letters.is_empty() { "of unknown make".into() } else { format!("signed {letters:?}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cpu_is_named_as_its_architecture_names_it() {
+        let x86 = "processor\t: 0\nmodel name\t: AMD EPYC 7B13\ncpu MHz\t\t: 2449.998\nflags\t: fpu hypervisor\n";
+        assert_eq!(cpu_model(x86).unwrap(), "AMD EPYC 7B13");
+        assert_eq!(cpuinfo_mhz(x86), Some(2449.998));
+        assert!(has_flag(x86, "hypervisor") && !has_flag(x86, "hyper"));
+        let arm = "processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd0c\n";
+        assert_eq!(cpu_model(arm).unwrap(), "Arm implementer 0x41, part 0xd0c");
+        assert_eq!(cpuinfo_mhz(arm), None);
+        let power = "cpu\t\t: POWER9, altivec supported\nclock\t\t: 3800.000000MHz\n";
+        assert_eq!(cpu_model(power).unwrap(), "POWER9, altivec supported");
+        assert_eq!(cpuinfo_mhz(power), Some(3800.0));
+        assert_eq!(cpu_model("\0: :\n::"), None);
+    }
+
+    #[test]
+    fn a_list_of_cpus_is_counted_and_an_absurd_one_is_not() {
+        assert_eq!(listed("0-3,8,10-11"), Some(7));
+        assert_eq!(listed("0"), Some(1));
+        for absurd in ["", "3-0", "a", "0-4294967295", "0-4294967294,1"] {
+            assert_eq!(listed(absurd), None, "{absurd}");
+        }
+    }
+
+    #[test]
+    fn a_hypervisor_signs_in_twelve_letters_known_or_not() {
+        assert_eq!(signer(b"KVMKVMKVM\0\0\0"), "KVM");
+        assert_eq!(signer(b"SomeoneElse\0"), "signed \"SomeoneElse\"");
+        assert_eq!(signer(&[0; 12]), "of unknown make");
+    }
+}

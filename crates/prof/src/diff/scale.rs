@@ -1,0 +1,110 @@
+//! What counts are multiplied by before they are compared.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::profile::Profile;
+
+/// By what two profiles are made comparable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum By {
+    /// By nothing: both saw the same time and load, says who compares them.
+    #[default]
+    AsTheyAre,
+    /// Counts for each second of wall time.
+    Second,
+    /// Counts for each thousand packets.
+    KiloPacket,
+    /// Per cent of each side's own total. It hides that the whole got dearer or cheaper.
+    Share,
+}
+
+/// Factors of both sides.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Scale {
+    /// Why.
+    pub by: By,
+    /// Of the baseline.
+    pub without_factor: f64,
+    /// Of the profile with the change.
+    pub with_factor: f64,
+}
+
+impl Scale {
+    /// Counts stay as they are.
+    #[must_use]
+    pub const fn as_they_are() -> Scale {
+        Scale { by: By::AsTheyAre, without_factor: 1.0, with_factor: 1.0 }
+    }
+
+    /// The factors of two profiles, or which figure is missing.
+    pub(super) fn new(by: By, without: &Profile, with: &Profile) -> Result<Scale, String> {
+        let factor = |profile: &Profile, side: &str| {
+            by.factor(profile)
+                .ok_or_else(|| format!("the profile {side} does not say {}", by.needs()))
+        };
+        Ok(Scale {
+            by,
+            without_factor: factor(without, "without the change")?,
+            with_factor: factor(with, "with the change")?,
+        })
+    }
+
+    /// A count of the baseline.
+    #[must_use]
+    pub fn without(self, count: u64) -> f64 {
+        count as f64 * self.without_factor
+    }
+
+    /// A count with the change.
+    #[must_use]
+    pub fn with(self, count: u64) -> f64 {
+        count as f64 * self.with_factor
+    }
+}
+
+impl By {
+    fn factor(self, profile: &Profile) -> Option<f64> {
+        let positive = |n: u64| (n > 0).then_some(n as f64);
+        let conditions = &profile.conditions;
+        match self {
+            By::AsTheyAre => Some(1.0),
+            By::Second => conditions.wall_ns.and_then(positive).map(|ns| 1e9 / ns),
+            By::KiloPacket => conditions.packets.and_then(positive).map(|packets| 1e3 / packets),
+            By::Share => positive(profile.total_count()).map(|total| 100.0 / total),
+        }
+    }
+
+    const fn needs(self) -> &'static str {
+        match self {
+            By::AsTheyAre => "anything",
+            By::Second => "how long it lasted",
+            By::KiloPacket => "how many packets went through meanwhile",
+            By::Share => "a total above 0",
+        }
+    }
+
+    /// What follows a unit at the head of a column: `samples` or `samples/s`. A share has its own.
+    #[must_use]
+    pub const fn suffix(self) -> &'static str {
+        match self {
+            By::AsTheyAre => "",
+            By::Second => "/s",
+            By::KiloPacket => "/1000 packets",
+            By::Share => "% of total",
+        }
+    }
+}
+
+impl fmt::Display for By {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            By::AsTheyAre => "counts as they are",
+            By::Second => "per second",
+            By::KiloPacket => "per thousand packets",
+            By::Share => "as shares of each side's own total",
+        })
+    }
+}

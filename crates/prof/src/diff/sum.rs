@@ -1,0 +1,181 @@
+//! Figures of both sides, and what may be said of their difference.
+
+use serde::Serialize;
+
+use super::Scale;
+
+/// Counts of both sides, of one function or of many.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct Sum {
+    /// Functions that it is of.
+    pub functions: u64,
+    /// Listed in the baseline.
+    pub without: u64,
+    /// Listed with the change.
+    pub with: u64,
+    /// What the baseline may have below its cut-off is less than this; 0 if nothing is hidden.
+    pub hidden_without: u64,
+    /// What the profile with the change may have below its cut-off is less than this.
+    pub hidden_with: u64,
+}
+
+/// What was saved, in per cent of the baseline; negative if it rose.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Saving {
+    /// This.
+    Is(f64),
+    /// Not less than this: something is hidden below a cut-off.
+    AtLeast(f64),
+    /// Nothing is listed in the baseline: there is nothing to take a percentage of.
+    Unknown,
+}
+
+/// What was saved, in the unit of the counts, scaled; negative if it rose.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Figures {
+    /// This, if nothing is hidden below a cut-off.
+    pub saved: Option<f64>,
+    /// Not less than this.
+    pub saved_least: f64,
+    /// Not more than this.
+    pub saved_most: f64,
+    /// This, if what is absent were 0.
+    pub saved_absent_as_0: f64,
+    /// In per cent of the baseline, if nothing is hidden.
+    pub saving_pct: Option<f64>,
+    /// Not less than this many per cent of the baseline.
+    pub saving_pct_at_least: Option<f64>,
+}
+
+impl Sum {
+    /// Both together.
+    #[must_use]
+    pub const fn plus(self, more: Sum) -> Sum {
+        Sum {
+            functions: self.functions.saturating_add(more.functions),
+            without: self.without.saturating_add(more.without),
+            with: self.with.saturating_add(more.with),
+            hidden_without: self.hidden_without.saturating_add(more.hidden_without),
+            hidden_with: self.hidden_with.saturating_add(more.hidden_with),
+        }
+    }
+
+    /// Whether nothing is hidden below a cut-off.
+    #[must_use]
+    pub const fn is_exact(self) -> bool {
+        self.hidden_without == 0 && self.hidden_with == 0
+    }
+
+    /// What was saved if absent were 0, as a post has it; negative if it rose. Exact as long as
+    /// counts are below 2^53.
+    #[must_use]
+    pub fn saved(self, scale: Scale) -> f64 {
+        scale.without(self.without) - scale.with(self.with)
+    }
+
+    /// What was saved in whole counts, if absent were 0 and nothing is scaled.
+    #[must_use]
+    pub const fn saved_counts(self) -> i64 {
+        minus(self.without, self.with)
+    }
+
+    /// Not less than this was saved.
+    #[must_use]
+    pub fn saved_least(self, scale: Scale) -> f64 {
+        self.saved(scale) - scale.with(self.hidden_with)
+    }
+
+    /// Not more than this was saved.
+    #[must_use]
+    pub fn saved_most(self, scale: Scale) -> f64 {
+        self.saved(scale) + scale.without(self.hidden_without)
+    }
+
+    /// What was saved in per cent of the baseline.
+    #[must_use]
+    pub fn saving(self, scale: Scale) -> Saving {
+        let base = scale.without(self.without);
+        if base <= 0.0 {
+            Saving::Unknown
+        } else if self.is_exact() {
+            Saving::Is(100.0 * self.saved(scale) / base)
+        } else {
+            // What the baseline hides can only add to what was saved, and to the percentage.
+            Saving::AtLeast(100.0 * self.saved_least(scale) / base)
+        }
+    }
+
+    /// Its figures as programs get them.
+    #[must_use]
+    pub fn figures(self, scale: Scale) -> Figures {
+        let (pct, pct_at_least) = match self.saving(scale) {
+            Saving::Is(pct) => (Some(pct), Some(pct)),
+            Saving::AtLeast(pct) => (None, Some(pct)),
+            Saving::Unknown => (None, None),
+        };
+        let saved = self.saved(scale);
+        Figures {
+            saved: self.is_exact().then_some(saved),
+            saved_least: self.saved_least(scale),
+            saved_most: self.saved_most(scale),
+            saved_absent_as_0: saved,
+            saving_pct: pct,
+            saving_pct_at_least: pct_at_least,
+        }
+    }
+
+    /// What was saved in per cent of what is listed of the baseline, whatever is hidden; `None` if
+    /// nothing is listed there.
+    #[must_use]
+    pub fn saving_as_listed(self, scale: Scale) -> Option<f64> {
+        let base = scale.without(self.without);
+        (base > 0.0).then(|| 100.0 * self.saved(scale) / base)
+    }
+}
+
+/// `a - b`; what does not fit is the largest that does, of either sign alike.
+const fn minus(a: u64, b: u64) -> i64 {
+    const fn fit(n: u64) -> i64 {
+        if n > i64::MAX as u64 { i64::MAX } else { n as i64 }
+    }
+    if a >= b { fit(a - b) } else { -fit(b - a) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AS_IS: Scale = Scale::as_they_are();
+
+    fn of(without: u64, with: u64, hidden_without: u64, hidden_with: u64) -> Sum {
+        Sum { functions: 1, without, with, hidden_without, hidden_with }
+    }
+
+    #[test]
+    fn what_is_below_a_cut_off_makes_the_saving_a_bound() {
+        // speedo_rx of the post: 3358 without, not listed with, where the smallest is 216.
+        let speedo_rx = of(3358, 0, 0, 216);
+        assert_eq!(speedo_rx.saved_counts(), 3358);
+        assert_eq!(speedo_rx.saved_least(AS_IS), 3142.0);
+        assert_eq!(speedo_rx.saved_most(AS_IS), 3358.0);
+        let Saving::AtLeast(pct) = speedo_rx.saving(AS_IS) else { panic!("{speedo_rx:?}") };
+        assert_eq!(format!("{pct:.1}"), "93.6");
+    }
+
+    #[test]
+    fn nothing_is_saved_in_per_cent_of_an_unknown_baseline() {
+        // alloc_skb_frame of the post: new, 335 ticks, not listed in a table that ends at 72.
+        let frame = of(0, 335, 72, 0);
+        assert_eq!(frame.saving(AS_IS), Saving::Unknown);
+        assert_eq!((frame.saved_least(AS_IS), frame.saved_most(AS_IS)), (-335.0, -263.0));
+        assert_eq!(of(0, 5, 0, 0).saving(AS_IS), Saving::Unknown);
+    }
+
+    #[test]
+    fn absurd_counts_saturate_alike_on_both_sides() {
+        assert_eq!(of(u64::MAX, 0, 0, 0).saved_counts(), i64::MAX);
+        assert_eq!(of(0, u64::MAX, 0, 0).saved_counts(), -i64::MAX);
+        let sum = of(u64::MAX, 1, 1, u64::MAX).plus(of(1, u64::MAX, u64::MAX, 1));
+        assert_eq!(sum, Sum { functions: 2, ..of(u64::MAX, u64::MAX, u64::MAX, u64::MAX) });
+    }
+}

@@ -1,0 +1,158 @@
+use super::*;
+use crate::profile::{Row as Seen, Unit};
+use proptest::prelude::*;
+
+fn profile(rows: &[(&str, u64)]) -> Profile {
+    let event = Event { name: "L2_LINES_OUT".into(), unit: Unit::Samples, period: None, raw: None };
+    let mut profile = Profile::new(event, Origin::Counter);
+    profile.rows = rows.iter().map(|&(symbol, count)| Seen::new(symbol, count)).collect();
+    profile
+}
+
+fn about(diff: &Diff) -> Vec<About> {
+    diff.warnings.iter().map(|w| w.about).collect()
+}
+
+#[test]
+fn absent_from_a_cut_off_listing_is_a_bound_and_from_a_whole_one_is_0() {
+    let without = profile(&[("f", 3358), ("g", 900)]);
+    let mut with = profile(&[("g", 216)]);
+    assert_eq!(Diff::between(&without, &with).rows[0].with, Count::Is(0));
+    with.cut_off_at_the_smallest();
+    assert_eq!(Diff::between(&without, &with).rows[0].with, Count::Below(216));
+    with.cutoff = Some(1);
+    assert_eq!(Diff::between(&without, &with).rows[0].with, Count::Is(0), "fewer than 1 is 0");
+}
+
+#[test]
+fn rows_are_ranked_by_saving_and_among_equals_what_is_known_goes_first() {
+    let without = profile(&[("rose", 1), ("hidden", 600), ("large", 1124), ("first", 600)]);
+    let mut with = profile(&[("rose", 9), ("large", 524), ("first", 0), ("new", 7)]);
+    with.cutoff = Some(216);
+    let diff = Diff::between(&without, &with);
+    let order: Vec<&str> = diff.rows.iter().map(|row| row.symbol.as_str()).collect();
+    assert_eq!(order, ["first", "large", "hidden", "new", "rose"]);
+}
+
+#[test]
+fn rows_of_one_name_are_summed_and_it_is_told() {
+    let without = profile(&[("init", 5), ("f", 1), ("init", 7), ("init", 1)]);
+    let diff = Diff::between(&without, &profile(&[("init", 3)]));
+    assert_eq!(diff.rows.len(), 2);
+    assert_eq!((diff.rows[0].without, diff.rows[0].with), (Count::Is(13), Count::Is(3)));
+    assert_eq!(diff.remarks.len(), 1, "{:?}", diff.remarks);
+    assert!(diff.remarks[0].contains("the name init;"), "{:?}", diff.remarks);
+}
+
+#[test]
+fn cost_that_moved_stands_beside_cost_that_vanished_and_disks_are_in_neither() {
+    let without = profile(&[("alloc_skb", 382), ("eth_type_trans", 927), ("scsi_request_fn", 184)]);
+    let with = profile(&[("alloc_skb", 43), ("eth_type_trans", 1094), ("default_idle", 500)]);
+    let moved = Diff::between(&without, &with).moved();
+    assert_eq!(moved.fell.saved_counts(), 339);
+    assert_eq!(moved.rose.saved_counts(), -167);
+    assert_eq!((moved.fell.functions, moved.rose.functions), (1, 1));
+}
+
+#[test]
+fn what_cannot_be_compared_is_said_and_a_model_is_never_a_measurement() {
+    let a = profile(&[("f", 1)]);
+    assert!(Diff::between(&a, &a).warnings.is_empty());
+    let mut b = a.clone();
+    b.event.name = "cycles".into();
+    b.event.unit = Unit::Ticks;
+    b.origin = Origin::Model;
+    let diff = Diff::between(&a, &b);
+    assert_eq!(about(&diff), [About::Event, About::Unit, About::ModelAgainstMeasurement]);
+    assert!(diff.is_doubtful());
+
+    let mut b = a.clone();
+    b.lost = 12;
+    b.cutoff = Some(9);
+    let diff = Diff::between(&a, &b);
+    assert_eq!(about(&diff), [About::Lost, About::Cutoff]);
+    assert!(!diff.is_doubtful());
+    let text = diff.warnings[0].to_string();
+    assert_eq!(text, "lost samples: without 0, with 12. They are in no row.");
+}
+
+#[test]
+fn another_machine_is_told_and_a_silent_listing_is_not_another_machine() {
+    let mut a = profile(&[("f", 1)]);
+    a.conditions.kernel = Some("Linux 6.18.0".into());
+    a.conditions.cpu = Some("x".into());
+    a.conditions.mhz = Some(2700.0);
+    assert!(Diff::between(&a, &profile(&[("f", 1)])).warnings.is_empty());
+    let mut b = a.clone();
+    b.conditions.mhz = Some(2710.0);
+    assert!(Diff::between(&a, &b).warnings.is_empty(), "a clock moves by a little");
+    b.conditions.mhz = Some(3700.0);
+    b.conditions.kernel = Some("Linux 6.12.0".into());
+    b.conditions.hypervisor = Some("KVM".into());
+    assert_eq!(about(&Diff::between(&a, &b)), [About::Kernel, About::Machine, About::Machine]);
+}
+
+#[test]
+fn twice_the_time_is_told_and_can_be_divided_out() {
+    let mut a = profile(&[("f", 100), ("g", 10)]);
+    let mut b = profile(&[("f", 200), ("g", 10)]);
+    a.conditions.wall_ns = Some(1_000_000_000);
+    b.conditions.wall_ns = Some(2_000_000_000);
+    assert_eq!(about(&Diff::between(&a, &b)), [About::Duration]);
+    let diff = Diff::scaled(&a, &b, By::Second).unwrap();
+    assert!(diff.warnings.is_empty());
+    assert_eq!(diff.rows[0].symbol, "g");
+    assert_eq!(diff.rows[0].sum().saving(diff.scale), Saving::Is(50.0));
+    assert_eq!(diff.rows[1].sum().saving(diff.scale), Saving::Is(0.0));
+    let refused = Diff::scaled(&a, &b, By::KiloPacket).unwrap_err();
+    assert!(refused.why.contains("how many packets"), "{refused}");
+}
+
+#[test]
+fn a_share_says_that_it_is_one() {
+    let diff = Diff::scaled(&profile(&[("f", 4)]), &profile(&[("f", 2)]), By::Share).unwrap();
+    assert_eq!(about(&diff), [About::Shares]);
+    assert_eq!(diff.rows[0].sum().saved(diff.scale), 0.0);
+    assert!(Diff::scaled(&profile(&[]), &profile(&[("f", 2)]), By::Share).is_err());
+}
+
+fn any_profile() -> impl Strategy<Value = Profile> {
+    let count = prop_oneof![0u64..1000, 0u64..=u64::MAX];
+    let row = (prop::sample::select(vec!["a", "b", "kfree", "USER", "poll_idle", "f"]), count);
+    (prop::collection::vec(row, 0..12), prop::option::of(0u64..300))
+        .prop_map(|(rows, cutoff)| Profile { cutoff, ..profile(&rows) })
+}
+
+proptest! {
+    #[test]
+    fn nothing_is_lost_between_the_profiles_and_their_difference(
+        without in any_profile(), with in any_profile(),
+    ) {
+        let diff = Diff::between(&without, &with);
+        let sum = diff.sum();
+        prop_assert_eq!(sum.without, without.counted());
+        prop_assert_eq!(sum.with, with.counted());
+        let stages = diff.stages().into_iter().map(|(_, s)| s).fold(Sum::default(), Sum::plus);
+        prop_assert_eq!(stages, sum);
+        let parts = Part::ALL.map(|part| diff.rows_of(part).count());
+        prop_assert_eq!(parts.iter().sum::<usize>(), diff.rows.len());
+    }
+
+    #[test]
+    fn the_other_way_round_every_saving_is_its_negative(
+        without in any_profile(), with in any_profile(),
+    ) {
+        let (there, back) = (Diff::between(&without, &with), Diff::between(&with, &without));
+        prop_assert_eq!(there.rows.len(), back.rows.len());
+        for row in &there.rows {
+            let same = back.rows.iter().find(|r| r.symbol == row.symbol).unwrap();
+            prop_assert_eq!(row.sum().saved_counts(), -same.sum().saved_counts());
+            prop_assert_eq!(row.sum().saved_least(there.scale), -same.sum().saved_most(back.scale));
+            prop_assert_eq!(row.stage, same.stage);
+        }
+        let ranked = there.rows.windows(2).all(|pair| {
+            pair[0].sum().saved(there.scale) >= pair[1].sum().saved(there.scale)
+        });
+        prop_assert!(ranked);
+    }
+}

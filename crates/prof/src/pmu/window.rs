@@ -1,0 +1,320 @@
+//! Counts of one thread over a window.
+//!
+//! The counters run from when they are opened; an edge of a window reads them, all in one read(2),
+//! and a window is the difference of two readings. So between its edges runs no code of ours, and
+//! what is measured is what would have run anyway. An edge costs a system call, about 2900 ticks
+//! of a 2.6 GHz time stamp counter on one machine with a PMU in a guest; [`Counting::edge_cost`]
+//! says it for this one. Set edges around a batch or a run, never around a packet.
+//!
+//! A figure is the event's own count or none: counters that others had for part of the time give
+//! an extrapolation, which [`Counting::read`] refuses and [`Counting::read_shared`] marks.
+
+use std::fmt;
+use std::io;
+use std::time::{Duration, Instant};
+
+use linerate_sys::{Code, Error, Result, tsc};
+use serde::Serialize;
+
+use super::capacity::{Capacity, capacity};
+use super::event::{Event, Quantity};
+use super::open::{Opened, Reading, Refused, explain, is_of_the_kernel};
+use crate::count::Scope;
+
+/// Events of one thread, being counted.
+#[derive(Debug)]
+pub struct Counting {
+    opened: Opened,
+    events: Vec<Event>,
+    scope: Scope,
+    base: Reading,
+    started: Instant,
+}
+
+/// What a thread did in a window.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Counts {
+    /// Each event, in the order in which they were asked for.
+    pub counted: Vec<Count>,
+    /// Wall time between the edges, in nanoseconds.
+    pub wall_ns: u64,
+    /// Time that the thread ran with its counters enabled, in nanoseconds.
+    pub enabled_ns: u64,
+    /// Time of that in which the counters were ours, in nanoseconds.
+    pub running_ns: u64,
+    /// Whose doings they are: `user+kernel` or `user`.
+    pub scope: &'static str,
+}
+
+/// An event and how often it happened.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Count {
+    /// Which.
+    pub event: Event,
+    /// How often.
+    pub count: u64,
+}
+
+/// What one edge of a window takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct EdgeCost {
+    /// Ticks of the time stamp counter, the median.
+    pub ticks: u64,
+    /// Edges that were timed.
+    pub edges: usize,
+}
+
+impl Counting {
+    /// Opens `events` as one group of the calling thread's, all or none, and opens a window.
+    ///
+    /// The kernel's share is counted too, if it lets us.
+    ///
+    /// # Errors
+    /// `E-PERM` if the kernel does not let us, `E-UNSUPPORTED` without counters, for an event that
+    /// this CPU does not have, and for more events than count at once; each with what to do.
+    pub fn of_this_thread(events: &[Event]) -> Result<Counting> {
+        if events.is_empty() {
+            return Err(Error::new(Code::Unsupported, "cannot count", "no event is named")
+                .fix("linerate profile events lists what there is"));
+        }
+        let hardware = events.iter().filter(|event| !event.is_software()).count();
+        // One event fits or is refused by itself; more may be accepted and read 0.
+        if hardware > 1 && capacity().at_once > 0 && !capacity().holds(events) {
+            return Err(too_many(events, capacity()));
+        }
+        let (opened, scope) = open(events)?;
+        let base = Reading { counts: vec![0; events.len()], ..Reading::default() };
+        let events = events.to_vec();
+        let mut counting = Counting { opened, events, scope, base, started: Instant::now() };
+        counting.start()?;
+        Ok(counting)
+    }
+
+    /// Opens a window here. Cost: one read(2).
+    ///
+    /// # Errors
+    /// `E-SYSTEM` if the counters cannot be read.
+    pub fn start(&mut self) -> Result<()> {
+        self.base = self.opened.read().map_err(|e| system(&e))?;
+        self.started = Instant::now();
+        Ok(())
+    }
+
+    /// What was counted since the window was opened; it stays open. Cost: one read(2).
+    ///
+    /// # Errors
+    /// `E-BUSY` if the counters were others' for part of the time, `E-SYSTEM` if they cannot be
+    /// read.
+    pub fn read(&mut self) -> Result<Counts> {
+        let counts = self.read_shared()?;
+        if counts.is_whole() {
+            return Ok(counts);
+        }
+        let why = format!("the counters were ours for {:.1} % of the time", counts.running_pct());
+        let fix = "end the other users of the counters (perf), or count fewer events";
+        Err(Error::new(Code::Busy, "cannot count the whole window", why).fix(fix))
+    }
+
+    /// The same, also if the counters were others' for part of the time: the counts are then of
+    /// that part alone, not extrapolated, and print as such.
+    ///
+    /// # Errors
+    /// `E-SYSTEM` if the counters cannot be read.
+    pub fn read_shared(&mut self) -> Result<Counts> {
+        let now = self.opened.read().map_err(|e| system(&e))?;
+        let wall_ns = u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let counted = self.events.iter().zip(now.counts.iter().zip(&self.base.counts));
+        let counted = counted
+            // A counter of the kernel's is 64 bits wide and does not go backwards.
+            .map(|(event, (now, base))| Count {
+                event: event.clone(),
+                count: now.wrapping_sub(*base),
+            })
+            .collect();
+        Ok(Counts {
+            counted,
+            wall_ns,
+            enabled_ns: now.enabled_ns.saturating_sub(self.base.enabled_ns),
+            running_ns: now.running_ns.saturating_sub(self.base.running_ns),
+            scope: self.scope.as_str(),
+        })
+    }
+
+    /// What one edge takes, tried here and now on these events.
+    ///
+    /// # Errors
+    /// `E-SYSTEM` if the counters cannot be read.
+    pub fn edge_cost(&mut self) -> Result<EdgeCost> {
+        let mut ticks = [0; EDGES];
+        for tick in &mut ticks {
+            let from = tsc::ticks();
+            self.opened.read().map_err(|e| system(&e))?;
+            *tick = tsc::ticks().wrapping_sub(from);
+        }
+        ticks.sort_unstable();
+        Ok(EdgeCost { ticks: ticks[EDGES / 2], edges: EDGES })
+    }
+
+    /// What is counted.
+    #[must_use]
+    pub fn events(&self) -> &[Event] {
+        &self.events
+    }
+
+    /// Whose doings are counted.
+    #[must_use]
+    pub fn scope(&self) -> Scope {
+        self.scope
+    }
+}
+
+impl Counts {
+    /// How often what stands for `quantity` happened; `None` if that was not counted.
+    #[must_use]
+    pub fn of(&self, quantity: Quantity) -> Option<u64> {
+        let is = |count: &&Count| count.event.quantity == Some(quantity);
+        self.counted.iter().find(is).map(|count| count.count)
+    }
+
+    /// How often the event of that name happened; `None` if that was not counted.
+    #[must_use]
+    pub fn named(&self, name: &str) -> Option<u64> {
+        self.counted.iter().find(|count| count.event.name == name).map(|count| count.count)
+    }
+
+    /// Whether the counters were ours all the time.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        // A group is switched on a little after it is enabled; a thousandth is not sharing. A
+        // window without any time on a CPU has nothing to share.
+        self.running_ns.saturating_add(self.enabled_ns / 1000) >= self.enabled_ns
+    }
+
+    /// Share of the time in which the counters were ours, in per cent.
+    #[must_use]
+    pub fn running_pct(&self) -> f64 {
+        if self.enabled_ns == 0 {
+            return 100.0;
+        }
+        100.0 * self.running_ns as f64 / self.enabled_ns as f64
+    }
+}
+
+impl fmt::Display for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for Count { event, count } in &self.counted {
+            // The kernel's clocks count nanoseconds.
+            let unit = if event.name.ends_with("-clock") { "ns" } else { "events" };
+            writeln!(f, "{count:>20} {unit:<6} {event}")?;
+        }
+        let wall = Duration::from_nanos(self.wall_ns);
+        let ran = Duration::from_nanos(self.enabled_ns);
+        write!(f, "{}, over {wall:.1?}, of which the thread ran {ran:.1?}", self.scope)?;
+        if self.is_whole() {
+            return Ok(());
+        }
+        write!(f, "; counted in {:.1} % of that only, not extrapolated", self.running_pct())
+    }
+}
+
+impl fmt::Display for EdgeCost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ticks of the TSC an edge (median of {})", self.ticks, self.edges)
+    }
+}
+
+const EDGES: usize = 65;
+
+fn open(events: &[Event]) -> Result<(Opened, Scope)> {
+    let user_too = |refused: Refused| {
+        let is_denied = refused.error.kind() == io::ErrorKind::PermissionDenied;
+        // Without the kernel's share some events are 0 by definition: better none.
+        if is_denied && !events.iter().any(is_of_the_kernel) {
+            let opened = Opened::of_this_thread(events, Scope::User)?;
+            return Ok((opened, Scope::User));
+        }
+        Err(refused)
+    };
+    Opened::of_this_thread(events, Scope::UserAndKernel)
+        .map(|opened| (opened, Scope::UserAndKernel))
+        .or_else(user_too)
+        .map_err(|refused| {
+            let Refused { index, error } = &refused;
+            if is_one_too_many(events, &refused) {
+                let (run, rest) = events.split_at(*index);
+                let why = format!("this machine counts the first {index} of them at once");
+                return in_runs(events, why, &[run, rest]);
+            }
+            explain(events.get(*index), error)
+        })
+}
+
+/// Whether the event that was refused counts by itself: then it is the group that is too large.
+///
+/// It may be so below the number of counters, since not every counter counts every event.
+fn is_one_too_many(events: &[Event], refused: &Refused) -> bool {
+    let Refused { index, error } = refused;
+    let alone = events.get(*index..=*index).filter(|_| *index > 0);
+    error.kind() == io::ErrorKind::InvalidInput
+        && alone.is_some_and(|event| Opened::of_this_thread(event, Scope::User).is_ok())
+}
+
+fn too_many(events: &[Event], capacity: &Capacity) -> Error {
+    in_runs(events, format!("this machine counts {capacity}"), &capacity.runs(events))
+}
+
+fn in_runs(events: &[Event], why: String, runs: &[&[Event]]) -> Error {
+    let hardware = events.iter().filter(|event| !event.is_software()).count();
+    let what = format!("cannot count {hardware} events at once");
+    let names = |run: &&[Event]| run.iter().map(|e| e.name.as_str()).collect::<Vec<_>>().join(",");
+    let names: Vec<String> = runs.iter().map(names).collect();
+    let fix = format!("count them in {} runs: {}", runs.len(), names.join(" then "));
+    Error::new(Code::Unsupported, what, why).fix(fix)
+}
+
+fn system(e: &io::Error) -> Error {
+    Error::new(Code::System, "cannot read the counters", e.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counts(enabled_ns: u64, running_ns: u64) -> Counts {
+        let event = Event::parse("task-clock").unwrap();
+        Counts {
+            counted: vec![Count { event, count: 7 }],
+            wall_ns: enabled_ns,
+            enabled_ns,
+            running_ns,
+            scope: "user",
+        }
+    }
+
+    #[test]
+    fn counters_that_were_shared_are_marked_with_their_share() {
+        let half = counts(1_000_000, 500_000);
+        assert!(!half.is_whole());
+        assert!(half.to_string().contains("counted in 50.0 % of that only"), "{half}");
+        let whole = counts(1_000_000, 999_500);
+        assert!(whole.is_whole());
+        assert!(!whole.to_string().contains('%'), "{whole}");
+        assert!(counts(0, 0).is_whole());
+    }
+
+    #[test]
+    fn too_many_events_are_told_how_many_fit_and_in_which_runs() {
+        let events: Vec<Event> =
+            ["r1", "r2", "r3"].iter().map(|name| Event::parse(name).unwrap()).collect();
+        let two = Capacity { at_once: 2, beside: 0, why_none: None, generic: Vec::new() };
+        let e = too_many(&events, &two);
+        assert!(e.what.contains("3 events"), "{e}");
+        assert!(e.why.contains("2 events at once"), "{e}");
+        assert!(e.fix.contains("2 runs: r0001,r0002 then r0003"), "{e}");
+    }
+
+    #[test]
+    fn nothing_to_count_is_an_error() {
+        assert_eq!(Counting::of_this_thread(&[]).unwrap_err().code, Code::Unsupported);
+    }
+}

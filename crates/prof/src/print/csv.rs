@@ -1,0 +1,234 @@
+//! CSV, for spreadsheets and `join`: a head with units, then a line for each function or stage.
+//!
+//! Quoted as RFC 4180 has it; lines end in a line feed alone. Names and numbers are whole: nothing is
+//! shortened, rounded or escaped, and what is not known is empty. Counts are as listed, whatever the
+//! scale; only what was saved is scaled, and its unit says so.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use super::preface;
+use crate::diff::{By, Count, Diff, Figures, Side, Sum};
+use crate::profile::{self, Event, Space};
+use crate::stage::stage_of;
+
+/// A profile, a line for each row in its order.
+#[derive(Debug, Clone, Copy)]
+pub struct Profile<'a>(pub &'a profile::Profile);
+
+/// A difference, a line for each function by falling saving.
+#[derive(Debug, Clone, Copy)]
+pub struct Ranked<'a>(pub &'a Diff);
+
+/// Subtotals of a difference, a line for each stage.
+#[derive(Debug, Clone, Copy)]
+pub struct Stages<'a>(pub &'a Diff);
+
+impl fmt::Display for Profile<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let profile = self.0;
+        let unit = unit_of(&profile.event);
+        record(
+            f,
+            [
+                "symbol".to_owned(),
+                "object".to_owned(),
+                "space".to_owned(),
+                "stage".to_owned(),
+                "address (hex)".to_owned(),
+                format!("count ({unit})"),
+                "code (bytes)".to_owned(),
+                format!("load ({}/byte)", preface::unit(profile.event.unit)),
+            ],
+        )?;
+        for row in &profile.rows {
+            let space = match row.space {
+                Space::Kernel => "kernel",
+                Space::User => "user",
+                Space::Unknown => "",
+            };
+            let load = super::load_of(row);
+            record(
+                f,
+                [
+                    row.symbol.as_str().into(),
+                    row.object.as_deref().unwrap_or_default().into(),
+                    space.into(),
+                    stage_of(&row.symbol, row.object.as_deref(), row.space).as_str().into(),
+                    row.address.map(|a| format!("{a:x}")).unwrap_or_default().into(),
+                    row.count.to_string().into(),
+                    row.code_bytes.map(|b| b.to_string()).unwrap_or_default().into(),
+                    Cow::Borrowed(if load == "n/a" { "" } else { load.as_str() }),
+                ],
+            )?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Ranked<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let diff = self.0;
+        let [with, without] = counts_head(diff);
+        let head = ["symbol".to_owned(), "object".to_owned(), "stage".to_owned()];
+        let counts = [
+            format!("with ({with})"),
+            format!("with is below ({with})"),
+            format!("without ({without})"),
+            format!("without is below ({without})"),
+        ];
+        record(f, head.into_iter().chain(counts).chain(saved_head(diff)))?;
+        for row in &diff.rows {
+            let head = [
+                row.symbol.clone(),
+                row.object.clone().unwrap_or_default(),
+                row.stage.as_str().to_owned(),
+            ];
+            let counts = [row.with, row.without].into_iter().flat_map(|count| match count {
+                Count::Is(n) => [n.to_string(), String::new()],
+                Count::Below(n) => [String::new(), n.to_string()],
+            });
+            let saved = saved(row.sum().figures(diff.scale));
+            record(f, head.into_iter().chain(counts).chain(saved))?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Stages<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let diff = self.0;
+        let [with, without] = counts_head(diff);
+        let head = [
+            "stage".to_owned(),
+            "part".to_owned(),
+            "functions".to_owned(),
+            format!("with, as listed ({with})"),
+            format!("with, hidden is below ({with})"),
+            format!("without, as listed ({without})"),
+            format!("without, hidden is below ({without})"),
+        ];
+        record(f, head.into_iter().chain(saved_head(diff)))?;
+        for (stage, sum) in diff.stages() {
+            let Sum { functions, without, with, hidden_without, hidden_with } = sum;
+            let head = [stage.as_str().to_owned(), stage.part().as_str().to_owned()];
+            let counts = [functions, with, hidden_with, without, hidden_without];
+            let counts = counts.map(|n| n.to_string());
+            let saved = saved(sum.figures(diff.scale));
+            record(f, head.into_iter().chain(counts).chain(saved))?;
+        }
+        Ok(())
+    }
+}
+
+fn unit_of(event: &Event) -> String {
+    match event.name.as_str() {
+        "unknown" => preface::unit(event.unit).to_owned(),
+        name => format!("{} of {name}", preface::unit(event.unit)),
+    }
+}
+
+fn counts_head(diff: &Diff) -> [String; 2] {
+    [&diff.with, &diff.without].map(|side: &Side| unit_of(&side.event))
+}
+
+fn saved_head(diff: &Diff) -> [String; 6] {
+    let by = diff.scale.by;
+    let unit = match by {
+        By::Share => by.suffix().to_owned(),
+        _ => format!("{}{}", preface::unit(diff.with.event.unit), by.suffix()),
+    };
+    [
+        format!("saved ({unit})"),
+        format!("saved at least ({unit})"),
+        format!("saved at most ({unit})"),
+        format!("saved if absent were 0 ({unit})"),
+        "saving (%)".to_owned(),
+        "saving at least (%)".to_owned(),
+    ]
+}
+
+fn saved(figures: Figures) -> [String; 6] {
+    let Figures { saved, saved_least, saved_most, saved_absent_as_0, .. } = figures;
+    let say = |x: Option<f64>| x.map(|x| x.to_string()).unwrap_or_default();
+    [
+        say(saved),
+        say(Some(saved_least)),
+        say(Some(saved_most)),
+        say(Some(saved_absent_as_0)),
+        say(figures.saving_pct),
+        say(figures.saving_pct_at_least),
+    ]
+}
+
+fn record<'a, C>(f: &mut fmt::Formatter<'_>, cells: impl IntoIterator<Item = C>) -> fmt::Result
+where
+    C: Into<Cow<'a, str>>,
+{
+    for (i, cell) in cells.into_iter().enumerate() {
+        if i > 0 {
+            f.write_str(",")?;
+        }
+        field(f, &cell.into())?;
+    }
+    f.write_str("\n")
+}
+
+/// Source: RFC 4180, section 2, rules 5 to 7.
+fn field(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
+    if text.contains([',', '"', '\n', '\r']) {
+        write!(f, "\"{}\"", text.replace('"', "\"\""))
+    } else {
+        f.write_str(text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::profile::{Load, Origin, Row, Unit};
+
+    use super::*;
+
+    fn of(rows: Vec<Row>) -> profile::Profile {
+        let event = Event { name: "cycles".into(), unit: Unit::Samples, period: None, raw: None };
+        let mut profile = profile::Profile::new(event, Origin::Counter);
+        profile.rows = rows;
+        profile
+    }
+
+    #[test]
+    fn a_name_with_commas_quotes_and_line_ends_stays_one_field() {
+        let text = Profile(&of(vec![Row::new("f<a, \"b\">\n", 7)])).to_string();
+        let head = "symbol,object,space,stage,address (hex),count (samples of cycles),code (bytes),\
+                    load (samples/byte)\n";
+        assert_eq!(text, format!("{head}\"f<a, \"\"b\"\">\n\",,,other,,7,,\n"));
+    }
+
+    #[test]
+    fn a_load_is_as_printed_or_computed() {
+        let printed = Load { value: 584.25, digits: 4 };
+        let rows = vec![
+            Row { load: Some(printed), ..Row::new("default_idle", 28044) },
+            Row { code_bytes: Some(8), address: Some(0xc010), ..Row::new("kfree", 2) },
+        ];
+        let text = Profile(&of(rows)).to_string();
+        assert!(text.contains("default_idle,,,idle,,28044,,584.2500\n"), "{text}");
+        assert!(text.contains("kfree,,,memory,c010,2,8,0.2500\n"), "{text}");
+    }
+
+    #[test]
+    fn a_bound_is_in_a_column_of_its_own_and_never_0() {
+        let without = of(vec![Row::new("speedo_rx", 3358)]);
+        let mut with = of(vec![]);
+        with.cutoff = Some(216);
+        let diff = Diff::between(&without, &with);
+        let text = Ranked(&diff).to_string();
+        let row = text.lines().nth(1).unwrap();
+        assert!(row.starts_with("speedo_rx,,driver,,216,3358,,,3142,3358,3358,,93.5"), "{row}");
+        let stages = Stages(&diff).to_string();
+        let row = stages.lines().nth(1).unwrap();
+        assert!(row.starts_with("driver,packet path,1,0,216,3358,0,,3142,3358,3358,,93"), "{row}");
+        let fields = |text: &str| text.lines().map(|l| l.split(',').count()).collect::<Vec<_>>();
+        assert_eq!(fields(&text), [13, 13]);
+    }
+}

@@ -1,0 +1,97 @@
+//! Numbers as people read them.
+
+use crate::diff::{By, Saving};
+
+/// `1,234,567`.
+pub(super) fn grouped(n: u64) -> String {
+    group(&n.to_string())
+}
+
+/// `-1,234.50`, with so many digits behind the point. There is no `-0.0`, and what is not a number
+/// is not known.
+pub(super) fn grouped_real(x: f64, digits: usize) -> String {
+    if !x.is_finite() {
+        return "n/a".to_owned();
+    }
+    let text = format!("{:.digits$}", x.abs());
+    let is_zero = text.bytes().all(|b| b == b'0' || b == b'.');
+    let sign = if x < 0.0 && !is_zero { "-" } else { "" };
+    match text.split_once('.') {
+        Some((whole, rest)) => format!("{sign}{}.{rest}", group(whole)),
+        None => format!("{sign}{}", group(&text)),
+    }
+}
+
+fn group(digits: &str) -> String {
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// Per cent with one digit.
+pub(super) fn percent(pct: f64) -> String {
+    grouped_real(pct, 1)
+}
+
+/// `-53.0 %` for what was saved: a change of the cost, so that less is less.
+pub(super) fn change(saved_pct: Option<f64>) -> String {
+    saved_pct.map_or_else(
+        || "n/a (nothing is listed without the change)".to_owned(),
+        |pct| {
+            let text = percent(-pct);
+            let plus = if pct < 0.0 && text != "0.0" { "+" } else { "" };
+            format!("{plus}{text} %")
+        },
+    )
+}
+
+/// A saving as it stands in a column.
+pub(super) fn saving(saving: Saving) -> String {
+    match saving {
+        Saving::Is(pct) => percent(pct),
+        Saving::AtLeast(pct) => format!("≥ {}", percent(pct)),
+        Saving::Unknown => "n/a".to_owned(),
+    }
+}
+
+/// Digits behind the point that a scaled count is worth.
+pub(super) const fn digits(by: By) -> usize {
+    match by {
+        By::AsTheyAre => 0,
+        By::Second => 1,
+        By::KiloPacket | By::Share => 2,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thousands_are_set_apart() {
+        assert_eq!(grouped(0), "0");
+        assert_eq!(grouped(999), "999");
+        assert_eq!(grouped(121_743), "121,743");
+        assert_eq!(grouped(u64::MAX), "18,446,744,073,709,551,615");
+        assert_eq!(grouped_real(-1234.5, 2), "-1,234.50");
+    }
+
+    #[test]
+    fn nothing_is_minus_0_and_what_is_not_a_number_is_not_known() {
+        assert_eq!(grouped_real(-0.04, 1), "0.0");
+        assert_eq!(grouped_real(f64::NAN, 1), "n/a");
+        assert_eq!(change(Some(-0.01)), "0.0 %");
+    }
+
+    #[test]
+    fn less_cost_is_a_negative_change() {
+        assert_eq!(change(Some(52.999_421)), "-53.0 %");
+        assert_eq!(change(Some(-18.2)), "+18.2 %");
+        assert!(change(None).starts_with("n/a"));
+    }
+}

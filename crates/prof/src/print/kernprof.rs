@@ -1,0 +1,25 @@
+//! kernprof's form: `function [address]: count`.
+
+use std::fmt;
+
+use super::names::harmless;
+use crate::profile::Profile;
+
+/// A profile as kernprof lists it, by falling count; equal counts stay in the profile's order.
+///
+/// Bare, as the form is: no unit, no total. An address that is not known is `n/a`.
+#[derive(Debug, Clone, Copy)]
+pub struct Kernprof<'a>(pub &'a Profile);
+
+impl fmt::Display for Kernprof<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for row in super::by_falling_count(self.0) {
+            let name = harmless(&row.symbol);
+            match row.address {
+                Some(address) => writeln!(f, "{name} [{address:08x}]: {}", row.count)?,
+                None => writeln!(f, "{name} [n/a]: {}", row.count)?,
+            }
+        }
+        Ok(())
+    }
+}

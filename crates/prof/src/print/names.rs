@@ -1,0 +1,67 @@
+//! Names, made harmless and short.
+
+use std::borrow::Cow;
+
+/// `name` with what is not to be seen as such written out: line ends and escapes, with which a name
+/// could forge rows or give orders to a terminal, and what turns the direction of writing.
+pub(crate) fn harmless(name: &str) -> Cow<'_, str> {
+    if !name.chars().any(is_hostile) {
+        return Cow::Borrowed(name);
+    }
+    let mut text = String::with_capacity(name.len() + 8);
+    for c in name.chars() {
+        if is_hostile(c) { text.extend(c.escape_unicode()) } else { text.push(c) }
+    }
+    Cow::Owned(text)
+}
+
+/// `name`, harmless, in at most `width` characters: the middle of a long one is left out, since a
+/// path begins with its crate and ends with its function.
+pub(super) fn short(name: &str, width: usize) -> String {
+    let name = harmless(name);
+    let length = name.chars().count();
+    if length <= width {
+        return name.into_owned();
+    }
+    let kept = width.saturating_sub(1);
+    let head = kept / 2;
+    let start: String = name.chars().take(head).collect();
+    let end: String = name.chars().skip(length - (kept - head)).collect();
+    format!("{start}…{end}")
+}
+
+/// The file of `object`, without its folders.
+pub(super) fn file_of(object: &str) -> &str {
+    match object.rsplit('/').next() {
+        Some(file) if !file.is_empty() => file,
+        _ => object,
+    }
+}
+
+fn is_hostile(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_cannot_order_a_terminal_or_forge_a_row() {
+        assert_eq!(harmless("ip_rcv"), "ip_rcv");
+        assert_eq!(
+            harmless("a\u{1b}[2Jb\nc\u{9b}d\u{202e}e"),
+            "a\\u{1b}[2Jb\\u{a}c\\u{9b}d\\u{202e}e"
+        );
+    }
+
+    #[test]
+    fn a_long_name_keeps_its_start_and_its_end() {
+        let name = "std::collections::hash::map::HashMap<K,V,S>::get_or_insert_with";
+        let short = short(name, 31);
+        assert_eq!(short, "std::collection…_or_insert_with");
+        assert_eq!(super::short("ＡＢＣＤ", 3), "Ａ…Ｄ");
+        assert_eq!(super::short("abc", 0), "…");
+    }
+}

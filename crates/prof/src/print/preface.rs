@@ -1,0 +1,152 @@
+//! What stands above figures: of what they are, from where, and what speaks against them.
+
+use std::fmt::Write as _;
+
+use super::figures::{grouped, grouped_real};
+use super::names::{harmless, short};
+use crate::conditions::{Conditions, Netdev};
+use crate::profile::{Event, Origin, OwnCost, Unit};
+
+/// The widest text of a maker that is printed on a line of ours.
+const TEXT_WIDTH: usize = 200;
+
+/// `L2_LINES_OUT (r0226), one sample for each 10,000: counter of the CPU`.
+pub(super) fn event(event: &Event, origin: Origin) -> String {
+    let mut text = match event.name.as_str() {
+        "unknown" => "event unknown (the maker does not say)".to_owned(),
+        name => short(name, 60),
+    };
+    if let Some(raw) = &event.raw {
+        let _ = write!(text, " ({})", short(raw, 20));
+    }
+    match (event.unit, event.period) {
+        (Unit::Samples, Some(period)) => {
+            let _ = write!(text, ", one sample for each {}", grouped(period));
+        }
+        (unit, _) => {
+            let _ = write!(text, ", in {}", unit.as_str());
+        }
+    }
+    let _ = write!(text, ": {}", origin.as_str());
+    text
+}
+
+/// The unit at the head of a column: `samples`, or `counts` if its maker does not say of what.
+pub(crate) const fn unit(unit: Unit) -> &'static str {
+    match unit {
+        Unit::Unknown => "counts",
+        known => known.as_str(),
+    }
+}
+
+/// What is known of the conditions, a line for each kind; what is not known is not mentioned.
+pub(super) fn conditions(conditions: &Conditions) -> Vec<String> {
+    let c = conditions;
+    let clean = |text: &Option<String>| text.as_deref().map(|text| short(text, TEXT_WIDTH));
+    let machine = [
+        clean(&c.kernel),
+        clean(&c.cpu),
+        c.mhz.map(|mhz| format!("{} MHz", grouped_real(mhz, 0))),
+        c.cpus.map(|n| format!("{n} CPUs")),
+        clean(&c.hypervisor).map(|h| format!("virtual ({h})")),
+    ];
+    let run = [
+        clean(&c.workload),
+        c.wall_ns.map(|ns| format!("{} s", grouped_real(seconds(ns), 3))),
+        c.cpu_ns.map(|ns| format!("{} s of CPU time", grouped_real(seconds(ns), 3))),
+        c.packets.map(|n| format!("{} packets", grouped(n))),
+        clean(&c.started).map(|t| format!("from {t}")),
+    ];
+    let tool = [clean(&c.tool), clean(&c.measures)];
+    let netdevs: Vec<Option<String>> = c.netdevs.iter().map(|dev| Some(netdev(dev))).collect();
+    let lines = [
+        ("machine", &machine[..]),
+        ("run", &run[..]),
+        ("made by", &tool[..]),
+        ("devices", &netdevs[..]),
+    ];
+    let line = |(head, parts): (&str, &[Option<String>])| {
+        let parts: Vec<&str> = parts.iter().flatten().map(String::as_str).collect();
+        (!parts.is_empty()).then(|| format!("{head}: {}", parts.join(", ")))
+    };
+    lines.into_iter().filter_map(line).collect()
+}
+
+fn netdev(dev: &Netdev) -> String {
+    let driver = dev.driver.as_deref().map(|d| format!(" ({})", short(d, 30))).unwrap_or_default();
+    format!(
+        "{}{driver} rx {} packets, tx {} packets",
+        short(&dev.name, 30),
+        grouped(dev.rx_packets),
+        grouped(dev.tx_packets)
+    )
+}
+
+/// What was lost, what the instrument took, and what the maker tells.
+pub(super) fn caveats(lost: u64, own_cost: Option<&OwnCost>, remarks: &[String]) -> Vec<String> {
+    let mut lines = Vec::new();
+    if lost > 0 {
+        lines.push(format!("! lost: {} samples are in no row", grouped(lost)));
+    }
+    lines.extend(own_cost.map(cost));
+    lines.extend(remarks.iter().map(|remark| format!("note: {}", harmless(remark))));
+    lines
+}
+
+fn cost(cost: &OwnCost) -> String {
+    let sampling = match (cost.sampling_pct(), cost.sample_ns) {
+        (Some(pct), Some(ns)) => format!(
+            "{} % of the target's CPU time ({} samples of {} ns)",
+            grouped_real(pct, 2),
+            grouped(cost.samples),
+            grouped_real(ns, 0)
+        ),
+        _ => format!("n/a for the target's {} samples (not calibrated)", grouped(cost.samples)),
+    };
+    let recorder = grouped_real(cost.recorder_cpu_ns as f64 / 1e6, 1);
+    format!("own cost: {sampling}; recorder {recorder} ms of CPU time")
+}
+
+fn seconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_counted_is_said_with_its_unit_and_a_model_is_called_one() {
+        let mut of = Event {
+            name: "L2_LINES_OUT".into(),
+            unit: Unit::Samples,
+            period: Some(10_000),
+            raw: Some("r0226".into()),
+        };
+        let text = event(&of, Origin::Counter);
+        assert_eq!(text, "L2_LINES_OUT (r0226), one sample for each 10,000: counter of the CPU");
+        of.unit = Unit::Events;
+        let text = event(&of, Origin::Model);
+        assert_eq!(text, "L2_LINES_OUT (r0226), in events: model, not a measurement");
+    }
+
+    #[test]
+    fn a_cost_that_was_not_calibrated_is_not_0() {
+        let mut of =
+            OwnCost { recorder_cpu_ns: 1_000_000, sample_ns: None, target_cpu_ns: 1, samples: 5 };
+        assert!(cost(&of).contains("n/a for the target's 5 samples"));
+        of = OwnCost { sample_ns: Some(2000.0), target_cpu_ns: 1_000_000, ..of };
+        assert_eq!(
+            cost(&of),
+            "own cost: 1.00 % of the target's CPU time (5 samples of 2,000 ns); recorder 1.0 ms of \
+             CPU time"
+        );
+    }
+
+    #[test]
+    fn what_is_not_known_is_not_mentioned() {
+        assert!(conditions(&Conditions::default()).is_empty());
+        let some = Conditions { cpus: Some(4), packets: Some(1000), ..Conditions::default() };
+        assert_eq!(conditions(&some), ["machine: 4 CPUs", "run: 1,000 packets"]);
+    }
+}

@@ -1,0 +1,37 @@
+//! readprofile's form: `ticks function load`, the total first.
+
+use std::fmt;
+
+use super::names::harmless;
+use super::{by_falling_count, load_of};
+use crate::profile::{Load, Profile};
+
+/// A profile as readprofile lists it: the total, then functions by falling ticks, idle and spinning
+/// ones among them; equal counts stay in the profile's order.
+///
+/// Bare, as the form is. Load is ticks for each byte of code: as the maker printed it, else
+/// computed, else `n/a`. That of the total is of all code of the kernel, listed or not, which only
+/// the maker knows.
+#[derive(Debug, Clone, Copy)]
+pub struct Readprofile<'a>(pub &'a Profile);
+
+impl fmt::Display for Readprofile<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let profile = self.0;
+        let load = profile.total.and_then(|total| total.load).map(printed);
+        writeln!(f, "{} total {}", profile.total_count(), load.as_deref().unwrap_or("n/a"))?;
+        for row in by_falling_count(profile) {
+            writeln!(f, "{} {} {}", row.count, harmless(&row.symbol), load_of(row))?;
+        }
+        Ok(())
+    }
+}
+
+/// A load with the digits that it came with.
+pub(super) fn printed(load: Load) -> String {
+    if !load.value.is_finite() {
+        return "n/a".to_owned();
+    }
+    // More digits than an f64 has say nothing, and a hostile profile may ask for 255.
+    format!("{:.*}", usize::from(load.digits.min(17)), load.value)
+}

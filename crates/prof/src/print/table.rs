@@ -1,0 +1,115 @@
+//! A profile as a table for people.
+
+use std::fmt;
+
+use super::figures::{grouped, percent};
+use super::grid::Grid;
+use super::names::{file_of, short};
+use super::{by_falling_count, load_of, preface};
+use crate::profile::{Profile, Row, Space};
+use crate::stage::stage_of;
+
+const NAME_WIDTH: usize = 44;
+const OBJECT_WIDTH: usize = 20;
+
+/// A profile with its conditions, its cost and what speaks against it.
+#[derive(Debug, Clone, Copy)]
+pub struct Table<'a> {
+    profile: &'a Profile,
+    top: Option<usize>,
+}
+
+impl<'a> Table<'a> {
+    /// All of its rows.
+    #[must_use]
+    pub fn new(profile: &'a Profile) -> Table<'a> {
+        Table { profile, top: None }
+    }
+
+    /// Only the `top` largest; the rest is summed in a row of its own.
+    #[must_use]
+    pub fn top(self, top: Option<usize>) -> Table<'a> {
+        Table { top, ..self }
+    }
+
+    fn row(&self, row: &Row) -> [String; 6] {
+        let stage = stage_of(&row.symbol, row.object.as_deref(), row.space);
+        let object = match (&row.object, row.space) {
+            (Some(object), _) => short(file_of(object), OBJECT_WIDTH),
+            (None, Space::Kernel) => "kernel".to_owned(),
+            (None, Space::User) => "program".to_owned(),
+            (None, Space::Unknown) => "n/a".to_owned(),
+        };
+        [
+            grouped(row.count),
+            self.share(row.count),
+            load_of(row),
+            short(&row.symbol, NAME_WIDTH),
+            stage.as_str().to_owned(),
+            object,
+        ]
+    }
+
+    fn share(&self, count: u64) -> String {
+        match self.profile.total_count() {
+            0 => "n/a".to_owned(),
+            total => percent(100.0 * count as f64 / total as f64),
+        }
+    }
+
+    /// A row that is of no function.
+    fn sum(&self, count: u64, of: String) -> [String; 6] {
+        let none = String::new;
+        [grouped(count), self.share(count), none(), of, none(), none()]
+    }
+
+    fn grid(&self) -> Grid {
+        let profile = self.profile;
+        let rows = by_falling_count(profile);
+        let shown = self.top.unwrap_or(rows.len()).min(rows.len());
+        let (top, rest) = rows.split_at(shown);
+        let unit = preface::unit(profile.event.unit);
+        let mut grid = Grid::new("rrrlll");
+        grid.cells(["count", "share", "load", "function", "stage", "object"]);
+        grid.cells([unit, "%", &format!("{unit}/byte"), "", "", ""]);
+        for row in top {
+            grid.cells(self.row(row));
+        }
+        if !rest.is_empty() {
+            let count = rest.iter().fold(0u64, |sum, row| sum.saturating_add(row.count));
+            grid.cells(self.sum(count, format!("({} more functions)", grouped(rest.len() as u64))));
+        }
+        let (counted, total) = (profile.counted(), profile.total_count());
+        if total > counted {
+            grid.cells(self.sum(total - counted, "(not listed by the maker)".to_owned()));
+        }
+        grid.cells(self.sum(total, "total".to_owned()));
+        grid
+    }
+}
+
+impl fmt::Display for Table<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let profile = self.profile;
+        writeln!(f, "{}", preface::event(&profile.event, profile.origin))?;
+        for line in preface::conditions(&profile.conditions) {
+            writeln!(f, "{line}")?;
+        }
+        if let Some(cutoff) = profile.cutoff.filter(|n| *n > 1) {
+            writeln!(f, "a function that is not listed: fewer than {}", grouped(cutoff))?;
+        }
+        let counted = profile.counted();
+        if profile.total_count() < counted {
+            writeln!(
+                f,
+                "! the maker's total is {}, its rows sum to {}",
+                grouped(profile.total_count()),
+                grouped(counted)
+            )?;
+        }
+        for line in preface::caveats(profile.lost, profile.own_cost.as_ref(), &profile.remarks) {
+            writeln!(f, "{line}")?;
+        }
+        write!(f, "\n{}", self.grid())
+    }
+}

@@ -1,0 +1,75 @@
+//! /proc/schedstat and /proc/PID/schedstat: time that was run, and time that was waited to run.
+//!
+//! Source: Documentation/scheduler/sched-stats.rst; versions 15 and later.
+
+use super::Readings;
+
+/// What a line `cpuN` holds at its end, since version 15.
+const FIELDS: [(&str, &str); 3] = [("run", "ns"), ("run_delay", "ns"), ("slices", "slices")];
+
+/// Time run and waited for on each CPU. An older version holds other things, and is not read.
+pub(crate) fn schedstat(text: &str, readings: &mut Readings) {
+    let version = text.lines().next().and_then(|line| line.strip_prefix("version "));
+    if version.and_then(|n| n.trim().parse().ok()).is_none_or(|n: u32| n < 15) {
+        readings.unread += u64::from(!text.is_empty());
+        return;
+    }
+    for line in text.lines().filter(|line| line.starts_with("cpu")) {
+        let mut words = line.split_ascii_whitespace();
+        let cpu = words.next().unwrap_or_default();
+        // Six numbers of how the scheduler got there, then the three.
+        let values = three(words.skip(6));
+        match values {
+            Some(values) => put(format_args!("schedstat/{cpu}"), values, readings),
+            None => readings.unread += 1,
+        }
+    }
+}
+
+/// Time that the main thread of a process has run and waited to run.
+pub(crate) fn process(text: &str, pid: u32, readings: &mut Readings) {
+    match three(text.split_ascii_whitespace()) {
+        Some(values) => put(format_args!("{pid}/schedstat"), values, readings),
+        None => readings.unread += 1,
+    }
+}
+
+fn three<'a>(mut words: impl Iterator<Item = &'a str>) -> Option<[u64; 3]> {
+    let mut number = || words.next()?.parse().ok();
+    Some([number()?, number()?, number()?])
+}
+
+fn put(of: std::fmt::Arguments<'_>, values: [u64; 3], readings: &mut Readings) {
+    for ((field, unit), value) in FIELDS.into_iter().zip(values) {
+        readings.counter(format_args!("{of}/{field}"), unit, value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::found;
+    use super::*;
+
+    #[test]
+    fn each_cpu_has_run_waited_and_been_given_slices() {
+        let text = "version 17\ntimestamp 42\ncpu0 1 0 2 3 4 5 600 70 8\ndomain0 MC 3 9 9\n";
+        let expected = [
+            "schedstat/cpu0/run 600 ns",
+            "schedstat/cpu0/run_delay 70 ns",
+            "schedstat/cpu0/slices 8 slices",
+        ];
+        assert_eq!(found(schedstat, text), (expected.map(str::to_owned).to_vec(), 0));
+    }
+
+    #[test]
+    fn an_old_version_and_a_short_line_are_counted_and_not_read() {
+        assert_eq!(found(schedstat, "version 12\ncpu0 1 2 3 4 5 6 7 8 9 10 11 12\n"), (vec![], 1));
+        assert_eq!(found(schedstat, "version 15\ncpu0 1 2 3\n"), (vec![], 1));
+    }
+
+    #[test]
+    fn a_process_has_the_same_three() {
+        let (said, unread) = found(|text, readings| process(text, 42, readings), "10 20 3\n");
+        assert_eq!((said[1].as_str(), unread), ("42/schedstat/run_delay 20 ns", 0));
+    }
+}

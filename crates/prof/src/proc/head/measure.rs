@@ -1,0 +1,185 @@
+//! The head of this machine, over an interval.
+
+use std::fs;
+use std::time::Duration;
+
+use linerate_sys::{Code, Error, Result};
+
+use super::{Cpu, Head, Mem, Processes, Swap};
+use crate::proc::files::cpu_lines;
+use crate::proc::split::{CpuTimes, Split};
+
+/// What went before the interval.
+#[derive(Debug, Clone, Copy)]
+pub struct Started(CpuTimes);
+
+impl Head {
+    /// Starts an interval.
+    ///
+    /// # Errors
+    /// `E-FILE` without /proc.
+    pub fn start() -> Result<Started> {
+        Ok(Started(cpu_times(&read("/proc/stat")?)?))
+    }
+
+    /// Measures for as long as `interval`, during which the caller sleeps.
+    ///
+    /// # Errors
+    /// `E-FILE` without /proc.
+    pub fn over(interval: Duration) -> Result<Head> {
+        let started = Head::start()?;
+        std::thread::sleep(interval);
+        started.stop()
+    }
+}
+
+impl Started {
+    /// Ends the interval: CPU time is of it, processes and memory are of now. The kernel counts CPU
+    /// time in ticks of 1/100 s on each CPU: of a shorter interval there is little to say.
+    ///
+    /// # Errors
+    /// `E-FILE` without /proc, `E-SYSTEM` if the interval was too short for any CPU time to be
+    /// counted.
+    pub fn stop(&self) -> Result<Head> {
+        let now = cpu_times(&read("/proc/stat")?)?;
+        let split = now.since(&self.0).split().ok_or_else(|| {
+            let why = "no tick of the kernel's clock fell in the interval";
+            Error::new(Code::System, "cannot tell what the CPUs did", why)
+                .fix("measure for at least 100 ms")
+        })?;
+        let (mem, swap) = memory(&read("/proc/meminfo")?)?;
+        Ok(Head { processes: processes()?, cpu: Cpu::from(split), mem, swap })
+    }
+}
+
+/// Shares as 2.4 had them, and what is told apart since.
+impl From<Split> for Cpu {
+    fn from(split: Split) -> Cpu {
+        Cpu {
+            user_pct: split.user_pct,
+            system_pct: split.system_pct + split.irq_pct + split.softirq_pct,
+            nice_pct: split.nice_pct,
+            idle_pct: split.idle_pct + split.iowait_pct,
+            iowait_pct: Some(split.iowait_pct),
+            irq_pct: Some(split.irq_pct),
+            softirq_pct: Some(split.softirq_pct),
+            steal_pct: Some(split.steal_pct),
+        }
+    }
+}
+
+fn read(path: &str) -> Result<String> {
+    fs::read_to_string(path)
+        .map_err(|e| Error::new(Code::File, format!("cannot read {path}"), e.to_string()))
+}
+
+fn unexpected(path: &str, what: &str) -> Error {
+    Error::new(Code::File, format!("cannot read {path}"), format!("{what} is not in it"))
+}
+
+fn cpu_times(stat: &str) -> Result<CpuTimes> {
+    let machine = cpu_lines(stat).find(|(name, _)| *name == "cpu").and_then(|(_, times)| times);
+    machine.ok_or_else(|| unexpected("/proc/stat", "the line `cpu`"))
+}
+
+/// Memory and swap, from /proc/meminfo.
+fn memory(meminfo: &str) -> Result<(Mem, Swap)> {
+    let kb = |key: &str| {
+        let values = meminfo.lines().filter_map(|line| line.split_once(':'));
+        let value = values.clone().find(|(name, _)| *name == key).map(|(_, value)| value);
+        let number = value.and_then(|value| value.trim().strip_suffix("kB")?.trim().parse().ok());
+        number.ok_or_else(|| unexpected("/proc/meminfo", key))
+    };
+    let (av_kb, free_kb): (u64, u64) = (kb("MemTotal")?, kb("MemFree")?);
+    let mem = Mem {
+        av_kb,
+        used_kb: av_kb.saturating_sub(free_kb),
+        free_kb,
+        shrd_kb: kb("Shmem")?,
+        buff_kb: kb("Buffers")?,
+        cached_kb: kb("Cached")?,
+    };
+    let (av_kb, free_kb): (u64, u64) = (kb("SwapTotal")?, kb("SwapFree")?);
+    Ok((mem, Swap { av_kb, used_kb: av_kb.saturating_sub(free_kb), free_kb }))
+}
+
+/// Processes by state. One that ends while we look is not counted.
+fn processes() -> Result<Processes> {
+    let entries = fs::read_dir("/proc")
+        .map_err(|e| Error::new(Code::File, "cannot list /proc", e.to_string()))?;
+    let mut processes = Processes::default();
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        if name.to_str().is_some_and(|name| name.bytes().all(|b| b.is_ascii_digit())) {
+            // The name of a program need not be text.
+            let stat = fs::read(entry.path().join("stat")).unwrap_or_default();
+            if let Some(state) = state(&stat) {
+                count(&mut processes, state);
+            }
+        }
+    }
+    Ok(processes)
+}
+
+/// The letter behind the program's name, which is in brackets and may hold any.
+fn state(stat: &[u8]) -> Option<u8> {
+    let behind = stat.iter().rposition(|&b| b == b')')?;
+    stat.get(behind + 2).copied()
+}
+
+/// Source: proc_pid_stat(5).
+fn count(processes: &mut Processes, state: u8) {
+    match state {
+        b'R' => processes.running += 1,
+        b'S' | b'D' | b'I' | b'P' => processes.sleeping += 1,
+        b'Z' => processes.zombie += 1,
+        b'T' | b't' => processes.stopped += 1,
+        // Dead while we looked, or a letter that no kernel has had.
+        _ => return,
+    }
+    processes.total += 1;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_machine_has_a_head_whose_parts_sum_and_which_reads_back() {
+        let head = Head::over(Duration::from_millis(200)).unwrap();
+        let Processes { total, sleeping, running, zombie, stopped } = head.processes;
+        assert_eq!(total, sleeping + running + zombie + stopped);
+        // We run.
+        assert!(running >= 1, "{head}");
+        let Cpu { user_pct, system_pct, nice_pct, idle_pct, steal_pct, .. } = head.cpu;
+        let sum = user_pct + system_pct + nice_pct + idle_pct + steal_pct.unwrap();
+        assert!((sum - 100.0).abs() < 1e-6, "{sum}");
+        assert_eq!(head.mem.av_kb, head.mem.used_kb + head.mem.free_kb);
+        let text = head.to_string();
+        assert_eq!(Head::parse(&text).unwrap().to_string(), text);
+        assert_eq!(format!("{head:#}").lines().count(), 5);
+    }
+
+    #[test]
+    fn interrupts_are_of_the_system_and_waiting_for_a_disk_is_idle() {
+        let times = CpuTimes::parse("10 5 20 30 10 5 15 5 0 0").unwrap();
+        let cpu = Cpu::from(times.split().unwrap());
+        assert_eq!((cpu.user_pct, cpu.nice_pct), (10.0, 5.0));
+        assert_eq!((cpu.system_pct, cpu.idle_pct, cpu.steal_pct), (40.0, 40.0, Some(5.0)));
+    }
+
+    #[test]
+    fn a_program_may_be_called_anything_and_has_its_state() {
+        assert_eq!(state(b"7 (a) R 1) S 1 2"), Some(b'S'));
+        assert_eq!(state(b"7 (\xff\xfe) Z"), Some(b'Z'));
+        for cut in [&b"7 (a)"[..], b"7 (a) ", b"7 (a", b""] {
+            assert_eq!(state(cut), None);
+        }
+    }
+
+    #[test]
+    fn an_interval_of_no_time_and_a_file_of_nonsense_are_errors() {
+        assert!(cpu_times("cpu0 1 2 3 4\n").is_err());
+        assert!(memory("MemTotal: 12 kB\nMemFree: x kB\n").is_err());
+    }
+}

@@ -1,0 +1,133 @@
+//! The head that `top` prints: processes by state, CPU time by kind, memory and swap.
+//!
+//! It is printed and read in the form that `top` had when kernels were 2.4, four lines of it.
+
+mod measure;
+mod parse;
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// What a machine was doing.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct Head {
+    /// Processes, by state.
+    pub processes: Processes,
+    /// CPU time of all CPUs, by kind.
+    pub cpu: Cpu,
+    /// Memory.
+    pub mem: Mem,
+    /// Swap.
+    pub swap: Swap,
+}
+
+/// Processes, by state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Processes {
+    /// All.
+    pub total: u64,
+    /// Asleep, those that wait for a disk and idle threads of the kernel included.
+    pub sleeping: u64,
+    /// Running, or ready to.
+    pub running: u64,
+    /// Ended, and not asked for yet.
+    pub zombie: u64,
+    /// Stopped, by a signal or a debugger.
+    pub stopped: u64,
+}
+
+/// CPU time, in per cent of all CPUs.
+///
+/// Kernels before 2.6 knew four kinds, and these are printed. What later ones tell apart is in
+/// them, and is `None` where the source does not tell it.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct Cpu {
+    /// Programs that are not nice.
+    pub user_pct: f64,
+    /// The kernel. `irq_pct` and `softirq_pct` are in it, as 2.4 had them.
+    pub system_pct: f64,
+    /// Programs that are.
+    pub nice_pct: f64,
+    /// Nothing. `iowait_pct` is in it.
+    pub idle_pct: f64,
+    /// Of idle: while a disk was waited for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub iowait_pct: Option<f64>,
+    /// Of system: interrupts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub irq_pct: Option<f64>,
+    /// Of system: soft interrupts, where packets are received.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub softirq_pct: Option<f64>,
+    /// Beside the four: what the hypervisor says that it took. Some say nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub steal_pct: Option<f64>,
+}
+
+/// Memory, in KiB.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Mem {
+    /// Available to the kernel: all of it.
+    pub av_kb: u64,
+    /// What is not free: buffers and caches too.
+    pub used_kb: u64,
+    /// Free.
+    pub free_kb: u64,
+    /// Shared.
+    pub shrd_kb: u64,
+    /// Buffers of block devices.
+    pub buff_kb: u64,
+    /// Cached files. Printed in the line of the swap.
+    pub cached_kb: u64,
+}
+
+/// Swap, in KiB.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Swap {
+    /// All of it.
+    pub av_kb: u64,
+    /// Used.
+    pub used_kb: u64,
+    /// Free.
+    pub free_kb: u64,
+}
+
+/// Four lines, as `top` printed them; with `{:#}` a fifth of what kernels have told apart since.
+impl fmt::Display for Head {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Head { processes: p, cpu, mem, swap } = self;
+        writeln!(
+            f,
+            "{} processes: {} sleeping, {} running, {} zombie, {} stopped",
+            p.total, p.sleeping, p.running, p.zombie, p.stopped
+        )?;
+        writeln!(
+            f,
+            "CPU states: {:.1}% user, {:.1}% system, {:.1}% nice, {:.1}% idle",
+            cpu.user_pct, cpu.system_pct, cpu.nice_pct, cpu.idle_pct
+        )?;
+        if f.alternate() {
+            let pct = |pct: Option<f64>| pct.map_or("n/a".into(), |pct| format!("{pct:.1}%"));
+            writeln!(
+                f,
+                "of system: {} irq, {} softirq; of idle: {} iowait; beside them: {} steal",
+                pct(cpu.irq_pct),
+                pct(cpu.softirq_pct),
+                pct(cpu.iowait_pct),
+                pct(cpu.steal_pct)
+            )?;
+        }
+        writeln!(
+            f,
+            "Mem: {}K av, {}K used, {}K free, {}K shrd, {}K buff",
+            mem.av_kb, mem.used_kb, mem.free_kb, mem.shrd_kb, mem.buff_kb
+        )?;
+        // No comma before the last: so it was.
+        writeln!(
+            f,
+            "Swap: {}K av, {}K used, {}K free {}K cached",
+            swap.av_kb, swap.used_kb, swap.free_kb, mem.cached_kb
+        )
+    }
+}

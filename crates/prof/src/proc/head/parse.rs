@@ -1,0 +1,241 @@
+//! The head read back from what `top` printed, also out of a mail, quoted or not.
+
+use linerate_sys::{Code, Error, Result};
+
+use super::{Cpu, Head, Mem, Processes, Swap};
+use crate::read::{COMPLAINTS_KEPT, Complaint};
+
+/// Heads of one text; more are complained of.
+const HEADS_MAX: usize = 1000;
+
+impl Head {
+    /// The first head in a text.
+    ///
+    /// # Errors
+    /// `E-FILE` if there is none, or what looks like one is not understood; says in which line.
+    pub fn parse(text: &str) -> Result<Head> {
+        let (heads, complaints) = Head::all(text);
+        heads.first().copied().ok_or_else(|| {
+            let why = complaints.first().map_or_else(
+                || "no line says `N processes: N sleeping, …`".into(),
+                |complaint| format!("line {}: {}", complaint.line, complaint.why),
+            );
+            Error::new(Code::File, "cannot read the head of top", why)
+        })
+    }
+
+    /// Every head in a text, and what looked like one and was not understood. Lines of other things
+    /// may be before and behind a head, not inside it, except blank ones.
+    #[must_use]
+    pub fn all(text: &str) -> (Vec<Head>, Vec<Complaint>) {
+        let (mut heads, mut complaints) = (Vec::new(), Vec::new());
+        let mut partial: Option<Partial> = None;
+        let mut complain = |line: usize, why: String| {
+            if complaints.len() < COMPLAINTS_KEPT {
+                complaints.push(Complaint { line: line as u64, why });
+            }
+        };
+        for (at, line) in text.lines().enumerate() {
+            let line = unquoted(line);
+            if line.is_empty() {
+                continue;
+            }
+            if line.split_once(" processes:").is_some_and(|(n, _)| n.parse::<u64>().is_ok()) {
+                if partial.is_some() {
+                    complain(at, "a head ends before its line of swap".into());
+                }
+                partial = Some(Partial::default());
+            }
+            let Some(so_far) = &mut partial else { continue };
+            match so_far.line(line) {
+                Ok(false) => {}
+                Ok(true) if heads.len() < HEADS_MAX => {
+                    heads.push(so_far.head);
+                    partial = None;
+                }
+                Ok(true) => {
+                    complain(at + 1, format!("more than {HEADS_MAX} heads"));
+                    break;
+                }
+                Err(why) => {
+                    complain(at + 1, why);
+                    partial = None;
+                }
+            }
+        }
+        if partial.is_some() {
+            complain(text.lines().count(), "a head ends before its line of swap".into());
+        }
+        (heads, complaints)
+    }
+}
+
+/// A head of which the first lines were read.
+#[derive(Default)]
+struct Partial {
+    head: Head,
+    lines: usize,
+}
+
+impl Partial {
+    /// Takes the next line; true if it was the last.
+    fn line(&mut self, line: &str) -> std::result::Result<bool, String> {
+        match self.lines {
+            0 => self.head.processes = processes(line)?,
+            1 => self.head.cpu = cpu(behind(line, "CPU states:")?)?,
+            2 => self.head.mem = mem(behind(line, "Mem:")?)?,
+            _ => {
+                let pairs = pairs(behind(line, "Swap:")?, "K")?;
+                let [av_kb, used_kb, free_kb] = named(&pairs, ["av", "used", "free"])?;
+                self.head.swap = Swap { av_kb, used_kb, free_kb };
+                [self.head.mem.cached_kb] = named(&pairs, ["cached"])?;
+            }
+        }
+        self.lines += 1;
+        Ok(self.lines == 4)
+    }
+}
+
+fn processes(line: &str) -> std::result::Result<Processes, String> {
+    // The total has its word before the colon; the states are pairs like the rest.
+    let line = line.replacen(':', ",", 1);
+    let pairs = pairs(&line, "")?;
+    let names = ["processes", "sleeping", "running", "zombie", "stopped"];
+    let [total, sleeping, running, zombie, stopped] = named(&pairs, names)?;
+    Ok(Processes { total, sleeping, running, zombie, stopped })
+}
+
+fn cpu(line: &str) -> std::result::Result<Cpu, String> {
+    let pairs: Vec<(f64, &str)> = pairs(line, "%")?;
+    if let Some((pct, what)) = pairs.iter().find(|(pct, _)| !(0.0..=1e6).contains(pct)) {
+        return Err(format!("{pct}% {what} is no share"));
+    }
+    let [user_pct, system_pct, nice_pct, idle_pct] =
+        named(&pairs, ["user", "system", "nice", "idle"])?;
+    let of = |name| value(&pairs, name);
+    let (iowait_pct, irq_pct) = (of("iowait"), of("irq"));
+    let (softirq_pct, steal_pct) = (of("softirq"), of("steal"));
+    Ok(Cpu {
+        user_pct,
+        system_pct,
+        nice_pct,
+        idle_pct,
+        iowait_pct,
+        irq_pct,
+        softirq_pct,
+        steal_pct,
+    })
+}
+
+fn mem(line: &str) -> std::result::Result<Mem, String> {
+    let [av_kb, used_kb, free_kb, shrd_kb, buff_kb] =
+        named(&pairs(line, "K")?, ["av", "used", "free", "shrd", "buff"])?;
+    Ok(Mem { av_kb, used_kb, free_kb, shrd_kb, buff_kb, cached_kb: 0 })
+}
+
+/// A line without the marks of having been quoted.
+fn unquoted(line: &str) -> &str {
+    line.trim_start_matches(|c: char| c == '>' || c == '|' || c.is_whitespace()).trim_end()
+}
+
+fn behind<'a>(line: &'a str, label: &str) -> std::result::Result<&'a str, String> {
+    line.strip_prefix(label).ok_or_else(|| format!("expected {label:?}"))
+}
+
+/// `1K av, 2K used 3K free` as numbers with their words; `unit` is what ends a number.
+fn pairs<'a, T: std::str::FromStr>(
+    line: &'a str,
+    unit: &str,
+) -> std::result::Result<Vec<(T, &'a str)>, String> {
+    let mut words = line.split([',', ' ', '\t']).filter(|word| !word.is_empty());
+    let mut pairs = Vec::new();
+    while let Some(word) = words.next() {
+        let number = word.strip_suffix(unit).and_then(|number| number.parse().ok());
+        let number = number.ok_or_else(|| format!("{word:?} is not a number with {unit:?}"))?;
+        pairs.push((number, words.next().ok_or_else(|| format!("{word} of what?"))?));
+    }
+    Ok(pairs)
+}
+
+fn value<T: Copy>(pairs: &[(T, &str)], name: &str) -> Option<T> {
+    pairs.iter().find(|(_, word)| *word == name).map(|(number, _)| *number)
+}
+
+fn named<T: Copy + Default, const N: usize>(
+    pairs: &[(T, &str)],
+    names: [&str; N],
+) -> std::result::Result<[T; N], String> {
+    let mut values = [T::default(); N];
+    for (to, name) in values.iter_mut().zip(names) {
+        *to = value(pairs, name).ok_or_else(|| format!("no figure for {name}"))?;
+    }
+    Ok(values)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const POST: &str = include_str!("../../../../../tests/seeds/000_5d94cdb1dc74f564.txt");
+
+    #[test]
+    fn both_heads_of_the_post_are_read_and_printed_byte_for_byte() {
+        let (heads, complaints) = Head::all(POST);
+        let [before, after] = &heads[..] else { panic!("{heads:?}") };
+        assert_eq!(complaints, []);
+        for head in [before, after] {
+            assert!(POST.contains(&format!("\n{head}\n")), "{head}");
+        }
+        assert_eq!((before.processes.total, after.processes.total), (52, 50));
+        assert_eq!((before.cpu.system_pct, after.cpu.system_pct), (32.8, 27.5));
+        assert_eq!((before.mem.cached_kb, after.mem.cached_kb), (46_596, 22_292));
+        assert_eq!((before.cpu.softirq_pct, before.swap.used_kb), (None, 0));
+    }
+
+    #[test]
+    fn a_quoted_head_is_the_same_head() {
+        let quoted: String = POST.lines().map(|line| format!("> > {line}\n")).collect();
+        assert_eq!(Head::all(&quoted).0, Head::all(POST).0);
+        assert_eq!(Head::parse(&quoted).unwrap(), Head::all(POST).0[0]);
+    }
+
+    #[test]
+    fn columns_of_blanks_and_later_kinds_of_time_are_understood() {
+        let text = "52 processes: 51 sleeping, 1 running, 0 zombie, 0 stopped\n\
+            CPU states:   1.5% user,  2.5% system,   0.0% nice,  95.5% idle, 0.5% iowait\n\
+            Mem:   897904K av,  869248K used,   28656K free,       0K shrd,    3724K buff\n\
+            Swap: 1052216K av,       0K used, 1052216K free                   46596K cached\n";
+        let head = Head::parse(text).unwrap();
+        assert_eq!((head.cpu.iowait_pct, head.cpu.irq_pct), (Some(0.5), None));
+        assert_eq!(head.mem.cached_kb, 46_596);
+        let json = serde_json::to_string(&head).unwrap();
+        assert_eq!(serde_json::from_str::<Head>(&json).unwrap(), head);
+    }
+
+    #[test]
+    fn a_broken_head_is_complained_of_by_its_line_and_the_next_is_read() {
+        let whole = &Head::parse(POST).unwrap().to_string();
+        let cut = whole.lines().take(2).collect::<Vec<_>>().join("\n");
+        let (heads, complaints) = Head::all(&format!("{cut}\n{whole}"));
+        assert_eq!((heads.len(), complaints.len(), complaints[0].line), (1, 1, 2));
+        for (good, bad, line) in [
+            ("1 running", "1 walking", 1),
+            ("32.8%", "NaN%", 2),
+            ("0K shrd", "0 shrd", 3),
+            ("46596K cached", "46596K", 4),
+        ] {
+            let (heads, complaints) = Head::all(&whole.replace(good, bad));
+            assert_eq!((heads.len(), complaints.len(), complaints[0].line), (0, 1, line), "{bad}");
+        }
+        let e = Head::parse("nothing of the kind").unwrap_err();
+        assert_eq!(e.code, Code::File);
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_without_a_panic(text in "((CPU states:|Mem:|Swap:|9 processes:|[0-9]{1,30}[K%,]? (av|used|user|free))|\\PC|\n){0,80}") {
+            let _ = Head::all(&text);
+        }
+    }
+}

@@ -1,0 +1,304 @@
+//! A series read back from its file, as if it were taken now.
+//!
+//! The file may be cut off, damaged or somebody's joke: a line that is not understood is complained
+//! of by its number, and the rest is read. Only a file without a header is refused.
+
+use std::io::{BufRead, Read};
+
+use linerate_sys::{Code, Error, Result};
+use serde::Deserialize;
+
+use super::sampler::{monotonic_ns, sleep_until};
+use super::series::{COLUMNS_MAX, Column, End, Feed, Header, SCHEMA, Sample};
+use crate::read::COMPLAINTS_KEPT;
+pub use crate::read::Complaint;
+
+/// Bytes of a line: 65,536 columns of 20 digits, or of names of 200 letters.
+const LINE_BYTES_MAX: usize = 16 << 20;
+
+/// The series in a file. It holds one line of it at a time, and the columns.
+#[derive(Debug)]
+pub struct Replay<R> {
+    input: R,
+    header: Header,
+    columns: Vec<Column>,
+    last_ns: Option<u64>,
+    /// When the first sample was given out, if they are to come at their own pace.
+    pace: Option<Option<u64>>,
+    line: Vec<u8>,
+    line_number: u64,
+    end: Option<End>,
+    complaints: Vec<Complaint>,
+    complaints_total: u64,
+}
+
+/// A line behind the first.
+#[derive(Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Line {
+    Columns(Vec<Column>),
+    Sample(Sample),
+    End(End),
+}
+
+impl<R: BufRead> Replay<R> {
+    /// Reads the header.
+    ///
+    /// # Errors
+    /// `E-FILE` if `input` cannot be read, or does not start with the header of a series.
+    pub fn open(input: R) -> Result<Replay<R>> {
+        let what = "cannot replay the series";
+        let mut replay = Replay {
+            input,
+            header: Header {
+                schema: String::new(),
+                period_ns: 0,
+                conditions: crate::conditions::Conditions::default(),
+                absent: Vec::new(),
+            },
+            columns: Vec::new(),
+            last_ns: None,
+            pace: None,
+            line: Vec::new(),
+            line_number: 0,
+            end: None,
+            complaints: Vec::new(),
+            complaints_total: 0,
+        };
+        replay.line()?;
+        let header: Header = serde_json::from_slice(&replay.line).map_err(|e| {
+            Error::new(Code::File, what, format!("line 1 is not the header of a series: {e}"))
+                .fix("linerate profile proc --out FILE writes one")
+        })?;
+        if header.schema != SCHEMA || header.period_ns == 0 {
+            let why = format!("its schema is {:?}, not {SCHEMA:?}", header.schema);
+            return Err(Error::new(Code::File, what, why));
+        }
+        replay.header = header;
+        Ok(replay)
+    }
+
+    /// The same, but each sample comes as long after the first as it was taken.
+    #[must_use]
+    pub fn at_its_pace(mut self) -> Replay<R> {
+        self.pace = Some(None);
+        self
+    }
+
+    /// Lines that were left out, the first hundred.
+    #[must_use]
+    pub fn complaints(&self) -> &[Complaint] {
+        &self.complaints
+    }
+
+    /// Lines that were left out.
+    #[must_use]
+    pub fn complaints_total(&self) -> u64 {
+        self.complaints_total
+    }
+
+    /// Reads a line, without its end; false behind the last. One that is too long is cut, which
+    /// makes it malformed.
+    fn line(&mut self) -> Result<bool> {
+        let unreadable =
+            |e: std::io::Error| Error::new(Code::File, "cannot read the series", e.to_string());
+        self.line.clear();
+        let mut limited = self.input.by_ref().take(LINE_BYTES_MAX as u64);
+        let length = limited.read_until(b'\n', &mut self.line).map_err(unreadable)?;
+        self.line_number += u64::from(length > 0);
+        if self.line.last() == Some(&b'\n') {
+            self.line.pop();
+        } else if length == LINE_BYTES_MAX {
+            skip_line(&mut self.input).map_err(unreadable)?;
+        }
+        Ok(length > 0)
+    }
+
+    /// What the line holds, if it fits what came before.
+    fn sample(&mut self) -> std::result::Result<Option<Sample>, String> {
+        match serde_json::from_slice(&self.line).map_err(|e| e.to_string())? {
+            Line::Columns(new) if new.len() > COLUMNS_MAX - self.columns.len() => {
+                Err(format!("more than {COLUMNS_MAX} columns"))
+            }
+            Line::Columns(new) => {
+                self.columns.extend(new);
+                Ok(None)
+            }
+            Line::Sample(sample) => {
+                let (values, columns) = (sample.values.len(), self.columns.len());
+                if values != columns {
+                    return Err(format!("{values} values for {columns} columns"));
+                }
+                if self.last_ns.is_some_and(|last| sample.t_ns <= last) {
+                    return Err(format!("{} ns is not after the sample before", sample.t_ns));
+                }
+                self.last_ns = Some(sample.t_ns);
+                Ok(Some(sample))
+            }
+            Line::End(end) => {
+                self.end = Some(end);
+                Ok(None)
+            }
+        }
+    }
+
+    fn complain(&mut self, why: String) {
+        self.complaints_total += 1;
+        if self.complaints.len() < COMPLAINTS_KEPT {
+            self.complaints.push(Complaint { line: self.line_number, why });
+        }
+    }
+
+    fn wait_for(&mut self, t_ns: u64) {
+        if let Some(started) = &mut self.pace {
+            let now_ns = monotonic_ns();
+            let start_ns = *started.get_or_insert_with(|| now_ns.saturating_sub(t_ns));
+            sleep_until(start_ns.saturating_add(t_ns), || true);
+        }
+    }
+}
+
+impl<R: BufRead> Feed for Replay<R> {
+    fn header(&self) -> &Header {
+        &self.header
+    }
+
+    fn columns(&self) -> &[Column] {
+        &self.columns
+    }
+
+    fn next(&mut self, sample: &mut Sample) -> Result<bool> {
+        while self.line()? {
+            if self.line.iter().all(u8::is_ascii_whitespace) {
+                continue;
+            }
+            match self.sample() {
+                Ok(None) => {}
+                Ok(Some(read)) => {
+                    self.wait_for(read.t_ns);
+                    *sample = read;
+                    return Ok(true);
+                }
+                Err(why) => self.complain(why),
+            }
+        }
+        Ok(false)
+    }
+
+    fn end(&self) -> Option<End> {
+        self.end
+    }
+}
+
+/// Skips what is left of a line, in the memory that `input` has.
+fn skip_line(input: &mut impl BufRead) -> std::io::Result<()> {
+    loop {
+        let bytes = input.fill_buf()?;
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let (used, done) = match bytes.iter().position(|&b| b == b'\n') {
+            Some(at) => (at + 1, true),
+            None => (bytes.len(), false),
+        };
+        input.consume(used);
+        if done {
+            return Ok(());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const HEAD: &str = r#"{"schema":"linerate-series/1","period_ns":100}"#;
+    const COLUMNS: &str = r#"{"columns":[{"name":"a","unit":"packets","kind":"counter"}]}"#;
+
+    fn sample(t_ns: u64, values: &str) -> String {
+        format!(
+            r#"{{"sample":{{"t_ns":{t_ns},"late_ns":0,"missed":0,"own_ns":1,"values":[{values}]}}}}"#
+        )
+    }
+
+    /// Times and first values of what a text holds, and its complaints.
+    fn replayed(text: &str) -> (Vec<(u64, Option<u64>)>, Vec<(u64, String)>, Option<End>) {
+        let mut replay = Replay::open(text.as_bytes()).unwrap();
+        let (mut sample, mut samples) = (Sample::default(), Vec::new());
+        while replay.next(&mut sample).unwrap() {
+            samples.push((sample.t_ns, sample.values.first().copied().flatten()));
+        }
+        let complaints = replay.complaints().iter().map(|c| (c.line, c.why.clone())).collect();
+        (samples, complaints, replay.end())
+    }
+
+    #[test]
+    fn a_malformed_line_is_complained_of_by_its_number_and_the_rest_is_read() {
+        let lines = [
+            HEAD,
+            COLUMNS,
+            &sample(100, "1"),
+            "nonsense",
+            &sample(200, "1,2"),
+            &sample(50, "3"),
+            &sample(300, "-1"),
+            &sample(400, "null"),
+            &sample(500, "18446744073709551615"),
+            r#"{"sample":{"t_ns":600,"late"#,
+        ];
+        let (samples, complaints, end) = replayed(&lines.join("\n"));
+        assert_eq!(samples, [(100, Some(1)), (400, None), (500, Some(u64::MAX))]);
+        let at: Vec<u64> = complaints.iter().map(|(line, _)| *line).collect();
+        assert_eq!(at, [4, 5, 6, 7, 10]);
+        assert_eq!(complaints[1].1, "2 values for 1 columns");
+        assert_eq!(complaints[2].1, "50 ns is not after the sample before");
+        assert_eq!(end, None);
+    }
+
+    #[test]
+    fn a_line_that_is_too_long_takes_no_more_memory_than_a_line_may() {
+        let long =
+            format!("{HEAD}\n{COLUMNS}\n{}\n{}", "9".repeat(LINE_BYTES_MAX + 9), sample(1, "7"));
+        let (samples, complaints, _) = replayed(&long);
+        assert_eq!((samples, complaints.len(), complaints[0].0), (vec![(1, Some(7))], 1, 3));
+    }
+
+    #[test]
+    fn a_hundred_complaints_are_kept_and_all_are_counted() {
+        let text = format!("{HEAD}\n{}", "x\n".repeat(250));
+        let mut replay = Replay::open(text.as_bytes()).unwrap();
+        assert!(!replay.next(&mut Sample::default()).unwrap());
+        assert_eq!((replay.complaints().len(), replay.complaints_total()), (100, 250));
+    }
+
+    #[test]
+    fn a_file_that_is_no_series_is_refused() {
+        let old = r#"{"schema":"linerate-series/9","period_ns":100}"#;
+        let still = r#"{"schema":"linerate-series/1","period_ns":0}"#;
+        for text in ["", "nonsense", "{}", old, still] {
+            assert_eq!(Replay::open(text.as_bytes()).unwrap_err().code, Code::File, "{text}");
+        }
+    }
+
+    #[test]
+    fn samples_at_their_pace_come_no_sooner_than_they_were_taken() {
+        let text = [HEAD, COLUMNS, &sample(5, "1"), &sample(20_000_005, "2")].join("\n");
+        let mut replay = Replay::open(text.as_bytes()).unwrap().at_its_pace();
+        let mut sample = Sample::default();
+        assert!(replay.next(&mut sample).unwrap());
+        let first = monotonic_ns();
+        assert!(replay.next(&mut sample).unwrap());
+        // The pace starts a moment before the first sample is out of our hands.
+        assert!(monotonic_ns() - first > 10_000_000);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_behind_a_header_are_read_without_a_panic(
+            lines in prop::collection::vec("(\\PC{0,60}|\\{\"(sample|columns|end)\":[\\[\\]{}:,0-9\"a-z_]{0,60})", 0..20)
+        ) {
+            replayed(&format!("{HEAD}\n{}", lines.join("\n")));
+        }
+    }
+}

@@ -1,0 +1,366 @@
+//! Reading /proc at fixed deadlines.
+//!
+//! Deadlines are multiples of the period since the first, so that a late sample does not delay the
+//! next one. A sample says how late it is; a period that went by without one is counted, and its
+//! values are nobody's guess.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use linerate_sys::{Code, Error, Result};
+use rustix::thread::{ClockId, clock_nanosleep_absolute};
+use rustix::time::{Timespec, clock_gettime};
+
+use super::files::{self, Readings};
+use super::series::{Absent, Column, End, Feed, Header, SCHEMA, Sample};
+use crate::conditions::Conditions;
+
+/// A file of /proc.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Source {
+    /// Interrupts by line and CPU.
+    Interrupts,
+    /// Soft interrupts by kind and CPU.
+    Softirqs,
+    /// CPU time, context switches, processes.
+    Stat,
+    /// What passed the network devices.
+    NetDev,
+    /// What each CPU's receive path did.
+    SoftnetStat,
+    /// Time that was run and waited to run, by CPU.
+    Schedstat,
+    /// The same of the process in [`Options::pid`].
+    Process,
+}
+
+impl Source {
+    /// All of them.
+    pub const ALL: [Source; 7] = [
+        Source::Interrupts,
+        Source::Softirqs,
+        Source::Stat,
+        Source::NetDev,
+        Source::SoftnetStat,
+        Source::Schedstat,
+        Source::Process,
+    ];
+
+    /// Its path. The files of `net` are those of the process' network namespace.
+    fn path(self, root: &Path, pid: Option<u32>) -> Option<PathBuf> {
+        let of = pid.map_or("self".into(), |pid| pid.to_string());
+        Some(root.join(match self {
+            Source::Interrupts => "interrupts".into(),
+            Source::Softirqs => "softirqs".into(),
+            Source::Stat => "stat".into(),
+            Source::NetDev => format!("{of}/net/dev"),
+            Source::SoftnetStat => format!("{of}/net/softnet_stat"),
+            Source::Schedstat => "schedstat".into(),
+            Source::Process => format!("{}/schedstat", pid?),
+        }))
+    }
+
+    fn parse(self, text: &str, pid: Option<u32>, readings: &mut Readings) {
+        match self {
+            Source::Interrupts => files::interrupts(text, readings),
+            Source::Softirqs => files::softirqs(text, readings),
+            Source::Stat => files::stat(text, readings),
+            Source::NetDev => files::net_dev(text, readings),
+            Source::SoftnetStat => files::softnet_stat(text, readings),
+            Source::Schedstat => files::schedstat(text, readings),
+            Source::Process => files::process(text, pid.unwrap_or(0), readings),
+        }
+    }
+}
+
+/// What to sample, and how often.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// From one deadline to the next; at least [`PERIOD_MIN`].
+    pub period: Duration,
+    /// What to read.
+    pub sources: Vec<Source>,
+    /// Process whose scheduling and network namespace are of interest.
+    pub pid: Option<u32>,
+    /// Samples to take; `None`: until told to stop.
+    pub samples: Option<u64>,
+    /// Ends the series when it becomes true, within [`NAP`].
+    pub stop: Arc<AtomicBool>,
+    /// Where /proc is.
+    pub root: PathBuf,
+}
+
+impl Default for Options {
+    /// Everything, once a second, until told to stop.
+    fn default() -> Options {
+        Options {
+            period: Duration::from_secs(1),
+            sources: Source::ALL.to_vec(),
+            pid: None,
+            samples: None,
+            stop: Arc::default(),
+            root: "/proc".into(),
+        }
+    }
+}
+
+/// Shortest period: reading takes a third of a millisecond on a small machine.
+pub const PERIOD_MIN: Duration = Duration::from_millis(1);
+
+/// Longest sleep before one looks whether to stop.
+const NAP: Duration = Duration::from_millis(100);
+
+/// Bytes of a file that are read: /proc/interrupts of 512 CPUs with 1000 interrupts is 6 MB.
+const FILE_BYTES_MAX: u64 = 16 << 20;
+
+/// Samples of this machine, as they are taken.
+#[derive(Debug)]
+pub struct Sampler {
+    header: Header,
+    options: Options,
+    files: Vec<(Source, PathBuf)>,
+    readings: Readings,
+    buffer: Vec<u8>,
+    deadlines: Deadlines,
+    end: End,
+}
+
+impl Sampler {
+    /// Finds out what can be read. The first deadline is now.
+    ///
+    /// # Errors
+    /// `E-FILE` if nothing that was asked for can be read, `E-UNSUPPORTED` for a period below
+    /// [`PERIOD_MIN`].
+    pub fn start(options: Options) -> Result<Sampler> {
+        let what = "cannot sample /proc";
+        if options.period < PERIOD_MIN {
+            let why = format!("a period of {:?} is shorter than {PERIOD_MIN:?}", options.period);
+            return Err(Error::new(Code::Unsupported, what, why).fix("ask for a longer period"));
+        }
+        let (mut files, mut absent) = (Vec::new(), Vec::new());
+        for &source in &options.sources {
+            let Some(path) = source.path(&options.root, options.pid) else { continue };
+            // Opening is not enough: the kernel refuses some files on reading.
+            match File::open(&path).and_then(|mut file| file.read(&mut [0; 64])) {
+                Ok(_) => files.push((source, path)),
+                Err(e) => {
+                    absent.push(Absent { path: path.display().to_string(), why: e.to_string() });
+                }
+            }
+        }
+        if files.is_empty() {
+            let why = absent.first().map_or("nothing was asked for".into(), |first| {
+                format!("{}: {}", first.path, first.why)
+            });
+            return Err(Error::new(Code::File, what, why).fix("mount -t proc proc /proc"));
+        }
+        let period_ns = u64::try_from(options.period.as_nanos()).unwrap_or(u64::MAX);
+        let conditions = Conditions::here();
+        Ok(Sampler {
+            header: Header { schema: SCHEMA.into(), period_ns, conditions, absent },
+            deadlines: Deadlines { start_ns: monotonic_ns(), period_ns, next: 0 },
+            options,
+            files,
+            readings: Readings::default(),
+            buffer: Vec::new(),
+            end: End::default(),
+        })
+    }
+
+    /// Reads every file. One that has become unreadable (a process ended) has no values.
+    fn read(&mut self) {
+        self.readings.begin();
+        for (source, path) in &self.files {
+            self.buffer.clear();
+            let Ok(file) = File::open(path) else { continue };
+            let Ok(length) = file.take(FILE_BYTES_MAX).read_to_end(&mut self.buffer) else {
+                continue;
+            };
+            let mut text = String::from_utf8_lossy(&self.buffer);
+            if length as u64 == FILE_BYTES_MAX {
+                // The last line is half a line.
+                let whole = text.rfind('\n').map_or(0, |at| at + 1);
+                text = text[..whole].to_owned().into();
+                self.readings.unread += 1;
+            }
+            source.parse(&text, self.options.pid, &mut self.readings);
+        }
+    }
+
+    /// Sleeps until the next deadline; false if told to stop.
+    fn sleep(&self) -> bool {
+        sleep_until(self.deadlines.at_ns(), || !self.options.stop.load(Ordering::Relaxed))
+    }
+}
+
+impl Feed for Sampler {
+    fn header(&self) -> &Header {
+        &self.header
+    }
+
+    fn columns(&self) -> &[Column] {
+        self.readings.columns()
+    }
+
+    fn next(&mut self, sample: &mut Sample) -> Result<bool> {
+        if self.options.samples.is_some_and(|most| self.end.samples >= most) || !self.sleep() {
+            return Ok(false);
+        }
+        let cpu = thread_cpu_ns();
+        let due = self.deadlines.meet(monotonic_ns());
+        self.read();
+        sample.values.clear();
+        sample.values.extend_from_slice(self.readings.values());
+        (sample.t_ns, sample.late_ns, sample.missed) = (due.t_ns, due.late_ns, due.missed);
+        sample.own_ns = thread_cpu_ns().saturating_sub(cpu);
+        self.end.count(sample, self.header.period_ns);
+        Ok(true)
+    }
+
+    fn end(&self) -> Option<End> {
+        Some(End { unread: self.readings.unread, refused: self.readings.refused, ..self.end })
+    }
+}
+
+/// When samples are due.
+#[derive(Debug)]
+struct Deadlines {
+    start_ns: u64,
+    period_ns: u64,
+    /// Number of the next one.
+    next: u64,
+}
+
+/// How a deadline was met.
+#[derive(Debug, PartialEq, Eq)]
+struct Due {
+    t_ns: u64,
+    late_ns: u64,
+    missed: u64,
+}
+
+impl Deadlines {
+    /// The next one.
+    fn at_ns(&self) -> u64 {
+        self.start_ns.saturating_add(self.next.saturating_mul(self.period_ns))
+    }
+
+    /// Meets the last deadline that is not after `now_ns`; those before it were missed.
+    fn meet(&mut self, now_ns: u64) -> Due {
+        let t_ns = now_ns.saturating_sub(self.start_ns);
+        let met = (t_ns / self.period_ns).max(self.next);
+        let late_ns = t_ns.saturating_sub(met.saturating_mul(self.period_ns));
+        let missed = met - self.next;
+        self.next = met + 1;
+        Due { t_ns, late_ns, missed }
+    }
+}
+
+/// Sleeps until a moment of the monotonic clock, as long as `go_on`; false if it did not.
+pub(super) fn sleep_until(at_ns: u64, go_on: impl Fn() -> bool) -> bool {
+    loop {
+        if !go_on() {
+            return false;
+        }
+        let now_ns = monotonic_ns();
+        if now_ns >= at_ns {
+            return true;
+        }
+        let until_ns = at_ns.min(now_ns.saturating_add(NAP.as_nanos() as u64));
+        // Any error, a signal for one, only makes the nap shorter.
+        let _ = clock_nanosleep_absolute(ClockId::Monotonic, &timespec(until_ns));
+    }
+}
+
+fn timespec(ns: u64) -> Timespec {
+    let (seconds, rest) = (ns / 1_000_000_000, ns % 1_000_000_000);
+    // Seconds of any u64 of nanoseconds fit.
+    Timespec { tv_sec: seconds as i64, tv_nsec: rest as _ }
+}
+
+pub(super) fn monotonic_ns() -> u64 {
+    nanoseconds(clock_gettime(ClockId::Monotonic))
+}
+
+/// CPU time of the calling thread.
+pub(super) fn thread_cpu_ns() -> u64 {
+    nanoseconds(clock_gettime(ClockId::ThreadCPUTime))
+}
+
+fn nanoseconds(time: Timespec) -> u64 {
+    let (seconds, rest) = (u64::try_from(time.tv_sec), u64::try_from(time.tv_nsec));
+    seconds.unwrap_or(0).saturating_mul(1_000_000_000).saturating_add(rest.unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_late_sample_does_not_delay_the_next_and_missed_periods_are_counted() {
+        let mut deadlines = Deadlines { start_ns: 1000, period_ns: 100, next: 0 };
+        assert_eq!(deadlines.meet(1000), Due { t_ns: 0, late_ns: 0, missed: 0 });
+        assert_eq!(deadlines.meet(1130), Due { t_ns: 130, late_ns: 30, missed: 0 });
+        assert_eq!(deadlines.at_ns(), 1200);
+        assert_eq!(deadlines.meet(1555), Due { t_ns: 555, late_ns: 55, missed: 3 });
+        assert_eq!(deadlines.at_ns(), 1600);
+        // A clock that is early is not a period earlier.
+        assert_eq!(deadlines.meet(1599), Due { t_ns: 599, late_ns: 0, missed: 0 });
+        assert_eq!(deadlines.at_ns(), 1700);
+    }
+
+    #[test]
+    fn samples_of_this_machine_have_columns_values_and_a_cost() {
+        let period = Duration::from_millis(5);
+        let options = Options {
+            period,
+            samples: Some(3),
+            pid: Some(std::process::id()),
+            ..Options::default()
+        };
+        let mut sampler = Sampler::start(options).unwrap();
+        let mut sample = Sample::default();
+        let mut before = None;
+        while sampler.next(&mut sample).unwrap() {
+            assert_eq!(sample.values.len(), sampler.columns().len());
+            assert!(sample.own_ns > 0 && sample.late_ns < 5_000_000);
+            assert!(before.is_none_or(|before| sample.t_ns > before));
+            before = Some(sample.t_ns);
+        }
+        let end = sampler.end().unwrap();
+        assert_eq!((end.samples, end.unread, end.refused), (3, 0, 0));
+        let names: Vec<&str> = sampler.columns().iter().map(|c| c.name.as_str()).collect();
+        for part in ["softirqs/NET_RX/cpu0", "stat/cpu/idle", "net/dev/lo/rx_packets"] {
+            assert!(names.contains(&part), "{part} is not in {names:?}");
+        }
+        assert!(names.iter().any(|name| name.ends_with("schedstat/run_delay")), "{names:?}");
+    }
+
+    #[test]
+    fn what_is_not_there_is_named_and_nothing_at_all_is_an_error() {
+        let nowhere = Options { root: "/nonexistent".into(), ..Options::default() };
+        assert_eq!(Sampler::start(nowhere).unwrap_err().code, Code::File);
+        let sources = vec![Source::Stat, Source::Process];
+        let gone = Options { sources, pid: Some(u32::MAX), ..Options::default() };
+        let sampler = Sampler::start(gone).unwrap();
+        assert_eq!(sampler.header().absent.len(), 1);
+        let period = Duration::from_micros(10);
+        let absurd = Options { period, ..Options::default() };
+        assert_eq!(Sampler::start(absurd).unwrap_err().code, Code::Unsupported);
+    }
+
+    #[test]
+    fn a_series_that_is_told_to_stop_ends() {
+        let options = Options { period: Duration::from_secs(3600), ..Options::default() };
+        let stop = Arc::clone(&options.stop);
+        let mut sampler = Sampler::start(options).unwrap();
+        let mut sample = Sample::default();
+        assert!(sampler.next(&mut sample).unwrap());
+        stop.store(true, Ordering::Relaxed);
+        assert!(!sampler.next(&mut sample).unwrap());
+    }
+}

@@ -1,0 +1,155 @@
+//! What a series is: columns with names and units, and samples with a value for each.
+//!
+//! On disk it is a line of JSON each, so that a run of any length needs no memory, and a run that
+//! was killed keeps what it has:
+//!
+//! ```text
+//! {"schema":"linerate-series/1","period_ns":1000000000,"conditions":{…},"absent":[…]}
+//! {"columns":[{"name":"softirqs/NET_RX/cpu0","unit":"softirqs","kind":"counter"},…]}
+//! {"sample":{"t_ns":0,"late_ns":52000,"missed":0,"own_ns":310000,"values":[12,…]}}
+//! {"end":{"samples":60,"late":0,"missed":0,"own_ns":18600000,"unread":0,"refused":0}}
+//! ```
+//!
+//! Columns that appear later (a new device) are in a later `columns` line, behind those that are
+//! there. A value that could not be read is null, and so is that of a device that went.
+
+use serde::{Deserialize, Serialize};
+
+use crate::Result;
+use crate::conditions::Conditions;
+
+/// The schema that a series is written under.
+pub const SCHEMA: &str = "linerate-series/1";
+
+/// Columns that a series can have; more are refused and counted. 512 CPUs have about 300,000
+/// interrupt counters: there, leave out [`Source::Interrupts`](super::Source::Interrupts).
+pub(super) const COLUMNS_MAX: usize = 1 << 16;
+
+/// What a series says of itself before its first sample.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Header {
+    /// [`SCHEMA`].
+    pub schema: String,
+    /// Time from one deadline to the next.
+    pub period_ns: u64,
+    /// Where and when.
+    #[serde(default)]
+    pub conditions: Conditions,
+    /// What was to be read and is not there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub absent: Vec<Absent>,
+}
+
+/// A file that was to be read and could not.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Absent {
+    /// Its path.
+    pub path: String,
+    /// Why, in the kernel's words.
+    pub why: String,
+}
+
+/// What a value is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Column {
+    /// File and key: `net/dev/eth0/rx_packets`, `stat/cpu0/softirq`.
+    pub name: String,
+    /// Of what it is a number: `packets`, `ns`.
+    pub unit: String,
+    /// Whether it only grows.
+    pub kind: Kind,
+    /// What the file says beside it, when it was first seen: the device behind an interrupt.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub about: String,
+}
+
+/// How a column's values follow each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// They only grow, until they wrap or start anew: their rate says something.
+    Counter,
+    /// They rise and fall: they say something themselves.
+    Gauge,
+}
+
+/// The values of a moment.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Sample {
+    /// When it was taken, since the first deadline.
+    pub t_ns: u64,
+    /// How long after its deadline that was.
+    pub late_ns: u64,
+    /// Periods without a sample just before it.
+    pub missed: u64,
+    /// CPU time that taking it cost.
+    pub own_ns: u64,
+    /// A value for each column that there was when it was taken; `None` if it had none then.
+    pub values: Vec<Option<u64>>,
+}
+
+/// What a series says of itself behind its last sample.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct End {
+    /// Samples taken.
+    pub samples: u64,
+    /// Samples of these that were late by more than a tenth of the period.
+    pub late: u64,
+    /// Periods without a sample.
+    pub missed: u64,
+    /// CPU time of all samples, writing included.
+    pub own_ns: u64,
+    /// Lines of the files that were not understood, summed over the samples.
+    pub unread: u64,
+    /// Values without a column, because there were too many columns, summed over the samples.
+    pub refused: u64,
+}
+
+/// What gives samples, one after the other: the machine, or a file.
+pub trait Feed {
+    /// What the series says of itself.
+    fn header(&self) -> &Header;
+
+    /// Columns so far. [`Feed::next`] adds some behind them; it never moves one.
+    fn columns(&self) -> &[Column];
+
+    /// Puts the next sample in `sample`, and says whether there was one.
+    ///
+    /// # Errors
+    /// Whatever its source failed with. What it gave before is good.
+    fn next(&mut self, sample: &mut Sample) -> Result<bool>;
+
+    /// What the series came to: of the machine, so far; of a file, what it says at its end. `None`
+    /// before that, and of a file that was cut off.
+    fn end(&self) -> Option<End>;
+}
+
+impl Column {
+    /// What `more` in `span_ns` is as a rate, in [`Column::rate_unit`].
+    #[must_use]
+    pub fn rate(&self, more: u64, span_ns: u64) -> f64 {
+        let of_time = more as f64 / span_ns as f64;
+        if self.unit == "ns" { 100.0 * of_time } else { 1e9 * of_time }
+    }
+
+    /// The unit of what is printed of it: `packets/s`, `%` of time for a counter of nanoseconds,
+    /// the unit itself for a gauge.
+    #[must_use]
+    pub fn rate_unit(&self) -> String {
+        match (self.kind, self.unit.as_str()) {
+            (Kind::Gauge, unit) => unit.into(),
+            (Kind::Counter, "ns") => "%".into(),
+            (Kind::Counter, unit) => format!("{unit}/s"),
+        }
+    }
+}
+
+impl End {
+    /// Adds a sample.
+    pub(super) fn count(&mut self, sample: &Sample, period_ns: u64) {
+        self.samples += 1;
+        self.late += u64::from(sample.late_ns > period_ns / 10);
+        self.missed = self.missed.saturating_add(sample.missed);
+        self.own_ns = self.own_ns.saturating_add(sample.own_ns);
+    }
+}

@@ -1,0 +1,222 @@
+//! A series as a table: what changed, how fast at least, on average and at most.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::rates::{Rate, Rates};
+use super::series::{Column, End, Feed, Header, Kind, Sample};
+use super::split::Split;
+use super::text::{aligned, figure, thousands};
+use crate::Result;
+
+/// What a series came to. Its size is that of the columns, however long the series is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    /// What the series says of itself.
+    pub header: Header,
+    /// Columns, changed or not.
+    pub columns: Vec<Changed>,
+    /// What each CPU did between the first sample and the last.
+    pub cpus: Vec<(String, Split)>,
+    /// Samples, late and missed ones, and what taking them cost.
+    pub end: End,
+    /// Whether the series was cut off: whoever took it could not end it.
+    pub cut_off: bool,
+    /// From the first sample to the last.
+    pub span_ns: u64,
+}
+
+/// What a column did.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Changed {
+    /// Which.
+    pub column: Column,
+    /// Whether any two of its values differ.
+    pub changed: bool,
+    /// Intervals, or values of a gauge, that the figures are of.
+    pub count: u64,
+    /// Lowest, in the column's [`rate_unit`](Column::rate_unit).
+    pub min: Option<f64>,
+    /// Mean over the time of the intervals.
+    pub mean: Option<f64>,
+    /// Highest.
+    pub max: Option<f64>,
+    /// Times that it was not to be told: a value was missing, the counter wrapped or began anew.
+    pub gaps: u64,
+    /// Sums for the mean: value times weight, and weight.
+    #[serde(skip)]
+    sums: (f64, f64),
+    #[serde(skip)]
+    last: Option<u64>,
+}
+
+impl Summary {
+    /// Takes all that `feed` gives.
+    ///
+    /// # Errors
+    /// What `feed` failed with.
+    pub fn of(feed: &mut dyn Feed) -> Result<Summary> {
+        Summary::watching(feed, |_, _| Ok(()))
+    }
+
+    /// Takes all that `feed` gives, and shows every sample to `watch`: a [`Writer`](super::Writer).
+    ///
+    /// # Errors
+    /// What `feed` or `watch` failed with.
+    pub fn watching(
+        feed: &mut dyn Feed,
+        mut watch: impl FnMut(&[Column], &Sample) -> Result<()>,
+    ) -> Result<Summary> {
+        let mut summary = Summary {
+            header: feed.header().clone(),
+            columns: Vec::new(),
+            cpus: Vec::new(),
+            end: End::default(),
+            cut_off: false,
+            span_ns: 0,
+        };
+        let (mut rates, mut rate) = (Rates::default(), Rate::default());
+        let (mut sample, mut first) = (Sample::default(), None);
+        while feed.next(&mut sample)? {
+            watch(feed.columns(), &sample)?;
+            let since = rates.step(feed.columns(), &sample, &mut rate).then_some(&rate);
+            summary.add(feed.columns(), &sample, since);
+            if first.is_none() {
+                first = Some(sample.clone());
+            }
+        }
+        summary.cut_off = feed.end().is_none();
+        if let Some(End { own_ns, unread, refused, .. }) = feed.end() {
+            // With what writing cost, if it was written.
+            let own_ns = own_ns.max(summary.end.own_ns);
+            summary.end = End { own_ns, unread, refused, ..summary.end };
+        }
+        if let Some(first) = first {
+            summary.span_ns = sample.t_ns.saturating_sub(first.t_ns);
+            summary.cpus = Split::between(feed.columns(), &first, &sample);
+        }
+        Ok(summary)
+    }
+
+    fn add(&mut self, columns: &[Column], sample: &Sample, rate: Option<&Rate>) {
+        self.end.count(sample, self.header.period_ns);
+        let new = columns.iter().skip(self.columns.len()).cloned();
+        self.columns.extend(new.map(Changed::new));
+        for (at, (changed, &value)) in self.columns.iter_mut().zip(&sample.values).enumerate() {
+            let of_time = rate.map(|rate| (rate.values.get(at).copied().flatten(), rate.span_ns));
+            changed.add(value, of_time);
+        }
+    }
+}
+
+impl Changed {
+    fn new(column: Column) -> Changed {
+        Changed {
+            column,
+            changed: false,
+            count: 0,
+            min: None,
+            mean: None,
+            max: None,
+            gaps: 0,
+            sums: (0.0, 0.0),
+            last: None,
+        }
+    }
+
+    fn add(&mut self, value: Option<u64>, rate: Option<(Option<f64>, u64)>) {
+        self.changed |= self.last.zip(value).is_some_and(|(last, now)| last != now);
+        self.last = value.or(self.last);
+        let (said, weight) = match (self.column.kind, rate) {
+            (Kind::Gauge, _) => (value.map(|value| value as f64), 1.0),
+            (Kind::Counter, Some((rate, span_ns))) => (rate, span_ns as f64),
+            // The first sample ends no interval.
+            (Kind::Counter, None) => return,
+        };
+        let Some(said) = said else {
+            self.gaps += 1;
+            return;
+        };
+        self.count += 1;
+        self.min = Some(self.min.map_or(said, |min| min.min(said)));
+        self.max = Some(self.max.map_or(said, |max| max.max(said)));
+        self.sums = (self.sums.0 + said * weight, self.sums.1 + weight);
+        self.mean = (self.sums.1 > 0.0).then(|| self.sums.0 / self.sums.1);
+    }
+
+    fn row(&self) -> [String; 7] {
+        let said = |value: Option<f64>| value.map_or("n/a".into(), figure);
+        [
+            self.column.name.clone(),
+            said(self.min),
+            said(self.mean),
+            said(self.max),
+            self.column.rate_unit(),
+            thousands(self.count),
+            if self.gaps > 0 { thousands(self.gaps) } else { String::new() },
+        ]
+    }
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut rows =
+            vec![["column", "min", "mean", "max", "unit", "of", "gaps"].map(String::from)];
+        rows.extend(self.columns.iter().filter(|column| column.changed).map(Changed::row));
+        let same = self.columns.len() - (rows.len() - 1);
+        aligned(f, &rows)?;
+        writeln!(f, "{} columns did not change", thousands(same as u64))?;
+        if !self.cpus.is_empty() {
+            writeln!(f)?;
+            let names = ["CPU time, %", "user", "nice", "system", "idle", "iowait", "irq"];
+            let names = names.into_iter().chain(["softirq", "steal"]).map(String::from);
+            let mut rows: Vec<[String; 9]> =
+                names.collect::<Vec<_>>().try_into().into_iter().collect();
+            for (cpu, split) in &self.cpus {
+                let mut row = [const { String::new() }; 9];
+                row[0].clone_from(cpu);
+                for (cell, (_, pct)) in row.iter_mut().skip(1).zip(split.parts()) {
+                    *cell = format!("{pct:.1}");
+                }
+                rows.push(row);
+            }
+            aligned(f, &rows)?;
+        }
+        self.ending(f)
+    }
+}
+
+impl Summary {
+    fn ending(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let End { samples, late, missed, own_ns, unread, refused } = self.end;
+        let ms = |ns: u64| figure(ns as f64 / 1e6);
+        let each = if samples > 0 { ms(own_ns / samples) } else { "n/a".into() };
+        let share = match self.span_ns {
+            0 => "n/a".into(),
+            span_ns => figure(100.0 * own_ns as f64 / span_ns as f64),
+        };
+        writeln!(
+            f,
+            "\n{} samples, every {} ms: {} late by more than a tenth of that, {} periods missed",
+            thousands(samples),
+            ms(self.header.period_ns),
+            thousands(late),
+            thousands(missed)
+        )?;
+        writeln!(f, "own cost: {each} ms of CPU time a sample, {share} % of a CPU")?;
+        for absent in &self.header.absent {
+            writeln!(f, "n/a: {}: {}", absent.path, absent.why)?;
+        }
+        if self.cut_off {
+            writeln!(f, "the series was cut off: lines not understood are not known")?;
+        }
+        if unread > 0 {
+            writeln!(f, "{} lines were not understood, over all samples", thousands(unread))?;
+        }
+        if refused > 0 {
+            writeln!(f, "{} values had no column, over all samples", thousands(refused))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,192 @@
+//! Our own form: a profile as a JSON object, with the schema that it is written under.
+//!
+//! ```text
+//! {"schema":"linerate-profile/1","event":{"name":"cycles","unit":"samples"},"origin":"counter",
+//!  "rows":[{"symbol":"schedule","count":12}], …}
+//! ```
+//!
+//! Several may follow each other, one on a line. Fields that are not known are passed over, so that
+//! a later version may add some; one that changes the meaning of any gets another schema.
+
+use std::io::{BufRead, Write};
+
+use linerate_sys::{Code, Error, Result};
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Serialize};
+
+use super::{Form, Read, WHAT, unreadable};
+use crate::profile::{Load, Profile, SCHEMA};
+
+/// The longest text that is read. In memory, a profile is at most some ten times as long.
+pub const TEXT_MAX_BYTES: u64 = 64 << 20;
+
+/// Writes `profile` on one line.
+///
+/// # Errors
+/// `E-FILE` if it cannot be written, or if a figure in it is not finite: JSON has no such number.
+pub fn write(profile: &Profile, mut to: impl Write) -> Result<()> {
+    let what = "cannot write a profile";
+    if let Some(which) = not_a_figure(profile) {
+        return Err(Error::new(Code::File, what, format!("{which} is not a finite number")));
+    }
+    let document = Written { schema: SCHEMA, profile };
+    serde_json::to_writer(&mut to, &document)
+        .map_err(std::io::Error::from)
+        .and_then(|()| to.write_all(b"\n"))
+        .map_err(|e| Error::new(Code::File, what, e.to_string()))
+}
+
+#[derive(Serialize)]
+struct Written<'a> {
+    schema: &'static str,
+    #[serde(flatten)]
+    profile: &'a Profile,
+}
+
+/// Reads all profiles in `input`, or none.
+pub(super) fn read(input: impl BufRead) -> Result<Read> {
+    let mut text = Vec::new();
+    let mut bounded = std::io::Read::take(input, TEXT_MAX_BYTES + 1);
+    std::io::Read::read_to_end(&mut bounded, &mut text).map_err(|e| unreadable(&e))?;
+    if text.len() as u64 > TEXT_MAX_BYTES {
+        return Err(refused(format!("it is longer than {TEXT_MAX_BYTES} bytes")));
+    }
+    let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&text);
+    // Every schema first: a document of another one need not have our fields.
+    for document in serde_json::Deserializer::from_slice(text).into_iter::<Schema>() {
+        document.map_err(|e| refused(e.to_string()))?.check()?;
+    }
+    let mut read = Read::new(Form::Json);
+    for document in serde_json::Deserializer::from_slice(text).into_iter::<Profile>() {
+        let profile = document.map_err(|e| refused(e.to_string()))?;
+        if let Some(which) = not_a_figure(&profile) {
+            return Err(refused(format!("{which} is not a figure")));
+        }
+        read.profiles.push(profile);
+    }
+    if read.profiles.is_empty() {
+        return Err(Error::new(Code::File, WHAT, "there is no JSON in it"));
+    }
+    Ok(read)
+}
+
+/// As much of a document as every version of it has.
+#[derive(Deserialize)]
+struct Schema {
+    schema: Option<String>,
+    #[serde(flatten)]
+    _rest: IgnoredAny,
+}
+
+impl Schema {
+    fn check(&self) -> Result<()> {
+        match self.schema.as_deref() {
+            Some(SCHEMA) => Ok(()),
+            Some(other) => Err(refused(format!("its schema is {other:.80?}"))),
+            None => Err(refused("it has no schema".to_owned())),
+        }
+    }
+}
+
+fn refused(why: String) -> Error {
+    let why = format!("{why}; of linerate's JSON {SCHEMA} is read, whole or not at all");
+    Error::new(Code::File, WHAT, why)
+}
+
+/// The first figure that is none, if any.
+fn not_a_figure(profile: &Profile) -> Option<String> {
+    let bad = |load: Option<Load>| load.is_some_and(|l| !l.value.is_finite() || l.value < 0.0);
+    if bad(profile.total.and_then(|total| total.load)) {
+        return Some("the load of the total".to_owned());
+    }
+    if profile.conditions.mhz.is_some_and(|mhz| !mhz.is_finite()) {
+        return Some("the clock of the CPU".to_owned());
+    }
+    if profile.own_cost.and_then(|cost| cost.sample_ns).is_some_and(|ns| !ns.is_finite()) {
+        return Some("the cost of a sample".to_owned());
+    }
+    let row = profile.rows.iter().find(|row| bad(row.load))?;
+    Some(format!("the load of {:.80}", row.symbol))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile::{Event, Origin, Row, Unit};
+
+    fn profile() -> Profile {
+        let event = Event { name: "cycles".into(), unit: Unit::Samples, period: None, raw: None };
+        let mut profile = Profile::new(event, Origin::Counter);
+        profile.rows = vec![Row {
+            address: Some(u64::MAX),
+            load: Some(Load { value: 0.8843, digits: 4 }),
+            ..Row::new("é;\"f\"", u64::MAX)
+        }];
+        profile
+    }
+
+    fn written(profiles: &[Profile]) -> String {
+        let mut text = Vec::new();
+        for profile in profiles {
+            write(profile, &mut text).unwrap();
+        }
+        String::from_utf8(text).unwrap()
+    }
+
+    fn why(text: &str) -> String {
+        read(text.as_bytes()).unwrap_err().why
+    }
+
+    #[test]
+    fn what_is_written_is_read_as_the_same_one_or_several() {
+        let text = written(&[profile()]);
+        assert!(text.starts_with("{\"schema\":\"linerate-profile/1\",\"event\""), "{text}");
+        assert_eq!(read(text.as_bytes()).unwrap().profiles, [profile()]);
+        let two = read(written(&[profile(), profile()]).as_bytes()).unwrap();
+        assert_eq!(two.profiles.len(), 2);
+    }
+
+    #[test]
+    fn a_field_that_a_later_version_adds_is_passed_over() {
+        let text = written(&[profile()]).replacen('{', "{\"colour\":[{}],", 1);
+        assert_eq!(read(text.as_bytes()).unwrap().profiles, [profile()]);
+    }
+
+    #[test]
+    fn another_schema_or_none_is_refused_with_the_one_that_is_read() {
+        let say = why("{\"schema\":\"linerate-profile/2\",\"rows\":7}");
+        assert!(say.contains("\"linerate-profile/2\"") && say.contains(SCHEMA), "{say}");
+        assert!(why("{\"rows\":[]}").starts_with("it has no schema"));
+    }
+
+    #[test]
+    fn half_a_document_is_refused_whole_with_line_and_column() {
+        let text = written(&[profile(), profile()]);
+        let say = why(text.get(..text.len() - 10).unwrap());
+        assert!(say.contains("line 2 column") && say.contains("not at all"), "{say}");
+        let say = why("{\"schema\":\"linerate-profile/1\"}");
+        assert!(say.contains("missing field `event`"), "{say}");
+    }
+
+    #[test]
+    fn a_load_that_is_no_figure_is_refused_read_or_written() {
+        let text = written(&[profile()]);
+        for bad in ["-0.5", "1e999", "null", "\"NaN\""] {
+            let text = text.replace("0.8843", bad);
+            assert!(read(text.as_bytes()).is_err(), "{bad}");
+        }
+        for bad in [f64::NAN, f64::INFINITY] {
+            let mut profile = profile();
+            profile.rows[0].load = Some(Load { value: bad, digits: 4 });
+            let e = write(&profile, Vec::new()).unwrap_err();
+            assert!(e.why.contains("not a finite number"), "{e}");
+        }
+    }
+
+    #[test]
+    fn a_text_beyond_the_bound_is_refused_before_it_is_held() {
+        let endless = std::io::BufReader::new(std::io::repeat(b' '));
+        let e = read(endless).unwrap_err();
+        assert!(e.why.contains("longer than 67108864 bytes"), "{e}");
+    }
+}

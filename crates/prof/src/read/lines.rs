@@ -1,0 +1,125 @@
+//! A text line by line, none of them longer than a bound, whoever wrote it.
+
+use std::io::{self, BufRead, Read};
+
+/// The longest line that is read. `perf script` prints C++ names of some kilobytes.
+pub(super) const LINE_MAX_BYTES: usize = 64 << 10;
+
+/// Lines of `R`, numbered from 1.
+#[derive(Debug)]
+pub(super) struct Lines<R> {
+    input: R,
+    number: u64,
+    bytes: Vec<u8>,
+    /// The line again if it is not UTF-8: old mail often is Latin-1.
+    text: String,
+}
+
+/// A line.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Line<'a> {
+    /// Without its end. What is not UTF-8 in it is replaced.
+    Text(&'a str),
+    /// More than [`LINE_MAX_BYTES`]: passed over.
+    TooLong,
+}
+
+impl<R: BufRead> Lines<R> {
+    pub(super) fn new(input: R) -> Lines<R> {
+        Lines { input, number: 0, bytes: Vec::new(), text: String::new() }
+    }
+
+    /// The next line with its number, `None` after the last.
+    ///
+    /// # Errors
+    /// What the input says.
+    pub(super) fn next(&mut self) -> io::Result<Option<(u64, Line<'_>)>> {
+        self.bytes.clear();
+        let mut bounded = self.input.by_ref().take(LINE_MAX_BYTES as u64 + 1);
+        bounded.read_until(b'\n', &mut self.bytes)?;
+        if self.bytes.is_empty() {
+            return Ok(None);
+        }
+        self.number += 1;
+        if self.bytes.len() > LINE_MAX_BYTES && !self.bytes.ends_with(b"\n") {
+            self.input.skip_until(b'\n')?;
+            return Ok(Some((self.number, Line::TooLong)));
+        }
+        let line = self.bytes.strip_suffix(b"\n").unwrap_or(&self.bytes);
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        let bom: &[u8] = if self.number == 1 { b"\xef\xbb\xbf" } else { b"" };
+        let line = line.strip_prefix(bom).unwrap_or(line);
+        let text = match std::str::from_utf8(line) {
+            Ok(text) => text,
+            Err(_) => {
+                self.text = String::from_utf8_lossy(line).into_owned();
+                &self.text
+            }
+        };
+        Ok(Some((self.number, Line::Text(text))))
+    }
+}
+
+/// The line without the marks of mail that quotes it, `>`, `> >` or `>>>`, and without blanks at
+/// its ends.
+pub(super) fn unquoted(line: &str) -> &str {
+    line.trim_start_matches(|c: char| c == '>' || c.is_whitespace()).trim_end()
+}
+
+/// The beginning of a line, in quotes, to be printed.
+pub(super) fn excerpt(line: &str) -> String {
+    const SHOWN_CHARS: usize = 60;
+    let shown: String = line.chars().take(SHOWN_CHARS).collect();
+    let more = if shown.len() < line.len() { "…" } else { "" };
+    format!("{shown:?}{more}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(text: &[u8]) -> Vec<(u64, Option<String>)> {
+        let mut lines = Lines::new(text);
+        let mut found = Vec::new();
+        while let Some((number, line)) = lines.next().unwrap() {
+            found.push(match line {
+                Line::Text(text) => (number, Some(text.to_owned())),
+                Line::TooLong => (number, None),
+            });
+        }
+        found
+    }
+
+    #[test]
+    fn lines_end_as_on_unix_or_windows_and_the_last_need_not() {
+        let found = all(b"\xef\xbb\xbfa\r\n\nb\xe9\nc");
+        let texts: Vec<_> = found.iter().map(|(_, text)| text.as_deref().unwrap()).collect();
+        assert_eq!(texts, ["a", "", "b\u{fffd}", "c"]);
+        assert_eq!(found[3].0, 4);
+    }
+
+    #[test]
+    fn a_line_beyond_the_bound_is_passed_over_and_the_next_is_read() {
+        let mut text = vec![b'x'; LINE_MAX_BYTES];
+        text.extend(b"\n");
+        text.extend(vec![b'y'; 3 * LINE_MAX_BYTES]);
+        text.extend(b"\nz");
+        let found = all(&text);
+        assert_eq!(found[0].1.as_ref().map(String::len), Some(LINE_MAX_BYTES));
+        assert_eq!(found[1..], [(2, None), (3, Some("z".to_owned()))]);
+    }
+
+    #[test]
+    fn marks_of_quoting_mail_are_no_part_of_a_line() {
+        for line in ["a [1]: 2", ">a [1]: 2", "> > a [1]: 2 ", ">>>\ta [1]: 2"] {
+            assert_eq!(unquoted(line), "a [1]: 2");
+        }
+        assert_eq!(unquoted("> >"), "");
+    }
+
+    #[test]
+    fn a_long_line_is_shown_by_its_beginning() {
+        assert_eq!(excerpt("a\"b"), r#""a\"b""#);
+        assert!(excerpt(&"é".repeat(100)).ends_with("\"…"));
+    }
+}

@@ -1,0 +1,324 @@
+//! Listings in the midst of prose, as a mail has them: several, each under a caption, and quoted.
+//!
+//! ```text
+//! > I have profiled …                 a paragraph of prose: the caption
+//! >
+//! > poll_idle [c0105280]: 121743      rows; a blank line among them is nothing
+//! > schedule [c0114190]: 24853
+//! >
+//! > To eliminate …                    prose: the listing has ended
+//! ```
+
+use std::io::{self, BufRead};
+
+use super::lines::{Line, Lines, unquoted};
+use super::rows::{Budget, Found, Rows};
+use super::{Form, LINE_TOO_LONG, Read};
+use crate::profile::{Event, Origin, Profile, Total};
+
+/// What one line is.
+#[derive(Debug, PartialEq)]
+pub(super) enum Parsed<'a> {
+    /// A function.
+    Row(Found<'a>),
+    /// The total that the maker gives.
+    Total(Total),
+    /// A row that cannot be read, and why.
+    Broken(String),
+    /// Anything else.
+    Prose,
+}
+
+/// How a form is read.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Syntax {
+    pub(super) form: Form,
+    /// What a line is, without its marks of quoting. `inside`: the line before it was a row.
+    pub(super) line: fn(&str, bool) -> Parsed<'_>,
+    /// What a listing counts, of its caption, and what is to be said of that.
+    pub(super) event: fn(&str) -> (Event, Option<String>),
+}
+
+/// Reads all listings in `input`.
+pub(super) fn read(input: impl BufRead, syntax: Syntax, budget: Budget) -> io::Result<Read> {
+    let mut lines = Lines::new(input);
+    let read = Read::new(syntax.form);
+    let (caption, current) = (Caption::default(), Listing::default());
+    let mut listings =
+        Listings { syntax, read, budget, caption, current, inside: false, full: false };
+    while let Some((number, line)) = lines.next()? {
+        match line {
+            Line::Text(text) => listings.line(number, unquoted(text)),
+            Line::TooLong => listings.broken(number, LINE_TOO_LONG.to_owned()),
+        }
+    }
+    listings.finish();
+    Ok(listings.read)
+}
+
+#[derive(Debug)]
+struct Listings {
+    syntax: Syntax,
+    read: Read,
+    budget: Budget,
+    caption: Caption,
+    current: Listing,
+    /// The line before was part of a listing.
+    inside: bool,
+    /// There were more listings than are kept, which was said.
+    full: bool,
+}
+
+/// The listing that is being read.
+#[derive(Debug, Default)]
+struct Listing {
+    rows: Rows,
+    total: Option<Total>,
+    caption: String,
+    /// Its total came last and is the sum of its rows: what follows is another listing.
+    complete: bool,
+    broken: u64,
+}
+
+impl Listings {
+    fn line(&mut self, number: u64, text: &str) {
+        match (self.syntax.line)(text, self.inside) {
+            Parsed::Row(found) => self.row(number, found),
+            Parsed::Total(total) => self.total(number, total),
+            Parsed::Broken(why) => self.broken(number, why),
+            Parsed::Prose if text.is_empty() => {
+                self.caption.end();
+                self.inside = false;
+            }
+            Parsed::Prose => {
+                self.finish();
+                self.inside = false;
+                self.caption.add(text);
+                self.read.prose_lines += 1;
+            }
+        }
+    }
+
+    fn row(&mut self, number: u64, found: Found<'_>) {
+        if self.current.complete {
+            self.finish();
+        }
+        if self.begin(number) {
+            self.current.rows.add(&mut self.budget, found);
+        }
+    }
+
+    fn total(&mut self, number: u64, total: Total) {
+        if self.current.total.is_some() {
+            self.finish();
+        }
+        if self.begin(number) {
+            let rows = &self.current.rows;
+            self.current.complete = !rows.is_empty() && rows.sum() == total.count;
+            self.current.total = Some(total);
+        }
+    }
+
+    /// Begins a listing, unless there is one. False if there are too many of them.
+    fn begin(&mut self, number: u64) -> bool {
+        self.inside = true;
+        if self.budget.profiles > 0 {
+            if self.current.is_empty() {
+                self.current.caption = self.caption.take();
+            }
+            return true;
+        }
+        if !self.full {
+            self.full = true;
+            let most = self.read.profiles.len();
+            let why = format!("here begins listing {}, {most} are read", most + 1);
+            self.read.complain(number, why);
+        }
+        false
+    }
+
+    fn broken(&mut self, number: u64, why: String) {
+        self.current.broken += 1;
+        self.read.complain(number, why);
+    }
+
+    /// Ends the listing, if there is one.
+    fn finish(&mut self) {
+        let listing = std::mem::take(&mut self.current);
+        if !listing.is_empty() {
+            self.budget.profiles -= 1; // there was one left as it began
+            self.read.profiles.push(listing.into_profile(self.syntax));
+        }
+    }
+}
+
+impl Listing {
+    fn is_empty(&self) -> bool {
+        self.rows.is_empty() && self.total.is_none()
+    }
+
+    fn into_profile(self, syntax: Syntax) -> Profile {
+        let (event, of_event) = (syntax.event)(&self.caption);
+        let mut profile = Profile::new(event, Origin::Listing);
+        let (repeated, counted) = (self.rows.repeated, self.rows.sum());
+        let (rows, of_other) = self.rows.into_rows();
+        (profile.rows, profile.total) = (rows, self.total);
+        if !self.caption.is_empty() {
+            profile.remarks.push(format!("as captioned: {}", self.caption));
+        }
+        profile.remarks.extend(of_event);
+        if self.broken > 0 {
+            let (n, lines) = (self.broken, if self.broken == 1 { "line" } else { "lines" });
+            profile.remarks.push(format!("{n} malformed {lines} left out, the rest still read"));
+        }
+        if repeated > 0 {
+            let lines = if repeated == 1 { "line repeats a row" } else { "lines repeat rows" };
+            profile.remarks.push(format!("{repeated} {lines}, and the counts are added up"));
+        }
+        if profile.total.is_some_and(|total| total.count < counted) {
+            let say = format!("the rows sum to {counted}, more than the total that is given");
+            profile.remarks.push(say);
+        }
+        if profile.total.is_none_or(|total| total.count != counted) {
+            cut_off(&mut profile, of_other.is_some());
+        }
+        profile.remarks.extend(of_other);
+        profile
+    }
+}
+
+/// Infers below what a listing was cut off that does not say so. `other`: its last row sums those
+/// that there was no room for.
+fn cut_off(profile: &mut Profile, other: bool) {
+    let least = profile.rows.iter().map(|row| row.count).min();
+    let (below, why) = match (least, profile.rows.last()) {
+        (_, Some(last)) if other => {
+            (last.count.saturating_add(1), "any of those in the last row may have been")
+        }
+        // Less than once is never: rows of 0 are those of a listing that shows all there are.
+        (Some(least), _) => {
+            (least.max(1), "inferred from the smallest row, the listing does not say")
+        }
+        (None, _) => (profile.total_count().saturating_add(1), "it lists none, only their total"),
+    };
+    profile.cutoff = Some(below);
+    let say = format!("a function that is not listed was seen less than {below} times: {why}");
+    profile.remarks.push(say);
+}
+
+/// The last paragraph of prose, of which the end is kept: that is nearest to the listing.
+#[derive(Debug, Default)]
+struct Caption {
+    text: String,
+    ended: bool,
+}
+
+impl Caption {
+    fn add(&mut self, line: &str) {
+        if std::mem::take(&mut self.ended) {
+            self.text.clear();
+        }
+        if !self.text.is_empty() {
+            self.text.push(' ');
+        }
+        self.text.push_str(line);
+        if let Some(over) = self.text.len().checked_sub(CAPTION_MAX_BYTES) {
+            let cut = self.text.ceil_char_boundary(over);
+            self.text.replace_range(..cut, "");
+        }
+    }
+
+    fn end(&mut self) {
+        self.ended = true;
+    }
+
+    fn take(&mut self) -> String {
+        std::mem::take(&mut self.text)
+    }
+}
+
+/// The longest caption.
+const CAPTION_MAX_BYTES: usize = 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::super::kernprof;
+    use super::*;
+
+    fn text(text: &str) -> Read {
+        kernprof::read(text.as_bytes()).unwrap()
+    }
+
+    fn within(text: &str, budget: Budget) -> Read {
+        kernprof::read_within(text.as_bytes(), budget).unwrap()
+    }
+
+    #[test]
+    fn quoted_rows_are_read_at_any_depth_and_with_any_line_end() {
+        let plain = text("a [1]: 5\nb [2]: 4\n");
+        assert_eq!(plain.profiles[0].rows.len(), 2);
+        for quoted in [
+            ">a [1]: 5\n>b [2]: 4\n",
+            "> > a [1]: 5\r\n> > b [2]: 4\r\n",
+            ">>> a [1]: 5\n>>>\tb [2]: 4",
+        ] {
+            assert_eq!(text(quoted), plain, "{quoted:?}");
+        }
+    }
+
+    #[test]
+    fn a_blank_line_among_rows_is_nothing_and_a_line_of_prose_ends_the_listing() {
+        let read =
+            text("one:\na [1]: 5\n>\n\nb [2]: 4\nand\nother words\n\ntwo:\n\nc [3]: 3\nbye\n");
+        let listed: Vec<_> = read.profiles.iter().map(|p| p.rows.len()).collect();
+        assert_eq!((listed.as_slice(), read.prose_lines), ([2, 1].as_slice(), 5));
+        assert_eq!(read.profiles[0].remarks[0], "as captioned: one:");
+        assert_eq!(read.profiles[1].remarks[0], "as captioned: two:");
+    }
+
+    #[test]
+    fn the_cut_off_is_the_smallest_row_and_said_to_be_inferred() {
+        let read = text("a [1]: 5\nb [2]: 4\n");
+        assert_eq!(read.profiles[0].cutoff, Some(4));
+        assert!(read.profiles[0].remarks[0].contains("less than 4 times: inferred"));
+    }
+
+    #[test]
+    fn a_row_that_is_repeated_is_added_up_with_a_remark() {
+        let read = text("a [1]: 5\na [2]: 4\na [1]: 3\n");
+        let rows: Vec<_> = read.profiles[0].rows.iter().map(|r| (r.address, r.count)).collect();
+        assert_eq!(rows, [(Some(1), 8), (Some(2), 4)]);
+        assert!(read.profiles[0].remarks[0].starts_with("1 line repeats a row"));
+    }
+
+    #[test]
+    fn listings_beyond_the_budget_are_complained_of_once() {
+        let many = "a [1]: 5\nprose\n".repeat(5);
+        let read = within(&many, Budget { profiles: 2, ..Budget::default() });
+        assert_eq!((read.profiles.len(), read.complaints_total), (2, 1));
+        assert_eq!(read.complaints[0].to_string(), "line 5: here begins listing 3, 2 are read");
+    }
+
+    #[test]
+    fn what_there_is_no_room_for_is_one_row_and_raises_the_cut_off() {
+        let budget = Budget { functions: 1, ..Budget::default() };
+        let read = within("a [1]: 9\nb [2]: 4\nc [3]: 4\n", budget);
+        let profile = &read.profiles[0];
+        assert_eq!((profile.counted(), profile.cutoff), (17, Some(9)));
+        assert!(profile.remarks.last().unwrap().starts_with("2 lines of further functions"));
+    }
+
+    #[test]
+    fn of_a_long_caption_the_end_is_kept() {
+        let read = text(&format!("{}\nthe end:\na [1]: 5\n", "é".repeat(2000)));
+        let caption = &read.profiles[0].remarks[0];
+        assert!(caption.ends_with("the end:") && caption.len() < CAPTION_MAX_BYTES + 20);
+    }
+
+    #[test]
+    fn a_line_beyond_the_bound_is_complained_of_and_the_next_is_read() {
+        let read = text(&format!("a [1]: 5\n{} [2]: 4\nc [3]: 3\n", "b".repeat(70_000)));
+        assert_eq!(read.profiles[0].rows.len(), 2);
+        assert_eq!(read.complaints[0].to_string(), "line 2: it is longer than 65536 bytes");
+    }
+}

@@ -1,0 +1,254 @@
+//! Rows and call chains as they come in: each kept once with its sum, and no more of them than a
+//! budget allows, whatever the input says.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+
+use crate::profile::{Load, Row, Stack};
+
+/// What may still be kept of a file, over all listings in it.
+///
+/// The default is some 400 MB at worst: 1,000,000 functions are many times a kernel's, and take 200
+/// MB with short names.
+#[derive(Debug, Clone)]
+pub(super) struct Budget {
+    /// Profiles.
+    pub(super) profiles: usize,
+    /// Functions.
+    pub(super) functions: usize,
+    /// Bytes of their names.
+    pub(super) name_bytes: usize,
+    /// Call chains.
+    pub(super) stacks: usize,
+    /// Bytes of those.
+    pub(super) stack_bytes: usize,
+}
+
+impl Default for Budget {
+    fn default() -> Budget {
+        Budget {
+            profiles: 256,
+            functions: 1_000_000,
+            name_bytes: 64 << 20,
+            stacks: 200_000,
+            stack_bytes: 128 << 20,
+        }
+    }
+}
+
+/// Name of the row, or the frame, that counts what there was no room for.
+pub(super) const OTHER: &str = "[other]";
+
+/// A function as a line of a listing has it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Found<'a> {
+    pub(super) symbol: &'a str,
+    pub(super) address: Option<u64>,
+    pub(super) object: Option<&'a str>,
+    pub(super) count: u64,
+    pub(super) load: Option<Load>,
+}
+
+/// Rows of one profile, in the order in which they were first seen.
+#[derive(Debug, Default)]
+pub(super) struct Rows {
+    kept: Index<Row>,
+    /// Lines that repeat a row.
+    pub(super) repeated: u64,
+    /// Lines that there was no room for, and their counts.
+    pub(super) other_lines: u64,
+    other: u64,
+}
+
+impl Rows {
+    /// Adds a line: to its row, as a row of its own, or to what there is no room for. The row, if
+    /// it has one.
+    pub(super) fn add(&mut self, budget: &mut Budget, found: Found<'_>) -> Option<&mut Row> {
+        let key = (found.symbol, found.address, found.object);
+        let hash = self.kept.hasher.hash_one(key);
+        let same = |r: &Row| (r.symbol.as_str(), r.address, r.object.as_deref()) == key;
+        if let Some(at) = self.kept.find(hash, same) {
+            self.repeated += 1;
+            let row = self.kept.items.get_mut(at)?;
+            row.count = row.count.saturating_add(found.count);
+            row.load = None; // it was that of one line, and is not that of their sum
+            return Some(row);
+        }
+        let name_bytes = found.symbol.len() + found.object.map_or(0, str::len);
+        if budget.functions == 0 || budget.name_bytes < name_bytes {
+            self.other_lines += 1;
+            self.other = self.other.saturating_add(found.count);
+            return None;
+        }
+        budget.functions -= 1;
+        budget.name_bytes -= name_bytes;
+        self.kept.push(
+            hash,
+            Row {
+                address: found.address,
+                load: found.load,
+                object: found.object.map(str::to_owned),
+                ..Row::new(found.symbol, found.count)
+            },
+        )
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.kept.items.is_empty() && self.other_lines == 0
+    }
+
+    /// Sum of all counts, saturated.
+    pub(super) fn sum(&self) -> u64 {
+        self.kept.items.iter().fold(self.other, |sum, row| sum.saturating_add(row.count))
+    }
+
+    /// The rows, the one for what there was no room for last, and a sentence that says so.
+    pub(super) fn into_rows(self) -> (Vec<Row>, Option<String>) {
+        let mut rows = self.kept.items;
+        if self.other_lines == 0 {
+            return (rows, None);
+        }
+        rows.push(Row::new(OTHER, self.other));
+        let lines = self.other_lines;
+        (rows, Some(format!("{lines} lines of further functions are summed in the row {OTHER}")))
+    }
+}
+
+/// Call chains of one profile.
+#[derive(Debug, Default)]
+pub(super) struct Stacks {
+    kept: Index<Stack>,
+    other: u64,
+}
+
+impl Stacks {
+    /// Counts one sample of the chain `frames`, which come with the outermost caller first.
+    pub(super) fn add<'a, I>(&mut self, budget: &mut Budget, frames: I)
+    where
+        I: Iterator<Item = &'a str> + Clone,
+    {
+        let hash =
+            frames.clone().fold(0_u64, |hash, frame| self.kept.hasher.hash_one((hash, frame)));
+        if let Some(at) = self.kept.find(hash, |s| s.frames.iter().eq(frames.clone())) {
+            if let Some(stack) = self.kept.items.get_mut(at) {
+                stack.count = stack.count.saturating_add(1);
+            }
+            return;
+        }
+        let frame_bytes = |frame: &str| frame.len() + size_of::<String>() + ALLOCATION_BYTES;
+        let bytes = frames.clone().map(frame_bytes).sum();
+        if budget.stacks == 0 || budget.stack_bytes < bytes {
+            self.other += 1;
+            return;
+        }
+        budget.stacks -= 1;
+        budget.stack_bytes -= bytes;
+        self.kept.push(hash, Stack { frames: frames.map(str::to_owned).collect(), count: 1 });
+    }
+
+    /// The chains, the one for what there was no room for last, and a sentence that says so.
+    pub(super) fn into_stacks(self) -> (Vec<Stack>, Option<String>) {
+        let mut stacks = self.kept.items;
+        if self.other == 0 {
+            return (stacks, None);
+        }
+        stacks.push(Stack { frames: vec![OTHER.to_owned()], count: self.other });
+        (stacks, Some(format!("{} samples of further call chains are one, {OTHER}", self.other)))
+    }
+}
+
+/// What an allocation takes beside what was asked for.
+const ALLOCATION_BYTES: usize = 16;
+
+/// Items that are found again by their hash, and not held twice for it as a `HashMap` with them as
+/// keys would: those with the same hash are a chain.
+#[derive(Debug)]
+struct Index<T> {
+    items: Vec<T>,
+    hasher: RandomState,
+    /// The last item of each hash, and for each item the one before it.
+    last: HashMap<u64, u32>,
+    before: Vec<Option<u32>>,
+}
+
+impl<T> Index<T> {
+    fn find(&self, hash: u64, same: impl Fn(&T) -> bool) -> Option<usize> {
+        let mut at = *self.last.get(&hash)? as usize;
+        while !same(self.items.get(at)?) {
+            at = (*self.before.get(at)?)? as usize;
+        }
+        Some(at)
+    }
+
+    /// Adds an item that is not there yet; `None` beyond 2³² of them.
+    fn push(&mut self, hash: u64, item: T) -> Option<&mut T> {
+        let at = u32::try_from(self.items.len()).ok()?;
+        self.before.push(self.last.insert(hash, at));
+        self.items.push(item);
+        self.items.last_mut()
+    }
+}
+
+impl<T> Default for Index<T> {
+    fn default() -> Index<T> {
+        let (items, last, before) = (Vec::new(), HashMap::new(), Vec::new());
+        Index { items, hasher: RandomState::new(), last, before }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(symbol: &str, address: u64, count: u64) -> Found<'_> {
+        Found { symbol, address: Some(address), object: None, count, load: None }
+    }
+
+    #[test]
+    fn a_repeated_row_is_summed_and_the_same_name_elsewhere_is_another_row() {
+        let (mut rows, mut budget) = (Rows::default(), Budget::default());
+        for line in [found("f", 1, 10), found("f", 2, 5), found("f", 1, u64::MAX)] {
+            rows.add(&mut budget, line);
+        }
+        assert_eq!((rows.repeated, rows.sum()), (1, u64::MAX));
+        let (rows, remark) = rows.into_rows();
+        let seen: Vec<_> = rows.iter().map(|r| (r.address, r.count)).collect();
+        assert_eq!(seen, [(Some(1), u64::MAX), (Some(2), 5)]);
+        assert_eq!(remark, None);
+    }
+
+    #[test]
+    fn beyond_the_budget_functions_are_one_row_and_known_ones_still_count() {
+        let mut budget = Budget { functions: 2, ..Budget::default() };
+        let mut rows = Rows::default();
+        for (symbol, count) in [("a", 1), ("b", 2), ("c", 4), ("d", 8), ("a", 16)] {
+            rows.add(&mut budget, found(symbol, 0, count));
+        }
+        let (rows, remark) = rows.into_rows();
+        let seen: Vec<_> = rows.iter().map(|r| (r.symbol.as_str(), r.count)).collect();
+        assert_eq!(seen, [("a", 17), ("b", 2), (OTHER, 12)]);
+        assert!(remark.unwrap().starts_with("2 lines"));
+    }
+
+    #[test]
+    fn names_are_kept_within_their_budget_too() {
+        let mut budget = Budget { name_bytes: 5, ..Budget::default() };
+        let mut rows = Rows::default();
+        assert!(rows.add(&mut budget, found("sixsix", 0, 1)).is_none());
+        assert!(rows.add(&mut budget, found("five5", 0, 1)).is_some());
+        assert!(rows.add(&mut budget, found("1", 0, 1)).is_none());
+    }
+
+    #[test]
+    fn chains_are_counted_once_each_and_bounded() {
+        let mut budget = Budget { stacks: 2, ..Budget::default() };
+        let mut stacks = Stacks::default();
+        for chain in [["a", "b"], ["b", "a"], ["a", "b"], ["ab", ""]] {
+            stacks.add(&mut budget, chain.into_iter());
+        }
+        let (stacks, remark) = stacks.into_stacks();
+        let seen: Vec<_> = stacks.iter().map(|s| (s.frames.join(";"), s.count)).collect();
+        assert_eq!(seen, [("a;b".into(), 2), ("b;a".into(), 1), (OTHER.into(), 1)]);
+        assert!(remark.is_some());
+    }
+}

@@ -1,0 +1,329 @@
+//! Opens the events of a target: which threads, which CPUs, and what to make of a refusal.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::process::{Child, Command};
+
+use linerate_sys::{Code, Error, Result};
+use perf_event::events::{Raw, Software};
+use perf_event::{Builder, Clock, ReadFormat, SampleFlag};
+
+use super::rings::{Refusal, Rings};
+use super::{What, threads};
+
+/// An event as it is to be opened, and what the kernel did not grant of it.
+#[derive(Debug, Clone)]
+pub(super) struct Setup {
+    builder: Builder<'static>,
+    what: String,
+    pub(super) ring_bytes: usize,
+    /// Whether the kernel's functions are sampled.
+    pub(super) kernel: bool,
+}
+
+/// The open events of a running process.
+pub(super) struct Attached {
+    pub(super) rings: Rings,
+    /// Threads that started while we looked and may be sampled twice.
+    pub(super) late: usize,
+}
+
+impl Setup {
+    /// What is wanted, tried out on the calling thread: without the kernel if it refuses.
+    ///
+    /// # Errors
+    /// `E-PERM` or `E-UNSUPPORTED`.
+    pub(super) fn new(
+        what: &What,
+        call_chains: bool,
+        kernel: bool,
+        ring_bytes: usize,
+    ) -> Result<Setup> {
+        let (builder, name) = event(what)?;
+        let ring_bytes = ring_bytes.clamp(page_bytes(), RING_BYTES_MAX).next_power_of_two();
+        let mut setup =
+            Setup { builder, what: format!("cannot sample {name}"), ring_bytes, kernel };
+        let flags = SampleFlag::IP | SampleFlag::TID | SampleFlag::TIME;
+        setup
+            .builder
+            .sample(if call_chains { flags | SampleFlag::CALLCHAIN } else { flags })
+            .sample_id_all(true)
+            .clockid(Clock::MONOTONIC)
+            .wakeup_watermark(ring_bytes / 2)
+            .exclude_kernel(!kernel)
+            .read_format(READ_FORMAT | ReadFormat::LOST);
+        setup.grant()?;
+        Ok(setup)
+    }
+
+    /// Gives up what this kernel lacks or refuses, until it opens the event.
+    fn grant(&mut self) -> Result<()> {
+        let mut tells_lost = true;
+        loop {
+            match self.builder.build() {
+                Ok(_) => return Ok(()),
+                Err(e) if refused(&e) && self.kernel => {
+                    self.kernel = false;
+                    self.builder.exclude_kernel(true);
+                }
+                // PERF_FORMAT_LOST is of Linux 6.0.
+                Err(e) if e.raw_os_error() == Some(EINVAL) && tells_lost => {
+                    tells_lost = false;
+                    self.builder.read_format(READ_FORMAT);
+                }
+                Err(e) => return Err(self.explain(&e)),
+            }
+        }
+    }
+
+    /// The calling thread, and no thread that it starts.
+    ///
+    /// # Errors
+    /// As [`Setup::explain`].
+    pub(super) fn this_thread(&self) -> Result<Rings> {
+        let mut rings = Rings::default();
+        let mut builder = self.builder.clone();
+        builder.observe_self().mmap(true).mmap2(true);
+        rings.add(&mut builder, &[None], self.ring_bytes).map_err(|e| self.refused(&e))?;
+        Ok(rings)
+    }
+
+    /// All threads of a process, and those that they will start.
+    ///
+    /// A thread that shows up while we open events has inherited its starter's, or was started
+    /// before its starter had any: we cannot tell. So we begin again until none shows up; if that
+    /// does not come to pass, it gets events of its own, and may be sampled twice rather than not.
+    ///
+    /// # Errors
+    /// `E-SYSTEM` if there is no such process; as [`Setup::explain`].
+    pub(super) fn process(&self, pid: u32) -> Result<Attached> {
+        let cpus = self.cpus()?;
+        let mut builder = self.builder.clone();
+        builder.inherit(true).inherit_thread(true);
+        follow_maps(&mut builder);
+        let mut attempts = 0;
+        loop {
+            attempts += 1;
+            let mut rings = Rings::default();
+            let known = threads::of_process(pid)?;
+            self.add(&mut rings, &mut builder, &known, &cpus)?;
+            let late = &threads::of_process(pid)? - &known;
+            if !late.is_empty() && attempts < ATTEMPTS {
+                continue;
+            }
+            self.add(&mut rings, &mut builder, &late, &cpus)?;
+            if rings.threads() == 0 {
+                return Err(threads::no_such_process(pid, "all its threads have ended"));
+            }
+            return Ok(Attached { rings, late: late.len() });
+        }
+    }
+
+    fn add(
+        &self,
+        rings: &mut Rings,
+        builder: &mut Builder<'static>,
+        threads: &BTreeSet<u32>,
+        cpus: &[Option<usize>],
+    ) -> Result<()> {
+        for &thread in threads {
+            let Ok(pid) = i32::try_from(thread) else { continue };
+            match rings.add(builder.observe_pid(pid), cpus, self.ring_bytes) {
+                Ok(()) => {}
+                // The thread has ended meanwhile.
+                Err(Refusal::Event(e)) if e.raw_os_error() == Some(ESRCH) => {}
+                Err(e) => return Err(self.refused(&e)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts a program with events that it inherits and that its exec switches on: not a sample is
+    /// of us, and none of it is missed.
+    ///
+    /// The events are opened on a thread that ends when the program has started. On ours, every
+    /// program that we started later would be sampled as well.
+    ///
+    /// # Errors
+    /// `E-FILE` if the program cannot be started; as [`Setup::explain`].
+    pub(super) fn child(&self, mut command: Command) -> Result<(Rings, Child)> {
+        let cpus = self.cpus()?;
+        let setup = self.clone();
+        let start = move || {
+            let mut rings = Rings::default();
+            let mut builder = setup.builder.clone();
+            builder.observe_self().inherit(true).enable_on_exec(true);
+            follow_maps(&mut builder);
+            rings.add(&mut builder, &cpus, setup.ring_bytes).map_err(|e| setup.refused(&e))?;
+            let child = command.spawn().map_err(|e| {
+                let what = format!("cannot start {}", command.get_program().display());
+                Error::new(Code::File, what, e.to_string())
+                    .fix("check its path and that it may be executed")
+            })?;
+            Ok((rings, child))
+        };
+        let failed = |why: String| Error::new(Code::System, "cannot start a thread", why);
+        std::thread::Builder::new()
+            .name("start".into())
+            .spawn(start)
+            .map_err(|e| failed(e.to_string()))?
+            .join()
+            .unwrap_or_else(|_| Err(failed("it has panicked".into())))
+    }
+
+    fn cpus(&self) -> Result<Vec<Option<usize>>> {
+        Ok(threads::cpus_on_line()?.into_iter().map(Some).collect())
+    }
+
+    fn refused(&self, refusal: &Refusal) -> Error {
+        let ring_bytes = self.ring_bytes;
+        match refusal {
+            Refusal::Event(e) => self.explain(e),
+            Refusal::Ring(e) => {
+                let why = format!("the kernel lends no ring of {ring_bytes} bytes ({e})");
+                Error::new(Code::Memory, self.what.as_str(), why)
+                    .fix("smaller rings, or raise sysctl kernel.perf_event_mlock_kb")
+            }
+        }
+    }
+
+    /// What the kernel means, and what to do about it.
+    pub(super) fn explain(&self, e: &io::Error) -> Error {
+        let error = |code, why: &str| Error::new(code, self.what.as_str(), format!("{why} ({e})"));
+        match e.raw_os_error() {
+            _ if refused(e) => error(Code::Permission, "the kernel does not let us").fix(
+                "run with CAP_PERFMON, or as the process's own user with sysctl \
+                     kernel.perf_event_paranoid=2",
+            ),
+            Some(ENOENT | ENODEV | EOPNOTSUPP) => {
+                error(Code::Unsupported, "this machine does not count that event")
+                    .fix("sample by time: that needs no counter of the CPU")
+            }
+            Some(EMFILE) => error(Code::System, "an event for each thread and CPU is too many")
+                .fix("ulimit -n 1048576"),
+            Some(EINVAL) => error(Code::Unsupported, "the kernel does not know these options")
+                .fix("check the event's code, and use Linux 5.13 or later"),
+            _ => error(Code::System, "perf_event_open or mmap failed"),
+        }
+    }
+}
+
+fn event(what: &What) -> Result<(Builder<'static>, String)> {
+    let refuse =
+        |what: &str, why: String, fix: &str| Err(Error::new(Code::Unsupported, what, why).fix(fix));
+    match what {
+        What::Time { hz } if (1..=HZ_MAX).contains(hz) => {
+            let mut builder = Builder::new(Software::CPU_CLOCK);
+            builder.sample_period(1_000_000_000 / u64::from(*hz));
+            Ok((builder, "by time".to_owned()))
+        }
+        What::Time { hz } => {
+            let why = format!("{hz} samples a second are outside of 1 to {HZ_MAX}");
+            refuse("cannot sample by time", why, "1000 a second cost less than 1 % of most CPUs")
+        }
+        What::Event { trigger, period: 0 } => {
+            let what = format!("cannot sample {}", trigger.name);
+            refuse(&what, "a period of 0 events".into(), "give the events for each sample")
+        }
+        What::Event { trigger, period } => {
+            let raw = Raw::new(trigger.config).config1(trigger.config1).config2(trigger.config2);
+            let mut builder = Builder::new(raw);
+            builder.attrs_mut().type_ = trigger.type_;
+            builder.sample_period(*period);
+            Ok((builder, trigger.name.clone()))
+        }
+    }
+}
+
+/// Asks for records of what processes map, run, start and end.
+fn follow_maps(builder: &mut Builder<'static>) {
+    builder.mmap(true).mmap2(true).comm(true).comm_exec(true).task(true);
+}
+
+fn refused(e: &io::Error) -> bool {
+    e.kind() == io::ErrorKind::PermissionDenied
+}
+
+fn page_bytes() -> usize {
+    rustix::param::page_size()
+}
+
+const READ_FORMAT: ReadFormat =
+    ReadFormat::TOTAL_TIME_ENABLED.union(ReadFormat::TOTAL_TIME_RUNNING);
+/// The kernel's timer makes no period below 10 us (`perf_swevent_start_hrtimer`).
+const HZ_MAX: u32 = 100_000;
+const RING_BYTES_MAX: usize = 64 << 20;
+const ATTEMPTS: u32 = 10;
+
+// Linux, all architectures: include/uapi/asm-generic/errno-base.h and errno.h.
+const ENOENT: i32 = 2;
+const ESRCH: i32 = 3;
+const ENODEV: i32 = 19;
+const EINVAL: i32 = 22;
+const EMFILE: i32 = 24;
+const EOPNOTSUPP: i32 = 95;
+
+#[cfg(test)]
+mod tests {
+    use super::super::Trigger;
+    use super::*;
+
+    fn setup() -> Option<Setup> {
+        Setup::new(&What::Time { hz: 100 }, false, true, 4096)
+            .inspect_err(|e| println!("skipped: {e}"))
+            .ok()
+    }
+
+    #[test]
+    fn every_refusal_has_its_code_and_a_remedy() {
+        let Some(setup) = setup() else { return };
+        for (errno, code, fix) in [
+            (1, Code::Permission, "CAP_PERFMON"),
+            (13, Code::Permission, "perf_event_paranoid"),
+            (ENOENT, Code::Unsupported, "by time"),
+            (EOPNOTSUPP, Code::Unsupported, "by time"),
+            (EMFILE, Code::System, "ulimit"),
+            (EINVAL, Code::Unsupported, "5.13"),
+        ] {
+            let e = setup.explain(&io::Error::from_raw_os_error(errno));
+            assert_eq!(e.code, code, "{e}");
+            assert!(e.fix.contains(fix), "{e}");
+        }
+    }
+
+    #[test]
+    fn a_ring_that_the_kernel_does_not_lend_is_told_from_a_refused_event() {
+        let Some(setup) = setup() else { return };
+        let e = setup.refused(&Refusal::Ring(io::Error::from_raw_os_error(1)));
+        assert_eq!(e.code, Code::Memory);
+        assert!(e.fix.contains("perf_event_mlock_kb"), "{e}");
+        let e = setup.refused(&Refusal::Event(io::Error::from_raw_os_error(1)));
+        assert_eq!(e.code, Code::Permission);
+    }
+
+    #[test]
+    fn a_rate_or_a_period_that_cannot_be_is_refused() {
+        for hz in [0, HZ_MAX + 1] {
+            let e = Setup::new(&What::Time { hz }, false, true, 4096).unwrap_err();
+            assert!(e.why.contains("1 to 100000"), "{e}");
+        }
+        let what = What::Event { trigger: Trigger::page_faults(), period: 0 };
+        assert!(Setup::new(&what, false, true, 4096).unwrap_err().why.contains("period of 0"));
+    }
+
+    #[test]
+    fn threads_of_a_process_share_one_ring_for_each_cpu() {
+        let Some(setup) = setup() else { return };
+        let (_hold, held) = std::sync::mpsc::channel::<()>();
+        let held = std::sync::Arc::new(std::sync::Mutex::new(held));
+        for _ in 0..3 {
+            let held = held.clone();
+            std::thread::spawn(move || held.lock().map(|held| held.recv().is_ok()).ok());
+        }
+        let attached = setup.process(std::process::id()).unwrap();
+        assert!(attached.rings.threads() >= 4, "{:?}", attached.rings);
+        let cpus = threads::cpus_on_line().unwrap();
+        let expected = format!("cpus: {:?}", cpus.iter().map(|&n| Some(n)).collect::<Vec<_>>());
+        assert!(format!("{:?}", attached.rings).contains(&expected), "{:?}", attached.rings);
+    }
+}

@@ -1,0 +1,105 @@
+//! What one sample takes from the thread that is sampled.
+//!
+//! A loop of known length runs on the calling thread, by turns with and without samples. Its time is
+//! the wall's without what it waited for a CPU: the interrupts are in it, other processes are not.
+//! Each turn gives one difference; if nearly all of them are positive the median is the cost.
+
+use std::fs;
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use super::What;
+use super::attach::Setup;
+
+/// The cost of one sample in nanoseconds of CPU time; `None` if it cannot be told from 0.
+///
+/// It is a sample of the clock's, whatever is to be sampled: no loop gives every event at a known
+/// rate. An event's interrupt takes about as long.
+pub(super) fn sample_ns(call_chains: bool, kernel: bool) -> Option<f64> {
+    let what = What::Time { hz: CALIBRATION_HZ };
+    let setup = Setup::new(&what, call_chains, kernel, RING_BYTES).ok()?;
+    let mut rings = setup.this_thread().ok()?;
+    let turns = turns();
+    let mut costs = Vec::with_capacity(ROUNDS);
+    for _ in 0..ROUNDS {
+        let without = spin(turns)?;
+        rings.enable().ok()?;
+        let with = spin(turns)?;
+        rings.disable().ok()?;
+        let mut samples = 0u32;
+        rings.drain(|_| samples += 1);
+        costs.push((with - without) / f64::from(samples.max(1)));
+    }
+    distinct(&mut costs)
+}
+
+/// The median, if at most one of the costs is not positive: of nine tosses of a coin, eight or more
+/// fall alike in 4 % of all cases.
+fn distinct(costs: &mut [f64]) -> Option<f64> {
+    let positive = costs.iter().filter(|&&cost| cost > 0.0).count();
+    if positive + 1 < costs.len() {
+        return None;
+    }
+    costs.sort_by(f64::total_cmp);
+    costs.get(costs.len() / 2).copied().filter(|&cost| cost > 0.0)
+}
+
+/// Turns of the loop that take about [`SPIN`].
+fn turns() -> u64 {
+    const TRIAL: u64 = 100_000;
+    // The shortest of three: the first is cold.
+    let trial = |_| {
+        let start = Instant::now();
+        work(TRIAL);
+        start.elapsed()
+    };
+    let shortest = (0..3).map(trial).min().unwrap_or(SPIN).max(Duration::from_micros(1));
+    (SPIN.as_nanos() * u128::from(TRIAL) / shortest.as_nanos()).try_into().unwrap_or(TRIAL)
+}
+
+/// Nanoseconds that the loop had a CPU, interrupts included.
+fn spin(turns: u64) -> Option<f64> {
+    let waited = run_delay_ns()?;
+    let start = Instant::now();
+    work(turns);
+    let wall = start.elapsed().as_nanos() as f64;
+    Some(wall - (run_delay_ns()? - waited) as f64)
+}
+
+/// A chain of shifts in a register. A loop through memory would not do: how fast a store is
+/// forwarded changes with every interrupt, by more than the interrupt takes.
+fn work(turns: u64) {
+    let shift = |x: u64, _| {
+        let x = x ^ x << 13;
+        let x = x ^ x >> 7;
+        x ^ x << 17
+    };
+    black_box((0..black_box(turns)).fold(black_box(1), shift));
+}
+
+/// Time that this thread has waited for a CPU.
+///
+/// Source: Linux Documentation/scheduler/sched-stats.rst, /proc/PID/schedstat.
+fn run_delay_ns() -> Option<u64> {
+    let text = fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+    text.split_ascii_whitespace().nth(1)?.parse().ok()
+}
+
+/// Fast enough for a difference that shows in so short a time; slow enough that the thread runs its
+/// own code in between, as caches that are always warm would flatter.
+const CALIBRATION_HZ: u32 = 10_000;
+const SPIN: Duration = Duration::from_millis(5);
+const ROUNDS: usize = 9;
+const RING_BYTES: usize = 64 << 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cost_is_told_only_if_the_differences_agree() {
+        assert_eq!(distinct(&mut [3.0, 1.0, 2.0, 4.0, -9.0]), Some(2.0));
+        assert_eq!(distinct(&mut [3.0, 1.0, 2.0, -4.0, -9.0]), None);
+        assert_eq!(distinct(&mut []), None);
+    }
+}

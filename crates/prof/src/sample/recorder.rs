@@ -1,0 +1,161 @@
+//! How samples are to be taken.
+
+use std::fs;
+use std::time::{Instant, SystemTime};
+
+use linerate_sys::{Code, Error, Result};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use super::attach::{Attached, Setup};
+use super::recording::{Began, Watched};
+use super::spaces::Spaces;
+use super::{Recording, Target, What, calibrate, threads};
+
+/// How samples are to be taken, before they are.
+#[derive(Debug, Clone)]
+pub struct Recorder {
+    pub(super) what: What,
+    pub(super) call_chains: bool,
+    pub(super) kernel: bool,
+    ring_bytes: usize,
+    calibrate: bool,
+}
+
+impl Recorder {
+    /// Samples of `what`: in user and kernel, no call chains, rings of 512 KiB, own cost calibrated.
+    ///
+    /// Such a ring for each CPU is what the kernel lends to a user without privilege
+    /// (kernel.perf_event_mlock_kb).
+    #[must_use]
+    pub fn new(what: What) -> Recorder {
+        Recorder { what, call_chains: false, kernel: true, ring_bytes: 512 << 10, calibrate: true }
+    }
+
+    /// Whether the chain of callers is recorded with each sample, by frame pointers.
+    #[must_use]
+    pub fn call_chains(mut self, on: bool) -> Recorder {
+        self.call_chains = on;
+        self
+    }
+
+    /// Whether the kernel's functions are sampled. They are left out, with a remark, if it refuses.
+    #[must_use]
+    pub fn kernel(mut self, on: bool) -> Recorder {
+        self.kernel = on;
+        self
+    }
+
+    /// Bytes of each ring, rounded up to a power of two pages, 64 MiB at most.
+    #[must_use]
+    pub fn ring_bytes(mut self, bytes: usize) -> Recorder {
+        self.ring_bytes = bytes;
+        self
+    }
+
+    /// Whether the cost of one sample is measured before the start, which takes about 0.1 s.
+    #[must_use]
+    pub fn calibrate(mut self, on: bool) -> Recorder {
+        self.calibrate = on;
+        self
+    }
+
+    /// Starts to sample `target`.
+    ///
+    /// # Errors
+    /// `E-SYSTEM` if there is no such process, `E-FILE` if the program cannot be started, `E-PERM`
+    /// if the kernel does not let us, `E-MEMORY` if it lends no ring of that size, `E-UNSUPPORTED` if
+    /// the machine has no such event or the rate or period makes no sense.
+    pub fn start(self, target: Target) -> Result<Recording> {
+        let setup = Setup::new(&self.what, self.call_chains, self.kernel, self.ring_bytes)?;
+        let measure = || calibrate::sample_ns(self.call_chains, setup.kernel);
+        let sample_ns = self.calibrate.then(measure).flatten();
+        let mut began = Began {
+            at: Instant::now(),
+            wall: SystemTime::now(),
+            workload: None,
+            sample_ns,
+            kernel: setup.kernel,
+            remarks: Vec::new(),
+        };
+        let mut spaces = Spaces::new();
+        let own = std::process::id();
+        let (rings, watched) = match target {
+            Target::ThisThread => {
+                let mut rings = setup.this_thread()?;
+                rings.enable().map_err(|e| setup.explain(&e))?;
+                spaces.read(own);
+                began.workload = Some(format!("one thread of {}", command_line(own)));
+                (rings, Watched::Own)
+            }
+            Target::ThisProcess => {
+                let rings = running(&setup, own, &mut spaces, &mut began)?;
+                (rings, Watched::Own)
+            }
+            Target::Pid(pid) => {
+                // A descriptor stays with the process; its number may go to another one.
+                let fd = descriptor(pid)?;
+                (running(&setup, pid, &mut spaces, &mut began)?, Watched::Process(fd))
+            }
+            Target::Child(command) => {
+                began.workload = Some(words(&command));
+                let (rings, child) = setup.child(command)?;
+                let fd = descriptor(child.id())?;
+                (rings, Watched::Child(child, fd))
+            }
+        };
+        Ok(Recording::new(self, rings, spaces, watched, began))
+    }
+}
+
+fn running(
+    setup: &Setup,
+    pid: u32,
+    spaces: &mut Spaces,
+    began: &mut Began,
+) -> Result<super::rings::Rings> {
+    let Attached { mut rings, late } = setup.process(pid)?;
+    rings.enable().map_err(|e| setup.explain(&e))?;
+    // Only now: what is mapped from here on comes as a record.
+    spaces.read(pid);
+    began.workload = Some(command_line(pid));
+    if late > 0 {
+        began.remarks.push(format!(
+            "{late} threads started while the recorder attached to the process; their samples may \
+             count twice"
+        ));
+    }
+    Ok(rings)
+}
+
+fn descriptor(pid: u32) -> Result<std::os::fd::OwnedFd> {
+    let gone = |why: &str| threads::no_such_process(pid, why);
+    let raw = i32::try_from(pid).map_err(|_| gone("no number of a process is so large"))?;
+    let raw = Pid::from_raw(raw).ok_or_else(|| gone("0 is no process"))?;
+    pidfd_open(raw, PidfdFlags::empty()).map_err(|e| match e {
+        rustix::io::Errno::SRCH => gone("no such process"),
+        // Of a thread that is not its process's first, the kernel says EINVAL or ENOENT.
+        rustix::io::Errno::INVAL | rustix::io::Errno::NOENT => {
+            gone("it is a thread; give the number of its process")
+        }
+        e => Error::os(Code::System, format!("cannot sample process {pid}"), "pidfd_open", e),
+    })
+}
+
+/// As it was typed, as far as /proc tells; its short name for a thread of the kernel.
+fn command_line(pid: u32) -> String {
+    let read = |name: &str| fs::read(format!("/proc/{pid}/{name}")).unwrap_or_default();
+    let mut bytes = read("cmdline");
+    if bytes.is_empty() {
+        bytes = read("comm");
+    }
+    bytes.truncate(COMMAND_LINE_BYTES_MAX);
+    let text = String::from_utf8_lossy(&bytes).replace(['\0', '\n'], " ");
+    text.trim_end().to_owned()
+}
+
+fn words(command: &std::process::Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+}
+
+const COMMAND_LINE_BYTES_MAX: usize = 4096;

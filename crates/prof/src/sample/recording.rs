@@ -1,0 +1,295 @@
+//! Samples while they are taken.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::process::{Child, ExitStatus};
+use std::time::{Duration, Instant, SystemTime};
+
+use linerate_sys::{Code, Error, Result};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::time::{ClockId, clock_gettime};
+
+use super::Recorder;
+use super::note::{Note, Said};
+use super::rings::Rings;
+use super::spaces::Spaces;
+use super::summary::{self, Taken};
+use super::tally::Tally;
+use crate::profile::Profile;
+
+/// Samples while they are taken. Dropping it ends the sampling; a child lives on.
+#[derive(Debug)]
+pub struct Recording {
+    recorder: Recorder,
+    rings: Rings,
+    spaces: Spaces,
+    watched: Watched,
+    began: Began,
+    /// Read, but perhaps older records are still to come from another ring.
+    pending: Vec<Note>,
+    /// When the last drain began. What is older has been read by now.
+    drained_ns: u64,
+    tally: Tally,
+    heard: Heard,
+    alive: bool,
+    status: Option<ExitStatus>,
+    cpu_ns: u64,
+}
+
+/// How far a recording is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    /// Samples so far.
+    pub samples: u64,
+    /// Samples that the kernel could not deliver, as far as it has told yet.
+    pub lost: u64,
+    /// Whether the target still runs.
+    pub target_alive: bool,
+}
+
+/// How we learn that the target has ended.
+#[derive(Debug)]
+pub(super) enum Watched {
+    /// It is this process.
+    Own,
+    Process(OwnedFd),
+    Child(Child, OwnedFd),
+}
+
+/// What is known of a recording at its start.
+#[derive(Debug)]
+pub(super) struct Began {
+    pub(super) at: Instant,
+    pub(super) wall: SystemTime,
+    pub(super) workload: Option<String>,
+    pub(super) sample_ns: Option<f64>,
+    /// Whether the kernel's functions are sampled.
+    pub(super) kernel: bool,
+    pub(super) remarks: Vec<String>,
+}
+
+/// What the rings told beside samples.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Heard {
+    pub(super) samples: u64,
+    pub(super) lost: u64,
+    pub(super) throttled: u64,
+    /// Records that make no sense.
+    pub(super) broken: u64,
+}
+
+impl Recording {
+    pub(super) fn new(
+        recorder: Recorder,
+        rings: Rings,
+        spaces: Spaces,
+        watched: Watched,
+        began: Began,
+    ) -> Recording {
+        Recording {
+            recorder,
+            rings,
+            spaces,
+            watched,
+            began,
+            pending: Vec::new(),
+            drained_ns: 0,
+            tally: Tally::default(),
+            heard: Heard::default(),
+            alive: true,
+            status: None,
+            cpu_ns: 0,
+        }
+    }
+
+    /// Waits for samples and takes them in: until a ring is half full, the target ends or the time
+    /// is over, and never longer than 0.1 s, for the kernel does not wake us for every ring.
+    ///
+    /// # Errors
+    /// `E-SYSTEM` if the kernel does not let us wait.
+    pub fn poll(&mut self, timeout: Duration) -> Result<Progress> {
+        let began = thread_cpu_ns();
+        let system = |e: std::io::Error| Error::new(Code::System, WHAT, format!("poll: {e}"));
+        let timeout = timeout.min(LONGEST_WAIT);
+        let also = self.watched.descriptor().filter(|_| self.alive);
+        self.rings.wait(also, &timespec(timeout)).map_err(system)?;
+        self.drain();
+        self.look_after_target().map_err(system)?;
+        self.cpu_ns += thread_cpu_ns().saturating_sub(began);
+        Ok(Progress {
+            samples: self.heard.samples,
+            lost: self.heard.lost,
+            target_alive: self.alive,
+        })
+    }
+
+    /// Polls until the target ends, or so much time is over.
+    ///
+    /// # Errors
+    /// As [`Recording::poll`].
+    pub fn run(&mut self, time: Duration) -> Result<Progress> {
+        let begin = Instant::now();
+        loop {
+            let progress = self.poll(time.saturating_sub(begin.elapsed()))?;
+            if !progress.target_alive || begin.elapsed() >= time {
+                return Ok(progress);
+            }
+        }
+    }
+
+    /// Polls until the child ends, and says how it did; `None` at once if the target is no child.
+    ///
+    /// # Errors
+    /// As [`Recording::poll`].
+    pub fn wait(&mut self) -> Result<Option<ExitStatus>> {
+        while self.child().is_some() && self.alive {
+            self.poll(LONGEST_WAIT)?;
+        }
+        Ok(self.status)
+    }
+
+    /// The child's process id, if the target is one.
+    #[must_use]
+    pub fn child(&self) -> Option<u32> {
+        match &self.watched {
+            Watched::Child(child, _) => Some(child.id()),
+            Watched::Own | Watched::Process(..) => None,
+        }
+    }
+
+    /// How the child ended, if it is one and has.
+    #[must_use]
+    pub fn status(&self) -> Option<ExitStatus> {
+        self.status
+    }
+
+    /// Stops, names the functions and sorts them by falling count. A child that still runs is left
+    /// running.
+    ///
+    /// # Errors
+    /// `E-SYSTEM` if the events cannot be stopped or read.
+    pub fn finish(mut self) -> Result<Profile> {
+        let began = thread_cpu_ns();
+        let system = |e: std::io::Error| Error::new(Code::System, WHAT, e.to_string());
+        self.rings.disable().map_err(system)?;
+        let wall_ns = u64::try_from(self.began.at.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.drain();
+        self.settle(u64::MAX);
+        self.look_after_target().map_err(system)?;
+        let counted = self.rings.counted().map_err(system)?;
+        let gone = matches!(self.watched, Watched::Process(..)) && !self.alive;
+        let mut profile = summary::profile(&Taken {
+            what: &self.recorder.what,
+            call_chains: self.recorder.call_chains,
+            kernel_wanted: self.recorder.kernel,
+            began: &self.began,
+            spaces: &self.spaces,
+            tally: &self.tally,
+            heard: self.heard,
+            counted,
+            gone,
+            wall_ns,
+        });
+        let cpu_ns = self.cpu_ns + thread_cpu_ns().saturating_sub(began);
+        if let Some(cost) = &mut profile.own_cost {
+            cost.recorder_cpu_ns = cpu_ns;
+        }
+        Ok(profile)
+    }
+
+    /// Reads the rings. What was made before the drain before this one began has been read from
+    /// all of them by now, and is taken in, in order: a sample after the map that it falls in.
+    fn drain(&mut self) {
+        let now_ns = monotonic_ns();
+        let Recording { rings, pending, heard, .. } = self;
+        rings.drain(|note| match note {
+            Some(note) => heard.hear(note, pending),
+            None => heard.broken += 1,
+        });
+        let before_ns = std::mem::replace(&mut self.drained_ns, now_ns);
+        self.settle(before_ns);
+    }
+
+    /// Takes in what is older than that.
+    fn settle(&mut self, before_ns: u64) {
+        self.spaces.begin();
+        self.pending.sort_by_key(|note| note.time_ns);
+        let ready = self.pending.partition_point(|note| note.time_ns < before_ns);
+        for note in self.pending.drain(..ready) {
+            match note.said {
+                Said::Sample(hit) => self.tally.add(&hit, &mut self.spaces),
+                said => self.spaces.follow(said),
+            }
+        }
+    }
+
+    fn look_after_target(&mut self) -> std::io::Result<()> {
+        if !self.alive {
+            return Ok(());
+        }
+        self.alive = match &mut self.watched {
+            Watched::Own => true,
+            Watched::Process(fd) => !readable(fd.as_fd()),
+            Watched::Child(child, _) => {
+                self.status = child.try_wait()?;
+                self.status.is_none()
+            }
+        };
+        Ok(())
+    }
+}
+
+impl Heard {
+    fn hear(&mut self, note: Note, pending: &mut Vec<Note>) {
+        match note.said {
+            Said::Lost(lost) => self.lost = self.lost.saturating_add(lost),
+            Said::Throttled => self.throttled += 1,
+            Said::Other => {}
+            Said::Sample(_) => {
+                self.samples += 1;
+                pending.push(note);
+            }
+            Said::Map { .. } | Said::Exec { .. } | Said::Fork { .. } | Said::End { .. } => {
+                pending.push(note);
+            }
+        }
+    }
+}
+
+impl Watched {
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Watched::Own => None,
+            Watched::Process(fd) | Watched::Child(_, fd) => Some(fd.as_fd()),
+        }
+    }
+}
+
+/// Whether the process of the descriptor has ended.
+fn readable(fd: BorrowedFd<'_>) -> bool {
+    let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+    let ready = rustix::event::poll(&mut fds, Some(&timespec(Duration::ZERO)));
+    matches!(ready, Ok(1..))
+}
+
+fn timespec(time: Duration) -> Timespec {
+    Timespec {
+        tv_sec: time.as_secs().try_into().unwrap_or(i64::MAX),
+        tv_nsec: time.subsec_nanos().into(),
+    }
+}
+
+fn monotonic_ns() -> u64 {
+    ns(clock_gettime(ClockId::Monotonic))
+}
+
+fn thread_cpu_ns() -> u64 {
+    ns(clock_gettime(ClockId::ThreadCPUTime))
+}
+
+fn ns(time: Timespec) -> u64 {
+    let (seconds, rest) = (u64::try_from(time.tv_sec), u64::try_from(time.tv_nsec));
+    seconds.unwrap_or(0).saturating_mul(1_000_000_000).saturating_add(rest.unwrap_or(0))
+}
+
+const WHAT: &str = "cannot go on sampling";
+const LONGEST_WAIT: Duration = Duration::from_millis(100);

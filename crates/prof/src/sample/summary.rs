@@ -1,0 +1,270 @@
+//! A profile out of what was taken: rows, stacks, and the remarks that its reader must have.
+
+use std::collections::HashMap;
+use std::time::{Duration, UNIX_EPOCH};
+
+use super::What;
+use super::recording::{Began, Heard};
+use super::rings::Counted;
+use super::spaces::{Place, Spaces};
+use super::symbols::{Name, Names};
+use super::tally::Tally;
+use crate::conditions::{Conditions, rfc3339};
+use crate::profile::{Event, Origin, OwnCost, Profile, Row, Stack, Unit};
+
+/// All that a recording has come to.
+pub(super) struct Taken<'a> {
+    pub(super) what: &'a What,
+    pub(super) call_chains: bool,
+    pub(super) kernel_wanted: bool,
+    pub(super) began: &'a Began,
+    pub(super) spaces: &'a Spaces,
+    pub(super) tally: &'a Tally,
+    pub(super) heard: Heard,
+    pub(super) counted: Counted,
+    /// The process ended before the recording did.
+    pub(super) gone: bool,
+    pub(super) wall_ns: u64,
+}
+
+/// The profile of what was taken. The recorder's own CPU time is the caller's to fill in.
+pub(super) fn profile(taken: &Taken<'_>) -> Profile {
+    let (event, origin) = event(taken.what);
+    let mut profile = Profile::new(event, origin);
+    let started = taken.began.wall.duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+    let places =
+        taken.tally.places.keys().chain(taken.tally.stacks.keys().flat_map(|at| at.iter()));
+    let started = i64::try_from(started).unwrap_or(i64::MAX);
+    let names = Names::of(places.copied(), taken.spaces, started);
+    profile.rows = rows(taken.tally, &names);
+    profile.stacks = stacks(taken.tally, &names);
+    profile.sort();
+    profile.lost = lost(taken);
+    profile.own_cost = Some(OwnCost {
+        recorder_cpu_ns: 0,
+        sample_ns: taken.began.sample_ns,
+        target_cpu_ns: taken.counted.cpu_ns,
+        samples: taken.heard.samples,
+    });
+    profile.conditions = conditions(taken);
+    profile.remarks = taken.began.remarks.clone();
+    remark_on_sampling(taken, &mut profile.remarks);
+    remark_on_cost(taken, profile.own_cost.as_ref(), &mut profile.remarks);
+    remark_on_names(taken, &names, &mut profile.remarks);
+    remark_on_chains(taken, &mut profile.remarks);
+    profile
+}
+
+/// The events' own count has what was lost last, too, of which no record tells.
+fn lost(taken: &Taken<'_>) -> u64 {
+    taken.counted.lost.unwrap_or(0).max(taken.heard.lost)
+}
+
+fn event(what: &What) -> (Event, Origin) {
+    match what {
+        What::Time { .. } => {
+            let name = "cpu-clock".to_owned();
+            (Event { name, unit: Unit::Samples, period: None, raw: None }, Origin::Clock)
+        }
+        What::Event { trigger, period } => {
+            let event = Event {
+                name: trigger.name.clone(),
+                unit: Unit::Samples,
+                period: Some(*period),
+                raw: trigger.raw.clone(),
+            };
+            // What the kernel counts is not the CPU's word; of its two origins the clock is nearer.
+            (event, if trigger.of_the_kernel() { Origin::Clock } else { Origin::Counter })
+        }
+    }
+}
+
+fn rows(tally: &Tally, names: &Names) -> Vec<Row> {
+    let mut by_function: HashMap<&Name, u64> = HashMap::new();
+    for (&place, &count) in &tally.places {
+        if let Some(name) = names.find(place) {
+            *by_function.entry(name).or_default() += count;
+        }
+    }
+    let row = |(name, count): (&Name, u64)| Row {
+        symbol: name.symbol.clone(),
+        address: name.address,
+        count,
+        code_bytes: name.code_bytes,
+        load: None,
+        object: name.object.clone(),
+        space: name.space,
+    };
+    by_function.into_iter().map(row).collect()
+}
+
+fn stacks(tally: &Tally, names: &Names) -> Vec<Stack> {
+    let mut by_names: HashMap<Vec<&str>, u64> = HashMap::new();
+    for (places, &count) in &tally.stacks {
+        let name = |&place: &Place| names.find(place).map_or("[unknown]", |name| &name.symbol);
+        let frames = places.iter().rev().map(name).collect();
+        *by_names.entry(frames).or_default() += count;
+    }
+    let stack = |(frames, count): (Vec<&str>, u64)| Stack {
+        frames: frames.into_iter().map(str::to_owned).collect(),
+        count,
+    };
+    let mut stacks: Vec<Stack> = by_names.into_iter().map(stack).collect();
+    stacks.sort_by(|a, b| b.count.cmp(&a.count).then_with(|| a.frames.cmp(&b.frames)));
+    stacks
+}
+
+fn conditions(taken: &Taken<'_>) -> Conditions {
+    let measures = match taken.what {
+        What::Time { hz } => format!("where threads are, {hz} times in each second of CPU time"),
+        What::Event { trigger, period } => {
+            format!("where threads are, once in every {period} {}", trigger.name)
+        }
+    };
+    Conditions {
+        tool: Some(concat!("linerate ", env!("CARGO_PKG_VERSION")).to_owned()),
+        measures: Some(measures),
+        workload: taken.began.workload.clone(),
+        started: Some(rfc3339(taken.began.wall)),
+        wall_ns: Some(taken.wall_ns),
+        cpu_ns: Some(taken.counted.cpu_ns),
+        ..Conditions::here()
+    }
+}
+
+fn remark_on_sampling(taken: &Taken<'_>, remarks: &mut Vec<String>) {
+    if taken.kernel_wanted && !taken.began.kernel {
+        remarks.push(
+            "the kernel's functions are left out: it does not let us sample them \
+             (sysctl kernel.perf_event_paranoid=1, or run with CAP_PERFMON)"
+                .to_owned(),
+        );
+    }
+    if let What::Event { trigger, .. } = taken.what
+        && trigger.of_the_kernel()
+    {
+        remarks.push(format!("{} are counted by the kernel, not by the CPU", trigger.name));
+    }
+    if taken.gone {
+        remarks.push(format!(
+            "the process ended before the recording did: this is what it did in its last {:.3} s",
+            Duration::from_nanos(taken.wall_ns).as_secs_f64()
+        ));
+    }
+    let Heard { throttled, broken, .. } = taken.heard;
+    if throttled > 0 {
+        remarks.push(format!(
+            "the kernel paused the sampling {throttled} times because samples came too fast; take \
+             fewer, or see kernel.perf_event_max_sample_rate"
+        ));
+    }
+    if broken > 0 {
+        remarks.push(format!("{broken} records of the kernel made no sense and were left out"));
+    }
+    if let What::Time { hz } = taken.what {
+        let periods = taken.counted.cpu_ns as f64 * f64::from(*hz) / 1e9;
+        let seen = (taken.heard.samples.saturating_add(lost(taken))) as f64;
+        if periods >= PERIODS_JUDGED && seen < 0.9 * periods {
+            remarks.push(format!(
+                "{:.0} % of the CPU time gave no sample, most likely that of threads which live no \
+                 longer than {:.0} us: each begins a period of its own; sample more often",
+                100.0 * (1.0 - seen / periods),
+                1e6 / f64::from(*hz)
+            ));
+        }
+    }
+    let Counted { cpu_ns, running_ns, .. } = taken.counted;
+    // Switching it on and off costs a little; a hundredth less is sharing.
+    if running_ns.saturating_add(cpu_ns / 100) < cpu_ns {
+        let pct = 100.0 * running_ns as f64 / cpu_ns as f64;
+        remarks.push(format!("the event had a counter for {pct:.1} % of the CPU time only"));
+    }
+}
+
+/// Said if it is more than a hundredth: in a virtual machine, whose timers its host makes, a sample
+/// may take twenty times what it takes on hardware.
+fn remark_on_cost(taken: &Taken<'_>, cost: Option<&OwnCost>, remarks: &mut Vec<String>) {
+    let Some((cost, pct)) = cost.and_then(|cost| Some((cost, cost.sampling_pct()?))) else {
+        return;
+    };
+    if pct <= COST_PCT_TOLD {
+        return;
+    }
+    let sample_us = cost.sample_ns.unwrap_or(0.0) / 1000.0;
+    let advice = match taken.what {
+        What::Time { hz } => {
+            let fitting = (f64::from(*hz) * COST_PCT_TOLD / pct).floor().max(1.0);
+            format!("{fitting} samples a second would take {COST_PCT_TOLD} %")
+        }
+        What::Event { period, .. } => {
+            let fitting = (*period as f64 * pct / COST_PCT_TOLD).ceil();
+            format!("a period of {fitting} would take {COST_PCT_TOLD} %")
+        }
+    };
+    remarks.push(format!(
+        "being sampled took about {pct:.1} % of the target's CPU time, {sample_us:.1} us a sample; \
+         {advice}"
+    ));
+}
+
+fn remark_on_names(taken: &Taken<'_>, names: &Names, remarks: &mut Vec<String>) {
+    if names.kernel_hidden {
+        remarks.push(
+            "the kernel hides the names of its functions (sysctl kernel.kptr_restrict=0, or run \
+             with CAP_SYSLOG)"
+                .to_owned(),
+        );
+    }
+    for file in names.changed.iter().take(FILES_NAMED) {
+        remarks.push(format!("{file} is gone or has changed since: its functions have no names"));
+    }
+    let mut nameless: HashMap<&str, u64> = HashMap::new();
+    for (&place, &count) in &taken.tally.places {
+        if let Some(name) = names.find(place)
+            && !name.function
+        {
+            *nameless.entry(name.object.as_deref().unwrap_or("[unknown]")).or_default() += count;
+        }
+    }
+    if nameless.is_empty() {
+        return;
+    }
+    let total: u64 = nameless.values().sum();
+    let mut objects: Vec<_> = nameless.into_iter().collect();
+    objects.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(b.0)));
+    let largest: Vec<String> = objects
+        .iter()
+        .take(FILES_NAMED)
+        .map(|(name, count)| format!("{count} in {name}"))
+        .collect();
+    remarks.push(format!(
+        "{total} of {} samples fell where no symbol names the function ({}); where that is a \
+         stripped file, install its debuginfo or build it unstripped",
+        taken.tally.samples,
+        largest.join(", ")
+    ));
+}
+
+fn remark_on_chains(taken: &Taken<'_>, remarks: &mut Vec<String>) {
+    let Tally { user_chains, shallow_chains, stacks_beyond, .. } = *taken.tally;
+    if taken.call_chains && shallow_chains * 2 > user_chains {
+        remarks.push(format!(
+            "{shallow_chains} of {user_chains} call chains of user code end after one caller: it \
+             keeps no frame pointers (build with -C force-frame-pointers=yes, or \
+             -fno-omit-frame-pointer)"
+        ));
+    }
+    if stacks_beyond > 0 {
+        remarks.push(format!(
+            "{stacks_beyond} call chains are left out: there were more than {} different ones",
+            taken.tally.stacks.len()
+        ));
+    }
+}
+
+/// Of fewer, a tenth may be chance.
+const PERIODS_JUDGED: f64 = 100.0;
+/// What sampling may take unsaid.
+const COST_PCT_TOLD: f64 = 1.0;
+/// Files that a remark names at most.
+const FILES_NAMED: usize = 3;

@@ -1,0 +1,304 @@
+//! Counters against known answers: what is printed as counted is what happened.
+//!
+//! Without a PMU the tests of hardware events print why they are skipped; the kernel's own events
+//! go the same way through the same code, and are tried everywhere.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use linerate_prof::pmu::{Counting, Event, Quantity, capacity};
+use linerate_prof::{Code, Result};
+use linerate_sys::thread::{allowed_cpus, pin_to_cpu};
+use rustix::time::{ClockId, clock_gettime};
+
+fn events(names: &[&str]) -> Result<Vec<Event>> {
+    names.iter().map(|name| Event::parse(name)).collect()
+}
+
+fn counting(names: &[&str]) -> Result<Counting> {
+    Counting::of_this_thread(&events(names)?)
+}
+
+/// A counting that this machine allows, or why not, printed.
+fn try_counting(names: &[&str]) -> Option<Counting> {
+    counting(names).inspect_err(|e| println!("skipped: {e}")).ok()
+}
+
+fn thread_cpu_ns() -> i64 {
+    let now = clock_gettime(ClockId::ThreadCPUTime);
+    now.tv_sec * 1_000_000_000 + now.tv_nsec
+}
+
+fn spin_cpu_ns(ns: i64) {
+    let start = thread_cpu_ns();
+    while thread_cpu_ns() - start < ns {}
+}
+
+/// A loop of two instructions, `turns` times.
+fn known(turns: u64) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the block counts a register of its own down to zero and touches nothing else.
+    unsafe {
+        std::arch::asm!("2:", "sub {n}, 1", "jnz 2b", n = inout(reg) turns => _,
+            options(nomem, nostack));
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: the block counts a register of its own down to zero and touches nothing else.
+    unsafe {
+        std::arch::asm!("2:", "subs {n}, {n}, #1", "b.ne 2b", n = inout(reg) turns => _,
+            options(nomem, nostack));
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    unimplemented!("{turns} turns of a loop of two instructions");
+}
+
+#[test]
+fn a_loop_of_known_instructions_shows_that_many() {
+    const TURNS: u64 = 20_000_000;
+    let Some(mut window) = try_counting(&["instructions", "cycles"]) else { return };
+    window.start().unwrap();
+    known(TURNS);
+    let counts = match window.read() {
+        Ok(counts) => counts,
+        Err(e) => return println!("skipped: {e}"),
+    };
+    let instructions = counts.of(Quantity::Instructions).unwrap();
+    let off = instructions as f64 / (2 * TURNS) as f64 - 1.0;
+    // Interrupts that fall into it are the kernel's instructions, on our time.
+    assert!(off.abs() < 0.01, "{counts}");
+    assert!(counts.of(Quantity::Cycles).unwrap() > 0, "{counts}");
+}
+
+/// Two threads on two CPUs hand a line over `turns` times each way; what the first one's counter
+/// says of it.
+fn bounce(line: &'static AtomicU64, cpus: (usize, usize), turns: u64) -> Option<u64> {
+    line.store(0, Ordering::SeqCst);
+    let partner = thread::spawn(move || {
+        pin_to_cpu(cpus.1).unwrap();
+        for turn in 0..turns {
+            while line.load(Ordering::Acquire) != 2 * turn + 1 {
+                std::hint::spin_loop();
+            }
+            line.store(2 * turn + 2, Ordering::Release);
+        }
+    });
+    let counted = thread::spawn(move || {
+        pin_to_cpu(cpus.0).unwrap();
+        let mut window = try_counting(&["LINES_FROM_OTHER_CORE"]);
+        for turn in 0..turns {
+            line.store(2 * turn + 1, Ordering::Release);
+            while line.load(Ordering::Acquire) != 2 * turn + 2 {
+                std::hint::spin_loop();
+            }
+        }
+        let counts = window.as_mut()?.read().inspect_err(|e| println!("skipped: {e}")).ok()?;
+        counts.of(Quantity::LinesFromOtherCore)
+    });
+    partner.join().unwrap();
+    counted.join().unwrap()
+}
+
+/// Pairs of CPUs that do not share a core, and so no L2: next to each other, far from each other,
+/// and both the other way round.
+fn placements() -> Vec<(usize, usize)> {
+    let cpus = allowed_cpus().unwrap();
+    let (Some(&first), Some(&last)) = (cpus.first(), cpus.last()) else { return Vec::new() };
+    let siblings = |cpu: usize| {
+        let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
+        std::fs::read_to_string(path).unwrap_or_else(|_| cpu.to_string())
+    };
+    let apart = |&cpu: &usize| siblings(cpu) != siblings(first);
+    let mut others: Vec<usize> = cpus.iter().copied().find(apart).into_iter().collect();
+    others.extend(Some(last).filter(apart));
+    others.dedup();
+    others.iter().flat_map(|&other| [(first, other), (other, first)]).collect()
+}
+
+#[repr(align(128))]
+struct Alone(AtomicU64);
+
+#[test]
+fn a_line_that_is_bounced_n_times_shows_about_n_transfers_wherever_the_threads_are() {
+    const N: u64 = 20_000;
+    static LINE: Alone = Alone(AtomicU64::new(0));
+    if try_counting(&["LINES_FROM_OTHER_CORE"]).is_none() {
+        return;
+    }
+    for cpus in placements() {
+        let Some(transfers) = bounce(&LINE.0, cpus, N) else { return };
+        let each = transfers as f64 / N as f64;
+        println!("CPUs {cpus:?}: {each:.3} transfers for each hand-over");
+        // A spinning reader may lose the line once more between the other's two accesses.
+        assert!((0.8..2.5).contains(&each), "CPUs {cpus:?}: {transfers} transfers for {N}");
+    }
+}
+
+#[test]
+fn a_private_line_shows_no_transfers() {
+    const N: u64 = 1_000_000;
+    let Some(mut window) = try_counting(&["LINES_FROM_OTHER_CORE"]) else { return };
+    let line = Alone(AtomicU64::new(0));
+    line.0.store(1, Ordering::Relaxed);
+    window.start().unwrap();
+    for _ in 0..N {
+        line.0.fetch_add(1, Ordering::Relaxed);
+    }
+    let counts = match window.read() {
+        Ok(counts) => counts,
+        Err(e) => return println!("skipped: {e}"),
+    };
+    // The timer's interrupts touch lines of the kernel that others share.
+    assert!(counts.of(Quantity::LinesFromOtherCore).unwrap() < N / 100, "{counts}");
+}
+
+#[test]
+fn the_task_clock_of_a_window_is_the_cpu_time_spent_in_it() {
+    const SPUN_NS: i64 = 60_000_000;
+    let mut window = counting(&["task-clock", "context-switches"]).unwrap();
+    let mut off = || {
+        // Before the window: not in it.
+        spin_cpu_ns(SPUN_NS / 2);
+        let from = thread_cpu_ns();
+        window.start().unwrap();
+        spin_cpu_ns(SPUN_NS);
+        let counts = window.read().unwrap();
+        let spent = (thread_cpu_ns() - from) as f64;
+        assert!(counts.is_whole() && counts.to_string().contains(" ns "), "{counts}");
+        assert!(counts.wall_ns >= counts.enabled_ns / 2, "{counts}");
+        counts.named("task-clock").unwrap() as f64 / spent - 1.0
+    };
+    // Both are CPU time, so that a busy machine moves both. Now and then they differ by what an
+    // interrupt or the host took, which only one of them leaves out: most of five must agree.
+    let offs: Vec<f64> = (0..5).map(|_| off()).collect();
+    assert!(offs.iter().filter(|off| off.abs() < 0.02).count() >= 3, "{offs:?}");
+}
+
+#[test]
+fn n_sleeps_are_at_least_n_context_switches() {
+    const N: u64 = 25;
+    let mut window = counting(&["context-switches"]).unwrap();
+    for _ in 0..N {
+        thread::sleep(Duration::from_micros(200));
+    }
+    let switched = window.read().unwrap().named("context-switches").unwrap();
+    assert!((N..N * 20).contains(&switched), "{switched} for {N} sleeps");
+}
+
+#[test]
+fn memory_that_is_touched_for_the_first_time_faults_and_then_does_not() {
+    const BYTES: usize = 32 << 20;
+    let mut window = counting(&["page-faults"]).unwrap();
+    let mut fresh = vec![0u8; BYTES];
+    let mut touch = || fresh.iter_mut().step_by(4096).for_each(|byte| *byte = byte.wrapping_add(1));
+    window.start().unwrap();
+    touch();
+    let first = window.read().unwrap().named("page-faults").unwrap();
+    window.start().unwrap();
+    touch();
+    let again = window.read().unwrap().named("page-faults").unwrap();
+    // At most one for each page; one for each 2 MiB where the kernel gives huge ones.
+    assert!((BYTES as u64 >> 21..=BYTES as u64 / 4096 + 64).contains(&first), "{first}");
+    assert!(again < first / 8 + 4, "{again} after {first}");
+}
+
+#[test]
+fn a_window_is_of_its_own_thread_only() {
+    let mut window = counting(&["task-clock"]).unwrap();
+    thread::spawn(|| spin_cpu_ns(50_000_000)).join().unwrap();
+    let counts = window.read().unwrap();
+    assert!(counts.named("task-clock").unwrap() < 25_000_000, "{counts}");
+}
+
+#[test]
+fn between_the_edges_of_a_window_there_is_no_system_call_however_long_it_is() {
+    const ID: &str = "/sys/kernel/tracing/events/raw_syscalls/sys_enter/id";
+    const TRACEPOINT: u32 = 2;
+    let Ok(id) = std::fs::read_to_string(ID) else { return println!("skipped: no {ID}") };
+    let config = id.trim().parse().unwrap();
+    let name = "raw_syscalls:sys_enter".to_string();
+    let calls = Event { name, type_: TRACEPOINT, config, raw: None, quantity: None };
+    let mut calls = match Counting::of_this_thread(&[calls]) {
+        Ok(calls) => calls,
+        Err(e) => return println!("skipped: {e}"),
+    };
+    let mut window = counting(&["task-clock", "page-faults", "context-switches"]).unwrap();
+    let mut calls_of_a_window = |turns: u64| {
+        calls.start().unwrap();
+        window.start().unwrap();
+        known(turns);
+        window.read().unwrap();
+        calls.read().unwrap().counted[0].count
+    };
+    let (short, long) = (calls_of_a_window(1), calls_of_a_window(10_000_000));
+    // One for each edge of the window, and one to ask how many.
+    assert_eq!((short, long), (3, 3));
+}
+
+#[test]
+fn what_is_counted_is_the_same_whoever_else_is_in_the_window() {
+    const TURNS: u64 = 20_000_000;
+    let instructions = |names: &[&str]| {
+        let mut window = try_counting(names)?;
+        window.start().unwrap();
+        known(TURNS);
+        window.read().inspect_err(|e| println!("skipped: {e}")).ok()?.of(Quantity::Instructions)
+    };
+    let Some(alone) = instructions(&["instructions"]) else { return };
+    let Some(among) = instructions(&["instructions", "cycles", "task-clock"]) else { return };
+    assert!(
+        (alone as f64 / among as f64 - 1.0).abs() < 0.005,
+        "{alone} alone, {among} among others"
+    );
+}
+
+#[test]
+fn the_cost_of_an_edge_is_that_of_a_system_call() {
+    let mut window = counting(&["task-clock"]).unwrap();
+    let cost = window.edge_cost().unwrap();
+    // Below 20 ticks no CPU enters a kernel; a million would be a millisecond's share of one.
+    assert!((20..1_000_000).contains(&cost.ticks), "{cost}");
+    println!("{cost}");
+}
+
+#[test]
+fn an_event_that_nobody_has_is_refused_with_a_remedy_and_takes_its_group_along() {
+    let absent =
+        Event { name: "absent".into(), type_: 0x7fff_fff0, config: 0, raw: None, quantity: None };
+    let clock = Event::parse("task-clock").unwrap();
+    let e = Counting::of_this_thread(&[clock, absent]).unwrap_err();
+    assert_eq!(e.code, Code::Unsupported, "{e}");
+    assert!(e.what.contains("absent") && !e.fix.is_empty(), "{e}");
+}
+
+#[test]
+fn hardware_events_count_or_say_what_to_do_and_what_there_is_instead() {
+    for name in ["cycles", "instructions", "L1D_MISSES"] {
+        let Err(e) = counting(&[name]) else { continue };
+        println!("{e}");
+        assert!(matches!(e.code, Code::Unsupported | Code::Permission), "{e}");
+        assert!(e.fix.contains("PMU") || e.fix.contains("perf_event_paranoid"), "{e}");
+        assert!(e.fix.contains("instead: "), "{e}");
+    }
+}
+
+#[test]
+fn more_events_than_fit_are_refused_with_the_number_that_does() {
+    let fits = capacity().at_once + capacity().beside;
+    if fits == 0 {
+        return println!("skipped: {}", capacity());
+    }
+    let names = vec!["branches-by-raw-code"; fits + 1];
+    // Branches, by their generic code: no counter is made for them alone.
+    let events: Vec<Event> = names
+        .iter()
+        .map(|&name| Event { name: name.into(), type_: 0, config: 4, raw: None, quantity: None })
+        .collect();
+    let e = Counting::of_this_thread(&events).unwrap_err();
+    assert!(e.why.contains(&capacity().at_once.to_string()), "{e}");
+    assert!(e.fix.contains(" runs: "), "{e}");
+    let mut window = Counting::of_this_thread(&events[..capacity().at_once]).unwrap();
+    known(1_000_000);
+    let counts = window.read_shared().unwrap();
+    assert!(counts.counted.iter().all(|count| count.count > 0), "{counts}");
+}

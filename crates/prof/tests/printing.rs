@@ -1,0 +1,317 @@
+//! The posts' own tables, read and printed again to the byte, and what the full forms make of them.
+
+use std::path::Path;
+
+use proptest::prelude::*;
+
+use linerate_prof::diff::{By, Diff, Saving};
+use linerate_prof::print::{Kernprof, Ranked, Readprofile, Table, bars, csv, json};
+use linerate_prof::profile::{Event, Load, Origin, Profile, Row, Space, Unit};
+use linerate_prof::stage::{Part, Stage, is_buffer, stage_of};
+use linerate_prof::{flame, read};
+
+const POST_000: &str = "000_5d94cdb1dc74f564.txt";
+const POST_003: &str = "003_5ab5121f9d39ea70.txt";
+
+fn post(name: &str) -> (Vec<Profile>, String) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/seeds").join(name);
+    let profiles = read::open(&path).expect("the post is read").profiles;
+    assert_eq!(profiles.len(), 2, "{name} has two listings");
+    (profiles, std::fs::read_to_string(path).expect("the post is text"))
+}
+
+/// The baseline and what came of the affinity, as their poster calls them.
+fn affinity() -> (Diff, String) {
+    let (profiles, text) = post(POST_003);
+    (Diff::between(&profiles[0], &profiles[1]), text)
+}
+
+/// Lines of `text` without marks of quoting that `keep` keeps.
+fn lines(text: &str, keep: fn(&str) -> bool) -> Vec<String> {
+    let bare = text.lines().map(|line| line.trim_start_matches('>'));
+    bare.filter(|line| keep(line)).map(str::to_owned).collect()
+}
+
+fn is_number(text: &str) -> bool {
+    text.parse::<f64>().is_ok()
+}
+
+#[test]
+fn both_tables_of_000_are_printed_as_posted() {
+    let (profiles, text) = post(POST_000);
+    let posted = lines(&text, |line| {
+        let words: Vec<&str> = line.split(' ').collect();
+        words.len() == 3 && is_number(words[0]) && is_number(words[2])
+    });
+    assert_eq!(posted.len(), 40);
+    let printed = format!("{}{}", Readprofile(&profiles[0]), Readprofile(&profiles[1]));
+    assert_eq!(printed, posted.join("\n") + "\n");
+}
+
+#[test]
+fn both_lists_of_003_are_printed_as_posted() {
+    let (profiles, text) = post(POST_003);
+    let posted = lines(&text, |line| line.contains("]: "));
+    assert_eq!(posted.len(), 68 + 54);
+    let printed = format!("{}{}", Kernprof(&profiles[0]), Kernprof(&profiles[1]));
+    assert_eq!(printed, posted.join("\n") + "\n");
+}
+
+#[test]
+fn the_difference_of_003_is_mckenneys_line_for_line() {
+    let (diff, text) = affinity();
+    let posted = lines(&text, |line| {
+        let words: Vec<&str> = line.split(' ').collect();
+        words.len() == 4 && words[1..].iter().all(|word| is_number(word))
+    });
+    assert_eq!(posted.len(), 68);
+    let printed = Ranked::new(&diff).as_posted(true).to_string();
+    assert_eq!(printed, posted.join("\n") + "\n");
+}
+
+#[test]
+fn in_full_003_has_bounds_for_zeros_and_idle_apart() {
+    let (diff, _) = affinity();
+    let text = Ranked::new(&diff).to_string();
+    println!("{text}");
+    assert!(text.contains("in all -53.0 %, without idle -61.8 %"), "{text}");
+    let row = |name: &str| -> Vec<String> {
+        let starts = |line: &&str| line.split(' ').next() == Some(name);
+        let line = text.lines().find(starts).unwrap_or_else(|| panic!("{name} in {text}"));
+        line.split("  ").map(|s| s.trim().to_owned()).filter(|s| !s.is_empty()).collect()
+    };
+    assert_eq!(row("speedo_rx"), ["speedo_rx", "driver", "< 216", "3,358", "> 3,142", "≥ 93.6"]);
+    let worse = ["do_check_pgt_cache", "memory", "584", "494", "-90", "-18.2", "rose"];
+    assert_eq!(row("do_check_pgt_cache"), worse);
+    assert_eq!(text.matches("< 216").count(), 14);
+    let at = |what: &str| text.find(what).unwrap_or_else(|| panic!("{what} in {text}"));
+    assert!(at("sys_socketcall ") < at("programs, apart:"));
+    assert!(at("programs, apart:") < at("USER ") && at("USER ") < at("the instrument's own"));
+    assert!(at("the instrument's own") < at("mcount ") && at("mcount ") < at("idle, apart:"));
+    assert!(at("idle, apart:") < at("poll_idle "));
+    let heads = text.lines().filter(|line| line.trim_start().starts_with("samples")).count();
+    assert_eq!(heads, 2, "every table has its units");
+    assert!(text.lines().all(|line| !line.ends_with(' ')));
+    let wide = text.lines().filter(|l| !l.contains(": ")).map(|l| l.chars().count()).max();
+    assert!(wide <= Some(100), "{wide:?}");
+}
+
+#[test]
+fn a_shortened_table_sums_the_rest_and_keeps_what_rose() {
+    let (diff, _) = affinity();
+    let text = Ranked::new(&diff).top(Some(5)).to_string();
+    assert!(text.contains("do_check_pgt_cache") && text.contains("(59 more functions)"), "{text}");
+    let (profiles, _) = post(POST_003);
+    let text = Table::new(&profiles[0]).top(Some(3)).to_string();
+    assert!(text.contains("(65 more functions)"), "{text}");
+    assert!(text.contains("117,326"), "the rest of 291,873 in {text}");
+}
+
+#[test]
+fn the_percentages_of_003_are_the_arithmetic_s() {
+    let (diff, _) = affinity();
+    let pct = |name: &str| {
+        let row = diff.rows.iter().find(|row| row.symbol == name).expect(name);
+        match row.sum().saving(diff.scale) {
+            Saving::Is(pct) => format!("{pct:.1}"),
+            Saving::AtLeast(pct) => format!("≥{pct:.1}"),
+            Saving::Unknown => "n/a".to_owned(),
+        }
+    };
+    let known = [
+        ("schedule", "63.6"),
+        ("csum_partial_copy_generic", "50.5"),
+        ("tcp_v4_rcv", "90.2"),
+        ("kfree_skbmem", "43.8"),
+        ("speedo_rx", "≥93.6"),
+        ("eth_type_trans", "≥84.0"),
+        ("pfifo_fast_dequeue", "≥28.9"),
+        ("do_check_pgt_cache", "-18.2"),
+    ];
+    for (name, expected) in known {
+        assert_eq!(pct(name), expected, "{name}");
+    }
+}
+
+#[test]
+fn in_full_000_shows_what_moved_and_keeps_the_disks_apart() {
+    let (profiles, _) = post(POST_000);
+    let diff = Diff::between(&profiles[0], &profiles[1]);
+    let text = Ranked::new(&diff).to_string();
+    println!("{text}");
+    let rose: Vec<&str> = diff
+        .rows_of(Part::Path)
+        .filter(|row| row.sum().saved_most(diff.scale) < 0.0)
+        .map(|row| row.symbol.as_str())
+        .collect();
+    assert_eq!(rose, ["__rdtsc_delay", "eth_type_trans", "alloc_skb_frame"]);
+    let disks: Vec<&str> = diff.rows_of(Part::Background).map(|r| r.symbol.as_str()).collect();
+    assert_eq!(disks.len(), 6, "{disks:?}");
+    assert_eq!(diff.makers_total().map(|sum| sum.saved_counts()), Some(1444));
+    let buffers = diff.sum_of(|row| is_buffer(&row.symbol));
+    let pct = buffers.saving_as_listed(diff.scale).expect("a baseline");
+    assert_eq!((buffers.without, buffers.with, format!("{pct:.0}")), (2833, 1388, "51".into()));
+}
+
+#[test]
+fn every_function_of_the_posts_has_a_stage() {
+    let profiles = [post(POST_000).0, post(POST_003).0].concat();
+    for row in profiles.iter().flat_map(|profile| &profile.rows) {
+        let stage = stage_of(&row.symbol, None, Space::Unknown);
+        assert_ne!(stage, Stage::Other, "{}", row.symbol);
+    }
+}
+
+/// Pictures to look at: `LINERATE_PICTURES=/some/folder cargo test -p linerate-prof pictures`.
+#[test]
+fn pictures_of_the_posts_can_be_drawn() {
+    let (lists, tables) = (post(POST_003).0, post(POST_000).0);
+    let mut named = lists[1].clone();
+    named.event.name.clone_from(&lists[0].event.name);
+    let pictures = [
+        ("003-bars.svg", bars::svg(&Diff::between(&lists[0], &named))),
+        ("000-bars.svg", bars::svg(&Diff::between(&tables[0], &tables[1]))),
+        ("003-flame.svg", flame::svg(&lists[0])),
+        ("003-flame-diff.svg", flame::diff_svg(&lists[0], &named)),
+    ];
+    for (name, picture) in pictures {
+        let picture = picture.expect(name);
+        assert!(picture.contains("L2_LINES_OUT") || name.starts_with("000"), "{name}");
+        if let Some(folder) = std::env::var_os("LINERATE_PICTURES") {
+            std::fs::write(Path::new(&folder).join(name), picture).expect("written");
+        }
+    }
+}
+
+fn profile(rows: &[(&str, u64)]) -> Profile {
+    let event = Event {
+        name: "LLC-misses".into(),
+        unit: Unit::Samples,
+        period: Some(1000),
+        raw: Some("r412e".into()),
+    };
+    let mut profile = Profile::new(event, Origin::Counter);
+    profile.rows = rows.iter().map(|&(name, count)| Row::new(name, count)).collect();
+    profile
+}
+
+#[test]
+fn two_loads_are_compared_for_each_thousand_packets() {
+    let (mut without, mut with) = (profile(&[("ip_rcv", 300)]), profile(&[("ip_rcv", 400)]));
+    without.conditions.packets = Some(100_000);
+    with.conditions.packets = Some(200_000);
+    let text = Ranked::new(&Diff::between(&without, &with)).to_string();
+    assert!(text.starts_with("! different loads"), "warnings go first: {text}");
+    assert!(text.contains("/1000 packets"), "{text}");
+    let row = |text: &str| -> Vec<String> {
+        let line = text.lines().find(|line| line.starts_with("ip_rcv")).expect("a row");
+        line.split_whitespace().map(str::to_owned).collect()
+    };
+    assert_eq!(row(&text), ["ip_rcv", "IP", "400", "300", "-100", "-33.3", "1.00", "rose"]);
+    let diff = Diff::scaled(&without, &with, By::KiloPacket).expect("both have packets");
+    let text = Ranked::new(&diff).to_string();
+    assert!(text.contains("samples/1000 packets"), "{text}");
+    assert_eq!(row(&text), ["ip_rcv", "IP", "2.00", "3.00", "1.00", "33.3"]);
+}
+
+#[test]
+fn a_model_against_a_counter_is_told_before_any_figure() {
+    let (without, mut with) = (profile(&[("f", 2)]), profile(&[("f", 1)]));
+    with.origin = Origin::Model;
+    let text = Ranked::new(&Diff::between(&without, &with)).to_string();
+    assert!(text.starts_with("! NOT COMPARABLE: a model against a measurement"), "{text}");
+    assert!(text.contains("model, not a measurement"), "{text}");
+}
+
+#[test]
+fn a_profile_s_table_has_units_shares_of_the_maker_s_total_and_what_was_lost() {
+    let mut profile = profile(&[("f", 10), ("kfree", 30)]);
+    profile.rows[1].code_bytes = Some(60);
+    profile.total = Some(linerate_prof::profile::Total { count: 80, load: None });
+    profile.lost = 5;
+    let text = Table::new(&profile).to_string();
+    let expected = "\
+LLC-misses (r412e), one sample for each 1,000: counter of the CPU
+! lost: 5 samples are in no row
+
+  count  share          load  function                   stage   object
+samples      %  samples/byte
+     30   37.5        0.5000  kfree                      memory  n/a
+     10   12.5           n/a  f                          other   n/a
+     40   50.0                (not listed by the maker)
+     80  100.0                total
+";
+    assert_eq!(text, expected);
+}
+
+#[test]
+fn a_hostile_name_is_harmless_for_people_and_whole_for_programs() {
+    let name = format!("evil\u{1b}[2J\n{}", "x".repeat(5000));
+    let (without, with) = (profile(&[(&name, 7)]), profile(&[(&name, 3)]));
+    let diff = Diff::between(&without, &with);
+    for text in [
+        Ranked::new(&diff).to_string(),
+        Ranked::new(&diff).as_posted(true).to_string(),
+        Table::new(&with).to_string(),
+        Kernprof(&with).to_string(),
+        Readprofile(&with).to_string(),
+        flame::Folded(&with).to_string(),
+        flame::svg(&with).expect("drawn"),
+        bars::svg(&diff).expect("drawn"),
+    ] {
+        assert!(!text.contains('\u{1b}'), "{text:.200}");
+    }
+    let longest = Ranked::new(&diff).to_string().lines().map(|l| l.chars().count()).max();
+    assert!(longest < Some(120), "{longest:?}");
+    assert!(csv::Profile(&with).to_string().contains(&name));
+    assert!(csv::Ranked(&diff).to_string().contains(&name));
+    let json: serde_json::Value =
+        serde_json::from_str(&json::Diff(&diff).to_string()).expect("JSON");
+    assert_eq!(json["rows"][0]["symbol"], name.as_str());
+}
+
+fn any_profile() -> impl Strategy<Value = Profile> {
+    let name = prop_oneof![".{0,20}", Just("poll_idle".to_owned()), Just("kfree".to_owned())];
+    let load = (any::<f64>(), any::<u8>()).prop_map(|(value, digits)| Load { value, digits });
+    let count = prop_oneof![0u64..2000, any::<u64>(), Just(u64::MAX)];
+    let row = (name, count, prop::option::of(any::<u64>()), prop::option::of(load)).prop_map(
+        |(name, count, bytes, load)| Row { code_bytes: bytes, load, ..Row::new(name, count) },
+    );
+    let conditions = (prop::option::of(any::<u64>()), prop::option::of(any::<u64>()));
+    let rest = (prop::option::of(any::<u64>()), any::<u64>(), conditions);
+    (prop::collection::vec(row, 0..40), rest).prop_map(|(rows, (cutoff, lost, (ns, packets)))| {
+        let mut profile = profile(&[]);
+        profile.rows = rows;
+        profile.cutoff = cutoff;
+        profile.lost = lost;
+        profile.conditions.wall_ns = ns;
+        profile.conditions.packets = packets;
+        profile
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn whatever_a_profile_holds_it_is_printed(
+        without in any_profile(), with in any_profile(), top in prop::option::of(0usize..50),
+    ) {
+        let mut diffs = vec![Diff::between(&without, &with)];
+        for by in [By::Second, By::KiloPacket, By::Share] {
+            diffs.extend(Diff::scaled(&without, &with, by));
+        }
+        for diff in &diffs {
+            let lines = Ranked::new(diff).as_posted(true).to_string().lines().count();
+            prop_assert_eq!(lines, diff.rows.len());
+            let text = Ranked::new(diff).top(top).to_string();
+            prop_assert!(!text.contains("NaN") && !text.contains("inf"), "{}", text);
+            let parsed = serde_json::from_str::<serde_json::Value>(&json::Diff(diff).to_string());
+            prop_assert!(parsed.is_ok());
+            let _ = (csv::Ranked(diff).to_string(), csv::Stages(diff).to_string());
+            let _ = bars::svg(diff);
+        }
+        prop_assert_eq!(Kernprof(&with).to_string().lines().count(), with.rows.len());
+        prop_assert_eq!(Readprofile(&with).to_string().lines().count(), with.rows.len() + 1);
+        let _ = (Table::new(&with).top(top).to_string(), csv::Profile(&with).to_string());
+    }
+}

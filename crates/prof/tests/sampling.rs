@@ -1,0 +1,479 @@
+//! Samples of programs of which it is known what they do: the profile must say the same.
+//!
+//! The programs are this file's own `program`, started anew by the tests with a role.
+
+use std::hint::black_box;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use linerate_prof::profile::{Origin, Profile, Row, Space};
+use linerate_prof::sample::{Recorder, Recording, Target, Trigger, What};
+use linerate_prof::{Code, Result};
+
+const ROLE: &str = "LINERATE_SAMPLING_ROLE";
+
+#[test]
+#[ignore = "the program that the other tests sample"]
+fn program() {
+    match std::env::var(ROLE).as_deref() {
+        Ok("seven-three") => seven_and_three(),
+        Ok("late") => late_thread(),
+        Ok("short") => short_threads(),
+        Ok("forks") => assert!(role("seven-three").status().unwrap().success()),
+        role => panic!("{ROLE} is {role:?}"),
+    }
+}
+
+fn role(role: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--ignored", "--exact", "program", "--nocapture"]).env(ROLE, role);
+    command.stdin(Stdio::null()).stdout(Stdio::null());
+    command
+}
+
+/// Seven and three parts of the same work, all in registers so that nothing but its length sets its
+/// time, in portions of changing length so that no clock is in
+/// step with them; about a second in all.
+fn seven_and_three() {
+    let mut random = 88_172_645_463_325_252u64;
+    for _ in 0..4000 {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        let portion = 2_000 + random % 28_000;
+        black_box(works_seven(7 * portion));
+        black_box(works_three(3 * portion));
+    }
+}
+
+#[inline(never)]
+fn works_seven(turns: u64) -> u64 {
+    (0..turns).fold(black_box(7), |x: u64, _| (x ^ x >> 9).wrapping_mul(0x9E37_79B9_7F4A_7C15))
+}
+
+#[inline(never)]
+fn works_three(turns: u64) -> u64 {
+    (0..turns).fold(black_box(3), |x: u64, _| (x ^ x >> 9).wrapping_mul(0xC2B2_AE3D_27D4_EB4F))
+}
+
+/// Says that it is there, waits for a line, and only then starts a thread that works.
+fn late_thread() {
+    eprintln!("here");
+    std::io::stdin().lock().read_line(&mut String::new()).unwrap();
+    std::thread::spawn(|| (0..300).for_each(|_| works(works_late))).join().unwrap();
+}
+
+/// Two seconds of work by threads of some 2 ms each.
+fn short_threads() {
+    for _ in 0..1000 {
+        std::thread::spawn(|| works(works_late)).join().unwrap();
+    }
+}
+
+#[inline(never)]
+fn works_late(turns: u64) -> u64 {
+    (0..turns).fold(black_box(5), |x: u64, _| (x ^ x >> 9).wrapping_mul(0xD6E8_FEB8_6659_FD93))
+}
+
+#[cfg(target_arch = "x86_64")]
+std::arch::global_asm!(
+    // Keeps a frame pointer, as call chains need it, calls the next, and has 32 bytes.
+    ".globl linerate_test_outer",
+    ".type linerate_test_outer, @function",
+    "linerate_test_outer:",
+    "push rbp",
+    "mov rbp, rsp",
+    "call linerate_test_inner",
+    "pop rbp",
+    "ret",
+    ".org linerate_test_outer + 32",
+    ".size linerate_test_outer, 32",
+    // Counts its argument down and has 64 bytes.
+    ".globl linerate_test_inner",
+    ".type linerate_test_inner, @function",
+    "linerate_test_inner:",
+    "push rbp",
+    "mov rbp, rsp",
+    "2:",
+    "sub rdi, 1",
+    "jnz 2b",
+    "pop rbp",
+    "ret",
+    ".org linerate_test_inner + 64",
+    ".size linerate_test_inner, 64",
+);
+
+#[cfg(target_arch = "x86_64")]
+fn count_down(turns: u64) {
+    unsafe extern "C" {
+        fn linerate_test_outer(turns: u64);
+    }
+    // SAFETY: the function above counts a register down, keeps to the System V convention and
+    // touches nothing but its stack.
+    unsafe { linerate_test_outer(turns) }
+}
+
+/// A recording, or the reason why this machine gives none.
+fn started(recording: Result<Recording>) -> Option<Recording> {
+    match recording {
+        Ok(recording) => Some(recording),
+        Err(e) if matches!(e.code, Code::Permission | Code::Unsupported) => {
+            println!("skipped: {e}");
+            None
+        }
+        Err(e) => panic!("{e}"),
+    }
+}
+
+fn at(hz: u32) -> Recorder {
+    Recorder::new(What::Time { hz }).calibrate(false)
+}
+
+fn rows<'a>(profile: &'a Profile, part: &'a str) -> impl Iterator<Item = &'a Row> {
+    profile.rows.iter().filter(move |row| row.symbol.contains(part))
+}
+
+fn count(profile: &Profile, part: &str) -> u64 {
+    rows(profile, part).map(|row| row.count).sum()
+}
+
+fn show(profile: &Profile) -> String {
+    let row =
+        |row: &Row| format!("{:>6} {} ({:?} {:?})", row.count, row.symbol, row.object, row.space);
+    let rows: Vec<String> = profile.rows.iter().take(12).map(row).collect();
+    format!(
+        "{} samples, {} lost\n{}\n{}",
+        profile.counted(),
+        profile.lost,
+        rows.join("\n"),
+        profile.remarks.join("\n")
+    )
+}
+
+/// Four deviations of 5,000 samples are 2.6 %; the share is of the two functions, as what the
+/// program does besides is no part of the known answer.
+fn assert_seven_to_three(profile: &Profile) {
+    let (seven, three) = (count(profile, "works_seven"), count(profile, "works_three"));
+    assert!(seven + three >= 3_800, "too few for 3 %:\n{}", show(profile));
+    let share = 100.0 * seven as f64 / (seven + three) as f64;
+    println!("{seven} of {} samples, {share:.2} %, were in the 70 % function", seven + three);
+    assert!((67.0..73.0).contains(&share), "{share} %:\n{}", show(profile));
+    let of_all = (seven + three) as f64 / profile.counted() as f64;
+    assert!(of_all > 0.9, "{of_all} of the samples are in the two:\n{}", show(profile));
+}
+
+fn sampled_child(role_name: &str) -> Option<Profile> {
+    let mut recording = started(at(10_000).start(Target::Child(role(role_name))))?;
+    let status = recording.wait().unwrap().unwrap();
+    assert!(status.success(), "{status}");
+    Some(recording.finish().unwrap())
+}
+
+/// A sample, taken or lost, for each 100 us that the target had a CPU.
+fn assert_rate_of_10_khz(profile: &Profile) {
+    let expected = profile.own_cost.unwrap().target_cpu_ns as f64 / 100_000.0;
+    let seen = (profile.counted() + profile.lost) as f64;
+    let fits = (0.9..1.1).contains(&(seen / expected));
+    assert!(fits, "{seen} samples of {expected} periods\n{}", show(profile));
+}
+
+#[test]
+fn a_function_that_works_seventy_per_cent_of_the_time_has_so_many_samples() {
+    let Some(profile) = sampled_child("seven-three") else { return };
+    assert_seven_to_three(&profile);
+    assert_rate_of_10_khz(&profile);
+    assert_eq!(profile.origin, Origin::Clock);
+    let row = rows(&profile, "works_seven").next().unwrap();
+    assert_eq!(row.space, Space::User);
+    let own = std::env::current_exe().unwrap();
+    assert_eq!(row.object.as_deref(), own.to_str());
+    let workload = profile.conditions.workload.unwrap();
+    assert!(workload.contains("--exact program"), "{workload}");
+}
+
+#[test]
+fn what_a_child_starts_is_sampled_with_it() {
+    let Some(profile) = sampled_child("forks") else { return };
+    assert_seven_to_three(&profile);
+}
+
+#[test]
+fn a_thread_that_starts_later_is_sampled() {
+    let mut command = role("late");
+    command.stdin(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut said = BufReader::new(child.stderr.take().unwrap());
+    said.read_line(&mut String::new()).unwrap();
+    let recording = at(1_000).start(Target::Pid(child.id()));
+    child.stdin.take().unwrap().write_all(b"\n").unwrap();
+    if let Some(mut recording) = started(recording) {
+        while recording.poll(Duration::from_millis(20)).unwrap().target_alive {}
+        let profile = recording.finish().unwrap();
+        assert!(count(&profile, "works_late") >= 100, "{}", show(&profile));
+        let ended = |remark: &String| remark.starts_with("the process ended");
+        assert!(profile.remarks.iter().any(ended), "{}", show(&profile));
+    }
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn threads_too_short_for_a_sample_are_told() {
+    // A period of 10 ms: none of the threads sees its end.
+    let Some(mut recording) = started(at(100).start(Target::Child(role("short")))) else { return };
+    assert!(recording.wait().unwrap().unwrap().success());
+    let profile = recording.finish().unwrap();
+    let told = profile.remarks.iter().any(|remark| remark.contains("gave no sample"));
+    let cpu_ns = profile.conditions.cpu_ns.unwrap();
+    println!("{} samples of {cpu_ns} ns", profile.counted());
+    // Below 100 periods nothing is said: a tenth of them may be chance.
+    assert_eq!(told, cpu_ns >= 1_000_000_000, "{}", show(&profile));
+    assert!(profile.counted() < cpu_ns / 20_000_000, "{}", show(&profile));
+}
+
+#[test]
+fn all_threads_of_this_process_are_sampled_or_the_calling_one_alone() {
+    for alone in [false, true] {
+        let (go, wait) = mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            if wait.recv().is_ok() {
+                (0..100).for_each(|_| works(works_late));
+            }
+        });
+        let target = if alone { Target::ThisThread } else { Target::ThisProcess };
+        let Some(mut recording) = started(at(1_000).start(target)) else { return };
+        go.send(()).unwrap();
+        (0..100).for_each(|_| works(works_seven));
+        thread.join().unwrap();
+        recording.poll(Duration::ZERO).unwrap();
+        let profile = recording.finish().unwrap();
+        assert!(count(&profile, "works_seven") >= 30, "{}", show(&profile));
+        let other = count(&profile, "works_late");
+        assert!(if alone { other == 0 } else { other >= 30 }, "{}", show(&profile));
+    }
+}
+
+#[test]
+fn time_in_the_kernel_is_seen_by_its_functions() {
+    let Some(mut recording) = started(at(10_000).start(Target::ThisThread)) else { return };
+    let mut zeros = std::fs::File::open("/dev/zero").unwrap();
+    let mut buffer = vec![0u8; 64 << 10];
+    // 4 GiB: some tenths of a second at least.
+    (0..65_536).for_each(|_| zeros.read_exact(&mut buffer).unwrap());
+    recording.poll(Duration::ZERO).unwrap();
+    let profile = recording.finish().unwrap();
+    let kernel: Vec<&Row> = profile.rows.iter().filter(|row| row.space == Space::Kernel).collect();
+    let refused = |remark: &String| remark.contains("left out") || remark.contains("hides");
+    if profile.remarks.iter().any(refused) {
+        return println!("skipped: {}", show(&profile));
+    }
+    let total: u64 = kernel.iter().map(|row| row.count).sum();
+    assert!(2 * total > profile.counted(), "most of it is the kernel's:\n{}", show(&profile));
+    // Zeroes are written by a function that is called clear_user or read_zero.
+    assert!(
+        2 * count(&profile, "zero") + 2 * count(&profile, "clear") > total,
+        "{}",
+        show(&profile)
+    );
+    assert!(kernel.iter().all(|row| row.object.as_deref().is_some_and(|at| at.starts_with('['))));
+    let sized: u64 =
+        kernel.iter().filter(|row| row.code_bytes.is_some()).map(|row| row.count).sum();
+    assert!(sized * 10 >= total * 9, "{}", show(&profile));
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_function_of_known_size_has_its_bytes_and_its_caller() {
+    let recorder = at(5_000).call_chains(true);
+    let Some(mut recording) = started(recorder.start(Target::ThisThread)) else { return };
+    count_down(1_000_000_000);
+    recording.poll(Duration::ZERO).unwrap();
+    let profile = recording.finish().unwrap();
+    let row = rows(&profile, "linerate_test_inner").next().unwrap();
+    assert_eq!(row.code_bytes, Some(64));
+    assert!(row.count * 10 > profile.counted() * 9, "{}", show(&profile));
+    let called = |frames: &[String]| {
+        let names: Vec<&str> = frames.iter().map(String::as_str).collect();
+        names.windows(2).any(|pair| pair == ["linerate_test_outer", "linerate_test_inner"])
+    };
+    let called: u64 =
+        profile.stacks.iter().filter(|at| called(&at.frames)).map(|at| at.count).sum();
+    // Before and behind the loop there are a few instructions without a frame.
+    assert!(called * 10 >= row.count * 9, "{called} of {}: {:?}", row.count, profile.stacks);
+    assert_eq!(profile.stacks.iter().map(|at| at.count).sum::<u64>(), profile.counted());
+}
+
+#[test]
+fn events_are_sampled_by_their_period() {
+    let what = What::Event { trigger: Trigger::page_faults(), period: 7 };
+    let recorder = Recorder::new(what).calibrate(false);
+    let Some(mut recording) = started(recorder.start(Target::ThisThread)) else { return };
+    touch(7_000);
+    recording.poll(Duration::ZERO).unwrap();
+    let profile = recording.finish().unwrap();
+    let seen = count(&profile, "writes_pages");
+    // Faults of the rest shift the first: a sample more or less.
+    assert!((999..=1001).contains(&seen), "{seen} samples\n{}", show(&profile));
+    assert_eq!(profile.event.period, Some(7));
+    assert_eq!(profile.event.name, "page-faults");
+    assert!(profile.remarks.iter().any(|remark| remark.contains("counted by the kernel")));
+}
+
+fn touch(pages: usize) {
+    use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+    let bytes = pages * rustix::param::page_size();
+    let protection = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: the mapping is new, private and ours alone until it is unmapped. Huge pages, which
+    // would take fewer faults, are switched off before it is touched.
+    unsafe {
+        let at =
+            mmap_anonymous(std::ptr::null_mut(), bytes, protection, MapFlags::PRIVATE).unwrap();
+        // A kernel without huge pages refuses, and needs no advice.
+        let _ = madvise(at, bytes, Advice::LinuxNoHugepage);
+        writes_pages(std::slice::from_raw_parts_mut(at.cast::<u8>(), bytes));
+        munmap(at, bytes).unwrap();
+    }
+}
+
+#[inline(never)]
+fn writes_pages(memory: &mut [u8]) {
+    for byte in memory.iter_mut().step_by(rustix::param::page_size()) {
+        *byte = black_box(1);
+    }
+}
+
+#[test]
+fn an_event_of_the_cpu_is_sampled_or_refused_with_the_way_out() {
+    let what = What::Event { trigger: Trigger::cycles(), period: 100_003 };
+    let recorder = Recorder::new(what).calibrate(false);
+    match recorder.start(Target::ThisThread) {
+        Ok(recording) => {
+            black_box(works_seven(50_000_000));
+            let profile = recording.finish().unwrap();
+            assert_eq!(profile.origin, Origin::Counter);
+            assert!(count(&profile, "works_seven") > 100, "{}", show(&profile));
+        }
+        Err(e) => {
+            assert!(matches!(e.code, Code::Unsupported | Code::Permission), "{e:?}");
+            assert!(!e.fix.is_empty(), "{e:?}");
+            println!("skipped: {e}");
+        }
+    }
+}
+
+#[test]
+fn what_a_ring_cannot_hold_is_counted_as_lost() {
+    let recorder = at(10_000).ring_bytes(1);
+    let Some(recording) = started(recorder.start(Target::ThisThread)) else { return };
+    // Nobody reads the ring, of one page, for some tenths of a second.
+    (0..300).for_each(|_| works(works_seven));
+    let profile = recording.finish().unwrap();
+    assert!(profile.lost > 100, "{}", show(&profile));
+    let page_holds = rustix::param::page_size() as u64 / 32;
+    assert!((10..=page_holds).contains(&profile.counted()), "{}", show(&profile));
+    assert_rate_of_10_khz(&profile);
+}
+
+#[test]
+fn a_child_that_ends_at_once_gives_next_to_no_samples_and_its_status() {
+    let mut command = Command::new("false");
+    command.arg("now");
+    let Some(mut recording) = started(at(1_000).start(Target::Child(command))) else { return };
+    assert!(recording.child().is_some());
+    assert_eq!(recording.wait().unwrap().unwrap().code(), Some(1));
+    let profile = recording.finish().unwrap();
+    assert!(profile.counted() < 100, "{}", show(&profile));
+    assert_eq!(profile.conditions.workload.as_deref(), Some("false now"));
+}
+
+#[test]
+fn no_such_process_and_no_such_program_are_errors_with_their_code() {
+    for (target, code) in [
+        (Target::Pid(1 << 30), Code::System),
+        (Target::Pid(u32::MAX), Code::System),
+        (Target::Pid(0), Code::System),
+        (Target::Child(Command::new("/there/is/no/such/program")), Code::File),
+    ] {
+        let what = format!("{target:?}");
+        let e = match at(100).start(target) {
+            Err(e) => e,
+            Ok(recording) => panic!("{recording:?}"),
+        };
+        if matches!(e.code, Code::Permission | Code::Unsupported) {
+            return println!("skipped: {e}");
+        }
+        assert_eq!(e.code, code, "{what}: {e}");
+        assert!(!e.fix.is_empty(), "{e}");
+    }
+}
+
+#[test]
+fn a_program_that_is_deleted_while_it_runs_is_no_failure() {
+    let name = format!("linerate-deleted-{}", std::process::id());
+    let path = std::env::temp_dir().join(&name);
+    std::fs::copy(std::env::current_exe().unwrap(), &path).unwrap();
+    let mut command = Command::new(&path);
+    command.args(["--ignored", "--exact", "program"]).env(ROLE, "seven-three");
+    command.stdin(Stdio::null()).stdout(Stdio::null());
+    let recording = at(1_000).start(Target::Child(command));
+    std::fs::remove_file(&path).unwrap();
+    let Some(mut recording) = started(recording) else { return };
+    recording.wait().unwrap();
+    let profile = recording.finish().unwrap();
+    assert!(2 * count(&profile, &name) > profile.counted(), "{}", show(&profile));
+    let told = |remark: &String| remark.contains("gone or has changed");
+    assert!(profile.remarks.iter().any(told), "{}", show(&profile));
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn code_without_a_file_is_named_for_what_it_is() {
+    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+    // sub rdi, 1; jnz to the start; ret
+    const COUNTS_DOWN: [u8; 7] = [0x48, 0x83, 0xef, 0x01, 0x75, 0xfa, 0xc3];
+    let recorder = at(1_000).call_chains(true);
+    let Some(mut recording) = started(recorder.start(Target::ThisThread)) else { return };
+    let protection = ProtFlags::READ | ProtFlags::WRITE | ProtFlags::EXEC;
+    // SAFETY: the page is new and ours; what is called is the code above, which counts the first
+    // argument of the System V convention down and touches nothing else.
+    unsafe {
+        let page =
+            mmap_anonymous(std::ptr::null_mut(), 4096, protection, MapFlags::PRIVATE).unwrap();
+        page.cast::<[u8; 7]>().write(COUNTS_DOWN);
+        let code: extern "sysv64" fn(u64) = std::mem::transmute(page);
+        code(500_000_000);
+        munmap(page, 4096).unwrap();
+    }
+    recording.poll(Duration::ZERO).unwrap();
+    let profile = recording.finish().unwrap();
+    let row = rows(&profile, "[anonymous memory]").next().unwrap();
+    assert!(2 * row.count > profile.counted(), "{}", show(&profile));
+    assert_eq!((row.address, row.code_bytes, row.space), (None, None, Space::User));
+    let told = |remark: &String| remark.contains("in [anonymous memory]");
+    assert!(profile.remarks.iter().any(told), "{}", show(&profile));
+}
+
+#[test]
+fn what_sampling_costs_is_told_and_a_rate_that_costs_too_much_is_named() {
+    let recorder = Recorder::new(What::Time { hz: 1_000 });
+    let Some(mut recording) = started(recorder.start(Target::ThisThread)) else { return };
+    (0..300).for_each(|_| works(works_seven));
+    recording.poll(Duration::ZERO).unwrap();
+    let profile = recording.finish().unwrap();
+    let cost = profile.own_cost.unwrap();
+    println!("{cost:?}: {:.3?} % of the target's CPU time", cost.sampling_pct());
+    assert!(cost.recorder_cpu_ns > 0 && cost.target_cpu_ns > 100_000_000, "{cost:?}");
+    let Some(pct) = cost.sampling_pct() else {
+        return println!("skipped: the cost of a sample could not be told from 0");
+    };
+    // A sample of 100 us would be no instrument; on hardware it takes some 2 us, or 0.2 %.
+    assert!(pct < 10.0, "{pct} %: {cost:?}");
+    let told = profile.remarks.iter().any(|remark| remark.starts_with("being sampled took"));
+    assert_eq!(told, pct > 1.0, "{pct} %: {:?}", profile.remarks);
+}
+
+/// A million turns of one of the functions above.
+fn works(function: fn(u64) -> u64) {
+    black_box(function(1_000_000));
+}
