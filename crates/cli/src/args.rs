@@ -36,6 +36,8 @@ pub struct Args {
 pub enum Command {
     Forward(Forward),
     Gen(Gen),
+    #[command(subcommand)]
+    Profile(crate::profile::Profile),
     /// Print version
     Version,
 }

@@ -7,6 +7,7 @@ mod forward;
 mod r#gen;
 mod pool;
 mod preface;
+mod profile;
 mod progress;
 mod report;
 mod run;
@@ -35,6 +36,10 @@ fn main() -> ExitCode {
         Command::Gen(r#gen) => {
             let screen = Screen::of(&r#gen.run, &[&r#gen.port]);
             (screen, r#gen::generate(&r#gen, &screen))
+        }
+        Command::Profile(profile) => {
+            let screen = Screen::plain(profile.json());
+            (screen, profile.run(&screen))
         }
     };
     let exit = done.unwrap_or_else(|failure: Failure| {

@@ -29,6 +29,11 @@ impl Screen {
         Screen { json: run.json, quiet: run.quiet, stdout_taken: taken }
     }
 
+    /// For commands that move no packets.
+    pub fn plain(json: bool) -> Screen {
+        Screen { json, quiet: false, stdout_taken: false }
+    }
+
     /// For what is said before the request is understood.
     pub fn json_only() -> Screen {
         Screen { json: true, quiet: true, stdout_taken: false }

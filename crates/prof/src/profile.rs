@@ -8,6 +8,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::conditions::Conditions;
+use crate::proc::Head;
 
 /// The schema that [`Profile`] is written under.
 pub const SCHEMA: &str = "linerate-profile/1";
@@ -38,6 +39,9 @@ pub struct Profile {
     /// Where, when and under what load.
     #[serde(default)]
     pub conditions: Conditions,
+    /// What the machine as a whole did meanwhile, as `top` heads it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub head: Option<Head>,
     /// What the instrument itself took.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub own_cost: Option<OwnCost>,
@@ -191,6 +195,7 @@ impl Profile {
             stacks: Vec::new(),
             lost: 0,
             conditions: Conditions::default(),
+            head: None,
             own_cost: None,
             remarks: Vec::new(),
         }

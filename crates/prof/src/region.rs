@@ -3,8 +3,9 @@
 //! A region is entered and left on the data path, thousands of times a millisecond, also where
 //! nothing may wake the thread or send it to sleep: in a poll section, between masking an event and
 //! unmasking it. So entering and leaving make no system call, take no lock and allocate nothing:
-//! the histogram is of fixed size and made with the region. A thread has its own; [`Region::merge`]
-//! puts them together afterwards.
+//! the histogram is of fixed size and made with the region. (On other machines than x86-64 the clock
+//! is the kernel's monotonic one, which is read without entering it.) A thread has its own;
+//! [`Region::merge`] puts them together afterwards.
 //!
 //! What it says is wall time: if the kernel takes the CPU away inside a region, that is in it, and
 //! shows as `max`. The clock may be read on one CPU on entering and on another on leaving: the time

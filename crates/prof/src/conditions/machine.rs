@@ -1,23 +1,24 @@
 //! The machine: kernel, CPU, clock, hypervisor.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
+use std::path::Path;
 #[cfg(target_arch = "x86_64")]
 use std::time::Duration;
 
 /// Bytes of a file of /proc or /sys that are read; /proc/cpuinfo is about 1.5 KiB for each CPU.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 
-/// A file as text, or `None` if it cannot be read. What is not UTF-8 is replaced.
-pub(super) fn read(path: &str) -> Option<String> {
+/// A file as text. What is not UTF-8 is replaced.
+pub(super) fn read(path: impl AsRef<Path>) -> io::Result<String> {
     let mut bytes = Vec::new();
-    File::open(path).ok()?.take(FILE_BYTES_MAX).read_to_end(&mut bytes).ok()?;
-    Some(String::from_utf8_lossy(&bytes).into_owned())
+    File::open(path)?.take(FILE_BYTES_MAX).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// A file of one line, trimmed; `None` if it is empty.
 fn line(path: &str) -> Option<String> {
-    let text = read(path)?;
+    let text = read(path).ok()?;
     // Texts of firmware and device trees end in NUL.
     let text = text.trim_matches(|c: char| c.is_whitespace() || c == '\0');
     (!text.is_empty()).then(|| text.into())
@@ -163,6 +164,13 @@ mod tests {
         assert_eq!(cpu_model(power).unwrap(), "POWER9, altivec supported");
         assert_eq!(cpuinfo_mhz(power), Some(3800.0));
         assert_eq!(cpu_model("\0: :\n::"), None);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_text_is_read_without_a_panic(text in "(\\PC|(cpu|flags|clock)\t:|[0-9.,\n-]){0,60}") {
+            let _ = (cpu_model(&text), cpuinfo_mhz(&text), listed(&text), has_flag(&text, "a"));
+        }
     }
 
     #[test]

@@ -50,9 +50,8 @@ impl Traffic {
 }
 
 fn read(path: &str) -> Result<Vec<netdev::Device>> {
-    let text = machine::read(path).ok_or_else(|| {
-        Error::new(Code::File, format!("cannot read {path}"), "no such process, or no /proc")
-    })?;
+    let text = machine::read(path)
+        .map_err(|e| Error::new(Code::File, format!("cannot read {path}"), e.to_string()))?;
     Ok(netdev::devices(&text).0)
 }
 
@@ -99,7 +98,7 @@ fn driver(name: &str) -> Option<String> {
     if let Ok(link) = std::fs::read_link(device.join("device/driver")) {
         return Some(link.file_name()?.to_string_lossy().into_owned());
     }
-    let uevent = machine::read(device.join("uevent").to_str()?)?;
+    let uevent = machine::read(device.join("uevent")).ok()?;
     let kind = uevent.lines().find_map(|line| line.strip_prefix("DEVTYPE="));
     kind.map(Into::into).or_else(|| device.join("tun_flags").exists().then(|| "tun".into()))
 }

@@ -58,7 +58,7 @@ pub(super) fn conditions(conditions: &Conditions) -> Vec<String> {
         clean(&c.started).map(|t| format!("from {t}")),
     ];
     let tool = [clean(&c.tool), clean(&c.measures)];
-    let netdevs: Vec<Option<String>> = c.netdevs.iter().map(|dev| Some(netdev(dev))).collect();
+    let netdevs: Vec<Option<String>> = c.netdevs.iter().map(|dev| Some(netdev(dev, c.wall_ns))).collect();
     let lines = [
         ("machine", &machine[..]),
         ("run", &run[..]),
@@ -72,13 +72,20 @@ pub(super) fn conditions(conditions: &Conditions) -> Vec<String> {
     lines.into_iter().filter_map(line).collect()
 }
 
-fn netdev(dev: &Netdev) -> String {
+/// What passed a device, and at which rate if it is known how long that took.
+fn netdev(dev: &Netdev, wall_ns: Option<u64>) -> String {
     let driver = dev.driver.as_deref().map(|d| format!(" ({})", short(d, 30))).unwrap_or_default();
+    let rate = |bytes: u64| match wall_ns.filter(|ns| *ns > 0) {
+        Some(ns) => format!(" at {} Mbit/s", grouped_real(bytes as f64 * 8e3 / ns as f64, 1)),
+        None => String::new(),
+    };
     format!(
-        "{}{driver} rx {} packets, tx {} packets",
+        "{}{driver} rx {} packets{}, tx {} packets{}",
         short(&dev.name, 30),
         grouped(dev.rx_packets),
-        grouped(dev.tx_packets)
+        rate(dev.rx_bytes),
+        grouped(dev.tx_packets),
+        rate(dev.tx_bytes)
     )
 }
 
@@ -141,6 +148,15 @@ mod tests {
             "own cost: 1.00 % of the target's CPU time (5 samples of 2,000 ns); recorder 1.0 ms of \
              CPU time"
         );
+    }
+
+    #[test]
+    fn throughput_stands_beside_what_was_counted() {
+        let (rx_packets, rx_bytes) = (1000, 1_250_000);
+        let dev = Netdev { name: "eth0".into(), rx_packets, rx_bytes, ..Netdev::default() };
+        let text = netdev(&dev, Some(1_000_000_000));
+        assert_eq!(text, "eth0 rx 1,000 packets at 10.0 Mbit/s, tx 0 packets at 0.0 Mbit/s");
+        assert_eq!(netdev(&dev, None), "eth0 rx 1,000 packets, tx 0 packets");
     }
 
     #[test]

@@ -110,6 +110,9 @@ impl fmt::Display for Table<'_> {
         for line in preface::caveats(profile.lost, profile.own_cost.as_ref(), &profile.remarks) {
             writeln!(f, "{line}")?;
         }
+        if let Some(head) = &profile.head {
+            writeln!(f, "\n{}", head.to_string().trim_end())?;
+        }
         write!(f, "\n{}", self.grid())
     }
 }

@@ -21,10 +21,10 @@ mod summary;
 pub(crate) mod text;
 mod writer;
 
-pub use head::{Cpu, Head, Mem, Processes, Swap};
+pub use head::{Cpu, Head, Mem, Processes, Started, Swap};
 pub use rates::{Rate, Rates};
 pub use replay::{Complaint, Replay};
-pub use sampler::{Options, Sampler, Source};
+pub use sampler::{Options, PERIOD_MIN, Sampler, Source};
 pub use series::{Absent, Column, End, Feed, Header, Kind, SCHEMA, Sample};
 pub use split::{CpuTimes, Split};
 pub use summary::Summary;

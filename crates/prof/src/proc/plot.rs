@@ -7,7 +7,7 @@ use plotters::prelude::*;
 use plotters::style::FontDesc;
 
 use super::rates::{Rate, Rates};
-use super::series::{Column, Feed, Kind, Sample};
+use super::series::{Column, Feed, Sample};
 
 /// Columns that can be chosen: with [`POINTS_MAX`] points each this is 16 MB.
 const CHOSEN_MAX: usize = 512;
@@ -19,7 +19,10 @@ const POINTS_MAX: usize = 2000;
 /// Lines that are drawn: more cannot be told apart.
 const LINES_MAX: usize = 8;
 
-const SIZE: (u32, u32) = (960, 480);
+const SIZE: (u32, u32) = (960, 520);
+
+/// Height of two names beside each other.
+const LEGEND_ROW: i32 = 20;
 
 /// Colours that are told apart by the colour-blind too, dark enough for a light ground.
 /// Source: Okabe and Ito, Color Universal Design; without the yellow.
@@ -139,10 +142,8 @@ impl Curves {
             let why = format!("more than {CHOSEN_MAX} columns are chosen");
             return Err(refused(why).fix("choose fewer columns"));
         }
-        let name = match column.kind {
-            Kind::Counter | Kind::Gauge if column.about.is_empty() => column.name.clone(),
-            _ => format!("{} {}", column.name, last_word(&column.about)),
-        };
+        let device = device(column).map(|device| format!("{} {device}", column.name));
+        let name = device.unwrap_or_else(|| column.name.clone());
         self.curves.push(Curve { name, at, values: vec![None; self.times.len()] });
         Ok(())
     }
@@ -160,16 +161,18 @@ impl Curves {
     }
 }
 
+/// Who is behind an interrupt that has but a number: the last word of what the kernel says of it.
+fn device(column: &Column) -> Option<&str> {
+    let (number, _) = column.name.strip_prefix("interrupts/")?.split_once('/')?;
+    let device = column.about.rsplit(' ').next().filter(|device| !device.is_empty());
+    device.filter(|_| number.bytes().all(|b| b.is_ascii_digit()))
+}
+
 /// Mean over time of two neighbours; a gap stays one.
 fn mean(a: (Option<f64>, u64), b: (Option<f64>, u64)) -> Option<f64> {
     let (x, y) = a.0.zip(b.0)?;
     let (a_ns, b_ns) = (a.1 as f64, b.1 as f64);
     Some((x * a_ns + y * b_ns) / (a_ns + b_ns))
-}
-
-/// The name of whoever is behind an interrupt: the last word of what the kernel says beside it.
-fn last_word(about: &str) -> &str {
-    about.rsplit(' ').next().unwrap_or_default()
 }
 
 type Drawn<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -180,13 +183,29 @@ fn draw(curves: &Curves, title: &str, unit: &str) -> Drawn<String> {
         let root = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
         root.fill(&WHITE)?;
         let (shown, note) = shown(curves);
-        let (head, body) = root.split_vertically(56);
-        head.draw(&Text::new(title, (16, 12), font(18)))?;
-        head.draw(&Text::new(note, (16, 36), font(12)))?;
+        // The legend is above the lines, so that it covers none.
+        let legend_rows = shown.len().div_ceil(2) as i32;
+        let (head, body) = root.split_vertically(64 + LEGEND_ROW * legend_rows);
+        head.draw(&Text::new(brief(title, 100), (16, 12), font(20)))?;
+        head.draw(&Text::new(note, (16, 38), font(14)))?;
+        for (at, (curve, colour)) in shown.iter().zip(COLOURS).enumerate() {
+            let (x, y) = (16 + 464 * (at as i32 % 2), 62 + LEGEND_ROW * (at as i32 / 2));
+            let line = vec![(x, y + 7), (x + 22, y + 7)];
+            head.draw(&PathElement::new(line, colour.stroke_width(3)))?;
+            head.draw(&Text::new(brief(&curve.name, 60), (x + 30, y), font(15)))?;
+        }
         chart(&body, curves, &shown, unit)?;
         root.present()?;
     }
     Ok(svg)
+}
+
+/// As many letters of a text as there is room for.
+fn brief(text: &str, letters: usize) -> String {
+    match text.char_indices().nth(letters) {
+        None => text.into(),
+        Some((end, _)) => format!("{}…", &text[..end]),
+    }
 }
 
 /// The lines that reach highest, and what is to be said of the others.
@@ -227,10 +246,11 @@ fn chart(
     let top = shown.iter().flat_map(|c| c.values.iter().flatten()).copied().fold(0.0, f64::max);
     let top = if top > 0.0 { 1.05 * top } else { 1.0 };
     let mut chart = ChartBuilder::on(area)
+        .margin_left(16)
         .margin_right(24)
         .margin_bottom(8)
-        .x_label_area_size(44)
-        .y_label_area_size(84)
+        .x_label_area_size(50)
+        .y_label_area_size(90)
         .build_cartesian_2d(0.0..time(last_ns), 0.0..top)?;
     chart
         .configure_mesh()
@@ -244,62 +264,46 @@ fn chart(
         .y_labels(7)
         .x_label_formatter(&|x| short(*x))
         .y_label_formatter(&|y| short(*y))
-        .label_style(font(13))
-        .axis_desc_style(font(14))
+        .label_style(font(15))
+        .axis_desc_style(font(16))
         .draw()?;
     for (curve, colour) in shown.iter().zip(COLOURS) {
         let style = ShapeStyle { color: colour.into(), filled: false, stroke_width: 2 };
-        for (at, stretch) in stretches(curve, &curves.times, &time).enumerate() {
-            let series = chart.draw_series(LineSeries::new(stretch, style))?;
-            if at == 0 {
-                series.label(&curve.name).legend(move |(x, y)| {
-                    PathElement::new(vec![(x, y), (x + 18, y)], style.stroke_width(3))
-                });
-            }
+        for stretch in stretches(curve, &curves.times, &time) {
+            chart.draw_series(LineSeries::new(stretch, style))?;
         }
     }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::UpperRight)
-        .background_style(WHITE.mix(0.85))
-        .border_style(GRID)
-        .legend_area_size(26)
-        .margin(8)
-        .label_font(font(13))
-        .draw()?;
     Ok(())
 }
 
 /// The parts of a curve between its gaps, as points. An interval is a step: its rate is that of all
 /// its time, and nobody knows of a slope in it.
-fn stretches<'a>(
-    curve: &'a Curve,
-    times: &'a [(u64, u64)],
-    time: &'a impl Fn(u64) -> f64,
-) -> impl Iterator<Item = Vec<(f64, f64)>> + 'a {
-    let points: Vec<(Option<f64>, (u64, u64))> =
-        curve.values.iter().copied().zip(times.iter().copied()).collect();
-    let whole: Vec<Vec<(f64, f64)>> = points
-        .split(|(value, _)| value.is_none())
-        .filter(|stretch| !stretch.is_empty())
-        .map(|stretch| {
-            let step = |&(value, (end, span)): &(Option<f64>, (u64, u64))| {
-                let value = value.unwrap_or(0.0);
-                [(time(end.saturating_sub(span)), value), (time(end), value)]
-            };
-            stretch.iter().flat_map(step).collect()
-        })
-        .collect();
-    whole.into_iter()
+fn stretches(
+    curve: &Curve,
+    times: &[(u64, u64)],
+    time: &impl Fn(u64) -> f64,
+) -> Vec<Vec<(f64, f64)>> {
+    let mut stretches = vec![Vec::new()];
+    for (value, &(end, span)) in curve.values.iter().zip(times) {
+        match (value, stretches.last_mut()) {
+            (Some(value), Some(stretch)) => {
+                stretch.push((time(end.saturating_sub(span)), *value));
+                stretch.push((time(end), *value));
+            }
+            _ => stretches.push(Vec::new()),
+        }
+    }
+    stretches.retain(|stretch| !stretch.is_empty());
+    stretches
 }
 
 /// Nanoseconds of a unit in which so long a time is read easily, and its name.
 fn time_scale(span_ns: u64) -> (f64, &'static str) {
-    match span_ns {
-        ..2_000_000_000 => (1e6, "ms"),
-        ..600_000_000_000 => (1e9, "s"),
-        ..14_400_000_000_000 => (60e9, "min"),
-        _ => (3600e9, "h"),
+    match span_ns / 1_000_000_000 {
+        ..2 => (1e6, "ms"),
+        2..600 => (1e9, "s"),
+        600..14_400 => (60e9, "min"),
+        14_400.. => (3600e9, "h"),
     }
 }
 
@@ -317,4 +321,73 @@ fn short(value: f64) -> String {
 
 fn font(size: u32) -> TextStyle<'static> {
     FontDesc::new(FontFamily::SansSerif, f64::from(size), FontStyle::Normal).color(&INK)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proc::Kind;
+
+    fn columns() -> Vec<Column> {
+        let column = |name: &str, unit: &str| Column {
+            name: name.into(),
+            unit: unit.into(),
+            kind: Kind::Counter,
+            about: String::new(),
+        };
+        vec![column("a", "packets"), column("b", "packets"), column("c", "ns")]
+    }
+
+    #[test]
+    fn a_long_series_is_joined_in_its_mean_and_its_time_is_kept() {
+        let mut curves = Curves::default();
+        let intervals = 5 * POINTS_MAX as u64;
+        for n in 1..=intervals {
+            let values = vec![Some((n % 2) as f64), (n > 2).then_some(1.0), None];
+            let rate = Rate { t_ns: n * 10, span_ns: 10, values, resets: 0 };
+            curves.add(&columns(), &rate, &|column| column.unit == "packets").unwrap();
+        }
+        assert!(curves.times.len() <= POINTS_MAX && curves.joined == 8, "{}", curves.joined);
+        let time: u64 = curves.times.iter().map(|(_, span)| span).sum();
+        assert_eq!((time, curves.times.last().unwrap().0), (10 * intervals, 10 * intervals));
+        let [a, b] = &curves.curves[..] else { panic!() };
+        assert!(a.values.iter().all(|&mean| mean == Some(0.5)));
+        assert_eq!((b.values[0], b.values[1]), (None, Some(1.0)));
+    }
+
+    #[test]
+    fn columns_of_two_units_are_not_put_on_one_axis() {
+        let rate = Rate { t_ns: 1, span_ns: 1, values: vec![None; 3], resets: 0 };
+        let e = Curves::default().add(&columns(), &rate, &|_| true).unwrap_err();
+        assert!(e.why.contains("c has %, the columns before it have packets/s"), "{e}");
+    }
+
+    #[test]
+    fn a_gap_breaks_a_line_and_an_interval_is_a_step() {
+        let values = vec![Some(1.0), None, Some(2.0), Some(3.0)];
+        let curve = Curve { name: "a".into(), at: 0, values };
+        let times = [(10, 10), (20, 10), (30, 10), (40, 10)];
+        let parts = stretches(&curve, &times, &|ns| ns as f64);
+        assert_eq!(parts[0], [(0.0, 1.0), (10.0, 1.0)]);
+        assert_eq!(parts[1], [(20.0, 2.0), (30.0, 2.0), (30.0, 3.0), (40.0, 3.0)]);
+        assert_eq!(parts.len(), 2);
+    }
+
+    #[test]
+    fn an_interrupt_of_a_number_is_called_by_its_device() {
+        let of = |name: &str| {
+            let about = "PCI-MSIX-0000:00:03.0   1-edge      virtio2-input.0".into();
+            device(&Column { name: name.into(), about, ..columns().remove(0) }).map(str::to_owned)
+        };
+        assert_eq!(of("interrupts/38/cpu1").as_deref(), Some("virtio2-input.0"));
+        assert_eq!((of("interrupts/LOC/cpu1"), of("stat/ctxt")), (None, None));
+    }
+
+    #[test]
+    fn an_axis_has_short_figures() {
+        let said = [0.0, 0.1 + 0.2, 2500.0, 15_000.0, 2e7, 1.2e9].map(short);
+        assert_eq!(said, ["0", "0.3", "2500", "15 k", "20 M", "1.2 G"]);
+        assert_eq!(time_scale(1_500_000_000).1, "ms");
+        assert_eq!(time_scale(86_400_000_000_000).1, "h");
+    }
 }

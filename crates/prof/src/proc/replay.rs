@@ -4,6 +4,8 @@
 //! of by its number, and the rest is read. Only a file without a header is refused.
 
 use std::io::{BufRead, Read};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use linerate_sys::{Code, Error, Result};
 use serde::Deserialize;
@@ -23,13 +25,20 @@ pub struct Replay<R> {
     header: Header,
     columns: Vec<Column>,
     last_ns: Option<u64>,
-    /// When the first sample was given out, if they are to come at their own pace.
-    pace: Option<Option<u64>>,
+    pace: Option<Pace>,
     line: Vec<u8>,
     line_number: u64,
     end: Option<End>,
     complaints: Vec<Complaint>,
     complaints_total: u64,
+}
+
+/// That samples are to come as far apart as they were taken.
+#[derive(Debug)]
+struct Pace {
+    /// When the first sample came, and when it was taken.
+    first: Option<(u64, u64)>,
+    stop: Arc<AtomicBool>,
 }
 
 /// A line behind the first.
@@ -78,10 +87,11 @@ impl<R: BufRead> Replay<R> {
         Ok(replay)
     }
 
-    /// The same, but each sample comes as long after the first as it was taken.
+    /// The same, but each sample comes as long after the first as it was taken. It ends when `stop`
+    /// becomes true: a file can say that the next sample came after a century.
     #[must_use]
-    pub fn at_its_pace(mut self) -> Replay<R> {
-        self.pace = Some(None);
+    pub fn at_its_pace(mut self, stop: Arc<AtomicBool>) -> Replay<R> {
+        self.pace = Some(Pace { first: None, stop });
         self
     }
 
@@ -120,6 +130,9 @@ impl<R: BufRead> Replay<R> {
             Line::Columns(new) if new.len() > COLUMNS_MAX - self.columns.len() => {
                 Err(format!("more than {COLUMNS_MAX} columns"))
             }
+            Line::Columns(new) if !new.iter().all(Column::is_sound) => {
+                Err("a column's name is too long, or has control characters".into())
+            }
             Line::Columns(new) => {
                 self.columns.extend(new);
                 Ok(None)
@@ -149,12 +162,12 @@ impl<R: BufRead> Replay<R> {
         }
     }
 
-    fn wait_for(&mut self, t_ns: u64) {
-        if let Some(started) = &mut self.pace {
-            let now_ns = monotonic_ns();
-            let start_ns = *started.get_or_insert_with(|| now_ns.saturating_sub(t_ns));
-            sleep_until(start_ns.saturating_add(t_ns), || true);
-        }
+    /// Waits until the time of a sample; false if told to stop meanwhile.
+    fn wait_for(&mut self, t_ns: u64) -> bool {
+        let Some(pace) = &mut self.pace else { return true };
+        let &mut (came_ns, taken_ns) = pace.first.get_or_insert((monotonic_ns(), t_ns));
+        let at_ns = came_ns.saturating_add(t_ns.saturating_sub(taken_ns));
+        sleep_until(at_ns, || !pace.stop.load(Ordering::Relaxed))
     }
 }
 
@@ -175,7 +188,9 @@ impl<R: BufRead> Feed for Replay<R> {
             match self.sample() {
                 Ok(None) => {}
                 Ok(Some(read)) => {
-                    self.wait_for(read.t_ns);
+                    if !self.wait_for(read.t_ns) {
+                        return Ok(false);
+                    }
                     *sample = read;
                     return Ok(true);
                 }
@@ -222,8 +237,10 @@ mod tests {
         )
     }
 
-    /// Times and first values of what a text holds, and its complaints.
-    fn replayed(text: &str) -> (Vec<(u64, Option<u64>)>, Vec<(u64, String)>, Option<End>) {
+    /// Time and first value of each sample; line and text of each complaint; and the end.
+    type Replayed = (Vec<(u64, Option<u64>)>, Vec<(u64, String)>, Option<End>);
+
+    fn replayed(text: &str) -> Replayed {
         let mut replay = Replay::open(text.as_bytes()).unwrap();
         let (mut sample, mut samples) = (Sample::default(), Vec::new());
         while replay.next(&mut sample).unwrap() {
@@ -284,13 +301,33 @@ mod tests {
     #[test]
     fn samples_at_their_pace_come_no_sooner_than_they_were_taken() {
         let text = [HEAD, COLUMNS, &sample(5, "1"), &sample(20_000_005, "2")].join("\n");
-        let mut replay = Replay::open(text.as_bytes()).unwrap().at_its_pace();
+        let mut replay = Replay::open(text.as_bytes()).unwrap().at_its_pace(Arc::default());
         let mut sample = Sample::default();
         assert!(replay.next(&mut sample).unwrap());
         let first = monotonic_ns();
         assert!(replay.next(&mut sample).unwrap());
         // The pace starts a moment before the first sample is out of our hands.
         assert!(monotonic_ns() - first > 10_000_000);
+    }
+
+    #[test]
+    fn a_sample_of_the_next_century_is_not_waited_for_when_told_to_stop() {
+        let text = [HEAD, COLUMNS, &sample(9_000, "1"), &sample(u64::MAX, "2")].join("\n");
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut replay = Replay::open(text.as_bytes()).unwrap().at_its_pace(Arc::clone(&stop));
+        let mut sample = Sample::default();
+        assert!(replay.next(&mut sample).unwrap());
+        stop.store(true, Ordering::Relaxed);
+        assert!(!replay.next(&mut sample).unwrap());
+    }
+
+    #[test]
+    fn a_name_that_would_write_to_the_terminal_or_fill_the_memory_is_refused() {
+        let named = |name: &str| COLUMNS.replace("\"a\"", &format!("\"{name}\""));
+        for name in ["\\u001b[2J", "a\\nb", "x".repeat(2000).as_str()] {
+            let (_, complaints, _) = replayed(&format!("{HEAD}\n{}", named(name)));
+            assert_eq!(complaints.len(), 1, "{name}");
+        }
     }
 
     proptest! {

@@ -34,7 +34,7 @@ pub enum Source {
     SoftnetStat,
     /// Time that was run and waited to run, by CPU.
     Schedstat,
-    /// The same of the process in [`Options::pid`].
+    /// The same of the main thread of the process in [`Options::pid`].
     Process,
 }
 
@@ -50,18 +50,34 @@ impl Source {
         Source::Process,
     ];
 
+    /// Its name, as one asks for it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Source::Interrupts => "interrupts",
+            Source::Softirqs => "softirqs",
+            Source::Stat => "stat",
+            Source::NetDev => "net/dev",
+            Source::SoftnetStat => "net/softnet_stat",
+            Source::Schedstat => "schedstat",
+            Source::Process => "process",
+        }
+    }
+
+    /// The one of that name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Source> {
+        Source::ALL.into_iter().find(|source| source.as_str() == name)
+    }
+
     /// Its path. The files of `net` are those of the process' network namespace.
     fn path(self, root: &Path, pid: Option<u32>) -> Option<PathBuf> {
         let of = pid.map_or("self".into(), |pid| pid.to_string());
-        Some(root.join(match self {
-            Source::Interrupts => "interrupts".into(),
-            Source::Softirqs => "softirqs".into(),
-            Source::Stat => "stat".into(),
-            Source::NetDev => format!("{of}/net/dev"),
-            Source::SoftnetStat => format!("{of}/net/softnet_stat"),
-            Source::Schedstat => "schedstat".into(),
-            Source::Process => format!("{}/schedstat", pid?),
-        }))
+        Some(match self {
+            Source::NetDev | Source::SoftnetStat => root.join(of).join(self.as_str()),
+            Source::Process => root.join(pid?.to_string()).join("schedstat"),
+            _ => root.join(self.as_str()),
+        })
     }
 
     fn parse(self, text: &str, pid: Option<u32>, readings: &mut Readings) {
@@ -88,7 +104,7 @@ pub struct Options {
     pub pid: Option<u32>,
     /// Samples to take; `None`: until told to stop.
     pub samples: Option<u64>,
-    /// Ends the series when it becomes true, within [`NAP`].
+    /// Ends the series when it becomes true, within a tenth of a second.
     pub stop: Arc<AtomicBool>,
     /// Where /proc is.
     pub root: PathBuf,

@@ -124,7 +124,18 @@ pub trait Feed {
     fn end(&self) -> Option<End>;
 }
 
+/// Bytes of a column's texts together: no kernel's is a quarter of it.
+const COLUMN_BYTES_MAX: usize = 1024;
+
 impl Column {
+    /// Whether its texts can be held and printed. They come from a file, or from whoever named a
+    /// network device.
+    pub(super) fn is_sound(&self) -> bool {
+        let texts = [&self.name, &self.unit, &self.about];
+        texts.iter().map(|text| text.len()).sum::<usize>() <= COLUMN_BYTES_MAX
+            && !texts.iter().any(|text| text.contains(char::is_control))
+    }
+
     /// What `more` in `span_ns` is as a rate, in [`Column::rate_unit`].
     #[must_use]
     pub fn rate(&self, more: u64, span_ns: u64) -> f64 {

@@ -61,6 +61,7 @@ impl Summary {
     }
 
     /// Takes all that `feed` gives, and shows every sample to `watch`: a [`Writer`](super::Writer).
+    /// What watching costs is not in `end`; [`Writer::finish`](super::Writer::finish) says it.
     ///
     /// # Errors
     /// What `feed` or `watch` failed with.
@@ -154,7 +155,7 @@ impl Changed {
             said(self.max),
             self.column.rate_unit(),
             thousands(self.count),
-            if self.gaps > 0 { thousands(self.gaps) } else { String::new() },
+            thousands(self.gaps),
         ]
     }
 }
@@ -162,7 +163,7 @@ impl Changed {
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut rows =
-            vec![["column", "min", "mean", "max", "unit", "of", "gaps"].map(String::from)];
+            vec![["column", "min", "mean", "max", "unit", "n", "gaps"].map(String::from)];
         rows.extend(self.columns.iter().filter(|column| column.changed).map(Changed::row));
         let same = self.columns.len() - (rows.len() - 1);
         aligned(f, &rows)?;
@@ -191,7 +192,7 @@ impl Summary {
     fn ending(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let End { samples, late, missed, own_ns, unread, refused } = self.end;
         let ms = |ns: u64| figure(ns as f64 / 1e6);
-        let each = if samples > 0 { ms(own_ns / samples) } else { "n/a".into() };
+        let each = own_ns.checked_div(samples).map_or("n/a".into(), ms);
         let share = match self.span_ns {
             0 => "n/a".into(),
             span_ns => figure(100.0 * own_ns as f64 / span_ns as f64),
@@ -206,7 +207,9 @@ impl Summary {
         )?;
         writeln!(f, "own cost: {each} ms of CPU time a sample, {share} % of a CPU")?;
         for absent in &self.header.absent {
-            writeln!(f, "n/a: {}: {}", absent.path, absent.why)?;
+            // A file may say anything, also to the terminal.
+            let (path, why) = (absent.path.escape_debug(), absent.why.escape_debug());
+            writeln!(f, "n/a: {path}: {why}")?;
         }
         if self.cut_off {
             writeln!(f, "the series was cut off: lines not understood are not known")?;

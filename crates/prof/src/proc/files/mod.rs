@@ -28,7 +28,7 @@ pub(super) struct Readings {
     name: String,
     /// Lines that were not understood.
     pub unread: u64,
-    /// Values that found no column, because there are too many.
+    /// Values that found no column: there are too many, or its name cannot be printed.
     pub refused: u64,
 }
 
@@ -68,24 +68,26 @@ impl Readings {
         let _ = self.name.write_fmt(name);
         let expected = self.columns.get(self.next).is_some_and(|column| column.name == self.name);
         let at = if expected { Some(self.next) } else { self.by_name.get(&self.name).copied() };
-        let at = match at {
-            Some(at) => at,
-            None if self.columns.len() < COLUMNS_MAX => self.add(unit, kind, about),
-            None => {
-                self.refused += 1;
-                return;
-            }
+        let Some(at) = at.or_else(|| self.add(unit, kind, about)) else {
+            self.refused += 1;
+            return;
         };
+        // There are as many values as columns.
         self.values[at] = Some(value);
         self.next = at + 1;
     }
 
-    fn add(&mut self, unit: &'static str, kind: Kind, about: &str) -> usize {
+    /// A new column, if there is room for it and its name can be printed.
+    fn add(&mut self, unit: &'static str, kind: Kind, about: &str) -> Option<usize> {
         let (at, name) = (self.columns.len(), self.name.clone());
-        self.by_name.insert(name.clone(), at);
-        self.columns.push(Column { name, unit: unit.into(), kind, about: about.into() });
+        let column = Column { name, unit: unit.into(), kind, about: about.into() };
+        if at == COLUMNS_MAX || !column.is_sound() {
+            return None;
+        }
+        self.by_name.insert(column.name.clone(), at);
+        self.columns.push(column);
         self.values.push(None);
-        at
+        Some(at)
     }
 }
 
@@ -170,5 +172,9 @@ mod tests {
             readings.counter(format_args!("{n}"), "", n);
         }
         assert_eq!((readings.columns().len(), readings.refused), (COLUMNS_MAX, 3));
+        let mut readings = Readings::default();
+        let escape = format!("\n\n\x1b[2J: {}\n", "1 ".repeat(16));
+        net_dev(&escape, &mut readings);
+        assert_eq!((readings.columns().len(), readings.refused), (0, 16));
     }
 }

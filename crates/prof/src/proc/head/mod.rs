@@ -9,6 +9,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+pub use measure::Started;
+
 /// What a machine was doing.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Head {
@@ -22,7 +24,7 @@ pub struct Head {
     pub swap: Swap,
 }
 
-/// Processes, by state.
+/// Processes, by the state of their main threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Processes {
     /// All.

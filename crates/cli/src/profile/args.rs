@@ -1,0 +1,234 @@
+//! What `linerate profile` can be asked.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Parser, Subcommand, ValueEnum};
+use linerate::units;
+
+use super::file::Place;
+
+/// Find out where the CPU's time or events go, by function
+///
+/// A profile is a file of numbers: record makes one, list prints it, diff ranks what changed between
+/// two. Listings of others are read, too: kernprof's and readprofile's, quoted in mail or not, and
+/// the text of `perf script`.
+#[derive(Debug, Subcommand)]
+pub enum Profile {
+    Record(Record),
+    List(List),
+    Diff(Diff),
+    Events(Events),
+    Watch(Watch),
+}
+
+/// Sample a process or a command, and save the profile
+///
+/// It ends with the command or process, when --for is over, or on Ctrl-C; what was sampled until then
+/// is saved.
+#[derive(Debug, Parser)]
+#[command(after_long_help = RECORD)]
+pub struct Record {
+    /// What to sample: time, or an event of `linerate profile events`, or a raw code as in r1643
+    #[arg(long, value_name = "EVENT", default_value = "time")]
+    pub event: String,
+    /// Samples for each second of CPU time, if time is sampled
+    #[arg(long, value_name = "HZ", default_value_t = 1000,
+        value_parser = clap::value_parser!(u32).range(1..=100_000), conflicts_with = "period")]
+    pub rate: u32,
+    /// Events for each sample, if an event is; a prime keeps it out of step with loops
+    #[arg(long, value_name = "N", value_parser = units::count)]
+    pub period: Option<u64>,
+    /// Process to sample: all of its threads, and those that it will start
+    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..),
+        conflicts_with = "command")]
+    pub pid: Option<u32>,
+    /// End after this time, as in 10s or 500ms
+    #[arg(long = "for", value_name = "TIME", value_parser = units::duration)]
+    pub time: Option<Duration>,
+    /// Record the chain of callers with each sample, by frame pointers: for flame graphs
+    #[arg(short = 'g', long)]
+    pub call_chains: bool,
+    /// Leave the kernel's functions out
+    #[arg(long)]
+    pub user: bool,
+    /// Packets that went through meanwhile, if you know: figures are then given per packet, too
+    #[arg(long, value_name = "N", value_parser = units::count)]
+    pub packets: Option<u64>,
+    /// Where to save it; a file that is there is kept as FILE.old
+    #[arg(short, long, value_name = "FILE", default_value = "profile.json")]
+    pub output: PathBuf,
+    /// Functions to print
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub top: usize,
+    /// Print the profile as one JSON document on stdout instead of saving it; what the command
+    /// prints goes to stderr
+    #[arg(long)]
+    pub json: bool,
+    /// Command to start and to sample from its first instruction, with all that it starts
+    #[arg(last = true, value_name = "COMMAND", required_unless_present = "pid")]
+    pub command: Vec<String>,
+}
+
+/// Print a profile
+#[derive(Debug, Parser)]
+#[command(after_long_help = LIST)]
+pub struct List {
+    /// A profile or a listing; FILE#2 is the second in the file, - is stdin
+    #[arg(value_name = "FILE[#N]")]
+    pub file: Place,
+    /// As what to print it
+    #[arg(long, value_enum, value_name = "FORM", default_value_t = Form::Table)]
+    pub form: Form,
+    /// Functions to print; the rest is summed up in one row
+    #[arg(long, value_name = "N", default_value_t = 40)]
+    pub top: usize,
+    /// Draw a flame graph into this SVG file
+    #[arg(long, value_name = "FILE")]
+    pub flame: Option<PathBuf>,
+    /// Print one JSON document
+    #[arg(long, conflicts_with = "form")]
+    pub json: bool,
+    /// Print comma-separated values
+    #[arg(long, conflicts_with_all = ["form", "json"])]
+    pub csv: bool,
+}
+
+/// As what a profile is printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Form {
+    /// With share, stage, file, conditions and what it cost to take
+    Table,
+    /// Ticks, function, ticks for each byte of its code, as readprofile
+    Readprofile,
+    /// `function [address]: count`, as kernprof
+    Kernprof,
+    /// Call chains, one a line, for other tools' flame graphs
+    Folded,
+}
+
+/// Rank what changed between two profiles
+///
+/// The first is the baseline, the second is with the change. A function that one side does not list
+/// was seen fewer times than that side's smallest row, and is printed so: as `< 216`, not as 0.
+#[derive(Debug, Parser)]
+#[command(after_long_help = DIFF)]
+pub struct Diff {
+    /// The baseline: without the change
+    #[arg(value_name = "WITHOUT[#N]")]
+    pub without: Place,
+    /// With the change
+    #[arg(value_name = "WITH[#N]")]
+    pub with: Place,
+    /// What counts are scaled to before they are compared
+    #[arg(long, value_enum, value_name = "WHAT", default_value_t = Per::Run)]
+    pub per: Per,
+    /// Functions to print; the rest is summed up
+    #[arg(long, value_name = "N", default_value_t = 40)]
+    pub top: usize,
+    /// Print function, with, without, difference, and nothing else, absent as 0
+    #[arg(long, conflicts_with_all = ["json", "csv"])]
+    pub as_posted: bool,
+    /// Draw a differential flame graph into this SVG file
+    #[arg(long, value_name = "FILE")]
+    pub flame: Option<PathBuf>,
+    /// Draw the ranking into this SVG file
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+    /// Print one JSON document
+    #[arg(long)]
+    pub json: bool,
+    /// Print comma-separated values: of the functions, or the subtotals of the stages
+    #[arg(long, value_enum, value_name = "OF", num_args = 0..=1, require_equals = true,
+        default_missing_value = "functions", conflicts_with = "json")]
+    pub csv: Option<Csv>,
+}
+
+/// Of what comma-separated values are printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Csv {
+    /// A line for each function
+    Functions,
+    /// A line for each stage
+    Stages,
+}
+
+/// What counts are scaled to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Per {
+    /// As they are
+    Run,
+    /// A second of wall time
+    Second,
+    /// A thousand packets
+    Kpacket,
+    /// Parts of all counts: shares hide what became cheaper as a whole
+    Share,
+}
+
+/// Say which events this machine counts, how many at once, and what stands in for the others
+#[derive(Debug, Parser)]
+pub struct Events {
+    /// Print one JSON document
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Watch what the kernel says of the machine, at a fixed period
+///
+/// Interrupts, softirqs, CPU states, network devices, backlog and scheduler. What was saved can be
+/// watched again, and drawn.
+#[derive(Debug, Parser)]
+#[command(after_long_help = WATCH)]
+pub struct Watch {
+    /// Time from one look to the next, as in 1s or 100ms
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = units::duration)]
+    pub every: Duration,
+    /// End after this time; without it, on Ctrl-C
+    #[arg(long = "for", value_name = "TIME", value_parser = units::duration)]
+    pub time: Option<Duration>,
+    /// Save every figure, one line a look
+    #[arg(short, long, value_name = "FILE", conflicts_with = "replay")]
+    pub output: Option<PathBuf>,
+    /// Watch what was saved instead, as fast as it can be read
+    #[arg(long, value_name = "FILE")]
+    pub replay: Option<PathBuf>,
+    /// Show and draw only what has this in its name, as in eth0 or softirq; may be given again
+    #[arg(long, value_name = "TEXT")]
+    pub only: Vec<String>,
+    /// Draw it into this SVG file
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+    /// Print one JSON document for each look
+    #[arg(long)]
+    pub json: bool,
+}
+
+const RECORD: &str = "\
+Examples:
+  linerate profile record -- linerate forward null: null: --for 3s
+  linerate profile record --pid 4711 --for 10s -g -o before.json
+  linerate profile record --event L2_LINES_OUT --pid 4711 --for 10s
+";
+
+const LIST: &str = "\
+Examples:
+  linerate profile list profile.json
+  linerate profile list profile.json --flame flame.svg
+  linerate profile list old-mail.txt#2 --form kernprof
+  perf script | linerate profile list -
+";
+
+const DIFF: &str = "\
+Examples:
+  linerate profile diff before.json after.json
+  linerate profile diff before.json after.json --per kpacket --flame diff.svg
+  linerate profile diff old-mail.txt#1 old-mail.txt#2 --as-posted
+";
+
+const WATCH: &str = "\
+Examples:
+  linerate profile watch --only eth0 --only softirq
+  linerate profile watch --every 100ms --for 1m -o load.ndjson
+  linerate profile watch --replay load.ndjson --only eth0 --svg load.svg
+";

@@ -1,0 +1,49 @@
+//! `linerate profile`: where the CPU's time or events go, by function.
+
+pub mod args;
+mod diff;
+mod events;
+mod file;
+mod glance;
+mod list;
+mod record;
+mod watch;
+
+pub use args::Profile;
+
+use crate::errors::Failure;
+use crate::screen::Screen;
+
+impl Profile {
+    /// Whether one document is asked for instead of text.
+    pub fn json(&self) -> bool {
+        match self {
+            Profile::Record(args) => args.json,
+            Profile::List(args) => args.json,
+            Profile::Diff(args) => args.json,
+            Profile::Events(args) => args.json,
+            Profile::Watch(args) => args.json,
+        }
+    }
+
+    /// Runs the command; returns the exit status.
+    ///
+    /// # Errors
+    /// Whatever keeps it from giving a result.
+    pub fn run(&self, screen: &Screen) -> Result<u8, Failure> {
+        match self {
+            Profile::Record(args) => record::record(args, screen),
+            Profile::List(args) => list::list(args, screen),
+            Profile::Diff(args) => diff::diff(args, screen),
+            Profile::Events(_) => events::events(screen),
+            Profile::Watch(args) => watch::watch(args, screen),
+        }
+    }
+}
+
+/// A value as one JSON document.
+fn document(value: &impl serde::Serialize) -> String {
+    // To write into memory fails only if the value's own Serialize does, and none of ours has a
+    // map with keys that are no text.
+    serde_json::to_string(value).unwrap_or_else(|e| format!("{{\"error\":{:?}}}", e.to_string()))
+}
