@@ -38,6 +38,7 @@ pub enum Command {
     Gen(Gen),
     #[command(subcommand)]
     Profile(crate::profile::Profile),
+    Lab(crate::lab::Lab),
     /// Print version
     Version,
 }

@@ -5,6 +5,7 @@ mod args;
 mod errors;
 mod forward;
 mod r#gen;
+mod lab;
 mod pool;
 mod preface;
 mod profile;
@@ -36,6 +37,10 @@ fn main() -> ExitCode {
         Command::Gen(r#gen) => {
             let screen = Screen::of(&r#gen.run, &[&r#gen.port]);
             (screen, r#gen::generate(&r#gen, &screen))
+        }
+        Command::Lab(lab) => {
+            let screen = Screen::plain(lab.json());
+            (screen, lab.run(&screen))
         }
         Command::Profile(profile) => {
             let screen = Screen::plain(profile.json());

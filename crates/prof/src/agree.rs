@@ -137,11 +137,7 @@ impl Reading {
 
     /// An instrument that was asked and has no figure, with its reason.
     #[must_use]
-    pub fn missing(
-        instrument: impl Into<String>,
-        means: Means,
-        why: impl Into<String>,
-    ) -> Reading {
+    pub fn missing(instrument: impl Into<String>, means: Means, why: impl Into<String>) -> Reading {
         Reading { instrument: instrument.into(), means, value: None, measures: why.into() }
     }
 }
@@ -201,6 +197,8 @@ impl fmt::Display for Judged<'_> {
             let value = value.map_or_else(|| "n/a".into(), |value| format!("{value:.digits$}"));
             writeln!(f, "  {value:>8}  {instrument:width$}  {measures}")?;
         }
+        // Ten per cent of what is in per cent is not ten of its points.
+        let unit = if unit == "%" { "points" } else { unit };
         let apart = |s: &Spread| {
             let Spread { absolute, relative_pct } = s;
             format!("by {absolute:.digits$} {unit}, {relative_pct:.1} % of the larger")
@@ -281,11 +279,7 @@ const REASONS: &[(Means, Means, &str)] = &[
         Means::Tsc,
         "frequency: the time stamp counter ticks at a fixed rate, the core's clock does not",
     ),
-    (
-        Means::Tsc,
-        Means::CpuTime,
-        "the time stamp counter runs on while another thread has the CPU",
-    ),
+    (Means::Tsc, Means::CpuTime, "the time stamp counter runs on while another thread has the CPU"),
     (
         Means::EventSamples,
         Means::ClockSamples,
@@ -332,7 +326,7 @@ mod tests {
         assert!((spread.absolute - 10.0).abs() < 1e-9, "{spread:?}");
         assert!((spread.relative_pct - 1000.0 / 32.8).abs() < 1e-9, "{spread:?}");
         assert_eq!(likely.len(), 2, "{likely:?}");
-        for part in ["22.8", "32.8", "DISAGREE", "10.0 %", "30.5 %", "interrupts disabled"] {
+        for part in ["22.8", "32.8", "DISAGREE", "10.0 points", "30.5 %", "interrupts disabled"] {
             assert!(text.contains(part), "{part}: {text}");
         }
     }
@@ -361,7 +355,7 @@ mod tests {
         for tolerance in [Tolerance::within(1.0), Tolerance::pct(2.0)] {
             let judged = headline.judge(tolerance);
             assert!(matches!(judged.verdict, Verdict::Agree(_)), "{judged}");
-            assert!(judged.to_string().contains("agree     by 1.0 %, 1.4 %"), "{judged}");
+            assert!(judged.to_string().contains("agree     by 1.0 points, 1.4 %"), "{judged}");
         }
         let strict = headline.judge(Tolerance { absolute: 0.9, relative_pct: 1.4 });
         assert!(matches!(strict.verdict, Verdict::Disagree { .. }), "{strict}");

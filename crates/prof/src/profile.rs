@@ -87,6 +87,8 @@ pub enum Origin {
     Counter,
     /// A clock of the kernel.
     Clock,
+    /// A count that the kernel keeps, as of page faults.
+    Kernel,
     /// A model of a CPU or of its caches. Never a measurement.
     Model,
     /// A listing that somebody else made; with what, is his word.
@@ -280,6 +282,7 @@ impl Origin {
         match self {
             Origin::Counter => "counter of the CPU",
             Origin::Clock => "clock",
+            Origin::Kernel => "count kept by the kernel",
             Origin::Model => "model, not a measurement",
             Origin::Listing => "listing as found",
         }

@@ -63,35 +63,61 @@ impl Place {
     }
 }
 
-/// Saves `text` whole or not at all; a file of that name is kept as `FILE.old`, and that is returned.
-///
-/// # Errors
-/// Whatever the file system says, and of which file.
-pub fn save(file: &Path, text: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<Option<PathBuf>, Failure> {
-    let failed = |e: io::Error| {
-        let what = format!("cannot save to {}", file.display());
-        Failure::new(RUNTIME, "E-FILE", &what, e.to_string(), "")
-    };
-    // A device or pipe takes the text itself: to put a file in its place would break it.
-    if fs::metadata(file).is_ok_and(|m| !m.is_file()) {
-        let mut f = fs::OpenOptions::new().write(true).open(file).map_err(failed)?;
-        text(&mut f).map_err(failed)?;
-        return Ok(None);
+/// A file that is going to be saved: that it can be is found out before the work is done.
+#[derive(Debug)]
+pub struct Draft {
+    file: PathBuf,
+    /// Beside it, until it is whole. A device or pipe takes the text itself: to put a file in its
+    /// place would break it.
+    beside: Option<PathBuf>,
+    text: fs::File,
+}
+
+impl Draft {
+    /// Opens it.
+    ///
+    /// # Errors
+    /// Whatever the file system says, and of which file.
+    pub fn of(file: &Path) -> Result<Draft, Failure> {
+        let special = fs::metadata(file).is_ok_and(|m| !m.is_file());
+        let beside = (!special).then(|| with_ending(file, ".new"));
+        let text = match &beside {
+            Some(beside) => fs::File::create(beside),
+            None => fs::OpenOptions::new().write(true).open(file),
+        };
+        let text = text.map_err(|e| failure("save to", file, &e))?;
+        Ok(Draft { file: file.to_owned(), beside, text })
     }
-    let new = beside(file, ".new");
-    let written = fs::File::create(&new).and_then(|f| {
-        let mut f = io::BufWriter::new(f);
-        text(&mut f)?;
-        f.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()
-    });
-    if let Err(e) = written {
-        // What is left is of no use; that it cannot be removed would say nothing new.
-        let _ = fs::remove_file(&new);
-        return Err(failed(e));
+
+    /// Saves `text`, whole or not at all; a file of that name is kept as `FILE.old`, and that is
+    /// returned.
+    ///
+    /// # Errors
+    /// As [`Draft::of`].
+    pub fn save(
+        mut self,
+        text: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+    ) -> Result<Option<PathBuf>, Failure> {
+        let failed = |e: io::Error| failure("save to", &self.file, &e);
+        let mut buffer = io::BufWriter::new(&self.text);
+        text(&mut buffer).and_then(|()| buffer.flush()).map_err(failed)?;
+        drop(buffer);
+        let Some(beside) = &self.beside else { return Ok(None) };
+        self.text.sync_all().map_err(failed)?;
+        let kept = keep(&self.file)?;
+        fs::rename(beside, &self.file).map_err(failed)?;
+        self.beside = None;
+        Ok(kept)
     }
-    let kept = keep(file)?;
-    fs::rename(&new, file).map_err(failed)?;
-    Ok(kept)
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        if let Some(beside) = &self.beside {
+            // What was not saved is of no use; that it cannot be removed would say nothing new.
+            let _ = fs::remove_file(beside);
+        }
+    }
 }
 
 /// Moves a file that is there out of the way, to `FILE.old`, and returns that.
@@ -102,10 +128,8 @@ pub fn keep(file: &Path) -> Result<Option<PathBuf>, Failure> {
     if !fs::metadata(file).is_ok_and(|m| m.is_file()) {
         return Ok(None);
     }
-    let old = beside(file, ".old");
-    let what = format!("cannot keep {} as {}", file.display(), old.display());
-    fs::rename(file, &old)
-        .map_err(|e| Failure::new(RUNTIME, "E-FILE", &what, e.to_string(), ""))?;
+    let old = with_ending(file, ".old");
+    fs::rename(file, &old).map_err(|e| failure("keep as .old", file, &e))?;
     Ok(Some(old))
 }
 
@@ -114,13 +138,16 @@ pub fn keep(file: &Path) -> Result<Option<PathBuf>, Failure> {
 /// # Errors
 /// Whatever the file system says, and of which file.
 pub fn draw(file: &Path, svg: &str) -> Result<(), Failure> {
-    fs::write(file, svg).map_err(|e| {
-        let what = format!("cannot draw into {}", file.display());
-        Failure::new(RUNTIME, "E-FILE", &what, e.to_string(), "")
-    })
+    fs::write(file, svg).map_err(|e| failure("draw into", file, &e))
 }
 
-fn beside(file: &Path, ending: &str) -> PathBuf {
+/// A file that cannot be had.
+pub fn failure(what: &str, file: &Path, e: &io::Error) -> Failure {
+    let what = format!("cannot {what} {}", file.display());
+    Failure::new(RUNTIME, "E-FILE", &what, e.to_string(), "")
+}
+
+fn with_ending(file: &Path, ending: &str) -> PathBuf {
     let mut name = file.as_os_str().to_owned();
     name.push(ending);
     name.into()
@@ -144,10 +171,15 @@ mod tests {
         assert!(place("a#0").is_err());
     }
 
+    fn save(file: &Path, text: &[u8]) -> Option<PathBuf> {
+        Draft::of(file).unwrap().save(|f| f.write_all(text)).unwrap()
+    }
+
     #[test]
     fn a_device_takes_the_text_and_stays() {
-        assert_eq!(save(Path::new("/dev/null"), |f| f.write_all(b"1")).unwrap(), None);
-        assert!(!Path::new("/dev/null.old").exists() && !fs::metadata("/dev/null").unwrap().is_file());
+        let null = Path::new("/dev/null");
+        assert_eq!(save(null, b"1"), None);
+        assert!(!Path::new("/dev/null.old").exists() && !fs::metadata(null).unwrap().is_file());
     }
 
     #[test]
@@ -155,12 +187,14 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("linerate-save-{}", std::process::id()));
         fs::create_dir_all(&dir).unwrap();
         let file = dir.join("p.json");
-        assert_eq!(save(&file, |f| f.write_all(b"1")).unwrap(), None);
-        let old = save(&file, |f| f.write_all(b"2")).unwrap().unwrap();
+        assert_eq!(save(&file, b"1"), None);
+        let old = save(&file, b"2").unwrap();
         assert_eq!((fs::read(&file).unwrap(), fs::read(&old).unwrap()), (b"2".into(), b"1".into()));
-        assert!(save(&file, |_| Err(io::Error::other("no"))).is_err());
+        assert!(Draft::of(&file).unwrap().save(|_| Err(io::Error::other("no"))).is_err());
+        drop(Draft::of(&file).unwrap());
         assert_eq!(fs::read(&file).unwrap(), b"2");
-        assert_eq!(fs::read_dir(&dir).unwrap().count(), 2);
+        assert_eq!(fs::read_dir(&dir).unwrap().count(), 2, "no draft is left");
         fs::remove_dir_all(&dir).unwrap();
+        assert!(Draft::of(&file).is_err(), "found out before the work is done");
     }
 }

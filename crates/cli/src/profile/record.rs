@@ -13,7 +13,7 @@ use linerate_prof::sample::{Progress, Recorder, Recording, Target, What};
 use linerate_prof::{Result as Had, pmu, print, read};
 
 use super::args::Record;
-use super::file;
+use super::file::Draft;
 use crate::errors::{Failure, RUNTIME, USAGE};
 use crate::report::thousands;
 use crate::screen::Screen;
@@ -35,6 +35,7 @@ pub fn record(args: &Record, screen: &Screen) -> Result<u8, Failure> {
     let signals = Signals::watch().map_err(|e| {
         Failure::new(RUNTIME, "E-SYSTEM", "cannot watch for signals", e.to_string(), "")
     })?;
+    let draft = (!args.json).then(|| Draft::of(&args.output)).transpose()?;
     let around = Around::start(args.pid);
     let recording = recorder.start(target(args))?;
     let (recording, signal) = watch(recording, args, &signals)?;
@@ -44,7 +45,7 @@ pub fn record(args: &Record, screen: &Screen) -> Result<u8, Failure> {
     if args.packets.is_some() {
         profile.conditions.packets = args.packets;
     }
-    say(&profile, args, screen)?;
+    say(&profile, args, draft, screen)?;
     Ok(signal.map_or(0, status))
 }
 
@@ -139,20 +140,23 @@ fn watch(
     }
 }
 
-/// Saves and prints the profile.
-fn say(profile: &Profile, args: &Record, screen: &Screen) -> Result<(), Failure> {
-    if args.json {
+/// Saves and prints the profile, or prints the document.
+fn say(
+    profile: &Profile,
+    args: &Record,
+    draft: Option<Draft>,
+    screen: &Screen,
+) -> Result<(), Failure> {
+    let Some(draft) = draft else {
         let mut document = Vec::new();
         read::json::write(profile, &mut document)?;
         let text = || String::from_utf8_lossy(document.trim_ascii_end()).into_owned();
         return screen.result(String::new, text);
-    }
-    let kept = file::save(&args.output, |f| {
-        read::json::write(profile, f).map_err(|e| io::Error::other(e.why))
-    })?;
+    };
+    let kept = draft.save(|f| read::json::write(profile, f).map_err(|e| io::Error::other(e.why)))?;
     let table = print::Table::new(profile).top(Some(args.top));
     let clocks = agreement(profile, args).map_or_else(String::new, |said| format!("\n{said}"));
-    screen.result(|| format!("{table}{clocks}"), String::new)?;
+    screen.result(|| format!("\n{table}{clocks}"), String::new)?;
     screen.note(&saved(args, kept.as_deref()));
     Ok(())
 }

@@ -128,11 +128,11 @@ fn tell_of_signals(signal: &Arc<AtomicI32>, stop: &Arc<AtomicBool>) -> Result<()
 /// A new file; one of that name is kept as `FILE.old`.
 fn create(path: &Path) -> Result<File, Failure> {
     file::keep(path)?;
-    File::create(path).map_err(|e| failure("cannot save to", path, &e))
+    File::create(path).map_err(|e| file::failure("save to", path, &e))
 }
 
 fn replay(path: &Path) -> Result<Replay<BufReader<File>>, Failure> {
-    let file = File::open(path).map_err(|e| failure("cannot replay", path, &e))?;
+    let file = File::open(path).map_err(|e| file::failure("replay", path, &e))?;
     Ok(Replay::open(BufReader::new(file))?)
 }
 
@@ -148,8 +148,4 @@ fn draw(args: &Watch, svg: &Path) -> Result<(), Failure> {
 
 fn chosen(args: &Watch, column: &Column) -> bool {
     args.only.is_empty() || args.only.iter().any(|text| column.name.contains(text.as_str()))
-}
-
-fn failure(what: &str, path: &Path, e: &io::Error) -> Failure {
-    Failure::new(RUNTIME, "E-FILE", &format!("{what} {}", path.display()), e.to_string(), "")
 }

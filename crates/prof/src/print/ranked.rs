@@ -7,6 +7,7 @@ use super::grid::Grid;
 use super::names::{harmless, short};
 use super::preface;
 use crate::diff::{By, Count, Diff, Row, Side, Sum};
+use crate::profile::Unit;
 use crate::stage::Part;
 
 const NAME_WIDTH: usize = 36;
@@ -113,13 +114,21 @@ impl<'a> Ranked<'a> {
         [
             short(&row.symbol, NAME_WIDTH),
             row.stage.as_str().to_owned(),
-            self.count(row.with, scale.with_factor),
-            self.count(row.without, scale.without_factor),
+            self.seen(row.with, &self.diff.with, scale.with_factor),
+            self.seen(row.without, &self.diff.without, scale.without_factor),
             difference,
             saving(sum.saving(scale)),
             self.per_kilopacket(sum).unwrap_or_default(),
             mark.to_owned(),
         ]
+    }
+
+    /// A function's count. No sample says fewer than one, and not that there was nothing to sample.
+    fn seen(&self, count: Count, side: &Side, factor: f64) -> String {
+        match count {
+            Count::Is(0) if is_sampled(side) => self.count(Count::Below(1), factor),
+            count => self.count(count, factor),
+        }
     }
 
     fn count(&self, count: Count, factor: f64) -> String {
@@ -279,9 +288,15 @@ impl fmt::Display for Ranked<'_> {
     }
 }
 
+/// Whether a count is of samples of something that happens more often.
+const fn is_sampled(side: &Side) -> bool {
+    matches!(side.event.unit, Unit::Samples | Unit::Ticks)
+}
+
 fn side_line(name: &str, side: &Side) -> String {
     let absent = match side.cutoff.filter(|n| *n > 1) {
         Some(cutoff) => format!("one that is not: fewer than {}", grouped(cutoff)),
+        None if is_sampled(side) => "one that is not: fewer than 1".to_owned(),
         None => "one that is not: 0".to_owned(),
     };
     format!(

@@ -1,0 +1,165 @@
+//! `linerate lab`: the experiments, and the posts that they come from.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use clap::{Parser, Subcommand};
+use linerate_lab::seeds::{Outcome, POSTS, Post, Report, document};
+
+use crate::errors::{CHECK, Failure, RUNTIME, USAGE};
+use crate::screen::Screen;
+
+/// Rerun experiments, and check ourselves on the posts that they come from
+#[derive(Debug, Parser)]
+#[command(subcommand_required = true, arg_required_else_help = true)]
+pub struct Lab {
+    #[command(subcommand)]
+    pub command: LabCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum LabCommand {
+    Seeds(Seeds),
+}
+
+/// Compute the figures of the five posts again, and say what is wrong in them
+///
+/// Five posts, of 2002 to 2007, are where this program comes from. They are read as they were
+/// posted, by the readers that read a profile of today, and every figure in them is computed again:
+/// changes, sums, differences, who freed what. A figure that differs from the post's where the two
+/// should be equal is a failed check, and the exit status is 3.
+#[derive(Debug, Parser)]
+#[command(after_long_help = SEEDS)]
+pub struct Seeds {
+    /// Posts, by number or by experiment: 000 or pool, 001 or coalesce, 002 or batch, 003 or bounce,
+    /// 004 or skbinit; all of them unless given
+    #[arg(value_name = "POST")]
+    pub posts: Vec<String>,
+    /// Print the posts' tables only, computed again, in the posts' own form
+    #[arg(long, conflicts_with_all = ["json", "csv"])]
+    pub as_posted: bool,
+    /// Print one JSON document on stdout, errors included; the exit status stays the same
+    #[arg(long, conflicts_with = "csv")]
+    pub json: bool,
+    /// Write every table as CSV, to a file of its own in this directory, or all to stdout with -
+    #[arg(long, value_name = "DIR")]
+    pub csv: Option<PathBuf>,
+    /// Read the posts from this directory, by their archived names, instead of the built-in copies
+    #[arg(long, value_name = "DIR")]
+    pub from: Option<PathBuf>,
+}
+
+const SEEDS: &str = "\
+Examples:
+  linerate lab seeds                    all five
+  linerate lab seeds 003                lines that left the L2 cache, with and without affinity
+  linerate lab seeds batch --as-posted  post 002's table, as posted
+  linerate lab seeds --csv seeds/       every table as a file
+
+Exit status: 0 all as expected, 1 a post cannot be read, 2 wrong request, 3 a check failed.";
+
+impl Lab {
+    /// Whether one document is to be printed.
+    pub fn json(&self) -> bool {
+        match &self.command {
+            LabCommand::Seeds(seeds) => seeds.json,
+        }
+    }
+
+    /// Runs what was asked for; returns the exit status.
+    ///
+    /// # Errors
+    /// Why there is no result.
+    pub fn run(&self, screen: &Screen) -> Result<u8, Failure> {
+        match &self.command {
+            LabCommand::Seeds(asked) => seeds(asked, screen),
+        }
+    }
+}
+
+fn seeds(asked: &Seeds, screen: &Screen) -> Result<u8, Failure> {
+    let posts = chosen(&asked.posts)?;
+    let mut reports = Vec::with_capacity(posts.len());
+    for post in posts {
+        reports.push(match &asked.from {
+            Some(directory) => post.report_of(&post.copy_in(directory)?)?,
+            None => post.report()?,
+        });
+    }
+    let outcome = Outcome::of(&reports);
+    let exit = if outcome.failed.is_empty() { 0 } else { CHECK };
+    match &asked.csv {
+        Some(to) if to == Path::new("-") => screen.result(|| csv(&reports), String::new)?,
+        Some(directory) => {
+            let written = write_csv(&reports, directory)?;
+            screen.result(|| written, String::new)?;
+        }
+        None if asked.as_posted => screen.result(|| as_posted(&reports), String::new)?,
+        None => {
+            let text = || text(&reports, &outcome);
+            return screen.result(text, || document(&reports, &outcome)).map(|()| exit);
+        }
+    }
+    // Neither form has a place for what failed.
+    if exit != 0 {
+        screen.note(&format!("{outcome}\n"));
+    }
+    Ok(exit)
+}
+
+/// The posts that were named, each once and in order; all if none was.
+fn chosen(names: &[String]) -> Result<Vec<&'static Post>, Failure> {
+    let mut wanted = Vec::new();
+    for name in names {
+        let post = Post::named(name).ok_or_else(|| {
+            let all: Vec<&str> = POSTS.iter().flat_map(|post| [post.id, post.experiment]).collect();
+            let why = format!("the posts are {}", all.join(", "));
+            let what = format!("there is no post {:?}", name.chars().take(40).collect::<String>());
+            Failure::new(USAGE, "E-USAGE", &what, why, "linerate lab seeds 003")
+        })?;
+        wanted.push(post.id);
+    }
+    let asked_for = |post: &&Post| wanted.is_empty() || wanted.contains(&post.id);
+    Ok(POSTS.iter().filter(asked_for).collect())
+}
+
+fn text(reports: &[Report], outcome: &Outcome) -> String {
+    let each = reports.iter().map(|report| format!("{report}\n")).collect::<Vec<_>>();
+    format!("{}\n{outcome}\n", each.join("\n"))
+}
+
+/// The posts' tables and nothing else, with a blank line between.
+fn as_posted(reports: &[Report]) -> String {
+    reports.iter().map(|report| report.as_posted.as_str()).collect::<Vec<_>>().join("\n")
+}
+
+/// All tables, each after a line that names it.
+fn csv(reports: &[Report]) -> String {
+    let tables = reports.iter().flat_map(|report| {
+        report.csv().map(|(name, csv)| format!("# {}\n{csv}", file_of(report, name)))
+    });
+    tables.collect::<Vec<_>>().join("\n")
+}
+
+/// Writes a file for each table; returns their names, a line each.
+fn write_csv(reports: &[Report], directory: &Path) -> Result<String, Failure> {
+    let failed = |path: &Path, e: io::Error| {
+        let what = format!("cannot write {}", path.display());
+        Failure::new(RUNTIME, "E-FILE", &what, e.to_string(), "")
+    };
+    fs::create_dir_all(directory).map_err(|e| failed(directory, e))?;
+    let mut written = String::new();
+    for report in reports {
+        for (name, csv) in report.csv() {
+            let path = directory.join(file_of(report, name));
+            fs::write(&path, csv).map_err(|e| failed(&path, e))?;
+            written += &format!("{}\n", path.display());
+        }
+    }
+    Ok(written)
+}
+
+fn file_of(report: &Report, table: &str) -> String {
+    format!("{}_{table}.csv", report.post.id)
+}

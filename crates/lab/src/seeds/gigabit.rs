@@ -1,0 +1,250 @@
+//! Post 000: two profiles of a gigabit path, with buffers as they were and with fixed frames.
+
+use linerate_prof::Result;
+use linerate_prof::diff::{Diff, Sum};
+use linerate_prof::print;
+use linerate_prof::profile::{Profile, Row};
+use linerate_prof::read::{self, Form};
+use linerate_prof::stage::{self, Part, Stage};
+
+use super::{Post, Printed, Report, Text};
+use crate::stats::Pair;
+use crate::table::{Cell, Column, Row as Line, Table};
+
+mod errata;
+mod heads;
+
+const OF_NOTHING: &str = "a share of nothing";
+
+/// Computes the post again.
+///
+/// # Errors
+/// `E-FILE` with the line that is not as it should be.
+pub(super) fn report(post: &'static Post, text: &str) -> Result<Report> {
+    let words = Text::new(post.id, text)?;
+    let [as_is, frames] = super::two(post, read::parse(text.as_bytes(), Some(Form::Readprofile))?)?;
+    let heads = heads::heads(&words, text)?;
+    let diff = Diff::between(&as_is, &frames);
+    let mut report = Report::new(post);
+    taken(&mut report, &words)?;
+    report.printed(Printed::diff(
+        "profile",
+        "What fixed frames and a longer hot list saved",
+        &diff,
+    ));
+    report.table(whereto(&diff));
+    report.table(buffers(&diff));
+    report.table(loads(&as_is, &frames));
+    report.table(heads::table(&heads));
+    heads::busy(&mut report, [&as_is, &frames], &heads);
+    checks(&mut report, &words, [&as_is, &frames])?;
+    heads::checks(&mut report, &heads);
+    errata::errata(&mut report, &words, &diff, &heads)?;
+    report.as_posted = as_posted([&as_is, &frames], &heads);
+    Ok(report)
+}
+
+fn taken(report: &mut Report, text: &Text<'_>) -> Result<()> {
+    let mut fact = |about, from, to| {
+        text.between(from, to).map(|said| report.taken(about, said.is, Some(said.line)))
+    };
+    fact("machine", "Configuration is", ".")?;
+    fact("path", "In essense a", ".")?;
+    fact("rate", "GNET adapters at", ", however")?;
+    fact("rings", "by default has the", ", and our")?;
+    fact("baseline", "alloc_skb with calls to", ". Notice")?;
+    // The caption of the second profile, which ends in a number and a full stop.
+    let hot_list = text.number_after("allocations, sysctl_hot_list_len =")?;
+    let frames = text.between("alloc_skb_frame with", ", sysctl_hot_list_len")?;
+    let change = format!("{}, sysctl_hot_list_len = {}", frames.is, hot_list.is);
+    report.taken("change", change, Some(frames.line));
+    report.taken("tool", "not named; its form is readprofile's", None);
+    report.taken(
+        "runs, spread",
+        "not said; nor packets, which ticks would have to be divided by",
+        None,
+    );
+    Ok(())
+}
+
+/// Where the ticks went: vanished, moved, apart from the path.
+fn whereto(diff: &Diff) -> Table {
+    let columns = [
+        Column::new("part", "ticks of", ""),
+        Column::new("functions", "functions", "n"),
+        Column::new("as_is_ticks", "as is", "ticks"),
+        Column::new("frames_ticks", "frames", "ticks"),
+        Column::new("change_ticks", "change", "ticks"),
+    ];
+    let title = "Cost that vanished, and cost that moved (what is not listed counts as 0)";
+    let mut table = Table::new("moved", title, &columns);
+    let cells = |name: &str, sum: Sum| {
+        vec![
+            Cell::text(name),
+            Cell::Count(sum.functions),
+            Cell::Count(sum.without),
+            Cell::Count(sum.with),
+            Cell::Gain(i128::from(sum.with) - i128::from(sum.without)),
+        ]
+    };
+    let moved = diff.moved();
+    table.row(cells("the path: vanished", moved.fell));
+    table.row(cells("the path: moved to, or grown", moved.rose));
+    let rose = diff.rows_of(Part::Path).filter(|row| row.sum().saved_counts() < 0);
+    for row in rose {
+        table.row(cells(&format!("  {}", row.symbol), row.sum()));
+    }
+    table.row(cells("disks, in the background", diff.sum_of(|row| row.stage == Stage::Disk)));
+    table.row(cells("idle", diff.sum_of(|row| row.stage == Stage::Idle)));
+    if let Some(total) = diff.makers_total() {
+        let listed = diff.sum();
+        let rest = Sum {
+            without: total.without.saturating_sub(listed.without),
+            with: total.with.saturating_sub(listed.with),
+            ..Sum::default()
+        };
+        let mut unlisted = cells("in no row of the list", rest);
+        if let Some(functions) = unlisted.get_mut(1) {
+            *functions = Cell::Absent("the post does not list them");
+        }
+        table.row(unlisted);
+        table.rows.push(Line::Rule);
+        let mut all = cells("all", total);
+        if let Some(functions) = all.get_mut(1) {
+            *functions = Cell::Empty;
+        }
+        table.row(all);
+    }
+    table
+}
+
+/// The functions that the post is about, with their share.
+fn buffers(diff: &Diff) -> Table {
+    let columns = [
+        Column::new("figure", "functions that make and free buffers", ""),
+        Column::new("as_is", "as is", ""),
+        Column::new("frames", "frames", ""),
+        Column::new("change_pct", "change", "%"),
+        Column::new("unit", "unit", ""),
+    ];
+    let sum = buffer_sum(diff);
+    let names: Vec<&str> =
+        diff.rows.iter().filter(|r| is_buffer(r)).map(|r| r.symbol.as_str()).collect();
+    let mut table = Table::new("buffers", "The functions that the post is about", &columns);
+    let change = Pair::of(sum.without, sum.with).change_pct();
+    table.row(vec![
+        Cell::text("ticks, what is not listed as 0"),
+        Cell::Count(sum.without),
+        Cell::Count(sum.with),
+        Cell::change(change, 1, OF_NOTHING),
+        Cell::text("ticks"),
+    ]);
+    let most = Pair::of(sum.without, sum.with.saturating_add(sum.hidden_with));
+    table.row(vec![
+        Cell::text("the same, with all that the cut-off may hide"),
+        Cell::Count(sum.without),
+        Cell::Below(sum.with.saturating_add(sum.hidden_with)),
+        Cell::change(most.change_pct(), 1, OF_NOTHING),
+        Cell::text("ticks"),
+    ]);
+    for (name, of) in [("share of all ticks", All::Ticks), ("share of ticks not idle", All::Busy)] {
+        let (as_is, frames) = (share(diff, sum, of, false), share(diff, sum, of, true));
+        let change = as_is.zip(frames).and_then(|(a, b)| Pair { before: a, after: b }.change_pct());
+        table.row(vec![
+            Cell::text(name),
+            Cell::real(as_is, 1, OF_NOTHING),
+            Cell::real(frames, 1, OF_NOTHING),
+            Cell::change(change, 1, OF_NOTHING),
+            Cell::text("%"),
+        ]);
+    }
+    table.note(format!("They are {}.", names.join(", ")));
+    table
+}
+
+/// Of what a share is taken.
+#[derive(Clone, Copy, PartialEq)]
+enum All {
+    /// The maker's total.
+    Ticks,
+    /// The same without idle.
+    Busy,
+}
+
+/// The share of `sum` in per cent, as is or with `frames`.
+fn share(diff: &Diff, sum: Sum, of: All, frames: bool) -> Option<f64> {
+    let part = if frames { sum.with } else { sum.without };
+    let (all, idle) = all_and_idle(diff, frames)?;
+    let all = if of == All::Busy { all.saturating_sub(idle) } else { all };
+    Pair::of(all, part).ratio().map(|ratio| 100.0 * ratio)
+}
+
+/// The maker's total and the ticks that are idle.
+fn all_and_idle(diff: &Diff, frames: bool) -> Option<(u64, u64)> {
+    let (total, idle) = (diff.makers_total()?, diff.sum_of(|row| row.stage == Stage::Idle));
+    Some(if frames { (total.with, idle.with) } else { (total.without, idle.without) })
+}
+
+fn buffer_sum(diff: &Diff) -> Sum {
+    diff.sum_of(is_buffer)
+}
+
+fn is_buffer(row: &linerate_prof::diff::Row) -> bool {
+    stage::is_buffer(&row.symbol)
+}
+
+/// Normalised loads side by side, and the size of the code that they imply.
+fn loads(as_is: &Profile, frames: &Profile) -> Table {
+    let columns = [
+        Column::new("function", "function", ""),
+        Column::new("code_bytes", "code", "bytes"),
+        Column::new("as_is_ticks", "as is", "ticks"),
+        Column::new("as_is_load", "as is", "ticks/byte"),
+        Column::new("frames_ticks", "frames", "ticks"),
+        Column::new("frames_load", "frames", "ticks/byte"),
+    ];
+    let title = "The two listings side by side; code is what ticks and load imply";
+    let mut table = Table::new("loads", title, &columns);
+    let found =
+        |profile: &Profile, name: &str| profile.rows.iter().find(|row| row.symbol == name).cloned();
+    let new = frames.rows.iter().filter(|row| found(as_is, &row.symbol).is_none());
+    for row in as_is.rows.iter().chain(new) {
+        let sides = [as_is, frames].map(|profile| (profile.cutoff, found(profile, &row.symbol)));
+        let mut cells = vec![
+            Cell::text(&row.symbol),
+            row.bytes().map_or(Cell::Absent("too few digits to tell"), Cell::Count),
+        ];
+        for (cutoff, side) in sides {
+            let unlisted = cutoff.map_or(Cell::Absent("not listed"), Cell::Below);
+            cells.push(side.as_ref().map_or(unlisted, |row| Cell::Count(row.count)));
+            let load = side.and_then(|row| row.load);
+            cells.push(load.map_or(Cell::Absent("not listed"), |l| Cell::Real(l.value, l.digits)));
+        }
+        table.row(cells);
+    }
+    table
+}
+
+/// What the two listings must have in common if they are of one kind of kernel.
+fn checks(report: &mut Report, text: &Text<'_>, sides: [&Profile; 2]) -> Result<()> {
+    let [as_is, frames] = sides;
+    let both: Vec<(&Row, &Row)> = as_is
+        .rows
+        .iter()
+        .filter_map(|a| Some((a, frames.rows.iter().find(|b| b.symbol == a.symbol)?)))
+        .collect();
+    let equal = both.iter().filter(|(a, b)| a.bytes().is_some() && a.bytes() == b.bytes()).count();
+    let of = both.len();
+    let line = text.line_with(1, " total ")?.line;
+    let what = "functions in both listings whose code, ticks / load, has one size";
+    report.check(what, line, format!("{of} of {of}"), format!("{equal} of {of}"));
+    Ok(())
+}
+
+/// Both listings and heads as they were posted.
+fn as_posted(sides: [&Profile; 2], heads: &[heads::Posted; 2]) -> String {
+    let side = |(profile, head): (&Profile, &heads::Posted)| {
+        format!("{}\n{}", print::Readprofile(profile), head.head)
+    };
+    sides.into_iter().zip(heads).map(side).collect::<Vec<_>>().join("\n")
+}

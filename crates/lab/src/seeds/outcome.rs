@@ -1,0 +1,63 @@
+//! What came of all of them together.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use super::{Check, Report};
+
+/// How many figures agree with the posts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Outcome {
+    /// Figures held against a post.
+    pub checks: usize,
+    /// Those that should be equal and are not, each with the post's number.
+    pub failed: Vec<(&'static str, Check)>,
+    /// What is wrong in the posts, or less than it seems.
+    pub errata: usize,
+}
+
+impl Outcome {
+    /// Sums up `reports`.
+    #[must_use]
+    pub fn of(reports: &[Report]) -> Outcome {
+        let failed = |report: &Report| {
+            let id = report.post.id;
+            report.failed().map(|check| (id, check.clone())).collect::<Vec<_>>()
+        };
+        Outcome {
+            checks: reports.iter().map(|report| report.checks.len()).sum(),
+            failed: reports.iter().flat_map(failed).collect(),
+            errata: reports.iter().map(|report| report.errata.len()).sum(),
+        }
+    }
+}
+
+/// The document of `reports` and what came of them, `linerate-seeds/1`, on one line.
+#[must_use]
+pub fn document(reports: &[Report], outcome: &Outcome) -> String {
+    #[derive(Serialize)]
+    struct Document<'a> {
+        schema: &'static str,
+        posts: &'a [Report],
+        outcome: &'a Outcome,
+    }
+    let document = Document { schema: "linerate-seeds/1", posts: reports, outcome };
+    // Cannot fail: every key is a string, and a number that is not finite becomes null.
+    serde_json::to_string(&document).unwrap_or_default()
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Outcome { checks, failed, errata } = self;
+        match failed.len() {
+            0 => write!(f, "{checks} checks, all as expected; ")?,
+            n => write!(f, "{checks} checks, {n} FAILED; ")?,
+        }
+        write!(f, "{errata} things in the posts are wrong or less than they seem, shown above")?;
+        failed.iter().try_for_each(|(id, check)| {
+            let Check { what, line, posted, computed, .. } = check;
+            write!(f, "\npost {id}, line {line}: {what}: {posted} posted, {computed} computed")
+        })
+    }
+}

@@ -1,0 +1,286 @@
+//! What a post holds, once it was read and computed again.
+
+use std::fmt;
+
+use linerate_prof::agree::Judged;
+use linerate_prof::diff::Diff;
+use linerate_prof::print;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::Post;
+use crate::table::{Table, WIDTH, wrapped};
+
+/// A post, computed again.
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    /// Which.
+    #[serde(flatten)]
+    pub post: &'static Post,
+    /// Under which conditions its figures were taken.
+    pub taken: Vec<Fact>,
+    /// Its figures, in order of printing.
+    pub parts: Vec<Part>,
+    /// What it says and we computed, which should be equal.
+    pub checks: Vec<Check>,
+    /// What is wrong in it, or says less than it seems to.
+    pub errata: Vec<Erratum>,
+    /// Its tables, computed again and printed in its own form.
+    #[serde(skip)]
+    pub as_posted: String,
+}
+
+/// A condition, as the post tells it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Fact {
+    /// What it is about: `kernel`.
+    pub about: &'static str,
+    /// What it is.
+    pub is: String,
+    /// The line that says so; `None` if no line does.
+    pub line: Option<usize>,
+}
+
+/// A part of a report.
+#[derive(Debug, Clone, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Part {
+    /// Figures.
+    Table(Table),
+    /// A figure by two instruments.
+    Headline(Held),
+    /// A table of one of the profiler's printers.
+    Profile(Printed),
+    /// Sentences.
+    Remarks {
+        /// What they are about.
+        title: String,
+        /// Each to be printed on its own.
+        remarks: Vec<String>,
+    },
+}
+
+/// A headline and what came of holding its figures against each other.
+#[derive(Debug, Clone, Serialize)]
+pub struct Held {
+    /// Readings and verdict.
+    #[serde(flatten)]
+    document: Value,
+    #[serde(skip)]
+    text: String,
+}
+
+/// What a printer of the profiler made.
+#[derive(Debug, Clone, Serialize)]
+pub struct Printed {
+    /// Short name, for files.
+    pub name: &'static str,
+    /// What it shows.
+    pub title: String,
+    /// Its document.
+    pub document: Value,
+    /// Its table.
+    #[serde(skip)]
+    pub text: String,
+    /// The same as CSV.
+    #[serde(skip)]
+    pub csv: String,
+}
+
+/// A figure of the post beside the same one computed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Check {
+    /// What it is.
+    pub what: String,
+    /// The line that states it.
+    pub line: usize,
+    /// As stated.
+    pub posted: String,
+    /// As computed.
+    pub computed: String,
+    /// Whether they are equal.
+    pub equal: bool,
+}
+
+/// Something wrong or loose in a post.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Erratum {
+    /// The line that says it; `None` if it is what no line says.
+    pub line: Option<usize>,
+    /// What the post says.
+    pub says: String,
+    /// What its figures give, with the arithmetic.
+    pub gives: String,
+}
+
+impl Report {
+    /// A report in which nothing stands yet.
+    #[must_use]
+    pub fn new(post: &'static Post) -> Report {
+        Report {
+            post,
+            taken: Vec::new(),
+            parts: Vec::new(),
+            checks: Vec::new(),
+            errata: Vec::new(),
+            as_posted: String::new(),
+        }
+    }
+
+    /// Adds a condition.
+    pub fn taken(&mut self, about: &'static str, is: impl Into<String>, line: Option<usize>) {
+        self.taken.push(Fact { about, is: is.into(), line });
+    }
+
+    /// Adds a table.
+    pub fn table(&mut self, table: Table) {
+        self.parts.push(Part::Table(table));
+    }
+
+    /// Adds what a printer of the profiler made.
+    pub fn printed(&mut self, printed: Printed) {
+        self.parts.push(Part::Profile(printed));
+    }
+
+    /// Adds sentences.
+    pub fn remarks(&mut self, title: impl Into<String>, remarks: Vec<String>) {
+        self.parts.push(Part::Remarks { title: title.into(), remarks });
+    }
+
+    /// Adds a headline that was judged.
+    pub fn headline(&mut self, judged: &Judged<'_>) {
+        // Cannot fail: every key is a string.
+        let document = serde_json::to_value(judged).unwrap_or_default();
+        self.parts.push(Part::Headline(Held { document, text: judged.to_string() }));
+    }
+
+    /// Holds what the post says against what we computed.
+    pub fn check<T: fmt::Display>(
+        &mut self,
+        what: impl Into<String>,
+        line: usize,
+        posted: T,
+        computed: T,
+    ) {
+        let (posted, computed) = (posted.to_string(), computed.to_string());
+        let equal = posted == computed;
+        self.checks.push(Check { what: what.into(), line, posted, computed, equal });
+    }
+
+    /// Says what is wrong.
+    pub fn erratum(
+        &mut self,
+        line: impl Into<Option<usize>>,
+        says: impl Into<String>,
+        gives: impl Into<String>,
+    ) {
+        let erratum = Erratum { line: line.into(), says: says.into(), gives: gives.into() };
+        self.errata.push(erratum);
+    }
+
+    /// Its tables: a name and the figures as CSV.
+    pub fn csv(&self) -> impl Iterator<Item = (&'static str, String)> {
+        self.parts.iter().filter_map(|part| match part {
+            Part::Table(table) => Some((table.name, table.csv())),
+            Part::Profile(printed) => Some((printed.name, printed.csv.clone())),
+            Part::Headline(_) | Part::Remarks { .. } => None,
+        })
+    }
+
+    /// Checks that failed.
+    pub fn failed(&self) -> impl Iterator<Item = &Check> {
+        self.checks.iter().filter(|check| !check.equal)
+    }
+}
+
+impl Printed {
+    /// A ranked difference.
+    #[must_use]
+    pub fn diff(name: &'static str, title: impl Into<String>, diff: &Diff) -> Printed {
+        Printed {
+            name,
+            title: title.into(),
+            // Cannot fail: every key is a string.
+            document: serde_json::to_value(print::json::Diff(diff)).unwrap_or_default(),
+            text: print::Ranked::new(diff).to_string(),
+            csv: print::csv::Ranked(diff).to_string(),
+        }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let head = format!("{}  {}", self.post.id, self.post.title);
+        writeln!(f, "{head}\n{}", "=".repeat(head.chars().count()))?;
+        writeln!(f, "{}, {}, {}", self.post.author, self.post.list, self.post.date)?;
+        if !self.taken.is_empty() {
+            writeln!(f, "\nHow the figures were taken")?;
+            self.taken.iter().try_for_each(|fact| write!(f, "{fact}"))?;
+        }
+        self.parts.iter().try_for_each(|part| write!(f, "\n{part}"))?;
+        if !self.checks.is_empty() {
+            writeln!(f, "\nComputed here, and held against what the post says")?;
+            self.checks.iter().try_for_each(|check| write!(f, "{check}"))?;
+        }
+        if !self.errata.is_empty() {
+            writeln!(f, "\nWrong in the post, or less than it seems")?;
+            self.errata.iter().try_for_each(|erratum| write!(f, "{erratum}"))?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Fact {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let line = self.line.map_or(String::new(), |line| format!("  (line {line})"));
+        let first = format!("  {:13}", self.about);
+        f.write_str(&wrapped(&format!("{}{line}", self.is), &first, &" ".repeat(15)))
+    }
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Part::Table(table) => write!(f, "{}{table}", wrapped(&table.title, "", "")),
+            Part::Profile(Printed { title, text, .. }) => {
+                f.write_str(&wrapped(title, "", ""))?;
+                text.lines().try_for_each(|line| write_line(f, line, "  "))
+            }
+            Part::Headline(held) => held.text.lines().try_for_each(|line| write_line(f, line, "")),
+            Part::Remarks { title, remarks } => {
+                f.write_str(&wrapped(title, "", ""))?;
+                remarks.iter().try_for_each(|remark| f.write_str(&wrapped(remark, "  ", "    ")))
+            }
+        }
+    }
+}
+
+/// A line that was set already: broken only if it is too long, and then further to the right.
+fn write_line(f: &mut fmt::Formatter<'_>, line: &str, indent: &str) -> fmt::Result {
+    if indent.len() + line.chars().count() <= WIDTH {
+        return writeln!(f, "{}", format!("{indent}{line}").trim_end());
+    }
+    let text = line.trim_start();
+    let first = format!("{indent}{}", " ".repeat(line.len() - text.len()));
+    f.write_str(&wrapped(text, &first, &format!("{first}    ")))
+}
+
+impl fmt::Display for Check {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Check { what, line, posted, computed, equal } = self;
+        let text = match equal {
+            true => format!("{what}: {computed} (line {line})"),
+            false => format!("{what}: the post says {posted} (line {line}), computed {computed}"),
+        };
+        let verdict = if *equal { "  equal   " } else { "  FAILED  " };
+        f.write_str(&wrapped(&text, verdict, &" ".repeat(10)))
+    }
+}
+
+impl fmt::Display for Erratum {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let line = self.line.map_or(String::new(), |line| format!(" (line {line})"));
+        f.write_str(&wrapped(&format!("{}{line}", self.says), "  ! ", "    "))?;
+        f.write_str(&wrapped(&self.gives, "    ", "    "))
+    }
+}

@@ -1,0 +1,34 @@
+//! A table as CSV (RFC 4180, with bare line feeds): keys at the head, all digits.
+
+use super::{Cell, Table};
+
+impl Table {
+    /// The rows that hold figures, under the columns' keys. A bound is `<n` or `>=n`, what is absent
+    /// is empty.
+    #[must_use]
+    pub fn csv(&self) -> String {
+        let keys = self.columns.iter().map(|column| quoted(column.key)).collect();
+        let rows = self.figures().map(|cells| cells.iter().map(field).collect());
+        std::iter::once(keys).chain(rows).map(|line: Vec<String>| line.join(",") + "\n").collect()
+    }
+}
+
+fn field(cell: &Cell) -> String {
+    match cell {
+        Cell::Text(text) => quoted(text),
+        Cell::Count(n) => n.to_string(),
+        Cell::Gain(n) => n.to_string(),
+        Cell::Decimal(d) => d.to_string(),
+        Cell::Real(x, _) | Cell::Change(x, _) => x.to_string(),
+        Cell::Below(bound) => format!("<{bound}"),
+        Cell::AtLeast(bound, _) => format!(">={bound}"),
+        Cell::Absent(_) | Cell::Empty => String::new(),
+    }
+}
+
+fn quoted(text: &str) -> String {
+    if text.contains([',', '"', '\n', '\r']) {
+        return format!("\"{}\"", text.replace('"', "\"\""));
+    }
+    text.to_owned()
+}

@@ -1,0 +1,187 @@
+//! A table as text: names to the left, figures to the right, units below the heads.
+
+use std::fmt;
+use std::iter;
+
+use super::{Cell, Row, Table};
+
+/// Columns of a screen that prints are made for.
+pub const WIDTH: usize = 100;
+
+const INDENT: &str = "  ";
+const GAP: &str = "  ";
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let heads = self.heads();
+        let printed: Vec<Option<Vec<String>>> = self.rows.iter().map(cells).collect();
+        let all = || heads.iter().chain(printed.iter().flatten());
+        let widths: Vec<usize> = (0..self.columns.len())
+            .map(|i| all().filter_map(|line| line.get(i)).map(|t| length(t)).max().unwrap_or(0))
+            .collect();
+        let names: Vec<bool> = (0..self.columns.len()).map(|i| self.is_of_names(i)).collect();
+        for line in &heads {
+            write_line(f, line, &widths, &names)?;
+        }
+        for (row, cells) in self.rows.iter().zip(&printed) {
+            match (row, cells) {
+                (_, Some(cells)) => write_line(f, cells, &widths, &names)?,
+                (Row::Heading(text), None) => writeln!(f, "{INDENT}{text}")?,
+                (_, None) => {
+                    let full =
+                        widths.iter().sum::<usize>() + GAP.len() * widths.len().saturating_sub(1);
+                    writeln!(f, "{INDENT}{}", "-".repeat(full))?;
+                }
+            }
+        }
+        self.notes.iter().try_for_each(|note| f.write_str(&wrapped(note, INDENT, INDENT)))
+    }
+}
+
+impl Table {
+    /// The lines of the heads, the units last; empty lines are left out.
+    fn heads(&self) -> Vec<Vec<String>> {
+        let parts: Vec<Vec<&str>> =
+            self.columns.iter().map(|column| column.head.split('\n').collect()).collect();
+        let tallest = parts.iter().map(Vec::len).max().unwrap_or(0);
+        let line = |i: usize| {
+            // The heads stand on a common line: a short one starts lower.
+            let at = |p: &[&str]| {
+                let i = (i + p.len()).checked_sub(tallest)?;
+                p.get(i).map(|text| (*text).to_owned())
+            };
+            parts.iter().map(|p| at(p).unwrap_or_default()).collect::<Vec<_>>()
+        };
+        let units = self.columns.iter().map(|column| column.unit.to_owned()).collect();
+        let lines = (0..tallest).map(line).chain(iter::once(units));
+        lines.filter(|line| line.iter().any(|text| !text.is_empty())).collect()
+    }
+
+    /// A column of names is set to the left.
+    fn is_of_names(&self, column: usize) -> bool {
+        let mut filled = self.figures().filter_map(|cells| cells.get(column));
+        filled.all(|cell| matches!(cell, Cell::Text(_) | Cell::Empty))
+    }
+}
+
+fn cells(row: &Row) -> Option<Vec<String>> {
+    match row {
+        Row::Cells(cells) => Some(cells.iter().map(printed).collect()),
+        Row::Heading(_) | Row::Rule => None,
+    }
+}
+
+fn printed(cell: &Cell) -> String {
+    match cell {
+        Cell::Text(text) => text.clone(),
+        Cell::Count(n) => grouped(&n.to_string()),
+        Cell::Gain(0) => "0".into(),
+        Cell::Gain(n) => grouped(&format!("{n:+}")),
+        Cell::Decimal(d) => grouped(&d.to_string()),
+        Cell::Real(x, digits) => grouped(&format!("{x:.*}", usize::from(*digits))),
+        Cell::Change(x, digits) => changed(*x, usize::from(*digits)),
+        Cell::Below(bound) => format!("< {}", grouped(&bound.to_string())),
+        Cell::AtLeast(x, digits) => {
+            format!("≥ {}", grouped(&format!("{x:.*}", usize::from(*digits))))
+        }
+        Cell::Absent(_) => "–".into(),
+        Cell::Empty => String::new(),
+    }
+}
+
+/// With its sign, unless it is printed as 0.
+fn changed(change: f64, digits: usize) -> String {
+    let zero = format!("{:.digits$}", 0.0);
+    let text = format!("{change:+.digits$}");
+    if text.trim_start_matches(['+', '-']) == zero { zero } else { grouped(&text) }
+}
+
+fn write_line(
+    f: &mut fmt::Formatter<'_>,
+    texts: &[String],
+    widths: &[usize],
+    names: &[bool],
+) -> fmt::Result {
+    let mut line = String::from(INDENT);
+    for (i, ((text, width), name)) in texts.iter().zip(widths).zip(names).enumerate() {
+        line.push_str(if i > 0 { GAP } else { "" });
+        let pad = " ".repeat(width.saturating_sub(length(text)));
+        let (before, after) = if *name { ("", pad.as_str()) } else { (pad.as_str(), "") };
+        line.extend([before, text, after]);
+    }
+    writeln!(f, "{}", line.trim_end())
+}
+
+/// Text in lines of at most [`WIDTH`], the first after `first` and the others after `next`. Each
+/// ends with a line break. A word longer than a line has a line of its own.
+#[must_use]
+pub fn wrapped(text: &str, first: &str, next: &str) -> String {
+    let mut all = String::new();
+    let mut line = String::from(first);
+    let mut words = 0;
+    for word in text.split_whitespace() {
+        if words > 0 && length(&line) + 1 + length(word) > WIDTH {
+            all.extend([line.trim_end(), "\n"]);
+            line = String::from(next);
+            words = 0;
+        }
+        line.extend([if words > 0 { " " } else { "" }, word]);
+        words += 1;
+    }
+    all + line.trim_end() + "\n"
+}
+
+/// A number with a comma between thousands of its whole part.
+pub(crate) fn grouped(number: &str) -> String {
+    let digits = number.trim_start_matches(['+', '-']);
+    let (sign, _) = number.split_at(number.len() - digits.len());
+    let (whole, fraction) = digits.split_at(digits.find('.').unwrap_or(digits.len()));
+    let mut text = String::from(sign);
+    for (i, c) in whole.chars().enumerate() {
+        if i > 0 && (whole.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(c);
+    }
+    text + fraction
+}
+
+/// Columns on the screen, near enough: our text is of narrow characters.
+fn length(text: &str) -> usize {
+    text.chars().count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thousands_are_set_apart_in_the_whole_part_only() {
+        for (number, expected) in [
+            ("7", "7"),
+            ("216", "216"),
+            ("1234", "1,234"),
+            ("-1365716", "-1,365,716"),
+            ("+167", "+167"),
+            ("18455.6216", "18,455.6216"),
+        ] {
+            assert_eq!(grouped(number), expected);
+        }
+    }
+
+    #[test]
+    fn a_change_has_a_sign_unless_there_is_none() {
+        let texts = [changed(1.25, 1), changed(-0.04, 1), changed(0.0, 0), changed(-12345.6, 1)];
+        assert_eq!(texts, ["+1.2", "0.0", "0", "-12,345.6"]);
+    }
+
+    #[test]
+    fn long_text_is_broken_between_words_and_indented() {
+        let text = wrapped(&"word ".repeat(40), "* ", "  ");
+        assert!(text.lines().all(|line| line.len() <= WIDTH), "{text}");
+        assert_eq!(text.matches("word").count(), 40);
+        assert!(text.starts_with("* word") && text.contains("\n  word"), "{text}");
+        let long = "x".repeat(200);
+        assert_eq!(wrapped(&format!("a {long} b"), "", ""), format!("a\n{long}\nb\n"));
+    }
+}
