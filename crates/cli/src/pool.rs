@@ -7,8 +7,9 @@ use linerate_ctl::pool::{CoreReport, DwellTimes, RemoteFrees};
 
 use crate::report::thousands;
 
-/// Memory held, how often a hot list served, who freed; what was sampled, if anything was.
-pub fn line(pool: &PoolReport) -> String {
+/// Memory held, how often a hot list served, who freed; what was sampled, if anything was, and what
+/// that took at most: `timing_ticks` for each call that was timed.
+pub fn line(pool: &PoolReport, timing_ticks: impl FnOnce() -> u64) -> String {
     let percent = |share: Option<f64>| share.map_or("-".into(), |s| format!("{:.1} %", s * 100.0));
     let mut text = format!(
         "pool     {} held  hot list hits {}  freed on another CPU {}\n",
@@ -24,8 +25,21 @@ pub fn line(pool: &PoolReport) -> String {
         let allocs = mean(&pool.cores, |core| (core.ticks_per_alloc, core.allocs));
         let frees = mean(&pool.cores, |core| (core.ticks_per_free, core.frees));
         let _ = writeln!(text, "sampled  alloc {allocs} ticks/pkt  free {frees} ticks/pkt{lives}");
+        text += &sampling(&pool.cores, timing_ticks());
     }
     text
+}
+
+/// What sampling took from the run.
+fn sampling(cores: &[CoreReport], timing_ticks: u64) -> String {
+    let timed: u64 = cores.iter().flat_map(|core| core.calls_timed).sum();
+    let packets: u64 = cores.iter().map(|core| core.allocs).sum();
+    let each = match packets {
+        0 => "-".into(),
+        n => format!("{:.3}", (timed as f64 * timing_ticks as f64) / n as f64),
+    };
+    let timed = thousands(timed);
+    format!("         {timed} calls timed at {timing_ticks} ticks: {each} ticks/pkt at most\n")
 }
 
 /// Mean ticks a packet over all cores that were timed, weighted by their packets.
@@ -127,12 +141,20 @@ mod tests {
     fn what_was_sampled_has_a_line_of_its_own() {
         let local = DwellTimes { packets: 9, p50_ticks: Some(1024), p99_ticks: Some(65_536) };
         let dwell = DwellReport { local, ..DwellReport::default() };
-        let core =
-            |ticks_per_alloc, allocs| CoreReport { ticks_per_alloc, allocs, ..Default::default() };
+        let core = |ticks_per_alloc, allocs| CoreReport {
+            ticks_per_alloc,
+            allocs,
+            calls_timed: [1, 0],
+            ..Default::default()
+        };
         let cores = vec![core(Some(2.0), 30), core(Some(4.0), 10), core(None, 60)];
-        let text = line(&PoolReport { dwell: Some(dwell), cores, ..PoolReport::default() });
-        let sampled = "sampled  alloc 2.5 ticks/pkt  free - ticks/pkt  life p50 1,024 p99 65,536";
-        assert!(text.ends_with(&format!("{sampled} ticks\n")), "{text}");
+        let pool = PoolReport { dwell: Some(dwell), cores, ..PoolReport::default() };
+        let text = line(&pool, || 50);
+        let sampled = "\
+sampled  alloc 2.5 ticks/pkt  free - ticks/pkt  life p50 1,024 p99 65,536 ticks
+         3 calls timed at 50 ticks: 1.500 ticks/pkt at most
+";
+        assert!(text.ends_with(sampled), "{text}");
     }
 
     #[test]

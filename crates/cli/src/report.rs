@@ -6,6 +6,7 @@ use linerate::Obtained;
 use linerate_ctl::report::{Cost, LedgerReport, PortReport, Verify};
 use linerate_ctl::{Calls, ForwardReport, GenReport, Locks, TSC, Waits};
 use linerate_prof::agree::{Headline, Means, Reading, Tolerance, Verdict};
+use linerate_prof::region;
 
 use crate::pool;
 
@@ -20,7 +21,7 @@ pub fn forward(report: &ForwardReport, whole_pool: bool) -> String {
         text += &verified(verify);
     }
     text += &pace(report);
-    text += &pool::line(&report.pool);
+    text += &pool::line(&report.pool, || region::Cost::calibrated().whole_ticks);
     text += &cost(&report.cost);
     text += &excess(report);
     if whole_pool { text + &pool::table(&report.pool) } else { text }
