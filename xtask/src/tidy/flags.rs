@@ -2,18 +2,37 @@
 
 use crate::tidy::Tree;
 
-const ARGS: &str = "crates/cli/src/args.rs";
+/// Where the commands are defined: all of them, and those that have commands of their own.
+const ARGS: [&str; 3] =
+    ["crates/cli/src/args.rs", "crates/cli/src/lab.rs", "crates/cli/src/profile/args.rs"];
 
-/// Whether `words` is a command of ours with flags that it has: `forward --cpu --budget`.
+/// Whether `words` is a command of ours with flags that it has: `forward --cpu --budget`, `lab seeds`.
 pub fn exist(tree: &Tree, words: &str) -> bool {
-    let Some(args) = tree.text(ARGS) else { return false };
-    let mut words = words.split_whitespace();
-    let Some(command) = words.next() else { return false };
-    let variant = camel(command);
-    let variants = fields(args, "pub enum Command {");
-    let Some(known) = variants.iter().find(|field| field.name == variant) else { return false };
-    let flags = flags(args, known.of);
-    words.all(|word| word.strip_prefix("--").is_some_and(|word| flags.iter().any(|f| f == word)))
+    let args: Vec<&str> = ARGS.iter().filter_map(|path| tree.text(path)).collect();
+    let args = args.join("\n");
+    let mut words = words.split_whitespace().peekable();
+    let mut commands = "Command";
+    loop {
+        let variants = fields(&args, &format!("pub enum {commands} {{"));
+        let Some(variant) = words.next().map(camel) else { return false };
+        let Some(known) = variants.iter().find(|field| field.name == variant) else { return false };
+        let Some(below) = subcommands(&args, known.of).filter(|_| words.peek().is_some()) else {
+            let flags = flags(&args, known.of);
+            let is_flag =
+                |word: &str| word.strip_prefix("--").is_some_and(|w| flags.iter().any(|f| f == w));
+            return words.all(is_flag);
+        };
+        commands = below;
+    }
+}
+
+/// The enum of the commands below the command that `name` defines, if it has any.
+fn subcommands<'a>(args: &'a str, name: &'a str) -> Option<&'a str> {
+    if args.lines().any(|line| line == format!("pub enum {name} {{")) {
+        return Some(name);
+    }
+    let fields = fields(args, &format!("pub struct {name} {{"));
+    fields.iter().find(|field| field.attributes.contains("subcommand")).map(|field| field.of)
 }
 
 /// The long flags of the struct `name`, those of the structs flattened into it included.
@@ -61,7 +80,8 @@ fn fields<'a>(args: &'a str, head: &str) -> Vec<Field<'a>> {
             continue;
         }
         let of = code[word.len()..].trim_start_matches([':', '(', ' ']);
-        let of = of.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
+        let of = of.split(|c: char| !c.is_alphanumeric() && c != ':').next().unwrap_or_default();
+        let of = of.rsplit("::").next().unwrap_or_default();
         fields.push(Field { name: word, of, attributes: std::mem::take(&mut attributes) });
     }
     fields
@@ -88,6 +108,22 @@ pub enum Command {
     Forward(Forward),
     /// Print version
     Version,
+    Lab(crate::lab::Lab),
+    #[command(subcommand)]
+    Profile(crate::profile::Profile),
+}
+
+pub struct Lab {
+    #[command(subcommand)]
+    pub command: LabCommand,
+}
+
+pub enum LabCommand {
+    Seeds(Other),
+}
+
+pub enum Profile {
+    List(Limits),
 }
 
 pub struct Forward {
@@ -114,7 +150,7 @@ pub struct Other {
 "#;
 
     fn there(words: &str) -> bool {
-        exist(&Tree::of(&[(ARGS, SOURCE)]), words)
+        exist(&Tree::of(&[(ARGS[0], SOURCE)]), words)
     }
 
     #[test]
@@ -124,6 +160,12 @@ pub struct Other {
         assert!(!there("forward --time") && !there("forward --left"));
         assert!(!there("forward --alone") && !there("version --for"));
         assert!(!there("gen") && !there("forward for") && !there(""));
+    }
+
+    #[test]
+    fn a_command_below_another_has_flags_of_its_own() {
+        assert!(there("lab") && there("lab seeds --alone") && there("profile list --for"));
+        assert!(!there("lab list") && !there("lab seeds --for") && !there("profile seeds"));
     }
 
     #[test]

@@ -177,8 +177,8 @@ fn idle(report: &mut Report, text: &Text<'_>, diff: &Diff) -> Result<()> {
         return Ok(());
     };
     let gives = format!(
-        "It is the idle loop: {} of the {} samples saved are its. In all {} -> {} is {:+.1} %; without \
-         it {} -> {} is {:+.1} %.",
+        "It is the idle loop: {} of the {} samples saved are its. In all {} -> {}, {:+.1} %; without it \
+         {} -> {}, {:+.1} %.",
         idle.saved_counts(),
         all.saved_counts(),
         all.without,

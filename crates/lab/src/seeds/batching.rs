@@ -4,7 +4,7 @@ use linerate_prof::Result;
 
 use super::{Post, Report, Text};
 use crate::decimal::{Decimal, Rounding};
-use crate::stats::{Direction, Goal, Overall, Pair};
+use crate::stats::{Counts, Direction, Goal, Overall, Pair};
 use crate::table::{Cell, Column, Row, Table};
 
 mod environment;
@@ -193,21 +193,26 @@ fn changes(report: &mut Report, grid: &Grid<'_>) {
 /// The post's last line: sums, change of the sums, counts.
 fn totals(report: &mut Report, grid: &Grid<'_>) {
     let all = overall(grid.tests.iter());
-    let sum = |value: fn(&Test<'_>) -> Decimal| {
-        grid.tests.iter().try_fold(Decimal::whole(0), |sum, test| sum.plus(value(test)))
-    };
-    let shown = |value: Option<Decimal>| value.map_or("-".to_owned(), |value| value.to_string());
-    let (org, new) = (sum(|test| test.org), sum(|test| test.new));
+    let [org, new, change] = sums(grid);
     let posted = &grid.overall;
-    report.check("sum of ORG", posted.line, posted.org.to_string(), shown(org));
-    report.check("sum of NEW", posted.line, posted.new.to_string(), shown(new));
-    let change =
-        org.zip(new).and_then(|(org, new)| Decimal::change_pct(org, new, 2, Rounding::Truncate));
+    report.check("sum of ORG", posted.line, posted.org.to_string(), org);
+    report.check("sum of NEW", posted.line, posted.new.to_string(), new);
     let what = "overall change, of the sums, %";
-    report.check(what, posted.line, posted.posted.to_owned(), shown(change));
+    report.check(what, posted.line, posted.posted.to_owned(), change);
     let (line, better, worse) = grid.summary;
     report.check("tests that got better", line, better.to_string(), all.counts.better.to_string());
     report.check("tests that got worse", line, worse.to_string(), all.counts.worse.to_string());
+}
+
+/// The sums of both columns and the change of the sum, as the post prints them.
+fn sums(grid: &Grid<'_>) -> [String; 3] {
+    let sum = |value: fn(&Test<'_>) -> Decimal| {
+        grid.tests.iter().try_fold(Decimal::whole(0), |sum, test| sum.plus(value(test)))
+    };
+    let (org, new) = (sum(|test| test.org), sum(|test| test.new));
+    let change =
+        org.zip(new).and_then(|(org, new)| Decimal::change_pct(org, new, 2, Rounding::Truncate));
+    [org, new, change].map(|value| value.map_or("-".into(), Decimal::as_bc_prints))
 }
 
 /// What the text says of the table.
@@ -232,16 +237,16 @@ fn claims(report: &mut Report, text: &Text<'_>, grid: &Grid<'_>) -> Result<()> {
     }
     let sole = text.between("% being the", "negative)")?;
     let negative = grid.of("TCP No Delay").filter(|t| worse(t)).count();
-    let sole_is = if sole.is == "sole" { "1" } else { sole.is };
+    let stated = if sole.is == "sole" { "1" } else { sole.is };
     let what = "negative among TCP No Delay";
-    report.check(what, sole.line, sole_is.to_owned(), negative.to_string());
+    report.check(what, sole.line, stated.to_owned(), negative.to_string());
     let of_tcp = text.between("most of the tests (", ")")?;
     let better = grid.of("TCP").filter(|t| better(t)).count();
     let counted = format!("{better}/{}", grid.of("TCP").count());
     report.check("better among TCP", of_tcp.line, of_tcp.is.to_owned(), counted);
     let gain = text.number_before("overall improvement in BW")?;
     let all = overall(grid.tests.iter());
-    let computed = format!("{:.1}", all.sums_pct.unwrap_or(f64::NAN));
+    let computed = Cell::real(all.sums_pct, 1, NO_RATIO).to_string();
     report.check("overall improvement, %", gain.line, gain.is.to_string(), computed);
     Ok(())
 }
@@ -261,8 +266,8 @@ fn errata(report: &mut Report, grid: &Grid<'_>) {
         let large: f64 = large.map(|test| test.org.to_f64()).sum();
         let gives = format!(
             "It is the change of a sum over unlike tests. Sizes of 512 bytes and more are {:.0} % of \
-             that sum. With every test weighing the same (geometric mean) it is +{geometric:.1} %, \
-             not +{sums:.2} %.",
+             that sum. With every test weighing the same (geometric mean) it is {geometric:+.1} %, \
+             not {sums:+.2} %.",
             100.0 * large / all.before
         );
         report.erratum(grid.overall.line, format!("\"Overall: {}%\"", grid.overall.posted), gives);
@@ -306,12 +311,8 @@ fn as_posted(grid: &Grid<'_>) -> String {
         table += &format!("{:<26}{org:<12}{new:<15}{change}\n", test.label());
         last = Some(test);
     }
-    let all = overall(grid.tests.iter());
-    let (org, new) = (format!("{:.0}", all.before), format!("{:.0}", all.after));
-    let change = Decimal::parse(&org).zip(Decimal::parse(&new));
-    let change = change.and_then(|(a, b)| Decimal::change_pct(a, b, 2, Rounding::Truncate));
-    let change = change.map_or("-".into(), Decimal::as_bc_prints);
-    let (better, worse) = (all.counts.better, all.counts.worse);
+    let [org, new, change] = sums(grid);
+    let Counts { better, worse, .. } = overall(grid.tests.iter()).counts;
     table
         + RULE
         + &format!("{:<26}{org:<12}{new:<15}{change}%\n", "Overall:")

@@ -1,7 +1,7 @@
 //! Post 000: two profiles of a gigabit path, with buffers as they were and with fixed frames.
 
 use linerate_prof::Result;
-use linerate_prof::diff::{Diff, Sum};
+use linerate_prof::diff::{self, Count, Diff, Sum};
 use linerate_prof::print;
 use linerate_prof::profile::{Profile, Row};
 use linerate_prof::read::{self, Form};
@@ -48,11 +48,11 @@ fn taken(report: &mut Report, text: &Text<'_>) -> Result<()> {
     let mut fact = |about, from, to| {
         text.between(from, to).map(|said| report.taken(about, said.is, Some(said.line)))
     };
-    fact("machine", "Configuration is", ".")?;
+    fact("machine", "Configuration is", " adapters.")?;
     fact("path", "In essense a", ".")?;
     fact("rate", "GNET adapters at", ", however")?;
     fact("rings", "by default has the", ", and our")?;
-    fact("baseline", "alloc_skb with calls to", ". Notice")?;
+    fact("baseline", "alloc_skb with", ". Notice")?;
     // The caption of the second profile, which ends in a number and a full stop.
     let hot_list = text.number_after("allocations, sysctl_hot_list_len =")?;
     let frames = text.between("alloc_skb_frame with", ", sysctl_hot_list_len")?;
@@ -76,26 +76,23 @@ fn whereto(diff: &Diff) -> Table {
         Column::new("frames_ticks", "frames", "ticks"),
         Column::new("change_ticks", "change", "ticks"),
     ];
-    let title = "Cost that vanished, and cost that moved (what is not listed counts as 0)";
+    let title = "Cost that vanished, and cost that moved (what is not listed counts as 0 in sums and changes)";
     let mut table = Table::new("moved", title, &columns);
-    let cells = |name: &str, sum: Sum| {
-        vec![
-            Cell::text(name),
-            Cell::Count(sum.functions),
-            Cell::Count(sum.without),
-            Cell::Count(sum.with),
-            Cell::Gain(i128::from(sum.with) - i128::from(sum.without)),
-        ]
+    let cells = |name: &str, functions: Cell, sum: Sum| {
+        let change = i128::from(sum.with) - i128::from(sum.without);
+        let sides = [Cell::Count(sum.without), Cell::Count(sum.with), Cell::Gain(change)];
+        [Cell::text(name), functions].into_iter().chain(sides).collect()
+    };
+    let mut sum = |name: &str, sum: Sum| {
+        table.row(cells(name, Cell::Count(sum.functions), sum));
     };
     let moved = diff.moved();
-    table.row(cells("the path: vanished", moved.fell));
-    table.row(cells("the path: moved to, or grown", moved.rose));
+    sum("the path: vanished", moved.fell);
+    sum("the path: moved to, or grown", moved.rose);
+    sum("disks, in the background", diff.sum_of(|row| row.stage == Stage::Disk));
+    sum("idle", diff.sum_of(|row| row.stage == Stage::Idle));
     let rose = diff.rows_of(Part::Path).filter(|row| row.sum().saved_counts() < 0);
-    for row in rose {
-        table.row(cells(&format!("  {}", row.symbol), row.sum()));
-    }
-    table.row(cells("disks, in the background", diff.sum_of(|row| row.stage == Stage::Disk)));
-    table.row(cells("idle", diff.sum_of(|row| row.stage == Stage::Idle)));
+    table.rows.splice(2..2, rose.map(|row| Line::Cells(grown(row))));
     if let Some(total) = diff.makers_total() {
         let listed = diff.sum();
         let rest = Sum {
@@ -103,19 +100,23 @@ fn whereto(diff: &Diff) -> Table {
             with: total.with.saturating_sub(listed.with),
             ..Sum::default()
         };
-        let mut unlisted = cells("in no row of the list", rest);
-        if let Some(functions) = unlisted.get_mut(1) {
-            *functions = Cell::Absent("the post does not list them");
-        }
-        table.row(unlisted);
+        let unknown = Cell::Absent("the post does not list them");
+        table.row(cells("in no row of the list", unknown, rest));
         table.rows.push(Line::Rule);
-        let mut all = cells("all", total);
-        if let Some(functions) = all.get_mut(1) {
-            *functions = Cell::Empty;
-        }
-        table.row(all);
+        table.row(cells("all", Cell::Empty, total));
     }
     table
+}
+
+/// A function that grew. What is not listed is below the cut-off, and the change is less than that.
+fn grown(row: &diff::Row) -> Vec<Cell> {
+    let count = |count| match count {
+        Count::Is(n) => Cell::Count(n),
+        Count::Below(n) => Cell::Below(n),
+    };
+    let change = -i128::from(row.sum().saved_counts());
+    let name = Cell::Text(format!("  {}", row.symbol));
+    vec![name, Cell::Count(1), count(row.without), count(row.with), Cell::Gain(change)]
 }
 
 /// The functions that the post is about, with their share.
@@ -189,7 +190,7 @@ fn buffer_sum(diff: &Diff) -> Sum {
     diff.sum_of(is_buffer)
 }
 
-fn is_buffer(row: &linerate_prof::diff::Row) -> bool {
+fn is_buffer(row: &diff::Row) -> bool {
     stage::is_buffer(&row.symbol)
 }
 

@@ -98,7 +98,7 @@ pub static POSTS: [Post; 5] = [
         experiment: "bounce",
         title: "L2 cache lines out, with and without IRQ and process affinity",
         author: "Mala Anand, IBM; ranked by Paul McKenney",
-        list: "the list is not kept",
+        list: "mail",
         date: "2002",
         file: "003_5ab5121f9d39ea70.txt",
         text: archived!("003_5ab5121f9d39ea70.txt"),

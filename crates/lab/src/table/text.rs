@@ -66,26 +66,28 @@ impl Table {
 
 fn cells(row: &Row) -> Option<Vec<String>> {
     match row {
-        Row::Cells(cells) => Some(cells.iter().map(printed).collect()),
+        Row::Cells(cells) => Some(cells.iter().map(Cell::to_string).collect()),
         Row::Heading(_) | Row::Rule => None,
     }
 }
 
-fn printed(cell: &Cell) -> String {
-    match cell {
-        Cell::Text(text) => text.clone(),
-        Cell::Count(n) => grouped(&n.to_string()),
-        Cell::Gain(0) => "0".into(),
-        Cell::Gain(n) => grouped(&format!("{n:+}")),
-        Cell::Decimal(d) => grouped(&d.to_string()),
-        Cell::Real(x, digits) => grouped(&format!("{x:.*}", usize::from(*digits))),
-        Cell::Change(x, digits) => changed(*x, usize::from(*digits)),
-        Cell::Below(bound) => format!("< {}", grouped(&bound.to_string())),
-        Cell::AtLeast(x, digits) => {
-            format!("≥ {}", grouped(&format!("{x:.*}", usize::from(*digits))))
+/// As in a table; what is absent is a dash.
+impl fmt::Display for Cell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let real = |x: &f64, digits: &u8| grouped(&format!("{x:.*}", usize::from(*digits)));
+        match self {
+            Cell::Text(text) => f.write_str(text),
+            Cell::Count(n) => f.write_str(&grouped(&n.to_string())),
+            Cell::Gain(0) => f.write_str("0"),
+            Cell::Gain(n) => f.write_str(&grouped(&format!("{n:+}"))),
+            Cell::Decimal(d) => f.write_str(&grouped(&d.to_string())),
+            Cell::Real(x, digits) => f.write_str(&real(x, digits)),
+            Cell::Change(x, digits) => f.write_str(&changed(*x, usize::from(*digits))),
+            Cell::Below(bound) => write!(f, "< {}", grouped(&bound.to_string())),
+            Cell::AtLeast(x, digits) => write!(f, "≥ {}", real(x, digits)),
+            Cell::Absent(_) => f.write_str("–"),
+            Cell::Empty => Ok(()),
         }
-        Cell::Absent(_) => "–".into(),
-        Cell::Empty => String::new(),
     }
 }
 

@@ -5,10 +5,11 @@ use std::io;
 use std::process::{Child, Command};
 
 use linerate_sys::{Code, Error, Result};
-use perf_event::events::{Raw, Software};
+use perf_event::events::{Raw, Software, Tracepoint};
 use perf_event::{Builder, Clock, ReadFormat, SampleFlag};
 
 use super::rings::{Refusal, Rings};
+use super::tick::{self, Tick};
 use super::{What, threads};
 
 /// An event as it is to be opened, and what the kernel did not grant of it.
@@ -19,6 +20,8 @@ pub(super) struct Setup {
     pub(super) ring_bytes: usize,
     /// Whether the kernel's functions are sampled.
     pub(super) kernel: bool,
+    /// If the samples are the kernel's ticks.
+    pub(super) tick: Option<Tick>,
 }
 
 /// The open events of a running process.
@@ -39,10 +42,10 @@ impl Setup {
         kernel: bool,
         ring_bytes: usize,
     ) -> Result<Setup> {
-        let (builder, name) = event(what)?;
+        let (builder, name, tick) = event(what)?;
         let ring_bytes = ring_bytes.clamp(page_bytes(), RING_BYTES_MAX).next_power_of_two();
         let mut setup =
-            Setup { builder, what: format!("cannot sample {name}"), ring_bytes, kernel };
+            Setup { builder, what: format!("cannot sample {name}"), ring_bytes, kernel, tick };
         let flags = SampleFlag::IP | SampleFlag::TID | SampleFlag::TIME;
         setup
             .builder
@@ -52,6 +55,13 @@ impl Setup {
             .wakeup_watermark(ring_bytes / 2)
             .exclude_kernel(!kernel)
             .read_format(READ_FORMAT | ReadFormat::LOST);
+        if setup.tick.is_some() {
+            // The record is made in the kernel always, and says only in its chain what it is of.
+            setup.builder.exclude_kernel(false).sample(flags | SampleFlag::CALLCHAIN);
+            if !call_chains {
+                setup.builder.sample_max_stack(tick::DEPTH);
+            }
+        }
         setup.grant()?;
         Ok(setup)
     }
@@ -62,7 +72,7 @@ impl Setup {
         loop {
             match self.builder.build() {
                 Ok(_) => return Ok(()),
-                Err(e) if refused(&e) && self.kernel => {
+                Err(e) if refused(&e) && self.kernel && self.tick.is_none() => {
                     self.kernel = false;
                     self.builder.exclude_kernel(true);
                 }
@@ -81,7 +91,7 @@ impl Setup {
     /// # Errors
     /// As [`Setup::explain`].
     pub(super) fn this_thread(&self) -> Result<Rings> {
-        let mut rings = Rings::default();
+        let mut rings = self.rings();
         let mut builder = self.builder.clone();
         builder.observe_self().mmap(true).mmap2(true);
         rings.add(&mut builder, &[None], self.ring_bytes).map_err(|e| self.refused(&e))?;
@@ -104,7 +114,7 @@ impl Setup {
         let mut attempts = 0;
         loop {
             attempts += 1;
-            let mut rings = Rings::default();
+            let mut rings = self.rings();
             let known = threads::of_process(pid)?;
             self.add(&mut rings, &mut builder, &known, &cpus)?;
             let late = &threads::of_process(pid)? - &known;
@@ -150,7 +160,7 @@ impl Setup {
         let cpus = self.cpus()?;
         let setup = self.clone();
         let start = move || {
-            let mut rings = Rings::default();
+            let mut rings = setup.rings();
             let mut builder = setup.builder.clone();
             builder.observe_self().inherit(true).enable_on_exec(true);
             follow_maps(&mut builder);
@@ -169,6 +179,10 @@ impl Setup {
             .map_err(|e| failed(e.to_string()))?
             .join()
             .unwrap_or_else(|_| Err(failed("it has panicked".into())))
+    }
+
+    fn rings(&self) -> Rings {
+        Rings::new(self.tick.as_ref().map(|tick| tick.filter.clone()))
     }
 
     fn cpus(&self) -> Result<Vec<Option<usize>>> {
@@ -208,18 +222,24 @@ impl Setup {
     }
 }
 
-fn event(what: &What) -> Result<(Builder<'static>, String)> {
+fn event(what: &What) -> Result<(Builder<'static>, String, Option<Tick>)> {
     let refuse =
         |what: &str, why: String, fix: &str| Err(Error::new(Code::Unsupported, what, why).fix(fix));
     match what {
         What::Time { hz } if (1..=HZ_MAX).contains(hz) => {
             let mut builder = Builder::new(Software::CPU_CLOCK);
             builder.sample_period(1_000_000_000 / u64::from(*hz));
-            Ok((builder, "by time".to_owned()))
+            Ok((builder, "by time".to_owned(), None))
         }
         What::Time { hz } => {
             let why = format!("{hz} samples a second are outside of 1 to {HZ_MAX}");
             refuse("cannot sample by time", why, "1000 a second cost less than 1 % of most CPUs")
+        }
+        What::Tick => {
+            let tick = Tick::here()?;
+            let mut builder = Builder::new(Tracepoint::with_id(tick.id));
+            builder.sample_period(1);
+            Ok((builder, "by the kernel's tick".to_owned(), Some(tick)))
         }
         What::Event { trigger, period: 0 } => {
             let what = format!("cannot sample {}", trigger.name);
@@ -230,7 +250,7 @@ fn event(what: &What) -> Result<(Builder<'static>, String)> {
             let mut builder = Builder::new(raw);
             builder.attrs_mut().type_ = trigger.type_;
             builder.sample_period(*period);
-            Ok((builder, trigger.name.clone()))
+            Ok((builder, trigger.name.clone(), None))
         }
     }
 }

@@ -39,7 +39,7 @@ impl Kallsyms {
     }
 
     /// Lines of `address type name [module]`; whatever else is skipped.
-    fn read(mut input: impl BufRead) -> Kallsyms {
+    pub(super) fn read(mut input: impl BufRead) -> Kallsyms {
         let mut all = Kallsyms::default();
         let mut line = String::new();
         while matches!(input.read_line(&mut line), Ok(1..)) && all.functions.len() < FUNCTIONS_MAX {
@@ -82,13 +82,23 @@ impl Kallsyms {
     /// The function that `address` is in.
     pub(super) fn find(&self, address: u64) -> Option<Found<'_>> {
         let next = self.functions.partition_point(|function| function.address <= address);
-        let function = self.functions.get(next.checked_sub(1)?)?;
-        let end = self.functions.get(next).map(|next| next.address);
-        let bytes = end.map(|end| end - function.address).filter(|&bytes| bytes <= BYTES_MAX);
+        let found = self.function(next.checked_sub(1)?)?;
         // Behind the last function of a region there is nothing that has a name.
-        if bytes.is_none() && address - function.address > BYTES_MAX {
+        if found.bytes.is_none() && address - found.address > BYTES_MAX {
             return None;
         }
+        Some(found)
+    }
+
+    /// Every function, by rising address.
+    pub(super) fn iter(&self) -> impl Iterator<Item = Found<'_>> {
+        (0..self.functions.len()).filter_map(|at| self.function(at))
+    }
+
+    fn function(&self, at: usize) -> Option<Found<'_>> {
+        let function = self.functions.get(at)?;
+        let end = self.functions.get(at + 1).map(|next| next.address);
+        let bytes = end.map(|end| end - function.address).filter(|&bytes| bytes <= BYTES_MAX);
         let name = function.name as usize;
         let module = name + usize::from(function.name_bytes);
         let end = module + usize::from(function.module_bytes);

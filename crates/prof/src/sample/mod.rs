@@ -41,6 +41,7 @@ mod summary;
 mod symbols;
 mod tally;
 mod threads;
+mod tick;
 
 use std::process::Command;
 
@@ -60,6 +61,14 @@ pub enum What {
         /// Samples for each second of CPU time, from 1 to 100,000.
         hz: u32,
     },
+    /// The kernel's own tick: where it finds the target on a CPU, 100 to 1,000 times in a second as
+    /// the kernel was built; [`What::hz`] tells.
+    ///
+    /// No timer is started for it. Where the interrupts of a timer are dear, as in a virtual
+    /// machine, that is nearly the whole cost of a sample. But work that goes in step with the tick
+    /// is seen too often or never: timers start at it, and it is at the tick that the scheduler takes
+    /// the CPU from a thread. It needs x86-64, the right to see the kernel, and its tracepoints.
+    Tick,
     /// An event: one sample for every so many of it.
     Event {
         /// Which.
@@ -99,6 +108,19 @@ pub enum Target {
     /// starts in turn. The thread that starts it ends at once: the command must not ask to be killed
     /// with it (`PR_SET_PDEATHSIG`).
     Child(Command),
+}
+
+impl What {
+    /// Samples for each second of CPU time; `None` of an event, and of a tick of which the kernel
+    /// does not tell.
+    #[must_use]
+    pub fn hz(&self) -> Option<f64> {
+        match self {
+            What::Time { hz } => Some(f64::from(*hz)),
+            What::Tick => tick::hz(),
+            What::Event { .. } => None,
+        }
+    }
 }
 
 impl Trigger {

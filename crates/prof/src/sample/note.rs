@@ -223,6 +223,17 @@ mod tests {
     }
 
     #[test]
+    fn a_pause_of_the_sampling_is_heard_and_its_end_is_not_another() {
+        const THROTTLE: u32 = 5;
+        const UNTHROTTLE: u32 = 6;
+        // Time, id, stream id; then what every record ends with: process and thread, time.
+        let body = [40, 1, 1, PID_7_TID_8, 50];
+        let note = |kind| Note::decode(&record(kind, 0, &body), &config()).unwrap();
+        assert_eq!(note(THROTTLE), Note { time_ns: 50, said: Said::Throttled });
+        assert_eq!(note(UNTHROTTLE), Note { time_ns: 50, said: Said::Other });
+    }
+
+    #[test]
     fn a_thread_that_starts_is_no_new_process() {
         let fork = |parent: u64| {
             let id = [PID_7_TID_8, 50];

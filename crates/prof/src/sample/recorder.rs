@@ -67,8 +67,10 @@ impl Recorder {
     /// the machine has no such event or the rate or period makes no sense.
     pub fn start(self, target: Target) -> Result<Recording> {
         let setup = Setup::new(&self.what, self.call_chains, self.kernel, self.ring_bytes)?;
+        // Ticks come too seldom for that, and cost too little.
+        let calibrate = self.calibrate && self.what != What::Tick;
         let measure = || calibrate::sample_ns(self.call_chains, setup.kernel);
-        let sample_ns = self.calibrate.then(measure).flatten();
+        let sample_ns = calibrate.then(measure).flatten();
         let mut began = Began {
             at: Instant::now(),
             wall: SystemTime::now(),
@@ -103,7 +105,8 @@ impl Recorder {
                 (rings, Watched::Child(child, fd))
             }
         };
-        Ok(Recording::new(self, rings, spaces, watched, began))
+        let entries = setup.tick.map(|tick| tick.entries);
+        Ok(Recording::new(self, rings, entries, spaces, watched, began))
     }
 }
 

@@ -9,18 +9,21 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::Recorder;
-use super::note::{Note, Said};
+use super::note::{Hit, Note, Said};
 use super::rings::Rings;
 use super::spaces::Spaces;
 use super::summary::{self, Taken};
 use super::tally::Tally;
-use crate::profile::Profile;
+use super::tick::Entries;
+use crate::profile::{Profile, Space};
 
 /// Samples while they are taken. Dropping it ends the sampling; a child lives on.
 #[derive(Debug)]
 pub struct Recording {
     recorder: Recorder,
     rings: Rings,
+    /// If the samples are the kernel's ticks.
+    entries: Option<Entries>,
     spaces: Spaces,
     watched: Watched,
     began: Began,
@@ -81,6 +84,7 @@ impl Recording {
     pub(super) fn new(
         recorder: Recorder,
         rings: Rings,
+        entries: Option<Entries>,
         spaces: Spaces,
         watched: Watched,
         began: Began,
@@ -88,6 +92,7 @@ impl Recording {
         Recording {
             recorder,
             rings,
+            entries,
             spaces,
             watched,
             began,
@@ -214,10 +219,18 @@ impl Recording {
         self.spaces.begin();
         self.pending.sort_by_key(|note| note.time_ns);
         let ready = self.pending.partition_point(|note| note.time_ns < before_ns);
+        let Recorder { call_chains, kernel, .. } = self.recorder;
         for note in self.pending.drain(..ready) {
-            match note.said {
-                Said::Sample(hit) => self.tally.add(&hit, &mut self.spaces),
-                said => self.spaces.follow(said),
+            match (note.said, &self.entries) {
+                (Said::Sample(tick), Some(entries)) => {
+                    let hit = entries.interrupted(&tick);
+                    let chain = if call_chains { hit.chain } else { Box::default() };
+                    if kernel || hit.space != Space::Kernel {
+                        self.tally.add(&Hit { chain, ..hit }, &mut self.spaces);
+                    }
+                }
+                (Said::Sample(hit), None) => self.tally.add(&hit, &mut self.spaces),
+                (said, _) => self.spaces.follow(said),
             }
         }
     }

@@ -1,12 +1,13 @@
 //! The open events and the rings that they write into, one for each CPU.
 
 use std::collections::BTreeMap;
+use std::ffi::{CString, c_char};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use perf_event::{Builder, Counter, Sampler};
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::ioctl::{IntegerSetter, ioctl, opcode};
+use rustix::ioctl::{IntegerSetter, Opcode, ioctl, opcode};
 
 use super::note::Note;
 
@@ -18,6 +19,8 @@ pub(super) struct Rings {
     /// Events of further threads, which write into the ring of their CPU.
     others: Vec<Other>,
     threads: u32,
+    /// Which of a tracepoint's events are wanted.
+    filter: Option<CString>,
 }
 
 struct Ring {
@@ -54,6 +57,11 @@ pub(super) struct Counted {
 }
 
 impl Rings {
+    /// None yet. Of the tracepoint that is to be opened, those events count that `filter` describes.
+    pub(super) fn new(filter: Option<CString>) -> Rings {
+        Rings { filter, ..Rings::default() }
+    }
+
     /// Opens the event that `builder` describes for one thread, once for each CPU.
     ///
     /// # Errors
@@ -70,6 +78,9 @@ impl Rings {
                 None => builder.any_cpu(),
             };
             let counter = builder.build().map_err(Refusal::Event)?;
+            if let Some(filter) = &self.filter {
+                keep_only(&counter, filter).map_err(Refusal::Event)?;
+            }
             if let Some(ring) = self.rings.get(&cpu) {
                 redirect(&counter, &ring.sampler).map_err(Refusal::Event)?;
                 self.others.push(Other { thread: self.threads, counter });
@@ -189,11 +200,12 @@ impl Rings {
 
 impl std::fmt::Debug for Rings {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Rings { rings, others, threads } = self;
+        let Rings { rings, others, threads, filter } = self;
         f.debug_struct("Rings")
             .field("cpus", &rings.keys())
             .field("others", &others.len())
             .field("threads", threads)
+            .field("filter", filter)
             .finish()
     }
 }
@@ -201,11 +213,25 @@ impl std::fmt::Debug for Rings {
 /// Lets `counter` write into the ring of `to`.
 fn redirect(counter: &Counter, to: &Sampler) -> io::Result<()> {
     // PERF_EVENT_IOC_SET_OUTPUT, include/uapi/linux/perf_event.h.
-    const SET_OUTPUT: rustix::ioctl::Opcode = opcode::none(b'$', 5);
+    const SET_OUTPUT: Opcode = opcode::none(b'$', 5);
     let target = usize::try_from(to.as_raw_fd()).map_err(io::Error::other)?;
     // SAFETY: the opcode takes an integer, the descriptor of the event whose ring is to be used; the
     // kernel checks that it is one and keeps the ring alive. Nothing of ours is written.
     unsafe { ioctl(descriptor(counter), IntegerSetter::<SET_OUTPUT>::new_usize(target)) }?;
+    Ok(())
+}
+
+/// Lets `counter` see those events of its tracepoint that the filter describes, as also do those
+/// that are inherited from it.
+fn keep_only(counter: &Counter, filter: &CString) -> io::Result<()> {
+    // PERF_EVENT_IOC_SET_FILTER, include/uapi/linux/perf_event.h.
+    const SET_FILTER: Opcode = opcode::write::<*mut c_char>(b'$', 6);
+    // SAFETY: the opcode takes the address of a string, which ends in 0 and lives for the call; the
+    // kernel copies it. It is passed as the integer that ioctl takes in its place.
+    let filter =
+        unsafe { IntegerSetter::<SET_FILTER>::new_pointer(filter.as_ptr().cast_mut().cast()) };
+    // SAFETY: as above; nothing of ours is written.
+    unsafe { ioctl(descriptor(counter), filter) }?;
     Ok(())
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use super::What;
 use super::recording::{Began, Heard};
 use super::rings::Counted;
-use super::spaces::{Place, Spaces};
+use super::spaces::Spaces;
 use super::symbols::{Name, Names};
 use super::tally::Tally;
 use crate::conditions::{Conditions, rfc3339};
@@ -66,6 +66,10 @@ fn event(what: &What) -> (Event, Origin) {
             let name = "cpu-clock".to_owned();
             (Event { name, unit: Unit::Samples, period: None, raw: None }, Origin::Clock)
         }
+        What::Tick => {
+            let name = "tick".to_owned();
+            (Event { name, unit: Unit::Ticks, period: None, raw: None }, Origin::Clock)
+        }
         What::Event { trigger, period } => {
             let event = Event {
                 name: trigger.name.clone(),
@@ -73,8 +77,7 @@ fn event(what: &What) -> (Event, Origin) {
                 period: Some(*period),
                 raw: trigger.raw.clone(),
             };
-            // What the kernel counts is not the CPU's word; of its two origins the clock is nearer.
-            (event, if trigger.of_the_kernel() { Origin::Clock } else { Origin::Counter })
+            (event, if trigger.of_the_kernel() { Origin::Kernel } else { Origin::Counter })
         }
     }
 }
@@ -101,8 +104,16 @@ fn rows(tally: &Tally, names: &Names) -> Vec<Row> {
 fn stacks(tally: &Tally, names: &Names) -> Vec<Stack> {
     let mut by_names: HashMap<Vec<&str>, u64> = HashMap::new();
     for (places, &count) in &tally.stacks {
-        let name = |&place: &Place| names.find(place).map_or("[unknown]", |name| &name.symbol);
-        let frames = places.iter().rev().map(name).collect();
+        let mut frames: Vec<(&str, bool)> = Vec::with_capacity(places.len());
+        for &place in places.iter().rev() {
+            let name = names.find(place);
+            let frame = name.map_or(("[unknown]", false), |name| (&name.symbol, name.function));
+            // A function may call itself; an object without symbols is said once.
+            if frame.1 || frames.last() != Some(&frame) {
+                frames.push(frame);
+            }
+        }
+        let frames = frames.into_iter().map(|(symbol, _)| symbol).collect();
         *by_names.entry(frames).or_default() += count;
     }
     let stack = |(frames, count): (Vec<&str>, u64)| Stack {
@@ -117,6 +128,12 @@ fn stacks(tally: &Tally, names: &Names) -> Vec<Stack> {
 fn conditions(taken: &Taken<'_>) -> Conditions {
     let measures = match taken.what {
         What::Time { hz } => format!("where threads are, {hz} times in each second of CPU time"),
+        What::Tick => {
+            let times = taken.what.hz().map_or_else(String::new, |hz| {
+                format!(", {hz:.0} times in each second of CPU time")
+            });
+            format!("where the kernel's own tick found the threads{times}")
+        }
         What::Event { trigger, period } => {
             format!("where threads are, once in every {period} {}", trigger.name)
         }
@@ -140,11 +157,6 @@ fn remark_on_sampling(taken: &Taken<'_>, remarks: &mut Vec<String>) {
                 .to_owned(),
         );
     }
-    if let What::Event { trigger, .. } = taken.what
-        && trigger.of_the_kernel()
-    {
-        remarks.push(format!("{} are counted by the kernel, not by the CPU", trigger.name));
-    }
     if taken.gone {
         remarks.push(format!(
             "the process ended before the recording did: this is what it did in its last {:.3} s",
@@ -161,24 +173,40 @@ fn remark_on_sampling(taken: &Taken<'_>, remarks: &mut Vec<String>) {
     if broken > 0 {
         remarks.push(format!("{broken} records of the kernel made no sense and were left out"));
     }
-    if let What::Time { hz } = taken.what {
-        let periods = taken.counted.cpu_ns as f64 * f64::from(*hz) / 1e9;
-        let seen = (taken.heard.samples.saturating_add(lost(taken))) as f64;
-        if periods >= PERIODS_JUDGED && seen < 0.9 * periods {
-            remarks.push(format!(
-                "{:.0} % of the CPU time gave no sample, most likely that of threads which live no \
-                 longer than {:.0} us: each begins a period of its own; sample more often",
-                100.0 * (1.0 - seen / periods),
-                1e6 / f64::from(*hz)
-            ));
-        }
-    }
+    remark_on_rate(taken, remarks);
     let Counted { cpu_ns, running_ns, .. } = taken.counted;
     // Switching it on and off costs a little; a hundredth less is sharing.
     if running_ns.saturating_add(cpu_ns / 100) < cpu_ns {
         let pct = 100.0 * running_ns as f64 / cpu_ns as f64;
         remarks.push(format!("the event had a counter for {pct:.1} % of the CPU time only"));
     }
+}
+
+fn remark_on_rate(taken: &Taken<'_>, remarks: &mut Vec<String>) {
+    if *taken.what == What::Tick {
+        remarks.push(
+            "what runs in step with the tick, as what a timer starts does, is seen too often or \
+             never; what a sample costs is not calibrated: its interrupt comes anyway"
+                .to_owned(),
+        );
+    }
+    let Some(hz) = taken.what.hz() else { return };
+    let periods = taken.counted.cpu_ns as f64 * hz / 1e9;
+    let seen = taken.heard.samples.saturating_add(lost(taken)) as f64;
+    if periods < PERIODS_JUDGED || seen >= 0.9 * periods {
+        return;
+    }
+    let why = if *taken.what == What::Tick {
+        "that of threads which sleep before the tick, or of a CPU that has none (nohz_full)".into()
+    } else {
+        let period_us = 1e6 / hz;
+        format!(
+            "that of threads which live no longer than {period_us:.0} us: each begins a period of \
+             its own; sample more often"
+        )
+    };
+    let pct = 100.0 * (1.0 - seen / periods);
+    remarks.push(format!("{pct:.0} % of the CPU time gave no sample, most likely {why}"));
 }
 
 /// Said if it is more than a hundredth: in a virtual machine, whose timers its host makes, a sample
@@ -196,6 +224,7 @@ fn remark_on_cost(taken: &Taken<'_>, cost: Option<&OwnCost>, remarks: &mut Vec<S
             let fitting = (f64::from(*hz) * COST_PCT_TOLD / pct).floor().max(1.0);
             format!("{fitting} samples a second would take {COST_PCT_TOLD} %")
         }
+        What::Tick => "sample by time, and less often".to_owned(),
         What::Event { period, .. } => {
             let fitting = (*period as f64 * pct / COST_PCT_TOLD).ceil();
             format!("a period of {fitting} would take {COST_PCT_TOLD} %")
@@ -268,3 +297,61 @@ const PERIODS_JUDGED: f64 = 100.0;
 const COST_PCT_TOLD: f64 = 1.0;
 /// Files that a remark names at most.
 const FILES_NAMED: usize = 3;
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Instant, SystemTime};
+
+    use super::*;
+
+    /// What is remarked on a second of CPU time in which the rings told that.
+    fn remarks(what: &What, heard: Heard) -> String {
+        let began = Began {
+            at: Instant::now(),
+            wall: SystemTime::now(),
+            workload: None,
+            sample_ns: None,
+            kernel: true,
+            remarks: Vec::new(),
+        };
+        let taken = Taken {
+            what,
+            call_chains: false,
+            kernel_wanted: true,
+            began: &began,
+            spaces: &Spaces::new(),
+            tally: &Tally::default(),
+            heard,
+            counted: Counted { cpu_ns: 1_000_000_000, running_ns: 1_000_000_000, lost: None },
+            gone: false,
+            wall_ns: 1_000_000_000,
+        };
+        let mut remarks = Vec::new();
+        remark_on_sampling(&taken, &mut remarks);
+        remarks.join("\n")
+    }
+
+    #[test]
+    fn a_pause_of_the_sampling_is_told_with_how_often() {
+        let heard = Heard { samples: 1000, throttled: 3, ..Heard::default() };
+        let said = remarks(&What::Time { hz: 1000 }, heard);
+        assert!(said.starts_with("the kernel paused the sampling 3 times"), "{said}");
+        assert!(said.contains("perf_event_max_sample_rate"), "{said}");
+        let heard = Heard { samples: 1000, ..Heard::default() };
+        assert_eq!(remarks(&What::Time { hz: 1000 }, heard), "");
+    }
+
+    #[test]
+    fn time_without_samples_is_told_and_lost_samples_are_none_of_it() {
+        let heard = Heard { samples: 700, ..Heard::default() };
+        let said = remarks(&What::Time { hz: 1000 }, heard);
+        assert!(said.starts_with("30 % of the CPU time gave no sample"), "{said}");
+        let heard = Heard { samples: 700, lost: 300, ..Heard::default() };
+        assert_eq!(remarks(&What::Time { hz: 1000 }, heard), "");
+        let Some(hz) = What::Tick.hz() else { return println!("skipped: no rate of the tick") };
+        let said = remarks(&What::Tick, Heard { samples: (hz / 2.0) as u64, ..Heard::default() });
+        // Few ticks a second are judged only if they are a hundred at least.
+        let judged = said.contains("50 % of the CPU time gave no sample");
+        assert_eq!(judged, hz >= PERIODS_JUDGED, "{said}");
+    }
+}

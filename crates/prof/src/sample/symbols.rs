@@ -1,6 +1,6 @@
 //! Names for places: the function, its size, its object.
 //!
-//! Nothing here is an error. What has no name is called by its object and offset, and said so.
+//! Nothing here is an error. What has no name is called by its object, and said so.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -72,7 +72,7 @@ impl Names {
             let found = all.find(address);
             let module = found.and_then(|found| found.module).unwrap_or("kernel");
             let name = Name {
-                symbol: found.map_or_else(|| format!("{address:#x}"), |found| found.name.into()),
+                symbol: found.map_or_else(|| nameless(module), |found| found.name.into()),
                 address: found.map(|found| found.address),
                 code_bytes: found.and_then(|found| found.bytes),
                 object: Some(format!("[{module}]")),
@@ -94,7 +94,7 @@ impl Names {
         let base = object.name.rsplit('/').next().unwrap_or(&object.name);
         for (&offset, found) in offsets.iter().zip(found) {
             let name = found.unwrap_or_else(|| Name {
-                symbol: format!("{base}+{offset:#x}"),
+                symbol: nameless(base),
                 address: None,
                 code_bytes: None,
                 object: None,
@@ -120,6 +120,11 @@ impl Names {
         };
         self.names.insert(Place { object: index, offset: 0 }, name);
     }
+}
+
+/// One name for all of an object: a row for each address would be many, and tell nothing.
+fn nameless(object: &str) -> String {
+    format!("[{object}: no symbol]")
 }
 
 /// The functions at `offsets` of the file: by its own table of symbols, which is exact and quickly

@@ -83,7 +83,7 @@ fn place(spaces: &mut Spaces, pid: u32, space: Space, address: u64) -> Place {
 /// Whether an entry is no address but says in which space the next ones are.
 ///
 /// Source: include/uapi/linux/perf_event.h, `enum perf_callchain_context`.
-fn mark(entry: u64) -> Option<Space> {
+pub(super) fn mark(entry: u64) -> Option<Space> {
     const MARKS: u64 = -4095i64 as u64;
     const KERNEL: u64 = -128i64 as u64;
     const USER: u64 = -512i64 as u64;

@@ -2,11 +2,13 @@
 
 use linerate_prof::Result;
 use linerate_prof::diff::Diff;
+use linerate_prof::stage::Part;
 
 use super::super::{Report, Text};
 use super::heads::Posted;
-use super::{All, all_and_idle, buffer_sum, share};
+use super::{All, OF_NOTHING, all_and_idle, buffer_sum, share};
 use crate::stats::Pair;
+use crate::table::Cell;
 
 pub(super) fn errata(
     report: &mut Report,
@@ -23,11 +25,11 @@ pub(super) fn errata(
     report.erratum(two.line, "Two changes at once", gives);
     if let Some(total) = diff.makers_total() {
         let gives = format!(
-            "The profiles are of {} and of {} ticks, {:+.1} %, and how many packets went through is not \
+            "The profiles are of {} and of {} ticks, {} %, and how many packets went through is not \
              said. Ticks are compared as they are; a few per cent either way mean nothing.",
             total.without,
             total.with,
-            Pair::of(total.without, total.with).change_pct().unwrap_or(f64::NAN)
+            Cell::change(Pair::of(total.without, total.with).change_pct(), 1, OF_NOTHING)
         );
         report.erratum(
             text.line_with(1, " total ")?.line,
@@ -49,22 +51,23 @@ fn utilization(
     let system = Pair { before: heads[0].head.cpu.system_pct, after: heads[1].head.cpu.system_pct };
     let busy = |frames| {
         let (all, idle) = all_and_idle(diff, frames)?;
-        Some((all, all.saturating_sub(idle), 100.0 * all.saturating_sub(idle) as f64 / all as f64))
+        let ticks = all.saturating_sub(idle);
+        Some((all, ticks, 100.0 * Pair::of(all, ticks).ratio()?))
     };
     let (Some((all, ticks, before)), Some((_, _, after))) = (busy(false), busy(true)) else {
         return Ok(());
     };
     let buffers = buffer_sum(diff);
-    let of = |all, frames| share(diff, buffers, all, frames).unwrap_or(f64::NAN);
+    let of = |all, frames| Cell::real(share(diff, buffers, all, frames), 1, OF_NOTHING);
     let gives = format!(
-        "It fits neither instrument. top: {:.1} -> {:.1} % system, {:.1} points, {:+.1} % of it. Profile: \
+        "It fits neither instrument. top: {:.1} -> {:.1} % system, {:.1} points, {} % of it. Profile: \
          {ticks} of {all} ticks are not idle, {before:.1} -> {after:.1} %, {:.1} points. What it fits is \
-         the share of the buffer functions: {} of {all} ticks = {:.1} % ({:.1} % of those not idle), -> \
-         {} = {:.1} % ({:.1} %).",
+         the share of the buffer functions: {} of {all} ticks = {} % ({} % of those not idle), -> {} = \
+         {} % ({} %).",
         system.before,
         system.after,
         system.after - system.before,
-        system.change_pct().unwrap_or(f64::NAN),
+        Cell::change(system.change_pct(), 1, OF_NOTHING),
         after - before,
         buffers.without,
         of(All::Ticks, false),
@@ -104,7 +107,7 @@ fn moved(report: &mut Report, text: &Text<'_>, diff: &Diff) -> Result<()> {
     let rose: Vec<String> = diff
         .rows
         .iter()
-        .filter(|row| row.stage.part() == linerate_prof::stage::Part::Path)
+        .filter(|row| row.stage.part() == Part::Path)
         .filter(|row| row.sum().saved_counts() < 0)
         .map(|row| format!("{} {:+}", row.symbol, -row.sum().saved_counts()))
         .collect();

@@ -1,7 +1,6 @@
 //! The head of this machine, over an interval.
 
 use std::fs;
-use std::time::Duration;
 
 use linerate_sys::{Code, Error, Result};
 
@@ -20,16 +19,6 @@ impl Head {
     /// `E-FILE` without /proc.
     pub fn start() -> Result<Started> {
         Ok(Started(cpu_times(&read("/proc/stat")?)?))
-    }
-
-    /// Measures for as long as `interval`, during which the caller sleeps.
-    ///
-    /// # Errors
-    /// `E-FILE` without /proc.
-    pub fn over(interval: Duration) -> Result<Head> {
-        let started = Head::start()?;
-        std::thread::sleep(interval);
-        started.stop()
     }
 }
 
@@ -142,11 +131,15 @@ fn count(processes: &mut Processes, state: u8) {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
     fn this_machine_has_a_head_whose_parts_sum_and_which_reads_back() {
-        let head = Head::over(Duration::from_millis(200)).unwrap();
+        let started = Head::start().unwrap();
+        std::thread::sleep(Duration::from_millis(200));
+        let head = started.stop().unwrap();
         let Processes { total, sleeping, running, zombie, stopped } = head.processes;
         assert_eq!(total, sleeping + running + zombie + stopped);
         // At least we are there; our main thread sleeps while this one tests.
