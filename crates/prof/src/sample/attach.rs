@@ -233,7 +233,7 @@ fn event(what: &What) -> Result<(Builder<'static>, String, Option<Tick>)> {
         }
         What::Time { hz } => {
             let why = format!("{hz} samples a second are outside of 1 to {HZ_MAX}");
-            refuse("cannot sample by time", why, "1000 a second cost less than 1 % of most CPUs")
+            refuse("cannot sample by time", why, "1000 a second are usual")
         }
         What::Tick => {
             let tick = Tick::here()?;

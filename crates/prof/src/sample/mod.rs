@@ -35,6 +35,7 @@ mod maps;
 mod note;
 mod recorder;
 mod recording;
+mod remarks;
 mod rings;
 mod spaces;
 mod summary;

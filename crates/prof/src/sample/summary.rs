@@ -1,14 +1,14 @@
-//! A profile out of what was taken: rows, stacks, and the remarks that its reader must have.
+//! A profile out of what was taken: rows, stacks, and under what conditions.
 
 use std::collections::HashMap;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::UNIX_EPOCH;
 
-use super::What;
 use super::recording::{Began, Heard};
 use super::rings::Counted;
 use super::spaces::Spaces;
 use super::symbols::{Name, Names};
 use super::tally::Tally;
+use super::{What, remarks};
 use crate::conditions::{Conditions, rfc3339};
 use crate::profile::{Event, Origin, OwnCost, Profile, Row, Stack, Unit};
 
@@ -47,16 +47,12 @@ pub(super) fn profile(taken: &Taken<'_>) -> Profile {
         samples: taken.heard.samples,
     });
     profile.conditions = conditions(taken);
-    profile.remarks = taken.began.remarks.clone();
-    remark_on_sampling(taken, &mut profile.remarks);
-    remark_on_cost(taken, profile.own_cost.as_ref(), &mut profile.remarks);
-    remark_on_names(taken, &names, &mut profile.remarks);
-    remark_on_chains(taken, &mut profile.remarks);
+    profile.remarks = remarks::of(taken, profile.own_cost.as_ref(), &names);
     profile
 }
 
 /// The events' own count has what was lost last, too, of which no record tells.
-fn lost(taken: &Taken<'_>) -> u64 {
+pub(super) fn lost(taken: &Taken<'_>) -> u64 {
     taken.counted.lost.unwrap_or(0).max(taken.heard.lost)
 }
 
@@ -104,16 +100,7 @@ fn rows(tally: &Tally, names: &Names) -> Vec<Row> {
 fn stacks(tally: &Tally, names: &Names) -> Vec<Stack> {
     let mut by_names: HashMap<Vec<&str>, u64> = HashMap::new();
     for (places, &count) in &tally.stacks {
-        let mut frames: Vec<(&str, bool)> = Vec::with_capacity(places.len());
-        for &place in places.iter().rev() {
-            let name = names.find(place);
-            let frame = name.map_or(("[unknown]", false), |name| (&name.symbol, name.function));
-            // A function may call itself; an object without symbols is said once.
-            if frame.1 || frames.last() != Some(&frame) {
-                frames.push(frame);
-            }
-        }
-        let frames = frames.into_iter().map(|(symbol, _)| symbol).collect();
+        let frames = frames(places.iter().rev().map(|&place| names.find(place)));
         *by_names.entry(frames).or_default() += count;
     }
     let stack = |(frames, count): (Vec<&str>, u64)| Stack {
@@ -123,6 +110,16 @@ fn stacks(tally: &Tally, names: &Names) -> Vec<Stack> {
     let mut stacks: Vec<Stack> = by_names.into_iter().map(stack).collect();
     stacks.sort_by(|a, b| b.count.cmp(&a.count).then_with(|| a.frames.cmp(&b.frames)));
     stacks
+}
+
+/// A function may call itself; an object without symbols is said once.
+fn frames<'a>(names: impl Iterator<Item = Option<&'a Name>>) -> Vec<&'a str> {
+    let named = |name: Option<&'a Name>| {
+        name.map_or(("[unknown]", false), |name| (name.symbol.as_str(), name.function))
+    };
+    let mut frames: Vec<(&str, bool)> = names.map(named).collect();
+    frames.dedup_by(|frame, before| frame == before && !frame.1);
+    frames.into_iter().map(|(symbol, _)| symbol).collect()
 }
 
 fn conditions(taken: &Taken<'_>) -> Conditions {
@@ -149,209 +146,24 @@ fn conditions(taken: &Taken<'_>) -> Conditions {
     }
 }
 
-fn remark_on_sampling(taken: &Taken<'_>, remarks: &mut Vec<String>) {
-    if taken.kernel_wanted && !taken.began.kernel {
-        remarks.push(
-            "the kernel's functions are left out: it does not let us sample them \
-             (sysctl kernel.perf_event_paranoid=1, or run with CAP_PERFMON)"
-                .to_owned(),
-        );
-    }
-    if taken.gone {
-        remarks.push(format!(
-            "the process ended before the recording did: this is what it did in its last {:.3} s",
-            Duration::from_nanos(taken.wall_ns).as_secs_f64()
-        ));
-    }
-    let Heard { throttled, broken, .. } = taken.heard;
-    if throttled > 0 {
-        remarks.push(format!(
-            "the kernel paused the sampling {throttled} times because samples came too fast; take \
-             fewer, or see kernel.perf_event_max_sample_rate"
-        ));
-    }
-    if broken > 0 {
-        remarks.push(format!("{broken} records of the kernel made no sense and were left out"));
-    }
-    remark_on_rate(taken, remarks);
-    let Counted { cpu_ns, running_ns, .. } = taken.counted;
-    // Switching it on and off costs a little; a hundredth less is sharing.
-    if running_ns.saturating_add(cpu_ns / 100) < cpu_ns {
-        let pct = 100.0 * running_ns as f64 / cpu_ns as f64;
-        remarks.push(format!("the event had a counter for {pct:.1} % of the CPU time only"));
-    }
-}
-
-fn remark_on_rate(taken: &Taken<'_>, remarks: &mut Vec<String>) {
-    if *taken.what == What::Tick {
-        remarks.push(
-            "what runs in step with the tick, as what a timer starts does, is seen too often or \
-             never; what a sample costs is not calibrated: its interrupt comes anyway"
-                .to_owned(),
-        );
-    }
-    let Some(hz) = taken.what.hz() else { return };
-    let periods = taken.counted.cpu_ns as f64 * hz / 1e9;
-    let seen = taken.heard.samples.saturating_add(lost(taken)) as f64;
-    if periods < PERIODS_JUDGED || seen >= 0.9 * periods {
-        return;
-    }
-    let why = if *taken.what == What::Tick {
-        "that of threads which sleep before the tick, or of a CPU that has none (nohz_full)".into()
-    } else {
-        let period_us = 1e6 / hz;
-        format!(
-            "that of threads which live no longer than {period_us:.0} us: each begins a period of \
-             its own; sample more often"
-        )
-    };
-    let pct = 100.0 * (1.0 - seen / periods);
-    remarks.push(format!("{pct:.0} % of the CPU time gave no sample, most likely {why}"));
-}
-
-/// Said if it is more than a hundredth: in a virtual machine, whose timers its host makes, a sample
-/// may take twenty times what it takes on hardware.
-fn remark_on_cost(taken: &Taken<'_>, cost: Option<&OwnCost>, remarks: &mut Vec<String>) {
-    let Some((cost, pct)) = cost.and_then(|cost| Some((cost, cost.sampling_pct()?))) else {
-        return;
-    };
-    if pct <= COST_PCT_TOLD {
-        return;
-    }
-    let sample_us = cost.sample_ns.unwrap_or(0.0) / 1000.0;
-    let advice = match taken.what {
-        What::Time { hz } => {
-            let fitting = (f64::from(*hz) * COST_PCT_TOLD / pct).floor().max(1.0);
-            format!("{fitting} samples a second would take {COST_PCT_TOLD} %")
-        }
-        What::Tick => "sample by time, and less often".to_owned(),
-        What::Event { period, .. } => {
-            let fitting = (*period as f64 * pct / COST_PCT_TOLD).ceil();
-            format!("a period of {fitting} would take {COST_PCT_TOLD} %")
-        }
-    };
-    remarks.push(format!(
-        "being sampled took about {pct:.1} % of the target's CPU time, {sample_us:.1} us a sample; \
-         {advice}"
-    ));
-}
-
-fn remark_on_names(taken: &Taken<'_>, names: &Names, remarks: &mut Vec<String>) {
-    if names.kernel_hidden {
-        remarks.push(
-            "the kernel hides the names of its functions (sysctl kernel.kptr_restrict=0, or run \
-             with CAP_SYSLOG)"
-                .to_owned(),
-        );
-    }
-    for file in names.changed.iter().take(FILES_NAMED) {
-        remarks.push(format!("{file} is gone or has changed since: its functions have no names"));
-    }
-    let mut nameless: HashMap<&str, u64> = HashMap::new();
-    for (&place, &count) in &taken.tally.places {
-        if let Some(name) = names.find(place)
-            && !name.function
-        {
-            *nameless.entry(name.object.as_deref().unwrap_or("[unknown]")).or_default() += count;
-        }
-    }
-    if nameless.is_empty() {
-        return;
-    }
-    let total: u64 = nameless.values().sum();
-    let mut objects: Vec<_> = nameless.into_iter().collect();
-    objects.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(b.0)));
-    let largest: Vec<String> = objects
-        .iter()
-        .take(FILES_NAMED)
-        .map(|(name, count)| format!("{count} in {name}"))
-        .collect();
-    remarks.push(format!(
-        "{total} of {} samples fell where no symbol names the function ({}); where that is a \
-         stripped file, install its debuginfo or build it unstripped",
-        taken.tally.samples,
-        largest.join(", ")
-    ));
-}
-
-fn remark_on_chains(taken: &Taken<'_>, remarks: &mut Vec<String>) {
-    let Tally { user_chains, shallow_chains, stacks_beyond, .. } = *taken.tally;
-    if taken.call_chains && shallow_chains * 2 > user_chains {
-        remarks.push(format!(
-            "{shallow_chains} of {user_chains} call chains of user code end after one caller: it \
-             keeps no frame pointers (build with -C force-frame-pointers=yes, or \
-             -fno-omit-frame-pointer)"
-        ));
-    }
-    if stacks_beyond > 0 {
-        remarks.push(format!(
-            "{stacks_beyond} call chains are left out: there were more than {} different ones",
-            taken.tally.stacks.len()
-        ));
-    }
-}
-
-/// Of fewer, a tenth may be chance.
-const PERIODS_JUDGED: f64 = 100.0;
-/// What sampling may take unsaid.
-const COST_PCT_TOLD: f64 = 1.0;
-/// Files that a remark names at most.
-const FILES_NAMED: usize = 3;
-
 #[cfg(test)]
 mod tests {
-    use std::time::{Instant, SystemTime};
-
     use super::*;
-
-    /// What is remarked on a second of CPU time in which the rings told that.
-    fn remarks(what: &What, heard: Heard) -> String {
-        let began = Began {
-            at: Instant::now(),
-            wall: SystemTime::now(),
-            workload: None,
-            sample_ns: None,
-            kernel: true,
-            remarks: Vec::new(),
-        };
-        let taken = Taken {
-            what,
-            call_chains: false,
-            kernel_wanted: true,
-            began: &began,
-            spaces: &Spaces::new(),
-            tally: &Tally::default(),
-            heard,
-            counted: Counted { cpu_ns: 1_000_000_000, running_ns: 1_000_000_000, lost: None },
-            gone: false,
-            wall_ns: 1_000_000_000,
-        };
-        let mut remarks = Vec::new();
-        remark_on_sampling(&taken, &mut remarks);
-        remarks.join("\n")
-    }
+    use crate::profile::Space;
 
     #[test]
-    fn a_pause_of_the_sampling_is_told_with_how_often() {
-        let heard = Heard { samples: 1000, throttled: 3, ..Heard::default() };
-        let said = remarks(&What::Time { hz: 1000 }, heard);
-        assert!(said.starts_with("the kernel paused the sampling 3 times"), "{said}");
-        assert!(said.contains("perf_event_max_sample_rate"), "{said}");
-        let heard = Heard { samples: 1000, ..Heard::default() };
-        assert_eq!(remarks(&What::Time { hz: 1000 }, heard), "");
-    }
-
-    #[test]
-    fn time_without_samples_is_told_and_lost_samples_are_none_of_it() {
-        let heard = Heard { samples: 700, ..Heard::default() };
-        let said = remarks(&What::Time { hz: 1000 }, heard);
-        assert!(said.starts_with("30 % of the CPU time gave no sample"), "{said}");
-        let heard = Heard { samples: 700, lost: 300, ..Heard::default() };
-        assert_eq!(remarks(&What::Time { hz: 1000 }, heard), "");
-        let Some(hz) = What::Tick.hz() else { return println!("skipped: no rate of the tick") };
-        let said = remarks(&What::Tick, Heard { samples: (hz / 2.0) as u64, ..Heard::default() });
-        // Few ticks a second are judged only if they are a hundred at least.
-        let judged = said.contains("50 % of the CPU time gave no sample");
-        assert_eq!(judged, hz >= PERIODS_JUDGED, "{said}");
+    fn callers_without_names_are_one_frame_and_a_recursion_is_as_many_as_it_has() {
+        let name = |symbol: &str, function| Name {
+            symbol: symbol.to_owned(),
+            address: None,
+            code_bytes: None,
+            object: None,
+            space: Space::User,
+            function,
+        };
+        let (libc, f) = (name("[libc: no symbol]", false), name("f", true));
+        let chain = [None, None, Some(&libc), Some(&libc), Some(&f), Some(&f), Some(&libc)];
+        let expected = ["[unknown]", "[libc: no symbol]", "f", "f", "[libc: no symbol]"];
+        assert_eq!(frames(chain.into_iter()), expected);
     }
 }

@@ -73,7 +73,11 @@ impl Tick {
 impl Entries {
     fn of(all: &Kallsyms) -> Entries {
         let stubs = all.iter().filter(|found| found.name.starts_with("asm_"));
-        Entries(stubs.map(|at| (at.address, at.address + at.bytes.unwrap_or(1) - 1)).collect())
+        Entries(
+            stubs
+                .map(|at| (at.address, at.address.saturating_add(at.bytes.unwrap_or(1)) - 1))
+                .collect(),
+        )
     }
 
     /// The sample as it would have been taken of what was interrupted; its space is unknown if no
@@ -122,7 +126,10 @@ fn tracepoint() -> Result<u64> {
         }
     }
     Err(refused.map_or_else(
-        || unsupported("tracefs is not mounted, or the kernel has no tracepoints"),
+        || {
+            unsupported("tracefs is not mounted, or the kernel has no tracepoints")
+                .fix("mount -t tracefs none /sys/kernel/tracing")
+        },
         |(path, e)| {
             Error::new(Code::Permission, WHAT, format!("{path}: {e}"))
                 .fix("run as root, or sample by time: that needs no tracepoint")
@@ -131,8 +138,7 @@ fn tracepoint() -> Result<u64> {
 }
 
 fn unsupported(why: &str) -> Error {
-    Error::new(Code::Unsupported, WHAT, why)
-        .fix("mount -t tracefs none /sys/kernel/tracing; or sample by time")
+    Error::new(Code::Unsupported, WHAT, why).fix("sample by time: that needs nothing of this kind")
 }
 
 const WHAT: &str = "cannot sample by the kernel's tick";
