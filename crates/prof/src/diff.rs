@@ -301,6 +301,7 @@ fn tell_of(mut repeated: Vec<&str>, remarks: &mut Vec<String>) {
     let Some(first) = repeated.first() else { return };
     let others = match repeated.len() {
         1 => String::new(),
+        2 => " and 1 other".to_owned(),
         n => format!(" and {} others", n - 1),
     };
     remarks

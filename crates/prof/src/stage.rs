@@ -5,11 +5,15 @@
 //! is its own time, not that of its callers: the stage is that of the code which ran, whoever asked
 //! for it.
 
+mod index;
 mod names;
+
+use std::sync::LazyLock;
 
 use serde::{Deserialize, Serialize};
 
 use crate::profile::Space;
+use index::Index;
 
 /// A stage of the path, or what is not of the path at all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -35,9 +39,10 @@ pub enum Stage {
     Irq,
     /// The way into the kernel and out again, whatever the call.
     Syscall,
-    /// The CPU waits at full speed: delay loops, contended locks. On whose behalf, a flat profile
-    /// cannot say.
+    /// The CPU waits at full speed: delay loops. On whose behalf, a flat profile cannot say.
     Spin,
+    /// Locks, taken, waited for and let go. Whose lock it is, a flat profile cannot say.
+    Lock,
     /// Disks and file systems: not of the packet path, background.
     Disk,
     /// The CPU has nothing to do.
@@ -68,7 +73,7 @@ pub enum Part {
 
 impl Stage {
     /// All of them, in the order in which they are printed.
-    pub const ALL: [Stage; 16] = [
+    pub const ALL: [Stage; 17] = [
         Stage::Driver,
         Stage::Core,
         Stage::Ip,
@@ -80,6 +85,7 @@ impl Stage {
         Stage::Irq,
         Stage::Syscall,
         Stage::Spin,
+        Stage::Lock,
         Stage::Other,
         Stage::User,
         Stage::Disk,
@@ -102,6 +108,7 @@ impl Stage {
             Stage::Irq => "irq/timer",
             Stage::Syscall => "syscall",
             Stage::Spin => "spin",
+            Stage::Lock => "locks",
             Stage::Disk => "disk",
             Stage::Idle => "idle",
             Stage::User => "user",
@@ -157,10 +164,14 @@ pub fn stage_of(symbol: &str, object: Option<&str>, space: Space) -> Stage {
     }
 }
 
-/// Whether `symbol` is a loop that waits at full speed: a CPU in it is busy, and does nothing.
+/// Whether `symbol` is a loop that waits at full speed, for a time or for a lock: a CPU in it is
+/// busy, and does nothing.
 #[must_use]
 pub fn is_spin(symbol: &str) -> bool {
-    names::look_up(names::KERNEL, bare(symbol)) == Some(Stage::Spin)
+    let name = bare(symbol);
+    KERNEL.look_up(name) == Some(Stage::Spin)
+        || names::CONTENDED.contains(&name)
+        || name.starts_with(".text.lock")
 }
 
 /// Whether `symbol` makes or frees packet buffers, or the memory under them.
@@ -169,16 +180,20 @@ pub fn is_buffer(symbol: &str) -> bool {
     names::BUFFER.contains(&bare(symbol))
 }
 
+static KERNEL: LazyLock<Index> = LazyLock::new(|| Index::of(names::KERNEL));
+static MODULES: LazyLock<Index> = LazyLock::new(|| Index::of(names::MODULES));
+static PROGRAM: LazyLock<Index> = LazyLock::new(|| Index::of(names::PROGRAM));
+
 fn kernel(name: &str, object: Option<&str>) -> Stage {
-    let by_name = names::look_up(names::KERNEL, name);
-    by_name.or_else(|| names::look_up(names::MODULES, module(object?)?)).unwrap_or(Stage::Other)
+    let by_name = KERNEL.look_up(name);
+    by_name.or_else(|| MODULES.look_up(module(object?)?)).unwrap_or(Stage::Other)
 }
 
 fn program(name: &str) -> Option<Stage> {
     // `<linerate_port::xdp::Xdp as linerate_port::Port>::rx_burst` is of the type's crate.
     let path = name.trim_start_matches(['<', '&', '*', '(', '[']);
     let path = path.strip_prefix("dyn ").or(path.strip_prefix("mut ")).unwrap_or(path);
-    names::look_up(names::PROGRAM, path)
+    PROGRAM.look_up(path)
 }
 
 /// The name as its source has it: without what compilers and system call wrappers add.
@@ -199,7 +214,8 @@ fn bare(symbol: &str) -> &str {
         .unwrap_or(name)
 }
 
-fn side_of(object: Option<&str>, space: Space) -> Space {
+/// On which side of the system call what is in `object` is, as far as that or `space` says.
+pub(crate) fn side_of(object: Option<&str>, space: Space) -> Space {
     match (space, object) {
         (Space::Unknown, Some(object)) if is_kernel_object(object) => Space::Kernel,
         (Space::Unknown, Some(object)) if object.starts_with('/') => Space::User,
@@ -270,6 +286,30 @@ mod tests {
     }
 
     #[test]
+    fn locks_are_a_stage_and_waiting_for_one_is_spinning() {
+        for name in ["_raw_spin_lock_irqsave", "rt_spin_lock", "rt_read_lock", "mutex_unlock"] {
+            assert_eq!((of(name), is_spin(name)), (Stage::Lock, false), "{name}");
+        }
+        for name in ["native_queued_spin_lock_slowpath", ".text.lock.sched", "stext_lock"] {
+            assert_eq!((of(name), is_spin(name)), (Stage::Lock, true), "{name}");
+        }
+        assert_eq!(Stage::Lock.part(), Part::Path);
+        assert_eq!(of("lock_sock_nested"), Stage::Socket, "a socket's owner, not a lock's word");
+    }
+
+    #[test]
+    fn a_beginning_that_others_share_does_not_decide() {
+        for name in ["copy_process", "copy_page_range", "copy_fd_bitmaps", "dev_attr_show"] {
+            assert_eq!(of(name), Stage::Other, "{name}");
+        }
+        assert_eq!(of("copy_user_enhanced_fast_string"), Stage::Copy);
+        assert_eq!(of("copy_page_to_iter"), Stage::Copy);
+        assert_eq!(of("__dev_queue_xmit"), Stage::Core);
+        assert_eq!(of("dev_gro_receive"), Stage::Core);
+        assert_eq!(of("rt_cache_get"), Stage::Ip);
+    }
+
+    #[test]
     fn a_module_tells_whose_an_unknown_name_is() {
         let kernel = |symbol, object| stage_of(symbol, Some(object), Space::Kernel);
         assert_eq!(kernel("frobnicate", "[e1000e]"), Stage::Driver);
@@ -301,7 +341,7 @@ mod tests {
 
     #[test]
     fn an_unknown_name_is_other_and_an_odd_one_does_no_harm() {
-        for name in ["", ".", "+0x", "::", "<", "_raw_spin_lock", "f\u{1b}[2J", "ａ.b"] {
+        for name in ["", ".", "+0x", "::", "<", "f\u{1b}[2J", "ａ.b"] {
             assert!(matches!(of(name), Stage::Other | Stage::User), "{name:?}");
             let _ = (is_spin(name), is_buffer(name), stage_of(name, Some(name), Space::Kernel));
         }

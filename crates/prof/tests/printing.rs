@@ -207,11 +207,11 @@ fn two_loads_are_compared_for_each_thousand_packets() {
         let line = text.lines().find(|line| line.starts_with("ip_rcv")).expect("a row");
         line.split_whitespace().map(str::to_owned).collect()
     };
-    assert_eq!(row(&text), ["ip_rcv", "IP", "400", "300", "-100", "-33.3", "1.00", "rose"]);
+    assert_eq!(row(&text), ["ip_rcv", "IP", "400", "300", "-100", "-33.3", "1.000", "rose"]);
     let diff = Diff::scaled(&without, &with, By::KiloPacket).expect("both have packets");
     let text = Ranked::new(&diff).to_string();
     assert!(text.contains("samples/1000 packets"), "{text}");
-    assert_eq!(row(&text), ["ip_rcv", "IP", "2.00", "3.00", "1.00", "33.3"]);
+    assert_eq!(row(&text), ["ip_rcv", "IP", "2.000", "3.000", "1.000", "33.3"]);
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use linerate::units;
+use linerate_prof::proc::PERIOD_MIN;
 
 use super::file::Place;
 
@@ -24,19 +25,21 @@ pub enum Profile {
 
 /// Sample a process or a command, and save the profile
 ///
-/// It ends with the command or process, when --for is over, or on Ctrl-C; what was sampled until then
-/// is saved.
+/// It ends with the process or command, when --for is over, or on Ctrl-C; what was sampled until then
+/// is saved. A command does not outlive its recording: it is sent SIGTERM.
 #[derive(Debug, Parser)]
-#[command(after_long_help = RECORD)]
+#[command(after_long_help = RECORD, override_usage = RECORD_USAGE)]
 pub struct Record {
-    /// What to sample: time, or an event of `linerate profile events`, or a raw code as in r1643
+    /// What to sample: time; tick, which is time by the kernel's own clock, seldom and almost free;
+    /// an event that `linerate profile events` lists, as in cycles, L2_LINES_OUT or page-faults; or
+    /// a raw code of this CPU, as in r1643
     #[arg(long, value_name = "EVENT", default_value = "time")]
     pub event: String,
-    /// Samples for each second of CPU time, if time is sampled
-    #[arg(long, value_name = "HZ", default_value_t = 1000,
-        value_parser = clap::value_parser!(u32).range(1..=100_000), conflicts_with = "period")]
-    pub rate: u32,
-    /// Events for each sample, if an event is; a prime keeps it out of step with loops
+    /// Samples for each second of CPU time, if time is sampled: 1000 unless told
+    #[arg(long, value_name = "HZ", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub rate: Option<u32>,
+    /// Events for each sample, if an event is: 10007 unless told; a prime keeps it out of step with
+    /// loops
     #[arg(long, value_name = "N", value_parser = units::count)]
     pub period: Option<u64>,
     /// Process to sample: all of its threads, and those that it will start
@@ -52,7 +55,8 @@ pub struct Record {
     /// Leave the kernel's functions out
     #[arg(long)]
     pub user: bool,
-    /// Packets that went through meanwhile, if you know: figures are then given per packet, too
+    /// Packets that went through meanwhile, if you know: `linerate profile diff` then compares per
+    /// packet, too
     #[arg(long, value_name = "N", value_parser = units::count)]
     pub packets: Option<u64>,
     /// Where to save it; a file that is there is kept as FILE.old
@@ -63,10 +67,10 @@ pub struct Record {
     pub top: usize,
     /// Print the profile as one JSON document on stdout instead of saving it; what the command
     /// prints goes to stderr
-    #[arg(long)]
+    #[arg(long, conflicts_with = "output")]
     pub json: bool,
     /// Command to start and to sample from its first instruction, with all that it starts
-    #[arg(last = true, value_name = "COMMAND", required_unless_present = "pid")]
+    #[arg(last = true, value_name = "COMMAND")]
     pub command: Vec<String>,
 }
 
@@ -123,7 +127,7 @@ pub struct Diff {
     /// What counts are scaled to before they are compared
     #[arg(long, value_enum, value_name = "WHAT", default_value_t = Per::Run)]
     pub per: Per,
-    /// Functions to print; the rest is summed up
+    /// Functions to print: so many that fell most, and as many that rose most; the rest is summed up
     #[arg(long, value_name = "N", default_value_t = 40)]
     pub top: usize,
     /// Print function, with, without, difference, and nothing else, absent as 0
@@ -168,6 +172,7 @@ pub enum Per {
 
 /// Say which events this machine counts, how many at once, and what stands in for the others
 #[derive(Debug, Parser)]
+#[command(after_long_help = EVENTS)]
 pub struct Events {
     /// Print one JSON document
     #[arg(long)]
@@ -181,8 +186,8 @@ pub struct Events {
 #[derive(Debug, Parser)]
 #[command(after_long_help = WATCH)]
 pub struct Watch {
-    /// Time from one look to the next, as in 1s or 100ms
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = units::duration)]
+    /// Time from one look to the next, as in 1s or 100ms; at least 1ms
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = period)]
     pub every: Duration,
     /// End after this time; without it, on Ctrl-C
     #[arg(long = "for", value_name = "TIME", value_parser = units::duration)]
@@ -193,23 +198,42 @@ pub struct Watch {
     /// Watch what was saved instead, as fast as it can be read
     #[arg(long, value_name = "FILE")]
     pub replay: Option<PathBuf>,
-    /// Show and draw only what has this in its name, as in eth0 or softirq; may be given again
+    /// Sum up and draw only what has this in its name, as in eth0 or softirq; may be given again
     #[arg(long, value_name = "TEXT")]
     pub only: Vec<String>,
-    /// Draw it into this SVG file
+    /// Sum up and draw only what has this unit, as in packets/s
+    #[arg(long, value_name = "UNIT")]
+    pub unit: Option<String>,
+    /// Draw what was saved into this SVG file; a picture has one unit
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
-    /// Print one JSON document for each look
+    /// Print what would be saved, a JSON document a line, instead of tables
     #[arg(long)]
     pub json: bool,
 }
+
+/// A time from one look to the next.
+fn period(text: &str) -> Result<Duration, String> {
+    let period = units::duration(text)?;
+    match period < PERIOD_MIN {
+        true => Err(format!("'{text}' is shorter than {PERIOD_MIN:?}")),
+        false => Ok(period),
+    }
+}
+
+const RECORD_USAGE: &str = "\
+linerate profile record [OPTIONS] --pid <PID>
+       linerate profile record [OPTIONS] -- <COMMAND>...";
 
 const RECORD: &str = "\
 Examples:
   linerate profile record -- linerate forward null: null: --for 3s
   linerate profile record --pid 4711 --for 10s -g -o before.json
   linerate profile record --event L2_LINES_OUT --pid 4711 --for 10s
-";
+
+Exit status: that of COMMAND if it ended by itself, 128 + N if signal N ended it; 0 if it or the
+process was recorded for as long as asked; 130 or 143 if SIGINT or SIGTERM ended the recording. If
+there is no profile, stderr says why: 1 failed, 2 wrong request, 5 not possible on this machine.";
 
 const LIST: &str = "\
 Examples:
@@ -217,18 +241,26 @@ Examples:
   linerate profile list profile.json --flame flame.svg
   linerate profile list old-mail.txt#2 --form kernprof
   perf script | linerate profile list -
-";
+
+Exit status: 0 printed, 1 no such file or no profile in it, 2 wrong request.";
 
 const DIFF: &str = "\
 Examples:
   linerate profile diff before.json after.json
   linerate profile diff before.json after.json --per kpacket --flame diff.svg
   linerate profile diff old-mail.txt#1 old-mail.txt#2 --as-posted
-";
+
+Exit status: 0 compared, even if that means little, which the first lines say; 1 no such file or no
+profile in it, 2 wrong request, 5 not comparable in this way.";
+
+const EVENTS: &str = "\
+Exit status: 0, whatever is counted here.";
 
 const WATCH: &str = "\
 Examples:
   linerate profile watch --only eth0 --only softirq
   linerate profile watch --every 100ms --for 1m -o load.ndjson
-  linerate profile watch --replay load.ndjson --only eth0 --svg load.svg
-";
+  linerate profile watch --replay load.ndjson --only eth0 --unit packets/s --svg load.svg
+
+Exit status: 0 done, 1 a file cannot be read or written, 2 wrong request, 5 cannot be drawn so, 130
+or 143 ended by SIGINT or SIGTERM; what was seen until then is saved and summed up.";

@@ -6,7 +6,7 @@ use linerate_prof::print::{self, bars, csv, json};
 
 use super::args::{Csv, Diff, Per};
 use super::file;
-use crate::errors::Failure;
+use crate::errors::{Failure, USAGE};
 use crate::screen::Screen;
 
 /// Runs the command; returns the exit status.
@@ -14,6 +14,11 @@ use crate::screen::Screen;
 /// # Errors
 /// Files that are no profiles, a scale that they do not have, or a result that cannot be written.
 pub fn diff(args: &Diff, screen: &Screen) -> Result<u8, Failure> {
+    if args.without.is_stdin() && args.with.is_stdin() {
+        let why = "both are to be read from stdin, which can be read but once".to_owned();
+        let fix = "save one of them in a file";
+        return Err(Failure::new(USAGE, "E-USAGE", "cannot compare stdin with itself", why, fix));
+    }
     let without = args.without.read(screen)?;
     let with = args.with.read(screen)?;
     let diff = Difference::scaled(&without, &with, by(args.per))?;

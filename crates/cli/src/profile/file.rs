@@ -15,7 +15,8 @@ use crate::screen::Screen;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
     pub file: PathBuf,
-    pub number: usize,
+    /// Which, if it is said; the first if not.
+    pub number: Option<usize>,
 }
 
 impl FromStr for Place {
@@ -30,33 +31,42 @@ impl FromStr for Place {
             if number == 0 {
                 return Err("the first profile of a file is number 1".into());
             }
-            return Ok(Place { file: file.into(), number });
+            return Ok(Place { file: file.into(), number: Some(number) });
         }
-        Ok(Place { file: text.into(), number: 1 })
+        Ok(Place { file: text.into(), number: None })
     }
 }
 
 impl Place {
+    /// Whether it comes from stdin, which can be read but once.
+    pub fn is_stdin(&self) -> bool {
+        self.file == Path::new("-")
+    }
+
     /// Reads the profile, and says on `screen` which lines of its file were left out.
     ///
     /// # Errors
     /// A file that cannot be read, is no profile, or has not as many.
     pub fn read(&self, screen: &Screen) -> Result<Profile, Failure> {
-        let read = if self.file == Path::new("-") {
-            read::parse(io::stdin().lock(), None)?
-        } else {
-            read::open(&self.file)?
+        let read = match self.is_stdin() {
+            true => read::parse(io::stdin().lock(), None),
+            false => read::open(&self.file),
         };
+        let read = read.map_err(|e| match e.fix.is_empty() {
+            true => e.fix("linerate profile record -- COMMAND makes a profile"),
+            false => e,
+        })?;
         let name = self.file.display();
         if let Some(left_out) = read.left_out() {
             screen.note(&format!("{name}: {left_out}\n"));
         }
         let all = read.profiles.len();
-        let profile = read.one(self.number).map_err(|mut e| {
-            e.what = format!("no profile number {} in {name}", self.number);
-            e
+        let number = self.number.unwrap_or(1);
+        let profile = read.one(number).map_err(|mut e| {
+            e.what = format!("no profile number {number} in {name}");
+            e.fix(format!("linerate profile list {name}#1"))
         })?;
-        if all > 1 && self.number == 1 {
+        if all > 1 && self.number.is_none() {
             screen.note(&format!("{name}: the first of {all} profiles; {name}#2 is the next\n"));
         }
         Ok(profile)
@@ -144,7 +154,13 @@ pub fn draw(file: &Path, svg: &str) -> Result<(), Failure> {
 /// A file that cannot be had.
 pub fn failure(what: &str, file: &Path, e: &io::Error) -> Failure {
     let what = format!("cannot {what} {}", file.display());
-    Failure::new(RUNTIME, "E-FILE", &what, e.to_string(), "")
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.exists());
+    let fix = match (folder, e.kind()) {
+        (Some(folder), _) => format!("mkdir -p {}", folder.display()),
+        (None, io::ErrorKind::StorageFull) => format!("df -h {}", file.display()),
+        (None, _) => "name another file".into(),
+    };
+    Failure::new(RUNTIME, "E-FILE", &what, e.to_string(), &fix)
 }
 
 fn with_ending(file: &Path, ending: &str) -> PathBuf {
@@ -164,10 +180,10 @@ mod tests {
     #[test]
     fn a_number_behind_a_hash_is_the_profile_and_anything_else_is_the_name() {
         let at = |file: &str, number| Ok(Place { file: file.into(), number });
-        assert_eq!(place("a.json"), at("a.json", 1));
-        assert_eq!(place("mail.txt#2"), at("mail.txt", 2));
-        assert_eq!(place("c#/a"), at("c#/a", 1));
-        assert_eq!(place("#2"), at("#2", 1));
+        assert_eq!(place("a.json"), at("a.json", None));
+        assert_eq!(place("mail.txt#2"), at("mail.txt", Some(2)));
+        assert_eq!(place("c#/a"), at("c#/a", None));
+        assert_eq!(place("#2"), at("#2", None));
         assert!(place("a#0").is_err());
     }
 

@@ -26,36 +26,47 @@ impl Glance {
         if self.lines.is_multiple_of(PAGE) {
             text = format!(
                 "{:>8} {:>6} {:>6} {:>6} {:>9} {:>9} {:>9} {:>10} {:>10}\n",
-                "time s", "user %", "sys %", "idle %", "irq/s", "softirq/s", "switch/s", "rx pkt/s",
+                "time s",
+                "user %",
+                "sys %",
+                "idle %",
+                "irq/s",
+                "softirq/s",
+                "switch/s",
+                "rx pkt/s",
                 "tx pkt/s"
             );
         }
         self.lines += 1;
         let cpu = |kinds: &[&str]| {
-            let part = self.sum(columns, |name| kinds.iter().any(|kind| name == format!("stat/cpu/{kind}")));
+            let part = self
+                .sum(columns, |name| kinds.iter().any(|kind| name == format!("stat/cpu/{kind}")));
             let all = self.sum(columns, |name| name.starts_with("stat/cpu/"));
             match (part, all) {
                 (Some(part), Some(all)) if all > 0.0 => format!("{:.1}", 100.0 * part / all),
                 _ => "n/a".into(),
             }
         };
-        let rate = |of: Option<f64>| of.map_or_else(|| "n/a".into(), |n| thousands(n.round() as u64));
+        let rate =
+            |of: Option<f64>| of.map_or_else(|| "n/a".into(), |n| thousands(n.round() as u64));
         let net = |key: &str| {
             let key = format!("/{key}");
             rate(self.sum(columns, |name| name.starts_with("net/dev/") && name.ends_with(&key)))
         };
-        Some(text + &format!(
-            "{:>8.1} {:>6} {:>6} {:>6} {:>9} {:>9} {:>9} {:>10} {:>10}\n",
-            sample.t_ns as f64 / 1e9,
-            cpu(&["user", "nice"]),
-            cpu(&["system", "irq", "softirq"]),
-            cpu(&["idle", "iowait"]),
-            rate(self.sum(columns, |name| name == "stat/intr")),
-            rate(self.sum(columns, |name| name == "stat/softirq")),
-            rate(self.sum(columns, |name| name == "stat/ctxt")),
-            net("rx_packets"),
-            net("tx_packets"),
-        ))
+        Some(
+            text + &format!(
+                "{:>8.1} {:>6} {:>6} {:>6} {:>9} {:>9} {:>9} {:>10} {:>10}\n",
+                sample.t_ns as f64 / 1e9,
+                cpu(&["user", "nice"]),
+                cpu(&["system", "irq", "softirq"]),
+                cpu(&["idle", "iowait"]),
+                rate(self.sum(columns, |name| name == "stat/intr")),
+                rate(self.sum(columns, |name| name == "stat/softirq")),
+                rate(self.sum(columns, |name| name == "stat/ctxt")),
+                net("rx_packets"),
+                net("tx_packets"),
+            ),
+        )
     }
 
     /// Sum of the rates of the columns of that name; `None` if there is none.

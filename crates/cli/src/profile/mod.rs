@@ -1,6 +1,8 @@
 //! `linerate profile`: where the CPU's time or events go, by function.
 
 pub mod args;
+mod around;
+mod child;
 mod diff;
 mod events;
 mod file;

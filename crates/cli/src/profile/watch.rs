@@ -1,5 +1,6 @@
 //! `linerate profile watch`.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, BufReader, Write};
 use std::path::Path;
@@ -13,7 +14,7 @@ use linerate_prof::proc::{Column, Feed, Options, Replay, Sampler, Summary, Write
 use super::args::Watch;
 use super::file;
 use super::glance::Glance;
-use crate::errors::{Failure, RUNTIME, USAGE};
+use crate::errors::{Failure, RUNTIME, UNSUPPORTED, USAGE};
 use crate::screen::Screen;
 use crate::signals::{Signals, status};
 
@@ -30,15 +31,17 @@ pub fn watch(args: &Watch, screen: &Screen) -> Result<u8, Failure> {
         let fix = "give --output FILE, too, or --replay FILE";
         return Err(Failure::new(USAGE, "E-USAGE", "cannot draw what is not saved", why, fix));
     }
-    let signal = Arc::new(AtomicI32::new(0));
-    let mut source = Source::open(args, &signal)?;
+    let (signal, stop) = (Arc::new(AtomicI32::new(0)), Arc::new(AtomicBool::new(false)));
+    let mut source = Source::open(args, &signal, &stop)?;
     let feed = source.feed();
     let mut saved = match &args.output {
         Some(path) => Some(Writer::start(create(path)?, feed.header())?),
         None => None,
     };
+    // Who saves goes on when nobody looks any more.
+    let mut out = Out { closed: false, stop: saved.is_none().then(|| Arc::clone(&stop)) };
     let mut document = match args.json {
-        true => Some(Writer::start(io::stdout(), feed.header())?),
+        true => Some(Writer::start(out.clone(), feed.header())?),
         false => None,
     };
     let mut glance = Glance::default();
@@ -50,8 +53,8 @@ pub fn watch(args: &Watch, screen: &Screen) -> Result<u8, Failure> {
             return document.write(columns, sample);
         }
         if let Some(line) = glance.line(columns, sample) {
-            // A closed terminal is seen when the result is printed.
-            let _ = io::stdout().write_all(line.as_bytes());
+            // A full disk behind stdout is seen when the result is printed.
+            let _ = out.write_all(line.as_bytes());
         }
         Ok(())
     })?;
@@ -59,11 +62,15 @@ pub fn watch(args: &Watch, screen: &Screen) -> Result<u8, Failure> {
     saved.map(|file| file.finish(end)).transpose()?;
     document.map(|out| out.finish(end)).transpose()?;
     source.say_what_was_left_out(args, screen);
+    summary.columns.retain(|changed| chosen(args, &changed.column));
+    if summary.columns.is_empty() && !args.json {
+        screen.note(NAMES);
+    }
     if !args.json {
-        summary.columns.retain(|changed| chosen(args, &changed.column));
         screen.result(|| format!("\n{summary}"), String::new)?;
     }
     if let Some(svg) = &args.svg {
+        one_unit(&summary, args)?;
         draw(args, svg)?;
         screen.note(&format!("drawn into {}\n", svg.display()));
     }
@@ -78,13 +85,18 @@ enum Source {
 }
 
 impl Source {
-    fn open(args: &Watch, signal: &Arc<AtomicI32>) -> Result<Source, Failure> {
+    fn open(
+        args: &Watch,
+        signal: &Arc<AtomicI32>,
+        stop: &Arc<AtomicBool>,
+    ) -> Result<Source, Failure> {
         if let Some(path) = &args.replay {
             return Ok(Source::File(replay(path)?));
         }
-        let looks = args.time.map(|time| 1 + (time.as_nanos() / args.every.as_nanos().max(1)) as u64);
-        let stop = Arc::new(AtomicBool::new(false));
-        tell_of_signals(signal, &stop)?;
+        let looks =
+            args.time.map(|time| 1 + (time.as_nanos() / args.every.as_nanos().max(1)) as u64);
+        tell_of_signals(signal, stop)?;
+        let stop = Arc::clone(stop);
         let options = Options { period: args.every, samples: looks, stop, ..Options::default() };
         Ok(Source::Machine(Sampler::start(options)?))
     }
@@ -100,7 +112,9 @@ impl Source {
         let (Source::File(replay), Some(path)) = (self, &args.replay) else { return };
         if let Some(first) = replay.complaints().first() {
             let (all, name) = (replay.complaints_total(), path.display());
-            screen.note(&format!("{name}: {all} lines left out, the rest read; the first: {first}\n"));
+            screen.note(&format!(
+                "{name}: {all} lines left out, the rest read; the first: {first}\n"
+            ));
         }
     }
 }
@@ -132,8 +146,29 @@ fn create(path: &Path) -> Result<File, Failure> {
 }
 
 fn replay(path: &Path) -> Result<Replay<BufReader<File>>, Failure> {
-    let file = File::open(path).map_err(|e| file::failure("replay", path, &e))?;
-    Ok(Replay::open(BufReader::new(file))?)
+    let what = || format!("cannot replay {}", path.display());
+    let fix = "linerate profile watch -o FILE saves what can be replayed";
+    let file = File::open(path)
+        .map_err(|e| Failure::new(RUNTIME, "E-FILE", &what(), e.to_string(), fix))?;
+    Ok(Replay::open(BufReader::new(file)).map_err(|mut e| {
+        e.what = what();
+        e.fix(fix)
+    })?)
+}
+
+/// A picture has one axis: asks for figures of one unit.
+fn one_unit(summary: &Summary, args: &Watch) -> Result<(), Failure> {
+    let units: BTreeSet<String> = summary.columns.iter().map(|c| c.column.rate_unit()).collect();
+    if units.len() < 2 {
+        return Ok(());
+    }
+    let why = format!("what was chosen has {} units, and a picture has one", units.len());
+    let choices: Vec<String> = units.iter().map(|unit| format!("--unit {unit}")).collect();
+    let mut fix = format!("add one of {}", choices.join(", "));
+    if let Some(saved) = &args.output {
+        fix += &format!("; it is saved: linerate profile watch --replay {}", saved.display());
+    }
+    Err(Failure::new(UNSUPPORTED, "E-UNSUPPORTED", "cannot draw the series", why, &fix))
 }
 
 fn draw(args: &Watch, svg: &Path) -> Result<(), Failure> {
@@ -147,5 +182,54 @@ fn draw(args: &Watch, svg: &Path) -> Result<(), Failure> {
 }
 
 fn chosen(args: &Watch, column: &Column) -> bool {
-    args.only.is_empty() || args.only.iter().any(|text| column.name.contains(text.as_str()))
+    let named = |text: &String| column.name.contains(text.as_str());
+    (args.only.is_empty() || args.only.iter().any(named))
+        && args.unit.as_ref().is_none_or(|unit| *unit == column.rate_unit())
+}
+
+/// What can be chosen.
+const NAMES: &str = "\
+no figure has such a name and unit: names begin with interrupts/, softirqs/, stat/, net/dev/,
+net/softnet_stat/ or schedstat/, and units are such as interrupts/s, packets/s, bytes/s or %
+";
+
+/// stdout, until nobody reads it any more: then there is no more to be done.
+#[derive(Clone)]
+struct Out {
+    closed: bool,
+    /// Told that it is closed, if that ends the watch.
+    stop: Option<Arc<AtomicBool>>,
+}
+
+impl Write for Out {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.closed {
+            return Ok(bytes.len());
+        }
+        match io::stdout().write(bytes) {
+            Err(e) => self.close(e).map(|()| bytes.len()),
+            written => written,
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        if self.closed {
+            return Ok(());
+        }
+        io::stdout().flush().or_else(|e| self.close(e))
+    }
+}
+
+impl Out {
+    /// Whoever read it has seen enough (`linerate … | head`); anything else is a failure.
+    fn close(&mut self, e: io::Error) -> io::Result<()> {
+        if e.kind() != io::ErrorKind::BrokenPipe {
+            return Err(e);
+        }
+        self.closed = true;
+        if let Some(stop) = &self.stop {
+            stop.store(true, Ordering::Relaxed);
+        }
+        Ok(())
+    }
 }

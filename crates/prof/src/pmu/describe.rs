@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::event::{Event, Quantity, SOFTWARE};
 use super::{Capacity, Counting, Fallback, Family, Standing, capacity, family, table};
+use crate::print::wrapped;
 
 /// What can be counted on this machine.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -115,7 +116,7 @@ impl fmt::Display for Described {
             let meaning = if event.meaning.is_empty() { "n/a" } else { event.meaning };
             writeln!(f, "{:<22} {raw:<12} {standing:<11} {here:<7} {meaning}", event.name)?;
             if !event.caveat.is_empty() {
-                writeln!(f, "{:<55} ({})", "", event.caveat)?;
+                writeln!(f, "{}", wrapped("    ", event.caveat))?;
             }
         }
         self.write_refusals(f)

@@ -142,7 +142,7 @@ fn function(area: &Area<'_>, diff: &Diff, row: &Row, y: i32, largest: f64) -> Re
         bar(area, (BARS_FROM, y), wide, color, filled)?;
         let figure = match scale.by {
             By::AsTheyAre => grouped(n),
-            by => grouped_real(amount, digits(by)),
+            _ => grouped_real(amount, digits(scale)),
         };
         let sign = if filled { "" } else { "< " };
         let text = format!("{sign}{figure}  {note}");

@@ -1,7 +1,8 @@
 //! CSV, for spreadsheets and `join`: a head with units, then a line for each function or stage.
 //!
 //! Quoted as RFC 4180 has it; lines end in a line feed alone. Names and numbers are whole: nothing is
-//! shortened, rounded or escaped, and what is not known is empty. Counts are as listed, whatever the
+//! shortened, rounded or escaped, and what is not known is empty. But before a name that begins as
+//! a formula does (`=`, `+`, `-`, `@`, a tab or a carriage return) is a `'`: a spreadsheet would run it. Counts are as listed, whatever the
 //! scale; only what was saved is scaled, and its unit says so.
 
 use std::borrow::Cow;
@@ -51,8 +52,8 @@ impl fmt::Display for Profile<'_> {
             record(
                 f,
                 [
-                    row.symbol.as_str().into(),
-                    row.object.as_deref().unwrap_or_default().into(),
+                    text(&row.symbol),
+                    text(row.object.as_deref().unwrap_or_default()),
                     space.into(),
                     stage_of(&row.symbol, row.object.as_deref(), row.space).as_str().into(),
                     row.address.map(|a| format!("{a:x}")).unwrap_or_default().into(),
@@ -80,8 +81,8 @@ impl fmt::Display for Ranked<'_> {
         record(f, head.into_iter().chain(counts).chain(saved_head(diff)))?;
         for row in &diff.rows {
             let head = [
-                row.symbol.clone(),
-                row.object.clone().unwrap_or_default(),
+                text(&row.symbol).into_owned(),
+                text(row.object.as_deref().unwrap_or_default()).into_owned(),
                 row.stage.as_str().to_owned(),
             ];
             let counts = [row.with, row.without].into_iter().flat_map(|count| match count {
@@ -174,6 +175,14 @@ where
     f.write_str("\n")
 }
 
+/// A name, not a formula.
+fn text(name: &str) -> Cow<'_, str> {
+    if name.starts_with(['=', '+', '-', '@', '\t', '\r']) {
+        return Cow::Owned(format!("'{name}"));
+    }
+    Cow::Borrowed(name)
+}
+
 /// Source: RFC 4180, section 2, rules 5 to 7.
 fn field(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
     if text.contains([',', '"', '\n', '\r']) {
@@ -202,6 +211,17 @@ mod tests {
         let head = "symbol,object,space,stage,address (hex),count (samples of cycles),code (bytes),\
                     load (samples/byte)\n";
         assert_eq!(text, format!("{head}\"f<a, \"\"b\"\">\n\",,,other,,7,,\n"));
+    }
+
+    #[test]
+    fn no_name_is_a_formula() {
+        let mut of = of(["=1+1", "+f", "-f", "@f", "\tf", "\rf"].map(|n| Row::new(n, 1)).into());
+        of.rows[0].object = Some("=2".into());
+        let csv = Profile(&of).to_string();
+        for start in ["'=1+1,'=2,", "'+f,", "'-f,", "'@f,", "'\tf,", "\"'\rf\","] {
+            assert!(csv.lines().any(|line| line.starts_with(start)), "{start} in {csv}");
+        }
+        assert!(Ranked(&Diff::between(&of, &of)).to_string().contains("\n'=1+1,'=2,"));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Numbers as people read them.
 
-use crate::diff::{By, Saving};
+use crate::diff::{By, Saving, Scale};
 
 /// `1,234,567`.
 pub(super) fn grouped(n: u64) -> String {
@@ -33,6 +33,12 @@ fn group(digits: &str) -> String {
     text
 }
 
+/// What a row of the functions that are not shown is called.
+pub(super) fn more_functions(n: u64) -> String {
+    let plural = if n == 1 { "" } else { "s" };
+    format!("({} more function{plural})", grouped(n))
+}
+
 /// Per cent with one digit.
 pub(super) fn percent(pct: f64) -> String {
     grouped_real(pct, 1)
@@ -59,14 +65,21 @@ pub(super) fn saving(saving: Saving) -> String {
     }
 }
 
-/// Digits behind the point that a scaled count is worth.
-pub(super) const fn digits(by: By) -> usize {
-    match by {
+/// Digits behind the point that a scaled count is worth: that of one packet in a thousand, or in a
+/// second, has as many that a single sample is seen.
+pub(super) fn digits(scale: Scale) -> usize {
+    let one = scale.without_factor.min(scale.with_factor);
+    let seen = if one > 0.0 { (-one.log10()).ceil().clamp(0.0, DIGITS_MAX) as usize } else { 0 };
+    match scale.by {
         By::AsTheyAre => 0,
-        By::Second => 1,
-        By::KiloPacket | By::Share => 2,
+        By::Second => seen.max(1),
+        By::KiloPacket => seen.max(2),
+        By::Share => 2,
     }
 }
+
+/// More than anybody reads.
+const DIGITS_MAX: f64 = 9.0;
 
 #[cfg(test)]
 mod tests {
@@ -93,5 +106,16 @@ mod tests {
         assert_eq!(change(Some(52.999_421)), "-53.0 %");
         assert_eq!(change(Some(-18.2)), "+18.2 %");
         assert!(change(None).starts_with("n/a"));
+    }
+
+    #[test]
+    fn a_single_sample_of_many_packets_is_seen() {
+        let of = |by, factor| digits(Scale { by, without_factor: 1.0, with_factor: factor });
+        // 200 million packets: a sample is 0.000005 for each thousand.
+        assert_eq!(of(By::KiloPacket, 1e3 / 200e6), 6);
+        assert_eq!(of(By::KiloPacket, 1e3 / 100e3), 2);
+        assert_eq!((of(By::Second, 0.1), of(By::Second, 0.01)), (1, 2));
+        assert_eq!((of(By::AsTheyAre, 1.0), of(By::Share, 1e-9)), (0, 2));
+        assert_eq!((of(By::KiloPacket, 0.0), of(By::KiloPacket, f64::NAN)), (2, 2));
     }
 }

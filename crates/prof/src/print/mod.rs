@@ -20,6 +20,7 @@ mod preface;
 mod ranked;
 mod readprofile;
 mod table;
+mod wrap;
 
 use crate::profile::{Profile, Row};
 
@@ -30,6 +31,7 @@ pub use table::Table;
 
 pub(crate) use names::harmless;
 pub(crate) use preface::unit;
+pub(crate) use wrap::wrapped;
 
 /// Rows by falling count, equal ones in the order that they have.
 fn by_falling_count(profile: &Profile) -> Vec<&Row> {

@@ -38,9 +38,19 @@ pub(super) fn file_of(object: &str) -> &str {
     }
 }
 
+/// What is not to be seen as such: what gives orders to a terminal or turns the direction of
+/// writing, what is not to be seen at all, and what XML has no way to say, not even escaped.
 fn is_hostile(c: char) -> bool {
     c.is_control()
-        || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+        || matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{feff}')
+        || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}')
+        || matches!(c, '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
+        || is_noncharacter(c)
+}
+
+/// Code points that will never be characters. Source: Unicode, chapter 23.7.
+fn is_noncharacter(c: char) -> bool {
+    matches!(c, '\u{fdd0}'..='\u{fdef}') || u32::from(c) & 0xfffe == 0xfffe
 }
 
 #[cfg(test)]
@@ -54,6 +64,15 @@ mod tests {
             harmless("a\u{1b}[2Jb\nc\u{9b}d\u{202e}e"),
             "a\\u{1b}[2Jb\\u{a}c\\u{9b}d\\u{202e}e"
         );
+    }
+
+    #[test]
+    fn what_is_not_to_be_seen_or_not_to_be_said_is_written_out() {
+        for c in ['\u{ffff}', '\u{fffe}', '\u{1ffff}', '\u{fdd0}', '\u{61c}', '\u{ad}', '\u{2066}']
+        {
+            assert_eq!(harmless(&format!("a{c}b")), format!("a{}b", c.escape_unicode()));
+        }
+        assert_eq!(harmless("ü→漢🦀\u{fffd}"), "ü→漢🦀\u{fffd}");
     }
 
     #[test]

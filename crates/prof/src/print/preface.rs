@@ -58,7 +58,8 @@ pub(super) fn conditions(conditions: &Conditions) -> Vec<String> {
         clean(&c.started).map(|t| format!("from {t}")),
     ];
     let tool = [clean(&c.tool), clean(&c.measures)];
-    let netdevs: Vec<Option<String>> = c.netdevs.iter().map(|dev| Some(netdev(dev, c.wall_ns))).collect();
+    let netdevs: Vec<Option<String>> =
+        c.netdevs.iter().map(|dev| Some(netdev(dev, c.wall_ns))).collect();
     let lines = [
         ("machine", &machine[..]),
         ("run", &run[..]),
@@ -93,7 +94,8 @@ fn netdev(dev: &Netdev, wall_ns: Option<u64>) -> String {
 pub(super) fn caveats(lost: u64, own_cost: Option<&OwnCost>, remarks: &[String]) -> Vec<String> {
     let mut lines = Vec::new();
     if lost > 0 {
-        lines.push(format!("! lost: {} samples are in no row", grouped(lost)));
+        let are = if lost == 1 { "is" } else { "are" };
+        lines.push(format!("! lost: {} {are} in no row", samples(lost)));
     }
     lines.extend(own_cost.map(cost));
     lines.extend(remarks.iter().map(|remark| format!("note: {}", harmless(remark))));
@@ -103,15 +105,20 @@ pub(super) fn caveats(lost: u64, own_cost: Option<&OwnCost>, remarks: &[String])
 fn cost(cost: &OwnCost) -> String {
     let sampling = match (cost.sampling_pct(), cost.sample_ns) {
         (Some(pct), Some(ns)) => format!(
-            "{} % of the target's CPU time ({} samples of {} ns)",
+            "{} % of the target's CPU time ({} of {} ns)",
             grouped_real(pct, 2),
-            grouped(cost.samples),
+            samples(cost.samples),
             grouped_real(ns, 0)
         ),
-        _ => format!("n/a for the target's {} samples (not calibrated)", grouped(cost.samples)),
+        _ => format!("n/a for the target's {} (not calibrated)", samples(cost.samples)),
     };
     let recorder = grouped_real(cost.recorder_cpu_ns as f64 / 1e6, 1);
     format!("own cost: {sampling}; recorder {recorder} ms of CPU time")
+}
+
+fn samples(n: u64) -> String {
+    let plural = if n == 1 { "" } else { "s" };
+    format!("{} sample{plural}", grouped(n))
 }
 
 fn seconds(ns: u64) -> f64 {

@@ -2,11 +2,12 @@
 
 use std::fmt;
 
-use super::figures::{change, digits, grouped, grouped_real, saving};
+use super::figures::{change, digits, grouped, grouped_real, more_functions, saving};
 use super::grid::Grid;
 use super::names::{harmless, short};
 use super::preface;
-use crate::diff::{By, Count, Diff, Row, Side, Sum};
+use super::wrap::wrapped;
+use crate::diff::{By, Count, Diff, Row, Scale, Side, Sum};
 use crate::profile::Unit;
 use crate::stage::Part;
 
@@ -34,8 +35,8 @@ impl<'a> Ranked<'a> {
         Ranked { as_posted, ..self }
     }
 
-    /// Of each part only the `top` largest savings; the rest is summed in a row of its own. Rows
-    /// that rose are shown all the same.
+    /// Of each part only the `top` largest savings and the `top` largest rises; what is between them
+    /// is summed in a row of its own.
     #[must_use]
     pub fn top(self, top: Option<usize>) -> Ranked<'a> {
         Ranked { top, ..self }
@@ -73,32 +74,34 @@ impl<'a> Ranked<'a> {
         grid
     }
 
+    /// The first `top` and the last that rose; what is between them is summed in their place.
     fn rows(&self, rows: &[&Row], grid: &mut Grid) {
-        let top = self.top.unwrap_or(rows.len());
         let scale = self.diff.scale;
-        let (mut rest, mut shown) = (Sum::default(), 0);
-        for row in rows {
-            let sum = row.sum();
-            if shown < top || sum.saved_most(scale) < 0.0 {
-                shown += 1;
-                grid.cells(self.row(row));
-            } else {
-                rest = rest.plus(sum);
-            }
+        let top = self.top.unwrap_or(rows.len()).min(rows.len());
+        let (fell, below) = rows.split_at(top);
+        let rising = below.iter().rev().take_while(|row| row.sum().saved_most(scale) < 0.0);
+        let (between, rose) = below.split_at(below.len() - rising.take(top).count());
+        fell.iter().for_each(|row| grid.cells(self.row(row)));
+        if !between.is_empty() {
+            let rest = between.iter().fold(Sum::default(), |sum, row| sum.plus(row.sum()));
+            grid.cells(self.rest(rest));
         }
-        if rest.functions > 0 {
-            let name = format!("({} more functions)", grouped(rest.functions));
-            let [with, without, saved] = self.sum(rest);
-            let packets = self.per_kilopacket(rest).unwrap_or_default();
-            let cells = [name, String::new(), with, without, saved, saving(rest.saving(scale))];
-            grid.cells(cells.into_iter().chain([packets]));
-        }
+        rose.iter().for_each(|row| grid.cells(self.row(row)));
+    }
+
+    /// Functions that are not shown, summed.
+    fn rest(&self, rest: Sum) -> [String; 8] {
+        let [with, without, saved] = self.sum(rest);
+        let saving = saving(rest.saving(self.diff.scale));
+        let packets = self.per_kilopacket(rest).unwrap_or_default();
+        let none = String::new;
+        [more_functions(rest.functions), none(), with, without, saved, saving, packets, none()]
     }
 
     fn row(&self, row: &Row) -> [String; 8] {
         let scale = self.diff.scale;
         let sum = row.sum();
-        let real = |x| grouped_real(x, digits(scale.by));
+        let real = |x| grouped_real(x, digits(scale));
         let difference = match (row.with, row.without) {
             (Count::Is(_), Count::Is(_)) => real(sum.saved(scale)),
             (Count::Below(_), Count::Is(_)) => format!("> {}", real(sum.saved_least(scale))),
@@ -132,18 +135,21 @@ impl<'a> Ranked<'a> {
     }
 
     fn count(&self, count: Count, factor: f64) -> String {
-        match (count, self.diff.scale.by) {
-            (Count::Is(n), By::AsTheyAre) => grouped(n),
-            (Count::Below(n), By::AsTheyAre) => format!("< {}", grouped(n)),
-            (Count::Is(n), by) => grouped_real(n as f64 * factor, digits(by)),
-            (Count::Below(n), by) => format!("< {}", grouped_real(n as f64 * factor, digits(by))),
+        let scale = self.diff.scale;
+        let real = |n: u64| match scale.by {
+            By::AsTheyAre => grouped(n),
+            _ => grouped_real(n as f64 * factor, digits(scale)),
+        };
+        match count {
+            Count::Is(n) => real(n),
+            Count::Below(n) => format!("< {}", real(n)),
         }
     }
 
     /// With, without and their difference, of what is listed.
     fn sum(&self, sum: Sum) -> [String; 3] {
         let scale = self.diff.scale;
-        let real = |x| grouped_real(x, digits(scale.by));
+        let real = |x| grouped_real(x, digits(scale));
         [
             self.count(Count::Is(sum.with), scale.with_factor),
             self.count(Count::Is(sum.without), scale.without_factor),
@@ -159,13 +165,15 @@ impl<'a> Ranked<'a> {
         if diff.scale.by != By::AsTheyAre {
             return None;
         }
-        let saved = 1e3 * (sum.without as f64 / without - sum.with as f64 / with);
+        let scale =
+            Scale { by: By::KiloPacket, without_factor: 1e3 / without, with_factor: 1e3 / with };
+        let saved = scale.without(sum.without) - scale.with(sum.with);
         let sign = match (sum.hidden_without, sum.hidden_with) {
             (0, 0) => "",
             // The listed part only: the bounds stand in the columns of counts.
             _ => "~ ",
         };
-        Some(format!("{sign}{}", grouped_real(saved, 2)))
+        Some(format!("{sign}{}", grouped_real(saved, digits(scale))))
     }
 
     /// Subtotals of the stages, then the totals.
@@ -233,21 +241,22 @@ impl<'a> Ranked<'a> {
         let diff = self.diff;
         for warning in &diff.warnings {
             let head = if warning.is_grave() { "! NOT COMPARABLE: " } else { "! " };
-            writeln!(f, "{head}{}", harmless(&warning.to_string()))?;
+            let warning = harmless(&warning.to_string()).into_owned();
+            writeln!(f, "{}", wrapped("", &format!("{head}{warning}")))?;
         }
         writeln!(f, "{}", preface::event(&diff.with.event, diff.with.origin))?;
         writeln!(f, "compared: {}; difference is without - with, what was saved", diff.scale.by)?;
         for (name, side) in [("without", &diff.without), ("with", &diff.with)] {
             writeln!(f, "{}", side_line(name, side))?;
             for line in preface::conditions(&side.conditions) {
-                writeln!(f, "  {line}")?;
+                writeln!(f, "{}", wrapped("  ", &line))?;
             }
             for line in preface::caveats(side.lost, side.own_cost.as_ref(), &side.remarks) {
-                writeln!(f, "  {line}")?;
+                writeln!(f, "{}", wrapped("  ", &line))?;
             }
         }
         for remark in &diff.remarks {
-            writeln!(f, "note: {}", harmless(remark))?;
+            writeln!(f, "{}", wrapped("", &format!("note: {}", harmless(remark))))?;
         }
         Ok(())
     }
@@ -259,7 +268,7 @@ impl<'a> Ranked<'a> {
         let pct = |sum: Sum| change(sum.saving_as_listed(scale));
         let (all, busy) = (diff.sum(), diff.sum_without_idle());
         let moved = diff.moved();
-        let sum = |sum: Sum| grouped_real(sum.saved(scale).abs(), digits(scale.by));
+        let sum = |sum: Sum| grouped_real(sum.saved(scale).abs(), digits(scale));
         let functions = |sum: Sum| match sum.functions {
             1 => "1 function".to_owned(),
             n => format!("{} functions", grouped(n)),

@@ -6,12 +6,16 @@ use super::names::harmless;
 use super::{by_falling_count, load_of};
 use crate::profile::{Load, Profile};
 
+/// A load that is not known.
+const UNKNOWN: &str = "0.0";
+
 /// A profile as readprofile lists it: the total, then functions by falling ticks, idle and spinning
 /// ones among them; equal counts stay in the profile's order.
 ///
 /// Bare, as the form is. Load is ticks for each byte of code: as the maker printed it, else
-/// computed, else `n/a`. That of the total is of all code of the kernel, listed or not, which only
-/// the maker knows.
+/// computed. One that is not known is `0.0`, with one digit where readprofile prints four: what reads
+/// the form takes nothing but a number. That of the total is of all code of the kernel, listed or
+/// not, which only the maker knows.
 #[derive(Debug, Clone, Copy)]
 pub struct Readprofile<'a>(pub &'a Profile);
 
@@ -19,12 +23,17 @@ impl fmt::Display for Readprofile<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let profile = self.0;
         let load = profile.total.and_then(|total| total.load).map(printed);
-        writeln!(f, "{} total {}", profile.total_count(), load.as_deref().unwrap_or("n/a"))?;
+        writeln!(f, "{} total {}", profile.total_count(), known(load.as_deref()))?;
         for row in by_falling_count(profile) {
-            writeln!(f, "{} {} {}", row.count, harmless(&row.symbol), load_of(row))?;
+            let load = load_of(row);
+            writeln!(f, "{} {} {}", row.count, harmless(&row.symbol), known(Some(&load)))?;
         }
         Ok(())
     }
+}
+
+fn known(load: Option<&str>) -> &str {
+    load.filter(|load| *load != "n/a").unwrap_or(UNKNOWN)
 }
 
 /// A load with the digits that it came with.

@@ -2,9 +2,10 @@
 
 use std::fmt;
 
-use super::figures::{grouped, percent};
+use super::figures::{grouped, more_functions, percent};
 use super::grid::Grid;
 use super::names::{file_of, short};
+use super::wrap::wrapped;
 use super::{by_falling_count, load_of, preface};
 use crate::profile::{Profile, Row, Space};
 use crate::stage::stage_of;
@@ -77,7 +78,7 @@ impl<'a> Table<'a> {
         }
         if !rest.is_empty() {
             let count = rest.iter().fold(0u64, |sum, row| sum.saturating_add(row.count));
-            grid.cells(self.sum(count, format!("({} more functions)", grouped(rest.len() as u64))));
+            grid.cells(self.sum(count, more_functions(rest.len() as u64)));
         }
         let (counted, total) = (profile.counted(), profile.total_count());
         if total > counted {
@@ -93,7 +94,7 @@ impl fmt::Display for Table<'_> {
         let profile = self.profile;
         writeln!(f, "{}", preface::event(&profile.event, profile.origin))?;
         for line in preface::conditions(&profile.conditions) {
-            writeln!(f, "{line}")?;
+            writeln!(f, "{}", wrapped("", &line))?;
         }
         if let Some(cutoff) = profile.cutoff.filter(|n| *n > 1) {
             writeln!(f, "a function that is not listed: fewer than {}", grouped(cutoff))?;
@@ -108,7 +109,7 @@ impl fmt::Display for Table<'_> {
             )?;
         }
         for line in preface::caveats(profile.lost, profile.own_cost.as_ref(), &profile.remarks) {
-            writeln!(f, "{line}")?;
+            writeln!(f, "{}", wrapped("", &line))?;
         }
         if let Some(head) = &profile.head {
             writeln!(f, "\n{}", head.to_string().trim_end())?;

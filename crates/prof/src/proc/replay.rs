@@ -77,7 +77,7 @@ impl<R: BufRead> Replay<R> {
         replay.line()?;
         let header: Header = serde_json::from_slice(&replay.line).map_err(|e| {
             Error::new(Code::File, what, format!("line 1 is not the header of a series: {e}"))
-                .fix("linerate profile proc --out FILE writes one")
+                .fix("linerate profile watch -o FILE writes one")
         })?;
         if header.schema != SCHEMA || header.period_ns == 0 {
             let why = format!("its schema is {:?}, not {SCHEMA:?}", header.schema);

@@ -257,7 +257,7 @@ fn event(what: &What) -> Result<(Builder<'static>, String, Option<Tick>)> {
 
 /// Asks for records of what processes map, run, start and end.
 fn follow_maps(builder: &mut Builder<'static>) {
-    builder.mmap(true).mmap2(true).comm(true).comm_exec(true).task(true);
+    builder.mmap(true).mmap2(true).build_id(true).comm(true).comm_exec(true).task(true);
 }
 
 fn refused(e: &io::Error) -> bool {

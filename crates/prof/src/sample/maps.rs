@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Read};
 
+use super::identity::Identity;
 use super::note::Mapped;
 
 /// What a process has mapped, by address; no two overlap.
@@ -78,14 +79,16 @@ fn executable(line: &str) -> Option<Mapped> {
         return None;
     }
     let offset = word()?;
-    let _device = word()?;
+    let (major, minor) = word()?.split_once(':')?;
+    let (major, minor) =
+        (u32::from_str_radix(major, 16).ok()?, u32::from_str_radix(minor, 16).ok()?);
     let inode = word().or(Some(rest))?.parse().ok()?;
     let path = if rest.contains('/') || rest.contains('[') { rest.trim_start() } else { "" };
     Some(Mapped {
         start: u64::from_str_radix(start, 16).ok()?,
         end: u64::from_str_radix(end, 16).ok()?,
         offset: u64::from_str_radix(offset, 16).ok()?,
-        inode,
+        identity: Identity::of_inode(major, minor, inode),
         path: path.to_owned(),
     })
 }
@@ -141,7 +144,8 @@ mod tests {
         let line = "7f00-7f80 r-xp 00001000 08:01 42                         /a dir/lib (deleted)";
         let mapped = executable(line).unwrap();
         assert_eq!((mapped.start, mapped.end, mapped.offset), (0x7f00, 0x7f80, 0x1000));
-        assert_eq!((mapped.inode, mapped.path.as_str()), (42, "/a dir/lib (deleted)"));
+        assert_eq!(mapped.identity, Identity::Inode { major: 8, minor: 1, inode: 42 });
+        assert_eq!(mapped.path, "/a dir/lib (deleted)");
         assert_eq!(executable("7f00-7f80 rw-p 00001000 08:01 42   /lib"), None);
         assert_eq!(executable("7f00-7f80 rwxp 00000000 00:00 0 ").unwrap().path, "");
         assert_eq!(executable("7f00-7f80 rwxp 00000000 00:00 0").unwrap().path, "");

@@ -30,6 +30,7 @@
 
 mod attach;
 mod calibrate;
+mod identity;
 mod kallsyms;
 mod maps;
 mod note;

@@ -12,6 +12,7 @@ use perf_event::data::{
     Comm, Exit, Lost, LostSamples, Mmap2, RecordMetadata, Sample, Throttle, Visitor,
 };
 
+use super::identity::{BuildId, Identity};
 use crate::profile::Space;
 
 /// A record and when it was made, by the monotonic clock.
@@ -66,7 +67,7 @@ pub(super) struct Mapped {
     pub(super) end: u64,
     /// Where in the file it starts.
     pub(super) offset: u64,
-    pub(super) inode: u64,
+    pub(super) identity: Identity,
     pub(super) path: String,
 }
 
@@ -112,7 +113,7 @@ impl<'a> Visitor<'a> for Decoder {
             start: map.addr,
             end: map.addr.saturating_add(map.len),
             offset: map.pgoff,
-            inode: map.ino().unwrap_or(0),
+            identity: identity(&map),
             path: String::from_utf8_lossy(&map.filename).into_owned(),
         };
         Decoder::note(&meta, Said::Map { pid: map.pid, map: mapped })
@@ -144,6 +145,17 @@ impl<'a> Visitor<'a> for Decoder {
 
     fn visit_throttle(self, _: Throttle, meta: RecordMetadata) -> Note {
         Decoder::note(&meta, Said::Throttled)
+    }
+}
+
+fn identity(map: &Mmap2<'_>) -> Identity {
+    match map.build_id() {
+        Some(bytes) => BuildId::new(bytes).map_or(Identity::Unknown, Identity::BuildId),
+        None => Identity::of_inode(
+            map.maj().unwrap_or(0),
+            map.min().unwrap_or(0),
+            map.ino().unwrap_or(0),
+        ),
     }
 }
 
@@ -220,6 +232,31 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_map_tells_its_file_by_build_id_or_by_inode() {
+        const MMAP2: u32 = 10;
+        let map = |misc, file: [u64; 3]| {
+            let path = u64::from_ne_bytes(*b"/prog\0\0\0");
+            let head = [PID_7_TID_8, 0x1000, 0x2000, 0x3000];
+            let tail = [5 | 2 << 32, path, PID_7_TID_8, 50];
+            let body = [&head[..], &file[..], &tail[..]].concat();
+            let note = Note::decode(&record(MMAP2, misc, &body), &config());
+            note.map(|note| match note.said {
+                Said::Map { pid: 7, map } => (map.end, map.path, map.identity),
+                said => panic!("{said:?}"),
+            })
+        };
+        let inode = Identity::Inode { major: 8, minor: 1, inode: 42 };
+        let file = [8 | 1 << 32, 42, 0];
+        assert_eq!(map(MISC_USER, file).unwrap(), (0x3000, "/prog".into(), inode));
+        const BUILD_ID: u16 = 1 << 14;
+        let file = [4 | 0xaabb_ccdd << 32, 0, 0];
+        let id = BuildId::new(&0xaabb_ccddu32.to_ne_bytes()).unwrap();
+        assert_eq!(map(MISC_USER | BUILD_ID, file).unwrap().2, Identity::BuildId(id));
+        // Longer than there is room for.
+        assert!(map(MISC_USER | BUILD_ID, [21, 0, 0]).is_err());
     }
 
     #[test]

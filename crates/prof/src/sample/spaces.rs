@@ -4,8 +4,10 @@
 //! longer matters whether its process still lives.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::fs;
 use std::sync::Arc;
 
+use super::identity::Identity;
 use super::maps::{self, Map, Maps};
 use super::note::{Mapped, Said};
 
@@ -22,8 +24,7 @@ pub(super) struct Place {
 pub(super) struct Object {
     /// Its path, or a name in brackets.
     pub(super) name: String,
-    /// 0 if it is no file.
-    pub(super) inode: u64,
+    pub(super) identity: Identity,
 }
 
 /// The processes that are sampled, and the files that they have mapped.
@@ -36,27 +37,35 @@ pub(super) struct Spaces {
     read_again: HashSet<u32>,
     objects: Vec<Object>,
     indexes: HashMap<Object, u32>,
-    /// A process that mapped each object, where a container's path may be looked up.
-    mapped_by: Vec<u32>,
+    /// The process that mapped each object first, where a container's path may be looked up.
+    mapped_by: Vec<Mapper>,
+}
+
+/// A process that has mapped an object.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Mapper {
+    pub(super) pid: u32,
+    /// Whether it saw the same files as we do, so that its paths are ours.
+    pub(super) mounts_ours: bool,
 }
 
 impl Object {
     pub(super) fn is_file(&self) -> bool {
-        self.inode != 0
+        self.identity != Identity::None
     }
 }
 
 impl Spaces {
     /// No process yet.
     pub(super) fn new() -> Spaces {
-        let fixed = |name: &str| Object { name: name.to_owned(), inode: 0 };
+        let fixed = |name: &str| Object { name: name.to_owned(), identity: Identity::None };
         let objects = vec![fixed("[kernel]"), fixed("[unknown]"), fixed("[beyond]")];
         let indexes = objects.iter().cloned().zip(0..).collect();
         Spaces {
             processes: HashMap::new(),
             ended: VecDeque::new(),
             read_again: HashSet::new(),
-            mapped_by: vec![0; objects.len()],
+            mapped_by: vec![Mapper::default(); objects.len()],
             objects,
             indexes,
         }
@@ -105,8 +114,8 @@ impl Spaces {
         self.objects.get(index as usize)
     }
 
-    /// A process that has mapped the object.
-    pub(super) fn mapped_by(&self, index: u32) -> Option<u32> {
+    /// The process that mapped the object first.
+    pub(super) fn mapped_by(&self, index: u32) -> Option<Mapper> {
         self.mapped_by.get(index as usize).copied()
     }
 
@@ -126,15 +135,16 @@ impl Spaces {
     }
 
     fn index(&mut self, pid: u32, map: &Mapped) -> u32 {
-        let object = Object { name: name(&map.path), inode: map.inode };
+        let object = Object { name: name(&map.path), identity: map.identity };
         if let Some(&index) = self.indexes.get(&object) {
             return index;
         }
         match u32::try_from(self.objects.len()) {
             Ok(index) if self.objects.len() < OBJECTS_MAX => {
                 self.indexes.insert(object.clone(), index);
+                let mounts_ours = object.is_file() && mounts_ours(pid);
                 self.objects.push(object);
-                self.mapped_by.push(pid);
+                self.mapped_by.push(Mapper { pid, mounts_ours });
                 index
             }
             _ => UNKNOWN,
@@ -150,6 +160,12 @@ impl Spaces {
             self.processes.remove(&oldest);
         }
     }
+}
+
+/// Whether the process sees the files that we see. False of one that is gone.
+fn mounts_ours(pid: u32) -> bool {
+    let mounts = |process: &str| fs::read_link(format!("/proc/{process}/ns/mnt")).ok();
+    mounts("self").is_some_and(|own| mounts(&pid.to_string()) == Some(own))
 }
 
 /// What the code's memory is called: its file, or what it is.
@@ -177,7 +193,8 @@ mod tests {
     use super::*;
 
     fn mapped(start: u64, path: &str, inode: u64) -> Mapped {
-        Mapped { start, end: start + 0x1000, offset: 0x4000, inode, path: path.into() }
+        let identity = Identity::of_inode(8, 1, inode);
+        Mapped { start, end: start + 0x1000, offset: 0x4000, identity, path: path.into() }
     }
 
     /// No process of this system has it: pid_max is at most 2^22.

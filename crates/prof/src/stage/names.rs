@@ -8,24 +8,6 @@ use super::Stage;
 /// A stage and the names that are of it.
 pub(super) type Names = (Stage, &'static [&'static str]);
 
-/// The stage of `name` in `table`.
-pub(super) fn look_up(table: &[Names], name: &str) -> Option<Stage> {
-    let mut best: Option<(usize, Stage)> = None;
-    for &(stage, patterns) in table {
-        for pattern in patterns {
-            let length = match pattern.strip_suffix('*') {
-                Some(prefix) if name.starts_with(prefix) => prefix.len(),
-                None if *pattern == name => usize::MAX,
-                _ => continue,
-            };
-            if best.is_none_or(|(longest, _)| length > longest) {
-                best = Some((length, stage));
-            }
-        }
-    }
-    best.map(|(_, stage)| stage)
-}
-
 /// What makes and frees packet buffers: the rows that the post of March 2002 is about.
 pub(super) const BUFFER: &[&str] = &[
     "kmalloc",
@@ -55,6 +37,20 @@ pub(super) const BUFFER: &[&str] = &[
     "napi_consume_skb",
 ];
 
+/// Where a CPU waits at full speed for a lock that another holds.
+pub(super) const CONTENDED: &[&str] = &[
+    "native_queued_spin_lock_slowpath",
+    "queued_spin_lock_slowpath",
+    "pv_queued_spin_lock_slowpath",
+    "__pv_queued_spin_lock_slowpath",
+    "queued_read_lock_slowpath",
+    "queued_write_lock_slowpath",
+    "osq_lock",
+    "mutex_spin_on_owner",
+    "rwsem_spin_on_owner",
+    "stext_lock",
+];
+
 /// Of the kernel.
 #[rustfmt::skip] // A table: lines are by theme, not by width.
 pub(super) const KERNEL: &[Names] = &[
@@ -73,7 +69,13 @@ pub(super) const KERNEL: &[Names] = &[
     (Stage::Core, &[
         "net_rx_action", "net_tx_action", "netif_rx*", "netif_receive_skb*", "__netif_*",
         "netif_skb_features", "enqueue_to_backlog", "process_backlog", "napi_*", "__napi_*",
-        "gro_*", "dev_gro_receive", "inet_gro_*", "eth_type_trans", "eth_*", "dev_*", "__dev_*",
+        "gro_*", "dev_gro_receive", "inet_gro_*", "eth_type_trans", "eth_*",
+        // Not all of `dev_`: that is also of the driver model, as dev_attr_show.
+        "dev_queue_xmit*", "__dev_queue_xmit*", "dev_direct_xmit*", "__dev_direct_xmit",
+        "dev_hard_start_xmit", "dev_loopback_xmit", "dev_nit_active*", "dev_forward_skb*",
+        "__dev_forward_skb*", "dev_map_*", "dev_get_by_*", "__dev_get_by_*", "dev_fill_forward_path",
+        "dev_watchdog*", "dev_sw_netstats_*", "dev_fetch_sw_netstats", "dev_lstats_*",
+        "dev_core_stats*", "dev_requeue_skb", "dev_skb_*", "dev_activate", "dev_deactivate*",
         "netdev_*", "__netdev_*", "qdisc_*", "__qdisc_*", "pfifo_*", "fq_*", "fq_codel_*", "tcf_*",
         "tc_*", "cls_*", "sch_direct_xmit", "validate_xmit_*", "skb_*", "__skb_*", "pskb_*",
         "neigh_*", "__neigh_*", "arp_*", "br_*", "vlan_*", "bond_*", "packet_rcv*", "tpacket_*",
@@ -83,7 +85,11 @@ pub(super) const KERNEL: &[Names] = &[
     ]),
     (Stage::Ip, &[
         "ip_*", "__ip_*", "ip6_*", "__ip6_*", "ipv4_*", "ipv6_*", "__ipv6_*", "fib_*", "__fib_*",
-        "fib6_*", "rt_*", "rt6_*", "icmp_*", "icmpv6_*", "igmp_*", "dst_*",
+        "fib6_*",
+        // Not all of `rt_`: that is also of a real-time kernel's locks, and of its scheduler.
+        "rt_cache_*", "rt_dst_*", "rt_set_nexthop*", "rt_add_uncached_list", "rt_del_uncached_list",
+        "rt_hash_*", "rt_intern_hash", "rt_garbage_collect", "rt_may_expire", "rt_check_expire",
+        "rt_bind_*", "rt_fill_info", "rt_genid_*", "rt_free", "rt_drop", "rt_score", "rt6_*", "icmp_*", "icmpv6_*", "igmp_*", "dst_*",
         "raw_local_deliver", "xfrm_*", "__xfrm_*",
     ]),
     (Stage::Tcp, &[
@@ -104,8 +110,11 @@ pub(super) const KERNEL: &[Names] = &[
     (Stage::Copy, &[
         "csum_*", "__csum_*", "do_csum", "skb_copy", "skb_copy_*", "__skb_copy_*", "skb_checksum*",
         "__skb_checksum*", "skb_copy_and_csum_*", "tcp_copy_to_iovec", "memcpy*", "__memcpy*",
-        "memmove*", "__memmove*", "memset*", "__memset*", "clear_page*", "copy_page*", "copy_*",
-        "_copy_*", "__copy_*", "__generic_copy_*", "rep_movs*", "rep_stos*", "clear_user*",
+        "memmove*", "__memmove*", "memset*", "__memset*", "clear_page*",
+        // Not all of `copy_`: copy_process and copy_page_range are fork's.
+        "copy_page", "copy_page_rep", "copy_page_regs", "copy_page_to_iter*",
+        "copy_page_from_iter*", "copy_to_*", "copy_from_*", "copy_user*", "copy_mc_*",
+        "copy_highpage", "copy_folio_*", "copyin", "copyout", "csum_and_copy_*", "_copy_*", "__copy_*", "__generic_copy_*", "rep_movs*", "rep_stos*", "clear_user*",
         "simple_copy_to_iter", "__skb_datagram_iter",
         // What a copy to or from a program is checked for first.
         "__check_object_size", "__check_heap_object", "check_stack_object", "__virt_addr_valid",
@@ -118,7 +127,7 @@ pub(super) const KERNEL: &[Names] = &[
         "dequeue_task*", "enqueue_entity", "dequeue_entit*", "update_curr*", "update_load_avg*",
         "update_rq_clock*", "sched_*", "__sched_*", "resched_*", "newidle_balance", "sched_balance_*",
         "load_balance", "add_wait_queue*", "remove_wait_queue*", "prepare_to_wait*", "finish_wait",
-        "futex_*", "__futex_*", "do_futex", "io_schedule*", "rt_mutex_*", "cpuacct_*", "psi_*", "yield_task*", "reschedule_idle",
+        "futex_*", "__futex_*", "do_futex", "io_schedule*", "cpuacct_*", "psi_*", "yield_task*", "reschedule_idle",
         // The idle task's own loop around the one that waits: it enters and leaves idleness and
         // calls the scheduler. In the posts' figures too only the loop that waits is idle.
         "cpu_idle", "do_idle", "cpu_startup_entry",
@@ -160,9 +169,18 @@ pub(super) const KERNEL: &[Names] = &[
     ]),
     (Stage::Spin, &[
         "__rdtsc_delay", "__loop_delay", "__delay", "__udelay", "__const_udelay", "delay_tsc",
-        "delay_loop", "delay_halt*", "native_queued_spin_lock_slowpath", "queued_spin_lock_slowpath",
-        "pv_queued_spin_lock_slowpath", "queued_read_lock_slowpath", "queued_write_lock_slowpath",
-        "osq_lock", "mutex_spin_on_owner", "rwsem_spin_on_owner",
+        "delay_loop", "delay_halt*",
+    ]),
+    (Stage::Lock, &[
+        "_raw_spin_*", "_raw_read_*", "_raw_write_*", "__raw_spin_*", "_spin_*", "_read_lock*",
+        "_write_lock*", "_read_unlock*", "_write_unlock*", "__raw_callee_save___pv_queued_spin_unlock*",
+        "__pv_queued_spin_*", "pv_queued_spin_*", "native_queued_spin_*", "queued_spin_*",
+        "queued_read_*", "queued_write_*", "mutex_*", "__mutex_*", "rwsem_*", "down", "down_*",
+        "__down*", "up", "up_read", "up_write", "__up", "__up_*", "osq_lock", "osq_unlock",
+        "percpu_down_*", "percpu_up_*", "__percpu_down_*",
+        // A real-time kernel's, which sleep instead.
+        "rt_spin_*", "rt_read_*", "rt_write_*", "rt_mutex_*", "__rt_mutex_*", "rtlock_*",
+        "rwbase_*",
         // Contended locks of 2.4, out of line in a section of their own.
         "stext_lock", ".text.lock*",
     ]),

@@ -1,0 +1,558 @@
+//! `linerate profile`: what is recorded, read, compared and watched, and how it is refused.
+
+mod command;
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use command::{Ended, command, run};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use serde_json::Value;
+
+/// A directory of a test's own, gone with it.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let path =
+            std::env::temp_dir().join(format!("linerate-prof-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).unwrap();
+        Scratch(path)
+    }
+
+    /// The path of a file in it, as a word of a command line.
+    fn file(&self, name: &str) -> String {
+        self.0.join(name).to_str().unwrap().to_owned()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn post(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/seeds").join(name);
+    path.to_str().unwrap().to_owned()
+}
+
+const POST_000: &str = "000_5d94cdb1dc74f564.txt";
+const POST_003: &str = "003_5ab5121f9d39ea70.txt";
+
+/// Packets that take some tenths of a second of CPU time.
+const WORK: &str = "forward null: null: --count 20M";
+
+/// `linerate profile record words -- command`, to its end; `None` where nothing can be sampled.
+fn record(words: &str, recorded: &[&str]) -> Option<Ended> {
+    let mut command = command(&format!("profile record {words} --"));
+    let ended = Ended::from(command.args(recorded).stdin(Stdio::null()).output().unwrap());
+    possible(ended)
+}
+
+/// The same of this command itself.
+fn record_work(words: &str) -> Option<Ended> {
+    let work: Vec<&str> = WORK.split(' ').collect();
+    record(words, &[&[env!("CARGO_BIN_EXE_linerate")], &work[..]].concat())
+}
+
+/// Not if the kernel does not let us sample at all.
+fn possible(ended: Ended) -> Option<Ended> {
+    if ended.exit == Some(5) {
+        eprintln!("skipped: {}{}", ended.out, ended.err);
+        return None;
+    }
+    Some(ended)
+}
+
+/// What a person is told, and that a program is told the same.
+fn refused(words: &str, exit: i32, fix: &str) {
+    let (told, document) = (run(words), run(&format!("{words} --json")));
+    assert_eq!((told.exit, document.exit), (Some(exit), Some(exit)), "{told:?} {document:?}");
+    assert!(told.out.is_empty() && told.err.contains("error"), "{words}: {told:?}");
+    assert!(told.err.contains(fix), "{words}: {fix}: {told:?}");
+    let document = document.document();
+    assert_eq!(document["schema"], "linerate-error/1", "{words}: {document}");
+    assert!(document["error"]["why"].as_str().is_some_and(|why| !why.is_empty()), "{document}");
+}
+
+#[test]
+fn a_command_is_recorded_saved_listed_and_compared() {
+    let scratch = Scratch::new("record");
+    let file = scratch.file("p.json");
+    let Some(ended) = record_work(&format!("-o {file} --top 2")) else { return };
+    assert_eq!(ended.exit, Some(0), "{ended:?}");
+    let (its, ours) = ended.out.split_once("\ncpu-clock, in samples: clock\n").unwrap();
+    assert!(its.contains("balance  rx "), "the command's output is whole, before ours: {ended:?}");
+    for part in ["\nrun: ", "\nown cost: ", " more functions)", " total\n", "CPU time over wall"] {
+        assert!(ours.contains(part), "{part}: {ours}");
+    }
+    assert!(ended.err.ends_with(&format!("print it again: linerate profile list {file}\n")));
+
+    let document = run(&format!("profile list {file} --json")).document();
+    let rows = document["rows"].as_array().unwrap();
+    let counted: u64 = rows.iter().map(|row| row["count"].as_u64().unwrap()).sum();
+    assert!(counted >= 20, "{document}");
+    assert!(rows.iter().any(|row| row["symbol"].as_str().unwrap().contains("linerate_")));
+    let listed = run(&format!("profile list {file}"));
+    assert_eq!((listed.exit, listed.err.as_str()), (Some(0), ""), "{listed:?}");
+    let total = listed.out.lines().last().unwrap();
+    assert_eq!(total.split_whitespace().next().unwrap().replace(',', ""), counted.to_string());
+
+    let diff = run(&format!("profile diff {file} {file} --json")).document();
+    assert_eq!(diff["schema"], "linerate-profile-diff/1");
+    assert_eq!(
+        (&diff["total"]["with"], &diff["total"]["without"]),
+        (&counted.into(), &counted.into())
+    );
+    assert!(diff["rows"].as_array().unwrap().iter().all(|row| row["with"] == row["without"]));
+}
+
+#[test]
+fn the_kernel_s_tick_is_a_clock_and_agrees_with_its_account() {
+    let scratch = Scratch::new("tick");
+    let file = scratch.file("p.json");
+    let Some(ended) = record_work(&format!("--event tick -o {file}")) else { return };
+    assert_eq!(ended.exit, Some(0), "{ended:?}");
+    let document = run(&format!("profile list {file} --json")).document();
+    assert_eq!(
+        (&document["event"]["name"], &document["origin"]),
+        (&"tick".into(), &"clock".into())
+    );
+    assert!(ended.out.contains("CPU time over wall time, %\n"), "{ended:?}");
+}
+
+#[test]
+fn one_document_on_stdout_and_what_the_command_prints_beside_it() {
+    let Some(ended) = record_work("--json") else { return };
+    assert_eq!(ended.exit, Some(0), "{ended:?}");
+    let document = ended.document();
+    assert_eq!(document["schema"], "linerate-profile/1");
+    assert_eq!(document["origin"], "clock", "{document}");
+    assert!(ended.err.contains("balance  rx "), "{ended:?}");
+    assert!(document["conditions"]["workload"].as_str().unwrap().ends_with(WORK), "{document}");
+}
+
+#[test]
+fn what_was_there_is_kept_and_a_failed_recording_leaves_it_alone() {
+    let scratch = Scratch::new("old");
+    let file = scratch.file("p.json");
+    fs::write(&file, "mine").unwrap();
+    let ended = run(&format!("profile record -o {file} -- /nonexistent"));
+    assert_eq!(ended.exit, Some(1), "{ended:?}");
+    assert_eq!(fs::read_to_string(&file).unwrap(), "mine");
+    let Some(ended) = record(&format!("-o {file}"), &["true"]) else { return };
+    assert!(ended.err.contains(&format!("what was there is {file}.old")), "{ended:?}");
+    assert_eq!(fs::read_to_string(scratch.file("p.json.old")).unwrap(), "mine");
+    assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 2, "nothing else is left");
+}
+
+#[test]
+fn a_place_that_cannot_be_saved_to_is_found_out_before_the_work() {
+    let scratch = Scratch::new("place");
+    let (mark, file) = (scratch.file("mark"), scratch.file("no/p.json"));
+    let ended = run(&format!("profile record -o {file} -- touch {mark}"));
+    assert_eq!(ended.exit, Some(1), "{ended:?}");
+    assert!(ended.err.contains(&format!("  fix: mkdir -p {}\n", scratch.file("no"))), "{ended:?}");
+    let ended = run(&format!("profile watch --for 1h -o {file}"));
+    assert_eq!(ended.exit, Some(1), "{ended:?}");
+    assert!(!Path::new(&mark).exists(), "the command was not started");
+}
+
+#[test]
+fn wrong_requests_are_refused_with_what_to_do_instead() {
+    let null = "profile record --event";
+    for (words, exit, fix) in [
+        (
+            "profile record",
+            2,
+            "fix: linerate profile record --pid PID, or linerate profile record -- ",
+        ),
+        ("profile record --period 10 --pid 1", 2, "fix: --rate 1000, or --event "),
+        ("profile record --rate 0 --pid 1", 2, "1..=100000"),
+        ("profile record --event page-faults --rate 9 --pid 1", 2, "fix: --period 10007, or "),
+        ("profile record --event tick --rate 9 --pid 1", 2, "fix: leave --rate and --period out"),
+        ("profile record --pid 0", 2, "is not in 1..="),
+        ("profile record --pid 1 --for 10", 2, "needs a unit"),
+        (&format!("{null} no-such-event --pid 1"), 5, "fix: one of cycles, "),
+        ("profile list /nonexistent", 1, "fix: linerate profile record -- COMMAND makes"),
+        ("profile list /nonexistent#0", 2, "number 1"),
+        (&format!("profile list {}#3", post(POST_003)), 1, "there are 2, numbers 1 to 2\n  fix: "),
+        ("profile diff - -", 2, "fix: save one of them in a file"),
+        (&format!("profile diff {0} {0} --per kpacket", post(POST_000)), 5, "  fix: "),
+        ("profile watch --every 0", 2, "needs a unit"),
+        ("profile watch --every 0s", 2, "shorter than 1ms"),
+        ("profile watch --for -1s", 2, "error"),
+        ("profile watch --svg a.svg", 2, "fix: give --output FILE, too, or --replay FILE"),
+        ("profile watch --replay /nonexistent", 1, "fix: linerate profile watch -o FILE saves"),
+    ] {
+        refused(words, exit, fix);
+    }
+    // These have one form only.
+    let ended = run("profile record --pid 1 -- true");
+    assert!(ended.exit == Some(2) && ended.err.contains("[OPTIONS] --pid <PID>\n"), "{ended:?}");
+    let ended = run("profile record --pid 999999999");
+    assert!(ended.exit == Some(1) && ended.err.contains("fix: pgrep"), "{ended:?}");
+    let ended = run("profile record --json -o a.json -- true");
+    assert_eq!(
+        (ended.exit, ended.document()["error"]["code"].as_str()),
+        (Some(2), Some("E-USAGE"))
+    );
+}
+
+#[test]
+fn a_command_s_status_is_the_recording_s_and_its_failure_is_told() {
+    let scratch = Scratch::new("status");
+    let file = scratch.file("p.json");
+    let words = format!("-o {file}");
+    for (script, exit, remark) in [
+        ("exit 0", 0, None),
+        ("exit 3", 3, Some("note: the command failed (exit status: 3)")),
+        ("kill -9 $$", 137, Some("note: the command failed (signal: 9 (SIGKILL))")),
+    ] {
+        let Some(ended) = record(&words, &["sh", "-c", script]) else { return };
+        assert_eq!(ended.exit, Some(exit), "{ended:?}");
+        let again = run(&format!("profile list {file}"));
+        match remark {
+            Some(remark) => assert!(ended.out.contains(remark) && again.out.contains(remark)),
+            None => assert!(!ended.out.contains("the command"), "{ended:?}"),
+        }
+    }
+}
+
+/// A recording, in a process group of its own, of a command that has written `pid` by now: its
+/// process id.
+fn start(scratch: &Scratch, words: &str, script: &str) -> Option<(Child, i32)> {
+    let (file, pid) = (scratch.file("p.json"), scratch.file("pid"));
+    let mut command = command(&format!("profile record -o {file} {words} -- sh -c"));
+    command.arg(format!("echo $$ > {pid}.new; mv {pid}.new {pid}; {script}")).process_group(0);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let since = Instant::now();
+    while since.elapsed() < Duration::from_secs(20) {
+        if let Ok(pid) = fs::read_to_string(&pid) {
+            return Some((child, pid.trim().parse().unwrap()));
+        }
+        if child.try_wait().unwrap().is_some() {
+            let ended = Ended::from(child.wait_with_output().unwrap());
+            assert!(possible(ended).is_none(), "it ended before its command");
+            return None;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    panic!("the command did not start: {:?}", child.kill());
+}
+
+fn ended(child: Child) -> Ended {
+    Ended::from(child.wait_with_output().unwrap())
+}
+
+fn runs(pid: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
+}
+
+#[test]
+fn a_command_does_not_outlive_its_recording() {
+    let scratch = Scratch::new("outlive");
+    let Some((child, pid)) = start(&scratch, "--for 300ms", "exec sleep 60") else { return };
+    let told = ended(child);
+    assert_eq!(told.exit, Some(0), "what was asked was done: {told:?}");
+    assert!(!runs(pid), "{told:?}");
+    assert!(Path::new(&scratch.file("p.json")).exists());
+}
+
+#[test]
+fn a_command_that_does_not_want_to_end_is_named_and_left() {
+    let scratch = Scratch::new("stubborn");
+    let script = "trap '' TERM; exec sleep 60";
+    let Some((child, pid)) = start(&scratch, "--for 300ms", script) else { return };
+    // Its stdout is the recorder's, which is read to its end: only a file can be looked at.
+    let since = Instant::now();
+    let saved = || fs::read_to_string(scratch.file("p.json")).ok();
+    while saved().is_none() && since.elapsed() < Duration::from_secs(30) {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(runs(pid));
+    kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
+    let told = ended(child);
+    assert!(told.out.contains(&format!("process {pid} runs on")), "{told:?}");
+    assert_eq!(told.exit, Some(0), "{told:?}");
+}
+
+#[test]
+fn a_signal_ends_recording_and_command_and_the_profile_so_far_is_saved() {
+    // As a terminal does it, to both; and to the recorder alone, who then ends the command.
+    for (signal, both, exit) in
+        [(Signal::INT, true, 130), (Signal::TERM, true, 143), (Signal::TERM, false, 143)]
+    {
+        let scratch = Scratch::new(&format!("signal-{exit}-{both}"));
+        let script = "while :; do :; done";
+        let Some((child, pid)) = start(&scratch, "--top 1", script) else { return };
+        let recorder = Pid::from_child(&child);
+        match both {
+            true => kill_process_group(recorder, signal).unwrap(),
+            false => kill_process(recorder, signal).unwrap(),
+        }
+        let told = ended(child);
+        assert_eq!(told.exit, Some(exit), "{told:?}");
+        assert!(!runs(pid), "{told:?}");
+        assert!(!told.out.contains("the command failed"), "{told:?}");
+        assert!(told.out.contains("cpu-clock") && told.err.contains("saved to "), "{told:?}");
+        let saved = fs::read_to_string(scratch.file("p.json")).unwrap();
+        assert!(saved.starts_with("{\"schema\":\"linerate-profile/1\""), "{saved}");
+    }
+}
+
+#[test]
+fn the_difference_of_003_is_the_post_s_byte_for_byte() {
+    let post = post(POST_003);
+    let ended = run(&format!("profile diff {post}#1 {post}#2 --as-posted"));
+    assert_eq!((ended.exit, ended.err.as_str()), (Some(0), ""), "{ended:?}");
+    let text = fs::read_to_string(&post).unwrap();
+    let is_row = |line: &&str| {
+        let words: Vec<&str> = line.split(' ').collect();
+        words.len() == 4 && words[1..].iter().all(|word| word.parse::<i64>().is_ok())
+    };
+    let posted: Vec<&str> = text.lines().filter(is_row).collect();
+    assert_eq!(posted.len(), 68);
+    assert_eq!(ended.out, posted.join("\n") + "\n");
+}
+
+#[test]
+fn the_posts_listings_are_printed_as_they_were() {
+    let bare = |name: &str, is_row: fn(&str) -> bool| {
+        let text = fs::read_to_string(post(name)).unwrap();
+        let rows =
+            text.lines().map(|line| line.trim_start_matches('>')).filter(|line| is_row(line));
+        rows.map(|row| format!("{row}\n")).collect::<String>()
+    };
+    let ticks = |line: &str| {
+        let words: Vec<&str> = line.split(' ').collect();
+        words.len() == 3 && [0, 2].iter().all(|&at| words[at].parse::<f64>().is_ok())
+    };
+    for (name, form, is_row) in [
+        (POST_000, "readprofile", ticks as fn(&str) -> bool),
+        (POST_003, "kernprof", |line| line.contains("]: ")),
+    ] {
+        let list = |n: usize| run(&format!("profile list {}#{n} --form {form}", post(name))).out;
+        let printed = list(1) + &list(2);
+        assert!(printed.lines().count() >= 40);
+        assert_eq!(printed, bare(name, is_row), "{name}");
+    }
+    // Which of two is meant is asked back, but not of who has said it.
+    let first = run(&format!("profile list {} --form kernprof", post(POST_003)));
+    assert!(first.err.contains("the first of 2 profiles"), "{first:?}");
+}
+
+#[test]
+fn pictures_and_tables_for_programs_are_written() {
+    let scratch = Scratch::new("pictures");
+    let (flame, bars, post) = (scratch.file("f.svg"), scratch.file("b.svg"), post(POST_003));
+    let ended = run(&format!("profile list {post}#1 --flame {flame} --csv"));
+    assert_eq!(ended.err, format!("drawn into {flame}\n"), "{ended:?}");
+    let svg = fs::read_to_string(&flame).unwrap();
+    assert!(svg.contains("</svg>") && svg.contains("L2_LINES_OUT: 291873 samples"));
+    let mut lines = ended.out.lines();
+    let head = lines.next().unwrap();
+    assert!(
+        head.starts_with("symbol,object,space,stage,address (hex),count (samples of L2_LINES_OUT)")
+    );
+    assert_eq!(lines.count(), 68);
+
+    let words = format!("{post}#1 {post}#2 --svg {bars} --flame {flame}");
+    let ended = run(&format!("profile diff {words} --csv"));
+    assert_eq!((ended.exit, ended.out.lines().count()), (Some(0), 69), "{ended:?}");
+    let svg = fs::read_to_string(&bars).unwrap();
+    assert!(svg.contains("</svg>") && svg.contains("in all -53.0 %, without idle -61.8 %"));
+    assert!(fs::read_to_string(&flame).unwrap().contains("</svg>"));
+    let stages = run(&format!("profile diff {post}#1 {post}#2 --csv=stages"));
+    assert!(stages.out.starts_with("stage,part,functions,"), "{stages:?}");
+
+    let Some(ended) = record_work(&format!("-g -o {}", scratch.file("g.json"))) else { return };
+    assert!(ended.err.contains(" --flame flame.svg\n"), "{ended:?}");
+    let folded = run(&format!("profile list {} --form folded", scratch.file("g.json")));
+    let deep = folded.out.lines().filter(|line| line.contains(';')).count();
+    assert!(deep > 0, "{folded:?}");
+    assert!(folded.out.lines().all(|line| {
+        line.rsplit_once(' ').is_some_and(|(_, count)| count.parse::<u64>().is_ok())
+    }));
+}
+
+#[test]
+fn the_text_of_perf_script_is_read_from_a_pipe() {
+    let script =
+        "  w 24260 [000] 24006.973324:  1000000 cpu-clock:  7fb3e165df38 spin+0x158 (/bin/w)\n";
+    let mut child = command("profile list - --form kernprof")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(script.repeat(3).as_bytes()).unwrap();
+    let ended = ended(child);
+    assert_eq!((ended.exit, ended.err.as_str()), (Some(0), ""), "{ended:?}");
+    assert!(ended.out.starts_with("spin") && ended.out.ends_with(": 3\n"), "{ended:?}");
+}
+
+#[test]
+fn an_event_counts_here_or_has_its_reason_remedy_and_stand_in() {
+    let ended = run("profile events --json");
+    assert_eq!(ended.exit, Some(0), "{ended:?}");
+    let document = ended.document();
+    let text = run("profile events").out;
+    let events = document["events"].as_array().unwrap();
+    let hardware: Vec<&Value> = events.iter().filter(|e| !is_software(e)).collect();
+    assert_eq!(hardware.len(), 7, "{document}");
+    let counts = document["capacity"]["at_once"].as_u64().is_some_and(|n| n > 0);
+    for event in events {
+        let name = event["name"].as_str().unwrap();
+        assert!(text.contains(&format!("\n{name} ")), "{name}: {text}");
+        let refused = &event["refused"];
+        if refused.is_null() {
+            continue;
+        }
+        assert!(!(counts && ["cycles", "instructions"].contains(&name)), "{name}: {document}");
+        for key in ["code", "why", "fix", "fallback"] {
+            assert!(
+                refused[key].as_str().is_some_and(|s| !s.is_empty()),
+                "{name}.{key}: {refused}"
+            );
+        }
+    }
+    if !counts {
+        assert!(hardware.iter().all(|event| !event["refused"].is_null()), "{document}");
+        let ended = run("profile record --event cycles -- true");
+        assert!(ended.exit == Some(5) && ended.err.contains("leave --event out"), "{ended:?}");
+    }
+}
+
+fn is_software(event: &Value) -> bool {
+    let names = ["cpu-clock", "task-clock", "page-faults", "context-switches", "cpu-migrations"];
+    names.contains(&event["name"].as_str().unwrap())
+}
+
+#[test]
+fn what_was_watched_and_saved_is_summed_up_the_same_when_replayed() {
+    let scratch = Scratch::new("watch");
+    let (file, svg) = (scratch.file("w.ndjson"), scratch.file("w.svg"));
+    let watched = run(&format!("profile watch --every 20ms --for 200ms -o {file}"));
+    assert_eq!((watched.exit, watched.err.as_str()), (Some(0), ""), "{watched:?}");
+    assert!(watched.out.starts_with("  time s user %"), "{watched:?}");
+    let replayed = run(&format!("profile watch --replay {file}"));
+    // What it cost to write is known to who has written it only afterwards.
+    let but_cost = |ended: &Ended| {
+        let lines = ended.out.lines().filter(|line| !line.starts_with("own cost: "));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(but_cost(&watched), but_cost(&replayed));
+
+    let again = run(&format!("profile watch --replay {file} --json"));
+    assert_eq!(again.out.lines().count(), fs::read_to_string(&file).unwrap().lines().count());
+    for line in again.out.lines() {
+        assert!(serde_json::from_str::<Value>(line).is_ok(), "{line}");
+    }
+    let mixed = run(&format!("profile watch --replay {file} --svg {svg}"));
+    assert!(mixed.exit == Some(5) && mixed.err.contains("--unit"), "{mixed:?}");
+}
+
+#[test]
+fn a_picture_has_one_unit_and_its_refusal_names_the_choices() {
+    let scratch = Scratch::new("unit");
+    let (file, svg) = (scratch.file("w.ndjson"), scratch.file("w.svg"));
+    let words = format!("--svg {svg} --only net/dev/lo/");
+    let ended = run(&format!("profile watch --every 10ms --for 50ms -o {file} {words}"));
+    assert_eq!(ended.exit, Some(5), "{ended:?}");
+    assert!(ended.err.contains("fix: add one of --unit bytes/s, "), "{ended:?}");
+    assert!(ended.err.contains(&format!("linerate profile watch --replay {file}")), "{ended:?}");
+    let ended = run(&format!("profile watch --replay {file} {words} --unit bytes/s"));
+    assert_eq!((ended.exit, ended.err), (Some(0), format!("drawn into {svg}\n")));
+    let drawn = fs::read_to_string(&svg).unwrap();
+    assert!(drawn.contains("net/dev/lo/rx_bytes") && drawn.contains("bytes/s"), "{drawn}");
+    let ended = run(&format!("profile watch --replay {file} --only nothing-like-this"));
+    assert!(ended.err.starts_with("no figure has such a name and unit: "), "{ended:?}");
+}
+
+#[test]
+fn a_watch_that_is_killed_leaves_its_samples() {
+    let scratch = Scratch::new("killed");
+    let file = scratch.file("w.ndjson");
+    let mut child = command(&format!("profile watch --every 5ms -o {file}"))
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let samples = || {
+        let text = fs::read_to_string(&file).unwrap_or_default();
+        text.matches("{\"sample\":").count()
+    };
+    let since = Instant::now();
+    while samples() < 10 && since.elapsed() < Duration::from_secs(20) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let replayed = run(&format!("profile watch --replay {file}"));
+    assert_eq!(replayed.exit, Some(0), "{replayed:?}");
+    assert!(replayed.out.contains("\nthe series was cut off"), "{replayed:?}");
+    let taken = replayed.out.lines().find(|line| line.contains(" samples, every 5.00 ms")).unwrap();
+    assert!(taken.split(' ').next().unwrap().parse::<usize>().unwrap() >= 10, "{taken}");
+}
+
+#[test]
+fn a_damaged_series_is_replayed_with_what_is_left_of_it() {
+    let scratch = Scratch::new("damaged");
+    let file = scratch.file("w.ndjson");
+    assert_eq!(run(&format!("profile watch --every 5ms --for 50ms -o {file}")).exit, Some(0));
+    let text = fs::read_to_string(&file).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    let mut damaged = lines.clone();
+    damaged[3] = "{\"sample\":{\"t_ns\":";
+    damaged.insert(5, "no JSON at all");
+    fs::write(&file, damaged.join("\n")).unwrap();
+    let ended = run(&format!("profile watch --replay {file}"));
+    assert_eq!(ended.exit, Some(0), "{ended:?}");
+    assert!(
+        ended.err.contains(": 2 lines left out, the rest read; the first: line 4"),
+        "{ended:?}"
+    );
+    fs::write(&file, "root:x:0:0\n").unwrap();
+    refused(&format!("profile watch --replay {file}"), 1, "cannot replay ");
+}
+
+#[test]
+fn a_watch_ends_when_nobody_reads_it() {
+    for words in ["", "--json"] {
+        let mut child = command(&format!("profile watch --every 5ms --for 10m {words}"))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        drop(child.stdout.take());
+        let since = Instant::now();
+        while child.try_wait().unwrap().is_none() {
+            if since.elapsed() > Duration::from_secs(20) {
+                child.kill().unwrap();
+                panic!("it watches on: {words}");
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let ended = ended(child);
+        assert_eq!((ended.exit, ended.err.as_str()), (Some(0), ""), "{words}: {ended:?}");
+    }
+}
+
+#[test]
+fn every_help_says_its_exit_statuses() {
+    for verb in ["record", "list", "diff", "events", "watch"] {
+        let mut help = Command::new(env!("CARGO_BIN_EXE_linerate"));
+        let ended = Ended::from(help.args(["profile", verb, "--help"]).output().unwrap());
+        assert!(ended.exit == Some(0) && ended.out.contains("Exit status: "), "{verb}: {ended:?}");
+        let wide = ended.out.lines().map(|line| line.chars().count()).max();
+        assert!(wide <= Some(100), "{verb}: {wide:?}");
+    }
+}

@@ -1,0 +1,179 @@
+//! `linerate profile record` on a forwarder that carries packets, on a stripped one, and on one that
+//! ends.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use linerate_tests::capture::Folder;
+use linerate_tests::command::{Forward, linerate};
+use linerate_tests::netns::Netns;
+use linerate_tests::process::{Finished, Process};
+use linerate_tests::topology::{EAST, Hosts};
+use linerate_tests::traffic::iperf3;
+use linerate_tests::wait::{SOON, until_true};
+use linerate_tests::{installed, or_skip};
+use rustix::process::Signal;
+use serde_json::Value;
+
+/// How long a recording may take to end and to name its functions.
+const LONG: Duration = Duration::from_secs(60);
+/// Packets that the hosts may exchange unasked, before or after a recording: they ask for each
+/// other's address now and then.
+const UNASKED: u64 = 10;
+
+/// `linerate profile record args`, running.
+fn record(args: &[&str]) -> Process {
+    let mut command = Command::new(linerate());
+    command.args(["profile", "record"]).args(args);
+    Forward::here(command)
+}
+
+/// Waits until the recorder has opened its events: it has looked at the network devices by then.
+fn until_it_samples(recorder: &Process) {
+    let fds = format!("/proc/{}/fd", recorder.id());
+    let links = || fs::read_dir(&fds).into_iter().flatten().flatten();
+    let is_event = |link: &Path| link.to_string_lossy().contains("perf_event");
+    until_true("an event of the recorder", SOON, || {
+        links().any(|entry| fs::read_link(entry.path()).is_ok_and(|link| is_event(&link)))
+    });
+}
+
+/// Not if the kernel does not let us sample at all.
+fn possible(done: Finished) -> Result<Finished, String> {
+    if done.code() == 5 { Err(done.stderr) } else { Ok(done) }
+}
+
+fn read(file: &str) -> Value {
+    let text = fs::read_to_string(file).unwrap_or_else(|e| panic!("{file}: {e}"));
+    let profile: Value = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"));
+    assert_eq!(profile["schema"], "linerate-profile/1");
+    profile
+}
+
+fn counted(profile: &Value, which: impl Fn(&Value) -> bool) -> u64 {
+    let rows = profile["rows"].as_array().expect("rows are a list").iter();
+    rows.filter(|row| which(row)).filter_map(|row| row["count"].as_u64()).sum()
+}
+
+fn remarks(profile: &Value) -> String {
+    let all = profile["remarks"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    all.collect::<Vec<_>>().join("\n")
+}
+
+/// Samples in each stage, as `linerate profile diff --csv=stages` adds them up.
+fn stages(file: &str) -> Vec<(String, u64)> {
+    let mut command = Command::new(linerate());
+    command.args(["profile", "diff", file, file, "--csv=stages"]);
+    let done = Forward::here(command).finish(SOON);
+    let stage = |line: &str| {
+        let cells: Vec<&str> = line.split(',').collect();
+        Some(((*cells.first()?).to_owned(), cells.get(3)?.parse().ok()?))
+    };
+    // The head has commas of its own.
+    done.stdout.lines().skip(1).filter_map(stage).collect()
+}
+
+/// Packets that device `name` has received and sent since it was made.
+fn packets(netns: &Netns, name: &str) -> (u64, u64) {
+    let text = netns.ip(&format!("-statistics -json link show dev {name}"));
+    let shown: Value = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"));
+    let of = |way: &str| shown[0]["stats64"][way]["packets"].as_u64().expect("ip counts packets");
+    (of("rx"), of("tx"))
+}
+
+#[test]
+fn a_forwarder_s_time_is_found_in_its_stages_and_in_the_kernel() {
+    or_skip!(installed("iperf3"));
+    let hosts = or_skip!(Hosts::new());
+    let folder = Folder::new();
+    let file = folder.path("profile.json");
+    let forward = hosts.join_by_packet();
+    let before = ["w0", "e0"].map(|name| packets(&hosts.middle, name));
+    let pid = forward.0.id().to_string();
+    let recorder = record(&["--pid", &pid, "--rate", "4000", "-o", &file]);
+    until_it_samples(&recorder);
+    // Short packets: a superframe costs the kernel's copy and next to nothing of ours.
+    let args = ["--udp", "--bitrate", "0", "--length", "64", "--time", "3"];
+    or_skip!(iperf3(&hosts.west, &hosts.east, EAST, &args));
+    recorder.signal(Signal::INT);
+    let done = or_skip!(possible(recorder.finish(LONG)));
+    assert_eq!(done.code(), 130, "{done:?}");
+    let after = ["w0", "e0"].map(|name| packets(&hosts.middle, name));
+    let _ = forward.interrupt();
+
+    let stages = stages(&file);
+    let in_stage = |name: &str| stages.iter().find(|(stage, _)| stage == name).map_or(0, |s| s.1);
+    for name in ["driver", "core", "memory"] {
+        assert!(in_stage(name) > 0, "{name}: {stages:?}");
+    }
+    let profile = read(&file);
+    assert!(counted(&profile, |row| row["space"] == "kernel") > 0, "{profile}");
+    let ours = |row: &Value| row["symbol"].as_str().is_some_and(|s| s.contains("linerate_port"));
+    assert!(counted(&profile, ours) > 0, "{profile}");
+    assert!(done.stdout.contains("CPU time over wall time, %\n"), "{done:?}");
+    assert!(done.stdout.contains("\n  agree     by "), "{done:?}");
+
+    let devices = profile["conditions"]["netdevs"].as_array().expect("devices are a list");
+    for ((name, before), after) in ["w0", "e0"].into_iter().zip(before).zip(after) {
+        let device = devices.iter().find(|device| device["name"] == name);
+        let device = device.unwrap_or_else(|| panic!("{name} in {devices:?}"));
+        for (way, n) in [("rx_packets", after.0 - before.0), ("tx_packets", after.1 - before.1)] {
+            let said = device[way].as_u64().expect("a number");
+            assert!(said <= n && n - said <= UNASKED, "{name} {way}: {said}, the device {n}");
+        }
+    }
+    let carried = devices.iter().filter_map(|device| device["rx_packets"].as_u64()).max();
+    assert!(carried > Some(1000), "{devices:?}");
+}
+
+#[test]
+fn a_stripped_program_has_a_profile_and_its_reader_is_told() {
+    or_skip!(installed("strip"));
+    let folder = Folder::new();
+    let (stripped, file) = (folder.path("linerate"), folder.path("profile.json"));
+    let mut strip = Command::new("strip");
+    strip.arg("-o").arg(&stripped).arg(linerate());
+    assert_eq!(Forward::here(strip).finish(LONG).code(), 0);
+    let work = ["forward", "null:", "null:", "--count", "20M"];
+    let done = record(&[&["-o", &file, "--", &stripped][..], &work].concat()).finish(LONG);
+    let done = or_skip!(possible(done));
+    assert_eq!(done.code(), 0, "{done:?}");
+    let profile = read(&file);
+    let of_it = |row: &Value| row["object"] == stripped.as_str();
+    assert!(counted(&profile, of_it) >= 20, "{profile}");
+    let named = |row: &Value| row["symbol"].as_str().is_some_and(|s| s.contains("linerate_"));
+    assert_eq!(counted(&profile, named), 0, "{profile}");
+    let remarks = remarks(&profile);
+    assert!(remarks.contains("no symbol names the function"), "{remarks}");
+    assert!(remarks.contains(&stripped), "{remarks}");
+}
+
+#[test]
+fn a_process_that_ends_while_it_is_recorded_leaves_its_profile() {
+    let folder = Folder::new();
+    let file = folder.path("profile.json");
+    let forward = Forward::here(Forward::command(&["null:", "null:"], true));
+    let recorder = record(&["--pid", &forward.id().to_string(), "-o", &file]);
+    until_it_samples(&recorder);
+    // Until it has been seen at work, which takes CPU time and not wall time.
+    let used = || cpu_ticks(forward.id());
+    let since = used();
+    until_true("half a second of CPU time", LONG, || used() >= since + 50);
+    forward.signal(Signal::TERM);
+    let _ = forward.finish(LONG);
+    let done = or_skip!(possible(recorder.finish(LONG)));
+    assert_eq!(done.code(), 0, "{done:?}");
+    let profile = read(&file);
+    assert!(counted(&profile, |_| true) > 20, "{profile}");
+    assert!(remarks(&profile).contains("the process ended before the recording did"), "{profile}");
+}
+
+/// CPU time of a process, in ticks: a hundredth of a second each on every Linux there is.
+fn cpu_ticks(pid: u32) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // Behind the name, which may have blanks; utime and stime are the 12th and 13th word there.
+    let words = stat.rsplit(") ").next().unwrap_or_default().split(' ');
+    words.skip(11).take(2).filter_map(|word| word.parse::<u64>().ok()).sum()
+}
