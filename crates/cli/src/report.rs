@@ -216,12 +216,14 @@ fn calls(calls: &Calls) -> String {
         fine(calls.copies_per_packet, 3),
         fine(calls.device_calls_per_packet, 3),
     );
+    let over = calls.counted_seconds.map(|s| format!("  over {s:.2} s, the drain included"));
     let _ = writeln!(
         text,
-        "         {} alloc/s  {} free/s  {} copies/s",
+        "         {} alloc/s  {} free/s  {} copies/s{}",
         rate(calls.allocs_per_second),
         rate(calls.frees_per_second),
         rate(calls.copies_per_second),
+        over.unwrap_or_default(),
     );
     if calls.buffers_per_alloc_call.or(calls.buffers_per_free_call).is_some() {
         let (alloc, free) = (calls.buffers_per_alloc_call, calls.buffers_per_free_call);
@@ -237,12 +239,21 @@ fn calls(calls: &Calls) -> String {
 
 fn waits(waits: &Waits) -> String {
     format!(
-        "waits    {} ns lock/pkt  {} ns flush/pkt  {} ns asleep/pkt  {} ns run delay/pkt\n",
+        "waits    {} ns lock/pkt  {} ns flush/pkt ({} timed)  {} ns asleep/pkt  \
+         {} ns run delay/pkt\n",
         fine(waits.lock_ns_per_packet, 1),
-        fine(waits.flush_ns_per_packet, 1),
+        estimated(waits.flush_ns_per_packet, 1),
+        thousands(waits.flushes_timed),
         fine(waits.asleep_ns_per_packet, 1),
         fine(waits.run_delay_ns_per_packet, 1)
     )
+}
+
+/// The same, of a figure that some of what it is about stood for: `~32.1`.
+fn estimated(n: Option<f64>, decimals: usize) -> String {
+    let text = fine(n, decimals);
+    // What is unknown or below something is about nothing.
+    if text.starts_with(|first: char| first.is_ascii_digit()) { format!("~{text}") } else { text }
 }
 
 /// A figure with so many decimals; what they cannot show is not shown as 0.
@@ -336,11 +347,13 @@ mod tests {
                 allocs_per_second: Some(4_006_165.5),
                 frees_per_second: Some(4_006_165.5),
                 copies_per_second: Some(8_007_165.0),
+                counted_seconds: Some(2.004),
                 ..Calls::default()
             },
             waits: Waits {
                 lock_ns_per_packet: Some(0.04),
                 flush_ns_per_packet: Some(88.0),
+                flushes_timed: 1437,
                 asleep_ns_per_packet: Some(1412.3),
                 ..Waits::default()
             },
@@ -370,8 +383,8 @@ cost     412 cyc/pkt  1,021 instr/pkt  31.6 pkt/wakeup  CPU 1.2 s
 time     153.7 ns CPU/pkt by the kernel  160.2 ns awake/pkt by the workers' clocks  agree
 locks    0.031 taken/pkt  <0.001 contended/pkt  <0.1 ns waited/pkt
 calls    1.001 alloc/pkt  1.001 free/pkt  2.000 copies/pkt  0.046 device calls/pkt
-         4.01 M alloc/s  4.01 M free/s  8.01 M copies/s
-waits    <0.1 ns lock/pkt  88.0 ns flush/pkt  1,412 ns asleep/pkt  - ns run delay/pkt
+         4.01 M alloc/s  4.01 M free/s  8.01 M copies/s  over 2.00 s, the drain included
+waits    <0.1 ns lock/pkt  ~88.0 ns flush/pkt (1,437 timed)  1,412 ns asleep/pkt  - ns run delay/pkt
 ";
         assert_eq!(forward(&report(), false), screen);
     }
@@ -421,6 +434,16 @@ waits    <0.1 ns lock/pkt  88.0 ns flush/pkt  1,412 ns asleep/pkt  - ns run dela
             ("999.9".into(), "1,235".into())
         );
         assert_eq!(fine(None, 1), "-");
+    }
+
+    #[test]
+    fn an_estimate_is_told_from_a_figure_and_says_of_how_many() {
+        let line = |flush_ns_per_packet, flushes_timed| {
+            waits(&Waits { flush_ns_per_packet, flushes_timed, ..Waits::default() })
+        };
+        assert!(line(Some(32.07), 31).contains("  ~32.1 ns flush/pkt (31 timed)  "));
+        assert!(line(Some(0.01), 4000).contains("  <0.1 ns flush/pkt (4,000 timed)  "));
+        assert!(line(None, 29).contains("  - ns flush/pkt (29 timed)  "));
     }
 
     #[test]

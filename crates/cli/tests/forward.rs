@@ -87,7 +87,12 @@ fn locks_calls_and_waits_are_told_a_packet() {
     assert!(buffers > 1.0 && buffers <= 64.0, "{d}");
     // Each of two workers sends at most a backlog of 256 a call.
     assert!(waits["flushes"].as_u64().unwrap() >= 2 * 200_000_u64.div_ceil(256), "{d}");
-    assert!(waits["flush_ns"].is_u64() && waits["asleep_ns"].is_u64(), "{d}");
+    assert!(waits["asleep_ns"].is_u64(), "{d}");
+    // Of so few flushes no port has 30 that were timed, unless their batches stayed small.
+    let timed = waits["flushes_timed"].as_u64().unwrap();
+    assert!(waits["flush_ns"].is_null() || timed >= 30, "{d}");
+    let seconds = calls["counted_seconds"].as_f64().unwrap();
+    assert_eq!(calls["allocs_per_second"].as_f64(), Some(200_000.0 / seconds), "{d}");
     assert!(d["cost"]["cpu_ns_per_packet"].as_f64().unwrap() > 0.0, "{d}");
     assert!(d["cost"]["awake_ns_per_packet"].as_f64().unwrap() > 0.0, "{d}");
 }

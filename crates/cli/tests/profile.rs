@@ -245,7 +245,8 @@ fn start(scratch: &Scratch, words: &str, script: &str) -> Option<(Child, i32)> {
         }
         std::thread::sleep(Duration::from_millis(5));
     }
-    panic!("the command did not start: {:?}", child.kill());
+    child.kill().unwrap();
+    panic!("the command did not start: {:?}", child.wait_with_output());
 }
 
 fn ended(child: Child) -> Ended {

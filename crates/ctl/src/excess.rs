@@ -68,7 +68,11 @@ pub struct Calls {
     pub copies_per_packet: Option<f64>,
     /// Calls to devices, a packet.
     pub device_calls_per_packet: Option<f64>,
-    /// Buffers allocated, a second; `None` in no time.
+    /// Time in which all of these were counted: from the start of the workers to the end of the
+    /// last of them, the drain included, by their own clocks. Longer than the run's duration, which
+    /// ends when they are told to drain. `None` unless all workers have told.
+    pub counted_seconds: Option<f64>,
+    /// Buffers allocated, a second of that; `None` without it.
     pub allocs_per_second: Option<f64>,
     /// Buffers freed, a second.
     pub frees_per_second: Option<f64>,
@@ -91,7 +95,7 @@ pub struct Waits {
     /// Of these, timed: one in 256.
     pub flushes_timed: u64,
     /// Time in all of them, estimated from those that were timed; the device's own copying is in it.
-    /// `None` if too few were.
+    /// `None` if too few were, which is fewer than 30 of a port.
     pub flush_ns: Option<u64>,
     /// Times that a worker slept for want of work or of room.
     pub sleeps: u64,
@@ -151,11 +155,11 @@ impl Locks {
 }
 
 impl Calls {
-    pub(crate) fn of(stopped: &Stopped, spent: &Spent) -> Calls {
+    pub(crate) fn of(stopped: &Stopped) -> Calls {
         let (ports, cores) = (&stopped.ports, &stopped.pool.cores);
         let each = PerPacket::leaving(ports);
-        let seconds = spent.wall.as_secs_f64();
-        let a_second = |n: u64| (seconds > 0.0).then(|| n as f64 / seconds);
+        let seconds = ran_ns(&stopped.workers).map(|ns| ns as f64 / 1e9);
+        let a_second = |n: u64| seconds.map(|seconds| n as f64 / seconds);
         let (allocs, frees) =
             cores.iter().fold((0, 0), |(allocs, frees), c| (allocs + c.allocs, frees + c.frees));
         let copied: Option<Vec<_>> = ports.iter().map(copied).collect();
@@ -178,6 +182,7 @@ impl Calls {
             frees_per_packet: each.of(frees),
             copies_per_packet: each.of_known(copies),
             device_calls_per_packet: each.of(device_calls),
+            counted_seconds: seconds,
             allocs_per_second: a_second(allocs),
             frees_per_second: a_second(frees),
             copies_per_second: copies.and_then(a_second),
@@ -219,7 +224,7 @@ impl Waits {
 }
 
 /// All flushes, and the time in them; `None` if more than one in a hundred was of a port of which
-/// none was timed.
+/// too few were timed.
 ///
 /// Ports differ too much for one to stand for another, so each is estimated by itself. One that
 /// has sent a few packets only does not spoil the figure of those that sent millions.
@@ -233,6 +238,15 @@ fn flushed(ports: &[PortStats]) -> (Flushes, Option<u64>) {
         }
     }
     (all, (known > 0 && (all.calls - known) * 100 <= all.calls).then_some(time_ns))
+}
+
+/// How long the workers ran, the longest of them, which is as long as anything was counted; `None`
+/// unless all have told, and in no time.
+///
+/// They start together, and end together unless one fails.
+fn ran_ns(workers: &[WorkerStats]) -> Option<u64> {
+    let all: Option<Vec<u64>> = workers.iter().map(|w| w.ran_ns).collect();
+    all?.into_iter().max().filter(|&ns| ns > 0)
 }
 
 /// How long the workers were not asleep, by their own clocks; `None` unless all have told.
@@ -268,7 +282,13 @@ mod tests {
     }
 
     fn spent(ticks_per_second: Option<f64>) -> Spent {
-        Spent { wall: Duration::from_secs(2), ticks_per_second, ..Spent::default() }
+        Spent { ticks_per_second, ..Spent::default() }
+    }
+
+    /// The same run, as if it had taken that long.
+    fn lasted(mut stopped: Stopped, seconds: u64) -> Stopped {
+        stopped.workers.iter_mut().for_each(|w| w.ran_ns = Some(seconds * 1_000_000_000));
+        stopped
     }
 
     #[test]
@@ -282,15 +302,15 @@ mod tests {
 
     #[test]
     fn a_packet_of_the_trial_takes_few_locks_and_no_copy() {
-        let stopped = trial(100_000);
+        let stopped = lasted(trial(100_000), 2);
         let locks = Locks::of(&stopped, &spent(Some(1e9)));
         // One for half a hot list, and both ends go to the depot: one allocates, the other frees.
         assert!(locks.taken > 0 && locks.taken_per_packet.unwrap() < 1.0 / 16.0, "{locks:?}");
         assert!(locks.contended <= locks.taken && locks.wait_ns.is_some(), "{locks:?}");
-        let calls = Calls::of(&stopped, &spent(None));
+        let calls = Calls::of(&stopped);
         assert_eq!((calls.allocs, calls.frees), (100_000, 100_000));
         assert_eq!((calls.allocs_per_packet, calls.copies), (Some(1.0), Some(0)));
-        assert_eq!(calls.allocs_per_second, Some(50_000.0));
+        assert_eq!((calls.counted_seconds, calls.allocs_per_second), (Some(2.0), Some(50_000.0)));
         assert_eq!((calls.buffers_per_alloc_call, calls.buffers_per_free_call), (None, None));
         // At each of two workers a call in for each budget of 64, one out for a backlog of 256.
         let least = 2 * (100_000_u64.div_ceil(64) + 100_000_u64.div_ceil(256));
@@ -325,16 +345,17 @@ mod tests {
         let write = ran(|e| {
             e.port("gen", "gen:,count=500,size=60").port("file", &file).wire("gen", "file")
         });
-        let calls = Calls::of(&write, &spent(None));
+        let calls = Calls::of(&write);
         assert_eq!((calls.copies, calls.copied_bytes), (Some(500), Some(500 * 60)));
         let read = ran(|e| e.port("file", &file).port("sink", "sink:").wire("file", "sink"));
         std::fs::remove_file(&path).unwrap();
-        let calls = Calls::of(&read, &spent(None));
+        let read = lasted(read, 2);
+        let calls = Calls::of(&read);
         assert_eq!((calls.copies, calls.copies_per_packet), (Some(500), Some(1.0)));
         assert_eq!(calls.copies_per_second, Some(250.0));
         let mut strange = read;
         strange.ports[1].driver = "strange".into();
-        let calls = Calls::of(&strange, &spent(None));
+        let calls = Calls::of(&strange);
         assert_eq!((calls.copies, calls.copies_per_packet), (None, None), "nobody knows");
     }
 
@@ -342,12 +363,11 @@ mod tests {
     fn without_a_packet_nothing_is_a_packet_and_everything_is_counted() {
         let mut stopped = trial(1000);
         stopped.ports.iter_mut().for_each(|p| p.counts.tx_packets = 0);
-        let spent = Spent::default();
-        let locks = Locks::of(&stopped, &spent);
-        let (calls, waits) = (Calls::of(&stopped, &spent), Waits::of(&stopped, &locks));
+        let locks = Locks::of(&stopped, &Spent::default());
+        let (calls, waits) = (Calls::of(&stopped), Waits::of(&stopped, &locks));
         assert_eq!((locks.taken_per_packet, locks.wait_ns_per_packet), (None, None));
         assert_eq!((calls.allocs, calls.allocs_per_packet), (1000, None));
-        assert_eq!((calls.allocs_per_second, calls.copies_per_second), (None, None), "in no time");
+        assert!(calls.allocs_per_second.is_some(), "a second needs no packet");
         assert_eq!((waits.asleep_ns_per_packet, waits.flush_ns_per_packet), (None, None));
         assert!(waits.flushes >= 2 * 1000_u64.div_ceil(256), "{waits:?}");
     }
@@ -380,18 +400,34 @@ mod tests {
 
     #[test]
     fn a_port_of_which_no_flush_was_timed_hides_the_time_unless_it_is_small() {
-        let mut stopped = trial(100_000);
-        let (all, time_ns) = flushed(&stopped.ports);
-        assert!(all.timed > 0 && time_ns.is_some(), "{all:?}");
-        let untimed = |calls| {
+        let flushes = |calls, timed, timed_ns| {
             let mut flushes = Flushes::default();
-            flushes.calls = calls;
+            (flushes.calls, flushes.timed, flushes.timed_ns) = (calls, timed, timed_ns);
             flushes
         };
-        stopped.ports[0].flushes = untimed(all.calls / 200);
-        assert_eq!(flushed(&stopped.ports).1, time_ns);
-        stopped.ports[0].flushes = untimed(all.calls);
-        assert_eq!(flushed(&stopped.ports).1, None);
+        let mut stopped = trial(1000);
+        let mut time_ns = |few: Flushes| {
+            stopped.ports.iter_mut().for_each(|port| port.flushes = Flushes::default());
+            stopped.ports[0].flushes = few;
+            stopped.ports[1].flushes = flushes(100_000, 390, 3900);
+            flushed(&stopped.ports).1
+        };
+        assert_eq!(time_ns(flushes(0, 0, 0)), Some(1_000_000));
+        assert_eq!(time_ns(flushes(500, 0, 0)), Some(1_000_000));
+        // One that was timed speaks for nobody, however long it took.
+        assert_eq!(time_ns(flushes(500, 1, 1_000_000)), Some(1_000_000));
+        assert_eq!(time_ns(flushes(7000, 27, 270)), None);
+        assert_eq!(time_ns(flushes(8000, 31, 310)), Some(1_080_000));
+    }
+
+    #[test]
+    fn what_is_counted_a_second_is_counted_and_timed_to_the_end_of_the_drain() {
+        let stopped = trial(1000);
+        let calls = Calls::of(&stopped);
+        let longest = stopped.workers.iter().filter_map(|w| w.ran_ns).max().unwrap();
+        assert_eq!(calls.counted_seconds, Some(longest as f64 / 1e9));
+        // The run as its caller timed it may have ended long before: no part in it.
+        assert_eq!(Calls::of(&lasted(stopped, 10)).allocs_per_second, Some(100.0));
     }
 
     #[test]
@@ -400,6 +436,8 @@ mod tests {
         assert!(awake_ns(&stopped.workers).is_some());
         stopped.workers[1] = WorkerStats::default();
         assert_eq!(awake_ns(&stopped.workers), None);
+        let calls = Calls::of(&stopped);
+        assert_eq!((calls.counted_seconds, calls.allocs_per_second), (None, None));
         assert_eq!(Waits::of(&stopped, &Locks::default()).run_delay_ns, None);
     }
 }

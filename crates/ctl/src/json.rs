@@ -85,6 +85,7 @@ mod tests {
                 frees: 9,
                 device_calls: 4,
                 allocs_per_packet: Some(1.25),
+                counted_seconds: Some(0.5),
                 allocs_per_second: Some(20.0),
                 ..Calls::default()
             },
@@ -147,8 +148,8 @@ mod tests {
         r#""contended_per_packet":null,"wait_ns_per_packet":null},"#,
         r#""calls":{"allocs":10,"frees":9,"copies":null,"copied_bytes":null,"device_calls":4,"#,
         r#""allocs_per_packet":1.25,"frees_per_packet":null,"copies_per_packet":null,"#,
-        r#""device_calls_per_packet":null,"allocs_per_second":20.0,"frees_per_second":null,"#,
-        r#""copies_per_second":null,"buffers_per_alloc_call":null,"buffers_per_free_call":null},"#,
+        r#""device_calls_per_packet":null,"counted_seconds":0.5,"#,
+        r#""allocs_per_second":20.0,"frees_per_second":null,"copies_per_second":null,"buffers_per_alloc_call":null,"buffers_per_free_call":null},"#,
         r#""waits":{"lock_ns":null,"flushes":2,"flushes_timed":0,"flush_ns":null,"sleeps":1,"#,
         r#""asleep_ns":77,"run_delay_ns":null,"lock_ns_per_packet":null,"#,
         r#""flush_ns_per_packet":null,"asleep_ns_per_packet":null,"run_delay_ns_per_packet":null},"#,

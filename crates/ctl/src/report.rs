@@ -16,7 +16,7 @@ use crate::pool::PoolReport;
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "json", derive(Serialize))]
 pub struct ForwardReport {
-    /// Wall time from the start of the workers to the end of the drain.
+    /// Wall time from the start of the workers to when they were told to drain.
     pub duration_seconds: f64,
     /// Every port, in the order in which they were named.
     pub ports: Vec<PortReport>,
@@ -122,7 +122,7 @@ pub const TSC: &str = "tsc";
 /// What the process spent, as measured around a run.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Spent {
-    /// Wall time.
+    /// Wall time, from the start of the workers to when they were told to drain.
     pub wall: Duration,
     /// CPU time of the process.
     pub cpu: Duration,
@@ -215,7 +215,7 @@ impl ForwardReport {
             ledger: LedgerReport::of(stopped),
             cost: Cost::of(spent, stopped),
             locks,
-            calls: Calls::of(stopped, spent),
+            calls: Calls::of(stopped),
             waits: Waits::of(stopped, &locks),
             pool: PoolReport::of(stopped, stats),
             verify: Verify::sum(&stopped.ports),

@@ -2,9 +2,13 @@
 //!
 //! The bus has counters of its own, which belong to a socket and not to a thread, and which a
 //! virtual machine does not show. What a thread's core does show is lines into and out of its L2:
-//! (in + out) × 64 bytes is what passed between the core and all that lies behind it. That is a
-//! proxy and is called one: what the L3 served never reached the memory bus, so that the bus saw at
-//! most this; and neither what devices wrote nor what other cores did is in it.
+//! (in + out) × 64 bytes is what passed between the core and what lies behind it, as far as these
+//! events see it. That is a proxy and is called one. It is no bound, neither way: what the L3 served
+//! never reached the memory bus; what passes by the L2 (non-temporal stores, prefetches into the
+//! L3, devices) and what an event leaves out (on AMD, the L2's own prefetches) is not in it. So each
+//! event's caveat is printed beside the figure.
+//!
+//! Of the lines that leave the L2, those count that go somewhere: not what Intel drops in place.
 
 use std::fmt;
 
@@ -12,7 +16,7 @@ use linerate_sys::{Error, Result};
 use serde::Serialize;
 
 use crate::pmu::model::LINE_BYTES;
-use crate::pmu::{Counts, Event, Fallback, Quantity};
+use crate::pmu::{Counts, Event, Fallback, Family, Quantity, family, table};
 
 /// What a thread used of the bus, or why that is not known.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -33,46 +37,57 @@ pub enum Bus {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Proxy {
     /// Lines into the L2.
-    pub lines_in: u64,
-    /// Lines out of the L2.
-    pub lines_out: u64,
+    pub lines_in: Lines,
+    /// Lines out of the L2, those that go somewhere.
+    pub lines_out: Lines,
     /// Wall time in which they passed, in nanoseconds.
     pub wall_ns: u64,
     /// Packets that were handled meanwhile, if somebody counted them.
     pub packets: Option<u64>,
-    /// The events by which it was counted, with their raw codes.
-    pub events: Vec<String>,
 }
 
-/// The events to count for [`Bus::of`], in one window.
+/// Lines that passed one way.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Lines {
+    /// How many.
+    pub lines: u64,
+    /// The event by which they were counted, with its raw code.
+    pub event: String,
+    /// What that does not see, or sees though one would not think so; empty if nothing is known.
+    pub caveat: &'static str,
+}
+
+/// The events to count for [`Bus::of`], in one window: lines in, lines out.
 ///
 /// # Errors
 /// `E-UNSUPPORTED` on a CPU that lacks one of them, with the reason.
 pub fn events() -> Result<[Event; 2]> {
-    Ok([Event::of(Quantity::L2LinesIn)?, Event::of(Quantity::L2LinesOut)?])
+    Ok(wanted(family::here())?.map(|wanted| wanted.event))
 }
 
 impl Bus {
     /// Use of the bus in a window in which [`events`] were counted.
     #[must_use]
     pub fn of(counts: &Counts, packets: Option<u64>) -> Bus {
+        Bus::of_on(family::here(), counts, packets)
+    }
+
+    /// The same on a machine of `family`.
+    fn of_on(family: Family, counts: &Counts, packets: Option<u64>) -> Bus {
         if !counts.is_whole() {
             let pct = counts.running_pct();
             return Bus::not_available(format!(
                 "the counters were ours for {pct:.1} % of the time"
             ));
         }
-        let lines = (counts.of(Quantity::L2LinesIn), counts.of(Quantity::L2LinesOut));
-        let (Some(lines_in), Some(lines_out)) = lines else {
+        let lines = match wanted(family) {
+            Ok(wanted) => wanted.map(|wanted| wanted.lines(counts)),
+            Err(e) => return Bus::from(&e),
+        };
+        let [Some(lines_in), Some(lines_out)] = lines else {
             return Bus::not_available("lines into and out of the L2 were not counted".into());
         };
-        let is_line = |quantity| matches!(quantity, Quantity::L2LinesIn | Quantity::L2LinesOut);
-        let counted = counts.counted.iter().map(|count| &count.event);
-        let events = counted
-            .filter(|event| event.quantity.is_some_and(is_line))
-            .map(ToString::to_string)
-            .collect();
-        Bus::Proxy(Proxy { lines_in, lines_out, wall_ns: counts.wall_ns, packets, events })
+        Bus::Proxy(Proxy { lines_in, lines_out, wall_ns: counts.wall_ns, packets })
     }
 
     fn not_available(why: String) -> Bus {
@@ -91,7 +106,7 @@ impl Proxy {
     /// Bytes that passed.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.lines_in.saturating_add(self.lines_out).saturating_mul(LINE_BYTES)
+        self.lines_in.lines.saturating_add(self.lines_out.lines).saturating_mul(LINE_BYTES)
     }
 
     /// Bytes for each second of the window; `None` for a window without length.
@@ -121,7 +136,7 @@ impl fmt::Display for Bus {
 
 impl fmt::Display for Proxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "bus use by proxy, at most: ")?;
+        write!(f, "bus use by proxy, neither a lower nor an upper bound: ")?;
         match self.bytes_per_second() {
             Some(rate) => write!(f, "{:.1} MB/s", rate / 1e6)?,
             None => write!(f, "n/a MB/s (no time passed)")?,
@@ -133,25 +148,63 @@ impl fmt::Display for Proxy {
             (_, Some(_)) => write!(f, ", n/a bytes/packet (no packet passed)")?,
             (_, None) => write!(f, ", n/a bytes/packet (packets were not counted)")?,
         }
-        let (lines_in, lines_out) = (self.lines_in, self.lines_out);
-        write!(
-            f,
-            "; {lines_in} lines in, {lines_out} lines out of L2 by {}",
-            self.events.join(", ")
-        )
+        for (way, Lines { lines, event, caveat }) in
+            [("into", &self.lines_in), ("out of", &self.lines_out)]
+        {
+            write!(f, "; {lines} lines {way} L2 by {event}")?;
+            if !caveat.is_empty() {
+                write!(f, " ({caveat})")?;
+            }
+        }
+        Ok(())
     }
+}
+
+/// An event that the proxy needs, and what to mind with it.
+struct Wanted {
+    event: Event,
+    caveat: &'static str,
+}
+
+impl Wanted {
+    /// What it counted; `None` if it was not among the events.
+    fn lines(self, counts: &Counts) -> Option<Lines> {
+        let is = |event: &Event| event.attr() == self.event.attr();
+        let lines = counts.counted.iter().find(|count| is(&count.event))?.count;
+        Some(Lines { lines, event: self.event.to_string(), caveat: self.caveat })
+    }
+}
+
+/// Lines in and lines out, on a machine of `family`.
+fn wanted(family: Family) -> Result<[Wanted; 2]> {
+    let of = |quantity: Quantity| {
+        let event = Event::parse_on(family, quantity.as_str())?;
+        let caveat = table::entry(family, quantity).map_or("", |entry| entry.caveat);
+        Ok(Wanted { event, caveat })
+    };
+    let out = match table::moved_out(family) {
+        // Under the vendor's name: it is a part of what goes by the quantity's.
+        Some(entry) => {
+            let event = Event { name: entry.source.into(), quantity: None, ..entry.event() };
+            Wanted { event, caveat: entry.caveat }
+        }
+        None => of(Quantity::L2LinesOut)?,
+    };
+    Ok([of(Quantity::L2LinesIn)?, out])
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pmu::{Count, Family};
+    use crate::pmu::Count;
 
-    fn counts(lines_in: u64, lines_out: u64) -> Counts {
-        let on =
-            |name, count| Count { event: Event::parse_on(Family::Amd1Ah, name).unwrap(), count };
+    /// A window of half a second on `family`, in which what it needs was counted.
+    fn counts_on(family: Family, lines: [u64; 2]) -> Counts {
+        let events = wanted(family).unwrap().map(|wanted| wanted.event);
+        let counted =
+            events.into_iter().zip(lines).map(|(event, count)| Count { event, count }).collect();
         Counts {
-            counted: vec![on("L2_LINES_IN", lines_in), on("L2_LINES_OUT", lines_out)],
+            counted,
             wall_ns: 500_000_000,
             enabled_ns: 400_000_000,
             running_ns: 400_000_000,
@@ -159,9 +212,17 @@ mod tests {
         }
     }
 
+    fn amd(lines_in: u64, lines_out: u64) -> Counts {
+        counts_on(Family::Amd1Ah, [lines_in, lines_out])
+    }
+
+    fn on_amd(counts: &Counts, packets: Option<u64>) -> Bus {
+        Bus::of_on(Family::Amd1Ah, counts, packets)
+    }
+
     #[test]
     fn the_proxy_is_lines_times_64_by_second_and_by_packet_and_says_so() {
-        let bus = Bus::of(&counts(1_000_000, 500_000), Some(1_000_000));
+        let bus = on_amd(&amd(1_000_000, 500_000), Some(1_000_000));
         let Bus::Proxy(proxy) = &bus else { panic!("{bus}") };
         assert_eq!(proxy.bytes(), 96_000_000);
         assert_eq!(proxy.bytes_per_second(), Some(192e6));
@@ -174,25 +235,54 @@ mod tests {
     }
 
     #[test]
+    fn what_an_event_does_not_see_is_said_beside_the_figure_and_no_bound_is_claimed() {
+        for family in [Family::Amd1Ah, Family::IntelSapphireRapids, Family::NeoverseN2] {
+            let text = Bus::of_on(family, &counts_on(family, [7, 5]), None).to_string();
+            for wanted in wanted(family).unwrap() {
+                assert!(text.contains(wanted.caveat), "{family}: {text}");
+                assert!(text.contains(&wanted.event.to_string()), "{family}: {text}");
+            }
+            assert!(!text.contains("at most"), "{text}");
+            assert!(text.contains("neither a lower nor an upper bound"), "{text}");
+        }
+        let text = on_amd(&amd(7, 5), None).to_string();
+        assert!(text.contains("not in it: lines that the L2's prefetcher fetched"), "{text}");
+    }
+
+    #[test]
+    fn lines_that_were_dropped_in_place_used_no_bus() {
+        let family = Family::IntelSapphireRapids;
+        let mut counts = counts_on(family, [10, 4]);
+        // Whoever counts every line that leaves has counted something else.
+        let all = Event::parse_on(family, "L2_LINES_OUT").unwrap();
+        counts.counted.push(Count { event: all, count: 1000 });
+        let Bus::Proxy(proxy) = Bus::of_on(family, &counts, None) else { panic!("{counts}") };
+        assert_eq!((proxy.lines_in.lines, proxy.lines_out.lines), (10, 4));
+        assert_eq!(proxy.lines_out.event, "L2_LINES_OUT.NON_SILENT (r0226)");
+        counts.counted.remove(1);
+        let bus = Bus::of_on(family, &counts, None);
+        assert!(matches!(bus, Bus::NotAvailable { .. }), "{bus}");
+    }
+
+    #[test]
     fn what_was_not_counted_is_not_available_and_not_zero() {
-        let mut without = counts(1, 1);
+        let mut without = amd(1, 1);
         without.counted.pop();
-        let text = Bus::of(&without, None).to_string();
+        let text = on_amd(&without, None).to_string();
         assert!(text.contains("n/a") && text.contains("cache model"), "{text}");
-        let mut shared = counts(1, 1);
+        let mut shared = amd(1, 1);
         shared.running_ns /= 2;
-        let text = Bus::of(&shared, None).to_string();
+        let text = on_amd(&shared, None).to_string();
         assert!(text.contains("n/a") && text.contains("50.0 %"), "{text}");
-        let text = Bus::of(&counts(1, 1), None).to_string();
+        let text = on_amd(&amd(1, 1), None).to_string();
         assert!(text.contains("n/a bytes/packet (packets were not counted)"), "{text}");
-        let text = Bus::of(&counts(1, 1), Some(0)).to_string();
+        let text = on_amd(&amd(1, 1), Some(0)).to_string();
         assert!(text.contains("no packet passed"), "{text}");
     }
 
     #[test]
     fn a_machine_that_cannot_count_says_why() {
-        let e = Event::parse_on(Family::Amd19h, "L2_LINES_OUT").unwrap_err();
-        let text = Bus::from(&e).to_string();
+        let text = Bus::of_on(Family::Amd19h, &amd(1, 1), None).to_string();
         assert!(text.contains("AMD documents no event"), "{text}");
     }
 }

@@ -9,6 +9,8 @@ mod traffic;
 
 use serde::{Deserialize, Serialize};
 
+use crate::read::at_most;
+
 pub use moment::rfc3339;
 pub use traffic::{Passed, Traffic};
 
@@ -31,6 +33,7 @@ pub struct Conditions {
     /// Hypervisor, if the machine is virtual.
     pub hypervisor: Option<String>,
     /// Network devices that carried traffic meanwhile.
+    #[serde(deserialize_with = "at_most::<4096, _, _>")]
     pub netdevs: Vec<Netdev>,
     /// What ran: a command line, or what a post says of it.
     pub workload: Option<String>,

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::conditions::Conditions;
 use crate::proc::Head;
+use crate::read::at_most;
 
 /// The schema that [`Profile`] is written under.
 pub const SCHEMA: &str = "linerate-profile/1";
@@ -46,7 +47,11 @@ pub struct Profile {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub own_cost: Option<OwnCost>,
     /// What its reader must be told, in sentences.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(
+        default,
+        skip_serializing_if = "Vec::is_empty",
+        deserialize_with = "at_most::<10_000, _, _>"
+    )]
     pub remarks: Vec<String>,
 }
 

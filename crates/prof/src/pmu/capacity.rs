@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 use serde::Serialize;
 
 use super::event::{Event, TYPE_HARDWARE};
-use super::open::{Opened, Refused, explain};
+use super::open::{Opened, Refused};
 use crate::count::Scope;
 
 /// No CPU of the table has more counters.
@@ -170,7 +170,7 @@ fn try_generic((name, config): (&'static str, u64)) -> Generic {
 /// What `event` counts in the loop, or why it does not count.
 pub(super) fn try_one(event: &Event) -> Result<u64, String> {
     let events = std::slice::from_ref(event);
-    let why = |Refused { error, .. }| explain(Some(event), &error).why;
+    let why = |refused: Refused| refused.explain(events).why;
     let mut group = Opened::of_this_thread(events, Scope::User).map_err(why)?;
     work();
     let reading = group.read().map_err(|e| e.to_string())?;

@@ -1,7 +1,8 @@
 //! Which CPU this is: raw event codes mean different things on different families.
 //!
 //! Source: CPUID family and model as /proc/cpuinfo prints them; Linux
-//! tools/perf/pmu-events/arch/{x86,arm64}/mapfile.csv for what belongs together.
+//! tools/perf/pmu-events/arch/{x86,arm64}/mapfile.csv for what belongs together, and for AMD's models
+//! arch/x86/kernel/cpu/amd.c, which tells the generations of one family apart.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -12,13 +13,13 @@ use serde::Serialize;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Family {
-    /// AMD 17h, models 00h to 2Fh: Zen, Zen+.
+    /// AMD 17h, models 00h to 2Fh and 50h to 5Fh: Zen, Zen+.
     Amd17hZen1,
-    /// AMD 17h, models from 30h: Zen 2.
+    /// AMD 17h, models 30h to 4Fh, 60h to 7Fh, 90h, 91h and A0h to AFh: Zen 2.
     Amd17hZen2,
     /// AMD 19h: Zen 3, Zen 4.
     Amd19h,
-    /// AMD 1Ah: Zen 5.
+    /// AMD 1Ah, models 00h to 2Fh, 40h to 4Fh and 60h to 7Fh: Zen 5. The others are Zen 6.
     Amd1Ah,
     /// Intel Xeon Scalable, first and second generation: Skylake-SP, Cascade Lake, Cooper Lake.
     IntelSkylakeServer,
@@ -67,7 +68,7 @@ impl Family {
             Family::Amd17hZen1 => "AMD family 17h, Zen and Zen+",
             Family::Amd17hZen2 => "AMD family 17h, Zen 2",
             Family::Amd19h => "AMD family 19h",
-            Family::Amd1Ah => "AMD family 1Ah",
+            Family::Amd1Ah => "AMD family 1Ah, Zen 5",
             Family::IntelSkylakeServer => "Intel Skylake-SP, Cascade Lake",
             Family::IntelIceLakeServer => "Intel Ice Lake-SP",
             Family::IntelSapphireRapids => "Intel Sapphire, Emerald or Granite Rapids",
@@ -103,13 +104,21 @@ fn core(block: &str) -> Option<Family> {
 
 fn x86(vendor: &str, family: Option<u32>, model: Option<u32>) -> Family {
     match (vendor, family, model) {
-        ("AuthenticAMD", Some(0x17), Some(0x00..=0x2f)) => Family::Amd17hZen1,
-        ("AuthenticAMD", Some(0x17), Some(_)) => Family::Amd17hZen2,
-        ("AuthenticAMD", Some(0x19), _) => Family::Amd19h,
-        ("AuthenticAMD", Some(0x1a), _) => Family::Amd1Ah,
+        ("AuthenticAMD", Some(family), Some(model)) => amd(family, model),
         ("GenuineIntel", Some(6), Some(0x55)) => Family::IntelSkylakeServer,
         ("GenuineIntel", Some(6), Some(0x6a | 0x6c)) => Family::IntelIceLakeServer,
         ("GenuineIntel", Some(6), Some(0x8f | 0xcf | 0xad | 0xae)) => Family::IntelSapphireRapids,
+        _ => Family::Unknown,
+    }
+}
+
+/// A family has more than one generation, and what is measured on one does not hold for the next.
+fn amd(family: u32, model: u32) -> Family {
+    match (family, model) {
+        (0x17, 0x00..=0x2f | 0x50..=0x5f) => Family::Amd17hZen1,
+        (0x17, 0x30..=0x4f | 0x60..=0x7f | 0x90..=0x91 | 0xa0..=0xaf) => Family::Amd17hZen2,
+        (0x19, 0x00..=0xaf) => Family::Amd19h,
+        (0x1a, 0x00..=0x2f | 0x40..=0x4f | 0x60..=0x7f) => Family::Amd1Ah,
         _ => Family::Unknown,
     }
 }
@@ -185,7 +194,24 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_is_the_same_one_each_time() {
-        assert_eq!(here(), here());
+    fn a_generation_is_told_from_the_next_one_of_its_family() {
+        let amd = |family, model| of(&x86_text("AuthenticAMD", family, model, "AMD"));
+        for zen5 in [0x00, 0x11, 0x2f, 0x44, 0x60, 0x70, 0x7f] {
+            assert_eq!(amd(0x1a, zen5), Family::Amd1Ah, "{zen5:#x}");
+        }
+        // Zen 6, and numbers that nobody has given out.
+        for other in [0x30, 0x50, 0x5f, 0x80, 0x90, 0xaf, 0xc0, 0xcf, 0xef, 0xff] {
+            assert_eq!(amd(0x1a, other), Family::Unknown, "{other:#x}");
+        }
+        assert_eq!((amd(0x17, 0x50), amd(0x17, 0x60)), (Family::Amd17hZen1, Family::Amd17hZen2));
+        assert_eq!((amd(0x17, 0x80), amd(0x19, 0xb0)), (Family::Unknown, Family::Unknown));
+    }
+
+    #[test]
+    fn this_machine_is_what_its_cpuinfo_says() {
+        let Ok(text) = std::fs::read_to_string("/proc/cpuinfo") else {
+            return println!("skipped: no /proc/cpuinfo");
+        };
+        assert_eq!(here(), of(&text));
     }
 }

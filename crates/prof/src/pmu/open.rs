@@ -7,6 +7,7 @@ use std::io;
 use linerate_sys::{Code, Error};
 use perf_event::events::Software;
 use perf_event::{Builder, Counter, Group, GroupData};
+use rustix::io::Errno;
 
 use super::event::{Event, TYPE_HARDWARE, TYPE_SOFTWARE};
 use crate::count::Scope;
@@ -24,6 +25,18 @@ pub(super) struct Refused {
     /// Which of the events the kernel refused; as many as there are if it was none of them.
     pub index: usize,
     pub error: io::Error,
+}
+
+impl Refused {
+    /// What is told, where `events` were to be opened.
+    ///
+    /// The group as a whole is refused before any event of it is tried. Then the remedy is that of
+    /// the event which asks for most.
+    pub(super) fn explain(&self, events: &[Event]) -> Error {
+        let of_the_kernel = || events.iter().find(|event| is_of_the_kernel(event));
+        let event = events.get(self.index).or_else(of_the_kernel).or(events.first());
+        explain(event, &self.error)
+    }
 }
 
 /// What a group says at one moment, since it was enabled.
@@ -98,35 +111,49 @@ pub(super) fn has_pmu() -> bool {
 pub(super) fn explain(event: Option<&Event>, e: &io::Error) -> Error {
     let what = event.map_or("cannot count".into(), |event| format!("cannot count {event}"));
     let instead = event.map_or(String::new(), |event| format!("; instead: {}", event.fallback()));
+    let (code, why, fix) = remedy(event, e);
+    let error = Error::new(code, what, why);
+    if fix.is_empty() { error } else { error.fix(format!("{fix}{instead}")) }
+}
+
+/// Code, reason and remedy of a refusal.
+fn remedy(event: Option<&Event>, e: &io::Error) -> (Code, String, String) {
     let why = format!("perf_event_open: {e}");
-    match e.kind() {
-        // EACCES, EPERM.
-        io::ErrorKind::PermissionDenied => {
+    match Errno::from_io_error(e) {
+        Some(errno @ (Errno::ACCESS | Errno::PERM)) => {
             // 2 leaves us our own doings, 1 the kernel's on our behalf too.
             let level = if event.is_some_and(is_of_the_kernel) { 1 } else { 2 };
-            let fix = format!("sysctl kernel.perf_event_paranoid={level}, or run with CAP_PERFMON");
-            Error::new(Code::Permission, what, why).fix(format!("{fix}{instead}"))
+            let mut fix =
+                format!("sysctl kernel.perf_event_paranoid={level}, or run with CAP_PERFMON");
+            // That level is refused with EACCES. EPERM is what a container's filter says.
+            if errno == Errno::PERM {
+                fix = format!("{fix}; in a container: {SECCOMP}");
+            }
+            (Code::Permission, why, fix)
         }
-        // ENOENT, ENODEV, EOPNOTSUPP, EINVAL: of an event that needs a counter, and of one that
-        // this CPU's driver does not know.
-        io::ErrorKind::NotFound | io::ErrorKind::Unsupported | io::ErrorKind::InvalidInput => {
+        Some(Errno::NOSYS) => {
+            let why = format!("{why}: a seccomp filter hides the call, or the kernel lacks it");
+            let fix = format!("in a container: {SECCOMP}; else a kernel with CONFIG_PERF_EVENTS");
+            (Code::Unsupported, why, fix)
+        }
+        // Of an event that needs a counter, and of one that this CPU's driver does not know.
+        Some(Errno::NOENT | Errno::NODEV | Errno::OPNOTSUPP | Errno::INVAL) => {
             if event.is_some_and(|event| !event.is_software()) && !has_pmu() {
                 let why = format!("this machine shows no performance counters ({why})");
                 let fix = "run on hardware, or give the virtual machine a PMU";
-                return Error::new(Code::Unsupported, what, why).fix(format!("{fix}{instead}"));
+                return (Code::Unsupported, why, fix.into());
             }
             let why = format!("this CPU or kernel does not have it ({why})");
-            let fix = "linerate profile events lists what it has";
-            Error::new(Code::Unsupported, what, why).fix(format!("{fix}{instead}"))
+            (Code::Unsupported, why, "linerate profile events lists what it has".into())
         }
-        _ => match e.raw_os_error() {
-            Some(EMFILE) => Error::new(Code::System, what, why).fix("ulimit -n 4096"),
-            _ => Error::new(Code::System, what, why),
-        },
+        Some(Errno::MFILE) => (Code::System, why, "ulimit -n 4096".into()),
+        _ => (Code::System, why, String::new()),
     }
 }
 
-const EMFILE: i32 = rustix::io::Errno::MFILE.raw_os_error();
+/// What makes a container's filter let the call pass.
+const SECCOMP: &str = "docker run --cap-add PERFMON, or a seccomp profile that allows \
+     perf_event_open";
 
 /// Whether the kernel's own doings are what `event` counts: without them it reads 0.
 ///
@@ -164,6 +191,40 @@ mod tests {
             Some(count) => assert!(count > 0),
             None => println!("skipped: the kernel does not let us see its share"),
         }
+    }
+
+    #[test]
+    fn a_filter_of_a_container_is_named_whether_it_denies_the_call_or_hides_it() {
+        let event = Event::parse("cycles").unwrap();
+        let refused = |errno: Errno| {
+            explain(Some(&event), &io::Error::from_raw_os_error(errno.raw_os_error()))
+        };
+        let (denied, hidden) = (refused(Errno::PERM), refused(Errno::NOSYS));
+        assert_eq!((denied.code, hidden.code), (Code::Permission, Code::Unsupported));
+        for e in [&denied, &hidden] {
+            assert!(
+                e.fix.contains("seccomp profile") && e.fix.contains("--cap-add PERFMON"),
+                "{e}"
+            );
+            assert!(e.fix.contains("; instead: CPU time in ticks"), "{e}");
+        }
+        assert!(denied.fix.contains("perf_event_paranoid=2"), "{denied}");
+        assert!(hidden.fix.contains("CONFIG_PERF_EVENTS"), "{hidden}");
+        // The kernel's own refusal is no filter's.
+        assert!(!refused(Errno::ACCESS).fix.contains("seccomp"));
+        assert_eq!(refused(Errno::NODEV).code, Code::Unsupported);
+    }
+
+    #[test]
+    fn a_group_that_is_refused_as_a_whole_is_explained_by_what_asks_for_most() {
+        let events = ["task-clock", "context-switches"].map(|name| Event::parse(name).unwrap());
+        let refused = |index| Refused { index, error: io::Error::from_raw_os_error(13) };
+        let e = refused(2).explain(&events);
+        assert!(e.what.contains("context-switches"), "{e}");
+        assert!(e.fix.contains("perf_event_paranoid=1"), "{e}");
+        assert!(refused(0).explain(&events).fix.contains("perf_event_paranoid=2"));
+        let e = refused(1).explain(&events[..1]);
+        assert!(e.what.contains("task-clock") && e.fix.contains("instead: "), "{e}");
     }
 
     #[test]

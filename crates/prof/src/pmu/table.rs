@@ -97,6 +97,13 @@ pub fn entry(family: Family, quantity: Quantity) -> Result<Entry, &'static str> 
     }
 }
 
+/// What counts the lines that leave the L2 on `family` and go somewhere, where lines that are
+/// dropped in place are counted in [`L2LinesOut`] too; `None` where that itself is the answer.
+#[must_use]
+pub(crate) fn moved_out(family: Family) -> Option<Entry> {
+    intel::moved_out(family)
+}
+
 const fn raw(
     (quantity, config): (Quantity, u64),
     meaning: &'static str,
@@ -231,6 +238,20 @@ mod tests {
         is(Family::IntelSapphireRapids, LlcMisses, "r412e");
         is(Family::NeoverseV2, L2LinesIn, "r0017");
         is(Family::NeoverseN1, L2LinesOut, "r0056");
+        is(Family::Amd17hZen2, L1dMisses, "rc860");
+        let moved = |family| moved_out(family).and_then(|entry| entry.event().raw);
+        assert_eq!(moved(Family::IntelSkylakeServer).as_deref(), Some("r02f2"));
+        assert_eq!(moved(Family::IntelIceLakeServer).as_deref(), Some("r02f2"));
+        assert_eq!(moved(Family::IntelSapphireRapids).as_deref(), Some("r0226"));
+        assert_eq!(moved(Family::Amd1Ah), None);
+    }
+
+    #[test]
+    fn lines_that_came_clean_are_in_a_count_of_forwards_and_not_in_one_of_modified_ones() {
+        let entry = |family| entry(family, LinesFromOtherCore).unwrap();
+        assert!(entry(Family::IntelSkylakeServer).meaning.contains("modified"));
+        let forwards = entry(Family::IntelSapphireRapids);
+        assert!(!forwards.meaning.contains("modified") && forwards.caveat.contains("clean ones"));
     }
 
     #[test]

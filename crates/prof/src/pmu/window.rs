@@ -18,7 +18,7 @@ use serde::Serialize;
 
 use super::capacity::{Capacity, capacity};
 use super::event::{Event, Quantity};
-use super::open::{Opened, Reading, Refused, explain, is_of_the_kernel};
+use super::open::{Opened, Reading, Refused, is_of_the_kernel};
 use crate::count::Scope;
 
 /// Events of one thread, being counted.
@@ -239,13 +239,13 @@ fn open(events: &[Event]) -> Result<(Opened, Scope)> {
         .map(|opened| (opened, Scope::UserAndKernel))
         .or_else(user_too)
         .map_err(|refused| {
-            let Refused { index, error } = &refused;
+            let Refused { index, .. } = &refused;
             if is_one_too_many(events, &refused) {
                 let (run, rest) = events.split_at(*index);
                 let why = format!("this machine counts the first {index} of them at once");
                 return in_runs(events, why, &[run, rest]);
             }
-            explain(events.get(*index), error)
+            refused.explain(events)
         })
 }
 

@@ -1,4 +1,5 @@
-//! Which form a text has: the form of its first row.
+//! Which form a text has: the one that most of its rows have. One line of prose may look like a row
+//! of any form; a listing has more of them.
 
 use linerate_sys::{Code, Error, Result};
 
@@ -10,7 +11,8 @@ const FORMS: &str = "read are listings of kernprof (function [address]: count) a
                      (ticks function load), also quoted in mail, the text that `perf script` \
                      prints, and linerate's JSON";
 
-/// The form of the text that begins with `head`.
+/// The form of the text that begins with `head`: that of most rows in it, and of the first of them
+/// if several have as many.
 ///
 /// # Errors
 /// `E-FILE` if there is no row in it, with what there is instead.
@@ -24,19 +26,15 @@ pub(super) fn of(head: &[u8]) -> Result<Form> {
         return Ok(Form::Json);
     }
     let (mut count, mut first, mut broken) = (0, None, None);
+    let mut rows = Votes::default();
     let mut lines = Lines::new(head);
     while let Ok(Some((number, line))) = lines.next() {
         count = number;
         let Line::Text(line) = line else { continue };
         let line = unquoted(line);
-        if kernprof::is_row(line) {
-            return Ok(Form::Kernprof);
-        }
-        if readprofile::is_row(line) {
-            return Ok(Form::Readprofile);
-        }
-        if perf_script::is_sample(line) {
-            return Ok(Form::PerfScript);
+        if let Some(form) = row(line) {
+            rows.add(form);
+            continue;
         }
         if first.is_none() && !line.is_empty() {
             first = Some(excerpt(line));
@@ -46,12 +44,44 @@ pub(super) fn of(head: &[u8]) -> Result<Form> {
             broken = why.map(|why| format!("line {number}: {why}"));
         }
     }
+    if let Some(form) = rows.most() {
+        return Ok(form);
+    }
     let why = match (first, broken) {
         (None, _) => format!("there is no text in it; {FORMS}"),
         (_, Some(broken)) => format!("no row in {count} lines can be read, {broken}; {FORMS}"),
         (Some(first), None) => format!("no row in {count} lines, the first is {first}; {FORMS}"),
     };
     Err(Error::new(Code::File, WHAT, why))
+}
+
+/// The form of a row; `None` if the line is none of any form.
+fn row(line: &str) -> Option<Form> {
+    let is_row: [(Form, fn(&str) -> bool); 3] = [
+        (Form::Kernprof, kernprof::is_row),
+        (Form::Readprofile, readprofile::is_row),
+        (Form::PerfScript, perf_script::is_sample),
+    ];
+    is_row.into_iter().find(|(_, is_row)| is_row(line)).map(|(form, _)| form)
+}
+
+/// Rows of each form, in the order in which the forms were first seen.
+#[derive(Default)]
+struct Votes(Vec<(Form, u64)>);
+
+impl Votes {
+    fn add(&mut self, form: Form) {
+        match self.0.iter_mut().find(|(of, _)| *of == form) {
+            Some((_, rows)) => *rows += 1,
+            None => self.0.push((form, 1)),
+        }
+    }
+
+    fn most(&self) -> Option<Form> {
+        let first_of_most =
+            |best: (Form, u64), next: (Form, u64)| if next.1 > best.1 { next } else { best };
+        self.0.iter().copied().reduce(first_of_most).map(|(form, _)| form)
+    }
 }
 
 #[cfg(test)]
@@ -65,10 +95,16 @@ mod tests {
     }
 
     #[test]
-    fn the_first_row_decides() {
+    fn most_rows_decide_and_of_as_many_the_first() {
         let cases = [
             ("prose\n\n> > f [c010]: 7\r\n1 f 0.5\n", Form::Kernprof),
             ("12 processes: 1 running\n  1 f   0.5000\nf [c010]: 7\n", Form::Readprofile),
+            // A line of prose that could be a row of readprofile's: of what was measured before.
+            ("2 adapters 0.5\nf [c010]: 7\ng [c020]: 3\n", Form::Kernprof),
+            (
+                "f [1]: 5\nspin 1 1.5: 7 cycles:\n\t10 f (/a)\nspin 1 1.6: 7 cycles:\n",
+                Form::PerfScript,
+            ),
             ("# head\nspin 8297 1.5: 7 cycles:\n", Form::PerfScript),
             ("\u{feff} {\"schema\":", Form::Json),
         ];

@@ -7,41 +7,33 @@
 //!
 //! Several may follow each other, one on a line. Fields that are not known are passed over, so that
 //! a later version may add some; one that changes the meaning of any gets another schema.
+//!
+//! What is written can be read: a profile with more call chains than a text may hold is written
+//! with those seen most often.
 
-use std::io::{BufRead, Write};
+use std::io::BufRead;
 
 use linerate_sys::{Code, Error, Result};
-use serde::de::IgnoredAny;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
+use super::lines::excerpt;
 use super::{Form, Read, WHAT, unreadable};
+use crate::print::harmless;
+use crate::proc::Head;
 use crate::profile::{Load, Profile, SCHEMA};
+
+mod write;
+
+pub use write::write;
 
 /// The longest text that is read. In memory, a profile is at most some ten times as long.
 pub const TEXT_MAX_BYTES: u64 = 64 << 20;
 
-/// Writes `profile` on one line.
+/// The most values of a text: a name takes up to 56 bytes in memory, and 4 in the text.
 ///
-/// # Errors
-/// `E-FILE` if it cannot be written, or if a figure in it is not finite: JSON has no such number.
-pub fn write(profile: &Profile, mut to: impl Write) -> Result<()> {
-    let what = "cannot write a profile";
-    if let Some(which) = not_a_figure(profile) {
-        return Err(Error::new(Code::File, what, format!("{which} is not a finite number")));
-    }
-    let document = Written { schema: SCHEMA, profile };
-    serde_json::to_writer(&mut to, &document)
-        .map_err(std::io::Error::from)
-        .and_then(|()| to.write_all(b"\n"))
-        .map_err(|e| Error::new(Code::File, what, e.to_string()))
-}
-
-#[derive(Serialize)]
-struct Written<'a> {
-    schema: &'static str,
-    #[serde(flatten)]
-    profile: &'a Profile,
-}
+/// Counted are the commas, those in names too: each value but the first of a list or an object has
+/// one before it.
+pub const VALUES_MAX: u64 = 8 << 20;
 
 /// Reads all profiles in `input`, or none.
 pub(super) fn read(input: impl BufRead) -> Result<Read> {
@@ -50,6 +42,9 @@ pub(super) fn read(input: impl BufRead) -> Result<Read> {
     std::io::Read::read_to_end(&mut bounded, &mut text).map_err(|e| unreadable(&e))?;
     if text.len() as u64 > TEXT_MAX_BYTES {
         return Err(refused(format!("it is longer than {TEXT_MAX_BYTES} bytes")));
+    }
+    if commas(&text) > VALUES_MAX {
+        return Err(refused(format!("it has more than {VALUES_MAX} values")));
     }
     let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&text);
     // Every schema first: a document of another one need not have our fields.
@@ -70,26 +65,30 @@ pub(super) fn read(input: impl BufRead) -> Result<Read> {
     Ok(read)
 }
 
-/// As much of a document as every version of it has.
+fn commas(text: &[u8]) -> u64 {
+    text.iter().filter(|&&byte| byte == b',').count() as u64
+}
+
+/// As much of a document as every version of it has. The rest is passed over, not kept.
 #[derive(Deserialize)]
 struct Schema {
     schema: Option<String>,
-    #[serde(flatten)]
-    _rest: IgnoredAny,
 }
 
 impl Schema {
     fn check(&self) -> Result<()> {
         match self.schema.as_deref() {
             Some(SCHEMA) => Ok(()),
-            Some(other) => Err(refused(format!("its schema is {other:.80?}"))),
+            Some(other) => Err(refused(format!("its schema is {}", excerpt(other)))),
             None => Err(refused("it has no schema".to_owned())),
         }
     }
 }
 
 fn refused(why: String) -> Error {
-    let why = format!("{why}; of linerate's JSON {SCHEMA} is read, whole or not at all");
+    // The parser quotes what it found.
+    let why =
+        format!("{}; of linerate's JSON {SCHEMA} is read, whole or not at all", harmless(&why));
     Error::new(Code::File, WHAT, why)
 }
 
@@ -105,8 +104,18 @@ fn not_a_figure(profile: &Profile) -> Option<String> {
     if profile.own_cost.and_then(|cost| cost.sample_ns).is_some_and(|ns| !ns.is_finite()) {
         return Some("the cost of a sample".to_owned());
     }
+    if profile.head.is_some_and(|head| !is_finite(&head)) {
+        return Some("a share of the CPU time in its head".to_owned());
+    }
     let row = profile.rows.iter().find(|row| bad(row.load))?;
-    Some(format!("the load of {:.80}", row.symbol))
+    Some(format!("the load of {}", excerpt(&row.symbol)))
+}
+
+fn is_finite(head: &Head) -> bool {
+    let cpu = &head.cpu;
+    let told = [cpu.user_pct, cpu.system_pct, cpu.nice_pct, cpu.idle_pct];
+    let may_be_told = [cpu.iowait_pct, cpu.irq_pct, cpu.softirq_pct, cpu.steal_pct];
+    told.into_iter().chain(may_be_told.into_iter().flatten()).all(f64::is_finite)
 }
 
 #[cfg(test)]
@@ -180,7 +189,42 @@ mod tests {
             profile.rows[0].load = Some(Load { value: bad, digits: 4 });
             let e = write(&profile, Vec::new()).unwrap_err();
             assert!(e.why.contains("not a finite number"), "{e}");
+            let mut head = Head::default();
+            head.cpu.steal_pct = Some(bad);
+            let e = write(&Profile { head: Some(head), ..self::profile() }, Vec::new());
+            assert!(e.unwrap_err().why.contains("in its head"), "{bad}");
         }
+    }
+
+    #[test]
+    fn what_is_quoted_of_a_text_is_harmless() {
+        let text = written(&[profile()]);
+        let bad = [
+            text.replace("\"counter\"", "\"\\u001b[2J\\u202e\""),
+            text.replace("profile/1", "\\u001b[2J"),
+            text.replace("0.8843", "-1.0").replacen("é", "\\u001b[2J", 1),
+        ];
+        for bad in bad {
+            let why = why(&bad);
+            assert!(why.contains("[2J") && !why.contains(['\u{1b}', '\u{202e}']), "{why}");
+        }
+    }
+
+    #[test]
+    fn more_values_than_a_profile_has_are_refused_before_they_are_held() {
+        let start = written(&[profile()]).trim_end().trim_end_matches('}').to_owned();
+        let with = |list: String| format!("{start},{list}}}");
+        let names =
+            format!("\"stacks\":[{{\"count\":1,\"frames\":[\"\"{}]}}]", ",\"\"".repeat(9_000_000));
+        assert!(why(&with(names)).contains("more than 8388608 values"));
+        let devices = |n| format!("\"conditions\":{{\"netdevs\":[{{}}{}]}}", ",{}".repeat(n));
+        // The first `conditions` stands already.
+        let start = start.split(",\"conditions\"").next().unwrap();
+        let with = |list: String| format!("{start},{list}}}");
+        assert!(why(&with(devices(1_000_000))).contains("more than 4096"));
+        let remarks = format!("\"remarks\":[\"\"{}]", ",\"\"".repeat(1_000_000));
+        assert!(why(&with(remarks)).contains("more than 10000"));
+        assert!(read(with(devices(100)).as_bytes()).is_ok());
     }
 
     #[test]

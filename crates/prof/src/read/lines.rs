@@ -60,10 +60,10 @@ impl<R: BufRead> Lines<R> {
     }
 }
 
-/// The line without the marks of mail that quotes it, `>`, `> >` or `>>>`, and without blanks at
-/// its ends.
-pub(super) fn unquoted(line: &str) -> &str {
-    line.trim_start_matches(|c: char| c == '>' || c.is_whitespace()).trim_end()
+/// The line without the marks of mail that quotes it, `>`, `> >`, `>>>` or `|`, and without blanks
+/// at its ends.
+pub(crate) fn unquoted(line: &str) -> &str {
+    line.trim_start_matches(|c: char| matches!(c, '>' | '|') || c.is_whitespace()).trim_end()
 }
 
 /// The beginning of a line, in quotes, to be printed.
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn marks_of_quoting_mail_are_no_part_of_a_line() {
-        for line in ["a [1]: 2", ">a [1]: 2", "> > a [1]: 2 ", ">>>\ta [1]: 2"] {
+        for line in ["a [1]: 2", ">a [1]: 2", "> > a [1]: 2 ", ">>>\ta [1]: 2", "| a [1]: 2"] {
             assert_eq!(unquoted(line), "a [1]: 2");
         }
         assert_eq!(unquoted("> >"), "");

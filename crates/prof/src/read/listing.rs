@@ -3,7 +3,8 @@
 //! ```text
 //! > I have profiled …                 a paragraph of prose: the caption
 //! >
-//! > poll_idle [c0105280]: 121743      rows; a blank line among them is nothing
+//! > poll_idle [c0105280]: 121743      rows; a blank line among them is nothing, unless a row
+//! >                                   behind it is one from before it: that is another listing
 //! > schedule [c0114190]: 24853
 //! >
 //! > To eliminate …                    prose: the listing has ended
@@ -45,7 +46,7 @@ pub(super) fn read(input: impl BufRead, syntax: Syntax, budget: Budget) -> io::R
     let read = Read::new(syntax.form);
     let (caption, current) = (Caption::default(), Listing::default());
     let mut listings =
-        Listings { syntax, read, budget, caption, current, inside: false, full: false };
+        Listings { syntax, read, budget, caption, current, inside: false, dropping: false };
     while let Some((number, line)) = lines.next()? {
         match line {
             Line::Text(text) => listings.line(number, unquoted(text)),
@@ -65,8 +66,8 @@ struct Listings {
     current: Listing,
     /// The line before was part of a listing.
     inside: bool,
-    /// There were more listings than are kept, which was said.
-    full: bool,
+    /// Within a listing beyond the most that are kept.
+    dropping: bool,
 }
 
 /// The listing that is being read.
@@ -74,6 +75,8 @@ struct Listings {
 struct Listing {
     rows: Rows,
     total: Option<Total>,
+    /// The total came after the last blank line.
+    total_is_late: bool,
     caption: String,
     /// Its total came last and is the sum of its rows: what follows is another listing.
     complete: bool,
@@ -89,6 +92,8 @@ impl Listings {
             Parsed::Prose if text.is_empty() => {
                 self.caption.end();
                 self.inside = false;
+                self.current.rows.blank();
+                self.current.total_is_late = false;
             }
             Parsed::Prose => {
                 self.finish();
@@ -102,6 +107,10 @@ impl Listings {
     fn row(&mut self, number: u64, found: Found<'_>) {
         if self.current.complete {
             self.finish();
+        } else if self.current.rows.is_from_before_the_blank(&found) {
+            let next = self.current.split_off();
+            self.finish();
+            self.current = next;
         }
         if self.begin(number) {
             self.current.rows.add(&mut self.budget, found);
@@ -116,6 +125,7 @@ impl Listings {
             let rows = &self.current.rows;
             self.current.complete = !rows.is_empty() && rows.sum() == total.count;
             self.current.total = Some(total);
+            self.current.total_is_late = true;
         }
     }
 
@@ -128,11 +138,9 @@ impl Listings {
             }
             return true;
         }
-        if !self.full {
-            self.full = true;
-            let most = self.read.profiles.len();
-            let why = format!("here begins listing {}, {most} are read", most + 1);
-            self.read.complain(number, why);
+        self.current = Listing::default(); // what was split off the last one that is kept
+        if !std::mem::replace(&mut self.dropping, true) {
+            self.read.listings_left_out.get_or_insert((0, number)).0 += 1;
         }
         false
     }
@@ -144,6 +152,7 @@ impl Listings {
 
     /// Ends the listing, if there is one.
     fn finish(&mut self) {
+        self.dropping = false;
         let listing = std::mem::take(&mut self.current);
         if !listing.is_empty() {
             self.budget.profiles -= 1; // there was one left as it began
@@ -155,6 +164,12 @@ impl Listings {
 impl Listing {
     fn is_empty(&self) -> bool {
         self.rows.is_empty() && self.total.is_none()
+    }
+
+    /// What came after the last blank line, as a listing of its own.
+    fn split_off(&mut self) -> Listing {
+        let total = if self.total_is_late { self.total.take() } else { None };
+        Listing { rows: self.rows.split_off(), total, ..Listing::default() }
     }
 
     fn into_profile(self, syntax: Syntax) -> Profile {
@@ -189,7 +204,7 @@ impl Listing {
 
 /// Infers below what a listing was cut off that does not say so. `other`: its last row sums those
 /// that there was no room for.
-fn cut_off(profile: &mut Profile, other: bool) {
+pub(super) fn cut_off(profile: &mut Profile, other: bool) {
     let least = profile.rows.iter().map(|row| row.count).min();
     let (below, why) = match (least, profile.rows.last()) {
         (_, Some(last)) if other => {
@@ -292,11 +307,33 @@ mod tests {
     }
 
     #[test]
-    fn listings_beyond_the_budget_are_complained_of_once() {
-        let many = "a [1]: 5\nprose\n".repeat(5);
+    fn listings_beyond_the_budget_are_counted_and_told_of() {
+        let many = "a [1]: 5\nb [2]: 3\nprose\n".repeat(5);
         let read = within(&many, Budget { profiles: 2, ..Budget::default() });
-        assert_eq!((read.profiles.len(), read.complaints_total), (2, 1));
-        assert_eq!(read.complaints[0].to_string(), "line 5: here begins listing 3, 2 are read");
+        assert_eq!((read.profiles.len(), read.complaints_total), (2, 0));
+        let say = "3 listings left out, from line 7 on: 2 of a file are read";
+        assert_eq!(read.left_out().as_deref(), Some(say));
+        let blank = "a [1]: 5\n\n".repeat(5);
+        let read = within(&blank, Budget { profiles: 2, ..Budget::default() });
+        assert_eq!((read.profiles.len(), read.listings_left_out), (2, Some((1, 5))));
+    }
+
+    #[test]
+    fn a_row_again_after_a_blank_line_begins_another_listing() {
+        let counts = |text: &str| -> Vec<Vec<u64>> {
+            let rows = |p: &Profile| p.rows.iter().map(|r| r.count).collect();
+            super::super::parse(text.as_bytes(), None).unwrap().profiles.iter().map(rows).collect()
+        };
+        assert_eq!(counts("a [1]: 5\nb [2]: 4\n\na [1]: 3\nb [2]: 1\n"), [[5, 4], [3, 1]]);
+        // Its first row need not be the one that tells.
+        let later = "a [1]: 5\nb [2]: 4\n\nc [3]: 9\nb [2]: 3\na [1]: 1\n";
+        assert_eq!(counts(later), [vec![5, 4], vec![9, 3, 1]]);
+        let totals = "3 a 0.5\n2 b 0.5\n\n9 total 0.1\n4 c 0.5\n2 a 0.5\n";
+        assert_eq!(counts(totals), [vec![3, 2], vec![4, 2]]);
+        let of = super::super::parse(totals.as_bytes(), None).unwrap().profiles;
+        assert_eq!((of[0].total, of[1].total_count()), (None, 9));
+        // A list that is set with blank lines, and repeats nothing, is one.
+        assert_eq!(counts("a [1]: 5\n\nb [2]: 4\n\nc [3]: 3\n"), [[5, 4, 3]]);
     }
 
     #[test]

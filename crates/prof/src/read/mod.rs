@@ -9,9 +9,9 @@
 //! ```
 //!
 //! A file is read once, line by line, and never held: what is kept is a row for each function, at
-//! most 1,000,000 of them; what is beyond that is summed in one row, `[other]`. A line that has the shape of a row and is none is left
-//! out, counted and told of by its number; the rest is still read. JSON is the exception: a broken
-//! document is an error, and nothing is read.
+//! most 1,000,000 of them; what is beyond that is summed in one row, `[other]`. A line that has the
+//! shape of a row and is none is left out, counted and told of by its number; the rest is still
+//! read. JSON is the exception: a broken document is an error, and nothing is read.
 
 use std::fmt;
 use std::fs::File;
@@ -20,12 +20,16 @@ use std::path::Path;
 
 use linerate_sys::{Code, Error, Result};
 
+pub(crate) use bounded::at_most;
+
+use crate::print::harmless;
 use crate::profile::Profile;
 
+mod bounded;
 mod form;
 pub mod json;
 mod kernprof;
-mod lines;
+pub(crate) mod lines;
 mod listing;
 mod perf_script;
 mod readprofile;
@@ -59,6 +63,9 @@ pub struct Read {
     pub complaints_total: u64,
     /// Lines that are not part of a listing, and not blank.
     pub prose_lines: u64,
+    /// Listings beyond the most that are read of one file, and the line where the first of them
+    /// begins.
+    pub listings_left_out: Option<(u64, u64)>,
 }
 
 /// A line that was left out.
@@ -66,14 +73,21 @@ pub struct Read {
 pub struct Complaint {
     /// Its number; the first is 1.
     pub line: u64,
-    /// What is wrong with it.
+    /// What is wrong with it. What it quotes of the line is harmless to a terminal.
     pub why: String,
+}
+
+impl Complaint {
+    /// `why` may quote what a file says: in the words of another crate, too.
+    pub(crate) fn new(line: u64, why: &str) -> Complaint {
+        Complaint { line, why: harmless(why).into_owned() }
+    }
 }
 
 /// Complaints that are kept with their text; later ones are only counted.
 pub const COMPLAINTS_KEPT: usize = 100;
 
-/// Of a text whose form is not given, this much is searched for a first row.
+/// Of a text whose form is not given, this much is searched for rows.
 const SEARCHED_BYTES: u64 = 1 << 20;
 
 /// Reads the profiles in a file.
@@ -90,7 +104,7 @@ pub fn open(path: &Path) -> Result<Read> {
     })
 }
 
-/// Reads the profiles in a text of `form`, or of the form of the first row in it.
+/// Reads the profiles in a text of `form`, or of the form that most rows of its first MiB have.
 ///
 /// # Errors
 /// `E-FILE` if it cannot be read, or if there is no profile in it; then the reason says what is
@@ -144,13 +158,14 @@ impl Read {
             complaints: Vec::new(),
             complaints_total: 0,
             prose_lines: 0,
+            listings_left_out: None,
         }
     }
 
-    fn complain(&mut self, line: u64, why: String) {
+    fn complain(&mut self, line: u64, why: impl AsRef<str>) {
         self.complaints_total += 1;
         if self.complaints.len() < COMPLAINTS_KEPT {
-            self.complaints.push(Complaint { line, why });
+            self.complaints.push(Complaint::new(line, why.as_ref()));
         }
     }
 
@@ -169,14 +184,23 @@ impl Read {
         Err(Error::new(Code::File, format!("no profile number {n} in it"), why))
     }
 
-    /// What its reader must be told of the lines that were left out; `None` if there were none.
+    /// What its reader must be told of the lines, and the listings, that were left out; `None` if
+    /// there were none.
     #[must_use]
     pub fn left_out(&self) -> Option<String> {
-        let first = self.complaints.first()?;
-        Some(match self.complaints_total {
+        let lines = self.complaints.first().map(|first| match self.complaints_total {
             1 => format!("1 line left out, the rest still read: {first}"),
             n => format!("{n} lines left out, the rest still read; the first: {first}"),
-        })
+        });
+        let most = self.profiles.len();
+        let listings = self.listings_left_out.map(|(n, line)| {
+            let listings = if n == 1 { "listing" } else { "listings" };
+            format!("{n} {listings} left out, from line {line} on: {most} of a file are read")
+        });
+        match (listings, lines) {
+            (Some(listings), Some(lines)) => Some(format!("{listings}; {lines}")),
+            (listings, lines) => listings.or(lines),
+        }
     }
 }
 

@@ -13,9 +13,11 @@
 //! before the event is how many of them the sample stands for: the profile's period, if constant.
 //! Source: perf-script(1), the fields that it prints by default.
 
+use std::collections::HashMap;
 use std::io::{self, BufRead};
 
-use super::lines::{Line, Lines, unquoted};
+use super::lines::{Line, Lines, excerpt, unquoted};
+use super::listing::cut_off;
 use super::rows::{Budget, Found, Rows, Stacks};
 use super::{Form, LINE_TOO_LONG, Read};
 use crate::conditions::Conditions;
@@ -37,6 +39,7 @@ fn read_within(input: impl BufRead, budget: Budget) -> io::Result<Read> {
         conditions: Conditions::default(),
         lost: 0,
         events: Vec::new(),
+        by_name: HashMap::new(),
         chain: Chain::default(),
         state: State::Between,
     };
@@ -67,6 +70,8 @@ struct Script {
     conditions: Conditions,
     lost: u64,
     events: Vec<OfEvent>,
+    /// Index of each event by its name.
+    by_name: HashMap<String, usize>,
     /// The functions of the sample that is being read.
     chain: Chain,
     state: State,
@@ -98,7 +103,11 @@ impl Script {
         if text.is_empty() {
             return self.end_sample();
         }
-        if let Some(comment) = text.strip_prefix('#') {
+        // Only before the first sample: a program may be called `#`, too.
+        if let Some(comment) = text.strip_prefix('#')
+            && self.events.is_empty()
+            && (comment.is_empty() || comment.starts_with(' '))
+        {
             return line::header(comment, &mut self.conditions);
         }
         // Not a function first: there are programs whose names are hexadecimal, like `a`.
@@ -131,7 +140,11 @@ impl Script {
     fn sample(&mut self, number: u64, sample: &Sample<'_>) {
         self.end_sample();
         let Some(at) = self.event(sample.event) else {
-            let why = format!("a sample of yet another event, {:.80}", sample.event);
+            let name = excerpt(sample.event);
+            let why = match sample.event.len() {
+                ..=EVENT_MAX_BYTES => format!("a sample of yet another event, {name}"),
+                length => format!("the event's name, {name}, has {length} bytes"),
+            };
             self.state = State::Skipping;
             return self.read.complain(number, why);
         };
@@ -147,12 +160,16 @@ impl Script {
         }
     }
 
-    /// Index of the event of that name; `None` if there are too many of them.
+    /// Index of the event of that name; `None` if there are too many of them, or it is too long.
     fn event(&mut self, name: &str) -> Option<usize> {
-        if let Some(at) = self.events.iter().position(|event| event.name == name) {
+        if name.len() > EVENT_MAX_BYTES {
+            return None;
+        }
+        if let Some(&at) = self.by_name.get(name) {
             return Some(at);
         }
         self.budget.profiles = self.budget.profiles.checked_sub(1)?;
+        self.by_name.insert(name.to_owned(), self.events.len());
         self.events.push(OfEvent {
             name: name.to_owned(),
             rows: Rows::default(),
@@ -229,6 +246,9 @@ impl OfEvent {
             let say = format!("{} call chains are cut off at their outer end", self.cut_chains);
             profile.remarks.push(say);
         }
+        if of_rows.is_some() {
+            cut_off(&mut profile, true);
+        }
         profile.remarks.extend(of_rows.into_iter().chain(of_stacks));
         profile
     }
@@ -281,6 +301,9 @@ impl Chain {
         (self.cut, self.one_line) = (false, false);
     }
 }
+
+/// The longest name of an event: no kernel's is a quarter of it.
+const EVENT_MAX_BYTES: usize = 1024;
 
 /// The longest chain: eight times what the kernel records unless told otherwise
 /// (kernel.perf_event_max_stack).
@@ -350,6 +373,37 @@ mod tests {
         let two = "a 1 1.0: x: 10 f (/a)\na 1 1.0: y: 10 f (/a)\na 1 1.0: x: 10 f (/a)\n";
         let read = read_within(two.as_bytes(), budget).unwrap();
         assert_eq!((read.profiles[0].counted(), read.complaints[0].line), (2, 2));
+    }
+
+    #[test]
+    fn functions_beyond_the_budget_are_one_row_and_no_absent_one_is_0() {
+        let budget = Budget { functions: 1, ..Budget::default() };
+        let sample = |f: &str| format!("a 1 1.0: x: 10 {f} (/a)\n");
+        let text = ["f", "g", "h", "f"].map(sample).concat();
+        let profile = &read_within(text.as_bytes(), budget).unwrap().profiles[0];
+        assert_eq!((profile.counted(), profile.cutoff), (4, Some(3)));
+        assert!(profile.remarks[0].contains("less than 3 times"), "{:?}", profile.remarks);
+        let all = read(text.as_bytes()).unwrap();
+        assert_eq!(all.profiles[0].cutoff, None);
+    }
+
+    #[test]
+    fn a_program_may_be_called_as_a_comment_begins_and_the_head_is_over_with_the_first_sample() {
+        let head = "# cmdline : perf record -a\n#\n";
+        let samples = "#sh 1 1.0: x: 10 f (/a)\n# cmdline : forged\n# sh 1 1.1: x: 10 f (/a)\n";
+        let read = text(&format!("{head}{samples}"));
+        let profile = &read.profiles[0];
+        assert_eq!((profile.counted(), read.prose_lines), (2, 1));
+        assert_eq!(profile.conditions.workload.as_deref(), Some("perf record -a"));
+    }
+
+    #[test]
+    fn an_event_of_an_endless_name_is_left_out_and_its_name_is_harmless() {
+        let long = format!("\u{1b}[2J{}", "e".repeat(60_000));
+        let read = text(&format!("a 1 1.0: x: 10 f (/a)\na 1 1.0: {long}: 10 f (/a)\n"));
+        assert_eq!((read.profiles.len(), read.profiles[0].counted()), (1, 1));
+        let why = &read.complaints[0].why;
+        assert!(why.ends_with("has 60004 bytes") && !why.contains('\u{1b}'), "{why}");
     }
 
     #[test]

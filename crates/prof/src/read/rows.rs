@@ -8,7 +8,7 @@ use crate::profile::{Load, Row, Stack};
 
 /// What may still be kept of a file, over all listings in it.
 ///
-/// The default is some 400 MB at worst: 1,000,000 functions are many times a kernel's, and take 200
+/// The default is some 510 MB at worst: 1,000,000 functions are many times a kernel's, and take 200
 /// MB with short names.
 #[derive(Debug, Clone)]
 pub(super) struct Budget {
@@ -49,6 +49,19 @@ pub(super) struct Found<'a> {
     pub(super) load: Option<Load>,
 }
 
+/// What a row is known by.
+type Key<'a> = (&'a str, Option<u64>, Option<&'a str>);
+
+fn key(row: &Row) -> Key<'_> {
+    (&row.symbol, row.address, row.object.as_deref())
+}
+
+impl<'a> Found<'a> {
+    fn key(&self) -> Key<'a> {
+        (self.symbol, self.address, self.object)
+    }
+}
+
 /// Rows of one profile, in the order in which they were first seen.
 #[derive(Debug, Default)]
 pub(super) struct Rows {
@@ -58,16 +71,16 @@ pub(super) struct Rows {
     /// Lines that there was no room for, and their counts.
     pub(super) other_lines: u64,
     other: u64,
+    /// Rows that there were at the last blank line.
+    before_blank: usize,
 }
 
 impl Rows {
     /// Adds a line: to its row, as a row of its own, or to what there is no room for. The row, if
     /// it has one.
     pub(super) fn add(&mut self, budget: &mut Budget, found: Found<'_>) -> Option<&mut Row> {
-        let key = (found.symbol, found.address, found.object);
-        let hash = self.kept.hasher.hash_one(key);
-        let same = |r: &Row| (r.symbol.as_str(), r.address, r.object.as_deref()) == key;
-        if let Some(at) = self.kept.find(hash, same) {
+        let hash = self.kept.hasher.hash_one(found.key());
+        if let Some(at) = self.kept.find(hash, |row| key(row) == found.key()) {
             self.repeated += 1;
             let row = self.kept.items.get_mut(at)?;
             row.count = row.count.saturating_add(found.count);
@@ -91,6 +104,27 @@ impl Rows {
                 ..Row::new(found.symbol, found.count)
             },
         )
+    }
+
+    /// Marks that a blank line came.
+    pub(super) fn blank(&mut self) {
+        self.before_blank = self.kept.items.len();
+    }
+
+    /// Whether it is a row already, of those before the last blank line.
+    pub(super) fn is_from_before_the_blank(&self, found: &Found<'_>) -> bool {
+        let hash = || self.kept.hasher.hash_one(found.key());
+        let at = || self.kept.find(hash(), |row| key(row) == found.key());
+        self.before_blank > 0 && at().is_some_and(|at| at < self.before_blank)
+    }
+
+    /// The rows after the last blank line. What there was no room for stays.
+    pub(super) fn split_off(&mut self) -> Rows {
+        let mut later = Rows::default();
+        for row in self.kept.items.split_off(self.before_blank) {
+            later.kept.push(later.kept.hasher.hash_one(key(&row)), row);
+        }
+        later
     }
 
     pub(super) fn is_empty(&self) -> bool {

@@ -115,8 +115,9 @@ const L1D_REQUESTS: Entry = raw(
     (L1dMisses, code(0x60, 0xc8)),
     "requests of the first data cache to the L2",
     Standing::Documented,
-    "l2_cache_accesses_from_dc_misses, PMCx060",
-    "also in it: its prefetcher's requests",
+    "l2_cache_accesses_from_dc_misses, PMCx060, of the lists of Zen and Zen 2: 80 reads, 40 \
+     stores, 08 changes to writable",
+    "also in it: its prefetcher's requests; not in it: shared reads (mask 20)",
 );
 
 const L1D_FILLS: Entry = raw(

@@ -3,15 +3,21 @@
 //! Source: github.com/intel/perfmon: SKX 1.37, CLX 1.25, ICX 1.30, SPR 1.39, EMR 1.24, GNR 1.20.
 
 use super::{CYCLES, Entry, INSTRUCTIONS, Standing, raw};
+use crate::pmu::Family;
 use crate::pmu::Quantity::{self, *};
 
 pub(super) fn skylake(quantity: Quantity) -> Result<Entry, &'static str> {
     Ok(match quantity {
         L2LinesIn => Entry { config: code(0xf1, 0x1f), ..L2_IN },
         L2LinesOut => Entry { config: code(0xf2, 0x03), ..L2_OUT },
-        LinesFromOtherCore => {
-            Entry { source: "MEM_LOAD_L3_HIT_RETIRED.XSNP_HITM", ..FROM_OTHER_CORE }
-        }
+        LinesFromOtherCore => Entry {
+            meaning: "retired loads whose line came modified out of another core's cache",
+            source: "MEM_LOAD_L3_HIT_RETIRED.XSNP_HITM",
+            caveat: "not in it: lines that the other core had not written to, stores that took a \
+                     line without a load before them, lines that a prefetcher fetched, lines of \
+                     another socket",
+            ..FROM_OTHER_CORE
+        },
         other => any(other),
     })
 }
@@ -61,21 +67,40 @@ const L2_IN: Entry = raw(
     "also in it: prefetched lines",
 );
 
+/// Of the lines that leave the L2, those that go somewhere; for each family its own code.
+pub(super) const fn moved_out(family: Family) -> Option<Entry> {
+    match family {
+        Family::IntelSkylakeServer | Family::IntelIceLakeServer => {
+            Some(Entry { config: code(0xf2, 0x02), ..L2_OUT_MOVED })
+        }
+        Family::IntelSapphireRapids => Some(L2_OUT_MOVED),
+        _ => None,
+    }
+}
+
 const L2_OUT: Entry = raw(
     (L2LinesOut, code(0x26, 0x03)),
-    "lines dropped from the L2 or written back out of it, for a fill",
+    "lines dropped from the L2 or handed on by it",
     Standing::Inferred,
     "L2_LINES_OUT.SILENT 01 and .NON_SILENT 02, each documented, counted as one",
     "also in it: silent drops, which put nothing on a bus, for both threads of the core; not in \
      it: lines that another core takes",
 );
 
+const L2_OUT_MOVED: Entry = raw(
+    (L2LinesOut, code(0x26, 0x02)),
+    "lines that the L2 handed on to what lies behind it",
+    Standing::Documented,
+    "L2_LINES_OUT.NON_SILENT",
+    "also in it: clean lines, which the L3 may take or not",
+);
+
 const FROM_OTHER_CORE: Entry = raw(
     (LinesFromOtherCore, code(0xd2, 0x04)),
-    "retired loads whose line came modified out of another core's cache",
+    "retired loads whose line came out of another core's cache",
     Standing::Documented,
     "MEM_LOAD_L3_HIT_RETIRED.XSNP_FWD",
-    "not in it: stores that took a line without a load before them, lines that a prefetcher \
+    "in it: modified lines, and clean ones that the L3 did not have; not in it: stores that took a line without a load before them, lines that a prefetcher \
      fetched, lines of another socket",
 );
 

@@ -3,6 +3,7 @@
 use linerate_sys::{Code, Error, Result};
 
 use super::{Cpu, Head, Mem, Processes, Swap};
+use crate::read::lines::unquoted;
 use crate::read::{COMPLAINTS_KEPT, Complaint};
 
 /// Heads of one text; more are complained of.
@@ -32,7 +33,7 @@ impl Head {
         let mut partial: Option<Partial> = None;
         let mut complain = |line: usize, why: String| {
             if complaints.len() < COMPLAINTS_KEPT {
-                complaints.push(Complaint { line: line as u64, why });
+                complaints.push(Complaint::new(line as u64, &why));
             }
         };
         for (at, line) in text.lines().enumerate() {
@@ -131,11 +132,6 @@ fn mem(line: &str) -> std::result::Result<Mem, String> {
     let [av_kb, used_kb, free_kb, shrd_kb, buff_kb] =
         named(&pairs(line, "K")?, ["av", "used", "free", "shrd", "buff"])?;
     Ok(Mem { av_kb, used_kb, free_kb, shrd_kb, buff_kb, cached_kb: 0 })
-}
-
-/// A line without the marks of having been quoted.
-fn unquoted(line: &str) -> &str {
-    line.trim_start_matches(|c: char| c == '>' || c == '|' || c.is_whitespace()).trim_end()
 }
 
 fn behind<'a>(line: &'a str, label: &str) -> std::result::Result<&'a str, String> {
