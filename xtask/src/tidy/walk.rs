@@ -1,4 +1,5 @@
-//! docs/walk.md quotes live code: each block that names a file stands in it, word for word.
+//! docs/walk.md and docs/howto-*.md quote live code: each block that names a file stands in it, word
+//! for word.
 
 use crate::tidy::{Finding, Tree};
 
@@ -6,18 +7,27 @@ const WALK: &str = "docs/walk.md";
 
 /// Finds quotations that the code no longer contains.
 pub fn check(tree: &Tree) -> Vec<Finding> {
-    let Some(text) = tree.text(WALK) else { return Vec::new() };
-    let quotes = quotes(text);
-    if quotes.is_empty() {
-        return vec![Finding::of(WALK, "quotes no code (```rust path/of/the/file.rs)")];
+    let mut found = Vec::new();
+    for (path, text) in tree.ending(".md") {
+        if path == WALK && quotes(text).is_empty() {
+            found.push(Finding::of(WALK, "quotes no code (```rust path/of/the/file.rs)"));
+        }
+        if path == WALK || path.starts_with("docs/howto-") {
+            found.extend(stale(tree, path, text));
+        }
     }
-    let stale = quotes.iter().filter_map(|quote| {
+    found
+}
+
+/// The quotations in a page that do not stand in the file that they name.
+fn stale(tree: &Tree, page: &str, text: &str) -> Vec<Finding> {
+    let stale = quotes(text).into_iter().filter_map(|quote| {
         let what = match tree.text(quote.path) {
             None => format!("{} does not exist", quote.path),
             Some(source) if contains(source, &quote.lines) => return None,
             Some(_) => format!("{} no longer says this", quote.path),
         };
-        Some(Finding::at(WALK, quote.line, what))
+        Some(Finding::at(page, quote.line, what))
     });
     stale.collect()
 }

@@ -21,7 +21,7 @@ use crate::signals::{Signals, status};
 
 /// Samples for each second of CPU time, unless told.
 const RATE: u32 = 1000;
-/// Events for each sample, unless told. A prime, so that it falls out of step with loops.
+/// Events of the CPU for each sample, unless told. A prime, so that it falls out of step with loops.
 const PERIOD: u64 = 10_007;
 /// Time between two looks at the kernel's rings and at the signals.
 const LOOK: Duration = Duration::from_millis(100);
@@ -66,8 +66,10 @@ fn what(args: &Record) -> Result<What, Failure> {
         Err(Failure::new(USAGE, "E-USAGE", what, why.into(), fix))
     };
     match (args.event.to_ascii_lowercase().as_str(), args.rate, args.period) {
-        ("time", rate, None) => Ok(What::Time { hz: rate.unwrap_or(RATE) }),
-        ("time", _, Some(_)) => {
+        ("time" | "cpu-clock" | "task-clock", rate, None) => {
+            Ok(What::Time { hz: rate.unwrap_or(RATE) })
+        }
+        ("time" | "cpu-clock" | "task-clock", _, Some(_)) => {
             let why = "--period is for events; time is sampled by --rate";
             refuse("cannot sample time", why, "--rate 1000, or --event page-faults --period 100")
         }
@@ -82,7 +84,9 @@ fn what(args: &Record) -> Result<What, Failure> {
         }
         (_, None, period) => {
             let event = pmu::Event::parse(&args.event)?;
-            Ok(What::Event { trigger: (&event).into(), period: period.unwrap_or(PERIOD) })
+            // What the kernel counts is rare: a page fault is worth a sample of its own.
+            let usual = if event.is_software() { 1 } else { PERIOD };
+            Ok(What::Event { trigger: (&event).into(), period: period.unwrap_or(usual) })
         }
     }
 }

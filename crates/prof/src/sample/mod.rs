@@ -30,10 +30,14 @@
 
 mod attach;
 mod calibrate;
+mod copy;
+mod elf;
+mod functions;
 mod identity;
 mod kallsyms;
 mod maps;
 mod note;
+mod objects;
 mod recorder;
 mod recording;
 mod remarks;

@@ -12,12 +12,17 @@ use super::tally::Tally;
 use crate::profile::OwnCost;
 
 /// All that is to be said of what was taken.
-pub(super) fn of(taken: &Taken<'_>, cost: Option<&OwnCost>, names: &Names) -> Vec<String> {
+pub(super) fn of(
+    taken: &Taken<'_>,
+    cost: Option<&OwnCost>,
+    names: &Names,
+    stacks_unnamed: u64,
+) -> Vec<String> {
     let mut remarks = taken.began.remarks.clone();
     on_sampling(taken, &mut remarks);
     on_cost(taken, cost, &mut remarks);
     on_names(taken, names, &mut remarks);
-    on_chains(taken, &mut remarks);
+    on_chains(taken, stacks_unnamed, &mut remarks);
     remarks
 }
 
@@ -119,8 +124,19 @@ fn on_names(taken: &Taken<'_>, names: &Names, remarks: &mut Vec<String>) {
                 .to_owned(),
         );
     }
-    for file in names.changed.iter().take(FILES_NAMED) {
-        remarks.push(format!("{file} is gone or has changed since: its functions have no names"));
+    for (file, why) in names.unread.iter().take(FILES_NAMED) {
+        remarks.push(format!("{file} {why}: its functions have no names"));
+    }
+    if names.unread.len() > FILES_NAMED {
+        let more = names.unread.len() - FILES_NAMED;
+        remarks.push(format!("the functions of {more} more files have no names for such reasons"));
+    }
+    if let Some(file) = names.by_age.first() {
+        remarks.push(format!(
+            "that {} files of today are those that ran, as {file}, is told by their paths and by \
+             their age alone",
+            names.by_age.len()
+        ));
     }
     let mut nameless: HashMap<&str, u64> = HashMap::new();
     for (&place, &count) in &taken.tally.places {
@@ -149,8 +165,8 @@ fn on_names(taken: &Taken<'_>, names: &Names, remarks: &mut Vec<String>) {
     ));
 }
 
-fn on_chains(taken: &Taken<'_>, remarks: &mut Vec<String>) {
-    let Tally { user_chains, shallow_chains, stacks_beyond, .. } = *taken.tally;
+fn on_chains(taken: &Taken<'_>, stacks_unnamed: u64, remarks: &mut Vec<String>) {
+    let Tally { user_chains, shallow_chains, stacks_beyond, callers_beyond, .. } = *taken.tally;
     if taken.call_chains && shallow_chains * 2 > user_chains {
         remarks.push(format!(
             "{shallow_chains} of {user_chains} call chains of user code end after one caller: it \
@@ -162,6 +178,18 @@ fn on_chains(taken: &Taken<'_>, remarks: &mut Vec<String>) {
         remarks.push(format!(
             "{stacks_beyond} call chains are left out: there were more than {} different ones",
             taken.tally.stacks.len()
+        ));
+    }
+    if callers_beyond > 0 {
+        remarks.push(format!(
+            "{callers_beyond} callers are called [beyond]: the call chains led over more than {} \
+             different places",
+            taken.tally.callers.len()
+        ));
+    }
+    if stacks_unnamed > 0 {
+        remarks.push(format!(
+            "{stacks_unnamed} call chains, the rarest, are left out: their names are too long"
         ));
     }
 }

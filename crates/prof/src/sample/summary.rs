@@ -1,7 +1,6 @@
 //! A profile out of what was taken: rows, stacks, and under what conditions.
 
 use std::collections::HashMap;
-use std::time::UNIX_EPOCH;
 
 use super::recording::{Began, Heard};
 use super::rings::Counted;
@@ -31,13 +30,10 @@ pub(super) struct Taken<'a> {
 pub(super) fn profile(taken: &Taken<'_>) -> Profile {
     let (event, origin) = event(taken.what);
     let mut profile = Profile::new(event, origin);
-    let started = taken.began.wall.duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
-    let places =
-        taken.tally.places.keys().chain(taken.tally.stacks.keys().flat_map(|at| at.iter()));
-    let started = i64::try_from(started).unwrap_or(i64::MAX);
-    let names = Names::of(places.copied(), taken.spaces, started);
+    let names = Names::of(taken.tally, taken.spaces, taken.began.wall);
     profile.rows = rows(taken.tally, &names);
-    profile.stacks = stacks(taken.tally, &names);
+    let (stacks, stacks_unnamed) = stacks(taken.tally, &names);
+    profile.stacks = stacks;
     profile.sort();
     profile.lost = lost(taken);
     profile.own_cost = Some(OwnCost {
@@ -47,7 +43,7 @@ pub(super) fn profile(taken: &Taken<'_>) -> Profile {
         samples: taken.heard.samples,
     });
     profile.conditions = conditions(taken);
-    profile.remarks = remarks::of(taken, profile.own_cost.as_ref(), &names);
+    profile.remarks = remarks::of(taken, profile.own_cost.as_ref(), &names, stacks_unnamed);
     profile
 }
 
@@ -91,25 +87,31 @@ fn rows(tally: &Tally, names: &Names) -> Vec<Row> {
         count,
         code_bytes: name.code_bytes,
         load: None,
-        object: name.object.clone(),
+        object: name.object.as_deref().map(str::to_owned),
         space: name.space,
     };
     by_function.into_iter().map(row).collect()
 }
 
-fn stacks(tally: &Tally, names: &Names) -> Vec<Stack> {
+/// With the samples of stacks whose names are longer, all together, than any reader can use.
+fn stacks(tally: &Tally, names: &Names) -> (Vec<Stack>, u64) {
     let mut by_names: HashMap<Vec<&str>, u64> = HashMap::new();
     for (places, &count) in &tally.stacks {
         let frames = frames(places.iter().rev().map(|&place| names.find(place)));
         *by_names.entry(frames).or_default() += count;
     }
-    let stack = |(frames, count): (Vec<&str>, u64)| Stack {
-        frames: frames.into_iter().map(str::to_owned).collect(),
-        count,
-    };
-    let mut stacks: Vec<Stack> = by_names.into_iter().map(stack).collect();
-    stacks.sort_by(|a, b| b.count.cmp(&a.count).then_with(|| a.frames.cmp(&b.frames)));
-    stacks
+    let mut sorted: Vec<_> = by_names.into_iter().collect();
+    sorted.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+    let (mut stacks, mut bytes, mut unnamed) = (Vec::new(), 0, 0);
+    for (frames, count) in sorted {
+        bytes += frames.iter().map(|frame| frame.len() + FRAME_BYTES).sum::<usize>();
+        if bytes > STACKS_BYTES_MAX {
+            unnamed += count;
+            continue;
+        }
+        stacks.push(Stack { frames: frames.into_iter().map(str::to_owned).collect(), count });
+    }
+    (stacks, unnamed)
 }
 
 /// A function may call itself; an object without symbols is said once.
@@ -145,6 +147,10 @@ fn conditions(taken: &Taken<'_>) -> Conditions {
         ..Conditions::here()
     }
 }
+
+/// A name in memory, beside its letters.
+const FRAME_BYTES: usize = 40;
+const STACKS_BYTES_MAX: usize = 256 << 20;
 
 #[cfg(test)]
 mod tests {

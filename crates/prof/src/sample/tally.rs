@@ -1,6 +1,6 @@
 //! Samples added up: how many fell where, by which callers. Bounded, whatever is sampled.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::note::Hit;
 use super::spaces::{BEYOND, KERNEL, Place, Spaces, UNKNOWN};
@@ -13,6 +13,10 @@ pub(super) struct Tally {
     pub(super) places: HashMap<Place, u64>,
     /// From where the sample fell to the outermost caller.
     pub(super) stacks: HashMap<Box<[Place]>, u64>,
+    /// The places of all stacks.
+    pub(super) callers: HashSet<Place>,
+    /// Callers for which there was no room.
+    pub(super) callers_beyond: u64,
     /// Samples with a chain for which there was no room.
     pub(super) stacks_beyond: u64,
     /// Samples with a chain that fell in user code.
@@ -30,7 +34,7 @@ impl Tally {
         if self.places.len() < PLACES_MAX || self.places.contains_key(&place) {
             *self.places.entry(place).or_default() += 1;
         } else {
-            *self.places.entry(Place { object: BEYOND, offset: 0 }).or_default() += 1;
+            *self.places.entry(BEYOND_ALL).or_default() += 1;
         }
         if !hit.chain.is_empty() {
             self.add_chain(place, hit, spaces);
@@ -65,10 +69,26 @@ impl Tally {
         if let Some(count) = self.stacks.get_mut(self.chain.as_slice()) {
             *count += 1;
         } else if self.stacks.len() < STACKS_MAX {
-            self.stacks.insert(self.chain.as_slice().into(), 1);
+            self.add_stack();
         } else {
             self.stacks_beyond += 1;
         }
+    }
+
+    /// A program may make up its callers, and new ones for each sample.
+    fn add_stack(&mut self) {
+        for place in &mut self.chain {
+            if self.callers.len() < CALLERS_MAX || self.callers.contains(place) {
+                self.callers.insert(*place);
+            } else {
+                self.callers_beyond += 1;
+                *place = BEYOND_ALL;
+            }
+        }
+        if self.callers_beyond > 0 {
+            self.callers.insert(BEYOND_ALL);
+        }
+        *self.stacks.entry(self.chain.as_slice().into()).or_default() += 1;
     }
 }
 
@@ -96,8 +116,11 @@ pub(super) fn mark(entry: u64) -> Option<Space> {
     }
 }
 
+const BEYOND_ALL: Place = Place { object: BEYOND, offset: 0 };
 /// A place takes about 32 bytes, a stack of 20 callers 350, the longest 2,000: 100 MiB at the most.
 const PLACES_MAX: usize = 1 << 20;
+/// A name for each is what they cost most.
+const CALLERS_MAX: usize = 1 << 18;
 const STACKS_MAX: usize = 1 << 15;
 
 #[cfg(test)]
@@ -151,5 +174,22 @@ mod tests {
         }
         assert_eq!((tally.stacks.len(), tally.stacks_beyond), (STACKS_MAX, 10));
         assert_eq!(tally.places.values().sum::<u64>(), more);
+    }
+
+    #[test]
+    fn more_callers_than_there_is_room_for_are_one() {
+        let (mut tally, mut spaces) = (Tally::default(), Spaces::new());
+        let deep = 100u64;
+        let stacks = CALLERS_MAX as u64 / deep + 100;
+        for n in 0..stacks {
+            let callers = (0..deep).map(|at| 0xffff_0000_0000 + n * deep + at);
+            let chain: Vec<u64> =
+                [IN_KERNEL, 0xffff_ffff_0000].into_iter().chain(callers).collect();
+            tally.add(&hit(Space::Kernel, 0xffff_ffff_0000, &chain), &mut spaces);
+        }
+        assert_eq!(tally.callers.len(), CALLERS_MAX + 1);
+        let all = stacks * deep + 1;
+        assert_eq!(tally.callers_beyond, all - CALLERS_MAX as u64);
+        assert_eq!(tally.stacks.values().sum::<u64>(), stacks);
     }
 }
