@@ -131,8 +131,15 @@ impl Reading {
         measures: impl Into<String>,
     ) -> Reading {
         // What is not finite is no figure: a share of nothing, most likely.
+        let mut measures = measures.into();
+        if !value.is_finite() {
+            measures = match measures.as_str() {
+                "" => format!("the figure is not finite: {value}"),
+                _ => format!("{measures}: not finite, {value}"),
+            };
+        }
         let value = value.is_finite().then_some(value);
-        Reading { instrument: instrument.into(), means, value, measures: measures.into() }
+        Reading { instrument: instrument.into(), means, value, measures }
     }
 
     /// An instrument that was asked and has no figure, with its reason.
@@ -380,7 +387,10 @@ mod tests {
         let text = judged.to_string();
         assert!(text.contains("n/a  cycles   no counters") && text.contains("ALONE"), "{text}");
         // A share of nothing is no figure, and does not poison the others.
-        assert_eq!(busy(f64::NAN, 1.0).judge(Tolerance::pct(1.0)).verdict, Verdict::Alone);
+        let headline = busy(f64::NAN, 1.0);
+        let judged = headline.judge(Tolerance::pct(1.0));
+        assert_eq!(judged.verdict, Verdict::Alone);
+        assert!(judged.to_string().contains("8280 of 36324 ticks: not finite, NaN"), "{judged}");
     }
 
     #[test]

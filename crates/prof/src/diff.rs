@@ -7,24 +7,28 @@
 //! saved                    f > 3058 g 600   h -90        f: fewer than 300, not 0
 //! ```
 //! A function that a cut-off listing leaves out was seen fewer times than the cut-off, which is a
-//! bound and not a count: so is what was saved of it. What cannot be compared is told by a
-//! [`Warning`], and a difference is made all the same: its reader decides.
+//! bound and not a count: so is what was saved of it. What is below both cut-offs is in no row and in
+//! no sum: sums are of the functions that are listed on either side. Small differences of samples are
+//! chance, as [`Change`] tells. What cannot be compared is told by a [`Warning`], and a difference is
+//! made all the same: its reader decides.
 
+mod change;
+mod merge;
 mod scale;
 mod sum;
 mod warning;
 
-use std::collections::HashMap;
-
 use serde::Serialize;
 
+use crate::Result;
 use crate::conditions::Conditions;
-use crate::profile::{Event, Origin, OwnCost, Profile, Space};
-use crate::stage::{self, Part, Stage};
-use crate::{Code, Error, Result};
+use crate::profile::{Event, Origin, OwnCost, Profile, Unit};
+use crate::stage::{Part, Stage};
 
+pub use change::{Change, SIGMAS};
 pub use scale::{By, Scale};
 pub use sum::{Figures, Saving, Sum};
+pub(crate) use warning::warnings;
 pub use warning::{About, Warning};
 
 /// Two profiles, held against each other.
@@ -63,9 +67,10 @@ pub struct Row {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Count {
-    /// As listed, or 0 where a listing leaves nothing out.
+    /// As listed, or 0 where every event was counted.
     Is(u64),
-    /// Not listed, hence fewer than this.
+    /// Not listed, hence fewer than this. Fewer than 1 is a function of which no sample was taken:
+    /// it may have run for less than what a sample stands for.
     Below(u64),
 }
 
@@ -82,7 +87,7 @@ pub struct Side {
     pub counted: u64,
     /// What its maker gives as the total.
     pub total: Option<u64>,
-    /// Absent is fewer than this; `None`: absent is 0.
+    /// Absent is fewer than this; `None`: all that were seen are listed.
     pub cutoff: Option<u64>,
     /// Samples that the kernel could not deliver.
     pub lost: u64,
@@ -106,17 +111,14 @@ impl Diff {
     /// # Errors
     /// `E-UNSUPPORTED` if a side does not say by what it would have to be divided.
     pub fn scaled(without: &Profile, with: &Profile, by: By) -> Result<Diff> {
-        let scale = Scale::new(by, without, with).map_err(|missing| {
-            Error::new(Code::Unsupported, format!("cannot compare {by}"), missing)
-                .fix("compare as they are, or record both with `linerate profile record`")
-        })?;
+        let scale = Scale::between(by, without, with)?;
         Ok(Diff::with_scale(without, with, scale))
     }
 
     fn with_scale(without: &Profile, with: &Profile, scale: Scale) -> Diff {
         let mut remarks = Vec::new();
-        let rows = merge(without, with, &mut remarks);
-        let warnings = warning::warnings(without, with, scale);
+        let rows = merge::merge(without, with, &mut remarks);
+        let warnings = warnings(without, with, scale);
         let listed = |seen: fn(&Row) -> Count| {
             rows.iter().filter(|row| matches!(seen(row), Count::Is(n) if n > 0)).count() as u64
         };
@@ -146,7 +148,45 @@ impl Diff {
     /// Sum of the rows that `keep` keeps.
     #[must_use]
     pub fn sum_of(&self, keep: impl Fn(&Row) -> bool) -> Sum {
-        self.rows.iter().filter(|row| keep(row)).map(Row::sum).fold(Sum::default(), Sum::plus)
+        self.sum_rows(self.rows.iter().filter(|row| keep(row)))
+    }
+
+    /// Sum of `rows`. Of a function without a sample nothing is hidden from a sum of samples.
+    #[must_use]
+    pub fn sum_rows<'a>(&self, rows: impl IntoIterator<Item = &'a Row>) -> Sum {
+        let sum = rows.into_iter().map(Row::sum).fold(Sum::default(), Sum::plus);
+        let hidden = |side: &Side, n: u64| if side.is_cut_off() { n } else { 0 };
+        Sum {
+            hidden_without: hidden(&self.without, sum.hidden_without),
+            hidden_with: hidden(&self.with, sum.hidden_with),
+            ..sum
+        }
+    }
+
+    /// What may be said of a sum of many: if a listing was cut off, what it left out is in no sum, and
+    /// only what is listed can be told.
+    #[must_use]
+    pub fn figures_of(&self, sum: Sum) -> Figures {
+        let figures = sum.figures(self.scale);
+        if self.is_cut_off() { figures.as_listed() } else { figures }
+    }
+
+    /// Whether a side leaves out functions that were seen.
+    #[must_use]
+    pub fn is_cut_off(&self) -> bool {
+        self.without.is_cut_off() || self.with.is_cut_off()
+    }
+
+    /// What became of a function of this difference.
+    #[must_use]
+    pub fn change(&self, row: &Row) -> Change {
+        Change::of(row, self.scale, self.is_sampled())
+    }
+
+    /// Whether a side's counts are of samples, so that a small difference may be chance.
+    #[must_use]
+    pub fn is_sampled(&self) -> bool {
+        is_sampled(&self.without.event) || is_sampled(&self.with.event)
     }
 
     /// Sum of all rows.
@@ -177,11 +217,15 @@ impl Diff {
     /// change that saves in one place may only have put it off to another.
     #[must_use]
     pub fn moved(&self) -> Moved {
-        let of = |sign: fn(f64) -> bool| {
-            let on_path = |row: &Row| row.stage.part() == Part::Path;
-            self.sum_of(|row| on_path(row) && sign(row.sum().saved(self.scale)))
+        let of = |is: fn(Change) -> bool| {
+            self.sum_rows(self.rows_of(Part::Path).filter(|row| is(self.change(row))))
         };
-        Moved { fell: of(|saved| saved > 0.0), rose: of(|saved| saved < 0.0) }
+        Moved {
+            fell: of(|change| change == Change::Fell),
+            rose: of(|change| change == Change::Rose),
+            unclear: of(|change| matches!(change, Change::MayHaveFallen | Change::MayHaveRisen)),
+            noise: of(|change| matches!(change, Change::Noise | Change::Unchanged)),
+        }
     }
 
     /// Makers' totals of both sides, listed or not; `None` unless both give one.
@@ -198,13 +242,18 @@ impl Diff {
     }
 }
 
-/// Where the cost of the path went.
+/// Where the cost of the path went, as far as it is more than noise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Moved {
     /// Functions that were seen less often.
     pub fell: Sum,
     /// Functions that were seen more often.
     pub rose: Sum,
+    /// Functions of which a cut-off hides whether they rose or fell.
+    pub unclear: Sum,
+    /// Functions of which two samplings of the same may differ as much; of events, those of which
+    /// there were as many as before.
+    pub noise: Sum,
 }
 
 impl Row {
@@ -218,9 +267,15 @@ impl Row {
 }
 
 impl Count {
-    fn absent(cutoff: Option<u64>) -> Count {
-        // Fewer than 1 is 0, and a cut-off of 0 is none.
-        cutoff.filter(|n| *n > 1).map_or(Count::Is(0), Count::Below)
+    /// How often `profile` says that a function was seen of which it lists `listed`.
+    fn of(listed: Option<u64>, profile: &Profile) -> Count {
+        // No sample is fewer than one, listed or not: that nothing ran, no sample says.
+        let none = if is_sampled(&profile.event) { Count::Below(1) } else { Count::Is(0) };
+        match (listed, profile.cutoff.filter(|n| *n > 1)) {
+            (Some(0), _) | (None, None) => none,
+            (Some(n), _) => Count::Is(n),
+            (None, Some(cutoff)) => Count::Below(cutoff),
+        }
     }
 
     /// What is listed, and what may be hidden below a cut-off.
@@ -253,59 +308,17 @@ impl Side {
             remarks: profile.remarks.clone(),
         }
     }
-}
 
-/// A function while the two sides are merged.
-#[derive(Default)]
-struct Seen<'a> {
-    without: Option<u64>,
-    with: Option<u64>,
-    object: Option<&'a str>,
-    space: Space,
-}
-
-/// One row for each name: static functions of one name in several places cannot be told apart
-/// between two kernels, where all addresses differ.
-fn merge(without: &Profile, with: &Profile, remarks: &mut Vec<String>) -> Vec<Row> {
-    let mut seen: HashMap<&str, Seen<'_>> = HashMap::new();
-    let mut repeated: Vec<&str> = Vec::new();
-    for (profile, is_with) in [(without, false), (with, true)] {
-        for row in &profile.rows {
-            let entry = seen.entry(&row.symbol).or_default();
-            entry.object = entry.object.or(row.object.as_deref());
-            if row.space != Space::Unknown {
-                entry.space = row.space;
-            }
-            let count = if is_with { &mut entry.with } else { &mut entry.without };
-            if count.is_some() {
-                repeated.push(&row.symbol);
-            }
-            *count = Some(count.unwrap_or(0).saturating_add(row.count));
-        }
+    /// Whether functions that were seen are not listed.
+    #[must_use]
+    pub fn is_cut_off(&self) -> bool {
+        self.cutoff.is_some_and(|n| n > 1)
     }
-    tell_of(repeated, remarks);
-    let count = |n: Option<u64>, cutoff| n.map_or(Count::absent(cutoff), Count::Is);
-    let row = |(symbol, seen): (&str, Seen<'_>)| Row {
-        symbol: symbol.to_owned(),
-        object: seen.object.map(str::to_owned),
-        stage: stage::stage_of(symbol, seen.object, seen.space),
-        without: count(seen.without, without.cutoff),
-        with: count(seen.with, with.cutoff),
-    };
-    seen.into_iter().map(row).collect()
 }
 
-fn tell_of(mut repeated: Vec<&str>, remarks: &mut Vec<String>) {
-    repeated.sort_unstable();
-    repeated.dedup();
-    let Some(first) = repeated.first() else { return };
-    let others = match repeated.len() {
-        1 => String::new(),
-        2 => " and 1 other".to_owned(),
-        n => format!(" and {} others", n - 1),
-    };
-    remarks
-        .push(format!("several rows of a listing have the name {first}{others}; they are summed"));
+/// Whether counts are of samples of something that happens more often.
+pub(crate) const fn is_sampled(event: &Event) -> bool {
+    matches!(event.unit, Unit::Samples | Unit::Ticks)
 }
 
 #[cfg(test)]

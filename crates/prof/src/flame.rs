@@ -11,8 +11,9 @@ use std::fmt;
 
 use inferno::flamegraph::{self, Options};
 
+use crate::diff::{About, By, Scale, Warning, warnings};
 use crate::print::harmless;
-use crate::profile::{Event, Origin, Profile};
+use crate::profile::{Event, Profile};
 use crate::{Code, Error, Result};
 
 /// The largest sum of counts that is drawn: inferno adds them in machine words, and widths are
@@ -39,7 +40,7 @@ impl fmt::Display for Folded<'_> {
     }
 }
 
-/// The stacks of two profiles, folded with both counts: without, with.
+/// The stacks of two profiles, folded with both counts as they are: without, with.
 #[derive(Debug, Clone, Copy)]
 pub struct FoldedDiff<'a> {
     /// The baseline.
@@ -74,47 +75,66 @@ pub fn svg(profile: &Profile) -> Result<String> {
 }
 
 /// Draws what changed: boxes are as wide as the profile with the change has them, red where it was
-/// seen more often than without, blue where less.
+/// seen more often than without, blue where less. Counts are those with the change; those without
+/// are first multiplied by what makes the two comparable `by` time, load or total.
 ///
 /// # Errors
 /// `E-FILE` if the profile with the change is empty, or is not to be drawn; `E-UNSUPPORTED` if the
-/// two do not count the same.
-pub fn diff_svg(without: &Profile, with: &Profile) -> Result<String> {
-    if without.event.unit != with.event.unit || is_model(without) != is_model(with) {
-        let why = format!(
-            "one counts {} ({}), the other {} ({})",
-            unit(without),
-            without.origin.as_str(),
-            unit(with),
-            with.origin.as_str()
-        );
+/// two do not count the same, or a side does not say by what it would have to be divided.
+pub fn diff_svg(without: &Profile, with: &Profile, by: By) -> Result<String> {
+    let scale = Scale::between(by, without, with)?;
+    let warnings = warnings(without, with, scale);
+    if let Some(grave) = warnings.iter().find(|warning| warning.is_grave()) {
+        let why = harmless(&grave.to_string()).into_owned();
         return Err(Error::new(Code::Unsupported, WHAT, why).fix("record the same event twice"));
     }
-    let folded = fold_both(without, with);
-    let totals = folded.values().fold([0u64; 2], |sum, pair| {
-        [sum[0].saturating_add(pair[0]), sum[1].saturating_add(pair[1])]
-    });
+    let mut folded = fold_both(without, with);
+    let counted = total_of(&folded);
+    let ratio = scale.without_factor / scale.with_factor;
+    if by != By::AsTheyAre {
+        // More than fits is the largest that does.
+        folded.values_mut().for_each(|pair| pair[0] = (pair[0] as f64 * ratio).round() as u64);
+    }
+    let totals = total_of(&folded);
     let divisor = divisor(totals[0].max(totals[1]));
     let line =
         |(stack, [a, b]): (&String, &[u64; 2])| format!("{stack} {} {}", a / divisor, b / divisor);
     let lines = folded.iter().map(line).collect();
     let mut options = Options::default();
-    let event = match [name(&without.event), name(&with.event)] {
-        [a, b] if a == b => a,
-        [a, b] => format!("{a} without against {b} with"),
-    };
     options.title = format!(
-        "{event}: {} {} without, {} with; red rose, blue fell",
-        totals[0],
+        "{}: {} {} without, {} with; red rose, blue fell",
+        name(&with.event),
+        counted[0],
         unit(with),
-        totals[1]
+        counted[1]
     );
+    let mut parts = vec![compared(by, ratio)];
+    parts.extend(warnings.iter().filter_map(unlike));
+    parts.push(subtitle(&[without, with], divisor));
     let gone = folded.values().filter(|pair| pair[1] == 0).count();
-    options.subtitle = Some(format!(
-        "{}; {gone} stacks vanished and have no width",
-        subtitle(&[without, with], divisor)
-    ));
+    let hidden = if with.cutoff.is_some_and(|n| n > 1) { " (or below the cut-off)" } else { "" };
+    parts.push(format!("{gone} stacks were not seen with the change{hidden}: they have no width"));
+    options.subtitle = Some(parts.join("; "));
     draw(options, lines, with)
+}
+
+fn compared(by: By, ratio: f64) -> String {
+    match by {
+        By::AsTheyAre => "counts as they are".to_owned(),
+        by => format!("compared {by}: counts without are multiplied by {ratio:.4}"),
+    }
+}
+
+/// What colours the whole picture, if counts are compared as they are.
+fn unlike(warning: &Warning) -> Option<String> {
+    let is_of_all = matches!(warning.about, About::Duration | About::Load);
+    is_of_all.then(|| harmless(warning.to_string().trim_end_matches('.')).into_owned())
+}
+
+fn total_of(folded: &BTreeMap<String, [u64; 2]>) -> [u64; 2] {
+    folded
+        .values()
+        .fold([0; 2], |sum, pair| [sum[0].saturating_add(pair[0]), sum[1].saturating_add(pair[1])])
 }
 
 const WHAT: &str = "cannot draw a flame graph";
@@ -225,10 +245,6 @@ fn name(event: &Event) -> String {
 
 const fn unit(profile: &Profile) -> &'static str {
     crate::print::unit(profile.event.unit)
-}
-
-fn is_model(profile: &Profile) -> bool {
-    profile.origin == Origin::Model
 }
 
 #[cfg(test)]

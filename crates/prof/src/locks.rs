@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::ops::{Add, Deref, DerefMut, Sub};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use linerate_sys::tsc::ticks;
@@ -144,65 +145,94 @@ impl fmt::Display for Locks<'_> {
 ///         the clock as well.
 ///
 /// A thread that panics while it holds the lock does not take it from the others: what it guards is
-/// as that thread left it.
+/// as that thread left it. One that takes it again while it holds it waits for itself, for ever.
 #[derive(Debug, Default)]
 pub struct Counted<T> {
-    inner: Mutex<Inner<T>>,
+    value: Mutex<T>,
+    counts: Counts,
 }
 
+/// What a lock cost. Only who holds it writes, so that nothing is lost without an atomic addition;
+/// who asks need not take the lock, and is never what somebody else waits for.
 #[derive(Debug, Default)]
-struct Inner<T> {
-    stats: LockStats,
-    value: T,
+struct Counts {
+    acquisitions: AtomicU64,
+    contended: AtomicU64,
+    wait_ticks: AtomicU64,
 }
 
 /// The lock, held until it goes out of scope.
 #[derive(Debug)]
-pub struct Held<'a, T>(MutexGuard<'a, Inner<T>>);
+#[must_use = "a lock that is not kept is free again at once"]
+pub struct Held<'a, T> {
+    value: MutexGuard<'a, T>,
+    counts: &'a Counts,
+}
+
+impl Counts {
+    /// Adds to one of them, under the lock.
+    fn add(count: &AtomicU64, more: u64) {
+        count.store(count.load(Relaxed).saturating_add(more), Relaxed);
+    }
+
+    fn read(&self) -> LockStats {
+        LockStats {
+            acquisitions: self.acquisitions.load(Relaxed),
+            contended: self.contended.load(Relaxed),
+            wait_ticks: self.wait_ticks.load(Relaxed),
+        }
+    }
+}
 
 impl<T> Counted<T> {
     /// A free lock around `value`.
     #[must_use]
     pub const fn new(value: T) -> Counted<T> {
-        let stats = LockStats { acquisitions: 0, contended: 0, wait_ticks: 0 };
-        Counted { inner: Mutex::new(Inner { stats, value }) }
+        let counts = Counts {
+            acquisitions: AtomicU64::new(0),
+            contended: AtomicU64::new(0),
+            wait_ticks: AtomicU64::new(0),
+        };
+        Counted { value: Mutex::new(value), counts }
     }
 
-    /// Takes the lock, and waits for it if it is not free.
+    /// Takes the lock, and waits for it if it is not free: for ever if the caller holds it.
     pub fn lock(&self) -> Held<'_, T> {
         if let Some(held) = self.try_lock() {
             return held;
         }
         let start = ticks();
-        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let value = self.value.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = ticks().saturating_sub(start);
-        inner.stats.acquisitions += 1;
-        inner.stats.contended += 1;
-        inner.stats.wait_ticks = inner.stats.wait_ticks.saturating_add(waited);
-        Held(inner)
+        Counts::add(&self.counts.acquisitions, 1);
+        Counts::add(&self.counts.contended, 1);
+        Counts::add(&self.counts.wait_ticks, waited);
+        Held { value, counts: &self.counts }
     }
 
     /// Takes the lock if it is free. An attempt in vain is not counted: nobody waited.
+    #[must_use = "a lock that is not kept is free again at once"]
     pub fn try_lock(&self) -> Option<Held<'_, T>> {
-        let mut inner = match self.inner.try_lock() {
-            Ok(inner) => inner,
+        let value = match self.value.try_lock() {
+            Ok(value) => value,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return None,
         };
-        inner.stats.acquisitions += 1;
-        Some(Held(inner))
+        Counts::add(&self.counts.acquisitions, 1);
+        Some(Held { value, counts: &self.counts })
     }
 
-    /// What it cost so far. Takes the lock to see, which is not counted.
+    /// What it cost so far, without taking the lock. While somebody takes it, the figures may be of
+    /// a moment apart.
     #[must_use]
     pub fn stats(&self) -> LockStats {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner).stats
+        self.counts.read()
     }
 
     /// What it guarded.
     #[must_use]
     pub fn into_inner(self) -> T {
-        self.inner.into_inner().unwrap_or_else(PoisonError::into_inner).value
+        self.value.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -210,7 +240,7 @@ impl<T> Held<'_, T> {
     /// What the lock cost so far, this time included.
     #[must_use]
     pub fn stats(&self) -> LockStats {
-        self.0.stats
+        self.counts.read()
     }
 }
 
@@ -218,13 +248,13 @@ impl<T> Deref for Held<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        &self.0.value
+        &self.value
     }
 }
 
 impl<T> DerefMut for Held<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
-        &mut self.0.value
+        &mut self.value
     }
 }
 
@@ -241,6 +271,18 @@ mod tests {
         let expected = LockStats { acquisitions: 101, contended: 0, wait_ticks: 0 };
         assert_eq!(lock.stats(), expected);
         assert_eq!(lock.into_inner(), 100);
+    }
+
+    #[test]
+    fn who_asks_what_a_lock_cost_does_not_take_it() {
+        let lock = Counted::new(());
+        let held = lock.lock();
+        // That would wait for ever.
+        assert_eq!((lock.stats(), lock.stats().acquisitions), (held.stats(), 1));
+        assert_eq!(
+            std::thread::scope(|scope| scope.spawn(|| lock.stats()).join().unwrap()),
+            held.stats()
+        );
     }
 
     /// Whether a thread of ours sleeps in the kernel, as a waiter for a mutex does.

@@ -221,7 +221,9 @@ impl Profile {
     }
 
     /// Sets the cut-off of a listing that shows only its largest rows to the smallest of them:
-    /// what is absent was seen less often than that, or as often at most.
+    /// what is absent was seen less often than that. One that was seen as often may have been cut
+    /// off too, if the listing was cut to a number of lines: the bound is then wrong by one count,
+    /// which no difference of samples turns on.
     pub fn cut_off_at_the_smallest(&mut self) {
         self.cutoff = self.rows.iter().map(|row| row.count).min();
     }

@@ -242,6 +242,15 @@ mod tests {
     }
 
     #[test]
+    fn no_percentile_is_above_the_longest() {
+        let mut poll = region();
+        (0..2000).for_each(|_| poll.record(0, 100_001 + 24));
+        let timing = poll.timing();
+        assert_eq!(timing.max_ticks, Some(100_001));
+        assert_eq!((timing.p50_ticks, timing.p99_ticks), (timing.max_ticks, timing.max_ticks));
+    }
+
+    #[test]
     fn regions_of_two_threads_add_up() {
         let (mut ours, mut theirs) = (region(), region());
         ours.record(0, 124);

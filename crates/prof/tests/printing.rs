@@ -4,7 +4,9 @@ use std::path::Path;
 
 use proptest::prelude::*;
 
-use linerate_prof::diff::{By, Diff, Saving};
+mod well_formed;
+
+use linerate_prof::diff::{By, Change, Diff, Saving};
 use linerate_prof::print::{Kernprof, Ranked, Readprofile, Table, bars, csv, json};
 use linerate_prof::profile::{Event, Load, Origin, Profile, Row, Space, Unit};
 use linerate_prof::stage::{Part, Stage, is_buffer, stage_of};
@@ -85,6 +87,14 @@ fn in_full_003_has_bounds_for_zeros_and_idle_apart() {
     assert_eq!(row("do_check_pgt_cache"), worse);
     assert_eq!(text.matches("< 216").count(), 14);
     let at = |what: &str| text.find(what).unwrap_or_else(|| panic!("{what} in {text}"));
+    assert!(text.contains("not listed by the maker: n/a, no total is given"), "{text}");
+    let verdict = "\
+beyond noise, 62 functions of the packet path fell by 101,750 samples
+cost moved to, or grew in, 1 function: 90 samples
+within noise, 2 functions: -58 samples in all
+beyond noise: more than 2·√(with + without) samples; of what did not change 1 in 20 is
+";
+    assert!(text.contains(verdict), "{text}");
     assert!(at("sys_socketcall ") < at("programs, apart:"));
     assert!(at("programs, apart:") < at("USER ") && at("USER ") < at("the instrument's own"));
     assert!(at("the instrument's own") < at("mcount ") && at("mcount ") < at("idle, apart:"));
@@ -100,7 +110,8 @@ fn in_full_003_has_bounds_for_zeros_and_idle_apart() {
 fn a_shortened_table_sums_the_rest_and_keeps_what_rose() {
     let (diff, _) = affinity();
     let text = Ranked::new(&diff).top(Some(5)).to_string();
-    assert!(text.contains("do_check_pgt_cache") && text.contains("(59 more functions)"), "{text}");
+    assert!(text.contains("do_check_pgt_cache") && text.contains("(57 more functions)"), "{text}");
+    assert!(text.contains("(2 more within noise)"), "{text}");
     let (profiles, _) = post(POST_003);
     let text = Table::new(&profiles[0]).top(Some(3)).to_string();
     assert!(text.contains("(65 more functions)"), "{text}");
@@ -139,12 +150,13 @@ fn in_full_000_shows_what_moved_and_keeps_the_disks_apart() {
     let diff = Diff::between(&profiles[0], &profiles[1]);
     let text = Ranked::new(&diff).to_string();
     println!("{text}");
-    let rose: Vec<&str> = diff
-        .rows_of(Part::Path)
-        .filter(|row| row.sum().saved_most(diff.scale) < 0.0)
-        .map(|row| row.symbol.as_str())
-        .collect();
-    assert_eq!(rose, ["__rdtsc_delay", "eth_type_trans", "alloc_skb_frame"]);
+    let of = |change| -> Vec<&str> {
+        let rows = diff.rows_of(Part::Path).filter(|row| diff.change(row) == change);
+        rows.map(|row| row.symbol.as_str()).collect()
+    };
+    assert_eq!(of(Change::Rose), ["eth_type_trans", "alloc_skb_frame"]);
+    assert_eq!(of(Change::Noise), ["ip_rcv", "__wake_up", "__kfree_skb", "__rdtsc_delay"]);
+    assert!(text.contains("by the maker: 1,156 ticks") && text.contains(": 906 ticks"), "{text}");
     let disks: Vec<&str> = diff.rows_of(Part::Background).map(|r| r.symbol.as_str()).collect();
     assert_eq!(disks.len(), 6, "{disks:?}");
     assert_eq!(diff.makers_total().map(|sum| sum.saved_counts()), Some(1444));
@@ -172,10 +184,11 @@ fn pictures_of_the_posts_can_be_drawn() {
         ("003-bars.svg", bars::svg(&Diff::between(&lists[0], &named))),
         ("000-bars.svg", bars::svg(&Diff::between(&tables[0], &tables[1]))),
         ("003-flame.svg", flame::svg(&lists[0])),
-        ("003-flame-diff.svg", flame::diff_svg(&lists[0], &named)),
+        ("003-flame-diff.svg", flame::diff_svg(&lists[0], &named, By::AsTheyAre)),
     ];
     for (name, picture) in pictures {
         let picture = picture.expect(name);
+        well_formed::check(&picture).expect(name);
         assert!(picture.contains("L2_LINES_OUT") || name.starts_with("000"), "{name}");
         if let Some(folder) = std::env::var_os("LINERATE_PICTURES") {
             std::fs::write(Path::new(&folder).join(name), picture).expect("written");
@@ -270,8 +283,115 @@ fn a_hostile_name_is_harmless_for_people_and_whole_for_programs() {
     assert_eq!(json["rows"][0]["symbol"], name.as_str());
 }
 
+/// Two draws of the same, as samples fall: by xorshift, and Knuth's method for Poisson's numbers.
+fn twice_the_same(means: &[f64]) -> [Profile; 2] {
+    let mut state = 88_172_645_463_325_252u64;
+    let mut unit = move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 11) as f64 / (1u64 << 53) as f64
+    };
+    let mut poisson = move |mean: f64| {
+        let (least, mut count, mut product) = ((-mean).exp(), 0, unit());
+        while product > least {
+            count += 1;
+            product *= unit();
+        }
+        count
+    };
+    let names: Vec<String> = (0..means.len()).map(|i| format!("tcp_f{i}")).collect();
+    [(); 2].map(|()| {
+        let rows = names.iter().zip(means).map(|(name, mean)| (name.as_str(), poisson(*mean)));
+        profile(&rows.filter(|&(_, count)| count > 0).collect::<Vec<_>>())
+    })
+}
+
+#[test]
+fn two_samplings_of_the_same_are_mostly_noise_and_top_bounds_the_table() {
+    let means: Vec<f64> = (0..600).map(|i| 300.0 / (1.0 + f64::from(i) * 0.5)).collect();
+    let [without, with] = twice_the_same(&means);
+    let diff = Diff::between(&without, &with);
+    let marked = |change| diff.rows.iter().filter(|row| diff.change(row) == change).count();
+    let (noise, rose) = (marked(Change::Noise), marked(Change::Rose));
+    assert!(noise > diff.rows.len() * 9 / 10 && rose < diff.rows.len() / 20, "{noise}, {rose}");
+    let text = Ranked::new(&diff).top(Some(40)).to_string();
+    assert!(text.lines().count() < 40 + 40 + 30, "{text}");
+    assert!(text.contains("more within noise)"), "{text}");
+    let small = Ranked::new(&diff).top(Some(1)).to_string();
+    assert!(small.contains("more that rose, or may have)"), "{small}");
+    let json: serde_json::Value =
+        serde_json::from_str(&json::Diff(&diff).to_string()).expect("JSON");
+    assert_eq!(json["noise"]["functions"], noise);
+}
+
+#[test]
+fn where_no_sample_fell_all_forms_say_fewer_than_one() {
+    let diff = Diff::between(&profile(&[("ip_rcv", 400), ("f", 7)]), &profile(&[("f", 7)]));
+    let text = Ranked::new(&diff).to_string();
+    let line = text.lines().find(|line| line.starts_with("ip_rcv")).expect("a row");
+    let cells: Vec<&str> = line.split("  ").map(str::trim).filter(|s| !s.is_empty()).collect();
+    assert_eq!(cells, ["ip_rcv", "IP", "< 1", "400", "> 399", "≥ 99.8"]);
+    let total = text.lines().find(|line| line.starts_with("total ")).expect("a total");
+    assert!(total.ends_with("407         400    98.3"), "a sum of samples is known: {total}");
+    assert!(
+        csv::Ranked(&diff).to_string().contains("ip_rcv,,IP,,1,400,,,399,400,400,,99.75,100,fell")
+    );
+    let json: serde_json::Value =
+        serde_json::from_str(&json::Diff(&diff).to_string()).expect("JSON");
+    assert_eq!(json["rows"][0]["with"], serde_json::json!({"below": 1}));
+    assert_eq!(json["total"]["saved"], 400.0);
+}
+
+#[test]
+fn no_scaled_figure_is_an_impossible_bound() {
+    let (mut without, mut with) = (profile(&[("f", 4), ("g", 100)]), profile(&[("g", 90)]));
+    for side in [&mut without, &mut with] {
+        side.conditions.wall_ns = Some(100_000_000_000);
+        side.conditions.packets = Some(7_000_000);
+    }
+    for by in [By::Second, By::KiloPacket, By::Share] {
+        let diff = Diff::scaled(&without, &with, by).expect("both say");
+        let text = Ranked::new(&diff).to_string();
+        let line = text.lines().find(|line| line.starts_with("f ")).expect("a row");
+        for cell in line.split("  ").skip(2).map(str::trim).filter(|cell| !cell.is_empty()) {
+            let is_figure = cell.contains(|c: char| c.is_ascii_digit());
+            let is_zero = !cell.contains(|c: char| ('1'..='9').contains(&c));
+            assert!(!(is_figure && is_zero), "{cell} in {line}");
+        }
+    }
+}
+
+#[test]
+fn what_is_sampled_here_is_read_again_in_the_forms_of_others() {
+    let mut sampled = profile(&[("main", 9), ("foo", 3)]);
+    sampled.rows[0].code_bytes = Some(3);
+    let forms = [
+        (Kernprof(&sampled).to_string(), read::Form::Kernprof),
+        (Readprofile(&sampled).to_string(), read::Form::Readprofile),
+    ];
+    for (text, form) in forms {
+        let again = read::parse(text.as_bytes(), Some(form)).expect("it is read");
+        assert_eq!((again.profiles.len(), again.complaints_total), (1, 0), "{text}");
+        let rows = |profile: &Profile| -> Vec<(String, u64)> {
+            profile.rows.iter().map(|row| (row.symbol.clone(), row.count)).collect()
+        };
+        assert_eq!(rows(&again.profiles[0]), rows(&sampled), "{text}");
+        let printed = match form {
+            read::Form::Kernprof => Kernprof(&again.profiles[0]).to_string(),
+            _ => Readprofile(&again.profiles[0]).to_string(),
+        };
+        assert_eq!(printed, text);
+    }
+}
+
 fn any_profile() -> impl Strategy<Value = Profile> {
-    let name = prop_oneof![".{0,20}", Just("poll_idle".to_owned()), Just("kfree".to_owned())];
+    let name = prop_oneof![
+        ".{0,20}",
+        "[\u{0}-\u{ff}\u{61c}\u{fdd0}\u{ffff}<>&;\"'\\]]{0,9}",
+        Just("poll_idle".to_owned()),
+        Just("kfree".to_owned())
+    ];
     let load = (any::<f64>(), any::<u8>()).prop_map(|(value, digits)| Load { value, digits });
     let count = prop_oneof![0u64..2000, any::<u64>(), Just(u64::MAX)];
     let row = (name, count, prop::option::of(any::<u64>()), prop::option::of(load)).prop_map(
@@ -285,6 +405,7 @@ fn any_profile() -> impl Strategy<Value = Profile> {
         profile.cutoff = cutoff;
         profile.lost = lost;
         profile.conditions.wall_ns = ns;
+        profile.event.name = "</title>]]>&\u{ffff}".into();
         profile.conditions.packets = packets;
         profile
     })
@@ -308,10 +429,15 @@ proptest! {
             let parsed = serde_json::from_str::<serde_json::Value>(&json::Diff(diff).to_string());
             prop_assert!(parsed.is_ok());
             let _ = (csv::Ranked(diff).to_string(), csv::Stages(diff).to_string());
-            let _ = bars::svg(diff);
+            for picture in [bars::svg(diff), flame::diff_svg(&without, &with, diff.scale.by)] {
+                let is_well_formed = picture.map_or(Ok(()), |svg| well_formed::check(&svg));
+                prop_assert_eq!(is_well_formed, Ok(()));
+            }
         }
         prop_assert_eq!(Kernprof(&with).to_string().lines().count(), with.rows.len());
         prop_assert_eq!(Readprofile(&with).to_string().lines().count(), with.rows.len() + 1);
+        let drawn = flame::svg(&with).map_or(Ok(()), |svg| well_formed::check(&svg));
+        prop_assert_eq!(drawn, Ok(()));
         let _ = (Table::new(&with).top(top).to_string(), csv::Profile(&with).to_string());
     }
 }

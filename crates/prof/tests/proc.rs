@@ -182,6 +182,37 @@ fn a_name_from_a_file_is_text_in_the_picture_and_no_longer_than_its_place() {
     assert!(!svg.contains(&"x".repeat(61)));
 }
 
+/// Whether every tag is closed and every letter and entity one that XML has.
+fn is_well_formed(xml: &str) -> bool {
+    let allowed = |c: char| matches!(c, '\t' | '\n' | '\r' | ' '..='\u{d7ff}' | '\u{e000}'..='\u{fffd}' | '\u{10000}'..);
+    let entities = ["amp;", "lt;", "gt;", "quot;", "apos;", "#"];
+    let entity = |text: &str| entities.iter().any(|entity| text.starts_with(entity));
+    let mut open = Vec::new();
+    for tag in xml.split('<').skip(1) {
+        let Some((tag, _)) = tag.split_once('>') else { return false };
+        let name = tag.split([' ', '\n', '/']).next().unwrap_or_default();
+        match tag.strip_prefix('/') {
+            Some(closed) if open.pop() != Some(closed) => return false,
+            None if !tag.ends_with('/') => open.push(name),
+            _ => {}
+        }
+    }
+    open.is_empty() && xml.chars().all(allowed) && xml.split('&').skip(1).all(entity)
+}
+
+#[test]
+fn a_picture_is_well_formed_whatever_its_names_and_title_are() {
+    assert!(is_well_formed("<a x=\"1\"><b/>&lt;</a>") && !is_well_formed("<a><b></a>"));
+    let title = "\u{1b}[2J \u{8}</svg> & \u{ffff}\u{202e}";
+    for name in ["eth0", "<&>'", "é\u{5d0}"] {
+        let text = burst().replace("eth0", name);
+        let mut replay = Replay::open(text.as_bytes()).unwrap();
+        let svg = plot::svg(&mut replay, title, |_| true).unwrap();
+        assert!(is_well_formed(&svg), "{name:?}: {svg}");
+        assert!(!svg.contains('\u{202e}'));
+    }
+}
+
 #[test]
 fn a_picture_of_nothing_is_refused_and_one_of_a_machine_at_rest_is_drawn() {
     let text = burst();

@@ -493,6 +493,97 @@ fn a_program_that_is_deleted_while_it_runs_is_no_failure() {
     assert!(profile.remarks.iter().any(told), "{}", show(&profile));
 }
 
+/// The program with that role, started from a file of its own, and where that is.
+fn copied(name: &str, role: &str) -> (std::path::PathBuf, Command) {
+    let path = std::env::temp_dir().join(format!("linerate-{name}-{}", std::process::id()));
+    let _ = std::fs::remove_file(&path);
+    std::fs::copy(std::env::current_exe().unwrap(), &path).unwrap();
+    let mut command = Command::new(&path);
+    command.args(["--ignored", "--exact", "program"]).env(ROLE, role);
+    command.stdin(Stdio::null()).stdout(Stdio::null());
+    (path, command)
+}
+
+#[test]
+fn another_file_where_the_program_was_gives_no_names_and_a_pipe_there_does_not_stop_us() {
+    let other = |path: &std::path::Path| std::fs::copy("/bin/ls", path).is_ok();
+    let pipe = |path: &std::path::Path| {
+        Command::new("mkfifo").arg(path).status().is_ok_and(|status| status.success())
+    };
+    let put: [&dyn Fn(&std::path::Path) -> bool; 2] = [&other, &pipe];
+    for put in put {
+        let (path, command) = copied("replaced", "seven-three");
+        let Some(mut recording) = started(at(1_000).start(Target::Child(command))) else { return };
+        while recording.poll(Duration::from_millis(20)).unwrap().samples < 50 {}
+        std::fs::remove_file(&path).unwrap();
+        assert!(put(&path));
+        recording.wait().unwrap();
+        let profile = recording.finish().unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let base = path.file_name().unwrap().to_str().unwrap().to_owned();
+        let row = &profile.rows[0];
+        assert_eq!(row.symbol, format!("[{base}: no symbol]"), "{}", show(&profile));
+        assert!(2 * row.count > profile.counted(), "{}", show(&profile));
+        let told = |remark: &String| remark.contains("gone or has changed");
+        assert!(profile.remarks.iter().any(told), "{}", show(&profile));
+    }
+}
+
+#[test]
+fn a_program_that_is_deleted_and_still_runs_has_its_names() {
+    let (path, command) = copied("running", "seven-three-long");
+    let recording = at(1_000).start(Target::Child(command));
+    std::fs::remove_file(&path).unwrap();
+    let Some(mut recording) = started(recording) else { return };
+    let mut progress = recording.poll(Duration::ZERO).unwrap();
+    while progress.target_alive && progress.samples < 300 {
+        progress = recording.poll(Duration::from_millis(100)).unwrap();
+    }
+    if !progress.target_alive {
+        return println!("skipped: the program ended before it was sampled");
+    }
+    let child = recording.child().unwrap();
+    let profile = recording.finish().unwrap();
+    let kill = Command::new("kill").arg(child.to_string()).status();
+    assert!(kill.is_ok(), "{kill:?}");
+    if profile.remarks.iter().any(|remark| remark.contains("gone or has changed")) {
+        // Without a build ID the deletion is a change like any other.
+        return println!("skipped: this linker writes no build ID");
+    }
+    assert!(count(&profile, "works_seven") > 50, "{}", show(&profile));
+}
+
+/// The recorder reads a program's file, and died of one that got shorter meanwhile.
+#[test]
+fn a_program_of_absurd_size_is_left_out_with_the_reason() {
+    // The list of sections, behind 8 GiB of nothing that are said to be symbols.
+    let (path, command) = copied("absurd", "seven-three");
+    let bytes = std::fs::read(&path).unwrap();
+    let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+    let half = |at: usize| usize::from(u16::from_le_bytes(bytes[at..at + 2].try_into().unwrap()));
+    let (list, sections) = (usize::try_from(word(40)).unwrap(), half(60));
+    let mut changed = bytes.clone();
+    for section in (0..sections).map(|n| list + 64 * n) {
+        if changed[section + 4..section + 8] == 2u32.to_le_bytes() {
+            changed[section + 32..section + 40].copy_from_slice(&(8u64 << 30).to_le_bytes());
+        }
+    }
+    std::fs::write(&path, &changed).unwrap();
+    let file = std::fs::File::options().write(true).open(&path).unwrap();
+    file.set_len(16 << 30).unwrap();
+    drop(file);
+    let Some(mut recording) = started(at(1_000).start(Target::Child(command))) else { return };
+    recording.wait().unwrap();
+    let profile = recording.finish().unwrap();
+    std::fs::remove_file(&path).unwrap();
+    // Debug information, where there is any, names them still.
+    let base = path.file_name().unwrap().to_str().unwrap();
+    let named = count(&profile, "works_seven") + count(&profile, base);
+    assert!(2 * named > profile.counted(), "{}", show(&profile));
+    let told = |remark: &String| remark.contains("too long to be true");
+    assert!(profile.remarks.iter().any(told), "{}", show(&profile));
+}
+
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn code_without_a_file_is_named_for_what_it_is() {

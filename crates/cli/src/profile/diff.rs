@@ -23,7 +23,7 @@ pub fn diff(args: &Diff, screen: &Screen) -> Result<u8, Failure> {
     let with = args.with.read(screen)?;
     let diff = Difference::scaled(&without, &with, by(args.per))?;
     if let Some(svg) = &args.flame {
-        file::draw(svg, &flame::diff_svg(&without, &with)?)?;
+        file::draw(svg, &flame::diff_svg(&without, &with, diff.scale.by)?)?;
         screen.note(&format!("drawn into {}\n", svg.display()));
     }
     if let Some(svg) = &args.svg {

@@ -1,6 +1,6 @@
 //! One line for each look at the machine: what it does as a whole.
 
-use linerate_prof::proc::{Column, Rate, Rates, Sample};
+use linerate_prof::proc::{Column, Rate, Rates, Sample, Split};
 
 use crate::report::thousands;
 
@@ -12,6 +12,7 @@ const PAGE: u64 = 20;
 pub struct Glance {
     rates: Rates,
     rate: Rate,
+    before: Sample,
     lines: u64,
 }
 
@@ -19,6 +20,7 @@ impl Glance {
     /// The line for `sample`, with a heading now and then; `None` for the first, of which there is
     /// no rate.
     pub fn line(&mut self, columns: &[Column], sample: &Sample) -> Option<String> {
+        let before = std::mem::replace(&mut self.before, sample.clone());
         if !self.rates.step(columns, sample, &mut self.rate) {
             return None;
         }
@@ -38,14 +40,14 @@ impl Glance {
             );
         }
         self.lines += 1;
-        let cpu = |kinds: &[&str]| {
-            let part = self
-                .sum(columns, |name| kinds.iter().any(|kind| name == format!("stat/cpu/{kind}")));
-            let all = self.sum(columns, |name| name.starts_with("stat/cpu/"));
-            match (part, all) {
-                (Some(part), Some(all)) if all > 0.0 => format!("{:.1}", 100.0 * part / all),
-                _ => "n/a".into(),
+        let splits = Split::between(columns, &before, sample);
+        let split = splits.iter().find(|(cpu, _)| cpu == "cpu").map(|(_, split)| split);
+        let cpu = |kinds: &[&str]| match split {
+            Some(split) => {
+                let of = |(kind, pct): &(&str, Option<f64>)| pct.filter(|_| kinds.contains(kind));
+                format!("{:.1}", split.parts().iter().filter_map(of).sum::<f64>())
             }
+            None => "n/a".into(),
         };
         let rate =
             |of: Option<f64>| of.map_or_else(|| "n/a".into(), |n| thousands(n.round() as u64));
@@ -73,5 +75,31 @@ impl Glance {
     fn sum(&self, columns: &[Column], of: impl Fn(&str) -> bool) -> Option<f64> {
         let of = |(column, rate): (&Column, &Option<f64>)| rate.filter(|_| of(&column.name));
         columns.iter().zip(&self.rate.values).filter_map(of).reduce(|a, b| a + b)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use linerate_prof::proc::Kind;
+
+    #[test]
+    fn a_guests_time_is_in_user_already_and_counts_once() {
+        let fields = ["user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal"];
+        let name = |field: &str| format!("stat/cpu/{field}");
+        let column =
+            |name| Column { name, unit: "ns".into(), kind: Kind::Counter, about: String::new() };
+        let names = fields.into_iter().chain(["guest", "guest_nice"]);
+        let columns: Vec<Column> = names.map(|field| column(name(field))).collect();
+        let sample = |t_ns, user, idle| {
+            let mut values = vec![Some(0); 10];
+            (values[0], values[3], values[8]) = (Some(user), Some(idle), Some(user));
+            Sample { t_ns, values, ..Sample::default() }
+        };
+        let mut glance = Glance::default();
+        assert_eq!(glance.line(&columns, &sample(0, 0, 0)), None);
+        let line = glance.line(&columns, &sample(1_000_000_000, 500_000_000, 500_000_000)).unwrap();
+        let figures: Vec<&str> = line.lines().last().unwrap().split_whitespace().collect();
+        assert_eq!(figures[1..4], ["50.0", "0.0", "50.0"], "{line}");
     }
 }

@@ -1,7 +1,7 @@
 //! Post 000: two profiles of a gigabit path, with buffers as they were and with fixed frames.
 
 use linerate_prof::Result;
-use linerate_prof::diff::{self, Count, Diff, Sum};
+use linerate_prof::diff::{self, Change, Count, Diff, Sum};
 use linerate_prof::print;
 use linerate_prof::profile::{Profile, Row};
 use linerate_prof::read::{self, Form};
@@ -86,13 +86,12 @@ fn whereto(diff: &Diff) -> Table {
     let mut sum = |name: &str, sum: Sum| {
         table.row(cells(name, Cell::Count(sum.functions), sum));
     };
-    let moved = diff.moved();
-    sum("the path: vanished", moved.fell);
-    sum("the path: moved to, or grown", moved.rose);
+    sum("the path: vanished", vanished(diff));
+    sum("the path: moved to, or grown", grown(diff));
     sum("disks, in the background", diff.sum_of(|row| row.stage == Stage::Disk));
     sum("idle", diff.sum_of(|row| row.stage == Stage::Idle));
     let rose = diff.rows_of(Part::Path).filter(|row| row.sum().saved_counts() < 0);
-    table.rows.splice(2..2, rose.map(|row| Line::Cells(grown(row))));
+    table.rows.splice(2..2, rose.map(|row| Line::Cells(grown_row(diff, row))));
     if let Some(total) = diff.makers_total() {
         let listed = diff.sum();
         let rest = Sum {
@@ -108,14 +107,30 @@ fn whereto(diff: &Diff) -> Table {
     table
 }
 
+/// What the path's functions fell by that fell, by whatever little.
+fn vanished(diff: &Diff) -> Sum {
+    diff.sum_of(|row| row.stage.part() == Part::Path && row.sum().saved_counts() > 0)
+}
+
+/// What the path's functions grew by that grew.
+fn grown(diff: &Diff) -> Sum {
+    diff.sum_of(|row| row.stage.part() == Part::Path && row.sum().saved_counts() < 0)
+}
+
+/// Whether a function changed by no more than two profiles of the same may differ.
+fn is_noise(diff: &Diff, row: &diff::Row) -> bool {
+    diff.change(row) == Change::Noise
+}
+
 /// A function that grew. What is not listed is below the cut-off, and the change is less than that.
-fn grown(row: &diff::Row) -> Vec<Cell> {
+fn grown_row(diff: &Diff, row: &diff::Row) -> Vec<Cell> {
     let count = |count| match count {
         Count::Is(n) => Cell::Count(n),
         Count::Below(n) => Cell::Below(n),
     };
     let change = -i128::from(row.sum().saved_counts());
-    let name = Cell::Text(format!("  {}", row.symbol));
+    let noise = if is_noise(diff, row) { ", within noise" } else { "" };
+    let name = Cell::Text(format!("  {}{noise}", row.symbol));
     vec![name, Cell::Count(1), count(row.without), count(row.with), Cell::Gain(change)]
 }
 

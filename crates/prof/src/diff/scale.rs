@@ -5,6 +5,7 @@ use std::fmt;
 use serde::Serialize;
 
 use crate::profile::Profile;
+use crate::{Code, Error, Result};
 
 /// By what two profiles are made comparable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize)]
@@ -39,11 +40,16 @@ impl Scale {
         Scale { by: By::AsTheyAre, without_factor: 1.0, with_factor: 1.0 }
     }
 
-    /// The factors of two profiles, or which figure is missing.
-    pub(super) fn new(by: By, without: &Profile, with: &Profile) -> Result<Scale, String> {
+    /// The factors of two profiles.
+    ///
+    /// # Errors
+    /// `E-UNSUPPORTED` if a side does not say by what it would have to be divided.
+    pub fn between(by: By, without: &Profile, with: &Profile) -> Result<Scale> {
         let factor = |profile: &Profile, side: &str| {
-            by.factor(profile)
-                .ok_or_else(|| format!("the profile {side} does not say {}", by.needs()))
+            by.factor(profile).ok_or_else(|| {
+                let why = format!("the profile {side} does not say {}", by.needs());
+                Error::new(Code::Unsupported, format!("cannot compare {by}"), why).fix(by.advice())
+            })
         };
         Ok(Scale {
             by,
@@ -83,6 +89,18 @@ impl By {
             By::Second => "how long it lasted",
             By::KiloPacket => "how many packets went through meanwhile",
             By::Share => "a total above 0",
+        }
+    }
+
+    const fn advice(self) -> &'static str {
+        match self {
+            By::KiloPacket => {
+                "compare as they are, or record both with `linerate profile record --packets N`"
+            }
+            By::Share => "record for longer",
+            By::AsTheyAre | By::Second => {
+                "compare as they are, or record both with `linerate profile record`"
+            }
         }
     }
 

@@ -4,7 +4,8 @@ use serde::Serialize;
 
 use super::Scale;
 
-/// Counts of both sides, of one function or of many.
+/// Counts of both sides, of one function or of many: of those that are listed on either side. What is
+/// below a cut-off on both, or below one and not seen on the other, is in no sum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Sum {
     /// Functions that it is of.
@@ -30,21 +31,37 @@ pub enum Saving {
     Unknown,
 }
 
-/// What was saved, in the unit of the counts, scaled; negative if it rose.
+/// What was saved, in the unit of the counts, scaled; negative if it rose. `None` is not known.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Figures {
     /// This, if nothing is hidden below a cut-off.
     pub saved: Option<f64>,
     /// Not less than this.
-    pub saved_least: f64,
+    pub saved_least: Option<f64>,
     /// Not more than this.
-    pub saved_most: f64,
-    /// This, if what is absent were 0.
-    pub saved_absent_as_0: f64,
+    pub saved_most: Option<f64>,
+    /// This of what is listed: if what is absent were 0.
+    pub saved_as_listed: f64,
     /// In per cent of the baseline, if nothing is hidden.
     pub saving_pct: Option<f64>,
     /// Not less than this many per cent of the baseline.
     pub saving_pct_at_least: Option<f64>,
+    /// In per cent of what is listed of the baseline.
+    pub saving_as_listed_pct: Option<f64>,
+}
+
+impl Figures {
+    /// Without what is claimed beyond what is listed.
+    pub(super) const fn as_listed(self) -> Figures {
+        Figures {
+            saved: None,
+            saved_least: None,
+            saved_most: None,
+            saving_pct: None,
+            saving_pct_at_least: None,
+            ..self
+        }
+    }
 }
 
 impl Sum {
@@ -79,13 +96,13 @@ impl Sum {
         minus(self.without, self.with)
     }
 
-    /// Not less than this was saved.
+    /// Not less than this was saved; more, if something is hidden with the change.
     #[must_use]
     pub fn saved_least(self, scale: Scale) -> f64 {
         self.saved(scale) - scale.with(self.hidden_with)
     }
 
-    /// Not more than this was saved.
+    /// Not more than this was saved; less, if something is hidden in the baseline.
     #[must_use]
     pub fn saved_most(self, scale: Scale) -> f64 {
         self.saved(scale) + scale.without(self.hidden_without)
@@ -116,11 +133,12 @@ impl Sum {
         let saved = self.saved(scale);
         Figures {
             saved: self.is_exact().then_some(saved),
-            saved_least: self.saved_least(scale),
-            saved_most: self.saved_most(scale),
-            saved_absent_as_0: saved,
+            saved_least: Some(self.saved_least(scale)),
+            saved_most: Some(self.saved_most(scale)),
+            saved_as_listed: saved,
             saving_pct: pct,
             saving_pct_at_least: pct_at_least,
+            saving_as_listed_pct: self.saving_as_listed(scale),
         }
     }
 

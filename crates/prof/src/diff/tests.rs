@@ -1,5 +1,5 @@
 use super::*;
-use crate::profile::{Row as Seen, Unit};
+use crate::profile::{Row as Seen, Space, Unit};
 use proptest::prelude::*;
 
 fn profile(rows: &[(&str, u64)]) -> Profile {
@@ -17,17 +17,21 @@ fn about(diff: &Diff) -> Vec<About> {
 fn absent_from_a_cut_off_listing_is_a_bound_and_from_a_whole_one_is_0() {
     let without = profile(&[("f", 3358), ("g", 900)]);
     let mut with = profile(&[("g", 216)]);
-    assert_eq!(Diff::between(&without, &with).rows[0].with, Count::Is(0));
+    assert_eq!(Diff::between(&without, &with).rows[0].with, Count::Below(1), "no sample");
+    with.event.unit = Unit::Events;
+    assert_eq!(Diff::between(&without, &with).rows[0].with, Count::Is(0), "every event is counted");
     with.cut_off_at_the_smallest();
     assert_eq!(Diff::between(&without, &with).rows[0].with, Count::Below(216));
     with.cutoff = Some(1);
     assert_eq!(Diff::between(&without, &with).rows[0].with, Count::Is(0), "fewer than 1 is 0");
+    let sum = Diff::between(&without, &profile(&[])).sum();
+    assert!(sum.is_exact(), "nothing is hidden from a sum of samples: {sum:?}");
 }
 
 #[test]
 fn rows_are_ranked_by_saving_and_among_equals_what_is_known_goes_first() {
-    let without = profile(&[("rose", 1), ("hidden", 600), ("large", 1124), ("first", 600)]);
-    let mut with = profile(&[("rose", 9), ("large", 524), ("first", 0), ("new", 7)]);
+    let without = profile(&[("rose", 1), ("hidden", 600), ("large", 1124), ("first", 601)]);
+    let mut with = profile(&[("rose", 9), ("large", 524), ("first", 1), ("new", 7)]);
     with.cutoff = Some(216);
     let diff = Diff::between(&without, &with);
     let order: Vec<&str> = diff.rows.iter().map(|row| row.symbol.as_str()).collect();
@@ -41,7 +45,66 @@ fn rows_of_one_name_are_summed_and_it_is_told() {
     assert_eq!(diff.rows.len(), 2);
     assert_eq!((diff.rows[0].without, diff.rows[0].with), (Count::Is(13), Count::Is(3)));
     assert_eq!(diff.remarks.len(), 1, "{:?}", diff.remarks);
-    assert!(diff.remarks[0].contains("the name init;"), "{:?}", diff.remarks);
+    assert!(diff.remarks[0].contains("the name init; they"), "{:?}", diff.remarks);
+}
+
+#[test]
+fn a_name_in_the_kernel_and_in_a_program_is_two_functions() {
+    let row = |name: &str, object: &str, space, count| Seen {
+        object: Some(object.into()),
+        space,
+        ..Seen::new(name, count)
+    };
+    let mut a = profile(&[]);
+    a.rows = vec![
+        row("memcpy", "/lib/libc.so.6", Space::User, 700),
+        row("memcpy", "[kernel]", Space::Kernel, 3),
+        row("[unknown]", "/lib/libc.so.6", Space::User, 50),
+        row("[unknown]", "/bin/x", Space::User, 5),
+        row("init", "/lib/a", Space::User, 1),
+        row("init", "/lib/b", Space::User, 1),
+    ];
+    let diff = Diff::between(&a, &a);
+    let of = |name: &str| -> Vec<_> {
+        let rows = diff.rows.iter().filter(|row| row.symbol == name);
+        let mut found: Vec<_> = rows.map(|r| (r.object.as_deref().unwrap(), r.with)).collect();
+        found.sort_by_key(|&(object, _)| object);
+        found
+    };
+    assert_eq!(of("memcpy"), [("/lib/libc.so.6", Count::Is(700)), ("[kernel]", Count::Is(3))]);
+    assert_eq!(of("[unknown]"), [("/bin/x", Count::Is(5)), ("/lib/libc.so.6", Count::Is(50))]);
+    assert_eq!(diff.rows_of(Part::Path).count(), 2);
+    assert!(
+        diff.remarks[0].contains("the name init (in /lib/a, /lib/b); they"),
+        "{:?}",
+        diff.remarks
+    );
+}
+
+#[test]
+fn a_listing_that_does_not_say_where_a_function_is_means_the_one_that_is_known() {
+    let mut known = profile(&[("tcp_v4_rcv", 5), ("main", 3)]);
+    known.rows[0].space = Space::Kernel;
+    known.rows[1].space = Space::User;
+    let diff = Diff::between(&profile(&[("tcp_v4_rcv", 9), ("main", 3)]), &known);
+    assert_eq!(diff.rows.len(), 2, "{:?}", diff.rows);
+}
+
+#[test]
+fn what_two_cut_offs_leave_out_is_in_no_total() {
+    let (without, mut with) = (profile(&[("f", 1000)]), profile(&[("f", 100)]));
+    let whole = Diff::between(&without, &with);
+    assert_eq!(whole.figures_of(whole.sum()).saved, Some(900.0));
+    with.cutoff = Some(50);
+    let diff = Diff::between(&without, &with);
+    let figures = diff.figures_of(diff.sum());
+    assert_eq!((figures.saved, figures.saved_least, figures.saving_pct), (None, None, None));
+    assert_eq!((figures.saved_as_listed, figures.saving_as_listed_pct), (900.0, Some(90.0)));
+    assert_eq!(
+        diff.rows[0].sum().figures(diff.scale).saved,
+        Some(900.0),
+        "a row is of one function"
+    );
 }
 
 #[test]
@@ -106,6 +169,7 @@ fn twice_the_time_is_told_and_can_be_divided_out() {
     assert_eq!(diff.rows[1].sum().saving(diff.scale), Saving::Is(0.0));
     let refused = Diff::scaled(&a, &b, By::KiloPacket).unwrap_err();
     assert!(refused.why.contains("how many packets"), "{refused}");
+    assert!(refused.to_string().contains("--packets N"), "{refused}");
 }
 
 #[test]

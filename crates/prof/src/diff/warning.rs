@@ -94,7 +94,7 @@ impl fmt::Display for Warning {
 }
 
 /// All that is to be said of the two, the gravest first.
-pub(super) fn warnings(without: &Profile, with: &Profile, scale: Scale) -> Vec<Warning> {
+pub(crate) fn warnings(without: &Profile, with: &Profile, scale: Scale) -> Vec<Warning> {
     let mut found = Vec::new();
     of_events(&without.event, &with.event, &mut found);
     of_origins(without.origin, with.origin, &mut found);

@@ -1,5 +1,5 @@
 use super::*;
-use crate::profile::{Row, Stack, Unit};
+use crate::profile::{Origin, Row, Stack, Unit};
 use proptest::prelude::*;
 
 fn profile(stacks: &[(&[&str], u64)]) -> Profile {
@@ -57,17 +57,47 @@ fn without_stacks_it_is_one_level_and_says_so() {
 fn an_empty_profile_is_an_error_and_two_units_are_not_subtracted() {
     assert_eq!(svg(&profile(&[])).unwrap_err().code, Code::File);
     let (a, mut b) = (profile(&[(&["a"], 9)]), profile(&[(&["a"], 4)]));
-    assert!(diff_svg(&a, &b).unwrap().contains("9 samples without, 4 with"));
+    let plain = diff_svg(&a, &b, By::AsTheyAre).unwrap();
+    assert!(plain.contains("9 samples without, 4 with") && plain.contains("counts as they are"));
     b.event.name = "cycles".into();
-    assert!(diff_svg(&a, &b).unwrap().contains("cpu-clock without against cycles with: 9"));
+    let refused = diff_svg(&a, &b, By::AsTheyAre).unwrap_err();
+    assert!(refused.why.contains("different events"), "{refused}");
+    b = profile(&[(&["a"], 4)]);
     b.origin = Origin::Model;
-    assert_eq!(diff_svg(&a, &b).unwrap_err().code, Code::Unsupported);
+    assert_eq!(diff_svg(&a, &b, By::AsTheyAre).unwrap_err().code, Code::Unsupported);
+}
+
+#[test]
+fn other_periods_are_refused_and_what_is_missing_is_not_said_to_have_vanished() {
+    let (mut a, mut b) = (profile(&[(&["a"], 9), (&["b"], 5)]), profile(&[(&["a"], 4)]));
+    let text = diff_svg(&a, &b, By::AsTheyAre).unwrap();
+    assert!(text.contains("1 stacks were not seen with the change: they"), "{text}");
+    b.cutoff = Some(4);
+    let text = diff_svg(&a, &b, By::AsTheyAre).unwrap();
+    assert!(text.contains("not seen with the change (or below the cut-off)"), "{text}");
+    (a.event.period, b.event.period) = (Some(1000), Some(10_000));
+    let refused = diff_svg(&a, &b, By::AsTheyAre).unwrap_err();
+    assert!(refused.why.contains("different periods"), "{refused}");
+}
+
+#[test]
+fn ten_times_the_time_is_told_and_can_be_divided_out() {
+    let (mut a, mut b) = (profile(&[(&["f"], 100)]), profile(&[(&["f"], 1000)]));
+    a.conditions.wall_ns = Some(1_000_000_000);
+    b.conditions.wall_ns = Some(10_000_000_000);
+    let text = diff_svg(&a, &b, By::AsTheyAre).unwrap();
+    assert!(text.contains("different durations: without 1.000 s, with 10.000 s"), "{text}");
+    assert!(text.contains("f (1,000 samples, 100.00%; +90.00%)"), "{text}");
+    let text = diff_svg(&a, &b, By::Second).unwrap();
+    assert!(text.contains("f (1,000 samples, 100.00%; 0.00%)"), "neither rose nor fell: {text}");
+    assert!(text.contains("compared per second: counts without are multiplied by 10.0000"));
+    assert!(diff_svg(&a, &b, By::KiloPacket).is_err(), "nobody counted packets");
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn no_name_and_no_count_breaks_a_picture(
+    fn no_name_and_no_count_breaks_a_line(
         stacks in prop::collection::vec((prop::collection::vec(".{0,12}|[ -~\n]{0,9}", 0..4), any::<u64>()), 0..6),
     ) {
         let mut profile = profile(&[]);
@@ -77,6 +107,5 @@ proptest! {
         for line in text.lines() {
             prop_assert!(line.rsplit(' ').next().unwrap().parse::<u64>().is_ok(), "{line:?}");
         }
-        let _ = (svg(&profile), diff_svg(&profile, &profile));
     }
 }

@@ -14,7 +14,7 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 use super::figures::{change, digits, grouped, grouped_real, percent};
 use super::names::short;
 use super::preface;
-use crate::diff::{By, Count, Diff, Row, Saving};
+use crate::diff::{By, Change, Count, Diff, Row, Saving};
 use crate::stage::Part;
 use crate::{Code, Error, Result};
 
@@ -35,6 +35,7 @@ const BARS_TO: i32 = 740;
 const WITHOUT: RGBColor = RGBColor(0x9a, 0xa5, 0xb1);
 const FELL: RGBColor = RGBColor(0x1f, 0x6f, 0xb2);
 const ROSE: RGBColor = RGBColor(0xc2, 0x3b, 0x22);
+const NOISE: RGBColor = RGBColor(0xc3, 0xcb, 0xd3);
 const UNCLEAR: RGBColor = RGBColor(0xd0, 0x8a, 0x10);
 const INK: RGBColor = RGBColor(0x22, 0x22, 0x22);
 
@@ -67,7 +68,7 @@ fn broken<E: std::error::Error + Send + Sync>(e: DrawingAreaErrorKind<E>) -> Err
 /// The largest savings, then the largest rises, of the packet path.
 fn chosen(diff: &Diff) -> Vec<&Row> {
     let rows: Vec<&Row> = diff.rows_of(Part::Path).collect();
-    let rose = rows.iter().filter(|row| row.sum().saved(diff.scale) < 0.0).count();
+    let rose = rows.iter().filter(|row| diff.change(row).is_rise()).count();
     let tail = rose.min(DRAWN_RISEN);
     if rows.len() <= DRAWN {
         return rows;
@@ -105,8 +106,9 @@ fn legend(area: &Area<'_>) -> Result<()> {
         (WITHOUT, true, "without"),
         (FELL, true, "with, fell"),
         (ROSE, true, "with, rose"),
-        (UNCLEAR, true, "with, may have risen"),
-        (INK, false, "open: fewer than this (below the cut-off)"),
+        (UNCLEAR, true, "with, may have"),
+        (NOISE, true, "with, within noise"),
+        (INK, false, "open: fewer than this"),
     ];
     let mut x = 16;
     for (color, filled, text) in entries {
@@ -122,10 +124,11 @@ fn function(area: &Area<'_>, diff: &Diff, row: &Row, y: i32, largest: f64) -> Re
     label(area, &short(&row.symbol, 36), (BARS_FROM - 8, y + BAR), 13, &INK, HPos::Right)?;
     let scale = diff.scale;
     let sum = row.sum();
-    let color = match (sum.saved_least(scale) < 0.0, sum.saved_most(scale) < 0.0) {
-        (_, true) => ROSE,
-        (true, false) => UNCLEAR,
-        (false, false) => FELL,
+    let color = match diff.change(row) {
+        Change::Rose => ROSE,
+        Change::Fell => FELL,
+        Change::MayHaveFallen | Change::MayHaveRisen => UNCLEAR,
+        Change::Noise | Change::Unchanged => NOISE,
     };
     let sides = [
         (row.without, scale.without_factor, WITHOUT, String::new()),
@@ -233,6 +236,14 @@ mod tests {
         after.push(("grew", u64::MAX));
         let text = svg(&Diff::between(&profile(&rows), &profile(&after))).unwrap();
         assert!(text.contains("grew") && text.contains("25 of 61 functions"), "{text}");
+    }
+
+    #[test]
+    fn a_function_without_a_sample_is_fewer_than_one_and_noise_has_a_colour_of_its_own() {
+        let (without, with) = (profile(&[("f", 400), ("g", 9)]), profile(&[("g", 8)]));
+        let text = svg(&Diff::between(&without, &with)).unwrap();
+        assert!(text.contains("&lt; 1  (≤ -99.8 %)"), "{text}");
+        assert_eq!(text.matches("#C3CBD3").count(), 2, "in the legend, and g's: {text}");
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! CSV, for spreadsheets and `join`: a head with units, then a line for each function or stage.
 //!
+//! Of a stage nothing but what is listed is known if a listing was cut off: its bounds are empty too.
+//!
 //! Quoted as RFC 4180 has it; lines end in a line feed alone. Names and numbers are whole: nothing is
 //! shortened, rounded or escaped, and what is not known is empty. But before a name that begins as
 //! a formula does (`=`, `+`, `-`, `@`, a tab or a carriage return) is a `'`: a spreadsheet would run it. Counts are as listed, whatever the
@@ -78,7 +80,8 @@ impl fmt::Display for Ranked<'_> {
             format!("without ({without})"),
             format!("without is below ({without})"),
         ];
-        record(f, head.into_iter().chain(counts).chain(saved_head(diff)))?;
+        let change = ["change".to_owned()];
+        record(f, head.into_iter().chain(counts).chain(saved_head(diff)).chain(change))?;
         for row in &diff.rows {
             let head = [
                 text(&row.symbol).into_owned(),
@@ -90,7 +93,8 @@ impl fmt::Display for Ranked<'_> {
                 Count::Below(n) => [String::new(), n.to_string()],
             });
             let saved = saved(row.sum().figures(diff.scale));
-            record(f, head.into_iter().chain(counts).chain(saved))?;
+            let change = [diff.change(row).as_str().to_owned()];
+            record(f, head.into_iter().chain(counts).chain(saved).chain(change))?;
         }
         Ok(())
     }
@@ -115,7 +119,7 @@ impl fmt::Display for Stages<'_> {
             let head = [stage.as_str().to_owned(), stage.part().as_str().to_owned()];
             let counts = [functions, with, hidden_with, without, hidden_without];
             let counts = counts.map(|n| n.to_string());
-            let saved = saved(sum.figures(diff.scale));
+            let saved = saved(diff.figures_of(sum));
             record(f, head.into_iter().chain(counts).chain(saved))?;
         }
         Ok(())
@@ -133,7 +137,7 @@ fn counts_head(diff: &Diff) -> [String; 2] {
     [&diff.with, &diff.without].map(|side: &Side| unit_of(&side.event))
 }
 
-fn saved_head(diff: &Diff) -> [String; 6] {
+fn saved_head(diff: &Diff) -> [String; 7] {
     let by = diff.scale.by;
     let unit = match by {
         By::Share => by.suffix().to_owned(),
@@ -143,22 +147,24 @@ fn saved_head(diff: &Diff) -> [String; 6] {
         format!("saved ({unit})"),
         format!("saved at least ({unit})"),
         format!("saved at most ({unit})"),
-        format!("saved if absent were 0 ({unit})"),
+        format!("saved as listed ({unit})"),
         "saving (%)".to_owned(),
         "saving at least (%)".to_owned(),
+        "saving as listed (%)".to_owned(),
     ]
 }
 
-fn saved(figures: Figures) -> [String; 6] {
-    let Figures { saved, saved_least, saved_most, saved_absent_as_0, .. } = figures;
+fn saved(figures: Figures) -> [String; 7] {
+    let Figures { saved, saved_least, saved_most, saved_as_listed, .. } = figures;
     let say = |x: Option<f64>| x.map(|x| x.to_string()).unwrap_or_default();
     [
         say(saved),
-        say(Some(saved_least)),
-        say(Some(saved_most)),
-        say(Some(saved_absent_as_0)),
+        say(saved_least),
+        say(saved_most),
+        say(Some(saved_as_listed)),
         say(figures.saving_pct),
         say(figures.saving_pct_at_least),
+        say(figures.saving_as_listed_pct),
     ]
 }
 
@@ -247,8 +253,8 @@ mod tests {
         assert!(row.starts_with("speedo_rx,,driver,,216,3358,,,3142,3358,3358,,93.5"), "{row}");
         let stages = Stages(&diff).to_string();
         let row = stages.lines().nth(1).unwrap();
-        assert!(row.starts_with("driver,packet path,1,0,216,3358,0,,3142,3358,3358,,93"), "{row}");
+        assert_eq!(row, "driver,packet path,1,0,216,3358,0,,,,3358,,,100", "no bound of a stage");
         let fields = |text: &str| text.lines().map(|l| l.split(',').count()).collect::<Vec<_>>();
-        assert_eq!(fields(&text), [13, 13]);
+        assert_eq!(fields(&text), [15, 15]);
     }
 }

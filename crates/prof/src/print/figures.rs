@@ -35,8 +35,16 @@ fn group(digits: &str) -> String {
 
 /// What a row of the functions that are not shown is called.
 pub(super) fn more_functions(n: u64) -> String {
-    let plural = if n == 1 { "" } else { "s" };
-    format!("({} more function{plural})", grouped(n))
+    format!("({} more function{})", grouped(n), plural(n))
+}
+
+/// `3 functions`.
+pub(super) fn functions(n: u64) -> String {
+    format!("{} function{}", grouped(n), plural(n))
+}
+
+const fn plural(n: u64) -> &'static str {
+    if n == 1 { "" } else { "s" }
 }
 
 /// Per cent with one digit.
@@ -65,21 +73,19 @@ pub(super) fn saving(saving: Saving) -> String {
     }
 }
 
-/// Digits behind the point that a scaled count is worth: that of one packet in a thousand, or in a
-/// second, has as many that a single sample is seen.
+/// Digits behind the point that a scaled count is worth: as many that a single sample is seen.
 pub(super) fn digits(scale: Scale) -> usize {
     let one = scale.without_factor.min(scale.with_factor);
     let seen = if one > 0.0 { (-one.log10()).ceil().clamp(0.0, DIGITS_MAX) as usize } else { 0 };
     match scale.by {
         By::AsTheyAre => 0,
         By::Second => seen.max(1),
-        By::KiloPacket => seen.max(2),
-        By::Share => 2,
+        By::KiloPacket | By::Share => seen.max(2),
     }
 }
 
-/// More than anybody reads.
-const DIGITS_MAX: f64 = 9.0;
+/// As many as a share of the largest total takes.
+const DIGITS_MAX: f64 = 18.0;
 
 #[cfg(test)]
 mod tests {
@@ -115,7 +121,7 @@ mod tests {
         assert_eq!(of(By::KiloPacket, 1e3 / 200e6), 6);
         assert_eq!(of(By::KiloPacket, 1e3 / 100e3), 2);
         assert_eq!((of(By::Second, 0.1), of(By::Second, 0.01)), (1, 2));
-        assert_eq!((of(By::AsTheyAre, 1.0), of(By::Share, 1e-9)), (0, 2));
+        assert_eq!((of(By::AsTheyAre, 1.0), of(By::Share, 100.0 / 291_873.0)), (0, 4));
         assert_eq!((of(By::KiloPacket, 0.0), of(By::KiloPacket, f64::NAN)), (2, 2));
     }
 }

@@ -1,13 +1,15 @@
 //! JSON of a difference. That of a profile is [`crate::read::json`]'s, which reads it again.
 //!
-//! One document, whole: nothing is shortened, rounded or scaled away. A count that is not known is
-//! `{"below": n}`, and a saving that is not known is null beside its bounds.
+//! One document, whole: nothing is shortened, rounded or scaled away, and names are as they are, with
+//! whatever a terminal or XML would not take. A count that is not known is `{"below": n}`, and a saving
+//! that is not known is null beside its bounds. Of a total, a part or a stage the bounds are null too
+//! if a listing was cut off: what it left out is in none of them. `saved_as_listed` takes it for 0.
 
 use std::fmt;
 
 use serde::{Serialize, Serializer};
 
-use crate::diff::{self, Count, Figures, Scale, Side, Warning};
+use crate::diff::{self, Change, Count, Figures, Scale, Side, Warning};
 use crate::stage::{Part, Stage};
 
 /// The schema of a difference.
@@ -47,6 +49,8 @@ struct Document<'a> {
     makers_total: Option<Sum>,
     fell: Sum,
     rose: Sum,
+    unclear: Sum,
+    noise: Sum,
     parts: Vec<OfPart>,
     stages: Vec<OfStage>,
     rows: Vec<Row<'a>>,
@@ -91,13 +95,16 @@ struct Row<'a> {
     stage: Stage,
     without: Count,
     with: Count,
+    change: Change,
     #[serde(flatten)]
     figures: Figures,
 }
 
 fn document(diff: &diff::Diff) -> Document<'_> {
     let scale = diff.scale;
-    let sum = |counts: diff::Sum| Sum { counts, figures: counts.figures(scale) };
+    let sum = |counts: diff::Sum| Sum { counts, figures: diff.figures_of(counts) };
+    // A maker counts what he does not list as well.
+    let of_all = |counts: diff::Sum| Sum { counts, figures: counts.figures(scale) };
     let moved = diff.moved();
     let told = |warning| Told { warning, grave: warning.is_grave(), text: warning.to_string() };
     let of_part =
@@ -113,24 +120,27 @@ fn document(diff: &diff::Diff) -> Document<'_> {
         with: &diff.with,
         total: sum(diff.sum()),
         total_without_idle: sum(diff.sum_without_idle()),
-        makers_total: diff.makers_total().map(sum),
+        makers_total: diff.makers_total().map(of_all),
         fell: sum(moved.fell),
         rose: sum(moved.rose),
+        unclear: sum(moved.unclear),
+        noise: sum(moved.noise),
         parts: Part::ALL.into_iter().map(of_part).collect(),
         stages: diff.stages().into_iter().map(of_stage).collect(),
-        rows: diff.rows.iter().map(|row| of_row(row, scale)).collect(),
+        rows: diff.rows.iter().map(|row| of_row(diff, row)).collect(),
         remarks: &diff.remarks,
     }
 }
 
-fn of_row(row: &diff::Row, scale: Scale) -> Row<'_> {
+fn of_row<'a>(diff: &diff::Diff, row: &'a diff::Row) -> Row<'a> {
     Row {
         symbol: &row.symbol,
         object: row.object.as_deref(),
         stage: row.stage,
         without: row.without,
         with: row.with,
-        figures: row.sum().figures(scale),
+        change: diff.change(row),
+        figures: row.sum().figures(diff.scale),
     }
 }
 
@@ -160,8 +170,14 @@ mod tests {
         assert_eq!(row["with"], json!({"below": 216}));
         assert_eq!(row["saved"], Value::Null);
         assert_eq!(row["saved_least"], 3142.0);
+        assert_eq!(row["change"], "fell");
         assert_eq!(value["warnings"][0]["about"], "cutoff");
         assert_eq!(value["total"]["functions"], 2);
+        let total = &value["total"];
+        for unknown in ["saved", "saved_least", "saved_most", "saving_pct", "saving_pct_at_least"] {
+            assert_eq!(total[unknown], Value::Null, "{unknown}: anything may be below the cut-off");
+        }
+        assert_eq!(total["saving_as_listed_pct"], 100.0);
         assert!(format!("{:#}", Diff(&diff)).lines().count() > 20);
     }
 }

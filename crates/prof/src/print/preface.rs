@@ -21,7 +21,10 @@ pub(super) fn event(event: &Event, origin: Origin) -> String {
     }
     match (event.unit, event.period) {
         (Unit::Samples, Some(period)) => {
-            let _ = write!(text, ", one sample for each {}", grouped(period));
+            // The events of these two are nanoseconds.
+            let clock = matches!(event.name.as_str(), "cpu-clock" | "task-clock");
+            let unit = if clock { " ns" } else { "" };
+            let _ = write!(text, ", one sample for each {}{unit}", grouped(period));
         }
         (unit, _) => {
             let _ = write!(text, ", in {}", unit.as_str());
@@ -139,6 +142,9 @@ mod tests {
         };
         let text = event(&of, Origin::Counter);
         assert_eq!(text, "L2_LINES_OUT (r0226), one sample for each 10,000: counter of the CPU");
+        let clock = Event { name: "task-clock".into(), raw: None, ..of.clone() };
+        let text = event(&clock, Origin::Kernel);
+        assert!(text.starts_with("task-clock, one sample for each 10,000 ns: "), "{text}");
         of.unit = Unit::Events;
         let text = event(&of, Origin::Model);
         assert_eq!(text, "L2_LINES_OUT (r0226), in events: model, not a measurement");

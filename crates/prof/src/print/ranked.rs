@@ -2,13 +2,12 @@
 
 use std::fmt;
 
-use super::figures::{change, digits, grouped, grouped_real, more_functions, saving};
+use super::figures::{change, digits, functions, grouped, grouped_real, more_functions, saving};
 use super::grid::Grid;
 use super::names::{harmless, short};
 use super::preface;
 use super::wrap::wrapped;
-use crate::diff::{By, Count, Diff, Row, Scale, Side, Sum};
-use crate::profile::Unit;
+use crate::diff::{By, Change, Count, Diff, Row, SIGMAS, Scale, Side, Sum, is_sampled};
 use crate::stage::Part;
 
 const NAME_WIDTH: usize = 36;
@@ -35,8 +34,8 @@ impl<'a> Ranked<'a> {
         Ranked { as_posted, ..self }
     }
 
-    /// Of each part only the `top` largest savings and the `top` largest rises; what is between them
-    /// is summed in a row of its own.
+    /// Of each part only the `top` largest savings and the `top` largest rises; the others are
+    /// summed: those that fell, those within noise, those that rose.
     #[must_use]
     pub fn top(self, top: Option<usize>) -> Ranked<'a> {
         Ranked { top, ..self }
@@ -54,12 +53,15 @@ impl<'a> Ranked<'a> {
     /// Functions, the path's first, then what is apart from it.
     fn functions(&self) -> Grid {
         let unit = self.unit();
-        let per_packet = self.per_kilopacket(Sum::default()).is_some();
         let mut grid = Grid::new("llrrrrrl");
-        let packets = if per_packet { "difference" } else { "" };
-        grid.cells(["function", "stage", "with", "without", "difference", "saving", packets, ""]);
-        let packets = if per_packet { "/1000 packets" } else { "" };
-        grid.cells(["", "", &unit, &unit, &unit, "%", packets, ""]);
+        let [head, packets] = match self.packets() {
+            Some(_) => ["difference".to_owned(), format!("{unit}{}", By::KiloPacket.suffix())],
+            None => [String::new(), String::new()],
+        };
+        let head =
+            ["function", "stage", "with", "without", "difference", "saving", &head, "change"];
+        grid.cells(head);
+        grid.cells(["", "", &unit, &unit, &unit, "%", &packets, ""]);
         for part in Part::ALL {
             let rows: Vec<&Row> = self.diff.rows_of(part).collect();
             if rows.is_empty() {
@@ -74,64 +76,49 @@ impl<'a> Ranked<'a> {
         grid
     }
 
-    /// The first `top` and the last that rose; what is between them is summed in their place.
     fn rows(&self, rows: &[&Row], grid: &mut Grid) {
-        let scale = self.diff.scale;
         let top = self.top.unwrap_or(rows.len()).min(rows.len());
-        let (fell, below) = rows.split_at(top);
-        let rising = below.iter().rev().take_while(|row| row.sum().saved_most(scale) < 0.0);
-        let (between, rose) = below.split_at(below.len() - rising.take(top).count());
-        fell.iter().for_each(|row| grid.cells(self.row(row)));
-        if !between.is_empty() {
-            let rest = between.iter().fold(Sum::default(), |sum, row| sum.plus(row.sum()));
-            grid.cells(self.rest(rest));
-        }
-        rose.iter().for_each(|row| grid.cells(self.row(row)));
+        let (first, below) = rows.split_at(top);
+        let (rising, others): (Vec<&Row>, Vec<&Row>) =
+            below.iter().partition(|row| self.diff.change(row).is_rise());
+        let (noise, fell): (Vec<&Row>, Vec<&Row>) =
+            others.into_iter().partition(|row| self.diff.change(row) == Change::Noise);
+        // Ranked by what was saved, what rose most is last.
+        let (risen, last) = rising.split_at(rising.len().saturating_sub(top));
+        first.iter().for_each(|row| grid.cells(self.row(row)));
+        self.rest(&fell, more_functions, grid);
+        self.rest(&noise, |n| format!("({} more within noise)", grouped(n)), grid);
+        self.rest(risen, |n| format!("({} more that rose, or may have)", grouped(n)), grid);
+        last.iter().for_each(|row| grid.cells(self.row(row)));
     }
 
     /// Functions that are not shown, summed.
-    fn rest(&self, rest: Sum) -> [String; 8] {
+    fn rest(&self, rows: &[&Row], name: fn(u64) -> String, grid: &mut Grid) {
+        if rows.is_empty() {
+            return;
+        }
+        let rest = self.diff.sum_rows(rows.iter().copied());
         let [with, without, saved] = self.sum(rest);
         let saving = saving(rest.saving(self.diff.scale));
-        let packets = self.per_kilopacket(rest).unwrap_or_default();
+        let packets = self.packets().map(|scale| real(rest.saved(scale), scale));
+        let packets = packets.unwrap_or_default();
         let none = String::new;
-        [more_functions(rest.functions), none(), with, without, saved, saving, packets, none()]
+        let name = name(rest.functions);
+        grid.cells([name, none(), with, without, saved, saving, packets, none()]);
     }
 
     fn row(&self, row: &Row) -> [String; 8] {
         let scale = self.diff.scale;
-        let sum = row.sum();
-        let real = |x| grouped_real(x, digits(scale));
-        let difference = match (row.with, row.without) {
-            (Count::Is(_), Count::Is(_)) => real(sum.saved(scale)),
-            (Count::Below(_), Count::Is(_)) => format!("> {}", real(sum.saved_least(scale))),
-            (_, Count::Below(_)) => format!("< {}", real(sum.saved_most(scale))),
-        };
-        let mark = if sum.saved_most(scale) < 0.0 {
-            "rose"
-        } else if sum.saved_least(scale) < 0.0 {
-            "may have risen"
-        } else {
-            ""
-        };
         [
             short(&row.symbol, NAME_WIDTH),
             row.stage.as_str().to_owned(),
-            self.seen(row.with, &self.diff.with, scale.with_factor),
-            self.seen(row.without, &self.diff.without, scale.without_factor),
-            difference,
-            saving(sum.saving(scale)),
-            self.per_kilopacket(sum).unwrap_or_default(),
-            mark.to_owned(),
+            self.count(row.with, scale.with_factor),
+            self.count(row.without, scale.without_factor),
+            difference(row, scale),
+            saving(row.sum().saving(scale)),
+            self.packets().map(|scale| difference(row, scale)).unwrap_or_default(),
+            self.diff.change(row).mark().to_owned(),
         ]
-    }
-
-    /// A function's count. No sample says fewer than one, and not that there was nothing to sample.
-    fn seen(&self, count: Count, side: &Side, factor: f64) -> String {
-        match count {
-            Count::Is(0) if is_sampled(side) => self.count(Count::Below(1), factor),
-            count => self.count(count, factor),
-        }
     }
 
     fn count(&self, count: Count, factor: f64) -> String {
@@ -149,31 +136,21 @@ impl<'a> Ranked<'a> {
     /// With, without and their difference, of what is listed.
     fn sum(&self, sum: Sum) -> [String; 3] {
         let scale = self.diff.scale;
-        let real = |x| grouped_real(x, digits(scale));
         [
             self.count(Count::Is(sum.with), scale.with_factor),
             self.count(Count::Is(sum.without), scale.without_factor),
-            real(sum.saved(scale)),
+            real(sum.saved(scale), scale),
         ]
     }
 
-    /// Saved for each thousand packets, if both sides counted theirs and nothing is scaled yet.
-    fn per_kilopacket(&self, sum: Sum) -> Option<String> {
-        let diff = self.diff;
-        let packets = |side: &Side| side.conditions.packets.filter(|n| *n > 0).map(|n| n as f64);
-        let (without, with) = (packets(&diff.without)?, packets(&diff.with)?);
-        if diff.scale.by != By::AsTheyAre {
-            return None;
-        }
-        let scale =
-            Scale { by: By::KiloPacket, without_factor: 1e3 / without, with_factor: 1e3 / with };
-        let saved = scale.without(sum.without) - scale.with(sum.with);
-        let sign = match (sum.hidden_without, sum.hidden_with) {
-            (0, 0) => "",
-            // The listed part only: the bounds stand in the columns of counts.
-            _ => "~ ",
-        };
-        Some(format!("{sign}{}", grouped_real(saved, digits(scale))))
+    /// The scale of a column for each thousand packets, if both sides counted theirs and nothing is
+    /// scaled yet.
+    fn packets(&self) -> Option<Scale> {
+        let factor =
+            |side: &Side| side.conditions.packets.filter(|n| *n > 0).map(|n| 1e3 / n as f64);
+        let (without_factor, with_factor) = (factor(&self.diff.without)?, factor(&self.diff.with)?);
+        let scale = Scale { by: By::KiloPacket, without_factor, with_factor };
+        (self.diff.scale.by == By::AsTheyAre).then_some(scale)
     }
 
     /// Subtotals of the stages, then the totals.
@@ -184,7 +161,7 @@ impl<'a> Ranked<'a> {
         let is_exact = diff.sum().is_exact();
         let bound = if is_exact { ["", ""] } else { ["at least", "%"] };
         grid.cells([
-            "of what is listed",
+            "of what is listed on either side",
             "functions",
             "with",
             "without",
@@ -248,6 +225,9 @@ impl<'a> Ranked<'a> {
         writeln!(f, "compared: {}; difference is without - with, what was saved", diff.scale.by)?;
         for (name, side) in [("without", &diff.without), ("with", &diff.with)] {
             writeln!(f, "{}", side_line(name, side))?;
+            if let Some(line) = not_listed(side) {
+                writeln!(f, "  {line}")?;
+            }
             for line in preface::conditions(&side.conditions) {
                 writeln!(f, "{}", wrapped("  ", &line))?;
             }
@@ -266,23 +246,36 @@ impl<'a> Ranked<'a> {
         let diff = self.diff;
         let scale = diff.scale;
         let pct = |sum: Sum| change(sum.saving_as_listed(scale));
-        let (all, busy) = (diff.sum(), diff.sum_without_idle());
-        let moved = diff.moved();
-        let sum = |sum: Sum| grouped_real(sum.saved(scale).abs(), digits(scale));
-        let functions = |sum: Sum| match sum.functions {
-            1 => "1 function".to_owned(),
-            n => format!("{} functions", grouped(n)),
-        };
-        writeln!(f, "in all {}, without idle {}, of what is listed", pct(all), pct(busy))?;
         writeln!(
             f,
-            "of the packet path {} fell by {} {unit}; cost moved to, or grew in, {}: {} {unit}",
-            functions(moved.fell),
-            sum(moved.fell),
-            functions(moved.rose),
-            sum(moved.rose),
-            unit = self.unit(),
-        )
+            "in all {}, without idle {}, of what is listed",
+            pct(diff.sum()),
+            pct(diff.sum_without_idle())
+        )?;
+        let moved = diff.moved();
+        let unit = self.unit();
+        let by = |sum: Sum| format!("{} {unit}", real(sum.saved(scale).abs(), scale));
+        let beyond = if diff.is_sampled() { "beyond noise, " } else { "" };
+        let fell = functions(moved.fell.functions);
+        writeln!(f, "{beyond}{fell} of the packet path fell by {}", by(moved.fell))?;
+        let rose = functions(moved.rose.functions);
+        writeln!(f, "cost moved to, or grew in, {rose}: {}", by(moved.rose))?;
+        if moved.unclear.functions > 0 {
+            let of = functions(moved.unclear.functions);
+            writeln!(f, "a cut-off hides whether {of} rose or fell")?;
+        }
+        if diff.is_sampled() { self.noise(moved.noise, f) } else { Ok(()) }
+    }
+
+    fn noise(&self, noise: Sum, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scale = self.diff.scale;
+        let of = functions(noise.functions);
+        let change = real(-noise.saved(scale), scale);
+        writeln!(f, "within noise, {of}: {change} {} in all", self.unit())?;
+        let unit = preface::unit(self.diff.with.event.unit);
+        let scaled = if scale.by == By::AsTheyAre { "" } else { ", scaled as they are" };
+        let rule = format!("more than {SIGMAS}·√(with + without) {unit}{scaled}");
+        writeln!(f, "beyond noise: {rule}; of what did not change 1 in 20 is")
     }
 }
 
@@ -297,23 +290,45 @@ impl fmt::Display for Ranked<'_> {
     }
 }
 
-/// Whether a count is of samples of something that happens more often.
-const fn is_sampled(side: &Side) -> bool {
-    matches!(side.event.unit, Unit::Samples | Unit::Ticks)
+fn real(x: f64, scale: Scale) -> String {
+    grouped_real(x, digits(scale))
+}
+
+/// What was saved of a function; of one below a cut-off, on which side of what that is.
+fn difference(row: &Row, scale: Scale) -> String {
+    let sum = row.sum();
+    match (row.with, row.without) {
+        (Count::Is(_), Count::Is(_)) => real(sum.saved(scale), scale),
+        (Count::Below(_), Count::Is(_)) => format!("> {}", real(sum.saved_least(scale), scale)),
+        (Count::Is(_), Count::Below(_)) => format!("< {}", real(sum.saved_most(scale), scale)),
+        // Listed on one side with a count of 0.
+        (Count::Below(_), Count::Below(_)) => "n/a".to_owned(),
+    }
 }
 
 fn side_line(name: &str, side: &Side) -> String {
+    let unit = preface::unit(side.event.unit);
     let absent = match side.cutoff.filter(|n| *n > 1) {
-        Some(cutoff) => format!("one that is not: fewer than {}", grouped(cutoff)),
-        None if is_sampled(side) => "one that is not: fewer than 1".to_owned(),
-        None => "one that is not: 0".to_owned(),
+        Some(cutoff) => format!("fewer than {}", grouped(cutoff)),
+        None if is_sampled(&side.event) => "fewer than 1".to_owned(),
+        None => "0".to_owned(),
     };
     format!(
-        "{name}: {} functions listed with {} {} in all; {absent}",
-        grouped(side.functions),
+        "{name}: {} listed with {} {unit} in all; one that is not: {absent}",
+        functions(side.functions),
         grouped(side.counted),
-        preface::unit(side.event.unit),
     )
+}
+
+/// What the maker counted and did not list.
+fn not_listed(side: &Side) -> Option<String> {
+    let unit = preface::unit(side.event.unit);
+    let rest = match side.total {
+        Some(total) => format!("{} {unit}", grouped(total.saturating_sub(side.counted))),
+        None if side.is_cut_off() => "n/a, no total is given".to_owned(),
+        None => return None,
+    };
+    Some(format!("not listed by the maker: {rest}"))
 }
 
 const fn head_of(part: Part) -> Option<&'static str> {

@@ -8,6 +8,7 @@ use plotters::style::FontDesc;
 
 use super::rates::{Rate, Rates};
 use super::series::{Column, Feed, Sample};
+use crate::print::harmless;
 
 /// Columns that can be chosen: with [`POINTS_MAX`] points each this is 16 MB.
 const CHOSEN_MAX: usize = 512;
@@ -163,7 +164,7 @@ impl Curves {
 
 /// Who is behind an interrupt that has but a number: the last word of what the kernel says of it.
 fn device(column: &Column) -> Option<&str> {
-    let (number, _) = column.name.strip_prefix("interrupts/")?.split_once('/')?;
+    let number = column.name.strip_prefix("interrupts/")?.split('/').next()?;
     let device = column.about.rsplit(' ').next().filter(|device| !device.is_empty());
     device.filter(|_| number.bytes().all(|b| b.is_ascii_digit()))
 }
@@ -200,12 +201,13 @@ fn draw(curves: &Curves, title: &str, unit: &str) -> Drawn<String> {
     Ok(svg)
 }
 
-/// As many letters of a text as there is room for.
+/// As many letters of a text as there is room for, without what XML cannot hold.
 fn brief(text: &str, letters: usize) -> String {
-    match text.char_indices().nth(letters) {
-        None => text.into(),
-        Some((end, _)) => format!("{}…", &text[..end]),
-    }
+    let text = harmless(text);
+    let end = text.char_indices().nth(letters).map(|(end, _)| end);
+    let shown = text.get(..end.unwrap_or(text.len())).unwrap_or_default();
+    let shown = shown.replace(['\u{fffe}', '\u{ffff}'], "\u{fffd}");
+    if end.is_some() { shown + "…" } else { shown }
 }
 
 /// The lines that reach highest, and what is to be said of the others.
@@ -259,7 +261,7 @@ fn chart(
         .light_line_style(TRANSPARENT)
         .axis_style(INK)
         .x_desc(format!("time, {time_unit}"))
-        .y_desc(unit)
+        .y_desc(brief(unit, 60))
         .x_labels(9)
         .y_labels(7)
         .x_label_formatter(&|x| short(*x))
@@ -315,6 +317,10 @@ fn short(value: f64) -> String {
         size if size >= 1e4 => (value / 1e3, " k"),
         _ => (value, ""),
     };
+    if value != 0.0 && value.abs() < 0.05 {
+        // Little is not nothing: two digits that mean something.
+        return format!("{value:.1e}");
+    }
     // Rounded, so that 0.30000000000000004 is 0.3.
     format!("{}{suffix}", (value * 1e3).round() / 1e3)
 }
@@ -380,6 +386,7 @@ mod tests {
             device(&Column { name: name.into(), about, ..columns().remove(0) }).map(str::to_owned)
         };
         assert_eq!(of("interrupts/38/cpu1").as_deref(), Some("virtio2-input.0"));
+        assert_eq!(of("interrupts/38").as_deref(), Some("virtio2-input.0"));
         assert_eq!((of("interrupts/LOC/cpu1"), of("stat/ctxt")), (None, None));
     }
 
@@ -387,6 +394,7 @@ mod tests {
     fn an_axis_has_short_figures() {
         let said = [0.0, 0.1 + 0.2, 2500.0, 15_000.0, 2e7, 1.2e9].map(short);
         assert_eq!(said, ["0", "0.3", "2500", "15 k", "20 M", "1.2 G"]);
+        assert_eq!([0.00028, 0.0002, -0.04].map(short), ["2.8e-4", "2.0e-4", "-4.0e-2"]);
         assert_eq!(time_scale(1_500_000_000).1, "ms");
         assert_eq!(time_scale(86_400_000_000_000).1, "h");
     }

@@ -12,8 +12,10 @@ use serde::Deserialize;
 
 use super::sampler::{monotonic_ns, sleep_until};
 use super::series::{COLUMNS_MAX, Column, End, Feed, Header, SCHEMA, Sample};
+use crate::print::harmless;
 use crate::read::COMPLAINTS_KEPT;
 pub use crate::read::Complaint;
+use crate::read::lines::excerpt;
 
 /// Bytes of a line: 65,536 columns of 20 digits, or of names of 200 letters.
 const LINE_BYTES_MAX: usize = 16 << 20;
@@ -76,12 +78,19 @@ impl<R: BufRead> Replay<R> {
         };
         replay.line()?;
         let header: Header = serde_json::from_slice(&replay.line).map_err(|e| {
-            Error::new(Code::File, what, format!("line 1 is not the header of a series: {e}"))
-                .fix("linerate profile watch -o FILE writes one")
+            Error::new(
+                Code::File,
+                what,
+                format!("line 1 is not the header of a series: {}", harmless(&e.to_string())),
+            )
+            .fix("linerate profile watch --output FILE")
         })?;
-        if header.schema != SCHEMA || header.period_ns == 0 {
-            let why = format!("its schema is {:?}, not {SCHEMA:?}", header.schema);
+        if header.schema != SCHEMA {
+            let why = format!("its schema is {}, not {SCHEMA:?}", excerpt(&header.schema));
             return Err(Error::new(Code::File, what, why));
+        }
+        if header.period_ns == 0 {
+            return Err(Error::new(Code::File, what, "its period is 0"));
         }
         replay.header = header;
         Ok(replay)
@@ -119,7 +128,7 @@ impl<R: BufRead> Replay<R> {
         if self.line.last() == Some(&b'\n') {
             self.line.pop();
         } else if length == LINE_BYTES_MAX {
-            skip_line(&mut self.input).map_err(unreadable)?;
+            self.input.skip_until(b'\n').map_err(unreadable)?;
         }
         Ok(length > 0)
     }
@@ -131,7 +140,7 @@ impl<R: BufRead> Replay<R> {
                 Err(format!("more than {COLUMNS_MAX} columns"))
             }
             Line::Columns(new) if !new.iter().all(Column::is_sound) => {
-                Err("a column's name is too long, or has control characters".into())
+                Err("a column's name is too long, or cannot be shown".into())
             }
             Line::Columns(new) => {
                 self.columns.extend(new);
@@ -158,7 +167,7 @@ impl<R: BufRead> Replay<R> {
     fn complain(&mut self, why: String) {
         self.complaints_total += 1;
         if self.complaints.len() < COMPLAINTS_KEPT {
-            self.complaints.push(Complaint { line: self.line_number, why });
+            self.complaints.push(Complaint::new(self.line_number, &why));
         }
     }
 
@@ -202,24 +211,6 @@ impl<R: BufRead> Feed for Replay<R> {
 
     fn end(&self) -> Option<End> {
         self.end
-    }
-}
-
-/// Skips what is left of a line, in the memory that `input` has.
-fn skip_line(input: &mut impl BufRead) -> std::io::Result<()> {
-    loop {
-        let bytes = input.fill_buf()?;
-        if bytes.is_empty() {
-            return Ok(());
-        }
-        let (used, done) = match bytes.iter().position(|&b| b == b'\n') {
-            Some(at) => (at + 1, true),
-            None => (bytes.len(), false),
-        };
-        input.consume(used);
-        if done {
-            return Ok(());
-        }
     }
 }
 
@@ -282,6 +273,14 @@ mod tests {
     }
 
     #[test]
+    fn what_a_complaint_quotes_is_harmless() {
+        let bad = COLUMNS.replace("counter", "\\u001b[2J\\u202e");
+        let (_, complaints, _) = replayed(&format!("{HEAD}\n{bad}"));
+        let why = &complaints[0].1;
+        assert!(why.contains("[2J") && !why.contains(['\u{1b}', '\u{202e}']), "{why}");
+    }
+
+    #[test]
     fn a_hundred_complaints_are_kept_and_all_are_counted() {
         let text = format!("{HEAD}\n{}", "x\n".repeat(250));
         let mut replay = Replay::open(text.as_bytes()).unwrap();
@@ -293,9 +292,13 @@ mod tests {
     fn a_file_that_is_no_series_is_refused() {
         let old = r#"{"schema":"linerate-series/9","period_ns":100}"#;
         let still = r#"{"schema":"linerate-series/1","period_ns":0}"#;
-        for text in ["", "nonsense", "{}", old, still] {
-            assert_eq!(Replay::open(text.as_bytes()).unwrap_err().code, Code::File, "{text}");
+        let escape = HEAD.replace("period_ns\":100", "period_ns\":\"\\u001b[2J\"");
+        for text in ["", "nonsense", "{}", old, still, &escape] {
+            let e = Replay::open(text.as_bytes()).unwrap_err();
+            assert!(e.code == Code::File && !e.why.contains('\u{1b}'), "{e}");
         }
+        let e = Replay::open(still.as_bytes()).unwrap_err();
+        assert_eq!(e.why, "its period is 0");
     }
 
     #[test]
@@ -303,11 +306,10 @@ mod tests {
         let text = [HEAD, COLUMNS, &sample(5, "1"), &sample(20_000_005, "2")].join("\n");
         let mut replay = Replay::open(text.as_bytes()).unwrap().at_its_pace(Arc::default());
         let mut sample = Sample::default();
-        assert!(replay.next(&mut sample).unwrap());
-        let first = monotonic_ns();
-        assert!(replay.next(&mut sample).unwrap());
-        // The pace starts a moment before the first sample is out of our hands.
-        assert!(monotonic_ns() - first > 10_000_000);
+        // The pace starts in the first call: not before this.
+        let before = monotonic_ns();
+        assert!(replay.next(&mut sample).unwrap() && replay.next(&mut sample).unwrap());
+        assert!(monotonic_ns() - before >= 20_000_000);
     }
 
     #[test]
@@ -324,7 +326,15 @@ mod tests {
     #[test]
     fn a_name_that_would_write_to_the_terminal_or_fill_the_memory_is_refused() {
         let named = |name: &str| COLUMNS.replace("\"a\"", &format!("\"{name}\""));
-        for name in ["\\u001b[2J", "a\\nb", "x".repeat(2000).as_str()] {
+        for name in [
+            "\\u001b[2J",
+            "a\\nb",
+            "a\\u202eb",
+            "\\u009b",
+            "\\u00ad",
+            "\\uffff",
+            "x".repeat(2000).as_str(),
+        ] {
             let (_, complaints, _) = replayed(&format!("{HEAD}\n{}", named(name)));
             assert_eq!(complaints.len(), 1, "{name}");
         }

@@ -39,15 +39,15 @@ pub enum Source {
 }
 
 impl Source {
-    /// All of them.
+    /// All of them. Interrupts are read last: they are the most, by far.
     pub const ALL: [Source; 7] = [
-        Source::Interrupts,
         Source::Softirqs,
         Source::Stat,
         Source::NetDev,
         Source::SoftnetStat,
         Source::Schedstat,
         Source::Process,
+        Source::Interrupts,
     ];
 
     /// Its name, as one asks for it.
@@ -168,6 +168,8 @@ impl Sampler {
                 }
             }
         }
+        // What there is no room for must not be everything else.
+        files.sort_by_key(|(source, _)| *source == Source::Interrupts);
         if files.is_empty() {
             let why = absent.first().map_or("nothing was asked for".into(), |first| {
                 format!("{}: {}", first.path, first.why)
@@ -343,7 +345,9 @@ mod tests {
         let mut before = None;
         while sampler.next(&mut sample).unwrap() {
             assert_eq!(sample.values.len(), sampler.columns().len());
-            assert!(sample.own_ns > 0 && sample.late_ns < 5_000_000);
+            assert!(sample.own_ns > 0);
+            // How late it is, is said of a deadline; how late a busy machine makes it, is not tested.
+            assert_eq!((sample.t_ns - sample.late_ns) % 5_000_000, 0, "{sample:?}");
             assert!(before.is_none_or(|before| sample.t_ns > before));
             before = Some(sample.t_ns);
         }
@@ -367,6 +371,16 @@ mod tests {
         let period = Duration::from_micros(10);
         let absurd = Options { period, ..Options::default() };
         assert_eq!(Sampler::start(absurd).unwrap_err().code, Code::Unsupported);
+    }
+
+    #[test]
+    fn interrupts_are_read_last_whatever_the_order() {
+        let sources = vec![Source::Interrupts, Source::Stat];
+        let options = Options { sources, samples: Some(1), ..Options::default() };
+        let mut sampler = Sampler::start(options).unwrap();
+        assert!(sampler.next(&mut Sample::default()).unwrap());
+        assert_eq!(sampler.columns()[0].name, "stat/cpu/user");
+        assert_eq!(Source::ALL.last(), Some(&Source::Interrupts));
     }
 
     #[test]

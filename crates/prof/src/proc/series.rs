@@ -17,12 +17,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::Result;
 use crate::conditions::Conditions;
+use crate::print::harmless;
 
 /// The schema that a series is written under.
 pub const SCHEMA: &str = "linerate-series/1";
 
 /// Columns that a series can have; more are refused and counted. 512 CPUs have about 300,000
-/// interrupt counters: there, leave out [`Source::Interrupts`](super::Source::Interrupts).
+/// interrupt counters: there, each line of interrupts is one column, their sum.
 pub(super) const COLUMNS_MAX: usize = 1 << 16;
 
 /// What a series says of itself before its first sample.
@@ -133,7 +134,7 @@ impl Column {
     pub(super) fn is_sound(&self) -> bool {
         let texts = [&self.name, &self.unit, &self.about];
         texts.iter().map(|text| text.len()).sum::<usize>() <= COLUMN_BYTES_MAX
-            && !texts.iter().any(|text| text.contains(char::is_control))
+            && texts.iter().all(|text| is_plain(text))
     }
 
     /// What `more` in `span_ns` is as a rate, in [`Column::rate_unit`].
@@ -153,6 +154,13 @@ impl Column {
             (Kind::Counter, unit) => format!("{unit}/s"),
         }
     }
+}
+
+/// Whether a text is one that can be shown as it is, on a terminal or in a picture: without escapes,
+/// what turns the direction of writing, and what cannot be seen.
+pub(super) fn is_plain(text: &str) -> bool {
+    let hidden = ['\u{ad}', '\u{61c}', '\u{180e}', '\u{fffe}', '\u{ffff}'];
+    harmless(text) == text && !text.contains(hidden)
 }
 
 impl End {

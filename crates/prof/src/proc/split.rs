@@ -6,9 +6,10 @@ use super::series::{Column, Sample};
 
 /// What a line `cpu` of /proc/stat holds, in its order and its ticks of 1/100 s.
 ///
-/// The kernel has `guest` in `user` too, and `guest_nice` in `nice`.
+/// The kernel has `guest` in `user` too, and `guest_nice` in `nice`. An old one does not count the
+/// later fields; those are `None`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct CpuTimes(pub [u64; 10]);
+pub struct CpuTimes(pub [Option<u64>; 10]);
 
 /// Names of what a line holds.
 const FIELDS: [&str; 10] =
@@ -17,7 +18,8 @@ const FIELDS: [&str; 10] =
 /// Fields that sum to all time: the rest is in these already.
 const PARTS: usize = 8;
 
-/// Shares of CPU time, in per cent; they sum to 100.
+/// Shares of CPU time, in per cent; they sum to 100. What the kernel does not tell apart is `None`,
+/// and in one of the others.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Split {
     /// Programs.
@@ -29,55 +31,63 @@ pub struct Split {
     /// Nothing.
     pub idle_pct: f64,
     /// Nothing, while a disk was waited for.
-    pub iowait_pct: f64,
+    pub iowait_pct: Option<f64>,
     /// Interrupts.
-    pub irq_pct: f64,
+    pub irq_pct: Option<f64>,
     /// Soft interrupts: where packets are received.
-    pub softirq_pct: f64,
+    pub softirq_pct: Option<f64>,
     /// Another machine of the same host; what a hypervisor does not tell is not in it.
-    pub steal_pct: f64,
+    pub steal_pct: Option<f64>,
 }
 
 impl CpuTimes {
     /// The numbers behind the name. Kernels before 2.6 have four of them, and none of the rest.
     #[must_use]
     pub fn parse(numbers: &str) -> Option<CpuTimes> {
-        let mut times = [0; FIELDS.len()];
+        let mut times = [None; FIELDS.len()];
         let mut count = 0;
         for (time, word) in times.iter_mut().zip(numbers.split_ascii_whitespace()) {
-            *time = word.parse().ok()?;
+            *time = Some(word.parse().ok()?);
             count += 1;
         }
         (count >= 4).then_some(CpuTimes(times))
     }
 
-    /// Names and ticks.
+    /// Names and ticks, of what the kernel counts.
     pub fn fields(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
-        FIELDS.into_iter().zip(self.0)
+        FIELDS.into_iter().zip(self.0).filter_map(|(name, ticks)| Some((name, ticks?)))
     }
 
-    /// What went by since `before`. The kernel takes back idle time now and then: then it is 0.
+    /// What went by since `before`; `None` if time went backwards, as it does of a CPU that was off
+    /// line meanwhile. But of idle time the kernel takes some back now and then: that is 0.
     #[must_use]
-    pub fn since(&self, before: &CpuTimes) -> CpuTimes {
-        let mut since = self.0;
-        since.iter_mut().zip(before.0).for_each(|(now, then)| *now = now.saturating_sub(then));
-        CpuTimes(since)
+    pub fn since(&self, before: &CpuTimes) -> Option<CpuTimes> {
+        let mut since = CpuTimes::default();
+        let times = self.0.into_iter().zip(before.0).zip(FIELDS);
+        for (to, ((now, then), field)) in since.0.iter_mut().zip(times) {
+            let Some((now, then)) = now.zip(then) else { continue };
+            *to = match field {
+                "idle" | "iowait" => Some(now.saturating_sub(then)),
+                _ => Some(now.checked_sub(then)?),
+            };
+        }
+        Some(since)
     }
 
     /// Shares of it; `None` if it is no time at all.
     #[must_use]
     pub fn split(&self) -> Option<Split> {
-        let whole: u128 = self.0.iter().take(PARTS).map(|&ticks| u128::from(ticks)).sum();
+        let whole: u128 = self.0.iter().take(PARTS).flatten().map(|&ticks| u128::from(ticks)).sum();
         if whole == 0 {
             return None;
         }
         let [user, nice, system, idle, iowait, irq, softirq, steal, ..] =
-            self.0.map(|ticks| 100.0 * ticks as f64 / whole as f64);
+            self.0.map(|ticks| Some(100.0 * ticks? as f64 / whole as f64));
         Some(Split {
-            user_pct: user,
-            nice_pct: nice,
-            system_pct: system,
-            idle_pct: idle,
+            user_pct: user?,
+            nice_pct: nice?,
+            system_pct: system?,
+            idle_pct: idle?,
             iowait_pct: iowait,
             irq_pct: irq,
             softirq_pct: softirq,
@@ -89,12 +99,12 @@ impl CpuTimes {
 impl Split {
     /// Shares in the order and by the names of /proc/stat.
     #[must_use]
-    pub fn parts(&self) -> [(&'static str, f64); PARTS] {
+    pub fn parts(&self) -> [(&'static str, Option<f64>); PARTS] {
         [
-            ("user", self.user_pct),
-            ("nice", self.nice_pct),
-            ("system", self.system_pct),
-            ("idle", self.idle_pct),
+            ("user", Some(self.user_pct)),
+            ("nice", Some(self.nice_pct)),
+            ("system", Some(self.system_pct)),
+            ("idle", Some(self.idle_pct)),
             ("iowait", self.iowait_pct),
             ("irq", self.irq_pct),
             ("softirq", self.softirq_pct),
@@ -106,23 +116,20 @@ impl Split {
     /// not on line at both, or whose time went backwards, is left out.
     #[must_use]
     pub fn between(columns: &[Column], before: &Sample, after: &Sample) -> Vec<(String, Split)> {
-        // `None` once a field could not be told.
-        let mut cpus: Vec<(&str, Option<CpuTimes>)> = Vec::new();
+        let mut cpus: Vec<(&str, CpuTimes, CpuTimes)> = Vec::new();
         let values = before.values.iter().zip(&after.values);
         for (column, (then, now)) in columns.iter().zip(values) {
             let Some((cpu, field)) = cpu_field(&column.name) else { continue };
-            if cpus.last().is_none_or(|(last, _)| *last != cpu) {
-                cpus.push((cpu, Some(CpuTimes::default())));
+            if cpus.last().is_none_or(|(last, ..)| *last != cpu) {
+                cpus.push((cpu, CpuTimes::default(), CpuTimes::default()));
             }
-            let since = now.zip(*then).and_then(|(now, then)| now.checked_sub(then));
-            if let Some((_, times)) = cpus.last_mut() {
-                *times = times.zip(since).map(|(mut times, ns)| {
-                    times.0[field] = ns;
-                    times
-                });
+            if let Some((_, before, after)) = cpus.last_mut() {
+                (before.0[field], after.0[field]) = (*then, *now);
             }
         }
-        let split = |(cpu, times): (&str, Option<CpuTimes>)| Some((cpu.into(), times?.split()?));
+        let split = |(cpu, before, after): (&str, CpuTimes, CpuTimes)| {
+            Some((cpu.into(), after.since(&before)?.split()?))
+        };
         cpus.into_iter().filter_map(split).collect()
     }
 }
@@ -145,17 +152,31 @@ mod tests {
         let times = CpuTimes::parse("30 0 20 50 0 0 0 0 30 0").unwrap();
         let split = times.split().unwrap();
         assert_eq!((split.user_pct, split.system_pct, split.idle_pct), (30.0, 20.0, 50.0));
-        assert!((split.parts().iter().map(|(_, pct)| pct).sum::<f64>() - 100.0).abs() < 1e-9);
+        assert!(
+            (split.parts().iter().filter_map(|(_, pct)| *pct).sum::<f64>() - 100.0).abs() < 1e-9
+        );
         assert_eq!(CpuTimes::default().split(), None);
     }
 
     #[test]
     fn an_old_kernels_four_numbers_are_read_and_three_are_not() {
-        assert_eq!(CpuTimes::parse(" 1 2 3 4").unwrap().0[..5], [1, 2, 3, 4, 0]);
+        let old = CpuTimes::parse(" 1 2 3 4").unwrap();
+        assert_eq!(old.0[..5], [Some(1), Some(2), Some(3), Some(4), None]);
+        let split = old.split().unwrap();
+        assert_eq!((split.idle_pct, split.iowait_pct, split.steal_pct), (40.0, None, None));
         assert_eq!(CpuTimes::parse("1 2 3"), None);
         let most = u64::MAX.to_string();
         let whole = CpuTimes::parse(&[most.as_str(); 8].join(" ")).unwrap();
         assert!((whole.split().unwrap().user_pct - 12.5).abs() < 1e-9);
+    }
+
+    #[test]
+    fn idle_time_that_is_taken_back_is_0_and_other_time_that_is_cannot_be_told() {
+        let times = |text: &str| CpuTimes::parse(text).unwrap();
+        let before = times("10 0 10 10 10");
+        let since = times("20 0 10 20 9").since(&before).unwrap();
+        assert_eq!(since.0[..5], [Some(10), Some(0), Some(0), Some(10), Some(0)]);
+        assert_eq!(times("9 0 10 20 10").since(&before), None);
     }
 
     #[test]
@@ -169,12 +190,14 @@ mod tests {
         let mut before = Sample { values: vec![Some(100); 40], ..Sample::default() };
         let mut after = before.clone();
         (after.values[0], after.values[3]) = (Some(125), Some(175));
+        // The first CPU's time of waiting for a disk is taken back, which is not all of its time.
+        after.values[14] = Some(99);
         (after.values[16], after.values[13]) = (Some(101), Some(100));
         (after.values[20], after.values[21]) = (Some(99), Some(101));
         (before.values[30], after.values[31]) = (None, Some(101));
         let split = Split::between(&columns, &before, &after);
         let [(all, machine), (first, cpu0)] = &split[..] else { panic!("{split:?}") };
         assert_eq!((all.as_str(), machine.user_pct, machine.idle_pct), ("cpu", 25.0, 75.0));
-        assert_eq!((first.as_str(), cpu0.softirq_pct), ("cpu0", 100.0));
+        assert_eq!((first.as_str(), cpu0.softirq_pct), ("cpu0", Some(100.0)));
     }
 }

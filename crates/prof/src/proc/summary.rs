@@ -38,7 +38,7 @@ pub struct Changed {
     pub count: u64,
     /// Lowest, in the column's [`rate_unit`](Column::rate_unit).
     pub min: Option<f64>,
-    /// Mean over the time of the intervals.
+    /// Mean over the time of the intervals; of a gauge, the mean of its values.
     pub mean: Option<f64>,
     /// Highest.
     pub max: Option<f64>,
@@ -146,6 +146,12 @@ impl Changed {
         self.mean = (self.sums.1 > 0.0).then(|| self.sums.0 / self.sums.1);
     }
 
+    /// Whether it changed, or is a gauge that stood at something.
+    fn says_something(&self) -> bool {
+        let stood = self.column.kind == Kind::Gauge && self.max.is_some_and(|max| max > 0.0);
+        self.changed || stood
+    }
+
     fn row(&self) -> [String; 7] {
         let said = |value: Option<f64>| value.map_or("n/a".into(), figure);
         [
@@ -160,25 +166,30 @@ impl Changed {
     }
 }
 
+const CPU_HEAD: [&str; 9] =
+    ["CPU time, %", "user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal"];
+
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.end.refused > 0 {
+            let refused = thousands(self.end.refused);
+            writeln!(f, "NOT WHOLE: {refused} values had no column, over all samples\n")?;
+        }
         let mut rows =
             vec![["column", "min", "mean", "max", "unit", "n", "gaps"].map(String::from)];
-        rows.extend(self.columns.iter().filter(|column| column.changed).map(Changed::row));
+        rows.extend(self.columns.iter().filter(|column| column.says_something()).map(Changed::row));
         let same = self.columns.len() - (rows.len() - 1);
         aligned(f, &rows)?;
-        writeln!(f, "{} columns did not change", thousands(same as u64))?;
+        let same = thousands(same as u64);
+        writeln!(f, "not shown: {same} columns, counters that did not change and gauges of 0")?;
         if !self.cpus.is_empty() {
             writeln!(f)?;
-            let names = ["CPU time, %", "user", "nice", "system", "idle", "iowait", "irq"];
-            let names = names.into_iter().chain(["softirq", "steal"]).map(String::from);
-            let mut rows: Vec<[String; 9]> =
-                names.collect::<Vec<_>>().try_into().into_iter().collect();
+            let mut rows = vec![CPU_HEAD.map(String::from)];
             for (cpu, split) in &self.cpus {
                 let mut row = [const { String::new() }; 9];
                 row[0].clone_from(cpu);
                 for (cell, (_, pct)) in row.iter_mut().skip(1).zip(split.parts()) {
-                    *cell = format!("{pct:.1}");
+                    *cell = pct.map_or("n/a".into(), |pct| format!("{pct:.1}"));
                 }
                 rows.push(row);
             }
@@ -190,7 +201,7 @@ impl fmt::Display for Summary {
 
 impl Summary {
     fn ending(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let End { samples, late, missed, own_ns, unread, refused } = self.end;
+        let End { samples, late, missed, own_ns, unread, .. } = self.end;
         let ms = |ns: u64| figure(ns as f64 / 1e6);
         let each = own_ns.checked_div(samples).map_or("n/a".into(), ms);
         let share = match self.span_ns {
@@ -217,9 +228,45 @@ impl Summary {
         if unread > 0 {
             writeln!(f, "{} lines were not understood, over all samples", thousands(unread))?;
         }
-        if refused > 0 {
-            writeln!(f, "{} values had no column, over all samples", thousands(refused))?;
-        }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Replay;
+    use super::*;
+
+    fn summary(samples: [&str; 2], end: &str) -> String {
+        let column = |name: &str, kind: &str| {
+            format!(r#"{{"name":"{name}","unit":"packets","kind":"{kind}"}}"#)
+        };
+        let kinds = [("a", "counter"), ("b", "counter"), ("c", "gauge"), ("d", "gauge")];
+        let columns = kinds.map(|(name, kind)| column(name, kind)).join(",");
+        let mut text = r#"{"schema":"linerate-series/1","period_ns":1000000000}"#.to_owned();
+        text += &format!("\n{{\"columns\":[{columns}]}}\n");
+        for (at, values) in samples.into_iter().enumerate() {
+            let t_ns = at * 1_000_000_000;
+            let own = r#""late_ns":0,"missed":0,"own_ns":1"#;
+            text += &format!("{{\"sample\":{{\"t_ns\":{t_ns},{own},\"values\":[{values}]}}}}\n");
+        }
+        Summary::of(&mut Replay::open((text + end).as_bytes()).unwrap()).unwrap().to_string()
+    }
+
+    #[test]
+    fn a_gauge_that_stood_still_is_shown_with_its_value_and_a_counter_is_not() {
+        let text = summary(["1,5,7,0", "3,5,7,0"], "");
+        let names: Vec<&str> =
+            text.lines().skip(1).map_while(|line| line.split(' ').next()).collect();
+        assert_eq!(names[..3], ["a", "c", "not"], "{text}");
+        assert!(text.lines().nth(2).unwrap().contains("7.00"), "{text}");
+        assert!(text.contains("not shown: 2 columns"), "{text}");
+    }
+
+    #[test]
+    fn that_values_were_refused_is_said_first() {
+        let end = r#"{"end":{"samples":2,"late":0,"missed":0,"own_ns":2,"unread":0,"refused":9}}"#;
+        let text = summary(["1,5,7,0", "3,5,7,0"], end);
+        assert!(text.starts_with("NOT WHOLE: 9 values had no column"), "{text}");
     }
 }

@@ -57,12 +57,15 @@ pub(super) fn of(head: &[u8]) -> Result<Form> {
 
 /// The form of a row; `None` if the line is none of any form.
 fn row(line: &str) -> Option<Form> {
-    let is_row: [(Form, fn(&str) -> bool); 3] = [
-        (Form::Kernprof, kernprof::is_row),
-        (Form::Readprofile, readprofile::is_row),
-        (Form::PerfScript, perf_script::is_sample),
-    ];
-    is_row.into_iter().find(|(_, is_row)| is_row(line)).map(|(form, _)| form)
+    if kernprof::is_row(line) {
+        Some(Form::Kernprof)
+    } else if readprofile::is_row(line) {
+        Some(Form::Readprofile)
+    } else if perf_script::is_sample(line) {
+        Some(Form::PerfScript)
+    } else {
+        None
+    }
 }
 
 /// Rows of each form, in the order in which the forms were first seen.

@@ -67,7 +67,7 @@ pub(crate) fn unquoted(line: &str) -> &str {
 }
 
 /// The beginning of a line, in quotes, to be printed.
-pub(super) fn excerpt(line: &str) -> String {
+pub(crate) fn excerpt(line: &str) -> String {
     const SHOWN_CHARS: usize = 60;
     let shown: String = line.chars().take(SHOWN_CHARS).collect();
     let more = if shown.len() < line.len() { "…" } else { "" };

@@ -47,7 +47,7 @@ fn read_within(input: impl BufRead, budget: Budget) -> io::Result<Read> {
         match line {
             Line::Text(text) => script.line(number, unquoted(text)),
             Line::TooLong => {
-                script.read.complain(number, LINE_TOO_LONG.to_owned());
+                script.read.complain(number, LINE_TOO_LONG);
                 script.chain.push(&Frame::UNKNOWN);
             }
         }

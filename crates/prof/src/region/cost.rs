@@ -61,6 +61,19 @@ pub(crate) fn ticks_hz() -> f64 {
     })
 }
 
+/// The kernel's clock source, if the clock that we read is the time stamp counter and the kernel
+/// keeps time by another: it has found the counters of the CPUs out of step, or of no fixed rate, or
+/// was told not to use them. Read once in a process.
+pub(super) fn other_clock() -> Option<String> {
+    static CLOCK: OnceLock<Option<String>> = OnceLock::new();
+    let read = || {
+        let path = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
+        let source = std::fs::read_to_string(path).ok()?;
+        (source.trim() != "tsc").then(|| source.trim().to_owned())
+    };
+    if cfg!(target_arch = "x86_64") { CLOCK.get_or_init(read).clone() } else { None }
+}
+
 fn median(mut values: Vec<u64>) -> u64 {
     values.sort_unstable();
     values.get(values.len() / 2).copied().unwrap_or(0)

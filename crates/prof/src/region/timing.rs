@@ -4,8 +4,9 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::cost::ticks_hz;
+use super::cost::{other_clock, ticks_hz};
 use super::{Cost, Region, TOP_TICKS};
+use crate::print::harmless;
 use crate::proc::text::{aligned, figure, thousands};
 
 /// What a region took. A figure that the times do not support is `None`.
@@ -38,6 +39,10 @@ pub struct Timing {
     pub beyond: u64,
     /// Times that seemed to end before they began; they are in nothing else.
     pub backwards: u64,
+    /// What the kernel keeps time by, if that is not the clock that was read: then the time stamp
+    /// counters of the CPUs need not be in step, nor tick at one rate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernels_clock: Option<String>,
 }
 
 impl Timing {
@@ -59,6 +64,7 @@ impl Timing {
             floored: region.floored,
             beyond: region.beyond,
             backwards: region.backwards,
+            kernels_clock: other_clock(),
         }
     }
 
@@ -107,6 +113,15 @@ impl Timing {
                 writeln!(f, "{}: of the times, {} {what}", self.name, thousands(times))?;
             }
         }
+        if let Some(clock) = &self.kernels_clock {
+            writeln!(
+                f,
+                "{}: the kernel keeps time by {}, not by the time stamp counter: where a thread \
+                 changes its CPU, a time may be wrong",
+                self.name,
+                harmless(clock)
+            )?;
+        }
         if self.p99_ticks.is_none() {
             writeln!(f, "{}: n/a: p50 wants 20 times, p99 wants 1,000", self.name)?;
         }
@@ -141,7 +156,9 @@ impl Region {
     fn quantile(&self, q: f64) -> Option<u64> {
         // Rounded first: 1 - 0.99 is a little more than 0.01.
         let enough = (10.0 / (1.0 - q)).round() as u64;
-        (self.count() >= enough).then(|| self.histogram.value_at_quantile(q))
+        // The histogram gives the upper end of a bucket, which can lie above all that is in it.
+        let value = || self.histogram.value_at_quantile(q).min(self.max_ticks);
+        (self.count() >= enough).then(value)
     }
 }
 
@@ -165,6 +182,7 @@ mod tests {
             floored: 2,
             beyond: 0,
             backwards: 0,
+            kernels_clock: None,
         };
         let said = "\
 region   times  mean ns  p50 ns  p99 ns  max ns  mean ticks  p50 ticks  p99 ticks  max ticks
@@ -176,6 +194,11 @@ poll: of the times, 2 shorter than the cost subtracted, counted as 0
         assert_eq!(timing.to_string(), said);
         let few = Timing { count: 19, p50_ticks: None, p99_ticks: None, ..timing.clone() };
         assert!(few.to_string().ends_with("poll: n/a: p50 wants 20 times, p99 wants 1,000\n"));
+        let other = Timing { kernels_clock: Some("hpet".into()), ..timing.clone() };
+        assert!(
+            other.to_string().contains("poll: the kernel keeps time by hpet, not by"),
+            "{other}"
+        );
         let json = serde_json::to_string(&timing).unwrap();
         assert_eq!(serde_json::from_str::<Timing>(&json).unwrap(), timing);
     }

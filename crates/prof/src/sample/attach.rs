@@ -7,7 +7,9 @@ use std::process::{Child, Command};
 use linerate_sys::{Code, Error, Result};
 use perf_event::events::{Raw, Software, Tracepoint};
 use perf_event::{Builder, Clock, ReadFormat, SampleFlag};
+use rustix::process::{Resource, getrlimit};
 
+use super::recording::thread_cpu_ns;
 use super::rings::{Refusal, Rings};
 use super::tick::{self, Tick};
 use super::{What, threads};
@@ -29,6 +31,14 @@ pub(super) struct Attached {
     pub(super) rings: Rings,
     /// Threads that started while we looked and may be sampled twice.
     pub(super) late: usize,
+}
+
+/// A program that was started for it, and its open events.
+pub(super) struct Spawned {
+    pub(super) rings: Rings,
+    pub(super) child: Child,
+    /// CPU time that the thread took which started it.
+    pub(super) cpu_ns: u64,
 }
 
 impl Setup {
@@ -94,7 +104,7 @@ impl Setup {
         let mut rings = self.rings();
         let mut builder = self.builder.clone();
         builder.observe_self().mmap(true).mmap2(true);
-        rings.add(&mut builder, &[None], self.ring_bytes).map_err(|e| self.refused(&e))?;
+        rings.add(&mut builder, &[None], self.ring_bytes).map_err(|e| self.refused(&e, 1))?;
         Ok(rings)
     }
 
@@ -136,13 +146,15 @@ impl Setup {
         threads: &BTreeSet<u32>,
         cpus: &[Option<usize>],
     ) -> Result<()> {
+        let all = threads.len().saturating_add(rings.threads() as usize);
+        let needed = all.saturating_mul(cpus.len());
         for &thread in threads {
             let Ok(pid) = i32::try_from(thread) else { continue };
             match rings.add(builder.observe_pid(pid), cpus, self.ring_bytes) {
                 Ok(()) => {}
                 // The thread has ended meanwhile.
                 Err(Refusal::Event(e)) if e.raw_os_error() == Some(ESRCH) => {}
-                Err(e) => return Err(self.refused(&e)),
+                Err(e) => return Err(self.refused(&e, needed)),
             }
         }
         Ok(())
@@ -156,7 +168,7 @@ impl Setup {
     ///
     /// # Errors
     /// `E-FILE` if the program cannot be started; as [`Setup::explain`].
-    pub(super) fn child(&self, mut command: Command) -> Result<(Rings, Child)> {
+    pub(super) fn child(&self, mut command: Command) -> Result<Spawned> {
         let cpus = self.cpus()?;
         let setup = self.clone();
         let start = move || {
@@ -164,13 +176,19 @@ impl Setup {
             let mut builder = setup.builder.clone();
             builder.observe_self().inherit(true).enable_on_exec(true);
             follow_maps(&mut builder);
-            rings.add(&mut builder, &cpus, setup.ring_bytes).map_err(|e| setup.refused(&e))?;
+            rings
+                .add(&mut builder, &cpus, setup.ring_bytes)
+                .map_err(|e| setup.refused(&e, cpus.len()))?;
             let child = command.spawn().map_err(|e| {
+                if e.raw_os_error() == Some(EMFILE) {
+                    return setup.too_many(cpus.len());
+                }
                 let what = format!("cannot start {}", command.get_program().display());
                 Error::new(Code::File, what, e.to_string())
                     .fix("check its path and that it may be executed")
             })?;
-            Ok((rings, child))
+            // The thread is new: all that it had is for this.
+            Ok(Spawned { rings, child, cpu_ns: thread_cpu_ns() })
         };
         let failed = |why: String| Error::new(Code::System, "cannot start a thread", why);
         std::thread::Builder::new()
@@ -189,9 +207,11 @@ impl Setup {
         Ok(threads::cpus_on_line()?.into_iter().map(Some).collect())
     }
 
-    fn refused(&self, refusal: &Refusal) -> Error {
+    /// What a refusal means of one of so many events as are `needed`.
+    fn refused(&self, refusal: &Refusal, needed: usize) -> Error {
         let ring_bytes = self.ring_bytes;
         match refusal {
+            Refusal::Event(e) if e.raw_os_error() == Some(EMFILE) => self.too_many(needed),
             Refusal::Event(e) => self.explain(e),
             Refusal::Ring(e) => {
                 let why = format!("the kernel lends no ring of {ring_bytes} bytes ({e})");
@@ -201,20 +221,32 @@ impl Setup {
         }
     }
 
+    /// The library leaves the limit as it is: it is the whole process's.
+    fn too_many(&self, needed: usize) -> Error {
+        let limit = getrlimit(Resource::Nofile);
+        too_many(&self.what, needed, limit.current, limit.maximum)
+    }
+
     /// What the kernel means, and what to do about it.
     pub(super) fn explain(&self, e: &io::Error) -> Error {
         let error = |code, why: &str| Error::new(code, self.what.as_str(), format!("{why} ({e})"));
         match e.raw_os_error() {
             _ if refused(e) => error(Code::Permission, "the kernel does not let us").fix(
                 "run with CAP_PERFMON, or as the process's own user with sysctl \
-                     kernel.perf_event_paranoid=2",
+                     kernel.perf_event_paranoid=2; in a container also with a seccomp profile that \
+                     allows perf_event_open",
+            ),
+            Some(ENOSYS) => error(Code::Unsupported, "there is no such system call here").fix(
+                "in a container, a seccomp profile that allows perf_event_open; else a kernel with \
+                     CONFIG_PERF_EVENTS",
             ),
             Some(ENOENT | ENODEV | EOPNOTSUPP) => {
                 error(Code::Unsupported, "this machine does not count that event")
                     .fix("sample by time: that needs no counter of the CPU")
             }
-            Some(EMFILE) => error(Code::System, "an event for each thread and CPU is too many")
-                .fix("ulimit -n 1048576"),
+            Some(EMFILE) => self.too_many(1),
+            Some(ENFILE) => error(Code::System, "all processes together have too many files open")
+                .fix("as root: raise sysctl fs.file-max"),
             Some(EINVAL) => error(Code::Unsupported, "the kernel does not know these options")
                 .fix("check the event's code, and use Linux 5.13 or later"),
             _ => error(Code::System, "perf_event_open or mmap failed"),
@@ -245,6 +277,14 @@ fn event(what: &What) -> Result<(Builder<'static>, String, Option<Tick>)> {
             let what = format!("cannot sample {}", trigger.name);
             refuse(&what, "a period of 0 events".into(), "give the events for each sample")
         }
+        What::Event { trigger, period } if trigger.is_clock() && *period < CLOCK_PERIOD_NS_MIN => {
+            let what = format!("cannot sample {}", trigger.name);
+            let why = format!(
+                "its events are nanoseconds, and a period of {period} ns is below the least of \
+                 {CLOCK_PERIOD_NS_MIN} ns"
+            );
+            refuse(&what, why, "sample by time, 1000 times a second, or give a longer period")
+        }
         What::Event { trigger, period } => {
             let raw = Raw::new(trigger.config).config1(trigger.config1).config2(trigger.config2);
             let mut builder = Builder::new(raw);
@@ -253,6 +293,23 @@ fn event(what: &What) -> Result<(Builder<'static>, String, Option<Tick>)> {
             Ok((builder, trigger.name.clone(), None))
         }
     }
+}
+
+/// The limits as they are, and a command that gives what is needed and what the program may use beside.
+fn too_many(what: &str, needed: usize, soft: Option<u64>, hard: Option<u64>) -> Error {
+    let shown = |limit: Option<u64>| limit.map_or_else(|| "none".to_owned(), |n| n.to_string());
+    let why = format!(
+        "threads x CPUs = {needed} descriptors are needed, soft limit {}, hard limit {}",
+        shown(soft),
+        shown(hard)
+    );
+    let wanted = needed as u64 + soft.unwrap_or(0).min(DESCRIPTORS_BESIDE);
+    let fix = if hard.is_none_or(|hard| wanted <= hard) {
+        format!("ulimit -n {wanted}")
+    } else {
+        format!("as root: prlimit --pid $$ --nofile={wanted}:{wanted}")
+    };
+    Error::new(Code::System, what, why).fix(fix)
 }
 
 /// Asks for records of what processes map, run, start and end.
@@ -272,6 +329,10 @@ const READ_FORMAT: ReadFormat =
     ReadFormat::TOTAL_TIME_ENABLED.union(ReadFormat::TOTAL_TIME_RUNNING);
 /// The kernel's timer makes no period below 10 us (`perf_swevent_start_hrtimer`).
 const HZ_MAX: u32 = 100_000;
+/// A sample may take 20 to 30 us in a virtual machine, and the timer goes on meanwhile: with a period
+/// of 10 us nothing else would run.
+const CLOCK_PERIOD_NS_MIN: u64 = 100_000;
+const DESCRIPTORS_BESIDE: u64 = 1024;
 const RING_BYTES_MAX: usize = 64 << 20;
 const ATTEMPTS: u32 = 10;
 
@@ -280,7 +341,9 @@ const ENOENT: i32 = 2;
 const ESRCH: i32 = 3;
 const ENODEV: i32 = 19;
 const EINVAL: i32 = 22;
+const ENFILE: i32 = 23;
 const EMFILE: i32 = 24;
+const ENOSYS: i32 = 38;
 const EOPNOTSUPP: i32 = 95;
 
 #[cfg(test)]
@@ -302,7 +365,10 @@ mod tests {
             (13, Code::Permission, "perf_event_paranoid"),
             (ENOENT, Code::Unsupported, "by time"),
             (EOPNOTSUPP, Code::Unsupported, "by time"),
-            (EMFILE, Code::System, "ulimit"),
+            (EMFILE, Code::System, "limit"),
+            (ENOSYS, Code::Unsupported, "seccomp"),
+            (1, Code::Permission, "seccomp"),
+            (ENFILE, Code::System, "fs.file-max"),
             (EINVAL, Code::Unsupported, "5.13"),
         ] {
             let e = setup.explain(&io::Error::from_raw_os_error(errno));
@@ -314,10 +380,10 @@ mod tests {
     #[test]
     fn a_ring_that_the_kernel_does_not_lend_is_told_from_a_refused_event() {
         let Some(setup) = setup() else { return };
-        let e = setup.refused(&Refusal::Ring(io::Error::from_raw_os_error(1)));
+        let e = setup.refused(&Refusal::Ring(io::Error::from_raw_os_error(1)), 1);
         assert_eq!(e.code, Code::Memory);
         assert!(e.fix.contains("perf_event_mlock_kb"), "{e}");
-        let e = setup.refused(&Refusal::Event(io::Error::from_raw_os_error(1)));
+        let e = setup.refused(&Refusal::Event(io::Error::from_raw_os_error(1)), 1);
         assert_eq!(e.code, Code::Permission);
     }
 
@@ -329,6 +395,30 @@ mod tests {
         }
         let what = What::Event { trigger: Trigger::page_faults(), period: 0 };
         assert!(Setup::new(&what, false, true, 4096).unwrap_err().why.contains("period of 0"));
+    }
+
+    #[test]
+    fn a_clock_given_as_an_event_is_refused_where_its_period_is_too_short_in_ns() {
+        for (name, config) in [("cpu-clock", 0), ("task-clock", 1)] {
+            let trigger = Trigger::new(name, Trigger::SOFTWARE, config);
+            let what = |period| What::Event { trigger: trigger.clone(), period };
+            let e = event(&what(CLOCK_PERIOD_NS_MIN - 1)).unwrap_err();
+            assert!(e.why.contains("99999 ns") && e.fix.contains("by time"), "{e}");
+            assert!(event(&what(CLOCK_PERIOD_NS_MIN)).is_ok());
+        }
+        // Others have no time in them.
+        assert!(event(&What::Event { trigger: Trigger::page_faults(), period: 1 }).is_ok());
+    }
+
+    #[test]
+    fn a_limit_of_descriptors_is_told_with_a_command_that_can_raise_it() {
+        let e = too_many("x", 4096, Some(1024), Some(8192));
+        assert!(e.why.contains("4096 descriptors are needed, soft limit 1024, hard limit 8192"));
+        assert_eq!(e.fix, "ulimit -n 5120");
+        let e = too_many("x", 8192, Some(1024), Some(8192));
+        assert_eq!(e.fix, "as root: prlimit --pid $$ --nofile=9216:9216");
+        let e = too_many("x", 8192, Some(1024), None);
+        assert!(e.why.contains("hard limit none") && e.fix == "ulimit -n 9216", "{e}");
     }
 
     #[test]

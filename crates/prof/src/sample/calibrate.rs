@@ -8,6 +8,8 @@ use std::fs;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
+use linerate_sys::{Code, Error, Result};
+
 use super::What;
 use super::attach::Setup;
 
@@ -31,6 +33,37 @@ pub(super) fn sample_ns(call_chains: bool, kernel: bool) -> Option<f64> {
         costs.push((with - without) / f64::from(samples.max(1)));
     }
     distinct(&mut costs)
+}
+
+/// Refuses to sample by time so often that the target does little else. The timer fires again while
+/// the last sample is still taken, and a run of a tenth of a second may never come back.
+///
+/// # Errors
+/// `E-UNSUPPORTED`, with a rate that fits.
+pub(super) fn affordable(what: &What, sample_ns: Option<f64>) -> Result<()> {
+    let &What::Time { hz } = what else { return Ok(()) };
+    let refuse = |why: String, fix: String| {
+        Err(Error::new(Code::Unsupported, "cannot sample by time", why).fix(fix))
+    };
+    match sample_ns {
+        None if hz > HZ_MAX => refuse(
+            format!("{hz} samples a second, of which it is not known what one takes, are too many"),
+            format!("at most {HZ_MAX} a second; 1000 are usual"),
+        ),
+        Some(ns) if f64::from(hz) * ns > SHARE_MAX * 1e9 => {
+            let us = ns / 1000.0;
+            let pct = f64::from(hz) * ns / 1e7;
+            let fitting = (SHARE_MAX * 1e9 / ns).floor().max(1.0);
+            refuse(
+                format!(
+                    "{hz} samples a second of {us:.1} us each would take {pct:.0} % of the \
+                     target's CPU time"
+                ),
+                format!("{fitting} a second would take {:.0} %; 1000 are usual", 100.0 * SHARE_MAX),
+            )
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The median, if at most one of the costs is not positive: of nine tosses of a coin, eight or more
@@ -63,7 +96,7 @@ fn spin(turns: u64) -> Option<f64> {
     let start = Instant::now();
     work(turns);
     let wall = start.elapsed().as_nanos() as f64;
-    Some(wall - (run_delay_ns()? - waited) as f64)
+    Some(wall - run_delay_ns()?.saturating_sub(waited) as f64)
 }
 
 /// A chain of shifts in a register. A loop through memory would not do: how fast a store is
@@ -88,6 +121,10 @@ fn run_delay_ns() -> Option<u64> {
 /// Fast enough for a difference that shows in so short a time; slow enough that the thread runs its
 /// own code in between, as caches that are always warm would flatter.
 const CALIBRATION_HZ: u32 = 10_000;
+/// Unless it is known what a sample takes: in a virtual machine 20 to 30 us are common.
+const HZ_MAX: u32 = 20_000;
+/// Share of the target's CPU time that samples may take.
+const SHARE_MAX: f64 = 0.5;
 const SPIN: Duration = Duration::from_millis(5);
 const ROUNDS: usize = 9;
 const RING_BYTES: usize = 64 << 10;
@@ -101,5 +138,19 @@ mod tests {
         assert_eq!(distinct(&mut [3.0, 1.0, 2.0, 4.0, -9.0]), Some(2.0));
         assert_eq!(distinct(&mut [3.0, 1.0, 2.0, -4.0, -9.0]), None);
         assert_eq!(distinct(&mut []), None);
+    }
+
+    #[test]
+    fn a_rate_that_would_take_most_of_the_cpu_is_refused_with_one_that_fits() {
+        let at = |hz, sample_ns| affordable(&What::Time { hz }, sample_ns);
+        assert!(at(20_000, Some(25_000.0)).is_ok());
+        let e = at(20_001, Some(25_000.0)).unwrap_err();
+        assert!(e.why.contains("25.0 us each would take 50 %"), "{e}");
+        assert!(e.fix.starts_with("20000 a second"), "{e}");
+        assert!(at(100_000, Some(2_000.0)).is_ok());
+        assert!(at(1, Some(1e10)).unwrap_err().fix.starts_with("1 a second"));
+        assert!(at(20_000, None).is_ok());
+        assert!(at(20_001, None).unwrap_err().fix.contains("at most 20000"));
+        assert!(affordable(&What::Tick, None).is_ok());
     }
 }

@@ -6,11 +6,15 @@ use std::io::{self, Read};
 
 use super::identity::Identity;
 use super::note::Mapped;
+use super::threads;
 
 /// What a process has mapped, by address; no two overlap.
+///
+/// The kernel tells what is mapped and never what is unmapped: what is here may be gone.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Maps {
-    maps: BTreeMap<u64, Map>,
+    maps: BTreeMap<u64, Aged>,
+    made: u32,
 }
 
 /// A stretch of code of the object with that index.
@@ -21,36 +25,66 @@ pub(super) struct Map {
     pub(super) object: u32,
 }
 
+/// A map, and how many were made before it.
+#[derive(Debug, Clone, Copy)]
+struct Aged {
+    map: Map,
+    made: u32,
+}
+
 impl Maps {
-    /// Maps `map` at `start`, over whatever was there.
+    pub(super) fn len(&self) -> usize {
+        self.maps.len()
+    }
+
+    /// Whether one more might be too many: it may split another in two.
+    pub(super) fn is_full(&self) -> bool {
+        self.maps.len() + SPLIT > MAPS_MAX
+    }
+
+    /// Maps `map` at `start`, over whatever was there; if there is room.
     pub(super) fn insert(&mut self, start: u64, map: Map) {
-        if start >= map.end || self.maps.len() >= MAPS_MAX {
+        if start >= map.end || self.is_full() {
             return;
         }
         if let Some((&below, &old)) = self.maps.range(..start).next_back()
-            && old.end > start
+            && old.map.end > start
         {
-            self.maps.insert(below, Map { end: start, ..old });
+            let map_below = Map { end: start, ..old.map };
+            self.maps.insert(below, Aged { map: map_below, ..old });
             self.insert_rest(map.end, below, old);
         }
         while let Some((&at, &old)) = self.maps.range(start..map.end).next() {
             self.maps.remove(&at);
             self.insert_rest(map.end, at, old);
         }
-        self.maps.insert(start, map);
+        self.made = self.made.wrapping_add(1);
+        self.maps.insert(start, Aged { map, made: self.made });
     }
 
     /// Keeps what of `old`, which began at `at`, lies above `end`.
-    fn insert_rest(&mut self, end: u64, at: u64, old: Map) {
-        if old.end > end {
-            let offset = old.offset.wrapping_add(end - at);
-            self.maps.insert(end, Map { offset, ..old });
+    fn insert_rest(&mut self, end: u64, at: u64, old: Aged) {
+        if old.map.end > end {
+            let offset = old.map.offset.wrapping_add(end - at);
+            self.maps.insert(end, Aged { map: Map { offset, ..old.map }, ..old });
+        }
+    }
+
+    /// Forgets the half that was mapped first. One by one would take a search for each.
+    pub(super) fn forget_older_half(&mut self) {
+        let newest = self.made;
+        let age = |aged: &Aged| newest.wrapping_sub(aged.made);
+        let mut ages: Vec<u32> = self.maps.values().map(age).collect();
+        let half = ages.len() / 2;
+        if half < ages.len() {
+            let (_, &mut median, _) = ages.select_nth_unstable(half);
+            self.maps.retain(|_, aged| age(aged) < median);
         }
     }
 
     /// The object at `address`, and where in its file that is.
     pub(super) fn find(&self, address: u64) -> Option<(u32, u64)> {
-        let (&start, map) = self.maps.range(..=address).next_back()?;
+        let (&start, Aged { map, .. }) = self.maps.range(..=address).next_back()?;
         let offset = map.offset.wrapping_add(address - start);
         (address < map.end).then_some((map.object, offset))
     }
@@ -61,9 +95,11 @@ impl Maps {
 /// # Errors
 /// As reading the file fails, most often because the process is gone.
 pub(super) fn of_process(pid: u32) -> io::Result<Vec<Mapped>> {
+    let path = format!("{}/maps", threads::directory(pid)?);
     let mut bytes = Vec::new();
-    fs::File::open(format!("/proc/{pid}/maps"))?.take(FILE_BYTES_MAX).read_to_end(&mut bytes)?;
-    Ok(String::from_utf8_lossy(&bytes).lines().filter_map(executable).collect())
+    fs::File::open(path)?.take(FILE_BYTES_MAX).read_to_end(&mut bytes)?;
+    let text = String::from_utf8_lossy(&bytes);
+    Ok(text.lines().filter_map(executable).take(MAPS_MAX - SPLIT).collect())
 }
 
 /// A line of /proc/PID/maps, if it is of code: `start-end perms offset dev inode path`.
@@ -95,6 +131,8 @@ fn executable(line: &str) -> Option<Mapped> {
 
 /// The kernel's own limit is 65,530 by default (vm.max_map_count).
 const MAPS_MAX: usize = 1 << 16;
+/// By how many a map can make the others more: itself, and the rest of one that it splits.
+pub(super) const SPLIT: usize = 2;
 const FILE_BYTES_MAX: u64 = 32 << 20;
 
 #[cfg(test)]
@@ -137,6 +175,34 @@ mod tests {
         maps.insert(u64::MAX, map(u64::MAX, 1));
         assert_eq!(maps.find(u64::MAX), None);
         assert_eq!(maps.find(150), None);
+    }
+
+    #[test]
+    fn the_maps_that_are_forgotten_are_those_that_were_made_first() {
+        let mut maps = Maps::default();
+        // The higher the older.
+        for at in (0..100).rev() {
+            maps.insert(at * 10, map(at * 10 + 10, 1));
+        }
+        maps.forget_older_half();
+        assert_eq!(maps.len(), 50);
+        assert_eq!(maps.find(499), Some((1, 9)));
+        assert_eq!(maps.find(500), None);
+        for _ in 0..10 {
+            maps.forget_older_half();
+        }
+        assert_eq!(maps.len(), 0);
+    }
+
+    #[test]
+    fn a_process_with_as_many_maps_as_we_follow_is_full_and_grows_no_further() {
+        let mut maps = Maps::default();
+        for at in 0..2 * MAPS_MAX as u64 {
+            maps.insert(at * 100, map(at * 100 + 99, 1));
+            // In the middle of it: three where there was one.
+            maps.insert(at * 100 + 50, map(at * 100 + 60, 2));
+        }
+        assert!(maps.is_full() && maps.len() <= MAPS_MAX, "{}", maps.len());
     }
 
     #[test]

@@ -25,16 +25,19 @@
 //!
 //! One event for each thread and each CPU, and one ring for each CPU: the kernel gives no ring to an
 //! event that is inherited by later threads and not bound to a CPU, and a ring for each thread
-//! would be memory that it locks for nothing.
+//! would be memory that it locks for nothing. A CPU that comes on line during a recording is not
+//! sampled.
 //! Source: Linux kernel/events/core.c, `perf_mmap` and `perf_event_set_output`.
 
 mod attach;
 mod calibrate;
+mod child;
 mod copy;
 mod elf;
 mod functions;
 mod identity;
 mod kallsyms;
+mod lookup;
 mod maps;
 mod note;
 mod objects;
@@ -64,7 +67,8 @@ pub enum What {
     /// the same moments; this is the name under which perf shows such profiles. Each thread begins a
     /// period of its own, so that one which lives shorter than a period gives no sample.
     Time {
-        /// Samples for each second of CPU time, from 1 to 100,000.
+        /// Samples for each second of CPU time, from 1 to 100,000; no more than 20,000 where it is not
+        /// calibrated what one takes, and no more than take half of the target's CPU time.
         hz: u32,
     },
     /// The kernel's own tick: where it finds the target on a CPU, 100 to 1,000 times in a second as
@@ -79,7 +83,8 @@ pub enum What {
     Event {
         /// Which.
         trigger: Trigger,
-        /// Events for each sample. A prime keeps it out of step with loops.
+        /// Events for each sample. A prime keeps it out of step with loops. Of `cpu-clock` and
+        /// `task-clock`, whose events are nanoseconds, 100,000 at least.
         period: u64,
     },
 }
@@ -109,10 +114,11 @@ pub enum Target {
     /// Every thread of this process, and those that it will start; also the one that polls.
     ThisProcess,
     /// Every thread of that process, and those that it will start; not the processes that it starts.
+    /// Refused where /proc is of another PID namespace.
     Pid(u32),
     /// A program that is started for it, from its first instruction, and all processes that it
     /// starts in turn. The thread that starts it ends at once: the command must not ask to be killed
-    /// with it (`PR_SET_PDEATHSIG`).
+    /// with it (`PR_SET_PDEATHSIG`). The kernel ends the sampling of what runs a set-user-ID program.
     Child(Command),
 }
 
@@ -160,6 +166,11 @@ impl Trigger {
     #[must_use]
     pub fn context_switches() -> Trigger {
         Trigger::new("context-switches", Trigger::SOFTWARE, 3)
+    }
+
+    /// Whether it is `cpu-clock` or `task-clock`, whose events are nanoseconds.
+    pub(crate) fn is_clock(&self) -> bool {
+        self.type_ == Trigger::SOFTWARE && self.config <= 1
     }
 
     pub(crate) fn of_the_kernel(&self) -> bool {

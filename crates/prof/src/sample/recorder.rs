@@ -1,13 +1,16 @@
 //! How samples are to be taken.
 
 use std::fs;
+use std::io::Read;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Instant, SystemTime};
 
 use linerate_sys::{Code, Error, Result};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use super::attach::{Attached, Setup};
-use super::recording::{Began, Watched};
+use super::attach::{Attached, Setup, Spawned};
+use super::child::Started;
+use super::recording::{Began, Watched, readable, thread_cpu_ns};
 use super::spaces::Spaces;
 use super::{Recording, Target, What, calibrate, threads};
 
@@ -53,6 +56,8 @@ impl Recorder {
     }
 
     /// Whether the cost of one sample is measured before the start, which takes about 0.1 s.
+    ///
+    /// Of a cost that is not known more than 20,000 samples a second are refused.
     #[must_use]
     pub fn calibrate(mut self, on: bool) -> Recorder {
         self.calibrate = on;
@@ -64,13 +69,16 @@ impl Recorder {
     /// # Errors
     /// `E-SYSTEM` if there is no such process, `E-FILE` if the program cannot be started, `E-PERM`
     /// if the kernel does not let us, `E-MEMORY` if it lends no ring of that size, `E-UNSUPPORTED` if
-    /// the machine has no such event or the rate or period makes no sense.
+    /// the machine has no such event, the rate or period makes no sense or would take most of the
+    /// CPU, or /proc cannot tell of the process. A program is started last: after an error none runs.
     pub fn start(self, target: Target) -> Result<Recording> {
+        let (cpu_ns, mut starter_cpu_ns) = (thread_cpu_ns(), 0);
         let setup = Setup::new(&self.what, self.call_chains, self.kernel, self.ring_bytes)?;
         // Ticks come too seldom for that, and cost too little.
         let calibrate = self.calibrate && self.what != What::Tick;
         let measure = || calibrate::sample_ns(self.call_chains, setup.kernel);
         let sample_ns = calibrate.then(measure).flatten();
+        calibrate::affordable(&self.what, sample_ns)?;
         let mut began = Began {
             at: Instant::now(),
             wall: SystemTime::now(),
@@ -96,17 +104,27 @@ impl Recorder {
             Target::Pid(pid) => {
                 // A descriptor stays with the process; its number may go to another one.
                 let fd = descriptor(pid)?;
-                (running(&setup, pid, &mut spaces, &mut began)?, Watched::Process(fd))
+                let rings = running(&setup, pid, &mut spaces, &mut began)?;
+                // Threads are found by number: was it still the same process's?
+                if readable(fd.as_fd()) {
+                    return Err(threads::no_such_process(pid, "it has ended meanwhile"));
+                }
+                (rings, Watched::Process(fd))
             }
             Target::Child(command) => {
                 began.workload = Some(words(&command));
-                let (rings, child) = setup.child(command)?;
-                let fd = descriptor(child.id())?;
-                (rings, Watched::Child(child, fd))
+                if !threads::proc_is_ours() {
+                    began.remarks.push(format!("{}; {CHILD_UNSEEN}", threads::FOREIGN));
+                }
+                let Spawned { rings, child, cpu_ns } = setup.child(command)?;
+                starter_cpu_ns = cpu_ns;
+                // Nothing from here on may fail: the program runs.
+                (rings, Watched::Child(Started::new(child)))
             }
         };
+        let cpu_ns = thread_cpu_ns().saturating_sub(cpu_ns).saturating_add(starter_cpu_ns);
         let entries = setup.tick.map(|tick| tick.entries);
-        Ok(Recording::new(self, rings, entries, spaces, watched, began))
+        Ok(Recording::new(self, rings, entries, spaces, watched, began, cpu_ns))
     }
 }
 
@@ -130,7 +148,7 @@ fn running(
     Ok(rings)
 }
 
-fn descriptor(pid: u32) -> Result<std::os::fd::OwnedFd> {
+fn descriptor(pid: u32) -> Result<OwnedFd> {
     let gone = |why: &str| threads::no_such_process(pid, why);
     let raw = i32::try_from(pid).map_err(|_| gone("no number of a process is so large"))?;
     let raw = Pid::from_raw(raw).ok_or_else(|| gone("0 is no process"))?;
@@ -140,18 +158,25 @@ fn descriptor(pid: u32) -> Result<std::os::fd::OwnedFd> {
         rustix::io::Errno::INVAL | rustix::io::Errno::NOENT => {
             gone("it is a thread; give the number of its process")
         }
-        e => Error::os(Code::System, format!("cannot sample process {pid}"), "pidfd_open", e),
+        e => Error::os(Code::System, format!("cannot sample process {pid}"), "pidfd_open", e).fix(
+            "use Linux 5.3 or later; in a container, a seccomp profile that allows pidfd_open",
+        ),
     })
 }
 
 /// As it was typed, as far as /proc tells; its short name for a thread of the kernel.
 fn command_line(pid: u32) -> String {
-    let read = |name: &str| fs::read(format!("/proc/{pid}/{name}")).unwrap_or_default();
+    let read = |name: &str| {
+        let mut bytes = Vec::new();
+        let file = threads::directory(pid).and_then(|of| fs::File::open(format!("{of}/{name}")));
+        // What has been read until it failed is as good as any.
+        let _ = file.map(|file| file.take(COMMAND_LINE_BYTES_MAX).read_to_end(&mut bytes));
+        bytes
+    };
     let mut bytes = read("cmdline");
     if bytes.is_empty() {
         bytes = read("comm");
     }
-    bytes.truncate(COMMAND_LINE_BYTES_MAX);
     let text = String::from_utf8_lossy(&bytes).replace(['\0', '\n'], " ");
     text.trim_end().to_owned()
 }
@@ -161,4 +186,6 @@ fn words(command: &std::process::Command) -> String {
     words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
 }
 
-const COMMAND_LINE_BYTES_MAX: usize = 4096;
+const COMMAND_LINE_BYTES_MAX: u64 = 4096;
+const CHILD_UNSEEN: &str = "what the program maps is known from the recording alone, and code whose \
+                            record was lost has no name";

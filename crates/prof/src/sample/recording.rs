@@ -9,6 +9,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::Recorder;
+use super::child::{self, Started};
 use super::note::{Hit, Note, Said};
 use super::rings::Rings;
 use super::spaces::Spaces;
@@ -17,7 +18,8 @@ use super::tally::Tally;
 use super::tick::Entries;
 use crate::profile::{Profile, Space};
 
-/// Samples while they are taken. Dropping it ends the sampling; a child lives on.
+/// Samples while they are taken. Dropping it ends the sampling; a child lives on, and if it ends
+/// later nobody waits for it: who lives long takes it back with [`Recording::take_child`].
 #[derive(Debug)]
 pub struct Recording {
     recorder: Recorder,
@@ -35,6 +37,7 @@ pub struct Recording {
     heard: Heard,
     alive: bool,
     status: Option<ExitStatus>,
+    /// Of the recorder, from the start of its calibration.
     cpu_ns: u64,
 }
 
@@ -55,7 +58,7 @@ pub(super) enum Watched {
     /// It is this process.
     Own,
     Process(OwnedFd),
-    Child(Child, OwnedFd),
+    Child(Started),
 }
 
 /// What is known of a recording at its start.
@@ -88,6 +91,7 @@ impl Recording {
         spaces: Spaces,
         watched: Watched,
         began: Began,
+        cpu_ns: u64,
     ) -> Recording {
         Recording {
             recorder,
@@ -95,6 +99,7 @@ impl Recording {
             entries,
             spaces,
             watched,
+            cpu_ns,
             began,
             pending: Vec::new(),
             drained_ns: 0,
@@ -102,12 +107,15 @@ impl Recording {
             heard: Heard::default(),
             alive: true,
             status: None,
-            cpu_ns: 0,
         }
     }
 
     /// Waits for samples and takes them in: until a ring is half full, the target ends or the time
     /// is over, and never longer than 0.1 s, for the kernel does not wake us for every ring.
+    ///
+    /// # Panics
+    /// If the kernel writes a record that is shorter than its header, or longer than what it has
+    /// written: perf-event2 asserts it and shows us no header before. [`Recording::finish`] likewise.
     ///
     /// # Errors
     /// `E-SYSTEM` if the kernel does not let us wait.
@@ -156,7 +164,7 @@ impl Recording {
     #[must_use]
     pub fn child(&self) -> Option<u32> {
         match &self.watched {
-            Watched::Child(child, _) => Some(child.id()),
+            Watched::Child(child) => Some(child.id()),
             Watched::Own | Watched::Process(..) => None,
         }
     }
@@ -167,8 +175,27 @@ impl Recording {
         self.status
     }
 
-    /// Stops, names the functions and sorts them by falling count. A child that still runs is left
-    /// running.
+    /// Hands over the child, if the target is one: to wait for it, or to end it, after the recording.
+    /// The sampling goes on. From now on [`Recording::child`] and [`Recording::status`] are `None`,
+    /// and whether it lives is known if the kernel gave a descriptor of the process (Linux 5.3).
+    pub fn take_child(&mut self) -> Option<Child> {
+        match std::mem::replace(&mut self.watched, Watched::Own) {
+            Watched::Child(child) => {
+                let (child, descriptor) = child.into_parts();
+                self.watched = descriptor.map_or(Watched::Own, Watched::Process);
+                self.status = None;
+                Some(child)
+            }
+            other => {
+                self.watched = other;
+                None
+            }
+        }
+    }
+
+    /// Stops, names the functions and sorts them by falling count. A child that has ended has been
+    /// waited for; one that still runs is left running, and [`Recording::take_child`] is the way to
+    /// keep it.
     ///
     /// # Errors
     /// `E-SYSTEM` if the events cannot be stopped or read.
@@ -182,6 +209,7 @@ impl Recording {
         self.look_after_target().map_err(system)?;
         let counted = self.rings.counted().map_err(system)?;
         let gone = matches!(self.watched, Watched::Process(..)) && !self.alive;
+        self.remark(counted.cpu_ns);
         let mut profile = summary::profile(&Taken {
             what: &self.recorder.what,
             call_chains: self.recorder.call_chains,
@@ -199,6 +227,19 @@ impl Recording {
             cost.recorder_cpu_ns = cpu_ns;
         }
         Ok(profile)
+    }
+
+    /// What only the recording knows, for the profile's remarks.
+    fn remark(&mut self, counted_ns: u64) {
+        let remarks = &mut self.began.remarks;
+        remarks.extend(self.spaces.remarks());
+        if let Watched::Child(child) = &mut self.watched {
+            if self.alive {
+                child.look_at_cpu_time();
+            }
+            let had_ns = child.cpu_ns();
+            remarks.extend(had_ns.and_then(|had_ns| child::out_of_sight(had_ns, counted_ns)));
+        }
     }
 
     /// Reads the rings. What was made before the drain before this one began has been read from
@@ -242,8 +283,8 @@ impl Recording {
         self.alive = match &mut self.watched {
             Watched::Own => true,
             Watched::Process(fd) => !readable(fd.as_fd()),
-            Watched::Child(child, _) => {
-                self.status = child.try_wait()?;
+            Watched::Child(child) => {
+                self.status = child.ended()?;
                 self.status.is_none()
             }
         };
@@ -272,13 +313,14 @@ impl Watched {
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Watched::Own => None,
-            Watched::Process(fd) | Watched::Child(_, fd) => Some(fd.as_fd()),
+            Watched::Process(fd) => Some(fd.as_fd()),
+            Watched::Child(child) => child.descriptor(),
         }
     }
 }
 
 /// Whether the process of the descriptor has ended.
-fn readable(fd: BorrowedFd<'_>) -> bool {
+pub(super) fn readable(fd: BorrowedFd<'_>) -> bool {
     let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
     let ready = rustix::event::poll(&mut fds, Some(&timespec(Duration::ZERO)));
     matches!(ready, Ok(1..))
@@ -295,7 +337,7 @@ fn monotonic_ns() -> u64 {
     ns(clock_gettime(ClockId::Monotonic))
 }
 
-fn thread_cpu_ns() -> u64 {
+pub(super) fn thread_cpu_ns() -> u64 {
     ns(clock_gettime(ClockId::ThreadCPUTime))
 }
 

@@ -125,11 +125,11 @@ fn on_names(taken: &Taken<'_>, names: &Names, remarks: &mut Vec<String>) {
         );
     }
     for (file, why) in names.unread.iter().take(FILES_NAMED) {
-        remarks.push(format!("{file} {why}: its functions have no names"));
+        remarks.push(format!("{file} {why}: functions of it may have no names"));
     }
     if names.unread.len() > FILES_NAMED {
         let more = names.unread.len() - FILES_NAMED;
-        remarks.push(format!("the functions of {more} more files have no names for such reasons"));
+        remarks.push(format!("functions of {more} more files may have no names for such reasons"));
     }
     if let Some(file) = names.by_age.first() {
         remarks.push(format!(

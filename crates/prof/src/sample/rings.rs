@@ -62,7 +62,8 @@ impl Rings {
         Rings { filter, ..Rings::default() }
     }
 
-    /// Opens the event that `builder` describes for one thread, once for each CPU.
+    /// Opens the event that `builder` describes for one thread, once for each CPU. One that has gone
+    /// off line since the CPUs were listed is left out.
     ///
     /// # Errors
     /// As perf_event_open, the ioctl or mmap says.
@@ -72,12 +73,22 @@ impl Rings {
         cpus: &[Option<usize>],
         ring_bytes: usize,
     ) -> Result<(), Refusal> {
+        let mut off_line = None;
+        let mut opened = false;
         for &cpu in cpus {
             match cpu {
                 Some(cpu) => builder.one_cpu(cpu),
                 None => builder.any_cpu(),
             };
-            let counter = builder.build().map_err(Refusal::Event)?;
+            let counter = match builder.build() {
+                Ok(counter) => counter,
+                Err(e) if cpu.is_some() && e.raw_os_error() == Some(ENODEV) => {
+                    off_line = Some(e);
+                    continue;
+                }
+                Err(e) => return Err(Refusal::Event(e)),
+            };
+            opened = true;
             if let Some(filter) = &self.filter {
                 keep_only(&counter, filter).map_err(Refusal::Event)?;
             }
@@ -90,6 +101,9 @@ impl Rings {
                 let thread = self.threads;
                 self.rings.insert(cpu, Ring { sampler, thread, bytes, hung_up: false });
             }
+        }
+        if let Some(e) = off_line.filter(|_| !opened) {
+            return Err(Refusal::Event(e));
         }
         self.threads += 1;
         Ok(())
@@ -241,5 +255,7 @@ fn descriptor(counter: &Counter) -> BorrowedFd<'_> {
 }
 
 const HEADER_BYTES: usize = 8;
+/// Of an event for one CPU: that CPU is off line (Linux kernel/events/core.c, perf_event_open).
+const ENODEV: i32 = 19;
 /// What poll says at once and for ever of an event whose threads have ended, or that went wrong.
 const ENDED: PollFlags = PollFlags::HUP.union(PollFlags::ERR);

@@ -133,6 +133,9 @@ fn conditions(taken: &Taken<'_>) -> Conditions {
             });
             format!("where the kernel's own tick found the threads{times}")
         }
+        What::Event { trigger, period } if trigger.is_clock() => {
+            format!("where threads are, once in every {period} ns of {}", trigger.name)
+        }
         What::Event { trigger, period } => {
             format!("where threads are, once in every {period} {}", trigger.name)
         }

@@ -3,17 +3,12 @@
 //! Nothing here is an error. What has no name is called by its object, and said so.
 
 use std::collections::{BTreeMap, HashMap};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use blazesym::symbolize::source::{self, Source};
-use blazesym::symbolize::{Input, Sym, Symbolizer};
-
-use super::copy::{Copy, Part};
 use super::elf::{Budget, Elf, Refused};
-use super::functions::Functions;
 use super::kallsyms::Kallsyms;
+use super::lookup::{self, Found, Function};
 use super::objects::{self, Opened};
 use super::spaces::{BEYOND, KERNEL, Mapper, Object, Place, Spaces, UNKNOWN};
 use super::tally::Tally;
@@ -45,16 +40,6 @@ pub(super) struct Names {
     pub(super) kernel_hidden: bool,
     symbols: Budget,
     debug: Budget,
-}
-
-/// A function as its file tells, at an offset of the file.
-type Found = BTreeMap<u64, Function>;
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Function {
-    symbol: String,
-    address: u64,
-    bytes: Option<u64>,
 }
 
 impl Names {
@@ -164,40 +149,47 @@ impl Names {
         offsets: &[u64],
     ) -> Found {
         let Some(Opened { file, by_age }) = objects::open(object, mapper, started) else {
-            self.unread.push((object.name.clone(), "is gone or has changed since"));
+            self.unread.push((object.name.clone(), GONE));
             return Found::new();
         };
         if by_age {
             self.by_age.push(object.name.clone());
         }
-        let read = Elf::read(&file).and_then(|elf| self.look_up(&elf, offsets));
-        read.unwrap_or_else(|why| {
-            self.unread.push((object.name.clone(), why));
-            Found::new()
-        })
+        let (found, why) = match Elf::read(&file) {
+            Ok(elf) => self.look_up(&elf, offsets),
+            Err(why) => (Found::new(), Some(why)),
+        };
+        self.unread.extend(why.map(|why| (object.name.clone(), why)));
+        found
     }
 
     /// By the file's own table of symbols, which is exact and quickly read; where that is silent
     /// about many, by what is installed beside it, and by debug information.
-    fn look_up(&mut self, elf: &Elf<'_>, offsets: &[u64]) -> Result<Found, Refused> {
+    fn look_up(&mut self, elf: &Elf<'_>, offsets: &[u64]) -> (Found, Option<Refused>) {
         let addresses: Vec<(u64, u64)> =
             offsets.iter().filter_map(|&offset| Some((offset, elf.address(offset)?))).collect();
-        let mut found = by_symbols(elf, &addresses, &mut self.symbols)?;
-        if enough(&found, &addresses) {
-            return Ok(found);
+        let (mut found, mut why) = (Found::new(), None);
+        let mut add = |more: Result<Found, Refused>| {
+            match more {
+                Ok(more) => found.extend(more),
+                Err(refused) => why = Some(refused),
+            }
+            silent(&found, &addresses)
+        };
+        let mut silent = add(lookup::by_symbols(elf, &addresses, &mut self.symbols));
+        let few = |silent: &[_]| silent.len() * 10 < addresses.len().max(1);
+        if !few(&silent) {
+            let debug_file = elf.build_id().and_then(objects::debug_file);
+            let installed = debug_file.as_ref().and_then(|file| Elf::read(file).ok());
+            if let Some(installed) = &installed {
+                silent = add(lookup::by_symbols(installed, &silent, &mut self.symbols));
+            }
+            if !few(&silent) {
+                let elf = installed.as_ref().unwrap_or(elf);
+                add(lookup::by_debug_information(elf, &silent, &mut self.debug));
+            }
         }
-        let debug_file = elf.build_id().and_then(objects::debug_file);
-        let installed = debug_file.as_ref().and_then(|file| Elf::read(file).ok());
-        if let Some(installed) = &installed {
-            let silent = silent(&found, &addresses);
-            found.extend(by_symbols(installed, &silent, &mut self.symbols).unwrap_or_default());
-        }
-        if !enough(&found, &addresses) {
-            let silent = silent(&found, &addresses);
-            let elf = installed.as_ref().unwrap_or(elf);
-            found.extend(by_debug_information(elf, &silent, &mut self.debug)?);
-        }
-        Ok(found)
+        (found, why)
     }
 
     /// What is no file: the vdso, anonymous memory, what no map covers.
@@ -241,124 +233,12 @@ fn nameless(object: &str) -> String {
     format!("[{object}: no symbol]")
 }
 
-fn enough(found: &Found, addresses: &[(u64, u64)]) -> bool {
-    (addresses.len() - found.len().min(addresses.len())) * 10 < addresses.len().max(1)
-}
-
 fn silent(found: &Found, addresses: &[(u64, u64)]) -> Vec<(u64, u64)> {
     addresses.iter().filter(|(offset, _)| !found.contains_key(offset)).copied().collect()
-}
-
-/// The functions at `addresses`, each an offset of the file and where it is loaded.
-fn by_symbols(
-    elf: &Elf<'_>,
-    addresses: &[(u64, u64)],
-    budget: &mut Budget,
-) -> Result<Found, Refused> {
-    let all = Functions::new(elf.tables(budget)?, elf.sections());
-    let places = addresses.iter().filter_map(|&(offset, at)| Some((offset, all.find(at)?)));
-    let places: Vec<_> = places.collect();
-    // Each function is asked for once, however many places are in it.
-    let wanted: BTreeMap<u64, &[u8]> =
-        places.iter().map(|(_, (symbol, name))| (symbol.address, *name)).collect();
-    let copy =
-        Copy::of(elf.machine(), &Part::symbols(wanted.iter().map(|(&at, &name)| (at, name))))
-            .map_err(|_| NO_MEMORY)?;
-    let starts: Vec<u64> = wanted.keys().copied().collect();
-    let names = symbolize(&copy, &starts, false, |found| plain_text(&found.name));
-    let names: BTreeMap<u64, String> =
-        starts.into_iter().zip(names).filter_map(|(at, name)| Some((at, name?))).collect();
-    let function = |(offset, (symbol, _)): (u64, (super::functions::Symbol, &[u8]))| {
-        let bytes = (symbol.bytes > 0).then_some(symbol.bytes);
-        let name = names.get(&symbol.address)?.clone();
-        Some((offset, Function { symbol: name, address: symbol.address, bytes }))
-    };
-    Ok(places.into_iter().filter_map(function).collect())
-}
-
-fn by_debug_information(
-    elf: &Elf<'_>,
-    addresses: &[(u64, u64)],
-    budget: &mut Budget,
-) -> Result<Found, Refused> {
-    let mut parts = Vec::new();
-    for section in elf.sections().iter().filter(|section| DEBUG.contains(&&*section.name)) {
-        let (name, bytes) = (section.name.clone(), elf.section(section, budget)?);
-        parts.push(Part { name, kind: section.kind, flags: section.flags, bytes });
-    }
-    if parts.is_empty() || parts.len() > DEBUG.len() {
-        return Ok(Found::new());
-    }
-    let copy = Copy::of(elf.machine(), &parts).map_err(|_| NO_MEMORY)?;
-    drop(parts);
-    let at: Vec<u64> = addresses.iter().map(|&(_, at)| at).collect();
-    let found = symbolize(&copy, &at, true, |found| Function {
-        symbol: plain_text(&found.name),
-        address: found.addr,
-        bytes: found.size.map(|bytes| bytes as u64).filter(|&bytes| bytes > 0),
-    });
-    let offsets = addresses.iter().map(|&(offset, _)| offset);
-    Ok(offsets.zip(found).filter_map(|(offset, found)| Some((offset, found?))).collect())
-}
-
-/// What is found at each of `addresses` in the copy. Its content is the target's, and may be too
-/// much for those who read it: then nothing is found.
-fn symbolize<T>(
-    copy: &Copy,
-    addresses: &[u64],
-    debug_syms: bool,
-    take: impl Fn(Sym<'_>) -> T,
-) -> Vec<Option<T>> {
-    let look_up = || {
-        let symbolizer = Symbolizer::builder()
-            .enable_code_info(false)
-            .enable_inlined_fns(false)
-            .enable_demangling(true)
-            .set_debug_dirs(Some([""; 0]))
-            .build();
-        let mut elf = source::Elf::new(copy.path());
-        elf.debug_syms = debug_syms;
-        let source = Source::Elf(elf);
-        let mut all = Vec::with_capacity(addresses.len());
-        for part in addresses.chunks(AT_ONCE) {
-            let found = symbolizer.symbolize(&source, Input::VirtOffset(part)).unwrap_or_default();
-            let before = all.len();
-            all.extend(found.into_iter().map(|found| found.into_sym().map(&take)));
-            all.resize_with(before + part.len(), || None);
-        }
-        all
-    };
-    let nothing = |_| addresses.iter().map(|_| None).collect();
-    catch_unwind(AssertUnwindSafe(look_up)).unwrap_or_else(nothing)
-}
-
-/// Of a length that can be printed.
-fn plain_text(name: &str) -> String {
-    match name.char_indices().nth(SYMBOL_CHARS_MAX) {
-        Some((end, _)) => format!("{}...", name.get(..end).unwrap_or_default()),
-        None => name.to_owned(),
-    }
 }
 
 /// Tables of symbols and their strings of all files together; 20 million symbols.
 const SYMBOLS_BYTES_MAX: u64 = 512 << 20;
 /// Debug information of all files together.
 const DEBUG_BYTES_MAX: u64 = 512 << 20;
-const SYMBOL_CHARS_MAX: usize = 2048;
-/// Each answer has a name of its own.
-const AT_ONCE: usize = 4096;
-const NO_MEMORY: Refused = "was not read: the kernel lends no memory for it";
-/// What names functions and lines. No section that leads to another file is among them.
-const DEBUG: [&str; 11] = [
-    ".debug_abbrev",
-    ".debug_addr",
-    ".debug_aranges",
-    ".debug_info",
-    ".debug_line",
-    ".debug_line_str",
-    ".debug_ranges",
-    ".debug_rnglists",
-    ".debug_str",
-    ".debug_str_offsets",
-    ".debug_types",
-];
+const GONE: Refused = "is gone or has changed since, or its process saw other files than we do";

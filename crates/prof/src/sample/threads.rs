@@ -1,15 +1,46 @@
-//! Which threads a process has, and which CPUs there are for them.
+//! Which threads a process has, where /proc tells of it, and which CPUs there are for them.
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io;
+use std::path::Path;
 
 use linerate_sys::{Code, Error, Result};
+
+/// The directory of /proc that is of the process; of our own also if /proc counts otherwise than
+/// we do.
+///
+/// # Errors
+/// [`FOREIGN`] of another one, as its number is somebody else's there.
+pub(super) fn directory(pid: u32) -> io::Result<String> {
+    if pid == std::process::id() {
+        Ok("/proc/self".to_owned())
+    } else if proc_is_ours() {
+        Ok(format!("/proc/{pid}"))
+    } else {
+        Err(io::Error::other(FOREIGN))
+    }
+}
+
+/// Whether /proc has the numbers of our PID namespace. In a namespace of its own a process sees the
+/// /proc of its parent's until one is mounted.
+pub(super) fn proc_is_ours() -> bool {
+    let own = std::process::id().to_string();
+    fs::read_link("/proc/self").is_ok_and(|name| name == Path::new(&own))
+}
 
 /// The threads of a process at this moment.
 ///
 /// # Errors
-/// `E-SYSTEM` if there is no such process.
+/// `E-SYSTEM` if there is no such process, `E-UNSUPPORTED` if /proc is of another PID namespace:
+/// also our own threads have other numbers there.
 pub(super) fn of_process(pid: u32) -> Result<BTreeSet<u32>> {
+    if !proc_is_ours() {
+        let what = format!("cannot sample process {pid}");
+        return Err(Error::new(Code::Unsupported, what, FOREIGN).fix(
+            "mount -t proc proc /proc, in a mount namespace of one's own: unshare --mount-proc",
+        ));
+    }
     let path = format!("/proc/{pid}/task");
     let gone = |e: std::io::Error| no_such_process(pid, &format!("{path}: {e}"));
     let mut threads = BTreeSet::new();
@@ -52,6 +83,9 @@ fn list(text: &str) -> Option<Vec<usize>> {
     (!numbers.is_empty()).then_some(numbers)
 }
 
+/// Why a number means nothing there.
+pub(super) const FOREIGN: &str =
+    "/proc is missing or of another PID namespace, where processes have other numbers";
 /// The kernel can be built for 8,192 CPUs at most (CONFIG_NR_CPUS).
 const CPUS_MAX: usize = 8192;
 
@@ -65,6 +99,15 @@ mod tests {
         assert_eq!(list("0,2-4"), Some(vec![0, 2, 3, 4]));
         for broken in ["", "\n", "a", "0-", "0-99999999999"] {
             assert_eq!(list(broken), None, "{broken:?}");
+        }
+    }
+
+    #[test]
+    fn a_process_is_looked_up_by_its_number_and_this_one_by_none() {
+        assert_eq!(directory(std::process::id()).unwrap(), "/proc/self");
+        match directory(1) {
+            Ok(path) => assert!(proc_is_ours() && path == "/proc/1", "{path}"),
+            Err(e) => assert!(!proc_is_ours() && e.to_string() == FOREIGN, "{e}"),
         }
     }
 

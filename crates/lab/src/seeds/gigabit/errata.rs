@@ -6,7 +6,7 @@ use linerate_prof::stage::Part;
 
 use super::super::{Report, Text};
 use super::heads::Posted;
-use super::{All, OF_NOTHING, all_and_idle, buffer_sum, share};
+use super::{All, OF_NOTHING, all_and_idle, buffer_sum, grown, is_noise, share, vanished};
 use crate::stats::Pair;
 use crate::table::Cell;
 
@@ -103,13 +103,15 @@ fn latency(report: &mut Report, text: &Text<'_>) -> Result<()> {
 
 /// Not all that was freed is gain.
 fn moved(report: &mut Report, text: &Text<'_>, diff: &Diff) -> Result<()> {
-    let moved = diff.moved();
     let rose: Vec<String> = diff
         .rows
         .iter()
         .filter(|row| row.stage.part() == Part::Path)
         .filter(|row| row.sum().saved_counts() < 0)
-        .map(|row| format!("{} {:+}", row.symbol, -row.sum().saved_counts()))
+        .map(|row| {
+            let noise = if is_noise(diff, row) { ", within noise" } else { "" };
+            format!("{} {:+}{noise}", row.symbol, -row.sum().saved_counts())
+        })
         .collect();
     if rose.is_empty() {
         return Ok(());
@@ -117,9 +119,9 @@ fn moved(report: &mut Report, text: &Text<'_>, diff: &Diff) -> Result<()> {
     let gives = format!(
         "Not all of what went is gain: of {} ticks that vanished from the path, {} came back elsewhere in \
          it ({}). eth_type_trans is where a cold frame is now touched first; that is our guess.",
-        moved.fell.saved_counts(),
-        -moved.rose.saved_counts(),
-        rose.join(", ")
+        vanished(diff).saved_counts(),
+        -grown(diff).saved_counts(),
+        rose.join("; ")
     );
     let line = text.line_with(1, "processor utilization, locking")?.line;
     report.erratum(line, "Cost that moved is not told from cost that vanished", gives);

@@ -76,7 +76,7 @@ pub(super) fn table(posted: &[Posted; 2]) -> Table {
     count("memory", "KiB", &|h| h.mem.av_kb);
     count("memory used", "KiB", &|h| h.mem.used_kb);
     count("memory free", "KiB", &|h| h.mem.free_kb);
-    count("memory shared", "KiB", &|h| h.mem.shrd_kb);
+    count("memory shared", "KiB", &|h| h.mem.shrd_kb.unwrap_or_default());
     count("memory in buffers", "KiB", &|h| h.mem.buff_kb);
     count("memory in cached files", "KiB", &|h| h.mem.cached_kb);
     count("swap", "KiB", &|h| h.swap.av_kb);

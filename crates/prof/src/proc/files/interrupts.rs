@@ -1,20 +1,33 @@
 //! /proc/interrupts and /proc/softirqs: a line for each, a number for each CPU.
 //!
+//! A machine of 256 CPUs has 300 lines of interrupts: as many columns as that would leave no room
+//! for anything else. Where lines times CPUs are more than [`BY_CPU_MAX`], a line is one column, the
+//! sum over the CPUs, and says so.
+//!
 //! Source: kernel/irq/proc.c, fs/proc/softirqs.c.
 
 use super::{Kind, Readings};
 
+/// Columns of interrupts by CPU: a quarter of all that a series can have.
+const BY_CPU_MAX: usize = 1 << 14;
+
 /// Interrupts by line and CPU. A line without a CPU's column (`ERR`, `MIS`) is of the machine.
 pub(crate) fn interrupts(text: &str, readings: &mut Readings) {
-    table(text, "interrupts", readings);
+    // Once for a series: a line more must not turn all columns into others.
+    let cells = || {
+        let cpus = text.lines().next().and_then(cpus).map_or(0, |cpus| cpus.len());
+        cpus.saturating_mul(text.lines().count().saturating_sub(1))
+    };
+    let by_cpu = *readings.interrupts_by_cpu.get_or_insert_with(|| cells() <= BY_CPU_MAX);
+    table(text, "interrupts", by_cpu, readings);
 }
 
 /// Soft interrupts by kind and CPU.
 pub(crate) fn softirqs(text: &str, readings: &mut Readings) {
-    table(text, "softirqs", readings);
+    table(text, "softirqs", true, readings);
 }
 
-fn table(text: &str, unit: &'static str, readings: &mut Readings) {
+fn table(text: &str, unit: &'static str, by_cpu: bool, readings: &mut Readings) {
     let mut lines = text.lines();
     let Some(cpus) = lines.next().and_then(cpus) else {
         readings.unread += u64::from(!text.is_empty());
@@ -25,7 +38,7 @@ fn table(text: &str, unit: &'static str, readings: &mut Readings) {
             readings.unread += 1;
             continue;
         };
-        if row(key.trim(), rest, &cpus, unit, readings).is_none() {
+        if row(key.trim(), rest, &cpus, (unit, by_cpu), readings).is_none() {
             readings.unread += 1;
         }
     }
@@ -41,7 +54,7 @@ fn row(
     key: &str,
     rest: &str,
     cpus: &[u32],
-    unit: &'static str,
+    (unit, by_cpu): (&'static str, bool),
     readings: &mut Readings,
 ) -> Option<()> {
     let mut rest = rest.trim_start();
@@ -53,12 +66,21 @@ fn row(
             None => break,
         }
     }
-    if counts.len() == 1 && cpus.len() > 1 {
+    // With one CPU, `ERR: 0` looks as if it were that CPU's; but what counts by CPU says what.
+    let named = key.bytes().any(|b| !b.is_ascii_digit());
+    let of_machine = unit == "interrupts" && named && rest.trim_end().is_empty();
+    if counts.len() == 1 && (cpus.len() > 1 || of_machine) {
         readings.counter(format_args!("{unit}/{key}"), unit, first);
         return Some(());
     }
     if counts.len() < cpus.len() {
         return None;
+    }
+    if !by_cpu {
+        let sum = counts.iter().fold(0, |sum: u64, count| sum.saturating_add(*count));
+        let about = format!("sum of {} CPUs: {}", cpus.len(), rest.trim_end());
+        readings.put(format_args!("{unit}/{key}"), unit, Kind::Counter, &about, sum);
+        return Some(());
     }
     for (cpu, count) in cpus.iter().zip(counts) {
         let name = format_args!("{unit}/{key}/cpu{cpu}");
@@ -101,6 +123,40 @@ mod tests {
         interrupts(TEXT, &mut readings);
         let about = &readings.columns()[0].about;
         assert_eq!(about, "PCI-MSIX-0000:00:02.0   1-edge      virtio1-req.0");
+    }
+
+    #[test]
+    fn with_one_cpu_errors_are_still_the_machines() {
+        let text = "CPU0\n 36: 7 PCI-MSI eth0\nLOC: 9 Local timer interrupts\nERR: 3\n";
+        let (said, _) = found(interrupts, text);
+        assert_eq!(said[1], "interrupts/LOC/cpu0 9 interrupts");
+        assert_eq!(said[2], "interrupts/ERR 3 interrupts");
+        assert_eq!(found(softirqs, "CPU0\nHI: 3\n").0, ["softirqs/HI/cpu0 3 softirqs"]);
+    }
+
+    #[test]
+    fn two_lines_of_one_name_are_added_up() {
+        let (said, _) = found(interrupts, "CPU0\nLOC: 5 for the timer\nLOC: 6 for others\n");
+        assert_eq!(said, ["interrupts/LOC/cpu0 11 interrupts"]);
+    }
+
+    #[test]
+    fn of_many_cpus_a_line_is_one_column_which_says_so_and_stays_one() {
+        let text = |lines: usize| {
+            let cpus: String = (0..256).map(|cpu| format!("CPU{cpu} ")).collect();
+            let line = |irq| format!("{irq}: {}PCI-MSI nic-q{irq}\n", "2 ".repeat(256));
+            format!("{cpus}\n{}ERR: 0\n", (0..lines).map(line).collect::<String>())
+        };
+        let mut readings = Readings::default();
+        interrupts(&text(300), &mut readings);
+        assert_eq!((readings.columns().len(), readings.refused), (301, 0));
+        let first = &readings.columns()[0];
+        assert_eq!((first.name.as_str(), readings.values()[0]), ("interrupts/0", Some(512)));
+        assert_eq!(first.about, "sum of 256 CPUs: PCI-MSI nic-q0");
+        readings.begin();
+        interrupts(&text(3), &mut readings);
+        assert_eq!(readings.columns().len(), 301);
+        assert_eq!(found(interrupts, &text(3)).0.len(), 3 * 256 + 1);
     }
 
     #[test]

@@ -26,6 +26,8 @@ pub(super) struct Readings {
     /// Column that is likely next: files keep their order.
     next: usize,
     name: String,
+    /// Whether a line of interrupts has a column for each CPU; `None` until the first was read.
+    interrupts_by_cpu: Option<bool>,
     /// Lines that were not understood.
     pub unread: u64,
     /// Values that found no column: there are too many, or its name cannot be printed.
@@ -54,7 +56,8 @@ impl Readings {
         self.put(name, unit, Kind::Counter, "", value);
     }
 
-    /// Puts a value under its name, in a new column if there is none of that name.
+    /// Puts a value under its name, in a new column if there is none of that name. Two of one name
+    /// in one sample are added up.
     pub fn put(
         &mut self,
         name: Arguments<'_>,
@@ -73,7 +76,7 @@ impl Readings {
             return;
         };
         // There are as many values as columns.
-        self.values[at] = Some(value);
+        self.values[at] = Some(self.values[at].map_or(value, |more| more.saturating_add(value)));
         self.next = at + 1;
     }
 

@@ -1,17 +1,18 @@
 //! /proc/net/softnet_stat: what each CPU's receive path did.
 //!
 //! Numbers in hexadecimal, of 32 bits: at ten million packets a second `processed` wraps every
-//! seven minutes. Kernels have added numbers at the end of the line and left those before in place.
-//! Source: net/core/net-procfs.c, `softnet_seq_show`.
+//! seven minutes. Kernels have added numbers at the end of the line and left those before in place,
+//! as 0 where they count them no more. Source: net/core/net-procfs.c, `softnet_seq_show`.
 
 use super::{Kind, Readings};
 
-/// What the numbers are; those in between are 0 in every kernel since 4.7.
+/// What the numbers are. The fourth to the eighth, of throttling and fast routing, were of Linux 2.4
+/// and are 0 since.
 const FIELDS: [(usize, &str, &str, Kind); 9] = [
     (0, "processed", "packets", Kind::Counter),
     (1, "dropped", "packets", Kind::Counter),
     (2, "time_squeeze", "polls", Kind::Counter),
-    (8, "cpu_collision", "times", Kind::Counter),
+    (COLLISION_AT, "cpu_collision", "times", Kind::Counter),
     (9, "received_rps", "interrupts", Kind::Counter),
     (10, "flow_limit_count", "packets", Kind::Counter),
     (11, "backlog_len", "packets", Kind::Gauge),
@@ -21,6 +22,9 @@ const FIELDS: [(usize, &str, &str, Kind); 9] = [
 
 /// Where the line says its CPU, since 5.10. Before, lines are in the order of the CPUs on line.
 const CPU_AT: usize = 12;
+
+/// Times that two CPUs wanted to send by one device. Kernels that say their CPU do not count it.
+const COLLISION_AT: usize = 8;
 
 /// Packets that each CPU processed and dropped, and how it was short of time.
 pub(crate) fn softnet_stat(text: &str, readings: &mut Readings) {
@@ -33,7 +37,8 @@ pub(crate) fn softnet_stat(text: &str, readings: &mut Readings) {
             continue;
         };
         let cpu = numbers.get(CPU_AT).copied().unwrap_or(line_at as u64);
-        for (at, field, unit, kind) in FIELDS {
+        let counted = |at: usize| at != COLLISION_AT || numbers.len() <= CPU_AT;
+        for (at, field, unit, kind) in FIELDS.into_iter().filter(|(at, ..)| counted(*at)) {
             if let Some(&value) = numbers.get(at) {
                 let name = format_args!("net/softnet_stat/cpu{cpu}/{field}");
                 readings.put(name, unit, kind, "", value);
@@ -52,13 +57,15 @@ mod tests {
         let new =
             "034198c1 00000001 00000014 0 0 0 0 0 0 00000005 00000006 00000007 0000000a 2 5\n";
         let (said, unread) = found(softnet_stat, new);
-        assert_eq!((said.len(), unread), (9, 0));
+        assert_eq!((said.len(), unread), (8, 0));
+        assert!(!said.iter().any(|column| column.contains("cpu_collision")), "{said:?}");
         assert_eq!(said[0], "net/softnet_stat/cpu10/processed 54630593 packets");
         assert_eq!(said[2], "net/softnet_stat/cpu10/time_squeeze 20 polls");
-        assert_eq!(said[8], "net/softnet_stat/cpu10/process_qlen 5 packets");
+        assert_eq!(said[7], "net/softnet_stat/cpu10/process_qlen 5 packets");
         let old = "1 0 0 0 0 0 0 0 3\nff 0 0 0 0 0 0 0 0\n";
         let (said, unread) = found(softnet_stat, old);
         assert_eq!((said.len(), unread), (8, 0));
+        assert_eq!(said[3], "net/softnet_stat/cpu0/cpu_collision 3 times");
         assert_eq!(said[4], "net/softnet_stat/cpu1/processed 255 packets");
     }
 

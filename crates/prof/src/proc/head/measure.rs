@@ -31,8 +31,8 @@ impl Started {
     /// counted.
     pub fn stop(&self) -> Result<Head> {
         let now = cpu_times(&read("/proc/stat")?)?;
-        let split = now.since(&self.0).split().ok_or_else(|| {
-            let why = "no tick of the kernel's clock fell in the interval";
+        let split = now.since(&self.0).and_then(|since| since.split()).ok_or_else(|| {
+            let why = "no tick of the kernel's clock fell in the interval, or its count went back";
             Error::new(Code::System, "cannot tell what the CPUs did", why)
                 .fix("measure for at least 100 ms")
         })?;
@@ -41,18 +41,20 @@ impl Started {
     }
 }
 
-/// Shares as 2.4 had them, and what is told apart since.
+/// Shares as 2.4 had them, and what is told apart since: what is not, is in them already.
 impl From<Split> for Cpu {
     fn from(split: Split) -> Cpu {
         Cpu {
             user_pct: split.user_pct,
-            system_pct: split.system_pct + split.irq_pct + split.softirq_pct,
+            system_pct: split.system_pct
+                + split.irq_pct.unwrap_or(0.0)
+                + split.softirq_pct.unwrap_or(0.0),
             nice_pct: split.nice_pct,
-            idle_pct: split.idle_pct + split.iowait_pct,
-            iowait_pct: Some(split.iowait_pct),
-            irq_pct: Some(split.irq_pct),
-            softirq_pct: Some(split.softirq_pct),
-            steal_pct: Some(split.steal_pct),
+            idle_pct: split.idle_pct + split.iowait_pct.unwrap_or(0.0),
+            iowait_pct: split.iowait_pct,
+            irq_pct: split.irq_pct,
+            softirq_pct: split.softirq_pct,
+            steal_pct: split.steal_pct,
         }
     }
 }
@@ -84,7 +86,7 @@ fn memory(meminfo: &str) -> Result<(Mem, Swap)> {
         av_kb,
         used_kb: av_kb.saturating_sub(free_kb),
         free_kb,
-        shrd_kb: kb("Shmem")?,
+        shrd_kb: kb("Shmem").ok(),
         buff_kb: kb("Buffers")?,
         cached_kb: kb("Cached")?,
     };
@@ -96,7 +98,9 @@ fn memory(meminfo: &str) -> Result<(Mem, Swap)> {
 fn processes() -> Result<Processes> {
     let entries = fs::read_dir("/proc")
         .map_err(|e| Error::new(Code::File, "cannot list /proc", e.to_string()))?;
-    let mut processes = Processes::default();
+    // The first process is always there: if we may not see it, there are others that we may not.
+    let some_hidden = fs::read("/proc/1/stat").is_err();
+    let mut processes = Processes { some_hidden, ..Processes::default() };
     for entry in entries.flatten() {
         let name = entry.file_name();
         if name.to_str().is_some_and(|name| name.bytes().all(|b| b.is_ascii_digit())) {
@@ -140,17 +144,20 @@ mod tests {
         let started = Head::start().unwrap();
         std::thread::sleep(Duration::from_millis(200));
         let head = started.stop().unwrap();
-        let Processes { total, sleeping, running, zombie, stopped } = head.processes;
+        let Processes { total, sleeping, running, zombie, stopped, .. } = head.processes;
         assert_eq!(total, sleeping + running + zombie + stopped);
         // At least we are there; our main thread sleeps while this one tests.
         assert!(total >= 1, "{head}");
         let Cpu { user_pct, system_pct, nice_pct, idle_pct, steal_pct, .. } = head.cpu;
-        let sum = user_pct + system_pct + nice_pct + idle_pct + steal_pct.unwrap();
+        let sum = user_pct + system_pct + nice_pct + idle_pct + steal_pct.unwrap_or(0.0);
         assert!((sum - 100.0).abs() < 1e-6, "{sum}");
         assert_eq!(head.mem.av_kb, head.mem.used_kb + head.mem.free_kb);
         let text = head.to_string();
         assert_eq!(Head::parse(&text).unwrap().to_string(), text);
-        assert_eq!(format!("{head:#}").lines().count(), 5);
+        let lines = |head: &Head| format!("{head:#}").lines().count();
+        assert_eq!(lines(&head), 5 + usize::from(head.processes.some_hidden));
+        let processes = Processes { some_hidden: true, ..head.processes };
+        assert_eq!(lines(&Head { processes, ..head }), 6);
     }
 
     #[test]
@@ -168,6 +175,20 @@ mod tests {
         for cut in [&b"7 (a)"[..], b"7 (a) ", b"7 (a", b""] {
             assert_eq!(state(cut), None);
         }
+    }
+
+    #[test]
+    fn what_an_old_kernel_does_not_say_is_not_0() {
+        let meminfo = "MemTotal: 90 kB\nMemFree: 20 kB\nBuffers: 5 kB\nCached: 7 kB\n\
+            SwapTotal: 0 kB\nSwapFree: 0 kB\n";
+        let (mem, swap) = memory(meminfo).unwrap();
+        assert_eq!((mem.used_kb, mem.shrd_kb), (70, None));
+        let cpu = Cpu::from(CpuTimes::parse("10 0 20 70").unwrap().split().unwrap());
+        assert_eq!((cpu.system_pct, cpu.idle_pct, cpu.iowait_pct), (20.0, 70.0, None));
+        let head = Head { processes: Processes::default(), cpu, mem, swap };
+        assert!(head.to_string().contains("20K free, n/a shrd, 5K buff"), "{head}");
+        assert_eq!(Head::parse(&head.to_string()).unwrap(), head);
+        assert!(format!("{head:#}").contains("n/a irq"));
     }
 
     #[test]

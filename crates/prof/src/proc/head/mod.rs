@@ -37,6 +37,9 @@ pub struct Processes {
     pub zombie: u64,
     /// Stopped, by a signal or a debugger.
     pub stopped: u64,
+    /// There are others that we may not see: /proc hides them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub some_hidden: bool,
 }
 
 /// CPU time, in per cent of all CPUs.
@@ -76,8 +79,9 @@ pub struct Mem {
     pub used_kb: u64,
     /// Free.
     pub free_kb: u64,
-    /// Shared.
-    pub shrd_kb: u64,
+    /// Shared; kernels before 2.6.32 do not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shrd_kb: Option<u64>,
     /// Buffers of block devices.
     pub buff_kb: u64,
     /// Cached files. Printed in the line of the swap.
@@ -95,7 +99,8 @@ pub struct Swap {
     pub free_kb: u64,
 }
 
-/// Four lines, as `top` printed them; with `{:#}` a fifth of what kernels have told apart since.
+/// Four lines, as `top` printed them; with `{:#}` a fifth of what kernels have told apart since, and
+/// another if there are processes that are in no figure.
 impl fmt::Display for Head {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Head { processes: p, cpu, mem, swap } = self;
@@ -109,6 +114,9 @@ impl fmt::Display for Head {
             "CPU states: {:.1}% user, {:.1}% system, {:.1}% nice, {:.1}% idle",
             cpu.user_pct, cpu.system_pct, cpu.nice_pct, cpu.idle_pct
         )?;
+        if f.alternate() && p.some_hidden {
+            writeln!(f, "of the processes, only those that we may see: /proc hides others")?;
+        }
         if f.alternate() {
             let pct = |pct: Option<f64>| pct.map_or("n/a".into(), |pct| format!("{pct:.1}%"));
             writeln!(
@@ -120,10 +128,11 @@ impl fmt::Display for Head {
                 pct(cpu.steal_pct)
             )?;
         }
+        let shrd = mem.shrd_kb.map_or("n/a".into(), |shrd_kb| format!("{shrd_kb}K"));
         writeln!(
             f,
-            "Mem: {}K av, {}K used, {}K free, {}K shrd, {}K buff",
-            mem.av_kb, mem.used_kb, mem.free_kb, mem.shrd_kb, mem.buff_kb
+            "Mem: {}K av, {}K used, {}K free, {shrd} shrd, {}K buff",
+            mem.av_kb, mem.used_kb, mem.free_kb, mem.buff_kb
         )?;
         // No comma before the last: so it was.
         writeln!(

@@ -103,7 +103,7 @@ fn processes(line: &str) -> std::result::Result<Processes, String> {
     let pairs = pairs(&line, "")?;
     let names = ["processes", "sleeping", "running", "zombie", "stopped"];
     let [total, sleeping, running, zombie, stopped] = named(&pairs, names)?;
-    Ok(Processes { total, sleeping, running, zombie, stopped })
+    Ok(Processes { total, sleeping, running, zombie, stopped, some_hidden: false })
 }
 
 fn cpu(line: &str) -> std::result::Result<Cpu, String> {
@@ -129,8 +129,13 @@ fn cpu(line: &str) -> std::result::Result<Cpu, String> {
 }
 
 fn mem(line: &str) -> std::result::Result<Mem, String> {
-    let [av_kb, used_kb, free_kb, shrd_kb, buff_kb] =
-        named(&pairs(line, "K")?, ["av", "used", "free", "shrd", "buff"])?;
+    let known = line.replace("n/a shrd,", "");
+    let pairs = pairs(&known, "K")?;
+    let [av_kb, used_kb, free_kb, buff_kb] = named(&pairs, ["av", "used", "free", "buff"])?;
+    let shrd_kb = match known == line {
+        true => Some(named(&pairs, ["shrd"])?).map(|[shrd_kb]| shrd_kb),
+        false => None,
+    };
     Ok(Mem { av_kb, used_kb, free_kb, shrd_kb, buff_kb, cached_kb: 0 })
 }
 

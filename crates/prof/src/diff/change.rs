@@ -1,0 +1,169 @@
+//! Whether a function changed, or whether it only looks so.
+//!
+//! A sample falls where the CPU happens to be: run the same twice, and every function's count is
+//! another. Of a count that comes of many chances, each small, the variance is the count (Poisson),
+//! and of a difference it is the sum of both. A difference of less than two standard deviations is
+//! not told from none here:
+//!
+//! ```text
+//! do_check_pgt_cache   494 ->   584     +90   2·√1078 = 66     rose
+//! __rdtsc_delay      1,117 -> 1,125      +8   2·√2242 = 95     noise
+//! ```
+//! Two of the same differ by more than that once in 20 times, and samples that come in bursts do
+//! so more often: what is beyond is worth a look, and no proof. Events that were counted one by one
+//! are compared as they are.
+
+use serde::Serialize;
+
+use super::{Count, Row, Scale};
+
+/// How many standard deviations two counts of the same may be apart.
+pub const SIGMAS: f64 = 2.0;
+
+/// What became of a function.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Change {
+    /// It was seen less often.
+    Fell,
+    /// It was seen more often.
+    Rose,
+    /// Something of it is below a cut-off, and it may have fallen.
+    MayHaveFallen,
+    /// Something of it is below a cut-off, and it may have risen.
+    MayHaveRisen,
+    /// Two samplings of the same may differ as much.
+    Noise,
+    /// The same number of events.
+    Unchanged,
+}
+
+impl Change {
+    /// What became of `row`. `is_sampled`: its counts are of samples.
+    pub(super) fn of(row: &Row, scale: Scale, is_sampled: bool) -> Change {
+        let (without_least, without_most) = row.without.range();
+        let (with_least, with_most) = row.with.range();
+        let moved = |without: u64, with: u64| {
+            let (a, b) = (scale.without(without), scale.with(with));
+            let noise = if is_sampled { SIGMAS * deviation(without, with, scale) } else { 0.0 };
+            if (a - b).abs() > noise { a - b } else { 0.0 }
+        };
+        let (least, most) = (moved(without_least, with_most), moved(without_most, with_least));
+        if most < 0.0 {
+            Change::Rose
+        } else if least > 0.0 {
+            Change::Fell
+        } else if least < 0.0 {
+            Change::MayHaveRisen
+        } else if most > 0.0 {
+            Change::MayHaveFallen
+        } else if is_sampled {
+            Change::Noise
+        } else {
+            Change::Unchanged
+        }
+    }
+
+    /// As it stands in a table; that a function fell is what its saving says.
+    #[must_use]
+    pub const fn mark(self) -> &'static str {
+        match self {
+            Change::Fell | Change::Unchanged => "",
+            Change::Rose => "rose",
+            Change::MayHaveFallen => "may have fallen",
+            Change::MayHaveRisen => "may have risen",
+            Change::Noise => "noise",
+        }
+    }
+
+    /// As a program gets it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Change::Fell => "fell",
+            Change::Rose => "rose",
+            Change::MayHaveFallen => "may_have_fallen",
+            Change::MayHaveRisen => "may_have_risen",
+            Change::Noise => "noise",
+            Change::Unchanged => "unchanged",
+        }
+    }
+
+    /// Whether it rose, or may have.
+    #[must_use]
+    pub const fn is_rise(self) -> bool {
+        matches!(self, Change::Rose | Change::MayHaveRisen)
+    }
+}
+
+impl Count {
+    /// The fewest and the most that it may be.
+    const fn range(self) -> (u64, u64) {
+        match self {
+            Count::Is(n) => (n, n),
+            Count::Below(n) => (0, n.saturating_sub(1)),
+        }
+    }
+}
+
+/// Standard deviation of the difference of two counts, scaled as they are.
+fn deviation(without: u64, with: u64, scale: Scale) -> f64 {
+    (scale.without(without) * scale.without_factor + scale.with(with) * scale.with_factor).sqrt()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::By;
+    use super::*;
+    use crate::stage::Stage;
+    use Count::{Below, Is};
+
+    fn change(without: Count, with: Count, is_sampled: bool) -> Change {
+        scaled(without, with, is_sampled, Scale::as_they_are())
+    }
+
+    fn scaled(without: Count, with: Count, is_sampled: bool, scale: Scale) -> Change {
+        let row = Row { symbol: "f".into(), object: None, stage: Stage::Other, without, with };
+        Change::of(&row, scale, is_sampled)
+    }
+
+    #[test]
+    fn samples_must_differ_by_more_than_chance_and_events_by_one() {
+        // Of the posts: do_check_pgt_cache, eth_type_trans, __rdtsc_delay.
+        assert_eq!(change(Is(494), Is(584), true), Change::Rose);
+        assert_eq!(change(Is(927), Is(1094), true), Change::Rose);
+        assert_eq!(change(Is(1117), Is(1125), true), Change::Noise);
+        assert_eq!(change(Is(1117), Is(1125), false), Change::Rose);
+        assert_eq!(change(Is(7), Is(7), false), Change::Unchanged);
+        assert_eq!(change(Is(0), Is(5), true), Change::Rose);
+        assert_eq!(change(Below(1), Is(4), true), Change::Noise, "4 is 2·√4");
+    }
+
+    #[test]
+    fn what_is_below_a_cut_off_fell_or_rose_only_if_it_did_so_wherever_it_is() {
+        // speedo_rx and alloc_skb_frame of the posts.
+        assert_eq!(change(Is(3358), Below(216), true), Change::Fell);
+        assert_eq!(change(Below(72), Is(335), true), Change::Rose);
+        assert_eq!(change(Below(72), Is(43), true), Change::MayHaveRisen);
+        assert_eq!(change(Is(43), Below(72), true), Change::MayHaveRisen);
+        assert_eq!(change(Is(304), Below(290), true), Change::MayHaveFallen);
+        assert_eq!(change(Is(3), Below(4), true), Change::Noise);
+    }
+
+    #[test]
+    fn at_the_edge_of_a_cut_off_absent_is_fewer_and_not_as_many() {
+        assert_eq!(change(Below(72), Is(72), false), Change::Rose, "71 at most, then 72");
+        assert_eq!(change(Is(72), Below(72), false), Change::Fell);
+        assert_eq!(change(Below(72), Is(72), true), Change::MayHaveRisen, "71 to 72 is nothing");
+    }
+
+    #[test]
+    fn noise_is_that_of_the_counts_and_is_scaled_with_them() {
+        let twice = Scale { by: By::Second, without_factor: 1.0, with_factor: 0.5 };
+        assert_eq!(scaled(Is(100), Is(200), true, twice), Change::Noise, "the same rate");
+        // 100 and 130 per second: ±√(100 + 260/4) = 12.8.
+        assert_eq!(scaled(Is(100), Is(260), true, twice), Change::Rose);
+        // 100 and 120 per second: ±12.6.
+        assert_eq!(scaled(Is(100), Is(240), true, twice), Change::Noise);
+    }
+}

@@ -1,0 +1,101 @@
+//! Rows of two profiles, brought together.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use super::{Count, Row};
+use crate::profile::{self, Profile, Space};
+use crate::stage::{side_of, stage_of};
+
+/// Objects that a remark names.
+const NAMED: usize = 3;
+
+/// What is one function: two sides of the system call may have one of the same name, and what has no
+/// name is another in each file.
+#[derive(PartialEq, Eq, Hash)]
+struct Key<'a> {
+    symbol: &'a str,
+    side: Space,
+    object: Option<&'a str>,
+}
+
+/// A function while the two profiles are merged.
+#[derive(Default)]
+struct Seen<'a> {
+    without: Option<u64>,
+    with: Option<u64>,
+    object: Option<&'a str>,
+}
+
+/// One row for each name on each side of the system call. Static functions of one name in several
+/// places are summed: between two kernels, where all addresses differ, they cannot be told apart.
+pub(super) fn merge(without: &Profile, with: &Profile, remarks: &mut Vec<String>) -> Vec<Row> {
+    let sides = sides([without, with]);
+    let mut seen: HashMap<Key<'_>, Seen<'_>> = HashMap::new();
+    let mut repeated: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for (profile, is_with) in [(without, false), (with, true)] {
+        for row in &profile.rows {
+            let entry = seen.entry(key(row, &sides)).or_default();
+            let object = row.object.as_deref();
+            entry.object = entry.object.or(object);
+            let count = if is_with { &mut entry.with } else { &mut entry.without };
+            if count.is_some() {
+                let objects = repeated.entry(&row.symbol).or_default();
+                objects.extend(entry.object.into_iter().chain(object));
+            }
+            *count = Some(count.unwrap_or(0).saturating_add(row.count));
+        }
+    }
+    tell_of(&repeated, remarks);
+    let row = |(key, seen): (Key<'_>, Seen<'_>)| Row {
+        symbol: key.symbol.to_owned(),
+        object: seen.object.map(str::to_owned),
+        stage: stage_of(key.symbol, seen.object, key.side),
+        without: Count::of(seen.without, without),
+        with: Count::of(seen.with, with),
+    };
+    seen.into_iter().map(row).collect()
+}
+
+/// On which side each name is, where that is one and a row says so: a listing that does not say is
+/// then of the same.
+fn sides(profiles: [&Profile; 2]) -> HashMap<&str, Option<Space>> {
+    let mut sides: HashMap<&str, Option<Space>> = HashMap::new();
+    for row in profiles.into_iter().flat_map(|profile| &profile.rows) {
+        let side = side_of(row.object.as_deref(), row.space);
+        if side != Space::Unknown {
+            let known = sides.entry(&row.symbol).or_insert(Some(side));
+            *known = known.filter(|known| *known == side);
+        }
+    }
+    sides
+}
+
+fn key<'a>(row: &'a profile::Row, sides: &HashMap<&str, Option<Space>>) -> Key<'a> {
+    let symbol = row.symbol.as_str();
+    let side = match side_of(row.object.as_deref(), row.space) {
+        Space::Unknown => sides.get(symbol).copied().flatten().unwrap_or_default(),
+        known => known,
+    };
+    // `[unknown]`, or an address, which says nothing without the file that it is in.
+    let is_nameless = symbol.starts_with('[') || symbol.starts_with("0x");
+    Key { symbol, side, object: row.object.as_deref().filter(|_| is_nameless) }
+}
+
+fn tell_of(repeated: &BTreeMap<&str, BTreeSet<&str>>, remarks: &mut Vec<String>) {
+    let Some((first, objects)) = repeated.first_key_value() else { return };
+    let others = match repeated.len() {
+        1 => String::new(),
+        2 => " and 1 other".to_owned(),
+        n => format!(" and {} others", n - 1),
+    };
+    let mut places = objects.iter().take(NAMED).copied().collect::<Vec<_>>().join(", ");
+    if objects.len() > NAMED {
+        places.push_str(&format!(" and {} more", objects.len() - NAMED));
+    }
+    if !places.is_empty() {
+        places = format!(" (in {places})");
+    }
+    remarks.push(format!(
+        "several rows of a listing have the name {first}{places}{others}; they are summed"
+    ));
+}

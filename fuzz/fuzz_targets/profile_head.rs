@@ -1,0 +1,22 @@
+//! The heads of `top` in a text: each is printed as what it is read from, and reads back.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use linerate_prof::proc::Head;
+
+fuzz_target!(|text: &str| {
+    let (heads, complaints) = Head::all(text);
+    let lines = text.lines().count();
+    assert!(4 * heads.len() <= lines);
+    for head in &heads {
+        let printed = head.to_string();
+        // A share is printed with one digit: what is read of that is printed the same.
+        let again = Head::parse(&printed).expect("we printed it");
+        assert_eq!(again.to_string(), printed);
+        assert_eq!((again.processes, again.mem, again.swap), (head.processes, head.mem, head.swap));
+    }
+    for complaint in &complaints {
+        assert!((1..=lines as u64).contains(&complaint.line));
+        assert!(!complaint.why.contains(char::is_control));
+    }
+});
