@@ -129,6 +129,12 @@ fn what_cannot_be_compared_is_said_and_a_model_is_never_a_measurement() {
     assert_eq!(about(&diff), [About::Event, About::Unit, About::ModelAgainstMeasurement]);
     assert!(diff.is_doubtful());
 
+    let (mut a, mut b) = (a, b);
+    (a.event.name, b.event.name) = ("L2_LINES_OUT".into(), "L2_CACHE_LINES_OUT".into());
+    (b.event.unit, b.origin) = (a.event.unit, a.origin);
+    let diff = Diff::between(&a, &b);
+    assert_eq!((about(&diff), diff.is_doubtful()), (vec![About::Spelling], false));
+
     let mut b = a.clone();
     b.lost = 12;
     b.cutoff = Some(9);

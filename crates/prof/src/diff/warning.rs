@@ -27,6 +27,8 @@ pub struct Warning {
 pub enum About {
     /// What was looked for.
     Event,
+    /// How it is called.
+    Spelling,
     /// Of what counts are a number.
     Unit,
     /// Events for each sample.
@@ -70,6 +72,7 @@ impl fmt::Display for Warning {
                 "different events",
                 "Unless these are two names for one, no difference can be taken.",
             ),
+            About::Spelling => ("two names for one event", ""),
             About::Unit => ("different units", "A difference of them means nothing."),
             About::Period => ("different periods", "A sample is not the same number of events."),
             About::ModelAgainstMeasurement => {
@@ -117,7 +120,9 @@ fn warn(about: About, without: impl ToString, with: impl ToString) -> Warning {
 
 fn of_events(without: &Event, with: &Event, found: &mut Vec<Warning>) {
     if !without.name.eq_ignore_ascii_case(&with.name) {
-        found.push(warn(About::Event, &without.name, &with.name));
+        let is_one = spelled(&without.name) == spelled(&with.name);
+        let about = if is_one { About::Spelling } else { About::Event };
+        found.push(warn(about, &without.name, &with.name));
     } else if without.raw != with.raw && without.raw.is_some() && with.raw.is_some() {
         let raw = |event: &Event| event.raw.clone().unwrap_or_default();
         found.push(warn(About::Event, raw(without), raw(with)));
@@ -130,6 +135,12 @@ fn of_events(without: &Event, with: &Event, found: &mut Vec<Warning>) {
     {
         found.push(warn(About::Period, a, b));
     }
+}
+
+/// A P6's event as its manual spells it: post 003 says `L2_LINES_OUT`, and `L2_CACHE_LINES_OUT` of the
+/// same.
+fn spelled(event: &str) -> String {
+    event.to_ascii_uppercase().replace("_CACHE_LINES_", "_LINES_")
 }
 
 fn of_origins(without: Origin, with: Origin, found: &mut Vec<Warning>) {
