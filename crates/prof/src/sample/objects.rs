@@ -28,9 +28,12 @@ pub(super) struct Opened {
 /// process, even deleted. `None` if it is gone or has changed after `started`.
 pub(super) fn open(object: &Object, mapper: Mapper, started: SystemTime) -> Option<Opened> {
     let Mapper { pid, mounts_ours } = mapper;
-    let path = object.name.strip_prefix('/')?;
+    let path: &str = &object.name;
+    if !path.starts_with('/') {
+        return None;
+    }
     let candidates =
-        [format!("/{path}"), format!("/proc/{pid}/root/{path}"), format!("/proc/{pid}/exe")];
+        [path.to_owned(), format!("/proc/{pid}/root{path}"), format!("/proc/{pid}/exe")];
     let mut files = candidates.iter().map(|path| regular(Path::new(path)));
     let ours = files.next().flatten();
     let ours = match ours {
