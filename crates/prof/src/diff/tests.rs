@@ -168,6 +168,15 @@ fn twice_the_time_is_told_and_can_be_divided_out() {
     a.conditions.wall_ns = Some(1_000_000_000);
     b.conditions.wall_ns = Some(2_000_000_000);
     assert_eq!(about(&Diff::between(&a, &b)), [About::Duration]);
+    let moved = |profile: &Profile| {
+        let mut of = profile.clone();
+        of.conditions.packets = Some(1000);
+        of
+    };
+    assert!(
+        Diff::between(&moved(&a), &moved(&b)).warnings.is_empty(),
+        "the same work in less time"
+    );
     let diff = Diff::scaled(&a, &b, By::Second).unwrap();
     assert!(diff.warnings.is_empty());
     assert_eq!(diff.rows[0].symbol, "g");

@@ -187,8 +187,11 @@ fn of_load(without: &Profile, with: &Profile, by: By, found: &mut Vec<Warning>) 
     if by != By::AsTheyAre {
         return;
     }
+    // The same packets in less time is what one hoped for, and no reason to divide by it.
+    let is_same_work = a.packets.is_some() && a.packets == b.packets;
     if let (Some(x), Some(y)) = (a.wall_ns, b.wall_ns)
         && differ(x as f64, y as f64)
+        && !is_same_work
     {
         let seconds = |ns: u64| format!("{:.3} s", ns as f64 / 1e9);
         found.push(warn(About::Duration, seconds(x), seconds(y)));
