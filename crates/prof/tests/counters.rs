@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use linerate_prof::pmu::{Counting, Counts, Event, Quantity, capacity};
-use linerate_prof::{Code, Result};
+use linerate_prof::{Code, Error, Result};
 use linerate_sys::thread::{allowed_cpus, pin_to_cpu};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -120,23 +120,24 @@ impl Bounce {
 }
 
 /// Two threads on two CPUs hand a line over `turns` times each way; what the first one's counter
-/// says of it, or why it says nothing, printed.
-fn bounce(cpus: (usize, usize), turns: u64) -> Option<u64> {
+/// says of it, or why it says nothing.
+fn bounce(cpus: (usize, usize), turns: u64) -> Result<u64> {
     let bounce = Bounce::default();
+    let cut_short = || Error::new(Code::System, "cannot bounce a line", "a thread is missing");
     thread::scope(|scope| {
         let partner = scope.spawn(|| {
             let _over = Over(&bounce);
-            or_skip(pin_to_cpu(cpus.1))?;
-            bounce.take_turns(1, turns).then_some(())
+            pin_to_cpu(cpus.1)?;
+            if bounce.take_turns(1, turns) { Ok(()) } else { Err(cut_short()) }
         });
         let counted = scope.spawn(|| {
             let _over = Over(&bounce);
-            or_skip(pin_to_cpu(cpus.0))?;
-            let mut window = try_counting(&["LINES_FROM_OTHER_CORE"])?;
+            pin_to_cpu(cpus.0)?;
+            let mut window = counting(&["LINES_FROM_OTHER_CORE"])?;
             if !bounce.take_turns(0, turns) {
-                return None;
+                return Err(cut_short());
             }
-            try_read(&mut window)?.of(Quantity::LinesFromOtherCore)
+            window.read()?.of(Quantity::LinesFromOtherCore).ok_or_else(cut_short)
         });
         partner.join().unwrap()?;
         counted.join().unwrap()
@@ -168,7 +169,7 @@ fn a_bounce_ends_whichever_of_the_two_is_missing() {
     let nowhere = usize::MAX;
     let cpu = allowed_cpus().unwrap()[0];
     for cpus in [(nowhere, cpu), (cpu, nowhere), (nowhere, nowhere)] {
-        assert_eq!(bounce(cpus, 1000), None, "{cpus:?}");
+        assert!(bounce(cpus, 1000).is_err(), "{cpus:?}");
     }
 }
 
@@ -194,7 +195,7 @@ fn a_line_that_is_bounced_n_times_shows_about_n_transfers_wherever_the_threads_a
         return;
     }
     for cpus in placements() {
-        let Some(transfers) = bounce(cpus, N) else { return };
+        let Some(transfers) = or_skip(bounce(cpus, N)) else { return };
         let each = transfers as f64 / N as f64;
         println!("CPUs {cpus:?}: {each:.3} transfers for each hand-over");
         // A spinning reader may lose the line once more between the other's two accesses.
