@@ -236,21 +236,24 @@ fn the_task_clock_of_a_window_is_the_cpu_time_spent_in_it() {
         assert!(counts.wall_ns >= counts.enabled_ns / 2, "{counts}");
         counts.named("task-clock").unwrap() as f64 / spent - 1.0
     };
-    // Both are CPU time, so that a busy machine moves both. Now and then they differ by what an
-    // interrupt or the host took, which only one of them leaves out: most of five must agree.
-    let offs: Vec<f64> = (0..5).map(|_| off()).collect();
-    assert!(offs.iter().filter(|off| off.abs() < 0.02).count() >= 3, "{offs:?}");
+    // Both are CPU time, so that a busy machine moves both. But the task clock runs on while the
+    // host has taken the CPU, and the account of the thread does not: it may be more, by as much as
+    // a neighbour likes, and it is never less.
+    let offs: Vec<f64> = (0..9).map(|_| off()).collect();
+    let least = offs.iter().copied().fold(f64::INFINITY, f64::min);
+    assert!(least > -0.02 && least < 0.05, "{offs:?}");
 }
 
 #[test]
-fn n_sleeps_are_at_least_n_context_switches() {
+fn each_sleep_is_a_context_switch() {
     const N: u64 = 25;
     let Some(mut window) = try_counting(&["context-switches"]) else { return };
     for _ in 0..N {
-        thread::sleep(Duration::from_micros(200));
+        thread::sleep(Duration::from_millis(2));
     }
     let switched = window.read().unwrap().named("context-switches").unwrap();
-    assert!((N..N * 20).contains(&switched), "{switched} for {N} sleeps");
+    // A host that stalls us on the way to sleep lets the timer win: that sleep is none.
+    assert!((N - N / 10..N * 20).contains(&switched), "{switched} for {N} sleeps");
 }
 
 #[test]
