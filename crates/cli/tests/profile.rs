@@ -92,9 +92,14 @@ fn a_command_is_recorded_saved_listed_and_compared() {
     for part in ["\nrun: ", "\nown cost: ", " more functions)", " total\n", "CPU time over wall"] {
         assert!(ours.contains(part), "{part}: {ours}");
     }
+    // The head of top goes with it, on the screen and in the file.
+    for part in [" processes: ", "\nCPU states: ", "\nMem: ", "\nSwap: "] {
+        assert!(ours.contains(part), "{part}: {ours}");
+    }
     assert!(ended.err.ends_with(&format!("print it again: linerate profile list {file}\n")));
 
     let document = run(&format!("profile list {file} --json")).document();
+    assert!(document["head"]["processes"]["total"].as_u64().unwrap() > 0, "{document}");
     let rows = document["rows"].as_array().unwrap();
     let counted: u64 = rows.iter().map(|row| row["count"].as_u64().unwrap()).sum();
     assert!(counted >= 20, "{document}");
@@ -284,6 +289,24 @@ fn a_command_that_does_not_want_to_end_is_named_and_left() {
     let told = ended(child);
     assert!(told.out.contains(&format!("process {pid} runs on")), "{told:?}");
     assert_eq!(told.exit, Some(0), "{told:?}");
+}
+
+#[test]
+fn a_recorder_that_is_killed_leaves_the_earlier_profile_and_the_next_one_is_saved() {
+    let scratch = Scratch::new("killed");
+    let file = scratch.file("p.json");
+    fs::write(&file, "the earlier one").unwrap();
+    let Some((mut child, pid)) = start(&scratch, "", "exec sleep 60") else { return };
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(fs::read_to_string(&file).unwrap(), "the earlier one");
+    // Nobody is left to end the command: the kernel has taken the events, and nothing else.
+    assert!(runs(pid));
+    kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
+    let again = record(&format!("-o {file}"), &["true"]).unwrap();
+    assert_eq!(again.exit, Some(0), "{again:?}");
+    assert_eq!(fs::read_to_string(format!("{file}.old")).unwrap(), "the earlier one");
+    assert!(!Path::new(&format!("{file}.new")).exists(), "the draft of the one that was killed");
 }
 
 #[test]
