@@ -1,9 +1,42 @@
 //! Experiments on a packet path, and the posts that they come from.
+//!
+//! An experiment is a claim as data ([`experiment`]): two sides of one [`scenario`], the factors that
+//! are varied, what is measured and what is expected, written down before the first run. The
+//! [`runner`] measures the sides in adjacent windows in random order, with a control of the first
+//! side against itself in every unit, and keeps every one of them ([`record`]). What may be said is
+//! computed from those ([`analysis`]), whenever it is asked, and printed or drawn ([`report`]).
+//!
+//! ```text
+//!  TOML ── experiment ──> runner ──── Bench::window ────> scenario (engine, churn, host, command)
+//!                           │  └ watch: what else the machine did
+//!                           v
+//!              lab/RUN/{experiment.toml, pairs.ndjson, run.json}
+//!                           │
+//!                           ├──> analysis ──> report (text, HTML, CSV), compare
+//! ```
+//!
+//! [`seeds`] are the posts themselves, checked against their own figures; [`ndr`] is the search for
+//! the highest rate that a path carries.
 #![forbid(unsafe_code)]
 
+pub mod analysis;
+pub mod compare;
 pub mod decimal;
+pub mod environment;
+pub mod experiment;
+pub mod meter;
+pub mod ndr;
+pub mod place;
+pub mod random;
+pub mod record;
+pub mod report;
+pub mod runner;
+pub mod scenario;
 pub mod seeds;
+pub mod settings;
 pub mod stats;
 pub mod table;
+pub mod watch;
+pub mod window;
 
-pub use linerate_prof::{Code, Error, Result};
+pub use linerate_prof::{Code, Error, Kind, Result};

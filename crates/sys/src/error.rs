@@ -140,6 +140,10 @@ codes! {
     File = "E-FILE", Runtime;
     /// A capture file whose contents are not what they claim.
     Capture = "E-CAPTURE", Runtime;
+    /// An experiment's file that makes no sense, or a setting that its scenario does not have.
+    Experiment = "E-EXPERIMENT", Usage;
+    /// A directory of a run that cannot be used: half written, of another schema, of something else.
+    Run = "E-RUN", Runtime;
     /// A system call that failed for no reason that has a code of its own.
     System = "E-SYSTEM", Runtime;
 }

@@ -12,7 +12,7 @@ const ARROWS: [(&str, &[&str]); 11] = [
     ("datapath", &["port", "skb", "ring", "wire"]),
     ("ctl", &["datapath", "port", "wire"]),
     ("prof", &["sys"]),
-    ("lab", &["ctl", "datapath", "port", "wire", "prof"]),
+    ("lab", &["ctl", "datapath", "port", "skb", "wire", "prof", "sys"]),
     ("linerate", &["ctl", "datapath", "port", "skb", "wire"]),
     // `ctl` only to turn on its JSON feature, which the facade leaves off.
     ("cli", &["linerate", "lab", "prof", "ctl"]),

@@ -1,0 +1,1 @@
+//! Two runs or more beside each other, and what fails on a difference.

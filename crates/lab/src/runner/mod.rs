@@ -1,0 +1,72 @@
+//! Runs an experiment: cell by cell, pair by pair, until enough is known or it is interrupted.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::Result;
+use crate::experiment::Experiment;
+use crate::record::{Effect, Run};
+use crate::scenario::Place;
+
+/// What is to be run.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// What.
+    pub experiment: Experiment,
+    /// Only the quick subset, in at most 60 s.
+    pub quick: bool,
+    /// Only cells that have all of these factor values.
+    pub only: Vec<(String, String)>,
+    /// Of the order of sides, and of the traffic.
+    pub seed: u64,
+    /// Where: CPUs and this program.
+    pub place: Place,
+    /// The directory that runs are kept in.
+    pub dir: PathBuf,
+    /// A run in it that was interrupted, to be gone on with: its directory.
+    pub resume: Option<PathBuf>,
+    /// The command, for the record.
+    pub argv: Vec<String>,
+    /// What somebody says of it.
+    pub note: Option<String>,
+}
+
+/// How far it is.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Progress<'a> {
+    /// The cell that runs, as `change=both rate=fixed`.
+    pub cell: &'a str,
+    /// Its number, from 1, and how many there are.
+    pub cell_number: usize,
+    /// Cells of this run.
+    pub cells: usize,
+    /// Pairs accepted, for the headline's clock.
+    pub accepted: usize,
+    /// Pairs tried.
+    pub attempted: usize,
+    /// What the headline says so far.
+    pub effect: Option<&'a Effect>,
+    /// What is still to come, at the pace so far; at most, as a cell may end early.
+    pub left: Option<Duration>,
+}
+
+/// Who follows a run.
+pub trait Observer {
+    /// A pair is done, or a cell.
+    fn progress(&mut self, progress: &Progress<'_>);
+
+    /// Something is to be said once, as why a cell cannot be run here.
+    fn note(&mut self, text: &str);
+
+    /// True once the run is to end early; what there is is kept.
+    fn interrupted(&self) -> bool;
+}
+
+/// Runs it, and keeps it. An interrupted run is returned too, incomplete.
+///
+/// # Errors
+/// `E-EXPERIMENT`, `E-RUN`, `E-FILE` if it cannot be kept, and what a scenario fails with. The pairs
+/// so far stay in the run's directory, and [`Request::resume`] goes on with them.
+pub fn run(_request: &Request, _observer: &mut dyn Observer) -> Result<Run> {
+    Err(crate::Error::new(crate::Code::Unsupported, "cannot run", "not yet"))
+}

@@ -1,0 +1,35 @@
+//! To come.
+
+use crate::scenario::{Bench, Figure, Knob, Place, Scenario};
+use crate::settings::Settings;
+use crate::{Code, Error, Result};
+
+/// To come.
+#[derive(Debug)]
+pub(super) struct Program;
+
+impl Scenario for Program {
+    fn name(&self) -> &'static str {
+        "command"
+    }
+
+    fn about(&self) -> &'static str {
+        ""
+    }
+
+    fn knobs(&self) -> &'static [Knob] {
+        &[]
+    }
+
+    fn figures(&self) -> &'static [Figure] {
+        &[]
+    }
+
+    fn check(&self, _settings: &Settings, _place: &Place) -> Result<()> {
+        Err(Error::new(Code::Unsupported, "cannot run command", "not yet"))
+    }
+
+    fn open(&self, _settings: &Settings, _place: &Place) -> Result<Box<dyn Bench>> {
+        Err(Error::new(Code::Unsupported, "cannot run command", "not yet"))
+    }
+}

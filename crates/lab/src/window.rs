@@ -1,0 +1,197 @@
+//! What one side did over a stretch of time: the raw figures, from which all else is computed.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// One side over a stretch of time.
+///
+/// Its figures have names, so that an experiment's file can say `cost_ns / packets`:
+/// [`Window::figure`] has them all.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Window {
+    /// Wall time, between the two readings of the clock.
+    pub wall_ns: u64,
+    /// How long its threads were ready and had no CPU, added up.
+    pub run_delay_ns: u64,
+    /// How long its threads were on a CPU, added up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_ns: Option<u64>,
+    /// Times that a thread was taken off its CPU, added up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nivcsw: Option<u64>,
+    /// Time that the host took from this machine, in ticks of USER_HZ, over all CPUs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub steal_ticks: Option<u64>,
+    /// CPU time of others on the CPUs of this side.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub foreign_cpu_ns: Option<u64>,
+    /// Packets that went through.
+    pub packets: u64,
+    /// Their bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<u64>,
+    /// Times that a thread was woken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wakeups: Option<u64>,
+    /// System calls, where they were counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub syscalls: Option<u64>,
+    /// Events of the CPUs, where they can be counted, by their names.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub pmu: BTreeMap<String, PmuCount>,
+    /// Each thread by itself.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub threads: Vec<ThreadTime>,
+    /// What the scenario counts beside, by the names that it gives.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub figures: BTreeMap<String, f64>,
+    /// Why a rate of this window is not to be believed although its CPUs were ours: a generator that
+    /// fell behind, a peer that stalled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disturbed: Option<String>,
+}
+
+/// An event's count, and how much of the time it was counted.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct PmuCount {
+    /// How often it was seen.
+    pub value: u64,
+    /// Share of the time in which it was looked for: below 100 the count is an estimate.
+    pub running_pct: f64,
+}
+
+/// What one thread did in a window.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct ThreadTime {
+    /// What it is for, as `worker 0` or `traffic`.
+    pub role: String,
+    /// The CPU that it is pinned to; `None` if it is free.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<usize>,
+    /// Wall time.
+    pub wall_ns: u64,
+    /// On a CPU.
+    pub cpu_ns: u64,
+    /// Ready, and without one.
+    pub run_delay_ns: u64,
+    /// Times that it was taken off its CPU.
+    pub nivcsw: u64,
+    /// Events of the CPU.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub pmu: BTreeMap<String, PmuCount>,
+    /// Whether its cost is the side's: not that of a generator or of a sink.
+    pub measured: bool,
+}
+
+/// The figures that every scenario's windows have, with what they mean.
+pub const COMMON: [(&str, &str); 10] = [
+    ("wall_ns", "wall time"),
+    ("seconds", "wall time, in seconds"),
+    ("run_delay_ns", "time that its threads were ready and had no CPU"),
+    ("cost_ns", "wall time less run delay: what threads cost that never sleep"),
+    ("cpu_ns", "time on a CPU: what threads cost that sleep"),
+    ("nivcsw", "times that a thread was taken off its CPU"),
+    ("packets", "packets that went through"),
+    ("bytes", "their bytes"),
+    ("wakeups", "times that a thread was woken"),
+    ("syscalls", "system calls"),
+];
+
+impl Window {
+    /// A window of threads that were measured together; the costs are those of the measured ones.
+    #[must_use]
+    pub fn of(threads: Vec<ThreadTime>) -> Window {
+        let measured = || threads.iter().filter(|thread| thread.measured);
+        let mut pmu: BTreeMap<String, PmuCount> = BTreeMap::new();
+        for (name, count) in measured().flat_map(|thread| &thread.pmu) {
+            let sum = pmu.entry(name.clone()).or_insert(PmuCount { value: 0, running_pct: 100.0 });
+            sum.value += count.value;
+            sum.running_pct = sum.running_pct.min(count.running_pct);
+        }
+        // An event that only some of the threads could count is no count of the side.
+        pmu.retain(|name, _| measured().all(|thread| thread.pmu.contains_key(name)));
+        Window {
+            wall_ns: threads.iter().map(|thread| thread.wall_ns).max().unwrap_or(0),
+            run_delay_ns: measured().map(|thread| thread.run_delay_ns).sum(),
+            cpu_ns: Some(measured().map(|thread| thread.cpu_ns).sum()),
+            nivcsw: Some(measured().map(|thread| thread.nivcsw).sum()),
+            pmu,
+            threads,
+            ..Window::default()
+        }
+    }
+
+    /// A figure by its name: one of [`COMMON`], `pmu.NAME`, or one of the scenario's.
+    #[must_use]
+    pub fn figure(&self, name: &str) -> Option<f64> {
+        let of = |n: Option<u64>| n.map(|n| n as f64);
+        match name {
+            "wall_ns" => of(Some(self.wall_ns)),
+            "seconds" => Some(self.wall_ns as f64 / 1e9),
+            "run_delay_ns" => of(Some(self.run_delay_ns)),
+            "cost_ns" => of(Some(self.cost_ns())),
+            "cpu_ns" => of(self.cpu_ns),
+            "nivcsw" => of(self.nivcsw),
+            "packets" => of(Some(self.packets)),
+            "bytes" => of(self.bytes),
+            "wakeups" => of(self.wakeups),
+            "syscalls" => of(self.syscalls),
+            _ => match name.strip_prefix("pmu.") {
+                Some(event) => self.pmu.get(event).map(|count| count.value as f64),
+                None => self.figures.get(name).copied(),
+            },
+        }
+    }
+
+    /// Wall time of the measured threads less their run delay.
+    #[must_use]
+    pub fn cost_ns(&self) -> u64 {
+        let measured = self.threads.iter().filter(|thread| thread.measured).count().max(1) as u64;
+        (self.wall_ns * measured).saturating_sub(self.run_delay_ns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn thread(role: &str, measured: bool) -> ThreadTime {
+        let pmu = [("instructions".to_owned(), PmuCount { value: 70, running_pct: 100.0 })];
+        ThreadTime {
+            role: role.into(),
+            wall_ns: 1000,
+            cpu_ns: 900,
+            run_delay_ns: 50,
+            nivcsw: 1,
+            measured,
+            pmu: pmu.into(),
+            cpu: None,
+        }
+    }
+
+    #[test]
+    fn a_generators_cost_is_not_the_sides() {
+        let window = Window::of(vec![thread("worker", true), thread("gen", false)]);
+        assert_eq!((window.cost_ns(), window.cpu_ns), (950, Some(900)));
+        assert_eq!(window.figure("pmu.instructions"), Some(70.0));
+        let window = Window::of(vec![thread("a", true), thread("b", true)]);
+        assert_eq!((window.cost_ns(), window.figure("pmu.instructions")), (1900, Some(140.0)));
+    }
+
+    #[test]
+    fn an_event_that_one_thread_could_not_count_is_unknown() {
+        let blind = ThreadTime { pmu: BTreeMap::new(), ..thread("b", true) };
+        let window = Window::of(vec![thread("a", true), blind]);
+        assert_eq!(window.figure("pmu.instructions"), None);
+    }
+
+    #[test]
+    fn every_common_figure_has_a_value_or_is_optional() {
+        let whole =
+            Window { cpu_ns: Some(1), nivcsw: Some(1), bytes: Some(1), ..Window::default() };
+        let whole = Window { wakeups: Some(1), syscalls: Some(1), ..whole };
+        assert!(COMMON.iter().all(|(name, _)| whole.figure(name).is_some()));
+        assert_eq!(whole.figure("hits"), None);
+    }
+}
