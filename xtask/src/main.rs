@@ -8,6 +8,7 @@
 
 mod cargo;
 mod churn;
+mod commits;
 mod instructions;
 mod msrv;
 mod nocc;

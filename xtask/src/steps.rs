@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 use crate::tidy::README_COMMANDS;
-use crate::{cargo, churn, instructions, msrv, nocc, packages, sanitize, skipped, tidy};
+use crate::{cargo, churn, commits, instructions, msrv, nocc, packages, sanitize, skipped, tidy};
 
 /// One thing that must hold.
 pub struct Step {
@@ -45,9 +45,14 @@ impl From<String> for Done {
 }
 
 /// Every step.
-pub const STEPS: [Step; 11] = [
+pub const STEPS: [Step; 12] = [
     Step { name: "fmt", about: "rustfmt has nothing to change", act: fmt },
     Step { name: "tidy", about: "the rules of the tree that no compiler knows", act: tidy_step },
+    Step {
+        name: "commits",
+        about: "changes say what they are of, and hold nothing unrelated",
+        act: commits::run,
+    },
     Step {
         name: "packages",
         about: "how many foreign packages linerate brings in",

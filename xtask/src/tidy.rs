@@ -5,6 +5,7 @@
 
 mod arrows;
 mod deadfiles;
+mod decisions;
 mod flags;
 mod items;
 mod length;
@@ -72,6 +73,7 @@ pub fn run(root: &Path) -> Result<String> {
         quiet::check(&tree),
         length::check(&tree, &ratchet),
         deadfiles::check(&tree),
+        decisions::check(&tree),
         words::check(&tree, &local),
         sources::check(&tree),
         spec::check(&tree),

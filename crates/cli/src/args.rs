@@ -39,6 +39,7 @@ pub enum Command {
     #[command(subcommand)]
     Profile(crate::profile::Profile),
     Lab(crate::lab::Lab),
+    Ndr(crate::ndr::Ndr),
     /// Print version
     Version,
 }

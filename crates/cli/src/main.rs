@@ -6,6 +6,7 @@ mod errors;
 mod forward;
 mod r#gen;
 mod lab;
+mod ndr;
 mod pool;
 mod preface;
 mod profile;
@@ -41,6 +42,10 @@ fn main() -> ExitCode {
         Command::Lab(lab) => {
             let screen = Screen::plain(lab.json());
             (screen, lab.run(&screen))
+        }
+        Command::Ndr(ndr) => {
+            let screen = Screen::plain(ndr.json);
+            (screen, ndr.run(&screen))
         }
         Command::Profile(profile) => {
             let screen = Screen::plain(profile.json());

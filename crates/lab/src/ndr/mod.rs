@@ -1,1 +1,25 @@
-//! The highest rate that a path carries without loss, or with a little of it.
+//! The highest rate that a path carries without loss (NDR), or with a little of it (PDR).
+//!
+//! [`search`] decides what is tried next and what the trials so far mean; it has no clock and no
+//! device. [`Path`] makes a trial: a generator, the path, a sink that verifies.
+//!
+//! ```text
+//!   gen ── A   path under test   B ── sink         devices: whatever joins A and B
+//!   gen ── ring:a ── worker ── ring:b ── sink      rings: our own worker
+//! ```
+//!
+//! Source: "Multiple Loss Ratio Search", draft-ietf-bmwg-mlrsearch-15, 2025; RFC 2544, section 26.1.
+
+mod bounds;
+mod goal;
+mod outcome;
+mod path;
+mod search;
+mod trial;
+
+pub use bounds::{Class, classify};
+pub use goal::Goal;
+pub use outcome::{Found, Outcome};
+pub use path::{Path, Setup};
+pub use search::{Limits, Prober, Step, search};
+pub use trial::Trial;

@@ -1,0 +1,352 @@
+//! What to try next, until each goal's interval is narrow enough.
+
+use super::bounds::{Bounds, Class, Trials, classify, throughput_pps};
+use super::goal::Goal;
+use super::outcome::{Found, Outcome};
+use super::trial::Trial;
+use crate::Result;
+
+/// Who makes the trials.
+pub trait Prober {
+    /// Offers `load_pps` for `seconds`.
+    ///
+    /// # Errors
+    /// Why there is no trial; the search ends with it.
+    fn trial(&mut self, load_pps: u64, seconds: f64) -> Result<Trial>;
+
+    /// A trial is done. False ends the search early.
+    fn go_on(&mut self, step: &Step<'_>) -> bool;
+}
+
+/// How far it is.
+#[derive(Debug)]
+pub struct Step<'a> {
+    /// The goal that is searched for.
+    pub goal: &'a Goal,
+    /// Its phase, from 1, and how many there are.
+    pub phase: (usize, usize),
+    /// The interval so far.
+    pub bounds: (Option<u64>, Option<u64>),
+    /// The trial.
+    pub trial: &'a Trial,
+    /// Trials so far.
+    pub trials: usize,
+    /// What is still to come if no rate surprises, in seconds of trials.
+    pub left_s: f64,
+}
+
+/// Between what rates, and for how long at most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// The lowest rate that is of interest, in packets a second.
+    pub min_pps: u64,
+    /// The highest: what the generator or the link can do.
+    pub max_pps: u64,
+    /// Trials after which it gives up.
+    pub trials_max: usize,
+    /// Disturbed trials in a row after which one is taken as it is: the machine is never quiet.
+    pub again_max: usize,
+}
+
+struct Search<'a> {
+    limits: Limits,
+    prober: &'a mut dyn Prober,
+    trials: Trials,
+    disturbed: usize,
+    ended: bool,
+    /// What the goals after this one will take.
+    later_s: f64,
+}
+
+/// Searches for each of `goals`, in their order; trials for one serve the others as well.
+///
+/// It ends: every trial is at a rate that is undecided, and there are at most
+/// [`Limits::trials_max`].
+///
+/// # Errors
+/// What `prober` fails with.
+pub fn search(goals: &[Goal], limits: Limits, prober: &mut dyn Prober) -> Result<Outcome> {
+    let trials = Trials::default();
+    let mut search = Search { limits, prober, trials, disturbed: 0, ended: false, later_s: 0.0 };
+    let mut found = Vec::new();
+    for (i, goal) in goals.iter().enumerate() {
+        let later = goals.get(i + 1..).unwrap_or_default();
+        search.later_s = later.iter().flat_map(Goal::phases).map(|phase| phase_s(&phase)).sum();
+        found.push(search.find(goal)?);
+    }
+    Ok(Outcome {
+        found,
+        disturbed: search.disturbed,
+        complete: !search.ended,
+        trials: search.trials.iter().cloned().collect(),
+    })
+}
+
+impl Search<'_> {
+    fn find(&mut self, goal: &Goal) -> Result<Found> {
+        let before = self.trials.count();
+        let phases = goal.phases();
+        let mut coarse = Bounds::default();
+        for (i, phase) in phases.iter().enumerate() {
+            let number = (i + 1, phases.len());
+            // What a few trials have said of these rates, more of them confirm or not.
+            for load in [coarse.lower, coarse.upper].into_iter().flatten() {
+                self.decide(phase, number, load)?;
+            }
+            self.narrow(phase, number)?;
+            coarse = self.trials.bounds(phase);
+        }
+        let Bounds { lower, upper } = self.trials.bounds(goal);
+        let throughput = |load| throughput_pps(goal, load, self.trials.at(load));
+        Ok(Found {
+            goal: *goal,
+            lower_pps: lower,
+            upper_pps: upper,
+            throughput_pps: lower.map(throughput),
+            irregular: self.irregular(goal, lower, upper),
+            trials: self.trials.count() - before,
+        })
+    }
+
+    fn irregular(
+        &self,
+        goal: &Goal,
+        lower: Option<u64>,
+        upper: Option<u64>,
+    ) -> Option<&'static str> {
+        match (lower, upper) {
+            _ if self.ended => Some("the search was ended early"),
+            (Some(lower), Some(upper)) if !narrow(goal, lower, upper) => Some("not narrow enough"),
+            (Some(_), Some(_)) => None,
+            (Some(_), None) => Some("the highest rate that can be offered is carried"),
+            (None, _) => Some("the lowest rate is not carried"),
+        }
+    }
+
+    /// Tries rates until the interval is as narrow as `goal` wants it, or cannot be had.
+    fn narrow(&mut self, goal: &Goal, phase: (usize, usize)) -> Result<()> {
+        // How far outside the interval the next rate is, in widths: doubled with each step.
+        let mut stride = 1.0;
+        while !self.ended {
+            let bounds = self.trials.bounds(goal);
+            let Some(load) = self.next(goal, bounds, stride) else { return Ok(()) };
+            if bounds.lower.is_none() || bounds.upper.is_none() {
+                stride *= 2.0;
+            }
+            self.decide(goal, phase, load)?;
+        }
+        Ok(())
+    }
+
+    /// The rate to try; `None` if there is nothing left to try.
+    fn next(&self, goal: &Goal, bounds: Bounds, stride: f64) -> Option<u64> {
+        let Limits { min_pps, max_pps, .. } = self.limits;
+        let step = (1.0 - goal.width).powf(stride);
+        match (bounds.lower, bounds.upper) {
+            (None, None) => Some(max_pps),
+            (Some(lower), None) if lower >= max_pps => None,
+            (Some(lower), None) => Some(((lower as f64 / step) as u64).clamp(lower + 1, max_pps)),
+            (None, Some(upper)) if upper <= min_pps => None,
+            (None, Some(upper)) => {
+                // What came out at the upper bound is a better guess than any step, at first.
+                let came = self.trials.at(upper).iter().map(Trial::forwarded_pps).max();
+                let guess = came.filter(|_| stride == 1.0).unwrap_or(0);
+                let stepped = (upper as f64 * step) as u64;
+                Some(if guess > 0 { guess.min(stepped) } else { stepped }.clamp(min_pps, upper - 1))
+            }
+            (Some(lower), Some(upper)) if narrow(goal, lower, upper) => None,
+            // Rates are compared by ratio, so the middle is that of ratios.
+            (Some(lower), Some(upper)) => {
+                let middle = (lower as f64 * upper as f64).sqrt() as u64;
+                Some(middle.clamp(lower + 1, upper - 1))
+            }
+        }
+    }
+
+    /// Makes trials at `load` until they say what it is.
+    fn decide(&mut self, goal: &Goal, phase: (usize, usize), load: u64) -> Result<()> {
+        while !self.ended && classify(goal, self.trials.at(load)) == Class::Undecided {
+            let trial = self.undisturbed(load, goal.trial_s)?;
+            self.trials.add(trial.clone());
+            let Bounds { lower, upper } = self.trials.bounds(goal);
+            let trials = self.trials.count();
+            let left_s = self.left_s(goal, phase, Bounds { lower, upper });
+            let step = Step { goal, phase, bounds: (lower, upper), trial: &trial, trials, left_s };
+            let go_on = self.prober.go_on(&step);
+            self.ended |= !go_on || trials >= self.limits.trials_max;
+        }
+        Ok(())
+    }
+
+    fn left_s(&self, goal: &Goal, phase: (usize, usize), bounds: Bounds) -> f64 {
+        let halvings = match (bounds.lower, bounds.upper) {
+            (Some(lower), Some(upper)) => {
+                ((upper as f64 / lower as f64).ln() / goal.width).log2().ceil().max(0.0)
+            }
+            _ => OUTSIDE,
+        };
+        let phases_left = phase.1.saturating_sub(phase.0) as f64;
+        halvings * rate_s(goal) + phases_left * phase_s(goal) + self.later_s
+    }
+
+    fn undisturbed(&mut self, load: u64, seconds: f64) -> Result<Trial> {
+        for _ in 0..self.limits.again_max {
+            let trial = self.prober.trial(load, seconds)?;
+            if trial.disturbed.is_none() {
+                return Ok(trial);
+            }
+            self.disturbed += 1;
+        }
+        self.prober.trial(load, seconds)
+    }
+}
+
+/// Rates that are tried in a phase: the two ends of the one before, and one between.
+const RATES: f64 = 3.0;
+/// Rates that are tried until there is an interval at all.
+const OUTSIDE: f64 = 6.0;
+
+/// Time of the trials that decide a rate about which they agree.
+fn rate_s(goal: &Goal) -> f64 {
+    let trials = goal.sum_s / goal.trial_s * goal.exceed_ratio.max(1.0 - goal.exceed_ratio);
+    goal.trial_s * trials.ceil().max(1.0)
+}
+
+fn phase_s(goal: &Goal) -> f64 {
+    RATES * rate_s(goal)
+}
+
+/// Whether an interval is narrow enough, or cannot be narrower.
+fn narrow(goal: &Goal, lower: u64, upper: u64) -> bool {
+    upper - lower <= 1 || (upper - lower) as f64 <= goal.width * upper as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::Random;
+    use proptest::prelude::*;
+
+    const LIMITS: Limits =
+        Limits { min_pps: 1000, max_pps: 10_000_000, trials_max: 5000, again_max: 3 };
+
+    /// A path that carries `capacity_pps`, and in a share of trials a tenth less.
+    struct Simulated {
+        capacity_pps: u64,
+        bad_share: f64,
+        random: Random,
+        trials: usize,
+        disturb: bool,
+    }
+
+    impl Simulated {
+        fn new(capacity_pps: u64, bad_share: f64) -> Simulated {
+            Simulated { capacity_pps, bad_share, random: Random::new(3), trials: 0, disturb: false }
+        }
+    }
+
+    impl Prober for Simulated {
+        fn trial(&mut self, load_pps: u64, seconds: f64) -> Result<Trial> {
+            self.trials += 1;
+            let bad = (self.random.below(1000) as f64) < 1000.0 * self.bad_share;
+            let carried = if bad { self.capacity_pps * 9 / 10 } else { self.capacity_pps };
+            let offered = (load_pps as f64 * seconds) as u64;
+            let disturbed = (self.disturb && self.random.coin()).then(|| "a neighbour".to_owned());
+            let carried = if disturbed.is_some() { 0 } else { carried };
+            Ok(Trial {
+                load_pps,
+                asked_s: seconds,
+                offered,
+                unsent: 0,
+                forwarded: offered.min((carried as f64 * seconds) as u64),
+                faults: 0,
+                late_p99_ns: None,
+                disturbed,
+            })
+        }
+
+        fn go_on(&mut self, _: &Step<'_>) -> bool {
+            true
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_interval_has_the_capacity_in_it_and_is_narrow(capacity in 1001u64..9_900_000) {
+            let mut path = Simulated::new(capacity, 0.0);
+            let outcome = search(&[Goal::NDR, Goal::PDR], LIMITS, &mut path).unwrap();
+            let ndr = &outcome.found[0];
+            let (lower, upper) = (ndr.lower_pps.unwrap(), ndr.upper_pps.unwrap());
+            prop_assert!(lower <= capacity && capacity < upper, "{lower} {capacity} {upper}");
+            prop_assert!(narrow(&Goal::NDR, lower, upper) && ndr.irregular.is_none());
+            let pdr = &outcome.found[1];
+            prop_assert!(pdr.lower_pps.unwrap() as f64 <= capacity as f64 / 0.995);
+            prop_assert!(pdr.upper_pps.unwrap() as f64 >= capacity as f64 / 0.995 - 1.0);
+            prop_assert!(path.trials < 400, "{} trials", path.trials);
+        }
+
+        #[test]
+        fn it_ends_whatever_the_path_does(seed in any::<u64>()) {
+            struct Chaos(Random);
+            impl Prober for Chaos {
+                fn trial(&mut self, load_pps: u64, asked_s: f64) -> Result<Trial> {
+                    let offered = load_pps;
+                    let forwarded = [offered, offered / 2, 0, offered - 1][self.0.below(4)];
+                    let mut trial = Simulated::new(1, 0.0).trial(load_pps, asked_s)?;
+                    (trial.offered, trial.forwarded) = (offered, forwarded);
+                    Ok(trial)
+                }
+                fn go_on(&mut self, _: &Step<'_>) -> bool {
+                    true
+                }
+            }
+            let mut path = Chaos(Random::new(seed));
+            let outcome = search(&[Goal::NDR, Goal::PDR], LIMITS, &mut path).unwrap();
+            prop_assert!(outcome.trials.len() <= LIMITS.trials_max);
+        }
+    }
+
+    #[test]
+    fn a_third_of_bad_trials_does_not_move_it() {
+        let mut path = Simulated::new(2_000_000, 0.3);
+        let found = search(&[Goal::NDR], LIMITS, &mut path).unwrap().found.remove(0);
+        let (lower, upper) = (found.lower_pps.unwrap(), found.upper_pps.unwrap());
+        assert!(lower <= 2_000_000 && 2_000_000 < upper, "{lower} {upper}");
+    }
+
+    #[test]
+    fn rates_outside_the_limits_are_irregular() {
+        let found = |capacity| {
+            let mut path = Simulated::new(capacity, 0.0);
+            search(&[Goal::NDR], LIMITS, &mut path).unwrap().found.remove(0)
+        };
+        let fast = found(20_000_000);
+        assert_eq!((fast.lower_pps, fast.upper_pps), (Some(10_000_000), None));
+        assert_eq!(fast.irregular, Some("the highest rate that can be offered is carried"));
+        let dead = found(10);
+        assert_eq!((dead.lower_pps, dead.upper_pps), (None, Some(1000)));
+        assert_eq!(dead.irregular, Some("the lowest rate is not carried"));
+    }
+
+    #[test]
+    fn a_disturbed_trial_is_made_again_and_says_nothing() {
+        let mut path = Simulated::new(2_000_000, 0.0);
+        path.disturb = true;
+        let limits = Limits { again_max: 64, ..LIMITS };
+        let outcome = search(&[Goal::NDR], limits, &mut path).unwrap();
+        let found = &outcome.found[0];
+        assert!(found.lower_pps.unwrap() <= 2_000_000 && found.upper_pps.unwrap() > 2_000_000);
+        assert!(outcome.disturbed > 0 && outcome.trials.iter().all(|t| t.disturbed.is_none()));
+    }
+
+    #[test]
+    fn rfc_2544_decides_with_one_trial_a_rate() {
+        let mut path = Simulated::new(2_000_000, 0.0);
+        let outcome = search(&[Goal::RFC_2544], LIMITS, &mut path).unwrap();
+        let mut loads: Vec<u64> = outcome.trials.iter().map(|trial| trial.load_pps).collect();
+        let trials = loads.len();
+        loads.dedup();
+        assert_eq!(loads.len(), trials);
+        assert!(outcome.found[0].irregular.is_none());
+    }
+}

@@ -1,0 +1,41 @@
+//! One trial: so many packets offered at a rate, and what came of them.
+
+use serde::Serialize;
+
+/// A trial.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Trial {
+    /// The rate that was asked for, in packets a second.
+    pub load_pps: u64,
+    /// How long it was asked for, in seconds.
+    pub asked_s: f64,
+    /// Packets that this amounts to.
+    pub offered: u64,
+    /// Of these, packets that never left the generator. They count as lost.
+    pub unsent: u64,
+    /// Packets that came out at the other end, once each and whole.
+    pub forwarded: u64,
+    /// Packets that came twice, out of order or damaged.
+    pub faults: u64,
+    /// 99th percentile of how late packets left; `None` if it is not known.
+    pub late_p99_ns: Option<u64>,
+    /// What took the CPUs from it: then it says nothing, and is made again.
+    pub disturbed: Option<String>,
+}
+
+impl Trial {
+    /// Share of what was offered that did not come out.
+    #[must_use]
+    pub fn loss_ratio(&self) -> f64 {
+        if self.offered == 0 {
+            return 1.0;
+        }
+        self.offered.saturating_sub(self.forwarded) as f64 / self.offered as f64
+    }
+
+    /// Packets a second that came out.
+    #[must_use]
+    pub fn forwarded_pps(&self) -> u64 {
+        (self.load_pps as f64 * (1.0 - self.loss_ratio())) as u64
+    }
+}

@@ -1,0 +1,100 @@
+//! Step `commits`: a change says what it is of, and holds nothing unrelated to it.
+//!
+//! Post 002 had to take stray edits out of `sch_generic.c`. What a machine can see of that: a
+//! subject of the form `area: what`, and no file of a change that differs in white space only.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::steps::Done;
+
+/// How far it looks back: further than any change that is still to be put in.
+const LAST: &str = "-60";
+
+/// Checks the last changes.
+pub fn run(root: &Path) -> Result<Done> {
+    if !root.join(".git").exists() {
+        return Ok(Done::skipped("this is no clone", "git clone it"));
+    }
+    let log = git(root, &["log", LAST, "--no-merges", "--format=%h %s"])?;
+    let mut found = Vec::new();
+    let mut n = 0;
+    for line in log.lines() {
+        let (commit, subject) = line.split_once(' ').unwrap_or((line, ""));
+        n += 1;
+        if !well_formed(subject) {
+            found.push(format!("{commit}: `{subject}` is not of the form `area: what`"));
+        }
+        let numstat = |more: &[&str]| {
+            let show = ["show", "--format=", "--numstat", "--no-renames"];
+            git(root, &[&show, more, &[commit]].concat())
+        };
+        for file in stray(&numstat(&[])?, &numstat(&["-w", "--ignore-blank-lines"])?) {
+            found.push(format!("{commit}: {file} changes in white space only"));
+        }
+    }
+    for finding in &found {
+        eprintln!("{finding}");
+    }
+    if !found.is_empty() {
+        bail!("{} findings", found.len());
+    }
+    Ok(format!("{n} changes").into())
+}
+
+/// `area: what`, where the area names crates, files or documents.
+fn well_formed(subject: &str) -> bool {
+    subject.split_once(": ").is_some_and(|(area, what)| {
+        let named = |c: char| c.is_ascii_alphanumeric() || "-_./, ".contains(c);
+        !area.is_empty() && area.len() <= 60 && area.chars().all(named) && !what.trim().is_empty()
+    })
+}
+
+/// Files that a change touches, and does not any more once white space is left out.
+fn stray<'a>(all: &'a str, without_space: &str) -> Vec<&'a str> {
+    let lines = |line: &str| -> Option<(u64, u64)> {
+        let mut columns = line.split('\t');
+        Some((columns.next()?.parse().ok()?, columns.next()?.parse().ok()?))
+    };
+    let name = |line: &str| line.split('\t').nth(2).map(str::to_owned);
+    let touched = |wanted: &str| {
+        without_space.lines().any(|line| {
+            name(line).as_deref() == Some(wanted) && lines(line).is_some_and(|n| n != (0, 0))
+        })
+    };
+    let changed = all.lines().filter(|line| lines(line).is_some_and(|n| n.0 > 0 && n.1 > 0));
+    changed.filter_map(|line| line.split('\t').nth(2)).filter(|file| !touched(file)).collect()
+}
+
+fn git(root: &Path, args: &[&str]) -> Result<String> {
+    let done = Command::new("git").current_dir(root).args(args).output().context("git")?;
+    if !done.status.success() {
+        bail!("git {}: {}", args.join(" "), String::from_utf8_lossy(&done.stderr).trim());
+    }
+    Ok(String::from_utf8_lossy(&done.stdout).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_subject_names_its_area() {
+        for good in ["lab: the shape of a run", "port/xdp, cli: rearm", "README: how to install"] {
+            assert!(well_formed(good), "{good}");
+        }
+        for bad in ["fix things", "lab:", ": what", "Merge branch 'x'", "why? because: so"] {
+            assert!(!well_formed(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_only_changes_white_space_is_stray() {
+        let all = "3\t2\ta.rs\n1\t1\tb.rs\n5\t0\tnew.rs\n-\t-\tpicture.png\n";
+        assert_eq!(stray(all, "3\t2\ta.rs\n5\t0\tnew.rs\n"), ["b.rs"]);
+        assert_eq!(stray(all, "3\t2\ta.rs\n0\t0\tb.rs\n5\t0\tnew.rs\n"), ["b.rs"]);
+        assert_eq!(stray(all, all), Vec::<&str>::new());
+    }
+}
