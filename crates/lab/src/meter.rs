@@ -1,21 +1,65 @@
 //! What the calling thread takes: time on a CPU, time without one, events.
+//!
+//! A window has two edges, and what an edge reads is nested: the counters of the CPU innermost, then
+//! the wall, then what the kernel accounts. So the events are those of the window's code and of no
+//! clock, and the run delay is that of the wall time or of a little more. An edge costs a few system
+//! calls; [`Meter::empty`] measures what a window without anything in it reads. It is told and not
+//! subtracted: what a difference of two figures of this size is worth, its reader has to see.
 
-use crate::Result;
-use crate::window::ThreadTime;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
-/// Measures the thread that made it.
+use linerate_prof::pmu::{Counting, Counts, Event, Quantity, capacity};
+use linerate_sys::thread::{Account, Accounted};
+
+use crate::window::{PmuCount, ThreadTime};
+use crate::{Code, Error, Result};
+
+/// What is counted, as many of them as count at once: first what every CPU has, then what shows a
+/// line that goes from core to core, then what post 000 and 003 looked at.
+const WANTED: [Quantity; 7] = [
+    Quantity::Instructions,
+    Quantity::Cycles,
+    Quantity::LinesFromOtherCore,
+    Quantity::L2LinesOut,
+    Quantity::L2LinesIn,
+    Quantity::L1dMisses,
+    Quantity::LlcMisses,
+];
+
+/// Empty windows that [`Meter::empty`] takes the median of.
+const EMPTY_WINDOWS: usize = 65;
+
+/// Measures the thread that made it. It stays with its thread.
 #[derive(Debug)]
 pub struct Meter {
     role: String,
     cpu: Option<usize>,
     measured: bool,
+    account: Result<Account>,
+    counting: Result<Counting>,
+    begun: Option<(Accounted, Instant)>,
 }
 
 impl Meter {
     /// Of the calling thread, pinned to `cpu` by its maker; `measured` if its cost is the side's.
+    ///
+    /// Cost: opens a file and some counters, and where there are counters the first one of a process
+    /// finds out for some milliseconds which of them count. Not for a window.
     #[must_use]
     pub fn of_this_thread(role: &str, cpu: Option<usize>, measured: bool) -> Meter {
-        Meter { role: role.into(), cpu, measured }
+        let account = Account::of_this_thread();
+        let counting = countable().as_ref().map_err(Error::clone);
+        let counting = counting.and_then(|events| Counting::of_this_thread(events));
+        Meter { role: role.into(), cpu, measured, account, counting, begun: None }
+    }
+
+    /// The events that it counts, or why it counts none.
+    ///
+    /// # Errors
+    /// As [`Counting::of_this_thread`]: most often that the machine has no counters.
+    pub fn pmu(&self) -> std::result::Result<&[Event], &Error> {
+        self.counting.as_ref().map(Counting::events)
     }
 
     /// Begins.
@@ -23,15 +67,210 @@ impl Meter {
     /// # Errors
     /// `E-UNSUPPORTED` where the kernel does not account for it.
     pub fn start(&mut self) -> Result<()> {
+        let accounted = self.account.as_ref().map_err(Error::clone)?.read()?;
+        self.begun = Some((accounted, Instant::now()));
+        if let Ok(counting) = &mut self.counting {
+            counting.start()?;
+        }
         Ok(())
     }
 
     /// Ends, and says what it took.
     ///
     /// # Errors
-    /// As above.
+    /// As above, and `E-SYSTEM` if it was not begun.
     pub fn stop(&mut self) -> Result<ThreadTime> {
-        let (role, cpu, measured) = (self.role.clone(), self.cpu, self.measured);
-        Ok(ThreadTime { role, cpu, measured, ..ThreadTime::default() })
+        let counts = match &mut self.counting {
+            Ok(counting) => Some(counting.read_shared()?),
+            Err(_) => None,
+        };
+        let end = Instant::now();
+        let after = self.account.as_ref().map_err(Error::clone)?.read()?;
+        let Some((before, start)) = self.begun.take() else {
+            let why = "it was not begun";
+            return Err(Error::new(Code::System, "cannot end a measurement", why));
+        };
+        Ok(ThreadTime {
+            role: self.role.clone(),
+            cpu: self.cpu,
+            wall_ns: ns(end.duration_since(start)),
+            cpu_ns: after.cpu_ns.saturating_sub(before.cpu_ns),
+            run_delay_ns: after.run_delay_ns.saturating_sub(before.run_delay_ns),
+            nivcsw: after.preemptions.saturating_sub(before.preemptions),
+            pmu: counts.iter().flat_map(named).collect(),
+            measured: self.measured,
+        })
+    }
+
+    /// What a window reads that has nothing in it: the median of many, figure by figure. So much of
+    /// every window is the meter's own.
+    ///
+    /// # Errors
+    /// As [`Meter::start`].
+    pub fn empty(&mut self) -> Result<ThreadTime> {
+        let mut windows = Vec::with_capacity(EMPTY_WINDOWS);
+        for _ in 0..EMPTY_WINDOWS {
+            self.start()?;
+            windows.push(self.stop()?);
+        }
+        let median = |figure: &dyn Fn(&ThreadTime) -> u64| {
+            let mut values: Vec<u64> = windows.iter().map(figure).collect();
+            values.sort_unstable();
+            values.get(values.len() / 2).copied().unwrap_or(0)
+        };
+        let events = windows.first().map(|window| window.pmu.clone()).unwrap_or_default();
+        let event = |(name, _): (String, PmuCount)| {
+            let value = median(&|window| window.pmu.get(&name).map_or(0, |count| count.value));
+            (name, PmuCount { value, running_pct: 100.0 })
+        };
+        Ok(ThreadTime {
+            role: self.role.clone(),
+            cpu: self.cpu,
+            wall_ns: median(&|window| window.wall_ns),
+            cpu_ns: median(&|window| window.cpu_ns),
+            run_delay_ns: median(&|window| window.run_delay_ns),
+            nivcsw: median(&|window| window.nivcsw),
+            pmu: events.into_iter().map(event).collect(),
+            measured: self.measured,
+        })
+    }
+}
+
+/// The events that a meter counts on this machine, by their names; the first call tries them.
+///
+/// # Errors
+/// Why there are none: most often that the machine has no counters.
+pub fn pmu_here() -> Result<Vec<&'static str>> {
+    let events = countable().as_ref().map_err(Error::clone)?;
+    let name = |event: &Event| event.quantity.map(Quantity::as_str);
+    Ok(events.iter().filter_map(name).collect())
+}
+
+/// Of [`WANTED`], those that count here at once; found out by the first thread that asks.
+fn countable() -> &'static Result<Vec<Event>> {
+    static COUNTABLE: OnceLock<Result<Vec<Event>>> = OnceLock::new();
+    COUNTABLE.get_or_init(|| {
+        let mut events: Vec<Event> = Vec::new();
+        for event in WANTED.iter().filter_map(|quantity| Event::of(*quantity).ok()) {
+            events.push(event);
+            if !capacity().holds(&events) {
+                events.pop();
+            }
+        }
+        // By their number they fit; that this counter can count that event is known by trying.
+        loop {
+            match Counting::of_this_thread(&events) {
+                Ok(_) => return Ok(events),
+                Err(_) if events.len() > 1 => events.pop(),
+                Err(why) => return Err(why_none(why)),
+            };
+        }
+    })
+}
+
+/// The machine's own reason, where it has one: "no event is named" is not it.
+fn why_none(error: Error) -> Error {
+    match &capacity().why_none {
+        Some(why) => Error::new(Code::Unsupported, "cannot count a CPU's events", why.as_str())
+            .fix("run on hardware, or give the virtual machine a PMU"),
+        None => error,
+    }
+}
+
+fn named(counts: &Counts) -> impl Iterator<Item = (String, PmuCount)> {
+    // What was counted while the group was enabled and off by less than a thousandth is whole.
+    let running_pct = if counts.is_whole() { 100.0 } else { counts.running_pct() };
+    let count =
+        move |(event, value): (&Event, u64)| (event.name.clone(), PmuCount { value, running_pct });
+    counts.counted.iter().map(|counted| (&counted.event, counted.count)).map(count)
+}
+
+fn ns(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn begun(meter: &mut Meter) -> bool {
+        match meter.start() {
+            Ok(()) => true,
+            Err(e) => {
+                println!("skipped: {e}");
+                false
+            }
+        }
+    }
+
+    #[test]
+    fn a_thread_is_on_a_cpu_or_waits_for_one_or_sleeps() {
+        let mut meter = Meter::of_this_thread("worker 0", None, true);
+        if !begun(&mut meter) {
+            return;
+        }
+        let end = Instant::now() + Duration::from_millis(20);
+        while Instant::now() < end {
+            std::hint::spin_loop();
+        }
+        let spun = meter.stop().unwrap();
+        assert_eq!((spun.role.as_str(), spun.cpu, spun.measured), ("worker 0", None, true));
+        assert!(spun.wall_ns >= 20_000_000, "{spun:?}");
+        // It never slept: whatever of the wall it did not have a CPU, it waited for one. What is
+        // missing is the host's, or an interrupt's.
+        assert!(spun.cpu_ns + spun.run_delay_ns <= spun.wall_ns + 1_000_000, "{spun:?}");
+        assert!(spun.cpu_ns > 0, "{spun:?}");
+        assert!(begun(&mut meter));
+        std::thread::sleep(Duration::from_millis(20));
+        let slept = meter.stop().unwrap();
+        assert!(slept.wall_ns >= 20_000_000 && slept.cpu_ns < slept.wall_ns / 2, "{slept:?}");
+    }
+
+    #[test]
+    fn what_was_not_begun_has_no_end() {
+        let mut meter = Meter::of_this_thread("worker 0", None, true);
+        assert_eq!(meter.stop().unwrap_err().why, "it was not begun");
+        if begun(&mut meter) {
+            meter.stop().unwrap();
+            assert!(meter.stop().is_err());
+        }
+    }
+
+    #[test]
+    fn an_empty_window_is_shorter_than_any_that_is_used() {
+        let mut meter = Meter::of_this_thread("worker 0", None, true);
+        if !begun(&mut meter) {
+            return;
+        }
+        let empty = meter.empty().unwrap();
+        // The median of 65 is not moved by those in which it lost its CPU.
+        assert!(empty.wall_ns < 1_000_000, "{empty:?}");
+        println!("an empty window: {empty:?}");
+    }
+
+    #[test]
+    fn events_are_counted_or_there_is_a_reason() {
+        let mut meter = Meter::of_this_thread("worker 0", None, true);
+        let counted = meter.pmu().map(|events| events.len());
+        match (pmu_here(), counted) {
+            (Ok(names), Ok(events)) => {
+                assert_eq!(names.len(), events);
+                assert!(begun(&mut meter));
+                let mut sum = 0u64;
+                for turn in 0..1_000_000u64 {
+                    sum = std::hint::black_box(sum ^ turn);
+                }
+                let time = meter.stop().unwrap();
+                assert!(time.pmu.contains_key(names[0]), "{time:?}");
+                assert!(names[0] != "instructions" || time.pmu[names[0]].value > 1_000_000);
+            }
+            (Err(e), Err(_)) => {
+                assert!(!e.why.is_empty() && !e.fix.is_empty(), "{e}");
+                println!("skipped: {e}");
+                assert!(begun(&mut meter));
+                assert!(meter.stop().unwrap().pmu.is_empty());
+            }
+            (here, meter) => panic!("{here:?} and yet {:?}", meter.map_err(|e| e.to_string())),
+        }
     }
 }

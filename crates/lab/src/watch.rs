@@ -1,12 +1,49 @@
 //! What the machine did beside a window, and whether that window may be used.
+//!
+//! Admission looks at the environment and never at results: whoever discards what looks odd finds
+//! what he expects. What counts against a window is what others took from its CPUs: exactly, by the
+//! run delay of each thread that has a CPU to itself; roughly, by CPU time that is not ours, which
+//! the kernel tells in ticks of 10 ms; and by what the host says that it took.
+//!
+//! Thresholds: the method's rule 4. Steal alone detects next to nothing (it read 0 or 1 while
+//! windows took 65 times their time), and the run delay nearly all.
 
-use crate::Result;
-use crate::window::Window;
+use linerate_prof::proc::CpuTimes;
+use linerate_sys::process::children_cpu_ns;
+
+use crate::window::{ThreadTime, Window};
+use crate::{Code, Error, Result};
+
+/// Of its wall time, the most that a pinned thread may have been ready and without a CPU.
+pub const RUN_DELAY_PCT_MAX: f64 = 1.0;
+
+/// Of the side's CPUs, the most that others may have had.
+pub const FOREIGN_CPU_PCT_MAX: f64 = 2.0;
+
+/// Of the side's CPUs, the most that the host may have taken.
+pub const STEAL_PCT_MAX: f64 = 0.5;
+
+/// Of a window, the least that its events must have been counted for.
+pub const PMU_RUNNING_PCT_MIN: f64 = 100.0;
+
+/// Ticks of each CPU that foreign CPU time may be wrong by: /proc/stat has programs' and the
+/// kernel's time in whole ticks, each cut off.
+const FOREIGN_TICKS_UNSURE: u64 = 2;
+
+/// Fields of /proc/stat in which a CPU does something: user, nice, system, irq, softirq. The guests'
+/// are in the first two already.
+const BUSY: [usize; 5] = [0, 1, 2, 5, 6];
+const STEAL: usize = 7;
+
+const PATH: &str = "/proc/stat";
+const WHAT: &str = "cannot watch the machine";
 
 /// A look at the machine.
 #[derive(Debug)]
 pub struct Watch {
-    _cpus: Vec<usize>,
+    cpus: Vec<usize>,
+    times: Vec<CpuTimes>,
+    own_ns: u64,
 }
 
 /// What admits a window or a pair, and what does not.
@@ -21,25 +58,283 @@ pub struct Admission {
 }
 
 impl Watch {
-    /// Begins to look at `cpus`.
+    /// Begins to look at `cpus`; at all of them, if none are named.
+    ///
+    /// Cost: reads /proc/stat, some ten microseconds and some more for each CPU and interrupt of the
+    /// machine. Not within a window.
     ///
     /// # Errors
-    /// `E-FILE` without /proc.
+    /// `E-FILE` without /proc; `E-CPU` if one of them is off line.
     pub fn start(cpus: &[usize]) -> Result<Watch> {
-        Ok(Watch { _cpus: cpus.to_vec() })
+        let times = times_of(&read()?, cpus)?;
+        Ok(Watch { cpus: cpus.to_vec(), times, own_ns: own_ns() })
     }
 
     /// Ends, and adds what it saw to `window`.
     ///
+    /// What is not ours is what the CPUs did less what this process and its ended children had, on
+    /// whatever CPU: a side watches all CPUs that its threads run on.
+    ///
     /// # Errors
     /// As above.
-    pub fn stop(self, _window: &mut Window) -> Result<()> {
+    pub fn stop(self, window: &mut Window) -> Result<()> {
+        let own_ns = own_ns().saturating_sub(self.own_ns);
+        let now = times_of(&read()?, &self.cpus)?;
+        let since = now.iter().zip(&self.times).map(|(now, before)| now.since(before));
+        let Some(since) = since.collect::<Option<Vec<CpuTimes>>>() else {
+            return Err(off_line("time of a CPU went backwards: it was off line meanwhile"));
+        };
+        let ticks = |fields: &[usize]| -> u64 {
+            let of = |times: &CpuTimes| fields.iter().filter_map(|&field| times.0[field]).sum();
+            since.iter().map(of).fold(0, |sum: u64, ticks: u64| sum.saturating_add(ticks))
+        };
+        let busy_ns = ticks(&BUSY).saturating_mul(tick_ns());
+        window.steal_ticks = Some(ticks(&[STEAL]));
+        window.foreign_cpu_ns = Some(busy_ns.saturating_sub(own_ns));
+        window.cpus = Some(since.len() as u64);
         Ok(())
     }
 }
 
-/// Judges windows that belong together, by their environment and never by their results.
+/// Judges windows that belong together, by their environment and never by their results: one that
+/// was disturbed takes the others with it.
 #[must_use]
-pub fn admit(_windows: &[&Window]) -> Admission {
-    Admission { rate: true, cost: true, reason: None }
+pub fn admit(windows: &[&Window]) -> Admission {
+    let against_rates: Vec<String> = windows.iter().flat_map(|w| against_rates(w)).collect();
+    let against_costs: Vec<String> = windows.iter().flat_map(|w| against_costs(w)).collect();
+    let (rate, cost) = (against_rates.is_empty(), against_costs.is_empty());
+    let reasons = [against_rates, against_costs].concat();
+    let reason = (!reasons.is_empty()).then(|| reasons.join("; "));
+    Admission { rate, cost, reason }
+}
+
+/// Why wall time of this window is not the side's own.
+fn against_rates(window: &Window) -> Vec<String> {
+    let alone = window.threads.iter().filter(|thread| has_a_cpu_to_itself(thread, window));
+    let mut reasons: Vec<String> = alone.filter_map(waited).collect();
+    reasons.extend(foreign(window));
+    reasons.extend(stolen(window));
+    reasons.extend(window.disturbed.clone());
+    reasons
+}
+
+/// Why what was counted in this window is not the window's.
+fn against_costs(window: &Window) -> Vec<String> {
+    let shared = window.pmu.iter().filter(|(_, count)| count.running_pct < PMU_RUNNING_PCT_MIN);
+    // Events are counted as one group: of all the same share of the time.
+    let told = shared.take(1).map(|(name, count)| {
+        format!(
+            "{name} was counted for {:.1} % of the time (limit {PMU_RUNNING_PCT_MIN:.0} %)",
+            count.running_pct
+        )
+    });
+    told.collect()
+}
+
+/// Whether its run delay is a disturbance. Of threads that share a CPU, or that are free to gather on
+/// one, it is the workload itself; then only what others took counts.
+fn has_a_cpu_to_itself(thread: &ThreadTime, window: &Window) -> bool {
+    let on_it = |cpu| window.threads.iter().filter(|other| other.cpu == Some(cpu)).count();
+    thread.cpu.is_some_and(|cpu| on_it(cpu) == 1)
+}
+
+fn waited(thread: &ThreadTime) -> Option<String> {
+    let pct = pct(thread.run_delay_ns, thread.wall_ns);
+    (pct > RUN_DELAY_PCT_MAX).then(|| {
+        format!("run delay {pct:.1} % of {}'s window (limit {RUN_DELAY_PCT_MAX} %)", thread.role)
+    })
+}
+
+fn foreign(window: &Window) -> Option<String> {
+    let cpus = window.cpus?.max(1);
+    // Below what the ticks can tell nothing is said: short windows are judged by run delays.
+    let unsure_ns = cpus.saturating_mul(FOREIGN_TICKS_UNSURE).saturating_mul(tick_ns());
+    let sure_ns = window.foreign_cpu_ns?.checked_sub(unsure_ns)?;
+    let pct = pct(sure_ns, window.wall_ns.saturating_mul(cpus));
+    (pct > FOREIGN_CPU_PCT_MAX).then(|| {
+        let s = if cpus == 1 { "" } else { "s" };
+        format!("others had at least {pct:.1} % of {cpus} CPU{s} (limit {FOREIGN_CPU_PCT_MAX} %)")
+    })
+}
+
+fn stolen(window: &Window) -> Option<String> {
+    let (ticks, cpus) = (window.steal_ticks?, window.cpus?.max(1));
+    let pct = pct(ticks.saturating_mul(tick_ns()), window.wall_ns.saturating_mul(cpus));
+    (pct > STEAL_PCT_MAX)
+        .then(|| format!("the host took {ticks} ticks, {pct:.1} % (limit {STEAL_PCT_MAX} %)"))
+}
+
+/// Of nothing, nothing is a share; something is all of it.
+fn pct(part_ns: u64, whole_ns: u64) -> f64 {
+    if part_ns == 0 { 0.0 } else { 100.0 * part_ns as f64 / whole_ns.max(1) as f64 }
+}
+
+fn read() -> Result<String> {
+    std::fs::read_to_string(PATH)
+        .map_err(|e| Error::new(Code::File, WHAT, format!("{PATH}: {e}")).fix("mount /proc"))
+}
+
+/// The times of `cpus`, in their order; of every CPU on line, if none are named.
+fn times_of(stat: &str, cpus: &[usize]) -> Result<Vec<CpuTimes>> {
+    let of_one = |line: &str| {
+        let (number, times) = line.strip_prefix("cpu")?.split_once(' ')?;
+        Some((number.parse::<usize>().ok()?, CpuTimes::parse(times)?))
+    };
+    let all: Vec<(usize, CpuTimes)> = stat.lines().filter_map(of_one).collect();
+    if cpus.is_empty() {
+        return Ok(all.into_iter().map(|(_, times)| times).collect());
+    }
+    let of = |cpu: &usize| {
+        let times = all.iter().find(|(number, _)| number == cpu).map(|(_, times)| *times);
+        times.ok_or_else(|| off_line(format!("{PATH} has no line of CPU {cpu}")))
+    };
+    cpus.iter().map(of).collect()
+}
+
+fn off_line(why: impl Into<String>) -> Error {
+    Error::new(Code::Cpu, WHAT, why).fix("cat /sys/devices/system/cpu/online")
+}
+
+fn own_ns() -> u64 {
+    let own_ns = u64::try_from(linerate_prof::cpu_time().as_nanos()).unwrap_or(u64::MAX);
+    own_ns.saturating_add(children_cpu_ns())
+}
+
+/// 10 ms on every architecture that we know; the kernel says.
+fn tick_ns() -> u64 {
+    1_000_000_000 / rustix::param::clock_ticks_per_second().max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::window::PmuCount;
+
+    const WALL_NS: u64 = 50_000_000;
+
+    fn thread(role: &str, cpu: Option<usize>, run_delay_ns: u64) -> ThreadTime {
+        let wall_ns = WALL_NS;
+        ThreadTime { role: role.into(), cpu, wall_ns, run_delay_ns, ..ThreadTime::default() }
+    }
+
+    fn window(threads: Vec<ThreadTime>) -> Window {
+        let watched = Window { cpus: Some(2), ..Window::of(threads) };
+        Window { foreign_cpu_ns: Some(0), steal_ticks: Some(0), ..watched }
+    }
+
+    fn quiet() -> Window {
+        window(vec![thread("worker 0", Some(0), 499_000), thread("traffic", Some(1), 0)])
+    }
+
+    fn refused(window: Window) -> String {
+        let admission = admit(&[&quiet(), &window, &quiet()]);
+        assert_eq!((admission.rate, admission.cost), (false, true), "{admission:?}");
+        admission.reason.unwrap()
+    }
+
+    #[test]
+    fn a_quiet_pair_is_admitted_for_everything() {
+        let admission = admit(&[&quiet(), &quiet(), &quiet()]);
+        assert_eq!(admission, Admission { rate: true, cost: true, reason: None });
+    }
+
+    #[test]
+    fn a_thread_that_waited_for_its_cpu_spoils_rates_and_no_costs() {
+        let waited = window(vec![thread("worker 0", Some(0), 6_150_000)]);
+        assert_eq!(refused(waited), "run delay 12.3 % of worker 0's window (limit 1 %)");
+    }
+
+    #[test]
+    fn where_threads_share_a_cpu_their_waiting_is_the_workload() {
+        let crowd = |cpu| (0..8).map(|n| thread(&format!("host {n}"), cpu, WALL_NS / 2)).collect();
+        for cpu in [None, Some(1)] {
+            let crowded = window(crowd(cpu));
+            assert!(admit(&[&crowded]).rate, "{cpu:?}");
+            // What is not theirs still counts: 100 ms of two CPUs' 100 ms, less 40 ms of doubt.
+            let beside = Window { foreign_cpu_ns: Some(100_000_000), ..crowded };
+            let reason = refused(beside);
+            assert_eq!(reason, "others had at least 60.0 % of 2 CPUs (limit 2 %)");
+        }
+    }
+
+    #[test]
+    fn what_the_ticks_cannot_tell_is_not_held_against_a_window() {
+        let within = Window { foreign_cpu_ns: Some(40_000_000), ..quiet() };
+        assert!(admit(&[&within]).rate);
+        // Over 10 s the same is told, and so is 3 % of two CPUs.
+        let long = |foreign_cpu_ns| Window {
+            wall_ns: 10_000_000_000,
+            foreign_cpu_ns: Some(foreign_cpu_ns),
+            ..quiet()
+        };
+        assert!(admit(&[&long(440_000_000)]).rate);
+        assert!(refused(long(640_000_000)).contains("at least 3.0 % of 2 CPUs"));
+    }
+
+    #[test]
+    fn time_that_the_host_took_spoils_rates() {
+        let stolen = Window { steal_ticks: Some(1), ..quiet() };
+        assert_eq!(refused(stolen), "the host took 10 ms, 10.0 % (limit 0.5 %)");
+        let long = Window { steal_ticks: Some(1), wall_ns: 1_000_000_000, ..quiet() };
+        assert!(admit(&[&long]).rate);
+    }
+
+    #[test]
+    fn a_scenario_may_say_itself_that_it_was_disturbed() {
+        let why = "the generator fell behind by 2 ms";
+        assert_eq!(refused(Window { disturbed: Some(why.into()), ..quiet() }), why);
+    }
+
+    #[test]
+    fn counters_that_were_shared_spoil_costs_and_no_rates() {
+        let half = PmuCount { value: 7, running_pct: 50.0 };
+        let pmu = ["cycles", "instructions"].map(|name| (name.to_owned(), half));
+        let shared = Window { pmu: pmu.into(), ..quiet() };
+        let admission = admit(&[&quiet(), &shared]);
+        assert_eq!((admission.rate, admission.cost), (true, false));
+        let reason = admission.reason.unwrap();
+        assert_eq!(reason, "cycles was counted for 50.0 % of the time (limit 100 %)");
+    }
+
+    #[test]
+    fn what_is_not_known_is_not_held_against_a_window() {
+        assert!(admit(&[&Window::default()]).rate);
+        assert!(admit(&[]).rate);
+    }
+
+    #[test]
+    fn the_named_cpus_are_read_and_one_that_is_off_line_is_an_error() {
+        let stat = "cpu  9 0 9 9 0 0 0 9 0 0\ncpu0 1 0 2 3 0 0 0 4 0 0\ncpu2 5 0 6 7 0 0 0 8 0 0\n\
+            intr 5\n";
+        assert_eq!(times_of(stat, &[2]).unwrap()[0].0[STEAL], Some(8));
+        assert_eq!(times_of(stat, &[]).unwrap().len(), 2);
+        let e = times_of(stat, &[0, 1]).unwrap_err();
+        assert_eq!((e.code, e.why.as_str()), (Code::Cpu, "/proc/stat has no line of CPU 1"));
+    }
+
+    #[test]
+    fn our_own_work_is_not_foreign() {
+        let watch = match Watch::start(&[]) {
+            Ok(watch) => watch,
+            Err(e) => return println!("skipped: {e}"),
+        };
+        let start = own_ns();
+        while own_ns() < start + 300_000_000 {
+            std::hint::spin_loop();
+        }
+        let busy: u64 = times_of(&read().unwrap(), &[])
+            .unwrap()
+            .iter()
+            .zip(&watch.times)
+            .filter_map(|(now, before)| now.since(before))
+            .map(|times| BUSY.iter().filter_map(|&field| times.0[field]).sum::<u64>())
+            .sum();
+        let mut window = Window::default();
+        watch.stop(&mut window).unwrap();
+        // At least 300 ms of what was busy was ours, but for what the ticks cut off.
+        let foreign_ns = window.foreign_cpu_ns.unwrap();
+        let later_ns = 200_000_000;
+        assert!(foreign_ns + 250_000_000 < busy * tick_ns() + later_ns, "{foreign_ns} of {busy}");
+        assert!(window.steal_ticks.is_some() && window.cpus > Some(0), "{window:?}");
+    }
 }

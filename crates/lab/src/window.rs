@@ -20,12 +20,15 @@ pub struct Window {
     /// Times that a thread was taken off its CPU, added up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nivcsw: Option<u64>,
-    /// Time that the host took from this machine, in ticks of USER_HZ, over all CPUs.
+    /// Time that the host took from the CPUs of this side, in ticks of USER_HZ.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steal_ticks: Option<u64>,
     /// CPU time of others on the CPUs of this side.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub foreign_cpu_ns: Option<u64>,
+    /// How many CPUs these two are of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpus: Option<u64>,
     /// Packets that went through.
     pub packets: u64,
     /// Their bytes.

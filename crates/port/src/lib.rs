@@ -37,7 +37,7 @@ pub use obtained::{Direction, Obtained};
 pub use port::{Port, parse, wait_any};
 pub use queue::{Health, Origin, Queue, QueueOps, Want, receive, transmit};
 pub use registry::{driver_of, drivers, open};
-pub use spec::{Options, Spec};
+pub use spec::{Options, Spec, nearest};
 pub use stats::{QueueCounts, QueueStats};
 pub use view::Views;
 

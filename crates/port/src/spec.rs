@@ -184,8 +184,9 @@ fn list(words: &[&str]) -> String {
     words.join(" ")
 }
 
-/// The candidate that differs from `word` in at most a third of its letters.
-fn nearest<'a>(word: &str, among: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+/// The candidate that differs from `word` in at most a third of its letters: what was meant.
+#[must_use]
+pub fn nearest<'a>(word: &str, among: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     among
         .map(|c| (distance(word, c), c))
         .min()

@@ -34,6 +34,7 @@ mod page;
 mod policy;
 mod pool;
 mod reason;
+mod renew;
 mod segments;
 mod shape;
 mod sizing;

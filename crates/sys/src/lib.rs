@@ -8,7 +8,9 @@ mod errno;
 pub mod error;
 pub mod mem;
 pub mod netif;
+pub mod netns;
 pub mod packet;
+pub mod process;
 #[cfg(test)]
 mod testing;
 pub mod thread;

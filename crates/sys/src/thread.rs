@@ -4,12 +4,16 @@
 //!
 //! Source: sched_setaffinity(2), prctl(2), Documentation/scheduler/sched-stats.rst.
 
+mod account;
+
 use std::ffi::CStr;
 use std::num::NonZeroU64;
 
 use rustix::thread::CpuSet;
 
 use crate::error::{Code, Error, Result};
+
+pub use account::{Account, Accounted};
 
 /// Bytes of a thread's name that the kernel keeps (`TASK_COMM_LEN` without the NUL).
 pub const NAME_BYTES_MAX: usize = 15;
@@ -87,21 +91,21 @@ pub fn run_delay_ns() -> Result<u64> {
     let what = "cannot read the run delay of this thread";
     let text = std::fs::read_to_string(PATH)
         .map_err(|e| Error::new(Code::File, what, format!("{PATH}: {e}")))?;
-    delay_of(&text).ok_or_else(|| {
+    times_of(&text).map(|[_, delay, _]| delay).ok_or_else(|| {
         let why = format!("{PATH} holds {text:?}: the kernel keeps no account of it");
         Error::new(Code::Unsupported, what, why).fix("a kernel with CONFIG_SCHED_INFO")
     })
 }
 
-/// The second number of: ns on a CPU, ns waiting for one, times put on one.
+/// Nanoseconds on a CPU, nanoseconds waiting for one, times put on one.
 ///
 /// A thread that reads this was put on a CPU at least once: three times 0 is what a kernel writes
 /// that does not know (`proc_pid_schedstat`, fs/proc/base.c).
-fn delay_of(schedstat: &str) -> Option<u64> {
+fn times_of(schedstat: &str) -> Option<[u64; 3]> {
     let mut words = schedstat.split_ascii_whitespace();
     let mut number = || words.next()?.parse::<u64>().ok();
-    let [on_cpu, delay, times] = [number()?, number()?, number()?];
-    ([on_cpu, delay, times] != [0; 3]).then_some(delay)
+    let times = [number()?, number()?, number()?];
+    (times != [0; 3]).then_some(times)
 }
 
 #[cfg(test)]
@@ -156,11 +160,11 @@ mod tests {
 
     #[test]
     fn a_kernel_that_keeps_no_account_of_delays_has_none_and_not_zero() {
-        assert_eq!(delay_of("0 0 0\n"), None);
-        assert_eq!(delay_of("51233 0 1\n"), Some(0));
-        assert_eq!(delay_of("51233 907 2\n"), Some(907));
+        assert_eq!(times_of("0 0 0\n"), None);
+        assert_eq!(times_of("51233 0 1\n"), Some([51_233, 0, 1]));
+        assert_eq!(times_of("51233 907 2\n"), Some([51_233, 907, 2]));
         for bad in ["", "51233 907", "51233 x 2", "-1 907 2"] {
-            assert_eq!(delay_of(bad), None, "{bad:?}");
+            assert_eq!(times_of(bad), None, "{bad:?}");
         }
     }
 

@@ -18,6 +18,7 @@ mod churn;
 mod command;
 mod engine;
 mod host;
+mod pool_figures;
 
 /// Every scenario.
 pub static SCENARIOS: [&dyn Scenario; 4] =

@@ -21,7 +21,9 @@ fn field(cell: &Cell) -> String {
         Cell::Decimal(d) => d.to_string(),
         Cell::Real(x, _) | Cell::Change(x, _) => x.to_string(),
         Cell::Below(bound) => format!("<{bound}"),
+        Cell::Under(bound, _) => format!("<{bound}"),
         Cell::AtLeast(bound, _) => format!(">={bound}"),
+        Cell::AtMost(bound, _) => format!("<={bound}"),
         Cell::Absent(_) | Cell::Empty => String::new(),
     }
 }

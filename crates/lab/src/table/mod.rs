@@ -68,8 +68,12 @@ pub enum Cell {
     Change(f64, u8),
     /// Seen fewer times than this, or not at all: the list was cut off there.
     Below(u64),
+    /// Less than this, of a figure that was not seen at all, and the digits of the bound.
+    Under(f64, u8),
     /// At least this much, because the other side is below a bound.
     AtLeast(f64, u8),
+    /// At most this much, because this side is below a bound.
+    AtMost(f64, u8),
     /// No figure, for a reason.
     Absent(&'static str),
     /// Nothing belongs here.
@@ -185,7 +189,9 @@ impl Serialize for Cell {
             Cell::Decimal(d) => d.serialize(serializer),
             Cell::Real(x, _) | Cell::Change(x, _) => serializer.serialize_f64(*x),
             Cell::Below(bound) => one(serializer, "below", bound),
+            Cell::Under(bound, _) => one(serializer, "below", bound),
             Cell::AtLeast(bound, _) => one(serializer, "at_least", bound),
+            Cell::AtMost(bound, _) => one(serializer, "at_most", bound),
             Cell::Absent(why) => one(serializer, "absent", why),
             Cell::Empty => serializer.serialize_none(),
         }

@@ -84,7 +84,9 @@ impl fmt::Display for Cell {
             Cell::Real(x, digits) => f.write_str(&real(x, digits)),
             Cell::Change(x, digits) => f.write_str(&changed(*x, usize::from(*digits))),
             Cell::Below(bound) => write!(f, "< {}", grouped(&bound.to_string())),
+            Cell::Under(x, digits) => write!(f, "< {}", real(x, digits)),
             Cell::AtLeast(x, digits) => write!(f, "≥ {}", real(x, digits)),
+            Cell::AtMost(x, digits) => write!(f, "≤ {}", real(x, digits)),
             Cell::Absent(_) => f.write_str("–"),
             Cell::Empty => Ok(()),
         }

@@ -25,11 +25,11 @@ mod wrap;
 use crate::profile::{Profile, Row};
 
 pub use kernprof::Kernprof;
+pub use names::harmless;
 pub use ranked::Ranked;
 pub use readprofile::Readprofile;
 pub use table::Table;
 
-pub(crate) use names::harmless;
 pub(crate) use preface::unit;
 pub(crate) use wrap::wrapped;
 

@@ -4,7 +4,8 @@ use std::borrow::Cow;
 
 /// `name` with what is not to be seen as such written out: line ends and escapes, with which a name
 /// could forge rows or give orders to a terminal, and what turns the direction of writing.
-pub(crate) fn harmless(name: &str) -> Cow<'_, str> {
+#[must_use]
+pub fn harmless(name: &str) -> Cow<'_, str> {
     if !name.chars().any(is_hostile) {
         return Cow::Borrowed(name);
     }

@@ -1,0 +1,98 @@
+//! Which pairs a metric is computed from, and what it is in each.
+
+use crate::experiment::{Clock, Formula, Metric};
+use crate::record::PairRecord;
+use crate::window::Window;
+
+/// A metric in one window, before it is divided.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Part {
+    /// What was counted, with the metric's constant.
+    pub(super) over: f64,
+    /// What it is divided by.
+    pub(super) under: f64,
+}
+
+/// The pairs that `clock` may be read from: admitted for it, and of the placement class that most of
+/// those have. Pairs whose placement is not known are of one class.
+#[must_use]
+pub fn admitted(clock: Clock, pairs: &[PairRecord]) -> Vec<&PairRecord> {
+    let ours: Vec<&PairRecord> = pairs.iter().filter(|pair| admits(clock, pair)).collect();
+    let count = |class| ours.iter().filter(|pair| class_of(pair) == class).count();
+    // Of two classes alike in number the one whose name comes first: `far`.
+    let most = ours
+        .iter()
+        .map(|pair| class_of(pair))
+        .max_by(|one, other| count(*one).cmp(&count(*other)).then_with(|| other.cmp(one)));
+    ours.iter().copied().filter(|pair| Some(class_of(pair)) == most).collect()
+}
+
+/// How many pairs `clock` was admitted for, whatever their placement.
+pub(super) fn admissions(clock: Clock, pairs: &[PairRecord]) -> usize {
+    pairs.iter().filter(|pair| admits(clock, pair)).count()
+}
+
+/// Whether most of `pairs` were disturbed for `clock`: then nothing is said by it.
+#[must_use]
+pub fn noisy(clock: Clock, pairs: &[PairRecord]) -> bool {
+    2 * admissions(clock, pairs) < pairs.len()
+}
+
+/// Which look `admitted` pairs have come to, from 0.
+#[must_use]
+pub fn look_reached(looks: &[u32], admitted: usize) -> usize {
+    looks.iter().rposition(|look| admitted >= *look as usize).unwrap_or(0)
+}
+
+/// The class of a pair's placement, `None` if it is not known.
+pub(crate) fn class_of(pair: &PairRecord) -> Option<&str> {
+    pair.placement.as_ref().map(|placement| placement.class.as_str())
+}
+
+/// `metric` in both windows of each pair that has it: of `b` beside `a`, or of what `other` takes.
+pub(super) fn parts<'a>(
+    metric: &Metric,
+    pairs: &[&'a PairRecord],
+    other: impl Fn(&'a PairRecord) -> Option<&'a Window>,
+) -> Vec<(Part, Part)> {
+    let parting = Parting::of(&metric.formula);
+    let both =
+        pairs.iter().filter_map(|pair| Some((parting.part(&pair.a)?, parting.part(other(pair)?)?)));
+    both.collect()
+}
+
+fn admits(clock: Clock, pair: &PairRecord) -> bool {
+    match clock {
+        Clock::Wall => pair.accepted,
+        Clock::Cost | Clock::Count => pair.cost_accepted,
+    }
+}
+
+/// A formula as its two halves.
+struct Parting {
+    over: Formula,
+    under: Formula,
+}
+
+impl Parting {
+    fn of(formula: &Formula) -> Parting {
+        let over = Formula { under: Vec::new(), ..formula.clone() };
+        // Nothing to divide by is 1 a window.
+        let under = Formula { scale: 1.0, over: formula.under.clone(), under: Vec::new() };
+        Parting { over, under }
+    }
+
+    /// `None` where a figure is missing, or a difference of figures came out below 0.
+    fn part(&self, window: &Window) -> Option<Part> {
+        let over = self.over.of(window)?;
+        let under = if self.under.over.is_empty() { 1.0 } else { self.under.of(window)? };
+        (over >= 0.0 && under >= 0.0).then_some(Part { over, under })
+    }
+}
+
+impl Part {
+    /// The metric; `None` where it is divided by nothing.
+    pub(super) fn value(self) -> Option<f64> {
+        (self.under > 0.0).then(|| self.over / self.under)
+    }
+}

@@ -1,0 +1,129 @@
+//! What may be said of an effect.
+
+use crate::record::{Effect, Verdict};
+
+/// A change that is smaller, in per cent, is of no interest: the least noise floor of `same`, and
+/// what a control may be off by.
+pub const SAME_PCT: f64 = 1.0;
+
+/// Chance below which a difference is believed, the grid corrected for.
+const ALPHA: f64 = 0.05;
+
+/// Whether the sides differ, whichever is better: the interval excludes no change, the change is
+/// beyond the noise floor, and chance is below 5 %.
+///
+/// Without a control the floor is not known; it is taken as 1 %.
+#[must_use]
+pub fn distinct(effect: &Effect) -> bool {
+    let beyond = effect.change_pct.abs() > effect.aa_half_width_pct.unwrap_or(SAME_PCT);
+    let unlikely = effect.p_holm.is_some_and(|chance| chance < ALPHA);
+    !control_is_off(effect) && excludes_none(effect.ci95_pct) && beyond && unlikely
+}
+
+/// Whether identical code came out different: by more than 1 %, its whole interval on one side.
+pub(super) fn control_is_off(effect: &Effect) -> bool {
+    effect
+        .aa_pct
+        .is_some_and(|(median, low, high)| excludes_none((low, high)) && median.abs() > SAME_PCT)
+}
+
+/// The verdict, from the effect's other figures.
+///
+/// Where neither direction is better, a difference has no name: it is unclear what to say of it,
+/// and [`distinct`] tells it from one that is not known.
+pub(super) fn judge(effect: &Effect) -> Verdict {
+    if control_is_off(effect) {
+        return Verdict::Unclear;
+    }
+    if distinct(effect) {
+        return direction(effect.change_pct, effect.better_when.as_deref());
+    }
+    let margin = effect.aa_half_width_pct.unwrap_or(0.0).max(SAME_PCT);
+    let (low, high) = effect.ci95_pct;
+    if low >= -margin && high <= margin { Verdict::Same } else { Verdict::Unclear }
+}
+
+/// Which way a change that there is went.
+pub(crate) fn direction(change_pct: f64, better_when: Option<&str>) -> Verdict {
+    match (better_when, change_pct > 0.0) {
+        (Some("higher"), true) | (Some("lower"), false) => Verdict::Better,
+        (Some("higher"), false) | (Some("lower"), true) => Verdict::Worse,
+        _ => Verdict::Unclear,
+    }
+}
+
+/// Whether an interval lies on one side of no change.
+pub(crate) fn excludes_none((low, high): (f64, f64)) -> bool {
+    low > 0.0 || high < 0.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn effect(ci95_pct: (f64, f64), floor: f64, chance: f64) -> Effect {
+        Effect {
+            unit: "ns".into(),
+            better_when: Some("lower".into()),
+            a: 100.0,
+            b: 90.0,
+            change_pct: f64::midpoint(ci95_pct.0, ci95_pct.1),
+            ci95_pct,
+            n_pairs: 15,
+            censored_below: None,
+            aa_half_width_pct: Some(floor),
+            aa_pct: Some((0.0, -floor, floor)),
+            p_holm: Some(chance),
+            expected: None,
+            verdict: Verdict::Unclear,
+        }
+    }
+
+    #[test]
+    fn a_difference_must_pass_all_three_hurdles() {
+        assert_eq!(judge(&effect((-12.0, -8.0), 0.5, 0.01)), Verdict::Better);
+        assert_eq!(judge(&effect((8.0, 12.0), 0.5, 0.01)), Verdict::Worse);
+        assert_eq!(judge(&effect((-12.0, 1.0), 0.5, 0.01)), Verdict::Unclear);
+        assert_eq!(judge(&effect((-12.0, -8.0), 11.0, 0.01)), Verdict::Unclear);
+        assert_eq!(judge(&effect((-12.0, -8.0), 0.5, 0.06)), Verdict::Unclear);
+    }
+
+    #[test]
+    fn a_small_difference_that_is_certain_is_one() {
+        assert_eq!(judge(&effect((-0.4, -0.2), 0.0, 0.001)), Verdict::Better);
+        assert_eq!(judge(&effect((-0.4, -0.2), 0.35, 0.001)), Verdict::Same);
+    }
+
+    #[test]
+    fn same_needs_an_interval_within_the_floor_or_one_per_cent() {
+        assert_eq!(judge(&effect((-0.9, 0.9), 0.1, 1.0)), Verdict::Same);
+        assert_eq!(judge(&effect((-0.9, 1.1), 0.1, 1.0)), Verdict::Unclear);
+        assert_eq!(judge(&effect((-0.9, 1.1), 2.0, 1.0)), Verdict::Same);
+    }
+
+    #[test]
+    fn a_control_that_is_off_leaves_nothing_to_be_said() {
+        let mut off = effect((-12.0, -8.0), 3.0, 0.001);
+        off.aa_pct = Some((2.0, 1.0, 3.0));
+        assert_eq!(judge(&off), Verdict::Unclear);
+        off.aa_pct = Some((0.8, 0.5, 3.0));
+        assert_eq!(judge(&off), Verdict::Better, "within its allowance");
+    }
+
+    #[test]
+    fn without_a_goal_a_difference_is_distinct_and_has_no_name() {
+        let mut one = effect((-12.0, -8.0), 0.5, 0.01);
+        one.better_when = None;
+        assert_eq!((judge(&one), distinct(&one)), (Verdict::Unclear, true));
+        let mut same = effect((-0.5, 0.5), 0.5, 1.0);
+        same.better_when = None;
+        assert_eq!((judge(&same), distinct(&same)), (Verdict::Same, false));
+    }
+
+    #[test]
+    fn without_a_control_less_than_one_per_cent_is_no_difference() {
+        let mut one = effect((-0.9, -0.8), 0.0, 0.001);
+        (one.aa_half_width_pct, one.aa_pct) = (None, None);
+        assert_eq!(judge(&one), Verdict::Same);
+    }
+}

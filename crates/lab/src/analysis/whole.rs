@@ -1,0 +1,240 @@
+//! A whole run: every cell's effects, the grid's correction, the verdict, the noise, the warnings.
+
+use serde_json::{Map, Value, json};
+
+use super::interval::median;
+use super::samples::{admissions, admitted, look_reached, noisy};
+use super::verdict::{control_is_off, distinct, judge};
+use super::{effect, overall, signs};
+use crate::experiment::{Experiment, Metric};
+use crate::record::{CellRecord, Effect, PairRecord, Run, Status, Verdict, Warning};
+
+/// The codes of the warnings that are computed, and replaced when they are computed again.
+const CODES: [&str; 6] =
+    ["W-NOISY", "W-FEW-PAIRS", "W-PLACEMENT", "W-CONTROL", "W-NO-CONTROL", "W-LEDGER"];
+
+/// Nanoseconds of a tick of USER_HZ, which is 100 on every architecture that Linux has left.
+const TICK_NS: f64 = 1e7;
+
+/// Computes everything of `run` that is computed: each cell's effects and status, the overall
+/// lines, the verdict, the noise of its environment, and the warnings that follow from the pairs.
+///
+/// What it said before is replaced; pairs, ledgers and profiles are left alone. Cells that could not
+/// be run have no effects.
+pub fn analyse(experiment: &Experiment, run: &mut Run) {
+    let looks = experiment.plan.looks(quick(run));
+    let headline = experiment.headline();
+    for cell in &mut run.cells {
+        measure(experiment, cell, &looks);
+        if let (Some(metric), true) = (headline, ran(cell)) {
+            let most_disturbed = noisy(metric.clock, &cell.pairs);
+            cell.status = if most_disturbed { Status::Inconclusive } else { Status::Ok };
+        }
+    }
+    for metric in &experiment.metrics {
+        correct(metric, &mut run.cells);
+    }
+    run.overall = overall(experiment, &run.cells);
+    run.verdict = headline.map_or("inconclusive", |metric| verdict(metric, &run.cells)).to_owned();
+    if let Some(metric) = headline {
+        put_noise(&mut run.env, metric, &run.cells);
+    }
+    run.warnings.retain(|warning| !CODES.contains(&warning.code.as_str()));
+    let told = run.cells.iter().flat_map(|cell| warnings(experiment, cell));
+    let told: Vec<Warning> = told.chain(too_few(experiment, &run.cells)).collect();
+    run.warnings.extend(told);
+}
+
+/// Whether a run was of the quick subset, which has a plan of its own.
+fn quick(run: &Run) -> bool {
+    run.run.argv.iter().any(|arg| arg == "--quick")
+}
+
+/// Whether a cell has pairs that may be looked at.
+fn ran(cell: &CellRecord) -> bool {
+    matches!(cell.status, Status::Ok | Status::Inconclusive) && !cell.pairs.is_empty()
+}
+
+/// Each metric's effect, not yet corrected for the grid.
+fn measure(experiment: &Experiment, cell: &mut CellRecord, looks: &[u32]) {
+    cell.metrics.clear();
+    if !ran(cell) {
+        return;
+    }
+    let at: Vec<(String, String)> = cell.at.clone().into_iter().collect();
+    let of_headline = experiment.headline().map(|metric| admissions(metric.clock, &cell.pairs));
+    let look = look_reached(looks, of_headline.unwrap_or(0));
+    let effects = experiment.metrics.iter().filter_map(|metric| {
+        let found = effect(metric, &at, &cell.pairs, look, looks.len())?;
+        Some((metric.name.clone(), found))
+    });
+    cell.metrics = effects.collect();
+}
+
+/// Corrects a metric's chances over the grid, and judges again. Cells whose pairs were mostly
+/// disturbed for its clock keep their figures, and are unclear.
+fn correct(metric: &Metric, cells: &mut [CellRecord]) {
+    let chance = |cell: &CellRecord| cell.metrics.get(&metric.name).and_then(|found| found.p_holm);
+    let chances: Vec<f64> = cells.iter().filter_map(chance).collect();
+    let mut corrected = signs::holm(&chances).into_iter();
+    for cell in cells {
+        let disturbed = noisy(metric.clock, &cell.pairs);
+        let Some(found) = cell.metrics.get_mut(&metric.name) else { continue };
+        if found.p_holm.is_some() {
+            found.p_holm = corrected.next();
+        }
+        found.verdict = if disturbed { Verdict::Unclear } else { judge(found) };
+    }
+}
+
+/// What a run came to, by its headline: better or worse if cells are, and none is the opposite; mixed
+/// if some are; the same if all are; else inconclusive. Of a headline of which neither direction is
+/// better, cells that differ make it mixed.
+fn verdict(headline: &Metric, cells: &[CellRecord]) -> &'static str {
+    let found: Vec<(&CellRecord, &Effect)> =
+        cells.iter().filter_map(|cell| Some((cell, cell.metrics.get(&headline.name)?))).collect();
+    let any = |verdict| found.iter().any(|(_, effect)| effect.verdict == verdict);
+    let quiet = |cell: &CellRecord| !noisy(headline.clock, &cell.pairs);
+    let differs = || found.iter().any(|(cell, effect)| quiet(cell) && distinct(effect));
+    match (any(Verdict::Better), any(Verdict::Worse)) {
+        (true, true) => "mixed",
+        (true, false) => "better",
+        (false, true) => "worse",
+        _ if headline.goal.is_none() && differs() => "mixed",
+        _ if any(Verdict::Same) && !any(Verdict::Unclear) => "same",
+        _ => "inconclusive",
+    }
+}
+
+/// Puts `noise` into the environment, beside what else is said there.
+fn put_noise(env: &mut Value, headline: &Metric, cells: &[CellRecord]) {
+    if !env.is_object() {
+        *env = Value::Object(Map::new());
+    }
+    let Some(env) = env.as_object_mut() else { return };
+    let cpus = env.get("cpus").and_then(Value::as_array).map_or(0, Vec::len);
+    let ran: Vec<&CellRecord> = cells.iter().filter(|cell| ran(cell)).collect();
+    let control = |cell: &&CellRecord| cell.metrics.get(&headline.name)?.aa_half_width_pct;
+    let mut floors: Vec<f64> = ran.iter().filter_map(control).collect();
+    floors.sort_by(f64::total_cmp);
+    let pairs = || ran.iter().flat_map(|cell| &cell.pairs);
+    let accepted: usize = ran.iter().map(|cell| admissions(headline.clock, &cell.pairs)).sum();
+    let noise = env.entry("noise").or_insert_with(|| Value::Object(Map::new()));
+    if !noise.is_object() {
+        *noise = Value::Object(Map::new());
+    }
+    let Some(noise) = noise.as_object_mut() else { return };
+    noise.insert("aa_half_width_pct".into(), json!(median(&floors)));
+    noise.insert("pairs_accepted".into(), json!(accepted));
+    noise.insert("pairs_attempted".into(), json!(pairs().count()));
+    for (name, share) in
+        [("foreign_cpu_pct", foreign(pairs())), ("steal_pct", steal(pairs(), cpus))]
+    {
+        if let Some(share) = share {
+            noise.insert(name.into(), json!(share));
+        }
+    }
+}
+
+/// What others took of the sides' CPUs, in per cent of the windows' time; `None` if no window says.
+fn foreign<'a>(pairs: impl Iterator<Item = &'a PairRecord>) -> Option<f64> {
+    let known = pairs.flat_map(|pair| [&pair.a, &pair.b]);
+    let known = known.filter_map(|window| Some((window.foreign_cpu_ns?, window.wall_ns)));
+    share_pct(known.map(|(taken_ns, wall_ns)| (taken_ns as f64, wall_ns as f64)))
+}
+
+/// What the host took, in per cent of the time of all CPUs.
+fn steal<'a>(pairs: impl Iterator<Item = &'a PairRecord>, cpus: usize) -> Option<f64> {
+    let known = pairs.flat_map(|pair| [&pair.a, &pair.b]);
+    let known = known.filter_map(|window| Some((window.steal_ticks?, window.wall_ns)));
+    share_pct(known.map(|(ticks, ns)| (ticks as f64 * TICK_NS, ns as f64 * cpus as f64)))
+}
+
+fn share_pct(parts: impl Iterator<Item = (f64, f64)>) -> Option<f64> {
+    let (part, whole) = parts.fold((0.0, 0.0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+    (whole > 0.0).then(|| 100.0 * part / whole)
+}
+
+/// What a cell's reader must be told.
+fn warnings(experiment: &Experiment, cell: &CellRecord) -> Vec<Warning> {
+    let name = name(experiment, cell);
+    let mut told = Vec::new();
+    let mut tell = |code: &str, text: String, fix: Option<&str>| {
+        told.push(Warning { code: code.into(), text, fix: fix.map(str::to_owned) });
+    };
+    for (side, ledger) in [(&experiment.a, &cell.ledger.a), (&experiment.b, &cell.ledger.b)] {
+        if !ledger.balanced {
+            let side = &side.name;
+            tell("W-LEDGER", format!("{name}: packets of {side} are not accounted for"), None);
+        }
+    }
+    let Some(headline) = experiment.headline().filter(|_| ran(cell)) else { return told };
+    let (accepted, attempted) = (admissions(headline.clock, &cell.pairs), cell.pairs.len());
+    if noisy(headline.clock, &cell.pairs) {
+        let text = format!("{name}: only {accepted} of {attempted} pairs were undisturbed");
+        tell("W-NOISY", text, Some("stop what else runs on these CPUs, or run it later"));
+    }
+    let left_out = accepted - admitted(headline.clock, &cell.pairs).len();
+    if left_out > 0 {
+        let text = format!(
+            "{name}: {left_out} of {accepted} pairs are left out, as their CPUs were not as far \
+             apart as those of the others"
+        );
+        tell("W-PLACEMENT", text, None);
+    }
+    let off: Vec<&str> = names(experiment, cell, control_is_off);
+    if !off.is_empty() {
+        let text = format!("{name}: identical code differs from itself in {}", off.join(", "));
+        tell("W-CONTROL", text, Some("nothing can be said of these; run it again"));
+    }
+    let without = names(experiment, cell, |effect| effect.aa_half_width_pct.is_none());
+    if !without.is_empty() {
+        let of = without.join(", ");
+        tell(
+            "W-NO-CONTROL",
+            format!("{name}: without a control, the noise of {of} is a guess"),
+            None,
+        );
+    }
+    told
+}
+
+/// Cells whose number of pairs cannot tell a difference from chance, whatever they show.
+fn too_few(experiment: &Experiment, cells: &[CellRecord]) -> Option<Warning> {
+    let headline = experiment.headline()?;
+    let pairs = |cell: &CellRecord| Some(cell.metrics.get(&headline.name)?.n_pairs);
+    let pairs: Vec<usize> = cells.iter().filter_map(pairs).collect();
+    let least = *pairs.iter().min()?;
+    let needed = pairs_needed(pairs.len());
+    let text = format!(
+        "{least} pairs over {} cells cannot tell any difference from chance: {needed} could",
+        pairs.len()
+    );
+    let fix = Some("run it without --quick, or with more pairs".to_owned());
+    (least < needed).then(|| Warning { code: "W-FEW-PAIRS".into(), text, fix })
+}
+
+/// Pairs from which a difference can be told from chance in each of so many cells.
+fn pairs_needed(cells: usize) -> usize {
+    // The least chance of n pairs is 2¹⁻ⁿ, and Holm's first is that times the cells.
+    (1..64).find(|n| cells as f64 * 2_f64.powi(1 - n) < 0.05).unwrap_or(64) as usize
+}
+
+/// The metrics of a cell of whose effects something is true, in the experiment's order.
+fn names<'a>(
+    experiment: &'a Experiment,
+    cell: &CellRecord,
+    is: impl Fn(&Effect) -> bool,
+) -> Vec<&'a str> {
+    let names = experiment.metrics.iter().map(|metric| metric.name.as_str());
+    names.filter(|name| cell.metrics.get(*name).is_some_and(&is)).collect()
+}
+
+/// As printed: `change=both rate=fixed`, in the order of the experiment's factors.
+fn name(experiment: &Experiment, cell: &CellRecord) -> String {
+    let one = |(factor, level): (&String, &String)| format!("{factor}={level}");
+    let factors = experiment.factors.iter().map(|factor| &factor.name);
+    let each: Vec<String> =
+        factors.filter_map(|factor| cell.at.get_key_value(factor)).map(one).collect();
+    if each.is_empty() { experiment.id.clone() } else { each.join(" ") }
+}

@@ -1,0 +1,143 @@
+//! The forest plot: a change in per cent and where it lies, a row for each cell.
+
+use super::figure_of;
+use crate::record::{Effect, Verdict};
+use crate::report::figure::{change, interval, range};
+use crate::report::svg::{Anchor, Axis, LETTERS, Mark, Svg};
+use crate::report::tables;
+use crate::report::view::{Shown, View, verdict};
+
+/// A row of it.
+pub(super) struct Line<'a> {
+    /// What it is of.
+    pub name: String,
+    /// What may be said, or why there is nothing.
+    pub effect: Result<&'a Effect, String>,
+}
+
+/// Rows that are drawn; the table has them all.
+const LINES_MAX: usize = 60;
+
+/// One metric in every cell.
+pub(super) fn metric(view: &View<'_>, metric: &Shown) -> String {
+    let lines: Vec<Line<'_>> = view
+        .named()
+        .map(|(name, cell)| {
+            let reason = || view.reason(name, cell).unwrap_or("not measured here".into());
+            let effect = cell.metrics.get(&metric.name).ok_or_else(reason);
+            Line {
+                name: if name.is_empty() { "all of it".into() } else { name.to_owned() },
+                effect,
+            }
+        })
+        .collect();
+    let [a, b] = view.sides();
+    let desc =
+        format!("Change of {} from {a} to {b}, in per cent, with its 95 % interval.", metric.label);
+    let more = match lines.len().saturating_sub(LINES_MAX) {
+        0 => String::new(),
+        n => format!(" {n} more cells are in the table."),
+    };
+    let caption = format!(
+        "{desc} Band: what identical code differed by in this run (A/A). Bracket: what was \
+         expected.{more}"
+    );
+    figure_of(&plot(&metric.label, &desc, &lines), &caption)
+}
+
+/// The plot by itself.
+pub(super) fn plot(title: &str, desc: &str, lines: &[Line<'_>]) -> String {
+    let lines = lines.get(..LINES_MAX).unwrap_or(lines);
+    let effects = || lines.iter().filter_map(|line| line.effect.as_ref().ok());
+    let ends = effects().flat_map(|effect| {
+        let (low, high) = effect.ci95_pct;
+        let floor = effect.aa_half_width_pct.unwrap_or(0.0);
+        let expected = effect.expected.as_ref().map_or((0.0, 0.0), |e| e.change_pct);
+        [low, high, effect.change_pct, floor, -floor, expected.0, expected.1, 0.0]
+    });
+    let axis = Axis::over(ends, 4.0, " %").signed();
+    let mut svg = Svg::new(title, desc);
+    let heights: Vec<f64> = lines.iter().map(|line| height(line)).collect();
+    let bottom = 6.0 + heights.iter().sum::<f64>();
+    svg.grid_x(&axis, (6.0, bottom));
+    let mut top = 6.0;
+    for (line, high) in lines.iter().zip(heights) {
+        draw(&mut svg, &axis, line, (top, top + high));
+        top += high;
+    }
+    svg.finish(bottom + 22.0)
+}
+
+/// A row with long labels has one more line for them.
+fn height(line: &Line<'_>) -> f64 {
+    let letters = line.name.chars().count() + 2 + said(line).chars().count();
+    if letters > LETTERS { 60.0 } else { 44.0 }
+}
+
+fn said(line: &Line<'_>) -> String {
+    match &line.effect {
+        Ok(effect) => {
+            let bound = if effect.censored_below.is_some() { "bound " } else { "" };
+            format!("{bound}{} % {}", change(effect.change_pct), interval(effect.ci95_pct))
+        }
+        Err(why) => format!("– {}", cut(why, LETTERS - 2)),
+    }
+}
+
+fn draw(svg: &mut Svg, axis: &Axis, line: &Line<'_>, (top, bottom): (f64, f64)) {
+    let name = cut(&line.name, LETTERS);
+    svg.label((0.0, top + 14.0), 0.0, Anchor::Start, "name", &name);
+    let below = if bottom - top > 50.0 { 16.0 } else { 0.0 };
+    svg.label((1.0, top + 14.0 + below), 0.0, Anchor::End, "value", &said(line));
+    let Ok(effect) = &line.effect else { return };
+    let y = bottom - 15.0;
+    if let Some(floor) = effect.aa_half_width_pct {
+        let band = (axis.at(-floor.abs()), axis.at(floor.abs()));
+        svg.bar(band, (y - 9.0, y + 9.0), "floor", "A/A: identical code");
+    }
+    if let Some(expected) = &effect.expected {
+        let (low, high) = expected.change_pct;
+        let (from, to) = (axis.at(low), axis.at(high));
+        let met = if expected.met { "met" } else { "not met" };
+        let tip = format!("expected {} %: {met}", range(expected.change_pct));
+        svg.bar((from, to), (y + 6.0, y + 9.0), "expected", &tip);
+        svg.line((from, y + 1.0), (from, y + 9.0), "expected");
+        svg.line((to, y + 1.0), (to, y + 9.0), "expected");
+    }
+    let (low, high) = effect.ci95_pct;
+    let (class, mark) = marked(effect.verdict);
+    svg.line((axis.at(low), y), (axis.at(high), y), class);
+    let tip = format!(
+        "{}: {} % {}, {}; A {}, B {} {}, {} pairs",
+        line.name,
+        change(effect.change_pct),
+        interval(effect.ci95_pct),
+        verdict(effect.verdict),
+        tables::censored(effect.a, effect),
+        tables::censored(effect.b, effect),
+        effect.unit,
+        effect.n_pairs,
+    );
+    svg.mark((axis.at(effect.change_pct), y), mark, class, &tip);
+}
+
+/// Class and form of a verdict.
+pub(super) fn marked(verdict: Verdict) -> (&'static str, Mark) {
+    match verdict {
+        Verdict::Better => ("better", Mark::Disc),
+        Verdict::Worse => ("worse", Mark::Diamond),
+        Verdict::Same => ("same", Mark::Ring),
+        Verdict::Unclear => ("unclear", Mark::Cross),
+    }
+}
+
+/// `text` in at most `letters`.
+pub(super) fn cut(text: &str, letters: usize) -> String {
+    match text.char_indices().nth(letters) {
+        Some(_) => {
+            let start: String = text.chars().take(letters.saturating_sub(1)).collect();
+            format!("{}…", start.trim_end())
+        }
+        None => text.to_owned(),
+    }
+}

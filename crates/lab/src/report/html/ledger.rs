@@ -1,0 +1,73 @@
+//! Where every packet went, as bars.
+
+use super::figure_of;
+use super::forest::cut;
+use crate::record::Ledger;
+use crate::report::figure::{count, figure};
+use crate::report::svg::{Anchor, LETTERS, Svg};
+use crate::report::tables;
+use crate::report::view::{View, short};
+
+/// Bars that are drawn; the table has them all.
+const BARS_MAX: usize = 60;
+
+const ROW: f64 = 46.0;
+
+/// A bar for each cell and side: what arrived, what was dropped, what is still on its way.
+pub(super) fn bars(view: &View<'_>) -> String {
+    let sides = view.sides();
+    let bars: Vec<(String, &Ledger)> = view
+        .named()
+        .flat_map(|(name, cell)| {
+            let label = |side: &String| format!("{} {name}", short(side)).trim_end().to_owned();
+            let [a, b] = &sides;
+            [(label(a), &cell.ledger.a), (label(b), &cell.ledger.b)]
+        })
+        .filter(|(_, ledger)| came(ledger) > 0.0)
+        .take(BARS_MAX)
+        .collect();
+    if bars.is_empty() {
+        return "<p>No packet passed.</p>".into();
+    }
+    let desc = "Of all packets that came: delivered, dropped, and in flight at the end.";
+    let mut svg = Svg::new("Ledger", desc);
+    for (i, (label, ledger)) in bars.iter().enumerate() {
+        draw(&mut svg, label, ledger, ROW * i as f64);
+    }
+    let legend = "<span class=\"key\"><i class=\"delivered\"></i>delivered</span> \
+                  <span class=\"key\"><i class=\"dropped\"></i>dropped</span> \
+                  <span class=\"key\"><i class=\"inflight\"></i>in flight</span>";
+    format!(
+        "<p class=\"legend\">{legend}</p>{}",
+        figure_of(&svg.finish(ROW * bars.len() as f64), desc)
+    )
+}
+
+fn draw(svg: &mut Svg, label: &str, ledger: &Ledger, top: f64) {
+    let all = came(ledger);
+    let delivered = (ledger.sent as f64 + ledger.consumed as f64) / all;
+    let lost = tables::dropped(ledger);
+    let dropped = lost as f64 / all;
+    let said = match lost {
+        0 => "nothing dropped".to_owned(),
+        n => format!("{} dropped, {} %", count(n), figure(100.0 * dropped)),
+    };
+    let left = LETTERS.saturating_sub(said.chars().count() + 2);
+    svg.label((0.0, top + 14.0), 0.0, Anchor::Start, "name", &cut(label, left));
+    svg.label((1.0, top + 14.0), 0.0, Anchor::End, "value", &said);
+    let mut from = 0.0;
+    for (share, class) in [
+        (delivered, "delivered"),
+        (dropped, "dropped"),
+        (ledger.in_flight as f64 / all, "inflight"),
+    ] {
+        let to = (from + share).min(1.0);
+        let tip = format!("{class}: {} %", figure(100.0 * share));
+        svg.bar((from, to), (top + 20.0, top + 36.0), class, &tip);
+        from = to;
+    }
+}
+
+fn came(ledger: &Ledger) -> f64 {
+    ledger.received as f64 + ledger.created as f64
+}

@@ -1,0 +1,52 @@
+//! A matrix of counts as a table that is darker where there is more.
+
+use super::escape::escape;
+use crate::report::figure::count;
+use crate::report::tables::keyed;
+use crate::report::view::View;
+
+/// Rows and columns that are shown.
+const CPUS_MAX: usize = 32;
+
+/// Matrices that are shown.
+const SHOWN_MAX: usize = 60;
+
+/// Every matrix of the run.
+pub(super) fn section(view: &View<'_>) -> String {
+    let matrices = view.run.matrices.iter().take(SHOWN_MAX);
+    let each: String = matrices.map(|(key, matrix)| one(view, key, matrix)).collect();
+    if each.is_empty() { each } else { format!("<div class=\"charts\">{each}</div>\n") }
+}
+
+fn one(view: &View<'_>, key: &str, matrix: &[Vec<u64>]) -> String {
+    let (cell, side, name) = keyed(key);
+    let [a, b] = view.sides();
+    let side = match side {
+        "a" => format!("A {a}"),
+        "b" => format!("B {b}"),
+        other => other.to_owned(),
+    };
+    let title = escape(format!("{}, {side} {cell}", name.replace('_', " ")).trim_end());
+    let shown = matrix.get(..CPUS_MAX).unwrap_or(matrix);
+    let most = shown.iter().flatten().copied().max().unwrap_or(0).max(1);
+    let columns = shown.iter().map(|row| row.len().min(CPUS_MAX)).max().unwrap_or(0);
+    let heads: String = (0..columns).map(|i| format!("<th scope=\"col\">to {i}</th>")).collect();
+    let rows: String = shown
+        .iter()
+        .enumerate()
+        .map(|(i, row)| {
+            let cells: String = row.iter().take(CPUS_MAX).map(|n| heat(*n, most)).collect();
+            format!("<tr><th scope=\"row\">from {i}</th>{cells}</tr>")
+        })
+        .collect();
+    format!(
+        "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"{title}\">\
+         <table class=\"heat\"><caption>{title}</caption><thead><tr><td></td>{heads}</tr></thead>\
+         <tbody>{rows}</tbody></table></div>\n"
+    )
+}
+
+fn heat(n: u64, most: u64) -> String {
+    let share = n as f64 / most as f64;
+    format!("<td class=\"n\" style=\"--heat:{share:.3}\">{}</td>", count(n))
+}

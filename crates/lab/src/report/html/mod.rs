@@ -1,0 +1,226 @@
+//! A run as one HTML file: no network, no script, no font of ours; figures are inline SVG, and every
+//! one of them has its table and its CSV below.
+
+mod escape;
+mod forest;
+mod ledger;
+mod matrix;
+mod noise;
+mod pool;
+mod post;
+mod profile;
+mod skbinit;
+mod table;
+mod trend;
+
+use super::figure::figure;
+use super::tables;
+use super::view::View;
+use crate::record::Run;
+
+pub(super) use escape::escape;
+use escape::{escape_json, escape_lines};
+
+/// A light and a dark page, a wide and a narrow one, and paper.
+const STYLE: &str = include_str!("page.css");
+
+/// Even if something of a document got through as markup, nothing of it would run or be fetched.
+const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
+
+/// A part of the page: its anchor, its head, what stands in it.
+type Section = (&'static str, &'static str, String);
+
+/// The page.
+pub(super) fn html(runs: &[Run]) -> String {
+    let Some(run) = runs.first() else { return page("No run", "<p>There is no run to tell.</p>") };
+    let view = View::new(run);
+    let sections = sections(&view, runs);
+    let links: String = sections
+        .iter()
+        .map(|(id, head, _)| format!("<li><a href=\"#{id}\">{head}</a></li>"))
+        .collect();
+    let parts: String = sections
+        .iter()
+        .map(|(id, head, body)| {
+            format!("<section id=\"{id}\">\n<h2>{head}</h2>\n{body}</section>\n")
+        })
+        .collect();
+    let body = format!(
+        "{}<nav aria-label=\"Parts\"><ul>{links}</ul></nav>\n<main>\n{parts}</main>\n{}",
+        header(&view),
+        documents(runs)
+    );
+    page(&format!("{}: {}", run.experiment.id, run.run.id), &body)
+}
+
+fn sections(view: &View<'_>, runs: &[Run]) -> Vec<Section> {
+    let all = [
+        ("warnings", "To be minded", warnings(view.run)),
+        ("effects", "What changed", effects(view)),
+        (
+            "shape",
+            "In the post's shape",
+            format!("{}{}", skbinit::calls(view), pool::hot_list(view)),
+        ),
+        ("profiles", "Where the time went", profile::section(view)),
+        ("noise", "What identical code differed by", noise(view)),
+        ("pairs", "Every pair", pairs(view)),
+        ("ledger", "Where every packet went", ledger(view)),
+        ("totals", "Of the whole sides", totals(view)),
+        ("trend", "Over several runs", trend::section(runs)),
+        ("post", "The post, beside", published(view)),
+        ("conditions", "How it was measured", conditions(view)),
+    ];
+    all.into_iter().filter(|(_, _, body)| !body.is_empty()).collect()
+}
+
+fn page(title: &str, body: &str) -> String {
+    format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"{POLICY}\">\n\
+         <meta name=\"color-scheme\" content=\"light dark\">\n\
+         <title>{}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n{body}</body>\n</html>\n",
+        escape(title)
+    )
+}
+
+fn header(view: &View<'_>) -> String {
+    let run = view.run;
+    let marks: String = view
+        .marks()
+        .iter()
+        .map(|mark| format!("<p class=\"mark\">{}</p>\n", escape(mark)))
+        .collect();
+    let title = view.experiment.as_ref().map_or(run.experiment.id.as_str(), |e| e.title.as_str());
+    let question = view.experiment.as_ref().map_or(String::new(), |experiment| {
+        format!("<p class=\"question\">{}</p>\n", escape(experiment.question.trim()))
+    });
+    let (rates, costs, all) = view.pairs();
+    let floor = view.floor_pct().map_or("n/a".into(), |width| format!("±{} %", figure(width)));
+    let badge = |value: &str, what: &str| {
+        format!("<div class=\"badge\"><b>{}</b><span>{what}</span></div>", escape(value))
+    };
+    format!(
+        "<header>\n{marks}<p class=\"kicker\">{} · {}</p>\n<h1>{}</h1>\n\
+         <p class=\"verdict {}\">{}</p>\n{question}<div class=\"badges\">{}{}{}{}</div>\n\
+         <p class=\"rerun\">Run it again: <code>{}</code></p>\n</header>\n",
+        escape(&run.experiment.id),
+        escape(run.run.started.get(..10).unwrap_or_default()),
+        escape(title),
+        verdict_class(&run.verdict),
+        escape(&view.verdict()),
+        badge(&floor, "A/A floor of the headline: identical code differed by this"),
+        badge(&format!("{costs} / {all}"), "pairs admitted for costs"),
+        badge(&format!("{rates} / {all}"), "pairs admitted for rates"),
+        badge(&run.cells.len().to_string(), "cells"),
+        escape(&view.command()),
+    )
+}
+
+fn verdict_class(verdict: &str) -> &'static str {
+    match verdict {
+        "better" => "better",
+        "worse" => "worse",
+        "same" => "same",
+        _ => "unclear",
+    }
+}
+
+fn warnings(run: &Run) -> String {
+    let warning = |warning: &crate::record::Warning| {
+        let fix = warning.fix.as_ref().map_or(String::new(), |fix| {
+            format!("<br><span class=\"unit\">fix</span> <code>{}</code>", escape(fix))
+        });
+        format!("<li><b>{}</b> {}{fix}</li>", escape(&warning.code), escape(&warning.text))
+    };
+    let all: String = run.warnings.iter().take(tables::ROWS_MAX).map(warning).collect();
+    if all.is_empty() { all } else { format!("<ul class=\"warnings\">{all}</ul>\n") }
+}
+
+fn effects(view: &View<'_>) -> String {
+    let legend = "<p class=\"legend\"><span class=\"key better\">● better</span> \
+                  <span class=\"key worse\">◆ worse</span> <span class=\"key same\">○ same</span> \
+                  <span class=\"key unclear\">× unclear</span> \
+                  <span class=\"key\"><i class=\"floor\"></i>A/A floor</span> \
+                  <span class=\"key\"><i class=\"expected\"></i>expected</span></p>\n";
+    let metric = |(i, metric): (usize, &super::view::Shown)| {
+        let table = table::table(&tables::of_metric(view, metric));
+        let head = if i == 0 { " <span class=\"unit\">headline</span>" } else { "" };
+        format!(
+            "<article>\n<h3>{}{head}</h3>\n<p class=\"about\">{}</p>\n{}{table}</article>\n",
+            escape(&metric.label),
+            escape(&metric.about),
+            forest::metric(view, metric)
+        )
+    };
+    let all: String = view.metrics.iter().enumerate().take(tables::ROWS_MAX).map(metric).collect();
+    format!("{legend}<div class=\"metrics\">{all}</div>\n")
+}
+
+fn noise(view: &View<'_>) -> String {
+    view.headline().map_or(String::new(), |metric| noise::strip(view, metric))
+}
+
+fn pairs(view: &View<'_>) -> String {
+    let legend = "<p class=\"legend\"><span class=\"key\">● admitted</span> \
+                  <span class=\"key\">○ rejected, by its environment and never by its result</span> \
+                  <span class=\"key\"><i class=\"running\"></i>running median of 7</span></p>\n";
+    view.headline()
+        .map_or(String::new(), |metric| format!("{legend}{}", noise::run_charts(view, metric)))
+}
+
+fn ledger(view: &View<'_>) -> String {
+    let drops = tables::drops(view).map_or(String::new(), |drops| table::table(&drops));
+    format!("{}{}{drops}", ledger::bars(view), table::table(&tables::ledgers(view)))
+}
+
+fn totals(view: &View<'_>) -> String {
+    let totals = tables::totals(view).map_or(String::new(), |totals| table::table(&totals));
+    format!("{}{totals}", matrix::section(view))
+}
+
+fn published(view: &View<'_>) -> String {
+    let points = tables::fixed_points(view).map_or(String::new(), |points| table::table(&points));
+    format!("{points}{}", post::section(view.run))
+}
+
+fn conditions(view: &View<'_>) -> String {
+    let facts: String = view
+        .facts()
+        .into_iter()
+        .map(|(about, fact)| format!("<dt>{about}</dt><dd>{}</dd>", escape(&fact)))
+        .collect();
+    let file = view.run.run.config_toml.as_ref().map_or(String::new(), |toml| {
+        format!(
+            "<details><summary>The experiment's file, as it was run</summary>\
+             <pre class=\"scroll\" tabindex=\"0\">{}</pre></details>\n",
+            escape_lines(toml)
+        )
+    });
+    format!("<dl>{facts}</dl>\n{file}")
+}
+
+/// The first run whole, so that all of it can be computed again; the others without their pairs.
+fn documents(runs: &[Run]) -> String {
+    let mut all = String::new();
+    for (i, run) in runs.iter().enumerate() {
+        let mut run = run.clone();
+        if i > 0 {
+            run.cells.iter_mut().for_each(|cell| cell.pairs.clear());
+        }
+        // Cannot fail: every key is a string.
+        let json = serde_json::to_string(&run).unwrap_or_default();
+        all += &format!(
+            "<script type=\"application/json\" id=\"run-{}\">{}</script>\n",
+            i + 1,
+            escape_json(&json)
+        );
+    }
+    all
+}
+
+/// A chart under its caption.
+fn figure_of(chart: &str, caption: &str) -> String {
+    format!("<figure>\n{chart}\n<figcaption>{}</figcaption>\n</figure>\n", escape(caption))
+}

@@ -1,0 +1,201 @@
+//! What identical code differed by, and every pair in its order.
+
+use super::figure_of;
+use super::forest::cut;
+use crate::record::CellRecord;
+use crate::report::figure::{change, interval};
+use crate::report::svg::{Anchor, Axis, LETTERS, Svg};
+use crate::report::view::{Ratio, Shown, View};
+
+/// Points of a chart, and of all charts of a page together.
+const POINTS_MAX: usize = 2000;
+const POINTS_IN_ALL: usize = 20_000;
+
+/// Cells that are drawn.
+const CELLS_MAX: usize = 60;
+
+/// Pairs of a running median.
+const RUNNING: usize = 7;
+
+/// The strip: the control's change of every pair, a row for each cell.
+pub(super) fn strip(view: &View<'_>, metric: &Shown) -> String {
+    let rows: Vec<(&str, &CellRecord, Vec<Ratio>)> = view
+        .named()
+        .take(CELLS_MAX)
+        .map(|(name, cell)| (name, cell, metric.control_ratios(&cell.pairs)))
+        .filter(|(_, _, ratios)| !ratios.is_empty())
+        .collect();
+    if rows.is_empty() {
+        return "<p>No control was measured.</p>".into();
+    }
+    let all = || rows.iter().flat_map(|(_, _, ratios)| ratios);
+    let (low, high) = bounds(all());
+    let axis = Axis::over([low, high, 0.0], 4.0, " %").signed();
+    let desc = format!(
+        "{}: the first side against itself, set up a second time; a stroke for each pair.",
+        metric.basis()
+    );
+    let mut svg = Svg::new("A/A strip", &desc);
+    let bottom = 6.0 + 48.0 * rows.len() as f64;
+    svg.grid_x(&axis, (6.0, bottom));
+    let points = points_each(rows.len());
+    for (i, (name, cell, ratios)) in rows.iter().enumerate() {
+        let y = 6.0 + 48.0 * i as f64;
+        let effect = cell.metrics.get(&metric.name);
+        let aa = effect.and_then(|effect| effect.aa_pct);
+        let said = aa.map_or(String::new(), |(median, low, high)| {
+            format!("{} % {}", change(median), interval((low, high)))
+        });
+        let name = if name.is_empty() { "all of it" } else { name };
+        let left = LETTERS.saturating_sub(said.chars().count() + 2);
+        svg.label((0.0, y + 14.0), 0.0, Anchor::Start, "name", &cut(name, left));
+        svg.label((1.0, y + 14.0), 0.0, Anchor::End, "value", &said);
+        if let Some((median, low, high)) = aa {
+            svg.bar((axis.at(low), axis.at(high)), (y + 20.0, y + 44.0), "floor", "its interval");
+            svg.line((axis.at(median), y + 19.0), (axis.at(median), y + 45.0), "median");
+        }
+        for ratio in thinned(ratios, points) {
+            let x = axis.at(ratio.change_pct);
+            let class = if ratio.accepted { "pair" } else { "rejected" };
+            svg.line((x, y + 23.0), (x, y + 41.0), class);
+        }
+    }
+    figure_of(&svg.finish(bottom + 22.0), &format!("{desc} {}", beyond(all(), &axis)))
+}
+
+/// The run charts: the change of every pair over its number, a chart for each cell.
+pub(super) fn run_charts(view: &View<'_>, metric: &Shown) -> String {
+    let drawn = view.run.cells.len().min(CELLS_MAX);
+    let charts: String = view
+        .named()
+        .take(CELLS_MAX)
+        .map(|(name, cell)| {
+            let ratios = metric.ratios(&cell.pairs);
+            if ratios.is_empty() {
+                String::new()
+            } else {
+                chart(metric, name, cell, &ratios, points_each(drawn))
+            }
+        })
+        .collect();
+    format!("<div class=\"charts\">{charts}</div>\n")
+}
+
+fn chart(metric: &Shown, name: &str, cell: &CellRecord, ratios: &[Ratio], points: usize) -> String {
+    const TOP: f64 = 14.0;
+    const BOTTOM: f64 = 150.0;
+    let (low, high) = bounds(ratios);
+    let axis = Axis::over([low, high], 3.0, " %").signed();
+    let y = |pct: f64| BOTTOM + (TOP - BOTTOM) * axis.at(pct);
+    let last = cell.pairs.len().max(2) - 1;
+    let x = |pair: usize| 0.02 + 0.96 * pair as f64 / last as f64;
+    let title = if name.is_empty() { "Every pair" } else { name };
+    let desc = format!("{}: change of each pair, in the order in which they ran.", metric.basis());
+    let mut svg = Svg::new(&format!("Run chart, {title}"), &desc);
+    if let Some(effect) = cell.metrics.get(&metric.name) {
+        let (low, high) = effect.ci95_pct;
+        svg.bar((0.0, 1.0), (y(low), y(high)), "interval", "95 % interval of the median");
+    }
+    svg.grid_y(&axis, (TOP, BOTTOM));
+    for [from, to] in running_median(ratios, points / 4) {
+        svg.line((x(from.0), y(from.1)), (x(to.0), y(to.1)), "running");
+    }
+    for ratio in thinned(ratios, points) {
+        let class = if ratio.accepted { "pair" } else { "rejected" };
+        svg.dot((x(ratio.pair), y(ratio.change_pct)), 3.0, class);
+    }
+    svg.label((0.0, BOTTOM + 15.0), 0.0, Anchor::Start, "tick", "pair 1");
+    svg.label((1.0, BOTTOM + 15.0), 0.0, Anchor::End, "tick", &cell.pairs.len().to_string());
+    let rejected = ratios.iter().filter(|ratio| !ratio.accepted).count();
+    let caption = format!(
+        "{title}: {}; {} pairs admitted, {rejected} not. {}",
+        metric.basis(),
+        ratios.len() - rejected,
+        beyond(ratios, &axis)
+    );
+    figure_of(&svg.finish(BOTTOM + 22.0), &caption)
+}
+
+/// The span of what was admitted, widened for what was not as long as that leaves it readable.
+fn bounds<'r>(ratios: impl IntoIterator<Item = &'r Ratio>) -> (f64, f64) {
+    let none = (f64::MAX, f64::MIN);
+    let wider = |(low, high): (f64, f64), x: f64| (low.min(x), high.max(x));
+    let (mut admitted, mut all) = (none, none);
+    for ratio in ratios {
+        all = wider(all, ratio.change_pct);
+        if ratio.accepted {
+            admitted = wider(admitted, ratio.change_pct);
+        }
+    }
+    if admitted.0 > admitted.1 {
+        return all;
+    }
+    let span = (admitted.1 - admitted.0).max(0.1);
+    (all.0.max(admitted.0 - span), all.1.min(admitted.1 + span))
+}
+
+fn beyond<'r>(ratios: impl IntoIterator<Item = &'r Ratio>, axis: &Axis) -> String {
+    match ratios.into_iter().filter(|ratio| !axis.holds(ratio.change_pct)).count() {
+        0 => String::new(),
+        1 => "One pair lies beyond the end, and is drawn there.".into(),
+        n => format!("{n} pairs lie beyond the ends, and are drawn there."),
+    }
+}
+
+fn points_each(charts: usize) -> usize {
+    (POINTS_IN_ALL / charts.max(1)).min(POINTS_MAX)
+}
+
+/// At most `points`, evenly spread.
+fn thinned(ratios: &[Ratio], points: usize) -> impl Iterator<Item = &Ratio> {
+    ratios.iter().step_by(ratios.len().div_ceil(points.max(1)).max(1))
+}
+
+/// The median of each admitted pair and its neighbours, as the pieces of a line.
+fn running_median(ratios: &[Ratio], points: usize) -> Vec<[(usize, f64); 2]> {
+    let admitted: Vec<&Ratio> = ratios.iter().filter(|ratio| ratio.accepted).collect();
+    let middle = |window: &[&Ratio]| {
+        let mut sorted: Vec<f64> = window.iter().map(|ratio| ratio.change_pct).collect();
+        sorted.sort_by(f64::total_cmp);
+        let at = window.get(window.len() / 2)?.pair;
+        Some((at, *sorted.get(sorted.len() / 2)?))
+    };
+    let medians: Vec<(usize, f64)> = admitted.windows(RUNNING).filter_map(middle).collect();
+    let step = medians.len().div_ceil(points.max(1)).max(1);
+    let few: Vec<(usize, f64)> = medians.into_iter().step_by(step).collect();
+    few.windows(2).filter_map(|two| two.try_into().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ratios(changes: &[(f64, bool)]) -> Vec<Ratio> {
+        let each = changes.iter().enumerate();
+        each.map(|(pair, &(change_pct, accepted))| Ratio { pair, change_pct, accepted }).collect()
+    }
+
+    #[test]
+    fn a_rejected_pair_cannot_squeeze_the_chart() {
+        let (low, high) = bounds(&ratios(&[(-52.0, true), (-50.0, true), (6500.0, false)]));
+        assert_eq!((low, high), (-52.0, -48.0));
+        assert_eq!(bounds(&ratios(&[(3.0, false), (9.0, false)])), (3.0, 9.0));
+    }
+
+    #[test]
+    fn many_pairs_are_thinned_evenly() {
+        let many = ratios(&vec![(1.0, true); 100_000]);
+        let pairs: Vec<usize> = thinned(&many, POINTS_MAX).map(|ratio| ratio.pair).collect();
+        assert_eq!((pairs.len(), pairs[1] - pairs[0]), (2000, 50));
+        assert!(running_median(&many, 500).len() <= 500);
+    }
+
+    #[test]
+    fn a_running_median_does_not_follow_one_pair() {
+        let mut changes = vec![(1.0, true); 15];
+        changes[7] = (90.0, true);
+        let line = running_median(&ratios(&changes), 500);
+        assert!(line.iter().flatten().all(|(_, pct)| *pct == 1.0));
+        assert_eq!(line.len(), 15 - RUNNING);
+    }
+}

@@ -1,0 +1,58 @@
+//! The post whose experiment it is, beside, for its shape.
+
+use super::escape::{escape, escape_lines};
+use super::table::table;
+use crate::record::Run;
+use crate::seeds::{Part, Post};
+
+/// Its tables, computed again from its text; nothing if the run reproduces no post.
+pub(super) fn section(run: &Run) -> String {
+    let Some(post) = Post::named(&run.experiment.seed_post) else { return String::new() };
+    let head = format!(
+        "<p>Post {}: {}, {}, {}, {}.</p>\n<p><strong>Compare shapes and directions. Absolute values \
+         are not compared: another machine, another kernel, another year.</strong></p>\n",
+        escape(post.id),
+        escape(post.title),
+        escape(post.author),
+        escape(post.list),
+        escape(post.date),
+    );
+    let report = match post.report() {
+        Ok(report) => report,
+        Err(error) => return format!("{head}<pre>{}</pre>", escape_lines(&error.to_string())),
+    };
+    let parts: String = report.parts.iter().map(part).collect();
+    let errata: String = report
+        .errata
+        .iter()
+        .map(|e| {
+            format!(
+                "<li>{}<br><span class=\"unit\">{}</span></li>",
+                escape(&e.says),
+                escape(&e.gives)
+            )
+        })
+        .collect();
+    format!(
+        "{head}{parts}<details><summary>Wrong in the post, or less than it seems: {}</summary>\
+         <ul class=\"notes\">{errata}</ul></details>\n",
+        report.errata.len()
+    )
+}
+
+fn part(part: &Part) -> String {
+    match part {
+        Part::Table(of) => table(of),
+        Part::Profile(printed) => format!(
+            "<details><summary>{}</summary><pre class=\"scroll\" tabindex=\"0\">{}</pre></details>\n",
+            escape(&printed.title),
+            escape_lines(&printed.text)
+        ),
+        Part::Headline(_) | Part::Remarks { .. } => {
+            format!(
+                "<pre class=\"scroll\" tabindex=\"0\">{}</pre>\n",
+                escape_lines(&part.to_string())
+            )
+        }
+    }
+}

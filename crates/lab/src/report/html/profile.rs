@@ -1,0 +1,224 @@
+//! Where the time went: a bar for each function, and the whole by stages.
+
+use linerate_prof::diff::{Change, Count, Diff, Row, Scale};
+use linerate_prof::print::{Ranked, Readprofile};
+use linerate_prof::profile::{Profile, Unit};
+use linerate_prof::stage::{Part, Stage};
+
+use super::escape::{escape, escape_lines};
+use super::figure_of;
+use super::forest::cut;
+use crate::report::figure::figure;
+use crate::report::profiles::{Profiles, profiles};
+use crate::report::svg::{Anchor, Axis, LETTERS, Svg};
+use crate::report::view::{View, short};
+
+/// Functions that are drawn: the largest savings and the largest rises.
+const DRAWN_MAX: usize = 20;
+
+/// Functions of a listing.
+const LISTED_MAX: usize = 60;
+
+/// Stages that have a bar of their own; the rest is one.
+const STAGES_MAX: usize = 6;
+
+/// Cells whose profiles are told.
+const CELLS_MAX: usize = 24;
+
+const ROW: f64 = 38.0;
+
+/// Every profile of the run; nothing if there is none.
+pub(super) fn section(view: &View<'_>) -> String {
+    let [a, b] = view.sides();
+    profiles(view.run).iter().take(CELLS_MAX).map(|profiles| one(profiles, [&a, &b])).collect()
+}
+
+fn one(profiles: &Profiles, [a, b]: [&str; 2]) -> String {
+    let Profiles { cell, diff, .. } = profiles;
+    let event = short(&profiles.a.event.name);
+    let at = if cell.is_empty() { String::new() } else { format!(", {}", short(cell)) };
+    let unit = unit(diff);
+    let stages = format!("CPU by stage, in {unit}; idle stands apart.");
+    let functions = format!(
+        "{unit}: the change of each function from A ({a}) to B ({b}). To the left it fell, to the \
+         right it rose; hollow is within noise, dashed is a bound."
+    );
+    let tables = format!(
+        "<details><summary>Profiles of both sides, as readprofile lists them</summary>\
+         <div class=\"two\">{}{}</div></details>\n\
+         <details><summary>What moved and what vanished: the ranked difference</summary>\
+         <pre class=\"scroll\" tabindex=\"0\">{}</pre></details>\n",
+        listing(&profiles.a, a),
+        listing(&profiles.b, b),
+        escape_lines(&Ranked::new(diff).top(Some(30)).to_string()),
+    );
+    format!(
+        "<h3>{}{}</h3>\n{}{}{tables}",
+        escape(&event),
+        escape(&at),
+        figure_of(&stacked(diff, [a, b], &stages), &stages),
+        figure_of(&diverging(diff, &functions), &functions),
+    )
+}
+
+fn listing(profile: &Profile, side: &str) -> String {
+    let text = Readprofile(profile).to_string();
+    let lines: Vec<&str> = text.lines().take(1 + LISTED_MAX).collect();
+    let more = match profile.rows.len().saturating_sub(LISTED_MAX) {
+        0 => String::new(),
+        n => format!("… {n} more in the run's document"),
+    };
+    format!(
+        "<div><p class=\"unit\">{}</p><pre class=\"scroll\" tabindex=\"0\">{}{more}</pre></div>",
+        escape(side),
+        escape_lines(&lines.join("\n"))
+    )
+}
+
+/// Functions that changed, as bars to both sides of none.
+fn diverging(diff: &Diff, desc: &str) -> String {
+    let rows = drawn(diff);
+    let change = |row: &Row| -row.sum().saved(diff.scale);
+    let axis = Axis::over(rows.iter().map(|row| change(row)).chain([0.0]), 4.0, "").signed();
+    let mut svg = Svg::new("Functions", desc);
+    let bottom = 6.0 + ROW * rows.len() as f64;
+    svg.grid_x(&axis, (6.0, bottom));
+    for (i, row) in rows.iter().enumerate() {
+        let top = 6.0 + ROW * i as f64;
+        let said = format!(
+            "{} → {}",
+            seen(row.without, diff.scale.without_factor),
+            seen(row.with, diff.scale.with_factor)
+        );
+        let left = LETTERS.saturating_sub(said.chars().count() + 2);
+        svg.label((0.0, top + 14.0), 0.0, Anchor::Start, "name", &cut(&short(&row.symbol), left));
+        svg.label((1.0, top + 14.0), 0.0, Anchor::End, "value", &said);
+        let (class, what) = fell_or_rose(diff.change(row));
+        let tip = format!("{}, {}: {said}, {what}", short(&row.symbol), row.stage.as_str());
+        let x = (axis.at(0.0), axis.at(change(row)));
+        svg.bar(x, (top + 20.0, top + 32.0), class, &tip);
+    }
+    svg.finish(bottom + 22.0)
+}
+
+/// The functions of the path that fell most, and those that rose most, by what was saved.
+fn drawn(diff: &Diff) -> Vec<&Row> {
+    let of_path = || {
+        diff.rows.iter().filter(|row| row.stage.part() == Part::Path || row.stage == Stage::User)
+    };
+    let all: Vec<&Row> = of_path().collect();
+    if all.len() <= DRAWN_MAX {
+        return all;
+    }
+    let rising = all.iter().rev().take_while(|row| diff.change(row).is_rise()).count();
+    let risen = rising.min(DRAWN_MAX / 2);
+    let fallen = (DRAWN_MAX - risen).min(all.len() - risen);
+    all.iter().take(fallen).chain(all.iter().skip(all.len() - risen)).copied().collect()
+}
+
+fn fell_or_rose(change: Change) -> (&'static str, &'static str) {
+    match change {
+        Change::Fell => ("fell", "fell"),
+        Change::Rose => ("rose", "rose"),
+        Change::MayHaveFallen => ("fell bound", "may have fallen"),
+        Change::MayHaveRisen => ("rose bound", "may have risen"),
+        Change::Noise => ("noise", "within noise"),
+        Change::Unchanged => ("noise", "unchanged"),
+    }
+}
+
+/// A count as it is compared; below a cut-off it is a bound, not 0.
+fn seen(count: Count, factor: f64) -> String {
+    match count {
+        Count::Is(n) => figure(n as f64 * factor),
+        Count::Below(n) => format!("< {}", figure(n as f64 * factor)),
+    }
+}
+
+/// Both sides, stage upon stage, to one scale; idle below, thin.
+fn stacked(diff: &Diff, sides: [&str; 2], desc: &str) -> String {
+    let scale = diff.scale;
+    let stages = largest(diff);
+    let totals = [0, 1].map(|side| (busy(diff, scale)[side], idle(diff, scale)[side]));
+    let longest = totals.iter().map(|(busy, _)| *busy).fold(0.0, f64::max);
+    let mut svg = Svg::new("CPU by stage", desc);
+    let axis = Axis::over([0.0, longest], 4.0, "");
+    const HIGH: f64 = 58.0;
+    let bottom = 6.0 + 2.0 * HIGH;
+    svg.grid_x(&axis, (6.0, bottom));
+    for (i, (side, (busy, idle))) in sides.into_iter().zip(totals).enumerate() {
+        let top = 6.0 + HIGH * i as f64;
+        let letter = if i == 0 { "A" } else { "B" };
+        let idle = if idle > 0.0 { format!(", idle {}", figure(idle)) } else { String::new() };
+        let said = format!("{}{idle}", figure(busy));
+        let left = LETTERS.saturating_sub(said.chars().count() + 2);
+        svg.label(
+            (0.0, top + 14.0),
+            0.0,
+            Anchor::Start,
+            "name",
+            &cut(&format!("{letter} {side}"), left),
+        );
+        svg.label((1.0, top + 14.0), 0.0, Anchor::End, "value", &said);
+        let mut from = 0.0;
+        for (n, (name, of)) in stages.iter().enumerate() {
+            let Some(amount) = of.get(i) else { continue };
+            let (x0, x1) = (axis.at(from), axis.at(from + amount));
+            let tip = format!("{name}: {}", figure(*amount));
+            svg.bar((x0, x1), (top + 20.0, top + 46.0), &format!("stage s{n}"), &tip);
+            // A name has to fit on the narrowest page.
+            if (x1 - x0) * LETTERS as f64 > name.chars().count() as f64 + 1.5 {
+                svg.label(((x0 + x1) / 2.0, top + 37.0), 0.0, Anchor::Middle, "within", name);
+            }
+            from += amount;
+        }
+    }
+    let legend: String = stages
+        .iter()
+        .enumerate()
+        .map(|(n, (name, [a, b]))| {
+            let (a, b, name) = (figure(*a), figure(*b), escape(name));
+            format!("<span class=\"key\"><i class=\"s{n}\"></i>{name} {a} → {b}</span> ")
+        })
+        .collect();
+    format!("{}<p class=\"legend\">{legend}</p>", svg.finish(bottom + 22.0))
+}
+
+/// The stages with most of both sides, and what is left.
+fn largest(diff: &Diff) -> Vec<(&'static str, [f64; 2])> {
+    let scale = diff.scale;
+    let of = |stage: Stage| {
+        let sum = diff.sum_of(|row| row.stage == stage);
+        (stage.as_str(), [scale.without(sum.without), scale.with(sum.with)])
+    };
+    let busy = Stage::ALL.into_iter().filter(|stage| stage.part() != Part::Idle);
+    let mut stages: Vec<(&'static str, [f64; 2])> =
+        busy.map(of).filter(|(_, [a, b])| a + b > 0.0).collect();
+    stages.sort_by(|(_, [a, b]), (_, [c, d])| (c + d).total_cmp(&(a + b)));
+    let rest = stages.split_off(stages.len().min(STAGES_MAX));
+    if !rest.is_empty() {
+        let sum = rest.iter().fold([0.0; 2], |[a, b], (_, [c, d])| [a + c, b + d]);
+        stages.push(("all others", sum));
+    }
+    stages
+}
+
+fn busy(diff: &Diff, scale: Scale) -> [f64; 2] {
+    let sum = diff.sum_of(|row| row.stage.part() != Part::Idle);
+    [scale.without(sum.without), scale.with(sum.with)]
+}
+
+fn idle(diff: &Diff, scale: Scale) -> [f64; 2] {
+    let sum = diff.sum_of(|row| row.stage.part() == Part::Idle);
+    [scale.without(sum.without), scale.with(sum.with)]
+}
+
+fn unit(diff: &Diff) -> String {
+    let unit = match diff.with.event.unit {
+        Unit::Ticks => "ticks",
+        Unit::Samples => "samples",
+        Unit::Events => "events",
+        Unit::Unknown => "counts",
+    };
+    format!("{unit}{}", diff.scale.by.suffix())
+}

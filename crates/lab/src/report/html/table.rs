@@ -1,0 +1,71 @@
+//! A table as HTML, with its CSV.
+
+use super::escape::{data_uri, escape};
+use crate::table::{Cell, Row, Table};
+
+/// `table` under its title, in a box of its own that scrolls if the page is narrow.
+pub(super) fn table(table: &Table) -> String {
+    let title = escape(&table.title);
+    let (csv, name) = (data_uri(&table.csv()), escape(table.name));
+    let head: String = table
+        .columns
+        .iter()
+        .map(|column| {
+            let unit = match column.unit {
+                "" => String::new(),
+                unit => format!(" <span class=\"unit\">{}</span>", escape(unit)),
+            };
+            format!("<th scope=\"col\">{}{unit}</th>", escape(&column.head.replace('\n', " ")))
+        })
+        .collect();
+    let rows: String = table.rows.iter().map(|row| html_row(row, table.columns.len())).collect();
+    let notes: String =
+        table.notes.iter().map(|note| format!("<li>{}</li>", escape(note))).collect();
+    let notes = if notes.is_empty() { notes } else { format!("<ul class=\"notes\">{notes}</ul>") };
+    format!(
+        "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"{title}\"><table>\
+         <caption>{title}</caption><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>\
+         {notes}<p class=\"csv\"><a download=\"{name}.csv\" href=\"{csv}\">CSV \
+         <span class=\"hidden\">of {title}</span></a></p>\n"
+    )
+}
+
+fn html_row(row: &Row, columns: usize) -> String {
+    match row {
+        Row::Cells(cells) => {
+            let cells: String =
+                cells.iter().enumerate().map(|(i, cell)| html_cell(i, cell)).collect();
+            format!("<tr>{cells}</tr>")
+        }
+        Row::Heading(text) => {
+            format!(
+                "<tr><th class=\"group\" scope=\"rowgroup\" colspan=\"{columns}\">{}</th></tr>",
+                escape(text)
+            )
+        }
+        Row::Rule => {
+            format!("<tr class=\"rule\" aria-hidden=\"true\"><td colspan=\"{columns}\"></td></tr>")
+        }
+    }
+}
+
+fn html_cell(place: usize, cell: &Cell) -> String {
+    let text = escape(&cell.to_string());
+    match (place, cell) {
+        (0, _) => format!("<th scope=\"row\">{text}</th>"),
+        (_, Cell::Text(word)) => format!("<td class=\"{}\">{text}</td>", class(word)),
+        (_, Cell::Absent(why)) => format!("<td class=\"n\" title=\"{}\">{text}</td>", escape(why)),
+        _ => format!("<td class=\"n\">{text}</td>"),
+    }
+}
+
+/// Words that a table marks.
+fn class(word: &str) -> &'static str {
+    match word {
+        "better" | "met" | "OK" => "better",
+        "worse" | "NOT BALANCED" => "worse",
+        "NOT met" => "notmet",
+        word if word.starts_with('[') => "n",
+        _ => "t",
+    }
+}

@@ -1,0 +1,273 @@
+//! Charts as inline SVG that fit any width without becoming small.
+//!
+//! Places along x are shares of the width, written in per cent; places along y, letters and strokes
+//! are in pixels. A chart is as wide as the page lets it be, and its letters stay as large as those
+//! around it, on a phone as on a desk. Colours are classes, which the page's style sets for a light
+//! and for a dark ground.
+
+use std::fmt::Write;
+
+use super::html::escape;
+
+/// Pixels of a letter of a label, for guessing widths: the narrowest page is 320 of them.
+const LETTER: f64 = 6.8;
+
+/// Letters of labels that fit beside each other on the narrowest page.
+pub(super) const LETTERS: usize = (300.0 / LETTER) as usize;
+
+/// A chart that is being drawn.
+pub(super) struct Svg {
+    text: String,
+}
+
+/// Where a label's place is in it.
+#[derive(Clone, Copy)]
+pub(super) enum Anchor {
+    Start,
+    Middle,
+    End,
+}
+
+/// A mark at a place; its form says what its colour says.
+#[derive(Clone, Copy)]
+pub(super) enum Mark {
+    /// Better: a disc.
+    Disc,
+    /// Worse: a diamond.
+    Diamond,
+    /// The same: a ring.
+    Ring,
+    /// Not known: a cross.
+    Cross,
+}
+
+impl Svg {
+    /// An empty chart: its name, and what it shows, for those who do not see it.
+    pub fn new(title: &str, desc: &str) -> Svg {
+        let (title, desc) = (escape(title), escape(desc));
+        Svg { text: format!("<title>{title}</title><desc>{desc}</desc>") }
+    }
+
+    /// A bar between two places along x and two along y.
+    pub fn bar(&mut self, x: (f64, f64), y: (f64, f64), class: &str, tip: &str) {
+        let (left, wide) = (pct(x.0.min(x.1)), pct((x.1 - x.0).abs()));
+        let (top, high) = (px(y.0.min(y.1)), px((y.1 - y.0).abs()));
+        let tip = tooltip(tip);
+        self.add(format_args!(
+            r#"<rect class="{class}" x="{left}" y="{top}" width="{wide}" height="{high}">{tip}</rect>"#
+        ));
+    }
+
+    /// A line.
+    pub fn line(&mut self, from: (f64, f64), to: (f64, f64), class: &str) {
+        let [x1, x2] = [pct(from.0), pct(to.0)];
+        let [y1, y2] = [px(from.1), px(to.1)];
+        self.add(format_args!(
+            r#"<line class="{class}" x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}"/>"#
+        ));
+    }
+
+    /// A point.
+    pub fn dot(&mut self, at: (f64, f64), radius: f64, class: &str) {
+        let [x, y, r] = [pct(at.0), px(at.1), px(radius)];
+        self.add(format_args!(r#"<circle class="{class}" cx="{x}" cy="{y}" r="{r}"/>"#));
+    }
+
+    /// A mark.
+    pub fn mark(&mut self, at: (f64, f64), mark: Mark, class: &str, tip: &str) {
+        let form = match mark {
+            Mark::Disc => r#"<circle r="5"/>"#,
+            Mark::Diamond => r#"<path d="M0-6.5 6.5 0 0 6.5-6.5 0z"/>"#,
+            Mark::Ring => r#"<circle class="hollow" r="4.5"/>"#,
+            Mark::Cross => r#"<path class="hollow" d="M-4-4 4 4M-4 4 4-4"/>"#,
+        };
+        let [x, y, tip] = [pct(at.0), px(at.1), tooltip(tip)];
+        self.add(format_args!(
+            r#"<svg class="{class}" x="{x}" y="{y}" overflow="visible"><g>{tip}{form}</g></svg>"#
+        ));
+    }
+
+    /// A label, its foot at `at`, moved by `dx` pixels.
+    pub fn label(&mut self, at: (f64, f64), dx: f64, anchor: Anchor, class: &str, text: &str) {
+        let anchor = match anchor {
+            Anchor::Start => "start",
+            Anchor::Middle => "middle",
+            Anchor::End => "end",
+        };
+        let [x, y, dx] = [pct(at.0), px(at.1), px(dx)];
+        let text = escape(text);
+        self.add(format_args!(
+            r#"<text class="{class}" x="{x}" y="{y}" dx="{dx}" text-anchor="{anchor}">{text}</text>"#
+        ));
+    }
+
+    /// The grid of an axis along x, from `top` to `bottom`, labelled below.
+    pub fn grid_x(&mut self, axis: &Axis, (top, bottom): (f64, f64)) {
+        for tick in axis.ticks() {
+            let x = axis.at(tick);
+            let class = if tick == 0.0 { "zero" } else { "grid" };
+            self.line((x, top), (x, bottom), class);
+            self.label((x, bottom + 15.0), 0.0, Anchor::Middle, "tick", &axis.label(tick));
+        }
+    }
+
+    /// The grid of an axis along y, each line labelled on it.
+    pub fn grid_y(&mut self, axis: &Axis, (top, bottom): (f64, f64)) {
+        for tick in axis.ticks() {
+            let y = bottom + (top - bottom) * axis.at(tick);
+            let class = if tick == 0.0 { "zero" } else { "grid" };
+            self.line((0.0, y), (1.0, y), class);
+            self.label((0.0, y - 3.0), 0.0, Anchor::Start, "tick", &axis.label(tick));
+        }
+    }
+
+    /// The chart, so many pixels high.
+    pub fn finish(self, height: f64) -> String {
+        let (height, text) = (px(height), self.text);
+        format!(r#"<svg class="chart" role="img" width="100%" height="{height}">{text}</svg>"#)
+    }
+
+    fn add(&mut self, element: std::fmt::Arguments<'_>) {
+        // Cannot fail: it is a string.
+        let _ = self.text.write_fmt(element);
+    }
+}
+
+/// A linear axis that begins and ends at a tick.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Axis {
+    low: f64,
+    high: f64,
+    step: f64,
+    unit: &'static str,
+    /// Whether a label says which way it goes from 0.
+    signed: bool,
+}
+
+impl Axis {
+    /// An axis over what is finite of `values`, with about `ticks` ticks.
+    pub fn over(values: impl IntoIterator<Item = f64>, ticks: f64, unit: &'static str) -> Axis {
+        // What is larger would lose its ticks to rounding; it is drawn at the end.
+        let finite = values.into_iter().filter(|x| x.is_finite()).map(|x| x.clamp(-1e15, 1e15));
+        let (low, high) = finite.fold((f64::MAX, f64::MIN), |(l, h), x| (l.min(x), h.max(x)));
+        let (low, high) = if low <= high { (low, high) } else { (0.0, 1.0) };
+        // Without a span there is nothing to see; a millionth of the figure is less than its digits.
+        let least = (low.abs().max(high.abs()) * 1e-6).max(1e-9);
+        let step = nice((high - low).max(least) / ticks);
+        let (low, mut high) = ((low / step).floor() * step, (high / step).ceil() * step);
+        if high <= low {
+            high = low + step;
+        }
+        Axis { low, high, step, unit, signed: false }
+    }
+
+    /// The same with signs at its labels.
+    pub fn signed(self) -> Axis {
+        Axis { signed: true, ..self }
+    }
+
+    /// Where `x` is, from 0 to 1; at an end if it is beyond.
+    pub fn at(&self, x: f64) -> f64 {
+        let share = (x - self.low) / (self.high - self.low);
+        if share.is_nan() { 0.0 } else { share.clamp(0.0, 1.0) }
+    }
+
+    /// Whether `x` is on it.
+    pub fn holds(&self, x: f64) -> bool {
+        (self.low..=self.high).contains(&x)
+    }
+
+    /// Its ticks: a few, whatever it is over.
+    pub fn ticks(&self) -> impl Iterator<Item = f64> + use<> {
+        let (low, step) = (self.low, self.step);
+        let n = ((self.high - low) / step).round().clamp(0.0, 20.0) as u32;
+        (0..=n).map(move |i| {
+            let x = low + step * f64::from(i);
+            // What is left of 0 by rounding is 0.
+            if x.abs() < step / 1e3 { 0.0 } else { x }
+        })
+    }
+
+    /// A tick's label.
+    pub fn label(&self, tick: f64) -> String {
+        let digits = (-self.step.log10().floor()).clamp(0.0, 9.0) as usize;
+        let number = match (tick == 0.0, self.signed) {
+            _ if tick.abs() >= 1e7 => format!("{tick:.1e}"),
+            (true, _) => "0".to_owned(),
+            (false, true) => format!("{tick:+.digits$}"),
+            (false, false) => format!("{tick:.digits$}"),
+        };
+        let number = if number.contains('e') { number } else { crate::table::grouped(&number) };
+        format!("{number}{}", self.unit)
+    }
+}
+
+/// The next of 1, 2, 5 times a power of ten.
+fn nice(x: f64) -> f64 {
+    let power = 10f64.powf(x.log10().floor());
+    let steps = [1.0, 2.0, 5.0, 10.0].into_iter().map(|n| n * power);
+    steps.into_iter().find(|step| *step >= x * 0.999).unwrap_or(10.0 * power)
+}
+
+fn tooltip(tip: &str) -> String {
+    if tip.is_empty() { String::new() } else { format!("<title>{}</title>", escape(tip)) }
+}
+
+fn pct(share: f64) -> String {
+    let text = format!("{:.3}", 100.0 * share);
+    format!("{}%", trimmed(&text))
+}
+
+fn px(x: f64) -> String {
+    trimmed(&format!("{x:.2}")).to_owned()
+}
+
+fn trimmed(number: &str) -> &str {
+    if number.contains('.') { number.trim_end_matches('0').trim_end_matches('.') } else { number }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_axis_begins_and_ends_at_ticks_and_has_few_of_them() {
+        let axis = Axis::over([-53.0, 4.0], 4.0, " %").signed();
+        let labels: Vec<String> = axis.ticks().map(|tick| axis.label(tick)).collect();
+        assert_eq!(labels, ["-60 %", "-40 %", "-20 %", "0 %", "+20 %"]);
+        assert_eq!((axis.at(-60.0), axis.at(20.0), axis.at(-20.0)), (0.0, 1.0, 0.5));
+        assert!(axis.holds(4.0) && !axis.holds(21.0));
+    }
+
+    #[test]
+    fn an_axis_over_anything_is_finite() {
+        let hostile = [
+            vec![],
+            vec![f64::NAN, f64::INFINITY],
+            vec![0.0, 0.0],
+            vec![7e-310],
+            vec![1e308, -1e308],
+            vec![1e15, 1e15 - 0.125],
+            vec![-1e300],
+        ];
+        for values in hostile {
+            let axis = Axis::over(values.clone(), 4.0, "");
+            let ticks: Vec<f64> = axis.ticks().collect();
+            assert!((1..=21).contains(&ticks.len()), "{values:?} {axis:?}");
+            assert!(ticks.iter().all(|tick| tick.is_finite()), "{values:?} {axis:?}");
+            assert!(ticks.iter().all(|tick| axis.label(*tick).len() < 24), "{values:?} {axis:?}");
+            assert!([f64::NAN, 0.0, 1e308].iter().all(|x| (0.0..=1.0).contains(&axis.at(*x))));
+        }
+    }
+
+    #[test]
+    fn a_label_cannot_become_an_element() {
+        let mut svg = Svg::new("<b>", "a & b");
+        svg.label((0.5, 10.0), 0.0, Anchor::Middle, "tick", "<script>");
+        svg.mark((1.0 / 3.0, 4.0), Mark::Disc, "better", "\"<i>\"");
+        let text = svg.finish(20.0);
+        assert!(text.contains("<title>&lt;b&gt;</title><desc>a &amp; b</desc>"), "{text}");
+        assert!(text.contains("&lt;script&gt;") && text.contains("x=\"33.333%\""), "{text}");
+        assert!(!text.contains("<i>"), "{text}");
+    }
+}

@@ -1,0 +1,211 @@
+//! What an engine and its pool did between two readings, by the names that formulas use.
+//!
+//! Every scenario that runs an engine reads it twice, while its workers stand still, and so counts
+//! the same things under the same names.
+
+use std::collections::BTreeMap;
+
+use linerate_datapath::{CoreStats, PoolStats, PortStats, Stats};
+use linerate_skb::Sampled;
+
+use super::{Figure, Ledger};
+use crate::window::Window;
+
+/// What [`Reading::since`] adds to a window's figures.
+pub(super) const FIGURES: [Figure; 21] = [
+    figure("allocs", "packets", "packets allocated"),
+    figure("frees", "packets", "packets freed"),
+    figure("hits", "packets", "allocations that a hot list served"),
+    figure("misses", "packets", "allocations that were fetched from the depot"),
+    figure("discards", "packets", "frees that a full hot list passed on to the depot"),
+    figure("starved", "calls", "allocations that found nothing"),
+    figure("visits", "visits", "visits to the depot, for frames and with frames"),
+    figure("locks", "locks", "times that the depot's lock was taken"),
+    figure("contended", "locks", "of these, times that somebody else had it"),
+    figure("lock_wait_ticks", "ticks", "time waited for it"),
+    figure("local_frees", "packets", "packets freed on the CPU that allocated them"),
+    figure("remote_frees", "packets", "packets freed on another CPU"),
+    figure("alloc_timed", "packets", "allocations that were timed"),
+    figure("free_timed", "packets", "frees that were timed"),
+    figure("alloc_ticks", "ticks", "time to allocate: of those timed, times all by those timed"),
+    figure("free_ticks", "ticks", "time to free, likewise"),
+    figure("buffer_ticks", "ticks", "both"),
+    figure("polls", "polls", "times that a device was asked for packets"),
+    figure("polls_empty", "polls", "of these, times that it had none"),
+    figure("missed", "packets", "lost in a device's ring before the engine saw them"),
+    figure("dropped", "packets", "dropped by the engine; `dropped_REASON` are those of one reason"),
+];
+
+/// What an engine and its pool have done so far.
+#[derive(Debug, Clone)]
+pub(super) struct Reading {
+    pool: PoolStats,
+    ports: Vec<PortStats>,
+    dropped: BTreeMap<String, u64>,
+}
+
+impl Reading {
+    /// Reads it. The workers are to stand still: else the parts are of different moments.
+    pub fn of(stats: &Stats) -> Reading {
+        let dropped = stats.ledger().dropped;
+        let dropped = dropped.iter().map(|(reason, n)| (reason.name().to_owned(), *n)).collect();
+        Reading { pool: stats.pool().stats(), ports: stats.ports(), dropped }
+    }
+
+    /// The pool.
+    pub fn pool(&self) -> &PoolStats {
+        &self.pool
+    }
+
+    /// The ports.
+    pub fn ports(&self) -> &[PortStats] {
+        &self.ports
+    }
+
+    /// Adds to `window` what was done since `before`.
+    pub fn since(&self, before: &Reading, window: &mut Window) {
+        let mut add = |name: &str, value: f64| {
+            window.figures.insert(name.into(), value);
+        };
+        let calls = |of: fn(&CoreStats) -> u64| {
+            let sum = |reading: &Reading| reading.pool.cores.iter().map(of).sum::<u64>();
+            sum(self).saturating_sub(sum(before)) as f64
+        };
+        add("allocs", calls(|core| core.allocs));
+        add("frees", calls(|core| core.frees));
+        add("hits", calls(|core| core.hits));
+        add("misses", calls(|core| core.misses));
+        add("discards", calls(|core| core.discards));
+        add("starved", calls(|core| core.starved));
+        add("visits", calls(|core| core.visits.0 + core.visits.1));
+        let (now, then) = (self.pool.locks, before.pool.locks);
+        add("locks", now.taken.saturating_sub(then.taken) as f64);
+        add("contended", now.contended.saturating_sub(then.contended) as f64);
+        add("lock_wait_ticks", now.wait_ticks.saturating_sub(then.wait_ticks) as f64);
+        let (now, then) = (&self.pool.matrix, &before.pool.matrix);
+        add("local_frees", now.local().saturating_sub(then.local()) as f64);
+        add("remote_frees", now.remote().saturating_sub(then.remote()) as f64);
+        let passed = |of: fn(&PortStats) -> u64| {
+            let sum = |reading: &Reading| reading.ports.iter().map(of).sum::<u64>();
+            sum(self).saturating_sub(sum(before)) as f64
+        };
+        add("polls", passed(|port| port.counts.polls));
+        add("polls_empty", passed(|port| port.counts.polls_empty));
+        add("missed", passed(|port| port.counts.missed));
+        let mut dropped = 0;
+        for (reason, n) in &self.dropped {
+            let n = n.saturating_sub(before.dropped.get(reason).copied().unwrap_or(0));
+            add(&format!("dropped_{reason}"), n as f64);
+            dropped += n;
+        }
+        add("dropped", dropped as f64);
+        let alloc = self.timed(before, |core| (core.alloc_time, core.allocs));
+        let free = self.timed(before, |core| (core.free_time, core.frees));
+        add("alloc_timed", alloc.timed as f64);
+        add("free_timed", free.timed as f64);
+        // Of what nobody timed there is no figure, rather than one of 0.
+        alloc.ticks.into_iter().for_each(|ticks| add("alloc_ticks", ticks));
+        free.ticks.into_iter().for_each(|ticks| add("free_ticks", ticks));
+        if let Some((alloc, free)) = alloc.ticks.zip(free.ticks) {
+            add("buffer_ticks", alloc + free);
+        }
+        self.by_worker(before, window);
+    }
+
+    /// The same by worker, as `allocs_w0`: post 004 has a column for each CPU.
+    fn by_worker(&self, before: &Reading, window: &mut Window) {
+        for core in &self.pool.cores {
+            let Some(worker) = core.name.strip_prefix("worker ") else { continue };
+            let same = |other: &&CoreStats| other.name == core.name && other.core == core.core;
+            let then = before.pool.cores.iter().find(same);
+            let since = |of: fn(&CoreStats) -> u64| of(core).saturating_sub(then.map_or(0, of));
+            let mut add = |name: &str, value: f64| {
+                window.figures.insert(format!("{name}_w{worker}"), value);
+            };
+            let (allocs, frees) = (since(|core| core.allocs), since(|core| core.frees));
+            add("allocs", allocs as f64);
+            add("frees", frees as f64);
+            let timed = since(|core| core.alloc_time.packets);
+            if timed > 0 {
+                let ticks = since(|core| core.alloc_time.ticks) as f64;
+                add("alloc_ticks", ticks * (allocs as f64 / timed as f64));
+            }
+            let timed = since(|core| core.free_time.packets);
+            if timed > 0 {
+                let ticks = since(|core| core.free_time.ticks) as f64;
+                add("free_ticks", ticks * (frees as f64 / timed as f64));
+            }
+        }
+    }
+
+    /// What calls of one kind took, core by core: a core that allocates much weighs as much.
+    fn timed(&self, before: &Reading, of: fn(&CoreStats) -> (Sampled, u64)) -> Timed {
+        let mut sum = Timed { timed: 0, ticks: Some(0.0) };
+        for core in &self.pool.cores {
+            let same = |other: &&CoreStats| other.name == core.name && other.core == core.core;
+            let (then, then_all) = before.pool.cores.iter().find(same).map(of).unwrap_or_default();
+            let (now, now_all) = of(core);
+            let timed = now.packets.saturating_sub(then.packets);
+            let ticks = now.ticks.saturating_sub(then.ticks);
+            let all = now_all.saturating_sub(then_all);
+            sum.timed += timed;
+            if timed > 0 {
+                let ticks = ticks as f64 * (all as f64 / timed as f64);
+                sum.ticks = sum.ticks.map(|sum| sum + ticks);
+            } else if all > 0 {
+                // A core that worked and was never timed: the sum is not known.
+                sum.ticks = None;
+            }
+        }
+        sum.ticks = sum.ticks.filter(|_| sum.timed > 0);
+        sum
+    }
+}
+
+/// Calls that were timed, and what all of their kind took.
+struct Timed {
+    timed: u64,
+    ticks: Option<f64>,
+}
+
+/// Where every packet of an engine went, in a run's words.
+pub(super) fn ledger(stats: &Stats) -> Ledger {
+    let ledger = stats.ledger();
+    let dropped = ledger.dropped.iter().map(|(reason, n)| (reason.name().to_owned(), *n));
+    Ledger {
+        received: ledger.received,
+        created: ledger.created,
+        sent: ledger.sent,
+        consumed: ledger.consumed,
+        dropped: dropped.collect(),
+        in_flight: ledger.in_flight,
+        balanced: ledger.balanced(),
+        ..Ledger::default()
+    }
+}
+
+/// Figures of a whole side: memory held, frees on another CPU, packets that are still out.
+pub(super) fn totals(stats: &Stats) -> BTreeMap<String, f64> {
+    let (pool, ledger) = (stats.pool().stats(), stats.ledger());
+    let mut totals = BTreeMap::new();
+    totals.insert("memory_bytes".into(), pool.memory_bytes() as f64);
+    totals.insert("outstanding".into(), ledger.in_flight as f64);
+    if let Some(share) = pool.matrix.remote_share() {
+        totals.insert("remote_share_pct".into(), share * 100.0);
+    }
+    for (holder, packets) in ledger.held().iter().filter(|(_, packets)| *packets > 0) {
+        totals.insert(format!("outstanding: {holder}"), *packets as f64);
+    }
+    totals
+}
+
+/// `free_matrix[CPU that allocated][CPU that freed]`, in the order of the CPUs' numbers.
+pub(super) fn free_matrix(stats: &Stats) -> Vec<Vec<u64>> {
+    let matrix = stats.pool().stats().matrix;
+    let row = |from: &usize| matrix.cpus().iter().map(|to| matrix.frees(*from, *to)).collect();
+    matrix.cpus().iter().map(row).collect()
+}
+
+const fn figure(name: &'static str, unit: &'static str, about: &'static str) -> Figure {
+    Figure { name, unit, about }
+}

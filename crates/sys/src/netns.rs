@@ -1,0 +1,249 @@
+//! Network namespaces without a name: they exist while somebody is inside or holds them, no longer.
+//!
+//! A thread makes one and ends; the descriptor of [`Netns`] holds it. There is no mount and no file
+//! of `ip netns` to be left behind: the kernel removes the namespace with everything in it, links
+//! too, once the process has ended, however that came about.
+//!
+//! A namespace is a property of a thread, not of the process. What a thread opens inside (a socket,
+//! a ring of packets, `/proc/thread-self/net`) stays the namespace's wherever it is used later.
+//!
+//! Source: network_namespaces(7), unshare(2), setns(2).
+
+use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::panic::resume_unwind;
+use std::process::Command;
+use std::sync::mpsc::sync_channel;
+use std::thread::{Builder, JoinHandle, scope};
+
+use rustix::io::Errno;
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
+
+use crate::error::{Code, Error, Result};
+
+/// A network namespace. Dropping it lets go of it: it ends with the last thread and socket inside.
+#[derive(Debug)]
+pub struct Netns {
+    fd: OwnedFd,
+}
+
+impl Netns {
+    /// An empty namespace, in which even `lo` is down. The calling thread stays where it is.
+    ///
+    /// # Errors
+    /// `E-PERM` without CAP_SYS_ADMIN, `E-UNSUPPORTED` from a kernel without namespaces, `E-SYSTEM`
+    /// where there are too many.
+    pub fn new() -> Result<Netns> {
+        scope(|scope| {
+            let thread = Builder::new().spawn_scoped(scope, make).map_err(|e| no_thread(&e))?;
+            thread.join().unwrap_or_else(|panic| resume_unwind(panic)).map(|fd| Netns { fd })
+        })
+    }
+
+    /// A path that names it as long as this value lives: `ip link set … netns PATH`.
+    #[must_use]
+    pub fn path(&self) -> String {
+        format!("/proc/{}/fd/{}", std::process::id(), self.fd.as_raw_fd())
+    }
+
+    /// Runs `inside` on a thread in it, and waits for what it returns. A panic goes on here.
+    ///
+    /// # Errors
+    /// `E-SYSTEM` if the thread cannot be had, `E-PERM` if it may not enter.
+    pub fn run<T: Send>(&self, inside: impl FnOnce() -> T + Send) -> Result<T> {
+        scope(|scope| {
+            let body = || enter(self.fd.as_fd()).map(|()| inside());
+            let thread = Builder::new().spawn_scoped(scope, body).map_err(|e| no_thread(&e))?;
+            thread.join().unwrap_or_else(|panic| resume_unwind(panic))
+        })
+    }
+
+    /// Starts `inside` on a thread called `name` in it. It runs inside when this returns.
+    ///
+    /// # Errors
+    /// As [`Netns::run`].
+    pub fn spawn<T: Send + 'static>(
+        &self,
+        name: &str,
+        inside: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<JoinHandle<Option<T>>> {
+        let fd = self.fd.try_clone().map_err(|e| no_thread(&e))?;
+        let (entered, entering) = sync_channel(1);
+        let body = move || {
+            let outcome = enter(fd.as_fd());
+            // A thread that stays for long is no reason to hold a descriptor as well.
+            drop(fd);
+            let go = outcome.is_ok();
+            let _ = entered.send(outcome);
+            go.then(inside)
+        };
+        let thread = Builder::new().name(name.into()).spawn(body).map_err(|e| no_thread(&e))?;
+        entering.recv().unwrap_or(Ok(()))?;
+        Ok(thread)
+    }
+
+    /// Turns IPv6 off inside, so that no interface talks unasked: no router is solicited, no address
+    /// is tested for duplicates. Interfaces made later have it off as well.
+    ///
+    /// # Errors
+    /// As [`Netns::run`].
+    pub fn quiet(&self) -> Result<()> {
+        self.run(|| {
+            for which in ["all", "default"] {
+                // A kernel without IPv6 has no such file, and is quiet.
+                let _ = fs::write(format!("/proc/sys/net/ipv6/conf/{which}/disable_ipv6"), "1");
+            }
+        })
+    }
+
+    /// Runs `ip` with `args` inside, and returns what it prints.
+    ///
+    /// # Errors
+    /// `E-UNSUPPORTED` without that program, `E-SYSTEM` with what it says if it fails.
+    pub fn ip(&self, args: &str) -> Result<String> {
+        let what = || format!("cannot run ip {args}");
+        let run = || Command::new("ip").args(args.split_whitespace()).output();
+        let done = self.run(run)?.map_err(|e| match e.kind() {
+            ErrorKind::NotFound => {
+                Error::new(Code::Unsupported, what(), "there is no program `ip` (iproute2)")
+                    .fix("apt install iproute2")
+            }
+            _ => Error::new(Code::System, what(), e.to_string()),
+        })?;
+        if !done.status.success() {
+            let said = String::from_utf8_lossy(&done.stderr);
+            return Err(Error::new(
+                Code::System,
+                what(),
+                format!("{}: {}", done.status, said.trim()),
+            ));
+        }
+        Ok(String::from_utf8_lossy(&done.stdout).into_owned())
+    }
+}
+
+/// Makes a namespace around the calling thread, which is to end.
+fn make() -> Result<OwnedFd> {
+    // SAFETY: NEWNET changes which interfaces this thread sees and nothing else: it shares memory,
+    // descriptors and directories with the others as before. What the function is unsafe for is
+    // FILES, which would take descriptors from those who own them.
+    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }
+        .map_err(|e| refused("unshare", e))?;
+    let path = "/proc/thread-self/ns/net";
+    let file =
+        File::open(path).map_err(|e| Error::new(Code::File, WHAT, format!("{path}: {e}")))?;
+    Ok(file.into())
+}
+
+/// Moves the calling thread in, for good.
+fn enter(fd: BorrowedFd<'_>) -> Result<()> {
+    move_into_link_name_space(fd, Some(LinkNameSpaceType::Network)).map_err(|e| refused("setns", e))
+}
+
+fn refused(call: &str, errno: Errno) -> Error {
+    match errno {
+        Errno::PERM => Error::os(Code::Permission, WHAT, call, errno)
+            .fix("run it as root, or with CAP_SYS_ADMIN and CAP_NET_ADMIN"),
+        Errno::INVAL | Errno::NOSYS => {
+            Error::os(Code::Unsupported, WHAT, call, errno).fix("a kernel with CONFIG_NET_NS")
+        }
+        Errno::NOSPC => {
+            Error::os(Code::System, WHAT, call, errno).fix("cat /proc/sys/user/max_net_namespaces")
+        }
+        _ => Error::os(Code::System, WHAT, call, errno),
+    }
+}
+
+fn no_thread(e: &std::io::Error) -> Error {
+    Error::new(Code::System, "cannot have a thread in a network namespace", e.to_string())
+}
+
+const WHAT: &str = "cannot have a network namespace";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A namespace, or why there is none.
+    fn netns() -> Option<Netns> {
+        match Netns::new() {
+            Ok(netns) => Some(netns),
+            Err(e) if e.kind() == crate::Kind::Unsupported => {
+                println!("skipped: {e}");
+                None
+            }
+            Err(e) => panic!("{e}"),
+        }
+    }
+
+    fn here() -> std::path::PathBuf {
+        fs::read_link("/proc/thread-self/ns/net").unwrap()
+    }
+
+    #[test]
+    fn its_threads_are_inside_and_ours_is_not() {
+        let Some(netns) = netns() else { return };
+        let ours = here();
+        let inside = netns.run(here).unwrap();
+        assert_ne!(inside, ours);
+        assert_eq!(netns.spawn("inside", here).unwrap().join().unwrap(), Some(inside.clone()));
+        assert_eq!(here(), ours);
+        assert_eq!(fs::read_link(netns.path()).unwrap(), inside);
+        assert_ne!(Netns::new().unwrap().run(here).unwrap(), inside);
+    }
+
+    #[test]
+    fn links_can_be_made_and_have_no_ipv6() {
+        let Some(netns) = netns() else { return };
+        netns.quiet().unwrap();
+        match netns.ip("link add dev v0 type veth peer name v1") {
+            Err(e) if e.code == Code::Unsupported => return println!("skipped: {e}"),
+            made => made.map(drop).unwrap(),
+        }
+        netns.ip("link set dev v0 up").unwrap();
+        netns.ip("link set dev v1 up").unwrap();
+        assert!(netns.ip("-o link").unwrap().contains("v0@v1"));
+        assert_eq!(netns.ip("-6 -o addr").unwrap(), "");
+        let e = netns.ip("link add dev v0 type veth").unwrap_err();
+        assert!(e.what.contains("dev v0 type veth") && e.why.contains("File exists"), "{e}");
+    }
+
+    #[test]
+    fn it_goes_with_the_last_who_holds_it() {
+        let Some(netns) = netns() else { return };
+        if let Err(e) = netns.ip("-V") {
+            return println!("skipped: {e}");
+        }
+        let other = Netns::new().unwrap();
+        let pair = format!("link add dev v0 type veth peer name v1 netns {}", other.path());
+        netns.ip(&pair).unwrap();
+        drop(other);
+        // The peer of a link goes with it, as soon as the kernel's worker has come to it.
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        while netns.ip("-o link").unwrap().contains("v0") {
+            assert!(std::time::Instant::now() < until, "the other namespace is still there");
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_panic_inside_goes_on_outside() {
+        let Some(netns) = netns() else { return };
+        let run = || netns.run(|| panic!("inside"));
+        let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).unwrap_err();
+        assert_eq!(panic.downcast_ref::<&str>(), Some(&"inside"));
+    }
+
+    #[test]
+    fn a_refusal_says_what_to_do() {
+        for (errno, code, fix) in [
+            (Errno::PERM, Code::Permission, "CAP_SYS_ADMIN"),
+            (Errno::INVAL, Code::Unsupported, "CONFIG_NET_NS"),
+            (Errno::NOSPC, Code::System, "max_net_namespaces"),
+        ] {
+            let e = refused("unshare", errno);
+            assert!(e.code == code && e.fix.contains(fix), "{e}");
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Programs that were started by this one: what CPU time they took, and that they end with it.
+//!
+//! Source: getrusage(2), prctl(2) `PR_SET_PDEATHSIG`.
+
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
+
+/// CPU time of all children that have ended and were waited for, and of theirs, in nanoseconds.
+#[must_use]
+pub fn children_cpu_ns() -> u64 {
+    // SAFETY: rusage is plain numbers, for which all zeroes are values.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: `usage` is ours and as large as the call expects. It fails for an unknown `who` only,
+    // and then leaves the zeroes.
+    unsafe { libc::getrusage(libc::RUSAGE_CHILDREN, &mut usage) };
+    let ns = |time: libc::timeval| {
+        let part = |n| u64::try_from(n).unwrap_or(0);
+        part(time.tv_sec).saturating_mul(1_000_000_000) + part(time.tv_usec).saturating_mul(1000)
+    };
+    ns(usage.ru_utime).saturating_add(ns(usage.ru_stime))
+}
+
+/// Lets the kernel kill the program once the *thread* that starts it has ended: with this process at
+/// the latest, however that ends.
+///
+/// A program whose rights are not its caller's (set-user-ID) is not killed.
+pub fn end_with_this_thread(command: &mut Command) -> &mut Command {
+    let parent = getpid();
+    let bind = move || {
+        set_parent_process_death_signal(Some(Signal::KILL))?;
+        // The parent may have ended before; then nobody would tell.
+        match getppid() == Some(parent) {
+            true => Ok(()),
+            false => Err(io::Error::from(rustix::io::Errno::SRCH)),
+        }
+    };
+    // SAFETY: the closure runs in the child between fork and exec: it makes two system calls, and
+    // neither allocates nor takes a lock.
+    unsafe { command.pre_exec(bind) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+    use std::process::Stdio;
+
+    #[test]
+    fn a_child_is_killed_when_the_thread_ends_that_started_it() {
+        let child = std::thread::spawn(|| {
+            let mut sleep = Command::new("sleep");
+            end_with_this_thread(sleep.arg("600").stdout(Stdio::piped())).spawn().unwrap()
+        });
+        let mut child = child.join().unwrap();
+        // Its end of the pipe is closed by nobody else.
+        let mut said = Vec::new();
+        child.stdout.take().unwrap().read_to_end(&mut said).unwrap();
+        let status = child.wait().unwrap();
+        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(9));
+    }
+
+    #[test]
+    fn the_cpu_time_of_a_child_is_known_once_it_was_waited_for() {
+        let before = children_cpu_ns();
+        let count = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done";
+        assert!(Command::new("sh").args(["-c", count]).status().unwrap().success());
+        let took_ns = children_cpu_ns() - before;
+        assert!(took_ns > 10_000_000, "{took_ns} ns for 200,000 turns of a shell");
+    }
+}

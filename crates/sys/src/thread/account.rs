@@ -1,0 +1,152 @@
+//! What the kernel accounts to one thread: time on a CPU, time ready and without one, preemptions.
+//!
+//! Time on a CPU is the thread's clock and not the first number of schedstat: that one is brought up
+//! to date by the timer's tick, and a window of 10 ms would be wrong by up to 4. The run delay is
+//! added when the thread is put on a CPU again, so it is exact for whoever reads his own.
+//!
+//! Source: clock_gettime(2), getrusage(2), Documentation/scheduler/sched-stats.rst,
+//! `proc_pid_schedstat` in fs/proc/base.c.
+
+use std::fs::File;
+use std::marker::PhantomData;
+use std::os::unix::fs::FileExt;
+
+use rustix::time::{ClockId, clock_gettime};
+
+use super::times_of;
+use crate::error::{Code, Error, Result};
+
+const PATH: &str = "/proc/thread-self/schedstat";
+const WHAT: &str = "cannot read what the kernel accounts to this thread";
+/// Three numbers of 20 digits, two spaces and a newline.
+const SCHEDSTAT_BYTES_MAX: usize = 64;
+
+/// The calling thread's account, kept open. It stays with its thread.
+#[derive(Debug)]
+pub struct Account {
+    schedstat: File,
+    _of_one_thread: PhantomData<*const ()>,
+}
+
+/// What the kernel has accounted to a thread since it was started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Accounted {
+    /// On a CPU, in nanoseconds.
+    pub cpu_ns: u64,
+    /// Ready to run, and without one, in nanoseconds.
+    pub run_delay_ns: u64,
+    /// Times that it was taken off its CPU and would have gone on.
+    pub preemptions: u64,
+}
+
+impl Account {
+    /// Opens the calling thread's.
+    ///
+    /// # Errors
+    /// `E-FILE` without /proc; `E-UNSUPPORTED` from a kernel built without `CONFIG_SCHED_INFO`.
+    pub fn of_this_thread() -> Result<Account> {
+        let schedstat =
+            File::open(PATH).map_err(|e| Error::new(Code::File, WHAT, format!("{PATH}: {e}")))?;
+        let account = Account { schedstat, _of_one_thread: PhantomData };
+        account.run_delay_ns()?;
+        Ok(account)
+    }
+
+    /// All of it. Cost: three system calls, about 1 µs.
+    ///
+    /// # Errors
+    /// `E-FILE` if it cannot be read any more.
+    pub fn read(&self) -> Result<Accounted> {
+        let run_delay_ns = self.run_delay_ns()?;
+        Ok(Accounted { cpu_ns: cpu_ns(), run_delay_ns, preemptions: preemptions() })
+    }
+
+    /// How long the thread was ready and had no CPU. Cost: one read(2) of 64 bytes.
+    ///
+    /// # Errors
+    /// As [`Account::read`].
+    pub fn run_delay_ns(&self) -> Result<u64> {
+        let mut bytes = [0; SCHEDSTAT_BYTES_MAX];
+        let read = self.schedstat.read_at(&mut bytes, 0);
+        let len = read.map_err(|e| Error::new(Code::File, WHAT, format!("{PATH}: {e}")))?;
+        // read(2) returns no more than it was given room for.
+        let text = std::str::from_utf8(&bytes[..len]).unwrap_or("");
+        let Some([_, run_delay_ns, _]) = times_of(text) else {
+            let why = format!("{PATH} holds {text:?}: the kernel keeps no account of it");
+            return Err(
+                Error::new(Code::Unsupported, WHAT, why).fix("a kernel with CONFIG_SCHED_INFO")
+            );
+        };
+        Ok(run_delay_ns)
+    }
+}
+
+/// Time that the calling thread has been on a CPU, to the moment. Cost: one system call.
+#[must_use]
+pub fn cpu_ns() -> u64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    let part = |n: i64| u64::try_from(n).unwrap_or(0);
+    part(time.tv_sec).saturating_mul(1_000_000_000).saturating_add(part(time.tv_nsec))
+}
+
+/// Times that the calling thread was taken off its CPU although it would have gone on.
+#[must_use]
+pub fn preemptions() -> u64 {
+    // SAFETY: rusage is plain numbers, for which all zeroes are values.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: `usage` is ours and as large as the call expects. It fails for an unknown `who` only,
+    // and then leaves the zeroes.
+    unsafe { libc::getrusage(libc::RUSAGE_THREAD, &mut usage) };
+    u64::try_from(usage.ru_nivcsw).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::{Duration, Instant};
+
+    fn account() -> Option<Account> {
+        Account::of_this_thread().inspect_err(|e| println!("skipped: {e}")).ok()
+    }
+
+    #[test]
+    fn a_thread_that_sleeps_takes_no_cpu_and_one_that_spins_does() {
+        let Some(account) = account() else { return };
+        let before = account.read().unwrap();
+        std::thread::sleep(Duration::from_millis(30));
+        let slept = account.read().unwrap();
+        while cpu_ns() < slept.cpu_ns + 20_000_000 {
+            std::hint::spin_loop();
+        }
+        let spun = account.read().unwrap();
+        assert!(slept.cpu_ns - before.cpu_ns < 20_000_000, "{before:?} {slept:?}");
+        assert!(spun.cpu_ns - slept.cpu_ns >= 20_000_000, "{slept:?} {spun:?}");
+    }
+
+    #[test]
+    fn two_threads_on_one_cpu_wait_for_each_other_and_the_account_says_how_long() {
+        let cpu = super::super::allowed_cpus().unwrap()[0];
+        let spin = move || {
+            super::super::pin_to_cpu(cpu).unwrap();
+            let account = account()?;
+            let (before, start) = (account.read().unwrap(), Instant::now());
+            while cpu_ns() < before.cpu_ns + 60_000_000 {
+                std::hint::spin_loop();
+            }
+            let (after, wall) = (account.read().unwrap(), start.elapsed());
+            Some((before, after, wall))
+        };
+        let both = [std::thread::spawn(spin), std::thread::spawn(spin)];
+        let both = both.map(|thread| thread.join().unwrap());
+        let [Some(one), Some(two)] = both else { return };
+        // One of them, at the least, ran beside the other.
+        let delay = |(before, after, _): (Accounted, Accounted, Duration)| {
+            after.run_delay_ns - before.run_delay_ns
+        };
+        assert!(delay(one) + delay(two) > 20_000_000, "{one:?} {two:?}");
+        let preempted = |(before, after, _): (Accounted, Accounted, Duration)| {
+            after.preemptions - before.preemptions
+        };
+        assert!(preempted(one) + preempted(two) > 0, "{one:?} {two:?}");
+    }
+}
