@@ -12,6 +12,7 @@ mod commits;
 mod instructions;
 mod msrv;
 mod nocc;
+mod noise;
 mod packages;
 mod ratchet;
 mod sanitize;

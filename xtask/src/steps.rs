@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 use crate::tidy::README_COMMANDS;
-use crate::{cargo, churn, commits, instructions, msrv, nocc, packages, sanitize, skipped, tidy};
+use crate::{
+    cargo, churn, commits, instructions, msrv, nocc, noise, packages, sanitize, skipped, tidy,
+};
 
 /// One thing that must hold.
 pub struct Step {
@@ -77,7 +79,7 @@ pub const STEPS: [Step; 12] = [
 ];
 
 /// Every campaign.
-const CAMPAIGNS: [Campaign; 3] = [
+const CAMPAIGNS: [Campaign; 4] = [
     Campaign {
         name: "churn",
         about: "10^9 packets through two cores (--count 1e8: fewer), the ledger exact",
@@ -92,6 +94,11 @@ const CAMPAIGNS: [Campaign; 3] = [
         name: "miri",
         about: "rings and buffers under Miri, with nightly Rust",
         act: |root, _| sanitize::miri(root),
+    },
+    Campaign {
+        name: "noise",
+        about: "the same code against itself beside busy neighbours (--runs 20 --burners 3)",
+        act: noise::run,
     },
 ];
 

@@ -204,6 +204,18 @@ pub fn wrong(line: usize, why: impl fmt::Display) -> Error {
     Error::new(Code::Experiment, "cannot use the experiment", why)
 }
 
+/// The same, with the name of the file before its line: `pool.toml:12: …`.
+#[must_use]
+pub fn in_file(mut e: Error, file: &str) -> Error {
+    if e.code == Code::Experiment {
+        e.why = match e.why.strip_prefix("line ") {
+            Some(line_and_why) => format!("{file}:{line_and_why}"),
+            None => format!("{file}: {}", e.why),
+        };
+    }
+    e
+}
+
 impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -197,6 +197,29 @@ impl Interface {
             .map_err(|e| refused(&self.name, "SIOCSIFFLAGS", e))
     }
 
+    /// Whether it takes packets whose checksum is still to be computed. Without, it takes no
+    /// superframes either, and its kernel sends what a wire would carry. It changes the machine.
+    ///
+    /// # Errors
+    /// As [`Interface::set_up`].
+    ///
+    /// Source: `ETHTOOL_STXCSUM`, include/uapi/linux/ethtool.h.
+    pub fn set_checksum_offload(&self, on: bool) -> Result<()> {
+        #[repr(C)]
+        struct EthtoolValue {
+            cmd: u32,
+            data: u32,
+        }
+        const ETHTOOL_STXCSUM: u32 = 0x17;
+        let mut value = EthtoolValue { cmd: ETHTOOL_STXCSUM, data: on.into() };
+        let mut request = self.ask(libc::SIOCGIFFLAGS as libc::Ioctl, "SIOCGIFFLAGS")?;
+        request.ifr_ifru.ifru_data = (&raw mut value).cast();
+        // The request takes an ifreq whose pointer is that of an ethtool_value for the command in it,
+        // and `value`, which it reads, outlives the call.
+        ioctl(&self.socket, libc::SIOCETHTOOL as libc::Ioctl, &mut request)
+            .map_err(|e| refused(&self.name, "ETHTOOL_STXCSUM", e))
+    }
+
     /// Asks about the interface that was opened, whatever it is called by now: never about another
     /// that has taken its name.
     fn ask(&self, number: libc::Ioctl, call: &str) -> Result<libc::ifreq> {
@@ -217,7 +240,8 @@ impl AsFd for Interface {
 
 /// Makes a request that takes and answers in an `ifreq`.
 ///
-/// `number` must be one of those: the SIOC[GS]IF* family or TUN's TUNSETIFF and TUNGETIFF.
+/// `number` must be one of those: the SIOC[GS]IF* family, TUN's TUNSETIFF and TUNGETIFF, or SIOCETHTOOL
+/// with a pointer to what its command takes.
 pub(crate) fn ioctl(
     fd: impl AsFd,
     number: libc::Ioctl,

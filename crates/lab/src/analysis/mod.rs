@@ -36,11 +36,13 @@ mod verdict;
 mod whole;
 
 pub use effect::{effect, half_width_pct, level};
-#[allow(unused_imports)]
 pub(crate) use interval::{Interval, median, median_interval};
 pub use overall::overall;
+pub(crate) use pooled::value as pooled_value;
+pub(crate) use samples::{Part, class_of, parts_of_b};
 pub use samples::{admitted, look_reached, noisy};
 pub use verdict::{SAME_PCT, distinct};
+pub(crate) use verdict::{direction, excludes_none};
 pub use whole::analyse;
 
 /// A ratio's logarithm as a change in per cent.

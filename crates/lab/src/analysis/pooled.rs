@@ -57,6 +57,19 @@ pub(super) fn change(pairs: &[(Part, Part)], one: f64, level: f64) -> Option<Cha
     }
 }
 
+/// The figure of one side by itself, where its logarithm lies, and the bound if nothing was counted.
+pub(crate) fn value(
+    windows: &[Part],
+    one: f64,
+    level: f64,
+) -> Option<(f64, Interval, Option<f64>)> {
+    // Beside a side that is always the same, the change is that of this one.
+    let fixed = Part { over: one.max(1.0), under: one.max(1.0) };
+    let pairs: Vec<(Part, Part)> = windows.iter().map(|window| (fixed, *window)).collect();
+    let change = change(&pairs, one, level)?;
+    Some((change.b, change.interval, change.censored_below))
+}
+
 /// Percentiles of the ratio of sums over pairs drawn again and again.
 fn bootstrap(pairs: &[(Part, Part)], one: f64, level: f64) -> Option<Interval> {
     let mut pairs: Vec<(Part, Part)> = pairs.to_vec();

@@ -6,11 +6,11 @@ use crate::window::Window;
 
 /// A metric in one window, before it is divided.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Part {
+pub(crate) struct Part {
     /// What was counted, with the metric's constant.
-    pub(super) over: f64,
+    pub(crate) over: f64,
     /// What it is divided by.
-    pub(super) under: f64,
+    pub(crate) under: f64,
 }
 
 /// The pairs that `clock` may be read from: admitted for it, and of the placement class that most of
@@ -61,6 +61,12 @@ pub(super) fn parts<'a>(
     both.collect()
 }
 
+/// `metric` in the changed side's windows.
+pub(crate) fn parts_of_b(metric: &Metric, pairs: &[&PairRecord]) -> Vec<Part> {
+    let parting = Parting::of(&metric.formula);
+    pairs.iter().filter_map(|pair| parting.part(&pair.b)).collect()
+}
+
 fn admits(clock: Clock, pair: &PairRecord) -> bool {
     match clock {
         Clock::Wall => pair.accepted,
@@ -92,7 +98,7 @@ impl Parting {
 
 impl Part {
     /// The metric; `None` where it is divided by nothing.
-    pub(super) fn value(self) -> Option<f64> {
+    pub(crate) fn value(self) -> Option<f64> {
         (self.under > 0.0).then(|| self.over / self.under)
     }
 }

@@ -6,6 +6,8 @@
 mod builtin;
 mod file;
 mod formula;
+mod grid;
+mod section;
 mod show;
 
 use crate::Result;

@@ -1,9 +1,264 @@
-//! A run's tables as CSV.
+//! A run's tables as CSV: its raw windows, and what was said of them.
+//!
+//! As the tables' own CSV: RFC 4180, with bare line feeds; what is not known is empty. Columns have
+//! an order that does not depend on the run beyond which of them there are.
 
-use crate::record::Run;
+use std::collections::BTreeSet;
 
-/// Every window of every pair, a line each, with its figures.
+use crate::record::{CellRecord, Order, PairRecord, Run, Status, Verdict};
+use crate::table::quoted;
+use crate::window::{COMMON, Window};
+
+/// Every window of every pair, a line each, in the order in which they ran, with its figures: those
+/// that every window has, the events of the CPUs, and the scenario's own.
 #[must_use]
-pub fn csv(_run: &Run) -> String {
-    String::new()
+pub fn csv(run: &Run) -> String {
+    let factors = factors(run);
+    let figures = figures(run);
+    let fixed = ["pair", "order", "side", "accepted", "cost_accepted", "reason", "class"];
+    let head = factors.iter().map(|factor| quoted(factor));
+    let head = head.chain(fixed.map(str::to_owned)).chain(["disturbed".to_owned()]);
+    let mut out = line(head.chain(figures.iter().map(|figure| quoted(figure))));
+    for cell in &run.cells {
+        for (number, pair) in cell.pairs.iter().enumerate() {
+            for (side, window) in windows(pair) {
+                let at = at(&factors, cell);
+                let of_pair = pair_fields(number + 1, side, pair);
+                let disturbed = quoted(window.disturbed.as_deref().unwrap_or(""));
+                let values = figures.iter().map(|name| number_or_empty(window.figure(name)));
+                out += &line(at.chain(of_pair).chain([disturbed]).chain(values));
+            }
+        }
+    }
+    out
+}
+
+/// What was said: a line for each cell and metric. A cell that says nothing has a line with its
+/// status.
+#[must_use]
+pub fn effects_csv(run: &Run) -> String {
+    let factors = factors(run);
+    let mut out =
+        line(factors.iter().map(|factor| quoted(factor)).chain(EFFECT.map(str::to_owned)));
+    for cell in &run.cells {
+        if cell.metrics.is_empty() {
+            let nothing = EFFECT.iter().skip(1).map(|_| String::new());
+            out += &line(at(&factors, cell).chain([status(cell.status).to_owned()]).chain(nothing));
+        }
+        for (metric, effect) in &cell.metrics {
+            let aa = effect.aa_pct;
+            let expected = effect.expected.as_ref();
+            let fields = [
+                status(cell.status).to_owned(),
+                quoted(metric),
+                quoted(&effect.unit),
+                effect.better_when.clone().unwrap_or_default(),
+                effect.a.to_string(),
+                effect.b.to_string(),
+                effect.change_pct.to_string(),
+                effect.ci95_pct.0.to_string(),
+                effect.ci95_pct.1.to_string(),
+                effect.n_pairs.to_string(),
+                number_or_empty(effect.censored_below),
+                number_or_empty(effect.aa_half_width_pct),
+                number_or_empty(aa.map(|(median, _, _)| median)),
+                number_or_empty(aa.map(|(_, low, _)| low)),
+                number_or_empty(aa.map(|(_, _, high)| high)),
+                number_or_empty(effect.p_holm),
+                number_or_empty(expected.map(|expected| expected.change_pct.0)),
+                number_or_empty(expected.map(|expected| expected.change_pct.1)),
+                expected.map(|expected| expected.met.to_string()).unwrap_or_default(),
+                verdict(effect.verdict).to_owned(),
+            ];
+            out += &line(at(&factors, cell).chain(fields));
+        }
+    }
+    out
+}
+
+/// The columns of [`effects_csv`] behind the factors.
+const EFFECT: [&str; 20] = [
+    "status",
+    "metric",
+    "unit",
+    "better_when",
+    "a",
+    "b",
+    "change_pct",
+    "ci95_low_pct",
+    "ci95_high_pct",
+    "pairs",
+    "censored_below",
+    "aa_half_width_pct",
+    "aa_pct",
+    "aa_low_pct",
+    "aa_high_pct",
+    "p_holm",
+    "expected_low_pct",
+    "expected_high_pct",
+    "expected_met",
+    "verdict",
+];
+
+/// Every factor that a cell has, by name.
+fn factors(run: &Run) -> Vec<&str> {
+    let all: BTreeSet<&str> =
+        run.cells.iter().flat_map(|cell| cell.at.keys()).map(String::as_str).collect();
+    all.into_iter().collect()
+}
+
+/// Every figure that a window has: the common ones in their order, events and the scenario's by
+/// name.
+fn figures(run: &Run) -> Vec<String> {
+    let all = || run.cells.iter().flat_map(|cell| &cell.pairs).flat_map(windows);
+    let common = COMMON.iter().map(|(name, _)| *name);
+    let common = common.filter(|name| all().any(|(_, window)| window.figure(name).is_some()));
+    let events: BTreeSet<&String> = all().flat_map(|(_, window)| window.pmu.keys()).collect();
+    // A scenario's figure of a common name is hidden by that one, in formulas as well.
+    let hidden = |name: &&String| COMMON.iter().any(|(common, _)| common == name);
+    let own: BTreeSet<&String> = all().flat_map(|(_, window)| window.figures.keys()).collect();
+    let own = own.into_iter().filter(|name| !hidden(name)).cloned();
+    common.map(str::to_owned).chain(events.iter().map(|e| format!("pmu.{e}"))).chain(own).collect()
+}
+
+/// A pair's windows in the order in which they ran.
+fn windows(pair: &PairRecord) -> Vec<(&'static str, &Window)> {
+    let control = pair.control.as_ref().map(|control| ("control", control));
+    let (a, b) = (("a", &pair.a), ("b", &pair.b));
+    match pair.order {
+        Order::AB => control.into_iter().chain([a, b]).collect(),
+        Order::BA => [b, a].into_iter().chain(control).collect(),
+    }
+}
+
+fn at<'a>(factors: &'a [&str], cell: &'a CellRecord) -> impl Iterator<Item = String> + 'a {
+    factors.iter().map(|factor| cell.at.get(*factor).map(|level| quoted(level)).unwrap_or_default())
+}
+
+fn pair_fields(number: usize, side: &str, pair: &PairRecord) -> [String; 7] {
+    let order = match pair.order {
+        Order::AB => "AB",
+        Order::BA => "BA",
+    };
+    let class = pair.placement.as_ref().map(|placement| placement.class.as_str());
+    [
+        number.to_string(),
+        order.to_owned(),
+        side.to_owned(),
+        pair.accepted.to_string(),
+        pair.cost_accepted.to_string(),
+        quoted(pair.reject_reason.as_deref().unwrap_or("")),
+        quoted(class.unwrap_or("")),
+    ]
+}
+
+fn number_or_empty(value: Option<f64>) -> String {
+    value.map(|value| value.to_string()).unwrap_or_default()
+}
+
+fn status(status: Status) -> &'static str {
+    match status {
+        Status::Ok => "ok",
+        Status::Unreachable => "unreachable",
+        Status::Unsupported => "unsupported",
+        Status::Inconclusive => "inconclusive",
+    }
+}
+
+fn verdict(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Better => "better",
+        Verdict::Worse => "worse",
+        Verdict::Same => "same",
+        Verdict::Unclear => "unclear",
+    }
+}
+
+fn line(fields: impl Iterator<Item = String>) -> String {
+    fields.collect::<Vec<_>>().join(",") + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::Effect;
+
+    fn run() -> Run {
+        let window = |packets| Window { wall_ns: 1000, packets, ..Window::default() };
+        let mut b = window(7);
+        b.figures.insert("hits, hot".into(), 2.5);
+        b.pmu.insert("cycles".into(), crate::window::PmuCount { value: 9, running_pct: 100.0 });
+        let pair = PairRecord {
+            order: Order::BA,
+            a: window(5),
+            b,
+            control: Some(window(6)),
+            accepted: false,
+            cost_accepted: true,
+            reject_reason: Some("others, \"cc\", took 4 %".into()),
+            placement: None,
+        };
+        let effect = Effect {
+            unit: "ns".into(),
+            better_when: None,
+            a: 5.0,
+            b: 7.0,
+            change_pct: 40.0,
+            ci95_pct: (30.0, 50.0),
+            n_pairs: 1,
+            censored_below: None,
+            aa_half_width_pct: None,
+            aa_pct: None,
+            p_holm: Some(1.0),
+            expected: None,
+            verdict: Verdict::Unclear,
+        };
+        let cell = CellRecord {
+            at: [("rate".to_owned(), "max".to_owned())].into(),
+            pairs: vec![pair],
+            metrics: [("cost".to_owned(), effect)].into(),
+            ..CellRecord::default()
+        };
+        let unsupported = CellRecord {
+            at: [("rate".to_owned(), "fixed".to_owned())].into(),
+            status: Status::Unsupported,
+            ..CellRecord::default()
+        };
+        Run {
+            schema: crate::record::SCHEMA.into(),
+            run: Default::default(),
+            env: serde_json::Value::Null,
+            experiment: Default::default(),
+            cells: vec![cell, unsupported],
+            overall: Vec::new(),
+            profiles: Vec::new(),
+            matrices: Default::default(),
+            totals: Default::default(),
+            verdict: String::new(),
+            warnings: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn every_window_has_a_line_in_the_order_in_which_it_ran() {
+        let head = "rate,pair,order,side,accepted,cost_accepted,reason,class,disturbed,wall_ns,\
+                    seconds,run_delay_ns,cost_ns,packets,pmu.cycles,\"hits, hot\"\n";
+        let pair = "false,true,\"others, \"\"cc\"\", took 4 %\",,,1000,0.000001,0,1000";
+        let expected = format!(
+            "{head}max,1,BA,b,{pair},7,9,2.5\nmax,1,BA,a,{pair},5,,\nmax,1,BA,control,{pair},6,,\n"
+        );
+        assert_eq!(csv(&run()), expected);
+    }
+
+    #[test]
+    fn every_line_has_as_many_fields_as_the_head() {
+        let effects = effects_csv(&run());
+        let counts: Vec<usize> = effects.lines().map(|line| line.split(',').count()).collect();
+        assert_eq!(counts, [21, 21, 21]);
+        assert!(
+            effects.contains("max,ok,cost,ns,,5,7,40,30,50,1,,,,,,1,,,,unclear\n"),
+            "{effects}"
+        );
+        assert!(effects.contains("fixed,unsupported,,"), "{effects}");
+    }
 }

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::scenario::Ledger;
 pub use crate::window::Window;
-pub use csv::csv;
+pub use csv::{csv, effects_csv};
 pub use store::{Store, read};
 
 /// The schema that a run is written under.

@@ -6,34 +6,58 @@
 use std::collections::BTreeMap;
 
 use linerate_datapath::{CoreStats, PoolStats, PortStats, Stats};
-use linerate_skb::Sampled;
+use linerate_port::ring;
+use linerate_skb::{Data, Sampled};
 
 use super::{Figure, Ledger};
 use crate::window::Window;
 
 /// What [`Reading::since`] adds to a window's figures.
-pub(super) const FIGURES: [Figure; 21] = [
-    figure("allocs", "packets", "packets allocated"),
-    figure("frees", "packets", "packets freed"),
-    figure("hits", "packets", "allocations that a hot list served"),
-    figure("misses", "packets", "allocations that were fetched from the depot"),
-    figure("discards", "packets", "frees that a full hot list passed on to the depot"),
-    figure("starved", "calls", "allocations that found nothing"),
-    figure("visits", "visits", "visits to the depot, for frames and with frames"),
-    figure("locks", "locks", "times that the depot's lock was taken"),
-    figure("contended", "locks", "of these, times that somebody else had it"),
-    figure("lock_wait_ticks", "ticks", "time waited for it"),
-    figure("local_frees", "packets", "packets freed on the CPU that allocated them"),
-    figure("remote_frees", "packets", "packets freed on another CPU"),
-    figure("alloc_timed", "packets", "allocations that were timed"),
-    figure("free_timed", "packets", "frees that were timed"),
-    figure("alloc_ticks", "ticks", "time to allocate: of those timed, times all by those timed"),
-    figure("free_ticks", "ticks", "time to free, likewise"),
-    figure("buffer_ticks", "ticks", "both"),
-    figure("polls", "polls", "times that a device was asked for packets"),
-    figure("polls_empty", "polls", "of these, times that it had none"),
-    figure("missed", "packets", "lost in a device's ring before the engine saw them"),
-    figure("dropped", "packets", "dropped by the engine; `dropped_REASON` are those of one reason"),
+pub(super) const FIGURES: [Figure; 28] = [
+    figure(
+        "dropped",
+        "packets",
+        "Packets that the engine dropped, for whatever reason; `dropped_REASON` are those of one reason.",
+    ),
+    figure("missed", "packets", "Packets lost in a device's ring before the engine saw them."),
+    figure("in_flight", "packets", "Packets in the path at the end, less those at the start."),
+    figure("allocs", "buffers", "Buffers allocated."),
+    figure("frees", "buffers", "Buffers freed."),
+    figure("hits", "buffers", "Allocations that a hot list served with what was freed onto it."),
+    figure("misses", "buffers", "Allocations for which the depot was visited."),
+    figure("discards", "buffers", "Frees that a hot list had no room for."),
+    figure("depot_visits", "visits", "Visits to the depot, for frames and with frames."),
+    figure("starved", "allocations", "Allocations that found no frame anywhere."),
+    figure("local_frees", "buffers", "Buffers freed on the CPU that allocated them."),
+    figure("remote_frees", "buffers", "Buffers freed on another CPU."),
+    figure(
+        "alloc_ticks",
+        "TSC ticks",
+        "Time in allocation: ticks a packet of the calls that were timed, times all allocations, worker by worker.",
+    ),
+    figure("free_ticks", "TSC ticks", "Time in freeing, likewise."),
+    figure("buffer_ticks", "TSC ticks", "Both, an estimate as they are."),
+    figure("timed_calls", "calls", "Calls that were timed: what the estimate rests on."),
+    figure(
+        "allocator_calls",
+        "calls",
+        "Calls of the system's allocator: one to allocate and one to free a general buffer, none for a frame. Derived from the pool's counts, not counted in the allocator.",
+    ),
+    figure("locks", "locks", "Times that a lock of the pool was taken."),
+    figure("locks_contended", "locks", "Of these, times that somebody else had it."),
+    figure("lock_wait_ticks", "TSC ticks", "How long takers waited."),
+    figure("polls", "calls", "Calls that looked for packets."),
+    figure("polls_empty", "calls", "Of these, those that found none."),
+    figure("sleeps", "times", "Times that a worker slept for want of work."),
+    figure("memory_bytes", "bytes", "Memory held for packets when the window ended."),
+    figure(
+        "allocs_w0",
+        "buffers",
+        "Buffers that worker 0 allocated; `_w1` and so on are the others'.",
+    ),
+    figure("frees_w0", "buffers", "Buffers that it freed."),
+    figure("alloc_ticks_w0", "TSC ticks", "Its time in allocation, estimated as `alloc_ticks`."),
+    figure("free_ticks_w0", "TSC ticks", "Its time in freeing."),
 ];
 
 /// What an engine and its pool have done so far.
@@ -42,24 +66,29 @@ pub(super) struct Reading {
     pool: PoolStats,
     ports: Vec<PortStats>,
     dropped: BTreeMap<String, u64>,
+    in_flight: u64,
+    sleeps: u64,
+    general: bool,
 }
 
 impl Reading {
     /// Reads it. The workers are to stand still: else the parts are of different moments.
     pub fn of(stats: &Stats) -> Reading {
-        let dropped = stats.ledger().dropped;
-        let dropped = dropped.iter().map(|(reason, n)| (reason.name().to_owned(), *n)).collect();
-        Reading { pool: stats.pool().stats(), ports: stats.ports(), dropped }
+        let ledger = stats.ledger();
+        let dropped = ledger.dropped.iter().map(|(reason, n)| (reason.name().to_owned(), *n));
+        Reading {
+            pool: stats.pool().stats(),
+            ports: stats.ports(),
+            dropped: dropped.collect(),
+            in_flight: ledger.in_flight,
+            sleeps: stats.workers().iter().map(|worker| worker.sleeps).sum(),
+            general: stats.pool().data_from() == Data::General,
+        }
     }
 
-    /// The pool.
-    pub fn pool(&self) -> &PoolStats {
-        &self.pool
-    }
-
-    /// The ports.
-    pub fn ports(&self) -> &[PortStats] {
-        &self.ports
+    /// What left the engine.
+    pub fn sent(&self) -> Sent {
+        sent(&self.ports)
     }
 
     /// Adds to `window` what was done since `before`.
@@ -77,10 +106,10 @@ impl Reading {
         add("misses", calls(|core| core.misses));
         add("discards", calls(|core| core.discards));
         add("starved", calls(|core| core.starved));
-        add("visits", calls(|core| core.visits.0 + core.visits.1));
+        add("depot_visits", calls(|core| core.visits.0 + core.visits.1));
         let (now, then) = (self.pool.locks, before.pool.locks);
         add("locks", now.taken.saturating_sub(then.taken) as f64);
-        add("contended", now.contended.saturating_sub(then.contended) as f64);
+        add("locks_contended", now.contended.saturating_sub(then.contended) as f64);
         add("lock_wait_ticks", now.wait_ticks.saturating_sub(then.wait_ticks) as f64);
         let (now, then) = (&self.pool.matrix, &before.pool.matrix);
         add("local_frees", now.local().saturating_sub(then.local()) as f64);
@@ -101,8 +130,12 @@ impl Reading {
         add("dropped", dropped as f64);
         let alloc = self.timed(before, |core| (core.alloc_time, core.allocs));
         let free = self.timed(before, |core| (core.free_time, core.frees));
-        add("alloc_timed", alloc.timed as f64);
-        add("free_timed", free.timed as f64);
+        add("timed_calls", (alloc.timed + free.timed) as f64);
+        add("in_flight", self.in_flight as f64 - before.in_flight as f64);
+        add("sleeps", self.sleeps.saturating_sub(before.sleeps) as f64);
+        add("memory_bytes", self.pool.memory_bytes() as f64);
+        let all = alloc.all + free.all;
+        add("allocator_calls", if self.general { all as f64 } else { 0.0 });
         // Of what nobody timed there is no figure, rather than one of 0.
         alloc.ticks.into_iter().for_each(|ticks| add("alloc_ticks", ticks));
         free.ticks.into_iter().for_each(|ticks| add("free_ticks", ticks));
@@ -140,7 +173,7 @@ impl Reading {
 
     /// What calls of one kind took, core by core: a core that allocates much weighs as much.
     fn timed(&self, before: &Reading, of: fn(&CoreStats) -> (Sampled, u64)) -> Timed {
-        let mut sum = Timed { timed: 0, ticks: Some(0.0) };
+        let mut sum = Timed { timed: 0, all: 0, ticks: Some(0.0) };
         for core in &self.pool.cores {
             let same = |other: &&CoreStats| other.name == core.name && other.core == core.core;
             let (then, then_all) = before.pool.cores.iter().find(same).map(of).unwrap_or_default();
@@ -148,7 +181,8 @@ impl Reading {
             let timed = now.packets.saturating_sub(then.packets);
             let ticks = now.ticks.saturating_sub(then.ticks);
             let all = now_all.saturating_sub(then_all);
-            sum.timed += timed;
+            sum.timed += now.calls.saturating_sub(then.calls);
+            sum.all += all;
             if timed > 0 {
                 let ticks = ticks as f64 * (all as f64 / timed as f64);
                 sum.ticks = sum.ticks.map(|sum| sum + ticks);
@@ -165,7 +199,30 @@ impl Reading {
 /// Calls that were timed, and what all of their kind took.
 struct Timed {
     timed: u64,
+    all: u64,
     ticks: Option<f64>,
+}
+
+/// What left an engine so far, rings within it left out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Sent {
+    pub packets: u64,
+    pub bytes: u64,
+    /// Times that a worker was woken by any of the ports.
+    pub wakeups: u64,
+}
+
+/// What left an engine by these ports.
+pub(super) fn sent(ports: &[PortStats]) -> Sent {
+    let mut sent = Sent::default();
+    for port in ports {
+        sent.wakeups += port.counts.wakeups;
+        if port.driver != ring::NAME {
+            sent.packets += port.counts.tx_packets;
+            sent.bytes += port.counts.tx_bytes;
+        }
+    }
+    sent
 }
 
 /// Where every packet of an engine went, in a run's words.

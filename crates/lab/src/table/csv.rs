@@ -28,7 +28,8 @@ fn field(cell: &Cell) -> String {
     }
 }
 
-fn quoted(text: &str) -> String {
+/// A field, in quotes if it has to be.
+pub(crate) fn quoted(text: &str) -> String {
     if text.contains([',', '"', '\n', '\r']) {
         return format!("\"{}\"", text.replace('"', "\"\""));
     }

@@ -11,6 +11,7 @@ use serde::{Serialize, Serializer};
 
 use crate::decimal::Decimal;
 
+pub(crate) use csv::quoted;
 pub(crate) use text::grouped;
 pub use text::{WIDTH, wrapped};
 

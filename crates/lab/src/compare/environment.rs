@@ -1,0 +1,82 @@
+//! In what the environments of two runs differ, and whether their times can be compared.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::analysis::class_of;
+use crate::record::Run;
+
+/// What must be alike for times to be compared.
+const DECIDES: [&str; 8] =
+    ["kernel", "cmdline", "cpu", "microcode", "virt", "governor", "clocksource", "mitigations"];
+
+/// What is said of it if it differs: it may well be the change that is tried.
+const TOLD: [&str; 2] = ["mhz", "thp"];
+
+/// What is said of the program.
+const TOOL: [&str; 4] = ["version", "commit", "rustc", "target_cpu"];
+
+/// Something that is not the same in two runs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Difference {
+    /// What, as `kernel`.
+    pub name: String,
+    /// In the first.
+    pub a: String,
+    /// In the second.
+    pub b: String,
+    /// Whether it keeps times from being compared.
+    pub decides: bool,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} -> {}", self.name, self.a, self.b)
+    }
+}
+
+/// In what two runs differ.
+pub(super) fn differences(one: &Run, other: &Run) -> Vec<Difference> {
+    let env = |names: &'static [&'static str], decides| {
+        names.iter().map(move |name| {
+            let of = |run: &Run| printed(run.env.get(name));
+            (*name, of(one), of(other), decides)
+        })
+    };
+    let tool = TOOL.iter().map(|name| {
+        let of = |run: &Run| run.run.tool.get(*name).cloned().unwrap_or_else(|| "n/a".into());
+        (*name, of(one), of(other), false)
+    });
+    let placement = [("placement", placement(one), placement(other), true)];
+    let all = env(&DECIDES, true).chain(placement).chain(env(&TOLD, false)).chain(tool);
+    all.filter(|(_, a, b, _)| a != b)
+        .map(|(name, a, b, decides)| Difference { name: name.into(), a, b, decides })
+        .collect()
+}
+
+/// A time in nanoseconds as cycles of the CPU that a run was made on, at its nominal rate.
+pub(super) fn cycles(run: &Run, ns: f64) -> Option<f64> {
+    let mhz = run.env.get("mhz")?.as_f64().filter(|mhz| *mhz > 0.0)?;
+    Some(ns * mhz / 1e3)
+}
+
+/// How far apart the CPUs of most pairs were.
+fn placement(run: &Run) -> String {
+    let mut classes: BTreeMap<&str, usize> = BTreeMap::new();
+    for class in run.cells.iter().flat_map(|cell| &cell.pairs).filter_map(class_of) {
+        *classes.entry(class).or_default() += 1;
+    }
+    let most = classes.into_iter().max_by_key(|(_, pairs)| *pairs);
+    most.map_or("n/a", |(class, _)| class).to_owned()
+}
+
+fn printed(value: Option<&Value>) -> String {
+    match value {
+        None | Some(Value::Null) => "n/a".into(),
+        Some(Value::String(text)) => text.clone(),
+        Some(other) => other.to_string(),
+    }
+}

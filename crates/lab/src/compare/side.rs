@@ -1,0 +1,101 @@
+//! The changed side of one run by itself.
+
+use crate::analysis::{
+    Interval, Part, admitted, median, median_interval, parts_of_b, pooled_value,
+};
+use crate::experiment::Metric;
+use crate::record::PairRecord;
+
+/// How sure the intervals are.
+const LEVEL: f64 = 0.95;
+
+/// A metric over the changed side's windows.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Side {
+    /// Its median; of counts that some windows have none of, all of them together.
+    pub(super) value: f64,
+    /// Where the logarithm of that lies.
+    interval: Interval,
+    /// Windows.
+    pub(super) windows: usize,
+    /// Nothing was counted: its value is a bound that it is below.
+    pub(super) censored: bool,
+}
+
+impl Side {
+    /// `None` if no window has it.
+    pub(super) fn of(metric: &Metric, pairs: &[PairRecord]) -> Option<Side> {
+        let parts = parts_of_b(metric, &admitted(metric.clock, pairs));
+        let windows = parts.len();
+        if parts.iter().any(|part| part.over == 0.0) {
+            let (value, interval, bound) = pooled_value(&parts, metric.formula.scale.abs(), LEVEL)?;
+            return Some(Side { value, interval, windows, censored: bound.is_some() });
+        }
+        let mut logs: Vec<f64> = parts.into_iter().filter_map(Part::value).map(f64::ln).collect();
+        logs.sort_by(f64::total_cmp);
+        let value = median(&logs)?.exp();
+        let interval = median_interval(&logs, LEVEL)?;
+        Some(Side { value, interval, windows, censored: false })
+    }
+
+    /// Where it lies.
+    pub(super) fn range(&self) -> (f64, f64) {
+        (self.interval.low.exp(), self.interval.high.exp())
+    }
+
+    /// The logarithm of the ratio to `other`, and where that lies.
+    ///
+    /// As of an effect: from a side that counted nothing there is no end to it, and it ends at the
+    /// bound.
+    pub(super) fn to(&self, other: &Side) -> (f64, Interval) {
+        if self.censored && other.censored {
+            return (0.0, Interval { low: 0.0, high: 0.0 });
+        }
+        let (x, y) = (self.value.ln(), other.value.ln());
+        let far = |one: f64, other: f64| if one == other { 0.0 } else { one - other };
+        let down = far(y, other.interval.low).hypot(far(self.interval.high, x));
+        let up = far(other.interval.high, y).hypot(far(x, self.interval.low));
+        let high = if up.is_finite() { y - x + up } else { y - x };
+        (y - x, Interval { low: y - x - down, high })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::Random;
+
+    fn side(logs: &[f64]) -> Side {
+        let mut logs = logs.to_vec();
+        logs.sort_by(f64::total_cmp);
+        let interval = median_interval(&logs, LEVEL).unwrap();
+        let value = median(&logs).unwrap().exp();
+        Side { value, interval, windows: logs.len(), censored: false }
+    }
+
+    /// 95 % of the time, ± 2.5 standard deviations of 800 tries.
+    #[test]
+    fn the_interval_of_unpaired_medians_covers() {
+        let mut random = Random::new(11);
+        let mut noise = |scale: f64| {
+            let sum: f64 = (0..12).map(|_| random.next() as f64 / u64::MAX as f64).sum();
+            scale * (sum - 6.0)
+        };
+        let tries = 800;
+        let covered = (0..tries).filter(|_| {
+            let a: Vec<f64> = (0..15).map(|_| noise(0.02)).collect();
+            let b: Vec<f64> = (0..30).map(|_| 0.1 + noise(0.05)).collect();
+            let (_, interval) = side(&a).to(&side(&b));
+            (interval.low..=interval.high).contains(&0.1)
+        });
+        let share = covered.count() as f64 / f64::from(tries);
+        assert!((0.93..=0.97).contains(&share), "{share}");
+    }
+
+    #[test]
+    fn from_one_to_the_other_and_back_is_the_same_way() {
+        let (a, b) = (side(&[0.1, 0.2, 0.4, 0.7]), side(&[0.5, 0.9, 0.8, 1.3, 0.2]));
+        let ((there, to), (back, fro)) = (a.to(&b), b.to(&a));
+        assert!((there + back).abs() < 1e-12 && (to.low + fro.high).abs() < 1e-12);
+    }
+}

@@ -1,0 +1,87 @@
+//! The same metric over many runs, as of a program's versions.
+
+use serde::Serialize;
+
+use super::side::Side;
+use super::{experiment, refused};
+use crate::Result;
+use crate::experiment::{Cell, Metric};
+use crate::record::Run;
+
+/// A metric's changed side over several runs.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Trend {
+    /// The metric.
+    pub metric: String,
+    /// Its unit.
+    pub unit: String,
+    /// The cell, as `rate=max`; empty without factors.
+    pub cell: String,
+    /// One for each run that has it, in the order in which they were started.
+    pub points: Vec<TrendPoint>,
+}
+
+/// A run's figure.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TrendPoint {
+    /// The commit or version of the program, or the run's name.
+    pub label: String,
+    /// When the run was started, RFC 3339.
+    pub started: String,
+    /// The changed side's median.
+    pub value: f64,
+    /// Where that lies with 95 % confidence: from.
+    pub lo: f64,
+    /// To.
+    pub hi: f64,
+}
+
+/// Every metric of every cell of the newest run, over all of `runs`.
+///
+/// A run in which a metric was computed in another way is no point of it.
+///
+/// # Errors
+/// `E-RUN` if they are not all of one experiment, or one has not kept its file.
+pub fn trends(runs: &[Run]) -> Result<Vec<Trend>> {
+    let mut runs =
+        runs.iter().map(|run| Ok((run, experiment(run)?))).collect::<Result<Vec<_>>>()?;
+    runs.sort_by(|(one, _), (other, _)| one.run.started.cmp(&other.run.started));
+    let Some((_, newest)) = runs.last() else { return Ok(Vec::new()) };
+    if let Some((run, other)) = runs.iter().find(|(_, one)| one.id != newest.id) {
+        let why = format!("{} is of {:?}, others of {:?}", run.run.id, other.id, newest.id);
+        return Err(refused(why));
+    }
+    let grid = newest.cells.iter().flat_map(|cell| newest.metrics.iter().map(move |m| (cell, m)));
+    let trends = grid.map(|(cell, metric)| {
+        let alike = runs.iter().filter(|(_, one)| {
+            one.metrics
+                .iter()
+                .any(|other| other.name == metric.name && other.formula == metric.formula)
+        });
+        let points = alike.filter_map(|(run, _)| point(run, cell, metric)).collect();
+        let (name, unit) = (metric.name.clone(), metric.unit.clone());
+        Trend { metric: name, unit, cell: cell.name(), points }
+    });
+    Ok(trends.filter(|trend| !trend.points.is_empty()).collect())
+}
+
+fn point(run: &Run, cell: &Cell, metric: &Metric) -> Option<TrendPoint> {
+    let record = run.cells.iter().find(|record| {
+        let has = |(factor, level): &(String, String)| record.at.get(factor) == Some(level);
+        record.at.len() == cell.at.len() && cell.at.iter().all(has)
+    })?;
+    // What was withheld of the run is withheld here.
+    record.metrics.get(&metric.name)?;
+    let side = Side::of(metric, &record.pairs)?;
+    let (lo, hi) = side.range();
+    let started = run.run.started.clone();
+    let finite = [side.value, lo, hi].iter().all(|x| x.is_finite());
+    finite.then(|| TrendPoint { label: label(run), started, value: side.value, lo, hi })
+}
+
+/// What a run is called: the commit of the program, its version, or its own name.
+pub(super) fn label(run: &Run) -> String {
+    let known = |name: &str| run.run.tool.get(name).filter(|text| *text != "unknown");
+    let commit = known("commit").map(|commit| commit.chars().take(12).collect());
+    commit.or_else(|| known("version").cloned()).unwrap_or_else(|| run.run.id.clone())
+}

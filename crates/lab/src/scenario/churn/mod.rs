@@ -1,0 +1,241 @@
+//! Packets are allocated on one CPU and freed on the same or on another: post 004 without a network.
+
+mod config;
+mod figures;
+mod role;
+mod split;
+mod stopwatch;
+mod worker;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use linerate_skb::{Pool, PoolStats};
+use linerate_sys::tsc::rate_hz;
+
+use crate::scenario::{Bench, Figure, Finished, Knob, Ledger, Place, Scenario};
+use crate::settings::Settings;
+use crate::window::Window;
+use crate::{Code, Error, Result};
+
+use config::{Config, Free, KNOBS, NAME};
+use figures::{Each, FIGURES};
+use role::{Both, Counts, across};
+use split::Probe;
+use stopwatch::Stopwatch;
+use worker::{Report, Worker};
+
+/// The scenario `churn`.
+#[derive(Debug)]
+pub(super) struct Churn;
+
+impl Scenario for Churn {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn about(&self) -> &'static str {
+        "Packets are allocated in bulk, their metadata is touched, and they are freed in bulk: on one \
+         CPU, or allocated on the first and freed on the second, with a queue between them. \
+         Unprivileged; no device and no kernel takes part: micro. Each bulk call is timed by the time \
+         stamp counter, without the time waited for the queue; a settled call waits until its stores \
+         are in the cache, so that whoever writes a line that another CPU has pays for it, and what \
+         timing costs is measured and taken off. At the end of each window three short loops over a \
+         pool of their own tell what initialisation is by itself, on lines that the CPU has and on \
+         lines that the other one wrote, and what is the allocator's: the rest are missed caches. \
+         Under at_free the words that allocation writes all the same count as the allocator's. \
+         Threads never sleep in a window: cost_ns has the waiting and the timing in it."
+    }
+
+    fn knobs(&self) -> &'static [Knob] {
+        &KNOBS
+    }
+
+    fn figures(&self) -> &'static [Figure] {
+        &FIGURES
+    }
+
+    fn check(&self, settings: &Settings, place: &Place) -> Result<()> {
+        cpus(&Config::of(settings)?, place).map(drop)
+    }
+
+    fn open(&self, settings: &Settings, place: &Place) -> Result<Box<dyn Bench>> {
+        let config = Config::of(settings)?;
+        let cpus = cpus(&config, place)?;
+        Ok(Box::new(Side::open(&config, &cpus)?))
+    }
+}
+
+/// The CPUs that it is going to use.
+fn cpus(config: &Config, place: &Place) -> Result<Vec<usize>> {
+    let wanted = config.cpus();
+    let mut cpus = place.cpus.clone();
+    cpus.truncate(wanted);
+    if cpus.len() == wanted && (wanted < 2 || cpus[0] != cpus[1]) {
+        return Ok(cpus);
+    }
+    let (what, have) = ("cannot free packets where they were not allocated", place.cpus.len());
+    let why = format!("it takes {wanted} different CPUs, and there are {have} to run on");
+    Err(Error::new(Code::Unsupported, what, why)
+        .fix("free = \"local\", or a machine with two CPUs"))
+}
+
+/// One side, open.
+struct Side {
+    workers: Vec<Worker>,
+    pool: Pool,
+    /// Of the split: with books of its own.
+    apart: Pool,
+    /// What each thread did in all windows.
+    each: Each,
+}
+
+impl Side {
+    fn open(config: &Config, cpus: &[usize]) -> Result<Side> {
+        let pool = config.pool(config.pool_frames)?;
+        let (apart, probe) = Probe::new(config)?;
+        let settled = config.settled;
+        let hz = ticks_hz();
+        let calibrate = move || Stopwatch::calibrated(settled, hz);
+        let workers = match (config.free, cpus) {
+            (Free::Remote, &[near, far, ..]) => {
+                let (allocates, frees) = across(config, &pool, probe);
+                vec![
+                    Worker::start("alloc", near, calibrate, allocates)?,
+                    Worker::start("free", far, calibrate, frees)?,
+                ]
+            }
+            (_, cpus) => {
+                let both = Both::new(config, &pool, probe);
+                let cpu = cpus.first().copied().unwrap_or(0);
+                vec![Worker::start("alloc and free", cpu, calibrate, both)?]
+            }
+        };
+        let each = workers.iter().map(|worker| (Counts::default(), worker.watch)).collect();
+        Ok(Side { workers, pool, apart, each })
+    }
+
+    /// Where the packets are that were allocated and not freed, by what the threads have counted.
+    fn outstanding(&self) -> [(&'static str, u64); 3] {
+        let sum =
+            |of: fn(&Counts) -> u64| self.each.iter().map(|(counts, _)| of(counts)).sum::<u64>();
+        let (allocs, frees) = (sum(|c| c.alloc.all()), sum(|c| c.free.all()));
+        let (handed, taken) = (sum(|c| c.handed), sum(|c| c.taken));
+        [
+            ("where they were allocated", allocs.saturating_sub(handed.max(frees))),
+            ("the queue", handed.saturating_sub(taken)),
+            ("where they are freed", taken.saturating_sub(frees)),
+        ]
+    }
+}
+
+impl Bench for Side {
+    fn window(&mut self, time: Duration) -> Result<Window> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let begun = self.workers.iter().try_for_each(|worker| worker.begin(&stop));
+        let watched = match self.workers.first() {
+            Some(worker) if begun.is_ok() => worker.watch_for(time),
+            _ => Ok(()),
+        };
+        stop.store(true, Ordering::Relaxed);
+        begun.and(watched)?;
+        // All of them are heard before the first that failed is: none is left with a report to give.
+        let reports: Vec<Result<Report>> = self.workers.iter().map(Worker::report).collect();
+        let reports: Vec<Report> = reports.into_iter().collect::<Result<_>>()?;
+        let now: Each =
+            reports.iter().zip(&self.workers).map(|(r, w)| (r.counts, w.watch)).collect();
+        for ((sum, _), (counts, _)) in self.each.iter_mut().zip(&now) {
+            *sum = sum.plus(counts);
+        }
+        let packets = now.iter().map(|(counts, _)| counts.free.all()).sum();
+        let window = Window::of(reports.into_iter().map(|report| report.time).collect());
+        Ok(Window { packets, figures: figures::of(&now), ..window })
+    }
+
+    fn finish(mut self: Box<Self>) -> Result<Finished> {
+        let (outstanding, found) = (self.outstanding(), self.pool.ledger().in_flight);
+        self.workers.iter_mut().for_each(Worker::dismiss);
+        self.workers.drain(..).try_for_each(Worker::wait)?;
+        let (stats, ledger, apart) = (self.pool.stats(), self.pool.ledger(), self.apart.ledger());
+        let explained: u64 = outstanding.iter().map(|(_, packets)| packets).sum();
+        let ours = apart.balanced() && apart.in_flight == 0;
+        let balanced = ledger.balanced() && ledger.in_flight == 0 && explained == found && ours;
+        let mut totals = totals(&self.each, &stats);
+        totals.insert("outstanding".into(), found as f64);
+        for (holder, packets) in outstanding {
+            totals.insert(format!("outstanding: {holder}"), packets as f64);
+        }
+        let dropped = ledger.dropped.iter().map(|(reason, n)| (reason.name().to_owned(), *n));
+        Ok(Finished {
+            ledger: Ledger {
+                received: ledger.received,
+                created: ledger.created,
+                sent: ledger.sent,
+                consumed: ledger.consumed,
+                dropped: dropped.collect(),
+                in_flight: ledger.in_flight,
+                balanced,
+                ..Ledger::default()
+            },
+            matrices: [("free_matrix".to_owned(), free_matrix(&stats))].into(),
+            totals,
+            notes: notes(found, &stats),
+        })
+    }
+}
+
+/// Figures of all windows, those for warming up too.
+fn totals(each: &Each, stats: &PoolStats) -> BTreeMap<String, f64> {
+    let mut totals = BTreeMap::new();
+    let mut add = |name: &str, value: Option<f64>| {
+        totals.extend(value.map(|value| (name.to_owned(), value)));
+    };
+    for (i, (counts, watch)) in each.iter().enumerate() {
+        add(&format!("allocs_w{i}"), Some(counts.alloc.all() as f64));
+        add(&format!("frees_w{i}"), Some(counts.free.all() as f64));
+        add(&format!("ticks_per_alloc_w{i}"), watch.per_packet(&counts.alloc));
+        add(&format!("ticks_per_free_w{i}"), watch.per_packet(&counts.free));
+        add(&format!("timer_ticks_w{i}"), Some(watch.cost_ticks as f64));
+    }
+    add("skb_ticks_by_call", figures::by_call(each));
+    add("skb_ticks_by_cpu", figures::by_cpu(each));
+    let (hits, misses, discards) = stats.hot_lists();
+    add("hits", Some(hits as f64));
+    add("misses", Some(misses as f64));
+    add("discards", Some(discards as f64));
+    add("locks", Some(stats.locks.taken as f64));
+    add("contended", Some(stats.locks.contended as f64));
+    add("memory_bytes", Some(stats.memory_bytes() as f64));
+    add("remote_share_pct", stats.matrix.remote_share().map(|share| share * 100.0));
+    totals
+}
+
+/// `free_matrix[CPU that allocated][CPU that freed]`, in the order of the CPUs' numbers.
+fn free_matrix(stats: &PoolStats) -> Vec<Vec<u64>> {
+    let matrix = &stats.matrix;
+    let row = |from: &usize| matrix.cpus().iter().map(|to| matrix.frees(*from, *to)).collect();
+    matrix.cpus().iter().map(row).collect()
+}
+
+fn notes(outstanding: u64, stats: &PoolStats) -> Vec<String> {
+    let cpus: Vec<String> = stats.matrix.cpus().iter().map(usize::to_string).collect();
+    let mut notes = vec![format!("rows and columns of free_matrix: CPU {}", cpus.join(", "))];
+    if outstanding > 0 {
+        notes.push(format!(
+            "{outstanding} packets were outstanding when the last window ended, and were freed after it"
+        ));
+    }
+    notes
+}
+
+/// Ticks a second; measured once in a process, for what is only the bound of an interruption.
+fn ticks_hz() -> f64 {
+    static HZ: OnceLock<f64> = OnceLock::new();
+    *HZ.get_or_init(|| rate_hz(Duration::from_millis(5)))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,321 @@
+//! What the CPUs do: allocate and free, or one of both with a queue between.
+
+use std::hint::{black_box, spin_loop};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+
+use linerate_prof::ticks;
+use linerate_skb::{Batch, Local, PacketType, Pool, Skb};
+
+use super::config::{COMMITTED_BYTES, Config, Consumer};
+use super::split::{Probe, Split, Way, consume, measure_cold};
+use super::stopwatch::{Stopwatch, Timed};
+
+/// What a thread does over and over.
+pub(super) trait Role: Send + 'static {
+    /// Does it until it is told to stop, and says what it did.
+    fn turn(&mut self, stop: &AtomicBool, watch: &Stopwatch) -> Counts;
+
+    /// Ends it: what is still in its hands goes where it would have gone.
+    fn end(self);
+}
+
+/// What a thread did in a window.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Counts {
+    pub alloc: Timed,
+    pub produce: Timed,
+    pub consume: Timed,
+    pub free: Timed,
+    /// Packets put into the queue, and taken from it.
+    pub handed: u64,
+    pub taken: u64,
+    /// Waiting for the queue, or for a frame.
+    pub wait_ticks: u64,
+    /// Allocations that found nothing.
+    pub starved: u64,
+    pub split: Split,
+}
+
+impl Counts {
+    /// Of both windows. The split is the later one's: its loops are of one window each.
+    pub fn plus(&self, later: &Counts) -> Counts {
+        Counts {
+            alloc: self.alloc.plus(&later.alloc),
+            produce: self.produce.plus(&later.produce),
+            consume: self.consume.plus(&later.consume),
+            free: self.free.plus(&later.free),
+            handed: self.handed + later.handed,
+            taken: self.taken + later.taken,
+            wait_ticks: self.wait_ticks + later.wait_ticks,
+            starved: self.starved + later.starved,
+            split: later.split,
+        }
+    }
+}
+
+/// One CPU for everything.
+pub(super) struct Both {
+    mem: Local,
+    batch: Batch,
+    touch: Touch,
+    probe: Probe,
+}
+
+/// The CPU that allocates.
+pub(super) struct Near {
+    mem: Local,
+    batch: Batch,
+    full: SyncSender<Batch>,
+    empty: Receiver<Batch>,
+    touch: Touch,
+    probe: Probe,
+    way: Way,
+}
+
+/// The CPU that frees.
+pub(super) struct Far {
+    mem: Local,
+    batch: Batch,
+    full: Receiver<Batch>,
+    empty: SyncSender<Batch>,
+    touch: Touch,
+    way: Way,
+}
+
+impl Both {
+    pub fn new(config: &Config, pool: &Pool, probe: Probe) -> Both {
+        let mem = pool.local_named("both", config.hot_list);
+        Both { mem, batch: Batch::with_capacity(config.batch), touch: Touch::of(config), probe }
+    }
+}
+
+impl Role for Both {
+    fn turn(&mut self, stop: &AtomicBool, watch: &Stopwatch) -> Counts {
+        let mut counts = Counts::default();
+        let (mem, batch) = (&mut self.mem, &mut self.batch);
+        while !stop.load(Ordering::Relaxed) {
+            let want = batch.spare();
+            if watch.count(&mut counts.alloc, || mem.alloc(batch, want)) == 0 {
+                counts.starved += 1;
+            }
+            self.touch.produce(batch, &mut counts.produce, watch);
+            self.touch.consume(batch, &mut counts.consume, watch);
+            watch.count(&mut counts.free, || consume(batch, mem));
+        }
+        counts.split = self.probe.measure(watch);
+        counts
+    }
+
+    fn end(mut self) {
+        self.batch.consume(&mut self.mem);
+    }
+}
+
+/// Both ends of a path from one CPU to the other.
+///
+/// The queue is of batches, not of a port: a port counts bytes, for which it reads the length of
+/// every packet, and then no consumer would be one that looks at nothing. Handles are copied from
+/// the CPU's own batch to one that travels and back, untimed: their lines are the queue's cost.
+pub(super) fn across(config: &Config, pool: &Pool, probe: Probe) -> (Near, Far) {
+    let depth = config.ring_len / config.batch;
+    let ((full, received), (emptied, empty)) = (sync_channel(depth), sync_channel(depth));
+    for _ in 0..depth {
+        // Neither full nor without a receiver: that is here, and has room for all.
+        let _ = emptied.try_send(Batch::with_capacity(config.batch));
+    }
+    let ((forth, there), (back, here)) = (sync_channel(1), sync_channel(1));
+    let batch = || Batch::with_capacity(config.batch);
+    let touch = Touch::of(config);
+    let near = Near {
+        mem: pool.local_named("near", config.hot_list),
+        batch: batch(),
+        full,
+        empty,
+        touch,
+        probe,
+        way: Way { to: forth, from: here },
+    };
+    let far = Far {
+        mem: pool.local_named("far", config.hot_list),
+        batch: batch(),
+        full: received,
+        empty: emptied,
+        touch,
+        way: Way { to: back, from: there },
+    };
+    (near, far)
+}
+
+impl Near {
+    /// Allocates what the batch has room for; true once it is full, and the packets are made.
+    fn fill(&mut self, counts: &mut Counts, watch: &Stopwatch) -> bool {
+        let (mem, batch) = (&mut self.mem, &mut self.batch);
+        let want = batch.spare();
+        if watch.count(&mut counts.alloc, || mem.alloc(batch, want)) == 0 {
+            counts.starved += 1;
+        }
+        let full = self.batch.spare() == 0;
+        if full {
+            self.touch.produce(&mut self.batch, &mut counts.produce, watch);
+        }
+        full
+    }
+
+    /// Hands a full batch over; false while there is no room.
+    fn hand_over(&mut self, counts: &mut Counts) -> bool {
+        let Ok(mut travels) = self.empty.try_recv() else { return false };
+        let moved = self.batch.move_to(&mut travels, usize::MAX);
+        counts.handed += moved as u64;
+        // There are as many batches as places. If nobody is there any more the packets are freed.
+        let _ = self.full.send(travels);
+        true
+    }
+}
+
+impl Role for Near {
+    fn turn(&mut self, stop: &AtomicBool, watch: &Stopwatch) -> Counts {
+        let (mut counts, mut wait) = (Counts::default(), Wait::default());
+        while !stop.load(Ordering::Relaxed) {
+            // A batch that is full was left by a window that ended while there was no room for it.
+            let ready = self.batch.spare() == 0 || self.fill(&mut counts, watch);
+            wait.note(ready && self.hand_over(&mut counts));
+        }
+        counts.wait_ticks = wait.end();
+        counts.split = self.probe.measure(watch);
+        self.probe.serve(&self.way);
+        counts
+    }
+
+    fn end(self) {
+        // Freed by the other CPU, as all were.
+        let _ = self.full.send(self.batch);
+    }
+}
+
+impl Role for Far {
+    fn turn(&mut self, stop: &AtomicBool, watch: &Stopwatch) -> Counts {
+        let (mut counts, mut wait) = (Counts::default(), Wait::default());
+        while !stop.load(Ordering::Relaxed) {
+            let travelled = match self.full.try_recv() {
+                Ok(travelled) => travelled,
+                Err(TryRecvError::Empty) => {
+                    wait.note(false);
+                    continue;
+                }
+                Err(TryRecvError::Disconnected) => break,
+            };
+            wait.note(true);
+            self.take(travelled, &mut counts);
+            let (mem, batch) = (&mut self.mem, &mut self.batch);
+            self.touch.consume(batch, &mut counts.consume, watch);
+            watch.count(&mut counts.free, || consume(batch, mem));
+        }
+        counts.wait_ticks = wait.end();
+        counts.split.init_cold = measure_cold(&self.way, &mut self.batch, watch);
+        counts
+    }
+
+    /// Frees what is still in the queue once the other end is gone.
+    fn end(mut self) {
+        while let Ok(mut batch) = self.full.recv() {
+            batch.consume(&mut self.mem);
+        }
+    }
+}
+
+impl Far {
+    fn take(&mut self, mut travelled: Batch, counts: &mut Counts) {
+        counts.taken += travelled.move_to(&mut self.batch, usize::MAX) as u64;
+        // It has a place: it came from there.
+        let _ = self.empty.try_send(travelled);
+    }
+}
+
+/// Time passed without a thing to do.
+#[derive(Debug, Default)]
+struct Wait {
+    since: Option<u64>,
+    ticks: u64,
+}
+
+impl Wait {
+    /// Notes that there was something to do, or not.
+    #[inline]
+    fn note(&mut self, done: bool) {
+        if done {
+            self.end();
+        } else {
+            self.since.get_or_insert_with(ticks);
+            spin_loop();
+        }
+    }
+
+    fn end(&mut self) -> u64 {
+        if let Some(since) = self.since.take() {
+            self.ticks += ticks().saturating_sub(since);
+        }
+        self.ticks
+    }
+}
+
+/// What is done to metadata between allocation and free.
+#[derive(Debug, Clone, Copy)]
+struct Touch {
+    commits: bool,
+    consumer: Consumer,
+}
+
+impl Touch {
+    fn of(config: &Config) -> Touch {
+        Touch { commits: config.commits, consumer: config.consumer }
+    }
+
+    #[inline]
+    fn produce(self, batch: &mut Batch, timed: &mut Timed, watch: &Stopwatch) {
+        if self.commits {
+            watch.count(timed, || {
+                batch.commit_behind(0, COMMITTED_BYTES);
+                batch.len()
+            });
+        }
+    }
+
+    #[inline]
+    fn consume(self, batch: &mut Batch, timed: &mut Timed, watch: &Stopwatch) {
+        match self.consumer {
+            Consumer::None => {}
+            Consumer::Reads => {
+                watch.count(timed, || {
+                    black_box(batch.iter().map(read).fold(0, u64::wrapping_add));
+                    batch.len()
+                });
+            }
+            Consumer::Writes => {
+                watch.count(timed, || {
+                    batch.iter_mut().for_each(write);
+                    batch.len()
+                });
+            }
+        }
+    }
+}
+
+/// What a filter or a counter looks at: all of it on one line, unless it was stamped.
+fn read(skb: &Skb) -> u64 {
+    let kind = u64::from(skb.packet_type() != PacketType::Host);
+    let stamp = skb.stamp_ns().unwrap_or(0);
+    stamp.wrapping_add(skb.len() as u64 + kind + u64::from(skb.priority()))
+}
+
+/// What a forwarder notes for those behind it: priority, type, its control block, and a mark, which
+/// has a line of its own.
+fn write(skb: &mut Skb) {
+    let seen = read(skb) as u32;
+    skb.set_priority(seen & 7);
+    skb.set_packet_type(PacketType::OtherHost);
+    skb.set_mark(seen);
+    if let Some(cb) = skb.cb_mut() {
+        cb[..4].copy_from_slice(&seen.to_ne_bytes());
+    }
+}

@@ -1,0 +1,176 @@
+//! What a call took, less what it costs to say so.
+
+use std::sync::atomic::{Ordering, fence};
+
+use linerate_prof::ticks;
+
+/// A call longer than this was interrupted, or its CPU was somebody else's: a thousand times what a
+/// batch takes. A fixed bound, so that what is left out does not depend on what is found.
+const INTERRUPTED: std::time::Duration = std::time::Duration::from_micros(100);
+
+/// Empty calls whose median is the cost of timing.
+const EMPTY_CALLS: usize = 1001;
+
+/// Times calls.
+///
+/// Out-of-order CPUs return from a function before its stores are in the cache: a line that is
+/// fetched from another CPU for a store is paid for later, in whatever waits for the store buffer.
+/// A *settled* call waits for its own stores, and starts when those before it are done, so that each
+/// call pays for the lines that it writes. A *plain* one is what a pair of `rdtsc` says, as in 2002.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Stopwatch {
+    settled: bool,
+    interrupted_ticks: u64,
+    /// What an empty call seems to take.
+    pub cost_ticks: u64,
+}
+
+/// Calls that were timed.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct Timed {
+    /// Packets in them.
+    pub packets: u64,
+    /// How many.
+    pub calls: u64,
+    /// Ticks of them, with what timing costs.
+    pub raw_ticks: u64,
+    /// Packets in calls that were too long to be the call's own doing: in no other figure.
+    pub interrupted_packets: u64,
+    /// How many these were.
+    pub interrupted_calls: u64,
+}
+
+impl Stopwatch {
+    /// Finds out what timing costs, on the calling thread's CPU.
+    pub fn calibrated(settled: bool, ticks_hz: f64) -> Stopwatch {
+        let interrupted_ticks = (INTERRUPTED.as_secs_f64() * ticks_hz) as u64;
+        let watch = Stopwatch { settled, interrupted_ticks, cost_ticks: 0 };
+        let mut empty: Vec<u64> = (0..EMPTY_CALLS).map(|_| watch.time(|| ()).1).collect();
+        empty.sort_unstable();
+        let cost_ticks = empty.get(EMPTY_CALLS / 2).copied().unwrap_or(0);
+        Stopwatch { cost_ticks, ..watch }
+    }
+
+    /// Runs `call`, and says how many ticks passed.
+    #[inline(always)]
+    pub fn time<R>(&self, call: impl FnOnce() -> R) -> (R, u64) {
+        self.settle();
+        let start = ticks();
+        let result = call();
+        self.settle();
+        (result, ticks().saturating_sub(start))
+    }
+
+    #[inline(always)]
+    fn settle(&self) {
+        if self.settled {
+            fence(Ordering::SeqCst);
+        }
+    }
+
+    /// Runs `call`, which says how many packets it had to do with, and counts it in `timed`. A call
+    /// that had none is no call: it found the pool dry.
+    #[inline(always)]
+    pub fn count(&self, timed: &mut Timed, call: impl FnOnce() -> usize) -> usize {
+        let (packets, ticks) = self.time(call);
+        let n = packets as u64;
+        match n {
+            0 => {}
+            _ if ticks > self.interrupted_ticks => {
+                timed.interrupted_calls += 1;
+                timed.interrupted_packets += n;
+            }
+            _ => {
+                timed.calls += 1;
+                timed.packets += n;
+                timed.raw_ticks += ticks;
+            }
+        }
+        packets
+    }
+
+    /// Ticks of these calls without what timing took: never below 0, as calls cannot be.
+    pub fn ticks(&self, timed: &Timed) -> f64 {
+        timed.raw_ticks.saturating_sub(timed.calls.saturating_mul(self.cost_ticks)) as f64
+    }
+
+    /// Ticks a packet; `None` if none was timed.
+    pub fn per_packet(&self, timed: &Timed) -> Option<f64> {
+        (timed.packets > 0).then(|| self.ticks(timed) / timed.packets as f64)
+    }
+
+    /// Ticks of all packets, as if the interrupted calls had taken what the others took.
+    pub fn of_all(&self, timed: &Timed) -> Option<f64> {
+        self.per_packet(timed).map(|ticks| ticks * timed.all() as f64)
+    }
+}
+
+impl Timed {
+    /// Packets, those of interrupted calls too.
+    pub fn all(&self) -> u64 {
+        self.packets + self.interrupted_packets
+    }
+
+    /// Both.
+    pub fn plus(&self, other: &Timed) -> Timed {
+        Timed {
+            packets: self.packets + other.packets,
+            calls: self.calls + other.calls,
+            raw_ticks: self.raw_ticks + other.raw_ticks,
+            interrupted_packets: self.interrupted_packets + other.interrupted_packets,
+            interrupted_calls: self.interrupted_calls + other.interrupted_calls,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn watch(cost_ticks: u64) -> Stopwatch {
+        Stopwatch { settled: true, interrupted_ticks: u64::MAX, cost_ticks }
+    }
+
+    #[test]
+    fn what_timing_costs_is_measured_and_bounded() {
+        for settled in [true, false] {
+            let watch = Stopwatch::calibrated(settled, 1e9);
+            // 100 µs would be absurd even on a slow machine and unoptimized.
+            assert!(watch.cost_ticks < watch.interrupted_ticks, "{watch:?}");
+        }
+    }
+
+    #[test]
+    fn no_subtraction_makes_a_time_negative() {
+        let timed = Timed { packets: 32, calls: 3, raw_ticks: 100, ..Timed::default() };
+        assert_eq!(watch(20).ticks(&timed), 40.0);
+        assert_eq!(watch(20).per_packet(&timed), Some(1.25));
+        for cost_ticks in [34, 1 << 40, u64::MAX] {
+            assert_eq!(watch(cost_ticks).ticks(&timed), 0.0);
+        }
+    }
+
+    #[test]
+    fn an_interrupted_call_counts_its_packets_and_not_its_ticks() {
+        let mut timed = Timed::default();
+        let watch = Stopwatch { interrupted_ticks: 0, ..watch(0) };
+        let long = || {
+            // Longer than no time at all on any clock.
+            std::thread::sleep(std::time::Duration::from_millis(1));
+            32
+        };
+        assert_eq!(watch.count(&mut timed, long), 32);
+        assert_eq!((timed.calls, timed.packets, timed.raw_ticks), (0, 0, 0));
+        assert_eq!((timed.interrupted_calls, timed.all()), (1, 32));
+        assert_eq!(watch.of_all(&timed), None);
+        let timed = Timed { packets: 32, calls: 1, raw_ticks: 64, ..timed };
+        assert_eq!(watch.of_all(&timed), Some(128.0));
+    }
+
+    #[test]
+    fn a_call_that_found_nothing_is_no_call() {
+        let mut timed = Timed::default();
+        watch(0).count(&mut timed, || 0);
+        assert_eq!(timed, Timed::default());
+    }
+}

@@ -1,0 +1,161 @@
+use super::*;
+use crate::settings::{Setting, Value};
+use linerate_prof::cpu_time;
+use linerate_sys::thread::allowed_cpus;
+
+const WINDOW: Duration = Duration::from_millis(10);
+
+fn here() -> Place {
+    Place { cpus: allowed_cpus().unwrap(), ..Place::default() }
+}
+
+/// A side, or why this machine has none.
+fn side(settings: &Settings) -> Option<Box<dyn Bench>> {
+    match Churn.open(settings, &here()) {
+        Ok(side) => Some(side),
+        Err(e) => {
+            assert_eq!(e.code, Code::Unsupported, "{e}");
+            println!("skipped: {e}");
+            None
+        }
+    }
+}
+
+/// Every combination of what is done to packets.
+fn modes() -> Vec<Settings> {
+    let mut all = vec![Settings::new().with("pool_frames", 2048).with("hot_list", 128)];
+    for (knob, values) in [
+        ("init", ["at_alloc", "at_free"].as_slice()),
+        ("free", &["local", "remote"]),
+        ("consumer", &["none", "reads", "writes"]),
+        ("return", &["local", "home"]),
+        ("buffers", &["frames", "general"]),
+    ] {
+        let each =
+            |value: &&str| all.iter().map(|s| s.clone().with(knob, *value)).collect::<Vec<_>>();
+        all = values.iter().flat_map(each).collect();
+    }
+    all
+}
+
+fn whole(value: f64) -> u64 {
+    assert!(value >= 0.0 && value.fract() == 0.0, "{value}");
+    value as u64
+}
+
+#[test]
+fn in_every_mode_each_packet_that_was_allocated_is_freed_or_somewhere() {
+    for settings in modes() {
+        let Some(mut side) = side(&settings) else { continue };
+        let (mut allocs, mut frees) = (0, 0);
+        for _ in 0..2 {
+            let window = side.window(WINDOW).unwrap();
+            allocs += whole(window.figures["allocs"]);
+            frees += whole(window.figures["frees"]);
+            assert_eq!(window.packets, whole(window.figures["frees"]));
+            assert!(window.threads.iter().all(|thread| thread.measured && thread.cpu.is_some()));
+        }
+        let finished = side.finish().unwrap();
+        let told = format!("{settings:?}\n{finished:?}");
+        assert!(allocs > 0, "{told}");
+        assert_eq!(allocs, frees + whole(finished.totals["outstanding"]), "{told}");
+        assert!(finished.ledger.balanced && finished.ledger.in_flight == 0, "{told}");
+        assert_eq!((finished.ledger.created, finished.ledger.consumed), (allocs, allocs), "{told}");
+        assert_eq!(freed(&finished), allocs, "{told}");
+    }
+}
+
+fn freed(finished: &Finished) -> u64 {
+    finished.matrices["free_matrix"].iter().flatten().sum()
+}
+
+#[test]
+fn packets_are_freed_elsewhere_all_of_them_or_none() {
+    for (free, share) in [("local", 0.0), ("remote", 100.0)] {
+        let Some(mut side) = side(&Settings::new().with("free", free)) else { continue };
+        side.window(WINDOW).unwrap();
+        let finished = side.finish().unwrap();
+        assert_eq!(finished.totals.get("remote_share_pct"), Some(&share), "{finished:?}");
+        let matrix = &finished.matrices["free_matrix"];
+        let diagonal: u64 = matrix.iter().enumerate().map(|(cpu, row)| row[cpu]).sum();
+        assert_eq!(diagonal == 0, free == "remote", "{matrix:?}");
+    }
+}
+
+#[test]
+fn each_cpu_has_what_it_did_and_no_more() {
+    let Some(mut side) = side(&Settings::new()) else { return };
+    // Until both have had their CPUs, on a machine with much else to do.
+    let figures = loop {
+        let figures = side.window(WINDOW).unwrap().figures;
+        if figures["frees"] > 0.0 && figures.contains_key("buffer_ticks") {
+            break figures;
+        }
+    };
+    assert_eq!((figures["frees_w0"], figures["allocs_w1"]), (0.0, 0.0));
+    assert_eq!(figures["allocs_w0"], figures["allocs"]);
+    assert_eq!(figures["free_ticks_w1"], figures["free_ticks"]);
+    assert!(!figures.contains_key("alloc_ticks_w1") && !figures.contains_key("free_ticks_w0"));
+    for name in ["buffer_ticks", "timer_ticks", "init_ticks_warm", "init_ticks_cold", "warm_ticks"]
+    {
+        assert!(figures[name] >= 0.0, "{name} {figures:?}");
+    }
+    side.finish().unwrap();
+}
+
+#[test]
+fn between_windows_it_takes_no_cpu() {
+    let Some(mut side) = side(&Settings::new()) else { return };
+    side.window(WINDOW).unwrap();
+    // Other tests of this process may run meanwhile: the quietest of some stretches counts.
+    let stretch = |_| {
+        let before = cpu_time();
+        std::thread::sleep(Duration::from_millis(20));
+        cpu_time() - before
+    };
+    let quietest = (0..50).map(stretch).min().unwrap();
+    assert!(quietest < Duration::from_millis(5), "{quietest:?}");
+    side.finish().unwrap();
+}
+
+#[test]
+fn a_side_that_is_dropped_without_an_end_leaves_no_thread_behind() {
+    let Some(mut side) = side(&Settings::new().with("pool_frames", 8192)) else { return };
+    side.window(WINDOW).unwrap();
+    drop(side);
+    // Its pools are given back when its threads have ended: there are 31 in a process.
+    for _ in 0..40 {
+        let opened = (0..500).find_map(|_| {
+            std::thread::sleep(Duration::from_millis(1));
+            Churn.open(&Settings::new(), &here()).ok()
+        });
+        drop(opened.expect("a pool becomes free within half a second"));
+    }
+}
+
+#[test]
+fn one_cpu_is_enough_for_local_and_too_few_for_remote() {
+    let one = Place { cpus: vec![allowed_cpus().unwrap()[0]], ..Place::default() };
+    assert_eq!(Churn.check(&Settings::new().with("free", "local"), &one), Ok(()));
+    let e = Churn.check(&Settings::new(), &one).unwrap_err();
+    assert_eq!(e.kind(), crate::Kind::Unsupported);
+    assert_eq!(e.why, "it takes 2 different CPUs, and there are 1 to run on");
+    let twice = Place { cpus: vec![one.cpus[0]; 2], ..Place::default() };
+    assert!(Churn.check(&Settings::new(), &twice).is_err());
+    assert!(Churn.check(&Settings::new().with("free", "local"), &Place::default()).is_err());
+}
+
+#[test]
+fn a_knob_is_refused_with_its_line_before_the_machine_is_looked_at() {
+    let mut settings = Settings::new();
+    settings.set("batch", Setting { value: Value::Int(0), line: 7 });
+    let e = Churn.check(&settings, &Place::default()).unwrap_err();
+    assert_eq!(e.why, "line 7: batch = 0 is not a whole number from 1 to 1024");
+}
+
+#[test]
+fn a_cpu_that_there_is_not_is_an_error_and_no_hang() {
+    let place = Place { cpus: vec![1 << 20, allowed_cpus().unwrap()[0]], ..Place::default() };
+    let e = Churn.open(&Settings::new(), &place).map(drop).unwrap_err();
+    assert_eq!(e.code, Code::Cpu);
+}

@@ -1,0 +1,196 @@
+//! One side: its windows, its profile, its end.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use linerate_datapath::{PoolStats, Worker};
+use linerate_prof::profile::Profile;
+use linerate_prof::sample::{Recorder, Target, What};
+use linerate_prof::ticks;
+use linerate_skb::{Ledger, Pool};
+
+use super::asked::Asked;
+use super::crew::{Crew, Done};
+use super::path::{self, Gauge};
+use super::reading::Reading;
+use super::turning::{empty, nanos};
+use crate::scenario::{Bench, Finished, Ledger as Books};
+use crate::window::Window;
+use crate::{Code, Error, Result};
+
+/// Samples for each second of CPU time: a prime, out of step with the kernel's own timers.
+const HZ: u32 = 1999;
+/// Times that a path is emptied at its end, a full ring each.
+const DRAINS: u32 = 64;
+
+/// One side, ready to run.
+pub(super) struct EngineBench {
+    crew: Crew,
+    gauge: Gauge,
+    /// What all windows did.
+    done: Done,
+    threads: usize,
+}
+
+impl EngineBench {
+    /// Sets it up; its threads wait.
+    ///
+    /// # Errors
+    /// What keeps its pool, ports or threads from being had.
+    pub fn open(asked: &Asked, cpus: &[usize]) -> Result<EngineBench> {
+        let (crew, gauge) = path::build(asked, cpus)?;
+        Ok(EngineBench { crew, gauge, done: Done::default(), threads: asked.threads })
+    }
+
+    fn measure(&mut self, time: Duration) -> Result<Window> {
+        let before = Reading::of(&self.gauge);
+        let (start, from) = (Instant::now(), ticks());
+        self.crew.order(start + time);
+        let collected = self.crew.collect();
+        let (wall_ns, to) = (nanos(start.elapsed()).max(1), ticks());
+        let (times, done) = collected?;
+        let after = Reading::of(&self.gauge);
+        self.done += done;
+        let tick_hz = to.wrapping_sub(from) as f64 * 1e9 / wall_ns as f64;
+        let mut window = Window::of(times);
+        after.since(&before, &done, tick_hz, &mut window);
+        window.disturbed = disturbed(&window, &done);
+        Ok(window)
+    }
+}
+
+/// Why the rates of a window are not to be believed.
+fn disturbed(window: &Window, done: &Done) -> Option<String> {
+    if done.wire_late > 0 {
+        let (late, offered) = (done.wire_late, done.offered);
+        return Some(format!(
+            "the wire's own thread was late for {late} of {offered} packets lost"
+        ));
+    }
+    let offered = window.figure("offered").unwrap_or(0.0);
+    let behind = done.due > 0 && offered < 0.99 * done.due as f64;
+    behind.then(|| format!("{offered} packets were offered of {} that were due", done.due))
+}
+
+impl Bench for EngineBench {
+    fn window(&mut self, time: Duration) -> Result<Window> {
+        self.measure(time)
+    }
+
+    fn profile(&mut self, time: Duration) -> Result<Vec<Profile>> {
+        let mut recording = Recorder::new(What::Time { hz: HZ }).start(Target::ThisProcess)?;
+        // The kernel's rings hold several seconds of these, and are emptied at the end.
+        let window = self.measure(time);
+        recording.poll(Duration::ZERO)?;
+        let mut profile = recording.finish()?;
+        profile.conditions.packets = Some(window?.packets);
+        Ok(vec![profile])
+    }
+
+    fn finish(self: Box<Self>) -> Result<Finished> {
+        let EngineBench { crew, gauge, done, threads } = *self;
+        let stats = gauge.pool().stats();
+        let cpus = stats.matrix.cpus().to_vec();
+        let row = |from: &usize| cpus.iter().map(|to| stats.matrix.frees(*from, *to)).collect();
+        let matrix: Vec<Vec<u64>> = cpus.iter().map(row).collect();
+        let mut totals = totals(gauge.pool(), &stats);
+        drain(crew.dismiss()?)?;
+        let ledger = gauge.pool().ledger();
+        totals.insert("outstanding_at_rest".to_owned(), ledger.in_flight as f64);
+        let mut notes = vec![format!(
+            "free_matrix is of CPUs {cpus:?}: a row for each that allocated; what follows it in the \
+             drain is not in it"
+        )];
+        if threads == 2 {
+            notes.push("two threads: the cost has the way between their CPUs in it".to_owned());
+        }
+        if let Gauge::Engine(stats) = &gauge {
+            notes.extend(stats.warnings().iter().cloned());
+        }
+        let ledger = books(&gauge, &ledger, &done);
+        Ok(Finished {
+            ledger,
+            matrices: BTreeMap::from([("free_matrix".to_owned(), matrix)]),
+            totals,
+            notes,
+        })
+    }
+}
+
+/// Figures of the whole side: memory, frames, packets that are out, hot lists.
+fn totals(pool: &Pool, stats: &PoolStats) -> BTreeMap<String, f64> {
+    let mut totals = BTreeMap::from([
+        ("memory_bytes".to_owned(), stats.memory_bytes() as f64),
+        ("mapped_bytes".to_owned(), stats.mapped_bytes as f64),
+        ("pool_frames".to_owned(), pool.frames() as f64),
+        ("frame_bytes".to_owned(), pool.frame_size() as f64),
+        ("outstanding".to_owned(), pool.ledger().in_flight as f64),
+    ]);
+    for core in stats.cores.iter().filter(|core| core.alive && core.hot_list_len > 0) {
+        totals.insert(format!("hot_list_len: {}", core.name), core.hot_list_len as f64);
+    }
+    for (holder, packets) in pool.ledger().held().iter().filter(|(_, packets)| *packets > 0) {
+        totals.insert(format!("outstanding: {holder}"), *packets as f64);
+    }
+    totals
+}
+
+/// Sends what is still on its way and ends the workers, the source's first of each round.
+fn drain(mut workers: Vec<Worker>) -> Result<()> {
+    let failed =
+        |e: std::io::Error| Error::new(Code::System, "cannot drain a worker", e.to_string());
+    for _ in 0..DRAINS {
+        let mut left = true;
+        for worker in &mut workers {
+            left &= worker.drain(Duration::ZERO).map_err(failed)?;
+            empty(worker);
+        }
+        if left {
+            break;
+        }
+    }
+    // Twice a round: what the source sent last reached a receiver that had been drained before it.
+    workers.iter_mut().for_each(empty);
+    Ok(())
+}
+
+/// Where every packet went.
+fn books(gauge: &Gauge, ledger: &Ledger, done: &Done) -> Books {
+    let mut dropped: BTreeMap<String, u64> = BTreeMap::new();
+    for (reason, n) in &ledger.dropped {
+        *dropped.entry(reason.name().to_owned()).or_default() += n;
+    }
+    let overruns = [
+        ("ring_full", done.ring_full),
+        ("ring_no_frame", done.no_frame),
+        ("wire_late", done.wire_late),
+    ];
+    let mut lost = 0;
+    for (cause, n) in overruns.into_iter().filter(|(_, n)| *n > 0) {
+        dropped.insert(cause.to_owned(), n);
+        lost += n;
+    }
+    let mut books = Books {
+        // What overran arrived, and the pool never saw it.
+        received: ledger.received + lost,
+        created: ledger.created,
+        sent: ledger.sent,
+        consumed: ledger.consumed,
+        dropped,
+        in_flight: ledger.in_flight,
+        balanced: ledger.difference() == 0,
+        ..Books::default()
+    };
+    match gauge {
+        Gauge::Engine(stats) => {
+            let verified = stats.ports().into_iter().find_map(|port| port.verified);
+            books.reordered = verified.map(|found| found.reordered);
+            books.duplicated = verified.map(|found| found.duplicated);
+        }
+        Gauge::Pool(..) => {
+            books.offered = Some(done.offered);
+            books.balanced &= done.offered == done.packets + lost;
+        }
+    }
+    books
+}

@@ -1,0 +1,182 @@
+//! The threads of one side: each owns its part of the path, and waits on a channel between windows.
+//!
+//! ```text
+//!  bench ── until ──► thread, pinned: meter starts, duty runs, meter stops ── report ──► bench
+//! ```
+
+use std::io;
+use std::ops::AddAssign;
+use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use linerate_datapath::Worker;
+use linerate_port::thread;
+
+use crate::meter::Meter;
+use crate::window::ThreadTime;
+use crate::{Code, Error, Result};
+
+/// What a thread does in a window.
+pub(super) trait Duty: Send {
+    /// Does it until then.
+    ///
+    /// # Errors
+    /// Whatever a wait says.
+    fn run(&mut self, until: Instant) -> io::Result<Done>;
+
+    /// Gives out the workers that it has turned, to be drained.
+    fn workers(self: Box<Self>) -> Vec<Worker>;
+}
+
+/// What a duty did in a window that no counter of the engine tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Done {
+    /// Packets whose time had come; 0 without a rate.
+    pub due: u64,
+    /// Packets that a wire of the lab's own offered.
+    pub offered: u64,
+    /// Of these, those that found no buffer posted although the receiver had frames.
+    pub ring_full: u64,
+    /// Those that found none because the receiver's pool had no frame.
+    pub no_frame: u64,
+    /// Those that came due together because the wire's own thread was late.
+    pub wire_late: u64,
+    /// Packets that a loop of the lab's own passed on.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Times that it slept in a wait of its own.
+    pub sleeps: u64,
+    /// How long.
+    pub asleep_ns: u64,
+}
+
+/// What a thread took in a window, and what it did.
+pub(super) type Report = Result<(ThreadTime, Done)>;
+
+/// A thread at the bench's service.
+struct Hand {
+    /// Dropped to end it.
+    orders: Sender<Instant>,
+    reports: Receiver<Report>,
+    thread: JoinHandle<Box<dyn Duty>>,
+}
+
+/// All threads of a side.
+#[derive(Default)]
+pub(super) struct Crew(Vec<Hand>);
+
+impl Crew {
+    /// Starts one more, pinned to `cpu`.
+    ///
+    /// # Errors
+    /// `E-SYSTEM` without a thread, `E-CPU` if it cannot be pinned there.
+    pub fn hire(
+        &mut self,
+        role: &'static str,
+        cpu: usize,
+        measured: bool,
+        duty: Box<dyn Duty>,
+    ) -> Result<()> {
+        let (orders, inbox) = channel();
+        let (outbox, reports) = channel();
+        let (ready, started) = sync_channel(1);
+        let body = move || {
+            let pinned = thread::pin_to_cpu(cpu);
+            let go = pinned.is_ok();
+            let _ = ready.send(pinned);
+            if go {
+                serve(Meter::of_this_thread(role, Some(cpu), measured), duty, &inbox, &outbox)
+            } else {
+                duty
+            }
+        };
+        let thread = std::thread::Builder::new().name(format!("lab {role}")).spawn(body);
+        let thread = thread.map_err(|e| lost(role, &e.to_string()))?;
+        started.recv().map_err(|e| lost(role, &e.to_string()))??;
+        self.0.push(Hand { orders, reports, thread });
+        Ok(())
+    }
+
+    /// Has all of them work until then.
+    pub fn order(&self, until: Instant) {
+        for hand in &self.0 {
+            // A thread that is gone is missed in `collect`.
+            let _ = hand.orders.send(until);
+        }
+    }
+
+    /// What each took, in the order in which they were hired, and what all of them did.
+    ///
+    /// # Errors
+    /// Of the first that failed; the others have ended their window too.
+    pub fn collect(&self) -> Result<(Vec<ThreadTime>, Done)> {
+        let reports: Vec<Report> = self
+            .0
+            .iter()
+            .map(|hand| hand.reports.recv().unwrap_or_else(|e| Err(lost("a side", &e.to_string()))))
+            .collect();
+        let (mut times, mut all) = (Vec::new(), Done::default());
+        for report in reports {
+            let (time, done) = report?;
+            times.push(time);
+            all += done;
+        }
+        Ok((times, all))
+    }
+
+    /// Ends the threads, and gives out their workers.
+    ///
+    /// # Errors
+    /// `E-SYSTEM` if one of them panicked.
+    pub fn dismiss(self) -> Result<Vec<Worker>> {
+        let mut workers = Vec::new();
+        for Hand { orders, reports, thread } in self.0 {
+            drop((orders, reports));
+            let duty = thread.join().map_err(|_| lost("a side", "it panicked"))?;
+            workers.extend(duty.workers());
+        }
+        Ok(workers)
+    }
+}
+
+/// Runs windows until there is nobody to order one.
+fn serve(
+    mut meter: Meter,
+    mut duty: Box<dyn Duty>,
+    orders: &Receiver<Instant>,
+    reports: &Sender<Report>,
+) -> Box<dyn Duty> {
+    for until in orders {
+        let mut window = || {
+            meter.start()?;
+            let done = duty.run(until);
+            let time = meter.stop()?;
+            let done = done.map_err(|e| lost("a side", &e.to_string()))?;
+            Ok((time, done))
+        };
+        if reports.send(window()).is_err() {
+            break;
+        }
+    }
+    duty
+}
+
+fn lost(role: &str, why: &str) -> Error {
+    Error::new(Code::System, format!("the thread of {role} cannot go on"), why)
+}
+
+impl AddAssign for Done {
+    fn add_assign(&mut self, more: Done) {
+        self.due += more.due;
+        self.offered += more.offered;
+        self.ring_full += more.ring_full;
+        self.no_frame += more.no_frame;
+        self.wire_late += more.wire_late;
+        self.packets += more.packets;
+        self.bytes += more.bytes;
+        self.sleeps += more.sleeps;
+        self.asleep_ns += more.asleep_ns;
+    }
+}

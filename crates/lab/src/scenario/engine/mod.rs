@@ -1,0 +1,138 @@
+//! The scenario `engine`: the engine itself on threads of the lab's own, without privilege.
+//!
+//! ```text
+//!  null     null ⇄ null                     one worker: allocates and frees on one hot list
+//!  ring     gen ─► ring ─► sink             two workers, turned in turn by one thread, or by two
+//!  adapter  wire ─► ring of buffers ─► out  bursts at line rate against a ring that one thread fills
+//! ```
+//!
+//! Everything in it is *micro*: no device, no kernel, no other process. The threads wait on a channel
+//! between windows, where they take no CPU.
+
+mod adapter;
+mod asked;
+mod bench;
+mod crew;
+mod path;
+mod reading;
+mod turning;
+
+#[cfg(test)]
+mod tests;
+
+use crate::Result;
+use crate::scenario::{Bench, Figure, Knob, Place, Scenario};
+use crate::settings::Settings;
+use asked::Asked;
+use bench::EngineBench;
+
+/// The engine on threads of the lab's own.
+#[derive(Debug)]
+pub(super) struct Engine;
+
+impl Scenario for Engine {
+    fn name(&self) -> &'static str {
+        "engine"
+    }
+
+    fn about(&self) -> &'static str {
+        "Moves packets through the engine itself, on threads of this program that are pinned and own \
+         its workers. No device, no kernel and no privilege: what is seen is the cost of the path and \
+         of its buffers, and nothing else (micro). `path = \"null\"` forwards between two null ports \
+         with one worker; \"ring\" generates packets into a ring that a second worker empties; \
+         \"adapter\" offers bursts at line rate to a ring of posted buffers, which overruns if the \
+         receiving thread does not fill it in time."
+    }
+
+    fn knobs(&self) -> &'static [Knob] {
+        &KNOBS
+    }
+
+    fn figures(&self) -> &'static [Figure] {
+        &reading::FIGURES
+    }
+
+    fn check(&self, settings: &Settings, place: &Place) -> Result<()> {
+        Asked::of(settings)?.placed(place).map(|_| ())
+    }
+
+    fn open(&self, settings: &Settings, place: &Place) -> Result<Box<dyn Bench>> {
+        let asked = Asked::of(settings)?;
+        let cpus = asked.placed(place)?;
+        Ok(Box::new(EngineBench::open(&asked, &cpus)?))
+    }
+}
+
+const fn knob(
+    name: &'static str,
+    values: &'static str,
+    default: &'static str,
+    about: &'static str,
+) -> Knob {
+    Knob { name, values, default, about }
+}
+
+/// What it can be told.
+static KNOBS: [Knob; 19] = [
+    knob("path", "\"null\" | \"ring\" | \"adapter\"", "\"null\"", "What packets pass."),
+    knob(
+        "ring_len",
+        "a power of two, 2..=65536",
+        "256",
+        "Packets that the ring holds; of an adapter, buffers that are posted.",
+    ),
+    knob(
+        "burst",
+        "1..=65536",
+        "64",
+        "Packets offered in a row: on one thread before the receiver is turned, at a fixed rate and by \
+         an adapter before the next pause.",
+    ),
+    knob("rate", "\"max\" | a rate as \"100kpps\"", "\"max\"", "Packets offered in a second."),
+    knob(
+        "line_rate",
+        "a rate",
+        "\"1488095pps\"",
+        "Packets a second within an adapter's burst: gigabit Ethernet's for the shortest frames.",
+    ),
+    knob("size", "60..=65536 | \"imix\"", "60", "Bytes of a packet, without FCS."),
+    knob("buffers", "\"frames\" | \"general\"", "\"frames\"", "Where packets' bytes come from."),
+    knob("hot_list", "0..=65536", "1024", "Free frames that each worker keeps."),
+    knob("init", "\"at_alloc\" | \"at_free\"", "\"at_alloc\"", "When metadata is initialised."),
+    knob(
+        "return",
+        "\"local\" | \"home\"",
+        "\"local\"",
+        "Where a frame goes that another worker frees than the one that allocated it.",
+    ),
+    knob("budget", "1..=1024", "64", "Packets from one queue in one turn; a burst is a multiple."),
+    knob("pool_frames", "64..=4194304", "as many as the path can hold", "Frames of the pool."),
+    knob("frame_size", "a power of two, 256..=65536", "2048", "Bytes of a frame."),
+    knob(
+        "sample_every",
+        "0..=1048576",
+        "61",
+        "One in so many calls that allocate or free is timed; 0: none. A prime keeps it out of step \
+         with the visits to the depot.",
+    ),
+    knob("threads", "1 | 2", "1; of an adapter 2", "2: the source has a thread of its own."),
+    knob("verify", "true | false", "false", "Whether the sink checks every byte (ring)."),
+    knob(
+        "reap",
+        "1..=65536",
+        "64",
+        "Packets that an adapter's transmitter keeps before it gives their buffers back, all at once.",
+    ),
+    knob(
+        "touch",
+        "true | false",
+        "false",
+        "Whether an adapter's packets are written by the wire and read by the receiver.",
+    ),
+    knob(
+        "spin",
+        "true | false",
+        "false",
+        "Whether an adapter's receiver looks without a pause instead of sleeping until it is woken.",
+    ),
+];

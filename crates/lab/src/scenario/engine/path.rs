@@ -1,0 +1,106 @@
+//! The paths, built: an engine's workers or an adapter's two ends, each on its thread.
+
+use linerate_datapath::{Builder, Engine, Stats};
+use linerate_skb::Pool;
+
+use super::adapter;
+use super::asked::{Asked, Kind, Size};
+use super::crew::{Crew, Duty};
+use super::turning::{Beat, Receiving, Turning};
+use crate::{Code, Error, Result};
+
+/// What a path can be read by.
+pub(super) enum Gauge {
+    /// An engine's.
+    Engine(Stats),
+    /// A loop of the lab's own: its pool, and how often it looked for packets.
+    Pool(Pool, adapter::Polls),
+}
+
+impl Gauge {
+    /// The pool of all its packets.
+    pub fn pool(&self) -> &Pool {
+        match self {
+            Gauge::Engine(stats) => stats.pool(),
+            Gauge::Pool(pool, _) => pool,
+        }
+    }
+}
+
+/// Sets up a side's path and its threads; nothing runs yet.
+///
+/// # Errors
+/// What keeps its pool, ports or threads from being had.
+pub(super) fn build(asked: &Asked, cpus: &[usize]) -> Result<(Crew, Gauge)> {
+    match asked.path {
+        Kind::Null => engine(asked, cpus, null(asked)),
+        Kind::Ring => engine(asked, cpus, ring(asked)),
+        Kind::Adapter => adapter::build(asked, cpus),
+    }
+}
+
+fn null(asked: &Asked) -> Builder {
+    let text = format!("null:,size={}", size(asked.size));
+    Engine::builder().port("in", &text).port("out", &text).wire("in", "out")
+}
+
+fn ring(asked: &Asked) -> Builder {
+    let ring = format!("ring:r,len={}", asked.ring_len);
+    let sink = if asked.verify { "sink:" } else { "sink:,blind" };
+    Engine::builder()
+        .port("gen", &format!("gen:,size={}", size(asked.size)))
+        .port("r0", &ring)
+        .port("r1", &ring)
+        .port("sink", sink)
+        .wire("gen", "r0")
+        .wire("r1", "sink")
+}
+
+fn size(size: Size) -> String {
+    match size {
+        Size::Bytes(n) => n.to_string(),
+        Size::Imix => "imix".into(),
+    }
+}
+
+fn engine(asked: &Asked, cpus: &[usize], builder: Builder) -> Result<(Crew, Gauge)> {
+    let builder = builder
+        .budget(asked.budget)
+        .backlog(asked.budget)
+        .hot_list_len(asked.hot_list)
+        .frame_size(asked.frame_size)
+        .data(asked.data)
+        .init(asked.init)
+        .return_to(asked.return_to)
+        .sampling(asked.sample_every);
+    let engine = match asked.pool_frames {
+        Some(frames) => builder.pool_frames(frames),
+        None => builder,
+    };
+    let engine = engine.build()?;
+    let stats = engine.stats();
+    let mut workers = engine.into_workers().into_iter();
+    let none = || Error::new(Code::System, "cannot run `engine`", "it has no worker");
+    let source = workers.next().ok_or_else(none)?;
+    let beat = Beat::new(asked.burst, asked.pps)?;
+    let a_turn = if asked.path == Kind::Null { 2 * asked.budget } else { asked.budget };
+    let turns = asked.burst / a_turn;
+    let shared = asked.threads == 2;
+    let receiver = workers.next();
+    let mut crew = Crew::default();
+    let mut hire = |role, cpu: usize, duty: Box<dyn Duty>| crew.hire(role, cpu, true, duty);
+    match (receiver, cpus) {
+        (Some(receiver), &[first, second]) if shared => {
+            hire("receiver", first, Box::new(Receiving(receiver)))?;
+            let source =
+                Turning { source, receiver: None, turns, burst: asked.burst, beat, shared };
+            hire("source", second, Box::new(source))?;
+        }
+        (receiver, &[first, ..]) => {
+            let all = Turning { source, receiver, turns, burst: asked.burst, beat, shared };
+            hire("worker", first, Box::new(all))?;
+        }
+        _ => return Err(Error::new(Code::Cpu, "cannot run `engine`", "there is no CPU for it")),
+    }
+    Ok((crew, Gauge::Engine(stats)))
+}

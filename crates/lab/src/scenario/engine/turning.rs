@@ -1,0 +1,163 @@
+//! What threads do that own workers: they turn them, a burst at a time, at a pace or without.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use linerate_datapath::{Turned, Worker};
+use linerate_port::wait::{TimerFd, poll_readable};
+
+use super::crew::{Done, Duty};
+use crate::Result;
+
+/// When bursts are due: open loop from each window's start, or as fast as they are taken.
+#[derive(Debug)]
+pub(super) struct Beat {
+    timer: TimerFd,
+    /// Time from one burst to the next; `None` without a pause.
+    interval_ns: Option<f64>,
+    start: Instant,
+    begun: u64,
+    sleeps: u64,
+    asleep_ns: u64,
+}
+
+impl Beat {
+    /// Bursts of `burst` packets, `pps` packets a second.
+    ///
+    /// # Errors
+    /// `E-SYSTEM` without a timer.
+    pub fn new(burst: usize, pps: Option<f64>) -> Result<Beat> {
+        let interval_ns = pps.map(|pps| burst as f64 * 1e9 / pps);
+        let start = Instant::now();
+        Ok(Beat { timer: TimerFd::new()?, interval_ns, start, begun: 0, sleeps: 0, asleep_ns: 0 })
+    }
+
+    /// A window begins: what was due before it is not due in it.
+    pub fn restart(&mut self) {
+        (self.start, self.begun, self.sleeps, self.asleep_ns) = (Instant::now(), 0, 0, 0);
+    }
+
+    /// Waits for the next burst; `None` once the window is over.
+    ///
+    /// Cost: a clock reading for each burst; two system calls for each that is waited for.
+    ///
+    /// # Errors
+    /// Whatever timerfd_settime(2) and poll(2) say.
+    pub fn next(&mut self, until: Instant) -> io::Result<Option<Instant>> {
+        let due = self.due_at(self.begun);
+        let mut now = Instant::now();
+        while now < due && now < until {
+            self.timer.set_at(Some(due.min(until)))?;
+            poll_readable(&[self.timer.as_fd()], Some(until.saturating_duration_since(now)))?;
+            let woken = Instant::now();
+            self.sleeps += 1;
+            self.asleep_ns += nanos(woken.saturating_duration_since(now));
+            now = woken;
+        }
+        if now >= until {
+            return Ok(None);
+        }
+        self.begun += 1;
+        Ok(Some(now))
+    }
+
+    /// The moment at which burst `i` of this window is due.
+    pub fn due_at(&self, i: u64) -> Instant {
+        let after = Duration::from_nanos(self.interval_ns.map_or(0.0, |ns| ns * i as f64) as u64);
+        self.start.checked_add(after).unwrap_or(self.start)
+    }
+
+    /// What the waits of this window were, and how many packets were due in it in bursts of `burst`.
+    pub fn done(&self, until: Instant, burst: usize) -> Done {
+        let due = self.interval_ns.map_or(0, |ns| {
+            let window = nanos(until.saturating_duration_since(self.start));
+            (window as f64 / ns).ceil() as u64 * burst as u64
+        });
+        Done { due, sleeps: self.sleeps, asleep_ns: self.asleep_ns, ..Done::default() }
+    }
+}
+
+/// A source's worker, and the receiver's behind it if it is on this thread too.
+pub(super) struct Turning {
+    pub source: Worker,
+    pub receiver: Option<Worker>,
+    /// Turns that offer a burst, and its packets.
+    pub turns: usize,
+    pub burst: usize,
+    pub beat: Beat,
+    /// Whether there is a ring behind the source that another thread empties.
+    pub shared: bool,
+}
+
+impl Duty for Turning {
+    fn run(&mut self, until: Instant) -> io::Result<Done> {
+        self.beat.restart();
+        while let Some(now) = self.beat.next(until)? {
+            let mut turned = Turned::Idle;
+            for _ in 0..self.turns {
+                turned = self.source.turn(now);
+            }
+            match &mut self.receiver {
+                Some(receiver) => {
+                    for _ in 0..self.turns {
+                        receiver.turn(now);
+                    }
+                }
+                // The ring is full: the other thread rings when it has made room.
+                None if self.shared && turned != Turned::Again => {
+                    self.source.park(turned, Some(until.saturating_duration_since(now)))?;
+                }
+                None => {}
+            }
+        }
+        if let Some(receiver) = &mut self.receiver {
+            empty(receiver);
+        }
+        Ok(self.beat.done(until, self.burst))
+    }
+
+    fn workers(self: Box<Self>) -> Vec<Worker> {
+        std::iter::once(self.source).chain(self.receiver).collect()
+    }
+}
+
+/// A worker that takes what another thread sends.
+pub(super) struct Receiving(pub Worker);
+
+impl Duty for Receiving {
+    fn run(&mut self, until: Instant) -> io::Result<Done> {
+        loop {
+            let now = Instant::now();
+            let left = until.saturating_duration_since(now);
+            if left.is_zero() {
+                break;
+            }
+            let turned = self.0.turn(now);
+            self.0.park(turned, Some(left))?;
+        }
+        empty(&mut self.0);
+        Ok(Done::default())
+    }
+
+    fn workers(self: Box<Self>) -> Vec<Worker> {
+        vec![self.0]
+    }
+}
+
+/// Turns a receiver until nothing is left for it, at most as often as a full ring takes.
+pub(super) fn empty(receiver: &mut Worker) {
+    let now = Instant::now();
+    for _ in 0..TURNS_MAX {
+        if receiver.turn(now) != Turned::Again {
+            break;
+        }
+    }
+}
+
+/// Turns that empty the longest ring with the smallest budget.
+const TURNS_MAX: usize = 1 << 16;
+
+pub(super) fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,272 @@
+//! One side: hosts, an engine between them, traffic. A window at a time.
+//!
+//! ```text
+//!  read ─ traffic and workers go ─────────── until ─ workers stand still ─ read
+//!                                                    workers carry on, unmeasured, until all has
+//!                                                    arrived, and stand still
+//! ```
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use linerate_prof::profile::Profile;
+use linerate_sys::tsc::ticks;
+
+use super::config::{Config, Workload};
+use super::crew::{Round, Told};
+use super::hosts::Hosts;
+use super::load::{self, Counts, Load};
+use super::path::Path;
+use super::pause::{look_until, pause};
+use super::probe::Probe;
+use super::profile;
+use super::tcp::Retransmits;
+use crate::Result;
+use crate::scenario::pool_figures::{self, Reading};
+use crate::scenario::{Bench, Finished};
+use crate::window::Window;
+
+/// Time without a packet after which the path is empty.
+const QUIET: Duration = Duration::from_millis(3);
+/// Longest wait for that.
+const QUIET_WAIT: Duration = Duration::from_millis(500);
+/// Samples for each second of a worker's CPU time.
+const PROFILE_HZ: u32 = 2000;
+/// A sender that sent less than this share of what was due has fallen behind.
+const PUNCTUAL: f64 = 0.98;
+
+/// A side, ready to run. Its parts end in this order: traffic, workers, hosts.
+pub(super) struct HostBench {
+    config: Config,
+    load: Box<dyn Load>,
+    probe: Option<Probe>,
+    retransmits: Retransmits,
+    path: Path,
+    _hosts: Hosts,
+}
+
+/// What is read at both edges of a window, while the workers stand still.
+struct Edge {
+    reading: Reading,
+    counts: Counts,
+    retransmitted: u64,
+    at: Instant,
+    ticks: u64,
+}
+
+impl HostBench {
+    /// Sets it up: hosts, engine, connections.
+    ///
+    /// # Errors
+    /// What one of them says.
+    pub fn open(config: Config) -> Result<HostBench> {
+        let hosts = Hosts::new(config.adapters, config.offload)?;
+        let path = Path::open(&config, &hosts)?;
+        path.carry();
+        let load = load::open(&config, &hosts)?;
+        let probe = (config.probes > 0).then(|| Probe::open(&config, &hosts)).transpose()?;
+        let retransmits = Retransmits::of(&[&hosts.west, &hosts.east])?;
+        let bench = HostBench { config, load, probe, retransmits, path, _hosts: hosts };
+        bench.rest()?;
+        Ok(bench)
+    }
+
+    /// Waits until no packet passes any more, and has the workers stand still.
+    fn rest(&self) -> Result<()> {
+        let (mut last, mut since) = (self.passed(), Instant::now());
+        look_until(QUIET_WAIT, || {
+            let now = self.passed();
+            if now != last {
+                (last, since) = (now, Instant::now());
+            }
+            since.elapsed() >= QUIET
+        });
+        self.path.rest()
+    }
+
+    fn passed(&self) -> u64 {
+        let ports = self.path.stats().ports();
+        ports.iter().map(|port| port.counts.rx_packets + port.counts.tx_packets).sum()
+    }
+
+    fn edge(&mut self) -> Result<Edge> {
+        let (reading, counts) = (Reading::of(self.path.stats()), self.load.counts());
+        let retransmitted = self.retransmits.count()?;
+        Ok(Edge { reading, counts, retransmitted, at: Instant::now(), ticks: ticks() })
+    }
+
+    fn go(&mut self, time: Duration) -> Round {
+        let from = Instant::now();
+        let round = Round { from, until: from + time };
+        if let Some(probe) = &self.probe {
+            probe.go(round);
+        }
+        self.load.go(round);
+        round
+    }
+
+    /// Carries on until everything has arrived that was sent; what the traffic and the probes did.
+    fn settle(&mut self, round: Round) -> Result<(Told, Option<Told>)> {
+        self.path.carry();
+        let told = self.load.settle(round);
+        let probed = self.probe.as_ref().map(|probe| probe.settle(round)).transpose();
+        // Whatever became of them, the workers are not left running.
+        self.rest()?;
+        Ok((told?, probed?))
+    }
+}
+
+impl Bench for HostBench {
+    fn window(&mut self, time: Duration) -> Result<Window> {
+        let before = self.edge()?;
+        // The workers first: they have nothing to do before the traffic begins.
+        self.path.begin(Instant::now() + time);
+        let round = self.go(time);
+        let times = self.path.measured(round.until);
+        let after = self.edge();
+        let (told, probed) = self.settle(round)?;
+        let after = after?;
+        let mut window = Window::of(times?);
+        after.reading.since(&before.reading, &mut window);
+        let sent = |edge: &Edge| edge.reading.sent();
+        let (now, then) = (sent(&after), sent(&before));
+        window.packets = now.packets.saturating_sub(then.packets);
+        window.bytes = Some(now.bytes.saturating_sub(then.bytes));
+        window.wakeups = Some(now.wakeups.saturating_sub(then.wakeups));
+        let figures = figures(&self.config, &before, &after, &told, probed.as_ref());
+        window.figures.extend(figures);
+        if let Some(cpu_ns) = window.cpu_ns {
+            let share = cpu_ns as f64 * 100.0 / window.wall_ns.max(1) as f64;
+            window.figures.insert("cpu_share".into(), share);
+            let wall_ns = after.at.saturating_duration_since(before.at).as_nanos().max(1);
+            let ticks = after.ticks.saturating_sub(before.ticks) as f64;
+            let ticks = cpu_ns as f64 * ticks / wall_ns as f64;
+            window.figures.insert("total_ticks".into(), ticks);
+        }
+        window.disturbed = told.trouble.clone().or_else(|| late(&self.config, &told));
+        Ok(window)
+    }
+
+    fn profile(&mut self, time: Duration) -> Result<Vec<Profile>> {
+        let before = self.path.stats().ports();
+        self.path.begin_profile(Instant::now() + time, PROFILE_HZ);
+        let round = self.go(time);
+        let profiles = self.path.profiled(round.until);
+        let after = self.path.stats().ports();
+        self.settle(round)?;
+        let packets = pool_figures::sent(&after).packets - pool_figures::sent(&before).packets;
+        Ok(profile::together(profiles?, packets, &self.config).into_iter().collect())
+    }
+
+    fn finish(mut self: Box<Self>) -> Result<Finished> {
+        self.path.carry();
+        drop(self.probe.take());
+        self.load.end();
+        // What TCP still acknowledges, it does within its shortest timers.
+        pause(QUIET);
+        self.rest()?;
+        let retransmitted = self.retransmits.count()?;
+        let stats = self.path.stats().clone();
+        let matrices = BTreeMap::from([("free_matrix".into(), pool_figures::free_matrix(&stats))]);
+        let mut totals = pool_figures::totals(&stats);
+        let warnings = stats.warnings().to_vec();
+        let stats = self.path.end()?;
+        let ledger = pool_figures::ledger(&stats);
+        totals.insert("outstanding".into(), ledger.in_flight as f64);
+        let ledger = crate::scenario::Ledger { retransmitted: Some(retransmitted), ..ledger };
+        let notes = notes(&self.config).into_iter().chain(warnings).collect();
+        Ok(Finished { ledger, matrices, totals, notes })
+    }
+}
+
+/// What the hosts' programs saw of a window.
+fn figures(
+    config: &Config,
+    before: &Edge,
+    after: &Edge,
+    told: &Told,
+    probed: Option<&Told>,
+) -> BTreeMap<String, f64> {
+    let since = |of: fn(&Edge) -> u64| of(after).saturating_sub(of(before)) as f64;
+    let mut figures = BTreeMap::from([
+        ("goodput_bytes".to_owned(), since(|edge| edge.counts.goodput_bytes)),
+        ("retransmits".to_owned(), since(|edge| edge.retransmitted)),
+        ("due".to_owned(), told.due as f64),
+        ("sent".to_owned(), told.sent as f64),
+    ]);
+    if config.workload == Workload::Web {
+        figures.insert("requests".into(), since(|edge| edge.counts.requests));
+        figures.insert("responses".into(), since(|edge| edge.counts.responses));
+        quantiles("request", &told.latencies_ns, &mut figures);
+    }
+    if let Some(probed) = probed {
+        figures.insert("probes".into(), probed.sent as f64);
+        quantiles("receipt", &probed.latencies_ns, &mut figures);
+    }
+    figures
+}
+
+/// The median and the 99th percentile, of as many as it takes to know them: n ≥ 10/(1 − q).
+fn quantiles(name: &str, latencies_ns: &[u64], figures: &mut BTreeMap<String, f64>) {
+    let mut sorted = latencies_ns.to_vec();
+    sorted.sort_unstable();
+    figures.insert(format!("{name}_count"), sorted.len() as f64);
+    for (quantile, least, percent) in [("p50", 20, 50), ("p99", 1000, 99)] {
+        // The nearest rank: the smallest that so many per cent do not exceed.
+        let rank = (sorted.len() * percent).div_ceil(100);
+        let value = rank.checked_sub(1).and_then(|at| sorted.get(at));
+        if let Some(value) = value.filter(|_| sorted.len() >= least) {
+            figures.insert(format!("{name}_{quantile}_ns"), *value as f64);
+        }
+    }
+}
+
+/// Why the rates of a window are not the path's: the senders did not send what was due.
+fn late(config: &Config, told: &Told) -> Option<String> {
+    let behind = (told.sent as f64) < told.due as f64 * PUNCTUAL;
+    (config.rate.is_some() && behind)
+        .then(|| format!("of {} that were due, {} were sent", told.due, told.sent))
+}
+
+fn notes(config: &Config) -> Vec<String> {
+    let mut notes = vec![
+        "The kernel's work for a packet that the engine sends, TCP of the receiving host included, is \
+         done in the worker's system call, and so is part of its cost."
+            .to_owned(),
+    ];
+    if config.crowded() {
+        notes.push(format!(
+            "CPU {} has the hosts' programs and a worker: there is no other. Costs are measured by \
+             the worker's own time; rates and latencies are those of a shared CPU.",
+            config.traffic
+        ));
+    }
+    if config.offload {
+        notes.push(
+            "Offloads are on: a packet is a superframe of up to 64 KiB, which hides what buffers \
+             cost."
+                .to_owned(),
+        );
+    }
+    notes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quantile_of_too_few_is_no_figure() {
+        let of = |n: u64| {
+            let mut figures = BTreeMap::new();
+            quantiles("x", &(1..=n).rev().collect::<Vec<_>>(), &mut figures);
+            let figure = |name: &str| figures.get(name).copied();
+            (figure("x_count"), figure("x_p50_ns"), figure("x_p99_ns"))
+        };
+        assert_eq!(of(0), (Some(0.0), None, None));
+        assert_eq!(of(19), (Some(19.0), None, None));
+        assert_eq!(of(20), (Some(20.0), Some(10.0), None));
+        assert_eq!(of(999), (Some(999.0), Some(500.0), None));
+        assert_eq!(of(1000), (Some(1000.0), Some(500.0), Some(990.0)));
+    }
+}

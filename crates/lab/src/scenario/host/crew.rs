@@ -1,0 +1,131 @@
+//! The programs on the hosts: threads that send while a round lasts, and wait for the next one.
+
+use std::num::NonZeroU64;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use linerate_sys::netns::Netns;
+use linerate_sys::thread;
+
+use super::tcp::PATIENCE;
+use crate::{Code, Error, Result};
+
+/// A stretch of time in which there is traffic.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Round {
+    pub from: Instant,
+    pub until: Instant,
+}
+
+/// What was done in a round.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Told {
+    /// Messages, requests or probes whose time had come; without a rate, those that were sent.
+    pub due: u64,
+    /// Those that were sent within the round.
+    pub sent: u64,
+    /// How long each answer took that came within the round, from when its request was due.
+    pub latencies_ns: Vec<u64>,
+    /// What went wrong, if anything did.
+    pub trouble: Option<String>,
+}
+
+/// A program that sends.
+pub(super) trait Player: Send {
+    /// Sends until the round is over, and finishes what it has begun.
+    fn play(&mut self, round: Round) -> Told;
+}
+
+/// Programs that send.
+#[derive(Debug)]
+pub(super) struct Crew {
+    hands: Vec<(Sender<Round>, JoinHandle<Option<()>>)>,
+    outbox: Sender<Told>,
+    told: Receiver<Told>,
+}
+
+impl Crew {
+    /// None yet.
+    pub fn new() -> Crew {
+        let (outbox, told) = channel();
+        Crew { hands: Vec::new(), outbox, told }
+    }
+
+    /// Starts one on `host`, on `cpu`.
+    ///
+    /// # Errors
+    /// `E-SYSTEM` without a thread.
+    pub fn hire(
+        &mut self,
+        host: &Netns,
+        name: &str,
+        cpu: usize,
+        mut player: impl Player + 'static,
+    ) -> Result<()> {
+        let (rounds, inbox) = channel::<Round>();
+        let outbox = self.outbox.clone();
+        let body = move || {
+            settle_down(cpu);
+            for round in inbox {
+                if outbox.send(player.play(round)).is_err() {
+                    break;
+                }
+            }
+        };
+        let thread = host.spawn(name, body)?;
+        self.hands.push((rounds, thread));
+        Ok(())
+    }
+
+    /// Has all of them play.
+    pub fn go(&self, round: Round) {
+        for (rounds, _) in &self.hands {
+            // One that is gone is missed in `gather`.
+            let _ = rounds.send(round);
+        }
+    }
+
+    /// What all of them did, once all have finished.
+    ///
+    /// # Errors
+    /// `E-SYSTEM` if one does not finish for long after the round.
+    pub fn gather(&self, round: Round) -> Result<Told> {
+        let mut all = Told::default();
+        let latest = round.until + 2 * PATIENCE;
+        for _ in &self.hands {
+            let left = latest.saturating_duration_since(Instant::now());
+            let told = self.told.recv_timeout(left).map_err(|_| {
+                let why = "a program on a host does not finish: its peer has stalled";
+                Error::new(Code::System, "cannot end the traffic", why)
+            })?;
+            all.due += told.due;
+            all.sent += told.sent;
+            all.latencies_ns.extend(told.latencies_ns);
+            all.trouble = all.trouble.or(told.trouble);
+        }
+        Ok(all)
+    }
+
+    /// Ends them: each when it has finished its round.
+    pub fn end(&mut self) {
+        let (rounds, threads): (Vec<_>, Vec<_>) = self.hands.drain(..).unzip();
+        drop(rounds);
+        for thread in threads {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Crew {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Makes the calling thread a host's program: on its CPU, and punctual.
+pub(super) fn settle_down(cpu: usize) {
+    // Where that is refused the traffic is less punctual, which its own figures show.
+    let _ = thread::pin_to_cpu(cpu);
+    let _ = thread::set_timer_slack_ns(NonZeroU64::MIN);
+}

@@ -1,0 +1,107 @@
+//! Hosts in namespaces without a name, and links to a third one between them.
+//!
+//! ```text
+//!   west               middle               east
+//!  10.7.0.1 eth0 ── w0  linerate  e0 ── eth0 10.7.0.2
+//!  10.7.1.1 eth1 ── w1            e1 ── eth1 10.7.1.2      with two adapters
+//! ```
+//!
+//! Nothing in `middle` has an address: what crosses it, the engine has carried. Neighbours are set
+//! and not asked for, IPv6 is off: what crosses it is the traffic and nothing else.
+
+use std::net::Ipv4Addr;
+use std::time::{Duration, Instant};
+
+use linerate_sys::netif::Interface;
+use linerate_sys::netns::Netns;
+
+use super::pause::pause;
+use crate::{Code, Error, Result};
+
+/// How long a link may take to have a carrier.
+const CARRIER: Duration = Duration::from_secs(10);
+
+/// Two hosts and what is between them.
+#[derive(Debug)]
+pub(super) struct Hosts {
+    pub west: Netns,
+    pub middle: Netns,
+    pub east: Netns,
+}
+
+impl Hosts {
+    /// Two hosts with so many links each. Without `offload`, they send what a wire would carry.
+    ///
+    /// # Errors
+    /// `E-PERM` without the privilege, `E-UNSUPPORTED` without `ip` or without veth.
+    pub fn new(adapters: usize, offload: bool) -> Result<Hosts> {
+        let hosts = Hosts { west: Netns::new()?, middle: Netns::new()?, east: Netns::new()? };
+        for netns in [&hosts.west, &hosts.middle, &hosts.east] {
+            netns.quiet()?;
+        }
+        for adapter in 0..adapters {
+            let eth = format!("eth{adapter}");
+            for (host, end, last) in [(&hosts.west, 'w', 1), (&hosts.east, 'e', 2)] {
+                let end = format!("{end}{adapter}");
+                let (peer, mac) = (host.path(), mac(adapter, last));
+                hosts.middle.ip(&format!(
+                    "link add dev {end} type veth peer name {eth} address {mac} netns {peer}"
+                ))?;
+                hosts.middle.ip(&format!("link set dev {end} up"))?;
+                if !offload {
+                    host.run(|| Interface::open(&eth)?.set_checksum_offload(false))??;
+                }
+                host.ip(&format!("addr add {}/24 dev {eth}", address(adapter, last)))?;
+                host.ip(&format!("link set dev {eth} up"))?;
+                let (other, other_mac) = (address(adapter, 3 - last), self::mac(adapter, 3 - last));
+                host.ip(&format!(
+                    "neigh replace {other} lladdr {other_mac} dev {eth} nud permanent"
+                ))?;
+            }
+            for (netns, end) in [
+                (&hosts.west, eth.clone()),
+                (&hosts.east, eth.clone()),
+                (&hosts.middle, format!("w{adapter}")),
+                (&hosts.middle, format!("e{adapter}")),
+            ] {
+                wait_for_carrier(netns, &end)?;
+            }
+        }
+        Ok(hosts)
+    }
+}
+
+/// The address of the western host on a link.
+pub(super) fn west(adapter: usize) -> Ipv4Addr {
+    address(adapter, 1)
+}
+
+/// The address of the eastern host on a link.
+pub(super) fn east(adapter: usize) -> Ipv4Addr {
+    address(adapter, 2)
+}
+
+fn address(adapter: usize, last: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 7, adapter as u8, last)
+}
+
+fn mac(adapter: usize, last: u8) -> String {
+    format!("02:00:00:00:{adapter:02x}:{last:02x}")
+}
+
+/// Waits until the kernel has noticed that `interface` has a carrier and started its queues.
+fn wait_for_carrier(netns: &Netns, interface: &str) -> Result<()> {
+    // Not IFF_RUNNING: it is set as well while the state is not known yet.
+    let show = format!("-o link show dev {interface}");
+    let until = Instant::now() + CARRIER;
+    while !netns.ip(&show)?.contains(" state UP ") {
+        if Instant::now() >= until {
+            let why = format!("{interface} has none after {} s", CARRIER.as_secs());
+            return Err(Error::new(Code::DeviceDown, "cannot wait for a carrier", why));
+        }
+        pause(Duration::from_millis(1));
+    }
+    // The kernel's worker changes the state first and starts the queues next, under the lock that
+    // this change of nothing takes as well.
+    netns.ip(&format!("link set dev {interface} up")).map(drop)
+}

@@ -1,0 +1,127 @@
+//! The scenario `host`: real TCP from one host through the engine to another, as root.
+//!
+//! The hosts are network namespaces without a name, joined to the engine's by veth pairs
+//! ([`hosts`]). They vanish with the process, however it ends.
+
+mod bench;
+mod config;
+mod crew;
+mod hosts;
+mod load;
+mod mix;
+mod path;
+mod pause;
+mod probe;
+mod profile;
+mod server;
+mod stream;
+mod tcp;
+#[cfg(test)]
+mod tests;
+mod web;
+
+use linerate_sys::netns::Netns;
+
+use crate::scenario::{Bench, Figure, Knob, Place, Scenario, pool_figures};
+use crate::settings::Settings;
+use crate::{Code, Error, Kind, Result};
+use bench::HostBench;
+use config::{Config, KNOBS};
+
+/// Hosts with the engine between them.
+#[derive(Debug)]
+pub(super) struct Host;
+
+impl Scenario for Host {
+    fn name(&self) -> &'static str {
+        "host"
+    }
+
+    fn about(&self) -> &'static str {
+        "Real TCP from a host in the west through packet ports to a host in the east, both of them \
+         network namespaces of this machine. What is measured are the engine's workers; the hosts' \
+         programs run on another CPU where there is one. A veth pair has no wire and no interrupt: \
+         the kernel's work for a packet that the engine sends, TCP of the receiving host included, \
+         is done in the worker's system call and is part of its cost. Unless offload = \"on\", the \
+         hosts send packets as a wire carries them, for superframes hide what a buffer costs."
+    }
+
+    fn knobs(&self) -> &'static [Knob] {
+        &KNOBS
+    }
+
+    fn figures(&self) -> &'static [Figure] {
+        &FIGURES
+    }
+
+    fn check(&self, settings: &Settings, place: &Place) -> Result<()> {
+        Config::of(settings, place)?;
+        try_links()
+    }
+
+    fn open(&self, settings: &Settings, place: &Place) -> Result<Box<dyn Bench>> {
+        let config = Config::of(settings, place)?;
+        try_links()?;
+        Ok(Box::new(HostBench::open(config)?))
+    }
+}
+
+/// Tries what a side takes: a namespace and a link in it. Both are gone when it returns.
+fn try_links() -> Result<()> {
+    let made =
+        Netns::new().and_then(|netns| netns.ip("link add dev try0 type veth peer name try1"));
+    made.map(drop).map_err(|e| match (e.code, e.kind()) {
+        (Code::Unsupported, _) => e,
+        // What `ip` says of a kernel without veth or of a missing privilege is text.
+        (Code::Permission | Code::System, _) => {
+            let what = "cannot make hosts for the scenario `host`";
+            Error::new(Code::Permission, what, format!("{}: {}", e.what, e.why))
+                .fix("sudo linerate lab run …, or CAP_SYS_ADMIN, CAP_NET_ADMIN and CAP_NET_RAW")
+        }
+        (_, Kind::Usage | Kind::Unsupported | Kind::Runtime) | (_, _) => e,
+    })
+}
+
+const fn figure(name: &'static str, unit: &'static str, about: &'static str) -> Figure {
+    Figure { name, unit, about }
+}
+
+/// What only hosts can tell.
+const OWN: [Figure; 15] = [
+    figure("goodput_bytes", "bytes", "Bytes that the hosts' programs have read."),
+    figure(
+        "due",
+        "messages",
+        "Messages or requests whose time had come; without a rate, those sent.",
+    ),
+    figure("sent", "messages", "Messages or requests that were sent."),
+    figure("requests", "requests", "Requests sent (web)."),
+    figure("responses", "responses", "Responses that arrived in whole (web)."),
+    figure("request_count", "responses", "Responses whose latency is known."),
+    figure(
+        "request_p50_ns",
+        "ns",
+        "From when a request was due to the end of its response, median.",
+    ),
+    figure("request_p99_ns", "ns", "The same, 99th percentile."),
+    figure("retransmits", "segments", "TCP segments that either host sent again."),
+    figure("probes", "datagrams", "Probes sent from west to east."),
+    figure("receipt_count", "datagrams", "Probes that arrived within the window."),
+    figure("receipt_p50_ns", "ns", "From a probe's send to its being read, median."),
+    figure("receipt_p99_ns", "ns", "The same, 99th percentile."),
+    figure("cpu_share", "%", "CPU time of all workers for each wall time: 100 is one CPU."),
+    figure("total_ticks", "TSC ticks", "CPU time of the workers, in ticks."),
+];
+
+const COUNT: usize = OWN.len() + pool_figures::FIGURES.len();
+
+/// What its windows count.
+static FIGURES: [Figure; COUNT] = {
+    let mut all = [OWN[0]; COUNT];
+    let mut i = 0;
+    while i < COUNT {
+        all[i] = if i < OWN.len() { OWN[i] } else { pool_figures::FIGURES[i - OWN.len()] };
+        i += 1;
+    }
+    all
+};

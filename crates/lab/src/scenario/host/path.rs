@@ -1,0 +1,321 @@
+//! The engine between the hosts, on threads that own its workers and stand still between windows.
+//!
+//! ```text
+//!  joined   w0 ⇄ e0                        one worker a pair of ports
+//!  split    w0 ⇄ ring ⇄ e0                 a worker on each side of the ring
+//! ```
+//!
+//! A worker's thread waits on a channel for its next order. While it does, it takes no CPU, and what
+//! comes meanwhile waits in the kernel's ring.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use linerate_datapath::{Engine, Stats, Worker};
+use linerate_prof::profile::Profile;
+use linerate_prof::sample::{Recorder, Recording, Target, What};
+use linerate_sys::thread;
+
+use super::config::Config;
+use super::hosts::Hosts;
+use crate::meter::Meter;
+use crate::window::ThreadTime;
+use crate::{Code, Error, Result};
+
+/// Longest sleep of a worker that is to notice that it is to rest.
+const NOTICE: Duration = Duration::from_millis(5);
+/// How often a worker empties the rings of its recording, which hold seconds.
+const EMPTY: Duration = Duration::from_millis(200);
+/// How long a worker may be late with its answer.
+const LATE: Duration = Duration::from_secs(20);
+/// How long what is queued in the engine may take to leave it at its end.
+const DRAIN: Duration = Duration::from_secs(2);
+
+/// What a worker's thread is to do next.
+enum Order {
+    /// Carry packets until then, and say what that took.
+    Measure { until: Instant },
+    /// Carry packets until then, and say in which functions the time passed.
+    Profile { until: Instant, hz: u32 },
+    /// Carry packets until told to rest.
+    Carry,
+    /// Send what is there, and end.
+    Drain,
+}
+
+enum Answer {
+    Measured(Result<ThreadTime>),
+    Profiled(Result<Profile>),
+    Rests(Result<()>),
+}
+
+/// An engine whose workers work when they are told to.
+#[derive(Debug)]
+pub(super) struct Path {
+    stats: Stats,
+    carrying: Arc<AtomicBool>,
+    hands: Vec<Hand>,
+}
+
+/// A worker's thread.
+#[derive(Debug)]
+struct Hand {
+    orders: Sender<Order>,
+    answers: Receiver<Answer>,
+    thread: JoinHandle<Option<()>>,
+}
+
+impl Path {
+    /// Opens the ports in the namespace between the hosts. No worker runs yet.
+    ///
+    /// # Errors
+    /// What the engine says; `E-CPU` if a worker's CPU cannot be had.
+    pub fn open(config: &Config, hosts: &Hosts) -> Result<Path> {
+        // A packet socket belongs to the namespace of the thread that opens it.
+        let engine = hosts.middle.run(|| build(config))??;
+        let stats = engine.stats();
+        let carrying = Arc::new(AtomicBool::new(false));
+        let mut path = Path { stats, carrying, hands: Vec::new() };
+        for (i, worker) in engine.into_workers().into_iter().enumerate() {
+            let cpu = config.workers.get(i).copied().unwrap_or(config.traffic);
+            let (orders, inbox) = channel();
+            let (outbox, answers) = channel();
+            let carrying = path.carrying.clone();
+            let body = move || {
+                let pinned = thread::pin_to_cpu(cpu);
+                let go = pinned.is_ok();
+                let _ = outbox.send(Answer::Rests(pinned));
+                if go {
+                    let meter = Meter::of_this_thread(&format!("worker {i}"), Some(cpu), true);
+                    serve(worker, meter, &carrying, &inbox, &outbox);
+                }
+            };
+            let thread = hosts.middle.spawn(&format!("host-worker-{i}"), body)?;
+            path.hands.push(Hand { orders, answers, thread });
+            path.await_rest(i)?;
+        }
+        Ok(path)
+    }
+
+    /// What the engine counts.
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// Has the workers carry packets, unmeasured, until [`Path::rest`].
+    pub fn carry(&self) {
+        self.carrying.store(true, Ordering::Release);
+        self.all(|| Order::Carry);
+    }
+
+    /// Waits until every worker stands still.
+    ///
+    /// # Errors
+    /// What made a worker fail.
+    pub fn rest(&self) -> Result<()> {
+        self.carrying.store(false, Ordering::Release);
+        (0..self.hands.len()).try_for_each(|i| self.await_rest(i))
+    }
+
+    /// Has the workers carry packets until then.
+    pub fn begin(&self, until: Instant) {
+        self.all(|| Order::Measure { until });
+    }
+
+    /// What each worker took since [`Path::begin`]; all of them stand still.
+    ///
+    /// # Errors
+    /// What made a worker or its meter fail.
+    pub fn measured(&self, until: Instant) -> Result<Vec<ThreadTime>> {
+        let take = |i| match self.answer(i, until)? {
+            Answer::Measured(time) => time,
+            _ => Err(out_of_step()),
+        };
+        (0..self.hands.len()).map(take).collect()
+    }
+
+    /// Has the workers carry packets until then, sampled so often in a second.
+    pub fn begin_profile(&self, until: Instant, hz: u32) {
+        self.all(|| Order::Profile { until, hz });
+    }
+
+    /// Where each worker was since [`Path::begin_profile`].
+    ///
+    /// # Errors
+    /// As above, and what the recorder says.
+    pub fn profiled(&self, until: Instant) -> Result<Vec<Profile>> {
+        let take = |i| match self.answer(i, until)? {
+            Answer::Profiled(profile) => profile,
+            _ => Err(out_of_step()),
+        };
+        let profiles: Vec<Result<Profile>> = (0..self.hands.len()).map(take).collect();
+        // All were waited for: one that failed leaves none behind that still answers.
+        profiles.into_iter().collect()
+    }
+
+    /// Sends what is queued, and ends the workers: what is left is dropped as `stopped`.
+    ///
+    /// # Errors
+    /// What made a worker fail.
+    pub fn end(mut self) -> Result<Stats> {
+        self.all(|| Order::Drain);
+        let ended: Result<()> = (0..self.hands.len()).try_for_each(|i| self.await_rest(i));
+        self.join();
+        ended.map(|()| self.stats.clone())
+    }
+
+    fn all(&self, order: impl Fn() -> Order) {
+        for hand in &self.hands {
+            // A worker that is gone is missed where its answer is waited for.
+            let _ = hand.orders.send(order());
+        }
+    }
+
+    fn await_rest(&self, hand: usize) -> Result<()> {
+        match self.answer(hand, Instant::now() + DRAIN)? {
+            Answer::Rests(rests) => rests,
+            _ => Err(out_of_step()),
+        }
+    }
+
+    fn answer(&self, hand: usize, until: Instant) -> Result<Answer> {
+        let timeout = until.saturating_duration_since(Instant::now()) + LATE;
+        let answers = self.hands.get(hand).map(|hand| &hand.answers);
+        let answer = answers.and_then(|answers| answers.recv_timeout(timeout).ok());
+        answer.ok_or_else(|| {
+            let why = format!("worker {hand} does not answer");
+            Error::new(Code::System, "cannot go on with the path between the hosts", why)
+        })
+    }
+
+    fn join(&mut self) {
+        self.carrying.store(false, Ordering::Release);
+        for hand in self.hands.drain(..) {
+            drop(hand.orders);
+            let _ = hand.thread.join();
+        }
+    }
+}
+
+impl Drop for Path {
+    fn drop(&mut self) {
+        self.join();
+    }
+}
+
+/// The engine of a side.
+fn build(config: &Config) -> Result<Engine> {
+    let told = &config.engine;
+    let mut engine = Engine::builder()
+        .data(told.data)
+        .init(told.init)
+        .return_to(told.return_to)
+        .hot_list_len(told.hot_list)
+        .budget(told.budget)
+        .sampling(told.sample_every);
+    // Packets as on a wire have their checksum and are no longer than the MTU: without a header that
+    // speaks of superframes, the pool needs no place for any.
+    let vnet = if config.offload { "on" } else { "off" };
+    let packet = |interface: &str| {
+        format!("packet:{interface},vnet={vnet},ring={}KiB", told.ring_bytes >> 10)
+    };
+    for adapter in 0..config.adapters {
+        let (west, east) = (format!("w{adapter}"), format!("e{adapter}"));
+        engine = engine.port(&west, &packet(&west)).port(&east, &packet(&east));
+        if !config.split {
+            engine = engine.wire(&west, &east);
+            continue;
+        }
+        let (near, far) = (format!("r{adapter}w"), format!("r{adapter}e"));
+        let ring = format!("ring:r{adapter},len={}", told.ring_len);
+        engine = engine.port(&near, &ring).port(&far, &ring);
+        engine = engine.wire(&west, &near).wire(&far, &east);
+    }
+    engine.build()
+}
+
+/// A worker's thread.
+fn serve(
+    mut worker: Worker,
+    mut meter: Meter,
+    carrying: &AtomicBool,
+    orders: &Receiver<Order>,
+    answers: &Sender<Answer>,
+) {
+    for order in orders {
+        let answer = match order {
+            Order::Measure { until } => Answer::Measured(measure(&mut worker, &mut meter, until)),
+            Order::Profile { until, hz } => Answer::Profiled(profile(&mut worker, until, hz)),
+            Order::Carry => Answer::Rests(carry(&mut worker, carrying)),
+            Order::Drain => {
+                let drained = worker.drain(DRAIN).map(drop).map_err(|e| failed(&e));
+                let _ = answers.send(Answer::Rests(drained));
+                break;
+            }
+        };
+        if answers.send(answer).is_err() {
+            break;
+        }
+    }
+}
+
+fn measure(worker: &mut Worker, meter: &mut Meter, until: Instant) -> Result<ThreadTime> {
+    meter.start()?;
+    let turned = turn(worker, until, |_| Ok(()));
+    let time = meter.stop()?;
+    turned.map(|()| time)
+}
+
+fn profile(worker: &mut Worker, until: Instant, hz: u32) -> Result<Profile> {
+    let mut recording = Recorder::new(What::Time { hz }).start(Target::ThisThread)?;
+    let mut emptied = Instant::now();
+    turn(worker, until, |now| empty(&mut recording, &mut emptied, now))?;
+    recording.finish()
+}
+
+/// Takes the samples in, now and then.
+fn empty(recording: &mut Recording, emptied: &mut Instant, now: Instant) -> Result<()> {
+    if now.saturating_duration_since(*emptied) >= EMPTY {
+        *emptied = now;
+        recording.poll(Duration::ZERO)?;
+    }
+    Ok(())
+}
+
+/// Turns and parks until then; `beside` is done at each turn.
+fn turn(
+    worker: &mut Worker,
+    until: Instant,
+    mut beside: impl FnMut(Instant) -> Result<()>,
+) -> Result<()> {
+    loop {
+        let now = Instant::now();
+        let left = until.saturating_duration_since(now);
+        if left.is_zero() {
+            return Ok(());
+        }
+        let turned = worker.turn(now);
+        beside(now)?;
+        worker.park(turned, Some(left)).map_err(|e| failed(&e))?;
+    }
+}
+
+fn carry(worker: &mut Worker, carrying: &AtomicBool) -> Result<()> {
+    while carrying.load(Ordering::Acquire) {
+        let turned = worker.turn(Instant::now());
+        worker.park(turned, Some(NOTICE)).map_err(|e| failed(&e))?;
+    }
+    Ok(())
+}
+
+fn failed(e: &io::Error) -> Error {
+    Error::new(Code::System, "a worker failed", e.to_string())
+}
+
+fn out_of_step() -> Error {
+    Error::new(Code::System, "a worker failed", "it answers what was not asked")
+}

@@ -1,0 +1,38 @@
+//! Waiting for a while, or for something that nobody announces.
+
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How often it is looked.
+const LOOK: Duration = Duration::from_micros(500);
+
+/// Waits for `time`.
+pub(super) fn pause(time: Duration) {
+    wait_until(Instant::now() + time);
+}
+
+/// Waits until `at`, or not at all if it is over.
+pub(super) fn wait_until(at: Instant) {
+    // A lock that nobody else has, to wait on: the caller's park token is not ours to take.
+    let (lock, never) = (Mutex::new(()), Condvar::new());
+    let mut guard = lock.lock().unwrap_or_else(PoisonError::into_inner);
+    loop {
+        let left = at.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return;
+        }
+        guard = never.wait_timeout(guard, left).unwrap_or_else(PoisonError::into_inner).0;
+    }
+}
+
+/// Looks whether `done`, for up to `timeout`; true if it was.
+pub(super) fn look_until(timeout: Duration, mut done: impl FnMut() -> bool) -> bool {
+    let until = Instant::now() + timeout;
+    while !done() {
+        if Instant::now() >= until {
+            return false;
+        }
+        pause(LOOK);
+    }
+    true
+}

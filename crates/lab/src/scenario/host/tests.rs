@@ -1,0 +1,214 @@
+//! Real TCP between real namespaces; as root, skipped otherwise. Counts only: no test looks at how
+//! long anything takes.
+
+use std::fs;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use linerate_sys::thread::allowed_cpus;
+
+use super::*;
+use crate::settings::Value;
+
+const WINDOW: Duration = Duration::from_millis(150);
+
+/// One at a time: each of them takes every CPU that there is.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// A side ready to run, or why not.
+fn open(settings: &Settings) -> Option<(MutexGuard<'static, ()>, Box<dyn Bench>)> {
+    let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let place = Place { cpus: allowed_cpus().unwrap(), seed: 7, program: None };
+    match Host.check(settings, &place).and_then(|()| Host.open(settings, &place)) {
+        Ok(bench) => Some((alone, bench)),
+        Err(e) if e.kind() == Kind::Unsupported => {
+            println!("skipped: {e}");
+            None
+        }
+        Err(e) => panic!("{e}"),
+    }
+}
+
+fn settings(pairs: &[(&str, &str)]) -> Settings {
+    // Timed calls, so that ticks are known.
+    let settings = Settings::new().with("sample_every", 7);
+    pairs.iter().fold(settings, |settings, (name, value)| match value.parse::<i64>() {
+        Ok(number) => settings.with(name, number),
+        Err(_) => settings.with(name, *value),
+    })
+}
+
+#[test]
+fn a_stream_carries_bytes_and_every_packet_is_accounted_for() {
+    let Some((_alone, mut bench)) = open(&settings(&[("adapters", "1")])) else { return };
+    let mut packets = 0;
+    for _ in 0..2 {
+        let window = bench.window(WINDOW).unwrap();
+        let figure = |name: &str| window.figure(name).unwrap();
+        assert_eq!(window.disturbed, None);
+        // An acknowledgement for each few packets, and each packet carries at most 1448 bytes.
+        assert!(figure("goodput_bytes") > 4096.0 && figure("sent") >= 1.0, "{window:?}");
+        assert!(figure("packets") * 1500.0 >= figure("goodput_bytes"), "{window:?}");
+        assert!(figure("bytes") > figure("goodput_bytes") * 0.9, "{window:?}");
+        assert!(figure("allocs") > 0.0 && figure("timed_calls") > 0.0);
+        assert!(figure("buffer_ticks") > 0.0 && figure("buffer_ticks") < figure("total_ticks"));
+        assert!(figure("cpu_share") > 0.0 && figure("probes") > 0.0);
+        let measured: Vec<_> = window.threads.iter().map(|thread| thread.role.as_str()).collect();
+        assert_eq!(measured, ["worker 0"]);
+        packets += window.packets;
+    }
+    let ended = bench.finish().unwrap();
+    assert!(ended.ledger.balanced && ended.ledger.in_flight == 0, "{ended:?}");
+    assert!(ended.ledger.sent >= packets && ended.ledger.retransmitted.is_some(), "{ended:?}");
+    assert_eq!(ended.totals["outstanding"], 0.0);
+}
+
+#[test]
+fn a_web_answers_every_request_and_every_packet_is_accounted_for() {
+    for rate in ["max", "500"] {
+        let told = settings(&[("workload", "web"), ("rate", rate), ("connections", "4")]);
+        let Some((_alone, mut bench)) = open(&told) else { return };
+        let window = bench.window(2 * WINDOW).unwrap();
+        let figure = |name: &str| window.figure(name).unwrap();
+        assert!(figure("responses") >= 1.0, "{window:?}");
+        // A client has at most one under way when the window ends.
+        assert!(figure("requests") - figure("responses") <= 4.0, "{window:?}");
+        assert!(figure("request_count") <= figure("requests"));
+        assert!(figure("goodput_bytes") > 102.0 * figure("responses"));
+        assert!(figure("due") >= figure("sent") && figure("sent") == figure("requests"));
+        let ended = bench.finish().unwrap();
+        assert!(ended.ledger.balanced && ended.ledger.in_flight == 0, "{ended:?}");
+    }
+}
+
+#[test]
+fn packets_are_freed_on_another_cpu_behind_a_ring_and_only_there() {
+    for (topology, adapters) in [("joined", "1"), ("split", "1"), ("split", "2")] {
+        let told = settings(&[("topology", topology), ("adapters", adapters), ("probes", "0")]);
+        let Some((_alone, mut bench)) = open(&told) else { return };
+        let window = bench.window(WINDOW).unwrap();
+        let figure = |name: &str| window.figure(name).unwrap();
+        let (local, remote) = (figure("local_frees"), figure("remote_frees"));
+        let workers = window.threads.len();
+        let ended = bench.finish().unwrap();
+        let matrix = &ended.matrices["free_matrix"];
+        if topology == "joined" {
+            assert!(local > 0.0 && remote == 0.0 && workers == 1, "{window:?}");
+            assert_eq!(matrix.len(), 1);
+        } else {
+            assert!(remote > 0.0 && local < remote / 10.0, "{local} {remote}");
+            // Data one way, acknowledgements the other way.
+            assert!(matrix[0][1] > matrix[1][0] && matrix[1][0] > 0, "{matrix:?}");
+            assert!(figure("allocs_w0") > figure("allocs_w1"), "{window:?}");
+            assert_eq!(workers, if adapters == "2" { 4 } else { 2 });
+            assert!(ended.totals["remote_share_pct"] > 90.0, "{:?}", ended.totals);
+        }
+        assert!(ended.ledger.balanced && ended.ledger.in_flight == 0, "{ended:?}");
+    }
+}
+
+#[test]
+fn a_rate_is_kept_to_and_probes_arrive() {
+    let told = settings(&[("rate", "400000"), ("probes", "400")]);
+    let Some((_alone, mut bench)) = open(&told) else { return };
+    let window = bench.window(2 * WINDOW).unwrap();
+    let figure = |name: &str| window.figure(name).unwrap();
+    // 0.3 s × 400,000 bytes/s in writes of 4096.
+    assert!((29.0..=30.0).contains(&figure("due")) && figure("sent") <= figure("due"));
+    assert!(figure("goodput_bytes") <= 30.0 * 4096.0);
+    assert!(figure("receipt_count") <= figure("probes") && figure("probes") <= 120.0);
+    bench.finish().unwrap();
+}
+
+#[test]
+fn nothing_runs_between_windows_and_nothing_is_left() {
+    let links = || fs::read_to_string("/proc/self/net/dev").unwrap().lines().count();
+    let (links_before, names_before) = (links(), named());
+    let told = settings(&[("workload", "web"), ("connections", "2")]);
+    let Some((_alone, mut bench)) = open(&told) else { return };
+    bench.window(WINDOW).unwrap();
+    let (before, threads) = (running(), threads());
+    assert!(threads.iter().any(|name| name.starts_with("host-worker-")), "{threads:?}");
+    super::pause::pause(Duration::from_millis(300));
+    // Neither was any of its threads put on a CPU: switches are counted, not time.
+    assert_eq!(running(), before);
+    bench.finish().unwrap();
+    assert_eq!((links(), named()), (links_before, names_before));
+    let left: Vec<_> = self::threads().into_iter().filter(|name| ours(name)).collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn a_profile_names_functions_and_packets() {
+    let Some((_alone, mut bench)) = open(&settings(&[("topology", "split")])) else { return };
+    match bench.profile(Duration::from_millis(300)) {
+        Err(e) if e.kind() == Kind::Unsupported => println!("skipped: {e}"),
+        profiles => {
+            let profiles = profiles.unwrap();
+            let [profile] = profiles.as_slice() else { panic!("{}", profiles.len()) };
+            assert!(profile.conditions.packets.unwrap() > 0 && !profile.rows.is_empty());
+            assert!(profile.rows.is_sorted_by(|a, b| a.count >= b.count));
+        }
+    }
+    // It still works, and still balances.
+    assert!(bench.window(WINDOW).unwrap().packets > 0);
+    assert!(bench.finish().unwrap().ledger.balanced);
+}
+
+#[test]
+fn every_figure_of_a_window_has_a_name_and_a_unit() {
+    let names: Vec<&str> = Host.figures().iter().map(|figure| figure.name).collect();
+    assert!(names.iter().enumerate().all(|(i, name)| !names[..i].contains(name)), "{names:?}");
+    let Some((_alone, mut bench)) = open(&settings(&[("topology", "split")])) else { return };
+    let window = bench.window(WINDOW).unwrap();
+    for name in window.figures.keys() {
+        let family =
+            name.rsplit_once("_w").map_or(name.clone(), |(front, _)| format!("{front}_w0"));
+        let known = names.contains(&name.as_str()) || names.contains(&family.as_str());
+        assert!(known || name.starts_with("dropped_"), "{name}");
+    }
+    bench.finish().unwrap();
+}
+
+#[test]
+fn a_side_that_makes_no_sense_is_refused_before_anything_is_tried() {
+    let mut told = Settings::new();
+    told.set("workload", crate::settings::Setting { value: Value::Text("mail".into()), line: 9 });
+    let e = Host.check(&told, &Place { cpus: vec![0], seed: 0, program: None }).unwrap_err();
+    assert_eq!(e.why, "line 9: workload = mail is not one of \"stream\", \"web\"");
+}
+
+/// Network namespaces that have a name.
+fn named() -> Vec<String> {
+    let entries = fs::read_dir("/run/netns").into_iter().flatten().flatten();
+    entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+}
+
+fn ours(name: &str) -> bool {
+    ["host-worker", "west-", "east-", "client-", "server-", "probe-"]
+        .iter()
+        .any(|prefix| name.starts_with(prefix))
+}
+
+/// The names of the threads of this process.
+fn threads() -> Vec<String> {
+    tasks("comm").into_iter().map(|name| name.trim().to_owned()).collect()
+}
+
+/// How often each thread of a side gave its CPU up or lost it.
+fn running() -> Vec<String> {
+    let status = tasks("status").into_iter().filter(|status| {
+        status.lines().next().and_then(|line| line.strip_prefix("Name:\t")).is_some_and(ours)
+    });
+    status
+        .map(|status| {
+            let switches = status.lines().filter(|line| line.contains("ctxt_switches"));
+            switches.map(|line| format!("{line} ")).collect()
+        })
+        .collect()
+}
+
+fn tasks(file: &str) -> Vec<String> {
+    let tasks = fs::read_dir("/proc/self/task").unwrap().flatten();
+    tasks.filter_map(|task| fs::read_to_string(task.path().join(file)).ok()).collect()
+}

@@ -1,0 +1,256 @@
+//! Short requests from west, responses of mixed sizes from east: a client a connection, and as many
+//! servers. The server closes, after the request that says so.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, SocketAddrV4, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use super::config::Config;
+use super::crew::{Crew, Player, Round, Told};
+use super::hosts::{self, Hosts};
+use super::load::{Counts, Load};
+use super::mix::{Ask, Mix};
+use super::pause::{pause, wait_until};
+use super::server::Servers;
+use super::tcp;
+use crate::random::Random;
+use crate::{Code, Error, Result};
+
+/// Latencies that a client keeps of a round.
+const KEPT: usize = 1 << 16;
+/// Bytes of a client's read.
+const READ_BYTES: usize = 64 << 10;
+/// How long a client waits after a connection failed.
+const RETRY: Duration = Duration::from_millis(1);
+
+/// Clients and servers.
+#[derive(Debug)]
+pub(super) struct Web {
+    crew: Crew,
+    tally: Arc<Tally>,
+    servers: Vec<Servers>,
+}
+
+#[derive(Debug, Default)]
+struct Tally {
+    bytes: AtomicU64,
+    requests: AtomicU64,
+    responses: AtomicU64,
+}
+
+impl Web {
+    /// Starts servers and clients. No connection is opened yet.
+    ///
+    /// # Errors
+    /// `E-SYSTEM` if a thread or a socket cannot be had.
+    pub fn open(config: &Config, hosts: &Hosts) -> Result<Web> {
+        let mut web = Web { crew: Crew::new(), tally: Arc::default(), servers: Vec::new() };
+        let all = config.adapters * config.connections;
+        let mut seeds = Random::new(config.seed);
+        for adapter in 0..config.adapters {
+            let failed = |e: io::Error| Error::new(Code::System, "cannot serve", e.to_string());
+            let address = hosts::east(adapter);
+            let listener = hosts.east.run(|| tcp::listen(address, config.sockbuf))?;
+            let listener = listener.map_err(failed)?;
+            let SocketAddr::V4(address) = listener.local_addr().map_err(failed)? else {
+                return Err(failed(io::Error::other("not an IPv4 socket")));
+            };
+            let servers = Servers::start(hosts, listener, config.connections, config.traffic)?;
+            web.servers.push(servers);
+            for connection in 0..config.connections {
+                let client = Client {
+                    to: address,
+                    buffer_bytes: config.sockbuf,
+                    mix: Mix::new(seeds.next()),
+                    per_second: config.rate.map(|rate| rate / all as f64),
+                    tally: web.tally.clone(),
+                    open: None,
+                    bytes: vec![0; READ_BYTES],
+                };
+                let name = format!("client-{adapter}-{connection}");
+                web.crew.hire(&hosts.west, &name, config.traffic, client)?;
+            }
+        }
+        Ok(web)
+    }
+}
+
+impl Load for Web {
+    fn go(&mut self, round: Round) {
+        self.crew.go(round);
+    }
+
+    fn counts(&self) -> Counts {
+        Counts {
+            goodput_bytes: self.tally.bytes.load(Ordering::Relaxed),
+            requests: self.tally.requests.load(Ordering::Relaxed),
+            responses: self.tally.responses.load(Ordering::Relaxed),
+        }
+    }
+
+    fn settle(&mut self, round: Round) -> Result<Told> {
+        self.crew.gather(round)
+    }
+
+    fn end(&mut self) {
+        self.crew.end();
+        self.servers.iter_mut().for_each(Servers::end);
+    }
+}
+
+/// Asks for files, one after the other.
+struct Client {
+    to: SocketAddrV4,
+    buffer_bytes: usize,
+    mix: Mix,
+    /// Requests a second; `None`: the next as soon as the last is answered.
+    per_second: Option<f64>,
+    tally: Arc<Tally>,
+    open: Option<TcpStream>,
+    bytes: Vec<u8>,
+}
+
+impl Player for Client {
+    fn play(&mut self, round: Round) -> Told {
+        let mut told = Told::default();
+        let mut due = round.from;
+        loop {
+            let now = Instant::now();
+            match self.per_second {
+                Some(per_second) => {
+                    due += Duration::from_nanos(self.mix.gap_ns(per_second));
+                    if due >= round.until {
+                        return told;
+                    }
+                    wait_until(due);
+                }
+                None if now >= round.until => return told,
+                None => due = now,
+            }
+            told.due += 1;
+            if Instant::now() >= round.until {
+                // Late: what is due is counted and not sent.
+                continue;
+            }
+            let ask = self.mix.next();
+            told.sent += 1;
+            self.tally.requests.fetch_add(1, Ordering::Relaxed);
+            match self.exchange(ask) {
+                Ok(()) => {
+                    self.tally.responses.fetch_add(1, Ordering::Relaxed);
+                    let now = Instant::now();
+                    if now <= round.until && told.latencies_ns.len() < KEPT {
+                        let took = now.saturating_duration_since(due).as_nanos();
+                        told.latencies_ns.push(took.try_into().unwrap_or(u64::MAX));
+                    }
+                }
+                Err(e) => {
+                    told.trouble.get_or_insert(format!("client: {e}"));
+                    self.open = None;
+                    self.mix.reconnect();
+                    pause(RETRY);
+                }
+            }
+        }
+    }
+}
+
+impl Client {
+    /// Sends a request and reads its whole response.
+    fn exchange(&mut self, ask: Ask) -> io::Result<()> {
+        let mut stream = match self.open.take() {
+            Some(stream) => stream,
+            None => {
+                let stream = tcp::connect(self.to, self.buffer_bytes)?;
+                stream.set_nodelay(true)?;
+                stream
+            }
+        };
+        stream.write_all(&request(ask))?;
+        let mut head = Vec::new();
+        let mut left = loop {
+            let n = self.read(&mut stream)?;
+            head.extend_from_slice(&self.bytes[..n]);
+            if let Some((length, body)) = response(&head)? {
+                break length.checked_sub(body).ok_or_else(|| wrong("more than it said"))?;
+            }
+        };
+        while left > 0 {
+            let n = self.read(&mut stream)?;
+            left = left.checked_sub(n).ok_or_else(|| wrong("more than it said"))?;
+        }
+        if ask.last {
+            // The server closes first, so that it is its end that stays in TIME_WAIT.
+            return match stream.read(&mut self.bytes)? {
+                0 => Ok(()),
+                _ => Err(wrong("more than it said")),
+            };
+        }
+        self.open = Some(stream);
+        Ok(())
+    }
+
+    fn read(&mut self, stream: &mut TcpStream) -> io::Result<usize> {
+        let n = stream.read(&mut self.bytes)?;
+        self.tally.bytes.fetch_add(n as u64, Ordering::Relaxed);
+        if n == 0 { Err(wrong("less than it said")) } else { Ok(n) }
+    }
+}
+
+/// A request, padded to the length that was drawn for it.
+fn request(ask: Ask) -> Vec<u8> {
+    let (class, step) = (ask.file.class, ask.file.step);
+    let connection = if ask.last { "close" } else { "keep-alive" };
+    let mut text = format!(
+        "GET /class{class}_{step} HTTP/1.0\r\nHost: east\r\nConnection: {connection}\r\nX: "
+    );
+    let pad = ask.bytes.saturating_sub(text.len() + 4);
+    text.extend(std::iter::repeat_n('x', pad));
+    text += "\r\n\r\n";
+    text.into_bytes()
+}
+
+/// The length of a response's body, and how much of it `bytes` has; `None` before its head is whole.
+fn response(bytes: &[u8]) -> io::Result<Option<(usize, usize)>> {
+    const HEAD_BYTES_MAX: usize = 1024;
+    let Some(end) = bytes.windows(4).position(|four| four == b"\r\n\r\n") else {
+        return if bytes.len() > HEAD_BYTES_MAX { Err(wrong("no head")) } else { Ok(None) };
+    };
+    let head = std::str::from_utf8(&bytes[..end]).map_err(|_| wrong("no text"))?;
+    let length = head.lines().find_map(|line| line.strip_prefix("Content-Length: "));
+    let length = length.and_then(|length| length.parse().ok());
+    let length = length.ok_or_else(|| wrong("no length"))?;
+    Ok(Some((length, bytes.len() - end - 4)))
+}
+
+fn wrong(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("a response with {what}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenario::host::mix::File;
+
+    #[test]
+    fn a_request_has_the_bytes_that_were_drawn() {
+        for bytes in [100, 299] {
+            let ask = Ask { file: File { class: 3, step: 8 }, bytes, last: true };
+            let request = request(ask);
+            assert_eq!(request.len(), bytes);
+            assert!(request.starts_with(b"GET /class3_8 HTTP/1.0\r\n"));
+            assert!(request.ends_with(b"\r\n\r\n"));
+        }
+    }
+
+    #[test]
+    fn a_response_that_makes_no_sense_is_refused() {
+        assert_eq!(response(b"HTTP/1.0 200 OK\r\nContent-Le").unwrap(), None);
+        let whole = b"HTTP/1.0 200 OK\r\nContent-Length: 5\r\n\r\nabc";
+        assert_eq!(response(whole).unwrap(), Some((5, 3)));
+        assert!(response(b"HTTP/1.0 200 OK\r\nContent-Length: -1\r\n\r\n").is_err());
+        assert!(response(&[b'x'; 2000]).is_err());
+    }
+}
