@@ -20,6 +20,7 @@
 #![forbid(unsafe_code)]
 
 pub mod analysis;
+pub mod buffers;
 pub mod compare;
 pub mod decimal;
 pub mod environment;

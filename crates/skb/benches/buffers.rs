@@ -18,14 +18,12 @@
 
 #[path = "buffers/args.rs"]
 mod args;
-#[path = "buffers/cases.rs"]
-mod cases;
 #[path = "buffers/counts.rs"]
 mod counts;
-#[path = "buffers/cross.rs"]
-mod cross;
 #[path = "buffers/json.rs"]
 mod json;
+#[path = "buffers/line.rs"]
+mod line;
 #[path = "buffers/peer.rs"]
 mod peer;
 #[path = "buffers/rounds.rs"]
@@ -34,29 +32,24 @@ mod rounds;
 mod side;
 #[path = "buffers/table.rs"]
 mod table;
-#[path = "buffers/timer.rs"]
-mod timer;
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use linerate_skb::bench::{self, CASES, Case, Options};
 use linerate_sys::{thread, tsc};
 
 use args::{Command, Plan};
-use cases::{CASES, Case};
 use counts::Counter;
 use peer::Peer;
 use side::Side;
 use table::Header;
 
-/// Packets allocated and freed at once.
-const BURST: usize = 32;
-
 fn main() -> ExitCode {
     let done = match args::parse(std::env::args().skip(1)) {
         Ok(Command::Once(once)) => {
-            let timer = cases::run(once.case, &once.options, once.bursts, once.reps);
-            println!("{}", timer.line(once.case.name));
+            let timer = bench::run(once.case, &once.options, once.bursts, once.reps);
+            println!("{}", timer.sample().line(once.case.name));
             Ok(())
         }
         Ok(Command::About) => {
@@ -81,14 +74,14 @@ fn main() -> ExitCode {
 
 /// Every case, briefly: each asserts that all its packets came home.
 fn smoke() {
-    let options = args::Options::default();
+    let options = Options::default();
     for case in &CASES {
         if case.two_cores && options.cpus.len() < 2 {
             println!("skipped: {}: it needs two CPUs", case.name);
             continue;
         }
-        let timer = cases::run(case, &options, 100, 1);
-        println!("{}", timer.line(case.name));
+        let timer = bench::run(case, &options, 100, 1);
+        println!("{}", timer.sample().line(case.name));
     }
 }
 

@@ -15,6 +15,8 @@
 //! docs/adr/0001-ownership-and-trust.md says why it is so and what else was measured.
 
 mod batch;
+#[cfg(feature = "bench")]
+pub mod bench;
 mod block;
 mod books;
 mod bulk;

@@ -201,6 +201,7 @@ impl Local {
 
     /// An ordinary frame, with data of `bytes` where the allocator gives it.
     fn alloc_bytes(&mut self, bytes: u32) -> Option<Skb> {
+        let since = self.sample_begins(ALLOC);
         if self.list.is_empty() && !self.refill(1) {
             self.page.starved.add(1);
             return None;
@@ -217,6 +218,9 @@ impl Local {
         self.list.pop();
         self.page.alloc.add(1);
         self.publish();
+        if let Some(since) = since {
+            self.page.timed_alloc.add(ticks().wrapping_sub(since), 1);
+        }
         // SAFETY: just taken off the free list and initialised.
         Some(unsafe { Skb::from_raw(handle::retag(frame, self.tag)) })
     }
@@ -391,6 +395,20 @@ mod tests {
         assert_eq!(pool.ledger().starved, 3);
         batch.consume(&mut mem);
         assert_eq!(mem.alloc(&mut batch, 100), 64);
+    }
+
+    #[test]
+    fn packets_that_are_allocated_one_by_one_are_timed_too() {
+        let pool = pool(64);
+        pool.set_sampling(4);
+        // A Local notices within 1024 calls.
+        let mut mem = pool.local();
+        let mut copy = |n: u64| (0..n).for_each(|_| drop(mem.alloc_copy(&[7; 60])));
+        copy(1024);
+        let before = pool.stats().cores.iter().map(|core| core.alloc_time.calls).sum::<u64>();
+        copy(400);
+        let after = pool.stats().cores.iter().map(|core| core.alloc_time.calls).sum::<u64>();
+        assert_eq!(after - before, 100);
     }
 
     #[test]

@@ -32,6 +32,8 @@ mod samples;
 mod signs;
 #[cfg(test)]
 mod simulation;
+#[cfg(test)]
+pub(crate) mod testing;
 mod verdict;
 mod whole;
 

@@ -1,1 +1,253 @@
-//! Simulated experiments.
+//! Simulated experiments: what is said of pairs whose truth is known.
+//!
+//! Logarithms of windows are noise, now and then a wild window, and a drift that is a slow wave over
+//! the run; windows that are adjacent share most of it, and the coin decides which way round.
+
+use proptest::prelude::*;
+
+use super::testing::{metric, pair};
+use super::{effect, half_width_pct};
+use crate::experiment::Clock;
+use crate::random::Random;
+use crate::record::{Effect, Order, PairRecord, PlacementRecord, Verdict};
+
+/// What a window costs beside its truth.
+#[derive(Debug, Clone, Copy)]
+struct Noise {
+    /// Standard deviation of a window's logarithm.
+    spread: f64,
+    /// Of windows that something else made longer: one in so many. 0: none.
+    wild_one_in: usize,
+    /// Height of the wave.
+    drift: f64,
+}
+
+const QUIET: Noise = Noise { spread: 0.01, wild_one_in: 20, drift: 0.2 };
+const PLAN: [usize; 3] = [15, 30, 60];
+
+/// `n` pairs of which `b` costs `ratio` of `a`.
+fn pairs(random: &mut Random, n: usize, ratio: f64, noise: Noise) -> Vec<PairRecord> {
+    let uniform = |random: &mut Random| (random.next() >> 11) as f64 / (1_u64 << 53) as f64;
+    let phase = uniform(random);
+    let mut clock = 0;
+    let mut cost = |random: &mut Random, truth: f64| {
+        clock += 1;
+        let normal = (0..12).map(|_| uniform(random)).sum::<f64>() - 6.0;
+        let is_wild = noise.wild_one_in > 0 && random.below(noise.wild_one_in) == 0;
+        let wild = if is_wild { uniform(random) } else { 0.0 };
+        let drift = noise.drift * (f64::from(clock) / 40.0 + 6.3 * phase).sin();
+        1e6 * truth * (noise.spread * normal + wild + drift).exp()
+    };
+    let each = (0..n).map(|_| {
+        let order = if random.coin() { Order::AB } else { Order::BA };
+        // `control a b` or `b a control`.
+        let truths = if order == Order::AB { [1.0, 1.0, ratio] } else { [ratio, 1.0, 1.0] };
+        let [first, a, last] = truths.map(|truth| cost(random, truth));
+        let (control, b) = if order == Order::AB { (first, last) } else { (last, first) };
+        PairRecord { order, ..pair(a, b, control) }
+    });
+    each.collect()
+}
+
+fn found(pairs: &[PairRecord], look: usize, looks: usize) -> Effect {
+    effect(&metric("cost"), &[], pairs, look, looks).unwrap()
+}
+
+/// A run that ends at the first look at which `enough` is true.
+fn run(pairs: &[PairRecord], enough: impl Fn(&Effect) -> bool) -> Effect {
+    let last = PLAN.len() - 1;
+    let looks =
+        PLAN.iter().enumerate().map(|(look, n)| (look, found(&pairs[..*n], look, PLAN.len())));
+    let mut looks = looks.filter(|(look, effect)| *look == last || enough(effect));
+    looks.next().unwrap().1
+}
+
+fn decided(effect: &Effect) -> bool {
+    matches!(effect.verdict, Verdict::Better | Verdict::Worse)
+}
+
+/// The share of `tries` for which it is true.
+fn share(tries: usize, mut is: impl FnMut() -> bool) -> f64 {
+    (0..tries).filter(|_| is()).count() as f64 / tries as f64
+}
+
+#[test]
+fn without_a_difference_few_runs_find_one_even_if_they_stop_when_they_do() {
+    for (seed, noise) in [
+        QUIET,
+        Noise { wild_one_in: 0, drift: 0.0, ..QUIET },
+        Noise { spread: 0.1, wild_one_in: 5, drift: 0.5 },
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut random = Random::new(100 + seed as u64);
+        let as_planned = share(400, || {
+            let pairs = pairs(&mut random, 60, 1.0, noise);
+            decided(&run(&pairs, |effect| half_width_pct(effect) <= 1.0))
+        });
+        assert!(as_planned <= 0.05, "{noise:?}: {as_planned}");
+        let as_hoped = share(400, || decided(&run(&pairs(&mut random, 60, 1.0, noise), decided)));
+        assert!(as_hoped <= 0.05, "{noise:?}: {as_hoped}");
+    }
+}
+
+/// The hurdles one by one: without the noise floor, the interval and the chance of all looks
+/// together. The bound is 5 % and 2.5 standard deviations of 1000 tries.
+#[test]
+fn the_interval_alone_excludes_the_truth_at_any_look_about_one_time_in_twenty() {
+    let mut random = Random::new(5);
+    let excluded = share(1000, || {
+        let pairs = pairs(&mut random, 60, 1.0, QUIET);
+        let excludes = |effect: &Effect| super::excludes_none(effect.ci95_pct);
+        excludes(&run(&pairs, excludes))
+    });
+    assert!(excluded <= 0.067, "{excluded}");
+}
+
+#[test]
+fn the_interval_covers_as_often_as_it_says() {
+    for (look, n, low, high) in [(2, 15, 0.92, 0.98), (2, 60, 0.92, 0.98), (0, 15, 0.975, 1.0)] {
+        let mut random = Random::new(n as u64);
+        let covered = share(600, || {
+            let effect = found(&pairs(&mut random, n, 0.8, QUIET), look, 3);
+            effect.ci95_pct.0 <= -20.0 && -20.0 <= effect.ci95_pct.1
+        });
+        assert!((low..=high).contains(&covered), "{n} at look {look}: {covered}");
+    }
+}
+
+#[test]
+fn a_difference_beyond_the_noise_is_found_and_none_is_the_same() {
+    let mut random = Random::new(9);
+    let even = Noise { wild_one_in: 0, ..QUIET };
+    // One window in twenty that something else made longer costs pairs, not truth.
+    for (n, look, noise) in [(15, 0, even), (60, 2, QUIET)] {
+        let mut as_found = |ratio, verdict| {
+            share(100, || found(&pairs(&mut random, n, ratio, noise), look, 3).verdict == verdict)
+        };
+        let better = as_found(0.95, Verdict::Better);
+        let worse = as_found(1.05, Verdict::Worse);
+        assert!(better >= 0.95 && worse >= 0.95, "{n} pairs: {better}, {worse}");
+    }
+    let same =
+        share(100, || found(&pairs(&mut random, 60, 1.0, even), 2, 3).verdict == Verdict::Same);
+    assert!(same >= 0.9, "{same}");
+}
+
+#[test]
+fn five_pairs_say_nothing_whatever_they_show() {
+    let mut random = Random::new(1);
+    let noise = Noise { wild_one_in: 0, ..QUIET };
+    assert!(!decided(&found(&pairs(&mut random, 5, 0.2, noise), 0, 1)));
+    assert!(decided(&found(&pairs(&mut random, 6, 0.2, noise), 0, 1)));
+}
+
+#[test]
+fn a_count_that_is_always_the_same_is_exact() {
+    let effect = found(&vec![pair(1000.0, 1010.0, 1000.0); 15], 0, 3);
+    assert!((effect.change_pct - 1.0).abs() < 1e-9);
+    assert!(half_width_pct(&effect) < 1e-9 && effect.aa_pct == Some((0.0, 0.0, 0.0)));
+    assert_eq!((effect.verdict, effect.n_pairs), (Verdict::Worse, 15));
+    let none = found(&vec![pair(1000.0, 1000.0, 1000.0); 15], 0, 3);
+    assert_eq!((none.change_pct, none.verdict, none.p_holm), (0.0, Verdict::Same, Some(1.0)));
+}
+
+#[test]
+fn what_is_never_seen_is_below_a_bound_and_gone_for_certain() {
+    let effect = found(&vec![pair(40.0, 0.0, 40.0); 15], 0, 3);
+    let bound = 1.0 / 15_000.0;
+    assert_eq!(
+        (effect.b, effect.censored_below, effect.verdict),
+        (bound, Some(bound), Verdict::Better)
+    );
+    assert_eq!(effect.ci95_pct.0, -100.0);
+    let nothing = found(&vec![pair(0.0, 0.0, 0.0); 15], 0, 3);
+    assert_eq!((nothing.ci95_pct, nothing.verdict), ((0.0, 0.0), Verdict::Same));
+    assert_eq!((nothing.aa_half_width_pct, nothing.censored_below), (Some(0.0), None));
+}
+
+#[test]
+fn pairs_that_were_not_admitted_say_nothing() {
+    let mut all = vec![pair(100.0, 100.0, 100.0); 15];
+    all.push(PairRecord { cost_accepted: false, ..pair(100.0, 900.0, 100.0) });
+    assert_eq!(found(&all, 0, 3).n_pairs, 15);
+    let mut wall = metric("cost");
+    wall.clock = Clock::Wall;
+    all.iter_mut().take(5).for_each(|pair| pair.accepted = false);
+    assert_eq!(effect(&wall, &[], &all, 0, 3).unwrap().n_pairs, 11, "another clock, other pairs");
+    assert_eq!(effect(&metric("hits"), &[], &all, 0, 3), None, "no window has it");
+}
+
+#[test]
+fn only_the_placement_of_most_pairs_is_looked_at() {
+    let placed = |class: &str, b| {
+        let placement =
+            PlacementRecord { before_ticks: 1.0, after_ticks: 1.0, class: class.into() };
+        PairRecord { placement: Some(placement), ..pair(100.0, b, 100.0) }
+    };
+    let mut all = vec![placed("far", 300.0); 7];
+    all.extend(vec![placed("near", 90.0); 8]);
+    let effect = found(&all, 0, 3);
+    assert_eq!(effect.n_pairs, 8);
+    assert!((effect.change_pct + 10.0).abs() < 1e-9);
+}
+
+#[test]
+fn an_expectation_is_met_by_the_change_itself() {
+    let met = |b| found(&vec![pair(100.0, b, 100.0); 15], 0, 3).expected.unwrap().met;
+    assert_eq!([met(69.0), met(71.0), met(89.0), met(95.0)], [false, true, true, false]);
+}
+
+fn some_pairs() -> impl Strategy<Value = Vec<(f64, f64, f64)>> {
+    let cost = || 1.0..1e6_f64;
+    prop::collection::vec((cost(), cost(), cost()), 1..40)
+}
+
+fn of(costs: &[(f64, f64, f64)]) -> Vec<PairRecord> {
+    costs.iter().map(|(a, b, control)| pair(*a, *b, *control)).collect()
+}
+
+fn ratio(pct: f64) -> f64 {
+    1.0 + pct / 100.0
+}
+
+fn close(one: f64, other: f64) -> bool {
+    (one - other).abs() <= 1e-9 * one.abs().max(other.abs()).max(1e-9)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(64) })]
+
+    #[test]
+    fn the_unit_does_not_matter(costs in some_pairs(), scale in 1e-3..1e3_f64) {
+        let scaled: Vec<_> =
+            costs.iter().map(|(a, b, c)| (a * scale, b * scale, c * scale)).collect();
+        let (one, other) = (found(&of(&costs), 0, 1), found(&of(&scaled), 0, 1));
+        prop_assert!(close(ratio(one.change_pct), ratio(other.change_pct)));
+        prop_assert!(close(ratio(one.ci95_pct.0), ratio(other.ci95_pct.0)));
+        prop_assert!(close(ratio(one.ci95_pct.1), ratio(other.ci95_pct.1)));
+        prop_assert!(close(one.a * scale, other.a));
+    }
+
+    #[test]
+    fn the_other_way_round_it_is_the_inverse(costs in some_pairs()) {
+        let turned: Vec<_> = costs.iter().map(|(a, b, c)| (*b, *a, *c)).collect();
+        let (one, other) = (found(&of(&costs), 0, 1), found(&of(&turned), 0, 1));
+        prop_assert!(close(ratio(one.change_pct) * ratio(other.change_pct), 1.0));
+        prop_assert!(close(ratio(one.ci95_pct.0) * ratio(other.ci95_pct.1), 1.0));
+        prop_assert_eq!(one.p_holm, other.p_holm);
+    }
+
+    #[test]
+    fn the_order_of_the_pairs_does_not_matter(costs in some_pairs(), zeros in 0..3_usize) {
+        let mut pairs = of(&costs);
+        pairs.extend(vec![pair(0.0, 3.0, 1.0); zeros]);
+        let one = found(&pairs, 0, 1);
+        pairs.sort_by(|x, y| x.b.figures["cost"].total_cmp(&y.b.figures["cost"]));
+        let other = found(&pairs, 0, 1);
+        prop_assert!(close(one.change_pct, other.change_pct) && one.verdict == other.verdict);
+        prop_assert!(close(ratio(one.ci95_pct.0), ratio(other.ci95_pct.0)));
+        prop_assert_eq!(one.p_holm, other.p_holm);
+    }
+}

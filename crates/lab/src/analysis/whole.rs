@@ -45,9 +45,12 @@ pub fn analyse(experiment: &Experiment, run: &mut Run) {
     run.warnings.extend(told);
 }
 
-/// Whether a run was of the quick subset, which has a plan of its own.
+/// Whether a run was of the quick subset, which has a plan of its own: its command says so, or its
+/// note if it was begun by something else.
 fn quick(run: &Run) -> bool {
-    run.run.argv.iter().any(|arg| arg == "--quick")
+    let noted =
+        run.run.note.as_ref().is_some_and(|note| note.contains("quick: the declared subset"));
+    noted || run.run.argv.iter().any(|arg| arg == "--quick")
 }
 
 /// Whether a cell has pairs that may be looked at.
@@ -237,4 +240,105 @@ fn name(experiment: &Experiment, cell: &CellRecord) -> String {
     let each: Vec<String> =
         factors.filter_map(|factor| cell.at.get_key_value(factor)).map(one).collect();
     if each.is_empty() { experiment.id.clone() } else { each.join(" ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{experiment, pair, run_of};
+    use super::*;
+
+    fn codes(run: &Run) -> Vec<&str> {
+        run.warnings.iter().map(|warning| warning.code.as_str()).collect()
+    }
+
+    fn effect_of(run: &Run, cell: usize) -> &Effect {
+        &run.cells[cell].metrics["cost_ns_per_packet"]
+    }
+
+    #[test]
+    fn a_run_is_better_if_a_cell_is_and_none_is_worse() {
+        let mut run =
+            run_of(&[vec![pair(100.0, 90.0, 100.0); 15], vec![pair(50.0, 50.0, 50.0); 15]]);
+        analyse(&experiment(), &mut run);
+        assert_eq!(run.verdict, "better");
+        assert_eq!(effect_of(&run, 0).verdict, Verdict::Better);
+        assert_eq!(effect_of(&run, 1).verdict, Verdict::Same);
+        let [all, max, fixed] = &run.overall[..] else { panic!("{:?}", run.overall) };
+        assert_eq!((all.group.as_str(), all.better, all.same), ("all", 1, 1));
+        assert!((all.sum_ratio_pct - -100.0 / 15.0).abs() < 1e-9, "{all:?}");
+        assert!((all.geomean_pct - 100.0 * (0.9_f64.sqrt() - 1.0)).abs() < 1e-9, "{all:?}");
+        assert_eq!((max.group.as_str(), fixed.group.as_str()), ("rate=max", "rate=fixed"));
+        assert!((max.geomean_pct + 10.0).abs() < 1e-9 && fixed.geomean_pct.abs() < 1e-9);
+        assert!(codes(&run).is_empty(), "{:?}", run.warnings);
+        let noise = &run.env["noise"];
+        assert_eq!(noise["pairs_attempted"], 30);
+        assert_eq!(noise["aa_half_width_pct"], 0.0);
+    }
+
+    #[test]
+    fn the_chances_are_corrected_for_the_grid() {
+        let cells = [vec![pair(100.0, 90.0, 100.0); 15], vec![pair(50.0, 51.0, 50.0); 15]];
+        let mut run = run_of(&cells);
+        analyse(&experiment(), &mut run);
+        let least = 2_f64.powi(-14);
+        assert_eq!(effect_of(&run, 0).p_holm, Some(2.0 * least));
+        assert_eq!(run.verdict, "mixed");
+    }
+
+    #[test]
+    fn to_compute_it_again_changes_nothing() {
+        let mut run =
+            run_of(&[vec![pair(100.0, 90.0, 103.0); 5], vec![pair(50.0, 51.0, 50.0); 15]]);
+        analyse(&experiment(), &mut run);
+        let once = run.clone();
+        analyse(&experiment(), &mut run);
+        assert_eq!(run, once);
+    }
+
+    #[test]
+    fn a_cell_whose_pairs_were_mostly_disturbed_says_nothing() {
+        let mut pairs = vec![pair(100.0, 50.0, 100.0); 30];
+        pairs.iter_mut().skip(14).for_each(|pair| pair.cost_accepted = false);
+        let mut run = run_of(&[pairs, vec![]]);
+        analyse(&experiment(), &mut run);
+        assert_eq!(run.cells[0].status, Status::Inconclusive);
+        assert_eq!(
+            (effect_of(&run, 0).verdict, run.verdict.as_str()),
+            (Verdict::Unclear, "inconclusive")
+        );
+        assert_eq!(codes(&run), ["W-NOISY"]);
+        assert_eq!(run.warnings[0].text, "rate=max: only 14 of 30 pairs were undisturbed");
+    }
+
+    #[test]
+    fn a_reader_is_warned_of_a_control_that_is_off_and_of_packets_that_are_lost() {
+        let mut run = run_of(&[vec![pair(100.0, 50.0, 103.0); 15]]);
+        run.cells[0].ledger.b.balanced = false;
+        analyse(&experiment(), &mut run);
+        assert_eq!(codes(&run), ["W-LEDGER", "W-CONTROL"]);
+        assert_eq!(run.verdict, "inconclusive");
+    }
+
+    #[test]
+    fn a_reader_is_warned_of_pairs_too_few_to_say_anything() {
+        let mut run = run_of(&[vec![pair(100.0, 50.0, 100.0); 5], vec![pair(1.0, 2.0, 1.0); 9]]);
+        analyse(&experiment(), &mut run);
+        assert_eq!(codes(&run), ["W-FEW-PAIRS"]);
+        let said = "5 pairs over 2 cells cannot tell any difference from chance: 7 could";
+        assert_eq!(run.warnings[0].text, said);
+        assert_eq!((pairs_needed(1), pairs_needed(4), pairs_needed(24)), (6, 8, 10));
+    }
+
+    #[test]
+    fn the_last_look_is_taken_at_95_per_cent_and_an_early_one_at_99() {
+        let costs = |n: i32| (0..n).map(|i| pair(100.0, 90.0 + f64::from(i % 7), 100.0)).collect();
+        let width = |n, argv: &[&str]| {
+            let mut run = run_of(&[costs(n)]);
+            run.run.argv = argv.iter().map(|arg| (*arg).to_owned()).collect();
+            analyse(&experiment(), &mut run);
+            super::super::half_width_pct(effect_of(&run, 0))
+        };
+        assert!(width(15, &[]) > width(15, &["--quick"]), "a quick run has one look");
+        assert!(width(59, &[]) >= width(60, &[]));
+    }
 }

@@ -248,3 +248,88 @@ fn verdict(row: &Row, better_when: Option<&str>) -> Verdict {
     let margin = row.floor_pct.max(SAME_PCT);
     if low >= -margin && high <= margin { Verdict::Same } else { Verdict::Unclear }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::analysis::analyse;
+    use crate::analysis::testing::{experiment, pair, run_of};
+    use serde_json::json;
+
+    fn run(name: &str, cost: f64, kernel: &str) -> Run {
+        let costs = (0..15).map(|i| pair(200.0, cost * (1.0 + f64::from(i) / 1e4), 200.0));
+        let mut run = run_of(&[costs.collect()]);
+        run.run.id = name.into();
+        run.env = json!({"kernel": kernel, "mhz": 2000.0});
+        analyse(&experiment(), &mut run);
+        run
+    }
+
+    fn counted() -> Experiment {
+        let mut counted = experiment();
+        counted.metrics[0].clock = Clock::Count;
+        counted
+    }
+
+    fn compared_as(
+        experiment: &Experiment,
+        (one, other): (&Run, &Run),
+        fail_on: &str,
+        allow_env: bool,
+    ) -> Result<Comparison> {
+        let fail_on = [FailOn::parse(fail_on).unwrap()];
+        compared((one, other), (experiment, experiment), &fail_on, allow_env)
+    }
+
+    #[test]
+    fn a_change_beyond_a_gates_bound_fails() {
+        let (one, other) = (run("main", 100.0, "6.18"), run("pr", 103.0, "6.18"));
+        let gate = "rate=max:cost_ns_per_packet>+1%";
+        let comparison = compared_as(&experiment(), (&one, &other), gate, false).unwrap();
+        let row = &comparison.rows[0];
+        assert_eq!((row.verdict, row.gate, row.failed), (Verdict::Worse, true, true));
+        assert!((row.change_pct - 3.0).abs() < 1e-9, "{row:?}");
+        assert!(row.b_cycles.is_some_and(|cycles| (cycles - 2.0 * row.b).abs() < 1e-9));
+        assert_eq!(comparison.failed, ["rate=max:cost_ns_per_packet>+1%: +3.00% at rate=max"]);
+        let mild = compared_as(&experiment(), (&one, &other), "cost_ns_per_packet>+4%", false);
+        assert!(mild.unwrap().failed.is_empty());
+    }
+
+    #[test]
+    fn times_of_unlike_machines_are_not_compared_unless_asked_for() {
+        let (one, other) = (run("main", 100.0, "6.18"), run("pr", 103.0, "6.19"));
+        let gate = "cost_ns_per_packet>+1%";
+        let refused = compared_as(&experiment(), (&one, &other), gate, false).unwrap_err();
+        assert_eq!(
+            (refused.code, refused.why.as_str()),
+            (Code::Run, "their machines differ: kernel 6.18 -> 6.19")
+        );
+        assert!(compared_as(&experiment(), (&one, &other), gate, true).is_ok());
+        let counts = compared_as(&counted(), (&one, &other), gate, false).unwrap();
+        assert_eq!((counts.rows.len(), counts.failed.len()), (1, 1));
+    }
+
+    #[test]
+    fn a_gate_that_looks_at_nothing_is_an_error() {
+        let (one, other) = (run("main", 100.0, "6.18"), run("pr", 100.0, "6.18"));
+        let of = |text| compared_as(&experiment(), (&one, &other), text, false).unwrap_err().code;
+        assert_eq!(of("instr>+1%"), Code::Experiment);
+        assert_eq!(of("rate=fixed:cost_ns_per_packet>+1%"), Code::Run);
+    }
+
+    #[test]
+    fn it_is_printed_with_units_and_counts() {
+        let (one, other) = (run("main", 100.0, "6.18"), run("pr", 103.0, "6.19"));
+        let gate = "cost_ns_per_packet>+1%";
+        let printed = compared_as(&experiment(), (&one, &other), gate, true).unwrap().to_string();
+        let expected = "\
+metric                   unit    main      pr  cycles  cycles      Δ       95% CI  windows  verdict
+rate=max
+cost_ns_per_packet  ns/packet  0.1001  0.1031  0.2001  0.2061  +3.0%  [+2.9,+3.1]   15, 15  worse  <- gate, failed
+env differs: kernel 6.18 -> 6.19 (use --allow-env to compare times)
+cycles are times at the nominal clock rate of each machine, not counted
+failed: cost_ns_per_packet>+1%: +3.00% at rate=max
+";
+        assert_eq!(printed, expected);
+    }
+}

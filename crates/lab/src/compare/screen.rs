@@ -17,11 +17,11 @@ impl fmt::Display for Comparison {
         let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
         let mut heading = "";
         for (number, line) in lines.iter().enumerate() {
-            if let Some(row) = number.checked_sub(1).and_then(|row| self.rows.get(row)) {
-                if row.cell != heading {
-                    heading = &row.cell;
-                    writeln!(f, "{heading}")?;
-                }
+            if let Some(row) = number.checked_sub(1).and_then(|row| self.rows.get(row))
+                && row.cell != heading
+            {
+                heading = &row.cell;
+                writeln!(f, "{heading}")?;
             }
             let padded = line.iter().zip(&widths).enumerate().map(|(column, (cell, width))| {
                 // Names and verdicts to the left, figures to the right.

@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::side::Side;
 use super::{experiment, refused};
 use crate::Result;
-use crate::experiment::{Cell, Metric};
+use crate::experiment::{Cell, Experiment, Metric};
 use crate::record::Run;
 
 /// A metric's changed side over several runs.
@@ -43,8 +43,10 @@ pub struct TrendPoint {
 /// # Errors
 /// `E-RUN` if they are not all of one experiment, or one has not kept its file.
 pub fn trends(runs: &[Run]) -> Result<Vec<Trend>> {
-    let mut runs =
-        runs.iter().map(|run| Ok((run, experiment(run)?))).collect::<Result<Vec<_>>>()?;
+    over(runs.iter().map(|run| Ok((run, experiment(run)?))).collect::<Result<Vec<_>>>()?)
+}
+
+fn over(mut runs: Vec<(&Run, Experiment)>) -> Result<Vec<Trend>> {
     runs.sort_by(|(one, _), (other, _)| one.run.started.cmp(&other.run.started));
     let Some((_, newest)) = runs.last() else { return Ok(Vec::new()) };
     if let Some((run, other)) = runs.iter().find(|(_, one)| one.id != newest.id) {
@@ -84,4 +86,40 @@ pub(super) fn label(run: &Run) -> String {
     let known = |name: &str| run.run.tool.get(name).filter(|text| *text != "unknown");
     let commit = known("commit").map(|commit| commit.chars().take(12).collect());
     commit.or_else(|| known("version").cloned()).unwrap_or_else(|| run.run.id.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::analysis::analyse;
+    use crate::analysis::testing::{experiment, pair, run_of};
+
+    fn run(started: &str, commit: &str, cost: f64) -> Run {
+        let mut run = run_of(&[vec![pair(100.0, cost, 100.0); 15]]);
+        run.run.started = started.into();
+        run.run.tool.insert("commit".into(), commit.into());
+        analyse(&experiment(), &mut run);
+        run
+    }
+
+    #[test]
+    fn points_are_in_the_order_of_their_runs_and_bear_their_commits() {
+        let runs = [run("2026-02-01", "b0b", 90.0), run("2026-01-01", "a0a", 95.0)];
+        let trends = over(runs.iter().map(|run| (run, experiment())).collect()).unwrap();
+        let [trend] = &trends[..] else { panic!("{trends:?}") };
+        assert_eq!((trend.cell.as_str(), trend.unit.as_str()), ("rate=max", "ns/packet"));
+        let points = trend.points.iter().map(|point| (point.label.as_str(), point.value));
+        let points: Vec<(&str, f64)> =
+            points.map(|(label, value)| (label, (value * 1e6).round())).collect();
+        assert_eq!(points, [("a0a", 95_000.0), ("b0b", 90_000.0)]);
+    }
+
+    #[test]
+    fn runs_of_different_experiments_have_no_trend() {
+        let runs = [run("1", "a", 1.0), run("2", "b", 2.0)];
+        let other = Experiment { id: "skbinit".into(), ..experiment() };
+        let mixed = over(vec![(&runs[0], experiment()), (&runs[1], other)]);
+        assert!(mixed.unwrap_err().why.contains("skbinit"));
+        assert_eq!(over(Vec::new()), Ok(Vec::new()));
+    }
 }

@@ -1,19 +1,141 @@
-//! The experiments that come with the program.
+//! The experiments that come with the program, and those that do not.
 
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+use linerate_port::nearest;
+
+use super::file::FILE_MAX;
 use crate::Result;
 use crate::experiment::Experiment;
+use crate::settings::{in_file, wrong};
+
+macro_rules! ours {
+    ($($id:literal),* $(,)?) => {
+        [$(($id, include_str!(concat!("../../experiments/", $id, ".toml")))),*]
+    };
+}
 
 /// Name and text of each.
-pub static BUILTIN: [(&str, &str); 0] = [];
+pub static BUILTIN: [(&str, &str); 3] = ours!["noise", "skbinit", "peers-buffers"];
 
 /// One of them, by its name.
 ///
 /// # Errors
 /// `E-EXPERIMENT` if there is none, with those that there are.
 pub fn builtin(id: &str) -> Result<Experiment> {
-    let (_, text) = BUILTIN
-        .iter()
-        .find(|(name, _)| *name == id)
-        .ok_or_else(|| crate::settings::wrong(0, format!("there is no experiment {id:?}")))?;
+    let ids = BUILTIN.iter().map(|(id, _)| *id);
+    let Some((_, text)) = BUILTIN.iter().find(|(name, _)| *name == id) else {
+        let shown: String = id.chars().take(80).collect();
+        let near = nearest(&shown, ids.clone());
+        return Err(wrong(0, format!("there is no experiment {shown:?}")).fix(match near {
+            Some(near) => format!("did you mean {near:?} ? A file of your own has a . or / in it"),
+            None => format!("there are: {}, or a file of your own", list(ids)),
+        }));
+    };
     Experiment::parse(text, id)
+}
+
+fn list<'a>(ids: impl Iterator<Item = &'a str>) -> String {
+    ids.collect::<Vec<_>>().join(", ")
+}
+
+impl Experiment {
+    /// One of ours by its name, or a file by its path: a path has a `.` or a `/` in it.
+    ///
+    /// # Errors
+    /// `E-EXPERIMENT`: there is none, it cannot be read, or what is wrong in it, with its line.
+    pub fn find(name_or_path: &str) -> Result<Experiment> {
+        if !name_or_path.contains(['.', '/']) {
+            return builtin(name_or_path);
+        }
+        let text = text(Path::new(name_or_path)).map_err(|e| in_file(e, name_or_path))?;
+        Experiment::parse(&text, name_or_path)
+    }
+}
+
+/// The text of a file, no more of it than an experiment has.
+fn text(path: &Path) -> Result<String> {
+    let failed = |e: io::Error| wrong(0, format!("cannot be read: {e}"));
+    // A pipe would be waited for; a device may have no end.
+    if !path.metadata().map_err(failed)?.is_file() {
+        return Err(wrong(0, "is no file"));
+    }
+    let mut bytes = Vec::new();
+    let file = File::open(path).map_err(failed)?;
+    file.take(FILE_MAX as u64 + 1).read_to_end(&mut bytes).map_err(failed)?;
+    String::from_utf8(bytes).map_err(|e| {
+        let good = e.as_bytes().get(..e.utf8_error().valid_up_to()).unwrap_or_default();
+        let line = 1 + good.iter().filter(|byte| **byte == b'\n').count();
+        wrong(line, "is not UTF-8")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn every_built_in_experiment_is_read_and_has_its_files_name() {
+        for (id, _) in BUILTIN {
+            assert_eq!(builtin(id).map(|one| one.id), Ok(id.into()));
+        }
+        let there = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/experiments")).unwrap();
+        assert_eq!(there.count(), BUILTIN.len(), "a file that is not built in");
+    }
+
+    #[test]
+    fn a_quick_run_of_each_is_planned_to_end_within_a_minute() {
+        for (id, _) in BUILTIN {
+            let planned = builtin(id).unwrap().planned(true);
+            assert!(planned <= Duration::from_mins(1), "{id}: {planned:?}");
+        }
+    }
+
+    #[test]
+    fn whatever_is_expected_has_a_source() {
+        let all = BUILTIN.iter().map(|(id, _)| builtin(id).unwrap());
+        let expected: Vec<_> = all.flat_map(|one| one.metrics).flat_map(|m| m.expected).collect();
+        assert!(!expected.is_empty());
+        assert!(expected.iter().all(|one| one.source.len() >= "post 000".len()), "{expected:?}");
+    }
+
+    #[test]
+    fn what_there_is_not_is_told_with_what_was_meant() {
+        let e = Experiment::find("skbinits").unwrap_err();
+        assert_eq!(e.why, "there is no experiment \"skbinits\"");
+        assert!(e.fix.starts_with("did you mean \"skbinit\" ?"), "{}", e.fix);
+        let e = Experiment::find("./no-such.toml").unwrap_err();
+        assert!(e.why.starts_with("./no-such.toml: cannot be read: "), "{}", e.why);
+        assert_eq!(Experiment::find("/dev/zero").unwrap_err().why, "/dev/zero: is no file");
+    }
+
+    #[test]
+    fn a_file_that_is_no_text_is_told_with_its_line() {
+        let path = std::env::temp_dir().join(format!("linerate-{}.toml", std::process::id()));
+        std::fs::write(&path, b"version = 1\nid = \"\xff\"\n").unwrap();
+        let e = Experiment::find(path.to_str().unwrap()).unwrap_err();
+        std::fs::remove_file(&path).unwrap();
+        assert!(e.why.ends_with(".toml:2: is not UTF-8"), "{}", e.why);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn no_byte_changed_or_lost_makes_the_reader_panic(
+            which in 0..BUILTIN.len(), at in 0..20_000_usize, lost in 0..30_usize, byte in any::<u8>()
+        ) {
+            let mut bytes = BUILTIN[which].1.as_bytes().to_vec();
+            let at = at % bytes.len();
+            let end = (at + lost).min(bytes.len());
+            bytes.splice(at..end, [byte]);
+            let _ = Experiment::parse(&String::from_utf8_lossy(&bytes), "f");
+        }
+    }
 }

@@ -52,7 +52,8 @@ fn experiment(text: &str) -> Result<Experiment> {
     }
     let mut file = Section::root(&document, &lines);
     version(&mut file)?;
-    let (id, title, question) = (id(&mut file)?, file.sentence("title")?, file.sentence("question")?);
+    let (id, title, question) =
+        (id(&mut file)?, file.sentence("title")?, file.sentence("question")?);
     let post = post(&mut file)?;
     let scenario = scenario(&mut file)?;
     let scenario = file.required("scenario", scenario)?.value;

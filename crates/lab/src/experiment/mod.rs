@@ -7,6 +7,8 @@ mod builtin;
 mod file;
 mod formula;
 mod grid;
+mod here;
+mod list;
 mod section;
 mod show;
 
@@ -16,7 +18,9 @@ use crate::stats::Goal;
 
 pub use builtin::{BUILTIN, builtin};
 pub use formula::Formula;
-pub use show::{List, Show};
+pub use here::{Here, Obstacle, lasting};
+pub use list::List;
+pub use show::Show;
 
 /// A claim, and how it is tried.
 #[derive(Debug, Clone, PartialEq)]

@@ -1,16 +1,17 @@
-//! Experiments, told: the list of all, and one of them.
+//! An experiment, told: what is asked, how it is tried, what is expected, and by whom.
 
-use crate::experiment::Experiment;
-use crate::scenario::Place;
+use std::fmt::{self, Write as _};
 
-/// A line for each: what it reproduces, its cells, its time, whether it runs here.
-#[derive(Debug)]
-pub struct List<'a> {
-    /// Which.
-    pub experiments: &'a [Experiment],
-    /// Where.
-    pub place: &'a Place,
-}
+use serde::{Serialize, Serializer};
+use serde_json::{Value as Json, json};
+
+use super::here::lasting;
+use crate::experiment::{Clock, Experiment, Factor, Metric, Plan};
+use crate::scenario::{Place, Scenario, named};
+use crate::seeds::Post;
+use crate::settings::Settings;
+use crate::stats::Goal;
+use crate::table::{Cell, Column, Table, wrapped};
 
 /// One of them: question, sides, factors, metrics, expectations with their sources, fixed points.
 #[derive(Debug)]
@@ -19,4 +20,311 @@ pub struct Show<'a> {
     pub experiment: &'a Experiment,
     /// Where.
     pub place: &'a Place,
+}
+
+const FIXED: [Column; 5] = [
+    Column::new("name", "what", ""),
+    Column::new("unit", "unit", ""),
+    Column::new("a", "A", ""),
+    Column::new("b", "B", ""),
+    Column::new("source", "source", ""),
+];
+
+impl fmt::Display for Show<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let one = self.experiment;
+        let mut text = wrapped(&format!("{}: {}", one.id, one.title), "", "  ");
+        if let Some(post) = one.post.as_deref().and_then(Post::named) {
+            let told = format!("post {}, {}, {}: {}", post.id, post.author, post.date, post.title);
+            text += &wrapped(&told, "reproduces ", "  ");
+        }
+        for paragraph in one.question.split("\n\n") {
+            text += &format!("\n{}", wrapped(paragraph, "  ", "  "));
+        }
+        text += &self.sides();
+        text += &self.factors();
+        text += &self.metrics();
+        text += &self.fixed_points();
+        text += &self.plan();
+        text += &self.here();
+        for scenario in self.scenarios() {
+            text += &told(scenario);
+        }
+        f.write_str(&text)
+    }
+}
+
+impl Show<'_> {
+    fn sides(&self) -> String {
+        let Experiment { a, b, .. } = self.experiment;
+        let (shared, own_a) = shared(&a.settings, &b.settings);
+        let (_, own_b) = self::shared(&b.settings, &a.settings);
+        let rows = [("A", a.name.as_str(), own_a), ("B", &b.name, own_b), ("both", "", shared)];
+        let widest = rows.iter().map(|(_, name, _)| name.chars().count()).max().unwrap_or(0);
+        let mut text = head("Sides");
+        for (side, name, told) in
+            rows.iter().filter(|(_, name, told)| !name.is_empty() || !told.is_empty())
+        {
+            let first = format!("  {side:4}  {name:widest$}  ");
+            text += &wrapped(told, &first, &" ".repeat(widest + 10));
+        }
+        text
+    }
+
+    fn factors(&self) -> String {
+        let factors = &self.experiment.factors;
+        if factors.is_empty() {
+            return String::new();
+        }
+        let mut text = head("Factors (* is in the quick run)");
+        for factor in factors {
+            text += &wrapped(&factor.about, &format!("  {}: ", factor.name), "    ");
+            text += &levels(factor);
+        }
+        text
+    }
+
+    fn metrics(&self) -> String {
+        let mut text = head("Metrics (the first is the headline)");
+        for metric in &self.experiment.metrics {
+            let Metric { name, unit, formula, .. } = metric;
+            let how = format!("{name} = {formula}, in {unit}, {}", kind(metric));
+            text += &wrapped(&how, "  ", "      ");
+            text += &wrapped(&metric.about, "      ", "      ");
+            for expected in &metric.expected {
+                let (from, to) = expected.change_pct;
+                let at: Vec<String> =
+                    expected.at.iter().map(|(factor, level)| format!("{factor}={level}")).collect();
+                let at = if at.is_empty() { "everywhere".into() } else { at.join(" ") };
+                let told = format!("expected {from:+} to {to:+} % {at}: {}", expected.source);
+                text += &wrapped(&told, "      ", "        ");
+            }
+        }
+        text
+    }
+
+    fn fixed_points(&self) -> String {
+        let points = &self.experiment.fixed_points;
+        if points.is_empty() {
+            return String::new();
+        }
+        let mut table = Table::new("fixed_points", "", &FIXED);
+        for point in points {
+            let digits = |x: f64| if x.fract() == 0.0 { 0 } else { 2 };
+            table.row(vec![
+                Cell::text(&point.name),
+                Cell::text(&point.unit),
+                Cell::Real(point.a, digits(point.a)),
+                Cell::Real(point.b, digits(point.b)),
+                Cell::text(&point.source),
+            ]);
+        }
+        head("Published, to stand beside; absolute values are not compared") + &table.to_string()
+    }
+
+    fn plan(&self) -> String {
+        let one = self.experiment;
+        let mut text = head("Plan");
+        for (name, quick) in [("whole", false), ("quick", true)] {
+            let cells = one.cells(quick).count();
+            let told = format!(
+                "{cells} {}, {}; at most {}",
+                if cells == 1 { "cell" } else { "cells" },
+                pairs(&one.plan, quick),
+                lasting(one.planned(quick))
+            );
+            text += &wrapped(&told, &format!("  {name}  "), "         ");
+        }
+        if one.profiles {
+            text += "  then a profile of each side in each cell, which is beyond these times\n";
+        }
+        text
+    }
+
+    fn here(&self) -> String {
+        let here = self.experiment.here(self.place);
+        let mut text = head("Here") + &format!("  {}\n", here.in_short());
+        for obstacle in &here.obstacles {
+            text += &wrapped(&obstacle.to_string(), "  ", "    ");
+        }
+        text
+    }
+
+    /// Those of its cells, in the order in which they come first.
+    fn scenarios(&self) -> Vec<&'static dyn Scenario> {
+        let mut names: Vec<&str> = Vec::new();
+        for cell in &self.experiment.cells {
+            if !names.contains(&cell.scenario.as_str()) {
+                names.push(&cell.scenario);
+            }
+        }
+        names.into_iter().filter_map(named).collect()
+    }
+}
+
+/// As a document: everything that the text says.
+impl Serialize for Show<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let one = self.experiment;
+        let side =
+            |side: &super::Side| json!({ "name": side.name, "settings": set(&side.settings) });
+        let level = |level: &super::Level| {
+            json!({
+                "name": level.name, "quick": level.quick, "scenario": level.scenario,
+                "set": set(&level.both), "a": set(&level.a), "b": set(&level.b),
+            })
+        };
+        let factor = |factor: &Factor| {
+            let levels: Vec<Json> = factor.levels.iter().map(level).collect();
+            json!({ "name": factor.name, "about": factor.about, "levels": levels })
+        };
+        let metric = |metric: &Metric| {
+            let expect = |one: &super::Expectation| json!({ "at": map(&one.at), "change_pct": one.change_pct, "source": one.source });
+            json!({
+                "name": metric.name, "unit": metric.unit, "about": metric.about,
+                "value": metric.formula.to_string(), "clock": clock(metric.clock),
+                "better": metric.goal.map(better),
+                "expect": metric.expected.iter().map(expect).collect::<Vec<_>>(),
+            })
+        };
+        let fixed = |one: &super::FixedPoint| json!({ "name": one.name, "unit": one.unit, "a": one.a, "b": one.b, "source": one.source });
+        let plan = &one.plan;
+        let document = json!({
+            "id": one.id, "title": one.title, "question": one.question, "reproduces": one.post,
+            "a": side(&one.a), "b": side(&one.b),
+            "factors": one.factors.iter().map(factor).collect::<Vec<_>>(),
+            "metrics": one.metrics.iter().map(metric).collect::<Vec<_>>(),
+            "fixed": one.fixed_points.iter().map(fixed).collect::<Vec<_>>(),
+            "plan": {
+                "window_ns": plan.window_ns, "warmup": plan.warmup, "looks": plan.looks,
+                "half_width_pct": plan.half_width_pct, "cells": one.cells.len(),
+                "planned_s": one.planned(false).as_secs_f64(), "quick_pairs": plan.quick_pairs,
+                "quick_cells": one.cells(true).count(),
+                "quick_planned_s": one.planned(true).as_secs_f64(), "profiles": one.profiles,
+            },
+            "here": one.here(self.place),
+            "scenarios": self.scenarios().into_iter().map(scenario).collect::<Vec<_>>(),
+        });
+        document.serialize(serializer)
+    }
+}
+
+fn head(title: &str) -> String {
+    format!("\n{title}\n")
+}
+
+fn levels(factor: &Factor) -> String {
+    let widest = factor.levels.iter().map(|level| level.name.chars().count()).max().unwrap_or(0);
+    let mut text = String::new();
+    for level in &factor.levels {
+        let mut told: Vec<String> =
+            level.scenario.iter().map(|s| format!("scenario {s}")).collect();
+        for (side, settings) in [("", &level.both), ("A: ", &level.a), ("B: ", &level.b)] {
+            let settings = said(settings.iter().map(|(name, one)| (name, one.value.to_string())));
+            told.extend((!settings.is_empty()).then(|| format!("{side}{settings}")));
+        }
+        let mark = if level.quick { '*' } else { ' ' };
+        let first = format!("    {mark} {:widest$}  ", level.name);
+        text += &wrapped(&told.join("; "), &first, &" ".repeat(widest + 8));
+    }
+    text
+}
+
+/// What a scenario can be told, and what it counts.
+fn told(scenario: &dyn Scenario) -> String {
+    let mut text = head(&format!("Scenario {}", scenario.name()));
+    text += &wrapped(scenario.about(), "  ", "  ");
+    for knob in scenario.knobs() {
+        let usual = if knob.default.is_empty() { "none" } else { knob.default };
+        let told = format!("{} = {} ({usual}): {}", knob.name, knob.values, knob.about);
+        text += &wrapped(&told, "  ", "      ");
+    }
+    if !scenario.figures().is_empty() {
+        text += "  It counts\n";
+    }
+    for figure in scenario.figures() {
+        let told = format!("{}, {}: {}", figure.name, figure.unit, figure.about);
+        text += &wrapped(&told, "    ", "        ");
+    }
+    text
+}
+
+fn scenario(scenario: &dyn Scenario) -> Json {
+    let knobs = scenario.knobs().iter().map(|knob| {
+        json!({
+            "name": knob.name, "values": knob.values, "default": knob.default, "about": knob.about,
+        })
+    });
+    let figures = scenario
+        .figures()
+        .iter()
+        .map(|figure| json!({ "name": figure.name, "unit": figure.unit, "about": figure.about }));
+    json!({
+        "name": scenario.name(), "about": scenario.about(),
+        "settings": knobs.collect::<Vec<_>>(), "figures": figures.collect::<Vec<_>>(),
+    })
+}
+
+/// What both say alike, and what the first says by itself.
+fn shared(one: &Settings, other: &Settings) -> (String, String) {
+    let alike = |name: &str, value| other.get(name).is_some_and(|said| said.value == value);
+    let all = || one.iter().map(|(name, one)| (name, one.value.clone()));
+    let both = all().filter(|(name, value)| alike(name, value.clone()));
+    let own = all().filter(|(name, value)| !alike(name, value.clone()));
+    let printed = |(name, value): (_, crate::settings::Value)| (name, value.to_string());
+    (said(both.map(printed)), said(own.map(printed)))
+}
+
+fn said<'a>(settings: impl Iterator<Item = (&'a str, String)>) -> String {
+    let mut text = String::new();
+    for (name, value) in settings {
+        let comma = if text.is_empty() { "" } else { ", " };
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{comma}{name} = {value}");
+    }
+    text
+}
+
+fn set(settings: &Settings) -> Json {
+    settings.iter().map(|(name, one)| (name.to_owned(), json!(one.value))).collect()
+}
+
+fn map(at: &[(String, String)]) -> Json {
+    at.iter().map(|(factor, level)| (factor.clone(), json!(level))).collect()
+}
+
+/// When it is looked at, and how long a window is.
+fn pairs(plan: &Plan, quick: bool) -> String {
+    let looks: Vec<String> = plan.looks(quick).iter().map(u32::to_string).collect();
+    let window_ns = if quick { plan.quick_window_ns } else { plan.window_ns };
+    let (half_width, warmup) = (plan.half_width_pct, plan.warmup);
+    let until = if looks.len() > 1 { format!(" until ± {half_width} %") } else { String::new() };
+    let (looks, ms) = (looks.join(", "), window_ns as f64 / 1e6);
+    format!(
+        "{looks} pairs{until}, windows of {ms} ms unless a level says so, {warmup} first of each side not counted"
+    )
+}
+
+fn kind(metric: &Metric) -> String {
+    let by = match metric.clock {
+        Clock::Cost => "CPU time",
+        Clock::Wall => "wall time",
+        Clock::Count => "counted",
+    };
+    metric.goal.map_or_else(|| by.into(), |goal| format!("{} is better, {by}", better(goal)))
+}
+
+fn clock(clock: Clock) -> &'static str {
+    match clock {
+        Clock::Cost => "cost",
+        Clock::Wall => "wall",
+        Clock::Count => "count",
+    }
+}
+
+fn better(goal: Goal) -> &'static str {
+    match goal {
+        Goal::More => "higher",
+        Goal::Less => "lower",
+    }
 }

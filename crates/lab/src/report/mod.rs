@@ -6,6 +6,7 @@
 mod figure;
 mod html;
 mod profiles;
+mod sums;
 mod svg;
 mod tables;
 mod text;

@@ -8,6 +8,7 @@
 use std::fmt::Write;
 
 use super::html::escape;
+use super::view::elided;
 
 /// Pixels of a letter of a label, for guessing widths: the narrowest page is 320 of them.
 const LETTER: f64 = 6.8;
@@ -101,6 +102,15 @@ impl Svg {
         ));
     }
 
+    /// The head of a row: its name to the left, what is said of it to the right, or below if both do
+    /// not fit on the narrowest page.
+    pub fn head(&mut self, top: f64, name: &str, said: &str) {
+        let below = head_height(name, said) - HEAD;
+        self.label((0.0, top + 14.0), 0.0, Anchor::Start, "name", &elided(name, LETTERS));
+        let said = elided(said, LETTERS);
+        self.label((1.0, top + 14.0 + below), 0.0, Anchor::End, "value", &said);
+    }
+
     /// The grid of an axis along x, from `top` to `bottom`, labelled below.
     pub fn grid_x(&mut self, axis: &Axis, (top, bottom): (f64, f64)) {
         for tick in axis.ticks() {
@@ -131,6 +141,15 @@ impl Svg {
         // Cannot fail: it is a string.
         let _ = self.text.write_fmt(element);
     }
+}
+
+/// Pixels of a row's head of one line.
+const HEAD: f64 = 20.0;
+
+/// Pixels of a row's head.
+pub(super) fn head_height(name: &str, said: &str) -> f64 {
+    let letters = name.chars().count() + 2 + said.chars().count();
+    if letters > LETTERS { HEAD + 16.0 } else { HEAD }
 }
 
 /// A linear axis that begins and ends at a tick.

@@ -33,7 +33,7 @@ pub(super) fn of_metric(view: &View<'_>, metric: &Shown) -> Table {
     for ((cell, name), plain) in view.run.cells.iter().zip(names).zip(&view.cells).take(ROWS_MAX) {
         table.row(effect_row(name, None, cell.metrics.get(&metric.name)));
         if let Some(reason) = view.reason(plain, cell) {
-            table.note(format!("– {plain}: {reason}"));
+            table.note(format!("{plain}: {reason}"));
         }
     }
     expectations(view, std::slice::from_ref(metric), &mut table);
@@ -55,7 +55,7 @@ pub(super) fn of_cell(view: &View<'_>, name: &str, cell: &CellRecord) -> Table {
         table.row(effect_row(metric.label.clone(), Some(&metric.unit), effect));
     }
     if let Some(reason) = view.reason(name, cell) {
-        table.note(format!("– {reason}"));
+        table.note(reason);
     }
     expectations(view, &view.metrics, &mut table);
     more(view.metrics.len(), "metrics", &mut table);
@@ -268,7 +268,7 @@ pub(super) fn censored(value: f64, effect: &Effect) -> Cell {
 }
 
 /// The change, or its bound if a side's value is one.
-fn changed(effect: &Effect) -> Cell {
+pub(super) fn changed(effect: &Effect) -> Cell {
     let is_below = |value: f64| effect.censored_below.is_some_and(|bound| !(value >= bound));
     match figure::change_cell(effect.change_pct) {
         Cell::Change(pct, digits) if is_below(effect.b) => Cell::AtMost(pct, digits),

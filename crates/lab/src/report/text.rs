@@ -6,7 +6,7 @@ use linerate_prof::profile::Profile;
 use super::figure::count;
 use super::profiles::{Profiles, profiles};
 use super::tables;
-use super::view::{View, short, shown};
+use super::view::{View, elided, short, shown};
 use crate::record::{Ledger, Run};
 use crate::seeds::Post;
 use crate::table::{Table, WIDTH, wrapped};
@@ -95,19 +95,6 @@ fn length_of_name(cell: &crate::table::Cell) -> Option<usize> {
     }
 }
 
-/// Without its middle.
-fn elided(name: &str, kept: usize) -> String {
-    let length = name.chars().count();
-    if length <= kept {
-        return name.to_owned();
-    }
-    let head = kept.saturating_sub(1) / 2;
-    let tail = kept.saturating_sub(1) - head;
-    let start: String = name.chars().take(head).collect();
-    let end: String = name.chars().skip(length - tail).collect();
-    format!("{start}…{end}")
-}
-
 /// Where every packet went, as the equation that it has to be.
 fn ledger(view: &View<'_>) -> String {
     let mut text = "\nWhere every packet went\n".to_owned();
@@ -127,10 +114,11 @@ fn ledger(view: &View<'_>) -> String {
 }
 
 fn equation(ledger: &Ledger) -> String {
-    let optional = |n: Option<u64>| n.map_or("n/a".into(), count);
-    format!(
-        "received {} + created {} = sent {} + consumed {} + dropped {} + in flight {}: {}; \
-         offered {}, unsent {}; reordered {}, duplicated {}, sent again {}",
+    if *ledger == Ledger::default() {
+        return "no packets".into();
+    }
+    let mut text = format!(
+        "received {} + created {} = sent {} + consumed {} + dropped {} + in flight {}: {}",
         count(ledger.received),
         count(ledger.created),
         count(ledger.sent),
@@ -138,12 +126,17 @@ fn equation(ledger: &Ledger) -> String {
         count(tables::dropped(ledger)),
         count(ledger.in_flight),
         tables::balance(ledger),
-        optional(ledger.offered),
-        optional(ledger.unsent),
-        optional(ledger.reordered),
-        optional(ledger.duplicated),
-        optional(ledger.retransmitted),
-    )
+    );
+    for (name, n) in [
+        ("; offered", ledger.offered),
+        (", unsent", ledger.unsent),
+        ("; reordered", ledger.reordered),
+        (", duplicated", ledger.duplicated),
+        (", sent again", ledger.retransmitted),
+    ] {
+        text += &format!("{name} {}", n.map_or("n/a".into(), count));
+    }
+    text
 }
 
 fn matrices(run: &Run) -> String {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use linerate_prof::print::harmless;
 
-use super::figure::{change, count, figure, interval};
+use super::figure::{change, count, interval};
 use crate::experiment::{Clock, Experiment, FixedPoint, Formula};
 use crate::record::{CellRecord, Effect, OverallRecord, PairRecord, Run, Status, Verdict};
 use crate::window::Window;
@@ -167,10 +167,7 @@ impl<'a> View<'a> {
         let [a, b] = self.sides();
         let title = self.experiment.as_ref().map_or(String::new(), |e| format!(": {}", e.title));
         let floor = self.floor_pct().map_or("n/a: no control was measured".into(), |width| {
-            format!(
-                "±{} % at most, of the headline: identical code differed by that",
-                figure(width)
-            )
+            format!("±{width:.2} % at most, of the headline: identical code differed by that",)
         });
         let mut facts = vec![
             ("experiment", format!("{}{}", shown(&self.run.experiment.id), shown(&title))),
@@ -219,7 +216,11 @@ impl<'a> View<'a> {
     pub fn reason(&self, name: &str, cell: &CellRecord) -> Option<String> {
         let warnings = || self.run.warnings.iter();
         let told = warnings().find(|w| !name.is_empty() && w.text.contains(name));
-        let why = told.map(|warning| shown(&warning.text));
+        let why = told.map(|warning| {
+            let text =
+                warning.text.strip_prefix(name).map(|rest| rest.trim_start_matches([':', ' ']));
+            shown(text.unwrap_or(&warning.text))
+        });
         match cell.status {
             Status::Ok => None,
             Status::Unreachable => {
@@ -283,6 +284,20 @@ pub(super) fn short(text: &str) -> String {
         Some((at, _)) => format!("{}…", harmless(text.get(..at).unwrap_or_default())),
         None => harmless(text).into_owned(),
     }
+}
+
+/// `text` in at most `letters`, without its middle: a path begins with its crate and ends with its
+/// function.
+pub(super) fn elided(text: &str, letters: usize) -> String {
+    let length = text.chars().count();
+    if length <= letters {
+        return text.to_owned();
+    }
+    let head = letters.saturating_sub(1) / 2;
+    let tail = letters.saturating_sub(1) - head;
+    let start: String = text.chars().take(head).collect();
+    let end: String = text.chars().skip(length - tail).collect();
+    format!("{start}…{end}")
 }
 
 /// Cells by their verdicts.

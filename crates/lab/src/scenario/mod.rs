@@ -10,9 +10,9 @@ use std::time::Duration;
 use linerate_prof::profile::Profile;
 use serde::{Deserialize, Serialize};
 
-use crate::Result;
 use crate::settings::Settings;
 use crate::window::Window;
+use crate::{Code, Error, Result};
 
 mod churn;
 mod command;
@@ -117,6 +117,31 @@ pub struct Place {
     pub seed: u64,
     /// This program, to be started again as a child; `None` if it is not known.
     pub program: Option<PathBuf>,
+}
+
+impl Place {
+    /// This program on `cpus`, or on the last two CPUs that it may use if none is named: a kernel
+    /// sends interrupts to the first, unless told otherwise.
+    ///
+    /// # Errors
+    /// `E-CPU` for a CPU that it may not use, or that is named twice.
+    pub fn of(cpus: &[usize], seed: u64) -> Result<Place> {
+        let allowed = linerate_sys::thread::allowed_cpus()?;
+        for (i, cpu) in cpus.iter().enumerate() {
+            let why = match () {
+                () if !allowed.contains(cpu) => format!("this process may use {allowed:?}"),
+                () if cpus.iter().take(i).any(|other| other == cpu) => "it is named twice".into(),
+                () => continue,
+            };
+            return Err(Error::new(Code::Cpu, format!("cannot run on CPU {cpu}"), why));
+        }
+        let cpus = match cpus {
+            [] => allowed.into_iter().rev().take(2).collect(),
+            cpus => cpus.to_vec(),
+        };
+        // A scenario that needs a child of ours says so where the program is not known.
+        Ok(Place { cpus, seed, program: std::env::current_exe().ok() })
+    }
 }
 
 /// What a side leaves when it has ended.

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use linerate_datapath::{CoreStats, PoolStats, PortStats, Stats};
 use linerate_port::ring;
-use linerate_skb::{Data, Sampled};
+use linerate_skb::{Data, Pool, Sampled};
 
 use super::{Figure, Ledger};
 use crate::window::Window;
@@ -84,6 +84,30 @@ impl Reading {
             sleeps: stats.workers().iter().map(|worker| worker.sleeps).sum(),
             general: stats.pool().data_from() == Data::General,
         }
+    }
+
+    /// Reads a pool that no engine has, with no port: a loop of a scenario's own.
+    pub fn of_pool(pool: &Pool) -> Reading {
+        let ledger = pool.ledger();
+        let dropped = ledger.dropped.iter().map(|(reason, n)| (reason.name().to_owned(), *n));
+        Reading {
+            pool: pool.stats(),
+            ports: Vec::new(),
+            dropped: dropped.collect(),
+            in_flight: ledger.in_flight,
+            sleeps: 0,
+            general: pool.data_from() == Data::General,
+        }
+    }
+
+    /// The pool.
+    pub fn pool(&self) -> &PoolStats {
+        &self.pool
+    }
+
+    /// The ports.
+    pub fn ports(&self) -> &[PortStats] {
+        &self.ports
     }
 
     /// What left the engine.
@@ -241,15 +265,22 @@ pub(super) fn ledger(stats: &Stats) -> Ledger {
     }
 }
 
-/// Figures of a whole side: memory held, frees on another CPU, packets that are still out.
+/// Figures of a whole side: memory held, frees on another CPU. Read before its workers have ended,
+/// whose hot lists are part of the memory.
 pub(super) fn totals(stats: &Stats) -> BTreeMap<String, f64> {
-    let (pool, ledger) = (stats.pool().stats(), stats.ledger());
+    let pool = stats.pool().stats();
     let mut totals = BTreeMap::new();
     totals.insert("memory_bytes".into(), pool.memory_bytes() as f64);
-    totals.insert("outstanding".into(), ledger.in_flight as f64);
     if let Some(share) = pool.matrix.remote_share() {
         totals.insert("remote_share_pct".into(), share * 100.0);
     }
+    totals
+}
+
+/// Packets that are still out, and with whom. Read after its workers have ended: there are none then.
+pub(super) fn outstanding(stats: &Stats) -> BTreeMap<String, f64> {
+    let ledger = stats.ledger();
+    let mut totals = BTreeMap::from([("outstanding".into(), ledger.in_flight as f64)]);
     for (holder, packets) in ledger.held().iter().filter(|(_, packets)| *packets > 0) {
         totals.insert(format!("outstanding: {holder}"), *packets as f64);
     }

@@ -3,10 +3,7 @@
 
 use std::time::Duration;
 
-use linerate_skb::{Data, Init, Local, Pool, Return};
-use linerate_sys::thread;
-
-use crate::cases::{CASES, Case};
+use linerate_skb::bench::{CASES, Case, Options, named, number};
 
 /// What to do.
 pub enum Command {
@@ -48,105 +45,6 @@ pub struct Plan {
     pub beside: Vec<Vec<String>>,
 }
 
-/// What the consumer of `cross` does with the metadata.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Consumer {
-    None,
-    Reads,
-    Writes,
-}
-
-/// What the producer of `cross` does with the metadata after the allocation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Producer {
-    None,
-    Commits,
-}
-
-/// How a case is run.
-#[derive(Debug, Clone)]
-pub struct Options {
-    pub data: Data,
-    pub init: Init,
-    pub return_to: Return,
-    /// `None`: the pool's default.
-    pub hot_list_len: Option<usize>,
-    pub consumer: Consumer,
-    pub producer: Producer,
-    /// Where the two threads run; with fewer, as the kernel likes.
-    pub cpus: Vec<usize>,
-}
-
-impl Default for Options {
-    fn default() -> Options {
-        Options {
-            data: Data::default(),
-            init: Init::default(),
-            return_to: Return::default(),
-            hot_list_len: None,
-            consumer: Consumer::Reads,
-            producer: Producer::None,
-            cpus: thread::allowed_cpus().unwrap_or_default(),
-        }
-    }
-}
-
-impl Options {
-    /// Binds the calling thread to the `nth` CPU, if there is one.
-    pub fn pin(&self, nth: usize) {
-        if let Some(&cpu) = self.cpus.get(nth) {
-            thread::pin_to_cpu(cpu).expect("the CPU is one that we were allowed to use");
-        }
-    }
-
-    /// A Local with the hot list asked for.
-    pub fn local(&self, pool: &Pool) -> Local {
-        self.hot_list_len.map_or_else(|| pool.local(), |len| pool.local_with(len))
-    }
-
-    /// Takes one option; false if `flag` is none of a case's.
-    fn take(
-        &mut self,
-        flag: &str,
-        value: &mut impl FnMut() -> Result<String, String>,
-    ) -> Result<bool, String> {
-        match flag {
-            "--data" => {
-                let of = [("frames", Data::Frames), ("general", Data::General)];
-                self.data = one_of(flag, &value()?, &of)?;
-            }
-            "--init" => {
-                let of = [("at_alloc", Init::AtAlloc), ("at_free", Init::AtFree)];
-                self.init = one_of(flag, &value()?, &of)?;
-            }
-            "--return" => {
-                let of = [("local", Return::Local), ("home", Return::Home)];
-                self.return_to = one_of(flag, &value()?, &of)?;
-            }
-            "--hot-list" => self.hot_list_len = Some(number(flag, &value()?)?),
-            "--consumer" => {
-                let of = [
-                    ("none", Consumer::None),
-                    ("reads", Consumer::Reads),
-                    ("writes", Consumer::Writes),
-                ];
-                self.consumer = one_of(flag, &value()?, &of)?;
-            }
-            "--producer" => {
-                let of = [("none", Producer::None), ("commits", Producer::Commits)];
-                self.producer = one_of(flag, &value()?, &of)?;
-            }
-            "--cpus" => {
-                let list = value()?;
-                self.cpus =
-                    list.split(',').map(|cpu| number(flag, cpu)).collect::<Result<_, _>>()?;
-            }
-            _ => return Ok(false),
-        }
-        Ok(true)
-    }
-}
-
 const USAGE: &str = "usage: buffers [CASE…] [--quick] [--rounds N] [--no-counts] [--json] [--beside WORDS]… [OPTION…]
        buffers --once CASE [--bursts N] [--reps N] [OPTION…]
        buffers --about | --test
@@ -173,7 +71,7 @@ fn once(args: Vec<String>) -> Result<Command, String> {
         let mut value = || args.next().ok_or_else(|| format!("{flag} needs a value\n{USAGE}"));
         match flag.as_str() {
             "--bench" => {}
-            "--once" => once.case = case(&value()?)?,
+            "--once" => once.case = named(&value()?)?,
             "--bursts" => once.bursts = number(&flag, &value()?)?,
             "--reps" => once.reps = number(&flag, &value()?)?,
             _ if once.options.take(&flag, &mut value)? => {}
@@ -217,7 +115,7 @@ fn table(args: Vec<String>) -> Result<Command, String> {
                 let words: Vec<String> = value()?.split_whitespace().map(str::to_owned).collect();
                 plan.beside.push(words);
             }
-            name if !name.starts_with('-') => plan.cases.push(case(name)?),
+            name if !name.starts_with('-') => plan.cases.push(named(name)?),
             _ => {
                 // Our child understands it or says why not; here it is only checked.
                 let mut words = vec![flag.clone()];
@@ -233,20 +131,4 @@ fn table(args: Vec<String>) -> Result<Command, String> {
         plan.cases = CASES.iter().collect();
     }
     Ok(Command::Measure(plan))
-}
-
-fn case(name: &str) -> Result<&'static Case, String> {
-    let names = || CASES.iter().map(|case| case.name).collect::<Vec<_>>().join(", ");
-    let found = CASES.iter().find(|case| case.name == name);
-    found.ok_or_else(|| format!("{name} is no case; there are {}", names()))
-}
-
-fn number<T: std::str::FromStr>(flag: &str, word: &str) -> Result<T, String> {
-    word.parse().map_err(|_| format!("{flag} {word}: not a number"))
-}
-
-fn one_of<T: Copy>(flag: &str, word: &str, of: &[(&str, T)]) -> Result<T, String> {
-    let names = || of.iter().map(|(name, _)| *name).collect::<Vec<_>>().join("|");
-    let found = of.iter().find(|(name, _)| *name == word);
-    found.map(|(_, value)| *value).ok_or_else(|| format!("{flag} {word}: one of {}", names()))
 }

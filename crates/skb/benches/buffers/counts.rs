@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::process::Command;
 
-use crate::BURST;
-use crate::cases::Case;
+use linerate_skb::bench::{BURST, Case};
+
 use crate::peer::{self, Peer};
 use crate::side::Side;
 

@@ -1,10 +1,10 @@
-//! The peer: DPDK's loops in benches/peers/mbench.c, compiled when a table is made.
+//! The peer: DPDK's loops in crates/lab/peers/mbench.c, compiled when a table is made.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../benches/peers/mbench.c");
+const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../lab/peers/mbench.c");
 /// Cargo's folder for what benches leave behind.
 const FOLDER: &str = env!("CARGO_TARGET_TMPDIR");
 
@@ -64,7 +64,7 @@ impl Peer {
 /// Compiles it for `cpu`; the program's path.
 fn compile(cpu: &str) -> Result<PathBuf, String> {
     if !Path::new(SOURCE).exists() {
-        return Err("its source, benches/peers/mbench.c, is in the repository only".into());
+        return Err("its source, crates/lab/peers/mbench.c, is in the repository only".into());
     }
     let flags = |kind: &str| -> Result<Vec<String>, String> {
         let output = run(Command::new("pkg-config").args([kind, "libdpdk"]))

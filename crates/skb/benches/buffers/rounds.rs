@@ -6,10 +6,11 @@
 use std::io::{IsTerminal, Write};
 use std::time::Instant;
 
-use crate::args::{Options, Plan};
-use crate::cases::Case;
-use crate::cross;
-use crate::side::{Sample, Side};
+use linerate_skb::bench::{Case, Options, Sample};
+
+use crate::args::Plan;
+use crate::line;
+use crate::side::Side;
 use crate::table::Header;
 
 /// Repetitions of a sample that must have been clean.
@@ -77,7 +78,7 @@ fn turn(
     let mut taken: Vec<(usize, Sample)> = Vec::new();
     let mut look = || {
         if case.two_cores {
-            lines.push(cross::line_round_trip(options))
+            lines.push(line::round_trip(options))
         }
     };
     look();

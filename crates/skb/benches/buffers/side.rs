@@ -5,9 +5,9 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use linerate_skb::Pages;
+use linerate_skb::bench::{self, Case, Options, Sample};
 
-use crate::args::{Options, Plan};
-use crate::cases::{self, Case};
+use crate::args::Plan;
 use crate::peer::{self, Peer};
 use crate::table::Described;
 
@@ -24,17 +24,6 @@ pub enum Side {
     Ours { nth: usize, binary: PathBuf, words: Vec<String> },
     /// DPDK.
     Peer(Peer),
-}
-
-/// What a child says of one case.
-#[derive(Debug, Clone, Copy)]
-pub struct Sample {
-    /// The median over the clean repetitions, if there is one.
-    pub ticks: f64,
-    pub bursts: u64,
-    pub reps: usize,
-    /// Repetitions during which no thread waited for a CPU.
-    pub clean: usize,
 }
 
 /// Our own sides: this program, and what is to be measured beside it.
@@ -105,7 +94,7 @@ impl Side {
             false => command.args(&words[1..]),
         };
         let output = peer::run(command.env(PAD, "x".repeat(round * PAD_STEP_BYTES)))?;
-        parse(&String::from_utf8_lossy(&output.stdout))
+        Sample::parse(&String::from_utf8_lossy(&output.stdout))
     }
 }
 
@@ -115,19 +104,6 @@ pub fn still() -> bool {
     static STILL: OnceLock<bool> = OnceLock::new();
     let works = || peer::run(Command::new("setarch").args(["--addr-no-randomize", "true"])).is_ok();
     *STILL.get_or_init(works)
-}
-
-fn parse(line: &str) -> Result<Sample, String> {
-    let field = |name: &str| line.split_whitespace().find_map(|word| word.strip_prefix(name));
-    let sample = || {
-        Some(Sample {
-            ticks: field("ticks=")?.parse().ok()?,
-            bursts: field("bursts=")?.parse().ok()?,
-            reps: field("reps=")?.parse().ok()?,
-            clean: field("clean=")?.parse().ok()?,
-        })
-    };
-    sample().ok_or_else(|| format!("a child said {line:?}"))
 }
 
 /// How this program was built, and the pages that its pool gets.
@@ -150,5 +126,5 @@ pub fn about() -> String {
 
 /// Whether a pool gets huge pages here.
 pub fn has_huge_pages() -> bool {
-    cases::pool(&Options::default()).pages() == Pages::Huge2M
+    bench::pool(&Options::default()).pages() == Pages::Huge2M
 }

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::cases::{FRAMES, FRAMES_AT_MOST, GENERAL};
+use linerate_skb::bench::{FRAMES, FRAMES_AT_MOST, GENERAL};
+
 use crate::counts::{Count, Counter};
 use crate::rounds::{Row, Turn};
 use crate::side;

@@ -3,7 +3,7 @@
 use super::figure_of;
 use crate::record::{Effect, Verdict};
 use crate::report::figure::{change, interval, range};
-use crate::report::svg::{Anchor, Axis, LETTERS, Mark, Svg};
+use crate::report::svg::{Axis, Mark, Svg, head_height};
 use crate::report::tables;
 use crate::report::view::{Shown, View, verdict};
 
@@ -38,10 +38,7 @@ pub(super) fn metric(view: &View<'_>, metric: &Shown) -> String {
         0 => String::new(),
         n => format!(" {n} more cells are in the table."),
     };
-    let caption = format!(
-        "{desc} Band: what identical code differed by in this run (A/A). Bracket: what was \
-         expected.{more}"
-    );
+    let caption = format!("{desc}{more}");
     figure_of(&plot(&metric.label, &desc, &lines), &caption)
 }
 
@@ -68,27 +65,23 @@ pub(super) fn plot(title: &str, desc: &str, lines: &[Line<'_>]) -> String {
     svg.finish(bottom + 22.0)
 }
 
-/// A row with long labels has one more line for them.
+/// A row's head, and its mark below.
 fn height(line: &Line<'_>) -> f64 {
-    let letters = line.name.chars().count() + 2 + said(line).chars().count();
-    if letters > LETTERS { 60.0 } else { 44.0 }
+    head_height(&line.name, &said(line)) + 24.0
 }
 
 fn said(line: &Line<'_>) -> String {
     match &line.effect {
         Ok(effect) => {
-            let bound = if effect.censored_below.is_some() { "bound " } else { "" };
-            format!("{bound}{} % {}", change(effect.change_pct), interval(effect.ci95_pct))
+            let change = tables::changed(effect);
+            format!("{change} % {}", interval(effect.ci95_pct))
         }
-        Err(why) => format!("– {}", cut(why, LETTERS - 2)),
+        Err(why) => format!("– {why}"),
     }
 }
 
 fn draw(svg: &mut Svg, axis: &Axis, line: &Line<'_>, (top, bottom): (f64, f64)) {
-    let name = cut(&line.name, LETTERS);
-    svg.label((0.0, top + 14.0), 0.0, Anchor::Start, "name", &name);
-    let below = if bottom - top > 50.0 { 16.0 } else { 0.0 };
-    svg.label((1.0, top + 14.0 + below), 0.0, Anchor::End, "value", &said(line));
+    svg.head(top, &line.name, &said(line));
     let Ok(effect) = &line.effect else { return };
     let y = bottom - 15.0;
     if let Some(floor) = effect.aa_half_width_pct {
@@ -128,16 +121,5 @@ pub(super) fn marked(verdict: Verdict) -> (&'static str, Mark) {
         Verdict::Worse => ("worse", Mark::Diamond),
         Verdict::Same => ("same", Mark::Ring),
         Verdict::Unclear => ("unclear", Mark::Cross),
-    }
-}
-
-/// `text` in at most `letters`.
-pub(super) fn cut(text: &str, letters: usize) -> String {
-    match text.char_indices().nth(letters) {
-        Some(_) => {
-            let start: String = text.chars().take(letters.saturating_sub(1)).collect();
-            format!("{}…", start.trim_end())
-        }
-        None => text.to_owned(),
     }
 }

@@ -1,17 +1,17 @@
 //! Where every packet went, as bars.
 
 use super::figure_of;
-use super::forest::cut;
 use crate::record::Ledger;
 use crate::report::figure::{count, figure};
-use crate::report::svg::{Anchor, LETTERS, Svg};
+use crate::report::svg::{Svg, head_height};
 use crate::report::tables;
 use crate::report::view::{View, short};
 
 /// Bars that are drawn; the table has them all.
 const BARS_MAX: usize = 60;
 
-const ROW: f64 = 46.0;
+/// A bar, and what is left free below it.
+const BAR: (f64, f64) = (16.0, 8.0);
 
 /// A bar for each cell and side: what arrived, what was dropped, what is still on its way.
 pub(super) fn bars(view: &View<'_>) -> String {
@@ -31,30 +31,31 @@ pub(super) fn bars(view: &View<'_>) -> String {
     }
     let desc = "Of all packets that came: delivered, dropped, and in flight at the end.";
     let mut svg = Svg::new("Ledger", desc);
-    for (i, (label, ledger)) in bars.iter().enumerate() {
-        draw(&mut svg, label, ledger, ROW * i as f64);
+    let mut top = 0.0;
+    for (label, ledger) in &bars {
+        let said = said(ledger);
+        svg.head(top, label, &said);
+        top += head_height(label, &said);
+        draw(&mut svg, ledger, top);
+        top += BAR.0 + BAR.1;
     }
     let legend = "<span class=\"key\"><i class=\"delivered\"></i>delivered</span> \
                   <span class=\"key\"><i class=\"dropped\"></i>dropped</span> \
                   <span class=\"key\"><i class=\"inflight\"></i>in flight</span>";
-    format!(
-        "<p class=\"legend\">{legend}</p>{}",
-        figure_of(&svg.finish(ROW * bars.len() as f64), desc)
-    )
+    format!("<p class=\"legend\">{legend}</p>{}", figure_of(&svg.finish(top), desc))
 }
 
-fn draw(svg: &mut Svg, label: &str, ledger: &Ledger, top: f64) {
+fn said(ledger: &Ledger) -> String {
+    match tables::dropped(ledger) {
+        0 => "nothing dropped".to_owned(),
+        n => format!("{} dropped, {} %", count(n), figure(100.0 * n as f64 / came(ledger))),
+    }
+}
+
+fn draw(svg: &mut Svg, ledger: &Ledger, top: f64) {
     let all = came(ledger);
     let delivered = (ledger.sent as f64 + ledger.consumed as f64) / all;
-    let lost = tables::dropped(ledger);
-    let dropped = lost as f64 / all;
-    let said = match lost {
-        0 => "nothing dropped".to_owned(),
-        n => format!("{} dropped, {} %", count(n), figure(100.0 * dropped)),
-    };
-    let left = LETTERS.saturating_sub(said.chars().count() + 2);
-    svg.label((0.0, top + 14.0), 0.0, Anchor::Start, "name", &cut(label, left));
-    svg.label((1.0, top + 14.0), 0.0, Anchor::End, "value", &said);
+    let dropped = tables::dropped(ledger) as f64 / all;
     let mut from = 0.0;
     for (share, class) in [
         (delivered, "delivered"),
@@ -63,7 +64,7 @@ fn draw(svg: &mut Svg, label: &str, ledger: &Ledger, top: f64) {
     ] {
         let to = (from + share).min(1.0);
         let tip = format!("{class}: {} %", figure(100.0 * share));
-        svg.bar((from, to), (top + 20.0, top + 36.0), class, &tip);
+        svg.bar((from, to), (top, top + BAR.0), class, &tip);
         from = to;
     }
 }

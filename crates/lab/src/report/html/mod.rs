@@ -13,7 +13,6 @@ mod skbinit;
 mod table;
 mod trend;
 
-use super::figure::figure;
 use super::tables;
 use super::view::View;
 use crate::record::Run;
@@ -97,7 +96,7 @@ fn header(view: &View<'_>) -> String {
         format!("<p class=\"question\">{}</p>\n", escape(experiment.question.trim()))
     });
     let (rates, costs, all) = view.pairs();
-    let floor = view.floor_pct().map_or("n/a".into(), |width| format!("±{} %", figure(width)));
+    let floor = view.floor_pct().map_or("n/a".into(), |width| format!("±{width:.2} %"));
     let badge = |value: &str, what: &str| {
         format!("<div class=\"badge\"><b>{}</b><span>{what}</span></div>", escape(value))
     };
@@ -142,7 +141,7 @@ fn effects(view: &View<'_>) -> String {
     let legend = "<p class=\"legend\"><span class=\"key better\">● better</span> \
                   <span class=\"key worse\">◆ worse</span> <span class=\"key same\">○ same</span> \
                   <span class=\"key unclear\">× unclear</span> \
-                  <span class=\"key\"><i class=\"floor\"></i>A/A floor</span> \
+                  <span class=\"key\"><i class=\"floor\"></i>A/A floor: identical code differed by this</span> \
                   <span class=\"key\"><i class=\"expected\"></i>expected</span></p>\n";
     let metric = |(i, metric): (usize, &super::view::Shown)| {
         let table = table::table(&tables::of_metric(view, metric));

@@ -1,11 +1,10 @@
 //! What identical code differed by, and every pair in its order.
 
 use super::figure_of;
-use super::forest::cut;
 use crate::record::CellRecord;
 use crate::report::figure::{change, interval};
 use crate::report::svg::{Anchor, Axis, LETTERS, Svg};
-use crate::report::view::{Ratio, Shown, View};
+use crate::report::view::{Ratio, Shown, View, elided};
 
 /// Points of a chart, and of all charts of a page together.
 const POINTS_MAX: usize = 2000;
@@ -48,7 +47,7 @@ pub(super) fn strip(view: &View<'_>, metric: &Shown) -> String {
         });
         let name = if name.is_empty() { "all of it" } else { name };
         let left = LETTERS.saturating_sub(said.chars().count() + 2);
-        svg.label((0.0, y + 14.0), 0.0, Anchor::Start, "name", &cut(name, left));
+        svg.label((0.0, y + 14.0), 0.0, Anchor::Start, "name", &elided(name, left));
         svg.label((1.0, y + 14.0), 0.0, Anchor::End, "value", &said);
         if let Some((median, low, high)) = aa {
             svg.bar((axis.at(low), axis.at(high)), (y + 20.0, y + 44.0), "floor", "its interval");

@@ -1,80 +1,93 @@
 //! The hot list: how long it was, how often it had what was asked for, and what was dropped.
 
-use super::figure_of;
-use super::forest::cut;
+use super::{figure_of, table};
 use crate::experiment::Experiment;
 use crate::record::CellRecord;
 use crate::report::figure::{count, figure};
-use crate::report::svg::{Anchor, Axis, LETTERS, Svg};
+use crate::report::sums::Side;
+use crate::report::svg::{Axis, Svg, head_height};
 use crate::report::tables;
-use crate::report::view::{Shown, View};
+use crate::report::view::View;
 use crate::settings::Settings;
+use crate::table::{Cell, Column, Table};
 
-const ROW: f64 = 44.0;
+/// A bar, and what is left free below it.
+const BAR: (f64, f64) = (16.0, 8.0);
 const ROWS_MAX: usize = 60;
 
 /// A side of a cell.
-struct Side {
+struct Bar {
     name: String,
     hit_pct: f64,
     dropped: u64,
     class: &'static str,
 }
 
-/// Bars of hits for each cell and side, by the list's length; nothing if hits were not measured.
+/// Bars of hits for each cell and side, by the list's length; nothing if hits were not counted.
 pub(super) fn hot_list(view: &View<'_>) -> String {
-    let Some(hits) = view.metrics.iter().find(|metric| is_hits(metric)) else {
-        return String::new();
-    };
-    let mut sides: Vec<(u64, Side)> = Vec::new();
+    let mut bars: Vec<(u64, Bar)> = Vec::new();
     for (name, cell) in view.named() {
-        sides.extend(of_cell(view, hits, name, cell));
+        bars.extend(of_cell(view, name, cell));
     }
-    sides.sort_by_key(|(length, _)| *length);
-    sides.truncate(ROWS_MAX);
-    if sides.is_empty() {
+    bars.sort_by_key(|(length, _)| *length);
+    bars.truncate(ROWS_MAX);
+    if bars.is_empty() {
         return String::new();
     }
-    let desc = "Packets whose buffer the hot list had, in per cent of those asked for, by the list's \
-                length; and what was dropped in the same cell.";
+    let desc = "Allocations that the hot list served, in per cent of all, by the list's length; and \
+                what was dropped in the same cell.";
     let mut svg = Svg::new("Hot list", desc);
     let axis = Axis::over([0.0, 100.0], 4.0, " %");
-    let bottom = 6.0 + ROW * sides.len() as f64;
+    let said = |bar: &Bar| format!("{} %, {} dropped", figure(bar.hit_pct), count(bar.dropped));
+    let heads: Vec<f64> = bars.iter().map(|(_, bar)| head_height(&bar.name, &said(bar))).collect();
+    let bottom = 6.0 + heads.iter().map(|head| head + BAR.0 + BAR.1).sum::<f64>();
     svg.grid_x(&axis, (6.0, bottom));
-    for (i, (_, side)) in sides.iter().enumerate() {
-        let top = 6.0 + ROW * i as f64;
-        let said = format!("{} %, {} dropped", figure(side.hit_pct), count(side.dropped));
-        let left = LETTERS.saturating_sub(said.chars().count() + 2);
-        svg.label((0.0, top + 14.0), 0.0, Anchor::Start, "name", &cut(&side.name, left));
-        svg.label((1.0, top + 14.0), 0.0, Anchor::End, "value", &said);
-        let tip = format!("{}: {said}", side.name);
-        svg.bar((axis.at(0.0), axis.at(side.hit_pct)), (top + 20.0, top + 36.0), side.class, &tip);
+    let mut top = 6.0;
+    for ((_, bar), head) in bars.iter().zip(heads) {
+        svg.head(top, &bar.name, &said(bar));
+        top += head;
+        let tip = format!("{}: {}", bar.name, said(bar));
+        svg.bar((axis.at(0.0), axis.at(bar.hit_pct)), (top, top + BAR.0), bar.class, &tip);
+        top += BAR.0 + BAR.1;
     }
-    format!(
-        "<h3>Hot list: length, hits, drops</h3>\n{}",
-        figure_of(&svg.finish(bottom + 22.0), desc)
-    )
+    let chart = figure_of(&svg.finish(bottom + 22.0), desc);
+    format!("<h3>Hot list: length, hits, drops</h3>\n{chart}{}", table::table(&figures(&bars)))
 }
 
-fn is_hits(metric: &Shown) -> bool {
-    metric.name.contains("hit") && metric.unit.starts_with('%')
+fn figures(bars: &[(u64, Bar)]) -> Table {
+    let columns = [
+        Column::new("side", "side and cell", ""),
+        Column::new("hits_pct", "hits", "%"),
+        Column::new("dropped", "dropped", "packets"),
+    ];
+    let mut table = Table::new("hot_list", "Hot list", &columns);
+    for (_, bar) in bars {
+        let hits = crate::report::figure::cell(bar.hit_pct);
+        table.row(vec![Cell::text(&*bar.name), hits, Cell::Count(bar.dropped)]);
+    }
+    table
 }
 
-fn of_cell(view: &View<'_>, hits: &Shown, name: &str, cell: &CellRecord) -> Vec<(u64, Side)> {
-    let Some(effect) = cell.metrics.get(&hits.name) else { return Vec::new() };
+fn of_cell(view: &View<'_>, name: &str, cell: &CellRecord) -> Vec<(u64, Bar)> {
     let lengths = lengths(view.experiment.as_ref(), cell);
-    let sides = view.sides().into_iter().zip(lengths);
-    let values = [(effect.a, &cell.ledger.a, "side-a"), (effect.b, &cell.ledger.b, "side-b")];
-    sides
-        .zip(values)
-        .filter(|(_, (hit_pct, ..))| hit_pct.is_finite())
-        .map(|((side, length), (hit_pct, ledger, class))| {
-            let long = length.map_or(String::new(), |n| format!("{} · ", count(n)));
-            let name = format!("{long}{side} {name}");
-            let side = Side { name, hit_pct, dropped: tables::dropped(ledger), class };
-            (length.unwrap_or(0), side)
-        })
-        .collect()
+    let ledgers = [(Side::A, &cell.ledger.a, "side-a"), (Side::B, &cell.ledger.b, "side-b")];
+    let mut bars = Vec::new();
+    for ((named, length), (side, ledger, class)) in
+        view.sides().into_iter().zip(lengths).zip(ledgers)
+    {
+        let (hits, allocs) = (side.sum(cell, "hits"), side.sum(cell, "allocs"));
+        let Some((hits, allocs)) = hits.zip(allocs).filter(|(_, allocs)| *allocs > 0.0) else {
+            continue;
+        };
+        let long = length.map_or(String::new(), |n| format!("{} · ", count(n)));
+        let name = format!("{long}{named} {name}").trim_end().to_owned();
+        let hit_pct = 100.0 * hits / allocs;
+        bars.push((
+            length.unwrap_or(0),
+            Bar { name, hit_pct, dropped: tables::dropped(ledger), class },
+        ));
+    }
+    bars
 }
 
 /// The lists' lengths that the experiment's file gives the cell's sides.

@@ -7,11 +7,10 @@ use linerate_prof::stage::{Part, Stage};
 
 use super::escape::{escape, escape_lines};
 use super::figure_of;
-use super::forest::cut;
 use crate::report::figure::figure;
 use crate::report::profiles::{Profiles, profiles};
 use crate::report::svg::{Anchor, Axis, LETTERS, Svg};
-use crate::report::view::{View, short};
+use crate::report::view::{View, elided, short};
 
 /// Functions that are drawn: the largest savings and the largest rises.
 const DRAWN_MAX: usize = 20;
@@ -91,7 +90,13 @@ fn diverging(diff: &Diff, desc: &str) -> String {
             seen(row.with, diff.scale.with_factor)
         );
         let left = LETTERS.saturating_sub(said.chars().count() + 2);
-        svg.label((0.0, top + 14.0), 0.0, Anchor::Start, "name", &cut(&short(&row.symbol), left));
+        svg.label(
+            (0.0, top + 14.0),
+            0.0,
+            Anchor::Start,
+            "name",
+            &elided(&short(&row.symbol), left),
+        );
         svg.label((1.0, top + 14.0), 0.0, Anchor::End, "value", &said);
         let (class, what) = fell_or_rose(diff.change(row));
         let tip = format!("{}, {}: {said}, {what}", short(&row.symbol), row.stage.as_str());
@@ -157,7 +162,7 @@ fn stacked(diff: &Diff, sides: [&str; 2], desc: &str) -> String {
             0.0,
             Anchor::Start,
             "name",
-            &cut(&format!("{letter} {side}"), left),
+            &elided(&format!("{letter} {side}"), left),
         );
         svg.label((1.0, top + 14.0), 0.0, Anchor::End, "value", &said);
         let mut from = 0.0;

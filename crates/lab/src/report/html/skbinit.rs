@@ -1,8 +1,168 @@
-//! Initialisation at allocation or at free: cycles of a call, CPU by CPU, as wide as its calls.
+//! What a call cost to allocate and to free, worker by worker, each bar as thick as its calls; and
+//! what a packet cost, every call weighing the same.
 
-use crate::report::view::View;
+use super::{escape, figure_of, table};
+use crate::record::CellRecord;
+use crate::report::figure::{self, count, figure};
+use crate::report::sums::{Side, workers};
+use crate::report::svg::{Anchor, Axis, LETTERS, Svg};
+use crate::report::view::{View, elided};
+use crate::table::{Cell, Column, Table};
 
-/// To come with the figures of the scenario.
-pub(super) fn calls(_view: &View<'_>) -> String {
-    String::new()
+/// Cells that are drawn.
+const CELLS_MAX: usize = 24;
+
+/// Workers of a cell that are drawn.
+const WORKERS_MAX: usize = 8;
+
+/// Pixels of the thickest bar.
+const THICK: f64 = 20.0;
+
+const NOT_TIMED: &str = "its calls were not timed";
+
+/// Calls of one kind by one worker, on both sides.
+struct Group {
+    name: String,
+    /// Ticks and calls of A and of B.
+    sides: [Option<(f64, f64)>; 2],
+}
+
+/// A chart and a table for each cell whose workers were timed apart; nothing if none was.
+pub(super) fn calls(view: &View<'_>) -> String {
+    let cell = |(name, cell): (&str, &CellRecord)| {
+        let groups = groups(cell);
+        let timed = groups.iter().any(|group| group.sides.iter().any(Option::is_some));
+        if timed { one(view, name, cell, &groups) } else { String::new() }
+    };
+    let all: String =
+        view.named().map(cell).filter(|text| !text.is_empty()).take(CELLS_MAX).collect();
+    if all.is_empty() {
+        all
+    } else {
+        format!("<h3>Allocate and free, worker by worker</h3>\n{all}")
+    }
+}
+
+fn one(view: &View<'_>, name: &str, cell: &CellRecord, groups: &[Group]) -> String {
+    let at = if name.is_empty() { String::new() } else { format!(", {name}") };
+    let desc = format!(
+        "Ticks of a call{at}; a bar is as thick as its calls were many. A packet is allocated once \
+         and freed once, wherever that is."
+    );
+    let [a, b] = view.sides();
+    let legend = format!(
+        "<p class=\"legend\"><span class=\"key\"><i class=\"side-a\"></i>A {}</span> \
+         <span class=\"key\"><i class=\"side-b\"></i>B {}</span></p>",
+        escape(&a),
+        escape(&b)
+    );
+    let chart = figure_of(&bars(groups, &desc), &desc);
+    let table = table::table(&figures(cell, groups, &format!("Ticks of a call{at}")));
+    format!("<article>{legend}{chart}{table}</article>\n")
+}
+
+fn groups(cell: &CellRecord) -> Vec<Group> {
+    let mut groups = Vec::new();
+    for (kind, ticks, calls) in
+        [("allocate", "alloc_ticks", "allocs"), ("free", "free_ticks", "frees")]
+    {
+        for worker in workers(cell).into_iter().take(WORKERS_MAX) {
+            let of = |side: Side| {
+                let calls = side.sum(cell, &format!("{calls}_w{worker}"))?;
+                let ticks = side.sum(cell, &format!("{ticks}_w{worker}"))?;
+                (calls > 0.0).then_some((ticks, calls))
+            };
+            let name = format!("{kind}, worker {worker}");
+            groups.push(Group { name, sides: [of(Side::A), of(Side::B)] });
+        }
+    }
+    groups
+}
+
+fn bars(groups: &[Group], desc: &str) -> String {
+    let known = || groups.iter().flat_map(|group| group.sides).flatten();
+    let axis = Axis::over(known().map(|(ticks, calls)| ticks / calls).chain([0.0]), 4.0, "");
+    let most = known().map(|(_, calls)| calls).fold(1.0, f64::max);
+    const ROW: f64 = 24.0 + 2.0 * (THICK + 2.0);
+    let mut svg = Svg::new("Ticks of a call", desc);
+    let bottom = 6.0 + ROW * groups.len() as f64;
+    svg.grid_x(&axis, (6.0, bottom));
+    for (i, group) in groups.iter().enumerate() {
+        let top = 6.0 + ROW * i as f64;
+        let said = |side: &Option<(f64, f64)>| {
+            side.map_or("–".to_owned(), |(ticks, calls)| figure(ticks / calls))
+        };
+        let [a, b] = &group.sides;
+        let values = format!("{} → {}", said(a), said(b));
+        let left = LETTERS.saturating_sub(values.chars().count() + 2);
+        svg.label((0.0, top + 14.0), 0.0, Anchor::Start, "name", &elided(&group.name, left));
+        svg.label((1.0, top + 14.0), 0.0, Anchor::End, "value", &values);
+        for (place, (side, class)) in group.sides.iter().zip(["side-a", "side-b"]).enumerate() {
+            let Some((ticks, calls)) = side else { continue };
+            let y = top + 20.0 + (THICK + 2.0) * place as f64;
+            let high = (THICK * calls / most).max(1.5);
+            let tip =
+                format!("{}: {} ticks, {} calls", group.name, figure(ticks / calls), whole(*calls));
+            svg.bar((axis.at(0.0), axis.at(ticks / calls)), (y, y + high), class, &tip);
+        }
+    }
+    svg.finish(bottom + 22.0)
+}
+
+fn figures(cell: &CellRecord, groups: &[Group], title: &str) -> Table {
+    let columns = [
+        Column::new("what", "what", ""),
+        Column::new("a_ticks_per_call", "A", "ticks"),
+        Column::new("b_ticks_per_call", "B", "ticks"),
+        Column::new("change_pct", "change", "%"),
+        Column::new("a_calls", "calls A", ""),
+        Column::new("b_calls", "calls B", ""),
+    ];
+    let mut table = Table::new("calls", title, &columns);
+    for group in groups {
+        let [a, b] = group.sides.map(|side| side.map(|(ticks, calls)| ticks / calls));
+        let calls = group.sides.map(|side| {
+            side.map_or(Cell::Absent(NOT_TIMED), |(_, calls)| Cell::text(whole(calls)))
+        });
+        table.row(row(&group.name, a, b).into_iter().chain(calls).collect());
+    }
+    table.rows.push(crate::table::Row::Rule);
+    let averages = |side: usize| mean_of_averages(groups, side);
+    table.row(row(
+        "a packet, mean of the workers' averages, as in the post",
+        averages(0),
+        averages(1),
+    ));
+    let weighted = |side: Side| {
+        let ticks = side.sum(cell, "alloc_ticks")? + side.sum(cell, "free_ticks")?;
+        side.sum(cell, "allocs").filter(|calls| *calls > 0.0).map(|calls| ticks / calls)
+    };
+    table.row(row("a packet, every call weighing the same", weighted(Side::A), weighted(Side::B)));
+    table
+}
+
+fn row(name: &str, a: Option<f64>, b: Option<f64>) -> Vec<Cell> {
+    let known = |value: Option<f64>| value.map_or(Cell::Absent(NOT_TIMED), figure::cell);
+    let change = a.zip(b).map(|(a, b)| 100.0 * (b / a - 1.0));
+    let change = change.map_or(Cell::Absent(NOT_TIMED), figure::change_cell);
+    vec![Cell::text(name), known(a), known(b), change]
+}
+
+/// Allocating and freeing, each the mean of the workers' averages; `None` unless all were timed that
+/// called.
+fn mean_of_averages(groups: &[Group], side: usize) -> Option<f64> {
+    let of = |kind: &str| {
+        let same = groups.iter().filter(|group| group.name.starts_with(kind));
+        let averages: Vec<f64> = same
+            .filter_map(|group| group.sides.get(side).copied().flatten())
+            .map(|(ticks, calls)| ticks / calls)
+            .collect();
+        crate::stats::mean(&averages)
+    };
+    Some(of("allocate")? + of("free")?)
+}
+
+fn whole(n: f64) -> String {
+    // Saturates: no count of ours is larger.
+    count(n as u64)
 }

@@ -30,7 +30,7 @@ use crate::settings::wrong;
 use crate::{Code, Error, Result};
 
 /// How long the receiver waits for a wire that does not end its window.
-const GRACE: Duration = Duration::from_millis(500);
+const GRACE: Duration = Duration::from_secs(2);
 
 /// How often the receiver looked for packets.
 pub(super) struct Polls(Arc<QueueStats>);

@@ -1,17 +1,23 @@
 //! What a side was asked for.
 
+use std::ops::RangeInclusive;
+
 use linerate_ctl::pool::{BUFFERS, INIT, RETURN};
 use linerate_datapath::{Data, Init, Return};
 use linerate_port::units;
 
 use crate::scenario::Place;
-use crate::settings::{Reading, Settings, Value, wrong};
+use crate::settings::{Reading, Setting, Settings, Value, wrong};
 use crate::{Code, Error, Result};
 
 /// Most packets of a burst, buffers of a ring, frames of a hot list.
 const MANY: u64 = 1 << 16;
 /// Gigabit Ethernet's packets a second: 60 bytes, FCS, preamble and gap.
 const LINE_PPS: f64 = 1_488_095.0;
+/// Packets a second that can be told apart.
+const PPS: RangeInclusive<f64> = 1.0..=1e9;
+/// Of 12 packets, 7 have 60 bytes, 4 have 590 and 1 has 1514.
+const IMIX_MEAN_BYTES: f64 = (7.0 * 60.0 + 4.0 * 590.0 + 1514.0) / 12.0;
 /// Ethernet's shortest frame without FCS, and the shortest that a generator numbers.
 const SIZE_MIN: u64 = 60;
 
@@ -23,11 +29,33 @@ pub(super) enum Kind {
     Adapter,
 }
 
+impl Kind {
+    /// Packets that a turn of a source's worker offers; `None` without a worker.
+    pub fn turn(self, budget: usize) -> Option<usize> {
+        match self {
+            // Both ports are sources.
+            Kind::Null => Some(2 * budget),
+            Kind::Ring => Some(budget),
+            Kind::Adapter => None,
+        }
+    }
+}
+
 /// Sizes of packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Size {
     Bytes(u64),
     Imix,
+}
+
+impl Size {
+    /// Of a packet in the long run.
+    fn mean_bytes(self) -> f64 {
+        match self {
+            Size::Bytes(bytes) => bytes as f64,
+            Size::Imix => IMIX_MEAN_BYTES,
+        }
+    }
 }
 
 /// What a side was asked for.
@@ -64,19 +92,23 @@ impl Asked {
         let mut told = settings.reading("engine");
         let paths = [("null", Kind::Null), ("ring", Kind::Ring), ("adapter", Kind::Adapter)];
         let path = told.choice("path", &paths)?.unwrap_or(Kind::Null);
+        let size = size(settings, &mut told)?;
         let count = |n: Option<u64>, default: usize| n.map_or(default, |n| n as usize);
+        let budget = count(told.count("budget", 1..=1024)?, 64);
+        let burst = told.count("burst", 1..=MANY)?;
         let asked = Asked {
             path,
             ring_len: count(told.count("ring_len", 2..=MANY)?, 256) as u32,
-            burst: count(told.count("burst", 1..=MANY)?, 64),
-            pps: rate(settings, &mut told, "rate", Some("max"))?,
-            line_pps: rate(settings, &mut told, "line_rate", None)?.unwrap_or(LINE_PPS),
-            size: size(settings, &mut told)?,
+            burst: count(burst, path.turn(budget).unwrap_or(64)),
+            pps: rate(settings, &mut told, "rate", Some("max"), size.mean_bytes())?,
+            line_pps: rate(settings, &mut told, "line_rate", None, size.mean_bytes())?
+                .unwrap_or(LINE_PPS),
+            size,
             data: told.choice("buffers", &BUFFERS)?.unwrap_or_default(),
             hot_list: count(told.count("hot_list", 0..=MANY)?, 1024),
             init: told.choice("init", &INIT)?.unwrap_or_default(),
             return_to: told.choice("return", &RETURN)?.unwrap_or_default(),
-            budget: count(told.count("budget", 1..=1024)?, 64),
+            budget,
             pool_frames: told.count("pool_frames", 64..=1 << 22)?.map(|n| n as u32),
             frame_size: count(told.count("frame_size", 256..=MANY)?, 2048) as u32,
             sample_every: count(told.count("sample_every", 0..=1 << 20)?, 61) as u32,
@@ -119,9 +151,8 @@ impl Asked {
                 return refuse(name, format!("{name} = {n} is no power of two"));
             }
         }
-        let both_ways = if self.path == Kind::Null { 2 } else { 1 };
-        let turn = both_ways * self.budget;
-        let whole = self.path == Kind::Adapter || self.burst.is_multiple_of(turn);
+        let turn = self.path.turn(self.budget).unwrap_or(1);
+        let whole = self.burst.is_multiple_of(turn);
         match self.path {
             _ if !whole => refuse(
                 "burst",
@@ -149,23 +180,33 @@ impl Asked {
     }
 }
 
-/// A rate as `"100kpps"`; `None` if it is not said, or said to be `unbound`.
+/// A rate as `"100kpps"`, `"100Mbps"` or a number of bytes a second, in packets of `bytes`; `None`
+/// if it is not said, or said to be `unbound`.
 fn rate(
     settings: &Settings,
     told: &mut Reading<'_>,
     name: &'static str,
     unbound: Option<&str>,
+    bytes: f64,
 ) -> Result<Option<f64>> {
-    let Some(text) = told.text(name)? else { return Ok(None) };
-    if unbound == Some(text.as_str()) {
-        return Ok(None);
+    let Some(Setting { value, line }) = settings.get(name) else {
+        return told.text(name).map(|_| None);
+    };
+    let pps = match value {
+        Value::Text(_) => {
+            let text = told.text(name)?.unwrap_or_default();
+            if unbound == Some(text.as_str()) {
+                return Ok(None);
+            }
+            let rate = units::rate(&text).map_err(|why| wrong(*line, format!("{name}: {why}")))?;
+            rate.pps(bytes)
+        }
+        _ => told.number(name)?.unwrap_or_default() / bytes,
+    };
+    if PPS.contains(&pps) {
+        return Ok(Some(pps));
     }
-    let line = settings.get(name).map_or(0, |setting| setting.line);
-    match units::rate(&text) {
-        Ok(units::Rate::Pps(pps)) if (1.0..=1e9).contains(&pps) => Ok(Some(pps)),
-        Ok(_) => Err(wrong(line, format!("{name} = {text} is not from 1pps to 1Gpps"))),
-        Err(why) => Err(wrong(line, format!("{name}: {why}"))),
-    }
+    Err(wrong(*line, format!("{name} = {value} is not from 1pps to 1Gpps")))
 }
 
 fn size(settings: &Settings, told: &mut Reading<'_>) -> Result<Size> {

@@ -45,7 +45,7 @@ impl EngineBench {
     fn measure(&mut self, time: Duration) -> Result<Window> {
         let before = Reading::of(&self.gauge);
         let (start, from) = (Instant::now(), ticks());
-        self.crew.order(start + time);
+        self.crew.order(time);
         let collected = self.crew.collect();
         let (wall_ns, to) = (nanos(start.elapsed()).max(1), ticks());
         let (times, done) = collected?;

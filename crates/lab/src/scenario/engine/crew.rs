@@ -1,14 +1,14 @@
 //! The threads of one side: each owns its part of the path, and waits on a channel between windows.
 //!
 //! ```text
-//!  bench ── until ──► thread, pinned: meter starts, duty runs, meter stops ── report ──► bench
+//!  bench ── time ──► thread, pinned: meter starts, duty runs, meter stops ── report ──► bench
 //! ```
 
 use std::io;
 use std::ops::AddAssign;
 use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use linerate_datapath::Worker;
 use linerate_port::thread;
@@ -58,7 +58,7 @@ pub(super) type Report = Result<(ThreadTime, Done)>;
 /// A thread at the bench's service.
 struct Hand {
     /// Dropped to end it.
-    orders: Sender<Instant>,
+    orders: Sender<Duration>,
     reports: Receiver<Report>,
     thread: JoinHandle<Box<dyn Duty>>,
 }
@@ -99,11 +99,12 @@ impl Crew {
         Ok(())
     }
 
-    /// Has all of them work until then.
-    pub fn order(&self, until: Instant) {
+    /// Has each of them work for so long, from its own start: one that is woken late has its window
+    /// nevertheless.
+    pub fn order(&self, time: Duration) {
         for hand in &self.0 {
             // A thread that is gone is missed in `collect`.
-            let _ = hand.orders.send(until);
+            let _ = hand.orders.send(time);
         }
     }
 
@@ -145,13 +146,13 @@ impl Crew {
 fn serve(
     mut meter: Meter,
     mut duty: Box<dyn Duty>,
-    orders: &Receiver<Instant>,
+    orders: &Receiver<Duration>,
     reports: &Sender<Report>,
 ) -> Box<dyn Duty> {
-    for until in orders {
+    for time in orders {
         let mut window = || {
             meter.start()?;
-            let done = duty.run(until);
+            let done = duty.run(Instant::now() + time);
             let time = meter.stop()?;
             let done = done.map_err(|e| lost("a side", &e.to_string()))?;
             Ok((time, done))

@@ -84,11 +84,16 @@ static KNOBS: [Knob; 19] = [
     knob(
         "burst",
         "1..=65536",
-        "64",
+        "a turn's: 128 of null, 64 of a ring; 64",
         "Packets offered in a row: on one thread before the receiver is turned, at a fixed rate and by \
          an adapter before the next pause.",
     ),
-    knob("rate", "\"max\" | a rate as \"100kpps\"", "\"max\"", "Packets offered in a second."),
+    knob(
+        "rate",
+        "\"max\" | a rate as \"100kpps\" or \"100Mbps\" | bytes a second",
+        "\"max\"",
+        "How much is offered, a burst at a time.",
+    ),
     knob(
         "line_rate",
         "a rate",

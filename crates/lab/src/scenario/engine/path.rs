@@ -83,8 +83,7 @@ fn engine(asked: &Asked, cpus: &[usize], builder: Builder) -> Result<(Crew, Gaug
     let none = || Error::new(Code::System, "cannot run `engine`", "it has no worker");
     let source = workers.next().ok_or_else(none)?;
     let beat = Beat::new(asked.burst, asked.pps)?;
-    let a_turn = if asked.path == Kind::Null { 2 * asked.budget } else { asked.budget };
-    let turns = asked.burst / a_turn;
+    let turns = asked.path.turn(asked.budget).map_or(0, |turn| asked.burst / turn);
     let shared = asked.threads == 2;
     let receiver = workers.next();
     let mut crew = Crew::default();

@@ -149,7 +149,7 @@ impl Bench for HostBench {
 
     fn profile(&mut self, time: Duration) -> Result<Vec<Profile>> {
         let before = self.path.stats().ports();
-        self.path.begin_profile(Instant::now() + time, PROFILE_HZ);
+        self.path.begin_profile(time, PROFILE_HZ)?;
         let round = self.go(time);
         let profiles = self.path.profiled(round.until);
         let after = self.path.stats().ports();
@@ -172,7 +172,7 @@ impl Bench for HostBench {
         let warnings = stats.warnings().to_vec();
         let stats = self.path.end()?;
         let ledger = pool_figures::ledger(&stats);
-        totals.insert("outstanding".into(), ledger.in_flight as f64);
+        totals.extend(pool_figures::outstanding(&stats));
         let ledger = crate::scenario::Ledger { retransmitted: Some(retransmitted), ..ledger };
         let notes = notes(&self.config).into_iter().chain(warnings).collect();
         Ok(Finished { ledger, matrices, totals, notes })

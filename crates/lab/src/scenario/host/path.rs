@@ -39,8 +39,9 @@ const DRAIN: Duration = Duration::from_secs(2);
 enum Order {
     /// Carry packets until then, and say what that took.
     Measure { until: Instant },
-    /// Carry packets until then, and say in which functions the time passed.
-    Profile { until: Instant, hz: u32 },
+    /// Get ready to be sampled, say so, carry packets for so long from then on, and say in which
+    /// functions the time passed.
+    Profile { time: Duration, hz: u32 },
     /// Carry packets until told to rest.
     Carry,
     /// Send what is there, and end.
@@ -49,7 +50,8 @@ enum Order {
 
 enum Answer {
     Measured(Result<ThreadTime>),
-    Profiled(Result<Profile>),
+    Ready,
+    Profiled(Box<Result<Profile>>),
     Rests(Result<()>),
 }
 
@@ -138,9 +140,26 @@ impl Path {
         (0..self.hands.len()).map(take).collect()
     }
 
-    /// Has the workers carry packets until then, sampled so often in a second.
-    pub fn begin_profile(&self, until: Instant, hz: u32) {
-        self.all(|| Order::Profile { until, hz });
+    /// Has the workers carry packets for so long, sampled so often in a second. When this returns,
+    /// each of them is being sampled: to get that ready takes longer than some windows.
+    ///
+    /// # Errors
+    /// What the recorder says.
+    pub fn begin_profile(&self, time: Duration, hz: u32) -> Result<()> {
+        self.all(|| Order::Profile { time, hz });
+        let ready = |i| match self.answer(i, Instant::now())? {
+            Answer::Ready => Ok(()),
+            Answer::Profiled(profile) => Err(profile.err().unwrap_or_else(out_of_step)),
+            _ => Err(out_of_step()),
+        };
+        let ready: Vec<Result<()>> = (0..self.hands.len()).map(ready).collect();
+        if ready.iter().any(Result::is_err) {
+            // Those that are ready run for their time, and their answers are not to be mistaken.
+            for (i, _) in ready.iter().enumerate().filter(|(_, ready)| ready.is_ok()) {
+                self.answer(i, Instant::now() + time)?;
+            }
+        }
+        ready.into_iter().collect()
     }
 
     /// Where each worker was since [`Path::begin_profile`].
@@ -149,7 +168,7 @@ impl Path {
     /// As above, and what the recorder says.
     pub fn profiled(&self, until: Instant) -> Result<Vec<Profile>> {
         let take = |i| match self.answer(i, until)? {
-            Answer::Profiled(profile) => profile,
+            Answer::Profiled(profile) => *profile,
             _ => Err(out_of_step()),
         };
         let profiles: Vec<Result<Profile>> = (0..self.hands.len()).map(take).collect();
@@ -249,7 +268,10 @@ fn serve(
     for order in orders {
         let answer = match order {
             Order::Measure { until } => Answer::Measured(measure(&mut worker, &mut meter, until)),
-            Order::Profile { until, hz } => Answer::Profiled(profile(&mut worker, until, hz)),
+            Order::Profile { time, hz } => {
+                let ready = || drop(answers.send(Answer::Ready));
+                Answer::Profiled(Box::new(profile(&mut worker, time, hz, ready)))
+            }
             Order::Carry => Answer::Rests(carry(&mut worker, carrying)),
             Order::Drain => {
                 let drained = worker.drain(DRAIN).map(drop).map_err(|e| failed(&e));
@@ -270,10 +292,11 @@ fn measure(worker: &mut Worker, meter: &mut Meter, until: Instant) -> Result<Thr
     turned.map(|()| time)
 }
 
-fn profile(worker: &mut Worker, until: Instant, hz: u32) -> Result<Profile> {
+fn profile(worker: &mut Worker, time: Duration, hz: u32, ready: impl FnOnce()) -> Result<Profile> {
     let mut recording = Recorder::new(What::Time { hz }).start(Target::ThisThread)?;
+    ready();
     let mut emptied = Instant::now();
-    turn(worker, until, |now| empty(&mut recording, &mut emptied, now))?;
+    turn(worker, emptied + time, |now| empty(&mut recording, &mut emptied, now))?;
     recording.finish()
 }
 

@@ -3,22 +3,19 @@
 
 use std::hint::black_box;
 
-use linerate_skb::{Batch, Data, Huge, Local, Pool, Shared};
-
-use crate::BURST;
-use crate::args::Options;
-use crate::cross;
-use crate::timer::Timer;
+use super::{BURST, Options, Timer, cross};
+use crate::{Batch, Data, Huge, Local, Pool, Shared};
 
 /// Buffers of a pool; DPDK's mempools like one less than a power of two.
 const POOL_SIZE: u32 = 8191;
 /// Entries of a ring.
-pub const RING_LEN_DESCS: u32 = 1024;
+pub(super) const RING_LEN_DESCS: u32 = 1024;
 
-/// The case whose instructions are compared with the baseline's, the baseline, and the most that
-/// they may be of it.
+/// The case whose instructions are compared with the baseline's.
 pub const FRAMES: &str = "bulk";
+/// The baseline.
 pub const GENERAL: &str = "general";
+/// The most that the first may take of the second's instructions.
 pub const FRAMES_AT_MOST: f64 = 0.3;
 
 /// One row of the table.
@@ -115,7 +112,20 @@ pub const CASES: [Case; 8] = [
     },
 ];
 
+/// The case of that name.
+///
+/// # Errors
+/// If there is none, with those that there are.
+pub fn named(name: &str) -> Result<&'static Case, String> {
+    let names = || CASES.iter().map(|case| case.name).collect::<Vec<_>>().join(", ");
+    let found = CASES.iter().find(|case| case.name == name);
+    found.ok_or_else(|| format!("{name} is no case; there are {}", names()))
+}
+
 /// Runs `case` on the first of the CPUs.
+///
+/// # Panics
+/// If a packet did not come home: then there is nothing to say.
 pub fn run(case: &Case, options: &Options, bursts: u64, reps: usize) -> Timer {
     options.pin(0);
     let mut timer = Timer::new(bursts, reps);
@@ -124,6 +134,9 @@ pub fn run(case: &Case, options: &Options, bursts: u64, reps: usize) -> Timer {
 }
 
 /// The pool of every case.
+///
+/// # Panics
+/// Without memory for it.
 pub fn pool(options: &Options) -> Pool {
     let builder = Pool::builder().frames(POOL_SIZE).huge_pages(Huge::Try).name("buffers");
     let builder = builder.data(options.data).init(options.init).return_to(options.return_to);
@@ -131,7 +144,7 @@ pub fn pool(options: &Options) -> Pool {
 }
 
 /// Asserts that no packet is out and that the books balance.
-pub fn assert_all_home(pool: &Pool) {
+pub(super) fn assert_all_home(pool: &Pool) {
     let ledger = pool.ledger();
     assert_eq!((ledger.in_flight, ledger.difference()), (0, 0), "{ledger}");
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
  * The peer's side of the packet-buffer benchmark: DPDK's mbufs, mempool and ring, one case a run,
- * so that it can be run in turn with the same case of ours. Not part of any build but the bench's:
- * `cargo bench -p linerate-skb` compiles it and runs it. By hand (Debian: libdpdk-dev):
+ * so that it can be run in turn with the same case of ours. Not part of any build: `linerate lab
+ * run peers-buffers` and `cargo bench -p linerate-skb` compile it and run it. By hand (Debian:
+ * libdpdk-dev):
  *
  *	cc -O3 $(pkg-config --cflags libdpdk) -march=native -o mbench mbench.c \
  *		$(pkg-config --libs libdpdk)

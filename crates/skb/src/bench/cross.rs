@@ -1,23 +1,21 @@
-//! Across two cores: the hand-over of packets, and how far apart the two CPUs are.
+//! Across two cores: the hand-over of packets.
 
 use std::hint::spin_loop;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::scope;
 
 use linerate_ring::heap;
-use linerate_skb::{Batch, Local};
-use linerate_sys::tsc;
 
-use crate::BURST;
-use crate::args::{Consumer, Options, Producer};
-use crate::cases::{RING_LEN_DESCS, assert_all_home, pool};
-use crate::timer::{Timer, Took, Watch};
+use super::cases::{RING_LEN_DESCS, assert_all_home, pool};
+use super::timer::{Timer, Took, Watch};
+use super::{BURST, Consumer, Options, Producer};
+use crate::{Batch, Local};
 
 type Sender = linerate_ring::Producer<linerate_ring::Heap<u32>>;
 type Receiver = linerate_ring::Consumer<linerate_ring::Heap<u32>>;
 
 /// Alloc on the first CPU, ring, bulk free on the second.
-pub fn hand_over(options: &Options, timer: &mut Timer) {
+pub(super) fn hand_over(options: &Options, timer: &mut Timer) {
     let pool = pool(options);
     let (mut near, mut far) = (options.local(&pool), options.local(&pool));
     let (mut sender, mut receiver) = heap(RING_LEN_DESCS).expect("a power of two");
@@ -96,41 +94,4 @@ fn consume(options: &Options, receiver: &mut Receiver, mem: &mut Local, bursts: 
     let committed = options.producer == Producer::Commits && options.consumer == Consumer::Reads;
     let expected = if committed { 60 * bursts * BURST as u64 } else { 0 };
     assert_eq!(bytes, expected, "a new packet is empty, whatever its frame held before");
-}
-
-/// A word alone on its line, and on the one that a prefetcher fetches with it.
-#[repr(align(128))]
-struct Line(AtomicU64);
-
-/// Ticks that a cache line takes from the first CPU to the second and back: the placement class.
-///
-/// The median over pieces of 100 round trips, so that an interrupt does not count.
-pub fn line_round_trip(options: &Options) -> f64 {
-    const PIECES: usize = 101;
-    const TRIPS: u64 = 100;
-    let line = Line(AtomicU64::new(0));
-    let mut pieces = scope(|s| {
-        s.spawn(|| {
-            options.pin(1);
-            for i in 0..PIECES as u64 * TRIPS {
-                while line.0.load(Ordering::Acquire) != 2 * i + 1 {}
-                line.0.store(2 * i + 2, Ordering::Release);
-            }
-        });
-        let pong = s.spawn(|| {
-            options.pin(0);
-            let piece = |piece: usize| {
-                let start = tsc::ticks();
-                for i in piece as u64 * TRIPS..(piece as u64 + 1) * TRIPS {
-                    line.0.store(2 * i + 1, Ordering::Release);
-                    while line.0.load(Ordering::Acquire) != 2 * i + 2 {}
-                }
-                (tsc::ticks() - start) as f64 / TRIPS as f64
-            };
-            (0..PIECES).map(piece).collect::<Vec<f64>>()
-        });
-        pong.join().expect("the loop does not panic")
-    });
-    pieces.sort_by(f64::total_cmp);
-    pieces[PIECES / 2]
 }

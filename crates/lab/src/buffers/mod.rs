@@ -1,0 +1,173 @@
+//! Packet buffers beside a peer's: one case in one process, so that an experiment can run the two
+//! sides in turn.
+//!
+//! Ours are the loops of [`linerate_skb::bench`]. The peer is DPDK's mbufs, mempool and ring, in C
+//! (`peers/mbench.c`): it is compiled for this machine when it is first asked for, as its users do.
+
+mod peer;
+
+use linerate_skb::Pages;
+use linerate_skb::bench::{BURST, Case, Options, Sample, named, number, pool, run};
+use serde_json::json;
+
+use crate::{Code, Error, Result};
+
+/// Repetitions of one process.
+const REPS: usize = 15;
+
+/// Of these, those that must have had their CPUs to themselves.
+const CLEAN_MIN: usize = 3;
+
+/// What is sampled.
+#[derive(Debug)]
+struct Asked {
+    case: &'static Case,
+    bursts: u64,
+    reps: usize,
+    options: Options,
+}
+
+/// Runs one case, and returns what came of it as one line of JSON.
+///
+/// `args` are a side, `linerate` or `dpdk`, then a case or `probe`, then options as they are given on
+/// a command line: `--cpus A,B`, `--bursts N`, `--reps N`, and for our side those of
+/// [`Options::take`]. A probe only says whether the side can be run here.
+///
+/// # Errors
+/// `E-EXPERIMENT` for arguments that make no sense; `E-UNSUPPORTED` where the peer is not installed
+/// or a side has no huge pages, with what to do.
+pub fn sample(args: &[String]) -> Result<String> {
+    let [side, case, options @ ..] = args else {
+        return Err(usage("it takes a side and a case".into()));
+    };
+    let is_peer = match side.as_str() {
+        "linerate" => false,
+        "dpdk" => true,
+        _ => return Err(usage(format!("{side} is no side"))),
+    };
+    if case == "probe" {
+        match is_peer {
+            true => peer::probe()?,
+            false => has_huge_pages()?,
+        }
+        return Ok(json!({ "side": side, "runs": true }).to_string());
+    }
+    let asked = Asked::parse(case, options)?;
+    let sample = match is_peer {
+        true => peer::sample(&asked)?,
+        false => {
+            has_huge_pages()?;
+            run(asked.case, &asked.options, asked.bursts, asked.reps).sample()
+        }
+    };
+    Ok(said(&asked, &sample))
+}
+
+/// A figure of fewer clean repetitions is not known: it is of whatever else ran.
+fn said(asked: &Asked, sample: &Sample) -> String {
+    let Sample { ticks, bursts, reps, clean } = *sample;
+    let is_clean = clean >= CLEAN_MIN.min(reps);
+    let disturbed =
+        (!is_clean).then(|| format!("{clean} of {reps} repetitions had their CPUs to themselves"));
+    json!({
+        "case": asked.case.name,
+        "ticks_per_packet": is_clean.then_some(ticks),
+        "packets": bursts.saturating_mul(BURST as u64).saturating_mul(reps as u64),
+        "reps": reps,
+        "clean": clean,
+        "disturbed": disturbed,
+    })
+    .to_string()
+}
+
+impl Asked {
+    fn parse(case: &str, options: &[String]) -> Result<Asked> {
+        let case = named(case).map_err(usage)?;
+        let (bursts, options_of) = (case.bursts, Options::default());
+        let mut asked = Asked { case, bursts, reps: REPS, options: options_of };
+        let mut words = options.iter();
+        while let Some(flag) = words.next() {
+            let mut value = || words.next().cloned().ok_or_else(|| format!("{flag} needs a value"));
+            match flag.as_str() {
+                "--bursts" => {
+                    asked.bursts = value().and_then(|n| number(flag, &n)).map_err(usage)?
+                }
+                "--reps" => asked.reps = value().and_then(|n| number(flag, &n)).map_err(usage)?,
+                _ if asked.options.take(flag, &mut value).map_err(usage)? => {}
+                _ => return Err(usage(format!("{flag} is not known"))),
+            }
+        }
+        // The peer's program holds at most 99; of none there is no median.
+        if !(1..=99).contains(&asked.reps) || asked.bursts == 0 {
+            return Err(usage("--reps is 1 to 99, and --bursts at least 1".into()));
+        }
+        if case.two_cores && asked.options.cpus.len() < 2 {
+            let why = format!("{} takes two CPUs", case.name);
+            return Err(Error::new(Code::Unsupported, "cannot sample", why)
+                .fix("grep Cpus_allowed_list /proc/self/status"));
+        }
+        Ok(asked)
+    }
+}
+
+/// Whether a pool gets huge pages here: the peer has them, and without them ours is another case.
+fn has_huge_pages() -> Result<()> {
+    if pool(&Options::default()).pages() == Pages::Huge2M {
+        return Ok(());
+    }
+    Err(Error::new(Code::Unsupported, "cannot sample", "there are no huge pages left")
+        .fix("sysctl -w vm.nr_hugepages=300"))
+}
+
+fn usage(why: String) -> Error {
+    Error::new(Code::Experiment, "cannot sample", why)
+        .fix("linerate lab sample linerate|dpdk CASE|probe [--cpus A,B] [--bursts N] [--reps N]")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::Value;
+
+    fn words(text: &str) -> Vec<String> {
+        text.split_whitespace().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_with_what_there_is() {
+        let why = |text| sample(&words(text)).unwrap_err().why;
+        assert_eq!(why("linerate"), "it takes a side and a case");
+        assert_eq!(why("vpp bulk"), "vpp is no side");
+        assert!(why("linerate bluk").contains("bulk-shared"));
+        assert_eq!(why("dpdk bulk --reps"), "--reps needs a value");
+        assert_eq!(why("linerate bulk --reps 0"), "--reps is 1 to 99, and --bursts at least 1");
+        assert_eq!(why("linerate cross --cpus 0"), "cross takes two CPUs");
+        assert_eq!(why("linerate bulk --fast"), "--fast is not known");
+    }
+
+    #[test]
+    fn a_figure_of_too_few_clean_repetitions_is_not_known() {
+        let asked = Asked::parse("bulk", &[]).unwrap();
+        let of = |clean| {
+            let line = said(&asked, &Sample { ticks: 2.5, bursts: 10, reps: 15, clean });
+            serde_json::from_str::<Value>(&line).unwrap()
+        };
+        assert_eq!((&of(3)["ticks_per_packet"], &of(3)["packets"]), (&2.5.into(), &4800.into()));
+        assert_eq!((&of(2)["ticks_per_packet"], &of(3)["disturbed"]), (&Value::Null, &Value::Null));
+        assert_eq!(of(2)["disturbed"], "2 of 15 repetitions had their CPUs to themselves");
+    }
+
+    #[test]
+    fn one_case_of_each_side_is_sampled_where_it_can_be() {
+        for side in ["linerate", "dpdk"] {
+            match sample(&words(&format!("{side} bulk --bursts 500 --reps 1"))) {
+                Ok(line) => assert!(line.contains("\"packets\":16000"), "{line}"),
+                Err(e) => {
+                    assert_eq!(e.code, Code::Unsupported, "{e}");
+                    assert!(!e.fix.is_empty(), "{e}");
+                    println!("skipped: {e}");
+                }
+            }
+        }
+    }
+}

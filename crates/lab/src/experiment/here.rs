@@ -1,0 +1,171 @@
+//! What an experiment takes, and whether this machine can run it.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::{Cell, Experiment};
+use crate::scenario::{Place, named};
+use crate::settings::wrong;
+use crate::{Error, Result};
+
+/// Windows of a unit: both sides, and the control.
+const UNIT: u64 = 3;
+
+/// How much of an experiment can be run here.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Here {
+    /// Cells that can.
+    pub cells: usize,
+    /// Cells that there are.
+    pub of: usize,
+    /// Why the others cannot, each reason once.
+    pub obstacles: Vec<Obstacle>,
+}
+
+/// Why some cells cannot be run here.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Obstacle {
+    /// How many.
+    pub cells: usize,
+    /// The first of them, as `case=host-joined`.
+    pub first: String,
+    /// The error's code.
+    pub code: &'static str,
+    /// Why.
+    pub why: String,
+    /// What to do about it; empty if nothing is known to help.
+    pub fix: String,
+}
+
+impl Experiment {
+    /// What can be run at `place`, by asking each cell's scenario.
+    #[must_use]
+    pub fn here(&self, place: &Place) -> Here {
+        let mut here = Here { cells: 0, of: self.cells.len(), obstacles: Vec::new() };
+        for cell in &self.cells {
+            match cell.check(place) {
+                Ok(()) => here.cells += 1,
+                Err(e) => here.add(cell, e),
+            }
+        }
+        here
+    }
+
+    /// How long a run takes if every cell goes to its last look, and no pair is run twice.
+    #[must_use]
+    pub fn planned(&self, quick: bool) -> Duration {
+        let last = self.plan.looks(quick).last().copied().unwrap_or(0);
+        let windows = UNIT * (u64::from(last) + u64::from(self.plan.warmup));
+        self.cells(quick)
+            .map(|(_, cell)| Duration::from_nanos(cell.window_ns(quick).saturating_mul(windows)))
+            .fold(Duration::ZERO, Duration::saturating_add)
+    }
+}
+
+impl Cell {
+    /// Whether its scenario can run both sides at `place`.
+    ///
+    /// # Errors
+    /// As [`Scenario::check`](crate::scenario::Scenario::check).
+    pub fn check(&self, place: &Place) -> Result<()> {
+        let scenario = named(&self.scenario);
+        let scenario = scenario
+            .ok_or_else(|| wrong(0, format!("there is no scenario {:?}", self.scenario)))?;
+        scenario.check(&self.a, place).and_then(|()| scenario.check(&self.b, place))
+    }
+}
+
+impl Here {
+    /// In a word or two: `yes`, `no`, `9 of 13 cells`.
+    #[must_use]
+    pub fn in_short(&self) -> String {
+        match self.cells {
+            0 => "no".into(),
+            cells if cells == self.of => "yes".into(),
+            cells => format!("{cells} of {} cells", self.of),
+        }
+    }
+
+    fn add(&mut self, cell: &Cell, e: Error) {
+        let known = self.obstacles.iter_mut().find(|one| one.why == e.why && one.fix == e.fix);
+        match known {
+            Some(known) => known.cells += 1,
+            None => self.obstacles.push(Obstacle {
+                cells: 1,
+                first: cell.name(),
+                code: e.code.as_str(),
+                why: e.why,
+                fix: e.fix,
+            }),
+        }
+    }
+}
+
+/// Why, for how many, and what to do.
+impl fmt::Display for Obstacle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.cells, self.first.as_str()) {
+            (_, "") => {}
+            (1, first) => write!(f, "{first} cannot be run here: ")?,
+            (cells, first) => {
+                write!(f, "{cells} cells, as {first}, cannot be run here: ")?;
+            }
+        }
+        f.write_str(&self.why)?;
+        if self.fix.is_empty() { Ok(()) } else { write!(f, " (fix: {})", self.fix) }
+    }
+}
+
+/// A time as planned or left, to two parts: `45 s`, `2 min 5 s`, `1 h 10 min`.
+#[must_use]
+pub fn lasting(time: Duration) -> String {
+    let s = time.as_secs() + u64::from(time.subsec_nanos() > 0);
+    match s {
+        0..60 => format!("{s} s"),
+        60..3600 if s % 60 == 0 => format!("{} min", s / 60),
+        60..3600 => format!("{} min {} s", s / 60, s % 60),
+        _ => format!("{} h {} min", s / 3600, s % 3600 / 60),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_has_two_parts_at_most_and_is_never_nothing() {
+        for (ms, text) in [
+            (0, "0 s"),
+            (1, "1 s"),
+            (59_000, "59 s"),
+            (60_000, "1 min"),
+            (125_000, "2 min 5 s"),
+            (4_200_000, "1 h 10 min"),
+        ] {
+            assert_eq!(lasting(Duration::from_millis(ms)), text);
+        }
+    }
+
+    #[test]
+    fn a_reason_is_told_once_with_the_cells_that_it_holds_for() {
+        let cell = |at: &str| Cell {
+            at: vec![("rate".into(), at.into())],
+            scenario: "nowhere".into(),
+            window_ns: 50_000_000,
+            quick_window_ns: 10_000_000,
+            a: crate::settings::Settings::new(),
+            b: crate::settings::Settings::new(),
+            quick: at == "max",
+        };
+        let mut here = Here { cells: 0, of: 3, obstacles: Vec::new() };
+        for at in ["max", "fixed", "low"] {
+            let cell = cell(at);
+            here.add(&cell, cell.check(&Place::default()).unwrap_err());
+        }
+        let [one] = here.obstacles.as_slice() else { panic!("{here:?}") };
+        assert_eq!((one.cells, one.first.as_str()), (3, "rate=max"));
+        assert_eq!(one.why, "there is no scenario \"nowhere\"");
+    }
+}

@@ -1,0 +1,94 @@
+//! The list of experiments: a line for each.
+
+use std::fmt;
+
+use serde::{Serialize, Serializer};
+
+use super::here::{Here, lasting};
+use crate::experiment::Experiment;
+use crate::scenario::Place;
+use crate::table::{Cell, Column, Table, WIDTH, wrapped};
+
+/// A line for each: what it reproduces, its cells, its time, whether it runs here.
+#[derive(Debug)]
+pub struct List<'a> {
+    /// Which.
+    pub experiments: &'a [Experiment],
+    /// Where.
+    pub place: &'a Place,
+}
+
+const COLUMNS: [Column; 6] = [
+    Column::new("id", "ID", ""),
+    Column::new("reproduces", "POST", ""),
+    Column::new("cells", "CELLS", ""),
+    Column::new("time", "TIME", ""),
+    Column::new("quick", "QUICK", ""),
+    Column::new("here", "HERE", ""),
+];
+
+/// What is said of one.
+#[derive(Debug, Serialize)]
+struct Line<'a> {
+    id: &'a str,
+    title: &'a str,
+    reproduces: Option<&'a str>,
+    cells: usize,
+    quick_cells: usize,
+    /// At most.
+    planned_s: f64,
+    quick_planned_s: f64,
+    here: Here,
+}
+
+impl<'a> List<'a> {
+    fn lines(&self) -> Vec<Line<'a>> {
+        let line = |one: &'a Experiment| Line {
+            id: &one.id,
+            title: &one.title,
+            reproduces: one.post.as_deref(),
+            cells: one.cells.len(),
+            quick_cells: one.cells(true).count(),
+            planned_s: one.planned(false).as_secs_f64(),
+            quick_planned_s: one.planned(true).as_secs_f64(),
+            here: one.here(self.place),
+        };
+        self.experiments.iter().map(line).collect()
+    }
+}
+
+impl fmt::Display for List<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lines = self.lines();
+        let mut table = Table::new("experiments", "", &COLUMNS);
+        for (line, one) in lines.iter().zip(self.experiments) {
+            table.row(vec![
+                Cell::text(line.id),
+                Cell::text(line.reproduces.unwrap_or("-")),
+                Cell::Count(line.cells as u64),
+                Cell::text(lasting(one.planned(false))),
+                Cell::text(lasting(one.planned(true))),
+                Cell::text(line.here.in_short()),
+            ]);
+        }
+        writeln!(f, "{table}")?;
+        let widest = lines.iter().map(|line| line.id.len()).max().unwrap_or(0);
+        for line in &lines {
+            let first = format!("  {:widest$}  ", line.id);
+            f.write_str(&wrapped(line.title, &first, &" ".repeat(first.len().min(WIDTH / 2))))?;
+        }
+        for line in &lines {
+            for obstacle in &line.here.obstacles {
+                f.write_str("\n")?;
+                write!(f, "{}", wrapped(&format!("{}: {obstacle}", line.id), "! ", "  "))?;
+            }
+        }
+        f.write_str("\nTIME and QUICK are at most: a cell ends as soon as enough is known of it.\n")
+    }
+}
+
+impl Serialize for List<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.lines())
+    }
+}

@@ -1,0 +1,260 @@
+//! A program as a side: each window is one run of it, and its figures are those that it prints.
+//!
+//! The program says what it did, as JSON on its standard output; the experiment's file says where in
+//! that each figure stands. A program that measures itself is right about what it measures, so this
+//! is for peers with a clock of their own. What is measured from outside is the wall, and the CPU
+//! time of the program with all that it waited for; its start is in both.
+
+mod process;
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::scenario::{Bench, Figure, Finished, Knob, Place, Scenario};
+use crate::settings::{Settings, wrong};
+use crate::window::Window;
+use crate::{Code, Error, Result};
+
+/// A program.
+#[derive(Debug)]
+pub(super) struct Program;
+
+/// Seconds that a run may take, unless the file says otherwise.
+const TIMEOUT_S: u64 = 60;
+
+static KNOBS: [Knob; 7] = [
+    Knob {
+        name: "program",
+        values: "a name or a path, or \"self\"",
+        default: "none",
+        about: "What is run: a program on the PATH, one by its path, or this one.",
+    },
+    Knob {
+        name: "args",
+        values: "a list of texts",
+        default: "[]",
+        about: "Its arguments, in which {cpu0}, {cpu1}, {seed} and {seconds} are replaced.",
+    },
+    Knob {
+        name: "probe",
+        values: "a list of texts",
+        default: "none",
+        about: "Arguments with which it says by its exit status whether it can be run here.",
+    },
+    Knob {
+        name: "json",
+        values: "a list of \"NAME=/pointer\"",
+        default: "[]",
+        about: "Figures and where they stand in what it prints (RFC 6901): in the last line if that \
+                is JSON, else in all of it. What is null there is not known.",
+    },
+    Knob {
+        name: "packets",
+        values: "a pointer",
+        default: "none: 0",
+        about: "Where the number of packets stands that went through.",
+    },
+    Knob {
+        name: "disturbed",
+        values: "a pointer",
+        default: "none",
+        about: "Where a text stands if its figures are not to be believed, and null if they are.",
+    },
+    Knob {
+        name: "timeout_s",
+        values: "1..=3600",
+        default: "60",
+        about: "Seconds after which it is killed, and the run ends with an error.",
+    },
+];
+
+impl Scenario for Program {
+    fn name(&self) -> &'static str {
+        "command"
+    }
+
+    fn about(&self) -> &'static str {
+        "Runs a program once a window, and reads its figures from the JSON that it prints."
+    }
+
+    fn knobs(&self) -> &'static [Knob] {
+        &KNOBS
+    }
+
+    fn figures(&self) -> &'static [Figure] {
+        &[]
+    }
+
+    fn check(&self, settings: &Settings, place: &Place) -> Result<()> {
+        let asked = Asked::read(settings)?;
+        let path = find(&asked.program, place)?;
+        let Some(probe) = &asked.probe else { return Ok(()) };
+        let args: Vec<OsString> =
+            probe.iter().map(|arg| expand(arg, place, Duration::ZERO)).collect();
+        process::run(&path, &args, asked.timeout).map(drop).map_err(|e| {
+            let what = format!("cannot run {} here", asked.program);
+            Error::new(Code::Unsupported, what, e.why).fix(e.fix)
+        })
+    }
+
+    fn open(&self, settings: &Settings, place: &Place) -> Result<Box<dyn Bench>> {
+        self.check(settings, place)?;
+        let asked = Asked::read(settings)?;
+        let path = find(&asked.program, place)?;
+        Ok(Box::new(Side { asked, path, place: place.clone() }))
+    }
+}
+
+/// What the file asks for.
+#[derive(Debug, Clone, PartialEq)]
+struct Asked {
+    program: String,
+    args: Vec<String>,
+    probe: Option<Vec<String>>,
+    /// Names and pointers.
+    figures: Vec<(String, String)>,
+    packets: Option<String>,
+    disturbed: Option<String>,
+    timeout: Duration,
+}
+
+impl Asked {
+    fn read(settings: &Settings) -> Result<Asked> {
+        let mut reading = settings.reading("command");
+        let program = reading.text("program")?;
+        let args = reading.texts("args")?.unwrap_or_default();
+        let probe = reading.texts("probe")?;
+        let figures = reading.texts("json")?.unwrap_or_default();
+        let packets = reading.text("packets")?;
+        let disturbed = reading.text("disturbed")?;
+        let timeout_s = reading.count("timeout_s", 1..=3600)?.unwrap_or(TIMEOUT_S);
+        reading.finish()?;
+        let line = settings.get("json").map_or(0, |setting| setting.line);
+        let figures = figures.iter().map(|text| named(text, line)).collect::<Result<_>>()?;
+        let program = program.filter(|program| !program.is_empty());
+        let program = program.ok_or_else(|| {
+            wrong(0, "scenario \"command\" is told no program").fix("program = \"…\" for each side")
+        })?;
+        let timeout = Duration::from_secs(timeout_s);
+        Ok(Asked { program, args, probe, figures, packets, disturbed, timeout })
+    }
+}
+
+/// `NAME=/pointer`.
+fn named(text: &str, line: usize) -> Result<(String, String)> {
+    let refused = || wrong(line, format!("{text:?} is not \"NAME=/pointer\""));
+    let (name, pointer) = text.split_once('=').ok_or_else(refused)?;
+    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '.';
+    if name.is_empty() || !name.chars().all(is_name) || !pointer.starts_with('/') {
+        return Err(refused());
+    }
+    Ok((name.into(), pointer.into()))
+}
+
+/// Where the program is.
+fn find(program: &str, place: &Place) -> Result<PathBuf> {
+    let absent = |why: String| {
+        let fix = format!("install {program}, or name it by its path");
+        Error::new(Code::Unsupported, format!("cannot run {program}"), why).fix(fix)
+    };
+    if matches!(program, "self" | "linerate") {
+        let unknown = || absent("it is not known where this program is".into());
+        return place.program.clone().ok_or_else(unknown);
+    }
+    if program.contains('/') {
+        let path = Path::new(program);
+        let there = path.is_file().then(|| path.to_owned());
+        return there.ok_or_else(|| absent("there is no such file".into()));
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path).map(|dir| dir.join(program)).find(|p| p.is_file());
+    found.ok_or_else(|| absent("it is not on the PATH".into()))
+}
+
+fn expand(arg: &str, place: &Place, time: Duration) -> OsString {
+    let cpu = |at: usize| place.cpus.get(at).map_or_else(String::new, usize::to_string);
+    arg.replace("{cpu0}", &cpu(0))
+        .replace("{cpu1}", &cpu(1))
+        .replace("{seed}", &place.seed.to_string())
+        .replace("{seconds}", &time.as_secs_f64().to_string())
+        .into()
+}
+
+/// One side, ready to run.
+#[derive(Debug)]
+struct Side {
+    asked: Asked,
+    path: PathBuf,
+    place: Place,
+}
+
+impl Bench for Side {
+    fn window(&mut self, time: Duration) -> Result<Window> {
+        let args: Vec<OsString> =
+            self.asked.args.iter().map(|arg| expand(arg, &self.place, time)).collect();
+        let ran = process::run(&self.path, &args, self.asked.timeout)?;
+        let said = document(&ran.stdout).ok_or_else(|| self.wrong("it printed no JSON"))?;
+        let mut window = Window {
+            wall_ns: ran.wall_ns,
+            run_delay_ns: ran.run_delay_ns,
+            cpu_ns: Some(ran.cpu_ns),
+            ..Window::default()
+        };
+        for (name, pointer) in &self.asked.figures {
+            let value = self.at(&said, pointer)?;
+            if value.is_null() {
+                continue;
+            }
+            let number = value.as_f64().ok_or_else(|| self.is_no(pointer, "number"))?;
+            window.figures.insert(name.clone(), number);
+        }
+        if let Some(pointer) = &self.asked.packets {
+            let value = self.at(&said, pointer)?;
+            window.packets = value.as_u64().ok_or_else(|| self.is_no(pointer, "whole number"))?;
+        }
+        if let Some(pointer) = &self.asked.disturbed {
+            let value = self.at(&said, pointer)?;
+            let text = value.as_str().map(str::to_owned);
+            if text.is_none() && !value.is_null() {
+                return Err(self.is_no(pointer, "text"));
+            }
+            window.disturbed = text;
+        }
+        Ok(window)
+    }
+
+    fn finish(self: Box<Self>) -> Result<Finished> {
+        Ok(Finished::default())
+    }
+}
+
+impl Side {
+    fn at<'a>(&self, said: &'a Value, pointer: &str) -> Result<&'a Value> {
+        let absent = || self.wrong(format!("it printed no {pointer}"));
+        said.pointer(pointer).ok_or_else(absent)
+    }
+
+    fn is_no(&self, pointer: &str, kind: &str) -> Error {
+        self.wrong(format!("its {pointer} is no {kind}"))
+    }
+
+    fn wrong(&self, why: impl Into<String>) -> Error {
+        let what = format!("cannot read what {} printed", self.asked.program);
+        let args = self.asked.args.join(" ");
+        Error::new(Code::System, what, why).fix(format!("{} {args}", self.path.display()))
+    }
+}
+
+/// The last line, if it is a document; else all of it.
+fn document(stdout: &[u8]) -> Option<Value> {
+    let text = stdout.trim_ascii();
+    let last = text.rsplit(|&byte| byte == b'\n').next().unwrap_or(text);
+    let object = |bytes| serde_json::from_slice(bytes).ok().filter(Value::is_object);
+    object(last).or_else(|| object(text))
+}
+
+#[cfg(test)]
+mod tests;

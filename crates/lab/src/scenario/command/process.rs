@@ -1,0 +1,190 @@
+//! One run of a program: bounded in time and in what it may print, and never left behind.
+//!
+//! It is the leader of a process group, which is killed with it; and the kernel kills it if the
+//! thread ends that started it, however this program ends.
+
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::io::{self, Read};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::{Builder, ScopedJoinHandle, scope};
+use std::time::{Duration, Instant};
+
+use linerate_sys::process::{children_cpu_ns, end_with_this_thread};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
+
+use crate::{Code, Error, Result};
+
+/// Of its standard output; one that prints more is at fault.
+const STDOUT_BYTES_MAX: u64 = 16 << 20;
+
+/// Of its complaint, the end is kept.
+const STDERR_BYTES_KEPT: usize = 4096;
+
+/// What a run was.
+#[derive(Debug)]
+pub(super) struct Ran {
+    pub(super) stdout: Vec<u8>,
+    pub(super) wall_ns: u64,
+    /// Of it, and of all that it waited for.
+    pub(super) cpu_ns: u64,
+    /// Of its first thread: the kernel keeps no sum for a process.
+    pub(super) run_delay_ns: u64,
+}
+
+/// Runs it to its end.
+///
+/// # Errors
+/// `E-SYSTEM` if it cannot be started, does not end in time, prints too much, or fails: with the
+/// end of its complaint.
+pub(super) fn run(program: &Path, args: &[OsString], timeout: Duration) -> Result<Ran> {
+    let name = program.file_name().unwrap_or(program.as_os_str()).to_string_lossy();
+    let failed = |why: String| Error::new(Code::System, format!("{name} failed"), why);
+    let mut command = Command::new(program);
+    command.args(args).process_group(0).stdin(Stdio::null());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let (cpu_ns, start) = (children_cpu_ns(), Instant::now());
+    let mut child =
+        end_with_this_thread(&mut command).spawn().map_err(|e| failed(e.to_string()))?;
+    let pipes = (child.stdout.take(), child.stderr.take());
+    let mut started = Started { child, reaped: false };
+    let (stdout, stderr, ended) = scope(|s| {
+        let stdout = Builder::new().spawn_scoped(s, || whole(pipes.0))?;
+        // What is read no more blocks the program until it is killed.
+        let stderr = Builder::new().spawn_scoped(s, || tail(pipes.1))?;
+        let ended = started.wait(start + timeout, start);
+        Ok((joined(stdout)?, joined(stderr)?, ended?))
+    })
+    .map_err(|e: io::Error| match e.kind() {
+        io::ErrorKind::TimedOut => {
+            failed(format!("it did not end within {} s and was killed", timeout.as_secs()))
+        }
+        _ => failed(e.to_string()),
+    })?;
+    let Ended { status, wall_ns, run_delay_ns } = ended;
+    if !status.success() {
+        return Err(failed(complaint(status, &stderr)));
+    }
+    if stdout.len() as u64 > STDOUT_BYTES_MAX {
+        return Err(failed(format!("it printed more than {} MiB", STDOUT_BYTES_MAX >> 20)));
+    }
+    Ok(Ran { stdout, wall_ns, cpu_ns: children_cpu_ns().saturating_sub(cpu_ns), run_delay_ns })
+}
+
+/// A child and the group that it leads; killed when dropped, unless it has ended.
+struct Started {
+    child: Child,
+    reaped: bool,
+}
+
+/// How and when it ended.
+struct Ended {
+    status: ExitStatus,
+    wall_ns: u64,
+    run_delay_ns: u64,
+}
+
+impl Started {
+    /// Waits for its end, until `deadline`; then it is killed, with all that it started.
+    fn wait(&mut self, deadline: Instant, start: Instant) -> io::Result<Ended> {
+        let in_time = self.has_ended_by(deadline);
+        let wall_ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        // It has ended and is not reaped: its account is still there, its number still its own.
+        let run_delay_ns = self.run_delay_ns().unwrap_or(0);
+        let status = self.end()?;
+        match in_time? {
+            true => Ok(Ended { status, wall_ns, run_delay_ns }),
+            false => Err(io::ErrorKind::TimedOut.into()),
+        }
+    }
+
+    fn has_ended_by(&self, deadline: Instant) -> io::Result<bool> {
+        let pid = self.pid().ok_or(Errno::SRCH)?;
+        let descriptor = pidfd_open(pid, PidfdFlags::empty())?;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let left = Timespec::try_from(left).map_err(|_| Errno::INVAL)?;
+            let mut fds = [PollFd::new(&descriptor, PollFlags::IN)];
+            match poll(&mut fds, Some(&left)) {
+                Err(Errno::INTR) => {}
+                ended => return Ok(ended? > 0),
+            }
+        }
+    }
+
+    /// Kills what is left of the group, so that nobody holds the pipes open, and reaps the child.
+    fn end(&mut self) -> io::Result<ExitStatus> {
+        if let Some(pid) = self.pid() {
+            // Nobody left to kill is what we want.
+            let _ = kill_process_group(pid, Signal::KILL);
+        }
+        let status = self.child.wait()?;
+        self.reaped = true;
+        Ok(status)
+    }
+
+    fn run_delay_ns(&self) -> Option<u64> {
+        let text = std::fs::read_to_string(format!("/proc/{}/schedstat", self.child.id())).ok()?;
+        text.split(' ').nth(1)?.parse().ok()
+    }
+
+    fn pid(&self) -> Option<Pid> {
+        i32::try_from(self.child.id()).ok().and_then(Pid::from_raw)
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        if !self.reaped {
+            // It is being thrown away because of another error, which is told.
+            let _ = self.end();
+        }
+    }
+}
+
+/// What it prints, and one byte more than it may.
+fn whole(pipe: Option<impl Read>) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    if let Some(pipe) = pipe {
+        // Dropped at the end, so that a program that prints on is told by EPIPE.
+        pipe.take(STDOUT_BYTES_MAX + 1).read_to_end(&mut bytes)?;
+    }
+    Ok(bytes)
+}
+
+/// The end of what it prints.
+fn tail(pipe: Option<impl Read>) -> io::Result<VecDeque<u8>> {
+    let (mut kept, mut piece) = (VecDeque::new(), [0; STDERR_BYTES_KEPT]);
+    let Some(mut pipe) = pipe else { return Ok(kept) };
+    loop {
+        match pipe.read(&mut piece) {
+            Ok(0) => return Ok(kept),
+            // A read fills no more than it was given.
+            Ok(n) => kept.extend(&piece[..n]),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+        kept.drain(..kept.len().saturating_sub(STDERR_BYTES_KEPT));
+    }
+}
+
+fn joined<T>(thread: ScopedJoinHandle<'_, io::Result<T>>) -> io::Result<T> {
+    thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread that reads it panicked")))
+}
+
+/// How it ended, and its last words.
+fn complaint(status: ExitStatus, stderr: &VecDeque<u8>) -> String {
+    let bytes: Vec<u8> = stderr.iter().copied().collect();
+    let text = String::from_utf8_lossy(&bytes);
+    let last = text.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it gave no reason");
+    let how = match (status.code(), status.signal()) {
+        (Some(code), _) => format!("exit status {code}"),
+        (None, Some(signal)) => format!("killed by signal {signal}"),
+        (None, None) => status.to_string(),
+    };
+    format!("{how}: {}", last.trim())
+}

@@ -1,0 +1,106 @@
+use super::*;
+use crate::settings::Value as Said;
+use std::time::Instant;
+
+fn shell(script: &str) -> Settings {
+    let list = |texts: &[&str]| Said::List(texts.iter().map(|text| (*text).into()).collect());
+    Settings::new()
+        .with("program", "sh")
+        .with("args", list(&["-c", script]))
+        .with("json", list(&["cycles=/case/cycles"]))
+        .with("packets", "/packets")
+        .with("disturbed", "/why")
+}
+
+fn window(script: &str) -> Result<Window> {
+    let place = Place { cpus: vec![3, 5], seed: 7, program: None };
+    Program.open(&shell(script), &place)?.window(Duration::from_millis(250))
+}
+
+#[test]
+fn the_figures_are_those_that_the_program_prints() {
+    let script = r#"echo begins; echo '{"case":{"cycles":12.5},"packets":64,"why":null}'"#;
+    let window = window(script).unwrap();
+    assert_eq!((window.figure("cycles"), window.packets), (Some(12.5), 64));
+    assert_eq!(window.disturbed, None);
+    assert!(window.wall_ns > 0 && window.cpu_ns.is_some_and(|ns| ns > 0), "{window:?}");
+}
+
+#[test]
+fn cpus_seed_and_time_are_put_in_the_arguments() {
+    let script =
+        r#"echo "{\"case\":{\"cycles\":{cpu0}{cpu1}{seed}},\"packets\":0,\"why\":\"{seconds}\"}""#;
+    let window = window(script).unwrap();
+    assert_eq!(window.figure("cycles"), Some(357.0));
+    assert_eq!(window.disturbed.as_deref(), Some("0.25"));
+}
+
+#[test]
+fn what_is_null_is_not_known_and_what_is_absent_is_an_error() {
+    let unknown = window(r#"echo '{"case":{"cycles":null},"packets":1,"why":null}'"#).unwrap();
+    assert_eq!(unknown.figure("cycles"), None);
+    let why = |script| window(script).unwrap_err().why;
+    assert_eq!(why(r#"echo '{"packets":1,"why":null}'"#), "it printed no /case/cycles");
+    assert_eq!(why(r#"echo '{"case":{"cycles":"x"}}'"#), "its /case/cycles is no number");
+    assert_eq!(
+        why(r#"echo '{"case":{"cycles":1},"packets":-1}'"#),
+        "its /packets is no whole number"
+    );
+    assert_eq!(why("echo nothing"), "it printed no JSON");
+    assert_eq!(why("true"), "it printed no JSON");
+}
+
+#[test]
+fn a_program_that_fails_is_an_error_with_its_last_words() {
+    let e = window("echo once >&2; echo 'no huge pages' >&2; echo >&2; exit 7").unwrap_err();
+    assert_eq!(e.why, "exit status 7: no huge pages");
+    assert_eq!(window("kill -9 $$").unwrap_err().why, "killed by signal 9: it gave no reason");
+}
+
+#[test]
+fn a_program_that_prints_without_end_is_an_error_and_fills_no_memory() {
+    let e = window("exec yes").unwrap_err();
+    // It is told by SIGPIPE; where that is ignored, it was too much.
+    assert!(e.why.contains("signal 13") || e.why.contains("16 MiB"), "{e}");
+}
+
+#[test]
+fn a_program_that_does_not_end_is_killed_with_all_that_it_started() {
+    let start = Instant::now();
+    let settings = shell("sleep 600 & sleep 600").with("timeout_s", 1);
+    let mut bench = Program.open(&settings, &Place::default()).unwrap();
+    let e = bench.window(Duration::ZERO).unwrap_err();
+    assert_eq!(e.why, "it did not end within 1 s and was killed");
+    // Its child held the pipes open: had it lived, this would have taken 600 s.
+    assert!(start.elapsed() < Duration::from_secs(300));
+}
+
+#[test]
+fn what_a_program_leaves_behind_does_not_keep_the_window_open() {
+    let start = Instant::now();
+    let script = r#"sleep 600 & echo '{"case":{"cycles":1},"packets":0,"why":null}'"#;
+    window(script).unwrap();
+    assert!(start.elapsed() < Duration::from_secs(300));
+}
+
+#[test]
+fn a_program_that_is_not_there_is_unsupported_and_one_that_says_no_too() {
+    let absent = Settings::new().with("program", "no-such-program-here");
+    let e = Program.check(&absent, &Place::default()).unwrap_err();
+    assert_eq!((e.code, e.why.as_str()), (Code::Unsupported, "it is not on the PATH"));
+    let no = shell("").with("probe", Said::List(vec!["-c".into(), "echo no >&2; exit 5".into()]));
+    let e = Program.check(&no, &Place::default()).unwrap_err();
+    assert_eq!((e.code, e.why.as_str()), (Code::Unsupported, "exit status 5: no"));
+    let own = Settings::new().with("program", "self");
+    assert_eq!(Program.check(&own, &Place::default()).unwrap_err().code, Code::Unsupported);
+}
+
+#[test]
+fn a_figure_without_a_pointer_is_refused_with_its_line() {
+    for odd in ["cycles", "=/a", "cycles=a", "cy cles=/a"] {
+        let e = named(odd, 9).unwrap_err();
+        assert_eq!(e.why, format!("line 9: {odd:?} is not \"NAME=/pointer\""));
+    }
+    let e = Program.check(&Settings::new(), &Place::default()).unwrap_err();
+    assert!(e.why.contains("no program"), "{e}");
+}

@@ -1,0 +1,254 @@
+//! What a run's tellings say, and that no document can break them.
+
+#[path = "report/fixture.rs"]
+mod fixture;
+
+use fixture::{pool, skbinit};
+use linerate_lab::record::{Effect, Run, Status, Verdict};
+use linerate_lab::report::{html, text};
+use linerate_lab::table::WIDTH;
+use proptest::prelude::*;
+
+#[test]
+fn the_text_says_what_was_measured_and_never_0_for_what_was_not_seen() {
+    let text = text(&pool());
+    for wanted in [
+        "frames is better than malloc",
+        "A/A floor",
+        "NOT met, which is a result",
+        "post 000: rows of buffer functions fell by 51 %",
+        "< 0.000310",
+        "[-57.3, -55.1]",
+        "tx_ring_full",
+        "memory_bytes",
+        "What moved and what vanished",
+        "Absolute values are not compared",
+        "sudo linerate lab run pool",
+        "packet ports need CAP_NET_RAW",
+        "4 better, 0 worse, 0 same, 0 unclear",
+    ] {
+        assert!(text.contains(wanted), "no {wanted:?} in\n{text}");
+    }
+    let wide: Vec<&str> = text.lines().filter(|line| line.chars().count() > WIDTH).collect();
+    assert!(wide.is_empty(), "{wide:#?}");
+}
+
+#[test]
+fn a_quick_or_interrupted_run_is_marked_in_its_first_line() {
+    let mut run = skbinit();
+    assert!(!text(&run).lines().next().unwrap().contains("QUICK"));
+    run.run.argv.push("--quick".into());
+    run.run.complete = false;
+    let first = text(&run).lines().next().unwrap().to_owned();
+    assert!(first.contains("QUICK") && first.contains("INCOMPLETE"), "{first}");
+    let page = html(&[run]);
+    assert!(page.contains("class=\"mark\">QUICK") && page.contains("class=\"mark\">INCOMPLETE"));
+}
+
+#[test]
+fn a_cell_without_figures_is_a_dash_with_its_reason() {
+    let mut run = skbinit();
+    run.cells[0].metrics.clear();
+    run.cells[0].status = Status::Inconclusive;
+    let told = text(&run);
+    assert!(told.contains("foreign CPU 31 % of the window (1 of them)"), "{told}");
+    let mut run = pool();
+    run.cells[4].status = Status::Unreachable;
+    run.warnings.clear();
+    assert!(text(&run).contains("the load that it names was not reached"));
+}
+
+#[test]
+fn the_page_has_its_parts_and_needs_nothing_else() {
+    for run in [pool(), skbinit()] {
+        let page = html(std::slice::from_ref(&run));
+        for part in ["effects", "noise", "pairs", "ledger", "post", "conditions", "shape"] {
+            assert!(page.contains(&format!("<section id=\"{part}\">")), "no {part}");
+        }
+        assert_eq!(
+            page.matches("<svg class=\"chart\"").count(),
+            page.matches("role=\"img\"").count()
+        );
+        let visible = without_documents(&page);
+        assert!(!visible.contains("http:") && !visible.contains("https:"), "a reference");
+        assert!(!visible.contains("src=") && !visible.contains("@import"), "a reference");
+        assert_balanced(&visible);
+    }
+    let page = html(&[pool()]);
+    assert!(page.contains("<section id=\"profiles\">") && page.contains("Hot list"));
+    assert!(html(&[skbinit()]).contains("free matrix"));
+}
+
+#[test]
+fn the_document_is_embedded_whole() {
+    let run = pool();
+    let page = html(std::slice::from_ref(&run));
+    let start = page.find("id=\"run-1\">").unwrap() + "id=\"run-1\">".len();
+    let json = &page[start..start + page[start..].find("</script>").unwrap()];
+    assert_eq!(serde_json::from_str::<Run>(json).unwrap(), run);
+}
+
+#[test]
+fn several_runs_make_a_trend_in_the_order_of_time() {
+    let (mut older, newer) = (skbinit(), skbinit());
+    assert!(!html(std::slice::from_ref(&newer)).contains("id=\"trend\""));
+    older.run.started = "2025-01-02T10:15:00Z".into();
+    older.run.tool.insert("version".into(), "0.0.9".into());
+    let page = html(&[newer, older]);
+    let trend = &page[page.find("<section id=\"trend\">").unwrap()..];
+    assert!(trend.find("0.0.9").unwrap() < trend.find("0.1.0").unwrap());
+    let second = &page[page.find("id=\"run-2\">").unwrap()..];
+    assert!(second.contains("\"pairs\":[]"), "another run's pairs stay in its own file");
+    assert!(html(&[]).contains("There is no run"));
+}
+
+#[test]
+fn a_hundred_thousand_pairs_are_thinned() {
+    let mut run = skbinit();
+    let pair = run.cells[0].pairs[0].clone();
+    let few = html(std::slice::from_ref(&run));
+    run.cells[0].pairs = vec![pair; 100_000];
+    let many = html(&[run]);
+    let [few, many] = [few, many].map(|page| without_documents(&page).len());
+    assert!(many < few + 1_000_000, "{few} -> {many} bytes");
+}
+
+/// What may stand where a document has a name.
+fn name() -> impl Strategy<Value = String> {
+    prop_oneof![
+        Just("</script><script>alert(1)</script>".to_owned()),
+        Just("\"><img src=x onerror=alert(1)>".to_owned()),
+        Just("\u{1b}[2J\u{202e}\u{0}\n=/".to_owned()),
+        Just("x".repeat(5_000)),
+        Just("]]>--><!--&amp;'".to_owned()),
+        "\\PC{0,30}",
+    ]
+}
+
+fn number() -> impl Strategy<Value = f64> {
+    prop_oneof![
+        Just(f64::NAN),
+        Just(f64::INFINITY),
+        Just(f64::NEG_INFINITY),
+        Just(0.0),
+        Just(-0.0),
+        Just(1e308),
+        Just(-1e308),
+        Just(5e-324),
+        -1e6..1e6f64,
+    ]
+}
+
+fn effect() -> impl Strategy<Value = Effect> {
+    (name(), [number(), number(), number(), number(), number(), number()], any::<bool>()).prop_map(
+        |(unit, [a, b, change, low, high, floor], censored)| Effect {
+            unit,
+            better_when: None,
+            a,
+            b,
+            change_pct: change,
+            ci95_pct: (low, high),
+            n_pairs: usize::MAX,
+            censored_below: censored.then_some(floor),
+            aa_half_width_pct: Some(floor),
+            aa_pct: Some((change, low, high)),
+            p_holm: None,
+            expected: Some(linerate_lab::record::Expected {
+                change_pct: (low, floor),
+                source: "<b>".into(),
+                met: false,
+            }),
+            verdict: Verdict::Unclear,
+        },
+    )
+}
+
+/// A run in which everything that can be hostile is.
+fn hostile() -> impl Strategy<Value = Run> {
+    let names = prop::collection::vec(name(), 12);
+    (any::<bool>(), names, effect(), effect(), [number(), number()], any::<u64>()).prop_map(
+        |(is_pool, names, one, other, [x, y], n)| {
+            let mut run = if is_pool { pool() } else { skbinit() };
+            let [a, b, c, d, e, f, g, h, i, j, k, l] = <[String; 12]>::try_from(names).unwrap();
+            run.run.note = Some(e.clone());
+            run.run.argv.push(e);
+            (run.run.id, run.run.started) = (l.clone(), l);
+            (run.experiment.a, run.experiment.b, run.experiment.id) = (a, b, f);
+            run.env = serde_json::json!({"kernel": d, "cpus": [{"id": n, "role": k}], "pmu": 3});
+            run.verdict = c.clone();
+            run.warnings[0].text = d;
+            run.overall[0].group = g;
+            (run.overall[0].sum_ratio_pct, run.overall[0].geomean_pct) = (x, y);
+            run.totals.insert(h.clone(), x);
+            run.matrices.insert(h.clone(), vec![vec![n], vec![], vec![n; 40]]);
+            let cell = &mut run.cells[0];
+            cell.metrics.insert(h, one);
+            cell.metrics.insert("buffer_ticks_per_packet".into(), other);
+            cell.at.insert(i, j.clone());
+            cell.ledger.a.received = n;
+            cell.ledger.a.created = u64::MAX;
+            cell.ledger.a.dropped.insert(j, u64::MAX);
+            for pair in &mut cell.pairs {
+                (pair.a.packets, pair.a.wall_ns) = (n % 3, n);
+                pair.b.figures.insert("buffer_ticks".into(), x);
+                pair.b.figures.insert("allocs_w18446744073709551615".into(), y);
+                pair.b.figures.insert("hits".into(), y);
+                pair.reject_reason = Some(k.clone());
+            }
+            for profile in &mut run.profiles {
+                profile.rows[0].symbol = c.clone();
+                profile.rows[0].count = n;
+                profile.rows[1].count = u64::MAX;
+                profile.packets = n % 2;
+                profile.cutoff = n;
+            }
+            run
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_document_breaks_a_telling_or_becomes_markup(run in hostile()) {
+        let told = text(&run);
+        prop_assert!(told.chars().all(|c| c == '\n' || !c.is_control()));
+        let turns = told.contains(char::from_u32(0x202e).unwrap());
+        prop_assert!(!turns);
+        let page = html(&[run.clone(), run]);
+        prop_assert!(page.chars().all(|c| c == '\n' || !c.is_control()));
+        prop_assert!(!page.contains("<script>") && !page.contains("<img") && !page.contains("<!--"));
+        prop_assert!(!page.contains("NaN") && !page.contains("inf%"));
+        assert_balanced(&without_documents(&page));
+    }
+}
+
+/// The page less the embedded documents.
+fn without_documents(page: &str) -> String {
+    let end = page.find("<script type=\"application/json\"").unwrap_or(page.len());
+    page[..end].to_owned() + "</body></html>"
+}
+
+/// Every element is closed by its own end, quotes are paired, and no text holds a bare `<` or `&`.
+#[track_caller]
+fn assert_balanced(page: &str) {
+    const VOID: [&str; 2] = ["meta", "br"];
+    let mut open: Vec<&str> = Vec::new();
+    let mut rest = page.strip_prefix("<!doctype html>").expect("a page");
+    while let Some(start) = rest.find('<') {
+        let tag = &rest[start + 1..];
+        let end = tag.find('>').expect("a tag that ends");
+        let (tag, after) = (&tag[..end], &tag[end + 1..]);
+        assert_eq!(tag.matches('"').count() % 2, 0, "<{tag}>");
+        let name = tag.split([' ', '/']).find(|name| !name.is_empty()).expect("a name");
+        assert!(name.chars().all(|c| c.is_ascii_alphanumeric()), "<{tag}>");
+        if let Some(closed) = tag.strip_prefix('/') {
+            assert_eq!(open.pop(), Some(closed), "in {}", &rest[..start]);
+        } else if !tag.ends_with('/') && !VOID.contains(&name) {
+            open.push(name);
+        }
+        rest = after;
+    }
+    assert_eq!(open, Vec::<&str>::new());
+}
