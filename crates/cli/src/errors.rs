@@ -11,6 +11,8 @@ pub const USAGE: u8 = 2;
 pub const CHECK: u8 = 3;
 /// The code of the error that goes with it.
 pub const UNVERIFIED: &str = "E-VERIFY";
+/// The machine was too noisy to say anything.
+pub const INCONCLUSIVE: u8 = 4;
 /// This machine, kernel or privilege cannot do it.
 pub const UNSUPPORTED: u8 = 5;
 /// The ledger does not balance.

@@ -40,7 +40,7 @@ fn main() -> ExitCode {
             (screen, r#gen::generate(&r#gen, &screen))
         }
         Command::Lab(lab) => {
-            let screen = Screen::plain(lab.json());
+            let screen = lab.screen();
             (screen, lab.run(&screen))
         }
         Command::Ndr(ndr) => {

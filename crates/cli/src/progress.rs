@@ -10,35 +10,38 @@ pub const REDRAW: Duration = Duration::from_millis(250);
 
 /// One line, drawn over and over.
 #[derive(Debug)]
+pub struct Line {
+    /// When it was last drawn.
+    last: Option<Instant>,
+    drawn: bool,
+}
+
+/// The line of a path at work.
+#[derive(Debug)]
 pub struct Progress {
+    line: Line,
     started: Instant,
     /// The run's time, if it has one.
     total: Option<Duration>,
     /// When it was last drawn, and the packets then.
     last: (Instant, u64),
-    drawn: bool,
 }
 
-impl Progress {
-    /// A line for a run that starts now; `None` if nobody could see it.
-    pub fn new(total: Option<Duration>) -> Option<Progress> {
-        let now = Instant::now();
-        let line = Progress { started: now, total, last: (now, 0), drawn: false };
-        io::stderr().is_terminal().then_some(line)
+impl Line {
+    /// A line; `None` if nobody could see it.
+    pub fn new() -> Option<Line> {
+        io::stderr().is_terminal().then_some(Line { last: None, drawn: false })
     }
 
-    /// Draws it, unless that was done a moment ago; `packets` have left so far.
-    pub fn draw(&mut self, packets: u64) {
+    /// Draws it, unless that was done a moment ago.
+    pub fn draw(&mut self, text: impl FnOnce() -> String) {
         let now = Instant::now();
-        let since = now - self.last.0;
-        if since < REDRAW {
+        if self.last.is_some_and(|last| now - last < REDRAW) {
             return;
         }
-        let pps = (packets - self.last.1.min(packets)) as f64 / since.as_secs_f64();
-        self.last = (now, packets);
+        self.last = Some(now);
         self.drawn = true;
-        let line = line(now - self.started, self.total, packets, pps);
-        let _ = write!(io::stderr(), "\r{line}\x1b[K");
+        let _ = write!(io::stderr(), "\r{}\x1b[K", text());
     }
 
     /// Wipes it away.
@@ -49,9 +52,31 @@ impl Progress {
     }
 }
 
-impl Drop for Progress {
+impl Drop for Line {
     fn drop(&mut self) {
         self.clear();
+    }
+}
+
+impl Progress {
+    /// A line for a run that starts now; `None` if nobody could see it.
+    pub fn new(total: Option<Duration>) -> Option<Progress> {
+        let now = Instant::now();
+        let mut line = Line::new()?;
+        line.last = Some(now);
+        Some(Progress { line, started: now, total, last: (now, 0) })
+    }
+
+    /// Draws it, unless that was done a moment ago; `packets` have left so far.
+    pub fn draw(&mut self, packets: u64) {
+        let (started, total, last) = (self.started, self.total, &mut self.last);
+        self.line.draw(|| {
+            let now = Instant::now();
+            let since = now - last.0;
+            let pps = (packets - last.1.min(packets)) as f64 / since.as_secs_f64();
+            *last = (now, packets);
+            line(now - started, total, packets, pps)
+        });
     }
 }
 

@@ -103,7 +103,12 @@ pub fn admit(windows: &[&Window]) -> Admission {
     let against_rates: Vec<String> = windows.iter().flat_map(|w| against_rates(w)).collect();
     let against_costs: Vec<String> = windows.iter().flat_map(|w| against_costs(w)).collect();
     let (rate, cost) = (against_rates.is_empty(), against_costs.is_empty());
-    let reasons = [against_rates, against_costs].concat();
+    let mut reasons = against_rates;
+    for reason in against_costs {
+        if !reasons.contains(&reason) {
+            reasons.push(reason);
+        }
+    }
     let reason = (!reasons.is_empty()).then(|| reasons.join("; "));
     Admission { rate, cost, reason }
 }
@@ -128,7 +133,14 @@ fn against_costs(window: &Window) -> Vec<String> {
             count.running_pct
         )
     });
-    told.collect()
+    let mut reasons: Vec<String> = told.collect();
+    // One thread's cost is its own, whenever it runs. Of two that hand packets to each other, one
+    // that waits lets the other's lines go cold and its ring run dry: that is not their cost.
+    if window.threads.len() > 1 {
+        let alone = window.threads.iter().filter(|thread| has_a_cpu_to_itself(thread, window));
+        reasons.extend(alone.filter_map(waited));
+    }
+    reasons
 }
 
 /// Whether its run delay is a disturbance. Of threads that share a CPU, or that are free to gather on
@@ -159,9 +171,11 @@ fn foreign(window: &Window) -> Option<String> {
 
 fn stolen(window: &Window) -> Option<String> {
     let (ticks, cpus) = (window.steal_ticks?, window.cpus?.max(1));
-    let pct = pct(ticks.saturating_mul(tick_ns()), window.wall_ns.saturating_mul(cpus));
+    let stolen_ns = ticks.saturating_mul(tick_ns());
+    let pct = pct(stolen_ns, window.wall_ns.saturating_mul(cpus));
+    let ms = stolen_ns / 1_000_000;
     (pct > STEAL_PCT_MAX)
-        .then(|| format!("the host took {ticks} ticks, {pct:.1} % (limit {STEAL_PCT_MAX} %)"))
+        .then(|| format!("the host took {ms} ms, {pct:.1} % (limit {STEAL_PCT_MAX} %)"))
 }
 
 /// Of nothing, nothing is a share; something is all of it.
@@ -242,6 +256,19 @@ mod tests {
     fn a_thread_that_waited_for_its_cpu_spoils_rates_and_no_costs() {
         let waited = window(vec![thread("worker 0", Some(0), 6_150_000)]);
         assert_eq!(refused(waited), "run delay 12.3 % of worker 0's window (limit 1 %)");
+    }
+
+    #[test]
+    fn of_two_threads_that_work_together_one_that_waited_spoils_costs_too() {
+        let two = |delay_ns| Window {
+            threads: vec![thread("alloc", Some(0), 0), thread("free", Some(1), delay_ns)],
+            ..quiet()
+        };
+        assert!(admit(&[&two(WALL_NS / 200)]).cost);
+        let admission = admit(&[&two(WALL_NS / 4)]);
+        assert!(!admission.cost && !admission.rate);
+        let reason = admission.reason.unwrap();
+        assert_eq!(reason.matches("run delay 25.0 % of free's").count(), 1, "{reason}");
     }
 
     #[test]

@@ -76,6 +76,7 @@ fn the_page_has_its_parts_and_needs_nothing_else() {
     }
     let page = html(&[pool()]);
     assert!(page.contains("<section id=\"profiles\">") && page.contains("Hot list"));
+    assert!(page.contains("locks 0.03667 → &lt; "), "below a cut-off is a bound, not 0");
     assert!(html(&[skbinit()]).contains("free matrix"));
 }
 

@@ -4,7 +4,7 @@ use crate::tidy::Tree;
 
 /// Where the commands are defined: all of them, and those that have commands of their own.
 const ARGS: [&str; 3] =
-    ["crates/cli/src/args.rs", "crates/cli/src/lab.rs", "crates/cli/src/profile/args.rs"];
+    ["crates/cli/src/args.rs", "crates/cli/src/lab/args.rs", "crates/cli/src/profile/args.rs"];
 
 /// Whether `words` is a command of ours with flags that it has: `forward --cpu --budget`, `lab seeds`.
 pub fn exist(tree: &Tree, words: &str) -> bool {

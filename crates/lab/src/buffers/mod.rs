@@ -127,6 +127,7 @@ fn usage(why: String) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::experiment::Experiment;
     use serde_json::Value;
 
     fn words(text: &str) -> Vec<String> {
@@ -155,6 +156,21 @@ mod tests {
         assert_eq!((&of(3)["ticks_per_packet"], &of(3)["packets"]), (&2.5.into(), &4800.into()));
         assert_eq!((&of(2)["ticks_per_packet"], &of(3)["disturbed"]), (&Value::Null, &Value::Null));
         assert_eq!(of(2)["disturbed"], "2 of 15 repetitions had their CPUs to themselves");
+    }
+
+    #[test]
+    fn the_experiment_asks_each_side_for_the_case_that_its_cell_names() {
+        let text = include_str!("../../experiments/peers-buffers.toml");
+        let experiment = Experiment::parse(text, "peers-buffers.toml").unwrap();
+        assert_eq!(experiment.cells.len(), 7);
+        for cell in &experiment.cells {
+            for (name, side) in [("dpdk", &cell.a), ("linerate", &cell.b)] {
+                let args = side.reading("command").texts("args").unwrap().unwrap();
+                let cpus = args[5].replace("{cpu0}", "0").replace("{cpu1}", "1");
+                assert_eq!(args[..4], ["lab", "sample", name, &cell.at[0].1]);
+                Asked::parse(&args[3], &[args[4].clone(), cpus]).unwrap();
+            }
+        }
     }
 
     #[test]

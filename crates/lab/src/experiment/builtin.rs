@@ -18,7 +18,8 @@ macro_rules! ours {
 }
 
 /// Name and text of each.
-pub static BUILTIN: [(&str, &str); 3] = ours!["noise", "skbinit", "peers-buffers"];
+pub static BUILTIN: [(&str, &str); 5] =
+    ours!["pool", "pool-bursts", "skbinit", "peers-buffers", "noise"];
 
 /// One of them, by its name.
 ///

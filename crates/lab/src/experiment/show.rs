@@ -6,12 +6,12 @@ use serde::{Serialize, Serializer};
 use serde_json::{Value as Json, json};
 
 use super::here::lasting;
-use crate::experiment::{Clock, Experiment, Factor, Metric, Plan};
+use crate::experiment::{Clock, Experiment, Factor, FixedPoint, Metric, Plan};
 use crate::scenario::{Place, Scenario, named};
 use crate::seeds::Post;
 use crate::settings::Settings;
 use crate::stats::Goal;
-use crate::table::{Cell, Column, Table, wrapped};
+use crate::table::{grouped, wrapped};
 
 /// One of them: question, sides, factors, metrics, expectations with their sources, fixed points.
 #[derive(Debug)]
@@ -21,14 +21,6 @@ pub struct Show<'a> {
     /// Where.
     pub place: &'a Place,
 }
-
-const FIXED: [Column; 5] = [
-    Column::new("name", "what", ""),
-    Column::new("unit", "unit", ""),
-    Column::new("a", "A", ""),
-    Column::new("b", "B", ""),
-    Column::new("source", "source", ""),
-];
 
 impl fmt::Display for Show<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -96,7 +88,7 @@ impl Show<'_> {
                 let at: Vec<String> =
                     expected.at.iter().map(|(factor, level)| format!("{factor}={level}")).collect();
                 let at = if at.is_empty() { "everywhere".into() } else { at.join(" ") };
-                let told = format!("expected {from:+} to {to:+} % {at}: {}", expected.source);
+                let told = format!("expected {from:+} to {to:+} %, {at}: {}", expected.source);
                 text += &wrapped(&told, "      ", "        ");
             }
         }
@@ -108,18 +100,13 @@ impl Show<'_> {
         if points.is_empty() {
             return String::new();
         }
-        let mut table = Table::new("fixed_points", "", &FIXED);
+        let mut text = head("Published, to stand beside; absolute values are not compared");
         for point in points {
-            let digits = |x: f64| if x.fract() == 0.0 { 0 } else { 2 };
-            table.row(vec![
-                Cell::text(&point.name),
-                Cell::text(&point.unit),
-                Cell::Real(point.a, digits(point.a)),
-                Cell::Real(point.b, digits(point.b)),
-                Cell::text(&point.source),
-            ]);
+            let FixedPoint { name, unit, a, b, source } = point;
+            let (a, b) = (grouped(&a.to_string()), grouped(&b.to_string()));
+            text += &wrapped(&format!("{name}: A {a}, B {b} {unit} ({source})"), "  ", "      ");
         }
-        head("Published, to stand beside; absolute values are not compared") + &table.to_string()
+        text
     }
 
     fn plan(&self) -> String {
@@ -187,7 +174,7 @@ impl Serialize for Show<'_> {
                 "expect": metric.expected.iter().map(expect).collect::<Vec<_>>(),
             })
         };
-        let fixed = |one: &super::FixedPoint| json!({ "name": one.name, "unit": one.unit, "a": one.a, "b": one.b, "source": one.source });
+        let fixed = |one: &FixedPoint| json!({ "name": one.name, "unit": one.unit, "a": one.a, "b": one.b, "source": one.source });
         let plan = &one.plan;
         let document = json!({
             "id": one.id, "title": one.title, "question": one.question, "reproduces": one.post,
@@ -298,10 +285,14 @@ fn pairs(plan: &Plan, quick: bool) -> String {
     let looks: Vec<String> = plan.looks(quick).iter().map(u32::to_string).collect();
     let window_ns = if quick { plan.quick_window_ns } else { plan.window_ns };
     let (half_width, warmup) = (plan.half_width_pct, plan.warmup);
-    let until = if looks.len() > 1 { format!(" until ± {half_width} %") } else { String::new() };
+    let until = match looks.len() {
+        1 => String::new(),
+        _ => format!(" until ± {half_width} % is known"),
+    };
     let (looks, ms) = (looks.join(", "), window_ns as f64 / 1e6);
     format!(
-        "{looks} pairs{until}, windows of {ms} ms unless a level says so, {warmup} first of each side not counted"
+        "looks after {looks} pairs{until}; windows of {ms} ms unless a level says so, the first \
+         {warmup} of each side not counted"
     )
 }
 

@@ -4,7 +4,14 @@
 //! A directory has `experiment.toml` and `pairs.ndjson` while it runs, `run.json` once it has ended.
 
 mod csv;
+mod find;
+mod kept;
+mod lines;
+mod parts;
 mod store;
+#[cfg(test)]
+pub(crate) mod testing;
+mod whole;
 
 use std::collections::BTreeMap;
 
@@ -13,7 +20,10 @@ use serde::{Deserialize, Serialize};
 pub use crate::scenario::Ledger;
 pub use crate::window::Window;
 pub use csv::{csv, effects_csv};
-pub use store::{Store, read};
+pub use find::{Listed, find, list, read};
+pub(crate) use kept::{Asked, CellEnd, Kept, Resumed};
+pub(crate) use store::Store;
+pub(crate) use whole::{title, unbalanced};
 
 /// The schema that a run is written under.
 pub const SCHEMA: &str = "linerate-lab-run/1";
@@ -129,6 +139,27 @@ pub struct Ledgers {
     pub a: Ledger,
     /// Of the second.
     pub b: Ledger,
+    /// Of the first side's control.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub control: Option<Ledger>,
+}
+
+impl Run {
+    /// Whether every packet of every cell is accounted for; the results of a cell of which that is
+    /// not true are withheld.
+    #[must_use]
+    pub fn conserved(&self) -> bool {
+        self.cells.iter().all(|cell| cell.ledger.balanced())
+    }
+}
+
+impl Ledgers {
+    /// Whether all of them are: the control's packets are packets too.
+    #[must_use]
+    pub fn balanced(&self) -> bool {
+        let control = self.control.as_ref().is_none_or(|control| control.balanced);
+        self.a.balanced && self.b.balanced && control
+    }
 }
 
 /// A unit: both sides in adjacent windows, and the first side's control on its other side.

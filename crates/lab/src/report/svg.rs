@@ -10,11 +10,11 @@ use std::fmt::Write;
 use super::html::escape;
 use super::view::elided;
 
-/// Pixels of a letter of a label, for guessing widths: the narrowest page is 320 of them.
-const LETTER: f64 = 6.8;
+/// Pixels of a letter of a label, the wide ones of a fallback font among them.
+const LETTER: f64 = 7.4;
 
-/// Letters of labels that fit beside each other on the narrowest page.
-pub(super) const LETTERS: usize = (300.0 / LETTER) as usize;
+/// Letters of labels that fit beside each other on the narrowest page, of 360 pixels.
+pub(super) const LETTERS: usize = (290.0 / LETTER) as usize;
 
 /// A chart that is being drawn.
 pub(super) struct Svg {

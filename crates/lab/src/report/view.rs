@@ -248,6 +248,18 @@ impl Shown {
         if self.formula.is_some() { &self.label } else { "cost_ns / packets" }
     }
 
+    /// The control's median and interval, if the ratios are of this metric.
+    pub fn aa_pct(&self, cell: &CellRecord) -> Option<(f64, f64, f64)> {
+        self.formula.as_ref()?;
+        cell.metrics.get(&self.name)?.aa_pct
+    }
+
+    /// The effect's interval, likewise.
+    pub fn interval_pct(&self, cell: &CellRecord) -> Option<(f64, f64)> {
+        self.formula.as_ref()?;
+        Some(cell.metrics.get(&self.name)?.ci95_pct)
+    }
+
     fn each<'p>(
         &self,
         pairs: &'p [PairRecord],

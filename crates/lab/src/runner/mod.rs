@@ -1,12 +1,26 @@
 //! Runs an experiment: cell by cell, pair by pair, until enough is known or it is interrupted.
 
+mod cell;
+mod pace;
+mod profile;
+mod request;
+#[cfg(test)]
+mod tests;
+mod tool;
+mod unit;
+mod world;
+
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
+
+use linerate_prof::conditions::rfc3339;
 
 use crate::Result;
 use crate::experiment::Experiment;
-use crate::record::{Effect, Run};
+use crate::record::{Effect, Kept, Resumed, Run, Store};
 use crate::scenario::Place;
+use pace::Pace;
+use world::{Machine, World};
 
 /// What is to be run.
 #[derive(Debug, Clone)]
@@ -67,6 +81,49 @@ pub trait Observer {
 /// # Errors
 /// `E-EXPERIMENT`, `E-RUN`, `E-FILE` if it cannot be kept, and what a scenario fails with. The pairs
 /// so far stay in the run's directory, and [`Request::resume`] goes on with them.
-pub fn run(_request: &Request, _observer: &mut dyn Observer) -> Result<Run> {
-    Err(crate::Error::new(crate::Code::Unsupported, "cannot run", "not yet"))
+pub fn run(request: &Request, observer: &mut dyn Observer) -> Result<Run> {
+    run_in(&Machine, request, observer)
+}
+
+/// A run that is on.
+struct Running<'a> {
+    world: &'a dyn World,
+    request: &'a Request,
+    observer: &'a mut dyn Observer,
+    /// Where it is kept.
+    store: Store,
+    /// What is kept so far.
+    kept: Kept,
+    pace: Pace,
+    /// Pairs at which it is looked whether they are enough.
+    looks: Vec<u32>,
+}
+
+fn run_in(world: &dyn World, request: &Request, observer: &mut dyn Observer) -> Result<Run> {
+    let cells = request.cells()?;
+    let env = world.here(&request.place);
+    let (store, kept) = match &request.resume {
+        None => request.begin(env)?,
+        Some(dir) => {
+            let (mut store, mut kept) = Store::resume(dir)?;
+            request.is_of(&kept, dir)?;
+            let (started, argv) = (rfc3339(SystemTime::now()), request.argv.clone());
+            let resumed = Resumed { started, argv, env };
+            store.resumed(&resumed)?;
+            kept.resumed.push(resumed);
+            (store, kept)
+        }
+    };
+    for warning in &kept.warnings {
+        observer.note(&format!("{}: {}", warning.code, warning.text));
+    }
+    let looks = request.experiment.plan.looks(request.quick);
+    let pace = Pace::of(&cells, request, &looks);
+    let mut running = Running { world, request, observer, store, kept, pace, looks };
+    let complete = running.cells(&cells).map_err(|e| running.store.kept(e))?;
+    let after = world.here(&request.place);
+    let now = rfc3339(SystemTime::now());
+    let run = running.kept.run(&request.experiment, now, Some(&after), complete)?;
+    running.store.finish(&run)?;
+    Ok(run)
 }

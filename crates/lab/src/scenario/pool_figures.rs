@@ -100,11 +100,6 @@ impl Reading {
         }
     }
 
-    /// The pool.
-    pub fn pool(&self) -> &PoolStats {
-        &self.pool
-    }
-
     /// The ports.
     pub fn ports(&self) -> &[PortStats] {
         &self.ports

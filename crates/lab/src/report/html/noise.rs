@@ -3,8 +3,8 @@
 use super::figure_of;
 use crate::record::CellRecord;
 use crate::report::figure::{change, interval};
-use crate::report::svg::{Anchor, Axis, LETTERS, Svg};
-use crate::report::view::{Ratio, Shown, View, elided};
+use crate::report::svg::{Anchor, Axis, Svg, head_height};
+use crate::report::view::{Ratio, Shown, View};
 
 /// Points of a chart, and of all charts of a page together.
 const POINTS_MAX: usize = 2000;
@@ -34,30 +34,29 @@ pub(super) fn strip(view: &View<'_>, metric: &Shown) -> String {
         "{}: the first side against itself, set up a second time; a stroke for each pair.",
         metric.basis()
     );
+    let said = |cell: &CellRecord| match metric.aa_pct(cell) {
+        Some((median, low, high)) => format!("{} % {}", change(median), interval((low, high))),
+        None => String::new(),
+    };
+    let heads: Vec<f64> =
+        rows.iter().map(|(name, cell, _)| head_height(name, &said(cell))).collect();
     let mut svg = Svg::new("A/A strip", &desc);
-    let bottom = 6.0 + 48.0 * rows.len() as f64;
+    let bottom = 6.0 + heads.iter().map(|head| head + 28.0).sum::<f64>();
     svg.grid_x(&axis, (6.0, bottom));
-    let points = points_each(rows.len());
-    for (i, (name, cell, ratios)) in rows.iter().enumerate() {
-        let y = 6.0 + 48.0 * i as f64;
-        let effect = cell.metrics.get(&metric.name);
-        let aa = effect.and_then(|effect| effect.aa_pct);
-        let said = aa.map_or(String::new(), |(median, low, high)| {
-            format!("{} % {}", change(median), interval((low, high)))
-        });
-        let name = if name.is_empty() { "all of it" } else { name };
-        let left = LETTERS.saturating_sub(said.chars().count() + 2);
-        svg.label((0.0, y + 14.0), 0.0, Anchor::Start, "name", &elided(name, left));
-        svg.label((1.0, y + 14.0), 0.0, Anchor::End, "value", &said);
-        if let Some((median, low, high)) = aa {
-            svg.bar((axis.at(low), axis.at(high)), (y + 20.0, y + 44.0), "floor", "its interval");
-            svg.line((axis.at(median), y + 19.0), (axis.at(median), y + 45.0), "median");
+    let (points, mut top) = (points_each(rows.len()), 6.0);
+    for ((name, cell, ratios), head) in rows.iter().zip(heads) {
+        svg.head(top, name, &said(cell));
+        let y = top + head;
+        if let Some((median, low, high)) = metric.aa_pct(cell) {
+            svg.bar((axis.at(low), axis.at(high)), (y, y + 22.0), "floor", "its interval");
+            svg.line((axis.at(median), y - 1.0), (axis.at(median), y + 23.0), "median");
         }
         for ratio in thinned(ratios, points) {
             let x = axis.at(ratio.change_pct);
             let class = if ratio.accepted { "pair" } else { "rejected" };
-            svg.line((x, y + 23.0), (x, y + 41.0), class);
+            svg.line((x, y + 2.0), (x, y + 20.0), class);
         }
+        top = y + 28.0;
     }
     figure_of(&svg.finish(bottom + 22.0), &format!("{desc} {}", beyond(all(), &axis)))
 }
@@ -91,8 +90,7 @@ fn chart(metric: &Shown, name: &str, cell: &CellRecord, ratios: &[Ratio], points
     let title = if name.is_empty() { "Every pair" } else { name };
     let desc = format!("{}: change of each pair, in the order in which they ran.", metric.basis());
     let mut svg = Svg::new(&format!("Run chart, {title}"), &desc);
-    if let Some(effect) = cell.metrics.get(&metric.name) {
-        let (low, high) = effect.ci95_pct;
+    if let Some((low, high)) = metric.interval_pct(cell) {
         svg.bar((0.0, 1.0), (y(low), y(high)), "interval", "95 % interval of the median");
     }
     svg.grid_y(&axis, (TOP, BOTTOM));

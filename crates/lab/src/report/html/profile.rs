@@ -9,7 +9,7 @@ use super::escape::{escape, escape_lines};
 use super::figure_of;
 use crate::report::figure::figure;
 use crate::report::profiles::{Profiles, profiles};
-use crate::report::svg::{Anchor, Axis, LETTERS, Svg};
+use crate::report::svg::{Anchor, Axis, LETTERS, Svg, head_height};
 use crate::report::view::{View, elided, short};
 
 /// Functions that are drawn: the largest savings and the largest rises.
@@ -24,7 +24,11 @@ const STAGES_MAX: usize = 6;
 /// Cells whose profiles are told.
 const CELLS_MAX: usize = 24;
 
-const ROW: f64 = 38.0;
+/// A bar, and what is left free below it.
+const BAR: (f64, f64) = (12.0, 6.0);
+
+/// Letters of a function's name.
+const NAME: usize = 34;
 
 /// Every profile of the run; nothing if there is none.
 pub(super) fn section(view: &View<'_>) -> String {
@@ -79,39 +83,36 @@ fn diverging(diff: &Diff, desc: &str) -> String {
     let rows = drawn(diff);
     let change = |row: &Row| -row.sum().saved(diff.scale);
     let axis = Axis::over(rows.iter().map(|row| change(row)).chain([0.0]), 4.0, "").signed();
+    let said = |row: &Row| {
+        let without = seen(row.without, diff.scale.without_factor);
+        format!("{without} → {}", seen(row.with, diff.scale.with_factor))
+    };
+    let names: Vec<String> = rows.iter().map(|row| elided(&short(&row.symbol), NAME)).collect();
+    let heads: Vec<f64> =
+        rows.iter().zip(&names).map(|(row, name)| head_height(name, &said(row))).collect();
     let mut svg = Svg::new("Functions", desc);
-    let bottom = 6.0 + ROW * rows.len() as f64;
+    let bottom = 6.0 + heads.iter().map(|head| head + BAR.0 + BAR.1).sum::<f64>();
     svg.grid_x(&axis, (6.0, bottom));
-    for (i, row) in rows.iter().enumerate() {
-        let top = 6.0 + ROW * i as f64;
-        let said = format!(
-            "{} → {}",
-            seen(row.without, diff.scale.without_factor),
-            seen(row.with, diff.scale.with_factor)
-        );
-        let left = LETTERS.saturating_sub(said.chars().count() + 2);
-        svg.label(
-            (0.0, top + 14.0),
-            0.0,
-            Anchor::Start,
-            "name",
-            &elided(&short(&row.symbol), left),
-        );
-        svg.label((1.0, top + 14.0), 0.0, Anchor::End, "value", &said);
+    let mut top = 6.0;
+    for ((row, name), head) in rows.iter().zip(&names).zip(heads) {
+        svg.head(top, name, &said(row));
+        top += head;
         let (class, what) = fell_or_rose(diff.change(row));
-        let tip = format!("{}, {}: {said}, {what}", short(&row.symbol), row.stage.as_str());
+        let tip = format!("{}, {}: {}, {what}", short(&row.symbol), row.stage.as_str(), said(row));
         let x = (axis.at(0.0), axis.at(change(row)));
-        svg.bar(x, (top + 20.0, top + 32.0), class, &tip);
+        svg.bar(x, (top, top + BAR.0), class, &tip);
+        top += BAR.0 + BAR.1;
     }
     svg.finish(bottom + 22.0)
 }
 
 /// The functions of the path that fell most, and those that rose most, by what was saved.
 fn drawn(diff: &Diff) -> Vec<&Row> {
-    let of_path = || {
-        diff.rows.iter().filter(|row| row.stage.part() == Part::Path || row.stage == Stage::User)
+    let is_drawn = |row: &&Row| {
+        let is_ours = row.stage.part() == Part::Path || row.stage == Stage::User;
+        is_ours && diff.change(row) != Change::Unchanged && row.sum().saved(diff.scale) != 0.0
     };
-    let all: Vec<&Row> = of_path().collect();
+    let all: Vec<&Row> = diff.rows.iter().filter(is_drawn).collect();
     if all.len() <= DRAWN_MAX {
         return all;
     }
@@ -166,8 +167,8 @@ fn stacked(diff: &Diff, sides: [&str; 2], desc: &str) -> String {
         );
         svg.label((1.0, top + 14.0), 0.0, Anchor::End, "value", &said);
         let mut from = 0.0;
-        for (n, (name, of)) in stages.iter().enumerate() {
-            let Some(amount) = of.get(i) else { continue };
+        for (n, stage) in stages.iter().enumerate() {
+            let (name, Some(amount)) = (stage.name, stage.listed.get(i)) else { continue };
             let (x0, x1) = (axis.at(from), axis.at(from + amount));
             let tip = format!("{name}: {}", figure(*amount));
             svg.bar((x0, x1), (top + 20.0, top + 46.0), &format!("stage s{n}"), &tip);
@@ -181,30 +182,58 @@ fn stacked(diff: &Diff, sides: [&str; 2], desc: &str) -> String {
     let legend: String = stages
         .iter()
         .enumerate()
-        .map(|(n, (name, [a, b]))| {
-            let (a, b, name) = (figure(*a), figure(*b), escape(name));
+        .map(|(n, stage)| {
+            let ([a, b], name) = (stage.said().map(|n| escape(&n)), escape(stage.name));
             format!("<span class=\"key\"><i class=\"s{n}\"></i>{name} {a} → {b}</span> ")
         })
         .collect();
     format!("{}<p class=\"legend\">{legend}</p>", svg.finish(bottom + 22.0))
 }
 
+/// A part of the stacked bars.
+struct Layer {
+    name: &'static str,
+    /// What is listed of A and of B.
+    listed: [f64; 2],
+    /// What a cut-off may hide of them is less than this; 0 if it hides nothing.
+    hidden: [f64; 2],
+}
+
+impl Layer {
+    /// Both sides, as printed: what is below a cut-off is a bound, never 0.
+    fn said(&self) -> [String; 2] {
+        let [a, b] = [0, 1].map(|side| (self.listed[side], self.hidden[side]));
+        [a, b].map(|(listed, hidden)| match (listed > 0.0, hidden > 0.0) {
+            (_, false) => figure(listed),
+            (true, true) => format!("≥ {}", figure(listed)),
+            (false, true) => format!("< {}", figure(hidden)),
+        })
+    }
+}
+
 /// The stages with most of both sides, and what is left.
-fn largest(diff: &Diff) -> Vec<(&'static str, [f64; 2])> {
+fn largest(diff: &Diff) -> Vec<Layer> {
     let scale = diff.scale;
     let of = |stage: Stage| {
         let sum = diff.sum_of(|row| row.stage == stage);
-        (stage.as_str(), [scale.without(sum.without), scale.with(sum.with)])
+        Layer {
+            name: stage.as_str(),
+            listed: [scale.without(sum.without), scale.with(sum.with)],
+            hidden: [scale.without(sum.hidden_without), scale.with(sum.hidden_with)],
+        }
     };
+    let both = |layer: &Layer| layer.listed.iter().sum::<f64>();
     let busy = Stage::ALL.into_iter().filter(|stage| stage.part() != Part::Idle);
-    let mut stages: Vec<(&'static str, [f64; 2])> =
-        busy.map(of).filter(|(_, [a, b])| a + b > 0.0).collect();
-    stages.sort_by(|(_, [a, b]), (_, [c, d])| (c + d).total_cmp(&(a + b)));
+    let mut stages: Vec<Layer> = busy.map(of).filter(|layer| both(layer) > 0.0).collect();
+    stages.sort_by(|one, other| both(other).total_cmp(&both(one)));
     let rest = stages.split_off(stages.len().min(STAGES_MAX));
-    if !rest.is_empty() {
-        let sum = rest.iter().fold([0.0; 2], |[a, b], (_, [c, d])| [a + c, b + d]);
-        stages.push(("all others", sum));
-    }
+    let plus = |[a, b]: [f64; 2], [c, d]: [f64; 2]| [a + c, b + d];
+    let rest = rest.into_iter().reduce(|sum, layer| Layer {
+        name: "all others",
+        listed: plus(sum.listed, layer.listed),
+        hidden: plus(sum.hidden, layer.hidden),
+    });
+    stages.extend(rest.map(|rest| Layer { name: "all others", ..rest }));
     stages
 }
 

@@ -122,7 +122,7 @@ fn figures(cell: &CellRecord, groups: &[Group], title: &str) -> Table {
     for group in groups {
         let [a, b] = group.sides.map(|side| side.map(|(ticks, calls)| ticks / calls));
         let calls = group.sides.map(|side| {
-            side.map_or(Cell::Absent(NOT_TIMED), |(_, calls)| Cell::text(whole(calls)))
+            side.map_or(Cell::Absent(NOT_TIMED), |(_, calls)| Cell::Count(calls as u64))
         });
         table.row(row(&group.name, a, b).into_iter().chain(calls).collect());
     }

@@ -7,17 +7,7 @@ use crate::table::{Cell, Row, Table};
 pub(super) fn table(table: &Table) -> String {
     let title = escape(&table.title);
     let (csv, name) = (data_uri(&table.csv()), escape(table.name));
-    let head: String = table
-        .columns
-        .iter()
-        .map(|column| {
-            let unit = match column.unit {
-                "" => String::new(),
-                unit => format!(" <span class=\"unit\">{}</span>", escape(unit)),
-            };
-            format!("<th scope=\"col\">{}{unit}</th>", escape(&column.head.replace('\n', " ")))
-        })
-        .collect();
+    let head: String = (0..table.columns.len()).map(|i| html_head(table, i)).collect();
     let rows: String = table.rows.iter().map(|row| html_row(row, table.columns.len())).collect();
     let notes: String =
         table.notes.iter().map(|note| format!("<li>{}</li>", escape(note))).collect();
@@ -28,6 +18,19 @@ pub(super) fn table(table: &Table) -> String {
          {notes}<p class=\"csv\"><a download=\"{name}.csv\" href=\"{csv}\">CSV \
          <span class=\"hidden\">of {title}</span></a></p>\n"
     )
+}
+
+fn html_head(table: &Table, place: usize) -> String {
+    let Some(column) = table.columns.get(place) else { return String::new() };
+    let is_text = |cell: &Cell| matches!(cell, Cell::Text(word) if class(word) != "n");
+    let mut filled = table.figures().filter_map(|cells| cells.get(place));
+    let class = if filled.any(is_text) { "t" } else { "n" };
+    let unit = match column.unit {
+        "" => String::new(),
+        unit => format!(" <span class=\"unit\">{}</span>", escape(unit)),
+    };
+    let head = escape(&column.head.replace('\n', " "));
+    format!("<th scope=\"col\" class=\"{class}\">{head}{unit}</th>")
 }
 
 fn html_row(row: &Row, columns: usize) -> String {

@@ -1,9 +1,12 @@
 //! Several runs of one experiment, in the order in which they were made.
 
-use super::figure_of;
 use super::forest::{Line, plot};
+use super::{escape, figure_of, table};
+use crate::compare::trends;
 use crate::record::Run;
+use crate::report::figure;
 use crate::report::view::{View, short};
+use crate::table::{Cell, Column, Table};
 
 /// Runs that are drawn.
 const RUNS_MAX: usize = 40;
@@ -12,11 +15,11 @@ const RUNS_MAX: usize = 40;
 const CELLS_MAX: usize = 12;
 
 /// The headline's change in each run, a chart for each cell that the first run has.
-pub(super) fn section(runs: &[Run]) -> String {
-    let Some((first, [_, ..])) = runs.split_first() else { return String::new() };
+pub(super) fn section(told: &[Run]) -> String {
+    let Some((first, [_, ..])) = told.split_first() else { return String::new() };
     let view = View::new(first);
     let Some(metric) = view.headline() else { return String::new() };
-    let mut runs: Vec<&Run> = runs.iter().collect();
+    let mut runs: Vec<&Run> = told.iter().collect();
     runs.sort_by(|a, b| a.run.started.cmp(&b.run.started));
     runs.truncate(RUNS_MAX);
     let chart = |(name, cell): (&str, &crate::record::CellRecord)| {
@@ -32,8 +35,43 @@ pub(super) fn section(runs: &[Run]) -> String {
         let desc = format!("{}{at}: change in each run, the oldest first.", metric.label);
         figure_of(&plot(&format!("Trend{at}"), &desc, &lines), &desc)
     };
-    let charts: String = view.named().take(CELLS_MAX).map(chart).collect();
-    format!("<div class=\"charts\">{charts}</div>\n")
+    let measured = view.named().filter(|(_, cell)| cell.metrics.contains_key(&metric.name));
+    let charts: String = measured.take(CELLS_MAX).map(chart).collect();
+    format!("<div class=\"charts\">{charts}</div>\n{}", values(told, &metric.name))
+}
+
+/// The changed side's value in each run, as far as the runs computed it alike.
+fn values(runs: &[Run], metric: &str) -> String {
+    let trends = match trends(runs) {
+        Ok(trends) => trends,
+        Err(error) => {
+            return format!("<p class=\"unit\">Values are not shown: {}</p>\n", escape(&error.why));
+        }
+    };
+    let columns = [
+        Column::new("cell", "cell", ""),
+        Column::new("run", "run", ""),
+        Column::new("started", "started", ""),
+        Column::new("value", "B", ""),
+        Column::new("low", "from", ""),
+        Column::new("high", "to", ""),
+    ];
+    let mut table =
+        Table::new("trend", "The changed side in each run, with its 95 % interval", &columns);
+    for trend in trends.iter().filter(|trend| trend.metric == metric).take(CELLS_MAX) {
+        for point in trend.points.iter().take(RUNS_MAX) {
+            let names =
+                [&trend.cell, &point.label, &point.started].map(|text| Cell::text(short(text)));
+            let figures = [point.value, point.lo, point.hi].map(figure::cell);
+            table.row(names.into_iter().chain(figures).collect());
+        }
+        table.title = format!(
+            "{} of B in each run, in {}, with its 95 % interval",
+            short(metric),
+            short(&trend.unit)
+        );
+    }
+    table::table(&table)
 }
 
 /// Version, commit and day of a run.

@@ -1,84 +1,20 @@
-//! `linerate lab`: the experiments, and the posts that they come from.
+//! `linerate lab seeds`.
 
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use clap::{Parser, Subcommand};
 use linerate_lab::seeds::{Outcome, POSTS, Post, Report, document};
 
+use super::args::Seeds;
 use crate::errors::{CHECK, Failure, RUNTIME, USAGE};
 use crate::screen::Screen;
 
-/// Rerun experiments, and check ourselves on the posts that they come from
-#[derive(Debug, Parser)]
-#[command(subcommand_required = true, arg_required_else_help = true)]
-pub struct Lab {
-    #[command(subcommand)]
-    pub command: LabCommand,
-}
-
-#[derive(Debug, Subcommand)]
-pub enum LabCommand {
-    Seeds(Seeds),
-}
-
-/// Compute the figures of the five posts again, and say what is wrong in them
+/// Runs it; returns the exit status.
 ///
-/// Five posts, of 2002 to 2007, are where this program comes from. They are read as they were
-/// posted, by the readers that read a profile of today, and every figure in them is computed again:
-/// changes, sums, differences, who freed what. A figure that differs from the post's where the two
-/// should be equal is a failed check, and the exit status is 3.
-#[derive(Debug, Parser)]
-#[command(after_long_help = SEEDS)]
-pub struct Seeds {
-    /// Posts, by number or by experiment: 000 or pool, 001 or coalesce, 002 or batch, 003 or bounce,
-    /// 004 or skbinit; all of them unless given
-    #[arg(value_name = "POST")]
-    pub posts: Vec<String>,
-    /// Print the posts' tables only, computed again, in the posts' own form
-    #[arg(long, conflicts_with_all = ["json", "csv"])]
-    pub as_posted: bool,
-    /// Print one JSON document on stdout, errors included; the exit status stays the same
-    #[arg(long, conflicts_with = "csv")]
-    pub json: bool,
-    /// Write every table as CSV, to a file of its own in this directory, or all to stdout with -
-    #[arg(long, value_name = "DIR")]
-    pub csv: Option<PathBuf>,
-    /// Read the posts from this directory, by their archived names, instead of the built-in copies
-    #[arg(long, value_name = "DIR")]
-    pub from: Option<PathBuf>,
-}
-
-const SEEDS: &str = "\
-Examples:
-  linerate lab seeds                    all five
-  linerate lab seeds 003                lines that left the L2 cache, with and without affinity
-  linerate lab seeds batch --as-posted  post 002's table, as posted
-  linerate lab seeds --csv seeds/       every table as a file
-
-Exit status: 0 all as expected, 1 a post cannot be read, 2 wrong request, 3 a check failed.";
-
-impl Lab {
-    /// Whether one document is to be printed.
-    pub fn json(&self) -> bool {
-        match &self.command {
-            LabCommand::Seeds(seeds) => seeds.json,
-        }
-    }
-
-    /// Runs what was asked for; returns the exit status.
-    ///
-    /// # Errors
-    /// Why there is no result.
-    pub fn run(&self, screen: &Screen) -> Result<u8, Failure> {
-        match &self.command {
-            LabCommand::Seeds(asked) => seeds(asked, screen),
-        }
-    }
-}
-
-fn seeds(asked: &Seeds, screen: &Screen) -> Result<u8, Failure> {
+/// # Errors
+/// A post that there is not, or that cannot be read; a file that cannot be written.
+pub fn seeds(asked: &Seeds, screen: &Screen) -> Result<u8, Failure> {
     let posts = chosen(&asked.posts)?;
     let mut reports = Vec::with_capacity(posts.len());
     for post in posts {

@@ -1,0 +1,55 @@
+//! `linerate lab`: the experiments, and the posts that they come from.
+
+mod args;
+mod compare;
+mod export;
+mod follow;
+mod report;
+mod run;
+mod runs;
+mod seeds;
+mod show;
+
+use crate::errors::Failure;
+use crate::screen::Screen;
+use args::LabCommand;
+
+pub use args::Lab;
+
+impl Lab {
+    /// Where its text goes.
+    pub fn screen(&self) -> Screen {
+        let (json, quiet) = match &self.command {
+            LabCommand::List(list) => (list.json, false),
+            LabCommand::Show(show) => (show.json, false),
+            LabCommand::Run(run) => (run.json, run.quiet),
+            LabCommand::Report(report) => (report.json, false),
+            LabCommand::Compare(compare) => (compare.json, false),
+            LabCommand::Export(_) | LabCommand::Sample(_) => (false, false),
+            LabCommand::Seeds(seeds) => (seeds.json, false),
+        };
+        let mut screen = Screen::plain(json);
+        screen.quiet = quiet;
+        screen
+    }
+
+    /// Runs what was asked for; returns the exit status.
+    ///
+    /// # Errors
+    /// Why there is no result.
+    pub fn run(&self, screen: &Screen) -> Result<u8, Failure> {
+        match &self.command {
+            LabCommand::List(_) => show::list(screen),
+            LabCommand::Show(show) => show::show(show, screen),
+            LabCommand::Run(run) => run::run(run, screen),
+            LabCommand::Report(report) => report::report(report, screen),
+            LabCommand::Compare(compare) => compare::compare(compare, screen),
+            LabCommand::Export(export) => export::export(export, screen),
+            LabCommand::Seeds(asked) => seeds::seeds(asked, screen),
+            LabCommand::Sample(asked) => {
+                let line = linerate_lab::buffers::sample(&asked.words)?;
+                screen.result(|| line + "\n", String::new).map(|()| 0)
+            }
+        }
+    }
+}

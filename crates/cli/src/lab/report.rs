@@ -1,0 +1,45 @@
+//! `linerate lab report`.
+
+use std::fs;
+use std::path::Path;
+
+use linerate_lab::record::Run;
+use linerate_lab::report;
+
+use super::args::Report;
+use super::runs;
+use super::show::document;
+use crate::errors::{Failure, RUNTIME};
+use crate::screen::Screen;
+
+/// Tells runs; returns the exit status.
+///
+/// # Errors
+/// A run that cannot be read, a file that cannot be written.
+pub fn report(asked: &Report, screen: &Screen) -> Result<u8, Failure> {
+    let runs = asked.runs.iter().map(|name| runs::read(name, &asked.kept.dir));
+    let runs: Vec<Run> = runs.collect::<Result<_, _>>()?;
+    match (&asked.html, runs.as_slice()) {
+        (Some(file), runs) => {
+            write(file, &report::html(runs))?;
+            screen.result(|| format!("{}\n", file.display()), String::new)?;
+        }
+        (None, [run]) => screen.result(|| report::text(run), || document(run))?,
+        (None, runs) => {
+            let texts = || runs.iter().map(report::text).collect::<Vec<_>>().join("\n");
+            screen.result(texts, || document(&runs))?;
+        }
+    }
+    Ok(runs::exit(&runs, 0))
+}
+
+/// Writes a file whole, or says why not.
+///
+/// # Errors
+/// `E-FILE`.
+pub fn write(file: &Path, text: &str) -> Result<(), Failure> {
+    fs::write(file, text).map_err(|e| {
+        let what = format!("cannot write {}", file.display());
+        Failure::new(RUNTIME, "E-FILE", &what, e.to_string(), "")
+    })
+}

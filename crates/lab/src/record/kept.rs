@@ -1,0 +1,241 @@
+//! What a run's directory holds.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use linerate_prof::conditions::rfc3339;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::record::lines::{self, Found};
+use crate::record::{Ledgers, PairRecord, ProfileRecord, Status, Warning};
+use crate::{Code, Error, Result};
+
+/// The experiment's file in a run's directory.
+pub(super) const EXPERIMENT: &str = "experiment.toml";
+/// What was asked for.
+pub(super) const REQUEST: &str = "request.json";
+/// Every pair, in the order in which they ran.
+pub(super) const PAIRS: &str = "pairs.ndjson";
+/// What ended cells leave.
+pub(super) const CELLS: &str = "cells.ndjson";
+/// When it was gone on with, and on what.
+pub(super) const RESUMED: &str = "resumed.ndjson";
+/// The run, once it has ended.
+pub(super) const RUN: &str = "run.json";
+
+/// Most pairs that a run may have.
+pub(super) const PAIRS_MAX: usize = 1_000_000;
+/// Most lines of the other two files.
+const OTHERS_MAX: usize = 100_000;
+
+/// What was asked for, when, and on what: `request.json`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Asked {
+    pub(crate) schema: String,
+    pub(crate) id: String,
+    pub(crate) started: String,
+    pub(crate) seed: u64,
+    pub(crate) quick: bool,
+    pub(crate) only: Vec<(String, String)>,
+    pub(crate) cpus: Vec<usize>,
+    pub(crate) traffic_seed: u64,
+    pub(crate) argv: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) note: Option<String>,
+    pub(crate) tool: BTreeMap<String, String>,
+    pub(crate) env: Value,
+}
+
+/// A line of `pairs.ndjson`.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct PairLine<P> {
+    /// The cell's place in the experiment's grid.
+    pub(super) cell: usize,
+    /// The pair's number in its cell, from 0.
+    pub(super) number: usize,
+    pub(super) pair: P,
+}
+
+/// A line of `cells.ndjson`: what a cell leaves when its benches have ended.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub(crate) struct CellEnd {
+    /// Its place in the experiment's grid.
+    pub(crate) cell: usize,
+    /// False if it was interrupted, or could not be run here: it is to be gone on with.
+    pub(crate) finished: bool,
+    pub(crate) status: Status,
+    /// Pairs that its benches have run: more of them if the cell was interrupted before.
+    pub(crate) pairs: usize,
+    pub(crate) ledger: Ledgers,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) profiles: Vec<ProfileRecord>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) matrices: BTreeMap<String, Vec<Vec<u64>>>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) totals: BTreeMap<String, f64>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) warnings: Vec<Warning>,
+}
+
+/// A line of `resumed.ndjson`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Resumed {
+    pub(crate) started: String,
+    pub(crate) argv: Vec<String>,
+    pub(crate) env: Value,
+}
+
+/// What a run's directory holds.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    pub(crate) asked: Asked,
+    pub(crate) toml: String,
+    pub(crate) resumed: Vec<Resumed>,
+    /// By place in the grid; only those that were begun.
+    pub(crate) cells: BTreeMap<usize, KeptCell>,
+    /// What was found when it was read.
+    pub(crate) warnings: Vec<Warning>,
+}
+
+/// What it holds of a cell.
+#[derive(Debug, Default)]
+pub(crate) struct KeptCell {
+    pub(crate) pairs: Vec<PairRecord>,
+    pub(crate) end: Option<CellEnd>,
+}
+
+/// How far the growing files are whole, in bytes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Whole {
+    pub(super) pairs: u64,
+    pub(super) cells: u64,
+    pub(super) resumed: u64,
+}
+
+impl Kept {
+    /// Nothing yet but what was asked for.
+    pub(crate) fn new(asked: Asked, toml: &str) -> Kept {
+        let (resumed, cells, warnings) = (Vec::new(), BTreeMap::new(), Vec::new());
+        Kept { asked, toml: toml.into(), resumed, cells, warnings }
+    }
+
+    /// Reads a directory.
+    ///
+    /// # Errors
+    /// `E-FILE` if a file of it is missing; `E-RUN` with file and line for one that is not ours.
+    pub(super) fn read(dir: &Path) -> Result<(Kept, Whole)> {
+        let mut kept = Kept::new(asked(dir)?, &text(&dir.join(EXPERIMENT))?);
+        let pairs: Found<PairLine<PairRecord>> = lines::read(&dir.join(PAIRS), "pairs", PAIRS_MAX)?;
+        let cells: Found<CellEnd> = lines::read(&dir.join(CELLS), "cells", OTHERS_MAX)?;
+        let resumed: Found<Resumed> = lines::read(&dir.join(RESUMED), "resumed", OTHERS_MAX)?;
+        let whole = Whole {
+            pairs: pairs.whole_bytes,
+            cells: cells.whole_bytes,
+            resumed: resumed.whole_bytes,
+        };
+        let cut = [(PAIRS, pairs.cut_bytes), (CELLS, cells.cut_bytes)];
+        kept.warnings.extend(cut.iter().filter_map(|(name, bytes)| cut_off(name, *bytes)));
+        for (at, line) in pairs.lines {
+            kept.in_order(&line).map_err(|why| lines::wrong(&dir.join(PAIRS), at, why))?;
+            kept.pair(line.cell, line.pair);
+        }
+        cells.lines.into_iter().for_each(|(_, end)| kept.end(end));
+        kept.resumed = resumed.lines.into_iter().map(|(_, line)| line).collect();
+        Ok((kept, whole))
+    }
+
+    /// What was asked for in a directory, of which nothing else is read, and the name of its
+    /// experiment's file.
+    ///
+    /// # Errors
+    /// As below.
+    pub(crate) fn begun(dir: &Path) -> Result<(Kept, String)> {
+        let path = dir.join(EXPERIMENT);
+        Ok((Kept::new(asked(dir)?, &text(&path)?), path.display().to_string()))
+    }
+
+    /// A cell's pairs so far.
+    pub(crate) fn pairs(&self, cell: usize) -> &[PairRecord] {
+        self.cells.get(&cell).map_or(&[], |cell| &cell.pairs)
+    }
+
+    /// Whether nothing of a cell is left to be run.
+    pub(crate) fn is_finished(&self, cell: usize) -> bool {
+        let end = self.cells.get(&cell).and_then(|cell| cell.end.as_ref());
+        end.is_some_and(|end| end.finished)
+    }
+
+    /// Adds a pair.
+    pub(crate) fn pair(&mut self, cell: usize, pair: PairRecord) {
+        self.cells.entry(cell).or_default().pairs.push(pair);
+    }
+
+    /// Adds what a cell leaves to what it has left before.
+    pub(crate) fn end(&mut self, end: CellEnd) {
+        let cell = self.cells.entry(end.cell).or_default();
+        cell.end = Some(match cell.end.take() {
+            Some(earlier) => earlier.and(end),
+            None => end,
+        });
+    }
+
+    fn in_order(&self, line: &PairLine<PairRecord>) -> std::result::Result<(), String> {
+        let have = self.pairs(line.cell).len();
+        if line.number == have {
+            return Ok(());
+        }
+        Err(format!("pair {} of cell {}, which has {have}", line.number, line.cell))
+    }
+}
+
+/// What was asked of the run in `dir`.
+///
+/// # Errors
+/// `E-RUN` if it is no run's directory, or another version's.
+pub(super) fn asked(dir: &Path) -> Result<Asked> {
+    let path = dir.join(REQUEST);
+    if !path.exists() {
+        let why = format!("it has no {REQUEST}: not a run, or killed before it began");
+        return Err(Error::new(Code::Run, format!("cannot use {}", dir.display()), why));
+    }
+    parsed(&path)
+}
+
+/// When the last pair was written: the end of a run that did not say when it ended.
+pub(super) fn last_written(dir: &Path) -> String {
+    let time = fs::metadata(dir.join(PAIRS)).and_then(|about| about.modified());
+    rfc3339(time.unwrap_or(UNIX_EPOCH).min(SystemTime::now()))
+}
+
+/// A document of this version's schema, which is looked at before anything else of it.
+///
+/// # Errors
+/// `E-FILE` if it cannot be read; `E-RUN` for another schema, and with its line for what is wrong.
+pub(super) fn parsed<T: DeserializeOwned>(path: &Path) -> Result<T> {
+    #[derive(Deserialize)]
+    struct Schema {
+        schema: String,
+    }
+    let text = text(path)?;
+    let wrong = |e: serde_json::Error| lines::wrong(path, e.line(), e);
+    let schema: Schema = serde_json::from_str(&text).map_err(wrong)?;
+    lines::is_ours(path, &schema.schema)?;
+    serde_json::from_str(&text).map_err(wrong)
+}
+
+fn text(path: &Path) -> Result<String> {
+    lines::size(path)?;
+    fs::read_to_string(path).map_err(|e| lines::failed("read", path, &e))
+}
+
+fn cut_off(name: &str, bytes: u64) -> Option<Warning> {
+    (bytes > 0).then(|| Warning {
+        code: "W-CUT".into(),
+        text: format!("the last line of {name} was cut off and is dropped: {bytes} bytes"),
+        fix: None,
+    })
+}

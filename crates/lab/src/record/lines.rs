@@ -1,0 +1,278 @@
+//! A file of JSON lines that grows while a run is on, and may end in the middle of a line.
+//!
+//! The first line is a header with the schema. A line counts once its line feed is there: what
+//! stands behind the last line feed was cut off by a kill, a full disk or a power failure.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::record::SCHEMA;
+use crate::{Code, Error, Result};
+
+/// The longest line that is read, in bytes: a window of a hundred threads takes 30 KiB.
+const LINE_MAX_BYTES: u64 = 4 << 20;
+/// The largest file that is read, in bytes.
+pub(super) const FILE_MAX_BYTES: u64 = 1 << 30;
+
+/// Such a file, while it is written.
+#[derive(Debug)]
+pub(super) struct Lines {
+    file: File,
+    path: PathBuf,
+}
+
+/// What was in such a file.
+#[derive(Debug)]
+pub(super) struct Found<T> {
+    /// The lines behind the header, each with its number.
+    pub(super) lines: Vec<(usize, T)>,
+    /// How far the file is whole, in bytes.
+    pub(super) whole_bytes: u64,
+    /// Bytes behind that, which are dropped.
+    pub(super) cut_bytes: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Header {
+    schema: String,
+    lines: String,
+}
+
+impl Lines {
+    /// A new file of `what`.
+    ///
+    /// # Errors
+    /// `E-FILE` if it is there already or cannot be made; `E-BUSY` if somebody else writes it.
+    pub(super) fn create(path: &Path, what: &str) -> Result<Lines> {
+        let file = OpenOptions::new().write(true).create_new(true).open(path);
+        let file = file.map_err(|e| failed("make", path, &e))?;
+        let mut lines = Lines { file, path: path.into() }.locked()?;
+        lines.header(what)?;
+        Ok(lines)
+    }
+
+    /// A file that is there, to be gone on with, by nobody else at the same time.
+    ///
+    /// # Errors
+    /// `E-FILE` if it cannot be written; `E-BUSY` if somebody else writes it.
+    pub(super) fn open(path: &Path) -> Result<Lines> {
+        let file = OpenOptions::new().write(true).open(path);
+        let file = file.map_err(|e| failed("write", path, &e))?;
+        Lines { file, path: path.into() }.locked()
+    }
+
+    /// Goes on behind what was `found` in it since it was opened: what was cut off is taken away.
+    ///
+    /// # Errors
+    /// `E-FILE` if it cannot be written.
+    pub(super) fn go_on(&mut self, what: &str, whole_bytes: u64) -> Result<()> {
+        let end = self.file.set_len(whole_bytes).and_then(|()| self.file.seek(SeekFrom::End(0)));
+        end.map_err(|e| failed("write", &self.path, &e))?;
+        if whole_bytes == 0 { self.header(what) } else { Ok(()) }
+    }
+
+    /// Adds a line, and hands it to the kernel: it outlives this process.
+    ///
+    /// # Errors
+    /// `E-FILE` if it does not fit, which leaves a line that is cut off.
+    pub(super) fn append(&mut self, line: &impl Serialize) -> Result<()> {
+        let mut text = serde_json::to_vec(line)
+            .map_err(|e| Error::new(Code::File, self.writing(), e.to_string()))?;
+        text.push(b'\n');
+        self.file.write_all(&text).map_err(|e| failed("write", &self.path, &e))
+    }
+
+    /// Has the kernel hand it to the disk: it outlives a power failure.
+    ///
+    /// # Errors
+    /// `E-FILE` if the disk does not take it.
+    pub(super) fn sync(&self) -> Result<()> {
+        self.file.sync_data().map_err(|e| failed("write", &self.path, &e))
+    }
+
+    fn locked(self) -> Result<Lines> {
+        match self.file.try_lock() {
+            Ok(()) => Ok(self),
+            Err(TryLockError::WouldBlock) => {
+                let why = "another process writes it";
+                Err(Error::new(Code::Busy, self.writing(), why))
+            }
+            Err(TryLockError::Error(e)) => Err(failed("lock", &self.path, &e)),
+        }
+    }
+
+    fn header(&mut self, what: &str) -> Result<()> {
+        self.append(&Header { schema: SCHEMA.into(), lines: what.into() })
+    }
+
+    fn writing(&self) -> String {
+        format!("cannot write {}", self.path.display())
+    }
+}
+
+/// Reads such a file.
+///
+/// # Errors
+/// `E-FILE` if it cannot be read; `E-RUN` with its line where it is not what it should be.
+pub(super) fn read<T: DeserializeOwned>(path: &Path, what: &str, most: usize) -> Result<Found<T>> {
+    let size_bytes = size(path)?;
+    let file = File::open(path).map_err(|e| failed("read", path, &e))?;
+    let mut file = BufReader::new(file).take(size_bytes);
+    let mut found = Found { lines: Vec::new(), whole_bytes: 0, cut_bytes: 0 };
+    let mut text = Vec::new();
+    for number in 1.. {
+        text.clear();
+        let line = file.by_ref().take(LINE_MAX_BYTES).read_until(b'\n', &mut text);
+        let n = line.map_err(|e| failed("read", path, &e))? as u64;
+        if text.last() != Some(&b'\n') {
+            if n == LINE_MAX_BYTES {
+                return Err(wrong(path, number, format!("longer than {LINE_MAX_BYTES} bytes")));
+            }
+            found.cut_bytes = n;
+            return Ok(found);
+        }
+        if number == 1 {
+            header(path, what, &text)?;
+        } else if found.lines.len() == most {
+            return Err(wrong(path, number, format!("more than {most} {what}")));
+        } else {
+            let line = serde_json::from_slice(&text);
+            found.lines.push((number, line.map_err(|e| wrong(path, number, e))?));
+        }
+        found.whole_bytes += n;
+    }
+    Ok(found)
+}
+
+/// The size of a file, if it is one and not too large.
+///
+/// # Errors
+/// `E-FILE` if it is not there; `E-RUN` if it is no file or larger than 1 GiB.
+pub(super) fn size(path: &Path) -> Result<u64> {
+    let about = fs::metadata(path).map_err(|e| failed("read", path, &e))?;
+    let what = || format!("cannot read {}", path.display());
+    if !about.is_file() {
+        return Err(Error::new(Code::Run, what(), "not a regular file"));
+    }
+    if about.len() > FILE_MAX_BYTES {
+        let why = format!("{} bytes, more than {FILE_MAX_BYTES}", about.len());
+        return Err(Error::new(Code::Run, what(), why));
+    }
+    Ok(about.len())
+}
+
+/// Refuses what another version has written.
+///
+/// # Errors
+/// `E-RUN` with both schemas.
+pub(super) fn is_ours(path: &Path, schema: &str) -> Result<()> {
+    if schema == SCHEMA {
+        return Ok(());
+    }
+    let schema: String = schema.chars().take(60).collect();
+    let why = format!("written by another version ({schema}); this one reads {SCHEMA}");
+    Err(Error::new(Code::Run, format!("cannot read {}", path.display()), why))
+}
+
+/// What is wrong in a line of a run's file.
+pub(super) fn wrong(path: &Path, line: usize, why: impl std::fmt::Display) -> Error {
+    Error::new(Code::Run, "cannot read the run", format!("{}:{line}: {why}", path.display()))
+}
+
+/// What the operating system says of a file.
+pub(super) fn failed(doing: &str, path: &Path, e: &std::io::Error) -> Error {
+    Error::new(Code::File, format!("cannot {doing} {}", path.display()), e.to_string())
+}
+
+fn header(path: &Path, what: &str, text: &[u8]) -> Result<()> {
+    let header: Header = serde_json::from_slice(text).map_err(|e| wrong(path, 1, e))?;
+    is_ours(path, &header.schema)?;
+    if header.lines == what {
+        return Ok(());
+    }
+    Err(wrong(path, 1, format!("not a file of {what}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::testing::Scratch;
+
+    fn written(scratch: &Scratch, text: &str) -> PathBuf {
+        let path = scratch.path().join("numbers.ndjson");
+        fs::write(&path, text).unwrap();
+        path
+    }
+
+    const HEAD: &str = "{\"schema\":\"linerate-lab-run/1\",\"lines\":\"numbers\"}\n";
+
+    #[test]
+    fn a_last_line_that_is_cut_off_is_dropped_and_its_place_taken_by_the_next() {
+        let scratch = Scratch::new();
+        let path = written(&scratch, &format!("{HEAD}1\n2\n3"));
+        let found: Found<u64> = read(&path, "numbers", 9).unwrap();
+        assert_eq!((&found.lines[..], found.cut_bytes), (&[(2, 1), (3, 2)][..], 1));
+        let mut lines = Lines::open(&path).unwrap();
+        lines.go_on("numbers", found.whole_bytes).unwrap();
+        lines.append(&4).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), format!("{HEAD}1\n2\n4\n"));
+    }
+
+    #[test]
+    fn a_file_that_was_killed_at_its_birth_gets_its_header() {
+        let scratch = Scratch::new();
+        for cut in ["", "{\"sche"] {
+            let path = written(&scratch, cut);
+            let found: Found<u64> = read(&path, "numbers", 9).unwrap();
+            let mut lines = Lines::open(&path).unwrap();
+            lines.go_on("numbers", found.whole_bytes).unwrap();
+            lines.append(&1).unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), format!("{HEAD}1\n"));
+        }
+    }
+
+    #[test]
+    fn a_corrupt_line_in_the_middle_is_refused_with_its_number() {
+        let scratch = Scratch::new();
+        let path = written(&scratch, &format!("{HEAD}1\n{{\n3\n"));
+        let e = read::<u64>(&path, "numbers", 9).unwrap_err();
+        assert_eq!(e.code, Code::Run);
+        assert!(e.why.contains("numbers.ndjson:3: "), "{e}");
+    }
+
+    #[test]
+    fn another_schema_is_named_with_ours() {
+        let scratch = Scratch::new();
+        let path = written(&scratch, &HEAD.replace("run/1", "run/0"));
+        let e = read::<u64>(&path, "numbers", 9).unwrap_err();
+        let why = "written by another version (linerate-lab-run/0); this one reads \
+                   linerate-lab-run/1";
+        assert_eq!((e.code, e.why.as_str()), (Code::Run, why));
+    }
+
+    #[test]
+    fn lines_that_are_too_long_too_many_or_of_something_else_are_refused() {
+        let scratch = Scratch::new();
+        let why = |text: &str| read::<u64>(&written(&scratch, text), "numbers", 2).unwrap_err().why;
+        assert!(why(&format!("{HEAD}1\n2\n3\n")).ends_with(":4: more than 2 numbers"));
+        assert!(why(&HEAD.replace("numbers", "pairs")).ends_with(":1: not a file of numbers"));
+        let long = " ".repeat(LINE_MAX_BYTES as usize);
+        assert!(why(&format!("{HEAD}{long}\n")).ends_with(":2: longer than 4194304 bytes"));
+        let e = read::<u64>(scratch.path(), "numbers", 2).unwrap_err();
+        assert_eq!(e.why, "not a regular file");
+    }
+
+    #[test]
+    fn two_cannot_go_on_with_the_same_file() {
+        let scratch = Scratch::new();
+        let path = written(&scratch, HEAD);
+        let one = Lines::open(&path).unwrap();
+        assert_eq!(Lines::open(&path).unwrap_err().code, Code::Busy);
+        drop(one);
+        Lines::open(&path).unwrap();
+    }
+}

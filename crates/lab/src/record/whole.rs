@@ -1,0 +1,202 @@
+//! The run that follows from what a directory holds.
+//!
+//! A run that ends, one that is interrupted and one that was killed are put together by this code
+//! from the same lines.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use crate::analysis;
+use crate::experiment::{Cell, Experiment, Factor};
+use crate::record::kept::KeptCell;
+use crate::record::{
+    CellRecord, Compared, Head, Kept, Ledgers, Resumed, Run, SCHEMA, Status, Warning,
+};
+use crate::{Code, Error, Result};
+
+/// The warning of a ledger that does not balance.
+const UNBALANCED: &str = "W-LEDGER";
+
+impl Kept {
+    /// The run, with all that is computed of it.
+    ///
+    /// # Errors
+    /// `E-RUN` if it has a cell that the experiment has not.
+    pub(crate) fn run(
+        &self,
+        experiment: &Experiment,
+        finished: String,
+        after: Option<&Value>,
+        complete: bool,
+    ) -> Result<Run> {
+        let mut run = Run {
+            schema: SCHEMA.into(),
+            run: self.head(experiment, finished, complete),
+            env: before_and_after(&self.asked.env, after),
+            experiment: compared(experiment),
+            cells: Vec::new(),
+            overall: Vec::new(),
+            profiles: Vec::new(),
+            matrices: BTreeMap::new(),
+            totals: BTreeMap::new(),
+            verdict: "inconclusive".into(),
+            warnings: self.warnings.clone(),
+        };
+        run.warnings.extend(self.resumed.iter().flat_map(|later| moved(&self.asked.env, later)));
+        for (index, kept) in &self.cells {
+            let cell = experiment.cells.get(*index).ok_or_else(|| {
+                let why = format!("it has pairs of cell {index}, of {}", experiment.cells.len());
+                Error::new(Code::Run, format!("cannot use run {}", self.asked.id), why)
+            })?;
+            kept.add_to(&mut run, cell);
+        }
+        analyse_conserved(experiment, &mut run);
+        for (index, kept) in &self.cells {
+            let (Some(cell), Some(end)) = (experiment.cells.get(*index), &kept.end) else {
+                continue;
+            };
+            run.warnings.extend(unbalanced(cell, &end.ledger));
+        }
+        Ok(run)
+    }
+
+    /// A run's head, without its cells.
+    pub(super) fn head(&self, experiment: &Experiment, finished: String, complete: bool) -> Head {
+        let asked = &self.asked;
+        let quick = asked.quick.then(|| "quick: the declared subset, few pairs".to_owned());
+        let warmup = experiment.plan.warmup.max(1);
+        let warmup = format!("{warmup} warm-up windows of each side were discarded in each cell");
+        let note: Vec<String> =
+            asked.note.clone().into_iter().chain(quick).chain([warmup]).collect();
+        Head {
+            id: asked.id.clone(),
+            started: asked.started.clone(),
+            finished,
+            tool: asked.tool.clone(),
+            argv: asked.argv.clone(),
+            seed: asked.seed,
+            complete,
+            note: Some(note.join("; ")),
+            config_toml: Some(self.toml.clone()),
+        }
+    }
+}
+
+impl KeptCell {
+    fn add_to(&self, run: &mut Run, cell: &Cell) {
+        let end = self.end.clone().unwrap_or_default();
+        if self.pairs.len() > end.pairs {
+            run.warnings.push(Warning {
+                code: "W-LEDGER-LOST".into(),
+                text: format!(
+                    "{}: {} of {} pairs are in no ledger, since their run was killed",
+                    title(cell),
+                    self.pairs.len() - end.pairs,
+                    self.pairs.len()
+                ),
+                fix: None,
+            });
+        }
+        run.cells.push(CellRecord {
+            at: cell.at.iter().cloned().collect(),
+            status: end.status,
+            pairs: self.pairs.clone(),
+            metrics: BTreeMap::new(),
+            ledger: end.ledger,
+        });
+        run.profiles.extend(end.profiles);
+        run.matrices.extend(end.matrices);
+        run.totals.extend(end.totals);
+        run.warnings.extend(end.warnings);
+    }
+}
+
+/// A cell as it is called in a sentence.
+pub(crate) fn title(cell: &Cell) -> String {
+    if cell.at.is_empty() { "the only cell".into() } else { cell.name() }
+}
+
+/// Computes what is computed, of the cells whose packets are all accounted for. The others keep
+/// their pairs, and nothing is said of them.
+fn analyse_conserved(experiment: &Experiment, run: &mut Run) {
+    let mut aside = Vec::new();
+    for (index, cell) in run.cells.iter_mut().enumerate() {
+        if !cell.ledger.balanced() {
+            aside.push((index, std::mem::take(&mut cell.pairs)));
+        }
+    }
+    analysis::analyse(experiment, run);
+    run.warnings.retain(|warning| warning.code != UNBALANCED);
+    for (index, pairs) in aside {
+        let cell = &mut run.cells[index];
+        cell.pairs = pairs;
+        cell.metrics.clear();
+        cell.status = Status::Inconclusive;
+    }
+}
+
+/// A warning for each ledger of a cell that does not balance, with its sums.
+pub(crate) fn unbalanced(cell: &Cell, ledgers: &Ledgers) -> Vec<Warning> {
+    let all = [("side a", Some(&ledgers.a)), ("side b", Some(&ledgers.b))];
+    let all = all.into_iter().chain([("the control of a", ledgers.control.as_ref())]);
+    let all = all.filter_map(|(side, ledger)| Some((side, ledger.filter(|one| !one.balanced)?)));
+    all.map(|(side, ledger)| {
+        let dropped = ledger.dropped.values().fold(0, |sum: u64, n| sum.saturating_add(*n));
+        let text = format!(
+            "{}: packets of {side} are not accounted for, and the cell's results are withheld: \
+             received {} + created {} ≠ sent {} + consumed {} + dropped {dropped} + in flight {}",
+            title(cell),
+            ledger.received,
+            ledger.created,
+            ledger.sent,
+            ledger.consumed,
+            ledger.in_flight
+        );
+        Warning { code: UNBALANCED.into(), text, fix: None }
+    })
+    .collect()
+}
+
+fn compared(experiment: &Experiment) -> Compared {
+    let levels = |factor: &Factor| {
+        (factor.name.clone(), factor.levels.iter().map(|level| level.name.clone()).collect())
+    };
+    Compared {
+        id: experiment.id.clone(),
+        seed_post: experiment.post.clone().unwrap_or_default(),
+        a: experiment.a.name.clone(),
+        b: experiment.b.name.clone(),
+        factors: experiment.factors.iter().map(levels).collect(),
+        definitions: experiment
+            .metrics
+            .iter()
+            .map(|metric| (metric.name.clone(), metric.about.clone()))
+            .collect(),
+    }
+}
+
+fn before_and_after(before: &Value, after: Option<&Value>) -> Value {
+    let mut env = match before {
+        Value::Object(env) => env.clone(),
+        _ => serde_json::Map::new(),
+    };
+    if let Some(Value::Object(after)) = after {
+        let changed = after.iter().filter(|(name, value)| env.get(*name) != Some(value));
+        let changed = changed.map(|(name, value)| (name.clone(), value.clone())).collect();
+        env.insert("after".into(), Value::Object(changed));
+    }
+    Value::Object(env)
+}
+
+/// A warning for each thing that must be the same of two machines, and is not.
+fn moved<'a>(first: &'a Value, later: &'a Resumed) -> impl Iterator<Item = Warning> + 'a {
+    ["kernel", "cpu"].into_iter().filter_map(move |name| {
+        let (was, is) = (first.get(name)?, later.env.get(name)?);
+        (was != is).then(|| Warning {
+            code: "W-MACHINE".into(),
+            text: format!("gone on with at {} on another machine: {was}, now {is}", later.started),
+            fix: Some("run it again from its beginning".into()),
+        })
+    })
+}

@@ -1,0 +1,243 @@
+//! A cell: its sides are set up, warmed up, run pair by pair until it is enough, and ended.
+
+use std::time::Duration;
+
+use crate::analysis;
+use crate::experiment::{Cell, Clock};
+use crate::record::{
+    CellEnd, Effect, Ledgers, PairRecord, ProfileRecord, Status, Warning, title, unbalanced,
+};
+use crate::runner::profile::record;
+use crate::runner::unit::{Benches, Left, Seat, order};
+use crate::runner::{Progress, Running};
+use crate::scenario::{Finished, Scenario};
+use crate::settings::wrong;
+use crate::{Error, Kind, Result};
+
+/// How long a side is profiled.
+const PROFILE: Duration = Duration::from_secs(2);
+/// The same in a quick run.
+const QUICK_PROFILE: Duration = Duration::from_millis(300);
+/// When a quick run, which has 60 s, no longer runs rejected pairs again.
+const QUICK_AGAIN: Duration = Duration::from_secs(40);
+/// Pairs that are tried at most, as a multiple of those that are wanted.
+const ATTEMPTS: usize = 2;
+
+impl Running<'_> {
+    /// Runs what is left of `cells`; false if it was interrupted.
+    ///
+    /// # Errors
+    /// What ends the run: not that a cell cannot be run on this machine.
+    pub(super) fn cells(&mut self, cells: &[(usize, &Cell)]) -> Result<bool> {
+        for (number, (index, cell)) in cells.iter().enumerate() {
+            self.pace.cell(cell);
+            if self.kept.is_finished(*index) {
+                continue;
+            }
+            if self.observer.interrupted() {
+                return Ok(false);
+            }
+            let place = Place { index: *index, number: number + 1, cells: cells.len(), cell };
+            let ran = self.open(cell).and_then(|benches| self.cell(place, benches));
+            match ran {
+                Ok(true) => {}
+                Ok(false) => return Ok(false),
+                // What a scenario finds out by its first window only is no other matter.
+                Err(e) if e.kind() == Kind::Unsupported && self.kept.pairs(*index).is_empty() => {
+                    self.unsupported(place, &e)?;
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Checks and sets up both sides, and the first a second time.
+    fn open(&self, cell: &Cell) -> Result<Benches> {
+        let name = &cell.scenario;
+        let scenario: &dyn Scenario = self
+            .world
+            .scenario(name)
+            .ok_or_else(|| wrong(0, format!("there is no scenario {name:?}")))?;
+        let place = &self.request.place;
+        scenario.check(&cell.a, place)?;
+        scenario.check(&cell.b, place)?;
+        let open = |settings| Ok(Seat::new(scenario.open(settings, place)?, &place.cpus));
+        Ok(Benches { a: open(&cell.a)?, control: open(&cell.a)?, b: open(&cell.b)? })
+    }
+
+    /// Runs one cell from where it is to its end; false if it was interrupted.
+    fn cell(&mut self, place: Place<'_>, mut benches: Benches) -> Result<bool> {
+        let Place { index, cell, .. } = place;
+        let before = self.kept.pairs(index).len();
+        let time = Duration::from_nanos(cell.window_ns(self.request.quick));
+        let warmup = self.request.experiment.plan.warmup;
+        let finished = benches.warm_up(warmup, time, self.observer)?
+            && self.pairs(place, &mut benches, time)?;
+        let mut end = CellEnd { cell: index, finished, ..CellEnd::default() };
+        end.pairs = self.kept.pairs(index).len().saturating_sub(before);
+        if finished && self.request.experiment.profiles {
+            self.profiles(cell, &mut benches, &mut end);
+        }
+        end.take(cell, benches.finish()?);
+        for warning in end.warnings.iter().chain(&unbalanced(cell, &end.ledger)) {
+            self.observer.note(&format!("{}: {}", warning.code, warning.text));
+        }
+        self.store.cell(&end)?;
+        self.kept.end(end);
+        Ok(finished)
+    }
+
+    /// Runs pairs until they are enough; false if it was interrupted.
+    fn pairs(&mut self, place: Place<'_>, benches: &mut Benches, time: Duration) -> Result<bool> {
+        let Place { index, cell, .. } = place;
+        while !self.enough(place) {
+            let number = self.kept.pairs(index).len();
+            let order = order(self.request.seed, index, number);
+            let pair = benches.pair(order, time, self.world, self.observer)?;
+            let Some(pair) = pair else { return Ok(false) };
+            self.store.pair(index, number, &pair)?;
+            self.kept.pair(index, pair);
+            self.pace.pair(cell);
+            self.tell(place);
+        }
+        Ok(true)
+    }
+
+    /// Whether a cell needs no more pairs: by how many of them the machine has let pass, and at the
+    /// planned looks, and only then, by what they say.
+    ///
+    /// But for a quick run's time it is a function of the pairs alone, so that a run that is gone on
+    /// with ends where one ends that was not interrupted.
+    fn enough(&self, place: Place<'_>) -> bool {
+        let pairs = self.kept.pairs(place.index);
+        let accepted = self.accepted(pairs);
+        let wanted = self.looks.last().map_or(0, |last| *last as usize);
+        if accepted >= wanted || pairs.len() >= ATTEMPTS * wanted {
+            return true;
+        }
+        if self.request.quick && pairs.len() >= wanted && self.pace.passed() > QUICK_AGAIN {
+            return true;
+        }
+        let is_look = self.looks.iter().any(|look| *look as usize == accepted);
+        // The pairs that are rejected behind a look do not make another of it.
+        let is_new = pairs.last().is_some_and(|pair| self.accepts(pair));
+        let effect = if is_look && is_new { self.effect(place.cell, pairs) } else { None };
+        effect.is_some_and(|effect| {
+            let (low, high) = effect.ci95_pct;
+            (high - low) / 2.0 <= self.request.experiment.plan.half_width_pct
+        })
+    }
+
+    /// What the headline says of `pairs`, at the look that they are on the way to.
+    fn effect(&self, cell: &Cell, pairs: &[PairRecord]) -> Option<Effect> {
+        let headline = self.request.experiment.headline()?;
+        let accepted = self.accepted(pairs);
+        let last = self.looks.len().saturating_sub(1);
+        let look = self.looks.iter().position(|look| *look as usize >= accepted).unwrap_or(last);
+        analysis::effect(headline, &cell.at, pairs, look, self.looks.len())
+    }
+
+    fn accepted(&self, pairs: &[PairRecord]) -> usize {
+        pairs.iter().filter(|pair| self.accepts(pair)).count()
+    }
+
+    /// Whether the headline may be taken from a pair: it depends on its clock.
+    fn accepts(&self, pair: &PairRecord) -> bool {
+        match self.request.experiment.headline().map(|metric| metric.clock) {
+            Some(Clock::Cost | Clock::Count) => pair.cost_accepted,
+            Some(Clock::Wall) | None => pair.accepted,
+        }
+    }
+
+    fn tell(&mut self, place: Place<'_>) {
+        let Place { index, number, cells, cell } = place;
+        let pairs = self.kept.pairs(index);
+        let (accepted, attempted) = (self.accepted(pairs), pairs.len());
+        let effect = self.effect(cell, pairs);
+        self.observer.progress(&Progress {
+            cell: &cell.name(),
+            cell_number: number,
+            cells,
+            accepted,
+            attempted,
+            effect: effect.as_ref(),
+            left: self.pace.left(cell, accepted),
+        });
+    }
+
+    fn unsupported(&mut self, place: Place<'_>, e: &Error) -> Result<()> {
+        let Place { index, cell, .. } = place;
+        let text = format!("{} cannot be run here: {}: {}", title(cell), e.what, e.why);
+        self.observer.note(&format!("{}: {text}", e.code));
+        let fix = (!e.fix.is_empty()).then(|| e.fix.clone());
+        let warnings = vec![Warning { code: e.code.to_string(), text, fix }];
+        // Not finished: whoever goes on with the run may be allowed to.
+        let status = Status::Unsupported;
+        let end = CellEnd { cell: index, status, warnings, ..CellEnd::default() };
+        self.store.cell(&end)?;
+        self.kept.end(end);
+        Ok(())
+    }
+
+    /// Profiles both sides. Where that fails the cell stays good, and the reader is told.
+    fn profiles(&self, cell: &Cell, benches: &mut Benches, end: &mut CellEnd) {
+        let time = if self.request.quick { QUICK_PROFILE } else { PROFILE };
+        for (side, seat) in [("a", &mut benches.a), ("b", &mut benches.b)] {
+            match seat.bench.profile(time) {
+                Ok(profiles) => {
+                    let records = profiles.into_iter().map(|one| record(side, &cell.name(), one));
+                    end.profiles.extend(records.collect::<Vec<ProfileRecord>>());
+                }
+                Err(e) => {
+                    let text = format!("{}: no profile of side {side}: {e}", title(cell));
+                    end.warn("W-PROFILE", text);
+                }
+            }
+        }
+    }
+}
+
+/// A cell, and where it stands.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    /// In the experiment's grid, from 0.
+    index: usize,
+    /// In this run, from 1.
+    number: usize,
+    /// Cells of this run.
+    cells: usize,
+    cell: &'a Cell,
+}
+
+impl CellEnd {
+    /// Takes what its benches have left.
+    fn take(&mut self, cell: &Cell, left: Left) {
+        let Left { a, b, control } = left;
+        self.ledger =
+            Ledgers { a: a.ledger.clone(), b: b.ledger.clone(), control: Some(control.ledger) };
+        for (side, finished) in [("a", a), ("b", b)] {
+            self.take_side(cell, side, finished);
+        }
+        for note in control.notes {
+            self.warn("W-NOTE", format!("{}, the control of a: {note}", title(cell)));
+        }
+    }
+
+    fn take_side(&mut self, cell: &Cell, side: &str, finished: Finished) {
+        let under = |name: String| match cell.name() {
+            at if at.is_empty() => format!("{side}/{name}"),
+            at => format!("{at}/{side}/{name}"),
+        };
+        self.matrices.extend(finished.matrices.into_iter().map(|(name, m)| (under(name), m)));
+        let totals = finished.totals.into_iter().filter(|(_, total)| total.is_finite());
+        self.totals.extend(totals.map(|(name, total)| (under(name), total)));
+        for note in finished.notes {
+            self.warn("W-NOTE", format!("{}, side {side}: {note}", title(cell)));
+        }
+    }
+
+    fn warn(&mut self, code: &str, text: String) {
+        self.warnings.push(Warning { code: code.into(), text, fix: None });
+    }
+}

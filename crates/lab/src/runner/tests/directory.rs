@@ -1,0 +1,82 @@
+//! The directory: its names, its documents, and others than ours.
+
+use std::fs;
+use std::path::PathBuf;
+
+use super::*;
+use crate::record::testing::Scratch;
+use crate::record::{find, list, read};
+
+#[test]
+fn runs_of_one_second_have_directories_of_their_own() {
+    let scratch = Scratch::new();
+    let request = Request { quick: true, ..request_in(scratch.path(), grid()) };
+    let ids: Vec<String> = (0..3).map(|_| Simulated::new().run(&request).unwrap().run.id).collect();
+    let runs = list(scratch.path()).unwrap();
+    assert_eq!(runs.len(), 3);
+    for (run, id) in runs.iter().zip(&ids) {
+        let head = run.head.as_ref().unwrap();
+        assert_eq!((head.id.as_str(), head.complete), (id.as_str(), true));
+        let (time, name) = id.split_once('-').unwrap();
+        assert!(name.starts_with("grid") && time.ends_with('Z') && time.len() == 16, "{id}");
+    }
+    assert_eq!(find(scratch.path(), "last"), Ok(scratch.path().join(&ids[2])));
+    assert_eq!(find(scratch.path(), &ids[0]), Ok(scratch.path().join(&ids[0])));
+    let e = find(scratch.path(), "20200101T000000Z-grid").unwrap_err();
+    assert_eq!(e.code, Code::Run);
+}
+
+#[test]
+fn a_run_is_read_as_it_was_returned_by_its_directory_and_by_its_file() {
+    let scratch = Scratch::new();
+    let run = Simulated::noisy(50).run(&request_in(scratch.path(), grid())).unwrap();
+    let dir = scratch.path().join(&run.run.id);
+    assert_eq!(read(&dir).as_ref(), Ok(&run));
+    assert_eq!(read(&dir.join("run.json")).as_ref(), Ok(&run));
+    assert!(!dir.join("run.json.part").exists());
+    assert_eq!(fs::read_to_string(dir.join("experiment.toml")).unwrap(), TOML);
+}
+
+#[test]
+fn another_versions_run_is_refused_with_both_names() {
+    let scratch = Scratch::new();
+    let why = "written by another version (linerate-lab-run/0); this one reads linerate-lab-run/1";
+    for name in ["run.json", "request.json"] {
+        let dir = scratch.path().join(name);
+        fs::create_dir(&dir).unwrap();
+        fs::write(dir.join(name), "{\"schema\":\"linerate-lab-run/0\",\"odd\":[]}").unwrap();
+        let e = read(&dir).unwrap_err();
+        assert_eq!((e.code, e.why.as_str()), (Code::Run, why));
+    }
+    assert!(list(scratch.path()).unwrap().iter().all(|run| run.head.is_err()));
+    let e = find(scratch.path(), "last").unwrap_err();
+    assert!(e.why.starts_with("there is no run in"), "{e}");
+}
+
+#[test]
+fn a_directory_that_is_no_run_is_refused() {
+    let scratch = Scratch::new();
+    let dir = scratch.path().to_owned();
+    let why = "it has no request.json: not a run, or killed before it began";
+    assert_eq!(read(&dir).unwrap_err().why, why);
+    let request = Request { resume: Some(dir), ..request(grid()) };
+    assert_eq!(Simulated::new().run(&request).unwrap_err().why, why);
+    assert_eq!(fs::read_dir(scratch.path()).unwrap().count(), 0, "and nothing is written in it");
+    assert_eq!(read(&PathBuf::from("/nonexistent")).unwrap_err().code, Code::File);
+}
+
+#[test]
+fn the_request_of_an_interrupted_run_is_read_from_its_directory() {
+    let scratch = Scratch::new();
+    let only = vec![("size".into(), "small".into())];
+    let request = Request { quick: true, only, ..request_in(scratch.path(), grid()) };
+    let mut follower = Follower { until: Some(20), ..Follower::default() };
+    let run = run_in(&Simulated::new(), &request, &mut follower).unwrap();
+    let dir = scratch.path().join(&run.run.id);
+    let again = Request::resuming(&dir).unwrap();
+    assert_eq!((again.seed, again.quick, &again.only), (7, true, &request.only));
+    assert_eq!((&again.place.cpus, &again.dir), (&request.place.cpus, &request.dir));
+    assert_eq!(again.experiment.toml, TOML);
+    let again = Request { experiment: grid(), ..again };
+    assert!(Simulated::new().run(&again).unwrap().run.complete);
+}

@@ -1,0 +1,212 @@
+//! Pairs: their order, their control, how many of them, and which of them count.
+
+use super::*;
+use crate::record::testing::Scratch;
+use crate::record::{Order, Status};
+
+fn orders(run: &Run, cell: usize) -> Vec<Order> {
+    run.cells[cell].pairs.iter().map(|pair| pair.order).collect()
+}
+
+#[test]
+fn the_first_side_runs_between_the_second_and_its_control_in_the_order_that_is_recorded() {
+    let (scratch, world) = (Scratch::new(), Simulated::new());
+    let run = world.run(&request_in(scratch.path(), grid())).unwrap();
+    let orders = [orders(&run, 0), orders(&run, 1)];
+    let unit = |order: &Order| if *order == Order::AB { "cab" } else { "bac" };
+    let cells = orders.iter().map(|cell| {
+        let units: String = cell.iter().map(unit).collect();
+        "abc".repeat(3) + &units
+    });
+    assert_eq!(world.windows(), cells.collect::<String>());
+    for order in [Order::AB, Order::BA] {
+        assert!(orders.iter().all(|cell| cell.contains(&order)), "{orders:?}");
+    }
+    let window = &run.cells[0].pairs[0];
+    let control = window.control.as_ref().unwrap();
+    assert_eq!((window.a.cost_ns(), window.b.cost_ns()), (100_000, 50_000));
+    assert_eq!((control.cost_ns(), control.figures["asked_ns"]), (100_000, 5e7));
+}
+
+#[test]
+fn a_seed_repeats_its_order_and_another_does_not() {
+    let scratch = Scratch::new();
+    let of = |seed| {
+        let request = Request { seed, ..request_in(scratch.path(), grid()) };
+        let run = Simulated::noisy(50).run(&request).unwrap();
+        [orders(&run, 0), orders(&run, 1)]
+    };
+    assert_eq!(of(1), of(1));
+    assert_ne!(of(1), of(2));
+}
+
+#[test]
+fn a_cell_ends_at_the_first_look_that_is_narrow_enough_and_else_at_the_last() {
+    let scratch = Scratch::new();
+    let run = Simulated::noisy(0).run(&request_in(scratch.path(), grid())).unwrap();
+    assert_eq!(run.cells.iter().map(|cell| cell.pairs.len()).collect::<Vec<_>>(), [15, 15]);
+    assert_eq!(run.cells[0].metrics["cost_ns_per_packet"].change_pct.round(), -50.0);
+    assert_eq!((run.verdict.as_str(), run.run.complete, run.conserved()), ("better", true, true));
+    let run = Simulated::noisy(50).run(&request_in(scratch.path(), grid())).unwrap();
+    assert_eq!(run.cells.iter().map(|cell| cell.pairs.len()).collect::<Vec<_>>(), [60, 60]);
+}
+
+#[test]
+fn what_is_rejected_is_run_again_and_kept() {
+    let (scratch, mut world) = (Scratch::new(), Simulated::noisy(50));
+    world.admits = |number| (true, number % 3 != 0);
+    let run = world.run(&request_in(scratch.path(), grid())).unwrap();
+    for cell in &run.cells {
+        let accepted = cell.pairs.iter().filter(|pair| pair.cost_accepted).count();
+        assert_eq!((accepted, cell.status), (60, Status::Ok));
+        assert!((89..=90).contains(&cell.pairs.len()), "{}", cell.pairs.len());
+        let rejected = cell.pairs.iter().find(|pair| !pair.cost_accepted).unwrap();
+        assert_eq!(rejected.reject_reason.as_deref(), Some("foreign CPU 31 %"));
+    }
+}
+
+#[test]
+fn a_cell_of_which_most_is_rejected_ends_and_is_inconclusive() {
+    let (scratch, mut world) = (Scratch::new(), Simulated::new());
+    world.admits = |number| (true, number % 4 == 0 && number < 40);
+    let run = world.run(&request_in(scratch.path(), grid())).unwrap();
+    for cell in &run.cells {
+        assert_eq!((cell.pairs.len(), cell.status), (120, Status::Inconclusive));
+    }
+    assert_eq!(run.verdict, "inconclusive");
+}
+
+#[test]
+fn costs_are_taken_from_pairs_of_which_rates_cannot_be() {
+    let (scratch, mut world) = (Scratch::new(), Simulated::new());
+    world.admits = |_| (false, true);
+    let run = world.run(&request_in(scratch.path(), grid())).unwrap();
+    assert_eq!((run.cells[0].pairs.len(), run.cells[0].status), (15, Status::Ok));
+    let mut of_rates = grid();
+    of_rates.metrics[0].clock = Clock::Wall;
+    let run = world.run(&request_in(scratch.path(), of_rates)).unwrap();
+    assert_eq!((run.cells[0].pairs.len(), run.cells[0].status), (120, Status::Inconclusive));
+}
+
+#[test]
+fn a_pair_during_which_the_cpus_moved_or_could_not_be_placed_is_rejected_for_everything() {
+    let (scratch, world) = (Scratch::new(), Simulated::new());
+    // From the end: the first pair's two, the second's, the third's.
+    world.distances.replace(vec![0.0, 100.0, 9000.0, 100.0, 100.0, 100.0]);
+    let run = world.run(&request_in(scratch.path(), grid())).unwrap();
+    let pairs = &run.cells[0].pairs;
+    let placed = pairs[0].placement.as_ref().unwrap();
+    assert_eq!((placed.before_ticks, pairs[0].cost_accepted), (100.0, true));
+    assert_eq!((pairs[1].accepted, pairs[1].cost_accepted), (false, false));
+    let why = pairs[1].reject_reason.as_deref().unwrap();
+    assert!(why.starts_with("the CPUs moved: ") && why.contains("9000 after"), "{why}");
+    assert_eq!((pairs[2].accepted, pairs[2].cost_accepted), (false, false));
+    assert_eq!(pairs[2].reject_reason.as_deref(), Some("cannot measure: they met for 3 readings"));
+    assert_eq!(pairs.len(), 17);
+}
+
+#[test]
+fn a_cell_that_cannot_be_run_here_is_told_and_the_next_one_is_run() {
+    let (scratch, world) = (Scratch::new(), Simulated::new());
+    let mut experiment = grid();
+    told(&mut experiment, 0, "check", "root");
+    let mut follower = Follower::default();
+    let request = request_in(scratch.path(), experiment);
+    let run = run_in(&world, &request, &mut follower).unwrap();
+    assert_eq!((run.cells[0].status, run.cells[1].status), (Status::Unsupported, Status::Ok));
+    let warning = run.warnings.iter().find(|warning| warning.code == "E-PERM").unwrap();
+    let text = "size=small cannot be run here: cannot open a port: needs CAP_NET_RAW";
+    assert_eq!(warning.text, text);
+    assert_eq!(warning.fix.as_deref(), Some("sudo linerate lab run grid"));
+    assert_eq!(follower.notes, [format!("E-PERM: {text}")]);
+}
+
+#[test]
+fn settings_that_make_no_sense_end_the_run() {
+    let (scratch, world) = (Scratch::new(), Simulated::new());
+    let mut experiment = grid();
+    told(&mut experiment, 1, "check", "wrong");
+    let e = world.run(&request_in(scratch.path(), experiment)).unwrap_err();
+    assert_eq!(e.code, Code::Experiment);
+    assert!(e.why.starts_with("line 7: burst = 0 is not above 0"), "{e}");
+}
+
+#[test]
+fn results_are_withheld_where_packets_are_missing_also_the_controls() {
+    let scratch = Scratch::new();
+    for who in ["a", "b", "c"] {
+        let mut experiment = grid();
+        told(&mut experiment, 0, "leak", who);
+        let run = Simulated::new().run(&request_in(scratch.path(), experiment)).unwrap();
+        assert!(!run.conserved(), "{who}");
+        let [cell, other] = &run.cells[..] else { panic!("{} cells", run.cells.len()) };
+        assert_eq!((cell.status, cell.metrics.len()), (Status::Inconclusive, 0));
+        assert_eq!((cell.pairs.len(), other.metrics.len()), (15, 1));
+        let warned: Vec<_> = run.warnings.iter().filter(|one| one.code == "W-LEDGER").collect();
+        assert_eq!(warned.len(), 1, "{warned:?}");
+        let sums = "received 0 + created 1800 ≠ sent 0 + consumed 1799 + dropped 0 + in flight 0";
+        assert!(warned[0].text.ends_with(sums), "{}", warned[0].text);
+        assert_eq!(run.overall[0].better, 1);
+    }
+}
+
+#[test]
+fn a_quick_run_is_of_the_quick_subset_and_looks_once() {
+    let (scratch, world) = (Scratch::new(), Simulated::noisy(50));
+    let request = Request { quick: true, ..request_in(scratch.path(), grid()) };
+    let run = world.run(&request).unwrap();
+    assert_eq!(run.cells.len(), 1);
+    assert_eq!((run.cells[0].pairs.len(), run.cells[0].at["size"].as_str()), (5, "small"));
+    assert_eq!(run.cells[0].pairs[0].a.figures["asked_ns"], 2e7);
+    let note = "quick: the declared subset, few pairs; 3 warm-up windows of each side were \
+                discarded in each cell";
+    assert_eq!(run.run.note.as_deref(), Some(note));
+}
+
+#[test]
+fn only_some_cells_are_run_if_asked_and_none_is_an_error_that_names_all() {
+    let (scratch, world) = (Scratch::new(), Simulated::new());
+    let only = |level: &str, quick| {
+        let only = vec![("size".into(), level.into())];
+        world.run(&Request { only, quick, ..request_in(scratch.path(), grid()) })
+    };
+    let run = only("large", false).unwrap();
+    assert_eq!((run.cells.len(), run.cells[0].at["size"].as_str()), (1, "large"));
+    let e = only("huge", false).unwrap_err();
+    assert_eq!((e.code, e.why.as_str()), (Code::Experiment, "no cell of grid has size=huge"));
+    assert_eq!(e.fix, "it has: size = small | large");
+    let e = only("large", true).unwrap_err();
+    assert_eq!(e.why, "no cell of the quick subset of grid has size=large");
+}
+
+#[test]
+fn whoever_follows_is_told_after_each_pair_which_is_in_the_file_by_then() {
+    let (scratch, world) = (Scratch::new(), Simulated::new());
+    let dir = scratch.path().to_owned();
+    let on_disk = move |attempted: usize| {
+        let run = crate::record::find(&dir, "last").unwrap();
+        let lines = std::fs::read_to_string(run.join("pairs.ndjson")).unwrap();
+        // Of the first cell; those of the second follow behind its 15.
+        let lines = lines.lines().count() - 1;
+        assert!(lines == attempted || lines == 15 + attempted, "{lines} of {attempted}");
+    };
+    let on_pair: Option<Box<dyn Fn(usize)>> = Some(Box::new(on_disk));
+    let mut follower = Follower { on_pair, ..Follower::default() };
+    run_in(&world, &request_in(scratch.path(), grid()), &mut follower).unwrap();
+    assert_eq!(follower.seen.len(), 30);
+    let (cell, accepted, attempted, left) = &follower.seen[16];
+    assert_eq!((cell.as_str(), *accepted, *attempted), ("size=large", 2, 2));
+    assert!(left.is_some());
+}
+
+#[test]
+fn profiles_matrices_and_totals_are_the_runs_by_cell_and_side() {
+    let (scratch, world) = (Scratch::new(), Simulated::new());
+    let experiment = Experiment { profiles: true, ..grid() };
+    let run = world.run(&request_in(scratch.path(), experiment)).unwrap();
+    assert_eq!(run.profiles.len(), 2, "of A in each cell: B's cannot be taken");
+    assert_eq!((run.profiles[0].side.as_str(), run.profiles[0].cell.as_str()), ("a", "size=small"));
+    assert_eq!(codes(&run).iter().filter(|code| **code == "W-PROFILE").count(), 2);
+    assert_eq!(run.matrices["size=small/b/free_matrix"], [[1800]]);
+    assert_eq!(run.totals["size=large/a/memory_bytes"], 4096.0);
+}

@@ -1,0 +1,162 @@
+//! Runs that were interrupted or killed, and gone on with.
+
+use std::fs;
+
+use super::*;
+use crate::record::testing::Scratch;
+use crate::record::{Ledgers, PairRecord, Status, find, read};
+
+fn interrupted_at(world: &Simulated, request: &Request, look: usize) -> Run {
+    let mut follower = Follower { until: Some(look), ..Follower::default() };
+    run_in(world, request, &mut follower).unwrap()
+}
+
+fn resumed(request: &Request) -> Request {
+    Request { resume: Some(find(&request.dir, "last").unwrap()), ..request.clone() }
+}
+
+fn pairs(run: &Run) -> Vec<&[PairRecord]> {
+    run.cells.iter().map(|cell| &cell.pairs[..]).collect()
+}
+
+#[test]
+fn an_interrupted_run_that_is_gone_on_with_has_the_pairs_of_one_that_was_not() {
+    let scratch = Scratch::new();
+    let mut experiment = grid();
+    // Which no interval goes below, so that every cell goes on to its last look.
+    experiment.plan.half_width_pct = -1.0;
+    experiment.plan.looks = vec![4, 8];
+    let request = request_in(&scratch.path().join("whole"), experiment);
+    let whole = Simulated::new().run(&request).unwrap();
+    // A look before the run's cells, one before each window: in the warm-up, within a pair, between
+    // two, between the cells, and in the second cell.
+    for look in [1, 5, 13, 14, 15, 23, 35, 36, 40, 55] {
+        let request = Request { dir: scratch.path().join(look.to_string()), ..request.clone() };
+        let part = interrupted_at(&Simulated::new(), &request, look);
+        assert!(!part.run.complete && part.conserved(), "{look}");
+        let rest = Simulated::new().run(&resumed(&request)).unwrap();
+        assert!(rest.run.complete);
+        assert_eq!(pairs(&rest), pairs(&whole), "interrupted at {look}");
+        assert_eq!(rest.cells[0].metrics, whole.cells[0].metrics);
+        assert_eq!((&rest.run.id, codes(&rest)), (&part.run.id, codes(&whole)), "{look}");
+    }
+}
+
+#[test]
+fn the_ledgers_of_the_parts_of_a_cell_are_added() {
+    let scratch = Scratch::new();
+    let request = request_in(scratch.path(), grid());
+    // 1 look before the cell, 9 of the warm-up, 3 for each of 2 pairs, 1 in the third.
+    let part = interrupted_at(&Simulated::new(), &request, 18);
+    assert_eq!((part.cells.len(), part.cells[0].pairs.len()), (1, 2));
+    let rest = Simulated::new().run(&resumed(&request)).unwrap();
+    let Ledgers { a, control, .. } = &rest.cells[0].ledger;
+    // Of the side that ran first in the pair that was given up, there is one window more.
+    let windows = (3 + 2) + (3 + 13);
+    let created = a.created + control.as_ref().unwrap().created + rest.cells[0].ledger.b.created;
+    assert!((3 * windows * 100..=(3 * windows + 2) * 100).contains(&created), "{created}");
+    assert_eq!(rest.matrices["size=small/a/free_matrix"][0][0], a.created);
+}
+
+#[test]
+fn a_run_that_failed_says_where_its_pairs_are_and_is_gone_on_with() {
+    let scratch = Scratch::new();
+    let request = request_in(scratch.path(), grid());
+    let mut world = Simulated::new();
+    world.scenario.fails_after = Some(40);
+    let e = world.run(&request).unwrap_err();
+    let dir = find(scratch.path(), "last").unwrap();
+    let kept = format!("it is the 40th window; the pairs so far are in {}", dir.display());
+    assert_eq!(e.why, kept);
+    assert_eq!(e.fix, format!("linerate lab run --resume {}", dir.display()));
+    let run = Simulated::new().run(&resumed(&request)).unwrap();
+    assert_eq!(run.cells[0].pairs.len(), 15);
+    let lost = run.warnings.iter().find(|warning| warning.code == "W-LEDGER-LOST").unwrap();
+    let text = "size=small: 10 of 15 pairs are in no ledger, since their run was killed";
+    assert_eq!(lost.text, text);
+}
+
+#[test]
+fn what_a_killed_run_has_left_is_read_with_what_was_cut_off_told() {
+    let scratch = Scratch::new();
+    let request = request_in(scratch.path(), grid());
+    let mut world = Simulated::new();
+    world.scenario.fails_after = Some(40);
+    world.run(&request).unwrap_err();
+    let dir = find(scratch.path(), "last").unwrap();
+    let pairs = dir.join("pairs.ndjson");
+    let text = fs::read_to_string(&pairs).unwrap();
+    fs::write(&pairs, &text[..text.len() - 9]).unwrap();
+    let run = read(&dir).unwrap();
+    assert_eq!((run.cells.len(), run.cells[0].pairs.len(), run.run.complete), (1, 9, false));
+    assert!(codes(&run).contains(&"W-CUT"), "{:?}", run.warnings);
+    assert_eq!(run.cells[0].metrics["cost_ns_per_packet"].n_pairs, 9);
+    let mut follower = Follower::default();
+    let run = run_in(&Simulated::new(), &resumed(&request), &mut follower).unwrap();
+    assert_eq!(run.cells[0].pairs.len(), 15);
+    assert!(follower.notes[0].starts_with("W-CUT: the last line of pairs.ndjson was cut off"));
+    assert_eq!(read(&dir), Ok(run));
+}
+
+#[test]
+fn a_corrupt_pair_in_the_middle_and_one_that_is_missing_are_refused_with_their_lines() {
+    let scratch = Scratch::new();
+    let request = request_in(scratch.path(), grid());
+    interrupted_at(&Simulated::new(), &request, 30);
+    let dir = find(scratch.path(), "last").unwrap();
+    let pairs = dir.join("pairs.ndjson");
+    let text = fs::read_to_string(&pairs).unwrap();
+    let refused = |text: String| {
+        fs::write(&pairs, text).unwrap();
+        let e = Simulated::new().run(&resumed(&request)).unwrap_err();
+        assert_eq!(e.code, Code::Run);
+        e.why
+    };
+    let why = refused(text.replacen("\"order\"", "\"odour\"", 1));
+    assert!(why.contains("pairs.ndjson:2: missing field `order`"), "{why}");
+    let lines: Vec<&str> =
+        text.lines().enumerate().filter(|(i, _)| *i != 2).map(|(_, l)| l).collect();
+    let why = refused(lines.join("\n") + "\n");
+    assert!(why.ends_with("pairs.ndjson:3: pair 2 of cell 0, which has 1"), "{why}");
+}
+
+#[test]
+fn a_run_is_not_gone_on_with_otherwise_nor_beyond_its_end() {
+    let scratch = Scratch::new();
+    let request = request_in(scratch.path(), grid());
+    interrupted_at(&Simulated::new(), &request, 30);
+    let again = resumed(&request);
+    let why = |request: Request| Simulated::new().run(&request).unwrap_err().why;
+    let refused = |what| format!("it was begun otherwise: {what} cannot be changed meanwhile");
+    assert_eq!(why(Request { seed: 8, ..again.clone() }), refused("the seed"));
+    assert_eq!(why(Request { quick: true, ..again.clone() }), refused("--quick"));
+    let only = vec![("size".into(), "small".into())];
+    assert_eq!(why(Request { only, ..again.clone() }), refused("--only"));
+    let mut other = grid();
+    other.toml += "# changed\n";
+    let other = Request { experiment: other, ..again.clone() };
+    assert_eq!(why(other), refused("the experiment's file"));
+    Simulated::new().run(&again).unwrap();
+    assert_eq!(why(again), "it is complete");
+}
+
+#[test]
+fn another_machine_is_told_and_a_cell_that_could_not_be_run_is_tried_again() {
+    let scratch = Scratch::new();
+    let mut experiment = grid();
+    told(&mut experiment, 0, "check", "root");
+    let request = request_in(scratch.path(), experiment);
+    // One look before each cell, then one a window of the second.
+    let part = interrupted_at(&Simulated::new(), &request, 20);
+    assert_eq!(part.cells[0].status, Status::Unsupported);
+    // Where it is allowed, which is not the experiment's matter.
+    let again = Request { experiment: grid(), ..resumed(&request) };
+    let mut world = Simulated::new();
+    world.kernel = "Linux 6.19";
+    let run = world.run(&again).unwrap();
+    assert_eq!((run.cells[0].status, run.cells[0].pairs.len()), (Status::Ok, 15));
+    let machine = run.warnings.iter().find(|warning| warning.code == "W-MACHINE").unwrap();
+    assert!(machine.text.ends_with("\"Linux 6.18\", now \"Linux 6.19\""), "{}", machine.text);
+    assert!(!codes(&run).contains(&"E-PERM"), "{:?}", run.warnings);
+    assert_eq!(run.env["after"]["kernel"], "Linux 6.19");
+}

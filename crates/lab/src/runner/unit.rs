@@ -1,0 +1,199 @@
+//! A unit: three adjacent windows, and what the machine did meanwhile.
+
+use std::time::Duration;
+
+use crate::Result;
+use crate::place;
+use crate::random::Random;
+use crate::record::{Order, PairRecord, PlacementRecord};
+use crate::runner::Observer;
+use crate::runner::world::World;
+use crate::scenario::{Bench, Finished};
+use crate::watch::Admission;
+use crate::window::Window;
+
+/// The first side, the second, and the first again: set up at once, of which one runs at a time.
+pub(super) struct Benches {
+    pub(super) a: Seat,
+    pub(super) b: Seat,
+    pub(super) control: Seat,
+}
+
+/// A bench, and the CPUs that it is on.
+pub(super) struct Seat {
+    pub(super) bench: Box<dyn Bench>,
+    /// Those that its threads may be on.
+    cpus: Vec<usize>,
+    /// Those that they are pinned to, once it is known.
+    pinned: Vec<usize>,
+}
+
+/// What the three leave, in the same order.
+pub(super) struct Left {
+    pub(super) a: Finished,
+    pub(super) b: Finished,
+    pub(super) control: Finished,
+}
+
+/// Which side runs first in a pair: a coin of its own for every pair, so that a run that is gone on
+/// with throws the same.
+pub(super) fn order(seed: u64, cell: usize, number: usize) -> Order {
+    let of_cell = Random::new(seed).next() ^ cell as u64;
+    let of_pair = Random::new(of_cell).next() ^ number as u64;
+    if Random::new(of_pair).coin() { Order::AB } else { Order::BA }
+}
+
+impl Benches {
+    /// Runs each for some windows that are not counted, and learns which CPUs they are on.
+    ///
+    /// False if it was interrupted.
+    ///
+    /// # Errors
+    /// What a bench fails with.
+    pub(super) fn warm_up(
+        &mut self,
+        windows: u32,
+        time: Duration,
+        observer: &dyn Observer,
+    ) -> Result<bool> {
+        // One at least: before it, nothing is known of a bench's threads.
+        for _ in 0..windows.max(1) {
+            for seat in [&mut self.a, &mut self.b, &mut self.control] {
+                if observer.interrupted() {
+                    return Ok(false);
+                }
+                let window = seat.bench.window(time)?;
+                seat.learn(&window);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Runs a pair: `control a b` or `b a control`. `None` if it was interrupted.
+    ///
+    /// # Errors
+    /// What a bench fails with, or the look at the machine.
+    pub(super) fn pair(
+        &mut self,
+        order: Order,
+        time: Duration,
+        world: &dyn World,
+        observer: &dyn Observer,
+    ) -> Result<Option<PairRecord>> {
+        let before_ticks = self.a.distance(world);
+        let run = |seat: &mut Seat| seat.window(time, world, observer);
+        let windows = match order {
+            Order::AB => {
+                let control = run(&mut self.control)?;
+                let a = run(&mut self.a)?;
+                (a, run(&mut self.b)?, control)
+            }
+            Order::BA => {
+                let b = run(&mut self.b)?;
+                (run(&mut self.a)?, b, run(&mut self.control)?)
+            }
+        };
+        let (Some(a), Some(b), Some(control)) = windows else { return Ok(None) };
+        let after_ticks = self.a.distance(world);
+        let placement = before_ticks.zip(after_ticks).map(|(before, after)| placed(before, after));
+        let (placement, admission) = match placement.transpose() {
+            Ok(placement) => (placement, world.admit(&[&a, &b, &control])),
+            Err(reason) => (None, Admission { rate: false, cost: false, reason: Some(reason) }),
+        };
+        let Admission { rate: accepted, cost: cost_accepted, reason: reject_reason } = admission;
+        let control = Some(control);
+        Ok(Some(PairRecord {
+            order,
+            a,
+            b,
+            control,
+            accepted,
+            cost_accepted,
+            reject_reason,
+            placement,
+        }))
+    }
+
+    /// Ends all three.
+    ///
+    /// # Errors
+    /// What the first fails with that does.
+    pub(super) fn finish(self) -> Result<Left> {
+        Ok(Left {
+            a: self.a.bench.finish()?,
+            b: self.b.bench.finish()?,
+            control: self.control.bench.finish()?,
+        })
+    }
+}
+
+impl Seat {
+    /// A bench that was told to be on `cpus`.
+    pub(super) fn new(bench: Box<dyn Bench>, cpus: &[usize]) -> Seat {
+        Seat { bench, cpus: cpus.to_vec(), pinned: Vec::new() }
+    }
+
+    fn window(
+        &mut self,
+        time: Duration,
+        world: &dyn World,
+        observer: &dyn Observer,
+    ) -> Result<Option<Window>> {
+        if observer.interrupted() {
+            return Ok(None);
+        }
+        let cpus = if self.pinned.is_empty() { &self.cpus } else { &self.pinned };
+        world.watched(cpus, &mut || self.bench.window(time)).map(Some)
+    }
+
+    /// Keeps the CPUs that the threads of a window were pinned to, in the threads' order.
+    fn learn(&mut self, window: &Window) {
+        for cpu in window.threads.iter().filter_map(|thread| thread.cpu) {
+            if !self.pinned.contains(&cpu) {
+                self.pinned.push(cpu);
+            }
+        }
+    }
+
+    /// How far its first two CPUs are from each other; `None` if it has but one.
+    fn distance(&self, world: &dyn World) -> Option<Result<f64>> {
+        match self.pinned[..] {
+            [one, other, ..] => Some(world.round_trip_ticks(one, other)),
+            _ => None,
+        }
+    }
+}
+
+/// Where the CPUs were during a pair; else why nothing can be compared with it: they moved, or were
+/// so busy that it cannot be told.
+fn placed(
+    before_ticks: Result<f64>,
+    after_ticks: Result<f64>,
+) -> std::result::Result<PlacementRecord, String> {
+    let before_ticks = before_ticks.map_err(|e| e.to_string())?;
+    let after_ticks = after_ticks.map_err(|e| e.to_string())?;
+    place::placement(before_ticks, after_ticks).ok_or_else(|| {
+        format!(
+            "the CPUs moved: a cache line's round trip took {before_ticks:.0} ticks before the \
+             pair, {after_ticks:.0} after it"
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn coins_are_of_seed_cell_and_pair_and_fall_on_both_sides() {
+        let heads =
+            |seed, cell| (0..1000).filter(|number| order(seed, cell, *number) == Order::AB).count();
+        for (seed, cell) in [(0, 0), (0, 1), (7, 0), (u64::MAX, 9)] {
+            assert!((400..600).contains(&heads(seed, cell)), "{}", heads(seed, cell));
+        }
+        let coins = |seed, cell| (0..64).map(|n| order(seed, cell, n)).collect::<Vec<_>>();
+        assert_eq!(coins(7, 3), coins(7, 3));
+        assert_ne!(coins(7, 3), coins(8, 3));
+        assert_ne!(coins(7, 3), coins(7, 4));
+    }
+}
