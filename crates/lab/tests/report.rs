@@ -56,6 +56,9 @@ fn a_cell_without_figures_is_a_dash_with_its_reason() {
     run.cells[4].status = Status::Unreachable;
     run.warnings.clear();
     assert!(text(&run).contains("the load that it names was not reached"));
+    run.cells[4].ledger.b.balanced = false;
+    let told = text(&run);
+    assert!(told.contains("what was measured is withheld") && told.contains("UNBALANCED"));
 }
 
 #[test]

@@ -222,13 +222,13 @@ const REPORT: &str = "\
 Examples:
   linerate lab report last
   linerate lab report last --html report.html
-  linerate lab report 2026-11-21T101500Z-skbinit 2026-11-28T090000Z-skbinit --html trend.html
+  linerate lab report 20261121T101500Z-skbinit 20261128T090000Z-skbinit --html trend.html
 
 Exit status: 0 told, 1 the run cannot be read, 2 wrong request, 6 packets are unaccounted for.";
 
 const COMPARE: &str = "\
 Examples:
-  linerate lab compare 2026-11-21T101500Z-pool last
+  linerate lab compare 20261121T101500Z-pool last
   linerate lab compare main/ pr/ --fail-on 'instructions_per_packet>+1%'
   linerate lab compare main/ pr/ --fail-on 'rate=max:cost_ns_per_packet>+5%' --allow-env
 

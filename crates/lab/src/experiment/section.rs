@@ -132,7 +132,7 @@ impl<'t> Section<'t> {
     pub fn range(&mut self, key: &'static str) -> Result<Option<Said<(f64, f64)>>> {
         self.read(key, "two numbers, the lower first, as [-100, -51]", |value| {
             let list: &DeArray<'_> = value.as_array()?;
-            let [low, high] = [list.get(0)?, list.get(1)?].map(|one| number(one.get_ref()));
+            let [low, high] = [list.first()?, list.get(1)?].map(|one| number(one.get_ref()));
             let both = (low?, high?);
             (list.len() == 2 && both.0 <= both.1).then_some(both)
         })

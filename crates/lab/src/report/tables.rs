@@ -94,7 +94,7 @@ pub(super) fn ledgers(view: &View<'_>) -> Table {
     let mut table = Table::new("ledger", title, &columns);
     let optional = |n: Option<u64>| n.map_or(Cell::Absent("not counted"), Cell::Count);
     for (name, cell) in view.named().take(ROWS_MAX) {
-        for (side, ledger) in view.sides().into_iter().zip([&cell.ledger.a, &cell.ledger.b]) {
+        for (side, ledger) in view.ledgers(cell) {
             table.row(vec![
                 Cell::text(name),
                 Cell::text(side),
@@ -210,7 +210,7 @@ pub(super) fn balance(ledger: &Ledger) -> &'static str {
     let sum = |terms: [u64; 4]| terms.iter().map(|n| u128::from(*n)).sum::<u128>();
     let came = sum([ledger.received, ledger.created, 0, 0]);
     let went = sum([ledger.sent, ledger.consumed, dropped(ledger), ledger.in_flight]);
-    if came == went && ledger.balanced { "OK" } else { "NOT BALANCED" }
+    if came == went && ledger.balanced { "OK" } else { "UNBALANCED" }
 }
 
 fn columns(key: &'static str, head: &'static str) -> Vec<Column> {
@@ -259,7 +259,7 @@ fn effect_row(name: String, unit: Option<&str>, effect: Option<&Effect>) -> Vec<
 /// A side's value, or that it is below what could have been seen: never 0 then.
 pub(super) fn censored(value: f64, effect: &Effect) -> Cell {
     match effect.censored_below {
-        Some(bound) if !(value >= bound) => match figure::cell(bound) {
+        Some(bound) if value < bound => match figure::cell(bound) {
             Cell::Real(bound, digits) => Cell::Under(bound, digits),
             other => other,
         },
@@ -269,7 +269,7 @@ pub(super) fn censored(value: f64, effect: &Effect) -> Cell {
 
 /// The change, or its bound if a side's value is one.
 pub(super) fn changed(effect: &Effect) -> Cell {
-    let is_below = |value: f64| effect.censored_below.is_some_and(|bound| !(value >= bound));
+    let is_below = |value: f64| effect.censored_below.is_some_and(|bound| value < bound);
     match figure::change_cell(effect.change_pct) {
         Cell::Change(pct, digits) if is_below(effect.b) => Cell::AtMost(pct, digits),
         Cell::Change(pct, digits) if is_below(effect.a) => Cell::AtLeast(pct, digits),

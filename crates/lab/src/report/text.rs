@@ -102,7 +102,7 @@ fn ledger(view: &View<'_>) -> String {
         if !name.is_empty() {
             text += &wrapped(name, "  ", "  ");
         }
-        for (side, ledger) in view.sides().into_iter().zip([&cell.ledger.a, &cell.ledger.b]) {
+        for (side, ledger) in view.ledgers(cell) {
             text += &wrapped(
                 &equation(ledger),
                 &format!("  {:14}", elided(&side, 14)),

@@ -6,7 +6,9 @@ use linerate_prof::print::harmless;
 
 use super::figure::{change, count, interval};
 use crate::experiment::{Clock, Experiment, FixedPoint, Formula};
-use crate::record::{CellRecord, Effect, OverallRecord, PairRecord, Run, Status, Verdict};
+use crate::record::{
+    CellRecord, Effect, Ledger, Ledgers, OverallRecord, PairRecord, Run, Status, Verdict,
+};
 use crate::window::Window;
 
 /// Letters of a name that are shown.
@@ -72,6 +74,13 @@ impl<'a> View<'a> {
     /// The sides' names.
     pub fn sides(&self) -> [String; 2] {
         [shown(&self.run.experiment.a), shown(&self.run.experiment.b)]
+    }
+
+    /// A cell's ledgers, each with its side's name; the control's, where it was kept.
+    pub fn ledgers(&self, cell: &'a CellRecord) -> impl Iterator<Item = (String, &'a Ledger)> {
+        let Ledgers { a, b, control } = &cell.ledger;
+        let control = control.as_ref().map(|ledger| ("control".to_owned(), ledger));
+        self.sides().into_iter().zip([a, b]).chain(control)
     }
 
     /// Lines over groups, of one metric.
@@ -214,6 +223,9 @@ impl<'a> View<'a> {
 
     /// Why a cell has no figures; `None` if it has.
     pub fn reason(&self, name: &str, cell: &CellRecord) -> Option<String> {
+        if !cell.ledger.balanced() {
+            return Some("its packets are not conserved: what was measured is withheld".into());
+        }
         let warnings = || self.run.warnings.iter();
         let told = warnings().find(|w| !name.is_empty() && w.text.contains(name));
         let why = told.map(|warning| {

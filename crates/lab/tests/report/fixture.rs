@@ -155,7 +155,7 @@ fn cell(
         ..Ledger::default()
     };
     let lost = (-pct * 22_000.0) as u64;
-    let ledger = Ledgers { a: ledger(lost), b: ledger(331) };
+    let ledger = Ledgers { a: ledger(lost), b: ledger(331), ..Ledgers::default() };
     CellRecord { at: at(factors), status: Status::Ok, pairs, metrics, ledger }
 }
 

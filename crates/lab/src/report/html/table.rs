@@ -66,7 +66,7 @@ fn html_cell(place: usize, cell: &Cell) -> String {
 fn class(word: &str) -> &'static str {
     match word {
         "better" | "met" | "OK" => "better",
-        "worse" | "NOT BALANCED" => "worse",
+        "worse" | "UNBALANCED" => "worse",
         "NOT met" => "notmet",
         word if word.starts_with('[') => "n",
         _ => "t",

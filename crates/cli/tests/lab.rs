@@ -1,0 +1,282 @@
+//! `linerate lab list`, `show`, `run`, `report`, `compare` and `export`, as their users run them.
+
+mod command;
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use command::{Ended, run};
+
+/// A directory of this test's own, gone with it.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let path = std::env::temp_dir().join(format!("linerate-lab-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Scratch(path)
+    }
+
+    /// A file in it, as a word of a command line.
+    fn file(&self, name: &str, text: &str) -> String {
+        let path = self.0.join(name);
+        fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+
+    fn word(&self) -> &str {
+        self.0.to_str().unwrap()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Two ways to do nothing for a moment: small, unprivileged, and on every machine.
+const MINE: &str = r#"version = 1
+id = "mine"
+title = "True beside itself"
+question = "Is it the same?"
+scenario = "command"
+[settings]
+program = "echo"
+args = ["{}"]
+[a]
+name = "one"
+[b]
+name = "other"
+[plan]
+window = "5ms"
+warmup = 1
+looks = [6]
+half_width_pct = 1.0
+quick = { pairs = 3, window = "5ms" }
+[[factor]]
+name = "size"
+about = "Nothing."
+[[factor.level]]
+name = "small"
+quick = true
+[[factor.level]]
+name = "large"
+[[metric]]
+name = "ms"
+unit = "s"
+about = "Wall time of a window."
+value = "seconds"
+better = "lower"
+clock = "wall"
+"#;
+
+fn refused(told: &Ended, exit: i32, parts: &[&str]) {
+    assert_eq!((told.exit, told.out.as_str()), (Some(exit), ""), "{told:?}");
+    for part in parts {
+        assert!(told.err.contains(part), "{part} is not in\n{}", told.err);
+    }
+}
+
+#[test]
+fn every_experiment_is_listed_on_lines_that_a_screen_holds() {
+    let told = run("lab list");
+    assert_eq!((told.exit, told.err.as_str()), (Some(0), ""), "{told:?}");
+    let heads: Vec<&str> = told.out.lines().next().unwrap().split_whitespace().collect();
+    assert_eq!(heads, ["ID", "POST", "CELLS", "TIME", "QUICK", "HERE"]);
+    assert!(told.out.lines().all(|line| line.chars().count() <= 100), "{}", told.out);
+    let document = run("lab list --json").document();
+    let listed = document.as_array().unwrap();
+    assert!(listed.iter().all(|one| told.out.contains(one["id"].as_str().unwrap())));
+    let skbinit = listed.iter().find(|one| one["id"] == "skbinit").unwrap();
+    assert_eq!(skbinit["reproduces"], "004");
+    assert!(skbinit["here"]["cells"].as_u64() <= skbinit["cells"].as_u64());
+    assert!(skbinit["quick_planned_s"].as_f64().unwrap() <= 60.0);
+}
+
+#[test]
+fn an_experiment_is_told_with_what_is_expected_and_by_whom() {
+    let told = run("lab show skbinit");
+    assert_eq!((told.exit, told.err.as_str()), (Some(0), ""), "{told:?}");
+    for part in [
+        "reproduces post 004",
+        "Sides",
+        "Factors",
+        "expected -100 to -28 %",
+        "A 64.05, B 237.21 cycles",
+        "Plan",
+        "Here",
+        "Scenario churn",
+    ] {
+        assert!(told.out.contains(part), "{part}");
+    }
+    assert!(told.out.lines().all(|line| line.chars().count() <= 100), "{}", told.out);
+    let document = run("lab show skbinit --json").document();
+    assert_eq!(
+        document["metrics"][0]["expect"][0]["change_pct"],
+        serde_json::json!([-100.0, -28.0])
+    );
+    assert!(document["scenarios"][0]["settings"].as_array().is_some_and(|all| !all.is_empty()));
+}
+
+#[test]
+fn a_file_of_ours_is_a_template_for_ones_own() {
+    let scratch = Scratch::new("template");
+    let toml = run("lab show skbinit --toml").out;
+    let file = scratch.file("mine.toml", &toml.replace("id = \"skbinit\"", "id = \"mine\""));
+    let told = run(&format!("lab show {file}"));
+    assert_eq!(told.exit, Some(0), "{told:?}");
+    assert!(told.out.starts_with("mine: "), "{}", told.out);
+}
+
+#[test]
+fn a_malformed_file_is_refused_with_file_and_line() {
+    let scratch = Scratch::new("malformed");
+    for (from, to, parts) in [
+        ("warmup = 1", "warmup = ", "bad.toml:15: "),
+        ("warmup = 1", "warm_up = 1", "bad.toml:15: [plan] has no key \"warm_up\""),
+        (
+            "\"seconds\"",
+            "\"seconds packets\"",
+            "bad.toml:31: formula \"seconds packets\", column 9",
+        ),
+        ("\"command\"", "\"comand\"", "bad.toml:5: there is no scenario \"comand\""),
+    ] {
+        let file = scratch.file("bad.toml", &MINE.replace(from, to));
+        for command in ["show", "run"] {
+            refused(&run(&format!("lab {command} {file}")), 2, &["error[E-EXPERIMENT]", parts]);
+        }
+        let document = run(&format!("lab run {file} --json"));
+        assert_eq!(document.exit, Some(2));
+        assert_eq!(document.document()["error"]["code"], "E-EXPERIMENT");
+    }
+}
+
+#[test]
+fn a_setting_that_the_scenario_does_not_have_is_refused_before_anything_runs() {
+    let scratch = Scratch::new("setting");
+    let file = scratch.file("mine.toml", &MINE.replace("program =", "programme ="));
+    let told = run(&format!("lab run {file} --dir {}", scratch.word()));
+    refused(&told, 2, &["error[E-EXPERIMENT]", "mine.toml:"]);
+    assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 1, "a run was begun");
+}
+
+#[test]
+fn what_is_wrong_with_a_request_is_said_before_anything_runs() {
+    let scratch = Scratch::new("request");
+    let file = scratch.file("mine.toml", MINE);
+    let dir = scratch.word();
+    for (words, exit, part) in [
+        ("run skbinits".into(), 2, "did you mean \"skbinit\""),
+        ("run".into(), 2, "required"),
+        (format!("run {file} --only sice=small"), 2, "has no factor \"sice\""),
+        (format!("run {file} --only size=tiny"), 2, "its levels are: small, large"),
+        (format!("run {file} --only size=small,size=large"), 2, "no cell"),
+        (format!("run {file} --quick --only size=large"), 2, "no quick cell"),
+        (format!("run {file} --cpu 100000"), 2, "cannot run on CPU 100000"),
+        (format!("run --resume last --dir {dir}/none"), 1, ""),
+        (format!("report last --dir {dir}"), 1, "there is no run"),
+        (format!("compare a b --dir {dir}"), 1, "a"),
+        (format!("compare a b --fail-on ms --dir {dir}"), 2, "it has neither > nor <"),
+        (format!("export nothing --csv - --dir {dir}"), 1, "nothing"),
+    ] {
+        refused(&run(&format!("lab {words}")), exit, &[part]);
+    }
+    assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 1, "something was left");
+}
+
+#[test]
+fn what_cannot_be_run_here_is_exit_5() {
+    let scratch = Scratch::new("unsupported");
+    let none = MINE.replace("program = \"echo\"", "program = \"no-such-program\"");
+    let file = scratch.file("mine.toml", &none);
+    refused(&run(&format!("lab run {file} --quick")), 5, &["cannot run no-such-program"]);
+    let told = run(&format!("lab show {file}"));
+    assert_eq!(told.exit, Some(0), "{told:?}");
+    assert!(told.out.contains("2 cells, as size=small, cannot be run here"), "{}", told.out);
+}
+
+#[test]
+fn a_run_is_kept_told_exported_and_compared() {
+    let scratch = Scratch::new("whole");
+    let file = scratch.file("mine.toml", MINE);
+    let dir = format!("{}/runs", scratch.word());
+    let told = run(&format!("lab run {file} --quick --seed 7 --note first --dir {dir}"));
+    // How noisy the machine is decides between the two.
+    assert!(matches!(told.exit, Some(0 | 4)), "{told:?}");
+    for part in ["options  quick, 1 of 2 cells, 3 pairs, seed 7", "kept in", "--html"] {
+        assert!(told.out.contains(part), "{part} is not in\n{}", told.out);
+    }
+    assert!(!told.err.contains('\r'), "nobody looks: {:?}", told.err);
+
+    let report = run(&format!("lab report last --dir {dir}"));
+    assert_eq!(report.exit, Some(0), "{report:?}");
+    assert!(told.out.contains(&report.out), "{}\nis not in\n{}", report.out, told.out);
+    let document = run(&format!("lab report last --dir {dir} --json")).document();
+    assert_eq!((&document["run"]["seed"], &document["run"]["complete"]), (&7.into(), &true.into()));
+    let html = format!("{}/report.html", scratch.word());
+    assert_eq!(run(&format!("lab report last --dir {dir} --html {html}")).exit, Some(0));
+    assert!(fs::read_to_string(&html).unwrap().to_lowercase().starts_with("<!doctype html>"));
+
+    let csv = run(&format!("lab export last --csv - --dir {dir}"));
+    assert_eq!(csv.exit, Some(0), "{csv:?}");
+    assert!(csv.out.lines().count() > 9, "three pairs of three windows: {}", csv.out);
+    let to = format!("{}/effects.csv", scratch.word());
+    let named = run(&format!("lab export last --effects --csv {to} --dir {dir}"));
+    assert_eq!((named.exit, named.out.trim()), (Some(0), to.as_str()));
+    assert!(fs::read_to_string(&to).unwrap().contains("ms"));
+
+    let same = run(&format!("lab compare last last --allow-env --dir {dir} --fail-on ms>+1000%"));
+    assert_eq!(same.exit, Some(0), "{same:?}");
+    // It fell by less than any fall: whatever changed is above -99 %.
+    let failed =
+        run(&format!("lab compare last last --dir {dir} --json --allow-env --fail-on ms>-99%"));
+    assert_eq!(failed.exit, Some(3), "{failed:?}");
+    assert!(!failed.document()["failed"].as_array().unwrap().is_empty());
+}
+
+#[test]
+fn every_command_has_examples_and_exit_statuses() {
+    for command in ["show", "run", "report", "compare", "export", "seeds"] {
+        let told = run(&format!("lab {command} --help"));
+        assert_eq!(told.exit, Some(0));
+        let parts = ["Examples:", "Exit status:", &format!("linerate lab {command}")];
+        assert!(parts.iter().all(|part| told.out.contains(part)), "{}", told.out);
+    }
+    let told = run("lab --help").out;
+    assert!(!told.contains("sample"), "{told}");
+}
+
+#[test]
+fn an_interrupted_run_is_kept_and_can_be_gone_on_with() {
+    let scratch = Scratch::new("interrupted");
+    // So many pairs that it does not end by itself before it is told to.
+    let file = scratch.file("mine.toml", &MINE.replace("looks = [6]", "looks = [6, 10000]"));
+    let dir = scratch.0.join("runs");
+    let words = format!("lab run {file} --only size=small --dir {}", dir.display());
+    let mut command = command::command(&words);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let pairs = || {
+        let run = fs::read_dir(&dir).ok()?.next()?.ok()?;
+        fs::read_to_string(run.path().join("pairs.ndjson"))
+            .ok()
+            .filter(|text| text.lines().count() > 5)
+    };
+    let patience = Instant::now();
+    while pairs().is_none() {
+        assert!(patience.elapsed() < Duration::from_secs(60), "no pair within a minute");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(kill.success());
+    let told = Ended::from(child.wait_with_output().unwrap());
+    assert_eq!(told.exit, Some(130), "{told:?}");
+    assert!(told.out.contains("go on:  linerate lab run --resume "), "{}", told.out);
+    let document = run(&format!("lab report last --json --dir {}", dir.display())).document();
+    assert_eq!(document["run"]["complete"], false);
+    assert!(!document["cells"][0]["pairs"].as_array().unwrap().is_empty());
+    let other = run(&format!("lab run skbinit --resume last --dir {}", dir.display()));
+    refused(&other, 2, &["last is a run of \"mine\""]);
+}
