@@ -7,6 +7,9 @@ use crate::experiment::Metric;
 use crate::record::{Effect, Expected, PairRecord, Verdict};
 use crate::stats::Goal;
 
+/// One pair has no spread: what it says stands in the record, and is no effect.
+const PAIRS_MIN: usize = 2;
+
 /// A change, in logarithms, and what may be held against it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Change {
@@ -46,6 +49,9 @@ pub fn effect(
     let of_b = parts(metric, &ours, |pair| Some(&pair.b));
     let of_control = parts(metric, &ours, |pair| pair.control.as_ref());
     let one = metric.formula.scale.abs();
+    if of_b.len() < PAIRS_MIN {
+        return None;
+    }
     let found = change(&of_b, one, level)?;
     let aa = change(&of_control, one, level)
         .map(|aa| (pct(aa.log), pct(aa.interval.low), pct(aa.interval.high)))

@@ -131,7 +131,7 @@ impl Trials {
         };
         let upper = of(Class::Upper).next();
         let below = |load: &u64| upper.is_none_or(|upper| *load < upper);
-        Bounds { lower: of(Class::Lower).filter(below).last(), upper }
+        Bounds { lower: of(Class::Lower).take_while(below).last(), upper }
     }
 }
 

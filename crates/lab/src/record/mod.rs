@@ -5,6 +5,7 @@
 
 mod csv;
 mod find;
+mod heads;
 mod kept;
 mod lines;
 mod parts;
@@ -49,8 +50,9 @@ pub struct Run {
     /// Matrices, as `cell/side/free_matrix`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub matrices: BTreeMap<String, Vec<Vec<u64>>>,
-    /// Figures of whole sides, as `cell/side/memory_bytes`.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    /// Figures of whole sides, as `cell/side/memory_bytes`; in the document they are `heads`, with
+    /// an object for each `cell/side`.
+    #[serde(rename = "heads", with = "heads", default, skip_serializing_if = "BTreeMap::is_empty")]
     pub totals: BTreeMap<String, f64>,
     /// What it came to: better, worse, same, mixed, inconclusive.
     pub verdict: String,
