@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::Parser;
 use linerate::units;
 use linerate_lab::ndr::{Found, Goal, Limits, Outcome, Path, Setup, Step, search};
+use linerate_lab::scenario::Place;
 use serde::Serialize;
 
 use crate::errors::{Failure, RUNTIME, USAGE};
@@ -102,7 +103,7 @@ impl Ndr {
     /// # Errors
     /// Whatever keeps it from giving a result.
     pub fn run(&self, screen: &Screen) -> Result<u8, Failure> {
-        let cpus = if self.cpu.is_empty() { default_cpus()? } else { self.cpu.clone() };
+        let cpus = Place::of(&self.cpu, 0)?.cpus;
         let setup = Setup {
             a: self.a.clone(),
             b: self.b.clone(),
@@ -136,7 +137,10 @@ impl Ndr {
             max_pps: limits.max_pps,
             outcome: &outcome,
         };
-        screen.result(|| text(&outcome), || serde_json::to_string_pretty(&document).unwrap_or_default())?;
+        screen.result(
+            || text(&outcome),
+            || serde_json::to_string_pretty(&document).unwrap_or_default(),
+        )?;
         Ok(match signal {
             Some(signal) => status(signal),
             None if outcome.disturbed > outcome.trials.len() => INCONCLUSIVE,
@@ -225,7 +229,8 @@ fn text(outcome: &Outcome) -> String {
         text += &line(found);
     }
     let again = outcome.disturbed;
-    let _ = writeln!(text, "{} trials, and {again} disturbed ones made again", outcome.trials.len());
+    let _ =
+        writeln!(text, "{} trials, and {again} disturbed ones made again", outcome.trials.len());
     if !outcome.complete {
         text += "ended early: the bounds are what the trials so far say\n";
     }
@@ -251,12 +256,6 @@ fn line(found: &Found) -> String {
 
 fn mpps(pps: f64) -> String {
     if pps < 1e5 { format!("{:.2} kpps", pps / 1e3) } else { format!("{:.4} Mpps", pps / 1e6) }
-}
-
-fn default_cpus() -> Result<Vec<usize>, Failure> {
-    let mut cpus = linerate_lab::allowed_cpus()?;
-    cpus.truncate(2);
-    Ok(cpus)
 }
 
 fn loss(text: &str) -> Result<Loss, String> {

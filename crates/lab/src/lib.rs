@@ -41,4 +41,3 @@ pub mod watch;
 pub mod window;
 
 pub use linerate_prof::{Code, Error, Kind, Result};
-pub use linerate_sys::thread::allowed_cpus;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use linerate_datapath::{Builder, Engine, PortStats, Stopped};
+use linerate_datapath::{Builder, Engine, PortStats, Stopped, WorkerStats};
 use linerate_port::{parse, ring};
 
 use super::search::{Prober, Step};
@@ -99,11 +99,16 @@ impl Setup {
         }
     }
 
+    /// Whether the path is a worker of ours.
+    fn is_ours(&self) -> bool {
+        parse(&self.a).is_ok_and(|spec| spec.driver == ring::NAME)
+    }
+
     fn engine(&self) -> Builder {
         Engine::builder()
     }
 
-    /// The engine of one trial.
+    /// The engine of one trial. The generator's worker is the last: it starts when all others run.
     fn build(&self, load_pps: u64, offered: u64) -> Result<Engine> {
         let source = format!(
             "gen:,size={},flows={},rate={load_pps}pps,count={offered}",
@@ -114,9 +119,9 @@ impl Setup {
         let far = self.cpus.last().copied();
         let on =
             |cpus: &[Option<usize>]| -> Vec<usize> { cpus.iter().copied().flatten().collect() };
-        if parse(&self.a)?.driver != ring::NAME {
+        if !self.is_ours() {
             let builder = builder.port("a", &self.a).port("b", &self.b);
-            let wired = builder.wire("gen", "a").wire("b", "sink");
+            let wired = builder.wire("b", "sink").wire("gen", "a");
             return wired.cpus(&on(&[far, far])).build();
         }
         builder
@@ -124,11 +129,37 @@ impl Setup {
             .port("a-out", &self.a)
             .port("b-in", &self.b)
             .port("b-out", &self.b)
-            .wire("gen", "a-in")
             .wire("a-out", "b-in")
             .wire("b-out", "sink")
-            .cpus(&on(&[far, near, far]))
+            .wire("gen", "a-in")
+            .cpus(&on(&[near, far, far]))
             .build()
+    }
+}
+
+impl Path<'_> {
+    /// What took the CPUs from a trial, if something did: never what came of it.
+    ///
+    /// The path's own worker, if it has one, is alone on its CPU, so that its waiting for it is a
+    /// disturbance. Generator and sink share theirs: of them, only what others took counts.
+    fn disturbed(
+        &self,
+        window: &Window,
+        workers: &[WorkerStats],
+        late: Duration,
+    ) -> Option<String> {
+        if late > LATE {
+            return Some(format!("it ended {:.1} ms too late", late.as_secs_f64() * 1e3));
+        }
+        let alone = self.setup.is_ours() && self.setup.cpus.first() != self.setup.cpus.last();
+        let delay = workers.first().filter(|_| alone).and_then(|worker| {
+            Some(100.0 * worker.run_delay_ns? as f64 / worker.ran_ns?.max(1) as f64)
+        });
+        if let Some(pct) = delay.filter(|pct| *pct > watch::RUN_DELAY_PCT_MAX) {
+            return Some(format!("the path's worker waited for its CPU {pct:.1} % of the time"));
+        }
+        let admission = watch::admit(&[window]);
+        if admission.rate { None } else { admission.reason.or(Some("not admitted".into())) }
     }
 }
 
@@ -138,8 +169,8 @@ impl Prober for Path<'_> {
         let engine = self.setup.build(load_pps, offered)?;
         let asked = Duration::from_secs_f64(seconds) + GRACE;
         let watch = Watch::start(&self.setup.cpus)?;
-        let start = Instant::now();
         let running = engine.start()?;
+        let start = Instant::now();
         // An engine of devices has no end: their packets never do.
         while !running.finished() && !running.failed() && start.elapsed() < asked {
             let _ = running.wait(asked.saturating_sub(start.elapsed()).min(LOOK));
@@ -161,22 +192,13 @@ impl Prober for Path<'_> {
             forwarded: forwarded.min(offered),
             faults,
             late_p99_ns: pace.and_then(|pace| pace.late_p99_ns),
-            disturbed: disturbed(&window, wall.saturating_sub(asked)),
+            disturbed: self.disturbed(&window, &stopped.workers, wall.saturating_sub(asked)),
         })
     }
 
     fn go_on(&mut self, step: &Step<'_>) -> bool {
         (self.follow)(step)
     }
-}
-
-/// What took the CPUs from a trial, if something did: never what came of it.
-fn disturbed(window: &Window, late: Duration) -> Option<String> {
-    if late > LATE {
-        return Some(format!("it ended {:.1} ms too late", late.as_secs_f64() * 1e3));
-    }
-    let admission = watch::admit(&[window]);
-    if admission.rate { None } else { admission.reason.or(Some("not admitted".into())) }
 }
 
 /// A trial that ended whole; its failure if it did not.

@@ -116,11 +116,19 @@ impl Search<'_> {
     ) -> Option<&'static str> {
         match (lower, upper) {
             _ if self.ended => Some("the search was ended early"),
+            _ if self.is_doubtful(lower) || self.is_doubtful(upper) => {
+                Some("something took the CPUs from trials at its bounds, again and again")
+            }
             (Some(lower), Some(upper)) if !narrow(goal, lower, upper) => Some("not narrow enough"),
             (Some(_), Some(_)) => None,
             (Some(_), None) => Some("the highest rate that can be offered is carried"),
             (None, _) => Some("the lowest rate is not carried"),
         }
+    }
+
+    /// Whether a trial at a bound was taken although it was disturbed.
+    fn is_doubtful(&self, bound: Option<u64>) -> bool {
+        bound.is_some_and(|load| self.trials.at(load).iter().any(|trial| trial.disturbed.is_some()))
     }
 
     /// Tries rates until the interval is as narrow as `goal` wants it, or cannot be had.
@@ -337,6 +345,23 @@ mod tests {
         let found = &outcome.found[0];
         assert!(found.lower_pps.unwrap() <= 2_000_000 && found.upper_pps.unwrap() > 2_000_000);
         assert!(outcome.disturbed > 0 && outcome.trials.iter().all(|t| t.disturbed.is_none()));
+    }
+
+    #[test]
+    fn a_path_that_is_never_left_alone_is_irregular() {
+        struct Crowded(Simulated);
+        impl Prober for Crowded {
+            fn trial(&mut self, load_pps: u64, seconds: f64) -> Result<Trial> {
+                let trial = self.0.trial(load_pps, seconds)?;
+                Ok(Trial { disturbed: Some("a neighbour".into()), ..trial })
+            }
+            fn go_on(&mut self, _: &Step<'_>) -> bool {
+                true
+            }
+        }
+        let mut path = Crowded(Simulated::new(2_000_000, 0.0));
+        let found = search(&[Goal::NDR], LIMITS, &mut path).unwrap().found.remove(0);
+        assert!(found.irregular.unwrap().starts_with("something took the CPUs"), "{found:?}");
     }
 
     #[test]

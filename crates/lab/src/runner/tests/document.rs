@@ -157,7 +157,7 @@ fn a_run_on_this_machine_is_valid_too() {
         .replace("50ms", "2ms");
     let experiment = Experiment::parse(&text, "grid.toml").unwrap();
     let place = Place {
-        cpus: crate::allowed_cpus().unwrap().into_iter().take(1).collect(),
+        cpus: linerate_sys::thread::allowed_cpus().unwrap().into_iter().take(1).collect(),
         ..Place::default()
     };
     let request = Request { quick: true, place, ..request_in(scratch.path(), experiment) };
