@@ -18,6 +18,8 @@ use crate::signals::{Signals, status};
 const TRIALS_MAX: usize = 5000;
 /// A trial that something took the CPUs from is made again, so often at most.
 const AGAIN_MAX: usize = 5;
+/// More disturbed trials than this for each that was not, and it gives up.
+const DISTURBED_MAX: usize = 2;
 /// A search whose trials were mostly disturbed says nothing.
 const INCONCLUSIVE: u8 = 4;
 
@@ -165,7 +167,13 @@ impl Ndr {
             let fix = "a lower --min, or a higher --max; the generator alone is the limit of both";
             return Err(Failure::new(USAGE, "E-USAGE", "cannot search", why, fix));
         }
-        Ok(Limits { min_pps, max_pps, trials_max: TRIALS_MAX, again_max: AGAIN_MAX })
+        Ok(Limits {
+            min_pps,
+            max_pps,
+            trials_max: TRIALS_MAX,
+            again_max: AGAIN_MAX,
+            disturbed_per_trial_max: DISTURBED_MAX,
+        })
     }
 
     fn preface(&self, setup: &Setup, path: &str, alone: f64, limits: Limits) -> String {
@@ -232,7 +240,12 @@ fn text(outcome: &Outcome) -> String {
     let _ =
         writeln!(text, "{} trials, and {again} disturbed ones made again", outcome.trials.len());
     if !outcome.complete {
-        text += "ended early: the bounds are what the trials so far say\n";
+        text += if again > outcome.trials.len() {
+            "ended early: others on this machine disturb most trials; stop them, or name other CPUs \
+             by --cpu\n"
+        } else {
+            "ended early: the bounds are what the trials so far say\n"
+        };
     }
     text
 }

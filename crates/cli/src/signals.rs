@@ -1,6 +1,8 @@
 //! SIGINT and SIGTERM: the first ends the run in order, the second at once.
 
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
@@ -20,10 +22,20 @@ impl Signals {
     /// # Errors
     /// Whatever sigaction(2) or the thread's start says.
     pub fn watch() -> io::Result<Signals> {
+        Signals::telling(&Arc::default())
+    }
+
+    /// The same, and sets `flag` at the first: for whoever cannot ask.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn telling(flag: &Arc<AtomicBool>) -> io::Result<Signals> {
+        let flag = flag.clone();
         let mut incoming = Incoming::new([SIGINT, SIGTERM])?;
         let (first, told) = channel();
         thread::Builder::new().name("signals".into()).spawn(move || {
             for (i, signal) in incoming.forever().enumerate() {
+                flag.store(true, Ordering::Relaxed);
                 if i > 0 || first.send(signal).is_err() {
                     std::process::exit(status(signal).into());
                 }

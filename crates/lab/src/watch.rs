@@ -30,9 +30,15 @@ pub const PMU_RUNNING_PCT_MIN: f64 = 100.0;
 /// kernel's time in whole ticks, each cut off.
 const FOREIGN_TICKS_UNSURE: u64 = 2;
 
-/// Fields of /proc/stat in which a CPU does something: user, nice, system, irq, softirq. The guests'
-/// are in the first two already.
-const BUSY: [usize; 5] = [0, 1, 2, 5, 6];
+/// Fields of /proc/stat in which a CPU runs somebody: user, nice, system. The guests' are in the
+/// first two already.
+///
+/// Interrupts, hard and soft, are fields of their own, and no thread's: a kernel with
+/// CONFIG_IRQ_TIME_ACCOUNTING keeps them out of every thread's time, so that they would count as
+/// foreign though they are the side's own. A kernel without it has them in the time of the thread
+/// that they interrupt; there our own time may hide as much of others'. What they keep a thread from
+/// its CPU is in its run delay on neither.
+const BUSY: [usize; 3] = [0, 1, 2];
 const STEAL: usize = 7;
 
 const PATH: &str = "/proc/stat";
@@ -73,7 +79,8 @@ impl Watch {
     /// Ends, and adds what it saw to `window`.
     ///
     /// What is not ours is what the CPUs did less what this process and its ended children had, on
-    /// whatever CPU: a side watches all CPUs that its threads run on.
+    /// whatever CPU: exact where all CPUs are watched that they run on, which
+    /// [`Bench::cpus`](crate::scenario::Bench::cpus) says, and else too little.
     ///
     /// # Errors
     /// As above.
@@ -120,6 +127,7 @@ fn against_rates(window: &Window) -> Vec<String> {
     reasons.extend(foreign(window));
     reasons.extend(stolen(window));
     reasons.extend(window.disturbed.clone());
+    reasons.extend(window.void.clone());
     reasons
 }
 
@@ -140,6 +148,7 @@ fn against_costs(window: &Window) -> Vec<String> {
         let alone = window.threads.iter().filter(|thread| has_a_cpu_to_itself(thread, window));
         reasons.extend(alone.filter_map(waited));
     }
+    reasons.extend(window.void.clone());
     reasons
 }
 
@@ -147,7 +156,8 @@ fn against_costs(window: &Window) -> Vec<String> {
 /// one, it is the workload itself; then only what others took counts.
 fn has_a_cpu_to_itself(thread: &ThreadTime, window: &Window) -> bool {
     let on_it = |cpu| window.threads.iter().filter(|other| other.cpu == Some(cpu)).count();
-    thread.cpu.is_some_and(|cpu| on_it(cpu) == 1)
+    let is_alone = |cpu| on_it(cpu) == 1 && !window.shared_cpus.contains(&cpu);
+    thread.cpu.is_some_and(is_alone)
 }
 
 fn waited(thread: &ThreadTime) -> Option<String> {
@@ -215,7 +225,7 @@ fn own_ns() -> u64 {
 }
 
 /// 10 ms on every architecture that we know; the kernel says.
-fn tick_ns() -> u64 {
+pub(crate) fn tick_ns() -> u64 {
     1_000_000_000 / rustix::param::clock_ticks_per_second().max(1)
 }
 
@@ -310,6 +320,35 @@ mod tests {
     fn a_scenario_may_say_itself_that_it_was_disturbed() {
         let why = "the generator fell behind by 2 ms";
         assert_eq!(refused(Window { disturbed: Some(why.into()), ..quiet() }), why);
+    }
+
+    #[test]
+    fn a_program_that_does_not_believe_itself_is_believed_by_nobody() {
+        let why = "2 of 15 repetitions had their CPUs to themselves";
+        let admission = admit(&[&quiet(), &Window { void: Some(why.into()), ..quiet() }]);
+        assert_eq!((admission.rate, admission.cost), (false, false));
+        assert_eq!(admission.reason.as_deref(), Some(why));
+    }
+
+    #[test]
+    fn a_worker_beside_the_traffic_waits_for_it_and_is_not_disturbed() {
+        let workers =
+            || vec![thread("worker 0", Some(0), 0), thread("worker 1", Some(1), WALL_NS / 3)];
+        let alone = window(workers());
+        let admission = admit(&[&alone]);
+        assert_eq!((admission.rate, admission.cost), (false, false));
+        let crowded = Window { shared_cpus: vec![1], ..window(workers()) };
+        assert_eq!(admit(&[&crowded]), Admission { rate: true, cost: true, reason: None });
+        // That it has company on another CPU is no excuse for the one that has none.
+        let elsewhere = Window { shared_cpus: vec![0], ..window(workers()) };
+        assert!(!admit(&[&elsewhere]).cost);
+    }
+
+    #[test]
+    fn what_interrupts_take_is_nobodys() {
+        let times = |line: &str| CpuTimes::parse(line).unwrap();
+        let busy = |times: CpuTimes| BUSY.iter().filter_map(|&field| times.0[field]).sum::<u64>();
+        assert_eq!(busy(times("5 3 2 900 80 700 600 0 0 0")), 10);
     }
 
     #[test]

@@ -53,6 +53,13 @@ pub struct Window {
     /// fell behind, a peer that stalled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disturbed: Option<String>,
+    /// Why no figure of this window is to be believed: the program that it is of says so itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub void: Option<String>,
+    /// Of its CPUs, those that also have threads of the side that are not among
+    /// [`Window::threads`]: of a thread on one of them the run delay is the workload's.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shared_cpus: Vec<usize>,
 }
 
 /// An event's count, and how much of the time it was counted.
@@ -92,7 +99,7 @@ pub const COMMON: [(&str, &str); 10] = [
     ("wall_ns", "wall time"),
     ("seconds", "wall time, in seconds"),
     ("run_delay_ns", "time that its threads were ready and had no CPU"),
-    ("cost_ns", "wall time less run delay: what threads cost that never sleep"),
+    ("cost_ns", "each thread's wall time less its run delay: what threads cost that never sleep"),
     ("cpu_ns", "time on a CPU: what threads cost that sleep"),
     ("nivcsw", "times that a thread was taken off its CPU"),
     ("packets", "packets that went through"),
@@ -147,11 +154,15 @@ impl Window {
         }
     }
 
-    /// Wall time of the measured threads less their run delay.
+    /// Wall time of the measured threads, each by its own clock, less their run delay; of a window
+    /// that does not tell its threads apart, its own.
     #[must_use]
     pub fn cost_ns(&self) -> u64 {
-        let measured = self.threads.iter().filter(|thread| thread.measured).count().max(1) as u64;
-        (self.wall_ns * measured).saturating_sub(self.run_delay_ns)
+        let measured = self.threads.iter().filter(|thread| thread.measured);
+        let costs = measured.map(|thread| thread.wall_ns.saturating_sub(thread.run_delay_ns));
+        costs
+            .reduce(u64::saturating_add)
+            .unwrap_or_else(|| self.wall_ns.saturating_sub(self.run_delay_ns))
     }
 }
 
@@ -180,6 +191,18 @@ mod tests {
         assert_eq!(window.figure("pmu.instructions"), Some(70.0));
         let window = Window::of(vec![thread("a", true), thread("b", true)]);
         assert_eq!((window.cost_ns(), window.figure("pmu.instructions")), (1900, Some(140.0)));
+    }
+
+    #[test]
+    fn a_thread_that_was_measured_longer_does_not_make_the_others_cost_more() {
+        let long = ThreadTime { wall_ns: 3000, ..thread("gen", false) };
+        let late = ThreadTime { wall_ns: 1500, ..thread("b", true) };
+        let window = Window::of(vec![thread("a", true), late, long]);
+        assert_eq!((window.wall_ns, window.cost_ns()), (3000, 950 + 1450));
+        let plain = Window { wall_ns: 1000, run_delay_ns: 1200, ..Window::default() };
+        assert_eq!(plain.cost_ns(), 0, "a delay is in no window longer than the window");
+        let plain = Window { run_delay_ns: 200, ..plain };
+        assert_eq!(plain.cost_ns(), 800);
     }
 
     #[test]

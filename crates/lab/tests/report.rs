@@ -13,17 +13,18 @@ use proptest::prelude::*;
 fn the_text_says_what_was_measured_and_never_0_for_what_was_not_seen() {
     let text = text(&pool());
     for wanted in [
-        "frames is better than malloc",
+        "frames is better than malloc in 4 of 5 cells; 1 could not be told (not run here)",
         "A/A floor",
         "NOT met, which is a result",
         "post 000: rows of buffer functions fell by 51 %",
         "< 0.000310",
         "[-57.3, -55.1]",
         "tx_ring_full",
-        "memory_bytes",
-        "What moved and what vanished",
+        "profiles (8)",
+        "linerate lab seeds 000",
         "Absolute values are not compared",
-        "sudo linerate lab run pool",
+        "fix: sudo linerate lab run pool",
+        "! W-UNSUPPORTED packet ports need CAP_NET_RAW (change=both rate=host)",
         "packet ports need CAP_NET_RAW",
         "4 better, 0 worse, 0 same, 0 unclear",
     ] {
@@ -51,7 +52,13 @@ fn a_cell_without_figures_is_a_dash_with_its_reason() {
     run.cells[0].metrics.clear();
     run.cells[0].status = Status::Inconclusive;
     let told = text(&run);
-    assert!(told.contains("foreign CPU 31 % of the window (1 of them)"), "{told}");
+    let why = "14 of 15 pairs were undisturbed: foreign CPU 31 % of the window in 1\n";
+    assert_eq!(told.matches("foreign CPU").count(), 1, "{told}");
+    assert!(told.contains(why), "{told}");
+    assert!(
+        told.starts_with("at_alloc against at_free: nothing can be said (disturbed)"),
+        "{told}"
+    );
     let mut run = pool();
     run.cells[4].status = Status::Unreachable;
     run.warnings.clear();
@@ -59,6 +66,81 @@ fn a_cell_without_figures_is_a_dash_with_its_reason() {
     run.cells[4].ledger.b.balanced = false;
     let told = text(&run);
     assert!(told.contains("what was measured is withheld") && told.contains("UNBALANCED"));
+}
+
+#[test]
+fn a_verdict_of_some_cells_does_not_speak_for_all() {
+    let mut run = pool();
+    run.cells.truncate(4);
+    assert!(text(&run).starts_with("frames is better than malloc in all 4 cells."));
+    for cell in &mut run.cells[..2] {
+        cell.status = Status::Inconclusive;
+        cell.metrics.clear();
+    }
+    let worse = run.cells[3].metrics.get_mut("buffer_ticks_per_packet").unwrap();
+    worse.verdict = Verdict::Worse;
+    run.run.complete = false;
+    let told = text(&run);
+    let sentence = "Interrupted run: frames is better than malloc in 1 of 4 cells, worse than malloc \
+                    in 1 of 4 cells; 2 could not be told (disturbed).";
+    let flat = told.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(flat.contains(sentence), "{told}");
+}
+
+#[test]
+fn notes_are_told_once_and_last_and_are_no_warnings() {
+    let mut run = pool();
+    run.run.argv[0] = "/opt/somewhere/linerate".into();
+    for cell in ["change=frames rate=fixed", "rate=max change=frames"] {
+        for (n, side) in [(32, "side a"), (7, "side b"), (1056, "the control of a")] {
+            run.warnings.push(linerate_lab::record::Warning {
+                code: "W-NOTE".into(),
+                text: format!("{cell}, {side}: {n} packets were left over"),
+                fix: None,
+            });
+        }
+    }
+    let told = text(&run);
+    let (start, notes) = told.split_once("\nNotes\n").unwrap();
+    let note = "7 to 1,056 packets were left over (change=frames rate=fixed · change=frames \
+                rate=max: all sides)";
+    assert_eq!(notes.split_whitespace().collect::<Vec<_>>().join(" "), note);
+    assert!(start.find("! W-UNSUPPORTED").unwrap() < start.find("  experiment").unwrap());
+    assert!(!start.contains("W-NOTE") && start.contains("  command     linerate lab run pool"));
+    let page = without_documents(&html(&[run]));
+    assert_eq!(page.matches("packets were left over").count(), 1);
+    assert!(page.find("id=\"conditions\"").unwrap() < page.find("id=\"notes\"").unwrap());
+}
+
+#[test]
+fn what_nothing_counted_is_a_line_and_no_table() {
+    let mut run = pool();
+    for cell in &mut run.cells {
+        cell.metrics.remove("packets_per_second");
+    }
+    let told = text(&run);
+    let line = "not counted here: packets_per_second: no cell has a value of it";
+    assert!(told.contains(line) && told.matches("packets_per_second").count() == 1, "{told}");
+    let toml = fixture::POOL.replace("\"packets / seconds\"", "\"pmu.cycles / packets\"");
+    run.run.config_toml = Some(toml);
+    assert!(text(&run).contains("this machine does not let the CPU's events be counted"));
+    let page = without_documents(&html(&[run]));
+    assert!(
+        page.contains("Not counted here: packets_per_second") && !page.contains("<h3>packets_per")
+    );
+}
+
+#[test]
+fn every_chart_has_a_file_of_its_figures() {
+    let page = without_documents(&html(&[skbinit()]));
+    for name in ["effect", "aa_strip", "pairs", "free_matrix", "ledger", "calls"] {
+        assert!(
+            page.contains(&format!("<a download=\"{name}.csv\" href=\"data:text/csv")),
+            "{name}"
+        );
+    }
+    assert!(page.contains("data:text/csv;charset=utf-8,235478,1827798%0A12004,220355%0A"));
+    assert!(without_documents(&html(&[pool()])).contains("download=\"functions.csv\""));
 }
 
 #[test]
@@ -78,6 +160,10 @@ fn the_page_has_its_parts_and_needs_nothing_else() {
         assert_balanced(&visible);
     }
     let page = html(&[pool()]);
+    assert!(
+        page.contains("<p class=\"question\">A buffer for each packet from a general allocator")
+    );
+    assert!(!without_documents(&page).contains("\\u{a}"), "white space of a paragraph flows");
     assert!(page.contains("<section id=\"profiles\">") && page.contains("Hot list"));
     assert!(page.contains("locks 0.03667 → &lt; "), "below a cut-off is a bound, not 0");
     assert!(html(&[skbinit()]).contains("free matrix"));
@@ -161,6 +247,7 @@ fn effect() -> impl Strategy<Value = Effect> {
                 change_pct: (low, floor),
                 source: "<b>".into(),
                 met: false,
+                certain: true,
             }),
             verdict: Verdict::Unclear,
         },

@@ -20,6 +20,26 @@ pub fn ticks() -> u64 {
     }
 }
 
+/// The same, in its place: read after everything before it has been done, and before anything after
+/// it. Stores may still be on their way to the cache: for these, a fence before it.
+///
+/// Cost: some 10 ns more than [`ticks`]. Without such a clock it is as [`ticks`].
+#[must_use]
+#[inline]
+pub fn ticks_ordered() -> u64 {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: as above; LFENCE is part of SSE2, which x86-64 always has, and touches no memory.
+    return unsafe {
+        use core::arch::x86_64::{_mm_lfence, _rdtsc};
+        _mm_lfence();
+        let now = _rdtsc();
+        _mm_lfence();
+        now
+    };
+    #[cfg(any(not(target_arch = "x86_64"), miri))]
+    ticks()
+}
+
 /// Ticks a second, measured against the monotonic clock over `window`.
 #[must_use]
 pub fn rate_hz(window: Duration) -> f64 {
@@ -39,6 +59,8 @@ mod tests {
     fn ticks_go_forward_at_the_rate_of_a_clock() {
         let (a, b) = (ticks(), ticks());
         assert!(b >= a);
+        let (c, d) = (ticks_ordered(), ticks_ordered());
+        assert!(b <= c && c <= d, "{b} {c} {d}");
         let rate = rate_hz(Duration::from_millis(20));
         assert!(rate > 1e8 && rate < 1e11, "{rate}");
     }

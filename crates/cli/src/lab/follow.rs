@@ -1,6 +1,8 @@
 //! Follows a run of the lab: the line on stderr, what is to be said, and the signals that end it.
 
 use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use linerate_lab::experiment::lasting;
@@ -31,8 +33,12 @@ impl<'a> Follower<'a> {
     ///
     /// # Errors
     /// If signals cannot be watched.
-    pub fn new(experiment: &'a str, screen: &'a Screen) -> Result<Follower<'a>, Failure> {
-        let signals = Signals::watch().map_err(|e| {
+    pub fn new(
+        experiment: &'a str,
+        stop: &Arc<AtomicBool>,
+        screen: &'a Screen,
+    ) -> Result<Follower<'a>, Failure> {
+        let signals = Signals::telling(stop).map_err(|e| {
             Failure::new(RUNTIME, "E-SYSTEM", "cannot watch for signals", e.to_string(), "")
         })?;
         let line = if screen.quiet || screen.json { None } else { Line::new() };
@@ -41,6 +47,7 @@ impl<'a> Follower<'a> {
 
     /// Ends it: the line is wiped away.
     pub fn end(self) -> Option<i32> {
+        self.interrupted();
         self.signal.get()
     }
 }

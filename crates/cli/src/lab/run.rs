@@ -16,7 +16,7 @@ use super::follow::Follower;
 use super::runs;
 use super::show::document;
 use crate::errors::{Failure, INCONCLUSIVE, UNSUPPORTED, USAGE};
-use crate::screen::Screen;
+use crate::screen::{Screen, one_line};
 use crate::signals;
 
 /// Runs an experiment; returns the exit status.
@@ -27,10 +27,17 @@ pub fn run(asked: &Run, screen: &Screen) -> Result<u8, Failure> {
     let request = request(asked)?;
     possible(&request, asked.experiment.as_deref())?;
     screen.preface(&preface(&request))?;
-    let mut follower = Follower::new(&request.experiment.id, screen)?;
+    let mut follower = Follower::new(&request.experiment.id, &request.place.stop, screen)?;
     let run = runner::run(&request, &mut follower);
     let signal = follower.end();
-    let run = run?;
+    let run = match (run, signal) {
+        // What was being waited for was killed: that is how the run ended, and not why.
+        (Err(e), Some(signal)) => {
+            screen.note(&format!("{}\n", one_line(&e.to_string())));
+            return Ok(signals::status(signal));
+        }
+        (run, _) => run?,
+    };
     let directory = request.dir.join(&run.run.id);
     screen.result(|| told(&run, &directory, &request.dir), || document(&run))?;
     Ok(signal.map_or_else(|| runs::exit([&run], exit(&run)), signals::status))

@@ -1,7 +1,9 @@
 //! `linerate lab list` and `linerate lab show`.
 
+use linerate_lab::Kind;
 use linerate_lab::experiment::{self, BUILTIN, Experiment};
 use linerate_lab::scenario::Place;
+use linerate_lab::settings::in_file;
 
 use super::args::Show;
 use crate::errors::Failure;
@@ -31,6 +33,12 @@ pub fn show(asked: &Show, screen: &Screen) -> Result<u8, Failure> {
         return Ok(0);
     }
     let place = Place::of(&[], 0)?;
+    for cell in &experiment.cells {
+        // What this machine cannot do is part of what is shown; what makes no sense is not.
+        if let Some(e) = cell.check(&place).err().filter(|e| e.kind() == Kind::Usage) {
+            return Err(in_file(e, &asked.experiment).into());
+        }
+    }
     let show = experiment::Show { experiment: &experiment, place: &place };
     screen.result(|| show.to_string(), || document(&show))?;
     Ok(0)

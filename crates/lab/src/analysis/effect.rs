@@ -1,9 +1,10 @@
 //! The effect of one metric over a cell's pairs.
 
 use super::interval::{Interval, median, median_interval};
-use super::samples::{Part, admitted, parts};
+use super::samples::{Part, admitted, negatives, parts};
+use super::verdict::control_is_off;
 use super::{pct, pooled, signs, verdict};
-use crate::experiment::Metric;
+use crate::experiment::{Clock, Metric};
 use crate::record::{Effect, Expected, PairRecord, Verdict};
 use crate::stats::Goal;
 
@@ -28,7 +29,8 @@ pub(super) struct Change {
 }
 
 /// The effect of one metric over a cell's pairs, before the grid's correction; `None` if no pair
-/// can be used.
+/// can be used, or what they say has no ratio: a metric that was negative in any window, one of which
+/// a side has nothing that could be counted, and one whose control has no ratio to hold it against.
 ///
 /// `looks` is how many looks there will have been in all, `look` which one this is, from 0: early
 /// looks take a wider interval.
@@ -48,14 +50,21 @@ pub fn effect(
     let level = level(look, looks);
     let of_b = parts(metric, &ours, |pair| Some(&pair.b));
     let of_control = parts(metric, &ours, |pair| pair.control.as_ref());
-    let one = metric.formula.scale.abs();
-    if of_b.len() < PAIRS_MIN {
+    if of_b.len() < PAIRS_MIN || negatives(metric, &ours).0 > 0 {
         return None;
     }
-    let found = change(&of_b, one, level)?;
-    let aa = change(&of_control, one, level)
+    // Both in one way, so that the floor is that of what is held against it.
+    let pooled = [&of_b, &of_control].into_iter().flatten().any(|(a, b)| nothing(a, b));
+    let change = |pairs: &[(Part, Part)]| {
+        if pooled { pooled::change(pairs, one_event(metric), level) } else { paired(pairs, level) }
+    };
+    let found = change(&of_b)?;
+    let aa = change(&of_control)
         .map(|aa| (pct(aa.log), pct(aa.interval.low), pct(aa.interval.high)))
         .filter(|(median, low, high)| [median, low, high].iter().all(|x| x.is_finite()));
+    if aa.is_none() && !of_control.is_empty() {
+        return None;
+    }
     let change_pct = pct(found.log);
     let ci95_pct = (pct(found.interval.low), pct(found.interval.high));
     // Beyond what a number holds, nothing is said.
@@ -78,17 +87,43 @@ pub fn effect(
             change_pct: expected.change_pct,
             source: expected.source.clone(),
             met: (expected.change_pct.0..=expected.change_pct.1).contains(&change_pct),
+            certain: settles(expected.change_pct, ci95_pct),
         }),
         verdict: Verdict::Unclear,
     };
     effect.verdict = verdict::judge(&effect);
+    if control_is_off(&effect) {
+        unsettle(&mut effect);
+    }
     Some(effect)
 }
 
-/// Half of the width of its interval, in per cent: what a plan asks to be narrow enough.
+/// Half of the width of its interval, in hundredths of a natural logarithm: what a plan asks to be
+/// narrow enough. It is the same of `b` by `a` and of `a` by `b`, and the same noise is as wide
+/// around any change, so that a run does not stop for what it found. Without an end it is infinite.
 #[must_use]
 pub fn half_width_pct(effect: &Effect) -> f64 {
-    (effect.ci95_pct.1 - effect.ci95_pct.0) / 2.0
+    let log = |pct: f64| 100.0 * (pct / 100.0).ln_1p();
+    (log(effect.ci95_pct.1) - log(effect.ci95_pct.0)) / 2.0
+}
+
+/// What one event counts in `metric`; `None` if it is of what is measured and not counted, where
+/// nothing seen is no count of none.
+pub(crate) fn one_event(metric: &Metric) -> Option<f64> {
+    (metric.clock == Clock::Count).then(|| metric.formula.scale.abs())
+}
+
+/// Says that it is open whether an expectation was met: nothing is said by pairs that were disturbed,
+/// nor beside a control that is off.
+pub(super) fn unsettle(effect: &mut Effect) {
+    if let Some(expected) = &mut effect.expected {
+        expected.certain = false;
+    }
+}
+
+/// Whether an interval lies all within a range, or all outside of it.
+fn settles(range: (f64, f64), (low, high): (f64, f64)) -> bool {
+    (range.0 <= low && high <= range.1) || high < range.0 || low > range.1
 }
 
 /// How often the interval of a look holds the true change: 99 % of the time at early looks, 95 % at
@@ -98,11 +133,13 @@ pub fn level(look: usize, looks: usize) -> f64 {
     if look + 1 < looks { 0.99 } else { 0.95 }
 }
 
-/// The change from the first to the second of `pairs`; `one` is what one event counts.
-fn change(pairs: &[(Part, Part)], one: f64, level: f64) -> Option<Change> {
-    if pairs.iter().any(|(a, b)| a.over == 0.0 || b.over == 0.0) {
-        return pooled::change(pairs, one, level);
-    }
+/// Whether a pair has no ratio of its own.
+fn nothing(a: &Part, b: &Part) -> bool {
+    a.is_nothing() || b.is_nothing()
+}
+
+/// The change from the first to the second of `pairs`, each of which has a ratio.
+fn paired(pairs: &[(Part, Part)], level: f64) -> Option<Change> {
     let values = pairs.iter().filter_map(|(a, b)| a.value().zip(b.value()));
     let (mut a, mut b): (Vec<f64>, Vec<f64>) = values.unzip();
     let mut logs: Vec<f64> = a.iter().zip(&b).map(|(a, b)| b.ln() - a.ln()).collect();

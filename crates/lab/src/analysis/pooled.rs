@@ -1,9 +1,10 @@
 //! Counts so rare that some windows have none of them: a window has no ratio then, all windows
 //! together may have one.
 //!
-//! A side that never counted anything is not at 0. It is below one event over all that was looked
+//! A side that never counted an event is not at 0. It is below one event over all that was looked
 //! at, which is what is reported of it, as a bound; how far it may be below or above is what a
-//! Poisson count of none leaves open.
+//! Poisson count of none leaves open. That is true of events alone: of ticks or bytes there is no
+//! one, a side that has none of them has no bound, and nothing is said of it.
 
 use super::effect::Change;
 use super::interval::Interval;
@@ -18,10 +19,14 @@ const RESAMPLES: usize = 2000;
 /// The same for everybody: the same pairs give the same interval.
 const SEED: u64 = 0x1e4a_57ba_5e00_0001;
 
-/// The change from the first to the second of `pairs`, added up; `one` is what one event counts.
-/// `None` if nothing was looked at, or one event counts nothing.
-pub(super) fn change(pairs: &[(Part, Part)], one: f64, level: f64) -> Option<Change> {
+/// The change from the first to the second of `pairs`, added up; `one` is what one event counts, if
+/// events are counted. `None` if nothing was looked at, or one event counts nothing; of what is no
+/// event, if a side has nothing, or in so few windows that the interval has no end.
+pub(super) fn change(pairs: &[(Part, Part)], one: Option<f64>, level: f64) -> Option<Change> {
     let (a, b) = sums(pairs.iter());
+    if one.is_none() && (a.over == 0.0 || b.over == 0.0) {
+        return None;
+    }
     let (per_a, per_b) = (a.value()?, b.value()?);
     let differences: Vec<f64> =
         pairs.iter().filter_map(|(a, b)| Some(b.value()? - a.value()?)).collect();
@@ -38,13 +43,13 @@ pub(super) fn change(pairs: &[(Part, Part)], one: f64, level: f64) -> Option<Cha
     match (a.over > 0.0, b.over > 0.0) {
         (false, false) => Some(Change::none(0.0, 0.0)),
         (true, false) => {
-            let bound = positive(one / b.under)?;
+            let bound = positive(one? / b.under)?;
             let log = bound.ln() - per_a.ln();
             let interval = Interval { low: f64::NEG_INFINITY, high: log + unseen.ln() };
             Some(Change { b: bound, ..censored(bound, log, interval) })
         }
         (false, true) => {
-            let bound = positive(one / a.under)?;
+            let bound = positive(one? / a.under)?;
             let log = per_b.ln() - bound.ln();
             let interval = Interval { low: log - unseen.ln(), high: log };
             Some(Change { a: bound, ..censored(bound, log, interval) })
@@ -60,18 +65,19 @@ pub(super) fn change(pairs: &[(Part, Part)], one: f64, level: f64) -> Option<Cha
 /// The figure of one side by itself, where its logarithm lies, and the bound if nothing was counted.
 pub(crate) fn value(
     windows: &[Part],
-    one: f64,
+    one: Option<f64>,
     level: f64,
 ) -> Option<(f64, Interval, Option<f64>)> {
     // Beside a side that is always the same, the change is that of this one.
-    let fixed = Part { over: one.max(1.0), under: one.max(1.0) };
+    let fixed = one.unwrap_or(1.0).max(1.0);
+    let fixed = Part { over: fixed, under: fixed };
     let pairs: Vec<(Part, Part)> = windows.iter().map(|window| (fixed, *window)).collect();
     let change = change(&pairs, one, level)?;
     Some((change.b, change.interval, change.censored_below))
 }
 
 /// Percentiles of the ratio of sums over pairs drawn again and again.
-fn bootstrap(pairs: &[(Part, Part)], one: f64, level: f64) -> Option<Interval> {
+fn bootstrap(pairs: &[(Part, Part)], one: Option<f64>, level: f64) -> Option<Interval> {
     let mut pairs: Vec<(Part, Part)> = pairs.to_vec();
     // In an order of their own: the order in which they ran must not matter.
     let key = |(a, b): &(Part, Part)| [a.over, b.over, a.under, b.under].map(f64::to_bits);
@@ -81,14 +87,16 @@ fn bootstrap(pairs: &[(Part, Part)], one: f64, level: f64) -> Option<Interval> {
         .filter_map(|_| {
             let drawn: Vec<usize> = pairs.iter().map(|_| random.below(pairs.len())).collect();
             let (a, b) = sums(drawn.iter().filter_map(|i| pairs.get(*i)));
-            let seen = |part: Part| Part { over: part.over.max(one), ..part }.value();
+            let least = one.unwrap_or(0.0);
+            let seen = |part: Part| Part { over: part.over.max(least), ..part }.value();
             Some(seen(b)?.ln() - seen(a)?.ln())
         })
         .collect();
     logs.sort_by(f64::total_cmp);
     let tail = (logs.len() as f64 * (1.0 - level) / 2.0) as usize;
     let last = logs.len().checked_sub(1 + tail)?;
-    Some(Interval { low: *logs.get(tail)?, high: *logs.get(last)? })
+    let interval = Interval { low: *logs.get(tail)?, high: *logs.get(last)? };
+    (interval.low.is_finite() && interval.high.is_finite()).then_some(interval)
 }
 
 fn sums<'a>(pairs: impl Iterator<Item = &'a (Part, Part)>) -> (Part, Part) {
@@ -111,19 +119,19 @@ mod tests {
 
     #[test]
     fn what_neither_side_counts_is_the_same() {
-        let none = change(&[(part(0.0), part(0.0)); 15], 1.0, 0.95).unwrap();
+        let none = change(&[(part(0.0), part(0.0)); 15], Some(1.0), 0.95).unwrap();
         assert_eq!((none.log, none.interval), (0.0, Interval { low: 0.0, high: 0.0 }));
         assert_eq!((none.chance, none.censored_below), (1.0, None));
     }
 
     #[test]
     fn what_one_side_never_counts_is_below_a_bound() {
-        let gone = change(&[(part(8.0), part(0.0)); 10], 1.0, 0.95).unwrap();
+        let gone = change(&[(part(8.0), part(0.0)); 10], Some(1.0), 0.95).unwrap();
         assert_eq!((gone.a, gone.b, gone.censored_below), (0.008, 1e-4, Some(1e-4)));
         assert!((gone.log.exp() - 1.0 / 80.0).abs() < 1e-12);
         // None was seen where 3.69 would be missed once in 40 times.
         assert!((gone.interval.high.exp() - 3.689 / 80.0).abs() < 1e-4);
-        let come = change(&[(part(0.0), part(8.0)); 10], 1.0, 0.95).unwrap();
+        let come = change(&[(part(0.0), part(8.0)); 10], Some(1.0), 0.95).unwrap();
         assert_eq!((come.a, come.b, come.censored_below), (1e-4, 0.008, Some(1e-4)));
         assert!((come.log + gone.log).abs() < 1e-12 && come.interval.low > 0.0);
     }
@@ -132,7 +140,7 @@ mod tests {
     fn one_event_in_all_shows_nothing() {
         let mut pairs = vec![(part(0.0), part(0.0)); 29];
         pairs.push((part(1.0), part(0.0)));
-        let once = change(&pairs, 1.0, 0.95).unwrap();
+        let once = change(&pairs, Some(1.0), 0.95).unwrap();
         assert!(once.interval.low < 0.0 && once.interval.high > 0.0 && once.chance == 1.0);
     }
 
@@ -140,10 +148,25 @@ mod tests {
     fn rare_events_are_added_up() {
         let pairs: Vec<(Part, Part)> =
             (0..40).map(|i| (part(f64::from(i % 3)), part(f64::from(2 * (i % 3))))).collect();
-        let rare = change(&pairs, 1.0, 0.95).unwrap();
+        let rare = change(&pairs, Some(1.0), 0.95).unwrap();
         assert!((rare.log - 2_f64.ln()).abs() < 1e-12 && rare.interval.low > 0.6);
         let mut turned = pairs.clone();
         turned.reverse();
-        assert_eq!(change(&turned, 1.0, 0.95), Some(rare));
+        assert_eq!(change(&turned, Some(1.0), 0.95), Some(rare));
+    }
+
+    #[test]
+    fn what_is_no_event_has_no_bound_and_is_added_up_if_both_sides_have_it() {
+        assert_eq!(change(&[(part(8.0), part(0.0)); 10], None, 0.95), None);
+        assert_eq!(change(&[(part(0.0), part(8.0)); 10], None, 0.95), None);
+        assert_eq!(change(&[(part(0.0), part(0.0)); 10], None, 0.95), None);
+        let mut some = vec![(part(100.0), part(50.0)); 19];
+        some.push((part(100.0), part(0.0)));
+        let found = change(&some, None, 0.95).unwrap();
+        assert!((found.log - 0.475_f64.ln()).abs() < 1e-12 && found.censored_below.is_none());
+        assert!(found.interval.high <= 0.5_f64.ln() + 1e-12, "{found:?}");
+        let mut rare = vec![(part(100.0), part(0.0)); 19];
+        rare.push((part(100.0), part(50.0)));
+        assert_eq!(change(&rare, None, 0.95), None, "one window of twenty leaves no lower end");
     }
 }

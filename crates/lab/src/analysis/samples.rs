@@ -49,6 +49,16 @@ pub(crate) fn class_of(pair: &PairRecord) -> Option<&str> {
     pair.placement.as_ref().map(|placement| placement.class.as_str())
 }
 
+/// In how many windows of `pairs`, and of how many that have it, a half of `metric` is below 0: it
+/// is a difference then, and has no ratio.
+pub(super) fn negatives(metric: &Metric, pairs: &[&PairRecord]) -> (usize, usize) {
+    let parting = Parting::of(&metric.formula);
+    let windows =
+        pairs.iter().flat_map(|pair| [Some(&pair.a), Some(&pair.b), pair.control.as_ref()]);
+    let parts = windows.flatten().filter_map(|window| parting.part(window));
+    parts.fold((0, 0), |(below, all), part| (below + usize::from(part.is_negative()), all + 1))
+}
+
 /// `metric` in both windows of each pair that has it: of `b` beside `a`, or of what `other` takes.
 pub(super) fn parts<'a>(
     metric: &Metric,
@@ -88,15 +98,25 @@ impl Parting {
         Parting { over, under }
     }
 
-    /// `None` where a figure is missing, or a difference of figures came out below 0.
+    /// `None` where a figure is missing: never for what the figures are.
     fn part(&self, window: &Window) -> Option<Part> {
         let over = self.over.of(window)?;
         let under = if self.under.over.is_empty() { 1.0 } else { self.under.of(window)? };
-        (over >= 0.0 && under >= 0.0).then_some(Part { over, under })
+        Some(Part { over, under })
     }
 }
 
 impl Part {
+    /// Whether it is a difference that came out below 0.
+    pub(crate) fn is_negative(self) -> bool {
+        self.over < 0.0 || self.under < 0.0
+    }
+
+    /// Whether it has no logarithm of its own: nothing was counted, or nothing is divided by.
+    pub(crate) fn is_nothing(self) -> bool {
+        self.over == 0.0 || self.under == 0.0
+    }
+
     /// The metric; `None` where it is divided by nothing.
     pub(crate) fn value(self) -> Option<f64> {
         (self.under > 0.0).then(|| self.over / self.under)

@@ -2,19 +2,19 @@
 
 use serde_json::{Map, Value, json};
 
+use super::effect::unsettle;
 use super::interval::median;
-use super::samples::{admissions, admitted, look_reached, noisy};
+use super::samples::{admissions, admitted, look_reached, negatives, noisy};
 use super::verdict::{SAME_PCT, control_is_off, distinct, judge};
 use super::{effect, overall, signs};
 use crate::experiment::{Experiment, Metric};
 use crate::record::{CellRecord, Effect, PairRecord, Run, Status, Verdict, Warning};
+use crate::watch::tick_ns;
+use crate::window::Window;
 
 /// The codes of the warnings that are computed, and replaced when they are computed again.
-const CODES: [&str; 6] =
-    ["W-NOISY", "W-FEW-PAIRS", "W-PLACEMENT", "W-CONTROL", "W-NO-CONTROL", "W-LEDGER"];
-
-/// Nanoseconds of a tick of USER_HZ, which is 100 on every architecture that Linux has left.
-const TICK_NS: f64 = 1e7;
+const CODES: [&str; 7] =
+    ["W-NOISY", "W-FEW-PAIRS", "W-PLACEMENT", "W-SIGN", "W-CONTROL", "W-NO-CONTROL", "W-LEDGER"];
 
 /// Computes everything of `run` that is computed: each cell's effects and status, the overall
 /// lines, the verdict, the noise of its environment, and the warnings that follow from the pairs.
@@ -22,7 +22,8 @@ const TICK_NS: f64 = 1e7;
 /// What it said before is replaced; pairs, ledgers and profiles are left alone. Cells that could not
 /// be run have no effects.
 pub fn analyse(experiment: &Experiment, run: &mut Run) {
-    let looks = experiment.plan.looks(quick(run));
+    let looks = experiment.plan.looks(run.experiment.quick);
+    let planned = experiment.cells(run.experiment.quick).count();
     let headline = experiment.headline();
     for cell in &mut run.cells {
         measure(experiment, cell, &looks);
@@ -32,7 +33,7 @@ pub fn analyse(experiment: &Experiment, run: &mut Run) {
         }
     }
     for metric in &experiment.metrics {
-        correct(metric, &mut run.cells);
+        correct(metric, &mut run.cells, planned);
     }
     run.overall = overall(experiment, &run.cells);
     run.verdict = headline.map_or("inconclusive", |metric| verdict(metric, &run.cells)).to_owned();
@@ -41,16 +42,8 @@ pub fn analyse(experiment: &Experiment, run: &mut Run) {
     }
     run.warnings.retain(|warning| !CODES.contains(&warning.code.as_str()));
     let told = run.cells.iter().flat_map(|cell| warnings(experiment, cell));
-    let told: Vec<Warning> = told.chain(too_few(experiment, &run.cells)).collect();
+    let told: Vec<Warning> = told.chain(too_few(experiment, &run.cells, planned)).collect();
     run.warnings.extend(told);
-}
-
-/// Whether a run was of the quick subset, which has a plan of its own: its command says so, or its
-/// note if it was begun by something else.
-fn quick(run: &Run) -> bool {
-    let noted =
-        run.run.note.as_ref().is_some_and(|note| note.contains("quick: the declared subset"));
-    noted || run.run.argv.iter().any(|arg| arg == "--quick")
 }
 
 /// Whether a cell has pairs that may be looked at. Of a cell whose packets are not accounted for
@@ -77,19 +70,25 @@ fn measure(experiment: &Experiment, cell: &mut CellRecord, looks: &[u32]) {
     cell.metrics = effects.collect();
 }
 
-/// Corrects a metric's chances over the grid, and judges again. Cells whose pairs were mostly
-/// disturbed for its clock keep their figures, and are unclear.
-fn correct(metric: &Metric, cells: &mut [CellRecord]) {
+/// Corrects a metric's chances over the cells that were planned, so that one does not mean more for
+/// others that did not run, and judges again. Cells whose pairs were mostly disturbed for its clock
+/// keep their figures, and are unclear.
+fn correct(metric: &Metric, cells: &mut [CellRecord], planned: usize) {
     let chance = |cell: &CellRecord| cell.metrics.get(&metric.name).and_then(|found| found.p_holm);
     let chances: Vec<f64> = cells.iter().filter_map(chance).collect();
-    let mut corrected = signs::holm(&chances).into_iter();
+    let mut corrected = signs::holm(&chances, planned).into_iter();
     for cell in cells {
         let disturbed = noisy(metric.clock, &cell.pairs);
         let Some(found) = cell.metrics.get_mut(&metric.name) else { continue };
         if found.p_holm.is_some() {
             found.p_holm = corrected.next();
         }
-        found.verdict = if disturbed { Verdict::Unclear } else { judge(found) };
+        if disturbed {
+            found.verdict = Verdict::Unclear;
+            unsettle(found);
+        } else {
+            found.verdict = judge(found);
+        }
     }
 }
 
@@ -118,7 +117,6 @@ fn put_noise(env: &mut Value, headline: &Metric, cells: &[CellRecord]) {
         *env = Value::Object(Map::new());
     }
     let Some(env) = env.as_object_mut() else { return };
-    let cpus = env.get("cpus").and_then(Value::as_array).map_or(0, Vec::len);
     let ran: Vec<&CellRecord> = cells.iter().filter(|cell| ran(cell)).collect();
     let control = |cell: &&CellRecord| cell.metrics.get(&headline.name)?.aa_half_width_pct;
     let mut floors: Vec<f64> = ran.iter().filter_map(control).collect();
@@ -134,30 +132,34 @@ fn put_noise(env: &mut Value, headline: &Metric, cells: &[CellRecord]) {
     noise.insert("aa_half_width_pct".into(), json!(median(&floors).unwrap_or(SAME_PCT)));
     noise.insert("pairs_accepted".into(), json!(accepted));
     noise.insert("pairs_attempted".into(), json!(pairs().count()));
-    for (name, share) in
-        [("foreign_cpu_pct", foreign(pairs())), ("steal_pct", steal(pairs(), cpus))]
-    {
+    for (name, share) in [("foreign_cpu_pct", foreign(pairs())), ("steal_pct", steal(pairs()))] {
         if let Some(share) = share {
             noise.insert(name.into(), json!(share));
         }
     }
 }
 
-/// What others took of the sides' CPUs, in per cent of the windows' time; `None` if no window says.
+/// What others took of the sides' CPUs, in per cent of their time; `None` if no window says.
 fn foreign<'a>(pairs: impl Iterator<Item = &'a PairRecord>) -> Option<f64> {
-    let known = pairs.flat_map(|pair| [&pair.a, &pair.b]);
-    let known = known.filter_map(|window| Some((window.foreign_cpu_ns?, window.wall_ns)));
-    share_pct(known.map(|(taken_ns, wall_ns)| (taken_ns as f64, wall_ns as f64)))
+    share_pct(pairs, |window| Some(window.foreign_cpu_ns? as f64))
 }
 
-/// What the host took, in per cent of the time of all CPUs.
-fn steal<'a>(pairs: impl Iterator<Item = &'a PairRecord>, cpus: usize) -> Option<f64> {
-    let known = pairs.flat_map(|pair| [&pair.a, &pair.b]);
-    let known = known.filter_map(|window| Some((window.steal_ticks?, window.wall_ns)));
-    share_pct(known.map(|(ticks, ns)| (ticks as f64 * TICK_NS, ns as f64 * cpus as f64)))
+/// What the host took of them, likewise.
+fn steal<'a>(pairs: impl Iterator<Item = &'a PairRecord>) -> Option<f64> {
+    share_pct(pairs, |window| Some(window.steal_ticks? as f64 * tick_ns() as f64))
 }
 
-fn share_pct(parts: impl Iterator<Item = (f64, f64)>) -> Option<f64> {
+/// What was taken in the windows that say so, in per cent of the time of the CPUs that they are of:
+/// those of the control are windows as well.
+fn share_pct<'a>(
+    pairs: impl Iterator<Item = &'a PairRecord>,
+    taken_ns: impl Fn(&Window) -> Option<f64>,
+) -> Option<f64> {
+    let windows = pairs.flat_map(|pair| [Some(&pair.a), Some(&pair.b), pair.control.as_ref()]);
+    let parts = windows.flatten().filter_map(|window| {
+        let cpus_ns = window.wall_ns as f64 * window.cpus? as f64;
+        Some((taken_ns(window)?, cpus_ns))
+    });
     let (part, whole) = parts.fold((0.0, 0.0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
     (whole > 0.0).then(|| 100.0 * part / whole)
 }
@@ -189,6 +191,17 @@ fn warnings(experiment: &Experiment, cell: &CellRecord) -> Vec<Warning> {
         );
         tell("W-PLACEMENT", text, None);
     }
+    for metric in &experiment.metrics {
+        let (below, windows) = negatives(metric, &admitted(metric.clock, &cell.pairs));
+        if below > 0 {
+            let text = format!(
+                "{name}: {} was negative in {below} of {windows} windows: a difference of two \
+                 measured figures has no ratio",
+                metric.name
+            );
+            tell("W-SIGN", text, None);
+        }
+    }
     let off: Vec<&str> = names(experiment, cell, control_is_off);
     if !off.is_empty() {
         let text = format!("{name}: identical code differs from itself in {}", off.join(", "));
@@ -207,22 +220,21 @@ fn warnings(experiment: &Experiment, cell: &CellRecord) -> Vec<Warning> {
 }
 
 /// Cells whose number of pairs cannot tell a difference from chance, whatever they show.
-fn too_few(experiment: &Experiment, cells: &[CellRecord]) -> Option<Warning> {
+fn too_few(experiment: &Experiment, cells: &[CellRecord], planned: usize) -> Option<Warning> {
     let headline = experiment.headline()?;
     let pairs = |cell: &CellRecord| Some(cell.metrics.get(&headline.name)?.n_pairs);
     let pairs: Vec<usize> = cells.iter().filter_map(pairs).collect();
     let least = *pairs.iter().min()?;
-    let needed = pairs_needed(pairs.len());
+    let needed = pairs_needed(planned);
     let text = format!(
-        "{least} pairs over {} cells cannot tell any difference from chance: {needed} could",
-        pairs.len()
+        "{least} pairs over {planned} cells cannot tell any difference from chance: {needed} could"
     );
     let fix = Some("run it without --quick, or with more pairs".to_owned());
     (least < needed).then(|| Warning { code: "W-FEW-PAIRS".into(), text, fix })
 }
 
 /// Pairs from which a difference can be told from chance in each of so many cells.
-fn pairs_needed(cells: usize) -> usize {
+pub(crate) fn pairs_needed(cells: usize) -> usize {
     // The least chance of n pairs is 2¹⁻ⁿ, and Holm's first is that times the cells.
     (1..64).find(|n| cells as f64 * 2_f64.powi(1 - n) < 0.05).unwrap_or(64) as usize
 }
@@ -338,13 +350,139 @@ mod tests {
     #[test]
     fn the_last_look_is_taken_at_95_per_cent_and_an_early_one_at_99() {
         let costs = |n: i32| (0..n).map(|i| pair(100.0, 90.0 + f64::from(i % 7), 100.0)).collect();
-        let width = |n, argv: &[&str]| {
+        let width = |n, quick| {
             let mut run = run_of(&[costs(n)]);
-            run.run.argv = argv.iter().map(|arg| (*arg).to_owned()).collect();
+            run.experiment.quick = quick;
             analyse(&experiment(), &mut run);
             super::super::half_width_pct(effect_of(&run, 0))
         };
-        assert!(width(15, &[]) > width(15, &["--quick"]), "a quick run has one look");
-        assert!(width(59, &[]) >= width(60, &[]));
+        assert!(width(15, false) > width(15, true), "a quick run has one look");
+        assert!(width(59, false) >= width(60, false));
+    }
+
+    /// A difference of two measured figures may come out below 0, and must not be left out for it:
+    /// what is left would be the larger ones.
+    #[test]
+    fn a_metric_that_is_negative_in_a_window_is_withheld_with_a_warning() {
+        let mut pairs = vec![pair(100.0, 90.0, 100.0); 15];
+        pairs[3] = pair(100.0, -1.0, 100.0);
+        let mut run = run_of(&[pairs.clone(), vec![pair(100.0, 90.0, 100.0); 15]]);
+        analyse(&experiment(), &mut run);
+        assert!(run.cells[0].metrics.is_empty() && !run.cells[1].metrics.is_empty());
+        assert_eq!(codes(&run), ["W-SIGN"]);
+        let said = "rate=max: cost_ns_per_packet was negative in 1 of 45 windows: a difference of \
+                    two measured figures has no ratio";
+        assert_eq!(run.warnings[0].text, said);
+        pairs[3].cost_accepted = false;
+        let mut run = run_of(&[pairs]);
+        analyse(&experiment(), &mut run);
+        assert_eq!((effect_of(&run, 0).n_pairs, codes(&run).len()), (14, 0), "not admitted");
+    }
+
+    #[test]
+    fn a_window_without_any_pools_the_control_too_and_a_side_without_any_says_nothing() {
+        let mut pairs = vec![pair(100.0, 90.0, 105.0); 15];
+        pairs[0] = pair(100.0, 0.0, 5.0);
+        let mut run = run_of(&[pairs]);
+        analyse(&experiment(), &mut run);
+        let found = effect_of(&run, 0);
+        assert!(
+            (found.change_pct - 100.0 * (14.0 * 90.0 / 1500.0 - 1.0)).abs() < 1e-9,
+            "{found:?}"
+        );
+        let (median, _, _) = found.aa_pct.unwrap();
+        assert!((median - 100.0 * (1475.0 / 1500.0 - 1.0)).abs() < 1e-9, "{found:?}");
+        let gone = [vec![pair(100.0, 0.0, 100.0); 15]];
+        let mut run = run_of(&gone);
+        analyse(&experiment(), &mut run);
+        assert!(run.cells[0].metrics.is_empty(), "a cost of nothing has no bound");
+        let mut counts = experiment();
+        counts.metrics[0].clock = crate::experiment::Clock::Count;
+        let mut run = run_of(&gone);
+        analyse(&counts, &mut run);
+        assert_eq!(effect_of(&run, 0).censored_below, Some(1.0 / 15_000.0));
+    }
+
+    #[test]
+    fn whether_an_expectation_was_met_is_certain_only_of_a_whole_interval() {
+        // The test's experiment expects −30 to −10 %.
+        let costs = |low: f64, step: f64, control: f64| -> Vec<PairRecord> {
+            (0..15).map(|i| pair(100.0, low + step * f64::from(i), control)).collect()
+        };
+        let said = |pairs: Vec<PairRecord>| {
+            let mut run = run_of(&[pairs]);
+            analyse(&experiment(), &mut run);
+            let expected = effect_of(&run, 0).expected.clone().unwrap();
+            (expected.met, expected.certain)
+        };
+        assert_eq!(said(costs(80.0, 0.1, 100.0)), (true, true));
+        assert_eq!(said(costs(95.0, 0.1, 100.0)), (false, true));
+        assert_eq!(said(costs(84.0, 1.0, 100.0)), (false, false), "its interval is about the edge");
+        assert_eq!(said(costs(75.0, 2.0, 100.0)), (true, false));
+        assert_eq!(said(costs(80.0, 0.1, 110.0)), (true, false), "the control is off");
+        let mut disturbed = costs(80.0, 0.1, 100.0);
+        disturbed.iter_mut().skip(7).for_each(|pair| pair.cost_accepted = false);
+        assert_eq!(said(disturbed), (true, false));
+    }
+
+    #[test]
+    fn how_wide_an_interval_is_does_not_depend_on_the_change() {
+        let width = |pairs: Vec<PairRecord>| {
+            let mut run = run_of(&[pairs]);
+            analyse(&experiment(), &mut run);
+            super::super::half_width_pct(effect_of(&run, 0))
+        };
+        let noise = |i: i32| 1.0 + f64::from(i) / 1000.0;
+        let of = |ratio: f64| -> Vec<PairRecord> {
+            (0..15).map(|i| pair(100.0, 100.0 * ratio * noise(i), 100.0)).collect()
+        };
+        let turned = (0..15).map(|i| pair(100.0 * noise(i), 100.0, 100.0)).collect();
+        let one = width(of(1.0));
+        for other in [width(of(0.01)), width(of(20.0)), width(turned)] {
+            assert!((one - other).abs() < 1e-9, "{one} and {other}");
+        }
+    }
+
+    #[test]
+    fn what_was_taken_is_a_share_of_all_its_cpus_in_all_three_windows() {
+        let taken = |window: &mut Window| {
+            (window.wall_ns, window.cpus) = (1_000_000_000, Some(2));
+            (window.foreign_cpu_ns, window.steal_ticks) = (Some(40_000_000), Some(2));
+        };
+        let mut pair = pair(100.0, 90.0, 100.0);
+        taken(&mut pair.a);
+        taken(&mut pair.b);
+        let control = pair.control.as_mut().unwrap();
+        taken(control);
+        control.foreign_cpu_ns = Some(100_000_000);
+        let mut run = run_of(&[vec![pair; 15]]);
+        run.env = json!({"cpus": [{"id": 0, "role": "dut"}]});
+        analyse(&experiment(), &mut run);
+        let noise = &run.env["noise"];
+        let near = |name: &str, pct: f64| (noise[name].as_f64().unwrap() - pct).abs() < 1e-9;
+        assert!(near("foreign_cpu_pct", 3.0), "{noise}");
+        assert!(near("steal_pct", 100.0 * 2.0 * tick_ns() as f64 / 2e9), "{noise}");
+    }
+
+    #[test]
+    fn cells_that_did_not_run_make_the_others_say_no_more() {
+        let mut run = run_of(&[vec![pair(100.0, 90.0, 100.0); 15]]);
+        analyse(&experiment(), &mut run);
+        assert_eq!(effect_of(&run, 0).p_holm, Some(2.0 * 2_f64.powi(-14)));
+        let mut grid = experiment();
+        grid.cells[1].quick = false;
+        run.experiment.quick = true;
+        analyse(&grid, &mut run);
+        assert_eq!(effect_of(&run, 0).p_holm, Some(2_f64.powi(-14)), "one cell was planned");
+    }
+
+    #[test]
+    fn every_built_in_quick_plan_has_pairs_enough_to_say_something() {
+        for (id, _) in crate::experiment::BUILTIN.iter() {
+            let experiment = crate::experiment::builtin(id).unwrap();
+            let needed = pairs_needed(experiment.cells(true).count());
+            let pairs = experiment.plan.quick_pairs as usize;
+            assert!(pairs >= needed, "{id}: {pairs} pairs, of {needed}");
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! The changed side of one run by itself.
 
 use crate::analysis::{
-    Interval, Part, admitted, median, median_interval, parts_of_b, pooled_value,
+    Interval, Part, admitted, median, median_interval, one_event, parts_of_b, pooled_value,
 };
 use crate::experiment::Metric;
 use crate::record::PairRecord;
@@ -23,12 +23,15 @@ pub(super) struct Side {
 }
 
 impl Side {
-    /// `None` if no window has it.
+    /// `None` if no window has it, or it has no ratio.
     pub(super) fn of(metric: &Metric, pairs: &[PairRecord]) -> Option<Side> {
         let parts = parts_of_b(metric, &admitted(metric.clock, pairs));
         let windows = parts.len();
-        if parts.iter().any(|part| part.over == 0.0) {
-            let (value, interval, bound) = pooled_value(&parts, metric.formula.scale.abs(), LEVEL)?;
+        if parts.iter().any(|part| part.is_negative()) {
+            return None;
+        }
+        if parts.iter().any(|part| part.is_nothing()) {
+            let (value, interval, bound) = pooled_value(&parts, one_event(metric), LEVEL)?;
             return Some(Side { value, interval, windows, censored: bound.is_some() });
         }
         let mut logs: Vec<f64> = parts.into_iter().filter_map(Part::value).map(f64::ln).collect();

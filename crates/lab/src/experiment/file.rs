@@ -11,10 +11,10 @@ use toml::de::DeTable;
 use super::formula::Formula;
 use super::grid::{self, Choice, Grid};
 use super::section::{Lines, Said, Section, unknown};
-use super::{Clock, Expectation, Experiment, Factor, FixedPoint, Level, Metric, Plan, Side};
+use super::{Cell, Clock, Expectation, Experiment, Factor, FixedPoint, Level, Metric, Plan, Side};
 use crate::scenario::{SCENARIOS, Scenario, named};
 use crate::seeds::POSTS;
-use crate::settings::{in_file, wrong};
+use crate::settings::{Setting, Value, in_file, wrong};
 use crate::stats::Goal;
 use crate::{Error, Result, window};
 
@@ -64,10 +64,11 @@ fn experiment(text: &str) -> Result<Experiment> {
     let choices = factors(&mut file)?;
     let sides = (both.and(&a.settings), both.and(&b.settings));
     let cells = grid::cells(&Grid { scenario, sides: &sides, plan: &plan, factors: &choices })?;
+    differ(&cells, sides.0 != sides.1)?;
     let used: BTreeSet<&str> = cells.iter().map(|cell| cell.scenario.as_str()).collect();
     let used: Vec<_> = used.into_iter().filter_map(named).collect();
     let factors: Vec<Factor> = choices.into_iter().map(|choice| choice.factor).collect();
-    let metrics = metrics(&mut file, &factors, &used)?;
+    let metrics = metrics(&mut file, &factors, &figures(&used, &cells))?;
     let fixed_points = fixed_points(&mut file)?;
     file.finish()?;
     Ok(Experiment {
@@ -86,6 +87,21 @@ fn experiment(text: &str) -> Result<Experiment> {
         profiles,
         toml: text.into(),
     })
+}
+
+/// Refuses a cell in which a level has made both sides the same, in a file whose sides are not.
+fn differ(cells: &[Cell], sides_do: bool) -> Result<()> {
+    let same = |cell: &&Cell| cell.a.iter().map(said).eq(cell.b.iter().map(said));
+    let some_do = sides_do || cells.iter().any(|cell| !same(&cell));
+    let Some(cell) = cells.iter().find(same).filter(|_| some_do) else { return Ok(()) };
+    let line = cell.b.iter().map(|(_, setting)| setting.line).max().unwrap_or(0);
+    let why = format!("in cell {:?} both sides are told the same", cell.name());
+    Err(wrong(line, why).fix("a level's `set` is for both sides; `a` and `b` are for one"))
+}
+
+/// A setting without the place where it was said.
+fn said<'a>((name, setting): (&'a str, &'a Setting)) -> (&'a str, &'a Value) {
+    (name, &setting.value)
 }
 
 fn version(file: &mut Section<'_>) -> Result<()> {
@@ -146,7 +162,8 @@ fn plan(file: &mut Section<'_>) -> Result<Plan> {
         warmup: 3,
         looks: vec![15, 30, 60],
         half_width_pct: 1.0,
-        quick_pairs: 5,
+        // Fewer cannot tell any difference from chance, over a grid of a dozen cells.
+        quick_pairs: 9,
         quick_window_ns: 50_000_000,
     };
     let Some(mut section) = file.section("plan")? else { return Ok(plan) };
@@ -219,7 +236,7 @@ fn level(mut section: Section<'_>, names: &mut Names) -> Result<(Level, Option<u
 fn metrics(
     file: &mut Section<'_>,
     factors: &[Factor],
-    scenarios: &[&dyn Scenario],
+    figures: &BTreeSet<&str>,
 ) -> Result<Vec<Metric>> {
     let mut metrics = Vec::new();
     let mut names = Names::of("metric");
@@ -233,7 +250,7 @@ fn metrics(
             name: names.add(section.name("name")?)?,
             unit: section.sentence("unit")?.value,
             about: section.sentence("about")?.value,
-            formula: formula(section.sentence("value")?, scenarios)?,
+            formula: formula(section.sentence("value")?, figures)?,
             goal: section.choice("better", &GOALS)?.map(|said| said.value),
             clock: section.required("clock", clock)?.value,
             expected,
@@ -246,17 +263,32 @@ fn metrics(
     }
 }
 
-/// A formula whose figures there are.
-fn formula(said: Said<String>, scenarios: &[&dyn Scenario]) -> Result<Formula> {
-    let formula = Formula::parse(&said.value).map_err(|e| wrong(said.line, e.why))?;
+/// What the windows of all cells count: what all windows do, what their scenarios do, and what a
+/// cell's own settings name (`json` of the scenario `command`: `name=/pointer`).
+fn figures<'a>(scenarios: &[&'a dyn Scenario], cells: &'a [Cell]) -> BTreeSet<&'a str> {
+    let common = window::COMMON.iter().map(|(name, _)| *name);
     let own = scenarios.iter().flat_map(|scenario| scenario.figures()).map(|figure| figure.name);
-    let known = window::COMMON.iter().map(|(name, _)| *name).chain(own);
-    let named_by_its_file = scenarios.iter().any(|scenario| scenario.figures().is_empty());
+    let sides = cells.iter().flat_map(|cell| [&cell.a, &cell.b]);
+    let lists = sides.filter_map(|side| match &side.get("json")?.value {
+        Value::List(list) => Some(list),
+        _ => None,
+    });
+    let named = lists.flatten().filter_map(|one| match one {
+        Value::Text(text) => text.split_once('=').map(|(name, _)| name),
+        _ => None,
+    });
+    common.chain(own).chain(named).collect()
+}
+
+/// A formula whose figures there are.
+fn formula(said: Said<String>, figures: &BTreeSet<&str>) -> Result<Formula> {
+    let formula = Formula::parse(&said.value).map_err(|e| wrong(said.line, e.why))?;
     let there = |name: &str| {
         let event = name.strip_prefix("pmu.").is_some_and(|event| !event.is_empty());
-        named_by_its_file || event || known.clone().any(|one| one == name)
+        event || figures.contains(name)
     };
     if let Some(name) = formula.figures().find(|name| !there(name)) {
+        let known = figures.iter().copied();
         return Err(unknown(said.line, "no scenario of a cell has a figure", name, known));
     }
     Ok(formula)

@@ -60,7 +60,22 @@ impl<'t> Section<'t> {
 
     /// What must be there.
     pub fn required<T>(&self, key: &str, said: Option<Said<T>>) -> Result<Said<T>> {
-        said.ok_or_else(|| wrong(self.line, format!("{} has no {key:?}", self.what)))
+        said.ok_or_else(|| match self.misspelt(key) {
+            Some((name, line)) => {
+                let why = format!("{} has no {key:?}, and {name:?} is no key of it", self.what);
+                wrong(line, why).fix(format!("did you mean {key:?} ?"))
+            }
+            None => wrong(self.line, format!("{} has no {key:?}", self.what)),
+        })
+    }
+
+    /// A key that nobody has asked for, and that `key` may have been meant by, with its line.
+    fn misspelt(&self, key: &str) -> Option<(&str, usize)> {
+        let unasked = |name: &&str| !self.asked.contains(name);
+        let names = self.table.keys().map(|name| name.get_ref().as_ref()).filter(unasked);
+        let name = nearest(key, names)?;
+        let (said, _) = self.table.iter().find(|(said, _)| said.get_ref().as_ref() == name)?;
+        Some((said.get_ref().as_ref(), self.lines.line(said.span().start)))
     }
 
     /// A text.

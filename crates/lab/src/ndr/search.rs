@@ -46,6 +46,8 @@ pub struct Limits {
     pub trials_max: usize,
     /// Disturbed trials in a row after which one is taken as it is: the machine is never quiet.
     pub again_max: usize,
+    /// Disturbed trials for each that was not, after the first dozen, at which it gives up.
+    pub disturbed_per_trial_max: usize,
 }
 
 struct Search<'a> {
@@ -181,7 +183,8 @@ impl Search<'_> {
             let left_s = self.left_s(goal, phase, Bounds { lower, upper });
             let step = Step { goal, phase, bounds: (lower, upper), trial: &trial, trials, left_s };
             let go_on = self.prober.go_on(&step);
-            self.ended |= !go_on || trials >= self.limits.trials_max;
+            let most = DISTURBED_FREE + self.limits.disturbed_per_trial_max * trials;
+            self.ended |= !go_on || trials >= self.limits.trials_max || self.disturbed > most;
         }
         Ok(())
     }
@@ -209,6 +212,8 @@ impl Search<'_> {
     }
 }
 
+/// Trials that may be disturbed before their share is looked at.
+const DISTURBED_FREE: usize = 12;
 /// Rates that are tried in a phase: the two ends of the one before, and one between.
 const RATES: f64 = 3.0;
 /// Rates that are tried until there is an interval at all.
@@ -235,8 +240,13 @@ mod tests {
     use crate::random::Random;
     use proptest::prelude::*;
 
-    const LIMITS: Limits =
-        Limits { min_pps: 1000, max_pps: 10_000_000, trials_max: 5000, again_max: 3 };
+    const LIMITS: Limits = Limits {
+        min_pps: 1000,
+        max_pps: 10_000_000,
+        trials_max: 5000,
+        again_max: 3,
+        disturbed_per_trial_max: 9,
+    };
 
     /// A path that carries `capacity_pps`, and in a share of trials a tenth less.
     struct Simulated {
@@ -362,6 +372,9 @@ mod tests {
         let mut path = Crowded(Simulated::new(2_000_000, 0.0));
         let found = search(&[Goal::NDR], LIMITS, &mut path).unwrap().found.remove(0);
         assert!(found.irregular.unwrap().starts_with("something took the CPUs"), "{found:?}");
+        let limits = Limits { disturbed_per_trial_max: 2, ..LIMITS };
+        let outcome = search(&[Goal::NDR], limits, &mut path).unwrap();
+        assert!(!outcome.complete && outcome.trials.len() <= 13, "{}", outcome.trials.len());
     }
 
     #[test]

@@ -86,6 +86,9 @@ pub(crate) struct CellEnd {
 pub(crate) struct Resumed {
     pub(crate) started: String,
     pub(crate) argv: Vec<String>,
+    /// The program that went on with it; empty in runs that did not keep it.
+    #[serde(default)]
+    pub(crate) tool: BTreeMap<String, String>,
     pub(crate) env: Value,
 }
 

@@ -98,6 +98,9 @@ pub struct Compared {
     pub b: String,
     /// Factors and their values.
     pub factors: BTreeMap<String, Vec<String>>,
+    /// Whether it ran the declared subset, which has a plan of its own.
+    #[serde(default)]
+    pub quick: bool,
     /// What the metrics are.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub definitions: BTreeMap<String, String>,
@@ -246,7 +249,7 @@ pub struct Effect {
     /// Probability of such pairs if there were no difference, corrected for the grid by Holm.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p_holm: Option<f64>,
-    /// What was expected, in per cent, by whom, and whether the interval meets it.
+    /// What was expected, in per cent, by whom, and whether it was met.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected: Option<Expected>,
     /// What may be said.
@@ -262,6 +265,10 @@ pub struct Expected {
     pub source: String,
     /// True if the change lies within; a disagreement is a result.
     pub met: bool,
+    /// Whether that is more than the median's word: the whole interval lies within, or all of it
+    /// outside, and neither a disturbance nor the control speaks against it.
+    #[serde(default)]
+    pub certain: bool,
 }
 
 /// What may be said of an effect.

@@ -53,7 +53,7 @@ impl Store {
     }
 
     /// Goes on in a directory that is there, with what it holds. What the run came to when it was
-    /// interrupted goes: it follows from the rest.
+    /// interrupted stays until it is known that it can be gone on with: [`Store::resumed`] takes it.
     ///
     /// # Errors
     /// `E-RUN` if it is complete, or is no run; `E-BUSY` if somebody else writes it; `E-FILE`.
@@ -66,14 +66,10 @@ impl Store {
             resumed: Lines::open(&dir.join(RESUMED))?,
             dir: dir.into(),
         };
-        let path = dir.join(RUN);
-        if path.exists() {
-            if super::find::head(dir)?.complete {
-                let fix = format!("linerate lab report {}", dir.display());
-                let what = format!("cannot go on with {}", dir.display());
-                return Err(Error::new(Code::Run, what, "it is complete").fix(fix));
-            }
-            fs::remove_file(&path).map_err(|e| failed("remove", &path, &e))?;
+        if dir.join(RUN).exists() && super::find::head(dir)?.complete {
+            let fix = format!("linerate lab report {}", dir.display());
+            let what = format!("cannot go on with {}", dir.display());
+            return Err(Error::new(Code::Run, what, "it is complete").fix(fix));
         }
         let (kept, whole) = Kept::read(dir)?;
         store.pairs.go_on("pairs", whole.pairs)?;
@@ -82,12 +78,18 @@ impl Store {
         Ok((store, kept))
     }
 
-    /// Keeps that the run is gone on with.
+    /// Keeps that the run is gone on with. What it came to when it was interrupted goes, as the last
+    /// of all: it follows from the rest.
     ///
     /// # Errors
     /// `E-FILE` if it cannot be written; as below.
     pub(crate) fn resumed(&mut self, line: &Resumed) -> Result<()> {
-        self.resumed.append(line).map_err(|e| self.kept(e))
+        self.resumed.append(line).map_err(|e| self.kept(e))?;
+        let path = self.dir.join(RUN);
+        match fs::remove_file(&path) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(failed("remove", &path, &e)),
+            _ => Ok(()),
+        }
     }
 
     /// Keeps a pair. It is handed to the kernel, and to the disk when its cell ends.

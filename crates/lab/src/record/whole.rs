@@ -34,7 +34,7 @@ impl Kept {
             schema: SCHEMA.into(),
             run: self.head(experiment, finished, complete),
             env: before_and_after(&self.asked.env, after),
-            experiment: compared(experiment),
+            experiment: compared(experiment, self.asked.quick),
             cells: Vec::new(),
             overall: Vec::new(),
             profiles: Vec::new(),
@@ -43,7 +43,9 @@ impl Kept {
             verdict: "inconclusive".into(),
             warnings: self.warnings.clone(),
         };
-        run.warnings.extend(self.resumed.iter().flat_map(|later| moved(&self.asked.env, later)));
+        run.warnings.extend(self.resumed.iter().flat_map(|later| {
+            moved(&self.asked.env, later).chain(rebuilt(&self.asked.tool, later))
+        }));
         for (index, kept) in &self.cells {
             let cell = experiment.cells.get(*index).ok_or_else(|| {
                 let why = format!("it has pairs of cell {index}, of {}", experiment.cells.len());
@@ -158,7 +160,7 @@ pub(crate) fn unbalanced(cell: &Cell, ledgers: &Ledgers) -> Vec<Warning> {
     .collect()
 }
 
-fn compared(experiment: &Experiment) -> Compared {
+fn compared(experiment: &Experiment, quick: bool) -> Compared {
     let levels = |factor: &Factor| {
         (factor.name.clone(), factor.levels.iter().map(|level| level.name.clone()).collect())
     };
@@ -168,6 +170,7 @@ fn compared(experiment: &Experiment) -> Compared {
         a: experiment.a.name.clone(),
         b: experiment.b.name.clone(),
         factors: experiment.factors.iter().map(levels).collect(),
+        quick,
         definitions: experiment
             .metrics
             .iter()
@@ -191,7 +194,7 @@ fn before_and_after(before: &Value, after: Option<&Value>) -> Value {
 
 /// A warning for each thing that must be the same of two machines, and is not.
 fn moved<'a>(first: &'a Value, later: &'a Resumed) -> impl Iterator<Item = Warning> + 'a {
-    ["kernel", "cpu"].into_iter().filter_map(move |name| {
+    ["kernel", "cpu", "microcode", "virt", "clocksource"].into_iter().filter_map(move |name| {
         let (was, is) = (first.get(name)?, later.env.get(name)?);
         (was != is).then(|| Warning {
             code: "W-MACHINE".into(),
@@ -199,4 +202,50 @@ fn moved<'a>(first: &'a Value, later: &'a Resumed) -> impl Iterator<Item = Warni
             fix: Some("run it again from its beginning".into()),
         })
     })
+}
+
+/// The same for another build of the program: what it measures of itself is another program's.
+fn rebuilt(first: &BTreeMap<String, String>, later: &Resumed) -> Option<Warning> {
+    let differing = ["build_id", "commit", "rustc", "target_cpu"].into_iter().filter_map(|name| {
+        let (was, is) = (first.get(name)?, later.tool.get(name)?);
+        (was != is).then(|| format!("{name} {was}, now {is}"))
+    });
+    let differing: Vec<String> = differing.collect();
+    (!differing.is_empty()).then(|| Warning {
+        code: "W-MACHINE".into(),
+        text: format!(
+            "gone on with at {} by another build: {}",
+            later.started,
+            differing.join("; ")
+        ),
+        fix: Some("run it again from its beginning".into()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn later(env: Value, build_id: &str) -> Resumed {
+        let tool = [("build_id".to_owned(), build_id.to_owned())].into();
+        Resumed { started: "later".into(), argv: Vec::new(), tool, env }
+    }
+
+    #[test]
+    fn another_microcode_or_build_is_told_with_both() {
+        let first = json!({"kernel": "6.18", "microcode": "0x1", "clocksource": "tsc"});
+        let now = json!({"kernel": "6.18", "microcode": "0x2", "clocksource": "tsc"});
+        let told: Vec<String> =
+            moved(&first, &later(now, "ab")).map(|warning| warning.text).collect();
+        let expected = "gone on with at later on another machine: \"0x1\", now \"0x2\"";
+        assert_eq!(told, [expected]);
+        let built = [("build_id".to_owned(), "ab".to_owned())].into();
+        assert_eq!(rebuilt(&built, &later(Value::Null, "ab")), None);
+        let told = rebuilt(&built, &later(Value::Null, "cd")).unwrap().text;
+        assert_eq!(told, "gone on with at later by another build: build_id ab, now cd");
+        let old: Resumed =
+            serde_json::from_str(r#"{"started": "then", "argv": [], "env": {}}"#).unwrap();
+        assert_eq!(rebuilt(&built, &old), None, "a line that does not say");
+    }
 }

@@ -3,18 +3,27 @@
 //! Both say the same from the same tables. Whatever stands in a run's document is somebody else's:
 //! it is made harmless, bounded, and never believed to be well formed.
 
+mod expected;
+mod facts;
 mod figure;
+mod folded;
 mod html;
+mod metric;
 mod profiles;
+mod reason;
+mod remarks;
+mod sentence;
 mod sums;
 mod svg;
 mod tables;
 mod text;
 mod view;
+mod words;
 
 use crate::record::Run;
 
-/// As text: the table of each cell and metric, the overall lines, what to mind.
+/// As text for a screen: what it came to, what to mind, the headline, and what else got better or
+/// worse or is not as expected. The page has the rest.
 #[must_use]
 pub fn text(run: &Run) -> String {
     text::text(run)

@@ -8,7 +8,7 @@
 use std::fmt::Write;
 
 use super::html::escape;
-use super::view::elided;
+use super::words::elided;
 
 /// Pixels of a letter of a label, the wide ones of a fallback font among them.
 const LETTER: f64 = 7.4;

@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use super::figure::{self, change, figure, interval, range};
-use super::view::{Shown, View, counts, short, shown, verdict};
+use super::figure::{self, change, figure, interval};
+use super::metric::Shown;
+use super::view::View;
+use super::words::{counts, short, shown, verdict};
 use crate::record::{CellRecord, Effect, Ledger};
-use crate::table::{Cell, Column, Table};
+use crate::table::{Cell, Column, Row, Table};
 
 /// More cells than this make a table for each metric, fewer one for each cell.
 const CELLS_A_TABLE_EACH: usize = 2;
@@ -15,60 +17,45 @@ pub(super) const ROWS_MAX: usize = 400;
 
 const NONE: &str = "the cell has no figures";
 
-/// The effects: a table for each cell, or for each metric if the cells are many.
-pub(super) fn effects(view: &View<'_>) -> Vec<Table> {
-    if view.run.cells.len() <= CELLS_A_TABLE_EACH {
-        return view.named().map(|(name, cell)| of_cell(view, name, cell)).collect();
-    }
-    view.metrics.iter().take(ROWS_MAX).map(|metric| of_metric(view, metric)).collect()
+/// Whether the cells are so few that a table for each says more than one for each metric.
+pub(super) fn are_few_cells(view: &View<'_>) -> bool {
+    view.told().count() <= CELLS_A_TABLE_EACH
 }
 
-/// One metric in every cell.
+/// One metric in every cell that has figures.
 pub(super) fn of_metric(view: &View<'_>, metric: &Shown) -> Table {
     let unit = if metric.unit.is_empty() { "no unit" } else { &metric.unit };
-    let about = if metric.about.is_empty() { "" } else { ": " };
-    let title = format!("{}, in {unit}{about}{}", metric.label, metric.about);
+    let (names, cells): (Vec<&str>, Vec<&CellRecord>) = view.told().unzip();
+    let (names, shared) = apart(&names);
+    let at = if shared.is_empty() { String::new() } else { format!(", all at {shared}") };
+    let title = format!("{}, in {unit}{at}", metric.label);
     let mut table = Table::new("effect", title, &columns("cell", "cell"));
-    let names = aligned(&view.cells);
-    for ((cell, name), plain) in view.run.cells.iter().zip(names).zip(&view.cells).take(ROWS_MAX) {
+    for (name, cell) in aligned(&names).into_iter().zip(&cells).take(ROWS_MAX) {
         table.row(effect_row(name, None, cell.metrics.get(&metric.name)));
-        if let Some(reason) = view.reason(plain, cell) {
-            table.note(format!("{plain}: {reason}"));
-        }
     }
-    expectations(view, std::slice::from_ref(metric), &mut table);
-    for line in view.overall(&metric.name).take(ROWS_MAX) {
+    for line in view.groups(&metric.name).take(ROWS_MAX) {
         let (sum, mean) = (change(line.sum_ratio_pct), change(line.geomean_pct));
         let group = short(&line.group);
-        table.note(format!("{group}: sum {sum} %, geometric mean {mean} %  [{}]", counts(line)));
+        table.note(format!("{group}: sum {sum} %, geometric mean {mean} % [{}]", counts(line)));
     }
-    more(view.run.cells.len(), "cells", &mut table);
-    table
+    more(cells.len(), "cells", &mut table);
+    without_empty(table)
 }
 
-/// Every metric of one cell.
-pub(super) fn of_cell(view: &View<'_>, name: &str, cell: &CellRecord) -> Table {
+/// One cell: those of the metrics that it has.
+pub(super) fn of_cell(name: &str, cell: &CellRecord, metrics: &[&Shown]) -> Table {
     let title = if name.is_empty() { "Effects".into() } else { format!("Effects, {name}") };
     let mut table = Table::new("effects", title, &columns("metric", "metric"));
-    for metric in view.metrics.iter().take(ROWS_MAX) {
-        let effect = cell.metrics.get(&metric.name);
-        table.row(effect_row(metric.label.clone(), Some(&metric.unit), effect));
+    let mut all = 0;
+    for metric in metrics {
+        let Some(effect) = cell.metrics.get(&metric.name) else { continue };
+        all += 1;
+        if all <= ROWS_MAX {
+            table.row(effect_row(metric.label.clone(), Some(&metric.unit), Some(effect)));
+        }
     }
-    if let Some(reason) = view.reason(name, cell) {
-        table.note(reason);
-    }
-    expectations(view, &view.metrics, &mut table);
-    more(view.metrics.len(), "metrics", &mut table);
-    if let [_] = view.run.cells.as_slice() {
-        return table;
-    }
-    for line in view.run.overall.iter().take(ROWS_MAX) {
-        let (sum, mean) = (change(line.sum_ratio_pct), change(line.geomean_pct));
-        let (metric, group) = (short(&line.metric), short(&line.group));
-        let counts = counts(line);
-        table.note(format!("{metric}, {group}: sum {sum} %, geometric mean {mean} %  [{counts}]"));
-    }
-    table
+    more(all, "metrics", &mut table);
+    without_empty(table)
 }
 
 /// Where every packet went, side by side, a row for each cell and side.
@@ -115,6 +102,64 @@ pub(super) fn ledgers(view: &View<'_>) -> Table {
     }
     more(view.run.cells.len(), "cells", &mut table);
     table
+}
+
+/// The sides' ledgers over all cells, with their names; the control's, if any was kept.
+pub(super) fn sums(view: &View<'_>) -> Vec<(String, Ledger)> {
+    let mut sums: Vec<(String, Ledger)> = Vec::new();
+    for cell in &view.run.cells {
+        for (i, (side, ledger)) in view.ledgers(cell).enumerate() {
+            match sums.get_mut(i) {
+                Some((_, sum)) => add(sum, ledger),
+                None => sums.push((side, ledger.clone())),
+            }
+        }
+    }
+    sums
+}
+
+fn add(sum: &mut Ledger, ledger: &Ledger) {
+    let counts = [
+        (&mut sum.received, ledger.received),
+        (&mut sum.created, ledger.created),
+        (&mut sum.sent, ledger.sent),
+        (&mut sum.consumed, ledger.consumed),
+        (&mut sum.in_flight, ledger.in_flight),
+    ];
+    for (sum, n) in counts {
+        *sum = sum.saturating_add(n);
+    }
+    for (reason, n) in &ledger.dropped {
+        let sum = sum.dropped.entry(reason.clone()).or_default();
+        *sum = sum.saturating_add(*n);
+    }
+    // What some cell has not counted is known of none of their sum.
+    let counts = [
+        (&mut sum.offered, ledger.offered),
+        (&mut sum.unsent, ledger.unsent),
+        (&mut sum.reordered, ledger.reordered),
+        (&mut sum.duplicated, ledger.duplicated),
+        (&mut sum.retransmitted, ledger.retransmitted),
+    ];
+    for (sum, n) in counts {
+        *sum = sum.zip(n).map(|(sum, n)| sum.saturating_add(n));
+    }
+    sum.balanced &= ledger.balanced;
+}
+
+/// Names of metrics that nothing counted, by the reason.
+pub(super) fn uncounted<'v>(view: &'v View<'_>) -> Vec<(&'static str, Vec<&'v str>)> {
+    let (events, others): (Vec<_>, Vec<_>) =
+        view.unmeasured().take(ROWS_MAX).partition(|(_, is_event)| *is_event);
+    let reasons = [
+        ("this machine does not let the CPU's events be counted", events),
+        ("no cell has a value of it", others),
+    ];
+    let reasons = reasons.into_iter().filter(|(_, metrics)| !metrics.is_empty());
+    let names = |metrics: Vec<(&'v Shown, bool)>| {
+        metrics.into_iter().map(|(metric, _)| metric.label.as_str()).collect()
+    };
+    reasons.map(|(why, metrics)| (why, names(metrics))).collect()
 }
 
 /// Drops by reason; `None` if nothing was dropped.
@@ -231,6 +276,20 @@ fn columns(key: &'static str, head: &'static str) -> Vec<Column> {
     columns
 }
 
+/// `table` without the column of expectations, if there is none.
+fn without_empty(mut table: Table) -> Table {
+    let at = table.columns.iter().position(|column| column.key == "expected");
+    let is_empty = |at| table.figures().all(|cells| matches!(cells.get(at), Some(Cell::Empty)));
+    let Some(at) = at.filter(|at| is_empty(*at)) else { return table };
+    table.columns.remove(at);
+    for row in &mut table.rows {
+        if let Row::Cells(cells) = row {
+            cells.remove(at);
+        }
+    }
+    table
+}
+
 fn effect_row(name: String, unit: Option<&str>, effect: Option<&Effect>) -> Vec<Cell> {
     let mut row = vec![Cell::Text(name)];
     row.extend(unit.map(Cell::text));
@@ -240,6 +299,7 @@ fn effect_row(name: String, unit: Option<&str>, effect: Option<&Effect>) -> Vec<
         return row;
     };
     let met = match &effect.expected {
+        Some(expected) if !expected.certain => Cell::text("open"),
         Some(expected) if expected.met => Cell::text("met"),
         Some(_) => Cell::text("NOT met"),
         None => Cell::Empty,
@@ -277,34 +337,18 @@ pub(super) fn changed(effect: &Effect) -> Cell {
     }
 }
 
-/// What was expected of `metrics`, by whom, and where it is not so. A disagreement is a result.
-fn expectations(view: &View<'_>, metrics: &[Shown], table: &mut Table) {
-    let mut said: BTreeMap<(String, bool), Vec<&str>> = BTreeMap::new();
-    for metric in metrics {
-        for (name, cell) in view.named().take(ROWS_MAX) {
-            let effect = cell.metrics.get(&metric.name);
-            let Some(expected) = effect.and_then(|effect| effect.expected.as_ref()) else {
-                continue;
-            };
-            let what = format!(
-                "{}: expected {} % ({})",
-                metric.label,
-                range(expected.change_pct),
-                shown(&expected.source)
-            );
-            said.entry((what, expected.met)).or_default().push(name);
-        }
-    }
-    for ((what, met), cells) in said {
-        let cells: Vec<&str> = cells.into_iter().filter(|name| !name.is_empty()).collect();
-        let at = match cells.as_slice() {
-            [] => String::new(),
-            _ if table.name == "effects" => String::new(),
-            few => format!(", at {}", few.join(" · ")),
-        };
-        let outcome = if met { "met" } else { "NOT met, which is a result" };
-        table.note(format!("{what}: {outcome}{at}"));
-    }
+/// Names of several cells less the factors that are the same in all of them, and these factors.
+fn apart(names: &[&str]) -> (Vec<String>, String) {
+    let [first, _, ..] = names else {
+        return (names.iter().map(|name| (*name).to_owned()).collect(), String::new());
+    };
+    let is_shared = |part: &&str| names.iter().all(|name| name.split(' ').any(|one| one == *part));
+    let shared: Vec<&str> = first.split(' ').filter(is_shared).collect();
+    let own = |name: &&str| {
+        let own: Vec<&str> = name.split(' ').filter(|part| !shared.contains(part)).collect();
+        own.join(" ")
+    };
+    (names.iter().map(own).collect(), shared.join(" "))
 }
 
 /// Names of cells with their values below each other.

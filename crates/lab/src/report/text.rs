@@ -1,39 +1,35 @@
-//! A run as text, for a screen of 100 columns.
+//! A run as text, for a screen of 100 columns: short enough to be read to its end. What it leaves
+//! out, it names.
 
-use linerate_prof::print::{Ranked, Readprofile};
-use linerate_prof::profile::Profile;
-
+use super::expected::expectations;
 use super::figure::count;
-use super::profiles::{Profiles, profiles};
+use super::metric::Shown;
+use super::reason::reasons;
+use super::remarks::{Remark, notes, warnings};
 use super::tables;
-use super::view::{View, elided, short, shown};
-use crate::record::{Ledger, Run};
+use super::view::View;
+use super::words::{elided, n, short};
+use crate::record::{Effect, Ledger, Run, Verdict};
 use crate::seeds::Post;
-use crate::table::{Table, WIDTH, wrapped};
+use crate::table::{Cell, Row, Table, WIDTH, wrapped};
 
-/// Functions of a profile that are listed.
-const FUNCTIONS_MAX: usize = 25;
+/// Lines of tables; the metrics that do not fit are named. The headline is never left out.
+const LINES_MAX: usize = 30;
 
-/// Functions of each part of a difference, both ways.
-const TOP: usize = 15;
+/// Notes that are printed.
+const NOTES_MAX: usize = 8;
 
-/// Rows and columns of a matrix that are printed.
-const MATRIX_MAX: usize = 8;
+/// Reasons of drops that are named beside their sum.
+const DROPS_MAX: usize = 4;
+
+/// What the metrics are that are only named.
+const NEITHER: &str = "neither better nor worse";
 
 /// The whole of it.
 pub(super) fn text(run: &Run) -> String {
     let view = View::new(run);
-    let mut text = head(&view);
-    for table in tables::effects(&view) {
-        text += &set(&table);
-    }
-    text += &ledger(&view);
-    let tables = [tables::drops(&view), tables::totals(&view), tables::fixed_points(&view)];
-    text.extend(tables.iter().flatten().map(set));
-    text += &matrices(run);
-    text.extend(profiles(run).iter().take(tables::ROWS_MAX).map(profile));
-    text += &post(run);
-    text + &warnings(run)
+    let parts = [head, few, effects, expected, ledger, elsewhere, noted];
+    parts.iter().map(|part| part(&view)).collect()
 }
 
 fn head(view: &View<'_>) -> String {
@@ -43,6 +39,15 @@ fn head(view: &View<'_>) -> String {
         marks => wrapped(&marks.join("; "), "! ", "  "),
     };
     text += &wrapped(&view.verdict(), "", "  ");
+    let warnings = warnings(view);
+    for (i, Remark { code, text: said, fix }) in warnings.iter().enumerate() {
+        text += &wrapped(&format!("{code} {said}"), "! ", "  ");
+        // Said once for all that it helps against.
+        let next = warnings.get(i + 1).and_then(|next| next.fix.as_ref());
+        if let Some(fix) = fix.as_ref().filter(|fix| next != Some(*fix)) {
+            text += &wrapped(fix, "  fix: ", "       ");
+        }
+    }
     text.push('\n');
     for (about, fact) in view.facts() {
         text += &wrapped(&fact, &format!("  {about:12}"), &" ".repeat(14));
@@ -50,9 +55,225 @@ fn head(view: &View<'_>) -> String {
     text
 }
 
-/// A table under its title. One that is too wide loses the middle of its longest names.
-fn set(table: &Table) -> String {
-    let mut text = format!("\n{}", wrapped(&table.title, "", "  "));
+/// Cells of which little or nothing can be said.
+fn few(view: &View<'_>) -> String {
+    let reasons = reasons(view);
+    let line = |(cells, why): &(String, String)| {
+        let why = if cells.is_empty() { why.clone() } else { format!("{cells}: {why}") };
+        wrapped(&why, "  ", "    ")
+    };
+    let lines: String = reasons.iter().map(line).collect();
+    if lines.is_empty() {
+        lines
+    } else {
+        format!("\nOf which little or nothing can be said\n{lines}")
+    }
+}
+
+/// The headline, then what is not as expected, then what got better or worse, while there is room.
+fn effects(view: &View<'_>) -> String {
+    if tables::are_few_cells(view) {
+        return cell_by_cell(view) + &uncounted(view);
+    }
+    let headline = view.measured().take(1);
+    let others = || view.measured().skip(1);
+    let surprises = others().filter(|metric| is_surprise(view, metric));
+    let changes = others().filter(|metric| !is_surprise(view, metric) && changed(view, metric) > 0);
+    let (mut text, mut lines, mut untold) = (String::new(), 0, Vec::new());
+    for metric in headline.chain(surprises).chain(changes) {
+        let mut table = tables::of_metric(view, metric);
+        if !text.is_empty() {
+            table.notes.retain(|note| note.starts_with("all:"));
+        }
+        let table = set(&table, &metric.about);
+        lines += table.lines().count();
+        if text.is_empty() || lines <= LINES_MAX {
+            text += &table;
+        } else {
+            let (cells, changed) = (view.told().count(), changed(view, metric));
+            untold.push(match is_surprise(view, metric) {
+                true => format!("{} (not as expected)", metric.label),
+                false => format!("{} in {} of {}", metric.label, n(changed), n(cells)),
+            });
+        }
+    }
+    let rest = others().filter(|one| !is_surprise(view, one) && changed(view, one) == 0);
+    let rest: Vec<&str> = rest.map(|metric| metric.label.as_str()).collect();
+    let mut more = named("also better or worse, by cells", &untold.join(", "));
+    more += &named(NEITHER, &rest.join(", "));
+    let gap = if more.is_empty() { "" } else { "\n" };
+    text + gap + &more + &uncounted(view)
+}
+
+fn named(what: &str, names: &str) -> String {
+    if names.is_empty() {
+        String::new()
+    } else {
+        wrapped(&format!("{what}: {names}"), "  ", "    ")
+    }
+}
+
+/// A table for each cell, of the same metrics.
+fn cell_by_cell(view: &View<'_>) -> String {
+    let headline = view.measured().next().map(|metric| &metric.name);
+    let is_told = |metric: &Shown| {
+        headline == Some(&metric.name) || is_surprise(view, metric) || changed(view, metric) > 0
+    };
+    let (told, rest): (Vec<&Shown>, Vec<&Shown>) = view.measured().partition(|one| is_told(one));
+    let each = view.told().map(|(name, cell)| set(&tables::of_cell(name, cell, &told), ""));
+    let each: String = each.collect();
+    let rest: Vec<&str> = rest.iter().map(|metric| metric.label.as_str()).collect();
+    let rest = named(NEITHER, &rest.join(", "));
+    if rest.is_empty() { each } else { format!("{each}\n{rest}") }
+}
+
+/// Metrics that nothing counted, each reason once.
+fn uncounted(view: &View<'_>) -> String {
+    let line = |(why, names): (&str, Vec<&str>)| {
+        wrapped(&format!("not counted here: {}: {why}", names.join(", ")), "  ", "    ")
+    };
+    let lines: String = tables::uncounted(view).into_iter().map(line).collect();
+    if lines.is_empty() { lines } else { format!("\n{lines}") }
+}
+
+/// Cells in which a metric got better or worse.
+fn changed(view: &View<'_>, metric: &Shown) -> usize {
+    let is = |effect: &&Effect| matches!(effect.verdict, Verdict::Better | Verdict::Worse);
+    effects_of(view, metric).filter(is).count()
+}
+
+/// Whether it is not as expected somewhere.
+fn is_surprise(view: &View<'_>, metric: &Shown) -> bool {
+    let mut expected = effects_of(view, metric).filter_map(|effect| effect.expected.as_ref());
+    expected.any(|expected| expected.certain && !expected.met)
+}
+
+fn effects_of<'v>(view: &'v View<'_>, metric: &'v Shown) -> impl Iterator<Item = &'v Effect> {
+    view.run.cells.iter().filter_map(|cell| cell.metrics.get(&metric.name))
+}
+
+fn expected(view: &View<'_>) -> String {
+    let line = |one: &super::expected::Expectation| {
+        wrapped(&format!("{} ({}): {}", one.what, one.source, one.outcome), "  ", "    ")
+    };
+    let lines: String = expectations(view).iter().map(line).collect();
+    if lines.is_empty() { lines } else { format!("\nWhat was expected\n{lines}") }
+}
+
+/// Where every packet went, as the equation that it has to be: of each side over all cells, and of
+/// each cell in which it is none.
+fn ledger(view: &View<'_>) -> String {
+    let line = |side: &str, ledger: &Ledger| {
+        let start = format!("  {:14}", elided(side, 14));
+        wrapped(&equation(ledger), &start, &" ".repeat(18))
+    };
+    let cells = view.run.cells.len();
+    let over = if cells > 1 { format!(", over {} cells", n(cells)) } else { String::new() };
+    let mut text = format!("\nWhere every packet went{over}\n");
+    for (side, ledger) in tables::sums(view) {
+        text += &line(&side, &ledger);
+    }
+    if cells < 2 {
+        return text;
+    }
+    for (name, cell) in view.named().filter(|(_, cell)| !cell.ledger.balanced()) {
+        text += &wrapped(name, "  ", "  ");
+        for (side, ledger) in view.ledgers(cell) {
+            text += &line(&side, ledger);
+        }
+    }
+    text
+}
+
+fn equation(ledger: &Ledger) -> String {
+    if *ledger == Ledger::default() {
+        return "no packets".into();
+    }
+    let mut reasons: Vec<(&String, u64)> =
+        ledger.dropped.iter().map(|(reason, n)| (reason, *n)).filter(|(_, n)| *n > 0).collect();
+    reasons.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
+    let named = reasons.iter().take(DROPS_MAX);
+    let named: Vec<String> =
+        named.map(|(reason, n)| format!("{} {}", short(reason), count(*n))).collect();
+    let named = if named.is_empty() { String::new() } else { format!(" ({})", named.join(", ")) };
+    let dropped = count(tables::dropped(ledger));
+    let came = sum([("received", ledger.received), ("created", ledger.created)]);
+    let went = sum([("sent", ledger.sent), ("consumed", ledger.consumed)]);
+    let in_flight = match ledger.in_flight {
+        0 => String::new(),
+        n => format!(" + in flight {}", count(n)),
+    };
+    let balance = tables::balance(ledger);
+    let mut text = format!("{came} = {went} + dropped {dropped}{named}{in_flight}: {balance}");
+    let others = [
+        ("offered", ledger.offered),
+        ("unsent", ledger.unsent),
+        ("reordered", ledger.reordered),
+        ("duplicated", ledger.duplicated),
+        ("sent again", ledger.retransmitted),
+    ];
+    let counted = |(name, n): (&str, Option<u64>)| Some(format!("{name} {}", count(n?)));
+    let counted: Vec<String> = others.into_iter().filter_map(counted).collect();
+    if !counted.is_empty() {
+        text += &format!("; {}", counted.join(", "));
+    }
+    text
+}
+
+/// Those of two counts that are not 0; the first if both are.
+fn sum(terms: [(&str, u64); 2]) -> String {
+    let [first, _] = terms;
+    let some: Vec<(&str, u64)> = terms.into_iter().filter(|(_, n)| *n > 0).collect();
+    let some = if some.is_empty() { vec![first] } else { some };
+    let each = some.into_iter().map(|(name, n)| format!("{name} {}", count(n)));
+    each.collect::<Vec<_>>().join(" + ")
+}
+
+/// What is not told here, and where it is.
+fn elsewhere(view: &View<'_>) -> String {
+    let run = view.run;
+    let some = |count: usize, what: &str| (count > 0).then(|| format!("{what} ({})", n(count)));
+    let parts = [
+        some(view.pairs().2, "pairs one by one"),
+        some(run.profiles.len(), "profiles"),
+        some(run.matrices.len(), "matrices"),
+        some(run.totals.len(), "totals of the sides"),
+        some(view.fixed_points().len(), "published values"),
+    ];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    let mut text = "\n".to_owned();
+    if !parts.is_empty() {
+        text += &wrapped(&format!("With --html: {}.", parts.join(", ")), "", "  ");
+    }
+    if let Some(post) = Post::named(&run.experiment.seed_post) {
+        let post = format!(
+            "The post's own tables, for their shape: linerate lab seeds {}. Absolute values are not \
+             compared: another machine, another kernel, another year.",
+            post.id
+        );
+        text += &wrapped(&post, "", "  ");
+    }
+    text
+}
+
+fn noted(view: &View<'_>) -> String {
+    let notes = notes(view);
+    let mut text = String::new();
+    for Remark { text: said, fix, .. } in notes.iter().take(NOTES_MAX) {
+        let fix = fix.as_ref().map_or(String::new(), |fix| format!("; {fix}"));
+        text += &wrapped(&format!("{said}{fix}"), "  ", "    ");
+    }
+    if let Some(more) = notes.len().checked_sub(NOTES_MAX).filter(|more| *more > 0) {
+        text += &format!("  {} more with --html\n", n(more));
+    }
+    if text.is_empty() { text } else { format!("\nNotes\n{text}") }
+}
+
+/// A table under its title and what it is of. One that is too wide loses the middle of its longest names.
+fn set(table: &Table, about: &str) -> String {
+    let colon = if about.is_empty() { "" } else { ": " };
+    let title = format!("{}{colon}{about}", table.title);
+    let mut text = format!("\n{}", wrapped(&title, "", "  "));
     let notes = Table { rows: Vec::new(), columns: Vec::new(), ..table.clone() };
     let figures = Table { notes: Vec::new(), ..table.clone() };
     text += &fitted(figures).to_string();
@@ -63,7 +284,6 @@ fn set(table: &Table) -> String {
 }
 
 fn fitted(mut table: Table) -> Table {
-    use crate::table::{Cell, Row};
     loop {
         let widest = table.to_string().lines().map(|line| line.chars().count()).max().unwrap_or(0);
         let Some(over) = widest.checked_sub(WIDTH).filter(|over| *over > 0) else { return table };
@@ -88,131 +308,9 @@ fn fitted(mut table: Table) -> Table {
     }
 }
 
-fn length_of_name(cell: &crate::table::Cell) -> Option<usize> {
+fn length_of_name(cell: &Cell) -> Option<usize> {
     match cell {
-        crate::table::Cell::Text(name) => Some(name.chars().count()),
+        Cell::Text(name) => Some(name.chars().count()),
         _ => None,
     }
-}
-
-/// Where every packet went, as the equation that it has to be.
-fn ledger(view: &View<'_>) -> String {
-    let mut text = "\nWhere every packet went\n".to_owned();
-    for (name, cell) in view.named().take(tables::ROWS_MAX) {
-        if !name.is_empty() {
-            text += &wrapped(name, "  ", "  ");
-        }
-        for (side, ledger) in view.ledgers(cell) {
-            text += &wrapped(
-                &equation(ledger),
-                &format!("  {:14}", elided(&side, 14)),
-                &" ".repeat(18),
-            );
-        }
-    }
-    text
-}
-
-fn equation(ledger: &Ledger) -> String {
-    if *ledger == Ledger::default() {
-        return "no packets".into();
-    }
-    let mut text = format!(
-        "received {} + created {} = sent {} + consumed {} + dropped {} + in flight {}: {}",
-        count(ledger.received),
-        count(ledger.created),
-        count(ledger.sent),
-        count(ledger.consumed),
-        count(tables::dropped(ledger)),
-        count(ledger.in_flight),
-        tables::balance(ledger),
-    );
-    for (name, n) in [
-        ("; offered", ledger.offered),
-        (", unsent", ledger.unsent),
-        ("; reordered", ledger.reordered),
-        (", duplicated", ledger.duplicated),
-        (", sent again", ledger.retransmitted),
-    ] {
-        text += &format!("{name} {}", n.map_or("n/a".into(), count));
-    }
-    text
-}
-
-fn matrices(run: &Run) -> String {
-    let mut text = String::new();
-    for (key, matrix) in run.matrices.iter().take(tables::ROWS_MAX) {
-        text += &format!("\n{}", wrapped(&shown(key), "", "  "));
-        let is_large = matrix.len() > MATRIX_MAX || matrix.iter().any(|row| row.len() > MATRIX_MAX);
-        if is_large {
-            text += "  more CPUs than fit here: it is in the run's document\n";
-            continue;
-        }
-        for row in matrix {
-            let cells: String = row.iter().map(|n| format!("  {:>13}", count(*n))).collect();
-            text += &wrapped_only_if_wide(&cells);
-        }
-    }
-    text
-}
-
-fn profile(profiles: &Profiles) -> String {
-    let Profiles { cell, a, b, diff } = profiles;
-    let at = if cell.is_empty() { String::new() } else { format!(", {}", short(cell)) };
-    let event = short(&a.event.name);
-    let mut text = format!("\n{}", wrapped(&format!("Profile of A by {event}{at}"), "", "  "));
-    text += &listing(a);
-    text += &format!("\n{}", wrapped(&format!("Profile of B by {event}{at}"), "", "  "));
-    text += &listing(b);
-    text += "\nWhat moved and what vanished: A is without, B is with the change\n";
-    let ranked = Ranked::new(diff).top(Some(TOP)).to_string();
-    text.extend(ranked.lines().map(wrapped_only_if_wide));
-    text
-}
-
-/// The post's own form: ticks, function, ticks for each byte.
-fn listing(profile: &Profile) -> String {
-    let all = Readprofile(profile).to_string();
-    let mut text: String = all
-        .lines()
-        .take(1 + FUNCTIONS_MAX)
-        .map(|line| format!("  {}\n", elided(line, WIDTH - 2)))
-        .collect();
-    let rest = profile.rows.len().saturating_sub(FUNCTIONS_MAX) as u64;
-    if rest > 0 {
-        text += &format!("  {} more functions are in the run's document\n", count(rest));
-    }
-    text
-}
-
-fn post(run: &Run) -> String {
-    let Some(post) = Post::named(&run.experiment.seed_post) else { return String::new() };
-    let told = match post.report() {
-        Ok(report) => report.to_string(),
-        Err(error) => format!("{error}\n"),
-    };
-    let apart = "The post, for its shape. Absolute values are not compared: another machine, another \
-                 kernel, another year.";
-    format!("\n{}\n{told}", wrapped(apart, "", ""))
-}
-
-fn warnings(run: &Run) -> String {
-    let mut text = String::new();
-    for warning in run.warnings.iter().take(tables::ROWS_MAX) {
-        text += &wrapped(&format!("{} {}", short(&warning.code), shown(&warning.text)), "! ", "  ");
-        if let Some(fix) = &warning.fix {
-            text += &wrapped(&shown(fix), "  fix: ", "       ");
-        }
-    }
-    if text.is_empty() { text } else { format!("\nTo be minded\n{text}") }
-}
-
-/// A line that was set already: broken only if it is too long.
-fn wrapped_only_if_wide(line: &str) -> String {
-    if 2 + line.chars().count() <= WIDTH {
-        return format!("{}\n", format!("  {line}").trim_end());
-    }
-    let text = line.trim_start();
-    let indent = " ".repeat(2 + line.len() - text.len());
-    wrapped(text, &indent, &format!("{indent}    "))
 }

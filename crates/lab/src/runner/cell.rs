@@ -124,10 +124,12 @@ impl Running<'_> {
         // The pairs that are rejected behind a look do not make another of it.
         let is_new = pairs.last().is_some_and(|pair| self.accepts(pair));
         let effect = if is_look && is_new { self.effect(place.cell, pairs) } else { None };
-        effect.is_some_and(|effect| {
-            let (low, high) = effect.ci95_pct;
-            (high - low) / 2.0 <= self.request.experiment.plan.half_width_pct
-        })
+        // A look at which nothing could be told from chance yet is none, however narrow.
+        let cells = self.request.experiment.cells(self.request.quick).count();
+        let enough = |effect: &Effect| {
+            analysis::half_width_pct(effect) <= self.request.experiment.plan.half_width_pct
+        };
+        accepted >= analysis::pairs_needed(cells) && effect.is_some_and(|effect| enough(&effect))
     }
 
     /// What the headline says of `pairs`, at the look that they are on the way to.

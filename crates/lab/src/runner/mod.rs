@@ -108,7 +108,7 @@ fn run_in(world: &dyn World, request: &Request, observer: &mut dyn Observer) -> 
             let (mut store, mut kept) = Store::resume(dir)?;
             request.is_of(&kept, dir)?;
             let (started, argv) = (rfc3339(SystemTime::now()), request.argv.clone());
-            let resumed = Resumed { started, argv, env };
+            let resumed = Resumed { started, argv, tool: tool::tool(), env };
             store.resumed(&resumed)?;
             kept.resumed.push(resumed);
             (store, kept)

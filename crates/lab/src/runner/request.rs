@@ -2,6 +2,7 @@
 //! the one that it asks for.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use linerate_prof::conditions::rfc3339;
@@ -28,7 +29,12 @@ impl Request {
             quick: asked.quick,
             only: asked.only,
             seed: asked.seed,
-            place: Place { cpus: asked.cpus, seed: asked.traffic_seed, program: None },
+            place: Place {
+                cpus: asked.cpus,
+                seed: asked.traffic_seed,
+                program: None,
+                stop: Arc::default(),
+            },
             dir: dir.parent().unwrap_or(Path::new(".")).into(),
             resume: Some(dir.into()),
             argv: Vec::new(),

@@ -377,7 +377,7 @@ pub(super) fn request(experiment: Experiment) -> Request {
         quick: false,
         only: Vec::new(),
         seed: 7,
-        place: Place { cpus: vec![4, 5], seed: 7, program: None },
+        place: Place { cpus: vec![4, 5], seed: 7, program: None, stop: Arc::default() },
         dir: std::path::PathBuf::new(),
         resume: None,
         argv: vec!["linerate".into(), "lab".into(), "run".into(), "grid".into()],

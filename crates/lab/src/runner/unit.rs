@@ -22,9 +22,9 @@ pub(super) struct Benches {
 /// A bench, and the CPUs that it is on.
 pub(super) struct Seat {
     pub(super) bench: Box<dyn Bench>,
-    /// Those that its threads may be on.
-    cpus: Vec<usize>,
-    /// Those that they are pinned to, once it is known.
+    /// Those that it may be on, as far as the run knows.
+    told: Vec<usize>,
+    /// Those that it is on: as it says itself, else those that its threads were found pinned to.
     pinned: Vec<usize>,
 }
 
@@ -130,7 +130,8 @@ impl Benches {
 impl Seat {
     /// A bench that was told to be on `cpus`.
     pub(super) fn new(bench: Box<dyn Bench>, cpus: &[usize]) -> Seat {
-        Seat { bench, cpus: cpus.to_vec(), pinned: Vec::new() }
+        let pinned = bench.cpus();
+        Seat { bench, told: cpus.to_vec(), pinned }
     }
 
     fn window(
@@ -142,12 +143,16 @@ impl Seat {
         if observer.interrupted() {
             return Ok(None);
         }
-        let cpus = if self.pinned.is_empty() { &self.cpus } else { &self.pinned };
+        let cpus = if self.pinned.is_empty() { &self.told } else { &self.pinned };
         world.watched(cpus, &mut || self.bench.window(time)).map(Some)
     }
 
-    /// Keeps the CPUs that the threads of a window were pinned to, in the threads' order.
+    /// Keeps the CPUs that the threads of a window were pinned to, in the threads' order; what the
+    /// bench says of itself is all there is to know.
     fn learn(&mut self, window: &Window) {
+        if !self.bench.cpus().is_empty() {
+            return;
+        }
         for cpu in window.threads.iter().filter_map(|thread| thread.cpu) {
             if !self.pinned.contains(&cpu) {
                 self.pinned.push(cpu);
@@ -183,6 +188,40 @@ fn placed(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::window::ThreadTime;
+
+    /// Measures a thread on CPU 4; has traffic on CPU 5 and says so, or says nothing.
+    struct Half {
+        says: Vec<usize>,
+    }
+
+    impl Bench for Half {
+        fn window(&mut self, _time: Duration) -> Result<Window> {
+            let worker = ThreadTime { cpu: Some(4), measured: true, ..ThreadTime::default() };
+            Ok(Window::of(vec![worker]))
+        }
+
+        fn cpus(&self) -> Vec<usize> {
+            self.says.clone()
+        }
+
+        fn finish(self: Box<Self>) -> Result<Finished> {
+            Ok(Finished::default())
+        }
+    }
+
+    #[test]
+    fn a_bench_knows_its_cpus_better_than_its_windows_do() {
+        for (says, before, after) in
+            [(vec![4, 5], [4, 5].as_slice(), [4, 5].as_slice()), (vec![], &[], &[4])]
+        {
+            let mut seat = Seat::new(Box::new(Half { says }), &[7]);
+            assert_eq!(seat.pinned, before);
+            let window = seat.bench.window(Duration::ZERO).unwrap();
+            seat.learn(&window);
+            assert_eq!(seat.pinned, after);
+        }
+    }
 
     #[test]
     fn coins_are_of_seed_cell_and_pair_and_fall_on_both_sides() {

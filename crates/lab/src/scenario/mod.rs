@@ -5,6 +5,8 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use linerate_prof::profile::Profile;
@@ -69,6 +71,20 @@ pub trait Bench {
     /// Why there is nothing to say; the run ends with it.
     fn window(&mut self, time: Duration) -> Result<Window>;
 
+    /// The CPUs that all of it runs on: what is measured, then what makes the traffic; each once.
+    ///
+    /// What others take from them is held against its windows. None: those that its windows' threads
+    /// are pinned to are all there are.
+    fn cpus(&self) -> Vec<usize> {
+        Vec::new()
+    }
+
+    /// The pages that its packets' memory was obtained with, as `2 MiB`; `None` if it has none of
+    /// its own.
+    fn pages(&self) -> Option<String> {
+        None
+    }
+
     /// Runs it for about `time` more, and says in which functions the time passed.
     ///
     /// # Errors
@@ -117,6 +133,8 @@ pub struct Place {
     pub seed: u64,
     /// This program, to be started again as a child; `None` if it is not known.
     pub program: Option<PathBuf>,
+    /// True once a run is to end: a window that waits for somebody else ends with an error.
+    pub stop: Arc<AtomicBool>,
 }
 
 impl Place {
@@ -140,7 +158,7 @@ impl Place {
             cpus => cpus.to_vec(),
         };
         // A scenario that needs a child of ours says so where the program is not known.
-        Ok(Place { cpus, seed, program: std::env::current_exe().ok() })
+        Ok(Place { cpus, seed, program: std::env::current_exe().ok(), stop: Arc::default() })
     }
 }
 

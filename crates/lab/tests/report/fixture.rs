@@ -30,6 +30,7 @@ pub fn pool() -> Run {
             change_pct: (-100.0, -51.0),
             source: "post 000: rows of buffer functions fell by 51 %".into(),
             met: ratio < 0.49,
+            certain: true,
         });
         let at = [("change", change), ("rate", rate)];
         run.cells.push(cell(&at, pairs, ratio, expected));

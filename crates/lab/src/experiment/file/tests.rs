@@ -369,7 +369,8 @@ impl Scenario for Counting {
 
 #[test]
 fn a_formula_has_figures_that_there_are() {
-    let read = |text: &str| formula(Said { value: text.into(), line: 7 }, &[&Counting]);
+    let known = figures(&[&Counting], &[]);
+    let read = |text: &str| formula(Said { value: text.into(), line: 7 }, &known);
     assert!(read("(hits + pmu.r1643) / packets").is_ok());
     let e = read("100 * hit / packets").unwrap_err();
     assert_eq!(e.why, "line 7: no scenario of a cell has a figure \"hit\"");
@@ -389,4 +390,34 @@ proptest! {
             prop_assert!(e.why.starts_with("f:"), "{}", e.why);
         }
     }
+}
+
+#[test]
+fn a_figure_that_no_program_is_asked_for_is_unknown() {
+    let file = "version = 1\nid = \"x\"\ntitle = \"t\"\nquestion = \"q\"\nscenario = \"command\"\n\
+         [settings]\nprogram = \"sh\"\njson = [\"t=/t\"]\n[a]\nname = \"a\"\nset = { args = [\"1\"] }\n\
+         [b]\nname = \"b\"\nset = { args = [\"2\"] }\n[[metric]]\nname = \"m\"\nunit = \"s\"\n\
+         about = \"m\"\nvalue = \"t\"\nclock = \"cost\"\n";
+    assert!(Experiment::parse(file, "x.toml").is_ok());
+    let e =
+        Experiment::parse(&file.replace("\"t\"\nclock", "\"tt\"\nclock"), "x.toml").unwrap_err();
+    assert!(e.why.contains("x.toml:19") && e.why.contains("tt"), "{e}");
+}
+
+#[test]
+fn a_level_that_makes_both_sides_the_same_is_refused() {
+    let file = "version = 1\nid = \"x\"\ntitle = \"t\"\nquestion = \"q\"\nscenario = \"engine\"\n\
+         [a]\nname = \"a\"\nset = { burst = 64 }\n[b]\nname = \"b\"\nset = { burst = 128 }\n\
+         [[factor]]\nname = \"f\"\nabout = \"f\"\n[[factor.level]]\nname = \"l\"\nquick = true\n\
+         set = { burst = 64 }\n[[metric]]\nname = \"m\"\nunit = \"s\"\nabout = \"m\"\n\
+         value = \"packets\"\nclock = \"count\"\n";
+    let e = Experiment::parse(file, "x.toml").unwrap_err();
+    assert!(e.why.contains("both sides are told the same"), "{e}");
+    assert!(Experiment::parse(&file.replace("set = { burst = 64 }\n[[m", "[[m"), "x.toml").is_ok());
+}
+
+#[test]
+fn a_misspelt_key_is_named_with_its_line() {
+    let e = Experiment::parse("version = 1\nid = \"x\"\ntitl = \"t\"\n", "x.toml").unwrap_err();
+    assert!(e.why.contains("x.toml:3") && e.fix.contains("title"), "{e}");
 }

@@ -1,11 +1,14 @@
 //! The forest plot: a change in per cent and where it lies, a row for each cell.
 
 use super::figure_of;
-use crate::record::{Effect, Verdict};
+use crate::record::{Effect, Status, Verdict};
 use crate::report::figure::{change, interval, range};
+use crate::report::metric::Shown;
+use crate::report::reason::reason;
 use crate::report::svg::{Axis, Mark, Svg, head_height};
 use crate::report::tables;
-use crate::report::view::{Shown, View, verdict};
+use crate::report::view::View;
+use crate::report::words::verdict;
 
 /// A row of it.
 pub(super) struct Line<'a> {
@@ -22,8 +25,10 @@ const LINES_MAX: usize = 60;
 pub(super) fn metric(view: &View<'_>, metric: &Shown) -> String {
     let lines: Vec<Line<'_>> = view
         .named()
+        // What cannot be run here at all is said once, above.
+        .filter(|(_, cell)| cell.status != Status::Unsupported)
         .map(|(name, cell)| {
-            let reason = || view.reason(name, cell).unwrap_or("not measured here".into());
+            let reason = || reason(view, cell).map_or("not measured here", |r| r.short).to_owned();
             let effect = cell.metrics.get(&metric.name).ok_or_else(reason);
             Line {
                 name: if name.is_empty() { "all of it".into() } else { name.to_owned() },
@@ -91,7 +96,11 @@ fn draw(svg: &mut Svg, axis: &Axis, line: &Line<'_>, (top, bottom): (f64, f64)) 
     if let Some(expected) = &effect.expected {
         let (low, high) = expected.change_pct;
         let (from, to) = (axis.at(low), axis.at(high));
-        let met = if expected.met { "met" } else { "not met" };
+        let met = match (expected.certain, expected.met) {
+            (false, _) => "open",
+            (true, true) => "met",
+            (true, false) => "not met",
+        };
         let tip = format!("expected {} %: {met}", range(expected.change_pct));
         svg.bar((from, to), (y + 6.0, y + 9.0), "expected", &tip);
         svg.line((from, y + 1.0), (from, y + 9.0), "expected");

@@ -5,7 +5,8 @@ use crate::record::Ledger;
 use crate::report::figure::{count, figure};
 use crate::report::svg::{Svg, head_height};
 use crate::report::tables;
-use crate::report::view::{View, short};
+use crate::report::view::View;
+use crate::report::words::short;
 
 /// Bars that are drawn; the table has them all.
 const BARS_MAX: usize = 60;

@@ -1,12 +1,16 @@
 //! A matrix of counts as a table that is darker where there is more.
 
 use super::escape::escape;
+use super::table::csv_link;
 use crate::report::figure::count;
 use crate::report::tables::keyed;
 use crate::report::view::View;
 
 /// Rows and columns that are shown.
 const CPUS_MAX: usize = 32;
+
+/// Rows and columns that its file has: what is larger is in the run's document.
+const FILED_MAX: usize = 128;
 
 /// Matrices that are shown.
 const SHOWN_MAX: usize = 60;
@@ -26,7 +30,8 @@ fn one(view: &View<'_>, key: &str, matrix: &[Vec<u64>]) -> String {
         "b" => format!("B {b}"),
         other => other.to_owned(),
     };
-    let title = escape(format!("{}, {side} {cell}", name.replace('_', " ")).trim_end());
+    let plain = format!("{}, {side} {cell}", name.replace('_', " "));
+    let title = escape(plain.trim_end());
     let shown = matrix.get(..CPUS_MAX).unwrap_or(matrix);
     let most = shown.iter().flatten().copied().max().unwrap_or(0).max(1);
     let columns = shown.iter().map(|row| row.len().min(CPUS_MAX)).max().unwrap_or(0);
@@ -39,10 +44,15 @@ fn one(view: &View<'_>, key: &str, matrix: &[Vec<u64>]) -> String {
             format!("<tr><th scope=\"row\">from {i}</th>{cells}</tr>")
         })
         .collect();
+    let csv = matrix.iter().take(FILED_MAX).map(|row| {
+        let row: Vec<String> = row.iter().take(FILED_MAX).map(u64::to_string).collect();
+        row.join(",") + "\n"
+    });
     format!(
-        "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"{title}\">\
+        "<div><div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"{title}\">\
          <table class=\"heat\"><caption>{title}</caption><thead><tr><td></td>{heads}</tr></thead>\
-         <tbody>{rows}</tbody></table></div>\n"
+         <tbody>{rows}</tbody></table></div>{}</div>\n",
+        csv_link(name, plain.trim_end(), &csv.collect::<String>())
     )
 }
 

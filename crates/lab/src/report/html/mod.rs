@@ -13,8 +13,12 @@ mod skbinit;
 mod table;
 mod trend;
 
+use super::expected::{Expectation, expectations};
+use super::reason::reasons;
+use super::remarks::{self, Remark};
 use super::tables;
 use super::view::View;
+use super::words::paragraphs;
 use crate::record::Run;
 
 pub(super) use escape::escape;
@@ -25,6 +29,9 @@ const STYLE: &str = include_str!("page.css");
 
 /// Even if something of a document got through as markup, nothing of it would run or be fetched.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
+
+/// Notes that are not folded away.
+const NOTES_OPEN_MAX: usize = 5;
 
 /// A part of the page: its anchor, its head, what stands in it.
 type Section = (&'static str, &'static str, String);
@@ -54,7 +61,9 @@ pub(super) fn html(runs: &[Run]) -> String {
 
 fn sections(view: &View<'_>, runs: &[Run]) -> Vec<Section> {
     let all = [
-        ("warnings", "To be minded", warnings(view.run)),
+        ("warnings", "To be minded", warnings(view)),
+        ("few", "Of which little or nothing can be said", few(view)),
+        ("expected", "What was expected", expected(view)),
         ("effects", "What changed", effects(view)),
         (
             "shape",
@@ -69,6 +78,7 @@ fn sections(view: &View<'_>, runs: &[Run]) -> Vec<Section> {
         ("trend", "Over several runs", trend::section(runs)),
         ("post", "The post, beside", published(view)),
         ("conditions", "How it was measured", conditions(view)),
+        ("notes", "Notes", notes(view)),
     ];
     all.into_iter().filter(|(_, _, body)| !body.is_empty()).collect()
 }
@@ -93,7 +103,9 @@ fn header(view: &View<'_>) -> String {
         .collect();
     let title = view.experiment.as_ref().map_or(run.experiment.id.as_str(), |e| e.title.as_str());
     let question = view.experiment.as_ref().map_or(String::new(), |experiment| {
-        format!("<p class=\"question\">{}</p>\n", escape(experiment.question.trim()))
+        let paragraphs = paragraphs(&experiment.question);
+        let each = paragraphs.iter().map(|p| format!("<p class=\"question\">{}</p>\n", escape(p)));
+        each.collect()
     });
     let (rates, costs, all) = view.pairs();
     let floor = view.floor_pct().map_or("n/a".into(), |width| format!("±{width:.2} %"));
@@ -126,15 +138,56 @@ fn verdict_class(verdict: &str) -> &'static str {
     }
 }
 
-fn warnings(run: &Run) -> String {
-    let warning = |warning: &crate::record::Warning| {
-        let fix = warning.fix.as_ref().map_or(String::new(), |fix| {
-            format!("<br><span class=\"unit\">fix</span> <code>{}</code>", escape(fix))
-        });
-        format!("<li><b>{}</b> {}{fix}</li>", escape(&warning.code), escape(&warning.text))
-    };
-    let all: String = run.warnings.iter().take(tables::ROWS_MAX).map(warning).collect();
+fn warnings(view: &View<'_>) -> String {
+    let all: String = remarks::warnings(view).iter().map(remark).collect();
     if all.is_empty() { all } else { format!("<ul class=\"warnings\">{all}</ul>\n") }
+}
+
+fn remark(Remark { code, text, fix }: &Remark) -> String {
+    let fix = fix.as_ref().map_or(String::new(), |fix| {
+        format!("<br><span class=\"unit\">fix</span> <code>{}</code>", escape(fix))
+    });
+    format!("<li><b>{}</b> {}{fix}</li>", escape(code), escape(text))
+}
+
+fn few(view: &View<'_>) -> String {
+    let line = |(cells, why): &(String, String)| match cells.as_str() {
+        "" => format!("<li>{}</li>", escape(why)),
+        cells => format!("<li><b>{}</b>: {}</li>", escape(cells), escape(why)),
+    };
+    let lines: String = reasons(view).iter().map(line).collect();
+    if lines.is_empty() { lines } else { format!("<ul class=\"list\">{lines}</ul>\n") }
+}
+
+fn expected(view: &View<'_>) -> String {
+    let line = |one: &Expectation| {
+        let class = match one.outcome.as_str() {
+            _ if one.met => "key better",
+            outcome if outcome.contains("NOT met") => "key notmet",
+            _ => "key",
+        };
+        format!(
+            "<li>{}: <span class=\"{class}\">{}</span><br><span class=\"unit\">{}</span></li>",
+            escape(&one.what),
+            escape(&one.outcome),
+            escape(&one.source)
+        )
+    };
+    let lines: String = expectations(view).iter().map(line).collect();
+    if lines.is_empty() { lines } else { format!("<ul class=\"list\">{lines}</ul>\n") }
+}
+
+/// What is no warning; folded away if it is much.
+fn notes(view: &View<'_>) -> String {
+    let notes = remarks::notes(view);
+    let lines: String = notes.iter().map(remark).collect();
+    match notes.len() {
+        0 => String::new(),
+        1..=NOTES_OPEN_MAX => format!("<ul class=\"notes\">{lines}</ul>\n"),
+        n => format!(
+            "<details><summary>{n} notes</summary><ul class=\"notes\">{lines}</ul></details>\n"
+        ),
+    }
 }
 
 fn effects(view: &View<'_>) -> String {
@@ -143,9 +196,13 @@ fn effects(view: &View<'_>) -> String {
                   <span class=\"key unclear\">× unclear</span> \
                   <span class=\"key\"><i class=\"floor\"></i>A/A floor: identical code differed by this</span> \
                   <span class=\"key\"><i class=\"expected\"></i>expected</span></p>\n";
-    let metric = |(i, metric): (usize, &super::view::Shown)| {
+    let metric = |(i, metric): (usize, &super::metric::Shown)| {
         let table = table::table(&tables::of_metric(view, metric));
-        let head = if i == 0 { " <span class=\"unit\">headline</span>" } else { "" };
+        let head = if i == 0 && view.headline().is_some_and(|one| one.name == metric.name) {
+            " <span class=\"unit\">headline</span>"
+        } else {
+            ""
+        };
         format!(
             "<article>\n<h3>{}{head}</h3>\n<p class=\"about\">{}</p>\n{}{table}</article>\n",
             escape(&metric.label),
@@ -153,8 +210,16 @@ fn effects(view: &View<'_>) -> String {
             forest::metric(view, metric)
         )
     };
-    let all: String = view.metrics.iter().enumerate().take(tables::ROWS_MAX).map(metric).collect();
-    format!("{legend}<div class=\"metrics\">{all}</div>\n")
+    let all: String = view.measured().enumerate().take(tables::ROWS_MAX).map(metric).collect();
+    let uncounted = tables::uncounted(view).into_iter().map(|(why, names)| {
+        let names = escape(&names.join(", "));
+        format!("<p class=\"about\">Not counted here: {names}: {why}.</p>\n")
+    });
+    let uncounted: String = uncounted.collect();
+    match all.is_empty() {
+        true => uncounted,
+        false => format!("{legend}<div class=\"metrics\">{all}</div>\n{uncounted}"),
+    }
 }
 
 fn noise(view: &View<'_>) -> String {

@@ -1,10 +1,12 @@
 //! What identical code differed by, and every pair in its order.
 
-use super::figure_of;
+use super::{figure_of, table};
 use crate::record::CellRecord;
-use crate::report::figure::{change, interval};
+use crate::report::figure::{self, change, interval};
+use crate::report::metric::{Ratio, Shown};
 use crate::report::svg::{Anchor, Axis, Svg, head_height};
-use crate::report::view::{Ratio, Shown, View};
+use crate::report::view::View;
+use crate::table::{Cell, Column, Table, quoted};
 
 /// Points of a chart, and of all charts of a page together.
 const POINTS_MAX: usize = 2000;
@@ -13,8 +15,13 @@ const POINTS_IN_ALL: usize = 20_000;
 /// Cells that are drawn.
 const CELLS_MAX: usize = 60;
 
+/// Pairs of a chart that its table lists.
+const LISTED_MAX: usize = 60;
+
 /// Pairs of a running median.
 const RUNNING: usize = 7;
+
+const NO_INTERVAL: &str = "too few pairs, or the experiment's file is not there to say";
 
 /// The strip: the control's change of every pair, a row for each cell.
 pub(super) fn strip(view: &View<'_>, metric: &Shown) -> String {
@@ -58,7 +65,41 @@ pub(super) fn strip(view: &View<'_>, metric: &Shown) -> String {
         }
         top = y + 28.0;
     }
-    figure_of(&svg.finish(bottom + 22.0), &format!("{desc} {}", beyond(all(), &axis)))
+    let chart = figure_of(&svg.finish(bottom + 22.0), &format!("{desc} {}", beyond(all(), &axis)));
+    chart + &strip_table(metric, &rows, points)
+}
+
+/// What the strip shows, in figures; its file has the strokes.
+fn strip_table(metric: &Shown, rows: &[(&str, &CellRecord, Vec<Ratio>)], points: usize) -> String {
+    let columns = [
+        Column::new("cell", "cell", ""),
+        Column::new("median_pct", "median", "%"),
+        Column::new("ci95_pct", "95 % CI", "%"),
+        Column::new("admitted", "admitted", "pairs"),
+        Column::new("rejected", "rejected", "pairs"),
+    ];
+    let title = format!("{}: the first side against itself", metric.basis());
+    let mut table = Table::new("aa_strip", title, &columns);
+    let mut csv = "cell,pair,change_pct,admitted\n".to_owned();
+    for (name, cell, ratios) in rows {
+        let (median, ends) = match metric.aa_pct(cell) {
+            Some((median, low, high)) => {
+                (figure::change_cell(median), Cell::Text(interval((low, high))))
+            }
+            None => (Cell::Absent(NO_INTERVAL), Cell::Absent(NO_INTERVAL)),
+        };
+        let admitted = ratios.iter().filter(|ratio| ratio.accepted).count();
+        let counts = [admitted, ratios.len() - admitted].map(|n| Cell::Count(n as u64));
+        table.row([Cell::text(*name), median, ends].into_iter().chain(counts).collect());
+        let name = quoted(name);
+        csv.extend(thinned(ratios, points).map(|ratio| format!("{name},{}", line_of(ratio))));
+    }
+    table::with_csv(&table, &csv)
+}
+
+/// A pair's line of a file.
+fn line_of(ratio: &Ratio) -> String {
+    format!("{},{:.4},{}\n", ratio.pair + 1, ratio.change_pct, ratio.accepted)
 }
 
 /// The run charts: the change of every pair over its number, a chart for each cell.
@@ -110,7 +151,32 @@ fn chart(metric: &Shown, name: &str, cell: &CellRecord, ratios: &[Ratio], points
         ratios.len() - rejected,
         beyond(ratios, &axis)
     );
-    figure_of(&svg.finish(BOTTOM + 22.0), &caption)
+    let chart = figure_of(&svg.finish(BOTTOM + 22.0), &caption);
+    format!("<div>{chart}{}</div>", pairs_table(title, ratios, points))
+}
+
+/// The pairs in figures, folded away; the file has every one that is drawn.
+fn pairs_table(title: &str, ratios: &[Ratio], points: usize) -> String {
+    let columns = [
+        Column::new("pair", "pair", ""),
+        Column::new("change_pct", "change", "%"),
+        Column::new("admitted", "admitted", ""),
+    ];
+    let mut table = Table::new("pairs", format!("{title}: change of each pair"), &columns);
+    for ratio in ratios.iter().take(LISTED_MAX) {
+        let said = Cell::text(if ratio.accepted { "yes" } else { "no" });
+        table.row(vec![
+            Cell::text((ratio.pair + 1).to_string()),
+            figure::change_cell(ratio.change_pct),
+            said,
+        ]);
+    }
+    if ratios.len() > LISTED_MAX {
+        table.note("the pairs after these are in the file");
+    }
+    let lines: String = thinned(ratios, points).map(line_of).collect();
+    let csv = format!("pair,change_pct,admitted\n{lines}");
+    format!("<details><summary>Table</summary>{}</details>", table::with_csv(&table, &csv))
 }
 
 /// The span of what was admitted, widened for what was not as long as that leaves it readable.

@@ -7,16 +7,22 @@ use linerate_prof::stage::{Part, Stage};
 
 use super::escape::{escape, escape_lines};
 use super::figure_of;
+use super::table::csv_link;
 use crate::report::figure::figure;
 use crate::report::profiles::{Profiles, profiles};
 use crate::report::svg::{Anchor, Axis, LETTERS, Svg, head_height};
-use crate::report::view::{View, elided, short};
+use crate::report::view::View;
+use crate::report::words::{elided, short};
+use crate::table::quoted;
 
 /// Functions that are drawn: the largest savings and the largest rises.
 const DRAWN_MAX: usize = 20;
 
 /// Functions of a listing.
 const LISTED_MAX: usize = 60;
+
+/// Functions that the file has: the rest is in the run's document.
+const FILED_MAX: usize = 1000;
 
 /// Stages that have a bar of their own; the rest is one.
 const STAGES_MAX: usize = 6;
@@ -50,10 +56,11 @@ fn one(profiles: &Profiles, [a, b]: [&str; 2]) -> String {
         "<details><summary>Profiles of both sides, as readprofile lists them</summary>\
          <div class=\"two\">{}{}</div></details>\n\
          <details><summary>What moved and what vanished: the ranked difference</summary>\
-         <pre class=\"scroll\" tabindex=\"0\">{}</pre></details>\n",
+         <pre class=\"scroll\" tabindex=\"0\">{}</pre></details>\n{}",
         listing(&profiles.a, a),
         listing(&profiles.b, b),
         escape_lines(&Ranked::new(diff).top(Some(30)).to_string()),
+        csv_link("functions", &format!("{event}{at}"), &csv(diff)),
     );
     format!(
         "<h3>{}{}</h3>\n{}{}{tables}",
@@ -76,6 +83,20 @@ fn listing(profile: &Profile, side: &str) -> String {
         escape(side),
         escape_lines(&lines.join("\n"))
     )
+}
+
+/// The counts of every function; what is below a cut-off is a bound there too.
+fn csv(diff: &Diff) -> String {
+    let seen = |count: Count| match count {
+        Count::Is(n) => n.to_string(),
+        Count::Below(n) => format!("<{n}"),
+    };
+    let mut csv = "function,stage,a,b\n".to_owned();
+    for row in diff.rows.iter().take(FILED_MAX) {
+        let (name, stage) = (quoted(&short(&row.symbol)), row.stage.as_str());
+        csv += &format!("{name},{stage},{},{}\n", seen(row.without), seen(row.with));
+    }
+    csv
 }
 
 /// Functions that changed, as bars to both sides of none.

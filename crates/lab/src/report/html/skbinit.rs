@@ -6,7 +6,8 @@ use crate::record::CellRecord;
 use crate::report::figure::{self, count, figure};
 use crate::report::sums::{Side, workers};
 use crate::report::svg::{Anchor, Axis, LETTERS, Svg};
-use crate::report::view::{View, elided};
+use crate::report::view::View;
+use crate::report::words::elided;
 use crate::table::{Cell, Column, Table};
 
 /// Cells that are drawn.

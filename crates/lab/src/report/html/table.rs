@@ -3,10 +3,14 @@
 use super::escape::{data_uri, escape};
 use crate::table::{Cell, Row, Table};
 
-/// `table` under its title, in a box of its own that scrolls if the page is narrow.
+/// `table` with its own figures as its file.
 pub(super) fn table(table: &Table) -> String {
+    with_csv(table, &table.csv())
+}
+
+/// `table` under its title, in a box of its own that scrolls if the page is narrow.
+pub(super) fn with_csv(table: &Table, csv: &str) -> String {
     let title = escape(&table.title);
-    let (csv, name) = (data_uri(&table.csv()), escape(table.name));
     let head: String = (0..table.columns.len()).map(|i| html_head(table, i)).collect();
     let rows: String = table.rows.iter().map(|row| html_row(row, table.columns.len())).collect();
     let notes: String =
@@ -15,7 +19,16 @@ pub(super) fn table(table: &Table) -> String {
     format!(
         "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"{title}\"><table>\
          <caption>{title}</caption><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>\
-         {notes}<p class=\"csv\"><a download=\"{name}.csv\" href=\"{csv}\">CSV \
+         {notes}{}",
+        csv_link(table.name, &table.title, csv)
+    )
+}
+
+/// Figures as a file that a link holds.
+pub(super) fn csv_link(name: &str, title: &str, csv: &str) -> String {
+    let (name, title, csv) = (escape(name), escape(title), data_uri(csv));
+    format!(
+        "<p class=\"csv\"><a download=\"{name}.csv\" href=\"{csv}\">CSV \
          <span class=\"hidden\">of {title}</span></a></p>\n"
     )
 }

@@ -5,7 +5,8 @@ use super::{escape, figure_of, table};
 use crate::compare::trends;
 use crate::record::Run;
 use crate::report::figure;
-use crate::report::view::{View, short};
+use crate::report::view::View;
+use crate::report::words::short;
 use crate::table::{Cell, Column, Table};
 
 /// Runs that are drawn.

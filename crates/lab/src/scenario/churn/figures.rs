@@ -198,7 +198,7 @@ mod tests {
     }
 
     fn free_of_charge() -> Stopwatch {
-        let mut watch = Stopwatch::calibrated(false, 1e9);
+        let mut watch = Stopwatch::calibrated(false, 1, 1e9);
         watch.cost_ticks = 0;
         watch
     }

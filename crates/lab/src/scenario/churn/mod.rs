@@ -97,9 +97,9 @@ impl Side {
     fn open(config: &Config, cpus: &[usize]) -> Result<Side> {
         let pool = config.pool(config.pool_frames)?;
         let (apart, probe) = Probe::new(config)?;
-        let settled = config.settled;
+        let (settled, batch) = (config.settled, config.batch);
         let hz = ticks_hz();
-        let calibrate = move || Stopwatch::calibrated(settled, hz);
+        let calibrate = move || Stopwatch::calibrated(settled, batch, hz);
         let workers = match (config.free, cpus) {
             (Free::Remote, &[near, far, ..]) => {
                 let (allocates, frees) = across(config, &pool, probe);

@@ -149,7 +149,7 @@ mod tests {
         for init in ["at_alloc", "at_free"] {
             let config = Config::of(&Settings::new().with("init", init).with("batch", 7)).unwrap();
             let (pool, mut probe) = Probe::new(&config).unwrap();
-            let watch = Stopwatch::calibrated(true, 1e15);
+            let watch = Stopwatch::calibrated(true, config.batch, 1e15);
             let split = probe.measure(&watch);
             let expected = (7 * (ROUNDS - UNCOUNTED)) as u64;
             for timed in [split.warm_alloc, split.warm_free, split.init] {
@@ -175,7 +175,7 @@ mod tests {
         assert_eq!((pool.ledger().in_flight, pool.ledger().difference()), (0, 0));
         let (first, second) = ways();
         drop(first);
-        let watch = Stopwatch::calibrated(false, 1e9);
+        let watch = Stopwatch::calibrated(false, 1, 1e9);
         assert_eq!(measure_cold(&second, &mut Batch::with_capacity(1), &watch).all(), 0);
     }
 }

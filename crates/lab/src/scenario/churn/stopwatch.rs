@@ -1,12 +1,16 @@
 //! What a call took, less what it costs to say so.
 
 use std::sync::atomic::{Ordering, fence};
+use std::time::Duration;
 
-use linerate_prof::ticks;
+use linerate_sys::tsc::{ticks, ticks_ordered};
 
-/// A call longer than this was interrupted, or its CPU was somebody else's: a thousand times what a
-/// batch takes. A fixed bound, so that what is left out does not depend on what is found.
-const INTERRUPTED: std::time::Duration = std::time::Duration::from_micros(100);
+/// A call longer than this, and [`INTERRUPTED_EACH`] for each packet of a batch, was interrupted, or its
+/// CPU was somebody else's. A fixed bound, so that what is left out does not depend on what is found.
+const INTERRUPTED: Duration = Duration::from_micros(100);
+
+/// For each packet: about ten lines that another CPU has, or an allocator's slow way.
+const INTERRUPTED_EACH: Duration = Duration::from_micros(1);
 
 /// Empty calls whose median is the cost of timing.
 const EMPTY_CALLS: usize = 1001;
@@ -16,7 +20,8 @@ const EMPTY_CALLS: usize = 1001;
 /// Out-of-order CPUs return from a function before its stores are in the cache: a line that is
 /// fetched from another CPU for a store is paid for later, in whatever waits for the store buffer.
 /// A *settled* call waits for its own stores, and starts when those before it are done, so that each
-/// call pays for the lines that it writes. A *plain* one is what a pair of `rdtsc` says, as in 2002.
+/// call pays for the lines that it writes. Its readings of the clock keep their place by fences of
+/// their own: a locked instruction keeps stores, and not `rdtsc`, in order. A *plain* one is what a pair of `rdtsc` says, as in 2002.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Stopwatch {
     settled: bool,
@@ -41,9 +46,10 @@ pub(super) struct Timed {
 }
 
 impl Stopwatch {
-    /// Finds out what timing costs, on the calling thread's CPU.
-    pub fn calibrated(settled: bool, ticks_hz: f64) -> Stopwatch {
-        let interrupted_ticks = (INTERRUPTED.as_secs_f64() * ticks_hz) as u64;
+    /// Finds out what timing costs, on the calling thread's CPU, for calls of at most `batch` packets.
+    pub fn calibrated(settled: bool, batch: usize, ticks_hz: f64) -> Stopwatch {
+        let bound = INTERRUPTED + INTERRUPTED_EACH * u32::try_from(batch).unwrap_or(u32::MAX);
+        let interrupted_ticks = (bound.as_secs_f64() * ticks_hz) as u64;
         let watch = Stopwatch { settled, interrupted_ticks, cost_ticks: 0 };
         let mut empty: Vec<u64> = (0..EMPTY_CALLS).map(|_| watch.time(|| ()).1).collect();
         empty.sort_unstable();
@@ -54,17 +60,19 @@ impl Stopwatch {
     /// Runs `call`, and says how many ticks passed.
     #[inline(always)]
     pub fn time<R>(&self, call: impl FnOnce() -> R) -> (R, u64) {
-        self.settle();
-        let start = ticks();
+        let start = self.now();
         let result = call();
-        self.settle();
-        (result, ticks().saturating_sub(start))
+        (result, self.now().saturating_sub(start))
     }
 
+    /// Settled: after every store before it has reached the cache, and before anything after it.
     #[inline(always)]
-    fn settle(&self) {
+    fn now(&self) -> u64 {
         if self.settled {
             fence(Ordering::SeqCst);
+            ticks_ordered()
+        } else {
+            ticks()
         }
     }
 
@@ -134,10 +142,16 @@ mod tests {
     #[test]
     fn what_timing_costs_is_measured_and_bounded() {
         for settled in [true, false] {
-            let watch = Stopwatch::calibrated(settled, 1e9);
+            let watch = Stopwatch::calibrated(settled, 32, 1e9);
             // 100 µs would be absurd even on a slow machine and unoptimized.
             assert!(watch.cost_ticks < watch.interrupted_ticks, "{watch:?}");
         }
+    }
+
+    #[test]
+    fn a_longer_batch_may_take_longer() {
+        let bound = |batch| Stopwatch::calibrated(true, batch, 1e9).interrupted_ticks;
+        assert_eq!((bound(1), bound(1024)), (101_000, 1_124_000));
     }
 
     #[test]

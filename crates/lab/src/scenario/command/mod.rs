@@ -11,6 +11,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use linerate_sys::thread::allowed_cpus;
 use serde_json::Value;
 
 use crate::scenario::{Bench, Figure, Finished, Knob, Place, Scenario};
@@ -61,7 +62,7 @@ static KNOBS: [Knob; 7] = [
         name: "disturbed",
         values: "a pointer",
         default: "none",
-        about: "Where a text stands if its figures are not to be believed, and null if they are.",
+        about: "Where a text stands if none of its figures is to be believed, and null if they are.",
     },
     Knob {
         name: "timeout_s",
@@ -94,7 +95,7 @@ impl Scenario for Program {
         let Some(probe) = &asked.probe else { return Ok(()) };
         let args: Vec<OsString> =
             probe.iter().map(|arg| expand(arg, place, Duration::ZERO)).collect();
-        process::run(&path, &args, asked.timeout).map(drop).map_err(|e| {
+        process::run(&path, &args, asked.timeout, &place.stop).map(drop).map_err(|e| {
             let what = format!("cannot run {} here", asked.program);
             Error::new(Code::Unsupported, what, e.why).fix(e.fix)
         })
@@ -195,7 +196,7 @@ impl Bench for Side {
     fn window(&mut self, time: Duration) -> Result<Window> {
         let args: Vec<OsString> =
             self.asked.args.iter().map(|arg| expand(arg, &self.place, time)).collect();
-        let ran = process::run(&self.path, &args, self.asked.timeout)?;
+        let ran = process::run(&self.path, &args, self.asked.timeout, &self.place.stop)?;
         let said = document(&ran.stdout).ok_or_else(|| self.wrong("it printed no JSON"))?;
         let mut window = Window {
             wall_ns: ran.wall_ns,
@@ -221,9 +222,21 @@ impl Bench for Side {
             if text.is_none() && !value.is_null() {
                 return Err(self.is_no(pointer, "text"));
             }
-            window.disturbed = text;
+            window.void = text;
         }
         Ok(window)
+    }
+
+    fn cpus(&self) -> Vec<usize> {
+        let is_named = |name: &str| self.asked.args.iter().any(|arg| arg.contains(name));
+        let cpus = self.place.cpus.iter().zip(["{cpu0}", "{cpu1}"]);
+        let named: Vec<usize> =
+            cpus.filter(|(_, name)| is_named(name)).map(|(cpu, _)| *cpu).collect();
+        if named.is_empty() {
+            // Told of none, it runs wherever we may; unknown is unknown.
+            return allowed_cpus().unwrap_or_default();
+        }
+        named
     }
 
     fn finish(self: Box<Self>) -> Result<Finished> {

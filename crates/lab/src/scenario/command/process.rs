@@ -9,6 +9,7 @@ use std::io::{self, Read};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{Builder, ScopedJoinHandle, scope};
 use std::time::{Duration, Instant};
 
@@ -19,6 +20,8 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 
 use crate::{Code, Error, Result};
 
+/// How long a run that is to end waits for it at most.
+const LOOK: Duration = Duration::from_millis(100);
 /// Of its standard output; one that prints more is at fault.
 const STDOUT_BYTES_MAX: u64 = 16 << 20;
 
@@ -41,7 +44,12 @@ pub(super) struct Ran {
 /// # Errors
 /// `E-SYSTEM` if it cannot be started, does not end in time, prints too much, or fails: with the
 /// end of its complaint.
-pub(super) fn run(program: &Path, args: &[OsString], timeout: Duration) -> Result<Ran> {
+pub(super) fn run(
+    program: &Path,
+    args: &[OsString],
+    timeout: Duration,
+    stop: &AtomicBool,
+) -> Result<Ran> {
     let name = program.file_name().unwrap_or(program.as_os_str()).to_string_lossy();
     let failed = |why: String| Error::new(Code::System, format!("{name} failed"), why);
     let mut command = Command::new(program);
@@ -56,10 +64,11 @@ pub(super) fn run(program: &Path, args: &[OsString], timeout: Duration) -> Resul
         let stdout = Builder::new().spawn_scoped(s, || whole(pipes.0))?;
         // What is read no more blocks the program until it is killed.
         let stderr = Builder::new().spawn_scoped(s, || tail(pipes.1))?;
-        let ended = started.wait(start + timeout, start);
+        let ended = started.wait(start + timeout, start, stop);
         Ok((joined(stdout)?, joined(stderr)?, ended?))
     })
     .map_err(|e: io::Error| match e.kind() {
+        io::ErrorKind::Interrupted => failed("it was killed, because the run was ended".into()),
         io::ErrorKind::TimedOut => {
             failed(format!("it did not end within {} s and was killed", timeout.as_secs()))
         }
@@ -90,27 +99,31 @@ struct Ended {
 
 impl Started {
     /// Waits for its end, until `deadline`; then it is killed, with all that it started.
-    fn wait(&mut self, deadline: Instant, start: Instant) -> io::Result<Ended> {
-        let in_time = self.has_ended_by(deadline);
+    fn wait(&mut self, deadline: Instant, start: Instant, stop: &AtomicBool) -> io::Result<Ended> {
+        let in_time = self.has_ended_by(deadline, stop);
         let wall_ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
         // It has ended and is not reaped: its account is still there, its number still its own.
         let run_delay_ns = self.run_delay_ns().unwrap_or(0);
         let status = self.end()?;
         match in_time? {
             true => Ok(Ended { status, wall_ns, run_delay_ns }),
+            false if stop.load(Ordering::Relaxed) => Err(io::ErrorKind::Interrupted.into()),
             false => Err(io::ErrorKind::TimedOut.into()),
         }
     }
 
-    fn has_ended_by(&self, deadline: Instant) -> io::Result<bool> {
+    /// Whether it ends before `deadline`, and before it is told to `stop`.
+    fn has_ended_by(&self, deadline: Instant, stop: &AtomicBool) -> io::Result<bool> {
         let pid = self.pid().ok_or(Errno::SRCH)?;
         let descriptor = pidfd_open(pid, PidfdFlags::empty())?;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            let left = Timespec::try_from(left).map_err(|_| Errno::INVAL)?;
+            let is_over = left.is_zero() || stop.load(Ordering::Relaxed);
+            let left = Timespec::try_from(left.min(LOOK)).map_err(|_| Errno::INVAL)?;
             let mut fds = [PollFd::new(&descriptor, PollFlags::IN)];
             match poll(&mut fds, Some(&left)) {
-                Err(Errno::INTR) => {}
+                Ok(0) | Err(Errno::INTR) if !is_over => {}
+                Err(Errno::INTR) => return Ok(false),
                 ended => return Ok(ended? > 0),
             }
         }

@@ -1,5 +1,6 @@
 use super::*;
 use crate::settings::Value as Said;
+use std::sync::Arc;
 use std::time::Instant;
 
 fn shell(script: &str) -> Settings {
@@ -13,7 +14,7 @@ fn shell(script: &str) -> Settings {
 }
 
 fn window(script: &str) -> Result<Window> {
-    let place = Place { cpus: vec![3, 5], seed: 7, program: None };
+    let place = Place { cpus: vec![3, 5], seed: 7, program: None, stop: Arc::default() };
     Program.open(&shell(script), &place)?.window(Duration::from_millis(250))
 }
 
@@ -22,7 +23,7 @@ fn the_figures_are_those_that_the_program_prints() {
     let script = r#"echo begins; echo '{"case":{"cycles":12.5},"packets":64,"why":null}'"#;
     let window = window(script).unwrap();
     assert_eq!((window.figure("cycles"), window.packets), (Some(12.5), 64));
-    assert_eq!(window.disturbed, None);
+    assert!(window.disturbed.is_none() && window.void.is_none());
     assert!(window.wall_ns > 0 && window.cpu_ns.is_some_and(|ns| ns > 0), "{window:?}");
 }
 
@@ -32,7 +33,16 @@ fn cpus_seed_and_time_are_put_in_the_arguments() {
         r#"echo "{\"case\":{\"cycles\":{cpu0}{cpu1}{seed}},\"packets\":0,\"why\":\"{seconds}\"}""#;
     let window = window(script).unwrap();
     assert_eq!(window.figure("cycles"), Some(357.0));
-    assert_eq!(window.disturbed.as_deref(), Some("0.25"));
+    assert_eq!(window.void.as_deref(), Some("0.25"));
+}
+
+#[test]
+fn it_runs_on_the_cpus_that_its_arguments_name_and_else_wherever_it_may() {
+    let place = Place { cpus: vec![3, 5], seed: 7, program: None, stop: Arc::default() };
+    let cpus = |script| Program.open(&shell(script), &place).unwrap().cpus();
+    assert_eq!(cpus("taskset -c {cpu0},{cpu1} true"), [3, 5]);
+    assert_eq!(cpus("taskset -c {cpu1} true"), [5]);
+    assert_eq!(cpus("true"), allowed_cpus().unwrap());
 }
 
 #[test]

@@ -46,6 +46,8 @@ impl Polls {
 struct Shared {
     /// The receiver owes the ring buffers that its pool does not have.
     starving: AtomicBool,
+    /// Windows that the receiver has begun.
+    begun: AtomicU64,
     /// Windows that the wire has ended.
     ended: AtomicU64,
 }
@@ -99,6 +101,7 @@ pub(super) fn build(asked: &Asked, cpus: &[usize]) -> Result<(Crew, Gauge)> {
         late: (len as u64 / 4).max(1),
         size,
         touch: asked.touch,
+        windows: 0,
         shared,
     };
     let mut crew = Crew::default();
@@ -203,6 +206,7 @@ impl Receiver {
 impl Duty for Receiver {
     fn run(&mut self, until: Instant) -> io::Result<Done> {
         self.windows += 1;
+        self.shared.begun.store(self.windows, Ordering::Release);
         let mut done = Done::default();
         loop {
             // Looked at first: what the wire sent before it ended is then in the ring.
@@ -240,10 +244,19 @@ struct Wire {
     late: u64,
     size: usize,
     touch: bool,
+    windows: u64,
     shared: Arc<Shared>,
 }
 
 impl Wire {
+    /// Waits for the receiver, which may be woken later: what came before would overrun by the
+    /// order in which two threads are woken. On a CPU of its own, and not longer than the window.
+    fn meet(&self, until: Instant) {
+        while self.shared.begun.load(Ordering::Acquire) < self.windows && Instant::now() < until {
+            std::hint::spin_loop();
+        }
+    }
+
     /// One burst, each packet at its moment.
     fn burst(&mut self, start: Instant, done: &mut Done) {
         let mut gone = 0;
@@ -277,11 +290,14 @@ impl Wire {
         }
         // As many as were posted at most, so that there is room for them.
         self.queue.xmit(&mut self.filled);
-        let lost = due - n as u64;
+        let (lost, late) = (due - n as u64, due >= self.late);
+        if late {
+            done.late += due;
+        }
         if lost == 0 {
             return;
         }
-        if due >= self.late {
+        if late {
             done.wire_late += lost;
         } else if self.shared.starving.load(Ordering::Relaxed) {
             done.no_frame += lost;
@@ -293,6 +309,8 @@ impl Wire {
 
 impl Duty for Wire {
     fn run(&mut self, until: Instant) -> io::Result<Done> {
+        self.windows += 1;
+        self.meet(until);
         self.beat.restart();
         let mut done = Done::default();
         let outcome = loop {
@@ -305,7 +323,8 @@ impl Duty for Wire {
         self.shared.ended.fetch_add(1, Ordering::Release);
         outcome?;
         // Its own sleeps are no cost of the side's.
-        Ok(Done { due: self.beat.done(until, self.burst as usize).due, ..done })
+        let Done { due, late_ns, .. } = self.beat.done(until, self.burst as usize);
+        Ok(Done { due, late_ns, ..done })
     }
 
     fn workers(mut self: Box<Self>) -> Vec<Worker> {

@@ -1,13 +1,13 @@
 //! One side: its windows, its profile, its end.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use linerate_datapath::{PoolStats, Worker};
 use linerate_prof::profile::Profile;
 use linerate_prof::sample::{Recorder, Target, What};
 use linerate_prof::ticks;
-use linerate_skb::{Ledger, Pool};
+use linerate_skb::{Data, Ledger, Pool};
 
 use super::asked::Asked;
 use super::crew::{Crew, Done};
@@ -15,13 +15,21 @@ use super::path::{self, Gauge};
 use super::reading::Reading;
 use super::turning::{empty, nanos};
 use crate::scenario::{Bench, Finished, Ledger as Books};
-use crate::window::Window;
+use crate::window::{ThreadTime, Window};
 use crate::{Code, Error, Result};
 
 /// Samples for each second of CPU time: a prime, out of step with the kernel's own timers.
 const HZ: u32 = 1999;
+/// Share of a window that what offers packets may be late: as long as a measured thread may be without
+/// its CPU.
+const LATE_MAX: f64 = 0.01;
 /// Times that a path is emptied at its end, a full ring each.
 const DRAINS: u32 = 64;
+
+/// What is to be known of a side whose bytes are the system's allocator's.
+const TRIMMED: &str = "general buffers: where a burst is freed at once, glibc gives the memory at the top \
+     of its arena back to the kernel and takes it again for the next one; that is in the cost, and may be \
+     most of it";
 
 /// One side, ready to run.
 pub(super) struct EngineBench {
@@ -59,17 +67,28 @@ impl EngineBench {
     }
 }
 
-/// Why the rates of a window are not to be believed.
+/// Why the rates of a window are not to be believed: what offers the packets was late by itself.
+///
+/// Never by what was lost or not sent: a slow path loses and holds up, too, and that is what is asked
+/// for ([`unsent`](super::reading)). A measured thread without its CPU is the runner's to see.
 fn disturbed(window: &Window, done: &Done) -> Option<String> {
-    if done.wire_late > 0 {
-        let (late, offered) = (done.wire_late, done.offered);
+    if done.late > 0 {
+        let (late, offered) = (done.late, done.offered);
         return Some(format!(
-            "the wire's own thread was late for {late} of {offered} packets lost"
+            "the wire's own thread was late for {late} packets of {offered}, lost or not"
         ));
     }
-    let offered = window.figure("offered").unwrap_or(0.0);
-    let behind = done.due > 0 && offered < 0.99 * done.due as f64;
-    behind.then(|| format!("{offered} packets were offered of {} that were due", done.due))
+    let limit_ns = window.wall_ns as f64 * LATE_MAX;
+    if done.due > 0 && done.late_ns as f64 > limit_ns {
+        let late_us = done.late_ns / 1000;
+        return Some(format!("a burst was late by {late_us} us: its thread was woken so late"));
+    }
+    let waited = |thread: &&ThreadTime| {
+        !thread.measured && thread.run_delay_ns as f64 > thread.wall_ns as f64 * LATE_MAX
+    };
+    let thread = window.threads.iter().find(waited)?;
+    let (role, us) = (&thread.role, thread.run_delay_ns / 1000);
+    Some(format!("the thread \"{role}\" waited {us} us for its CPU"))
 }
 
 impl Bench for EngineBench {
@@ -97,15 +116,17 @@ impl Bench for EngineBench {
         drain(crew.dismiss()?)?;
         let ledger = gauge.pool().ledger();
         totals.insert("outstanding_at_rest".to_owned(), ledger.in_flight as f64);
-        let mut notes = vec![format!(
-            "free_matrix is of CPUs {cpus:?}: a row for each that allocated; what follows it in the \
-             drain is not in it"
-        )];
+        let rows = cpus.iter().enumerate();
+        totals.extend(rows.map(|(i, cpu)| (format!("free_matrix_cpu: row {i}"), *cpu as f64)));
+        let mut notes = Vec::new();
         if threads == 2 {
             notes.push("two threads: the cost has the way between their CPUs in it".to_owned());
         }
         if let Gauge::Engine(stats) = &gauge {
-            notes.extend(stats.warnings().iter().cloned());
+            notes.extend(warnings(stats.warnings()));
+        }
+        if cfg!(target_env = "gnu") && gauge.pool().data_from() == Data::General {
+            notes.push(TRIMMED.to_owned());
         }
         let ledger = books(&gauge, &ledger, &done);
         Ok(Finished {
@@ -115,6 +136,15 @@ impl Bench for EngineBench {
             notes,
         })
     }
+}
+
+/// What the engine warns of, once a side: its workers are told the same.
+fn warnings(warnings: &[String]) -> BTreeSet<String> {
+    let of_worker = |warning: &String| match warning.split_once(": ") {
+        Some((worker, what)) if worker.starts_with("worker ") => what.to_owned(),
+        _ => warning.clone(),
+    };
+    warnings.iter().map(of_worker).collect()
 }
 
 /// Figures of the whole side: memory, frames, packets that are out, hot lists.

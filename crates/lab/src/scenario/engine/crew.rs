@@ -40,8 +40,12 @@ pub(super) struct Done {
     pub ring_full: u64,
     /// Those that found none because the receiver's pool had no frame.
     pub no_frame: u64,
-    /// Those that came due together because the wire's own thread was late.
+    /// Those that were lost of `late`: the receiver is not to blame for them.
     pub wire_late: u64,
+    /// Packets offered, lost or not, that came due together because the wire's own thread was late.
+    pub late: u64,
+    /// The latest that a sleep for the next burst ended. Not of one that a full ring held up.
+    pub late_ns: u64,
     /// Packets that a loop of the lab's own passed on.
     pub packets: u64,
     /// Their bytes.
@@ -175,6 +179,8 @@ impl AddAssign for Done {
         self.ring_full += more.ring_full;
         self.no_frame += more.no_frame;
         self.wire_late += more.wire_late;
+        self.late += more.late;
+        self.late_ns = self.late_ns.max(more.late_ns);
         self.packets += more.packets;
         self.bytes += more.bytes;
         self.sleeps += more.sleeps;

@@ -8,13 +8,24 @@ use crate::scenario::{Figure, pool_figures};
 use crate::window::Window;
 
 /// What its windows count beside the pool's and the ports'.
-const OWN: [Figure; 10] = [
+const OWN: [Figure; 13] = [
     figure("offered", "packets", "Packets that the source made, or the wire had."),
     figure("due", "packets", "Packets whose time had come; 0 without a rate."),
+    figure(
+        "unsent",
+        "packets",
+        "Due and not offered: what the path held up, or the source did not come to.",
+    ),
     figure("overruns", "packets", "Offered packets that were lost before the ring, by any cause."),
     figure("overruns_ring_full", "packets", "Lost: no buffer was posted, and the pool had frames."),
     figure("overruns_no_frame", "packets", "Lost: the pool had no frame to post."),
     figure("overruns_wire_late", "packets", "Lost: the wire's own thread was late."),
+    figure(
+        "late",
+        "packets",
+        "Packets, lost or not, that came due together as the wire's own thread was late.",
+    ),
+    figure("late_ns", "ns", "The latest that a sleep for the next burst ended."),
     figure("buffer_ns", "ns", "`buffer_ticks`, by the rate of the ticks in this window."),
     figure("total_ticks", "TSC ticks", "CPU time of the measured threads, in ticks."),
     figure("asleep_ns", "ns", "How long threads slept, until they were on a CPU again."),
@@ -99,13 +110,17 @@ impl Reading {
         // What the engine's workers counted, and what a loop of the lab's own did beside.
         let more = |name: &str, n: u64| figure(name).unwrap_or(0.0) + n as f64;
         let [polls, empty] = [0, 1].map(|i| d(self.polls[i], before.polls[i]));
+        let offered = d(self.offered, before.offered) + done.offered;
         let mut own = vec![
-            ("offered", (d(self.offered, before.offered) + done.offered) as f64),
+            ("offered", offered as f64),
             ("due", done.due as f64),
+            ("unsent", done.due.saturating_sub(offered) as f64),
             ("overruns", overruns as f64),
             ("overruns_ring_full", done.ring_full as f64),
             ("overruns_no_frame", done.no_frame as f64),
             ("overruns_wire_late", done.wire_late as f64),
+            ("late", done.late as f64),
+            ("late_ns", done.late_ns as f64),
             ("total_ticks", cpu_ns * tick_hz / 1e9),
             ("asleep_ns", (d(self.asleep_ns, before.asleep_ns) + done.asleep_ns) as f64),
             ("tick_hz", tick_hz),

@@ -131,8 +131,9 @@ fn at_a_fixed_rate_what_is_due_is_offered_and_the_thread_sleeps() {
         assert!(figure(window, "due") <= 704.0, "{window:?}");
         let offered = figure(window, "offered");
         assert!(offered <= figure(window, "due") && offered % 64.0 == 0.0, "{window:?}");
-        let told = window.disturbed.is_some();
-        assert_eq!(told, offered < 0.99 * figure(window, "due"), "{window:?}");
+        assert_eq!(figure(window, "unsent"), figure(window, "due") - offered, "{window:?}");
+        let late = figure(window, "late_ns") > 0.01 * window.wall_ns as f64;
+        assert_eq!(window.disturbed.is_some(), late, "{window:?}");
     }
     assert!(sum(&windows, "sleeps") > 0.0 && sum(&windows, "asleep_ns") > 0.0);
     assert!(end.ledger.balanced);
@@ -164,7 +165,10 @@ fn what_an_adapter_offers_is_received_or_overruns_by_its_cause() {
         assert_eq!(figure(window, "overruns"), causes);
         assert_eq!(figure(window, "offered"), window.packets as f64 + causes, "{window:?}");
         assert_eq!(window.threads.iter().filter(|thread| thread.measured).count(), 1);
-        assert_eq!(window.disturbed.is_some(), figure(window, "overruns_wire_late") > 0.0);
+        let late = figure(window, "late");
+        assert!(late >= figure(window, "overruns_wire_late"), "{window:?}");
+        // Bursts of a gigabit in a microsecond are late at every look.
+        assert!(late == 0.0 || window.disturbed.is_some(), "{window:?}");
     }
     assert!(sum(&windows, "overruns") > 0.0);
     let ledger = &end.ledger;

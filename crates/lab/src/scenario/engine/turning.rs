@@ -20,6 +20,8 @@ pub(super) struct Beat {
     begun: u64,
     sleeps: u64,
     asleep_ns: u64,
+    /// The latest that a sleep ended. Who did not sleep, as the path held it up, was not late.
+    late_ns: u64,
 }
 
 impl Beat {
@@ -30,12 +32,14 @@ impl Beat {
     pub fn new(burst: usize, pps: Option<f64>) -> Result<Beat> {
         let interval_ns = pps.map(|pps| burst as f64 * 1e9 / pps);
         let start = Instant::now();
-        Ok(Beat { timer: TimerFd::new()?, interval_ns, start, begun: 0, sleeps: 0, asleep_ns: 0 })
+        let timer = TimerFd::new()?;
+        Ok(Beat { timer, interval_ns, start, begun: 0, sleeps: 0, asleep_ns: 0, late_ns: 0 })
     }
 
     /// A window begins: what was due before it is not due in it.
     pub fn restart(&mut self) {
-        (self.start, self.begun, self.sleeps, self.asleep_ns) = (Instant::now(), 0, 0, 0);
+        (self.start, self.begun) = (Instant::now(), 0);
+        (self.sleeps, self.asleep_ns, self.late_ns) = (0, 0, 0);
     }
 
     /// Waits for the next burst; `None` once the window is over.
@@ -53,6 +57,7 @@ impl Beat {
             let woken = Instant::now();
             self.sleeps += 1;
             self.asleep_ns += nanos(woken.saturating_duration_since(now));
+            self.late_ns = self.late_ns.max(nanos(woken.saturating_duration_since(due.min(until))));
             now = woken;
         }
         if now >= until {
@@ -74,7 +79,13 @@ impl Beat {
             let window = nanos(until.saturating_duration_since(self.start));
             (window as f64 / ns).ceil() as u64 * burst as u64
         });
-        Done { due, sleeps: self.sleeps, asleep_ns: self.asleep_ns, ..Done::default() }
+        Done {
+            due,
+            sleeps: self.sleeps,
+            asleep_ns: self.asleep_ns,
+            late_ns: self.late_ns,
+            ..Done::default()
+        }
     }
 }
 

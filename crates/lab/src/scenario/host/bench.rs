@@ -143,8 +143,15 @@ impl Bench for HostBench {
             let ticks = cpu_ns as f64 * ticks / wall_ns as f64;
             window.figures.insert("total_ticks".into(), ticks);
         }
+        if self.config.crowded() {
+            window.shared_cpus.push(self.config.traffic);
+        }
         window.disturbed = told.trouble.clone().or_else(|| late(&self.config, &told));
         Ok(window)
+    }
+
+    fn cpus(&self) -> Vec<usize> {
+        self.config.cpus()
     }
 
     fn profile(&mut self, time: Duration) -> Result<Vec<Profile>> {

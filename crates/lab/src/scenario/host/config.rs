@@ -23,7 +23,7 @@ pub(super) const KNOBS: [Knob; 17] = [
         "workload",
         "\"stream\" | \"web\"",
         "stream",
-        "stream: bulk TCP one way, as netperf's TCP_STREAM; web: many short responses of mixed sizes, of SPECweb99's class",
+        "stream: bulk TCP one way, as netperf's TCP_STREAM; web: many short responses of mixed sizes, the files of SPECweb99 by its published shape; connections stay open for as many requests as we draw",
     ),
     knob(
         "rate",
@@ -197,6 +197,17 @@ impl Config {
         })
     }
 
+    /// The CPUs of its workers, then that of the traffic, each once.
+    pub fn cpus(&self) -> Vec<usize> {
+        let mut cpus = Vec::new();
+        for cpu in self.workers.iter().chain([&self.traffic]) {
+            if !cpus.contains(cpu) {
+                cpus.push(*cpu);
+            }
+        }
+        cpus
+    }
+
     /// Whether a worker's CPU also has the hosts' programs.
     pub fn crowded(&self) -> bool {
         self.workers.contains(&self.traffic)
@@ -243,11 +254,13 @@ const fn knob(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::settings::Setting;
 
     fn place(cpus: &[usize]) -> Place {
-        Place { cpus: cpus.to_vec(), seed: 1, program: None }
+        Place { cpus: cpus.to_vec(), seed: 1, program: None, stop: Arc::default() }
     }
 
     #[test]
@@ -255,6 +268,7 @@ mod tests {
         let config = Config::of(&Settings::new(), &place(&[3, 5])).unwrap();
         assert_eq!((config.message, config.sockbuf), (4096, 65_536));
         assert_eq!((config.workers.as_slice(), config.traffic), (&[3][..], 5));
+        assert_eq!(config.cpus(), [3, 5]);
         assert!(!config.crowded() && !config.offload && config.rate.is_none());
     }
 
@@ -263,9 +277,11 @@ mod tests {
         let split = Settings::new().with("topology", "split").with("adapters", 2);
         let config = Config::of(&split, &place(&[0, 1])).unwrap();
         assert_eq!((config.workers.as_slice(), config.traffic), (&[0, 1, 0, 1][..], 1));
+        assert_eq!(config.cpus(), [0, 1]);
         assert!(config.crowded());
         let config = Config::of(&split, &place(&[0, 1, 2])).unwrap();
         assert_eq!((config.traffic, config.crowded()), (2, false));
+        assert_eq!(config.cpus(), [0, 1, 2]);
         let e = Config::of(&split, &place(&[0])).unwrap_err();
         assert!(e.code == Code::Unsupported && e.fix.contains("joined"), "{e}");
     }

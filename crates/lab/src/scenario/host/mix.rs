@@ -1,8 +1,12 @@
 //! Requests of SPECweb99's class: many short files, few long ones, over connections that most often
 //! stay open for several.
 //!
-//! It is that benchmark's static mix by its published shape, and not the benchmark: no dynamic
-//! requests, no load of 400 kbit/s a connection, no score.
+//! Its files, classes and their shares are of that benchmark's published shape; it is not the
+//! benchmark: no dynamic requests, no load of 400 kbit/s a connection, no score.
+//!
+//! How long a connection stays open is drawn as follows, and is not claimed to be the benchmark's:
+//! with 30 % it has one request; with 70 % it has a geometric number of them, of mean 10, at least 1
+//! and at most 1000: 7.3 over all. A request's length is uniform, 100 to 299 bytes.
 //!
 //! Source: SPEC, "SPECweb99 Benchmark" (white paper and run rules); Nahum, "Deconstructing
 //! SPECweb99", 2002.

@@ -82,8 +82,12 @@ impl Path {
         let stats = engine.stats();
         let carrying = Arc::new(AtomicBool::new(false));
         let mut path = Path { stats, carrying, hands: Vec::new() };
-        for (i, worker) in engine.into_workers().into_iter().enumerate() {
-            let cpu = config.workers.get(i).copied().unwrap_or(config.traffic);
+        let workers = engine.into_workers();
+        if workers.len() != config.workers.len() {
+            let why = format!("{} workers for {} CPUs", workers.len(), config.workers.len());
+            return Err(Error::new(Code::System, "cannot place the workers", why));
+        }
+        for (i, (worker, &cpu)) in workers.into_iter().zip(&config.workers).enumerate() {
             let (orders, inbox) = channel();
             let (outbox, answers) = channel();
             let carrying = path.carrying.clone();

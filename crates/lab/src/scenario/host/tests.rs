@@ -2,6 +2,7 @@
 //! long anything takes.
 
 use std::fs;
+use std::sync::Arc;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -19,7 +20,8 @@ static ALONE: Mutex<()> = Mutex::new(());
 /// A side ready to run, or why not.
 fn open(settings: &Settings) -> Option<(MutexGuard<'static, ()>, Box<dyn Bench>)> {
     let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let place = Place { cpus: allowed_cpus().unwrap(), seed: 7, program: None };
+    let place =
+        Place { cpus: allowed_cpus().unwrap(), seed: 7, program: None, stop: Arc::default() };
     match Host.check(settings, &place).and_then(|()| Host.open(settings, &place)) {
         Ok(bench) => Some((alone, bench)),
         Err(e) if e.kind() == Kind::Unsupported => {
@@ -179,7 +181,9 @@ fn every_figure_of_a_window_has_a_name_and_a_unit() {
 fn a_side_that_makes_no_sense_is_refused_before_anything_is_tried() {
     let mut told = Settings::new();
     told.set("workload", crate::settings::Setting { value: Value::Text("mail".into()), line: 9 });
-    let e = Host.check(&told, &Place { cpus: vec![0], seed: 0, program: None }).unwrap_err();
+    let e = Host
+        .check(&told, &Place { cpus: vec![0], seed: 0, program: None, stop: Arc::default() })
+        .unwrap_err();
     assert_eq!(e.why, "line 9: workload = mail is not one of \"stream\", \"web\"");
 }
 

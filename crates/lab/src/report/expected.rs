@@ -1,0 +1,77 @@
+//! What was expected, by whom, and whether it is so: one list, the headline's first.
+
+use super::figure::range;
+use super::metric::Shown;
+use super::tables::ROWS_MAX;
+use super::view::View;
+use super::words::{cells, n, shown};
+
+/// What is said where the interval lies neither within the range nor beside it.
+const OPEN: &str = "open: the interval does not tell";
+
+/// An expectation of one metric, in every cell that has it.
+pub(super) struct Expectation {
+    /// Of which metric it is, and what was expected.
+    pub what: String,
+    /// Whether it is met, and where it is not. A disagreement is a result.
+    pub outcome: String,
+    /// By whom.
+    pub source: String,
+    /// Whether it is met in every cell.
+    pub met: bool,
+}
+
+/// All of them.
+pub(super) fn expectations(view: &View<'_>) -> Vec<Expectation> {
+    view.metrics.iter().flat_map(|metric| of_metric(view, metric)).take(ROWS_MAX).collect()
+}
+
+fn of_metric(view: &View<'_>, metric: &Shown) -> Vec<Expectation> {
+    struct Cells<'a> {
+        expected: (String, String),
+        met: Vec<&'a str>,
+        not_met: Vec<&'a str>,
+        open: usize,
+    }
+    let mut all: Vec<Cells<'_>> = Vec::new();
+    for (name, cell) in view.named().take(ROWS_MAX) {
+        let effect = cell.metrics.get(&metric.name);
+        let Some(expected) = effect.and_then(|effect| effect.expected.as_ref()) else { continue };
+        let of = (range(expected.change_pct), shown(&expected.source));
+        let at = all.iter().position(|cells| cells.expected == of).unwrap_or_else(|| {
+            all.push(Cells { expected: of, met: Vec::new(), not_met: Vec::new(), open: 0 });
+            all.len() - 1
+        });
+        let Some(cells) = all.get_mut(at) else { continue };
+        match (expected.certain, expected.met) {
+            (false, _) => cells.open += 1,
+            (true, true) => cells.met.push(name),
+            (true, false) => cells.not_met.push(name),
+        }
+    }
+    let told = |of: Cells<'_>| {
+        let every = of.met.len() + of.not_met.len();
+        let (range, source) = of.expected;
+        Expectation {
+            what: format!("{}: expected {range} %", metric.label),
+            outcome: match (of.met.len(), cells(&of.not_met, view.cells.len())) {
+                (0, _) if every == 0 => OPEN.into(),
+                (met, _) if of.not_met.is_empty() && of.open > 0 => {
+                    format!("met in {}, open in {}", n(met), n(of.open))
+                }
+                (_, _) if of.not_met.is_empty() && every > 1 => format!("met in all {}", n(every)),
+                (_, _) if of.not_met.is_empty() => "met".into(),
+                (0, at) if every == 1 && at.is_empty() => "NOT met, which is a result".into(),
+                (0, at) => format!("NOT met, which is a result, at {at}"),
+                (met, at) => format!(
+                    "NOT met, which is a result, at {at}; met in {} of {}",
+                    n(met),
+                    n(every)
+                ),
+            },
+            source,
+            met: of.not_met.is_empty() && of.open == 0,
+        }
+    };
+    all.into_iter().map(told).collect()
+}

@@ -1,0 +1,122 @@
+//! Words of a run's document and of its tellings.
+
+use linerate_prof::print::harmless;
+
+use super::figure::count;
+use crate::record::{OverallRecord, Verdict};
+
+/// Letters of a name that are shown.
+const NAME_MAX: usize = 120;
+
+/// Letters of a paragraph, and paragraphs of a text, that are shown.
+const PARAGRAPH_MAX: usize = 4000;
+const PARAGRAPHS_MAX: usize = 20;
+
+/// Names that a sentence counts up.
+const NAMES_MAX: usize = 4;
+
+/// A text of a document, made harmless and short.
+pub(super) fn shown(text: &str) -> String {
+    if text.chars().nth(4 * NAME_MAX).is_none() {
+        return harmless(text).into_owned();
+    }
+    let start: String = text.chars().take(4 * NAME_MAX).collect();
+    format!("{}…", harmless(&start))
+}
+
+/// A name of a document, made harmless and shorter.
+pub(super) fn short(text: &str) -> String {
+    match text.char_indices().nth(NAME_MAX) {
+        Some((at, _)) => format!("{}…", harmless(text.get(..at).unwrap_or_default())),
+        None => harmless(text).into_owned(),
+    }
+}
+
+/// `text` in at most `letters`, without its middle: a path begins with its crate and ends with its
+/// function.
+pub(super) fn elided(text: &str, letters: usize) -> String {
+    let length = text.chars().count();
+    if length <= letters {
+        return text.to_owned();
+    }
+    let head = letters.saturating_sub(1) / 2;
+    let tail = letters.saturating_sub(1) - head;
+    let start: String = text.chars().take(head).collect();
+    let end: String = text.chars().skip(length - tail).collect();
+    format!("{start}…{end}")
+}
+
+/// Cells by their verdicts.
+pub(super) fn counts(line: &OverallRecord) -> String {
+    let OverallRecord { better, worse, same, unclear, .. } = line;
+    format!("{better} better, {worse} worse, {same} same, {unclear} unclear")
+}
+
+/// As printed.
+pub(super) fn verdict(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Better => "better",
+        Verdict::Worse => "worse",
+        Verdict::Same => "same",
+        Verdict::Unclear => "unclear",
+    }
+}
+
+/// The paragraphs of a text: an empty line begins another, all other white space flows.
+pub(super) fn paragraphs(text: &str) -> Vec<String> {
+    let mut all = vec![String::new()];
+    for line in text.lines() {
+        match (line.trim(), all.last_mut()) {
+            ("", _) => all.push(String::new()),
+            (words, Some(last)) => {
+                for word in words.split_whitespace() {
+                    last.extend([if last.is_empty() { "" } else { " " }, word]);
+                }
+            }
+            (_, None) => {}
+        }
+    }
+    all.retain(|paragraph| !paragraph.is_empty());
+    let bounded = |paragraph: &String| match paragraph.char_indices().nth(PARAGRAPH_MAX) {
+        Some((at, _)) => format!("{}…", harmless(paragraph.get(..at).unwrap_or_default())),
+        None => harmless(paragraph).into_owned(),
+    };
+    all.iter().take(PARAGRAPHS_MAX).map(bounded).collect()
+}
+
+/// Names of cells in a sentence: each, or how many of all they are.
+pub(super) fn cells(names: &[&str], all: usize) -> String {
+    match names {
+        [] => String::new(),
+        [one] => (*one).to_owned(),
+        many if many.len() == all => "all cells".into(),
+        few if few.len() <= NAMES_MAX => few.join(" · "),
+        many => format!("{} of {} cells", n(many.len()), n(all)),
+    }
+}
+
+/// A number of things, as printed.
+pub(super) fn n(count_of: usize) -> String {
+    count(count_of as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn white_space_flows_and_an_empty_line_begins_a_paragraph() {
+        assert_eq!(
+            paragraphs("\nWhat does it\n  cost?\n\t\n\nAnd who pays?\n"),
+            ["What does it cost?", "And who pays?",]
+        );
+        assert_eq!(paragraphs(" \n\n"), Vec::<String>::new());
+    }
+
+    #[test]
+    fn few_cells_are_named_and_many_are_counted() {
+        assert_eq!(cells(&["rate=max", "rate=fixed"], 9), "rate=max · rate=fixed");
+        assert_eq!(cells(&["a", "b"], 2), "all cells");
+        assert_eq!(cells(&["a", "b", "c", "d", "e"], 9), "5 of 9 cells");
+    }
+}
