@@ -7,22 +7,22 @@
 //! - **Which pairs.** Those admitted by the environment for the metric's clock, of the one placement
 //!   class that most of them have ([`admitted`]). No pair is left out for its result.
 //! - **Effect.** The median of the ratios, and the interval that holds it: order statistics,
-//!   interpolated ([`interval`]). It is narrower and covers better than a bootstrap of the median.
+//!   interpolated (`interval`). It is narrower and covers better than a bootstrap of the median.
 //! - **Noise floor.** The same for control by `a`, which is the same code: the largest change within
 //!   *its* interval.
 //! - **Chance.** Signs of the logarithms flipped in all 2ⁿ ways, counted up to 256 pairs and in the
-//!   limit beyond ([`signs`]); corrected by Holm over the cells that were planned, whether they ran
+//!   limit beyond (`signs`); corrected by Holm over the cells that were planned, whether they ran
 //!   or not, each metric a family of its own, as each is a question of its own.
 //! - **Verdict.** Better or worse: the interval excludes no change, the change is beyond the noise
 //!   floor, and chance is below 5 %. Same: the whole interval lies within the noise floor, or 1 %.
-//!   Anything else is unclear, and so is every effect whose control is off by itself ([`verdict`]).
+//!   Anything else is unclear, and so is every effect whose control is off by itself (`verdict`).
 //! - **Looks.** A cell may end at an early look, if its interval is narrow enough on the scale of
 //!   logarithms, and never because of what it found. That alone would not raise the rate of false verdicts; early looks are still
 //!   taken at 99 %, for the reader who stops a run when it says what he hoped for: the chances of
 //!   all looks together stay about 5 %, as the tests show by simulation.
 //!
 //! Windows of 0 have no ratio: all windows are pooled then, those of the control as well, and an
-//! event that was never seen is below a bound and not 0 ([`pooled`]). A difference of figures that
+//! event that was never seen is below a bound and not 0 (`pooled`). A difference of figures that
 //! was below 0 in any window has no ratio either: the effect is withheld, with a warning.
 
 mod effect;
