@@ -21,11 +21,17 @@ const STOP: Duration = Duration::from_secs(15);
 /// Cargo builds another package's binary for a test only by chance, so this asks for it: it costs a
 /// look at the time stamps if all is built.
 ///
+/// Whoever has built it already says where it is by `LINERATE_PROGRAM`: with the features of all
+/// tests together it is another build than by itself, which takes minutes.
+///
 /// # Panics
 /// If it cannot be built.
 pub fn linerate() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
+        if let Some(built) = std::env::var_os("LINERATE_PROGRAM") {
+            return built.into();
+        }
         // target/debug/deps/forward_packet-0123456789abcdef
         let this = std::env::current_exe().expect("the test runs from a file");
         let profile = this.parent().and_then(Path::parent).expect("target/PROFILE/deps");
