@@ -23,7 +23,7 @@ pub(super) const KNOBS: [Knob; 17] = [
         "workload",
         "\"stream\" | \"web\"",
         "stream",
-        "stream: bulk TCP one way, as netperf's TCP_STREAM; web: many short responses of mixed sizes, the files of SPECweb99 by its published shape; connections stay open for as many requests as we draw",
+        "stream: bulk TCP one way, as netperf's TCP_STREAM; web: many short responses of mixed sizes, files of the sizes and shares that we know of SPECweb99; connections stay open for as many requests as we draw",
     ),
     knob(
         "rate",
