@@ -5,6 +5,26 @@
 //! run delay of each thread that has a CPU to itself; roughly, by CPU time that is not ours, which
 //! the kernel tells in ticks of 10 ms; and by what the host says that it took.
 //!
+//! # Interrupts
+//!
+//! What is not ours is the programs' and the kernel's time of the CPUs (user, nice and system of
+//! /proc/stat) less our own threads' time. Interrupts, hard and soft, are fields of their own there;
+//! they are left out, ksoftirqd's with them, on every kernel and for every scenario. What that means
+//! depends on the kernel:
+//!
+//! - With CONFIG_IRQ_TIME_ACCOUNTING they are in no thread's time either. What is not ours is then
+//!   that of others' threads; what an interrupt took from us, for whomever it came, is not seen.
+//! - Without it they are in the time of the thread that they interrupt. Where that is ours, what is
+//!   not ours comes out too small by as much: of a side whose threads are in soft interrupts for a
+//!   tenth of their time, others may have a tenth of its CPU unseen.
+//!
+//! To add the fields would err to the other side: what they have of idle CPUs and of ksoftirqd would
+//! count as others', though it may be the side's own packets, as in the scenario `host`, whose links
+//! are soft interrupts and nothing else. No file of the kernel tells for whom an interrupt came. So
+//! what is told is the least that others had, and a window is refused for nothing less certain. On
+//! CPUs that a thread has to itself the run delay tells exactly of others' threads, on either kernel;
+//! what interrupts keep a thread from its CPU is in no run delay.
+//!
 //! Thresholds: the method's rule 4. Steal alone detects next to nothing (it read 0 or 1 while
 //! windows took 65 times their time), and the run delay nearly all.
 
@@ -31,13 +51,7 @@ pub const PMU_RUNNING_PCT_MIN: f64 = 100.0;
 const FOREIGN_TICKS_UNSURE: u64 = 2;
 
 /// Fields of /proc/stat in which a CPU runs somebody: user, nice, system. The guests' are in the
-/// first two already.
-///
-/// Interrupts, hard and soft, are fields of their own, and no thread's: a kernel with
-/// CONFIG_IRQ_TIME_ACCOUNTING keeps them out of every thread's time, so that they would count as
-/// foreign though they are the side's own. A kernel without it has them in the time of the thread
-/// that they interrupt; there our own time may hide as much of others'. What they keep a thread from
-/// its CPU is in its run delay on neither.
+/// first two already. Interrupts, fields 5 and 6, are left out: see the module.
 const BUSY: [usize; 3] = [0, 1, 2];
 const STEAL: usize = 7;
 

@@ -20,6 +20,7 @@ use super::path::Path;
 use super::pause::{look_until, pause};
 use super::probe::Probe;
 use super::profile;
+use super::remarks::{Remarks, offered_pct};
 use super::tcp::Retransmits;
 use crate::Result;
 use crate::scenario::pool_figures::{self, Reading};
@@ -32,8 +33,6 @@ const QUIET: Duration = Duration::from_millis(3);
 const QUIET_WAIT: Duration = Duration::from_millis(500);
 /// Samples for each second of a worker's CPU time.
 const PROFILE_HZ: u32 = 2000;
-/// A sender that sent less than this share of what was due has fallen behind.
-const PUNCTUAL: f64 = 0.98;
 
 /// A side, ready to run. Its parts end in this order: traffic, workers, hosts.
 pub(super) struct HostBench {
@@ -43,6 +42,7 @@ pub(super) struct HostBench {
     retransmits: Retransmits,
     path: Path,
     _hosts: Hosts,
+    remarks: Remarks,
 }
 
 /// What is read at both edges of a window, while the workers stand still.
@@ -66,7 +66,8 @@ impl HostBench {
         let load = load::open(&config, &hosts)?;
         let probe = (config.probes > 0).then(|| Probe::open(&config, &hosts)).transpose()?;
         let retransmits = Retransmits::of(&[&hosts.west, &hosts.east])?;
-        let bench = HostBench { config, load, probe, retransmits, path, _hosts: hosts };
+        let remarks = Remarks::default();
+        let bench = HostBench { config, load, probe, retransmits, path, _hosts: hosts, remarks };
         bench.rest()?;
         Ok(bench)
     }
@@ -146,7 +147,8 @@ impl Bench for HostBench {
         if self.config.crowded() {
             window.shared_cpus.push(self.config.traffic);
         }
-        window.disturbed = told.trouble.clone().or_else(|| late(&self.config, &told));
+        // What the traffic came to is a result, and no window is refused for it: it is told.
+        self.remarks.note(&self.config, &told, probed.as_ref());
         Ok(window)
     }
 
@@ -181,7 +183,7 @@ impl Bench for HostBench {
         let ledger = pool_figures::ledger(&stats);
         totals.extend(pool_figures::outstanding(&stats));
         let ledger = crate::scenario::Ledger { retransmitted: Some(retransmitted), ..ledger };
-        let notes = notes(&self.config).into_iter().chain(warnings).collect();
+        let notes = self.remarks.tell(&self.config).into_iter().chain(warnings).collect();
         Ok(Finished { ledger, matrices, totals, notes })
     }
 }
@@ -201,79 +203,20 @@ fn figures(
         ("due".to_owned(), told.due as f64),
         ("sent".to_owned(), told.sent as f64),
     ]);
+    if let Some(pct) = offered_pct(told).filter(|_| config.rate.is_some()) {
+        figures.insert("offered_pct".into(), pct);
+    }
     if config.workload == Workload::Web {
         figures.insert("requests".into(), since(|edge| edge.counts.requests));
         figures.insert("responses".into(), since(|edge| edge.counts.responses));
-        quantiles("request", &told.latencies_ns, &mut figures);
+        figures.insert("failed".into(), told.failed as f64);
+        told.latencies.tell("request", &mut figures);
     }
     if let Some(probed) = probed {
         figures.insert("probes".into(), probed.sent as f64);
-        quantiles("receipt", &probed.latencies_ns, &mut figures);
+        figures.insert("probes_lost".into(), probed.failed as f64);
+        probed.latencies.tell("receipt", &mut figures);
+        probed.lateness.quantiles("probe_late", &mut figures);
     }
     figures
-}
-
-/// The median and the 99th percentile, of as many as it takes to know them: n ≥ 10/(1 − q).
-fn quantiles(name: &str, latencies_ns: &[u64], figures: &mut BTreeMap<String, f64>) {
-    let mut sorted = latencies_ns.to_vec();
-    sorted.sort_unstable();
-    figures.insert(format!("{name}_count"), sorted.len() as f64);
-    for (quantile, least, percent) in [("p50", 20, 50), ("p99", 1000, 99)] {
-        // The nearest rank: the smallest that so many per cent do not exceed.
-        let rank = (sorted.len() * percent).div_ceil(100);
-        let value = rank.checked_sub(1).and_then(|at| sorted.get(at));
-        if let Some(value) = value.filter(|_| sorted.len() >= least) {
-            figures.insert(format!("{name}_{quantile}_ns"), *value as f64);
-        }
-    }
-}
-
-/// Why the rates of a window are not the path's: the senders did not send what was due.
-fn late(config: &Config, told: &Told) -> Option<String> {
-    let behind = (told.sent as f64) < told.due as f64 * PUNCTUAL;
-    (config.rate.is_some() && behind)
-        .then(|| format!("of {} that were due, {} were sent", told.due, told.sent))
-}
-
-fn notes(config: &Config) -> Vec<String> {
-    let mut notes = vec![
-        "The kernel's work for a packet that the engine sends, TCP of the receiving host included, is \
-         done in the worker's system call, and so is part of its cost."
-            .to_owned(),
-    ];
-    if config.crowded() {
-        notes.push(format!(
-            "CPU {} has the hosts' programs and a worker: there is no other. Costs are measured by \
-             the worker's own time; rates and latencies are those of a shared CPU.",
-            config.traffic
-        ));
-    }
-    if config.offload {
-        notes.push(
-            "Offloads are on: a packet is a superframe of up to 64 KiB, which hides what buffers \
-             cost."
-                .to_owned(),
-        );
-    }
-    notes
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_quantile_of_too_few_is_no_figure() {
-        let of = |n: u64| {
-            let mut figures = BTreeMap::new();
-            quantiles("x", &(1..=n).rev().collect::<Vec<_>>(), &mut figures);
-            let figure = |name: &str| figures.get(name).copied();
-            (figure("x_count"), figure("x_p50_ns"), figure("x_p99_ns"))
-        };
-        assert_eq!(of(0), (Some(0.0), None, None));
-        assert_eq!(of(19), (Some(19.0), None, None));
-        assert_eq!(of(20), (Some(20.0), Some(10.0), None));
-        assert_eq!(of(999), (Some(999.0), Some(500.0), None));
-        assert_eq!(of(1000), (Some(1000.0), Some(500.0), Some(990.0)));
-    }
 }

@@ -6,6 +6,10 @@ use crate::scenario::{Knob, Place};
 use crate::settings::{Settings, Value, wrong};
 use crate::{Code, Error, Result};
 
+/// Messages or requests a second that a connection may be asked for: each that is due is counted,
+/// however few of them are sent.
+const PER_SECOND_MAX: f64 = 1e6;
+
 pub(super) const KNOBS: [Knob; 17] = [
     knob(
         "topology",
@@ -178,6 +182,9 @@ impl Config {
         reading.finish()?;
         power_of_two(settings, "ring_len", engine.ring_len)?;
         power_of_two(settings, "ring_bytes", engine.ring_bytes)?;
+        let connections = connections as usize;
+        let bytes = if workload == Workload::Stream { message } else { 1 };
+        possible(settings, rate.unwrap_or(0.0) / (bytes * adapters * connections) as f64)?;
         let split = split.unwrap_or(false);
         let (workers, traffic) = cpus(split, adapters, &place.cpus)?;
         Ok(Config {
@@ -185,7 +192,7 @@ impl Config {
             adapters,
             workload,
             rate,
-            connections: connections as usize,
+            connections,
             message,
             sockbuf,
             offload: offload.unwrap_or(false),
@@ -232,6 +239,17 @@ fn cpus(split: bool, adapters: usize, cpus: &[usize]) -> Result<(Vec<usize>, usi
     let free = cpus.iter().find(|cpu| !workers.contains(cpu));
     let traffic = free.or(cpus.last()).copied().unwrap_or(first);
     Ok((workers, traffic))
+}
+
+/// Refuses a rate of more messages a second over a connection than may be asked for.
+fn possible(settings: &Settings, per_second: f64) -> Result<()> {
+    let line = settings.get("rate").map_or(0, |setting| setting.line);
+    if per_second <= PER_SECOND_MAX {
+        Ok(())
+    } else {
+        let why = format!("more than {PER_SECOND_MAX} messages a second over a connection");
+        Err(wrong(line, format!("rate asks for {why}")))
+    }
 }
 
 fn power_of_two(settings: &Settings, name: &str, n: u64) -> Result<()> {
@@ -291,6 +309,7 @@ mod tests {
         for (name, value, why) in [
             ("rate", Value::Text("fast".into()), "rate = fast is not one of \"max\""),
             ("rate", Value::Int(0), "rate = 0 is not a number above 0"),
+            ("rate", Value::Float(1e18), "rate asks for more than 1000000 messages a second"),
             ("ring_len", Value::Int(1000), "ring_len = 1000 is not a power of two"),
             ("adapters", Value::Int(3), "adapters = 3 is not a whole number from 1 to 2"),
             ("topology", Value::Text("star".into()), "topology = star is not one of"),

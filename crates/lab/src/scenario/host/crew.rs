@@ -8,6 +8,7 @@ use std::time::Instant;
 use linerate_sys::netns::Netns;
 use linerate_sys::thread;
 
+use super::latency::Latencies;
 use super::tcp::PATIENCE;
 use crate::{Code, Error, Result};
 
@@ -25,10 +26,14 @@ pub(super) struct Told {
     pub due: u64,
     /// Those that were sent within the round.
     pub sent: u64,
-    /// How long each answer took that came within the round, from when its request was due.
-    pub latencies_ns: Vec<u64>,
-    /// What went wrong, if anything did.
-    pub trouble: Option<String>,
+    /// How long each answer took, from when its request was due.
+    pub latencies: Latencies,
+    /// How late each was sent, where that is told apart.
+    pub lateness: Latencies,
+    /// Those that were sent and never answered in whole.
+    pub failed: u64,
+    /// Why the first of them was not.
+    pub failure: Option<String>,
 }
 
 /// A program that sends.
@@ -101,8 +106,10 @@ impl Crew {
             })?;
             all.due += told.due;
             all.sent += told.sent;
-            all.latencies_ns.extend(told.latencies_ns);
-            all.trouble = all.trouble.or(told.trouble);
+            all.latencies.join(told.latencies);
+            all.lateness.join(told.lateness);
+            all.failed += told.failed;
+            all.failure = all.failure.or(told.failure);
         }
         Ok(all)
     }

@@ -9,6 +9,7 @@
 //! Nothing in `middle` has an address: what crosses it, the engine has carried. Neighbours are set
 //! and not asked for, IPv6 is off: what crosses it is the traffic and nothing else.
 
+use std::fs;
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
@@ -20,6 +21,9 @@ use crate::{Code, Error, Result};
 
 /// How long a link may take to have a carrier.
 const CARRIER: Duration = Duration::from_secs(10);
+/// How often TCP sends again what nobody answers, of a connection that its program has closed: the
+/// kernel's timers make that some seconds. The default is 8, which makes it minutes.
+const ORPHAN_RETRIES: &str = "3";
 
 /// Two hosts and what is between them.
 #[derive(Debug)]
@@ -38,6 +42,7 @@ impl Hosts {
         let hosts = Hosts { west: Netns::new()?, middle: Netns::new()?, east: Netns::new()? };
         for netns in [&hosts.west, &hosts.middle, &hosts.east] {
             netns.quiet()?;
+            forget_orphans(netns)?;
         }
         for adapter in 0..adapters {
             let eth = format!("eth{adapter}");
@@ -69,6 +74,16 @@ impl Hosts {
         }
         Ok(hosts)
     }
+}
+
+/// Lets the namespace go soon after a program that was killed: the kernel sends on for the connections
+/// that it leaves, through a path that is gone with it, and each of them holds its namespace until
+/// the kernel gives up.
+fn forget_orphans(netns: &Netns) -> Result<()> {
+    netns.run(|| {
+        // The namespace's own. Where it may not be set, that takes the default's minutes.
+        let _ = fs::write("/proc/sys/net/ipv4/tcp_orphan_retries", ORPHAN_RETRIES);
+    })
 }
 
 /// The address of the western host on a link.

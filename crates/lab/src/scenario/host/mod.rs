@@ -1,18 +1,22 @@
 //! The scenario `host`: real TCP from one host through the engine to another, as root.
 //!
 //! The hosts are network namespaces without a name, joined to the engine's by veth pairs
-//! ([`hosts`]). They vanish with the process, however it ends.
+//! ([`hosts`]). They vanish with the process, however it ends: once it is killed in the middle of a
+//! window, the kernel takes some seconds to give up its connections, and then they are gone. No other
+//! process outlives it: what it starts is `ip`, which ends by itself, before the first window.
 
 mod bench;
 mod config;
 mod crew;
 mod hosts;
+mod latency;
 mod load;
 mod mix;
 mod path;
 mod pause;
 mod probe;
 mod profile;
+mod remarks;
 mod server;
 mod stream;
 mod tcp;
@@ -87,7 +91,7 @@ const fn figure(name: &'static str, unit: &'static str, about: &'static str) -> 
 }
 
 /// What only hosts can tell.
-const OWN: [Figure; 15] = [
+const OWN: [Figure; 22] = [
     figure("goodput_bytes", "bytes", "Bytes that the hosts' programs have read."),
     figure(
         "due",
@@ -95,20 +99,61 @@ const OWN: [Figure; 15] = [
         "Messages or requests whose time had come; without a rate, those sent.",
     ),
     figure("sent", "messages", "Messages or requests that were sent."),
+    figure(
+        "offered_pct",
+        "%",
+        "Of what was due, what was sent; of a side with a rate. Below 100 the rate was not reached.",
+    ),
     figure("requests", "requests", "Requests sent (web)."),
     figure("responses", "responses", "Responses that arrived in whole (web)."),
-    figure("request_count", "responses", "Responses whose latency is known."),
+    figure("failed", "requests", "Requests that were sent and never answered in whole (web)."),
+    figure(
+        "request_count",
+        "requests",
+        "Requests whose latency counts: all that were due, but for the window's last tenth.",
+    ),
+    figure(
+        "request_pending",
+        "requests",
+        "Of these, those without a response when the window ended: they took at least until then.",
+    ),
     figure(
         "request_p50_ns",
         "ns",
-        "From when a request was due to the end of its response, median.",
+        "From when a request was due to the end of its response, median; at least, if above a tenth \
+         of the window and some are pending. Without a rate a request is due when it is sent.",
     ),
     figure("request_p99_ns", "ns", "The same, 99th percentile."),
     figure("retransmits", "segments", "TCP segments that either host sent again."),
     figure("probes", "datagrams", "Probes sent from west to east."),
-    figure("receipt_count", "datagrams", "Probes that arrived within the window."),
-    figure("receipt_p50_ns", "ns", "From a probe's send to its being read, median."),
+    figure(
+        "probes_lost",
+        "datagrams",
+        "Of these, those that did not arrive: not within 0.2 s of the window either.",
+    ),
+    figure(
+        "receipt_count",
+        "datagrams",
+        "Probes whose latency counts: all that were due, but for the window's last tenth.",
+    ),
+    figure(
+        "receipt_pending",
+        "datagrams",
+        "Of these, those not read when the window ended: they took at least until then.",
+    ),
+    figure(
+        "receipt_p50_ns",
+        "ns",
+        "From when a probe was due to its being read, median; at least, if above a tenth of the \
+         window and some are pending.",
+    ),
     figure("receipt_p99_ns", "ns", "The same, 99th percentile."),
+    figure(
+        "probe_late_p50_ns",
+        "ns",
+        "From when a probe was due to its being sent, median: the sender's share of the above.",
+    ),
+    figure("probe_late_p99_ns", "ns", "The same, 99th percentile."),
     figure("cpu_share", "%", "CPU time of all workers for each wall time: 100 is one CPU."),
     figure("total_ticks", "TSC ticks", "CPU time of the workers, in ticks."),
 ];

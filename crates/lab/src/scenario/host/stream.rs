@@ -65,6 +65,10 @@ impl Stream {
     }
 }
 
+fn broken(why: String) -> Error {
+    Error::new(Code::System, "cannot go on with the stream from west to east", why)
+}
+
 /// Both ends of a new connection.
 fn pair(hosts: &Hosts, adapter: usize, buffer: usize) -> std::io::Result<(TcpStream, TcpStream)> {
     let listener = hosts.east.run(|| tcp::listen(hosts::east(adapter), buffer))??;
@@ -87,12 +91,17 @@ impl Load for Stream {
     }
 
     fn settle(&mut self, round: Round) -> Result<Told> {
-        let mut told = self.crew.gather(round)?;
+        let told = self.crew.gather(round)?;
         let written = self.written.load(Ordering::Acquire);
-        if !look_until(PATIENCE, || self.read.load(Ordering::Acquire) >= written) {
-            told.trouble.get_or_insert("what was written does not arrive".into());
+        let arrives = || self.read.load(Ordering::Acquire) >= written;
+        // Its connections stay open over all windows: one that is broken has no next window.
+        match told.failure {
+            Some(why) => Err(broken(why)),
+            None if !look_until(PATIENCE, arrives) => {
+                Err(broken("what was written does not arrive".into()))
+            }
+            None => Ok(told),
         }
-        Ok(told)
     }
 
     fn end(&mut self) {
@@ -138,7 +147,8 @@ impl Player for Sender {
                 return told;
             }
             if let Err(e) = self.stream.write_all(&self.message) {
-                told.trouble = Some(format!("west: {e}"));
+                told.failed += 1;
+                told.failure = Some(format!("west: {e}"));
                 return told;
             }
             self.written.fetch_add(self.message.len() as u64, Ordering::Release);

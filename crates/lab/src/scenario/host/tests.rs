@@ -12,6 +12,8 @@ use super::*;
 use crate::settings::Value;
 use crate::window::Window;
 
+mod killed;
+
 const WINDOW: Duration = Duration::from_millis(150);
 
 /// One at a time: each of them takes every CPU that there is.
@@ -80,7 +82,9 @@ fn a_web_answers_every_request_and_every_packet_is_accounted_for() {
         assert!(figure("responses") >= 1.0, "{window:?}");
         // A client has at most one under way when the window ends.
         assert!(figure("requests") - figure("responses") <= 4.0, "{window:?}");
-        assert!(figure("request_count") <= figure("requests"));
+        assert!(figure("request_count") <= figure("due"));
+        assert!(figure("request_pending") <= figure("request_count") && figure("failed") == 0.0);
+        assert_eq!(window.figure("offered_pct").is_some(), rate != "max");
         assert!(figure("goodput_bytes") > 102.0 * figure("responses"));
         assert!(figure("due") >= figure("sent") && figure("sent") == figure("requests"));
         let ended = bench.finish().unwrap();
@@ -123,8 +127,32 @@ fn a_rate_is_kept_to_and_probes_arrive() {
     // 0.3 s × 400,000 bytes/s in writes of 4096.
     assert!((29.0..=30.0).contains(&figure("due")) && figure("sent") <= figure("due"));
     assert!(figure("goodput_bytes") <= 30.0 * 4096.0);
-    assert!(figure("receipt_count") <= figure("probes") && figure("probes") <= 120.0);
+    assert_eq!(figure("offered_pct"), figure("sent") * 100.0 / figure("due"));
+    // 120 are due in 0.3 s; those of the last tenth of it do not count, whatever became of them.
+    assert_eq!(figure("receipt_count"), 108.0);
+    assert!(figure("receipt_pending") <= 108.0 && figure("probes") <= 120.0);
+    assert!(figure("probes_lost") <= figure("probes"));
+    // Of every probe the sender's share is in the whole.
+    assert!(figure("probe_late_p50_ns") <= figure("receipt_p50_ns"), "{window:?}");
     bench.finish().unwrap();
+}
+
+#[test]
+fn a_rate_that_cannot_be_reached_is_told_and_refuses_no_window() {
+    let told = settings(&[("workload", "web"), ("rate", "2000000"), ("connections", "4")]);
+    let Some((_alone, mut bench)) = open(&told) else { return };
+    let window = bench.window(2 * WINDOW).unwrap();
+    let figure = |name: &str| figure(&window, name);
+    assert!(figure("offered_pct") < 98.0 && window.disturbed.is_none(), "{window:?}");
+    // Those that were due and not sent are waited for as well: without an answer, at the least.
+    assert!(figure("request_pending") >= 1.0, "{window:?}");
+    assert!(figure("request_count") > figure("sent"), "{window:?}");
+    assert!(figure("request_p50_ns") > 0.0, "{window:?}");
+    let notes = bench.finish().unwrap().notes;
+    for told in ["2000000 requests/s was not reached: in 1 of 1 windows", "requests had no answer"]
+    {
+        assert!(notes.iter().any(|note| note.contains(told)), "{notes:?}");
+    }
 }
 
 #[test]

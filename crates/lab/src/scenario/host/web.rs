@@ -18,8 +18,6 @@ use super::tcp;
 use crate::random::Random;
 use crate::{Code, Error, Result};
 
-/// Latencies that a client keeps of a round.
-const KEPT: usize = 1 << 16;
 /// Bytes of a client's read.
 const READ_BYTES: usize = 64 << 10;
 /// How long a client waits after a connection failed.
@@ -132,6 +130,7 @@ impl Player for Client {
             told.due += 1;
             if Instant::now() >= round.until {
                 // Late: what is due is counted and not sent.
+                told.latencies.note(round, due, None);
                 continue;
             }
             let ask = self.mix.next();
@@ -140,14 +139,12 @@ impl Player for Client {
             match self.exchange(ask) {
                 Ok(()) => {
                     self.tally.responses.fetch_add(1, Ordering::Relaxed);
-                    let now = Instant::now();
-                    if now <= round.until && told.latencies_ns.len() < KEPT {
-                        let took = now.saturating_duration_since(due).as_nanos();
-                        told.latencies_ns.push(took.try_into().unwrap_or(u64::MAX));
-                    }
+                    told.latencies.note(round, due, Some(Instant::now()));
                 }
                 Err(e) => {
-                    told.trouble.get_or_insert(format!("client: {e}"));
+                    told.latencies.note(round, due, None);
+                    told.failed += 1;
+                    told.failure.get_or_insert_with(|| e.to_string());
                     self.open = None;
                     self.mix.reconnect();
                     pause(RETRY);
