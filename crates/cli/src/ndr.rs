@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use linerate::units;
-use linerate_lab::ndr::{Found, Goal, Limits, Outcome, Path, Setup, Step, search};
+use linerate_lab::ndr::{Found, Goal, Limits, Outcome, Path, Setup, Step, Trial, search};
 use linerate_lab::scenario::Place;
 use serde::Serialize;
 
@@ -20,6 +20,9 @@ const TRIALS_MAX: usize = 5000;
 const AGAIN_MAX: usize = 5;
 /// More disturbed trials than this for each that was not, and it gives up.
 const DISTURBED_MAX: usize = 2;
+/// A path's worker that slept for more of the time than this, in per cent, was not what limited: one
+/// at its limit never sleeps, but before the first packet and after the last.
+const ASLEEP_PCT: f64 = 10.0;
 /// A search whose trials were mostly disturbed says nothing.
 const INCONCLUSIVE: u8 = 4;
 
@@ -114,6 +117,7 @@ impl Ndr {
             cpus,
         };
         let path = setup.check()?;
+        setup.open()?;
         let signals = Signals::watch().map_err(|e| {
             Failure::new(RUNTIME, "E-SYSTEM", "cannot watch for signals", e.to_string(), "")
         })?;
@@ -140,7 +144,7 @@ impl Ndr {
             outcome: &outcome,
         };
         screen.result(
-            || text(&outcome),
+            || text(&outcome, limits),
             || serde_json::to_string_pretty(&document).unwrap_or_default(),
         )?;
         Ok(match signal {
@@ -180,6 +184,7 @@ impl Ndr {
         let cpus = match setup.cpus.as_slice() {
             [] => "CPUs free".to_owned(),
             [one] => format!("all on CPU {one}"),
+            [.., far] if !setup.is_ours() => format!("generator and sink on CPU {far}"),
             [near, .., far] => format!("path on CPU {near}, generator and sink on CPU {far}"),
         };
         let mut text = format!("{} -> {}  {} B  {path}  {cpus}\n", self.a, self.b, self.size);
@@ -231,16 +236,18 @@ impl Line {
     }
 }
 
-fn text(outcome: &Outcome) -> String {
+fn text(outcome: &Outcome, limits: Limits) -> String {
     let mut text = String::new();
     for found in &outcome.found {
         text += &line(found);
     }
-    let again = outcome.disturbed;
-    let _ =
-        writeln!(text, "{} trials, and {again} disturbed ones made again", outcome.trials.len());
+    text += &made(outcome);
+    // The first goal is the strictest: what limits it is looked at.
+    if let Some(why) = outcome.found.first().and_then(|found| limit(outcome, found, limits)) {
+        text += &why;
+    }
     if !outcome.complete {
-        text += if again > outcome.trials.len() {
+        text += if outcome.disturbed > outcome.trials.len() {
             "ended early: others on this machine disturb most trials; stop them, or name other CPUs \
              by --cpu\n"
         } else {
@@ -248,6 +255,54 @@ fn text(outcome: &Outcome) -> String {
         };
     }
     text
+}
+
+/// How many trials it took, and how many it did not take.
+fn made(outcome: &Outcome) -> String {
+    let mut text = match outcome.found.first() {
+        Some(found) => {
+            let (trials, each) = (outcome.trials.len(), found.goal.trial_s);
+            format!("{trials} trials of {each} s, {} disturbed and made again", outcome.disturbed)
+        }
+        None => String::new(),
+    };
+    if let Some(why) = &outcome.disturbed_last {
+        let _ = write!(text, "; the last: {why}");
+    }
+    text + "\n"
+}
+
+/// What happened at the lowest rate that is not carried: how much was lost, where, and whether the
+/// path's worker had time left, so that not it is the limit.
+fn limit(outcome: &Outcome, found: &Found, limits: Limits) -> Option<String> {
+    let Some(upper) = found.upper_pps else {
+        return found
+            .lower_pps
+            .map(|_| format!("nothing above {} was offered\n", mpps(limits.max_pps as f64)));
+    };
+    let lossy =
+        |trial: &&Trial| trial.load_pps == upper && trial.loss_ratio() > found.goal.loss_ratio;
+    let lossy: Vec<&Trial> = outcome.trials.iter().filter(lossy).collect();
+    let sum = |of: fn(&Trial) -> u64| lossy.iter().map(|trial| of(trial)).sum::<u64>();
+    let (offered, unsent) = (sum(|trial| trial.offered), sum(|trial| trial.unsent));
+    let lost = offered.checked_sub(sum(|trial| trial.forwarded))?;
+    let share = |part: u64| 100.0 * part as f64 / offered.max(1) as f64;
+    let mut text = format!(
+        "at {} {:.4} % was lost in {} trials: {:.4} % never left the generator",
+        mpps(upper as f64),
+        share(lost),
+        lossy.len(),
+        share(unsent)
+    );
+    let asleep: Vec<f64> = lossy.iter().filter_map(|trial| trial.path_asleep_pct).collect();
+    if !asleep.is_empty() {
+        let mean = asleep.iter().sum::<f64>() / asleep.len() as f64;
+        let _ = write!(text, "; the path's worker slept {mean:.0} % of the time");
+        if mean > ASLEEP_PCT {
+            text += ": generator and sink are the limit, and the path carries at least this";
+        }
+    }
+    Some(text + "\n")
 }
 
 fn line(found: &Found) -> String {
@@ -292,6 +347,59 @@ mod tests {
         for bad in ["0.5", "0%", "-1%", "100%", "x%", "nan%", ""] {
             assert!(loss(bad).is_err(), "{bad}");
         }
+    }
+
+    fn outcome(path_asleep_pct: Option<f64>) -> Outcome {
+        let trial = |load_pps, unsent| Trial {
+            load_pps,
+            asked_s: 1.0,
+            offered: load_pps,
+            unsent,
+            forwarded: load_pps - unsent,
+            faults: 0,
+            late_p99_ns: None,
+            path_asleep_pct,
+            disturbed: None,
+        };
+        let found = Found {
+            goal: Goal::NDR,
+            lower_pps: Some(995_000),
+            upper_pps: Some(1_000_000),
+            throughput_pps: Some(995_000.0),
+            irregular: None,
+            trials: 3,
+        };
+        Outcome {
+            found: vec![found],
+            trials: vec![trial(995_000, 0), trial(1_000_000, 2000), trial(1_000_000, 0)],
+            disturbed: 1,
+            disturbed_last: Some("a neighbour".into()),
+            complete: true,
+        }
+    }
+
+    const LIMITS: Limits = Limits {
+        min_pps: 1000,
+        max_pps: 2_000_000,
+        trials_max: 9,
+        again_max: 1,
+        disturbed_per_trial_max: 1,
+    };
+
+    #[test]
+    fn it_is_said_what_was_lost_and_who_was_the_limit() {
+        let busy = text(&outcome(Some(3.0)), LIMITS);
+        assert!(
+            busy.contains("3 trials of 1 s, 1 disturbed and made again; the last: a neighbour")
+        );
+        assert!(busy.contains("0.2000 % was lost in 1 trials: 0.2000 % never left"), "{busy}");
+        assert!(busy.ends_with("the path's worker slept 3 % of the time\n"), "{busy}");
+        let idle = text(&outcome(Some(40.0)), LIMITS);
+        assert!(idle.contains("generator and sink are the limit"), "{idle}");
+        assert!(!text(&outcome(None), LIMITS).contains("worker"));
+        let mut carried = outcome(None);
+        carried.found[0].upper_pps = None;
+        assert!(text(&carried, LIMITS).contains("nothing above 2.0000 Mpps was offered"));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::process::Stdio;
 use command::{command, run};
 
 /// Words, exit status, code, a part of the reason, a part of the remedy.
-const REFUSALS: [(&str, i32, &str, &str, &str); 16] = [
+const REFUSALS: [(&str, i32, &str, &str, &str); 19] = [
     ("forward veth0 null:", 2, "E-PORT-SYNTAX", "there is no driver", "packet:eth0"),
     ("forward packt:veth0 null:", 2, "E-PORT-SYNTAX", "no driver 'packt'", "packet:veth0"),
     ("forward null:,sise=60 null:", 2, "E-PORT-SYNTAX", "no option 'sise'", "size"),
@@ -23,6 +23,9 @@ const REFUSALS: [(&str, i32, &str, &str, &str); 16] = [
     ("forward --frame-size 3000", 2, "E-POOL-SIZE", "power of two", "2048"),
     ("forward --frame-size 128", 2, "E-POOL-SIZE", "256 to 65536", "2048"),
     ("forward --jumbo 8 --buffers general", 2, "E-POOL-SIZE", "of any size", "pools of frames"),
+    ("ndr null: null:", 2, "E-TOPOLOGY", "swallows what it is sent", "ring:a ring:b"),
+    ("ndr gen: ring:b", 2, "E-TOPOLOGY", "a generator already", "ring:a ring:b"),
+    ("ndr ring:a pcap:out.pcap", 2, "E-TOPOLOGY", "is a file", "ring:a ring:b"),
     ("gen gen:", 2, "E-TOPOLOGY", "only be read", ""),
     ("gen sink: --size 59", 2, "E-PORT-SYNTAX", "60 to 65536", ""),
 ];

@@ -148,6 +148,7 @@ mod tests {
             forwarded: load_pps - lost,
             faults: 0,
             late_p99_ns: None,
+            path_asleep_pct: None,
             disturbed: None,
         }
     }

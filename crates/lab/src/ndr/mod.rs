@@ -15,11 +15,13 @@ mod goal;
 mod outcome;
 mod path;
 mod search;
+mod setup;
 mod trial;
 
 pub use bounds::{Class, classify};
 pub use goal::Goal;
 pub use outcome::{Found, Outcome};
-pub use path::{Path, Setup};
+pub use path::Path;
 pub use search::{Limits, Prober, Step, search};
+pub use setup::Setup;
 pub use trial::Trial;

@@ -31,6 +31,8 @@ pub struct Outcome {
     pub trials: Vec<Trial>,
     /// Trials that were made again because something took the CPUs from them.
     pub disturbed: usize,
+    /// What took them from the last of those.
+    pub disturbed_last: Option<String>,
     /// False if it was interrupted, or made as many trials as it may.
     pub complete: bool,
 }

@@ -55,6 +55,7 @@ struct Search<'a> {
     prober: &'a mut dyn Prober,
     trials: Trials,
     disturbed: usize,
+    disturbed_last: Option<String>,
     ended: bool,
     /// What the goals after this one will take.
     later_s: f64,
@@ -69,7 +70,15 @@ struct Search<'a> {
 /// What `prober` fails with.
 pub fn search(goals: &[Goal], limits: Limits, prober: &mut dyn Prober) -> Result<Outcome> {
     let trials = Trials::default();
-    let mut search = Search { limits, prober, trials, disturbed: 0, ended: false, later_s: 0.0 };
+    let mut search = Search {
+        limits,
+        prober,
+        trials,
+        disturbed: 0,
+        disturbed_last: None,
+        ended: false,
+        later_s: 0.0,
+    };
     let mut found = Vec::new();
     for (i, goal) in goals.iter().enumerate() {
         let later = goals.get(i + 1..).unwrap_or_default();
@@ -79,6 +88,7 @@ pub fn search(goals: &[Goal], limits: Limits, prober: &mut dyn Prober) -> Result
     Ok(Outcome {
         found,
         disturbed: search.disturbed,
+        disturbed_last: search.disturbed_last,
         complete: !search.ended,
         trials: search.trials.iter().cloned().collect(),
     })
@@ -207,6 +217,7 @@ impl Search<'_> {
                 return Ok(trial);
             }
             self.disturbed += 1;
+            self.disturbed_last = trial.disturbed;
         }
         self.prober.trial(load, seconds)
     }
@@ -279,6 +290,7 @@ mod tests {
                 forwarded: offered.min((carried as f64 * seconds) as u64),
                 faults: 0,
                 late_p99_ns: None,
+                path_asleep_pct: None,
                 disturbed,
             })
         }
@@ -354,6 +366,7 @@ mod tests {
         let outcome = search(&[Goal::NDR], limits, &mut path).unwrap();
         let found = &outcome.found[0];
         assert!(found.lower_pps.unwrap() <= 2_000_000 && found.upper_pps.unwrap() > 2_000_000);
+        assert_eq!(outcome.disturbed_last.as_deref(), Some("a neighbour"));
         assert!(outcome.disturbed > 0 && outcome.trials.iter().all(|t| t.disturbed.is_none()));
     }
 

@@ -19,6 +19,9 @@ pub struct Trial {
     pub faults: u64,
     /// 99th percentile of how late packets left; `None` if it is not known.
     pub late_p99_ns: Option<u64>,
+    /// Share of the trial that the path's own worker slept, for want of packets; `None` for a path
+    /// that is not ours. One that slept had time left, whatever was lost.
+    pub path_asleep_pct: Option<f64>,
     /// What took the CPUs from it: then it says nothing, and is made again.
     pub disturbed: Option<String>,
 }
