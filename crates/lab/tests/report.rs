@@ -4,7 +4,7 @@
 mod fixture;
 
 use fixture::{pool, skbinit};
-use linerate_lab::record::{Effect, Run, Status, Verdict};
+use linerate_lab::record::{Effect, Ledgers, Run, Status, Verdict};
 use linerate_lab::report::{html, text};
 use linerate_lab::table::WIDTH;
 use proptest::prelude::*;
@@ -128,6 +128,50 @@ fn what_nothing_counted_is_a_line_and_no_table() {
     assert!(
         page.contains("Not counted here: packets_per_second") && !page.contains("<h3>packets_per")
     );
+}
+
+#[test]
+fn what_counts_no_packets_has_no_ledger() {
+    let mut run = skbinit();
+    assert!(text(&run).contains("Where every packet went"));
+    run.cells.iter_mut().for_each(|cell| cell.ledger = Ledgers::default());
+    assert!(!text(&run).contains("Where every packet went"));
+    let page = without_documents(&html(&[run]));
+    assert!(!page.contains("Where every packet went") && !page.contains("No packet passed"));
+}
+
+#[test]
+fn what_is_0_everywhere_is_a_line_and_no_plot() {
+    let mut run = skbinit();
+    let locks = run.cells[0].metrics.get_mut("locks_per_packet").unwrap();
+    (locks.a, locks.b, locks.censored_below) = (0.0, 0.0, None);
+    let page = without_documents(&html(&[run]));
+    assert!(page.contains("0 on both sides of every cell: locks_per_packet."));
+    assert!(!page.contains("<h3>locks_per_packet") && page.contains("<h3>cost_ns_per_packet"));
+}
+
+#[test]
+fn a_small_figure_is_told_with_three_digits() {
+    let mut run = skbinit();
+    for effect in run.cells[0].metrics.values_mut() {
+        (effect.a, effect.b, effect.censored_below) = (4.5678e-8, 3.2109e-8, None);
+    }
+    for told in [text(&run), without_documents(&html(&[run.clone()]))] {
+        assert!(told.contains("4.57e-8") && told.contains("3.21e-8"), "{told}");
+        assert!(!told.contains("0.000000"), "{told}");
+    }
+}
+
+#[test]
+fn the_same_is_said_with_what_it_is_the_same_within() {
+    let mut run = pool();
+    for cell in &mut run.cells {
+        for effect in cell.metrics.values_mut() {
+            (effect.verdict, effect.aa_half_width_pct) = (Verdict::Same, Some(2.34));
+        }
+    }
+    assert!(text(&run).contains("  same ±2.3 %"), "{}", text(&run));
+    assert!(html(&[run]).contains(">same ±2.3 %</td>"));
 }
 
 #[test]

@@ -117,7 +117,8 @@ pub struct Report {
 
 /// Compare the changed side of a run with that of another, to see what a version changed
 ///
-/// Counts are always compared; times only between machines that are alike, or with --allow-env.
+/// Counts are compared between any machines, times only between those that are alike; and both only
+/// where the CPUs were as far from each other. With --allow-env all of it is compared.
 #[derive(Debug, Parser)]
 #[command(after_long_help = COMPARE)]
 pub struct Compare {
@@ -132,7 +133,7 @@ pub struct Compare {
     /// Fail if a metric changed by more, as in 'instructions_per_packet>+1%'; may be given again
     #[arg(long, value_name = "EXPR")]
     pub fail_on: Vec<String>,
-    /// Compare times also where the machines differ
+    /// Compare also where the machines differ, or how far their CPUs were from each other
     #[arg(long)]
     pub allow_env: bool,
     /// Print one JSON document on stdout, a list if there are several comparisons
@@ -232,7 +233,8 @@ Examples:
   linerate lab compare main/ pr/ --fail-on 'instructions_per_packet>+1%'
   linerate lab compare main/ pr/ --fail-on 'rate=max:cost_ns_per_packet>+5%' --allow-env
 
-Exit status: 0 compared, 1 they cannot be compared, 2 wrong request, 3 a --fail-on condition is met,
+Exit status: 0 compared, and no --fail-on condition is met; 1 they cannot be compared;
+2 wrong request; 3 a --fail-on condition is met; 4 none is met, and of one it cannot be told;
 6 packets are unaccounted for.";
 
 const EXPORT: &str = "\

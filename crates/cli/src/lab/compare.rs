@@ -6,7 +6,7 @@ use linerate_lab::record::Run;
 use super::args::Compare;
 use super::runs;
 use super::show::document;
-use crate::errors::{CHECK, Failure};
+use crate::errors::{CHECK, Failure, INCONCLUSIVE};
 use crate::screen::Screen;
 
 /// Compares runs with the first; returns the exit status.
@@ -26,6 +26,10 @@ pub fn compare(asked: &Compare, screen: &Screen) -> Result<u8, Failure> {
         [one] => document(one),
         all => document(&all),
     })?;
-    let failed = all.iter().any(|comparison| !comparison.failed.is_empty());
-    Ok(runs::exit(runs.iter().chain([&baseline]), if failed { CHECK } else { 0 }))
+    let exit = match () {
+        () if all.iter().any(|one| !one.failed.is_empty()) => CHECK,
+        () if all.iter().any(|one| !one.undecided.is_empty()) => INCONCLUSIVE,
+        () => 0,
+    };
+    Ok(runs::exit(runs.iter().chain([&baseline]), exit))
 }

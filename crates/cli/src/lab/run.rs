@@ -4,7 +4,7 @@ use std::env;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use linerate_lab::experiment::{Cell, Experiment, lasting};
+use linerate_lab::experiment::{Cell, Experiment, at_most};
 use linerate_lab::record::{self, Status};
 use linerate_lab::runner::{self, Request};
 use linerate_lab::scenario::Place;
@@ -144,7 +144,7 @@ fn preface(request: &Request) -> String {
     match &request.resume {
         Some(run) => text += &format!("resumes  {}\n", run.display()),
         None if request.only.is_empty() => {
-            text += &format!("time     at most {}\n", lasting(experiment.planned(*quick)));
+            text += &format!("time     {}\n", at_most(experiment.planned(*quick)));
         }
         None => {}
     }

@@ -67,6 +67,7 @@ pub(crate) fn experiment() -> Experiment {
         plan: Plan {
             window_ns: 1,
             warmup: 0,
+            fresh: false,
             looks: vec![15, 30, 60],
             half_width_pct: 1.0,
             quick_pairs: 5,

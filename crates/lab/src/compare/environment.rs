@@ -1,12 +1,10 @@
 //! In what the environments of two runs differ, and whether their times can be compared.
 
-use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::analysis::class_of;
 use crate::record::Run;
 
 /// What must be alike for times to be compared.
@@ -50,8 +48,7 @@ pub(super) fn differences(one: &Run, other: &Run) -> Vec<Difference> {
         let of = |run: &Run| run.run.tool.get(*name).cloned().unwrap_or_else(|| "n/a".into());
         (*name, of(one), of(other), false)
     });
-    let placement = [("placement", placement(one), placement(other), true)];
-    let all = env(&DECIDES, true).chain(placement).chain(env(&TOLD, false)).chain(tool);
+    let all = env(&DECIDES, true).chain(env(&TOLD, false)).chain(tool);
     all.filter(|(_, a, b, _)| a != b)
         .map(|(name, a, b, decides)| Difference { name: name.into(), a, b, decides })
         .collect()
@@ -61,16 +58,6 @@ pub(super) fn differences(one: &Run, other: &Run) -> Vec<Difference> {
 pub(super) fn cycles(run: &Run, ns: f64) -> Option<f64> {
     let mhz = run.env.get("mhz")?.as_f64().filter(|mhz| *mhz > 0.0)?;
     Some(ns * mhz / 1e3)
-}
-
-/// How far apart the CPUs of most pairs were.
-fn placement(run: &Run) -> String {
-    let mut classes: BTreeMap<&str, usize> = BTreeMap::new();
-    for class in run.cells.iter().flat_map(|cell| &cell.pairs).filter_map(class_of) {
-        *classes.entry(class).or_default() += 1;
-    }
-    let most = classes.into_iter().max_by_key(|(_, pairs)| *pairs);
-    most.map_or("n/a", |(class, _)| class).to_owned()
 }
 
 fn printed(value: Option<&Value>) -> String {

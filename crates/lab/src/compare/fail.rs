@@ -4,9 +4,12 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::{Comparison, Row, refused};
+use super::{Comparison, Row, Withheld};
 use crate::experiment::{Clock, Experiment};
 use crate::{Code, Error, Result};
+
+/// Cells that a sentence names.
+const CELLS_NAMED: usize = 4;
 
 /// A condition on a metric's change.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -56,25 +59,99 @@ impl FailOn {
             return Err(wrong("it names no metric"));
         }
         let cell = cell.split([' ', ',']).filter(|one| !one.is_empty()).map(str::to_owned);
-        Ok(FailOn { cell: cell.collect(), metric: metric.into(), over, bound_pct })
+        let cell: Vec<String> = cell.collect();
+        if let Some(odd) = cell.iter().find(|one| !one.contains('=')) {
+            return Err(wrong(&format!("{odd:?} before the colon is not FACTOR=LEVEL"))
+                .fix("--fail-on 'rate=max:instr_per_packet>+1%'"));
+        }
+        Ok(FailOn { cell, metric: metric.into(), over, bound_pct })
     }
 
-    /// Whether a row is looked at.
-    fn looks_at(&self, row: &Row) -> bool {
-        let has = |one: &String| row.cell.split(' ').any(|other| other == one);
-        row.metric == self.metric && self.cell.iter().all(has)
+    /// Whether a metric of a cell is looked at; without a cell it is that of all of them.
+    fn looks_at(&self, metric: &str, cell: Option<&str>) -> bool {
+        let has = |one: &String| cell.is_none_or(|cell| cell.split(' ').any(|other| other == one));
+        self.metric == metric && self.cell.iter().all(has)
     }
 
-    /// Whether a row fails: its change is beyond the bound, and of what is measured rather than
-    /// counted all of its interval too.
-    fn fails(&self, row: &Row, clock: Clock) -> bool {
-        let (low, high) =
-            if clock == Clock::Count { (row.change_pct, row.change_pct) } else { row.ci95_pct };
-        match self.over {
-            Over::Above => row.change_pct > self.bound_pct && low > self.bound_pct,
-            Over::Below => row.change_pct < self.bound_pct && high < self.bound_pct,
+    /// Whether a row meets it. Of what is counted the figure decides. Of what is measured all of
+    /// the interval must be on one side of the bound; and a change that is no more than identical
+    /// code differed by may be none.
+    fn judge(&self, row: &Row, clock: Clock) -> Judged {
+        let beyond = |pct: f64| match self.over {
+            Over::Above => pct > self.bound_pct,
+            Over::Below => pct < self.bound_pct,
+        };
+        if row.disturbed {
+            return Judged::Undecided("most pairs of a run were disturbed".into());
+        }
+        let is_count = clock == Clock::Count;
+        let (low, high) = if is_count { (row.change_pct, row.change_pct) } else { row.ci95_pct };
+        match (beyond(low), beyond(high)) {
+            (false, false) => Judged::Held,
+            (true, true) if is_count || beyond(0.0) || row.change_pct.abs() > row.floor_pct => {
+                Judged::Failed
+            }
+            (true, true) => Judged::Undecided(format!(
+                "{:+.2}% is no more than identical code differed by, ±{:.2}%",
+                row.change_pct, row.floor_pct
+            )),
+            _ => Judged::Undecided(format!("the bound is within [{low:+.2}%, {high:+.2}%]")),
         }
     }
+
+    /// Whether the experiment has what it names.
+    pub(super) fn is_of(&self, experiment: &Experiment) -> Result<()> {
+        let wrong = |why: String, fix: String| {
+            Err(Error::new(Code::Experiment, format!("cannot fail on {self}"), why).fix(fix))
+        };
+        if !experiment.metrics.iter().any(|metric| metric.name == self.metric) {
+            let names: Vec<&str> =
+                experiment.metrics.iter().map(|metric| metric.name.as_str()).collect();
+            let why = format!("{} has no metric {:?}", experiment.id, self.metric);
+            return wrong(why, format!("it has: {}", names.join(", ")));
+        }
+        for one in &self.cell {
+            // Read with a `=` in it.
+            let (name, level) = one.split_once('=').unwrap_or((one, ""));
+            let Some(factor) = experiment.factors.iter().find(|factor| factor.name == name) else {
+                let names: Vec<&str> = experiment.factors.iter().map(|f| f.name.as_str()).collect();
+                let fix = match names.is_empty() {
+                    true => format!("it has no factors: --fail-on '{}'", self.bare()),
+                    false => format!("its factors are: {}", names.join(", ")),
+                };
+                return wrong(format!("{} has no factor {name:?}", experiment.id), fix);
+            };
+            if !factor.levels.iter().any(|known| known.name == level) {
+                let levels: Vec<&str> = factor.levels.iter().map(|l| l.name.as_str()).collect();
+                let why = format!("factor {name:?} has no level {level:?}");
+                return wrong(why, format!("its levels are: {}", levels.join(", ")));
+            }
+        }
+        let has = |name: &str| self.cell.iter().all(|one| name.split(' ').any(|part| part == one));
+        match experiment.cells.iter().any(|cell| has(&cell.name())) {
+            true => Ok(()),
+            false => wrong(
+                format!("no cell of {} is {}", experiment.id, self.cell.join(" ")),
+                format!("--fail-on '{}'", self.bare()),
+            ),
+        }
+    }
+
+    /// The same of all cells.
+    fn bare(&self) -> FailOn {
+        FailOn { cell: Vec::new(), ..self.clone() }
+    }
+}
+
+/// What a row says of a condition.
+#[derive(Debug, PartialEq)]
+enum Judged {
+    /// It does not meet it.
+    Held,
+    /// It meets it.
+    Failed,
+    /// It cannot tell, and why.
+    Undecided(String),
 }
 
 impl fmt::Display for FailOn {
@@ -87,44 +164,61 @@ impl fmt::Display for FailOn {
     }
 }
 
-/// Marks the rows that are looked at, and those that fail.
-pub(super) fn judge(
-    conditions: &[FailOn],
-    experiment: &Experiment,
-    comparison: &mut Comparison,
-) -> Result<()> {
+/// Marks the rows that are looked at, those that fail, and those that cannot tell. What is withheld
+/// cannot tell either: a condition never holds because nothing was looked at.
+pub(super) fn judge(conditions: &[FailOn], experiment: &Experiment, comparison: &mut Comparison) {
     for condition in conditions {
         let metric = experiment.metrics.iter().find(|metric| metric.name == condition.metric);
-        let Some(metric) = metric else {
-            let names: Vec<&str> =
-                experiment.metrics.iter().map(|metric| metric.name.as_str()).collect();
-            let why = format!("{} has no such metric", experiment.id);
-            return Err(Error::new(Code::Experiment, format!("cannot fail on {condition}"), why)
-                .fix(format!("it has: {}", names.join(", "))));
-        };
+        let clock = metric.map_or(Clock::Cost, |metric| metric.clock);
+        let mut untold: Vec<(String, Vec<String>)> = Vec::new();
         let mut any = false;
-        for row in comparison.rows.iter_mut().filter(|row| condition.looks_at(row)) {
+        let looked_at = |row: &&mut Row| condition.looks_at(&row.metric, Some(&row.cell));
+        for row in comparison.rows.iter_mut().filter(looked_at) {
             any = true;
             row.gate = true;
-            if condition.fails(row, metric.clock) {
-                row.failed = true;
-                let at =
-                    if row.cell.is_empty() { String::new() } else { format!(" at {}", row.cell) };
-                let change = row.change_pct;
-                comparison.failed.push(format!("{condition}: {change:+.2}%{at}"));
+            match condition.judge(row, clock) {
+                Judged::Held => {}
+                Judged::Failed => {
+                    row.failed = true;
+                    let (change, at) = (row.change_pct, at(std::slice::from_ref(&row.cell)));
+                    comparison.failed.push(format!("{condition}: {change:+.2}%{at}"));
+                }
+                Judged::Undecided(why) => {
+                    row.undecided = true;
+                    add(&mut untold, why, row.cell.clone());
+                }
             }
         }
-        // A gate that looks at nothing would always let everything through.
-        if !any {
-            let withheld = comparison.withheld.iter().find(|why| {
-                why.strip_prefix(&condition.metric).is_some_and(|rest| rest.starts_with(':'))
-            });
-            let why = withheld.cloned().unwrap_or_else(|| "no cell of both runs has it".into());
-            return Err(refused(format!("{condition} looks at nothing: {why}"))
-                .fix("linerate lab compare … --allow-env"));
+        let looked_at = |one: &&Withheld| condition.looks_at(&one.metric, one.cell.as_deref());
+        for one in comparison.withheld.iter().filter(looked_at) {
+            any = true;
+            add(&mut untold, one.why.clone(), one.cell.clone().unwrap_or_default());
         }
+        if !any {
+            add(&mut untold, "no cell of both runs has it".into(), String::new());
+        }
+        let told = untold.iter().map(|(why, cells)| format!("{condition}: {why}{}", at(cells)));
+        comparison.undecided.extend(told);
     }
-    Ok(())
+}
+
+/// Adds a cell to those of which the same is to be said.
+fn add(all: &mut Vec<(String, Vec<String>)>, why: String, cell: String) {
+    match all.iter_mut().find(|(same, _)| *same == why) {
+        Some((_, cells)) => cells.push(cell),
+        None => all.push((why, vec![cell])),
+    }
+}
+
+/// ` at rate=max, rate=fixed`; many are counted.
+fn at(cells: &[String]) -> String {
+    let named: Vec<&str> =
+        cells.iter().map(String::as_str).filter(|cell| !cell.is_empty()).collect();
+    match named.len() {
+        0 => String::new(),
+        1..=CELLS_NAMED => format!(" at {}", named.join(", ")),
+        many => format!(" at {many} cells"),
+    }
 }
 
 #[cfg(test)]
@@ -155,6 +249,7 @@ mod tests {
             ("instr>+%", "its bound is no signed number"),
             (">+1%", "it names no metric"),
             ("rate=max:>+1%", "it names no metric"),
+            ("max:instr>+1%", "\"max\" before the colon is not FACTOR=LEVEL"),
         ];
         for (text, why) in cases {
             assert_eq!(FailOn::parse(text).unwrap_err().why, why, "{text}");

@@ -10,22 +10,21 @@
 
 mod environment;
 mod fail;
+mod row;
 mod screen;
 mod side;
 mod trend;
 
 use serde::Serialize;
 
-use crate::analysis::{self, SAME_PCT, pct};
-use crate::experiment::{Clock, Experiment, Metric};
-use crate::record::{CellRecord, Effect, Run, Verdict};
+use crate::experiment::Experiment;
+use crate::record::Run;
 use crate::{Code, Error, Result};
 
 pub use environment::Difference;
 pub use fail::{FailOn, Over};
+pub use row::{Row, Withheld};
 pub use trend::{Trend, TrendPoint, trends};
-
-use side::Side;
 
 /// Two runs beside each other.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -38,61 +37,28 @@ pub struct Comparison {
     pub b: String,
     /// Every metric of every cell that both have.
     pub rows: Vec<Row>,
-    /// What is not compared, and why, in sentences.
-    pub withheld: Vec<String>,
+    /// What is not compared, and why.
+    pub withheld: Vec<Withheld>,
     /// In what their environments differ.
     pub environment: Vec<Difference>,
     /// The conditions that are met, and rows that meet them, in sentences: not empty is exit 3.
     pub failed: Vec<String>,
+    /// The conditions of which the runs cannot tell, where and why, in sentences: not empty is exit
+    /// 4, unless another one is met.
+    pub undecided: Vec<String>,
     /// What its reader must know.
     pub notes: Vec<String>,
 }
 
-/// A metric of a cell in both runs.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Row {
-    /// The cell, as `change=both rate=fixed`; empty without factors.
-    pub cell: String,
-    /// The metric.
-    pub metric: String,
-    /// Of `a` and `b`.
-    pub unit: String,
-    /// The changed side's median in the first run.
-    pub a: f64,
-    /// In the second.
-    pub b: f64,
-    /// `a` in cycles, of times where the clock rate of the first run's CPU is known.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub a_cycles: Option<f64>,
-    /// `b` in cycles of the second run's CPU.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub b_cycles: Option<f64>,
-    /// From `a` to `b`, in per cent.
-    pub change_pct: f64,
-    /// Where that lies with 95 % confidence, each row by itself.
-    pub ci95_pct: (f64, f64),
-    /// Windows of both runs that it is from.
-    pub n_windows: (usize, usize),
-    /// Both runs' noise floors, added.
-    pub floor_pct: f64,
-    /// Whether `a` and `b` are bounds that their runs are below, as they counted nothing.
-    pub below: (bool, bool),
-    /// What may be said.
-    pub verdict: Verdict,
-    /// Whether a condition looks at it.
-    pub gate: bool,
-    /// Whether it meets one, which fails the comparison.
-    pub failed: bool,
-}
-
 /// Compares the changed side of two runs of one experiment.
 ///
-/// Counts are always compared. Times are compared between machines that are alike, or if
-/// `allow_env`; else [`Comparison::withheld`] says so.
+/// Counts are compared whatever the machines are, times between machines that are alike; and both
+/// between CPUs that were as far from each other. `allow_env` compares all; else
+/// [`Comparison::withheld`] says what is not, and a condition on that is not decided.
 ///
 /// # Errors
-/// `E-RUN` if they are not runs of one experiment, have nothing in common, or a condition looks at
-/// what is withheld; `E-EXPERIMENT` if a condition names what there is not.
+/// `E-RUN` if they are not runs of one experiment, or have nothing in common; `E-EXPERIMENT` if a
+/// condition names what there is not.
 pub fn compare(one: &Run, other: &Run, fail_on: &[FailOn], allow_env: bool) -> Result<Comparison> {
     let both = (&experiment(one)?, &experiment(other)?);
     compared((one, other), both, fail_on, allow_env)
@@ -108,6 +74,7 @@ fn compared(
         let why = format!("one is of {:?}, the other of {:?}", first.id, second.id);
         return Err(refused(why));
     }
+    fail_on.iter().try_for_each(|condition| condition.is_of(second))?;
     let environment = environment::differences(one, other);
     let unlike = !allow_env && environment.iter().any(|difference| difference.decides);
     let (a, b) = labels(one, other);
@@ -119,28 +86,22 @@ fn compared(
         withheld: Vec::new(),
         environment,
         failed: Vec::new(),
+        undecided: Vec::new(),
         notes: Vec::new(),
     };
     for metric in &second.metrics {
-        match withheld(metric, first, unlike) {
+        match row::incomparable(metric, first, unlike) {
             Some(why) => comparison.withheld.push(why),
-            None => comparison.rows.extend(rows(metric, second, (one, other))),
+            None => comparison.take(row::rows(metric, second, (one, other), allow_env)),
         }
     }
     let order = |row: &Row| second.cells.iter().position(|cell| cell.name() == row.cell);
     comparison.rows.sort_by_key(order);
-    if comparison.rows.iter().any(|row| row.a_cycles.is_some() && row.b_cycles.is_some()) {
-        let note = "cycles are times at the nominal clock rate of each machine, not counted";
-        comparison.notes.push(note.into());
-    }
-    if comparison.rows.is_empty() && unlike {
-        let why = format!("their machines differ: {}", comparison.differing());
-        return Err(refused(why).fix("linerate lab compare … --allow-env"));
-    }
+    comparison.notes.extend(row::alone(one, other));
     if comparison.rows.is_empty() {
-        return Err(refused("no cell has the same metric in both".into()));
+        return Err(comparison.nothing(unlike));
     }
-    fail::judge(fail_on, second, &mut comparison)?;
+    fail::judge(fail_on, second, &mut comparison);
     Ok(comparison)
 }
 
@@ -150,6 +111,30 @@ impl Comparison {
     pub fn differing(&self) -> String {
         let deciding = self.environment.iter().filter(|difference| difference.decides);
         deciding.map(Difference::to_string).collect::<Vec<_>>().join(", ")
+    }
+
+    fn take(&mut self, rows: impl Iterator<Item = std::result::Result<Row, Withheld>>) {
+        for row in rows {
+            match row {
+                Ok(row) => self.rows.push(row),
+                Err(why) => self.withheld.push(why),
+            }
+        }
+    }
+
+    /// Why there is nothing to compare.
+    fn nothing(&self, unlike: bool) -> Error {
+        let fix = "linerate lab compare … --allow-env";
+        if unlike {
+            return refused(format!("their machines differ: {}", self.differing())).fix(fix);
+        }
+        match self.withheld.first() {
+            Some(first) if self.withheld.iter().any(|one| one.unlike_cpus) => {
+                refused(first.to_string()).fix(fix)
+            }
+            Some(first) => refused(first.to_string()),
+            None => refused("no cell has the same metric in both".into()),
+        }
     }
 }
 
@@ -171,89 +156,13 @@ fn labels(one: &Run, other: &Run) -> (String, String) {
     if both.0 == both.1 { (one.run.id.clone(), other.run.id.clone()) } else { both }
 }
 
-/// Why a metric is not compared; `None` if it is.
-fn withheld(metric: &Metric, first: &Experiment, unlike: bool) -> Option<String> {
-    let name = &metric.name;
-    let Some(before) = first.metrics.iter().find(|metric| &metric.name == name) else {
-        return Some(format!("{name}: the first run does not have it"));
-    };
-    if before.formula != metric.formula || before.clock != metric.clock {
-        return Some(format!("{name}: the two runs do not compute it alike"));
-    }
-    let timed = metric.clock != Clock::Count;
-    (unlike && timed).then(|| format!("{name}: it is a time, and the machines differ"))
-}
-
-/// A metric's rows, one for each cell that has it in both runs.
-fn rows(metric: &Metric, experiment: &Experiment, (one, other): (&Run, &Run)) -> Vec<Row> {
-    let cells = other.cells.iter().filter_map(|cell| {
-        let same = one.cells.iter().find(|before| before.at == cell.at)?;
-        row(metric, experiment, (one, same), (other, cell))
-    });
-    cells.collect()
-}
-
-fn row(
-    metric: &Metric,
-    experiment: &Experiment,
-    (one, before): (&Run, &CellRecord),
-    (other, after): (&Run, &CellRecord),
-) -> Option<Row> {
-    let effects = (before.metrics.get(&metric.name)?, after.metrics.get(&metric.name)?);
-    let a = Side::of(metric, &before.pairs)?;
-    let b = Side::of(metric, &after.pairs)?;
-    let (log, interval) = a.to(&b);
-    let floor = |effect: &Effect| effect.aa_half_width_pct.unwrap_or(SAME_PCT);
-    let noisy = [before, after].iter().any(|cell| analysis::noisy(metric.clock, &cell.pairs));
-    let cycles = |run: &Run, value| {
-        environment::cycles(run, value).filter(|_| metric.unit.starts_with("ns"))
-    };
-    let mut row = Row {
-        cell: name(experiment, after)?,
-        metric: metric.name.clone(),
-        unit: metric.unit.clone(),
-        a: a.value,
-        b: b.value,
-        a_cycles: cycles(one, a.value),
-        b_cycles: cycles(other, b.value),
-        change_pct: pct(log),
-        ci95_pct: (pct(interval.low), pct(interval.high)),
-        n_windows: (a.windows, b.windows),
-        floor_pct: floor(effects.0) + floor(effects.1),
-        below: (a.censored, b.censored),
-        verdict: Verdict::Unclear,
-        gate: false,
-        failed: false,
-    };
-    let figures = [row.a, row.b, row.change_pct, row.ci95_pct.0, row.ci95_pct.1];
-    if !noisy {
-        row.verdict = verdict(&row, effects.1.better_when.as_deref());
-    }
-    figures.iter().all(|figure| figure.is_finite()).then_some(row)
-}
-
-/// A cell's name, as its experiment has it.
-fn name(experiment: &Experiment, record: &CellRecord) -> Option<String> {
-    let has = |(factor, level): &(String, String)| record.at.get(factor) == Some(level);
-    let cell = experiment.cells.iter().find(|cell| cell.at.iter().all(has))?;
-    Some(cell.name())
-}
-
-/// Better or worse beyond both noise floors; the same if all of the interval is within them.
-fn verdict(row: &Row, better_when: Option<&str>) -> Verdict {
-    let (low, high) = row.ci95_pct;
-    if analysis::excludes_none(row.ci95_pct) && row.change_pct.abs() > row.floor_pct {
-        return analysis::direction(row.change_pct, better_when);
-    }
-    let margin = row.floor_pct.max(SAME_PCT);
-    if low >= -margin && high <= margin { Verdict::Same } else { Verdict::Unclear }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::analysis::analyse;
     use crate::analysis::testing::{experiment, pair, run_of};
+    use crate::experiment::Clock;
+    use crate::record::{PlacementRecord, Status, Verdict};
     use serde_json::json;
 
     fn run(name: &str, cost: f64, kernel: &str) -> Run {
@@ -310,11 +219,109 @@ mod tests {
     }
 
     #[test]
-    fn a_gate_that_looks_at_nothing_is_an_error() {
+    fn a_gate_on_what_the_experiment_does_not_have_is_a_usage_error_that_names_what_it_has() {
         let (one, other) = (run("main", 100.0, "6.18"), run("pr", 100.0, "6.18"));
-        let of = |text| compared_as(&experiment(), (&one, &other), text, false).unwrap_err().code;
-        assert_eq!(of("instr>+1%"), Code::Experiment);
-        assert_eq!(of("rate=fixed:cost_ns_per_packet>+1%"), Code::Run);
+        let of = |text| {
+            let e = compared_as(&experiment(), (&one, &other), text, false).unwrap_err();
+            assert_eq!(e.code, Code::Experiment);
+            (e.why, e.fix)
+        };
+        assert_eq!(of("instr>+1%").1, "it has: cost_ns_per_packet");
+        let (why, fix) = of("rate=slow:cost_ns_per_packet>+1%");
+        assert_eq!(why, "factor \"rate\" has no level \"slow\"");
+        assert_eq!(fix, "its levels are: max, fixed");
+        assert_eq!(of("size=64:cost_ns_per_packet>+1%").1, "its factors are: rate");
+        let (why, fix) = of("rate=max,rate=fixed:cost_ns_per_packet>+1%");
+        assert_eq!(why, "no cell of pool is rate=max rate=fixed");
+        assert_eq!(fix, "--fail-on 'cost_ns_per_packet>+1%'");
+    }
+
+    fn undecided(one: &Run, other: &Run, gate: &str) -> Vec<String> {
+        let told = compared_as(&experiment(), (one, other), gate, false).unwrap();
+        assert!(told.failed.is_empty(), "{told:?}");
+        told.undecided
+    }
+
+    #[test]
+    fn a_gate_that_the_runs_cannot_tell_of_is_not_decided_and_never_held() {
+        let (one, other) = (run("main", 100.0, "6.18"), run("pr", 103.0, "6.18"));
+        let gate = "cost_ns_per_packet>+3%";
+        let told = undecided(&one, &other, gate);
+        assert!(told[0].starts_with(&format!("{gate}: the bound is within [+2.9")), "{told:?}");
+        assert!(told[0].ends_with(" at rate=max"), "{told:?}");
+        // Of a cell that neither run has.
+        let told = undecided(&one, &other, "rate=fixed:cost_ns_per_packet>+9%");
+        assert_eq!(told, ["rate=fixed:cost_ns_per_packet>+9%: no cell of both runs has it"]);
+        // Beyond the bound, and within what identical code differed by.
+        let mut noisy = run("pr", 103.0, "6.18");
+        let effect = noisy.cells[0].metrics.get_mut("cost_ns_per_packet").unwrap();
+        effect.aa_half_width_pct = Some(4.0);
+        let told = undecided(&one, &noisy, "cost_ns_per_packet>+1%");
+        assert!(told[0].contains("no more than identical code differed by, ±4."), "{told:?}");
+        // Most pairs were disturbed.
+        let mut noisy = run("pr", 103.0, "6.18");
+        noisy.cells[0].pairs.iter_mut().skip(7).for_each(|pair| pair.cost_accepted = false);
+        let told = undecided(&one, &noisy, "cost_ns_per_packet>+1%");
+        assert!(told[0].contains("most pairs of a run were disturbed"), "{told:?}");
+    }
+
+    #[test]
+    fn a_gate_on_a_cell_that_only_one_run_has_come_to_is_not_decided() {
+        let mut whole = run("main", 100.0, "6.18");
+        let mut fixed = whole.cells[0].clone();
+        fixed.at.insert("rate".into(), "fixed".into());
+        whole.cells.push(fixed);
+        let mut half = run("pr", 100.0, "6.18");
+        (whole.run.complete, half.run.complete) = (true, false);
+        let gate = "cost_ns_per_packet>+1%";
+        let why = format!("{gate}: the second run was interrupted before it at rate=fixed");
+        assert_eq!(undecided(&whole, &half, gate), [why]);
+        // What was not asked for is not missed, and said to be not there.
+        half.run.complete = true;
+        assert!(undecided(&whole, &half, gate).is_empty());
+        let told = compared_as(&experiment(), (&whole, &half), gate, false).unwrap();
+        assert_eq!(told.notes[0], "only the first run has 1 more of the cells");
+        // It was run, and was too noisy.
+        let mut noisy = whole.clone();
+        noisy.cells[1].metrics.clear();
+        noisy.cells[1].status = Status::Inconclusive;
+        let why = format!("{gate}: the second run was too disturbed to have it at rate=fixed");
+        assert_eq!(undecided(&whole, &noisy, gate), [why]);
+    }
+
+    fn placed(run: &Run, class: &str) -> Run {
+        let mut run = run.clone();
+        for pair in run.cells.iter_mut().flat_map(|cell| &mut cell.pairs) {
+            let (before_ticks, after_ticks) = (100.0, 100.0);
+            pair.placement =
+                Some(PlacementRecord { before_ticks, after_ticks, class: class.into() });
+        }
+        run
+    }
+
+    #[test]
+    fn a_row_of_unlike_placement_is_withheld_and_its_gate_is_not_decided() {
+        let one = placed(&run("main", 100.0, "6.18"), "near");
+        let mut other = placed(&run("pr", 103.0, "6.18"), "near");
+        let mut fixed = other.cells[0].clone();
+        fixed.at.insert("rate".into(), "fixed".into());
+        let mut both = one.clone();
+        both.cells.push(fixed.clone());
+        other.cells.push(placed(&Run { cells: vec![fixed], ..one }, "far").cells.remove(0));
+        let gate = "cost_ns_per_packet>+9%";
+        for experiment in [experiment(), counted()] {
+            let told = compared_as(&experiment, (&both, &other), gate, false).unwrap();
+            let [row] = &told.rows[..] else { panic!("{told:?}") };
+            assert_eq!(row.placement, (Some("near".into()), Some("near".into())));
+            let why = "the CPUs were near in the first run, far in the second";
+            assert_eq!(
+                told.withheld[0].to_string(),
+                format!("cost_ns_per_packet at rate=fixed: {why}")
+            );
+            assert_eq!(told.undecided, [format!("{gate}: {why} at rate=fixed")]);
+        }
+        let all = compared_as(&experiment(), (&both, &other), gate, true).unwrap();
+        assert_eq!((all.rows.len(), all.undecided.len()), (2, 0));
     }
 
     #[test]
@@ -323,13 +330,37 @@ mod tests {
         let gate = "cost_ns_per_packet>+1%";
         let printed = compared_as(&experiment(), (&one, &other), gate, true).unwrap().to_string();
         let expected = "\
-metric                   unit    main      pr  cycles  cycles      Δ       95% CI  windows  verdict
-rate=max
-cost_ns_per_packet  ns/packet  0.1001  0.1031  0.2001  0.2061  +3.0%  [+2.9,+3.1]   15, 15  worse  <- gate, failed
+pool: first main, second pr; of both the changed side
+  metric              unit        first  second  change  95 % CI         windows  verdict
+                                                      %  %
+  rate=max
+  cost_ns_per_packet  ns/packet  0.1001  0.1031   +3.00  [+2.95, +3.05]  15, 15   worse  <- gate
 env differs: kernel 6.18 -> 6.19 (use --allow-env to compare times)
-cycles are times at the nominal clock rate of each machine, not counted
 failed: cost_ns_per_packet>+1%: +3.00% at rate=max
 ";
         assert_eq!(printed, expected);
+    }
+
+    #[test]
+    fn no_line_is_longer_than_a_screen_whatever_is_to_be_said() {
+        let (one, mut other) = (run("main", 1e9, "6.18"), run(&"pr ".repeat(99), 3e-7, "6.18"));
+        other.env = json!({"kernel": "6.19 ".repeat(99), "mhz": 2500.0});
+        let mut long = experiment();
+        let name = "a_cost_of_which_there_is_much_to_be_said_for_each_packet";
+        for run in [&one, &other] {
+            assert!(run.cells[0].metrics.contains_key("cost_ns_per_packet"));
+        }
+        let rename = |mut run: Run| {
+            let effect = run.cells[0].metrics.remove("cost_ns_per_packet").unwrap();
+            run.cells[0].metrics.insert(name.into(), effect);
+            placed(&run, "a very far \u{1b}[2J distance")
+        };
+        long.metrics[0].name = name.into();
+        let gate = format!("{name}>-100%");
+        let told = compared_as(&long, (&rename(one), &rename(other)), &gate, true).unwrap();
+        let printed = told.to_string();
+        let widest = printed.lines().map(|line| line.chars().count()).max();
+        assert!(widest.is_some_and(|wide| wide <= 100), "{widest:?}\n{printed}");
+        assert!(!printed.contains('\u{1b}') && printed.contains("cycles"), "{printed}");
     }
 }

@@ -1,109 +1,176 @@
-//! A comparison as printed.
+//! A comparison as printed, for a screen of 100 columns.
 
 use std::fmt;
 
-use super::{Comparison, Row};
-use crate::record::Verdict;
+use linerate_prof::print::harmless;
+
+use super::{Comparison, Row, Withheld};
+use crate::report::figure;
+use crate::report::words::{elided, within};
+use crate::table::{Cell, Column, Row as Line, Table, WIDTH, wrapped};
+
+/// Letters of a metric's name that are kept where a line is too long.
+const NAME_MIN: usize = 8;
+/// Letters of what a run is called, of a unit, and of two distances.
+const LABEL_MAX: usize = 40;
+const UNIT_MAX: usize = 14;
+const CPUS_MAX: usize = 9;
+
+const COLUMNS: [Column; 9] = [
+    Column::new("metric", "metric", ""),
+    Column::new("unit", "unit", ""),
+    Column::new("first", "first", ""),
+    Column::new("second", "second", ""),
+    Column::new("change_pct", "change", "%"),
+    Column::new("ci95_pct", "95 % CI", "%"),
+    Column::new("windows", "windows", ""),
+    Column::new("cpus", "CPUs", ""),
+    Column::new("verdict", "verdict", ""),
+];
 
 impl fmt::Display for Comparison {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let has_cycles = self.rows.iter().any(|row| row.a_cycles.is_some());
-        let mut lines = vec![self.head(has_cycles)];
-        lines.extend(self.rows.iter().map(|row| cells(row, has_cycles)));
-        let columns = lines.first().map_or(0, Vec::len);
-        let width = |column: usize| {
-            lines.iter().filter_map(|line| line.get(column)).map(|cell| cell.chars().count()).max()
-        };
-        let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
-        let mut heading = "";
-        for (number, line) in lines.iter().enumerate() {
-            if let Some(row) = number.checked_sub(1).and_then(|row| self.rows.get(row))
-                && row.cell != heading
-            {
-                heading = &row.cell;
-                writeln!(f, "{heading}")?;
-            }
-            let padded = line.iter().zip(&widths).enumerate().map(|(column, (cell, width))| {
-                // Names and verdicts to the left, figures to the right.
-                let left = column == 0 || column + 1 >= columns;
-                if left { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
-            });
-            writeln!(f, "{}", padded.collect::<Vec<_>>().join("  ").trim_end())?;
-        }
-        self.tail(f)
-    }
-}
-
-impl Comparison {
-    fn head(&self, has_cycles: bool) -> Vec<String> {
-        let mut head = vec!["metric", "unit", &self.a, &self.b];
-        if has_cycles {
-            head.extend(["cycles", "cycles"]);
-        }
-        head.extend(["Δ", "95% CI", "windows", "verdict"]);
-        head.into_iter().map(str::to_owned).collect()
-    }
-
-    fn tail(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for why in &self.withheld {
-            writeln!(f, "not compared: {why}")?;
+        let [a, b] = [&self.a, &self.b].map(|label| elided(&harmless(label), LABEL_MAX));
+        let head = format!("{}: first {a}, second {b}; of both the changed side", self.experiment);
+        f.write_str(&wrapped(&head, "", "  "))?;
+        write!(f, "{}", fitted(self.table()))?;
+        for (what, metrics) in grouped(&self.withheld) {
+            f.write_str(&wrapped(&format!("not compared, as {what}: {metrics}"), "", "  "))?;
         }
         let told = self.environment.iter().filter(|difference| !difference.decides);
         let told: Vec<String> = told.map(ToString::to_string).collect();
         if !self.differing().is_empty() {
-            writeln!(f, "env differs: {} (use --allow-env to compare times)", self.differing())?;
+            let differs = format!(
+                "env differs: {} (use --allow-env to compare times)",
+                harmless(&self.differing())
+            );
+            f.write_str(&wrapped(&differs, "", "  "))?;
         }
         if !told.is_empty() {
-            writeln!(f, "also: {}", told.join(", "))?;
+            f.write_str(&wrapped(&format!("also: {}", harmless(&told.join(", "))), "", "  "))?;
         }
         for note in &self.notes {
-            writeln!(f, "{note}")?;
+            f.write_str(&wrapped(note, "", "  "))?;
         }
-        self.failed.iter().try_for_each(|failed| writeln!(f, "failed: {failed}"))
+        for undecided in &self.undecided {
+            f.write_str(&wrapped(&format!("not decided: {undecided}"), "", "  "))?;
+        }
+        for failed in &self.failed {
+            f.write_str(&wrapped(&format!("failed: {failed}"), "", "  "))?;
+        }
+        Ok(())
     }
 }
 
-fn cells(row: &Row, has_cycles: bool) -> Vec<String> {
-    let value = |below, value| format!("{}{}", if below { "<" } else { "" }, digits(value));
-    let cycles = |value: Option<f64>| value.map_or("n/a".into(), digits);
-    let mut cells = vec![
-        row.metric.clone(),
-        row.unit.clone(),
+impl Comparison {
+    /// The rows, those of a cell below its name. A column of distances is there if one is known.
+    fn table(&self) -> Table {
+        let mut table = Table::new("comparison", "", &COLUMNS);
+        let mut heading = "";
+        let has_cycles = self.environment.iter().any(|difference| difference.name == "mhz");
+        for row in &self.rows {
+            if row.cell != heading {
+                heading = &row.cell;
+                table.rows.push(Line::Heading(elided(heading, WIDTH - 4)));
+            }
+            table.row(cells(row));
+            let cycles = row.a_cycles.zip(row.b_cycles).filter(|_| has_cycles);
+            if let Some((a, b)) = cycles {
+                // Of clocks at the same rate it is the same change again.
+                table.row(vec![
+                    Cell::text("  at the clocks' rates"),
+                    Cell::text("cycles"),
+                    figure::cell(a),
+                    figure::cell(b),
+                    figure::change_cell(100.0 * (b / a - 1.0)),
+                ]);
+            }
+        }
+        let is_known = |row: &Row| row.placement.0.is_some() || row.placement.1.is_some();
+        match table.columns.iter().position(|column| column.key == "cpus") {
+            Some(at) if !self.rows.iter().any(is_known) => without(table, at),
+            _ => table,
+        }
+    }
+}
+
+fn cells(row: &Row) -> Vec<Cell> {
+    let value = |below, value| if below { figure::under(value) } else { figure::cell(value) };
+    let gate = if row.gate { "  <- gate" } else { "" };
+    vec![
+        Cell::text(&*row.metric),
+        Cell::Text(elided(&row.unit, UNIT_MAX)),
         value(row.below.0, row.a),
         value(row.below.1, row.b),
-    ];
-    if has_cycles {
-        cells.extend([cycles(row.a_cycles), cycles(row.b_cycles)]);
-    }
-    let (low, high) = row.ci95_pct;
-    cells.push(format!("{:+.1}%", row.change_pct));
-    cells.push(format!("[{low:+.1},{high:+.1}]"));
-    cells.push(format!("{}, {}", row.n_windows.0, row.n_windows.1));
-    let gate = match (row.gate, row.failed) {
-        (_, true) => "  <- gate, failed",
-        (true, false) => "  <- gate",
-        _ => "",
-    };
-    cells.push(format!("{}{gate}", word(row.verdict)));
-    cells
+        figure::change_cell(row.change_pct),
+        Cell::Text(figure::interval(row.ci95_pct)),
+        Cell::Text(format!("{}, {}", row.n_windows.0, row.n_windows.1)),
+        Cell::Text(apart(&row.placement)),
+        Cell::Text(format!("{}{gate}", within(row.verdict, row.margin_pct()))),
+    ]
 }
 
-/// Four digits, or all of a large number.
-fn digits(value: f64) -> String {
-    let size = value.abs();
-    let decimals = match size {
-        _ if size >= 1000.0 || size == 0.0 => 0,
-        _ if size >= 0.001 => (3.0 - size.log10().floor()) as usize,
-        _ => return format!("{value:.3e}"),
-    };
-    format!("{value:.decimals$}")
+/// How far apart the CPUs were: once, if it was alike.
+fn apart((first, second): &(Option<String>, Option<String>)) -> String {
+    let [one, other] = [first, second]
+        .map(|class| class.as_ref().map_or("–".into(), |class| harmless(class).into_owned()));
+    let both = if one == other { one } else { format!("{one}, {other}") };
+    elided(&both, CPUS_MAX)
 }
 
-fn word(verdict: Verdict) -> &'static str {
-    match verdict {
-        Verdict::Better => "better",
-        Verdict::Worse => "worse",
-        Verdict::Same => "same",
-        Verdict::Unclear => "unclear",
+fn without(mut table: Table, column: usize) -> Table {
+    table.columns.remove(column);
+    for line in &mut table.rows {
+        if let Line::Cells(cells) = line {
+            cells.remove(column);
+        }
     }
+    table
+}
+
+/// A table that is too wide gives up the middle of its names, then its gates' words.
+fn fitted(mut table: Table) -> Table {
+    let over = |table: &Table| {
+        let widest = table.to_string().lines().map(|line| line.chars().count()).max();
+        widest.unwrap_or(0).saturating_sub(WIDTH)
+    };
+    let first = |line: &Line| match line {
+        Line::Cells(cells) => cells.first().map_or(0, |name| name.to_string().chars().count()),
+        Line::Heading(_) | Line::Rule => 0,
+    };
+    for shorten in [false, true] {
+        let too_many = over(&table);
+        if too_many == 0 {
+            break;
+        }
+        let longest = table.rows.iter().map(first).max().unwrap_or(0);
+        let kept = longest.saturating_sub(too_many).max(NAME_MIN);
+        for line in &mut table.rows {
+            let Line::Cells(cells) = line else { continue };
+            if let Some(Cell::Text(verdict)) = cells.last_mut().filter(|_| shorten) {
+                *verdict = verdict.replace("<- gate", "<-");
+            }
+            if let Some(Cell::Text(name)) = cells.first_mut() {
+                *name = elided(name, kept);
+            }
+        }
+    }
+    table
+}
+
+/// What is withheld for the same reason in the same cell, together: the reason and its metrics.
+fn grouped(withheld: &[Withheld]) -> Vec<(String, String)> {
+    let mut all: Vec<(String, String)> = Vec::new();
+    for one in withheld {
+        let at = match one.cell.as_deref() {
+            None | Some("") => String::new(),
+            Some(cell) => format!(" (at {cell})"),
+        };
+        let why = format!("{}{at}", one.why);
+        match all.iter_mut().find(|(same, _)| *same == why) {
+            Some((_, metrics)) => *metrics += &format!(", {}", one.metric),
+            None => all.push((why, one.metric.clone())),
+        }
+    }
+    all
 }

@@ -160,6 +160,7 @@ fn plan(file: &mut Section<'_>) -> Result<Plan> {
     let mut plan = Plan {
         window_ns: 50_000_000,
         warmup: 3,
+        fresh: false,
         looks: vec![15, 30, 60],
         half_width_pct: 1.0,
         // Fewer cannot tell any difference from chance, over a grid of a dozen cells.
@@ -170,6 +171,7 @@ fn plan(file: &mut Section<'_>) -> Result<Plan> {
     plan.window_ns = section.time_ns("window", WINDOW_MIN..=WINDOW_MAX)?.unwrap_or(plan.window_ns);
     plan.quick_window_ns = plan.window_ns;
     plan.warmup = section.count("warmup", 0..=1000)?.map_or(plan.warmup, |said| said.value);
+    plan.fresh = section.flag("fresh")?;
     plan.looks = section.ascending("looks", 1..=PAIRS_MAX)?.map_or(plan.looks, |said| said.value);
     if let Some(half_width) = section.number("half_width_pct")? {
         if half_width.value <= 0.0 {

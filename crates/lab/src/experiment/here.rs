@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::{Cell, Experiment};
-use crate::scenario::{Place, named};
+use crate::scenario::{Place, Scenario, named};
 use crate::settings::wrong;
 use crate::{Error, Result};
 
@@ -53,18 +53,27 @@ impl Experiment {
         here
     }
 
-    /// How long a run takes if every cell goes to its last look, and no pair is run twice.
+    /// How long a run takes if every cell goes to its last look, and no pair is run twice; `None` if
+    /// nobody knows, because windows of its cells take as long as a program does.
     #[must_use]
-    pub fn planned(&self, quick: bool) -> Duration {
+    pub fn planned(&self, quick: bool) -> Option<Duration> {
         let last = self.plan.looks(quick).last().copied().unwrap_or(0);
-        let windows = UNIT * (u64::from(last) + u64::from(self.plan.warmup));
-        self.cells(quick)
-            .map(|(_, cell)| Duration::from_nanos(cell.window_ns(quick).saturating_mul(windows)))
-            .fold(Duration::ZERO, Duration::saturating_add)
+        let windows = UNIT * self.plan.windows(last);
+        self.cells(quick).try_fold(Duration::ZERO, |sum, (_, cell)| {
+            let cell_ns = cell.window_ns(quick).saturating_mul(windows);
+            cell.keeps_time().then(|| sum.saturating_add(Duration::from_nanos(cell_ns)))
+        })
     }
 }
 
 impl Cell {
+    /// Whether its windows take as long as they are told.
+    fn keeps_time(&self) -> bool {
+        let keeps =
+            |scenario: &dyn Scenario| scenario.keeps_time(&self.a) && scenario.keeps_time(&self.b);
+        named(&self.scenario).is_none_or(keeps)
+    }
+
     /// Whether its scenario can run both sides at `place`.
     ///
     /// # Errors
@@ -115,6 +124,15 @@ impl fmt::Display for Obstacle {
         }
         f.write_str(&self.why)?;
         if self.fix.is_empty() { Ok(()) } else { write!(f, " (fix: {})", self.fix) }
+    }
+}
+
+/// A time as planned: `at most 45 s`; or that it is not known, and why.
+#[must_use]
+pub fn at_most(planned: Option<Duration>) -> String {
+    match planned {
+        Some(time) => format!("at most {}", lasting(time)),
+        None => "unknown: a window takes as long as its program does".into(),
     }
 }
 

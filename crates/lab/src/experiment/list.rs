@@ -1,6 +1,7 @@
 //! The list of experiments: a line for each.
 
 use std::fmt;
+use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 
@@ -35,9 +36,9 @@ struct Line<'a> {
     reproduces: Option<&'a str>,
     cells: usize,
     quick_cells: usize,
-    /// At most.
-    planned_s: f64,
-    quick_planned_s: f64,
+    /// At most; `None` if it is not known.
+    planned_s: Option<f64>,
+    quick_planned_s: Option<f64>,
     here: Here,
 }
 
@@ -49,8 +50,8 @@ impl<'a> List<'a> {
             reproduces: one.post.as_deref(),
             cells: one.cells.len(),
             quick_cells: one.cells(true).count(),
-            planned_s: one.planned(false).as_secs_f64(),
-            quick_planned_s: one.planned(true).as_secs_f64(),
+            planned_s: one.planned(false).map(|time| time.as_secs_f64()),
+            quick_planned_s: one.planned(true).map(|time| time.as_secs_f64()),
             here: one.here(self.place),
         };
         self.experiments.iter().map(line).collect()
@@ -66,8 +67,8 @@ impl fmt::Display for List<'_> {
                 Cell::text(line.id),
                 Cell::text(line.reproduces.unwrap_or("-")),
                 Cell::Count(line.cells as u64),
-                Cell::text(lasting(one.planned(false))),
-                Cell::text(lasting(one.planned(true))),
+                time(one.planned(false)),
+                time(one.planned(true)),
                 Cell::text(line.here.in_short()),
             ]);
         }
@@ -83,8 +84,18 @@ impl fmt::Display for List<'_> {
                 write!(f, "{}", wrapped(&format!("{}: {obstacle}", line.id), "! ", "  "))?;
             }
         }
-        f.write_str("\nTIME and QUICK are at most: a cell ends as soon as enough is known of it.\n")
+        f.write_str(
+            "\nTIME and QUICK are at most: a cell ends as soon as enough is known of it.\n",
+        )?;
+        if self.experiments.iter().any(|one| one.planned(false).is_none()) {
+            f.write_str("n/a: a window takes as long as its program does.\n")?;
+        }
+        Ok(())
     }
+}
+
+fn time(planned: Option<Duration>) -> Cell {
+    Cell::Text(planned.map_or("n/a".into(), lasting))
 }
 
 impl Serialize for List<'_> {

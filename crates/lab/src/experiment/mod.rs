@@ -18,7 +18,7 @@ use crate::stats::Goal;
 
 pub use builtin::{BUILTIN, builtin};
 pub use formula::Formula;
-pub use here::{Here, Obstacle, lasting};
+pub use here::{Here, Obstacle, at_most, lasting};
 pub use list::List;
 pub use show::Show;
 
@@ -176,6 +176,9 @@ pub struct Plan {
     pub window_ns: u64,
     /// Windows of each side that are run first, and not counted.
     pub warmup: u32,
+    /// Whether the sides are set up anew for every pair: each then has other memory every time, and
+    /// what one lot of memory is slower than another does not stand beside an effect.
+    pub fresh: bool,
     /// Pairs at which it is looked whether they are enough; the last is the end.
     pub looks: Vec<u32>,
     /// Half of the interval's width, in per cent, that is enough.
@@ -237,5 +240,12 @@ impl Plan {
     #[must_use]
     pub fn looks(&self, quick: bool) -> Vec<u32> {
         if quick { vec![self.quick_pairs] } else { self.looks.clone() }
+    }
+
+    /// Windows of each bench of a cell in which `pairs` are run.
+    #[must_use]
+    pub fn windows(&self, pairs: u32) -> u64 {
+        let (pairs, warmup) = (u64::from(pairs), u64::from(self.warmup.max(1)));
+        if self.fresh { pairs.saturating_mul(1 + warmup) } else { pairs + warmup }
     }
 }

@@ -5,7 +5,7 @@ use std::fmt::{self, Write as _};
 use serde::{Serialize, Serializer};
 use serde_json::{Value as Json, json};
 
-use super::here::lasting;
+use super::here::at_most;
 use crate::experiment::{Clock, Experiment, Factor, FixedPoint, Metric, Plan};
 use crate::scenario::{Place, Scenario, named};
 use crate::seeds::Post;
@@ -115,10 +115,10 @@ impl Show<'_> {
         for (name, quick) in [("whole", false), ("quick", true)] {
             let cells = one.cells(quick).count();
             let told = format!(
-                "{cells} {}, {}; at most {}",
+                "{cells} {}, {}; {}",
                 if cells == 1 { "cell" } else { "cells" },
                 pairs(&one.plan, quick),
-                lasting(one.planned(quick))
+                at_most(one.planned(quick))
             );
             text += &wrapped(&told, &format!("  {name}  "), "         ");
         }
@@ -183,11 +183,11 @@ impl Serialize for Show<'_> {
             "metrics": one.metrics.iter().map(metric).collect::<Vec<_>>(),
             "fixed": one.fixed_points.iter().map(fixed).collect::<Vec<_>>(),
             "plan": {
-                "window_ns": plan.window_ns, "warmup": plan.warmup, "looks": plan.looks,
+                "window_ns": plan.window_ns, "warmup": plan.warmup, "fresh": plan.fresh, "looks": plan.looks,
                 "half_width_pct": plan.half_width_pct, "cells": one.cells.len(),
-                "planned_s": one.planned(false).as_secs_f64(), "quick_pairs": plan.quick_pairs,
+                "planned_s": one.planned(false).map(|time| time.as_secs_f64()), "quick_pairs": plan.quick_pairs,
                 "quick_cells": one.cells(true).count(),
-                "quick_planned_s": one.planned(true).as_secs_f64(), "profiles": one.profiles,
+                "quick_planned_s": one.planned(true).map(|time| time.as_secs_f64()), "profiles": one.profiles,
             },
             "here": one.here(self.place),
             "scenarios": self.scenarios().into_iter().map(scenario).collect::<Vec<_>>(),
@@ -289,10 +289,11 @@ fn pairs(plan: &Plan, quick: bool) -> String {
         1 => String::new(),
         _ => format!(" until ± {half_width} % is known"),
     };
+    let fresh = if plan.fresh { "; both are set up anew for every pair" } else { "" };
     let (looks, ms) = (looks.join(", "), window_ns as f64 / 1e6);
     format!(
         "looks after {looks} pairs{until}; windows of {ms} ms unless a level says so, the first \
-         {warmup} of each side not counted"
+         {warmup} of each side not counted{fresh}"
     )
 }
 

@@ -3,11 +3,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
-
 use crate::experiment::Experiment;
 use crate::record::kept::{self, EXPERIMENT, Kept, REQUEST, RUN};
-use crate::record::{Head, Run, lines};
+use crate::record::{Head, Run, glance, lines};
 use crate::{Code, Error, Result};
 
 /// Directories that are looked at for runs.
@@ -79,15 +77,11 @@ pub fn find(dir: &Path, name: &str) -> Result<PathBuf> {
         .ok_or_else(|| missing(format!("neither a path, nor in {}", dir.display())))
 }
 
-/// The head of the run in `dir`.
+/// The head of the run in `dir`: of a run that has ended, no more is read than that.
 pub(super) fn head(dir: &Path) -> Result<Head> {
-    #[derive(Deserialize)]
-    struct Document {
-        run: Head,
-    }
     let path = dir.join(RUN);
     if path.exists() {
-        return Ok(kept::parsed::<Document>(&path)?.run);
+        return glance::head(&path);
     }
     let asked = kept::asked(dir)?;
     Ok(Head {

@@ -224,10 +224,21 @@ pub(super) fn parsed<T: DeserializeOwned>(path: &Path) -> Result<T> {
         schema: String,
     }
     let text = text(path)?;
-    let wrong = |e: serde_json::Error| lines::wrong(path, e.line(), e);
-    let schema: Schema = serde_json::from_str(&text).map_err(wrong)?;
+    let schema: Schema = serde_json::from_str(&text).map_err(|e| broken(path, &e))?;
     lines::is_ours(path, &schema.schema)?;
-    serde_json::from_str(&text).map_err(wrong)
+    serde_json::from_str(&text).map_err(|e| broken(path, &e))
+}
+
+/// What is wrong in a document. A run's is computed from its pairs: where these are beside it, it can
+/// be done without.
+pub(super) fn broken(path: &Path, e: &serde_json::Error) -> Error {
+    let wrong = lines::wrong(path, e.line(), e);
+    let Some(dir) = path.parent().filter(|dir| path.ends_with(RUN) && dir.join(PAIRS).exists())
+    else {
+        return wrong;
+    };
+    let (path, dir) = (path.display(), dir.display());
+    wrong.fix(format!("mv {path} {path}.broken && linerate lab report {dir}"))
 }
 
 fn text(path: &Path) -> Result<String> {

@@ -13,7 +13,8 @@ use serde::{Deserialize, Serialize};
 use crate::record::SCHEMA;
 use crate::{Code, Error, Result};
 
-/// The longest line that is read, in bytes: a window of a hundred threads takes 30 KiB.
+/// The longest line that is written or read, in bytes, its line feed among them: a window of a
+/// hundred threads takes 30 KiB.
 const LINE_MAX_BYTES: u64 = 4 << 20;
 /// The largest file that is read, in bytes.
 pub(super) const FILE_MAX_BYTES: u64 = 1 << 30;
@@ -78,11 +79,16 @@ impl Lines {
     /// Adds a line, and hands it to the kernel: it outlives this process.
     ///
     /// # Errors
-    /// `E-FILE` if it does not fit, which leaves a line that is cut off.
+    /// `E-FILE` if it is longer than any that is read, of which nothing is written; and if it does
+    /// not fit, which leaves a line that is cut off.
     pub(super) fn append(&mut self, line: &impl Serialize) -> Result<()> {
         let mut text = serde_json::to_vec(line)
             .map_err(|e| Error::new(Code::File, self.writing(), e.to_string()))?;
         text.push(b'\n');
+        if text.len() as u64 > LINE_MAX_BYTES {
+            let why = format!("a line of {} bytes, more than {LINE_MAX_BYTES}", text.len());
+            return Err(Error::new(Code::File, self.writing(), why));
+        }
         self.file.write_all(&text).map_err(|e| failed("write", &self.path, &e))
     }
 
@@ -264,6 +270,26 @@ mod tests {
         assert!(why(&format!("{HEAD}{long}\n")).ends_with(":2: longer than 4194304 bytes"));
         let e = read::<u64>(scratch.path(), "numbers", 2).unwrap_err();
         assert_eq!(e.why, "not a regular file");
+    }
+
+    #[test]
+    fn a_line_is_written_if_it_can_be_read_and_else_nothing_of_it() {
+        let scratch = Scratch::new();
+        let path = written(&scratch, HEAD);
+        let mut lines = Lines::open(&path).unwrap();
+        lines.go_on("numbers", HEAD.len() as u64).unwrap();
+        // Two quotes and a line feed are around it.
+        let longest = "x".repeat(LINE_MAX_BYTES as usize - 3);
+        lines.append(&longest).unwrap();
+        let e = lines.append(&format!("{longest}x")).unwrap_err();
+        assert_eq!(
+            (e.code, e.why.as_str()),
+            (Code::File, "a line of 4194305 bytes, more than 4194304")
+        );
+        lines.append(&"short").unwrap();
+        let found: Found<String> = read(&path, "numbers", 9).unwrap();
+        let lengths: Vec<usize> = found.lines.iter().map(|(_, line)| line.len()).collect();
+        assert_eq!((lengths, found.cut_bytes), (vec![longest.len(), 5], 0));
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 mod csv;
 mod find;
+mod glance;
 mod heads;
 mod kept;
 mod lines;

@@ -1,11 +1,11 @@
 //! What a cell leaves that was run in parts, since it was interrupted: the sum of what each left.
 
-use crate::record::{CellEnd, Ledger, Ledgers, Status};
+use crate::record::{CellEnd, Ledger, Ledgers, Status, Warning};
 
 impl CellEnd {
     /// What a cell has left that was run in two parts: ledgers and matrices are sums, the rest is
-    /// the later part's.
-    pub(super) fn and(self, later: CellEnd) -> CellEnd {
+    /// the later part's. What both say is told once.
+    pub(crate) fn and(self, later: CellEnd) -> CellEnd {
         let mut matrices = self.matrices;
         for (name, matrix) in later.matrices {
             let sum = matrices.remove(&name).map_or(matrix.clone(), |one| added(one, matrix));
@@ -18,7 +18,10 @@ impl CellEnd {
         };
         // Why it could not be run once is nothing to be told once it was.
         let earlier = self.warnings.into_iter().filter(|_| self.status != Status::Unsupported);
-        let warnings = earlier.chain(later.warnings).collect();
+        let mut warnings: Vec<Warning> = earlier.collect();
+        let new = later.warnings.into_iter().filter(|one| !warnings.contains(one));
+        let new: Vec<Warning> = new.collect();
+        warnings.extend(new);
         let pairs = self.pairs.saturating_add(later.pairs);
         CellEnd { matrices, ledger, warnings, pairs, ..later }
     }

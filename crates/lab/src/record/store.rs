@@ -95,9 +95,10 @@ impl Store {
     /// Keeps a pair. It is handed to the kernel, and to the disk when its cell ends.
     ///
     /// # Errors
-    /// `E-FILE` if it cannot be written, with how to go on once it can.
+    /// `E-FILE` if it cannot be written. What ends a run says by [`Store::kept`] how to go on with it,
+    /// once for whatever it was.
     pub(crate) fn pair(&mut self, cell: usize, number: usize, pair: &PairRecord) -> Result<()> {
-        self.pairs.append(&PairLine { cell, number, pair }).map_err(|e| self.kept(e))
+        self.pairs.append(&PairLine { cell, number, pair })
     }
 
     /// Keeps what a cell leaves.
@@ -105,15 +106,15 @@ impl Store {
     /// # Errors
     /// As above.
     pub(crate) fn cell(&mut self, end: &CellEnd) -> Result<()> {
-        let written = self.cells.append(end);
-        let written = written.and_then(|()| self.pairs.sync()).and_then(|()| self.cells.sync());
-        written.map_err(|e| self.kept(e))
+        self.cells.append(end)?;
+        self.pairs.sync()?;
+        self.cells.sync()
     }
 
     /// Keeps what the run came to: all of it or nothing.
     ///
     /// # Errors
-    /// As above.
+    /// `E-FILE` if it cannot be written, with how to go on once it can.
     pub(crate) fn finish(&self, run: &Run) -> Result<()> {
         put(&self.dir.join(RUN), run).map_err(|e| self.kept(e))
     }

@@ -68,7 +68,8 @@ impl Kept {
         let asked = &self.asked;
         let quick = asked.quick.then(|| "quick: the declared subset, few pairs".to_owned());
         let warmup = experiment.plan.warmup.max(1);
-        let warmup = format!("{warmup} warm-up windows of each side were discarded in each cell");
+        let when = if experiment.plan.fresh { "before each pair" } else { "in each cell" };
+        let warmup = format!("{warmup} warm-up windows of each side were discarded {when}");
         let note: Vec<String> =
             asked.note.clone().into_iter().chain(quick).chain([warmup]).collect();
         Head {

@@ -11,8 +11,11 @@ const EXPONENT_FROM: f64 = 1e13;
 /// Why there is none.
 const NONE: &str = "no figure";
 
+/// Below this a number has fewer than three digits that are not 0 among six behind the point.
+const EXPONENT_BELOW: f64 = 1e-4;
+
 /// Digits behind the point that show four in all of `x`, and no more than six.
-pub(super) fn digits(x: f64) -> u8 {
+pub(crate) fn digits(x: f64) -> u8 {
     match x.abs() {
         x if !x.is_finite() || x >= 1000.0 || x == 0.0 => 0,
         x if x >= 100.0 => 1,
@@ -25,7 +28,7 @@ pub(super) fn digits(x: f64) -> u8 {
 }
 
 /// Digits behind the point of a change of so many per cent.
-pub(super) fn change_digits(pct: f64) -> u8 {
+pub(crate) fn change_digits(pct: f64) -> u8 {
     match pct.abs() {
         x if x >= 100.0 => 0,
         x if x >= 10.0 => 1,
@@ -34,8 +37,8 @@ pub(super) fn change_digits(pct: f64) -> u8 {
 }
 
 /// A figure of a table.
-pub(super) fn cell(x: f64) -> Cell {
-    match plain(x) {
+pub(crate) fn cell(x: f64) -> Cell {
+    match plain(x) && !tiny(x) {
         true => Cell::Real(x, digits(x)),
         false if x.is_finite() => Cell::Text(exponent(x)),
         false => Cell::Absent(NONE),
@@ -43,7 +46,7 @@ pub(super) fn cell(x: f64) -> Cell {
 }
 
 /// A change in per cent, of a table.
-pub(super) fn change_cell(pct: f64) -> Cell {
+pub(crate) fn change_cell(pct: f64) -> Cell {
     match plain(pct) {
         true => Cell::Change(pct, change_digits(pct)),
         false if pct.is_finite() => Cell::Text(exponent(pct)),
@@ -52,17 +55,17 @@ pub(super) fn change_cell(pct: f64) -> Cell {
 }
 
 /// A figure by itself.
-pub(super) fn figure(x: f64) -> String {
+pub(crate) fn figure(x: f64) -> String {
     cell(x).to_string()
 }
 
 /// A change by itself, with its sign.
-pub(super) fn change(pct: f64) -> String {
+pub(crate) fn change(pct: f64) -> String {
     change_cell(pct).to_string()
 }
 
 /// Where a change lies: `[-52.1, -50.3]`, both ends with the digits of the larger.
-pub(super) fn interval((low, high): (f64, f64)) -> String {
+pub(crate) fn interval((low, high): (f64, f64)) -> String {
     if !plain(low) || !plain(high) {
         return format!("[{}, {}]", change(low), change(high));
     }
@@ -72,18 +75,32 @@ pub(super) fn interval((low, high): (f64, f64)) -> String {
 }
 
 /// A range that somebody expected: `-100 to -51`.
-pub(super) fn range((low, high): (f64, f64)) -> String {
+pub(crate) fn range((low, high): (f64, f64)) -> String {
     let end = |x: f64| if plain(x) { format!("{x:+}") } else { exponent(x) };
     format!("{} to {}", end(low), end(high))
 }
 
 /// A whole number.
-pub(super) fn count(n: u64) -> String {
+pub(crate) fn count(n: u64) -> String {
     grouped(&n.to_string())
+}
+
+/// What a side's value is below, where that is all that is known.
+pub(crate) fn under(bound: f64) -> Cell {
+    match cell(bound) {
+        Cell::Real(bound, digits) => Cell::Under(bound, digits),
+        Cell::Text(bound) => Cell::Text(format!("< {bound}")),
+        other => other,
+    }
 }
 
 fn plain(x: f64) -> bool {
     x.is_finite() && x.abs() < EXPONENT_FROM
+}
+
+/// Whether it would be set as 0, or nearly, and is not.
+fn tiny(x: f64) -> bool {
+    x != 0.0 && x.abs() < EXPONENT_BELOW
 }
 
 fn exponent(x: f64) -> String {
@@ -99,6 +116,13 @@ mod tests {
         let texts = [1_234_567.8, 123.456, 12.3456, 0.123_456, 0.0, 1e300].map(figure);
         assert_eq!(texts, ["1,234,568", "123.5", "12.35", "0.1235", "0", "1.00e300"]);
         assert_eq!([f64::NAN, f64::INFINITY].map(figure), ["–", "–"]);
+    }
+
+    #[test]
+    fn a_small_figure_has_three_digits_and_is_never_0() {
+        let texts = [0.001_234, 0.000_123_4, 0.000_099_9, -4.567e-9, 5e-324].map(figure);
+        assert_eq!(texts, ["0.001234", "0.000123", "9.99e-5", "-4.57e-9", "4.94e-324"]);
+        assert_eq!([0.000_31, 3.1e-7].map(|x| under(x).to_string()), ["< 0.000310", "< 3.10e-7"]);
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 mod expected;
 mod facts;
-mod figure;
+pub(crate) mod figure;
 mod folded;
 mod html;
 mod metric;
@@ -18,7 +18,7 @@ mod svg;
 mod tables;
 mod text;
 mod view;
-mod words;
+pub(crate) mod words;
 
 use crate::record::Run;
 

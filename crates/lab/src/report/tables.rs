@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::figure::{self, change, figure, interval};
 use super::metric::Shown;
 use super::view::View;
-use super::words::{counts, short, shown, verdict};
+use super::words::{counts, said, short, shown};
 use crate::record::{CellRecord, Effect, Ledger};
 use crate::table::{Cell, Column, Row, Table};
 
@@ -102,6 +102,12 @@ pub(super) fn ledgers(view: &View<'_>) -> Table {
     }
     more(view.run.cells.len(), "cells", &mut table);
     table
+}
+
+/// Whether any packet was counted, of any side: a program that is run from outside counts none.
+pub(super) fn has_packets(view: &View<'_>) -> bool {
+    let mut ledgers = view.run.cells.iter().flat_map(|cell| view.ledgers(cell));
+    ledgers.any(|(_, ledger)| *ledger != Ledger::default())
 }
 
 /// The sides' ledgers over all cells, with their names; the control's, if any was kept.
@@ -309,7 +315,7 @@ fn effect_row(name: String, unit: Option<&str>, effect: Option<&Effect>) -> Vec<
         censored(effect.b, effect),
         changed(effect),
         Cell::Text(interval(effect.ci95_pct)),
-        Cell::text(verdict(effect.verdict)),
+        Cell::text(said(effect)),
         met,
         Cell::Count(effect.n_pairs as u64),
     ]);
@@ -319,10 +325,7 @@ fn effect_row(name: String, unit: Option<&str>, effect: Option<&Effect>) -> Vec<
 /// A side's value, or that it is below what could have been seen: never 0 then.
 pub(super) fn censored(value: f64, effect: &Effect) -> Cell {
     match effect.censored_below {
-        Some(bound) if value < bound => match figure::cell(bound) {
-            Cell::Real(bound, digits) => Cell::Under(bound, digits),
-            other => other,
-        },
+        Some(bound) if value < bound => figure::under(bound),
         _ => figure::cell(value),
     }
 }
@@ -338,7 +341,7 @@ pub(super) fn changed(effect: &Effect) -> Cell {
 }
 
 /// Names of several cells less the factors that are the same in all of them, and these factors.
-fn apart(names: &[&str]) -> (Vec<String>, String) {
+pub(super) fn apart(names: &[&str]) -> (Vec<String>, String) {
     let [first, _, ..] = names else {
         return (names.iter().map(|name| (*name).to_owned()).collect(), String::new());
     };

@@ -163,6 +163,9 @@ fn expected(view: &View<'_>) -> String {
 /// Where every packet went, as the equation that it has to be: of each side over all cells, and of
 /// each cell in which it is none.
 fn ledger(view: &View<'_>) -> String {
+    if !tables::has_packets(view) {
+        return String::new();
+    }
     let line = |side: &str, ledger: &Ledger| {
         let start = format!("  {:14}", elided(side, 14));
         wrapped(&equation(ledger), &start, &" ".repeat(18))

@@ -63,6 +63,12 @@ impl<'a> View<'a> {
         missing.map(move |metric| (metric, !counts && metric.needs_events()))
     }
 
+    /// Whether a metric is 0 on both sides of every cell that has it.
+    pub fn is_nothing(&self, metric: &Shown) -> bool {
+        let mut effects = self.run.cells.iter().filter_map(|cell| cell.metrics.get(&metric.name));
+        effects.all(|effect| effect.a == 0.0 && effect.b == 0.0)
+    }
+
     fn is_measured(&self, metric: &Shown) -> bool {
         self.run.cells.iter().any(|cell| cell.metrics.contains_key(&metric.name))
     }

@@ -3,10 +3,14 @@
 use linerate_prof::print::harmless;
 
 use super::figure::count;
-use crate::record::{OverallRecord, Verdict};
+use crate::analysis::SAME_PCT;
+use crate::record::{Effect, OverallRecord, Verdict};
 
 /// Letters of a name that are shown.
 const NAME_MAX: usize = 120;
+
+/// Margins that are printed: a document may say anything.
+const MARGIN_MAX_PCT: f64 = 1e6;
 
 /// Letters of a paragraph, and paragraphs of a text, that are shown.
 const PARAGRAPH_MAX: usize = 4000;
@@ -34,7 +38,7 @@ pub(super) fn short(text: &str) -> String {
 
 /// `text` in at most `letters`, without its middle: a path begins with its crate and ends with its
 /// function.
-pub(super) fn elided(text: &str, letters: usize) -> String {
+pub(crate) fn elided(text: &str, letters: usize) -> String {
     let length = text.chars().count();
     if length <= letters {
         return text.to_owned();
@@ -59,6 +63,21 @@ pub(super) fn verdict(verdict: Verdict) -> &'static str {
         Verdict::Worse => "worse",
         Verdict::Same => "same",
         Verdict::Unclear => "unclear",
+    }
+}
+
+/// What may be said of an effect: of `same`, within what it is the same.
+pub(super) fn said(effect: &Effect) -> String {
+    let margin_pct = effect.aa_half_width_pct.unwrap_or(0.0).max(SAME_PCT);
+    within(effect.verdict, margin_pct)
+}
+
+/// `same ±1.0 %`; other verdicts by themselves.
+pub(crate) fn within(said: Verdict, margin_pct: f64) -> String {
+    let digits = usize::from(margin_pct.abs() < 100.0);
+    match said {
+        Verdict::Same if margin_pct < MARGIN_MAX_PCT => format!("same ±{margin_pct:.digits$} %"),
+        other => verdict(other).into(),
     }
 }
 
@@ -111,6 +130,13 @@ mod tests {
             ["What does it cost?", "And who pays?",]
         );
         assert_eq!(paragraphs(" \n\n"), Vec::<String>::new());
+    }
+
+    #[test]
+    fn what_is_the_same_is_said_with_its_margin() {
+        let texts = [1.0, 2.345, 150.4, 1e300, f64::NAN].map(|pct| within(Verdict::Same, pct));
+        assert_eq!(texts, ["same ±1.0 %", "same ±2.3 %", "same ±150 %", "same", "same"]);
+        assert_eq!(within(Verdict::Worse, 1.0), "worse");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::record::{
     CellEnd, Effect, Ledgers, PairRecord, ProfileRecord, Status, Warning, title, unbalanced,
 };
 use crate::runner::profile::record;
-use crate::runner::unit::{Benches, Left, Seat, order};
+use crate::runner::unit::{Benches, Left, Role, Seat, order, seating};
 use crate::runner::{Progress, Running};
 use crate::scenario::{Finished, Scenario};
 use crate::settings::wrong;
@@ -38,7 +38,7 @@ impl Running<'_> {
                 return Ok(false);
             }
             let place = Place { index: *index, number: number + 1, cells: cells.len(), cell };
-            let ran = self.open(cell).and_then(|benches| self.cell(place, benches));
+            let ran = self.open(*index, cell).and_then(|benches| self.cell(place, benches));
             match ran {
                 Ok(true) => {}
                 Ok(false) => return Ok(false),
@@ -53,7 +53,7 @@ impl Running<'_> {
     }
 
     /// Checks and sets up both sides, and the first a second time.
-    fn open(&self, cell: &Cell) -> Result<Benches> {
+    fn open(&self, index: usize, cell: &Cell) -> Result<Benches> {
         let name = &cell.scenario;
         let scenario: &dyn Scenario = self
             .world
@@ -63,46 +63,81 @@ impl Running<'_> {
         scenario.check(&cell.a, place)?;
         scenario.check(&cell.b, place)?;
         let open = |settings| Ok(Seat::new(scenario.open(settings, place)?, &place.cpus));
-        Ok(Benches { a: open(&cell.a)?, control: open(&cell.a)?, b: open(&cell.b)? })
+        let order = if self.request.experiment.plan.fresh {
+            seating(self.request.seed, index, self.kept.pairs(index).len())
+        } else {
+            [Role::A, Role::Control, Role::B]
+        };
+        Benches::seated(order, |role| match role {
+            Role::A | Role::Control => open(&cell.a),
+            Role::B => open(&cell.b),
+        })
     }
 
     /// Runs one cell from where it is to its end; false if it was interrupted.
     fn cell(&mut self, place: Place<'_>, mut benches: Benches) -> Result<bool> {
         let Place { index, cell, .. } = place;
+        let mut before: Option<CellEnd> = None;
+        let end = loop {
+            let (sat, later) = self.sitting(place, benches)?;
+            let end = match before {
+                Some(before) => before.and(later),
+                None => later,
+            };
+            if !matches!(sat, Sat::Anew) {
+                break end;
+            }
+            before = Some(end);
+            benches = self.open(index, cell)?;
+        };
+        // Notes of the sides are for the report: there are many, and none is urgent.
+        for warning in &unbalanced(cell, &end.ledger) {
+            self.observer.note(&format!("{}: {}", warning.code, warning.text));
+        }
+        self.store.cell(&end)?;
+        let finished = end.finished;
+        self.kept.end(end);
+        Ok(finished)
+    }
+
+    /// Warms up what has been set up, runs pairs of it, and ends it.
+    fn sitting(&mut self, place: Place<'_>, mut benches: Benches) -> Result<(Sat, CellEnd)> {
+        let Place { index, cell, .. } = place;
+        let plan = &self.request.experiment.plan;
         let before = self.kept.pairs(index).len();
         let time = Duration::from_nanos(cell.window_ns(self.request.quick));
-        let warmup = self.request.experiment.plan.warmup;
-        let finished = benches.warm_up(warmup, time, self.observer)?
-            && self.pairs(place, &mut benches, time)?;
+        let sat = if benches.warm_up(plan.warmup, time, self.observer)? {
+            self.pairs(place, &mut benches, time)?
+        } else {
+            Sat::Interrupted
+        };
+        let finished = matches!(sat, Sat::Enough);
         let mut end = CellEnd { cell: index, finished, ..CellEnd::default() };
         end.pairs = self.kept.pairs(index).len().saturating_sub(before);
         if finished && self.request.experiment.profiles {
             self.profiles(cell, &mut benches, &mut end);
         }
         end.take(cell, benches.finish()?);
-        // Notes of the sides are for the report: there are many, and none is urgent.
-        for warning in &unbalanced(cell, &end.ledger) {
-            self.observer.note(&format!("{}: {}", warning.code, warning.text));
-        }
-        self.store.cell(&end)?;
-        self.kept.end(end);
-        Ok(finished)
+        Ok((sat, end))
     }
 
-    /// Runs pairs until they are enough; false if it was interrupted.
-    fn pairs(&mut self, place: Place<'_>, benches: &mut Benches, time: Duration) -> Result<bool> {
+    /// Runs pairs until they are enough, or until others are to be set up.
+    fn pairs(&mut self, place: Place<'_>, benches: &mut Benches, time: Duration) -> Result<Sat> {
         let Place { index, cell, .. } = place;
         while !self.enough(place) {
             let number = self.kept.pairs(index).len();
             let order = order(self.request.seed, index, number);
             let pair = benches.pair(order, time, self.world, self.observer)?;
-            let Some(pair) = pair else { return Ok(false) };
+            let Some(pair) = pair else { return Ok(Sat::Interrupted) };
             self.store.pair(index, number, &pair)?;
             self.kept.pair(index, pair);
             self.pace.pair(cell);
             self.tell(place);
+            if self.request.experiment.plan.fresh && !self.enough(place) {
+                return Ok(Sat::Anew);
+            }
         }
-        Ok(true)
+        Ok(Sat::Enough)
     }
 
     /// Whether a cell needs no more pairs: by how many of them the machine has let pass, and at the
@@ -199,6 +234,16 @@ impl Running<'_> {
             }
         }
     }
+}
+
+/// How far what was set up has come.
+#[derive(Clone, Copy)]
+enum Sat {
+    /// The cell has its pairs.
+    Enough,
+    /// It needs more, of sides that are set up anew.
+    Anew,
+    Interrupted,
 }
 
 /// A cell, and where it stands.

@@ -337,6 +337,7 @@ pub(super) fn grid() -> Experiment {
         plan: Plan {
             window_ns: 50_000_000,
             warmup: 3,
+            fresh: false,
             looks: vec![15, 30, 60],
             half_width_pct: 1.0,
             quick_pairs: 5,

@@ -38,12 +38,49 @@ pub(super) struct Left {
 /// Which side runs first in a pair: a coin of its own for every pair, so that a run that is gone on
 /// with throws the same.
 pub(super) fn order(seed: u64, cell: usize, number: usize) -> Order {
+    if coins(seed, cell, number).coin() { Order::AB } else { Order::BA }
+}
+
+/// In what order the three are set up for a pair of its own: who is first finds other memory than who
+/// is last.
+pub(super) fn seating(seed: u64, cell: usize, number: usize) -> [Role; 3] {
+    let mut coins = coins(seed, cell, number);
+    coins.coin(); // That of the order.
+    let mut roles = [Role::A, Role::B, Role::Control];
+    roles.swap(2, coins.below(3));
+    roles.swap(1, coins.below(2));
+    roles
+}
+
+fn coins(seed: u64, cell: usize, number: usize) -> Random {
     let of_cell = Random::new(seed).next() ^ cell as u64;
-    let of_pair = Random::new(of_cell).next() ^ number as u64;
-    if Random::new(of_pair).coin() { Order::AB } else { Order::BA }
+    Random::new(Random::new(of_cell).next() ^ number as u64)
+}
+
+/// Who a bench is in a unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Role {
+    A,
+    B,
+    Control,
 }
 
 impl Benches {
+    /// Sets them up in that order.
+    ///
+    /// # Errors
+    /// What `open` fails with.
+    pub(super) fn seated(
+        order: [Role; 3],
+        mut open: impl FnMut(Role) -> Result<Seat>,
+    ) -> Result<Benches> {
+        let [first, second, third] = order;
+        let mut seats = [(first, open(first)?), (second, open(second)?), (third, open(third)?)];
+        seats.sort_by_key(|(role, _)| *role);
+        let [(_, a), (_, b), (_, control)] = seats;
+        Ok(Benches { a, b, control })
+    }
+
     /// Runs each for some windows that are not counted, and learns which CPUs they are on.
     ///
     /// False if it was interrupted.
@@ -96,7 +133,8 @@ impl Benches {
         let (Some(a), Some(b), Some(control)) = windows else { return Ok(None) };
         let after_ticks = self.a.distance(world);
         let placement = before_ticks.zip(after_ticks).map(|(before, after)| placed(before, after));
-        let (placement, admission) = match placement.transpose() {
+        let placement = self.alike().and_then(|()| placement.transpose());
+        let (placement, admission) = match placement {
             Ok(placement) => (placement, world.admit(&[&a, &b, &control])),
             Err(reason) => (None, Admission { rate: false, cost: false, reason: Some(reason) }),
         };
@@ -112,6 +150,20 @@ impl Benches {
             reject_reason,
             placement,
         }))
+    }
+
+    /// That all have the same pages; else why they cannot be compared: one of them got the last huge
+    /// pages, and its misses of the TLB are no doing of its side.
+    fn alike(&self) -> std::result::Result<(), String> {
+        let pages = [&self.a, &self.b, &self.control].map(|seat| seat.bench.pages());
+        let [Some(a), b, Some(control)] = pages else { return Ok(()) };
+        let b = b.unwrap_or_else(|| a.clone());
+        if a == b && a == control {
+            return Ok(());
+        }
+        Err(format!(
+            "pages of {a} for a, {b} for b, {control} for the control: not the same memory"
+        ))
     }
 
     /// Ends all three.
@@ -143,6 +195,7 @@ impl Seat {
         if observer.interrupted() {
             return Ok(None);
         }
+        self.bench.lead_in()?;
         let cpus = if self.pinned.is_empty() { &self.told } else { &self.pinned };
         world.watched(cpus, &mut || self.bench.window(time)).map(Some)
     }

@@ -10,6 +10,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use linerate_prof::profile::Profile;
+use linerate_skb::{Data, Pages, Pool};
 use serde::{Deserialize, Serialize};
 
 use crate::settings::Settings;
@@ -56,6 +57,12 @@ pub trait Scenario: Sync {
     /// with what to do about it.
     fn check(&self, settings: &Settings, place: &Place) -> Result<()>;
 
+    /// Whether a window of a side told `settings` takes about as long as it is told to. Otherwise how
+    /// long a run takes is not known before it.
+    fn keeps_time(&self, _settings: &Settings) -> bool {
+        true
+    }
+
     /// Sets up one side. It runs nothing yet.
     ///
     /// # Errors
@@ -70,6 +77,18 @@ pub trait Bench {
     /// # Errors
     /// Why there is nothing to say; the run ends with it.
     fn window(&mut self, time: Duration) -> Result<Window>;
+
+    /// Makes the caches its own before a window: runs for [`LEAD_IN`], and nothing is counted.
+    ///
+    /// Windows of a unit follow each other closely, and one that follows another of its own side
+    /// would find its lines where it left them. Nothing to do for windows so long that it is no
+    /// matter, or each of a new process.
+    ///
+    /// # Errors
+    /// As [`Bench::window`].
+    fn lead_in(&mut self) -> Result<()> {
+        Ok(())
+    }
 
     /// The CPUs that all of it runs on: what is measured, then what makes the traffic; each once.
     ///
@@ -98,6 +117,19 @@ pub trait Bench {
     /// # Errors
     /// What went wrong while it ended.
     fn finish(self: Box<Self>) -> Result<Finished>;
+}
+
+/// A cache of 2 MiB is filled again within half of it.
+///
+/// Source: measured, docs/adr/0009.
+const LEAD_IN: Duration = Duration::from_millis(2);
+
+/// The pages of a pool's frames; the allocator's blocks are none of them.
+fn pages(pool: &Pool) -> Option<String> {
+    (pool.data_from() == Data::Frames).then(|| match pool.pages() {
+        Pages::Huge2M => "2 MiB".to_owned(),
+        Pages::Base => "the machine's ordinary size".to_owned(),
+    })
 }
 
 /// What a scenario can be told.

@@ -92,6 +92,11 @@ fn a_file_is_read_whole() {
     assert!(mine.profiles);
     assert_eq!((mine.plan.looks(false), mine.plan.looks(true)), (vec![15, 30, 60], vec![6]));
     assert_eq!((mine.plan.warmup, mine.plan.half_width_pct), (3, 1.5));
+    assert!(!mine.plan.fresh);
+    assert_eq!(mine.plan.windows(60), 3 + 60);
+    let fresh = GOOD.replacen("warmup = 3", "warmup = 3\nfresh = true", 1);
+    let fresh = Experiment::parse(&fresh, "mine.toml").unwrap();
+    assert_eq!(fresh.plan.windows(60), (3 + 1) * 60);
     let [cost] = mine.metrics.as_slice() else { panic!("{:?}", mine.metrics) };
     assert_eq!((cost.formula.to_string().as_str(), cost.clock), ("cost_ns / packets", Clock::Cost));
     assert_eq!(cost.goal, Some(Goal::Less));

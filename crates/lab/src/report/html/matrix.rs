@@ -35,7 +35,8 @@ fn one(view: &View<'_>, key: &str, matrix: &[Vec<u64>]) -> String {
     let shown = matrix.get(..CPUS_MAX).unwrap_or(matrix);
     let most = shown.iter().flatten().copied().max().unwrap_or(0).max(1);
     let columns = shown.iter().map(|row| row.len().min(CPUS_MAX)).max().unwrap_or(0);
-    let heads: String = (0..columns).map(|i| format!("<th scope=\"col\">to {i}</th>")).collect();
+    let heads: String =
+        (0..columns).map(|i| format!("<th scope=\"col\" class=\"n\">to {i}</th>")).collect();
     let rows: String = shown
         .iter()
         .enumerate()

@@ -210,15 +210,22 @@ fn effects(view: &View<'_>) -> String {
             forest::metric(view, metric)
         )
     };
-    let all: String = view.measured().enumerate().take(tables::ROWS_MAX).map(metric).collect();
+    let (drawn, nothing): (Vec<_>, Vec<_>) =
+        view.measured().enumerate().partition(|(_, metric)| !view.is_nothing(metric));
+    let all: String = drawn.into_iter().take(tables::ROWS_MAX).map(metric).collect();
+    let nothing: Vec<&str> = nothing.iter().map(|(_, metric)| metric.label.as_str()).collect();
+    let nothing = match escape(&nothing.join(", ")) {
+        names if names.is_empty() => names,
+        names => format!("<p class=\"about\">0 on both sides of every cell: {names}.</p>\n"),
+    };
     let uncounted = tables::uncounted(view).into_iter().map(|(why, names)| {
         let names = escape(&names.join(", "));
         format!("<p class=\"about\">Not counted here: {names}: {why}.</p>\n")
     });
     let uncounted: String = uncounted.collect();
     match all.is_empty() {
-        true => uncounted,
-        false => format!("{legend}<div class=\"metrics\">{all}</div>\n{uncounted}"),
+        true => nothing + &uncounted,
+        false => format!("{legend}<div class=\"metrics\">{all}</div>\n{nothing}{uncounted}"),
     }
 }
 
@@ -230,11 +237,14 @@ fn pairs(view: &View<'_>) -> String {
     let legend = "<p class=\"legend\"><span class=\"key\">● admitted</span> \
                   <span class=\"key\">○ rejected, by its environment and never by its result</span> \
                   <span class=\"key\"><i class=\"running\"></i>running median of 7</span></p>\n";
-    view.headline()
-        .map_or(String::new(), |metric| format!("{legend}{}", noise::run_charts(view, metric)))
+    let charts = view.headline().map_or(String::new(), |metric| noise::run_charts(view, metric));
+    if charts.is_empty() { charts } else { format!("{legend}{charts}") }
 }
 
 fn ledger(view: &View<'_>) -> String {
+    if !tables::has_packets(view) {
+        return String::new();
+    }
     let drops = tables::drops(view).map_or(String::new(), |drops| table::table(&drops));
     format!("{}{}{drops}", ledger::bars(view), table::table(&tables::ledgers(view)))
 }

@@ -32,7 +32,11 @@ pub(super) fn strip(view: &View<'_>, metric: &Shown) -> String {
         .filter(|(_, _, ratios)| !ratios.is_empty())
         .collect();
     if rows.is_empty() {
-        return "<p>No control was measured.</p>".into();
+        let mut pairs = view.run.cells.iter().flat_map(|cell| &cell.pairs);
+        return match pairs.any(|pair| pair.control.is_some()) {
+            true => "<p>No pair has a ratio: nothing was counted.</p>".into(),
+            false => "<p>No control was measured.</p>".into(),
+        };
     }
     let all = || rows.iter().flat_map(|(_, _, ratios)| ratios);
     let (low, high) = bounds(all());
@@ -117,7 +121,7 @@ pub(super) fn run_charts(view: &View<'_>, metric: &Shown) -> String {
             }
         })
         .collect();
-    format!("<div class=\"charts\">{charts}</div>\n")
+    if charts.is_empty() { charts } else { format!("<div class=\"charts\">{charts}</div>\n") }
 }
 
 fn chart(metric: &Shown, name: &str, cell: &CellRecord, ratios: &[Ratio], points: usize) -> String {

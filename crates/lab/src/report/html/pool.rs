@@ -26,7 +26,10 @@ struct Bar {
 /// Bars of hits for each cell and side, by the list's length; nothing if hits were not counted.
 pub(super) fn hot_list(view: &View<'_>) -> String {
     let mut bars: Vec<(u64, Bar)> = Vec::new();
-    for (name, cell) in view.named() {
+    // Factors that are the same everywhere would take the room of those that are not.
+    let all: Vec<&str> = view.cells.iter().map(String::as_str).collect();
+    let (names, shared) = tables::apart(&all);
+    for (name, cell) in names.iter().zip(&view.run.cells) {
         bars.extend(of_cell(view, name, cell));
     }
     bars.sort_by_key(|(length, _)| *length);
@@ -34,9 +37,12 @@ pub(super) fn hot_list(view: &View<'_>) -> String {
     if bars.is_empty() {
         return String::new();
     }
-    let desc = "Allocations that the hot list served, in per cent of all, by the list's length; and \
-                what was dropped in the same cell.";
-    let mut svg = Svg::new("Hot list", desc);
+    let at = if shared.is_empty() { shared } else { format!(" All at {shared}.") };
+    let desc = format!(
+        "Allocations that the hot list served, in per cent of all, by the list's length; and what was \
+         dropped in the same cell.{at}"
+    );
+    let mut svg = Svg::new("Hot list", &desc);
     let axis = Axis::over([0.0, 100.0], 4.0, " %");
     let said = |bar: &Bar| format!("{} %, {} dropped", figure(bar.hit_pct), count(bar.dropped));
     let heads: Vec<f64> = bars.iter().map(|(_, bar)| head_height(&bar.name, &said(bar))).collect();
@@ -50,7 +56,7 @@ pub(super) fn hot_list(view: &View<'_>) -> String {
         svg.bar((axis.at(0.0), axis.at(bar.hit_pct)), (top, top + BAR.0), bar.class, &tip);
         top += BAR.0 + BAR.1;
     }
-    let chart = figure_of(&svg.finish(bottom + 22.0), desc);
+    let chart = figure_of(&svg.finish(bottom + 22.0), &desc);
     format!("<h3>Hot list: length, hits, drops</h3>\n{chart}{}", table::table(&figures(&bars)))
 }
 

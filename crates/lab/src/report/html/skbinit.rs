@@ -74,7 +74,9 @@ fn groups(cell: &CellRecord) -> Vec<Group> {
                 (calls > 0.0).then_some((ticks, calls))
             };
             let name = format!("{kind}, worker {worker}");
-            groups.push(Group { name, sides: [of(Side::A), of(Side::B)] });
+            // A worker that only frees has no allocation to show.
+            let sides = [of(Side::A), of(Side::B)];
+            groups.extend(sides.iter().any(Option::is_some).then_some(Group { name, sides }));
         }
     }
     groups

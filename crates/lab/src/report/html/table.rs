@@ -81,7 +81,12 @@ fn class(word: &str) -> &'static str {
         "better" | "met" | "OK" => "better",
         "worse" | "UNBALANCED" => "worse",
         "NOT met" => "notmet",
-        word if word.starts_with('[') => "n",
+        word if word.starts_with('[') || is_number(word) => "n",
         _ => "t",
     }
+}
+
+/// A number that is set with an exponent, or a bound of one.
+fn is_number(word: &str) -> bool {
+    word.trim_start_matches("< ").parse::<f64>().is_ok()
 }

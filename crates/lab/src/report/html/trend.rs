@@ -75,10 +75,31 @@ fn values(runs: &[Run], metric: &str) -> String {
     table::table(&table)
 }
 
-/// Version, commit and day of a run.
+/// Version of a run, its commit if that is known, and when it was started: `0.1.0 84064f3c 2026-11-21
+/// 10:15`.
 fn label(run: &Run) -> String {
     let tool = |key: &str| run.run.tool.get(key).map_or("unknown", String::as_str);
-    let commit: String = tool("commit").chars().take(8).collect();
-    let day: String = run.run.started.chars().take(10).collect();
-    short(&format!("{} {commit} {day}", tool("version")))
+    let commit: String = match tool("commit") {
+        "unknown" => String::new(),
+        commit => commit.chars().take(8).chain([' ']).collect(),
+    };
+    let started: String = run.run.started.chars().take(16).collect();
+    short(&format!("{} {commit}{}", tool("version"), started.replace('T', " ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::analysis::testing::run_of;
+
+    #[test]
+    fn runs_of_one_day_are_told_apart_and_what_is_unknown_is_left_out() {
+        let mut run = run_of(&[]);
+        run.run.started = "2026-11-21T10:15:00Z".into();
+        run.run.tool.insert("version".into(), "0.1.0".into());
+        run.run.tool.insert("commit".into(), "unknown".into());
+        assert_eq!(label(&run), "0.1.0 2026-11-21 10:15");
+        run.run.tool.insert("commit".into(), "84064f3c1d20".into());
+        assert_eq!(label(&run), "0.1.0 84064f3c 2026-11-21 10:15");
+    }
 }

@@ -38,6 +38,25 @@ fn a_run_is_read_as_it_was_returned_by_its_directory_and_by_its_file() {
 }
 
 #[test]
+fn a_broken_document_says_what_to_do_and_its_pairs_are_told_without_it() {
+    let scratch = Scratch::new();
+    let run = Simulated::new().run(&request_in(scratch.path(), grid())).unwrap();
+    let dir = scratch.path().join(&run.run.id);
+    let path = dir.join("run.json");
+    let whole = fs::read_to_string(&path).unwrap();
+    fs::write(&path, &whole[..whole.len() / 2]).unwrap();
+    let e = read(&dir).unwrap_err();
+    let (from, to) = (path.display(), dir.display());
+    let fix = format!("mv {from} {from}.broken && linerate lab report {to}");
+    assert_eq!((e.code, e.fix.as_str()), (Code::Run, fix.as_str()));
+    // It is still the last: its head is whole.
+    assert_eq!(find(scratch.path(), "last"), Ok(dir.clone()));
+    fs::rename(&path, dir.join("run.json.broken")).unwrap();
+    let again = read(&dir).unwrap();
+    assert!(!again.run.complete && again.cells == run.cells);
+}
+
+#[test]
 fn another_versions_run_is_refused_with_both_names() {
     let scratch = Scratch::new();
     let why = "written by another version (linerate-lab-run/0); this one reads linerate-lab-run/1";

@@ -43,6 +43,11 @@ fn on_a_small_disk(disk: &Path) {
     assert!(e.what.ends_with("pairs.ndjson"), "{e}");
     assert!(e.why.starts_with("No space left on device"), "{e}");
     assert!(e.why.ends_with(&format!("; the pairs so far are in {}", dir.display())), "{e}");
+    let said = e.to_string();
+    assert_eq!(
+        (said.matches("the pairs so far").count(), said.matches("--resume").count()),
+        (1, 1)
+    );
     assert!(e.fix.contains(&format!("linerate lab run --resume {}", dir.display())), "{e}");
     let half = read(&dir).unwrap();
     let pairs = half.cells[0].pairs.len();

@@ -3,6 +3,7 @@
 use super::*;
 use crate::record::testing::Scratch;
 use crate::record::{Order, Status};
+use crate::runner::unit::{Role, seating};
 
 fn orders(run: &Run, cell: usize) -> Vec<Order> {
     run.cells[cell].pairs.iter().map(|pair| pair.order).collect()
@@ -209,4 +210,30 @@ fn profiles_matrices_and_totals_are_the_runs_by_cell_and_side() {
     assert_eq!(codes(&run).iter().filter(|code| **code == "W-PROFILE").count(), 2);
     assert_eq!(run.matrices["size=small/b/free_matrix"], [[1800]]);
     assert_eq!(run.totals["size=large/a/memory_bytes"], 4096.0);
+}
+
+#[test]
+fn fresh_sides_are_set_up_for_every_pair_in_an_order_of_its_own_and_every_packet_is_counted() {
+    let (scratch, world) = (Scratch::new(), Simulated::new());
+    let mut experiment = grid();
+    experiment.plan.fresh = true;
+    experiment.profiles = true;
+    let run = world.run(&request_in(scratch.path(), experiment)).unwrap();
+    let pairs = run.cells.iter().map(|cell| cell.pairs.len()).sum::<usize>();
+    let opened = world.scenario.log.lock().unwrap().opened.clone();
+    assert_eq!((pairs, opened["a"], opened["b"]), (30, 60, 30));
+    // Three windows to warm up, and one that counts.
+    assert_eq!(world.windows().len(), pairs * 3 * 4);
+    for cell in &run.cells {
+        let ledger = &cell.ledger;
+        assert_eq!((ledger.b.created, ledger.balanced()), (15 * 4 * PACKETS, true));
+    }
+    assert_eq!(run.profiles.len(), 2, "of what was set up last, in each cell");
+    let seatings: Vec<_> = (0..64).map(|n| seating(7, 0, n)).collect();
+    for role in [Role::A, Role::B, Role::Control] {
+        for place in 0..3 {
+            let there = seatings.iter().filter(|one| one[place] == role).count();
+            assert!((8..=36).contains(&there), "{role:?} in place {place}: {there} of 64");
+        }
+    }
 }

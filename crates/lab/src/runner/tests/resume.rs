@@ -26,13 +26,26 @@ fn an_interrupted_run_that_is_gone_on_with_has_the_pairs_of_one_that_was_not() {
     // Which no interval goes below, so that every cell goes on to its last look.
     experiment.plan.half_width_pct = -1.0;
     experiment.plan.looks = vec![4, 8];
+    ends_as_if_it_had_not_been_interrupted(
+        &request_in(&scratch.path().join("whole"), experiment.clone()),
+        // A look before the run's cells, one before each window: in the warm-up, within a pair,
+        // between two, between the cells, and in the second cell.
+        &[1, 5, 13, 14, 15, 23, 35, 36, 40, 55],
+    );
+    experiment.plan.fresh = true;
+    // Nine for each warm-up, three for each pair.
+    let looks = [1, 5, 13, 14, 15, 20, 23, 26, 90, 97, 100, 140];
+    let scratch = Scratch::new();
     let request = request_in(&scratch.path().join("whole"), experiment);
-    let whole = Simulated::new().run(&request).unwrap();
-    // A look before the run's cells, one before each window: in the warm-up, within a pair, between
-    // two, between the cells, and in the second cell.
-    for look in [1, 5, 13, 14, 15, 23, 35, 36, 40, 55] {
-        let request = Request { dir: scratch.path().join(look.to_string()), ..request.clone() };
-        let part = interrupted_at(&Simulated::new(), &request, look);
+    ends_as_if_it_had_not_been_interrupted(&request, &looks);
+}
+
+fn ends_as_if_it_had_not_been_interrupted(request: &Request, looks: &[usize]) {
+    let root = request.dir.parent().unwrap();
+    let whole = Simulated::new().run(request).unwrap();
+    for look in looks {
+        let request = Request { dir: root.join(look.to_string()), ..request.clone() };
+        let part = interrupted_at(&Simulated::new(), &request, *look);
         assert!(!part.run.complete && part.conserved(), "{look}");
         let rest = Simulated::new().run(&resumed(&request)).unwrap();
         assert!(rest.run.complete);

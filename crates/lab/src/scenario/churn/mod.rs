@@ -16,7 +16,7 @@ use std::time::Duration;
 use linerate_skb::{Pool, PoolStats};
 use linerate_sys::tsc::rate_hz;
 
-use crate::scenario::{Bench, Figure, Finished, Knob, Ledger, Place, Scenario};
+use crate::scenario::{Bench, Figure, Finished, Knob, LEAD_IN, Ledger, Place, Scenario, pages};
 use crate::settings::Settings;
 use crate::window::Window;
 use crate::{Code, Error, Result};
@@ -153,6 +153,14 @@ impl Bench for Side {
         let packets = now.iter().map(|(counts, _)| counts.free.all()).sum();
         let window = Window::of(reports.into_iter().map(|report| report.time).collect());
         Ok(Window { packets, figures: figures::of(&now), ..window })
+    }
+
+    fn lead_in(&mut self) -> Result<()> {
+        self.window(LEAD_IN).map(drop)
+    }
+
+    fn pages(&self) -> Option<String> {
+        pages(&self.pool)
     }
 
     fn finish(mut self: Box<Self>) -> Result<Finished> {

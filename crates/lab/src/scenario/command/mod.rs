@@ -5,6 +5,7 @@
 //! is for peers with a clock of their own. What is measured from outside is the wall, and the CPU
 //! time of the program with all that it waited for; its start is in both.
 
+mod probe;
 mod process;
 
 use std::ffi::OsString;
@@ -31,13 +32,15 @@ static KNOBS: [Knob; 7] = [
         name: "program",
         values: "a name or a path, or \"self\"",
         default: "none",
-        about: "What is run: a program on the PATH, one by its path, or this one.",
+        about: "What is run: a program on the PATH, this one, or one by its path, which is from the \
+                directory that linerate is started in if it does not begin with /.",
     },
     Knob {
         name: "args",
         values: "a list of texts",
         default: "[]",
-        about: "Its arguments, in which {cpu0}, {cpu1}, {seed} and {seconds} are replaced.",
+        about: "Its arguments, in which {cpu0}, {cpu1}, {seed} and {seconds} are replaced; without \
+                {seconds} it runs as long as it likes.",
     },
     Knob {
         name: "probe",
@@ -95,10 +98,16 @@ impl Scenario for Program {
         let Some(probe) = &asked.probe else { return Ok(()) };
         let args: Vec<OsString> =
             probe.iter().map(|arg| expand(arg, place, Duration::ZERO)).collect();
-        process::run(&path, &args, asked.timeout, &place.stop).map(drop).map_err(|e| {
-            let what = format!("cannot run {} here", asked.program);
-            Error::new(Code::Unsupported, what, e.why).fix(e.fix)
+        probe::once(&path, &args, || {
+            process::run(&path, &args, asked.timeout, &place.stop).map(drop).map_err(|e| {
+                let what = format!("cannot run {} here", asked.program);
+                Error::new(Code::Unsupported, what, e.why).fix(e.fix)
+            })
         })
+    }
+
+    fn keeps_time(&self, settings: &Settings) -> bool {
+        Asked::read(settings).is_ok_and(|asked| asked.args.iter().any(|a| a.contains("{seconds}")))
     }
 
     fn open(&self, settings: &Settings, place: &Place) -> Result<Box<dyn Bench>> {

@@ -114,3 +114,21 @@ fn a_figure_without_a_pointer_is_refused_with_its_line() {
     let e = Program.check(&Settings::new(), &Place::default()).unwrap_err();
     assert!(e.why.contains("no program"), "{e}");
 }
+
+#[test]
+fn a_program_is_asked_once_whether_it_can_be_run_here() {
+    let asked = std::env::temp_dir().join(format!("linerate-asked-{}", std::process::id()));
+    let script = format!("echo asked >> {}; test -e /no-such-file", asked.display());
+    let side = shell("").with("probe", Said::List(vec!["-c".into(), Said::Text(script)]));
+    let said = [(); 3].map(|()| Program.check(&side, &Place::default()).unwrap_err());
+    let lines = std::fs::read_to_string(&asked).unwrap();
+    std::fs::remove_file(&asked).unwrap();
+    assert_eq!(lines, "asked\n");
+    assert!(said.iter().all(|e| e.code == Code::Unsupported && e.why == said[0].why), "{said:?}");
+}
+
+#[test]
+fn a_program_keeps_a_windows_time_if_it_is_told_it() {
+    assert!(Program.keeps_time(&shell("sleep {seconds}")));
+    assert!(!Program.keeps_time(&shell("sleep 1")));
+}

@@ -14,7 +14,7 @@ use super::crew::{Crew, Done};
 use super::path::{self, Gauge};
 use super::reading::Reading;
 use super::turning::{empty, nanos};
-use crate::scenario::{Bench, Finished, Ledger as Books};
+use crate::scenario::{Bench, Finished, LEAD_IN, Ledger as Books, pages};
 use crate::window::{ThreadTime, Window};
 use crate::{Code, Error, Result};
 
@@ -94,6 +94,14 @@ fn disturbed(window: &Window, done: &Done) -> Option<String> {
 impl Bench for EngineBench {
     fn window(&mut self, time: Duration) -> Result<Window> {
         self.measure(time)
+    }
+
+    fn lead_in(&mut self) -> Result<()> {
+        self.measure(LEAD_IN).map(drop)
+    }
+
+    fn pages(&self) -> Option<String> {
+        pages(self.gauge.pool())
     }
 
     fn profile(&mut self, time: Duration) -> Result<Vec<Profile>> {

@@ -1,0 +1,248 @@
+//! A metric of a cell in both runs; or why it is not compared.
+
+use std::fmt;
+
+use linerate_prof::print::harmless;
+use serde::Serialize;
+
+use super::environment;
+use super::side::Side;
+use crate::analysis::{self, SAME_PCT, admitted, class_of, pct};
+use crate::experiment::{Clock, Experiment, Metric};
+use crate::record::{CellRecord, Effect, Run, Status, Verdict};
+
+/// A metric of a cell in both runs.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Row {
+    /// The cell, as `change=both rate=fixed`; empty without factors.
+    pub cell: String,
+    /// The metric.
+    pub metric: String,
+    /// Of `a` and `b`.
+    pub unit: String,
+    /// The changed side's median in the first run.
+    pub a: f64,
+    /// In the second.
+    pub b: f64,
+    /// `a` in cycles, of times where the clock rate of the first run's CPU is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub a_cycles: Option<f64>,
+    /// `b` in cycles of the second run's CPU.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub b_cycles: Option<f64>,
+    /// From `a` to `b`, in per cent.
+    pub change_pct: f64,
+    /// Where that lies with 95 % confidence, each row by itself.
+    pub ci95_pct: (f64, f64),
+    /// Windows of both runs that it is from.
+    pub n_windows: (usize, usize),
+    /// How far the CPUs were from each other in these windows, `near` or `far`, in either run;
+    /// `None` if that is not known, as where there is one CPU only.
+    pub placement: (Option<String>, Option<String>),
+    /// Both runs' noise floors, added.
+    pub floor_pct: f64,
+    /// Whether `a` and `b` are bounds that their runs are below, as they counted nothing.
+    pub below: (bool, bool),
+    /// Whether most of a run's pairs were disturbed: then nothing is said.
+    pub disturbed: bool,
+    /// What may be said.
+    pub verdict: Verdict,
+    /// Whether a condition looks at it.
+    pub gate: bool,
+    /// Whether it meets one, which fails the comparison.
+    pub failed: bool,
+    /// Whether it cannot tell of one.
+    pub undecided: bool,
+}
+
+/// What is not compared.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Withheld {
+    /// The metric.
+    pub metric: String,
+    /// In which cell; `None` for all of them.
+    pub cell: Option<String>,
+    /// Why.
+    pub why: String,
+    /// Whether it is because the CPUs were not as far from each other in both runs.
+    pub unlike_cpus: bool,
+}
+
+impl fmt::Display for Withheld {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.metric)?;
+        if let Some(cell) = self.cell.as_deref().filter(|cell| !cell.is_empty()) {
+            write!(f, " at {cell}")?;
+        }
+        write!(f, ": {}", self.why)
+    }
+}
+
+impl Row {
+    /// The change below which it is the same, in per cent.
+    #[must_use]
+    pub fn margin_pct(&self) -> f64 {
+        self.floor_pct.max(SAME_PCT)
+    }
+
+    /// Better or worse beyond both noise floors; the same if all of the interval is within them.
+    fn judged(&self, better_when: Option<&str>) -> Verdict {
+        if self.disturbed {
+            return Verdict::Unclear;
+        }
+        let (low, high) = self.ci95_pct;
+        if analysis::excludes_none(self.ci95_pct) && self.change_pct.abs() > self.floor_pct {
+            return analysis::direction(self.change_pct, better_when);
+        }
+        let margin = self.margin_pct();
+        if low >= -margin && high <= margin { Verdict::Same } else { Verdict::Unclear }
+    }
+}
+
+/// Why a metric is compared in no cell; `None` if it is.
+pub(super) fn incomparable(metric: &Metric, first: &Experiment, unlike: bool) -> Option<Withheld> {
+    let why = |why: &str| {
+        let (metric, why) = (metric.name.clone(), why.to_owned());
+        Some(Withheld { metric, cell: None, why, unlike_cpus: false })
+    };
+    let Some(before) = first.metrics.iter().find(|before| before.name == metric.name) else {
+        return why("the first run does not have it");
+    };
+    if before.formula != metric.formula || before.clock != metric.clock {
+        return why("the two runs do not compute it alike");
+    }
+    let timed = metric.clock != Clock::Count;
+    if unlike && timed { why("it is a time, and the machines differ") } else { None }
+}
+
+/// A metric in each cell that both runs have, or that one of them was interrupted before.
+pub(super) fn rows<'a>(
+    metric: &'a Metric,
+    experiment: &'a Experiment,
+    (one, other): (&'a Run, &'a Run),
+    allow_env: bool,
+) -> impl Iterator<Item = std::result::Result<Row, Withheld>> {
+    experiment.cells.iter().filter_map(move |cell| {
+        let withheld = |why: String, unlike_cpus| {
+            let (metric, cell) = (metric.name.clone(), Some(cell.name()));
+            Err(Withheld { metric, cell, why, unlike_cpus })
+        };
+        let of = |run: &'a Run| run.cells.iter().find(|record| is_of(record, &cell.at));
+        let (before, after) = match (of(one), of(other)) {
+            (Some(before), Some(after)) => (before, after),
+            (Some(_), None) if !other.run.complete => {
+                return Some(withheld("the second run was interrupted before it".into(), false));
+            }
+            (None, Some(_)) if !one.run.complete => {
+                return Some(withheld("the first run was interrupted before it".into(), false));
+            }
+            _ => return None,
+        };
+        let effects = match (before.metrics.get(&metric.name), after.metrics.get(&metric.name)) {
+            (Some(first), Some(second)) => (first, second),
+            (first, second) => {
+                let gone = (first.is_none().then_some(before), second.is_none().then_some(after));
+                return untold(gone).map(|why| withheld(why, false));
+            }
+        };
+        let placement = (placement(metric, before), placement(metric, after));
+        if placement.0 != placement.1 && !allow_env {
+            let [first, second] = [&placement.0, &placement.1].map(|class| apart(class.as_deref()));
+            let why = format!("the CPUs were {first} in the first run, {second} in the second");
+            return Some(withheld(why, true));
+        }
+        let row = row(metric, (one, before), (other, after), effects);
+        let told = row.map(|row| Ok(Row { cell: cell.name(), placement, ..row }));
+        Some(told.unwrap_or_else(|| withheld("it has no ratio".into(), false)))
+    })
+}
+
+/// Cells that only one of two whole runs has, in a sentence.
+pub(super) fn alone(one: &Run, other: &Run) -> Vec<String> {
+    let beyond = |run: &Run, other: &Run| {
+        run.cells.iter().filter(|cell| !other.cells.iter().any(|one| one.at == cell.at)).count()
+    };
+    let counts = [(beyond(one, other), "first"), (beyond(other, one), "second")];
+    let said = counts.into_iter().filter(|(cells, _)| *cells > 0);
+    said.map(|(cells, which)| format!("only the {which} run has {cells} more of the cells"))
+        .collect()
+}
+
+fn row(
+    metric: &Metric,
+    (one, before): (&Run, &CellRecord),
+    (other, after): (&Run, &CellRecord),
+    effects: (&Effect, &Effect),
+) -> Option<Row> {
+    let a = Side::of(metric, &before.pairs)?;
+    let b = Side::of(metric, &after.pairs)?;
+    let (log, interval) = a.to(&b);
+    let floor = |effect: &Effect| effect.aa_half_width_pct.unwrap_or(SAME_PCT);
+    let cycles = |run: &Run, value| {
+        environment::cycles(run, value).filter(|_| metric.unit.starts_with("ns"))
+    };
+    let mut row = Row {
+        cell: String::new(),
+        metric: metric.name.clone(),
+        unit: metric.unit.clone(),
+        a: a.value,
+        b: b.value,
+        a_cycles: cycles(one, a.value),
+        b_cycles: cycles(other, b.value),
+        change_pct: pct(log),
+        ci95_pct: (pct(interval.low), pct(interval.high)),
+        n_windows: (a.windows, b.windows),
+        placement: (None, None),
+        floor_pct: floor(effects.0) + floor(effects.1),
+        below: (a.censored, b.censored),
+        disturbed: [before, after].iter().any(|cell| analysis::noisy(metric.clock, &cell.pairs)),
+        verdict: Verdict::Unclear,
+        gate: false,
+        failed: false,
+        undecided: false,
+    };
+    row.verdict = row.judged(effects.1.better_when.as_deref());
+    let figures = [row.a, row.b, row.change_pct, row.ci95_pct.0, row.ci95_pct.1];
+    figures.iter().all(|figure| figure.is_finite()).then_some(row)
+}
+
+/// Why cells that should have a metric do not; `None` if none of them should.
+fn untold((before, after): (Option<&CellRecord>, Option<&CellRecord>)) -> Option<String> {
+    let why = |cell: &CellRecord| match cell.status {
+        _ if !cell.ledger.balanced() => "withholds it: packets are not accounted for",
+        Status::Inconclusive => "was too disturbed to have it",
+        Status::Unreachable => "did not reach the load",
+        Status::Unsupported => "could not run the cell",
+        Status::Ok => "does not have it",
+    };
+    // What neither run has for no fault of its own, as where no events can be counted, is not missed.
+    let is_missed =
+        |cell: &CellRecord| !cell.ledger.balanced() || cell.status == Status::Inconclusive;
+    match (before, after) {
+        (Some(one), Some(other)) => {
+            let missed =
+                [("first", one), ("second", other)].into_iter().find(|(_, c)| is_missed(c));
+            missed.map(|(which, cell)| format!("the {which} run {}", why(cell)))
+        }
+        (Some(one), None) => Some(format!("the first run {}", why(one))),
+        (None, Some(other)) => Some(format!("the second run {}", why(other))),
+        (None, None) => None,
+    }
+}
+
+/// How far the CPUs were from each other in the windows that a metric is taken from.
+fn placement(metric: &Metric, cell: &CellRecord) -> Option<String> {
+    let pairs = admitted(metric.clock, &cell.pairs);
+    pairs.first().and_then(|pair| class_of(pair)).map(str::to_owned)
+}
+
+/// The class is a document's own word: harmless, and no longer than a word.
+fn apart(class: Option<&str>) -> String {
+    let word = class.map(|class| harmless(class).chars().take(20).collect());
+    word.unwrap_or_else(|| "at a distance that is not known".into())
+}
+
+fn is_of(record: &CellRecord, at: &[(String, String)]) -> bool {
+    let has = |(factor, level): &(String, String)| record.at.get(factor) == Some(level);
+    record.at.len() == at.len() && at.iter().all(has)
+}

@@ -1,0 +1,40 @@
+//! Whether a program can be run here, as it says itself: it is asked once.
+//!
+//! Every cell of an experiment asks the same, for each of its sides, and again when they are set up.
+//! What a program said is remembered for as long as this process lives. If it is no longer true, the
+//! first window says so.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use crate::Result;
+
+/// Answers that are remembered; beyond these a program is asked again.
+const KEPT_MAX: usize = 256;
+
+/// A program, its arguments, and what it said.
+struct Answer {
+    path: PathBuf,
+    args: Vec<OsString>,
+    said: Result<()>,
+}
+
+static ANSWERS: Mutex<Vec<Answer>> = Mutex::new(Vec::new());
+
+/// What `path` says with `args`: asked by `ask`, unless it is remembered.
+///
+/// # Errors
+/// What `ask` fails with, or did.
+pub(super) fn once(path: &Path, args: &[OsString], ask: impl FnOnce() -> Result<()>) -> Result<()> {
+    // An answer is added whole: one who panicked meanwhile has left nothing half.
+    let mut answers = ANSWERS.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(known) = answers.iter().find(|one| one.path == path && one.args == args) {
+        return known.said.clone();
+    }
+    let said = ask();
+    if answers.len() < KEPT_MAX {
+        answers.push(Answer { path: path.into(), args: args.into(), said: said.clone() });
+    }
+    said
+}
