@@ -2,7 +2,7 @@
 
 use super::interval::{Interval, median, median_interval};
 use super::samples::{Part, admitted, negatives, parts};
-use super::verdict::control_is_off;
+use super::verdict::{control_is_off, from_control};
 use super::{pct, pooled, signs, verdict};
 use crate::experiment::{Clock, Metric};
 use crate::record::{Effect, Expected, PairRecord, Verdict};
@@ -93,7 +93,7 @@ pub fn effect(
     };
     effect.verdict = verdict::judge(&effect);
     if control_is_off(&effect) {
-        unsettle(&mut effect);
+        settle_by_control(&mut effect);
     }
     Some(effect)
 }
@@ -113,8 +113,20 @@ pub(crate) fn one_event(metric: &Metric) -> Option<f64> {
     (metric.clock == Clock::Count).then(|| metric.formula.scale.abs())
 }
 
-/// Says that it is open whether an expectation was met: nothing is said by pairs that were disturbed,
-/// nor beside a control that is off.
+/// Says that it is open whether an expectation was met, unless what is measured from the control
+/// says the same.
+fn settle_by_control(effect: &mut Effect) {
+    let (low, high) = effect.ci95_pct;
+    let interval = (from_control(effect, low), from_control(effect, high));
+    if let Some(expected) = &mut effect.expected {
+        let range = expected.change_pct;
+        let within = |(low, high): (f64, f64)| range.0 <= low && high <= range.1;
+        let same = within((low, high)) == within(interval);
+        expected.certain &= same && settles(range, interval);
+    }
+}
+
+/// Says that it is open whether an expectation was met: nothing is said by pairs that were disturbed.
 pub(super) fn unsettle(effect: &mut Effect) {
     if let Some(expected) = &mut effect.expected {
         expected.certain = false;

@@ -15,9 +15,25 @@ const ALPHA: f64 = 0.05;
 /// Without a control the floor is not known; it is taken as 1 %.
 #[must_use]
 pub fn distinct(effect: &Effect) -> bool {
-    let beyond = effect.change_pct.abs() > effect.aa_half_width_pct.unwrap_or(SAME_PCT);
     let unlikely = effect.p_holm.is_some_and(|chance| chance < ALPHA);
-    !control_is_off(effect) && excludes_none(effect.ci95_pct) && beyond && unlikely
+    excludes_none(effect.ci95_pct) && is_beyond_control(effect) && unlikely
+}
+
+/// Whether a change is more than identical code differed by. Where that is not noise around none,
+/// either of the two that are identical may be the odd one: then from whichever it is measured.
+fn is_beyond_control(effect: &Effect) -> bool {
+    let floor = effect.aa_half_width_pct.unwrap_or(SAME_PCT);
+    let beyond = |change_pct: f64| {
+        change_pct.abs() > floor && (change_pct > 0.0) == (effect.change_pct > 0.0)
+    };
+    beyond(effect.change_pct)
+        && (!control_is_off(effect) || beyond(from_control(effect, effect.change_pct)))
+}
+
+/// A change of the second side from the first as it is from the control.
+pub(super) fn from_control(effect: &Effect, change_pct: f64) -> f64 {
+    let control_pct = effect.aa_pct.map_or(0.0, |(median, ..)| median);
+    100.0 * ((1.0 + change_pct / 100.0) / (1.0 + control_pct / 100.0) - 1.0)
 }
 
 /// Whether identical code came out different: by more than 1 %, its whole interval on one side.
@@ -32,11 +48,11 @@ pub(super) fn control_is_off(effect: &Effect) -> bool {
 /// Where neither direction is better, a difference has no name: it is unclear what to say of it,
 /// and [`distinct`] tells it from one that is not known.
 pub(super) fn judge(effect: &Effect) -> Verdict {
-    if control_is_off(effect) {
-        return Verdict::Unclear;
-    }
     if distinct(effect) {
         return direction(effect.change_pct, effect.better_when.as_deref());
+    }
+    if control_is_off(effect) {
+        return Verdict::Unclear;
     }
     let margin = effect.aa_half_width_pct.unwrap_or(0.0).max(SAME_PCT);
     let (low, high) = effect.ci95_pct;
@@ -102,12 +118,20 @@ mod tests {
     }
 
     #[test]
-    fn a_control_that_is_off_leaves_nothing_to_be_said() {
-        let mut off = effect((-12.0, -8.0), 3.0, 0.001);
-        off.aa_pct = Some((2.0, 1.0, 3.0));
-        assert_eq!(judge(&off), Verdict::Unclear);
-        off.aa_pct = Some((0.8, 0.5, 3.0));
-        assert_eq!(judge(&off), Verdict::Better, "within its allowance");
+    fn beside_a_control_that_is_off_a_change_counts_from_whichever_of_the_two_is_nearer() {
+        let beside = |ci95_pct, aa: (f64, f64, f64)| {
+            let floor = aa.1.abs().max(aa.2.abs());
+            let mut one = effect(ci95_pct, floor, 0.001);
+            one.aa_pct = Some(aa);
+            judge(&one)
+        };
+        assert_eq!(beside((-12.0, -8.0), (2.0, 1.0, 3.0)), Verdict::Better, "-12 from the control");
+        assert_eq!(beside((-12.0, -8.0), (-6.0, -7.0, -5.0)), Verdict::Unclear, "-4 from it");
+        assert_eq!(beside((-12.0, -8.0), (-11.0, -9.0, -9.0)), Verdict::Unclear, "+1 from it");
+        assert_eq!(beside((-98.0, -97.0), (-40.0, -45.0, -30.0)), Verdict::Better);
+        // Nor is anything the same that identical code is not.
+        assert_eq!(beside((-0.5, 0.5), (2.0, 1.0, 3.0)), Verdict::Unclear);
+        assert_eq!(beside((-0.5, 0.5), (0.8, 0.5, 1.1)), Verdict::Same, "within its allowance");
     }
 
     #[test]

@@ -205,7 +205,7 @@ fn warnings(experiment: &Experiment, cell: &CellRecord) -> Vec<Warning> {
     let off: Vec<&str> = names(experiment, cell, control_is_off);
     if !off.is_empty() {
         let text = format!("{name}: identical code differs from itself in {}", off.join(", "));
-        tell("W-CONTROL", text, Some("nothing can be said of these; run it again"));
+        tell("W-CONTROL", text, Some("of these, only changes beyond that are told"));
     }
     let without = names(experiment, cell, |effect| effect.aa_half_width_pct.is_none());
     if !without.is_empty() {
@@ -334,7 +334,7 @@ mod tests {
         analyse(&experiment(), &mut run);
         assert_eq!(codes(&run), ["W-LEDGER", "W-CONTROL"]);
         assert!(run.cells[0].metrics.is_empty(), "what was lost may have been what counts");
-        assert_eq!(run.verdict, "inconclusive");
+        assert_eq!(run.verdict, "better", "of the other: -50 % beside +3 %");
     }
 
     #[test]
@@ -419,7 +419,8 @@ mod tests {
         assert_eq!(said(costs(95.0, 0.1, 100.0)), (false, true));
         assert_eq!(said(costs(84.0, 1.0, 100.0)), (false, false), "its interval is about the edge");
         assert_eq!(said(costs(75.0, 2.0, 100.0)), (true, false));
-        assert_eq!(said(costs(80.0, 0.1, 110.0)), (true, false), "the control is off");
+        assert_eq!(said(costs(80.0, 0.1, 110.0)), (true, true), "-27 % from the control");
+        assert_eq!(said(costs(80.0, 0.1, 120.0)), (true, false), "-33 % from the control");
         let mut disturbed = costs(80.0, 0.1, 100.0);
         disturbed.iter_mut().skip(7).for_each(|pair| pair.cost_accepted = false);
         assert_eq!(said(disturbed), (true, false));
