@@ -1,7 +1,8 @@
 //! Step `commits`: a change says what it is of, and holds nothing unrelated to it.
 //!
 //! Post 002 had to take stray edits out of `sch_generic.c`. What a machine can see of that: a
-//! subject of the form `area: what`, and no file of a change that differs in white space only.
+//! subject of the form `area: what`, no file of a change that differs in white space only, and no
+//! code of a crate that the subject does not name. Documents and tests of the whole go with any.
 
 use std::path::Path;
 use std::process::Command;
@@ -12,6 +13,8 @@ use crate::steps::Done;
 
 /// How far it looks back: further than any change that is still to be put in.
 const LAST: &str = "-60";
+/// Changes since then name the crates that they touch.
+const NAMED_SINCE: &str = "a0ee18c";
 
 /// Checks the last changes.
 pub fn run(root: &Path) -> Result<Done> {
@@ -19,6 +22,9 @@ pub fn run(root: &Path) -> Result<Done> {
         return Ok(Done::skipped("this is no clone", "git clone it"));
     }
     let log = git(root, &["log", LAST, "--no-merges", "--format=%h %s"])?;
+    // Of a clone that begins later, all.
+    let range = format!("{NAMED_SINCE}..HEAD");
+    let named = git(root, &["log", "--format=%h", &range]).unwrap_or_else(|_| log.clone());
     let mut found = Vec::new();
     let mut n = 0;
     for line in log.lines() {
@@ -33,6 +39,11 @@ pub fn run(root: &Path) -> Result<Done> {
         };
         for file in stray(&numstat(&[])?, &numstat(&["-w", "--ignore-blank-lines"])?) {
             found.push(format!("{commit}: {file} changes in white space only"));
+        }
+        if named.lines().any(|line| line.starts_with(commit)) {
+            for file in unnamed(subject, &numstat(&[])?) {
+                found.push(format!("{commit}: `{subject}` does not name the crate of {file}"));
+            }
         }
     }
     for finding in &found {
@@ -50,6 +61,21 @@ fn well_formed(subject: &str) -> bool {
         let named = |c: char| c.is_ascii_alphanumeric() || "-_./, ".contains(c);
         !area.is_empty() && area.len() <= 60 && area.chars().all(named) && !what.trim().is_empty()
     })
+}
+
+/// Sources of crates that a subject names neither by the crate nor by a part of their path.
+fn unnamed<'a>(subject: &str, all: &'a str) -> Vec<&'a str> {
+    let (areas, _) = subject.split_once(": ").unwrap_or(("", ""));
+    let areas: Vec<&str> = areas.split([',', ' ', '/']).filter(|area| !area.is_empty()).collect();
+    let is_source = |file: &&str| {
+        (file.starts_with("crates/") || file.starts_with("xtask/")) && file.contains("/src/")
+    };
+    let is_named = |file: &&str| {
+        let mut parts = file.split('/').map(|part| part.trim_end_matches(".rs"));
+        parts.any(|part| areas.contains(&part))
+    };
+    let files = all.lines().filter_map(|line| line.split('\t').nth(2));
+    files.filter(is_source).filter(|file| !is_named(file)).collect()
 }
 
 /// Files that a change touches, and does not any more once white space is left out.
@@ -79,6 +105,16 @@ fn git(root: &Path, args: &[&str]) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_source_of_a_crate_that_is_not_named_is_stray() {
+        let all = "1\t1\tcrates/lab/src/ndr/path.rs\n2\t0\tcrates/cli/src/ndr.rs\n1\t0\tdocs/x.md\n\
+                   1\t1\tcrates/skb/tests/churn.rs\n3\t3\txtask/src/commits.rs\n";
+        assert_eq!(unnamed("lab, cli, xtask: what", all), [""; 0]);
+        assert_eq!(unnamed("ndr: what", all), ["xtask/src/commits.rs"]);
+        let of_lab = ["crates/cli/src/ndr.rs", "xtask/src/commits.rs"];
+        assert_eq!(unnamed("lab: ndr is what", all), of_lab);
+    }
 
     #[test]
     fn a_subject_names_its_area() {
