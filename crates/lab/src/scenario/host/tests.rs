@@ -12,6 +12,8 @@ use super::*;
 use crate::settings::Value;
 use crate::window::Window;
 
+// It says so where it cannot be tried, which only a test may print.
+#[cfg(test)]
 mod killed;
 
 const WINDOW: Duration = Duration::from_millis(150);
