@@ -77,7 +77,7 @@ impl Cell {
     /// Whether its scenario can run both sides at `place`.
     ///
     /// # Errors
-    /// As [`Scenario::check`](crate::scenario::Scenario::check).
+    /// As [`Scenario::check`].
     pub fn check(&self, place: &Place) -> Result<()> {
         let scenario = named(&self.scenario);
         let scenario = scenario

@@ -78,7 +78,7 @@ pub trait Bench {
     /// Why there is nothing to say; the run ends with it.
     fn window(&mut self, time: Duration) -> Result<Window>;
 
-    /// Makes the caches its own before a window: runs for [`LEAD_IN`], and nothing is counted.
+    /// Makes the caches its own before a window: runs for 2 ms, and nothing is counted.
     ///
     /// Windows of a unit follow each other closely, and one that follows another of its own side
     /// would find its lines where it left them. Nothing to do for windows so long that it is no
