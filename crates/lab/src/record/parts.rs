@@ -28,8 +28,8 @@ impl CellEnd {
 }
 
 impl Ledger {
-    /// The ledger of both, one after the other.
-    fn and(&self, later: &Ledger) -> Ledger {
+    /// The ledger of both, one after the other. What one has not counted is known of neither.
+    pub(crate) fn and(&self, later: &Ledger) -> Ledger {
         let sum = |a: Option<u64>, b| both(a, b, u64::saturating_add);
         let mut dropped = self.dropped.clone();
         for (reason, n) in &later.dropped {

@@ -116,41 +116,12 @@ pub(super) fn sums(view: &View<'_>) -> Vec<(String, Ledger)> {
     for cell in &view.run.cells {
         for (i, (side, ledger)) in view.ledgers(cell).enumerate() {
             match sums.get_mut(i) {
-                Some((_, sum)) => add(sum, ledger),
+                Some((_, sum)) => *sum = sum.and(ledger),
                 None => sums.push((side, ledger.clone())),
             }
         }
     }
     sums
-}
-
-fn add(sum: &mut Ledger, ledger: &Ledger) {
-    let counts = [
-        (&mut sum.received, ledger.received),
-        (&mut sum.created, ledger.created),
-        (&mut sum.sent, ledger.sent),
-        (&mut sum.consumed, ledger.consumed),
-        (&mut sum.in_flight, ledger.in_flight),
-    ];
-    for (sum, n) in counts {
-        *sum = sum.saturating_add(n);
-    }
-    for (reason, n) in &ledger.dropped {
-        let sum = sum.dropped.entry(reason.clone()).or_default();
-        *sum = sum.saturating_add(*n);
-    }
-    // What some cell has not counted is known of none of their sum.
-    let counts = [
-        (&mut sum.offered, ledger.offered),
-        (&mut sum.unsent, ledger.unsent),
-        (&mut sum.reordered, ledger.reordered),
-        (&mut sum.duplicated, ledger.duplicated),
-        (&mut sum.retransmitted, ledger.retransmitted),
-    ];
-    for (sum, n) in counts {
-        *sum = sum.zip(n).map(|(sum, n)| sum.saturating_add(n));
-    }
-    sum.balanced &= ledger.balanced;
 }
 
 /// Names of metrics that nothing counted, by the reason.
