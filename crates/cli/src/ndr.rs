@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use clap::Parser;
 use linerate::units;
-use linerate_lab::ndr::{Found, Goal, Limits, Outcome, Path, Setup, Step, Trial, search};
+use linerate_lab::ndr::{
+    Disturbed, Found, Goal, Limits, Outcome, Path, Setup, Step, Trial, search,
+};
 use linerate_lab::scenario::Place;
 use serde::Serialize;
 
@@ -16,10 +18,9 @@ use crate::signals::{Signals, status};
 
 /// Trials after which a search gives up: an hour and a half of trials of a second.
 const TRIALS_MAX: usize = 5000;
-/// A trial that something took the CPUs from is made again, so often at most.
-const AGAIN_MAX: usize = 5;
-/// More disturbed trials than this for each that was not, and it gives up.
-const DISTURBED_MAX: usize = 2;
+/// A trial that something took the CPUs from is made again, five times at most, and where that goes
+/// on two trials are made again for each that counts it gives up.
+const AGAIN: Disturbed = Disturbed::Again { again_max: 5, per_trial_max: 2 };
 /// A path's worker that slept for more of the time than this, in per cent, was not what limited: one
 /// at its limit never sleeps, but before the first packet and after the last.
 const ASLEEP_PCT: f64 = 10.0;
@@ -59,6 +60,12 @@ pub struct Ndr {
     /// The throughput of RFC 2544: no loss in one trial of 60 s
     #[arg(long, conflicts_with = "pdr")]
     pub rfc2544: bool,
+    /// Count trials that others on this machine disturbed, rather than making them again
+    ///
+    /// What is found is then of the machine as it is: a rate that was carried is carried, but without its
+    /// neighbours it may carry more.
+    #[arg(long)]
+    pub as_it_is: bool,
     /// CPUs of the path and of generator and sink, as in 0,1
     #[arg(long, value_name = "N,..", value_delimiter = ',')]
     pub cpu: Vec<usize>,
@@ -79,6 +86,7 @@ Examples:
   linerate ndr ring:a ring:b                    what a worker carries, without privilege
   linerate ndr packet:veth0 packet:veth1        what joins two interfaces (needs root)
   linerate ndr ring:a ring:b --rfc2544          minutes: each rate is tried for 60 s
+  linerate ndr ring:a ring:b --as-it-is         on a virtual machine whose host is never quiet
   linerate ndr ring:a ring:b --pdr none --json
 
 A rate is said to be carried when more than half of 21 s of trials of 1 s would show it, whatever
@@ -98,6 +106,8 @@ struct Document<'a> {
     size_bytes: u32,
     generator_alone_pps: f64,
     max_pps: u64,
+    /// Whether disturbed trials counted.
+    as_it_is: bool,
     #[serde(flatten)]
     outcome: &'a Outcome,
 }
@@ -141,6 +151,7 @@ impl Ndr {
             size_bytes: self.size,
             generator_alone_pps: alone,
             max_pps: limits.max_pps,
+            as_it_is: self.as_it_is,
             outcome: &outcome,
         };
         screen.result(
@@ -149,7 +160,7 @@ impl Ndr {
         )?;
         Ok(match signal {
             Some(signal) => status(signal),
-            None if outcome.disturbed > outcome.trials.len() => INCONCLUSIVE,
+            None if given_up(&outcome, limits) => INCONCLUSIVE,
             None => 0,
         })
     }
@@ -175,8 +186,7 @@ impl Ndr {
             min_pps,
             max_pps,
             trials_max: TRIALS_MAX,
-            again_max: AGAIN_MAX,
-            disturbed_per_trial_max: DISTURBED_MAX,
+            disturbed: if self.as_it_is { Disturbed::Counts } else { AGAIN },
         })
     }
 
@@ -241,15 +251,15 @@ fn text(outcome: &Outcome, limits: Limits) -> String {
     for found in &outcome.found {
         text += &line(found);
     }
-    text += &made(outcome);
+    text += &made(outcome, limits);
     // The first goal is the strictest: what limits it is looked at.
     if let Some(why) = outcome.found.first().and_then(|found| limit(outcome, found, limits)) {
         text += &why;
     }
     if !outcome.complete {
-        text += if outcome.disturbed > outcome.trials.len() {
-            "ended early: others on this machine disturb most trials; stop them, or name other CPUs \
-             by --cpu\n"
+        text += if given_up(outcome, limits) {
+            "ended early: others on this machine disturb most trials; stop them, name other CPUs by \
+             --cpu, or have them counted by --as-it-is\n"
         } else {
             "ended early: the bounds are what the trials so far say\n"
         };
@@ -257,12 +267,21 @@ fn text(outcome: &Outcome, limits: Limits) -> String {
     text
 }
 
-/// How many trials it took, and how many it did not take.
-fn made(outcome: &Outcome) -> String {
+/// Whether most trials said nothing.
+fn given_up(outcome: &Outcome, limits: Limits) -> bool {
+    limits.disturbed != Disturbed::Counts && outcome.disturbed > outcome.trials.len()
+}
+
+/// How many trials it took, and what became of those that were disturbed.
+fn made(outcome: &Outcome, limits: Limits) -> String {
     let mut text = match outcome.found.first() {
         Some(found) => {
             let (trials, each) = (outcome.trials.len(), found.goal.trial_s);
-            format!("{trials} trials of {each} s, {} disturbed and made again", outcome.disturbed)
+            let became = match limits.disturbed {
+                Disturbed::Again { .. } => "made again",
+                Disturbed::Counts => "counted as they were",
+            };
+            format!("{trials} trials of {each} s, {} disturbed and {became}", outcome.disturbed)
         }
         None => String::new(),
     };
@@ -378,13 +397,8 @@ mod tests {
         }
     }
 
-    const LIMITS: Limits = Limits {
-        min_pps: 1000,
-        max_pps: 2_000_000,
-        trials_max: 9,
-        again_max: 1,
-        disturbed_per_trial_max: 1,
-    };
+    const LIMITS: Limits =
+        Limits { min_pps: 1000, max_pps: 2_000_000, trials_max: 9, disturbed: AGAIN };
 
     #[test]
     fn it_is_said_what_was_lost_and_who_was_the_limit() {
@@ -394,6 +408,9 @@ mod tests {
         );
         assert!(busy.contains("0.2000 % was lost in 1 trials: 0.2000 % never left"), "{busy}");
         assert!(busy.ends_with("the path's worker slept 3 % of the time\n"), "{busy}");
+        let as_it_is = Limits { disturbed: Disturbed::Counts, ..LIMITS };
+        let counted = text(&outcome(None), as_it_is);
+        assert!(counted.contains("1 disturbed and counted as they were; the last"), "{counted}");
         let idle = text(&outcome(Some(40.0)), LIMITS);
         assert!(idle.contains("generator and sink are the limit"), "{idle}");
         assert!(!text(&outcome(None), LIMITS).contains("worker"));

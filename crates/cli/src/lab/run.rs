@@ -62,6 +62,7 @@ fn request(asked: &Run) -> Result<Request, Failure> {
         resume: None,
         argv: env::args().collect(),
         note: asked.note.clone(),
+        commit: commit(),
     })
 }
 
@@ -76,9 +77,14 @@ fn resuming(asked: &Run, name: &str) -> Result<Request, Failure> {
         }
         _ => {
             let here = Place::of(&begun.place.cpus, begun.place.seed)?;
-            Ok(Request { place: here, argv: env::args().collect(), ..begun })
+            Ok(Request { place: here, argv: env::args().collect(), commit: commit(), ..begun })
         }
     }
+}
+
+/// The commit that this program was built from, as far as its build knew.
+fn commit() -> Option<String> {
+    option_env!("LINERATE_COMMIT").map(str::to_owned)
 }
 
 /// Refuses factor values that there are not.

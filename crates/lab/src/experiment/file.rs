@@ -57,7 +57,7 @@ fn experiment(text: &str) -> Result<Experiment> {
     let post = post(&mut file)?;
     let scenario = scenario(&mut file)?;
     let scenario = file.required("scenario", scenario)?.value;
-    let profiles = file.flag("profiles")?;
+    let profiles = file.flag("profiles")?.unwrap_or(false);
     let both = file.settings("settings")?;
     let (a, b) = (side(&mut file, "a")?, side(&mut file, "b")?);
     let plan = plan(&mut file)?;
@@ -171,7 +171,7 @@ fn plan(file: &mut Section<'_>) -> Result<Plan> {
     plan.window_ns = section.time_ns("window", WINDOW_MIN..=WINDOW_MAX)?.unwrap_or(plan.window_ns);
     plan.quick_window_ns = plan.window_ns;
     plan.warmup = section.count("warmup", 0..=1000)?.map_or(plan.warmup, |said| said.value);
-    plan.fresh = section.flag("fresh")?;
+    plan.fresh = section.flag("fresh")?.unwrap_or(plan.fresh);
     plan.looks = section.ascending("looks", 1..=PAIRS_MAX)?.map_or(plan.looks, |said| said.value);
     if let Some(half_width) = section.number("half_width_pct")? {
         if half_width.value <= 0.0 {
@@ -224,10 +224,11 @@ fn level(mut section: Section<'_>, names: &mut Names) -> Result<(Level, Option<u
         name: names.add(section.name("name")?)?,
         scenario: scenario(&mut section)?.map(|said| said.value.into()),
         window_ns: section.time_ns("window", WINDOW_MIN..=WINDOW_MAX)?,
+        fresh: section.flag("fresh")?,
         both: section.settings("set")?,
         a: section.settings("a")?,
         b: section.settings("b")?,
-        quick: section.flag("quick")?,
+        quick: section.flag("quick")?.unwrap_or(false),
     };
     let quick_window_ns = section.time_ns("quick_window", WINDOW_MIN..=WINDOW_MAX)?;
     section.finish()?;

@@ -64,7 +64,8 @@ impl Grid<'_> {
         chosen.reverse();
         let levels: Vec<&Level> =
             chosen.iter().map(|(choice, i)| &choice.factor.levels[*i]).collect();
-        let last = |of: fn(&Level) -> Option<u64>| levels.iter().rev().find_map(|level| of(level));
+        let last_window_ns = levels.iter().rev().find_map(|level| level.window_ns);
+        let fresh = levels.iter().rev().find_map(|level| level.fresh);
         let quick = chosen.iter().rev().find_map(|(choice, i)| choice.quick_windows_ns[*i]);
         let scenario = levels.iter().rev().find_map(|level| level.scenario.as_deref());
         let (a, b) = self.sides;
@@ -75,8 +76,9 @@ impl Grid<'_> {
                 .map(|((choice, _), level)| (choice.factor.name.clone(), level.name.clone()))
                 .collect(),
             scenario: scenario.unwrap_or(self.scenario).to_owned(),
-            window_ns: last(|level| level.window_ns).unwrap_or(self.plan.window_ns),
+            window_ns: last_window_ns.unwrap_or(self.plan.window_ns),
             quick_window_ns: quick.unwrap_or(self.plan.quick_window_ns),
+            fresh: fresh.unwrap_or(self.plan.fresh),
             a: told(a, &levels, |level| &level.a),
             b: told(b, &levels, |level| &level.b),
             quick: levels.iter().all(|level| level.quick),

@@ -58,8 +58,8 @@ impl Experiment {
     #[must_use]
     pub fn planned(&self, quick: bool) -> Option<Duration> {
         let last = self.plan.looks(quick).last().copied().unwrap_or(0);
-        let windows = UNIT * self.plan.windows(last);
         self.cells(quick).try_fold(Duration::ZERO, |sum, (_, cell)| {
+            let windows = UNIT.saturating_mul(self.plan.windows(cell, last));
             let cell_ns = cell.window_ns(quick).saturating_mul(windows);
             cell.keeps_time().then(|| sum.saturating_add(Duration::from_nanos(cell_ns)))
         })
@@ -169,6 +169,7 @@ mod tests {
     #[test]
     fn a_reason_is_told_once_with_the_cells_that_it_holds_for() {
         let cell = |at: &str| Cell {
+            fresh: false,
             at: vec![("rate".into(), at.into())],
             scenario: "nowhere".into(),
             window_ns: 50_000_000,

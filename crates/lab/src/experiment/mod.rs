@@ -84,6 +84,8 @@ pub struct Level {
     pub scenario: Option<String>,
     /// Length of its cells' windows, if it is not the plan's.
     pub window_ns: Option<u64>,
+    /// Whether the sides of its cells are set up anew for every pair, if not as the plan says.
+    pub fresh: Option<bool>,
     /// For both sides.
     pub both: Settings,
     /// For the first only.
@@ -105,6 +107,8 @@ pub struct Cell {
     pub window_ns: u64,
     /// Length of a window of a quick run.
     pub quick_window_ns: u64,
+    /// Whether its sides are set up anew for every pair: see [`Plan::fresh`].
+    pub fresh: bool,
     /// What the scenario is told for the first side.
     pub a: Settings,
     /// For the second.
@@ -169,6 +173,14 @@ pub struct FixedPoint {
     pub source: String,
 }
 
+/// In how many cells something is so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fresh {
+    Nowhere,
+    Somewhere,
+    Everywhere,
+}
+
 /// How much is done.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
@@ -176,8 +188,9 @@ pub struct Plan {
     pub window_ns: u64,
     /// Windows of each side that are run first, and not counted.
     pub warmup: u32,
-    /// Whether the sides are set up anew for every pair: each then has other memory every time, and
-    /// what one lot of memory is slower than another does not stand beside an effect.
+    /// Whether the sides are set up anew for every pair, unless a factor's level says otherwise: each
+    /// then has other memory every time, and what one lot of memory is slower than another does not
+    /// stand beside an effect.
     pub fresh: bool,
     /// Pairs at which it is looked whether they are enough; the last is the end.
     pub looks: Vec<u32>,
@@ -202,6 +215,17 @@ impl Experiment {
     /// The cells of a run: all, or the quick subset.
     pub fn cells(&self, quick: bool) -> impl Iterator<Item = (usize, &Cell)> {
         self.cells.iter().enumerate().filter(move |(_, cell)| cell.quick || !quick)
+    }
+
+    /// In how many of a run's cells the sides are set up anew for every pair.
+    #[must_use]
+    pub(crate) fn fresh(&self, quick: bool) -> Fresh {
+        let fresh = self.cells(quick).filter(|(_, cell)| cell.fresh).count();
+        match fresh {
+            0 => Fresh::Nowhere,
+            all if all == self.cells(quick).count() => Fresh::Everywhere,
+            _ => Fresh::Somewhere,
+        }
     }
 
     /// The first metric: what a run is about.
@@ -242,10 +266,10 @@ impl Plan {
         if quick { vec![self.quick_pairs] } else { self.looks.clone() }
     }
 
-    /// Windows of each bench of a cell in which `pairs` are run.
+    /// Windows of each bench of `cell` in which `pairs` are run.
     #[must_use]
-    pub fn windows(&self, pairs: u32) -> u64 {
+    pub fn windows(&self, cell: &Cell, pairs: u32) -> u64 {
         let (pairs, warmup) = (u64::from(pairs), u64::from(self.warmup.max(1)));
-        if self.fresh { pairs.saturating_mul(1 + warmup) } else { pairs + warmup }
+        if cell.fresh { pairs.saturating_mul(1 + warmup) } else { pairs + warmup }
     }
 }

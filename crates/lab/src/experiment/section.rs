@@ -106,10 +106,10 @@ impl<'t> Section<'t> {
         self.required(key, said)
     }
 
-    /// `true` or `false`; false unless said.
-    pub fn flag(&mut self, key: &'static str) -> Result<bool> {
+    /// `true` or `false`, where it is said.
+    pub fn flag(&mut self, key: &'static str) -> Result<Option<bool>> {
         let said = self.read(key, "true or false", DeValue::as_bool)?;
-        Ok(said.is_some_and(|said| said.value))
+        Ok(said.map(|said| said.value))
     }
 
     /// A whole number within `range`.

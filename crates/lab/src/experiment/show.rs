@@ -6,7 +6,7 @@ use serde::{Serialize, Serializer};
 use serde_json::{Value as Json, json};
 
 use super::here::at_most;
-use crate::experiment::{Clock, Experiment, Factor, FixedPoint, Metric, Plan};
+use crate::experiment::{Clock, Experiment, Factor, FixedPoint, Fresh, Metric};
 use crate::scenario::{Place, Scenario, named};
 use crate::seeds::Post;
 use crate::settings::Settings;
@@ -117,7 +117,7 @@ impl Show<'_> {
             let told = format!(
                 "{cells} {}, {}; {}",
                 if cells == 1 { "cell" } else { "cells" },
-                pairs(&one.plan, quick),
+                pairs(one, quick),
                 at_most(one.planned(quick))
             );
             text += &wrapped(&told, &format!("  {name}  "), "         ");
@@ -157,7 +157,7 @@ impl Serialize for Show<'_> {
             |side: &super::Side| json!({ "name": side.name, "settings": set(&side.settings) });
         let level = |level: &super::Level| {
             json!({
-                "name": level.name, "quick": level.quick, "scenario": level.scenario,
+                "name": level.name, "quick": level.quick, "scenario": level.scenario, "fresh": level.fresh,
                 "set": set(&level.both), "a": set(&level.a), "b": set(&level.b),
             })
         };
@@ -206,6 +206,9 @@ fn levels(factor: &Factor) -> String {
     for level in &factor.levels {
         let mut told: Vec<String> =
             level.scenario.iter().map(|s| format!("scenario {s}")).collect();
+        told.extend(level.fresh.map(|fresh| {
+            if fresh { "sides set up for every pair" } else { "sides set up once" }.to_owned()
+        }));
         for (side, settings) in [("", &level.both), ("A: ", &level.a), ("B: ", &level.b)] {
             let settings = said(settings.iter().map(|(name, one)| (name, one.value.to_string())));
             told.extend((!settings.is_empty()).then(|| format!("{side}{settings}")));
@@ -281,7 +284,8 @@ fn map(at: &[(String, String)]) -> Json {
 }
 
 /// When it is looked at, and how long a window is.
-fn pairs(plan: &Plan, quick: bool) -> String {
+fn pairs(one: &Experiment, quick: bool) -> String {
+    let plan = &one.plan;
     let looks: Vec<String> = plan.looks(quick).iter().map(u32::to_string).collect();
     let window_ns = if quick { plan.quick_window_ns } else { plan.window_ns };
     let (half_width, warmup) = (plan.half_width_pct, plan.warmup);
@@ -289,7 +293,11 @@ fn pairs(plan: &Plan, quick: bool) -> String {
         1 => String::new(),
         _ => format!(" until ± {half_width} % is known"),
     };
-    let fresh = if plan.fresh { "; both are set up anew for every pair" } else { "" };
+    let fresh = match one.fresh(quick) {
+        Fresh::Nowhere => "",
+        Fresh::Everywhere => "; both are set up anew for every pair",
+        Fresh::Somewhere => "; in some cells both are set up anew for every pair",
+    };
     let (looks, ms) = (looks.join(", "), window_ns as f64 / 1e6);
     format!(
         "looks after {looks} pairs{until}; windows of {ms} ms unless a level says so, the first \

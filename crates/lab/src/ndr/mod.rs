@@ -22,6 +22,6 @@ pub use bounds::{Class, classify};
 pub use goal::Goal;
 pub use outcome::{Found, Outcome};
 pub use path::Path;
-pub use search::{Limits, Prober, Step, search};
+pub use search::{Disturbed, Limits, Prober, Step, search};
 pub use setup::Setup;
 pub use trial::Trial;

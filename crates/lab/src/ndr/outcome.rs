@@ -29,7 +29,7 @@ pub struct Outcome {
     pub found: Vec<Found>,
     /// Every trial that said something.
     pub trials: Vec<Trial>,
-    /// Trials that were made again because something took the CPUs from them.
+    /// Trials from which something took the CPUs: those that were made again, and those that counted.
     pub disturbed: usize,
     /// What took them from the last of those.
     pub disturbed_last: Option<String>,

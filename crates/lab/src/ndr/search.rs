@@ -44,10 +44,24 @@ pub struct Limits {
     pub max_pps: u64,
     /// Trials after which it gives up.
     pub trials_max: usize,
-    /// Disturbed trials in a row after which one is taken as it is: the machine is never quiet.
-    pub again_max: usize,
-    /// Disturbed trials for each that was not, after the first dozen, at which it gives up.
-    pub disturbed_per_trial_max: usize,
+    /// What becomes of a trial from which something took the CPUs.
+    pub disturbed: Disturbed,
+}
+
+/// What becomes of a trial from which something took the CPUs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Disturbed {
+    /// It says nothing, and is made again.
+    Again {
+        /// How often in a row, after which one is taken all the same and its rate is irregular: the
+        /// machine is never quiet.
+        again_max: usize,
+        /// Disturbed trials for each that was not, after the first dozen, at which the search gives up.
+        per_trial_max: usize,
+    },
+    /// It counts as any other: what is found is of the machine as it is, its neighbours included. A
+    /// rate that is carried is carried all the same; one that is not may be without them.
+    Counts,
 }
 
 struct Search<'a> {
@@ -140,7 +154,8 @@ impl Search<'_> {
 
     /// Whether a trial at a bound was taken although it was disturbed.
     fn is_doubtful(&self, bound: Option<u64>) -> bool {
-        bound.is_some_and(|load| self.trials.at(load).iter().any(|trial| trial.disturbed.is_some()))
+        let disturbed = |load| self.trials.at(load).iter().any(|trial| trial.disturbed.is_some());
+        self.limits.disturbed != Disturbed::Counts && bound.is_some_and(disturbed)
     }
 
     /// Tries rates until the interval is as narrow as `goal` wants it, or cannot be had.
@@ -186,15 +201,20 @@ impl Search<'_> {
     /// Makes trials at `load` until they say what it is.
     fn decide(&mut self, goal: &Goal, phase: (usize, usize), load: u64) -> Result<()> {
         while !self.ended && classify(goal, self.trials.at(load)) == Class::Undecided {
-            let trial = self.undisturbed(load, goal.trial_s)?;
+            let trial = self.trial(load, goal.trial_s)?;
             self.trials.add(trial.clone());
             let Bounds { lower, upper } = self.trials.bounds(goal);
             let trials = self.trials.count();
             let left_s = self.left_s(goal, phase, Bounds { lower, upper });
             let step = Step { goal, phase, bounds: (lower, upper), trial: &trial, trials, left_s };
             let go_on = self.prober.go_on(&step);
-            let most = DISTURBED_FREE + self.limits.disturbed_per_trial_max * trials;
-            self.ended |= !go_on || trials >= self.limits.trials_max || self.disturbed > most;
+            let crowded = match self.limits.disturbed {
+                Disturbed::Again { per_trial_max, .. } => {
+                    self.disturbed > DISTURBED_FREE + per_trial_max * trials
+                }
+                Disturbed::Counts => false,
+            };
+            self.ended |= !go_on || trials >= self.limits.trials_max || crowded;
         }
         Ok(())
     }
@@ -210,16 +230,23 @@ impl Search<'_> {
         halvings * rate_s(goal) + phases_left * phase_s(goal) + self.later_s
     }
 
-    fn undisturbed(&mut self, load: u64, seconds: f64) -> Result<Trial> {
-        for _ in 0..self.limits.again_max {
+    /// A trial that counts.
+    fn trial(&mut self, load: u64, seconds: f64) -> Result<Trial> {
+        let mut again = match self.limits.disturbed {
+            Disturbed::Again { again_max, .. } => again_max,
+            Disturbed::Counts => 0,
+        };
+        loop {
             let trial = self.prober.trial(load, seconds)?;
-            if trial.disturbed.is_none() {
+            if let Some(why) = &trial.disturbed {
+                self.disturbed += 1;
+                self.disturbed_last = Some(why.clone());
+            }
+            if trial.disturbed.is_none() || again == 0 {
                 return Ok(trial);
             }
-            self.disturbed += 1;
-            self.disturbed_last = trial.disturbed;
+            again -= 1;
         }
-        self.prober.trial(load, seconds)
     }
 }
 
@@ -255,8 +282,7 @@ mod tests {
         min_pps: 1000,
         max_pps: 10_000_000,
         trials_max: 5000,
-        again_max: 3,
-        disturbed_per_trial_max: 9,
+        disturbed: Disturbed::Again { again_max: 3, per_trial_max: 9 },
     };
 
     /// A path that carries `capacity_pps`, and in a share of trials a tenth less.
@@ -362,7 +388,8 @@ mod tests {
     fn a_disturbed_trial_is_made_again_and_says_nothing() {
         let mut path = Simulated::new(2_000_000, 0.0);
         path.disturb = true;
-        let limits = Limits { again_max: 64, ..LIMITS };
+        let limits =
+            Limits { disturbed: Disturbed::Again { again_max: 64, per_trial_max: 9 }, ..LIMITS };
         let outcome = search(&[Goal::NDR], limits, &mut path).unwrap();
         let found = &outcome.found[0];
         assert!(found.lower_pps.unwrap() <= 2_000_000 && found.upper_pps.unwrap() > 2_000_000);
@@ -385,9 +412,16 @@ mod tests {
         let mut path = Crowded(Simulated::new(2_000_000, 0.0));
         let found = search(&[Goal::NDR], LIMITS, &mut path).unwrap().found.remove(0);
         assert!(found.irregular.unwrap().starts_with("something took the CPUs"), "{found:?}");
-        let limits = Limits { disturbed_per_trial_max: 2, ..LIMITS };
+        let limits =
+            Limits { disturbed: Disturbed::Again { again_max: 3, per_trial_max: 2 }, ..LIMITS };
         let outcome = search(&[Goal::NDR], limits, &mut path).unwrap();
         assert!(!outcome.complete && outcome.trials.len() <= 13, "{}", outcome.trials.len());
+        let as_it_is = Limits { disturbed: Disturbed::Counts, ..LIMITS };
+        let outcome = search(&[Goal::NDR], as_it_is, &mut path).unwrap();
+        let found = &outcome.found[0];
+        assert!(outcome.complete && found.irregular.is_none(), "{found:?}");
+        assert!(found.lower_pps.unwrap() <= 2_000_000 && found.upper_pps.unwrap() > 2_000_000);
+        assert_eq!(outcome.disturbed, outcome.trials.len());
     }
 
     #[test]

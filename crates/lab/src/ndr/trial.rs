@@ -22,7 +22,7 @@ pub struct Trial {
     /// Share of the trial that the path's own worker slept, for want of packets; `None` for a path
     /// that is not ours. One that slept had time left, whatever was lost.
     pub path_asleep_pct: Option<f64>,
-    /// What took the CPUs from it: then it says nothing, and is made again.
+    /// What took the CPUs from it: then it says nothing, and is made again unless all are to count.
     pub disturbed: Option<String>,
 }
 

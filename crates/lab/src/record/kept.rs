@@ -76,9 +76,17 @@ pub(crate) struct CellEnd {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) matrices: BTreeMap<String, Vec<Vec<u64>>>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub(crate) totals: BTreeMap<String, f64>,
+    pub(crate) totals: BTreeMap<String, Total>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) warnings: Vec<Warning>,
+}
+
+/// A figure of a whole side, as the mean of all the times that it was set up.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Total {
+    pub(crate) mean: f64,
+    /// How often it was set up and told it.
+    pub(crate) lives: u64,
 }
 
 /// A line of `resumed.ndjson`.

@@ -23,7 +23,7 @@ pub use crate::scenario::Ledger;
 pub use crate::window::Window;
 pub use csv::{csv, effects_csv};
 pub use find::{Listed, find, list, read};
-pub(crate) use kept::{Asked, CellEnd, Kept, Resumed};
+pub(crate) use kept::{Asked, CellEnd, Kept, Resumed, Total};
 pub(crate) use store::Store;
 pub(crate) use whole::{title, unbalanced};
 

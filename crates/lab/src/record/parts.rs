@@ -1,15 +1,19 @@
 //! What a cell leaves that was run in parts, since it was interrupted: the sum of what each left.
 
-use crate::record::{CellEnd, Ledger, Ledgers, Status, Warning};
+use crate::record::{CellEnd, Ledger, Ledgers, Status, Total, Warning};
 
 impl CellEnd {
-    /// What a cell has left that was run in two parts: ledgers and matrices are sums, the rest is
-    /// the later part's. What both say is told once.
+    /// What a cell has left that was run in two parts: ledgers and matrices are sums, totals are
+    /// means of the sides' lives, the rest is the later part's. What both say is told once.
     pub(crate) fn and(self, later: CellEnd) -> CellEnd {
         let mut matrices = self.matrices;
         for (name, matrix) in later.matrices {
             let sum = matrices.remove(&name).map_or(matrix.clone(), |one| added(one, matrix));
             matrices.insert(name, sum);
+        }
+        let mut totals = self.totals;
+        for (name, total) in later.totals {
+            totals.entry(name).and_modify(|one| *one = one.and(total)).or_insert(total);
         }
         let ledger = Ledgers {
             a: self.ledger.a.and(&later.ledger.a),
@@ -23,7 +27,20 @@ impl CellEnd {
         let new: Vec<Warning> = new.collect();
         warnings.extend(new);
         let pairs = self.pairs.saturating_add(later.pairs);
-        CellEnd { matrices, ledger, warnings, pairs, ..later }
+        CellEnd { matrices, totals, ledger, warnings, pairs, ..later }
+    }
+}
+
+impl Total {
+    /// What one life of a side came to.
+    pub(crate) fn of(value: f64) -> Total {
+        Total { mean: value, lives: 1 }
+    }
+
+    fn and(self, later: Total) -> Total {
+        let lives = self.lives.saturating_add(later.lives).max(1);
+        let mean = self.mean + (later.mean - self.mean) * (later.lives as f64 / lives as f64);
+        Total { mean, lives }
     }
 }
 
@@ -88,6 +105,19 @@ mod tests {
         assert_eq!((a.received, a.reordered, a.balanced), (u64::MAX, None, true));
         assert_eq!((a.dropped["ring_full"], a.dropped["no_frame"]), (7, 1));
         assert_eq!(both.matrices["free_matrix"], [[11, 22]]);
+    }
+
+    #[test]
+    fn totals_are_means_of_every_time_that_a_side_was_set_up() {
+        let end = |frees: f64| CellEnd {
+            totals: [("frees".to_owned(), Total::of(frees))].into(),
+            ..CellEnd::default()
+        };
+        let three = end(10.0).and(end(20.0)).and(end(60.0));
+        assert_eq!(three.totals["frees"], Total { mean: 30.0, lives: 3 });
+        let six = three.and(end(0.0).and(end(0.0)).and(end(0.0)));
+        assert_eq!(six.totals["frees"], Total { mean: 15.0, lives: 6 });
+        assert_eq!(end(7.0).and(CellEnd::default()).totals["frees"], Total::of(7.0));
     }
 
     #[test]

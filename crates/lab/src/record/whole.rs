@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use crate::analysis;
-use crate::experiment::{Cell, Experiment, Factor};
+use crate::experiment::{Cell, Experiment, Factor, Fresh};
 use crate::record::kept::KeptCell;
 use crate::record::{
     CellRecord, Compared, Head, Kept, Ledgers, Resumed, Run, SCHEMA, Status, Warning,
@@ -68,7 +68,11 @@ impl Kept {
         let asked = &self.asked;
         let quick = asked.quick.then(|| "quick: the declared subset, few pairs".to_owned());
         let warmup = experiment.plan.warmup.max(1);
-        let when = if experiment.plan.fresh { "before each pair" } else { "in each cell" };
+        let when = match experiment.fresh(asked.quick) {
+            Fresh::Nowhere => "in each cell",
+            Fresh::Everywhere => "before each pair",
+            Fresh::Somewhere => "in each cell, before each pair where both are set up for it",
+        };
         let warmup = format!("{warmup} warm-up windows of each side were discarded {when}");
         let note: Vec<String> =
             asked.note.clone().into_iter().chain(quick).chain([warmup]).collect();
@@ -110,7 +114,7 @@ impl KeptCell {
         });
         run.profiles.extend(end.profiles);
         run.matrices.extend(end.matrices);
-        run.totals.extend(end.totals);
+        run.totals.extend(end.totals.into_iter().map(|(name, total)| (name, total.mean)));
         run.warnings.extend(end.warnings);
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::analysis;
 use crate::experiment::{Cell, Clock};
 use crate::record::{
-    CellEnd, Effect, Ledgers, PairRecord, ProfileRecord, Status, Warning, title, unbalanced,
+    CellEnd, Effect, Ledgers, PairRecord, ProfileRecord, Status, Total, Warning, title, unbalanced,
 };
 use crate::runner::profile::record;
 use crate::runner::unit::{Benches, Left, Role, Seat, order, seating};
@@ -63,7 +63,7 @@ impl Running<'_> {
         scenario.check(&cell.a, place)?;
         scenario.check(&cell.b, place)?;
         let open = |settings| Ok(Seat::new(scenario.open(settings, place)?, &place.cpus));
-        let order = if self.request.experiment.plan.fresh {
+        let order = if cell.fresh {
             seating(self.request.seed, index, self.kept.pairs(index).len())
         } else {
             [Role::A, Role::Control, Role::B]
@@ -133,7 +133,7 @@ impl Running<'_> {
             self.kept.pair(index, pair);
             self.pace.pair(cell);
             self.tell(place);
-            if self.request.experiment.plan.fresh && !self.enough(place) {
+            if cell.fresh && !self.enough(place) {
                 return Ok(Sat::Anew);
             }
         }
@@ -279,7 +279,7 @@ impl CellEnd {
         };
         self.matrices.extend(finished.matrices.into_iter().map(|(name, m)| (under(name), m)));
         let totals = finished.totals.into_iter().filter(|(_, total)| total.is_finite());
-        self.totals.extend(totals.map(|(name, total)| (under(name), total)));
+        self.totals.extend(totals.map(|(name, total)| (under(name), Total::of(total))));
         for note in finished.notes {
             self.warn("W-NOTE", format!("{}, side {side}: {note}", title(cell)));
         }

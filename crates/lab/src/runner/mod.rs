@@ -43,6 +43,8 @@ pub struct Request {
     pub argv: Vec<String>,
     /// What somebody says of it.
     pub note: Option<String>,
+    /// The commit that this program was built from, for the record.
+    pub commit: Option<String>,
 }
 
 /// How far it is.
@@ -108,7 +110,8 @@ fn run_in(world: &dyn World, request: &Request, observer: &mut dyn Observer) -> 
             let (mut store, mut kept) = Store::resume(dir)?;
             request.is_of(&kept, dir)?;
             let (started, argv) = (rfc3339(SystemTime::now()), request.argv.clone());
-            let resumed = Resumed { started, argv, tool: tool::tool(), env };
+            let resumed =
+                Resumed { started, argv, tool: tool::tool(request.commit.as_deref()), env };
             store.resumed(&resumed)?;
             kept.resumed.push(resumed);
             (store, kept)

@@ -77,7 +77,7 @@ impl Pace {
 
     /// Window time of `pairs` pairs of `cell`, with their warm-up.
     fn window_ns(&self, cell: &Cell, pairs: u32) -> u64 {
-        let windows = if pairs == 0 { 0 } else { self.plan.windows(pairs) };
+        let windows = if pairs == 0 { 0 } else { self.plan.windows(cell, pairs) };
         cell.window_ns(self.quick).saturating_mul(WINDOWS).saturating_mul(windows)
     }
 }
@@ -98,7 +98,7 @@ mod tests {
         (0..3).for_each(|_| pace.pair(one));
         // Three pairs and the warm-up took 2 s a window of each side, whatever was planned. Two
         // pairs were accepted: 8 here and, with their warm-up, 10 for each other cell remain.
-        let windows = |pairs: u32| request.experiment.plan.windows(pairs);
+        let windows = |pairs: u32| request.experiment.plan.windows(one, pairs);
         let passed = Duration::from_secs(2 * windows(3));
         let others = cells.len() as u64 - 1;
         let left = Duration::from_secs(2 * (8 + windows(10) * others));

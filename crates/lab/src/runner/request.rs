@@ -16,8 +16,8 @@ use crate::settings::wrong;
 use crate::{Code, Error, Result};
 
 impl Request {
-    /// The request that the interrupted run in `dir` was begun with. Its command, and where this
-    /// program is, are for the caller to add.
+    /// The request that the interrupted run in `dir` was begun with. Its command, where this
+    /// program is, and its commit are for the caller to add.
     ///
     /// # Errors
     /// `E-RUN` if it is no run, or another version's; `E-FILE`.
@@ -39,6 +39,7 @@ impl Request {
             resume: Some(dir.into()),
             argv: Vec::new(),
             note: asked.note,
+            commit: None,
         })
     }
 
@@ -77,7 +78,7 @@ impl Request {
             traffic_seed: self.place.seed,
             argv: self.argv.clone(),
             note: self.note.clone(),
-            tool: tool::tool(),
+            tool: tool::tool(self.commit.as_deref()),
             env,
         };
         let store = Store::create(&self.dir, &self.experiment, &mut asked)?;

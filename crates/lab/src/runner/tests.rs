@@ -303,6 +303,7 @@ pub(super) fn grid() -> Experiment {
         name: name.into(),
         scenario: None,
         window_ns: None,
+        fresh: None,
         both: Settings::new(),
         a: Settings::new(),
         b: Settings::new(),
@@ -314,6 +315,7 @@ pub(super) fn grid() -> Experiment {
         scenario: "engine".into(),
         window_ns: 50_000_000,
         quick_window_ns: 20_000_000,
+        fresh: false,
         a: Settings::new().with("side", "a"),
         b: Settings::new().with("side", "b"),
         quick,
@@ -383,6 +385,7 @@ pub(super) fn request(experiment: Experiment) -> Request {
         resume: None,
         argv: vec!["linerate".into(), "lab".into(), "run".into(), "grid".into()],
         note: None,
+        commit: None,
     }
 }
 

@@ -16,13 +16,15 @@ const BUILD_ID_MAX_BYTES: usize = 32;
 
 /// Version, commit, `build_id`, rustc and `target_cpu`; `unknown` where it is not known.
 ///
+/// The commit is the caller's to say: whoever builds a program knows what it is built from.
+///
 /// Cost: reads the program's file once in a process.
-pub(super) fn tool() -> BTreeMap<String, String> {
+pub(super) fn tool(commit: Option<&str>) -> BTreeMap<String, String> {
     static PROGRAM: LazyLock<Left> = LazyLock::new(|| Left::of(&program()));
     let said = |value: Option<&str>| value.unwrap_or("unknown").to_owned();
     BTreeMap::from([
         ("version".into(), env!("CARGO_PKG_VERSION").into()),
-        ("commit".into(), said(option_env!("LINERATE_COMMIT"))),
+        ("commit".into(), said(commit)),
         ("build_id".into(), said(PROGRAM.build_id.as_deref())),
         ("rustc".into(), said(PROGRAM.rustc.as_deref())),
         ("target_cpu".into(), target_cpu()),
@@ -99,7 +101,7 @@ mod tests {
 
     #[test]
     fn this_program_knows_its_compiler() {
-        let tool = tool();
+        let tool = tool(None);
         assert!(tool["rustc"].starts_with("1."), "{tool:?}");
         assert_eq!(tool["version"], env!("CARGO_PKG_VERSION"));
         assert!(tool["target_cpu"].starts_with(std::env::consts::ARCH));

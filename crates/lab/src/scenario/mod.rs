@@ -202,7 +202,7 @@ pub struct Finished {
     /// Matrices by name, as `free_matrix[alloc CPU][free CPU]`.
     pub matrices: BTreeMap<String, Vec<Vec<u64>>>,
     /// Figures of the whole side rather than of a window, by name: memory held, packets
-    /// outstanding and by whom.
+    /// outstanding and by whom. Of a side that is set up many times the run keeps their means.
     pub totals: BTreeMap<String, f64>,
     /// What its reader must be told, in sentences.
     pub notes: Vec<String>,

@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::experiment::Fresh;
 use crate::scenario::{Bench, Figure, Knob, Place};
 use crate::settings::{Settings, Value};
 
@@ -92,11 +93,11 @@ fn a_file_is_read_whole() {
     assert!(mine.profiles);
     assert_eq!((mine.plan.looks(false), mine.plan.looks(true)), (vec![15, 30, 60], vec![6]));
     assert_eq!((mine.plan.warmup, mine.plan.half_width_pct), (3, 1.5));
-    assert!(!mine.plan.fresh);
-    assert_eq!(mine.plan.windows(60), 3 + 60);
+    assert!(mine.cells.iter().all(|cell| !cell.fresh));
+    assert_eq!(mine.plan.windows(&mine.cells[0], 60), 3 + 60);
     let fresh = GOOD.replacen("warmup = 3", "warmup = 3\nfresh = true", 1);
     let fresh = Experiment::parse(&fresh, "mine.toml").unwrap();
-    assert_eq!(fresh.plan.windows(60), (3 + 1) * 60);
+    assert_eq!(fresh.plan.windows(&fresh.cells[0], 60), (3 + 1) * 60);
     let [cost] = mine.metrics.as_slice() else { panic!("{:?}", mine.metrics) };
     assert_eq!((cost.formula.to_string().as_str(), cost.clock), ("cost_ns / packets", Clock::Cost));
     assert_eq!(cost.goal, Some(Goal::Less));
@@ -167,7 +168,7 @@ fn an_unknown_key_is_told_with_the_one_that_was_meant() {
     assert_eq!(fix, "did you mean \"warmup\" ?");
     let (why, fix) = refused("quick = true", "fast = true");
     assert_eq!(why, "mine.toml:29: [[level]] has no key \"fast\"");
-    assert_eq!(fix, "there are: name, scenario, window, set, a, b, quick, quick_window");
+    assert_eq!(fix, "there are: name, scenario, window, fresh, set, a, b, quick, quick_window");
     let (why, _) = refused("profiles = true", "profile = true");
     assert_eq!(why, "mine.toml:8: the file has no key \"profile\"");
 }
@@ -425,4 +426,17 @@ fn a_level_that_makes_both_sides_the_same_is_refused() {
 fn a_misspelt_key_is_named_with_its_line() {
     let e = Experiment::parse("version = 1\nid = \"x\"\ntitl = \"t\"\n", "x.toml").unwrap_err();
     assert!(e.why.contains("x.toml:3") && e.fix.contains("title"), "{e}");
+}
+
+#[test]
+fn a_level_says_whether_the_sides_of_its_cells_are_set_up_for_every_pair() {
+    let fresh = GOOD.replacen("warmup = 3", "warmup = 3\nfresh = true", 1);
+    let once = fresh.replacen("scenario = \"host\"", "scenario = \"host\"\nfresh = false", 1);
+    let once = Experiment::parse(&once, "mine.toml").unwrap();
+    let each: Vec<bool> = once.cells.iter().map(|cell| cell.fresh).collect();
+    assert_eq!(each, [true, false, true, false]);
+    assert_eq!((once.fresh(false), once.fresh(true)), (Fresh::Somewhere, Fresh::Everywhere));
+    assert_eq!((good().fresh(false), once.plan.windows(&once.cells[1], 60)), (Fresh::Nowhere, 63));
+    let wrong = GOOD.replacen("scenario = \"host\"", "scenario = \"host\"\nfresh = 1", 1);
+    assert!(Experiment::parse(&wrong, "mine.toml").unwrap_err().why.contains("true or false"));
 }

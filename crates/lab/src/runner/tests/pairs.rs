@@ -216,7 +216,7 @@ fn profiles_matrices_and_totals_are_the_runs_by_cell_and_side() {
 fn fresh_sides_are_set_up_for_every_pair_in_an_order_of_its_own_and_every_packet_is_counted() {
     let (scratch, world) = (Scratch::new(), Simulated::new());
     let mut experiment = grid();
-    experiment.plan.fresh = true;
+    experiment.cells.iter_mut().for_each(|cell| cell.fresh = true);
     experiment.profiles = true;
     let run = world.run(&request_in(scratch.path(), experiment)).unwrap();
     let pairs = run.cells.iter().map(|cell| cell.pairs.len()).sum::<usize>();

@@ -32,7 +32,7 @@ fn an_interrupted_run_that_is_gone_on_with_has_the_pairs_of_one_that_was_not() {
         // between two, between the cells, and in the second cell.
         &[1, 5, 13, 14, 15, 23, 35, 36, 40, 55],
     );
-    experiment.plan.fresh = true;
+    experiment.cells.iter_mut().for_each(|cell| cell.fresh = true);
     // Nine for each warm-up, three for each pair.
     let looks = [1, 5, 13, 14, 15, 20, 23, 26, 90, 97, 100, 140];
     let scratch = Scratch::new();

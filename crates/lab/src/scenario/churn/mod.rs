@@ -232,9 +232,10 @@ fn notes(outstanding: u64, stats: &PoolStats) -> Vec<String> {
     let cpus: Vec<String> = stats.matrix.cpus().iter().map(usize::to_string).collect();
     let mut notes = vec![format!("rows and columns of free_matrix: CPU {}", cpus.join(", "))];
     if outstanding > 0 {
-        notes.push(format!(
-            "{outstanding} packets were outstanding when the last window ended, and were freed after it"
-        ));
+        notes.push(
+            "packets that were outstanding when the last window ended were freed after it"
+                .to_owned(),
+        );
     }
     notes
 }

@@ -257,9 +257,11 @@ impl Wire {
         }
     }
 
-    /// One burst, each packet at its moment.
+    /// One burst, each packet at its moment. If at some look too many had come due, the wire was late,
+    /// and the whole burst is set apart, whatever was lost of it: the ring recovers in the pause.
     fn burst(&mut self, start: Instant, done: &mut Done) {
-        let mut gone = 0;
+        let (mut gone, mut late) = (0, false);
+        let (mut ring_full, mut no_frame) = (0, 0);
         while gone < self.burst {
             let passed_ns = nanos(start.elapsed()) as f64;
             let arrived = ((passed_ns * self.line_pps / 1e9) as u64 + 1).min(self.burst);
@@ -267,14 +269,28 @@ impl Wire {
                 std::hint::spin_loop();
                 continue;
             }
-            self.arrive(arrived - gone, done);
+            let due = arrived - gone;
+            let lost = self.arrive(due);
+            if self.shared.starving.load(Ordering::Relaxed) {
+                no_frame += lost;
+            } else {
+                ring_full += lost;
+            }
+            late |= due >= self.late;
             gone = arrived;
         }
         done.offered += self.burst;
+        if late {
+            done.late += self.burst;
+            done.wire_late += ring_full + no_frame;
+        } else {
+            done.ring_full += ring_full;
+            done.no_frame += no_frame;
+        }
     }
 
-    /// `due` packets arrive: into posted buffers, or nowhere.
-    fn arrive(&mut self, due: u64, done: &mut Done) {
+    /// `due` packets arrive: into posted buffers, or nowhere. Returns how many of them were lost.
+    fn arrive(&mut self, due: u64) -> u64 {
         if (self.posted.len() as u64) < due {
             self.queue.rx(&mut self.posted);
         }
@@ -290,20 +306,7 @@ impl Wire {
         }
         // As many as were posted at most, so that there is room for them.
         self.queue.xmit(&mut self.filled);
-        let (lost, late) = (due - n as u64, due >= self.late);
-        if late {
-            done.late += due;
-        }
-        if lost == 0 {
-            return;
-        }
-        if late {
-            done.wire_late += lost;
-        } else if self.shared.starving.load(Ordering::Relaxed) {
-            done.no_frame += lost;
-        } else {
-            done.ring_full += lost;
-        }
+        due - n as u64
     }
 }
 

@@ -40,9 +40,10 @@ pub(super) struct Done {
     pub ring_full: u64,
     /// Those that found none because the receiver's pool had no frame.
     pub no_frame: u64,
-    /// Those that were lost of `late`: the receiver is not to blame for them.
+    /// Those that were lost of `late`: the receiver may not be to blame for them.
     pub wire_late: u64,
-    /// Packets offered, lost or not, that came due together because the wire's own thread was late.
+    /// Packets, lost or not, of bursts in which many came due together because the wire's own thread
+    /// was late.
     pub late: u64,
     /// The latest that a sleep for the next burst ended. Not of one that a full ring held up.
     pub late_ns: u64,

@@ -19,11 +19,15 @@ const OWN: [Figure; 13] = [
     figure("overruns", "packets", "Offered packets that were lost before the ring, by any cause."),
     figure("overruns_ring_full", "packets", "Lost: no buffer was posted, and the pool had frames."),
     figure("overruns_no_frame", "packets", "Lost: the pool had no frame to post."),
-    figure("overruns_wire_late", "packets", "Lost: the wire's own thread was late."),
+    figure(
+        "overruns_wire_late",
+        "packets",
+        "Lost, of bursts for which the wire's own thread was late.",
+    ),
     figure(
         "late",
         "packets",
-        "Packets, lost or not, that came due together as the wire's own thread was late.",
+        "Packets, lost or not, of bursts for which the wire's own thread was late.",
     ),
     figure("late_ns", "ns", "The latest that a sleep for the next burst ended."),
     figure("buffer_ns", "ns", "`buffer_ticks`, by the rate of the ticks in this window."),

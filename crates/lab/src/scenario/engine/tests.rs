@@ -168,7 +168,8 @@ fn what_an_adapter_offers_is_received_or_overruns_by_its_cause() {
         let late = figure(window, "late");
         assert!(late >= figure(window, "overruns_wire_late"), "{window:?}");
         // Bursts of a gigabit in a microsecond are late at every look.
-        assert!(late == 0.0 || window.disturbed.is_some(), "{window:?}");
+        let most = late > figure(window, "offered") / 2.0;
+        assert!(!most || window.disturbed.is_some(), "{window:?}");
     }
     assert!(sum(&windows, "overruns") > 0.0);
     let ledger = &end.ledger;
