@@ -6,10 +6,12 @@ use rustix::io::Errno;
 
 /// `ret` if it is not negative, else what the calling thread's errno says.
 pub(crate) fn check(ret: c_int) -> Result<c_int, Errno> {
-    if ret >= 0 {
-        return Ok(ret);
-    }
-    Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO))
+    if ret >= 0 { Ok(ret) } else { Err(last()) }
+}
+
+/// What the calling thread's errno says.
+pub(crate) fn last() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 
 #[cfg(test)]

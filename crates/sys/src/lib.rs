@@ -4,6 +4,7 @@
 //! descriptor is owned by the type that opened it and closed when that is dropped; every mapping
 //! likewise.
 
+pub mod bpf;
 mod errno;
 pub mod error;
 pub mod mem;
@@ -11,6 +12,7 @@ pub mod netif;
 pub mod netns;
 pub mod packet;
 pub mod process;
+pub mod rtnl;
 #[cfg(test)]
 mod testing;
 pub mod thread;
@@ -18,5 +20,6 @@ pub mod tsc;
 pub mod tun;
 pub mod vnet;
 pub mod wait;
+pub mod xdp;
 
 pub use error::{Code, Error, Kind, Result};

@@ -122,10 +122,7 @@ impl Interface {
     /// `E-PORT-SYNTAX` for an impossible name, `E-NODEV` if there is no such interface here.
     pub fn open(name: &str) -> Result<Self> {
         let name = IfName::new(name)?;
-        // Any socket carries these requests; one of AF_UNIX needs no protocol to be built in.
-        let (family, kind) = (AddressFamily::UNIX, SocketType::DGRAM);
-        let socket = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None)
-            .map_err(|e| refused(&name, "socket", e))?;
+        let socket = socket().map_err(|e| refused(&name, "socket", e))?;
         let mut request = name.request();
         ioctl(&socket, libc::SIOCGIFINDEX as libc::Ioctl, &mut request)
             .map_err(|e| refused(&name, "SIOCGIFINDEX", e))?;
@@ -133,6 +130,24 @@ impl Interface {
         let index = unsafe { request.ifr_ifru.ifru_ifindex };
         let index =
             u32::try_from(index).map_err(|_| refused(&name, "SIOCGIFINDEX", Errno::NODEV))?;
+        Ok(Interface { socket, name, index })
+    }
+
+    /// The interface with that index.
+    ///
+    /// # Errors
+    /// `E-NODEV` if there is none here.
+    pub fn by_index(index: u32) -> Result<Self> {
+        let nameless = IfName([0; libc::IFNAMSIZ]);
+        let socket = socket().map_err(|e| refused(&nameless, "socket", e))?;
+        let mut request = nameless.request();
+        request.ifr_ifru.ifru_ifindex = index as c_int;
+        ioctl(&socket, libc::SIOCGIFNAME as libc::Ioctl, &mut request)
+            .map_err(|e| refused(&nameless, "SIOCGIFNAME", e))?;
+        let mut name = nameless;
+        for (to, from) in name.0.iter_mut().zip(request.ifr_name) {
+            *to = from as u8;
+        }
         Ok(Interface { socket, name, index })
     }
 
@@ -220,6 +235,36 @@ impl Interface {
             .map_err(|e| refused(&self.name, "ETHTOOL_STXCSUM", e))
     }
 
+    /// How many queues it receives by; 1 where its driver does not tell.
+    ///
+    /// # Errors
+    /// `E-NODEV` if it is gone.
+    ///
+    /// Source: `ETHTOOL_GCHANNELS`, include/uapi/linux/ethtool.h.
+    pub fn rx_queues(&self) -> Result<u32> {
+        #[repr(C)]
+        #[derive(Default)]
+        struct EthtoolChannels {
+            cmd: u32,
+            max: [u32; 4],
+            rx: u32,
+            tx: u32,
+            other: u32,
+            combined: u32,
+        }
+        const ETHTOOL_GCHANNELS: u32 = 0x3c;
+        let mut channels = EthtoolChannels { cmd: ETHTOOL_GCHANNELS, ..EthtoolChannels::default() };
+        let mut request = self.ask(libc::SIOCGIFFLAGS as libc::Ioctl, "SIOCGIFFLAGS")?;
+        request.ifr_ifru.ifru_data = (&raw mut channels).cast();
+        // The request takes an ifreq whose pointer is that of an ethtool_channels for the command in
+        // it, and `channels`, which it writes, outlives the call.
+        match ioctl(&self.socket, libc::SIOCETHTOOL as libc::Ioctl, &mut request) {
+            Ok(()) => Ok(channels.rx.saturating_add(channels.combined).max(1)),
+            Err(e @ Errno::NODEV) => Err(refused(&self.name, "ETHTOOL_GCHANNELS", e)),
+            Err(_) => Ok(1),
+        }
+    }
+
     /// Asks about the interface that was opened, whatever it is called by now: never about another
     /// that has taken its name.
     fn ask(&self, number: libc::Ioctl, call: &str) -> Result<libc::ifreq> {
@@ -236,6 +281,12 @@ impl AsFd for Interface {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
+}
+
+/// Any socket carries these requests; one of AF_UNIX needs no protocol to be built in.
+fn socket() -> io::Result<OwnedFd> {
+    let (family, kind) = (AddressFamily::UNIX, SocketType::DGRAM);
+    rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None)
 }
 
 /// Makes a request that takes and answers in an `ifreq`.

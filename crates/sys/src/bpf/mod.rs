@@ -1,0 +1,366 @@
+//! BPF programs and maps for XDP: loaded, attached, and gone with their descriptors.
+//!
+//! Owner: every object here is a descriptor. A program that is attached by a link is detached when
+//! the link's descriptor is closed, also by SIGKILL; nothing is pinned.
+//!
+//! Source: bpf(2), include/uapi/linux/bpf.h, net/core/dev.c `bpf_xdp_link_attach`.
+
+mod insn;
+#[cfg(test)]
+mod tests;
+
+use std::ffi::c_long;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use rustix::io::Errno;
+
+use crate::error::{Code, Error, Result};
+
+pub use insn::{If, Insn, Reg, Size};
+
+/// Where a program runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// In the driver, before there is an sk_buff.
+    Native,
+    /// In the stack, after it: any device.
+    Generic,
+}
+
+/// What a program says of a packet: it goes on as if there were no program.
+pub const XDP_PASS: i32 = 2;
+/// Helper: sends the packet to the socket in a map's entry.
+///
+/// Source: `bpf_redirect_map(map, key, flags)`, whose low flags are what it says if there is none.
+pub const HELPER_REDIRECT_MAP: i32 = 51;
+/// Offset in a program's context of the packet's first byte.
+pub const CONTEXT_DATA: i16 = 0;
+/// Of the byte behind its last.
+pub const CONTEXT_DATA_END: i16 = 4;
+/// Of the number of the queue that it came by.
+pub const CONTEXT_RX_QUEUE: i16 = 16;
+
+const MAP_CREATE: c_long = 0;
+const MAP_UPDATE_ELEM: c_long = 2;
+const PROG_LOAD: c_long = 5;
+const PROG_GET_FD_BY_ID: c_long = 13;
+const OBJ_GET_INFO_BY_FD: c_long = 15;
+const PROG_TEST_RUN: c_long = 10;
+const LINK_CREATE: c_long = 28;
+
+const MAP_TYPE_XSKMAP: u32 = 17;
+const PROG_TYPE_XDP: u32 = 6;
+const ATTACH_XDP: u32 = 37;
+/// The program takes packets in several buffers.
+const PROG_HAS_FRAGS: u32 = 1 << 5;
+const LINK_GENERIC: u32 = 1 << 1;
+const LINK_NATIVE: u32 = 1 << 2;
+const NAME_BYTES: usize = 16;
+/// The verifier's words are kept to so many bytes.
+const LOG_BYTES: usize = 16 << 10;
+
+/// A map from a queue's number to the AF_XDP socket that gets its packets.
+#[derive(Debug)]
+pub struct SocketMap(OwnedFd);
+
+/// A loaded program.
+#[derive(Debug)]
+pub struct Program(OwnedFd);
+
+/// A program that is attached to an interface for as long as this lives.
+#[derive(Debug)]
+pub struct Link(OwnedFd);
+
+impl SocketMap {
+    /// A map of `entries`, all empty.
+    ///
+    /// # Errors
+    /// `E-PERM` without CAP_BPF, `E-UNSUPPORTED` before Linux 4.18.
+    pub fn new(entries: u32) -> Result<SocketMap> {
+        #[repr(C)]
+        #[derive(Default)]
+        struct Attr {
+            map_type: u32,
+            key_bytes: u32,
+            value_bytes: u32,
+            entries: u32,
+            flags: u32,
+            inner_map_fd: u32,
+            numa_node: u32,
+            name: [u8; NAME_BYTES],
+        }
+        let attr = Attr {
+            map_type: MAP_TYPE_XSKMAP,
+            key_bytes: 4,
+            value_bytes: 4,
+            entries,
+            name: name("linerate_xsks"),
+            ..Attr::default()
+        };
+        // SAFETY: the attributes point nowhere.
+        let fd = unsafe { open(MAP_CREATE, &attr) };
+        fd.map(SocketMap).map_err(|e| refused("cannot make a map of sockets", "BPF_MAP_CREATE", e))
+    }
+
+    /// Gives the packets of `queue` to `socket`; one that is not bound drops them.
+    ///
+    /// # Errors
+    /// Whatever bpf(2) says.
+    pub fn insert(&self, queue: u32, socket: BorrowedFd<'_>) -> Result<()> {
+        #[repr(C)]
+        struct Attr {
+            map_fd: u32,
+            pad: u32,
+            key: u64,
+            value: u64,
+            flags: u64,
+        }
+        let value = socket.as_raw_fd();
+        let attr = Attr {
+            map_fd: self.0.as_raw_fd() as u32,
+            pad: 0,
+            key: (&raw const queue).addr() as u64,
+            value: (&raw const value).addr() as u64,
+            flags: 0,
+        };
+        // SAFETY: key and value are the four bytes each that the map has, alive over the call, and
+        // the kernel only reads them.
+        let done = unsafe { bpf(MAP_UPDATE_ELEM, &attr) };
+        let what = "cannot put a socket into its map";
+        done.map(drop).map_err(|e| refused(what, "BPF_MAP_UPDATE_ELEM", e))
+    }
+
+    /// Its descriptor's number, for [`Insn::load_map`].
+    #[must_use]
+    pub fn raw_fd(&self) -> i32 {
+        self.0.as_raw_fd()
+    }
+}
+
+impl Program {
+    /// Has the kernel verify `insns`; `frags` if it takes packets in several buffers.
+    ///
+    /// # Errors
+    /// `E-PERM` without CAP_BPF and CAP_NET_ADMIN; `E-SYSTEM` with the verifier's last words.
+    pub fn load(insns: &[Insn], frags: bool) -> Result<Program> {
+        match Program::try_load(insns, frags, &mut []) {
+            Ok(program) => Ok(program),
+            Err(e @ (Errno::PERM | Errno::ACCESS)) if insns.is_empty() => Err(load_refused(e, "")),
+            Err(first) => {
+                // Once more, for its words; a log costs memory, so the first try had none.
+                let mut log = vec![0; LOG_BYTES];
+                match Program::try_load(insns, frags, &mut log) {
+                    Ok(program) => Ok(program),
+                    Err(_) => Err(load_refused(first, &last_words(&log))),
+                }
+            }
+        }
+    }
+
+    fn try_load(insns: &[Insn], frags: bool, log: &mut [u8]) -> rustix::io::Result<Program> {
+        #[repr(C)]
+        #[derive(Default)]
+        struct Attr {
+            prog_type: u32,
+            insn_count: u32,
+            insns: u64,
+            license: u64,
+            log_level: u32,
+            log_bytes: u32,
+            log: u64,
+            kernel_version: u32,
+            flags: u32,
+            name: [u8; NAME_BYTES],
+            ifindex: u32,
+            attach_type: u32,
+        }
+        let attr = Attr {
+            prog_type: PROG_TYPE_XDP,
+            insn_count: insns.len() as u32,
+            insns: insns.as_ptr().addr() as u64,
+            license: c"Dual MIT/GPL".as_ptr().addr() as u64,
+            log_level: u32::from(!log.is_empty()),
+            log_bytes: log.len() as u32,
+            log: if log.is_empty() { 0 } else { log.as_mut_ptr().expose_provenance() as u64 },
+            flags: if frags { PROG_HAS_FRAGS } else { 0 },
+            name: name("linerate"),
+            attach_type: ATTACH_XDP,
+            ..Attr::default()
+        };
+        // SAFETY: instructions, licence and log are of the lengths given and outlive the call; the
+        // kernel writes to the log only, which is exclusively borrowed.
+        unsafe { open(PROG_LOAD, &attr) }.map(Program)
+    }
+
+    /// Runs it once on `packet`, which goes nowhere; what it said.
+    ///
+    /// # Errors
+    /// The system's own: EINVAL for a packet shorter than an Ethernet header.
+    pub fn test(&self, packet: &[u8]) -> rustix::io::Result<u32> {
+        #[repr(C)]
+        #[derive(Default)]
+        struct Attr {
+            prog_fd: u32,
+            returned: u32,
+            in_bytes: u32,
+            out_bytes: u32,
+            packet: u64,
+            out: u64,
+            repeat: u32,
+            duration: u32,
+        }
+        let mut attr = Attr {
+            prog_fd: self.0.as_raw_fd() as u32,
+            in_bytes: packet.len() as u32,
+            packet: packet.as_ptr().addr() as u64,
+            repeat: 1,
+            ..Attr::default()
+        };
+        // SAFETY: the packet is of the length given and outlives the call, and is only read; nothing is
+        // to be written but the attributes, which are exclusively borrowed.
+        unsafe { bpf(PROG_TEST_RUN, &raw mut attr) }?;
+        Ok(attr.returned)
+    }
+
+    /// Attaches it to the interface with that index, until the link is dropped.
+    ///
+    /// # Errors
+    /// The system's own error: EBUSY if there is a program, EOPNOTSUPP if the driver has no place
+    /// for one, ERANGE or EINVAL if the MTU is too large for it.
+    pub fn attach(&self, index: u32, mode: Mode) -> rustix::io::Result<Link> {
+        #[repr(C)]
+        struct Attr {
+            prog_fd: u32,
+            target: u32,
+            attach_type: u32,
+            flags: u32,
+        }
+        let attr = Attr {
+            prog_fd: self.0.as_raw_fd() as u32,
+            target: index,
+            attach_type: ATTACH_XDP,
+            flags: match mode {
+                Mode::Native => LINK_NATIVE,
+                Mode::Generic => LINK_GENERIC,
+            },
+        };
+        // SAFETY: the attributes point nowhere.
+        unsafe { open(LINK_CREATE, &attr) }.map(Link)
+    }
+}
+
+/// The name of the program with that id, as far as this process may ask.
+#[must_use]
+pub fn program_name(id: u32) -> Option<String> {
+    #[repr(C)]
+    #[derive(Default)]
+    struct ById {
+        id: u32,
+        next: u32,
+        flags: u32,
+    }
+    #[repr(C)]
+    struct InfoByFd {
+        fd: u32,
+        bytes: u32,
+        info: u64,
+    }
+    /// The beginning of `struct bpf_prog_info`.
+    #[repr(C)]
+    #[derive(Default)]
+    struct Info {
+        prog_type: u32,
+        id: u32,
+        tag: [u8; 8],
+        jited_bytes: u32,
+        xlated_bytes: u32,
+        jited: u64,
+        xlated: u64,
+        load_time: u64,
+        created_by_uid: u32,
+        map_ids: u32,
+        map_ids_at: u64,
+        name: [u8; NAME_BYTES],
+    }
+    // SAFETY: the attributes point nowhere.
+    let program = unsafe { open(PROG_GET_FD_BY_ID, &ById { id, ..ById::default() }) }.ok()?;
+    let mut info = Info::default();
+    let attr = InfoByFd {
+        fd: program.as_raw_fd() as u32,
+        bytes: size_of::<Info>() as u32,
+        info: (&raw mut info).expose_provenance() as u64,
+    };
+    // SAFETY: the kernel writes at most `bytes` to `info`, whose size it is; the counts in it are
+    // zero, so it follows none of its addresses.
+    unsafe { bpf(OBJ_GET_INFO_BY_FD, &attr) }.ok()?;
+    let end = info.name.iter().position(|b| *b == 0).unwrap_or(NAME_BYTES);
+    Some(String::from_utf8_lossy(&info.name[..end]).into_owned())
+}
+
+impl AsFd for Link {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+fn name(text: &str) -> [u8; NAME_BYTES] {
+    let mut name = [0; NAME_BYTES];
+    // One byte stays 0, as the kernel asks for.
+    for (to, from) in name.iter_mut().zip(text.bytes().take(NAME_BYTES - 1)) {
+        *to = from;
+    }
+    name
+}
+
+/// Makes the call that returns a descriptor.
+///
+/// # Safety
+/// As for [`bpf`], and `command` returns one.
+unsafe fn open<A>(command: c_long, attr: &A) -> rustix::io::Result<OwnedFd> {
+    // SAFETY: the caller's promise.
+    let fd = unsafe { bpf(command, attr) }?;
+    let fd = i32::try_from(fd).map_err(|_| Errno::BADF)?;
+    // SAFETY: the kernel has just made it for us; it is close-on-exec.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// bpf(2).
+///
+/// # Safety
+/// `attr` is what `command` takes, or the beginning of it, and every address in it is of memory
+/// that the kernel may use for the call as `command` does.
+unsafe fn bpf<A>(command: c_long, attr: *const A) -> rustix::io::Result<c_long> {
+    // SAFETY: the kernel reads `size_of::<A>()` bytes of `attr`, whose size it is, and takes what is
+    // beyond for zeroes; the rest is the caller's promise.
+    let done = unsafe { libc::syscall(libc::SYS_bpf, command, attr, size_of::<A>()) };
+    if done < 0 { Err(crate::errno::last()) } else { Ok(done) }
+}
+
+/// What the verifier said last, which is why.
+fn last_words(log: &[u8]) -> String {
+    let end = log.iter().position(|b| *b == 0).unwrap_or(log.len());
+    let text = String::from_utf8_lossy(&log[..end]);
+    let said = |line: &&str| !line.is_empty() && !line.starts_with("processed ");
+    text.lines().rev().find(said).unwrap_or("").to_owned()
+}
+
+fn load_refused(errno: Errno, words: &str) -> Error {
+    let mut error = refused("cannot load an XDP program", "BPF_PROG_LOAD", errno);
+    if !words.is_empty() {
+        error.why = format!("{}; the verifier says: {words}", error.why);
+    }
+    error
+}
+
+fn refused(what: &str, call: &str, errno: Errno) -> Error {
+    match errno {
+        Errno::PERM | Errno::ACCESS => Error::os(Code::Permission, what, call, errno).fix(
+            "run as root or with CAP_BPF, CAP_NET_ADMIN and CAP_NET_RAW: \
+             setcap cap_bpf,cap_net_admin,cap_net_raw+ep PROGRAM",
+        ),
+        Errno::NOSYS => Error::os(Code::Unsupported, what, call, errno)
+            .fix("Linux 5.9 or later, built with CONFIG_BPF_SYSCALL"),
+        Errno::NOMEM => Error::os(Code::Memory, what, call, errno).fix("ulimit -l unlimited"),
+        _ => Error::os(Code::System, what, call, errno),
+    }
+}

@@ -1,0 +1,85 @@
+
+use super::*;
+use crate::netif::Interface;
+use crate::testing::{in_netns, ip};
+
+/// `return XDP_PASS`
+const PASS: [Insn; 2] = [Insn::set(Reg::R0, XDP_PASS), Insn::exit()];
+
+fn skipped(error: &Error) -> bool {
+    let skip = matches!(error.code, Code::Permission | Code::Unsupported);
+    if skip {
+        eprintln!("skipped: {error}");
+    }
+    skip
+}
+
+#[test]
+fn instructions_are_those_of_the_standard() {
+    let bytes = |insn: Insn| -> [u8; 8] {
+        // SAFETY: eight bytes without padding.
+        unsafe { std::mem::transmute(insn) }
+    };
+    // As `llvm-objdump` of clang's output has them.
+    assert_eq!(bytes(Insn::copy(Reg::R6, Reg::R1)), [0xbf, 0x16, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(bytes(Insn::set(Reg::R0, 2)), [0xb7, 0, 0, 0, 2, 0, 0, 0]);
+    assert_eq!(bytes(Insn::exit()), [0x95, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(bytes(Insn::call(51)), [0x85, 0, 0, 0, 51, 0, 0, 0]);
+    assert_eq!(bytes(Insn::add(Reg::R4, 14)), [0x07, 0x04, 0, 0, 14, 0, 0, 0]);
+    let load = Insn::load(Size::Half, Reg::R5, Reg::R2, 12);
+    assert_eq!(bytes(load), [0x69, 0x25, 12, 0, 0, 0, 0, 0]);
+    let load = Insn::load(Size::Byte, Reg::R0, Reg::R7, 0);
+    assert_eq!(bytes(load), [0x71, 0x70, 0, 0, 0, 0, 0, 0]);
+    let jump = Insn::jump_if_reg(If::Above, Reg::R4, Reg::R3).to(5);
+    assert_eq!(bytes(jump), [0x2d, 0x34, 5, 0, 0, 0, 0, 0]);
+    let jump = Insn::jump_if(If::Differs, Reg::R5, 17).to(-1);
+    assert_eq!(bytes(jump), [0x55, 0x05, 0xff, 0xff, 17, 0, 0, 0]);
+    assert_eq!(bytes(Insn::and(Reg::R0, 15)), [0x54, 0, 0, 0, 15, 0, 0, 0]);
+    assert_eq!(bytes(Insn::shift_left(Reg::R0, 2)), [0x67, 0, 0, 0, 2, 0, 0, 0]);
+    assert_eq!(bytes(Insn::load_map(Reg::R1, 7)[0]), [0x18, 0x11, 0, 0, 7, 0, 0, 0]);
+}
+
+#[test]
+fn a_program_is_attached_as_long_as_its_link_lives() {
+    in_netns(|| {
+        ip("link add v0 type veth peer name v1");
+        let program = match Program::load(&PASS, true) {
+            Ok(program) => program,
+            Err(e) if skipped(&e) => return,
+            Err(e) => panic!("{e}"),
+        };
+        let v0 = Interface::open("v0").unwrap();
+        for (mode, word) in [(Mode::Native, " xdp "), (Mode::Generic, " xdpgeneric ")] {
+            let link = program.attach(v0.index(), mode).unwrap();
+            assert!(ip("link show v0").contains(word), "{}", ip("link show v0"));
+            let second = program.attach(v0.index(), mode).unwrap_err();
+            assert!(matches!(second, Errno::BUSY | Errno::EXIST), "{second}");
+            drop(link);
+            assert!(!ip("link show v0").contains("xdp"), "{}", ip("link show v0"));
+        }
+        assert_eq!(program.attach(4_000_000, Mode::Native).unwrap_err(), Errno::INVAL);
+    });
+}
+
+#[test]
+fn what_the_verifier_refuses_is_told_in_its_words() {
+    let unset = [Insn::copy(Reg::R0, Reg::R3), Insn::exit()];
+    match Program::load(&unset, false).unwrap_err() {
+        e if skipped(&e) => {}
+        e => assert!(e.why.contains("R3 !read_ok"), "{e}"),
+    }
+}
+
+#[test]
+fn a_map_takes_sockets_and_nothing_else() {
+    let map = match SocketMap::new(4) {
+        Ok(map) => map,
+        Err(e) if skipped(&e) => return,
+        Err(e) => panic!("{e}"),
+    };
+    let socket = crate::xdp::XdpSocket::new().unwrap();
+    map.insert(0, socket.as_fd()).unwrap();
+    let file = std::fs::File::open("/dev/null").unwrap();
+    assert!(map.insert(0, file.as_fd()).is_err());
+    assert!(map.insert(9, socket.as_fd()).unwrap_err().why.contains("BPF_MAP_UPDATE_ELEM"));
+}

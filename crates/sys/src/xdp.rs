@@ -1,0 +1,344 @@
+//! AF_XDP sockets: one queue of one interface, frames of a memory that the kernel reads and writes.
+//!
+//! ```text
+//!   fill ──► kernel ──► rx        addresses of frames to receive into, then descriptors of packets
+//!   tx   ──► kernel ──► completion   descriptors to send, then addresses of frames that were sent
+//! ```
+//!
+//! Owner: [`XdpSocket`] owns the descriptor, each [`RingMap`] one mapping of it; a mapping keeps the
+//! ring alive without the socket. One thread at a time.
+//!
+//! Source: Documentation/networking/af_xdp.rst, net/xdp/xsk.c, include/uapi/linux/if_xdp.h.
+
+use std::ffi::c_void;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags};
+use rustix::net::xdp::{
+    SocketAddrXdp, SocketAddrXdpFlags, SocketAddrXdpWithSharedUmem, XDP_PGOFF_RX_RING,
+    XDP_PGOFF_TX_RING, XDP_UMEM_PGOFF_COMPLETION_RING, XDP_UMEM_PGOFF_FILL_RING, XdpMmapOffsets,
+    XdpOptionsFlags, XdpRingOffset, XdpUmemReg, XdpUmemRegFlags,
+};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
+
+use crate::errno::check;
+use crate::error::{Code, Error, Result};
+use crate::mem::Region;
+
+pub use rustix::net::xdp::XdpStatistics;
+
+/// Bytes that the kernel keeps free before a packet that it receives, beyond what it is asked for.
+///
+/// Source: `XDP_PACKET_HEADROOM`, include/uapi/linux/bpf.h.
+pub const HEADROOM_BYTES: u32 = 256;
+/// The packet goes on in the next descriptor.
+pub const CONTINUED: u32 = 1;
+
+/// A packet, or a part of one, in a receive or transmit ring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(C)]
+pub struct Desc {
+    /// Its first byte, counted from the start of the memory.
+    pub addr: u64,
+    /// Its bytes.
+    pub len: u32,
+    /// [`CONTINUED`] or 0.
+    pub options: u32,
+}
+
+/// Which of the four rings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ring {
+    /// Frames to receive into: addresses.
+    Fill,
+    /// Frames that were sent: addresses.
+    Completion,
+    /// Packets received.
+    Rx,
+    /// Packets to send.
+    Tx,
+}
+
+/// How a socket is bound.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Binding {
+    /// Index of the interface.
+    pub interface: u32,
+    /// Number of the queue.
+    pub queue: u32,
+    /// The device reads and writes the frames itself; else the kernel copies.
+    pub zero_copy: bool,
+    /// A packet may have several frames.
+    pub several: bool,
+}
+
+/// A socket, before and after it is bound.
+#[derive(Debug)]
+pub struct XdpSocket {
+    fd: OwnedFd,
+}
+
+/// One ring of a socket, mapped.
+#[derive(Debug)]
+pub struct RingMap {
+    base: NonNull<c_void>,
+    bytes: usize,
+    at: XdpRingOffset,
+}
+
+// SAFETY: a mapping is valid on every thread; the type reads one word of it, atomically, and gives
+// out addresses.
+unsafe impl Send for RingMap {}
+// SAFETY: as above; there is no method that changes it.
+unsafe impl Sync for RingMap {}
+
+impl XdpSocket {
+    /// A socket that is bound to nothing.
+    ///
+    /// # Errors
+    /// `E-PERM` without CAP_NET_RAW, `E-UNSUPPORTED` in a kernel without AF_XDP.
+    pub fn new() -> Result<XdpSocket> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let fd = rustix::net::socket_with(AddressFamily::XDP, SocketType::RAW, flags, None);
+        fd.map(|fd| XdpSocket { fd }).map_err(|e| refused("socket(AF_XDP)", e))
+    }
+
+    /// Gives it the memory whose frames its rings will name; the region's pages stay in memory.
+    ///
+    /// # Errors
+    /// `E-MEMORY` beyond what may be locked, `E-UNSUPPORTED` for chunks that the kernel does not take.
+    ///
+    /// # Safety
+    /// While the socket or a socket that shares its memory is open, the kernel writes to every chunk
+    /// whose address was put into a fill ring, until the chunk comes back: nobody may read or write
+    /// it meanwhile, nor write one that is in a transmit ring.
+    pub unsafe fn register(
+        &self,
+        region: &Region,
+        chunk_bytes: u32,
+        headroom_bytes: u32,
+    ) -> Result<()> {
+        let umem = XdpUmemReg {
+            addr: region.base().as_ptr().expose_provenance() as u64,
+            len: region.len() as u64,
+            chunk_size: chunk_bytes,
+            headroom: headroom_bytes,
+            flags: XdpUmemRegFlags::empty(),
+            tx_metadata_len: 0,
+        };
+        sockopt::set_xdp_umem_reg(&self.fd, umem).map_err(|e| refused("XDP_UMEM_REG", e))
+    }
+
+    /// Makes a ring of `len` descriptors, a power of two. Fill and completion rings are of the
+    /// interface's queue, and there before the socket is bound.
+    ///
+    /// # Errors
+    /// `E-SYSTEM`, `E-MEMORY`.
+    pub fn make(&self, ring: Ring, len: u32) -> Result<()> {
+        match ring {
+            Ring::Fill => sockopt::set_xdp_umem_fill_ring_size(&self.fd, len),
+            Ring::Completion => sockopt::set_xdp_umem_completion_ring_size(&self.fd, len),
+            Ring::Rx => sockopt::set_xdp_rx_ring_size(&self.fd, len),
+            Ring::Tx => sockopt::set_xdp_tx_ring_size(&self.fd, len),
+        }
+        .map_err(|e| refused("setsockopt(SOL_XDP)", e))
+    }
+
+    /// Maps a ring of `len` descriptors that was made.
+    ///
+    /// # Errors
+    /// `E-SYSTEM`, `E-MEMORY`.
+    pub fn map(&self, ring: Ring, len: u32) -> Result<RingMap> {
+        let offsets: XdpMmapOffsets =
+            sockopt::xdp_mmap_offsets(&self.fd).map_err(|e| refused("XDP_MMAP_OFFSETS", e))?;
+        let (at, page, entry) = match ring {
+            Ring::Fill => (offsets.fr, XDP_UMEM_PGOFF_FILL_RING, size_of::<u64>()),
+            Ring::Completion => (offsets.cr, XDP_UMEM_PGOFF_COMPLETION_RING, size_of::<u64>()),
+            Ring::Rx => (offsets.rx, XDP_PGOFF_RX_RING, size_of::<Desc>()),
+            Ring::Tx => (offsets.tx, XDP_PGOFF_TX_RING, size_of::<Desc>()),
+        };
+        let bytes = at.desc as usize + len as usize * entry;
+        let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+        // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
+        let base = unsafe {
+            rustix::mm::mmap(
+                std::ptr::null_mut(),
+                bytes,
+                prot,
+                flags | MapFlags::POPULATE,
+                &self.fd,
+                page,
+            )
+        };
+        let base = base.map_err(|e| refused("mmap", e))?;
+        let base = NonNull::new(base).ok_or_else(|| refused("mmap", Errno::FAULT))?;
+        Ok(RingMap { base, bytes, at })
+    }
+
+    /// Binds it, with the memory that was registered with it or that is `shared`.
+    ///
+    /// # Errors
+    /// The system's own: EBUSY while another socket has the queue, EOPNOTSUPP or EINVAL for a mode
+    /// that the driver does not have.
+    pub fn bind(&self, to: &Binding, shared: Option<&XdpSocket>) -> rustix::io::Result<()> {
+        let mut flags = SocketAddrXdpFlags::empty();
+        if shared.is_some() {
+            // The kernel takes mode and wake-up from the first socket, and refuses them here.
+            flags |= SocketAddrXdpFlags::XDP_SHARED_UMEM;
+        } else {
+            flags |= SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP;
+            flags |= match to.zero_copy {
+                true => SocketAddrXdpFlags::XDP_ZEROCOPY,
+                false => SocketAddrXdpFlags::XDP_COPY,
+            };
+            flags.set(SocketAddrXdpFlags::XDP_USE_SG, to.several);
+        }
+        let addr = SocketAddrXdp::new(flags, to.interface, to.queue);
+        match shared {
+            None => rustix::net::bind(&self.fd, &addr),
+            Some(first) => {
+                let shared_umem_fd = first.fd.as_fd();
+                rustix::net::bind(&self.fd, &SocketAddrXdpWithSharedUmem { addr, shared_umem_fd })
+            }
+        }
+    }
+
+    /// True if the device reads and writes the frames itself.
+    ///
+    /// # Errors
+    /// None that an open socket can give.
+    pub fn is_zero_copy(&self) -> rustix::io::Result<bool> {
+        let options = sockopt::xdp_options(&self.fd)?;
+        Ok(options.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY))
+    }
+
+    /// Has the kernel look for packets in the device itself when it is told to, for `usecs` and at most
+    /// `budget` packets, and leave the device's interrupts off meanwhile.
+    ///
+    /// # Errors
+    /// `E-PERM` without CAP_NET_ADMIN, `E-UNSUPPORTED` before Linux 5.11.
+    ///
+    /// Source: Documentation/networking/napi.rst, "busy polling".
+    pub fn prefer_busy_poll(&self, usecs: u32, budget: u32) -> Result<()> {
+        let options = [
+            (libc::SO_PREFER_BUSY_POLL, 1),
+            (libc::SO_BUSY_POLL, usecs),
+            (libc::SO_BUSY_POLL_BUDGET, budget),
+        ];
+        for (option, value) in options {
+            let (at, bytes) = ((&raw const value).cast(), size_of::<u32>() as libc::socklen_t);
+            let fd = self.fd.as_raw_fd();
+            // SAFETY: the kernel reads the four bytes of `value`, which outlives the call.
+            let done = unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, option, at, bytes) };
+            check(done).map_err(|e| refused("setsockopt(SO_BUSY_POLL)", e))?;
+        }
+        Ok(())
+    }
+
+    /// What the kernel counted since the socket was opened.
+    ///
+    /// # Errors
+    /// None that an open socket can give.
+    pub fn statistics(&self) -> rustix::io::Result<XdpStatistics> {
+        sockopt::xdp_statistics(&self.fd)
+    }
+
+    /// Has the kernel look into the transmit ring.
+    ///
+    /// In copy mode it sends about 32 packets a call, and says EAGAIN with more to come; EBUSY and
+    /// ENOBUFS say that the device has no place now.
+    ///
+    /// # Errors
+    /// Those, and ENETDOWN or ENXIO for an interface that is down or gone.
+    ///
+    /// Source: net/xdp/xsk.c `__xsk_generic_xmit`.
+    pub fn wake_tx(&self) -> rustix::io::Result<()> {
+        rustix::net::send(&self.fd, &[], SendFlags::DONTWAIT).map(drop)
+    }
+
+    /// Has the kernel look into the fill ring.
+    ///
+    /// # Errors
+    /// ENETDOWN or ENXIO for an interface that is down or gone.
+    pub fn wake_rx(&self) -> rustix::io::Result<()> {
+        rustix::net::recv(&self.fd, &mut [0u8; 0][..], RecvFlags::DONTWAIT).map(drop)
+    }
+
+    /// The pending error of the socket, and clears it.
+    #[must_use]
+    pub fn take_error(&self) -> Option<Errno> {
+        match sockopt::socket_error(&self.fd) {
+            Ok(Ok(())) => None,
+            Ok(Err(e)) | Err(e) => Some(e),
+        }
+    }
+}
+
+impl AsFd for XdpSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl RingMap {
+    /// Address of the producer's index.
+    #[must_use]
+    pub fn producer(&self) -> *mut u32 {
+        self.byte(self.at.producer).cast()
+    }
+
+    /// Address of the consumer's index.
+    #[must_use]
+    pub fn consumer(&self) -> *mut u32 {
+        self.byte(self.at.consumer).cast()
+    }
+
+    /// Address of the first descriptor: a [`Desc`] in receive and transmit rings, else a `u64`.
+    #[must_use]
+    pub fn slots<T>(&self) -> *mut T {
+        self.byte(self.at.desc).cast()
+    }
+
+    /// True if the kernel sleeps until it is told of what is in the ring. One that does not say wants
+    /// to be told.
+    #[must_use]
+    pub fn wants_wakeup(&self) -> bool {
+        let Some(at) = self.at.flags else { return true };
+        let flags: *mut u32 = self.byte(at).cast();
+        // SAFETY: the kernel's own offset, within the mapping that `self` keeps and aligned for a
+        // u32; everybody accesses it atomically.
+        let flags = unsafe { AtomicU32::from_ptr(flags) }.load(Ordering::Relaxed);
+        flags & libc::XDP_RING_NEED_WAKEUP != 0
+    }
+
+    fn byte(&self, at: u64) -> *mut u8 {
+        self.base.as_ptr().cast::<u8>().wrapping_add(at as usize)
+    }
+}
+
+impl Drop for RingMap {
+    fn drop(&mut self) {
+        // SAFETY: base and bytes are those of the mapping made in `map`, unmapped only here. Users of
+        // its addresses promise, in their own SAFETY, not to outlive it.
+        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr(), self.bytes) };
+    }
+}
+
+fn refused(call: &str, errno: Errno) -> Error {
+    let what = "cannot open an AF_XDP socket";
+    match errno {
+        Errno::PERM | Errno::ACCESS => Error::os(Code::Permission, what, call, errno).fix(
+            "run as root or with CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF: \
+             setcap cap_net_raw,cap_net_admin,cap_bpf+ep PROGRAM",
+        ),
+        Errno::AFNOSUPPORT | Errno::NOPROTOOPT => Error::os(Code::Unsupported, what, call, errno)
+            .fix("Linux 5.4 or later, built with CONFIG_XDP_SOCKETS"),
+        Errno::NOBUFS | Errno::NOMEM => {
+            Error::os(Code::Memory, what, call, errno).fix("ulimit -l unlimited, or a smaller pool")
+        }
+        _ => Error::os(Code::System, what, call, errno),
+    }
+}
