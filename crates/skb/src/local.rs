@@ -50,7 +50,7 @@ pub struct Local {
     /// Free frames of other cores, on their way home.
     pub(crate) away: Vec<u32>,
     /// What the handles of its packets start with.
-    tag: u32,
+    pub(crate) tag: u32,
     /// Calls until the next one that is timed: of allocating, of freeing.
     until_sample: [u32; 2],
     pub(crate) page: Arc<Page>,
@@ -291,7 +291,7 @@ impl Local {
 
     /// Gets frames onto an empty list; false if there are none.
     #[cold]
-    fn refill(&mut self, want: usize) -> bool {
+    pub(crate) fn refill(&mut self, want: usize) -> bool {
         let most = self.hot_list_len.max(UNLISTED);
         let n = if self.hot_list_len == 0 {
             want.min(most)

@@ -206,6 +206,28 @@ impl Pool {
         self.umem.trust()
     }
 
+    /// The memory, for a device driver to register; `None` if data is the allocator's.
+    ///
+    /// # Safety
+    /// Nobody writes a frame by it, nor lets a device write one, but frames that a
+    /// [`Local`] has [lent](Local::lend) and that have not come back.
+    #[must_use]
+    pub unsafe fn region(&self) -> Option<&Arc<Region>> {
+        self.memory.as_ref()
+    }
+
+    /// What drivers keep about the pool while some of their queues live: `find` looks through what is
+    /// there, or makes something new.
+    ///
+    /// # Errors
+    /// Of `find`.
+    pub fn attached<T: Send + Sync + 'static>(
+        &self,
+        find: impl FnOnce(Vec<Arc<T>>) -> Result<Arc<T>>,
+    ) -> Result<Arc<T>> {
+        self.umem().attached(find)
+    }
+
     /// The memory, for a peer to map; `None` unless the pool is exported.
     ///
     /// Private memory is lent out as `&[u8]`, and a descriptor of it would let safe code write it.

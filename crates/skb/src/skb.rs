@@ -21,6 +21,7 @@ use crate::handle::FLAG;
 use crate::meta::Meta;
 use crate::page::Fate;
 use crate::policy::Trust;
+use crate::pool::Pool;
 use crate::reason::DropReason;
 use crate::segments::Segments;
 use crate::thread;
@@ -80,6 +81,12 @@ impl<S> Skb<S> {
     #[must_use]
     pub fn trust(&self) -> Trust {
         self.umem().trust()
+    }
+
+    /// Whether its first frame is one of that pool.
+    #[must_use]
+    pub fn is_of(&self, pool: &Pool) -> bool {
+        std::ptr::eq(self.umem(), pool.umem())
     }
 
     /// Bytes of the packet, from the destination MAC, without FCS, over all fragments.

@@ -13,10 +13,11 @@
 //! Life: an id is taken by [`Umem::create`] and given back when the last `Pool`, the last `Local`
 //! and the last frame are home, whichever comes last. Until then the memory stays mapped.
 
+use std::any::Any;
 use std::cell::UnsafeCell;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use linerate_sys::mem::Region;
 use linerate_sys::{Code, Error, Result};
@@ -52,6 +53,8 @@ pub(crate) struct Umem {
     pub books: Books,
     /// The mappings; `None` while the id is vacant.
     memory: Mutex<Option<Memory>>,
+    /// What drivers know of it.
+    attached: Mutex<Vec<Weak<dyn Any + Send + Sync>>>,
 }
 
 // SAFETY: `fixed` is written under IDS_LOCK, while the id is vacant. It is read under that lock, or
@@ -84,6 +87,7 @@ impl Umem {
             homes: [const { Depot::vacant() }; CORES],
             books: Books::new(),
             memory: Mutex::new(None),
+            attached: Mutex::new(Vec::new()),
         }
     }
 
@@ -171,6 +175,22 @@ impl Umem {
     /// The mapping of the frames, for a device or peer to share.
     pub fn region(&self) -> Option<Arc<Region>> {
         self.memory().as_ref().and_then(|m| m.frames.clone())
+    }
+
+    /// As [`Pool::attached`](crate::Pool::attached).
+    pub fn attached<T: Send + Sync + 'static>(
+        &self,
+        find: impl FnOnce(Vec<Arc<T>>) -> Result<Arc<T>>,
+    ) -> Result<Arc<T>> {
+        let mut attached = self.attached.lock().unwrap_or_else(PoisonError::into_inner);
+        attached.retain(|one| one.strong_count() > 0);
+        let alive = attached.iter().filter_map(Weak::upgrade);
+        let found = find(alive.filter_map(|one| one.downcast::<T>().ok()).collect())?;
+        let one: Weak<dyn Any + Send + Sync> = Arc::downgrade(&found) as _;
+        if !attached.iter().any(|other| other.ptr_eq(&one)) {
+            attached.push(one);
+        }
+        Ok(found)
     }
 
     /// Bytes mapped: frames, lines, tables, the depot's stacks.
@@ -281,6 +301,7 @@ impl Umem {
             self.depot.vacate();
             self.homes().iter().for_each(Depot::vacate);
             *self.memory() = None;
+            self.attached.lock().unwrap_or_else(PoisonError::into_inner).clear();
             // SAFETY: nobody is left who could read it without IDS_LOCK.
             unsafe { (*self.fixed.get()).frames = 0 };
         }
