@@ -30,6 +30,7 @@ pub mod pcap;
 pub mod ring;
 pub mod sink;
 pub mod tap;
+pub mod xdp;
 
 pub use driver::{Driver, Opened};
 pub use findings::{Pace, Verified};
@@ -38,7 +39,7 @@ pub use port::{Port, parse, wait_any};
 pub use queue::{Health, Origin, Queue, QueueOps, Want, receive, transmit};
 pub use registry::{driver_of, drivers, open};
 pub use spec::{Options, Spec, nearest};
-pub use stats::{QueueCounts, QueueStats};
+pub use stats::{DriverCounts, QueueCounts, QueueStats};
 pub use view::Views;
 
 pub use linerate_skb::{Code, Error, Kind, Result};

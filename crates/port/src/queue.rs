@@ -8,7 +8,7 @@ use linerate_skb::{Batch, Error, Local, Moved, Pool, Result};
 use linerate_sys::wait::poll_readable;
 
 use crate::findings::{Pace, Verified};
-use crate::stats::{QueueCounts, QueueStats};
+use crate::stats::{DriverCounts, QueueCounts, QueueStats};
 
 /// What a sleeper wants to be woken for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -130,6 +130,11 @@ pub trait QueueOps: AsFd + Send {
         0
     }
 
+    /// What the driver has counted beside packets.
+    fn counts(&mut self) -> DriverCounts {
+        DriverCounts::default()
+    }
+
     /// What a verifying sink found.
     fn verified(&self) -> Option<Verified> {
         None
@@ -239,6 +244,11 @@ impl Queue {
     #[must_use]
     pub fn stats(&self) -> Arc<QueueStats> {
         self.stats.clone()
+    }
+
+    /// What its driver has counted beside packets: causes of losses, bytes copied.
+    pub fn driver_counts(&mut self) -> DriverCounts {
+        self.ops.counts()
     }
 
     /// What passed so far.

@@ -39,6 +39,22 @@ pub struct QueueCounts {
     pub no_frame: u64,
 }
 
+/// What a driver has counted beside packets, since it was opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct DriverCounts {
+    /// Bytes of packets that it copied in this process; `None` if it does not count them.
+    pub copied_bytes: Option<u64>,
+    /// Of the packets missed, those for which its receive ring had no room.
+    pub missed_ring_full: u64,
+    /// Those for which no frame was posted, or none that was long enough.
+    pub missed_no_frame: u64,
+    /// Descriptors of the device's that made no sense; each was refused.
+    pub bad_descs: u64,
+    /// Times that its socket was opened anew, since the device had packets and gave none back.
+    pub resets: u64,
+}
+
 impl std::ops::AddAssign for QueueCounts {
     fn add_assign(&mut self, more: QueueCounts) {
         self.rx_packets += more.rx_packets;

@@ -52,14 +52,30 @@ impl Bell {
         if interest != self.interest && self.set.modify(device, DEVICE, interest).is_ok() {
             self.interest = interest;
         }
-        if alarm != self.alarm && self.timer.set_at(alarm).is_ok() {
-            self.alarm = alarm;
+        self.alarm(alarm);
+    }
+
+    /// Rings at `at`, whatever the device does.
+    ///
+    /// Cost: a syscall if it changed.
+    pub fn alarm(&mut self, at: Option<Instant>) {
+        if at != self.alarm && self.timer.set_at(at).is_ok() {
+            self.alarm = at;
         }
     }
 
     /// Stops watching a device that is gone and would be in error for ever.
     pub fn forget(&self, device: impl AsFd) {
         let _ = self.set.delete(device);
+    }
+
+    /// Watches `device` instead of one that was closed.
+    ///
+    /// # Errors
+    /// The system's own, without memory.
+    pub fn replace(&mut self, device: impl AsFd) -> std::io::Result<()> {
+        self.set.add(device, DEVICE, self.interest)?;
+        Ok(())
     }
 
     /// True if the device is in error.

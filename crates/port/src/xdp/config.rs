@@ -1,0 +1,113 @@
+//! What stands in the port text.
+
+use linerate_skb::Result;
+
+use super::filter::Filter;
+use super::rings::Lens;
+use crate::spec::Spec;
+
+/// Descriptors of each ring, unless told otherwise.
+const RING_LEN: u32 = 1024;
+const RING_LENS: std::ops::RangeInclusive<u32> = 64..=65_536;
+/// Queues of a device.
+const QUEUES_MAX: u32 = 1024;
+
+/// How frames get from the device to the rings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wanted {
+    /// The best there is.
+    Auto,
+    /// By the device itself.
+    ZeroCopy,
+    /// Copied, in the driver.
+    Native,
+    /// Copied, behind the driver.
+    Generic,
+}
+
+/// A port text's options, checked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Config {
+    /// The interface.
+    pub interface: String,
+    /// What is taken from the kernel's stack.
+    pub filter: Filter,
+    pub mode: Wanted,
+    /// Which queues; all if none is named.
+    pub queues: Vec<u32>,
+    /// Descriptors of the receive and fill rings.
+    pub rx_len: u32,
+    /// Of the transmit and completion rings.
+    pub tx_len: u32,
+    /// Have the kernel poll the device from this port's own calls.
+    pub busy_poll: bool,
+}
+
+impl Config {
+    /// Reads the options of `spec`.
+    pub fn of(spec: &Spec) -> Result<Config> {
+        let ring = spec.value("ring", ring_len)?.unwrap_or(RING_LEN);
+        let config = Config {
+            interface: spec.arg.clone(),
+            filter: Filter::of(spec)?,
+            mode: spec.value("mode", mode)?.unwrap_or(Wanted::Auto),
+            queues: spec.value("queues", queues)?.unwrap_or_default(),
+            rx_len: spec.value("rx", ring_len)?.unwrap_or(ring),
+            tx_len: spec.value("tx", ring_len)?.unwrap_or(ring),
+            busy_poll: spec.flag("busy")?,
+        };
+        spec.finish()?;
+        if config.interface.is_empty() {
+            return Err(spec.error("which interface?").fix("xdp:IFACE; list them: ip -br link"));
+        }
+        Ok(config)
+    }
+
+    /// Descriptors of the rings of one queue. The fill ring has room for all frames that the receive
+    /// ring can hold, and as many more, so that it is not empty while that one is full.
+    pub fn lens(&self) -> Lens {
+        Lens { fill: 2 * self.rx_len, rx: self.rx_len, tx: self.tx_len, completion: self.tx_len }
+    }
+
+    /// Frames that the rings of one queue can hold: those that were posted are in the fill ring or in
+    /// the receive ring, those that are sent in the transmit ring or in the completion ring.
+    pub fn ring_frames(&self) -> usize {
+        let lens = self.lens();
+        (lens.fill + lens.rx + lens.tx) as usize
+    }
+}
+
+fn ring_len(text: &str) -> std::result::Result<u32, String> {
+    match text.parse::<u32>() {
+        Ok(n) if n.is_power_of_two() && RING_LENS.contains(&n) => Ok(n),
+        _ => Err(format!("a power of two from {} to {}", RING_LENS.start(), RING_LENS.end())),
+    }
+}
+
+fn mode(text: &str) -> std::result::Result<Wanted, String> {
+    match text {
+        "auto" => Ok(Wanted::Auto),
+        "zerocopy" => Ok(Wanted::ZeroCopy),
+        "native" => Ok(Wanted::Native),
+        "generic" => Ok(Wanted::Generic),
+        _ => Err("one of auto, zerocopy, native, generic".into()),
+    }
+}
+
+/// `3`, `0-3`, `0+2+5`.
+fn queues(text: &str) -> std::result::Result<Vec<u32>, String> {
+    let bad = || format!("'{text}' names no queues: 3, 0-3 or 0+2+5");
+    let number = |text: &str| text.parse::<u32>().ok().filter(|n| *n < QUEUES_MAX);
+    let mut queues = Vec::new();
+    for part in text.split('+') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last) = number(first).zip(number(last)).ok_or_else(bad)?;
+        if first > last {
+            return Err(bad());
+        }
+        queues.extend(first..=last);
+    }
+    queues.sort_unstable();
+    queues.dedup();
+    Ok(queues)
+}

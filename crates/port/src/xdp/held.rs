@@ -1,0 +1,186 @@
+//! Which of the pool's frames a queue's rings have, and what for.
+//!
+//! The kernel is trusted to keep the rings' protocol, not to be free of mistakes, and a frame that
+//! came back twice would be in two packets. So every frame that comes back is looked up here first:
+//! a table with a place for each frame of the pool's memory, private to the queue.
+
+use linerate_skb::Batch;
+
+// No handle has the umem 0, so that none is one of these.
+/// In no ring of this queue.
+const FREE: u32 = 0;
+/// In the fill ring, or behind it.
+const POSTED: u32 = 1;
+/// In the transmit ring, before the last frame of its packet.
+const PART: u32 = 2;
+
+/// The table.
+pub(super) struct Held {
+    /// [`FREE`], [`POSTED`], [`PART`], or the handle of the packet whose last frame it is.
+    places: Box<[u32]>,
+    shift: u32,
+    /// Frames in the fill ring.
+    pub posted: usize,
+    /// Packets in the transmit ring.
+    pub sending: usize,
+    /// Frames that came back although the queue did not have them, or not for that.
+    pub lies: u64,
+}
+
+/// What a frame is that the device says it filled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Filled {
+    /// A packet, or a part of one.
+    Packet,
+    /// Ours, but what is said of it does not lie within it: the frame's first byte.
+    Outside(u64),
+    /// None that had been posted.
+    Lie,
+}
+
+impl Held {
+    /// Of memory of `bytes`, in frames of `frame_bytes`, a power of two.
+    pub fn new(bytes: usize, frame_bytes: usize) -> Held {
+        let shift = frame_bytes.trailing_zeros();
+        let places = vec![FREE; bytes >> shift].into();
+        Held { places, shift, posted: 0, sending: 0, lies: 0 }
+    }
+
+    /// Notes that the frame at `offset` is in the fill ring now.
+    pub fn post(&mut self, offset: u64) {
+        if let Some(place) = self.place(offset) {
+            *place = POSTED;
+            self.posted += 1;
+        }
+    }
+
+    /// Takes the frame back in which the device says that `len` bytes at `offset` are a packet's.
+    pub fn filled(&mut self, offset: u64, len: u32) -> Filled {
+        let (bytes, shift) = (1 << self.shift, self.shift);
+        match self.place(offset) {
+            Some(place) if *place == POSTED => {
+                *place = FREE;
+                self.posted -= 1;
+                let within = offset & (bytes - 1);
+                if within + u64::from(len) <= bytes {
+                    Filled::Packet
+                } else {
+                    self.lies += 1;
+                    Filled::Outside(offset >> shift << shift)
+                }
+            }
+            _ => {
+                self.lies += 1;
+                Filled::Lie
+            }
+        }
+    }
+
+    /// Whether the frame in which `offset` lies is in no ring of this queue.
+    pub fn is_free(&self, offset: u64) -> bool {
+        let index = usize::try_from(offset >> self.shift).ok();
+        index.and_then(|index| self.places.get(index)) == Some(&FREE)
+    }
+
+    /// Keeps the first packet of `batch`, which goes in frames with these offsets, until the device is
+    /// done with the last of them: it is the last to come back. All of them are free.
+    pub fn send(&mut self, offsets: impl Iterator<Item = u64>, batch: &mut Batch) {
+        let Some(handle) = batch.handles().first().copied() else { return };
+        let mut last = None;
+        for offset in offsets {
+            if let Some(place) = self.place(offset) {
+                *place = PART;
+                last = Some(offset);
+            }
+        }
+        let Some(place) = last.and_then(|last| self.place(last)) else { return };
+        *place = handle;
+        self.sending += 1;
+        // SAFETY: the table has the handle; `sent` and `take_all` take each out once and adopt it.
+        unsafe { batch.took(1) };
+    }
+
+    /// Takes back the frame in which `offset` lies, and with the last of a packet the packet, into
+    /// `done`, which has room for it.
+    pub fn sent(&mut self, offset: u64, done: &mut Batch) {
+        match self.place(offset) {
+            Some(place) if *place > PART => {
+                let handle = std::mem::replace(place, FREE);
+                self.sending -= 1;
+                // SAFETY: `send` took it out of a batch and put it here; it is out of the table now.
+                unsafe { done.adopt(&[handle]) };
+            }
+            Some(place) if *place == PART => *place = FREE,
+            _ => self.lies += 1,
+        }
+    }
+
+    /// Everything that the rings have, once nobody works on them any more: offsets of frames that
+    /// were posted to `posted`, packets to `packet`, one at a time.
+    pub fn take_all(&mut self, mut posted: impl FnMut(u64), mut packet: impl FnMut(&mut Batch)) {
+        let mut one = Batch::with_capacity(1);
+        for (i, place) in self.places.iter_mut().enumerate() {
+            match std::mem::replace(place, FREE) {
+                FREE | PART => {}
+                POSTED => posted((i as u64) << self.shift),
+                handle => {
+                    // SAFETY: as in `sent`.
+                    unsafe { one.adopt(&[handle]) };
+                    packet(&mut one);
+                    one.clear();
+                }
+            }
+        }
+        (self.posted, self.sending) = (0, 0);
+    }
+
+    fn place(&mut self, offset: u64) -> Option<&mut u32> {
+        self.places.get_mut(usize::try_from(offset >> self.shift).ok()?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use linerate_skb::Pool;
+
+    #[test]
+    fn a_frame_comes_back_once_and_for_what_it_was_given() {
+        let mut held = Held::new(8 << 11, 2048);
+        held.post(2048);
+        assert_eq!((held.posted, held.is_free(2048 + 256)), (1, false));
+        assert_eq!(held.filled(4096, 60), Filled::Lie);
+        assert_eq!(held.filled(2048 + 256, 60), Filled::Packet);
+        assert_eq!(held.filled(2048 + 256, 60), Filled::Lie);
+        held.post(2048);
+        assert_eq!(held.filled(2048 + 256, 1792), Filled::Packet);
+        held.post(2048);
+        assert_eq!(held.filled(2048 + 256, 1793), Filled::Outside(2048));
+        assert_eq!(held.filled(u64::MAX, 60), Filled::Lie);
+        assert_eq!((held.posted, held.lies), (0, 4));
+    }
+
+    #[test]
+    fn a_packet_comes_back_with_the_last_of_its_frames() {
+        let pool = Pool::builder().frames(8).build().unwrap();
+        let (mut mem, mut held) = (pool.local(), Held::new(8 << 11, 2048));
+        let (mut batch, mut done) = (Batch::with_capacity(2), Batch::with_capacity(2));
+        mem.alloc(&mut batch, 2);
+        held.send([300, 2048 + 256].into_iter(), &mut batch);
+        held.send([4096].into_iter(), &mut batch);
+        assert_eq!((batch.len(), held.sending), (0, 2));
+        held.sent(300, &mut done);
+        assert!(done.is_empty() && held.is_free(300) && !held.is_free(2048));
+        held.sent(300, &mut done);
+        held.sent(6144, &mut done);
+        assert_eq!((done.len(), held.lies), (0, 2));
+        held.sent(2048 + 256, &mut done);
+        assert_eq!((done.len(), held.sending), (1, 1));
+        held.post(0);
+        let (mut frames, mut packets) = (Vec::new(), 0);
+        held.take_all(|frame| frames.push(frame), |packet| packets += packet.len());
+        assert_eq!((frames, packets, held.posted, held.sending), (vec![0], 1, 0, 0));
+        done.clear();
+        assert_eq!(pool.ledger().in_flight, 0);
+    }
+}

@@ -1,0 +1,67 @@
+//! One network interface through AF_XDP sockets: packets that a filter takes arrive in frames of the
+//! pool before the kernel has made an sk_buff of them; all others go on to the kernel.
+//!
+//! ```text
+//!   hot list ──► fill ring ──► driver ──► receive ring ──► Skb        rx.rs
+//!   hot list ◄── completion ring ◄── driver ◄── transmit ring ◄── Skb tx.rs
+//!                                 │
+//!                 the filter's program: take | pass to the kernel      filter.rs, program.rs
+//! ```
+//!
+//! Owner: a queue owns its socket, its four rings and its descriptor, which is an epoll set around
+//! the socket; all queues of a port own the program's link, so that the last one to go detaches it,
+//! also by SIGKILL. Frames in a ring are lent: neither free nor a packet; packets in the transmit ring
+//! are in flight until the device gives them back. Sockets on one pool share its memory: what is
+//! forwarded from one to the other is not copied.
+//!
+//! docs/ports/xdp.md has the options, and the limits each with its cause.
+//!
+//! Source: Documentation/networking/af_xdp.rst, net/xdp/xsk.c.
+
+mod config;
+mod filter;
+mod held;
+mod partial;
+mod peer;
+mod program;
+mod queue;
+mod rings;
+mod rx;
+mod seat;
+mod setup;
+mod shared;
+#[cfg(test)]
+mod tests;
+mod tx;
+
+use linerate_skb::{Pool, Result};
+
+use crate::driver::{Driver, Opened};
+use crate::spec::Spec;
+
+use config::Config;
+
+/// The driver of `xdp:IFACE[,FILTER][,mode=auto|zerocopy|native|generic][,queues=0-3][,ring=1024]`
+/// `[,rx=1024][,tx=1024][,busy]`, with `all`, `ethertype=0x88b5`, `udp=7777`, `tcp=80+443` or
+/// `not=tcp:22` for FILTER.
+#[derive(Debug)]
+pub struct Xdp;
+
+impl Driver for Xdp {
+    fn name(&self) -> &'static str {
+        "xdp"
+    }
+
+    fn packet_max_bytes(&self, spec: &Spec) -> Result<usize> {
+        setup::packet_max_bytes(&Config::of(spec)?)
+    }
+
+    fn ring_frames(&self, spec: &Spec) -> Result<usize> {
+        let config = Config::of(spec)?;
+        Ok(setup::queues(&config)?.len() * config.ring_frames())
+    }
+
+    fn open(&self, spec: &Spec, pool: &Pool) -> Result<Opened> {
+        setup::open(&Config::of(spec)?, pool)
+    }
+}

@@ -1,0 +1,40 @@
+//! The other end of a virtual interface: what it leaves to a device that there is none of.
+//!
+//! A veth's kernel hands packets over without a checksum, to be filled in by hardware if they should
+//! ever come to any. AF_XDP has no header that says so, and whoever gets such a packet next refuses
+//! it. An end in sight is told to finish its packets; of one in another network namespace they are
+//! recognised (partial.rs).
+
+use linerate_skb::Result;
+use linerate_sys::netif::Interface;
+use linerate_sys::rtnl::LinkInfo;
+
+/// What the packets of an interface are like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Checksums {
+    /// As they are on a wire.
+    Whole,
+    /// Some are still to be computed.
+    Partial,
+}
+
+/// Has the other end of `interface` finish its packets, where there is one and it is in sight; what
+/// they are then, and what to say.
+pub(super) fn prepare(interface: &Interface) -> Result<(Checksums, Option<String>)> {
+    let info = LinkInfo::of(interface)?;
+    if info.kind != "veth" {
+        return Ok((Checksums::Whole, None));
+    }
+    let here = info.other.filter(|_| !info.other_is_elsewhere);
+    let why = match here.map(Interface::by_index) {
+        Some(Ok(other)) => match other.set_checksum_offload(false) {
+            Ok(()) => return Ok((Checksums::Whole, None)),
+            Err(e) => format!("{}: {}", other.name(), e.why),
+        },
+        _ => "the other end is in another namespace".to_owned(),
+    };
+    let said = format!(
+        "checksums: {why}; they are completed here; cheaper, at the other end: ethtool -K IFACE tx off"
+    );
+    Ok((Checksums::Partial, Some(said)))
+}

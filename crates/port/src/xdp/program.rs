@@ -1,0 +1,287 @@
+//! The program that a filter is in the kernel.
+//!
+//! ```text
+//!   r6 context · r2 first byte · r3 end · r7 header looked at · r4, r5, r0 in passing
+//!
+//!   take:  return bpf_redirect_map(sockets, queue, XDP_PASS)      a queue without a socket passes
+//!   pass:  return XDP_PASS
+//! ```
+//!
+//! Every read is behind a comparison with the end, as the verifier asks for.
+
+use linerate_sys::bpf::{
+    CONTEXT_DATA, CONTEXT_DATA_END, CONTEXT_RX_QUEUE, HELPER_REDIRECT_MAP, If, Insn, Reg, Size,
+    XDP_PASS,
+};
+
+use super::filter::{Filter, Match};
+use Reg::{R0, R1, R2, R3, R4, R5, R6, R7};
+
+const ETHERNET_BYTES: i32 = 14;
+const TYPE_AT: i16 = 12;
+const TYPE_IPV4: u16 = 0x0800;
+const TYPE_IPV6: u16 = 0x86dd;
+const IPV4_BYTES_MIN: i32 = 20;
+const IPV4_FRAGMENT_AT: i16 = 6;
+/// More fragments, or not the first.
+const IPV4_FRAGMENT: u16 = 0x3fff;
+const IPV4_PROTOCOL_AT: i16 = 9;
+const IPV6_BYTES: i32 = 40;
+const IPV6_NEXT_AT: i16 = 6;
+/// Next headers behind which there may be anything: hop by hop, routing, fragment, ESP, AH,
+/// destination options, mobility, HIP, shim6.
+const IPV6_EXTENSIONS: [i32; 9] = [0, 43, 44, 50, 51, 60, 135, 139, 140];
+const PORTS_BYTES: i32 = 4;
+const TO_PORT_AT: i16 = 2;
+const UDP: i32 = 17;
+const TCP: i32 = 6;
+
+/// Where a jump goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum To {
+    Take,
+    Pass,
+    /// It is what the filter names.
+    Matches,
+    /// It is not.
+    Other,
+    Ipv4,
+    Ipv6,
+    Ports,
+}
+
+/// Instructions, and the jumps among them whose distance is not known yet.
+#[derive(Default)]
+struct Assembly {
+    insns: Vec<Insn>,
+    jumps: Vec<(usize, To)>,
+    places: Vec<(To, usize)>,
+}
+
+impl Assembly {
+    fn add(&mut self, insns: impl IntoIterator<Item = Insn>) {
+        self.insns.extend(insns);
+    }
+
+    fn jump(&mut self, insn: Insn, to: To) {
+        self.jumps.push((self.insns.len(), to));
+        self.insns.push(insn);
+    }
+
+    fn place(&mut self, here: To) {
+        self.places.push((here, self.insns.len()));
+    }
+
+    /// Fills in the distances. Every place that is jumped to is there, and ahead: programs here are
+    /// shorter than a jump reaches.
+    fn finish(mut self) -> Vec<Insn> {
+        for (at, to) in self.jumps {
+            let place = self.places.iter().find(|(name, _)| *name == to);
+            let distance = place.map_or(0, |(_, place)| place - at - 1);
+            self.insns[at] = self.insns[at].to(distance as i16);
+        }
+        self.insns
+    }
+
+    /// Passes unless `bytes` from `from` are in the packet.
+    fn within(&mut self, from: Reg, bytes: i32) {
+        self.add([Insn::copy(R4, from), Insn::add(R4, bytes)]);
+        self.jump(Insn::jump_if_reg(If::Above, R4, R3), To::Pass);
+    }
+}
+
+/// The program of `filter`; `map` is the descriptor of the map of sockets, by queue.
+pub(super) fn assemble(filter: &Filter, map: i32) -> Vec<Insn> {
+    let mut asm = Assembly::default();
+    asm.add([Insn::copy(R6, R1)]);
+    let (one, matches, other) = match filter {
+        Filter::All => (None, To::Take, To::Take),
+        Filter::Only(one) => (Some(one), To::Take, To::Pass),
+        Filter::Not(one) => (Some(one), To::Pass, To::Take),
+    };
+    if let Some(one) = one {
+        asm.add([
+            Insn::load(Size::Word, R2, R6, CONTEXT_DATA),
+            Insn::load(Size::Word, R3, R6, CONTEXT_DATA_END),
+        ]);
+        asm.within(R2, ETHERNET_BYTES);
+        asm.add([Insn::load(Size::Half, R5, R2, TYPE_AT)]);
+        match one {
+            Match::Ethertype(n) => {
+                asm.jump(Insn::jump_if(If::Equal, R5, wire(*n)), To::Matches);
+                asm.jump(Insn::jump(), To::Other);
+            }
+            Match::Udp(ports) => transport(&mut asm, UDP, ports),
+            Match::Tcp(ports) => transport(&mut asm, TCP, ports),
+        }
+        asm.place(To::Matches);
+        asm.jump(Insn::jump(), matches);
+        asm.place(To::Other);
+        asm.jump(Insn::jump(), other);
+    }
+    asm.place(To::Take);
+    asm.add([Insn::load(Size::Word, R2, R6, CONTEXT_RX_QUEUE)]);
+    asm.add(Insn::load_map(R1, map));
+    asm.add([Insn::set(R3, XDP_PASS), Insn::call(HELPER_REDIRECT_MAP), Insn::exit()]);
+    // The verifier refuses what nothing leads to.
+    if one.is_some() {
+        asm.place(To::Pass);
+        asm.add([Insn::set(R0, XDP_PASS), Insn::exit()]);
+    }
+    asm.finish()
+}
+
+/// Finds the port that a packet is to.
+fn transport(asm: &mut Assembly, protocol: i32, ports: &[u16]) {
+    asm.add([Insn::copy(R7, R2), Insn::add(R7, ETHERNET_BYTES)]);
+    asm.jump(Insn::jump_if(If::Equal, R5, wire(TYPE_IPV4)), To::Ipv4);
+    asm.jump(Insn::jump_if(If::Equal, R5, wire(TYPE_IPV6)), To::Ipv6);
+    asm.jump(Insn::jump(), To::Other);
+
+    asm.place(To::Ipv4);
+    asm.within(R7, IPV4_BYTES_MIN);
+    asm.add([Insn::load(Size::Byte, R5, R7, IPV4_PROTOCOL_AT)]);
+    asm.jump(Insn::jump_if(If::Differs, R5, protocol), To::Other);
+    asm.add([Insn::load(Size::Half, R5, R7, IPV4_FRAGMENT_AT)]);
+    asm.jump(Insn::jump_if(If::Bits, R5, wire(IPV4_FRAGMENT)), To::Pass);
+    // The header's length, in words of four bytes.
+    asm.add([Insn::load(Size::Byte, R0, R7, 0), Insn::and(R0, 0x0f), Insn::shift_left(R0, 2)]);
+    asm.jump(Insn::jump_if(If::Below, R0, IPV4_BYTES_MIN), To::Pass);
+    asm.add([Insn::add_reg(R7, R0)]);
+    asm.jump(Insn::jump(), To::Ports);
+
+    asm.place(To::Ipv6);
+    asm.within(R7, IPV6_BYTES);
+    asm.add([Insn::load(Size::Byte, R5, R7, IPV6_NEXT_AT)]);
+    for header in IPV6_EXTENSIONS {
+        asm.jump(Insn::jump_if(If::Equal, R5, header), To::Pass);
+    }
+    asm.jump(Insn::jump_if(If::Differs, R5, protocol), To::Other);
+    asm.add([Insn::add(R7, IPV6_BYTES)]);
+
+    asm.place(To::Ports);
+    asm.within(R7, PORTS_BYTES);
+    asm.add([Insn::load(Size::Half, R5, R7, TO_PORT_AT)]);
+    for port in ports {
+        asm.jump(Insn::jump_if(If::Equal, R5, wire(*port)), To::Matches);
+    }
+    asm.jump(Insn::jump(), To::Other);
+}
+
+/// What the two bytes of a number on the wire are as a number here.
+fn wire(number: u16) -> i32 {
+    i32::from(number.to_be())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::parse;
+    use linerate_sys::bpf::{Program, SocketMap};
+
+    /// A filter's program, in the kernel.
+    struct Filtered {
+        program: Program,
+        _map: SocketMap,
+    }
+
+    impl Filtered {
+        /// None where programs cannot be loaded.
+        fn by(words: &str) -> Option<Filtered> {
+            let spec = parse(&format!("xdp:v0{words}")).unwrap();
+            let filter = Filter::of(&spec).unwrap();
+            let map = match SocketMap::new(4) {
+                Ok(map) => map,
+                Err(e) => {
+                    eprintln!("skipped: {e}");
+                    return None;
+                }
+            };
+            // A socket that is not there makes the helper say what it was told to: XDP_PASS. So that
+            // the two can be told apart it is told something else here.
+            let mut insns = assemble(&filter, map.raw_fd());
+            let told = insns.iter().position(|insn| *insn == Insn::set(R3, XDP_PASS)).unwrap();
+            insns[told] = Insn::set(R3, TAKEN);
+            Some(Filtered { program: Program::load(&insns, false).unwrap(), _map: map })
+        }
+
+        fn takes(&self, packet: &[u8]) -> bool {
+            match self.program.test(packet).unwrap() {
+                said if said == TAKEN as u32 => true,
+                said => {
+                    assert_eq!(said, XDP_PASS as u32);
+                    false
+                }
+            }
+        }
+    }
+
+    /// XDP_DROP, which no filter says.
+    const TAKEN: i32 = 1;
+
+    fn ethernet(kind: u16, payload: &[u8]) -> Vec<u8> {
+        let mut packet = vec![2; 12];
+        packet.extend(kind.to_be_bytes());
+        packet.extend(payload);
+        packet.resize(packet.len().max(60), 0);
+        packet
+    }
+
+    fn v4(protocol: u8, options: usize, fragment: u16, port: u16) -> Vec<u8> {
+        let mut ip = vec![0; 20 + options];
+        ip[0] = 0x45 + (options / 4) as u8;
+        ip[6..8].copy_from_slice(&fragment.to_be_bytes());
+        ip[9] = protocol;
+        ip.extend(1234u16.to_be_bytes());
+        ip.extend(port.to_be_bytes());
+        ip.extend([0; 16]);
+        ethernet(TYPE_IPV4, &ip)
+    }
+
+    fn v6(next: u8, port: u16) -> Vec<u8> {
+        let mut ip = vec![0; 40];
+        (ip[0], ip[6]) = (0x60, next);
+        ip.extend(1234u16.to_be_bytes());
+        ip.extend(port.to_be_bytes());
+        ip.extend([0; 16]);
+        ethernet(TYPE_IPV6, &ip)
+    }
+
+    #[test]
+    fn ports_of_udp_are_taken_and_nothing_else() {
+        let Some(udp) = Filtered::by(",udp=53+7777") else { return };
+        for port in [53, 7777] {
+            assert!(udp.takes(&v4(17, 0, 0, port)) && udp.takes(&v6(17, port)));
+            assert!(udp.takes(&v4(17, 40, 0, port)), "with options");
+            assert!(udp.takes(&v4(17, 0, 0x4000, port)), "not to be fragmented");
+            assert!(!udp.takes(&v4(6, 0, 0, port)) && !udp.takes(&v6(6, port)));
+            assert!(!udp.takes(&v4(17, 0, 0x2000, port)), "a first fragment");
+            assert!(!udp.takes(&v4(17, 0, 0x0010, port)), "a later fragment");
+            assert!(IPV6_EXTENSIONS.iter().all(|next| !udp.takes(&v6(*next as u8, port))));
+            assert!(!udp.takes(&v4(17, 0, 0, port + 1)) && !udp.takes(&v6(17, port + 1)));
+        }
+        assert!(!udp.takes(&ethernet(0x0806, &[0; 46])), "ARP");
+        let mut short = v4(17, 0, 0, 53);
+        short[14] = 0x44;
+        assert!(!udp.takes(&short), "a header of 16 bytes");
+        short[14] = 0x4f;
+        short.truncate(60);
+        assert!(!udp.takes(&short), "a header that ends behind the packet");
+        for len in 14..38 {
+            assert!(!udp.takes(&v4(17, 0, 0, 53)[..len]), "{len} bytes");
+        }
+    }
+
+    #[test]
+    fn ethertypes_and_negations_are_taken() {
+        let Some(own) = Filtered::by(",ethertype=0x88b5") else { return };
+        assert!(own.takes(&ethernet(0x88b5, &[])) && !own.takes(&v4(17, 0, 0, 53)));
+        let not = Filtered::by(",not=tcp:22").unwrap();
+        assert!(!not.takes(&v4(6, 0, 0, 22)) && not.takes(&v4(6, 0, 0, 23)));
+        assert!(not.takes(&ethernet(0x0806, &[])) && not.takes(&v4(17, 0, 0, 22)));
+        // What it takes more than the first headers to tell is the kernel's, also here.
+        assert!(!not.takes(&v4(6, 0, 0x2000, 23)) && !not.takes(&v6(43, 23)));
+        let all = Filtered::by("").unwrap();
+        assert!(all.takes(&ethernet(0x0806, &[])) && all.takes(&v6(43, 1)));
+    }
+}

@@ -1,0 +1,83 @@
+//! A socket that is bound, and its four rings: taken together, gone together.
+
+use std::sync::Arc;
+
+use linerate_ring::{Addresses, Consumer, Mapped, Memory, Producer, RingError};
+use linerate_skb::{Code, Error, Result};
+use linerate_sys::xdp::{Desc, Ring, RingMap, XdpSocket};
+
+/// One half of a ring that the kernel has the other half of.
+pub(super) type Half<T> = Mapped<T, Arc<RingMap>>;
+
+/// A socket and its rings.
+pub(super) struct Rings {
+    pub socket: Arc<XdpSocket>,
+    pub fill: Producer<Half<u64>>,
+    /// Whether the kernel sleeps until it is told of frames in the fill ring.
+    pub fill_map: Arc<RingMap>,
+    pub rx: Consumer<Half<Desc>>,
+    pub tx: Producer<Half<Desc>>,
+    /// Whether it sleeps until it is told of packets in the transmit ring.
+    pub tx_map: Arc<RingMap>,
+    pub completion: Consumer<Half<u64>>,
+}
+
+/// Descriptors of each ring of a socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Lens {
+    pub fill: u32,
+    pub rx: u32,
+    pub tx: u32,
+    pub completion: u32,
+}
+
+impl Rings {
+    /// Makes the rings of a socket that is not bound yet.
+    pub fn make(socket: &XdpSocket, lens: &Lens) -> Result<()> {
+        socket.make(Ring::Fill, lens.fill)?;
+        socket.make(Ring::Completion, lens.completion)?;
+        socket.make(Ring::Rx, lens.rx)?;
+        socket.make(Ring::Tx, lens.tx)
+    }
+
+    /// Maps the rings of `socket`.
+    pub fn map(socket: XdpSocket, lens: &Lens) -> Result<Rings> {
+        let map = |ring, len| socket.map(ring, len).map(Arc::new);
+        let (fill_map, rx_map) = (map(Ring::Fill, lens.fill)?, map(Ring::Rx, lens.rx)?);
+        let (tx_map, completion_map) =
+            (map(Ring::Tx, lens.tx)?, map(Ring::Completion, lens.completion)?);
+        // SAFETY: the kernel is the other half of each, and we are this half of it once: the socket is
+        // its maker's until here, and only this function maps rings.
+        unsafe {
+            Ok(Rings {
+                fill: Producer::attach(half(&fill_map, lens.fill)?),
+                rx: Consumer::attach(half(&rx_map, lens.rx)?),
+                tx: Producer::attach(half(&tx_map, lens.tx)?),
+                completion: Consumer::attach(half(&completion_map, lens.completion)?),
+                fill_map,
+                tx_map,
+                socket: Arc::new(socket),
+            })
+        }
+    }
+
+    /// Times that an index of the kernel's made no sense.
+    pub fn corrupt(&self) -> u64 {
+        let rings = self.fill.corrupt() + self.tx.corrupt();
+        rings + self.rx.corrupt() + self.completion.corrupt()
+    }
+}
+
+fn half<T: Copy>(map: &Arc<RingMap>, len: u32) -> Result<Half<T>>
+where
+    Half<T>: Memory,
+{
+    let addresses =
+        Addresses { producer: map.producer(), consumer: map.consumer(), slots: map.slots() };
+    // SAFETY: the offsets are the kernel's own, of a ring that was made and mapped with `len`
+    // descriptors of T; the owner keeps the mapping; all access is by the halves, and the flag's is
+    // atomic; any bits are integers, and a `Desc` has no padding.
+    unsafe { Mapped::new(addresses, len, map.clone()) }.map_err(|e: RingError| {
+        Error::new(Code::System, "cannot use an AF_XDP ring", e.to_string())
+    })
+}

@@ -1,0 +1,175 @@
+//! Receiving: free frames into the fill ring, packets out of the receive ring, no copy.
+
+use std::time::Instant;
+
+use linerate_skb::{Batch, DropReason, Local, Moved, Skb, Span};
+use linerate_sys::xdp::{CONTINUED, Desc};
+
+use super::held::{Filled, Held};
+use super::rings::Rings;
+use crate::host::RETRY;
+
+/// Descriptors worked on at once.
+const STRIDE: usize = 64;
+
+/// The side of receiving, beside its rings.
+#[derive(Default)]
+pub(super) struct Rx {
+    /// The first frames of a packet whose last one has not come.
+    partial: Option<Skb>,
+    /// The packet under way has lost a frame: the rest of it is thrown away.
+    spoilt: bool,
+    /// The pool had no frame, and the rings none left: when to try again.
+    retry_at: Option<Instant>,
+    no_frame: u64,
+}
+
+impl Rx {
+    /// Takes up to `budget` packets out of the receive ring, and posts as many frames as there is
+    /// room for.
+    ///
+    /// Shape:  receive ring -> out[len..len+n], n <= budget, in the device's order; the frames of a
+    ///         packet in several are a chain. Free frames -> fill ring.
+    /// Errors: none. A descriptor that names no frame of ours is counted in `Held::lies`.
+    /// Cost:   no syscall, but one where the kernel asks to be told of frames.
+    pub fn receive(
+        &mut self,
+        rings: &mut Rings,
+        held: &mut Held,
+        mem: &mut Local,
+        out: &mut Batch,
+        budget: usize,
+    ) -> Moved {
+        let (before, end) = (out.len(), out.len() + budget.min(out.spare()));
+        while out.len() < end {
+            let mut descs = [Desc::default(); STRIDE];
+            let want = (end - out.len()).min(STRIDE);
+            let got = rings.rx.pop_slice(&mut descs[..want]);
+            if got == 0 {
+                break;
+            }
+            self.adopt(&descs[..got], held, mem, out);
+        }
+        self.refill(rings, held, mem);
+        Moved { packets: out.len() - before, bytes: out.bytes_behind(before) }
+    }
+
+    /// Makes packets of what the device says it filled; `out` has room for one of each.
+    fn adopt(&mut self, descs: &[Desc], held: &mut Held, mem: &mut Local, out: &mut Batch) {
+        let whole = self.partial.is_none() && !self.spoilt;
+        if !whole || descs.iter().any(|desc| desc.options != 0) {
+            return descs.iter().for_each(|desc| self.add(desc, held, mem, out));
+        }
+        let (mut spans, mut n) = ([Span::default(); STRIDE], 0);
+        for desc in descs {
+            if let Some(span) = came_back(desc, held, mem) {
+                spans[n] = span;
+                n += 1;
+            }
+        }
+        // SAFETY: each of these frames was lent to the fill ring by `refill` and came back now, once:
+        // `came_back` says so; `out` has room.
+        unsafe { mem.receive(&spans[..n], out) };
+    }
+
+    /// Adds a frame to the packet under way, and hands that over with its last one.
+    #[cold]
+    fn add(&mut self, desc: &Desc, held: &mut Held, mem: &mut Local, out: &mut Batch) {
+        let mut one = Batch::with_capacity(1);
+        if let Some(span) = came_back(desc, held, mem) {
+            // SAFETY: as in `adopt`.
+            unsafe { mem.receive(&[span], &mut one) };
+        }
+        match (self.partial.take(), one.pop()) {
+            (None, Some(frame)) if self.spoilt => refuse(frame, DropReason::BAD_DESC, mem),
+            (None, Some(frame)) => self.partial = Some(frame),
+            (Some(mut head), Some(frame)) => match head.append(frame) {
+                Ok(()) => self.partial = Some(head),
+                Err(frame) => {
+                    refuse(frame, DropReason::TOO_LONG, mem);
+                    self.spoil(head, DropReason::TOO_LONG, mem);
+                }
+            },
+            (Some(head), None) => self.spoil(head, DropReason::BAD_DESC, mem),
+            (None, None) => self.spoilt = true,
+        }
+        if desc.options & CONTINUED == 0 {
+            self.spoilt = false;
+            if let Some(packet) = self.partial.take() {
+                // As many packets as descriptors, and there is room for these.
+                let _ = out.push(packet);
+            }
+        }
+    }
+
+    fn spoil(&mut self, head: Skb, reason: DropReason, mem: &mut Local) {
+        refuse(head, reason, mem);
+        self.spoilt = true;
+    }
+
+    /// Posts free frames until the fill ring is full or the pool empty.
+    ///
+    /// Shape:  hot list -> fill ring.
+    /// Cost:   a syscall where the kernel asks to be told.
+    pub fn refill(&mut self, rings: &mut Rings, held: &mut Held, mem: &mut Local) {
+        self.retry_at = None;
+        let mut posted = 0;
+        loop {
+            let room = (rings.fill.reserve(STRIDE as u32) as usize).min(STRIDE);
+            let mut frames = [0; STRIDE];
+            let n = if room == 0 { 0 } else { mem.lend(&mut frames[..room]) };
+            frames[..n].iter().for_each(|frame| held.post(*frame));
+            rings.fill.push_slice(&frames[..n]);
+            posted += n;
+            if n < room && held.posted == 0 {
+                // Nothing will come, and nobody announces a free frame.
+                self.no_frame += 1;
+                self.retry_at = Instant::now().checked_add(RETRY);
+            }
+            if n < STRIDE {
+                break;
+            }
+        }
+        if posted > 0 && rings.fill_map.wants_wakeup() {
+            // What it complains of is found out when something is sent or waited for.
+            let _ = rings.socket.wake_rx();
+        }
+    }
+
+    /// The packet under way goes with its ring.
+    pub fn reset(&mut self, reason: DropReason, mem: &mut Local) {
+        if let Some(head) = self.partial.take() {
+            refuse(head, reason, mem);
+        }
+        self.spoilt = false;
+    }
+
+    /// When to try again, if the pool had no frame.
+    pub fn retry_at(&self) -> Option<Instant> {
+        self.retry_at
+    }
+
+    /// Receives that the pool ended early, since the previous call.
+    pub fn take_no_frame(&mut self) -> u64 {
+        std::mem::take(&mut self.no_frame)
+    }
+}
+
+/// Drops what came in and nobody gets.
+fn refuse(skb: Skb, reason: DropReason, mem: &mut Local) {
+    mem.count_received(1);
+    skb.discard(reason);
+}
+
+/// Where the packet lies that a descriptor tells of, if its frame was the device's.
+fn came_back(desc: &Desc, held: &mut Held, mem: &mut Local) -> Option<Span> {
+    match held.filled(desc.addr, desc.len) {
+        Filled::Packet => Some(Span { offset: desc.addr, len: desc.len }),
+        Filled::Outside(frame) => {
+            // SAFETY: it was lent by `refill` and came back now, once: `filled` says so.
+            unsafe { mem.reclaim(&[frame]) };
+            None
+        }
+        Filled::Lie => None,
+    }
+}

@@ -1,0 +1,256 @@
+//! Opening: the interface, the program, the sockets, and what they gave.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use linerate_skb::{Code, Data, Error, Pool, Result};
+use linerate_sys::bpf::{self, Mode, Program, SocketMap};
+use linerate_sys::netif::{HARDWARE_ETHERNET, HARDWARE_LOOPBACK, Interface};
+use linerate_sys::rtnl::LinkInfo;
+use linerate_sys::wait::poll_readable;
+use rustix::io::Errno;
+
+use crate::driver::Opened;
+use crate::host::Link;
+use crate::obtained::Obtained;
+use crate::queue::{Health, QueueOps};
+
+use super::config::{Config, Wanted};
+use super::peer;
+use super::program::assemble;
+use super::queue::XdpQueue;
+use super::seat::{Copying, Seat};
+
+/// Ethernet header and one VLAN tag.
+const LINK_HEADER_BYTES: usize = 18;
+/// Frame sizes that the kernel takes where chunks do not overlap.
+///
+/// Source: net/xdp/xdp_umem.c, `XDP_UMEM_MIN_CHUNK_SIZE` and the page.
+const FRAME_BYTES: [usize; 2] = [2048, 4096];
+
+/// How long a program may take that is on its way out.
+const GOING: Duration = Duration::from_millis(200);
+const GOING_STEP: Duration = Duration::from_millis(2);
+
+/// What all queues of a port have: the program on its interface, for as long as one of them lives.
+#[derive(Debug)]
+pub(super) struct Attached {
+    /// Where the program finds the queues' sockets.
+    pub map: SocketMap,
+    _link: bpf::Link,
+    _program: Program,
+}
+
+/// Longest packet that the port hands over.
+pub(super) fn packet_max_bytes(config: &Config) -> Result<usize> {
+    longest_frame(&Interface::open(&config.interface)?)
+}
+
+fn longest_frame(interface: &Interface) -> Result<usize> {
+    Ok(interface.mtu_bytes()? as usize + LINK_HEADER_BYTES)
+}
+
+/// The queues that a port takes: those asked for, or all that the interface has.
+pub(super) fn queues(config: &Config) -> Result<Vec<u32>> {
+    let there = Interface::open(&config.interface)?.rx_queues()?;
+    chosen(config, there)
+}
+
+fn chosen(config: &Config, there: u32) -> Result<Vec<u32>> {
+    if config.queues.is_empty() {
+        return Ok((0..there).collect());
+    }
+    match config.queues.iter().find(|queue| **queue >= there) {
+        None => Ok(config.queues.clone()),
+        Some(queue) => {
+            let why = format!("there is no queue {queue}: {there} of them, from 0");
+            Err(Error::new(Code::PortSyntax, cannot(config), why)
+                .fix(format!("ethtool -l {}", config.interface)))
+        }
+    }
+}
+
+/// Opens the port.
+pub(super) fn open(config: &Config, pool: &Pool) -> Result<Opened> {
+    let interface = Interface::open(&config.interface)?;
+    check(config, &interface, pool)?;
+    let link = Link::new(Interface::open(&config.interface)?);
+    if let Health::Down(e) | Health::Failed(e) = link.health() {
+        return Err(e.clone());
+    }
+    let longest = longest_frame(&interface)?;
+    let queues = chosen(config, interface.rx_queues()?)?;
+    let mut refused = Vec::new();
+    let several = longest > room(pool);
+    let (attached, mode) = attach(config, &interface, several, &queues, &mut refused)?;
+    let attached = Arc::new(attached);
+    let (checksums, said) = peer::prepare(&interface)?;
+    let mut ops: Vec<Box<dyn QueueOps>> = Vec::with_capacity(queues.len());
+    let mut copying = None;
+    for queue in &queues {
+        let seat = Seat::new(config, pool, &attached, interface.index(), *queue, several)?;
+        let link = Link::new(Interface::open(&config.interface)?);
+        let wanted = copying.unwrap_or(match (config.mode, mode) {
+            (Wanted::ZeroCopy, _) => Copying::Never,
+            (Wanted::Auto, Mode::Native) => Copying::IfItMust,
+            _ => Copying::Always,
+        });
+        let (queue, obtained, why) = XdpQueue::open(seat, link, wanted, checksums)?;
+        refused.extend(why.map(|why| format!("zero-copy: {why}")));
+        // What one queue did not get the others do not ask for again.
+        copying = Some(obtained);
+        ops.push(Box::new(queue));
+    }
+    refused.extend(said);
+    let zero_copy = copying == Some(Copying::Never);
+    let mut obtained =
+        Obtained::new(config.interface.clone(), told(config, mode, zero_copy, &queues), longest);
+    obtained.queues = ops.len();
+    obtained.refused = refused;
+    Ok(Opened { queues: ops, obtained })
+}
+
+/// Bytes of a packet that one frame of `pool` takes in.
+fn room(pool: &Pool) -> usize {
+    let headroom = pool.headroom().max(linerate_sys::xdp::HEADROOM_BYTES as usize);
+    pool.frame_size().saturating_sub(headroom)
+}
+
+/// Refuses what cannot work, before anything is changed.
+fn check(config: &Config, interface: &Interface, pool: &Pool) -> Result<()> {
+    let kind = interface.hardware()?.kind;
+    if kind != HARDWARE_ETHERNET && kind != HARDWARE_LOOPBACK {
+        let why = format!("its packets have no Ethernet header (hardware type {kind})");
+        return Err(Error::new(Code::Unsupported, cannot(config), why)
+            .fix(format!("an interface of link/ether, see: ip link show {}", config.interface)));
+    }
+    if pool.data_from() == Data::General {
+        let why = "the device writes into the pool's memory, and this pool's is the allocator's";
+        return Err(Error::new(Code::Unsupported, cannot(config), why)
+            .fix("a pool of frames: Pool::builder().data(Data::Frames)"));
+    }
+    if !FRAME_BYTES.contains(&pool.frame_size()) {
+        let why = format!("frames of {} bytes: the kernel takes 2048 or 4096", pool.frame_size());
+        return Err(
+            Error::new(Code::PoolSize, cannot(config), why).fix("Pool::builder().frame_size(2048)")
+        );
+    }
+    Ok(())
+}
+
+fn cannot(config: &Config) -> String {
+    format!("cannot open xdp:{}", config.interface)
+}
+
+/// Loads the filter's program, and attaches it: in the driver if it can be.
+fn attach(
+    config: &Config,
+    interface: &Interface,
+    several: bool,
+    queues: &[u32],
+    refused: &mut Vec<String>,
+) -> Result<(Attached, Mode)> {
+    let entries = queues.last().map_or(1, |last| last + 1);
+    let map = SocketMap::new(entries)?;
+    let insns = assemble(&config.filter, map.raw_fd());
+    let program = match Program::load(&insns, true) {
+        Ok(program) => program,
+        // Before Linux 5.18 there are no packets in several buffers.
+        Err(e) if several => return Err(e),
+        Err(_) => Program::load(&insns, false)?,
+    };
+    let attach = |mode| attach_to(&program, interface, mode);
+    let (mode, link) = match config.mode {
+        Wanted::Generic => (Mode::Generic, attach(Mode::Generic)),
+        Wanted::Native | Wanted::ZeroCopy => (Mode::Native, attach(Mode::Native)),
+        Wanted::Auto => match attach(Mode::Native) {
+            Err(e) if !is_taken(e) => {
+                refused.push(format!("native: {}", native_refused(e)));
+                (Mode::Generic, attach(Mode::Generic))
+            }
+            done => (Mode::Native, done),
+        },
+    };
+    match link {
+        Ok(link) => Ok((Attached { map, _link: link, _program: program }, mode)),
+        Err(e) => Err(not_attached(config, interface, mode, e)),
+    }
+}
+
+fn is_taken(e: Errno) -> bool {
+    matches!(e, Errno::BUSY | Errno::EXIST)
+}
+
+/// Attaches the program, waiting a moment for one that goes: a process that is just being started has
+/// the descriptors of the one that starts it, until it is another program.
+fn attach_to(
+    program: &Program,
+    interface: &Interface,
+    mode: Mode,
+) -> rustix::io::Result<bpf::Link> {
+    let until = Instant::now() + GOING;
+    loop {
+        match program.attach(interface.index(), mode) {
+            Err(e) if is_taken(e) && Instant::now() < until => {
+                let _ = poll_readable(&[], Some(GOING_STEP));
+            }
+            done => return done,
+        }
+    }
+}
+
+fn native_refused(e: Errno) -> String {
+    match e {
+        Errno::OPNOTSUPP => "the driver has no XDP".into(),
+        Errno::RANGE | Errno::INVAL => format!("the driver refuses this MTU or its offloads ({e})"),
+        e => e.to_string(),
+    }
+}
+
+fn not_attached(config: &Config, interface: &Interface, mode: Mode, e: Errno) -> Error {
+    let name = &config.interface;
+    match e {
+        e if is_taken(e) => {
+            let ids = LinkInfo::of(interface).map(|info| info.xdp_programs).unwrap_or_default();
+            let each = ids.iter().map(|id| match bpf::program_name(*id) {
+                Some(program) => format!("{program:?} (id {id})"),
+                None => format!("id {id}"),
+            });
+            let each: Vec<String> = each.collect();
+            let why = match each.as_slice() {
+                [] => "another XDP program is attached to it".to_owned(),
+                each => format!("the XDP program {} is attached to it", each.join(", ")),
+            };
+            Error::new(Code::Busy, cannot(config), why).fix(format!(
+                "end the program that owns it; if nobody does: ip link set {name} xdp off"
+            ))
+        }
+        Errno::PERM | Errno::ACCESS => {
+            Error::os(Code::Permission, cannot(config), "BPF_LINK_CREATE", e).fix(
+                "run as root or with CAP_NET_ADMIN and CAP_BPF: \
+                 setcap cap_net_raw,cap_net_admin,cap_bpf+ep PROGRAM",
+            )
+        }
+        e => {
+            let how = if mode == Mode::Native { "in its driver" } else { "at all" };
+            let why = format!("no XDP program can be attached to it {how}: {}", native_refused(e));
+            Error::new(Code::Unsupported, cannot(config), why)
+                .fix(format!("xdp:{name},mode=generic, or packet:{name}"))
+        }
+    }
+}
+
+/// How the port is called that was obtained.
+fn told(config: &Config, mode: Mode, zero_copy: bool, queues: &[u32]) -> String {
+    let attached = if mode == Mode::Native { "native" } else { "generic" };
+    let copy = if zero_copy { "zero-copy" } else { "copy" };
+    let queues = match queues {
+        [] => String::new(),
+        [one] => format!(", queue {one}"),
+        [first, .., last] if (last - first) as usize + 1 == queues.len() => {
+            format!(", queues {first}-{last}")
+        }
+        some => format!(", queues {some:?}"),
+    };
+    format!("AF_XDP {attached} {copy}, {}{queues}", config.filter)
+}

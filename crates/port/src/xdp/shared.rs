@@ -1,0 +1,47 @@
+//! One registration of a pool's memory for all sockets on it, so that forwarding between them copies
+//! nothing.
+//!
+//! The kernel knows a umem by a socket that has it, and lets others join one that is *bound*. Whoever
+//! finds none of this pool's registers the memory anew: pages that are registered twice are counted
+//! twice against what may be locked, and work as well.
+
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use linerate_skb::{Pool, Result};
+use linerate_sys::xdp::XdpSocket;
+
+use super::rings::Rings;
+
+/// Sockets of a pool that are bound: any of them is the umem's name.
+#[derive(Debug, Default)]
+pub(super) struct Sockets {
+    bound: Mutex<Vec<Weak<XdpSocket>>>,
+}
+
+impl Sockets {
+    /// Those of `pool`, or an empty set for the first.
+    pub fn of(pool: &Pool) -> Result<Arc<Sockets>> {
+        pool.attached(|mut known: Vec<Arc<Sockets>>| Ok(known.pop().unwrap_or_default()))
+    }
+
+    /// Runs `bind` with a socket that is bound, if there is one; what it binds is another one.
+    pub fn join<E>(
+        &self,
+        bind: impl FnOnce(Option<&XdpSocket>) -> std::result::Result<Rings, E>,
+    ) -> std::result::Result<Rings, E> {
+        // Held over the call: two first ones would register twice.
+        let mut bound = self.bound.lock().unwrap_or_else(PoisonError::into_inner);
+        bound.retain(|one| one.strong_count() > 0);
+        let first = bound.iter().find_map(Weak::upgrade);
+        let rings = bind(first.as_deref())?;
+        bound.push(Arc::downgrade(&rings.socket));
+        Ok(rings)
+    }
+
+    /// Drops a socket and its rings. Not while another thread is joining it, so that it is closed when
+    /// this returns.
+    pub fn part(&self, rings: Rings) {
+        let _bound = self.bound.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(rings);
+    }
+}

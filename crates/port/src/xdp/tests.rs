@@ -1,0 +1,351 @@
+//! Against real kernels, on veth pairs in namespaces of their own.
+
+use linerate_skb::{Batch, Code, DropReason, Offload, Pool, Skb};
+
+use crate::host::testing::{
+    LONG, assert_settled, assert_silent, bytes, in_netns, ip, queue, queue_in, receive, send,
+    stamped, veth, wait_running,
+};
+use crate::{Health, Port, Queue, Want};
+
+/// Runs `test` in a namespace, where AF_XDP can be had.
+fn with_xdp(test: impl FnOnce() + Send + 'static) {
+    in_netns(|| {
+        ip("link add probe0 type veth peer name probe1");
+        ip("link set probe0 up");
+        let pool = pool(4096);
+        match Port::open_with("xdp:probe0,ring=64", &pool) {
+            Ok(port) => drop(port),
+            Err(e) if matches!(e.code, Code::Permission | Code::Unsupported) => {
+                return eprintln!("skipped: {e}");
+            }
+            Err(e) => panic!("{e}"),
+        }
+        assert_settled(&pool);
+        ip("link del probe0");
+        test();
+    });
+}
+
+fn pool(frames: u32) -> Pool {
+    Pool::builder().frames(frames).build().unwrap()
+}
+
+fn frames(n: u64, len: usize) -> Vec<Vec<u8>> {
+    (0..n).map(|seq| stamped(seq, len)).collect()
+}
+
+/// Sends `frames` from one queue to the other, and checks that they come as they were, in order.
+fn pass(from: &mut Queue, to: &mut Queue, frames: &[Vec<u8>]) {
+    for part in frames.chunks(128) {
+        send(from, part, Offload::NONE);
+        let got = receive(to, part.len());
+        for (skb, frame) in got.iter().zip(part) {
+            assert_eq!(&bytes(skb), frame);
+        }
+    }
+}
+
+/// Lets a queue take back what its device is done with.
+fn settle(queue: &mut Queue) {
+    let mut batch = Batch::with_capacity(64);
+    let deadline = std::time::Instant::now() + LONG;
+    while queue.pool().ledger().held().iter().any(|(name, n)| name.ends_with(" tx") && *n > 0) {
+        assert!(std::time::Instant::now() < deadline, "{}", queue.pool().ledger());
+        queue.wait(Some(std::time::Duration::from_millis(1))).unwrap();
+        queue.rx(&mut batch);
+        batch.clear();
+    }
+}
+
+#[test]
+fn frames_pass_both_ways_as_they_were() {
+    with_xdp(|| {
+        for mode in ["native", "generic"] {
+            veth(1500);
+            let pool = pool(8192);
+            let mut xdp = queue_in(&format!("xdp:v0,mode={mode},ring=256"), &pool);
+            let mut packet = queue("packet:v1");
+            for len in [60, 61, 1514] {
+                pass(&mut packet, &mut xdp, &frames(500, len));
+                pass(&mut xdp, &mut packet, &frames(500, len));
+            }
+            settle(&mut xdp);
+            let counts = xdp.driver_counts();
+            assert_eq!((counts.copied_bytes, counts.bad_descs, counts.resets), (Some(0), 0, 0));
+            drop(xdp);
+            assert_settled(&pool);
+            assert_eq!(pool.ledger().sent, 1500);
+            ip("link del v0");
+        }
+    });
+}
+
+#[test]
+fn two_interfaces_on_one_pool_exchange_frames_without_a_copy() {
+    with_xdp(|| {
+        veth(1500);
+        ip("link add w0 type veth peer name w1");
+        ip("link set w0 up");
+        ip("link set w1 up");
+        wait_running("w0");
+        let pool = pool(16384);
+        let (mut west, mut east) = (queue_in("xdp:v0", &pool), queue_in("xdp:w0", &pool));
+        let (mut near, mut far) = (queue("packet:v1"), queue("packet:w1"));
+        let mut batch = Batch::with_capacity(256);
+        for round in 0..20 {
+            let sent: Vec<Vec<u8>> = (0..100).map(|i| stamped(100 * round + i, 200)).collect();
+            send(&mut near, &sent, Offload::NONE);
+            let mut passed = 0;
+            while passed < 100 {
+                west.wait(Some(LONG)).unwrap();
+                passed += west.rx(&mut batch);
+                while !batch.is_empty() {
+                    east.xmit(&mut batch);
+                }
+            }
+            let got = receive(&mut far, 100);
+            assert!(got.iter().zip(&sent).all(|(skb, frame)| &bytes(skb) == frame));
+        }
+        settle(&mut east);
+        assert_eq!(east.driver_counts().copied_bytes, Some(0));
+        drop((west, east));
+        assert_settled(&pool);
+        assert_eq!((pool.ledger().received, pool.ledger().sent), (2000, 2000));
+    });
+}
+
+#[test]
+fn packets_of_another_pool_are_copied_and_counted() {
+    with_xdp(|| {
+        veth(1500);
+        let (ours, theirs) = (pool(8192), pool(64));
+        let mut xdp = queue_in("xdp:v0", &ours);
+        let mut packet = queue("packet:v1");
+        let mut mem = theirs.local();
+        let mut batch = Batch::with_capacity(4);
+        batch.push(mem.alloc_copy(&stamped(7, 300)).unwrap()).unwrap();
+        assert_eq!(xdp.xmit(&mut batch), 1);
+        assert_eq!(bytes(receive(&mut packet, 1).iter().next().unwrap()), stamped(7, 300));
+        assert_eq!(xdp.driver_counts().copied_bytes, Some(300));
+        settle(&mut xdp);
+        drop(xdp);
+        assert_settled(&ours);
+        assert_settled(&theirs);
+    });
+}
+
+#[test]
+fn jumbo_frames_pass_in_several() {
+    with_xdp(|| {
+        veth(9000);
+        let pool = pool(8192);
+        let mut xdp = match Port::open_with("xdp:v0", &pool) {
+            Ok(port) => port.into_queues().remove(0),
+            Err(e) => return eprintln!("skipped: no packets in several buffers: {e}"),
+        };
+        let mut packet = queue("packet:v1");
+        for len in [60, 1792, 1793, 3000, 9014] {
+            pass(&mut packet, &mut xdp, &frames(40, len));
+            pass(&mut xdp, &mut packet, &frames(40, len));
+        }
+        settle(&mut xdp);
+        drop(xdp);
+        assert_settled(&pool);
+    });
+}
+
+#[test]
+fn a_filter_takes_its_own_and_leaves_the_rest_to_the_kernel() {
+    with_xdp(|| {
+        veth(1500);
+        ip("addr add 198.18.0.2/24 dev v0");
+        let pool = pool(8192);
+        let mut xdp = queue_in("xdp:v0,udp=7777", &pool);
+        let mut packet = queue("packet:v1");
+        let datagram = |port: u16| {
+            let mut frame = crate::host::testing::ipv4(17, 30);
+            frame[36..38].copy_from_slice(&port.to_be_bytes());
+            frame
+        };
+        let mut tcp = crate::host::testing::ipv4(6, 30);
+        tcp[36..38].copy_from_slice(&7777u16.to_be_bytes());
+        let mut fragment = datagram(7777);
+        fragment[20] = 0x20;
+        let others = [datagram(7778), tcp, fragment, stamped(1, 60)];
+        send(&mut packet, &others, Offload::NONE);
+        send(&mut packet, &[datagram(7777)], Offload::NONE);
+        let got = crate::host::testing::receive_if(&mut xdp, 1, |_| true);
+        assert_eq!(bytes(got.iter().next().unwrap()), datagram(7777));
+        assert_silent(&mut xdp, 2);
+        assert_eq!(xdp.counts().rx_packets, 1);
+    });
+}
+
+#[test]
+fn the_program_goes_with_the_port_and_a_second_one_is_told_who_is_there() {
+    with_xdp(|| {
+        veth(1500);
+        let pool = pool(16384);
+        let port = Port::open_with("xdp:v0", &pool).unwrap();
+        assert!(ip("link show v0").contains("prog/xdp"), "{}", ip("link show v0"));
+        assert!(port.obtained().to_string().starts_with("v0 AF_XDP native copy, all, queue 0 ("));
+        let second = Port::open_with("xdp:v0", &pool).unwrap_err();
+        assert_eq!(second.code, Code::Busy);
+        assert!(second.why.contains("\"linerate\" (id "), "{second}");
+        drop(port);
+        assert!(!ip("link show v0").contains("prog/xdp"), "{}", ip("link show v0"));
+        assert_settled(&pool);
+        for _ in 0..20 {
+            drop(Port::open_with("xdp:v0", &pool).unwrap());
+        }
+        assert_settled(&pool);
+    });
+}
+
+#[test]
+fn every_queue_is_taken_and_each_gets_its_own() {
+    with_xdp(|| {
+        ip("link add v0 numrxqueues 4 numtxqueues 4 type veth peer name v1");
+        ip("link set v0 up");
+        ip("link set v1 up");
+        wait_running("v0");
+        let pool = pool(32768);
+        let port = Port::open_with("xdp:v0,ring=256", &pool).unwrap();
+        assert_eq!(port.obtained().queues, 4);
+        assert!(port.obtained().mode.contains("queues 0-3"), "{}", port.obtained());
+        drop(port);
+        let two = Port::open_with("xdp:v0,ring=256,queues=1+3", &pool).unwrap();
+        assert_eq!(two.into_queues().len(), 2);
+        let fifth = Port::open_with("xdp:v0,queues=4", &pool).unwrap_err();
+        assert!(fifth.why.contains("no queue 4"), "{fifth}");
+        assert_settled(&pool);
+    });
+}
+
+#[test]
+fn a_pool_without_frames_leaves_packets_to_the_kernels_count_and_recovers() {
+    with_xdp(|| {
+        veth(1500);
+        let pool = pool(256);
+        let mut xdp = queue_in("xdp:v0,ring=64", &pool);
+        let mut packet = queue("packet:v1");
+        let mut kept: Vec<Skb> = Vec::new();
+        let mut batch = Batch::with_capacity(64);
+        let deadline = std::time::Instant::now() + LONG;
+        while kept.len() < 256 {
+            assert!(std::time::Instant::now() < deadline, "{} were had", kept.len());
+            send(&mut packet, &frames(16, 60), Offload::NONE);
+            xdp.wait(Some(std::time::Duration::from_millis(5))).unwrap();
+            xdp.rx(&mut batch);
+            kept.extend(batch.drain());
+        }
+        send(&mut packet, &frames(16, 60), Offload::NONE);
+        xdp.wait(Some(std::time::Duration::from_millis(5))).unwrap();
+        assert_eq!(xdp.rx(&mut batch), 0);
+        let counts = xdp.counts();
+        assert!(counts.missed >= 16 && counts.no_frame > 0, "{counts:?}");
+        kept.clear();
+        // Nobody announces that frames are free: the queue's own alarm does.
+        xdp.wait(Some(LONG)).unwrap();
+        xdp.rx(&mut batch);
+        pass(&mut packet, &mut xdp, &frames(40, 60));
+        drop((xdp, batch));
+        assert_settled(&pool);
+    });
+}
+
+#[test]
+fn an_interface_that_is_deleted_gives_every_frame_back() {
+    with_xdp(|| {
+        veth(1500);
+        let pool = pool(8192);
+        let mut xdp = queue_in("xdp:v0", &pool);
+        let mut packet = queue("packet:v1");
+        pass(&mut packet, &mut xdp, &frames(10, 60));
+        ip("link del v0");
+        let deadline = std::time::Instant::now() + LONG;
+        let mut batch = Batch::with_capacity(64);
+        while !matches!(xdp.health(), Health::Failed(_)) {
+            assert!(std::time::Instant::now() < deadline, "{:?}", xdp.health());
+            xdp.wait(Some(std::time::Duration::from_millis(100))).unwrap();
+            xdp.rx(&mut batch);
+        }
+        xdp.wait(Some(std::time::Duration::ZERO)).unwrap();
+        assert_settled(&pool);
+        batch.push(xdp.local().alloc_copy(&stamped(0, 60)).unwrap()).unwrap();
+        assert_eq!((xdp.xmit(&mut batch), batch.len()), (0, 0));
+        assert_eq!(pool.ledger().dropped(DropReason::DEVICE_DOWN), 1);
+        assert_silent(&mut xdp, 2);
+        drop(xdp);
+        assert_settled(&pool);
+    });
+}
+
+#[test]
+fn an_interface_that_is_down_drops_and_comes_back() {
+    with_xdp(|| {
+        veth(1500);
+        let pool = pool(8192);
+        let mut xdp = queue_in("xdp:v0", &pool);
+        let mut packet = queue("packet:v1");
+        ip("link set v0 down");
+        let mut batch = Batch::with_capacity(4);
+        let deadline = std::time::Instant::now() + LONG;
+        while !matches!(xdp.health(), Health::Down(_)) {
+            assert!(std::time::Instant::now() < deadline, "{:?}", xdp.health());
+            batch.push(xdp.local().alloc_copy(&stamped(0, 60)).unwrap()).unwrap();
+            xdp.xmit(&mut batch);
+            batch.clear();
+        }
+        ip("link set v0 up");
+        wait_running("v0");
+        while xdp.health() != Health::Up {
+            assert!(std::time::Instant::now() < deadline, "{:?}", xdp.health());
+            xdp.wait_for(Want::Both, Some(std::time::Duration::from_millis(50))).unwrap();
+            xdp.rx(&mut batch);
+        }
+        settle(&mut xdp);
+        packet.wait(Some(std::time::Duration::from_millis(50))).unwrap();
+        let mut old = Batch::with_capacity(64);
+        packet.rx(&mut old);
+        pass(&mut packet, &mut xdp, &frames(100, 60));
+        pass(&mut xdp, &mut packet, &frames(100, 60));
+        drop(xdp);
+        assert_settled(&pool);
+    });
+}
+
+#[test]
+fn an_idle_port_is_silent_and_wakes_for_one_packet() {
+    with_xdp(|| {
+        veth(1500);
+        let pool = pool(8192);
+        let mut xdp = queue_in("xdp:v0", &pool);
+        let mut packet = queue("packet:v1");
+        pass(&mut xdp, &mut packet, &frames(10, 60));
+        assert_silent(&mut xdp, 3);
+        for seq in 0..200 {
+            pass(&mut packet, &mut xdp, &[stamped(seq, 60)]);
+        }
+    });
+}
+
+#[test]
+fn pools_that_cannot_be_a_devices_are_refused() {
+    with_xdp(|| {
+        veth(1500);
+        let general = Pool::builder().frames(4096).data(linerate_skb::Data::General);
+        let small = Pool::builder().frames(4096).frame_size(1024);
+        for (pool, code) in [(general, Code::Unsupported), (small, Code::PoolSize)] {
+            let e = Port::open_with("xdp:v0", &pool.build().unwrap()).unwrap_err();
+            assert_eq!(e.code, code, "{e}");
+            assert!(!e.fix.is_empty());
+        }
+        let nobody = Port::open("xdp:nobody").unwrap_err();
+        assert_eq!(nobody.code, Code::NoDevice);
+        assert_eq!(Port::open("xdp:v0,udp=0").unwrap_err().code, Code::PortSyntax);
+        let both = Port::open("xdp:v0,udp=1,tcp=2").unwrap_err();
+        assert!(both.why.contains("udp=1 and tcp=2 at once"), "{both}");
+    });
+}
