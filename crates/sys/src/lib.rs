@@ -5,6 +5,7 @@
 //! likewise.
 
 pub mod bpf;
+pub mod cbpf;
 mod errno;
 pub mod error;
 pub mod mem;

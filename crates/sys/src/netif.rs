@@ -265,6 +265,43 @@ impl Interface {
         }
     }
 
+    /// The driver behind it, and on what it sits: `tun` on `tap`, `veth`, `virtio_net` on a PCI address.
+    ///
+    /// # Errors
+    /// `E-NODEV` if it is gone, `E-SYSTEM` if its driver does not say.
+    ///
+    /// Source: `ETHTOOL_GDRVINFO`, include/uapi/linux/ethtool.h.
+    pub fn driver(&self) -> Result<(String, String)> {
+        #[repr(C)]
+        struct EthtoolDriver {
+            cmd: u32,
+            driver: [u8; 32],
+            versions: [u8; 64],
+            bus: [u8; 32],
+            rest: [u8; 64],
+        }
+        const ETHTOOL_GDRVINFO: u32 = 3;
+        const _: () = assert!(size_of::<EthtoolDriver>() == 196);
+        let mut value = EthtoolDriver {
+            cmd: ETHTOOL_GDRVINFO,
+            driver: [0; 32],
+            versions: [0; 64],
+            bus: [0; 32],
+            rest: [0; 64],
+        };
+        let mut request = self.ask(libc::SIOCGIFFLAGS as libc::Ioctl, "SIOCGIFFLAGS")?;
+        request.ifr_ifru.ifru_data = (&raw mut value).cast();
+        // The request takes an ifreq whose pointer is that of an ethtool_drvinfo for the command in
+        // it, and `value`, which it writes, outlives the call.
+        ioctl(&self.socket, libc::SIOCETHTOOL as libc::Ioctl, &mut request)
+            .map_err(|e| refused(&self.name, "ETHTOOL_GDRVINFO", e))?;
+        let text = |bytes: &[u8]| {
+            let end = bytes.iter().position(|&b| b == 0).unwrap_or(bytes.len());
+            String::from_utf8_lossy(&bytes[..end]).into_owned()
+        };
+        Ok((text(&value.driver), text(&value.bus)))
+    }
+
     /// Asks about the interface that was opened, whatever it is called by now: never about another
     /// that has taken its name.
     fn ask(&self, number: libc::Ioctl, call: &str) -> Result<libc::ifreq> {
@@ -330,6 +367,7 @@ mod tests {
             assert_eq!(a.mtu_bytes().unwrap(), 1400);
             let hardware = Hardware { kind: HARDWARE_ETHERNET, mac: [2, 0, 0, 0, 0, 1] };
             assert_eq!(a.hardware().unwrap(), hardware);
+            assert_eq!(a.driver().unwrap().0, "veth");
             assert_eq!(a.flags().unwrap() & (FLAG_UP | FLAG_RUNNING), 0);
             a.set_up().unwrap();
             assert_eq!(a.flags().unwrap() & FLAG_UP, FLAG_UP);

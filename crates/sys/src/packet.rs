@@ -5,7 +5,11 @@
 //!
 //! The socket is created for protocol 0, which receives nothing; options and ring come next, and
 //! the last step binds it to the interface and to all protocols. So the ring never holds a frame of
-//! another interface, and never one in another format.
+//! another interface, never one in another format, and never one that its filter refuses.
+//!
+//! Sockets on one interface can form a group ([`PacketSocket::join_fanout`]), each of whose frames
+//! one of them receives. A socket joins after it was bound: one that lets nothing pass until all have
+//! joined receives nothing twice.
 //!
 //! Source: packet(7), Documentation/networking/packet_mmap.rst, net/packet/af_packet.c.
 
@@ -23,6 +27,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 pub use block_ring::{Block, BlockRing, RxFrame, Vlan};
 pub use send_batch::{MESSAGE_SEGMENTS_MAX, MESSAGES_MAX, SEGMENTS_MAX, SendBatch, Sending};
 
+use crate::cbpf::{self, Insn};
 use crate::errno::check;
 use crate::error::{Code, Error, Result};
 use crate::netif::Interface;
@@ -42,6 +47,39 @@ pub const PKTTYPE_MULTICAST: u8 = libc::PACKET_MULTICAST;
 pub const PKTTYPE_OTHERHOST: u8 = libc::PACKET_OTHERHOST;
 /// Packet type: sent by this machine; never received here, see [`PacketSocket::open`].
 pub const PKTTYPE_OUTGOING: u8 = libc::PACKET_OUTGOING;
+
+/// Which socket of a group receives a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Fanout {
+    /// The same for all frames of a flow, and for those of its other direction
+    /// (`PACKET_FANOUT_HASH`): addresses, protocol and ports, of fragments addresses and protocol.
+    #[default]
+    Hash,
+    /// The same for all frames that one CPU receives (`PACKET_FANOUT_CPU`).
+    Cpu,
+    /// Each in turn (`PACKET_FANOUT_LB`): the frames of a flow go to all of them.
+    RoundRobin,
+    /// The same for all frames of one receive queue of the device (`PACKET_FANOUT_QM`).
+    DeviceQueue,
+}
+
+impl Fanout {
+    fn number(self) -> u32 {
+        match self {
+            Fanout::Hash => libc::PACKET_FANOUT_HASH,
+            Fanout::Cpu => libc::PACKET_FANOUT_CPU,
+            Fanout::RoundRobin => libc::PACKET_FANOUT_LB,
+            Fanout::DeviceQueue => libc::PACKET_FANOUT_QM,
+        }
+    }
+}
+
+/// A group of sockets of one network namespace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FanoutGroup(u16);
+
+/// Sockets of one group, at most, unless it is made for more.
+pub const FANOUT_SOCKETS_MAX: u32 = 256;
 
 /// Dimensions of a receive ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,8 +149,24 @@ impl PacketSocket {
         options: &Options,
         size: &RingSize,
     ) -> Result<(PacketSocket, BlockRing)> {
+        Self::open_filtered(interface, options, size, &[])
+    }
+
+    /// The same for frames that `filter` lets pass; without an instruction it lets all pass.
+    ///
+    /// # Errors
+    /// As [`PacketSocket::open`]; `E-SYSTEM` for a filter that the kernel refuses.
+    pub fn open_filtered(
+        interface: &Interface,
+        options: &Options,
+        size: &RingSize,
+        filter: &[Insn],
+    ) -> Result<(PacketSocket, BlockRing)> {
         let socket = Self::unbound(interface, options)?;
         let ring = socket.ring(interface, options, size)?;
+        if !filter.is_empty() {
+            socket.set_filter(filter).map_err(|e| refused(interface, "SO_ATTACH_FILTER", e))?;
+        }
         socket.bind(interface, libc::ETH_P_ALL as u16)?;
         if options.promiscuous {
             socket.join_promiscuous(interface)?;
@@ -128,6 +182,63 @@ impl PacketSocket {
         let socket = Self::unbound(interface, options)?;
         socket.bind(interface, 0)?;
         Ok(socket)
+    }
+
+    /// Receives from now on what `filter` lets pass.
+    ///
+    /// # Errors
+    /// As [`cbpf::attach`].
+    pub fn set_filter(&self, filter: &[Insn]) -> rustix::io::Result<()> {
+        cbpf::attach(&self.fd, filter)
+    }
+
+    /// Makes the socket one of `group`, or of a new one: each frame is received by one of its
+    /// sockets, which `fanout` chooses. One that is closed leaves the group, and those that stay
+    /// receive its frames: what it chooses by is divided anew.
+    ///
+    /// Of all sockets of a group interface and `fanout` must be the same. Kernels that do not know
+    /// `PACKET_FANOUT_FLAG_IGNORE_OUTGOING`, and do not say so, have a group receive the frames that
+    /// this machine sends, whatever its sockets ask for: filters tell them by [`PKTTYPE_OUTGOING`].
+    ///
+    /// # Errors
+    /// EINVAL if the interface is down or the group is of another kind, ENOSPC in one of
+    /// [`FANOUT_SOCKETS_MAX`] sockets, EALREADY for a socket that is in one, ENOMEM if there are 65,536
+    /// groups.
+    ///
+    /// Source: net/packet/af_packet.c fanout_add.
+    pub fn join_fanout(
+        &self,
+        fanout: Fanout,
+        group: Option<FanoutGroup>,
+    ) -> rustix::io::Result<FanoutGroup> {
+        let mut flags = fanout.number() | libc::PACKET_FANOUT_FLAG_IGNORE_OUTGOING;
+        if group.is_none() {
+            flags |= libc::PACKET_FANOUT_FLAG_UNIQUEID;
+        }
+        let number = group.map_or(0, |group| u32::from(group.0));
+        self.set(libc::PACKET_FANOUT, &(number | flags << 16))?;
+        match group {
+            Some(group) => Ok(group),
+            None => self.fanout_group(),
+        }
+    }
+
+    /// The group that it is in: its number is in the low half of what the kernel says.
+    fn fanout_group(&self) -> rustix::io::Result<FanoutGroup> {
+        let mut said: u32 = 0;
+        let mut len = size_of_val(&said) as libc::socklen_t;
+        // SAFETY: the kernel writes at most `len` bytes to `said`, whose size it is, and the length
+        // to `len`; both are exclusively borrowed for the call.
+        check(unsafe {
+            libc::getsockopt(
+                self.fd.as_raw_fd(),
+                libc::SOL_PACKET,
+                libc::PACKET_FANOUT,
+                (&raw mut said).cast(),
+                &raw mut len,
+            )
+        })?;
+        Ok(FanoutGroup(said as u16))
     }
 
     /// What the ring saw since the previous call; the kernel's counters restart at 0.

@@ -3,6 +3,10 @@
 //! Owner: [`Tap`], of the descriptor; of the interface as well if it was created here and nobody
 //! made it persistent: then it goes when the descriptor is closed. One thread at a time reads.
 //!
+//! A multi-queue interface has several descriptors, a queue each. The host chooses the queue by the
+//! flow, and one that it has received from a queue is sent to the same: a hash otherwise. A queue is
+//! detached by closing it; what waits in it is lost, and the others have its flows from then on.
+//!
 //! Each read and each write is one frame behind its offload header:
 //!
 //! ```text
@@ -23,7 +27,7 @@ use rustix::io::{self, Errno};
 
 use crate::errno::check;
 use crate::error::{Code, Error, Result};
-use crate::netif::{IfName, ioctl};
+use crate::netif::{IfName, Interface, ioctl};
 use crate::vnet::VNET_HDR_BYTES;
 
 const DEVICE: &str = "/dev/net/tun";
@@ -70,7 +74,10 @@ impl TapOffloads {
     }
 }
 
-/// The descriptor end of a TAP interface; nonblocking.
+/// Queues of a multi-queue interface, at most.
+pub const TAP_QUEUES_MAX: u32 = 256;
+
+/// The descriptor end of a TAP interface, or of one of its queues; nonblocking.
 #[derive(Debug)]
 pub struct Tap {
     fd: OwnedFd,
@@ -88,21 +95,44 @@ impl Tap {
     /// # Errors
     /// `E-PORT-SYNTAX` for an impossible name, `E-UNSUPPORTED` without the tun driver, `E-PERM`
     /// without CAP_NET_ADMIN (or being the interface's owner), `E-BUSY` if another descriptor is
-    /// attached or the name is that of another kind of interface.
+    /// attached, the interface is a multi-queue one, or the name is that of another kind.
     pub fn open(name: &str, wanted: TapOffloads) -> Result<Self> {
+        Self::open_as(name, wanted, 0)
+    }
+
+    /// Attaches `queues` descriptors to the multi-queue TAP interface called `name`, or creates it, as
+    /// [`Tap::open`] does with one. Queues that others have attached to it have their share.
+    ///
+    /// # Errors
+    /// As [`Tap::open`]; `E-BUSY` as well if the interface is one of a single queue, or has not as
+    /// many of its [`TAP_QUEUES_MAX`] queues left.
+    pub fn open_queues(name: &str, wanted: TapOffloads, queues: usize) -> Result<Vec<Self>> {
+        let multi = libc::IFF_MULTI_QUEUE;
+        let first = Self::open_as(name, wanted, multi)?;
+        let (name, created, offloads) = (first.name, first.created, first.offloads);
+        let mut all = vec![first];
+        while all.len() < queues {
+            let fd = open_device(&name)?;
+            attach(&fd, &name, multi).map_err(|e| refused(&name, "TUNSETIFF", e, multi))?;
+            // The header and the offloads are the interface's, not the queue's.
+            all.push(Tap { fd, name, created, offloads });
+        }
+        Ok(all)
+    }
+
+    fn open_as(name: &str, wanted: TapOffloads, kind: c_int) -> Result<Self> {
         let asked = IfName::new(name)?;
-        let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let fd = rustix::fs::open(DEVICE, flags, Mode::empty())
-            .map_err(|e| refused(&asked, &format!("open({DEVICE})"), e))?;
+        let fd = open_device(&asked)?;
         // Exclusively first, which tells creating from attaching; it fails with EBUSY if the
         // interface exists. TUN has no other way to ask.
-        let (name, created) = match attach(&fd, &asked, libc::IFF_TUN_EXCL) {
-            Err(Errno::BUSY) => (attach(&fd, &asked, 0), false),
+        let (name, created) = match attach(&fd, &asked, kind | libc::IFF_TUN_EXCL) {
+            Err(Errno::BUSY) => (attach(&fd, &asked, kind), false),
             other => (other, true),
         };
-        let name = name.map_err(|e| refused(&asked, "TUNSETIFF", e))?;
-        set_header_bytes(&fd).map_err(|e| refused(&name, "TUNSETVNETHDRSZ", e))?;
-        let offloads = set_offloads(&fd, wanted).map_err(|e| refused(&name, "TUNSETOFFLOAD", e))?;
+        let name = name.map_err(|e| refused(&asked, "TUNSETIFF", e, kind))?;
+        let fail = |call| move |e| refused(&name, call, e, kind);
+        set_header_bytes(&fd).map_err(fail("TUNSETVNETHDRSZ"))?;
+        let offloads = set_offloads(&fd, wanted).map_err(fail("TUNSETOFFLOAD"))?;
         Ok(Tap { fd, name, created, offloads })
     }
 
@@ -153,6 +183,12 @@ impl AsFd for Tap {
     }
 }
 
+fn open_device(name: &IfName) -> Result<OwnedFd> {
+    let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    rustix::fs::open(DEVICE, flags, Mode::empty())
+        .map_err(|e| refused(name, &format!("open({DEVICE})"), e, 0))
+}
+
 /// Attaches `fd` to the interface called `name`; returns the name it has.
 fn attach(fd: &OwnedFd, name: &IfName, more: c_int) -> io::Result<IfName> {
     let mut request = name.request();
@@ -183,17 +219,23 @@ fn set_offloads(fd: &OwnedFd, wanted: TapOffloads) -> io::Result<TapOffloads> {
     }
 }
 
-fn refused(name: &IfName, call: &str, errno: Errno) -> Error {
+/// Says why `call` was refused for an interface of `kind`: 0, or with many queues.
+fn refused(name: &IfName, call: &str, errno: Errno, kind: c_int) -> Error {
     let what = format!("cannot open TAP interface {name}");
+    let multi = if kind == 0 { "" } else { " multi_queue" };
     match errno {
         Errno::PERM | Errno::ACCESS => Error::os(Code::Permission, what, call, errno).fix(format!(
-            "run as root or with CAP_NET_ADMIN, or: ip tuntap add {name} mode tap user $USER"
+            "run as root or with CAP_NET_ADMIN, or: ip tuntap add {name} mode tap{multi} user $USER"
         )),
-        Errno::BUSY => Error::os(Code::Busy, what, call, errno)
-            .fix("another process has it, or it was made multi-queue: pick another name"),
-        // TUNSETIFF on the name of an interface of another kind (veth, TUN), or with a bad `%`.
-        Errno::INVAL => Error::os(Code::Busy, what, call, errno)
-            .fix(format!("if something else has the name: ip -d link show {name}")),
+        Errno::BUSY => Error::os(Code::Busy, what, call, errno).fix(format!(
+            "another process has it: pick another name, or see: ip tuntap show {name}"
+        )),
+        Errno::TOOBIG => {
+            let why = format!("its {TAP_QUEUES_MAX} queues are taken");
+            Error::new(Code::Busy, what, why).fix("ask for fewer queues")
+        }
+        // TUNSETIFF on an interface that is not what was asked for, or with a bad `%`.
+        Errno::INVAL => other_kind(name, what, call, kind),
         Errno::NOENT | Errno::NODEV | Errno::NXIO => {
             Error::os(Code::Unsupported, what, call, errno).fix("modprobe tun")
         }
@@ -201,12 +243,30 @@ fn refused(name: &IfName, call: &str, errno: Errno) -> Error {
     }
 }
 
+/// What to say of an interface that is there and is not what was asked for.
+fn other_kind(name: &IfName, what: String, call: &str, kind: c_int) -> Error {
+    let is_tap = Interface::open(name.as_str())
+        .and_then(|interface| interface.driver())
+        .is_ok_and(|(driver, bus)| driver == "tun" && bus == "tap");
+    if !is_tap {
+        return Error::os(Code::Busy, what, call, Errno::INVAL)
+            .fix(format!("if something else has the name: ip -d link show {name}"));
+    }
+    let (one, many) = ("mode tap", "mode tap multi_queue");
+    let (why, remedy, is, wanted) = match kind {
+        0 => ("it is a multi-queue interface", "ask for several queues, or make", many, one),
+        _ => ("it is an interface of one queue", "ask for one queue, or make", one, many),
+    };
+    Error::new(Code::Busy, what, why).fix(format!(
+        "{remedy} it anew: ip tuntap del {name} {is} && ip tuntap add {name} {wanted}"
+    ))
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
-    use crate::netif::Interface;
     use crate::packet::{Options, PacketSocket, RingSize, SendBatch};
     use crate::testing::{in_netns, ip};
     use crate::vnet::VnetHdr;
@@ -334,6 +394,59 @@ mod tests {
             let e = Tap::open("v0", TapOffloads::ALL).unwrap_err();
             assert_eq!(e.code, Code::Busy);
             assert!(e.fix.contains("v0"), "{e}");
+        });
+    }
+
+    #[test]
+    fn queues_are_attached_and_detached() {
+        in_netns(|| {
+            let mut queues = Tap::open_queues("tap%d", TapOffloads::ALL, 3).unwrap();
+            assert!(queues.iter().all(|q| q.created() && q.name().as_str() == "tap0"));
+            ip("link set tap0 up");
+            // Another of its own, which is attached and takes its share.
+            let more = Tap::open_queues("tap0", TapOffloads::ALL, 1).unwrap();
+            assert!(!more[0].created());
+            let said = ip("-d link show tap0");
+            assert!(said.contains("multi_queue numqueues 4 "), "{said}");
+            // Each of them is the whole interface to the host, and so is the last one left.
+            while let Some(queue) = queues.pop() {
+                assert_eq!(write(&queue, &frame(60)), Ok(VNET_HDR_BYTES + 60));
+            }
+            assert_eq!(write(&more[0], &frame(60)), Ok(VNET_HDR_BYTES + 60));
+            let e = Tap::open_queues("tap0", TapOffloads::ALL, 256).unwrap_err();
+            assert_eq!(e.code, Code::Busy);
+            assert!(e.why.contains("256 queues are taken"), "{e}");
+        });
+    }
+
+    #[test]
+    fn a_tap_of_the_other_kind_is_an_error_that_says_how_to_make_it() {
+        in_netns(|| {
+            ip("tuntap add s0 mode tap");
+            ip("tuntap add m0 mode tap multi_queue");
+            ip("link add v0 type veth peer name v1");
+            let open = |name, queues| match queues {
+                1 => Tap::open(name, TapOffloads::ALL).unwrap_err(),
+                n => Tap::open_queues(name, TapOffloads::ALL, n).unwrap_err(),
+            };
+            let commands = |fix: &str| -> Vec<String> {
+                let (_, commands) = fix.split_once(": ip ").unwrap();
+                commands.split(" && ip ").map(str::to_owned).collect()
+            };
+            let e = open("s0", 2);
+            assert!(e.code == Code::Busy && e.why.contains("of one queue"), "{e}");
+            for args in commands(&e.fix) {
+                ip(&args);
+            }
+            Tap::open_queues("s0", TapOffloads::ALL, 2).unwrap();
+            let e = open("m0", 1);
+            assert!(e.code == Code::Busy && e.why.contains("multi-queue"), "{e}");
+            for args in commands(&e.fix) {
+                ip(&args);
+            }
+            Tap::open("m0", TapOffloads::ALL).unwrap();
+            let e = open("v0", 2);
+            assert!(e.code == Code::Busy && e.fix.contains("ip -d link show v0"), "{e}");
         });
     }
 
