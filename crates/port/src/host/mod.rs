@@ -1,9 +1,11 @@
-//! What the ports onto the host's own interfaces share: their state, their descriptor, and the
-//! offload header that their frames travel with.
+//! What the ports onto the host's own interfaces share: their state, their descriptor, the offload
+//! header that their frames travel with, and what they take from the host's own stack.
 
 mod bell;
+pub(crate) mod flow;
 mod link;
 pub(crate) mod offload;
+mod reserve;
 #[cfg(test)]
 pub(crate) mod testing;
 
@@ -13,6 +15,7 @@ use linerate_skb::{Skb, Trust};
 
 pub(crate) use bell::Bell;
 pub(crate) use link::Link;
+pub(crate) use reserve::Reservation;
 
 /// Longest packet exchanged: what Linux allows by default for a superframe or for `lo`, whose MTU
 /// is 65,536, with the Ethernet header.

@@ -1,10 +1,12 @@
 //! What the tests of the ports onto the host's interfaces share: a network namespace per test, and
 //! a queue driven like a program's.
 
+use std::os::fd::AsFd;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use linerate_skb::{Batch, Offload, Pool, Skb};
+use linerate_sys::wait::poll_readable;
 use linerate_wire::stamp;
 use rustix::thread::UnshareFlags;
 
@@ -59,6 +61,14 @@ pub(crate) fn wait_running(name: &str) {
     // The kernel's worker changes the state first and starts the queues next, under the lock that
     // this change of nothing takes as well.
     ip(&format!("link set {name} up"));
+}
+
+/// Asserts that `address` answers an echo request, where there is a program to ask with.
+pub(crate) fn assert_answers_ping(address: &str) {
+    match Command::new("ping").args(["-c1", "-w5", address]).output() {
+        Ok(out) => assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stdout)),
+        Err(e) => eprintln!("skipped in part: there is no `ping` command: {e}"),
+    }
 }
 
 /// A veth pair v0, v1 that is up.
@@ -181,6 +191,93 @@ pub(crate) const PARTIAL: Offload =
 /// What a superframe of TCP over IPv4 says.
 pub(crate) const SUPERFRAME: Offload =
     Offload { flags: 1, gso_type: 1, hdr_len: 54, gso_size: 1448, csum_start: 34, csum_offset: 16 };
+
+/// Frame number `seq` of `flow`: a datagram whose ports tell it from other flows.
+pub(crate) fn of_flow(flow: u16, seq: u32) -> Vec<u8> {
+    let mut frame = ipv4(17, 64);
+    frame[34..36].copy_from_slice(&(FLOW_PORT + flow).to_be_bytes());
+    // No checksum.
+    frame[40..42].copy_from_slice(&[0, 0]);
+    frame[42..46].copy_from_slice(&seq.to_be_bytes());
+    frame
+}
+
+const FLOW_PORT: u16 = 20_000;
+/// Flows of [`of_flow`] that tests use: enough that each of a few queues has some.
+pub(crate) const FLOWS: u16 = 64;
+
+/// Frame number `seq` of every flow.
+pub(crate) fn round(seq: u32) -> Vec<Vec<u8>> {
+    (0..FLOWS).map(|flow| of_flow(flow, seq)).collect()
+}
+
+/// What came of the flows, and by which queue.
+#[derive(Default)]
+pub(crate) struct Seen {
+    /// Queue, flow and number of each frame, in the order that they came in.
+    pub frames: Vec<(usize, u16, u32)>,
+}
+
+impl Seen {
+    /// Takes what waits in `queues`; returns how many frames of a flow came.
+    pub fn take(&mut self, queues: &mut [Queue]) -> usize {
+        let before = self.frames.len();
+        let mut batch = Batch::with_capacity(64);
+        for (i, queue) in queues.iter_mut().enumerate() {
+            while queue.rx(&mut batch) > 0 {
+                let ours = batch.iter().map(Skb::data).filter(|data| is_ipv4(data));
+                self.frames.extend(ours.map(|data| {
+                    let port = u16::from_be_bytes([data[34], data[35]]);
+                    let seq = u32::from_be_bytes([data[42], data[43], data[44], data[45]]);
+                    (i, port - FLOW_PORT, seq)
+                }));
+                batch.clear();
+            }
+        }
+        self.frames.len() - before
+    }
+
+    /// Takes from `queues` until `count` frames are there in all.
+    pub fn wait(&mut self, queues: &mut [Queue], count: usize) {
+        let deadline = Instant::now() + LONG;
+        while self.frames.len() < count {
+            assert!(Instant::now() < deadline, "{} of {count} came", self.frames.len());
+            if self.take(queues) == 0 && queues.iter_mut().all(|q| q.arm(Want::Frames)) {
+                let fds: Vec<_> = queues.iter().map(|q| q.as_fd()).collect();
+                poll_readable(&fds, Some(LONG)).unwrap();
+            }
+        }
+    }
+
+    /// Asserts that every flow came whole, numbers 0 to `rounds`, each frame once.
+    pub fn assert_once(&self, rounds: u32) {
+        let mut got: Vec<_> = self.frames.iter().map(|&(_, flow, seq)| (flow, seq)).collect();
+        got.sort_unstable();
+        let all = (0..FLOWS).flat_map(|flow| (0..rounds).map(move |seq| (flow, seq)));
+        assert!(got.iter().copied().eq(all), "{} of {}", got.len(), u32::from(FLOWS) * rounds);
+    }
+
+    /// Asserts that each flow came by one queue and in order, and that each of `queues` had some.
+    pub fn assert_divided(&self, queues: usize) {
+        for flow in 0..FLOWS {
+            let its: Vec<_> = self.frames.iter().filter(|(_, of, _)| *of == flow).collect();
+            assert!(its.windows(2).all(|w| w[0].0 == w[1].0 && w[0].2 < w[1].2), "{flow}: {its:?}");
+        }
+        for queue in 0..queues {
+            assert!(self.frames.iter().any(|(of, ..)| *of == queue), "{queue} had nothing");
+        }
+    }
+}
+
+/// Tries until `done` says that it is so. What is closed may stay a moment: a child of another test
+/// has it too, between its fork and its exec.
+pub(crate) fn eventually(mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + LONG;
+    while !done() {
+        assert!(Instant::now() < deadline, "it never was");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
 
 /// Asserts that the pool has lost track of nothing, and that nothing is left in flight.
 pub(crate) fn assert_settled(pool: &Pool) {

@@ -3,13 +3,23 @@
 use std::time::Duration;
 
 use linerate_skb::Result;
+use linerate_sys::packet::{FANOUT_SOCKETS_MAX, Fanout};
 
+use crate::host::flow::Flow;
 use crate::spec::Spec;
 use crate::units;
 
 const RING_BYTES: u32 = 8 << 20;
 const RING_BYTES_MIN: u32 = 512 << 10;
 const RING_BYTES_MAX: u32 = 1 << 30;
+
+/// The kernel's names for them.
+const FANOUTS: [(&str, Fanout); 4] = [
+    ("hash", Fanout::Hash),
+    ("cpu", Fanout::Cpu),
+    ("lb", Fanout::RoundRobin),
+    ("qm", Fanout::DeviceQueue),
+];
 
 /// A port text's options, checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,11 +28,17 @@ pub(super) struct Config {
     pub interface: String,
     /// Send past the qdisc.
     pub bypass: bool,
+    /// Which queue receives a frame, where there are several.
+    pub fanout: Fanout,
+    /// Receive nothing else, and keep it from the host's stack.
+    pub flow: Option<Flow>,
     /// Receive what is addressed to others.
     pub promisc: bool,
+    /// Queues, each with a socket and a ring of its own.
+    pub queues: usize,
     /// How long the kernel holds a block back that is not full.
     pub retire_ms: u32,
-    /// Bytes of the receive ring, a power of two.
+    /// Bytes of the receive ring of each queue, a power of two.
     pub ring_bytes: u32,
     /// Exchange offload headers.
     pub vnet: bool,
@@ -32,12 +48,17 @@ impl Config {
     /// Reads the options of `spec`.
     pub fn of(spec: &Spec) -> Result<Config> {
         let mut spec = spec.clone();
-        spec.options.set_default("promisc", Some("on"));
+        let flow = Flow::of(&spec)?;
+        // Ports are those of this host; frames for other stations are not to it.
+        spec.options.set_default("promisc", Some(if flow.is_some() { "off" } else { "on" }));
         spec.options.set_default("vnet", Some("on"));
         let config = Config {
             interface: spec.arg.clone(),
             bypass: spec.flag("bypass")?,
+            fanout: spec.value("fanout", fanout)?.unwrap_or_default(),
+            flow,
             promisc: spec.flag("promisc")?,
+            queues: spec.value("queues", queues)?.unwrap_or(1),
             retire_ms: spec.value("retire", retire)?.unwrap_or(1),
             ring_bytes: spec.value("ring", ring)?.unwrap_or(RING_BYTES),
             vnet: spec.flag("vnet")?,
@@ -47,6 +68,23 @@ impl Config {
             return Err(spec.error("which interface?").fix("packet:IFACE; list them: ip -br link"));
         }
         Ok(config)
+    }
+}
+
+fn fanout(text: &str) -> std::result::Result<Fanout, String> {
+    let known = FANOUTS.iter().find(|(word, _)| *word == text);
+    known.map(|(_, fanout)| *fanout).ok_or_else(|| "one of hash, cpu, lb, qm".into())
+}
+
+/// The word for `fanout` in a port text.
+pub(super) fn word(fanout: Fanout) -> &'static str {
+    FANOUTS.iter().find(|(_, known)| *known == fanout).map_or("?", |(word, _)| word)
+}
+
+fn queues(text: &str) -> std::result::Result<usize, String> {
+    match text.parse::<u32>() {
+        Ok(n) if (1..=FANOUT_SOCKETS_MAX).contains(&n) => Ok(n as usize),
+        _ => Err(format!("how many, 1 to {FANOUT_SOCKETS_MAX}")),
     }
 }
 
@@ -89,7 +127,10 @@ mod tests {
         let expected = Config {
             interface: "eth0".into(),
             bypass: false,
+            fanout: Fanout::Hash,
+            flow: None,
             promisc: true,
+            queues: 1,
             retire_ms: 1,
             ring_bytes: 8 << 20,
             vnet: true,
@@ -99,6 +140,19 @@ mod tests {
         let all = config(all).unwrap();
         assert_eq!((all.bypass, all.promisc, all.vnet), (true, false, false));
         assert_eq!((all.retire_ms, all.ring_bytes), (20, 1 << 20));
+    }
+
+    #[test]
+    fn several_queues_and_a_filter_are_asked_for() {
+        for (word, fanout) in FANOUTS {
+            let config = config(&format!("packet:x,queues=4,fanout={word}")).unwrap();
+            assert_eq!((config.queues, config.fanout), (4, fanout));
+            assert_eq!(super::word(fanout), word);
+        }
+        let udp = config("packet:x,udp=7777").unwrap();
+        assert_eq!(udp.flow.unwrap().to_string(), "udp=7777");
+        assert!(!udp.promisc, "other stations' ports are not this host's");
+        assert!(config("packet:x,tcp=80+443,promisc=on").unwrap().promisc);
     }
 
     #[test]
@@ -113,6 +167,11 @@ mod tests {
             ("packet:x,ring=2GiB", "512KiB to 1GiB"),
             ("packet:x,ring=18446744073709551615GiB", "too large"),
             ("packet:x,vnet=maybe", "on or off"),
+            ("packet:x,queues=0", "1 to 256"),
+            ("packet:x,queues=257", "1 to 256"),
+            ("packet:x,queues=0-3", "how many"),
+            ("packet:x,fanout=rss", "hash, cpu, lb, qm"),
+            ("packet:x,udp=0", "is no port"),
             ("packet:x,bypas", "no option 'bypas'"),
         ] {
             let e = config(text).unwrap_err();

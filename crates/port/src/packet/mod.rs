@@ -8,10 +8,14 @@
 //!                                                tx.rs
 //! ```
 //!
+//! Several queues are several such sockets in one group, among which the kernel divides the frames. With
+//! `udp=` or `tcp=` a filter of the sockets refuses everything else, and the kernel is kept from
+//! answering on the ports that they take.
+//!
 //! Owner: the queue owns the socket, its ring and its descriptor, which is an epoll set around the
 //! socket. Frames received stay in the kernel's blocks until they are copied: if the pool has no
 //! frame, or nobody calls, the ring fills up and the kernel counts what it drops, which
-//! `missed` reports.
+//! `missed` reports. All queues own the reservation of the ports: the last to go gives them back.
 //!
 //! Offloads: with the vnet header (the default) partial checksums and superframes pass as they are,
 //! both ways. docs/ports/packet.md has the options and the limits, each with its cause.
@@ -19,6 +23,7 @@
 //! Source: packet(7), Documentation/networking/packet_mmap.rst, net/packet/af_packet.c.
 
 mod config;
+mod filter;
 mod rx;
 mod setup;
 #[cfg(test)]
@@ -26,12 +31,13 @@ mod tests;
 mod tx;
 
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 
 use linerate_skb::{Batch, Local, Moved, Pool, Result};
 use linerate_sys::packet::PacketSocket;
 
 use crate::driver::{Driver, Opened};
-use crate::host::{Bell, Link};
+use crate::host::{Bell, Link, Reservation};
 use crate::queue::{Health, QueueOps, Want};
 use crate::spec::Spec;
 
@@ -39,7 +45,8 @@ use config::Config;
 use rx::Rx;
 use tx::Tx;
 
-/// The driver of `packet:IFACE[,bypass][,promisc=on|off][,retire=1ms][,ring=8MiB][,vnet=on|off]`.
+/// The driver of `packet:IFACE[,udp=7777|tcp=80+443][,queues=1][,fanout=hash|cpu|lb|qm][,bypass]`
+/// `[,promisc=on|off][,retire=1ms][,ring=8MiB][,vnet=on|off]`.
 #[derive(Debug)]
 pub struct Packet;
 
@@ -65,6 +72,8 @@ struct PacketQueue {
     bell: Bell,
     /// `arm` said that there was nothing, and what woke the caller has not been looked at.
     armed: bool,
+    /// Goes after the socket: until then the host must not answer.
+    _reservation: Option<Arc<Reservation>>,
 }
 
 impl PacketQueue {

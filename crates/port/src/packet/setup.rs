@@ -1,18 +1,21 @@
 //! Opening: the interface, the socket, and what they gave.
 
 use std::os::fd::AsFd;
+use std::sync::Arc;
 
 use linerate_skb::{Code, Error, Result};
+use linerate_sys::cbpf::DROP_ALL;
 use linerate_sys::netif::{HARDWARE_ETHERNET, HARDWARE_LOOPBACK, Interface};
 use linerate_sys::packet::{BlockRing, Options, PacketSocket, RingSize};
 
 use crate::driver::Opened;
-use crate::host::{Bell, Link, PACKET_BYTES_MAX};
+use crate::host::{Bell, Link, PACKET_BYTES_MAX, Reservation};
 use crate::obtained::Obtained;
-use crate::queue::Health;
+use crate::queue::{Health, QueueOps};
 
 use super::PacketQueue;
-use super::config::Config;
+use super::config::{self, Config};
+use super::filter;
 use super::rx::Rx;
 use super::tx::Tx;
 
@@ -42,29 +45,41 @@ fn longest_frame(interface: &Interface) -> Result<usize> {
 
 /// Opens the port.
 pub(super) fn open(config: &Config) -> Result<Opened> {
+    let link = up(config)?;
+    let mtu = link.interface().mtu_bytes()?;
+    // Before anything is received that the host would answer.
+    let reservation = config.flow.as_ref().map(Reservation::of).transpose()?.map(Arc::new);
+    let Sockets { sockets, vnet, refused } = open_sockets(link.interface(), config)?;
+    let longest = if vnet { PACKET_BYTES_MAX } else { longest_frame(link.interface())? };
+    let mut obtained = Obtained::new(config.interface.clone(), mode(config, mtu, vnet), longest);
+    obtained.queues = sockets.len();
+    obtained.refused = refused;
+    obtained.refused.extend(sockets.first().and_then(|(socket, _)| short_send_buffer(socket)));
+    let mut queues: Vec<Box<dyn QueueOps>> = Vec::with_capacity(sockets.len());
+    for (socket, ring) in sockets {
+        let bell = Bell::new(&socket)?;
+        queues.push(Box::new(PacketQueue {
+            socket,
+            rx: Rx::new(ring, longest),
+            tx: Tx::new(vnet),
+            link: up(config)?,
+            bell,
+            armed: false,
+            _reservation: reservation.clone(),
+        }));
+    }
+    Ok(Opened { queues, obtained })
+}
+
+/// The interface, which must be up.
+fn up(config: &Config) -> Result<Link> {
     let interface = Interface::open(&config.interface)?;
     check_frames(&interface)?;
     let link = Link::new(interface);
-    if let Health::Down(e) | Health::Failed(e) = link.health() {
-        return Err(e.clone());
+    match link.health() {
+        Health::Down(e) | Health::Failed(e) => Err(e.clone()),
+        _ => Ok(link),
     }
-    let mtu = link.interface().mtu_bytes()?;
-    let (socket, ring, vnet, refused) = open_socket(link.interface(), config)?;
-    let longest = if vnet { PACKET_BYTES_MAX } else { longest_frame(link.interface())? };
-    let mode = mode(config, mtu, vnet);
-    let mut obtained = Obtained::new(config.interface.clone(), mode, longest);
-    obtained.refused = refused;
-    obtained.refused.extend(short_send_buffer(&socket));
-    let bell = Bell::new(&socket)?;
-    let queue = PacketQueue {
-        socket,
-        rx: Rx::new(ring, longest),
-        tx: Tx::new(vnet),
-        link,
-        bell,
-        armed: false,
-    };
-    Ok(Opened::single(queue, obtained))
 }
 
 /// Refuses an interface whose packets do not start with an Ethernet header.
@@ -87,11 +102,15 @@ fn ring_size(config: &Config, longest: usize) -> RingSize {
     RingSize { block_bytes: block, blocks: config.ring_bytes / block, retire_ms: config.retire_ms }
 }
 
-/// Opens the socket, without offload headers if the kernel does not give them.
-fn open_socket(
-    interface: &Interface,
-    config: &Config,
-) -> Result<(PacketSocket, BlockRing, bool, Vec<String>)> {
+/// What the kernel gave.
+struct Sockets {
+    sockets: Vec<(PacketSocket, BlockRing)>,
+    vnet: bool,
+    refused: Vec<String>,
+}
+
+/// Opens the sockets of all queues, without offload headers if the kernel does not give them.
+fn open_sockets(interface: &Interface, config: &Config) -> Result<Sockets> {
     let longest = if config.vnet { PACKET_BYTES_MAX } else { longest_frame(interface)? };
     let size = ring_size(config, longest);
     let options = Options {
@@ -100,8 +119,8 @@ fn open_socket(
         promiscuous: config.promisc,
         send_buffer_bytes: SEND_BUFFER_BYTES,
     };
-    let first = match PacketSocket::open(interface, &options, &size) {
-        Ok((socket, ring)) => return Ok((socket, ring, config.vnet, Vec::new())),
+    let first = match open_group(interface, config, &options, &size) {
+        Ok(sockets) => return Ok(Sockets { sockets, vnet: config.vnet, refused: Vec::new() }),
         Err(e) => e,
     };
     // Only what another format of the frames could cure.
@@ -110,10 +129,45 @@ fn open_socket(
     }
     let options = Options { vnet_hdr: false, ..options };
     // If that fails too, the first reason is the one to report.
-    let Ok((socket, ring)) = PacketSocket::open(interface, &options, &size) else {
+    let Ok(sockets) = open_group(interface, config, &options, &size) else {
         return Err(first);
     };
-    Ok((socket, ring, false, vec![format!("vnet_hdr: {}", first.why)]))
+    Ok(Sockets { sockets, vnet: false, refused: vec![format!("vnet_hdr: {}", first.why)] })
+}
+
+/// Opens the sockets of all queues; several are a group.
+///
+/// Each lets nothing pass until all have joined: until a socket has joined it would receive
+/// everything, and while some are missing the others would have their share. Fragments are not put
+/// together (`PACKET_FANOUT_FLAG_DEFRAG`): those of one datagram go to one queue as they are,
+/// because of fragments the kernel takes addresses and protocol only, and a port is to receive what
+/// the interface did.
+fn open_group(
+    interface: &Interface,
+    config: &Config,
+    options: &Options,
+    size: &RingSize,
+) -> Result<Vec<(PacketSocket, BlockRing)>> {
+    let grouped = config.queues > 1;
+    let filter = filter::program(config.flow.as_ref(), grouped);
+    if !grouped {
+        return Ok(vec![PacketSocket::open_filtered(interface, options, size, &filter)?]);
+    }
+    let fail = |call, errno| {
+        let what = format!("cannot open {} queues on {}", config.queues, interface.name());
+        Error::os(Code::System, what, call, errno)
+    };
+    let (mut sockets, mut group) = (Vec::with_capacity(config.queues), None);
+    for _ in 0..config.queues {
+        let (socket, ring) = PacketSocket::open_filtered(interface, options, size, DROP_ALL)?;
+        let joined = socket.join_fanout(config.fanout, group);
+        group = Some(joined.map_err(|errno| fail("PACKET_FANOUT", errno))?);
+        sockets.push((socket, ring));
+    }
+    for (socket, _) in &sockets {
+        socket.set_filter(&filter).map_err(|errno| fail("SO_ATTACH_FILTER", errno))?;
+    }
+    Ok(sockets)
 }
 
 /// What to say if the send buffer is smaller than asked for.
@@ -135,6 +189,12 @@ fn mode(config: &Config, mtu: u32, vnet: bool) -> String {
             mode.push_str(", ");
             mode.push_str(word);
         }
+    }
+    if let Some(flow) = &config.flow {
+        mode.push_str(&format!(", only {flow}, reserved"));
+    }
+    if config.queues > 1 {
+        mode.push_str(&format!(", fanout {}", config::word(config.fanout)));
     }
     mode
 }

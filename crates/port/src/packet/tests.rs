@@ -1,5 +1,8 @@
 //! Two ports on the two ends of a veth pair.
 
+mod flow;
+mod queues;
+
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::{Duration, Instant};
 

@@ -1,6 +1,7 @@
 //! What stands in the port text.
 
 use linerate_skb::Result;
+use linerate_sys::tun::TAP_QUEUES_MAX;
 
 use crate::spec::Spec;
 
@@ -9,6 +10,8 @@ use crate::spec::Spec;
 pub(super) struct Config {
     /// The interface; `%d` in it stands for the first free number.
     pub name: String,
+    /// Queues; with one it is an interface of one queue, else a multi-queue one.
+    pub queues: usize,
     /// Bring it up.
     pub up: bool,
 }
@@ -16,7 +19,11 @@ pub(super) struct Config {
 impl Config {
     /// Reads the options of `spec`.
     pub fn of(spec: &Spec) -> Result<Config> {
-        let config = Config { name: spec.arg.clone(), up: spec.flag("up")? };
+        let config = Config {
+            name: spec.arg.clone(),
+            queues: spec.value("queues", queues)?.unwrap_or(1),
+            up: spec.flag("up")?,
+        };
         spec.finish()?;
         if config.name.is_empty() {
             return Err(spec
@@ -24,6 +31,13 @@ impl Config {
                 .fix("tap:NAME; tap:tap%d takes a free name"));
         }
         Ok(config)
+    }
+}
+
+fn queues(text: &str) -> std::result::Result<usize, String> {
+    match text.parse::<u32>() {
+        Ok(n) if (1..=TAP_QUEUES_MAX).contains(&n) => Ok(n as usize),
+        _ => Err(format!("how many, 1 to {TAP_QUEUES_MAX}")),
     }
 }
 
@@ -37,8 +51,10 @@ mod tests {
 
     #[test]
     fn an_interface_is_left_alone_unless_told_otherwise() {
-        assert_eq!(config("tap:t0").unwrap(), Config { name: "t0".into(), up: false });
-        assert!(config("tap:t0,up").unwrap().up);
+        let expected = Config { name: "t0".into(), queues: 1, up: false };
+        assert_eq!(config("tap:t0").unwrap(), expected);
+        let all = config("tap:t0,up,queues=4").unwrap();
+        assert_eq!((all.up, all.queues), (true, 4));
     }
 
     #[test]
@@ -46,6 +62,8 @@ mod tests {
         for (text, why) in [
             ("tap:", "which interface"),
             ("tap:t0,up=maybe", "on or off"),
+            ("tap:t0,queues=0", "1 to 256"),
+            ("tap:t0,queues=257", "1 to 256"),
             ("tap:t0,mtu=9000", "no option 'mtu'"),
         ] {
             let e = config(text).unwrap_err();

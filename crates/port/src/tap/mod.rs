@@ -8,7 +8,8 @@
 //! ```
 //!
 //! Owner: the queue owns the descriptor, which is one end of the interface, and an epoll set around
-//! it. An interface that was created here goes with the queue; one that was there stays.
+//! it. An interface that was created here goes with its last queue; one that was there stays. Several
+//! queues are several descriptors of a multi-queue interface, among which the host divides the flows.
 //!
 //! TAP has no way to pass several packets in one call: a system call for each packet, each way, is
 //! inherent. What amortises it are superframes: 64 KiB of TCP are one packet here.
@@ -39,7 +40,7 @@ use config::Config;
 use rx::Rx;
 use tx::Tx;
 
-/// The driver of `tap:NAME[,up]`.
+/// The driver of `tap:NAME[,up][,queues=1]`.
 #[derive(Debug)]
 pub struct Tap;
 

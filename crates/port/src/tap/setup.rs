@@ -7,6 +7,7 @@ use linerate_sys::tun::{Tap, TapOffloads};
 use crate::driver::Opened;
 use crate::host::{Bell, Link, PACKET_BYTES_MAX};
 use crate::obtained::Obtained;
+use crate::queue::QueueOps;
 
 use super::TapQueue;
 use super::config::Config;
@@ -15,19 +16,39 @@ use super::tx::Tx;
 
 /// Opens the port.
 pub(super) fn open(config: &Config) -> Result<Opened> {
-    let tap = Tap::open(&config.name, TapOffloads::ALL)?;
-    let interface = Interface::open(tap.name().as_str())?;
-    if config.up {
-        interface.set_up()?;
+    let taps = match config.queues {
+        1 => vec![Tap::open(&config.name, TapOffloads::ALL)?],
+        n => Tap::open_queues(&config.name, TapOffloads::ALL, n)?,
+    };
+    if config.up
+        && let Some(tap) = taps.first()
+    {
+        Interface::open(tap.name().as_str())?.set_up()?;
     }
-    let mtu = interface.mtu_bytes()?;
-    let link = Link::of_descriptor(interface);
+    let queues: Vec<TapQueue> = taps.into_iter().map(queue).collect::<Result<_>>()?;
+    let obtained = queues.first().map(|first| obtained(first, queues.len())).transpose()?;
+    Ok(Opened {
+        queues: queues.into_iter().map(|q| Box::new(q) as Box<dyn QueueOps>).collect(),
+        obtained: obtained.unwrap_or_default(),
+    })
+}
+
+fn queue(tap: Tap) -> Result<TapQueue> {
+    let link = Link::of_descriptor(Interface::open(tap.name().as_str())?);
+    let bell = Bell::new(&tap)?;
+    Ok(TapQueue { tap, rx: Rx::new(), tx: Tx::new(), link, bell, armed: false })
+}
+
+fn obtained(first: &TapQueue, queues: usize) -> Result<Obtained> {
+    let TapQueue { tap, link, .. } = first;
+    let mtu = link.interface().mtu_bytes()?;
     let how = if tap.created() { "created" } else { "attached" };
     let mode = format!(
         "TAP {how}, copy, a syscall a packet, MTU {mtu}, vnet_hdr{}",
         offloads(tap.offloads())
     );
     let mut obtained = Obtained::new(tap.name().as_str(), mode, PACKET_BYTES_MAX);
+    obtained.queues = queues;
     if tap.offloads() != TapOffloads::ALL {
         obtained.refused.push(format!(
             "offloads{}: the kernel has them from 6.2 on",
@@ -37,11 +58,7 @@ pub(super) fn open(config: &Config) -> Result<Opened> {
     if !link.is_up() {
         obtained.refused.push(format!("down: ip link set {} up", tap.name()));
     }
-    let bell = Bell::new(&tap)?;
-    Ok(Opened::single(
-        TapQueue { tap, rx: Rx::new(), tx: Tx::new(), link, bell, armed: false },
-        obtained,
-    ))
+    Ok(obtained)
 }
 
 fn missing(have: TapOffloads) -> TapOffloads {

@@ -4,9 +4,10 @@ use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 use linerate_skb::{Batch, Code, DropReason, Offload, PacketType, Pool, Trust};
+use linerate_sys::thread::{allowed_cpus, pin_to_cpu};
 
 use crate::host::testing::*;
-use crate::{Health, Port};
+use crate::{Health, Port, Queue};
 
 #[test]
 fn frames_of_every_length_cross_both_ways_in_order_and_whole() {
@@ -213,5 +214,97 @@ fn what_was_obtained_is_said_and_what_is_wrong() {
         let text = Port::open("tap:p0,up").unwrap().obtained().to_string();
         assert!(text.starts_with("p0 TAP attached") && !text.contains("down"), "{text}");
         assert!(ip("-o link show p0").contains("p0"));
+    });
+}
+
+#[test]
+fn flows_are_divided_among_the_queues_each_in_order_and_each_packet_once() {
+    in_netns(|| {
+        pin_to_cpu(allowed_cpus().unwrap()[0]).unwrap();
+        let pool = Pool::builder().frames(1024).build().unwrap();
+        let port = Port::open_with("tap:t0,up,queues=4", &pool).unwrap();
+        assert_eq!(port.obtained().queues, 4);
+        assert!(port.obtained().to_string().ends_with(", 4 queues"), "{}", port.obtained());
+        let mut queues = port.into_queues();
+        let mut host = queue("packet:t0");
+        let mut seen = Seen::default();
+        for seq in 0..100 {
+            send(&mut host, &round(seq), Offload::NONE);
+            seen.take(&mut queues);
+        }
+        seen.wait(&mut queues, 6400);
+        seen.assert_once(100);
+        seen.assert_divided(4);
+        let counts: Vec<_> = queues.iter_mut().map(Queue::counts).collect();
+        assert_eq!(counts.iter().map(|c| c.rx_packets).sum::<u64>(), 6400, "{counts:?}");
+
+        // Each queue sends.
+        for (seq, queue) in queues.iter_mut().enumerate() {
+            send(queue, &round(seq as u32), Offload::NONE);
+        }
+        let mut there = Seen::default();
+        there.wait(std::slice::from_mut(&mut host), 4 * usize::from(FLOWS));
+        there.assert_once(4);
+        drop(queues);
+        assert_settled(&pool);
+        assert_eq!(pool.ledger().received, 6400);
+    });
+}
+
+#[test]
+fn the_share_of_a_queue_that_is_closed_goes_to_the_others() {
+    in_netns(|| {
+        pin_to_cpu(allowed_cpus().unwrap()[0]).unwrap();
+        let pool = Pool::builder().frames(1024).build().unwrap();
+        let mut queues = Port::open_with("tap:t0,up,queues=4", &pool).unwrap().into_queues();
+        let mut host = queue("packet:t0");
+        for left in [3, 2, 1] {
+            drop(queues.remove(0));
+            eventually(|| ip("-d link show t0").contains(&format!("numqueues {left} ")));
+            let mut seen = Seen::default();
+            for seq in 0..10 {
+                send(&mut host, &round(seq), Offload::NONE);
+            }
+            seen.wait(&mut queues, 640);
+            seen.assert_once(10);
+            seen.assert_divided(left);
+        }
+        // The interface goes with the last one.
+        drop(queues);
+        eventually(|| Port::open("packet:t0").is_err_and(|e| e.code == Code::NoDevice));
+        assert_settled(&pool);
+    });
+}
+
+#[test]
+fn superframes_cross_by_every_queue() {
+    in_netns(|| {
+        let mut queues = Port::open("tap:t0,up,queues=2").unwrap().into_queues();
+        let mut host = queue("packet:t0");
+        let frame = ipv4(6, 20_000);
+        for queue in &mut queues {
+            send(queue, std::slice::from_ref(&frame), SUPERFRAME);
+            let got = receive_if(&mut host, 1, is_ipv4);
+            assert!(got.iter().all(|skb| skb.offload() == SUPERFRAME && bytes(skb) == frame));
+            // The flow has been seen in this queue: that is where its answers go.
+            send(&mut host, std::slice::from_ref(&frame), SUPERFRAME);
+            let got = receive_if(queue, 1, is_ipv4);
+            assert!(got.iter().all(|skb| skb.offload() == SUPERFRAME && bytes(skb) == frame));
+        }
+    });
+}
+
+#[test]
+fn several_queues_and_an_interface_of_one_are_an_error_that_says_what_to_run() {
+    in_netns(|| {
+        ip("tuntap add s0 mode tap");
+        let e = Port::open("tap:s0,queues=2").unwrap_err();
+        assert_eq!(e.code, Code::Busy);
+        assert!(e.fix.contains("ip tuntap add s0 mode tap multi_queue"), "{e}");
+        ip("tuntap add m0 mode tap multi_queue");
+        let port = Port::open("tap:m0,queues=2").unwrap();
+        assert!(port.obtained().to_string().starts_with("m0 TAP attached"));
+        drop(port);
+        assert!(ip("-o link show m0").contains("m0"));
     });
 }

@@ -1,0 +1,245 @@
+//! Ports of UDP or TCP kept from the host's own stack, for a port that answers on them itself.
+//!
+//! The stack sees, or may see, the packets that a port takes by a filter. To one whose port nobody
+//! has it answers by itself: ICMP port unreachable to a datagram, a reset to a segment, upon which
+//! the client gives up. So the port is bound by a socket of the kernel whose filter drops
+//! everything:
+//!
+//! ```text
+//!   datagram ──► socket found ──► filter: 0 bytes ──► dropped, no answer
+//!   segment  ──► no connection ──► listening socket found ──► filter: 0 bytes ──► dropped, no answer
+//! ```
+//!
+//! A TCP socket must listen: one that is only bound is not found by segments, and the stack resets.
+//! Its filter comes before the handshake, so that it never has a connection. Both are bound without
+//! `SO_REUSEADDR`: a port is either this one's or another's.
+//!
+//! Owner: [`Reservation`], of the sockets; dropping it gives the ports back, as the end of the
+//! process does. It holds in the network namespace of the thread that made it.
+//!
+//! Source: net/ipv4/udp.c `udp_queue_rcv_one_skb`, net/ipv4/tcp_ipv4.c `tcp_v4_rcv`.
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::OwnedFd;
+
+use linerate_skb::{Code, Error, Result};
+use linerate_sys::cbpf;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with, sockopt};
+
+use super::flow::{Flow, Protocol};
+
+/// Ports that the host's stack leaves alone.
+#[derive(Debug)]
+pub(crate) struct Reservation {
+    /// For IPv4 and IPv6 each, on every address; never read.
+    _sockets: Vec<OwnedFd>,
+}
+
+impl Reservation {
+    /// Reserves the ports of `flow`, all or none.
+    ///
+    /// # Errors
+    /// `E-BUSY` if somebody has one of them, `E-PERM` for one below 1024 without
+    /// CAP_NET_BIND_SERVICE.
+    pub fn of(flow: &Flow) -> Result<Reservation> {
+        let mut sockets = Vec::with_capacity(2 * flow.ports.len());
+        for &port in &flow.ports {
+            let any4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
+            let any6 = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
+            let refused = |(call, errno)| refused(flow.protocol, port, call, errno);
+            sockets.push(reserve(flow.protocol, any4).map_err(refused)?);
+            match reserve(flow.protocol, any6) {
+                Ok(socket) => sockets.push(socket),
+                // A host without IPv6 answers nobody there.
+                Err((_, Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL)) => {}
+                Err(e) => return Err(refused(e)),
+            }
+        }
+        Ok(Reservation { _sockets: sockets })
+    }
+}
+
+/// Binds `address` to a socket that drops everything; says which call failed.
+fn reserve(
+    protocol: Protocol,
+    address: SocketAddr,
+) -> std::result::Result<OwnedFd, (&'static str, Errno)> {
+    let (family, kind) = match (address, protocol) {
+        (SocketAddr::V4(_), Protocol::Udp) => (AddressFamily::INET, SocketType::DGRAM),
+        (SocketAddr::V4(_), Protocol::Tcp) => (AddressFamily::INET, SocketType::STREAM),
+        (SocketAddr::V6(_), Protocol::Udp) => (AddressFamily::INET6, SocketType::DGRAM),
+        (SocketAddr::V6(_), Protocol::Tcp) => (AddressFamily::INET6, SocketType::STREAM),
+    };
+    let fail = |call| move |errno| (call, errno);
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(family, kind, flags, None).map_err(fail("socket"))?;
+    if address.is_ipv6() {
+        // IPv4 has a socket of its own.
+        sockopt::set_ipv6_v6only(&socket, true).map_err(fail("IPV6_V6ONLY"))?;
+    }
+    // First, so that no packet is ever taken.
+    cbpf::attach(&socket, cbpf::DROP_ALL).map_err(fail("SO_ATTACH_FILTER"))?;
+    bind(&socket, &address).map_err(fail("bind"))?;
+    if protocol == Protocol::Tcp {
+        listen(&socket, 0).map_err(fail("listen"))?;
+    }
+    Ok(socket)
+}
+
+fn refused(protocol: Protocol, port: u16, call: &str, errno: Errno) -> Error {
+    let name = protocol.key().to_ascii_uppercase();
+    let what = format!("cannot reserve {name} port {port}");
+    match errno {
+        Errno::ADDRINUSE => {
+            let show = match protocol {
+                Protocol::Udp => "ss -ulpn",
+                // With connections: those of a server that has ended hold its port for a minute.
+                Protocol::Tcp => "ss -tapn",
+            };
+            Error::new(
+                Code::Busy,
+                what,
+                format!("another socket of this host has {name} port {port}"),
+            )
+            .fix(format!("stop its program: {show} 'sport = :{port}'"))
+        }
+        Errno::ACCESS | Errno::PERM => Error::os(Code::Permission, what, call, errno).fix(
+            "run as root or with CAP_NET_BIND_SERVICE: setcap cap_net_bind_service+ep PROGRAM",
+        ),
+        _ => Error::os(Code::System, what, call, errno),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::ErrorKind;
+    use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
+    use std::time::Duration;
+
+    use super::*;
+    use crate::host::testing::{LONG, eventually, in_netns, ip};
+
+    const ALL4: (Ipv4Addr, u16) = (Ipv4Addr::UNSPECIFIED, 7777);
+    const LO: (Ipv4Addr, u16) = (Ipv4Addr::LOCALHOST, 7777);
+    const UNANSWERED: Duration = Duration::from_millis(200);
+
+    fn flow(protocol: Protocol) -> Flow {
+        Flow { protocol, ports: vec![7777] }
+    }
+
+    /// The loopback addresses that there are, once `lo` is up.
+    fn loopbacks() -> Vec<IpAddr> {
+        for which in ["all", "lo"] {
+            let path = format!("/proc/sys/net/ipv6/conf/{which}/disable_ipv6");
+            let _ = std::fs::write(path, "0");
+        }
+        ip("link set lo up");
+        let has_v6 = UdpSocket::bind((Ipv6Addr::LOCALHOST, 0));
+        if let Err(e) = &has_v6 {
+            eprintln!("skipped in part: there is no IPv6: {e}");
+        }
+        let v6 = has_v6.is_ok().then_some(IpAddr::from(Ipv6Addr::LOCALHOST));
+        std::iter::once(IpAddr::from(Ipv4Addr::LOCALHOST)).chain(v6).collect()
+    }
+
+    fn client(lo: IpAddr, port: u16) -> UdpSocket {
+        let socket = UdpSocket::bind((lo, 0)).unwrap();
+        socket.connect((lo, port)).unwrap();
+        socket
+    }
+
+    /// True if a datagram to `port` comes back as refused within `patience`.
+    fn refuses(lo: IpAddr, port: u16, patience: Duration) -> bool {
+        let socket = client(lo, port);
+        socket.set_read_timeout(Some(patience)).unwrap();
+        socket.send(b"hello").unwrap();
+        socket.recv(&mut [0; 8]).is_err_and(|e| e.kind() == ErrorKind::ConnectionRefused)
+    }
+
+    #[test]
+    fn a_reserved_port_of_udp_answers_nothing_and_is_given_back() {
+        in_netns(|| {
+            for lo in loopbacks() {
+                assert!(refuses(lo, 7777, LONG), "{lo}");
+                let held = Reservation::of(&flow(Protocol::Udp)).unwrap();
+                let silent = client(lo, 7777);
+                silent.send(b"hello").unwrap();
+                // What was sent later has its answer.
+                assert!(refuses(lo, 7778, LONG), "{lo}");
+                silent.set_nonblocking(true).unwrap();
+                assert_eq!(silent.recv(&mut [0; 8]).unwrap_err().kind(), ErrorKind::WouldBlock);
+                let taken = UdpSocket::bind((lo, 7777)).unwrap_err();
+                assert_eq!(taken.kind(), ErrorKind::AddrInUse);
+                drop(held);
+                eventually(|| refuses(lo, 7777, UNANSWERED));
+                UdpSocket::bind((lo, 7777)).unwrap();
+            }
+        });
+    }
+
+    #[test]
+    fn a_reserved_port_of_tcp_neither_resets_nor_connects() {
+        in_netns(|| {
+            for lo in loopbacks() {
+                let connect = |patience| {
+                    let stream = TcpStream::connect_timeout(&(lo, 7777).into(), patience);
+                    stream.unwrap_err().kind()
+                };
+                assert_eq!(connect(LONG), ErrorKind::ConnectionRefused, "{lo}");
+                let held = Reservation::of(&flow(Protocol::Tcp)).unwrap();
+                assert_eq!(connect(UNANSWERED), ErrorKind::TimedOut, "{lo}");
+                let taken = TcpListener::bind((lo, 7777)).unwrap_err();
+                assert_eq!(taken.kind(), ErrorKind::AddrInUse);
+                drop(held);
+                eventually(|| connect(UNANSWERED) == ErrorKind::ConnectionRefused);
+                TcpListener::bind((lo, 7777)).unwrap();
+            }
+        });
+    }
+
+    #[test]
+    fn a_port_that_somebody_has_is_an_error_that_names_it() {
+        in_netns(|| {
+            ip("link set lo up");
+            let both = Flow { protocol: Protocol::Udp, ports: vec![7776, 7777] };
+            let theirs = UdpSocket::bind(LO).unwrap();
+            let e = Reservation::of(&both).unwrap_err();
+            assert_eq!(e.code, Code::Busy);
+            assert!(e.why.contains("UDP port 7777") && e.fix.contains("ss -ulpn"), "{e}");
+            // Nothing is kept of a reservation that failed.
+            eventually(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 7776)).is_ok());
+            drop(theirs);
+            let mut ours = None;
+            eventually(|| {
+                ours = Reservation::of(&both).ok();
+                ours.is_some()
+            });
+            assert_eq!(Reservation::of(&both).unwrap_err().code, Code::Busy);
+            drop(ours);
+
+            let theirs = TcpListener::bind(ALL4).unwrap();
+            let e = Reservation::of(&flow(Protocol::Tcp)).unwrap_err();
+            assert_eq!(e.code, Code::Busy);
+            assert!(e.why.contains("TCP port 7777") && e.fix.contains("ss -tapn"), "{e}");
+            // The same port of the other protocol is another port.
+            eventually(|| Reservation::of(&flow(Protocol::Udp)).is_ok());
+            drop(theirs);
+            eventually(|| Reservation::of(&flow(Protocol::Tcp)).is_ok());
+        });
+    }
+
+    #[test]
+    fn without_the_privilege_a_low_port_is_an_error_that_says_which_one() {
+        in_netns(|| {
+            let low = Flow { protocol: Protocol::Udp, ports: vec![53] };
+            let mut sets = rustix::thread::capabilities(None).unwrap();
+            sets.effective.remove(rustix::thread::CapabilitySet::NET_BIND_SERVICE);
+            rustix::thread::set_capabilities(None, sets).unwrap();
+            let e = Reservation::of(&low).unwrap_err();
+            assert_eq!(e.code, Code::Permission);
+            assert!(e.what.contains("UDP port 53"), "{e}");
+            assert!(e.fix.contains("setcap cap_net_bind_service+ep"), "{e}");
+        });
+    }
+}
