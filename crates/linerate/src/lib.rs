@@ -31,11 +31,13 @@ pub use linerate_datapath::{
     Builder, Engine, Holder, PortId, PortStats, Running, Stage, StageContext, Stats, Stopped, Turn,
     Turned, Worker, Xconnect, testing,
 };
+#[cfg(feature = "conformance")]
+pub use linerate_port::conformance;
 pub use linerate_port::r#gen::Pacer;
 pub use linerate_port::{
     Code, Direction, Driver, Error, Health, Kind, Obtained, Opened, Options, Origin, Pace, Port,
     Queue, QueueCounts, QueueOps, Result, Spec, Verified, Views, Want, drivers, parse, pcap, units,
-    wait_any,
+    wait, wait_any, wrap,
 };
 pub use linerate_skb::{
     Batch, CoreKind, CoreStats, Data, DropReason, Dwell, FreeMatrix, Holders, Huge, Init, Ledger,

@@ -11,6 +11,8 @@
 //!        └─ Obtained                     what the device gave, and what not, with the reason
 //! ```
 
+#[cfg(any(test, feature = "conformance"))]
+pub mod conformance;
 mod driver;
 mod findings;
 mod host;
@@ -30,6 +32,7 @@ pub mod pcap;
 pub mod ring;
 pub mod sink;
 pub mod tap;
+pub mod wrap;
 pub mod xdp;
 
 pub use driver::{Driver, Opened};

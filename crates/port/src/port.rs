@@ -6,9 +6,9 @@ use std::time::Duration;
 use linerate_skb::{Batch, Code, Error, Holders, Ledger, Pool, Result};
 use linerate_sys::wait::poll_readable;
 
-use crate::driver::Opened;
+use crate::driver::{Driver, Opened};
 use crate::obtained::Obtained;
-use crate::queue::{Health, Queue, Want};
+use crate::queue::{Health, Queue, QueueOps, Want};
 use crate::registry::{self, drivers};
 use crate::ring;
 use crate::spec::Spec;
@@ -36,15 +36,35 @@ impl Port {
     /// What could not be opened, why, and what to do about it.
     pub fn open(text: &str) -> Result<Port> {
         let spec = parse(text)?;
-        let driver = registry::driver_of(&spec)?;
-        let longest = driver.packet_max_bytes(&spec)?;
+        Port::open_sized(registry::driver_of(&spec)?, &spec)
+    }
+
+    /// Opens a port by its text with a driver that is not of this crate, with a pool of its own.
+    ///
+    /// # Errors
+    /// As [`Port::open`]; `E-PORT-SYNTAX` if the text names another driver.
+    pub fn open_driver(driver: &dyn Driver, text: &str) -> Result<Port> {
+        Port::open_sized(driver, &Spec::parse(text, &[driver.name()])?)
+    }
+
+    /// Opens a port with a driver that is not of this crate; it receives into `pool`.
+    ///
+    /// # Errors
+    /// As [`Port::open_driver`].
+    pub fn open_driver_with(driver: &dyn Driver, text: &str, pool: &Pool) -> Result<Port> {
+        Port::open_in(driver, &Spec::parse(text, &[driver.name()])?, pool)
+    }
+
+    /// With a pool for what the device and a program of one port hold.
+    fn open_sized(driver: &dyn Driver, spec: &Spec) -> Result<Port> {
+        let longest = driver.packet_max_bytes(spec)?;
         let more = longest.div_ceil(Pool::builder().data_room()).saturating_sub(1) as u64;
         let holders = Holders::new()
             .with("the program's batches and queues", PROGRAM_FRAMES)
             .with("a batch of the longest packets", PROGRAM_BATCH.saturating_mul(more))
-            .with("device rings", driver.ring_frames(&spec)? as u64);
+            .with("device rings", driver.ring_frames(spec)? as u64);
         let pool = Pool::sized_for(&holders).name(&spec.name).build()?;
-        Port::open_in(&spec, &pool)
+        Port::open_in(driver, spec, &pool)
     }
 
     /// Opens a port that receives into `pool`.
@@ -52,12 +72,13 @@ impl Port {
     /// # Errors
     /// As [`Port::open`].
     pub fn open_with(text: &str, pool: &Pool) -> Result<Port> {
-        Port::open_in(&parse(text)?, pool)
+        let spec = parse(text)?;
+        Port::open_in(registry::driver_of(&spec)?, &spec, pool)
     }
 
-    fn open_in(spec: &Spec, pool: &Pool) -> Result<Port> {
-        let rings = registry::driver_of(spec)?.ring_frames(spec)?;
-        Ok(Port::of(&spec.name, registry::open(spec, pool)?, rings, pool))
+    fn open_in(driver: &dyn Driver, spec: &Spec, pool: &Pool) -> Result<Port> {
+        let rings = driver.ring_frames(spec)?;
+        Ok(Port::of(&spec.name, driver.open(spec, pool)?, rings, pool))
     }
 
     /// Gives each queue a hot list of its own; the device's rings hold `rings` frames.
@@ -104,6 +125,20 @@ impl Port {
         let (a, b) = ring::pair("pair", len, pool)?;
         let port = |name, opened| Port::of(name, opened, ring::frames(len), pool);
         Ok((port("pair-a", a), port("pair-b", b)))
+    }
+
+    /// The same port behind what `wrap` puts around each of its queues, which it is told the number
+    /// of: see [`crate::wrap`].
+    ///
+    /// # Errors
+    /// Those of `wrap`; the port is closed then.
+    pub fn wrap(
+        self,
+        mut wrap: impl FnMut(Box<dyn QueueOps>, usize) -> Result<Box<dyn QueueOps>>,
+    ) -> Result<Port> {
+        let wrap = |(i, queue): (usize, Queue)| queue.wrap(|ops| wrap(ops, i));
+        let queues = self.queues.into_iter().enumerate().map(wrap).collect::<Result<_>>()?;
+        Ok(Port { queues, ..self })
     }
 
     /// What the device gave, and what not.
@@ -250,7 +285,6 @@ pub fn parse(text: &str) -> Result<Spec> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::queue::QueueOps;
     use linerate_skb::{Local, Moved};
     use linerate_sys::wait::EventFd;
 
@@ -292,6 +326,34 @@ mod tests {
         assert_eq!(lists(), [("g/0".into(), 1024)]);
         let _ends = Port::pair(4096, &pool).unwrap();
         assert_eq!(lists()[1..], [("pair-a/0".into(), 8192), ("pair-b/0".into(), 8192)]);
+    }
+
+    /// A driver that the registry does not know.
+    struct Foreign;
+
+    impl Driver for Foreign {
+        fn name(&self) -> &'static str {
+            "foreign"
+        }
+
+        fn packet_max_bytes(&self, _: &Spec) -> Result<usize> {
+            Ok(64)
+        }
+
+        fn open(&self, spec: &Spec, _: &Pool) -> Result<Opened> {
+            let queue = Told(EventFd::new()?, Health::Up);
+            Ok(Opened::single(queue, Obtained::new(&spec.arg, "foreign", 64)))
+        }
+    }
+
+    #[test]
+    fn a_driver_from_elsewhere_opens_a_port() {
+        let port = Port::open_driver(&Foreign, "f=foreign:x").unwrap();
+        assert_eq!(port.obtained().to_string(), "x foreign");
+        let pool = Pool::builder().frames(64).build().unwrap();
+        assert!(Port::open_driver_with(&Foreign, "foreign:x", &pool).is_ok());
+        assert!(Port::open_driver(&Foreign, "null:").is_err());
+        assert!(Port::open("foreign:x").is_err());
     }
 
     fn port_of(healths: &[Health]) -> Port {

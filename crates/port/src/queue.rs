@@ -79,6 +79,9 @@ pub enum Origin {
     Created,
     /// Another place in this process, where they were counted.
     Internal,
+    /// A device, and the queue has counted them itself: one that may drop or double them before it
+    /// hands them over.
+    Counted,
 }
 
 /// A driver's side of one queue. Its descriptor is only ever readable, and the same for life; it is
@@ -163,6 +166,20 @@ impl Queue {
     #[must_use]
     pub fn new(ops: Box<dyn QueueOps>, mem: Local) -> Queue {
         Queue { ops, mem, stats: Arc::default(), missed: 0, no_frame: 0 }
+    }
+
+    /// The same queue behind what `wrap` puts around its driver's side: see [`crate::wrap`].
+    ///
+    /// Shape:  hot list and counters stay; the descriptor becomes the wrapper's, so wrap a queue
+    ///         before it is polled for.
+    ///
+    /// # Errors
+    /// Those of `wrap`; the queue is closed then.
+    pub fn wrap(
+        self,
+        wrap: impl FnOnce(Box<dyn QueueOps>) -> Result<Box<dyn QueueOps>>,
+    ) -> Result<Queue> {
+        Ok(Queue { ops: wrap(self.ops)?, ..self })
     }
 
     /// Receives as many packets as `batch` has room for; returns how many came.

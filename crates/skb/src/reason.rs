@@ -53,6 +53,8 @@ reasons! {
     PEER_GONE = 11 "peer_gone";
     /// Not of the kind that this path takes.
     UNWANTED = 12 "unwanted";
+    /// A fault that was asked for took it.
+    INJECTED = 13 "injected";
 }
 
 impl DropReason {

@@ -5,12 +5,14 @@
 //! they have come: `rx` never blocks.
 
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Instant;
 
 use linerate_skb::{Batch, DropReason, Local, Moved, Pool, Result};
 
 use super::config::Place;
 use super::format::{CaptureError, Reader, Step};
 use super::source::Source;
+use crate::host::RETRY;
 use crate::queue::{Health, QueueOps, Want};
 
 /// Opens a capture and looks at its first record, unless that would be to wait for it.
@@ -23,6 +25,7 @@ pub(super) fn open(place: &Place, pool: &Pool) -> Result<ReadQueue> {
         packet_max_bytes: pool.packet_max_bytes(),
         in_hand: false,
         blocked: false,
+        retry_at: None,
         missed: 0,
         no_frame: 0,
         health: Health::Up,
@@ -46,6 +49,8 @@ pub(super) struct ReadQueue {
     in_hand: bool,
     /// The stream had no whole record left when it was last looked at.
     blocked: bool,
+    /// The pool had no frame: when to try again.
+    retry_at: Option<Instant>,
     /// Packets longer than any chain, since they were last asked for.
     missed: u64,
     /// Receives that the pool ended early, since they were last asked for.
@@ -98,6 +103,7 @@ impl ReadQueue {
 impl QueueOps for ReadQueue {
     fn rx(&mut self, mem: &mut Local, out: &mut Batch, budget: usize) -> Moved {
         let mut moved = Moved::default();
+        self.retry_at = None;
         // A step that finds no packet is work, too: it costs one of the budget.
         for _ in 0..budget.min(out.spare()) {
             self.look();
@@ -111,6 +117,7 @@ impl QueueOps for ReadQueue {
             let Some(mut skb) = mem.alloc_copy(record.data) else {
                 // The record stays in hand.
                 self.no_frame += 1;
+                self.retry_at = Instant::now().checked_add(RETRY);
                 break;
             };
             skb.set_stamp_ns(record.time_ns);
@@ -133,7 +140,13 @@ impl QueueOps for ReadQueue {
         if self.health.ended() {
             return std::mem::replace(&mut self.told_end, true);
         }
-        !want.frames() || self.blocked
+        let retry_at = self.retry_at.filter(|&at| Instant::now() < at);
+        if want.frames() && !self.blocked && retry_at.is_none() {
+            return false;
+        }
+        let wanted = want.frames() && retry_at.is_none();
+        self.reader.file_mut().watch(wanted, retry_at.filter(|_| want.frames()));
+        true
     }
 
     fn health(&self) -> Health {

@@ -4,14 +4,16 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal, Read};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use linerate_skb::{Code, Error, Result};
-use linerate_sys::wait::{Epoll, EventFd, EventFlags, poll_readable};
+use linerate_sys::wait::{Epoll, EventFlags, TimerFd, poll_readable};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
 use super::config::Place;
+use crate::host::Bell;
+use crate::queue::Want;
 
 /// A file that never blocks: without bytes to read it says `WouldBlock`.
 pub(super) struct Source {
@@ -21,10 +23,10 @@ pub(super) struct Source {
 
 /// What is readable when the file is.
 enum Ready {
-    /// Rung until the end: a regular file.
-    Always(EventFd),
+    /// A regular file, which need not be waited for: only for when to try again.
+    Always(TimerFd),
     /// A pipe, a socket, a terminal.
-    Stream(Epoll),
+    Stream(Bell),
 }
 
 impl Source {
@@ -70,30 +72,40 @@ impl Source {
         matches!(self.ready, Ready::Stream(_))
     }
 
+    /// Readable at `alarm`, and when a stream has bytes, if they are `wanted`.
+    ///
+    /// Cost: a syscall for each of the two that changed.
+    pub fn watch(&mut self, wanted: bool, alarm: Option<Instant>) {
+        match &mut self.ready {
+            // It cannot fail: the descriptor is a timer.
+            Ready::Always(timer) => drop(timer.set_at(alarm)),
+            Ready::Stream(bell) => {
+                bell.watch(&self.file, wanted.then_some(Want::Frames), alarm);
+            }
+        }
+    }
+
     /// Never readable again.
     pub fn rest(&mut self) {
-        match &self.ready {
-            Ready::Always(bell) => {
-                bell.drain();
-            }
-            Ready::Stream(epoll) => {
-                // It is a member, so this cannot fail.
-                let _ = epoll.delete(&self.file);
-            }
+        self.watch(false, None);
+        if let Ready::Stream(bell) = &self.ready {
+            // Its end would be reported for ever.
+            bell.forget(&self.file);
         }
     }
 }
 
 impl Ready {
     fn of(file: &File) -> Result<Ready> {
-        let epoll = Epoll::new()?;
-        match epoll.add(file, 0, EventFlags::IN) {
-            Ok(()) => Ok(Ready::Stream(epoll)),
+        match Epoll::new()?.add(file, 0, EventFlags::IN) {
+            Ok(()) => Ok(Ready::Stream(Bell::new(file)?)),
             // What cannot be waited for never blocks: a regular file, /dev/null.
             Err(Errno::PERM) => {
-                let bell = EventFd::new()?;
-                bell.signal();
-                Ok(Ready::Always(bell))
+                let timer = TimerFd::new()?;
+                // Readable from the start, for whoever waits before he arms. It cannot fail: the
+                // descriptor is a timer.
+                let _ = timer.set_at(Some(Instant::now()));
+                Ok(Ready::Always(timer))
             }
             Err(e) => Err(Error::os(Code::System, "cannot wait for a capture", "epoll_ctl", e)),
         }
@@ -114,8 +126,8 @@ impl Read for Source {
 impl AsFd for Source {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match &self.ready {
-            Ready::Always(bell) => bell.as_fd(),
-            Ready::Stream(epoll) => epoll.as_fd(),
+            Ready::Always(timer) => timer.as_fd(),
+            Ready::Stream(bell) => bell.as_fd(),
         }
     }
 }

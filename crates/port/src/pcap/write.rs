@@ -78,7 +78,8 @@ pub(super) struct WriteQueue<W: Write> {
     name: String,
     /// Cuts the file behind its last whole block.
     cut: fn(&W, u64),
-    /// Never rung: nothing comes out of it, and there is always room.
+    /// Rung once, for whoever waits before he arms: nothing comes out of it, and there is always
+    /// room.
     bell: EventFd,
     /// The bytes of a packet that is not in one piece.
     joined: Vec<u8>,
@@ -88,6 +89,7 @@ pub(super) struct WriteQueue<W: Write> {
 impl<W: Write> WriteQueue<W> {
     pub fn new(file: W, name: String, cut: fn(&W, u64)) -> Result<WriteQueue<W>> {
         let bell = EventFd::new()?;
+        bell.signal();
         let mut writer = Writer::new(file);
         // A file without a packet is a capture, too; and a full disk is best found now.
         let header = writer.add_interface(INTERFACE).and_then(|_| writer.flush());
@@ -163,6 +165,7 @@ impl<W: Write + Send> QueueOps for WriteQueue<W> {
     }
 
     fn arm(&mut self, want: Want) -> bool {
+        self.bell.drain();
         !want.room()
     }
 

@@ -78,6 +78,29 @@ impl<W: Write> Writer<W> {
         orig_len: u32,
         data: &[u8],
     ) -> io::Result<()> {
+        self.packet(interface, time_ns, orig_len, data, None)
+    }
+
+    /// As [`Writer::write`], with the block's flags: which way the packet went.
+    pub(crate) fn write_flagged(
+        &mut self,
+        interface: u32,
+        time_ns: u64,
+        orig_len: u32,
+        data: &[u8],
+        flags: u32,
+    ) -> io::Result<()> {
+        self.packet(interface, time_ns, orig_len, data, Some(flags))
+    }
+
+    fn packet(
+        &mut self,
+        interface: u32,
+        time_ns: u64,
+        orig_len: u32,
+        data: &[u8],
+        flags: Option<u32>,
+    ) -> io::Result<()> {
         let sound = interface < self.interfaces
             && data.len() <= PACKET_LEN_MAX
             && data.len() <= orig_len as usize;
@@ -93,6 +116,13 @@ impl<W: Write> Writer<W> {
             body.extend((data.len() as u32).to_le_bytes()); // at most PACKET_LEN_MAX
             body.extend(orig_len.to_le_bytes());
             body.extend_from_slice(data);
+            if let Some(flags) = flags {
+                // The header and the fields above are whole words.
+                let odd = data.len().next_multiple_of(4) - data.len();
+                body.resize(body.len() + odd, 0);
+                option(body, EPB_FLAGS, &flags.to_le_bytes());
+                option(body, END_OF_OPTIONS, &[]);
+            }
         });
         Ok(())
     }
@@ -201,10 +231,11 @@ const ENHANCED_PACKET: u32 = 6;
 
 const END_OF_OPTIONS: u16 = 0;
 const IF_NAME: u16 = 2;
+const EPB_FLAGS: u16 = 2;
 const IF_TSRESOL: u16 = 9;
 
-/// What an enhanced packet block adds to its packet: 32 bytes, and up to 3 of padding.
-const PACKET_OVERHEAD_MAX: usize = 35;
+/// What an enhanced packet block adds to its packet: 32 bytes, up to 3 of padding, and 12 for flags.
+const PACKET_OVERHEAD_MAX: usize = 47;
 
 fn option(body: &mut Vec<u8>, code: u16, value: &[u8]) {
     let start = body.len();

@@ -1,0 +1,178 @@
+//! Budgets, a pool without frames, a device without room.
+
+use linerate_skb::{Batch, Moved};
+
+use crate::conformance::bench::Bench;
+use crate::conformance::end::{BATCH, TRIES};
+use crate::conformance::traffic::{Arrivals, Packet, of_lengths};
+use crate::conformance::{Ran, Rig};
+use crate::queue::Want;
+
+/// Packets after which a device is taken to be one that is never full.
+const FLOOD: u32 = 20_000;
+
+/// `rx` appends no more than its budget, nothing for a budget of nothing, and what it leaves comes
+/// next; `xmit` of an empty batch does nothing.
+pub fn budgets_are_kept(rig: &mut Rig) -> Ran {
+    rig.each_way(|bench| {
+        if bench.is_stored() {
+            return;
+        }
+        let mut empty = Batch::with_capacity(1);
+        assert_eq!(bench.sender().xmit(&mut empty), Moved::default(), "xmit() of an empty batch");
+        let packets = of_lengths(0, [bench.limits.shortest_bytes.max(60); 12]);
+        let (mut arrivals, patience) = (bench.arrivals(&packets), bench.patience());
+        let batch = bench.batch(&packets);
+        bench.send(batch, &mut arrivals);
+        // `rx` itself asserts that the budget was kept.
+        for budget in [0, 1, 0, 3].into_iter().chain([0, 1, 2].into_iter().cycle()).take(TRIES) {
+            if arrivals.came() == packets.len() {
+                break;
+            }
+            assert!(bench.receiver().wait(Want::Frames, patience), "{}", arrivals.missing());
+            bench.receiver().take(&mut arrivals, budget);
+        }
+        assert_eq!(arrivals.came(), packets.len(), "{}", arrivals.missing());
+    })
+}
+
+/// Without a free frame packets wait where they are, its receiver can sleep and is woken when there
+/// are frames again.
+pub fn a_dry_pool_loses_nothing_and_recovers(rig: &mut Rig) -> Ran {
+    rig.each_way(|bench| {
+        if bench.is_stored() {
+            return;
+        }
+        let packets = of_lengths(0, [bench.limits.shortest_bytes.max(60); 12]);
+        let (mut arrivals, patience) = (bench.arrivals(&packets), bench.patience());
+        let batch = bench.batch(&packets);
+        bench.send(batch, &mut arrivals);
+        let (frames, early) = (bench.pool.frames(), arrivals.came());
+        let receiver = bench.receiver();
+        assert!(receiver.wait(Want::Frames, patience), "{}", arrivals.missing());
+        let hoard = receiver.hoard(frames);
+        // What comes all the same has frames of its own; it is held, so that there are none again.
+        let mut held = Batch::with_capacity(packets.len() + BATCH);
+        let mut slept = false;
+        for _ in 0..TRIES {
+            receiver.rx(&mut held, BATCH);
+            if receiver.arm(Want::Frames) {
+                slept = true;
+                break;
+            }
+        }
+        assert!(slept, "without a frame arm() says for ever that there is something: it spins");
+        let waiting = packets.len() - early - held.len().min(packets.len() - early);
+        if waiting > 0 && held.is_empty() {
+            assert!(receiver.no_frame() > 0, "a receive that the pool ended is in no_frame()");
+        }
+        held.iter().for_each(|skb| arrivals.take(skb));
+        receiver.consume(&mut held);
+        receiver.release(hoard);
+        let woken = arrivals.came() == packets.len() || receiver.readable(patience);
+        assert!(woken, "there are frames again, packets wait, and nobody is woken");
+        receiver.collect(&mut arrivals, packets.len(), patience);
+    })
+}
+
+/// A device that is full.
+struct Full {
+    /// What it did not take.
+    rest: Batch,
+    arrivals: Arrivals,
+    /// How many it took.
+    taken: usize,
+}
+
+/// Sends without reading until the device is full; `None` if it never is.
+fn fill(bench: &mut Bench) -> Option<Full> {
+    if bench.limits.blocks_when_full {
+        return None;
+    }
+    let len = bench.limits.shortest_bytes.max(60);
+    let mut arrivals = bench.arrivals(&[]);
+    for start in (0..FLOOD).step_by(BATCH) {
+        let packets: Vec<_> =
+            (start..start + BATCH as u32).map(|seq| Packet::new(0, seq, len)).collect();
+        let mut rest = bench.batch(&packets);
+        if rest.len() < packets.len() {
+            // The device holds more than the pool has.
+            bench.discard(rest);
+            return drained(bench, arrivals, start as usize);
+        }
+        arrivals.expect(&packets);
+        bench.sender().xmit(&mut rest);
+        if !rest.is_empty() {
+            let taken = start as usize + packets.len() - rest.len();
+            return Some(Full { rest, arrivals, taken });
+        }
+    }
+    drained(bench, arrivals, FLOOD.next_multiple_of(BATCH as u32) as usize)
+}
+
+/// Reads what a device took that was never full.
+fn drained(bench: &mut Bench, mut arrivals: Arrivals, taken: usize) -> Option<Full> {
+    if !bench.limits.drops_unread {
+        bench.collect(&mut arrivals, taken);
+    }
+    None
+}
+
+/// A full device hands back what it does not take, in order; its sender can sleep, and in the end
+/// everything arrives.
+pub fn a_full_device_hands_the_rest_back(rig: &mut Rig) -> Ran {
+    rig.each_way(|bench| {
+        if bench.is_stored() {
+            return;
+        }
+        let Some(Full { mut rest, mut arrivals, taken }) = fill(bench) else { return };
+        let all = taken + rest.len();
+        // `xmit` itself asserts that the rest is in its order.
+        let mut slept = false;
+        for _ in 0..TRIES {
+            if rest.is_empty() || bench.sender().arm(Want::Room) {
+                slept = true;
+                break;
+            }
+            bench.sender().xmit(&mut rest);
+        }
+        assert!(slept, "a full device says for ever that there is room: it spins");
+        bench.send(rest, &mut arrivals);
+        if bench.limits.drops_unread {
+            while bench.receiver().take(&mut arrivals, BATCH) > 0 {}
+        } else {
+            bench.collect(&mut arrivals, all);
+        }
+    })
+}
+
+/// A sender that sleeps because the device is full is woken when the other end has read.
+pub fn room_wakes_a_sender(rig: &mut Rig) -> Ran {
+    rig.each_way(|bench| {
+        if bench.is_stored() {
+            return;
+        }
+        let Some(Full { mut rest, mut arrivals, taken }) = fill(bench) else { return };
+        let armed = (0..TRIES).any(|_| bench.sender().arm(Want::Room));
+        assert!(armed, "a full device says for ever that there is room: it spins");
+        if bench.limits.drops_unread {
+            while bench.receiver().take(&mut arrivals, BATCH) > 0 {}
+        } else {
+            bench.collect(&mut arrivals, taken);
+        }
+        let patience = bench.patience();
+        // The same end, if it loops: reading it has said nothing of room.
+        let woken = bench.sender().readable(patience);
+        assert!(woken, "the other end has read everything, and the sender sleeps on");
+        let before = rest.len();
+        for _ in 0..TRIES {
+            bench.sender().xmit(&mut rest);
+            if rest.len() < before {
+                break;
+            }
+            assert!(bench.sender().wait(Want::Room, patience), "room is not announced");
+        }
+        assert!(rest.len() < before, "a sender that was woken for room finds none");
+        bench.discard(rest);
+    })
+}

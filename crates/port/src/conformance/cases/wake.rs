@@ -1,0 +1,121 @@
+//! `arm` and the descriptor: silent while there is nothing, readable as soon as there is something.
+
+use std::sync::mpsc;
+use std::time::Duration;
+
+use crate::conformance::bench::Bench;
+use crate::conformance::end::TRIES;
+use crate::conformance::traffic::{Packet, of_lengths};
+use crate::conformance::{Ran, Rig};
+use crate::queue::Want;
+
+/// Packets that are each waited for.
+const ROUNDS: u32 = 200;
+
+/// `arm` is true while there is nothing, and the descriptor silent; while something is there it is
+/// false, or the descriptor readable at once, however often it is asked.
+pub fn arm_tells_what_is_there(rig: &mut Rig) -> Ran {
+    rig.each_way(|bench| {
+        if bench.is_stored() {
+            return;
+        }
+        let lengths = [bench.limits.shortest_bytes.max(60); 4];
+        let packets = of_lengths(0, lengths.into_iter().take(bench.limits.window_packets));
+        let (mut arrivals, patience) = (bench.arrivals(&packets), bench.patience());
+        let fresh = bench.receiver().readable(Duration::ZERO);
+        assert!(fresh, "a queue that was never armed is not readable");
+        assert!(!bench.sender().arm(Want::Room), "a device that is empty says that it has no room");
+        assert!(!bench.sender().arm(Want::Both), "a device that is empty says that it has no room");
+        silent(bench);
+        let batch = bench.batch(&packets);
+        bench.send(batch, &mut arrivals);
+        let receiver = bench.receiver();
+        // Reading in between would be right as well, and is not what is tried here.
+        assert_eq!(arrivals.came(), 0, "the device took no {} packets at once", packets.len());
+        assert!(receiver.readable(patience), "packets came, and the descriptor is silent");
+        for want in [Want::Frames, Want::Both, Want::Frames] {
+            // What only the kernel knows of, a syscall would tell: then the descriptor does.
+            let told = !receiver.arm(want) || receiver.readable(Duration::ZERO);
+            assert!(told, "arm() is true, packets wait, and nobody is woken: they are slept on");
+        }
+        receiver.take(&mut arrivals, 1);
+        receiver.collect(&mut arrivals, packets.len(), patience);
+        silent(bench);
+    })
+}
+
+/// Asserts that the receiver, armed for packets, is left alone.
+///
+/// Tried more than once: somebody else's packet may come just then.
+fn silent(bench: &mut Bench) {
+    let (mut arrivals, patience) = (bench.arrivals(&[]), bench.patience());
+    let receiver = bench.receiver();
+    for _ in 0..TRIES {
+        receiver.settle(&mut arrivals, patience);
+        if !receiver.readable(Duration::ZERO) {
+            return;
+        }
+    }
+    panic!("arm() says that there is nothing, and the descriptor is readable, again and again");
+}
+
+/// Of packets that come one by one each wakes its receiver: one that sleeps already, and one that
+/// is just about to.
+pub fn no_wake_up_is_lost(rig: &mut Rig) -> Ran {
+    rig.each_way(|bench| {
+        if bench.is_stored() {
+            return;
+        }
+        let len = bench.limits.shortest_bytes.max(60);
+        for seq in 0..ROUNDS {
+            wake_a_sleeper(bench, Packet::new(0, seq, len));
+        }
+        let packets: Vec<_> = (0..ROUNDS).map(|seq| Packet::new(1, seq, len)).collect();
+        if bench.is_pair() {
+            wake_by_turns(bench, &packets);
+        }
+    })
+}
+
+fn wake_a_sleeper(bench: &mut Bench, packet: Packet) {
+    let (mut arrivals, patience) = (bench.arrivals(&[packet]), bench.patience());
+    bench.receiver().settle(&mut arrivals, patience);
+    let mut batch = bench.batch(&[packet]);
+    bench.sender().xmit(&mut batch);
+    assert!(batch.is_empty(), "a device that is empty takes no packet");
+    let receiver = bench.receiver();
+    let woken = receiver.readable(patience);
+    assert!(woken, "packet {} came to a receiver that sleeps, and does not wake it", packet.id.1);
+    receiver.collect(&mut arrivals, 1, patience);
+}
+
+/// One thread sends the next packet as soon as the other has the last one, which is about to sleep.
+fn wake_by_turns(bench: &mut Bench, packets: &[Packet]) {
+    // Built before, because both ends are lent below.
+    let batches: Vec<_> = packets.iter().map(|packet| bench.batch(&[*packet])).collect();
+    let (mut arrivals, patience) = (bench.arrivals(packets), bench.patience());
+    let (done, next) = mpsc::channel();
+    let Some((sender, receiver)) = bench.split() else { return };
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(move || {
+            for count in 1..=packets.len() {
+                receiver.collect(&mut arrivals, count, patience);
+                if done.send(()).is_err() {
+                    return;
+                }
+            }
+        });
+        for mut batch in batches {
+            sender.xmit(&mut batch);
+            assert!(batch.is_empty(), "a device that is empty takes no packet");
+            // The reader is gone if it found something wrong, and says so itself.
+            if next.recv().is_err() {
+                break;
+            }
+        }
+        drop(next);
+        if let Err(panic) = reader.join() {
+            std::panic::resume_unwind(panic);
+        }
+    });
+}

@@ -1,0 +1,252 @@
+//! One end of a port: its queues as their driver made them, with every call checked.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::time::{Duration, Instant};
+
+use linerate_skb::{Batch, Local, Moved, Pool};
+use linerate_sys::wait::poll_readable;
+
+use crate::driver::Opened;
+use crate::obtained::{Direction, Obtained};
+use crate::queue::{Health, Origin, QueueOps, Want};
+
+use super::traffic::{Arrivals, id_of};
+
+/// Packets of a batch.
+pub(super) const BATCH: usize = 64;
+/// How often something is tried that may first have to be told of what came before.
+pub(super) const TRIES: usize = 1000;
+
+struct Slot {
+    ops: Box<dyn QueueOps>,
+    mem: Local,
+    fd: RawFd,
+}
+
+/// What passed an end, as its calls said and as the batches show.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Passed {
+    /// Packets that left a batch offered to `xmit`.
+    pub taken: u64,
+    /// Of these, what `xmit` said it moved.
+    pub sent: u64,
+    /// Packets that `rx` appended.
+    pub received: u64,
+    /// Receives that the pool ended.
+    pub no_frame: u64,
+    /// Packets that the suite freed here, as consumed.
+    pub consumed: u64,
+}
+
+pub(super) struct End {
+    slots: Vec<Slot>,
+    obtained: Obtained,
+    pub passed: Passed,
+}
+
+impl End {
+    pub fn new(opened: Opened, pool: &Pool) -> End {
+        let Opened { queues, obtained } = opened;
+        assert!(!queues.is_empty(), "an opened port has at least one queue");
+        assert_eq!(
+            obtained.queues,
+            queues.len(),
+            "queues that obtained() says, and that there are"
+        );
+        assert!(obtained.packet_max_bytes > 0, "obtained() says no longest packet: {obtained}");
+        let slot = |ops: Box<dyn QueueOps>| {
+            let fd = ops.as_fd().as_raw_fd();
+            Slot { ops, mem: pool.local_with(256.min(pool.hot_list_len_for(0))), fd }
+        };
+        let slots = queues.into_iter().map(slot).collect();
+        End { slots, obtained, passed: Passed::default() }
+    }
+
+    pub fn obtained(&self) -> &Obtained {
+        &self.obtained
+    }
+
+    pub fn sends(&self) -> bool {
+        self.obtained.direction != Direction::Source
+    }
+
+    pub fn receives(&self) -> bool {
+        self.obtained.direction != Direction::Sink
+    }
+
+    pub fn origin(&self) -> Origin {
+        self.slots[0].ops.origin()
+    }
+
+    /// Where it allocates what it sends.
+    pub fn mem(&mut self) -> &mut Local {
+        &mut self.slots[0].mem
+    }
+
+    /// Offers `batch` to the first queue; what it said it moved.
+    pub fn xmit(&mut self, batch: &mut Batch) -> Moved {
+        let ids: Vec<_> = batch.iter().map(id_of).collect();
+        let lens: Vec<_> = batch.iter().map(|skb| skb.len() as u64).collect();
+        let Slot { ops, mem, .. } = &mut self.slots[0];
+        let moved = ops.xmit(mem, batch);
+        let taken = ids.len().checked_sub(batch.len()).expect("xmit() added to the batch");
+        assert!(
+            batch.iter().map(id_of).eq(ids[taken..].iter().copied()),
+            "xmit() took {taken} of {} packets, and the rest is not what followed, in its order",
+            ids.len()
+        );
+        assert!(
+            moved.packets <= taken,
+            "xmit() says that it moved {} packets, and {taken} left the batch",
+            moved.packets
+        );
+        let bytes: u64 = lens[..taken].iter().sum();
+        let agree =
+            if moved.packets == taken { moved.bytes == bytes } else { moved.bytes <= bytes };
+        assert!(agree, "xmit() says {moved:?}; {taken} packets of {bytes} bytes left the batch");
+        self.passed.taken += taken as u64;
+        self.passed.sent += moved.packets as u64;
+        moved
+    }
+
+    /// Receives up to `budget` packets from all queues behind those that `out` has.
+    pub fn rx(&mut self, out: &mut Batch, budget: usize) -> usize {
+        let start = out.len();
+        for slot in &mut self.slots {
+            let budget = (budget - (out.len() - start)).min(out.spare());
+            let ids: Vec<_> = out.iter().map(id_of).collect();
+            let before = out.len();
+            let moved = slot.ops.rx(&mut slot.mem, out, budget);
+            let n = out.len().checked_sub(before).expect("rx() took from the batch");
+            assert!(out.iter().map(id_of).take(before).eq(ids), "rx() changed what was there");
+            assert!(n <= budget, "rx() was given a budget of {budget}, and appended {n}");
+            let said = (moved.packets, moved.bytes);
+            assert_eq!(said, (n, out.bytes_behind(before)), "what rx() says, and what it appended");
+            if slot.ops.origin() == Origin::Device {
+                slot.mem.count_received(n);
+            }
+            self.passed.received += n as u64;
+        }
+        out.len() - start
+    }
+
+    /// Receives once, up to `budget`, and checks what came; how many packets that were.
+    pub fn take(&mut self, arrivals: &mut Arrivals, budget: usize) -> usize {
+        let mut batch = Batch::with_capacity(budget.max(1));
+        let n = self.rx(&mut batch, budget);
+        batch.iter().for_each(|skb| arrivals.take(skb));
+        self.consume(&mut batch);
+        n
+    }
+
+    /// Receives and waits until `count` packets of `arrivals` came.
+    pub fn collect(&mut self, arrivals: &mut Arrivals, count: usize, patience: Duration) {
+        self.collect_until(arrivals, |arrivals| arrivals.came() >= count, patience);
+    }
+
+    /// Receives and waits until `done`.
+    pub fn collect_until(
+        &mut self,
+        arrivals: &mut Arrivals,
+        done: impl Fn(&Arrivals) -> bool,
+        patience: Duration,
+    ) {
+        let mut deadline = Instant::now() + patience;
+        while !done(arrivals) {
+            let before = arrivals.came();
+            if self.take(arrivals, BATCH) > 0 {
+                if arrivals.came() > before {
+                    deadline = Instant::now() + patience;
+                }
+                continue;
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            assert!(!left.is_zero(), "{}", arrivals.missing());
+            if !self.wait(Want::Frames, left) {
+                let late = self.take(arrivals, BATCH);
+                assert_eq!(late, 0, "packets that waited, and nobody was woken for them");
+                panic!("{}", arrivals.missing());
+            }
+        }
+    }
+
+    /// Frees packets as consumed.
+    pub fn consume(&mut self, batch: &mut Batch) {
+        self.passed.consumed += batch.len() as u64;
+        batch.consume(&mut self.slots[0].mem);
+    }
+
+    /// Takes frames off the pool until there are none.
+    pub fn hoard(&mut self, frames: usize) -> Batch {
+        let mut hoard = Batch::with_capacity(frames);
+        for slot in &mut self.slots {
+            while slot.mem.alloc(&mut hoard, BATCH) > 0 {}
+        }
+        hoard
+    }
+
+    /// Gives frames back that never were packets.
+    pub fn release(&mut self, mut hoard: Batch) {
+        hoard.truncate_to(0, &mut self.slots[0].mem);
+    }
+
+    pub fn arm(&mut self, want: Want) -> bool {
+        let silent = self.slots.iter_mut().all(|slot| slot.ops.arm(want));
+        self.check_descriptors();
+        silent
+    }
+
+    /// True if one of its descriptors is readable within `timeout`.
+    pub fn readable(&self, timeout: Duration) -> bool {
+        let fds: Vec<BorrowedFd<'_>> = self.slots.iter().map(|slot| slot.ops.as_fd()).collect();
+        let readable = poll_readable(&fds, Some(timeout));
+        readable.unwrap_or_else(|e| panic!("poll(2) on the port's descriptor: {e}"))
+    }
+
+    pub fn wait(&mut self, want: Want, timeout: Duration) -> bool {
+        !self.arm(want) || self.readable(timeout)
+    }
+
+    /// Reads what waits until `arm` says that there is no more.
+    pub fn settle(&mut self, arrivals: &mut Arrivals, patience: Duration) {
+        let deadline = Instant::now() + patience;
+        while !self.arm(Want::Frames) {
+            let n = self.take(arrivals, BATCH);
+            let late = Instant::now() >= deadline;
+            assert!(!late, "arm() says for ever that there is something, and rx() gives {n}");
+        }
+    }
+
+    /// The worst of its queues.
+    pub fn health(&self) -> Health {
+        let all = || self.slots.iter().map(|slot| slot.ops.health());
+        let ended = || all().all(|health| health.ended()).then(|| all().next()).flatten();
+        all()
+            .find(|h| matches!(h, Health::Failed(_) | Health::Down(_)))
+            .or_else(ended)
+            .unwrap_or_default()
+    }
+
+    /// Packets that the device says it lost.
+    pub fn missed(&mut self) -> u64 {
+        self.slots.iter_mut().map(|slot| slot.ops.missed()).sum()
+    }
+
+    /// Receives that the pool ended so far.
+    pub fn no_frame(&mut self) -> u64 {
+        let more: u64 = self.slots.iter_mut().map(|slot| slot.ops.no_frame()).sum();
+        self.passed.no_frame += more;
+        self.passed.no_frame
+    }
+
+    /// A queue's descriptor is the same for life.
+    pub fn check_descriptors(&self) {
+        for slot in &self.slots {
+            assert_eq!(
+                slot.ops.as_fd().as_raw_fd(),
+                slot.fd,
+                "the queue's descriptor, and at first"
+            );
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! How the suite opens a port, and what it may expect of the device.
+
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use linerate_skb::{Code, Pool, Result};
+
+use crate::driver::{Driver, Opened};
+use crate::registry;
+use crate::spec::Spec;
+
+use super::Ran;
+use super::bench::{Bench, Way};
+
+/// Frames of the pool, beyond what device rings hold.
+const FRAMES: usize = 4096;
+
+/// Opens what was written, once its writer is closed.
+pub type Later = Box<dyn FnOnce(&Pool) -> Result<Opened>>;
+/// Opens the ends, each time that a case asks for them.
+type Opener = Box<dyn FnMut(&Pool) -> Result<Ends>>;
+
+/// What an opening gave.
+#[non_exhaustive]
+pub enum Ends {
+    /// Two ends: what one sends the other receives.
+    Pair(Opened, Opened),
+    /// One end, which receives what it sends.
+    Loop(Opened),
+    /// One end of which nothing is known but its direction: a source, a sink, or both.
+    Apart(Opened),
+    /// An end to write, and how to open what was written, once that end is closed.
+    Stored(Opened, Later),
+}
+
+/// What can be done to the interface below a port's near end. Each panics if it cannot be done.
+pub trait Interface {
+    /// Takes it down.
+    fn down(&mut self);
+
+    /// Takes it up, and returns when it carries packets again.
+    fn up(&mut self);
+
+    /// Deletes it.
+    fn delete(&mut self);
+
+    /// Sets its MTU, and that of whatever is at the other end.
+    fn set_mtu(&mut self, mtu_bytes: usize);
+}
+
+/// How to open a port for the suite, and what its device can do: made anew for each case.
+pub struct Rig {
+    open: Opener,
+    interface: Option<Box<dyn Interface>>,
+    pool_frames: usize,
+    pub(super) limits: Limits,
+}
+
+/// What the cases keep to.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    pub shortest_bytes: usize,
+    pub longest_bytes: Option<usize>,
+    pub window_packets: usize,
+    pub drops_unread: bool,
+    pub blocks_when_full: bool,
+    pub ordered: bool,
+    pub patience: Duration,
+}
+
+impl Rig {
+    /// Ends that `open` opens, with queues that receive into the pool it is given.
+    #[must_use]
+    pub fn new(open: impl FnMut(&Pool) -> Result<Ends> + 'static) -> Rig {
+        let limits = Limits {
+            shortest_bytes: super::traffic::LEN_MIN,
+            longest_bytes: None,
+            window_packets: 64,
+            drops_unread: false,
+            blocks_when_full: false,
+            ordered: true,
+            patience: Duration::from_secs(5),
+        };
+        Rig { open: Box::new(open), interface: None, pool_frames: FRAMES, limits }
+    }
+
+    /// Two ends that `driver` opens by their texts, which may be the same.
+    #[must_use]
+    pub fn of(driver: impl Driver + 'static, near: &str, far: &str) -> Rig {
+        let driver: Rc<dyn Driver> = Rc::new(driver);
+        let (near, far) = (text_of(&driver, near), text_of(&driver, far));
+        let rings = near.ring_frames() + far.ring_frames();
+        Rig::new(move |pool| Ok(Ends::Pair(near.open(pool)?, far.open(pool)?))).ring_frames(rings)
+    }
+
+    /// One end that `driver` opens by its text, and that receives what it sends.
+    #[must_use]
+    pub fn looped(driver: impl Driver + 'static, text: &str) -> Rig {
+        let end = text_of(&(Rc::new(driver) as Rc<dyn Driver>), text);
+        let rings = end.ring_frames();
+        Rig::new(move |pool| Ok(Ends::Loop(end.open(pool)?))).ring_frames(rings)
+    }
+
+    /// One end that `driver` opens by its text: a source, a sink, or both.
+    #[must_use]
+    pub fn alone(driver: impl Driver + 'static, text: &str) -> Rig {
+        let end = text_of(&(Rc::new(driver) as Rc<dyn Driver>), text);
+        let rings = end.ring_frames();
+        Rig::new(move |pool| Ok(Ends::Apart(end.open(pool)?))).ring_frames(rings)
+    }
+
+    /// Two ends that drivers of this crate open by their texts.
+    #[must_use]
+    pub fn ports(near: &str, far: &str) -> Rig {
+        let texts = [near.to_owned(), far.to_owned()];
+        let rings = |text: &String| {
+            let spec = crate::parse(text).ok()?;
+            registry::driver_of(&spec).ok()?.ring_frames(&spec).ok()
+        };
+        let rings = texts.iter().filter_map(rings).sum();
+        let open = |text: &str, pool: &Pool| registry::open(&crate::parse(text)?, pool);
+        Rig::new(move |pool| Ok(Ends::Pair(open(&texts[0], pool)?, open(&texts[1], pool)?)))
+            .ring_frames(rings)
+    }
+
+    /// The device's rings hold so many frames of the pool, over all ends.
+    #[must_use]
+    pub fn ring_frames(mut self, frames: usize) -> Rig {
+        self.pool_frames = FRAMES + frames;
+        self
+    }
+
+    /// Packets below so many bytes arrive longer than they were sent, because the device pads them;
+    /// they are not tried.
+    #[must_use]
+    pub fn shortest(mut self, bytes: usize) -> Rig {
+        self.limits.shortest_bytes = bytes;
+        self
+    }
+
+    /// The device carries packets of so many bytes, which is less than the port says it takes.
+    #[must_use]
+    pub fn longest(mut self, bytes: usize) -> Rig {
+        self.limits.longest_bytes = Some(bytes);
+        self
+    }
+
+    /// The device holds fewer packets than 64 of any length.
+    #[must_use]
+    pub fn window(mut self, packets: usize) -> Rig {
+        self.limits.window_packets = packets.max(1);
+        self
+    }
+
+    /// The device takes more than it can hold, and drops what nobody reads in time.
+    #[must_use]
+    pub fn drops_unread(mut self) -> Rig {
+        self.limits.drops_unread = true;
+        self
+    }
+
+    /// A sender waits in `xmit` for room, as a program that writes to a pipe does: the device is
+    /// never filled.
+    #[must_use]
+    pub fn blocks_when_full(mut self) -> Rig {
+        self.limits.blocks_when_full = true;
+        self
+    }
+
+    /// The device may change the order of packets, even of one flow.
+    #[must_use]
+    pub fn unordered(mut self) -> Rig {
+        self.limits.ordered = false;
+        self
+    }
+
+    /// How long to wait for what must come; 5 s unless said otherwise.
+    #[must_use]
+    pub fn patience(mut self, patience: Duration) -> Rig {
+        self.limits.patience = patience;
+        self
+    }
+
+    /// The near end is on an interface, with which this can be done.
+    #[must_use]
+    pub fn interface(mut self, interface: impl Interface + 'static) -> Rig {
+        self.interface = Some(Box::new(interface));
+        self
+    }
+
+    pub(super) fn take_interface(&mut self) -> Option<Box<dyn Interface>> {
+        self.interface.take()
+    }
+
+    /// Opens the ends, with a pool of their own.
+    pub(super) fn bench(&mut self, way: Way) -> Bench {
+        let frames = u32::try_from(self.pool_frames).unwrap_or(u32::MAX);
+        let pool = Pool::builder().frames(frames).build();
+        let pool = pool.unwrap_or_else(|e| panic!("the suite's pool: {e}"));
+        Bench::new(self.open_ends(&pool), way, pool, self.limits)
+    }
+
+    /// Opens the ends; those of a device that was just closed may need a moment, because a child
+    /// that somebody else forked meanwhile has its descriptors until it executes.
+    fn open_ends(&mut self, pool: &Pool) -> Ends {
+        let deadline = Instant::now() + self.limits.patience;
+        loop {
+            match (self.open)(pool) {
+                Ok(ends) => return ends,
+                Err(e) if e.code == Code::Busy && Instant::now() < deadline => {
+                    std::thread::yield_now();
+                }
+                Err(e) => panic!("the port cannot be opened: {e}"),
+            }
+        }
+    }
+
+    /// Runs `case` each way in which packets go from one end to the other, and closes the books.
+    pub(super) fn each_way(&mut self, mut case: impl FnMut(&mut Bench)) -> Ran {
+        let mut ran = Ran::DoesNotApply("nothing that it sends comes back, or to another end");
+        for way in [Way::Forth, Way::Back] {
+            let mut bench = self.bench(way);
+            if bench.carries() {
+                case(&mut bench);
+                ran = Ran::Passed;
+            }
+            bench.close();
+        }
+        ran
+    }
+}
+
+impl std::fmt::Debug for Rig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Rig").field("limits", &self.limits).finish_non_exhaustive()
+    }
+}
+
+/// A text, and the driver that opens it.
+struct Text {
+    driver: Rc<dyn Driver>,
+    text: String,
+}
+
+fn text_of(driver: &Rc<dyn Driver>, text: &str) -> Text {
+    Text { driver: driver.clone(), text: text.to_owned() }
+}
+
+impl Text {
+    fn spec(&self) -> Result<Spec> {
+        Spec::parse(&self.text, &[self.driver.name()])
+    }
+
+    /// 0 for a text that cannot be opened, which opening it will tell.
+    fn ring_frames(&self) -> usize {
+        self.spec().and_then(|spec| self.driver.ring_frames(&spec)).unwrap_or(0)
+    }
+
+    fn open(&self, pool: &Pool) -> Result<Opened> {
+        self.driver.open(&self.spec()?, pool)
+    }
+}

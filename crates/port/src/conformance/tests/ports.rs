@@ -1,0 +1,225 @@
+//! Every port of this crate, under the suite.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use linerate_skb::{Pool, Result};
+use rustix::fs::{CWD, FileType, Mode};
+
+use crate::conformance::{Case, Ends, Interface, Rig};
+use crate::driver::Opened;
+use crate::host::testing::{in_netns, ip, veth, wait_running};
+use crate::{r#gen, null, packet, pcap, registry, ring, sink};
+
+fn open(text: &str, pool: &Pool) -> Result<Opened> {
+    registry::open(&crate::parse(text)?, pool)
+}
+
+mod rings {
+    use super::*;
+
+    crate::conformance!(|case: Case| {
+        let open = |pool: &Pool| ring::pair("test", 256, pool).map(|(a, b)| Ends::Pair(a, b));
+        case.on(Rig::new(open).ring_frames(ring::frames(256)))
+    });
+}
+
+mod short_rings {
+    use super::*;
+
+    crate::conformance!(|case: Case| {
+        let open = |pool: &Pool| ring::pair("short", 2, pool).map(|(a, b)| Ends::Pair(a, b));
+        case.on(Rig::new(open).window(2))
+    });
+}
+
+mod null_port {
+    use super::*;
+
+    crate::conformance!(|case: Case| case.on(Rig::alone(null::Null, "null:")));
+}
+
+mod sinks {
+    use super::*;
+
+    crate::conformance!(|case: Case| case.on(Rig::alone(sink::Sink, "sink:,blind")));
+}
+
+mod generators {
+    use super::*;
+
+    crate::conformance!(|case: Case| case.on(Rig::alone(r#gen::Gen, "gen:,count=5k,size=imix")));
+}
+
+mod paced_generators {
+    use super::*;
+
+    crate::conformance!(|case: Case| case.on(Rig::alone(r#gen::Gen, "gen:,rate=100kpps")));
+}
+
+/// A folder that goes with the test.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Scratch {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let n = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("linerate-conformance-{}-{n}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir(&path).unwrap();
+        Scratch(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A capture is written, and read when it is complete.
+mod capture_files {
+    use super::*;
+
+    crate::conformance!(|case: Case| {
+        let scratch = Scratch::new();
+        let path = scratch.0.join("stored.pcapng");
+        let open = move |pool: &Pool| {
+            let (near, path) =
+                (open(&format!("pcap:{},write", path.display()), pool)?, path.clone());
+            let later = move |pool: &Pool| open_read(&path, pool);
+            Ok(Ends::Stored(near, Box::new(later)))
+        };
+        case.on(Rig::new(open));
+        drop(scratch);
+    });
+
+    fn open_read(path: &Path, pool: &Pool) -> Result<Opened> {
+        open(&format!("pcap:{},read", path.display()), pool)
+    }
+}
+
+/// A capture that is read.
+mod capture_sources {
+    use super::*;
+
+    crate::conformance!(|case: Case| {
+        let scratch = Scratch::new();
+        let path = scratch.0.join("source.pcapng");
+        let frame = |i: usize| pcap::Frame { stamp_ns: i as u64, bytes: vec![0x5a; 60 + i % 1400] };
+        pcap::write_all(&path, &(0..500).map(frame).collect::<Vec<_>>()).unwrap();
+        case.on(Rig::alone(pcap::Pcap, &format!("pcap:{},read", path.display())));
+    });
+}
+
+/// A capture that is read while it is written.
+mod capture_streams {
+    use super::*;
+
+    /// What a pipe can hold without privilege.
+    const PIPE_BYTES: usize = 1 << 20;
+
+    crate::conformance!(|case: Case| {
+        let rig = Rig::new(|pool| {
+            let scratch = Scratch::new();
+            let path = scratch.0.join("fifo");
+            rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+            let far = open(&format!("pcap:{},read", path.display()), pool)?;
+            let pipe = fs::File::options().read(true).write(true).open(&path).unwrap();
+            rustix::pipe::fcntl_setpipe_size(&pipe, PIPE_BYTES).unwrap();
+            let near = open(&format!("pcap:{},write", path.display()), pool)?;
+            Ok(Ends::Pair(near, far))
+        });
+        case.on(rig.longest(9000).blocks_when_full());
+    });
+}
+
+/// One end of a veth pair v0, v1.
+struct Veth;
+
+impl Interface for Veth {
+    fn down(&mut self) {
+        ip("link set v0 down");
+    }
+
+    fn up(&mut self) {
+        ip("link set v0 up");
+        wait_running("v0");
+        wait_running("v1");
+    }
+
+    fn delete(&mut self) {
+        ip("link del v0");
+    }
+
+    fn set_mtu(&mut self, mtu_bytes: usize) {
+        for name in ["v0", "v1"] {
+            ip(&format!("link set {name} mtu {mtu_bytes}"));
+        }
+    }
+}
+
+/// Runs `case` on ports at both ends of a veth pair, in a network namespace of its own.
+fn on_veth(case: Case, near: &'static str, far: &'static str) {
+    in_netns(move || {
+        veth(1500);
+        case.on(Rig::ports(near, far).longest(1514).drops_unread().interface(Veth));
+    });
+}
+
+mod packet_sockets {
+    use super::*;
+
+    crate::conformance!(|case: Case| on_veth(case, "packet:v0", "packet:v1"));
+}
+
+mod packet_sockets_past_the_qdisc {
+    use super::*;
+
+    crate::conformance!(|case: Case| on_veth(
+        case,
+        "packet:v0,bypass,vnet=off",
+        "packet:v1,vnet=off"
+    ));
+}
+
+/// The loopback interface gives back what it takes.
+mod packet_sockets_on_lo {
+    use super::*;
+
+    crate::conformance!(|case: Case| in_netns(move || {
+        ip("link set lo up");
+        case.on(Rig::looped(packet::Packet, "packet:lo").longest(4000).drops_unread());
+    }));
+}
+
+/// The interface t0 of a TAP port.
+struct Tun;
+
+impl Interface for Tun {
+    fn down(&mut self) {
+        ip("link set t0 down");
+    }
+
+    fn up(&mut self) {
+        ip("link set t0 up");
+    }
+
+    fn delete(&mut self) {
+        ip("link del t0");
+    }
+
+    fn set_mtu(&mut self, mtu_bytes: usize) {
+        ip(&format!("link set t0 mtu {mtu_bytes}"));
+    }
+}
+
+/// The host's side of the interface is played by a packet socket.
+mod taps {
+    use super::*;
+
+    crate::conformance!(|case: Case| in_netns(move || {
+        case.on(Rig::ports("tap:t0,up", "packet:t0").longest(1514).drops_unread().interface(Tun));
+    }));
+}

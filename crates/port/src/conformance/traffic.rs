@@ -1,0 +1,139 @@
+//! What is sent, and whether it came: once, whole, and in the order of its flow.
+
+use std::collections::BTreeMap;
+
+use linerate_skb::Skb;
+use linerate_wire::EtherType;
+
+/// Shortest packet that says which one it is.
+pub(super) const LEN_MIN: usize = 14;
+
+const TO: [u8; 6] = [2, 0, 0, 0, 0, 2];
+/// Starts the source address: locally administered, of one station.
+const MARK: u8 = 6;
+
+/// A packet's flow and its number there.
+pub(super) type Id = (u8, u32);
+
+/// One packet to send.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Packet {
+    pub id: Id,
+    pub len: usize,
+    /// Bytes of each of its frames; as many as a frame holds unless said otherwise.
+    pub piece: usize,
+}
+
+impl Packet {
+    pub fn new(flow: u8, seq: u32, len: usize) -> Packet {
+        Packet { id: (flow, seq), len, piece: usize::MAX }
+    }
+
+    /// The same, in frames of `piece` bytes.
+    pub fn in_pieces(self, piece: usize) -> Packet {
+        Packet { piece, ..self }
+    }
+
+    /// Its bytes: header, then a pattern that its number and length decide.
+    pub fn bytes(self) -> Vec<u8> {
+        let (flow, seq) = self.id;
+        let mut bytes = Vec::with_capacity(self.len.max(LEN_MIN));
+        bytes.extend(TO);
+        bytes.extend([MARK, flow]);
+        bytes.extend(seq.to_be_bytes());
+        bytes.extend(EtherType::EXPERIMENT.0.to_be_bytes());
+        let mut state = u64::from(flow) << 56 ^ u64::from(seq) << 20 ^ self.len as u64 ^ 0x5eed;
+        while bytes.len() < self.len {
+            // One step of a linear congruence, its upper half.
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            bytes.extend(((state >> 32) as u32).to_be_bytes());
+        }
+        bytes.truncate(self.len);
+        bytes
+    }
+}
+
+/// Which packet of the suite `skb` is, if it is one.
+pub(super) fn id_of(skb: &Skb) -> Option<Id> {
+    let mut head = [0; LEN_MIN];
+    (skb.copy_to(0, &mut head) == LEN_MIN).then_some(())?;
+    let [d0, d1, d2, d3, d4, d5, MARK, flow, s0, s1, s2, s3, t0, t1] = head else { return None };
+    let ours = [d0, d1, d2, d3, d4, d5] == TO && [t0, t1] == EtherType::EXPERIMENT.0.to_be_bytes();
+    ours.then_some((flow, u32::from_be_bytes([s0, s1, s2, s3])))
+}
+
+/// Packets one after another in `flow`, of the given lengths.
+pub(super) fn of_lengths(flow: u8, lengths: impl IntoIterator<Item = usize>) -> Vec<Packet> {
+    (0..).zip(lengths).map(|(seq, len)| Packet::new(flow, seq, len)).collect()
+}
+
+/// What is expected, and what of it came.
+pub(super) struct Arrivals {
+    /// Length, and whether it came.
+    expected: BTreeMap<Id, (usize, bool)>,
+    /// The last one of each flow that is known.
+    last: BTreeMap<u8, Option<u32>>,
+    came: usize,
+    ordered: bool,
+}
+
+impl Arrivals {
+    pub fn of(packets: &[Packet], ordered: bool) -> Arrivals {
+        let mut arrivals =
+            Arrivals { expected: BTreeMap::new(), last: BTreeMap::new(), came: 0, ordered };
+        arrivals.expect(packets);
+        arrivals
+    }
+
+    /// Adds packets that are to come.
+    pub fn expect(&mut self, packets: &[Packet]) {
+        for packet in packets {
+            self.expected.insert(packet.id, (packet.len, false));
+            self.last.entry(packet.id.0).or_default();
+        }
+    }
+
+    /// How many came.
+    pub fn came(&self) -> usize {
+        self.came
+    }
+
+    /// True if this one came.
+    pub fn has(&self, id: Id) -> bool {
+        self.expected.get(&id).is_some_and(|(_, came)| *came)
+    }
+
+    /// Checks a packet that came; those of other flows are somebody else's.
+    pub fn take(&mut self, skb: &Skb) {
+        let Some(id) = id_of(skb) else { return };
+        let Some(last) = self.last.get_mut(&id.0) else { return };
+        let (flow, seq) = id;
+        let name = format!("packet {seq} of flow {flow}");
+        let Some((len, came)) = self.expected.get_mut(&id) else {
+            panic!("{name} came, which was never sent")
+        };
+        assert!(!*came, "{name} came twice");
+        if self.ordered {
+            assert!(*last < Some(seq), "{name} came after packet {}", last.unwrap_or(0));
+        }
+        assert_eq!(skb.len(), *len, "bytes that {name} came with, and that it was sent with");
+        let mut bytes = vec![0; skb.len()];
+        let copied = skb.copy_to(0, &mut bytes);
+        assert_eq!(copied, bytes.len(), "bytes that can be read of {name}, and its length");
+        let sent = Packet::new(flow, seq, *len).bytes();
+        let differs = bytes.iter().zip(&sent).position(|(a, b)| a != b);
+        assert_eq!(differs, None, "{name} of {len} bytes differs from there on");
+        (*came, *last) = (true, Some(seq));
+        self.came += 1;
+    }
+
+    /// What is missing, in words.
+    pub fn missing(&self) -> String {
+        let missing: Vec<_> = self.expected.iter().filter(|(_, (_, came))| !came).collect();
+        let first = missing
+            .first()
+            .map(|((flow, seq), (len, _))| format!("packet {seq} of flow {flow}, {len} bytes"));
+        let first = first.unwrap_or_default();
+        format!("{} of {} never came, first {first}", missing.len(), self.expected.len())
+    }
+}

@@ -1,0 +1,85 @@
+//! What is wrapped conforms as what it wraps: everything at once that leaves packets alone.
+
+use std::io::Sink;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use linerate_skb::Result;
+
+use super::fault::{Fault, Faulty, Plan};
+use super::tee::{Limits, Tee, TeeWriter};
+use super::trace::Traced;
+use crate::conformance::{Case, Ends, Rig};
+use crate::driver::Opened;
+use crate::host::testing::{in_netns, veth};
+use crate::queue::QueueOps;
+use crate::{registry, ring};
+
+/// Puts `wrap` around each queue.
+fn wrapped(
+    opened: Opened,
+    wrap: impl Fn(Box<dyn QueueOps>) -> Result<Box<dyn QueueOps>>,
+) -> Result<Opened> {
+    let queues = opened.queues.into_iter().map(wrap).collect::<Result<_>>()?;
+    Ok(Opened { queues, ..opened })
+}
+
+/// Captures that run for as long as their queues, and that nobody writes.
+static CAPTURES: Mutex<Vec<TeeWriter<Sink>>> = Mutex::new(Vec::new());
+
+/// Recorded and copied, in a queue of copies that nobody reads, around a plan without faults.
+fn watched(opened: Opened) -> Result<Opened> {
+    wrapped(opened, |ops| {
+        let ops = Box::new(Faulty::new(ops, &Plan::new(1))?);
+        let (ops, trace) = Traced::new(ops, 64)?;
+        trace.set_on(true);
+        let limits = Limits { snaplen_bytes: 128, queue_bytes: 1 << 16, ..Limits::default() };
+        let tee = Tee::new(limits)?;
+        let ops = tee.wrap(Box::new(ops), "watched")?;
+        CAPTURES.lock().unwrap().push(tee.start(std::io::sink())?);
+        Ok(ops)
+    })
+}
+
+/// Late, stalled and refusing on receipt, and in order. Not on sending: what waits to be sent needs
+/// its sender to call again, and the suite's senders do not when all is taken.
+fn troubled(opened: Opened) -> Result<Opened> {
+    wrapped(opened, |ops| {
+        let (late, stall) = (Fault::Delay(Duration::from_micros(50)), Duration::from_micros(200));
+        let plan =
+            Plan::new(1).rx(late, 40).rx(Fault::DelayTurns(2), 50).rx(Fault::Stall(stall), 30);
+        Ok(Box::new(Faulty::new(ops, &plan.rx(Fault::Refuse { calls: 2 }, 20))?))
+    })
+}
+
+fn rings(wrap: fn(Opened) -> Result<Opened>) -> Rig {
+    let rig = Rig::new(move |pool| {
+        let (a, b) = ring::pair("wrapped", 256, pool)?;
+        Ok(Ends::Pair(wrap(a)?, wrap(b)?))
+    });
+    rig.ring_frames(ring::frames(256))
+}
+
+mod watched_rings {
+    use super::*;
+
+    crate::conformance!(|case: Case| case.on(rings(watched)));
+}
+
+mod troubled_rings {
+    use super::*;
+
+    crate::conformance!(|case: Case| case.on(rings(troubled)));
+}
+
+mod watched_interfaces {
+    use super::*;
+
+    crate::conformance!(|case: Case| in_netns(move || {
+        veth(1500);
+        let open = |text: &str, pool: &_| watched(registry::open(&crate::parse(text)?, pool)?);
+        let pair =
+            move |pool: &_| Ok(Ends::Pair(open("packet:v0", pool)?, open("packet:v1", pool)?));
+        case.on(Rig::new(pair).longest(1514).drops_unread());
+    }));
+}

@@ -1,0 +1,284 @@
+//! What can go wrong with a queue, on purpose: by a plan and a seed, with every packet accounted for.
+//!
+//! ```text
+//! plan.rs   what goes wrong, how often, by which numbers
+//! side.rs   one way through: what it holds, and when that may go on
+//! stats.rs  what happened so far
+//!
+//!   device ──rx──► Side ──► program          held packets are in flight: `held by faults`
+//!   device ◄─xmit─ Side ◄── program
+//! ```
+//!
+//! Owner: the queue owns what it holds; when it goes, that is dropped as `stopped`. A packet counts
+//! as received when the device gave it, so that one lost here was received and dropped as
+//! `injected`, and a double was created; it counts as sent when the device took it.
+//!
+//! Wake-up: the queue has a descriptor of its own, an epoll set around the device's and an alarm.
+//! The alarm rings for what no device announces: a delay or a stall that ends. Whatever is held for
+//! the device leaves by the next call, `rx` or `xmit`, and the alarm asks for one, whatever the
+//! caller waits for.
+
+#[cfg(test)]
+mod conservation;
+mod plan;
+mod side;
+mod stats;
+#[cfg(test)]
+mod tests;
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::Instant;
+
+use linerate_skb::{Batch, DropReason, Local, Moved, Result, Tally};
+
+pub use plan::{Fault, Plan};
+pub use stats::{FaultCounts, FaultStats};
+
+use crate::findings::{Pace, Verified};
+use crate::host::Bell;
+use crate::queue::{Health, Origin, QueueOps, Want};
+use crate::stats::DriverCounts;
+use side::{Now, Side};
+
+/// What the ledger calls the packets that a queue holds here.
+const HELD: &str = "held by faults";
+
+/// A queue to which a [`Plan`] happens.
+pub struct Faulty {
+    inner: Box<dyn QueueOps>,
+    bell: Bell,
+    rx: Side,
+    tx: Side,
+    /// What the device gave, before anything happens to it.
+    fresh: Batch,
+    stats: Arc<FaultStats>,
+    /// Calls of `rx` and `xmit`.
+    turn: u64,
+    /// `arm` has said that nothing will be received any more, once.
+    told_end: bool,
+    /// What the ledger is told of the packets held.
+    tally: Option<Tally>,
+    told: usize,
+}
+
+impl Faulty {
+    /// Lets `plan` happen to a queue.
+    ///
+    /// # Errors
+    /// `E-SYSTEM` without descriptors.
+    pub fn new(inner: Box<dyn QueueOps>, plan: &Plan) -> Result<Faulty> {
+        let bell = Bell::new(inner.as_fd())?;
+        let [rx, tx] = plan.sides().map(Side::new);
+        Ok(Faulty {
+            fresh: Batch::with_capacity(rx.room()),
+            inner,
+            bell,
+            rx,
+            tx,
+            stats: Arc::default(),
+            turn: 0,
+            told_end: false,
+            tally: None,
+            told: 0,
+        })
+    }
+
+    /// Its live counters.
+    #[must_use]
+    pub fn stats(&self) -> Arc<FaultStats> {
+        self.stats.clone()
+    }
+
+    /// The moment of a call.
+    ///
+    /// Cost: a clock read a batch.
+    fn begin(&mut self) -> Now {
+        self.turn += 1;
+        Now { turn: self.turn, at: Instant::now() }
+    }
+
+    /// Hands the device what is due to go to it.
+    fn flush(&mut self, mem: &mut Local, now: Now) {
+        self.tx.mature(now);
+        if !self.tx.ready.is_empty() && !self.tx.is_stalled(now.at) {
+            self.inner.xmit(mem, &mut self.tx.ready);
+        }
+    }
+
+    /// Says what it holds, where that changed.
+    fn tell(&mut self, mem: &Local) {
+        let held = self.rx.held() + self.tx.held();
+        if held != self.told {
+            self.tally.get_or_insert_with(|| mem.pool().tally(HELD)).set(held);
+            self.told = held;
+        }
+    }
+
+    /// Receives from the device up to `budget`, and counts it.
+    fn take(&mut self, mem: &mut Local, out: Option<&mut Batch>, budget: usize) -> Moved {
+        let out = out.unwrap_or(&mut self.fresh);
+        let before = out.len();
+        let moved = self.inner.rx(mem, out, budget);
+        if self.inner.origin() == Origin::Device {
+            mem.count_received(out.len().saturating_sub(before));
+        }
+        moved
+    }
+
+    fn receive(&mut self, mem: &mut Local, out: &mut Batch, budget: usize, now: Now) -> Moved {
+        if self.rx.is_plain() {
+            return self.take(mem, Some(out), budget);
+        }
+        let budget = budget.min(out.spare());
+        if budget == 0 || self.rx.refuses(now, &self.stats) {
+            return Moved::default();
+        }
+        let most = budget.min(self.rx.room()).min(self.fresh.spare());
+        if most > 0 {
+            self.take(mem, None, most);
+        }
+        while let Some(skb) = self.fresh.pop() {
+            self.rx.admit(skb, now, &self.stats);
+        }
+        self.rx.mature(now);
+        let before = out.len();
+        let packets = self.rx.ready.move_to(out, budget);
+        Moved { packets, bytes: out.bytes_behind(before) }
+    }
+
+    fn send(&mut self, mem: &mut Local, batch: &mut Batch, now: Now) -> Moved {
+        if self.tx.is_plain() {
+            return self.inner.xmit(mem, batch);
+        }
+        let refuses = !batch.is_empty() && self.tx.refuses(now, &self.stats);
+        self.flush(mem, now);
+        let mut moved = Moved::default();
+        // What the device does not take for now is held, and then nothing more is taken.
+        while !refuses && self.tx.ready.is_empty() && !batch.is_empty() && self.tx.room() > 0 {
+            while self.tx.room() > 0
+                && let Some(skb) = batch.pop()
+            {
+                moved += self.tx.admit(skb, now, &self.stats);
+            }
+            self.flush(mem, now);
+        }
+        moved
+    }
+
+    /// True if the device will give nothing more and what it gave has been handed over.
+    fn has_ended(&self) -> bool {
+        self.rx.held() == 0 && self.inner.health().ended()
+    }
+
+    /// True if there is something for the caller to come for.
+    fn is_here(&mut self, want: Want, now: Now) -> bool {
+        self.rx.mature(now);
+        self.tx.mature(now);
+        let frames = !self.rx.ready.is_empty() && !self.rx.is_shut(now.at);
+        let takes = !self.tx.is_plain() && self.tx.ready.is_empty() && self.tx.room() > 0;
+        let room = takes && !self.tx.is_shut(now.at);
+        (want.frames() && frames) || (want.room() && room)
+    }
+
+    /// What the device is to be armed for: room for what waits, too, so that the caller comes for it.
+    fn wanted(&self, want: Want, now: Instant) -> Option<Want> {
+        let open = self.rx.is_plain() || (!self.rx.is_shut(now) && self.rx.room() > 0);
+        let waits = !self.tx.ready.is_empty() && !self.tx.is_stalled(now);
+        match (want.frames() && open, waits || (self.tx.is_plain() && want.room())) {
+            (true, true) => Some(Want::Both),
+            (true, false) => Some(Want::Frames),
+            (false, true) => Some(Want::Room),
+            (false, false) => None,
+        }
+    }
+}
+
+impl QueueOps for Faulty {
+    fn rx(&mut self, mem: &mut Local, out: &mut Batch, budget: usize) -> Moved {
+        let now = self.begin();
+        self.flush(mem, now);
+        let moved = self.receive(mem, out, budget, now);
+        self.tell(mem);
+        moved
+    }
+
+    fn xmit(&mut self, mem: &mut Local, batch: &mut Batch) -> Moved {
+        let now = self.begin();
+        let moved = self.send(mem, batch, now);
+        self.tell(mem);
+        moved
+    }
+
+    fn arm(&mut self, want: Want) -> bool {
+        let now = Now { turn: self.turn, at: Instant::now() };
+        if self.is_here(want, now) {
+            return false;
+        }
+        let wanted = self.wanted(want, now.at);
+        let here = wanted.is_some_and(|wanted| !self.inner.arm(wanted));
+        // The device says it once, and that may have been while something was held.
+        let news = self.has_ended() && !std::mem::replace(&mut self.told_end, true);
+        if here || news {
+            return false;
+        }
+        let rx = self.rx.alarm(now.at, true).filter(|_| want.frames());
+        let alarm = rx.into_iter().chain(self.tx.alarm(now.at, want.room())).min();
+        self.bell.watch(self.inner.as_fd(), wanted.map(|_| Want::Frames), alarm);
+        true
+    }
+
+    fn health(&self) -> Health {
+        match self.inner.health() {
+            // There is still something to receive.
+            health if health.ended() && self.rx.held() > 0 => Health::Up,
+            health => health,
+        }
+    }
+
+    fn origin(&self) -> Origin {
+        match self.inner.origin() {
+            Origin::Device => Origin::Counted,
+            origin => origin,
+        }
+    }
+
+    fn missed(&mut self) -> u64 {
+        self.inner.missed()
+    }
+
+    fn no_frame(&mut self) -> u64 {
+        self.inner.no_frame()
+    }
+
+    fn counts(&mut self) -> DriverCounts {
+        self.inner.counts()
+    }
+
+    fn verified(&self) -> Option<Verified> {
+        self.inner.verified()
+    }
+
+    fn pace(&self) -> Option<Pace> {
+        self.inner.pace()
+    }
+}
+
+impl AsFd for Faulty {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+}
+
+impl Drop for Faulty {
+    fn drop(&mut self) {
+        self.rx.discard(DropReason::STOPPED);
+        self.tx.discard(DropReason::STOPPED);
+    }
+}
+
+impl std::fmt::Debug for Faulty {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Faulty").field("stats", &self.stats).finish_non_exhaustive()
+    }
+}

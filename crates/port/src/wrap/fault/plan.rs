@@ -1,0 +1,132 @@
+//! What goes wrong, how often, and by which numbers.
+
+use std::time::Duration;
+
+/// Packets that a faulty queue holds each way, unless told otherwise.
+const HOLD_PACKETS: usize = 256;
+/// The least it works with: a packet and its double, and one set aside.
+const HOLD_PACKETS_MIN: usize = 4;
+/// The most: what it holds is the pool's.
+const HOLD_PACKETS_MAX: usize = 1 << 16;
+
+/// One thing that can go wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// A packet is lost: dropped as `injected`.
+    Drop,
+    /// A packet comes twice, the second time right behind the first unless that
+    /// one is set aside. The ledger counts it as created.
+    Duplicate,
+    /// A packet comes behind so many of those that followed it, or, if fewer follow, 16 turns later.
+    Reorder {
+        /// How many.
+        behind: u32,
+    },
+    /// A packet waits for a time, and what follows it waits too, as on a longer wire.
+    Delay(Duration),
+    /// The same for so many turns: calls of `rx` or `xmit`.
+    DelayTurns(u32),
+    /// One bit of a packet is flipped.
+    Corrupt,
+    /// A packet loses its end, not all of it. One that is a list of fragments stays as it is.
+    Short,
+    /// The device does nothing for a time: neither frames nor room, and what it has stays there.
+    /// `one_in` counts calls; between two faults of this kind and the next, one call goes through.
+    Stall(Duration),
+    /// The queue takes, or gives, nothing for so many calls, as one that says ENOBUFS. `one_in` as
+    /// for [`Fault::Stall`].
+    Refuse {
+        /// How many.
+        calls: u32,
+    },
+}
+
+/// A fault and how often it happens.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Rule {
+    pub fault: Fault,
+    pub one_in: u32,
+}
+
+/// What goes wrong on each side of a queue. The same plan and the same calls give the same faults.
+///
+/// ```
+/// use linerate_port::wrap::fault::{Fault, Plan};
+/// use std::time::Duration;
+///
+/// let lossy = Plan::new(7).tx(Fault::Drop, 100).rx(Fault::Delay(Duration::from_millis(2)), 10);
+/// ```
+#[derive(Debug, Clone)]
+pub struct Plan {
+    seed: u64,
+    hold_packets: usize,
+    rx: Vec<Rule>,
+    tx: Vec<Rule>,
+}
+
+impl Plan {
+    /// Nothing goes wrong; what is added does by numbers from `seed`. Queues of one port want a
+    /// seed each.
+    #[must_use]
+    pub fn new(seed: u64) -> Plan {
+        Plan { seed, hold_packets: HOLD_PACKETS, rx: Vec::new(), tx: Vec::new() }
+    }
+
+    /// The same, and `fault` happens to one in `one_in` packets received; 1 is each, 0 none.
+    #[must_use]
+    pub fn rx(mut self, fault: Fault, one_in: u32) -> Plan {
+        self.rx.push(Rule { fault, one_in });
+        self
+    }
+
+    /// The same, and `fault` happens to one in `one_in` packets sent; 1 is each, 0 none.
+    #[must_use]
+    pub fn tx(mut self, fault: Fault, one_in: u32) -> Plan {
+        self.tx.push(Rule { fault, one_in });
+        self
+    }
+
+    /// The same, with at most so many packets held each way, 256 unless said otherwise: what is
+    /// late, and what the device has not taken yet. Taken as 4 to 65,536.
+    #[must_use]
+    pub fn hold_packets(mut self, packets: usize) -> Plan {
+        self.hold_packets = packets.clamp(HOLD_PACKETS_MIN, HOLD_PACKETS_MAX);
+        self
+    }
+
+    /// The rules of each side, its numbers, and what it may hold.
+    pub(super) fn sides(&self) -> [(&[Rule], Dice, usize); 2] {
+        let dice = |side: u64| Dice::new(self.seed.wrapping_mul(2).wrapping_add(side));
+        [(&self.rx, dice(0), self.hold_packets), (&self.tx, dice(1), self.hold_packets)]
+    }
+}
+
+/// A stream of numbers that a seed decides.
+///
+/// Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators" (2014), SplitMix64.
+#[derive(Debug)]
+pub(super) struct Dice(u64);
+
+impl Dice {
+    fn new(seed: u64) -> Dice {
+        Dice(seed)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `n`, which is not 0.
+    pub fn below(&mut self, n: usize) -> usize {
+        // The bias of the remainder is below n / 2^64.
+        (self.next() % (n.max(1) as u64)) as usize
+    }
+
+    /// True once in `n` times, and never for 0.
+    pub fn one_in(&mut self, n: u32) -> bool {
+        n > 0 && self.next().is_multiple_of(n.into())
+    }
+}

@@ -1,0 +1,263 @@
+//! One way through a faulty queue: the packets it holds, and when each may go on.
+//!
+//! ```text
+//!  admit ──► line │ in order, each due at a turn or a time │ ──► ready ──► the device, the program
+//!        └─► aside │ until enough of the line has passed    │ ──┘
+//! ```
+//!
+//! The line keeps the order: nothing overtakes a packet that is late. Only what was set aside
+//! comes out of turn. What the three hold is bounded, and who admits looks at `room` first.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use linerate_skb::{Batch, DropReason, Moved, Skb};
+
+use super::plan::{Dice, Fault, Rule};
+use super::stats::FaultStats;
+use crate::host::RETRY;
+
+/// Turns after which a packet set aside goes on, if nothing follows it.
+const ASIDE_TURNS: u64 = 16;
+/// Packets set aside at once; the next ones stay in line.
+const ASIDE_MAX: usize = 64;
+
+/// The moment of a call.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Now {
+    pub turn: u64,
+    pub at: Instant,
+}
+
+/// When a packet of the line may go on.
+#[derive(Debug, Clone, Copy)]
+struct Due {
+    turn: u64,
+    at: Option<Instant>,
+}
+
+/// A packet that lets others by.
+struct Aside {
+    skb: Skb,
+    /// It goes when so many of the line have passed in all, or at this turn.
+    passed: u64,
+    turn: u64,
+}
+
+/// Whether anything goes through at all.
+#[derive(Debug, Clone, Copy)]
+enum Gate {
+    Open,
+    /// The device does nothing before this moment.
+    Until(Instant),
+    /// It refuses so many calls more.
+    Calls(u32),
+}
+
+/// One way through a faulty queue.
+pub(super) struct Side {
+    rules: Vec<Rule>,
+    dice: Dice,
+    hold_packets: usize,
+    gate: Gate,
+    line: VecDeque<(Skb, Due)>,
+    aside: Vec<Aside>,
+    /// What may go on, and has not been taken yet.
+    pub ready: Batch,
+    /// Packets of the line that have gone on.
+    passed: u64,
+}
+
+impl Side {
+    pub fn new((rules, dice, hold_packets): (&[Rule], Dice, usize)) -> Side {
+        let room = if rules.is_empty() { 0 } else { hold_packets };
+        Side {
+            rules: rules.to_vec(),
+            dice,
+            hold_packets,
+            gate: Gate::Open,
+            line: VecDeque::with_capacity(room),
+            aside: Vec::with_capacity(room.min(ASIDE_MAX)),
+            ready: Batch::with_capacity(room),
+            passed: 0,
+        }
+    }
+
+    /// True if nothing ever goes wrong here, so that nothing needs to be held.
+    pub fn is_plain(&self) -> bool {
+        self.rules.is_empty()
+    }
+
+    /// Packets it holds.
+    pub fn held(&self) -> usize {
+        self.line.len() + self.aside.len() + self.ready.len()
+    }
+
+    /// Packets that may be admitted, were each doubled.
+    pub fn room(&self) -> usize {
+        (self.hold_packets - self.held()) / 2
+    }
+
+    /// True if a call gets nothing through; counts it, and may begin the next time of trouble.
+    pub fn refuses(&mut self, now: Now, stats: &FaultStats) -> bool {
+        match self.gate {
+            Gate::Until(end) if now.at < end => return true,
+            Gate::Calls(left) if left > 0 => {
+                self.gate = Gate::Calls(left - 1);
+                return true;
+            }
+            Gate::Open => {}
+            // It is over, and this call goes through: trouble without end would be a dead device.
+            Gate::Until(_) | Gate::Calls(_) => {
+                self.gate = Gate::Open;
+                return false;
+            }
+        }
+        for &Rule { fault, one_in } in &self.rules {
+            self.gate = match fault {
+                Fault::Stall(time) if self.dice.one_in(one_in) => {
+                    stats.stalled.count();
+                    now.at.checked_add(time).map_or(Gate::Open, Gate::Until)
+                }
+                Fault::Refuse { calls } if calls > 0 && self.dice.one_in(one_in) => {
+                    stats.refused.count();
+                    Gate::Calls(calls - 1)
+                }
+                _ => continue,
+            };
+            return true;
+        }
+        false
+    }
+
+    /// True while the next call gets nothing through.
+    pub fn is_shut(&self, now: Instant) -> bool {
+        match self.gate {
+            Gate::Open => false,
+            Gate::Until(end) => now < end,
+            Gate::Calls(left) => left > 0,
+        }
+    }
+
+    /// True while the device does nothing.
+    pub fn is_stalled(&self, now: Instant) -> bool {
+        matches!(self.gate, Gate::Until(end) if now < end)
+    }
+
+    /// Lets faults happen to a packet and keeps what is left of it; what that is.
+    ///
+    /// Shape:  skb -> held here, or dropped with its reason; for each, `room` was at least 1.
+    pub fn admit(&mut self, mut skb: Skb, now: Now, stats: &FaultStats) -> Moved {
+        let mut due = Due { turn: now.turn, at: None };
+        let (mut behind, mut twice) = (None, false);
+        for &Rule { fault, one_in } in &self.rules {
+            if matches!(fault, Fault::Stall(_) | Fault::Refuse { .. }) || !self.dice.one_in(one_in)
+            {
+                continue;
+            }
+            match fault {
+                Fault::Drop => {
+                    stats.dropped.count();
+                    skb.discard(DropReason::INJECTED);
+                    return Moved::default();
+                }
+                Fault::Duplicate => twice = true,
+                Fault::Reorder { behind: n } => behind = Some(n),
+                Fault::Delay(time) => due.at = now.at.checked_add(time).max(due.at),
+                Fault::DelayTurns(turns) => due.turn = due.turn.max(now.turn + u64::from(turns)),
+                Fault::Corrupt if corrupt(&mut skb, &mut self.dice) => stats.corrupted.count(),
+                Fault::Short if shorten(&mut skb, &mut self.dice) => stats.shortened.count(),
+                // A packet that cannot be written: a peer can write it too, or the pool is empty.
+                Fault::Corrupt | Fault::Short | Fault::Stall(_) | Fault::Refuse { .. } => {}
+            }
+        }
+        if due.at.is_some() || due.turn > now.turn {
+            stats.delayed.count();
+        }
+        let moved = Moved { packets: 1, bytes: skb.len() as u64 };
+        if twice {
+            stats.duplicated.count();
+            let double = skb.share().into_unique();
+            self.enter(skb, due, behind, now, stats);
+            self.line.push_back((double, due));
+        } else {
+            self.enter(skb, due, behind, now, stats);
+        }
+        moved
+    }
+
+    fn enter(&mut self, skb: Skb, due: Due, behind: Option<u32>, now: Now, stats: &FaultStats) {
+        let Some(behind) = behind.filter(|_| self.aside.len() < ASIDE_MAX) else {
+            return self.line.push_back((skb, due));
+        };
+        stats.reordered.count();
+        // Those in line are before it.
+        let passed = self.passed + self.line.len() as u64 + u64::from(behind);
+        self.aside.push(Aside { skb, passed, turn: due.turn.max(now.turn) + ASIDE_TURNS });
+    }
+
+    /// Moves what is due to `ready`.
+    pub fn mature(&mut self, now: Now) {
+        self.release_aside(now.turn);
+        while let Some((_, due)) = self.line.front()
+            && due.turn <= now.turn
+            && due.at.is_none_or(|at| at <= now.at)
+            && let Some((skb, _)) = self.line.pop_front()
+        {
+            self.passed += 1;
+            self.pass(skb);
+            self.release_aside(now.turn);
+        }
+    }
+
+    fn release_aside(&mut self, turn: u64) {
+        while let Some(i) =
+            self.aside.iter().position(|a| a.passed <= self.passed || a.turn <= turn)
+        {
+            let skb = self.aside.remove(i).skb;
+            self.pass(skb);
+        }
+    }
+
+    fn pass(&mut self, skb: Skb) {
+        // There is room: it holds as many as all three together may.
+        let _ = self.ready.push(skb);
+    }
+
+    /// When to look again for what nobody announces: the end of trouble, if somebody waits for it,
+    /// and what comes to be due.
+    pub fn alarm(&self, now: Instant, wanted: bool) -> Option<Instant> {
+        let soon = now.checked_add(RETRY);
+        let gate = match self.gate {
+            Gate::Until(end) if now < end => Some(end).filter(|_| wanted || self.held() > 0),
+            Gate::Calls(left) if left > 0 => soon.filter(|_| wanted),
+            _ => None,
+        };
+        // What waits for turns must be given some.
+        let line = self.line.front().and_then(|(_, due)| due.at.filter(|at| *at > now).or(soon));
+        let aside = soon.filter(|_| !self.aside.is_empty());
+        [gate, line, aside].into_iter().flatten().min()
+    }
+
+    /// Drops all it holds for `reason`.
+    pub fn discard(&mut self, reason: DropReason) {
+        self.line.drain(..).for_each(|(skb, _)| skb.discard(reason));
+        self.aside.drain(..).for_each(|aside| aside.skb.discard(reason));
+        self.ready.discard(reason);
+    }
+}
+
+/// Flips one bit of the first frame; false if it cannot be written.
+fn corrupt(skb: &mut Skb, dice: &mut Dice) -> bool {
+    let bytes = skb.data_mut();
+    let bit = dice.below(8 * bytes.len().max(1));
+    let Some(byte) = bytes.get_mut(bit / 8) else { return false };
+    *byte ^= 1 << (bit % 8);
+    true
+}
+
+/// Cuts a packet to one byte or more; false if it has no two, or is a list of fragments.
+fn shorten(skb: &mut Skb, dice: &mut Dice) -> bool {
+    let len = skb.len();
+    len > 1 && skb.is_linear() && skb.trim(1 + dice.below(len - 1))
+}

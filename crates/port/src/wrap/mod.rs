@@ -1,0 +1,41 @@
+//! Ports around ports: each stands on any queue, and is one itself.
+//!
+//! ```text
+//!   Queue ── Box<dyn QueueOps> = Tee ── Faulty ── the driver's
+//!             rx  ◄── what the tee copies is what the program sees ◄── what the faults left
+//! ```
+//!
+//! [`Port::wrap`](crate::Port::wrap) and [`Queue::wrap`](crate::Queue::wrap) put them around; what
+//! is put around last is nearest to the program. Each keeps the contract of
+//! [`QueueOps`](crate::QueueOps): order, room, accounts, wake-ups, health.
+//!
+//! - [`trace`]: a record of what passed, which another thread reads.
+//! - [`tee`]: copies into a pcapng file while the path runs, written on a thread of the program's.
+//! - [`fault`]: what can go wrong, by a plan and a seed, with every packet accounted for.
+//!
+//! The first two are one load a call while they are off, and share the descriptor of what they
+//! stand on. docs/ports/wrap.md has the limits, each with its cause.
+
+pub mod fault;
+pub mod tee;
+pub mod trace;
+
+#[cfg(test)]
+mod conforms;
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Which way a packet went, as the program sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// Received.
+    Rx,
+    /// Sent.
+    Tx,
+}
+
+/// Nanoseconds since 1970, as captures count.
+fn epoch_ns() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,155 @@
+//! The bounded queue of copies between a path and the writer: a ring of bytes, a record a packet.
+//!
+//! ```text
+//!  capture │ time_ns, high │ low │ orig_len │ len, and which way │ bytes …      words of 32 bits
+//! ```
+//!
+//! Records of a call are put together first and pushed at once, so the reader finds whole records
+//! only. One for which there is no place ends the copying of its call: the rest is left out.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use linerate_ring::{Consumer, Heap, Producer, RingError, heap};
+use linerate_skb::Skb;
+
+use crate::wrap::Way;
+
+/// Bytes of a record before the packet's.
+pub(super) const HEADER_BYTES: usize = 20;
+/// Copies that are put together without growing anything, in bytes.
+const STAGE_BYTES: usize = 64 << 10;
+/// The bit of a record's length that says which way.
+const TX: u32 = 1 << 31;
+
+/// Both ends of the queue of copies of `name`; `bytes` is a power of two.
+pub(super) fn queue(
+    name: &str,
+    bytes: usize,
+    snaplen_bytes: usize,
+) -> Result<(Copies, Inbox), RingError> {
+    let (ring, records) = heap(u32::try_from(bytes).unwrap_or(u32::MAX))?;
+    let gone = Arc::new(AtomicBool::new(false));
+    let staged = Vec::with_capacity(STAGE_BYTES.min(bytes));
+    let copies = Copies { ring, staged, ends: Vec::new(), snaplen_bytes, gone: gone.clone() };
+    let name = name.chars().take(63).collect();
+    Ok((copies, Inbox { records, name, gone, interface: None }))
+}
+
+/// The path's end.
+pub(super) struct Copies {
+    ring: Producer<Heap<u8>>,
+    /// Records of this call.
+    staged: Vec<u8>,
+    /// Where each of them ends.
+    ends: Vec<usize>,
+    snaplen_bytes: usize,
+    gone: Arc<AtomicBool>,
+}
+
+/// What became of the packets of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Taken {
+    pub copied: u64,
+    pub dropped: u64,
+}
+
+impl Copies {
+    /// Copies packets, as many as there is room for, and publishes none.
+    ///
+    /// What a device has stamped it received at its own time; others have that of the call.
+    pub fn stage<'a>(
+        &mut self,
+        capture: u32,
+        way: Way,
+        now_ns: u64,
+        packets: impl Iterator<Item = &'a Skb>,
+    ) {
+        self.staged.clear();
+        self.ends.clear();
+        let room = self.ring.free() as usize;
+        for skb in packets {
+            let (start, len) = (self.staged.len(), skb.len());
+            let body = len.min(self.snaplen_bytes);
+            if start + HEADER_BYTES + body > room {
+                break;
+            }
+            let (stamp, bit) = match way {
+                Way::Rx => (skb.stamp_ns(), 0),
+                Way::Tx => (None, TX),
+            };
+            let orig_len = u32::try_from(len).unwrap_or(u32::MAX);
+            let time_ns = stamp.unwrap_or(now_ns);
+            let len_and_way = body as u32 | bit; // at most 256 KiB
+            let words = [capture, (time_ns >> 32) as u32, time_ns as u32, orig_len, len_and_way];
+            words.iter().for_each(|word| self.staged.extend(word.to_ne_bytes()));
+            self.staged.resize(start + HEADER_BYTES + body, 0);
+            skb.copy_to(0, &mut self.staged[start + HEADER_BYTES..]);
+            self.ends.push(self.staged.len());
+        }
+    }
+
+    /// Publishes the copies of the first `packets` staged; the others did not pass.
+    pub fn publish(&mut self, packets: usize) -> Taken {
+        let copied = packets.min(self.ends.len());
+        let end = self.ends[..copied].last().copied().unwrap_or(0);
+        let pushed = self.ring.push_slice(&self.staged[..end]);
+        debug_assert_eq!(pushed, end, "the room was there, and nobody else fills it");
+        Taken { copied: copied as u64, dropped: (packets - copied) as u64 }
+    }
+}
+
+impl Drop for Copies {
+    fn drop(&mut self) {
+        self.gone.store(true, Ordering::Release);
+    }
+}
+
+/// One copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Copied {
+    pub capture: u32,
+    pub time_ns: u64,
+    pub orig_len: u32,
+    pub way: Way,
+}
+
+/// The writer's end.
+pub(super) struct Inbox {
+    records: Consumer<Heap<u8>>,
+    pub name: String,
+    gone: Arc<AtomicBool>,
+    /// Its number in the file of a capture: which capture, which number.
+    pub interface: Option<(u32, u32)>,
+}
+
+impl Inbox {
+    /// Bytes of records that wait.
+    pub fn waiting_bytes(&mut self) -> usize {
+        self.records.available() as usize
+    }
+
+    /// True if the path is gone and nothing is left of it.
+    pub fn is_over(&mut self) -> bool {
+        // In this order: what it pushed before it went is seen.
+        self.gone.load(Ordering::Acquire) && self.waiting_bytes() == 0
+    }
+
+    /// The next copy, with its bytes in `to`, and how many bytes its record had.
+    pub fn next(&mut self, to: &mut Vec<u8>) -> Option<(Copied, usize)> {
+        let mut header = [0; HEADER_BYTES];
+        if self.records.pop_slice(&mut header) < HEADER_BYTES {
+            return None;
+        }
+        let (words, _) = header.as_chunks::<4>();
+        let word = |i: usize| u32::from_ne_bytes(words[i]);
+        let time_ns = u64::from(word(1)) << 32 | u64::from(word(2));
+        let len = (word(4) & !TX) as usize;
+        to.resize(len, 0);
+        let got = self.records.pop_slice(to);
+        debug_assert_eq!(got, len, "records are pushed whole");
+        let way = if word(4) & TX == 0 { Way::Rx } else { Way::Tx };
+        let copy = Copied { capture: word(0), time_ns, orig_len: word(3), way };
+        Some((copy, HEADER_BYTES + len))
+    }
+}

@@ -1,0 +1,301 @@
+//! A live capture: copies of what passes, into a pcapng file, started and stopped while it runs.
+//!
+//! ```text
+//! mod.rs     Tee, which a program holds, and the queue that copies
+//! copies.rs  the bounded queue of copies: bytes, one Release store a call
+//! writer.rs  TeeWriter: copies -> pcapng, on a thread of the program's
+//!
+//!   path thread     rx, xmit ──copy──► ring of bytes ─┐
+//!   path thread     rx, xmit ──copy──► ring of bytes ─┴─► TeeWriter ──► file, pipe, socket
+//! ```
+//!
+//! The path copies and goes on: it neither writes nor waits, and while the tee is off it is one
+//! load a call. Where the writer is too slow, copies are left out and counted; packets never are.
+
+mod copies;
+#[cfg(test)]
+mod tests;
+mod writer;
+
+use std::io::Write;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use linerate_ring::{Events, Waiter, Waker, waiter};
+use linerate_skb::{Batch, Code, Error, Local, Moved, Result};
+use linerate_sys::wait::EventFd;
+
+pub use writer::TeeWriter;
+
+use super::{Way, epoch_ns};
+use crate::findings::{Pace, Verified};
+use crate::pcap::format::PACKET_LEN_MAX;
+use crate::queue::{Health, Origin, QueueOps, Want};
+use crate::stats::DriverCounts;
+use copies::{Copies, HEADER_BYTES, Inbox, Taken};
+
+/// What a tee takes at most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of each packet, from its start; 65,535 unless said otherwise, at most 256 KiB.
+    pub snaplen_bytes: usize,
+    /// Memory for copies of each queue; 4 MiB unless said otherwise, at most 1 GiB. Rounded up to a
+    /// power of two, and to two packets.
+    pub queue_bytes: usize,
+    /// Length of a capture; 1 GiB unless said otherwise.
+    pub file_bytes: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { snaplen_bytes: 65_535, queue_bytes: 4 << 20, file_bytes: 1 << 30 }
+    }
+}
+
+/// What a tee did so far, over all its queues and captures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct TeeCounts {
+    /// Packets that were copied: written since, or waiting to be, or not written.
+    pub copied: u64,
+    /// Packets that passed without being copied, because the queue of copies was full.
+    pub dropped: u64,
+    /// Copies that were given to the file.
+    pub written: u64,
+    /// Copies that never will be: the file was full or had failed, or the capture had ended.
+    pub unwritten: u64,
+}
+
+/// What the paths, the writer and the program share.
+struct Shared {
+    limits: Limits,
+    /// The number of the capture that runs, or 0.
+    capture: AtomicU32,
+    /// Captures so far.
+    captures: AtomicU32,
+    /// Somebody writes.
+    busy: AtomicBool,
+    copied: AtomicU64,
+    dropped: AtomicU64,
+    written: AtomicU64,
+    unwritten: AtomicU64,
+    /// Rung for a writer that sleeps.
+    bell: EventFd,
+    waker: Waker,
+    reading: Mutex<Reading>,
+}
+
+/// The writer's side. No path ever takes its lock.
+struct Reading {
+    inboxes: Vec<Inbox>,
+    waiter: Waiter,
+}
+
+impl Shared {
+    fn reading(&self) -> MutexGuard<'_, Reading> {
+        // Rings and names are whole whatever panicked.
+        self.reading.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends capture `number`, if it is the one that runs.
+    fn end(&self, number: u32) {
+        let _ = self.capture.compare_exchange(number, 0, Ordering::AcqRel, Ordering::Relaxed);
+        self.bell.signal();
+    }
+}
+
+/// A tee on any number of queues. Cloning it makes another handle on the same one.
+///
+/// ```
+/// use linerate_port::{Port, wrap::tee::{Limits, Tee}};
+///
+/// # fn main() -> linerate_port::Result<()> {
+/// let tee = Tee::new(Limits::default())?;
+/// let port = Port::open("null:")?.wrap(|ops, i| tee.wrap(ops, &format!("null/{i}")))?;
+/// // Later, while it runs, on a thread that may wait for a disk:
+/// let mut writer = tee.start(std::io::sink())?;
+/// writer.write_pending()?;
+/// let packets = writer.finish()?;
+/// # assert_eq!(packets, 0);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Tee {
+    shared: Arc<Shared>,
+}
+
+impl Tee {
+    /// A tee that is not on any queue yet.
+    ///
+    /// # Errors
+    /// `E-SYSTEM` without descriptors.
+    pub fn new(limits: Limits) -> Result<Tee> {
+        let snaplen_bytes = limits.snaplen_bytes.clamp(1, PACKET_LEN_MAX);
+        let least = 2 * (snaplen_bytes + HEADER_BYTES);
+        let queue_bytes = limits.queue_bytes.clamp(least, 1 << 30).next_power_of_two();
+        let (waiter, waker) = waiter();
+        let shared = Shared {
+            limits: Limits { snaplen_bytes, queue_bytes, ..limits },
+            capture: AtomicU32::new(0),
+            captures: AtomicU32::new(0),
+            busy: AtomicBool::new(false),
+            copied: AtomicU64::new(0),
+            dropped: AtomicU64::new(0),
+            written: AtomicU64::new(0),
+            unwritten: AtomicU64::new(0),
+            bell: EventFd::new()?,
+            waker,
+            reading: Mutex::new(Reading { inboxes: Vec::new(), waiter }),
+        };
+        Ok(Tee { shared: Arc::new(shared) })
+    }
+
+    /// Puts it around a queue, which a capture calls `name`, its first 63 characters.
+    ///
+    /// # Errors
+    /// `E-MEMORY` if there is none for the copies.
+    pub fn wrap(&self, inner: Box<dyn QueueOps>, name: &str) -> Result<Box<dyn QueueOps>> {
+        let Limits { snaplen_bytes, queue_bytes, .. } = self.shared.limits;
+        let (copies, inbox) = copies::queue(name, queue_bytes, snaplen_bytes)
+            .map_err(|e| Error::new(Code::Memory, format!("cannot tee {name}"), e.to_string()))?;
+        self.shared.reading().inboxes.push(inbox);
+        Ok(Box::new(Teed { inner, copies, shared: self.shared.clone() }))
+    }
+
+    /// Starts a capture into `sink`: from now on, packets are copied. Dropping the writer ends it.
+    ///
+    /// # Errors
+    /// `E-BUSY` while the writer of another capture is there.
+    pub fn start<W: Write>(&self, sink: W) -> Result<TeeWriter<W>> {
+        if self.shared.busy.swap(true, Ordering::AcqRel) {
+            let e = Error::new(Code::Busy, "cannot start a capture", "one runs on this tee");
+            return Err(e.fix("finish it first, or put another tee around the port"));
+        }
+        let number = match self.shared.captures.fetch_add(1, Ordering::Relaxed).wrapping_add(1) {
+            0 => self.shared.captures.fetch_add(1, Ordering::Relaxed).wrapping_add(1),
+            number => number,
+        };
+        let writer = TeeWriter::new(self.shared.clone(), number, sink);
+        self.shared.capture.store(number, Ordering::Release);
+        Ok(writer)
+    }
+
+    /// Ends the capture that runs: from now on nothing is copied, and what was copied is still
+    /// written. A packet path that is in a call finishes it first.
+    pub fn stop(&self) {
+        self.shared.end(self.shared.capture.load(Ordering::Acquire));
+    }
+
+    /// What it did so far.
+    #[must_use]
+    pub fn counts(&self) -> TeeCounts {
+        let value = |n: &AtomicU64| n.load(Ordering::Relaxed);
+        TeeCounts {
+            copied: value(&self.shared.copied),
+            dropped: value(&self.shared.dropped),
+            written: value(&self.shared.written),
+            unwritten: value(&self.shared.unwritten),
+        }
+    }
+}
+
+impl std::fmt::Debug for Tee {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tee").field("counts", &self.counts()).finish_non_exhaustive()
+    }
+}
+
+/// A queue whose packets are copied while a capture runs.
+struct Teed {
+    inner: Box<dyn QueueOps>,
+    copies: Copies,
+    shared: Arc<Shared>,
+}
+
+impl Teed {
+    /// The capture that runs, if one does.
+    fn capture(&self) -> Option<u32> {
+        Some(self.shared.capture.load(Ordering::Relaxed)).filter(|number| *number != 0)
+    }
+
+    /// Counts what was copied, and wakes the writer if it sleeps.
+    fn count(&self, taken: Taken) {
+        if taken.copied > 0 {
+            self.shared.copied.fetch_add(taken.copied, Ordering::Relaxed);
+            if self.shared.waker.should_wake(Events::FRAMES) {
+                self.shared.bell.signal();
+            }
+        }
+        if taken.dropped > 0 {
+            self.shared.dropped.fetch_add(taken.dropped, Ordering::Relaxed);
+        }
+    }
+}
+
+impl QueueOps for Teed {
+    fn rx(&mut self, mem: &mut Local, out: &mut Batch, budget: usize) -> Moved {
+        let before = out.len();
+        let moved = self.inner.rx(mem, out, budget);
+        let came = out.len().saturating_sub(before);
+        if came > 0
+            && let Some(capture) = self.capture()
+        {
+            self.copies.stage(capture, Way::Rx, epoch_ns(), out.iter().skip(before));
+            let taken = self.copies.publish(came);
+            self.count(taken);
+        }
+        moved
+    }
+
+    fn xmit(&mut self, mem: &mut Local, batch: &mut Batch) -> Moved {
+        let Some(capture) = self.capture() else { return self.inner.xmit(mem, batch) };
+        // Copied before, because they are gone after; published after, because only now is it
+        // known which went.
+        self.copies.stage(capture, Way::Tx, epoch_ns(), batch.iter());
+        let offered = batch.len();
+        let moved = self.inner.xmit(mem, batch);
+        let taken = self.copies.publish(offered.saturating_sub(batch.len()));
+        self.count(taken);
+        moved
+    }
+
+    fn arm(&mut self, want: Want) -> bool {
+        self.inner.arm(want)
+    }
+
+    fn health(&self) -> Health {
+        self.inner.health()
+    }
+
+    fn origin(&self) -> Origin {
+        self.inner.origin()
+    }
+
+    fn missed(&mut self) -> u64 {
+        self.inner.missed()
+    }
+
+    fn no_frame(&mut self) -> u64 {
+        self.inner.no_frame()
+    }
+
+    fn counts(&mut self) -> DriverCounts {
+        self.inner.counts()
+    }
+
+    fn verified(&self) -> Option<Verified> {
+        self.inner.verified()
+    }
+
+    fn pace(&self) -> Option<Pace> {
+        self.inner.pace()
+    }
+}
+
+impl AsFd for Teed {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.inner.as_fd()
+    }
+}

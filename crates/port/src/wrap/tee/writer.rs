@@ -1,0 +1,219 @@
+//! Copies -> pcapng, on whatever thread the program gives to it.
+
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use linerate_ring::Events;
+use linerate_skb::{Code, Error, Result};
+use linerate_sys::wait::poll_readable;
+
+use super::copies::{Copied, Inbox};
+use super::{Reading, Shared};
+use crate::pcap::format::Writer;
+use crate::wrap::Way;
+
+/// What a packet's block adds to its bytes at most.
+const BLOCK_BYTES: u64 = 48;
+/// What an interface's block has at most, and the file's own.
+const INTERFACE_BYTES: u64 = 512;
+
+/// Bits of a packet block's flags.
+///
+/// Source: draft-ietf-opsawg-pcapng, section 4.3.1.
+const INBOUND: u32 = 0b01;
+const OUTBOUND: u32 = 0b10;
+
+/// The writing side of a capture. It does nothing by itself: call [`TeeWriter::write_pending`],
+/// with [`TeeWriter::wait`] between the calls, on a thread that may wait for a disk.
+///
+/// Dropping it ends the capture; [`TeeWriter::finish`] tells of a failure too.
+pub struct TeeWriter<W: Write> {
+    shared: Arc<Shared>,
+    number: u32,
+    file: Writer<W>,
+    /// What the file has at most by now, and may have.
+    file_bytes: u64,
+    /// A packet did not fit into the file any more.
+    full: bool,
+    /// Packets given to the file, and those that the sink has taken whole.
+    given: u64,
+    whole: u64,
+    scratch: Vec<u8>,
+}
+
+impl<W: Write> TeeWriter<W> {
+    pub(super) fn new(shared: Arc<Shared>, number: u32, sink: W) -> TeeWriter<W> {
+        let mut writer = TeeWriter {
+            shared,
+            number,
+            file: Writer::new(sink),
+            file_bytes: INTERFACE_BYTES,
+            full: false,
+            given: 0,
+            whole: 0,
+            scratch: Vec::new(),
+        };
+        // Of a former capture; nothing is lost but to this one.
+        writer.forget();
+        writer
+    }
+
+    /// Writes the copies that wait now, of all queues, and flushes the file; returns how many.
+    ///
+    /// Packets of one queue are in order; those of several are not put into order among them.
+    ///
+    /// # Errors
+    /// `E-FILE` if the file fails: the capture has ended, and the packet path has noticed nothing.
+    ///
+    /// Cost: one copy, and a write(2) for 64 KiB; it returns even if copies come faster.
+    pub fn write_pending(&mut self) -> Result<u64> {
+        let outcome = self.write_all();
+        let outcome = outcome.and_then(|()| self.file.flush());
+        let written = self.file.packets_whole() - self.whole;
+        self.whole += written;
+        self.shared.written.fetch_add(written, Ordering::Relaxed);
+        outcome.map_err(|e| {
+            self.shared.end(self.number);
+            self.shared.unwritten.fetch_add(self.given - self.whole, Ordering::Relaxed);
+            self.given = self.whole;
+            Error::new(Code::File, "cannot write a capture", e.to_string())
+                .fix("see that the disk has room and that whoever reads the pipe lives")
+        })?;
+        Ok(written)
+    }
+
+    /// Sleeps until there are copies to write, the capture has ended, or `timeout` has passed; false
+    /// for the last.
+    ///
+    /// # Errors
+    /// Whatever poll(2) says.
+    pub fn wait(&mut self, timeout: Option<Duration>) -> io::Result<bool> {
+        self.shared.bell.drain();
+        let ended = || self.shared.capture.load(Ordering::Acquire) != self.number;
+        {
+            let Reading { inboxes, waiter } = &mut *self.shared.reading();
+            waiter.prepare(Events::FRAMES);
+            if ended() || inboxes.iter_mut().any(|inbox| inbox.waiting_bytes() > 0) {
+                waiter.cancel();
+                return Ok(true);
+            }
+        }
+        let readable = poll_readable(&[self.shared.bell.as_fd()], timeout);
+        self.shared.reading().waiter.cancel();
+        Ok(readable?)
+    }
+
+    /// True once the capture has ended: it was stopped, has failed, or the file is as long as it may
+    /// be. What was copied before may still be written.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.shared.capture.load(Ordering::Acquire) != self.number
+    }
+
+    /// True if the file is as long as it may be.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.full
+    }
+
+    /// Ends the capture, and writes what was copied; returns the packets in the file.
+    ///
+    /// # Errors
+    /// As [`TeeWriter::write_pending`].
+    pub fn finish(mut self) -> Result<u64> {
+        self.shared.end(self.number);
+        self.write_pending()?;
+        Ok(self.whole)
+    }
+
+    fn write_all(&mut self) -> io::Result<()> {
+        let shared = self.shared.clone();
+        let mut reading = shared.reading();
+        let mut outcome = Ok(());
+        for inbox in &mut reading.inboxes {
+            if outcome.is_ok() {
+                outcome = self.write_from(inbox);
+            }
+        }
+        reading.inboxes.retain_mut(|inbox| !inbox.is_over());
+        outcome
+    }
+
+    /// Writes the copies that waited in `inbox` when it began.
+    fn write_from(&mut self, inbox: &mut Inbox) -> io::Result<()> {
+        let mut left = inbox.waiting_bytes();
+        while left > 0
+            && let Some((copy, bytes)) = inbox.next(&mut self.scratch)
+        {
+            left = left.saturating_sub(bytes);
+            if copy.capture != self.number || self.full {
+                self.shared.unwritten.fetch_add(1, Ordering::Relaxed);
+                continue;
+            }
+            let written = self.write(&copy, inbox);
+            if !matches!(written, Ok(true)) {
+                self.shared.unwritten.fetch_add(1, Ordering::Relaxed);
+            }
+            written?;
+        }
+        Ok(())
+    }
+
+    /// Writes the packet in the scratch; false if the file would become too long.
+    fn write(&mut self, copy: &Copied, inbox: &mut Inbox) -> io::Result<bool> {
+        let bytes = BLOCK_BYTES + self.scratch.len() as u64;
+        if self.file_bytes + INTERFACE_BYTES + bytes > self.shared.limits.file_bytes {
+            self.full = true;
+            self.shared.end(self.number);
+            return Ok(false);
+        }
+        let interface = match inbox.interface {
+            Some((capture, interface)) if capture == self.number => interface,
+            _ => {
+                let interface = self.file.add_interface(&inbox.name)?;
+                inbox.interface = Some((self.number, interface));
+                self.file_bytes += INTERFACE_BYTES;
+                interface
+            }
+        };
+        let flags = if copy.way == Way::Rx { INBOUND } else { OUTBOUND };
+        let data = &self.scratch;
+        self.file.write_flagged(interface, copy.time_ns, copy.orig_len, data, flags)?;
+        self.file_bytes += bytes;
+        self.given += 1;
+        Ok(true)
+    }
+
+    /// Takes what waits, and writes none of it.
+    fn forget(&mut self) {
+        let mut reading = self.shared.reading();
+        for inbox in &mut reading.inboxes {
+            let mut left = inbox.waiting_bytes();
+            while left > 0
+                && let Some((_, bytes)) = inbox.next(&mut self.scratch)
+            {
+                left = left.saturating_sub(bytes);
+                self.shared.unwritten.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+impl<W: Write> Drop for TeeWriter<W> {
+    fn drop(&mut self) {
+        self.shared.end(self.number);
+        self.shared.busy.store(false, Ordering::Release);
+    }
+}
+
+impl<W: Write> std::fmt::Debug for TeeWriter<W> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TeeWriter")
+            .field("written", &self.whole)
+            .field("full", &self.full)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,307 @@
+//! A record of what passed: each packet's length and first bytes, and what was refused.
+//!
+//! ```text
+//!   path thread    rx, xmit ──► ring of records, one Release store a call
+//!   any thread                        └──► Trace::next
+//! ```
+//!
+//! A full ring takes nothing more until it is read: the first records stay, which are those that
+//! were waited for, and the others are counted as lost. The path never waits.
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use linerate_ring::{Consumer, Heap, Producer, heap};
+use linerate_skb::{Batch, Code, Error, Local, Moved, Result, Skb};
+
+use super::{Way, epoch_ns};
+use crate::findings::{Pace, Verified};
+use crate::queue::{Health, Origin, QueueOps, Want};
+use crate::stats::DriverCounts;
+
+/// Bytes of a packet that a record has at most.
+pub const HEAD_BYTES: usize = 64;
+/// Records that a trace holds at most: 104 MiB of them.
+const RECORDS_MAX: u32 = 1 << 20;
+
+/// What a record is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum What {
+    /// A packet that passed, of so many bytes.
+    Packet {
+        /// Its length, whatever the record has of it.
+        len_bytes: u32,
+    },
+    /// Packets of an `xmit` that the queue did not take for now.
+    Refused {
+        /// How many stayed with the caller.
+        packets: u32,
+    },
+    /// Packets of an `xmit` that left the batch and were not sent: the ledger has the reasons.
+    Dropped {
+        /// How many.
+        packets: u32,
+    },
+}
+
+/// One line of a trace.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Record {
+    /// When the call was made, in nanoseconds since 1970.
+    pub time_ns: u64,
+    /// Which call it was; records of one batch have the same.
+    pub call: u64,
+    /// Which way it went.
+    pub way: Way,
+    /// What it is of.
+    pub what: What,
+    /// Packets of the batch: what the call received, or was offered.
+    pub batch: u32,
+    head_len: u8,
+    head: [u8; HEAD_BYTES],
+}
+
+impl Record {
+    /// The packet's first bytes, at most [`HEAD_BYTES`].
+    #[must_use]
+    pub fn head(&self) -> &[u8] {
+        self.head.get(..usize::from(self.head_len)).unwrap_or(&[])
+    }
+
+    fn of(call: Call, what: What, batch: u32) -> Record {
+        let Call { time_ns, number, way } = call;
+        Record { time_ns, call: number, way, what, batch, head_len: 0, head: [0; HEAD_BYTES] }
+    }
+
+    fn of_packet(call: Call, skb: &Skb, batch: u32) -> Record {
+        let mut record = Record::of(call, What::Packet { len_bytes: count(skb.len()) }, batch);
+        record.head_len = skb.copy_to(0, &mut record.head) as u8; // at most HEAD_BYTES
+        record
+    }
+}
+
+impl fmt::Display for Record {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let way = if self.way == Way::Rx { "rx" } else { "tx" };
+        let (s, ns) = (self.time_ns / 1_000_000_000, self.time_ns % 1_000_000_000);
+        write!(f, "{s}.{ns:09} call {} {way} of {}: ", self.call, self.batch)?;
+        match self.what {
+            What::Refused { packets } => write!(f, "refused {packets}"),
+            What::Dropped { packets } => write!(f, "dropped {packets}"),
+            What::Packet { len_bytes } => {
+                write!(f, "{len_bytes} bytes")?;
+                self.head().iter().try_for_each(|byte| write!(f, " {byte:02x}"))
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Record {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+fn count(n: usize) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
+}
+
+/// One call of the queue.
+#[derive(Clone, Copy)]
+struct Call {
+    time_ns: u64,
+    number: u64,
+    way: Way,
+}
+
+/// What the path and the reader share.
+#[derive(Debug, Default)]
+struct Shared {
+    on: AtomicBool,
+    lost: AtomicU64,
+}
+
+/// The reading side of a traced queue. It starts turned off.
+pub struct Trace {
+    records: Consumer<Heap<Record>>,
+    shared: Arc<Shared>,
+}
+
+impl Trace {
+    /// Turns it on or off, while the path runs.
+    pub fn set_on(&self, on: bool) {
+        self.shared.on.store(on, Ordering::Relaxed);
+    }
+
+    /// The next record, if there is one.
+    #[expect(clippy::should_implement_trait, reason = "there may be more after a None")]
+    pub fn next(&mut self) -> Option<Record> {
+        if self.records.peek(1) == 0 {
+            return None;
+        }
+        let record = self.records.read(0);
+        self.records.release(1);
+        Some(record)
+    }
+
+    /// Records for which there was no place.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        self.shared.lost.load(Ordering::Relaxed)
+    }
+}
+
+impl fmt::Debug for Trace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Trace").field("shared", &self.shared).finish_non_exhaustive()
+    }
+}
+
+/// A queue whose packets are recorded while its [`Trace`] is on.
+pub struct Traced {
+    inner: Box<dyn QueueOps>,
+    records: Producer<Heap<Record>>,
+    shared: Arc<Shared>,
+    calls: u64,
+}
+
+impl Traced {
+    /// Puts a trace of at least `records` records around a queue.
+    ///
+    /// # Errors
+    /// `E-MEMORY` for more than a million records, or if there is no memory for them.
+    pub fn new(inner: Box<dyn QueueOps>, records: u32) -> Result<(Traced, Trace)> {
+        let fail = |why: String| {
+            Error::new(Code::Memory, format!("cannot trace with {records} records"), why)
+        };
+        if records > RECORDS_MAX {
+            let e = fail(format!("a trace has at most {RECORDS_MAX}"));
+            return Err(e.fix("fewer records, and read them while they come"));
+        }
+        let ring = heap(records.max(1).next_power_of_two());
+        let (producer, consumer) = ring.map_err(|e| fail(e.to_string()))?;
+        let shared = Arc::new(Shared::default());
+        let trace = Trace { records: consumer, shared: shared.clone() };
+        Ok((Traced { inner, records: producer, shared, calls: 0 }, trace))
+    }
+
+    /// The call that begins, if it is to be recorded.
+    fn begin(&mut self, way: Way) -> Option<Call> {
+        if !self.shared.on.load(Ordering::Relaxed) {
+            return None;
+        }
+        self.calls += 1;
+        Some(Call { time_ns: epoch_ns(), number: self.calls, way })
+    }
+
+    /// Publishes `records`, and counts those without a place.
+    fn publish(&mut self, records: impl ExactSizeIterator<Item = Record>) {
+        let n = count(records.len());
+        let room = self.records.reserve(n);
+        for (i, record) in (0..room).zip(records) {
+            self.records.write(i, record);
+        }
+        self.records.submit(room);
+        self.lose(n - room);
+    }
+
+    fn lose(&self, records: u32) {
+        if records > 0 {
+            self.shared.lost.fetch_add(records.into(), Ordering::Relaxed);
+        }
+    }
+
+    /// As `xmit`, recorded: which packets leave is known only when they have left, so their records
+    /// are written before and published after.
+    #[cold]
+    fn xmit_recorded(&mut self, call: Call, mem: &mut Local, batch: &mut Batch) -> Moved {
+        let offered = count(batch.len());
+        let room = self.records.reserve(offered);
+        for (i, skb) in (0..room).zip(batch.iter()) {
+            self.records.write(i, Record::of_packet(call, skb, offered));
+        }
+        let moved = self.inner.xmit(mem, batch);
+        let stayed = count(batch.len());
+        let left = offered.saturating_sub(stayed);
+        let published = room.min(left);
+        self.records.submit(published);
+        self.lose(left - published);
+        let dropped = left.saturating_sub(count(moved.packets));
+        let dropped = (dropped > 0).then_some(What::Dropped { packets: dropped });
+        let refused = (stayed > 0).then_some(What::Refused { packets: stayed });
+        for what in dropped.into_iter().chain(refused) {
+            self.publish(std::iter::once(Record::of(call, what, offered)));
+        }
+        moved
+    }
+}
+
+impl QueueOps for Traced {
+    fn rx(&mut self, mem: &mut Local, out: &mut Batch, budget: usize) -> Moved {
+        let call = self.begin(Way::Rx);
+        let before = out.len();
+        let moved = self.inner.rx(mem, out, budget);
+        if let Some(call) = call {
+            let batch = count(out.len().saturating_sub(before));
+            let packets = out.iter().skip(before);
+            self.publish(packets.map(|skb| Record::of_packet(call, skb, batch)));
+        }
+        moved
+    }
+
+    fn xmit(&mut self, mem: &mut Local, batch: &mut Batch) -> Moved {
+        match self.begin(Way::Tx) {
+            Some(call) => self.xmit_recorded(call, mem, batch),
+            None => self.inner.xmit(mem, batch),
+        }
+    }
+
+    fn arm(&mut self, want: Want) -> bool {
+        self.inner.arm(want)
+    }
+
+    fn health(&self) -> Health {
+        self.inner.health()
+    }
+
+    fn origin(&self) -> Origin {
+        self.inner.origin()
+    }
+
+    fn missed(&mut self) -> u64 {
+        self.inner.missed()
+    }
+
+    fn no_frame(&mut self) -> u64 {
+        self.inner.no_frame()
+    }
+
+    fn counts(&mut self) -> DriverCounts {
+        self.inner.counts()
+    }
+
+    fn verified(&self) -> Option<Verified> {
+        self.inner.verified()
+    }
+
+    fn pace(&self) -> Option<Pace> {
+        self.inner.pace()
+    }
+}
+
+impl AsFd for Traced {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.inner.as_fd()
+    }
+}
+
+impl fmt::Debug for Traced {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Traced").field("shared", &self.shared).finish_non_exhaustive()
+    }
+}
