@@ -99,7 +99,10 @@ impl Port {
         for text in texts {
             let text = text.as_ref();
             match Port::open(text) {
-                Ok(port) => return Ok(port),
+                Ok(mut port) => {
+                    port.obtained.refused.extend(whys);
+                    return Ok(port);
+                }
                 Err(e) => {
                     code = e.code;
                     whys.push(format!("{text}: {}", e.why));

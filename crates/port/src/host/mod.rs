@@ -6,6 +6,7 @@ pub(crate) mod flow;
 mod link;
 pub(crate) mod offload;
 mod reserve;
+pub(crate) mod segment;
 #[cfg(test)]
 pub(crate) mod testing;
 

@@ -9,6 +9,8 @@ use linerate_wire::checksum;
 
 /// Bytes of a VLAN tag.
 pub(crate) const TAG_BYTES: usize = 4;
+/// Bytes of a chain that are summed at once: even, so that the sums can be added.
+const BLOCK_BYTES: usize = 512;
 /// Where a tag stands: behind the MAC addresses.
 pub(crate) const TAG_AT: usize = 12;
 
@@ -54,8 +56,7 @@ pub(crate) fn tagged(mut offload: Offload) -> Offload {
 
 /// Does what the packets leave to a device that does nothing; drops what cannot be done.
 ///
-/// Shape:  packets of `batch` are complete frames afterwards, in order; superframes and chains
-///         without a checksum are gone.
+/// Shape:  packets of `batch` are complete frames afterwards, in order; superframes are gone.
 /// Cost:   a look at each packet; one pass over the payload of those without a checksum.
 pub(crate) fn finish(batch: &mut Batch) {
     let asks = |offload: Offload| offload.needs_checksum() || offload.is_gso();
@@ -64,10 +65,17 @@ pub(crate) fn finish(batch: &mut Batch) {
     }
 }
 
+/// The same, and leaves superframes as they are, for whoever cuts them.
+pub(crate) fn complete(batch: &mut Batch) {
+    let asks = |offload: Offload| offload.needs_checksum() && !offload.is_gso();
+    if batch.iter().any(|skb| asks(skb.offload())) {
+        batch.retain(|skb| if asks(skb.offload()) { finish_one(skb) } else { Ok(()) });
+    }
+}
+
 fn finish_one(skb: &mut Skb) -> Result<(), DropReason> {
     let offload = skb.offload();
-    let linear = skb.is_linear() && skb.data().len() == skb.len();
-    if offload.is_gso() || !linear {
+    if offload.is_gso() {
         return Err(DropReason::UNSUPPORTED);
     }
     let start = usize::from(offload.csum_start);
@@ -75,20 +83,42 @@ fn finish_one(skb: &mut Skb) -> Result<(), DropReason> {
     if field + 2 > skb.len() {
         return Err(DropReason::MALFORMED);
     }
+    let sum = sum_from(skb, start);
     let data = skb.data_mut();
     // Shared bytes that the pool has no frame to copy into.
     if data.is_empty() {
         return Err(DropReason::NO_FRAME);
     }
+    // In a later frame of a chain, where no header is.
+    if field + 2 > data.len() {
+        return Err(DropReason::UNSUPPORTED);
+    }
     // The field holds the sum of the pseudo header. 0 would mean "no checksum" in UDP; its other
     // form, all ones, is as good everywhere. Source: RFC 768.
-    let check = match checksum::finish(checksum::sum(&data[start..])) {
+    let check = match checksum::finish(sum) {
         0 => u16::MAX,
         check => check,
     };
     data[field..field + 2].copy_from_slice(&check.to_be_bytes());
     skb.set_offload(Offload::NONE);
     Ok(())
+}
+
+/// The sum of the bytes of `skb` from `start` on, over all of its frames.
+fn sum_from(skb: &Skb, start: usize) -> u16 {
+    let first = skb.data().get(start..).unwrap_or_default();
+    if first.len() == skb.len().saturating_sub(start) {
+        return checksum::sum(first);
+    }
+    let (mut sum, mut at, mut block) = (0, start, [0; BLOCK_BYTES]);
+    loop {
+        let n = skb.copy_to(at, &mut block);
+        sum = checksum::add(sum, checksum::sum(&block[..n]));
+        at += n;
+        if n < BLOCK_BYTES {
+            return sum;
+        }
+    }
 }
 
 #[cfg(test)]
@@ -140,11 +170,16 @@ mod tests {
             skb.set_offload(offload);
             batch.push(skb).unwrap();
         }
-        let mut chain = mem.alloc_copy(&[1; 5000]).unwrap();
+        let long: Vec<u8> = (0..5001u32).map(|i| i as u8).collect();
+        let mut chain = mem.alloc_copy(&long).unwrap();
         chain.set_offload(PARTIAL);
         batch.push(chain).unwrap();
         finish(&mut batch);
-        assert_eq!(batch.len(), 2);
+        assert_eq!(batch.len(), 3);
+        let mut chain = crate::host::testing::bytes(batch.iter().nth(2).unwrap());
+        let check = u16::from_be_bytes([chain[20], chain[21]]);
+        chain[20..22].copy_from_slice(&long[20..22]);
+        assert_eq!(checksum::add(checksum::sum(&chain[14..]), check), u16::MAX);
         let frames: Vec<_> = batch.iter().map(|skb| skb.data().to_vec()).collect();
         assert_eq!(frames[0], frame);
         // A correct checksum makes the whole sum up to all ones, but for the pseudo header that was
@@ -156,7 +191,7 @@ mod tests {
         assert_eq!(checksum::add(checksum::sum(&whole), check), u16::MAX);
         assert!(batch.iter().all(|skb| skb.offload() == Offload::NONE));
         let ledger = pool.ledger();
-        assert_eq!(ledger.dropped(DropReason::UNSUPPORTED), 2);
+        assert_eq!(ledger.dropped(DropReason::UNSUPPORTED), 1);
         assert_eq!(ledger.dropped(DropReason::MALFORMED), 1);
     }
 }

@@ -169,7 +169,7 @@ impl XdpQueue {
         self.bell.forget(&*rings.socket);
         self.seat.close(rings);
         self.rx.reset(DropReason::DEVICE_DOWN, &mut self.home);
-        self.tx.reset();
+        self.tx.reset(DropReason::DEVICE_DOWN);
     }
 
     /// Asks the kernel what it has counted of packets that did not come.

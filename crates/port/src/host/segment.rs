@@ -1,0 +1,288 @@
+//! Superframes cut into frames, where no device does it.
+//!
+//! ```text
+//!   eth ip tcp │ payload of up to 64 KiB            one superframe, gso_size a piece
+//!   eth ip tcp │ piece   eth ip tcp │ piece   …     its headers before each, with their own lengths,
+//!                                                   numbers, flags and checksums
+//! ```
+//!
+//! Source: virtio 1.2, 5.1.6.2; net/ipv4/tcp_offload.c `tcp_gso_segment`, net/ipv4/udp_offload.c.
+
+use linerate_skb::{Batch, DropReason, Local, Offload, Skb};
+use linerate_wire::checksum;
+
+const GSO_TCPV4: u8 = 1;
+const GSO_TCPV6: u8 = 4;
+const GSO_UDP: u8 = 5;
+/// The first segment's congestion flag is for it alone.
+const GSO_ECN: u8 = 0x80;
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+const FIN_PSH: u8 = 0x09;
+const CWR: u8 = 0x80;
+const TYPE_AT: usize = 12;
+const TAG_BYTES: usize = 4;
+const TYPE_VLAN: [u16; 2] = [0x8100, 0x88a8];
+/// Longest headers that are looked at: Ethernet, a tag, IPv4 or TCP with all of its options.
+const HEADERS_MAX: usize = 14 + 4 + 60 + 60;
+
+/// A superframe and how it is cut.
+#[derive(Debug)]
+pub(crate) struct Cutter {
+    headers: Vec<u8>,
+    /// Where the network header begins, and the transport header.
+    network: usize,
+    transport: usize,
+    protocol: u8,
+    v6: bool,
+    ecn: bool,
+    gso_size: usize,
+    len: usize,
+    /// Bytes of the superframe's payload that are in segments already.
+    done: usize,
+    segments: usize,
+}
+
+impl Cutter {
+    /// Looks at the headers of `skb`.
+    ///
+    /// # Errors
+    /// Why it cannot be cut: `UNSUPPORTED` for a kind that is not known, `MALFORMED` for headers that
+    /// contradict it.
+    pub fn of(skb: &Skb) -> Result<Cutter, DropReason> {
+        let offload = skb.offload();
+        let mut headers = vec![0; HEADERS_MAX.min(skb.len())];
+        let n = skb.copy_to(0, &mut headers);
+        headers.truncate(n);
+        let (v6, protocol) = match offload.gso_type & !GSO_ECN {
+            GSO_TCPV4 => (false, TCP),
+            GSO_TCPV6 => (true, TCP),
+            GSO_UDP => (headers.get(network(&headers).ok_or(DropReason::MALFORMED)?).is_some_and(|b| b >> 4 == 6), UDP),
+            _ => return Err(DropReason::UNSUPPORTED),
+        };
+        Cutter::plan(headers, v6, protocol, offload, skb.len()).ok_or(DropReason::MALFORMED)
+    }
+
+    fn plan(headers: Vec<u8>, v6: bool, protocol: u8, offload: Offload, len: usize) -> Option<Cutter> {
+        let network = network(&headers)?;
+        let first = *headers.get(network)?;
+        let (version, next_at) = if v6 { (6, network + 6) } else { (4, network + 9) };
+        let transport = network + if v6 { 40 } else { usize::from(first & 0x0f) * 4 };
+        let shortest = network + if v6 { 40 } else { 20 };
+        let is_ours = first >> 4 == version && *headers.get(next_at)? == protocol;
+        let payload = match protocol {
+            UDP => transport + 8,
+            _ => transport + usize::from(*headers.get(transport + 12)? >> 4) * 4,
+        };
+        let shortest_payload = transport + if protocol == UDP { 8 } else { 20 };
+        let gso_size = usize::from(offload.gso_size);
+        let fits = transport >= shortest && payload >= shortest_payload && payload <= headers.len();
+        let whole = len > payload && gso_size > 0;
+        if !is_ours || !fits || !whole {
+            return None;
+        }
+        let mut headers = headers;
+        headers.truncate(payload);
+        let ecn = offload.gso_type & GSO_ECN != 0;
+        Some(Cutter {
+            headers,
+            network,
+            transport,
+            protocol,
+            v6,
+            ecn,
+            gso_size,
+            len,
+            done: 0,
+            segments: 0,
+        })
+    }
+
+    /// Appends the next segments of `skb` to `out`, as many as it has room and `mem` frames for; true
+    /// once there are no more.
+    ///
+    /// Shape:  bytes of `skb` are copied; it stays the caller's.
+    /// Cost:   its payload is copied twice, and summed once.
+    pub fn cut(&mut self, skb: &Skb, mem: &mut Local, scratch: &mut Vec<u8>, out: &mut Batch) -> bool {
+        let payload = self.len - self.headers.len();
+        while self.done < payload && out.spare() > 0 {
+            let piece = self.gso_size.min(payload - self.done);
+            scratch.clear();
+            scratch.extend_from_slice(&self.headers);
+            scratch.resize(self.headers.len() + piece, 0);
+            skb.copy_to(self.headers.len() + self.done, &mut scratch[self.headers.len()..]);
+            self.number(scratch, self.done + piece == payload);
+            let Some(segment) = mem.alloc_copy(scratch) else { return false };
+            if let Err(segment) = out.push(segment) {
+                // There was room.
+                segment.discard(DropReason::NO_FRAME);
+                return false;
+            }
+            self.done += piece;
+            self.segments += 1;
+        }
+        self.done == payload
+    }
+
+    /// Gives a segment its own lengths, numbers, flags and checksums.
+    fn number(&self, frame: &mut [u8], last: bool) {
+        let (network, transport) = (self.network, self.transport);
+        let behind = (frame.len() - transport) as u16;
+        let addresses = if self.v6 {
+            put(frame, network + 4, behind);
+            network + 8..network + 40
+        } else {
+            put(frame, network + 2, (frame.len() - network) as u16);
+            let id = be16(frame, network + 4).wrapping_add(self.segments as u16);
+            put(frame, network + 4, id);
+            put(frame, network + 10, 0);
+            let check = checksum::finish(checksum::sum(&frame[network..transport]));
+            put(frame, network + 10, check);
+            network + 12..network + 20
+        };
+        let check_at = if self.protocol == TCP {
+            let at = transport + 4;
+            let number = [frame[at], frame[at + 1], frame[at + 2], frame[at + 3]];
+            let number = u32::from_be_bytes(number).wrapping_add(self.done as u32);
+            frame[at..at + 4].copy_from_slice(&number.to_be_bytes());
+            if !last {
+                frame[transport + 13] &= !FIN_PSH;
+            }
+            if self.ecn && self.segments > 0 {
+                frame[transport + 13] &= !CWR;
+            }
+            transport + 16
+        } else {
+            put(frame, transport + 4, behind);
+            transport + 6
+        };
+        put(frame, check_at, 0);
+        let [high, low] = behind.to_be_bytes();
+        let pseudo = checksum::sum(&[0, self.protocol, high, low]);
+        let pseudo = checksum::add(pseudo, checksum::sum(&frame[addresses]));
+        let sum = checksum::add(pseudo, checksum::sum(&frame[transport..]));
+        // 0 would mean "none" in UDP; all ones are as good everywhere. Source: RFC 768.
+        let check = match checksum::finish(sum) {
+            0 => u16::MAX,
+            check => check,
+        };
+        put(frame, check_at, check);
+    }
+}
+
+/// Where the network header begins.
+fn network(frame: &[u8]) -> Option<usize> {
+    let kind = frame.get(TYPE_AT..TYPE_AT + 2)?;
+    let tagged = TYPE_VLAN.contains(&u16::from_be_bytes([kind[0], kind[1]]));
+    Some(TYPE_AT + 2 + if tagged { TAG_BYTES } else { 0 })
+}
+
+/// Both are within the headers, whose lengths `plan` has checked.
+fn be16(frame: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes([frame[at], frame[at + 1]])
+}
+
+fn put(frame: &mut [u8], at: usize, value: u16) {
+    frame[at..at + 2].copy_from_slice(&value.to_be_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::testing::{bytes, ipv4};
+    use linerate_skb::Pool;
+
+    const SUPER: Offload = Offload {
+        flags: 1,
+        gso_type: GSO_TCPV4,
+        hdr_len: 54,
+        gso_size: 1000,
+        csum_start: 34,
+        csum_offset: 16,
+    };
+
+    fn cut(frame: &[u8], offload: Offload, room: usize) -> Result<Vec<Vec<u8>>, DropReason> {
+        let pool = Pool::builder().frames(256).build().unwrap();
+        let mut mem = pool.local();
+        let mut skb = mem.alloc_copy(frame).unwrap();
+        skb.set_offload(offload);
+        let mut cutter = Cutter::of(&skb)?;
+        let (mut out, mut all, mut scratch) = (Batch::with_capacity(room), Vec::new(), Vec::new());
+        loop {
+            let ended = cutter.cut(&skb, &mut mem, &mut scratch, &mut out);
+            all.extend(out.drain().map(|skb| bytes(&skb)));
+            if ended {
+                break;
+            }
+        }
+        drop((skb, out, mem));
+        let ledger = pool.ledger();
+        assert_eq!((ledger.in_flight, ledger.difference()), (0, 0));
+        Ok(all)
+    }
+
+    fn whole(frame: &[u8]) -> bool {
+        let ip = checksum::finish(checksum::sum(&frame[14..34])) == 0;
+        let len = ((frame.len() - 34) as u16).to_be_bytes();
+        let pseudo = checksum::add(
+            checksum::sum(&frame[26..34]),
+            checksum::sum(&[0, frame[23], len[0], len[1]]),
+        );
+        ip && checksum::finish(checksum::add(pseudo, checksum::sum(&frame[34..]))) == 0
+    }
+
+    #[test]
+    fn segments_are_the_stream_in_order_with_their_own_headers() {
+        let mut frame = ipv4(6, 4500);
+        frame[38..42].copy_from_slice(&0xffff_ff00u32.to_be_bytes());
+        frame[47] = 0x10 | FIN_PSH | CWR;
+        for room in [1, 3, 64] {
+            let all = cut(&frame, Offload { gso_type: GSO_TCPV4 | GSO_ECN, ..SUPER }, room).unwrap();
+            let lens: Vec<usize> = all.iter().map(Vec::len).collect();
+            assert_eq!(lens, [1054, 1054, 1054, 1054, 554]);
+            let stream: Vec<u8> = all.iter().flat_map(|one| one[54..].to_vec()).collect();
+            assert_eq!(stream, frame[54..]);
+            for (i, one) in all.iter().enumerate() {
+                assert!(whole(one), "segment {i}");
+                let number = u32::from_be_bytes(one[38..42].try_into().unwrap());
+                assert_eq!(number, 0xffff_ff00u32.wrapping_add(1000 * i as u32));
+                assert_eq!(be16(one, 18), i as u16);
+                assert_eq!(usize::from(be16(one, 16)), one.len() - 14);
+                assert_eq!(one[47] & FIN_PSH != 0, i == 4);
+                assert_eq!(one[47] & CWR != 0, i == 0);
+            }
+        }
+    }
+
+    #[test]
+    fn datagrams_of_a_train_have_lengths_of_their_own() {
+        let frame = ipv4(17, 2500);
+        let all = cut(&frame, Offload { gso_type: GSO_UDP, csum_offset: 6, ..SUPER }, 64).unwrap();
+        assert_eq!(all.iter().map(Vec::len).collect::<Vec<_>>(), [1042, 1042, 542]);
+        assert!(all.iter().all(|one| whole(one)));
+        assert_eq!(all.iter().map(|one| be16(one, 38)).collect::<Vec<_>>(), [1008, 1008, 508]);
+    }
+
+    #[test]
+    fn what_contradicts_itself_is_not_cut() {
+        let frame = ipv4(6, 3000);
+        let refused = |at: usize, value: u8, offload| {
+            let mut bad = frame.clone();
+            bad[at] = value;
+            cut(&bad, offload, 8).unwrap_err()
+        };
+        assert_eq!(refused(0, 0, Offload { gso_type: 3, ..SUPER }), DropReason::UNSUPPORTED);
+        assert_eq!(refused(0, 0, Offload { gso_size: 0, ..SUPER }), DropReason::MALFORMED);
+        assert_eq!(refused(0, 0, Offload { gso_type: GSO_TCPV6, ..SUPER }), DropReason::MALFORMED);
+        assert_eq!(refused(14, 0x44, SUPER), DropReason::MALFORMED);
+        assert_eq!(refused(23, 17, SUPER), DropReason::MALFORMED);
+        assert_eq!(refused(46, 0x40, SUPER), DropReason::MALFORMED);
+        let short = cut(&frame[..54], SUPER, 8).unwrap_err();
+        assert_eq!(short, DropReason::MALFORMED);
+        for len in 0..54 {
+            if len > 0 {
+                assert!(cut(&frame[..len], SUPER, 8).is_err(), "{len}");
+            }
+        }
+    }
+}
