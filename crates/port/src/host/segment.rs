@@ -57,13 +57,24 @@ impl Cutter {
         let (v6, protocol) = match offload.gso_type & !GSO_ECN {
             GSO_TCPV4 => (false, TCP),
             GSO_TCPV6 => (true, TCP),
-            GSO_UDP => (headers.get(network(&headers).ok_or(DropReason::MALFORMED)?).is_some_and(|b| b >> 4 == 6), UDP),
+            GSO_UDP => (
+                headers
+                    .get(network(&headers).ok_or(DropReason::MALFORMED)?)
+                    .is_some_and(|b| b >> 4 == 6),
+                UDP,
+            ),
             _ => return Err(DropReason::UNSUPPORTED),
         };
         Cutter::plan(headers, v6, protocol, offload, skb.len()).ok_or(DropReason::MALFORMED)
     }
 
-    fn plan(headers: Vec<u8>, v6: bool, protocol: u8, offload: Offload, len: usize) -> Option<Cutter> {
+    fn plan(
+        headers: Vec<u8>,
+        v6: bool,
+        protocol: u8,
+        offload: Offload,
+        len: usize,
+    ) -> Option<Cutter> {
         let network = network(&headers)?;
         let first = *headers.get(network)?;
         let (version, next_at) = if v6 { (6, network + 6) } else { (4, network + 9) };
@@ -103,7 +114,13 @@ impl Cutter {
     ///
     /// Shape:  bytes of `skb` are copied; it stays the caller's.
     /// Cost:   its payload is copied twice, and summed once.
-    pub fn cut(&mut self, skb: &Skb, mem: &mut Local, scratch: &mut Vec<u8>, out: &mut Batch) -> bool {
+    pub fn cut(
+        &mut self,
+        skb: &Skb,
+        mem: &mut Local,
+        scratch: &mut Vec<u8>,
+        out: &mut Batch,
+    ) -> bool {
         let payload = self.len - self.headers.len();
         while self.done < payload && out.spare() > 0 {
             let piece = self.gso_size.min(payload - self.done);
@@ -237,7 +254,8 @@ mod tests {
         frame[38..42].copy_from_slice(&0xffff_ff00u32.to_be_bytes());
         frame[47] = 0x10 | FIN_PSH | CWR;
         for room in [1, 3, 64] {
-            let all = cut(&frame, Offload { gso_type: GSO_TCPV4 | GSO_ECN, ..SUPER }, room).unwrap();
+            let all =
+                cut(&frame, Offload { gso_type: GSO_TCPV4 | GSO_ECN, ..SUPER }, room).unwrap();
             let lens: Vec<usize> = all.iter().map(Vec::len).collect();
             assert_eq!(lens, [1054, 1054, 1054, 1054, 554]);
             let stream: Vec<u8> = all.iter().flat_map(|one| one[54..].to_vec()).collect();

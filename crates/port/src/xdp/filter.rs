@@ -8,10 +8,8 @@ use std::fmt;
 
 use linerate_skb::Result;
 
+use crate::host::flow::{self, Flow, Protocol};
 use crate::spec::Spec;
-
-/// Ports of one filter.
-const PORTS_MAX: usize = 16;
 
 /// What is taken.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,10 +27,8 @@ pub(super) enum Filter {
 pub(super) enum Match {
     /// Of an Ethernet type.
     Ethertype(u16),
-    /// UDP, to one of these ports.
-    Udp(Vec<u16>),
-    /// TCP, to one of these ports.
-    Tcp(Vec<u16>),
+    /// To some ports of UDP or TCP.
+    Flow(Flow),
 }
 
 impl Filter {
@@ -42,7 +38,7 @@ impl Filter {
         if spec.flag("all")? {
             found.push(Filter::All);
         }
-        for key in ["ethertype", "udp", "tcp"] {
+        for key in ["ethertype", Protocol::Udp.key(), Protocol::Tcp.key()] {
             if let Some(one) = spec.value(key, |text| Match::parse(key, text))? {
                 found.push(Filter::Only(one));
             }
@@ -65,12 +61,22 @@ impl Filter {
     }
 }
 
+impl Filter {
+    /// The ports that are its own: nobody else on this machine is to have them.
+    pub fn flow(&self) -> Option<&Flow> {
+        match self {
+            Filter::Only(Match::Flow(flow)) => Some(flow),
+            _ => None,
+        }
+    }
+}
+
 impl Match {
     fn parse(key: &str, text: &str) -> std::result::Result<Match, String> {
         match key {
             "ethertype" => ethertype(text).map(Match::Ethertype),
-            "udp" => ports(text).map(Match::Udp),
-            "tcp" => ports(text).map(Match::Tcp),
+            "udp" => flow_to(Protocol::Udp, text),
+            "tcp" => flow_to(Protocol::Tcp, text),
             _ => Err(format!("'{key}' is none of ethertype, udp, tcp")),
         }
     }
@@ -84,45 +90,49 @@ fn ethertype(text: &str) -> std::result::Result<u16, String> {
     }
 }
 
-fn ports(text: &str) -> std::result::Result<Vec<u16>, String> {
-    let mut ports = Vec::new();
-    for one in text.split('+') {
-        match one.parse::<u16>() {
-            Ok(port) if port > 0 => ports.push(port),
-            _ => return Err(format!("'{one}' is no port: 1 to 65535, several as 80+443")),
-        }
-    }
-    ports.sort_unstable();
-    ports.dedup();
-    if ports.len() > PORTS_MAX {
-        return Err(format!("{} ports, at most {PORTS_MAX}", ports.len()));
-    }
-    Ok(ports)
+fn flow_to(protocol: Protocol, text: &str) -> std::result::Result<Match, String> {
+    flow::ports(text).map(|ports| Match::Flow(Flow { protocol, ports }))
 }
 
 impl fmt::Display for Filter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Filter::All => f.write_str("all"),
-            Filter::Only(one) => {
-                let (key, value) = one.words();
-                write!(f, "{key}={value}")
-            }
-            Filter::Not(one) => {
-                let (key, value) = one.words();
-                write!(f, "not={key}:{value}")
-            }
+            Filter::Only(one) => write!(f, "{one}"),
+            // As it is written: the key and the value apart.
+            Filter::Not(one) => write!(f, "not={}", one.to_string().replacen('=', ":", 1)),
         }
     }
 }
 
-impl Match {
-    fn words(&self) -> (&'static str, String) {
-        let list = |ports: &[u16]| ports.iter().map(u16::to_string).collect::<Vec<_>>().join("+");
+impl fmt::Display for Match {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Match::Ethertype(n) => ("ethertype", format!("{n:#06x}")),
-            Match::Udp(ports) => ("udp", list(ports)),
-            Match::Tcp(ports) => ("tcp", list(ports)),
+            Match::Ethertype(n) => write!(f, "ethertype={n:#06x}"),
+            Match::Flow(flow) => write!(f, "{flow}"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::parse;
+
+    #[test]
+    fn a_filter_is_printed_as_it_is_written() {
+        let of = |words: &str| Filter::of(&parse(&format!("xdp:v0{words}")).unwrap());
+        for words in ["all", "ethertype=0x88b5", "udp=53+7777", "tcp=80", "not=tcp:22+80"] {
+            assert_eq!(of(&format!(",{words}")).unwrap().to_string(), words);
+        }
+        assert_eq!(of("").unwrap(), Filter::All);
+        assert_eq!(of(",not=ethertype:0x0806").unwrap().to_string(), "not=ethertype:0x0806");
+        for bad in ["udp=0", "udp=", "not=22", "not=all:1", "ethertype=88b5", "ethertype=0x05ff"] {
+            assert!(of(&format!(",{bad}")).is_err(), "{bad}");
+        }
+        assert!(of(",udp=1,not=tcp:2").unwrap_err().why.contains("udp=1 and not=tcp:2 at once"));
+        assert!(
+            of(",udp=1").unwrap().flow().is_some() && of(",not=udp:1").unwrap().flow().is_none()
+        );
     }
 }

@@ -33,8 +33,6 @@ const IPV6_NEXT_AT: i16 = 6;
 const IPV6_EXTENSIONS: [i32; 9] = [0, 43, 44, 50, 51, 60, 135, 139, 140];
 const PORTS_BYTES: i32 = 4;
 const TO_PORT_AT: i16 = 2;
-const UDP: i32 = 17;
-const TCP: i32 = 6;
 
 /// Where a jump goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,8 +109,7 @@ pub(super) fn assemble(filter: &Filter, map: i32) -> Vec<Insn> {
                 asm.jump(Insn::jump_if(If::Equal, R5, wire(*n)), To::Matches);
                 asm.jump(Insn::jump(), To::Other);
             }
-            Match::Udp(ports) => transport(&mut asm, UDP, ports),
-            Match::Tcp(ports) => transport(&mut asm, TCP, ports),
+            Match::Flow(flow) => transport(&mut asm, flow.protocol.number().into(), &flow.ports),
         }
         asm.place(To::Matches);
         asm.jump(Insn::jump(), matches);

@@ -321,3 +321,30 @@ impl AsFd for XdpQueue {
         self.bell.as_fd()
     }
 }
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::super::{config::Config, setup};
+    use super::*;
+    use linerate_skb::Pool;
+
+    /// Opens the only queue of an interface, as it is.
+    pub fn open(interface: &str, pool: &Pool) -> XdpQueue {
+        let spec = crate::parse(&format!("xdp:{interface}")).unwrap();
+        setup::open_queues(&Config::of(&spec).unwrap(), pool).unwrap().0.remove(0)
+    }
+
+    impl XdpQueue {
+        /// Puts the first packet of `batch` into the transmit ring as one that the kernel skips and
+        /// never completes.
+        pub fn lose(&mut self, batch: &mut Batch) {
+            let rings = self.rings.as_mut().unwrap();
+            let span = batch.iter().next().unwrap().spans().next().unwrap();
+            let outside = linerate_sys::xdp::Desc { addr: u64::MAX / 2, len: 60, options: 0 };
+            rings.tx.write(0, outside);
+            rings.tx.submit(1);
+            self.held.send(std::iter::once(span.offset), batch);
+            let _ = rings.socket.wake_tx();
+        }
+    }
+}

@@ -11,7 +11,7 @@ use linerate_sys::wait::poll_readable;
 use rustix::io::Errno;
 
 use crate::driver::Opened;
-use crate::host::Link;
+use crate::host::{Link, Reservation};
 use crate::obtained::Obtained;
 use crate::queue::{Health, QueueOps};
 
@@ -39,6 +39,8 @@ pub(super) struct Attached {
     pub map: SocketMap,
     _link: bpf::Link,
     _program: Program,
+    /// Last: until the program is gone nobody else is to have the ports that it takes.
+    _reservation: Option<Reservation>,
 }
 
 /// Longest packet that the port hands over.
@@ -72,6 +74,13 @@ fn chosen(config: &Config, there: u32) -> Result<Vec<u32>> {
 
 /// Opens the port.
 pub(super) fn open(config: &Config, pool: &Pool) -> Result<Opened> {
+    let (queues, obtained) = open_queues(config, pool)?;
+    let boxed = |queue| Box::new(queue) as Box<dyn QueueOps>;
+    Ok(Opened { queues: queues.into_iter().map(boxed).collect(), obtained })
+}
+
+/// Opens its queues, in the order of their numbers.
+pub(super) fn open_queues(config: &Config, pool: &Pool) -> Result<(Vec<XdpQueue>, Obtained)> {
     let interface = Interface::open(&config.interface)?;
     check(config, &interface, pool)?;
     let link = Link::new(Interface::open(&config.interface)?);
@@ -85,7 +94,7 @@ pub(super) fn open(config: &Config, pool: &Pool) -> Result<Opened> {
     let (attached, mode) = attach(config, &interface, several, &queues, &mut refused)?;
     let attached = Arc::new(attached);
     let (checksums, said) = peer::prepare(&interface)?;
-    let mut ops: Vec<Box<dyn QueueOps>> = Vec::with_capacity(queues.len());
+    let mut ops = Vec::with_capacity(queues.len());
     let mut copying = None;
     for queue in &queues {
         let seat = Seat::new(config, pool, &attached, interface.index(), *queue, several)?;
@@ -99,7 +108,7 @@ pub(super) fn open(config: &Config, pool: &Pool) -> Result<Opened> {
         refused.extend(why.map(|why| format!("zero-copy: {why}")));
         // What one queue did not get the others do not ask for again.
         copying = Some(obtained);
-        ops.push(Box::new(queue));
+        ops.push(queue);
     }
     refused.extend(said);
     let zero_copy = copying == Some(Copying::Never);
@@ -107,7 +116,7 @@ pub(super) fn open(config: &Config, pool: &Pool) -> Result<Opened> {
         Obtained::new(config.interface.clone(), told(config, mode, zero_copy, &queues), longest);
     obtained.queues = ops.len();
     obtained.refused = refused;
-    Ok(Opened { queues: ops, obtained })
+    Ok((ops, obtained))
 }
 
 /// Bytes of a packet that one frame of `pool` takes in.
@@ -150,6 +159,7 @@ fn attach(
     queues: &[u32],
     refused: &mut Vec<String>,
 ) -> Result<(Attached, Mode)> {
+    let reservation = config.filter.flow().map(Reservation::of).transpose()?;
     let entries = queues.last().map_or(1, |last| last + 1);
     let map = SocketMap::new(entries)?;
     let insns = assemble(&config.filter, map.raw_fd());
@@ -172,7 +182,10 @@ fn attach(
         },
     };
     match link {
-        Ok(link) => Ok((Attached { map, _link: link, _program: program }, mode)),
+        Ok(link) => {
+            let (_link, _program, _reservation) = (link, program, reservation);
+            Ok((Attached { map, _link, _program, _reservation }, mode))
+        }
         Err(e) => Err(not_attached(config, interface, mode, e)),
     }
 }

@@ -349,3 +349,54 @@ fn pools_that_cannot_be_a_devices_are_refused() {
         assert!(both.why.contains("udp=1 and tcp=2 at once"), "{both}");
     });
 }
+
+#[test]
+fn a_flows_port_is_the_ports_own_until_it_is_closed() {
+    with_xdp(|| {
+        veth(1500);
+        let pool = pool(16384);
+        let port = Port::open_with("xdp:v0,udp=7777", &pool).unwrap();
+        let taken = || std::net::UdpSocket::bind("0.0.0.0:7777");
+        assert!(taken().is_err());
+        ip("link add w0 type veth peer name w1");
+        ip("link set w0 up");
+        let second = Port::open_with("xdp:w0,udp=7777", &pool).unwrap_err();
+        assert_eq!(second.code, Code::Busy, "{second}");
+        assert!(!ip("link show w0").contains("prog/xdp"));
+        drop(port);
+        crate::host::testing::eventually(|| taken().is_ok());
+        assert_settled(&pool);
+    });
+}
+
+#[test]
+fn what_is_sent_and_never_completed_is_dropped_and_the_port_goes_on() {
+    with_xdp(|| {
+        veth(1500);
+        let pool = pool(8192);
+        let (mut ops, mut packet) = (super::queue::tests::open("v0", &pool), queue("packet:v1"));
+        let (mut mem, mut batch) = (pool.local(), Batch::with_capacity(4));
+        let fd = std::os::fd::AsRawFd::as_raw_fd(&std::os::fd::AsFd::as_fd(&ops));
+        batch.push(mem.alloc_copy(&stamped(1, 60)).unwrap()).unwrap();
+        ops.lose(&mut batch);
+        assert_eq!(pool.ledger().in_flight, 1);
+        let mut xdp = Queue::new(Box::new(ops), pool.local());
+        let deadline = std::time::Instant::now() + LONG;
+        while xdp.driver_counts().resets == 0 {
+            assert!(std::time::Instant::now() < deadline, "{}", pool.ledger());
+            xdp.wait(Some(std::time::Duration::from_millis(100))).unwrap();
+            xdp.rx(&mut batch);
+        }
+        while xdp.health() != Health::Up {
+            assert!(std::time::Instant::now() < deadline, "{:?}", xdp.health());
+            xdp.wait(Some(std::time::Duration::from_millis(100))).unwrap();
+            xdp.rx(&mut batch);
+        }
+        assert_eq!(pool.ledger().dropped(DropReason::DEVICE_DOWN), 1);
+        assert_eq!(std::os::fd::AsRawFd::as_raw_fd(&xdp), fd, "the descriptor is the same");
+        pass(&mut packet, &mut xdp, &frames(100, 60));
+        pass(&mut xdp, &mut packet, &frames(100, 60));
+        drop((xdp, mem));
+        assert_settled(&pool);
+    });
+}

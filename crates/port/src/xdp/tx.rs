@@ -335,7 +335,8 @@ impl Tx {
 
     /// True if a packet can be put into the ring.
     pub fn has_room(&self, rings: &mut Rings) -> bool {
-        self.cutting.is_none() && rings.tx.free() >= FRAMES_MAX.min(rings.tx.len_descs() as usize / 2) as u32
+        self.cutting.is_none()
+            && rings.tx.free() >= FRAMES_MAX.min(rings.tx.len_descs() as usize / 2) as u32
     }
 
     /// When to look what the device has done: nobody announces it. The longer nothing comes, the

@@ -1,4 +1,3 @@
-
 use super::*;
 use crate::netif::Interface;
 use crate::testing::{in_netns, ip};
