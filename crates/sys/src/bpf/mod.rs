@@ -43,6 +43,7 @@ pub const CONTEXT_RX_QUEUE: i16 = 16;
 const MAP_CREATE: c_long = 0;
 const MAP_UPDATE_ELEM: c_long = 2;
 const PROG_LOAD: c_long = 5;
+const PROG_GET_NEXT_ID: c_long = 11;
 const PROG_GET_FD_BY_ID: c_long = 13;
 const OBJ_GET_INFO_BY_FD: c_long = 15;
 const PROG_TEST_RUN: c_long = 10;
@@ -247,6 +248,25 @@ impl Program {
         // SAFETY: the attributes point nowhere.
         unsafe { open(LINK_CREATE, &attr) }.map(Link)
     }
+}
+
+/// Ids of the programs that are loaded, in rising order; none where this process may not ask.
+pub fn program_ids() -> impl Iterator<Item = u32> {
+    #[repr(C)]
+    #[derive(Default)]
+    struct NextId {
+        start: u32,
+        next: u32,
+        flags: u32,
+    }
+    std::iter::successors(Some(0), |start| {
+        let mut attr = NextId { start: *start, ..NextId::default() };
+        // SAFETY: the attributes point nowhere; the kernel writes the answer into them.
+        unsafe { bpf(PROG_GET_NEXT_ID, &raw mut attr) }.ok()?;
+        // It ends also if the kernel should go in a circle.
+        (attr.next > *start).then_some(attr.next)
+    })
+    .skip(1)
 }
 
 /// The name of the program with that id, as far as this process may ask.

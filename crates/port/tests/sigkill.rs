@@ -1,0 +1,118 @@
+//! A process that forwards between AF_XDP ports is killed under load, again and again: the kernel
+//! must have nothing of it afterwards, and the next one must start.
+
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use linerate_port::{Port, Want};
+use linerate_skb::{Batch, Pool};
+use linerate_sys::bpf;
+use rustix::thread::UnshareFlags;
+
+const ROUNDS: usize = 200;
+const LONG: Duration = Duration::from_secs(10);
+/// Says that this process is the one to be killed.
+const VICTIM: &str = "LINERATE_TEST_VICTIM";
+
+fn ip(args: &str) -> Option<String> {
+    let out = Command::new("ip").args(args.split(' ')).output().ok()?;
+    out.status.success().then(|| String::from_utf8_lossy(&out.stdout).into_owned())
+}
+
+/// Programs of ours that the kernel has.
+fn programs() -> usize {
+    bpf::program_ids().filter(|id| bpf::program_name(*id).as_deref() == Some("linerate")).count()
+}
+
+fn eventually(what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + LONG;
+    while !done() {
+        assert!(Instant::now() < deadline, "not within 10 s: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// What is killed: forwards from v0 to w0 and back, for ever.
+fn forward() {
+    let pool = Pool::builder().frames(8192).build().unwrap();
+    let open = |text: &str| Port::open_with(text, &pool).unwrap().into_queues().remove(0);
+    let mut ends = [open("xdp:v0,ring=512"), open("xdp:w0,ring=512")];
+    let mut batch = Batch::with_capacity(64);
+    loop {
+        let [v0, w0] = &mut ends;
+        for (from, to) in [(0, 1), (1, 0)] {
+            let (from, to) = if from < to { (&mut *v0, &mut *w0) } else { (&mut *w0, &mut *v0) };
+            from.rx(&mut batch);
+            to.xmit(&mut batch);
+            batch.clear();
+        }
+        v0.wait(Some(Duration::from_micros(100))).unwrap();
+    }
+}
+
+fn victim() -> Child {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "what_is_killed_leaves_nothing", "--nocapture"]);
+    command.env(VICTIM, "1").stdout(Stdio::null()).spawn().unwrap()
+}
+
+#[test]
+fn what_is_killed_leaves_nothing() {
+    if std::env::var_os(VICTIM).is_some() {
+        return forward();
+    }
+    let thread = std::thread::spawn(|| {
+        // SAFETY: NEWNET changes which interfaces this thread sees; it shares no descriptors less.
+        if let Err(e) = unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) } {
+            return eprintln!("skipped: no network namespace: {e}");
+        }
+        let made = ["v0 type veth peer name v1", "w0 type veth peer name w1"]
+            .iter()
+            .all(|pair| ip(&format!("link add {pair}")).is_some());
+        if !made
+            || ["v0", "v1", "w0", "w1"].iter().any(|i| ip(&format!("link set {i} up")).is_none())
+        {
+            return eprintln!("skipped: no veth");
+        }
+        if let Err(e) = Port::open("xdp:v0") {
+            return eprintln!("skipped: {e}");
+        }
+        kill_many();
+    });
+    thread.join().unwrap();
+}
+
+fn kill_many() {
+    eventually("the first program is gone", || programs() == 0);
+    let pool = Pool::builder().frames(4096).build().unwrap();
+    let mut source = Port::open_with("packet:v1", &pool).unwrap().into_queues().remove(0);
+    let mut sink = Port::open_with("packet:w1", &pool).unwrap().into_queues().remove(0);
+    let (mut batch, mut passed) = (Batch::with_capacity(64), 0);
+    for round in 0..ROUNDS {
+        let mut child = victim();
+        let deadline = Instant::now() + LONG;
+        let before = passed;
+        // Until packets pass, and then in the middle of it.
+        while passed < before + 64 {
+            assert!(Instant::now() < deadline, "round {round}: nothing passes");
+            assert!(child.try_wait().unwrap().is_none(), "round {round}: it did not start");
+            source.alloc(&mut batch, 64);
+            for skb in batch.iter_mut() {
+                skb.put(60).unwrap().fill(2);
+            }
+            source.xmit(&mut batch);
+            batch.clear();
+            sink.wait_for(Want::Frames, Some(Duration::from_millis(1))).unwrap();
+            passed += sink.rx(&mut batch);
+            batch.clear();
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        eventually("its programs are gone", || programs() == 0);
+    }
+    for name in ["v0", "w0"] {
+        assert!(!ip(&format!("link show {name}")).unwrap().contains("prog/xdp"), "{name}");
+    }
+    drop((source, sink, batch));
+    assert_eq!((pool.ledger().in_flight, pool.ledger().difference()), (0, 0));
+}
