@@ -1,22 +1,25 @@
-//! UDP echo in a loop of one's own: `echo packet:eth0 7777 [answers]`.
+//! UDP echo in a loop of one's own, beside ssh: `echo 7777 eth0 [answers]`.
 //!
-//! A packet port gets copies: the kernel sees every datagram too, and tells the client that the
-//! port is unreachable unless a socket holds it. Here nothing holds it; so give the interface no
-//! address of the kernel's, and the client a neighbour entry for the one it asks:
-//! `ip neigh add 10.7.0.9 lladdr 02:00:00:00:00:09 dev eth0`.
+//! It takes the datagrams to one port from the interface, in the driver where that can be had, else
+//! as copies; everything else stays the kernel's, which holds the port so that nobody else gets it.
+//! A port text may stand in the interface's place, as `packet:eth0,udp=7777`.
 
 use linerate::prelude::*;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let args: Vec<String> = std::env::args().collect();
-    let [_, text, udp_port, answers @ ..] = &args[..] else {
-        return Err("usage: echo packet:eth0 7777 [answers]".into());
+    let [_, udp_port, device, answers @ ..] = &args[..] else {
+        return Err("usage: echo 7777 eth0 [answers]".into());
     };
     let udp_port: u16 = udp_port.parse()?;
     let mut left = answers.first().map_or(Ok(usize::MAX), |n| n.parse())?;
 
-    let mut port = Port::open(text)?;
-    eprintln!("{}", port.obtained()); // eth0 AF_PACKET TPACKET_V3 copy
+    let texts = match device.contains(':') {
+        true => vec![device.clone()],
+        false => ["xdp", "packet"].map(|driver| format!("{driver}:{device},udp={udp_port}")).into(),
+    };
+    let mut port = Port::first_of(texts)?;
+    eprintln!("{}", port.obtained()); // eth0 AF_XDP native copy, udp=7777, queue 0
     let mut batch = Batch::with_capacity(64);
     while left > 0 && !port.health().ended() {
         port.wait(None)?; // idle costs nothing

@@ -8,7 +8,7 @@ use linerate::pcap;
 use linerate_tests::netns::Netns;
 use linerate_tests::process::{Finished, Process};
 use linerate_tests::topology::{EAST, Hosts};
-use linerate_tests::wait::{SOON, until};
+use linerate_tests::wait::{SOON, until, until_true};
 use linerate_tests::{or_skip, traffic};
 
 /// Nobody has this address: only the example answers for it.
@@ -79,8 +79,8 @@ fn the_pool_alone_carries_datagrams_to_another_thread() {
 #[test]
 fn usage_and_unknown_devices_are_errors_that_say_what_to_do() {
     let done = start(ECHO_BIN, &[]).finish(LONG);
-    assert!(done.code() == 1 && done.stderr.contains("usage: echo packet:eth0 7777"), "{done:?}");
-    let done = start(ECHO_BIN, &["packt:eth0", "7777"]).finish(LONG);
+    assert!(done.code() == 1 && done.stderr.contains("usage: echo 7777 eth0"), "{done:?}");
+    let done = start(ECHO_BIN, &["7777", "packt:eth0"]).finish(LONG);
     assert!(done.code() == 1 && done.stderr.contains("did you mean packet:eth0"), "{done:?}");
     let done = start(POOL_BIN, &[]).finish(LONG);
     assert!(done.code() == 1 && done.stderr.contains("usage: pool"), "{done:?}");
@@ -88,13 +88,16 @@ fn usage_and_unknown_devices_are_errors_that_say_what_to_do() {
 
 #[test]
 fn echo_answers_every_datagram_of_a_kernel_client() {
-    let hosts = or_skip!(hosts());
-    let echo = hosts.middle.start(command(ECHO_BIN, &["packet:w0", "7777", "300"]));
-    hosts.wait_for_packet_port("w0");
-    assert_answered(&hosts.west, ECHO, 300);
-    let done = echo.finish(LONG);
-    assert_whole(&done);
-    assert_eq!(number_after(&done.stdout, "sent "), 300, "{done:?}");
+    for device in ["w0", "packet:w0", "packet:w0,udp=7777"] {
+        let hosts = or_skip!(hosts());
+        let echo = hosts.middle.start(command(ECHO_BIN, &["7777", device, "300"]));
+        // It says what it has obtained.
+        until_true("the port", SOON, || echo.stderr().ends_with('\n'));
+        assert_answered(&hosts.west, ECHO, 300);
+        let done = echo.finish(LONG);
+        assert_whole(&done);
+        assert_eq!(number_after(&done.stdout, "sent "), 300, "{device}: {done:?}");
+    }
 }
 
 #[test]

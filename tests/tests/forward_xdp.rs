@@ -1,0 +1,172 @@
+//! Two hosts joined by AF_XDP ports, to each other and to ports of other kinds. Offloads of the hosts
+//! are at their defaults: nobody has to know that AF_XDP sees no partial checksum.
+
+use std::net::{TcpListener, TcpStream};
+
+use linerate_tests::command::{Forward, Report};
+use linerate_tests::netns::Netns;
+use linerate_tests::or_skip;
+use linerate_tests::scenario;
+use linerate_tests::topology::{EAST, Hosts, WEST, wait_for_carrier};
+use linerate_tests::traffic::{ping, transfer};
+use linerate_tests::wait::{SOON, until_true};
+
+/// Joins the hosts by a port on `w0` and one on `e0`; the reason to skip, if AF_XDP is not to be had.
+fn join(hosts: &Hosts, west: &str, east: &str) -> Result<Forward, String> {
+    available(hosts)?;
+    let forward = Forward::start(&hosts.middle, &[west, east]);
+    for (text, name) in [(west, "w0"), (east, "e0")] {
+        if text.starts_with("tap:") {
+            hosts.bridge("te", name);
+        } else if text.starts_with("packet:") {
+            hosts.wait_for_packet_port(name);
+        } else {
+            wait_for_xdp_port(&hosts.middle, name);
+        }
+    }
+    hosts.wait_until_joined();
+    Ok(forward)
+}
+
+fn available(hosts: &Hosts) -> Result<(), String> {
+    let opened = hosts.middle.run(|| linerate_port::Port::open("xdp:w0").map(drop));
+    opened.map_err(|e| e.to_string())
+}
+
+fn wait_for_xdp_port(netns: &Netns, name: &str) {
+    let show = format!("link show dev {name}");
+    until_true("an XDP program", SOON, || netns.ip(&show).contains("prog/xdp"));
+}
+
+fn carry(west: &str, east: &str) -> Option<Report> {
+    let hosts = match Hosts::new() {
+        Ok(hosts) => hosts,
+        Err(why) => {
+            eprintln!("skipped: {why}");
+            return None;
+        }
+    };
+    let forward = match join(&hosts, west, east) {
+        Ok(forward) => forward,
+        Err(why) => {
+            eprintln!("skipped: {why}");
+            return None;
+        }
+    };
+    let ran = scenario::pings(&hosts)
+        .and_then(|()| scenario::tcp_both_ways(&hosts))
+        .and_then(|()| scenario::udp(&hosts));
+    if ran.is_ok() {
+        transfer(&hosts.west, &hosts.east, EAST, 100_000_000);
+        transfer(&hosts.east, &hosts.west, WEST, 20_000_000);
+    }
+    let report = forward.interrupt();
+    if let Err(why) = ran {
+        eprintln!("skipped: {why}");
+        return None;
+    }
+    let bytes = report.port(0, "rx", "bytes") + report.port(1, "rx", "bytes");
+    assert!(bytes > 120_000_000, "{report:?}");
+    Some(report)
+}
+
+#[test]
+fn ping_iperf_and_a_file_pass_from_xdp_to_xdp() {
+    let Some(report) = carry("xdp:w0", "xdp:e0") else { return };
+    assert_eq!(report.ledger("created"), 0, "nothing was copied: {report:?}");
+    assert_eq!(report.ledger("received"), report.ledger("sent"), "{report:?}");
+}
+
+#[test]
+fn ping_iperf_and_a_file_pass_from_xdp_to_packet() {
+    let Some(report) = carry("xdp:w0", "packet:e0") else { return };
+    // Superframes of the other host, cut here.
+    assert!(report.ledger("created") > 0, "{report:?}");
+}
+
+#[test]
+fn ping_iperf_and_a_file_pass_from_xdp_to_tap() {
+    carry("xdp:w0", "tap:te");
+}
+
+#[test]
+fn ping_iperf_and_a_file_pass_from_generic_xdp_to_xdp() {
+    carry("xdp:w0,mode=generic", "xdp:e0");
+}
+
+#[test]
+fn frames_of_nine_thousand_bytes_pass() {
+    let hosts = or_skip!(Hosts::new());
+    for (netns, name) in [
+        (&hosts.west, "eth0"),
+        (&hosts.east, "eth0"),
+        (&hosts.middle, "w0"),
+        (&hosts.middle, "e0"),
+    ] {
+        netns.ip(&format!("link set dev {name} mtu 9000"));
+        wait_for_carrier(netns, name);
+    }
+    let forward = or_skip!(join(&hosts, "xdp:w0", "xdp:e0"));
+    for size in [1472, 1765, 3000, 8972] {
+        or_skip!(ping(&hosts.west, EAST, size, 50));
+    }
+    transfer(&hosts.west, &hosts.east, EAST, 50_000_000);
+    let report = forward.interrupt();
+    let (packets, bytes) = (report.port(0, "rx", "packets"), report.port(0, "rx", "bytes"));
+    assert!(bytes > 2000 * packets, "{bytes} bytes in {packets} packets: {report:?}");
+}
+
+#[test]
+fn four_interfaces_on_one_worker_carry_at_once() {
+    let (one, other) = (or_skip!(Hosts::new()), or_skip!(Hosts::new()));
+    or_skip!(available(&one));
+    let joins = [
+        Forward::start(&one.middle, &["xdp:w0", "xdp:e0"]),
+        Forward::start(&other.middle, &["xdp:w0", "xdp:e0"]),
+    ];
+    one.wait_until_joined();
+    other.wait_until_joined();
+    std::thread::scope(|scope| {
+        for hosts in [&one, &other] {
+            scope.spawn(|| transfer(&hosts.west, &hosts.east, EAST, 20_000_000));
+        }
+    });
+    for join in joins {
+        assert!(join.interrupt().ledger("sent") > 10_000);
+    }
+}
+
+/// What the kernel's own programs do on an interface goes on while a port takes its packets from it.
+#[test]
+fn a_session_of_the_kernels_lives_beside_a_filter() {
+    let hosts = or_skip!(Hosts::new());
+    or_skip!(available(&hosts));
+    hosts.middle.ip("addr add 10.7.0.5/24 dev w0");
+    let address = "10.7.0.5".parse().unwrap();
+    let listener = hosts.middle.run(|| TcpListener::bind(("10.7.0.5", 22))).unwrap();
+    let client = hosts.west.run(|| TcpStream::connect(("10.7.0.5", 22))).unwrap();
+    let (session, _) = listener.accept().unwrap();
+    let forward = Forward::start(&hosts.middle, &["xdp:w0,udp=7777", "xdp:e0,udp=7777"]);
+    wait_for_xdp_port(&hosts.middle, "w0");
+    or_skip!(ping(&hosts.west, address, 56, 20));
+    echo(client, session);
+    transfer(&hosts.west, &hosts.middle, address, 10_000_000);
+    let report = forward.interrupt();
+    assert_eq!(report.ledger("received"), 0, "{report:?}");
+}
+
+/// Sends lines both ways over a session that was there before.
+fn echo(mut client: TcpStream, mut session: TcpStream) {
+    use std::io::{Read, Write};
+    for socket in [&client, &session] {
+        socket.set_read_timeout(Some(SOON)).unwrap();
+    }
+    for round in 0..100u8 {
+        let (line, mut got) = ([round; 64], [0; 64]);
+        client.write_all(&line).unwrap();
+        session.read_exact(&mut got).unwrap();
+        session.write_all(&got).unwrap();
+        client.read_exact(&mut got).unwrap();
+        assert_eq!(got, line);
+    }
+}
