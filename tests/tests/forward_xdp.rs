@@ -97,12 +97,9 @@ fn ping_iperf_and_a_file_pass_from_generic_xdp_to_xdp() {
 #[test]
 fn frames_of_nine_thousand_bytes_pass() {
     let hosts = or_skip!(Hosts::new());
-    for (netns, name) in [
-        (&hosts.west, "eth0"),
-        (&hosts.east, "eth0"),
-        (&hosts.middle, "w0"),
-        (&hosts.middle, "e0"),
-    ] {
+    for (netns, name) in
+        [(&hosts.west, "eth0"), (&hosts.east, "eth0"), (&hosts.middle, "w0"), (&hosts.middle, "e0")]
+    {
         netns.ip(&format!("link set dev {name} mtu 9000"));
         wait_for_carrier(netns, name);
     }

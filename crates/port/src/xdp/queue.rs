@@ -67,7 +67,7 @@ impl XdpQueue {
         let taken = seat.take(copying)?;
         let name = format!("xdp {}/{}", seat.name, seat.queue());
         let held = Held::new(seat.memory_bytes(), seat.pool.frame_size());
-        let tx = Tx::new(seat.pool.clone(), seat.several, seat.pool.tally(&format!("{name} tx")));
+        let tx = Tx::new(seat.pool.clone(), seat.pool.tally(&format!("{name} tx")));
         let copying = if taken.zero_copy { Copying::Never } else { Copying::Always };
         let mut queue = XdpQueue {
             bell: Bell::new(&*taken.rings.socket)?,
@@ -234,7 +234,7 @@ impl QueueOps for XdpQueue {
 
     fn arm(&mut self, want: Want) -> bool {
         self.link.refresh();
-        if self.armed {
+        if self.armed || self.look_at.is_none() {
             self.look();
         }
         self.mend();

@@ -20,6 +20,8 @@ pub(super) struct Rings {
     /// Whether it sleeps until it is told of packets in the transmit ring.
     pub tx_map: Arc<RingMap>,
     pub completion: Consumer<Half<u64>>,
+    /// A packet may have several frames.
+    pub several: bool,
 }
 
 /// Descriptors of each ring of a socket.
@@ -41,7 +43,7 @@ impl Rings {
     }
 
     /// Maps the rings of `socket`.
-    pub fn map(socket: XdpSocket, lens: &Lens) -> Result<Rings> {
+    pub fn map(socket: XdpSocket, lens: &Lens, several: bool) -> Result<Rings> {
         let map = |ring, len| socket.map(ring, len).map(Arc::new);
         let (fill_map, rx_map) = (map(Ring::Fill, lens.fill)?, map(Ring::Rx, lens.rx)?);
         let (tx_map, completion_map) =
@@ -56,6 +58,7 @@ impl Rings {
                 completion: Consumer::attach(half(&completion_map, lens.completion)?),
                 fill_map,
                 tx_map,
+                several,
                 socket: Arc::new(socket),
             })
         }

@@ -40,8 +40,8 @@ pub(super) enum Copying {
 pub(super) struct Seat {
     pub name: String,
     pub pool: Pool,
-    /// Frames of a packet may be several.
-    pub several: bool,
+    /// A packet may be longer than a frame.
+    several: bool,
     interface: u32,
     queue: u32,
     lens: Lens,
@@ -168,12 +168,25 @@ impl Seat {
         Ok(Taken { rings, zero_copy, why })
     }
 
+    /// A bound socket that takes packets in several frames if it must, or if that costs nothing: a
+    /// device that reads the frames itself may not have it.
+    fn bind(&self, zero_copy: bool) -> std::result::Result<Rings, Refused> {
+        if self.several || !zero_copy {
+            match self.bind_on(zero_copy, true) {
+                // Before Linux 6.6.
+                Err(Refused::Bind(Errno::INVAL | Errno::OPNOTSUPP)) if !self.several => {}
+                done => return done,
+            }
+        }
+        self.bind_on(zero_copy, false)
+    }
+
     /// A bound socket on the pool's memory: with the others if they have registered it, and if that
     /// does not go together, by a registration of its own.
-    fn bind(&self, zero_copy: bool) -> std::result::Result<Rings, Refused> {
-        self.sockets.join(|first| match self.bind_beside(first, zero_copy) {
+    fn bind_on(&self, zero_copy: bool, several: bool) -> std::result::Result<Rings, Refused> {
+        self.sockets.join(several, |first| match self.bind_beside(first, zero_copy, several) {
             Err(Refused::Bind(e)) if first.is_some() && e != Errno::BUSY => {
-                self.bind_beside(None, zero_copy)
+                self.bind_beside(None, zero_copy, several)
             }
             done => done,
         })
@@ -183,6 +196,7 @@ impl Seat {
         &self,
         first: Option<&XdpSocket>,
         zero_copy: bool,
+        several: bool,
     ) -> std::result::Result<Rings, Refused> {
         let socket = XdpSocket::new()?;
         if self.busy_poll {
@@ -192,10 +206,10 @@ impl Seat {
             self.register(&socket)?;
         }
         Rings::make(&socket, &self.lens)?;
-        let (interface, queue, several) = (self.interface, self.queue, self.several);
+        let (interface, queue) = (self.interface, self.queue);
         let binding = Binding { interface, queue, zero_copy, several };
         socket.bind(&binding, first).map_err(Refused::Bind)?;
-        Ok(Rings::map(socket, &self.lens)?)
+        Ok(Rings::map(socket, &self.lens, several)?)
     }
 
     fn register(&self, socket: &XdpSocket) -> Result<()> {

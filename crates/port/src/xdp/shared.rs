@@ -15,7 +15,14 @@ use super::rings::Rings;
 /// Sockets of a pool that are bound: any of them is the umem's name.
 #[derive(Debug, Default)]
 pub(super) struct Sockets {
-    bound: Mutex<Vec<Weak<XdpSocket>>>,
+    bound: Mutex<Vec<Bound>>,
+}
+
+/// A socket that is bound, and whether its umem takes packets in several frames.
+#[derive(Debug)]
+struct Bound {
+    socket: Weak<XdpSocket>,
+    several: bool,
 }
 
 impl Sockets {
@@ -24,17 +31,20 @@ impl Sockets {
         pool.attached(|mut known: Vec<Arc<Sockets>>| Ok(known.pop().unwrap_or_default()))
     }
 
-    /// Runs `bind` with a socket that is bound, if there is one; what it binds is another one.
+    /// Runs `bind` with a socket that is bound, if there is one whose umem takes packets in several
+    /// frames, or does not, as is wanted; what it binds is another one.
     pub fn join<E>(
         &self,
+        several: bool,
         bind: impl FnOnce(Option<&XdpSocket>) -> std::result::Result<Rings, E>,
     ) -> std::result::Result<Rings, E> {
         // Held over the call: two first ones would register twice.
         let mut bound = self.bound.lock().unwrap_or_else(PoisonError::into_inner);
-        bound.retain(|one| one.strong_count() > 0);
-        let first = bound.iter().find_map(Weak::upgrade);
+        bound.retain(|one| one.socket.strong_count() > 0);
+        let like = bound.iter().filter(|one| one.several == several);
+        let first = like.filter_map(|one| one.socket.upgrade()).next();
         let rings = bind(first.as_deref())?;
-        bound.push(Arc::downgrade(&rings.socket));
+        bound.push(Bound { socket: Arc::downgrade(&rings.socket), several });
         Ok(rings)
     }
 

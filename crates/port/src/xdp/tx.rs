@@ -15,6 +15,8 @@ use crate::host::{Link, PACKET_BYTES_MAX, RETRY, offload};
 ///
 /// Source: net/xdp/xsk.c `xsk_build_skb`, MAX_SKB_FRAGS.
 const FRAMES_MAX: usize = 18;
+/// The shortest frame: its header.
+const ETHERNET_BYTES: usize = 14;
 /// Completions worked on at once.
 const STRIDE: usize = 64;
 /// Kicks of one call: in copy mode each sends about 32 packets.
@@ -27,8 +29,6 @@ const LOOK_MAX: Duration = Duration::from_millis(100);
 /// The side of sending, beside its rings.
 pub(super) struct Tx {
     pool: Pool,
-    /// A packet may have several frames.
-    several: bool,
     chunk_bytes: u64,
     done: Batch,
     /// A superframe that is being cut, and segments of it that were not put into the ring yet.
@@ -49,13 +49,12 @@ pub(super) struct Tx {
 
 impl Tx {
     /// Of a queue that sends from `pool`; `tally` is told how many packets the device has.
-    pub fn new(pool: Pool, several: bool, tally: Tally) -> Tx {
+    pub fn new(pool: Pool, tally: Tally) -> Tx {
         let chunk_bytes = pool.frame_size() as u64;
         let done = Batch::with_capacity(STRIDE);
         let copies = pool.local_named("xdp copies", 0);
         Tx {
             pool,
-            several,
             chunk_bytes,
             done,
             cutting: None,
@@ -114,7 +113,7 @@ impl Tx {
         let mut spans = [Span::default(); FRAMES_MAX];
         loop {
             let Some(skb) = batch.iter().next() else { return Then::Stop };
-            let (cut, len) = (self.cut(skb, held, &mut spans), skb.len());
+            let (cut, len) = (self.cut(skb, rings.several, held, &mut spans), skb.len());
             match cut {
                 Cut::Frames(n) if rings.tx.reserve(n as u32) < n as u32 => {
                     if !self.make_room(rings, link, held, mem, n as u32) {
@@ -216,8 +215,9 @@ impl Tx {
     }
 
     /// What is to be done with a packet.
-    fn cut(&self, skb: &Skb, held: &Held, spans: &mut [Span; FRAMES_MAX]) -> Cut {
-        if skb.is_empty() {
+    fn cut(&self, skb: &Skb, several: bool, held: &Held, spans: &mut [Span; FRAMES_MAX]) -> Cut {
+        // The kernel would refuse it, and all behind it, for ever.
+        if skb.len() < ETHERNET_BYTES {
             return Cut::Never(DropReason::MALFORMED);
         }
         if skb.offload().is_gso() {
@@ -248,7 +248,7 @@ impl Tx {
             // Some frame is of another pool, or the allocator's.
             _ if bytes != skb.len() => Cut::Copy,
             1 => Cut::Frames(1),
-            _ if self.several => Cut::Frames(n),
+            _ if several => Cut::Frames(n),
             _ if skb.len() <= self.pool.data_room() => Cut::Copy,
             _ => Cut::Never(DropReason::TOO_LONG),
         }
@@ -320,13 +320,15 @@ impl Tx {
                     self.untold = false;
                     return;
                 }
-                // About 32 were sent, and more are to come; or the completion ring is full.
-                Err(Errno::AGAIN) if moved => {}
                 Err(Errno::NETDOWN | Errno::NXIO | Errno::NODEV) => {
                     link.look();
                     break;
                 }
-                // The device has no place now, which nobody announces.
+                // EAGAIN: about 32 were sent, and more are to come. EBUSY: the device took one and
+                // dropped it, and the kernel stops there.
+                Err(_) if moved => {}
+                // The device has no place now, or the completion ring is full: nobody announces that
+                // there is.
                 Err(_) => break,
             }
         }

@@ -223,3 +223,31 @@ mod taps {
         case.on(Rig::ports("tap:t0,up", "packet:t0").longest(1514).drops_unread().interface(Tun));
     }));
 }
+
+/// As `on_veth`, where AF_XDP is to be had.
+fn on_xdp(case: Case, near: &'static str, far: &'static str) {
+    in_netns(move || {
+        veth(1500);
+        if let Err(e) = crate::Port::open(near) {
+            return eprintln!("skipped: {e}");
+        }
+        // What its rings hold is the pool's.
+        case.on(Rig::ports(near, far)
+            .longest(1514)
+            .drops_unread()
+            .ring_frames(2048)
+            .interface(Veth));
+    });
+}
+
+mod xdp_sockets {
+    use super::*;
+
+    crate::conformance!(|case: Case| on_xdp(case, "xdp:v0,ring=256", "xdp:v1,ring=256"));
+}
+
+mod generic_xdp_and_packet_sockets {
+    use super::*;
+
+    crate::conformance!(|case: Case| on_xdp(case, "xdp:v0,mode=generic,ring=256", "packet:v1"));
+}
