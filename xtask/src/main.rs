@@ -14,6 +14,7 @@ mod msrv;
 mod nocc;
 mod noise;
 mod packages;
+mod qemu;
 mod ratchet;
 mod sanitize;
 mod shipped;

@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 
 use crate::tidy::README_COMMANDS;
 use crate::{
-    cargo, churn, commits, instructions, msrv, nocc, noise, packages, sanitize, skipped, tidy,
+    cargo, churn, commits, instructions, msrv, nocc, noise, packages, qemu, sanitize, skipped, tidy,
 };
 
 /// One thing that must hold.
@@ -37,6 +37,11 @@ impl Done {
     /// It could not be done here: what is missing, and how to get it.
     pub fn skipped(why: &str, fix: &str) -> Done {
         Done { note: String::new(), skipped: vec![format!("skipped: {why} ({fix})")] }
+    }
+
+    /// What it has to say, and a line `skipped: why` for each part that could not be done here.
+    pub fn with(note: String, skipped: Vec<String>) -> Done {
+        Done { note, skipped }
     }
 }
 
@@ -79,7 +84,7 @@ pub const STEPS: [Step; 12] = [
 ];
 
 /// Every campaign.
-const CAMPAIGNS: [Campaign; 4] = [
+const CAMPAIGNS: [Campaign; 5] = [
     Campaign {
         name: "churn",
         about: "10^9 packets through two cores (--count 1e8: fewer), the ledger exact",
@@ -99,6 +104,11 @@ const CAMPAIGNS: [Campaign; 4] = [
         name: "noise",
         about: "the same code against itself beside busy neighbours (--runs 20 --burners 3)",
         act: noise::run,
+    },
+    Campaign {
+        name: "qemu",
+        about: "privileged tests on other kernels, emulated (--help: its options)",
+        act: qemu::run,
     },
 ];
 

@@ -1,0 +1,57 @@
+//! One run of QEMU: a guest from its first message to its last.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Command, ExitStatus, Stdio};
+
+use anyhow::{Context, Result};
+
+use crate::qemu::BOOT_LIMIT;
+
+/// The emulator.
+pub const QEMU: &str = "qemu-system-x86_64";
+
+/// A machine without anything that the tests do not use. Never KVM: what a test meets must not
+/// depend on the machine below.
+const MACHINE: &str = "-accel tcg,thread=multi -cpu max -smp 2 -m 1024 -M q35 -nodefaults \
+    -no-user-config -display none -monitor none -serial stdio -no-reboot \
+    -device isa-debug-exit,iobase=0xf4,iosize=0x04";
+
+/// Two pairs of cards, each joined by a cable: the guest knows them by their addresses.
+const CARDS: &str = "-netdev hubport,id=v0,hubid=0 -netdev hubport,id=v1,hubid=0 \
+    -netdev hubport,id=e0,hubid=1 -netdev hubport,id=e1,hubid=1 \
+    -device virtio-net-pci,netdev=v0,mac=02:00:00:00:01:00,romfile= \
+    -device virtio-net-pci,netdev=v1,mac=02:00:00:00:01:01,romfile= \
+    -device e1000,netdev=e0,mac=02:00:00:00:02:00,romfile= \
+    -device e1000,netdev=e1,mac=02:00:00:00:02:01,romfile=";
+
+/// Speculation is not worth its cost here, and nothing else shares the guest.
+const KERNEL_OPTIONS: &str = "console=ttyS0 panic=-1 loglevel=4 mitigations=off";
+
+/// The command that boots `image` with the root file system `root`.
+pub fn command(image: &Path, root: &Path) -> Command {
+    let mut command = Command::new("timeout");
+    // In our own group, so that whoever interrupts us interrupts it as well.
+    command.args(["--foreground", "--kill-after=5s", BOOT_LIMIT, QEMU]);
+    command.args(MACHINE.split_whitespace()).args(CARDS.split_whitespace());
+    command.arg("-kernel").arg(image).arg("-initrd").arg(root).args(["-append", KERNEL_OPTIONS]);
+    command
+}
+
+/// Runs the guest to its end; each line of its console goes to `log` and to `seen`.
+pub fn run(mut command: Command, log: &Path, mut seen: impl FnMut(&str)) -> Result<ExitStatus> {
+    let mut log = File::create(log).with_context(|| format!("{}", log.display()))?;
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log.try_clone()?);
+    let mut child = command.spawn().context("cannot start QEMU")?;
+    let mut console = BufReader::new(child.stdout.take().context("QEMU has no console")?);
+    let mut line = Vec::new();
+    while console.read_until(b'\n', &mut line)? > 0 {
+        let text = String::from_utf8_lossy(&line);
+        let text = text.trim_end();
+        writeln!(log, "{text}")?;
+        seen(text);
+        line.clear();
+    }
+    Ok(child.wait()?)
+}

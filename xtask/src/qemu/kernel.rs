@@ -1,0 +1,84 @@
+//! The kernels that guests run: Debian's packages, unpacked into a cache and never installed.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+use crate::qemu::apt;
+
+/// A long-term series that people run.
+pub struct Series {
+    /// Its number, as one asks for it.
+    pub name: &'static str,
+    /// The package that depends on its newest kernel.
+    package: &'static str,
+}
+
+/// Every series. The first is of the flavour for virtual machines, which boots fastest; it has
+/// neither `/dev/port` nor drivers of old cards, so the other is not.
+pub const SERIES: [Series; 2] = [
+    Series { name: "6.1", package: "linux-image-cloud-amd64" },
+    Series { name: "6.12", package: "linux-image-amd64" },
+];
+
+/// A kernel that can be booted.
+pub struct Kernel {
+    /// Its series, as one asks for it.
+    pub series: &'static str,
+    /// What `uname -r` will say.
+    pub version: String,
+    folder: PathBuf,
+}
+
+impl Kernel {
+    /// The kernel of `series` in `cache`, brought there first if it is not.
+    ///
+    /// Nothing is looked for in the network once it is there: who wants a newer one deletes it.
+    pub fn obtain(cache: &Path, series: &Series) -> Result<Kernel> {
+        let folder = cache.join(series.name);
+        if !folder.exists() {
+            // Renamed when whole: an interrupted run leaves nothing that passes for a kernel.
+            let partial = cache.join(format!("{}.partial", series.name));
+            if partial.exists() {
+                fs::remove_dir_all(&partial)?;
+            }
+            fs::create_dir_all(&partial)?;
+            eprintln!("qemu: Linux {}: downloading {} ...", series.name, series.package);
+            apt::unpack(cache, series.package, series.name, &partial)?;
+            fs::rename(&partial, &folder)?;
+        }
+        Kernel::at(folder, series.name)
+    }
+
+    fn at(folder: PathBuf, series: &'static str) -> Result<Kernel> {
+        let boot = fs::read_dir(folder.join("boot")).context("the package has no /boot")?;
+        let names = boot.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+        let version =
+            names.filter_map(|name| name.strip_prefix("vmlinuz-").map(str::to_owned)).next();
+        let version = version.context("the package has no kernel in /boot")?;
+        let kernel = Kernel { series, version, folder };
+        if !kernel.modules().is_dir() {
+            bail!("the package has no {}", kernel.modules().display());
+        }
+        Ok(kernel)
+    }
+
+    /// What a boot loader loads.
+    pub fn image(&self) -> PathBuf {
+        self.folder.join("boot").join(format!("vmlinuz-{}", self.version))
+    }
+
+    /// The folder of its modules.
+    pub fn modules(&self) -> PathBuf {
+        self.folder.join("lib/modules").join(&self.version)
+    }
+}
+
+/// Where kernels are kept: in the user's cache if there is one, or below `target`.
+pub fn cache(target: &Path) -> PathBuf {
+    match std::env::var_os("XDG_CACHE_HOME").filter(|folder| !folder.is_empty()) {
+        Some(folder) => Path::new(&folder).join("linerate/kernels"),
+        None => target.join("qemu/kernels"),
+    }
+}

@@ -1,0 +1,255 @@
+//! Step `qemu`: the tests that need privileges, on other kernels than this machine's.
+//!
+//! ```text
+//!   apt ── kernel ──┐
+//!   cargo ── tests ─┼── root file system ── QEMU ── console ── outcome
+//!   this machine's  │   (init.sh, scenarios.sh)
+//!   ip, tc, ping … ─┘
+//! ```
+//!
+//! Everything is emulated: a guest runs wherever this runs, at a tenth of the speed. What cannot
+//! be had here, the emulator or a kernel, is skipped with its reason and never fails the step.
+
+mod apt;
+mod boot;
+mod cpio;
+mod guest;
+mod kernel;
+mod modules;
+mod outcome;
+mod programs;
+mod progress;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+
+use crate::cargo;
+use crate::steps::Done;
+use guest::Load;
+use kernel::{Kernel, SERIES, Series};
+use outcome::Outcome;
+use programs::Programs;
+use progress::Progress;
+
+const USAGE: &str = "\
+usage: cargo xtask qemu [--kernel 6.1|6.12] [--only NAME] [--keep]
+
+  --kernel 6.1|6.12   on this kernel only
+  --only NAME         tests and scenarios whose names contain NAME
+  --keep              keep the guests' file systems, and print the commands that boot them
+";
+
+/// How long one test program, or all scenarios, may take in a guest. This and the next are far above
+/// what they take: they end what hangs, and judge nothing that is slow.
+const TEST_LIMIT_SECONDS: u32 = 120;
+/// How long one guest may take from its start to its end, in the words of timeout(1).
+const BOOT_LIMIT: &str = "300s";
+
+/// What the command line asks for.
+struct Asked {
+    series: Vec<&'static Series>,
+    only: String,
+    keep: bool,
+}
+
+/// One guest that ran to its end, or did not.
+struct Ran {
+    kernel: Kernel,
+    outcome: Outcome,
+    complaints: Vec<String>,
+    took: Duration,
+}
+
+/// Runs the tests and scenarios in a guest for each kernel.
+pub fn run(root: &Path, args: &[String]) -> Result<Done> {
+    if matches!(args, [help] if help == "--help" || help == "-h") {
+        print!("{USAGE}");
+        return Ok(Done::default());
+    }
+    let asked = Asked::read(args)?;
+    if cfg!(not(target_arch = "x86_64")) {
+        let why = "guests are x86-64 and run this machine's programs";
+        return Ok(Done::skipped(why, "another machine"));
+    }
+    if let Some((program, package)) = missing() {
+        return Ok(Done::skipped(&format!("no {program}"), &format!("apt-get install {package}")));
+    }
+    let target = std::path::absolute(cargo::target_dir(root))?;
+    let folder = target.join("qemu");
+    fs::create_dir_all(&folder)?;
+    let (kernels, mut skipped) = kernels(&kernel::cache(&target), &asked.series)?;
+    if kernels.is_empty() {
+        return Ok(Done::with(String::new(), skipped));
+    }
+    let programs = Programs::build(root, &asked.only, &folder)?;
+    let load = Load { programs: &programs, only: &asked.only };
+    if load.count() == 0 {
+        bail!("no test and no scenario has {:?} in its name", asked.only);
+    }
+    let mut progress = Progress::new(load.count() * kernels.len());
+    let mut rans: Vec<Ran> = Vec::new();
+    for kernel in kernels {
+        let before = rans.len() * load.count();
+        rans.push(one(kernel, &load, &folder, asked.keep, |series, begun| {
+            progress.draw(series, before + begun);
+        })?);
+        progress.clear();
+    }
+    print!("{}", table(&rans));
+    let of = |ran: &Ran, why: &str| format!("skipped: Linux {}: {why}", ran.kernel.series);
+    rans.iter().for_each(|ran| {
+        skipped.extend(ran.outcome.skipped.iter().map(|(_, why)| of(ran, why)));
+    });
+    let complaints: usize = rans.iter().map(|ran| ran.complaints.len()).sum();
+    if complaints > 0 {
+        bail!("{complaints} complaints; the consoles are in {}", folder.display());
+    }
+    let passed: usize = rans.iter().map(|ran| ran.outcome.passed()).sum();
+    Ok(Done::with(format!("{passed} tests under {} kernels", rans.len()), skipped))
+}
+
+/// One guest with `kernel`, its console and, if asked, its file system kept in `folder`.
+fn one(
+    kernel: Kernel,
+    load: &Load<'_>,
+    folder: &Path,
+    keep: bool,
+    mut progress: impl FnMut(&str, usize),
+) -> Result<Ran> {
+    let start = Instant::now();
+    let of = |extension: &str| folder.join(format!("{}.{extension}", kernel.series));
+    let (file_system, log): (PathBuf, PathBuf) = (of("cpio"), of("log"));
+    eprintln!(
+        "qemu: Linux {}: {} tests, console in {}",
+        kernel.version,
+        load.count(),
+        log.display()
+    );
+    guest::write(&file_system, &kernel, load)?;
+    let mut outcome = Outcome::default();
+    let status = boot::run(boot::command(&kernel.image(), &file_system), &log, |line| {
+        outcome.line(line);
+        progress(kernel.series, outcome.begun);
+    })?;
+    if keep {
+        eprintln!("qemu: {}", shown(&boot::command(&kernel.image(), &file_system)));
+    } else {
+        fs::remove_file(&file_system)?;
+    }
+    let complaints = outcome.complaints(load.ends(), status);
+    Ok(Ran { kernel, outcome, complaints, took: start.elapsed() })
+}
+
+impl Asked {
+    fn read(args: &[String]) -> Result<Asked> {
+        let mut asked = Asked { series: SERIES.iter().collect(), only: String::new(), keep: false };
+        let mut args = args.iter();
+        while let Some(option) = args.next() {
+            match (option.as_str(), args.as_slice().first()) {
+                ("--keep", _) => asked.keep = true,
+                ("--kernel", Some(name)) => {
+                    asked.series = SERIES.iter().filter(|series| series.name == name).collect();
+                    args.next();
+                }
+                // A shell gets to see it.
+                ("--only", Some(only))
+                    if only.chars().all(|c| c == ':' || c == '_' || c.is_ascii_alphanumeric()) =>
+                {
+                    asked.only.clone_from(only);
+                    args.next();
+                }
+                _ => bail!("{option}: cannot be asked for\n{USAGE}"),
+            }
+        }
+        if asked.series.is_empty() {
+            bail!("there is no such kernel here\n{USAGE}");
+        }
+        Ok(asked)
+    }
+}
+
+/// The first program that has to be here and is not, and the package that brings it.
+fn missing() -> Option<(&'static str, &'static str)> {
+    let needed = [(boot::QEMU, "qemu-system-x86"), ("xz", "xz-utils"), ("ldd", "libc-bin")];
+    let mut needed = needed.into_iter().chain(guest::NEEDED);
+    needed.find(|(program, _)| programs::located(program).is_none())
+}
+
+/// The kernels that can be had, and a line for each of the others.
+fn kernels(cache: &Path, series: &[&Series]) -> Result<(Vec<Kernel>, Vec<String>)> {
+    fs::create_dir_all(cache)?;
+    let (mut kernels, mut skipped) = (Vec::new(), Vec::new());
+    for series in series {
+        match Kernel::obtain(cache, series) {
+            Ok(kernel) => kernels.push(kernel),
+            Err(e) => skipped.push(format!("skipped: no Linux {}: {e:#}", series.name)),
+        }
+    }
+    Ok((kernels, skipped))
+}
+
+/// One row for each guest, and what each complains of or skipped.
+fn table(rans: &[Ran]) -> String {
+    let mut text = format!("{:<24} passed failed skipped seconds\n", "kernel");
+    for Ran { kernel, outcome, took, .. } in rans {
+        text += &format!(
+            "{:<24} {:>6} {:>6} {:>7} {:>7.1}\n",
+            kernel.version,
+            outcome.passed(),
+            outcome.failed.len(),
+            outcome.skipped.len(),
+            took.as_secs_f64()
+        );
+    }
+    for (name, why) in programs::LEFT_OUT {
+        text += &format!("  left out: {name}: {why}\n");
+    }
+    for Ran { kernel, outcome, complaints, .. } in rans {
+        for (test, why) in &outcome.skipped {
+            text += &format!("  {}: {test} skipped: {why}\n", kernel.series);
+        }
+        for complaint in complaints {
+            text += &format!("  {}: {complaint}\n", kernel.series);
+        }
+    }
+    text
+}
+
+/// A command as one would type it.
+fn shown(command: &std::process::Command) -> String {
+    let words = [command.get_program()].into_iter().chain(command.get_args());
+    let words = words.map(|word| word.to_string_lossy());
+    let quoted =
+        words.map(|word| if word.contains(' ') { format!("'{word}'") } else { word.into() });
+    quoted.collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(words: &str) -> Result<Asked> {
+        Asked::read(&words.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn a_kernel_and_a_name_can_be_asked_for() {
+        let all = asked("").unwrap();
+        assert_eq!((all.series.len(), all.only.as_str(), all.keep), (2, "", false));
+        let one = asked("--kernel 6.12 --keep --only netem").unwrap();
+        assert_eq!((one.series[0].name, one.only.as_str(), one.keep), ("6.12", "netem", true));
+        for wrong in ["--kernel", "--kernel 2.4", "--only", "--only it's", "6.1"] {
+            assert!(asked(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_usage_names_every_series() {
+        for series in &SERIES {
+            assert!(USAGE.contains(series.name));
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Which of a kernel's modules a guest loads, and in what order.
+//!
+//! A kernel that is unpacked and not installed has no `modules.dep`; but each module says itself
+//! what it depends on, in its `.modinfo`.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+/// What the tests and scenarios need, where a kernel has it as a module: devices to send and
+/// receive by, and what stands between. One that is missing is built in, or its tests say so.
+const WANTED: [&str; 19] = [
+    "virtio_pci",
+    "virtio_net",
+    "e1000",
+    "e1000e",
+    "veth",
+    "tun",
+    "dummy",
+    "bridge",
+    "8021q",
+    "macvlan",
+    "ifb",
+    "sch_netem",
+    "sch_tbf",
+    "sch_ingress",
+    "sch_fq_codel",
+    "cls_bpf",
+    "act_mirred",
+    "af_packet_diag",
+    "xsk_diag",
+];
+
+/// A module as the guest's `insmod` takes it.
+pub struct Module {
+    /// The name that the kernel knows it by.
+    pub name: String,
+    /// The object file, not compressed.
+    pub object: Vec<u8>,
+}
+
+/// The modules that a guest wants and all that they depend on, each behind what it depends on.
+pub fn in_order(folder: &Path) -> Result<Vec<Module>> {
+    let list = folder.join("modules.order");
+    let list = fs::read_to_string(&list).with_context(|| format!("{}", list.display()))?;
+    let paths: BTreeMap<String, PathBuf> =
+        list.lines().map(|line| (name_of(line), folder.join(line))).collect();
+    let mut modules = Vec::new();
+    for wanted in WANTED {
+        add(wanted, &mut modules, &mut |name| {
+            paths.get(name).map(|path| object(path)).transpose()
+        })?;
+    }
+    Ok(modules)
+}
+
+/// Adds the module `name` behind what it depends on, unless it is there or there is none.
+fn add(
+    name: &str,
+    modules: &mut Vec<Module>,
+    object: &mut impl FnMut(&str) -> Result<Option<Vec<u8>>>,
+) -> Result<()> {
+    if modules.iter().any(|module| module.name == name) {
+        return Ok(());
+    }
+    let Some(object_file) = object(name)? else { return Ok(()) };
+    for dependency in depends(&object_file) {
+        add(&dependency, modules, object)?;
+    }
+    modules.push(Module { name: name.to_owned(), object: object_file });
+    Ok(())
+}
+
+/// `kernel/net/sched/sch-netem.ko` as the kernel calls it.
+fn name_of(path: &str) -> String {
+    let file = path.rsplit('/').next().unwrap_or(path);
+    file.split('.').next().unwrap_or(file).replace('-', "_")
+}
+
+/// What the line `depends=` of a module's `.modinfo` says.
+fn depends(object: &[u8]) -> Vec<String> {
+    const KEY: &[u8] = b"\0depends=";
+    let at = object.windows(KEY.len()).position(|window| window == KEY);
+    let value = at.map_or(&[][..], |at| &object[at + KEY.len()..]);
+    let value = value.split(|byte| *byte == 0).next().unwrap_or_default();
+    let names = String::from_utf8_lossy(value);
+    names.split(',').filter(|name| !name.is_empty()).map(|name| name.replace('-', "_")).collect()
+}
+
+/// The object file at `path`, which lists name without the `.xz` of a kernel that compresses them.
+fn object(path: &Path) -> Result<Vec<u8>> {
+    if let Ok(bytes) = fs::read(path) {
+        return Ok(bytes);
+    }
+    let compressed = path.with_extension("ko.xz");
+    let mut xz = Command::new("xz");
+    xz.args(["--decompress", "--stdout"]).arg(&compressed).stdin(Stdio::null());
+    let output = xz.output().context("cannot start xz")?;
+    if !output.status.success() {
+        bail!("{}: {}", compressed.display(), String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(output.stdout)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_module_stands_behind_what_it_depends_on_and_only_once() {
+        let object = |name: &str| match name {
+            "virtio_net" => Some("x\0depends=net-failover,virtio\0y"),
+            "net_failover" => Some("x\0depends=failover\0"),
+            "failover" => Some("x\0depends=\0"),
+            _ => None,
+        };
+        let mut modules = Vec::new();
+        for wanted in ["failover", "virtio_net", "gone"] {
+            add(wanted, &mut modules, &mut |name| Ok(object(name).map(Vec::from))).unwrap();
+        }
+        let names: Vec<_> = modules.iter().map(|module| module.name.as_str()).collect();
+        assert_eq!(names, ["failover", "net_failover", "virtio_net"]);
+    }
+
+    #[test]
+    fn the_kernel_writes_a_dash_as_an_underscore() {
+        assert_eq!(name_of("kernel/drivers/net/net-failover.ko"), "net_failover");
+    }
+}

@@ -1,0 +1,161 @@
+//! What a guest said on its console: the lines of its first process, which start with `guest: `,
+//! and those of the test programs, which run one test after the other.
+
+use std::process::ExitStatus;
+
+/// The tests of one guest.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// Tests that the programs call passed: those that were skipped are among them.
+    passed: usize,
+    /// What failed: a test, or a program that ended otherwise than by its tests.
+    pub failed: Vec<String>,
+    /// Each test that was skipped, and why.
+    pub skipped: Vec<(String, String)>,
+    /// Tests that have begun.
+    pub begun: usize,
+    /// Programs that have ended.
+    programs: usize,
+    program: String,
+    test: String,
+    /// What the first process ended with.
+    done: Option<String>,
+}
+
+impl Outcome {
+    /// Takes the next line of the console.
+    pub fn line(&mut self, line: &str) {
+        if let Some(said) = line.strip_prefix("guest: ") {
+            return self.guest(said);
+        }
+        if let Some(rest) = line.strip_prefix("test result: ") {
+            let words = rest.split_whitespace();
+            let mut pairs = words.clone().zip(words.skip(1));
+            let passed = pairs.find(|(_, word)| *word == "passed;");
+            self.passed += passed.and_then(|(n, _)| n.parse().ok()).unwrap_or(0);
+            return;
+        }
+        if let Some((test, _)) = line.strip_prefix("test ").and_then(|rest| rest.split_once(" ..."))
+        {
+            self.test = format!("{}::{test}", self.program);
+            self.begun += 1;
+        }
+        // A test's own words stand between its name and its verdict, on the same line or below.
+        let told = self.skipped.last().is_some_and(|(test, _)| *test == self.test);
+        if let Some((_, why)) = line.split_once("skipped: ").filter(|_| !told) {
+            self.skipped.push((self.test.clone(), why.to_owned()));
+        }
+        if line.ends_with("FAILED") {
+            self.failed.push(self.test.clone());
+        }
+    }
+
+    /// How many tests did what they are for.
+    pub fn passed(&self) -> usize {
+        self.passed.saturating_sub(self.skipped.len())
+    }
+
+    fn guest(&mut self, said: &str) {
+        let mut words = said.split_whitespace();
+        match (words.next(), words.next(), words.next()) {
+            (Some("begin"), Some(program), _) => {
+                self.program = program.to_owned();
+                self.test = format!("{program}, before its first test");
+            }
+            (Some("end"), Some(program), Some(status)) => {
+                self.programs += 1;
+                let told = self.failed.iter().any(|test| test.starts_with(program));
+                // With 1 or 101 a program says that a test failed.
+                if status != "0" && !(told && matches!(status, "1" | "101")) {
+                    self.failed
+                        .push(format!("{program} ended with status {status} in {}", self.test));
+                }
+            }
+            (Some("done"), status, _) => self.done = status.map(str::to_owned),
+            _ => {}
+        }
+    }
+
+    /// Everything that keeps the run from having passed, once QEMU ended with `status`.
+    ///
+    /// A guest that tells its status by the debug port ends QEMU with twice that and one; a guest
+    /// without the port turns itself off, with 0. The mark on the console is asked for in any case.
+    pub fn complaints(&self, programs: usize, status: ExitStatus) -> Vec<String> {
+        let mut complaints: Vec<String> =
+            self.failed.iter().map(|what| format!("failed: {what}")).collect();
+        if self.programs != programs {
+            complaints.push(format!("{} of {programs} programs ended", self.programs));
+        }
+        match (&self.done, status.code()) {
+            (None, Some(124 | 137)) => complaints.push(format!("stopped in {}", self.test)),
+            (None, _) => complaints.push(format!("the guest died in {}: {status}", self.test)),
+            (Some(said), Some(0 | 1)) if said == "0" => {}
+            (Some(said), _) if complaints.is_empty() => {
+                complaints.push(format!("the guest ended with {said}, QEMU with {status}"));
+            }
+            _ => {}
+        }
+        complaints
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+
+    use super::*;
+
+    const PORT_PASSED: i32 = 1;
+
+    fn ended(code: i32) -> ExitStatus {
+        ExitStatus::from_raw(code << 8)
+    }
+
+    fn outcome(lines: &str) -> Outcome {
+        let mut outcome = Outcome::default();
+        lines.lines().for_each(|line| outcome.line(line));
+        outcome
+    }
+
+    #[test]
+    fn tests_are_counted_and_skipped_ones_named() {
+        let said = outcome(
+            "guest: begin port\n\nrunning 3 tests\ntest a ... ok\ntest b::c ... skipped: no PMU\n\
+             ok\ntest d ...\nskipped: not root\nok\n\n\
+             test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured\nguest: end port 0\n\
+             guest: done 0",
+        );
+        assert_eq!((said.passed(), said.begun), (1, 3));
+        let skipped = [("port::b::c", "no PMU"), ("port::d", "not root")];
+        assert_eq!(said.skipped, skipped.map(|(test, why)| (test.to_owned(), why.to_owned())));
+        assert_eq!(said.complaints(1, ended(PORT_PASSED)), [""; 0]);
+        assert_eq!(said.complaints(1, ended(0)), [""; 0], "a guest without the port");
+        assert_eq!(said.complaints(2, ended(0)), ["1 of 2 programs ended"]);
+        assert_eq!(said.complaints(1, ended(3)).len(), 1);
+    }
+
+    #[test]
+    fn a_failed_test_is_named_once() {
+        let said = outcome(
+            "guest: begin port\ntest a ... \nthread 'a' panicked\nFAILED\nfailures:\n    a\n\
+             test result: FAILED. 7 passed; 1 failed; 0 ignored;\nguest: end port 101\n\
+             guest: done 1",
+        );
+        assert_eq!(said.passed(), 7);
+        assert_eq!(said.complaints(1, ended(3)), ["failed: port::a"]);
+    }
+
+    #[test]
+    fn a_program_that_is_stopped_is_named_with_its_last_test() {
+        let said = outcome("guest: begin port\ntest a ... \nguest: end port 143\nguest: done 1");
+        let expected = ["failed: port ended with status 143 in port::a"];
+        assert_eq!(said.complaints(1, ended(3)), expected);
+    }
+
+    #[test]
+    fn a_guest_without_an_end_mark_did_not_pass() {
+        let said = outcome("guest: begin port\ntest a ... ");
+        assert_eq!(said.complaints(0, ended(0)), ["the guest died in port::a: exit status: 0"]);
+        assert_eq!(said.complaints(0, ended(124)), ["stopped in port::a"]);
+    }
+}

@@ -1,0 +1,177 @@
+//! What a guest runs: the test programs of the crates that need privileges, and `linerate` itself.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use crate::cargo;
+
+/// The folders of the crates whose tests need privileges or depend on the kernel.
+const CRATES: [&str; 2] = ["crates/port", "crates/sys"];
+
+/// Tests of theirs that are left out, by a part of their names, and why.
+pub const LEFT_OUT: [(&str, &str); 2] = [
+    ("pcap::format::", "no kernel is asked"),
+    ("a_full_send_buffer_is_waited_for", "an emulated sender is slower than the shaper"),
+];
+
+/// A program of tests.
+pub struct Tests {
+    /// What cargo calls its target.
+    pub name: String,
+    /// Where it is.
+    pub path: PathBuf,
+    /// How many tests it would run.
+    pub count: usize,
+}
+
+/// All that a guest runs of this tree.
+pub struct Programs {
+    /// The test programs that have a test to run.
+    pub tests: Vec<Tests>,
+    /// The command line.
+    pub linerate: PathBuf,
+}
+
+impl Programs {
+    /// Builds everything as step `test` does, which leaves nothing to build behind it, and leaves out
+    /// programs without a test whose name contains `only`. What it writes goes to `folder`.
+    pub fn build(root: &Path, only: &str, folder: &Path) -> Result<Programs> {
+        let mut command = cargo::cargo(root);
+        command.args(["test", "--workspace", "--no-run"]);
+        command.arg("--message-format=json-render-diagnostics");
+        let (mut tests, mut linerate) = (Vec::new(), None);
+        for Built { name, path, manifest, test } in built(&cargo::quiet(&mut command)?) {
+            let crates = CRATES.iter().map(|folder| root.join(folder).join("Cargo.toml"));
+            if test && crates.into_iter().any(|ours| ours == manifest) {
+                let count = count(&path, only)?;
+                if count > 0 {
+                    tests.push(Tests { name, path: stripped(&path, folder), count });
+                }
+            } else if !test && name == "linerate" {
+                linerate = Some(stripped(&path, folder));
+            }
+        }
+        Ok(Programs { tests, linerate: linerate.context("cargo built no linerate")? })
+    }
+}
+
+/// An executable that cargo built.
+#[derive(Debug, PartialEq, Eq)]
+struct Built {
+    name: String,
+    path: PathBuf,
+    manifest: PathBuf,
+    test: bool,
+}
+
+/// The executables in what cargo says of a build.
+fn built(messages: &str) -> Vec<Built> {
+    let messages = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let executable = |message: Value| {
+        Some(Built {
+            name: message["target"]["name"].as_str()?.to_owned(),
+            path: message["executable"].as_str()?.into(),
+            manifest: message["manifest_path"].as_str()?.into(),
+            test: message["profile"]["test"].as_bool()?,
+        })
+    };
+    messages.filter_map(executable).collect()
+}
+
+/// How many tests of the program at `path` have `only` in their names.
+fn count(path: &Path, only: &str) -> Result<usize> {
+    let mut command = Command::new(path);
+    command.args(["--list", "--format", "terse"]).args(filter(only)).stdin(Stdio::null());
+    let listed = cargo::quiet(&mut command)?;
+    Ok(listed.lines().filter(|line| line.ends_with(": test")).count())
+}
+
+/// What a test program is told, so that it runs what has `only` in its name and is not left out.
+pub fn filter(only: &str) -> Vec<&str> {
+    let only = (!only.is_empty()).then_some(only);
+    only.into_iter().chain(LEFT_OUT.iter().flat_map(|(name, _)| ["--skip", name])).collect()
+}
+
+/// The program at `path` without what only a debugger reads: nine tenths of it. It is a file in
+/// `folder`, unless there is no strip(1).
+pub fn stripped(path: &Path, folder: &Path) -> PathBuf {
+    let to = folder.join(path.file_name().unwrap_or_default());
+    let mut strip = Command::new("strip");
+    strip.arg("--strip-debug").arg("-o").args([&to, path]).stdin(Stdio::null());
+    match strip.output() {
+        Ok(output) if output.status.success() => to,
+        _ => path.to_owned(),
+    }
+}
+
+/// Where `name` is in `PATH` or in the folders of the system's own programs.
+pub fn located(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let system = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"].map(PathBuf::from);
+    let files = std::env::split_paths(&path).chain(system).map(|folder| folder.join(name));
+    files.into_iter().find(|file| file.is_file())
+}
+
+/// The shared libraries that a program loads, its loader included, by the paths that it names.
+pub fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
+    let output = Command::new("ldd").arg(program).output().context("cannot start ldd")?;
+    if !output.status.success() {
+        // A program that is linked statically is none that ldd knows.
+        return Ok(Vec::new());
+    }
+    let said = String::from_utf8_lossy(&output.stdout);
+    if let Some(line) = said.lines().find(|line| line.contains("not found")) {
+        bail!("{}: {}", program.display(), line.trim());
+    }
+    Ok(said.lines().filter_map(library).collect())
+}
+
+/// The path in one of the lines `libc.so.6 => /lib/libc.so.6 (0x…)`, `/lib/ld.so (0x…)`.
+fn library(line: &str) -> Option<PathBuf> {
+    let path = line.split_whitespace().find(|word| word.starts_with('/'))?;
+    Some(path.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cargo_names_test_programs_and_others() {
+        let message = |name: &str, test: bool, executable: Value| {
+            serde_json::json!({ "reason": "compiler-artifact", "target": { "name": name },
+                "profile": { "test": test }, "executable": executable,
+                "manifest_path": "/t/Cargo.toml" })
+            .to_string()
+        };
+        let messages = [
+            message("linerate_sys", true, "/t/linerate_sys-1".into()),
+            message("linerate", false, Value::Null),
+            message("linerate", false, "/t/linerate".into()),
+            String::from("{\"reason\":\"build-finished\",\"success\":true}"),
+        ];
+        let of = |name: &str, path: &str, test| Built {
+            name: name.into(),
+            path: path.into(),
+            manifest: "/t/Cargo.toml".into(),
+            test,
+        };
+        let expected =
+            [of("linerate_sys", "/t/linerate_sys-1", true), of("linerate", "/t/linerate", false)];
+        assert_eq!(built(&messages.join("\n")), expected);
+    }
+
+    #[test]
+    fn a_library_is_copied_from_where_the_loader_finds_it() {
+        let line = "\tlibc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x00007f)";
+        assert_eq!(library(line), Some("/lib/x86_64-linux-gnu/libc.so.6".into()));
+        assert_eq!(
+            library("\t/lib64/ld-linux-x86-64.so.2 (0x0)"),
+            Some("/lib64/ld-linux-x86-64.so.2".into())
+        );
+        assert_eq!(library("\tlinux-vdso.so.1 (0x00007ffc)"), None);
+    }
+}

@@ -1,0 +1,63 @@
+//! How far the guests are, on stderr: redrawn for a person, a line now and then for a log.
+
+use std::io::{self, IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+/// Time between two drawings for a person, and for a log.
+const REDRAW: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(15)];
+
+/// All tests of all guests, one after the other.
+pub struct Progress {
+    total: usize,
+    start: Instant,
+    last: Instant,
+    seen: bool,
+}
+
+impl Progress {
+    /// The start of `total` tests.
+    pub fn new(total: usize) -> Progress {
+        let now = Instant::now();
+        Progress { total, start: now, last: now, seen: io::stderr().is_terminal() }
+    }
+
+    /// Says that `begun` have begun, the last of them under `series`, if it is time to say so.
+    pub fn draw(&mut self, series: &str, begun: usize) {
+        if self.last.elapsed() < REDRAW[usize::from(!self.seen)] {
+            return;
+        }
+        self.last = Instant::now();
+        let took = self.start.elapsed();
+        let left = left(took, begun, self.total);
+        let left = left.map_or(String::new(), |left| format!(", about {} s left", left.as_secs()));
+        let text = format!("qemu: Linux {series}: {begun} of {} tests{left}", self.total);
+        let (before, behind) = if self.seen { ("\r", "\x1b[K") } else { ("", "\n") };
+        let _ = write!(io::stderr(), "{before}{text}{behind}");
+    }
+
+    /// Wipes the line away.
+    pub fn clear(&self) {
+        if self.seen {
+            let _ = write!(io::stderr(), "\r\x1b[K");
+        }
+    }
+}
+
+/// What is left, if the rest goes on as it did.
+fn left(took: Duration, done: usize, total: usize) -> Option<Duration> {
+    let rest = total.saturating_sub(done) as f64;
+    (done > 0).then(|| took.mul_f64(rest / done as f64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_takes_as_long_a_test_as_what_is_done() {
+        let took = Duration::from_secs(30);
+        assert_eq!(left(took, 10, 40), Some(Duration::from_secs(90)));
+        assert_eq!(left(took, 0, 40), None);
+        assert_eq!(left(took, 41, 40), Some(Duration::ZERO));
+    }
+}

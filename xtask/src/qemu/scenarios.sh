@@ -1,0 +1,281 @@
+#!/bin/sh
+# Scenarios of real devices, called by their names; what they print is what test programs print.
+#
+#   west            middle              east
+#  10.7.0.1 eth0 ── w0    e0 ── eth0 10.7.0.2
+#                    linerate
+#
+# Nothing but linerate joins w0 and e0, and no host asks for the other's address: every packet that
+# crosses is one that a scenario sent. A file NAME.json is the document that a run ended with, and
+# NAME.err what else it said.
+
+readonly west=10.7.0.1 east=10.7.0.2
+
+# --- Scenarios: a function each, which fails by its first command that does.
+
+scenario_netem_delay() {
+    hosts_by_veth
+    tc -n west qdisc add dev eth0 root netem delay 20ms
+    join
+    pings 20 56
+    equal "$received" 20 'answers'
+    round_trip_ms=$(sed -n 's/^rtt [^=]*= \([0-9]*\).*/\1/p' ping)
+    [ "$round_trip_ms" -ge 20 ] || fail "a round trip of $round_trip_ms ms, delayed by 20"
+    part
+    equal "$(number forward ledger sent)" 40 'packets that crossed'
+}
+
+scenario_netem_loss() {
+    hosts_by_veth
+    tc -n west qdisc add dev eth0 root netem loss 20%
+    join
+    pings 100 56
+    lost=$(dropped west)
+    [ "$lost" -gt 0 ] || fail 'netem lost nothing'
+    equal "$((received + lost))" 100 'answers and losses'
+    part
+    equal "$(number forward ledger sent)" "$((2 * received))" 'packets that crossed'
+}
+
+scenario_netem_loss_of_numbered_packets() {
+    numbered 'loss 10%'
+    lost=$(dropped west)
+    [ "$lost" -gt 0 ] || fail 'netem lost nothing'
+    part
+    # A loss behind the last packet that came is one that nobody can see.
+    equal "$(number sink verify packets)" "$((2000 - lost))" 'packets at the end'
+    equal "$(number forward ledger sent)" "$((2000 - lost))" 'packets that crossed'
+    [ "$(missed)" -le "$lost" ] || fail 'more were missed than were lost'
+    equal "$(number sink verify corrupted)" 0 'corrupted'
+}
+
+scenario_netem_reorder() {
+    numbered 'delay 10ms reorder 25%'
+    part
+    equal "$(number sink verify packets)" 2000 'packets at the end'
+    equal "$(missed)" 0 'missed'
+    equal "$(number sink verify corrupted)" 0 'corrupted'
+    [ "$(number sink verify reordered)" -gt 0 ] || fail 'nothing was reordered'
+}
+
+scenario_virtio_net() {
+    across_cards virtio_net 02:00:00:00:01
+}
+
+scenario_e1000() {
+    across_cards e1000 02:00:00:00:02
+}
+
+# --- What they are made of.
+
+# Whether what crosses a pair of cards of DRIVER, with addresses that begin so, crosses whole.
+across_cards() {
+    [ -d "/sys/module/$1" ] || { echo "skipped: this kernel has no $1"; return; }
+    namespaces
+    place "$2:00" west eth0
+    place "$2:01" middle w0
+    cable e0 east
+    addresses
+    join
+    for size in 56 1400 8000; do
+        pings 10 "$size"
+        equal "$received" 10 "answers of $size bytes"
+    done
+    dd if=/dev/urandom of=sent bs=64k count=16 2>/dev/null
+    tcp west east "$east"
+    tcp east west "$west"
+    part
+}
+
+# Sends the file `sent` by TCP from host $1 to host $2 with the address $3, and compares what came.
+tcp() {
+    # A listener whose own input ended would end the connection.
+    [ -p silence ] || mkfifo silence
+    exec 3<>silence
+    ip netns exec "$2" timeout 30 nc -l -p 7777 <&3 >came &
+    listener=$!
+    soon listens "$2"
+    ip netns exec "$1" timeout 30 nc "$3" 7777 <sent >/dev/null
+    wait "$listener"
+    cmp sent came
+}
+
+# Sends 2000 numbered packets from west to a verifying sink in the east, through netem as told.
+numbered() {
+    hosts_by_veth
+    # shellcheck disable=SC2086
+    tc -n west qdisc add dev eth0 root netem limit 10000 $1
+    join
+    start sink east forward packet:eth0 sink:
+    soon opened east 1
+    ip netns exec west linerate gen packet:eth0 --count 2000 --rate 5kpps --json \
+        >gen.json 2>gen.err
+    equal "$(number gen ledger sent)" 2000 'packets sent'
+    soon arrived "$((2000 - $(dropped west)))"
+}
+
+hosts_by_veth() {
+    namespaces
+    cable w0 west
+    cable e0 east
+    addresses
+}
+
+namespaces() {
+    for name in west middle east; do
+        ip netns add "$name"
+        # Interfaces that come up would send solicitations.
+        ip netns exec "$name" sysctl -qw net.ipv6.conf.all.disable_ipv6=1 \
+            net.ipv6.conf.default.disable_ipv6=1
+    done
+}
+
+# A veth pair from interface $1 in the middle to a host's eth0.
+cable() {
+    ip -n middle link add "$1" type veth peer name eth0 netns "$2"
+}
+
+# The card with hardware address $1 into a namespace, by a name.
+place() {
+    file=$(grep -l "$1" /sys/class/net/*/address)
+    card=${file%/address}
+    ip link set dev "${card##*/}" netns "$2" name "$3"
+}
+
+addresses() {
+    ip -n west addr add "$west/24" dev eth0
+    ip -n east addr add "$east/24" dev eth0
+    for place in 'west eth0' 'middle w0' 'middle e0' 'east eth0'; do
+        ip -n "${place% *}" link set "${place#* }" up
+    done
+    for place in 'west eth0' 'middle w0' 'middle e0' 'east eth0'; do
+        soon is_up "${place% *}" "${place#* }"
+    done
+    ip -n west neigh add "$east" lladdr "$(hardware_address east)" nud permanent dev eth0
+    ip -n east neigh add "$west" lladdr "$(hardware_address west)" nud permanent dev eth0
+}
+
+hardware_address() {
+    ip netns exec "$1" cat /sys/class/net/eth0/address
+}
+
+# Joins both hosts, and waits until they are.
+join() {
+    start forward middle forward packet:w0 packet:e0
+    soon opened middle 2
+}
+
+# Starts linerate in a namespace; stopping it is `part`'s.
+start() {
+    name=$1
+    namespace=$2
+    shift 2
+    ip netns exec "$namespace" linerate "$@" --json >"$name.json" 2>"$name.err" &
+    running="$running $name:$!"
+}
+
+# Ends what was started, in this order, each with its ledger balanced and nothing in flight.
+part() {
+    for run in $running; do
+        kill -TERM "${run#*:}"
+        status=0
+        wait "${run#*:}" || status=$?
+        equal "$status" 143 "exit status of ${run%:*}"
+        grep -q '"in_flight":0,"balanced":true' "${run%:*}.json" || fail "the balance of ${run%:*}"
+    done
+    running=
+}
+
+# Sends $1 pings of $2 bytes from west to east, and says how many were answered.
+pings() {
+    ip netns exec west ping -q -c "$1" -s "$2" -i 0.01 -W 2 "$east" >ping || true
+    received=$(sed -n 's/.* \([0-9]*\) received.*/\1/p' ping)
+}
+
+# A number of the document of a run, by its object and its key.
+number() {
+    sed -n "s/.*\"$2\":{[^{}]*\"$3\":\([0-9]*\).*/\1/p" "$1.json"
+}
+
+# How many numbers the sink missed. One that it misses counts as lost, until it comes, unless that
+# is more than 64 packets late: then it is counted as such.
+missed() {
+    echo "$(($(number sink verify lost) - $(number sink verify late)))"
+}
+
+# How many packets the qdisc of a host dropped.
+dropped() {
+    tc -n "$1" -s qdisc show dev eth0 | sed -n 's/.*(dropped \([0-9]*\),.*/\1/p'
+}
+
+is_up() {
+    ip -n "$1" -o link show "$2" | grep -q ' state UP '
+}
+
+# Whether packet ports are open on so many interfaces of a namespace.
+opened() {
+    [ "$(ip netns exec "$1" awk '$6 == 1 { print $5 }' /proc/net/packet | sort -u | wc -l)" -ge "$2" ]
+}
+
+listens() {
+    ip netns exec "$1" netstat -lnt | grep -q ':7777 '
+}
+
+# Whether so many packets came to the eastern host.
+arrived() {
+    [ "$(ip netns exec east cat /sys/class/net/eth0/statistics/rx_packets)" -ge "$1" ]
+}
+
+# Waits until a command succeeds, for ten seconds or more.
+soon() {
+    tries=200
+    until "$@"; do
+        tries=$((tries - 1))
+        [ "$tries" -gt 0 ] || fail "it never came true: $*"
+        sleep 0.05
+    done
+}
+
+equal() {
+    [ "$1" = "$2" ] || fail "$3: $1, expected $2"
+}
+
+fail() {
+    echo "$1"
+    cat ./*.json ./*.err
+    exit 1
+}
+
+clean() {
+    for run in $running; do
+        kill -KILL "${run#*:}" 2>/dev/null || true
+    done
+    ip -all netns delete
+    rm -f ./*
+}
+
+# --- One after the other.
+
+mkdir -p /tmp/scenario
+cd /tmp/scenario || exit 1
+passed=0
+failed=0
+for scenario; do
+    printf 'test %s ... ' "$scenario"
+    # Not in a condition: a shell that asks for the status in one does not stop at what fails.
+    (
+        set -eu
+        running=
+        trap clean EXIT
+        "scenario_$scenario"
+    )
+    if [ "$?" -eq 0 ]; then
+        echo ok
+        passed=$((passed + 1))
+    else
+        echo FAILED
+        failed=$((failed + 1))
+    fi
+done
+echo "test result: $passed passed; $failed failed;"
+[ "$failed" -eq 0 ]
