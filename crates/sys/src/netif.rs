@@ -302,6 +302,20 @@ impl Interface {
         Ok((text(&value.driver), text(&value.bus)))
     }
 
+    /// Has `socket` exchange packets by this interface only.
+    ///
+    /// # Errors
+    /// The system's own: EPERM without CAP_NET_RAW before Linux 5.7, ENODEV if the interface is gone.
+    ///
+    /// Source: socket(7), `SO_BINDTODEVICE`.
+    pub fn bind(&self, socket: impl AsFd) -> io::Result<()> {
+        let name = self.name.0;
+        let (fd, at) = (socket.as_fd().as_raw_fd(), name.as_ptr().cast());
+        let (level, bytes) = (libc::SOL_SOCKET, name.len() as libc::socklen_t);
+        // SAFETY: the kernel reads the name's bytes, which outlive the call.
+        check(unsafe { libc::setsockopt(fd, level, libc::SO_BINDTODEVICE, at, bytes) }).map(drop)
+    }
+
     /// Asks about the interface that was opened, whatever it is called by now: never about another
     /// that has taken its name.
     fn ask(&self, number: libc::Ioctl, call: &str) -> Result<libc::ifreq> {

@@ -12,7 +12,8 @@
 //!
 //! A TCP socket must listen: one that is only bound is not found by segments, and the stack resets.
 //! Its filter comes before the handshake, so that it never has a connection. Both are bound without
-//! `SO_REUSEADDR`: a port is either this one's or another's.
+//! `SO_REUSEADDR`: a port is either this one's or another's. They are bound to the interface as well,
+//! since only its packets are taken: another one may have a port of its own.
 //!
 //! Owner: [`Reservation`], of the sockets; dropping it gives the ports back, as the end of the
 //! process does. It holds in the network namespace of the thread that made it.
@@ -24,6 +25,7 @@ use std::os::fd::OwnedFd;
 
 use linerate_skb::{Code, Error, Result};
 use linerate_sys::cbpf;
+use linerate_sys::netif::Interface;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with, sockopt};
 
@@ -37,19 +39,19 @@ pub(crate) struct Reservation {
 }
 
 impl Reservation {
-    /// Reserves the ports of `flow`, all or none.
+    /// Reserves the ports of `flow` on `interface`, all or none.
     ///
     /// # Errors
     /// `E-BUSY` if somebody has one of them, `E-PERM` for one below 1024 without
     /// CAP_NET_BIND_SERVICE.
-    pub fn of(flow: &Flow) -> Result<Reservation> {
+    pub fn of(flow: &Flow, interface: &Interface) -> Result<Reservation> {
         let mut sockets = Vec::with_capacity(2 * flow.ports.len());
         for &port in &flow.ports {
             let any4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
             let any6 = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
             let refused = |(call, errno)| refused(flow.protocol, port, call, errno);
-            sockets.push(reserve(flow.protocol, any4).map_err(refused)?);
-            match reserve(flow.protocol, any6) {
+            sockets.push(reserve(flow.protocol, any4, interface).map_err(refused)?);
+            match reserve(flow.protocol, any6, interface) {
                 Ok(socket) => sockets.push(socket),
                 // A host without IPv6 answers nobody there.
                 Err((_, Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL)) => {}
@@ -64,6 +66,7 @@ impl Reservation {
 fn reserve(
     protocol: Protocol,
     address: SocketAddr,
+    interface: &Interface,
 ) -> std::result::Result<OwnedFd, (&'static str, Errno)> {
     let (family, kind) = match (address, protocol) {
         (SocketAddr::V4(_), Protocol::Udp) => (AddressFamily::INET, SocketType::DGRAM),
@@ -80,6 +83,7 @@ fn reserve(
     }
     // First, so that no packet is ever taken.
     cbpf::attach(&socket, cbpf::DROP_ALL).map_err(fail("SO_ATTACH_FILTER"))?;
+    interface.bind(&socket).map_err(fail("SO_BINDTODEVICE"))?;
     bind(&socket, &address).map_err(fail("bind"))?;
     if protocol == Protocol::Tcp {
         listen(&socket, 0).map_err(fail("listen"))?;
@@ -124,6 +128,10 @@ mod tests {
     const LO: (Ipv4Addr, u16) = (Ipv4Addr::LOCALHOST, 7777);
     const UNANSWERED: Duration = Duration::from_millis(200);
 
+    fn lo() -> Interface {
+        Interface::open("lo").unwrap()
+    }
+
     fn flow(protocol: Protocol) -> Flow {
         Flow { protocol, ports: vec![7777] }
     }
@@ -160,20 +168,20 @@ mod tests {
     #[test]
     fn a_reserved_port_of_udp_answers_nothing_and_is_given_back() {
         in_netns(|| {
-            for lo in loopbacks() {
-                assert!(refuses(lo, 7777, LONG), "{lo}");
-                let held = Reservation::of(&flow(Protocol::Udp)).unwrap();
-                let silent = client(lo, 7777);
+            for address in loopbacks() {
+                assert!(refuses(address, 7777, LONG), "{address}");
+                let held = Reservation::of(&flow(Protocol::Udp), &lo()).unwrap();
+                let silent = client(address, 7777);
                 silent.send(b"hello").unwrap();
                 // What was sent later has its answer.
-                assert!(refuses(lo, 7778, LONG), "{lo}");
+                assert!(refuses(address, 7778, LONG), "{address}");
                 silent.set_nonblocking(true).unwrap();
                 assert_eq!(silent.recv(&mut [0; 8]).unwrap_err().kind(), ErrorKind::WouldBlock);
-                let taken = UdpSocket::bind((lo, 7777)).unwrap_err();
+                let taken = UdpSocket::bind((address, 7777)).unwrap_err();
                 assert_eq!(taken.kind(), ErrorKind::AddrInUse);
                 drop(held);
-                eventually(|| refuses(lo, 7777, UNANSWERED));
-                UdpSocket::bind((lo, 7777)).unwrap();
+                eventually(|| refuses(address, 7777, UNANSWERED));
+                UdpSocket::bind((address, 7777)).unwrap();
             }
         });
     }
@@ -181,19 +189,19 @@ mod tests {
     #[test]
     fn a_reserved_port_of_tcp_neither_resets_nor_connects() {
         in_netns(|| {
-            for lo in loopbacks() {
+            for address in loopbacks() {
                 let connect = |patience| {
-                    let stream = TcpStream::connect_timeout(&(lo, 7777).into(), patience);
+                    let stream = TcpStream::connect_timeout(&(address, 7777).into(), patience);
                     stream.unwrap_err().kind()
                 };
-                assert_eq!(connect(LONG), ErrorKind::ConnectionRefused, "{lo}");
-                let held = Reservation::of(&flow(Protocol::Tcp)).unwrap();
-                assert_eq!(connect(UNANSWERED), ErrorKind::TimedOut, "{lo}");
-                let taken = TcpListener::bind((lo, 7777)).unwrap_err();
+                assert_eq!(connect(LONG), ErrorKind::ConnectionRefused, "{address}");
+                let held = Reservation::of(&flow(Protocol::Tcp), &lo()).unwrap();
+                assert_eq!(connect(UNANSWERED), ErrorKind::TimedOut, "{address}");
+                let taken = TcpListener::bind((address, 7777)).unwrap_err();
                 assert_eq!(taken.kind(), ErrorKind::AddrInUse);
                 drop(held);
                 eventually(|| connect(UNANSWERED) == ErrorKind::ConnectionRefused);
-                TcpListener::bind((lo, 7777)).unwrap();
+                TcpListener::bind((address, 7777)).unwrap();
             }
         });
     }
@@ -204,7 +212,7 @@ mod tests {
             ip("link set lo up");
             let both = Flow { protocol: Protocol::Udp, ports: vec![7776, 7777] };
             let theirs = UdpSocket::bind(LO).unwrap();
-            let e = Reservation::of(&both).unwrap_err();
+            let e = Reservation::of(&both, &lo()).unwrap_err();
             assert_eq!(e.code, Code::Busy);
             assert!(e.why.contains("UDP port 7777") && e.fix.contains("ss -ulpn"), "{e}");
             // Nothing is kept of a reservation that failed.
@@ -212,20 +220,20 @@ mod tests {
             drop(theirs);
             let mut ours = None;
             eventually(|| {
-                ours = Reservation::of(&both).ok();
+                ours = Reservation::of(&both, &lo()).ok();
                 ours.is_some()
             });
-            assert_eq!(Reservation::of(&both).unwrap_err().code, Code::Busy);
+            assert_eq!(Reservation::of(&both, &lo()).unwrap_err().code, Code::Busy);
             drop(ours);
 
             let theirs = TcpListener::bind(ALL4).unwrap();
-            let e = Reservation::of(&flow(Protocol::Tcp)).unwrap_err();
+            let e = Reservation::of(&flow(Protocol::Tcp), &lo()).unwrap_err();
             assert_eq!(e.code, Code::Busy);
             assert!(e.why.contains("TCP port 7777") && e.fix.contains("ss -tapn"), "{e}");
             // The same port of the other protocol is another port.
-            eventually(|| Reservation::of(&flow(Protocol::Udp)).is_ok());
+            eventually(|| Reservation::of(&flow(Protocol::Udp), &lo()).is_ok());
             drop(theirs);
-            eventually(|| Reservation::of(&flow(Protocol::Tcp)).is_ok());
+            eventually(|| Reservation::of(&flow(Protocol::Tcp), &lo()).is_ok());
         });
     }
 
@@ -236,7 +244,7 @@ mod tests {
             let mut sets = rustix::thread::capabilities(None).unwrap();
             sets.effective.remove(rustix::thread::CapabilitySet::NET_BIND_SERVICE);
             rustix::thread::set_capabilities(None, sets).unwrap();
-            let e = Reservation::of(&low).unwrap_err();
+            let e = Reservation::of(&low, &lo()).unwrap_err();
             assert_eq!(e.code, Code::Permission);
             assert!(e.what.contains("UDP port 53"), "{e}");
             assert!(e.fix.contains("setcap cap_net_bind_service+ep"), "{e}");

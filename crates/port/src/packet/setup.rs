@@ -48,7 +48,8 @@ pub(super) fn open(config: &Config) -> Result<Opened> {
     let link = up(config)?;
     let mtu = link.interface().mtu_bytes()?;
     // Before anything is received that the host would answer.
-    let reservation = config.flow.as_ref().map(Reservation::of).transpose()?.map(Arc::new);
+    let reserve = |flow| Reservation::of(flow, link.interface());
+    let reservation = config.flow.as_ref().map(reserve).transpose()?.map(Arc::new);
     let Sockets { sockets, vnet, refused } = open_sockets(link.interface(), config)?;
     let longest = if vnet { PACKET_BYTES_MAX } else { longest_frame(link.interface())? };
     let mut obtained = Obtained::new(config.interface.clone(), mode(config, mtu, vnet), longest);

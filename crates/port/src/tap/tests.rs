@@ -208,7 +208,7 @@ fn what_was_obtained_is_said_and_what_is_wrong() {
         let port = Port::open("tap:t%d").unwrap();
         let text = port.obtained().to_string();
         assert!(text.starts_with("t0 TAP created, copy, a syscall a packet, MTU 1500"), "{text}");
-        assert!(text.contains("csum tso") && text.contains("(down: ip link set t0 up)"), "{text}");
+        assert!(text.contains("csum tso") && text.contains("down: ip link set t0 up)"), "{text}");
         assert_eq!(Port::open("tap:t0").unwrap_err().code, Code::Busy);
         ip("tuntap add p0 mode tap");
         let text = Port::open("tap:p0,up").unwrap().obtained().to_string();

@@ -15,22 +15,46 @@ const TYPE_IPV6: u16 = 0x86dd;
 const TYPE_VLAN: [u16; 2] = [0x8100, 0x88a8];
 const TCP: u8 = 6;
 const UDP: u8 = 17;
+/// Where TCP's header has its checksum.
+const TCP_CHECK: usize = 16;
+/// virtio's kinds of superframes.
+const GSO_TCPV4: u8 = 1;
+const GSO_TCPV6: u8 = 4;
 /// virtio's flag: the checksum is still to be computed.
 const NEEDS_CHECKSUM: u8 = 1;
 
-/// Marks a packet whose checksum is still to be computed.
+/// Marks a packet whose checksum is still to be computed; one of TCP that is longer than the interface
+/// takes, as a superframe that is still to be cut.
 ///
 /// Cost: its headers are read.
-pub(super) fn mark(skb: &mut Skb) {
-    if let Some((start, offset)) = unfinished(skb.data()) {
-        let (csum_start, csum_offset) = (start as u16, offset as u16);
-        skb.set_offload(Offload {
-            flags: NEEDS_CHECKSUM,
-            csum_start,
-            csum_offset,
-            ..Offload::NONE
-        });
+pub(super) fn mark(skb: &mut Skb, mtu_bytes: usize) {
+    let Some((start, offset)) = unfinished(skb.data()) else { return };
+    let (csum_start, csum_offset) = (start as u16, offset as u16);
+    let partial = Offload { flags: NEEDS_CHECKSUM, csum_start, csum_offset, ..Offload::NONE };
+    let network = network(skb.data()).unwrap_or(0);
+    let whole = skb.len() <= network + mtu_bytes || offset != TCP_CHECK;
+    let offload = if whole { partial } else { superframe(partial, skb.data(), network, mtu_bytes) };
+    skb.set_offload(offload);
+}
+
+/// What says how a superframe is cut: into packets as long as the interface takes.
+fn superframe(partial: Offload, data: &[u8], network: usize, mtu_bytes: usize) -> Offload {
+    let start = usize::from(partial.csum_start);
+    let header = data.get(start + 12).map_or(0, |byte| usize::from(byte >> 4) * 4);
+    let v6 = data.get(network).is_some_and(|byte| byte >> 4 == 6);
+    let piece = (network + mtu_bytes).saturating_sub(start + header);
+    Offload {
+        gso_type: if v6 { GSO_TCPV6 } else { GSO_TCPV4 },
+        hdr_len: (start + header) as u16,
+        gso_size: piece.min(usize::from(u16::MAX)) as u16,
+        ..partial
     }
+}
+
+/// Where the network header begins.
+fn network(data: &[u8]) -> Option<usize> {
+    let tagged = TYPE_VLAN.contains(&u16_at(data, TYPE_AT)?);
+    Some(TYPE_AT + 2 + if tagged { TAG_BYTES } else { 0 })
 }
 
 /// Where the transport header of an unfinished packet begins, and where in it the checksum stands.
@@ -48,7 +72,7 @@ fn unfinished(data: &[u8]) -> Option<(usize, usize)> {
         _ => return None,
     };
     let offset = match protocol {
-        TCP => 16,
+        TCP => TCP_CHECK,
         UDP => 6,
         _ => return None,
     };
@@ -97,6 +121,21 @@ mod tests {
             assert_eq!(unfinished(&packet), None);
         }
         assert_eq!(unfinished(&frame(1, 100)), None);
+    }
+
+    #[test]
+    fn tcp_that_is_longer_than_the_interface_takes_is_a_superframe() {
+        let pool = linerate_skb::Pool::builder().frames(16).build().unwrap();
+        let mut mem = pool.local();
+        let mut marked = |frame: &[u8]| {
+            let mut skb = mem.alloc_copy(frame).unwrap();
+            mark(&mut skb, 1500);
+            skb.offload()
+        };
+        let long = marked(&frame(TCP, 3000));
+        assert_eq!((long.gso_type, long.hdr_len, long.gso_size), (GSO_TCPV4, 54, 1460));
+        assert!(!marked(&frame(TCP, 1460)).is_gso() && marked(&frame(TCP, 1461)).is_gso());
+        assert!(marked(&frame(UDP, 1460)).needs_checksum());
     }
 
     #[test]

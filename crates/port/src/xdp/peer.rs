@@ -14,8 +14,8 @@ use linerate_sys::rtnl::LinkInfo;
 pub(super) enum Checksums {
     /// As they are on a wire.
     Whole,
-    /// Some are still to be computed.
-    Partial,
+    /// Some are still to be computed, and some packets are longer than the MTU and still to be cut.
+    Partial { mtu_bytes: usize },
 }
 
 /// Has the other end of `interface` finish its packets, where there is one and it is in sight; what
@@ -36,5 +36,6 @@ pub(super) fn prepare(interface: &Interface) -> Result<(Checksums, Option<String
     let said = format!(
         "checksums: {why}; they are completed here; cheaper, at the other end: ethtool -K IFACE tx off"
     );
-    Ok((Checksums::Partial, Some(said)))
+    let mtu_bytes = interface.mtu_bytes()? as usize;
+    Ok((Checksums::Partial { mtu_bytes }, Some(said)))
 }

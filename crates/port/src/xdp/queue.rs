@@ -206,8 +206,8 @@ impl QueueOps for XdpQueue {
         let moved = self.rx.receive(rings, &mut self.held, mem, out, budget);
         if moved.packets > 0 {
             self.armed = false;
-            if self.checksums == Checksums::Partial {
-                out.iter_mut().skip(before).for_each(partial::mark);
+            if let Checksums::Partial { mtu_bytes } = self.checksums {
+                out.iter_mut().skip(before).for_each(|skb| partial::mark(skb, mtu_bytes));
             }
         } else {
             self.link.refresh();

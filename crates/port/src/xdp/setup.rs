@@ -159,7 +159,8 @@ fn attach(
     queues: &[u32],
     refused: &mut Vec<String>,
 ) -> Result<(Attached, Mode)> {
-    let reservation = config.filter.flow().map(Reservation::of).transpose()?;
+    let reservation =
+        config.filter.flow().map(|flow| Reservation::of(flow, interface)).transpose()?;
     let entries = queues.last().map_or(1, |last| last + 1);
     let map = SocketMap::new(entries)?;
     let insns = assemble(&config.filter, map.raw_fd());

@@ -173,9 +173,11 @@ impl Tx {
             return batch.discard_first(1, why.err().unwrap_or(DropReason::UNSUPPORTED), mem);
         };
         if let Some(skb) = batch.pop() {
-            moved.packets += 1;
-            moved.bytes += skb.len() as u64;
-            self.copied_bytes += skb.len() as u64;
+            // Counted as what it becomes, once: the ledger counts the segments, too.
+            let all = cutter.all();
+            moved.packets += all.packets;
+            moved.bytes += all.bytes;
+            self.copied_bytes += all.bytes;
             self.cutting = Some((skb, cutter));
         }
     }
