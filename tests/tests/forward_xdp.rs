@@ -114,7 +114,7 @@ fn frames_of_nine_thousand_bytes_pass() {
 }
 
 #[test]
-fn four_interfaces_on_one_worker_carry_at_once() {
+fn two_paths_carry_at_once() {
     let (one, other) = (or_skip!(Hosts::new()), or_skip!(Hosts::new()));
     or_skip!(available(&one));
     let joins = [

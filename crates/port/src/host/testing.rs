@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use linerate_skb::{Batch, Offload, Pool, Skb};
+use linerate_skb::{Batch, Code, Offload, Pool, Skb};
 use linerate_sys::wait::poll_readable;
 use linerate_wire::stamp;
 use rustix::thread::UnshareFlags;
@@ -41,6 +41,25 @@ pub(crate) fn in_netns(test: impl FnOnce() + Send + 'static) {
     if let Err(panic) = thread.join() {
         std::panic::resume_unwind(panic);
     }
+}
+
+/// As `in_netns`, where AF_XDP is to be had.
+pub(crate) fn in_netns_with_xdp(test: impl FnOnce() + Send + 'static) {
+    in_netns(|| {
+        ip("link add probe0 type veth peer name probe1");
+        ip("link set probe0 up");
+        let pool = Pool::builder().frames(1024).build().unwrap();
+        match Port::open_with("xdp:probe0,ring=64", &pool) {
+            Ok(port) => drop(port),
+            Err(e) if matches!(e.code, Code::Permission | Code::Unsupported) => {
+                return eprintln!("skipped: {e}");
+            }
+            Err(e) => panic!("{e}"),
+        }
+        assert_settled(&pool);
+        ip("link del probe0");
+        test();
+    });
 }
 
 /// Runs `ip` with `args`, in the namespace of the calling thread, and returns what it prints.

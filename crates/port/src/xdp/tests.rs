@@ -3,29 +3,10 @@
 use linerate_skb::{Batch, Code, DropReason, Offload, Pool, Skb};
 
 use crate::host::testing::{
-    LONG, assert_settled, assert_silent, bytes, eventually, in_netns, ip, queue, queue_in, receive,
-    send, stamped, veth, wait_running,
+    LONG, assert_settled, assert_silent, bytes, eventually, in_netns_with_xdp, ip, queue, queue_in,
+    receive, send, stamped, veth, wait_running,
 };
 use crate::{Health, Port, Queue, Want};
-
-/// Runs `test` in a namespace, where AF_XDP can be had.
-fn with_xdp(test: impl FnOnce() + Send + 'static) {
-    in_netns(|| {
-        ip("link add probe0 type veth peer name probe1");
-        ip("link set probe0 up");
-        let pool = pool(4096);
-        match Port::open_with("xdp:probe0,ring=64", &pool) {
-            Ok(port) => drop(port),
-            Err(e) if matches!(e.code, Code::Permission | Code::Unsupported) => {
-                return eprintln!("skipped: {e}");
-            }
-            Err(e) => panic!("{e}"),
-        }
-        assert_settled(&pool);
-        ip("link del probe0");
-        test();
-    });
-}
 
 fn pool(frames: u32) -> Pool {
     Pool::builder().frames(frames).build().unwrap()
@@ -60,7 +41,7 @@ fn settle(queue: &mut Queue) {
 
 #[test]
 fn frames_pass_both_ways_as_they_were() {
-    with_xdp(|| {
+    in_netns_with_xdp(|| {
         for mode in ["native", "generic"] {
             veth(1500);
             let pool = pool(8192);
@@ -83,7 +64,7 @@ fn frames_pass_both_ways_as_they_were() {
 
 #[test]
 fn two_interfaces_on_one_pool_exchange_frames_without_a_copy() {
-    with_xdp(|| {
+    in_netns_with_xdp(|| {
         veth(1500);
         ip("link add w0 type veth peer name w1");
         ip("link set w0 up");
@@ -117,7 +98,7 @@ fn two_interfaces_on_one_pool_exchange_frames_without_a_copy() {
 
 #[test]
 fn packets_of_another_pool_are_copied_and_counted() {
-    with_xdp(|| {
+    in_netns_with_xdp(|| {
         veth(1500);
         let (ours, theirs) = (pool(8192), pool(64));
         let mut xdp = queue_in("xdp:v0", &ours);
@@ -137,7 +118,7 @@ fn packets_of_another_pool_are_copied_and_counted() {
 
 #[test]
 fn jumbo_frames_pass_in_several() {
-    with_xdp(|| {
+    in_netns_with_xdp(|| {
         veth(9000);
         let pool = pool(8192);
         let mut xdp = match Port::open_with("xdp:v0", &pool) {
@@ -157,7 +138,7 @@ fn jumbo_frames_pass_in_several() {
 
 #[test]
 fn a_filter_takes_its_own_and_leaves_the_rest_to_the_kernel() {
-    with_xdp(|| {
+    in_netns_with_xdp(|| {
         veth(1500);
         ip("addr add 198.18.0.2/24 dev v0");
         let pool = pool(8192);
@@ -184,7 +165,7 @@ fn a_filter_takes_its_own_and_leaves_the_rest_to_the_kernel() {
 
 #[test]
 fn the_program_goes_with_the_port_and_a_second_one_is_told_who_is_there() {
-    with_xdp(|| {
+    in_netns_with_xdp(|| {
         veth(1500);
         let pool = pool(16384);
         let port = Port::open_with("xdp:v0", &pool).unwrap();
@@ -205,7 +186,7 @@ fn the_program_goes_with_the_port_and_a_second_one_is_told_who_is_there() {
 
 #[test]
 fn every_queue_is_taken_and_each_gets_its_own() {
-    with_xdp(|| {
+    in_netns_with_xdp(|| {
         ip("link add v0 numrxqueues 4 numtxqueues 4 type veth peer name v1");
         ip("link set v0 up");
         ip("link set v1 up");
@@ -225,7 +206,7 @@ fn every_queue_is_taken_and_each_gets_its_own() {
 
 #[test]
 fn a_pool_without_frames_leaves_packets_to_the_kernels_count_and_recovers() {
-    with_xdp(|| {
+    in_netns_with_xdp(|| {
         veth(1500);
         let pool = pool(256);
         let mut xdp = queue_in("xdp:v0,ring=64", &pool);
@@ -245,6 +226,9 @@ fn a_pool_without_frames_leaves_packets_to_the_kernels_count_and_recovers() {
         assert_eq!(xdp.rx(&mut batch), 0);
         let counts = xdp.counts();
         assert!(counts.missed >= 16 && counts.no_frame > 0, "{counts:?}");
+        let causes = xdp.driver_counts();
+        assert_eq!(causes.missed_no_frame + causes.missed_ring_full, counts.missed, "{causes:?}");
+        assert!(causes.missed_no_frame >= 16, "{causes:?}");
         kept.clear();
         // Nobody announces that frames are free: the queue's own alarm does.
         xdp.wait(Some(LONG)).unwrap();
@@ -256,8 +240,26 @@ fn a_pool_without_frames_leaves_packets_to_the_kernels_count_and_recovers() {
 }
 
 #[test]
+fn a_receive_ring_that_is_full_is_counted_as_the_cause() {
+    in_netns_with_xdp(|| {
+        veth(1500);
+        let pool = pool(4096);
+        let mut xdp = queue_in("xdp:v0,ring=64", &pool);
+        let mut packet = queue("packet:v1");
+        // 64 are kept, and the fill ring has as many more.
+        send(&mut packet, &frames(100, 60), Offload::NONE);
+        assert_eq!(receive(&mut xdp, 64).len(), 64);
+        let (counts, causes) = (xdp.counts(), xdp.driver_counts());
+        assert_eq!((counts.missed, causes.missed_ring_full, causes.missed_no_frame), (36, 36, 0));
+        pass(&mut packet, &mut xdp, &frames(60, 60));
+        drop(xdp);
+        assert_settled(&pool);
+    });
+}
+
+#[test]
 fn an_interface_that_is_deleted_gives_every_frame_back() {
-    with_xdp(|| {
+    in_netns_with_xdp(|| {
         veth(1500);
         let pool = pool(8192);
         let mut xdp = queue_in("xdp:v0", &pool);
@@ -284,7 +286,7 @@ fn an_interface_that_is_deleted_gives_every_frame_back() {
 
 #[test]
 fn an_interface_that_is_down_drops_and_comes_back() {
-    with_xdp(|| {
+    in_netns_with_xdp(|| {
         veth(1500);
         let pool = pool(8192);
         let mut xdp = queue_in("xdp:v0", &pool);
@@ -318,7 +320,7 @@ fn an_interface_that_is_down_drops_and_comes_back() {
 
 #[test]
 fn an_idle_port_is_silent_and_wakes_for_one_packet() {
-    with_xdp(|| {
+    in_netns_with_xdp(|| {
         veth(1500);
         let pool = pool(8192);
         let mut xdp = queue_in("xdp:v0", &pool);
@@ -333,7 +335,7 @@ fn an_idle_port_is_silent_and_wakes_for_one_packet() {
 
 #[test]
 fn pools_that_cannot_be_a_devices_are_refused() {
-    with_xdp(|| {
+    in_netns_with_xdp(|| {
         veth(1500);
         let general = Pool::builder().frames(4096).data(linerate_skb::Data::General);
         let small = Pool::builder().frames(4096).frame_size(1024);
@@ -352,7 +354,7 @@ fn pools_that_cannot_be_a_devices_are_refused() {
 
 #[test]
 fn a_flows_port_is_the_ports_own_until_it_is_closed() {
-    with_xdp(|| {
+    in_netns_with_xdp(|| {
         veth(1500);
         let pool = pool(16384);
         let port = Port::open_with("xdp:v0,udp=7777", &pool).unwrap();
@@ -372,7 +374,7 @@ fn a_flows_port_is_the_ports_own_until_it_is_closed() {
 
 #[test]
 fn what_is_sent_and_never_completed_is_dropped_and_the_port_goes_on() {
-    with_xdp(|| {
+    in_netns_with_xdp(|| {
         veth(1500);
         let pool = pool(8192);
         let (mut ops, mut packet) = (super::queue::tests::open("v0", &pool), queue("packet:v1"));

@@ -9,7 +9,7 @@ use rustix::fs::{CWD, FileType, Mode};
 
 use crate::conformance::{Case, Ends, Interface, Rig};
 use crate::driver::Opened;
-use crate::host::testing::{in_netns, ip, veth, wait_running};
+use crate::host::testing::{in_netns, in_netns_with_xdp, ip, veth, wait_running};
 use crate::{r#gen, null, packet, pcap, registry, ring, sink};
 
 fn open(text: &str, pool: &Pool) -> Result<Opened> {
@@ -226,11 +226,8 @@ mod taps {
 
 /// As `on_veth`, where AF_XDP is to be had.
 fn on_xdp(case: Case, near: &'static str, far: &'static str) {
-    in_netns(move || {
+    in_netns_with_xdp(move || {
         veth(1500);
-        if let Err(e) = crate::Port::open(near) {
-            return eprintln!("skipped: {e}");
-        }
         // What its rings hold is the pool's.
         case.on(Rig::ports(near, far)
             .longest(1514)
