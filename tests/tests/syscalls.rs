@@ -27,28 +27,51 @@ fn counts(summary: &str) -> BTreeMap<String, u64> {
     summary.lines().filter_map(row).filter(|(name, _)| name != "total").collect()
 }
 
-#[test]
-fn a_packet_port_sends_a_batch_with_one_call() {
-    or_skip!(installed("strace"));
-    let hosts = or_skip!(Hosts::new());
+/// Sends [`PACKETS`] by `port` in the middle, under strace: what was called how often. `None` where
+/// that is not to be had.
+fn sent_by(hosts: &Hosts, port: &str) -> Option<BTreeMap<String, u64>> {
     let folder = Folder::new();
     let summary = folder.path("calls");
     let mut strace = Command::new("strace");
     strace.args(["-f", "-c", "-o", &summary]).arg(linerate());
-    strace.args(["forward", &format!("gen:,count={PACKETS}"), "packet:w0", "--json"]);
+    strace.args(["forward", &format!("gen:,count={PACKETS}"), port, "--json"]);
     let done = hosts.middle.start(strace).finish(Duration::from_secs(60));
     let counts = counts(&fs::read_to_string(&summary).unwrap_or_default());
     if counts.is_empty() {
-        return eprintln!("skipped: strace cannot trace here: {}", done.stderr);
+        eprintln!("skipped: strace cannot trace here: {}", done.stderr);
+        return None;
     }
     assert_eq!(done.code(), 0, "{done:?}");
     let report = Report::of(&done);
     report.assert_whole();
     assert_eq!(report.ledger("sent"), PACKETS, "{report:?}");
+    Some(counts)
+}
+
+#[test]
+fn a_packet_port_sends_a_batch_with_one_call() {
+    or_skip!(installed("strace"));
+    let hosts = or_skip!(Hosts::new());
+    let Some(counts) = sent_by(&hosts, "packet:w0") else { return };
     let sends = counts["sendmmsg"];
     assert!(sends >= PACKETS / BATCH, "{counts:?}");
     // One more for each time that the device's queue is full for a moment.
     assert!(sends <= PACKETS / BATCH + PACKETS / BATCH / 4, "{counts:?}");
     let all: u64 = counts.values().sum();
     assert!(all <= 3 * PACKETS / BATCH + ONCE, "{all} calls: {counts:?}");
+}
+
+#[test]
+fn an_xdp_port_makes_less_than_a_call_for_sixteen_packets() {
+    or_skip!(installed("strace"));
+    let hosts = or_skip!(Hosts::new());
+    or_skip!(
+        hosts
+            .middle
+            .run(|| linerate_port::Port::open("xdp:w0").map(drop))
+            .map_err(|e| e.to_string())
+    );
+    let Some(counts) = sent_by(&hosts, "xdp:w0") else { return };
+    let all: u64 = counts.values().sum();
+    assert!(all <= PACKETS / 16 + ONCE, "{all} calls: {counts:?}");
 }

@@ -147,6 +147,20 @@ impl XdpSocket {
         .map_err(|e| refused("setsockopt(SOL_XDP)", e))
     }
 
+    /// Has one call of [`XdpSocket::wake_tx`] send up to `packets` in copy mode, rather than 32: at
+    /// most as many as the transmit ring has, which is made before. Kernels before 6.17 do not know
+    /// it, and go on sending 32.
+    ///
+    /// Source: net/xdp/xsk.c, `XDP_MAX_TX_SKB_BUDGET`.
+    pub fn set_tx_budget(&self, packets: u32) {
+        const XDP_MAX_TX_SKB_BUDGET: libc::c_int = 9;
+        let (at, bytes) = ((&raw const packets).cast(), size_of::<u32>() as libc::socklen_t);
+        let (fd, level) = (self.fd.as_raw_fd(), libc::SOL_XDP);
+        // Refused is what it was before.
+        // SAFETY: the kernel reads the four bytes of `packets`, which outlives the call.
+        let _ = unsafe { libc::setsockopt(fd, level, XDP_MAX_TX_SKB_BUDGET, at, bytes) };
+    }
+
     /// Maps a ring of `len` descriptors that was made.
     ///
     /// # Errors

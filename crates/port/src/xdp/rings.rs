@@ -24,6 +24,10 @@ pub(super) struct Rings {
     pub several: bool,
 }
 
+/// Packets that one call sends in copy mode, where the kernel can be told: more would keep the CPU in
+/// one call for long.
+const TX_BUDGET: u32 = 256;
+
 /// Descriptors of each ring of a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Lens {
@@ -39,7 +43,9 @@ impl Rings {
         socket.make(Ring::Fill, lens.fill)?;
         socket.make(Ring::Completion, lens.completion)?;
         socket.make(Ring::Rx, lens.rx)?;
-        socket.make(Ring::Tx, lens.tx)
+        socket.make(Ring::Tx, lens.tx)?;
+        socket.set_tx_budget(lens.tx.min(TX_BUDGET));
+        Ok(())
     }
 
     /// Maps the rings of `socket`.
