@@ -40,6 +40,7 @@ pub enum Command {
     Profile(crate::profile::Profile),
     Lab(crate::lab::Lab),
     Ndr(crate::ndr::Ndr),
+    Doctor(crate::doctor::Doctor),
     /// Print version
     Version,
 }

@@ -7,7 +7,8 @@ use linerate_ctl::Told;
 pub const RUNTIME: u8 = 1;
 /// The request itself is wrong.
 pub const USAGE: u8 = 2;
-/// A check failed: a sink found packets lost, out of order, twice or damaged.
+/// A check failed: a sink found packets lost, out of order, twice or damaged; doctor found something
+/// missing.
 pub const CHECK: u8 = 3;
 /// The code of the error that goes with it.
 pub const UNVERIFIED: &str = "E-VERIFY";

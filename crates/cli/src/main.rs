@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod doctor;
 mod errors;
 mod forward;
 mod r#gen;
@@ -31,6 +32,10 @@ fn main() -> ExitCode {
     };
     let (screen, done) = match args.command {
         Command::Version => return ExitCode::from(args::version()),
+        Command::Doctor(doctor) => {
+            let screen = Screen::plain(doctor.json);
+            (screen, doctor.run(&screen))
+        }
         Command::Forward(forward) => {
             let screen = Screen::of(&forward.run, &forward.ports());
             (screen, forward::forward(&forward, &screen))

@@ -4,6 +4,7 @@
 
 use serde::Serialize;
 
+use crate::doctor::{Finding, Level, worst};
 use crate::report::{ForwardReport, GenReport, Told};
 
 /// The document of a run of `forward`, `linerate-forward/1`.
@@ -16,6 +17,19 @@ pub fn forward(report: &ForwardReport) -> String {
 #[must_use]
 pub fn generated(report: &GenReport) -> String {
     document("linerate-gen/1", report)
+}
+
+/// The document of what was found about a port, or about the machine without one,
+/// `linerate-doctor/1`.
+#[must_use]
+pub fn doctor(port: Option<&str>, findings: &[Finding]) -> String {
+    #[derive(Serialize)]
+    struct Body<'a> {
+        port: Option<&'a str>,
+        level: Level,
+        findings: &'a [Finding],
+    }
+    document("linerate-doctor/1", &Body { port, level: worst(findings), findings })
 }
 
 /// The document of a command that failed, `linerate-error/1`.
@@ -187,6 +201,23 @@ mod tests {
             r#""late_p50_ns":null,"late_p99_ns":41000},"#
         );
         assert_eq!(generated(&GenReport { pace, path: report() }), format!("{head}{PATH}"));
+    }
+
+    #[test]
+    fn the_doctor_document_has_the_worst_level_and_every_finding() {
+        let e = linerate_port::Error::new(linerate_port::Code::Busy, "cannot", "taken");
+        let found =
+            [Finding::new(Level::Ok, "a"), Finding::of(Level::Miss, &e.fix("ask for less"))];
+        let document = concat!(
+            r#"{"schema":"linerate-doctor/1","port":"tap:t0","level":"miss","findings":["#,
+            r#"{"level":"ok","what":"a","why":null,"fix":null,"code":null},"#,
+            r#"{"level":"miss","what":"cannot","why":"taken","#,
+            r#""fix":{"text":"ask for less","command":null,"proof":"unverified"},"#,
+            r#""code":"E-BUSY"}]}"#
+        );
+        assert_eq!(doctor(Some("tap:t0"), &found), document);
+        let head = r#"{"schema":"linerate-doctor/1","port":null,"level":"ok","findings":[]}"#;
+        assert_eq!(doctor(None, &[]), head);
     }
 
     #[test]

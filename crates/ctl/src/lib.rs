@@ -1,9 +1,10 @@
 //! Reports what a path did, as plain data that screens, scripts and metrics are made from.
 //!
 //! [`report`], [`pool`] and [`excess`] hold the data. With the feature `json`, the module of that name writes
-//! the documents of `--json`.
+//! the documents of `--json`. [`doctor`] says whether a port can be opened here, and how well.
 #![forbid(unsafe_code)]
 
+pub mod doctor;
 pub mod excess;
 #[cfg(feature = "json")]
 pub mod json;

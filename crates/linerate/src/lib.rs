@@ -27,6 +27,7 @@
 //! global state. This crate holds no code: it is the one name under which the others are found.
 #![forbid(unsafe_code)]
 
+pub use linerate_ctl::doctor;
 pub use linerate_datapath::{
     Builder, Engine, Holder, PortId, PortStats, Running, Stage, StageContext, Stats, Stopped, Turn,
     Turned, Worker, Xconnect, testing,

@@ -107,6 +107,15 @@ pub struct Hardware {
     pub mac: [u8; 6],
 }
 
+/// Who makes superframes of packets that an interface receives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Merging {
+    /// The kernel, so that they can be cut again as they were (GRO).
+    pub by_kernel: bool,
+    /// The device, so that they cannot (LRO).
+    pub by_device: bool,
+}
+
 /// An existing network interface.
 #[derive(Debug)]
 pub struct Interface {
@@ -220,19 +229,51 @@ impl Interface {
     ///
     /// Source: `ETHTOOL_STXCSUM`, include/uapi/linux/ethtool.h.
     pub fn set_checksum_offload(&self, on: bool) -> Result<()> {
+        const ETHTOOL_STXCSUM: u32 = 0x17;
+        self.ethtool(ETHTOOL_STXCSUM, on.into(), "ETHTOOL_STXCSUM").map(drop)
+    }
+
+    /// Whether it takes packets whose checksum is still to be computed.
+    ///
+    /// # Errors
+    /// `E-NODEV` if it is gone, `E-SYSTEM` if its driver does not say.
+    ///
+    /// Source: `ETHTOOL_GTXCSUM`, include/uapi/linux/ethtool.h.
+    pub fn checksum_offload(&self) -> Result<bool> {
+        const ETHTOOL_GTXCSUM: u32 = 0x16;
+        Ok(self.ethtool(ETHTOOL_GTXCSUM, 0, "ETHTOOL_GTXCSUM")? != 0)
+    }
+
+    /// Whether packets that it receives are merged, and by whom.
+    ///
+    /// # Errors
+    /// As [`Interface::checksum_offload`].
+    ///
+    /// Source: `ETHTOOL_GGRO` and `ETHTOOL_GFLAGS`, include/uapi/linux/ethtool.h.
+    pub fn merging(&self) -> Result<Merging> {
+        const ETHTOOL_GGRO: u32 = 0x2b;
+        const ETHTOOL_GFLAGS: u32 = 0x25;
+        const FLAG_LRO: u32 = 1 << 15;
+        let by_kernel = self.ethtool(ETHTOOL_GGRO, 0, "ETHTOOL_GGRO")? != 0;
+        let flags = self.ethtool(ETHTOOL_GFLAGS, 0, "ETHTOOL_GFLAGS")?;
+        Ok(Merging { by_kernel, by_device: flags & FLAG_LRO != 0 })
+    }
+
+    /// Makes one of ethtool's requests that take a number and answer with one.
+    fn ethtool(&self, cmd: u32, data: u32, call: &str) -> Result<u32> {
         #[repr(C)]
         struct EthtoolValue {
             cmd: u32,
             data: u32,
         }
-        const ETHTOOL_STXCSUM: u32 = 0x17;
-        let mut value = EthtoolValue { cmd: ETHTOOL_STXCSUM, data: on.into() };
+        let mut value = EthtoolValue { cmd, data };
         let mut request = self.ask(libc::SIOCGIFFLAGS as libc::Ioctl, "SIOCGIFFLAGS")?;
         request.ifr_ifru.ifru_data = (&raw mut value).cast();
-        // The request takes an ifreq whose pointer is that of an ethtool_value for the command in it,
-        // and `value`, which it reads, outlives the call.
+        // The request takes an ifreq whose pointer is that of an ethtool_value for the commands that
+        // are asked for above, and `value`, which it reads and writes, outlives the call.
         ioctl(&self.socket, libc::SIOCETHTOOL as libc::Ioctl, &mut request)
-            .map_err(|e| refused(&self.name, "ETHTOOL_STXCSUM", e))
+            .map_err(|e| refused(&self.name, call, e))?;
+        Ok(value.data)
     }
 
     /// How many queues it receives by; 1 where its driver does not tell.
@@ -404,6 +445,21 @@ mod tests {
             assert_eq!(a.mtu_bytes().unwrap(), 1400);
             ip("link del w0");
             assert_eq!(a.mtu_bytes().unwrap_err().code, Code::NoDevice);
+        });
+    }
+
+    #[test]
+    fn an_interface_says_which_packets_are_merged_or_left_unfinished() {
+        in_netns(|| {
+            ip("link add v0 type veth peer name v1");
+            let a = Interface::open("v0").unwrap();
+            assert!(a.checksum_offload().unwrap());
+            a.set_checksum_offload(false).unwrap();
+            assert!(!a.checksum_offload().unwrap());
+            a.set_checksum_offload(true).unwrap();
+            assert!(a.checksum_offload().unwrap() && !a.merging().unwrap().by_device);
+            ip("link del v0");
+            assert_eq!(a.merging().unwrap_err().code, Code::NoDevice);
         });
     }
 

@@ -26,7 +26,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 
 use crate::errno::check;
 use crate::error::{Code, Error, Result};
-use crate::mem::Region;
+use crate::mem::{Huge, Region};
 
 pub use rustix::net::xdp::XdpStatistics;
 
@@ -289,6 +289,24 @@ impl XdpSocket {
             Ok(Err(e)) | Err(e) => Some(e),
         }
     }
+}
+
+/// Registers `bytes` of memory in frames of 2048, and gives them back: whether a pool of that size can be
+/// had by the kernel.
+///
+/// # Errors
+/// As [`XdpSocket::new`]; `E-MEMORY` beyond what may be locked, or there is.
+///
+/// Cost: every page is made and zeroed. The kernel may take a moment longer to give them back.
+pub fn try_memory(bytes: usize) -> Result<()> {
+    const FRAME_BYTES: u32 = 2048;
+    let socket = XdpSocket::new()?;
+    let region = Region::new("linerate trial", bytes, Huge::Try)?;
+    // SAFETY: the socket has no ring, so that no frame is ever named in one, and it is closed before
+    // the region is unmapped: it is dropped here, in this function, which shows it to nobody.
+    let done = unsafe { socket.register(&region, FRAME_BYTES, 0) };
+    drop(socket);
+    done
 }
 
 impl AsFd for XdpSocket {

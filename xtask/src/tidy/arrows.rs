@@ -10,7 +10,7 @@ const ARROWS: [(&str, &[&str]); 11] = [
     ("skb", &["sys", "ring"]),
     ("port", &["skb", "ring", "wire", "sys"]),
     ("datapath", &["port", "skb", "ring", "wire"]),
-    ("ctl", &["datapath", "port", "wire"]),
+    ("ctl", &["datapath", "port", "wire", "sys"]),
     ("prof", &["sys"]),
     ("lab", &["ctl", "datapath", "port", "skb", "wire", "prof", "sys"]),
     ("linerate", &["ctl", "datapath", "port", "skb", "wire"]),

@@ -1,0 +1,99 @@
+//! `linerate doctor`: what it prints, and its exit status.
+
+mod command;
+
+use command::{command, run};
+
+#[test]
+fn a_port_without_a_device_is_well() {
+    let told = run("doctor null:");
+    assert_eq!((told.exit, told.err.as_str()), (Some(0), ""), "{told:?}");
+    assert!(told.out.starts_with("ok    opens: "), "{told:?}");
+    let document = run("doctor null: --json");
+    assert_eq!(document.exit, Some(0));
+    let d = document.document();
+    assert_eq!(d["schema"], "linerate-doctor/1");
+    assert_eq!((d["port"].as_str(), d["level"].as_str()), (Some("null:"), Some("ok")));
+    assert_eq!(d["findings"][0]["level"], "ok");
+}
+
+#[test]
+fn what_is_missing_is_told_with_its_remedy_and_the_status_of_a_check_that_failed() {
+    for port in ["packet:nosuchif0", "nosuchif0"] {
+        let told = run(&format!("doctor {port}"));
+        assert_eq!((told.exit, told.err.as_str()), (Some(3), ""), "{told:?}");
+        assert!(told.out.starts_with("miss  "), "{told:?}");
+        assert!(told.out.contains("nosuchif0\n      why: "), "{told:?}");
+        assert!(told.out.contains("\n      fix") && told.out.contains("ip -br link\n"), "{told:?}");
+        let document = run(&format!("doctor {port} --json"));
+        assert_eq!((document.exit, document.err.as_str()), (Some(3), ""), "{document:?}");
+        let d = document.document();
+        assert_eq!((&d["level"], &d["findings"][0]["code"]), (&"miss".into(), &"E-NODEV".into()));
+        // A name alone is an interface, for xdp.
+        let asked = if port.contains(':') { port.to_owned() } else { format!("xdp:{port}") };
+        assert_eq!(d["port"], asked.as_str());
+    }
+}
+
+#[test]
+fn a_text_that_is_no_port_is_refused_as_by_every_command() {
+    for port in ["packt:x", "null:,sise=60", "xdp:x,ring=3"] {
+        let told = run(&format!("doctor {port}"));
+        assert_eq!((told.exit, told.out.as_str()), (Some(2), ""), "{told:?}");
+        assert!(told.err.starts_with("error[E-PORT-SYNTAX]: "), "{told:?}");
+        let d = run(&format!("doctor {port} --json")).document();
+        assert_eq!(d["error"]["code"], "E-PORT-SYNTAX");
+    }
+    assert_eq!(run("doctor --try").exit, Some(2), "which port?");
+}
+
+#[test]
+fn the_machine_is_told_in_lines_that_fit_a_terminal() {
+    let told = run("doctor");
+    assert!(matches!(told.exit, Some(0 | 3)), "{told:?}");
+    let missing = told.out.lines().any(|line| line.starts_with("miss  "));
+    assert_eq!(told.exit, Some(if missing { 3 } else { 0 }), "{told:?}");
+    for line in told.out.lines() {
+        let begins = ["ok    ", "warn  ", "miss  ", "      "].iter().any(|b| line.starts_with(b));
+        assert!(begins, "{line:?}");
+        // Commands have lines of their own, which may be long.
+        let is_command = line.contains("fix: ") || line.contains("setcap ");
+        assert!(line.chars().count() <= 80 || is_command, "{line:?}");
+    }
+    let d = run("doctor --json").document();
+    assert!(d["port"].is_null() && d["findings"].as_array().unwrap().len() > 5, "{d}");
+}
+
+#[test]
+fn without_privilege_it_says_what_to_give_the_program() {
+    let program = command("").get_program().to_owned();
+    let user = ["--reuid", "65534", "--clear-groups", "--bounding-set=-all", "--inh-caps=-all"];
+    let asked = std::process::Command::new("setpriv")
+        .args(user)
+        .arg(&program)
+        .args(["doctor", "--json"])
+        .output();
+    let Ok(done) = asked else { return eprintln!("skipped: there is no `setpriv`") };
+    if done.stdout.is_empty() {
+        return eprintln!("skipped: {}", String::from_utf8_lossy(&done.stderr).trim());
+    }
+    let told = command::Ended::from(done);
+    assert_eq!(told.exit, Some(3), "{told:?}");
+    let d = told.document();
+    let findings = d["findings"].as_array().unwrap();
+    let refused = findings.iter().find(|f| f["level"] == "miss").unwrap();
+    assert_eq!(refused["code"], "E-PERM", "{d}");
+    let fix = refused["fix"]["text"].as_str().unwrap();
+    assert!(fix.contains("setcap ") && fix.ends_with(program.to_str().unwrap()), "{d}");
+}
+
+#[test]
+fn its_help_says_what_it_does_to_an_interface() {
+    let help = run("doctor --help");
+    assert_eq!(help.exit, Some(0));
+    for part in
+        ["undoes", "--try", "linerate doctor eth0", "something is missing", "nobody's traffic"]
+    {
+        assert!(help.out.contains(part), "{part}: {}", help.out);
+    }
+}

@@ -1,0 +1,47 @@
+//! A port of pcap: a file that is there can be read, one that is not can be made.
+
+use std::fs;
+use std::path::Path;
+
+use linerate_port::{Code, Error, Spec, driver_of};
+
+use super::finding::Findings;
+use super::trial;
+
+/// Checks a port of pcap. Nothing is written: that would cost the file its contents.
+pub(super) fn examine(spec: &Spec, found: &mut Findings) {
+    let reads = driver_of(spec).and_then(|driver| driver.packet_max_bytes(spec)).unwrap_or(0) > 0;
+    let path = Path::new(&spec.arg);
+    match fs::metadata(path) {
+        _ if spec.arg == "-" => {
+            found.ok("the standard input or output, which is not tried");
+        }
+        // A pipe would wait for its writer, or lose what it has.
+        Ok(there) if !there.is_file() => {
+            found.warn(format!("{} is no file, and was not opened", spec.arg));
+        }
+        Ok(_) if reads => match trial::open(spec.text()) {
+            Ok(obtained) => found.opened(obtained),
+            Err(e) => {
+                found.miss(&e);
+            }
+        },
+        Ok(_) => {
+            found.warn(format!("{} exists: writing replaces what is in it", spec.arg));
+        }
+        Err(_) => {
+            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+            let folder = folder.unwrap_or(Path::new("."));
+            match fs::metadata(folder) {
+                Ok(there) if there.is_dir() => {
+                    found.ok(format!("{} is not there: it can be written, not read", spec.arg));
+                }
+                _ => {
+                    let why = format!("there is no folder {}", folder.display());
+                    let e = Error::new(Code::File, format!("cannot use {}", spec.arg), why);
+                    found.miss(&e.fix(format!("mkdir -p {}", folder.display())));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! What was found: as data.
+
+use linerate_port::{Error, Obtained};
+
+#[cfg(feature = "json")]
+use serde::Serialize;
+
+use super::fix::Fix;
+
+/// How good or bad it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "json", derive(Serialize), serde(rename_all = "lowercase"))]
+pub enum Level {
+    /// As it should be.
+    Ok,
+    /// It works, but slower or with less than there could be, or could not be tried.
+    Warn,
+    /// It does not work.
+    Miss,
+}
+
+/// One thing that was looked at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "json", derive(Serialize))]
+#[non_exhaustive]
+pub struct Finding {
+    /// How good or bad it is.
+    pub level: Level,
+    /// What was looked at, and how it is.
+    pub what: String,
+    /// Why it is not better, in the words of whoever refused.
+    pub why: Option<String>,
+    /// What to do about it; `None` if nothing is known to help.
+    pub fix: Option<Fix>,
+    /// Stable identifier of the refusal, for scripts: `E-PERM`.
+    pub code: Option<&'static str>,
+}
+
+/// The worst of `findings`; [`Level::Ok`] if there are none.
+#[must_use]
+pub fn worst(findings: &[Finding]) -> Level {
+    findings.iter().map(|f| f.level).max().unwrap_or(Level::Ok)
+}
+
+impl Finding {
+    /// What was looked at, and how it is.
+    #[must_use]
+    pub fn new(level: Level, what: impl Into<String>) -> Finding {
+        Finding { level, what: what.into(), why: None, fix: None, code: None }
+    }
+
+    /// What an operation failed with.
+    #[must_use]
+    pub fn of(level: Level, e: &Error) -> Finding {
+        let mut finding = Finding::new(level, e.what.as_str());
+        finding.code = Some(e.code.as_str());
+        finding.why(e.why.as_str()).fix(&e.fix);
+        finding
+    }
+
+    /// Adds why it is not better.
+    pub(super) fn why(&mut self, why: impl Into<String>) -> &mut Finding {
+        self.why = Some(why.into());
+        self
+    }
+
+    /// Adds what to do about it.
+    pub(super) fn fix(&mut self, text: impl AsRef<str>) -> &mut Finding {
+        self.fix = Fix::of(text.as_ref());
+        self
+    }
+}
+
+/// Findings in the order in which they were made.
+#[derive(Debug, Default)]
+pub(super) struct Findings(Vec<Finding>);
+
+impl Findings {
+    pub fn ok(&mut self, what: impl Into<String>) -> &mut Finding {
+        self.add(Finding::new(Level::Ok, what))
+    }
+
+    pub fn warn(&mut self, what: impl Into<String>) -> &mut Finding {
+        self.add(Finding::new(Level::Warn, what))
+    }
+
+    /// Adds what an operation failed with.
+    pub fn miss(&mut self, e: &Error) -> &mut Finding {
+        self.add(Finding::of(Level::Miss, e))
+    }
+
+    /// Adds what an operation failed with that one can do without.
+    pub fn lack(&mut self, e: &Error) -> &mut Finding {
+        self.add(Finding::of(Level::Warn, e))
+    }
+
+    /// Adds what opening a port gave, and each thing that it did not.
+    pub fn opened(&mut self, obtained: Obtained) {
+        self.ok(format!("opens: {} {}", obtained.device, obtained.mode));
+        for refused in &obtained.refused {
+            let (what, why) = refused.split_once(": ").unwrap_or((refused, ""));
+            let finding = self.warn(format!("not obtained: {what}"));
+            if let Some((why, fix)) = commanded(why) {
+                finding.why(why).fix(fix);
+            } else if !why.is_empty() {
+                finding.why(why);
+            }
+        }
+    }
+
+    pub fn into_vec(self) -> Vec<Finding> {
+        self.0
+    }
+
+    fn add(&mut self, finding: Finding) -> &mut Finding {
+        let at = self.0.len();
+        self.0.push(finding);
+        &mut self.0[at]
+    }
+}
+
+/// Cuts a reason from the command that it ends with, if it does.
+fn commanded(why: &str) -> Option<(&str, &str)> {
+    const COMMANDS: [&str; 3] = ["ethtool ", "ip ", "sysctl "];
+    let (why, command) = why.rsplit_once(": ")?;
+    COMMANDS.iter().any(|c| command.starts_with(c)).then_some((why, command))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use linerate_port::Code;
+
+    #[test]
+    fn levels_rise_from_well_to_missing() {
+        assert!(Level::Ok < Level::Warn && Level::Warn < Level::Miss);
+        assert_eq!(worst(&[]), Level::Ok);
+        let mut found = Findings::default();
+        found.ok("a");
+        found.warn("b");
+        assert_eq!(worst(&found.into_vec()), Level::Warn);
+    }
+
+    #[test]
+    fn an_error_is_told_in_its_parts() {
+        let mut found = Findings::default();
+        found.miss(&Error::new(Code::Busy, "cannot open x", "somebody has it"));
+        let f = &found.into_vec()[0];
+        assert_eq!(
+            (f.level, f.what.as_str(), f.code),
+            (Level::Miss, "cannot open x", Some("E-BUSY"))
+        );
+        assert_eq!((f.why.as_deref(), &f.fix), (Some("somebody has it"), &None));
+    }
+
+    #[test]
+    fn what_was_not_obtained_is_a_warning_each_with_its_command() {
+        let mut obtained = Obtained::new("v0", "AF_XDP generic copy", 1518);
+        obtained.refused = vec![
+            "native: the driver has no XDP".into(),
+            "checksums: elsewhere; cheaper, at the other end: ethtool -K IFACE tx off".into(),
+            "odd".into(),
+        ];
+        let mut found = Findings::default();
+        found.opened(obtained);
+        let found = found.into_vec();
+        assert_eq!(found[0].what, "opens: v0 AF_XDP generic copy");
+        assert_eq!(found[1].what, "not obtained: native");
+        assert_eq!(found[1].why.as_deref(), Some("the driver has no XDP"));
+        assert_eq!(found[2].why.as_deref(), Some("elsewhere; cheaper, at the other end"));
+        assert_eq!(found[2].fix.as_ref().unwrap().text, "ethtool -K IFACE tx off");
+        assert_eq!((found[3].what.as_str(), &found[3].why), ("not obtained: odd", &None));
+    }
+}

@@ -1,0 +1,148 @@
+//! What to do about a finding, and how far doctor knows that it can be done.
+//!
+//! A command is not told on trust. One of `ip` or `ethtool` about an interface is run on a veth of
+//! that name in a network namespace of its own, where it can change nothing; of others it is seen
+//! whether the program is there.
+
+use std::env;
+use std::fmt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use linerate_sys::netns::Netns;
+
+#[cfg(feature = "json")]
+use serde::Serialize;
+
+/// Where a shell of root looks, besides one's own `PATH`.
+const ROOT_PATH: &str = "/usr/local/sbin:/usr/sbin:/sbin";
+
+/// What to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "json", derive(Serialize))]
+#[non_exhaustive]
+pub struct Fix {
+    /// In words, the command included.
+    pub text: String,
+    /// The command in it, to paste: what `text` is or ends with.
+    pub command: Option<String>,
+    /// How far it was tried.
+    pub proof: Proof,
+}
+
+/// How far a command was tried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "json", derive(Serialize), serde(rename_all = "lowercase"))]
+pub enum Proof {
+    /// It ran, and succeeded, in a network namespace of its own.
+    Ran,
+    /// Its program is there.
+    Found,
+    /// Not at all.
+    Unverified,
+}
+
+impl Fix {
+    /// `text` with its proof; none if it is empty.
+    ///
+    /// `PROGRAM` in it stands for the program that asks.
+    pub(super) fn of(text: &str) -> Option<Fix> {
+        if text.is_empty() {
+            return None;
+        }
+        let text = match env::current_exe() {
+            Ok(exe) => text.replace("PROGRAM", &exe.to_string_lossy()),
+            Err(_) => text.to_owned(),
+        };
+        let command = command_in(&text).map(str::to_owned);
+        let proof = command.as_deref().map_or(Proof::Unverified, proof);
+        Some(Fix { text, command, proof })
+    }
+}
+
+impl fmt::Display for Fix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// The command that `text` is or ends with.
+fn command_in(text: &str) -> Option<&str> {
+    let parts = text.match_indices(": ").map(|(at, _)| &text[at + 2..]);
+    std::iter::once(text).chain(parts).find(|part| part.split(' ').next().is_some_and(is_here))
+}
+
+fn proof(command: &str) -> Proof {
+    let words: Vec<&str> = command.split_whitespace().collect();
+    let interface = match words[..] {
+        ["ip", "link", "set", name, ..] | ["ethtool", _, name, ..] => Some(name),
+        _ => None,
+    };
+    match interface.map(|name| runs(&words, name)) {
+        Some(Some(true)) => Proof::Ran,
+        _ => Proof::Found,
+    }
+}
+
+/// Whether the command succeeds where a veth has the name; `None` where that cannot be tried.
+fn runs(words: &[&str], name: &str) -> Option<bool> {
+    let (program, args) = words.split_first()?;
+    let netns = Netns::new().ok()?;
+    netns.quiet().ok()?;
+    netns.ip(&format!("link add {name} type veth")).ok()?;
+    let mut command = Command::new(program);
+    command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    netns.run(move || command.status()).ok()?.ok().map(|status| status.success())
+}
+
+/// Whether there is a program of that name.
+pub(super) fn is_here(program: &str) -> bool {
+    let is_file = |path: &Path| path.metadata().is_ok_and(|found| found.is_file());
+    if program.is_empty() || program.contains('/') {
+        return program.starts_with('/') && is_file(Path::new(program));
+    }
+    let own = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&own)
+        .chain(env::split_paths(ROOT_PATH))
+        .any(|folder| is_file(&folder.join(program)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_is_found_or_not() {
+        assert!(is_here("sh") && is_here("/bin/sh"));
+        assert!(!is_here("no-such-program") && !is_here("") && !is_here("./sh") && !is_here("/"));
+    }
+
+    #[test]
+    fn a_command_is_found_in_its_sentence() {
+        assert_eq!(command_in("sh -c true"), Some("sh -c true"));
+        assert_eq!(command_in("end it; if nobody does: sh -c true"), Some("sh -c true"));
+        assert_eq!(command_in("ask for less"), None);
+        assert_eq!(Fix::of(""), None);
+        assert_eq!(Fix::of("ask for less").unwrap().proof, Proof::Unverified);
+        let fix = Fix::of("try: sh -c true").unwrap();
+        assert_eq!((fix.proof, fix.command.as_deref()), (Proof::Found, Some("sh -c true")));
+    }
+
+    #[test]
+    fn the_program_that_asks_is_named() {
+        let fix = Fix::of("run as root: setcap cap_net_raw+ep PROGRAM").unwrap();
+        let exe = env::current_exe().unwrap();
+        assert_eq!(fix.text, format!("run as root: setcap cap_net_raw+ep {}", exe.display()));
+    }
+
+    #[test]
+    fn a_command_about_an_interface_is_run_where_it_changes_nothing() {
+        if let Err(e) = Netns::new().and_then(|netns| netns.ip("link")) {
+            return eprintln!("skipped: {e}");
+        }
+        assert_eq!(Fix::of("ip link set eth7 up").unwrap().proof, Proof::Ran);
+        assert_eq!(Fix::of("bring it up: ip link set eth7 up").unwrap().proof, Proof::Ran);
+        assert_eq!(Fix::of("ip link set eth7 sideways").unwrap().proof, Proof::Found);
+        assert!(!Path::new("/sys/class/net/eth7").exists());
+    }
+}

@@ -1,0 +1,184 @@
+//! The machine: what matters to linerate whatever the port.
+
+use std::thread::available_parallelism;
+
+use linerate_port::thread::allowed_cpus;
+use linerate_port::{Obtained, Result};
+use linerate_sys::mem::{Huge, Region};
+use linerate_sys::netns::Netns;
+
+use super::finding::{Finding, Findings};
+use super::{fix, kernel, proc, trial, xdp};
+
+/// Frames of the memory that is registered: 64 MiB, a path of some queues.
+const FRAMES: usize = 32 << 10;
+const HUGE_PAGE_BYTES: usize = 2 << 20;
+/// Of the time since the start of the machine, in per cent, what its host took.
+const STEAL_PCT: f64 = 1.0;
+/// What the commands of these pages are of.
+const PROGRAMS: [(&str, &str); 3] =
+    [("ip", "iproute2"), ("ss", "iproute2"), ("ethtool", "ethtool")];
+
+/// Checks the machine. What changes anything is tried in a network namespace of its own.
+#[must_use]
+pub fn machine() -> Vec<Finding> {
+    let mut found = Findings::default();
+    kernel::examine(&mut found);
+    programs(&mut found);
+    drivers(&mut found);
+    xdp::memory(FRAMES, &mut found);
+    huge_pages(&mut found);
+    jit(&mut found);
+    cpus(&mut found);
+    governor(&mut found);
+    noise(&mut found);
+    found.into_vec()
+}
+
+/// Opens a port of each driver of the host in a namespace where nobody sees it.
+fn drivers(found: &mut Findings) {
+    let prepared = Netns::new().and_then(|netns| {
+        netns.quiet()?;
+        netns.ip("link add v0 type veth peer name v1")?;
+        netns.ip("link set v0 up")?;
+        netns.ip("link set v1 up")?;
+        Ok(netns)
+    });
+    let netns = match prepared {
+        Ok(netns) => netns,
+        Err(e) => {
+            xdp::privileges(found);
+            let finding = found.lack(&e);
+            finding.what = "xdp, packet and tap were not opened".into();
+            return;
+        }
+    };
+    for text in ["xdp:v0", "packet:v0", "tap:t0"] {
+        let opened: Result<Obtained> = netns.run(|| trial::open(text)).and_then(|opened| opened);
+        match opened {
+            Ok(obtained) => {
+                let driver = text.split(':').next().unwrap_or_default();
+                found.ok(format!("{driver} opens on a device of its own: {}", obtained.mode));
+            }
+            Err(e) => {
+                found.miss(&e);
+            }
+        }
+    }
+}
+
+/// Maps a huge page.
+fn huge_pages(found: &mut Findings) {
+    let meminfo = proc::text("/proc/meminfo").unwrap_or_default();
+    let free = proc::labelled(&meminfo, "HugePages_Free:").unwrap_or(0);
+    match Region::new("linerate trial", HUGE_PAGE_BYTES, Huge::Require) {
+        Ok(_) => found.ok(format!("2 MiB pages can be had ({free} free)")),
+        Err(_) => found
+            .warn("there are no free 2 MiB pages: pools take ordinary ones")
+            .why("more of the CPU's time goes into translating addresses")
+            .fix(format!("sysctl -w vm.nr_hugepages={}", FRAMES / 1024)),
+    };
+}
+
+/// Without it the kernel interprets the filter's program.
+fn jit(found: &mut Findings) {
+    if proc::number("/proc/sys/net/core/bpf_jit_enable") == Some(0) {
+        found
+            .warn("BPF programs are interpreted")
+            .why("net.core.bpf_jit_enable is 0")
+            .fix("sysctl -w net.core.bpf_jit_enable=1");
+    }
+}
+
+/// CPUs that threads may run on, and the share of them that a cgroup leaves.
+fn cpus(found: &mut Findings) {
+    let Ok(cpus) = allowed_cpus() else { return };
+    let time_of = available_parallelism().map_or(cpus.len(), usize::from);
+    if time_of < cpus.len() {
+        found
+            .warn(format!("{} CPUs may be used, for the time of {time_of}", cpus.len()))
+            .why("the cgroup's cpu.max: a worker that polls is stopped when it is used up");
+    } else if cpus.len() == 1 {
+        found.warn("1 CPU may be used").why("two workers and the kernel share it");
+    } else {
+        found.ok(format!("{} CPUs may be used", cpus.len()));
+    }
+}
+
+/// A governor that lets the clock sink makes every figure one of the governor.
+fn governor(found: &mut Findings) {
+    let path = "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor";
+    match proc::text(path).as_deref().map(str::trim) {
+        None => {
+            found.ok("no cpufreq: the clock is not this machine's to set");
+        }
+        Some("performance") => {
+            found.ok("the CPUs' clock is held high (governor performance)");
+        }
+        Some(other) => {
+            found
+                .warn(format!("the CPUs' clock follows the load (governor {other})"))
+                .why("rates and latencies are those of the clock at that moment")
+                .fix("cpupower frequency-set -g performance");
+        }
+    }
+}
+
+/// What else runs here, and on the host.
+fn noise(found: &mut Findings) {
+    let cpus = allowed_cpus().map_or(1, |cpus| cpus.len());
+    let load = proc::text("/proc/loadavg");
+    let load: Option<f64> = load.and_then(|text| text.split(' ').next()?.parse().ok());
+    let steal = proc::text("/proc/stat").and_then(|text| steal_pct(&text));
+    let mut whys = Vec::new();
+    if let Some(load) = load.filter(|load| *load > cpus as f64 / 2.0) {
+        whys.push(format!("load {load} on {cpus} CPUs"));
+    }
+    if let Some(steal) = steal.filter(|steal| *steal > STEAL_PCT) {
+        whys.push(format!("the host took {steal:.1} % of the CPUs' time since the start"));
+    }
+    if whys.is_empty() {
+        found.ok("the machine is quiet");
+    } else {
+        found
+            .warn("the machine is noisy: rates are unreliable, costs a packet are fine")
+            .why(whys.join("; "))
+            .fix("ps -eo pcpu,comm --sort=-pcpu");
+    }
+}
+
+/// Of all time, the share that the host took.
+///
+/// Source: proc_stat(5): user nice system idle iowait irq softirq steal, then guests' time, which is
+/// in user and nice as well.
+fn steal_pct(stat: &str) -> Option<f64> {
+    let line = stat.lines().next()?.strip_prefix("cpu ")?;
+    let times: Vec<u64> = line.split_whitespace().take(8).map_while(|n| n.parse().ok()).collect();
+    let (steal, all) = (*times.get(7)?, times.iter().sum::<u64>());
+    (all > 0).then(|| steal as f64 * 100.0 / all as f64)
+}
+
+/// What the fixes of other findings are commands of.
+fn programs(found: &mut Findings) {
+    for (program, package) in PROGRAMS {
+        if !fix::is_here(program) {
+            found
+                .warn(format!("there is no program {program}"))
+                .why("commands that are told here use it")
+                .fix(format!("apt install {package}"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_share_that_the_host_took_is_that_of_all_time() {
+        let stat = "cpu  10 0 10 70 0 0 5 5 3 0\ncpu0 1 1 1 1 1 1 1 1 1 1\n";
+        assert_eq!(steal_pct(stat), Some(5.0));
+        assert_eq!((steal_pct("cpu  1 2"), steal_pct("intr 5"), steal_pct("")), (None, None, None));
+        assert_eq!(steal_pct("cpu  0 0 0 0 0 0 0 0"), None);
+    }
+}

@@ -1,0 +1,109 @@
+//! Says whether a port can be opened here, how well, and what to do about it.
+//!
+//! It tries the real operations and undoes them: a socket, a map and a program are made and closed, a
+//! port is opened as it will be, and what it obtained is told. Nothing is inferred where it can be
+//! tried, and what was not tried says so.
+//!
+//! ```text
+//!   check("xdp:eth0,udp=7777")
+//!     the text ─► the interface ─► privileges, memory, queues, offloads ─► a trial
+//!                 (interface.rs)   (xdp.rs, packet.rs, tap.rs)             (trial.rs)
+//!   machine()
+//!     kernel, CPUs, memory ─► xdp, packet and tap in a network namespace of their own
+//! ```
+//!
+//! **What a trial does to a live interface.** A port of `xdp` is tried with a filter that takes
+//! nothing but Ethernet type 0x88b6, one of those for local experiments: all other traffic passes as
+//! before. On a virtual interface that is all. A hardware driver may take its link down for a moment
+//! when a program comes or goes, which is no surprise to prepare for anybody: there, and on a TAP that
+//! exists already, whose flags would change, it is tried only with [`Trial::Full`].
+//!
+//! **Cost.** Some ten system calls, and those of opening the port once. It waits for a queue or a
+//! program that is just going, for 1.2 s at most; `machine` runs `ip` three times.
+//!
+//! ```
+//! use linerate_ctl::doctor::{self, Level};
+//!
+//! for f in doctor::check("null:") {
+//!     assert_eq!(f.level, Level::Ok, "{f:?}");
+//! }
+//! assert_eq!(doctor::worst(&doctor::check("nul:")), Level::Miss);
+//! ```
+
+mod file;
+mod finding;
+mod fix;
+mod flow;
+mod interface;
+mod kernel;
+mod machine;
+mod packet;
+mod proc;
+mod tap;
+#[cfg(test)]
+mod tests;
+mod trial;
+mod xdp;
+
+pub use finding::{Finding, Level, worst};
+pub use fix::{Fix, Proof};
+pub use machine::machine;
+
+use linerate_port::{Kind, Result, Spec, driver_of, parse, ring};
+
+use finding::Findings;
+
+/// How far [`check_with`] goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Trial {
+    /// Not where it could be noticed by others: see the [module](self).
+    #[default]
+    Careful,
+    /// Also there.
+    Full,
+}
+
+/// Checks whether the port of that text can be opened here, and how well; changes nothing that
+/// others could notice.
+#[must_use]
+pub fn check(port: &str) -> Vec<Finding> {
+    check_with(port, Trial::Careful)
+}
+
+/// As [`check`], going as far as `trial` says.
+#[must_use]
+pub fn check_with(port: &str, trial: Trial) -> Vec<Finding> {
+    let mut found = Findings::default();
+    if let Err(e) = examine(port, trial, &mut found) {
+        found.miss(&e);
+    }
+    found.into_vec()
+}
+
+/// Stops at what makes all else pointless.
+fn examine(port: &str, trial: Trial, found: &mut Findings) -> Result<()> {
+    let spec = parse(port)?;
+    if spec.driver == ring::NAME {
+        found.ok(format!("{port}: one of two ends in one process, which are opened together"));
+        return Ok(());
+    }
+    options(&spec)?;
+    match spec.driver.as_str() {
+        "xdp" => xdp::examine(&spec, trial, found),
+        "packet" => packet::examine(&spec, found),
+        "tap" => tap::examine(&spec, trial, found),
+        "pcap" => file::examine(&spec, found),
+        _ => found.opened(trial::open(port)?),
+    }
+    Ok(())
+}
+
+/// Refuses a text that the driver does not understand; what the machine refuses comes later.
+fn options(spec: &Spec) -> Result<()> {
+    let driver = driver_of(spec)?;
+    let asked = [driver.packet_max_bytes(spec).err(), driver.ring_frames(spec).err()];
+    match asked.into_iter().flatten().find(|e| e.kind() == Kind::Usage) {
+        Some(e) => Err(e),
+        None => Ok(()),
+    }
+}

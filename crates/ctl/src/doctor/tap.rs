@@ -1,0 +1,44 @@
+//! A port of tap: the device file, the privilege, and a trial.
+
+use linerate_port::{Code, Error, Spec};
+use linerate_sys::netif::Interface;
+use linerate_sys::rtnl::LinkInfo;
+
+use super::finding::Findings;
+use super::{Trial, trial};
+
+/// Checks a port of tap: one that is not there is made, and gone again.
+pub(super) fn examine(spec: &Spec, how: Trial, found: &mut Findings) {
+    let there = Interface::open(&spec.arg).and_then(|interface| LinkInfo::of(&interface));
+    match there {
+        Ok(info) if info.kind != "tun" => {
+            let what = format!("{} is no TAP", spec.arg);
+            let why = match info.kind.as_str() {
+                "" => "an interface of hardware has that name".to_owned(),
+                kind => format!("an interface of kind {kind} has that name"),
+            };
+            found.miss(
+                &Error::new(Code::Busy, what, why).fix("another name; taken are: ip -br link"),
+            );
+            return;
+        }
+        Ok(_) if how == Trial::Careful => {
+            found
+                .warn(format!("{} exists, and was not opened", spec.arg))
+                .why("opening it would change its offloads and its carrier")
+                .fix(format!("linerate doctor --try {}", spec.text()));
+            return;
+        }
+        _ => {}
+    }
+    // Left down, it says nothing to anybody.
+    match trial::open(&trial::with(spec.text(), &["up"], "up=off")) {
+        Ok(mut obtained) => {
+            obtained.refused.retain(|refused| !refused.starts_with("down: "));
+            found.opened(obtained);
+        }
+        Err(e) => {
+            found.miss(&e);
+        }
+    }
+}

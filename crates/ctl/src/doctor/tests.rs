@@ -1,0 +1,340 @@
+//! Against real interfaces, in namespaces of their own; everything is as it was afterwards.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::net::UdpSocket;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use linerate_sys::bpf::{Insn, Link, Mode, Program, Reg, XDP_PASS, program_ids};
+use linerate_sys::netif::Interface;
+use linerate_sys::netns::Netns;
+use linerate_sys::xdp::XdpSocket;
+
+use super::*;
+
+const LONG: Duration = Duration::from_secs(10);
+
+/// Runs `test` in a namespace of its own, where AF_XDP can be had.
+fn in_netns(test: impl FnOnce(&Netns) + Send) {
+    let prepared = XdpSocket::new().and_then(|_| {
+        let netns = Netns::new()?;
+        netns.quiet()?;
+        netns.ip("link add v0 type veth peer name v1")?;
+        netns.ip("link set v0 up")?;
+        netns.ip("link set v1 up")?;
+        Ok(netns)
+    });
+    match prepared {
+        Ok(netns) => netns.run(|| test(&netns)).unwrap(),
+        Err(e) => eprintln!("skipped: {e}"),
+    }
+}
+
+/// What a check may not change.
+#[derive(Debug)]
+struct Things {
+    links: String,
+    features: String,
+    fds: usize,
+}
+
+impl Things {
+    fn now(netns: &Netns) -> Things {
+        let features = Command::new("ethtool").args(["-k", "v1"]).output();
+        Things {
+            links: netns.ip("-d link").unwrap(),
+            features: features.map_or(String::new(), |o| String::from_utf8(o.stdout).unwrap()),
+            fds: sockets_and_programs(),
+        }
+    }
+
+    fn are_as(&self, before: &Things) -> bool {
+        // Other tests of this process close theirs meanwhile.
+        (&self.links, &self.features) == (&before.links, &before.features) && self.fds <= before.fds
+    }
+}
+
+/// Descriptors of this process as a port has them.
+fn sockets_and_programs() -> usize {
+    let links = fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let links = links.filter_map(|fd| fs::read_link(fd.path()).ok());
+    let names = links.map(|to| to.to_string_lossy().into_owned());
+    names.filter(|to| to.starts_with("socket:") || to.contains("bpf")).count()
+}
+
+/// Checks `port`, and that nothing is left of it.
+fn checked(netns: &Netns, port: &str, trial: Trial) -> Vec<Finding> {
+    let (before, programs) = (Things::now(netns), program_ids().collect::<BTreeSet<_>>());
+    let found = check_with(port, trial);
+    // The kernel clears up a moment later; programs of others come and go.
+    let mut left: BTreeSet<u32> = program_ids().filter(|id| !programs.contains(id)).collect();
+    let deadline = Instant::now() + LONG;
+    while !left.is_empty() || !Things::now(netns).are_as(&before) {
+        assert!(Instant::now() < deadline, "{left:?}, {before:?}, {:?}", Things::now(netns));
+        std::thread::sleep(Duration::from_millis(5));
+        let now: BTreeSet<u32> = program_ids().collect();
+        left.retain(|id| now.contains(id));
+    }
+    found
+}
+
+/// The one finding that says `what`.
+fn that<'a>(found: &'a [Finding], what: &str) -> &'a Finding {
+    let mut those = found.iter().filter(|f| f.what.contains(what));
+    let one = those.next().unwrap_or_else(|| panic!("no {what:?} in {found:#?}"));
+    assert!(those.next().is_none(), "several {what:?} in {found:#?}");
+    one
+}
+
+/// Serialises the tests that open sockets and programs: each counts those of the process.
+static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
+fn alone() -> impl Drop {
+    ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+#[test]
+fn a_healthy_interface_is_opened_by_every_driver_and_left_as_it_was() {
+    let _alone = alone();
+    in_netns(|netns| {
+        let found = checked(netns, "xdp:v0,udp=7777", Trial::Careful);
+        assert!(worst(&found) < Level::Miss, "{found:#?}");
+        assert!(that(&found, "v0: veth, up, with a carrier").level == Level::Ok);
+        assert!(
+            that(&found, "opens: v0 AF_XDP native copy, queue 0 (tried with").level == Level::Ok
+        );
+        assert!(that(&found, "the one queue").level == Level::Ok);
+        assert!(that(&found, "udp=7777 can be reserved").level == Level::Ok);
+        assert!(that(&found, "v1, its other end, is in sight").level == Level::Ok);
+        let zero_copy = that(&found, "not obtained: zero-copy");
+        assert_eq!((zero_copy.level, &zero_copy.fix), (Level::Warn, &None));
+
+        let found = checked(netns, "packet:v0,tcp=80", Trial::Careful);
+        assert!(that(&found, "opens: v0 AF_PACKET").what.contains("only tcp=80"), "{found:#?}");
+        let found = checked(netns, "packet:v0,vnet=off", Trial::Careful);
+        assert!(found.iter().all(|f| f.level != Level::Miss), "{found:#?}");
+        let found = checked(netns, "tap:t0,up", Trial::Careful);
+        assert!(that(&found, "opens: t0 TAP created").level == Level::Ok, "{found:#?}");
+    });
+}
+
+#[test]
+fn an_interface_that_is_down_or_alone_is_told_with_the_command_that_cures_it() {
+    let _alone = alone();
+    in_netns(|netns| {
+        netns.ip("link set v1 down").unwrap();
+        let found = check("packet:v0");
+        let finding = that(&found, "has no carrier");
+        assert_eq!(finding.level, Level::Warn);
+        let fix = finding.fix.as_ref().unwrap();
+        assert_eq!((fix.text.as_str(), fix.proof), ("ip link set v1 up", Proof::Ran));
+        netns.ip("link set v0 down").unwrap();
+        for port in ["xdp:v0", "packet:v0"] {
+            let found = checked(netns, port, Trial::Full);
+            let finding = that(&found, "cannot use v0");
+            assert_eq!((finding.level, finding.code), (Level::Miss, Some("E-DEVICE-DOWN")));
+            let fix = finding.fix.as_ref().unwrap();
+            assert_eq!((fix.text.as_str(), fix.proof), ("ip link set v0 up", Proof::Ran));
+            assert!(!found.iter().any(|f| f.what.starts_with("opens")), "{found:#?}");
+        }
+    });
+}
+
+#[test]
+fn an_interface_that_is_not_there_is_named_with_one_that_may_have_been_meant() {
+    let _alone = alone();
+    in_netns(|netns| {
+        for port in ["xdp:v9", "packet:v9"] {
+            let found = checked(netns, port, Trial::Careful);
+            let finding = that(&found, "network interface v9");
+            assert_eq!((finding.level, finding.code), (Level::Miss, Some("E-NODEV")));
+            assert!(finding.fix.as_ref().unwrap().text.starts_with("did you mean v"));
+        }
+    });
+}
+
+#[test]
+fn a_program_that_is_attached_is_named_and_stays() {
+    let _alone = alone();
+    in_netns(|netns| {
+        let _theirs = attach_to("v0");
+        let found = checked(netns, "xdp:v0", Trial::Full);
+        let finding = that(&found, "v0 is taken");
+        assert_eq!((finding.level, finding.code), (Level::Miss, Some("E-BUSY")));
+        assert!(finding.why.as_ref().unwrap().contains("\"linerate\" (id "), "{finding:?}");
+        let fix = finding.fix.as_ref().unwrap();
+        assert_eq!(fix.command.as_deref(), Some("ip link set v0 xdp off"));
+        assert_eq!(fix.proof, Proof::Ran);
+        assert!(netns.ip("link show v0").unwrap().contains("xdp"));
+        assert!(!found.iter().any(|f| f.what.starts_with("opens")), "{found:#?}");
+    });
+}
+
+/// Attaches a program that passes everything.
+fn attach_to(name: &str) -> (Program, Link) {
+    let program = Program::load(&[Insn::set(Reg::R0, XDP_PASS), Insn::exit()], true).unwrap();
+    let link = program.attach(Interface::open(name).unwrap().index(), Mode::Native).unwrap();
+    (program, link)
+}
+
+#[test]
+fn a_port_that_somebody_has_is_told_with_who_has_it() {
+    let _alone = alone();
+    in_netns(|netns| {
+        let theirs = UdpSocket::bind("0.0.0.0:7777").unwrap();
+        for port in ["xdp:v0,udp=7777", "packet:v0,udp=7777"] {
+            let found = check(port);
+            let finding = that(&found, "cannot reserve UDP port 7777");
+            assert_eq!((finding.level, finding.code), (Level::Miss, Some("E-BUSY")));
+            let us = format!("(process {})", std::process::id());
+            assert!(finding.why.as_ref().unwrap().ends_with(&us), "{finding:?}");
+        }
+        drop(theirs);
+        let found = checked(netns, "xdp:v0,udp=7777", Trial::Careful);
+        assert!(worst(&found) < Level::Miss, "{found:#?}");
+    });
+}
+
+#[test]
+fn queues_that_are_left_to_the_kernel_are_told() {
+    let _alone = alone();
+    in_netns(|netns| {
+        netns.ip("link add w0 numrxqueues 2 numtxqueues 2 type veth peer name w1").unwrap();
+        netns.ip("link set w0 up").unwrap();
+        netns.ip("link set w1 up").unwrap();
+        let there = Interface::open("w0").unwrap().rx_queues().unwrap();
+        assert_eq!(there, 2);
+        let found = checked(netns, "xdp:w0,queues=1", Trial::Careful);
+        assert_eq!(that(&found, "takes 1 of 2 queues").level, Level::Warn);
+        let found = check("xdp:w0,queues=2");
+        assert_eq!(that(&found, "xdp:w0").code, Some("E-PORT-SYNTAX"));
+    });
+}
+
+#[test]
+fn hardware_is_left_alone_unless_asked() {
+    let _alone = alone();
+    in_netns(|netns| {
+        let examined = |how| {
+            let (mut found, spec) = (Findings::default(), parse("xdp:v0").unwrap());
+            let mut of = interface::examine("v0", &mut found).unwrap();
+            assert!(!of.is_hardware());
+            of.info.kind.clear();
+            assert!(of.is_hardware());
+            xdp::examine_on(&spec, &of, how, &mut found);
+            found.into_vec()
+        };
+        let found = examined(Trial::Careful);
+        let untried = that(&found, "which mode is obtained was not tried");
+        assert_eq!(untried.level, Level::Warn);
+        assert_eq!(untried.fix.as_ref().unwrap().text, "linerate doctor --try xdp:v0");
+        assert_eq!(that(&found, "of packet memory register").level, Level::Ok);
+        assert!(!found.iter().any(|f| f.what.starts_with("opens")), "{found:#?}");
+        assert_eq!(that(&examined(Trial::Full), "opens: v0").level, Level::Ok);
+        netns.ip("link set lo up").unwrap();
+        assert!(!interface::examine("lo", &mut Findings::default()).unwrap().is_hardware());
+    });
+}
+
+#[test]
+fn a_tap_that_exists_is_left_alone_unless_asked() {
+    let _alone = alone();
+    in_netns(|netns| {
+        netns.ip("tuntap add t0 mode tap").unwrap();
+        let found = checked(netns, "tap:t0", Trial::Careful);
+        assert_eq!(that(&found, "t0 exists, and was not opened").level, Level::Warn);
+        let found = check_with("tap:t0", Trial::Full);
+        assert_eq!(that(&found, "opens: t0 TAP attached").level, Level::Ok);
+        let found = checked(netns, "tap:v0", Trial::Full);
+        assert_eq!(that(&found, "v0 is no TAP").code, Some("E-BUSY"));
+    });
+}
+
+#[test]
+fn what_cannot_be_a_port_is_refused_and_what_needs_no_device_opens() {
+    for text in ["v0", "packt:v0", "null:,sise=60", "xdp:v0,ring=3", "packet:v0,vnet=maybe"] {
+        let found = check(text);
+        assert_eq!((found.len(), found[0].code), (1, Some("E-PORT-SYNTAX")), "{found:?}");
+    }
+    for text in ["null:", "gen:,count=1", "sink:", "ring:r0"] {
+        assert_eq!(worst(&check(text)), Level::Ok, "{text}");
+    }
+}
+
+#[test]
+fn a_capture_that_is_there_keeps_its_contents() {
+    let folder = std::env::temp_dir().join(format!("linerate-doctor-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    let file = folder.join("x.pcap");
+    let of = |more: &str| check(&format!("pcap:{}{more}", file.display())).remove(0);
+    assert_eq!(of("").level, Level::Ok);
+    assert!(!file.exists());
+    fs::write(&file, "no capture").unwrap();
+    assert_eq!((of("").level, of(",write").level), (Level::Miss, Level::Warn));
+    assert_eq!(fs::read(&file).unwrap(), b"no capture");
+    fs::remove_dir_all(&folder).unwrap();
+    assert_eq!(of("").code, Some("E-FILE"));
+    assert_eq!(check("pcap:/dev/zero").remove(0).level, Level::Warn);
+}
+
+#[test]
+fn the_machine_is_looked_at_and_keeps_its_interfaces() {
+    let _alone = alone();
+    let before = fs::read_to_string("/proc/thread-self/net/dev").unwrap();
+    let names = |text: &str| {
+        text.lines().filter_map(|l| Some(l.split_once(':')?.0.to_owned())).collect::<Vec<_>>()
+    };
+    let found = machine();
+    assert!(found.iter().any(|f| f.what.starts_with("Linux ")), "{found:#?}");
+    assert!(found.iter().any(|f| f.what.contains("may be used")), "{found:#?}");
+    let after = fs::read_to_string("/proc/thread-self/net/dev").unwrap();
+    assert_eq!(names(&before), names(&after));
+}
+
+/// Plays a user who may lock little: it runs this test program again, with this test alone.
+#[test]
+fn memory_that_may_not_be_locked_is_told_with_the_limit() {
+    const CHILD: &str = "LINERATE_DOCTOR_LIMITED";
+    if std::env::var_os(CHILD).is_some() {
+        return limited();
+    }
+    let this = "doctor::tests::memory_that_may_not_be_locked_is_told_with_the_limit";
+    let exe = std::env::current_exe().unwrap();
+    let child = Command::new(exe).args(["--exact", this, "--nocapture"]).env(CHILD, "1").output();
+    let child = child.unwrap();
+    let (out, err) =
+        (String::from_utf8_lossy(&child.stdout), String::from_utf8_lossy(&child.stderr));
+    assert!(child.status.success() && out.contains("1 passed"), "{out}{err}");
+    eprint!("{err}");
+}
+
+fn limited() {
+    use rustix::process::{Resource, Rlimit, setrlimit};
+    use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+    in_netns(|netns| {
+        let limit = Rlimit { current: Some(1 << 20), maximum: Some(1 << 20) };
+        setrlimit(Resource::Memlock, limit).unwrap();
+        let mut sets = capabilities(None).unwrap();
+        sets.effective.remove(CapabilitySet::IPC_LOCK);
+        sets.permitted.remove(CapabilitySet::IPC_LOCK);
+        sets.inheritable.remove(CapabilitySet::IPC_LOCK);
+        set_capabilities(None, sets).unwrap();
+        for down in [false, true] {
+            if down {
+                netns.ip("link set v0 down").unwrap();
+            }
+            let found = check("xdp:v0");
+            let finding = that(&found, "the packet memory cannot be registered");
+            assert_eq!((finding.level, finding.code), (Level::Miss, Some("E-MEMORY")));
+            assert!(finding.why.as_ref().unwrap().ends_with("memlock 1 MiB"), "{finding:?}");
+            assert!(finding.fix.as_ref().unwrap().text.contains("cap_ipc_lock"), "{finding:?}");
+        }
+        let mut none = capabilities(None).unwrap();
+        none.effective = CapabilitySet::empty();
+        set_capabilities(None, none).unwrap();
+        let found = check("xdp:v0");
+        let codes: Vec<_> = found.iter().filter_map(|f| f.code).collect();
+        assert!(codes.contains(&"E-PERM"), "{found:#?}");
+    });
+}

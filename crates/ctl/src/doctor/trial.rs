@@ -1,0 +1,90 @@
+//! Opening a port for a moment, and leaving everything as it was.
+
+use std::time::{Duration, Instant};
+
+use linerate_port::wait::poll_readable;
+use linerate_port::{Obtained, Port, Result};
+use linerate_sys::netif::Interface;
+use linerate_sys::rtnl::LinkInfo;
+
+use super::interface::Found;
+
+/// An Ethernet type for local experiments that is not that of linerate's own test packets, so that a
+/// trial takes nobody's traffic.
+///
+/// Source: IEEE 802, table of EtherType values, "Local Experimental Ethertype 2".
+pub(super) const NOBODYS: &str = "ethertype=0x88b6";
+/// Keys of a port text that say what is taken.
+const FILTERS: [&str; 5] = ["all", "ethertype", "udp", "tcp", "not"];
+/// How long the kernel may take to take a program away whose owner is gone.
+const GOING: Duration = Duration::from_millis(500);
+const GOING_STEP: Duration = Duration::from_millis(2);
+
+/// Opens a port, closes it, and says what it obtained.
+pub(super) fn open(text: &str) -> Result<Obtained> {
+    Port::open(text).map(|port| port.obtained().clone())
+}
+
+/// Opens a port of xdp as `text` has it, but that it takes nothing of interest.
+pub(super) fn open_xdp(text: &str, on: &Found) -> Result<Obtained> {
+    // Opening the port turns it off, and leaves that to the one who asked for it.
+    let _other = on.other_end().and_then(ChecksumOffload::of);
+    let obtained = open(&with(text, &FILTERS, NOBODYS));
+    wait_until_detached(&on.interface);
+    obtained
+}
+
+/// `text` without the options called `keys`, and with `option`.
+pub(super) fn with(text: &str, keys: &[&str], option: &str) -> String {
+    let is_other = |part: &&str| !keys.contains(&part.split('=').next().unwrap_or_default());
+    let mut parts = text.split(',');
+    // The first is driver and argument, whatever it looks like.
+    let head = parts.next().unwrap_or_default();
+    let parts: Vec<&str> =
+        std::iter::once(head).chain(parts.filter(is_other)).chain([option]).collect();
+    parts.join(",")
+}
+
+/// A program goes with its last descriptor, a moment later.
+fn wait_until_detached(interface: &Interface) {
+    let until = Instant::now() + GOING;
+    while Instant::now() < until {
+        match LinkInfo::of(interface) {
+            Ok(info) if !info.xdp_programs.is_empty() => {
+                let _ = poll_readable(&[], Some(GOING_STEP));
+            }
+            _ => return,
+        }
+    }
+}
+
+/// The checksum offload of an interface that had it: turned on again when this is dropped.
+struct ChecksumOffload(Interface);
+
+impl ChecksumOffload {
+    fn of(interface: Interface) -> Option<ChecksumOffload> {
+        matches!(interface.checksum_offload(), Ok(true)).then_some(ChecksumOffload(interface))
+    }
+}
+
+impl Drop for ChecksumOffload {
+    fn drop(&mut self) {
+        // Whoever could turn it off can turn it on.
+        let _ = self.0.set_checksum_offload(true);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trial_takes_nothing_of_interest_whatever_the_port_takes() {
+        let of = |text| with(text, &FILTERS, NOBODYS);
+        assert_eq!(of("xdp:v0"), "xdp:v0,ethertype=0x88b6");
+        assert_eq!(of("a=xdp:v0,udp=7,ring=64"), "a=xdp:v0,ring=64,ethertype=0x88b6");
+        assert_eq!(of("xdp:all,all,busy,not=tcp:22"), "xdp:all,busy,ethertype=0x88b6");
+        assert_eq!(with("packet:v0,promisc", &["promisc"], "promisc=off"), "packet:v0,promisc=off");
+        assert!(linerate_port::parse(&of("xdp:v0,tcp=1+2")).is_ok());
+    }
+}
