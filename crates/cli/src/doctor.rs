@@ -40,13 +40,14 @@ const EXAMPLES: &str = "\
 Examples:
   linerate doctor                               what this machine has
   linerate doctor eth0                          the same as xdp:eth0
-  linerate doctor --try xdp:eth0,mode=zerocopy  whether the driver does without copies
-  linerate doctor packet:eth0,udp=7777          whether the port is free, or whose it is
+  linerate doctor packet:eth0,udp=7777          is the port free, or whose is it
+  linerate doctor --try xdp:eth0,mode=zerocopy  can its driver do without copies
   linerate doctor tap:t0 --json
 
-Each line is ok, warn (it works, but slower or with less than there could be, or it was not
-tried) or miss (it does not work), with the reason and what to do. Commands to paste were tried
-in a network namespace of doctor's own, or their program is there; else they are marked.
+A finding is ok, warn (it works, but slower or with less than there could be;
+or it was not tried) or miss (it does not work), with the reason and what to
+do. Commands to paste were tried in a network namespace of doctor's own, or
+their program is there; else they are marked unverified.
 
 Exit status: 0 nothing is missing, 2 wrong request, 3 something is missing.";
 
@@ -154,4 +155,45 @@ fn wrapped(label: &str, text: &str, indent: usize) -> String {
         first = false;
     }
     lines + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use linerate::Error;
+
+    #[test]
+    fn findings_are_told_in_80_columns_and_commands_in_one_line() {
+        let long = "a veth, up, with a carrier, whose other end is in another network namespace";
+        let fix = "run as root or with CAP_NET_RAW and CAP_NET_ADMIN, or let the program have both of \
+                   them: sh -c 'setcap cap_net_raw,cap_net_admin,cap_bpf,cap_ipc_lock+ep linerate'";
+        let e = Error::new(Code::Permission, "cannot open x", "not permitted").fix(fix);
+        let found = [
+            Finding::new(Level::Ok, format!("v0: {long}")),
+            Finding::of(Level::Miss, &e),
+            Finding::of(Level::Warn, &Error::new(Code::Memory, "y", "z").fix("ask for less")),
+            Finding::of(Level::Warn, &Error::new(Code::Memory, "y", "z").fix("sh -c true")),
+        ];
+        let screen = "\
+ok    v0: a veth, up, with a carrier, whose other end is in another network
+      namespace
+miss  cannot open x
+      why: not permitted
+      fix: run as root or with CAP_NET_RAW and CAP_NET_ADMIN, or let the program
+           have both of them:
+           sh -c 'setcap cap_net_raw,cap_net_admin,cap_bpf,cap_ipc_lock+ep linerate'
+warn  y
+      why: z
+      fix (unverified): ask for less
+warn  y
+      why: z
+      fix: sh -c true
+";
+        assert_eq!(text(&found), screen);
+    }
+
+    #[test]
+    fn a_name_alone_is_an_interface_for_xdp() {
+        assert_eq!((port_text("eth0"), port_text("null:")), ("xdp:eth0".into(), "null:".into()));
+    }
 }

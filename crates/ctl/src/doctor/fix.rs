@@ -66,6 +66,14 @@ impl fmt::Display for Fix {
     }
 }
 
+/// The command by which `port` is tried whatever others may notice.
+pub(super) fn full_trial(port: &str) -> String {
+    let exe = env::current_exe().ok();
+    let exe = exe.filter(|exe| exe.file_name().is_some_and(|name| name == "linerate"));
+    let exe = exe.map_or("linerate".into(), |exe| exe.to_string_lossy().into_owned());
+    format!("{exe} doctor --try {port}")
+}
+
 /// The command that `text` is or ends with.
 fn command_in(text: &str) -> Option<&str> {
     let parts = text.match_indices(": ").map(|(at, _)| &text[at + 2..]);

@@ -19,8 +19,13 @@ pub(super) fn examine(spec: &Spec, found: &mut Findings) {
             Err(e) if e.code == Code::Busy => {
                 found.miss(&owned(e));
             }
+            Err(e) if e.what.starts_with("cannot reserve") => {
+                found.miss(&e);
+            }
+            // Of the socket that it was tried with, which is not the port's.
             Err(e) => {
-                found.lack(&e);
+                let finding = found.lack(&e);
+                finding.what = format!("whether {key}={ports} can be reserved was not tried");
             }
         }
     }

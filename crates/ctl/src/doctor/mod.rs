@@ -19,7 +19,8 @@
 //! exists already, whose flags would change, it is tried only with [`Trial::Full`].
 //!
 //! **Cost.** Some ten system calls, and those of opening the port once. It waits for a queue or a
-//! program that is just going, for 1.2 s at most; `machine` runs `ip` three times.
+//! program that is just going, for 1.2 s at most. A command of `ip` or `ethtool` that is told is run
+//! first, in a network namespace that is made for it; `machine` runs `ip` three times.
 //!
 //! ```
 //! use linerate_ctl::doctor::{self, Level};

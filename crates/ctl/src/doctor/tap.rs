@@ -5,7 +5,7 @@ use linerate_sys::netif::Interface;
 use linerate_sys::rtnl::LinkInfo;
 
 use super::finding::Findings;
-use super::{Trial, trial};
+use super::{Trial, fix, trial};
 
 /// Checks a port of tap: one that is not there is made, and gone again.
 pub(super) fn examine(spec: &Spec, how: Trial, found: &mut Findings) {
@@ -18,7 +18,8 @@ pub(super) fn examine(spec: &Spec, how: Trial, found: &mut Findings) {
                 kind => format!("an interface of kind {kind} has that name"),
             };
             found.miss(
-                &Error::new(Code::Busy, what, why).fix("another name; taken are: ip -br link"),
+                &Error::new(Code::Busy, what, why)
+                    .fix("another name; these are taken: ip -br link"),
             );
             return;
         }
@@ -26,7 +27,7 @@ pub(super) fn examine(spec: &Spec, how: Trial, found: &mut Findings) {
             found
                 .warn(format!("{} exists, and was not opened", spec.arg))
                 .why("opening it would change its offloads and its carrier")
-                .fix(format!("linerate doctor --try {}", spec.text()));
+                .fix(fix::full_trial(spec.text()));
             return;
         }
         _ => {}

@@ -6,7 +6,7 @@ use linerate_sys::xdp::{XdpSocket, try_memory};
 
 use super::finding::Findings;
 use super::interface::{self, Found};
-use super::{Trial, flow, kernel, proc, trial};
+use super::{Trial, fix, flow, kernel, proc, trial};
 
 /// Bytes of a frame, unless a pool is told otherwise, and what of it is left for a packet.
 const FRAME_BYTES: usize = 2048;
@@ -47,7 +47,7 @@ pub(super) fn examine_on(spec: &Spec, of: &Found, how: Trial, found: &mut Findin
         let finding = found.warn("which mode is obtained was not tried");
         finding
             .why("a driver may take its link down for a moment when a program comes or goes")
-            .fix(format!("linerate doctor --try {}", spec.text()));
+            .fix(fix::full_trial(spec.text()));
     }
 }
 
@@ -104,7 +104,9 @@ fn queues(spec: &Spec, of: &Found, rings: Option<usize>, found: &mut Findings) {
         found
             .warn(format!("the port takes {taken} of {there} queues"))
             .why("a packet that comes by another goes to the kernel")
-            .fix(format!("ethtool -L {name} combined {taken}"));
+            .fix(format!(
+                "without queues= it takes all; which packets come by which: ethtool -x {name}"
+            ));
     } else {
         found.ok(match there {
             1 => "the port takes the one queue that there is".into(),
