@@ -175,6 +175,7 @@ impl Forward {
 
 const PORTS: &str = "\
 PORT is [name=]driver:arg[,key=value]…
+  xdp:IFACE[,udp=7777]  a network interface, or what a filter takes of it (AF_XDP; needs root)
   packet:IFACE          a network interface, shared with the kernel (AF_PACKET; needs root)
   tap:NAME              a tap device of that name, made if it is not there (needs root)
   pcap:FILE             a capture: read on the left of a wire, written on the right; - is a pipe
@@ -190,7 +191,8 @@ this machine, 6 the ledger does not balance, 130 or 143 ended by SIGINT or SIGTE
 const FORWARD: &str = "\
 Examples:
   linerate forward                                  try it out, without privilege
-  linerate forward packet:veth0 packet:veth1        join two interfaces
+  linerate forward xdp:veth0 xdp:veth1              join two interfaces, in the driver
+  linerate forward packet:veth0 packet:veth1        the same by copies, on any interface
   linerate forward packet:eth0 pcap:out.pcapng --for 10s
   linerate forward pcap:in.pcap pcap:out.pcapng     copy a capture
   linerate forward null: null: --for 2s --json      what the path costs
