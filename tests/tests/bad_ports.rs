@@ -109,7 +109,9 @@ fn without_privilege_the_capability_is_named() {
     let copy = folder.path("linerate");
     fs::copy(linerate(), &copy).unwrap();
     fs::set_permissions(&copy, fs::Permissions::from_mode(0o755)).unwrap();
-    for (port, capability) in [("packet:w0", "CAP_NET_RAW"), ("tap:t0", "CAP_NET_ADMIN")] {
+    for (port, capability) in
+        [("packet:w0", "CAP_NET_RAW"), ("tap:t0", "CAP_NET_ADMIN"), ("xdp:w0", "CAP_BPF")]
+    {
         let run = |json| {
             let mut command = Command::new("setpriv");
             command.args(["--reuid=65534", "--regid=65534", "--clear-groups", &copy]);

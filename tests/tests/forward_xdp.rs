@@ -8,7 +8,7 @@ use linerate_tests::netns::Netns;
 use linerate_tests::or_skip;
 use linerate_tests::scenario;
 use linerate_tests::topology::{EAST, Hosts, WEST, wait_for_carrier};
-use linerate_tests::traffic::{ping, transfer};
+use linerate_tests::traffic::{ping, reaches, transfer};
 use linerate_tests::wait::{SOON, until_true};
 
 /// Joins the hosts by a port on `w0` and one on `e0`; the reason to skip, if AF_XDP is not to be had.
@@ -166,4 +166,31 @@ fn echo(mut client: TcpStream, mut session: TcpStream) {
         client.read_exact(&mut got).unwrap();
         assert_eq!(got, line);
     }
+}
+
+#[test]
+fn a_host_that_goes_ends_the_run_with_a_whole_ledger() {
+    let hosts = or_skip!(Hosts::new());
+    let forward = or_skip!(join(&hosts, "xdp:w0", "xdp:e0"));
+    let Hosts { west, middle, east } = hosts;
+    // Its end of the pair goes with it, and ours with that.
+    drop(west);
+    let done = forward.0.finish(SOON);
+    assert_eq!(done.code(), 1, "{done:?}");
+    let report = Report::of(&done);
+    report.assert_whole();
+    assert_eq!(report.0["error"]["code"], "E-NODEV", "{report:?}");
+    drop((middle, east));
+}
+
+#[test]
+fn an_interface_that_goes_down_and_comes_back_carries_again() {
+    let hosts = or_skip!(Hosts::new());
+    let forward = or_skip!(join(&hosts, "xdp:w0", "xdp:e0"));
+    hosts.middle.ip("link set dev e0 down");
+    assert!(!reaches(&hosts.west, EAST));
+    hosts.middle.ip("link set dev e0 up");
+    hosts.wait_until_joined();
+    transfer(&hosts.west, &hosts.east, EAST, 1_000_000);
+    let _ = forward.interrupt();
 }

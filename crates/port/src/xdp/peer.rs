@@ -21,14 +21,15 @@ pub(super) enum Checksums {
 /// Has the other end of `interface` finish its packets, where there is one and it is in sight; what
 /// they are then, and what to say.
 pub(super) fn prepare(interface: &Interface) -> Result<(Checksums, Option<String>)> {
-    let info = LinkInfo::of(interface)?;
+    // Where the kernel does not tell, nothing is known of another end.
+    let info = LinkInfo::of(interface).unwrap_or_default();
     if info.kind != "veth" {
         return Ok((Checksums::Whole, None));
     }
     let here = info.other.filter(|_| !info.other_is_elsewhere);
     let why = match here.map(Interface::by_index) {
-        Some(Ok(other)) => match other.set_checksum_offload(false) {
-            Ok(()) => return Ok((Checksums::Whole, None)),
+        Some(Ok(other)) => match finish_at(&other) {
+            Ok(said) => return Ok((Checksums::Whole, said)),
             Err(e) => format!("{}: {}", other.name(), e.why),
         },
         _ => "the other end is in another namespace".to_owned(),
@@ -38,4 +39,16 @@ pub(super) fn prepare(interface: &Interface) -> Result<(Checksums, Option<String
     );
     let mtu_bytes = interface.mtu_bytes()? as usize;
     Ok((Checksums::Partial { mtu_bytes }, Some(said)))
+}
+
+/// Turns the checksum offload of `other` off; what to say if it was on.
+fn finish_at(other: &Interface) -> Result<Option<String>> {
+    if !other.checksum_offload()? {
+        return Ok(None);
+    }
+    other.set_checksum_offload(false)?;
+    let name = other.name();
+    Ok(Some(format!(
+        "checksums: the offload of {name} was turned off, and stays so: ethtool -K {name} tx on"
+    )))
 }

@@ -201,6 +201,8 @@ impl QueueOps for XdpQueue {
             self.mend();
             return Moved::default();
         };
+        // Frames of another pool would be lent as if they were this one's.
+        let mem = if *mem.pool() == self.seat.pool { mem } else { &mut self.home };
         self.tx.poll(rings, &mut self.link, &mut self.held, mem);
         let before = out.len();
         let moved = self.rx.receive(rings, &mut self.held, mem, out, budget);

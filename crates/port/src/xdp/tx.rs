@@ -247,7 +247,7 @@ impl Tx {
             }
         }
         match n {
-            // Some frame is of another pool, or the allocator's.
+            // Not all of it is in the pool's frames.
             _ if bytes != skb.len() => Cut::Copy,
             1 => Cut::Frames(1),
             _ if several => Cut::Frames(n),
