@@ -83,6 +83,16 @@ fn packets(netns: &Netns, name: &str) -> (u64, u64) {
     (of("rx"), of("tx"))
 }
 
+/// Time that the host of a virtual machine has taken of its CPUs, in hundredths of a second.
+fn stolen_ticks() -> u64 {
+    let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+    let all = stat.lines().next().unwrap_or_default();
+    all.split_whitespace().nth(8).and_then(|ticks| ticks.parse().ok()).unwrap_or(0)
+}
+
+/// So much of it does no harm: 3 % of a recording of three seconds.
+const STOLEN_MAX: u64 = 10;
+
 #[test]
 fn a_forwarder_s_time_is_found_in_its_stages_and_in_the_kernel() {
     or_skip!(installed("iperf3"));
@@ -92,6 +102,7 @@ fn a_forwarder_s_time_is_found_in_its_stages_and_in_the_kernel() {
     let forward = hosts.join_by_packet();
     let before = ["w0", "e0"].map(|name| packets(&hosts.middle, name));
     let pid = forward.0.id().to_string();
+    let stolen_before = stolen_ticks();
     let recorder = record(&["--pid", &pid, "--rate", "4000", "-o", &file]);
     until_it_samples(&recorder);
     // Short packets: a superframe costs the kernel's copy and next to nothing of ours.
@@ -113,7 +124,11 @@ fn a_forwarder_s_time_is_found_in_its_stages_and_in_the_kernel() {
     let ours = |row: &Value| row["symbol"].as_str().is_some_and(|s| s.contains("linerate_port"));
     assert!(counted(&profile, ours) > 0, "{profile}");
     assert!(done.stdout.contains("CPU time over wall time, %\n"), "{done:?}");
-    assert!(done.stdout.contains("\n  agree     by "), "{done:?}");
+    // What a host takes of a CPU counts as its threads' time, and no sample falls into it.
+    match stolen_ticks() - stolen_before {
+        0..=STOLEN_MAX => assert!(done.stdout.contains("\n  agree     by "), "{done:?}"),
+        ticks => eprintln!("skipped in part: the host took {ticks} ticks, the clocks cannot agree"),
+    }
 
     let devices = profile["conditions"]["netdevs"].as_array().expect("devices are a list");
     for ((name, before), after) in ["w0", "e0"].into_iter().zip(before).zip(after) {

@@ -223,9 +223,13 @@ fn test(root: &Path) -> Result<Done> {
 }
 
 fn forward(root: &Path) -> Result<Done> {
-    // Whether it works does not depend on the last optimisation, which takes two minutes.
-    let fast =
-        [("CARGO_PROFILE_RELEASE_LTO", "off"), ("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16")];
+    // Whether it works does not depend on optimisation, which takes minutes.
+    let fast = [
+        ("CARGO_PROFILE_RELEASE_LTO", "off"),
+        ("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16"),
+        ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1"),
+        ("CARGO_PROFILE_RELEASE_DEBUG", "0"),
+    ];
     cargo::quiet(cargo::cargo(root).args(["build", "--release"]).envs(fast))?;
     // It ends by itself after three seconds; a run that does not is a failure, not a wait.
     let mut command = cargo::cargo_within(root, "60s");
