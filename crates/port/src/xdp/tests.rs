@@ -403,3 +403,29 @@ fn what_is_sent_and_never_completed_is_dropped_and_the_port_goes_on() {
         assert_settled(&pool);
     });
 }
+
+#[test]
+fn a_hot_list_of_another_pool_lends_and_gets_nothing() {
+    in_netns_with_xdp(|| {
+        veth(1500);
+        let (ours, theirs) = (pool(8192), pool(64));
+        let mut ops = super::queue::tests::open("v0", &ours);
+        let (mut mem, mut packet) = (theirs.local(), queue("packet:v1"));
+        send(&mut packet, &frames(10, 60), Offload::NONE);
+        let mut batch = Batch::with_capacity(64);
+        let deadline = std::time::Instant::now() + LONG;
+        while batch.len() < 10 {
+            assert!(std::time::Instant::now() < deadline, "{} came", batch.len());
+            crate::QueueOps::rx(&mut ops, &mut mem, &mut batch, 64);
+        }
+        assert!(batch.iter().all(|skb| skb.is_of(&ours)));
+        let lent = theirs.ledger();
+        assert!(
+            lent.holders().iter().all(|(name, n)| *name != "device rings" || *n == 0),
+            "{lent}"
+        );
+        drop((batch, ops, mem));
+        assert_settled(&ours);
+        assert_settled(&theirs);
+    });
+}
