@@ -8,6 +8,9 @@
 //! The device is watched level-triggered and writability only while it is wanted, so that nothing
 //! is announced twice and an idle queue is silent. An error is reported whether it is wanted or
 //! not; [`Bell::look`] is how to find out.
+//!
+//! Watching costs whoever gives the device a packet, and whoever frees one that it sent: each calls
+//! the watcher, awake or not. So a device that has work for us anyway is not watched.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
@@ -19,13 +22,28 @@ use crate::queue::Want;
 
 const DEVICE: u64 = 0;
 const ALARM: u64 = 1;
+/// Calls in a row that found work, after which it is worth two syscalls not to be told of more.
+const BUSY: u32 = 8;
 
 /// The descriptor of a queue, and what it watches.
 pub(crate) struct Bell {
     set: Epoll,
     timer: TimerFd,
     interest: EventFlags,
+    device: Device,
+    /// Calls that found work since it was last watched for some.
+    found: u32,
     alarm: Option<Instant>,
+}
+
+/// Whether the device is a member of the set.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Device {
+    Watched,
+    /// Not while it has work for us anyway.
+    LeftAlone,
+    /// It is gone.
+    Forgotten,
 }
 
 impl Bell {
@@ -38,21 +56,42 @@ impl Bell {
         set.add(&timer, ALARM, EventFlags::IN).map_err(fail)?;
         let now = Some(Instant::now());
         timer.set_at(now).map_err(fail)?;
-        Ok(Bell { set, timer, interest, alarm: now })
+        Ok(Bell { set, timer, interest, device: Device::Watched, found: 0, alarm: now })
     }
 
     /// Watches `device` for what is wanted of it, or for nothing, and rings at `alarm` anyway.
     ///
-    /// Cost: a syscall for each of the two that changed.
+    /// Cost: a syscall for each of the two that changed, and one if it was not watched.
     pub fn watch(&mut self, device: impl AsFd, want: Option<Want>, alarm: Option<Instant>) {
         let mut interest = EventFlags::empty();
         interest.set(EventFlags::IN, want.is_some_and(Want::frames));
         interest.set(EventFlags::OUT, want.is_some_and(Want::room));
-        // Fails only for a device that `forget` removed: then there is nothing to watch.
-        if interest != self.interest && self.set.modify(device, DEVICE, interest).is_ok() {
-            self.interest = interest;
+        self.found = 0;
+        match self.device {
+            Device::Watched if interest != self.interest => {
+                if self.set.modify(device, DEVICE, interest).is_ok() {
+                    self.interest = interest;
+                }
+            }
+            // If it is ready, that is noticed as it is added.
+            Device::LeftAlone if self.set.add(device, DEVICE, interest).is_ok() => {
+                (self.device, self.interest) = (Device::Watched, interest);
+            }
+            _ => {}
         }
         self.alarm(alarm);
+    }
+
+    /// Notes that `device` gave or took packets although nobody waited for it; it is not watched any
+    /// more if that goes on.
+    ///
+    /// Cost: a syscall, once between two calls of [`Bell::watch`].
+    pub fn busy(&mut self, device: impl AsFd) {
+        self.found = self.found.saturating_add(1);
+        let enough = self.found == BUSY && self.device == Device::Watched;
+        if enough && self.set.delete(device).is_ok() {
+            self.device = Device::LeftAlone;
+        }
     }
 
     /// Rings at `at`, whatever the device does.
@@ -65,8 +104,10 @@ impl Bell {
     }
 
     /// Stops watching a device that is gone and would be in error for ever.
-    pub fn forget(&self, device: impl AsFd) {
+    pub fn forget(&mut self, device: impl AsFd) {
+        // It is no member if it was left alone.
         let _ = self.set.delete(device);
+        self.device = Device::Forgotten;
     }
 
     /// Watches `device` instead of one that was closed.
@@ -75,6 +116,7 @@ impl Bell {
     /// The system's own, without memory.
     pub fn replace(&mut self, device: impl AsFd) -> std::io::Result<()> {
         self.set.add(device, DEVICE, self.interest)?;
+        self.device = Device::Watched;
         Ok(())
     }
 
@@ -93,5 +135,69 @@ impl Bell {
 impl AsFd for Bell {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.set.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use linerate_sys::wait::{EventFd, poll_readable};
+
+    fn rings(bell: &Bell) -> bool {
+        poll_readable(&[bell.as_fd()], Some(Duration::ZERO)).unwrap()
+    }
+
+    /// A bell whose device has something, watched for that.
+    fn rung() -> (Bell, EventFd) {
+        let device = EventFd::new().unwrap();
+        let mut bell = Bell::new(&device).unwrap();
+        assert!(rings(&bell), "for whoever waits before he arms");
+        bell.watch(&device, Some(Want::Frames), None);
+        assert!(!rings(&bell));
+        device.signal();
+        assert!(rings(&bell));
+        (bell, device)
+    }
+
+    #[test]
+    fn a_device_with_work_anyway_is_left_alone_until_it_is_waited_for() {
+        let (mut bell, device) = rung();
+        for call in 1..BUSY {
+            bell.busy(&device);
+            assert!(rings(&bell), "watched for at call {call}");
+        }
+        bell.busy(&device);
+        assert!(!rings(&bell), "left alone");
+        bell.busy(&device);
+        bell.watch(&device, Some(Want::Frames), None);
+        assert!(rings(&bell), "what came meanwhile is noticed");
+        bell.busy(&device);
+        assert!(rings(&bell), "counted anew");
+    }
+
+    #[test]
+    fn a_device_that_was_left_alone_is_watched_for_nothing_if_that_is_wanted() {
+        let (mut bell, device) = rung();
+        (0..BUSY).for_each(|_| bell.busy(&device));
+        bell.watch(&device, None, None);
+        assert!(!rings(&bell));
+        bell.watch(&device, Some(Want::Frames), None);
+        assert!(rings(&bell));
+    }
+
+    #[test]
+    fn a_device_that_is_gone_is_never_watched_again() {
+        for busy in [0, BUSY] {
+            let (mut bell, device) = rung();
+            (0..busy).for_each(|_| bell.busy(&device));
+            bell.forget(&device);
+            bell.watch(&device, Some(Want::Frames), None);
+            assert!(!rings(&bell));
+            let other = EventFd::new().unwrap();
+            other.signal();
+            bell.replace(&other).unwrap();
+            bell.watch(&other, Some(Want::Frames), None);
+            assert!(rings(&bell));
+        }
     }
 }

@@ -92,6 +92,7 @@ impl QueueOps for PacketQueue {
     fn rx(&mut self, mem: &mut Local, out: &mut Batch, budget: usize) -> Moved {
         let moved = self.rx.receive(mem, out, budget);
         if moved.packets > 0 {
+            self.bell.busy(&self.socket);
             self.armed = false;
         } else {
             self.link.refresh();
@@ -104,6 +105,7 @@ impl QueueOps for PacketQueue {
 
     fn xmit(&mut self, mem: &mut Local, batch: &mut Batch) -> Moved {
         self.link.refresh();
+        self.bell.busy(&self.socket);
         self.tx.send(&self.socket, &mut self.link, mem, batch)
     }
 

@@ -88,7 +88,7 @@ impl Source {
     /// Never readable again.
     pub fn rest(&mut self) {
         self.watch(false, None);
-        if let Ready::Stream(bell) = &self.ready {
+        if let Ready::Stream(bell) = &mut self.ready {
             // Its end would be reported for ever.
             bell.forget(&self.file);
         }

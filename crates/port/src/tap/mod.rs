@@ -91,6 +91,7 @@ impl QueueOps for TapQueue {
     fn rx(&mut self, mem: &mut Local, out: &mut Batch, budget: usize) -> Moved {
         let moved = self.rx.receive(&self.tap, &mut self.link, mem, out, budget);
         if moved.packets > 0 {
+            self.bell.busy(&self.tap);
             self.armed = false;
         } else {
             self.link.refresh();
@@ -103,6 +104,7 @@ impl QueueOps for TapQueue {
 
     fn xmit(&mut self, mem: &mut Local, batch: &mut Batch) -> Moved {
         self.link.refresh();
+        self.bell.busy(&self.tap);
         self.tx.send(&self.tap, &mut self.link, mem, batch)
     }
 

@@ -207,6 +207,7 @@ impl QueueOps for XdpQueue {
         let before = out.len();
         let moved = self.rx.receive(rings, &mut self.held, mem, out, budget);
         if moved.packets > 0 {
+            self.bell.busy(&*rings.socket);
             self.armed = false;
             if let Checksums::Partial { mtu_bytes } = self.checksums {
                 out.iter_mut().skip(before).for_each(|skb| partial::mark(skb, mtu_bytes));
@@ -228,6 +229,7 @@ impl QueueOps for XdpQueue {
             return Moved::default();
         };
         let moved = self.tx.send(rings, &mut self.link, &mut self.held, mem, batch);
+        self.bell.busy(&*rings.socket);
         if !batch.is_empty() {
             self.mend();
         }
