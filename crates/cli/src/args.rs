@@ -14,6 +14,7 @@ use crate::screen::{self, Screen};
 
 /// Packets from one queue in one turn, unless told.
 const BUDGET: u16 = 64;
+const RX_USECS: u32 = 50;
 
 #[derive(Debug, Parser)]
 #[command(
@@ -123,6 +124,11 @@ pub struct Run {
     #[arg(long, value_name = "N", default_value_t = BUDGET,
         value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub budget: u16,
+    /// Microseconds in which packets may gather in a device's ring where several come in that time
+    /// anyway; 0 = look at once
+    #[arg(long, value_name = "N", default_value_t = RX_USECS,
+        value_parser = clap::value_parser!(u32).range(..=10_000))]
+    pub rx_usecs: u32,
     /// Print what the pool cost, worker by worker
     #[arg(long)]
     pub pool: bool,

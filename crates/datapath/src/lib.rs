@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod engine;
+mod hold;
 mod memory;
 mod napi;
 mod opening;

@@ -19,6 +19,9 @@ pub(crate) struct Napi {
     direction: Direction,
     /// Its port, by the port's first queue.
     pub port: PortId,
+    /// What comes for it waits in a device's ring until it is taken, and comes by nobody's timetable
+    /// that we keep.
+    pub gathers: bool,
     /// The other end of its wire, as the worker counts its napis.
     pub peer: Option<usize>,
     /// Packets on their way out, first in first out.
@@ -42,7 +45,9 @@ impl Napi {
         backlog: usize,
         tally: Tally,
     ) -> Napi {
+        let from_outside = matches!(ops.origin(), Origin::Device | Origin::Counted);
         Napi {
+            gathers: from_outside && ops.pace().is_none(),
             ops,
             stats: Arc::default(),
             slot: Arc::default(),

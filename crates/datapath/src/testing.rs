@@ -16,6 +16,7 @@ use linerate_port::wait::EventFd;
 use linerate_port::{Direction, Health, QueueOps, Want};
 use linerate_skb::{Batch, Ledger, Local, Moved, Pool};
 
+use crate::hold::Hold;
 use crate::napi::Napi;
 use crate::stage::{Stage, StageContext};
 use crate::stats::WorkerSlot;
@@ -170,8 +171,10 @@ fn run_once<S: Stage + 'static>(
         outputs.push((name.clone(), collected));
     }
     let stages: Vec<Box<dyn Stage>> = vec![Box::new(stage), Box::new(Xconnect)];
-    let worker =
-        WorkerSlot::new().and_then(|slot| Worker::new(napis, stages, pool.local(), batch, slot));
+    // Time is the tape's: there is none to wait for.
+    let hold = Hold::new(Duration::ZERO);
+    let worker = WorkerSlot::new()
+        .and_then(|slot| Worker::new(napis, stages, pool.local(), batch, hold, slot));
     let mut worker = match worker {
         Ok(worker) => worker,
         Err(e) => panic!("{e}"),

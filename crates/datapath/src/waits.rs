@@ -24,6 +24,8 @@ const UNKNOWN: u64 = u64::MAX;
 pub struct WorkerStats {
     /// Times that it slept in [`Worker::park`](crate::Worker::park).
     pub sleeps: u64,
+    /// Those of them in which it only let packets gather ([`Builder::rx_usecs`](crate::Builder::rx_usecs)).
+    pub holds: u64,
     /// How long it did, to the moment at which it was on a CPU again.
     pub asleep_ns: u64,
     /// How long it ran, asleep or awake; `None` until it has ended, and on a program's own thread.
@@ -37,6 +39,7 @@ pub struct WorkerStats {
 #[derive(Debug)]
 pub(crate) struct Waits {
     sleeps: AtomicU64,
+    holds: AtomicU64,
     asleep_ns: AtomicU64,
     ran_ns: AtomicU64,
     run_delay_ns: AtomicU64,
@@ -46,6 +49,7 @@ impl Default for Waits {
     fn default() -> Waits {
         Waits {
             sleeps: AtomicU64::new(0),
+            holds: AtomicU64::new(0),
             asleep_ns: AtomicU64::new(0),
             ran_ns: AtomicU64::new(UNKNOWN),
             run_delay_ns: AtomicU64::new(UNKNOWN),
@@ -58,6 +62,12 @@ impl Waits {
     pub fn slept(&self, time: Duration) {
         add(&self.sleeps, 1);
         add(&self.asleep_ns, nanos(time));
+    }
+
+    /// Counts a sleep in which packets gathered.
+    pub fn held(&self, time: Duration) {
+        self.slept(time);
+        add(&self.holds, 1);
     }
 
     /// Tells how long the worker's thread ran.
@@ -73,6 +83,7 @@ impl Waits {
         let known = |n: &AtomicU64| Some(value(n)).filter(|n| *n != UNKNOWN);
         WorkerStats {
             sleeps: value(&self.sleeps),
+            holds: value(&self.holds),
             asleep_ns: value(&self.asleep_ns),
             ran_ns: known(&self.ran_ns),
             run_delay_ns: known(&self.run_delay_ns),
