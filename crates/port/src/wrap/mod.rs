@@ -1,7 +1,7 @@
 //! Ports around ports: each stands on any queue, and is one itself.
 //!
 //! ```text
-//!   Queue ── Box<dyn QueueOps> = Tee ── Faulty ── the driver's
+//!   Queue ── Box<dyn QueueOps> = tee ── Faulty ── the driver's
 //!             rx  ◄── what the tee copies is what the program sees ◄── what the faults left
 //! ```
 //!
@@ -12,16 +12,21 @@
 //! - [`trace`]: a record of what passed, which another thread reads.
 //! - [`tee`]: copies into a pcapng file while the path runs, written on a thread of the program's.
 //! - [`fault`]: what can go wrong, by a plan and a seed, with every packet accounted for.
+//! - [`Layer`]: what these are made of, and a program's own: a call that it says nothing of goes
+//!   to the queue below.
 //!
-//! The first two are one load a call while they are off, and share the descriptor of what they
+//! Trace and tee are one load a call while they are off, and share the descriptor of what they
 //! stand on. docs/ports/wrap.md has the limits, each with its cause.
 
 pub mod fault;
+mod layer;
 pub mod tee;
 pub mod trace;
 
 #[cfg(test)]
 mod conforms;
+
+pub use layer::{Layer, Wrapped};
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -35,18 +35,48 @@ use linerate_skb::{Batch, DropReason, Local, Moved, Result, Tally};
 pub use plan::{Fault, Plan};
 pub use stats::{FaultCounts, FaultStats};
 
-use crate::findings::{Pace, Verified};
+use super::{Layer, Wrapped};
 use crate::host::Bell;
 use crate::queue::{Health, Origin, QueueOps, Want};
-use crate::stats::DriverCounts;
 use side::{Now, Side};
 
 /// What the ledger calls the packets that a queue holds here.
 const HELD: &str = "held by faults";
 
 /// A queue to which a [`Plan`] happens.
-pub struct Faulty {
-    inner: Box<dyn QueueOps>,
+pub type Faulty = Wrapped<Faults>;
+
+impl Faulty {
+    /// Lets `plan` happen to a queue.
+    ///
+    /// # Errors
+    /// `E-SYSTEM` without descriptors.
+    pub fn new(inner: Box<dyn QueueOps>, plan: &Plan) -> Result<Faulty> {
+        let bell = Bell::new(inner.as_fd())?;
+        let [rx, tx] = plan.sides().map(Side::new);
+        let faults = Faults {
+            fresh: Batch::with_capacity(rx.room()),
+            bell,
+            rx,
+            tx,
+            stats: Arc::default(),
+            turn: 0,
+            told_end: false,
+            tally: None,
+            told: 0,
+        };
+        Ok(Wrapped::around(inner, faults))
+    }
+
+    /// Its live counters.
+    #[must_use]
+    pub fn stats(&self) -> Arc<FaultStats> {
+        self.layer.stats.clone()
+    }
+}
+
+/// What happens to a queue, and the packets that wait for it to happen.
+pub struct Faults {
     bell: Bell,
     rx: Side,
     tx: Side,
@@ -62,34 +92,7 @@ pub struct Faulty {
     told: usize,
 }
 
-impl Faulty {
-    /// Lets `plan` happen to a queue.
-    ///
-    /// # Errors
-    /// `E-SYSTEM` without descriptors.
-    pub fn new(inner: Box<dyn QueueOps>, plan: &Plan) -> Result<Faulty> {
-        let bell = Bell::new(inner.as_fd())?;
-        let [rx, tx] = plan.sides().map(Side::new);
-        Ok(Faulty {
-            fresh: Batch::with_capacity(rx.room()),
-            inner,
-            bell,
-            rx,
-            tx,
-            stats: Arc::default(),
-            turn: 0,
-            told_end: false,
-            tally: None,
-            told: 0,
-        })
-    }
-
-    /// Its live counters.
-    #[must_use]
-    pub fn stats(&self) -> Arc<FaultStats> {
-        self.stats.clone()
-    }
-
+impl Faults {
     /// The moment of a call.
     ///
     /// Cost: a clock read a batch.
@@ -99,10 +102,10 @@ impl Faulty {
     }
 
     /// Hands the device what is due to go to it.
-    fn flush(&mut self, mem: &mut Local, now: Now) {
+    fn flush(&mut self, below: &mut dyn QueueOps, mem: &mut Local, now: Now) {
         self.tx.mature(now);
         if !self.tx.ready.is_empty() && !self.tx.is_stalled(now.at) {
-            self.inner.xmit(mem, &mut self.tx.ready);
+            below.xmit(mem, &mut self.tx.ready);
         }
     }
 
@@ -116,19 +119,32 @@ impl Faulty {
     }
 
     /// Receives from the device up to `budget`, and counts it.
-    fn take(&mut self, mem: &mut Local, out: Option<&mut Batch>, budget: usize) -> Moved {
+    fn take(
+        &mut self,
+        below: &mut dyn QueueOps,
+        mem: &mut Local,
+        out: Option<&mut Batch>,
+        budget: usize,
+    ) -> Moved {
         let out = out.unwrap_or(&mut self.fresh);
         let before = out.len();
-        let moved = self.inner.rx(mem, out, budget);
-        if self.inner.origin() == Origin::Device {
+        let moved = below.rx(mem, out, budget);
+        if below.origin() == Origin::Device {
             mem.count_received(out.len().saturating_sub(before));
         }
         moved
     }
 
-    fn receive(&mut self, mem: &mut Local, out: &mut Batch, budget: usize, now: Now) -> Moved {
+    fn receive(
+        &mut self,
+        below: &mut dyn QueueOps,
+        mem: &mut Local,
+        out: &mut Batch,
+        budget: usize,
+        now: Now,
+    ) -> Moved {
         if self.rx.is_plain() {
-            return self.take(mem, Some(out), budget);
+            return self.take(below, mem, Some(out), budget);
         }
         let budget = budget.min(out.spare());
         if budget == 0 || self.rx.refuses(now, &self.stats) {
@@ -136,7 +152,7 @@ impl Faulty {
         }
         let most = budget.min(self.rx.room()).min(self.fresh.spare());
         if most > 0 {
-            self.take(mem, None, most);
+            self.take(below, mem, None, most);
         }
         while let Some(skb) = self.fresh.pop() {
             self.rx.admit(skb, now, &self.stats);
@@ -147,12 +163,18 @@ impl Faulty {
         Moved { packets, bytes: out.bytes_behind(before) }
     }
 
-    fn send(&mut self, mem: &mut Local, batch: &mut Batch, now: Now) -> Moved {
+    fn send(
+        &mut self,
+        below: &mut dyn QueueOps,
+        mem: &mut Local,
+        batch: &mut Batch,
+        now: Now,
+    ) -> Moved {
         if self.tx.is_plain() {
-            return self.inner.xmit(mem, batch);
+            return below.xmit(mem, batch);
         }
         let refuses = !batch.is_empty() && self.tx.refuses(now, &self.stats);
-        self.flush(mem, now);
+        self.flush(below, mem, now);
         let mut moved = Moved::default();
         // What the device does not take for now is held, and then nothing more is taken.
         while !refuses && self.tx.ready.is_empty() && !batch.is_empty() && self.tx.room() > 0 {
@@ -161,14 +183,14 @@ impl Faulty {
             {
                 moved += self.tx.admit(skb, now, &self.stats);
             }
-            self.flush(mem, now);
+            self.flush(below, mem, now);
         }
         moved
     }
 
     /// True if the device will give nothing more and what it gave has been handed over.
-    fn has_ended(&self) -> bool {
-        self.rx.held() == 0 && self.inner.health().ended()
+    fn has_ended(&self, below: &dyn QueueOps) -> bool {
+        self.rx.held() == 0 && below.health().ended()
     }
 
     /// True if there is something for the caller to come for.
@@ -194,91 +216,75 @@ impl Faulty {
     }
 }
 
-impl QueueOps for Faulty {
-    fn rx(&mut self, mem: &mut Local, out: &mut Batch, budget: usize) -> Moved {
+impl Layer for Faults {
+    fn rx(
+        &mut self,
+        below: &mut dyn QueueOps,
+        mem: &mut Local,
+        out: &mut Batch,
+        budget: usize,
+    ) -> Moved {
         let now = self.begin();
-        self.flush(mem, now);
-        let moved = self.receive(mem, out, budget, now);
+        self.flush(below, mem, now);
+        let moved = self.receive(below, mem, out, budget, now);
         self.tell(mem);
         moved
     }
 
-    fn xmit(&mut self, mem: &mut Local, batch: &mut Batch) -> Moved {
+    fn xmit(&mut self, below: &mut dyn QueueOps, mem: &mut Local, batch: &mut Batch) -> Moved {
         let now = self.begin();
-        let moved = self.send(mem, batch, now);
+        let moved = self.send(below, mem, batch, now);
         self.tell(mem);
         moved
     }
 
-    fn arm(&mut self, want: Want) -> bool {
+    fn arm(&mut self, below: &mut dyn QueueOps, want: Want) -> bool {
         let now = Now { turn: self.turn, at: Instant::now() };
         if self.is_here(want, now) {
             return false;
         }
         let wanted = self.wanted(want, now.at);
-        let here = wanted.is_some_and(|wanted| !self.inner.arm(wanted));
+        let here = wanted.is_some_and(|wanted| !below.arm(wanted));
         // The device says it once, and that may have been while something was held.
-        let news = self.has_ended() && !std::mem::replace(&mut self.told_end, true);
+        let news = self.has_ended(below) && !std::mem::replace(&mut self.told_end, true);
         if here || news {
             return false;
         }
         let rx = self.rx.alarm(now.at, true).filter(|_| want.frames());
         let alarm = rx.into_iter().chain(self.tx.alarm(now.at, want.room())).min();
-        self.bell.watch(self.inner.as_fd(), wanted.map(|_| Want::Frames), alarm);
+        self.bell.watch(below.as_fd(), wanted.map(|_| Want::Frames), alarm);
         true
     }
 
-    fn health(&self) -> Health {
-        match self.inner.health() {
+    fn as_fd<'a>(&'a self, _: &'a dyn QueueOps) -> BorrowedFd<'a> {
+        self.bell.as_fd()
+    }
+
+    fn health(&self, below: &dyn QueueOps) -> Health {
+        match below.health() {
             // There is still something to receive.
             health if health.ended() && self.rx.held() > 0 => Health::Up,
             health => health,
         }
     }
 
-    fn origin(&self) -> Origin {
-        match self.inner.origin() {
+    fn origin(&self, below: &dyn QueueOps) -> Origin {
+        match below.origin() {
             Origin::Device => Origin::Counted,
             origin => origin,
         }
     }
-
-    fn missed(&mut self) -> u64 {
-        self.inner.missed()
-    }
-
-    fn no_frame(&mut self) -> u64 {
-        self.inner.no_frame()
-    }
-
-    fn counts(&mut self) -> DriverCounts {
-        self.inner.counts()
-    }
-
-    fn verified(&self) -> Option<Verified> {
-        self.inner.verified()
-    }
-
-    fn pace(&self) -> Option<Pace> {
-        self.inner.pace()
-    }
 }
 
-impl AsFd for Faulty {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
-    }
-}
-
-impl Drop for Faulty {
+impl Drop for Faults {
     fn drop(&mut self) {
         self.rx.discard(DropReason::STOPPED);
         self.tx.discard(DropReason::STOPPED);
     }
 }
 
-impl std::fmt::Debug for Faulty {
+impl std::fmt::Debug for Faults {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Faulty").field("stats", &self.stats).finish_non_exhaustive()
+        f.debug_struct("Faults").field("stats", &self.stats).finish_non_exhaustive()
     }
 }

@@ -18,7 +18,6 @@ mod tests;
 mod writer;
 
 use std::io::Write;
-use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -28,11 +27,9 @@ use linerate_sys::wait::EventFd;
 
 pub use writer::TeeWriter;
 
-use super::{Way, epoch_ns};
-use crate::findings::{Pace, Verified};
+use super::{Layer, Way, Wrapped, epoch_ns};
 use crate::pcap::format::PACKET_LEN_MAX;
-use crate::queue::{Health, Origin, QueueOps, Want};
-use crate::stats::DriverCounts;
+use crate::queue::QueueOps;
 use copies::{Copies, HEADER_BYTES, Inbox, Taken};
 
 /// What a tee takes at most.
@@ -161,7 +158,8 @@ impl Tee {
         let (copies, inbox) = copies::queue(name, queue_bytes, snaplen_bytes)
             .map_err(|e| Error::new(Code::Memory, format!("cannot tee {name}"), e.to_string()))?;
         self.shared.reading().inboxes.push(inbox);
-        Ok(Box::new(Teed { inner, copies, shared: self.shared.clone() }))
+        let copier = Copier { copies, shared: self.shared.clone() };
+        Ok(Box::new(Wrapped::around(inner, copier)))
     }
 
     /// Starts a capture into `sink`: from now on, packets are copied. Dropping the writer ends it.
@@ -207,14 +205,13 @@ impl std::fmt::Debug for Tee {
     }
 }
 
-/// A queue whose packets are copied while a capture runs.
-struct Teed {
-    inner: Box<dyn QueueOps>,
+/// Copies what passes a queue while a capture runs.
+struct Copier {
     copies: Copies,
     shared: Arc<Shared>,
 }
 
-impl Teed {
+impl Copier {
     /// The capture that runs, if one does.
     fn capture(&self) -> Option<u32> {
         Some(self.shared.capture.load(Ordering::Relaxed)).filter(|number| *number != 0)
@@ -234,10 +231,16 @@ impl Teed {
     }
 }
 
-impl QueueOps for Teed {
-    fn rx(&mut self, mem: &mut Local, out: &mut Batch, budget: usize) -> Moved {
+impl Layer for Copier {
+    fn rx(
+        &mut self,
+        below: &mut dyn QueueOps,
+        mem: &mut Local,
+        out: &mut Batch,
+        budget: usize,
+    ) -> Moved {
         let before = out.len();
-        let moved = self.inner.rx(mem, out, budget);
+        let moved = below.rx(mem, out, budget);
         let came = out.len().saturating_sub(before);
         if came > 0
             && let Some(capture) = self.capture()
@@ -249,53 +252,15 @@ impl QueueOps for Teed {
         moved
     }
 
-    fn xmit(&mut self, mem: &mut Local, batch: &mut Batch) -> Moved {
-        let Some(capture) = self.capture() else { return self.inner.xmit(mem, batch) };
+    fn xmit(&mut self, below: &mut dyn QueueOps, mem: &mut Local, batch: &mut Batch) -> Moved {
+        let Some(capture) = self.capture() else { return below.xmit(mem, batch) };
         // Copied before, because they are gone after; published after, because only now is it
         // known which went.
         self.copies.stage(capture, Way::Tx, epoch_ns(), batch.iter());
         let offered = batch.len();
-        let moved = self.inner.xmit(mem, batch);
+        let moved = below.xmit(mem, batch);
         let taken = self.copies.publish(offered.saturating_sub(batch.len()));
         self.count(taken);
         moved
-    }
-
-    fn arm(&mut self, want: Want) -> bool {
-        self.inner.arm(want)
-    }
-
-    fn health(&self) -> Health {
-        self.inner.health()
-    }
-
-    fn origin(&self) -> Origin {
-        self.inner.origin()
-    }
-
-    fn missed(&mut self) -> u64 {
-        self.inner.missed()
-    }
-
-    fn no_frame(&mut self) -> u64 {
-        self.inner.no_frame()
-    }
-
-    fn counts(&mut self) -> DriverCounts {
-        self.inner.counts()
-    }
-
-    fn verified(&self) -> Option<Verified> {
-        self.inner.verified()
-    }
-
-    fn pace(&self) -> Option<Pace> {
-        self.inner.pace()
-    }
-}
-
-impl AsFd for Teed {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.inner.as_fd()
     }
 }

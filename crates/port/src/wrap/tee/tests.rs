@@ -1,6 +1,7 @@
 //! Captures of running paths: readable, bounded, and never at the path's expense.
 
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::process::Command;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use crate::host::testing::{
     LONG, assert_settled, in_netns, queue_in, receive, send, stamped, veth,
 };
 use crate::pcap::format::Reader;
-use crate::{Port, Queue};
+use crate::{Port, Queue, Want};
 
 /// A sink that a test looks into while it is written.
 #[derive(Clone, Default)]

@@ -12,17 +12,14 @@
 mod tests;
 
 use std::fmt;
-use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use linerate_ring::{Consumer, Heap, Producer, heap};
 use linerate_skb::{Batch, Code, Error, Local, Moved, Result, Skb};
 
-use super::{Way, epoch_ns};
-use crate::findings::{Pace, Verified};
-use crate::queue::{Health, Origin, QueueOps, Want};
-use crate::stats::DriverCounts;
+use super::{Layer, Way, Wrapped, epoch_ns};
+use crate::queue::QueueOps;
 
 /// Bytes of a packet that a record has at most.
 pub const HEAD_BYTES: usize = 64;
@@ -163,12 +160,7 @@ impl fmt::Debug for Trace {
 }
 
 /// A queue whose packets are recorded while its [`Trace`] is on.
-pub struct Traced {
-    inner: Box<dyn QueueOps>,
-    records: Producer<Heap<Record>>,
-    shared: Arc<Shared>,
-    calls: u64,
-}
+pub type Traced = Wrapped<Recorder>;
 
 impl Traced {
     /// Puts a trace of at least `records` records around a queue.
@@ -187,9 +179,19 @@ impl Traced {
         let (producer, consumer) = ring.map_err(|e| fail(e.to_string()))?;
         let shared = Arc::new(Shared::default());
         let trace = Trace { records: consumer, shared: shared.clone() };
-        Ok((Traced { inner, records: producer, shared, calls: 0 }, trace))
+        let recorder = Recorder { records: producer, shared, calls: 0 };
+        Ok((Wrapped::around(inner, recorder), trace))
     }
+}
 
+/// The writing side of a trace.
+pub struct Recorder {
+    records: Producer<Heap<Record>>,
+    shared: Arc<Shared>,
+    calls: u64,
+}
+
+impl Recorder {
     /// The call that begins, if it is to be recorded.
     fn begin(&mut self, way: Way) -> Option<Call> {
         if !self.shared.on.load(Ordering::Relaxed) {
@@ -219,13 +221,19 @@ impl Traced {
     /// As `xmit`, recorded: which packets leave is known only when they have left, so their records
     /// are written before and published after.
     #[cold]
-    fn xmit_recorded(&mut self, call: Call, mem: &mut Local, batch: &mut Batch) -> Moved {
+    fn xmit_recorded(
+        &mut self,
+        call: Call,
+        below: &mut dyn QueueOps,
+        mem: &mut Local,
+        batch: &mut Batch,
+    ) -> Moved {
         let offered = count(batch.len());
         let room = self.records.reserve(offered);
         for (i, skb) in (0..room).zip(batch.iter()) {
             self.records.write(i, Record::of_packet(call, skb, offered));
         }
-        let moved = self.inner.xmit(mem, batch);
+        let moved = below.xmit(mem, batch);
         let stayed = count(batch.len());
         let left = offered.saturating_sub(stayed);
         let published = room.min(left);
@@ -241,11 +249,17 @@ impl Traced {
     }
 }
 
-impl QueueOps for Traced {
-    fn rx(&mut self, mem: &mut Local, out: &mut Batch, budget: usize) -> Moved {
+impl Layer for Recorder {
+    fn rx(
+        &mut self,
+        below: &mut dyn QueueOps,
+        mem: &mut Local,
+        out: &mut Batch,
+        budget: usize,
+    ) -> Moved {
         let call = self.begin(Way::Rx);
         let before = out.len();
-        let moved = self.inner.rx(mem, out, budget);
+        let moved = below.rx(mem, out, budget);
         if let Some(call) = call {
             let batch = count(out.len().saturating_sub(before));
             let packets = out.iter().skip(before);
@@ -254,54 +268,16 @@ impl QueueOps for Traced {
         moved
     }
 
-    fn xmit(&mut self, mem: &mut Local, batch: &mut Batch) -> Moved {
+    fn xmit(&mut self, below: &mut dyn QueueOps, mem: &mut Local, batch: &mut Batch) -> Moved {
         match self.begin(Way::Tx) {
-            Some(call) => self.xmit_recorded(call, mem, batch),
-            None => self.inner.xmit(mem, batch),
+            Some(call) => self.xmit_recorded(call, below, mem, batch),
+            None => below.xmit(mem, batch),
         }
     }
-
-    fn arm(&mut self, want: Want) -> bool {
-        self.inner.arm(want)
-    }
-
-    fn health(&self) -> Health {
-        self.inner.health()
-    }
-
-    fn origin(&self) -> Origin {
-        self.inner.origin()
-    }
-
-    fn missed(&mut self) -> u64 {
-        self.inner.missed()
-    }
-
-    fn no_frame(&mut self) -> u64 {
-        self.inner.no_frame()
-    }
-
-    fn counts(&mut self) -> DriverCounts {
-        self.inner.counts()
-    }
-
-    fn verified(&self) -> Option<Verified> {
-        self.inner.verified()
-    }
-
-    fn pace(&self) -> Option<Pace> {
-        self.inner.pace()
-    }
 }
 
-impl AsFd for Traced {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.inner.as_fd()
-    }
-}
-
-impl fmt::Debug for Traced {
+impl fmt::Debug for Recorder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Traced").field("shared", &self.shared).finish_non_exhaustive()
+        f.debug_struct("Recorder").field("shared", &self.shared).finish_non_exhaustive()
     }
 }
