@@ -3,17 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use linerate_port::{Code, Error, Result, Spec, parse};
+use linerate_port::{Code, Error, QueueOps, Result, parse};
 use linerate_skb::{Data, Holder, Huge, Init, Pool, Return, Verdict};
 
 use crate::hold::Hold;
 use crate::memory::Asked;
 use crate::opening::{self, Groups};
-use crate::plan::{self, Sizes, Wire};
+use crate::plan::{self, Sizes};
 use crate::running::Running;
 use crate::stage::{Maker, Stage, StageContext};
 use crate::stats::{Stats, WorkerSlot};
 use crate::worker::Worker;
+use crate::wrapping::{self, Around};
 use crate::xconnect::Xconnect;
 
 /// Packets from one queue in one turn. NAPI's weight, and DPDK's and VPP's order of magnitude.
@@ -29,6 +30,7 @@ const RX_USECS_MAX: u32 = 10_000;
 pub struct Builder {
     ports: Vec<(String, String)>,
     wires: Vec<(String, String)>,
+    wraps: Vec<(String, Around)>,
     makers: Vec<Maker>,
     sizes: Sizes,
     asked: Asked,
@@ -40,6 +42,7 @@ impl Builder {
         Builder {
             ports: Vec::new(),
             wires: Vec::new(),
+            wraps: Vec::new(),
             makers: Vec::new(),
             sizes: Sizes { budget: BUDGET, backlog: BACKLOG, rx_usecs: RX_USECS },
             asked: Asked::default(),
@@ -60,6 +63,48 @@ impl Builder {
     #[must_use]
     pub fn wire(mut self, left: &str, right: &str) -> Self {
         self.wires.push((left.into(), right.into()));
+        self
+    }
+
+    /// Puts something around each queue of a port, when it is open: a trace, a tee, faults, or a
+    /// [`Layer`](linerate_port::wrap::Layer) of the program's own. What is put around last is
+    /// nearest to the worker. What stays with the program, as a [`Tee`](linerate_port::wrap::tee::Tee)
+    /// does, is its hold on the port while the engine runs.
+    ///
+    /// Shape:  `wrap` gets a queue and its number, and returns what the worker has in its place.
+    /// Errors: those of `wrap` are those of [`Builder::build`].
+    /// Cost:   what the wrapper costs, and one dynamic call a batch.
+    ///
+    /// ```
+    /// use linerate_datapath::Engine;
+    /// use linerate_port::wrap::tee::{Limits, Tee};
+    ///
+    /// # fn main() -> linerate_datapath::Result<()> {
+    /// let tee = Tee::new(Limits::default())?;
+    /// let on_out = tee.clone();
+    /// let engine = Engine::builder()
+    ///     .port("in", "gen:,count=1k")
+    ///     .port("out", "sink:")
+    ///     .wire("in", "out")
+    ///     .wrap("out", move |ops, i| on_out.wrap(ops, &format!("out/{i}")))
+    ///     .build()?;
+    /// let running = engine.start()?;
+    /// // Later, on a thread that may wait for a disk:
+    /// let mut writer = tee.start(std::io::sink())?;
+    /// writer.write_pending()?;
+    /// let packets = writer.finish()?;
+    /// # assert!(packets <= 1000);
+    /// # drop(running);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn wrap(
+        mut self,
+        port: &str,
+        wrap: impl FnMut(Box<dyn QueueOps>, usize) -> Result<Box<dyn QueueOps>> + 'static,
+    ) -> Self {
+        self.wraps.push((port.into(), Box::new(wrap)));
         self
     }
 
@@ -199,8 +244,8 @@ impl Builder {
     /// Opens the ports and puts them together. No thread runs yet.
     ///
     /// # Errors
-    /// A port that cannot be opened, a wire that makes no sense (`E-TOPOLOGY`), a pool smaller than
-    /// the sum of its holders (`E-POOL-TOO-SMALL`, with the sum).
+    /// A port that cannot be opened or wrapped, a wire that makes no sense (`E-TOPOLOGY`), a pool
+    /// smaller than the sum of its holders (`E-POOL-TOO-SMALL`, with the sum).
     pub fn build(mut self) -> Result<Engine> {
         self.sizes.backlog = self.sizes.backlog.max(self.sizes.budget);
         let mut specs = Vec::new();
@@ -209,15 +254,17 @@ impl Builder {
             spec.name.clone_from(name);
             specs.push(spec);
         }
-        let wires = self.find_wires(&specs)?;
+        let wires = plan::find_wires(&specs, &self.wires)?;
+        let wraps = wrapping::find(&specs, std::mem::take(&mut self.wraps))?;
         plan::check_wires(&specs, &wires)?;
         plan::direct(&mut specs, &wires);
         let workers = plan::workers(specs.len(), &wires);
         let memory = self.asked.get(&plan::demands(&specs, &workers)?, self.sizes)?;
         let pool = memory.pool;
-        let opened = opening::open_all(&specs, &pool)?;
+        let mut opened = opening::open_all(&specs, &pool)?;
         opening::check_directions(&specs, &wires, &opened)?;
-        let groups = Groups { specs: &specs, wires: &wires, workers: &workers };
+        let meters = wrapping::wrap_all(&specs, &mut opened, wraps)?;
+        let groups = Groups { specs: &specs, wires: &wires, workers: &workers, meters };
         let (entries, groups) = groups.split(opened, &pool, self.sizes.backlog);
         let mut made = Vec::new();
         for (i, (group, hot_list_len)) in groups.into_iter().zip(memory.hot_lists).enumerate() {
@@ -238,18 +285,6 @@ impl Builder {
         let workers = made.iter().map(|(_, slot)| slot.waits().clone()).collect();
         let stats = Stats { ports: Arc::new(entries), workers, pool, warnings };
         Ok(Engine { workers: made, stats, holders: memory.holders.into(), cpus: self.cpus })
-    }
-
-    fn find_wires(&self, specs: &[Spec]) -> Result<Vec<Wire>> {
-        let find = |name: &String| {
-            specs.iter().position(|s| s.name == *name).ok_or_else(|| {
-                let known: Vec<&str> = specs.iter().map(|s| s.name.as_str()).collect();
-                let why = format!("a wire ends at '{name}', and there is no such port");
-                Error::new(Code::Topology, "cannot build the engine", why)
-                    .fix(format!("ports: {}", known.join(" ")))
-            })
-        };
-        self.wires.iter().map(|(a, b)| Ok((find(a)?, find(b)?))).collect()
     }
 
     fn make_stages(&mut self, worker: usize, names: &[String]) -> Result<Vec<Box<dyn Stage>>> {

@@ -18,6 +18,7 @@ mod stats;
 pub mod testing;
 mod waits;
 mod worker;
+mod wrapping;
 mod xconnect;
 
 pub use engine::{Builder, Engine};

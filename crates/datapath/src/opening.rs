@@ -8,6 +8,7 @@ use linerate_skb::Pool;
 use crate::napi::Napi;
 use crate::plan::{self, Wire};
 use crate::stats::Entry;
+use crate::wrapping::Meters;
 
 /// Opens every port; the two ends of a ring together.
 pub(crate) fn open_all(specs: &[Spec], pool: &Pool) -> Result<Vec<Opened>> {
@@ -66,12 +67,14 @@ pub(crate) struct Groups<'a> {
     pub specs: &'a [Spec],
     pub wires: &'a [Wire],
     pub workers: &'a [usize],
+    /// The counters below what is around each port.
+    pub meters: Vec<Meters>,
 }
 
 impl Groups<'_> {
     /// Deals the opened queues out to their workers and joins the ends of wires.
     pub fn split(
-        &self,
+        self,
         opened: Vec<Opened>,
         pool: &Pool,
         backlog: usize,
@@ -81,7 +84,9 @@ impl Groups<'_> {
         let mut entries = Vec::new();
         // Where the queues of each port are in their worker.
         let mut places: Vec<Range<usize>> = Vec::new();
-        for ((spec, &worker), device) in self.specs.iter().zip(self.workers).zip(opened) {
+        let devices = opened.into_iter().zip(self.meters);
+        for ((spec, &worker), (device, meters)) in self.specs.iter().zip(self.workers).zip(devices)
+        {
             let group = &mut groups[worker];
             let (first, direction) = (group.napis.len(), device.obtained.direction);
             let port = Napi::id(first);
@@ -94,11 +99,18 @@ impl Groups<'_> {
                 group.names.push(spec.name.clone());
             }
             places.push(first..group.napis.len());
+            let rings = match spec.driver.as_str() {
+                ring::NAME if meters.is_empty() => {
+                    queues.iter().map(|(live, _)| live.clone()).collect()
+                }
+                _ => meters,
+            };
             entries.push(Entry {
                 name: spec.name.clone(),
                 driver: spec.driver.clone(),
                 obtained: device.obtained,
                 queues,
+                rings,
             });
         }
         for &(a, b) in self.wires {

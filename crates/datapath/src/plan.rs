@@ -15,6 +15,22 @@ pub(crate) struct Sizes {
 /// A wire between two ports, by their places in the builder.
 pub(crate) type Wire = (usize, usize);
 
+/// The port of this name; `what` says in an error who asks for it.
+pub(crate) fn find(specs: &[Spec], name: &str, what: &str) -> Result<usize> {
+    specs.iter().position(|s| s.name == name).ok_or_else(|| {
+        let known: Vec<&str> = specs.iter().map(|s| s.name.as_str()).collect();
+        let why = format!("{what} '{name}', and there is no such port");
+        Error::new(Code::Topology, "cannot build the engine", why)
+            .fix(format!("ports: {}", known.join(" ")))
+    })
+}
+
+/// The wires, by the ports' names.
+pub(crate) fn find_wires(specs: &[Spec], names: &[(String, String)]) -> Result<Vec<Wire>> {
+    let end = |name| find(specs, name, "a wire ends at");
+    names.iter().map(|(a, b)| Ok((end(a)?, end(b)?))).collect()
+}
+
 /// Gives a port that is either read or written its mode: the left end of a wire is read.
 pub(crate) fn direct(specs: &mut [Spec], wires: &[Wire]) {
     for (i, spec) in specs.iter_mut().enumerate() {

@@ -4,9 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use linerate_port::wait::EventFd;
-use linerate_port::{
-    Health, Obtained, Pace, QueueCounts, QueueOps, QueueStats, Result, Verified, ring,
-};
+use linerate_port::{Health, Obtained, Pace, QueueCounts, QueueOps, QueueStats, Result, Verified};
 use linerate_skb::{Ledger, Pool};
 
 use crate::waits::{FlushPage, Flushes, Waits, WorkerStats};
@@ -169,6 +167,8 @@ pub(crate) struct Entry {
     pub driver: String,
     pub obtained: Obtained,
     pub queues: Vec<(Arc<QueueStats>, Arc<Slot>)>,
+    /// What passed the ring that it is an end of; none for other drivers.
+    pub rings: Vec<Arc<QueueStats>>,
 }
 
 /// A handle to read a running engine by. A reading costs the workers nothing.
@@ -238,8 +238,7 @@ impl Stats {
 impl Stats {
     /// Packets that are in rings between workers, as the rings' ends have counted them.
     pub(crate) fn in_rings(&self) -> u64 {
-        let ends = self.ports.iter().filter(|port| port.driver == ring::NAME);
-        let counts = ends.flat_map(|port| &port.queues).map(|(live, _)| live.counts());
+        let counts = self.ports.iter().flat_map(|port| &port.rings).map(|end| end.counts());
         counts.fold(0, |n: u64, c| n.wrapping_add(c.tx_packets).wrapping_sub(c.rx_packets))
     }
 }

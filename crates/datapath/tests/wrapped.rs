@@ -1,0 +1,272 @@
+//! Engines with something around their ports.
+
+use std::io::{self, Write};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use linerate_datapath::{Engine, Running};
+use linerate_port::wrap::fault::{Fault, FaultStats, Faulty, Plan};
+use linerate_port::wrap::tee::{Limits, Tee};
+use linerate_port::wrap::{Layer, Wrapped};
+use linerate_port::{Code, Error, Queue, QueueOps, pcap, ring};
+use linerate_skb::{Batch, DropReason, Local, Moved, Pool};
+use linerate_wire::stamp;
+
+const LONG: Duration = Duration::from_secs(20);
+
+/// A file in memory, which its writer shares with the test.
+#[derive(Clone, Default)]
+struct Bytes(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Bytes {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Bytes {
+    /// The numbers of the packets in it, as a reader of captures finds them.
+    fn numbers(&self, name: &str) -> Vec<u64> {
+        let name = format!("linerate-{name}-{}.pcapng", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::write(&path, &*self.0.lock().unwrap()).unwrap();
+        let frames = pcap::read_all(&path);
+        std::fs::remove_file(&path).unwrap();
+        frames.unwrap().iter().map(|f| stamp::read(&f.bytes).unwrap().seq).collect()
+    }
+}
+
+/// Tries until `done` says that it is so.
+fn eventually(mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + LONG;
+    while !done() {
+        assert!(Instant::now() < deadline, "it never was");
+        std::thread::yield_now();
+    }
+}
+
+/// A ring one end of which is the test's; the other may be put in the place of a queue.
+fn ring_of(name: &str, pool: &Pool) -> (Queue, Box<dyn QueueOps>) {
+    let (mut near, mut far) = ring::pair(name, 256, pool).unwrap();
+    (Queue::new(near.queues.remove(0), pool.local()), far.queues.remove(0))
+}
+
+/// Sends packets of these numbers, and receives them from `to`, in order.
+fn pass(from: &mut Queue, to: &mut Queue, numbers: std::ops::Range<u64>) {
+    let (mut batch, mut got) = (Batch::with_capacity(64), Batch::with_capacity(64));
+    let deadline = Instant::now() + LONG;
+    let (mut next, mut expected) = (numbers.start, numbers.start);
+    while expected < numbers.end {
+        assert!(Instant::now() < deadline, "{expected} never came");
+        while next < numbers.end && batch.spare() > 0 {
+            let mut frame = [0; 60];
+            stamp::write(&mut frame, 0, next, 0).unwrap();
+            batch.push(from.local().alloc_copy(&frame).unwrap()).unwrap();
+            next += 1;
+        }
+        from.xmit(&mut batch);
+        to.wait(Some(Duration::from_millis(10))).unwrap();
+        to.rx(&mut got);
+        for skb in got.drain() {
+            assert_eq!(stamp::read(skb.data()).unwrap().seq, expected);
+            expected += 1;
+            skb.discard(DropReason::UNSENT);
+        }
+    }
+}
+
+#[test]
+fn a_capture_of_a_running_engine_has_the_packets_of_its_time_and_no_others() {
+    let pool = Pool::builder().frames(8192).build().unwrap();
+    let (mut west, west_end) = ring_of("west", &pool);
+    let (mut east, east_end) = ring_of("east", &pool);
+    let tee = Tee::new(Limits::default()).unwrap();
+    let (on_west, on_east) = (tee.clone(), tee.clone());
+    let (mut west_end, mut east_end) = (Some(west_end), Some(east_end));
+    // An engine opens by text, and a ring's other end is the test's: it takes the place of what the
+    // text opened.
+    let engine = Engine::builder()
+        .pool(&pool)
+        .port("west", "null:")
+        .port("east", "null:")
+        .wire("west", "east")
+        .wrap("west", move |_, _| Ok(west_end.take().unwrap()))
+        .wrap("east", move |_, _| Ok(east_end.take().unwrap()))
+        .wrap("west", move |ops, _| on_west.wrap(ops, "west"))
+        .wrap("east", move |ops, _| on_east.wrap(ops, "east"))
+        .build()
+        .unwrap();
+    let running = engine.start().unwrap();
+    pass(&mut west, &mut east, 0..1000);
+    let file = Bytes::default();
+    let writer = tee.start(file.clone()).unwrap();
+    pass(&mut west, &mut east, 1000..1500);
+    pass(&mut east, &mut west, 1500..1700);
+    // The last call may still be in progress when its packets are here.
+    eventually(|| tee.counts().copied == 2 * 700);
+    tee.stop();
+    pass(&mut west, &mut east, 1700..3000);
+    assert_eq!(writer.finish().unwrap(), 2 * 700);
+    pass(&mut east, &mut west, 3000..4000);
+    // Each packet came in by one port and left by the other.
+    let mut numbers = file.numbers("of-its-time");
+    numbers.sort_unstable();
+    assert!(numbers.iter().copied().eq((1000..1700).flat_map(|n| [n, n])), "{numbers:?}");
+    let counts = tee.counts();
+    assert_eq!((counts.written, counts.unwritten, counts.dropped), (2 * 700, 0, 0));
+    let stopped = running.stop(LONG);
+    assert!(stopped.failed.is_none(), "{:?}", stopped.failed);
+    drop((west, east));
+    let ledger = pool.ledger();
+    assert_eq!((ledger.in_flight, ledger.difference()), (0, 0), "{ledger}");
+    assert_eq!((ledger.created, ledger.dropped(DropReason::UNSENT)), (4000, 4000), "{ledger}");
+}
+
+/// Packets that ports of an engine have received.
+fn received(running: &Running, port: usize) -> u64 {
+    running.stats().ports()[port].counts.rx_packets
+}
+
+#[test]
+fn a_capture_under_load_takes_nothing_from_the_path_and_counts_what_it_leaves_out() {
+    let limits = Limits { queue_bytes: 1 << 14, snaplen_bytes: 64, ..Limits::default() };
+    let tee = Tee::new(limits).unwrap();
+    let on_ring = tee.clone();
+    let engine = Engine::builder()
+        .port("gen", "gen:,size=60")
+        .port("r0", "ring:r")
+        .port("r1", "ring:r")
+        .port("s0", "ring:s")
+        .port("s1", "ring:s")
+        .port("sink", "sink:")
+        .wire("gen", "r0")
+        .wire("r1", "s0")
+        .wire("s1", "sink")
+        .wrap("r1", move |ops, _| on_ring.wrap(ops, "r1"))
+        .build()
+        .unwrap();
+    let running = engine.start().unwrap();
+    eventually(|| received(&running, 2) > 10_000);
+    let (file, before) = (Bytes::default(), received(&running, 2));
+    let mut writer = tee.start(file.clone()).unwrap();
+    // A disk that is slower than the path: nothing is written before copies were left out.
+    eventually(|| tee.counts().dropped > 1000);
+    writer.write_pending().unwrap();
+    eventually(|| tee.counts().copied > writer_room());
+    let packets = writer.finish().unwrap();
+    let after = received(&running, 2);
+    eventually(|| received(&running, 2) > after + 10_000);
+    let stopped = running.stop(LONG);
+    let numbers = file.numbers("under-load");
+    assert_eq!(numbers.len() as u64, packets);
+    assert!(numbers.is_sorted_by(|a, b| a < b));
+    // Counters are written when a call is over, and a call has a budget.
+    let window = before..after + 2 * 64;
+    assert!(numbers.iter().all(|n| window.contains(n)), "{before} {numbers:?} {after}");
+    let counts = tee.counts();
+    assert_eq!((counts.written, counts.copied), (packets, packets + counts.unwritten));
+    assert!(counts.dropped > 1000 && counts.copied + counts.dropped <= after + 128 - before);
+    let ledger = &stopped.ledger;
+    assert_eq!((ledger.sent, ledger.in_flight), (ledger.created, 0), "{ledger}");
+    assert_eq!(ledger.difference(), 0, "{ledger}");
+    let found = stopped.ports[5].verified.unwrap();
+    assert_eq!((found.packets, found.lost, found.reordered), (ledger.sent, 0, 0));
+}
+
+/// Copies that a queue of 16 KiB cannot have at once.
+fn writer_room() -> u64 {
+    (1 << 14) / 60
+}
+
+#[test]
+fn faults_between_two_workers_are_accounted_for_and_the_engine_ends() {
+    let stats: Arc<Mutex<Option<Arc<FaultStats>>>> = Arc::default();
+    let told = stats.clone();
+    let plan = Plan::new(5)
+        .rx(Fault::Drop, 10)
+        .rx(Fault::Duplicate, 30)
+        .rx(Fault::Stall(Duration::from_micros(100)), 20);
+    let engine = Engine::builder()
+        .port("gen", "gen:,count=20k")
+        .port("r0", "ring:r")
+        .port("r1", "ring:r")
+        .port("sink", "sink:")
+        .wire("gen", "r0")
+        .wire("r1", "sink")
+        .pool_frames(1 << 14)
+        .wrap("r1", move |ops, _| {
+            let faulty = Faulty::new(ops, &plan)?;
+            *told.lock().unwrap() = Some(faulty.stats());
+            Ok(Box::new(faulty))
+        })
+        .build()
+        .unwrap();
+    let running = engine.start().unwrap();
+    // The ring's ends count fewer packets than went through it, and more.
+    assert!(running.wait(LONG), "{}", running.stats().ledger());
+    let stopped = running.stop(LONG);
+    let counts = stats.lock().unwrap().as_ref().unwrap().counts();
+    assert!(counts.dropped > 0 && counts.duplicated > 0 && counts.stalled > 0, "{counts:?}");
+    let ledger = &stopped.ledger;
+    assert_eq!((ledger.in_flight, ledger.difference()), (0, 0), "{ledger}");
+    assert_eq!(ledger.dropped(DropReason::INJECTED), counts.dropped, "{ledger}");
+    assert_eq!(ledger.created, 20_000 + counts.duplicated, "{ledger}");
+    let late = ledger.dropped(DropReason::STOPPED);
+    assert_eq!(ledger.sent, ledger.created - counts.dropped - late, "{ledger}");
+    let found = stopped.ports[3].verified.unwrap();
+    assert_eq!((found.packets, found.duplicated), (ledger.sent, counts.duplicated));
+}
+
+/// Notes its name when it is called.
+struct Named(&'static str, Arc<Mutex<Vec<&'static str>>>);
+
+impl Layer for Named {
+    fn rx(
+        &mut self,
+        below: &mut dyn QueueOps,
+        mem: &mut Local,
+        out: &mut Batch,
+        budget: usize,
+    ) -> Moved {
+        self.1.lock().unwrap().push(self.0);
+        below.rx(mem, out, budget)
+    }
+}
+
+#[test]
+fn what_is_put_around_last_is_nearest_to_the_worker() {
+    let called = Arc::new(Mutex::new(Vec::new()));
+    let named = |name| {
+        let called = called.clone();
+        move |ops, _| {
+            let layer = Named(name, called.clone());
+            Ok(Box::new(Wrapped::around(ops, layer)) as Box<dyn QueueOps>)
+        }
+    };
+    let engine = Engine::builder()
+        .port("a", "gen:")
+        .port("b", "sink:")
+        .wire("a", "b")
+        .wrap("a", named("first"))
+        .wrap("b", named("not read"))
+        .wrap("a", named("last"))
+        .build()
+        .unwrap();
+    engine.into_workers()[0].turn(Instant::now());
+    assert_eq!(*called.lock().unwrap(), ["last", "first"]);
+}
+
+#[test]
+fn what_cannot_be_put_around_a_port_is_an_error_of_building() {
+    let two = || Engine::builder().port("a", "gen:").port("b", "sink:").wire("a", "b");
+    let e = two().wrap("c", |ops, _| Ok(ops)).build().unwrap_err();
+    assert_eq!(e.code, Code::Topology);
+    assert!(e.why.contains("around 'c', and there is no such port"), "{e}");
+    let e = two().wrap("a", |_, _| Err(Error::new(Code::Memory, "cannot", "why"))).build();
+    assert_eq!(e.unwrap_err().code, Code::Memory);
+}
