@@ -11,7 +11,7 @@ use super::tee::{Limits, Tee, TeeWriter};
 use super::trace::Traced;
 use crate::conformance::{Case, Ends, Rig};
 use crate::driver::Opened;
-use crate::host::testing::{in_netns, veth};
+use crate::host::testing::{in_netns, in_netns_with_xdp, veth};
 use crate::queue::QueueOps;
 use crate::{registry, ring};
 
@@ -82,4 +82,28 @@ mod watched_interfaces {
             move |pool: &_| Ok(Ends::Pair(open("packet:v0", pool)?, open("packet:v1", pool)?));
         case.on(Rig::new(pair).longest(1514).drops_unread());
     }));
+}
+
+/// Both ends of a veth pair by AF_XDP, their frames those of the pool.
+fn on_xdp(case: Case, wrap: fn(Opened) -> Result<Opened>) {
+    in_netns_with_xdp(move || {
+        veth(1500);
+        let open = move |text: &str, pool: &_| wrap(registry::open(&crate::parse(text)?, pool)?);
+        let pair = move |pool: &_| {
+            Ok(Ends::Pair(open("xdp:v0,ring=256", pool)?, open("xdp:v1,ring=256", pool)?))
+        };
+        case.on(Rig::new(pair).longest(1514).drops_unread().ring_frames(2048));
+    });
+}
+
+mod watched_xdp {
+    use super::*;
+
+    crate::conformance!(|case: Case| on_xdp(case, watched));
+}
+
+mod troubled_xdp {
+    use super::*;
+
+    crate::conformance!(|case: Case| on_xdp(case, troubled));
 }

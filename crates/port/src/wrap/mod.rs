@@ -25,6 +25,8 @@ pub mod trace;
 
 #[cfg(test)]
 mod conforms;
+#[cfg(test)]
+mod over_xdp;
 
 pub use layer::{Layer, Wrapped};
 
