@@ -10,6 +10,7 @@ use linerate_sys::wait::poll_readable;
 use linerate_wire::stamp;
 use rustix::thread::UnshareFlags;
 
+use crate::conformance::Interface;
 use crate::{Port, Queue, Want};
 
 /// Far above what anything here takes.
@@ -97,6 +98,31 @@ pub(crate) fn veth(mtu: u32) {
     ip("link set v1 up");
     wait_running("v0");
     wait_running("v1");
+}
+
+/// The end v0 of the pair that `veth` makes, for the suite.
+pub(crate) struct Veth;
+
+impl Interface for Veth {
+    fn down(&mut self) {
+        ip("link set v0 down");
+    }
+
+    fn up(&mut self) {
+        ip("link set v0 up");
+        wait_running("v0");
+        wait_running("v1");
+    }
+
+    fn delete(&mut self) {
+        ip("link del v0");
+    }
+
+    fn set_mtu(&mut self, mtu_bytes: usize) {
+        for name in ["v0", "v1"] {
+            ip(&format!("link set {name} mtu {mtu_bytes}"));
+        }
+    }
 }
 
 /// Opens a port of one queue.

@@ -11,7 +11,7 @@ use super::tee::{Limits, Tee, TeeWriter};
 use super::trace::Traced;
 use crate::conformance::{Case, Ends, Rig};
 use crate::driver::Opened;
-use crate::host::testing::{in_netns, in_netns_with_xdp, veth};
+use crate::host::testing::{Veth, in_netns, in_netns_with_xdp, veth};
 use crate::queue::QueueOps;
 use crate::{registry, ring};
 
@@ -80,7 +80,7 @@ mod watched_interfaces {
         let open = |text: &str, pool: &_| watched(registry::open(&crate::parse(text)?, pool)?);
         let pair =
             move |pool: &_| Ok(Ends::Pair(open("packet:v0", pool)?, open("packet:v1", pool)?));
-        case.on(Rig::new(pair).longest(1514).drops_unread());
+        case.on(Rig::new(pair).longest(1514).drops_unread().interface(Veth));
     }));
 }
 
@@ -92,7 +92,8 @@ fn on_xdp(case: Case, wrap: fn(Opened) -> Result<Opened>) {
         let pair = move |pool: &_| {
             Ok(Ends::Pair(open("xdp:v0,ring=256", pool)?, open("xdp:v1,ring=256", pool)?))
         };
-        case.on(Rig::new(pair).longest(1514).drops_unread().ring_frames(2048));
+        let rig = Rig::new(pair).longest(1514).drops_unread().ring_frames(2048);
+        case.on(rig.interface(Veth));
     });
 }
 

@@ -9,7 +9,7 @@ use rustix::fs::{CWD, FileType, Mode};
 
 use crate::conformance::{Case, Ends, Interface, Rig};
 use crate::driver::Opened;
-use crate::host::testing::{in_netns, in_netns_with_xdp, ip, veth, wait_running};
+use crate::host::testing::{Veth, in_netns, in_netns_with_xdp, ip, veth};
 use crate::{r#gen, null, packet, pcap, registry, ring, sink};
 
 fn open(text: &str, pool: &Pool) -> Result<Opened> {
@@ -133,31 +133,6 @@ mod capture_streams {
         });
         case.on(rig.longest(9000).blocks_when_full());
     });
-}
-
-/// One end of a veth pair v0, v1.
-struct Veth;
-
-impl Interface for Veth {
-    fn down(&mut self) {
-        ip("link set v0 down");
-    }
-
-    fn up(&mut self) {
-        ip("link set v0 up");
-        wait_running("v0");
-        wait_running("v1");
-    }
-
-    fn delete(&mut self) {
-        ip("link del v0");
-    }
-
-    fn set_mtu(&mut self, mtu_bytes: usize) {
-        for name in ["v0", "v1"] {
-            ip(&format!("link set {name} mtu {mtu_bytes}"));
-        }
-    }
 }
 
 /// Runs `case` on ports at both ends of a veth pair, in a network namespace of its own.
