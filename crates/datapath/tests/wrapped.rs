@@ -135,6 +135,8 @@ fn received(running: &Running, port: usize) -> u64 {
 #[test]
 fn a_capture_under_load_takes_nothing_from_the_path_and_counts_what_it_leaves_out() {
     let limits = Limits { queue_bytes: 1 << 14, snaplen_bytes: 64, ..Limits::default() };
+    // More copies of 60 bytes than it can have at once.
+    let many = (1 << 14) / 60;
     let tee = Tee::new(limits).unwrap();
     let on_ring = tee.clone();
     let engine = Engine::builder()
@@ -157,7 +159,7 @@ fn a_capture_under_load_takes_nothing_from_the_path_and_counts_what_it_leaves_ou
     // A disk that is slower than the path: nothing is written before copies were left out.
     eventually(|| tee.counts().dropped > 1000);
     writer.write_pending().unwrap();
-    eventually(|| tee.counts().copied > writer_room());
+    eventually(|| tee.counts().copied > many);
     let packets = writer.finish().unwrap();
     let after = received(&running, 2);
     eventually(|| received(&running, 2) > after + 10_000);
@@ -169,18 +171,15 @@ fn a_capture_under_load_takes_nothing_from_the_path_and_counts_what_it_leaves_ou
     let window = before..after + 2 * 64;
     assert!(numbers.iter().all(|n| window.contains(n)), "{before} {numbers:?} {after}");
     let counts = tee.counts();
-    assert_eq!((counts.written, counts.copied), (packets, packets + counts.unwritten));
+    // What the call in progress copied when the capture ended waits for a writer.
+    let waiting = counts.copied - counts.written - counts.unwritten;
+    assert!(counts.written == packets && waiting <= 64, "{counts:?}");
     assert!(counts.dropped > 1000 && counts.copied + counts.dropped <= after + 128 - before);
     let ledger = &stopped.ledger;
     assert_eq!((ledger.sent, ledger.in_flight), (ledger.created, 0), "{ledger}");
     assert_eq!(ledger.difference(), 0, "{ledger}");
     let found = stopped.ports[5].verified.unwrap();
     assert_eq!((found.packets, found.lost, found.reordered), (ledger.sent, 0, 0));
-}
-
-/// Copies that a queue of 16 KiB cannot have at once.
-fn writer_room() -> u64 {
-    (1 << 14) / 60
 }
 
 #[test]
@@ -220,6 +219,25 @@ fn faults_between_two_workers_are_accounted_for_and_the_engine_ends() {
     assert_eq!(ledger.sent, ledger.created - counts.dropped - late, "{ledger}");
     let found = stopped.ports[3].verified.unwrap();
     assert_eq!((found.packets, found.duplicated), (ledger.sent, counts.duplicated));
+}
+
+#[test]
+fn what_faults_hold_when_an_engine_stops_is_dropped_as_stopped() {
+    let plan = Plan::new(1).tx(Fault::Delay(Duration::from_secs(3600)), 1);
+    let engine = Engine::builder()
+        .port("gen", "gen:,count=100")
+        .port("sink", "sink:")
+        .wire("gen", "sink")
+        .wrap("sink", move |ops, _| Ok(Box::new(Faulty::new(ops, &plan)?)))
+        .build()
+        .unwrap();
+    let running = engine.start().unwrap();
+    assert!(running.wait(LONG));
+    let held = running.stats().ledger();
+    assert!(held.held().contains(&("held by faults".to_owned(), 100)), "{:?}", held.held());
+    let ledger = running.stop(LONG).ledger;
+    assert_eq!((ledger.dropped(DropReason::STOPPED), ledger.sent), (100, 0), "{ledger}");
+    assert_eq!((ledger.in_flight, ledger.difference()), (0, 0), "{ledger}");
 }
 
 /// Notes its name when it is called.
