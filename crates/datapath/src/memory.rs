@@ -201,6 +201,21 @@ mod tests {
     }
 
     #[test]
+    fn a_hot_list_shorter_than_the_rings_of_xdp_is_warned_about() {
+        let port = |text: &str| linerate_port::Spec::parse(text, &["xdp"]).unwrap();
+        let specs = [port("xdp:lo,queues=0,ring=256"), port("xdp:lo,queues=0,rx=512,tx=256")];
+        let demands = plan::demands(&specs, &[0, 1]).unwrap();
+        let asked = Asked { hot_list_len: Some(1024), ..Asked::default() };
+        let warnings = get(&asked, &demands).warnings;
+        // The fill ring has twice as many as the receive ring.
+        let text = "worker 1: a hot list of 1024 is shorter than the 1792 frames of the rings";
+        let [warning] = warnings.as_slice() else { panic!("{warnings:?}") };
+        assert!(warning.starts_with(text), "{warning}");
+        let memory = get(&Asked::default(), &demands);
+        assert_eq!((memory.hot_lists, memory.warnings.len()), (vec![1024, 1792], 0));
+    }
+
+    #[test]
     fn a_hot_list_longer_than_any_or_than_the_pool_is_cut_and_said_so() {
         let cut = |asked: &Asked, demands: &[Demand]| {
             let memory = get(asked, demands);

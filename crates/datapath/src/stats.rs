@@ -4,7 +4,9 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use linerate_port::wait::EventFd;
-use linerate_port::{Health, Obtained, Pace, QueueCounts, QueueOps, QueueStats, Result, Verified};
+use linerate_port::{
+    DriverCounts, Health, Obtained, Pace, QueueCounts, QueueOps, QueueStats, Result, Verified,
+};
 use linerate_skb::{Ledger, Pool};
 
 use crate::waits::{FlushPage, Flushes, Waits, WorkerStats};
@@ -121,13 +123,19 @@ pub(crate) struct Slot {
 #[derive(Debug, Default, Clone)]
 struct Said {
     health: Health,
+    counts: DriverCounts,
     verified: Option<Verified>,
     pace: Option<Pace>,
 }
 
 impl Said {
-    fn of(ops: &dyn QueueOps) -> Said {
-        Said { health: ops.health(), verified: ops.verified(), pace: ops.pace() }
+    fn of(ops: &mut dyn QueueOps) -> Said {
+        Said {
+            health: ops.health(),
+            counts: ops.counts(),
+            verified: ops.verified(),
+            pace: ops.pace(),
+        }
     }
 }
 
@@ -140,9 +148,12 @@ impl Slot {
     }
 
     /// Asks a device. Never waits: if a reader has the lock, the news come next time.
+    ///
+    /// For causes first, then for losses: packets are lost in between, and no more may have a cause
+    /// than are lost.
     pub fn publish(&self, ops: &mut dyn QueueOps, flushes: &Flushes) {
-        self.count(ops, flushes);
         let said = Said::of(ops);
+        self.count(ops, flushes);
         if let Ok(mut known) = self.said.try_lock() {
             *known = said;
         }
@@ -150,8 +161,8 @@ impl Slot {
 
     /// Asks it for the last time: waits for a reader that has the lock.
     pub fn conclude(&self, ops: &mut dyn QueueOps, flushes: &Flushes) {
-        self.count(ops, flushes);
         let said = Said::of(ops);
+        self.count(ops, flushes);
         *self.said.lock().unwrap_or_else(PoisonError::into_inner) = said;
     }
 
@@ -192,6 +203,9 @@ pub struct PortStats {
     pub obtained: Obtained,
     /// What passed, over all queues.
     pub counts: QueueCounts,
+    /// What its driver has counted beside packets, over all queues, told as `flushes` are. The causes
+    /// come to at most [`QueueCounts::missed`]; of the rest nobody says why.
+    pub driver_counts: DriverCounts,
     /// Its transmit calls, as of the last time that its worker told: now and then while it has time,
     /// and at its end.
     pub flushes: Flushes,
@@ -250,14 +264,17 @@ impl PortStats {
             driver: entry.driver.clone(),
             obtained: entry.obtained.clone(),
             counts: QueueCounts::default(),
+            driver_counts: DriverCounts::default(),
             flushes: Flushes::default(),
             health: Health::Finished,
             verified: None,
             pace: None,
         };
         for (live, slot) in &entry.queues {
+            // What is said before what is missed, as it is written.
             let (c, said) = (live.counts(), slot.said());
             stats.counts += c;
+            stats.driver_counts += said.counts;
             stats.flushes += slot.flushes.read();
             stats.counts.missed += slot.missed.load(Ordering::Relaxed);
             stats.counts.no_frame += slot.no_frame.load(Ordering::Relaxed);
@@ -280,3 +297,6 @@ pub(crate) fn rank(health: &Health) -> u8 {
         _ => 2,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -69,6 +69,20 @@ impl std::ops::AddAssign for QueueCounts {
     }
 }
 
+/// What the queues of one port have counted: bytes copied are unknown if none of them counts them.
+impl std::ops::AddAssign for DriverCounts {
+    fn add_assign(&mut self, more: DriverCounts) {
+        self.copied_bytes = match (self.copied_bytes, more.copied_bytes) {
+            (Some(some), Some(more)) => Some(some + more),
+            (one, other) => one.or(other),
+        };
+        self.missed_ring_full += more.missed_ring_full;
+        self.missed_no_frame += more.missed_no_frame;
+        self.bad_descs += more.bad_descs;
+        self.resets += more.resets;
+    }
+}
+
 /// Adds to a counter that has one writer.
 fn add(counter: &AtomicU64, n: u64) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);

@@ -1,0 +1,95 @@
+//! What devices say, and what readers hear of it.
+
+use super::*;
+use crate::napi::Napi;
+use crate::worker::Worker;
+use linerate_port::{Direction, Want};
+use linerate_skb::{Batch, Local, Moved};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Instant;
+
+/// A device that loses a packet, for want of room, whenever it is asked for anything.
+struct Losing {
+    bell: EventFd,
+    counts: DriverCounts,
+    told: u64,
+}
+
+impl Losing {
+    fn new(copied_bytes: Option<u64>, resets: u64) -> Losing {
+        let mut counts = DriverCounts::default();
+        (counts.copied_bytes, counts.resets, counts.bad_descs) = (copied_bytes, resets, 5);
+        Losing { bell: EventFd::new().unwrap(), counts, told: 0 }
+    }
+}
+
+impl QueueOps for Losing {
+    fn rx(&mut self, _: &mut Local, _: &mut Batch, _: usize) -> Moved {
+        Moved::default()
+    }
+
+    fn xmit(&mut self, _: &mut Local, _: &mut Batch) -> Moved {
+        Moved::default()
+    }
+
+    fn arm(&mut self, _: Want) -> bool {
+        true
+    }
+
+    fn missed(&mut self) -> u64 {
+        self.counts.missed_ring_full += 1;
+        let all = self.counts.missed_ring_full;
+        all - std::mem::replace(&mut self.told, all)
+    }
+
+    fn counts(&mut self) -> DriverCounts {
+        self.counts.missed_ring_full += 1;
+        self.counts
+    }
+}
+
+impl AsFd for Losing {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+}
+
+/// A port of these queues, and the worker that has them.
+fn port(queues: Vec<Losing>) -> (Entry, Worker) {
+    let pool = Pool::builder().frames(2048).build().unwrap();
+    let napi =
+        |ops| Napi::new(Box::new(ops), Direction::Both, Napi::id(0), 64, pool.tally("backlog"));
+    let napis: Vec<Napi> = queues.into_iter().map(napi).collect();
+    let queues = napis.iter().map(Napi::readings).collect();
+    let obtained = Obtained::new("losing", "losing", 1514);
+    let entry = Entry { name: "p".into(), driver: "losing".into(), obtained, queues };
+    let slot = WorkerSlot::new().unwrap();
+    (entry, Worker::new(napis, Vec::new(), pool.local(), 64, slot).unwrap())
+}
+
+#[test]
+fn what_drivers_count_is_told_by_port_now_and_then_and_at_the_end() {
+    let (entry, mut worker) = port(vec![Losing::new(None, 2), Losing::new(Some(70), 1)]);
+    assert_eq!(PortStats::read(&entry).driver_counts, DriverCounts::default());
+    worker.turn(Instant::now());
+    let read = || {
+        let port = PortStats::read(&entry);
+        let c = port.driver_counts;
+        assert_eq!((c.copied_bytes, c.bad_descs, c.resets), (Some(70), 10, 3));
+        (c.missed_ring_full, port.counts.missed)
+    };
+    // Each queue was asked for causes, and lost one more when it was asked how many.
+    assert_eq!(read(), (2, 4));
+    drop(worker);
+    assert_eq!(read(), (6, 8));
+}
+
+#[test]
+fn bytes_copied_are_unknown_if_no_queue_counts_them() {
+    let (entry, mut worker) = port(vec![Losing::new(None, 0), Losing::new(None, 0)]);
+    worker.turn(Instant::now());
+    assert_eq!(PortStats::read(&entry).driver_counts.copied_bytes, None);
+    let (entry, mut worker) = port(vec![Losing::new(Some(1), 0), Losing::new(Some(0), 0)]);
+    worker.turn(Instant::now());
+    assert_eq!(PortStats::read(&entry).driver_counts.copied_bytes, Some(1));
+}
