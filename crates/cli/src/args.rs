@@ -206,6 +206,8 @@ Examples:
 
 The line `cost` divides by the packets that left by ports other than rings. Cycles and
 instructions are those of the whole process; a figure that cannot be had is printed as `-`.
+In the line `calls`, rx+xmit calls are those of the ports' drivers, one for each batch and queue and
+those that find nothing included; they are not syscalls, of which one may make none or several.
 
 `linerate --help` lists the ports.";
 

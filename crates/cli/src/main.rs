@@ -16,6 +16,7 @@ mod report;
 mod run;
 mod screen;
 mod signals;
+mod troubles;
 
 use std::process::ExitCode;
 

@@ -3,12 +3,12 @@
 use std::fmt::Write;
 
 use linerate::Obtained;
-use linerate_ctl::report::{Cost, LedgerReport, PortReport, Verify};
+use linerate_ctl::report::{Cost, LedgerReport, Verify};
 use linerate_ctl::{Calls, ForwardReport, GenReport, Locks, TSC, Waits};
 use linerate_prof::agree::{Headline, Means, Reading, Tolerance, Verdict};
 use linerate_prof::region;
 
-use crate::pool;
+use crate::{pool, troubles};
 
 /// How far two clocks may be apart before they are flagged: the one leaves out what the other has,
 /// and on a path that is at work that is a few per cent.
@@ -16,7 +16,7 @@ const AGREE: Tolerance = Tolerance::pct(10.0);
 
 /// The result of `forward`; with `whole_pool`, also what each worker did with the pool.
 pub fn forward(report: &ForwardReport, whole_pool: bool) -> String {
-    let mut text = ports(report) + &missed(&report.ports) + &balance(&report.ledger);
+    let mut text = ports(report) + &troubles::lines(&report.ports) + &balance(&report.ledger);
     if let Some(verify) = &report.verify {
         text += &verified(verify);
     }
@@ -90,19 +90,6 @@ fn table(rows: &[[String; 5]]) -> String {
         let [a, b, c, d, _] = widths;
         let line = format!("{name:a$}  {rx:>b$}  {tx:>c$}  {dropped:>d$}  {reason}");
         let _ = writeln!(text, "{}", line.trim_end());
-    }
-    text
-}
-
-fn missed(ports: &[PortReport]) -> String {
-    let mut text = String::new();
-    for port in ports.iter().filter(|p| p.missed > 0) {
-        let (name, n) = (&port.name, thousands(port.missed));
-        let _ = writeln!(text, "missed   {name} {n}   (lost before the port, not in the balance)");
-    }
-    for port in ports.iter().filter(|p| p.no_frame > 0) {
-        let (name, n) = (&port.name, thousands(port.no_frame));
-        let _ = writeln!(text, "no frame {name} {n} times   (the pool was empty: packets waited)");
     }
     text
 }
@@ -210,7 +197,7 @@ fn locks(locks: &Locks) -> String {
 fn calls(calls: &Calls) -> String {
     let rate = |n: Option<f64>| n.map_or("-".into(), |n| scaled(n, ""));
     let mut text = format!(
-        "calls    {} alloc/pkt  {} free/pkt  {} copies/pkt  {} device calls/pkt\n",
+        "calls    {} alloc/pkt  {} free/pkt  {} copies/pkt  {} rx+xmit calls/pkt\n",
         fine(calls.allocs_per_packet, 3),
         fine(calls.frees_per_packet, 3),
         fine(calls.copies_per_packet, 3),
@@ -299,18 +286,16 @@ mod tests {
     use super::*;
     use linerate_ctl::PoolReport;
     use linerate_ctl::pool::{CoreReport, RemoteFrees};
-    use linerate_ctl::report::{PaceReport, Passed};
+    use linerate_ctl::report::{PaceReport, Passed, PortReport};
     use std::collections::BTreeMap;
 
     fn report() -> ForwardReport {
         let port = |name: &str, rx, tx| PortReport {
             name: name.into(),
             driver: name.into(),
-            mode: String::new(),
             rx: Passed { packets: rx, bytes: 0 },
             tx: Passed { packets: tx, bytes: 0 },
-            missed: 0,
-            no_frame: 0,
+            ..PortReport::default()
         };
         ForwardReport {
             duration_seconds: 2.0,
@@ -382,11 +367,21 @@ pool     17.4 MiB held  hot list hits 99.8 %  freed on another CPU 50.0 %
 cost     412 cyc/pkt  1,021 instr/pkt  31.6 pkt/wakeup  CPU 1.2 s
 time     153.7 ns CPU/pkt by the kernel  160.2 ns awake/pkt by the workers' clocks  agree
 locks    0.031 taken/pkt  <0.001 contended/pkt  <0.1 ns waited/pkt
-calls    1.001 alloc/pkt  1.001 free/pkt  2.000 copies/pkt  0.046 device calls/pkt
+calls    1.001 alloc/pkt  1.001 free/pkt  2.000 copies/pkt  0.046 rx+xmit calls/pkt
          4.01 M alloc/s  4.01 M free/s  8.01 M copies/s  over 2.00 s, the drain included
 waits    <0.1 ns lock/pkt  ~88.0 ns flush/pkt (1,437 timed)  1,412 ns asleep/pkt  - ns run delay/pkt
 ";
         assert_eq!(forward(&report(), false), screen);
+    }
+
+    #[test]
+    fn what_a_port_has_to_say_is_between_its_table_and_the_balance() {
+        let mut report = report();
+        report.ports[0].missed = 7;
+        let text = forward(&report, false);
+        let (before, after) = text.split_once("\nmissed   veth0 7 ").unwrap();
+        assert!(before.ends_with("10,331  tx_full"), "{text}");
+        assert!(after.contains("\nbalance  rx 8,012,331 "), "{text}");
     }
 
     #[test]
@@ -452,14 +447,6 @@ waits    <0.1 ns lock/pkt  ~88.0 ns flush/pkt (1,437 timed)  1,412 ns asleep/pkt
         assert!(
             calls(&some).ends_with("\n         64.0 buffers/alloc call  - buffers/free call\n")
         );
-    }
-
-    #[test]
-    fn a_port_that_found_the_pool_empty_says_so() {
-        let mut report = report();
-        report.ports[0].no_frame = 1234;
-        let line = "\nno frame veth0 1,234 times   (the pool was empty: packets waited)\n";
-        assert!(forward(&report, true).contains(line));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Locks, calls and waits, a packet: what post 000 finds excessive in its title.
 //!
 //! All of them are counted always. The pool counts an allocation and a free with the batch, a lock
-//! when it is taken; a worker counts its device calls with the batch, its sleeps when it wakes.
+//! when it is taken; a worker counts its calls of drivers with the batch, its sleeps when it wakes.
 //! A packet is one that left by a port other than a ring, as in [`Cost`](crate::Cost): one that
 //! was dropped on its way makes the others dearer.
 //!
@@ -23,8 +23,10 @@ use crate::report::Spent;
 /// Drivers that copy a packet's bytes between a frame of the pool and other memory, once on the way
 /// in and once on the way out.
 const COPYING: [&str; 3] = ["packet", "pcap", "tap"];
-/// Drivers that do not: a packet stays in its frame, or is made and verified there.
+/// Drivers that do not: a packet stays in its frame, or is made and verified there. The others copy
+/// where they must, and count the bytes themselves or leave them unknown.
 const SHARING: [&str; 4] = ["gen", "null", ring::NAME, "sink"];
+
 /// Locks that the path took.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 #[cfg_attr(feature = "json", derive(Serialize))]
@@ -43,7 +45,7 @@ pub struct Locks {
     pub wait_ns_per_packet: Option<f64>,
 }
 
-/// Calls that allocate, free and copy packets, and those to devices.
+/// Calls that allocate, free and copy packets, and those of drivers.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 #[cfg_attr(feature = "json", derive(Serialize))]
 pub struct Calls {
@@ -52,12 +54,15 @@ pub struct Calls {
     /// Buffers freed.
     pub frees: u64,
     /// Times that a packet's bytes crossed between a frame of the pool and other memory, by what
-    /// passed the ports whose drivers copy; `None` with a driver of which that is not known. What a
-    /// driver copies once more (a VLAN tag put in, memory that a peer may write) is not in it.
+    /// passed the ports whose drivers copy; `None` with a driver of which that is not known, or that
+    /// has copied where it had to: it counts bytes and no packets. What a driver copies once more
+    /// (a VLAN tag put in, memory that a peer may write) is not in it, nor what the kernel copies.
     pub copies: Option<u64>,
-    /// Bytes of them.
+    /// Bytes of them; `None` with a driver of which they are not known.
     pub copied_bytes: Option<u64>,
-    /// Calls that receive from a device, or find nothing there, and that send to one: one a batch.
+    /// Calls of drivers, one a queue and batch: of `rx`, also if it finds nothing, and of `xmit`. No
+    /// count of syscalls: a driver whose rings are mapped may need none for a call, and one without
+    /// needs several.
     pub device_calls: u64,
     /// Buffers allocated, a packet; `None` without one.
     pub allocs_per_packet: Option<f64>,
@@ -65,7 +70,7 @@ pub struct Calls {
     pub frees_per_packet: Option<f64>,
     /// Copies, a packet.
     pub copies_per_packet: Option<f64>,
-    /// Calls to devices, a packet.
+    /// Calls of drivers, a packet: few if batches are full, more than one if most find nothing.
     pub device_calls_per_packet: Option<f64>,
     /// Time in which all of these were counted: from the start of the workers to the end of the
     /// last of them, the drain included, by their own clocks. Longer than the run's duration, which
@@ -161,10 +166,9 @@ impl Calls {
         let a_second = |n: u64| seconds.map(|seconds| n as f64 / seconds);
         let (allocs, frees) =
             cores.iter().fold((0, 0), |(allocs, frees), c| (allocs + c.allocs, frees + c.frees));
-        let copied: Option<Vec<_>> = ports.iter().map(copied).collect();
-        let copied =
-            copied.map(|all| all.iter().fold((0, 0), |(n, b), more| (n + more.0, b + more.1)));
-        let (copies, copied_bytes) = (copied.map(|c| c.0), copied.map(|c| c.1));
+        // Of all ports, or of none.
+        let copies: Option<u64> = ports.iter().map(|port| copied(port).packets).sum();
+        let copied_bytes = ports.iter().map(|port| copied(port).bytes).sum();
         let device_calls = ports.iter().map(|p| p.counts.polls + p.flushes.calls).sum();
         let sampled = |of: fn(&linerate_datapath::CoreStats) -> (u64, u64)| {
             let sum = |(packets, calls), (p, c)| (packets + p, calls + c);
@@ -191,13 +195,25 @@ impl Calls {
     }
 }
 
-/// Packets that a port copied, and their bytes; `None` if it is not known whether it does.
-fn copied(port: &PortStats) -> Option<(u64, u64)> {
+/// What a port copied, as far as it is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Copied {
+    packets: Option<u64>,
+    bytes: Option<u64>,
+}
+
+fn copied(port: &PortStats) -> Copied {
     let (driver, c) = (port.driver.as_str(), &port.counts);
+    let all = |packets, bytes| Copied { packets: Some(packets), bytes: Some(bytes) };
     if COPYING.contains(&driver) {
-        return Some((c.rx_packets + c.tx_packets, c.rx_bytes + c.tx_bytes));
+        return all(c.rx_packets + c.tx_packets, c.rx_bytes + c.tx_bytes);
     }
-    SHARING.contains(&driver).then_some((0, 0))
+    if SHARING.contains(&driver) {
+        return all(0, 0);
+    }
+    // No byte is no packet; of some bytes nobody knows how many packets they were.
+    let bytes = port.driver_counts.copied_bytes;
+    Copied { packets: bytes.filter(|&n| n == 0), bytes }
 }
 
 impl Waits {
@@ -290,7 +306,7 @@ mod tests {
         stopped
     }
 
-    /// Drivers that copy where they must: how much is not in the report yet, and so unknown.
+    /// Drivers that copy where they must, and count it.
     const SOMETIMES: [&str; 1] = ["xdp"];
 
     #[test]
@@ -361,6 +377,24 @@ mod tests {
         strange.ports[1].driver = "strange".into();
         let calls = Calls::of(&strange);
         assert_eq!((calls.copies, calls.copies_per_packet), (None, None), "nobody knows");
+        assert_eq!(calls.copied_bytes, None);
+    }
+
+    #[test]
+    fn a_driver_that_copies_where_it_must_is_believed() {
+        let mut stopped = trial(1000);
+        let mut copied = |bytes: [Option<u64>; 2]| {
+            for (port, bytes) in stopped.ports.iter_mut().zip(bytes) {
+                port.driver = SOMETIMES[0].into();
+                port.driver_counts.copied_bytes = bytes;
+            }
+            let calls = Calls::of(&stopped);
+            (calls.copies, calls.copies_per_packet, calls.copied_bytes)
+        };
+        assert_eq!(copied([Some(0), Some(0)]), (Some(0), Some(0.0), Some(0)));
+        // Bytes of how many packets, it does not say.
+        assert_eq!(copied([Some(0), Some(300)]), (None, None, Some(300)));
+        assert_eq!(copied([Some(0), None]), (None, None, None));
     }
 
     #[test]

@@ -41,7 +41,7 @@ pub struct ForwardReport {
 }
 
 /// What passed a port.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "json", derive(Serialize))]
 pub struct PortReport {
     /// Its name in the engine.
@@ -59,6 +59,19 @@ pub struct PortReport {
     pub missed: u64,
     /// Times that it had packets and the pool no frame; they waited where they were.
     pub no_frame: u64,
+    /// Of the packets missed, those for which its receive ring had no room. Drivers that do not ask
+    /// for causes leave them out: they come to `missed` or less.
+    pub missed_ring_full_packets: u64,
+    /// Those for which no frame was posted, or none that was long enough.
+    pub missed_no_frame_packets: u64,
+    /// Bytes that its driver copied since it could not send packets from where they lay; `None` if
+    /// it does not count them, as those do not that copy every packet or none: their share is in
+    /// [`Calls::copied_bytes`].
+    pub copied_bytes: Option<u64>,
+    /// Descriptors of the device's that made no sense; each was refused.
+    pub bad_descs: u64,
+    /// Times that its socket was opened anew, since the device had packets and gave none back.
+    pub resets: u64,
 }
 
 /// Packets and their bytes, from the destination MAC, without FCS.
@@ -340,7 +353,7 @@ impl From<Verified> for Verify {
 
 impl From<&PortStats> for PortReport {
     fn from(port: &PortStats) -> PortReport {
-        let c = &port.counts;
+        let (c, d) = (&port.counts, &port.driver_counts);
         PortReport {
             name: port.name.clone(),
             driver: port.driver.clone(),
@@ -349,6 +362,11 @@ impl From<&PortStats> for PortReport {
             tx: Passed { packets: c.tx_packets, bytes: c.tx_bytes },
             missed: c.missed,
             no_frame: c.no_frame,
+            missed_ring_full_packets: d.missed_ring_full,
+            missed_no_frame_packets: d.missed_no_frame,
+            copied_bytes: d.copied_bytes,
+            bad_descs: d.bad_descs,
+            resets: d.resets,
         }
     }
 }
