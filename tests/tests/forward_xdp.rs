@@ -1,7 +1,7 @@
 //! Two hosts joined by AF_XDP ports, to each other and to ports of other kinds. Offloads of the hosts
 //! are at their defaults: nobody has to know that AF_XDP sees no partial checksum.
 
-use std::net::{TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream, UdpSocket};
 
 use linerate_tests::command::{Forward, Report};
 use linerate_tests::netns::Netns;
@@ -10,6 +10,7 @@ use linerate_tests::scenario;
 use linerate_tests::topology::{EAST, Hosts, WEST, wait_for_carrier};
 use linerate_tests::traffic::{ping, reaches, transfer};
 use linerate_tests::wait::{SOON, until_true};
+use rustix::process::Signal;
 
 /// Joins the hosts by a port on `w0` and one on `e0`; the reason to skip, if AF_XDP is not to be had.
 fn join(hosts: &Hosts, west: &str, east: &str) -> Result<Forward, String> {
@@ -131,6 +132,59 @@ fn two_paths_carry_at_once() {
     for join in joins {
         assert!(join.interrupt().ledger("sent") > 10_000);
     }
+}
+
+#[test]
+fn rings_of_256_carry_without_a_copy_and_a_hot_list_of_128_is_warned_about() {
+    let hosts = or_skip!(Hosts::new());
+    or_skip!(available(&hosts));
+    let args = ["xdp:w0,ring=256", "xdp:e0,ring=256", "--hot-list", "128"];
+    let forward = Forward::start(&hosts.middle, &args);
+    hosts.wait_until_joined();
+    transfer(&hosts.west, &hosts.east, EAST, 1_000_000);
+    let Report(report) = forward.interrupt();
+    for port in [0, 1].map(|i| &report["ports"][i]) {
+        assert!(port["rx"]["bytes"].as_u64() > Some(10_000), "{report}");
+        let said = ["copied_bytes", "bad_descs", "resets"].map(|key| port[key].as_u64());
+        assert_eq!(said, [Some(0); 3], "{report}");
+    }
+    let calls = &report["calls"];
+    let copies = ["copies", "copied_bytes"].map(|key| calls[key].as_u64());
+    assert_eq!((copies, calls["copies_per_packet"].as_f64()), ([Some(0); 2], Some(0.0)));
+    // One worker has both.
+    let warning = "worker 0: a hot list of 128 is shorter than the 2048 frames of the rings";
+    let first = report["warnings"][0].as_str().unwrap_or_default();
+    assert!(first.starts_with(warning), "{report}");
+}
+
+#[test]
+fn what_comes_while_nobody_receives_is_missed_and_the_report_says_why() {
+    let hosts = or_skip!(Hosts::new());
+    let forward = or_skip!(join(&hosts, "xdp:w0,ring=64", "xdp:e0"));
+    forward.0.signal(Signal::STOP);
+    until_true("every thread to stop", SOON, || has_stopped(forward.0.id()));
+    hosts.west.run(|| {
+        let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+        for _ in 0..1000 {
+            socket.send_to(&[0; 100], (EAST, 9)).unwrap();
+        }
+    });
+    forward.0.signal(Signal::CONT);
+    hosts.wait_until_joined();
+    let Report(report) = forward.interrupt();
+    let counts = ["missed", "missed_ring_full_packets", "missed_no_frame_packets"];
+    let [missed, ring_full, no_frame] =
+        counts.map(|key| report["ports"][0][key].as_u64().unwrap_or_default());
+    // Its receive ring has 64 descriptors.
+    assert!(ring_full >= 1000 - 64, "{report}");
+    assert_eq!(missed, ring_full + no_frame, "{report}");
+}
+
+/// Whether all threads of a process are stopped, by the letter behind their names.
+fn has_stopped(process: u32) -> bool {
+    let tasks = std::fs::read_dir(format!("/proc/{process}/task")).unwrap();
+    let mut states = tasks.flatten().map(|task| std::fs::read_to_string(task.path().join("stat")));
+    states.all(|stat| stat.is_ok_and(|stat| stat.contains(") T ")))
 }
 
 /// What the kernel's own programs do on an interface goes on while a port takes its packets from it.
