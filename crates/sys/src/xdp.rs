@@ -23,6 +23,7 @@ use rustix::net::xdp::{
     XdpOptionsFlags, XdpRingOffset, XdpUmemReg, XdpUmemRegFlags,
 };
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
+use rustix::process::{Resource, Rlimit, getrlimit};
 
 use crate::errno::check;
 use crate::error::{Code, Error, Result};
@@ -109,7 +110,8 @@ impl XdpSocket {
     /// Gives it the memory whose frames its rings will name; the region's pages stay in memory.
     ///
     /// # Errors
-    /// `E-MEMORY` beyond what may be locked, `E-UNSUPPORTED` for chunks that the kernel does not take.
+    /// `E-MEMORY` beyond what may be locked, which names the limit, and what helps against it;
+    /// `E-SYSTEM` for chunks that the kernel does not take.
     ///
     /// # Safety
     /// While the socket or a socket that shares its memory is open, the kernel writes to every chunk
@@ -129,7 +131,10 @@ impl XdpSocket {
             flags: XdpUmemRegFlags::empty(),
             tx_metadata_len: 0,
         };
-        sockopt::set_xdp_umem_reg(&self.fd, umem).map_err(|e| refused("XDP_UMEM_REG", e))
+        sockopt::set_xdp_umem_reg(&self.fd, umem).map_err(|e| match e {
+            Errno::NOBUFS => beyond_limit(region.len(), &getrlimit(Resource::Memlock)),
+            e => refused("XDP_UMEM_REG", e),
+        })
     }
 
     /// Makes a ring of `len` descriptors, a power of two. Fill and completion rings are of the
@@ -367,10 +372,30 @@ fn refused(call: &str, errno: Errno) -> Error {
              setcap cap_net_raw,cap_net_admin,cap_bpf+ep PROGRAM",
         ),
         Errno::AFNOSUPPORT | Errno::NOPROTOOPT => Error::os(Code::Unsupported, what, call, errno)
-            .fix("Linux 5.4 or later, built with CONFIG_XDP_SOCKETS"),
-        Errno::NOBUFS | Errno::NOMEM => {
-            Error::os(Code::Memory, what, call, errno).fix("ulimit -l unlimited, or a smaller pool")
-        }
+            .fix("Linux 5.9 or later, built with CONFIG_XDP_SOCKETS"),
+        Errno::NOMEM => Error::os(Code::Memory, what, call, errno)
+            .fix("a smaller pool, or fewer descriptors: ring=256"),
         _ => Error::os(Code::System, what, call, errno),
+    }
+}
+
+/// The kernel counts what is registered against what this user may lock in memory, unless the process
+/// may lock what it likes.
+///
+/// Source: net/xdp/xdp_umem.c, `xdp_umem_account_pages`.
+fn beyond_limit(bytes: usize, limit: &Rlimit) -> Error {
+    let may = limit.current.map_or("without limit".into(), |most| format!("{} KiB", most >> 10));
+    let why = format!(
+        "{} KiB of packet memory are to stay in memory, and RLIMIT_MEMLOCK lets this user lock {may}: \
+         XDP_UMEM_REG: ENOBUFS",
+        bytes >> 10
+    );
+    let error = Error::new(Code::Memory, "cannot register packet memory", why);
+    match limit.maximum {
+        // A shell of this user may raise it.
+        None => error.fix("a smaller pool, or: ulimit -l unlimited"),
+        Some(_) => error.fix(
+            "a smaller pool, or: setcap cap_net_raw,cap_net_admin,cap_bpf,cap_ipc_lock+ep PROGRAM",
+        ),
     }
 }

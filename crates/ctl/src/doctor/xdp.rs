@@ -185,10 +185,8 @@ pub(super) fn memory(frames: usize, found: &mut Findings) {
     }
 }
 
-/// Says what the limit is, and how to be rid of it.
+/// Says what was to be registered; what the limit is, and how to be rid of it, stands in the error.
 fn too_much(e: &Error, found: &mut Findings) {
-    let why = format!("{}; {}", e.why, proc::memlock());
-    let fix = "setcap cap_net_raw,cap_net_admin,cap_bpf,cap_ipc_lock+ep PROGRAM";
-    let e = Error::new(Code::Memory, "the packet memory cannot be registered", why).fix(fix);
-    found.miss(&e);
+    let what = "the packet memory cannot be registered";
+    found.miss(&Error::new(Code::Memory, what, e.why.as_str()).fix(e.fix.as_str()));
 }

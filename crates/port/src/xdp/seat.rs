@@ -232,7 +232,10 @@ impl Seat {
 
     fn error(&self, refused: Refused) -> Error {
         let errno = match refused {
-            Refused::Other(e) => return e,
+            Refused::Other(mut e) => {
+                e.what = self.cannot();
+                return e;
+            }
             Refused::Bind(errno) => errno,
         };
         let (what, call) = (self.cannot(), "bind(AF_XDP)");

@@ -1,0 +1,77 @@
+//! Packet memory beyond what a user may lock: the limit is a process's, so this test has one.
+
+use std::process::Command;
+
+use linerate_port::{Code, Port};
+use linerate_skb::Pool;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::thread::{CapabilitySet, UnshareFlags, capabilities, set_capabilities};
+
+/// With rings for which a small pool does.
+const PORT: &str = "xdp:v0,ring=64";
+
+fn ip(args: &str) -> Option<String> {
+    let out = Command::new("ip").args(args.split(' ')).output().ok()?;
+    out.status.success().then(|| String::from_utf8_lossy(&out.stdout).into_owned())
+}
+
+/// May lock no more than the limit says.
+fn may_lock_little() {
+    let mut sets = capabilities(None).unwrap();
+    sets.effective.remove(CapabilitySet::IPC_LOCK);
+    set_capabilities(None, sets).unwrap();
+}
+
+fn limit_to(current: Option<u64>, maximum: Option<u64>) {
+    setrlimit(Resource::Memlock, Rlimit { current, maximum }).unwrap();
+}
+
+#[test]
+fn memory_that_may_not_be_locked_is_refused_with_the_limit_and_what_lifts_it() {
+    let thread = std::thread::spawn(|| {
+        // SAFETY: NEWNET changes which interfaces this thread sees; it shares no descriptors less.
+        if let Err(e) = unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) } {
+            return eprintln!("skipped: no network namespace: {e}");
+        }
+        if ip("link add v0 type veth peer name v1").is_none()
+            || ["v0", "v1"].iter().any(|i| ip(&format!("link set {i} up")).is_none())
+        {
+            return eprintln!("skipped: no veth");
+        }
+        if let Err(e) = Port::open("xdp:v0") {
+            return eprintln!("skipped: {e}");
+        }
+        refused_until_lifted();
+    });
+    thread.join().unwrap();
+}
+
+fn refused_until_lifted() {
+    let hard = getrlimit(Resource::Memlock).maximum;
+    may_lock_little();
+    limit_to(Some(64 << 10), hard);
+    let pool = Pool::builder().frames(512).build().unwrap();
+    let refused = |remedy: &str| {
+        let e = Port::open_with(PORT, &pool).unwrap_err();
+        assert_eq!(e.code, Code::Memory, "{e:?}");
+        assert!(e.what.contains("xdp:v0"), "{e:?}");
+        assert!(e.why.contains("RLIMIT_MEMLOCK lets this user lock 64 KiB"), "{e:?}");
+        assert!(e.fix.contains("a smaller pool") && e.fix.contains(remedy), "{e:?}");
+        assert!(!ip("link show v0").unwrap().contains("prog/xdp"), "its program stays");
+        let ledger = pool.ledger();
+        assert_eq!((ledger.difference(), ledger.in_flight), (0, 0), "{ledger}");
+    };
+    refused(if hard.is_none() { "ulimit -l unlimited" } else { "cap_ipc_lock" });
+    limit_to(hard, hard);
+    match Port::open_with(PORT, &pool) {
+        Ok(port) => drop(port),
+        Err(e) if hard.is_some_and(|most| most < 4 << 20) => eprintln!("skipped in part: {e}"),
+        Err(e) => panic!("{e:?}"),
+    }
+    limit_to(Some(64 << 10), Some(64 << 10));
+    refused("cap_ipc_lock");
+    let mut sets = capabilities(None).unwrap();
+    sets.effective.insert(CapabilitySet::IPC_LOCK);
+    set_capabilities(None, sets).unwrap();
+    drop(Port::open_with(PORT, &pool).unwrap());
+}
