@@ -8,6 +8,7 @@ use linerate_sys::bpf::{self, Mode, Program, SocketMap};
 use linerate_sys::netif::{HARDWARE_ETHERNET, HARDWARE_LOOPBACK, Interface};
 use linerate_sys::rtnl::LinkInfo;
 use linerate_sys::wait::poll_readable;
+use linerate_sys::xdp::XdpSocket;
 use rustix::io::Errno;
 
 use crate::driver::Opened;
@@ -144,7 +145,11 @@ fn check(config: &Config, interface: &Interface, pool: &Pool) -> Result<()> {
             Error::new(Code::PoolSize, cannot(config), why).fix("Pool::builder().frame_size(2048)")
         );
     }
-    Ok(())
+    // A kernel that has bpf(2) and no AF_XDP calls a map of its sockets an invalid argument.
+    XdpSocket::new().map(drop).map_err(|mut e| {
+        e.what = cannot(config);
+        e
+    })
 }
 
 fn cannot(config: &Config) -> String {
@@ -244,6 +249,11 @@ fn not_attached(config: &Config, interface: &Interface, mode: Mode, e: Errno) ->
                 "run as root or with CAP_NET_ADMIN and CAP_BPF: \
                  setcap cap_net_raw,cap_net_admin,cap_bpf+ep PROGRAM",
             )
+        }
+        // No driver is asked for this: the kernel does not know the call.
+        Errno::INVAL if mode == Mode::Generic => {
+            Error::os(Code::Unsupported, cannot(config), "BPF_LINK_CREATE", e)
+                .fix(format!("Linux 5.9 or later, or packet:{name}"))
         }
         e => {
             let how = if mode == Mode::Native { "in its driver" } else { "at all" };

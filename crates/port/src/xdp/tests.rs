@@ -1,5 +1,7 @@
 //! Against real kernels, on veth pairs in namespaces of their own.
 
+mod lacking;
+
 use linerate_skb::{Batch, Code, DropReason, Offload, Pool, Skb};
 
 use crate::host::testing::{

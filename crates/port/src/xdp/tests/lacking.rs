@@ -1,0 +1,88 @@
+//! Kernels that have not all that a port takes, and containers that do not let it be had: played by a
+//! filter on the test's own system calls.
+
+use std::ffi::c_long;
+
+use linerate_skb::Code;
+use linerate_sys::cbpf::Insn;
+use rustix::io::Errno;
+
+use super::pool;
+use crate::Port;
+use crate::host::testing::{assert_settled, in_netns_with_xdp, ip, veth};
+
+/// Commands of bpf(2).
+const MAP_CREATE: u32 = 0;
+const PROG_LOAD: u32 = 5;
+const LINK_CREATE: u32 = 28;
+
+/// From now on the kernel has only `errno` for a system call of this thread, and of what it starts,
+/// if the first argument is `first`: as a kernel without the feature, or a container's filter.
+///
+/// Source: seccomp(2), `struct seccomp_data`.
+fn refuse(call: c_long, first: u32, errno: Errno) {
+    const NUMBER_AT: u32 = 0;
+    const FIRST_AT: u32 = if cfg!(target_endian = "big") { 20 } else { 16 };
+    let program = [
+        Insn::load_word(NUMBER_AT),
+        Insn::jump_if_equal(call as u32, 0, 3),
+        Insn::load_word(FIRST_AT),
+        Insn::jump_if_equal(first, 0, 1),
+        Insn::ret(libc::SECCOMP_RET_ERRNO | errno.raw_os_error() as u32),
+        Insn::ret(libc::SECCOMP_RET_ALLOW),
+    ];
+    rustix::thread::set_no_new_privs(true).unwrap();
+    let filter =
+        libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut().cast() };
+    // SAFETY: the kernel reads `filter` and as many instructions as it says from `program`, which are
+    // alive over the call, and writes neither.
+    let done = unsafe {
+        libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const filter)
+    };
+    assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+}
+
+/// A system call, its first argument, and what the kernel has for it.
+type Lack = (c_long, u32, Errno);
+
+#[test]
+fn a_kernel_without_a_feature_is_told_by_the_call_and_what_has_it() {
+    const NO_SOCKETS: Lack = (libc::SYS_socket, libc::AF_XDP as u32, Errno::AFNOSUPPORT);
+    let bpf = |command, errno| (libc::SYS_bpf, command, errno);
+    let (unsupported, permission) = (Code::Unsupported, Code::Permission);
+    for (lacks, code, named, remedy) in [
+        // Without AF_XDP there is no kind of map for its sockets either.
+        (
+            vec![NO_SOCKETS, bpf(MAP_CREATE, Errno::INVAL)],
+            unsupported,
+            "socket(AF_XDP)",
+            "built with CONFIG_XDP_SOCKETS",
+        ),
+        (
+            vec![bpf(MAP_CREATE, Errno::NOSYS), bpf(PROG_LOAD, Errno::NOSYS)],
+            unsupported,
+            "BPF_MAP_CREATE",
+            "built with CONFIG_BPF_SYSCALL",
+        ),
+        // The call is there, and its command is not.
+        (vec![bpf(LINK_CREATE, Errno::INVAL)], unsupported, "BPF_LINK_CREATE", "Linux 5.9"),
+        (vec![bpf(MAP_CREATE, Errno::PERM)], permission, "BPF_MAP_CREATE", "CAP_BPF"),
+        (vec![bpf(PROG_LOAD, Errno::PERM)], permission, "BPF_PROG_LOAD", "CAP_BPF"),
+        (vec![bpf(LINK_CREATE, Errno::PERM)], permission, "BPF_LINK_CREATE", "CAP_NET_ADMIN"),
+    ] {
+        in_netns_with_xdp(move || {
+            veth(1500);
+            lacks.into_iter().for_each(|(call, first, errno)| refuse(call, first, errno));
+            let pool = pool(4096);
+            let e = Port::open_with("xdp:v0", &pool).unwrap_err();
+            assert_eq!(e.code, code, "{e:?}");
+            assert!(e.why.contains(named) && e.fix.contains(remedy), "{e:?}");
+            assert!(!ip("link show v0").contains("prog/xdp"), "{}", ip("link show v0"));
+            assert_settled(&pool);
+            // What does without it is obtained, and says what it is instead of.
+            let other = Port::first_of(["xdp:v0", "packet:v0"]).unwrap();
+            let obtained = other.obtained().to_string();
+            assert!(obtained.contains(named), "{obtained}");
+        });
+    }
+}
