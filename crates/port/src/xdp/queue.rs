@@ -50,6 +50,8 @@ pub(super) struct XdpQueue {
     told: u64,
     /// When the socket is tried to be had again.
     retake_at: Option<Instant>,
+    /// What bind(2) said when it was last tried.
+    refused: Option<Errno>,
     /// When an idle queue looks at its interface.
     look_at: Option<Instant>,
     /// `arm` said that there was nothing, and what woke the caller has not been looked at.
@@ -86,6 +88,7 @@ impl XdpQueue {
             resets: 0,
             told: 0,
             retake_at: None,
+            refused: None,
             look_at: None,
             armed: false,
         };
@@ -121,18 +124,24 @@ impl XdpQueue {
             if !gone && !self.tx.is_stuck(&self.held) {
                 return;
             }
-            self.close();
             if gone {
+                self.close();
                 return self.bring_home(DropReason::DEVICE_DOWN);
             }
-            if self.copying == Copying::Always {
-                // With the socket closed nobody copies into or out of its frames any more.
-                self.bring_home(DropReason::DEVICE_DOWN);
-            }
-            self.resets += 1;
-            self.retake_at = Some(Instant::now());
+            self.let_go();
         }
         self.retake();
+    }
+
+    /// Closes the socket, to have another.
+    fn let_go(&mut self) {
+        self.close();
+        if self.copying == Copying::Always {
+            // With the socket closed nobody copies into or out of its frames any more.
+            self.bring_home(DropReason::DEVICE_DOWN);
+        }
+        self.resets += 1;
+        self.retake_at = Some(Instant::now());
     }
 
     /// Tries to have the socket again, if it is time.
@@ -148,7 +157,7 @@ impl XdpQueue {
                 // Bound again, so that the device has nothing of the old one's any more.
                 self.bring_home(DropReason::DEVICE_DOWN);
                 self.fill(taken.rings);
-                self.retake_at = None;
+                (self.retake_at, self.refused) = (None, None);
             }
             Err(Refused::Bind(Errno::NODEV | Errno::NXIO)) => {
                 self.link.look();
@@ -157,6 +166,7 @@ impl XdpQueue {
                     self.bring_home(DropReason::DEVICE_DOWN);
                 }
             }
+            Err(Refused::Bind(e)) => self.refused = Some(e),
             _ => {}
         }
     }
@@ -276,6 +286,9 @@ impl QueueOps for XdpQueue {
 
     fn health(&self) -> Health {
         if self.rings.is_none() && self.link.is_up() {
+            if let Some(errno) = self.refused {
+                return Health::Down(self.seat.error(Refused::Bind(errno)));
+            }
             let what = format!("cannot use {}", self.seat.name);
             let why = "its AF_XDP socket is being had again";
             return Health::Down(Error::new(Code::Busy, what, why));
@@ -332,7 +345,7 @@ pub(super) mod tests {
     use super::*;
     use linerate_skb::Pool;
 
-    /// Opens the only queue of an interface, as it is.
+    /// Opens the only queue of an interface, with options or as it is.
     pub fn open(interface: &str, pool: &Pool) -> XdpQueue {
         let spec = crate::parse(&format!("xdp:{interface}")).unwrap();
         setup::open_queues(&Config::of(&spec).unwrap(), pool).unwrap().0.remove(0)
@@ -349,6 +362,12 @@ pub(super) mod tests {
             rings.tx.submit(1);
             self.held.send(std::iter::once(span.offset), batch);
             let _ = rings.socket.wake_tx();
+        }
+
+        /// Loses the socket, as one whose device gives nothing back is lost, and has not asked for
+        /// another yet.
+        pub fn lose_socket(&mut self) {
+            self.let_go();
         }
     }
 }

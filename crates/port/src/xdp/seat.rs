@@ -230,7 +230,8 @@ impl Seat {
         format!("cannot open xdp:{}, queue {}", self.name, self.queue)
     }
 
-    fn error(&self, refused: Refused) -> Error {
+    /// Why the seat was not taken, and what to do.
+    pub fn error(&self, refused: Refused) -> Error {
         let errno = match refused {
             Refused::Other(mut e) => {
                 e.what = self.cannot();

@@ -1,6 +1,7 @@
 //! Against real kernels, on veth pairs in namespaces of their own.
 
 mod lacking;
+mod taken;
 
 use linerate_skb::{Batch, Code, DropReason, Offload, Pool, Skb};
 
