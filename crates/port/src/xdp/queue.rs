@@ -344,6 +344,7 @@ pub(super) mod tests {
     use super::super::{config::Config, setup};
     use super::*;
     use linerate_skb::Pool;
+    use std::os::fd::AsRawFd;
 
     /// Opens the only queue of an interface, with options or as it is.
     pub fn open(interface: &str, pool: &Pool) -> XdpQueue {
@@ -368,6 +369,17 @@ pub(super) mod tests {
         /// another yet.
         pub fn lose_socket(&mut self) {
             self.let_go();
+        }
+
+        /// What the kernel says of its socket.
+        pub fn prefers_busy_poll(&self) -> bool {
+            let socket = self.rings.as_ref().unwrap().socket.as_fd().as_raw_fd();
+            let (mut value, mut bytes) = (0i32, size_of::<i32>() as libc::socklen_t);
+            let (level, option) = (libc::SOL_SOCKET, libc::SO_PREFER_BUSY_POLL);
+            let at = (&raw mut value).cast();
+            // SAFETY: the kernel writes at most `bytes` to `value`, whose size it is.
+            assert_eq!(unsafe { libc::getsockopt(socket, level, option, at, &raw mut bytes) }, 0);
+            value == 1
         }
     }
 }

@@ -432,3 +432,14 @@ fn a_hot_list_of_another_pool_lends_and_gets_nothing() {
         assert_settled(&theirs);
     });
 }
+
+#[test]
+fn busy_polling_is_what_the_kernel_was_asked_for() {
+    in_netns_with_xdp(|| {
+        veth(1500);
+        let pool = pool(8192);
+        let of = |text| super::queue::tests::open(text, &pool).prefers_busy_poll();
+        assert_eq!((of("v0"), of("v0,busy")), (false, true));
+        assert_settled(&pool);
+    });
+}

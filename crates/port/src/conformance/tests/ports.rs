@@ -218,6 +218,12 @@ mod xdp_sockets {
     crate::conformance!(|case: Case| on_xdp(case, "xdp:v0,ring=256", "xdp:v1,ring=256"));
 }
 
+mod busy_xdp_sockets {
+    use super::*;
+
+    crate::conformance!(|case: Case| on_xdp(case, "xdp:v0,busy,ring=256", "xdp:v1,busy,ring=256"));
+}
+
 mod generic_xdp_and_packet_sockets {
     use super::*;
 
