@@ -75,6 +75,47 @@ fn receive(mut stream: TcpStream, len: usize) {
     assert_eq!(stream.read(&mut bytes).expect("the sender closes"), 0, "more than {len} bytes");
 }
 
+/// A TCP session of two kernels, as somebody's who is logged in: what a port of the same interface
+/// must leave alone.
+#[derive(Debug)]
+pub struct Session {
+    ends: [TcpStream; 2],
+}
+
+impl Session {
+    /// A session from one namespace to `address`, port 22, in another.
+    ///
+    /// # Panics
+    /// If it cannot be had.
+    #[must_use]
+    pub fn open(from: &Netns, to: &Netns, address: Ipv4Addr) -> Session {
+        let there = SocketAddr::from((address, 22));
+        let listener = to.run(|| TcpListener::bind(there)).expect("a free port");
+        let client = from.run(|| TcpStream::connect_timeout(&there, SOON)).expect("a connection");
+        let (server, _) = listener.accept().expect("a connection");
+        for end in [&client, &server] {
+            end.set_read_timeout(Some(SOON)).expect("a timeout above zero");
+        }
+        Session { ends: [client, server] }
+    }
+
+    /// Has a hundred lines go to the other end and back.
+    ///
+    /// # Panics
+    /// If one does not, as it was.
+    pub fn chat(&mut self) {
+        let [client, server] = &mut self.ends;
+        for round in 0..100u8 {
+            let (line, mut got) = ([round; 64], [0; 64]);
+            client.write_all(&line).expect("the session lives");
+            server.read_exact(&mut got).expect("a line");
+            server.write_all(&got).expect("the session lives");
+            client.read_exact(&mut got).expect("its echo");
+            assert_eq!(got, line);
+        }
+    }
+}
+
 /// Bytes of xorshift64, the same in every run.
 struct Source {
     word: u64,

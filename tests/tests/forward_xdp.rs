@@ -1,14 +1,14 @@
 //! Two hosts joined by AF_XDP ports, to each other and to ports of other kinds. Offloads of the hosts
 //! are at their defaults: nobody has to know that AF_XDP sees no partial checksum.
 
-use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::net::UdpSocket;
 
-use linerate_tests::command::{Forward, Report};
+use linerate_tests::command::{Forward, Refusal, Report};
 use linerate_tests::netns::Netns;
 use linerate_tests::or_skip;
 use linerate_tests::scenario;
 use linerate_tests::topology::{EAST, Hosts, WEST, wait_for_carrier};
-use linerate_tests::traffic::{ping, reaches, transfer};
+use linerate_tests::traffic::{Session, ping, reaches, transfer};
 use linerate_tests::wait::{SOON, until_true};
 use rustix::process::Signal;
 
@@ -194,32 +194,14 @@ fn a_session_of_the_kernels_lives_beside_a_filter() {
     or_skip!(available(&hosts));
     hosts.middle.ip("addr add 10.7.0.5/24 dev w0");
     let address = "10.7.0.5".parse().unwrap();
-    let listener = hosts.middle.run(|| TcpListener::bind(("10.7.0.5", 22))).unwrap();
-    let client = hosts.west.run(|| TcpStream::connect(("10.7.0.5", 22))).unwrap();
-    let (session, _) = listener.accept().unwrap();
+    let mut session = Session::open(&hosts.west, &hosts.middle, address);
     let forward = Forward::start(&hosts.middle, &["xdp:w0,udp=7777", "xdp:e0,udp=7777"]);
     wait_for_xdp_port(&hosts.middle, "w0");
     or_skip!(ping(&hosts.west, address, 56, 20));
-    echo(client, session);
+    session.chat();
     transfer(&hosts.west, &hosts.middle, address, 10_000_000);
     let report = forward.interrupt();
     assert_eq!(report.ledger("received"), 0, "{report:?}");
-}
-
-/// Sends lines both ways over a session that was there before.
-fn echo(mut client: TcpStream, mut session: TcpStream) {
-    use std::io::{Read, Write};
-    for socket in [&client, &session] {
-        socket.set_read_timeout(Some(SOON)).unwrap();
-    }
-    for round in 0..100u8 {
-        let (line, mut got) = ([round; 64], [0; 64]);
-        client.write_all(&line).unwrap();
-        session.read_exact(&mut got).unwrap();
-        session.write_all(&got).unwrap();
-        client.read_exact(&mut got).unwrap();
-        assert_eq!(got, line);
-    }
 }
 
 #[test]
@@ -247,4 +229,22 @@ fn an_interface_that_goes_down_and_comes_back_carries_again() {
     hosts.wait_until_joined();
     transfer(&hosts.west, &hosts.east, EAST, 1_000_000);
     let _ = forward.interrupt();
+}
+
+#[test]
+fn a_second_program_on_an_interface_is_refused_and_had_when_the_first_has_ended() {
+    let hosts = or_skip!(Hosts::new());
+    let first = or_skip!(join(&hosts, "xdp:w0", "xdp:e0"));
+    for text in ["xdp:w0", "xdp:w0,udp=7777", "xdp:e0,mode=generic"] {
+        let refusal = Refusal::inside(&hosts.middle, &[text, "null:"], 1, "E-BUSY");
+        let of = &text[..text.find(',').unwrap_or(text.len())];
+        assert!(refusal.what.contains(of), "{refusal:?}");
+        assert!(refusal.why.contains("the XDP program \"linerate\" (id "), "{refusal:?}");
+        assert!(refusal.fix.starts_with("end the program that owns it"), "{refusal:?}");
+        transfer(&hosts.west, &hosts.east, EAST, 1_000_000);
+    }
+    let _ = first.interrupt();
+    let second = join(&hosts, "xdp:w0", "xdp:e0").unwrap();
+    transfer(&hosts.west, &hosts.east, EAST, 1_000_000);
+    let _ = second.interrupt();
 }
