@@ -4,10 +4,11 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::process::Command;
 use std::time::Duration;
 
-use linerate::pcap;
+use linerate::{Port, pcap};
 use linerate_tests::netns::Netns;
 use linerate_tests::process::{Finished, Process};
 use linerate_tests::topology::{EAST, Hosts};
+use linerate_tests::traffic::Session;
 use linerate_tests::wait::{SOON, until, until_true};
 use linerate_tests::{or_skip, traffic};
 
@@ -109,6 +110,36 @@ fn echo_tokio_answers_every_datagram_of_a_kernel_client() {
     let done = echo.finish(LONG);
     assert_whole(&done);
     assert_eq!(number_after(&done.stdout, "sent "), 300, "{done:?}");
+}
+
+/// Both programs, on an interface that somebody is logged in by.
+#[test]
+fn echoes_on_xdp_answer_beside_a_session_of_the_kernels() {
+    let port = format!("xdp:w0,udp={UDP_PORT}");
+    for (program, args) in
+        [(ECHO_BIN, vec!["7777", &port, "300"]), (ECHO_TOKIO_BIN, vec![&port, "4s"])]
+    {
+        let hosts = or_skip!(hosts());
+        let address = Ipv4Addr::new(10, 7, 0, 5);
+        hosts.middle.ip(&format!("addr add {address}/24 dev w0"));
+        let mut session = Session::open(&hosts.west, &hosts.middle, address);
+        let tried = hosts.middle.run(|| Port::open("xdp:w0").map(drop));
+        or_skip!(tried.map_err(|e| e.to_string()));
+        let echo = hosts.middle.start(command(program, &args));
+        until_true("the port", SOON, || echo.stderr().ends_with('\n'));
+        assert!(echo.stderr().contains("AF_XDP"), "{}", echo.stderr());
+        std::thread::scope(|scope| {
+            scope.spawn(|| session.chat());
+            assert_answered(&hosts.west, ECHO, 300);
+        });
+        session.chat();
+        let done = echo.finish(LONG);
+        assert_whole(&done);
+        assert_eq!(number_after(&done.stdout, "sent "), 300, "{done:?}");
+        // Nothing of the session, and nothing that was not asked for, came by.
+        assert_eq!(number_after(&done.stdout, "received "), 300, "{done:?}");
+        session.chat();
+    }
 }
 
 #[test]
