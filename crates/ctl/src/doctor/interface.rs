@@ -73,16 +73,18 @@ fn kind(of: &Found) -> String {
     }
 }
 
-/// Adds the name of an interface that may have been meant.
+/// Says what may have been meant, and what lists the names that there are: that is all a command can
+/// do for one that is not.
 fn similar(e: Error, name: &str) -> Error {
-    if e.code != Code::NoDevice {
+    if !matches!(e.code, Code::NoDevice | Code::PortSyntax) {
         return e;
     }
     // Not /sys, which shows the namespace of whoever mounted it.
     let list = proc::text("/proc/thread-self/net/dev").unwrap_or_default();
     let names = list.lines().skip(2).filter_map(|line| Some(line.split_once(':')?.0.trim()));
-    match nearest(name, names) {
-        Some(near) => e.fix(format!("did you mean {near} ? list them: ip -br link")),
-        None => e,
-    }
+    let meant = match nearest(name, names) {
+        Some(near) => format!("did you mean {near} ?"),
+        None => "the name of one that is there;".into(),
+    };
+    e.fix(format!("{meant} this lists them: ip -br link"))
 }
