@@ -184,7 +184,8 @@ impl Port {
         self.queues.first_mut().map_or(0, |q| q.alloc(batch, want))
     }
 
-    /// Makes the queues' descriptors readable when `want` comes; false if some has it already.
+    /// Makes the queues' descriptors readable when `want` comes; false if some has it already. As
+    /// [`Queue::arm`] of each, up to the first that has.
     pub fn arm(&mut self, want: Want) -> bool {
         self.queues.iter_mut().all(|q| q.arm(want))
     }

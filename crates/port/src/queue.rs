@@ -106,6 +106,10 @@ pub trait QueueOps: AsFd + Send {
 
     /// Makes the descriptor readable when what is wanted comes; false if it is there already.
     ///
+    /// Shape:  after false, look; after true, sleep on the descriptor: nothing is slept on. Packets
+    ///         that came since the last `rx` are told in either way: by false, or by true and a
+    ///         descriptor that is readable at once. What an `rx` left there, and room, are told by
+    ///         false alone: who polls for changes only (mio, tokio) hears of each thing once.
     /// Errors: a device in trouble counts as something to look at: false, and see `health`. So does
     ///         the end of one that will receive nothing more: false once after it, whatever is
     ///         wanted, so that its caller sees `health`; then true, so that he can sleep.
@@ -208,6 +212,9 @@ impl Queue {
     }
 
     /// Makes the descriptor readable when `want` comes; false if it is there already: go round.
+    ///
+    /// After true sleep on the descriptor, by any poller: packets that came meanwhile make it readable
+    /// at once.
     pub fn arm(&mut self, want: Want) -> bool {
         self.ops.arm(want)
     }

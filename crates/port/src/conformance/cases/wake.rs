@@ -13,7 +13,8 @@ use crate::queue::Want;
 const ROUNDS: u32 = 200;
 
 /// `arm` is true while there is nothing, and the descriptor silent; while something is there it is
-/// false, or the descriptor readable at once, however often it is asked.
+/// false, or the descriptor readable at once, however often it is asked. Of what was left there it
+/// is false: a poller that is told of changes has been told.
 pub fn arm_tells_what_is_there(rig: &mut Rig) -> Ran {
     rig.each_way(|bench| {
         if bench.is_stored() {
@@ -39,6 +40,13 @@ pub fn arm_tells_what_is_there(rig: &mut Rig) -> Ran {
             assert!(told, "arm() is true, packets wait, and nobody is woken: they are slept on");
         }
         receiver.take(&mut arrivals, 1);
+        if arrivals.came() < packets.len() {
+            let told = !receiver.arm(Want::Frames);
+            assert!(
+                told,
+                "arm() is true of packets that rx() left: who polls for changes sleeps on"
+            );
+        }
         receiver.collect(&mut arrivals, packets.len(), patience);
         silent(bench);
     })

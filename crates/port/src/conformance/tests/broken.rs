@@ -31,6 +31,7 @@ enum Fault {
     KeepsTheRestInAnotherOrder,
     IgnoresTheBudget,
     ArmsThoughPacketsWait,
+    ArmsThoughPacketsAreLeft,
     ForgetsToWake,
     ForgetsToAnnounceRoom,
     SpinsWhenFull,
@@ -151,6 +152,7 @@ impl QueueOps for Broken {
         let silent = self.inner.arm(want);
         match self.fault {
             Fault::ArmsThoughPacketsWait if want == Want::Frames => true,
+            Fault::ArmsThoughPacketsAreLeft if want == Want::Frames && self.received > 0 => true,
             Fault::ForgetsToWake if silent => {
                 self.inner.arm(Want::Room);
                 true
@@ -299,7 +301,9 @@ fn a_driver_that_ignores_its_budget_is_caught() {
 
 #[test]
 fn a_driver_that_sleeps_on_a_packet_is_caught() {
-    caught(Fault::ArmsThoughPacketsWait, cases::arm_tells_what_is_there, "they are slept on");
+    let case = cases::arm_tells_what_is_there;
+    caught(Fault::ArmsThoughPacketsWait, case, "they are slept on");
+    caught(Fault::ArmsThoughPacketsAreLeft, case, "packets that rx() left");
 }
 
 #[test]
