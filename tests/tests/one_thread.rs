@@ -1,12 +1,12 @@
-//! Four wires, eight AF_XDP ports, one thread: a program's own loop that turns every worker, and sleeps
-//! until any of them has work.
+//! Four wires, eight AF_XDP ports, one thread: the engine's, with one worker for all of them, or a
+//! program's own loop that turns a worker each, and sleeps until any of them has work.
 
 use std::net::Ipv4Addr;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use linerate_datapath::{Engine, Turned, Worker};
+use linerate_datapath::{Engine, Stats, Turned, Worker};
 use linerate_port::wait::poll_readable;
 use linerate_tests::netns::Netns;
 use linerate_tests::or_skip;
@@ -55,8 +55,8 @@ fn address(wire: usize, end: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 7, wire as u8, 1 + end as u8)
 }
 
-fn build() -> Result<Engine, String> {
-    let mut builder = Engine::builder();
+fn build(workers: usize) -> Result<Engine, String> {
+    let mut builder = Engine::builder().workers(workers);
     for wire in 0..WIRES {
         let [west, east] = [name(wire, 0), name(wire, 1)];
         builder = builder
@@ -104,10 +104,36 @@ fn exchange(pairs: &Pairs) -> Result<(), String> {
     Ok(())
 }
 
+/// Every packet is accounted for, and the file and the pings went by every port.
+fn check(stats: &Stats) {
+    let ledger = stats.ledger();
+    assert_eq!((ledger.difference(), ledger.in_flight), (0, 0), "{ledger}");
+    assert_eq!(ledger.created, 0, "nothing was copied: {ledger}");
+    assert_eq!(stats.ports().len(), 2 * WIRES);
+    for (i, port) in stats.ports().iter().enumerate() {
+        // The file comes from the east; pings and what acknowledges it from the west.
+        let (came, least) = (port.counts.rx_bytes, [20 * 1500, 10 * MEGABYTES as u64][i % 2]);
+        assert!(came > least, "{}: {came} bytes", port.name);
+    }
+}
+
+#[test]
+fn one_worker_carries_between_eight_xdp_ports() {
+    let pairs = or_skip!(Pairs::new());
+    let engine = or_skip!(pairs.middle.run(|| build(1)));
+    let stats = engine.stats();
+    let running = engine.start().unwrap();
+    assert_eq!(stats.workers().len(), 1);
+    let exchanged = exchange(&pairs);
+    running.stop(SOON).unwrap();
+    or_skip!(exchanged);
+    check(&stats);
+}
+
 #[test]
 fn one_thread_carries_between_eight_xdp_ports() {
     let pairs = or_skip!(Pairs::new());
-    let engine = or_skip!(pairs.middle.run(build));
+    let engine = or_skip!(pairs.middle.run(|| build(WIRES)));
     let (stats, workers, end) = (engine.stats(), engine.into_workers(), AtomicBool::new(false));
     let exchanged = std::thread::scope(|scope| {
         let thread = scope.spawn(|| run(workers, &end));
@@ -118,13 +144,5 @@ fn one_thread_carries_between_eight_xdp_ports() {
         exchanged
     });
     or_skip!(exchanged);
-    let ledger = stats.ledger();
-    assert_eq!((ledger.difference(), ledger.in_flight), (0, 0), "{ledger}");
-    assert_eq!(ledger.created, 0, "nothing was copied: {ledger}");
-    for (i, port) in stats.ports().iter().enumerate() {
-        // The file comes from the east; pings and what acknowledges it from the west.
-        let (came, least) = (port.counts.rx_bytes, [20 * 1500, 10 * MEGABYTES as u64][i % 2]);
-        assert!(came > least, "{}: {came} bytes", port.name);
-    }
-    assert_eq!(stats.ports().len(), 2 * WIRES);
+    check(&stats);
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use linerate_port::{Code, Error, QueueOps, Result, parse};
 use linerate_skb::{Data, Holder, Huge, Init, Pool, Return, Verdict};
 
-use crate::hold::Hold;
+use crate::hold_off::HoldOff;
 use crate::memory::Asked;
 use crate::opening::{self, Groups};
 use crate::plan::{self, Sizes};
@@ -34,6 +34,7 @@ pub struct Builder {
     makers: Vec<Maker>,
     sizes: Sizes,
     asked: Asked,
+    workers: usize,
     cpus: Vec<usize>,
 }
 
@@ -46,6 +47,7 @@ impl Builder {
             makers: Vec::new(),
             sizes: Sizes { budget: BUDGET, backlog: BACKLOG, rx_usecs: RX_USECS },
             asked: Asked::default(),
+            workers: usize::MAX,
             cpus: Vec::new(),
         }
     }
@@ -122,6 +124,14 @@ impl Builder {
     #[must_use]
     pub fn budget(mut self, packets: usize) -> Self {
         self.sizes.budget = packets.clamp(1, 1024);
+        self
+    }
+
+    /// At most so many workers, each with a thread of its own once the engine is started; as many as
+    /// there are wires unless told. Fewer serve several wires each.
+    #[must_use]
+    pub fn workers(mut self, most: usize) -> Self {
+        self.workers = most;
         self
     }
 
@@ -258,7 +268,7 @@ impl Builder {
         let wraps = wrapping::find(&specs, std::mem::take(&mut self.wraps))?;
         plan::check_wires(&specs, &wires)?;
         plan::direct(&mut specs, &wires);
-        let workers = plan::workers(specs.len(), &wires);
+        let workers = plan::workers(specs.len(), &wires, self.workers);
         let memory = self.asked.get(&plan::demands(&specs, &workers)?, self.sizes)?;
         let pool = memory.pool;
         let mut opened = opening::open_all(&specs, &pool)?;
@@ -276,9 +286,9 @@ impl Builder {
             let stages = self.make_stages(i, &group.names)?;
             let slot = WorkerSlot::new()?;
             let mem = pool.local_named(&format!("worker {i}"), hot_list_len);
-            let hold = Hold::new(Duration::from_micros(self.sizes.rx_usecs.into()));
+            let hold_off = HoldOff::new(Duration::from_micros(self.sizes.rx_usecs.into()));
             let worker =
-                Worker::new(group.napis, stages, mem, self.sizes.budget, hold, slot.clone())?;
+                Worker::new(group.napis, stages, mem, self.sizes.budget, hold_off, slot.clone())?;
             made.push((worker, slot));
         }
         let warnings = Arc::from(memory.warnings);

@@ -7,7 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod engine;
-mod hold;
+mod hold_off;
 mod memory;
 mod napi;
 mod opening;

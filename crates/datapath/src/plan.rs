@@ -66,13 +66,14 @@ pub(crate) fn check_wires(specs: &[Spec], wires: &[Wire]) -> Result<()> {
 }
 
 /// Which worker serves each port: ports that a wire joins are served by one, so that a packet stays
-/// on its core; each further group gets a worker of its own. Ports on no wire go to the first.
-pub(crate) fn workers(ports: usize, wires: &[Wire]) -> Vec<usize> {
+/// on its core; each further wire gets a worker of its own, as long as there are fewer than `most`,
+/// and then they are dealt out. Ports on no wire go to the first.
+pub(crate) fn workers(ports: usize, wires: &[Wire], most: usize) -> Vec<usize> {
     let mut group: Vec<Option<usize>> = vec![None; ports];
     for (n, (a, b)) in wires.iter().enumerate() {
         // No port is on two wires, so each wire is a group.
-        group[*a] = Some(n);
-        group[*b] = Some(n);
+        group[*a] = Some(n % most.max(1));
+        group[*b] = Some(n % most.max(1));
     }
     group.into_iter().map(Option::unwrap_or_default).collect()
 }
@@ -171,8 +172,16 @@ mod tests {
 
     #[test]
     fn each_wire_is_a_worker_and_loose_ports_go_to_the_first() {
-        assert_eq!(workers(5, &[(0, 1), (3, 2)]), [0, 0, 1, 1, 0]);
-        assert_eq!(workers(1, &[]), [0]);
+        assert_eq!(workers(5, &[(0, 1), (3, 2)], 64), [0, 0, 1, 1, 0]);
+        assert_eq!(workers(1, &[], 64), [0]);
+    }
+
+    #[test]
+    fn wires_are_dealt_out_to_as_many_workers_as_are_wanted() {
+        let wires = [(0, 1), (2, 3), (4, 5)];
+        assert_eq!(workers(6, &wires, 2), [0, 0, 1, 1, 0, 0]);
+        assert_eq!(workers(6, &wires, 1), [0; 6]);
+        assert_eq!(workers(6, &wires, 0), [0; 6]);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use linerate_port::wait::EventFd;
 use linerate_port::{Direction, Health, QueueOps, Want};
 use linerate_skb::{Batch, Ledger, Local, Moved, Pool};
 
-use crate::hold::Hold;
+use crate::hold_off::HoldOff;
 use crate::napi::Napi;
 use crate::stage::{Stage, StageContext};
 use crate::stats::WorkerSlot;
@@ -172,9 +172,9 @@ fn run_once<S: Stage + 'static>(
     }
     let stages: Vec<Box<dyn Stage>> = vec![Box::new(stage), Box::new(Xconnect)];
     // Time is the tape's: there is none to wait for.
-    let hold = Hold::new(Duration::ZERO);
+    let hold_off = HoldOff::new(Duration::ZERO);
     let worker = WorkerSlot::new()
-        .and_then(|slot| Worker::new(napis, stages, pool.local(), batch, hold, slot));
+        .and_then(|slot| Worker::new(napis, stages, pool.local(), batch, hold_off, slot));
     let mut worker = match worker {
         Ok(worker) => worker,
         Err(e) => panic!("{e}"),

@@ -25,7 +25,7 @@ pub struct WorkerStats {
     /// Times that it slept in [`Worker::park`](crate::Worker::park).
     pub sleeps: u64,
     /// Those of them in which it only let packets gather ([`Builder::rx_usecs`](crate::Builder::rx_usecs)).
-    pub holds: u64,
+    pub hold_offs: u64,
     /// How long it did, to the moment at which it was on a CPU again.
     pub asleep_ns: u64,
     /// How long it ran, asleep or awake; `None` until it has ended, and on a program's own thread.
@@ -39,7 +39,7 @@ pub struct WorkerStats {
 #[derive(Debug)]
 pub(crate) struct Waits {
     sleeps: AtomicU64,
-    holds: AtomicU64,
+    hold_offs: AtomicU64,
     asleep_ns: AtomicU64,
     ran_ns: AtomicU64,
     run_delay_ns: AtomicU64,
@@ -49,7 +49,7 @@ impl Default for Waits {
     fn default() -> Waits {
         Waits {
             sleeps: AtomicU64::new(0),
-            holds: AtomicU64::new(0),
+            hold_offs: AtomicU64::new(0),
             asleep_ns: AtomicU64::new(0),
             ran_ns: AtomicU64::new(UNKNOWN),
             run_delay_ns: AtomicU64::new(UNKNOWN),
@@ -65,9 +65,9 @@ impl Waits {
     }
 
     /// Counts a sleep in which packets gathered.
-    pub fn held(&self, time: Duration) {
+    pub fn held_off(&self, time: Duration) {
         self.slept(time);
-        add(&self.holds, 1);
+        add(&self.hold_offs, 1);
     }
 
     /// Tells how long the worker's thread ran.
@@ -83,7 +83,7 @@ impl Waits {
         let known = |n: &AtomicU64| Some(value(n)).filter(|n| *n != UNKNOWN);
         WorkerStats {
             sleeps: value(&self.sleeps),
-            holds: value(&self.holds),
+            hold_offs: value(&self.hold_offs),
             asleep_ns: value(&self.asleep_ns),
             ran_ns: known(&self.ran_ns),
             run_delay_ns: known(&self.run_delay_ns),

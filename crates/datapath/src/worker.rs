@@ -17,7 +17,7 @@ use linerate_port::wait::{Epoll, Event, EventFlags, NO_EVENT, poll_readable};
 use linerate_port::{Want, thread};
 use linerate_skb::{Batch, DropReason, Local};
 
-use crate::hold::Hold;
+use crate::hold_off::HoldOff;
 use crate::napi::Napi;
 use crate::stage::{Stage, Turn};
 use crate::stats::{Phase, WorkerSlot};
@@ -52,7 +52,7 @@ pub struct Worker {
     batch: Batch,
     outbox: Batch,
     budget: usize,
-    hold: Hold,
+    hold_off: HoldOff,
     epoll: Epoll,
     slot: Arc<WorkerSlot>,
     turns: u32,
@@ -65,7 +65,7 @@ impl Worker {
         stages: Vec<Box<dyn Stage>>,
         mem: Local,
         budget: usize,
-        hold: Hold,
+        hold_off: HoldOff,
         slot: Arc<WorkerSlot>,
     ) -> linerate_port::Result<Worker> {
         let epoll = Epoll::new()?;
@@ -86,7 +86,7 @@ impl Worker {
             batch: Batch::with_capacity(budget),
             outbox: Batch::with_capacity(budget),
             budget,
-            hold,
+            hold_off,
             epoll,
             slot,
             turns: 0,
@@ -103,7 +103,7 @@ impl Worker {
     ///         no allocation, no syscall, no clock.
     pub fn turn(&mut self, now: Instant) -> Turned {
         self.slot.begin();
-        self.hold.begin();
+        self.hold_off.begin();
         let mut moved = false;
         for i in 0..self.napis.len() {
             let budget = self.admits(i);
@@ -111,7 +111,7 @@ impl Worker {
                 continue;
             }
             let packets = self.napis[i].rx(&mut self.batch, &mut self.mem, budget);
-            self.hold.received(packets, budget, self.napis[i].gathers);
+            self.hold_off.received(packets, budget, self.napis[i].gathers);
             moved |= packets > 0;
             if self.batch.is_empty() {
                 continue;
@@ -127,7 +127,7 @@ impl Worker {
         for napi in &mut self.napis {
             moved |= napi.xmit(&mut self.mem);
         }
-        self.hold.end(now);
+        self.hold_off.end(now);
         self.settle(moved, now)
     }
 
@@ -209,7 +209,7 @@ impl Worker {
     /// # Errors
     /// Whatever epoll says.
     pub fn park(&mut self, turned: Turned, timeout: Option<Duration>) -> io::Result<()> {
-        if turned != Turned::Ended && self.hold(timeout)? {
+        if turned != Turned::Ended && self.hold_off(timeout)? {
             return Ok(());
         }
         if turned == Turned::Again || !self.arm()? {
@@ -233,15 +233,15 @@ impl Worker {
     ///
     /// Nothing is armed meanwhile: no sender pays for waking this worker. What is told by the bell
     /// ends it.
-    fn hold(&mut self, timeout: Option<Duration>) -> io::Result<bool> {
-        let Some(time) = self.hold.due() else { return Ok(false) };
+    fn hold_off(&mut self, timeout: Option<Duration>) -> io::Result<bool> {
+        let Some(time) = self.hold_off.due() else { return Ok(false) };
         if self.napis.iter().any(|napi| napi.backlog() > 0) {
             return Ok(false);
         }
         let since = Instant::now();
         let time = timeout.map_or(time, |timeout| timeout.min(time));
         poll_readable(&[self.slot.bell().as_fd()], Some(time))?;
-        self.slot.waits().held(since.elapsed());
+        self.slot.waits().held_off(since.elapsed());
         Ok(true)
     }
 
@@ -251,7 +251,7 @@ impl Worker {
     /// Whatever epoll says.
     pub(crate) fn run(mut self) -> io::Result<()> {
         let term = Term::start();
-        // A hold would last twice as long otherwise. Where it may not be said, it does.
+        // A hold-off would last twice as long otherwise. Where it may not be said, it does.
         let _ = thread::set_timer_slack_ns(SLACK_NS);
         while self.slot.phase() != Phase::Halt {
             let turned = self.turn(Instant::now());

@@ -1,12 +1,13 @@
 //! What devices say, and what readers hear of it.
 
 use super::*;
+use crate::hold_off::HoldOff;
 use crate::napi::Napi;
 use crate::worker::Worker;
 use linerate_port::{Direction, Want};
 use linerate_skb::{Batch, Local, Moved};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A device that loses a packet, for want of room, whenever it is asked for anything.
 struct Losing {
@@ -62,9 +63,11 @@ fn port(queues: Vec<Losing>) -> (Entry, Worker) {
     let napis: Vec<Napi> = queues.into_iter().map(napi).collect();
     let queues = napis.iter().map(Napi::readings).collect();
     let obtained = Obtained::new("losing", "losing", 1514);
-    let entry = Entry { name: "p".into(), driver: "losing".into(), obtained, queues };
+    let entry =
+        Entry { name: "p".into(), driver: "losing".into(), obtained, queues, rings: Vec::new() };
     let slot = WorkerSlot::new().unwrap();
-    (entry, Worker::new(napis, Vec::new(), pool.local(), 64, slot).unwrap())
+    let hold_off = HoldOff::new(Duration::ZERO);
+    (entry, Worker::new(napis, Vec::new(), pool.local(), 64, hold_off, slot).unwrap())
 }
 
 #[test]

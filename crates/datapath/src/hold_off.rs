@@ -1,14 +1,14 @@
 //! Letting packets gather: how long a worker leaves its devices alone before it looks again.
 //!
 //! ```text
-//!  packets   | | |  | | | |  | |  | |                 |
-//!  at once   t t t  t t t t  t t  t t  a    sleep     t a      t turn, with what is there
-//!  with hold t──hold──►t──hold──►t──hold──►t a  sleep t a      a armed, woken by the next packet
+//!  packets    | | |  | | | |  | |  | |              |
+//!  at once    t t t  t t t t  t t  t t  a  sleep    t a      t  a turn, with what is there
+//!  held off   t─────►t──────►t──────►t  a  sleep    t a      a  armed, woken by the next packet
 //! ```
 //!
 //! A worker that is as fast as its packets come finds one each time it looks: a turn, a doorbell and,
 //! where there was none, a sleep for each, and the sender pays for waking it. So where some come in
-//! the time of a hold anyway, it lets them gather. A packet that comes alone is never held: nothing
+//! the time of a hold-off anyway, it lets them gather. A packet that comes alone is never held: nothing
 //! is dense then. A queue that gave its whole budget has more, and is never held either.
 //!
 //! Source: post 001, interrupt coalescing; ethtool's rx-usecs; the kernel's `gro_flush_timeout` with
@@ -16,13 +16,13 @@
 
 use std::time::{Duration, Instant};
 
-/// Packets in the time of a hold that are worth one. Two may be a question and the next; a program
+/// Packets in the time of a hold-off that are worth one. Two may be a question and the next; a program
 /// that asks one question at a time gives one.
 const DENSE: u32 = 3;
 
 /// What a worker knows of how its packets come.
 #[derive(Debug)]
-pub(crate) struct Hold {
+pub(crate) struct HoldOff {
     time: Duration,
     /// Since when packets are counted, and how many came.
     since: Option<Instant>,
@@ -33,10 +33,10 @@ pub(crate) struct Hold {
     more: bool,
 }
 
-impl Hold {
-    /// Holds of `time`; of zero, none.
-    pub fn new(time: Duration) -> Hold {
-        Hold { time, since: None, packets: 0, dense: false, more: false }
+impl HoldOff {
+    /// Hold-offs of `time`; of zero, none.
+    pub fn new(time: Duration) -> HoldOff {
+        HoldOff { time, since: None, packets: 0, dense: false, more: false }
     }
 
     /// Begins a turn.
@@ -55,7 +55,11 @@ impl Hold {
 
     /// Ends a turn at `now`.
     pub fn end(&mut self, now: Instant) {
-        let since = *self.since.get_or_insert(now);
+        let Some(since) = self.since else {
+            // What the first turn found came in a time that nobody knows.
+            (self.since, self.packets) = (Some(now), 0);
+            return;
+        };
         let passed = now.saturating_duration_since(since);
         if passed >= self.time {
             self.dense = self.time * self.packets > passed * DENSE;
@@ -75,60 +79,65 @@ mod tests {
 
     const TIME: Duration = Duration::from_micros(50);
 
-    /// Turns that find so many packets each, `every` apart; whether each ends in a hold.
-    fn turns(hold: &mut Hold, start: Instant, every: Duration, found: &[usize]) -> Vec<bool> {
+    /// Turns that find so many packets each, `every` apart; whether each ends in a hold_off.
+    fn turns(
+        hold_off: &mut HoldOff,
+        start: Instant,
+        every: Duration,
+        found: &[usize],
+    ) -> Vec<bool> {
         let turn = |(i, &packets): (usize, &usize)| {
-            hold.begin();
-            hold.received(packets, 64, true);
-            hold.end(start + every * i as u32);
-            hold.due().is_some()
+            hold_off.begin();
+            hold_off.received(packets, 64, true);
+            hold_off.end(start + every * i as u32);
+            hold_off.due().is_some()
         };
         found.iter().enumerate().map(turn).collect()
     }
 
     #[test]
     fn packets_that_come_densely_are_let_gather_and_the_first_ones_are_not() {
-        let mut hold = Hold::new(TIME);
+        let mut hold_off = HoldOff::new(TIME);
         let now = Instant::now();
         // One each 10 µs: after the first 50 µs it is known.
-        let told = turns(&mut hold, now, TIME / 5, &[1, 1, 1, 1, 1, 1, 1]);
+        let told = turns(&mut hold_off, now, TIME / 5, &[1, 1, 1, 1, 1, 1, 1]);
         assert_eq!(told, [false, false, false, false, false, true, true]);
-        // Holds of 50 µs find five each, until nothing comes any more.
-        let told = turns(&mut hold, now + 2 * TIME, TIME, &[5, 5, 0, 0]);
+        // Hold-offs of 50 µs find five each, until nothing comes any more.
+        let told = turns(&mut hold_off, now + 2 * TIME, TIME, &[5, 5, 0, 0]);
         assert_eq!(told, [true, true, false, false]);
     }
 
     #[test]
     fn one_question_at_a_time_is_never_held() {
-        let mut hold = Hold::new(TIME);
-        let told = turns(&mut hold, Instant::now(), TIME * 2 / 5, &[1; 100]);
+        let mut hold_off = HoldOff::new(TIME);
+        let told = turns(&mut hold_off, Instant::now(), TIME * 2 / 5, &[1; 100]);
         assert!(told.iter().all(|held| !held));
     }
 
     #[test]
     fn a_queue_that_has_more_is_never_held() {
-        let mut hold = Hold::new(TIME);
-        let told = turns(&mut hold, Instant::now(), TIME, &[64; 10]);
+        let mut hold_off = HoldOff::new(TIME);
+        let told = turns(&mut hold_off, Instant::now(), TIME, &[64; 10]);
         assert!(told.iter().all(|held| !held));
     }
 
     #[test]
     fn packets_that_wait_for_nobody_are_not_held_up() {
-        let mut hold = Hold::new(TIME);
+        let mut hold_off = HoldOff::new(TIME);
         let start = Instant::now();
-        turns(&mut hold, start, TIME, &[10, 10, 10]);
-        assert_eq!(hold.due(), Some(TIME));
-        hold.begin();
-        hold.received(10, 64, true);
-        hold.received(1, 64, false);
-        hold.end(start + 4 * TIME);
-        assert_eq!(hold.due(), None);
+        turns(&mut hold_off, start, TIME, &[10, 10, 10]);
+        assert_eq!(hold_off.due(), Some(TIME));
+        hold_off.begin();
+        hold_off.received(10, 64, true);
+        hold_off.received(1, 64, false);
+        hold_off.end(start + 4 * TIME);
+        assert_eq!(hold_off.due(), None);
     }
 
     #[test]
-    fn a_hold_of_nothing_is_none() {
-        let mut hold = Hold::new(Duration::ZERO);
-        let told = turns(&mut hold, Instant::now(), TIME, &[10; 10]);
+    fn a_hold_off_of_nothing_is_none() {
+        let mut hold_off = HoldOff::new(Duration::ZERO);
+        let told = turns(&mut hold_off, Instant::now(), TIME, &[10; 10]);
         assert!(told.iter().all(|held| !held));
     }
 }
