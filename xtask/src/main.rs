@@ -21,6 +21,7 @@ mod shipped;
 mod skipped;
 mod steps;
 mod tidy;
+mod veth;
 
 use std::path::PathBuf;
 use std::process::ExitCode;

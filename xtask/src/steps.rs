@@ -8,7 +8,8 @@ use anyhow::{Result, bail};
 
 use crate::tidy::README_COMMANDS;
 use crate::{
-    cargo, churn, commits, instructions, msrv, nocc, noise, packages, qemu, sanitize, skipped, tidy,
+    cargo, churn, commits, instructions, msrv, nocc, noise, packages, qemu, sanitize, skipped,
+    tidy, veth,
 };
 
 /// One thing that must hold.
@@ -84,7 +85,7 @@ pub const STEPS: [Step; 12] = [
 ];
 
 /// Every campaign.
-const CAMPAIGNS: [Campaign; 5] = [
+const CAMPAIGNS: [Campaign; 6] = [
     Campaign {
         name: "churn",
         about: "10^9 packets through two cores (--count 1e8: fewer), the ledger exact",
@@ -109,6 +110,11 @@ const CAMPAIGNS: [Campaign; 5] = [
         name: "qemu",
         about: "privileged tests on other kernels, emulated (--help: its options)",
         act: qemu::run,
+    },
+    Campaign {
+        name: "veth",
+        about: "forwarding beside DPDK between virtual interfaces (--help: its options)",
+        act: veth::run,
     },
 ];
 

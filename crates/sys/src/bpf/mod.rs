@@ -6,6 +6,7 @@
 //! Source: bpf(2), include/uapi/linux/bpf.h, net/core/dev.c `bpf_xdp_link_attach`.
 
 mod insn;
+mod live;
 #[cfg(test)]
 mod tests;
 
@@ -17,6 +18,7 @@ use rustix::io::Errno;
 use crate::error::{Code, Error, Result};
 
 pub use insn::{If, Insn, Reg, Size};
+pub use live::XDP_TX;
 
 /// Where a program runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

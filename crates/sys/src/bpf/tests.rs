@@ -82,3 +82,42 @@ fn a_map_takes_sockets_and_nothing_else() {
     assert!(map.insert(0, file.as_fd()).is_err());
     assert!(map.insert(9, socket.as_fd()).unwrap_err().why.contains("BPF_MAP_UPDATE_ELEM"));
 }
+
+#[test]
+fn live_frames_leave_by_the_interface_that_they_seem_to_come_by() {
+    in_netns(|| {
+        ip("link add v0 type veth peer name v1");
+        let load = |said| Program::load(&[Insn::set(Reg::R0, said), Insn::exit()], true);
+        let (send, pass) = match (load(XDP_TX), load(XDP_PASS)) {
+            (Ok(send), Ok(pass)) => (send, pass),
+            (Err(e), _) | (_, Err(e)) if skipped(&e) => return,
+            (Err(e), _) | (_, Err(e)) => panic!("{e}"),
+        };
+        let (v0, v1) = (Interface::open("v0").unwrap(), Interface::open("v1").unwrap());
+        // A veth takes frames of programs if its peer has one.
+        let _link = pass.attach(v1.index(), Mode::Native).unwrap();
+        v0.set_up().unwrap();
+        v1.set_up().unwrap();
+        crate::testing::wait_running("v0");
+        let mut frame = [0; 60];
+        // EtherType of local experiments: the stack has no use for it.
+        frame[12..14].copy_from_slice(&[0x88, 0xb5]);
+        match send.run_live(v0.index(), &frame, 128, 64) {
+            Err(Errno::INVAL) => return eprintln!("skipped: live frames take Linux 5.18"),
+            sent => sent.unwrap(),
+        }
+        let received = || {
+            let text = std::fs::read_to_string("/proc/thread-self/net/dev").unwrap();
+            let line = text.lines().find_map(|line| line.trim().strip_prefix("v1:")).unwrap();
+            line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap()
+        };
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(5);
+        while received() < 128 {
+            assert!(std::time::Instant::now() < deadline, "{} of 128 frames", received());
+            std::thread::yield_now();
+        }
+        let runt = send.run_live(v0.index(), &frame[..13], 1, 1).unwrap_err();
+        assert_eq!(runt, Errno::INVAL);
+        assert!(send.run_live(4_000_000, &frame, 1, 1).is_err());
+    });
+}

@@ -1,0 +1,114 @@
+//! Campaign `veth`: `linerate forward` and peers in turn between virtual interfaces, under as many
+//! packets as one CPU sends, and what it takes under fewer.
+//!
+//! Nothing of this machine is touched: every measurement has a network namespace without a name,
+//! which the kernel removes with the last process inside, and every process is killed with the
+//! thread that started it, however this program ends.
+
+mod child;
+mod comparison;
+mod figures;
+mod kernel;
+mod load;
+mod options;
+mod programs;
+mod progress;
+mod window;
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Result, bail};
+
+use crate::cargo;
+use crate::steps::Done;
+use comparison::COMPARISONS;
+use load::Load;
+use options::{Asked, USAGE};
+use programs::Place;
+use progress::Progress;
+
+/// How to have the program that is measured unless another is named.
+const BUILD: &str = "cargo build --release --package linerate-cli";
+
+/// Measures what is asked for, and prints a table for each comparison as soon as it is done.
+pub fn run(root: &Path, args: &[String]) -> Result<Done> {
+    match args {
+        [help] if help == "--help" || help == "-h" => {
+            print!("{USAGE}");
+            return Ok(Done::default());
+        }
+        [word] if word == kernel::WORD => return kernel::send().map(|()| Done::default()),
+        _ => {}
+    }
+    let target = std::path::absolute(cargo::target_dir(root))?;
+    let asked = Asked::read(args, target.join("release/linerate"))?;
+    if !asked.program.is_file() {
+        bail!("there is no {}: {BUILD}, or --program PATH", asked.program.display());
+    }
+    if let Some((program, package)) = programs::missing(&programs::TOOLS) {
+        return Ok(Done::skipped(&format!("no {program}"), &format!("apt-get install {package}")));
+    }
+    let folder = target.join("veth");
+    fs::create_dir_all(&folder)?;
+    campaign(&asked, &Place { linerate: &asked.program, folder: &folder })
+}
+
+fn campaign(asked: &Asked, place: &Place<'_>) -> Result<Done> {
+    let (mut skipped, mut failed) = (Vec::new(), Vec::new());
+    let wanted: Vec<_> = COMPARISONS.iter().filter(|one| asked.wants(one.name)).collect();
+    let windows = wanted.len() * 2 * asked.rounds;
+    let with_load = asked.wants("load");
+    let for_load = if with_load { load::windows(asked, asked.wants("xdp")) } else { 0 };
+    let mut progress = Progress::new(windows + for_load);
+    let mut highest_kpps = None;
+    println!("{}", head(asked));
+    for one in wanted {
+        if let Some((program, package)) = one.sides.iter().find_map(|side| side.missing()) {
+            let why = format!("skipped: {}: no {program} (apt-get install {package})", one.name);
+            skipped.push(why);
+            progress.skip(2 * asked.rounds);
+            continue;
+        }
+        let compared = one.run(asked, place, &mut progress);
+        progress.clear();
+        match compared {
+            Ok(compared) => {
+                println!("\n{compared}");
+                if one.name == "xdp" {
+                    highest_kpps = compared.kpps(0);
+                }
+            }
+            Err(error) => {
+                eprintln!("veth: {}: {error:#}", one.name);
+                failed.push(one.name);
+            }
+        }
+    }
+    if with_load {
+        let load = Load::run(highest_kpps, asked, place, &mut progress);
+        progress.clear();
+        match load {
+            Ok(load) => println!("\n{load}"),
+            Err(error) => {
+                eprintln!("veth: load: {error:#}");
+                failed.push("load");
+            }
+        }
+    }
+    if !failed.is_empty() {
+        bail!("no figures of {}", failed.join(", "));
+    }
+    Ok(Done::with(String::new(), skipped))
+}
+
+fn head(asked: &Asked) -> String {
+    format!(
+        "veth: rounds of {1} s for each side in turn, {0} of them; frames of 60 bytes, one flow; \
+         the program under test on CPU {2}, the generator on CPU {3}",
+        asked.rounds,
+        asked.window.as_secs_f64(),
+        programs::DUT_CPU,
+        programs::GENERATOR_CPU
+    )
+}
