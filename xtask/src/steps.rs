@@ -113,7 +113,7 @@ const CAMPAIGNS: [Campaign; 6] = [
     },
     Campaign {
         name: "veth",
-        about: "forwarding beside DPDK between virtual interfaces (--help: its options)",
+        about: "forwarding beside peers between virtual interfaces (--help: its options)",
         act: veth::run,
     },
 ];

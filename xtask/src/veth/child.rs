@@ -3,11 +3,18 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use linerate_sys::process::end_with_this_thread;
 
-use crate::veth::figures;
+use crate::veth::figures::Time;
+
+/// How often it is looked whether a program has done something, and how many times: testpmd takes 2 s
+/// to start. Not a time: a campaign may be stopped and go on later, with its programs.
+const LOOK: Duration = Duration::from_millis(20);
+const LOOKS: u32 = 1500;
 
 /// Killed when dropped, and by the kernel when the thread ends that started it: also if the campaign
 /// is interrupted or killed.
@@ -15,6 +22,8 @@ pub struct Running {
     child: Child,
     name: String,
     log: PathBuf,
+    /// Dropped last: what it cannot do without.
+    beside: Option<Box<Running>>,
 }
 
 impl Running {
@@ -27,7 +36,13 @@ impl Running {
         let child = end_with_this_thread(&mut command)
             .spawn()
             .with_context(|| format!("cannot start {command:?}"))?;
-        Ok(Running { child, name: name.to_owned(), log })
+        Ok(Running { child, name: name.to_owned(), log, beside: None })
+    }
+
+    /// It with `other`, which ends after it.
+    pub fn beside(mut self, other: Running) -> Running {
+        self.beside = Some(Box::new(other));
+        self
     }
 
     /// Fails with what it said last if it has ended.
@@ -35,25 +50,38 @@ impl Running {
         let Some(status) = self.child.try_wait()? else { return Ok(()) };
         let said = fs::read_to_string(&self.log).unwrap_or_default();
         let said: Vec<&str> = said.lines().filter(|line| !line.trim().is_empty()).collect();
-        let last = said[said.len().saturating_sub(3)..].join("\n  ");
-        bail!("{} ended: {status}; {} says:\n  {last}", self.name, self.log.display());
+        let last = match &said[said.len().saturating_sub(3)..] {
+            [] => "nothing".to_owned(),
+            last => last.join("\n  "),
+        };
+        bail!("{} ended: {status}; {} says: {last}", self.name, self.log.display());
     }
 
-    /// Where its output is.
-    pub fn log(&self) -> &Path {
-        &self.log
+    /// Waits until `done`, which it does in its own time as long as it lives.
+    pub fn until(&mut self, does: &str, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
+        for _ in 0..LOOKS {
+            if done()? {
+                return Ok(());
+            }
+            self.still()?;
+            sleep(LOOK);
+        }
+        let (log, waited) = (self.log.display(), LOOK * LOOKS);
+        bail!("{}: waited {} s until it {does}; {log}", self.name, waited.as_secs());
     }
 
-    /// Time that its threads have had on a CPU. Those that have ended are not in it.
-    pub fn cpu_ns(&self) -> Result<u64> {
+    /// What became of its threads' time. Those that have ended are not in it.
+    pub fn time(&self) -> Result<Time> {
         let tasks = format!("/proc/{}/task", self.child.id());
-        let mut sum_ns = 0;
+        let mut sum = Time::default();
         for task in fs::read_dir(&tasks).with_context(|| tasks.clone())? {
             // A thread may end between the two.
             let text = fs::read_to_string(task?.path().join("schedstat")).unwrap_or_default();
-            sum_ns += figures::on_cpu_ns(&text).unwrap_or(0);
+            let time = Time::of(&text).unwrap_or_default();
+            sum.on_cpu_ns += time.on_cpu_ns;
+            sum.waiting_ns += time.waiting_ns;
         }
-        Ok(sum_ns)
+        Ok(sum)
     }
 }
 
@@ -61,6 +89,7 @@ impl Drop for Running {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+        self.beside = None;
     }
 }
 
@@ -88,7 +117,7 @@ mod tests {
     fn a_program_has_cpu_time_and_ends_when_dropped() {
         let name = format!("xtask-veth-cpu-{}", std::process::id());
         let mut child = shell("while :; do :; done", &name);
-        while child.cpu_ns().unwrap() == 0 {
+        while child.time().unwrap().on_cpu_ns == 0 {
             std::thread::yield_now();
         }
         child.still().unwrap();

@@ -5,8 +5,6 @@
 
 use std::fmt::{self, Write as _};
 
-use anyhow::Result;
-
 use crate::veth::figures::{median, range, ratio};
 use crate::veth::options::Asked;
 use crate::veth::programs::{Dut, Generator, Place};
@@ -24,7 +22,7 @@ pub struct Comparison {
 }
 
 /// Every comparison, in the order in which they run.
-pub const COMPARISONS: [Comparison; 3] = [
+pub const COMPARISONS: [Comparison; 4] = [
     Comparison {
         name: "xdp",
         sides: [
@@ -52,10 +50,24 @@ pub const COMPARISONS: [Comparison; 3] = [
         generator: Generator::Packet("t0", None),
         bed: Bed::Tap,
     },
+    Comparison {
+        name: "ovs",
+        sides: [Dut::Linerate(["xdp:v0", "xdp:w0"]), Dut::Vswitch(["v0", "w0"])],
+        generator: Generator::Kernel,
+        bed: Bed::Veth,
+    },
 ];
 
 /// One window of each side, next to each other in time.
 pub type Round = [Window; 2];
+
+/// Why a comparison was not measured.
+pub struct Failed {
+    /// Which side could not be.
+    pub side: Dut,
+    /// What it says.
+    pub why: anyhow::Error,
+}
 
 /// A comparison that was measured.
 pub struct Compared<'a> {
@@ -64,13 +76,18 @@ pub struct Compared<'a> {
 }
 
 impl Comparison {
+    /// A program that a side of it takes and that is not there, and Debian's package of it.
+    pub fn missing(&self) -> Option<(&'static str, &'static str)> {
+        self.sides.iter().find_map(|side| side.missing())
+    }
+
     /// Measures every round of it.
     pub fn run(
         &self,
         asked: &Asked,
         place: &Place<'_>,
         progress: &mut Progress,
-    ) -> Result<Compared<'_>> {
+    ) -> Result<Compared<'_>, Failed> {
         let mut rounds = Vec::with_capacity(asked.rounds);
         for n in 1..=asked.rounds {
             let mut round = [Window::default(); 2];
@@ -82,7 +99,8 @@ impl Comparison {
                     side.name()
                 ));
                 let generator = Some(self.generator);
-                *window = Window::measure(self.bed, side, generator, asked.window, place)?;
+                *window = Window::measure(self.bed, side, generator, asked.window, place)
+                    .map_err(|why| Failed { side, why })?;
             }
             rounds.push(round);
         }
@@ -153,6 +171,7 @@ impl fmt::Display for Compared<'_> {
         f.write_str(&self.line("kpps", 1, |window| Some(window.kpps())))?;
         f.write_str(&self.line("CPU ns/packet", 1, Window::ns_per_packet))?;
         f.write_str(&self.line("CPU %", 1, |window| Some(window.cpu_pct())))?;
+        f.write_str(&self.line("waiting %", 1, |window| Some(window.waited_pct())))?;
         let used = self.used().count();
         let apart = self.rounds.len() - used;
         let theft = range(self.used().flatten().map(|window| window.theft_pct));
@@ -175,7 +194,7 @@ mod tests {
 
     fn window(packets: u64, theft_pct: f64) -> Window {
         let asked = Duration::from_secs(1);
-        Window { packets, elapsed: asked, cpu_ns: 1_000_000_000, theft_pct, asked }
+        Window { packets, elapsed: asked, cpu_ns: 1_000_000_000, waited_ns: 0, theft_pct, asked }
     }
 
     #[test]

@@ -25,11 +25,23 @@ pub fn range(values: impl IntoIterator<Item = f64>) -> Option<(f64, f64)> {
     })
 }
 
-/// Nanoseconds on a CPU, from the text of a `/proc/PID/task/TID/schedstat`.
-///
-/// Source: Documentation/scheduler/sched-stats.rst: time on CPU, time waiting, turns.
-pub fn on_cpu_ns(schedstat: &str) -> Option<u64> {
-    schedstat.split_whitespace().next()?.parse().ok()
+/// What became of a thread's time while it did not sleep.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Time {
+    /// It ran.
+    pub on_cpu_ns: u64,
+    /// It could have run, and somebody else had the CPU.
+    pub waiting_ns: u64,
+}
+
+impl Time {
+    /// From the text of a `/proc/PID/task/TID/schedstat`.
+    ///
+    /// Source: Documentation/scheduler/sched-stats.rst: time on CPU, time waiting, turns.
+    pub fn of(schedstat: &str) -> Option<Time> {
+        let mut numbers = schedstat.split_whitespace().map_while(|number| number.parse().ok());
+        Some(Time { on_cpu_ns: numbers.next()?, waiting_ns: numbers.next()? })
+    }
 }
 
 /// A CPU's clock ticks since boot, from the text of `/proc/stat`.
@@ -97,9 +109,11 @@ mod tests {
     }
 
     #[test]
-    fn time_on_a_cpu_is_the_first_number_of_schedstat() {
-        assert_eq!(on_cpu_ns("1969163 128421 42\n"), Some(1_969_163));
-        assert_eq!(on_cpu_ns(""), None);
+    fn schedstat_has_the_time_on_a_cpu_and_then_that_of_waiting() {
+        let time = Time { on_cpu_ns: 1_969_163, waiting_ns: 128_421 };
+        assert_eq!(Time::of("1969163 128421 42\n"), Some(time));
+        assert_eq!(Time::of("1969163 x"), None);
+        assert_eq!(Time::of(""), None);
     }
 
     #[test]

@@ -129,6 +129,7 @@ mod tests {
             packets: 10_000,
             elapsed: asked,
             cpu_ns: cpu_ms * 1_000_000,
+            waited_ns: 0,
             theft_pct: 0.0,
             asked,
         };

@@ -13,19 +13,22 @@ mod load;
 mod options;
 mod programs;
 mod progress;
+mod vswitch;
 mod window;
 
 use std::fs;
 use std::path::Path;
 
 use anyhow::{Result, bail};
+use linerate_sys::netns::Netns;
+use linerate_sys::{Kind, thread};
 
 use crate::cargo;
 use crate::steps::Done;
-use comparison::COMPARISONS;
+use comparison::{COMPARISONS, Failed};
 use load::Load;
 use options::{Asked, USAGE};
-use programs::Place;
+use programs::{DUT_CPU, Dut, GENERATOR_CPU, Place};
 use progress::Progress;
 
 /// How to have the program that is measured unless another is named.
@@ -49,55 +52,64 @@ pub fn run(root: &Path, args: &[String]) -> Result<Done> {
     if let Some((program, package)) = programs::missing(&programs::TOOLS) {
         return Ok(Done::skipped(&format!("no {program}"), &format!("apt-get install {package}")));
     }
+    match (Netns::new(), thread::allowed_cpus()?) {
+        (Err(why), _) if why.kind() == Kind::Unsupported => {
+            return Ok(Done::skipped(&format!("{}: {}", why.what, why.why), &why.fix));
+        }
+        (Err(why), _) => return Err(why.into()),
+        (_, cpus) if [DUT_CPU, GENERATOR_CPU].iter().any(|cpu| !cpus.contains(cpu)) => {
+            let why = format!("CPUs {DUT_CPU} and {GENERATOR_CPU} are not both ours");
+            return Ok(Done::skipped(&why, "a machine with two CPUs"));
+        }
+        _ => {}
+    }
     let folder = target.join("veth");
     fs::create_dir_all(&folder)?;
     campaign(&asked, &Place { linerate: &asked.program, folder: &folder })
 }
 
+/// Each comparison that is asked for, and the load of ours alone last.
 fn campaign(asked: &Asked, place: &Place<'_>) -> Result<Done> {
     let (mut skipped, mut failed) = (Vec::new(), Vec::new());
-    let wanted: Vec<_> = COMPARISONS.iter().filter(|one| asked.wants(one.name)).collect();
-    let windows = wanted.len() * 2 * asked.rounds;
+    let wanted = COMPARISONS.iter().filter(|one| asked.wants(one.name));
+    let (missing, there): (Vec<_>, Vec<_>) =
+        wanted.map(|one| (one, one.missing())).partition(|(_, missing)| missing.is_some());
+    for (one, missing) in missing {
+        let (program, package) = missing.unwrap_or_default();
+        skipped.push(format!("skipped: {}: no {program} (apt-get install {package})", one.name));
+    }
     let with_load = asked.wants("load");
     let for_load = if with_load { load::windows(asked, asked.wants("xdp")) } else { 0 };
-    let mut progress = Progress::new(windows + for_load);
+    let mut progress = Progress::new(there.len() * 2 * asked.rounds + for_load);
     let mut highest_kpps = None;
     println!("{}", head(asked));
-    for one in wanted {
-        if let Some((program, package)) = one.sides.iter().find_map(|side| side.missing()) {
-            let why = format!("skipped: {}: no {program} (apt-get install {package})", one.name);
-            skipped.push(why);
-            progress.skip(2 * asked.rounds);
-            continue;
-        }
+    for (one, _) in there {
         let compared = one.run(asked, place, &mut progress);
         progress.clear();
         match compared {
             Ok(compared) => {
-                println!("\n{compared}");
+                print!("\n{compared}");
                 if one.name == "xdp" {
                     highest_kpps = compared.kpps(0);
                 }
             }
-            Err(error) => {
-                eprintln!("veth: {}: {error:#}", one.name);
-                failed.push(one.name);
+            Err(Failed { side: Dut::Linerate(_), why }) => {
+                failed.push(format!("{}: {why:#}", one.name));
             }
+            // A peer that does not run here is no fault of ours.
+            Err(Failed { why, .. }) => skipped.push(format!("skipped: {}: {why:#}", one.name)),
         }
     }
     if with_load {
         let load = Load::run(highest_kpps, asked, place, &mut progress);
         progress.clear();
         match load {
-            Ok(load) => println!("\n{load}"),
-            Err(error) => {
-                eprintln!("veth: load: {error:#}");
-                failed.push("load");
-            }
+            Ok(load) => print!("\n{load}"),
+            Err(why) => failed.push(format!("load: {why:#}")),
         }
     }
     if !failed.is_empty() {
-        bail!("no figures of {}", failed.join(", "));
+        bail!("not measured: {}", failed.join("\n"));
     }
     Ok(Done::with(String::new(), skipped))
 }
@@ -108,7 +120,7 @@ fn head(asked: &Asked) -> String {
          the program under test on CPU {2}, the generator on CPU {3}",
         asked.rounds,
         asked.window.as_secs_f64(),
-        programs::DUT_CPU,
-        programs::GENERATOR_CPU
+        DUT_CPU,
+        GENERATOR_CPU
     )
 }

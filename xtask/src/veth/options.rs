@@ -9,14 +9,14 @@ use anyhow::{Context, Result, bail};
 pub const USAGE: &str = "\
 usage: cargo xtask veth [--only NAME] [--rounds 7] [--seconds 2] [--program PATH]
 
-  --only NAME       one comparison: xdp, packet, tap or load
+  --only NAME       one comparison: xdp, packet, tap, ovs or load
   --rounds N        rounds of each, the sides in turn
   --seconds S       what a round measures of each side
   --program PATH    the linerate to measure, instead of target/release/linerate
 ";
 
 /// What can be asked for by name.
-pub const NAMES: [&str; 4] = ["xdp", "packet", "tap", "load"];
+pub const NAMES: [&str; 5] = ["xdp", "packet", "tap", "ovs", "load"];
 
 /// The command line, read.
 #[derive(Debug, PartialEq)]
@@ -80,7 +80,7 @@ mod tests {
         assert!(NAMES.iter().all(|name| all.wants(name)));
         let one = asked(&["--only", "tap", "--rounds", "3", "--seconds", "0.5"]).unwrap();
         assert_eq!((one.rounds, one.window), (3, Duration::from_millis(500)));
-        assert_eq!(NAMES.map(|name| one.wants(name)), [false, false, true, false]);
+        assert_eq!(NAMES.map(|name| one.wants(name)), [false, false, true, false, false]);
         assert_eq!(asked(&["--program", "x"]).unwrap().program, PathBuf::from("x"));
     }
 

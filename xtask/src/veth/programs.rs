@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::Result;
 
 use crate::veth::child::Running;
-use crate::veth::kernel;
+use crate::veth::{kernel, vswitch};
 
 /// Of the program under test.
 pub const DUT_CPU: usize = 0;
@@ -38,6 +38,8 @@ pub enum Dut {
     Linerate([&'static str; 2]),
     /// `dpdk-testpmd`, forwarding between two virtual devices without a look at the packets.
     Testpmd([&'static str; 2]),
+    /// `ovs-vswitchd` between two interfaces.
+    Vswitch([&'static str; 2]),
 }
 
 /// Where packets come from.
@@ -55,6 +57,7 @@ impl Dut {
         match self {
             Dut::Linerate(_) => "linerate",
             Dut::Testpmd(_) => "testpmd",
+            Dut::Vswitch(_) => "vswitch",
         }
     }
 
@@ -63,6 +66,7 @@ impl Dut {
         match self {
             Dut::Linerate(_) => None,
             Dut::Testpmd(_) => missing(&[(TESTPMD, "dpdk")]),
+            Dut::Vswitch(_) => missing(&vswitch::PROGRAMS),
         }
     }
 
@@ -70,6 +74,7 @@ impl Dut {
     pub fn start(self, place: &Place<'_>) -> Result<Running> {
         let mut command = pinned(DUT_CPU);
         match self {
+            Dut::Vswitch(interfaces) => return vswitch::start(interfaces, place),
             Dut::Linerate([a, b]) => {
                 command.arg(place.linerate).args(["forward", a, b, "--quiet"]);
                 command.args(["--cpu", &DUT_CPU.to_string()]);
@@ -78,7 +83,8 @@ impl Dut {
                 // Two lcores are the least that it takes; the first only waits at the prompt.
                 let lcores = format!("0@{DUT_CPU},1@{DUT_CPU}");
                 command.args([TESTPMD, "--lcores", &lcores, "--no-pci"]).args(memory());
-                command.args(["--file-prefix", &format!("veth{}", std::process::id())]);
+                // Its folder is not in /var/run: killed, it leaves it behind.
+                command.args(["--file-prefix", "veth"]).env("RUNTIME_DIRECTORY", place.folder);
                 command.args(["--vdev", a, "--vdev", b, "--", "--forward-mode=io"]);
                 command.args(["--auto-start", "--nb-cores=1", "--total-num-mbufs=16384", "-i"]);
             }
@@ -115,7 +121,7 @@ impl Generator {
 
 impl fmt::Display for Dut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (Dut::Linerate([a, b]) | Dut::Testpmd([a, b])) = self;
+        let (Dut::Linerate([a, b]) | Dut::Testpmd([a, b]) | Dut::Vswitch([a, b])) = self;
         write!(f, "{} {a} {b}", self.name())
     }
 }
@@ -140,7 +146,7 @@ fn is_there(program: &str) -> bool {
 }
 
 /// taskset(1) becomes the program that it starts: one process, and its CPU from the first moment.
-fn pinned(cpu: usize) -> Command {
+pub fn pinned(cpu: usize) -> Command {
     let mut command = Command::new("taskset");
     command.args(["--cpu-list", &cpu.to_string()]);
     command
@@ -149,7 +155,11 @@ fn pinned(cpu: usize) -> Command {
 /// Where testpmd's memory comes from: huge pages that nobody shares, if there are any.
 fn memory() -> &'static [&'static str] {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    if huge_kb(&text) >= HUGE_KB { &["--in-memory"] } else { &["--no-huge", "-m", SMALL_PAGES_MB] }
+    if huge_kb(&text) >= HUGE_KB {
+        &["--in-memory"]
+    } else {
+        &["--no-huge", "--no-shconf", "-m", SMALL_PAGES_MB]
+    }
 }
 
 /// Free huge pages, from the text of `/proc/meminfo`.

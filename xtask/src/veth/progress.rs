@@ -22,14 +22,10 @@ impl Progress {
         let left = left(self.start.elapsed(), self.done, self.total);
         let left = left.map_or(String::new(), |left| format!(", about {} s left", left.as_secs()));
         self.done += 1;
+        self.total = self.total.max(self.done);
         let text = format!("veth: {} of {}, {what}{left}", self.done, self.total);
         let (before, behind) = if self.seen { ("\r", "\x1b[K") } else { ("", "\n") };
         let _ = write!(io::stderr(), "{before}{text}{behind}");
-    }
-
-    /// Says that `windows` will not come.
-    pub fn skip(&mut self, windows: usize) {
-        self.total = self.total.saturating_sub(windows);
     }
 
     /// Wipes the line away.

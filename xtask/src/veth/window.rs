@@ -12,23 +12,18 @@ use std::fs;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use linerate_sys::netif::Interface;
 use linerate_sys::netns::Netns;
 
 use crate::veth::child::Running;
-use crate::veth::figures::{self, Ticks};
+use crate::veth::figures::{self, Ticks, Time};
 use crate::veth::programs::{DUT_CPU, Dut, GENERATOR_CPU, Generator, Place};
 
-/// How often it is looked until packets come out of a program, which takes testpmd 2 s. Not a time:
-/// a campaign may be stopped and go on later, with its programs.
-const LOOKS: u32 = 1500;
 /// Between the first packets and the measurement: queues fill, memory becomes warm.
 const SETTLE: Duration = Duration::from_secs(1);
 /// So many packets are no stray ones.
 const FIRST_PACKETS: u64 = 1000;
-/// How often it is looked whether something has come about.
-const LOOK: Duration = Duration::from_millis(20);
 /// A window that became longer by more than this share was held up.
 const LATE: f64 = 0.05;
 /// A window of which the host took more than this is set apart.
@@ -52,6 +47,8 @@ pub struct Window {
     pub elapsed: Duration,
     /// CPU time of the program.
     pub cpu_ns: u64,
+    /// What its threads waited for a CPU that somebody else had.
+    pub waited_ns: u64,
     /// What the host took of the program's CPU or of the generator's, whichever is more.
     pub theft_pct: f64,
     /// The window as it was asked for.
@@ -105,6 +102,11 @@ impl Window {
         100.0 * self.cpu_ns as f64 / self.elapsed.as_nanos() as f64
     }
 
+    /// Time for which it would have run and did not, in per cent of one CPU.
+    pub fn waited_pct(&self) -> f64 {
+        100.0 * self.waited_ns as f64 / self.elapsed.as_nanos() as f64
+    }
+
     /// Why it says little, if it does.
     pub fn apart(&self) -> Option<String> {
         let late = self.elapsed.as_secs_f64() / self.asked.as_secs_f64() - 1.0;
@@ -134,9 +136,8 @@ impl Bed {
     fn wait_until_made(self, netns: &Netns, dut: &mut Running) -> Result<()> {
         let Bed::Tap = self else { return Ok(()) };
         for name in ["t0", "t1"] {
-            wait(&format!("there is no interface {name}"), dut, || {
-                Ok(Interface::open(name).is_ok())
-            })?;
+            let made = || Ok(Interface::open(name).is_ok());
+            dut.until(&format!("makes an interface {name}"), made)?;
             netns.ip(&format!("link set {name} up"))?;
         }
         Ok(())
@@ -157,7 +158,7 @@ impl Bed {
 /// What is read before and after.
 struct Counters {
     packets: u64,
-    cpu_ns: u64,
+    time: Time,
     ticks: [Ticks; 2],
     at: Instant,
 }
@@ -168,7 +169,7 @@ impl Counters {
         let ticks = |cpu| Ticks::of(&stat, cpu).with_context(|| format!("there is no CPU {cpu}"));
         Ok(Counters {
             ticks: [ticks(DUT_CPU)?, ticks(GENERATOR_CPU)?],
-            cpu_ns: dut.cpu_ns()?,
+            time: dut.time()?,
             packets: bed.received()?,
             at: Instant::now(),
         })
@@ -179,7 +180,8 @@ impl Counters {
         Window {
             packets: self.packets.saturating_sub(before.packets),
             elapsed: self.at - before.at,
-            cpu_ns: self.cpu_ns.saturating_sub(before.cpu_ns),
+            cpu_ns: self.time.on_cpu_ns.saturating_sub(before.time.on_cpu_ns),
+            waited_ns: self.time.waiting_ns.saturating_sub(before.time.waiting_ns),
             theft_pct: theft.fold(0.0, f64::max),
             asked,
         }
@@ -188,23 +190,10 @@ impl Counters {
 
 fn wait_for_packets(bed: Bed, dut: &mut Running, generator: &mut Running) -> Result<()> {
     let before = bed.received()?;
-    wait("no packet comes out of it", dut, || {
+    dut.until("lets packets out", || {
         generator.still()?;
         Ok(bed.received()? >= before + FIRST_PACKETS)
     })
-}
-
-/// Waits until `done`, as long as `dut` lives and [`LOOKS`] allow.
-fn wait(otherwise: &str, dut: &mut Running, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
-    for _ in 0..LOOKS {
-        if done()? {
-            return Ok(());
-        }
-        dut.still()?;
-        sleep(LOOK);
-    }
-    let waited = LOOK * LOOKS;
-    bail!("{otherwise} after {} s; see {}", waited.as_secs(), dut.log().display());
 }
 
 #[cfg(test)]
@@ -215,6 +204,7 @@ mod tests {
         packets: 4_000_000,
         elapsed: Duration::from_millis(2_000),
         cpu_ns: 1_000_000_000,
+        waited_ns: 200_000_000,
         theft_pct: 0.5,
         asked: Duration::from_secs(2),
     };
@@ -223,7 +213,7 @@ mod tests {
     fn rates_and_costs_are_those_of_the_time_that_it_took() {
         assert_eq!(WINDOW.kpps(), 2000.0);
         assert_eq!(WINDOW.ns_per_packet(), Some(250.0));
-        assert_eq!(WINDOW.cpu_pct(), 50.0);
+        assert_eq!((WINDOW.cpu_pct(), WINDOW.waited_pct()), (50.0, 10.0));
         assert_eq!(Window { packets: 0, ..WINDOW }.ns_per_packet(), None);
     }
 
