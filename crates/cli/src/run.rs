@@ -62,7 +62,8 @@ pub struct Ran {
 /// # Errors
 /// Whatever keeps it from running, and a ledger that does not balance.
 pub fn run(path: &Path, run: &Run, screen: &Screen) -> Result<Ran, Failure> {
-    let mut builder = Engine::builder().budget(run.budget.into()).rx_usecs(run.rx_usecs).cpus(&run.cpu);
+    let mut builder =
+        Engine::builder().budget(run.budget.into()).rx_usecs(run.rx_usecs).cpus(&run.cpu);
     for (name, text) in &path.ports {
         builder = builder.port(name, text);
     }
