@@ -169,7 +169,9 @@ impl XdpSocket {
     /// Maps a ring of `len` descriptors that was made.
     ///
     /// # Errors
-    /// `E-SYSTEM`, `E-MEMORY`.
+    /// `E-SYSTEM`, `E-MEMORY`. Once the socket is bound, EBUSY: Linux 6.1 maps rings before that only.
+    ///
+    /// Source: net/xdp/xsk.c, `xsk_mmap`.
     pub fn map(&self, ring: Ring, len: u32) -> Result<RingMap> {
         let offsets: XdpMmapOffsets =
             sockopt::xdp_mmap_offsets(&self.fd).map_err(|e| refused("XDP_MMAP_OFFSETS", e))?;

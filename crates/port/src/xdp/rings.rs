@@ -1,4 +1,4 @@
-//! A socket that is bound, and its four rings: taken together, gone together.
+//! A socket and its four rings: taken together, gone together.
 
 use std::sync::Arc;
 
@@ -38,8 +38,16 @@ pub(super) struct Lens {
 }
 
 impl Rings {
-    /// Makes the rings of a socket that is not bound yet.
-    pub fn make(socket: &XdpSocket, lens: &Lens) -> Result<()> {
+    /// Makes and maps the rings of `socket`, which is bound next: an older kernel maps none of a
+    /// socket that is.
+    ///
+    /// Source: net/xdp/xsk.c, `xsk_mmap`, which says EBUSY there in Linux 6.1.
+    pub fn of(socket: XdpSocket, lens: &Lens, several: bool) -> Result<Rings> {
+        Rings::make(&socket, lens)?;
+        Rings::map(socket, lens, several)
+    }
+
+    fn make(socket: &XdpSocket, lens: &Lens) -> Result<()> {
         socket.make(Ring::Fill, lens.fill)?;
         socket.make(Ring::Completion, lens.completion)?;
         socket.make(Ring::Rx, lens.rx)?;
@@ -48,8 +56,7 @@ impl Rings {
         Ok(())
     }
 
-    /// Maps the rings of `socket`.
-    pub fn map(socket: XdpSocket, lens: &Lens, several: bool) -> Result<Rings> {
+    fn map(socket: XdpSocket, lens: &Lens, several: bool) -> Result<Rings> {
         let map = |ring, len| socket.map(ring, len).map(Arc::new);
         let (fill_map, rx_map) = (map(Ring::Fill, lens.fill)?, map(Ring::Rx, lens.rx)?);
         let (tx_map, completion_map) =

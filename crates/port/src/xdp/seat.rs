@@ -205,11 +205,11 @@ impl Seat {
         if first.is_none() {
             self.register(&socket)?;
         }
-        Rings::make(&socket, &self.lens)?;
+        let rings = Rings::of(socket, &self.lens, several)?;
         let (interface, queue) = (self.interface, self.queue);
         let binding = Binding { interface, queue, zero_copy, several };
-        socket.bind(&binding, first).map_err(Refused::Bind)?;
-        Ok(Rings::map(socket, &self.lens, several)?)
+        rings.socket.bind(&binding, first).map_err(Refused::Bind)?;
+        Ok(rings)
     }
 
     fn register(&self, socket: &XdpSocket) -> Result<()> {
@@ -244,6 +244,11 @@ impl Seat {
             Errno::BUSY => {
                 Error::new(Code::Busy, what, "another AF_XDP socket has this queue, bind: EBUSY")
                     .fix("end the program that has it, see: ss -a --xdp -p")
+            }
+            Errno::INVAL if self.several => {
+                let why = "packets longer than a frame take Linux 6.6, bind: EINVAL";
+                Error::new(Code::Unsupported, what, why)
+                    .fix(format!("ip link set {} mtu 1500", self.name))
             }
             Errno::OPNOTSUPP => Error::os(Code::Unsupported, what, call, errno)
                 .fix(format!("xdp:{},mode=native", self.name)),
