@@ -367,10 +367,13 @@ fn last_words(log: &[u8]) -> String {
 }
 
 fn load_refused(errno: Errno, words: &str) -> Error {
-    let mut error = refused("cannot load an XDP program", "BPF_PROG_LOAD", errno);
-    if !words.is_empty() {
-        error.why = format!("{}; the verifier says: {words}", error.why);
+    let (what, call) = ("cannot load an XDP program", "BPF_PROG_LOAD");
+    if words.is_empty() {
+        return refused(what, call, errno);
     }
+    // It says EACCES as well; but who lacks a capability does not get as far as the verifier.
+    let mut error = Error::os(Code::System, what, call, errno);
+    error.why = format!("{}; the verifier says: {words}", error.why);
     error
 }
 
