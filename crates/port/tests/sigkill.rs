@@ -10,6 +10,8 @@ use linerate_sys::bpf;
 use rustix::thread::UnshareFlags;
 
 const ROUNDS: usize = 200;
+/// Says how many, where so many take too long.
+const KILLS: &str = "LINERATE_TEST_KILLS";
 const LONG: Duration = Duration::from_secs(10);
 /// Says that this process is the one to be killed.
 const VICTIM: &str = "LINERATE_TEST_VICTIM";
@@ -88,7 +90,8 @@ fn kill_many() {
     let mut source = Port::open_with("packet:v1", &pool).unwrap().into_queues().remove(0);
     let mut sink = Port::open_with("packet:w1", &pool).unwrap().into_queues().remove(0);
     let (mut batch, mut passed) = (Batch::with_capacity(64), 0);
-    for round in 0..ROUNDS {
+    let rounds = std::env::var(KILLS).map_or(ROUNDS, |rounds| rounds.parse().unwrap());
+    for round in 0..rounds {
         let mut child = victim();
         let deadline = Instant::now() + LONG;
         let before = passed;
