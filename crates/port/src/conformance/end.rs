@@ -239,6 +239,11 @@ impl End {
         self.passed.no_frame
     }
 
+    /// Whether its driver says that it copied packets.
+    pub fn copied(&mut self) -> bool {
+        self.slots.iter_mut().any(|slot| slot.ops.counts().copied_bytes.is_some_and(|n| n > 0))
+    }
+
     /// A queue's descriptor is the same for life.
     pub fn check_descriptors(&self) {
         for slot in &self.slots {
