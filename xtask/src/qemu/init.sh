@@ -4,7 +4,7 @@
 export PATH=/bin HOME=/tmp TMPDIR=/tmp RUST_BACKTRACE=0 RUST_TEST_THREADS=1 RUST_TEST_NOCAPTURE=1
 export LINERATE_PROGRAM=/bin/linerate
 # Properties are tried elsewhere, many times as fast: here it is the kernel that differs.
-export PROPTEST_CASES=8
+export PROPTEST_CASES=8 LINERATE_TEST_KILLS=5
 
 /bin/busybox mount -t devtmpfs dev /dev
 # Whatever is no program of its own is a tool of busybox.

@@ -2,9 +2,12 @@
 //! and those of the test programs, which run one test after the other.
 
 use std::process::ExitStatus;
+use std::time::Duration;
+
+use crate::qemu::laps::Laps;
 
 /// The tests of one guest.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Outcome {
     /// Tests that the programs call passed: those that were skipped are among them.
     passed: usize,
@@ -16,6 +19,10 @@ pub struct Outcome {
     pub begun: usize,
     /// Programs that have ended.
     programs: usize,
+    /// How long it took to boot, and each program.
+    pub parts: Laps,
+    /// How long each test took.
+    pub tests: Laps,
     program: String,
     test: String,
     /// What the first process ended with.
@@ -23,12 +30,29 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Takes the next line of the console.
-    pub fn line(&mut self, line: &str) {
+    /// Of a guest that starts now.
+    pub fn new() -> Outcome {
+        Outcome {
+            passed: 0,
+            failed: Vec::new(),
+            skipped: Vec::new(),
+            begun: 0,
+            programs: 0,
+            parts: Laps::from_the_start("boot"),
+            tests: Laps::from_the_start(""),
+            program: String::new(),
+            test: "the boot".to_owned(),
+            done: None,
+        }
+    }
+
+    /// Takes the next line of the console, which came so long after the start.
+    pub fn line(&mut self, line: &str, at: Duration) {
         if let Some(said) = line.strip_prefix("guest: ") {
-            return self.guest(said);
+            return self.guest(said, at);
         }
         if let Some(rest) = line.strip_prefix("test result: ") {
+            self.tests.next("", at);
             let words = rest.split_whitespace();
             let mut pairs = words.clone().zip(words.skip(1));
             let passed = pairs.find(|(_, word)| *word == "passed;");
@@ -38,6 +62,7 @@ impl Outcome {
         if let Some((test, _)) = line.strip_prefix("test ").and_then(|rest| rest.split_once(" ..."))
         {
             self.test = format!("{}::{test}", self.program);
+            self.tests.next(&self.test, at);
             self.begun += 1;
         }
         // A test's own words stand between its name and its verdict, on the same line or below.
@@ -55,15 +80,18 @@ impl Outcome {
         self.passed.saturating_sub(self.skipped.len())
     }
 
-    fn guest(&mut self, said: &str) {
+    fn guest(&mut self, said: &str, at: Duration) {
         let mut words = said.split_whitespace();
         match (words.next(), words.next(), words.next()) {
             (Some("begin"), Some(program), _) => {
+                self.parts.next(program, at);
                 self.program = program.to_owned();
                 self.test = format!("{program}, before its first test");
             }
             (Some("end"), Some(program), Some(status)) => {
                 self.programs += 1;
+                self.parts.next("", at);
+                self.tests.next("", at);
                 let told = self.failed.iter().any(|test| test.starts_with(program));
                 // With 1 or 101 a program says that a test failed.
                 if status != "0" && !(told && matches!(status, "1" | "101")) {
@@ -112,8 +140,9 @@ mod tests {
     }
 
     fn outcome(lines: &str) -> Outcome {
-        let mut outcome = Outcome::default();
-        lines.lines().for_each(|line| outcome.line(line));
+        let mut outcome = Outcome::new();
+        let seconds = (0..).map(Duration::from_secs);
+        lines.lines().zip(seconds).for_each(|(line, at)| outcome.line(line, at));
         outcome
     }
 

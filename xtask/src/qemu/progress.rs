@@ -1,36 +1,45 @@
 //! How far the guests are, on stderr: redrawn for a person, a line now and then for a log.
 
 use std::io::{self, IsTerminal, Write};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Time between two drawings for a person, and for a log.
 const REDRAW: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(15)];
 
-/// All tests of all guests, one after the other.
+/// All tests of all guests, which run at the same time.
 pub struct Progress {
     total: usize,
     start: Instant,
-    last: Instant,
     seen: bool,
+    drawn: Mutex<Drawn>,
+}
+
+struct Drawn {
+    begun: usize,
+    last: Instant,
 }
 
 impl Progress {
     /// The start of `total` tests.
     pub fn new(total: usize) -> Progress {
         let now = Instant::now();
-        Progress { total, start: now, last: now, seen: io::stderr().is_terminal() }
+        let drawn = Mutex::new(Drawn { begun: 0, last: now });
+        Progress { total, start: now, seen: io::stderr().is_terminal(), drawn }
     }
 
-    /// Says that `begun` have begun, the last of them under `series`, if it is time to say so.
-    pub fn draw(&mut self, series: &str, begun: usize) {
-        if self.last.elapsed() < REDRAW[usize::from(!self.seen)] {
+    /// Says how many have begun now that `more` of them did, if it is time to say so.
+    pub fn draw(&self, more: usize) {
+        let mut drawn = self.drawn.lock().unwrap_or_else(PoisonError::into_inner);
+        drawn.begun += more;
+        if drawn.last.elapsed() < REDRAW[usize::from(!self.seen)] {
             return;
         }
-        self.last = Instant::now();
+        drawn.last = Instant::now();
         let took = self.start.elapsed();
-        let left = left(took, begun, self.total);
+        let left = left(took, drawn.begun, self.total);
         let left = left.map_or(String::new(), |left| format!(", about {} s left", left.as_secs()));
-        let text = format!("qemu: Linux {series}: {begun} of {} tests{left}", self.total);
+        let text = format!("qemu: {} of {} tests{left}", drawn.begun, self.total);
         let (before, behind) = if self.seen { ("\r", "\x1b[K") } else { ("", "\n") };
         let _ = write!(io::stderr(), "{before}{text}{behind}");
     }
