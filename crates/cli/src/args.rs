@@ -14,7 +14,8 @@ use crate::screen::{self, Screen};
 
 /// Packets from one queue in one turn, unless told.
 const BUDGET: u16 = 64;
-const RX_USECS: u32 = 50;
+/// As the engine's, unless told.
+const RX_USECS: u32 = 250;
 
 #[derive(Debug, Parser)]
 #[command(
@@ -124,8 +125,8 @@ pub struct Run {
     #[arg(long, value_name = "N", default_value_t = BUDGET,
         value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub budget: u16,
-    /// Microseconds in which packets may gather in a device's ring where several come in that time
-    /// anyway; 0 = look at once
+    /// The longest time in microseconds for which packets may gather in a device's ring where they
+    /// come densely; 0 = look at once
     #[arg(long, value_name = "N", default_value_t = RX_USECS,
         value_parser = clap::value_parser!(u32).range(..=10_000))]
     pub rx_usecs: u32,

@@ -16,27 +16,33 @@
 
 use std::time::{Duration, Instant};
 
-/// Packets in the time of a hold-off that are worth one. Two may be a question and the next; a program
-/// that asks one question at a time gives one.
+/// Packets in the time of the shortest hold-off that are worth one. Two may be a question and the next;
+/// a program that asks one question at a time gives one.
 const DENSE: u32 = 3;
+/// Packets that a hold-off waits for: half a budget, so that a turn takes them and what comes with
+/// them.
+const ENOUGH: u32 = 32;
+/// The longest hold-off is so many times the shortest, as an e1000's 4,000 interrupts a second are to
+/// its 20,000.
+const RANGE: u32 = 5;
 
 /// What a worker knows of how its packets come.
 #[derive(Debug)]
 pub(crate) struct HoldOff {
-    time: Duration,
+    longest: Duration,
     /// Since when packets are counted, and how many came.
     since: Option<Instant>,
     packets: u32,
-    /// They came densely enough when it was last decided.
-    dense: bool,
+    /// How long to hold off, if they came densely enough when it was last decided.
+    time: Option<Duration>,
     /// In this turn a queue gave all it was asked for, or packets came that wait for nobody.
     more: bool,
 }
 
 impl HoldOff {
-    /// Hold-offs of `time`; of zero, none.
-    pub fn new(time: Duration) -> HoldOff {
-        HoldOff { time, since: None, packets: 0, dense: false, more: false }
+    /// Hold-offs up to `longest`; of zero, none.
+    pub fn new(longest: Duration) -> HoldOff {
+        HoldOff { longest, since: None, packets: 0, time: None, more: false }
     }
 
     /// Begins a turn.
@@ -60,16 +66,18 @@ impl HoldOff {
             (self.since, self.packets) = (Some(now), 0);
             return;
         };
-        let passed = now.saturating_duration_since(since);
-        if passed >= self.time {
-            self.dense = self.time * self.packets > passed * DENSE;
+        let (passed, shortest) = (now.saturating_duration_since(since), self.longest / RANGE);
+        if passed >= shortest {
+            let dense = shortest * self.packets > passed * DENSE;
+            let enough = || passed * ENOUGH / self.packets;
+            self.time = dense.then(|| enough().clamp(shortest, self.longest));
             (self.since, self.packets) = (Some(now), 0);
         }
     }
 
     /// How long to leave the devices alone, if that is worth it now.
     pub fn due(&self) -> Option<Duration> {
-        (self.dense && !self.more && !self.time.is_zero()).then_some(self.time)
+        self.time.filter(|_| !self.more && !self.longest.is_zero())
     }
 }
 
@@ -77,6 +85,7 @@ impl HoldOff {
 mod tests {
     use super::*;
 
+    /// The shortest, of 250 µs.
     const TIME: Duration = Duration::from_micros(50);
 
     /// Turns that find so many packets each, `every` apart; whether each ends in a hold_off.
@@ -97,7 +106,7 @@ mod tests {
 
     #[test]
     fn packets_that_come_densely_are_let_gather_and_the_first_ones_are_not() {
-        let mut hold_off = HoldOff::new(TIME);
+        let mut hold_off = HoldOff::new(5 * TIME);
         let now = Instant::now();
         // One each 10 µs: after the first 50 µs it is known.
         let told = turns(&mut hold_off, now, TIME / 5, &[1, 1, 1, 1, 1, 1, 1]);
@@ -108,25 +117,35 @@ mod tests {
     }
 
     #[test]
+    fn the_denser_they_come_the_sooner_is_enough() {
+        let due = |found: usize| {
+            let mut hold_off = HoldOff::new(5 * TIME);
+            turns(&mut hold_off, Instant::now(), TIME, &[found; 3]);
+            hold_off.due()
+        };
+        assert_eq!([3, 4, 16, 60].map(due), [None, Some(5 * TIME), Some(2 * TIME), Some(TIME)]);
+    }
+
+    #[test]
     fn one_question_at_a_time_is_never_held() {
-        let mut hold_off = HoldOff::new(TIME);
+        let mut hold_off = HoldOff::new(5 * TIME);
         let told = turns(&mut hold_off, Instant::now(), TIME * 2 / 5, &[1; 100]);
         assert!(told.iter().all(|held| !held));
     }
 
     #[test]
     fn a_queue_that_has_more_is_never_held() {
-        let mut hold_off = HoldOff::new(TIME);
+        let mut hold_off = HoldOff::new(5 * TIME);
         let told = turns(&mut hold_off, Instant::now(), TIME, &[64; 10]);
         assert!(told.iter().all(|held| !held));
     }
 
     #[test]
     fn packets_that_wait_for_nobody_are_not_held_up() {
-        let mut hold_off = HoldOff::new(TIME);
+        let mut hold_off = HoldOff::new(5 * TIME);
         let start = Instant::now();
         turns(&mut hold_off, start, TIME, &[10, 10, 10]);
-        assert_eq!(hold_off.due(), Some(TIME));
+        assert_eq!(hold_off.due(), Some(TIME * 32 / 10));
         hold_off.begin();
         hold_off.received(10, 64, true);
         hold_off.received(1, 64, false);

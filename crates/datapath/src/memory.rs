@@ -168,7 +168,7 @@ mod tests {
     use super::*;
     use crate::plan::Rings;
 
-    const SIZES: Sizes = Sizes { budget: 64, backlog: 256, rx_usecs: 50 };
+    const SIZES: Sizes = Sizes { budget: 64, backlog: 256, rx_usecs: 250 };
 
     fn port(worker: usize, packet_max_bytes: usize, ring_packets: usize) -> Demand {
         let rings = Rings::Pair { name: None, packets: ring_packets };

@@ -13,9 +13,8 @@ use crate::qemu::BOOT_LIMIT;
 pub const QEMU: &str = "qemu-system-x86_64";
 
 /// A machine without anything that the tests do not use. Never KVM: what a test meets must not
-/// depend on the machine below. One CPU, for there is a guest for each of ours; and two that are
-/// emulated at the same time do not always agree on code that the kernel rewrites while it runs:
-/// where XDP programs come and go, it meets a breakpoint that is none of its own, and dies of it.
+/// depend on the machine below. One CPU, for there is a guest for each of ours; and with two a 6.12
+/// died once in code that it rewrites while it runs, where XDP programs come and go.
 const MACHINE: &str = "-accel tcg -cpu max -smp 1 -m 1024 -M q35 -nodefaults \
     -no-user-config -display none -monitor none -serial stdio -no-reboot \
     -device isa-debug-exit,iobase=0xf4,iosize=0x04";
