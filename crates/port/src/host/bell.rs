@@ -67,17 +67,15 @@ impl Bell {
         interest.set(EventFlags::IN, want.is_some_and(Want::frames));
         interest.set(EventFlags::OUT, want.is_some_and(Want::room));
         self.found = 0;
-        match self.device {
-            Device::Watched if interest != self.interest => {
-                if self.set.modify(device, DEVICE, interest).is_ok() {
-                    self.interest = interest;
-                }
-            }
+        let told = match self.device {
+            Device::Watched if interest == self.interest => true,
+            Device::Watched => self.set.modify(device, DEVICE, interest).is_ok(),
             // If it is ready, that is noticed as it is added.
-            Device::LeftAlone if self.set.add(device, DEVICE, interest).is_ok() => {
-                (self.device, self.interest) = (Device::Watched, interest);
-            }
-            _ => {}
+            Device::LeftAlone => self.set.add(device, DEVICE, interest).is_ok(),
+            Device::Forgotten => false,
+        };
+        if told {
+            (self.device, self.interest) = (Device::Watched, interest);
         }
         self.alarm(alarm);
     }
