@@ -9,6 +9,7 @@
 mod cargo;
 mod churn;
 mod commits;
+mod eta;
 mod instructions;
 mod msrv;
 mod nocc;

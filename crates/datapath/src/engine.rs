@@ -141,7 +141,8 @@ impl Builder {
     ///
     /// It is ethtool's rx-usecs, in the worker. Where more than three come in a fifth of it anyway, a
     /// worker lets some 32 gather, for a fifth of it at least; each may be later by that much, and a
-    /// turn, a doorbell and a wake-up serve all. A packet that comes alone is never held.
+    /// turn, a doorbell and a wake-up serve all. A packet that comes alone is never held. A device
+    /// whose ring is shorter than what may come in that time loses packets, and counts them.
     #[must_use]
     pub fn rx_usecs(mut self, usecs: u32) -> Self {
         self.sizes.rx_usecs = usecs.min(RX_USECS_MAX);

@@ -83,7 +83,16 @@ impl HoldOff {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::{AsFd, BorrowedFd};
+
+    use linerate_port::wait::EventFd;
+    use linerate_port::{Direction, QueueOps, Want};
+    use linerate_skb::{Batch, Local, Moved, Pool};
+
     use super::*;
+    use crate::napi::Napi;
+    use crate::stats::{Phase, WorkerSlot};
+    use crate::worker::{Turned, Worker};
 
     /// The shortest, of 250 µs.
     const TIME: Duration = Duration::from_micros(50);
@@ -124,6 +133,53 @@ mod tests {
             hold_off.due()
         };
         assert_eq!([3, 4, 16, 60].map(due), [None, Some(5 * TIME), Some(2 * TIME), Some(TIME)]);
+    }
+
+    /// A device that has ten packets whenever it is looked at.
+    struct Dense(EventFd);
+
+    impl QueueOps for Dense {
+        fn rx(&mut self, mem: &mut Local, out: &mut Batch, _: usize) -> Moved {
+            Moved { packets: mem.alloc(out, 10), bytes: 0 }
+        }
+
+        fn xmit(&mut self, _: &mut Local, _: &mut Batch) -> Moved {
+            Moved::default()
+        }
+
+        fn arm(&mut self, _: Want) -> bool {
+            panic!("nothing is armed while packets gather");
+        }
+    }
+
+    impl AsFd for Dense {
+        fn as_fd(&self) -> BorrowedFd<'_> {
+            self.0.as_fd()
+        }
+    }
+
+    #[test]
+    fn a_worker_holds_off_for_as_long_as_it_may_and_hears_that_it_is_to_stop() {
+        let pool = Pool::builder().frames(2048).build().unwrap();
+        let device = Box::new(Dense(EventFd::new().unwrap()));
+        let tally = pool.tally("backlog");
+        let mut napi = Napi::new(device, Direction::Both, Napi::id(0), 64, tally);
+        napi.peer = Some(0);
+        let (slot, long) = (WorkerSlot::new().unwrap(), Duration::from_secs(100));
+        let hold_off = HoldOff::new(long);
+        let mut worker =
+            Worker::new(vec![napi], Vec::new(), pool.local(), 64, hold_off, slot.clone()).unwrap();
+        let now = Instant::now();
+        worker.turn(now);
+        let turned = worker.turn(now + long / RANGE);
+        assert_eq!(turned, Turned::Again);
+        worker.park(turned, Some(Duration::from_millis(1))).unwrap();
+        let stats = || slot.waits().read();
+        assert!(stats().hold_offs == 1 && stats().asleep_ns >= 1_000_000, "{:?}", stats());
+        slot.set_phase(Phase::Halt);
+        worker.park(turned, None).unwrap();
+        assert_eq!((stats().hold_offs, stats().sleeps), (2, 2));
+        assert!(now.elapsed() < long / RANGE, "the bell was not heard");
     }
 
     #[test]
