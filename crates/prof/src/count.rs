@@ -193,6 +193,7 @@ mod tests {
     fn what_threads_do_that_start_later_and_have_ended_is_counted() {
         use perf_event::events::Software;
         use rustix::time::{ClockId, clock_gettime};
+        use std::time::Instant;
         let busy_ms = |ms: i64| {
             let now = || clock_gettime(ClockId::ThreadCPUTime);
             let start = now();
@@ -204,13 +205,18 @@ mod tests {
             Ok(clock) => clock,
             Err(e) => return println!("skipped: {}", explain(&e)),
         };
-        busy_ms(40);
+        busy_ms(400);
         clock.enable().unwrap();
+        let begun = Instant::now();
         std::thread::spawn(move || busy_ms(40)).join().unwrap();
         clock.disable().unwrap();
-        busy_ms(40);
-        let ns = whole(&clock.read_full().unwrap()).unwrap();
-        assert!((39_000_000..60_000_000).contains(&ns), "{ns} ns for 40 ms");
+        let lasted = begun.elapsed();
+        busy_ms(400);
+        let counted = Duration::from_nanos(clock.read_full().unwrap().count());
+        // The clock goes on where a hypervisor lends the CPU to others, a thread's own does not: so
+        // from above only the wall is certain, and of that the two threads had a part each.
+        assert!(counted >= Duration::from_millis(39), "{counted:?} for 40 ms");
+        assert!(counted <= 2 * lasted, "{counted:?} in {lasted:?} of two threads in turn");
     }
 
     #[test]
