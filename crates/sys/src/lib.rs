@@ -12,8 +12,10 @@ pub mod mem;
 pub mod netif;
 pub mod netns;
 pub mod packet;
+pub mod peer;
 pub mod process;
 pub mod rtnl;
+pub mod seqpacket;
 #[cfg(test)]
 mod testing;
 pub mod thread;

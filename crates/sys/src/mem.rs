@@ -40,6 +40,15 @@ pub enum Pages {
     Base,
 }
 
+/// What others may do with a region whose descriptor they get.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Others {
+    /// Map it and write it.
+    Write,
+    /// Map it to read: it is sealed against new writable mappings, and against write(2).
+    Read,
+}
+
 /// Memory of the machine, in bytes, used or not.
 fn machine_bytes() -> usize {
     if cfg!(miri) {
@@ -92,6 +101,14 @@ impl Region {
     /// `E-MEMORY` with the failing call, and how to make huge pages available if they were
     /// required.
     pub fn new(name: &str, len: usize, huge: Huge) -> Result<Self> {
+        Region::for_others(name, len, huge, Others::Write)
+    }
+
+    /// As [`Region::new`], for others to do no more than `others` says.
+    ///
+    /// # Errors
+    /// As [`Region::new`].
+    pub fn for_others(name: &str, len: usize, huge: Huge, others: Others) -> Result<Self> {
         if len == 0 {
             return Err(Error::new(Code::Memory, "cannot map memory", "0 bytes were asked for"));
         }
@@ -102,17 +119,17 @@ impl Region {
             return Err(Error::new(Code::Memory, what, why).fix("ask for less"));
         }
         match huge {
-            Huge::Never => Self::with_pages(name, len, Pages::Base).map_err(limits),
-            Huge::Require => Self::with_pages(name, len, Pages::Huge2M).map_err(|e| {
+            Huge::Never => Self::with_pages(name, len, Pages::Base, others).map_err(limits),
+            Huge::Require => Self::with_pages(name, len, Pages::Huge2M, others).map_err(|e| {
                 let n = len.div_ceil(HUGE_BYTES);
                 e.fix(format!("sysctl -w vm.nr_hugepages={n}   (or allow ordinary pages)"))
             }),
             // A region much smaller than a huge page would waste most of it.
             Huge::Try if len < HUGE_BYTES / 2 => {
-                Self::with_pages(name, len, Pages::Base).map_err(limits)
+                Self::with_pages(name, len, Pages::Base, others).map_err(limits)
             }
-            Huge::Try => Self::with_pages(name, len, Pages::Huge2M)
-                .or_else(|_| Self::with_pages(name, len, Pages::Base))
+            Huge::Try => Self::with_pages(name, len, Pages::Huge2M, others)
+                .or_else(|_| Self::with_pages(name, len, Pages::Base, others))
                 .map_err(limits),
         }
     }
@@ -120,7 +137,7 @@ impl Region {
     /// Miri knows neither memfds nor shared mappings: ordinary memory, so that it can check those
     /// who use it.
     #[cfg(miri)]
-    fn with_pages(_: &str, len: usize, _: Pages) -> Result<Self> {
+    fn with_pages(_: &str, len: usize, _: Pages, _: Others) -> Result<Self> {
         let fd = std::fs::File::open("/dev/null").expect("miri runs without isolation").into();
         let layout = std::alloc::Layout::from_size_align(len, 4096).expect("a sane length");
         // SAFETY: the layout is not of size 0 (`new` checked).
@@ -129,7 +146,7 @@ impl Region {
     }
 
     #[cfg(not(miri))]
-    fn with_pages(name: &str, len: usize, pages: Pages) -> Result<Self> {
+    fn with_pages(name: &str, len: usize, pages: Pages, others: Others) -> Result<Self> {
         let what = || format!("cannot map {len} bytes for {name}");
         let sys = |call: &'static str| move |e| Error::os(Code::Memory, what(), call, e);
         let (unit, flags) = match pages {
@@ -142,7 +159,7 @@ impl Region {
         let flags = flags | MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let fd = rustix::fs::memfd_create(name, flags).map_err(sys("memfd_create"))?;
         rustix::fs::ftruncate(&fd, len as u64).map_err(sys("ftruncate"))?;
-        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
+        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW)
             .map_err(sys("fcntl(F_ADD_SEALS)"))?;
         let (prot, map) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
         // SAFETY: a fresh mapping at an address of the kernel's choice aliases no Rust object; its
@@ -151,7 +168,14 @@ impl Region {
             .map_err(sys("mmap"))?;
         let base = NonNull::new(base.cast::<u8>())
             .ok_or_else(|| Error::new(Code::Memory, what(), "mmap returned the null page"))?;
-        Ok(Region { base, len, pages, fd })
+        let region = Region { base, len, pages, fd };
+        // Behind our own mapping, which stays writable.
+        let last = match others {
+            Others::Write => SealFlags::SEAL,
+            Others::Read => SealFlags::FUTURE_WRITE | SealFlags::SEAL,
+        };
+        rustix::fs::fcntl_add_seals(&region.fd, last).map_err(sys("fcntl(F_ADD_SEALS)"))?;
+        Ok(region)
     }
 
     /// Address of the first byte.
@@ -222,6 +246,21 @@ mod tests {
     fn a_region_cannot_be_cut_short_by_a_holder_of_its_descriptor() {
         let r = Region::new("test", 8192, Huge::Never).unwrap();
         assert_eq!(rustix::fs::ftruncate(r.as_fd(), 0), Err(rustix::io::Errno::PERM));
+    }
+
+    #[test]
+    fn a_region_for_readers_cannot_be_written_by_them() {
+        let r = Region::for_others("test", 8192, Huge::Never, Others::Read).unwrap();
+        assert_eq!(rustix::io::write(r.as_fd(), b"x"), Err(rustix::io::Errno::PERM));
+        // SAFETY: the offset is inside the mapping and nothing else refers to it.
+        unsafe { r.base().as_ptr().write(7) };
+        let map = |access| {
+            let fd = r.as_fd().try_clone_to_owned().unwrap();
+            crate::peer::PeerMemory::map(&fd, 8192, access, false)
+        };
+        assert!(map(crate::peer::Access::Write).is_err());
+        let mut byte = [0];
+        assert!(map(crate::peer::Access::Read).unwrap().read(0, &mut byte) && byte == [7]);
     }
 
     #[test]

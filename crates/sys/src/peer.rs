@@ -1,0 +1,428 @@
+//! Memory that a peer process can write at any moment, and copies in and out of it.
+//!
+//! Such bytes never become a `&[u8]`: a data race with a reference is undefined behaviour. They are
+//! moved by instructions that the compiler knows nothing of (on x86-64), or by volatile accesses, into
+//! memory of our own. What comes out may mix two of the peer's writes; it is then ours and does not
+//! change. Indices and descriptors are atomics.
+//!
+//! Source: docs/adr/0012; Rust unsafe-code-guidelines issues 152 and 607.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
+
+use rustix::fs::SealFlags;
+use rustix::mm::{MapFlags, ProtFlags};
+
+use crate::error::{Code, Error, Result};
+use crate::mem::Region;
+
+/// Files of huge pages, by statfs(2). Source: include/uapi/linux/magic.h.
+const HUGETLBFS: i64 = 0x9584_58f6;
+
+/// A shared mapping.
+#[derive(Debug)]
+pub struct PeerMemory {
+    base: NonNull<u8>,
+    len: usize,
+    access: Access,
+    owner: Owner,
+}
+
+#[derive(Debug)]
+enum Owner {
+    /// Memory of ours that a peer has, too.
+    Ours(Arc<Region>),
+    /// A peer's, mapped by us.
+    Theirs,
+}
+
+/// What a mapping of a peer's memory is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Only to read it.
+    Read,
+    /// To write it, too.
+    Write,
+}
+
+// SAFETY: an address and a length of a mapping that lives as long as the value; whoever looks into
+// it does so by atomics, or by copies that allow for others' writes.
+unsafe impl Send for PeerMemory {}
+// SAFETY: as above.
+unsafe impl Sync for PeerMemory {}
+
+impl PeerMemory {
+    /// Memory of ours that a peer can write.
+    ///
+    /// # Safety
+    /// Nobody makes a reference to a byte of it but an atomic's, while the value lives.
+    #[must_use]
+    pub unsafe fn shared(region: Arc<Region>) -> PeerMemory {
+        let (base, len) = (region.base(), region.len());
+        PeerMemory { base, len, access: Access::Write, owner: Owner::Ours(region) }
+    }
+
+    /// Maps a peer's file, which cannot be cut short afterwards: it is sealed against that.
+    ///
+    /// `trusted` takes a file that cannot be sealed, or is of huge pages, into which its owner may
+    /// punch holes: such an owner can kill this process by SIGBUS.
+    ///
+    /// # Errors
+    /// `E-MEMORY` with what is wrong with the file.
+    pub fn map(fd: &OwnedFd, len: u64, access: Access, trusted: bool) -> Result<PeerMemory> {
+        let what = || format!("cannot map a peer's memory of {len} bytes");
+        let refuse = |why: String| Error::new(Code::Memory, what(), why);
+        let fail = |call: &'static str| move |e| Error::os(Code::Memory, what(), call, e);
+        let size = rustix::fs::fstat(fd).map_err(fail("fstat"))?.st_size;
+        if len == 0 || u64::try_from(size).is_ok_and(|size| size < len) || size < 0 {
+            return Err(refuse(format!("its file has {size} bytes")));
+        }
+        let bytes = usize::try_from(len).map_err(|_| refuse("it is too large".into()))?;
+        if !trusted {
+            seal(fd).map_err(|why| {
+                refuse(why).fix("if the peer is trusted not to do so, say trust=yes")
+            })?;
+        }
+        let prot = match access {
+            Access::Read => ProtFlags::READ,
+            Access::Write => ProtFlags::READ | ProtFlags::WRITE,
+        };
+        // SAFETY: a fresh mapping at an address of the kernel's choice aliases no Rust object. The
+        // value owns and unmaps it.
+        let base = unsafe {
+            rustix::mm::mmap(std::ptr::null_mut(), bytes, prot, MapFlags::SHARED, fd.as_fd(), 0)
+        }
+        .map_err(fail("mmap"))?;
+        let base =
+            NonNull::new(base.cast::<u8>()).ok_or_else(|| refuse("mapped at address 0".into()))?;
+        Ok(PeerMemory { base, len: bytes, access, owner: Owner::Theirs })
+    }
+
+    /// Whether it can be written.
+    #[inline]
+    #[must_use]
+    pub fn is_writable(&self) -> bool {
+        self.access == Access::Write
+    }
+
+    /// Bytes mapped.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Never true: nothing of no bytes is mapped.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Copies the bytes from `offset` on into `to`; false, and nothing done, if they are not in it.
+    #[inline]
+    #[must_use]
+    pub fn read(&self, offset: usize, to: &mut [u8]) -> bool {
+        if !self.has(offset, to.len()) {
+            return false;
+        }
+        // SAFETY: the range lies in the mapping, as was just checked, and `to` is ours alone.
+        unsafe { copy(self.base.as_ptr().add(offset), to.as_mut_ptr(), to.len()) };
+        true
+    }
+
+    /// Copies `from` to the bytes from `offset` on; false, and nothing done, if they are not in it, or it
+    /// was mapped to be read only.
+    #[inline]
+    #[must_use]
+    pub fn write(&self, offset: usize, from: &[u8]) -> bool {
+        if !self.has(offset, from.len()) || !self.is_writable() {
+            return false;
+        }
+        // SAFETY: as in `read`.
+        unsafe { copy(from.as_ptr(), self.base.as_ptr().add(offset), from.len()) };
+        true
+    }
+
+    /// True if `len` bytes from `offset` on are in it.
+    #[inline]
+    #[must_use]
+    pub fn has(&self, offset: usize, len: usize) -> bool {
+        offset <= self.len && len <= self.len - offset
+    }
+
+    /// The half-words from `offset` on; `None` if they are not in it, or not aligned.
+    #[must_use]
+    pub fn half_words(&self, offset: usize, n: usize) -> Option<&[AtomicU16]> {
+        self.atomics(offset, n)
+    }
+
+    /// The words from `offset` on, as [`PeerMemory::half_words`].
+    #[must_use]
+    pub fn words(&self, offset: usize, n: usize) -> Option<&[AtomicU32]> {
+        self.atomics(offset, n)
+    }
+
+    /// The double words from `offset` on, as [`PeerMemory::half_words`].
+    #[must_use]
+    pub fn double_words(&self, offset: usize, n: usize) -> Option<&[AtomicU64]> {
+        self.atomics(offset, n)
+    }
+
+    /// `T` is one of the atomics.
+    fn atomics<T>(&self, offset: usize, n: usize) -> Option<&[T]> {
+        let bytes = n.checked_mul(size_of::<T>())?;
+        // An atomic may be stored to.
+        if !self.is_writable()
+            || !self.has(offset, bytes)
+            || !(self.base.addr().get() + offset).is_multiple_of(align_of::<T>())
+        {
+            return None;
+        }
+        // SAFETY: in the mapping and aligned, as was just checked; any bits are a valid integer, and
+        // others change it as one changes an atomic.
+        Some(unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(offset).cast::<T>(), n) })
+    }
+
+    /// The region, if the memory is ours.
+    #[must_use]
+    pub fn region(&self) -> Option<&Arc<Region>> {
+        match &self.owner {
+            Owner::Ours(region) => Some(region),
+            Owner::Theirs => None,
+        }
+    }
+}
+
+impl Drop for PeerMemory {
+    fn drop(&mut self) {
+        if matches!(self.owner, Owner::Theirs) {
+            // SAFETY: base and len are those of the mapping made in `map`; nothing outlives `self`,
+            // from which all of it was borrowed.
+            let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
+        }
+    }
+}
+
+/// Sees to it that no access to the file's memory will ever be a SIGBUS.
+fn seal(fd: &OwnedFd) -> std::result::Result<(), String> {
+    let kind = rustix::fs::fstatfs(fd).map_err(|e| format!("fstatfs: {e}"))?.f_type;
+    if i64::from(kind) == HUGETLBFS {
+        return Err("its owner can punch holes into a file of huge pages".into());
+    }
+    let sealed = || rustix::fs::fcntl_get_seals(fd).is_ok_and(|s| s.contains(SealFlags::SHRINK));
+    match rustix::fs::fcntl_add_seals(fd, SealFlags::SHRINK) {
+        Ok(()) => Ok(()),
+        Err(_) if sealed() => Ok(()),
+        Err(e) => Err(format!("its file cannot be sealed against being cut short ({e})")),
+    }
+}
+
+/// Copies `n` bytes, whoever writes either side meanwhile.
+///
+/// # Safety
+/// Both ranges are mapped and stay so; they do not overlap. What is written is borrowed by nobody, or
+/// by the caller alone.
+#[inline]
+pub unsafe fn copy(from: *const u8, to: *mut u8, n: usize) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: the caller's promise.
+    unsafe {
+        if n >= 16 { blocks(from, to, n) } else { few(from, to, n) }
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    // SAFETY: the caller's promise.
+    unsafe {
+        volatile(from, to, n)
+    }
+}
+
+/// At least 16 bytes, in blocks of 64 and of 16; the last one ends where the range does, and may
+/// overlap the one before it.
+///
+/// # Safety
+/// As [`copy`]; `n >= 16`.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[inline]
+unsafe fn blocks(from: *const u8, to: *mut u8, n: usize) {
+    // SAFETY: every address is between the first byte and the last of its range: each block moves
+    // both pointers by what it copied, and the last one begins 16 bytes before the end, n >= 16.
+    unsafe {
+        std::arch::asm!(
+            "cmp {n}, 64",
+            "jb 3f",
+            "2:",
+            "movups {a}, [{s}]",
+            "movups {b}, [{s} + 16]",
+            "movups {c}, [{s} + 32]",
+            "movups {e}, [{s} + 48]",
+            "movups [{d}], {a}",
+            "movups [{d} + 16], {b}",
+            "movups [{d} + 32], {c}",
+            "movups [{d} + 48], {e}",
+            "add {s}, 64",
+            "add {d}, 64",
+            "sub {n}, 64",
+            "cmp {n}, 64",
+            "jae 2b",
+            "3:",
+            "cmp {n}, 16",
+            "jb 5f",
+            "4:",
+            "movups {a}, [{s}]",
+            "movups [{d}], {a}",
+            "add {s}, 16",
+            "add {d}, 16",
+            "sub {n}, 16",
+            "cmp {n}, 16",
+            "jae 4b",
+            "5:",
+            "test {n}, {n}",
+            "jz 6f",
+            "movups {a}, [{s} + {n} - 16]",
+            "movups [{d} + {n} - 16], {a}",
+            "6:",
+            s = inout(reg) from => _,
+            d = inout(reg) to => _,
+            n = inout(reg) n => _,
+            a = out(xmm_reg) _,
+            b = out(xmm_reg) _,
+            c = out(xmm_reg) _,
+            e = out(xmm_reg) _,
+            options(nostack),
+        );
+    }
+}
+
+/// Fewer than 16 bytes.
+///
+/// # Safety
+/// As [`copy`]; `n < 16`.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[inline]
+unsafe fn few(from: *const u8, to: *mut u8, n: usize) {
+    // SAFETY: two accesses of a size that n is not below of cover the range, the second ends with it.
+    unsafe {
+        if n >= 8 {
+            std::arch::asm!(
+                "mov {a}, [{s}]", "mov {b}, [{s} + {n} - 8]",
+                "mov [{d}], {a}", "mov [{d} + {n} - 8], {b}",
+                s = in(reg) from, d = in(reg) to, n = in(reg) n,
+                a = out(reg) _, b = out(reg) _, options(nostack, preserves_flags),
+            );
+        } else {
+            for i in 0..n {
+                to.add(i).write_volatile(from.add(i).read_volatile());
+            }
+        }
+    }
+}
+
+/// A machine word at a time where alignment allows, else a byte.
+///
+/// # Safety
+/// As [`copy`].
+#[cfg(any(test, miri, not(target_arch = "x86_64")))]
+unsafe fn volatile(from: *const u8, to: *mut u8, n: usize) {
+    const WORD: usize = size_of::<u64>();
+    let mut i = 0;
+    while i < n {
+        // SAFETY: i < n, so both addresses are inside ranges that the caller vouches for; a word is
+        // moved only if both are aligned and it ends inside.
+        unsafe {
+            let (s, d) = (from.add(i), to.add(i));
+            if s.addr() % WORD == 0 && d.addr() % WORD == 0 && n - i >= WORD {
+                d.cast::<u64>().write_volatile(s.cast::<u64>().read_volatile());
+                i += WORD;
+            } else {
+                d.write_volatile(s.read_volatile());
+                i += 1;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mem::Huge;
+    use rustix::fs::MemfdFlags;
+
+    #[test]
+    fn every_offset_and_length_is_copied_exactly() {
+        let source: Vec<u8> = (0..=255).cycle().take(400).collect();
+        for copy in [copy, volatile] {
+            for (s, d) in [(0, 0), (1, 0), (0, 3), (5, 13), (8, 8), (15, 1)] {
+                for n in (0..180).chain([255, 256, 257, 300]) {
+                    let mut to = vec![0xee; 400];
+                    // SAFETY: both ranges lie in their vectors, which nobody else uses.
+                    unsafe { copy(source.as_ptr().add(s), to.as_mut_ptr().add(d), n) };
+                    assert_eq!(to[d..d + n], source[s..s + n], "{n} from {s} to {d}");
+                    assert!(to[..d].iter().chain(&to[d + n..]).all(|b| *b == 0xee));
+                }
+            }
+        }
+    }
+
+    fn ours(bytes: usize) -> PeerMemory {
+        let region = Arc::new(Region::new("test", bytes, Huge::Never).unwrap());
+        // SAFETY: the tests look into it by the value only.
+        unsafe { PeerMemory::shared(region) }
+    }
+
+    #[test]
+    fn nothing_outside_is_touched() {
+        let memory = ours(4096);
+        assert!(memory.write(4090, &[7; 6]) && !memory.write(4091, &[7; 6]));
+        let mut back = [0; 6];
+        assert!(memory.read(4090, &mut back) && back == [7; 6]);
+        assert!(!memory.read(usize::MAX, &mut back) && !memory.read(4096, &mut back));
+        assert!(memory.read(4096, &mut []) && !memory.has(4097, 0));
+        assert!(memory.half_words(4094, 1).is_some() && memory.half_words(4094, 2).is_none());
+        assert!(memory.half_words(1, 1).is_none() && memory.double_words(4, 1).is_none());
+        assert!(memory.words(0, usize::MAX / 4 + 2).is_none());
+    }
+
+    #[test]
+    fn what_one_mapping_writes_the_other_reads() {
+        let ours = ours(8192);
+        let fd = ours.region().unwrap().as_fd().try_clone_to_owned().unwrap();
+        let theirs = PeerMemory::map(&fd, 8192, Access::Write, false).unwrap();
+        assert!(theirs.write(5000, b"hello"));
+        let mut back = [0; 5];
+        assert!(ours.read(5000, &mut back) && &back == b"hello");
+        let reader = PeerMemory::map(&fd, 8192, Access::Read, false).unwrap();
+        assert!(reader.read(5000, &mut back) && &back == b"hello");
+        assert!(!reader.write(5000, b"no") && reader.words(0, 1).is_none());
+    }
+
+    fn memfd(bytes: u64, flags: MemfdFlags) -> OwnedFd {
+        let fd = rustix::fs::memfd_create("test", flags).unwrap();
+        rustix::fs::ftruncate(&fd, bytes).unwrap();
+        fd
+    }
+
+    #[test]
+    fn a_file_that_could_be_cut_short_is_refused_unless_its_owner_is_trusted() {
+        let map = |fd: &OwnedFd, trusted| PeerMemory::map(fd, 4096, Access::Write, trusted);
+        let sealable = memfd(4096, MemfdFlags::ALLOW_SEALING);
+        assert!(map(&sealable, false).is_ok());
+        assert_eq!(rustix::fs::ftruncate(&sealable, 0), Err(rustix::io::Errno::PERM));
+        let unsealable = memfd(4096, MemfdFlags::empty());
+        let e = map(&unsealable, false).unwrap_err();
+        assert!(e.why.contains("cut short") && e.fix.contains("trust=yes"), "{e}");
+        assert!(map(&unsealable, true).is_ok());
+        let file: OwnedFd = std::fs::File::open("/proc/self/exe").unwrap().into();
+        assert!(map(&file, false).is_err());
+    }
+
+    #[test]
+    fn a_file_shorter_than_it_is_said_to_be_is_refused() {
+        let fd = memfd(4096, MemfdFlags::ALLOW_SEALING);
+        for len in [0, 4097, 1 << 40, u64::MAX] {
+            assert!(PeerMemory::map(&fd, len, Access::Write, true).is_err(), "{len}");
+        }
+        let pipe = rustix::pipe::pipe().unwrap().0;
+        assert!(PeerMemory::map(&pipe, 4096, Access::Read, true).is_err());
+    }
+}
