@@ -211,6 +211,26 @@ pub(crate) fn copy_to(umem: &Umem, head: u32, from: usize, to: &mut [u8]) -> usi
     done
 }
 
+/// Overwrites bytes of a chain from offset `at` on; how many there were.
+pub(crate) fn copy_from(umem: &Umem, head: u32, at: usize, from: &[u8]) -> usize {
+    let (mut skip, mut done, mut this) = (at, 0, head);
+    for _ in 0..=line(umem, head).frags {
+        let meta = line(umem, this);
+        let len = meta.len as usize;
+        if skip < len {
+            let n = (len - skip).min(from.len() - done);
+            write_frame(umem, this, meta.off as usize + skip, &from[done..done + n]);
+            done += n;
+        }
+        skip = skip.saturating_sub(len);
+        if done == from.len() {
+            break;
+        }
+        this = meta.next;
+    }
+    done
+}
+
 /// A copy of the whole packet in frames of its own, of the same classes; `None` if the pool has too
 /// few. What the packet holds stays with the original.
 pub(crate) fn copy(umem: &'static Umem, head: u32) -> Option<u32> {

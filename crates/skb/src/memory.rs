@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use linerate_sys::Result;
-use linerate_sys::mem::Region;
+use linerate_sys::mem::{Others, Region};
 
 use crate::block::Block;
 use crate::lanes::Cold;
 use crate::meta::Meta;
-use crate::policy::Data;
+use crate::policy::{Data, Trust};
 use crate::shape::Shape;
 
 /// The mappings of a umem: the frames, for devices and peers to share, and what is kept apart.
@@ -25,9 +25,15 @@ impl Memory {
             Region::new(&format!("{}{what}", shape.name), bytes, shape.huge)
         };
         let general = shape.data == Data::General;
+        // Private memory is lent out as `&[u8]`: nobody who gets its descriptor may write it.
+        let others = match shape.trust {
+            Trust::Exported => Others::Write,
+            Trust::Private => Others::Read,
+        };
+        let bytes = places * shape.frame_bytes as usize;
         let frames = match general {
             true => None,
-            false => Some(Arc::new(region("", places * shape.frame_bytes as usize)?)),
+            false => Some(Arc::new(Region::for_others(&shape.name, bytes, shape.huge, others)?)),
         };
         let meta = region("-meta", places * size_of::<Meta>())?;
         let cold = region("-lanes", places * size_of::<Cold>())?;

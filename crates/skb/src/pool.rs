@@ -228,13 +228,13 @@ impl Pool {
         self.umem().attached(find)
     }
 
-    /// The memory, for a peer to map; `None` unless the pool is exported.
+    /// The memory, for a peer to map: one of an exported pool may write it, one of a private pool can
+    /// only read it. `None` if data is the allocator's.
     ///
-    /// Private memory is lent out as `&[u8]`, and a descriptor of it would let safe code write it.
+    /// Private memory is lent out as `&[u8]`, and so its file is sealed against writing.
     #[must_use]
     pub fn memory(&self) -> Option<BorrowedFd<'_>> {
-        let exported = self.trust() == Trust::Exported;
-        self.memory.as_ref().filter(|_| exported).map(|memory| memory.as_fd())
+        self.memory.as_ref().map(|memory| memory.as_fd())
     }
 }
 

@@ -231,6 +231,17 @@ impl Skb<Unique> {
         unsafe { std::slice::from_raw_parts_mut(place.start.as_ptr().add(off), len) }
     }
 
+    /// Overwrites its bytes from offset `at` on with `bytes`, whoever else can write the memory; returns
+    /// how many it had. None if they are shared and the pool has no frame left to copy them into.
+    ///
+    /// Cost: a copy a frame.
+    pub fn copy_from(&mut self, at: usize, bytes: &[u8]) -> usize {
+        if self.own().is_none() {
+            return 0;
+        }
+        chain::copy_from(self.umem(), self.raw(), at, bytes)
+    }
+
     /// The tailroom of the first frame, to receive into; [`Skb::commit`] makes it data.
     ///
     /// It holds whatever the frame held before, never uninitialised memory.
@@ -427,6 +438,25 @@ mod tests {
 
     fn pool() -> Pool {
         Pool::builder().frames(64).build().unwrap()
+    }
+
+    #[test]
+    fn bytes_are_overwritten_in_every_kind_of_memory_and_across_frames() {
+        for trust in [Trust::Private, Trust::Exported] {
+            let pool = Pool::builder().frames(64).trust(trust).build().unwrap();
+            let mut mem = pool.local();
+            let mut skb = mem.alloc_copy(&[7; 5000]).unwrap();
+            assert!(!skb.is_linear());
+            let shared = skb.share();
+            let new: Vec<u8> = (0..4000u32).map(|i| i as u8).collect();
+            assert_eq!((skb.copy_from(100, &new), skb.copy_from(4990, &[1; 20])), (4000, 10));
+            let mut back = [0; 5000];
+            skb.copy_to(0, &mut back);
+            assert!(back[..100] == [7; 100] && back[100..4100] == new && back[4990..] == [1; 10]);
+            shared.copy_to(0, &mut back);
+            assert_eq!(back, [7; 5000], "a copy was written");
+            assert_eq!(skb.copy_from(5000, &[1]), 0);
+        }
     }
 
     #[test]

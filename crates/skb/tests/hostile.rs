@@ -1,12 +1,19 @@
 //! What a careless or hostile program can do in safe code, and must not get away with.
 
-use linerate_skb::{Batch, Pool, Skb, Trust};
+use linerate_skb::{Batch, Data, Pool, Skb, Trust};
+use linerate_sys::peer::{Access, PeerMemory};
 
 #[test]
-fn private_memory_is_not_given_out() {
-    let build = |trust| Pool::builder().frames(4).trust(trust).build().unwrap();
-    assert!(build(Trust::Private).memory().is_none());
-    assert!(build(Trust::Exported).memory().is_some());
+fn private_memory_is_given_out_to_be_read_only() {
+    for trust in [Trust::Private, Trust::Exported] {
+        let pool = Pool::builder().frames(4).trust(trust).build().unwrap();
+        let file = pool.memory().unwrap().try_clone_to_owned().unwrap();
+        let map = |access| PeerMemory::map(&file, 4 * 2048, access, false);
+        assert!(map(Access::Read).is_ok());
+        assert_eq!(map(Access::Write).is_ok(), trust == Trust::Exported);
+    }
+    let pool = Pool::builder().frames(4).data(Data::General).build().unwrap();
+    assert!(pool.memory().is_none());
 }
 
 #[test]
