@@ -1,6 +1,6 @@
 //! What a driver is.
 
-use linerate_skb::{Pool, Result};
+use linerate_skb::{Pool, Result, Trust};
 
 use crate::obtained::Obtained;
 use crate::queue::QueueOps;
@@ -51,6 +51,15 @@ pub trait Driver: Sync {
     /// As `open`, if it cannot be known.
     fn ring_frames(&self, _: &Spec) -> Result<usize> {
         Ok(0)
+    }
+
+    /// Who may write the frames of a pool that is made for this port. A driver that shares them with a
+    /// peer says so; all others leave them private.
+    ///
+    /// # Errors
+    /// As `open`, if it cannot be known.
+    fn trust(&self, _: &Spec) -> Result<Trust> {
+        Ok(Trust::Private)
     }
 
     /// Opens the device that `spec` names; its queues receive into `pool`.

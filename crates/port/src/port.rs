@@ -63,7 +63,8 @@ impl Port {
             .with("the program's batches and queues", PROGRAM_FRAMES)
             .with("a batch of the longest packets", PROGRAM_BATCH.saturating_mul(more))
             .with("device rings", driver.ring_frames(spec)? as u64);
-        let pool = Pool::sized_for(&holders).name(&spec.name).build()?;
+        let trust = driver.trust(spec)?;
+        let pool = Pool::sized_for(&holders).name(&spec.name).trust(trust).build()?;
         Port::open_in(driver, spec, &pool)
     }
 

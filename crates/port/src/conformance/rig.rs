@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use linerate_skb::{Code, Pool, Result};
+use linerate_skb::{Code, Pool, Result, Trust};
 
 use crate::driver::{Driver, Opened};
 use crate::registry;
@@ -53,6 +53,7 @@ pub struct Rig {
     open: Opener,
     interface: Option<Box<dyn Interface>>,
     pool_frames: usize,
+    trust: Trust,
     pub(super) limits: Limits,
 }
 
@@ -81,7 +82,8 @@ impl Rig {
             ordered: true,
             patience: Duration::from_secs(5),
         };
-        Rig { open: Box::new(open), interface: None, pool_frames: FRAMES, limits }
+        let (pool_frames, trust) = (FRAMES, Trust::Private);
+        Rig { open: Box::new(open), interface: None, pool_frames, trust, limits }
     }
 
     /// Two ends that `driver` opens by their texts, which may be the same.
@@ -127,6 +129,13 @@ impl Rig {
     #[must_use]
     pub fn ring_frames(mut self, frames: usize) -> Rig {
         self.pool_frames = FRAMES + frames;
+        self
+    }
+
+    /// Who may write the pool's frames: a device that shares them with a peer needs an exported one.
+    #[must_use]
+    pub fn trust(mut self, trust: Trust) -> Rig {
+        self.trust = trust;
         self
     }
 
@@ -195,7 +204,7 @@ impl Rig {
     /// Opens the ends, with a pool of their own.
     pub(super) fn bench(&mut self, way: Way) -> Bench {
         let frames = u32::try_from(self.pool_frames).unwrap_or(u32::MAX);
-        let pool = Pool::builder().frames(frames).build();
+        let pool = Pool::builder().frames(frames).trust(self.trust).build();
         let pool = pool.unwrap_or_else(|e| panic!("the suite's pool: {e}"));
         Bench::new(self.open_ends(&pool), way, pool, self.limits)
     }

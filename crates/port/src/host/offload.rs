@@ -84,22 +84,16 @@ fn finish_one(skb: &mut Skb) -> Result<(), DropReason> {
         return Err(DropReason::MALFORMED);
     }
     let sum = sum_from(skb, start);
-    let data = skb.data_mut();
-    // Shared bytes that the pool has no frame to copy into.
-    if data.is_empty() {
-        return Err(DropReason::NO_FRAME);
-    }
-    // In a later frame of a chain, where no header is.
-    if field + 2 > data.len() {
-        return Err(DropReason::UNSUPPORTED);
-    }
     // The field holds the sum of the pseudo header. 0 would mean "no checksum" in UDP; its other
     // form, all ones, is as good everywhere. Source: RFC 768.
     let check = match checksum::finish(sum) {
         0 => u16::MAX,
         check => check,
     };
-    data[field..field + 2].copy_from_slice(&check.to_be_bytes());
+    // None if they are shared bytes that the pool has no frame to copy into.
+    if skb.copy_from(field, &check.to_be_bytes()) < 2 {
+        return Err(DropReason::NO_FRAME);
+    }
     skb.set_offload(Offload::NONE);
     Ok(())
 }

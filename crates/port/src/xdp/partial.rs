@@ -5,7 +5,7 @@
 //! for unfinished, and marked. One that was finished and holds it by chance, one of 65,536, comes to
 //! no harm: computed again, its checksum is the same.
 
-use linerate_skb::{Offload, Skb};
+use linerate_skb::{Offload, Skb, Trust};
 use linerate_wire::checksum;
 
 const TYPE_AT: usize = 12;
@@ -17,6 +17,8 @@ const TCP: u8 = 6;
 const UDP: u8 = 17;
 /// Where TCP's header has its checksum.
 const TCP_CHECK: usize = 16;
+/// Ethernet, a tag, IPv4 with all of its options or IPv6, and TCP without any.
+const HEADERS_MAX: usize = 14 + TAG_BYTES + 60 + 20;
 /// virtio's kinds of superframes.
 const GSO_TCPV4: u8 = 1;
 const GSO_TCPV6: u8 = 4;
@@ -28,12 +30,20 @@ const NEEDS_CHECKSUM: u8 = 1;
 ///
 /// Cost: its headers are read.
 pub(super) fn mark(skb: &mut Skb, mtu_bytes: usize) {
-    let Some((start, offset)) = unfinished(skb.data()) else { return };
+    let mut copy = [0; HEADERS_MAX];
+    let data = match skb.trust() {
+        Trust::Private => skb.data(),
+        Trust::Exported => {
+            let n = skb.copy_to(0, &mut copy);
+            &copy[..n]
+        }
+    };
+    let Some((start, offset)) = unfinished(data) else { return };
     let (csum_start, csum_offset) = (start as u16, offset as u16);
     let partial = Offload { flags: NEEDS_CHECKSUM, csum_start, csum_offset, ..Offload::NONE };
-    let network = network(skb.data()).unwrap_or(0);
+    let network = network(data).unwrap_or(0);
     let whole = skb.len() <= network + mtu_bytes || offset != TCP_CHECK;
-    let offload = if whole { partial } else { superframe(partial, skb.data(), network, mtu_bytes) };
+    let offload = if whole { partial } else { superframe(partial, data, network, mtu_bytes) };
     skb.set_offload(offload);
 }
 
