@@ -26,6 +26,7 @@ pub mod units;
 mod view;
 
 pub mod r#gen;
+pub mod memif;
 pub mod null;
 pub mod packet;
 pub mod pcap;

@@ -4,13 +4,22 @@ use linerate_skb::{Pool, Result};
 
 use crate::driver::{Driver, Opened};
 use crate::spec::Spec;
-use crate::{r#gen, null, packet, pcap, sink, tap, xdp};
+use crate::{r#gen, memif, null, packet, pcap, sink, tap, xdp};
 
 /// The drivers of this crate. `ring` is not among them: its two ends are made together, by
 /// [`Port::pair`](crate::Port::pair) or by an engine that knows both.
 #[must_use]
 pub fn drivers() -> &'static [&'static dyn Driver] {
-    &[&r#gen::Gen, &null::Null, &packet::Packet, &pcap::Pcap, &sink::Sink, &tap::Tap, &xdp::Xdp]
+    &[
+        &r#gen::Gen,
+        &memif::Memif,
+        &null::Null,
+        &packet::Packet,
+        &pcap::Pcap,
+        &sink::Sink,
+        &tap::Tap,
+        &xdp::Xdp,
+    ]
 }
 
 /// Opens the device that `spec` names with the driver that it names.

@@ -1,0 +1,477 @@
+//! A queue of the client's, which owns the memory: it posts packets, and empty buffers.
+//!
+//! ```text
+//!   zero copy   packet ── its frames' places in descriptors ──► ring ──► peer ──► tail: freed as sent
+//!               free frame ── lent ──► ring ──► peer fills it ──► tail: a packet, the same frame
+//!   by copies   packet ── copied ──► the slot's buffer ──► ring      and back; a buffer a slot
+//! ```
+//!
+//! Which frame is at which slot is in tables of ours: what stands in a descriptor that we wrote is
+//! never read back. Of a buffer that was filled, the length and the flags are read once.
+
+use std::sync::Arc;
+
+use linerate_skb::{Batch, DropReason, Local, Moved, Pool, Skb, Span, Tally};
+use linerate_sys::peer::PeerMemory;
+use linerate_sys::wait::EventFd;
+
+use super::copies::{Buffers, Copies, Stop, moved};
+use super::ring::{ClientRing, Desc, Lie, NEXT};
+
+/// The region of the pool. That of the rings and buffers is 0.
+pub(super) const POOL: u16 = 1;
+/// Packets or frames worked on at once.
+const STRIDE: usize = 64;
+/// Descriptors of one packet: more than the longest packet takes in frames of the usual size.
+pub(super) const DESCS_MAX: usize = 64;
+
+/// A slot without a packet that ends in it.
+const NONE: u32 = 0;
+
+/// Buffers in the region of the rings, a slot each.
+pub(super) struct Slots {
+    pub memory: Arc<PeerMemory>,
+    /// The first byte of the first one.
+    pub offset: usize,
+    pub buffer_bytes: u32,
+}
+
+impl Slots {
+    fn at(&self, slot: usize) -> usize {
+        self.offset + slot * self.buffer_bytes as usize
+    }
+}
+
+/// The side of sending.
+pub(super) struct Tx {
+    pub ring: ClientRing,
+    pub bell: EventFd,
+    /// `None` if packets go as they lie.
+    pub slots: Option<Slots>,
+    /// The packet whose last descriptor is in the slot.
+    packets: Box<[u32]>,
+    /// Packets in the ring.
+    pub sending: usize,
+    pool: Pool,
+    /// The longest descriptor: what a peer can be expected to have room for.
+    desc_bytes: u32,
+    done: Batch,
+    tally: Tally,
+    /// Written and not posted.
+    written: u16,
+}
+
+impl Tx {
+    pub fn new(
+        ring: ClientRing,
+        bell: EventFd,
+        slots: Option<Slots>,
+        pool: &Pool,
+        desc_bytes: u32,
+        tally: Tally,
+    ) -> Tx {
+        let packets = vec![NONE; usize::from(ring.shared.len())].into();
+        let (pool, done) = (pool.clone(), Batch::with_capacity(STRIDE));
+        Tx { ring, bell, slots, packets, sending: 0, pool, desc_bytes, done, tally, written: 0 }
+    }
+
+    /// Takes back what the peer is done with.
+    ///
+    /// Cost: an Acquire load while something is in the ring.
+    pub fn reap(&mut self, mem: &mut Local) -> Result<(), Lie> {
+        if self.ring.posted() == 0 {
+            return Ok(());
+        }
+        let done = self.ring.poll()?;
+        if self.slots.is_none() {
+            for i in 0..done {
+                let handle = std::mem::replace(&mut self.packets[self.ring.done_slot(i)], NONE);
+                if handle != NONE {
+                    // SAFETY: `take` put it here when it took it out of a batch; it is out of the
+                    // table now. `done` has room: it is emptied when it is full.
+                    unsafe { self.done.adopt(&[handle]) };
+                    self.sending -= 1;
+                }
+                if self.done.spare() == 0 {
+                    self.done.sent(STRIDE, mem);
+                }
+            }
+            self.done.sent(self.done.len(), mem);
+            self.tally.set(self.sending);
+        }
+        self.ring.take_back(done);
+        Ok(())
+    }
+
+    /// Puts packets from the front of `batch` into the ring, where each is freed as sent now or later; what
+    /// they were, and why there are no more.
+    pub fn put(
+        &mut self,
+        batch: &mut Batch,
+        copies: &mut Copies,
+        mem: &mut Local,
+    ) -> Result<(Moved, Stop), Lie> {
+        let Some(slots) = &self.slots else { return Ok(self.put_as_they_lie(batch)) };
+        let free = self.ring.free() - self.written;
+        let at = SlotsAt { ring: &self.ring, slots, first: self.written };
+        let (written, moved, stop) = copies.send_run(&at, free, mem, batch)?;
+        self.written += written;
+        Ok((moved, stop))
+    }
+
+    fn put_as_they_lie(&mut self, batch: &mut Batch) -> (Moved, Stop) {
+        let (mut n, mut stop) = (0, Stop::Empty);
+        for (skb, &handle) in batch.iter().zip(batch.handles()) {
+            let written = match Stop::of(skb) {
+                Some(reason) => Err(reason),
+                None if !skb.is_of(&self.pool) => Err(Stop::Copy),
+                None => self.write(skb, self.ring.free() - self.written),
+            };
+            match written {
+                Ok(descs) => {
+                    self.packets[self.ring.free_slot(self.written + descs - 1)] = handle;
+                    self.written += descs;
+                    n += 1;
+                }
+                Err(reason) => {
+                    stop = reason;
+                    break;
+                }
+            }
+        }
+        let moved = batch.count_first(n);
+        // SAFETY: the table has their handles; `reap` and `close` take each out once and adopt it.
+        unsafe { batch.took(n) };
+        self.sending += n;
+        (moved, stop)
+    }
+
+    /// Describes a packet of the pool's in the free slots; how many it took.
+    fn write(&self, skb: &Skb, free: u16) -> Result<u16, Stop> {
+        let (mut n, mut bytes) = (0u16, 0);
+        let mut last: Option<Desc> = None;
+        let most = free.min(DESCS_MAX as u16);
+        for span in skb.spans() {
+            let mut left = span;
+            while left.len > 0 {
+                let len = left.len.min(self.desc_bytes);
+                if let Some(desc) = last.take() {
+                    self.set(n - 1, Desc { flags: NEXT, ..desc });
+                }
+                if n == most {
+                    let long = most < free || usize::from(most) == self.packets.len();
+                    return Err(if long { Stop::Never(DropReason::TOO_LONG) } else { Stop::Full });
+                }
+                // In the pool's region, which is below 4 GiB: `control` has seen to it.
+                let offset = left.offset as u32;
+                last = Some(Desc { flags: 0, region: POOL, len, offset });
+                n += 1;
+                bytes += len as usize;
+                left = Span { offset: left.offset + u64::from(len), len: left.len - len };
+            }
+        }
+        if bytes != skb.len() {
+            // Not all of it is in the pool's frames.
+            return Err(Stop::Copy);
+        }
+        if let Some(desc) = last {
+            self.set(n - 1, desc);
+        }
+        Ok(n)
+    }
+
+    fn set(&self, i: u16, desc: Desc) {
+        self.ring.shared.set(self.ring.free_slot(self.written + i) as u16, desc);
+    }
+
+    /// Lets the peer see what was written, and wakes it if it sleeps.
+    ///
+    /// Cost: a Release store and a full fence; a syscall if the peer sleeps.
+    pub fn post(&mut self) {
+        if self.written == 0 {
+            return;
+        }
+        self.ring.post(std::mem::take(&mut self.written));
+        if self.slots.is_none() {
+            self.tally.set(self.sending);
+        }
+        if self.ring.shared.rings() {
+            self.bell.signal();
+        }
+    }
+
+    /// The peer is gone: what it had not taken is dropped.
+    pub fn close(&mut self) {
+        for place in &mut self.packets {
+            let handle = std::mem::replace(place, NONE);
+            if handle != NONE {
+                let mut one: Batch = Batch::with_capacity(1);
+                // SAFETY: as in `reap`.
+                unsafe { one.adopt(&[handle]) };
+                one.discard(DropReason::PEER_GONE);
+            }
+        }
+        (self.sending, self.written) = (0, 0);
+        self.tally.set(0);
+    }
+}
+
+/// The buffers of free slots, from the `first` on.
+struct SlotsAt<'a> {
+    ring: &'a ClientRing,
+    slots: &'a Slots,
+    first: u16,
+}
+
+impl Buffers for SlotsAt<'_> {
+    fn len(&self) -> u16 {
+        self.ring.shared.len()
+    }
+
+    fn buffer(&self, i: u16) -> Result<(Desc, &PeerMemory, usize), Lie> {
+        let at = self.slots.at(self.ring.free_slot(self.first + i));
+        let desc = Desc { len: self.slots.buffer_bytes, ..Desc::default() };
+        Ok((desc, &self.slots.memory, at))
+    }
+
+    fn fill(&self, i: u16, len: u32, flags: u16) {
+        let slot = self.ring.free_slot(self.first + i);
+        let offset = self.slots.at(slot) as u32;
+        self.ring.shared.set(slot as u16, Desc { flags, region: 0, len, offset });
+    }
+}
+
+/// The side of receiving.
+pub(super) struct Rx {
+    pub ring: ClientRing,
+    pub bell: EventFd,
+    /// `None` if the peer writes frames of the pool.
+    slots: Option<Slots>,
+    /// The frame that is posted in the slot.
+    frames: Box<[u64]>,
+    /// Where in a frame a packet begins, and how long it can be.
+    headroom: u64,
+    room: u32,
+}
+
+impl Rx {
+    pub fn new(ring: ClientRing, bell: EventFd, slots: Option<Slots>, pool: &Pool) -> Rx {
+        let frames = vec![0; usize::from(ring.shared.len())].into();
+        let (headroom, room) = (pool.headroom() as u64, pool.data_room() as u32);
+        Rx { ring, bell, slots, frames, headroom, room }
+    }
+
+    /// Packets that the peer has filled in, or parts of them.
+    pub fn ready(&mut self) -> Result<u16, Lie> {
+        if self.ring.posted() == 0 { Ok(0) } else { self.ring.poll() }
+    }
+
+    /// Receives up to `budget` packets, and posts buffers anew.
+    pub fn receive(
+        &mut self,
+        copies: &mut Copies,
+        mem: &mut Local,
+        out: &mut Batch,
+        budget: usize,
+    ) -> (Moved, Result<(), Lie>) {
+        let before = out.len();
+        let received = match (self.ready(), &self.slots) {
+            (Err(lie), _) => Err(lie),
+            (Ok(0), _) => Ok(()),
+            (Ok(ready), Some(slots)) => {
+                let at = DoneSlots { ring: &self.ring, slots };
+                let (n, received) = copies.receive(&at, ready, mem, out, budget);
+                self.ring.take_back(n);
+                received
+            }
+            (Ok(ready), None) => self.adopt(ready, mem, out, budget),
+        };
+        if received.is_ok() {
+            self.refill(mem, copies);
+        }
+        (moved(out, before), received)
+    }
+
+    /// Makes packets of the frames that the peer has filled.
+    fn adopt(
+        &mut self,
+        ready: u16,
+        mem: &mut Local,
+        out: &mut Batch,
+        budget: usize,
+    ) -> Result<(), Lie> {
+        let (mut at, end) = (0, out.len() + budget.min(out.spare()));
+        while at < ready && out.len() < end {
+            let want = usize::from(ready - at).min(end - out.len()).min(STRIDE);
+            let (mut spans, mut n, mut lie) = ([Span::default(); STRIDE], 0, None);
+            while n < want {
+                match self.span(n as u16) {
+                    Ok((span, 0)) if span.len > 0 => spans[n] = span,
+                    Ok(_) => break,
+                    Err(found) => {
+                        lie = Some(found);
+                        break;
+                    }
+                }
+                n += 1;
+            }
+            // SAFETY: each of these frames was lent by `refill` to the slot that it comes from, and
+            // leaves the table: `take_back` below. That the peer may still write it is what
+            // exported memory is for.
+            unsafe { mem.receive(&spans[..n], out) };
+            self.ring.take_back(n as u16);
+            at += n as u16;
+            if let Some(lie) = lie {
+                return Err(lie);
+            }
+            if n == 0 {
+                match self.adopt_chain(ready - at, mem, out)? {
+                    0 => break,
+                    n => at += n,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes a packet of several frames, or of none; how many slots it took, none if its end is missing.
+    #[cold]
+    fn adopt_chain(&mut self, ready: u16, mem: &mut Local, out: &mut Batch) -> Result<u16, Lie> {
+        let mut n = 0;
+        loop {
+            if n == ready {
+                return if n == self.ring.shared.len() { Err(Lie::Chain) } else { Ok(0) };
+            }
+            let (_, flags) = self.span(n)?;
+            n += 1;
+            if flags & NEXT == 0 {
+                break;
+            }
+            if usize::from(n) == DESCS_MAX {
+                return Err(Lie::Chain);
+            }
+        }
+        let (mut head, mut one): (Option<Skb>, _) = (None, Batch::with_capacity(1));
+        for i in 0..n {
+            // Read a second time, and checked again: it may have changed, and must only be in its frame.
+            let (span, _) = self.span(i).unwrap_or((self.empty(i), 0));
+            // SAFETY: as in `adopt`.
+            unsafe { mem.receive(&[span], &mut one) };
+            let Some(frame) = one.pop() else { continue };
+            match &mut head {
+                None => head = Some(frame),
+                Some(head) => {
+                    if let Err(frame) = head.append(frame) {
+                        mem.count_received(1);
+                        frame.discard(DropReason::TOO_LONG);
+                    }
+                }
+            }
+        }
+        self.ring.take_back(n);
+        match head {
+            Some(head) if !head.is_empty() => {
+                let _ = out.push(head);
+            }
+            Some(nothing) => {
+                mem.count_received(1);
+                nothing.discard(DropReason::MALFORMED);
+            }
+            None => {}
+        }
+        Ok(n)
+    }
+
+    /// Where the packet lies that the `i`-th filled slot has, and its flags.
+    fn span(&self, i: u16) -> Result<(Span, u16), Lie> {
+        let empty = self.empty(i);
+        let desc = self.ring.shared.desc(self.ring.done_slot(i) as u16);
+        if desc.len > self.room {
+            return Err(Lie::Length);
+        }
+        Ok((Span { len: desc.len, ..empty }, desc.flags & NEXT))
+    }
+
+    fn empty(&self, i: u16) -> Span {
+        Span { offset: self.frames[self.ring.done_slot(i)] + self.headroom, len: 0 }
+    }
+
+    /// Posts empty buffers in all free slots, as far as the pool has frames.
+    ///
+    /// Shape:  hot list -> ring.
+    pub fn refill(&mut self, mem: &mut Local, copies: &mut Copies) {
+        let free = self.ring.free();
+        if let Some(slots) = &self.slots {
+            for i in 0..free {
+                let slot = self.ring.free_slot(i);
+                let offset = slots.at(slot) as u32;
+                let desc = Desc { flags: 0, region: 0, len: slots.buffer_bytes, offset };
+                self.ring.shared.set(slot as u16, desc);
+            }
+            return if free > 0 {
+                self.ring.post(free)
+            };
+        }
+        let mut posted = 0;
+        while posted < free {
+            let mut frames = [0; STRIDE];
+            let want = usize::from(free - posted).min(STRIDE);
+            let n = mem.lend(&mut frames[..want]);
+            for &frame in &frames[..n] {
+                let slot = self.ring.free_slot(posted);
+                self.frames[slot] = frame;
+                // Below 4 GiB: `control` has seen to it.
+                let offset = (frame + self.headroom) as u32;
+                self.ring
+                    .shared
+                    .set(slot as u16, Desc { flags: 0, region: POOL, len: self.room, offset });
+                posted += 1;
+            }
+            if n < want {
+                break;
+            }
+        }
+        if posted > 0 {
+            self.ring.post(posted);
+        } else if self.ring.posted() == 0 {
+            // Nothing will come, and nobody announces a free frame.
+            copies.no_frame += 1;
+        }
+    }
+
+    /// The peer is gone: frames that were posted come home.
+    pub fn close(&mut self, home: &mut Local) {
+        if self.slots.is_some() {
+            return;
+        }
+        let n = self.ring.posted();
+        let frames: Vec<u64> = (0..n).map(|i| self.frames[self.ring.done_slot(i)]).collect();
+        self.ring.take_back(n);
+        // SAFETY: each was lent by `refill` to a slot that has not been taken back until now; that
+        // the peer may still write it is what exported memory is for.
+        unsafe { home.reclaim(&frames) };
+    }
+}
+
+/// The buffers of filled slots.
+struct DoneSlots<'a> {
+    ring: &'a ClientRing,
+    slots: &'a Slots,
+}
+
+impl Buffers for DoneSlots<'_> {
+    fn len(&self) -> u16 {
+        self.ring.shared.len()
+    }
+
+    fn buffer(&self, i: u16) -> Result<(Desc, &PeerMemory, usize), Lie> {
+        let slot = self.ring.done_slot(i);
+        let desc = self.ring.shared.desc(slot as u16);
+        if desc.len > self.slots.buffer_bytes {
+            return Err(Lie::Length);
+        }
+        Ok((desc, &self.slots.memory, self.slots.at(slot)))
+    }
+
+    fn fill(&self, _: u16, _: u32, _: u16) {}
+}

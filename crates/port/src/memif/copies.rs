@@ -1,0 +1,277 @@
+//! Receiving and sending by copies: between packets of a pool and buffers that a peer writes.
+
+use linerate_skb::{Batch, DropReason, Local, Moved, Skb, Trust};
+use linerate_sys::peer::PeerMemory;
+
+use super::config::PACKET_BYTES_MAX;
+use super::ring::{Desc, Lie, NEXT};
+
+/// The shortest packet: its header.
+const ETHERNET_BYTES: usize = 14;
+/// Packets worked on at once.
+const STRIDE: usize = 64;
+
+/// Buffers of a ring, as whoever copies sees them: the `i`-th that is ready, whichever the role.
+pub(super) trait Buffers {
+    /// Buffers of the ring.
+    fn len(&self) -> u16;
+
+    /// What stands in the descriptor of the `i`-th buffer, checked: its length, and where it is.
+    ///
+    /// # Errors
+    /// What the peer says of it is impossible.
+    fn buffer(&self, i: u16) -> Result<(Desc, &PeerMemory, usize), Lie>;
+
+    /// The `i`-th holds `len` bytes now.
+    fn fill(&self, i: u16, len: u32, flags: u16);
+}
+
+/// What copying needs, and what it counts.
+#[derive(Default)]
+pub(super) struct Copies {
+    scratch: Vec<u8>,
+    /// Bytes copied.
+    pub bytes: u64,
+    /// Receives that the pool ended early.
+    pub no_frame: u64,
+}
+
+impl Copies {
+    /// Copies up to `budget` packets of `ready` buffers into `out`; how many packets, and buffers.
+    ///
+    /// Shape:  buffers [0..n) -> out[len..], in order. Without a free frame the rest stays.
+    /// Errors: a lie of the peer's; what came before it is in `out`, and counted.
+    /// Cost:   one copy; a packet in several buffers, or longer than a frame, is copied twice.
+    pub fn receive(
+        &mut self,
+        ring: &impl Buffers,
+        ready: u16,
+        mem: &mut Local,
+        out: &mut Batch,
+        budget: usize,
+    ) -> (u16, Result<(), Lie>) {
+        let (mut at, end) = (0, out.len() + budget.min(out.spare()));
+        while at < ready && out.len() < end {
+            let want = usize::from(ready - at).min(end - out.len()).min(STRIDE);
+            let run = match mem.pool().trust() {
+                Trust::Private => self.receive_run(ring, at, want, mem, out),
+                Trust::Exported => Ok(0),
+            };
+            let n = match run {
+                Ok(0) => self.receive_one(ring, at, ready, mem, out),
+                run => run,
+            };
+            match n {
+                Ok(0) => break,
+                Ok(n) => at += n,
+                Err(lie) => return (at, Err(lie)),
+            }
+        }
+        (at, Ok(()))
+    }
+
+    /// Copies packets of one buffer each, up to the first that is not.
+    fn receive_run(
+        &mut self,
+        ring: &impl Buffers,
+        at: u16,
+        want: usize,
+        mem: &mut Local,
+        out: &mut Batch,
+    ) -> Result<u16, Lie> {
+        let (before, mut n, mut lie) = (out.len(), 0, None);
+        mem.alloc(out, want);
+        for skb in out.iter_mut().skip(before) {
+            let (desc, memory, offset) = match ring.buffer(at + n) {
+                Ok(found) => found,
+                Err(found) => {
+                    lie = Some(found);
+                    break;
+                }
+            };
+            let len = desc.len as usize;
+            let Some(room) = skb.spare_mut().get_mut(..len) else { break };
+            if len == 0 || desc.flags & NEXT != 0 || !memory.read(offset, room) {
+                break;
+            }
+            skb.commit(len);
+            self.bytes += u64::from(desc.len);
+            n += 1;
+        }
+        out.truncate_to(before + usize::from(n), mem);
+        match lie {
+            // What came before it is good.
+            Some(lie) if n == 0 => Err(lie),
+            _ => Ok(n),
+        }
+    }
+
+    /// Copies one packet of however many buffers; how many they were: none if its end is not there yet, or
+    /// the pool has no frame.
+    fn receive_one(
+        &mut self,
+        ring: &impl Buffers,
+        at: u16,
+        ready: u16,
+        mem: &mut Local,
+        out: &mut Batch,
+    ) -> Result<u16, Lie> {
+        self.scratch.clear();
+        let mut n = 0;
+        loop {
+            if at + n == ready {
+                return if n == ring.len() { Err(Lie::Chain) } else { Ok(0) };
+            }
+            let (desc, memory, offset) = ring.buffer(at + n)?;
+            let (from, len) = (self.scratch.len(), desc.len as usize);
+            if from + len > PACKET_BYTES_MAX {
+                return Err(Lie::Chain);
+            }
+            self.scratch.resize(from + len, 0);
+            if !memory.read(offset, &mut self.scratch[from..]) {
+                return Err(Lie::Outside);
+            }
+            n += 1;
+            if desc.flags & NEXT == 0 {
+                break;
+            }
+        }
+        if self.scratch.is_empty() {
+            // A packet of nothing: it has been received, and nobody wants it.
+            if let Some(skb) = mem.alloc_one() {
+                mem.count_received(1);
+                skb.discard(DropReason::MALFORMED);
+            }
+            return Ok(n);
+        }
+        let Some(skb) = mem.alloc_copy(&self.scratch) else {
+            self.no_frame += 1;
+            return Ok(0);
+        };
+        self.bytes += self.scratch.len() as u64;
+        // There is room for `budget`.
+        let _ = out.push(skb);
+        Ok(n)
+    }
+
+    /// Copies packets from the front of `batch` into the buffers that are `ready`; they are freed as sent.
+    /// How many buffers it took, what they were, and why there are no more.
+    ///
+    /// Errors: a lie of the peer's; nothing was sent then.
+    /// Cost:   one copy; a packet in several frames, in memory that a peer writes, or longer than a
+    ///         buffer, is copied twice.
+    pub fn send_run(
+        &mut self,
+        ring: &impl Buffers,
+        ready: u16,
+        mem: &mut Local,
+        batch: &mut Batch,
+    ) -> Result<(u16, Moved, Stop), Lie> {
+        let (mut worked, mut packets, mut stop) = (0, 0, Stop::Empty);
+        for skb in batch.iter() {
+            if let Some(reason) = Stop::of(skb) {
+                stop = reason;
+                break;
+            }
+            match self.send(ring, worked, ready - worked, skb)? {
+                Some(n) => {
+                    worked += n;
+                    packets += 1;
+                }
+                None => {
+                    stop = Stop::Full;
+                    break;
+                }
+            }
+        }
+        Ok((worked, batch.sent(packets, mem), stop))
+    }
+
+    /// Copies `skb` into buffers from the `i`-th on, of which `left` are ready; how many it took, `None` if
+    /// they are too few.
+    #[inline]
+    fn send(
+        &mut self,
+        ring: &impl Buffers,
+        i: u16,
+        left: u16,
+        skb: &Skb,
+    ) -> Result<Option<u16>, Lie> {
+        if left == 0 {
+            return Ok(None);
+        }
+        let (desc, memory, offset) = ring.buffer(i)?;
+        let data = skb.data();
+        if data.len() == skb.len() && data.len() <= desc.len as usize {
+            if !memory.write(offset, data) {
+                return Err(Lie::Outside);
+            }
+            ring.fill(i, data.len() as u32, 0);
+            self.bytes += data.len() as u64;
+            return Ok(Some(1));
+        }
+        self.send_pieces(ring, i, left, skb)
+    }
+
+    /// The same for a packet in several frames, in memory that has no slices, or longer than a buffer.
+    #[cold]
+    fn send_pieces(
+        &mut self,
+        ring: &impl Buffers,
+        i: u16,
+        left: u16,
+        skb: &Skb,
+    ) -> Result<Option<u16>, Lie> {
+        self.scratch.resize(skb.len(), 0);
+        skb.copy_to(0, &mut self.scratch);
+        let (mut rest, mut n) = (self.scratch.as_slice(), 0);
+        while !rest.is_empty() {
+            if n == left {
+                return Ok(None);
+            }
+            let (desc, memory, offset) = ring.buffer(i + n)?;
+            let (piece, behind) = rest.split_at(rest.len().min(desc.len as usize));
+            if piece.is_empty() || !memory.write(offset, piece) {
+                return Err(Lie::Length);
+            }
+            ring.fill(i + n, piece.len() as u32, if behind.is_empty() { 0 } else { NEXT });
+            rest = behind;
+            n += 1;
+        }
+        self.bytes += skb.len() as u64;
+        Ok(Some(n))
+    }
+}
+
+/// Why no more packets of a batch were put into a ring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stop {
+    /// There are none.
+    Empty,
+    /// There is no room.
+    Full,
+    /// The bytes of the first are not where the peer reads.
+    Copy,
+    /// The first is a superframe.
+    Super,
+    /// The first can never be sent.
+    Never(DropReason),
+}
+
+impl Stop {
+    /// What speaks against a packet, whatever the ring.
+    #[inline]
+    pub fn of(skb: &Skb) -> Option<Stop> {
+        let len = skb.len();
+        if (ETHERNET_BYTES..=PACKET_BYTES_MAX).contains(&len) {
+            return skb.offload().is_gso().then_some(Stop::Super);
+        }
+        let short = len < ETHERNET_BYTES;
+        Some(Stop::Never(if short { DropReason::MALFORMED } else { DropReason::TOO_LONG }))
+    }
+}
+
+/// Adds what was received since `before`.
+pub(super) fn moved(out: &Batch, before: usize) -> Moved {
+    Moved { packets: out.len() - before, bytes: out.bytes_behind(before) }
+}

@@ -1,0 +1,108 @@
+//! memif: rings and buffers in memory that is shared with another process.
+//!
+//! ```text
+//!   client (owns the memory)                       server (maps it)
+//!   packets ──► ring from the client: places of packets ──► read, or copied out
+//!   free frames ──► ring to the client: empty buffers ────► filled in
+//!          ▲ tail: done with, freed as sent; filled, received
+//! ```
+//!
+//! As client the pool can be the memory itself: a frame that any port has received reaches the peer by
+//! one descriptor, and returns to the hot list when the peer is done with it. As server, and towards peers
+//! that are to see no more than what they get, packets are copied.
+//!
+//! What a peer may write, and what is believed of it: docs/adr/0012. docs/ports/memif.md has the options
+//! and limits.
+//!
+//! Source: memif protocol 2.0, as VPP, libmemif and DPDK speak it.
+
+mod client;
+mod config;
+mod copies;
+mod dial;
+mod handshake;
+mod link;
+mod message;
+mod queue;
+mod ring;
+mod server;
+#[cfg(test)]
+mod tests;
+mod welcome;
+
+use std::time::Duration;
+
+use linerate_skb::{Pool, Result, Trust};
+
+use crate::driver::{Driver, Opened};
+use crate::obtained::Obtained;
+use crate::queue::{Health, QueueOps};
+use crate::spec::Spec;
+
+use config::{Config, PACKET_BYTES_MAX, Role, Sharing};
+use link::Link;
+use queue::MemifQueue;
+
+/// What we call ourselves to a peer.
+const NAME: &str = concat!("linerate ", env!("CARGO_PKG_VERSION"));
+/// How long a peer may take to come to terms.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The driver of `memif:PATH[,role=client|server][,id=0][,secret=TEXT][,rings=1][,size=1024]`
+/// `[,buffer=2048][,zerocopy=yes|read|no][,trust=no]`.
+#[derive(Debug)]
+pub struct Memif;
+
+impl Driver for Memif {
+    fn name(&self) -> &'static str {
+        "memif"
+    }
+
+    fn packet_max_bytes(&self, spec: &Spec) -> Result<usize> {
+        Config::of(spec).map(|_| PACKET_BYTES_MAX)
+    }
+
+    fn ring_frames(&self, spec: &Spec) -> Result<usize> {
+        let config = Config::of(spec)?;
+        let ring = usize::from(config.rings) * config.size as usize;
+        Ok(match config.sharing {
+            Sharing::Write => 2 * ring,
+            Sharing::Read => ring,
+            Sharing::Nothing => 0,
+        })
+    }
+
+    fn trust(&self, spec: &Spec) -> Result<Trust> {
+        Ok(match Config::of(spec)?.sharing {
+            Sharing::Write => Trust::Exported,
+            Sharing::Read | Sharing::Nothing => Trust::Private,
+        })
+    }
+
+    fn open(&self, spec: &Spec, pool: &Pool) -> Result<Opened> {
+        let config = Config::of(spec)?;
+        let mode = mode(&config);
+        let queues = usize::from(config.rings);
+        let link = Link::open(config, pool)?;
+        let ops = (0..queues)
+            .map(|i| Ok(Box::new(MemifQueue::new(link.clone(), i, pool)?) as Box<dyn QueueOps>))
+            .collect::<Result<Vec<_>>>()?;
+        let mut obtained = Obtained::new(&spec.arg, mode, PACKET_BYTES_MAX);
+        obtained.queues = queues;
+        if let Some(Health::Down(why)) = ops.first().map(|queue| queue.health()) {
+            obtained = obtained.refused(format!("no peer yet: {}", why.fix));
+        }
+        Ok(Opened { queues: ops, obtained })
+    }
+}
+
+/// What is said of a port.
+fn mode(config: &Config) -> String {
+    let what = match (config.role, config.sharing) {
+        (Role::Server, _) => "server, by copies",
+        (Role::Client, Sharing::Write) => "client, zero copy",
+        (Role::Client, Sharing::Read) => "client, zero copy out",
+        (Role::Client, Sharing::Nothing) => "client, by copies",
+    };
+    format!("memif {what}, rings of {}", config.size)
+}

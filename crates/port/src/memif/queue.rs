@@ -1,0 +1,575 @@
+//! A queue: a ring each way while there is a peer, and what becomes of packets and frames when there
+//! is none.
+//!
+//! ```text
+//!  outside ──► epoll ─┬─ the socket's side: a peer that connects, speaks or goes      (any queue's work)
+//!                     ├─ news: another queue has dealt with it
+//!                     ├─ the doorbell that the peer rings, if it is to                (edge-triggered:
+//!                     └─ an alarm: what nobody announces                               never read)
+//! ```
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use linerate_skb::{Batch, Code, DropReason, Error, Local, Moved, Pool, Result, Skb};
+use linerate_sys::wait::{Epoll, EventFlags, NO_EVENT, TimerFd};
+
+use super::client;
+use super::copies::{Copies, Stop};
+use super::link::Link;
+use super::ring::Lie;
+use super::server::Side;
+use crate::host::segment::Cutter;
+use crate::host::{RETRY, offload};
+use crate::queue::{Health, QueueOps, Want};
+use crate::stats::DriverCounts;
+
+/// Calls that found nothing, after which a busy queue looks at the socket.
+const IDLE_CALLS: u32 = 256;
+/// The longest sleep while a peer has packets of ours.
+const LOOK_MAX: Duration = Duration::from_millis(100);
+/// Segments cut at once.
+const STRIDE: usize = 64;
+
+const CONTROL: u64 = 0;
+const NEWS: u64 = 1;
+const ALARM: u64 = 2;
+const BELL: u64 = 3;
+
+/// The rings of one queue, of one connection.
+pub(super) struct Session {
+    pub tx: Option<Sender>,
+    pub rx: Option<Receiver>,
+}
+
+/// A ring to the peer.
+pub(super) enum Sender {
+    Client(client::Tx),
+    Server(Side),
+}
+
+/// A ring from the peer.
+pub(super) enum Receiver {
+    Client(client::Rx),
+    Server(Side),
+}
+
+impl Sender {
+    fn put(
+        &mut self,
+        batch: &mut Batch,
+        copies: &mut Copies,
+        mem: &mut Local,
+    ) -> std::result::Result<(Moved, Stop), Lie> {
+        match self {
+            Sender::Client(tx) => tx.put(batch, copies, mem),
+            Sender::Server(side) => side.put(batch, copies, mem),
+        }
+    }
+
+    fn post(&mut self) {
+        match self {
+            Sender::Client(tx) => tx.post(),
+            Sender::Server(side) => side.post(),
+        }
+    }
+
+    fn reap(&mut self, mem: &mut Local) -> std::result::Result<(), Lie> {
+        match self {
+            Sender::Client(tx) => tx.reap(mem),
+            Sender::Server(_) => Ok(()),
+        }
+    }
+
+    /// True if a packet can be put into the ring.
+    fn has_room(&mut self) -> std::result::Result<bool, Lie> {
+        match self {
+            Sender::Client(tx) => {
+                Ok(tx.ring.free() >= tx.ring.shared.len().min(client::DESCS_MAX as u16 / 2))
+            }
+            Sender::Server(side) => Ok(side.ready()? > 0),
+        }
+    }
+
+    /// Packets that the peer has and that are freed when it is done with them.
+    fn sending(&self) -> usize {
+        match self {
+            Sender::Client(tx) => tx.sending,
+            Sender::Server(_) => 0,
+        }
+    }
+}
+
+impl Receiver {
+    fn receive(
+        &mut self,
+        copies: &mut Copies,
+        mem: &mut Local,
+        out: &mut Batch,
+        budget: usize,
+    ) -> (Moved, std::result::Result<(), Lie>) {
+        match self {
+            Receiver::Client(rx) => rx.receive(copies, mem, out, budget),
+            Receiver::Server(side) => side.receive(copies, mem, out, budget),
+        }
+    }
+
+    fn ready(&mut self) -> std::result::Result<bool, Lie> {
+        match self {
+            Receiver::Client(rx) => rx.ready().map(|n| n > 0),
+            Receiver::Server(side) => side.ready().map(|n| n > 0),
+        }
+    }
+
+    /// Says whether the peer is to ring for what it sends.
+    fn want_bell(&self, wanted: bool) {
+        match self {
+            Receiver::Client(rx) => rx.ring.shared.want_bell(wanted),
+            Receiver::Server(side) => side.ring.shared.want_bell(wanted),
+        }
+    }
+
+    fn bell(&self) -> BorrowedFd<'_> {
+        match self {
+            Receiver::Client(rx) => rx.bell.as_fd(),
+            Receiver::Server(side) => side.bell.as_fd(),
+        }
+    }
+}
+
+/// One queue of a port.
+pub(super) struct MemifQueue {
+    link: Arc<Link>,
+    index: usize,
+    pool: Pool,
+    generation: u32,
+    health: Health,
+    session: Session,
+    copies: Copies,
+    /// A superframe that is being cut, and segments of it that were not put into the ring yet.
+    cutting: Option<(Skb, Cutter)>,
+    segments: Batch,
+    scratch: Vec<u8>,
+    /// Frames for copies, and of the rings when nobody calls with a hot list.
+    home: Local,
+    set: Epoll,
+    timer: TimerFd,
+    alarm: Option<Instant>,
+    /// The peer is to ring, and whatever rang has not been looked at.
+    armed: bool,
+    /// The health has changed, and nobody was told.
+    news: bool,
+    idle_calls: u32,
+    /// When a sleeper looks a second time: a peer may have published just before it saw that it is to ring.
+    second_look: Option<Instant>,
+    /// The pool had no frame for a copy of what is sent.
+    retry_at: Option<Instant>,
+    /// The pool had no frame for what waits in the ring: when to try again.
+    starved_until: Option<Instant>,
+    waits_since: Option<Instant>,
+}
+
+impl MemifQueue {
+    pub fn new(link: Arc<Link>, index: usize, pool: &Pool) -> Result<MemifQueue> {
+        let (set, timer) = (Epoll::new()?, TimerFd::new()?);
+        let fail = |e| Error::os(Code::System, "cannot wait for a peer", "epoll_ctl", e);
+        set.add(&*link.watch, CONTROL, EventFlags::IN).map_err(fail)?;
+        set.add(link.news(index), NEWS, EventFlags::IN).map_err(fail)?;
+        set.add(&timer, ALARM, EventFlags::IN).map_err(fail)?;
+        // Readable for whoever waits before he arms.
+        let alarm = Some(Instant::now());
+        timer.set_at(alarm).map_err(fail)?;
+        let name = format!("memif {}/{index}", link.config.path.display());
+        let mut queue = MemifQueue {
+            home: pool.local_named(&name, 0),
+            pool: pool.clone(),
+            generation: 0,
+            health: Health::Up,
+            session: Session { tx: None, rx: None },
+            copies: Copies::default(),
+            cutting: None,
+            segments: Batch::with_capacity(STRIDE),
+            scratch: Vec::new(),
+            set,
+            timer,
+            alarm,
+            armed: true,
+            news: false,
+            idle_calls: 0,
+            second_look: None,
+            retry_at: None,
+            starved_until: None,
+            waits_since: None,
+            link,
+            index,
+        };
+        queue.change();
+        queue.news = false;
+        Ok(queue)
+    }
+
+    /// Takes note of a connection that has come or gone.
+    #[inline]
+    fn follow(&mut self) {
+        if self.link.generation() != self.generation {
+            self.change();
+        }
+    }
+
+    #[cold]
+    fn change(&mut self) {
+        self.let_go();
+        self.link.news(self.index).drain();
+        let (generation, health, session) = self.link.take(self.index);
+        self.news |= self.health != health;
+        (self.generation, self.health) = (generation, health);
+        match session {
+            Some(session) => self.begin(session),
+            None if self.health == Health::Up => {
+                let what =
+                    format!("memif {} queue {}", self.link.config.path.display(), self.index);
+                let why = "the peer has fewer rings";
+                self.health = Health::Down(Error::new(Code::DeviceDown, what, why));
+            }
+            None => {}
+        }
+    }
+
+    /// Begins to work on rings: buffers are posted at once.
+    fn begin(&mut self, mut session: Session) {
+        if let Some(rx) = &mut session.rx {
+            rx.want_bell(false);
+            // Without it a sleeper would have to look, as it does for what is not announced.
+            let interest = EventFlags::IN | EventFlags::ET;
+            let _ = self.set.add(rx.bell(), BELL, interest);
+            if let Receiver::Client(rx) = rx {
+                rx.refill(&mut self.home, &mut self.copies);
+            }
+        }
+        self.session = session;
+    }
+
+    /// Gives up the rings: what they have comes home.
+    fn let_go(&mut self) {
+        let Session { tx, rx } =
+            std::mem::replace(&mut self.session, Session { tx: None, rx: None });
+        if let Some(rx) = rx {
+            let _ = self.set.delete(rx.bell());
+            if let Receiver::Client(mut rx) = rx {
+                rx.close(&mut self.home);
+            }
+        }
+        if let Some(Sender::Client(mut tx)) = tx {
+            tx.close();
+        }
+        if let Some((skb, _)) = self.cutting.take() {
+            skb.discard(DropReason::PEER_GONE);
+        }
+        self.segments.discard(DropReason::PEER_GONE);
+        (self.retry_at, self.starved_until, self.waits_since) = (None, None, None);
+    }
+
+    /// Ends the connection with a peer that has lied.
+    #[cold]
+    fn accuse(&mut self, lie: Lie) {
+        self.link.accuse(lie, self.generation);
+        self.change();
+    }
+
+    /// Looks who rang.
+    ///
+    /// Cost: a syscall, and what there is to do.
+    fn look(&mut self) {
+        self.armed = false;
+        let mut events = [NO_EVENT; 4];
+        let n = self.set.wait(&mut events, Some(Duration::ZERO)).unwrap_or(0);
+        // Copies, because the kernel's structure is packed.
+        if events[..n].iter().any(|&e| { e.data }.u64() == CONTROL) {
+            self.link.service();
+        }
+        self.follow();
+    }
+
+    /// Puts packets into the ring until it is full, or none are left.
+    fn send(&mut self, mem: &mut Local, batch: &mut Batch) -> std::result::Result<Moved, Lie> {
+        let mut moved = Moved::default();
+        let Some(tx) = &mut self.session.tx else { return Ok(moved) };
+        tx.reap(mem)?;
+        loop {
+            if self.cutting.is_some() && !self.send_segments(mem)? {
+                break;
+            }
+            let Some(tx) = &mut self.session.tx else { break };
+            let (put, stop) = tx.put(batch, &mut self.copies, mem)?;
+            moved += put;
+            match stop {
+                Stop::Empty | Stop::Full => break,
+                Stop::Never(reason) => batch.discard_first(1, reason, mem),
+                Stop::Copy if !self.copy_first(mem, batch) => break,
+                Stop::Copy => {}
+                Stop::Super => self.begin_cutting(mem, batch, &mut moved),
+            }
+        }
+        Ok(moved)
+    }
+
+    /// Puts the segments of the superframe into the ring that is being cut; true once all are.
+    fn send_segments(&mut self, mem: &mut Local) -> std::result::Result<bool, Lie> {
+        let Some(tx) = &mut self.session.tx else { return Ok(false) };
+        while let Some((skb, mut cutter)) = self.cutting.take() {
+            let ended = cutter.cut(&skb, &mut self.home, &mut self.scratch, &mut self.segments);
+            let none = self.segments.is_empty();
+            // Counted when the superframe was taken.
+            let (_, stop) = tx.put(&mut self.segments, &mut self.copies, mem)?;
+            if let Stop::Never(reason) = stop {
+                self.segments.discard_first(1, reason, mem);
+            }
+            let rest = !self.segments.is_empty();
+            if !ended || rest {
+                self.cutting = Some((skb, cutter));
+            }
+            if none && !ended {
+                self.retry_at = Instant::now().checked_add(RETRY);
+                return Ok(false);
+            }
+            if stop == Stop::Full {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Takes the superframe out that is the first of `batch`.
+    #[cold]
+    fn begin_cutting(&mut self, mem: &mut Local, batch: &mut Batch, moved: &mut Moved) {
+        let first = batch.iter().next().map(Cutter::of);
+        let cutter = match first.unwrap_or(Err(DropReason::UNSUPPORTED)) {
+            Ok(cutter) => cutter,
+            Err(why) => return batch.discard_first(1, why, mem),
+        };
+        if let Some(skb) = batch.pop() {
+            // Counted as what it becomes: the ledger counts the segments, too.
+            *moved += cutter.all();
+            self.copies.bytes += cutter.all().bytes;
+            self.cutting = Some((skb, cutter));
+        }
+    }
+
+    /// Puts a copy in a frame of the pool in the place of the first packet; false without a frame.
+    #[cold]
+    fn copy_first(&mut self, mem: &mut Local, batch: &mut Batch) -> bool {
+        let Some(skb) = batch.iter_mut().next() else { return false };
+        if skb.len() > self.pool.packet_max_bytes() {
+            batch.discard_first(1, DropReason::TOO_LONG, mem);
+            return true;
+        }
+        self.scratch.resize(skb.len(), 0);
+        let n = skb.copy_to(0, &mut self.scratch);
+        let Some(copy) = self.home.alloc_copy(&self.scratch[..n]) else {
+            self.retry_at = Instant::now().checked_add(RETRY);
+            return false;
+        };
+        self.copies.bytes += n as u64;
+        *skb = copy;
+        true
+    }
+
+    /// When to look at what nobody announces: a packet that the peer is done with, room, a free frame.
+    fn alarm(&mut self, want: Want, full: bool) -> Option<Instant> {
+        let now = Instant::now();
+        let sending = self.session.tx.as_ref().map_or(0, Sender::sending);
+        let waits = sending > 0 || (want.room() && full) || self.cutting.is_some();
+        if !waits {
+            self.waits_since = None;
+        }
+        let since = waits.then(|| *self.waits_since.get_or_insert(now));
+        let look = since.and_then(|since| now.checked_add((now - since).clamp(RETRY, LOOK_MAX)));
+        let starved = self.starved_until.filter(|_| want.frames());
+        [look, starved, self.retry_at, self.second_look].into_iter().flatten().min()
+    }
+}
+
+impl QueueOps for MemifQueue {
+    fn rx(&mut self, mem: &mut Local, out: &mut Batch, budget: usize) -> Moved {
+        if self.armed {
+            self.look();
+        }
+        self.follow();
+        // Frames of another pool would be lent as if they were this one's.
+        let home = *mem.pool() != self.pool;
+        let Some(rx) = &mut self.session.rx else {
+            self.idle();
+            return Moved::default();
+        };
+        let starved = self.copies.no_frame;
+        let (moved, lie) = match home {
+            true => rx.receive(&mut self.copies, &mut self.home, out, budget),
+            false => rx.receive(&mut self.copies, mem, out, budget),
+        };
+        self.starved_until = match self.copies.no_frame > starved {
+            true => Instant::now().checked_add(RETRY),
+            false => None,
+        };
+        if let Err(lie) = lie {
+            self.accuse(lie);
+        }
+        if moved.packets == 0 {
+            self.idle();
+        } else {
+            self.idle_calls = 0;
+            self.second_look = None;
+        }
+        moved
+    }
+
+    fn xmit(&mut self, mem: &mut Local, batch: &mut Batch) -> Moved {
+        self.follow();
+        if self.session.tx.is_none() {
+            batch.discard_first(batch.len(), DropReason::DEVICE_DOWN, mem);
+            self.idle();
+            return Moved::default();
+        }
+        // A peer is told of nothing that is still to be done.
+        offload::complete(batch);
+        let sent = self.send(mem, batch);
+        if let Some(tx) = &mut self.session.tx {
+            tx.post();
+        }
+        match sent {
+            Ok(moved) => {
+                if moved.packets > 0 {
+                    self.waits_since = None;
+                } else {
+                    self.idle();
+                }
+                moved
+            }
+            Err(lie) => {
+                self.accuse(lie);
+                Moved::default()
+            }
+        }
+    }
+
+    fn arm(&mut self, want: Want) -> bool {
+        let again = self.armed;
+        self.look();
+        let now = Instant::now();
+        self.retry_at = self.retry_at.filter(|at| *at > now);
+        self.starved_until = self.starved_until.filter(|at| *at > now);
+        if std::mem::take(&mut self.news) {
+            return false;
+        }
+        match self.here(want, again) {
+            Ok(None) => {}
+            Ok(Some(alarm)) => {
+                if alarm != self.alarm && self.timer.set_at(alarm).is_ok() {
+                    self.alarm = alarm;
+                }
+                self.armed = true;
+                return true;
+            }
+            Err(lie) => {
+                self.accuse(lie);
+                self.news = false;
+            }
+        }
+        false
+    }
+
+    fn health(&self) -> Health {
+        self.health.clone()
+    }
+
+    fn counts(&mut self) -> DriverCounts {
+        // What is the connection's is told by one queue.
+        let once = |count: u64| if self.index == 0 { count } else { 0 };
+        DriverCounts {
+            copied_bytes: Some(self.copies.bytes),
+            bad_descs: once(self.link.lies.load(Ordering::Relaxed)),
+            resets: once(self.link.ended.load(Ordering::Relaxed)),
+            ..DriverCounts::default()
+        }
+    }
+
+    fn no_frame(&mut self) -> u64 {
+        std::mem::take(&mut self.copies.no_frame)
+    }
+}
+
+impl MemifQueue {
+    /// Looks at the socket, once in many calls that found nothing: who polls is not woken by it.
+    #[inline]
+    fn idle(&mut self) {
+        self.idle_calls += 1;
+        if self.idle_calls >= IDLE_CALLS {
+            self.idle_calls = 0;
+            self.link.service();
+        }
+    }
+
+    /// `None` if what is wanted is there, else when to be woken at the latest: the peer is to ring now.
+    fn here(
+        &mut self,
+        want: Want,
+        again: bool,
+    ) -> std::result::Result<Option<Option<Instant>>, Lie> {
+        let mut full = false;
+        if let Some(tx) = &mut self.session.tx {
+            let before = tx.sending();
+            tx.reap(&mut self.home)?;
+            if tx.sending() < before {
+                self.waits_since = None;
+            }
+            if self.cutting.is_some() {
+                let mut nothing = Batch::with_capacity(0);
+                let mut home = std::mem::replace(&mut self.home, self.pool.local_with(0));
+                let sent = self.send(&mut home, &mut nothing);
+                self.home = home;
+                if let Some(tx) = &mut self.session.tx {
+                    tx.post();
+                }
+                sent?;
+            }
+            if let Some(tx) = &mut self.session.tx {
+                full = self.cutting.is_some() || !tx.has_room()?;
+            }
+        }
+        // Without a peer, what is sent is dropped at once.
+        if want.room() && !full {
+            return Ok(None);
+        }
+        if let Some(rx) = &mut self.session.rx {
+            // What waits for a frame is not worth a call before there may be one.
+            let frames = want.frames() && self.starved_until.is_none();
+            rx.want_bell(frames);
+            if frames && rx.ready()? {
+                rx.want_bell(false);
+                return Ok(None);
+            }
+            // Once after it fell asleep, not each time it looks.
+            let first = want.frames() && !(again && self.second_look.is_some());
+            let due = self.second_look.is_some_and(|at| at <= Instant::now());
+            self.second_look = match (first, due) {
+                (true, _) => Instant::now().checked_add(RETRY),
+                (false, false) => self.second_look.filter(|_| want.frames()),
+                (false, true) => None,
+            };
+        }
+        Ok(Some(self.alarm(want, full)))
+    }
+}
+
+impl Drop for MemifQueue {
+    fn drop(&mut self) {
+        self.let_go();
+    }
+}
+
+impl AsFd for MemifQueue {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.set.as_fd()
+    }
+}

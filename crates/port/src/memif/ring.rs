@@ -1,0 +1,440 @@
+//! A ring in memory that a peer writes, too: whose indices say what, and which of them are lies.
+//!
+//! ```text
+//!   from the client:   tail ───── sent, not read ───── head        client moves head, server tail
+//!   to the client:     tail ─── empty, to be filled ── head        client moves head, server tail
+//!
+//!   region   cookie flags head │ (line)  tail │ (line)  descriptor 0, 1, …      16 bytes each
+//! ```
+//!
+//! Indices run through all of 16 bits and wrap. Each side counts its own in memory of its own; the
+//! shared copy is written and never read back, so a peer that overwrites it harms only itself. The
+//! peer's is read once a call, and must have moved forward and no further than it can.
+//!
+//! Source: memif protocol 2.0; docs/adr/0012 for the order of accesses.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering, fence};
+
+use linerate_sys::peer::PeerMemory;
+
+/// What the first four bytes of a ring are.
+pub const COOKIE: u32 = 0x03e3_1f20;
+/// Bytes before the descriptors.
+pub const HEADER_BYTES: usize = 128;
+/// Bytes of a descriptor.
+pub const DESC_BYTES: usize = 16;
+/// The longest ring, as a power of two.
+pub const POWER_MAX: u8 = 14;
+
+/// The consumer does not want its doorbell rung.
+const MASKED: u16 = 1;
+/// The packet goes on in the next descriptor.
+pub const NEXT: u16 = 1;
+
+// Half-words of the header.
+const COOKIE_AT: usize = 0;
+const FLAGS_AT: usize = 2;
+const HEAD_AT: usize = 3;
+const TAIL_AT: usize = 32;
+
+/// Bytes of a ring of `1 << power` descriptors.
+#[must_use]
+pub const fn bytes(power: u8) -> usize {
+    HEADER_BYTES + (DESC_BYTES << power)
+}
+
+/// A part of a packet, as its sender describes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Desc {
+    pub flags: u16,
+    /// The number of the region that the bytes are in.
+    pub region: u16,
+    pub len: u32,
+    /// The first byte in the region.
+    pub offset: u32,
+}
+
+/// Something that no peer does that keeps to the protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lie {
+    /// An index went backwards, or too far.
+    Index,
+    /// A descriptor names memory outside its region.
+    Outside,
+    /// A length beyond the buffer.
+    Length,
+    /// A packet without an end.
+    Chain,
+}
+
+impl Lie {
+    /// As it is told: to the peer, and in the health of the port.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Lie::Index => "a ring's index went backwards or too far",
+            Lie::Outside => "a descriptor outside its region",
+            Lie::Length => "a length beyond the buffer",
+            Lie::Chain => "a packet without an end",
+        }
+    }
+}
+
+/// The shared part of a ring.
+pub struct Shared {
+    header: NonNull<[AtomicU16]>,
+    descs: NonNull<[AtomicU64]>,
+    mask: u16,
+    /// Keeps the mapping.
+    _memory: Arc<PeerMemory>,
+}
+
+// SAFETY: the addresses are of atomics in a mapping that `_memory` keeps; atomics can be used from
+// any thread.
+unsafe impl Send for Shared {}
+
+impl Shared {
+    /// The ring of `1 << power` descriptors at `offset`; `None` if it is not in the memory, not aligned,
+    /// or too long.
+    #[must_use]
+    pub fn new(memory: &Arc<PeerMemory>, offset: usize, power: u8) -> Option<Shared> {
+        if power > POWER_MAX || !offset.is_multiple_of(DESC_BYTES) {
+            return None;
+        }
+        let header = memory.half_words(offset, HEADER_BYTES / 2)?;
+        let descs = memory.double_words(offset.checked_add(HEADER_BYTES)?, 2 << power)?;
+        let mask = (1 << power) - 1;
+        let (header, descs) = (NonNull::from(header), NonNull::from(descs));
+        Some(Shared { header, descs, mask, _memory: memory.clone() })
+    }
+
+    /// Makes a ring of zeroed memory.
+    pub fn initialise(&self) {
+        let cookie = COOKIE.to_ne_bytes();
+        self.half(COOKIE_AT).store(u16::from_ne_bytes([cookie[0], cookie[1]]), Ordering::Relaxed);
+        self.half(COOKIE_AT + 1)
+            .store(u16::from_ne_bytes([cookie[2], cookie[3]]), Ordering::Release);
+    }
+
+    /// True if the client has made a ring there.
+    #[must_use]
+    pub fn is_one(&self) -> bool {
+        let [a, b] = [COOKIE_AT, COOKIE_AT + 1].map(|at| self.half(at).load(Ordering::Relaxed));
+        let ([a, b], [c, d]) = (a.to_ne_bytes(), b.to_ne_bytes());
+        u32::from_ne_bytes([a, b, c, d]) == COOKIE
+    }
+
+    /// Descriptors of it.
+    #[must_use]
+    pub fn len(&self) -> u16 {
+        self.mask + 1
+    }
+
+    #[inline]
+    fn half(&self, at: usize) -> &AtomicU16 {
+        // SAFETY: the slice lies in the mapping, which `_memory` keeps; it is of atomics, and others
+        // use it as such. `at` is checked by the index.
+        unsafe { &self.header.as_ref()[at] }
+    }
+
+    #[inline]
+    fn double(&self, at: usize) -> &AtomicU64 {
+        // SAFETY: as `half`.
+        unsafe { &self.descs.as_ref()[at] }
+    }
+
+    /// What stands in a slot: read once, so that what was checked is what is used.
+    #[inline]
+    #[must_use]
+    pub fn desc(&self, slot: u16) -> Desc {
+        let at = 2 * usize::from(slot & self.mask);
+        let [a, b] = [at, at + 1].map(|at| self.double(at).load(Ordering::Relaxed).to_ne_bytes());
+        let [f0, f1, r0, r1, l0, l1, l2, l3] = a;
+        let [o0, o1, o2, o3, ..] = b;
+        Desc {
+            flags: u16::from_ne_bytes([f0, f1]),
+            region: u16::from_ne_bytes([r0, r1]),
+            len: u32::from_ne_bytes([l0, l1, l2, l3]),
+            offset: u32::from_ne_bytes([o0, o1, o2, o3]),
+        }
+    }
+
+    /// Writes a slot.
+    #[inline]
+    pub fn set(&self, slot: u16, desc: Desc) {
+        self.set_filled(slot, desc);
+        let [a, b, c, d] = desc.offset.to_ne_bytes();
+        let offset = u64::from_ne_bytes([a, b, c, d, 0, 0, 0, 0]);
+        self.double(2 * usize::from(slot & self.mask) + 1).store(offset, Ordering::Relaxed);
+    }
+
+    /// Writes all of a slot but its offset: there are clients that keep that for the next round.
+    #[inline]
+    pub fn set_filled(&self, slot: u16, desc: Desc) {
+        let ([f0, f1], [r0, r1]) = (desc.flags.to_ne_bytes(), desc.region.to_ne_bytes());
+        let [l0, l1, l2, l3] = desc.len.to_ne_bytes();
+        let word = u64::from_ne_bytes([f0, f1, r0, r1, l0, l1, l2, l3]);
+        self.double(2 * usize::from(slot & self.mask)).store(word, Ordering::Relaxed);
+    }
+
+    /// Says whether the doorbell is to be rung. After `true` the caller looks at the ring once more:
+    /// what was published before may not have rung it.
+    pub fn want_bell(&self, wanted: bool) {
+        self.half(FLAGS_AT).store(if wanted { 0 } else { MASKED }, Ordering::Relaxed);
+        if wanted {
+            fence(Ordering::SeqCst);
+        }
+    }
+
+    /// True if the other side wants its doorbell rung for what has just been published.
+    #[inline]
+    #[must_use]
+    pub fn rings(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.half(FLAGS_AT).load(Ordering::Relaxed) & MASKED == 0
+    }
+}
+
+/// The client's side, whichever the direction: it posts descriptors, and gets them back.
+pub struct ClientRing {
+    pub shared: Shared,
+    /// Where the next one is posted.
+    head: u16,
+    /// The oldest that has not been taken back.
+    done: u16,
+    /// How far the server is, as far as is known.
+    seen: u16,
+}
+
+impl ClientRing {
+    /// Of a ring that was just made.
+    #[must_use]
+    pub fn new(shared: Shared) -> ClientRing {
+        ClientRing { shared, head: 0, done: 0, seen: 0 }
+    }
+
+    /// Slots that nothing is posted in.
+    #[inline]
+    #[must_use]
+    pub fn free(&self) -> u16 {
+        self.shared.len() - self.posted()
+    }
+
+    /// Slots that have not been taken back.
+    #[inline]
+    #[must_use]
+    pub fn posted(&self) -> u16 {
+        self.head.wrapping_sub(self.done)
+    }
+
+    /// The slot of the `i`-th free one.
+    #[inline]
+    #[must_use]
+    pub fn free_slot(&self, i: u16) -> usize {
+        usize::from(self.head.wrapping_add(i) & self.shared.mask)
+    }
+
+    /// Posts the next `n` free slots, which are written.
+    #[inline]
+    pub fn post(&mut self, n: u16) {
+        debug_assert!(n <= self.free());
+        self.head = self.head.wrapping_add(n);
+        self.shared.half(HEAD_AT).store(self.head, Ordering::Release);
+    }
+
+    /// How many the server is done with, and have not been taken back.
+    ///
+    /// # Errors
+    /// If its index is impossible.
+    #[inline]
+    pub fn poll(&mut self) -> Result<u16, Lie> {
+        let tail = self.shared.half(TAIL_AT).load(Ordering::Acquire);
+        if tail.wrapping_sub(self.seen) > self.head.wrapping_sub(self.seen) {
+            return Err(Lie::Index);
+        }
+        self.seen = tail;
+        Ok(tail.wrapping_sub(self.done))
+    }
+
+    /// The slot of the `i`-th that the server is done with.
+    #[inline]
+    #[must_use]
+    pub fn done_slot(&self, i: u16) -> usize {
+        usize::from(self.done.wrapping_add(i) & self.shared.mask)
+    }
+
+    /// Takes the oldest `n` back.
+    #[inline]
+    pub fn take_back(&mut self, n: u16) {
+        debug_assert!(n <= self.posted());
+        self.done = self.done.wrapping_add(n);
+    }
+}
+
+/// The server's side, whichever the direction: it works on what the client has posted.
+pub struct ServerRing {
+    pub shared: Shared,
+    /// The oldest that has not been given back.
+    tail: u16,
+    /// How far the client is, as far as is known.
+    seen: u16,
+}
+
+impl ServerRing {
+    /// Of a ring that nobody has used.
+    #[must_use]
+    pub fn new(shared: Shared) -> ServerRing {
+        ServerRing { shared, tail: 0, seen: 0 }
+    }
+
+    /// How many the client has posted, and have not been given back.
+    ///
+    /// # Errors
+    /// If its index is impossible.
+    #[inline]
+    pub fn poll(&mut self) -> Result<u16, Lie> {
+        let head = self.shared.half(HEAD_AT).load(Ordering::Acquire);
+        let posted = head.wrapping_sub(self.tail);
+        if posted > self.shared.len() || posted < self.seen.wrapping_sub(self.tail) {
+            return Err(Lie::Index);
+        }
+        self.seen = head;
+        Ok(posted)
+    }
+
+    /// The index of the `i`-th posted one.
+    #[inline]
+    #[must_use]
+    pub fn at(&self, i: u16) -> u16 {
+        self.tail.wrapping_add(i)
+    }
+
+    /// Gives the oldest `n` back.
+    #[inline]
+    pub fn give_back(&mut self, n: u16) {
+        debug_assert!(n <= self.seen.wrapping_sub(self.tail));
+        self.tail = self.tail.wrapping_add(n);
+        self.shared.half(TAIL_AT).store(self.tail, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use linerate_sys::mem::{Huge, Region};
+    use proptest::prelude::*;
+
+    /// Memory with a ring of `1 << power` at its start.
+    pub fn memory(power: u8) -> Arc<PeerMemory> {
+        let region = Region::new("ring", bytes(power), Huge::Never).unwrap();
+        // SAFETY: nobody looks into it but rings.
+        Arc::new(unsafe { PeerMemory::shared(Arc::new(region)) })
+    }
+
+    fn both(power: u8) -> (ClientRing, ServerRing) {
+        let memory = memory(power);
+        let [a, b] = [0; 2].map(|at| Shared::new(&memory, at, power).unwrap());
+        a.initialise();
+        assert!(b.is_one());
+        (ClientRing::new(a), ServerRing::new(b))
+    }
+
+    #[test]
+    fn a_ring_outside_its_memory_or_across_its_grain_is_none() {
+        let memory = memory(8);
+        assert!(Shared::new(&memory, 0, 8).is_some());
+        assert!(Shared::new(&memory, 8, 4).is_none());
+        assert!(Shared::new(&memory, 0, 15).is_none());
+        assert!(Shared::new(&memory, usize::MAX & !15, 1).is_none());
+        let end = memory.len() - bytes(2);
+        assert!(Shared::new(&memory, end, 2).is_some());
+        assert!(Shared::new(&memory, end, 3).is_none());
+        assert!(!Shared::new(&memory, 0, 8).unwrap().is_one());
+    }
+
+    #[test]
+    fn a_descriptor_is_where_the_protocol_has_it() {
+        let memory = memory(2);
+        let shared = Shared::new(&memory, 0, 2).unwrap();
+        let desc = Desc { flags: NEXT, region: 2, len: 0x0304_0506, offset: 0x0708_090a };
+        shared.set(5, desc);
+        let mut bytes = [0; 16];
+        assert!(memory.read(HEADER_BYTES + DESC_BYTES, &mut bytes));
+        assert_eq!(bytes, [1, 0, 2, 0, 6, 5, 4, 3, 10, 9, 8, 7, 0, 0, 0, 0]);
+        shared.set_filled(1, Desc { flags: 0, region: 2, len: 60, offset: 0 });
+        assert_eq!(shared.desc(1), Desc { flags: 0, region: 2, len: 60, offset: 0x0708_090a });
+        shared.initialise();
+        shared.want_bell(false);
+        let mut header = [0; 8];
+        assert!(memory.read(0, &mut header));
+        assert_eq!(header, [0x20, 0x1f, 0xe3, 0x03, 1, 0, 0, 0]);
+        assert!(!shared.rings());
+        shared.want_bell(true);
+        assert!(shared.rings());
+    }
+
+    #[test]
+    fn an_index_that_is_impossible_is_a_lie() {
+        let (mut client, mut server) = both(3);
+        client.post(4);
+        assert_eq!(server.poll(), Ok(4));
+        let head = |to: u16| client.shared.half(HEAD_AT).store(to, Ordering::Release);
+        for lie in [3, 0, 9, 0x8000, u16::MAX] {
+            head(lie);
+            assert_eq!(server.poll(), Err(Lie::Index), "{lie}");
+        }
+        head(8);
+        assert_eq!(server.poll(), Ok(8));
+        let (mut client, server) = both(3);
+        client.post(4);
+        let tail = |to: u16| server.shared.half(TAIL_AT).store(to, Ordering::Release);
+        for lie in [5, 0x8000, u16::MAX] {
+            tail(lie);
+            assert_eq!(client.poll(), Err(Lie::Index), "{lie}");
+        }
+        tail(3);
+        assert_eq!(client.poll(), Ok(3));
+        tail(2);
+        assert_eq!(client.poll(), Err(Lie::Index));
+    }
+
+    proptest! {
+        /// Whatever the steps, what is posted is seen in order and comes back in order.
+        #[test]
+        fn both_sides_agree_across_the_wrap(
+            power in 0u8..6,
+            steps in prop::collection::vec((any::<u16>(), any::<u16>(), any::<u16>()), 1..300),
+        ) {
+            let (mut client, mut server) = both(power);
+            let len = client.shared.len();
+            let (mut posted, mut worked, mut back) = (0u64, 0u64, 0u64);
+            for (a, b, c) in steps {
+                let n = a % (client.free() + 1);
+                for i in 0..n {
+                    let desc = Desc { len: (posted + u64::from(i)) as u32, ..Desc::default() };
+                    client.shared.set(client.free_slot(i) as u16, desc);
+                }
+                client.post(n);
+                posted += u64::from(n);
+                let seen = server.poll().unwrap();
+                prop_assert_eq!(u64::from(seen), posted - worked);
+                let n = b % (seen + 1);
+                for i in 0..n {
+                    let desc = server.shared.desc(server.at(i));
+                    prop_assert_eq!(u64::from(desc.len), worked + u64::from(i));
+                }
+                server.give_back(n);
+                worked += u64::from(n);
+                let done = client.poll().unwrap();
+                prop_assert_eq!(u64::from(done), worked - back);
+                let n = c % (done + 1);
+                client.take_back(n);
+                back += u64::from(n);
+                prop_assert_eq!(u64::from(client.posted()), posted - back);
+                prop_assert!(client.free() <= len);
+            }
+        }
+    }
+}
