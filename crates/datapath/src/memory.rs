@@ -2,7 +2,7 @@
 //! and what is to be said about either.
 
 use linerate_port::{Code, Error, Result};
-use linerate_skb::{Builder, Data, Holders, Huge, Init, Pool, Return};
+use linerate_skb::{Builder, Data, Holders, Huge, Init, Pool, Return, Trust};
 
 use crate::plan::{self, Demand, Sizes};
 
@@ -67,8 +67,11 @@ impl Asked {
         }
         let pool = match (&self.pool, self.frames) {
             (Some(pool), _) => pool.clone(),
-            (None, Some(frames)) => new.frames(frames).build()?,
-            (None, None) => self.describe(Pool::sized_for(&holders), frame_bytes).build()?,
+            (None, Some(frames)) => new.frames(frames).trust(trust(demands)).build()?,
+            (None, None) => {
+                let new = self.describe(Pool::sized_for(&holders), frame_bytes);
+                new.trust(trust(demands)).build()?
+            }
         };
         if let Some(every) = self.sampling {
             pool.set_sampling(every);
@@ -105,6 +108,12 @@ impl Asked {
         }
         pool
     }
+}
+
+/// Who may write the pool's frames: a peer, if any port shares them with one to write.
+fn trust(demands: &[Demand]) -> Trust {
+    let exported = demands.iter().any(|demand| demand.trust == Trust::Exported);
+    if exported { Trust::Exported } else { Trust::Private }
 }
 
 /// Frames of the rings that each worker serves.
@@ -172,11 +181,23 @@ mod tests {
 
     fn port(worker: usize, packet_max_bytes: usize, ring_packets: usize) -> Demand {
         let rings = Rings::Pair { name: None, packets: ring_packets };
-        Demand { name: format!("port {worker}"), worker, packet_max_bytes, rings }
+        let trust = Trust::Private;
+        Demand { name: format!("port {worker}"), worker, packet_max_bytes, trust, rings }
     }
 
     fn get(asked: &Asked, demands: &[Demand]) -> Memory {
         asked.get(demands, SIZES).unwrap()
+    }
+
+    #[test]
+    fn a_pool_is_exported_if_any_port_shares_it_with_a_peer() {
+        let mut demands = [port(0, 60, 0), port(0, 60, 0)];
+        assert_eq!(get(&Asked::default(), &demands).pool.trust(), Trust::Private);
+        demands[1].trust = Trust::Exported;
+        for frames in [None, Some(1 << 14)] {
+            let asked = Asked { frames, ..Asked::default() };
+            assert_eq!(get(&asked, &demands).pool.trust(), Trust::Exported);
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! frames.
 
 use linerate_port::{Code, Driver, Error, Result, Spec, driver_of, ring};
-use linerate_skb::Holders;
+use linerate_skb::{Holders, Trust};
 
 /// Sizes that a builder settles.
 #[derive(Debug, Clone, Copy)]
@@ -85,6 +85,8 @@ pub(crate) struct Demand {
     pub worker: usize,
     /// Longest packet that it hands over; 0 if it only passes on what others made.
     pub packet_max_bytes: usize,
+    /// Who may write the frames of a pool that serves it.
+    pub trust: Trust,
     pub rings: Rings,
 }
 
@@ -115,12 +117,14 @@ pub(crate) fn demands(specs: &[Spec], workers: &[usize]) -> Result<Vec<Demand>> 
             let first = specs[..i].iter().all(|s| s.driver != ring::NAME || s.arg != spec.arg);
             let packets = ring::frames(ring_len(spec)?);
             let rings = Rings::Pair { name: first.then(|| spec.arg.clone()), packets };
-            return Ok(Demand { name, worker, packet_max_bytes: 0, rings });
+            let trust = Trust::Private;
+            return Ok(Demand { name, worker, packet_max_bytes: 0, trust, rings });
         }
         let driver = driver_of(spec)?;
         let packet_max_bytes = driver.packet_max_bytes(spec)?;
         let rings = Rings::Device { frames: driver.ring_frames(spec)? };
-        Ok(Demand { name, worker, packet_max_bytes, rings })
+        let trust = driver.trust(spec)?;
+        Ok(Demand { name, worker, packet_max_bytes, trust, rings })
     };
     specs.iter().zip(workers).enumerate().map(demand).collect()
 }
