@@ -255,6 +255,11 @@ impl<S> Batch<S> {
         moved
     }
 
+    /// As [`Batch::sent`], without counting their bytes once more.
+    pub fn free_sent(&mut self, n: usize, mem: &mut Local) {
+        mem.free_raw(self.take_raw(n), Fate::Sent);
+    }
+
     /// The first `n` packets (or all, if there are fewer) and their bytes.
     #[must_use]
     pub fn count_first(&self, n: usize) -> Moved {

@@ -34,6 +34,7 @@ mod local;
 mod memory;
 mod meta;
 mod page;
+mod plain;
 mod policy;
 mod pool;
 mod reason;

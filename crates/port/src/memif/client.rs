@@ -15,7 +15,7 @@ use linerate_skb::{Batch, DropReason, Local, Moved, Pool, Skb, Span, Tally};
 use linerate_sys::peer::PeerMemory;
 use linerate_sys::wait::EventFd;
 
-use super::copies::{Buffers, Copies, Stop, moved};
+use super::copies::{Buffers, Copies, Stop};
 use super::ring::{ClientRing, Desc, Lie, NEXT};
 
 /// The region of the pool. That of the rings and buffers is 0.
@@ -25,6 +25,8 @@ const STRIDE: usize = 64;
 /// Descriptors of one packet: more than the longest packet takes in frames of the usual size.
 pub(super) const DESCS_MAX: usize = 64;
 
+/// The shortest packet: its header.
+const ETHERNET_BYTES: u32 = 14;
 /// A slot without a packet that ends in it.
 const NONE: u32 = 0;
 
@@ -84,19 +86,21 @@ impl Tx {
         }
         let done = self.ring.poll()?;
         if self.slots.is_none() {
-            for i in 0..done {
-                let handle = std::mem::replace(&mut self.packets[self.ring.done_slot(i)], NONE);
-                if handle != NONE {
-                    // SAFETY: `take` put it here when it took it out of a batch; it is out of the
-                    // table now. `done` has room: it is emptied when it is full.
-                    unsafe { self.done.adopt(&[handle]) };
-                    self.sending -= 1;
+            let mut i = 0;
+            while i < done {
+                let (mut handles, mut n) = ([NONE; STRIDE], 0);
+                while i < done && n < STRIDE {
+                    let slot = self.ring.done_slot(i);
+                    handles[n] = std::mem::replace(&mut self.packets[slot], NONE);
+                    n += usize::from(handles[n] != NONE);
+                    i += 1;
                 }
-                if self.done.spare() == 0 {
-                    self.done.sent(STRIDE, mem);
-                }
+                // SAFETY: `keep` put each here when it left its batch; they are out of the table
+                // now. `done` is empty, and has room for a stride.
+                unsafe { self.done.adopt(&handles[..n]) };
+                self.done.free_sent(n, mem);
+                self.sending -= n;
             }
-            self.done.sent(self.done.len(), mem);
             self.tally.set(self.sending);
         }
         self.ring.take_back(done);
@@ -120,8 +124,14 @@ impl Tx {
     }
 
     fn put_as_they_lie(&mut self, batch: &mut Batch) -> (Moved, Stop) {
-        let (mut n, mut stop) = (0, Stop::Empty);
-        for (skb, &handle) in batch.iter().zip(batch.handles()) {
+        let mut moved = Moved::default();
+        loop {
+            self.put_plain(batch, &mut moved);
+            // The first of the rest is not plain, or there is no room for it.
+            let (Some(skb), Some(&handle)) = (batch.iter().next(), batch.handles().first()) else {
+                return (moved, Stop::Empty);
+            };
+            let len = skb.len();
             let written = match Stop::of(skb) {
                 Some(reason) => Err(reason),
                 None if !skb.is_of(&self.pool) => Err(Stop::Copy),
@@ -129,21 +139,48 @@ impl Tx {
             };
             match written {
                 Ok(descs) => {
-                    self.packets[self.ring.free_slot(self.written + descs - 1)] = handle;
-                    self.written += descs;
-                    n += 1;
+                    self.keep(handle, descs);
+                    // SAFETY: as in `put_plain`.
+                    unsafe { batch.took(1) };
+                    moved += Moved { packets: 1, bytes: len as u64 };
                 }
-                Err(reason) => {
-                    stop = reason;
-                    break;
-                }
+                Err(reason) => return (moved, reason),
             }
         }
-        let moved = batch.count_first(n);
-        // SAFETY: the table has their handles; `reap` and `close` take each out once and adopt it.
-        unsafe { batch.took(n) };
-        self.sending += n;
-        (moved, stop)
+    }
+
+    /// Puts the first packets into the ring as long as they are plain, and have a descriptor each.
+    fn put_plain(&mut self, batch: &mut Batch, moved: &mut Moved) {
+        let mut spans = [Span::default(); STRIDE];
+        loop {
+            let room = usize::from(self.ring.free() - self.written).min(STRIDE);
+            let n = batch.plain_spans(&self.pool, &mut spans[..room]);
+            let fits = |span: &&Span| (ETHERNET_BYTES..=self.desc_bytes).contains(&span.len);
+            let n = spans[..n].iter().take_while(fits).count();
+            for (i, span) in (0u16..).zip(&spans[..n]) {
+                // In the pool's region, which is below 4 GiB: `Dial::new` has seen to it.
+                let (len, offset) = (span.len, span.offset as u32);
+                self.set(i, Desc { flags: 0, region: POOL, len, offset });
+                moved.bytes += u64::from(len);
+            }
+            moved.packets += n;
+            for &handle in &batch.handles()[..n] {
+                self.keep(handle, 1);
+            }
+            // SAFETY: the table has their handles; `reap` and `close` take each out once and adopt it.
+            unsafe { batch.took(n) };
+            if n < STRIDE {
+                return;
+            }
+        }
+    }
+
+    /// Notes that the packet is described by the next `descs` slots.
+    #[inline]
+    fn keep(&mut self, handle: u32, descs: u16) {
+        self.written += descs;
+        self.packets[self.ring.free_slot(self.written - 1)] = handle;
+        self.sending += 1;
     }
 
     /// Describes a packet of the pool's in the free slots; how many it took.
@@ -162,7 +199,7 @@ impl Tx {
                     let long = most < free || usize::from(most) == self.packets.len();
                     return Err(if long { Stop::Never(DropReason::TOO_LONG) } else { Stop::Full });
                 }
-                // In the pool's region, which is below 4 GiB: `control` has seen to it.
+                // In the pool's region, which is below 4 GiB: `Dial::new` has seen to it.
                 let offset = left.offset as u32;
                 last = Some(Desc { flags: 0, region: POOL, len, offset });
                 n += 1;
@@ -274,7 +311,7 @@ impl Rx {
         out: &mut Batch,
         budget: usize,
     ) -> (Moved, Result<(), Lie>) {
-        let before = out.len();
+        let (packets, copied, mut bytes) = (out.len(), copies.bytes, 0);
         let received = match (self.ready(), &self.slots) {
             (Err(lie), _) => Err(lie),
             (Ok(0), _) => Ok(()),
@@ -282,14 +319,15 @@ impl Rx {
                 let at = DoneSlots { ring: &self.ring, slots };
                 let (n, received) = copies.receive(&at, ready, mem, out, budget);
                 self.ring.take_back(n);
+                bytes = copies.bytes - copied;
                 received
             }
-            (Ok(ready), None) => self.adopt(ready, mem, out, budget),
+            (Ok(ready), None) => self.adopt(ready, mem, out, budget, &mut bytes),
         };
         if received.is_ok() {
             self.refill(mem, copies);
         }
-        (moved(out, before), received)
+        (Moved { packets: out.len() - packets, bytes }, received)
     }
 
     /// Makes packets of the frames that the peer has filled.
@@ -299,6 +337,7 @@ impl Rx {
         mem: &mut Local,
         out: &mut Batch,
         budget: usize,
+        bytes: &mut u64,
     ) -> Result<(), Lie> {
         let (mut at, end) = (0, out.len() + budget.min(out.spare()));
         while at < ready && out.len() < end {
@@ -306,7 +345,10 @@ impl Rx {
             let (mut spans, mut n, mut lie) = ([Span::default(); STRIDE], 0, None);
             while n < want {
                 match self.span(n as u16) {
-                    Ok((span, 0)) if span.len > 0 => spans[n] = span,
+                    Ok((span, 0)) if span.len > 0 => {
+                        spans[n] = span;
+                        *bytes += u64::from(span.len);
+                    }
                     Ok(_) => break,
                     Err(found) => {
                         lie = Some(found);
@@ -325,10 +367,12 @@ impl Rx {
                 return Err(lie);
             }
             if n == 0 {
+                let before = out.len();
                 match self.adopt_chain(ready - at, mem, out)? {
                     0 => break,
                     n => at += n,
                 }
+                *bytes += out.bytes_behind(before);
             }
         }
         Ok(())
@@ -420,7 +464,7 @@ impl Rx {
             for &frame in &frames[..n] {
                 let slot = self.ring.free_slot(posted);
                 self.frames[slot] = frame;
-                // Below 4 GiB: `control` has seen to it.
+                // Below 4 GiB: `Dial::new` has seen to it.
                 let offset = (frame + self.headroom) as u32;
                 self.ring
                     .shared

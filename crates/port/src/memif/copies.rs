@@ -81,28 +81,24 @@ impl Copies {
     ) -> Result<u16, Lie> {
         let (before, mut n, mut lie) = (out.len(), 0, None);
         mem.alloc(out, want);
-        for skb in out.iter_mut().skip(before) {
-            let (desc, memory, offset) = match ring.buffer(at + n) {
-                Ok(found) => found,
-                Err(found) => {
-                    lie = Some(found);
-                    break;
-                }
-            };
-            let len = desc.len as usize;
-            let Some(room) = skb.spare_mut().get_mut(..len) else { break };
-            if len == 0 || desc.flags & NEXT != 0 || !memory.read(offset, room) {
-                break;
+        let filled = out.fill_behind(before, |room| match ring.buffer(at + n) {
+            Ok((desc, memory, offset)) => {
+                let len = desc.len as usize;
+                let room = room.get_mut(..len).filter(|_| len > 0 && desc.flags & NEXT == 0)?;
+                n += 1;
+                memory.read(offset, room).then_some(len)
             }
-            skb.commit(len);
-            self.bytes += u64::from(desc.len);
-            n += 1;
-        }
-        out.truncate_to(before + usize::from(n), mem);
+            Err(found) => {
+                lie = Some(found);
+                None
+            }
+        });
+        self.bytes += filled.bytes;
+        out.truncate_to(before + filled.packets, mem);
         match lie {
             // What came before it is good.
-            Some(lie) if n == 0 => Err(lie),
-            _ => Ok(n),
+            Some(lie) if filled.packets == 0 => Err(lie),
+            _ => Ok(filled.packets as u16),
         }
     }
 
@@ -167,55 +163,38 @@ impl Copies {
         mem: &mut Local,
         batch: &mut Batch,
     ) -> Result<(u16, Moved, Stop), Lie> {
-        let (mut worked, mut packets, mut stop) = (0, 0, Stop::Empty);
-        for skb in batch.iter() {
-            if let Some(reason) = Stop::of(skb) {
-                stop = reason;
-                break;
+        let (mut worked, mut moved) = (0, Moved::default());
+        loop {
+            let sent = batch.plain_data(|data| {
+                let taken = worked < ready && put(ring, worked, data);
+                worked += u16::from(taken);
+                taken
+            });
+            batch.free_sent(sent.packets, mem);
+            self.bytes += sent.bytes;
+            moved += sent;
+            // The first of the rest is not plain, or there is no room for it.
+            let Some(skb) = batch.iter().next() else { return Ok((worked, moved, Stop::Empty)) };
+            if let Some(stop) = Stop::of(skb) {
+                return Ok((worked, moved, stop));
             }
-            match self.send(ring, worked, ready - worked, skb)? {
-                Some(n) => {
+            match self.send(ring, worked, ready - worked, skb) {
+                Ok(Some(n)) => {
                     worked += n;
-                    packets += 1;
+                    moved += batch.sent(1, mem);
                 }
-                None => {
-                    stop = Stop::Full;
-                    break;
-                }
+                Ok(None) => return Ok((worked, moved, Stop::Full)),
+                // What was sent before it is to be counted: it will be found again.
+                Err(_) if moved.packets > 0 => return Ok((worked, moved, Stop::Full)),
+                Err(lie) => return Err(lie),
             }
         }
-        Ok((worked, batch.sent(packets, mem), stop))
     }
 
-    /// Copies `skb` into buffers from the `i`-th on, of which `left` are ready; how many it took, `None` if
-    /// they are too few.
-    #[inline]
-    fn send(
-        &mut self,
-        ring: &impl Buffers,
-        i: u16,
-        left: u16,
-        skb: &Skb,
-    ) -> Result<Option<u16>, Lie> {
-        if left == 0 {
-            return Ok(None);
-        }
-        let (desc, memory, offset) = ring.buffer(i)?;
-        let data = skb.data();
-        if data.len() == skb.len() && data.len() <= desc.len as usize {
-            if !memory.write(offset, data) {
-                return Err(Lie::Outside);
-            }
-            ring.fill(i, data.len() as u32, 0);
-            self.bytes += data.len() as u64;
-            return Ok(Some(1));
-        }
-        self.send_pieces(ring, i, left, skb)
-    }
-
-    /// The same for a packet in several frames, in memory that has no slices, or longer than a buffer.
+    /// Copies `skb`, whatever it is, into buffers from the `i`-th on, of which `left` are ready; how many it
+    /// took, `None` if they are too few.
     #[cold]
-    fn send_pieces(
+    fn send(
         &mut self,
         ring: &impl Buffers,
         i: u16,
@@ -254,6 +233,8 @@ pub(super) enum Stop {
     Copy,
     /// The first is a superframe.
     Super,
+    /// The checksum of the first is still to be computed.
+    Unfinished,
     /// The first can never be sent.
     Never(DropReason),
 }
@@ -264,14 +245,25 @@ impl Stop {
     pub fn of(skb: &Skb) -> Option<Stop> {
         let len = skb.len();
         if (ETHERNET_BYTES..=PACKET_BYTES_MAX).contains(&len) {
-            return skb.offload().is_gso().then_some(Stop::Super);
+            return match skb.offload() {
+                offload if offload.is_gso() => Some(Stop::Super),
+                offload if offload.needs_checksum() => Some(Stop::Unfinished),
+                _ => None,
+            };
         }
         let short = len < ETHERNET_BYTES;
         Some(Stop::Never(if short { DropReason::MALFORMED } else { DropReason::TOO_LONG }))
     }
 }
 
-/// Adds what was received since `before`.
-pub(super) fn moved(out: &Batch, before: usize) -> Moved {
-    Moved { packets: out.len() - before, bytes: out.bytes_behind(before) }
+/// Copies a packet in one piece into the `i`-th buffer; false if it does not fit, or is none.
+#[inline]
+fn put(ring: &impl Buffers, i: u16, data: &[u8]) -> bool {
+    let Ok((desc, memory, offset)) = ring.buffer(i) else { return false };
+    let fits = (ETHERNET_BYTES..=desc.len as usize).contains(&data.len());
+    if !fits || !memory.write(offset, data) {
+        return false;
+    }
+    ring.fill(i, data.len() as u32, 0);
+    true
 }

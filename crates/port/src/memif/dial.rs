@@ -163,6 +163,11 @@ impl Dial {
         }
     }
 
+    /// True while a server answers, and they have not come to terms.
+    pub fn is_talking(&self) -> bool {
+        matches!(self.state, State::Talking { .. })
+    }
+
     /// Ends the connection, and says why.
     pub fn hang_up(&mut self, why: &'static str) {
         if let State::Connected(socket) | State::Talking { socket, .. } = &self.state {

@@ -11,13 +11,14 @@
 //! up the rings that it has, and takes those that its seat has now, if any. Whatever ends a connection,
 //! a peer's word, its death or a lie found by any queue, moves the generation on.
 
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use linerate_skb::{Code, Error, Pool, Result};
-use linerate_sys::wait::{Epoll, EventFd, NO_EVENT};
+use linerate_sys::wait::{Epoll, EventFd, NO_EVENT, poll_readable};
 
 use super::config::{Config, Role};
 use super::dial::Dial;
@@ -25,6 +26,9 @@ use super::queue::Session;
 use super::ring::Lie;
 use super::welcome::Welcome;
 use crate::queue::Health;
+
+/// How long opening waits for a server that answers.
+const MEETING: Duration = Duration::from_millis(200);
 
 /// Shared by the queues of a port.
 pub(super) struct Link {
@@ -84,7 +88,24 @@ impl Link {
             lies: AtomicU64::new(0),
         });
         link.turn();
+        link.meet();
         Ok(link)
+    }
+
+    /// Gives a peer that is there the time to come to terms, so that what was obtained says so.
+    fn meet(&self) {
+        let until = Instant::now() + MEETING;
+        let is_talking = || match &*self.control.lock().unwrap_or_else(PoisonError::into_inner) {
+            Control::Client(dial) => dial.is_talking(),
+            Control::Server(_) => false,
+        };
+        while is_talking() {
+            let left = until.saturating_duration_since(Instant::now());
+            if !poll_readable(&[self.watch.as_fd()], Some(left)).unwrap_or(false) {
+                return;
+            }
+            self.turn();
+        }
     }
 
     /// How often what a queue has to know has changed.

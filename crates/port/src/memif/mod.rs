@@ -90,7 +90,7 @@ impl Driver for Memif {
         let mut obtained = Obtained::new(&spec.arg, mode, PACKET_BYTES_MAX);
         obtained.queues = queues;
         if let Some(Health::Down(why)) = ops.first().map(|queue| queue.health()) {
-            obtained = obtained.refused(format!("no peer yet: {}", why.fix));
+            obtained = obtained.refused(format!("no peer yet, {}; {}", why.why, why.fix));
         }
         Ok(Opened { queues: ops, obtained })
     }

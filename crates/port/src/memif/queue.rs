@@ -310,6 +310,8 @@ impl MemifQueue {
                 Stop::Copy if !self.copy_first(mem, batch) => break,
                 Stop::Copy => {}
                 Stop::Super => self.begin_cutting(mem, batch, &mut moved),
+                // A peer is told of nothing that is still to be done.
+                Stop::Unfinished => offload::complete(batch),
             }
         }
         Ok(moved)
@@ -431,8 +433,6 @@ impl QueueOps for MemifQueue {
             self.idle();
             return Moved::default();
         }
-        // A peer is told of nothing that is still to be done.
-        offload::complete(batch);
         let sent = self.send(mem, batch);
         if let Some(tx) = &mut self.session.tx {
             tx.post();

@@ -7,7 +7,7 @@ use linerate_skb::{Batch, Local, Moved};
 use linerate_sys::peer::PeerMemory;
 use linerate_sys::wait::EventFd;
 
-use super::copies::{Buffers, Copies, Stop, moved};
+use super::copies::{Buffers, Copies, Stop};
 use super::ring::{Desc, Lie, ServerRing};
 
 /// The regions of the client, by their numbers.
@@ -40,7 +40,7 @@ impl Side {
         out: &mut Batch,
         budget: usize,
     ) -> (Moved, Result<(), Lie>) {
-        let before = out.len();
+        let (packets, bytes) = (out.len(), copies.bytes);
         let (n, received) = match self.ready() {
             Ok(ready) => copies.receive(self, ready, mem, out, budget),
             Err(lie) => (0, Err(lie)),
@@ -48,7 +48,7 @@ impl Side {
         if n > 0 {
             self.ring.give_back(n);
         }
-        (moved(out, before), received)
+        (Moved { packets: out.len() - packets, bytes: copies.bytes - bytes }, received)
     }
 
     /// Copies packets from the front of `batch` into buffers; they are freed as sent. What they were, and why

@@ -1,0 +1,219 @@
+//! Runs of plain packets: what a driver does to nearly all of them, without looking anything up for
+//! each.
+//!
+//! A packet is plain if all there is to know of it is where its bytes are: it is unflagged, so it is one
+//! ordinary frame that nobody shares and that holds nothing, and nothing of it is left to a device. The
+//! calls work on plain packets of one pool and stop at the first that is not; the rest is for the
+//! calls of a [`Skb`](crate::Skb), which take any.
+
+use crate::batch::Batch;
+use crate::handle::{self, FLAG};
+use crate::lanes::lane;
+use crate::lend::Span;
+use crate::meta::Meta;
+use crate::policy::{Data, Trust};
+use crate::pool::Pool;
+use crate::skb::Unique;
+use crate::umem::Umem;
+use crate::verdict::Moved;
+
+impl Batch<Unique> {
+    /// Where the bytes of the first packets are in `pool`'s memory, for a device to read: a span each, as
+    /// long as they are plain, of that pool, and there is a place; how many.
+    ///
+    /// Cost: a cache line read a packet.
+    pub fn plain_spans(&self, pool: &Pool, spans: &mut [Span]) -> usize {
+        let umem = pool.umem();
+        if umem.data_from() == Data::General {
+            return 0;
+        }
+        let shift = umem.frame_bytes().trailing_zeros();
+        let mut n = 0;
+        for (&handle, span) in self.handles().iter().zip(spans) {
+            let Some(meta) = plain(umem, handle) else { break };
+            let start = u64::from(handle::frame(handle)) << shift;
+            *span = Span { offset: start + u64::from(meta.off), len: meta.len };
+            n += 1;
+        }
+        n
+    }
+
+    /// Shows `visit` the bytes of the first packets, as long as they are plain, of one pool that no peer
+    /// writes, and `visit` says true; what it said true of.
+    ///
+    /// Cost: a cache line read a packet, beside its bytes.
+    pub fn plain_data(&self, mut visit: impl FnMut(&[u8]) -> bool) -> Moved {
+        let mut moved = Moved::default();
+        let Some(&first) = self.handles().first() else { return moved };
+        let umem = Umem::of(first);
+        for &handle in self.handles() {
+            let Some(meta) = plain(umem, handle) else { break };
+            let place = umem.place(handle);
+            if place.trust == Trust::Exported {
+                break;
+            }
+            // SAFETY: off + len lies within the frame for every line; the frame is private, and the
+            // batch has the only handle on it, which is borrowed: nobody writes it meanwhile.
+            let data = unsafe {
+                let start = place.start.as_ptr().add(meta.off as usize);
+                std::slice::from_raw_parts(start, meta.len as usize)
+            };
+            if !visit(data) {
+                break;
+            }
+            moved += Moved { packets: 1, bytes: u64::from(meta.len) };
+        }
+        moved
+    }
+
+    /// Lets `fill` write into the tailroom of each packet but the first `skip`, as long as they are plain, of
+    /// one pool that no peer writes, and it says how many bytes it wrote: they are data then. What it wrote.
+    ///
+    /// Cost: a cache line written a packet, beside its bytes.
+    pub fn fill_behind(
+        &mut self,
+        skip: usize,
+        mut fill: impl FnMut(&mut [u8]) -> Option<usize>,
+    ) -> Moved {
+        let mut moved = Moved::default();
+        let handles = self.handles().get(skip..).unwrap_or(&[]);
+        let Some(&first) = handles.first() else { return moved };
+        let umem = Umem::of(first);
+        for &handle in handles {
+            if plain(umem, handle).is_none() {
+                break;
+            }
+            let place = umem.place(handle);
+            if place.trust == Trust::Exported {
+                break;
+            }
+            // SAFETY: a plain packet's handle is the only one on its frame, and `&mut self` borrows it;
+            // off + len lies within the frame.
+            let (meta, room) = unsafe {
+                let meta = umem.meta(handle).as_mut();
+                let end = (meta.off + meta.len) as usize;
+                let room = place.bytes as usize - end;
+                (meta, std::slice::from_raw_parts_mut(place.start.as_ptr().add(end), room))
+            };
+            let most = room.len();
+            let Some(bytes) = fill(room) else { break };
+            let bytes = bytes.min(most);
+            meta.len += bytes as u32;
+            moved += Moved { packets: 1, bytes: bytes as u64 };
+        }
+        moved
+    }
+}
+
+/// The line of a plain packet of `umem`, which the caller's batch owns.
+#[inline]
+fn plain(umem: &Umem, handle: u32) -> Option<&Meta> {
+    if handle & FLAG != 0 || handle::umem(handle) != umem.id() as usize {
+        return None;
+    }
+    // SAFETY: the line was initialised at allocation; the handle is unflagged, so it is the only one,
+    // and its owner is borrowed by the caller: nobody writes the line meanwhile.
+    let meta = unsafe { umem.meta(handle).as_ref() };
+    (meta.lanes & lane::OFFLOAD == 0).then_some(meta)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Offload, Skb};
+
+    fn pool(trust: Trust) -> Pool {
+        Pool::builder().frames(64).trust(trust).build().unwrap()
+    }
+
+    /// Two plain packets, `third`, and a plain one.
+    fn batch(pool: &Pool, third: Skb) -> Batch {
+        let (mut mem, mut batch) = (pool.local(), Batch::with_capacity(4));
+        for bytes in [&b"one"[..], b"two!"] {
+            batch.push(mem.alloc_copy(bytes).unwrap()).unwrap();
+        }
+        batch.push(third).unwrap();
+        batch.push(mem.alloc_copy(b"last").unwrap()).unwrap();
+        batch
+    }
+
+    /// What is not plain, of `pool` or of another one.
+    fn others(pool: &Pool) -> Vec<(Skb, Option<Skb<crate::Shared>>)> {
+        let mut mem = pool.local();
+        let mut shared = mem.alloc_copy(b"shared").unwrap();
+        let other = shared.share();
+        let chain = mem.alloc_copy(&[7; 3000]).unwrap();
+        let mut partial = mem.alloc_copy(&[7; 60]).unwrap();
+        partial.set_offload(Offload { flags: 1, csum_start: 20, csum_offset: 6, ..Offload::NONE });
+        let foreign = self::pool(pool.trust()).local().alloc_copy(b"foreign").unwrap();
+        vec![(shared, Some(other)), (chain, None), (partial, None), (foreign, None)]
+    }
+
+    #[test]
+    fn a_run_ends_with_the_first_packet_that_is_not_plain() {
+        for trust in [Trust::Private, Trust::Exported] {
+            let pool = pool(trust);
+            for (third, _other) in others(&pool) {
+                let batch = batch(&pool, third);
+                let mut spans = [Span::default(); 4];
+                assert_eq!(batch.plain_spans(&pool, &mut spans), 2);
+                for (skb, span) in batch.iter().zip(&spans[..2]) {
+                    assert_eq!(skb.spans().collect::<Vec<_>>(), [*span]);
+                }
+                assert_eq!(batch.plain_spans(&pool, &mut spans[..1]), 1);
+                let mut seen = Vec::new();
+                let moved = batch.plain_data(|data| {
+                    seen.push(data.to_vec());
+                    true
+                });
+                match trust {
+                    Trust::Private => {
+                        assert_eq!(seen, [&b"one"[..], b"two!"]);
+                        assert_eq!((moved.packets, moved.bytes), (2, 7));
+                    }
+                    Trust::Exported => assert_eq!((moved.packets, seen.len()), (0, 0)),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_written_into_the_room_is_data_and_no_more_than_there_is() {
+        let pool = pool(Trust::Private);
+        let mut batch = batch(&pool, pool.local().alloc_copy(b"three").unwrap());
+        let room = pool.data_room();
+        let mut calls = 0;
+        let moved = batch.fill_behind(1, |bytes| {
+            calls += 1;
+            bytes[..2].copy_from_slice(b"xy");
+            match calls {
+                1 => Some(2),
+                2 => Some(usize::MAX),
+                _ => None,
+            }
+        });
+        assert_eq!((calls, moved.packets), (3, 2));
+        assert_eq!(moved.bytes as usize, 2 + room - 5);
+        let data: Vec<&[u8]> = batch.iter().map(Skb::data).collect();
+        assert_eq!((data[0], data[1], data[3]), (&b"one"[..], &b"two!xy"[..], &b"last"[..]));
+        assert_eq!((data[2].len(), &data[2][..7]), (room, &b"threexy"[..]));
+        let exported = self::pool(Trust::Exported);
+        let mut batch = self::batch(&exported, exported.local().alloc_copy(b"three").unwrap());
+        assert_eq!(batch.fill_behind(0, |_| panic!("a peer may write it")).packets, 0);
+        assert_eq!(batch.plain_data(|_| false).packets, 0);
+    }
+
+    #[test]
+    fn packets_of_the_general_allocator_have_data_and_no_spans() {
+        let pool = Pool::builder().frames(8).data(Data::General).build().unwrap();
+        let (mut mem, mut batch) = (pool.local(), Batch::with_capacity(2));
+        mem.alloc(&mut batch, 2);
+        let moved = batch.fill_behind(0, |room| {
+            room[..3].copy_from_slice(b"abc");
+            Some(3)
+        });
+        assert_eq!((moved.packets, moved.bytes), (2, 6));
+        assert_eq!(batch.plain_data(|data| data == b"abc").packets, 2);
+        assert_eq!(batch.plain_spans(&pool, &mut [Span::default(); 2]), 0);
+    }
+}
