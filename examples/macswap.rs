@@ -1,6 +1,8 @@
-//! Sends back what comes, its addresses swapped: `macswap memif:/run/x.sock,role=client`.
+//! Sends back what comes, its addresses swapped: `macswap memif:/run/x.sock,role=client [spin|sink]`.
 //!
-//! Any port will do. It writes twelve bytes of each packet, whoever else can write the memory.
+//! Any port will do. It writes twelve bytes of each packet, whoever else can write the memory. With
+//! `spin` it never sleeps, as programs do that have a CPU to themselves; with `sink` it sends nothing
+//! back, either.
 
 use linerate::prelude::*;
 
@@ -8,13 +10,25 @@ use linerate::prelude::*;
 const ADDRESSES: usize = 12;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let text = std::env::args().nth(1).ok_or("usage: macswap PORT")?;
-    let mut port = Port::open(&text)?;
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let (text, spin, back) = match &args[..] {
+        [text] => (text, false, true),
+        [text, word] if word == "spin" => (text, true, true),
+        [text, word] if word == "sink" => (text, true, false),
+        _ => return Err("usage: macswap PORT [spin|sink]".into()),
+    };
+    let mut port = Port::open(text)?;
     eprintln!("{}", port.obtained());
     let mut batch = Batch::with_capacity(256);
     while !port.health().ended() {
         if port.rx(&mut batch) == 0 {
-            port.wait(None)?; // idle costs nothing
+            if !spin {
+                port.wait(None)?; // idle costs nothing
+            }
+            continue;
+        }
+        if !back {
+            batch.clear();
             continue;
         }
         batch.iter_mut().for_each(swap);

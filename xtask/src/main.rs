@@ -11,6 +11,7 @@ mod churn;
 mod commits;
 mod eta;
 mod instructions;
+mod memif;
 mod msrv;
 mod nocc;
 mod noise;

@@ -8,8 +8,8 @@ use anyhow::{Result, bail};
 
 use crate::tidy::README_COMMANDS;
 use crate::{
-    cargo, churn, commits, instructions, msrv, nocc, noise, packages, qemu, sanitize, skipped,
-    tidy, veth,
+    cargo, churn, commits, instructions, memif, msrv, nocc, noise, packages, qemu, sanitize,
+    skipped, tidy, veth,
 };
 
 /// One thing that must hold.
@@ -85,7 +85,7 @@ pub const STEPS: [Step; 12] = [
 ];
 
 /// Every campaign.
-const CAMPAIGNS: [Campaign; 6] = [
+const CAMPAIGNS: [Campaign; 7] = [
     Campaign {
         name: "churn",
         about: "10^9 packets through two cores (--count 1e8: fewer), the ledger exact",
@@ -100,6 +100,11 @@ const CAMPAIGNS: [Campaign; 6] = [
         name: "miri",
         about: "rings and buffers under Miri, with nightly Rust",
         act: |root, _| sanitize::miri(root),
+    },
+    Campaign {
+        name: "memif",
+        about: "shared memory with DPDK's testpmd: rates, verified streams, restarts (--help)",
+        act: memif::run,
     },
     Campaign {
         name: "noise",

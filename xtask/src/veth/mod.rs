@@ -5,13 +5,13 @@
 //! which the kernel removes with the last process inside, and every process is killed with the
 //! thread that started it, however this program ends.
 
-mod child;
+pub mod child;
 mod comparison;
-mod figures;
+pub mod figures;
 mod kernel;
 mod load;
 mod options;
-mod programs;
+pub mod programs;
 mod progress;
 mod vswitch;
 mod window;
