@@ -1,0 +1,89 @@
+//! Two hosts joined through the memory of another process: what one program's AF_XDP port has received
+//! is read there by another program, which sends it on.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use linerate_tests::command::{Forward, Report};
+use linerate_tests::or_skip;
+use linerate_tests::process::Process;
+use linerate_tests::scenario;
+use linerate_tests::topology::{EAST, Hosts, WEST};
+use linerate_tests::traffic::{reaches, transfer};
+use linerate_tests::wait::until_true;
+
+/// AF_XDP where it is to be had, else copies.
+fn driver(hosts: &Hosts) -> &'static str {
+    let opened = hosts.middle.run(|| linerate_port::Port::open("xdp:w0").map(drop));
+    if opened.is_ok() { "xdp" } else { "packet" }
+}
+
+/// Starts both programs between the hosts; ready when a packet has passed.
+fn join(hosts: &Hosts, ports: [&str; 2]) -> [Forward; 2] {
+    let driver = driver(hosts);
+    let sides = [("w0", ports[0]), ("e0", ports[1])];
+    let joined = sides.map(|(interface, port)| {
+        Forward::start(&hosts.middle, &[&format!("{driver}:{interface}"), port])
+    });
+    until_true("a packet", Duration::from_secs(30), || reaches(&hosts.west, EAST));
+    joined
+}
+
+/// Real traffic, both ways.
+fn carry(hosts: &Hosts) -> Result<(), String> {
+    scenario::pings(hosts).and_then(|()| scenario::tcp_both_ways(hosts))?;
+    transfer(&hosts.west, &hosts.east, EAST, 50_000_000);
+    transfer(&hosts.east, &hosts.west, WEST, 20_000_000);
+    Ok(())
+}
+
+fn copied(report: &Report, port: usize) -> u64 {
+    report.0["ports"][port]["copied_bytes"].as_u64().unwrap_or(u64::MAX)
+}
+
+#[test]
+fn ping_iperf_and_a_file_pass_through_the_memory_of_another_process() {
+    let hosts = or_skip!(Hosts::new());
+    let joined = join(&hosts, ["memif:@fabric,role=client", "memif:@fabric,role=server"]);
+    or_skip!(carry(&hosts));
+    let [client, server] = joined.map(Forward::interrupt);
+    let bytes = client.port(0, "rx", "bytes");
+    assert!(bytes > 50_000_000, "{client:?}");
+    if client.0["ports"][0]["driver"] == "xdp" {
+        let copies = (copied(&client, 0), copied(&client, 1), client.ledger("created"));
+        assert_eq!(copies, (0, 0, 0), "{client:?}");
+    }
+    assert!(copied(&server, 1) > 70_000_000, "the server has no memory of its own: {server:?}");
+}
+
+/// Debian's testpmd between both, a server on either socket.
+fn testpmd(hosts: &Hosts) -> Result<Process, String> {
+    let there =
+        ["/usr/bin", "/usr/local/bin"].iter().any(|d| Path::new(d).join("dpdk-testpmd").exists());
+    if !there {
+        return Err("no dpdk-testpmd (apt-get install dpdk)".into());
+    }
+    let mut command = Command::new("dpdk-testpmd");
+    command.args(["--no-huge", "--no-pci", "--no-shconf", "-m", "256", "--lcores", "0@0,1@0"]);
+    command.args(["--file-prefix", &format!("linerate-{}", std::process::id())]);
+    // Names and no files, as is its default.
+    command.args(["--vdev=net_memif0,role=server,id=0,socket=west,rsize=10"]);
+    command.args(["--vdev=net_memif1,role=server,id=0,socket=east,rsize=10"]);
+    command.args(["--", "--auto-start", "--nb-cores=1", "--forward-mode=io"]);
+    command.args(["--total-num-mbufs=16384", "--stats-period=1"]);
+    Ok(hosts.middle.start(command))
+}
+
+#[test]
+fn ping_iperf_and_a_file_pass_through_testpmd() {
+    let hosts = or_skip!(Hosts::new());
+    let mut between = or_skip!(testpmd(&hosts));
+    let joined = join(&hosts, ["memif:@west,role=client", "memif:@east,role=client,zerocopy=no"]);
+    let carried = carry(&hosts);
+    assert!(between.runs(), "{}", between.stderr());
+    or_skip!(carried);
+    for report in joined.map(Forward::interrupt) {
+        assert!(report.port(1, "rx", "bytes") > 20_000_000, "{report:?}");
+    }
+}
