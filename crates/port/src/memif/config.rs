@@ -1,6 +1,6 @@
 //! What stands in the port text.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use linerate_skb::Result;
 
@@ -11,6 +11,9 @@ use crate::spec::Spec;
 const RINGS_MAX: u16 = 64;
 /// Descriptors of the longest ring: what the protocol's own drivers allow.
 const RING_MAX: u32 = 1 << 14;
+/// Descriptors of a ring, and bytes of a buffer, where nothing is said.
+const SIZE: u32 = 1024;
+const BUFFER_BYTES: u32 = 2048;
 /// Bytes of the longest packet.
 pub(super) const PACKET_BYTES_MAX: usize = 65_550;
 
@@ -23,7 +26,7 @@ pub(super) enum Role {
     Server,
 }
 
-/// What of the client's pool the peer maps.
+/// What of the client's pool the peer maps; of a server, how it maps what holds no rings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sharing {
     /// All of it, to write: no copy either way.
@@ -58,16 +61,47 @@ pub(super) struct Config {
 impl Config {
     /// Reads the options of `spec`.
     pub fn of(spec: &Spec) -> Result<Config> {
-        let role = spec.value("role", role)?.unwrap_or(Role::Client);
+        Config::with(spec, Role::Client, 1)
+    }
+
+    /// Reads the options of a [`Reader`](super::Reader): a server that only reads.
+    pub fn of_reader(spec: &Spec) -> Result<Config> {
+        let config = Config::with(spec, Role::Server, RINGS_MAX)?;
+        if config.role != Role::Server {
+            return Err(spec
+                .error("a reader is memif's server: its producer is the client")
+                .fix("leave role out"));
+        }
+        Ok(Config { sharing: Sharing::Read, ..config })
+    }
+
+    /// A reader's, of which nothing but the place is said.
+    pub fn reader_at(path: &Path) -> Config {
+        Config {
+            path: path.to_owned(),
+            role: Role::Server,
+            id: 0,
+            secret: String::new(),
+            rings: RINGS_MAX,
+            size: SIZE,
+            buffer_bytes: BUFFER_BYTES,
+            sharing: Sharing::Read,
+            trust: false,
+        }
+    }
+
+    /// Reads the options of `spec`, of which `default_role` and `default_rings` may be left out.
+    fn with(spec: &Spec, default_role: Role, default_rings: u16) -> Result<Config> {
+        let role = spec.value("role", role)?.unwrap_or(default_role);
         let sharing = spec.value("zerocopy", sharing)?;
         let config = Config {
             path: PathBuf::from(&spec.arg),
             role,
             id: spec.value("id", str::parse)?.unwrap_or(0),
             secret: spec.value("secret", secret)?.unwrap_or_default(),
-            rings: spec.value("rings", rings)?.unwrap_or(1),
-            size: spec.value("size", size)?.unwrap_or(1024),
-            buffer_bytes: spec.value("buffer", buffer)?.unwrap_or(2048),
+            rings: spec.value("rings", rings)?.unwrap_or(default_rings),
+            size: spec.value("size", size)?.unwrap_or(SIZE),
+            buffer_bytes: spec.value("buffer", buffer)?.unwrap_or(BUFFER_BYTES),
             sharing: match role {
                 Role::Client => sharing.unwrap_or(Sharing::Write),
                 Role::Server => Sharing::Nothing,
@@ -167,6 +201,24 @@ mod tests {
         assert_eq!(all.sharing, Sharing::Nothing);
         assert_eq!(config("memif:@x,zerocopy=read").unwrap().sharing, Sharing::Read);
         assert_eq!(config("memif:@x,role=slave").unwrap().role, Role::Client);
+    }
+
+    #[test]
+    fn a_reader_is_a_server_of_many_rings() {
+        let reader = |text: &str| Config::of_reader(&Spec::parse(text, &["memif"])?);
+        let said = reader("memif:/run/x.sock").unwrap();
+        assert_eq!(said, Config::reader_at(Path::new("/run/x.sock")));
+        assert_eq!((said.role, said.rings, said.sharing), (Role::Server, 64, Sharing::Read));
+        let said = reader("memif:@x,role=server,rings=2,id=3,secret=s,trust=yes").unwrap();
+        assert_eq!((said.rings, said.id, said.trust), (2, 3, true));
+        for (text, why) in [
+            ("memif:x,role=client", "memif's server"),
+            ("memif:x,zerocopy=read", "client's to say"),
+            ("memif:", "which socket"),
+        ] {
+            let e = reader(text).unwrap_err();
+            assert!(e.why.contains(why), "{text}: {e}");
+        }
     }
 
     #[test]

@@ -67,7 +67,7 @@ pub(super) enum Event {
 }
 
 impl Link {
-    /// Connects or listens, as the configuration says.
+    /// Connects or listens, as the configuration says; with news for each queue.
     pub fn open(config: Config, pool: &Pool) -> Result<Arc<Link>> {
         let watch = Arc::new(Epoll::new()?);
         let queues = usize::from(config.rings);
@@ -75,15 +75,31 @@ impl Link {
             Role::Client => Control::Client(Dial::new(&config, pool, watch.clone())?),
             Role::Server => Control::Server(Welcome::new(&config, watch.clone())?),
         };
+        Link::new(config, control, watch, queues)
+    }
+
+    /// Listens for one who has all rings, and services the link himself: there are no news.
+    pub fn listen(config: Config) -> Result<Arc<Link>> {
+        let watch = Arc::new(Epoll::new()?);
+        let control = Control::Server(Welcome::new(&config, watch.clone())?);
+        Link::new(config, control, watch, 0)
+    }
+
+    fn new(
+        config: Config,
+        control: Control,
+        watch: Arc<Epoll>,
+        listeners: usize,
+    ) -> Result<Arc<Link>> {
         let health = Health::Down(absent(&config, "nobody has connected yet"));
-        let seats = (0..queues).map(|_| None).collect();
+        let seats = (0..config.rings).map(|_| None).collect();
         let link = Arc::new(Link {
             config,
             generation: AtomicU32::new(0),
             now: Mutex::new(Now { health, seats }),
             control: Mutex::new(control),
             watch,
-            news: (0..queues).map(|_| EventFd::new()).collect::<Result<_>>()?,
+            news: (0..listeners).map(|_| EventFd::new()).collect::<Result<_>>()?,
             ended: AtomicU64::new(0),
             lies: AtomicU64::new(0),
         });

@@ -24,6 +24,7 @@ mod handshake;
 mod link;
 mod message;
 mod queue;
+mod reader;
 mod ring;
 mod server;
 #[cfg(test)]
@@ -42,6 +43,8 @@ use crate::spec::Spec;
 use config::{Config, PACKET_BYTES_MAX, Role, Sharing};
 use link::Link;
 use queue::MemifQueue;
+
+pub use reader::{Counts, Frame, Frames, Held, Reader};
 
 /// What we call ourselves to a peer.
 const NAME: &str = concat!("linerate ", env!("CARGO_PKG_VERSION"));

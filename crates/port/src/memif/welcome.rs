@@ -12,7 +12,7 @@ use linerate_sys::seqpacket::{Listener, Seqpacket};
 use linerate_sys::wait::{Epoll, EventFd, EventFlags, TimerFd};
 
 use super::PATIENCE;
-use super::config::Config;
+use super::config::{Config, Sharing};
 use super::dial::{hear, refuse, say};
 use super::handshake::{Answer, End, Offer, Server};
 use super::link::Event;
@@ -177,8 +177,13 @@ impl Guest {
 
 /// Maps what a client offers: rings for each queue.
 fn map(offer: Offer, config: &Config) -> std::result::Result<Vec<Option<Session>>, End> {
-    let regions = offer.regions.iter().map(|(fd, bytes)| {
+    let rings = || offer.from_client.iter().chain(&offer.to_client);
+    let regions = offer.regions.iter().enumerate().map(|(i, (fd, bytes))| {
         let map = |access| PeerMemory::map(fd, *bytes, access, config.trust);
+        let has_rings = rings().any(|(place, _)| usize::from(place.region) == i);
+        if config.sharing == Sharing::Read && !has_rings {
+            return map(Access::Read);
+        }
         // A client may let us read only.
         map(Access::Write).or_else(|_| map(Access::Read))
     });

@@ -1,0 +1,460 @@
+//! Reads a producer's packets where they lie: memif's server for a program that only consumes.
+//!
+//! ```text
+//!   producer (memif's client)                        Reader (memif's server)
+//!   frame of its pool ── place in a descriptor ──►   Frame: in the producer's memory     0 bytes copied
+//!                                                      │ dropped              │ held, for as long as you like
+//!   frame is free     ◄── tail, in order ───────────   ◄──────────────────────┘ or copied out, if it blocks
+//! ```
+//!
+//! **Who waits.** The reader listens at the path, and producers connect: `memif:PATH,role=client` of
+//! this library, VPP, DPDK. It takes one at a time, the next one by itself when that has gone, and as many
+//! rings as it brings.
+//!
+//! **What is in a frame** may change under its reader: the producer has its memory mapped, and may
+//! write it. So there is no `&[u8]`; bytes come out by copies ([`Frame::copy_to`]) and checked single
+//! reads ([`Frame::u16_be`]). What was read once is yours and does not change; what is read twice can
+//! differ. Our own producer does not write a frame that a reader has.
+//!
+//! **What goes back when.** The producer gets slots back in order. They go back once for the frames of
+//! one loop over [`Reader::frames`], when it ends; of frames that were put aside, when the oldest is dropped.
+//! A frame that is needed for longer is held ([`Frame::hold`]), and released by any thread.
+//!
+//! **A slow holder** does not starve the ring: when what is held blocks more than half of it, the oldest
+//! held frames are copied into memory of this process and their slots given back, counted as
+//! [`Counts::copied_out`]. A packet that takes more descriptors than half of the ring can wait for a holder.
+//! A producer's pool needs more frames than half of the ring, or it runs dry first.
+//!
+//! **When the producer goes**, frames that are held stay readable, because their mapping stays, and
+//! [`Held::is_gone`] says so: their bytes may be those of other packets by then, as the
+//! producer took all of its frames back. The mapping, all of the producer's pool, is kept as long as
+//! one of them is.
+//!
+//! **Nothing is believed.** Each index and descriptor is read once and checked. A lie, an index that goes
+//! backwards or too far, a place outside the regions, a packet without an end, ends the connection and is
+//! counted ([`Counts::lies`]). Memory that holds no rings is mapped to be read only, and sealed against
+//! being cut short, unless `trust=yes` is said.
+//!
+//! Thread: a reader belongs to one at a time and can move; a [`Held`] frame to any.
+//!
+//! Source: memif protocol 2.0; docs/adr/0012.
+
+mod frame;
+mod held;
+#[cfg(test)]
+mod tests;
+mod window;
+
+use std::fmt;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use linerate_skb::{Code, Error, Result};
+use linerate_sys::wait::{Epoll, EventFlags, NO_EVENT, TimerFd, poll_readable};
+
+use super::config::Config;
+use super::link::Link;
+use super::queue::Receiver;
+use super::ring::Lie;
+use crate::host::RETRY;
+use crate::queue::Health;
+
+pub use frame::{Frame, Frames};
+pub use held::Held;
+use held::Waker;
+use window::Window;
+
+/// Calls that found nothing, after which a busy reader looks at the socket.
+const IDLE_CALLS: u32 = 256;
+
+const CONTROL: u64 = 0;
+const ALARM: u64 = 1;
+const RELEASE: u64 = 2;
+const BELL: u64 = 3;
+
+/// The receiving end of a memif, for a program that reads packets where their producer has them.
+///
+/// Readable (poll, mio, tokio's `AsyncFd`) means: call me. One that was never armed is readable.
+///
+/// ```no_run
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use linerate_port::memif::Reader;
+///
+/// let mut reader = Reader::connect("/run/fabric.sock")?;
+/// let (mut dns, mut head) = (0, [0; 64]);
+/// loop {
+///     reader.wait(None)?;
+///     for frame in reader.frames(64) {
+///         dns += u64::from(frame.u16_be(36) == Some(53));
+///         frame.copy_to(0, &mut head);
+///     }
+/// }
+/// # }
+/// ```
+pub struct Reader {
+    link: Arc<Link>,
+    generation: u32,
+    health: Health,
+    /// The rings of the producer that is there.
+    windows: Vec<Window>,
+    /// The one to read first, so that none waits for ever behind a busy one.
+    turn: usize,
+    /// What was counted by rings that are gone.
+    past: Counts,
+    waker: Arc<Waker>,
+    /// What a sleeper waits on.
+    set: Epoll,
+    timer: TimerFd,
+    /// What the timer is set to.
+    alarm: Option<Instant>,
+    /// The user may have slept on the descriptor since it was last looked at.
+    armed: bool,
+    /// The producer is to ring.
+    belled: bool,
+    /// Whether a producer is there has changed, and nobody was told.
+    news: bool,
+    idle_calls: u32,
+    /// When a sleeper looks a second time: a producer may have published just before it saw that it
+    /// is to ring.
+    second_look: Option<Instant>,
+}
+
+/// What a reader has counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Counts {
+    /// Frames that were given out.
+    pub frames: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Frames that were copied because their holder was slow.
+    pub copied_out: u64,
+    /// Connections that have ended.
+    pub ended: u64,
+    /// Of these, because of a lie.
+    pub lies: u64,
+}
+
+impl Reader {
+    /// Listens at `path` and waits there for producers, one after the other, by itself.
+    ///
+    /// It is memif's server, whatever the name says: the producer connects. `@NAME` is a name without a
+    /// file. A file that a dead process has left there is replaced.
+    ///
+    /// # Errors
+    /// `E-BUSY` if somebody else listens there, `E-SYSTEM` for a path that cannot be used.
+    pub fn connect(path: impl AsRef<Path>) -> Result<Reader> {
+        let path = path.as_ref();
+        if path.as_os_str().is_empty() {
+            let why = "the path is empty";
+            return Err(Error::new(Code::System, "cannot listen for a memif's producer", why)
+                .fix("name a path, as in /run/NAME.sock, or @NAME"));
+        }
+        Reader::listen(Config::reader_at(path))
+    }
+
+    /// The same with options, as a port text has them: `memif:PATH[,id=0][,secret=TEXT][,rings=64][,trust=no]`.
+    ///
+    /// `role=server` may be said; `size` and `buffer` are the producer's to choose.
+    ///
+    /// # Errors
+    /// `E-PORT-SYNTAX` for the text, and those of [`Reader::connect`].
+    pub fn open(text: &str) -> Result<Reader> {
+        let spec = crate::parse(text)?;
+        if spec.driver != "memif" {
+            return Err(spec
+                .error("only the memory of a memif is read where it lies")
+                .fix("memif:PATH, or open it as a port"));
+        }
+        Reader::listen(Config::of_reader(&spec)?)
+    }
+
+    fn listen(config: Config) -> Result<Reader> {
+        let what = format!("cannot wait for a producer at {}", config.path.display());
+        let link = Link::listen(config)?;
+        let (set, timer, waker) = (Epoll::new()?, TimerFd::new()?, Arc::new(Waker::new()?));
+        let fail = |e| Error::os(Code::System, &*what, "epoll_ctl", e);
+        set.add(&*link.watch, CONTROL, EventFlags::IN).map_err(fail)?;
+        set.add(&timer, ALARM, EventFlags::IN).map_err(fail)?;
+        set.add(&waker.bell, RELEASE, EventFlags::IN | EventFlags::ET).map_err(fail)?;
+        // Readable for whoever waits before he arms.
+        let alarm = Some(Instant::now());
+        timer.set_at(alarm).map_err(fail)?;
+        let mut reader = Reader {
+            link,
+            generation: 0,
+            health: Health::Up,
+            windows: Vec::new(),
+            turn: 0,
+            past: Counts::default(),
+            waker,
+            set,
+            timer,
+            alarm,
+            armed: true,
+            belled: false,
+            news: false,
+            idle_calls: 0,
+            second_look: None,
+        };
+        reader.change();
+        reader.news = false;
+        Ok(reader)
+    }
+
+    /// Sleeps until there are frames, or for `timeout`; false if the time passed.
+    ///
+    /// It returns, too, when a producer has come or gone: see [`Reader::health`].
+    ///
+    /// # Errors
+    /// Whatever poll(2) says.
+    ///
+    /// Cost: three syscalls if it sleeps; one if there is something.
+    pub fn wait(&mut self, timeout: Option<Duration>) -> std::io::Result<bool> {
+        // A time that overflows the clock lies beyond any uptime: it is no bound.
+        let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        loop {
+            if !self.arm() {
+                return Ok(true);
+            }
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            if !poll_readable(&[self.as_fd()], left)? {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Makes the descriptor readable when frames come, or a producer comes or goes; false if that is so already:
+    /// look at once.
+    ///
+    /// Shape:  frames that were dropped go back to the producer.
+    /// Errors: a lie of the producer's ends the connection: false.
+    /// Cost:   a syscall, and another one if it is to look a second time; a full fence a ring.
+    pub fn arm(&mut self) -> bool {
+        self.look();
+        if std::mem::take(&mut self.news) {
+            return false;
+        }
+        match self.fall_asleep() {
+            Ok(true) => {}
+            Ok(false) => return false,
+            Err(lie) => {
+                self.accuse(lie);
+                self.news = false;
+                return false;
+            }
+        }
+        if self.second_look != self.alarm && self.timer.set_at(self.second_look).is_ok() {
+            self.alarm = self.second_look;
+        }
+        self.armed = true;
+        true
+    }
+
+    /// The frames that the producer has sent, `max` of them at most, each in its memory until it is dropped.
+    ///
+    /// Shape:  ring [tail+out..) -> frames, in the order of each ring; they are the producer's again when
+    ///         dropped. A frame of which the end is not there yet waits.
+    /// Errors: none; a lie of the producer's ends the connection and is counted. What came before it
+    ///         is given out.
+    /// Cost:   an Acquire load and a Release store a ring; no syscall, but one in 256 calls that find nothing.
+    pub fn frames(&mut self, max: usize) -> Frames<'_> {
+        if self.armed {
+            self.look();
+        }
+        self.follow();
+        match self.gather() {
+            Ok(true) => {
+                self.idle_calls = 0;
+                self.want_bells(false);
+            }
+            Ok(false) => self.idle(),
+            Err(lie) => self.accuse(lie),
+        }
+        self.turn = (self.turn + 1) % self.windows.len().max(1);
+        Frames::new(self, max)
+    }
+
+    /// Whether a producer is there.
+    #[must_use]
+    pub fn health(&self) -> Health {
+        self.health.clone()
+    }
+
+    /// What passed so far.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        let (ended, lies) = (&self.link.ended, &self.link.lies);
+        let passed = self.windows.iter().map(Window::counts).fold(self.past, Counts::plus);
+        Counts {
+            ended: ended.load(Ordering::Relaxed),
+            lies: lies.load(Ordering::Relaxed),
+            ..passed
+        }
+    }
+
+    /// The rings, in the order in which they are read now.
+    fn windows(&self) -> (&[Window], &[Window]) {
+        let (later, first) = self.windows.split_at(self.turn.min(self.windows.len()));
+        (first, later)
+    }
+
+    /// Ends the connection with a producer that has lied; its rings go with the next call.
+    #[cold]
+    fn disconnect(&self, lie: Lie) {
+        self.link.accuse(lie, self.generation);
+    }
+
+    #[cold]
+    fn accuse(&mut self, lie: Lie) {
+        self.disconnect(lie);
+        self.change();
+    }
+
+    /// Takes note of a producer that has come or gone.
+    #[inline]
+    fn follow(&mut self) {
+        if self.link.generation() != self.generation {
+            self.change();
+        }
+    }
+
+    #[cold]
+    fn change(&mut self) {
+        self.let_go();
+        let sessions = (0..usize::from(self.link.config.rings)).map(|i| self.link.take(i));
+        let mut receivers = Vec::new();
+        let mut health = Health::Up;
+        for (generation, told, session) in sessions {
+            (self.generation, health) = (generation, told);
+            receivers.extend(session.and_then(|session| session.rx));
+        }
+        if health == Health::Up && receivers.is_empty() {
+            let what = format!("memif {} has no packets", self.link.config.path.display());
+            let why = "the client has no ring to send by";
+            health = Health::Down(Error::new(Code::DeviceDown, what, why));
+        }
+        self.news |= self.health != health;
+        self.health = health;
+        for receiver in receivers {
+            // A server's rings are of no other kind.
+            let Receiver::Server(side) = receiver else { continue };
+            let window = Window::new(side, self.waker.clone());
+            window.want_bell(false);
+            // Without it a sleeper would have to look, as it does for what is not announced.
+            let _ = self.set.add(&window.bell, BELL, EventFlags::IN | EventFlags::ET);
+            self.windows.push(window);
+        }
+    }
+
+    /// Gives up the rings; what is held stays readable.
+    fn let_go(&mut self) {
+        for window in self.windows.drain(..) {
+            let _ = self.set.delete(&window.bell);
+            self.past = self.past.plus(window.end());
+        }
+        (self.turn, self.belled, self.second_look) = (0, false, None);
+    }
+
+    /// Looks who rang.
+    ///
+    /// Cost: a syscall, and what there is to do.
+    fn look(&mut self) {
+        self.armed = false;
+        self.waker.wake();
+        let mut events = [NO_EVENT; 4];
+        let n = self.set.wait(&mut events, Some(Duration::ZERO)).unwrap_or(0);
+        // Copies, because the kernel's structure is packed.
+        if events[..n].iter().any(|&e| { e.data }.u64() == CONTROL) {
+            self.link.service();
+        }
+        self.follow();
+    }
+
+    /// Gives back what was dropped, and looks what came; true if there are frames.
+    fn gather(&mut self) -> std::result::Result<bool, Lie> {
+        let mut found = false;
+        for window in &mut self.windows {
+            window.settle(true);
+            found |= window.look()?;
+        }
+        Ok(found)
+    }
+
+    /// False if there are frames; else whoever sends or releases one rings.
+    fn fall_asleep(&mut self) -> std::result::Result<bool, Lie> {
+        self.waker.sleep();
+        let now = Instant::now();
+        if !self.belled {
+            // Once after it fell asleep, not each time it looks.
+            self.second_look = now.checked_add(RETRY).filter(|_| !self.windows.is_empty());
+        } else if self.second_look.is_some_and(|at| at <= now) {
+            self.second_look = None;
+        }
+        self.want_bells(true);
+        let found = self.gather()?;
+        if found {
+            self.waker.wake();
+            self.want_bells(false);
+        }
+        Ok(!found)
+    }
+
+    /// Says whether the producer is to ring; a look at the rings follows.
+    fn want_bells(&mut self, wanted: bool) {
+        if self.belled != wanted {
+            self.windows.iter().for_each(|window| window.want_bell(wanted));
+            self.belled = wanted;
+        }
+    }
+
+    /// Looks at the socket, once in many calls that found nothing: who polls is not woken by it.
+    #[inline]
+    fn idle(&mut self) {
+        self.idle_calls += 1;
+        if self.idle_calls >= IDLE_CALLS {
+            self.idle_calls = 0;
+            self.link.service();
+        }
+    }
+}
+
+impl Counts {
+    fn plus(self, other: Counts) -> Counts {
+        Counts {
+            frames: self.frames + other.frames,
+            bytes: self.bytes + other.bytes,
+            copied_out: self.copied_out + other.copied_out,
+            ended: self.ended + other.ended,
+            lies: self.lies + other.lies,
+        }
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.let_go();
+    }
+}
+
+impl AsFd for Reader {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.set.as_fd()
+    }
+}
+
+impl AsRawFd for Reader {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
+    }
+}
+
+impl fmt::Debug for Reader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = &self.link.config.path;
+        f.debug_struct("Reader").field("path", path).field("counts", &self.counts()).finish()
+    }
+}

@@ -1,0 +1,122 @@
+//! A packet where its producer has it, as long as the program looks at it.
+
+use std::fmt;
+
+use super::Reader;
+use super::held::Held;
+use super::window::{Taken, Window};
+
+/// The frames of one call: an iterator. What is dropped meanwhile goes back to the producer when it ends.
+///
+/// A loop that takes long for each frame asks for few at a time.
+pub struct Frames<'a> {
+    reader: &'a Reader,
+    left: usize,
+    /// Rings that have given what they had.
+    seen: usize,
+}
+
+impl<'a> Frames<'a> {
+    pub(super) fn new(reader: &'a Reader, max: usize) -> Frames<'a> {
+        reader.windows.iter().for_each(Window::begin);
+        Frames { reader, left: max, seen: 0 }
+    }
+
+    fn window(&self) -> Option<&'a Window> {
+        let (first, later) = self.reader.windows();
+        first.get(self.seen).or_else(|| later.get(self.seen.checked_sub(first.len())?))
+    }
+}
+
+impl<'a> Iterator for Frames<'a> {
+    type Item = Frame<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Frame<'a>> {
+        while self.left > 0 {
+            let window = self.window()?;
+            match window.take() {
+                Ok(Some(taken)) => {
+                    self.left -= 1;
+                    return Some(Frame { window, taken });
+                }
+                Ok(None) => self.seen += 1,
+                Err(lie) => {
+                    self.left = 0;
+                    self.reader.disconnect(lie);
+                }
+            }
+        }
+        None
+    }
+}
+
+impl Drop for Frames<'_> {
+    fn drop(&mut self) {
+        self.reader.windows.iter().for_each(Window::end_taking);
+    }
+}
+
+impl fmt::Debug for Frames<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Frames").field("left", &self.left).finish_non_exhaustive()
+    }
+}
+
+/// A packet in its producer's memory, of one piece or several. Dropped, it goes back.
+///
+/// Its bytes may change while it is read: see [`Reader`](super::Reader)'s module.
+pub struct Frame<'a> {
+    window: &'a Window,
+    taken: Taken,
+}
+
+impl Frame<'_> {
+    /// Its length in bytes, from the destination MAC, without FCS.
+    #[inline]
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.taken.len
+    }
+
+    /// True for a packet of nothing, which a producer can send.
+    #[inline]
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.taken.len == 0
+    }
+
+    /// Copies the bytes from `from` on into `to`; how many: fewer than `to` has room for only at the end.
+    ///
+    /// Cost: the copy.
+    #[inline]
+    pub fn copy_to(&self, from: usize, to: &mut [u8]) -> usize {
+        self.window.copy(&self.taken, from, to)
+    }
+
+    /// Keeps it beyond the loop, for any thread.
+    ///
+    /// Shape:  the producer gets its slots back when the [`Held`] is dropped; earlier if it blocks more than
+    ///         half of the ring: it is copied then.
+    /// Cost:   two allocations.
+    #[must_use]
+    pub fn hold(self) -> Held {
+        // Dropped with `self`, it is found to be held and stays.
+        self.window.hold(&self.taken)
+    }
+
+    super::held::single_reads!();
+}
+
+impl Drop for Frame<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.window.release(self.taken.number);
+    }
+}
+
+impl fmt::Debug for Frame<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Frame").field("len", &self.len()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,207 @@
+//! A packet that is kept beyond the loop in which it came, by any thread.
+//!
+//! ```text
+//!   holder, any thread     reads the producer's memory, then: is there a copy?  ──► reads that instead
+//!   reader                 makes the copy ──► gives the slot back ──► producer may write it
+//! ```
+//!
+//! No lock: bytes that a producer wrote into a slot that was given back can only be read after the copy was
+//! made, so whoever read them finds it, and takes its bytes from there.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::{Arc, OnceLock};
+
+use linerate_skb::Result;
+use linerate_sys::wait::EventFd;
+
+use super::window::{Piece, copy};
+use crate::memif::server::Regions;
+
+/// Checked reads of one number, of whatever has `copy_to`.
+macro_rules! single_reads {
+    () => {
+        /// The byte at `at`; `None` if it is not in the packet.
+        #[inline]
+        #[must_use]
+        pub fn u8(&self, at: usize) -> Option<u8> {
+            self.array(at).map(u8::from_be_bytes)
+        }
+
+        /// The 16 bits from `at` on, in network byte order; `None` if they are not in the packet.
+        #[inline]
+        #[must_use]
+        pub fn u16_be(&self, at: usize) -> Option<u16> {
+            self.array(at).map(u16::from_be_bytes)
+        }
+
+        /// The 32 bits from `at` on, in network byte order; `None` if they are not in the packet.
+        #[inline]
+        #[must_use]
+        pub fn u32_be(&self, at: usize) -> Option<u32> {
+            self.array(at).map(u32::from_be_bytes)
+        }
+
+        /// The 64 bits from `at` on, in network byte order; `None` if they are not in the packet.
+        #[inline]
+        #[must_use]
+        pub fn u64_be(&self, at: usize) -> Option<u64> {
+            self.array(at).map(u64::from_be_bytes)
+        }
+
+        #[inline]
+        fn array<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
+            let mut bytes = [0; N];
+            (self.copy_to(at, &mut bytes) == N).then_some(bytes)
+        }
+    };
+}
+pub(super) use single_reads;
+
+/// A packet that is held: in its producer's memory until it is dropped, or, if that is too long, in a copy.
+///
+/// It is read as a [`Frame`](super::Frame) is, from any thread, and keeps the producer's memory mapped.
+pub struct Held {
+    hold: Arc<Hold>,
+}
+
+/// What holder and reader share.
+pub(super) struct Hold {
+    regions: Regions,
+    pieces: Box<[Piece]>,
+    len: usize,
+    /// Made by the reader, before the slots go back.
+    copy: OnceLock<Box<[u8]>>,
+    released: AtomicBool,
+    gone: AtomicBool,
+    waker: Arc<Waker>,
+}
+
+/// Wakes a reader that sleeps while a frame is released.
+pub(super) struct Waker {
+    asleep: AtomicBool,
+    pub bell: EventFd,
+}
+
+impl Held {
+    pub(super) fn new(hold: Arc<Hold>) -> Held {
+        Held { hold }
+    }
+
+    /// Its length in bytes.
+    #[inline]
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.hold.len
+    }
+
+    /// True for a packet of nothing.
+    #[inline]
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.hold.len == 0
+    }
+
+    /// Copies the bytes from `from` on into `to`; how many: fewer than `to` has room for only at the end.
+    ///
+    /// Cost: the copy; it waits for nobody.
+    pub fn copy_to(&self, from: usize, to: &mut [u8]) -> usize {
+        if let Some(copied) = self.copied(from, to) {
+            return copied;
+        }
+        let n = self.hold.read(from, to);
+        // Behind the reads: if they saw what was written after the slot went back, the copy is there.
+        fence(Ordering::Acquire);
+        self.copied(from, to).unwrap_or(n)
+    }
+
+    /// True if it is in memory of this process, because it was held for too long.
+    #[must_use]
+    pub fn is_copied(&self) -> bool {
+        self.hold.copy.get().is_some()
+    }
+
+    /// True if its producer has gone, and it was not copied: it can be read, but its bytes may be another
+    /// packet's. Ask after reading.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        self.hold.gone.load(Ordering::Acquire)
+    }
+
+    single_reads!();
+
+    fn copied(&self, from: usize, to: &mut [u8]) -> Option<usize> {
+        let bytes = self.hold.copy.get()?.get(from..).unwrap_or_default();
+        let n = bytes.len().min(to.len());
+        to[..n].copy_from_slice(&bytes[..n]);
+        Some(n)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.hold.released.store(true, Ordering::Release);
+        self.hold.waker.ring();
+    }
+}
+
+impl fmt::Debug for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (copied, gone) = (self.is_copied(), self.is_gone());
+        let mut f = f.debug_struct("Held");
+        f.field("len", &self.len()).field("copied", &copied).field("gone", &gone).finish()
+    }
+}
+
+impl Hold {
+    pub fn new(regions: Regions, pieces: Box<[Piece]>, len: usize, waker: Arc<Waker>) -> Hold {
+        let (released, gone) = (AtomicBool::new(false), AtomicBool::new(false));
+        Hold { regions, pieces, len, copy: OnceLock::new(), released, gone, waker }
+    }
+
+    pub fn is_released(&self) -> bool {
+        self.released.load(Ordering::Acquire)
+    }
+
+    /// Copies it into memory of ours. Its slots go back after this.
+    #[cold]
+    pub fn copy_out(&self) {
+        let mut bytes = vec![0; self.len].into_boxed_slice();
+        self.read(0, &mut bytes);
+        // The reader alone makes it, once.
+        let _ = self.copy.set(bytes);
+    }
+
+    /// The producer has taken its frames back.
+    pub fn end(&self) {
+        self.gone.store(true, Ordering::Release);
+    }
+
+    fn read(&self, from: usize, to: &mut [u8]) -> usize {
+        copy(&self.regions, self.pieces.iter().copied(), from, to)
+    }
+}
+
+impl Waker {
+    pub fn new() -> Result<Waker> {
+        Ok(Waker { asleep: AtomicBool::new(false), bell: EventFd::new()? })
+    }
+
+    /// From now on a release rings; a look at what was released follows.
+    pub fn sleep(&self) {
+        self.asleep.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    pub fn wake(&self) {
+        self.asleep.store(false, Ordering::Relaxed);
+    }
+
+    /// Wakes the reader if it sleeps: the other half of the fence in `sleep`.
+    fn ring(&self) {
+        fence(Ordering::SeqCst);
+        if self.asleep.load(Ordering::Relaxed) && self.asleep.swap(false, Ordering::Relaxed) {
+            self.bell.signal();
+        }
+    }
+}

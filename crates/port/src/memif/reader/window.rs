@@ -1,0 +1,287 @@
+//! A ring from the producer, and what of it is out with the program.
+//!
+//! ```text
+//!   tail ── back │ held │ back │ lent ── out ── taken next ── posted ── head
+//!     └── moves over what is back, in order; over what is held once that is copied
+//! ```
+//!
+//! A frame that is lent is borrowed from the reader: with the reader's next call that changes it, none
+//! is left, whether it was dropped or forgotten. So only what is held can block the tail.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use linerate_sys::peer::PeerMemory;
+use linerate_sys::wait::EventFd;
+
+use super::Counts;
+use super::held::{Held, Hold, Waker};
+use crate::memif::config::PACKET_BYTES_MAX;
+use crate::memif::ring::{Lie, NEXT, ServerRing};
+use crate::memif::server::{Regions, Side};
+
+/// A part of a frame: checked when it was read from its descriptor, and of memory of ours since.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Piece {
+    region: u16,
+    len: u32,
+    offset: u32,
+}
+
+/// A ring, and the frames of it that are out.
+pub(super) struct Window {
+    pub bell: EventFd,
+    regions: Regions,
+    waker: Arc<Waker>,
+    /// What stands in each slot that is out.
+    pieces: Box<[Cell<Piece>]>,
+    /// Frames are being taken: what is dropped goes back at the end.
+    taking: Cell<bool>,
+    /// Borrowed within this file alone, by functions that call nothing of the program's: never twice.
+    state: RefCell<State>,
+}
+
+struct State {
+    ring: ServerRing,
+    /// Slots behind the tail that were posted when it was last looked.
+    posted: u16,
+    /// Of these, slots of frames that are out.
+    taken: u16,
+    /// The frames that are out, oldest first.
+    out: VecDeque<Out>,
+    /// The number of the oldest.
+    first: u64,
+    /// How far the ring was when the next frame's end was missing.
+    torn: Option<u16>,
+    counts: Counts,
+}
+
+struct Out {
+    slots: u16,
+    state: With,
+}
+
+/// Who has a frame.
+enum With {
+    /// The program, within its loop.
+    Lent,
+    /// Nobody.
+    Back,
+    /// The program, for longer.
+    Held(Arc<Hold>),
+}
+
+/// A frame that was taken.
+pub(super) struct Taken {
+    /// Its place among all that were.
+    pub number: u64,
+    /// The index of its first slot.
+    pub at: u16,
+    pub slots: u16,
+    pub len: usize,
+}
+
+impl Window {
+    pub fn new(side: Side, waker: Arc<Waker>) -> Window {
+        let Side { ring, bell, regions, .. } = side;
+        let pieces = (0..ring.shared.len()).map(|_| Cell::default()).collect();
+        let state = State {
+            ring,
+            posted: 0,
+            taken: 0,
+            out: VecDeque::new(),
+            first: 0,
+            torn: None,
+            counts: Counts::default(),
+        };
+        let (taking, state) = (Cell::new(false), RefCell::new(state));
+        Window { bell, regions, waker, pieces, taking, state }
+    }
+
+    pub fn counts(&self) -> Counts {
+        self.state.borrow().counts
+    }
+
+    /// Says whether the producer is to ring for what it sends.
+    pub fn want_bell(&self, wanted: bool) {
+        self.state.borrow().ring.shared.want_bell(wanted);
+    }
+
+    /// Looks what the producer has posted; true if there may be a frame that was not taken.
+    pub fn look(&mut self) -> Result<bool, Lie> {
+        let state = self.state.get_mut();
+        state.posted = state.ring.poll()?;
+        // Half a frame is worth no look before more of it is there.
+        Ok(state.posted > state.taken && state.torn != Some(state.ring.at(state.posted)))
+    }
+
+    /// Takes the next frame; `None` if its end is not there.
+    pub fn take(&self) -> Result<Option<Taken>, Lie> {
+        let state = &mut *self.state.borrow_mut();
+        let ready = state.posted - state.taken;
+        let at = state.ring.at(state.taken);
+        let (mut slots, mut len) = (0, 0);
+        loop {
+            if slots == ready {
+                if ready == state.ring.shared.len() {
+                    return Err(Lie::Chain);
+                }
+                state.torn = (ready > 0).then(|| state.ring.at(state.posted));
+                return Ok(None);
+            }
+            let slot = at.wrapping_add(slots);
+            let desc = state.ring.shared.desc(slot);
+            let piece = Piece { region: desc.region, len: desc.len, offset: desc.offset };
+            let memory = self.regions.get(usize::from(piece.region)).ok_or(Lie::Outside)?;
+            if !memory.has(piece.offset as usize, piece.len as usize) {
+                return Err(Lie::Outside);
+            }
+            len += piece.len as usize;
+            if len > PACKET_BYTES_MAX {
+                return Err(Lie::Chain);
+            }
+            self.piece(slot).set(piece);
+            slots += 1;
+            if desc.flags & NEXT == 0 {
+                break;
+            }
+        }
+        let number = state.first + state.out.len() as u64;
+        state.out.push_back(Out { slots, state: With::Lent });
+        state.taken += slots;
+        state.torn = None;
+        state.counts.frames += 1;
+        state.counts.bytes += len as u64;
+        Ok(Some(Taken { number, at, slots, len }))
+    }
+
+    /// What is dropped from now on goes back when this is said to be over.
+    pub fn begin(&self) {
+        self.taking.set(true);
+    }
+
+    /// Gives back what was dropped since it began.
+    pub fn end_taking(&self) {
+        self.taking.set(false);
+        self.settle(false);
+    }
+
+    /// A frame was dropped.
+    pub fn release(&self, number: u64) {
+        self.change(number, With::Back);
+        if !self.taking.get() {
+            self.settle(false);
+        }
+    }
+
+    /// A frame is to outlast the loop.
+    ///
+    /// Cost: two allocations.
+    pub fn hold(&self, taken: &Taken) -> Held {
+        let pieces = self.pieces_of(taken).collect();
+        let hold = Hold::new(self.regions.clone(), pieces, taken.len, self.waker.clone());
+        let hold = Arc::new(hold);
+        self.change(taken.number, With::Held(hold.clone()));
+        Held::new(hold)
+    }
+
+    /// Copies bytes of a frame that is lent; how many.
+    #[inline]
+    pub fn copy(&self, taken: &Taken, from: usize, to: &mut [u8]) -> usize {
+        copy(&self.regions, self.pieces_of(taken), from, to)
+    }
+
+    /// Moves the tail over what is back, and over what has been held for so long that it blocks more than half
+    /// of the ring: that is copied. `over` if nothing is lent any more.
+    ///
+    /// Cost: a Release store if it moves.
+    pub fn settle(&self, over: bool) {
+        let state = &mut *self.state.borrow_mut();
+        let len = state.ring.shared.len();
+        // A frame that is longer than what is left of the ring comes no other way.
+        let stuck = state.torn.is_some() && state.posted == len;
+        let blocked_max = if stuck { 0 } else { len / 2 };
+        let mut slots = 0;
+        while let Some(oldest) = state.out.front() {
+            match &oldest.state {
+                With::Back => {}
+                With::Lent if over => {}
+                With::Held(hold) if hold.is_released() => {}
+                With::Held(hold) if state.taken - slots > blocked_max => {
+                    hold.copy_out();
+                    state.counts.copied_out += 1;
+                }
+                With::Lent | With::Held(_) => break,
+            }
+            slots += oldest.slots;
+            state.out.pop_front();
+            state.first += 1;
+        }
+        if slots > 0 {
+            state.taken -= slots;
+            state.posted -= slots;
+            state.ring.give_back(slots);
+        }
+    }
+
+    /// The producer is gone: what is held is its no more. What was counted.
+    pub fn end(self) -> Counts {
+        let State { out, counts, .. } = self.state.into_inner();
+        for frame in out {
+            if let With::Held(hold) = frame.state {
+                hold.end();
+            }
+        }
+        counts
+    }
+
+    fn change(&self, number: u64, to: With) {
+        let state = &mut *self.state.borrow_mut();
+        let i = number.checked_sub(state.first).and_then(|i| usize::try_from(i).ok());
+        if let Some(frame) = i.and_then(|i| state.out.get_mut(i))
+            && matches!(frame.state, With::Lent)
+        {
+            frame.state = to;
+        }
+    }
+
+    fn pieces_of(&self, taken: &Taken) -> impl Iterator<Item = Piece> {
+        let at = taken.at;
+        (0..taken.slots).map(move |i| self.piece(at.wrapping_add(i)).get())
+    }
+
+    fn piece(&self, slot: u16) -> &Cell<Piece> {
+        // As long as the ring, a power of two: the index is below it.
+        &self.pieces[usize::from(slot) & (self.pieces.len() - 1)]
+    }
+}
+
+/// Copies bytes from `from` on, out of `pieces`; how many.
+pub(super) fn copy(
+    regions: &[Arc<PeerMemory>],
+    pieces: impl Iterator<Item = Piece>,
+    from: usize,
+    to: &mut [u8],
+) -> usize {
+    let (mut skip, mut done) = (from, 0);
+    for piece in pieces {
+        let len = piece.len as usize;
+        if skip >= len {
+            skip -= len;
+            continue;
+        }
+        let n = (len - skip).min(to.len() - done);
+        let memory = regions.get(usize::from(piece.region));
+        let offset = piece.offset as usize + skip;
+        // Each piece was seen to lie in its region, which does not shrink.
+        if !memory.is_some_and(|memory| memory.read(offset, &mut to[done..done + n])) {
+            break;
+        }
+        (skip, done) = (0, done + n);
+        if done == to.len() {
+            break;
+        }
+    }
+    done
+}
