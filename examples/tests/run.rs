@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::process::Command;
 use std::time::Duration;
 
-use linerate::{Port, pcap};
+use linerate::{Batch, Health, Port, Queue, Want, pcap};
 use linerate_tests::netns::Netns;
 use linerate_tests::process::{Finished, Process};
 use linerate_tests::topology::{EAST, Hosts};
@@ -22,6 +22,7 @@ const LONG: Duration = Duration::from_secs(60);
 
 const ECHO_BIN: &str = env!("CARGO_BIN_EXE_echo");
 const ECHO_TOKIO_BIN: &str = env!("CARGO_BIN_EXE_echo_tokio");
+const FABRIC_READER_BIN: &str = env!("CARGO_BIN_EXE_fabric_reader");
 const GEN_BIN: &str = env!("CARGO_BIN_EXE_gen");
 const POOL_BIN: &str = env!("CARGO_BIN_EXE_pool");
 const WIRE_BIN: &str = env!("CARGO_BIN_EXE_wire");
@@ -77,6 +78,54 @@ fn the_pool_alone_carries_datagrams_to_another_thread() {
     assert!(printed[64].contains("created 64 = sent 0 + consumed 64 + dropped 0"), "{done:?}");
 }
 
+/// The packets are this process's, the reader is another: everything comes home, and not a byte is copied.
+#[test]
+fn the_fabrics_reader_sees_every_packet_where_it_was_made() {
+    let path = std::env::temp_dir().join(format!("fabric-{}.sock", std::process::id()));
+    let path = path.to_str().unwrap();
+    let reader = start(FABRIC_READER_BIN, &[path, "3001"]);
+    until_true("its socket", SOON, || reader.stderr().contains("waiting at"));
+    let port = Port::open(&format!("memif:{path},size=256")).unwrap();
+    let pool = port.pool().clone();
+    let mut queue = port.into_queues().remove(0);
+    until_true("the connection", SOON, || {
+        let _ = queue.arm(Want::Frames);
+        queue.health() == Health::Up
+    });
+    let (mut batch, mut bytes) = (Batch::with_capacity(1), 0);
+    let mut send = |queue: &mut Queue, number: usize| {
+        let datagram = datagram(if number % 3 == 0 { 53 } else { 123 }, number);
+        bytes += datagram.len();
+        batch.push(queue.local().alloc_copy(&datagram).unwrap()).unwrap();
+        while queue.xmit(&mut batch) == 0 {
+            assert!(queue.wait_for(Want::Room, Some(LONG)).unwrap(), "no room for {number}");
+        }
+    };
+    (0..3000).for_each(|number| send(&mut queue, number));
+    until_true("every frame", SOON, || {
+        let _ = queue.arm(Want::Frames);
+        pool.ledger().in_flight == 0
+    });
+    let ledger = pool.ledger();
+    assert!(ledger.balanced() && ledger.sent == 3000, "{ledger}");
+    assert_eq!(queue.driver_counts().copied_bytes, Some(0));
+    send(&mut queue, 3000);
+    let done = reader.finish(LONG);
+    assert_eq!(done.code(), 0, "{done:?}");
+    let said = format!("frames 3001 bytes {bytes} dns 1001 copied out 0 lies 0\n");
+    assert!(done.stdout.ends_with(&said), "{done:?}");
+    assert!(!std::path::Path::new(path).exists(), "the socket is taken away");
+}
+
+/// A datagram to `port`, of a length of its own.
+fn datagram(port: u16, number: usize) -> Vec<u8> {
+    let mut bytes = vec![0; 60 + number % 1400];
+    bytes[12..15].copy_from_slice(&[0x08, 0x00, 0x45]);
+    bytes[23] = 17;
+    bytes[36..38].copy_from_slice(&port.to_be_bytes());
+    bytes
+}
+
 #[test]
 fn usage_and_unknown_devices_are_errors_that_say_what_to_do() {
     let done = start(ECHO_BIN, &[]).finish(LONG);
@@ -85,6 +134,10 @@ fn usage_and_unknown_devices_are_errors_that_say_what_to_do() {
     assert!(done.code() == 1 && done.stderr.contains("did you mean packet:eth0"), "{done:?}");
     let done = start(POOL_BIN, &[]).finish(LONG);
     assert!(done.code() == 1 && done.stderr.contains("usage: pool"), "{done:?}");
+    let done = start(FABRIC_READER_BIN, &[]).finish(LONG);
+    assert!(done.code() == 1 && done.stderr.contains("usage: fabric_reader"), "{done:?}");
+    let done = start(FABRIC_READER_BIN, &["/no/such/directory/x.sock"]).finish(LONG);
+    assert!(done.code() == 1 && done.stderr.contains("directory"), "{done:?}");
 }
 
 #[test]

@@ -37,8 +37,8 @@ pub use linerate_port::conformance;
 pub use linerate_port::r#gen::Pacer;
 pub use linerate_port::{
     Code, Direction, Driver, DriverCounts, Error, Health, Kind, Obtained, Opened, Options, Origin,
-    Pace, Port, Queue, QueueCounts, QueueOps, Result, Spec, Verified, Views, Want, drivers, parse,
-    pcap, units, wait, wait_any, wrap,
+    Pace, Port, Queue, QueueCounts, QueueOps, Result, Spec, Verified, Views, Want, drivers, memif,
+    parse, pcap, units, wait, wait_any, wrap,
 };
 pub use linerate_skb::{
     Batch, CoreKind, CoreStats, Data, DropReason, Dwell, FreeMatrix, Holders, Huge, Init, Ledger,

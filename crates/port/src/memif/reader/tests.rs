@@ -512,11 +512,8 @@ fn a_sleeper_is_woken_by_each_packet_and_sleeps_when_there_is_none() {
     assert_eq!(reader.second_look, None);
     assert!(reader.arm());
     assert!(!poll_readable(&[reader.as_fd()], Some(Duration::ZERO)).unwrap());
-    // Who asks for no bell and forgets it: what was published without one is found all the same.
-    puppet.write(0, &[1; 60], 0);
-    assert!(reader.arm());
-    puppet.ring.post(1);
-    puppet.bell.signal();
+    // Now the bell alone wakes it, and it has asked for that.
+    puppet.send(300, 1);
     assert!(poll_readable(&[reader.as_fd()], Some(LONG)).unwrap());
     assert_eq!(reader.frames(8).count(), 1);
 }
