@@ -392,8 +392,9 @@ fn a_held_frame_is_read_by_one_thread_while_another_copies_it_and_it_is_written_
         let (reads, over) = (AtomicU32::new(0), AtomicU32::new(0));
         std::thread::scope(|scope| {
             let seen = scope.spawn(|| {
-                let mut wrong = 0;
-                while over.load(Ordering::Acquire) == 0 {
+                let (mut wrong, start) = (0, Instant::now());
+                // A test that fails ends.
+                while over.load(Ordering::Acquire) == 0 && start.elapsed() < LONG {
                     let bytes = held_bytes(&held);
                     wrong += u32::from(bytes.iter().any(|byte| *byte != round as u8));
                     reads.fetch_add(1, Ordering::Relaxed);
