@@ -75,16 +75,17 @@ impl PeerMemory {
         let what = || format!("cannot map a peer's memory of {len} bytes");
         let refuse = |why: String| Error::new(Code::Memory, what(), why);
         let fail = |call: &'static str| move |e| Error::os(Code::Memory, what(), call, e);
-        let size = rustix::fs::fstat(fd).map_err(fail("fstat"))?.st_size;
-        if len == 0 || u64::try_from(size).is_ok_and(|size| size < len) || size < 0 {
-            return Err(refuse(format!("its file has {size} bytes")));
-        }
-        let bytes = usize::try_from(len).map_err(|_| refuse("it is too large".into()))?;
+        // First: a file that is not sealed yet can shrink after it was looked at.
         if !trusted {
             seal(fd).map_err(|why| {
                 refuse(why).fix("if the peer is trusted not to do so, say trust=yes")
             })?;
         }
+        let size = rustix::fs::fstat(fd).map_err(fail("fstat"))?.st_size;
+        if len == 0 || u64::try_from(size).is_ok_and(|size| size < len) || size < 0 {
+            return Err(refuse(format!("its file has {size} bytes")));
+        }
+        let bytes = usize::try_from(len).map_err(|_| refuse("it is too large".into()))?;
         let prot = match access {
             Access::Read => ProtFlags::READ,
             Access::Write => ProtFlags::READ | ProtFlags::WRITE,
@@ -206,16 +207,20 @@ impl Drop for PeerMemory {
 
 /// Sees to it that no access to the file's memory will ever be a SIGBUS.
 fn seal(fd: &OwnedFd) -> std::result::Result<(), String> {
+    // Only files of memory know seals. Any other kind is told here without a word to its file system,
+    // which may be the peer's own and never answer.
+    let sealed = || rustix::fs::fcntl_get_seals(fd).is_ok_and(|s| s.contains(SealFlags::SHRINK));
+    match rustix::fs::fcntl_add_seals(fd, SealFlags::SHRINK) {
+        Err(e) if !sealed() => {
+            return Err(format!("its file cannot be sealed against being cut short ({e})"));
+        }
+        _ => {}
+    }
     let kind = rustix::fs::fstatfs(fd).map_err(|e| format!("fstatfs: {e}"))?.f_type;
     if i64::from(kind) == HUGETLBFS {
         return Err("its owner can punch holes into a file of huge pages".into());
     }
-    let sealed = || rustix::fs::fcntl_get_seals(fd).is_ok_and(|s| s.contains(SealFlags::SHRINK));
-    match rustix::fs::fcntl_add_seals(fd, SealFlags::SHRINK) {
-        Ok(()) => Ok(()),
-        Err(_) if sealed() => Ok(()),
-        Err(e) => Err(format!("its file cannot be sealed against being cut short ({e})")),
-    }
+    Ok(())
 }
 
 /// Copies `n` bytes, whoever writes either side meanwhile.
@@ -414,6 +419,34 @@ mod tests {
         assert!(map(&unsealable, true).is_ok());
         let file: OwnedFd = std::fs::File::open("/proc/self/exe").unwrap().into();
         assert!(map(&file, false).is_err());
+    }
+
+    /// Its last byte is read: where the file were cut short, that would be a SIGBUS.
+    #[test]
+    fn a_file_that_changes_its_size_meanwhile_is_mapped_whole_or_not_at_all() {
+        let mut mapped = 0;
+        for _ in 0..300 {
+            let fd = memfd(4096, MemfdFlags::ALLOW_SEALING);
+            let theirs = fd.try_clone().unwrap();
+            let start = Arc::new(std::sync::Barrier::new(2));
+            let begun = start.clone();
+            let peer = std::thread::spawn(move || {
+                begun.wait();
+                for _ in 0..20 {
+                    let _ = rustix::fs::ftruncate(&theirs, 0);
+                    let _ = rustix::fs::ftruncate(&theirs, 4096);
+                }
+            });
+            start.wait();
+            for _ in 0..4 {
+                if let Ok(memory) = PeerMemory::map(&fd, 4096, Access::Write, false) {
+                    assert!(memory.read(4095, &mut [0]));
+                    mapped += 1;
+                }
+            }
+            peer.join().unwrap();
+        }
+        assert!(mapped > 0);
     }
 
     #[test]
