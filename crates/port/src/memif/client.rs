@@ -15,6 +15,7 @@ use linerate_skb::{Batch, DropReason, Local, Moved, Pool, Skb, Span, Tally};
 use linerate_sys::peer::PeerMemory;
 use linerate_sys::wait::EventFd;
 
+use super::config::PACKET_BYTES_MAX;
 use super::copies::{Buffers, Copies, Stop};
 use super::ring::{ClientRing, Desc, Lie, NEXT};
 
@@ -223,7 +224,7 @@ impl Tx {
 
     /// Lets the peer see what was written, and wakes it if it sleeps.
     ///
-    /// Cost: a Release store and a full fence; a syscall if the peer sleeps.
+    /// Cost: a Release store and a full fence; two syscalls if the peer sleeps.
     pub fn post(&mut self) {
         if self.written == 0 {
             return;
@@ -233,7 +234,7 @@ impl Tx {
             self.tally.set(self.sending);
         }
         if self.ring.shared.rings() {
-            self.bell.signal();
+            self.bell.signal_shared();
         }
     }
 
@@ -322,7 +323,7 @@ impl Rx {
                 bytes = copies.bytes - copied;
                 received
             }
-            (Ok(ready), None) => self.adopt(ready, mem, out, budget, &mut bytes),
+            (Ok(ready), None) => self.adopt(ready, copies, mem, out, budget, &mut bytes),
         };
         if received.is_ok() {
             self.refill(mem, copies);
@@ -334,12 +335,14 @@ impl Rx {
     fn adopt(
         &mut self,
         ready: u16,
+        copies: &mut Copies,
         mem: &mut Local,
         out: &mut Batch,
         budget: usize,
         bytes: &mut u64,
     ) -> Result<(), Lie> {
         let (mut at, end) = (0, out.len() + budget.min(out.spare()));
+        copies.unfinished = 0;
         while at < ready && out.len() < end {
             let want = usize::from(ready - at).min(end - out.len()).min(STRIDE);
             let (mut spans, mut n, mut lie) = ([Span::default(); STRIDE], 0, None);
@@ -369,7 +372,10 @@ impl Rx {
             if n == 0 {
                 let before = out.len();
                 match self.adopt_chain(ready - at, mem, out)? {
-                    0 => break,
+                    0 => {
+                        copies.unfinished = ready - at;
+                        break;
+                    }
                     n => at += n,
                 }
                 *bytes += out.bytes_behind(before);
@@ -381,12 +387,16 @@ impl Rx {
     /// Makes a packet of several frames, or of none; how many slots it took, none if its end is missing.
     #[cold]
     fn adopt_chain(&mut self, ready: u16, mem: &mut Local, out: &mut Batch) -> Result<u16, Lie> {
-        let mut n = 0;
+        let (mut n, mut bytes) = (0, 0);
         loop {
             if n == ready {
                 return if n == self.ring.shared.len() { Err(Lie::Chain) } else { Ok(0) };
             }
-            let (_, flags) = self.span(n)?;
+            let (span, flags) = self.span(n)?;
+            bytes += span.len as usize;
+            if bytes > PACKET_BYTES_MAX {
+                return Err(Lie::Chain);
+            }
             n += 1;
             if flags & NEXT == 0 {
                 break;
@@ -397,8 +407,11 @@ impl Rx {
         }
         let (mut head, mut one): (Option<Skb>, _) = (None, Batch::with_capacity(1));
         for i in 0..n {
-            // Read a second time, and checked again: it may have changed, and must only be in its frame.
-            let (span, _) = self.span(i).unwrap_or((self.empty(i), 0));
+            // Read a second time, and checked again: it may have changed. Each must be in its frame, and all
+            // of them no longer than a packet.
+            let (mut span, _) = self.span(i).unwrap_or((self.empty(i), 0));
+            let so_far = head.as_ref().map_or(0, Skb::len);
+            span.len = span.len.min((PACKET_BYTES_MAX - so_far) as u32);
             // SAFETY: as in `adopt`.
             unsafe { mem.receive(&[span], &mut one) };
             let Some(frame) = one.pop() else { continue };

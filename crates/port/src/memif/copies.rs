@@ -34,6 +34,8 @@ pub(super) struct Copies {
     pub bytes: u64,
     /// Receives that the pool ended early.
     pub no_frame: u64,
+    /// Buffers that the last receive left, because the end of the packet in them is not there yet.
+    pub unfinished: u16,
 }
 
 impl Copies {
@@ -51,6 +53,7 @@ impl Copies {
         budget: usize,
     ) -> (u16, Result<(), Lie>) {
         let (mut at, end) = (0, out.len() + budget.min(out.spare()));
+        self.unfinished = 0;
         while at < ready && out.len() < end {
             let want = usize::from(ready - at).min(end - out.len()).min(STRIDE);
             let run = match mem.pool().trust() {
@@ -116,6 +119,7 @@ impl Copies {
         let mut n = 0;
         loop {
             if at + n == ready {
+                self.unfinished = n;
                 return if n == ring.len() { Err(Lie::Chain) } else { Ok(0) };
             }
             let (desc, memory, offset) = ring.buffer(at + n)?;
@@ -132,12 +136,20 @@ impl Copies {
                 break;
             }
         }
-        if self.scratch.is_empty() {
-            // A packet of nothing: it has been received, and nobody wants it.
-            if let Some(skb) = mem.alloc_one() {
-                mem.count_received(1);
-                skb.discard(DropReason::MALFORMED);
-            }
+        // A packet of nothing, or one that no chain of the pool's frames can be long enough for, ever: it
+        // has been received, and nobody can have it.
+        let nobodys = match self.scratch.len() {
+            0 => Some(DropReason::MALFORMED),
+            len if len > mem.pool().packet_max_bytes() => Some(DropReason::TOO_LONG),
+            _ => None,
+        };
+        if let Some(reason) = nobodys {
+            let Some(skb) = mem.alloc_one() else {
+                self.no_frame += 1;
+                return Ok(0);
+            };
+            mem.count_received(1);
+            skb.discard(reason);
             return Ok(n);
         }
         let Some(skb) = mem.alloc_copy(&self.scratch) else {
@@ -182,6 +194,10 @@ impl Copies {
                 Ok(Some(n)) => {
                     worked += n;
                     moved += batch.sent(1, mem);
+                }
+                // All of the ring is not enough.
+                Ok(None) if worked == 0 && ready == ring.len() => {
+                    return Ok((worked, moved, Stop::Never(DropReason::TOO_LONG)));
                 }
                 Ok(None) => return Ok((worked, moved, Stop::Full)),
                 // What was sent before it is to be counted: it will be found again.

@@ -25,8 +25,8 @@ use super::config::{Config, Sharing};
 use super::handshake::{Client, End, Limits, Step};
 use super::link::Event;
 use super::message::{BYTES, Message, RingPlace};
-use super::queue::{Receiver, Sender, Session};
 use super::ring::{self, ClientRing, Shared};
+use super::session::{Receiver, Sender, Session};
 use super::{NAME, PATIENCE};
 
 /// How often a server that is not there is looked for.
@@ -293,19 +293,19 @@ impl Layout {
 }
 
 /// What a connection shares, made and not yet in use.
-struct Made {
+pub(super) struct Made {
     layout: Layout,
-    memory: Arc<PeerMemory>,
+    pub memory: Arc<PeerMemory>,
     /// A ring and its doorbell each.
     from_client: Vec<(ClientRing, EventFd)>,
     to_client: Vec<(ClientRing, EventFd)>,
 }
 
 /// Messages, with the descriptor that goes with each.
-type Told = Vec<(Message, OwnedFd)>;
+pub(super) type Told = Vec<(Message, OwnedFd)>;
 
 impl Made {
-    fn new(
+    pub fn new(
         limits: Limits,
         config: &Config,
         pool: &Pool,
@@ -358,7 +358,7 @@ impl Made {
     }
 
     /// Rings for each queue.
-    fn sessions(self, config: &Config, pool: &Pool) -> Vec<Option<Session>> {
+    pub fn sessions(self, config: &Config, pool: &Pool) -> Vec<Option<Session>> {
         let Made { layout, memory, from_client, to_client } = self;
         let slots = |index: usize, from| layout.slots(&memory, index as u16, from);
         let tx = from_client.into_iter().enumerate().map(|(i, (ring, bell))| {

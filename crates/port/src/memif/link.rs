@@ -22,8 +22,8 @@ use linerate_sys::wait::{Epoll, EventFd, NO_EVENT, poll_readable};
 
 use super::config::{Config, Role};
 use super::dial::Dial;
-use super::queue::Session;
 use super::ring::Lie;
+use super::session::Session;
 use super::welcome::Welcome;
 use crate::queue::Health;
 

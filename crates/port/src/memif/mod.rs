@@ -20,6 +20,9 @@ mod client;
 mod config;
 mod copies;
 mod dial;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 mod handshake;
 mod link;
 mod message;
@@ -27,6 +30,7 @@ mod queue;
 mod reader;
 mod ring;
 mod server;
+mod session;
 #[cfg(test)]
 mod tests;
 mod welcome;

@@ -16,11 +16,10 @@ use std::time::{Duration, Instant};
 use linerate_skb::{Batch, Code, DropReason, Error, Local, Moved, Pool, Result, Skb};
 use linerate_sys::wait::{Epoll, EventFlags, NO_EVENT, TimerFd};
 
-use super::client;
 use super::copies::{Copies, Stop};
 use super::link::Link;
 use super::ring::Lie;
-use super::server::Side;
+use super::session::{Receiver, Sender, Session};
 use crate::host::segment::Cutter;
 use crate::host::{RETRY, offload};
 use crate::queue::{Health, QueueOps, Want};
@@ -37,107 +36,6 @@ const CONTROL: u64 = 0;
 const NEWS: u64 = 1;
 const ALARM: u64 = 2;
 const BELL: u64 = 3;
-
-/// The rings of one queue, of one connection.
-pub(super) struct Session {
-    pub tx: Option<Sender>,
-    pub rx: Option<Receiver>,
-}
-
-/// A ring to the peer.
-pub(super) enum Sender {
-    Client(client::Tx),
-    Server(Side),
-}
-
-/// A ring from the peer.
-pub(super) enum Receiver {
-    Client(client::Rx),
-    Server(Side),
-}
-
-impl Sender {
-    fn put(
-        &mut self,
-        batch: &mut Batch,
-        copies: &mut Copies,
-        mem: &mut Local,
-    ) -> std::result::Result<(Moved, Stop), Lie> {
-        match self {
-            Sender::Client(tx) => tx.put(batch, copies, mem),
-            Sender::Server(side) => side.put(batch, copies, mem),
-        }
-    }
-
-    fn post(&mut self) {
-        match self {
-            Sender::Client(tx) => tx.post(),
-            Sender::Server(side) => side.post(),
-        }
-    }
-
-    fn reap(&mut self, mem: &mut Local) -> std::result::Result<(), Lie> {
-        match self {
-            Sender::Client(tx) => tx.reap(mem),
-            Sender::Server(_) => Ok(()),
-        }
-    }
-
-    /// True if a packet can be put into the ring.
-    fn has_room(&mut self) -> std::result::Result<bool, Lie> {
-        match self {
-            Sender::Client(tx) => {
-                Ok(tx.ring.free() >= tx.ring.shared.len().min(client::DESCS_MAX as u16 / 2))
-            }
-            Sender::Server(side) => Ok(side.ready()? > 0),
-        }
-    }
-
-    /// Packets that the peer has and that are freed when it is done with them.
-    fn sending(&self) -> usize {
-        match self {
-            Sender::Client(tx) => tx.sending,
-            Sender::Server(_) => 0,
-        }
-    }
-}
-
-impl Receiver {
-    fn receive(
-        &mut self,
-        copies: &mut Copies,
-        mem: &mut Local,
-        out: &mut Batch,
-        budget: usize,
-    ) -> (Moved, std::result::Result<(), Lie>) {
-        match self {
-            Receiver::Client(rx) => rx.receive(copies, mem, out, budget),
-            Receiver::Server(side) => side.receive(copies, mem, out, budget),
-        }
-    }
-
-    fn ready(&mut self) -> std::result::Result<bool, Lie> {
-        match self {
-            Receiver::Client(rx) => rx.ready().map(|n| n > 0),
-            Receiver::Server(side) => side.ready().map(|n| n > 0),
-        }
-    }
-
-    /// Says whether the peer is to ring for what it sends.
-    fn want_bell(&self, wanted: bool) {
-        match self {
-            Receiver::Client(rx) => rx.ring.shared.want_bell(wanted),
-            Receiver::Server(side) => side.ring.shared.want_bell(wanted),
-        }
-    }
-
-    fn bell(&self) -> BorrowedFd<'_> {
-        match self {
-            Receiver::Client(rx) => rx.bell.as_fd(),
-            Receiver::Server(side) => side.bell.as_fd(),
-        }
-    }
-}
 
 /// One queue of a port.
 pub(super) struct MemifQueue {
@@ -169,6 +67,8 @@ pub(super) struct MemifQueue {
     /// The pool had no frame for what waits in the ring: when to try again.
     starved_until: Option<Instant>,
     waits_since: Option<Instant>,
+    /// The room that was not enough for what is to be sent next.
+    short: Option<u16>,
 }
 
 impl MemifQueue {
@@ -202,6 +102,7 @@ impl MemifQueue {
             retry_at: None,
             starved_until: None,
             waits_since: None,
+            short: None,
             link,
             index,
         };
@@ -269,6 +170,7 @@ impl MemifQueue {
         }
         self.segments.discard(DropReason::PEER_GONE);
         (self.retry_at, self.starved_until, self.waits_since) = (None, None, None);
+        (self.short, self.copies.unfinished) = (None, 0);
     }
 
     /// Ends the connection with a peer that has lied.
@@ -292,29 +194,47 @@ impl MemifQueue {
         self.follow();
     }
 
-    /// Puts packets into the ring until it is full, or none are left.
-    fn send(&mut self, mem: &mut Local, batch: &mut Batch) -> std::result::Result<Moved, Lie> {
-        let mut moved = Moved::default();
-        let Some(tx) = &mut self.session.tx else { return Ok(moved) };
+    /// Puts packets into the ring until it is full, or none are left, and lets the peer see them; adds to
+    /// `moved` what they were, also where a lie ends it.
+    fn send(
+        &mut self,
+        mem: &mut Local,
+        batch: &mut Batch,
+        moved: &mut Moved,
+    ) -> std::result::Result<(), Lie> {
+        let sent = self.fill(mem, batch, moved);
+        if let Some(tx) = &mut self.session.tx {
+            tx.post();
+            self.short = matches!(sent, Ok(Stop::Full)).then(|| tx.room());
+        }
+        sent.map(|_| ())
+    }
+
+    fn fill(
+        &mut self,
+        mem: &mut Local,
+        batch: &mut Batch,
+        moved: &mut Moved,
+    ) -> std::result::Result<Stop, Lie> {
+        let Some(tx) = &mut self.session.tx else { return Ok(Stop::Empty) };
         tx.reap(mem)?;
         loop {
             if self.cutting.is_some() && !self.send_segments(mem)? {
-                break;
+                return Ok(Stop::Full);
             }
-            let Some(tx) = &mut self.session.tx else { break };
+            let Some(tx) = &mut self.session.tx else { return Ok(Stop::Empty) };
             let (put, stop) = tx.put(batch, &mut self.copies, mem)?;
-            moved += put;
+            *moved += put;
             match stop {
-                Stop::Empty | Stop::Full => break,
+                Stop::Empty | Stop::Full => return Ok(stop),
                 Stop::Never(reason) => batch.discard_first(1, reason, mem),
-                Stop::Copy if !self.copy_first(mem, batch) => break,
+                Stop::Copy if !self.copy_first(mem, batch) => return Ok(stop),
                 Stop::Copy => {}
-                Stop::Super => self.begin_cutting(mem, batch, &mut moved),
+                Stop::Super => self.begin_cutting(mem, batch, moved),
                 // A peer is told of nothing that is still to be done.
                 Stop::Unfinished => offload::complete(batch),
             }
         }
-        Ok(moved)
     }
 
     /// Puts the segments of the superframe into the ring that is being cut; true once all are.
@@ -324,7 +244,15 @@ impl MemifQueue {
             let ended = cutter.cut(&skb, &mut self.home, &mut self.scratch, &mut self.segments);
             let none = self.segments.is_empty();
             // Counted when the superframe was taken.
-            let (_, stop) = tx.put(&mut self.segments, &mut self.copies, mem)?;
+            let put = tx.put(&mut self.segments, &mut self.copies, mem);
+            let stop = match put {
+                Ok((_, stop)) => stop,
+                Err(lie) => {
+                    // It ends with the connection.
+                    self.cutting = Some((skb, cutter));
+                    return Err(lie);
+                }
+            };
             if let Stop::Never(reason) = stop {
                 self.segments.discard_first(1, reason, mem);
             }
@@ -433,24 +361,15 @@ impl QueueOps for MemifQueue {
             self.idle();
             return Moved::default();
         }
-        let sent = self.send(mem, batch);
-        if let Some(tx) = &mut self.session.tx {
-            tx.post();
+        let mut moved = Moved::default();
+        if let Err(lie) = self.send(mem, batch, &mut moved) {
+            self.accuse(lie);
+        } else if moved.packets > 0 {
+            self.waits_since = None;
+        } else {
+            self.idle();
         }
-        match sent {
-            Ok(moved) => {
-                if moved.packets > 0 {
-                    self.waits_since = None;
-                } else {
-                    self.idle();
-                }
-                moved
-            }
-            Err(lie) => {
-                self.accuse(lie);
-                Moved::default()
-            }
-        }
+        moved
     }
 
     fn arm(&mut self, want: Want) -> bool {
@@ -516,7 +435,10 @@ impl MemifQueue {
         want: Want,
         again: bool,
     ) -> std::result::Result<Option<Option<Instant>>, Lie> {
-        let mut full = false;
+        let (mut full, now) = (false, Instant::now());
+        // Whoever waits for room that was not enough tries again now and then: what is to be sent may
+        // be another packet.
+        let due = again && self.alarm.is_some_and(|at| at <= now);
         if let Some(tx) = &mut self.session.tx {
             let before = tx.sending();
             tx.reap(&mut self.home)?;
@@ -526,15 +448,14 @@ impl MemifQueue {
             if self.cutting.is_some() {
                 let mut nothing = Batch::with_capacity(0);
                 let mut home = std::mem::replace(&mut self.home, self.pool.local_with(0));
-                let sent = self.send(&mut home, &mut nothing);
+                let sent = self.send(&mut home, &mut nothing, &mut Moved::default());
                 self.home = home;
-                if let Some(tx) = &mut self.session.tx {
-                    tx.post();
-                }
                 sent?;
             }
             if let Some(tx) = &mut self.session.tx {
-                full = self.cutting.is_some() || !tx.has_room()?;
+                let room = tx.has_room()?;
+                let short = self.short == Some(tx.room()) && !due;
+                full = self.cutting.is_some() || !room || short;
             }
         }
         // Without a peer, what is sent is dropped at once.
@@ -545,15 +466,16 @@ impl MemifQueue {
             // What waits for a frame is not worth a call before there may be one.
             let frames = want.frames() && self.starved_until.is_none();
             rx.want_bell(frames);
-            if frames && rx.ready()? {
+            // Nor is the beginning of a packet whose end a peer may never send.
+            if frames && rx.ready()? > self.copies.unfinished {
                 rx.want_bell(false);
                 return Ok(None);
             }
             // Once after it fell asleep, not each time it looks.
             let first = want.frames() && !(again && self.second_look.is_some());
-            let due = self.second_look.is_some_and(|at| at <= Instant::now());
+            let due = self.second_look.is_some_and(|at| at <= now);
             self.second_look = match (first, due) {
-                (true, _) => Instant::now().checked_add(RETRY),
+                (true, _) => now.checked_add(RETRY),
                 (false, false) => self.second_look.filter(|_| want.frames()),
                 (false, true) => None,
             };

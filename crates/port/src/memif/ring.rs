@@ -304,6 +304,13 @@ impl ServerRing {
         Ok(posted)
     }
 
+    /// How many of them are known of, without a look.
+    #[inline]
+    #[must_use]
+    pub fn known(&self) -> u16 {
+        self.seen.wrapping_sub(self.tail)
+    }
+
     /// The index of the `i`-th posted one.
     #[inline]
     #[must_use]

@@ -67,14 +67,14 @@ impl Side {
 
     /// Lets the client see what was filled, and wakes it if it sleeps.
     ///
-    /// Cost: a Release store and a full fence; a syscall if the client sleeps.
+    /// Cost: a Release store and a full fence; two syscalls if the client sleeps.
     pub fn post(&mut self) {
         if self.worked == 0 {
             return;
         }
         self.ring.give_back(std::mem::take(&mut self.worked));
         if self.ring.shared.rings() {
-            self.bell.signal();
+            self.bell.signal_shared();
         }
     }
 }

@@ -1,5 +1,9 @@
 //! Two ports over one socket, and peers that do not keep to the protocol.
 
+mod hostile;
+mod liars;
+mod peer;
+
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 

@@ -17,12 +17,14 @@ use super::dial::{hear, refuse, say};
 use super::handshake::{Answer, End, Offer, Server};
 use super::link::Event;
 use super::message::{Message, RingPlace};
-use super::queue::{Receiver, Sender, Session};
 use super::ring::{ServerRing, Shared};
 use super::server::{Regions, Side};
+use super::session::{Receiver, Sender, Session};
 
 /// Clients that are heard at once; others wait.
 const GUESTS_MAX: usize = 8;
+/// Clients that are accepted in one turn: one that is gone again takes no place.
+const ACCEPTS_MAX: usize = 2 * GUESTS_MAX;
 /// Messages of one client that are taken in one turn.
 const MESSAGES_MAX: usize = 64;
 /// How often it is looked whether a guest is too slow.
@@ -75,7 +77,7 @@ impl Welcome {
             // What comes next comes with the next turn, so that queues learn of both.
             return ended;
         }
-        self.let_in(config);
+        let accepts = self.let_in(config);
         let (mut event, now) = (None, Instant::now());
         let mut i = 0;
         while i < self.guests.len() {
@@ -90,7 +92,10 @@ impl Welcome {
                 }
             }
         }
-        let alarm = if self.guests.is_empty() { None } else { now.checked_add(LOOK) };
+        // Looked at behind the guests: the last of them to leave makes place for those that wait.
+        self.listen(accepts && self.guests.len() < GUESTS_MAX);
+        let looks = !self.guests.is_empty() || !self.listening;
+        let alarm = if looks { now.checked_add(LOOK) } else { None };
         let _ = self.timer.set_at(alarm);
         event
     }
@@ -115,10 +120,18 @@ impl Welcome {
         Some(Event::Ended(why))
     }
 
-    /// Accepts clients as long as there are places.
-    fn let_in(&mut self, config: &Config) {
-        while self.guests.len() < GUESTS_MAX {
-            let Ok(Some(socket)) = self.listener.accept() else { break };
+    /// Accepts clients as long as there are places; false if the system has no more descriptors, which a
+    /// listener that is watched would announce for ever.
+    fn let_in(&mut self, config: &Config) -> bool {
+        for _ in 0..ACCEPTS_MAX {
+            if self.guests.len() == GUESTS_MAX {
+                break;
+            }
+            let socket = match self.listener.accept() {
+                Ok(Some(socket)) => socket,
+                Ok(None) => break,
+                Err(_) => return false,
+            };
             let machine = Server::new(config);
             let greeted = say(&socket, &machine.hello(), None).is_ok();
             if greeted && self.watch.add(&socket, ANY, EventFlags::IN).is_ok() {
@@ -126,7 +139,11 @@ impl Welcome {
                 self.guests.push(Guest { socket, machine, until });
             }
         }
-        let wanted = self.guests.len() < GUESTS_MAX;
+        true
+    }
+
+    /// Has the listener watched, or not.
+    fn listen(&mut self, wanted: bool) {
         if wanted != self.listening {
             let interest = if wanted { EventFlags::IN } else { EventFlags::empty() };
             if self.watch.modify(&self.listener, ANY, interest).is_ok() {
@@ -176,7 +193,7 @@ impl Guest {
 }
 
 /// Maps what a client offers: rings for each queue.
-fn map(offer: Offer, config: &Config) -> std::result::Result<Vec<Option<Session>>, End> {
+pub(super) fn map(offer: Offer, config: &Config) -> std::result::Result<Vec<Option<Session>>, End> {
     let rings = || offer.from_client.iter().chain(&offer.to_client);
     let regions = offer.regions.iter().enumerate().map(|(i, (fd, bytes))| {
         let map = |access| PeerMemory::map(fd, *bytes, access, config.trust);

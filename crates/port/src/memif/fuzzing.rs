@@ -1,0 +1,312 @@
+//! A peer made of bytes: what it says, and what it writes into shared memory while we work on it.
+//!
+//! For the fuzz targets and the tests. No socket and no other process: both handshakes are run as they
+//! are, and the peer's stores are stores.
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use linerate_skb::{Batch, DropReason, Local, Pool, Trust};
+use linerate_sys::peer::PeerMemory;
+
+use super::config::Config;
+use super::copies::{Copies, Stop};
+use super::dial::Made;
+use super::handshake::{Answer, Client, Server, Step};
+use super::message::{BYTES, Message};
+use super::ring::{HEADER_BYTES, Lie};
+use super::session::{Receiver, Sender, Session};
+use super::welcome;
+use crate::spec::Spec;
+
+/// Descriptors of the rings, as a power of two.
+const POWER: u8 = 3;
+const RING_BYTES: usize = super::ring::bytes(POWER);
+/// Frames of a pool.
+const FRAMES: usize = 64;
+/// The halves of the header that a peer writes: flags, head, tail.
+const WORDS: [usize; 3] = [4, 6, 64];
+
+/// Runs both handshakes on messages of the peer's; says how many were taken.
+///
+/// The first byte of each is how many descriptors come with it.
+///
+/// # Panics
+/// If either machine does what it must not.
+pub fn control(bytes: &[u8]) -> usize {
+    let config = |text| Spec::parse(text, &["memif"]).and_then(|spec| Config::of(&spec));
+    let (Ok(ours), Ok(theirs)) = (config("memif:x,rings=2"), config("memif:x,role=server,rings=2"))
+    else {
+        return 0;
+    };
+    let (mut client, mut server) = (Some(Client::new(&ours)), Some(Server::new(&theirs)));
+    let mut taken = 0;
+    for said in bytes.chunks(1 + BYTES) {
+        let (fds, said) = said.split_first().expect("a chunk has a byte");
+        let mut message = [0; BYTES];
+        message[..said.len()].copy_from_slice(said);
+        let Some(message) = Message::decode(&message) else { continue };
+        assert_eq!(
+            Message::decode(&message.encode("")).map(|m| m.encode("")),
+            Some(message.encode(""))
+        );
+        let files = |n: u8| (0..n).filter_map(|_| File::open("/dev/null").ok().map(OwnedFd::from));
+        if let Some(machine) = &mut client {
+            match machine.on(&message, &[]) {
+                Ok(Step::Make(limits)) => {
+                    assert!(
+                        (1..=2).contains(&limits.from_client)
+                            && (1..=2).contains(&limits.to_client)
+                    );
+                    assert!((1..=10).contains(&limits.power));
+                    let region = Message::AddRegion { index: 0, bytes: 4096 };
+                    machine.tell(files(1).map(|file| (region.clone(), file)).collect());
+                    taken += 1;
+                }
+                Ok(_) => taken += 1,
+                Err(_) => client = None,
+            }
+        }
+        if let Some(machine) = &mut server {
+            match machine.on(message, files(fds % 3).collect()) {
+                Ok(Answer::Send(_)) => taken += 1,
+                Ok(Answer::Map(offer)) => {
+                    taken += 1;
+                    assert!(offer.from_client.len() <= 2 && offer.to_client.len() <= 2);
+                    // Files of no memory.
+                    assert!(welcome::map(offer, &theirs).is_err());
+                }
+                Err(_) => server = None,
+            }
+        }
+    }
+    taken
+}
+
+/// Who we are towards the peer, in [`rings`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum We {
+    Share,
+    CopyAsClient,
+    CopyAsServer,
+}
+
+/// Works on rings while a peer writes what `script` says: four bytes a step, of ours or the peer's.
+/// With an odd first byte, what is the peer's happens on another thread, over and over. Says whether the
+/// peer lied.
+///
+/// # Panics
+/// If a frame or a packet is lost, or found twice.
+#[must_use]
+pub fn rings(script: &[u8]) -> bool {
+    let Some((&kind, script)) = script.split_first() else { return false };
+    let (we, trust) = match kind >> 1 & 3 {
+        0 | 1 => (We::Share, Trust::Exported),
+        2 => (We::CopyAsClient, Trust::Private),
+        _ => (We::CopyAsServer, Trust::Private),
+    };
+    let Ok(pool) = Pool::builder().frames(FRAMES as u32).trust(trust).build() else { return false };
+    let Some((memory, session)) = session(we, &pool) else { return false };
+    let mut us = Us {
+        mem: pool.local_with(8),
+        session,
+        copies: Copies::default(),
+        batch: Batch::with_capacity(FRAMES),
+    };
+    let steps: Vec<[u8; 4]> = script.as_chunks().0.to_vec();
+    let lied = match kind & 1 {
+        0 => steps.iter().any(|step| match step[0] % 8 {
+            0..3 => us.work(*step).is_err(),
+            _ => {
+                write(&memory, *step);
+                false
+            }
+        }),
+        _ => us.work_beside(&memory, &steps),
+    };
+    us.end(&pool);
+    lied
+}
+
+struct Us {
+    mem: Local,
+    session: Session,
+    copies: Copies,
+    batch: Batch,
+}
+
+impl Us {
+    /// One call of ours.
+    fn work(&mut self, [op, a, b, c]: [u8; 4]) -> Result<(), Lie> {
+        let Session { tx: Some(tx), rx: Some(rx) } = &mut self.session else { return Ok(()) };
+        match op % 8 {
+            0 | 1 => {
+                let budget = usize::from(a % 16);
+                let (moved, lie) =
+                    rx.receive(&mut self.copies, &mut self.mem, &mut self.batch, budget);
+                assert!(moved.packets <= budget && moved.packets == self.batch.len());
+                assert!(self.batch.iter().all(|skb| (1..=65_550).contains(&skb.len())));
+                self.batch.consume(&mut self.mem);
+                lie
+            }
+            _ => {
+                tx.reap(&mut self.mem)?;
+                let long = vec![b; usize::from(c) * 40 + 1];
+                for _ in 0..a % 8 {
+                    if let Some(skb) = self.mem.alloc_copy(&long) {
+                        let _ = self.batch.push(skb);
+                    }
+                }
+                let put = tx.put(&mut self.batch, &mut self.copies, &mut self.mem);
+                tx.post();
+                let stop = put.map(|(_, stop)| stop);
+                assert!(stop.is_err() || self.batch.is_empty() || stop != Ok(Stop::Empty));
+                self.batch.discard(DropReason::DEVICE_DOWN);
+                stop.and_then(|_| tx.has_room()).map(|_| ())
+            }
+        }
+    }
+
+    /// What is ours of the steps, while another thread does what is the peer's.
+    fn work_beside(&mut self, memory: &PeerMemory, steps: &[[u8; 4]]) -> bool {
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    steps.iter().filter(|step| step[0] % 8 > 2).for_each(|s| write(memory, *s));
+                }
+            });
+            let mut ours = (0..4).flat_map(|_| steps.iter().filter(|step| step[0] % 8 < 3));
+            let lied = ours.any(|step| self.work(*step).is_err());
+            done.store(true, Ordering::Relaxed);
+            lied
+        })
+    }
+
+    /// The peer is gone: everything is where it was.
+    fn end(mut self, pool: &Pool) {
+        if let Some(Receiver::Client(mut rx)) = self.session.rx {
+            rx.close(&mut self.mem);
+        }
+        if let Some(Sender::Client(mut tx)) = self.session.tx {
+            tx.close();
+        }
+        drop((self.batch, self.mem));
+        let ledger = pool.ledger();
+        assert_eq!((ledger.in_flight, ledger.difference()), (0, 0), "{ledger}");
+        let lent = ledger.holders().iter().find(|(name, _)| *name == "device rings");
+        assert_eq!(lent.map(|(_, n)| *n), Some(0), "{ledger}");
+        let mut all: Batch = Batch::with_capacity(FRAMES);
+        assert_eq!(pool.local_with(0).alloc(&mut all, FRAMES), FRAMES);
+    }
+}
+
+/// Rings as two sides agree on them, and the peer's view of the memory.
+fn session(we: We, pool: &Pool) -> Option<(Arc<PeerMemory>, Session)> {
+    let config = |text: &str| Spec::parse(text, &["memif"]).and_then(|s| Config::of(&s)).ok();
+    let ours = match we {
+        We::Share => config("memif:x,size=8")?,
+        We::CopyAsClient | We::CopyAsServer => config("memif:x,size=8,zerocopy=no,buffer=256")?,
+    };
+    let theirs = config("memif:x,role=server")?;
+    let (mut client, mut server) = (Client::new(&ours), Server::new(&theirs));
+    let Ok(Step::Make(limits)) = client.on(&server.hello(), &[]) else { return None };
+    let (made, told) = Made::new(limits, &ours, pool).ok()?;
+    let memory = made.memory.clone();
+    let mut sessions = match we {
+        We::CopyAsServer => {
+            server.on(client.tell(Vec::new()), Vec::new()).ok()?;
+            for (message, fd) in told {
+                server.on(message, vec![fd]).ok()?;
+            }
+            let Ok(Answer::Map(offer)) = server.on(Message::Connect, Vec::new()) else {
+                return None;
+            };
+            // Buffers, as a client posts them.
+            let mut near = made.sessions(&ours, pool);
+            if let Some(Receiver::Client(rx)) = &mut near[0].as_mut()?.rx {
+                rx.refill(&mut pool.local_with(0), &mut Copies::default());
+            }
+            welcome::map(offer, &theirs).ok()?
+        }
+        We::Share | We::CopyAsClient => made.sessions(&ours, pool),
+    };
+    Some((memory, sessions.pop()??))
+}
+
+/// One store of the peer's.
+fn write(memory: &PeerMemory, [op, a, b, c]: [u8; 4]) {
+    // The client's rings lie side by side, on lines of their own.
+    let ring = usize::from(op >> 3 & 1) * RING_BYTES.next_multiple_of(64);
+    let value = u16::from_ne_bytes([b, c]);
+    match op % 8 {
+        // An index that is likely.
+        3 | 4 => {
+            let at = ring + WORDS[usize::from(a) % WORDS.len()];
+            if let Some([half]) = memory.half_words(at, 1) {
+                half.fetch_add(value % 10, Ordering::AcqRel);
+            }
+        }
+        // Half a word of a descriptor: flags, region, length, offset.
+        5 | 6 => {
+            let at = ring + HEADER_BYTES + 2 * usize::from(a % 64);
+            if let Some([half]) = memory.half_words(at, 1) {
+                half.store(value, Ordering::Relaxed);
+            }
+        }
+        _ => {
+            let at = ring + 2 * (usize::from(a) % (RING_BYTES / 2));
+            if let Some([half]) = memory.half_words(at, 1) {
+                half.store(value, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_peer_that_keeps_to_the_protocol_is_no_liar() {
+        for we in [0, 4, 6] {
+            // One packet sent, taken and given back; nothing received.
+            let tail = if we == 6 { 1 } else { 2 };
+            let give = [3, tail, if we == 6 { 0 } else { 1 }, 0];
+            assert!(!rings(&[&[we][..], &[2, 1, 7, 5], &give, &[2, 0, 0, 0]].concat()), "{we}");
+            let lie = [3, 2, 9, 0];
+            let lied = rings(&[&[we][..], &[2, 1, 7, 5], &lie, &[2, 0, 0, 0]].concat());
+            assert_eq!(lied, we != 6, "{we}");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(400))]
+
+        #[test]
+        fn whatever_is_said_is_answered_or_the_end(
+            bytes in prop::collection::vec((0u8..3, 1u8..9, prop::collection::vec(0u8..4, 40)), 0..20),
+        ) {
+            let mut said = Vec::new();
+            for (fds, kind, fields) in bytes {
+                let from = said.len();
+                said.extend([fds, kind, 0]);
+                said.extend(fields);
+                said.resize(from + 1 + BYTES, 0);
+            }
+            control(&said);
+        }
+
+        #[test]
+        fn whatever_a_peer_writes_nothing_is_lost(
+            kind in 0u8..8,
+            steps in prop::collection::vec(any::<[u8; 4]>(), 0..60),
+        ) {
+            let script: Vec<u8> = [kind].into_iter().chain(steps.into_iter().flatten()).collect();
+            let _ = rings(&script);
+        }
+    }
+}
