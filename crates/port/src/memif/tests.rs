@@ -2,7 +2,9 @@
 
 mod hostile;
 mod liars;
+mod model;
 mod peer;
+mod races;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};

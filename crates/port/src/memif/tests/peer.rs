@@ -101,10 +101,6 @@ impl Raw {
     pub fn head(&self) -> u16 {
         self.half(6).load(Ordering::Acquire)
     }
-
-    pub fn tail(&self) -> u16 {
-        self.half(64).load(Ordering::Acquire)
-    }
 }
 
 /// A client: it owns memory, and connects to the port.

@@ -1,0 +1,155 @@
+//! A pair of ports under random steps, beside a model of two lines of numbers.
+
+use linerate_skb::{Local, Skb};
+use proptest::prelude::*;
+
+use super::hostile::settled;
+use super::peer::turn;
+use super::*;
+
+/// What is done. `true` is the client's side.
+#[derive(Debug, Clone, Copy)]
+enum Do {
+    Send(bool, usize),
+    Receive(bool, usize),
+    /// The client goes, and another one comes.
+    Renew,
+    /// The program takes frames until so many are left.
+    Dry(usize),
+    /// It gives all of them back.
+    Wet,
+}
+
+fn any_step() -> impl Strategy<Value = Do> {
+    prop_oneof![
+        6 => (any::<bool>(), 1usize..40).prop_map(|(near, n)| Do::Send(near, n)),
+        6 => (any::<bool>(), 0usize..64).prop_map(|(near, n)| Do::Receive(near, n)),
+        1 => Just(Do::Renew),
+        1 => (0usize..4).prop_map(Do::Dry),
+        2 => Just(Do::Wet),
+    ]
+}
+
+struct Pair {
+    pool: Pool,
+    text: String,
+    near: Opened,
+    far: Opened,
+    mem: Local,
+    /// Which client it is.
+    epoch: u8,
+    /// Packets of this client's time: sent and received, by the client, by the server.
+    sent: [u32; 2],
+    received: [u32; 2],
+    taken: Batch,
+}
+
+const FRAMES: usize = 256;
+
+impl Pair {
+    fn new(sharing: &str) -> Pair {
+        let pool = Pool::builder().frames(FRAMES as u32).trust(Trust::Exported).build().unwrap();
+        let name = name();
+        let mut far = open(&format!("memif:{name},role=server"), &pool);
+        let text = format!("memif:{name},size=16,zerocopy={sharing}");
+        let mut near = open(&text, &pool);
+        meet(&pool, &mut [&mut near, &mut far]);
+        let (mem, taken) = (pool.local_with(4), Batch::with_capacity(FRAMES));
+        let (sent, received) = ([0; 2], [0; 2]);
+        Pair { pool, text, near, far, mem, epoch: 0, sent, received, taken }
+    }
+
+    fn packet(&self, number: u32) -> Vec<u8> {
+        let mut bytes = vec![self.epoch; 14 + (number as usize * 389) % 3000];
+        bytes[..4].copy_from_slice(&number.to_ne_bytes());
+        bytes
+    }
+
+    fn step(&mut self, step: Do) {
+        match step {
+            Do::Send(near, n) => self.send(near, n),
+            Do::Receive(near, n) => self.receive(near, n),
+            Do::Renew => self.renew(),
+            Do::Dry(left) => {
+                let mut home = self.pool.local_with(0);
+                home.alloc(&mut self.taken, FRAMES);
+                for skb in (0..left).filter_map(|_| self.taken.pop()) {
+                    drop::<Skb>(skb);
+                }
+            }
+            Do::Wet => self.taken.clear(),
+        }
+    }
+
+    fn send(&mut self, near: bool, n: usize) {
+        let (mut batch, line) = (Batch::with_capacity(n), usize::from(!near));
+        for number in (self.sent[line]..).take(n) {
+            let bytes = self.packet(number);
+            let Some(skb) = self.mem.alloc_copy(&bytes) else { break };
+            batch.push(skb).unwrap();
+        }
+        let port = if near { &mut self.near } else { &mut self.far };
+        let (all, moved) = (batch.len(), port.queues[0].xmit(&mut self.mem, &mut batch));
+        assert_eq!(moved.packets + batch.len(), all);
+        self.sent[line] += moved.packets as u32;
+    }
+
+    fn receive(&mut self, near: bool, n: usize) {
+        // The other's line.
+        let (mut out, line) = (Batch::with_capacity(64), usize::from(near));
+        let port = if near { &mut self.near } else { &mut self.far };
+        let moved = port.queues[0].rx(&mut self.mem, &mut out, n);
+        assert_eq!((moved.packets, moved.packets <= n), (out.len(), true));
+        for skb in out.iter() {
+            let mut bytes = vec![0; skb.len()];
+            assert_eq!(skb.copy_to(0, &mut bytes), bytes.len());
+            assert!(self.received[line] < self.sent[line]);
+            assert!(bytes == self.packet(self.received[line]), "lost, or another one");
+            self.received[line] += 1;
+        }
+    }
+
+    fn renew(&mut self) {
+        let null = open("null:", &self.pool);
+        drop(std::mem::replace(&mut self.near, null));
+        while self.far.queues[0].health() == Health::Up {
+            turn(&mut self.far, &mut self.mem);
+        }
+        self.near = open(&self.text, &self.pool);
+        meet(&self.pool, &mut [&mut self.near, &mut self.far]);
+        self.epoch = self.epoch.wrapping_add(1);
+        (self.sent, self.received) = ([0; 2], [0; 2]);
+    }
+
+    /// What is on its way arrives, and all is where it was.
+    fn end(mut self) {
+        self.taken.clear();
+        let start = Instant::now();
+        while self.received != self.sent {
+            assert!(start.elapsed() < Duration::from_secs(10), "{:?}", (self.received, self.sent));
+            for near in [true, false] {
+                self.receive(near, 64);
+                // A client takes back what was read when it sends.
+                let port = if near { &mut self.near } else { &mut self.far };
+                port.queues[0].xmit(&mut self.mem, &mut Batch::with_capacity(0));
+            }
+        }
+        let Pair { pool, near, far, mem, taken, .. } = self;
+        drop((near, far, mem, taken));
+        settled(&pool);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn what_is_sent_is_received_once_and_in_order_and_every_frame_comes_home(
+        sharing in prop_oneof![Just("yes"), Just("no")],
+        steps in prop::collection::vec(any_step(), 1..80),
+    ) {
+        let mut pair = Pair::new(sharing);
+        steps.into_iter().for_each(|step| pair.step(step));
+        pair.end();
+    }
+}
