@@ -217,7 +217,7 @@ fn seal(fd: &OwnedFd) -> std::result::Result<(), String> {
         _ => {}
     }
     let kind = rustix::fs::fstatfs(fd).map_err(|e| format!("fstatfs: {e}"))?.f_type;
-    if i64::from(kind) == HUGETLBFS {
+    if kind == HUGETLBFS {
         return Err("its owner can punch holes into a file of huge pages".into());
     }
     Ok(())

@@ -268,7 +268,9 @@ fn what_was_sent_before_a_lie_is_counted() {
 fn scribble(memory: &PeerMemory, rings: [usize; 2], seed: u64, stop: &AtomicBool) {
     let mut x = seed | 1;
     while !stop.load(Ordering::Relaxed) {
-        (x ^= x << 13, x ^= x >> 7, x ^= x << 17).0;
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
         let [_, _, a, b, c, d, e, f] = x.to_ne_bytes();
         let (ring, value) = (rings[usize::from(f & 1)], u16::from_ne_bytes([a, b]));
         let (at, value) = match c % 8 {
