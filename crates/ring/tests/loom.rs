@@ -7,6 +7,7 @@
 #![cfg(loom)]
 
 use linerate_ring::{Consumer, Events, Heap, Producer, Waiter, Waker, heap_from, waiter};
+use loom::sync::atomic::{AtomicU16, Ordering, fence};
 use loom::sync::{Arc, Notify};
 use loom::thread;
 
@@ -278,5 +279,44 @@ fn a_late_waker_clears_only_the_want_it_serves() {
             sleeper.sleep_unless(Events::ROOM, || room_tx.reserve(1) > 0);
         }
         peer.join().unwrap();
+    });
+}
+
+/// memif's doorbell, which no `Waiter` is: the mask is a plain store of the sleeper's, the other side never
+/// clears it, and the doorbell is never drained. Publish, fence, look at the mask; unmask, fence, look at
+/// the index.
+#[test]
+fn a_memif_receiver_that_unmasks_and_looks_is_always_woken() {
+    const COUNT: u16 = 2;
+    const MASKED: u16 = 1;
+    explore(|| {
+        let (head, flags) = (Arc::new(AtomicU16::new(0)), Arc::new(AtomicU16::new(MASKED)));
+        let doorbell = Arc::new(Notify::new());
+        let sender = {
+            let (head, flags, doorbell) = (head.clone(), flags.clone(), doorbell.clone());
+            thread::spawn(move || {
+                for posted in 1..=COUNT {
+                    head.store(posted, Ordering::Release);
+                    fence(Ordering::SeqCst);
+                    if flags.load(Ordering::Relaxed) & MASKED == 0 {
+                        doorbell.notify();
+                    }
+                }
+            })
+        };
+        let mut seen = 0;
+        while seen < COUNT {
+            seen = head.load(Ordering::Acquire);
+            if seen == COUNT {
+                break;
+            }
+            flags.store(0, Ordering::Relaxed);
+            fence(Ordering::SeqCst);
+            if head.load(Ordering::Acquire) == seen {
+                doorbell.wait();
+            }
+            flags.store(MASKED, Ordering::Relaxed);
+        }
+        sender.join().unwrap();
     });
 }
