@@ -57,7 +57,7 @@ use linerate_sys::wait::{Epoll, EventFlags, NO_EVENT, TimerFd, poll_readable};
 
 use super::config::Config;
 use super::link::Link;
-use super::queue::Receiver;
+use super::session::Receiver;
 use super::ring::Lie;
 use crate::host::RETRY;
 use crate::queue::Health;
