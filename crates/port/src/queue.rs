@@ -116,6 +116,16 @@ pub trait QueueOps: AsFd + Send {
     /// Cost:   a syscall if what is wanted changed since the last time.
     fn arm(&mut self, want: Want) -> bool;
 
+    /// Takes back what the device is done with, and says how much it still has to do of what was sent:
+    /// packets or parts of them, 0 if nobody knows. Who is about to close it gives it time until then.
+    ///
+    /// Shape:  sent packets -> freed as sent.
+    /// Cost:   as the look that `xmit` takes.
+    fn reap(&mut self, mem: &mut Local) -> usize {
+        let _ = mem;
+        0
+    }
+
     /// How the device is.
     fn health(&self) -> Health {
         Health::Up

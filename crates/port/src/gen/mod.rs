@@ -6,7 +6,7 @@ mod traffic;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
-use linerate_skb::{Batch, Data, DropReason, Local, Moved, Pool, Result, Trust};
+use linerate_skb::{Batch, Data, DropReason, Local, Moved, Pool, Result, Skb, Trust};
 use linerate_sys::wait::TimerFd;
 use linerate_wire::{Mac, stamp};
 
@@ -23,7 +23,8 @@ use traffic::Traffic;
 /// Most flows numbered apart.
 pub const FLOWS_MAX: u64 = 1 << 16;
 
-/// The driver of `gen:[,rate=1Mpps][,size=60|imix][,flows=1][,count=N]`.
+/// The driver of `gen:[,rate=1Mpps[,rate_for=1s]][,size=60|imix][,flows=1][,count=N]`: the pace is kept
+/// for that long, or to the end; after it packets are made as fast as they are taken.
 #[derive(Debug)]
 pub struct Gen;
 
@@ -45,12 +46,9 @@ impl Driver for Gen {
             let fix = "smaller packets, or a pool that holds them: --fit or --jumbo";
             return Err(spec.error(why).fix(fix));
         }
-        if pool.trust() == Trust::Exported {
-            let why = "frames are written in place, and a peer can write those of this pool";
-            return Err(spec.error(why).fix("a pool that is not exported: Trust::Private"));
-        }
         let rate = traffic.rate.map_or("no pause".to_owned(), |r| r.to_string());
-        let mode = format!("gen at {rate}");
+        let then = traffic.rate_for.map(|time| format!(" for {time:?}, then at no pause"));
+        let mode = format!("gen at {rate}{}", then.unwrap_or_default());
         let obtained = Obtained::new(spec.name.clone(), mode, longest).direction(Direction::Source);
         Ok(Opened::single(GenQueue::new(traffic)?, obtained))
     }
@@ -68,6 +66,10 @@ struct GenQueue {
     traffic: Traffic,
     longest: usize,
     pacer: Option<Pacer>,
+    /// The pacer whose time is over: what it has to report.
+    paced: Option<Pacer>,
+    /// Where a frame is written whose memory a peer writes, too; it is copied from here.
+    scratch: Vec<u8>,
     timer: TimerFd,
     made: u64,
     /// Whose turn it is, of the sizes and of the flows.
@@ -92,6 +94,8 @@ impl GenQueue {
         Ok(GenQueue {
             longest: traffic.longest(),
             pacer: traffic.pps().map(Pacer::rate),
+            paced: None,
+            scratch: Vec::new(),
             timer,
             made: 0,
             size: 0,
@@ -119,6 +123,76 @@ impl GenQueue {
         sizes.map_while(|&size| mem.alloc_len(size).and_then(|skb| out.push(skb).ok())).count()
     }
 
+    /// Ends the pace when its time is over.
+    fn end_pace(&mut self, now: Instant) {
+        let over = |pacer: &mut Pacer| {
+            let begun = pacer.intended(0).map(|at| now.saturating_duration_since(at));
+            begun.zip(self.traffic.rate_for).is_some_and(|(since, time)| since >= time)
+        };
+        if let Some(pacer) = self.pacer.take_if(over) {
+            self.paced = Some(pacer);
+        }
+    }
+
+    /// The time that goes into packet `i` of the pacer's: when it was meant to leave, or now.
+    #[inline]
+    fn time_ns(&self, i: u64, now_ns: u64) -> u64 {
+        let meant = self.pacer.as_ref().and_then(|pacer| pacer.intended(i));
+        meant.map_or(now_ns, |at| at.saturating_duration_since(self.epoch).as_nanos() as u64)
+    }
+
+    /// Writes the next packet into `frame`, which has its size, and counts it.
+    #[inline]
+    fn write(&mut self, frame: &mut [u8], time_ns: u64) {
+        frame[..6].copy_from_slice(&ENDS[0]);
+        frame[6..12].copy_from_slice(&ENDS[1]);
+        // Cannot fail: sizes are at least FRAME_LEN_MIN.
+        let _ = stamp::write(frame, self.flow as u32, self.seq[self.flow], time_ns);
+        self.step();
+    }
+
+    /// Writes packets where they lie; their bytes.
+    fn write_in_place<'a>(
+        &mut self,
+        packets: impl Iterator<Item = &'a mut Skb>,
+        first: u64,
+        now_ns: u64,
+    ) -> u64 {
+        let mut bytes = 0;
+        for (i, skb) in packets.enumerate() {
+            let size = self.traffic.sizes[self.size];
+            let time_ns = self.time_ns(first + i as u64, now_ns);
+            let Some(frame) = skb.put(size) else { continue };
+            self.write(frame, time_ns);
+            bytes += size as u64;
+        }
+        bytes
+    }
+
+    /// The same in memory that a peer writes, too, and of which nothing is lent: each is written
+    /// apart, and copied.
+    #[cold]
+    fn write_apart<'a>(
+        &mut self,
+        packets: impl Iterator<Item = &'a mut Skb>,
+        first: u64,
+        now_ns: u64,
+    ) -> u64 {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        scratch.resize(self.longest, 0);
+        let mut bytes = 0;
+        for (i, skb) in packets.enumerate() {
+            let size = self.traffic.sizes[self.size];
+            let time_ns = self.time_ns(first + i as u64, now_ns);
+            let frame = &mut scratch[..size];
+            self.write(frame, time_ns);
+            skb.commit(size);
+            bytes += skb.copy_from(0, frame) as u64;
+        }
+        self.scratch = scratch;
+        bytes
+    }
+
     /// Counts a packet, and goes on to the next size and flow.
     fn step(&mut self) {
         self.seq[self.flow] += 1;
@@ -134,6 +208,7 @@ const ENDS: [[u8; 6]; 2] = [Mac([2, 0, 0, 0, 0, 2]).0, Mac([2, 0, 0, 0, 0, 1]).0
 impl QueueOps for GenQueue {
     fn rx(&mut self, mem: &mut Local, out: &mut Batch, budget: usize) -> Moved {
         let now = Instant::now();
+        self.end_pace(now);
         let most = budget.min(out.spare()).min(usize::try_from(self.left()).unwrap_or(usize::MAX));
         let first = self.pacer.as_ref().map_or(0, Pacer::issued);
         let due = match &mut self.pacer {
@@ -149,20 +224,11 @@ impl QueueOps for GenQueue {
         self.no_frame += u64::from(n < due);
         self.retry_at = if n == 0 && due > 0 { now.checked_add(RETRY) } else { None };
         let now_ns = now.saturating_duration_since(self.epoch).as_nanos() as u64;
-        let mut bytes = 0;
-        for (i, skb) in out.iter_mut().skip(before).enumerate() {
-            let size = self.traffic.sizes[self.size];
-            let meant = self.pacer.as_ref().and_then(|p| p.intended(first + i as u64));
-            let time_ns = meant
-                .map_or(now_ns, |at| at.saturating_duration_since(self.epoch).as_nanos() as u64);
-            let Some(frame) = skb.put(size) else { continue };
-            frame[..6].copy_from_slice(&ENDS[0]);
-            frame[6..12].copy_from_slice(&ENDS[1]);
-            // Cannot fail: sizes are at least FRAME_LEN_MIN.
-            let _ = stamp::write(frame, self.flow as u32, self.seq[self.flow], time_ns);
-            self.step();
-            bytes += size as u64;
-        }
+        let packets = out.iter_mut().skip(before);
+        let bytes = match mem.pool().trust() {
+            Trust::Private => self.write_in_place(packets, first, now_ns),
+            Trust::Exported => self.write_apart(packets, first, now_ns),
+        };
         Moved { packets: n, bytes }
     }
 
@@ -204,7 +270,7 @@ impl QueueOps for GenQueue {
     }
 
     fn pace(&self) -> Option<Pace> {
-        self.pacer.as_ref().map(Pacer::report)
+        self.pacer.as_ref().or(self.paced.as_ref()).map(Pacer::report)
     }
 }
 
@@ -306,10 +372,45 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_that_a_peer_writes_is_refused() {
-        let pool = Pool::builder().frames(64).trust(Trust::Exported).build().unwrap();
-        let e = Port::open_with("gen:", &pool).unwrap_err();
-        assert!(e.why.contains("a peer can write"), "{e}");
+    fn in_memory_that_a_peer_writes_the_bytes_are_the_same() {
+        let made = |trust| {
+            let pool = Pool::builder().frames(64).jumbo(8, 16_384).trust(trust).build().unwrap();
+            let frames = |text| {
+                let mut port = Port::open_with(text, &pool).unwrap();
+                let mut batch = Batch::with_capacity(32);
+                port.rx(&mut batch);
+                let bytes: usize = batch.iter().map(|skb| skb.len()).sum();
+                assert_eq!(port.counts().rx_bytes, bytes as u64, "{text}");
+                let copied = batch.iter().map(|skb| {
+                    assert_eq!((skb.trust(), skb.is_linear()), (trust, true), "{text}");
+                    let mut frame = vec![0; skb.len()];
+                    assert_eq!(skb.copy_to(0, &mut frame), frame.len());
+                    let stamp = stamp::read(&frame).unwrap();
+                    // The time is that of the run.
+                    stamp::write(&mut frame, stamp.flow, stamp.seq, 0).unwrap();
+                    frame
+                });
+                copied.collect::<Vec<_>>()
+            };
+            ["gen:,size=imix,flows=3,count=24", "gen:,size=9000,count=5"].map(frames)
+        };
+        let private = made(Trust::Private);
+        assert_eq!((private[0].len(), private[1].len()), (24, 5));
+        assert!(private == made(Trust::Exported), "frames differ");
+    }
+
+    #[test]
+    fn a_pace_that_ends_is_followed_by_none_and_still_told() {
+        let mut port = Port::open("gen:,rate=10pps,rate_for=50ms").unwrap();
+        assert_eq!(port.obtained().mode, "gen at 10pps for 50ms, then at no pause");
+        let mut batch = Batch::with_capacity(64);
+        assert_eq!((port.rx(&mut batch), port.rx(&mut batch)), (1, 0));
+        // The second would be due after 100 ms.
+        std::thread::sleep(Duration::from_millis(50));
+        assert_eq!(port.rx(&mut batch), 63);
+        let numbers: Vec<u64> = batch.iter().map(|p| stamp::read(p.data()).unwrap().seq).collect();
+        assert!(numbers.iter().copied().eq(0..64), "{numbers:?}");
+        assert!(Port::open("gen:,rate_for=1s").unwrap_err().why.contains("rate"));
     }
 
     #[test]

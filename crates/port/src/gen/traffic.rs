@@ -1,5 +1,7 @@
 //! What is to be generated, as the port text says it.
 
+use std::time::Duration;
+
 use linerate_skb::Result;
 use linerate_wire::stamp;
 
@@ -14,6 +16,8 @@ pub(super) const IMIX: [usize; 12] = [60, 590, 60, 60, 590, 60, 1514, 60, 590, 6
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Traffic {
     pub rate: Option<Rate>,
+    /// How long the rate is kept, if not to the end.
+    pub rate_for: Option<Duration>,
     /// Bytes of a frame without FCS, in turn.
     pub sizes: Vec<usize>,
     pub flows: u64,
@@ -42,11 +46,16 @@ impl Traffic {
     pub fn of(spec: &Spec) -> Result<Traffic> {
         let traffic = Traffic {
             rate: spec.value("rate", units::rate)?,
+            rate_for: spec.value("rate_for", units::duration)?,
             sizes: spec.value("size", sizes)?.unwrap_or(vec![stamp::FRAME_LEN_MIN]),
             flows: spec.value("flows", flows)?.unwrap_or(1),
             count: spec.value("count", units::count)?.unwrap_or(u64::MAX),
         };
         spec.finish()?;
+        if traffic.rate.is_none() && traffic.rate_for.is_some() {
+            let why = "rate_for says how long the rate is kept, and there is no rate";
+            return Err(spec.error(why).fix("say rate=1Gbps, or leave rate_for out"));
+        }
         if traffic.pps().is_some_and(|pps| pps > pacer::PPS_MAX) {
             let why =
                 format!("more than {:e} packets a second cannot be told apart", pacer::PPS_MAX);

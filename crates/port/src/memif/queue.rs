@@ -398,6 +398,23 @@ impl QueueOps for MemifQueue {
         false
     }
 
+    fn reap(&mut self, mem: &mut Local) -> usize {
+        self.follow();
+        let Some(tx) = &mut self.session.tx else { return 0 };
+        match tx.reap(mem) {
+            Ok(()) if self.cutting.is_none() => tx.under_way(),
+            Ok(()) => {
+                let mut nothing = Batch::with_capacity(0);
+                self.xmit(mem, &mut nothing);
+                1
+            }
+            Err(lie) => {
+                self.accuse(lie);
+                0
+            }
+        }
+    }
+
     fn health(&self) -> Health {
         self.health.clone()
     }

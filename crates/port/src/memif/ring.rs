@@ -318,6 +318,12 @@ impl ServerRing {
         self.tail.wrapping_add(i)
     }
 
+    /// Slots that were posted when it was last looked, and that have not been given back.
+    #[must_use]
+    pub fn posted(&self) -> u16 {
+        self.seen.wrapping_sub(self.tail)
+    }
+
     /// Gives the oldest `n` back.
     #[inline]
     pub fn give_back(&mut self, n: u16) {

@@ -20,16 +20,26 @@ pub(super) struct Side {
     pub regions: Regions,
     /// Buffers worked on and not given back.
     worked: u16,
+    /// The most that were ever there to be worked on.
+    most: u16,
 }
 
 impl Side {
     pub fn new(ring: ServerRing, bell: EventFd, regions: Regions) -> Side {
-        Side { ring, bell, regions, worked: 0 }
+        Side { ring, bell, regions, worked: 0, most: 0 }
     }
 
     /// Buffers that the client has posted, and that were not worked on.
     pub fn ready(&mut self) -> Result<u16, Lie> {
-        Ok(self.ring.poll()? - self.worked)
+        let posted = self.ring.poll()?;
+        self.most = self.most.max(posted);
+        Ok(posted - self.worked)
+    }
+
+    /// Buffers that were filled and not posted anew. A client that has taken what is in them posts
+    /// as many as ever, at once or soon.
+    pub fn under_way(&self) -> usize {
+        (self.most - self.ring.posted()).into()
     }
 
     /// Receives up to `budget` packets.

@@ -50,7 +50,7 @@ impl Sender {
     pub fn reap(&mut self, mem: &mut Local) -> std::result::Result<(), Lie> {
         match self {
             Sender::Client(tx) => tx.reap(mem),
-            Sender::Server(_) => Ok(()),
+            Sender::Server(side) => side.ready().map(|_| ()),
         }
     }
 
@@ -69,6 +69,14 @@ impl Sender {
                 Ok(tx.ring.free() >= tx.ring.shared.len().min(client::DESCS_MAX as u16 / 2))
             }
             Sender::Server(side) => Ok(side.ready()? > 0),
+        }
+    }
+
+    /// Buffers with what the peer has not taken yet, as far as that can be known.
+    pub fn under_way(&self) -> usize {
+        match self {
+            Sender::Client(tx) => tx.ring.posted().into(),
+            Sender::Server(side) => side.under_way(),
         }
     }
 

@@ -76,6 +76,11 @@ pub trait Layer: Send {
         below.as_fd()
     }
 
+    /// See [`QueueOps::reap`].
+    fn reap(&mut self, below: &mut dyn QueueOps, mem: &mut Local) -> usize {
+        below.reap(mem)
+    }
+
     /// See [`QueueOps::health`].
     fn health(&self, below: &dyn QueueOps) -> Health {
         below.health()
@@ -150,6 +155,10 @@ impl<L: Layer> QueueOps for Wrapped<L> {
 
     fn arm(&mut self, want: Want) -> bool {
         self.layer.arm(self.below.0.as_mut(), want)
+    }
+
+    fn reap(&mut self, mem: &mut Local) -> usize {
+        self.layer.reap(self.below.0.as_mut(), mem)
     }
 
     fn health(&self) -> Health {
@@ -241,6 +250,11 @@ mod tests {
             false
         }
 
+        fn reap(&mut self, _: &mut Local) -> usize {
+            self.note("reap");
+            13
+        }
+
         fn health(&self) -> Health {
             self.note("health");
             Health::Down(Error::new(Code::NoDevice, "told", "down"))
@@ -311,6 +325,7 @@ mod tests {
             assert_eq!(ops.rx(&mut mem, &mut batch, 3).packets, 3, "{name}");
             assert_eq!((ops.xmit(&mut mem, &mut batch).packets, batch.len()), (1, 2), "{name}");
             assert!(!ops.arm(Want::Room), "{name}");
+            assert_eq!(ops.reap(&mut mem), 13, "{name}");
             assert!(matches!(ops.health(), Health::Down(_)), "{name}");
             assert_eq!(ops.origin(), Origin::Created, "{name}");
             assert_eq!((ops.missed(), ops.no_frame()), (17, 19), "{name}");
