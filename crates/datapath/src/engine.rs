@@ -1,13 +1,16 @@
 //! Ports, wires and stages put together; nothing runs yet.
 
+use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use linerate_port::{Code, Error, QueueOps, Result, parse};
+use linerate_port::wait::poll_readable;
+use linerate_port::{Code, Error, QueueOps, Result, Want, parse};
 use linerate_skb::{Data, Holder, Huge, Init, Pool, Return, Verdict};
 
 use crate::hold_off::HoldOff;
 use crate::memory::Asked;
+use crate::napi::Napi;
 use crate::opening::{self, Groups};
 use crate::plan::{self, Sizes};
 use crate::running::Running;
@@ -17,6 +20,8 @@ use crate::worker::Worker;
 use crate::wrapping::{self, Around};
 use crate::xconnect::Xconnect;
 
+/// The longest wait for one port to come up, before all are looked at again.
+const STEP: Duration = Duration::from_millis(10);
 /// Packets from one queue in one turn. NAPI's weight, and DPDK's and VPP's order of magnitude.
 const BUDGET: usize = 64;
 /// The longest time in microseconds in which packets may gather where they come densely: a bulk
@@ -354,6 +359,27 @@ impl Engine {
     #[must_use]
     pub fn warnings(&self) -> &[String] {
         self.stats.warnings()
+    }
+
+    /// Waits until no port is down, or for `timeout`; true if none is. A port whose peer is still to come
+    /// to terms drops what it is sent meanwhile.
+    #[must_use]
+    pub fn wait_until_up(&mut self, timeout: Duration) -> bool {
+        let until = Instant::now().checked_add(timeout);
+        loop {
+            let napis = self.workers.iter_mut().flat_map(|(worker, _)| &mut worker.napis);
+            let mut down: Vec<&mut Napi> = napis.filter(|napi| napi.is_down()).collect();
+            let left = until.map_or(STEP, |until| until.saturating_duration_since(Instant::now()));
+            if down.is_empty() || left.is_zero() {
+                return down.is_empty();
+            }
+            // What is to be done at its socket is done when it is armed.
+            let quiet = down.iter_mut().fold(true, |all, napi| napi.arm(Some(Want::Frames)) && all);
+            if quiet {
+                // The others are looked at when the time is over.
+                let _ = poll_readable(&[down[0].as_fd()], Some(left.min(STEP)));
+            }
+        }
     }
 
     /// Runs each worker on a thread of its own, pinned if CPUs were named.

@@ -130,6 +130,11 @@ impl Napi {
         left < before
     }
 
+    /// Takes back what the device is done with; true if it still has something to do.
+    pub fn sending(&mut self, mem: &mut Local) -> bool {
+        self.writes() && self.ops.reap(mem) > 0
+    }
+
     /// Drops what still waits.
     pub fn purge(&mut self, mem: &mut Local) {
         let n = self.fifo.len();
@@ -167,6 +172,11 @@ impl Napi {
     /// The last time.
     pub fn conclude(&mut self) {
         self.slot.conclude(self.ops.as_mut(), &self.flushes);
+    }
+
+    /// True while the device is down, and may come up.
+    pub fn is_down(&self) -> bool {
+        matches!(self.ops.health(), Health::Down(_))
     }
 
     /// True if it will never give a packet again.

@@ -27,6 +27,8 @@ use crate::waits::Term;
 const ASK: Duration = Duration::from_millis(100);
 /// Turns between two looks at the devices' health, under load.
 const LOOK_TURNS: u32 = 4096;
+/// Time between two looks at whether a device has done what it was given, before it is closed.
+const LOOK: Duration = Duration::from_millis(1);
 /// How late the kernel may wake a thread of the engine's own.
 const SLACK_NS: NonZeroU64 = NonZeroU64::new(1_000).unwrap();
 /// The bell's tag; queues have their index.
@@ -57,6 +59,8 @@ pub struct Worker {
     slot: Arc<WorkerSlot>,
     turns: u32,
     ask_at: Option<Instant>,
+    /// A device still has to do what it was given, and nothing more will be.
+    sending: bool,
 }
 
 impl Worker {
@@ -91,6 +95,7 @@ impl Worker {
             slot,
             turns: 0,
             ask_at: None,
+            sending: false,
         })
     }
 
@@ -148,7 +153,12 @@ impl Worker {
     fn settle(&mut self, moved: bool, now: Instant) -> Turned {
         self.turns = self.turns.wrapping_add(1);
         let mut turned = if moved { Turned::Again } else { Turned::Idle };
-        let nothing_waits = !moved && self.napis.iter().all(|napi| napi.backlog() == 0);
+        let mut nothing_waits = !moved && self.napis.iter().all(|napi| napi.backlog() == 0);
+        if nothing_waits && self.slot.phase() != Phase::Run {
+            let (napis, mem) = (&mut self.napis, &mut self.mem);
+            self.sending = napis.iter_mut().fold(false, |any, napi| napi.sending(mem) | any);
+            nothing_waits = !self.sending;
+        }
         if !moved || self.turns.is_multiple_of(LOOK_TURNS) {
             let mut read = self.napis.iter().filter(|n| n.reads());
             if nothing_waits && read.all(Napi::ended) {
@@ -255,7 +265,7 @@ impl Worker {
         let _ = thread::set_timer_slack_ns(SLACK_NS);
         while self.slot.phase() != Phase::Halt {
             let turned = self.turn(Instant::now());
-            self.park(turned, None)?;
+            self.park(turned, self.sending.then_some(LOOK))?;
         }
         self.slot.waits().ran(&term);
         Ok(())
@@ -275,14 +285,15 @@ impl Worker {
         loop {
             let now = Instant::now();
             let turned = self.turn(now);
-            if turned != Turned::Again && self.napis.iter().all(|n| n.backlog() == 0) {
+            let all_left = !self.sending && self.napis.iter().all(|n| n.backlog() == 0);
+            if turned != Turned::Again && all_left {
                 return Ok(true);
             }
             let left = until.map_or(timeout, |until| until.saturating_duration_since(now));
             if left.is_zero() {
                 return Ok(false);
             }
-            self.park(turned, Some(left))?;
+            self.park(turned, Some(if self.sending { left.min(LOOK) } else { left }))?;
         }
     }
 }
