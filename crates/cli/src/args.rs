@@ -52,8 +52,9 @@ pub enum Command {
 /// Whatever comes in by A leaves by B, and the other way round, except where a port can only be
 /// read (gen, a capture on the left) or only be written (sink, a capture on the right).
 ///
-/// Without ports it tries itself out for 3 s: gen -> path -> ring -> sink on two threads, every
-/// packet numbered, and verified at the end.
+/// Without ports it tries itself out for 3 s: gen -> path -> memif, whose packets a second process
+/// sees where they lie, without a copy, and verifies. At 124 MB/s in frames of 1514 bytes first, then
+/// as fast as it goes. Where there can be no second process: gen -> path -> ring -> sink.
 ///
 /// It ends when its sources have ended, when --for or --count is reached, or on Ctrl-C. Then it
 /// sends what is still under way, for up to 2 s, and prints the ledger: every packet that came in
@@ -71,6 +72,9 @@ pub struct Forward {
     pub limits: Limits,
     #[command(flatten)]
     pub run: Run,
+    /// Say when the ports are open, and end when the standard input does: for a run of a run's own
+    #[arg(long, hide = true, requires = "left")]
+    pub beside: bool,
 }
 
 /// Send numbered packets to a port at a pace
@@ -186,8 +190,10 @@ PORT is [name=]driver:arg[,key=value]…
   packet:IFACE          a network interface, shared with the kernel (AF_PACKET; needs root)
   tap:NAME              a tap device of that name, made if it is not there (needs root)
   pcap:FILE             a capture: read on the left of a wire, written on the right; - is a pipe
+  memif:PATH[,role=client|server][,id=0][,secret=TEXT][,zerocopy=yes|read|no]
+                        memory shared with another process: VPP, DPDK, or linerate
   ring:NAME             one of the two ends of a ring in this process
-  gen:[,rate=1Mpps][,size=60|imix][,flows=1][,count=N]
+  gen:[,rate=1Mpps[,rate_for=1s]][,size=60|imix][,flows=1][,count=N]
                         a source of numbered packets
   sink:                 where packets end, verified if they are numbered
   null:[,size=60]       packets from nowhere to nowhere: what the path itself costs
@@ -202,6 +208,8 @@ Examples:
   linerate forward packet:veth0 packet:veth1        the same by copies, on any interface
   linerate forward packet:eth0 pcap:out.pcapng --for 10s
   linerate forward pcap:in.pcap pcap:out.pcapng     copy a capture
+  linerate forward xdp:veth0 memif:/run/x.sock      an interface into another process's memory
+  linerate forward memif:/run/x.sock,role=server sink:   such a process: it listens, and verifies
   linerate forward null: null: --for 2s --json      what the path costs
   linerate forward null: null: --for 2s --pool      and what its packets' memory costs
 

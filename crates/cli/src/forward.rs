@@ -2,28 +2,33 @@
 
 use std::time::Duration;
 
-use linerate::{Code, Error, Spec, units};
+use linerate::{Code, Engine, Error, Spec, units};
 use linerate_ctl::json;
 
 use crate::args::Forward;
 use crate::errors::Failure;
+use crate::far::Far;
 use crate::report;
-use crate::run::{Path, run};
+use crate::run::{Path, Ran, open, run, run_opened};
 use crate::screen::Screen;
 
 /// Time of a run without ports, unless told.
 const TRIAL: Duration = Duration::from_secs(3);
+/// What it begins with: the 124 MB/s that post 000's system ran at on 1 Gbit/s, in full frames.
+const TRIAL_RATE: &str = "992Mbps";
+const TRIAL_BYTES: usize = 1514;
+/// How long a second process may take to answer.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Runs the command; returns the exit status.
 ///
 /// # Errors
 /// Whatever keeps it from giving a result.
 pub fn forward(args: &Forward, screen: &Screen) -> Result<u8, Failure> {
-    let path = match (&args.left, &args.right) {
-        (Some(left), Some(right)) => between(left, right, args)?,
-        _ => trial(args),
+    let ran = match (&args.left, &args.right) {
+        (Some(left), Some(right)) => run(&between(left, right, args)?, &args.run, screen)?,
+        _ => trial(args, screen)?,
     };
-    let ran = run(&path, &args.run, screen)?;
     let table = || report::forward(&ran.report, args.run.pool);
     screen.result(table, || json::forward(&ran.report))?;
     ran.notes(screen);
@@ -51,6 +56,8 @@ fn between(left: &str, right: &str, args: &Forward) -> Result<Path, Failure> {
         time: limits.time,
         count: limits.count.filter(|_| !counted),
         until: until(limits.time, limits.count),
+        beside: args.beside,
+        ..Path::default()
     })
 }
 
@@ -79,8 +86,60 @@ fn counting(port: &Spec, count: Option<u64>) -> Result<String, Failure> {
     Ok(kept.fold(head, |text, part| text + "," + part) + &format!(",count={count}"))
 }
 
-/// What is run when no port is named: it shows the whole path, and needs nothing.
-fn trial(args: &Forward) -> Path {
+/// What is run when no port is named: it shows the whole path into another process, and needs no
+/// privilege.
+fn trial(args: &Forward, screen: &Screen) -> Result<Ran, Failure> {
+    match meet(args) {
+        Ok((engine, path, far)) => {
+            let mut ran = run_opened(engine, &path, &args.run, screen)?;
+            ran.add_far(far.finish())?;
+            Ok(ran)
+        }
+        Err(why) => alone(args, &why, screen),
+    }
+}
+
+/// A second process, and a path whose packets it sees where they lie; or why there is none.
+fn meet(args: &Forward) -> Result<(Engine, Path, Far), String> {
+    let far = Far::start()?;
+    let path = fabric(args, &far.port(), far.process());
+    let mut engine = open(&path, &args.run).map_err(|failure| failure.told.why)?;
+    match engine.wait_until_up(PATIENCE) {
+        true => Ok((engine, path, far)),
+        false => Err("the second process does not come to terms with this one".into()),
+    }
+}
+
+/// The scenario of post 000: at 124 MB/s, then flat out, into memory that another process sees.
+fn fabric(args: &Forward, memif: &str, process: u32) -> Path {
+    let limits = &args.limits;
+    let time = limits.time.or_else(|| limits.count.is_none().then_some(TRIAL));
+    let paced = time.unwrap_or(TRIAL) / 2;
+    let count = limits.count.map_or(String::new(), |count| format!(",count={count}"));
+    let (rate, ms) = (TRIAL_RATE, paced.as_secs_f64() * 1e3);
+    let source = format!("gen:,size={TRIAL_BYTES},rate={rate},rate_for={ms}ms{count}");
+    Path {
+        ports: vec![("gen".into(), source), ("memif".into(), memif.into())],
+        wires: vec![("gen".into(), "memif".into())],
+        time,
+        until: until(time, limits.count),
+        paced: Some((paced, process)),
+        ..Path::default()
+    }
+}
+
+/// What is run instead where there can be no second process, and `why`: two threads and a ring.
+fn alone(args: &Forward, why: &str, screen: &Screen) -> Result<Ran, Failure> {
+    let path = through_ring(args);
+    let engine = open(&path, &args.run)?;
+    let warning = format!("no second process, a ring between two threads instead: {why}");
+    screen.note(&format!("warning: {warning}\n"));
+    let mut ran = run_opened(engine, &path, &args.run, screen)?;
+    ran.report.warnings.push(warning);
+    Ok(ran)
+}
+
+fn through_ring(args: &Forward) -> Path {
     let limits = &args.limits;
     let time = limits.time.or_else(|| limits.count.is_none().then_some(TRIAL));
     let source = limits.count.map_or("gen:".into(), |count| format!("gen:,count={count}"));
@@ -91,8 +150,8 @@ fn trial(args: &Forward) -> Path {
         ports: texts.map(owned).to_vec(),
         wires: [("gen", "in"), ("out", "sink")].map(owned).to_vec(),
         time,
-        count: None,
         until: until(time, limits.count),
+        ..Path::default()
     }
 }
 

@@ -78,6 +78,7 @@ fn path(args: &Gen, asked: Option<u64>) -> Result<Path, Failure> {
         time: args.limits.time.map(|time| if asked.is_some() { time + GRACE } else { time }),
         count: None,
         until: until(args.limits.time, args.limits.count),
+        ..Path::default()
     };
     if to.driver == "ring" {
         // A ring has two ends, and nobody else in this process to take the other.

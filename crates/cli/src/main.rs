@@ -4,10 +4,12 @@
 mod args;
 mod doctor;
 mod errors;
+mod far;
 mod forward;
 mod r#gen;
 mod lab;
 mod ndr;
+mod phases;
 mod pool;
 mod preface;
 mod profile;

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use linerate::Obtained;
-use linerate_ctl::report::{Cost, LedgerReport, Verify};
+use linerate_ctl::report::{Cost, FarReport, LedgerReport, PhaseReport, Verify};
 use linerate_ctl::{Calls, ForwardReport, GenReport, Locks, TSC, Waits};
 use linerate_prof::agree::{Headline, Means, Reading, Tolerance, Verdict};
 use linerate_prof::region;
@@ -20,7 +20,11 @@ pub fn forward(report: &ForwardReport, whole_pool: bool) -> String {
     if let Some(verify) = &report.verify {
         text += &verified(verify);
     }
+    if let Some(process) = &report.far {
+        text += &far(report, process);
+    }
     text += &pace(report);
+    text += &phases(&report.phases);
     text += &pool::line(&report.pool, || region::Cost::calibrated().whole_ticks);
     text += &cost(&report.cost);
     text += &excess(report);
@@ -126,6 +130,43 @@ fn verified(v: &Verify) -> String {
         }
     }
     text + "\n"
+}
+
+/// What became of the packets in another process's memory.
+fn far(report: &ForwardReport, far: &FarReport) -> String {
+    let copied = |n: Option<u64>| n.map_or("-".into(), thousands);
+    let here = report.ports.iter().filter_map(|port| port.copied_bytes).reduce(|a, b| a + b);
+    format!(
+        "far      process {} took {} packets, {} bytes, and verified {}\n\
+         copied   {} bytes on this side, {} by the far process to verify them\n",
+        far.process,
+        thousands(far.received.packets),
+        thousands(far.received.bytes),
+        thousands(far.verified),
+        copied(here),
+        copied(far.copied_bytes),
+    )
+}
+
+/// Rate, throughput and CPU of each part of a run.
+fn phases(phases: &[PhaseReport]) -> String {
+    let mut text = String::new();
+    for phase in phases {
+        let each = |n: f64| Some(n / phase.seconds).filter(|n| n.is_finite());
+        let pps = each(phase.sent.packets as f64).map_or("-".into(), rate);
+        let megabytes = each(phase.sent.bytes as f64 / 1e6);
+        let cpu = |seconds: f64| each(seconds * 100.0).map_or("-".into(), |n| format!("{n:.0} %"));
+        let far = phase.far_cpu_seconds.map_or("-".into(), cpu);
+        let _ = writeln!(
+            text,
+            "{:<8} {pps}  {} MB/s over {:.2} s  CPU {} here, {far} there",
+            phase.name,
+            fine(megabytes, 1),
+            phase.seconds,
+            cpu(phase.cpu_seconds),
+        );
+    }
+    text
 }
 
 fn pace(report: &ForwardReport) -> String {
@@ -349,6 +390,8 @@ mod tests {
                 ..PoolReport::default()
             },
             verify: None,
+            phases: Vec::new(),
+            far: None,
             warnings: Vec::new(),
             error: None,
         }
@@ -372,6 +415,38 @@ calls    1.001 alloc/pkt  1.001 free/pkt  2.000 copies/pkt  0.046 rx+xmit calls/
 waits    <0.1 ns lock/pkt  ~88.0 ns flush/pkt (1,437 timed)  1,412 ns asleep/pkt  - ns run delay/pkt
 ";
         assert_eq!(forward(&report(), false), screen);
+    }
+
+    #[test]
+    fn a_far_process_is_told_with_its_copies_and_each_part_with_its_cpu() {
+        let mut report = report();
+        let passed = Passed { packets: 8_002_000, bytes: 12_115_028_000 };
+        report.far = Some(FarReport {
+            process: 4711,
+            received: passed,
+            whole: true,
+            verified: 8_002_000,
+            copied_bytes: Some(12_115_028_000),
+            cpu_seconds: 1.5,
+        });
+        report.ports[1].copied_bytes = Some(0);
+        let part = |name, packets, far_cpu_seconds| PhaseReport {
+            name,
+            seconds: 1.5,
+            sent: Passed { packets, bytes: 1514 * packets },
+            cpu_seconds: 0.3,
+            far_cpu_seconds,
+        };
+        report.phases = vec![part("paced", 122_853, Some(0.15)), part("flat out", 1_500_000, None)];
+        let lines = "
+far      process 4711 took 8,002,000 packets, 12,115,028,000 bytes, and verified 8,002,000
+copied   0 bytes on this side, 12,115,028,000 by the far process to verify them
+rate     4.00 Mpps over 2.00 s
+paced    81.90 kpps  124.0 MB/s over 1.50 s  CPU 20 % here, 10 % there
+flat out 1.00 Mpps  1,514 MB/s over 1.50 s  CPU 20 % here, - there
+";
+        let text = forward(&report, false);
+        assert!(text.contains(lines), "{text}");
     }
 
     #[test]

@@ -1,14 +1,18 @@
 //! One run of a path: start, watch, stop, and what it took.
 
+use std::io;
 use std::time::{Duration, Instant};
 
 use linerate::{Builder, Engine, Health, Running, Stats, Stopped};
+use linerate_ctl::report::{FarReport, Verify};
 use linerate_ctl::{ForwardReport, Spent, TSC, Told};
 use linerate_prof::count::Counters;
 use linerate_prof::{cpu_time, ticks};
 
 use crate::args::{Memory, Run};
 use crate::errors::{self, CHECK, Failure, RUNTIME, UNBALANCED, UNVERIFIED};
+use crate::far;
+use crate::phases::{self, Phases};
 use crate::preface::preface;
 use crate::progress::{Progress, REDRAW};
 use crate::screen::Screen;
@@ -16,10 +20,16 @@ use crate::signals::{self, Signals};
 
 /// Longest time that packets under way are given to leave.
 const DRAIN: Duration = Duration::from_secs(2);
+/// What to do about a ledger that does not balance.
+const FAULT: &str =
+    "this is a fault of the path itself: report it with the command and this ledger";
 /// How often to look at a path that may end by itself.
 const LOOK_OFTEN: Duration = Duration::from_millis(10);
 /// How often to look at one that does not: a port in trouble is noticed, an idle machine sleeps.
 const LOOK: Duration = Duration::from_secs(1);
+
+/// How long a run waits for a port's peer, which may be there and not have answered yet.
+const MEET: Duration = Duration::from_millis(250);
 
 /// What is to run.
 #[derive(Debug, Default)]
@@ -34,6 +44,11 @@ pub struct Path {
     pub count: Option<u64>,
     /// What the options line says about the end: `for 3s`.
     pub until: String,
+    /// For how long its source keeps a pace, and the process that gets the packets: what left until
+    /// then is told apart from what left later, with the CPU time of both processes.
+    pub paced: Option<(Duration, u32)>,
+    /// It is the run of a run's own: it says when its ports are open, and ends with its input.
+    pub beside: bool,
 }
 
 /// Why a run ended.
@@ -62,6 +77,19 @@ pub struct Ran {
 /// # Errors
 /// Whatever keeps it from running, and a ledger that does not balance.
 pub fn run(path: &Path, run: &Run, screen: &Screen) -> Result<Ran, Failure> {
+    let mut engine = open(path, run)?;
+    if !path.beside {
+        // If there is none, its port says so, and drops what it is sent.
+        let _ = engine.wait_until_up(MEET);
+    }
+    run_opened(engine, path, run, screen)
+}
+
+/// Opens the ports of a path, and joins them.
+///
+/// # Errors
+/// Whatever a port says, and memory that cannot be had.
+pub fn open(path: &Path, run: &Run) -> Result<Engine, Failure> {
     let mut builder =
         Engine::builder().budget(run.budget.into()).rx_usecs(run.rx_usecs).cpus(&run.cpu);
     for (name, text) in &path.ports {
@@ -70,23 +98,30 @@ pub fn run(path: &Path, run: &Run, screen: &Screen) -> Result<Ran, Failure> {
     for (left, right) in &path.wires {
         builder = builder.wire(left, right);
     }
-    let engine = with_memory(builder, &run.memory).build()?;
+    Ok(with_memory(builder, &run.memory).build()?)
+}
+
+/// Runs a path whose ports are open to its end.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_opened(engine: Engine, path: &Path, run: &Run, screen: &Screen) -> Result<Ran, Failure> {
     screen.preface(&preface(&engine, path, run))?;
     for warning in engine.warnings() {
         screen.note(&format!("warning: {warning}\n"));
     }
     let stats = engine.stats();
-    let signals = Signals::watch().map_err(|e| {
-        Failure::new(RUNTIME, "E-SYSTEM", "cannot watch for signals", e.to_string(), "")
-    })?;
+    let signals = signals(path, screen)?;
     // Counters see the threads that are started after them.
     let counters = Counters::start();
     let (cpu, start, tick) = (cpu_time(), Instant::now(), ticks());
+    let mut phases = Phases::start(path, &stats);
     let running = engine.start()?;
-    let ended = watch(&running, path, screen, &signals);
+    let ended = watch(&running, path, &mut phases, screen, &signals);
     // The rate is that of the run. What is under way then may leave late, or wait for its end in
     // vain: that time is none of it.
     let wall = start.elapsed();
+    phases.end(&stats);
     let stopped = running.stop(DRAIN);
     let cpu = cpu_time().saturating_sub(cpu);
     let ticks_per_second = ticks().wrapping_sub(tick) as f64 / start.elapsed().as_secs_f64();
@@ -103,6 +138,7 @@ pub fn run(path: &Path, run: &Run, screen: &Screen) -> Result<Ran, Failure> {
         spent.scope = Some(TSC);
     }
     let mut report = ForwardReport::new(&stopped, &stats, &spent);
+    report.phases = phases.reports();
     if !report.ledger.balanced {
         return Err(unbalanced(&stopped));
     }
@@ -110,6 +146,19 @@ pub fn run(path: &Path, run: &Run, screen: &Screen) -> Result<Ran, Failure> {
         report.error = unverified(&report);
     }
     Ok(Ran { report, stopped, ended, uncounted: counted.err() })
+}
+
+/// Watches for what ends a run; says that its ports are open if somebody waits for it.
+fn signals(path: &Path, screen: &Screen) -> Result<Signals, Failure> {
+    let fail = |e: io::Error| {
+        Failure::new(RUNTIME, "E-SYSTEM", "cannot watch for signals", e.to_string(), "")
+    };
+    let signals = Signals::watch().map_err(fail)?;
+    if path.beside {
+        signals.watch_stdin().map_err(fail)?;
+        screen.line(far::READY)?;
+    }
+    Ok(signals)
 }
 
 /// Asks for the memory that `memory` says.
@@ -132,6 +181,35 @@ fn with_memory(mut builder: Builder, memory: &Memory) -> Builder {
 }
 
 impl Ran {
+    /// Adds what the process found that the packets went to.
+    ///
+    /// # Errors
+    /// Packets that left and did not arrive there: they are in no ledger.
+    pub fn add_far(&mut self, found: Result<(FarReport, Verify), String>) -> Result<(), Failure> {
+        let (far, verify) = match found {
+            Ok(found) => found,
+            Err(why) => {
+                let what = "what the second process found is not known".into();
+                let told = Told { code: "E-SYSTEM".into(), what, why, fix: String::new() };
+                self.report.error.get_or_insert(told);
+                return Ok(());
+            }
+        };
+        let (sent, came) = (self.report.ledger.sent, far.received.packets);
+        if sent != came || !far.whole {
+            let what = "the ledgers of the two processes do not fit together; results withheld";
+            let books = if far.whole { "" } else { ", whose own ledger does not balance" };
+            let why = format!("{sent} packets left, {came} came to the second process{books}");
+            return Err(Failure::new(UNBALANCED, "E-LEDGER", what, why, FAULT));
+        }
+        self.report.verify = Some(verify);
+        if self.report.error.is_none() {
+            self.report.error = unverified(&self.report);
+        }
+        self.report.far = Some(far);
+        Ok(())
+    }
+
     /// Says, after the result, what was wrong with the run and what could not be known.
     pub fn notes(&self, screen: &Screen) {
         if let Some(e) = &self.uncounted {
@@ -154,7 +232,13 @@ impl Ran {
 }
 
 /// Waits until the run is to end, and shows it at work.
-fn watch(running: &Running, path: &Path, screen: &Screen, signals: &Signals) -> Ended {
+fn watch(
+    running: &Running,
+    path: &Path,
+    phases: &mut Phases,
+    screen: &Screen,
+    signals: &Signals,
+) -> Ended {
     let start = Instant::now();
     let mut progress = (!screen.quiet).then(|| Progress::new(path.time)).flatten();
     let finite = |text: &String| linerate::parse(text).is_ok_and(|s| ends(&s.driver));
@@ -167,8 +251,10 @@ fn watch(running: &Running, path: &Path, screen: &Screen, signals: &Signals) -> 
     let mut down = Vec::new();
     loop {
         let left = path.time.map_or(look, |time| time.saturating_sub(start.elapsed()));
-        if let Some(signal) = signals.wait(left.min(look)) {
-            return Ended::Signal(signal);
+        match signals.wait(left.min(look).min(phases.left())) {
+            Some(signals::HANGUP) => return Ended::Done,
+            Some(signal) => return Ended::Signal(signal),
+            None => phases.look(running.stats()),
         }
         let out = packets_out(running.stats());
         if let Some(progress) = &mut progress {
@@ -194,8 +280,7 @@ fn ends(driver: &str) -> bool {
 }
 
 fn packets_out(stats: &Stats) -> u64 {
-    let ports = stats.ports();
-    ports.iter().filter(|p| p.driver != "ring").map(|p| p.counts.tx_packets).sum()
+    phases::sent(stats).packets
 }
 
 /// True if a port has failed; says once for each time that one goes down.
@@ -217,8 +302,8 @@ fn troubled(stats: &Stats, down: &mut Vec<String>, screen: &Screen) -> bool {
 
 fn unbalanced(stopped: &Stopped) -> Failure {
     let why = format!("{stopped}");
-    let fix = "this is a fault of the path itself: report it with the command and this ledger";
-    Failure::new(UNBALANCED, "E-LEDGER", "the ledger does not balance; results withheld", why, fix)
+    let what = "the ledger does not balance; results withheld";
+    Failure::new(UNBALANCED, "E-LEDGER", what, why, FAULT)
 }
 
 /// What a sink found wrong with what a generator of this run sent it.
@@ -244,7 +329,7 @@ fn unverified(report: &ForwardReport) -> Option<Told> {
 mod tests {
     use super::*;
     use linerate::{Code, Error};
-    use linerate_ctl::report::Verify;
+    use linerate_ctl::report::Passed;
 
     /// A run of ten packets, after which `spoil` may change what is known of it.
     fn ran(spoil: impl FnOnce(&mut Stopped, &mut Option<Verify>), ended: Ended) -> Ran {
@@ -278,6 +363,32 @@ mod tests {
         assert_eq!(both.exit(), RUNTIME);
         assert!(!both.report.verified());
         assert_eq!(ran(|_, _| (), Ended::Failed).exit(), RUNTIME);
+    }
+
+    #[test]
+    fn what_the_second_process_did_not_get_is_in_no_ledger() {
+        let far = |packets, whole, lost| {
+            let received = Passed { packets, bytes: 600 };
+            let cpu_seconds = 0.1;
+            let far = FarReport {
+                process: 1,
+                received,
+                whole,
+                verified: packets,
+                copied_bytes: None,
+                cpu_seconds,
+            };
+            (far, Verify { packets, lost, ..Verify::default() })
+        };
+        let added = |found| {
+            let mut ran = ran(|_, _| (), Ended::Done);
+            ran.add_far(found).map(|()| ran.exit()).map_err(|failure| failure.exit)
+        };
+        assert_eq!(added(Ok(far(10, true, 0))), Ok(0));
+        assert_eq!(added(Ok(far(10, true, 1))), Ok(CHECK));
+        assert_eq!(added(Ok(far(9, true, 1))), Err(UNBALANCED));
+        assert_eq!(added(Ok(far(10, false, 0))), Err(UNBALANCED));
+        assert_eq!(added(Err("killed".into())), Ok(RUNTIME));
     }
 
     #[test]

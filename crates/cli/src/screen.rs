@@ -59,6 +59,14 @@ impl Screen {
         self.print(&if self.json { document() + "\n" } else { table() })
     }
 
+    /// Prints a line that another process waits for.
+    ///
+    /// # Errors
+    /// As [`Screen::preface`].
+    pub fn line(&self, text: &str) -> Result<(), Failure> {
+        self.print(&format!("{text}\n"))
+    }
+
     /// Says something that is not the result; with `--json` nobody reads it.
     pub fn note(&self, text: &str) {
         if !self.json {

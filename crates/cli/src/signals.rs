@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
@@ -12,9 +12,12 @@ use signal_hook::iterator::Signals as Incoming;
 
 use crate::errors::SIGNAL;
 
+/// What is told instead of a signal's number when the standard input has ended.
+pub const HANGUP: i32 = 0;
+
 /// The signals that end a run.
 #[derive(Debug)]
-pub struct Signals(Receiver<i32>);
+pub struct Signals(Receiver<i32>, Sender<i32>);
 
 impl Signals {
     /// Watches for them from now on, on a thread of its own.
@@ -33,6 +36,7 @@ impl Signals {
         let flag = flag.clone();
         let mut incoming = Incoming::new([SIGINT, SIGTERM])?;
         let (first, told) = channel();
+        let another = first.clone();
         thread::Builder::new().name("signals".into()).spawn(move || {
             for (i, signal) in incoming.forever().enumerate() {
                 flag.store(true, Ordering::Relaxed);
@@ -41,7 +45,21 @@ impl Signals {
                 }
             }
         })?;
-        Ok(Signals(told))
+        Ok(Signals(told, another))
+    }
+
+    /// Tells, as of a signal, when the standard input has ended: whoever holds its other end wants
+    /// the run to end, or has died.
+    ///
+    /// # Errors
+    /// That of the thread's start.
+    pub fn watch_stdin(&self) -> io::Result<()> {
+        let ended = self.1.clone();
+        thread::Builder::new().name("stdin".into()).spawn(move || {
+            let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
+            let _ = ended.send(HANGUP);
+        })?;
+        Ok(())
     }
 
     /// Waits for a signal, or for `timeout`.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use command::{Ended, command, run};
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 
 /// Starts it, and returns when its workers run.
 fn start(words: &str) -> Child {
@@ -45,7 +46,15 @@ fn without_ports_it_moves_packets_and_accounts_for_each() {
     assert!(ledger["created"].as_u64().unwrap() > 1000, "{d}");
     assert_eq!((&ledger["created"], &ledger["balanced"]), (&ledger["sent"], &true.into()), "{d}");
     assert_eq!(ledger["in_flight"], 0);
-    assert_eq!(d["ports"][3]["tx"]["packets"], ledger["sent"]);
+    assert_eq!(d["ports"][1]["tx"]["packets"], ledger["sent"]);
+    // In the memory of another process, to which nothing was copied.
+    let far = &d["far"];
+    assert_eq!((&far["received"]["packets"], &far["whole"]), (&ledger["sent"], &true.into()));
+    assert_eq!((&far["verified"], &d["verify"]["packets"]), (&ledger["sent"], &ledger["sent"]));
+    assert_eq!((&d["ports"][1]["copied_bytes"], &d["calls"]["copies"]), (&0.into(), &0.into()));
+    let phases = d["phases"].as_array().unwrap();
+    assert_eq!((&phases[0]["name"], &phases[1]["name"]), (&"paced".into(), &"flat out".into()));
+    assert!(phases.iter().all(|p| p["sent"]["packets"].as_u64().unwrap() > 0), "{d}");
     assert_eq!((&d["verify"]["lost"], &d["verify"]["corrupted"]), (&0.into(), &0.into()));
     assert!(d["cost"]["cpu_seconds"].as_f64().unwrap() > 0.0);
 }
@@ -55,9 +64,15 @@ fn the_screen_ends_with_the_balance() {
     let ended = run("forward --count 1000");
     assert_eq!(ended.exit, Some(0), "{ended:?}");
     let lines: Vec<&str> = ended.out.lines().collect();
-    assert!(lines[0].starts_with("gen   gen at no pause"), "{lines:?}");
-    assert_eq!(lines[4], "options  for 1000 packets, budget 64, 2 workers on any CPU");
-    assert!(lines[5].starts_with("memory   ") && lines[5].contains(" frames of 2048 bytes, in "));
+    assert!(lines[0].starts_with("gen    gen at 992Mbps for 1.5s, then at no pause"), "{lines:?}");
+    assert!(lines[1].starts_with("memif  @linerate-"), "{lines:?}");
+    assert!(lines[1].ends_with(" memif client, zero copy, rings of 1024"), "{lines:?}");
+    assert_eq!(lines[2], "options  for 1000 packets, budget 64, 1 worker on any CPU");
+    assert!(lines[3].starts_with("memory   ") && lines[3].contains(" frames of 2048 bytes, in "));
+    let far = lines.iter().find(|line| line.starts_with("far      process ")).unwrap();
+    assert!(far.ends_with(" took 1,000 packets, 1,514,000 bytes, and verified 1,000"), "{far}");
+    let copied = "copied   0 bytes on this side, 1,514,000 by the far process to verify them";
+    assert!(lines.contains(&copied), "{lines:?}");
     let sum = "balance  rx 0 + created 1,000 = tx 1,000 + drop 0 + in flight 0   OK";
     assert!(lines.contains(&sum), "{lines:?}");
     assert!(lines.contains(&"verify   lost 0, reordered 0, corrupted 0"), "{lines:?}");
@@ -75,7 +90,7 @@ fn the_screen_ends_with_the_balance() {
 
 #[test]
 fn locks_calls_and_waits_are_told_a_packet() {
-    let d = run("forward --count 200k --sample 2 --json").document();
+    let d = run("gen ring:r0 --count 200k --sample 2 --json").document();
     let [locks, calls, waits] = ["locks", "calls", "waits"].map(|key| &d[key]);
     // Half a hot list of 2048 a lock, at the one end and at the other.
     assert!(locks["taken_per_packet"].as_f64().unwrap() < 1.0 / 16.0, "{d}");
@@ -124,7 +139,7 @@ fn the_pool_is_reported_worker_by_worker() {
     for part in ["  discards", "\nworker 0 ", "\ndepot lock: "] {
         assert!(table.contains(part), "{part}: {ended:?}");
     }
-    let d = run("forward --count 200k --sample 2 --json").document();
+    let d = run("gen ring:r0 --count 200k --sample 2 --json").document();
     let pool = &d["pool"];
     let core = |name: &str| {
         let cores = pool["cores"].as_array().unwrap();
@@ -149,6 +164,10 @@ fn memory_is_as_it_was_asked_for_and_what_is_not_is_warned_about() {
     let d = run("forward --count 10 --hot-list 70000 --buffers general --json").document();
     assert_eq!(d["warnings"][0], "hot list: asked 70000, applied 65536 (no list is longer)");
     assert_eq!(d["pool"]["buffers"], "general");
+    // Which nobody can map.
+    let alone = d["warnings"][1].as_str().unwrap();
+    assert!(alone.starts_with("no second process, a ring between two threads instead: "), "{d}");
+    assert_eq!((&d["far"], &d["ports"][3]["driver"]), (&Value::Null, &"sink".into()), "{d}");
     for (memory, frame_bytes) in [("--fit", 16_384), ("--jumbo 512", 2048)] {
         let d = run(&format!("forward gen:,size=9000 sink: --count 1000 {memory} --json"));
         assert_eq!(d.exit, Some(0), "{d:?}");
@@ -176,7 +195,7 @@ fn two_ports_of_one_name_are_told_apart() {
         (&d["ports"][0]["name"], &d["ports"][1]["name"]),
         (&"null".into(), &"null-2".into())
     );
-    assert_eq!(d["verify"], serde_json::Value::Null);
+    assert_eq!(d["verify"], Value::Null);
 }
 
 #[test]
@@ -190,6 +209,46 @@ fn a_signal_ends_a_run_with_its_ledger_and_its_status() {
             assert_eq!(ended.document()["ledger"]["balanced"], true, "{words}: {ended:?}");
         }
     }
+}
+
+#[test]
+fn the_second_process_ends_with_the_first_however_that_ends() {
+    for which in [Signal::INT, Signal::KILL] {
+        let mut child = start("forward --for 60s --json");
+        let far = far_of(child.id());
+        signal(&child, which);
+        child.wait().unwrap();
+        let there = || std::fs::read_to_string(format!("/proc/{far}/cmdline"));
+        let gone = || there().map_or(true, |words| !words.contains("@linerate-forward-"));
+        for _ in 0..2000 {
+            if gone() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert!(gone(), "{which:?}: {:?}", there());
+    }
+}
+
+#[test]
+fn a_second_process_that_dies_is_told() {
+    let child = start("forward --for 60s --json");
+    let far = Pid::from_raw(far_of(child.id())).unwrap();
+    kill_process(far, Signal::KILL).unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    signal(&child, Signal::INT);
+    let ended = Ended::from(child.wait_with_output().unwrap());
+    let d = ended.document();
+    assert_eq!((ended.exit, &d["ledger"]["balanced"]), (Some(1), &true.into()), "{ended:?}");
+    assert!(d["ledger"]["dropped"]["device_down"].as_u64().unwrap() > 0, "{d}");
+    let why = d["error"]["why"].as_str().unwrap();
+    assert!(why.starts_with("the second process has ended: signal: 9"), "{why}");
+}
+
+/// The second process of a trial.
+fn far_of(process: u32) -> i32 {
+    let children = format!("/proc/{process}/task/{process}/children");
+    std::fs::read_to_string(children).unwrap().trim().parse().unwrap()
 }
 
 #[test]

@@ -59,7 +59,9 @@ mod tests {
     use super::*;
     use crate::excess::{Calls, Locks, Waits};
     use crate::pool::{CoreReport, DwellReport, DwellTimes, LocksReport, PoolReport, RemoteFrees};
-    use crate::report::{Cost, LedgerReport, PaceReport, Passed, PortReport, Verify};
+    use crate::report::{
+        Cost, FarReport, LedgerReport, PaceReport, Passed, PhaseReport, PortReport, Verify,
+    };
     use std::collections::BTreeMap;
 
     fn report() -> ForwardReport {
@@ -111,6 +113,21 @@ mod tests {
             waits: Waits { flushes: 2, sleeps: 1, asleep_ns: 77, ..Waits::default() },
             pool: pool(),
             verify: Some(Verify { packets: 9, lost: 1, ..Verify::default() }),
+            phases: vec![PhaseReport {
+                name: "paced",
+                seconds: 0.25,
+                sent: Passed { packets: 5, bytes: 300 },
+                cpu_seconds: 0.125,
+                far_cpu_seconds: None,
+            }],
+            far: Some(FarReport {
+                process: 77,
+                received: Passed { packets: 9, bytes: 540 },
+                whole: true,
+                verified: 9,
+                copied_bytes: Some(540),
+                cpu_seconds: 0.5,
+            }),
             warnings: vec!["worker 0: short".into()],
             error: None,
         }
@@ -186,14 +203,19 @@ mod tests {
         r#""dwell":{"local":{"packets":4,"p50_ticks":1024,"p99_ticks":2048},"#,
         r#""remote":{"packets":0,"p50_ticks":null,"p99_ticks":null}}},"#,
         r#""verify":{"packets":9,"lost":1,"reordered":0,"duplicated":0,"late":0,"corrupted":0,"foreign":0},"#,
+        r#""phases":[{"name":"paced","seconds":0.25,"sent":{"packets":5,"bytes":300},"#,
+        r#""cpu_seconds":0.125,"far_cpu_seconds":null}],"#,
+        r#""far":{"process":77,"received":{"packets":9,"bytes":540},"whole":true,"verified":9,"#,
+        r#""copied_bytes":540,"cpu_seconds":0.5},"#,
         r#""warnings":["worker 0: short"],"error":null}"#
     );
 
     #[test]
     fn the_forward_document_is_this() {
         assert_eq!(forward(&report()), format!(r#"{{"schema":"linerate-forward/1",{PATH}"#));
-        let plain = forward(&ForwardReport { verify: None, ..report() });
-        assert!(plain.contains(r#""verify":null"#), "{plain}");
+        let plain = ForwardReport { verify: None, phases: Vec::new(), far: None, ..report() };
+        let plain = forward(&plain);
+        assert!(plain.contains(r#""verify":null,"phases":[],"far":null,"#), "{plain}");
     }
 
     #[test]

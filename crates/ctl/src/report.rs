@@ -32,8 +32,12 @@ pub struct ForwardReport {
     pub waits: Waits,
     /// What its packets' memory was and cost.
     pub pool: PoolReport,
-    /// What the verifying sinks found together; `None` without one.
+    /// What the verifying sinks found together, that of a far process included; `None` without one.
     pub verify: Option<Verify>,
+    /// Parts of the run of which something else was asked, in their order; none if nothing was.
+    pub phases: Vec<PhaseReport>,
+    /// The process that the packets went to, where the run had one of its own.
+    pub far: Option<FarReport>,
     /// What was not as it was asked for, or not as it should be.
     pub warnings: Vec<String>,
     /// Why it ended before it was told to, or what a port is in trouble with.
@@ -169,6 +173,40 @@ pub struct Verify {
     pub foreign: u64,
 }
 
+/// A part of a run.
+#[derive(Debug, Clone, PartialEq)]
+#[cfg_attr(feature = "json", derive(Serialize))]
+pub struct PhaseReport {
+    /// What was asked of it: `paced` or `flat out`.
+    pub name: &'static str,
+    /// Its wall time.
+    pub seconds: f64,
+    /// What left meanwhile by ports other than rings.
+    pub sent: Passed,
+    /// CPU time of the whole process.
+    pub cpu_seconds: f64,
+    /// That of the far process; `None` without one, or where the kernel does not tell.
+    pub far_cpu_seconds: Option<f64>,
+}
+
+/// What a process found that maps this one's packet memory.
+#[derive(Debug, Clone, PartialEq)]
+#[cfg_attr(feature = "json", derive(Serialize))]
+pub struct FarReport {
+    /// Its number.
+    pub process: u32,
+    /// What it took out of the memory that it maps.
+    pub received: Passed,
+    /// Whether its own ledger balances, with nothing dropped and nothing in flight.
+    pub whole: bool,
+    /// Packets that its sink verified.
+    pub verified: u64,
+    /// Bytes that its port copied out of that memory; `None` if it did not tell.
+    pub copied_bytes: Option<u64>,
+    /// CPU time of the process, from the start of its workers to their end.
+    pub cpu_seconds: f64,
+}
+
 /// A failure, in the four parts in which it is told.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "json", derive(Serialize))]
@@ -232,6 +270,8 @@ impl ForwardReport {
             waits: Waits::of(stopped, &locks),
             pool: PoolReport::of(stopped, stats),
             verify: Verify::sum(&stopped.ports),
+            phases: Vec::new(),
+            far: None,
             warnings: stats.warnings().to_vec(),
             error,
         }

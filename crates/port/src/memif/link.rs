@@ -91,7 +91,11 @@ impl Link {
         watch: Arc<Epoll>,
         listeners: usize,
     ) -> Result<Arc<Link>> {
-        let health = Health::Down(absent(&config, "nobody has connected yet"));
+        let why = match config.role {
+            Role::Client => "it has not answered yet",
+            Role::Server => "nobody has connected yet",
+        };
+        let health = Health::Down(absent(&config, why));
         let seats = (0..config.rings).map(|_| None).collect();
         let link = Arc::new(Link {
             config,

@@ -1,0 +1,192 @@
+//! The second process of a trial: this program again, which maps the first one's packet memory.
+//!
+//! ```text
+//!   this process                                   the far one: forward memif:… sink: --beside
+//!   gen ──► path ──► memif (client) ══ memory ══► memif (server) ──► sink, verifies
+//!        stdin ──────────── its end: finish ─────────►
+//!        stdout ◄─────────── "ready", then its document
+//! ```
+//!
+//! It ends when its standard input does, so that it cannot outlive whoever started it.
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::Duration;
+
+use linerate_ctl::report::{FarReport, Passed, Verify};
+use serde_json::Value;
+
+/// What it says once its ports are open.
+pub const READY: &str = "ready";
+/// This program, even if its file was replaced meanwhile.
+const SELF: &str = "/proc/self/exe";
+/// How long it may take to get ready, and to end: far more than it does on a machine that is busy.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A process that listens for this one's packets. Dropping it ends it.
+#[derive(Debug)]
+pub struct Far {
+    child: Child,
+    lines: Receiver<String>,
+    socket: String,
+}
+
+impl Far {
+    /// Starts it; it listens when this returns.
+    ///
+    /// # Errors
+    /// Why it cannot be had, in words.
+    pub fn start() -> Result<Far, String> {
+        Far::start_as(SELF)
+    }
+
+    fn start_as(program: &str) -> Result<Far, String> {
+        // A name in the network namespace: nothing to remove, however this ends.
+        let socket = format!("@linerate-forward-{}", std::process::id());
+        let server = format!("memif:{socket},role=server");
+        let mut command = Command::new(program);
+        command.args(["forward", &server, "sink:", "--beside", "--json"]);
+        // Ctrl-C is for the first one, which then ends the second in order.
+        command.arg0("linerate").process_group(0);
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|e| format!("a second process cannot be started: {e}"))?;
+        let (line, lines) = channel();
+        let stdout = child.stdout.take().map(BufReader::new);
+        // Without the thread, the first line says that there is none.
+        let _ = thread::Builder::new().name("far".into()).spawn(move || {
+            let all = stdout.into_iter().flat_map(BufRead::lines);
+            all.map_while(Result::ok).take_while(|text| line.send(text.clone()).is_ok()).count()
+        });
+        let far = Far { child, lines, socket };
+        match far.lines.recv_timeout(PATIENCE) {
+            Ok(line) if line == READY => Ok(far),
+            Ok(line) => Err(format!("the second process says: {}", why(&line))),
+            Err(_) => Err("the second process does not get ready".into()),
+        }
+    }
+
+    /// The text of a port whose packets it sees where they lie.
+    pub fn port(&self) -> String {
+        format!("memif:{}", self.socket)
+    }
+
+    /// Its number.
+    pub fn process(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Tells it to end, and waits for what it found.
+    ///
+    /// # Errors
+    /// Why there is none, in words.
+    pub fn finish(mut self) -> Result<(FarReport, Verify), String> {
+        drop(self.child.stdin.take());
+        let line = self.lines.recv_timeout(PATIENCE);
+        let line = line.map_err(|_| match self.child.try_wait() {
+            Ok(Some(status)) => format!("the second process has ended: {status}"),
+            _ => "the second process does not end".to_owned(),
+        })?;
+        report(self.process(), &line)
+            .ok_or_else(|| format!("the second process says: {}", why(&line)))
+    }
+}
+
+impl Drop for Far {
+    fn drop(&mut self) {
+        drop(self.child.stdin.take());
+        // Whoever has told its result ends now; whoever has not is not waited for.
+        if self.lines.recv_timeout(Duration::ZERO).is_err() {
+            let _ = self.child.kill();
+        }
+        let _ = self.child.wait();
+    }
+}
+
+/// CPU time of all threads of a process so far; `None` if the kernel does not tell.
+///
+/// Source: Documentation/scheduler/sched-stats.rst, /proc/<pid>/schedstat: the first is time on a CPU.
+pub fn cpu_time(process: u32) -> Option<Duration> {
+    let tasks = std::fs::read_dir(format!("/proc/{process}/task")).ok()?;
+    let mut ns = 0_u64;
+    for task in tasks.flatten() {
+        let text = std::fs::read_to_string(task.path().join("schedstat")).ok()?;
+        ns += text.split_whitespace().next()?.parse::<u64>().ok()?;
+    }
+    Some(Duration::from_nanos(ns))
+}
+
+/// What its document says; `None` if it is not one of a run.
+fn report(process: u32, document: &str) -> Option<(FarReport, Verify)> {
+    let document: Value = serde_json::from_str(document).ok()?;
+    let (ledger, port, found) =
+        (document.get("ledger")?, document.get("ports")?.get(0)?, document.get("verify")?);
+    let n = |of: &Value, key: &str| of.get(key)?.as_u64();
+    let verify = Verify {
+        packets: n(found, "packets")?,
+        lost: n(found, "lost")?,
+        reordered: n(found, "reordered")?,
+        duplicated: n(found, "duplicated")?,
+        late: n(found, "late")?,
+        corrupted: n(found, "corrupted")?,
+        foreign: n(found, "foreign")?,
+    };
+    let rx = port.get("rx")?;
+    let received = Passed { packets: n(rx, "packets")?, bytes: n(rx, "bytes")? };
+    let far = FarReport {
+        process,
+        received,
+        // All that came was sent, to the sink.
+        whole: ledger.get("balanced")?.as_bool()? && n(ledger, "sent")? == received.packets,
+        verified: verify.packets,
+        copied_bytes: n(port, "copied_bytes"),
+        cpu_seconds: document.get("cost")?.get("cpu_seconds")?.as_f64()?,
+    };
+    Some((far, verify))
+}
+
+/// What it says that is no result.
+fn why(line: &str) -> String {
+    let document: Option<Value> = serde_json::from_str(line).ok();
+    let part = |key| Some(document.as_ref()?.get("error")?.get(key)?.as_str()?.to_owned());
+    match (part("what"), part("why")) {
+        (Some(what), Some(why)) => format!("{what}: {why}"),
+        _ => line.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_is_not_there_or_says_something_else_is_told() {
+        let why = Far::start_as("/nonexistent/linerate").unwrap_err();
+        assert!(why.starts_with("a second process cannot be started: No such file"), "{why}");
+        let why = Far::start_as("/bin/echo").unwrap_err();
+        assert!(why.starts_with("the second process says: forward memif:@"), "{why}");
+        assert_eq!(
+            Far::start_as("/bin/true").unwrap_err(),
+            "the second process does not get ready"
+        );
+    }
+
+    #[test]
+    fn a_refusal_is_told_in_its_own_words_and_is_no_result() {
+        let line =
+            r#"{"schema":"linerate-error/1","error":{"code":"E","what":"a","why":"b","fix":""}}"#;
+        assert_eq!((why(line).as_str(), report(1, line)), ("a: b", None));
+        assert_eq!(why("Killed"), "Killed");
+    }
+
+    #[test]
+    fn cpu_time_is_that_of_all_threads() {
+        assert!(cpu_time(std::process::id()).is_none_or(|time| time > Duration::ZERO));
+        assert_eq!(cpu_time(u32::MAX), None);
+    }
+}

@@ -1,0 +1,97 @@
+//! Parts of a run of which different things are asked: what left in each, and what it took.
+
+use std::time::{Duration, Instant};
+
+use linerate::Stats;
+use linerate_ctl::report::{Passed, PhaseReport};
+use linerate_prof::cpu_time;
+
+use crate::far;
+use crate::run::Path;
+
+/// The parts of one run, as it goes on: paced, then flat out.
+#[derive(Debug)]
+pub struct Phases {
+    /// When the pace ends, and the process that gets the packets; `None` if there are no parts.
+    paced: Option<(Duration, u32)>,
+    /// At the start, at the change, and at the end.
+    readings: Vec<Reading>,
+}
+
+/// What can be read at a moment.
+#[derive(Debug, Clone, Copy)]
+struct Reading {
+    at: Instant,
+    sent: Passed,
+    cpu: Duration,
+    far_cpu: Option<Duration>,
+}
+
+impl Phases {
+    /// The run of `path` starts now.
+    pub fn start(path: &Path, stats: &Stats) -> Phases {
+        let mut phases = Phases { paced: path.paced, readings: Vec::new() };
+        phases.read(stats);
+        phases
+    }
+
+    /// Time until the pace is over; for ever if it is, or there is none.
+    pub fn left(&self) -> Duration {
+        match (self.paced, &self.readings[..]) {
+            (Some((paced, _)), [first]) => paced.saturating_sub(first.at.elapsed()),
+            _ => Duration::MAX,
+        }
+    }
+
+    /// Reads if the pace is over.
+    pub fn look(&mut self, stats: &Stats) {
+        if self.left().is_zero() {
+            self.read(stats);
+        }
+    }
+
+    /// The run ends now.
+    pub fn end(&mut self, stats: &Stats) {
+        self.read(stats);
+    }
+
+    /// The parts that there were.
+    pub fn reports(&self) -> Vec<PhaseReport> {
+        let pairs = self.readings.iter().zip(self.readings.iter().skip(1));
+        let parts = pairs.zip(["paced", "flat out"]);
+        parts.map(|((from, to), name)| from.until(to, name)).collect()
+    }
+
+    fn read(&mut self, stats: &Stats) {
+        let Some((_, process)) = self.paced else { return };
+        let (sent, at) = (sent(stats), Instant::now());
+        let (cpu, far_cpu) = (cpu_time(), far::cpu_time(process));
+        self.readings.push(Reading { at, sent, cpu, far_cpu });
+    }
+}
+
+impl Reading {
+    fn until(&self, end: &Reading, name: &'static str) -> PhaseReport {
+        let far = end.far_cpu.zip(self.far_cpu);
+        PhaseReport {
+            name,
+            seconds: (end.at - self.at).as_secs_f64(),
+            sent: Passed {
+                packets: end.sent.packets - self.sent.packets,
+                bytes: end.sent.bytes - self.sent.bytes,
+            },
+            cpu_seconds: end.cpu.saturating_sub(self.cpu).as_secs_f64(),
+            far_cpu_seconds: far.map(|(end, start)| end.saturating_sub(start).as_secs_f64()),
+        }
+    }
+}
+
+/// What has left by ports other than rings.
+pub fn sent(stats: &Stats) -> Passed {
+    let ports = stats.ports();
+    let outside = ports.iter().filter(|port| port.driver != "ring");
+    outside.fold(Passed::default(), |sum, port| Passed {
+        packets: sum.packets + port.counts.tx_packets,
+        bytes: sum.bytes + port.counts.tx_bytes,
+    })
+}

@@ -1,0 +1,109 @@
+//! Two `linerate` processes joined by memif: what leaves the one is verified by the other.
+
+mod command;
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use command::{Ended, command, run};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+/// A name of this test's own, and no file.
+fn name() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    format!("@linerate-test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// Starts a run that ends when its standard input does, and returns when its ports are open.
+fn start(words: &str) -> Child {
+    let mut command = command(&format!("{words} --beside --json"));
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut line = String::new();
+    // One byte at a time: what follows is for whoever waits for its end.
+    let mut out = BufReader::with_capacity(1, child.stdout.take().unwrap());
+    out.read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n", "{words}");
+    child.stdout = Some(out.into_inner());
+    child
+}
+
+/// Ends it; what it has to tell. Its ledger balances, and nothing is left in it.
+fn end(mut child: Child) -> Value {
+    drop(child.stdin.take());
+    whole(&Ended::from(child.wait_with_output().unwrap()), 0)
+}
+
+fn interrupt(child: Child) -> Value {
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    whole(&Ended::from(child.wait_with_output().unwrap()), 130)
+}
+
+fn whole(ended: &Ended, exit: i32) -> Value {
+    assert_eq!(ended.exit, Some(exit), "{ended:?}");
+    let d = ended.document();
+    let ledger = &d["ledger"];
+    assert_eq!((&ledger["balanced"], &ledger["in_flight"]), (&true.into(), &0.into()), "{d}");
+    d
+}
+
+/// The sink that found `packets` and nothing wrong with them.
+fn assert_clean(d: &Value, packets: &Value) {
+    assert_eq!(&d["verify"]["packets"], packets, "{d}");
+    for fault in ["lost", "reordered", "duplicated", "late", "corrupted", "foreign"] {
+        assert_eq!(d["verify"][fault], 0, "{fault}: {d}");
+    }
+}
+
+#[test]
+fn what_leaves_one_process_is_verified_by_the_other_in_either_role() {
+    for sharing in ["yes", "read", "no"] {
+        for client_sends in [true, false] {
+            let path = name();
+            let server = format!("memif:{path},role=server,size=256");
+            let client = format!("memif:{path},role=client,size=256,zerocopy={sharing}");
+            let (from, to) = if client_sends { (client, server) } else { (server, client) };
+            let source = "gen:,size=imix,flows=5,count=20k";
+            let sender = format!("forward {source} {from}");
+            // Whoever listens is there first; a sender that listens waits for its peer.
+            let (sent, came) = if client_sends {
+                let sink = start(&format!("forward {to} sink:"));
+                (run(&format!("{sender} --json")), end(sink))
+            } else {
+                let sender = command(&format!("{sender} --json"))
+                    .stdin(Stdio::null())
+                    .stdout(Stdio::piped())
+                    .stderr(Stdio::piped())
+                    .spawn()
+                    .unwrap();
+                let sink = start(&format!("forward {to} sink:"));
+                (Ended::from(sender.wait_with_output().unwrap()), end(sink))
+            };
+            let sent = whole(&sent, 0);
+            let case = format!("zerocopy={sharing}, client sends: {client_sends}");
+            if client_sends {
+                assert_eq!(sent["ledger"]["sent"], 20_000, "{case}: {sent}");
+            }
+            let left = &sent["ledger"]["sent"];
+            assert_eq!(left, &came["ledger"]["received"], "{case}: {sent} {came}");
+            if client_sends {
+                assert_clean(&came, left);
+                let copied = sent["ports"][1]["copied_bytes"].as_u64().unwrap();
+                assert_eq!(copied > 0, sharing == "no", "{case}: {sent}");
+            }
+            assert_eq!(came["verify"]["corrupted"], 0, "{case}: {came}");
+        }
+    }
+}
+
+/// Waits until the line of a process's `port` says that `n` packets came or left since.
+fn until(what: &str, done: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < Duration::from_secs(20), "{what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
