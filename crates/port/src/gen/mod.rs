@@ -135,14 +135,14 @@ impl GenQueue {
     }
 
     /// The time that goes into packet `i` of the pacer's: when it was meant to leave, or now.
-    #[inline]
+    #[inline(always)]
     fn time_ns(&self, i: u64, now_ns: u64) -> u64 {
         let meant = self.pacer.as_ref().and_then(|pacer| pacer.intended(i));
         meant.map_or(now_ns, |at| at.saturating_duration_since(self.epoch).as_nanos() as u64)
     }
 
     /// Writes the next packet into `frame`, which has its size, and counts it.
-    #[inline]
+    #[inline(always)]
     fn write(&mut self, frame: &mut [u8], time_ns: u64) {
         frame[..6].copy_from_slice(&ENDS[0]);
         frame[6..12].copy_from_slice(&ENDS[1]);

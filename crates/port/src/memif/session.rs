@@ -50,7 +50,7 @@ impl Sender {
     pub fn reap(&mut self, mem: &mut Local) -> std::result::Result<(), Lie> {
         match self {
             Sender::Client(tx) => tx.reap(mem),
-            Sender::Server(side) => side.ready().map(|_| ()),
+            Sender::Server(side) => side.ready().map(drop),
         }
     }
 
