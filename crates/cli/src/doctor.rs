@@ -42,6 +42,7 @@ Examples:
   linerate doctor eth0                          the same as xdp:eth0
   linerate doctor packet:eth0,udp=7777          is the port free, or whose is it
   linerate doctor --try xdp:eth0,mode=zerocopy  can its driver do without copies
+  linerate doctor memif:/run/x.sock             does its server come to terms
   linerate doctor tap:t0 --json
 
 A finding is ok, warn (it works, but slower or with less than there could be;

@@ -18,6 +18,8 @@
 //! when a program comes or goes, which is no surprise to prepare for anybody: there, and on a TAP that
 //! exists already, whose flags would change, it is tried only with [`Trial::Full`].
 //!
+//! A port of memif connects to its server, or listens for its client, and leaves again.
+//!
 //! **Cost.** Some ten system calls, and those of opening the port once. It waits for a queue or a
 //! program that is just going, for 1.2 s at most. A command of `ip` or `ethtool` that is told is run
 //! first, in a network namespace that is made for it; `machine` runs `ip` three times.
@@ -38,6 +40,7 @@ mod flow;
 mod interface;
 mod kernel;
 mod machine;
+mod memif;
 mod packet;
 mod proc;
 mod tap;
@@ -94,6 +97,7 @@ fn examine(port: &str, trial: Trial, found: &mut Findings) -> Result<()> {
         "packet" => packet::examine(&spec, found),
         "tap" => tap::examine(&spec, trial, found),
         "pcap" => file::examine(&spec, found),
+        "memif" => memif::examine(&spec, found),
         _ => found.opened(trial::open(port)?),
     }
     Ok(())

@@ -311,6 +311,39 @@ fn a_capture_that_is_there_keeps_its_contents() {
 }
 
 #[test]
+fn a_memif_server_is_met_and_left_and_one_that_refuses_is_told() {
+    let name = format!("@linerate-doctor-{}", std::process::id());
+    let of = |more: &str| check(&format!("memif:{name}{more}"));
+    let absent = of("");
+    let finding = that(&absent, "has no server");
+    assert_eq!((finding.level, finding.code), (Level::Warn, Some("E-DEVICE-DOWN")));
+    assert!(finding.why.as_ref().unwrap().contains("refused"), "{finding:?}");
+    assert_eq!(worst(&of(",role=server")), Level::Ok);
+
+    let text = format!("memif:{name},role=server,secret=s");
+    let mut server = linerate_port::Port::open(&text).unwrap();
+    let done = std::sync::atomic::AtomicBool::new(false);
+    let health = std::thread::scope(|scope| {
+        let serving = scope.spawn(|| {
+            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                server.wait(Some(Duration::from_millis(20))).unwrap();
+            }
+            server.health()
+        });
+        let found = of(",secret=s");
+        assert_eq!(worst(&found), Level::Ok, "{found:#?}");
+        let goodbye = format!("{name}: the peer has come to terms, and was left again");
+        assert_eq!(that(&found, &goodbye).level, Level::Ok);
+        assert_eq!(worst(&of(",secret=other")), Level::Miss);
+        assert_eq!(that(&of(",role=server"), "cannot listen").code, Some("E-BUSY"));
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        serving.join().unwrap()
+    });
+    let linerate_port::Health::Down(after) = health else { panic!("{health:?}") };
+    assert!(after.why.contains("has disconnected"), "{after:?}");
+}
+
+#[test]
 fn the_machine_is_looked_at_and_keeps_its_interfaces() {
     let _alone = alone();
     let before = fs::read_to_string("/proc/thread-self/net/dev").unwrap();

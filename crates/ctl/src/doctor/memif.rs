@@ -1,0 +1,65 @@
+//! A port of memif: a socket to listen at, or a server to come to terms with.
+
+use std::time::{Duration, Instant};
+
+use linerate_port::{Code, Error, Health, Port, Result, Spec};
+
+use super::finding::Findings;
+
+/// How long a server may take: longer than the port itself gives it.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Checks a port of memif. As server it listens for a moment; as client it connects, and leaves: a
+/// server sees a client that comes and goes, and no packet.
+pub(super) fn examine(spec: &Spec, found: &mut Findings) {
+    if let Err(e) = meet(spec, found) {
+        found.miss(&e);
+    }
+}
+
+fn meet(spec: &Spec, found: &mut Findings) -> Result<()> {
+    let mut port = Port::open(spec.text())?;
+    let mut obtained = port.obtained().clone();
+    let told = obtained.refused.len();
+    obtained.refused.retain(|refused| !refused.starts_with("no peer yet: "));
+    let absent = obtained.refused.len() < told;
+    let serves = obtained.mode.contains("server");
+    found.opened(obtained);
+    let path = &spec.arg;
+    match came(&mut port) {
+        None => {
+            found.ok(format!("{path}: the peer has come to terms, and was left again"));
+        }
+        // Nobody connects to a trial.
+        Some(e) if serves => {
+            found.ok(format!("{path} can be listened at")).fix(&e.fix);
+        }
+        Some(e) if absent => {
+            found.lack(&e);
+        }
+        Some(e) => {
+            found.miss(&e);
+        }
+    }
+    Ok(())
+}
+
+/// Waits for what a server says that has accepted the connection: why there is no peer.
+fn came(port: &mut Port) -> Option<Error> {
+    let first = port.health();
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let e = match port.health() {
+            Health::Down(e) => e,
+            _ => return None,
+        };
+        let left = until.saturating_duration_since(Instant::now());
+        let open = first == Health::Down(e.clone()) && e.why.contains("answered yet");
+        if !open || left.is_zero() {
+            return Some(e);
+        }
+        if let Err(e) = port.wait(Some(left)) {
+            return Some(Error::new(Code::System, "cannot wait for the peer", e.to_string()));
+        }
+    }
+}
