@@ -5,7 +5,7 @@ mod command;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use command::{Ended, command, run};
 use rustix::process::{Pid, Signal, kill_process};
@@ -37,7 +37,9 @@ fn end(mut child: Child) -> Value {
     whole(&Ended::from(child.wait_with_output().unwrap()), 0)
 }
 
-fn interrupt(child: Child) -> Value {
+/// Ends it by SIGINT, the way a person does, its standard input still there.
+fn interrupt(mut child: Child) -> Value {
+    let _stdin = child.stdin.take();
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     whole(&Ended::from(child.wait_with_output().unwrap()), 130)
 }
@@ -82,6 +84,7 @@ fn what_leaves_one_process_is_verified_by_the_other_in_either_role() {
                 let sink = start(&format!("forward {to} sink:"));
                 (Ended::from(sender.wait_with_output().unwrap()), end(sink))
             };
+            assert_eq!(sent.err, "", "nobody reads notes");
             let sent = whole(&sent, 0);
             let case = format!("zerocopy={sharing}, client sends: {client_sends}");
             if client_sends {
@@ -99,11 +102,52 @@ fn what_leaves_one_process_is_verified_by_the_other_in_either_role() {
     }
 }
 
-/// Waits until the line of a process's `port` says that `n` packets came or left since.
-fn until(what: &str, done: impl Fn() -> bool) {
-    let start = Instant::now();
-    while !done() {
-        assert!(start.elapsed() < Duration::from_secs(20), "{what}");
-        std::thread::sleep(Duration::from_millis(10));
+/// The ports of a sender and of whoever verifies, on a socket of their own.
+fn ports(client_sends: bool) -> (String, String) {
+    let path = name();
+    let server = format!("memif:{path},role=server");
+    let client = format!("memif:{path},role=client");
+    if client_sends { (client, server) } else { (server, client) }
+}
+
+#[test]
+fn a_sender_goes_on_when_its_peer_is_interrupted_and_another_one_comes() {
+    for client_sends in [true, false] {
+        let (from, to) = ports(client_sends);
+        let sender = start(&format!("forward gen:,size=200,rate=50kpps {from}"));
+        let first = start(&format!("forward {to} sink:"));
+        std::thread::sleep(Duration::from_millis(400));
+        let first = interrupt(first);
+        // It ends when that many have come; without a connection it would end without them.
+        let second = run(&format!("forward {to} sink: --count 1000 --for 20s --json"));
+        let (second, sent) = (whole(&second, 0), interrupt(sender));
+        let n = |of: &Value, key: &str| of["ledger"][key].as_u64().unwrap();
+        let came = n(&first, "received") + n(&second, "received");
+        assert!(n(&second, "received") >= 1000, "client sends {client_sends}: {second} {sent}");
+        assert!(came <= n(&sent, "created"), "{first} {second} {sent}");
+        assert!(sent["ports"][1]["resets"].as_u64().unwrap() > 0, "{sent}");
+        for found in [&first, &second] {
+            for fault in ["reordered", "duplicated", "corrupted", "foreign"] {
+                assert_eq!(found["verify"][fault], 0, "{fault}: {found}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_sink_goes_on_when_its_sender_is_interrupted_and_loses_nothing_of_it() {
+    for client_sends in [true, false] {
+        let (from, to) = ports(client_sends);
+        let sink = start(&format!("forward {to} sink:"));
+        let first = start(&format!("forward gen:,size=200,rate=50kpps {from}"));
+        std::thread::sleep(Duration::from_millis(400));
+        let first = interrupt(first);
+        let second = run(&format!("forward gen:,size=1514,count=5000 {from} --json"));
+        let (second, came) = (whole(&second, 0), end(sink));
+        let sent = |of: &Value| of["ledger"]["sent"].as_u64().unwrap();
+        let both = sent(&first) + sent(&second);
+        assert_eq!(came["ledger"]["received"], both, "{first} {second} {came}");
+        assert!(sent(&first) > 0 && sent(&second) > 0, "{first} {second} {came}");
+        assert_eq!(came["verify"]["corrupted"], 0, "{came}");
     }
 }
