@@ -374,8 +374,8 @@ impl Engine {
                 return down.is_empty();
             }
             // What is to be done at its socket is done when it is armed.
-            let quiet = down.iter_mut().fold(true, |all, napi| napi.arm(Some(Want::Frames)) && all);
-            if quiet {
+            let armed = |napi: &mut &mut Napi| usize::from(napi.arm(Some(Want::Frames)));
+            if down.iter_mut().map(armed).sum::<usize>() == down.len() {
                 // The others are looked at when the time is over.
                 let _ = poll_readable(&[down[0].as_fd()], Some(left.min(STEP)));
             }
