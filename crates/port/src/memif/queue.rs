@@ -67,6 +67,8 @@ pub(super) struct MemifQueue {
     /// The pool had no frame for what waits in the ring: when to try again.
     starved_until: Option<Instant>,
     waits_since: Option<Instant>,
+    /// Descriptors that a peer had filled, and that were not read when it went; not told yet.
+    missed: u64,
     /// The room that was not enough for what is to be sent next.
     short: Option<u16>,
 }
@@ -102,6 +104,7 @@ impl MemifQueue {
             retry_at: None,
             starved_until: None,
             waits_since: None,
+            missed: 0,
             short: None,
             link,
             index,
@@ -156,13 +159,17 @@ impl MemifQueue {
     fn let_go(&mut self) {
         let Session { tx, rx } =
             std::mem::replace(&mut self.session, Session { tx: None, rx: None });
-        if let Some(rx) = rx {
+        if let Some(mut rx) = rx {
+            // What it had sent goes with it, unseen.
+            self.missed += u64::from(rx.ready().unwrap_or(0));
             let _ = self.set.delete(rx.bell());
             if let Receiver::Client(mut rx) = rx {
                 rx.close(&mut self.home);
             }
         }
         if let Some(Sender::Client(mut tx)) = tx {
+            // What it has taken is sent, also if it went right after; of a liar's word nothing is lost.
+            let _ = tx.reap(&mut self.home);
             tx.close();
         }
         if let Some((skb, _)) = self.cutting.take() {
@@ -423,6 +430,10 @@ impl QueueOps for MemifQueue {
             resets: once(self.link.ended.load(Ordering::Relaxed)),
             ..DriverCounts::default()
         }
+    }
+
+    fn missed(&mut self) -> u64 {
+        std::mem::take(&mut self.missed)
     }
 
     fn no_frame(&mut self) -> u64 {

@@ -57,8 +57,8 @@ use linerate_sys::wait::{Epoll, EventFlags, NO_EVENT, TimerFd, poll_readable};
 
 use super::config::Config;
 use super::link::Link;
-use super::session::Receiver;
 use super::ring::Lie;
+use super::session::Receiver;
 use crate::host::RETRY;
 use crate::queue::Health;
 

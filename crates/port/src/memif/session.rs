@@ -66,7 +66,9 @@ impl Sender {
     pub fn has_room(&mut self) -> std::result::Result<bool, Lie> {
         match self {
             Sender::Client(tx) => {
-                Ok(tx.ring.free() >= tx.ring.shared.len().min(client::DESCS_MAX as u16 / 2))
+                // Not for a single slot; and half of a short ring may be held by a peer that is slow.
+                let enough = tx.ring.shared.len().min(client::DESCS_MAX as u16) / 2;
+                Ok(tx.ring.free() >= enough)
             }
             Sender::Server(side) => Ok(side.ready()? > 0),
         }
