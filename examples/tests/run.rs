@@ -94,7 +94,7 @@ fn the_fabrics_reader_sees_every_packet_where_it_was_made() {
     });
     let (mut batch, mut bytes) = (Batch::with_capacity(1), 0);
     let mut send = |queue: &mut Queue, number: usize| {
-        let datagram = datagram(if number % 3 == 0 { 53 } else { 123 }, number);
+        let datagram = datagram(if number.is_multiple_of(3) { 53 } else { 123 }, number);
         bytes += datagram.len();
         batch.push(queue.local().alloc_copy(&datagram).unwrap()).unwrap();
         while queue.xmit(&mut batch) == 0 {

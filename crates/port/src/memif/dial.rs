@@ -50,14 +50,17 @@ pub(super) struct Dial {
 enum State {
     /// Until it is tried again.
     Waiting(Instant),
-    /// Until the server is too slow.
-    Talking {
-        socket: Seqpacket,
-        machine: Client,
-        made: Option<Made>,
-        until: Instant,
-    },
+    Talking(Box<Talk>),
     Connected(Seqpacket),
+}
+
+/// A connection that is not agreed on yet.
+struct Talk {
+    socket: Seqpacket,
+    machine: Client,
+    made: Option<Made>,
+    /// When the server is too slow.
+    until: Instant,
 }
 
 impl Dial {
@@ -114,11 +117,13 @@ impl Dial {
                     Ok(socket) => {
                         let (machine, until) = (Client::new(config), now + PATIENCE);
                         self.alarm(until);
-                        self.state = State::Talking { socket, machine, made: None, until };
+                        self.state =
+                            State::Talking(Box::new(Talk { socket, machine, made: None, until }));
                     }
                     Err(e) => return Some(self.end(e.to_string())),
                 },
-                State::Talking { socket, machine, made, until } => {
+                State::Talking(talk) => {
+                    let Talk { socket, machine, made, until } = &mut **talk;
                     let heard = hear(socket);
                     let step = match heard {
                         Ok(None) if *until <= now => Err("the server does not answer".to_owned()),
@@ -165,12 +170,17 @@ impl Dial {
 
     /// True while a server answers, and they have not come to terms.
     pub fn is_talking(&self) -> bool {
-        matches!(self.state, State::Talking { .. })
+        matches!(self.state, State::Talking(_))
     }
 
     /// Ends the connection, and says why.
     pub fn hang_up(&mut self, why: &'static str) {
-        if let State::Connected(socket) | State::Talking { socket, .. } = &self.state {
+        let socket = match &self.state {
+            State::Connected(socket) => Some(socket),
+            State::Talking(talk) => Some(&talk.socket),
+            State::Waiting(_) => None,
+        };
+        if let Some(socket) = socket {
             refuse(socket, End::Refused(why));
         }
         self.end(String::new());
@@ -184,14 +194,14 @@ impl Dial {
 
     fn connected(&mut self, config: &Config) -> Event {
         let until = Instant::now();
-        match std::mem::replace(&mut self.state, State::Waiting(until)) {
-            State::Talking { socket, made: Some(made), .. } => {
-                self.state = State::Connected(socket);
-                let _ = self.timer.set_at(None);
-                Event::Connected(made.sessions(config, &self.pool))
-            }
-            _ => self.end("the server was too quick".into()),
+        if let State::Talking(talk) = std::mem::replace(&mut self.state, State::Waiting(until))
+            && let Talk { socket, made: Some(made), .. } = *talk
+        {
+            self.state = State::Connected(socket);
+            let _ = self.timer.set_at(None);
+            return Event::Connected(made.sessions(config, &self.pool));
         }
+        self.end("the server was too quick".into())
     }
 
     /// The socket is closed, and another one is tried later.

@@ -386,7 +386,7 @@ mod tests {
             ring(RingPlace { power: 8, ..good }),
             ring(RingPlace { offset: 8, ..good }),
             ring(RingPlace { offset: 4096, ..good }),
-            ring(RingPlace { offset: u32::MAX & !15, ..good }),
+            ring(RingPlace { offset: 0xffff_fff0, ..good }),
             (Message::AddRing(good), 0),
             (Message::Connect, 0),
             (Message::Connect, 1),

@@ -29,8 +29,8 @@ fn open(text: &str, pool: &Pool) -> Opened {
 fn meet(pool: &Pool, ends: &mut [&mut Opened]) {
     let start = Instant::now();
     loop {
-        let up = |queue: &Box<dyn QueueOps>| queue.health() == Health::Up;
-        if ends.iter().all(|end| end.queues.iter().all(up)) {
+        let queues = || ends.iter().flat_map(|end| &end.queues);
+        if queues().all(|queue| queue.health() == Health::Up) {
             return;
         }
         assert!(start.elapsed() < Duration::from_secs(10), "no connection");

@@ -274,7 +274,7 @@ fn slots_go_back_in_order_whatever_the_order_of_the_drops() {
     drop(frames.remove(0));
     assert_eq!(puppet.back(), 2);
     // What is forgotten is not lost: it is borrowed until the next call, and no longer.
-    frames.into_iter().for_each(std::mem::forget);
+    drop(frames.into_iter().map(std::mem::ManuallyDrop::new).collect::<Vec<_>>());
     assert_eq!(puppet.back(), 0);
     assert_eq!(reader.frames(0).count(), 0);
     assert_eq!(puppet.back(), 2);
