@@ -1,8 +1,11 @@
 //! Sends back what comes, its addresses swapped: `macswap memif:/run/x.sock,role=client [spin|sink]`.
 //!
-//! Any port will do. It writes twelve bytes of each packet, whoever else can write the memory. With
-//! `spin` it never sleeps, as programs do that have a CPU to themselves; with `sink` it sends nothing
-//! back, either.
+//! Any port will do. It writes twelve bytes of each packet, whoever else can write the memory. The
+//! work is a stage on an engine's thread, which sleeps when there is none and lets packets gather
+//! when they come densely. With `spin` it is a loop of its own that never sleeps, and with `sink` such
+//! a one that sends nothing back.
+
+use std::time::Duration;
 
 use linerate::prelude::*;
 
@@ -11,28 +14,40 @@ const ADDRESSES: usize = 12;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let (text, spin, back) = match &args[..] {
-        [text] => (text, false, true),
-        [text, word] if word == "spin" => (text, true, true),
-        [text, word] if word == "sink" => (text, true, false),
-        _ => return Err("usage: macswap PORT [spin|sink]".into()),
-    };
+    match &args[..] {
+        [text] => engine(text),
+        [text, word] if word == "spin" || word == "sink" => spin(text, word == "spin"),
+        _ => Err("usage: macswap PORT [spin|sink]".into()),
+    }
+}
+
+struct Swap;
+
+impl Stage for Swap {
+    fn run(&mut self, batch: &mut Batch, turn: &mut Turn<'_>) {
+        batch.iter_mut().for_each(swap);
+        batch.set_verdicts(turn.port().verdict());
+    }
+}
+
+fn engine(text: &str) -> Result<(), Box<dyn std::error::Error>> {
+    let engine = Engine::builder().port("port", text).stage(|_| Swap).build()?;
+    let running = engine.start()?;
+    while !running.wait(Duration::from_secs(3600)) {}
+    println!("{}", running.stop(Duration::from_secs(1)));
+    Ok(())
+}
+
+fn spin(text: &str, back: bool) -> Result<(), Box<dyn std::error::Error>> {
     let mut port = Port::open(text)?;
     eprintln!("{}", port.obtained());
     let mut batch = Batch::with_capacity(256);
     while !port.health().ended() {
-        if port.rx(&mut batch) == 0 {
-            if !spin {
-                port.wait(None)?; // idle costs nothing
-            }
-            continue;
+        port.rx(&mut batch);
+        if back {
+            batch.iter_mut().for_each(swap);
+            port.xmit(&mut batch);
         }
-        if !back {
-            batch.clear();
-            continue;
-        }
-        batch.iter_mut().for_each(swap);
-        port.xmit(&mut batch);
         batch.discard(DropReason::TX_FULL); // this program's policy
     }
     Ok(port.health().check()?)

@@ -86,7 +86,8 @@ struct Window {
 pub fn run(asked: &Asked) -> Result<()> {
     println!(
         "memif rates: {} rounds of {} s for each side in turn; 64-byte frames of testpmd's; the \
-         program under test on CPU {DUT_CPU}, testpmd on CPU {GENERATOR_CPU}, both polling",
+         program under test on CPU {DUT_CPU}, testpmd on CPU {GENERATOR_CPU}; ours sleeps when it \
+         can, testpmd polls",
         asked.rounds,
         asked.window.as_secs()
     );
@@ -129,9 +130,14 @@ fn measure(asked: &Asked, case: &Case, side: &str) -> Result<Window> {
         }
         let (role, path) = (case.role.as_str(), socket.display());
         let port = format!("memif:{path},role={role}{}", case.options);
-        // Without packets back, what it receives is freed.
-        let how = if case.back { "spin" } else { "sink" };
-        ours(asked, "macswap", &[&port, how], DUT_CPU, "under-test")
+        match case.back {
+            true => ours(asked, "macswap", &[&port], DUT_CPU, "under-test"),
+            // What it receives is freed.
+            false => {
+                let args = ["forward", &port, "sink:,blind", "--quiet", "--for", "1h"];
+                ours(asked, "linerate", &args, DUT_CPU, "under-test")
+            }
+        }
     };
     // A client of testpmd's connects once, when it starts.
     let (mut generator, mut dut) = match case.role {

@@ -55,11 +55,13 @@ pub(super) struct MemifQueue {
     set: Epoll,
     timer: TimerFd,
     alarm: Option<Instant>,
-    /// The peer is to ring, and whatever rang has not been looked at.
+    /// It was armed, and whatever rang has not been looked at.
     armed: bool,
     /// The health has changed, and nobody was told.
     news: bool,
     idle_calls: u32,
+    /// The peer is to ring for what it sends.
+    listens: bool,
     /// When a sleeper looks a second time: a peer may have published just before it saw that it is to ring.
     second_look: Option<Instant>,
     /// The pool had no frame for a copy of what is sent.
@@ -100,6 +102,7 @@ impl MemifQueue {
             armed: true,
             news: false,
             idle_calls: 0,
+            listens: false,
             second_look: None,
             retry_at: None,
             starved_until: None,
@@ -145,6 +148,7 @@ impl MemifQueue {
     fn begin(&mut self, mut session: Session) {
         if let Some(rx) = &mut session.rx {
             rx.want_bell(false);
+            (self.listens, self.second_look) = (false, None);
             // Without it a sleeper would have to look, as it does for what is not announced.
             let interest = EventFlags::IN | EventFlags::ET;
             let _ = self.set.add(rx.bell(), BELL, interest);
@@ -356,7 +360,9 @@ impl QueueOps for MemifQueue {
             self.idle();
         } else {
             self.idle_calls = 0;
-            self.second_look = None;
+            if self.listens {
+                self.work();
+            }
         }
         moved
     }
@@ -485,25 +491,38 @@ impl MemifQueue {
         if want.room() && !full {
             return Ok(None);
         }
-        if let Some(rx) = &mut self.session.rx {
-            // What waits for a frame is not worth a call before there may be one.
-            let frames = want.frames() && self.starved_until.is_none();
-            rx.want_bell(frames);
-            // Nor is the beginning of a packet whose end a peer may never send.
-            if frames && rx.ready()? > self.copies.unfinished {
-                rx.want_bell(false);
-                return Ok(None);
-            }
-            // Once after it fell asleep, not each time it looks.
-            let first = want.frames() && !(again && self.second_look.is_some());
-            let due = self.second_look.is_some_and(|at| at <= now);
-            self.second_look = match (first, due) {
-                (true, _) => now.checked_add(RETRY),
-                (false, false) => self.second_look.filter(|_| want.frames()),
-                (false, true) => None,
-            };
+        // What waits for a frame is not worth a call before there may be one.
+        if self.listen(want.frames() && self.starved_until.is_none(), now)? {
+            return Ok(None);
         }
         Ok(Some(self.alarm(want, full)))
+    }
+
+    /// Has the peer ring for what it sends, if that is `wanted`; true, and it does not ring, if there is
+    /// something already.
+    fn listen(&mut self, wanted: bool, now: Instant) -> std::result::Result<bool, Lie> {
+        let Some(rx) = &mut self.session.rx else { return Ok(false) };
+        if wanted != self.listens {
+            rx.want_bell(wanted);
+            self.listens = wanted;
+            // Once after it fell asleep, not each time it looks.
+            self.second_look = if wanted { now.checked_add(RETRY) } else { None };
+        }
+        // The beginning of a packet, whose end a peer may never send, is nothing.
+        if wanted && rx.ready()? > self.copies.unfinished {
+            self.work();
+            return Ok(true);
+        }
+        self.second_look = self.second_look.filter(|at| *at > now);
+        Ok(false)
+    }
+
+    /// Has the peer not ring: there is work.
+    fn work(&mut self) {
+        if let (true, Some(rx)) = (self.listens, &self.session.rx) {
+            rx.want_bell(false);
+        }
+        (self.listens, self.second_look) = (false, None);
     }
 }
 
