@@ -31,7 +31,12 @@ impl Stage for Swap {
 }
 
 fn engine(text: &str) -> Result<(), Box<dyn std::error::Error>> {
-    let engine = Engine::builder().port("port", text).stage(|_| Swap).build()?;
+    let engine = Engine::builder()
+        .port("port", text)
+        .port("nowhere", "sink:,blind") // a port is read if it is wired to something
+        .wire("port", "nowhere")
+        .stage(|_| Swap)
+        .build()?;
     let running = engine.start()?;
     while !running.wait(Duration::from_secs(3600)) {}
     println!("{}", running.stop(Duration::from_secs(1)));
