@@ -13,7 +13,7 @@ pub(super) const DRAIN: Duration = Duration::from_secs(1);
 /// How long the generator is tried alone.
 const ALONE: Duration = Duration::from_millis(500);
 /// Drivers of devices that something else may join.
-const DEVICES: [&str; 3] = ["packet", "tap", "xdp"];
+const DEVICES: [&str; 4] = ["memif", "packet", "tap", "xdp"];
 const FIX: &str = "linerate ndr ring:a ring:b, or linerate ndr packet:veth0 packet:veth1";
 
 /// What is tried.
