@@ -141,7 +141,7 @@ impl Pair {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(ProptestConfig::with_cases(12))]
 
     #[test]
     fn what_is_sent_is_received_once_and_in_order_and_every_frame_comes_home(
