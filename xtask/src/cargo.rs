@@ -8,7 +8,7 @@ use std::thread;
 use anyhow::{Context, Result, bail};
 
 /// How long one command may take, in the words of timeout(1): a hang fails its step by name.
-const LIMIT: &str = "18m";
+const LIMIT: &str = "30m";
 
 /// The cargo that runs us, or the one in `PATH`, in the workspace's folder and without stdin.
 pub fn cargo(root: &Path) -> Command {
