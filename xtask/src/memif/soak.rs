@@ -22,11 +22,10 @@ const UNDER_LOAD: Duration = Duration::from_millis(300);
 const GRACE: Duration = Duration::from_secs(20);
 
 /// Our role and options on either side of testpmd.
-const WAYS: [(&str, Role, &str); 4] = [
+const WAYS: [(&str, Role, &str); 3] = [
     ("client, zero copy", Role::Client, ""),
     ("client, by copies", Role::Client, ",zerocopy=no"),
     ("server, by copies", Role::Server, ""),
-    ("server, testpmd shares what it likes", Role::Server, ",trust=yes"),
 ];
 
 /// The two sockets of a chain.
@@ -132,7 +131,7 @@ fn verdict(name: &str, sent: &Value, came: &Value) -> Result<String> {
     let (out, lost) = (number(sent, "/ledger/sent"), number(came, "/verify/lost"));
     let copied = |of: &Value, port: usize| number(of, &format!("/ports/{port}/copied_bytes"));
     let line = format!(
-        "{name:<38} sent {out}, verified {verified}, lost in testpmd {lost}, wrong {wrong}; copied out {} \
+        "{name:<38} sent {out}, verified {verified}, lost on the way {lost}, wrong {wrong}; copied out {} \
          B, in {} B; ledgers {}",
         copied(sent, 1),
         copied(came, 0),
@@ -217,7 +216,7 @@ mod tests {
         let sent = json!({"ledger": {"sent": 10, "balanced": true}});
         let came = |verify: Value, balanced: bool| json!({"ledger": {"balanced": balanced}, "verify": verify});
         let good = came(json!({"packets": 9, "lost": 1}), true);
-        assert!(verdict("x", &sent, &good).unwrap().contains("verified 9, lost in testpmd 1"));
+        assert!(verdict("x", &sent, &good).unwrap().contains("verified 9, lost on the way 1"));
         for bad in [
             came(json!({"packets": 9, "corrupted": 1}), true),
             came(json!({"packets": 9, "reordered": 1}), true),
