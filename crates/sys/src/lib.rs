@@ -6,6 +6,7 @@
 
 pub mod bpf;
 pub mod cbpf;
+pub mod clock;
 mod errno;
 pub mod error;
 pub mod mem;
