@@ -47,4 +47,4 @@ pub use stats::{DriverCounts, QueueCounts, QueueStats};
 pub use view::Views;
 
 pub use linerate_skb::{Code, Error, Kind, Result};
-pub use linerate_sys::{thread, wait};
+pub use linerate_sys::{clock, thread, wait};

@@ -216,6 +216,13 @@ impl Queue {
         transmit(self.ops.as_mut(), &mut self.mem, &self.stats, batch)
     }
 
+    /// Takes back what the device is done with; how many packets it still has.
+    ///
+    /// Sending does it by itself: it is for whoever waits until everything has left, or needs the frames.
+    pub fn reap(&mut self) -> usize {
+        self.ops.reap(&mut self.mem)
+    }
+
     /// Appends up to `want` empty packets to `batch`; fewer if it has no room or the pool no frame.
     pub fn alloc(&mut self, batch: &mut Batch, want: usize) -> usize {
         self.mem.alloc(batch, want)

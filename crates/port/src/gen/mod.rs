@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
 use linerate_skb::{Batch, Data, DropReason, Local, Moved, Pool, Result, Skb, Trust};
+use linerate_sys::clock::now_and_ns;
 use linerate_sys::wait::TimerFd;
 use linerate_wire::{Mac, stamp};
 
@@ -77,7 +78,9 @@ struct GenQueue {
     flow: usize,
     /// Next sequence number of each flow.
     seq: Vec<u64>,
+    /// A moment, and what it is on the clock that all processes of the machine share.
     epoch: Instant,
+    epoch_ns: u64,
     /// The pool had no frame: when to try again.
     retry_at: Option<Instant>,
     no_frame: u64,
@@ -88,6 +91,7 @@ struct GenQueue {
 impl GenQueue {
     fn new(traffic: Traffic) -> Result<GenQueue> {
         let timer = TimerFd::new()?;
+        let (epoch, epoch_ns) = now_and_ns();
         // Readable from the start, for whoever waits before he arms. It cannot fail: the
         // descriptor is a timer.
         let _ = timer.set_at(Some(Instant::now()));
@@ -101,7 +105,8 @@ impl GenQueue {
             size: 0,
             flow: 0,
             seq: vec![0; traffic.flows as usize],
-            epoch: Instant::now(),
+            epoch,
+            epoch_ns,
             retry_at: None,
             no_frame: 0,
             told_end: false,
@@ -138,7 +143,13 @@ impl GenQueue {
     #[inline(always)]
     fn time_ns(&self, i: u64, now_ns: u64) -> u64 {
         let meant = self.pacer.as_ref().and_then(|pacer| pacer.intended(i));
-        meant.map_or(now_ns, |at| at.saturating_duration_since(self.epoch).as_nanos() as u64)
+        meant.map_or(now_ns, |at| self.clock_ns(at))
+    }
+
+    /// A moment as CLOCK_MONOTONIC has it, which whoever receives the packet can read, too.
+    #[inline(always)]
+    fn clock_ns(&self, at: Instant) -> u64 {
+        self.epoch_ns + at.saturating_duration_since(self.epoch).as_nanos() as u64
     }
 
     /// Writes the next packet into `frame`, which has its size, and counts it.
@@ -223,7 +234,7 @@ impl QueueOps for GenQueue {
         }
         self.no_frame += u64::from(n < due);
         self.retry_at = if n == 0 && due > 0 { now.checked_add(RETRY) } else { None };
-        let now_ns = now.saturating_duration_since(self.epoch).as_nanos() as u64;
+        let now_ns = self.clock_ns(now);
         let packets = out.iter_mut().skip(before);
         let bytes = match mem.pool().trust() {
             Trust::Private => self.write_in_place(packets, first, now_ns),

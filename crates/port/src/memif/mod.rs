@@ -29,6 +29,7 @@ mod message;
 mod queue;
 mod reader;
 mod ring;
+mod room;
 mod server;
 mod session;
 #[cfg(test)]

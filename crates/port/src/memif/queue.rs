@@ -19,6 +19,7 @@ use linerate_sys::wait::{Epoll, EventFlags, NO_EVENT, TimerFd};
 use super::copies::{Copies, Stop};
 use super::link::Link;
 use super::ring::Lie;
+use super::room::Room;
 use super::session::{Receiver, Sender, Session};
 use crate::host::segment::Cutter;
 use crate::host::{RETRY, offload};
@@ -27,8 +28,6 @@ use crate::stats::DriverCounts;
 
 /// Calls that found nothing, after which a busy queue looks at the socket.
 const IDLE_CALLS: u32 = 256;
-/// The longest sleep while a peer has packets of ours.
-const LOOK_MAX: Duration = Duration::from_millis(100);
 /// Segments cut at once.
 const STRIDE: usize = 64;
 
@@ -68,7 +67,8 @@ pub(super) struct MemifQueue {
     retry_at: Option<Instant>,
     /// The pool had no frame for what waits in the ring: when to try again.
     starved_until: Option<Instant>,
-    waits_since: Option<Instant>,
+    /// How it waits for what nobody announces.
+    room: Room,
     /// Descriptors that a peer had filled, and that were not read when it went; not told yet.
     missed: u64,
     /// The room that was not enough for what is to be sent next.
@@ -106,7 +106,7 @@ impl MemifQueue {
             second_look: None,
             retry_at: None,
             starved_until: None,
-            waits_since: None,
+            room: Room::new(),
             missed: 0,
             short: None,
             link,
@@ -180,7 +180,7 @@ impl MemifQueue {
             skb.discard(DropReason::PEER_GONE);
         }
         self.segments.discard(DropReason::PEER_GONE);
-        (self.retry_at, self.starved_until, self.waits_since) = (None, None, None);
+        (self.retry_at, self.starved_until, self.room) = (None, None, Room::new());
         (self.short, self.copies.unfinished) = (None, 0);
     }
 
@@ -229,6 +229,9 @@ impl MemifQueue {
     ) -> std::result::Result<Stop, Lie> {
         let Some(tx) = &mut self.session.tx else { return Ok(Stop::Empty) };
         tx.reap(mem)?;
+        if self.room.waits() {
+            self.room.found(tx.room().into(), tx.size(), Instant::now());
+        }
         loop {
             if self.cutting.is_some() && !self.send_segments(mem)? {
                 return Ok(Stop::Full);
@@ -321,12 +324,14 @@ impl MemifQueue {
     fn alarm(&mut self, want: Want, full: bool) -> Option<Instant> {
         let now = Instant::now();
         let sending = self.session.tx.as_ref().map_or(0, Sender::sending);
-        let waits = sending > 0 || (want.room() && full) || self.cutting.is_some();
-        if !waits {
-            self.waits_since = None;
-        }
-        let since = waits.then(|| *self.waits_since.get_or_insert(now));
-        let look = since.and_then(|since| now.checked_add((now - since).clamp(RETRY, LOOK_MAX)));
+        let full = want.room() && full;
+        let look = match sending > 0 || full || self.cutting.is_some() {
+            true => self.room.look_at(full, now),
+            false => {
+                self.room.end();
+                None
+            }
+        };
         let starved = self.starved_until.filter(|_| want.frames());
         [look, starved, self.retry_at, self.second_look].into_iter().flatten().min()
     }
@@ -382,7 +387,7 @@ impl QueueOps for MemifQueue {
         if let Err(lie) = self.send(mem, batch, &mut moved) {
             self.accuse(lie);
         } else if moved.packets > 0 {
-            self.waits_since = None;
+            self.room.end();
         } else {
             self.idle();
         }
@@ -472,7 +477,7 @@ impl MemifQueue {
             let before = tx.sending();
             tx.reap(&mut self.home)?;
             if tx.sending() < before {
-                self.waits_since = None;
+                self.room.end();
             }
             if self.cutting.is_some() {
                 let mut nothing = Batch::with_capacity(0);

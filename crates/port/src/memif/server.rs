@@ -36,6 +36,11 @@ impl Side {
         Ok(posted - self.worked)
     }
 
+    /// The most that were ever posted: as many as the ring has, of a client that posts all it can.
+    pub fn most(&self) -> u16 {
+        self.most
+    }
+
     /// Buffers that were filled and not posted anew. A client that has taken what is in them posts
     /// as many as ever, at once or soon.
     pub fn under_way(&self) -> usize {

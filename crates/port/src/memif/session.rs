@@ -62,6 +62,14 @@ impl Sender {
         }
     }
 
+    /// Slots of the ring, of which all can be free.
+    pub fn size(&self) -> usize {
+        match self {
+            Sender::Client(tx) => tx.ring.shared.len().into(),
+            Sender::Server(side) => side.most().into(),
+        }
+    }
+
     /// True if a packet can be put into the ring.
     pub fn has_room(&mut self) -> std::result::Result<bool, Lie> {
         match self {

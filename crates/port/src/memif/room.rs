@@ -1,0 +1,149 @@
+//! How long to leave a full ring alone: nobody says when there is room.
+//!
+//! A peer takes a ring's worth of packets in some time. A sender that looks much earlier finds little
+//! room for the cost of a wake-up, and one that looks later finds the ring empty, and its peer idle. So
+//! the time is learned: what is found at a look says whether it was too long or too short. It
+//! settles where about half of the ring is free.
+
+use std::time::{Duration, Instant};
+
+use crate::host::RETRY;
+
+/// The shortest time: what a wake-up costs, times about ten.
+///
+/// Source: measured, some 5 us for the timer, the poll and the switch.
+const WAIT_MIN: Duration = Duration::from_micros(50);
+/// The longest: whoever takes nothing for as long as it has taken nothing.
+const LOOK_MAX: Duration = Duration::from_millis(100);
+
+/// A sender's wait for room.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Room {
+    wait: Duration,
+    since: Option<Instant>,
+    /// When to look for room; `None` if it is not room that is waited for.
+    due: Option<Instant>,
+}
+
+impl Room {
+    pub fn new() -> Room {
+        Room { wait: RETRY, since: None, due: None }
+    }
+
+    /// Something was taken, or nothing is waited for.
+    pub fn end(&mut self) {
+        self.since = None;
+    }
+
+    /// When to look: it is waited for room if the ring is `full`, else for packets that the peer is
+    /// done with, which is not urgent.
+    pub fn look_at(&mut self, full: bool, now: Instant) -> Option<Instant> {
+        let since = *self.since.get_or_insert(now);
+        let first = if full { self.wait } else { RETRY };
+        let at = now.checked_add((now - since).clamp(first, LOOK_MAX));
+        self.due = at.filter(|_| full);
+        at
+    }
+
+    /// True if it is room that is waited for.
+    #[inline]
+    pub fn waits(&self) -> bool {
+        self.due.is_some()
+    }
+
+    /// `room` of `size` was found. It is learned from if the wait has just ended: whoever was woken by
+    /// something else, or does not sleep, looks too early, and whoever had no CPU too late.
+    pub fn found(&mut self, room: usize, size: usize, now: Instant) {
+        let Some(due) = self.due.take_if(|due| *due <= now) else { return };
+        if now - due > self.wait {
+            return;
+        }
+        if 4 * room < size {
+            self.wait += self.wait / 2;
+        } else if 4 * room > 3 * size {
+            self.wait -= self.wait / 4;
+        }
+        self.wait = self.wait.clamp(WAIT_MIN, RETRY);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Waits at a ring of 1024 whose peer takes a packet in so many nanoseconds; the last 10's mean room.
+    fn settled(packet_ns: u64) -> u64 {
+        let mut room = Room::new();
+        let now = Instant::now();
+        let mut found = Vec::new();
+        for _ in 0..100 {
+            room.end();
+            let at = room.look_at(true, now).unwrap();
+            let n = ((at - now).as_nanos() as u64 / packet_ns).min(1024);
+            room.found(n as usize, 1024, at);
+            found.push(n);
+        }
+        found[90..].iter().sum::<u64>() / 10
+    }
+
+    #[test]
+    fn it_settles_where_half_of_the_ring_is_free() {
+        for packet_ns in [200, 500, 1000, 1800] {
+            let room = settled(packet_ns);
+            assert!((256..=768).contains(&room), "{packet_ns} ns a packet: {room} of 1024");
+        }
+        // The shortest and the longest wait bound it.
+        assert_eq!((settled(1), settled(100_000)), (1024, 10));
+    }
+
+    #[test]
+    fn whoever_takes_nothing_is_looked_at_ever_later() {
+        let (mut room, start) = (Room::new(), Instant::now());
+        let mut now = start;
+        let mut looks = Vec::new();
+        while now < start + Duration::from_secs(1) {
+            let at = room.look_at(true, now).unwrap();
+            looks.push(at - now);
+            now = at;
+        }
+        assert_eq!((looks[0], looks[1]), (RETRY, RETRY));
+        assert!(looks.is_sorted() && looks.last() == Some(&LOOK_MAX), "{looks:?}");
+        room.end();
+        assert_eq!(room.look_at(true, now), Some(now + RETRY));
+    }
+
+    #[test]
+    fn who_looks_too_early_learns_nothing() {
+        let (mut room, now) = (Room::new(), Instant::now());
+        assert!(!room.waits());
+        let at = room.look_at(true, now);
+        for _ in 0..50 {
+            room.found(1024, 1024, now);
+        }
+        room.end();
+        assert!(room.waits());
+        assert_eq!(room.look_at(true, now), at);
+    }
+
+    #[test]
+    fn who_looks_too_late_learns_nothing() {
+        let (mut room, now) = (Room::new(), Instant::now());
+        let at = room.look_at(true, now).unwrap();
+        room.found(1024, 1024, at + 2 * RETRY);
+        assert!(!room.waits());
+        room.end();
+        assert_eq!(room.look_at(true, now), Some(at));
+    }
+
+    #[test]
+    fn what_the_peer_is_only_not_done_with_is_not_urgent() {
+        let (mut room, now) = (Room::new(), Instant::now());
+        for _ in 0..50 {
+            let at = room.look_at(true, now).unwrap();
+            room.found(1024, 1024, at);
+            room.end();
+        }
+        assert_eq!(room.look_at(true, now), Some(now + WAIT_MIN));
+        assert_eq!(room.look_at(false, now), Some(now + RETRY));
+    }
+}
