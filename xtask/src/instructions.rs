@@ -12,17 +12,19 @@ use crate::cargo;
 use crate::ratchet::Ratchet;
 
 /// Packets in one turn of each case, and what the ratchet calls it.
-const CASES: [(&str, u64); 2] = [("null", 128), ("gen", 64)];
+const CASES: [(&str, u64); 4] = [("null", 128), ("gen", 64), ("fabric", 64), ("fabric_copy", 64)];
 const TURNS: [u64; 2] = [1000, 3000];
+/// What packets of 1514 bytes may take that another process sees where they lie, of what copies take.
+const CUT_THROUGH_MAX: f64 = 0.7;
 
-/// Counts both cases and compares them with the ratchet.
+/// Counts all cases and compares them with the ratchet.
 pub fn run(root: &Path) -> Result<(String, Option<String>)> {
     if Command::new("valgrind").arg("--version").output().is_err() {
         return Ok((String::new(), Some("skipped: no valgrind to count instructions with".into())));
     }
     let bench = build(root)?;
     let ratchet = Ratchet::read(root)?;
-    let mut notes = Vec::new();
+    let (mut notes, mut counted) = (Vec::new(), Vec::new());
     for (case, packets_per_turn) in CASES {
         let [few, many] = [count(&bench, case, TURNS[0])?, count(&bench, case, TURNS[1])?];
         let packets = (TURNS[1] - TURNS[0]) * packets_per_turn;
@@ -32,6 +34,15 @@ pub fn run(root: &Path) -> Result<(String, Option<String>)> {
             bail!("{case}: {per_packet:.1} instructions a packet, {allowed} allowed");
         }
         notes.push(format!("{case} {per_packet:.1}"));
+        counted.push((case, per_packet));
+    }
+    let of = |name| counted.iter().find(|(case, _)| *case == name).map(|(_, n)| *n);
+    if let Some((cut, copied)) = of("fabric").zip(of("fabric_copy")) {
+        let share = cut / copied;
+        if share > CUT_THROUGH_MAX {
+            bail!("fabric: {share:.2} of what copying takes, {CUT_THROUGH_MAX} allowed");
+        }
+        notes.push(format!("fabric {share:.2} of its copy"));
     }
     Ok((format!("{} instructions a packet", notes.join(", ")), None))
 }

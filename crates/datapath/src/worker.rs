@@ -255,6 +255,12 @@ impl Worker {
         Ok(true)
     }
 
+    /// Tells [`Stats`](crate::Stats) at once what the devices have counted, which a turn does now and then.
+    pub fn publish(&mut self) {
+        self.ask_at = None;
+        self.napis.iter_mut().for_each(Napi::publish);
+    }
+
     /// Turns and parks until it is told to halt. The engine's threads run this.
     ///
     /// # Errors
