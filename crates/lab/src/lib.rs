@@ -25,6 +25,7 @@ pub mod compare;
 pub mod decimal;
 pub mod environment;
 pub mod experiment;
+pub mod far;
 pub mod meter;
 pub mod ndr;
 pub mod place;

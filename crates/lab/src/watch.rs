@@ -111,7 +111,8 @@ impl Watch {
         };
         let busy_ns = ticks(&BUSY).saturating_mul(tick_ns());
         window.steal_ticks = Some(ticks(&[STEAL]));
-        window.foreign_cpu_ns = Some(busy_ns.saturating_sub(own_ns));
+        let side_ns = own_ns.saturating_add(window.beside_cpu_ns.unwrap_or(0));
+        window.foreign_cpu_ns = Some(busy_ns.saturating_sub(side_ns));
         window.cpus = Some(since.len() as u64);
         Ok(())
     }

@@ -26,6 +26,9 @@ pub struct Window {
     /// CPU time of others on the CPUs of this side.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub foreign_cpu_ns: Option<u64>,
+    /// CPU time of a process of the side's that is not this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub beside_cpu_ns: Option<u64>,
     /// How many CPUs these two are of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpus: Option<u64>,

@@ -24,6 +24,9 @@ pub enum LabCommand {
     /// One window of a benchmark beside a peer's, for the experiment that runs both in turn
     #[command(hide = true)]
     Sample(Sample),
+    /// The process at the far side of a fabric, which looks at packets where their sender has them
+    #[command(hide = true)]
+    Look(Look),
 }
 
 /// List the experiments, how long they take, and which can be run on this machine
@@ -190,6 +193,13 @@ pub struct Seeds {
 #[derive(Debug, Parser)]
 pub struct Sample {
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    pub words: Vec<String>,
+}
+
+/// A memif, a CPU, and how to look, as [`linerate_lab::far::serve`] takes them.
+#[derive(Debug, Parser)]
+pub struct Look {
+    #[arg(allow_hyphen_values = true)]
     pub words: Vec<String>,
 }
 

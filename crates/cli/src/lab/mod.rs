@@ -25,7 +25,7 @@ impl Lab {
             LabCommand::Run(run) => (run.json, run.quiet),
             LabCommand::Report(report) => (report.json, false),
             LabCommand::Compare(compare) => (compare.json, false),
-            LabCommand::Export(_) | LabCommand::Sample(_) => (false, false),
+            LabCommand::Export(_) | LabCommand::Sample(_) | LabCommand::Look(_) => (false, false),
             LabCommand::Seeds(seeds) => (seeds.json, false),
         };
         let mut screen = Screen::plain(json);
@@ -50,6 +50,7 @@ impl Lab {
                 let line = linerate_lab::buffers::sample(&asked.words)?;
                 screen.result(|| line + "\n", String::new).map(|()| 0)
             }
+            LabCommand::Look(asked) => Ok(linerate_lab::far::serve(&asked.words).map(|()| 0)?),
         }
     }
 }

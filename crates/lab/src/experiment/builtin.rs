@@ -18,8 +18,16 @@ macro_rules! ours {
 }
 
 /// Name and text of each.
-pub static BUILTIN: [(&str, &str); 5] =
-    ours!["pool", "pool-bursts", "skbinit", "peers-buffers", "noise"];
+pub static BUILTIN: [(&str, &str); 8] = ours![
+    "pool",
+    "pool-bursts",
+    "fabric",
+    "fabric-bursts",
+    "fabric-steady",
+    "skbinit",
+    "peers-buffers",
+    "noise"
+];
 
 /// One of them, by its name.
 ///

@@ -6,6 +6,7 @@
 mod expected;
 mod facts;
 pub(crate) mod figure;
+mod fit;
 mod folded;
 mod html;
 mod metric;

@@ -3,6 +3,7 @@
 
 use super::expected::expectations;
 use super::figure::count;
+use super::fit::fitted;
 use super::metric::Shown;
 use super::reason::reasons;
 use super::remarks::{Remark, notes, warnings};
@@ -11,7 +12,7 @@ use super::view::View;
 use super::words::{elided, n, short};
 use crate::record::{Effect, Ledger, Run, Verdict};
 use crate::seeds::Post;
-use crate::table::{Cell, Row, Table, WIDTH, wrapped};
+use crate::table::{Table, wrapped};
 
 /// Lines of tables; the metrics that do not fit are named. The headline is never left out.
 const LINES_MAX: usize = 30;
@@ -284,36 +285,4 @@ fn set(table: &Table, about: &str) -> String {
         text += &wrapped(note, "  ", "    ");
     }
     text
-}
-
-fn fitted(mut table: Table) -> Table {
-    loop {
-        let widest = table.to_string().lines().map(|line| line.chars().count()).max().unwrap_or(0);
-        let Some(over) = widest.checked_sub(WIDTH).filter(|over| *over > 0) else { return table };
-        let names = table.rows.iter().filter_map(|row| match row {
-            Row::Cells(cells) => cells.iter().filter_map(length_of_name).max(),
-            Row::Heading(_) | Row::Rule => None,
-        });
-        let longest = names.max().unwrap_or(0);
-        // Names of ten letters cannot be told apart any more.
-        let kept = longest.saturating_sub(over).max(10);
-        if kept >= longest {
-            return table;
-        }
-        for row in &mut table.rows {
-            let Row::Cells(cells) = row else { continue };
-            for cell in cells {
-                if let Cell::Text(name) = cell {
-                    *name = elided(name, kept);
-                }
-            }
-        }
-    }
-}
-
-fn length_of_name(cell: &Cell) -> Option<usize> {
-    match cell {
-        Cell::Text(name) => Some(name.chars().count()),
-        _ => None,
-    }
 }

@@ -8,24 +8,28 @@
 //!     ▼                                                    ▼
 //!   buffer ◄───────── ring "back": posted buffers ◄──── fresh ones
 //!     └──────────────► ring "forth": packets ──────────► held ── reap ──► freed, all at once
+//!                                                          └── or, at once ──► memif ═► another process
 //! ```
 //!
 //! Both rings are a pair of `ring` ports: never more than `ring_len` buffers are on them together,
 //! so that a packet always finds room and a shortage shows as a missing buffer, as on a real one.
 
 use std::io;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use linerate_datapath::Worker;
-use linerate_port::{Port, Queue, QueueCounts, QueueStats};
-use linerate_skb::{Batch, Holders, Local, Pool};
+use linerate_port::wait::poll_readable;
+use linerate_port::{Health, Port, Queue, QueueCounts, QueueStats, Want};
+use linerate_skb::{Batch, DropReason, Holders, Local, Pool};
 
 use super::asked::{Asked, Size};
 use super::crew::{Crew, Done, Duty};
-use super::path::Gauge;
+use super::path::{Gauge, MEET};
 use super::turning::{Beat, nanos};
+use super::wire::Wire;
 use crate::settings::wrong;
 use crate::{Code, Error, Result};
 
@@ -43,20 +47,20 @@ impl Polls {
 
 /// What both threads tell each other.
 #[derive(Default)]
-struct Shared {
+pub(super) struct Shared {
     /// The receiver owes the ring buffers that its pool does not have.
-    starving: AtomicBool,
+    pub starving: AtomicBool,
     /// Windows that the receiver has begun.
-    begun: AtomicU64,
+    pub begun: AtomicU64,
     /// Windows that the wire has ended.
-    ended: AtomicU64,
+    pub ended: AtomicU64,
 }
 
 /// Sets up both ends; the ring is full of buffers when the first window begins.
 ///
 /// # Errors
 /// `E-EXPERIMENT` if a packet does not fit a frame; what keeps pool, ports or threads from being had.
-pub(super) fn build(asked: &Asked, cpus: &[usize]) -> Result<(Crew, Gauge)> {
+pub(super) fn build(asked: &Asked, cpus: &[usize], out: Option<&str>) -> Result<(Crew, Gauge)> {
     let &[first, second] = cpus else {
         return Err(Error::new(Code::Cpu, "cannot run `engine`", "an adapter needs two CPUs"));
     };
@@ -77,9 +81,15 @@ pub(super) fn build(asked: &Asked, cpus: &[usize]) -> Result<(Crew, Gauge)> {
     let (wire, receiver) = (queue(wire)?, queue(receiver)?);
     let (shared, len) = (Arc::new(Shared::default()), asked.ring_len as usize);
     let polls = Polls(receiver.stats());
+    let out = out.map(|port| leave_by(port, asked, &pool)).transpose()?;
+    let stamped = out.is_some();
     let mut receiver = Receiver {
         queue: receiver,
-        mem: pool.local_named("receiver", asked.hot_list),
+        end: match out {
+            Some(out) => End::Fabric(out),
+            None => End::Transmitter(pool.local_named("receiver", asked.hot_list)),
+        },
+        told_bytes: 0,
         inbox: Batch::with_capacity(asked.budget),
         fresh: Batch::with_capacity(len),
         held: Batch::with_capacity(asked.reap + asked.budget),
@@ -90,7 +100,7 @@ pub(super) fn build(asked: &Asked, cpus: &[usize]) -> Result<(Crew, Gauge)> {
         windows: 0,
         shared: shared.clone(),
     };
-    receiver.post();
+    receiver.post(&mut Done::default());
     let wire = Wire {
         queue: wire,
         posted: Batch::with_capacity(len),
@@ -101,6 +111,8 @@ pub(super) fn build(asked: &Asked, cpus: &[usize]) -> Result<(Crew, Gauge)> {
         late: (len as u64 / 4).max(1),
         size,
         touch: asked.touch,
+        stamped,
+        seq: 0,
         windows: 0,
         shared,
     };
@@ -110,12 +122,34 @@ pub(super) fn build(asked: &Asked, cpus: &[usize]) -> Result<(Crew, Gauge)> {
     Ok((crew, Gauge::Pool(pool, polls)))
 }
 
+/// The port by which packets leave for another process, once it is there.
+fn leave_by(port: &str, asked: &Asked, pool: &Pool) -> Result<Queue> {
+    let options = asked.out.map(|out| out.options(asked.out_len)).unwrap_or_default();
+    let port = Port::open_with(&format!("{port},{options}"), pool)?;
+    let gone = |why: &str| Error::new(Code::System, "cannot run `engine`", why);
+    let queue = port.into_queues().pop();
+    let mut queue = queue.ok_or_else(|| gone("the fabric has no queue"))?;
+    queue.local().set_hot_list_len(asked.hot_list);
+    let until = Instant::now() + MEET;
+    while queue.health() != Health::Up {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(gone("the process at the far side does not come to terms with this one"));
+        }
+        queue.wait(Some(left.min(GRACE))).map_err(|e| gone(&e.to_string()))?;
+    }
+    Ok(queue)
+}
+
 /// As many frames as everyone can hold, unless told otherwise.
 fn pool(asked: &Asked) -> Result<Pool> {
     let mut holders = Holders::new();
     holders.add("posted buffers", u64::from(asked.ring_len));
     holders.add("held by the transmitter", (asked.reap + asked.budget) as u64);
     holders.add("hot list", asked.hot_list as u64);
+    if asked.out.is_some() {
+        holders.add("ring to the other process", u64::from(asked.out_len));
+    }
     let mut pool = Pool::sized_for(&holders.with_thread_caches());
     if let Some(frames) = asked.pool_frames {
         pool = Pool::builder().frames(frames);
@@ -126,10 +160,29 @@ fn pool(asked: &Asked) -> Result<Pool> {
     Ok(pool)
 }
 
+/// Where packets leave; the hot list is where they end.
+enum End {
+    /// One of no device: it keeps them for a while.
+    Transmitter(Local),
+    /// A ring to another process.
+    Fabric(Queue),
+}
+
+impl End {
+    fn mem(&mut self) -> &mut Local {
+        match self {
+            End::Transmitter(mem) => mem,
+            End::Fabric(queue) => queue.local(),
+        }
+    }
+}
+
 /// The thread whose cost is measured.
 struct Receiver {
     queue: Queue,
-    mem: Local,
+    end: End,
+    /// Bytes that the fabric had copied when it was asked last.
+    told_bytes: u64,
     inbox: Batch,
     fresh: Batch,
     /// Packets whose transmission is not over.
@@ -148,11 +201,15 @@ impl Receiver {
     fn turn(&mut self, done: &mut Done) -> usize {
         let n = self.queue.rx(&mut self.inbox);
         if n > 0 {
-            self.mem.count_received(n);
+            self.end.mem().count_received(n);
             self.owed += n;
         }
-        self.post();
+        self.post(done);
         if n == 0 {
+            // Waits for room, if anything.
+            if matches!(self.end, End::Fabric(_)) && !self.held.is_empty() {
+                self.release(done);
+            }
             return 0;
         }
         if self.touch {
@@ -163,22 +220,23 @@ impl Receiver {
         done.packets += n as u64;
         done.bytes += self.inbox.bytes_behind(0);
         self.inbox.move_to(&mut self.held, n);
-        if self.held.len() >= self.reap {
-            self.release();
+        if self.held.len() >= self.reap || matches!(self.end, End::Fabric(_)) {
+            self.release(done);
         }
         n
     }
 
     /// Posts a new buffer for each that is missing.
-    fn post(&mut self) {
+    fn post(&mut self, done: &mut Done) {
         if self.owed == 0 {
             return;
         }
-        if self.mem.alloc(&mut self.fresh, self.owed) < self.owed && !self.held.is_empty() {
+        let more_come = !self.held.is_empty() || matches!(self.end, End::Fabric(_));
+        if self.end.mem().alloc(&mut self.fresh, self.owed) < self.owed && more_come {
             // Without a frame a driver looks for transmissions that are over.
-            self.release();
+            self.release(done);
             let more = self.owed.saturating_sub(self.fresh.len());
-            self.mem.alloc(&mut self.fresh, more);
+            self.end.mem().alloc(&mut self.fresh, more);
         }
         self.owed -= self.queue.xmit(&mut self.fresh);
         let starving = self.owed > 0;
@@ -187,16 +245,52 @@ impl Receiver {
         }
     }
 
-    /// Gives back what was transmitted.
-    fn release(&mut self) {
+    /// Passes on what is held, and gets back what has left.
+    fn release(&mut self, done: &mut Done) {
         let n = self.held.len();
-        self.held.sent(n, &mut self.mem);
+        match &mut self.end {
+            End::Transmitter(mem) => {
+                self.held.sent(n, mem);
+            }
+            End::Fabric(queue) if n == 0 => {
+                queue.reap();
+            }
+            End::Fabric(queue) => {
+                queue.xmit(&mut self.held);
+                // No more of them than have come just now, so that there is something to take it from.
+                let lost = self.held.len().saturating_sub(self.reap);
+                let bytes = self.held.bytes_behind(0);
+                self.held.discard_first(lost, DropReason::TX_FULL, queue.local());
+                done.fabric_full += lost as u64;
+                done.packets -= lost as u64;
+                done.bytes -= bytes - self.held.bytes_behind(0);
+            }
+        }
     }
 
-    /// Sleeps until a packet comes or the window is over.
+    /// Bytes that were copied since it was asked last.
+    fn copied(&mut self) -> u64 {
+        let End::Fabric(queue) = &mut self.end else { return 0 };
+        let now = queue.driver_counts().copied_bytes.unwrap_or(0);
+        now.saturating_sub(std::mem::replace(&mut self.told_bytes, now))
+    }
+
+    /// Sleeps until a packet comes, what is held can leave, or the window is over.
     fn rest(&mut self, left: Duration, done: &mut Done) -> io::Result<()> {
         let since = Instant::now();
-        self.queue.wait(Some(left.max(Duration::from_millis(1))))?;
+        let left = left.max(Duration::from_millis(1));
+        match &mut self.end {
+            // Frames come back from the other process as room does, and nobody announces either.
+            End::Fabric(out) if !self.held.is_empty() || self.owed > 0 => {
+                if !out.arm(Want::Room) || !self.queue.arm(Want::Frames) {
+                    return Ok(());
+                }
+                poll_readable(&[self.queue.as_fd(), out.as_fd()], Some(left))?;
+            }
+            _ => {
+                self.queue.wait(Some(left))?;
+            }
+        }
         done.sleeps += 1;
         done.asleep_ns += nanos(since.elapsed());
         Ok(())
@@ -216,7 +310,9 @@ impl Duty for Receiver {
             }
             let now = Instant::now();
             let over = now >= until;
-            if over && (ended || now >= until + GRACE) {
+            let passed_on = self.held.is_empty() || matches!(self.end, End::Transmitter(_));
+            if over && (ended && passed_on || now >= until + GRACE) {
+                done.copied_bytes = self.copied();
                 return Ok(done);
             }
             if !self.spin || over {
@@ -226,117 +322,14 @@ impl Duty for Receiver {
     }
 
     fn workers(mut self: Box<Self>) -> Vec<Worker> {
-        self.release();
+        self.release(&mut Done::default());
+        if let End::Fabric(queue) = &mut self.end {
+            let until = Instant::now() + GRACE;
+            while queue.reap() > 0 && Instant::now() < until {
+                std::thread::yield_now();
+            }
+        }
         self.fresh.truncate(0);
         Vec::new()
-    }
-}
-
-/// What puts packets into posted buffers at the moments at which they arrive.
-struct Wire {
-    queue: Queue,
-    posted: Batch,
-    filled: Batch,
-    beat: Beat,
-    burst: u64,
-    line_pps: f64,
-    /// Arrivals at one look from which on the wire itself was late.
-    late: u64,
-    size: usize,
-    touch: bool,
-    windows: u64,
-    shared: Arc<Shared>,
-}
-
-impl Wire {
-    /// Waits for the receiver, which may be woken later: what came before would overrun by the
-    /// order in which two threads are woken. On a CPU of its own, and not longer than the window.
-    fn meet(&self, until: Instant) {
-        while self.shared.begun.load(Ordering::Acquire) < self.windows && Instant::now() < until {
-            std::hint::spin_loop();
-        }
-    }
-
-    /// One burst, each packet at its moment. If at some look too many had come due, the wire was late,
-    /// and the whole burst is set apart, whatever was lost of it: the ring recovers in the pause.
-    fn burst(&mut self, start: Instant, done: &mut Done) {
-        let (mut gone, mut late) = (0, false);
-        let (mut ring_full, mut no_frame) = (0, 0);
-        while gone < self.burst {
-            let passed_ns = nanos(start.elapsed()) as f64;
-            let arrived = ((passed_ns * self.line_pps / 1e9) as u64 + 1).min(self.burst);
-            if arrived == gone {
-                std::hint::spin_loop();
-                continue;
-            }
-            let due = arrived - gone;
-            let lost = self.arrive(due);
-            if self.shared.starving.load(Ordering::Relaxed) {
-                no_frame += lost;
-            } else {
-                ring_full += lost;
-            }
-            late |= due >= self.late;
-            gone = arrived;
-        }
-        done.offered += self.burst;
-        if late {
-            done.late += self.burst;
-            done.wire_late += ring_full + no_frame;
-        } else {
-            done.ring_full += ring_full;
-            done.no_frame += no_frame;
-        }
-    }
-
-    /// `due` packets arrive: into posted buffers, or nowhere. Returns how many of them were lost.
-    fn arrive(&mut self, due: u64) -> u64 {
-        if (self.posted.len() as u64) < due {
-            self.queue.rx(&mut self.posted);
-        }
-        let n = self.posted.move_to(&mut self.filled, due.min(u64::from(u32::MAX)) as usize);
-        if self.touch {
-            for skb in self.filled.iter_mut() {
-                if let Some(bytes) = skb.put(self.size) {
-                    bytes.fill(due as u8);
-                }
-            }
-        } else {
-            self.filled.commit_behind(0, self.size);
-        }
-        // As many as were posted at most, so that there is room for them.
-        self.queue.xmit(&mut self.filled);
-        due - n as u64
-    }
-}
-
-impl Duty for Wire {
-    fn run(&mut self, until: Instant) -> io::Result<Done> {
-        self.windows += 1;
-        self.meet(until);
-        self.beat.restart();
-        let mut done = Done::default();
-        let outcome = loop {
-            match self.beat.next(until) {
-                Ok(Some(start)) => self.burst(start, &mut done),
-                Ok(None) => break Ok(()),
-                Err(e) => break Err(e),
-            }
-        };
-        self.shared.ended.fetch_add(1, Ordering::Release);
-        outcome?;
-        // Its own sleeps are no cost of the side's.
-        let Done { due, late_ns, .. } = self.beat.done(until, self.burst as usize);
-        Ok(Done { due, late_ns, ..done })
-    }
-
-    fn workers(mut self: Box<Self>) -> Vec<Worker> {
-        // Posted and never filled: they were no packets.
-        loop {
-            self.posted.truncate(0);
-            if self.queue.rx(&mut self.posted) == 0 {
-                return Vec::new();
-            }
-        }
     }
 }

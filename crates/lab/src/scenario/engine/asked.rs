@@ -27,6 +27,7 @@ pub(super) enum Kind {
     Null,
     Ring,
     Adapter,
+    Fabric,
 }
 
 impl Kind {
@@ -35,9 +36,30 @@ impl Kind {
         match self {
             // Both ports are sources.
             Kind::Null => Some(2 * budget),
-            Kind::Ring => Some(budget),
+            Kind::Ring | Kind::Fabric => Some(budget),
             Kind::Adapter => None,
         }
+    }
+}
+
+/// What becomes of packets beyond this process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Out {
+    /// Another process sees them where they lie.
+    CutThrough,
+    /// Another process sees them where they were copied to.
+    Copy,
+}
+
+impl Out {
+    /// The options of the port that they leave by.
+    pub fn options(self, ring_len: u32) -> String {
+        let sharing = match self {
+            // Its pool is sealed against writing, and stays private.
+            Out::CutThrough => "read",
+            Out::Copy => "no",
+        };
+        format!("role=client,size={ring_len},zerocopy={sharing}")
     }
 }
 
@@ -78,6 +100,9 @@ pub(super) struct Asked {
     pub sample_every: u32,
     pub threads: usize,
     pub verify: bool,
+    pub out: Option<Out>,
+    /// Descriptors of the ring to the other process.
+    pub out_len: u32,
     pub reap: usize,
     pub touch: bool,
     pub spin: bool,
@@ -90,15 +115,25 @@ impl Asked {
     /// `E-EXPERIMENT` for one that is not there, is of another kind, or does not go with another.
     pub fn of(settings: &Settings) -> Result<Asked> {
         let mut told = settings.reading("engine");
-        let paths = [("null", Kind::Null), ("ring", Kind::Ring), ("adapter", Kind::Adapter)];
+        let paths = [
+            ("null", Kind::Null),
+            ("ring", Kind::Ring),
+            ("adapter", Kind::Adapter),
+            ("fabric", Kind::Fabric),
+        ];
         let path = told.choice("path", &paths)?.unwrap_or(Kind::Null);
         let size = size(settings, &mut told)?;
         let count = |n: Option<u64>, default: usize| n.map_or(default, |n| n as usize);
         let budget = count(told.count("budget", 1..=1024)?, 64);
         let burst = told.count("burst", 1..=MANY)?;
+        let outs =
+            [("none", None), ("cut-through", Some(Out::CutThrough)), ("copy", Some(Out::Copy))];
+        let out = told.choice("out", &outs)?;
+        let out = out.unwrap_or((path == Kind::Fabric).then_some(Out::CutThrough));
+        let ring_len = count(told.count("ring_len", 2..=MANY)?, 256) as u32;
         let asked = Asked {
             path,
-            ring_len: count(told.count("ring_len", 2..=MANY)?, 256) as u32,
+            ring_len,
             burst: count(burst, path.turn(budget).unwrap_or(64)),
             pps: rate(settings, &mut told, "rate", Some("max"), size.mean_bytes())?,
             line_pps: rate(settings, &mut told, "line_rate", None, size.mean_bytes())?
@@ -113,7 +148,11 @@ impl Asked {
             frame_size: count(told.count("frame_size", 256..=MANY)?, 2048) as u32,
             sample_every: count(told.count("sample_every", 0..=1 << 20)?, 61) as u32,
             threads: count(told.count("threads", 1..=2)?, 1 + usize::from(path == Kind::Adapter)),
-            verify: told.flag("verify")?.unwrap_or(false),
+            verify: told.flag("verify")?.unwrap_or(out.is_some()),
+            out,
+            out_len: told
+                .count("out_len", 2..=1 << 14)?
+                .map_or(ring_len.min(1 << 14), |n| n as u32),
             reap: count(told.count("reap", 1..=MANY)?, 64),
             touch: told.flag("touch")?.unwrap_or(false),
             spin: told.flag("spin")?.unwrap_or(false),
@@ -142,11 +181,22 @@ impl Asked {
             .fix("grep Cpus_allowed_list /proc/self/status; or threads = 1"))
     }
 
+    /// The CPU of the process beyond: one of its own if there is one, else the last thread's neighbour's.
+    pub fn beyond(&self, place: &Place) -> Option<usize> {
+        let cpu = place.cpus.get(self.threads).or(place.cpus.last()).copied();
+        self.out.and(cpu)
+    }
+
     /// Whether what was said goes together.
     fn agree(&self, settings: &Settings) -> Result<()> {
         let line = |name| settings.get(name).map_or(0, |setting| setting.line);
         let refuse = |name, why: String| Err(wrong(line(name), why));
-        for (name, n) in [("ring_len", self.ring_len), ("frame_size", self.frame_size)] {
+        let powers = [
+            ("ring_len", self.ring_len),
+            ("out_len", self.out_len),
+            ("frame_size", self.frame_size),
+        ];
+        for (name, n) in powers {
             if !n.is_power_of_two() {
                 return refuse(name, format!("{name} = {n} is no power of two"));
             }
@@ -173,8 +223,24 @@ impl Asked {
                 refuse("threads", "path = \"adapter\" has a wire, on a thread of its own".into())
             }
             Kind::Null | Kind::Adapter if self.size == Size::Imix => {
-                refuse("size", "size = imix is for path = \"ring\"".into())
+                refuse("size", "size = imix is for path = \"ring\" and \"fabric\"".into())
             }
+            Kind::Fabric if self.threads != 1 => {
+                let why = "path = \"fabric\" has one worker, and a process beyond it";
+                refuse("threads", why.into())
+            }
+            Kind::Fabric if self.out.is_none() => {
+                refuse("out", "path = \"fabric\" has nowhere else to send to".into())
+            }
+            Kind::Null | Kind::Ring if self.out.is_some() => {
+                refuse("out", "out is for path = \"fabric\" and \"adapter\"".into())
+            }
+            _ if self.out == Some(Out::CutThrough) && self.data == Data::General => refuse(
+                "out",
+                "out = \"cut-through\" needs frames: the allocator's blocks are in no memory that another \
+                 process sees"
+                    .into(),
+            ),
             _ => Ok(()),
         }
     }

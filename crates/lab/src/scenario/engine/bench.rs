@@ -10,10 +10,12 @@ use linerate_prof::ticks;
 use linerate_skb::{Data, Ledger, Pool};
 
 use super::asked::Asked;
+use super::beyond::{self, Beyond};
 use super::crew::{Crew, Done};
 use super::path::{self, Gauge};
 use super::reading::Reading;
 use super::turning::{empty, nanos};
+use crate::far::Seen;
 use crate::scenario::{Bench, Finished, LEAD_IN, Ledger as Books, pages};
 use crate::window::{ThreadTime, Window};
 use crate::{Code, Error, Result};
@@ -23,6 +25,8 @@ const HZ: u32 = 1999;
 /// Share of a window that what offers packets may be late: as long as a measured thread may be without
 /// its CPU.
 const LATE_MAX: f64 = 0.01;
+/// How long another process may take for what is in the ring to it, each time.
+const TAKEN: Duration = Duration::from_millis(100);
 /// Times that a path is emptied at its end, a full ring each.
 const DRAINS: u32 = 64;
 
@@ -38,6 +42,11 @@ pub(super) struct EngineBench {
     /// What all windows did.
     done: Done,
     threads: usize,
+    beyond: Option<Beyond>,
+    /// Where it runs, and everything else.
+    cpus: Vec<usize>,
+    /// What it saw of all windows.
+    seen: Seen,
 }
 
 impl EngineBench {
@@ -45,12 +54,26 @@ impl EngineBench {
     ///
     /// # Errors
     /// What keeps its pool, ports or threads from being had.
-    pub fn open(asked: &Asked, cpus: &[usize]) -> Result<EngineBench> {
-        let (crew, gauge) = path::build(asked, cpus)?;
-        Ok(EngineBench { crew, gauge, done: Done::default(), threads: asked.threads })
+    pub fn open(asked: &Asked, cpus: &[usize], beyond: Option<Beyond>) -> Result<EngineBench> {
+        let (crew, gauge) = path::build(asked, cpus, beyond.as_ref())?;
+        let mut all = cpus.to_vec();
+        all.extend(beyond.as_ref().map(Beyond::cpu).filter(|cpu| !cpus.contains(cpu)));
+        Ok(EngineBench {
+            crew,
+            gauge,
+            done: Done::default(),
+            threads: asked.threads,
+            // Of threads alone the CPUs are known from what they report.
+            cpus: if beyond.is_some() { all } else { Vec::new() },
+            beyond,
+            seen: Seen::default(),
+        })
     }
 
     fn measure(&mut self, time: Duration) -> Result<Window> {
+        if let Some(beyond) = &mut self.beyond {
+            self.seen += &beyond.begin()?;
+        }
         let before = Reading::of(&self.gauge);
         let (start, from) = (Instant::now(), ticks());
         self.crew.order(time);
@@ -58,10 +81,16 @@ impl EngineBench {
         let (wall_ns, to) = (nanos(start.elapsed()).max(1), ticks());
         let (times, done) = collected?;
         let after = Reading::of(&self.gauge);
+        let seen = self.beyond.as_mut().map(Beyond::end).transpose()?;
         self.done += done;
         let tick_hz = to.wrapping_sub(from) as f64 * 1e9 / wall_ns as f64;
         let mut window = Window::of(times);
         after.since(&before, &done, tick_hz, &mut window);
+        if let Some(seen) = seen {
+            self.seen += &seen;
+            window.void = seen.fault();
+            beyond::tell(seen, &mut window);
+        }
         window.disturbed = disturbed(&window, &done);
         Ok(window)
     }
@@ -84,8 +113,13 @@ fn disturbed(window: &Window, done: &Done) -> Option<String> {
         let late_us = done.late_ns / 1000;
         return Some(format!("a burst was late by {late_us} us: its thread was woken so late"));
     }
+    // Who shares a CPU by the side's own making waits for it as a matter of course.
+    let on = |cpu| window.threads.iter().filter(|other| other.cpu == cpu).count();
+    let shares = |thread: &ThreadTime| on(thread.cpu) > 1;
     let waited = |thread: &&ThreadTime| {
-        !thread.measured && thread.run_delay_ns as f64 > thread.wall_ns as f64 * LATE_MAX
+        !thread.measured
+            && !shares(thread)
+            && thread.run_delay_ns as f64 > thread.wall_ns as f64 * LATE_MAX
     };
     let thread = window.threads.iter().find(waited)?;
     let (role, us) = (&thread.role, thread.run_delay_ns / 1000);
@@ -99,6 +133,10 @@ impl Bench for EngineBench {
 
     fn lead_in(&mut self) -> Result<()> {
         self.measure(LEAD_IN).map(drop)
+    }
+
+    fn cpus(&self) -> Vec<usize> {
+        self.cpus.clone()
     }
 
     fn pages(&self) -> Option<String> {
@@ -116,13 +154,18 @@ impl Bench for EngineBench {
     }
 
     fn finish(self: Box<Self>) -> Result<Finished> {
-        let EngineBench { crew, gauge, done, threads } = *self;
+        let EngineBench { crew, gauge, done, threads, beyond, mut seen, .. } = *self;
         let stats = gauge.pool().stats();
         let cpus = stats.matrix.cpus().to_vec();
         let row = |from: &usize| cpus.iter().map(|to| stats.matrix.frees(*from, *to)).collect();
         let matrix: Vec<Vec<u64>> = cpus.iter().map(row).collect();
         let mut totals = totals(gauge.pool(), &stats);
-        drain(crew.dismiss()?)?;
+        let patience = if beyond.is_some() { TAKEN } else { Duration::ZERO };
+        drain(crew.dismiss()?, patience)?;
+        if let Some(mut beyond) = beyond {
+            seen += &beyond.end()?;
+            totals.extend(seen.totals());
+        }
         let ledger = gauge.pool().ledger();
         totals.insert("outstanding_at_rest".to_owned(), ledger.in_flight as f64);
         let rows = cpus.iter().enumerate();
@@ -175,13 +218,13 @@ fn totals(pool: &Pool, stats: &PoolStats) -> BTreeMap<String, f64> {
 }
 
 /// Sends what is still on its way and ends the workers, the source's first of each round.
-fn drain(mut workers: Vec<Worker>) -> Result<()> {
+fn drain(mut workers: Vec<Worker>, patience: Duration) -> Result<()> {
     let failed =
         |e: std::io::Error| Error::new(Code::System, "cannot drain a worker", e.to_string());
     for _ in 0..DRAINS {
         let mut left = true;
         for worker in &mut workers {
-            left &= worker.drain(Duration::ZERO).map_err(failed)?;
+            left &= worker.drain(patience).map_err(failed)?;
             empty(worker);
         }
         if left {
@@ -228,7 +271,7 @@ fn books(gauge: &Gauge, ledger: &Ledger, done: &Done) -> Books {
         }
         Gauge::Pool(..) => {
             books.offered = Some(done.offered);
-            books.balanced &= done.offered == done.packets + lost;
+            books.balanced &= done.offered == done.packets + done.fabric_full + lost;
         }
     }
     books

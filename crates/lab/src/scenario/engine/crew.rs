@@ -42,6 +42,8 @@ pub(super) struct Done {
     pub no_frame: u64,
     /// Those that were lost of `late`: the receiver may not be to blame for them.
     pub wire_late: u64,
+    /// Those that the receiver had, and for which the ring behind it had no room.
+    pub fabric_full: u64,
     /// Packets, lost or not, of bursts in which many came due together because the wire's own thread
     /// was late.
     pub late: u64,
@@ -51,6 +53,8 @@ pub(super) struct Done {
     pub packets: u64,
     /// Their bytes.
     pub bytes: u64,
+    /// Bytes that the port behind it copied.
+    pub copied_bytes: u64,
     /// Times that it slept in a wait of its own.
     pub sleeps: u64,
     /// How long.
@@ -180,10 +184,12 @@ impl AddAssign for Done {
         self.ring_full += more.ring_full;
         self.no_frame += more.no_frame;
         self.wire_late += more.wire_late;
+        self.fabric_full += more.fabric_full;
         self.late += more.late;
         self.late_ns = self.late_ns.max(more.late_ns);
         self.packets += more.packets;
         self.bytes += more.bytes;
+        self.copied_bytes += more.copied_bytes;
         self.sleeps += more.sleeps;
         self.asleep_ns += more.asleep_ns;
     }

@@ -4,27 +4,33 @@
 //!  null     null ⇄ null                     one worker: allocates and frees on one hot list
 //!  ring     gen ─► ring ─► sink             two workers, turned in turn by one thread, or by two
 //!  adapter  wire ─► ring of buffers ─► out  bursts at line rate against a ring that one thread fills
+//!  fabric   gen ─► memif ═► a process       what it sees in this one's memory, or in a copy
 //! ```
 //!
-//! Everything in it is *micro*: no device, no kernel, no other process. The threads wait on a channel
-//! between windows, where they take no CPU.
+//! Everything in it is *micro*: no device, no kernel, and of other processes one that looks at packets.
+//! The threads wait on a channel between windows, where they take no CPU.
 
 mod adapter;
 mod asked;
 mod bench;
+mod beyond;
 mod crew;
 mod path;
 mod reading;
 mod turning;
+mod wire;
 
 #[cfg(test)]
 mod tests;
 
-use crate::Result;
+use std::path::Path;
+
 use crate::scenario::{Bench, Figure, Knob, Place, Scenario};
 use crate::settings::Settings;
+use crate::{Code, Error, Result};
 use asked::Asked;
 use bench::EngineBench;
+use beyond::Beyond;
 
 /// The engine on threads of the lab's own.
 #[derive(Debug)]
@@ -41,7 +47,9 @@ impl Scenario for Engine {
          of its buffers, and nothing else (micro). `path = \"null\"` forwards between two null ports \
          with one worker; \"ring\" generates packets into a ring that a second worker empties; \
          \"adapter\" offers bursts at line rate to a ring of posted buffers, which overruns if the \
-         receiving thread does not fill it in time."
+         receiving thread does not fill it in time; \"fabric\" sends generated packets to a second process \
+         by memif, which sees them in this one's memory, or in buffers that they are copied into, and \
+         checks every byte. An adapter's packets can leave that way, too (`out`)."
     }
 
     fn knobs(&self) -> &'static [Knob] {
@@ -53,14 +61,33 @@ impl Scenario for Engine {
     }
 
     fn check(&self, settings: &Settings, place: &Place) -> Result<()> {
-        Asked::of(settings)?.placed(place).map(|_| ())
+        let asked = Asked::of(settings)?;
+        asked.placed(place)?;
+        if asked.out.is_some() {
+            program(place)?;
+        }
+        Ok(())
     }
 
     fn open(&self, settings: &Settings, place: &Place) -> Result<Box<dyn Bench>> {
         let asked = Asked::of(settings)?;
         let cpus = asked.placed(place)?;
-        Ok(Box::new(EngineBench::open(&asked, &cpus)?))
+        let beyond = match asked.beyond(place) {
+            Some(cpu) => Some(Beyond::start(program(place)?, cpu, asked.verify)?),
+            None => None,
+        };
+        Ok(Box::new(EngineBench::open(&asked, &cpus, beyond)?))
     }
+}
+
+/// This program, which is the process beyond, too.
+fn program(place: &Place) -> Result<&Path> {
+    let none = || {
+        let why = "it needs a second process of this program, whose file is not known";
+        Error::new(Code::Unsupported, "cannot run this side of `engine`", why)
+            .fix("mount /proc, for /proc/self/exe")
+    };
+    place.program.as_deref().ok_or_else(none)
 }
 
 const fn knob(
@@ -73,13 +100,19 @@ const fn knob(
 }
 
 /// What it can be told.
-static KNOBS: [Knob; 19] = [
-    knob("path", "\"null\" | \"ring\" | \"adapter\"", "\"null\"", "What packets pass."),
+static KNOBS: [Knob; 21] = [
+    knob(
+        "path",
+        "\"null\" | \"ring\" | \"adapter\" | \"fabric\"",
+        "\"null\"",
+        "What packets pass.",
+    ),
     knob(
         "ring_len",
         "a power of two, 2..=65536",
         "256",
-        "Packets that the ring holds; of an adapter, buffers that are posted.",
+        "Packets that the ring holds, of fabric that to the other process; of an adapter, buffers that are \
+         posted.",
     ),
     knob(
         "burst",
@@ -121,12 +154,31 @@ static KNOBS: [Knob; 19] = [
          with the visits to the depot.",
     ),
     knob("threads", "1 | 2", "1; of an adapter 2", "2: the source has a thread of its own."),
-    knob("verify", "true | false", "false", "Whether the sink checks every byte (ring)."),
+    knob(
+        "verify",
+        "true | false",
+        "false; with out true",
+        "Whether every byte is checked where packets end (ring, fabric, adapter).",
+    ),
+    knob(
+        "out",
+        "\"none\" | \"cut-through\" | \"copy\"",
+        "of fabric \"cut-through\", else \"none\"",
+        "Whether a second process sees packets where they lie, or in buffers that they are copied into \
+         (fabric, adapter).",
+    ),
+    knob(
+        "out_len",
+        "a power of two, 2..=16384",
+        "ring_len",
+        "Packets that the ring to the second process holds.",
+    ),
     knob(
         "reap",
         "1..=65536",
         "64",
-        "Packets that an adapter's transmitter keeps before it gives their buffers back, all at once.",
+        "Packets that an adapter's transmitter keeps before it gives their buffers back, all at once; with \
+         out those that wait for room at most, beyond which they are lost.",
     ),
     knob(
         "touch",

@@ -1,13 +1,19 @@
 //! The paths, built: an engine's workers or an adapter's two ends, each on its thread.
 
+use std::time::Duration;
+
 use linerate_datapath::{Builder, Engine, Stats};
 use linerate_skb::Pool;
 
 use super::adapter;
 use super::asked::{Asked, Kind, Size};
+use super::beyond::Beyond;
 use super::crew::{Crew, Duty};
 use super::turning::{Beat, Receiving, Turning};
 use crate::{Code, Error, Result};
+
+/// How long two processes may take to come to terms.
+pub(super) const MEET: Duration = Duration::from_secs(5);
 
 /// What a path can be read by.
 pub(super) enum Gauge {
@@ -31,11 +37,16 @@ impl Gauge {
 ///
 /// # Errors
 /// What keeps its pool, ports or threads from being had.
-pub(super) fn build(asked: &Asked, cpus: &[usize]) -> Result<(Crew, Gauge)> {
+pub(super) fn build(
+    asked: &Asked,
+    cpus: &[usize],
+    beyond: Option<&Beyond>,
+) -> Result<(Crew, Gauge)> {
     match asked.path {
         Kind::Null => engine(asked, cpus, null(asked)),
         Kind::Ring => engine(asked, cpus, ring(asked)),
-        Kind::Adapter => adapter::build(asked, cpus),
+        Kind::Adapter => adapter::build(asked, cpus, beyond.map(Beyond::port)),
+        Kind::Fabric => engine(asked, cpus, fabric(asked, beyond)),
     }
 }
 
@@ -54,6 +65,15 @@ fn ring(asked: &Asked) -> Builder {
         .port("sink", sink)
         .wire("gen", "r0")
         .wire("r1", "sink")
+}
+
+fn fabric(asked: &Asked, beyond: Option<&Beyond>) -> Builder {
+    let options = asked.out.map(|out| out.options(asked.out_len)).unwrap_or_default();
+    let memif = format!("{},{options}", beyond.map_or("memif:", Beyond::port));
+    Engine::builder()
+        .port("gen", &format!("gen:,size={}", size(asked.size)))
+        .port("memif", &memif)
+        .wire("gen", "memif")
 }
 
 fn size(size: Size) -> String {
@@ -77,14 +97,18 @@ fn engine(asked: &Asked, cpus: &[usize], builder: Builder) -> Result<(Crew, Gaug
         Some(frames) => builder.pool_frames(frames),
         None => builder,
     };
-    let engine = engine.build()?;
+    let mut engine = engine.build()?;
+    if !engine.wait_until_up(MEET) {
+        let why = "the process at the far side does not come to terms with this one";
+        return Err(Error::new(Code::System, "cannot run `engine`", why));
+    }
     let stats = engine.stats();
     let mut workers = engine.into_workers().into_iter();
     let none = || Error::new(Code::System, "cannot run `engine`", "it has no worker");
     let source = workers.next().ok_or_else(none)?;
     let beat = Beat::new(asked.burst, asked.pps)?;
     let turns = asked.path.turn(asked.budget).map_or(0, |turn| asked.burst / turn);
-    let shared = asked.threads == 2;
+    let shared = asked.threads == 2 || asked.path == Kind::Fabric;
     let receiver = workers.next();
     let mut crew = Crew::default();
     let mut hire = |role, cpu: usize, duty: Box<dyn Duty>| crew.hire(role, cpu, true, duty);

@@ -8,7 +8,7 @@ use crate::scenario::{Figure, pool_figures};
 use crate::window::Window;
 
 /// What its windows count beside the pool's and the ports'.
-const OWN: [Figure; 13] = [
+const OWN: [Figure; 25] = [
     figure("offered", "packets", "Packets that the source made, or the wire had."),
     figure("due", "packets", "Packets whose time had come; 0 without a rate."),
     figure(
@@ -16,13 +16,18 @@ const OWN: [Figure; 13] = [
         "packets",
         "Due and not offered: what the path held up, or the source did not come to.",
     ),
-    figure("overruns", "packets", "Offered packets that were lost before the ring, by any cause."),
+    figure("overruns", "packets", "Offered packets that were lost, by any of these causes."),
     figure("overruns_ring_full", "packets", "Lost: no buffer was posted, and the pool had frames."),
     figure("overruns_no_frame", "packets", "Lost: the pool had no frame to post."),
     figure(
         "overruns_wire_late",
         "packets",
         "Lost, of bursts for which the wire's own thread was late.",
+    ),
+    figure(
+        "overruns_fabric_full",
+        "packets",
+        "Lost: the receiver had them, and the ring to the other process was full.",
     ),
     figure(
         "late",
@@ -34,6 +39,38 @@ const OWN: [Figure; 13] = [
     figure("total_ticks", "TSC ticks", "CPU time of the measured threads, in ticks."),
     figure("asleep_ns", "ns", "How long threads slept, until they were on a CPU again."),
     figure("tick_hz", "ticks/s", "Rate of the ticks in this window."),
+    figure("copied_bytes", "bytes", "Bytes of packets that ports of this process copied."),
+    figure(
+        "far_packets",
+        "packets",
+        "Packets that the other process saw, those on their way at the end among them.",
+    ),
+    figure("far_verified", "packets", "Of these, those of which it checked every byte."),
+    figure(
+        "far_lost",
+        "packets",
+        "Packets whose number it missed: lost once they had been numbered.",
+    ),
+    figure(
+        "far_corrupted",
+        "packets",
+        "Packets that were not as they were sent: the window is void then.",
+    ),
+    figure("far_copied_out", "packets", "Packets that it copied out to give their slots back."),
+    figure("far_cpu_ns", "ns", "CPU time of the other process: it is no cost of the side's."),
+    figure("receipt_count", "packets", "Packets whose receipt latency is known."),
+    figure(
+        "receipt_p50_ns",
+        "ns",
+        "From a packet's arrival, when the generator made its batch or the wire wrote it, until the other \
+         process looked at it, median; of the first 262,144 of a window.",
+    ),
+    figure("receipt_p99_ns", "ns", "The same, 99th percentile."),
+    figure(
+        "slowest_pct",
+        "%",
+        "The slowest tenth of a second at the far side, as a share of the mean: of windows of 0.2 s and more.",
+    ),
 ];
 
 /// What its windows count.
@@ -63,6 +100,7 @@ pub(super) struct Reading {
     /// Of a loop of the lab's own: its polls, and those that found nothing.
     polls: [u64; 2],
     asleep_ns: u64,
+    copied_bytes: u64,
 }
 
 impl Reading {
@@ -79,11 +117,13 @@ impl Reading {
             offered: 0,
             polls: [0; 2],
             asleep_ns: 0,
+            copied_bytes: 0,
         };
         match gauge {
             Gauge::Engine(stats) => {
                 for port in reading.pool.ports() {
                     reading.wakeups += port.counts.wakeups;
+                    reading.copied_bytes += port.driver_counts.copied_bytes.unwrap_or(0);
                     if port.driver != ring::NAME {
                         reading.offered += port.counts.rx_packets;
                         reading.packets += port.counts.tx_packets;
@@ -109,7 +149,8 @@ impl Reading {
         window.bytes = Some(d(self.bytes, before.bytes) + done.bytes);
         window.wakeups = Some(d(self.wakeups, before.wakeups));
         let cpu_ns = window.cpu_ns.unwrap_or(0) as f64;
-        let overruns = done.ring_full + done.no_frame + done.wire_late;
+        let overruns = done.ring_full + done.no_frame + done.wire_late + done.fabric_full;
+        let copied_bytes = d(self.copied_bytes, before.copied_bytes) + done.copied_bytes;
         let figure = |name: &str| window.figures.get(name).copied();
         // What the engine's workers counted, and what a loop of the lab's own did beside.
         let more = |name: &str, n: u64| figure(name).unwrap_or(0.0) + n as f64;
@@ -123,6 +164,8 @@ impl Reading {
             ("overruns_ring_full", done.ring_full as f64),
             ("overruns_no_frame", done.no_frame as f64),
             ("overruns_wire_late", done.wire_late as f64),
+            ("overruns_fabric_full", done.fabric_full as f64),
+            ("copied_bytes", copied_bytes as f64),
             ("late", done.late as f64),
             ("late_ns", done.late_ns as f64),
             ("total_ticks", cpu_ns * tick_hz / 1e9),

@@ -115,7 +115,10 @@ fn general_buffers_are_the_allocators_and_frames_are_not() {
 fn every_figure_that_is_named_is_there_once_calls_were_timed() {
     let mut bench = open(&ring().with("path", "null")).unwrap();
     let timed = window(bench.as_mut(), |window| window.figure("buffer_ticks").is_some());
-    for known in Engine.figures() {
+    // What a process beyond sees is tested where there is one: cli/tests/fabric.rs.
+    let beyond = ["far_", "receipt_", "slowest_"];
+    let of_this = |name: &str| !beyond.iter().any(|prefix| name.starts_with(prefix));
+    for known in Engine.figures().iter().filter(|known| of_this(known.name)) {
         assert!(timed.figure(known.name).is_some(), "{} of {timed:?}", known.name);
     }
     assert!(figure(&timed, "buffer_ticks") > 0.0 && figure(&timed, "tick_hz") > 0.0);
@@ -137,6 +140,27 @@ fn at_a_fixed_rate_what_is_due_is_offered_and_the_thread_sleeps() {
     }
     assert!(sum(&windows, "sleeps") > 0.0 && sum(&windows, "asleep_ns") > 0.0);
     assert!(end.ledger.balanced);
+}
+
+#[test]
+fn a_process_beyond_needs_a_program_and_packets_that_it_can_see() {
+    let why = |settings: &Settings| Engine.check(settings, &place(2)).unwrap_err().why;
+    let fabric = Settings::new().with("path", "fabric");
+    assert!(
+        why(&fabric).starts_with("it needs a second process of this program"),
+        "{}",
+        why(&fabric)
+    );
+    let general = fabric.clone().with("buffers", "general");
+    assert!(why(&general).starts_with("out = \"cut-through\" needs frames"), "{}", why(&general));
+    assert!(why(&fabric.clone().with("out", "none")).starts_with("path = \"fabric\" has nowhere"));
+    assert!(why(&fabric.clone().with("threads", 2)).contains("one worker, and a process beyond"));
+    assert!(why(&ring().with("out", "copy")).starts_with("out is for path = \"fabric\""));
+    assert!(why(&fabric.with("out_len", 3)).starts_with("out_len = 3 is no power of two"));
+    // Any program that does not answer is told.
+    let other = Place { program: Some("/bin/true".into()), ..place(1) };
+    let e = Engine.open(&Settings::new().with("path", "fabric"), &other).err().unwrap();
+    assert_eq!(e.why, "it has ended");
 }
 
 #[test]

@@ -97,7 +97,7 @@ pub(super) struct Turning {
     pub turns: usize,
     pub burst: usize,
     pub beat: Beat,
-    /// Whether there is a ring behind the source that another thread empties.
+    /// Whether there is a ring behind the source that somebody else empties.
     pub shared: bool,
 }
 
@@ -115,7 +115,7 @@ impl Duty for Turning {
                         receiver.turn(now);
                     }
                 }
-                // The ring is full: the other thread rings when it has made room.
+                // The ring is full: whoever empties it rings when there is room.
                 None if self.shared && turned != Turned::Again => {
                     self.source.park(turned, Some(until.saturating_duration_since(now)))?;
                 }
@@ -125,6 +125,8 @@ impl Duty for Turning {
         if let Some(receiver) = &mut self.receiver {
             empty(receiver);
         }
+        // The window is told of its own.
+        self.source.publish();
         Ok(self.beat.done(until, self.burst))
     }
 

@@ -1,0 +1,101 @@
+//! The lab's fabric: a second process sees a side's packets, and what it sees is in the run.
+
+mod command;
+
+use std::fs;
+
+use command::run;
+use serde_json::Value;
+
+/// Windows of both sides of a quick run of one cell, and its document.
+fn ran(experiment: &str, only: &str) -> (Vec<[Value; 2]>, Value) {
+    let name = format!("linerate-fabric-{experiment}-{}", std::process::id());
+    let dir = std::env::temp_dir().join(name);
+    let words = format!("lab run {experiment} --quick {only} --json --dir {}", dir.display());
+    let told = run(&words);
+    let document = told.document();
+    let _ = fs::remove_dir_all(&dir);
+    // How noisy the machine is decides between the two.
+    assert!(matches!(told.exit, Some(0 | 4)), "{}{}", told.out, told.err);
+    let cell = &document["cells"][0];
+    let ledgers = cell["ledger"].as_object().unwrap();
+    assert!(ledgers.values().all(|ledger| ledger["balanced"] == true), "{ledgers:?}");
+    let pairs = cell["pairs"].as_array().unwrap().iter();
+    (pairs.map(|pair| [pair["a"].clone(), pair["b"].clone()]).collect(), document)
+}
+
+/// The same of what needs two CPUs; `None`, and said so, on a machine with one.
+fn ran_on_two(experiment: &str, only: &str) -> Option<(Vec<[Value; 2]>, Value)> {
+    if cpus() < 2 {
+        println!("skipped: a wire needs a CPU of its own");
+        return None;
+    }
+    Some(ran(experiment, only))
+}
+
+fn cpus() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
+fn figure(window: &Value, name: &str) -> f64 {
+    window["figures"][name].as_f64().unwrap_or_else(|| panic!("no {name} in {window}"))
+}
+
+#[test]
+fn what_is_cut_through_is_seen_whole_and_copied_by_nobody() {
+    let (pairs, document) = ran("fabric", "--only change=cut-through,load=fixed-1514");
+    assert!(!pairs.is_empty());
+    for window in pairs.iter().flatten() {
+        let packets = figure(window, "far_packets");
+        assert!(packets > 0.0 && packets == figure(window, "far_verified"), "{window}");
+        assert_eq!((figure(window, "far_lost"), figure(window, "far_corrupted")), (0.0, 0.0));
+        assert!(window["threads"].as_array().unwrap().iter().any(|one| one["role"] == "far"));
+        assert!(figure(window, "receipt_p50_ns") > 0.0, "{window}");
+    }
+    // A driver's counts are told at the end of each window.
+    for [copied, cut_through] in &pairs {
+        assert_eq!(figure(cut_through, "copied_bytes"), 0.0, "{cut_through}");
+        let packets = copied["packets"].as_f64().unwrap();
+        assert_eq!(figure(copied, "copied_bytes"), 1514.0 * packets, "{copied}");
+    }
+    let dropped = document["cells"][0]["ledger"]["b"]["dropped"].as_object().unwrap();
+    assert!(dropped.is_empty(), "all had been seen before it ended: {dropped:?}");
+}
+
+#[test]
+fn an_adapters_packets_are_passed_on_or_lost_by_their_cause() {
+    let Some((pairs, _)) = ran_on_two("fabric-bursts", "--only ring=256,out=cut-through") else {
+        return;
+    };
+    assert!(!pairs.is_empty());
+    let mut full = 0.0;
+    for window in pairs.iter().flatten() {
+        let causes = ["ring_full", "no_frame", "wire_late", "fabric_full"];
+        let lost: f64 =
+            causes.iter().map(|cause| figure(window, &format!("overruns_{cause}"))).sum();
+        let passed = window["packets"].as_f64().unwrap();
+        assert_eq!(figure(window, "offered"), passed + lost, "{window}");
+        assert_eq!(
+            figure(window, "far_packets"),
+            passed,
+            "seen in the window that it is of: {window}"
+        );
+        assert_eq!(figure(window, "far_lost"), figure(window, "overruns_fabric_full"), "{window}");
+        assert_eq!(figure(window, "copied_bytes"), 0.0);
+        assert!(figure(window, "far_cpu_ns") > 0.0 && figure(window, "far_copied_out") == 0.0);
+        full += figure(window, "overruns_fabric_full");
+    }
+    // A burst of 1024 finds 256 places in the ring and 256 before it, unless the other process reads
+    // meanwhile: with two CPUs it cannot.
+    assert!(full > 0.0 || cpus() > 2, "nothing was lost");
+}
+
+#[test]
+fn how_steady_it_is_is_told_of_long_windows() {
+    let (pairs, _) = ran("fabric-steady", "");
+    for window in pairs.iter().flatten() {
+        let slowest = figure(window, "slowest_pct");
+        assert!((0.0..=100.0).contains(&slowest), "{window}");
+        assert!(figure(window, "receipt_p99_ns") >= figure(window, "receipt_p50_ns"), "{window}");
+    }
+}

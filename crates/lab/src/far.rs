@@ -1,0 +1,351 @@
+//! The far side of a fabric: a process that looks at packets where their sender has them.
+//!
+//! ```text
+//!   a bench, its path                                     this process
+//!   packets ──► memif (client) ══ the sender's memory ══► memif::Reader ──► every byte verified, and how
+//!        stdin:  b  a window begins  ─────────────────►                     long it was under way
+//!        stdin:  e  it has ended     ─────────────────►   reads what is left
+//!        stdout: ◄─────────────────── one line of JSON for each of these: what was seen since
+//! ```
+//!
+//! It ends when its standard input does and no packet comes, so that it does not outlive whoever started it.
+//! Between windows it sleeps.
+
+use std::io::{self, Write};
+use std::ops::AddAssign;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use linerate_port::clock::monotonic_ns;
+use linerate_port::memif::Reader;
+use linerate_port::sink::Verifier;
+use linerate_port::wait::poll_readable;
+use linerate_port::{Verified, thread};
+use serde::{Deserialize, Serialize};
+
+use crate::meter::Meter;
+use crate::window::ThreadTime;
+use crate::{Code, Error, Result};
+
+/// Packets that are looked at before the clock is read again.
+const BATCH: usize = 64;
+/// Latencies that are kept of a window: the first ones, whatever they are.
+const KEPT: usize = 1 << 18;
+/// Parts of a window that are compared with each other.
+const SLICE: Duration = Duration::from_millis(100);
+/// Longest packet that is looked at.
+const PACKET_MAX_BYTES: usize = 1 << 16;
+
+/// A window begins.
+pub(crate) const BEGIN: u8 = b'b';
+/// It has ended: what is left is read, and told.
+pub(crate) const END: u8 = b'e';
+
+/// What was seen since the last time.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub(crate) struct Seen {
+    /// What its thread took; `None` outside of a window.
+    pub time: Option<ThreadTime>,
+    pub packets: u64,
+    pub bytes: u64,
+    /// Of the packets, those of which every byte was as it was sent.
+    pub verified: u64,
+    pub lost: u64,
+    pub reordered: u64,
+    pub duplicated: u64,
+    pub corrupted: u64,
+    pub foreign: u64,
+    /// Packets that were copied because they were held for too long.
+    pub copied_out: u64,
+    /// Connections that ended because of a lie.
+    pub lies: u64,
+    /// Packets whose latency is known, its median, and its 99th percentile.
+    pub receipt_count: u64,
+    pub receipt_p50_ns: Option<u64>,
+    pub receipt_p99_ns: Option<u64>,
+    /// Every byte was checked, rather than the stamp looked at.
+    pub is_verified: bool,
+    /// The slowest whole tenth of a second, as a share of the mean of all; `None` of fewer than two.
+    pub slowest_pct: Option<f64>,
+}
+
+impl Seen {
+    /// Why nothing of its window is to be believed.
+    pub fn fault(&self) -> Option<String> {
+        let wrong = self.corrupted + self.foreign + self.duplicated + self.reordered;
+        (wrong + self.lies > 0).then(|| {
+            format!(
+                "at the far side {} packets were corrupted, {} foreign, {} twice, {} out of order; {} \
+                 connections ended because of a lie",
+                self.corrupted, self.foreign, self.duplicated, self.reordered, self.lies
+            )
+        })
+    }
+
+    /// The same of a whole side, by name.
+    pub fn totals(&self) -> [(String, f64); 8] {
+        let figure = |name: &str, n: u64| (format!("far side: {name}"), n as f64);
+        [
+            figure("packets", self.packets),
+            figure("verified to the last byte", self.verified),
+            figure("lost on the way", self.lost),
+            figure("out of order", self.reordered),
+            figure("twice", self.duplicated),
+            figure("corrupted", self.corrupted),
+            figure("foreign", self.foreign),
+            figure("packets copied out", self.copied_out),
+        ]
+    }
+}
+
+/// What was seen in two stretches of time; quantiles and shares of either are none of both.
+impl AddAssign<&Seen> for Seen {
+    fn add_assign(&mut self, more: &Seen) {
+        self.packets += more.packets;
+        self.bytes += more.bytes;
+        self.verified += more.verified;
+        self.lost += more.lost;
+        self.reordered += more.reordered;
+        self.duplicated += more.duplicated;
+        self.corrupted += more.corrupted;
+        self.foreign += more.foreign;
+        self.copied_out += more.copied_out;
+        self.lies += more.lies;
+        self.receipt_count += more.receipt_count;
+    }
+}
+
+/// Looks at packets until its standard input ends.
+///
+/// `args` are a memif's text, the CPU to run on or `-`, and `verify` or `look`: to check every byte,
+/// or to read the stamps only.
+///
+/// # Errors
+/// `E-EXPERIMENT` for arguments that make no sense; those of [`Reader::open`]; whatever its pipes say.
+pub fn serve(args: &[String]) -> Result<()> {
+    let [port, cpu, how] = args else {
+        return Err(usage("it takes a port, a CPU and how to look".into()));
+    };
+    let cpu = match cpu.as_str() {
+        "-" => None,
+        number => Some(number.parse().map_err(|e| usage(format!("{number} is no CPU: {e}")))?),
+    };
+    let verify = match how.as_str() {
+        "verify" => true,
+        "look" => false,
+        other => return Err(usage(format!("{other} is neither verify nor look"))),
+    };
+    let reader = Reader::open(port)?;
+    if let Some(cpu) = cpu {
+        thread::pin_to_cpu(cpu)?;
+    }
+    let mut far = Far::new(reader, Meter::of_this_thread("far", cpu, false), verify);
+    far.serve().map_err(|e| Error::new(Code::System, "the far side cannot go on", e.to_string()))
+}
+
+fn usage(why: String) -> Error {
+    Error::new(Code::Experiment, "cannot look at packets", why)
+        .fix("it is started by `linerate lab run`, for itself")
+}
+
+/// The reader and what it has seen.
+struct Far {
+    reader: Reader,
+    meter: Meter,
+    verify: bool,
+    verifier: Verifier,
+    /// What the verifier had found, and the reader counted, when it was told last.
+    told: (Verified, u64, u64),
+    frame: Vec<u8>,
+    took_ns: Vec<u64>,
+    slices: Vec<u64>,
+    begun: Option<Instant>,
+    seen: Seen,
+}
+
+impl Far {
+    fn new(reader: Reader, meter: Meter, verify: bool) -> Far {
+        Far {
+            reader,
+            meter,
+            verify,
+            verifier: Verifier::default(),
+            told: Default::default(),
+            frame: vec![0; PACKET_MAX_BYTES],
+            took_ns: Vec::with_capacity(KEPT),
+            slices: Vec::new(),
+            begun: None,
+            seen: Seen::default(),
+        }
+    }
+
+    fn serve(&mut self) -> io::Result<()> {
+        self.tell(Seen::default())?;
+        let stdin = io::stdin();
+        loop {
+            if self.look() > 0 {
+                continue;
+            }
+            if self.reader.arm() {
+                poll_readable(&[self.reader.as_fd(), stdin.as_fd()], None)?;
+            }
+            // Its sender says nothing while it sends, so that it is not asked then.
+            if !poll_readable(&[stdin.as_fd()], Some(Duration::ZERO))? {
+                continue;
+            }
+            let mut word = [0];
+            // Past the buffer of the standard library, which a poll knows nothing of.
+            if rustix::io::read(stdin.as_fd(), &mut word)? == 0 {
+                return Ok(());
+            }
+            match word[0] {
+                BEGIN => self.begin()?,
+                END => self.end()?,
+                _ => {}
+            }
+        }
+    }
+
+    /// Looks at what is there; returns how many packets.
+    fn look(&mut self) -> usize {
+        let mut n = 0;
+        for frame in self.reader.frames(BATCH) {
+            // Each by itself: the last of a batch waits for the others to be checked.
+            let now_ns = monotonic_ns();
+            n += 1;
+            self.seen.bytes += frame.len() as u64;
+            let sent_ns = match self.verify {
+                true => {
+                    // A private copy: what is verified cannot change meanwhile.
+                    let len = frame.copy_to(0, &mut self.frame);
+                    let stamp = self.frame.get(..len).and_then(|b| self.verifier.check_frame(b));
+                    stamp.map(|stamp| stamp.time_ns)
+                }
+                false => frame.u64_be(TIME_AT),
+            };
+            if let Some(ns) = sent_ns.filter(|_| self.took_ns.len() < KEPT) {
+                self.took_ns.push(now_ns.saturating_sub(ns));
+            }
+        }
+        if n > 0 {
+            self.seen.packets += n as u64;
+            self.slice(n as u64);
+        }
+        n
+    }
+
+    /// Counts packets in the part of the window that it is now.
+    fn slice(&mut self, n: u64) {
+        let Some(begun) = self.begun else { return };
+        let i = (begun.elapsed().as_nanos() / SLICE.as_nanos()) as usize;
+        if i >= self.slices.len() {
+            self.slices.resize(i + 1, 0);
+        }
+        self.slices[i] += n;
+    }
+
+    fn begin(&mut self) -> io::Result<()> {
+        // What came between windows is nobody's.
+        let between = self.take();
+        self.begun = Some(Instant::now());
+        self.meter.start().map_err(io::Error::other)?;
+        self.tell(between)
+    }
+
+    fn end(&mut self) -> io::Result<()> {
+        let time = self.begun.map_or(Duration::ZERO, |begun| begun.elapsed());
+        // All was published before this was said.
+        while self.look() > 0 {}
+        // Whole ones only, and those too in which nothing came.
+        self.slices.resize((time.as_nanos() / SLICE.as_nanos()) as usize, 0);
+        let time = match self.begun {
+            Some(_) => Some(self.meter.stop().map_err(io::Error::other)?),
+            None => None,
+        };
+        let seen = Seen { time, slowest_pct: slowest_pct(&self.slices), ..self.take() };
+        self.begun = None;
+        self.tell(seen)
+    }
+
+    /// What was seen since it was last taken.
+    fn take(&mut self) -> Seen {
+        let (found, counts) = (self.verifier.found(), self.reader.counts());
+        let (then, copied_out, lies) =
+            std::mem::replace(&mut self.told, (found, counts.copied_out, counts.lies));
+        let mut seen = std::mem::take(&mut self.seen);
+        seen.is_verified = self.verify;
+        seen.verified = found.packets.saturating_sub(then.packets);
+        // A packet that was late after all is no longer lost.
+        seen.lost = found.lost.saturating_sub(then.lost);
+        seen.reordered = (found.reordered + found.late).saturating_sub(then.reordered + then.late);
+        seen.duplicated = found.duplicated.saturating_sub(then.duplicated);
+        seen.corrupted = found.corrupted.saturating_sub(then.corrupted);
+        seen.foreign = found.foreign.saturating_sub(then.foreign);
+        seen.copied_out = counts.copied_out.saturating_sub(copied_out);
+        seen.lies = counts.lies.saturating_sub(lies);
+        seen.receipt_count = self.took_ns.len() as u64;
+        seen.receipt_p50_ns = quantile(&mut self.took_ns, 50, 20);
+        seen.receipt_p99_ns = quantile(&mut self.took_ns, 99, 1000);
+        self.took_ns.clear();
+        self.slices.clear();
+        seen
+    }
+
+    fn tell(&self, seen: Seen) -> io::Result<()> {
+        let mut stdout = io::stdout().lock();
+        let line = serde_json::to_string(&seen).map_err(io::Error::other)?;
+        writeln!(stdout, "{line}")?;
+        stdout.flush()
+    }
+}
+
+/// Where a stamp has its time.
+const TIME_AT: usize = 30;
+
+/// The nearest rank of so many per cent; `None` of fewer than `least`.
+fn quantile(took_ns: &mut [u64], percent: usize, least: usize) -> Option<u64> {
+    let rank = (took_ns.len() * percent).div_ceil(100).checked_sub(1)?;
+    (took_ns.len() >= least).then(|| *took_ns.select_nth_unstable(rank).1)
+}
+
+/// The slowest of the parts, as a share of their mean.
+fn slowest_pct(slices: &[u64]) -> Option<f64> {
+    let sum: u64 = slices.iter().sum();
+    let slowest = slices.iter().min()?;
+    (slices.len() >= 2 && sum > 0)
+        .then(|| 100.0 * *slowest as f64 * slices.len() as f64 / sum as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quantile_of_too_few_is_no_figure() {
+        let of =
+            |n: u64, percent, least| quantile(&mut (1..=n).collect::<Vec<_>>(), percent, least);
+        assert_eq!((of(0, 50, 0), of(19, 50, 20), of(20, 50, 20)), (None, None, Some(10)));
+        assert_eq!((of(999, 99, 1000), of(1000, 99, 1000)), (None, Some(990)));
+    }
+
+    #[test]
+    fn the_slowest_part_is_a_share_of_their_mean() {
+        assert_eq!((slowest_pct(&[]), slowest_pct(&[10])), (None, None));
+        assert_eq!(slowest_pct(&[10, 30]), Some(50.0));
+        assert_eq!(slowest_pct(&[10, 10, 0]), Some(0.0));
+    }
+
+    #[test]
+    fn what_it_is_told_wrongly_is_refused() {
+        let said = |args: &[&str]| {
+            serve(&args.iter().map(|arg| (*arg).to_owned()).collect::<Vec<_>>()).unwrap_err().why
+        };
+        assert_eq!(said(&[]), "it takes a port, a CPU and how to look");
+        assert_eq!(
+            said(&["memif:@x", "one", "verify"]),
+            "one is no CPU: invalid digit found in string"
+        );
+        assert_eq!(said(&["memif:@x", "-", "hard"]), "hard is neither verify nor look");
+        assert!(said(&["ring:x", "-", "look"]).contains("memif"));
+    }
+}

@@ -1,0 +1,159 @@
+//! The second process of a side: this program again, which sees the side's packets in its memory.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
+use std::time::Duration;
+
+use linerate_sys::process::end_with_this_thread;
+
+use crate::far::{BEGIN, END, Seen};
+use crate::window::Window;
+use crate::{Code, Error, Result};
+
+/// How long it may take to get ready, or to answer: far more than it does on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Sides have one each, of one process.
+static COUNT: AtomicU32 = AtomicU32::new(0);
+
+/// A process that looks at this one's packets. Dropping it ends it.
+#[derive(Debug)]
+pub(super) struct Beyond {
+    child: Child,
+    orders: Option<ChildStdin>,
+    lines: Receiver<String>,
+    place: String,
+    cpu: usize,
+}
+
+impl Beyond {
+    /// Starts it on `cpu`; it listens when this returns.
+    ///
+    /// # Errors
+    /// `E-SYSTEM` if it cannot be started or does not get ready, with what it says.
+    pub fn start(program: &Path, cpu: usize, verify: bool) -> Result<Beyond> {
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        // A name in the network namespace: nothing to remove, however this ends.
+        let place = format!("memif:@linerate-lab-{}-{number}", std::process::id());
+        let mut command = Command::new(program);
+        let how = if verify { "verify" } else { "look" };
+        command.args(["lab", "look", &place, &cpu.to_string(), how]);
+        // Ctrl-C is for the run, which then ends it in order.
+        command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let spawned = end_with_this_thread(&mut command).spawn();
+        let mut child = spawned.map_err(|e| failed(&format!("it cannot be started: {e}")))?;
+        let (line, lines) = channel();
+        let stdout = child.stdout.take().map(BufReader::new);
+        let orders = child.stdin.take();
+        let beyond = Beyond { child, orders, lines, place, cpu };
+        let read = move || {
+            let all = stdout.into_iter().flat_map(BufRead::lines);
+            all.map_while(std::result::Result::ok)
+                .take_while(|text| line.send(text.clone()).is_ok())
+                .count()
+        };
+        let reader = thread::Builder::new().name("lab far".into()).spawn(read);
+        reader.map_err(|e| failed(&e.to_string()))?;
+        beyond.answer()?;
+        Ok(beyond)
+    }
+
+    /// The text of a port whose packets it sees; options can follow.
+    pub fn port(&self) -> &str {
+        &self.place
+    }
+
+    /// Where it runs.
+    pub fn cpu(&self) -> usize {
+        self.cpu
+    }
+
+    /// A window begins: what it saw since the last one.
+    ///
+    /// # Errors
+    /// `E-SYSTEM` if it is gone.
+    pub fn begin(&mut self) -> Result<Seen> {
+        self.order(BEGIN)
+    }
+
+    /// A window has ended, and all of its packets are on their way: what it saw of them.
+    ///
+    /// # Errors
+    /// As [`Beyond::begin`].
+    pub fn end(&mut self) -> Result<Seen> {
+        self.order(END)
+    }
+
+    fn order(&mut self, word: u8) -> Result<Seen> {
+        let gone = || failed("it takes no orders any more");
+        let orders = self.orders.as_mut().ok_or_else(gone)?;
+        let answer = orders.write_all(&[word]).map_err(|_| gone()).and_then(|()| self.answer());
+        if answer.is_err() {
+            // A late answer would be taken for the next one's.
+            self.orders = None;
+        }
+        answer
+    }
+
+    fn answer(&self) -> Result<Seen> {
+        let line = self.lines.recv_timeout(PATIENCE).map_err(|e| match e {
+            RecvTimeoutError::Timeout => failed("it does not answer"),
+            RecvTimeoutError::Disconnected => failed("it has ended"),
+        })?;
+        serde_json::from_str(&line).map_err(|e| failed(&format!("it says {line:?}: {e}")))
+    }
+}
+
+impl Drop for Beyond {
+    fn drop(&mut self) {
+        self.orders = None;
+        // Whoever has been told to end has nothing left that could be lost.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Adds what it saw to the window that it is of.
+pub(super) fn tell(seen: Seen, window: &mut Window) {
+    let mut figures = vec![
+        ("far_packets", seen.packets as f64),
+        ("far_copied_out", seen.copied_out as f64),
+        ("receipt_count", seen.receipt_count as f64),
+    ];
+    if seen.is_verified {
+        figures.push(("far_verified", seen.verified as f64));
+        figures.push(("far_lost", seen.lost as f64));
+        figures.push(("far_corrupted", (seen.corrupted + seen.foreign) as f64));
+    }
+    figures.extend(seen.receipt_p50_ns.map(|ns| ("receipt_p50_ns", ns as f64)));
+    figures.extend(seen.receipt_p99_ns.map(|ns| ("receipt_p99_ns", ns as f64)));
+    figures.extend(seen.slowest_pct.map(|pct| ("slowest_pct", pct)));
+    if let Some(time) = seen.time {
+        figures.push(("far_cpu_ns", time.cpu_ns as f64));
+        // A thread of the side, of which this process's own account knows nothing.
+        window.beside_cpu_ns = Some(time.cpu_ns);
+        window.threads.push(time);
+    }
+    window.figures.extend(figures.into_iter().map(|(name, value)| (name.to_owned(), value)));
+}
+
+fn failed(why: &str) -> Error {
+    Error::new(Code::System, "the process at the far side of the fabric failed", why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_is_not_there_or_is_another_is_told() {
+        let why = |program: &str| Beyond::start(Path::new(program), 0, true).unwrap_err().why;
+        assert!(why("/nonexistent/linerate").starts_with("it cannot be started: No such file"));
+        assert_eq!(why("/bin/true"), "it has ended");
+        assert!(why("/bin/echo").starts_with("it says \"lab look memif:@linerate-lab-"));
+    }
+}
