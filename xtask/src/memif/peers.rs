@@ -38,6 +38,25 @@ impl Role {
 pub struct Device<'a> {
     pub socket: &'a Path,
     pub role: Role,
+    /// Its packet buffers are the client's memory. They are in huge pages then.
+    pub zero_copy: bool,
+}
+
+/// Of testpmd's packet buffers.
+const MEGABYTES: &str = "256";
+/// Huge pages that these take, and what its other memory does.
+const HUGE_PAGES: u64 = 150;
+
+/// What is missing for a zero-copy device, and how to have it.
+pub fn no_huge_pages() -> Option<String> {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let free = |line: &str| line.strip_prefix("HugePages_Free:")?.trim().parse::<u64>().ok();
+    let free = text.lines().find_map(free).unwrap_or(0);
+    (free < HUGE_PAGES).then(|| {
+        format!(
+            "{free} huge pages are free, testpmd takes {HUGE_PAGES}: sysctl vm.nr_hugepages=300"
+        )
+    })
 }
 
 /// Starts testpmd in the mode `forward` on these devices, on one CPU.
@@ -51,12 +70,18 @@ pub fn testpmd(
     let mut command = pinned(cpu);
     // Packet buffers in small pages: a machine has those. Two threads of it share the CPU, of which
     // the one with the prompt sleeps.
-    command.args(["dpdk-testpmd", "--no-huge", "--no-pci", "--no-shconf", "-m", "256"]);
+    command.args(["dpdk-testpmd", "--no-pci", "--no-shconf", "-m", MEGABYTES]);
+    command.arg(match devices.iter().any(|device| device.zero_copy) {
+        // Its memif shares whole files, and a file for each page would be too many.
+        true => "--single-file-segments",
+        false => "--no-huge",
+    });
     command.args(["--lcores", &format!("0@{cpu},1@{cpu}"), "--file-prefix", name]);
     for (i, device) in devices.iter().enumerate() {
         let (role, socket) = (device.role.as_str(), device.socket.display());
         command.arg(format!(
-            "--vdev=net_memif{i},role={role},id=0,socket={socket},socket-abstract=no,rsize=10"
+            "--vdev=net_memif{i},role={role},id=0,socket={socket},socket-abstract=no,rsize=10{}",
+            if device.zero_copy { ",zero-copy=yes" } else { "" }
         ));
     }
     command.args(["--", "--auto-start", "--nb-cores=1", "--total-num-mbufs=16384"]);

@@ -119,12 +119,12 @@ fn measure(asked: &Asked, case: &Case, side: &str) -> Result<Window> {
     let socket = asked.folder.join("rates.sock");
     let _ = fs::remove_file(&socket);
     let generator = || {
-        let device = Device { socket: &socket, role: case.role.other() };
+        let device = Device { socket: &socket, role: case.role.other(), zero_copy: false };
         testpmd("generator", &[device], case.generator, GENERATOR_CPU, &asked.folder)
     };
     let under_test = || -> Result<Running> {
         if side == "testpmd" {
-            let device = Device { socket: &socket, role: case.role };
+            let device = Device { socket: &socket, role: case.role, zero_copy: false };
             let forward = if case.back { "macswap" } else { "rxonly" };
             return testpmd("under-test", &[device], forward, DUT_CPU, &asked.folder);
         }

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use super::Asked;
-use super::peers::{Device, Role, ours, testpmd};
+use super::peers::{Device, Role, no_huge_pages, ours, testpmd};
 use crate::eta;
 use crate::veth::child::Running;
 use crate::veth::programs::{DUT_CPU, GENERATOR_CPU};
@@ -22,10 +22,24 @@ const UNDER_LOAD: Duration = Duration::from_millis(300);
 const GRACE: Duration = Duration::from_secs(20);
 
 /// Our role and options on either side of testpmd.
-const WAYS: [(&str, Role, &str); 3] = [
-    ("client, zero copy", Role::Client, ""),
-    ("client, by copies", Role::Client, ",zerocopy=no"),
-    ("server, by copies", Role::Server, ""),
+struct Way {
+    name: &'static str,
+    role: Role,
+    options: &'static str,
+    /// Testpmd is the client, and what we map is its own memory.
+    theirs: bool,
+}
+
+const WAYS: [Way; 4] = [
+    Way { name: "client, zero copy", role: Role::Client, options: "", theirs: false },
+    Way { name: "client, by copies", role: Role::Client, options: ",zerocopy=no", theirs: false },
+    Way { name: "server, by copies", role: Role::Server, options: "", theirs: false },
+    Way {
+        name: "server, in testpmd's own memory",
+        role: Role::Server,
+        options: ",trust=yes",
+        theirs: true,
+    },
 ];
 
 /// The two sockets of a chain.
@@ -42,8 +56,8 @@ impl Chain {
         Chain { sockets }
     }
 
-    fn testpmd(&self, role: Role, asked: &Asked) -> Result<Running> {
-        let [a, b] = self.sockets.each_ref().map(|socket| Device { socket, role });
+    fn testpmd(&self, role: Role, zero_copy: bool, asked: &Asked) -> Result<Running> {
+        let [a, b] = self.sockets.each_ref().map(|socket| Device { socket, role, zero_copy });
         testpmd("between", &[a, b], "io", GENERATOR_CPU, &asked.folder)
     }
 
@@ -74,12 +88,16 @@ pub fn verified(asked: &Asked) -> Result<()> {
         "memif soak: {} s each, {RATE} of 64 to 1518 bytes, verified behind testpmd",
         asked.soak.as_secs()
     );
-    for (name, role, options) in WAYS {
+    for Way { name, role, options, theirs } in WAYS {
+        if let Some(why) = no_huge_pages().filter(|_| theirs) {
+            println!("{name:<38} skipped: {why}");
+            continue;
+        }
         eprintln!("soak, {name}: {} s", asked.soak.as_secs());
         let chain = Chain::new(asked);
         let (sink, source, _between) = match role {
             Role::Client => {
-                let mut between = chain.testpmd(role.other(), asked)?;
+                let mut between = chain.testpmd(role.other(), theirs, asked)?;
                 between.until("listens", || Ok(chain.sockets.iter().all(|s| s.exists())))?;
                 let (sink, source) = start(&chain, role, options, asked)?;
                 (sink, source, between)
@@ -87,7 +105,7 @@ pub fn verified(asked: &Asked) -> Result<()> {
             Role::Server => {
                 let (mut sink, source) = start(&chain, role, options, asked)?;
                 sink.until("listens", || Ok(chain.sockets.iter().all(|s| s.exists())))?;
-                (sink, source, chain.testpmd(role.other(), asked)?)
+                (sink, source, chain.testpmd(role.other(), theirs, asked)?)
             }
         };
         let sent = report(source, "source", asked.soak + GRACE, asked)?;
@@ -146,7 +164,8 @@ fn verdict(name: &str, sent: &Value, came: &Value) -> Result<String> {
 /// Testpmd killed under load, then ours before it, each as often as was asked; packets pass again each time.
 pub fn restarted(asked: &Asked) -> Result<()> {
     let whole = Duration::from_secs(24 * 3600);
-    for (name, role, options) in [WAYS[0], WAYS[2]] {
+    for Way { name, role, options, theirs } in [&WAYS[0], &WAYS[2]] {
+        let (role, theirs) = (*role, *theirs);
         let (chain, begun) = (Chain::new(asked), Instant::now());
         let mut longest = Duration::ZERO;
         // Ours stay; testpmd comes and goes.
@@ -162,7 +181,8 @@ pub fn restarted(asked: &Asked) -> Result<()> {
                     let _ = fs::remove_file(socket);
                 }
             }
-            let (started, mut between) = (Instant::now(), chain.testpmd(role.other(), asked)?);
+            let (started, mut between) =
+                (Instant::now(), chain.testpmd(role.other(), theirs, asked)?);
             passes(&mut between, asked)?;
             longest = longest.max(started.elapsed());
             sleep(UNDER_LOAD);
@@ -179,7 +199,7 @@ pub fn restarted(asked: &Asked) -> Result<()> {
             continue;
         }
         let chain = Chain::new(asked);
-        let mut between = chain.testpmd(role.other(), asked)?;
+        let mut between = chain.testpmd(role.other(), theirs, asked)?;
         between.until("listens", || Ok(chain.sockets.iter().all(|s| s.exists())))?;
         let _sink = chain.sink(role, options, whole, asked)?;
         let begun = Instant::now();
