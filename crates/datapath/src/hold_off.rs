@@ -11,6 +11,10 @@
 //! the time of a hold-off anyway, it lets them gather. A packet that comes alone is never held: nothing
 //! is dense then. A queue that gave its whole budget has more, and is never held either.
 //!
+//! Where so many come that a ring would be full before a hold-off ends, the worker does not sleep at all:
+//! it waits for them on its CPU, for some microseconds, and the sender need not wake it. It does not look
+//! meanwhile, because the lines of a ring that both look at go to and fro.
+//!
 //! Source: post 001, interrupt coalescing; ethtool's rx-usecs; the kernel's `gro_flush_timeout` with
 //! `napi_defer_hard_irqs`.
 
@@ -26,15 +30,29 @@ const ENOUGH: u32 = 32;
 /// its 20,000.
 const RANGE: u32 = 5;
 
+/// Packets that a ring holds of which nothing is known: the 256 of post 000, and of many a device since.
+pub(crate) const DEPTH: u32 = 256;
+
+/// How packets are let gather.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Hold {
+    /// The devices are left alone for so long.
+    Sleep(Duration),
+    /// The same without a sleep, which would end too late.
+    Spin(Duration),
+}
+
 /// What a worker knows of how its packets come.
 #[derive(Debug)]
 pub(crate) struct HoldOff {
     longest: Duration,
+    /// Packets that the shortest ring holds in which they gather.
+    depth: u32,
     /// Since when packets are counted, and how many came.
     since: Option<Instant>,
     packets: u32,
-    /// How long to hold off, if they came densely enough when it was last decided.
-    time: Option<Duration>,
+    /// How to hold off, if they came densely enough when it was last decided.
+    hold: Option<Hold>,
     /// In this turn a queue gave all it was asked for, or packets came that wait for nobody.
     more: bool,
 }
@@ -42,7 +60,12 @@ pub(crate) struct HoldOff {
 impl HoldOff {
     /// Hold-offs up to `longest`; of zero, none.
     pub fn new(longest: Duration) -> HoldOff {
-        HoldOff { longest, since: None, packets: 0, time: None, more: false }
+        HoldOff { longest, depth: DEPTH, since: None, packets: 0, hold: None, more: false }
+    }
+
+    /// Notes how many packets the shortest ring holds in which they gather.
+    pub fn set_depth(&mut self, depth: u32) {
+        self.depth = depth;
     }
 
     /// Begins a turn.
@@ -69,15 +92,21 @@ impl HoldOff {
         let (passed, shortest) = (now.saturating_duration_since(since), self.longest / RANGE);
         if passed >= shortest {
             let dense = shortest * self.packets > passed * DENSE;
+            let flood = shortest * self.packets >= passed * self.depth;
             let enough = || passed * ENOUGH / self.packets;
-            self.time = dense.then(|| enough().clamp(shortest, self.longest));
+            self.hold = match dense {
+                // Half of it, so that the sender finds room.
+                true if flood => Some(Hold::Spin(passed * (self.depth / 2) / self.packets)),
+                true => Some(Hold::Sleep(enough().clamp(shortest, self.longest))),
+                false => None,
+            };
             (self.since, self.packets) = (Some(now), 0);
         }
     }
 
-    /// How long to leave the devices alone, if that is worth it now.
-    pub fn due(&self) -> Option<Duration> {
-        self.time.filter(|_| !self.more && !self.longest.is_zero())
+    /// How to let packets gather, if that is worth it now.
+    pub fn due(&self) -> Option<Hold> {
+        self.hold.filter(|_| !self.more && !self.longest.is_zero())
     }
 }
 
@@ -132,7 +161,8 @@ mod tests {
             turns(&mut hold_off, Instant::now(), TIME, &[found; 3]);
             hold_off.due()
         };
-        assert_eq!([3, 4, 16, 60].map(due), [None, Some(5 * TIME), Some(2 * TIME), Some(TIME)]);
+        let sleep = |time| Some(Hold::Sleep(time));
+        assert_eq!([3, 4, 16, 60].map(due), [None, sleep(5 * TIME), sleep(2 * TIME), sleep(TIME)]);
     }
 
     /// A device that has ten packets whenever it is looked at.
@@ -183,6 +213,34 @@ mod tests {
     }
 
     #[test]
+    fn what_would_fill_a_ring_meanwhile_is_waited_for_without_a_sleep() {
+        let mut hold_off = HoldOff::new(5 * TIME);
+        let start = Instant::now();
+        // 60 each 10 us: 300 in the time of the shortest hold-off, 128 in 21 us.
+        turns(&mut hold_off, start, TIME / 5, &[60; 12]);
+        assert_eq!(hold_off.due(), Some(Hold::Spin(TIME * 128 / 300)));
+        turns(&mut hold_off, start + 3 * TIME, TIME / 5, &[40; 12]);
+        assert!(matches!(hold_off.due(), Some(Hold::Sleep(_))), "200 of 256: {hold_off:?}");
+        turns(&mut hold_off, start + 6 * TIME, TIME / 5, &[60; 12]);
+        // Nothing comes any more: the worker sleeps after two times at most.
+        let told = turns(&mut hold_off, start + 9 * TIME, TIME / 5, &[0; 12]);
+        assert!(told[0] && !told[10], "{told:?}");
+    }
+
+    #[test]
+    fn a_longer_ring_has_room_for_a_sleep_and_is_waited_for_until_half_of_it_is_full() {
+        let due = |found: usize| {
+            let mut hold_off = HoldOff::new(5 * TIME);
+            hold_off.set_depth(1024);
+            turns(&mut hold_off, Instant::now(), TIME / 50, &[found; 120]);
+            hold_off.due()
+        };
+        // 20 and 21 each microsecond: 1000 and 1050 in the time of the shortest hold-off.
+        assert_eq!(due(20), Some(Hold::Sleep(TIME)));
+        assert_eq!(due(21), Some(Hold::Spin(TIME * 512 / 1050)));
+    }
+
+    #[test]
     fn one_question_at_a_time_is_never_held() {
         let mut hold_off = HoldOff::new(5 * TIME);
         let told = turns(&mut hold_off, Instant::now(), TIME * 2 / 5, &[1; 100]);
@@ -201,7 +259,7 @@ mod tests {
         let mut hold_off = HoldOff::new(5 * TIME);
         let start = Instant::now();
         turns(&mut hold_off, start, TIME, &[10, 10, 10]);
-        assert_eq!(hold_off.due(), Some(TIME * 32 / 10));
+        assert_eq!(hold_off.due(), Some(Hold::Sleep(TIME * 32 / 10)));
         hold_off.begin();
         hold_off.received(10, 64, true);
         hold_off.received(1, 64, false);

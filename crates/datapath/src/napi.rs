@@ -7,6 +7,7 @@ use linerate_port::{Direction, Health, Origin, QueueOps, QueueStats, Want};
 use linerate_port::{receive, transmit};
 use linerate_skb::{Batch, DropReason, Local, Tally};
 
+use crate::hold_off::DEPTH;
 use crate::stage::PortId;
 use crate::stats::{Slot, rank};
 use crate::waits::Flushes;
@@ -172,6 +173,11 @@ impl Napi {
     /// The last time.
     pub fn conclude(&mut self) {
         self.slot.conclude(self.ops.as_mut(), &self.flushes);
+    }
+
+    /// Packets that its receive ring holds.
+    pub fn depth(&self) -> u32 {
+        self.ops.depth().unwrap_or(DEPTH)
     }
 
     /// True while the device is down, and may come up.

@@ -17,7 +17,7 @@ use linerate_port::wait::{Epoll, Event, EventFlags, NO_EVENT, poll_readable};
 use linerate_port::{Want, thread};
 use linerate_skb::{Batch, DropReason, Local};
 
-use crate::hold_off::HoldOff;
+use crate::hold_off::{DEPTH, Hold, HoldOff};
 use crate::napi::Napi;
 use crate::stage::{Stage, Turn};
 use crate::stats::{Phase, WorkerSlot};
@@ -171,13 +171,19 @@ impl Worker {
             let changed = self.napis.iter_mut().fold(false, |any, n| n.health_changed() | any);
             let news = changed || ended != self.slot.ended();
             if news || self.ask_at.is_none_or(|at| now >= at) {
+                self.publish();
                 self.ask_at = now.checked_add(ASK);
-                self.napis.iter_mut().for_each(Napi::publish);
             }
             self.slot.publish(ended);
         }
         self.slot.end(nothing_waits);
         turned
+    }
+
+    /// Packets that the shortest ring holds in which they gather.
+    fn depth(&self) -> u32 {
+        let gather = self.napis.iter().filter(|napi| napi.gathers && napi.reads());
+        gather.map(Napi::depth).min().unwrap_or(DEPTH)
     }
 
     /// Makes the worker's descriptor readable when there is work; false if there is already.
@@ -244,10 +250,17 @@ impl Worker {
     /// Nothing is armed meanwhile: no sender pays for waking this worker. What is told by the bell
     /// ends it.
     fn hold_off(&mut self, timeout: Option<Duration>) -> io::Result<bool> {
-        let Some(time) = self.hold_off.due() else { return Ok(false) };
+        let Some(hold) = self.hold_off.due() else { return Ok(false) };
         if self.napis.iter().any(|napi| napi.backlog() > 0) {
             return Ok(false);
         }
+        let time = match hold {
+            Hold::Sleep(time) => time,
+            Hold::Spin(time) => {
+                spin(timeout.map_or(time, |timeout| timeout.min(time)));
+                return Ok(true);
+            }
+        };
         let since = Instant::now();
         let time = timeout.map_or(time, |timeout| timeout.min(time));
         poll_readable(&[self.slot.bell().as_fd()], Some(time))?;
@@ -256,9 +269,12 @@ impl Worker {
     }
 
     /// Tells [`Stats`](crate::Stats) at once what the devices have counted, which a turn does now and then.
+    #[cold]
     pub fn publish(&mut self) {
         self.ask_at = None;
         self.napis.iter_mut().for_each(Napi::publish);
+        // Devices that have come back may have other rings.
+        self.hold_off.set_depth(self.depth());
     }
 
     /// Turns and parks until it is told to halt. The engine's threads run this.
@@ -326,6 +342,14 @@ impl AsFd for Worker {
 impl std::fmt::Debug for Worker {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Worker").field("queues", &self.napis.len()).finish_non_exhaustive()
+    }
+}
+
+/// Waits on the CPU.
+fn spin(time: Duration) {
+    let since = Instant::now();
+    while since.elapsed() < time {
+        std::hint::spin_loop();
     }
 }
 

@@ -126,6 +126,11 @@ pub trait QueueOps: AsFd + Send {
         0
     }
 
+    /// Packets that wait in its receive ring at most; `None` if it does not know.
+    fn depth(&self) -> Option<u32> {
+        None
+    }
+
     /// How the device is.
     fn health(&self) -> Health {
         Health::Up

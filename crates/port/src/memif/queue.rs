@@ -428,6 +428,10 @@ impl QueueOps for MemifQueue {
         self.session.tx.as_ref().map_or(0, |tx| tx.under_way() + cutting)
     }
 
+    fn depth(&self) -> Option<u32> {
+        self.session.rx.as_ref().map(|rx| rx.size().into())
+    }
+
     fn health(&self) -> Health {
         self.health.clone()
     }

@@ -120,6 +120,14 @@ impl Receiver {
         }
     }
 
+    /// Slots of the ring.
+    pub fn size(&self) -> u16 {
+        match self {
+            Receiver::Client(rx) => rx.ring.shared.len(),
+            Receiver::Server(side) => side.ring.shared.len(),
+        }
+    }
+
     /// Says whether the peer is to ring for what it sends.
     pub fn want_bell(&self, wanted: bool) {
         match self {

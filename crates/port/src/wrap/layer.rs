@@ -161,6 +161,10 @@ impl<L: Layer> QueueOps for Wrapped<L> {
         self.layer.reap(self.below.0.as_mut(), mem)
     }
 
+    fn depth(&self) -> Option<u32> {
+        self.below.0.depth()
+    }
+
     fn health(&self) -> Health {
         self.layer.health(self.below.0.as_ref())
     }
@@ -255,6 +259,11 @@ mod tests {
             13
         }
 
+        fn depth(&self) -> Option<u32> {
+            self.note("depth");
+            Some(37)
+        }
+
         fn health(&self) -> Health {
             self.note("health");
             Health::Down(Error::new(Code::NoDevice, "told", "down"))
@@ -325,7 +334,7 @@ mod tests {
             assert_eq!(ops.rx(&mut mem, &mut batch, 3).packets, 3, "{name}");
             assert_eq!((ops.xmit(&mut mem, &mut batch).packets, batch.len()), (1, 2), "{name}");
             assert!(!ops.arm(Want::Room), "{name}");
-            assert_eq!(ops.reap(&mut mem), 13, "{name}");
+            assert_eq!((ops.reap(&mut mem), ops.depth()), (13, Some(37)), "{name}");
             assert!(matches!(ops.health(), Health::Down(_)), "{name}");
             assert_eq!(ops.origin(), Origin::Created, "{name}");
             assert_eq!((ops.missed(), ops.no_frame()), (17, 19), "{name}");
