@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The largest length that the files made here promise.
@@ -83,10 +84,10 @@ impl Folder {
     #[must_use]
     pub fn new() -> Folder {
         static COUNT: AtomicU32 = AtomicU32::new(0);
+        static ORPHANS: Once = Once::new();
+        // Before any of ours is there: one of a process that had our number is taken for an orphan.
+        ORPHANS.call_once(remove_orphans);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        if number == 0 {
-            remove_orphans();
-        }
         let path = std::env::temp_dir().join(format!("{FOLDER}{}-{number}", std::process::id()));
         fs::create_dir(&path).expect("the folder for temporary files is writable");
         Folder(path)

@@ -215,11 +215,12 @@ impl Out {
         }
     }
 
-    /// Text in `room` bytes, ended by a zero.
+    /// Text in `room` bytes, ended by a zero: of one that is longer as many whole characters as fit.
     fn text(&mut self, text: &str, room: usize) {
         let mut field = [0; REASON_BYTES];
         let most = room.min(REASON_BYTES);
-        let n = text.len().min(most - 1);
+        let mut fits = (0..=text.len().min(most - 1)).rev();
+        let n = fits.find(|&n| text.is_char_boundary(n)).unwrap_or(0);
         field[..n].copy_from_slice(&text.as_bytes()[..n]);
         self.put(&field[..most]);
     }
@@ -347,6 +348,10 @@ mod tests {
     fn a_reason_is_cut_where_it_does_not_fit_and_printable_where_it_came() {
         let long = Message::Disconnect("x".repeat(200));
         assert_eq!(Message::decode(&long.encode("")), Some(Message::Disconnect("x".repeat(95))));
+        // Found by the fuzzer: half a character was sent, which its reader takes for another text.
+        let cut = Message::Disconnect("x".to_owned() + &"\u{fffd}".repeat(32));
+        let read = Message::decode(&cut.encode("")).unwrap();
+        assert_eq!(read, Message::Disconnect("x".to_owned() + &"\u{fffd}".repeat(31)));
         let mut bytes = Message::Disconnect(String::new()).encode("");
         bytes[6..10].copy_from_slice(b"a\x1b[2");
         assert_eq!(Message::decode(&bytes), Some(Message::Disconnect("a [2".into())));
