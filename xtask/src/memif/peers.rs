@@ -52,6 +52,10 @@ pub fn no_huge_pages() -> Option<String> {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let free = |line: &str| line.strip_prefix("HugePages_Free:")?.trim().parse::<u64>().ok();
     let free = text.lines().find_map(free).unwrap_or(0);
+    let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
+    if !mounts.contains(" hugetlbfs ") {
+        return Some("huge pages are mounted nowhere: mount -t hugetlbfs none /dev/hugepages".into());
+    }
     (free < HUGE_PAGES).then(|| {
         format!(
             "{free} huge pages are free, testpmd takes {HUGE_PAGES}: sysctl vm.nr_hugepages=300"
