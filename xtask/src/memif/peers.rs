@@ -54,7 +54,9 @@ pub fn no_huge_pages() -> Option<String> {
     let free = text.lines().find_map(free).unwrap_or(0);
     let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
     if !mounts.contains(" hugetlbfs ") {
-        return Some("huge pages are mounted nowhere: mount -t hugetlbfs none /dev/hugepages".into());
+        return Some(
+            "huge pages are mounted nowhere: mount -t hugetlbfs none /dev/hugepages".into(),
+        );
     }
     (free < HUGE_PAGES).then(|| {
         format!(
