@@ -33,6 +33,11 @@ const RANGE: u32 = 5;
 /// Packets that a ring holds of which nothing is known: the 256 of post 000, and of many a device since.
 pub(crate) const DEPTH: u32 = 256;
 
+/// A peer that makes a shorter ring than that, two turns' worth, gets no CPU for it.
+const DEPTH_MIN: u32 = 2 * ENOUGH;
+/// The longest wait on the CPU: half of the shortest sleep that is worth its wake-up (docs/adr/0011).
+const SPIN_MAX: Duration = Duration::from_micros(25);
+
 /// How packets are let gather.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Hold {
@@ -65,7 +70,7 @@ impl HoldOff {
 
     /// Notes how many packets the shortest ring holds in which they gather.
     pub fn set_depth(&mut self, depth: u32) {
-        self.depth = depth;
+        self.depth = depth.max(DEPTH_MIN);
     }
 
     /// Begins a turn.
@@ -94,9 +99,11 @@ impl HoldOff {
             let dense = shortest * self.packets > passed * DENSE;
             let flood = shortest * self.packets >= passed * self.depth;
             let enough = || passed * ENOUGH / self.packets;
+            // Half of it, so that the sender finds room.
+            let half = || passed * (self.depth / 2) / self.packets;
             self.hold = match dense {
-                // Half of it, so that the sender finds room.
-                true if flood => Some(Hold::Spin(passed * (self.depth / 2) / self.packets)),
+                true if flood && half() <= SPIN_MAX => Some(Hold::Spin(half())),
+                true if flood => Some(Hold::Sleep(half())),
                 true => Some(Hold::Sleep(enough().clamp(shortest, self.longest))),
                 false => None,
             };
@@ -238,6 +245,21 @@ mod tests {
         // 20 and 21 each microsecond: 1000 and 1050 in the time of the shortest hold-off.
         assert_eq!(due(20), Some(Hold::Sleep(TIME)));
         assert_eq!(due(21), Some(Hold::Spin(TIME * 512 / 1050)));
+    }
+
+    #[test]
+    fn nobody_spins_for_long_or_for_a_tiny_ring() {
+        let due = |longest: Duration, depth: u32, every: Duration, found: usize| {
+            let mut hold_off = HoldOff::new(longest);
+            hold_off.set_depth(depth);
+            turns(&mut hold_off, Instant::now(), every, &[found; 120]);
+            hold_off.due()
+        };
+        // A ring of 1024 in a hold-off of 2 ms: it is slept for half of it.
+        let slow = due(200 * TIME, 1024, TIME, 30);
+        assert_eq!(slow, Some(Hold::Sleep(40 * TIME * 512 / 1200)));
+        // 10 in 50 us fill a ring of 2, and are no reason to keep a CPU busy.
+        assert!(matches!(due(5 * TIME, 2, TIME, 10), Some(Hold::Sleep(_))));
     }
 
     #[test]

@@ -248,7 +248,7 @@ impl Worker {
     /// did.
     ///
     /// Nothing is armed meanwhile: no sender pays for waking this worker. What is told by the bell
-    /// ends it.
+    /// ends it, unless it is so short that it is spent on the CPU.
     fn hold_off(&mut self, timeout: Option<Duration>) -> io::Result<bool> {
         let Some(hold) = self.hold_off.due() else { return Ok(false) };
         if self.napis.iter().any(|napi| napi.backlog() > 0) {

@@ -27,7 +27,7 @@ use crate::meter::Meter;
 use crate::window::ThreadTime;
 use crate::{Code, Error, Result};
 
-/// Packets that are looked at before the clock is read again.
+/// Packets that are looked at before they are given back.
 const BATCH: usize = 64;
 /// Latencies that are kept of a window: the first ones, whatever they are.
 const KEPT: usize = 1 << 18;

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use crate::host::RETRY;
 
-/// The shortest time: what a wake-up costs, times about ten.
+/// The shortest time: that of a worker's shortest hold-off, which is the shortest sleep worth its wake-up.
 ///
-/// Source: measured, some 5 us for the timer, the poll and the switch.
+/// Source: docs/adr/0011.
 const WAIT_MIN: Duration = Duration::from_micros(50);
 /// The longest: whoever takes nothing for as long as it has taken nothing.
 const LOOK_MAX: Duration = Duration::from_millis(100);

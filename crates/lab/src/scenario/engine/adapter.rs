@@ -36,6 +36,9 @@ use crate::{Code, Error, Result};
 /// How long the receiver waits for a wire that does not end its window.
 const GRACE: Duration = Duration::from_secs(2);
 
+/// How often a receiver without a frame for its ring looks for one.
+const STARVED: Duration = Duration::from_millis(1);
+
 /// How often the receiver looked for packets.
 pub(super) struct Polls(Arc<QueueStats>);
 
@@ -280,14 +283,15 @@ impl Receiver {
         let since = Instant::now();
         let left = left.max(Duration::from_millis(1));
         match &mut self.end {
-            // Frames come back from the other process as room does, and nobody announces either.
-            End::Fabric(out) if !self.held.is_empty() || self.owed > 0 => {
+            End::Fabric(out) if !self.held.is_empty() => {
                 if !out.arm(Want::Room) || !self.queue.arm(Want::Frames) {
                     return Ok(());
                 }
                 poll_readable(&[self.queue.as_fd(), out.as_fd()], Some(left))?;
             }
             _ => {
+                // That a frame is free again is announced by nobody.
+                let left = if self.owed > 0 { left.min(STARVED) } else { left };
                 self.queue.wait(Some(left))?;
             }
         }

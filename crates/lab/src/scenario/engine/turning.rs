@@ -115,7 +115,7 @@ impl Duty for Turning {
                         receiver.turn(now);
                     }
                 }
-                // The ring is full: whoever empties it rings when there is room.
+                // The ring is full: its port hears of room, or looks for it.
                 None if self.shared && turned != Turned::Again => {
                     self.source.park(turned, Some(until.saturating_duration_since(now)))?;
                 }
