@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 
 /// How long one command may take, in the words of timeout(1): a hang fails its step by name.
 const LIMIT: &str = "30m";
@@ -49,6 +49,15 @@ pub fn quiet(command: &mut Command) -> Result<String> {
 
 /// Runs `command` with its output passed through, and returns the lines that `keep` accepts.
 pub fn streamed(command: &mut Command, keep: fn(&str) -> bool) -> Result<Vec<String>> {
+    let (kept, error) = told(command, keep)?;
+    error.map_or(Ok(kept), Err)
+}
+
+/// The same, with the lines of a command that failed too: why it failed may be among them.
+pub fn told(
+    command: &mut Command,
+    keep: fn(&str) -> bool,
+) -> Result<(Vec<String>, Option<anyhow::Error>)> {
     let mut child = command
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -62,10 +71,8 @@ pub fn streamed(command: &mut Command, keep: fn(&str) -> bool) -> Result<Vec<Str
         kept
     });
     let status = child.wait()?;
-    if !status.success() {
-        bail!("{}: {status}", shown(command));
-    }
-    Ok(kept)
+    let error = (!status.success()).then(|| anyhow!("{}: {status}", shown(command)));
+    Ok((kept, error))
 }
 
 fn pass(from: Option<impl Read>, mut to: impl Write, keep: fn(&str) -> bool) -> Vec<String> {
@@ -107,6 +114,14 @@ mod tests {
         let mut kept = streamed(&mut shell(script), |line| line.starts_with("keep")).unwrap();
         kept.sort();
         assert_eq!(kept, ["keep err", "keep last", "keep out"]);
+    }
+
+    #[test]
+    fn a_failed_command_still_tells_what_it_printed() {
+        let script = "echo 'keep this'; exit 3";
+        let (kept, error) = told(&mut shell(script), |line| line.starts_with("keep")).unwrap();
+        assert_eq!(kept, ["keep this"]);
+        assert!(error.is_some());
     }
 
     #[test]

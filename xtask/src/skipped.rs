@@ -1,10 +1,16 @@
 //! Counts what the tests could not run here: each says so in a line `skipped: why` on stderr.
+//! And names those that failed, which stand far up in what the others print.
 
 use std::collections::BTreeMap;
 
 /// Whether a line of output says that a test was skipped.
 pub fn says_so(line: &str) -> bool {
     line.starts_with("skipped: ")
+}
+
+/// Whether a line of the harness says that a test failed.
+pub fn failed(line: &str) -> bool {
+    line.starts_with("test ") && line.ends_with("FAILED")
 }
 
 /// One line for each reason, with how many tests gave it.
@@ -33,6 +39,13 @@ mod tests {
         let lines = ["skipped: not root", "skipped: no PMU", "skipped: not root", "ok"];
         let text = summary(&lines.map(String::from));
         assert_eq!(text, "skipped tests: 3\n    1 x skipped: no PMU\n    2 x skipped: not root\n");
+    }
+
+    #[test]
+    fn a_test_that_failed_is_known_by_its_line() {
+        assert!(failed("test conformance::tests::rings ... FAILED"));
+        assert!(!failed("test conformance::tests::rings ... ok"));
+        assert!(!failed("test result: FAILED. 3 passed; 1 failed"));
     }
 
     #[test]

@@ -1,9 +1,11 @@
 //! Drivers that are broken on purpose: each fault is caught by the case that is there for it.
 
 use std::any::Any;
+use std::cell::Cell;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Once;
 use std::time::Duration;
 
 use linerate_skb::{Batch, DropReason, Local, Moved, Pool};
@@ -213,12 +215,32 @@ fn text(panic: &(dyn Any + Send)) -> &str {
     owned.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("")
 }
 
+thread_local! {
+    /// Whether a panic of this thread is what a test waits for.
+    static IS_EXPECTED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// What `act` panics with, if it does: unsaid on stderr, where it would look like a failure.
+fn panic_of(act: impl FnOnce() -> Ran) -> Option<Box<dyn Any + Send>> {
+    static HOOKED: Once = Once::new();
+    HOOKED.call_once(|| {
+        let says = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            if !IS_EXPECTED.get() {
+                says(info);
+            }
+        }));
+    });
+    IS_EXPECTED.set(true);
+    let panic = catch_unwind(AssertUnwindSafe(act)).err();
+    IS_EXPECTED.set(false);
+    panic
+}
+
 /// Asserts that `case` panics for `fault`, with a sentence that has `words`.
 fn caught(fault: Fault, case: fn(&mut Rig) -> Ran, words: &str) {
     let mut rig = rig(fault);
-    let Err(panic) = catch_unwind(AssertUnwindSafe(|| case(&mut rig))) else {
-        panic!("{fault:?} was not caught")
-    };
+    let Some(panic) = panic_of(|| case(&mut rig)) else { panic!("{fault:?} was not caught") };
     let said = text(panic.as_ref());
     assert!(said.contains(words), "{fault:?} was caught as: {said}");
 }
