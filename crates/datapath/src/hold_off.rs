@@ -11,7 +11,7 @@
 //! the time of a hold-off anyway, it lets them gather. A packet that comes alone is never held: nothing
 //! is dense then. A queue that gave its whole budget has more, and is never held either.
 //!
-//! Where so many come that a ring would be full before a hold-off ends, the worker does not sleep at all:
+//! Where so many come that a ring would be nearly full before a hold-off ends, the worker does not sleep:
 //! it waits for them on its CPU, for some microseconds, and the sender need not wake it. It does not look
 //! meanwhile, because the lines of a ring that both look at go to and fro.
 //!
@@ -95,9 +95,12 @@ impl HoldOff {
             return;
         };
         let (passed, shortest) = (now.saturating_duration_since(since), self.longest / RANGE);
-        if passed >= shortest {
+        // Counted from one time that nothing was left to another: what came meanwhile. In between it
+        // is how fast this worker takes what had gathered.
+        if passed >= shortest && !self.more {
             let dense = shortest * self.packets > passed * DENSE;
-            let flood = shortest * self.packets >= passed * self.depth;
+            // A sleep ends somewhat late, and a sender that finds a full ring is slower than it can be.
+            let flood = shortest * self.packets >= passed * (self.depth / 4 * 3);
             let enough = || passed * ENOUGH / self.packets;
             // Half of it, so that the sender finds room.
             let half = || passed * (self.depth / 2) / self.packets;
@@ -120,6 +123,7 @@ impl HoldOff {
 #[cfg(test)]
 mod tests {
     use std::os::fd::{AsFd, BorrowedFd};
+    use std::sync::Arc;
 
     use linerate_port::wait::EventFd;
     use linerate_port::{Direction, QueueOps, Want};
@@ -172,8 +176,11 @@ mod tests {
         assert_eq!([3, 4, 16, 60].map(due), [None, sleep(5 * TIME), sleep(2 * TIME), sleep(TIME)]);
     }
 
-    /// A device that has ten packets whenever it is looked at.
-    struct Dense(EventFd);
+    /// A device that has ten packets whenever it is looked at, and room for none.
+    struct Dense {
+        fd: EventFd,
+        announces_room: bool,
+    }
 
     impl QueueOps for Dense {
         fn rx(&mut self, mem: &mut Local, out: &mut Batch, _: usize) -> Moved {
@@ -187,34 +194,58 @@ mod tests {
         fn arm(&mut self, _: Want) -> bool {
             panic!("nothing is armed while packets gather");
         }
+
+        fn announces_room(&self) -> bool {
+            self.announces_room
+        }
     }
 
     impl AsFd for Dense {
         fn as_fd(&self) -> BorrowedFd<'_> {
-            self.0.as_fd()
+            self.fd.as_fd()
         }
+    }
+
+    /// A worker that has found ten packets often enough, with `waiting` packets that wait for room.
+    fn dense(announces_room: bool, waiting: usize, longest: Duration) -> (Worker, Arc<WorkerSlot>) {
+        let pool = Pool::builder().frames(2048).build().unwrap();
+        let device = Box::new(Dense { fd: EventFd::new().unwrap(), announces_room });
+        let tally = pool.tally("backlog");
+        let mut napi = Napi::new(device, Direction::Both, Napi::id(0), 64, tally);
+        napi.peer = Some(0);
+        let (mut mem, mut batch) = (pool.local(), Batch::with_capacity(waiting));
+        mem.alloc(&mut batch, waiting);
+        napi.enqueue(&mut batch, waiting, &mut mem);
+        let slot = WorkerSlot::new().unwrap();
+        let hold_off = HoldOff::new(longest);
+        let mut worker =
+            Worker::new(vec![napi], Vec::new(), mem, 64, hold_off, slot.clone()).unwrap();
+        let now = Instant::now();
+        worker.turn(now);
+        assert_eq!(worker.turn(now + longest / RANGE), Turned::Again);
+        (worker, slot)
+    }
+
+    #[test]
+    fn packets_that_wait_for_room_prevent_it_where_the_device_tells_of_room() {
+        let hold_offs = |announces_room, waiting| {
+            let (mut worker, slot) = dense(announces_room, waiting, Duration::from_secs(100));
+            worker.park(Turned::Again, Some(Duration::from_millis(1))).unwrap();
+            slot.waits().read().hold_offs
+        };
+        assert_eq!((hold_offs(true, 0), hold_offs(true, 1), hold_offs(false, 1)), (1, 0, 1));
     }
 
     #[test]
     fn a_worker_holds_off_for_as_long_as_it_may_and_hears_that_it_is_to_stop() {
-        let pool = Pool::builder().frames(2048).build().unwrap();
-        let device = Box::new(Dense(EventFd::new().unwrap()));
-        let tally = pool.tally("backlog");
-        let mut napi = Napi::new(device, Direction::Both, Napi::id(0), 64, tally);
-        napi.peer = Some(0);
-        let (slot, long) = (WorkerSlot::new().unwrap(), Duration::from_secs(100));
-        let hold_off = HoldOff::new(long);
-        let mut worker =
-            Worker::new(vec![napi], Vec::new(), pool.local(), 64, hold_off, slot.clone()).unwrap();
+        let long = Duration::from_secs(100);
+        let (mut worker, slot) = dense(true, 0, long);
         let now = Instant::now();
-        worker.turn(now);
-        let turned = worker.turn(now + long / RANGE);
-        assert_eq!(turned, Turned::Again);
-        worker.park(turned, Some(Duration::from_millis(1))).unwrap();
+        worker.park(Turned::Again, Some(Duration::from_millis(1))).unwrap();
         let stats = || slot.waits().read();
         assert!(stats().hold_offs == 1 && stats().asleep_ns >= 1_000_000, "{:?}", stats());
         slot.set_phase(Phase::Halt);
-        worker.park(turned, None).unwrap();
+        worker.park(Turned::Again, None).unwrap();
         assert_eq!((stats().hold_offs, stats().sleeps), (2, 2));
         assert!(now.elapsed() < long / RANGE, "the bell was not heard");
     }
@@ -226,8 +257,8 @@ mod tests {
         // 60 each 10 us: 300 in the time of the shortest hold-off, 128 in 21 us.
         turns(&mut hold_off, start, TIME / 5, &[60; 12]);
         assert_eq!(hold_off.due(), Some(Hold::Spin(TIME * 128 / 300)));
-        turns(&mut hold_off, start + 3 * TIME, TIME / 5, &[40; 12]);
-        assert!(matches!(hold_off.due(), Some(Hold::Sleep(_))), "200 of 256: {hold_off:?}");
+        turns(&mut hold_off, start + 3 * TIME, TIME / 5, &[38; 12]);
+        assert!(matches!(hold_off.due(), Some(Hold::Sleep(_))), "190 of 256: {hold_off:?}");
         turns(&mut hold_off, start + 6 * TIME, TIME / 5, &[60; 12]);
         // Nothing comes any more: the worker sleeps after two times at most.
         let told = turns(&mut hold_off, start + 9 * TIME, TIME / 5, &[0; 12]);
@@ -242,9 +273,27 @@ mod tests {
             turns(&mut hold_off, Instant::now(), TIME / 50, &[found; 120]);
             hold_off.due()
         };
-        // 20 and 21 each microsecond: 1000 and 1050 in the time of the shortest hold-off.
-        assert_eq!(due(20), Some(Hold::Sleep(TIME)));
+        // 15, 16 and 21 each microsecond: 750, 800 and 1050 in the time of the shortest hold-off.
+        assert_eq!(due(15), Some(Hold::Sleep(TIME)));
+        assert_eq!(due(16), Some(Hold::Sleep(TIME * 512 / 800)));
         assert_eq!(due(21), Some(Hold::Spin(TIME * 512 / 1050)));
+    }
+
+    #[test]
+    fn how_fast_packets_come_is_not_how_fast_those_that_gathered_are_taken() {
+        let mut hold_off = HoldOff::new(5 * TIME);
+        hold_off.set_depth(1024);
+        let mut now = Instant::now();
+        turns(&mut hold_off, now, TIME, &[1]);
+        // 10 in each microsecond: a sleep of 50, and what came is taken in 60 more, 1098 in all.
+        for _ in 0..5 {
+            now += TIME;
+            let mut found = [64; 18];
+            found[17] = 10;
+            turns(&mut hold_off, now, TIME / 15, &found);
+            assert_eq!(hold_off.due(), Some(Hold::Sleep(TIME)), "{hold_off:?}");
+            now += TIME / 15 * 17;
+        }
     }
 
     #[test]

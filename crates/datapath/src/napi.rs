@@ -180,6 +180,11 @@ impl Napi {
         self.ops.depth().unwrap_or(DEPTH)
     }
 
+    /// True if packets wait for room, and the device will say when there is some.
+    pub fn awaits_word(&self) -> bool {
+        self.backlog() > 0 && self.ops.announces_room()
+    }
+
     /// True while the device is down, and may come up.
     pub fn is_down(&self) -> bool {
         matches!(self.ops.health(), Health::Down(_))

@@ -248,10 +248,11 @@ impl Worker {
     /// did.
     ///
     /// Nothing is armed meanwhile: no sender pays for waking this worker. What is told by the bell
-    /// ends it, unless it is so short that it is spent on the CPU.
+    /// ends it, unless it is so short that it is spent on the CPU. Packets that wait for room wait until
+    /// its end where only a look tells of room, and prevent it where the device does.
     fn hold_off(&mut self, timeout: Option<Duration>) -> io::Result<bool> {
         let Some(hold) = self.hold_off.due() else { return Ok(false) };
-        if self.napis.iter().any(|napi| napi.backlog() > 0) {
+        if self.napis.iter().any(Napi::awaits_word) {
             return Ok(false);
         }
         let time = match hold {

@@ -131,6 +131,12 @@ pub trait QueueOps: AsFd + Send {
         None
     }
 
+    /// Whether the device says when there is room. Where only a look tells, a caller that has a time to
+    /// look anyway need not be woken before.
+    fn announces_room(&self) -> bool {
+        true
+    }
+
     /// How the device is.
     fn health(&self) -> Health {
         Health::Up

@@ -432,6 +432,10 @@ impl QueueOps for MemifQueue {
         self.session.rx.as_ref().map(|rx| rx.size().into())
     }
 
+    fn announces_room(&self) -> bool {
+        false
+    }
+
     fn health(&self) -> Health {
         self.health.clone()
     }

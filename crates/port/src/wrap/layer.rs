@@ -165,6 +165,10 @@ impl<L: Layer> QueueOps for Wrapped<L> {
         self.below.0.depth()
     }
 
+    fn announces_room(&self) -> bool {
+        self.below.0.announces_room()
+    }
+
     fn health(&self) -> Health {
         self.layer.health(self.below.0.as_ref())
     }
@@ -264,6 +268,11 @@ mod tests {
             Some(37)
         }
 
+        fn announces_room(&self) -> bool {
+            self.note("announces_room");
+            false
+        }
+
         fn health(&self) -> Health {
             self.note("health");
             Health::Down(Error::new(Code::NoDevice, "told", "down"))
@@ -335,6 +344,7 @@ mod tests {
             assert_eq!((ops.xmit(&mut mem, &mut batch).packets, batch.len()), (1, 2), "{name}");
             assert!(!ops.arm(Want::Room), "{name}");
             assert_eq!((ops.reap(&mut mem), ops.depth()), (13, Some(37)), "{name}");
+            assert!(!ops.announces_room(), "{name}");
             assert!(matches!(ops.health(), Health::Down(_)), "{name}");
             assert_eq!(ops.origin(), Origin::Created, "{name}");
             assert_eq!((ops.missed(), ops.no_frame()), (17, 19), "{name}");
