@@ -3,8 +3,12 @@
 mod command;
 
 use std::fs;
+use std::process::Stdio;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
-use command::run;
+use command::{Ended, command, run};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 /// Windows of both sides of a quick run of one cell, and its document.
@@ -98,4 +102,46 @@ fn how_steady_it_is_is_told_of_long_windows() {
         assert!((0.0..=100.0).contains(&slowest), "{window}");
         assert!(figure(window, "receipt_p99_ns") >= figure(window, "receipt_p50_ns"), "{window}");
     }
+}
+
+/// The process that looks at the packets of `run`, once it is there.
+fn far_side(run: u32) -> Option<Pid> {
+    let children = fs::read_to_string(format!("/proc/{run}/task/{run}/children")).ok()?;
+    let looks = |pid: &&str| {
+        let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        words.windows(6).any(|word| word == b"\0look\0")
+    };
+    Pid::from_raw(children.split_whitespace().find(looks)?.parse().ok()?)
+}
+
+/// Kills one in the middle of what it is there for, if one is there for so long.
+fn kill_one(run: u32) -> bool {
+    sleep(Duration::from_millis(5));
+    let Some(far) = far_side(run) else { return false };
+    sleep(Duration::from_millis(150));
+    far_side(run) == Some(far) && kill_process(far, Signal::KILL).is_ok()
+}
+
+#[test]
+fn a_far_side_that_is_killed_ends_the_run_which_says_so() {
+    let dir = std::env::temp_dir().join(format!("linerate-fabric-killed-{}", std::process::id()));
+    let words = format!("lab run fabric --quick --json --dir {}", dir.display());
+    let run = command(&words)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !kill_one(run.id()) {
+        assert!(Instant::now() < deadline, "no far side");
+    }
+    let killed = Instant::now();
+    let told = Ended::from(run.wait_with_output().unwrap());
+    let took = killed.elapsed();
+    let _ = fs::remove_dir_all(&dir);
+    assert_eq!(told.exit, Some(1), "{told:?}");
+    assert_eq!(told.document()["error"]["code"], "E-SYSTEM", "{told:?}");
+    assert!(told.out.contains("the process at the far side of the fabric failed"), "{told:?}");
+    assert!(took < Duration::from_secs(5), "{took:?}");
 }
