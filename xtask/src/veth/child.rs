@@ -1,6 +1,7 @@
 //! A program that runs beside the campaign, and not a moment longer.
 
 use std::fs::{self, File};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
@@ -55,6 +56,12 @@ impl Running {
             last => last.join("\n  "),
         };
         bail!("{} ended: {status}; {} says: {last}", self.name, self.log.display());
+    }
+
+    /// Whether a fault of its own has ended it.
+    pub fn has_crashed(&mut self) -> Result<bool> {
+        const SIGSEGV: i32 = 11;
+        Ok(self.child.try_wait()?.is_some_and(|status| status.signal() == Some(SIGSEGV)))
     }
 
     /// Waits until `done`, which it does in its own time as long as it lives.
