@@ -5,11 +5,16 @@
 
 use std::fmt::{self, Write as _};
 
+use anyhow::Result;
+
 use crate::veth::figures::{median, range, ratio};
 use crate::veth::options::Asked;
 use crate::veth::programs::{Dut, Generator, Place};
 use crate::veth::progress::Progress;
 use crate::veth::window::{Bed, Window};
+
+/// How often a program is started anew that lets nothing out.
+const STARTS_IN_VAIN: u32 = 3;
 
 /// Ours, a peer, and where the packets come from.
 pub struct Comparison {
@@ -98,13 +103,25 @@ impl Comparison {
                     asked.rounds,
                     side.name()
                 ));
-                let generator = Some(self.generator);
-                *window = Window::measure(self.bed, side, generator, asked.window, place)
-                    .map_err(|why| Failed { side, why })?;
+                *window = self.window(side, asked, place).map_err(|why| Failed { side, why })?;
             }
             rounds.push(round);
         }
         Ok(Compared { of: self, rounds })
+    }
+
+    /// One window of a side. A program that is started under load does not always begin to forward:
+    /// testpmd's `net_af_xdp` now and then does not. It is started anew, and that is told.
+    fn window(&self, side: Dut, asked: &Asked, place: &Place<'_>) -> Result<Window> {
+        let mut vain = 0;
+        loop {
+            let generator = Some(self.generator);
+            match Window::measure(self.bed, side, generator, asked.window, place) {
+                Err(why) if vain < STARTS_IN_VAIN => eprintln!("once more: {why:#}"),
+                result => return result,
+            }
+            vain += 1;
+        }
     }
 }
 
