@@ -53,7 +53,7 @@ impl From<String> for Done {
 }
 
 /// Every step.
-pub const STEPS: [Step; 12] = [
+pub const STEPS: [Step; 13] = [
     Step { name: "fmt", about: "rustfmt has nothing to change", act: fmt },
     Step { name: "tidy", about: "the rules of the tree that no compiler knows", act: tidy_step },
     Step {
@@ -77,6 +77,11 @@ pub const STEPS: [Step; 12] = [
     Step { name: "forward", about: "the README's first command, three seconds", act: forward },
     Step { name: "count", about: "instructions a packet, against the ratchet", act: count },
     Step { name: "loom", about: "rings and depots under every interleaving, bounded", act: loom },
+    Step {
+        name: "kernels",
+        about: "AF_XDP and scenarios on two other kernels, emulated (where QEMU is)",
+        act: qemu::step,
+    },
     Step {
         name: "nocc",
         about: "what we ship builds without C tools",

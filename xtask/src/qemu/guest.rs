@@ -98,10 +98,15 @@ fn settings(load: &Load<'_>) -> String {
     )
 }
 
-/// The scenarios whose names contain `only`: a function `scenario_` each.
+/// The scenarios whose names, with `scenarios::` before them, contain one of `only`: a function
+/// `scenario_` each.
 fn scenarios(only: &str) -> impl Iterator<Item = &'static str> {
     let names = SCENARIOS.lines().filter_map(|line| line.strip_prefix("scenario_"));
-    names.filter_map(|line| line.strip_suffix("() {")).filter(move |name| name.contains(only))
+    let asked = move |name: &&str| {
+        let name = format!("scenarios::{name}");
+        only.split(',').any(|part| name.contains(part))
+    };
+    names.filter_map(|line| line.strip_suffix("() {")).filter(asked)
 }
 
 /// A root file system that is being written.

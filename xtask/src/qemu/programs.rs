@@ -54,7 +54,7 @@ pub struct Programs {
 
 impl Programs {
     /// Builds everything as step `test` does, which leaves nothing to build behind it, and leaves out
-    /// programs without a test whose name contains `only`. What it writes goes to `folder`.
+    /// programs without a test whose name contains one of `only`. What it writes goes to `folder`.
     pub fn build(root: &Path, only: &str, folder: &Path) -> Result<Programs> {
         let mut command = cargo::cargo(root);
         command.args(["test", "--workspace", "--no-run"]);
@@ -98,7 +98,7 @@ fn built(messages: &str) -> Vec<Built> {
     messages.filter_map(executable).collect()
 }
 
-/// How many tests of the program at `path` have `only` in their names.
+/// How many tests of the program at `path` have one of `only` in their names.
 fn count(path: &Path, only: &str) -> Result<usize> {
     let mut command = Command::new(path);
     command.args(["--list", "--format", "terse"]).args(filter(only)).stdin(Stdio::null());
@@ -106,11 +106,11 @@ fn count(path: &Path, only: &str) -> Result<usize> {
     Ok(listed.lines().filter(|line| line.ends_with(": test")).count())
 }
 
-/// What a test program is told, so that it runs what has `only` in its name and is not left out.
+/// What a test program is told, so that it runs what has one of `only` in its name and is not left out.
 pub fn filter(only: &str) -> Vec<&str> {
-    let only = (!only.is_empty()).then_some(only);
+    let only = only.split(',').filter(|part| !part.is_empty());
     let names = LEFT_OUT.iter().flat_map(|(names, _)| *names);
-    only.into_iter().chain(names.flat_map(|name| ["--skip", name])).collect()
+    only.chain(names.flat_map(|name| ["--skip", name])).collect()
 }
 
 /// The program at `path` without what only a debugger reads: nine tenths of it. It is a file in
