@@ -145,9 +145,10 @@ impl Builder {
     /// microseconds: 250 unless told, at most 10000, 0 = look at once.
     ///
     /// It is ethtool's rx-usecs, in the worker. Where more than three come in a fifth of it anyway, a
-    /// worker lets some 32 gather, for a fifth of it at least; each may be later by that much, and a
-    /// turn, a doorbell and a wake-up serve all. A packet that comes alone is never held. A device
-    /// whose ring is shorter than what may come in that time loses packets, and counts them.
+    /// worker lets some 32 gather, for a fifth of it at least, or until half of the device's ring is full;
+    /// each may be later by that much, and a turn, a doorbell and a wake-up serve all. A packet that comes
+    /// alone is never held. A ring of fewer than 64, or than 256 of a device that does not tell, loses
+    /// packets, and counts them.
     #[must_use]
     pub fn rx_usecs(mut self, usecs: u32) -> Self {
         self.sizes.rx_usecs = usecs.min(RX_USECS_MAX);

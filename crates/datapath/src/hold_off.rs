@@ -11,9 +11,9 @@
 //! the time of a hold-off anyway, it lets them gather. A packet that comes alone is never held: nothing
 //! is dense then. A queue that gave its whole budget has more, and is never held either.
 //!
-//! Where so many come that a ring would be nearly full before a hold-off ends, the worker does not sleep:
-//! it waits for them on its CPU, for some microseconds, and the sender need not wake it. It does not look
-//! meanwhile, because the lines of a ring that both look at go to and fro.
+//! Where so many come that a ring would be nearly full before a hold-off ends, half of it is waited for: by
+//! a shorter sleep, or, where that is 25 µs or less, on the CPU. The sender need not wake this worker, which
+//! does not look meanwhile, because the lines of a ring that both look at go to and fro.
 //!
 //! Source: post 001, interrupt coalescing; ethtool's rx-usecs; the kernel's `gro_flush_timeout` with
 //! `napi_defer_hard_irqs`.
@@ -35,8 +35,13 @@ pub(crate) const DEPTH: u32 = 256;
 
 /// A peer that makes a shorter ring than that, two turns' worth, gets no CPU for it.
 const DEPTH_MIN: u32 = 2 * ENOUGH;
-/// The longest wait on the CPU: half of the shortest sleep that is worth its wake-up (docs/adr/0011).
+/// The longest wait on the CPU: half of the shortest sleep that is worth its wake-up where it need not be
+/// (docs/adr/0011).
 const SPIN_MAX: Duration = Duration::from_micros(25);
+
+/// With packets that wait for room, the longest time until it is looked for: memif's shortest wait for
+/// it, and so whatever the length of the ring.
+pub(crate) const LOOK_FOR_ROOM: Duration = Duration::from_micros(50);
 
 /// How packets are let gather.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,12 +65,22 @@ pub(crate) struct HoldOff {
     hold: Option<Hold>,
     /// In this turn a queue gave all it was asked for, or packets came that wait for nobody.
     more: bool,
+    /// In this turn a queue was left alone, because there was no room for what it has.
+    blocked: bool,
 }
 
 impl HoldOff {
     /// Hold-offs up to `longest`; of zero, none.
     pub fn new(longest: Duration) -> HoldOff {
-        HoldOff { longest, depth: DEPTH, since: None, packets: 0, hold: None, more: false }
+        HoldOff {
+            longest,
+            depth: DEPTH,
+            since: None,
+            packets: 0,
+            hold: None,
+            more: false,
+            blocked: false,
+        }
     }
 
     /// Notes how many packets the shortest ring holds in which they gather.
@@ -75,7 +90,13 @@ impl HoldOff {
 
     /// Begins a turn.
     pub fn begin(&mut self) {
-        self.more = false;
+        (self.more, self.blocked) = (false, false);
+    }
+
+    /// Notes that a queue was not asked in this turn, because there is no room for what it has; whether that
+    /// gathers.
+    pub fn left_alone(&mut self, gathers: bool) {
+        self.blocked |= gathers;
     }
 
     /// Notes that a queue gave `packets` of at most `budget`; whether they `gather` in its device's
@@ -88,30 +109,41 @@ impl HoldOff {
     }
 
     /// Ends a turn at `now`.
+    ///
+    /// Packets are counted from one time that nothing was left to another: what came meanwhile. In between
+    /// it is how fast this worker takes what had gathered.
     pub fn end(&mut self, now: Instant) {
+        let left = self.more || self.blocked;
         let Some(since) = self.since else {
             // What the first turn found came in a time that nobody knows.
-            (self.since, self.packets) = (Some(now), 0);
+            (self.since, self.packets) = ((!left).then_some(now), 0);
             return;
         };
         let (passed, shortest) = (now.saturating_duration_since(since), self.longest / RANGE);
-        // Counted from one time that nothing was left to another: what came meanwhile. In between it
-        // is how fast this worker takes what had gathered.
-        if passed >= shortest && !self.more {
-            let dense = shortest * self.packets > passed * DENSE;
-            // A sleep ends somewhat late, and a sender that finds a full ring is slower than it can be.
-            let flood = shortest * self.packets >= passed * (self.depth / 4 * 3);
-            let enough = || passed * ENOUGH / self.packets;
-            // Half of it, so that the sender finds room.
-            let half = || passed * (self.depth / 2) / self.packets;
-            self.hold = match dense {
-                true if flood && half() <= SPIN_MAX => Some(Hold::Spin(half())),
-                true if flood => Some(Hold::Sleep(half())),
-                true => Some(Hold::Sleep(enough().clamp(shortest, self.longest))),
-                false => None,
-            };
+        if left {
+            if passed > self.longest * RANGE {
+                // So long ago that it says nothing of now.
+                (self.since, self.hold) = (None, None);
+            }
+        } else if passed >= shortest {
+            self.hold = self.decide(passed, shortest);
             (self.since, self.packets) = (Some(now), 0);
         }
+    }
+
+    /// How to let packets gather of which so many came in the time that has `passed`.
+    fn decide(&self, passed: Duration, shortest: Duration) -> Option<Hold> {
+        if shortest * self.packets <= passed * DENSE {
+            return None;
+        }
+        // A sleep ends somewhat late, and a sender that finds a full ring is slower than it can be.
+        if shortest * self.packets < passed * (self.depth / 4 * 3) {
+            let enough = passed * ENOUGH / self.packets;
+            return Some(Hold::Sleep(enough.clamp(shortest, self.longest)));
+        }
+        // Half of it, so that the sender finds room.
+        let half = passed * (self.depth / 2) / self.packets;
+        Some(if half <= SPIN_MAX { Hold::Spin(half) } else { Hold::Sleep(half) })
     }
 
     /// How to let packets gather, if that is worth it now.
@@ -294,6 +326,44 @@ mod tests {
             assert_eq!(hold_off.due(), Some(Hold::Sleep(TIME)), "{hold_off:?}");
             now += TIME / 15 * 17;
         }
+    }
+
+    #[test]
+    fn a_queue_that_there_is_no_room_for_is_not_an_empty_one() {
+        let mut hold_off = HoldOff::new(5 * TIME);
+        let now = Instant::now();
+        turns(&mut hold_off, now, TIME, &[20, 20]);
+        let held = hold_off.due();
+        assert!(held.is_some());
+        let mut blocked = |at| {
+            hold_off.begin();
+            hold_off.left_alone(true);
+            hold_off.end(at);
+            hold_off.due()
+        };
+        assert_eq!(
+            blocked(now + 3 * TIME),
+            held,
+            "what it has is not known, and still comes densely"
+        );
+        // Whoever takes nothing for long is slept on.
+        assert_eq!(blocked(now + 30 * TIME), None);
+    }
+
+    #[test]
+    fn what_was_dense_long_ago_holds_nobody() {
+        let mut hold_off = HoldOff::new(5 * TIME);
+        let now = Instant::now();
+        turns(&mut hold_off, now, TIME, &[20, 20]);
+        assert!(hold_off.due().is_some());
+        // Others keep the worker busy for a second, and one packet comes.
+        for turn in 0..1000 {
+            hold_off.begin();
+            hold_off.received(1, 64, false);
+            hold_off.end(now + 20 * TIME * turn);
+        }
+        let told = turns(&mut hold_off, now + 20_000 * TIME, TIME, &[1]);
+        assert_eq!(told, [false]);
     }
 
     #[test]

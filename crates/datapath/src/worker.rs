@@ -17,7 +17,7 @@ use linerate_port::wait::{Epoll, Event, EventFlags, NO_EVENT, poll_readable};
 use linerate_port::{Want, thread};
 use linerate_skb::{Batch, DropReason, Local};
 
-use crate::hold_off::{DEPTH, Hold, HoldOff};
+use crate::hold_off::{DEPTH, Hold, HoldOff, LOOK_FOR_ROOM};
 use crate::napi::Napi;
 use crate::stage::{Stage, Turn};
 use crate::stats::{Phase, WorkerSlot};
@@ -113,6 +113,7 @@ impl Worker {
         for i in 0..self.napis.len() {
             let budget = self.admits(i);
             if budget == 0 {
+                self.hold_off.left_alone(self.napis[i].gathers && self.napis[i].reads());
                 continue;
             }
             let packets = self.napis[i].rx(&mut self.batch, &mut self.mem, budget);
@@ -255,15 +256,18 @@ impl Worker {
         if self.napis.iter().any(Napi::awaits_word) {
             return Ok(false);
         }
+        let mut most = timeout.unwrap_or(Duration::MAX);
+        if self.napis.iter().any(|napi| napi.backlog() > 0) {
+            most = most.min(LOOK_FOR_ROOM);
+        }
         let time = match hold {
-            Hold::Sleep(time) => time,
+            Hold::Sleep(time) => time.min(most),
             Hold::Spin(time) => {
-                spin(timeout.map_or(time, |timeout| timeout.min(time)));
+                spin(time.min(most));
                 return Ok(true);
             }
         };
         let since = Instant::now();
-        let time = timeout.map_or(time, |timeout| timeout.min(time));
         poll_readable(&[self.slot.bell().as_fd()], Some(time))?;
         self.slot.waits().held_off(since.elapsed());
         Ok(true)

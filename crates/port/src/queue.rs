@@ -131,8 +131,9 @@ pub trait QueueOps: AsFd + Send {
         None
     }
 
-    /// Whether the device says when there is room. Where only a look tells, a caller that has a time to
-    /// look anyway need not be woken before.
+    /// Whether [`arm`](QueueOps::arm) for room is worth more than a look within 50 µs: it is where the device
+    /// tells of room, or goes on with what it has only when it is called. Where nobody tells and the peer goes
+    /// on by itself, a caller that will look so soon anyway need not be woken before.
     fn announces_room(&self) -> bool {
         true
     }

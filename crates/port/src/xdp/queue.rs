@@ -284,6 +284,10 @@ impl QueueOps for XdpQueue {
         true
     }
 
+    fn depth(&self) -> Option<u32> {
+        Some(self.seat.rx_len())
+    }
+
     fn health(&self) -> Health {
         if self.rings.is_none() && self.link.is_up() {
             if let Some(errno) = self.refused {

@@ -96,6 +96,11 @@ impl Seat {
         })
     }
 
+    /// Packets that its receive ring holds.
+    pub fn rx_len(&self) -> u32 {
+        self.lens.rx
+    }
+
     /// The number of its queue.
     pub fn queue(&self) -> u32 {
         self.queue
