@@ -8,9 +8,11 @@ pub fn says_so(line: &str) -> bool {
     line.starts_with("skipped: ")
 }
 
-/// Whether a line of the harness says that a test failed.
+/// Whether a line of the harness says that a test failed, or cargo that a program of tests did: by a signal,
+/// or its time's end, which no test of it says.
 pub fn failed(line: &str) -> bool {
-    line.starts_with("test ") && line.ends_with("FAILED")
+    (line.starts_with("test ") && line.ends_with("FAILED"))
+        || line.starts_with("error: test failed")
 }
 
 /// One line for each reason, with how many tests gave it.
@@ -46,6 +48,7 @@ mod tests {
         assert!(failed("test conformance::tests::rings ... FAILED"));
         assert!(!failed("test conformance::tests::rings ... ok"));
         assert!(!failed("test result: FAILED. 3 passed; 1 failed"));
+        assert!(failed("error: test failed, to rerun pass `-p linerate-port --lib`"));
     }
 
     #[test]

@@ -192,7 +192,7 @@ pub fn run(root: &Path, steps: &[&Step]) -> Result<bool> {
         eprintln!();
         rows.iter().for_each(|(_, row)| eprintln!("{row}"));
     }
-    if steps.iter().any(|step| step.name == "test") {
+    if !skipped.is_empty() || steps.iter().any(|step| step.name == "test") {
         eprint!("{}", skipped::summary(&skipped));
     }
     Ok(rows.iter().all(|(passed, _)| *passed))

@@ -18,6 +18,8 @@ use crate::veth::programs::{DUT_CPU, GENERATOR_CPU};
 const RATE: &str = "100kpps";
 /// Between a start and the next kill.
 const UNDER_LOAD: Duration = Duration::from_millis(300);
+/// Testpmd may die of one in so many of our ends.
+const CRASHES: usize = 10;
 /// What a program may take to end.
 const GRACE: Duration = Duration::from_secs(20);
 
@@ -206,11 +208,13 @@ pub fn restarted(asked: &Asked) -> Result<()> {
 /// Ours before testpmd killed under load, as a client.
 ///
 /// Testpmd 22.11 unmaps a client's rings while its forwarding thread still reads them, and now and then
-/// dies of it: that is counted, and it is started anew.
+/// dies of it: that is counted, and it is started anew; more than now and then is a failure.
 fn ours_restarted(name: &str, options: &str, asked: &Asked) -> Result<()> {
     let whole = Duration::from_secs(24 * 3600);
     let chain = Chain::new(asked);
+    let log = |n: usize| asked.folder.join(format!("between.crash-{n}.log"));
     let listening = || -> Result<Running> {
+        chain.sockets.iter().for_each(|socket| drop(fs::remove_file(socket)));
         let mut between = chain.testpmd(Role::Server, false, asked)?;
         between.until("listens", || Ok(chain.sockets.iter().all(|s| s.exists())))?;
         Ok(between)
@@ -220,23 +224,27 @@ fn ours_restarted(name: &str, options: &str, asked: &Asked) -> Result<()> {
     let (begun, mut crashes) = (Instant::now(), 0);
     for n in 0..asked.restarts {
         eprintln!("our restarts, {name}: {n}{}", eta::told(begun.elapsed(), n, asked.restarts));
-        let _source = chain.source(Role::Client, options, whole, asked)?;
-        let before = forwarded(asked)?;
-        if let Err(why) = between.until("passes packets", || Ok(forwarded(asked)? > before)) {
-            if !between.has_crashed()? {
-                return Err(why);
-            }
-            crashes += 1;
-            chain.sockets.iter().for_each(|socket| drop(fs::remove_file(socket)));
-            between = listening()?;
-            passes(&mut between, asked)?;
-        }
+        let source = chain.source(Role::Client, options, whole, asked)?;
+        // The second that is told next has packets of the one before.
+        let before = forwarded(asked)? + 1;
+        between.until("passes packets", || Ok(forwarded(asked)? > before))?;
         sleep(UNDER_LOAD);
         sink.still()?;
+        drop(source);
+        sleep(UNDER_LOAD);
+        if between.has_crashed()? {
+            fs::rename(asked.folder.join("between.log"), log(crashes))?;
+            crashes += 1;
+            if crashes * CRASHES > asked.restarts.max(CRASHES) {
+                bail!("testpmd died {crashes} times of {} of our ends", n + 1);
+            }
+            between = listening()?;
+        }
+        between.still()?;
     }
     println!(
-        "{name:<38} ours killed {} times: packets passed each time; testpmd died of it {crashes} times, \
-         and was started anew",
+        "{name:<38} ours killed {} times: packets passed each time; testpmd died of {crashes} of these \
+         ends, and was started anew",
         asked.restarts
     );
     Ok(())

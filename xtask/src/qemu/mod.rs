@@ -1,4 +1,4 @@
-//! Step `qemu`: the tests that need privileges, on other kernels than this machine's.
+//! Campaign `qemu`, and of it step `kernels`: the tests that need privileges, on other kernels than this machine's.
 //!
 //! ```text
 //!   apt ── kernel ──┐
@@ -68,8 +68,8 @@ struct Ran {
     took: Duration,
 }
 
-/// What every change is tried with, where the emulator and the kernels are already: what no other test can
-/// show, in a minute or two.
+/// What every change is tried with, where the emulator is: what no other test can show, in a minute or two
+/// behind the download of the kernels.
 pub fn step(root: &Path) -> Result<Done> {
     run(root, &["--only".into(), "xdp::tests,::xdp_sockets::,scenarios::".into()])
 }
@@ -108,7 +108,13 @@ pub fn run(root: &Path, args: &[String]) -> Result<Done> {
     });
     let complaints: usize = rans.iter().map(|ran| ran.complaints.len()).sum();
     if complaints > 0 {
-        bail!("{complaints} complaints; the consoles are in {}", folder.display());
+        let all: Vec<&str> =
+            rans.iter().flat_map(|ran| &ran.complaints).map(String::as_str).collect();
+        bail!(
+            "{complaints} complaints; the consoles are in {}\n{}",
+            folder.display(),
+            all.join("\n")
+        );
     }
     let passed: usize = rans.iter().map(|ran| ran.outcome.passed()).sum();
     Ok(Done::with(format!("{passed} tests under {} kernels", rans.len()), skipped))
@@ -183,9 +189,7 @@ impl Asked {
                     args.next();
                 }
                 // A shell gets to see it.
-                ("--only", Some(only))
-                    if only.chars().all(|c| ":_,".contains(c) || c.is_ascii_alphanumeric()) =>
-                {
+                ("--only", Some(only)) if only.split(',').all(is_a_name) => {
                     asked.only.clone_from(only);
                     args.next();
                 }
@@ -197,6 +201,11 @@ impl Asked {
         }
         Ok(asked)
     }
+}
+
+/// Whether a shell takes it for a word, and a name can contain it.
+fn is_a_name(part: &str) -> bool {
+    !part.is_empty() && part.chars().all(|c| ":_".contains(c) || c.is_ascii_alphanumeric())
 }
 
 /// The first program that has to be here and is not, and the package that brings it.
@@ -276,7 +285,7 @@ mod tests {
             (one.series[0].name, one.only.as_str(), one.keep),
             ("6.12", "netem,e1000", true)
         );
-        for wrong in ["--kernel", "--kernel 2.4", "--only", "--only it's", "6.1"] {
+        for wrong in ["--kernel", "--kernel 2.4", "--only", "--only it's", "--only xdp,", "6.1"] {
             assert!(asked(wrong).is_err(), "{wrong}");
         }
     }

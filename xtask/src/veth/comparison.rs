@@ -11,10 +11,10 @@ use crate::veth::figures::{median, range, ratio};
 use crate::veth::options::Asked;
 use crate::veth::programs::{Dut, Generator, Place};
 use crate::veth::progress::Progress;
-use crate::veth::window::{Bed, Window};
+use crate::veth::window::{Bed, LETS_OUT, Window};
 
-/// How often a program is started anew that lets nothing out.
-const STARTS_IN_VAIN: u32 = 3;
+/// How often a peer is started anew that lets nothing out, in one comparison.
+const STARTS_IN_VAIN: u32 = 5;
 
 /// Ours, a peer, and where the packets come from.
 pub struct Comparison {
@@ -78,6 +78,8 @@ pub struct Failed {
 pub struct Compared<'a> {
     of: &'a Comparison,
     rounds: Vec<Round>,
+    /// Starts of the peer after which it forwarded nothing.
+    vain: u32,
 }
 
 impl Comparison {
@@ -93,7 +95,7 @@ impl Comparison {
         place: &Place<'_>,
         progress: &mut Progress,
     ) -> Result<Compared<'_>, Failed> {
-        let mut rounds = Vec::with_capacity(asked.rounds);
+        let (mut rounds, mut vain) = (Vec::with_capacity(asked.rounds), 0);
         for n in 1..=asked.rounds {
             let mut round = [Window::default(); 2];
             for (window, side) in round.iter_mut().zip(self.sides) {
@@ -103,24 +105,35 @@ impl Comparison {
                     asked.rounds,
                     side.name()
                 ));
-                *window = self.window(side, asked, place).map_err(|why| Failed { side, why })?;
+                *window = self
+                    .window(side, asked, place, &mut vain)
+                    .map_err(|why| Failed { side, why })?;
             }
             rounds.push(round);
         }
-        Ok(Compared { of: self, rounds })
+        Ok(Compared { of: self, rounds, vain })
     }
 
-    /// One window of a side. A program that is started under load does not always begin to forward:
-    /// testpmd's `net_af_xdp` now and then does not. It is started anew, and that is told.
-    fn window(&self, side: Dut, asked: &Asked, place: &Place<'_>) -> Result<Window> {
-        let mut vain = 0;
+    /// One window of a side. Started under load, testpmd's `net_af_xdp` now and then forwards nothing: it is
+    /// started anew, and that is counted in `vain`. Ours has one start.
+    fn window(
+        &self,
+        side: Dut,
+        asked: &Asked,
+        place: &Place<'_>,
+        vain: &mut u32,
+    ) -> Result<Window> {
         loop {
             let generator = Some(self.generator);
-            match Window::measure(self.bed, side, generator, asked.window, place) {
-                Err(why) if vain < STARTS_IN_VAIN => eprintln!("once more: {why:#}"),
-                result => return result,
+            let window = Window::measure(self.bed, side, generator, asked.window, place);
+            let again = matches!(side, Dut::Testpmd(_)) && *vain < STARTS_IN_VAIN;
+            match window {
+                Err(why) if again && why.to_string().contains(LETS_OUT) => {
+                    eprintln!("again: {why:#}")
+                }
+                window => return window,
             }
-            vain += 1;
+            *vain += 1;
         }
     }
 }
@@ -194,6 +207,14 @@ impl fmt::Display for Compared<'_> {
         let theft = range(self.used().flatten().map(|window| window.theft_pct));
         let theft = shown(theft.map(|(_, most)| most), 1);
         writeln!(f, "  rounds: {used} used, theft in them at most {theft} %; {apart} apart")?;
+        if self.vain > 0 {
+            let peer = self.of.sides[1].name();
+            writeln!(
+                f,
+                "  {peer} forwarded nothing after {} starts, and was started anew",
+                self.vain
+            )?;
+        }
         f.write_str(&self.apart())
     }
 }
@@ -221,7 +242,7 @@ mod tests {
             [window(10_000, 0.0), window(20_000, 30.0)],
             [window(1_000_000, 1.0), window(1_000_000, 0.0)],
         ];
-        let compared = Compared { of: &COMPARISONS[0], rounds };
+        let compared = Compared { of: &COMPARISONS[0], rounds, vain: 0 };
         assert_eq!(compared.kpps(0), Some(1100.0));
         let text = compared.to_string();
         assert!(text.contains("1100.0      1000.0    1.100  [1.000, 1.200]"), "{text}");
@@ -233,7 +254,7 @@ mod tests {
     #[test]
     fn without_a_usable_round_there_are_no_figures() {
         let rounds = vec![[window(1, 30.0), window(1, 0.0)]];
-        let compared = Compared { of: &COMPARISONS[0], rounds };
+        let compared = Compared { of: &COMPARISONS[0], rounds, vain: 0 };
         assert_eq!(compared.kpps(0), None);
         assert!(
             compared.to_string().contains("rounds: 0 used, theft in them at most - %; 1 apart")

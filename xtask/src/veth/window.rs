@@ -20,6 +20,8 @@ use crate::veth::child::Running;
 use crate::veth::figures::{self, Ticks, Time};
 use crate::veth::programs::{DUT_CPU, Dut, GENERATOR_CPU, Generator, Place};
 
+/// What is waited for of a program that has been started.
+pub const LETS_OUT: &str = "lets packets out";
 /// Between the first packets and the measurement: queues fill, memory becomes warm.
 const SETTLE: Duration = Duration::from_secs(1);
 /// So many packets are no stray ones.
@@ -190,7 +192,7 @@ impl Counters {
 
 fn wait_for_packets(bed: Bed, dut: &mut Running, generator: &mut Running) -> Result<()> {
     let before = bed.received()?;
-    dut.until("lets packets out", || {
+    dut.until(LETS_OUT, || {
         generator.still()?;
         Ok(bed.received()? >= before + FIRST_PACKETS)
     })
