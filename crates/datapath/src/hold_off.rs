@@ -269,6 +269,16 @@ mod tests {
     }
 
     #[test]
+    fn packets_that_wait_for_room_shorten_it_to_a_look() {
+        let shortest = Duration::from_secs(2);
+        let (mut worker, slot) = dense(false, 1, shortest * RANGE);
+        worker.park(Turned::Again, None).unwrap();
+        let stats = slot.waits().read();
+        assert_eq!(stats.hold_offs, 1);
+        assert!(Duration::from_nanos(stats.asleep_ns) < shortest, "{stats:?}");
+    }
+
+    #[test]
     fn a_worker_holds_off_for_as_long_as_it_may_and_hears_that_it_is_to_stop() {
         let long = Duration::from_secs(100);
         let (mut worker, slot) = dense(true, 0, long);
