@@ -207,8 +207,8 @@ pub fn restarted(asked: &Asked) -> Result<()> {
 
 /// Ours before testpmd killed under load, as a client.
 ///
-/// Testpmd 22.11 unmaps a client's rings while its forwarding thread still reads them, and now and then
-/// dies of it: that is counted, and it is started anew; more than now and then is a failure.
+/// Testpmd 22.11 dies of that now and then, by a fault in its forwarding thread, in its memif driver: that is
+/// counted, and it is started anew; more than now and then is a failure.
 fn ours_restarted(name: &str, options: &str, asked: &Asked) -> Result<()> {
     let whole = Duration::from_secs(24 * 3600);
     let chain = Chain::new(asked);
