@@ -38,7 +38,14 @@ pub fn linerate() -> &'static Path {
         let target = profile.parent().expect("target/PROFILE");
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let mut build = Command::new(cargo);
-        build.args(["build", "--quiet", "--package", "linerate-cli", "--bin", "linerate"]);
+        build.args([
+            "build",
+            "--quiet",
+            "--package",
+            "linerate-cli",
+            "--package",
+            "linerate-lab-cli",
+        ]);
         build.arg("--manifest-path").arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.toml"));
         build.arg("--target-dir").arg(target);
         match profile.file_name().and_then(|name| name.to_str()) {

@@ -68,7 +68,8 @@ fn unnamed<'a>(subject: &str, all: &'a str) -> Vec<&'a str> {
     let (areas, _) = subject.split_once(": ").unwrap_or(("", ""));
     let areas: Vec<&str> = areas.split([',', ' ', '/']).filter(|area| !area.is_empty()).collect();
     let is_source = |file: &&str| {
-        (file.starts_with("crates/") || file.starts_with("xtask/")) && file.contains("/src/")
+        ["crates/", "instruments/", "xtask/"].iter().any(|folder| file.starts_with(folder))
+            && file.contains("/src/")
     };
     let is_named = |file: &&str| {
         let mut parts = file.split('/').map(|part| part.trim_end_matches(".rs"));

@@ -16,7 +16,7 @@ use crate::cargo;
 use crate::shipped::{self, Package};
 
 /// The packages whose trees are built.
-const SHIPPED: [&str; 2] = ["linerate", "linerate-cli"];
+const SHIPPED: [&str; 3] = ["linerate", "linerate-cli", "linerate-lab-cli"];
 
 /// Packages that exist to run C tools.
 const C_TOOLS: [&str; 6] = ["autotools", "bindgen", "cc", "cmake", "pkg-config", "vcpkg"];

@@ -92,3 +92,8 @@ pub fn run(root: &Path) -> Result<String> {
     }
     Ok(format!("{} files", tree.len()))
 }
+
+/// The rest of a path below one of the two houses: what moves packets, and what measures.
+fn house(path: &str) -> Option<&str> {
+    path.strip_prefix("crates/").or_else(|| path.strip_prefix("instruments/"))
+}

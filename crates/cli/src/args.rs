@@ -1,5 +1,6 @@
 //! What can be asked on the command line.
 
+use std::ffi::OsString;
 use std::io::{self, Write};
 use std::time::Duration;
 
@@ -38,13 +39,11 @@ pub struct Args {
 pub enum Command {
     Forward(Forward),
     Gen(Gen),
-    #[command(subcommand)]
-    Profile(crate::profile::Profile),
-    Lab(crate::lab::Lab),
-    Ndr(crate::ndr::Ndr),
     Doctor(crate::doctor::Doctor),
     /// Print version
     Version,
+    #[command(external_subcommand)]
+    Outside(Vec<OsString>),
 }
 
 /// Move packets between two ports, both ways
@@ -185,6 +184,11 @@ impl Forward {
 }
 
 const PORTS: &str = "\
+Programs of their own, which measure:
+  lab      rerun an experiment honestly on this machine
+  profile  where the CPU's time goes, by function
+  ndr      the highest rate at which nothing is lost
+
 PORT is [name=]driver:arg[,key=value]…
   xdp:IFACE[,udp=7777]  a network interface, or what a filter takes of it (AF_XDP; needs root)
   packet:IFACE          a network interface, shared with the kernel (AF_PACKET; needs root)

@@ -4,8 +4,8 @@ use clap::Parser;
 use linerate::Code;
 use linerate_ctl::doctor::{self, Finding, Fix, Level, Proof, Trial, worst};
 use linerate_ctl::json;
-use linerate_prof::count::Counters;
 
+use crate::counters::Counters;
 use crate::errors::{CHECK, Failure, USAGE};
 use crate::screen::Screen;
 

@@ -24,7 +24,9 @@ pub const SIGNAL: u8 = 128;
 /// A command that gives no result.
 #[derive(Debug)]
 pub struct Failure {
+    /// What, why and what to do.
     pub told: Told,
+    /// The exit status.
     pub exit: u8,
 }
 

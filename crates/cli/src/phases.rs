@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use linerate::Stats;
 use linerate_ctl::report::{Passed, PhaseReport};
-use linerate_prof::cpu_time;
+use linerate_sys::clock::cpu_time;
 
 use crate::far;
 use crate::run::Path;

@@ -5,14 +5,13 @@ use std::fmt::Write;
 use linerate::Obtained;
 use linerate_ctl::report::{Cost, FarReport, LedgerReport, PhaseReport, Verify};
 use linerate_ctl::{Calls, ForwardReport, GenReport, Locks, TSC, Waits};
-use linerate_prof::agree::{Headline, Means, Reading, Tolerance, Verdict};
-use linerate_prof::region;
+use linerate_sys::tsc;
 
 use crate::{pool, troubles};
 
-/// How far two clocks may be apart before they are flagged: the one leaves out what the other has,
-/// and on a path that is at work that is a few per cent.
-const AGREE: Tolerance = Tolerance::pct(10.0);
+/// How far two clocks may be apart before they are flagged, in per cent of the larger figure: the one
+/// leaves out what the other has, and on a path that is at work that is a few per cent.
+const AGREE_PCT: f64 = 10.0;
 
 /// The result of `forward`; with `whole_pool`, also what each worker did with the pool.
 pub fn forward(report: &ForwardReport, whole_pool: bool) -> String {
@@ -25,7 +24,7 @@ pub fn forward(report: &ForwardReport, whole_pool: bool) -> String {
     }
     text += &pace(report);
     text += &phases(&report.phases);
-    text += &pool::line(&report.pool, || region::Cost::calibrated().whole_ticks);
+    text += &pool::line(&report.pool, || tsc::timing_ticks());
     text += &cost(&report.cost);
     text += &excess(report);
     if whole_pool { text + &pool::table(&report.pool) } else { text }
@@ -202,23 +201,19 @@ fn excess(report: &ForwardReport) -> String {
 /// What a packet takes of a CPU: as the kernel accounts for the process, and by its workers' clocks.
 fn time(cost: &Cost) -> String {
     let (cpu, awake) = (cost.cpu_ns_per_packet, cost.awake_ns_per_packet);
-    let reading = |instrument, means, value: Option<f64>| match value {
-        Some(value) => Reading::new(instrument, means, value, "whole run"),
-        None => Reading::missing(instrument, means, "a worker did not tell"),
-    };
-    let headline = Headline::new("CPU time", "ns/packet", 1)
-        .by(reading("kernel", Means::CpuTime, cpu))
-        .by(reading("workers", Means::Tsc, awake));
-    let (agree, apart) = match headline.judge(AGREE).verdict {
-        Verdict::Alone => ("", String::new()),
-        Verdict::Agree(_) => ("  agree", String::new()),
-        Verdict::Disagree { spread, likely } => {
-            let asleep = "starting, falling asleep and waking take CPU while no worker is awake";
-            let likely = if cpu > awake { Some(&asleep) } else { likely.first() };
-            let likely = likely.copied().unwrap_or("not known");
-            let pct = spread.relative_pct;
-            ("", format!("         DISAGREE by {pct:.0} % of the larger, likely: {likely}\n"))
+    let (agree, apart) = match (cpu, awake) {
+        (Some(cpu), Some(awake)) => {
+            let pct = 100.0 * (cpu - awake).abs() / cpu.max(awake);
+            let likely = if cpu > awake {
+                "starting, falling asleep and waking take CPU while no worker is awake"
+            } else {
+                "the host or other programs took the CPU from workers that were awake"
+            };
+            let line =
+                || format!("         DISAGREE by {pct:.0} % of the larger, likely: {likely}\n");
+            if pct <= AGREE_PCT { ("  agree", String::new()) } else { ("", line()) }
         }
+        _ => ("", String::new()),
     };
     let (cpu, awake) = (fine(cpu, 1), fine(awake, 1));
     let line =

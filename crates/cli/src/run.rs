@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 use linerate::{Builder, Engine, Health, Running, Stats, Stopped};
 use linerate_ctl::report::{FarReport, Verify};
 use linerate_ctl::{ForwardReport, Spent, TSC, Told};
-use linerate_prof::count::Counters;
-use linerate_prof::{cpu_time, ticks};
+use linerate_sys::clock::cpu_time;
+use linerate_sys::tsc::ticks;
 
 use crate::args::{Memory, Run};
+use crate::counters::Counters;
 use crate::errors::{self, CHECK, Failure, RUNTIME, UNBALANCED, UNVERIFIED};
 use crate::far;
 use crate::phases::{self, Phases};

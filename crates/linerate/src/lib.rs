@@ -38,7 +38,7 @@ pub use linerate_port::r#gen::Pacer;
 pub use linerate_port::{
     Code, Direction, Driver, DriverCounts, Error, Health, Kind, Obtained, Opened, Options, Origin,
     Pace, Port, Queue, QueueCounts, QueueOps, Result, Spec, Verified, Views, Want, drivers, memif,
-    parse, pcap, units, wait, wait_any, wrap,
+    nearest, parse, pcap, units, wait, wait_any, wrap,
 };
 pub use linerate_skb::{
     Batch, CoreKind, CoreStats, Data, DropReason, Dwell, FreeMatrix, Holders, Huge, Init, Ledger,

@@ -1,4 +1,4 @@
-//! The clock that all processes of a machine share.
+//! The clock that all processes of a machine share, and the one that this process's work drives.
 
 use std::time::{Duration, Instant};
 
@@ -17,6 +17,18 @@ pub fn monotonic_ns() -> u64 {
     // Neither is ever negative: the clock starts at 0.
     let [seconds, ns] = [now.tv_sec, now.tv_nsec].map(|n| u64::try_from(n).unwrap_or(0));
     seconds.saturating_mul(1_000_000_000).saturating_add(ns)
+}
+
+/// Returns the time that all threads of this process, ended ones included, have had a CPU.
+///
+/// Cost: a system call.
+///
+/// Source: clock_gettime(2), CLOCK_PROCESS_CPUTIME_ID.
+#[must_use]
+pub fn cpu_time() -> Duration {
+    let now = clock_gettime(ClockId::ProcessCPUTime);
+    let [seconds, ns] = [now.tv_sec, now.tv_nsec].map(|n| u64::try_from(n).unwrap_or(0));
+    Duration::from_secs(seconds) + Duration::from_nanos(ns)
 }
 
 /// A moment, and what it is on that clock: to within a microsecond, unless the CPU is taken away at
@@ -50,6 +62,15 @@ mod tests {
         let apart = (later - at).as_nanos().abs_diff(u128::from(later_ns - ns));
         // A machine that takes the CPU away at every try is not judged.
         assert!(apart < 1_000_000_000, "{apart} ns");
+    }
+
+    #[test]
+    fn cpu_time_grows_with_work() {
+        let (before, end) = (cpu_time(), Instant::now() + Duration::from_millis(50));
+        while Instant::now() < end {
+            std::hint::spin_loop();
+        }
+        assert!(cpu_time() - before > Duration::from_millis(5));
     }
 
     #[test]

@@ -3,21 +3,29 @@
 use crate::tidy::Tree;
 
 /// Where the commands are defined: all of them, and those that have commands of their own.
-const ARGS: [&str; 3] =
-    ["crates/cli/src/args.rs", "crates/cli/src/lab/args.rs", "crates/cli/src/profile/args.rs"];
+const ARGS: [&str; 4] = [
+    "crates/cli/src/args.rs",
+    "instruments/cli/src/main.rs",
+    "instruments/cli/src/lab/args.rs",
+    "instruments/cli/src/profile/args.rs",
+];
 
 /// Whether `words` is a command of ours with flags that it has: `forward --cpu --budget`, `lab seeds`.
 pub fn exist(tree: &Tree, words: &str) -> bool {
     let args: Vec<&str> = ARGS.iter().filter_map(|path| tree.text(path)).collect();
     let args = args.join("\n");
+    ["Command", "Instrument"].iter().any(|commands| exists(&args, commands, words))
+}
+
+/// True if `words` is a command of the enum `commands`, with flags that it has.
+fn exists<'a>(args: &'a str, mut commands: &'a str, words: &str) -> bool {
     let mut words = words.split_whitespace().peekable();
-    let mut commands = "Command";
     loop {
-        let variants = fields(&args, &format!("pub enum {commands} {{"));
+        let variants = fields(args, &format!("pub enum {commands} {{"));
         let Some(variant) = words.next().map(camel) else { return false };
         let Some(known) = variants.iter().find(|field| field.name == variant) else { return false };
-        let Some(below) = subcommands(&args, known.of).filter(|_| words.peek().is_some()) else {
-            let flags = flags(&args, known.of);
+        let Some(below) = subcommands(args, known.of).filter(|_| words.peek().is_some()) else {
+            let flags = flags(args, known.of);
             let is_flag =
                 |word: &str| word.strip_prefix("--").is_some_and(|w| flags.iter().any(|f| f == w));
             return words.all(is_flag);

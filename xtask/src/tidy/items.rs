@@ -75,7 +75,7 @@ impl Items {
 
 /// The crate, as Rust writes its name, and the module of a source file.
 fn module_of(path: &str) -> Option<(String, Vec<String>)> {
-    let (folder, inside) = path.strip_prefix("crates/")?.split_once("/src/")?;
+    let (folder, inside) = crate::tidy::house(path)?.split_once("/src/")?;
     let package = match folder {
         "linerate" => folder.to_owned(),
         _ => format!("linerate_{folder}"),

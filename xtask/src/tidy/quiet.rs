@@ -19,7 +19,8 @@ const LOUD: [&str; 9] = [
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let mut found = Vec::new();
     for (path, text) in tree.ending(".rs") {
-        let library = path.starts_with("crates/") && !path.starts_with("crates/cli/");
+        let library = (path.starts_with("crates/") || path.starts_with("instruments/"))
+            && !path.contains("/cli/");
         if !library || !path.contains("/src/") || deadfiles::is_for_tests(tree, path) {
             continue;
         }

@@ -68,7 +68,7 @@ fn refuted(tree: &Tree, evidence: &str) -> Option<String> {
     let exists = match kind {
         "test" => test_exists(tree, name),
         "bench" => tree.ending(&format!("/benches/{name}.rs")).next().is_some(),
-        _ => tree.has(&format!("crates/lab/experiments/{name}.toml")),
+        _ => tree.has(&format!("instruments/lab/experiments/{name}.toml")),
     };
     (!exists).then(|| format!("`{evidence}` does not exist"))
 }

@@ -13,7 +13,7 @@ const ALSO_SAFE: [&str; 2] = ["examples/", "xtask/"];
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let mut found = Vec::new();
     for (path, text) in tree.ending(".rs") {
-        let of_a_crate = path.strip_prefix("crates/").and_then(|rest| rest.split_once('/'));
+        let of_a_crate = crate::tidy::house(path).and_then(|rest| rest.split_once('/'));
         let safe = match of_a_crate {
             Some((name, _)) => !UNSAFE.contains(&name),
             None => ALSO_SAFE.iter().any(|folder| path.starts_with(folder)),

@@ -1,4 +1,4 @@
-//! The peer: DPDK's loops in crates/lab/peers/mbench.c, compiled when a table is made.
+//! The peer: DPDK's loops in instruments/lab/peers/mbench.c, compiled when a table is made.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -64,7 +64,7 @@ impl Peer {
 /// Compiles it for `cpu`; the program's path.
 fn compile(cpu: &str) -> Result<PathBuf, String> {
     if !Path::new(SOURCE).exists() {
-        return Err("its source, crates/lab/peers/mbench.c, is in the repository only".into());
+        return Err("its source, instruments/lab/peers/mbench.c, is in the repository only".into());
     }
     let flags = |kind: &str| -> Result<Vec<String>, String> {
         let output = run(Command::new("pkg-config").args([kind, "libdpdk"]))

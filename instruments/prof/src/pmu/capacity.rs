@@ -10,9 +10,9 @@ use std::sync::OnceLock;
 
 use serde::Serialize;
 
+use super::Scope;
 use super::event::{Event, TYPE_HARDWARE};
 use super::open::{Opened, Refused};
-use crate::count::Scope;
 
 /// No CPU of the table has more counters.
 const AT_ONCE_MAX: usize = 32;

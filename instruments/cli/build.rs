@@ -5,7 +5,7 @@
 use std::process::Command;
 
 /// Where this package is in our repository. In another's, commits are not ours.
-const PREFIX: &str = "crates/cli/";
+const PREFIX: &str = "instruments/cli/";
 
 fn main() {
     println!("cargo:rerun-if-env-changed=LINERATE_COMMIT");

@@ -9,8 +9,8 @@ use perf_event::events::Software;
 use perf_event::{Builder, Counter, Group, GroupData};
 use rustix::io::Errno;
 
+use super::Scope;
 use super::event::{Event, TYPE_HARDWARE, TYPE_SOFTWARE};
-use crate::count::Scope;
 
 /// Counters of the calling thread that the kernel switches on, off and reads as one.
 #[derive(Debug)]

@@ -16,10 +16,10 @@ use std::time::{Duration, Instant};
 use linerate_sys::{Code, Error, Result, tsc};
 use serde::Serialize;
 
+use super::Scope;
 use super::capacity::{Capacity, capacity};
 use super::event::{Event, Quantity};
 use super::open::{Opened, Reading, Refused, is_of_the_kernel};
-use crate::count::Scope;
 
 /// Events of one thread, being counted.
 #[derive(Debug)]

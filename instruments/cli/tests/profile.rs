@@ -58,7 +58,13 @@ fn record(words: &str, recorded: &[&str]) -> Option<Ended> {
 /// The same of this command itself.
 fn record_work(words: &str) -> Option<Ended> {
     let work: Vec<&str> = WORK.split(' ').collect();
-    record(words, &[&[env!("CARGO_BIN_EXE_linerate")], &work[..]].concat())
+    let lab = Path::new(env!("CARGO_BIN_EXE_linerate-lab"));
+    let linerate = lab.with_file_name("linerate");
+    if !linerate.is_file() {
+        eprintln!("skipped: {} is not built (cargo build -p linerate-cli)", linerate.display());
+        return None;
+    }
+    record(words, &[&[linerate.to_str()?], &work[..]].concat())
 }
 
 /// Not if the kernel does not let us sample at all.
@@ -573,7 +579,7 @@ fn a_watch_ends_when_nobody_reads_it() {
 #[test]
 fn every_help_says_its_exit_statuses() {
     for verb in ["record", "list", "diff", "events", "watch"] {
-        let mut help = Command::new(env!("CARGO_BIN_EXE_linerate"));
+        let mut help = Command::new(env!("CARGO_BIN_EXE_linerate-lab"));
         let ended = Ended::from(help.args(["profile", verb, "--help"]).output().unwrap());
         assert!(ended.exit == Some(0) && ended.out.contains("Exit status: "), "{verb}: {ended:?}");
         let wide = ended.out.lines().map(|line| line.chars().count()).max();

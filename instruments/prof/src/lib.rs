@@ -1,7 +1,7 @@
 //! Counts and samples what a CPU does, and says in which function it fell.
 //!
 //! Three layers, each usable without the next:
-//! - **measure**: [`count`] and [`pmu`] count the CPU's events over a window, [`sample`] takes
+//! - **measure**: [`pmu`] counts the CPU's events over a window, [`sample`] takes
 //!   samples of them or of time, [`region`] times a stretch of code, [`locks`] what a lock costs,
 //!   [`proc`] what the kernel says of the machine;
 //! - **hold**: a [`profile::Profile`] is what was seen in each function, whoever saw it; [`read`]
@@ -15,8 +15,6 @@
 pub mod agree;
 pub mod bus;
 pub mod conditions;
-pub mod count;
-mod cpu;
 pub mod diff;
 pub mod flame;
 pub mod locks;
@@ -29,6 +27,6 @@ pub mod region;
 pub mod sample;
 pub mod stage;
 
-pub use cpu::cpu_time;
+pub use linerate_sys::clock::cpu_time;
 pub use linerate_sys::tsc::ticks;
 pub use linerate_sys::{Code, Error, Kind, Result};

@@ -35,3 +35,29 @@ pub use fallback::Fallback;
 pub use family::Family;
 pub use table::Standing;
 pub use window::{Count, Counting, Counts, EdgeCost};
+
+/// Whose work is counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// The program's, and the kernel's on its behalf.
+    UserAndKernel,
+    /// The program's only: the kernel does not let us see more.
+    User,
+}
+
+impl Scope {
+    /// Returns the scope as printed: `user+kernel` or `user`.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Scope::UserAndKernel => "user+kernel",
+            Scope::User => "user",
+        }
+    }
+}
+
+impl std::fmt::Display for Scope {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}

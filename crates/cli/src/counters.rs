@@ -150,16 +150,6 @@ fn whole(data: &CounterData) -> Result<u64> {
 mod tests {
     use super::*;
 
-    /// A loop of two instructions, `turns` times.
-    #[cfg(target_arch = "x86_64")]
-    fn known(turns: u64) {
-        // SAFETY: the block counts a register of its own down to zero and touches nothing else.
-        unsafe {
-            std::arch::asm!("2:", "sub {n}, 1", "jnz 2b", n = inout(reg) turns => _,
-                options(nomem, nostack));
-        }
-    }
-
     fn start() -> Option<Counters> {
         match Counters::start() {
             Ok(counters) => Some(counters),
@@ -171,21 +161,20 @@ mod tests {
     }
 
     #[test]
-    #[cfg(target_arch = "x86_64")]
-    fn a_known_loop_is_counted_within_one_per_cent_on_every_thread() {
-        const TURNS: u64 = 50_000_000;
-        let Some(counters) = start() else { return };
-        let thread = std::thread::spawn(|| known(TURNS));
-        known(TURNS);
-        thread.join().unwrap();
-        match counters.stop() {
-            Ok(counted) => {
-                let off = counted.instructions as f64 / (4 * TURNS) as f64 - 1.0;
-                assert!(off.abs() < 0.01, "{counted:?} is off by {off}");
-                assert!(counted.cycles > 0, "{counted:?}");
-            }
-            Err(e) => println!("skipped: {e}"),
-        }
+    fn twice_the_work_is_twice_the_instructions_on_every_thread() {
+        const TURNS: u64 = 20_000_000;
+        let work = |n: u64| (0..n).fold(0u64, |a, i| std::hint::black_box(a ^ i));
+        let count = |turns| {
+            let counters = start()?;
+            let thread = std::thread::spawn(move || work(turns));
+            work(turns);
+            thread.join().unwrap();
+            counters.stop().inspect_err(|e| println!("skipped: {e}")).ok()
+        };
+        let (Some(one), Some(two)) = (count(TURNS), count(2 * TURNS)) else { return };
+        let ratio = two.instructions as f64 / one.instructions as f64;
+        assert!((ratio - 2.0).abs() < 0.02 && one.cycles > 0, "{one:?} {two:?}");
+        assert!(one.instructions > 2 * TURNS, "one thread's only: {one:?}");
     }
 
     /// A machine without a counter of cycles has one of time: the same calls, read the same way.

@@ -170,9 +170,16 @@ fn find(program: &str, place: &Place) -> Result<PathBuf> {
         let fix = format!("install {program}, or name it by its path");
         Error::new(Code::Unsupported, format!("cannot run {program}"), why).fix(fix)
     };
-    if matches!(program, "self" | "linerate") {
+    if program == "self" {
         let unknown = || absent("it is not known where this program is".into());
         return place.program.clone().ok_or_else(unknown);
+    }
+    // The command of this build, which is installed beside this one, before another on the PATH.
+    if program == "linerate"
+        && let Some(beside) = place.program.as_deref().map(|own| own.with_file_name(program))
+        && beside.is_file()
+    {
+        return Ok(beside);
     }
     if program.contains('/') {
         let path = Path::new(program);

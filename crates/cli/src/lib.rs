@@ -1,0 +1,69 @@
+//! The `linerate` command: moves packets between ports, and says where every one of them went.
+//!
+//! A library so that the instruments' command (`linerate-lab`) prints, fails and ends as this one.
+#![forbid(unsafe_code)]
+
+mod args;
+mod counters;
+mod doctor;
+pub mod errors;
+mod far;
+mod forward;
+mod r#gen;
+mod outside;
+mod phases;
+mod pool;
+mod preface;
+pub mod progress;
+pub mod report;
+mod run;
+pub mod screen;
+pub mod signals;
+mod troubles;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{Args, Command};
+use errors::Failure;
+use screen::Screen;
+
+pub use args::refuse;
+
+/// Runs the command that this process was started as.
+#[must_use]
+pub fn main() -> ExitCode {
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(e) => return ExitCode::from(args::refuse(&e)),
+    };
+    let (screen, done) = match args.command {
+        Command::Version => return ExitCode::from(args::version()),
+        Command::Doctor(doctor) => {
+            let screen = Screen::plain(doctor.json);
+            (screen, doctor.run(&screen))
+        }
+        Command::Forward(forward) => {
+            let screen = Screen::of(&forward.run, &forward.ports());
+            (screen, forward::forward(&forward, &screen))
+        }
+        Command::Gen(r#gen) => {
+            let screen = Screen::of(&r#gen.run, &[&r#gen.port]);
+            (screen, r#gen::generate(&r#gen, &screen))
+        }
+        Command::Outside(words) => {
+            let json = words.iter().any(|word| word == "--json");
+            (Screen::plain(json), outside::run(&words))
+        }
+    };
+    end(screen, done)
+}
+
+/// Prints why there is no result, if there is none; returns the exit status.
+pub fn end(screen: Screen, done: Result<u8, Failure>) -> ExitCode {
+    ExitCode::from(done.unwrap_or_else(|failure| {
+        screen.failure(&failure.told);
+        failure.exit
+    }))
+}

@@ -1,0 +1,53 @@
+//! Commands that are programs of their own: `linerate lab` runs `linerate-lab lab`, as cargo and git
+//! run their subcommands.
+
+use std::env;
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::errors::{Failure, RUNTIME, UNSUPPORTED, USAGE};
+
+/// The program that measures.
+const PROGRAM: &str = "linerate-lab";
+/// Its commands.
+pub const COMMANDS: [&str; 3] = ["lab", "ndr", "profile"];
+
+/// Becomes the program that `words` name: beside this one, else on the `PATH`.
+///
+/// # Errors
+/// `E-USAGE` for a word that is no command; `E-UNSUPPORTED` if the program is not there.
+pub fn run(words: &[OsString]) -> Result<u8, Failure> {
+    let asked = words.first().and_then(|word| word.to_str()).unwrap_or_default();
+    if !COMMANDS.contains(&asked) {
+        return Err(unknown(asked));
+    }
+    let what = format!("cannot run linerate {asked}");
+    let Some(program) = find() else {
+        let why = format!("{PROGRAM} is neither beside this program nor on the PATH");
+        let fix = "cargo install --path instruments/cli, in linerate's repository";
+        return Err(Failure::new(UNSUPPORTED, "E-UNSUPPORTED", &what, why, fix));
+    };
+    // Returns only if it could not.
+    let error = Command::new(&program).args(words).exec();
+    let why = format!("{}: {error}", program.display());
+    Err(Failure::new(RUNTIME, "E-SYSTEM", &what, why, ""))
+}
+
+/// Refuses a word that is no command of either program.
+fn unknown(word: &str) -> Failure {
+    let known = ["forward", "gen", "doctor", "version", "help"].into_iter().chain(COMMANDS);
+    let near = linerate::nearest(word, known);
+    let fix = near.map_or_else(|| "linerate --help".into(), |near| format!("linerate {near}"));
+    let why = format!("there is no command {word:?}");
+    Failure::new(USAGE, "E-USAGE", "cannot understand the command", why, &fix)
+}
+
+/// Finds the program.
+fn find() -> Option<PathBuf> {
+    let beside = env::current_exe().ok().and_then(|own| Some(own.parent()?.join(PROGRAM)));
+    let path = env::var_os("PATH").unwrap_or_default();
+    let listed = env::split_paths(&path).map(|folder| folder.join(PROGRAM));
+    beside.into_iter().chain(listed.collect::<Vec<_>>()).find(|file| file.is_file())
+}

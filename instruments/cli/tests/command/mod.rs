@@ -1,0 +1,43 @@
+//! The command, run as its users run it.
+
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+/// The command with `words`, separated by spaces.
+pub fn command(words: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_linerate-lab"));
+    command.args(words.split_whitespace());
+    command
+}
+
+/// Runs it to its end.
+pub fn run(words: &str) -> Ended {
+    Ended::from(command(words).stdin(Stdio::null()).output().unwrap())
+}
+
+/// What a finished command left.
+#[derive(Debug)]
+pub struct Ended {
+    pub exit: Option<i32>,
+    pub out: String,
+    pub err: String,
+}
+
+impl From<Output> for Ended {
+    fn from(output: Output) -> Ended {
+        Ended {
+            exit: output.status.code(),
+            out: String::from_utf8(output.stdout).unwrap(),
+            err: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+}
+
+impl Ended {
+    /// The one document on its stdout.
+    pub fn document(&self) -> Value {
+        assert_eq!(self.out.lines().count(), 1, "{self:?}");
+        serde_json::from_str(&self.out).unwrap()
+    }
+}
