@@ -24,7 +24,7 @@ pub fn forward(report: &ForwardReport, whole_pool: bool) -> String {
     }
     text += &pace(report);
     text += &phases(&report.phases);
-    text += &pool::line(&report.pool, || tsc::timing_ticks());
+    text += &pool::line(&report.pool, tsc::timing_ticks);
     text += &cost(&report.cost);
     text += &excess(report);
     if whole_pool { text + &pool::table(&report.pool) } else { text }
