@@ -7,16 +7,12 @@ use std::time::Duration;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
+use linerate::knob::{self, Knob};
 use linerate::{Data, Init, Return, units};
 use linerate_ctl::pool::{BUFFERS, INIT, RETURN};
 
 use crate::errors::{Failure, USAGE};
 use crate::screen::{self, Screen};
-
-/// Packets from one queue in one turn, unless told.
-const BUDGET: u16 = 64;
-/// As the engine's, unless told.
-const RX_USECS: u32 = 250;
 
 #[derive(Debug, Parser)]
 #[command(
@@ -124,15 +120,12 @@ pub struct Run {
     /// CPUs to pin the workers to, as in 0,1: the first worker to the first
     #[arg(long, value_name = "N,..", value_delimiter = ',')]
     pub cpu: Vec<usize>,
-    /// Packets to take from one queue in one turn
-    #[arg(long, value_name = "N", default_value_t = BUDGET,
-        value_parser = clap::value_parser!(u16).range(1..=1024))]
-    pub budget: u16,
-    /// The longest time in microseconds for which packets may gather in a device's ring where they
-    /// come densely; 0 = look at once
-    #[arg(long, value_name = "N", default_value_t = RX_USECS,
-        value_parser = clap::value_parser!(u32).range(..=10_000))]
-    pub rx_usecs: u32,
+    #[arg(long, value_name = "N", help = effect(&knob::BUDGET), value_parser = number(&knob::BUDGET),
+        default_value_t = knob::BUDGET.default)]
+    pub budget: u64,
+    #[arg(long, value_name = "USECS", help = effect(&knob::RX_USECS),
+        value_parser = number(&knob::RX_USECS), default_value_t = knob::RX_USECS.default)]
+    pub rx_usecs: u64,
     /// Print what the pool cost, worker by worker
     #[arg(long)]
     pub pool: bool,
@@ -147,8 +140,7 @@ pub struct Memory {
     /// Frames of the packet pool, instead of the sum of everyone who can hold some
     #[arg(long, value_name = "N", value_parser = frames)]
     pub pool_frames: Option<u32>,
-    /// Bytes of a frame, 256 of headroom included: a power of two, 2048 unless said otherwise
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "BYTES", help = effect(&knob::FRAME_SIZE), value_parser = frames)]
     pub frame_size: Option<u32>,
     /// Frames of a second class, for packets that an ordinary frame is too short for; 16384 bytes
     /// each unless said otherwise
@@ -157,9 +149,7 @@ pub struct Memory {
     /// Frames as large as the longest packet of any port, up to 64 KiB: none is in pieces
     #[arg(long)]
     pub fit: bool,
-    /// Free frames that a worker keeps for itself, up to 65536, 0 = none; as many as the rings it
-    /// serves hold unless said otherwise, and at least 1024
-    #[arg(long, value_name = "N", value_parser = frames)]
+    #[arg(long, value_name = "N", help = effect(&knob::HOT_LIST), value_parser = frames)]
     pub hot_list: Option<u32>,
     /// Where packets' bytes come from: frames, or the system's allocator once a packet
     #[arg(long, value_name = "WHICH", default_value = "frames", value_parser = one_of(&BUFFERS))]
@@ -171,8 +161,7 @@ pub struct Memory {
     #[arg(long = "return", value_name = "WHERE", default_value = "local",
         value_parser = one_of(&RETURN))]
     pub return_to: Return,
-    /// Time every Nth call that allocates or frees, and how long one of its packets lives; 0 = none
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", help = effect(&knob::SAMPLE), default_value_t = 0)]
     pub sample: u32,
 }
 
@@ -260,6 +249,21 @@ fn usage(text: &str) -> Failure {
     let (why, usage) = text.split_once(" Usage: ").unwrap_or((text, ""));
     let usage = usage.split(" For more information").next().unwrap_or_default();
     Failure::new(USAGE, "E-USAGE", "cannot understand the command", why.into(), usage)
+}
+
+/// The help of a knob's flag.
+fn effect(knob: &Knob) -> String {
+    let default = if knob.or.is_empty() {
+        String::new()
+    } else {
+        format!(", by default {}", knob.default_text())
+    };
+    format!("{} ({knob} {}{default})", knob.effect, knob.unit)
+}
+
+/// Reads a number that a knob can have.
+fn number(knob: &'static Knob) -> impl TypedValueParser<Value = u64> {
+    clap::value_parser!(u64).range(knob.min..=knob.max)
 }
 
 fn rate(text: &str) -> Result<String, String> {

@@ -207,7 +207,7 @@ fn time(cost: &Cost) -> String {
             let likely = if cpu > awake {
                 "starting, falling asleep and waking take CPU while no worker is awake"
             } else {
-                "the host or other programs took the CPU from workers that were awake"
+                "the time stamp counter runs on while another thread has the CPU"
             };
             let line =
                 || format!("         DISAGREE by {pct:.0} % of the larger, likely: {likely}\n");

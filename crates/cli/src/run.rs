@@ -92,7 +92,7 @@ pub fn run(path: &Path, run: &Run, screen: &Screen) -> Result<Ran, Failure> {
 /// Whatever a port says, and memory that cannot be had.
 pub fn open(path: &Path, run: &Run) -> Result<Engine, Failure> {
     let mut builder =
-        Engine::builder().budget(run.budget.into()).rx_usecs(run.rx_usecs).cpus(&run.cpu);
+        Engine::builder().budget(run.budget as usize).rx_usecs(run.rx_usecs as u32).cpus(&run.cpu);
     for (name, text) in &path.ports {
         builder = builder.port(name, text);
     }

@@ -9,6 +9,7 @@ use linerate_port::{Code, Error, QueueOps, Result, Want, parse};
 use linerate_skb::{Data, Holder, Huge, Init, Pool, Return, Verdict};
 
 use crate::hold_off::HoldOff;
+use crate::knob::{BACKLOG, BUDGET, RX_USECS};
 use crate::memory::Asked;
 use crate::napi::Napi;
 use crate::opening::{self, Groups};
@@ -22,16 +23,6 @@ use crate::xconnect::Xconnect;
 
 /// The longest wait for one port to come up, before all are looked at again.
 const STEP: Duration = Duration::from_millis(10);
-/// Packets from one queue in one turn. NAPI's weight, and DPDK's and VPP's order of magnitude.
-const BUDGET: usize = 64;
-/// The longest time in microseconds in which packets may gather where they come densely: a bulk
-/// transfer's, of the moderation of e1000 and its heirs.
-const RX_USECS: u32 = 250;
-/// Packets that may wait for a transmit ring.
-const BACKLOG: usize = 256;
-const BACKLOG_MAX: usize = 1 << 16;
-const RX_USECS_MAX: u32 = 10_000;
-
 /// Describes an engine.
 pub struct Builder {
     ports: Vec<(String, String)>,
@@ -51,7 +42,11 @@ impl Builder {
             wires: Vec::new(),
             wraps: Vec::new(),
             makers: Vec::new(),
-            sizes: Sizes { budget: BUDGET, backlog: BACKLOG, rx_usecs: RX_USECS },
+            sizes: Sizes {
+                budget: BUDGET.default as usize,
+                backlog: BACKLOG.default as usize,
+                rx_usecs: RX_USECS.default as u32,
+            },
             asked: Asked::default(),
             workers: usize::MAX,
             cpus: Vec::new(),
@@ -129,7 +124,7 @@ impl Builder {
     /// Packets from one queue in one turn, 1 to 1024.
     #[must_use]
     pub fn budget(mut self, packets: usize) -> Self {
-        self.sizes.budget = packets.clamp(1, 1024);
+        self.sizes.budget = BUDGET.clamp(packets as u64) as usize;
         self
     }
 
@@ -151,14 +146,14 @@ impl Builder {
     /// packets, and counts them.
     #[must_use]
     pub fn rx_usecs(mut self, usecs: u32) -> Self {
-        self.sizes.rx_usecs = usecs.min(RX_USECS_MAX);
+        self.sizes.rx_usecs = RX_USECS.clamp(usecs.into()) as u32;
         self
     }
 
     /// Packets that may wait for a port's transmit ring; at least a budget, at most 65536.
     #[must_use]
     pub fn backlog(mut self, packets: usize) -> Self {
-        self.sizes.backlog = packets.min(BACKLOG_MAX);
+        self.sizes.backlog = BACKLOG.clamp(packets as u64) as usize;
         self
     }
 

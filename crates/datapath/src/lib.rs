@@ -8,6 +8,7 @@
 
 mod engine;
 mod hold_off;
+pub mod knob;
 mod memory;
 mod napi;
 mod opening;

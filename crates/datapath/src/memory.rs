@@ -4,14 +4,10 @@
 use linerate_port::{Code, Error, Result};
 use linerate_skb::{Builder, Data, Holders, Huge, Init, Pool, Return, Trust};
 
+use linerate_skb::knob::HOT_LIST;
+
 use crate::plan::{self, Demand, Sizes};
 
-/// Shortest hot list that a worker gets unless told otherwise.
-///
-/// Source: post 000, "increasing the sysctl_hot_list_len from 128 to 1024 by default".
-const HOT_LIST_LEN: usize = 1024;
-/// Longest hot list.
-const HOT_LIST_MAX: usize = 1 << 16;
 /// Largest frame that a pool can have, as a power of two.
 const FRAME_POWER_MAX: u32 = 16;
 
@@ -59,7 +55,8 @@ impl Asked {
         let others = plan::holders(demands, sizes, &vec![0; rings.len()], data_room);
         let told =
             self.hot_list_len.map(|asked| applied(asked, frames, &others, rings.len(), sizes));
-        let default = |served: &usize| HOT_LIST_LEN.max(*served).min(HOT_LIST_MAX);
+        let default =
+            |served: &usize| HOT_LIST.clamp(HOT_LIST.default.max(*served as u64)) as usize;
         let hot_lists: Vec<_> = rings.iter().map(|n| told.unwrap_or_else(|| default(n))).collect();
         let holders = plan::holders(demands, sizes, &hot_lists, data_room).with_thread_caches();
         if let Some(frames) = frames.filter(|frames| *frames < holders.sum()) {
@@ -137,7 +134,7 @@ fn applied(
     workers: usize,
     sizes: Sizes,
 ) -> usize {
-    let most = asked.min(HOT_LIST_MAX);
+    let most = HOT_LIST.clamp(asked as u64) as usize;
     let Some(frames) = frames.filter(|frames| *frames < asked as u64) else { return most };
     // Thread caches reserve an eighth.
     let left = (frames - frames.div_ceil(8)).saturating_sub(others.sum());
@@ -146,7 +143,8 @@ fn applied(
 }
 
 fn cut(asked: usize, applied: usize) -> Option<String> {
-    let why = if applied == HOT_LIST_MAX { "no list is longer" } else { "the pool has no more" };
+    let why =
+        if applied as u64 == HOT_LIST.max { "no list is longer" } else { "the pool has no more" };
     (applied < asked).then(|| format!("hot list: asked {asked}, applied {applied} ({why})"))
 }
 

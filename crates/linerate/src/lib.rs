@@ -47,6 +47,12 @@ pub use linerate_skb::{
 };
 pub use linerate_wire as wire;
 
+/// The settings that are numbers, with their ranges, defaults and effects.
+pub mod knob {
+    pub use linerate_datapath::knob::*;
+    pub use linerate_skb::knob::*;
+}
+
 /// What nearly every program uses: `use linerate::prelude::*;`.
 ///
 /// It leaves out `Result` and `Error`, which programs have of their own.

@@ -27,6 +27,7 @@ mod fields;
 mod frames;
 mod free;
 mod handle;
+pub mod knob;
 mod lanes;
 mod ledger;
 mod lend;
@@ -53,6 +54,7 @@ mod verdict;
 
 pub use batch::{Batch, Drain};
 pub use depot::Locks;
+pub use knob::Knob;
 pub use lanes::{Offload, Release, Vlan};
 pub use ledger::Ledger;
 pub use lend::{Span, Spans};

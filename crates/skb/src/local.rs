@@ -13,6 +13,7 @@ use linerate_sys::tsc::ticks;
 use crate::batch::Batch;
 use crate::chain::PACKET_MAX_BYTES;
 use crate::handle::{self, FLAG};
+use crate::knob::HOT_LIST;
 use crate::lanes::lane;
 use crate::page::{CoreKind, Fate, Page};
 use crate::policy::{Data, Return};
@@ -22,8 +23,6 @@ use crate::skb::Skb;
 use crate::thread;
 use crate::umem::Umem;
 
-/// Longest hot list, in frames.
-pub(crate) const HOT_LIST_MAX: usize = 1 << 16;
 /// Frames moved at once when the list is off.
 const UNLISTED: usize = 64;
 /// Jumbo frames kept, of which there are few: an eighth of the pool's at most. Each takes longer to
@@ -114,7 +113,7 @@ impl Local {
     /// Changes the length of the hot list; 0 turns it off. What no longer fits goes home. Returns
     /// what was applied: at most 65,536, and at most the frames of the pool.
     pub fn set_hot_list_len(&mut self, frames: usize) -> usize {
-        let frames = frames.min(self.umem().frames() as usize).min(HOT_LIST_MAX);
+        let frames = frames.min(self.umem().frames() as usize).min(HOT_LIST.max as usize);
         self.hot_list_len = frames;
         self.page.hot_list_len.set(frames as u64);
         if self.list.len() > frames {

@@ -8,8 +8,9 @@ use linerate_sys::Result;
 use linerate_sys::mem::{Huge, Pages, Region};
 
 use crate::chain::FRAMES_MAX;
+use crate::knob::{FRAME_SIZE, HOT_LIST};
 use crate::ledger::Ledger;
-use crate::local::{HOT_LIST_MAX, Local};
+use crate::local::Local;
 use crate::policy::{Data, Init, Return, Trust};
 use crate::shape::Shape;
 use crate::sizing::Holders;
@@ -19,10 +20,7 @@ use crate::umem::Umem;
 
 /// Room before the data of a new packet: enough for tunnel headers, and what AF_XDP asks for.
 const HEADROOM_BYTES: u32 = 256;
-const FRAME_BYTES: u32 = 2048;
 const FRAMES: u32 = 4096;
-/// Post 000: "increasing the sysctl_hot_list_len from 128 to 1024 by default".
-const HOT_LIST_LEN: usize = 1024;
 
 /// Frames of one size, in one memory region. Cloning it makes another handle on the same pool.
 ///
@@ -52,7 +50,7 @@ impl Pool {
             shape: Shape {
                 name: "linerate".into(),
                 frames: FRAMES,
-                frame_bytes: FRAME_BYTES,
+                frame_bytes: FRAME_SIZE.default as u32,
                 headroom_bytes: HEADROOM_BYTES,
                 jumbo_frames: 0,
                 jumbo_bytes: 0,
@@ -98,7 +96,8 @@ impl Pool {
     /// the larger of both, and at most a quarter of the pool.
     #[must_use]
     pub fn hot_list_len_for(&self, rings: usize) -> usize {
-        HOT_LIST_LEN.max(rings).min(HOT_LIST_MAX).min(self.umem.frames() as usize / 4)
+        let len = HOT_LIST.clamp(HOT_LIST.default.max(rings as u64)) as usize;
+        len.min(self.umem.frames() as usize / 4)
     }
 
     /// A place for a holder of packets to say how many it has, so that a ledger can name it.

@@ -4,12 +4,10 @@ use linerate_sys::mem::Huge;
 use linerate_sys::{Code, Error, Result};
 
 use crate::handle::FRAMES_MAX;
+use crate::knob::FRAME_SIZE;
 use crate::lanes::Cold;
 use crate::meta::Meta;
 use crate::policy::{Data, Init, Return, Trust};
-
-/// Smallest and largest frame, in bytes.
-const FRAME_BYTES: std::ops::RangeInclusive<u32> = 256..=65536;
 
 /// What is asked of a new umem.
 #[derive(Debug, Clone)]
@@ -54,8 +52,8 @@ impl Shape {
         }
         for (kind, bytes) in [("frame", self.frame_bytes), ("jumbo frame", self.jumbo_bytes)] {
             let asked = kind == "frame" || self.jumbo_frames > 0;
-            if asked && (!FRAME_BYTES.contains(&bytes) || !bytes.is_power_of_two()) {
-                let (lo, hi) = (FRAME_BYTES.start(), FRAME_BYTES.end());
+            if asked && (!FRAME_SIZE.allows(bytes.into()) || !bytes.is_power_of_two()) {
+                let (lo, hi) = (FRAME_SIZE.min, FRAME_SIZE.max);
                 let why = format!("a {kind} of {bytes} bytes; a power of two, {lo} to {hi}");
                 return bad(why, "2048 carries a full Ethernet frame, 16384 one of 9000 bytes");
             }

@@ -1,0 +1,34 @@
+//! docs/knobs.md says what the declarations say.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use linerate::knob::{ENGINE, POOL};
+
+const HEAD: &str = "\
+# Settings
+
+Each is declared once, in `linerate::knob`: builders clamp by it, the command's flags and help are made of it (`hot_list` is
+`--hot-list`), and the lab's factors have its range. This page is rendered from the declarations:
+`LINERATE_RENDER=1 cargo test -p linerate --test knobs`.
+
+| name | values | default | at run time | effect |
+|---|---|---|---|---|
+";
+
+#[test]
+fn page_of_settings_is_rendered_from_the_declarations() {
+    let mut page = HEAD.to_owned();
+    for knob in POOL.into_iter().chain(ENGINE) {
+        let live = if knob.live { "yes" } else { "no" };
+        let (unit, default, effect) = (knob.unit, knob.default_text(), knob.effect);
+        writeln!(page, "| `{}` | {knob} {unit} | {default} | {live} | {effect} |", knob.name)
+            .unwrap();
+    }
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/knobs.md");
+    if std::env::var_os("LINERATE_RENDER").is_some() {
+        std::fs::write(&path, &page).unwrap();
+    }
+    let kept = std::fs::read_to_string(&path).unwrap_or_default();
+    assert_eq!(kept, page, "docs/knobs.md is not what the declarations say");
+}

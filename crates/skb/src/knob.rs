@@ -1,0 +1,123 @@
+//! Settings, each declared once.
+//!
+//! The builders clamp by a knob's range, the command reads its flag and its help from it, the lab its
+//! factors, and docs/knobs.md is rendered from [`POOL`] and the engine's list.
+
+use std::fmt;
+
+/// A setting that is a number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Knob {
+    /// The name in files and documents; with `-` for `_` it is the command's flag.
+    pub name: &'static str,
+    /// The unit of its values.
+    pub unit: &'static str,
+    /// The least value.
+    pub min: u64,
+    /// The greatest value.
+    pub max: u64,
+    /// The value unless told otherwise; where `or` is not empty, the least that it can be.
+    pub default: u64,
+    /// What the default grows with, if it does.
+    pub or: &'static str,
+    /// The effect, in a sentence.
+    pub effect: &'static str,
+    /// True if it can be changed while packets pass.
+    pub live: bool,
+}
+
+impl Knob {
+    /// Returns the value nearest to `value` that the knob can have.
+    #[must_use]
+    pub const fn clamp(&self, value: u64) -> u64 {
+        if value < self.min {
+            self.min
+        } else if value > self.max {
+            self.max
+        } else {
+            value
+        }
+    }
+
+    /// Returns true if the knob can have this value.
+    #[must_use]
+    pub const fn allows(&self, value: u64) -> bool {
+        self.min <= value && value <= self.max
+    }
+
+    /// Returns the default as text: `1024, or as many as the rings hold`.
+    #[must_use]
+    pub fn default_text(&self) -> String {
+        if self.or.is_empty() {
+            self.default.to_string()
+        } else {
+            format!("{}, or {}", self.default, self.or)
+        }
+    }
+}
+
+/// Displays its range: `0..=65536`.
+impl fmt::Display for Knob {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}..={}", self.min, self.max)
+    }
+}
+
+/// Free frames that a worker or queue keeps for itself.
+///
+/// Source: post 000, "increasing the sysctl_hot_list_len from 128 to 1024 by default".
+pub const HOT_LIST: Knob = Knob {
+    name: "hot_list",
+    unit: "frames",
+    min: 0,
+    max: 1 << 16,
+    default: 1024,
+    or: "as many as the rings that it serves hold",
+    effect: "Free frames that a worker keeps for itself; 0 takes each from the shared depot",
+    live: true,
+};
+
+/// Bytes of a frame.
+pub const FRAME_SIZE: Knob = Knob {
+    name: "frame_size",
+    unit: "bytes",
+    min: 256,
+    max: 1 << 16,
+    default: 2048,
+    or: "",
+    effect: "Bytes of a frame, 256 of headroom included: a power of two",
+    live: false,
+};
+
+/// How often calls that allocate or free are timed.
+pub const SAMPLE: Knob = Knob {
+    name: "sample",
+    unit: "calls",
+    min: 0,
+    max: u32::MAX as u64,
+    default: 0,
+    or: "",
+    effect: "Times every Nth call that allocates or frees, and how long one of its packets lives; 0 times none",
+    live: true,
+};
+
+/// The knobs of a pool.
+pub const POOL: [&Knob; 3] = [&HOT_LIST, &FRAME_SIZE, &SAMPLE];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_lie_within_their_ranges() {
+        for knob in POOL {
+            assert!(knob.allows(knob.default), "{}", knob.name);
+        }
+    }
+
+    #[test]
+    fn clamp_returns_the_nearest_value_in_range() {
+        assert_eq!([0, 256, 5000, 1 << 20].map(|n| FRAME_SIZE.clamp(n)), [256, 256, 5000, 65_536]);
+        assert_eq!(HOT_LIST.to_string(), "0..=65536");
+    }
+}
