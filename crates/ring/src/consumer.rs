@@ -135,7 +135,7 @@ impl<M: Memory> Consumer<M> {
         self.cursor.len()
     }
 
-    /// How often the producer's index was impossible: more than the ring holds, or backwards.
+    /// Returns how often the producer's index was impossible: more than the ring holds, or backwards.
     ///
     /// Anything but 0 means that the peer is broken; the owner detaches it.
     #[inline]

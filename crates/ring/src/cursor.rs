@@ -1,4 +1,4 @@
-//! Where one half of a ring stands: its own index and how far it may go.
+//! One half of a ring: its own index, and how far it may go.
 //!
 //! Both halves count alike. The producer may go to `consumer + len`, the consumer to `producer`;
 //! written as *own* and *limit*, the room of either is `limit - own` and one check of a limit read
@@ -49,7 +49,7 @@ impl Cursor {
         self.own
     }
 
-    /// How many slots lie between the own index and the limit.
+    /// Returns the number of slots between the own index and the limit.
     #[inline]
     pub(crate) fn window(&self) -> u32 {
         self.limit.wrapping_sub(self.own)
@@ -61,7 +61,7 @@ impl Cursor {
         self.own.wrapping_add(i) & (self.len - 1)
     }
 
-    /// How many slots remain from the own index to the end of the ring's memory.
+    /// Returns the number of slots from the own index to the end of the ring's memory.
     #[inline]
     pub(crate) fn until_wrap(&self) -> u32 {
         self.len - self.slot(0)

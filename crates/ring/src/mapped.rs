@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::error::{RingError, checked_len};
 use crate::memory::Memory;
 
-/// Where the parts of a mapped ring lie. Named, so that the two indices cannot be swapped unseen.
+/// Offsets of the parts of a mapped ring. Named, so that the two indices cannot be swapped unseen.
 #[derive(Clone, Copy, Debug)]
 pub struct Addresses<T> {
     /// The producer's index.

@@ -1,4 +1,4 @@
-//! Where a ring's indices and slots live: the one thing in which rings differ.
+//! The memory of a ring's indices and slots: the one thing in which rings differ.
 //!
 //! [`Heap`](crate::Heap) is process memory, [`Mapped`](crate::Mapped) is memory that a kernel or a
 //! peer process maps too. A half owns its `Memory` value; the two values of one ring name the same
@@ -21,20 +21,20 @@ use std::mem::MaybeUninit;
 ///    `read` of a slot returns a valid entry if the slot was written before by either half, or
 ///    (memory shared with a peer) whatever the peer wrote there.
 pub unsafe trait Memory {
-    /// What a slot holds. `Copy`, so that a ring never drops: whoever gives the entries their
+    /// The type of a slot. `Copy`, so that a ring never drops: whoever gives the entries their
     /// meaning drains them.
     type Entry: Copy;
 
     /// The number of slots, a power of two.
     fn len_descs(&self) -> u32;
 
-    /// Where the producer stands; Acquire, so that entries it published are visible after.
+    /// Returns the producer's index; Acquire, so that entries it published are visible after.
     fn load_producer(&self) -> u32;
 
     /// Publishes every slot before `index`; Release. Called by the producer only.
     fn store_producer(&self, index: u32);
 
-    /// Where the consumer stands; Acquire, so that its reads are over before slots are reused.
+    /// Returns the consumer's index; Acquire, so that its reads are over before slots are reused.
     fn load_consumer(&self) -> u32;
 
     /// Gives back every slot before `index`; Release. Called by the consumer only.

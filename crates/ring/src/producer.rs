@@ -13,7 +13,7 @@ use crate::memory::Memory;
 pub struct Producer<M: Memory> {
     memory: M,
     cursor: Cursor,
-    /// How many entries of the window, from its start, hold something written since `submit`.
+    /// Entries of the window, from its start, that hold something written since `submit`.
     written: u32,
     not_sync: PhantomData<Cell<()>>,
 }
@@ -125,7 +125,7 @@ impl<M: Memory> Producer<M> {
         self.cursor.len()
     }
 
-    /// How often the consumer's index was impossible: more than it was given, or backwards.
+    /// Returns how often the consumer's index was impossible: more than it was given, or backwards.
     ///
     /// Anything but 0 means that the peer is broken; the owner detaches it.
     #[inline]

@@ -26,7 +26,7 @@ use std::ops::BitOr;
 
 use crate::sync::{Arc, AtomicU32, Line, Ordering, fence};
 
-/// What a side waits for, or what the other has for it: frames, room, or both.
+/// The event that a side waits for, or that the other has for it: frames, room, or both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Events(u32);
 

@@ -139,7 +139,7 @@ mod tests {
 
     use super::*;
 
-    /// What is left of `packet` when the kernel has run `program` over it.
+    /// Returns the part of `packet` that is left when the kernel has run `program` over it.
     fn run(program: &[Insn], packet: &[u8]) -> Option<Vec<u8>> {
         let (a, b) = UnixDatagram::pair().unwrap();
         b.set_nonblocking(true).unwrap();

@@ -9,7 +9,7 @@ pub(crate) fn check(ret: c_int) -> Result<c_int, Errno> {
     if ret >= 0 { Ok(ret) } else { Err(last()) }
 }
 
-/// What the calling thread's errno says.
+/// Returns the calling thread's errno.
 pub(crate) fn last() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }

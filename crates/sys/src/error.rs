@@ -12,11 +12,11 @@ use std::fmt;
 pub struct Error {
     /// Stable identifier, for scripts: see [`Code`].
     pub code: Code,
-    /// What was attempted, naming the object: `cannot open veth7`.
+    /// The attempt, naming the object: `cannot open veth7`.
     pub what: String,
     /// Why it failed, in the words of whoever refused: `no such device (ENODEV from bind)`.
     pub why: String,
-    /// What to do, a command to paste where there is one. Empty if nothing is known to help.
+    /// The remedy, a command to paste where there is one. Empty if nothing is known to help.
     pub fix: String,
 }
 
@@ -58,7 +58,7 @@ impl fmt::Display for Error {
     }
 }
 
-/// What `fn main() -> Result<()>` and `unwrap` print: for a person, with the code.
+/// The text that `fn main() -> Result<()>` and `unwrap` print: for a person, with the code.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "[{}] {self}", self.code)
@@ -76,7 +76,7 @@ impl From<Error> for std::io::Error {
 /// The result of a setup call.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What class of failure it is.
+/// Returns the class of failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Kind {

@@ -19,7 +19,7 @@ use crate::error::{Code, Error, Result};
 /// Bytes of a huge page as asked for (`MFD_HUGE_2MB`).
 pub const HUGE_BYTES: usize = 2 << 20;
 
-/// Whether huge pages are wanted.
+/// The page size that is wanted for a region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Huge {
     /// Use them if the machine has enough free, else ordinary pages.
@@ -40,7 +40,7 @@ pub enum Pages {
     Base,
 }
 
-/// What others may do with a region whose descriptor they get.
+/// The access that others have to a region whose descriptor they get.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Others {
     /// Map it and write it.

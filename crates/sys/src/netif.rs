@@ -98,7 +98,7 @@ impl fmt::Debug for IfName {
     }
 }
 
-/// What an interface is and its address.
+/// The link type and address of an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hardware {
     /// `ARPHRD_*`: [`HARDWARE_ETHERNET`] or something that does not carry Ethernet frames.
@@ -107,7 +107,7 @@ pub struct Hardware {
     pub mac: [u8; 6],
 }
 
-/// Who makes superframes of packets that an interface receives.
+/// The party that merges received packets into superframes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Merging {
     /// The kernel, so that they can be cut again as they were (GRO).
@@ -193,7 +193,7 @@ impl Interface {
         Ok(u32::try_from(mtu).unwrap_or(0))
     }
 
-    /// What it is, and its address now.
+    /// Reads its link type and address now.
     ///
     /// # Errors
     /// `E-NODEV` if it is gone.
@@ -221,7 +221,7 @@ impl Interface {
             .map_err(|e| refused(&self.name, "SIOCSIFFLAGS", e))
     }
 
-    /// Whether it takes packets whose checksum is still to be computed. Without, it takes no
+    /// Lets it take packets whose checksum is still to be computed, or not. Without, it takes no
     /// superframes either, and its kernel sends what a wire would carry. It changes the machine.
     ///
     /// # Errors
@@ -233,7 +233,7 @@ impl Interface {
         self.ethtool(ETHTOOL_STXCSUM, on.into(), "ETHTOOL_STXCSUM").map(drop)
     }
 
-    /// Whether it takes packets whose checksum is still to be computed.
+    /// Returns true if it takes packets whose checksum is still to be computed.
     ///
     /// # Errors
     /// `E-NODEV` if it is gone, `E-SYSTEM` if its driver does not say.
@@ -244,7 +244,7 @@ impl Interface {
         Ok(self.ethtool(ETHTOOL_GTXCSUM, 0, "ETHTOOL_GTXCSUM")? != 0)
     }
 
-    /// Whether packets that it receives are merged, and by whom.
+    /// Returns the party that merges the packets that it receives, if any does.
     ///
     /// # Errors
     /// As [`Interface::checksum_offload`].
@@ -276,7 +276,7 @@ impl Interface {
         Ok(value.data)
     }
 
-    /// How many queues it receives by; 1 where its driver does not tell.
+    /// Returns the number of its receive queues; 1 where its driver does not tell.
     ///
     /// # Errors
     /// `E-NODEV` if it is gone.

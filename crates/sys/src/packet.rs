@@ -48,7 +48,7 @@ pub const PKTTYPE_OTHERHOST: u8 = libc::PACKET_OTHERHOST;
 /// Packet type: sent by this machine; never received here, see [`PacketSocket::open`].
 pub const PKTTYPE_OUTGOING: u8 = libc::PACKET_OUTGOING;
 
-/// Which socket of a group receives a frame.
+/// The rule by which a group of sockets shares received frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Fanout {
     /// The same for all frames of a flow, and for those of its other direction
@@ -101,7 +101,7 @@ impl Default for RingSize {
     }
 }
 
-/// How a socket sends and receives.
+/// The options of a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Options {
     /// Each frame travels with a [`VnetHdr`](crate::vnet::VnetHdr), both ways. Without it a
@@ -120,7 +120,7 @@ pub struct Options {
     pub send_buffer_bytes: u32,
 }
 
-/// What a ring saw since the previous look.
+/// Counts of a ring since the previous look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RingStats {
     /// Frames that arrived, those dropped included.
@@ -241,7 +241,7 @@ impl PacketSocket {
         Ok(FanoutGroup(said as u16))
     }
 
-    /// What the ring saw since the previous call; the kernel's counters restart at 0.
+    /// Returns the ring's counts since the previous call; the kernel's counters restart at 0.
     ///
     /// Cost: one syscall.
     ///

@@ -38,7 +38,7 @@ enum Owner {
     Theirs,
 }
 
-/// What a mapping of a peer's memory is for.
+/// The purpose of a mapping of a peer's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     /// Only to read it.
@@ -101,7 +101,7 @@ impl PeerMemory {
         Ok(PeerMemory { base, len: bytes, access, owner: Owner::Theirs })
     }
 
-    /// Whether it can be written.
+    /// True if it can be written.
     #[inline]
     #[must_use]
     pub fn is_writable(&self) -> bool {

@@ -1,4 +1,4 @@
-//! What the kernel tells of an interface by rtnetlink: what it is, whose other end, with what program.
+//! The kernel's answers about an interface by rtnetlink: its kind, its other end, its program.
 //!
 //! One request, one answer. The answer is the kernel's, and is read as if it were anybody's: every
 //! length is checked against what came.
@@ -34,14 +34,14 @@ const IFLA_XDP_HW_PROG_ID: u16 = 7;
 /// An answer about one interface is a few KiB.
 const ANSWER_BYTES: usize = 32 << 10;
 
-/// What an interface is.
+/// An interface as rtnetlink describes it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct LinkInfo {
     /// Its kind, as `veth`; empty for hardware.
     pub kind: String,
     /// Index of the interface that it belongs to: a veth's other end, the parent of a VLAN.
     pub other: Option<u32>,
-    /// Whether that one is in another network namespace, where its index says nothing here.
+    /// True if that one is in another network namespace, where its index says nothing here.
     pub other_is_elsewhere: bool,
     /// Ids of the XDP programs that are attached to it.
     pub xdp_programs: Vec<u32>,

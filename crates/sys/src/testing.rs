@@ -1,4 +1,4 @@
-//! What the tests of this crate share: a network namespace per test.
+//! Parts that the tests of this crate share: a network namespace per test.
 
 use std::process::Command;
 use std::time::{Duration, Instant};

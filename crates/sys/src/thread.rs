@@ -80,7 +80,7 @@ pub fn set_timer_slack_ns(slack_ns: NonZeroU64) -> Result<()> {
     })
 }
 
-/// How long the calling thread has been ready to run and not running, since it was started.
+/// Returns for how long the calling thread was ready to run and not running, since it was started.
 ///
 /// Cost: opens, reads and closes a file of /proc: about 10 µs. Not for the data path.
 ///

@@ -32,7 +32,7 @@ use crate::vnet::VNET_HDR_BYTES;
 
 const DEVICE: &str = "/dev/net/tun";
 
-/// What the kernel may leave undone in the frames that are read. Those written may use anything.
+/// Work that the kernel may leave undone in frames that are read. Those written may use anything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TapOffloads {
     /// Checksums (`TUN_F_CSUM`).
@@ -142,13 +142,13 @@ impl Tap {
         self.name
     }
 
-    /// Whether the interface was created here, and so goes with this descriptor.
+    /// True if the interface was created here, and so goes with this descriptor.
     #[must_use]
     pub fn created(&self) -> bool {
         self.created
     }
 
-    /// What the kernel may leave undone in the frames that are read.
+    /// Returns the work that the kernel may leave undone in the frames that are read.
     #[must_use]
     pub fn offloads(&self) -> TapOffloads {
         self.offloads
@@ -243,7 +243,7 @@ fn refused(name: &IfName, call: &str, errno: Errno, kind: c_int) -> Error {
     }
 }
 
-/// What to say of an interface that is there and is not what was asked for.
+/// Returns the error for an interface that is there and is not what was asked for.
 fn other_kind(name: &IfName, what: String, call: &str, kind: c_int) -> Error {
     let is_tap = Interface::open(name.as_str())
         .and_then(|interface| interface.driver())

@@ -33,7 +33,7 @@ pub const GSO_UDP_L4: u8 = 5;
 /// `gso_type`, or-ed to a TCP type: the first segment alone carries CWR.
 pub const GSO_ECN: u8 = 0x80;
 
-/// What is still to be done to the frame that follows.
+/// Flags of the work still to be done to the frame that follows.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct VnetHdr {
@@ -47,7 +47,7 @@ pub struct VnetHdr {
     pub gso_size: u16,
     /// First byte to sum, from the start of the frame; meaningful with [`F_NEEDS_CSUM`].
     pub csum_start: u16,
-    /// Where the sum goes, from `csum_start`.
+    /// Offset of the sum, from `csum_start`.
     pub csum_offset: u16,
 }
 

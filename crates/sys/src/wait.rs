@@ -18,7 +18,7 @@ use crate::error::{Code, Error, Result};
 
 pub use rustix::event::epoll::{Event, EventFlags};
 
-/// What a caller fills its event buffer with before the first [`Epoll::wait`].
+/// An event for a caller to fill its buffer with before the first [`Epoll::wait`].
 pub const NO_EVENT: Event =
     Event { flags: EventFlags::empty(), data: epoll::EventData::new_u64(0) };
 
@@ -104,7 +104,7 @@ impl Epoll {
         }
     }
 
-    /// What is ready now, by the older call.
+    /// Returns what is ready now, by the older call.
     fn look(&self, events: &mut [Event]) -> io::Result<usize> {
         let most = i32::try_from(events.len()).unwrap_or(i32::MAX);
         // SAFETY: `events` has room for `most` entries, of which the kernel writes as many as it says.

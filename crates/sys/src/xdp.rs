@@ -50,7 +50,7 @@ pub struct Desc {
     pub options: u32,
 }
 
-/// Which of the four rings.
+/// One of the four rings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ring {
     /// Frames to receive into: addresses.
@@ -63,7 +63,7 @@ pub enum Ring {
     Tx,
 }
 
-/// How a socket is bound.
+/// The options by which a socket is bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Binding {
     /// Index of the interface.
@@ -259,7 +259,7 @@ impl XdpSocket {
         Ok(())
     }
 
-    /// What the kernel counted since the socket was opened.
+    /// Returns the kernel's counts since the socket was opened.
     ///
     /// # Errors
     /// None that an open socket can give.

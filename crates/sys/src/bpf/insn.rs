@@ -21,7 +21,7 @@ pub enum Reg {
     R10,
 }
 
-/// How many bytes are read.
+/// The number of bytes that are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Size {

@@ -6,10 +6,10 @@ use std::os::fd::AsRawFd;
 
 use super::{PROG_TEST_RUN, Program, bpf};
 
-/// What a program says of a packet: it leaves by the device that it came by.
+/// A program's verdict on a packet: it leaves by the device that it came by.
 pub const XDP_TX: i32 = 3;
 
-/// What the program says is done, not only told.
+/// Flag of a test run that carries out the verdict, instead of only returning it.
 const LIVE_FRAMES: u32 = 1 << 1;
 
 /// `struct xdp_md`, what a program is given.

@@ -20,7 +20,7 @@ use crate::error::{Code, Error, Result};
 pub use insn::{If, Insn, Reg, Size};
 pub use live::XDP_TX;
 
-/// Where a program runs.
+/// The place where a program runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     /// In the driver, before there is an sk_buff.
@@ -29,7 +29,7 @@ pub enum Mode {
     Generic,
 }
 
-/// What a program says of a packet: it goes on as if there were no program.
+/// A program's verdict on a packet: it goes on as if there were no program.
 pub const XDP_PASS: i32 = 2;
 /// Helper: sends the packet to the socket in a map's entry.
 ///
@@ -37,9 +37,9 @@ pub const XDP_PASS: i32 = 2;
 pub const HELPER_REDIRECT_MAP: i32 = 51;
 /// Offset in a program's context of the packet's first byte.
 pub const CONTEXT_DATA: i16 = 0;
-/// Of the byte behind its last.
+/// Offset of the pointer to the byte behind the packet's last.
 pub const CONTEXT_DATA_END: i16 = 4;
-/// Of the number of the queue that it came by.
+/// Offset of the number of the queue that the packet came by.
 pub const CONTEXT_RX_QUEUE: i16 = 16;
 
 const MAP_CREATE: c_long = 0;
@@ -358,7 +358,7 @@ unsafe fn bpf<A>(command: c_long, attr: *const A) -> rustix::io::Result<c_long> 
     if done < 0 { Err(crate::errno::last()) } else { Ok(done) }
 }
 
-/// What the verifier said last, which is why.
+/// Returns the verifier's last line, which says why it refused.
 fn last_words(log: &[u8]) -> String {
     let end = log.iter().position(|b| *b == 0).unwrap_or(log.len());
     let text = String::from_utf8_lossy(&log[..end]);

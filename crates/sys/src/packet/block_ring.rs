@@ -61,7 +61,7 @@ pub struct RxFrame<'a> {
     pub data: &'a [u8],
     /// Bytes of the frame as it arrived.
     pub len: u32,
-    /// What is still to be done to it; `None` if the socket was opened without.
+    /// The work still to be done to it; `None` if the socket was opened without.
     pub vnet: Option<VnetHdr>,
     /// The tag that was taken off.
     pub vlan: Option<Vlan>,
@@ -75,7 +75,7 @@ pub struct RxFrame<'a> {
     pub nsec: u32,
 }
 
-/// Where reading continues in the current block.
+/// Offset at which reading continues in the current block.
 #[derive(Debug, Clone, Copy)]
 struct Cursor {
     /// Frames not yet read.
@@ -95,7 +95,7 @@ pub struct BlockRing {
     current: u32,
     /// Set while the current block is ours.
     cursor: Option<Cursor>,
-    /// Where the frame read last began, if it is of the current block.
+    /// Offset of the frame read last, if it is in the current block.
     previous: Option<Cursor>,
     bad_blocks: u64,
 }

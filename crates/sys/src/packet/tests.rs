@@ -19,7 +19,7 @@ const ETHERTYPE: [u8; 2] = [0x88, 0xb5];
 /// The longest that a device takes whole by default (`gso_max_size` - 1, the Ethernet header
 /// included).
 const SUPERFRAME_BYTES_MAX: usize = 65_535;
-/// What is said about a superframe of TCP over IPv4.
+/// The offload header of a superframe of TCP over IPv4.
 const SUPERFRAME: VnetHdr = VnetHdr {
     flags: F_NEEDS_CSUM,
     gso_type: GSO_TCPV4,

@@ -1,4 +1,4 @@
-//! What the kernel accounts to one thread: time on a CPU, time ready and without one, preemptions.
+//! The kernel's account of one thread: time on a CPU, time ready and without one, preemptions.
 //!
 //! Time on a CPU is the thread's clock and not the first number of schedstat: that one is brought up
 //! to date by the timer's tick, and a window of 10 ms would be wrong by up to 4. The run delay is
@@ -28,7 +28,7 @@ pub struct Account {
     _of_one_thread: PhantomData<*const ()>,
 }
 
-/// What the kernel has accounted to a thread since it was started.
+/// The kernel's account of a thread since it was started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Accounted {
     /// On a CPU, in nanoseconds.
@@ -61,7 +61,7 @@ impl Account {
         Ok(Accounted { cpu_ns: cpu_ns(), run_delay_ns, preemptions: preemptions() })
     }
 
-    /// How long the thread was ready and had no CPU. Cost: one read(2) of 64 bytes.
+    /// Returns for how long the thread was ready and had no CPU. Cost: one read(2) of 64 bytes.
     ///
     /// # Errors
     /// As [`Account::read`].
