@@ -83,6 +83,17 @@ impl<S> Skb<S> {
 }
 
 impl Skb<Unique> {
+    /// What is left to the device once `fragment` hangs behind the last byte; `None` if that is two
+    /// things, of which a device does one.
+    pub(crate) fn offload_with(&self, fragment: &Skb) -> Option<Offload> {
+        let (ours, other) = (self.offload(), fragment.offload());
+        match (ours.is_pending(), other.is_pending()) {
+            (_, false) => Some(ours),
+            (true, true) => None,
+            (false, true) => other.pushed(self.len()),
+        }
+    }
+
     /// Changes the hot line; false if it is shared and could not be copied.
     fn set(&mut self, change: impl FnOnce(&mut Meta)) -> bool {
         self.meta_mut().map(change).is_some()
@@ -295,5 +306,43 @@ mod tests {
         assert!(head.append(chain).is_ok());
         drop(head);
         assert_eq!(budget.bytes.load(Ordering::Relaxed), truesize);
+    }
+
+    const PARTIAL: Offload = Offload { flags: 1, csum_start: 34, csum_offset: 6, ..Offload::NONE };
+
+    #[test]
+    fn a_partial_checksum_stays_with_its_header_when_headers_come_and_go() {
+        let pool = Pool::builder().frames(16).build().unwrap();
+        let mut skb = pool.local().alloc_copy(&[7; 100]).unwrap();
+        skb.set_offload(PARTIAL);
+        assert!(skb.push(20).is_some() && skb.offload().csum_start == 54);
+        let shared = skb.share();
+        assert!(skb.pull(54) && skb.offload().csum_start == 0);
+        assert_eq!(shared.offload().csum_start, 54, "the other handle's bytes did not move");
+        assert!(!skb.pull(67) && skb.offload().csum_start == 0);
+        assert!(skb.trim(8) && skb.offload().needs_checksum());
+        assert!(skb.pull(1) && skb.offload() == Offload::NONE);
+        let mut skb = pool.local().alloc_copy(&[7; 100]).unwrap();
+        skb.set_offload(PARTIAL);
+        assert!(skb.trim(41) && skb.offload() == Offload::NONE, "the field is cut off");
+        skb.set_offload(Offload { csum_start: u16::MAX, ..PARTIAL });
+        assert!(skb.push(1).is_none() && skb.len() == 41, "no offset says where it would be");
+    }
+
+    #[test]
+    fn a_packet_hung_behind_new_headers_keeps_what_it_leaves_to_the_device() {
+        let pool = Pool::builder().frames(16).build().unwrap();
+        let mut mem = pool.local();
+        let mut outer = mem.alloc_copy(&[1; 50]).unwrap();
+        let mut inner = mem.alloc_copy(&[2; 100]).unwrap();
+        inner.set_offload(PARTIAL);
+        assert!(outer.append(inner).is_ok());
+        assert_eq!(outer.offload(), Offload { csum_start: 84, ..PARTIAL });
+        let mut second = mem.alloc_copy(&[3; 100]).unwrap();
+        second.set_offload(PARTIAL);
+        let second = outer.append(second).unwrap_err();
+        assert_eq!((second.offload(), outer.len()), (PARTIAL, 150));
+        assert!(outer.append(mem.alloc_copy(b"tail").unwrap()).is_ok());
+        assert_eq!(outer.offload().csum_start, 84);
     }
 }

@@ -66,7 +66,66 @@ impl Offload {
     pub const fn is_gso(self) -> bool {
         self.gso_type != 0
     }
+
+    /// True if the packet is not ready for a wire: a checksum or a cut is left to the device.
+    #[must_use]
+    pub const fn is_pending(self) -> bool {
+        self.needs_checksum() || self.is_gso()
+    }
+
+    /// The same work on a packet that has `bytes` more before its first one; `None` if an offset
+    /// does not fit its field any more.
+    #[must_use]
+    pub fn pushed(mut self, bytes: usize) -> Option<Offload> {
+        let bytes = u16::try_from(bytes).ok()?;
+        if self.needs_checksum() {
+            self.csum_start = self.csum_start.checked_add(bytes)?;
+        }
+        if self.hdr_len > 0 {
+            self.hdr_len = self.hdr_len.checked_add(bytes)?;
+        }
+        Some(self)
+    }
+
+    /// The same work on a packet without its first `bytes`.
+    ///
+    /// A checksum whose header went is nobody's work any more; a superframe whose header went cannot
+    /// be cut, and is marked as one that every port drops.
+    pub(crate) fn pulled(mut self, bytes: usize) -> Offload {
+        let bytes = u16::try_from(bytes).unwrap_or(u16::MAX);
+        let lost = match self.needs_checksum() {
+            true => bytes > self.csum_start,
+            false => bytes > self.hdr_len,
+        };
+        match (lost, self.is_gso()) {
+            (true, false) => return Offload::NONE,
+            (true, true) => return Offload { gso_type: GSO_BROKEN, ..Offload::NONE },
+            _ => {}
+        }
+        self.csum_start = self.csum_start.saturating_sub(bytes);
+        self.hdr_len = self.hdr_len.saturating_sub(bytes);
+        self
+    }
+
+    /// The same work on a packet cut to `len` bytes.
+    ///
+    /// A checksum whose field went is nobody's work any more; what is left of a superframe is an
+    /// ordinary packet if it is no longer than one segment.
+    pub(crate) fn trimmed(mut self, len: usize) -> Offload {
+        let start = usize::from(self.csum_start);
+        if self.needs_checksum() && start + usize::from(self.csum_offset) + 2 > len {
+            return Offload::NONE;
+        }
+        if self.is_gso() && self.needs_checksum() && len <= start + usize::from(self.gso_size) {
+            (self.gso_type, self.gso_size) = (0, 0);
+        }
+        self.hdr_len = self.hdr_len.min(u16::try_from(len).unwrap_or(u16::MAX));
+        self
+    }
 }
+
+/// A kind of superframe that virtio does not have: ports and kernels refuse it.
+const GSO_BROKEN: u8 = 0x7f;
 
 /// A VLAN tag that travels beside the packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -130,5 +189,51 @@ pub(crate) unsafe fn settle(umem: &'static Umem, handle: u32, page: &Page, lived
             // Its drop could panic, too.
             let _ = ManuallyDrop::new(payload);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SUPER: Offload = Offload {
+        flags: 1,
+        gso_type: 1,
+        hdr_len: 54,
+        gso_size: 1000,
+        csum_start: 34,
+        csum_offset: 16,
+    };
+    const PARTIAL: Offload = Offload { gso_type: 0, gso_size: 0, ..SUPER };
+
+    #[test]
+    fn offsets_move_with_the_first_byte() {
+        let pushed = SUPER.pushed(20).unwrap();
+        assert_eq!((pushed.csum_start, pushed.hdr_len), (54, 74));
+        assert_eq!(pushed.pulled(20), SUPER);
+        assert_eq!(Offload::NONE.pushed(70_000 - 60_000), Some(Offload::NONE));
+        assert_eq!(SUPER.pushed(usize::from(u16::MAX)), None);
+        assert_eq!(SUPER.pushed(70_000), None);
+    }
+
+    #[test]
+    fn work_on_a_header_that_went_is_dropped_and_its_superframe_broken() {
+        assert_eq!(PARTIAL.pulled(34).csum_start, 0);
+        assert_eq!(PARTIAL.pulled(35), Offload::NONE);
+        assert_eq!(PARTIAL.pulled(100_000), Offload::NONE);
+        let broken = SUPER.pulled(35);
+        assert!(broken.is_gso() && !broken.needs_checksum() && broken.gso_type == GSO_BROKEN);
+        assert!(broken.pulled(1000).is_gso(), "it stays broken");
+        let unsummed = Offload { flags: 0, csum_start: 0, csum_offset: 0, ..SUPER };
+        assert_eq!((unsummed.pulled(14).hdr_len, unsummed.pulled(55).gso_type), (40, GSO_BROKEN));
+    }
+
+    #[test]
+    fn a_trim_keeps_the_work_that_is_left() {
+        assert_eq!(SUPER.trimmed(3000), SUPER);
+        assert_eq!(SUPER.trimmed(1034), PARTIAL);
+        assert_eq!(SUPER.trimmed(52), Offload { hdr_len: 52, ..PARTIAL });
+        assert_eq!(SUPER.trimmed(51), Offload::NONE);
+        assert_eq!(PARTIAL.trimmed(0), Offload::NONE);
     }
 }

@@ -230,3 +230,29 @@ impl Ledger {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::{Batch, DropReason, Pool};
+
+    #[test]
+    fn what_a_program_does_with_a_packet_is_told_apart() {
+        const BLOCKED: DropReason = DropReason::app(3, "blocked");
+        let pool = Pool::builder().frames(64).build().unwrap();
+        let mut mem = pool.local();
+        let mut batch = Batch::with_capacity(10);
+        mem.alloc(&mut batch, 10);
+        mem.count_received(10);
+        let mut i = 0;
+        batch.retain(|_| {
+            i += 1;
+            if i % 2 == 0 { Err(BLOCKED) } else { Ok(()) }
+        });
+        assert_eq!(batch.send_prefix(&mut mem, |_| true).packets, 5);
+        let ledger = pool.ledger();
+        assert_eq!((ledger.received, ledger.created, ledger.sent), (10, 0, 5));
+        assert_eq!(ledger.dropped(BLOCKED), 5);
+        let line = "received 10 = sent 5 + consumed 0 + dropped 5 (blocked 5) + in flight 0   OK";
+        assert_eq!(ledger.to_string(), line);
+    }
+}

@@ -18,6 +18,7 @@ use std::sync::atomic::{Ordering, fence};
 use crate::chain;
 use crate::frames::Place;
 use crate::handle::FLAG;
+use crate::lanes::lane;
 use crate::meta::Meta;
 use crate::page::Fate;
 use crate::policy::Trust;
@@ -293,38 +294,50 @@ impl Skb<Unique> {
 
     /// Extends the data by `bytes` at its start; the new bytes, or `None`, and nothing done, if the
     /// room is too short or a peer can write the memory.
+    ///
+    /// What is left to the device stays with its header: [`Skb::offload`] counts from the new start.
     pub fn push(&mut self, bytes: usize) -> Option<&mut [u8]> {
         if self.trust() == Trust::Exported {
             return None;
         }
         let meta = self.meta_mut()?;
         let off = (meta.off as usize).checked_sub(bytes)?;
+        if meta.lanes & lane::OFFLOAD != 0 {
+            self.set_offload(self.offload().pushed(bytes)?);
+        }
+        let meta = self.meta_mut()?;
         meta.len += bytes as u32;
         meta.off = off as u32;
         self.data_mut().get_mut(..bytes)
     }
 
     /// Takes `bytes` off the start of the first frame; false, and nothing done, if it has fewer.
+    ///
+    /// Without its header a checksum is not left to the device any more, and a superframe is a packet
+    /// that every port drops.
     pub fn pull(&mut self, bytes: usize) -> bool {
-        match self.meta_mut() {
-            Some(meta) if bytes <= meta.len as usize => {
-                meta.off += bytes as u32;
-                meta.len -= bytes as u32;
-                true
-            }
-            _ => false,
+        let meta = self.meta_mut().filter(|meta| bytes <= meta.len as usize);
+        let Some(meta) = meta else { return false };
+        meta.off += bytes as u32;
+        meta.len -= bytes as u32;
+        if meta.lanes & lane::OFFLOAD != 0 {
+            self.set_offload(self.offload().pulled(bytes));
         }
+        true
     }
 
     /// Cuts a linear packet to `bytes`; false, and nothing done, if it is shorter or a chain.
+    ///
+    /// A checksum whose field is cut off is not left to the device any more; a superframe cut to one
+    /// segment is an ordinary packet.
     pub fn trim(&mut self, bytes: usize) -> bool {
-        match self.meta_mut() {
-            Some(meta) if meta.frags == 0 && bytes <= meta.len as usize => {
-                meta.len = bytes as u32;
-                true
-            }
-            _ => false,
+        let meta = self.meta_mut().filter(|m| m.frags == 0 && bytes <= m.len as usize);
+        let Some(meta) = meta else { return false };
+        meta.len = bytes as u32;
+        if meta.lanes & lane::OFFLOAD != 0 {
+            self.set_offload(self.offload().trimmed(bytes));
         }
+        true
     }
 
     /// Sets the headroom of an empty packet; false, and nothing done, if it has data or the frame
@@ -342,16 +355,21 @@ impl Skb<Unique> {
         }
     }
 
-    /// Hangs `fragment` behind the packet's last byte.
+    /// Hangs `fragment` behind the packet's last byte. What it leaves to the device is the packet's.
     ///
     /// # Errors
-    /// Hands `fragment` back if it is of another pool, or if either one is shared.
+    /// Hands `fragment` back if it is of another pool, if either one is shared, or if both leave a
+    /// checksum or a cut to the device, which does one of them.
     pub fn append(&mut self, fragment: Skb) -> Result<(), Skb> {
+        let Some(offload) = self.offload_with(&fragment) else { return Err(fragment) };
         let handle = fragment.into_raw();
         match chain::append(self.umem(), self.raw(), handle) {
             Some(head) => {
                 // SAFETY: ids are never 0; the same frame, now flagged.
                 self.handle = unsafe { NonZeroU32::new_unchecked(head) };
+                if offload.is_pending() {
+                    self.set_offload(offload);
+                }
                 Ok(())
             }
             // SAFETY: `chain::append` refused it and left it as it was.
@@ -434,7 +452,7 @@ impl<S> std::fmt::Debug for Skb<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Batch, Pool};
+    use crate::Pool;
 
     fn pool() -> Pool {
         Pool::builder().frames(64).build().unwrap()
@@ -569,26 +587,5 @@ mod tests {
         }
         let ledger = pool.ledger();
         assert_eq!((ledger.in_flight, ledger.difference()), (0, 0), "{ledger}");
-    }
-
-    #[test]
-    fn what_a_program_does_with_a_packet_is_told_apart() {
-        const BLOCKED: DropReason = DropReason::app(3, "blocked");
-        let pool = pool();
-        let mut mem = pool.local();
-        let mut batch = Batch::with_capacity(10);
-        mem.alloc(&mut batch, 10);
-        mem.count_received(10);
-        let mut i = 0;
-        batch.retain(|_| {
-            i += 1;
-            if i % 2 == 0 { Err(BLOCKED) } else { Ok(()) }
-        });
-        assert_eq!(batch.send_prefix(&mut mem, |_| true).packets, 5);
-        let ledger = pool.ledger();
-        assert_eq!((ledger.received, ledger.created, ledger.sent), (10, 0, 5));
-        assert_eq!(ledger.dropped(BLOCKED), 5);
-        let line = "received 10 = sent 5 + consumed 0 + dropped 5 (blocked 5) + in flight 0   OK";
-        assert_eq!(ledger.to_string(), line);
     }
 }
