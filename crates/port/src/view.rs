@@ -3,11 +3,13 @@
 //! The views are those of `linerate-wire`; what they refuse becomes the drop reason that a
 //! [`Batch::retain`](linerate_skb::Batch::retain) closure returns.
 
-use linerate_skb::{DropReason, Skb, Trust};
+use linerate_skb::{DropReason, Offload, Skb, Trust};
 use linerate_wire::{
     ArpPacket, EthMut, EthRef, Head, HeadMut, IpRef, Ipv4Mut, Ipv4Ref, Ipv6Mut, Ipv6Ref, Malformed,
-    TcpRef, UdpMut, UdpRef,
+    Partial, TcpMut, TcpRef, UdpMut, UdpRef,
 };
+
+use crate::host::offload;
 
 /// Typed views of a packet's headers.
 ///
@@ -16,6 +18,11 @@ use linerate_wire::{
 /// [`DropReason::UNWANTED`] for a packet of another kind, [`DropReason::MALFORMED`] for one that
 /// lies, [`DropReason::NO_FRAME`] if it had to be copied to be written and could not,
 /// [`DropReason::UNSUPPORTED`] for memory that a peer writes: what a view says must stay true.
+///
+/// From a host's own interfaces (veth, tap) packets come whose checksum is left to a device, as
+/// [`Skb::offload`] says. The views know: such a checksum is ok if the device makes the right one of it,
+/// and what is changed or filled stays for the device to complete. Bytes that are written past the views
+/// want [`Views::complete_checksum`] first, if a checksum is to be read or written among them.
 pub trait Views {
     /// The Ethernet header.
     ///
@@ -72,6 +79,21 @@ pub trait Views {
     /// # Errors
     /// See the trait.
     fn tcp(&self) -> Result<TcpRef<'_>, DropReason>;
+    /// The TCP segment, for writing; its checksum stays right.
+    ///
+    /// # Errors
+    /// See the trait.
+    fn tcp_mut(&mut self) -> Result<TcpMut<'_>, DropReason>;
+    /// Computes the checksum that is left to a device, if one is, and leaves nothing to it any more:
+    /// of any protocol, at any depth of headers, over all frames, in memory of either kind.
+    ///
+    /// Cost: reads all behind the header, if there is something to do.
+    ///
+    /// # Errors
+    /// [`DropReason::UNSUPPORTED`] for a superframe, whose segments have a checksum each;
+    /// [`DropReason::MALFORMED`] if the checksum's place is not in the packet;
+    /// [`DropReason::NO_FRAME`] if it had to be copied to be written and could not.
+    fn complete_checksum(&mut self) -> Result<(), DropReason>;
 }
 
 /// The drop reason for a frame that a view refused.
@@ -92,20 +114,27 @@ fn reason(malformed: Malformed) -> DropReason {
 fn head(skb: &Skb) -> Result<Head<'_>, DropReason> {
     private(skb)?;
     let bytes = skb.data();
-    Ok(Head::new(bytes, skb.len() - bytes.len()))
+    Ok(Head::new(bytes, skb.len() - bytes.len()).with_partial(partial(skb)))
 }
 
 /// As [`head`], for writing.
 fn head_mut(skb: &mut Skb) -> Result<HeadMut<'_>, DropReason> {
     private(skb)?;
-    let len = skb.len();
+    let (len, partial) = (skb.len(), partial(skb));
     let bytes = skb.data_mut();
     // There are bytes and none to write: they are shared, and there was no frame for a copy.
     if bytes.is_empty() && len > 0 {
         return Err(DropReason::NO_FRAME);
     }
     let behind = len - bytes.len();
-    Ok(HeadMut::new(bytes, behind))
+    Ok(HeadMut::new(bytes, behind).with_partial(partial))
+}
+
+/// The checksum that is left to a device.
+fn partial(skb: &Skb) -> Option<Partial> {
+    let Offload { csum_start, csum_offset, .. } = skb.offload();
+    let partial = Partial { start: csum_start.into(), offset: csum_offset.into() };
+    skb.offload().needs_checksum().then_some(partial)
 }
 
 /// Refuses memory that a peer can write.
@@ -138,9 +167,7 @@ impl Views for Skb {
     }
 
     fn ipv4_mut(&mut self) -> Result<Ipv4Mut<'_>, DropReason> {
-        let partial = self.offload().needs_checksum();
-        let view = head_mut(self)?.ipv4().map_err(reason)?;
-        Ok(if partial { view.with_partial_checksum() } else { view })
+        head_mut(self)?.ipv4().map_err(reason)
     }
 
     fn ipv6(&self) -> Result<Ipv6Ref<'_>, DropReason> {
@@ -162,11 +189,20 @@ impl Views for Skb {
     fn tcp(&self) -> Result<TcpRef<'_>, DropReason> {
         head(self)?.tcp().map_err(reason)
     }
+
+    fn tcp_mut(&mut self) -> Result<TcpMut<'_>, DropReason> {
+        head_mut(self)?.tcp().map_err(reason)
+    }
+
+    fn complete_checksum(&mut self) -> Result<(), DropReason> {
+        if self.offload().is_pending() { offload::finish_one(self) } else { Ok(()) }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::testing::{PARTIAL, bytes, ipv4};
     use linerate_skb::Pool;
     use linerate_wire::{Mac, checksum, udp};
 
@@ -235,5 +271,66 @@ mod tests {
         let mut skb = pool.local().alloc_copy(&datagram(5000)).unwrap();
         assert_eq!(skb.ip().unwrap_err(), DropReason::UNSUPPORTED);
         assert_eq!(skb.udp_mut().unwrap_err(), DropReason::UNSUPPORTED);
+    }
+
+    /// A packet as veth gives it: the UDP checksum is left to a device.
+    fn unfinished(pool: &Pool, payload: usize) -> Skb {
+        let mut frame = ipv4(17, payload);
+        let check = checksum::finish(checksum::sum(&frame[14..34]));
+        frame[24..26].copy_from_slice(&check.to_be_bytes());
+        let mut skb = pool.local().alloc_copy(&frame).unwrap();
+        skb.set_offload(PARTIAL);
+        skb
+    }
+
+    #[test]
+    fn a_filled_checksum_of_an_unfinished_packet_leaves_right() {
+        let pool = Pool::builder().frames(64).build().unwrap();
+        for payload in [4, 5000] {
+            let mut skb = unfinished(&pool, payload);
+            assert!(skb.udp().unwrap().checksum_ok(), "a good partial checksum is ok");
+            let mut view = skb.udp_mut().unwrap();
+            view.swap_ends();
+            view.set_dst_port(53);
+            view.payload_mut()[..4].copy_from_slice(b"answ");
+            assert!(view.fill_checksum());
+            skb.ipv4_mut().unwrap().set_src([192, 0, 2, 1].into());
+            assert!(skb.udp().unwrap().checksum_ok());
+            skb.complete_checksum().unwrap();
+            assert_eq!(skb.offload(), Offload::NONE);
+            let bytes = bytes(&skb);
+            let view = udp(&bytes).unwrap();
+            assert!(view.checksum_ok() && view.dst_port() == 53, "{payload}");
+            assert_eq!(skb.complete_checksum(), Ok(()), "nothing is left to do");
+        }
+    }
+
+    #[test]
+    fn a_partial_checksum_is_completed_in_memory_that_a_peer_writes() {
+        let pool = Pool::builder().frames(64).trust(Trust::Exported).build().unwrap();
+        let mut skb = unfinished(&pool, 5000);
+        skb.complete_checksum().unwrap();
+        assert!(udp(&bytes(&skb)).unwrap().checksum_ok());
+        skb.set_offload(Offload { gso_type: 5, gso_size: 100, ..PARTIAL });
+        assert_eq!(skb.complete_checksum(), Err(DropReason::UNSUPPORTED));
+    }
+
+    #[test]
+    fn an_outer_checksum_filled_over_an_unfinished_packet_leaves_right() {
+        let pool = Pool::builder().frames(64).build().unwrap();
+        let mut skb = unfinished(&pool, 5000);
+        let inner = skb.len() - 14;
+        let mut outer = datagram(inner);
+        outer.truncate(42);
+        assert!(skb.pull(14));
+        skb.push(42).unwrap().copy_from_slice(&outer);
+        assert_eq!(skb.offload().csum_start, 62);
+        assert!(skb.udp_mut().unwrap().fill_checksum());
+        skb.ipv4_mut().unwrap().set_dst([192, 0, 2, 7].into());
+        assert!(skb.udp().unwrap().checksum_ok());
+        skb.complete_checksum().unwrap();
+        let sent = bytes(&skb);
+        assert!(udp(&sent).unwrap().checksum_ok());
+        assert!(udp(&[&sent[..14], &sent[42..]].concat()).unwrap().checksum_ok());
     }
 }

@@ -11,7 +11,7 @@
 use zerocopy::SplitByteSlice;
 
 use crate::{ArpPacket, EthMut, EthRef, IpRef, Ipv4Mut, Ipv4Ref, Ipv6Mut, Ipv6Ref, Malformed};
-use crate::{TcpRef, UdpMut, UdpRef, arp, eth, ip, ipv4, ipv6, tcp, udp};
+use crate::{Partial, TcpMut, TcpRef, UdpMut, UdpRef, arp, eth, ip, ipv4, ipv6, tcp, udp};
 
 /// The first bytes of a packet, read only.
 ///
@@ -19,15 +19,22 @@ use crate::{TcpRef, UdpMut, UdpRef, arp, eth, ip, ipv4, ipv6, tcp, udp};
 /// Errors are that function's, and [`Malformed::Short`] for a header that is not all in the slice.
 #[derive(Debug, Clone, Copy)]
 pub struct Head<'a> {
-    bytes: &'a [u8],
-    behind: usize,
+    pub(crate) bytes: &'a [u8],
+    pub(crate) behind: usize,
+    pub(crate) partial: Option<Partial>,
 }
 
 impl<'a> Head<'a> {
     /// A packet that starts with `bytes`, after which `behind` more follow elsewhere.
     #[must_use]
     pub fn new(bytes: &'a [u8], behind: usize) -> Head<'a> {
-        Head { bytes, behind }
+        Head { bytes, behind, partial: None }
+    }
+
+    /// The same packet with a checksum that is left to a device: the views take it as such.
+    #[must_use]
+    pub fn with_partial(self, partial: impl Into<Option<Partial>>) -> Head<'a> {
+        Head { partial: partial.into(), ..self }
     }
 
     /// As [`crate::eth()`].
@@ -42,43 +49,57 @@ impl<'a> Head<'a> {
 
     /// As [`crate::ip()`].
     pub fn ip(self) -> Result<IpRef<'a>, Malformed> {
-        ip::read(self.bytes, self.behind)
+        ip::read(self)
     }
 
     /// As [`crate::ipv4()`]. A total length of 0 is all there is in a TCP superframe above 64 KiB,
     /// as in Linux.
     pub fn ipv4(self) -> Result<Ipv4Ref<'a>, Malformed> {
-        ipv4::read(self.bytes, self.behind)
+        ipv4::read(self)
     }
 
     /// As [`crate::ipv6()`].
     pub fn ipv6(self) -> Result<Ipv6Ref<'a>, Malformed> {
-        ipv6::read(self.bytes, self.behind)
+        ipv6::read(self)
     }
 
     /// As [`crate::udp()`].
     pub fn udp(self) -> Result<UdpRef<'a>, Malformed> {
-        udp::read(self.bytes, self.behind)
+        udp::read(self)
     }
 
     /// As [`crate::tcp()`].
     pub fn tcp(self) -> Result<TcpRef<'a>, Malformed> {
-        tcp::read(self.bytes, self.behind)
+        tcp::read(self)
     }
 }
 
 /// The first bytes of a packet, to be changed in place; otherwise as [`Head`].
 #[derive(Debug)]
 pub struct HeadMut<'a> {
-    bytes: &'a mut [u8],
-    behind: usize,
+    pub(crate) bytes: &'a mut [u8],
+    pub(crate) behind: usize,
+    pub(crate) partial: Option<Partial>,
 }
 
 impl<'a> HeadMut<'a> {
     /// A packet that starts with `bytes`, after which `behind` more follow elsewhere.
     #[must_use]
     pub fn new(bytes: &'a mut [u8], behind: usize) -> HeadMut<'a> {
-        HeadMut { bytes, behind }
+        HeadMut { bytes, behind, partial: None }
+    }
+
+    /// The same packet with a checksum that is left to a device: what the views fill and carry
+    /// along is what the device expects.
+    #[must_use]
+    pub fn with_partial(self, partial: impl Into<Option<Partial>>) -> HeadMut<'a> {
+        HeadMut { partial: partial.into(), ..self }
+    }
+
+    /// The same for a shorter time: a view takes it, and this one stays.
+    #[must_use]
+    pub fn reborrow(&mut self) -> HeadMut<'_> {
+        HeadMut { bytes: self.bytes, behind: self.behind, partial: self.partial }
     }
 
     /// As [`crate::eth_mut()`].
@@ -89,17 +110,22 @@ impl<'a> HeadMut<'a> {
     /// As [`crate::ipv4_mut()`]. Also [`Malformed::Short`] if a UDP or TCP checksum is behind the
     /// slice: a new address could not be carried into it.
     pub fn ipv4(self) -> Result<Ipv4Mut<'a>, Malformed> {
-        ipv4::write(self.bytes, self.behind)
+        ipv4::write(self)
     }
 
-    /// As [`crate::ipv6_mut()`].
+    /// As [`crate::ipv6_mut()`]; [`Malformed::Short`] as of [`HeadMut::ipv4`].
     pub fn ipv6(self) -> Result<Ipv6Mut<'a>, Malformed> {
-        ipv6::write(self.bytes, self.behind)
+        ipv6::write(self)
     }
 
     /// As [`crate::udp_mut()`].
     pub fn udp(self) -> Result<UdpMut<'a>, Malformed> {
-        udp::write(self.bytes, self.behind)
+        udp::write(self)
+    }
+
+    /// As [`crate::tcp_mut()`].
+    pub fn tcp(self) -> Result<TcpMut<'a>, Malformed> {
+        tcp::write(self)
     }
 }
 

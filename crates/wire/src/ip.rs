@@ -5,18 +5,18 @@ use std::net::IpAddr;
 
 use zerocopy::{IntoByteSliceMut, Ref, SplitByteSlice};
 
-use crate::{EtherType, Ipv4Header, Ipv4Ref, Ipv6Header, Ipv6Ref, Malformed};
+use crate::{EtherType, Head, Ipv4Header, Ipv4Ref, Ipv6Header, Ipv6Ref, Malformed};
 use crate::{checksum, eth, ipv4, ipv6};
 
 /// A view of the IP packet in `frame`, whichever its version.
 ///
 /// Errors: [`Malformed::NotIp`], or those of [`crate::ipv4`] and [`crate::ipv6`].
 pub fn ip(frame: &[u8]) -> Result<IpRef<'_>, Malformed> {
-    read(frame, 0)
+    read(Head::new(frame, 0))
 }
 
-pub(crate) fn read(frame: &[u8], behind: usize) -> Result<IpRef<'_>, Malformed> {
-    let eth = eth::split(frame)?;
+pub(crate) fn read(head: Head<'_>) -> Result<IpRef<'_>, Malformed> {
+    let (eth, behind) = (eth::split(head.bytes)?, head.behind);
     match eth.ether_type {
         EtherType::IPV4 => Ok(IpRef::V4(ipv4::split(eth.payload, behind)?.into())),
         EtherType::IPV6 => Ok(IpRef::V6(ipv6::split(eth.payload, behind)?.into())),

@@ -8,7 +8,8 @@ use std::ops::Deref;
 use zerocopy::byteorder::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Ref, SplitByteSlice, Unaligned};
 
-use crate::{EtherType, Malformed, Protocol, checksum, eth, head};
+use crate::partial::{self, Check};
+use crate::{EtherType, Head, HeadMut, Malformed, Protocol, checksum, eth, head};
 
 /// A view of the IPv4 packet in `frame`.
 ///
@@ -17,15 +18,15 @@ use crate::{EtherType, Malformed, Protocol, checksum, eth, head};
 ///         checksum is not verified: see [`Ipv4Ref::checksum_ok`].
 /// Cost:   constant; nothing is copied.
 pub fn ipv4(frame: &[u8]) -> Result<Ipv4Ref<'_>, Malformed> {
-    read(frame, 0)
+    read(Head::new(frame, 0))
 }
 
-pub(crate) fn read(frame: &[u8], behind: usize) -> Result<Ipv4Ref<'_>, Malformed> {
-    let eth = eth::split(frame)?;
+pub(crate) fn read(head: Head<'_>) -> Result<Ipv4Ref<'_>, Malformed> {
+    let eth = eth::split(head.bytes)?;
     if eth.ether_type != EtherType::IPV4 {
         return Err(Malformed::NotIpv4);
     }
-    Ok(split(eth.payload, behind)?.into())
+    Ok(split(eth.payload, head.behind)?.into())
 }
 
 /// A view of the IPv4 packet in `frame`, for changing it.
@@ -34,20 +35,24 @@ pub(crate) fn read(frame: &[u8], behind: usize) -> Result<Ipv4Ref<'_>, Malformed
 /// Errors: as [`ipv4`].
 /// Cost:   constant; nothing is copied.
 pub fn ipv4_mut(frame: &mut [u8]) -> Result<Ipv4Mut<'_>, Malformed> {
-    write(frame, 0)
+    write(HeadMut::new(frame, 0))
 }
 
-pub(crate) fn write(frame: &mut [u8], behind: usize) -> Result<Ipv4Mut<'_>, Malformed> {
-    let eth = eth::split(frame)?;
+pub(crate) fn write(head: HeadMut<'_>) -> Result<Ipv4Mut<'_>, Malformed> {
+    let frame = head.bytes.as_ptr().addr();
+    let eth = eth::split(head.bytes)?;
     if eth.ether_type != EtherType::IPV4 {
         return Err(Malformed::NotIpv4);
     }
-    let Parts { header, payload, behind, .. } = split(eth.payload, behind)?;
+    let Parts { header, payload, behind, .. } = split(eth.payload, head.behind)?;
     // A change of address reaches into the transport header: it has to be here.
-    if behind > 0 && header.check_at().is_some_and(|at| payload.len() < at + 2) {
+    let check_at = header.check_at();
+    if behind > 0 && check_at.is_some_and(|at| payload.len() < at + 2) {
         return Err(Malformed::Short);
     }
-    Ok(Ipv4Mut { header: Ref::into_mut(header), payload, behind, partial: false })
+    let check = check_at
+        .map_or(Check::Whole, |at| Check::of(head.partial, partial::offset_in(frame, payload), at));
+    Ok(Ipv4Mut { header: Ref::into_mut(header), payload, behind, check })
 }
 
 /// An IPv4 packet, read only.
@@ -96,18 +101,10 @@ pub struct Ipv4Mut<'a> {
     header: &'a mut Ipv4Header,
     payload: &'a mut [u8],
     behind: usize,
-    partial: bool,
+    check: Check,
 }
 
 impl Ipv4Mut<'_> {
-    /// The same view of a frame whose transport checksum is *partial*: the field holds only the
-    /// sum of the pseudo header, for the device to complete. The frame's metadata knows this;
-    /// its bytes do not.
-    #[must_use]
-    pub fn with_partial_checksum(self) -> Self {
-        Self { partial: true, ..self }
-    }
-
     /// Makes the packet come from `addr`, and keeps the IP, UDP and TCP checksums right.
     ///
     /// Shape:  a UDP checksum of zero (none) stays zero; of a fragment, only the first has a
@@ -182,12 +179,7 @@ impl Ipv4Mut<'_> {
         let Some(Ok(field)) = self.payload.get_mut(at..at + 2).map(U16::mut_from_bytes) else {
             return;
         };
-        if self.partial {
-            field.set(checksum::resum32(field.get(), old, new));
-        } else if !(udp && field.get() == 0) {
-            let check = checksum::update32(field.get(), old, new);
-            field.set(if udp && check == 0 { 0xffff } else { check });
-        }
+        self.check.readdress(field, udp, old, new);
     }
 }
 
@@ -376,7 +368,7 @@ pub(crate) fn source_routed(mut options: &[u8]) -> Result<bool, Malformed> {
 mod tests {
     use super::*;
     use crate::testing::{fix_ipv4, udp4_frame};
-    use crate::{udp, udp_mut};
+    use crate::{Partial, udp, udp_mut};
     use proptest::prelude::*;
 
     const A: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
@@ -469,7 +461,9 @@ mod tests {
         let pseudo = |src| checksum::pseudo_v4(src, B, Protocol::UDP, 11);
         frame[40..42].copy_from_slice(&pseudo(A).to_be_bytes());
         let new = Ipv4Addr::new(192, 168, 255, 254);
-        ipv4_mut(&mut frame).unwrap().with_partial_checksum().set_src(new);
+        let partial = Partial { start: 34, offset: 6 };
+        let head = HeadMut::new(&mut frame, 0).with_partial(partial);
+        head.ipv4().unwrap().set_src(new);
         assert_eq!(frame[40..42], pseudo(new).to_be_bytes());
     }
 

@@ -9,7 +9,8 @@ use std::ops::Deref;
 use zerocopy::byteorder::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Ref, SplitByteSlice, Unaligned};
 
-use crate::{EtherType, Malformed, Protocol, eth, head};
+use crate::partial::{self, Check};
+use crate::{EtherType, Head, HeadMut, Malformed, Protocol, eth, head};
 
 /// Extension headers walked before giving up; RFC 8200 section 4.1 lists seven, one of them twice.
 const HEADERS_MAX: usize = 8;
@@ -22,31 +23,39 @@ const HEADERS_MAX: usize = 8;
 ///         of extension headers without end.
 /// Cost:   at most eight steps along the chain; nothing is copied.
 pub fn ipv6(frame: &[u8]) -> Result<Ipv6Ref<'_>, Malformed> {
-    read(frame, 0)
+    read(Head::new(frame, 0))
 }
 
-pub(crate) fn read(frame: &[u8], behind: usize) -> Result<Ipv6Ref<'_>, Malformed> {
-    let eth = eth::split(frame)?;
+pub(crate) fn read(head: Head<'_>) -> Result<Ipv6Ref<'_>, Malformed> {
+    let eth = eth::split(head.bytes)?;
     if eth.ether_type != EtherType::IPV6 {
         return Err(Malformed::NotIpv6);
     }
-    Ok(split(eth.payload, behind)?.into())
+    Ok(split(eth.payload, head.behind)?.into())
 }
 
 /// A view of the IPv6 packet in `frame`, for changing it.
 ///
 /// Shape, Errors, Cost: as [`ipv6`].
 pub fn ipv6_mut(frame: &mut [u8]) -> Result<Ipv6Mut<'_>, Malformed> {
-    write(frame, 0)
+    write(HeadMut::new(frame, 0))
 }
 
-pub(crate) fn write(frame: &mut [u8], behind: usize) -> Result<Ipv6Mut<'_>, Malformed> {
-    let eth = eth::split(frame)?;
+pub(crate) fn write(head: HeadMut<'_>) -> Result<Ipv6Mut<'_>, Malformed> {
+    let frame = head.bytes.as_ptr().addr();
+    let eth = eth::split(head.bytes)?;
     if eth.ether_type != EtherType::IPV6 {
         return Err(Malformed::NotIpv6);
     }
-    let Parts { header, chain, payload, behind } = split(eth.payload, behind)?;
-    Ok(Ipv6Mut { header: Ref::into_mut(header), chain, payload, behind })
+    let Parts { header, chain, payload, behind } = split(eth.payload, head.behind)?;
+    // A change of address reaches into the transport header: it has to be here.
+    let check_at = chain.check_at();
+    if behind > 0 && check_at.is_some_and(|at| payload.len() < at + 2) {
+        return Err(Malformed::Short);
+    }
+    let check = check_at
+        .map_or(Check::Whole, |at| Check::of(head.partial, partial::offset_in(frame, payload), at));
+    Ok(Ipv6Mut { header: Ref::into_mut(header), chain, payload, behind, check })
 }
 
 /// An IPv6 packet, read only.
@@ -89,16 +98,53 @@ impl<'a> Ipv6Ref<'a> {
     }
 }
 
-/// An IPv6 packet, to be changed in place. Nothing it can change is under a checksum.
+/// An IPv6 packet, to be changed in place. A changed address is carried into the transport checksum.
 #[derive(Debug)]
 pub struct Ipv6Mut<'a> {
     header: &'a mut Ipv6Header,
     chain: Chain,
     payload: &'a mut [u8],
     behind: usize,
+    check: Check,
 }
 
 impl Ipv6Mut<'_> {
+    /// Makes the packet come from `addr`, and keeps the checksum of UDP, TCP or ICMPv6 right.
+    ///
+    /// Shape:  a UDP checksum of zero (none) stays zero; of a fragment, only the first has a
+    ///         transport header to change; other protocols' checksums are left alone.
+    /// Cost:   constant, whatever the payload.
+    /// Source: RFC 1624 equation 3; RFC 8200 section 8.1.
+    pub fn set_src(&mut self, addr: Ipv6Addr) {
+        let old = std::mem::replace(&mut self.header.src, addr.octets());
+        self.readdress(old, addr.octets());
+    }
+
+    /// Addresses the packet to `addr`; otherwise as [`Ipv6Mut::set_src`]. Of a packet under way by
+    /// source route that is the next stop, which no checksum covers.
+    pub fn set_dst(&mut self, addr: Ipv6Addr) {
+        let old = std::mem::replace(&mut self.header.dst, addr.octets());
+        if !self.chain.routed {
+            self.readdress(old, addr.octets());
+        }
+    }
+
+    /// Carries a changed address into the transport checksum.
+    fn readdress(&mut self, old: [u8; 16], new: [u8; 16]) {
+        let udp = self.chain.protocol == Protocol::UDP;
+        let Some(at) = self.chain.check_at() else { return };
+        // A first fragment may be cut before the field; then there is nothing to keep right.
+        let Some(Ok(field)) = self.payload.get_mut(at..at + 2).map(U16::mut_from_bytes) else {
+            return;
+        };
+        let (old, _) = old.as_chunks();
+        let (new, _) = new.as_chunks();
+        for (old, new) in old.iter().zip(new) {
+            let (old, new) = (u32::from_be_bytes(*old), u32::from_be_bytes(*new));
+            self.check.readdress(field, udp, old, new);
+        }
+    }
+
     /// Sets the differentiated services code point to the low six bits of `dscp`; ECN stays.
     pub fn set_dscp(&mut self, dscp: u8) {
         let word = self.header.version_class_flow.get() & !(0x3f << 22);
@@ -252,10 +298,25 @@ pub(crate) struct Chain {
     pub protocol: Protocol,
     /// A fragment header says that this is not all.
     pub fragment: bool,
+    /// It is a piece that does not begin with a transport header.
+    later: bool,
     /// A routing header has stops ahead.
     pub routed: bool,
     /// Bytes from the end of the fixed header to the payload.
     len: usize,
+}
+
+impl Chain {
+    /// Where in the payload the transport checksum is, if it has one that covers the addresses.
+    fn check_at(&self) -> Option<usize> {
+        match self.protocol {
+            _ if self.later => None,
+            Protocol::UDP => Some(6),
+            Protocol::TCP => Some(16),
+            Protocol::ICMPV6 => Some(2),
+            _ => None,
+        }
+    }
 }
 
 fn walk(first: Protocol, bytes: &[u8], end: Malformed) -> Result<Chain, Malformed> {
@@ -268,7 +329,7 @@ fn walk(first: Protocol, bytes: &[u8], end: Malformed) -> Result<Chain, Malforme
     const HOST_IDENTITY: u8 = 139;
     const SHIM6: u8 = 140;
 
-    let mut chain = Chain { protocol: first, fragment: false, routed: false, len: 0 };
+    let mut chain = Chain { protocol: first, fragment: false, later: false, routed: false, len: 0 };
     for _ in 0..=HEADERS_MAX {
         let rest = bytes.get(chain.len..).ok_or(end)?;
         let units = |unit: usize, extra: usize| {
@@ -292,6 +353,7 @@ fn walk(first: Protocol, bytes: &[u8], end: Malformed) -> Result<Chain, Malforme
                 if (high, low & 0xf8) != (0, 0) {
                     chain.protocol = Protocol(rest[0]);
                     chain.len += 8;
+                    chain.later = true;
                     return Ok(chain);
                 }
                 8

@@ -30,6 +30,7 @@ mod ip;
 mod ipv4;
 mod ipv6;
 mod malformed;
+mod partial;
 pub mod stamp;
 mod tcp;
 mod udp;
@@ -41,7 +42,8 @@ pub use ip::{IpRef, Protocol, ip};
 pub use ipv4::{Ipv4Header, Ipv4Mut, Ipv4Ref, ipv4, ipv4_mut};
 pub use ipv6::{Ipv6Header, Ipv6Mut, Ipv6Ref, ipv6, ipv6_mut};
 pub use malformed::Malformed;
-pub use tcp::{TcpFlags, TcpHeader, TcpRef, tcp};
+pub use partial::Partial;
+pub use tcp::{TcpFlags, TcpHeader, TcpMut, TcpRef, tcp, tcp_mut};
 pub use udp::{UdpHeader, UdpMut, UdpRef, udp, udp_mut};
 
 #[cfg(test)]

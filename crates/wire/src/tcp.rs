@@ -1,4 +1,4 @@
-//! TCP over IPv4 or IPv6, read only.
+//! TCP over IPv4 or IPv6.
 //!
 //! Source: RFC 9293 section 3.1.
 
@@ -6,9 +6,11 @@ use std::fmt;
 use std::ops::{BitOr, Deref};
 
 use zerocopy::byteorder::network_endian::{U16, U32};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Ref, SplitByteSlice, Unaligned};
 
-use crate::{IpRef, Malformed, Protocol, checksum, head, ip};
+use crate::ip::{self, HeaderMut};
+use crate::partial::{self, Check};
+use crate::{EthEnds, Head, HeadMut, IpRef, Malformed, Protocol, checksum, eth};
 
 /// A view of the TCP segment in `frame`.
 ///
@@ -18,19 +20,53 @@ use crate::{IpRef, Malformed, Protocol, checksum, head, ip};
 ///         verified: see [`TcpRef::checksum_ok`].
 /// Cost:   constant but for IPv6 extension headers, at most eight; nothing is copied.
 pub fn tcp(frame: &[u8]) -> Result<TcpRef<'_>, Malformed> {
-    read(frame, 0)
+    read(Head::new(frame, 0))
 }
 
-pub(crate) fn read(frame: &[u8], behind: usize) -> Result<TcpRef<'_>, Malformed> {
-    let ip = ip::read(frame, behind)?;
+pub(crate) fn read(head: Head<'_>) -> Result<TcpRef<'_>, Malformed> {
+    let ip = ip::read(head)?;
     let segment = ip.segment(Protocol::TCP, Malformed::NotTcp)?;
-    let (header, rest) = TcpHeader::ref_from_prefix(segment).map_err(|_| Malformed::Short)?;
+    let at = partial::offset_in(head.bytes.as_ptr().addr(), segment);
+    let check = Check::of(head.partial, at, CHECK_AT);
+    let (header, options, payload) = split(segment, ip.behind())?;
+    Ok(TcpRef { ip, header: Ref::into_ref(header), options, payload, check })
+}
+
+/// A view of the TCP segment in `frame`, for changing it.
+///
+/// Shape:  as [`tcp`].
+/// Errors: as [`tcp`].
+/// Cost:   as [`tcp`].
+pub fn tcp_mut(frame: &mut [u8]) -> Result<TcpMut<'_>, Malformed> {
+    write(HeadMut::new(frame, 0))
+}
+
+pub(crate) fn write(head: HeadMut<'_>) -> Result<TcpMut<'_>, Malformed> {
+    let frame = head.bytes.as_ptr().addr();
+    let eth::Parts { ends, ether_type, payload, .. } = eth::split(head.bytes)?;
+    let (ip, segment, behind) =
+        ip::segment_mut(ether_type, payload, head.behind, Protocol::TCP, Malformed::NotTcp)?;
+    let check = Check::of(head.partial, partial::offset_in(frame, segment), CHECK_AT);
+    let (header, options, payload) = split(segment, behind)?;
+    let (ends, header) = (Ref::into_mut(ends), Ref::into_mut(header));
+    Ok(TcpMut { ends, ip, header, options, payload, behind, check })
+}
+
+/// Header, options and payload of a segment.
+fn split<B: SplitByteSlice>(
+    segment: B,
+    behind: usize,
+) -> Result<(Ref<B, TcpHeader>, B, B), Malformed> {
+    let (header, rest) = Ref::<B, TcpHeader>::from_prefix(segment).map_err(|_| Malformed::Short)?;
     let options_len = usize::from(header.offset_reserved >> 4) * 4;
     let options_len = options_len.checked_sub(size_of::<TcpHeader>());
     let options_len = options_len.ok_or(Malformed::BadLength)?;
-    let (options, _behind) = head::front(rest, options_len, ip.behind())?;
-    let payload = rest.get(options_len..).ok_or(Malformed::Short)?;
-    Ok(TcpRef { ip, header, options, payload })
+    if options_len > rest.len() {
+        let here = options_len - rest.len() <= behind;
+        return Err(if here { Malformed::Short } else { Malformed::BadLength });
+    }
+    let (options, payload) = rest.split_at(options_len).map_err(|_| Malformed::Short)?;
+    Ok((header, options, payload))
 }
 
 /// A TCP segment, read only.
@@ -40,6 +76,7 @@ pub struct TcpRef<'a> {
     header: &'a TcpHeader,
     options: &'a [u8],
     payload: &'a [u8],
+    check: Check,
 }
 
 impl<'a> TcpRef<'a> {
@@ -68,15 +105,95 @@ impl<'a> TcpRef<'a> {
         self.ip.behind()
     }
 
-    /// Whether the checksum is right. False, as nobody knows, if some of the payload is
-    /// [behind](TcpRef::behind).
+    /// Whether the checksum is right; as [`crate::UdpRef::checksum_ok`], but that TCP always has one.
     ///
-    /// Cost: reads the whole payload.
+    /// Cost: reads the whole payload, unless that is left to a device.
     #[must_use]
     pub fn checksum_ok(&self) -> bool {
         let segment = self.ip.payload();
-        let pseudo = self.ip.pseudo(Protocol::TCP, segment.len());
-        self.behind() == 0 && checksum::add(pseudo, checksum::sum(segment)) == 0xffff
+        let pseudo = self.ip.pseudo(Protocol::TCP, segment.len() + self.behind());
+        if self.check == Check::Pseudo {
+            return self.header.check.get() == pseudo;
+        }
+        let sum = self.check.sum(&[], segment, self.behind());
+        sum.is_some_and(|sum| checksum::add(sum, pseudo) == 0xffff)
+    }
+}
+
+/// A TCP segment, to be changed in place.
+#[derive(Debug)]
+pub struct TcpMut<'a> {
+    ends: &'a mut EthEnds,
+    ip: HeaderMut<'a>,
+    header: &'a mut TcpHeader,
+    options: &'a mut [u8],
+    payload: &'a mut [u8],
+    behind: usize,
+    check: Check,
+}
+
+impl TcpMut<'_> {
+    /// Turns the segment round: swaps MAC addresses, IP addresses and ports. Checksums stay right, as
+    /// in [`crate::UdpMut::swap_ends`].
+    pub fn swap_ends(&mut self) {
+        self.ends.swap();
+        self.ip.swap();
+        std::mem::swap(&mut self.header.src, &mut self.header.dst);
+    }
+
+    /// Makes the segment come from `port`, and keeps the checksum right.
+    ///
+    /// Cost: constant, whatever the payload.
+    pub fn set_src_port(&mut self, port: u16) {
+        let old = std::mem::replace(&mut self.header.src, port.into());
+        self.check.renumber(&mut self.header.check, false, old.get(), port);
+    }
+
+    /// Sends the segment to `port`; otherwise as [`TcpMut::set_src_port`].
+    pub fn set_dst_port(&mut self, port: u16) {
+        let old = std::mem::replace(&mut self.header.dst, port.into());
+        self.check.renumber(&mut self.header.check, false, old.get(), port);
+    }
+
+    /// The data.
+    #[must_use]
+    pub fn payload(&self) -> &[u8] {
+        self.payload
+    }
+
+    /// The data to write to; [`TcpMut::fill_checksum`] makes the checksum right afterwards.
+    #[must_use]
+    pub fn payload_mut(&mut self) -> &mut [u8] {
+        self.payload
+    }
+
+    /// Computes the checksum anew; otherwise as [`crate::UdpMut::fill_checksum`].
+    ///
+    /// Cost: reads the whole payload, unless that is left to a device.
+    #[must_use = "a payload that is not all here has no new checksum"]
+    pub fn fill_checksum(&mut self) -> bool {
+        let here = size_of::<TcpHeader>() + self.options.len() + self.payload.len();
+        let pseudo = self.ip.pseudo(Protocol::TCP, here + self.behind);
+        if self.check == Check::Pseudo {
+            self.header.check.set(pseudo);
+            return true;
+        }
+        if self.behind > 0 || self.check != Check::Whole {
+            // Nothing that a device knows of is tunnelled in TCP.
+            return false;
+        }
+        self.header.check.set(0);
+        let head = checksum::add(pseudo, checksum::sum(self.header.as_bytes()));
+        let rest = checksum::add(checksum::sum(self.options), checksum::sum(self.payload));
+        self.header.check.set(checksum::finish(checksum::add(head, rest)));
+        true
+    }
+}
+
+impl Deref for TcpMut<'_> {
+    type Target = TcpHeader;
+    fn deref(&self) -> &TcpHeader {
+        self.header
     }
 }
 
@@ -101,6 +218,9 @@ pub struct TcpHeader {
     check: U16,
     urgent: U16,
 }
+
+/// Where the header has its checksum.
+const CHECK_AT: usize = 16;
 
 const _: () = assert!(size_of::<TcpHeader>() == 20);
 

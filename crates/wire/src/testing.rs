@@ -5,8 +5,10 @@ use std::net::Ipv4Addr;
 use proptest::prelude::*;
 
 use crate::checksum::{add, finish, pseudo_v4, pseudo_v6, sum};
-use crate::{Head, HeadMut};
-use crate::{Protocol, arp, eth, eth_mut, ip, ipv4, ipv4_mut, ipv6, ipv6_mut, tcp, udp, udp_mut};
+use crate::{Head, HeadMut, Partial};
+use crate::{
+    Protocol, arp, eth, eth_mut, ip, ipv4, ipv4_mut, ipv6, ipv6_mut, tcp, tcp_mut, udp, udp_mut,
+};
 
 const MACS: [u8; 12] = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
 
@@ -96,9 +98,16 @@ fn view_all(frame: &mut [u8]) {
     if let Ok(mut v) = ipv6_mut(frame) {
         v.set_dscp(255);
         let _ = v.dec_hop_limit();
+        v.set_src([7; 16].into());
+    }
+    if let Ok(mut v) = tcp_mut(frame) {
+        v.swap_ends();
+        v.set_src_port(7);
+        let _ = v.fill_checksum();
     }
     if let Ok(mut v) = udp_mut(frame) {
         v.swap_ends();
+        v.set_dst_port(7);
         v.payload_mut().fill(0);
         let _ = v.fill_checksum();
     }
@@ -113,6 +122,14 @@ fn view_head(bytes: &mut [u8], behind: usize) {
     let _ = head.ipv6().map(|v| (v.protocol(), v.payload().len(), v.behind()));
     let _ = head.udp().map(|v| (v.checksum_ok(), v.payload().len(), v.behind()));
     let _ = head.tcp().map(|v| (v.checksum_ok(), v.options().len(), v.behind()));
+    let partial = Partial { start: behind % 128, offset: behind / 128 };
+    let _ = head.with_partial(partial).udp().map(|v| v.checksum_ok());
+    let _ = head.with_partial(partial).tcp().map(|v| v.checksum_ok());
+    let mut write = HeadMut::new(bytes, behind).with_partial(partial);
+    let _ = write.reborrow().ipv4().map(|mut v| v.set_dst([1, 2, 3, 4].into()));
+    let _ = write.reborrow().ipv6().map(|mut v| v.set_dst([7; 16].into()));
+    let _ = write.reborrow().udp().map(|mut v| v.fill_checksum());
+    let _ = write.reborrow().tcp().map(|mut v| v.fill_checksum());
     let _ = HeadMut::new(bytes, behind).eth().map(|mut v| v.swap_ends());
     let _ = HeadMut::new(bytes, behind).ipv4().map(|mut v| v.set_src([1, 2, 3, 4].into()));
     let _ = HeadMut::new(bytes, behind).ipv6().map(|mut v| v.dec_hop_limit());

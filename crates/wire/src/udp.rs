@@ -9,7 +9,8 @@ use zerocopy::byteorder::network_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Ref, SplitByteSlice, Unaligned};
 
 use crate::ip::{self, HeaderMut};
-use crate::{EthEnds, IpRef, Malformed, Protocol, checksum, eth, head};
+use crate::partial::{self, Check};
+use crate::{EthEnds, Head, HeadMut, IpRef, Malformed, Protocol, checksum, eth, head};
 
 /// A view of the UDP datagram in `frame`.
 ///
@@ -20,14 +21,16 @@ use crate::{EthEnds, IpRef, Malformed, Protocol, checksum, eth, head};
 ///         [`UdpRef::checksum_ok`].
 /// Cost:   constant but for IPv6 extension headers, at most eight; nothing is copied.
 pub fn udp(frame: &[u8]) -> Result<UdpRef<'_>, Malformed> {
-    read(frame, 0)
+    read(Head::new(frame, 0))
 }
 
-pub(crate) fn read(frame: &[u8], behind: usize) -> Result<UdpRef<'_>, Malformed> {
-    let ip = ip::read(frame, behind)?;
+pub(crate) fn read(head: Head<'_>) -> Result<UdpRef<'_>, Malformed> {
+    let ip = ip::read(head)?;
     let segment = ip.segment(Protocol::UDP, Malformed::NotUdp)?;
+    let at = partial::offset_in(head.bytes.as_ptr().addr(), segment);
+    let check = Check::of(head.partial, at, CHECK_AT);
     let (header, payload, behind) = split(segment, ip.behind())?;
-    Ok(UdpRef { ip, header: Ref::into_ref(header), payload, behind })
+    Ok(UdpRef { ip, header: Ref::into_ref(header), payload, behind, check })
 }
 
 /// A view of the UDP datagram in `frame`, for changing it.
@@ -36,16 +39,18 @@ pub(crate) fn read(frame: &[u8], behind: usize) -> Result<UdpRef<'_>, Malformed>
 /// Errors: as [`udp`].
 /// Cost:   as [`udp`].
 pub fn udp_mut(frame: &mut [u8]) -> Result<UdpMut<'_>, Malformed> {
-    write(frame, 0)
+    write(HeadMut::new(frame, 0))
 }
 
-pub(crate) fn write(frame: &mut [u8], behind: usize) -> Result<UdpMut<'_>, Malformed> {
-    let eth::Parts { ends, ether_type, payload, .. } = eth::split(frame)?;
+pub(crate) fn write(head: HeadMut<'_>) -> Result<UdpMut<'_>, Malformed> {
+    let frame = head.bytes.as_ptr().addr();
+    let eth::Parts { ends, ether_type, payload, .. } = eth::split(head.bytes)?;
     let (ip, segment, behind) =
-        ip::segment_mut(ether_type, payload, behind, Protocol::UDP, Malformed::NotUdp)?;
+        ip::segment_mut(ether_type, payload, head.behind, Protocol::UDP, Malformed::NotUdp)?;
+    let check = Check::of(head.partial, partial::offset_in(frame, segment), CHECK_AT);
     let (header, payload, behind) = split(segment, behind)?;
     let (ends, header) = (Ref::into_mut(ends), Ref::into_mut(header));
-    Ok(UdpMut { ends, ip, header, payload, behind })
+    Ok(UdpMut { ends, ip, header, payload, behind, check })
 }
 
 /// A UDP datagram, read only.
@@ -55,6 +60,7 @@ pub struct UdpRef<'a> {
     header: &'a UdpHeader,
     payload: &'a [u8],
     behind: usize,
+    check: Check,
 }
 
 impl<'a> UdpRef<'a> {
@@ -77,17 +83,21 @@ impl<'a> UdpRef<'a> {
         self.behind
     }
 
-    /// Whether the checksum is right, or absent where it may be (IPv4). False, as nobody knows, if
-    /// some of the payload is [behind](UdpRef::behind).
+    /// Whether the checksum is right, or absent where it may be (IPv4). One that is left to a device
+    /// ([`crate::Head::with_partial`]) is right if the device makes the right one of it. False, as nobody
+    /// knows, if some of the payload is [behind](UdpRef::behind) and the checksum covers it.
     ///
-    /// Cost: reads the whole payload.
+    /// Cost: reads the whole payload, unless that is left to a device.
     #[must_use]
     pub fn checksum_ok(&self) -> bool {
-        if self.header.check.get() == 0 {
-            return matches!(self.ip, IpRef::V4(_));
-        }
         let pseudo = self.ip.pseudo(Protocol::UDP, self.header.len());
-        self.behind == 0 && segment_sum(self.header, self.payload, pseudo) == 0xffff
+        match (self.check, self.header.check.get()) {
+            (Check::Pseudo, held) => held == pseudo,
+            (_, 0) => matches!(self.ip, IpRef::V4(_)),
+            (check, _) => check
+                .sum(self.header.as_bytes(), self.payload, self.behind)
+                .is_some_and(|sum| checksum::add(sum, pseudo) == 0xffff),
+        }
     }
 }
 
@@ -99,6 +109,7 @@ pub struct UdpMut<'a> {
     header: &'a mut UdpHeader,
     payload: &'a mut [u8],
     behind: usize,
+    check: Check,
 }
 
 impl UdpMut<'_> {
@@ -114,6 +125,20 @@ impl UdpMut<'_> {
         self.ends.swap();
         self.ip.swap();
         std::mem::swap(&mut self.header.src, &mut self.header.dst);
+    }
+
+    /// Makes the datagram come from `port`, and keeps the checksum right; one of zero (none) stays.
+    ///
+    /// Cost: constant, whatever the payload.
+    pub fn set_src_port(&mut self, port: u16) {
+        let old = std::mem::replace(&mut self.header.src, port.into());
+        self.check.renumber(&mut self.header.check, true, old.get(), port);
+    }
+
+    /// Sends the datagram to `port`; otherwise as [`UdpMut::set_src_port`].
+    pub fn set_dst_port(&mut self, port: u16) {
+        let old = std::mem::replace(&mut self.header.dst, port.into());
+        self.check.renumber(&mut self.header.check, true, old.get(), port);
     }
 
     /// The IP address of the sender.
@@ -153,20 +178,24 @@ impl UdpMut<'_> {
         self.behind
     }
 
-    /// Computes the checksum anew, also where there was none. False, and nothing changed, if some of
-    /// the payload is [behind](UdpMut::behind).
+    /// Computes the checksum anew, also where there was none. One that is left to a device
+    /// ([`crate::HeadMut::with_partial`]) stays left to it. False, and nothing changed, if some of the
+    /// payload is [behind](UdpMut::behind) and the checksum covers it.
     ///
-    /// Cost: reads the whole payload.
+    /// Cost: reads the whole payload, unless that is left to a device.
     #[must_use = "a payload that is not all here has no new checksum"]
     pub fn fill_checksum(&mut self) -> bool {
-        if self.behind > 0 {
-            return false;
-        }
-        self.header.check.set(0);
         let pseudo = self.ip.pseudo(Protocol::UDP, self.header.len());
-        let check = checksum::finish(segment_sum(self.header, self.payload, pseudo));
-        self.header.check.set(if check == 0 { 0xffff } else { check });
-        true
+        if self.check == Check::Pseudo {
+            self.header.check.set(pseudo);
+            return true;
+        }
+        let held = std::mem::take(&mut self.header.check);
+        let sum = self.check.sum(self.header.as_bytes(), self.payload, self.behind);
+        let check = sum.map(|sum| checksum::finish(checksum::add(sum, pseudo)));
+        self.header.check =
+            check.map_or(held, |check| if check == 0 { 0xffff } else { check }.into());
+        check.is_some()
     }
 }
 
@@ -194,6 +223,9 @@ pub struct UdpHeader {
     check: U16,
 }
 
+/// Where the header has its checksum.
+const CHECK_AT: usize = 6;
+
 const _: () = assert!(size_of::<UdpHeader>() == 8);
 
 impl UdpHeader {
@@ -209,6 +241,12 @@ impl UdpHeader {
         self.dst.get()
     }
 
+    /// The checksum, as it stands there: 0 for none.
+    #[cfg(test)]
+    pub(crate) fn check(&self) -> u16 {
+        self.check.get()
+    }
+
     fn len(&self) -> usize {
         self.len.get().into()
     }
@@ -222,11 +260,6 @@ fn split<B: SplitByteSlice>(
     let len = header.len().checked_sub(size_of::<UdpHeader>()).ok_or(Malformed::BadLength)?;
     let (payload, behind) = head::front(rest, len, behind)?;
     Ok((header, payload, behind))
-}
-
-fn segment_sum(header: &UdpHeader, payload: &[u8], pseudo: u16) -> u16 {
-    let head = checksum::add(pseudo, checksum::sum(header.as_bytes()));
-    checksum::add(head, checksum::sum(payload))
 }
 
 #[cfg(test)]

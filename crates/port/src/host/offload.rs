@@ -42,26 +42,13 @@ pub(crate) fn received(header: &VnetHdr, len: usize) -> Option<Offload> {
     (fits && cuts).then_some(offload)
 }
 
-/// The same for a packet into which a tag was put behind the MAC addresses.
-pub(crate) fn tagged(mut offload: Offload) -> Offload {
-    let moved = |n: u16| n.saturating_add(TAG_BYTES as u16);
-    if offload.needs_checksum() {
-        offload.csum_start = moved(offload.csum_start);
-    }
-    if offload.hdr_len > 0 {
-        offload.hdr_len = moved(offload.hdr_len);
-    }
-    offload
-}
-
 /// Does what the packets leave to a device that does nothing; drops what cannot be done.
 ///
 /// Shape:  packets of `batch` are complete frames afterwards, in order; superframes are gone.
 /// Cost:   a look at each packet; one pass over the payload of those without a checksum.
 pub(crate) fn finish(batch: &mut Batch) {
-    let asks = |offload: Offload| offload.needs_checksum() || offload.is_gso();
-    if batch.iter().any(|skb| asks(skb.offload())) {
-        batch.retain(|skb| if asks(skb.offload()) { finish_one(skb) } else { Ok(()) });
+    if batch.iter().any(|skb| skb.offload().is_pending()) {
+        batch.retain(|skb| if skb.offload().is_pending() { finish_one(skb) } else { Ok(()) });
     }
 }
 
@@ -73,7 +60,12 @@ pub(crate) fn complete(batch: &mut Batch) {
     }
 }
 
-fn finish_one(skb: &mut Skb) -> Result<(), DropReason> {
+/// Does what a packet leaves to a device that does nothing.
+///
+/// # Errors
+/// `UNSUPPORTED` for a superframe, `MALFORMED` if the checksum's place is not in the packet, `NO_FRAME`
+/// if it had to be copied to be written and could not.
+pub(crate) fn finish_one(skb: &mut Skb) -> Result<(), DropReason> {
     let offload = skb.offload();
     if offload.is_gso() {
         return Err(DropReason::UNSUPPORTED);
@@ -139,13 +131,6 @@ mod tests {
         assert_eq!(received(&gso, 2000), None);
         assert!(received(&VnetHdr { gso_size: 1, ..gso }, 2000).is_some());
         assert_eq!(received(&VnetHdr { gso_size: 1, ..gso }, 53), None);
-    }
-
-    #[test]
-    fn a_tag_moves_what_lies_behind_it() {
-        let moved = tagged(Offload { hdr_len: 54, ..PARTIAL });
-        assert_eq!((moved.csum_start, moved.csum_offset, moved.hdr_len), (18, 6, 58));
-        assert_eq!(tagged(Offload::NONE), Offload::NONE);
     }
 
     #[test]

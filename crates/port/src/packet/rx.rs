@@ -127,11 +127,12 @@ fn take(mem: &mut Local, frame: &RxFrame<'_>, scratch: &mut Vec<u8>, longest: us
         return refuse(mem, DropReason::TOO_LONG);
     }
     let header = frame.vnet.unwrap_or(VnetHdr::NONE);
-    let Some(left) = offload::received(&header, frame.data.len()) else {
-        return refuse(mem, DropReason::MALFORMED);
-    };
+    // A tag that was put in is in front of what is still to be done.
+    let moved = bytes.len() - frame.data.len();
+    let left = offload::received(&header, frame.data.len()).and_then(|left| left.pushed(moved));
+    let Some(left) = left else { return refuse(mem, DropReason::MALFORMED) };
     let Some(mut skb) = mem.alloc_copy(bytes) else { return Taken::NoFrame };
-    skb.set_offload(if vlan.is_some() { offload::tagged(left) } else { left });
+    skb.set_offload(left);
     skb.set_stamp_ns(u64::from(frame.sec) * 1_000_000_000 + u64::from(frame.nsec));
     skb.set_packet_type(packet_type(frame.pkttype));
     Taken::Received(skb)

@@ -1,0 +1,273 @@
+//! A checksum that is left to a device: what its field holds meanwhile, and what others make of it.
+//!
+//! ```text
+//! | MACs | IP | UDP  check | payload ...............................|   Whole
+//! | MACs | IP | UDP  ~~~~~ | payload ...............................|   Pseudo: `start` is this header
+//! | MACs | IP | UDP  check | .. | IP | TCP  ~~~~~ | payload ........|   Inner: `start` is one further in
+//! ```
+//!
+//! Source: Linux Documentation/networking/checksum-offloads.rst, "LCO: Local Checksum Offload".
+
+use zerocopy::byteorder::network_endian::U16;
+
+use crate::checksum;
+
+/// A checksum that is left to a device: its field holds only the sum of the pseudo header.
+///
+/// The frame's metadata know of it; its bytes do not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Partial {
+    /// The first byte that is summed, from the first byte of the frame; from there to the end all are.
+    pub start: usize,
+    /// Where the sum goes, from `start`.
+    pub offset: usize,
+}
+
+/// What the checksum field of a transport header holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Check {
+    /// The checksum.
+    Whole,
+    /// The sum of the pseudo header: the device makes a checksum of it.
+    Pseudo,
+    /// The checksum; what is under it has one that is left to the device. Where that one starts and
+    /// where it goes, from the first byte of this header.
+    Inner { start: usize, field: usize },
+}
+
+impl Check {
+    /// Of a transport header that begins at byte `at` of the frame and has its checksum at `field`.
+    #[inline]
+    pub fn of(partial: Option<Partial>, at: usize, field: usize) -> Check {
+        match partial {
+            None => Check::Whole,
+            Some(p) if p.start == at && p.offset == field => Check::Pseudo,
+            Some(p) if p.start > at + field => {
+                let start = p.start - at;
+                Check::Inner { start, field: start.saturating_add(p.offset) }
+            }
+            Some(_) => Check::Whole,
+        }
+    }
+
+    /// The sum of a segment as it will leave the device; `None` if it takes bytes that are behind.
+    pub fn sum(self, header: &[u8], payload: &[u8], behind: usize) -> Option<u16> {
+        let (summed, rest) = match self {
+            Check::Inner { start, field } => {
+                let start = start.checked_sub(header.len())?;
+                let field = payload.get(field.checked_sub(header.len())?..)?.first_chunk()?;
+                // With its checksum, all from there on sums up to the complement of the pseudo header.
+                let rest = !u16::from_be_bytes(*field);
+                let rest = if start % 2 == 0 { rest } else { rest.swap_bytes() };
+                (payload.get(..start)?, rest)
+            }
+            Check::Whole | Check::Pseudo if behind > 0 => return None,
+            Check::Whole | Check::Pseudo => (payload, 0),
+        };
+        let sum = checksum::add(checksum::sum(header), checksum::sum(summed));
+        Some(checksum::add(sum, rest))
+    }
+
+    /// Carries a changed word of an address into `field`; one of UDP has a `none` of 0, which stays.
+    #[inline]
+    pub fn readdress(self, field: &mut U16, udp: bool, old: u32, new: u32) {
+        let held = field.get();
+        match self {
+            Check::Pseudo => field.set(checksum::resum32(held, old, new)),
+            _ if udp && held == 0 => {}
+            _ => field.set(nonzero(udp, checksum::update32(held, old, new))),
+        }
+    }
+
+    /// Carries a changed word of the transport header into `field`, otherwise as `readdress`.
+    #[inline]
+    pub fn renumber(self, field: &mut U16, udp: bool, old: u16, new: u16) {
+        let held = field.get();
+        // The pseudo header has no words of the transport header.
+        if self != Check::Pseudo && !(udp && held == 0) {
+            field.set(nonzero(udp, checksum::update16(held, old, new)));
+        }
+    }
+}
+
+/// Of UDP, 0 means none; all ones are as good. Source: RFC 768.
+fn nonzero(udp: bool, check: u16) -> u16 {
+    if udp && check == 0 { 0xffff } else { check }
+}
+
+/// Where in `frame` a part of it begins.
+#[inline]
+pub(crate) fn offset_in(frame: usize, part: &[u8]) -> usize {
+    part.as_ptr().addr().wrapping_sub(frame)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{fix_ipv4, tcp4_frame, udp4_frame, udp6_frame};
+    use crate::{Head, HeadMut, IpRef, Partial, Protocol, checksum, ip, tcp, udp};
+    use proptest::prelude::*;
+
+    /// Where the transport header of `frame` begins, and its checksum from there.
+    fn transport(frame: &[u8]) -> Partial {
+        let ip = ip(frame).unwrap();
+        let start = if matches!(ip, IpRef::V4(_)) { 34 } else { 54 };
+        Partial { start, offset: if ip.protocol() == Protocol::TCP { 16 } else { 6 } }
+    }
+
+    /// Leaves the checksum of `frame` to a device.
+    fn leave(frame: &mut [u8]) -> Partial {
+        let partial = transport(frame);
+        let ip = ip(frame).unwrap();
+        let pseudo = ip.pseudo(ip.protocol(), ip.payload().len()).to_be_bytes();
+        let at = partial.start + partial.offset;
+        frame[at..at + 2].copy_from_slice(&pseudo);
+        partial
+    }
+
+    /// Does what a device does.
+    fn complete(frame: &mut [u8], partial: Partial) {
+        let check = checksum::finish(checksum::sum(&frame[partial.start..])).to_be_bytes();
+        let at = partial.start + partial.offset;
+        frame[at..at + 2].copy_from_slice(&check);
+    }
+
+    fn ok(frame: &[u8], partial: Option<Partial>) -> bool {
+        let head = Head::new(frame, 0).with_partial(partial);
+        head.udp().map_or_else(|_| head.tcp().unwrap().checksum_ok(), |udp| udp.checksum_ok())
+    }
+
+    fn frames(payload: &[u8]) -> [Vec<u8>; 3] {
+        let udp4 = udp4_frame([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), payload);
+        [udp4, udp6_frame(payload), tcp4_frame(&[1, 1, 1, 0], payload)]
+    }
+
+    #[test]
+    fn a_partial_checksum_is_ok_where_it_is_known_to_be_one() {
+        for mut frame in frames(b"payload") {
+            let partial = leave(&mut frame);
+            assert!(ok(&frame, Some(partial)) && !ok(&frame, None));
+            frame[partial.start + partial.offset] ^= 1;
+            assert!(!ok(&frame, Some(partial)));
+        }
+    }
+
+    #[test]
+    fn a_partial_checksum_is_filled_and_checked_without_the_payload() {
+        let mut frame = udp4_frame([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), &[7; 100]);
+        let partial = leave(&mut frame);
+        let whole = frame.clone();
+        frame[40..42].fill(0xee);
+        let mut view = HeadMut::new(&mut frame[..50], 92).with_partial(partial).udp().unwrap();
+        assert!(view.fill_checksum());
+        assert_eq!(frame, whole);
+        assert!(Head::new(&frame[..50], 92).with_partial(partial).udp().unwrap().checksum_ok());
+    }
+
+    /// A UDP datagram whose payload is `shim` bytes and `inner`'s packet.
+    fn tunnel(shim: usize, inner: &[u8]) -> Vec<u8> {
+        let payload = [vec![9; shim], inner[14..].to_vec()].concat();
+        udp4_frame([192, 0, 2, 1].into(), [192, 0, 2, 2].into(), &payload)
+    }
+
+    #[test]
+    fn an_outer_checksum_is_that_of_the_completed_inner_packet() {
+        for shim in [0, 8, 9] {
+            for mut inner in frames(b"odd length payload!") {
+                let Partial { start, offset } = leave(&mut inner);
+                let partial = Partial { start: start + 28 + shim, offset };
+                let mut frame = tunnel(shim, &inner);
+                frame[40..42].fill(0);
+                let head = HeadMut::new(&mut frame, 0).with_partial(partial);
+                assert!(head.udp().unwrap().fill_checksum());
+                assert!(ok(&frame, Some(partial)));
+                let mut ip = HeadMut::new(&mut frame, 0).with_partial(partial).ipv4().unwrap();
+                ip.set_src([198, 51, 100, 77].into());
+                complete(&mut frame, partial);
+                assert!(udp(&frame).unwrap().checksum_ok(), "{shim}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_inner_field_that_is_not_here_makes_no_outer_checksum() {
+        let mut inner = frames(b"payload")[2].clone();
+        let Partial { start, offset } = leave(&mut inner);
+        let partial = Partial { start: start + 28, offset };
+        let mut frame = tunnel(0, &inner);
+        let before = frame.clone();
+        let (here, behind) = (partial.start + 17, frame.len() - partial.start - 17);
+        let mut view = HeadMut::new(&mut frame[..here], behind).with_partial(partial);
+        assert!(!view.reborrow().udp().unwrap().fill_checksum());
+        assert_eq!(frame, before);
+        for wild in [Partial { start: 41, offset: 0 }, Partial { start: 43, offset: usize::MAX }] {
+            let mut view = HeadMut::new(&mut frame, 0).with_partial(wild).udp().unwrap();
+            let _ = view.fill_checksum();
+        }
+    }
+
+    #[test]
+    fn a_later_fragment_of_ipv6_has_no_checksum_to_carry_an_address_into() {
+        for (more, offset, carried) in [(1, 0, true), (0, 1, false)] {
+            let mut frame = udp6_frame(b"payload");
+            frame.splice(54..54, [17, 0, offset, more, 9, 9, 9, 9]);
+            (frame[19], frame[20]) = (23, 44);
+            let before = frame[54..].to_vec();
+            HeadMut::new(&mut frame, 0).ipv6().unwrap().set_src([7; 16].into());
+            assert_eq!(frame[54..] != before, carried);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn edits_and_completion_come_in_any_order(
+            which in 0usize..3, payload in prop::collection::vec(any::<u8>(), 0..80),
+            src: [u8; 16], port: u16, refill: bool, swap: bool,
+        ) {
+            let mut plain = frames(&payload)[which].clone();
+            let mut unfinished = plain.clone();
+            let partial = leave(&mut unfinished);
+            for (frame, partial) in [(&mut plain, None), (&mut unfinished, Some(partial))] {
+                let mut head = HeadMut::new(frame, 0).with_partial(partial);
+                if let Ok(mut ip) = head.reborrow().ipv4() {
+                    ip.set_src([src[0], src[1], src[2], src[3]].into());
+                    ip.set_dst([src[4], src[5], src[6], src[7]].into());
+                }
+                if let Ok(mut ip) = head.reborrow().ipv6() {
+                    ip.set_dst(src.into());
+                }
+                if let Ok(mut udp) = head.reborrow().udp() {
+                    if swap { udp.swap_ends(); }
+                    udp.set_src_port(port);
+                    udp.set_dst_port(!port);
+                    prop_assert!(!refill || udp.fill_checksum());
+                }
+                if let Ok(mut tcp) = head.reborrow().tcp() {
+                    if swap { tcp.swap_ends(); }
+                    tcp.set_src_port(port);
+                    tcp.set_dst_port(!port);
+                    prop_assert!(!refill || tcp.fill_checksum());
+                }
+            }
+            prop_assert!(ok(&plain, None) && ok(&unfinished, Some(partial)));
+            complete(&mut unfinished, partial);
+            prop_assert!(udp(&unfinished).map_or_else(
+                |_| tcp(&unfinished).unwrap().checksum_ok(),
+                |udp| udp.checksum_ok() || udp.check() == 0,
+            ));
+            fix(&mut plain);
+            fix(&mut unfinished);
+            prop_assert_eq!(plain, unfinished);
+        }
+    }
+
+    /// One of the two forms of zero, which are the same sum.
+    fn fix(frame: &mut [u8]) {
+        let Partial { start, offset } = transport(frame);
+        if frame[start + offset..start + offset + 2] == [0, 0] {
+            frame[start + offset..start + offset + 2].fill(0xff);
+        }
+        if start == 34 {
+            fix_ipv4(frame);
+        }
+    }
+}
