@@ -7,10 +7,14 @@ use linerate_skb::{Batch, DropReason, Offload, Skb};
 use linerate_sys::vnet::{F_NEEDS_CSUM, VnetHdr};
 use linerate_wire::checksum;
 
+use super::headers::{self, HEADERS_MAX};
+
 /// Bytes of a VLAN tag.
 pub(crate) const TAG_BYTES: usize = 4;
 /// Bytes of a chain that are summed at once: even, so that the sums can be added.
 const BLOCK_BYTES: usize = 512;
+/// Where UDP's header has its checksum.
+const UDP_CHECK: u16 = 6;
 /// Where a tag stands: behind the MAC addresses.
 pub(crate) const TAG_AT: usize = 12;
 
@@ -60,6 +64,36 @@ pub(crate) fn complete(batch: &mut Batch) {
     }
 }
 
+/// The same for work that no receiver would find behind the headers in front of it: a checksum or a
+/// superframe in a tunnel, of which the kernel's header does not say that there is one.
+///
+/// Cost: as [`finish`]; the headers of packets that leave something to the device are read.
+pub(crate) fn complete_tunnelled(batch: &mut Batch) {
+    let asks = |skb: &Skb| !skb.offload().is_gso() && is_tunnelled(skb);
+    if batch.iter().any(asks) {
+        batch.retain(|skb| if asks(skb) { finish_one(skb) } else { Ok(()) });
+    }
+}
+
+/// True for a superframe in a tunnel: it is cut before it leaves.
+pub(crate) fn is_tunnelled_superframe(skb: &Skb) -> bool {
+    skb.offload().is_gso() && is_tunnelled(skb)
+}
+
+/// True if what is left to the device is not at the first transport header.
+fn is_tunnelled(skb: &Skb) -> bool {
+    let offload = skb.offload();
+    if !offload.is_pending() {
+        return false;
+    }
+    let mut copy = [0; HEADERS_MAX];
+    let found = headers::transport(headers::first_bytes(skb, &mut copy));
+    match offload.needs_checksum() {
+        true => found.is_none_or(|found| found.at != usize::from(offload.csum_start)),
+        false => found.is_some_and(|found| !matches!(found.protocol, headers::TCP | headers::UDP)),
+    }
+}
+
 /// Does what a packet leaves to a device that does nothing.
 ///
 /// # Errors
@@ -76,10 +110,10 @@ pub(crate) fn finish_one(skb: &mut Skb) -> Result<(), DropReason> {
         return Err(DropReason::MALFORMED);
     }
     let sum = sum_from(skb, start);
-    // The field holds the sum of the pseudo header. 0 would mean "no checksum" in UDP; its other
-    // form, all ones, is as good everywhere. Source: RFC 768.
+    // The field holds the sum of the pseudo header. 0 would mean "no checksum" in UDP, of which all ones
+    // are the other form. Source: RFC 768.
     let check = match checksum::finish(sum) {
-        0 => u16::MAX,
+        0 if offload.csum_offset == UDP_CHECK => u16::MAX,
         check => check,
     };
     // None if they are shared bytes that the pool has no frame to copy into.

@@ -6,35 +6,30 @@
 //!                                                   numbers, flags and checksums
 //! ```
 //!
+//! IP headers in front of that IP header (IPIP, 6in4) get lengths, numbers and checksums of their own, too.
+//!
 //! Source: virtio 1.2, 5.1.6.2; net/ipv4/tcp_offload.c `tcp_gso_segment`, net/ipv4/udp_offload.c.
 
 use linerate_skb::{Batch, DropReason, Local, Moved, Offload, Skb};
 use linerate_wire::checksum;
+
+use super::headers::{HEADERS_MAX, IP_HEADERS_MAX, IpHeader, TCP, UDP};
 
 const GSO_TCPV4: u8 = 1;
 const GSO_TCPV6: u8 = 4;
 const GSO_UDP: u8 = 5;
 /// The first segment's congestion flag is for it alone.
 const GSO_ECN: u8 = 0x80;
-const TCP: u8 = 6;
-const UDP: u8 = 17;
 const FIN_PSH: u8 = 0x09;
 const CWR: u8 = 0x80;
-const TYPE_AT: usize = 12;
-const TAG_BYTES: usize = 4;
-const TYPE_VLAN: [u16; 2] = [0x8100, 0x88a8];
-/// Longest headers that are looked at: Ethernet, a tag, IPv4 or TCP with all of its options.
-const HEADERS_MAX: usize = 14 + 4 + 60 + 60;
 
 /// A superframe and how it is cut.
 #[derive(Debug)]
 pub(crate) struct Cutter {
     headers: Vec<u8>,
-    /// Where the network header begins, and the transport header.
-    network: usize,
-    transport: usize,
-    protocol: u8,
-    v6: bool,
+    /// IP headers, the outermost first: the last one is in front of the transport header.
+    ips: [Option<IpHeader>; IP_HEADERS_MAX],
+    ip: IpHeader,
     ecn: bool,
     gso_size: usize,
     len: usize,
@@ -55,58 +50,45 @@ impl Cutter {
         let n = skb.copy_to(0, &mut headers);
         headers.truncate(n);
         let (v6, protocol) = match offload.gso_type & !GSO_ECN {
-            GSO_TCPV4 => (false, TCP),
-            GSO_TCPV6 => (true, TCP),
-            GSO_UDP => (
-                headers
-                    .get(network(&headers).ok_or(DropReason::MALFORMED)?)
-                    .is_some_and(|b| b >> 4 == 6),
-                UDP,
-            ),
+            GSO_TCPV4 => (Some(false), TCP),
+            GSO_TCPV6 => (Some(true), TCP),
+            GSO_UDP => (None, UDP),
             _ => return Err(DropReason::UNSUPPORTED),
         };
-        Cutter::plan(headers, v6, protocol, offload, skb.len()).ok_or(DropReason::MALFORMED)
+        let ips = ip_headers(&headers).ok_or(DropReason::MALFORMED)?;
+        let ip = ips.iter().flatten().last().ok_or(DropReason::MALFORMED)?;
+        if ip.protocol != protocol || v6.is_some_and(|v6| v6 != ip.v6) {
+            // Of the kind that it says, but in a tunnel that is not known here, or not at all.
+            let start = usize::from(offload.csum_start);
+            let further = offload.needs_checksum() && start > ip.end;
+            let reason = if further { DropReason::UNSUPPORTED } else { DropReason::MALFORMED };
+            return Err(reason);
+        }
+        Cutter::plan(headers, ips, *ip, offload, skb.len()).ok_or(DropReason::MALFORMED)
     }
 
     fn plan(
-        headers: Vec<u8>,
-        v6: bool,
-        protocol: u8,
+        mut headers: Vec<u8>,
+        ips: [Option<IpHeader>; IP_HEADERS_MAX],
+        ip: IpHeader,
         offload: Offload,
         len: usize,
     ) -> Option<Cutter> {
-        let network = network(&headers)?;
-        let first = *headers.get(network)?;
-        let (version, next_at) = if v6 { (6, network + 6) } else { (4, network + 9) };
-        let transport = network + if v6 { 40 } else { usize::from(first & 0x0f) * 4 };
-        let shortest = network + if v6 { 40 } else { 20 };
-        let is_ours = first >> 4 == version && *headers.get(next_at)? == protocol;
-        let payload = match protocol {
-            UDP => transport + 8,
-            _ => transport + usize::from(*headers.get(transport + 12)? >> 4) * 4,
+        let transport = ip.end;
+        let header_bytes = match ip.protocol {
+            UDP => 8,
+            _ => usize::from(*headers.get(transport + 12)? >> 4) * 4,
         };
-        let shortest_payload = transport + if protocol == UDP { 8 } else { 20 };
+        let shortest = if ip.protocol == UDP { 8 } else { 20 };
+        let payload = transport + header_bytes;
         let gso_size = usize::from(offload.gso_size);
-        let fits = transport >= shortest && payload >= shortest_payload && payload <= headers.len();
-        let whole = len > payload && gso_size > 0;
-        if !is_ours || !fits || !whole {
+        let fits = header_bytes >= shortest && payload <= headers.len();
+        if !fits || len <= payload || gso_size == 0 {
             return None;
         }
-        let mut headers = headers;
         headers.truncate(payload);
         let ecn = offload.gso_type & GSO_ECN != 0;
-        Some(Cutter {
-            headers,
-            network,
-            transport,
-            protocol,
-            v6,
-            ecn,
-            gso_size,
-            len,
-            done: 0,
-            segments: 0,
-        })
+        Some(Cutter { headers, ips, ip, ecn, gso_size, len, done: 0, segments: 0 })
     }
 
     /// How many segments it becomes, and their bytes.
@@ -148,23 +130,26 @@ impl Cutter {
         self.done == payload
     }
 
+    /// Gives an IP header of a segment its own length, number and checksum.
+    fn number_ip(&self, frame: &mut [u8], ip: &IpHeader) {
+        if ip.v6 {
+            return put(frame, ip.at + 4, (frame.len() - ip.end) as u16);
+        }
+        put(frame, ip.at + 2, (frame.len() - ip.at) as u16);
+        let id = be16(frame, ip.at + 4).wrapping_add(self.segments as u16);
+        put(frame, ip.at + 4, id);
+        put(frame, ip.at + 10, 0);
+        let check = checksum::finish(checksum::sum(&frame[ip.at..ip.end]));
+        put(frame, ip.at + 10, check);
+    }
+
     /// Gives a segment its own lengths, numbers, flags and checksums.
     fn number(&self, frame: &mut [u8], last: bool) {
-        let (network, transport) = (self.network, self.transport);
+        self.ips.iter().flatten().for_each(|ip| self.number_ip(frame, ip));
+        let IpHeader { at: network, end: transport, v6, protocol } = self.ip;
         let behind = (frame.len() - transport) as u16;
-        let addresses = if self.v6 {
-            put(frame, network + 4, behind);
-            network + 8..network + 40
-        } else {
-            put(frame, network + 2, (frame.len() - network) as u16);
-            let id = be16(frame, network + 4).wrapping_add(self.segments as u16);
-            put(frame, network + 4, id);
-            put(frame, network + 10, 0);
-            let check = checksum::finish(checksum::sum(&frame[network..transport]));
-            put(frame, network + 10, check);
-            network + 12..network + 20
-        };
-        let check_at = if self.protocol == TCP {
+        let addresses = if v6 { network + 8..network + 40 } else { network + 12..network + 20 };
+        let check_at = if protocol == TCP {
             let at = transport + 4;
             let number = [frame[at], frame[at + 1], frame[at + 2], frame[at + 3]];
             let number = u32::from_be_bytes(number).wrapping_add(self.done as u32);
@@ -182,23 +167,27 @@ impl Cutter {
         };
         put(frame, check_at, 0);
         let [high, low] = behind.to_be_bytes();
-        let pseudo = checksum::sum(&[0, self.protocol, high, low]);
+        let pseudo = checksum::sum(&[0, protocol, high, low]);
         let pseudo = checksum::add(pseudo, checksum::sum(&frame[addresses]));
         let sum = checksum::add(pseudo, checksum::sum(&frame[transport..]));
-        // 0 would mean "none" in UDP; all ones are as good everywhere. Source: RFC 768.
+        // 0 would mean "none" in UDP. Source: RFC 768.
         let check = match checksum::finish(sum) {
-            0 => u16::MAX,
+            0 if protocol == UDP => u16::MAX,
             check => check,
         };
         put(frame, check_at, check);
     }
 }
 
-/// Where the network header begins.
-fn network(frame: &[u8]) -> Option<usize> {
-    let kind = frame.get(TYPE_AT..TYPE_AT + 2)?;
-    let tagged = TYPE_VLAN.contains(&u16::from_be_bytes([kind[0], kind[1]]));
-    Some(TYPE_AT + 2 + if tagged { TAG_BYTES } else { 0 })
+/// The IP headers of a frame, one in the other.
+fn ip_headers(frame: &[u8]) -> Option<[Option<IpHeader>; IP_HEADERS_MAX]> {
+    let mut ips = [None; IP_HEADERS_MAX];
+    let mut next = Some(IpHeader::first(frame)?);
+    for ip in &mut ips {
+        *ip = next;
+        next = next.and_then(|ip| ip.inner(frame));
+    }
+    Some(ips)
 }
 
 /// Both are within the headers, whose lengths `plan` has checked.
@@ -213,7 +202,7 @@ fn put(frame: &mut [u8], at: usize, value: u16) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::testing::{bytes, ipv4};
+    use crate::host::testing::{bytes, ipip, ipv4};
     use linerate_skb::Pool;
 
     const SUPER: Offload = Offload {
@@ -279,6 +268,46 @@ mod tests {
                 assert_eq!(one[47] & FIN_PSH != 0, i == 4);
                 assert_eq!(one[47] & CWR != 0, i == 0);
             }
+        }
+    }
+
+    #[test]
+    fn a_superframe_in_a_tunnel_is_cut_with_outer_headers_of_its_own() {
+        let plain = cut(&ipv4(6, 2500), SUPER, 64).unwrap();
+        for depth in 1..IP_HEADERS_MAX {
+            let frame = (0..depth).fold(ipv4(6, 2500), |frame, _| ipip(frame));
+            let offload = SUPER.pushed(20 * depth).unwrap();
+            let all = cut(&frame, offload, 2).unwrap();
+            assert_eq!(all.len(), plain.len());
+            for (i, (one, plain)) in all.iter().zip(&plain).enumerate() {
+                let mut inner = one.clone();
+                inner.drain(14..14 + 20 * depth);
+                assert!(inner == *plain && whole(&inner), "segment {i}");
+                for outer in (0..depth).map(|n| &one[14 + 20 * n..]) {
+                    assert_eq!(checksum::finish(checksum::sum(&outer[..20])), 0);
+                    assert_eq!(usize::from(be16(outer, 2)), outer.len());
+                    assert_eq!(usize::from(be16(outer, 4)), 7 + i);
+                }
+            }
+        }
+        let deep = (0..IP_HEADERS_MAX).fold(ipv4(6, 2500), |frame, _| ipip(frame));
+        let refused = cut(&deep, SUPER.pushed(20 * IP_HEADERS_MAX).unwrap(), 8).unwrap_err();
+        assert_eq!(refused, DropReason::UNSUPPORTED);
+    }
+
+    #[test]
+    fn a_superframe_that_lost_or_outgrew_its_headers_is_not_cut() {
+        let pool = Pool::builder().frames(16).build().unwrap();
+        let mut mem = pool.local();
+        for (pull, push, reason) in [
+            (35, 35, DropReason::UNSUPPORTED),
+            (34, 0, DropReason::MALFORMED),
+            (14, 0, DropReason::MALFORMED),
+        ] {
+            let mut skb = mem.alloc_copy(&ipv4(6, 1500)).unwrap();
+            skb.set_offload(SUPER);
+            assert!(skb.pull(pull) && skb.push(push).is_some());
+            assert_eq!(Cutter::of(&skb).map(drop), Err(reason), "{pull}");
         }
     }
 

@@ -222,6 +222,17 @@ pub(crate) fn ipv4(protocol: u8, payload: usize) -> Vec<u8> {
     f
 }
 
+/// A frame with the IPv4 packet of `frame` in one more IPv4 packet, whose checksum is right.
+pub(crate) fn ipip(mut frame: Vec<u8>) -> Vec<u8> {
+    let len = (frame.len() - 14 + 20) as u16;
+    let mut outer = vec![0x45, 0, 0, 0, 0, 7, 0x40, 0, 64, 4, 0, 0, 10, 9, 0, 1, 10, 9, 0, 2];
+    outer[2..4].copy_from_slice(&len.to_be_bytes());
+    let check = linerate_wire::checksum::finish(linerate_wire::checksum::sum(&outer));
+    outer[10..12].copy_from_slice(&check.to_be_bytes());
+    frame.splice(14..14, outer);
+    frame
+}
+
 /// The sum of the pseudo header of a packet of `ipv4`.
 pub(crate) fn pseudo(protocol: u8, len: usize) -> u16 {
     let mut header = Vec::from(SOURCE);

@@ -90,6 +90,7 @@ impl PacketQueue {
 
 impl QueueOps for PacketQueue {
     fn rx(&mut self, mem: &mut Local, out: &mut Batch, budget: usize) -> Moved {
+        self.tx.send_segments(&self.socket, &mut self.link, mem);
         let moved = self.rx.receive(mem, out, budget);
         if moved.packets > 0 {
             self.bell.busy(&self.socket);
@@ -117,11 +118,13 @@ impl QueueOps for PacketQueue {
         // A device that is not up takes, and drops, whatever it is offered.
         let room = !self.link.is_up() || !self.tx.is_blocked();
         let frames = self.rx.is_waiting();
-        if self.link.take_news() || (want.frames() && frames) || (want.room() && room) {
+        // Segments that wait are sent when the queue is looked at next.
+        let sends = want.room() || self.tx.is_cutting();
+        if self.link.take_news() || (want.frames() && frames) || (sends && room) {
             return false;
         }
         let watch_frames = want.frames() && !self.rx.is_starved();
-        let watch_room = want.room() && self.tx.awaits_buffer();
+        let watch_room = sends && self.tx.awaits_buffer();
         let watch = match (watch_frames, watch_room) {
             (true, true) => Some(Want::Both),
             (true, false) => Some(Want::Frames),
@@ -131,11 +134,16 @@ impl QueueOps for PacketQueue {
         let alarm = [
             self.link.look_at(),
             self.rx.retry_at().filter(|_| want.frames()),
-            self.tx.retry_at().filter(|_| want.room()),
+            self.tx.retry_at().filter(|_| sends),
         ];
         self.bell.watch(&self.socket, watch, alarm.into_iter().flatten().min());
         self.armed = true;
         true
+    }
+
+    fn reap(&mut self, mem: &mut Local) -> usize {
+        self.tx.send_segments(&self.socket, &mut self.link, mem);
+        usize::from(self.tx.is_cutting())
     }
 
     fn health(&self) -> Health {

@@ -83,6 +83,36 @@ fn a_superframe_and_a_partial_checksum_are_forwarded_unharmed() {
 }
 
 #[test]
+fn what_is_left_to_do_in_a_tunnel_is_done_before_it_leaves() {
+    in_netns(|| {
+        veth(1500);
+        let mut seen = queue("packet:v1");
+        let datagram = ipip(ipv4(17, 100));
+        send(&mut queue("packet:v0"), std::slice::from_ref(&datagram), PARTIAL.pushed(20).unwrap());
+        let superframe = ipip(ipv4(6, 20_000));
+        let mut sender = queue("packet:v0");
+        let left = Offload { gso_size: 1000, ..SUPERFRAME }.pushed(20).unwrap();
+        send(&mut sender, std::slice::from_ref(&superframe), left);
+        let got = receive_if(&mut seen, 21, |data| data[26..30] == [10, 9, 0, 1]);
+        let mut stream = Vec::new();
+        for (i, skb) in got.iter().enumerate() {
+            let packet = bytes(skb);
+            assert_eq!(skb.offload(), Offload::NONE, "{i}");
+            let inner = [&packet[..14], &packet[34..]].concat();
+            let right = linerate_wire::udp(&inner).map(|udp| udp.checksum_ok());
+            assert!(right.unwrap_or_else(|_| linerate_wire::tcp(&inner).unwrap().checksum_ok()));
+            assert!(linerate_wire::ipv4(&packet).unwrap().checksum_ok(), "{i}");
+            stream.extend_from_slice(if i == 0 { &[] } else { &packet[74..] });
+        }
+        assert!(stream == superframe[74..]);
+        assert_eq!(sender.counts().tx_packets, 20);
+        let pool = sender.pool().clone();
+        drop((got, sender, seen));
+        assert_settled(&pool);
+    });
+}
+
+#[test]
 fn without_offload_headers_checksums_are_filled_in_and_superframes_dropped() {
     in_netns(|| {
         veth(1500);

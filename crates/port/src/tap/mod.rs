@@ -89,6 +89,7 @@ impl TapQueue {
 
 impl QueueOps for TapQueue {
     fn rx(&mut self, mem: &mut Local, out: &mut Batch, budget: usize) -> Moved {
+        self.tx.send_segments(&self.tap, &mut self.link, mem);
         let moved = self.rx.receive(&self.tap, &mut self.link, mem, out, budget);
         if moved.packets > 0 {
             self.bell.busy(&self.tap);
@@ -117,18 +118,25 @@ impl QueueOps for TapQueue {
         // A device that is not up takes, and drops, whatever it is offered.
         let room = !self.link.is_up() || !self.tx.is_blocked();
         let frames = want.frames() && self.rx.is_waiting(&self.tap);
-        if self.link.take_news() || frames || (want.room() && room) {
+        // Segments that wait are sent when the queue is looked at next.
+        let sends = want.room() || self.tx.is_cutting();
+        if self.link.take_news() || frames || (sends && room) {
             return false;
         }
         let watch = (want.frames() && !self.rx.is_starved()).then_some(Want::Frames);
         let alarm = [
             self.link.look_at(),
             self.rx.retry_at().filter(|_| want.frames()),
-            self.tx.retry_at().filter(|_| want.room()),
+            self.tx.retry_at().filter(|_| sends),
         ];
         self.bell.watch(&self.tap, watch, alarm.into_iter().flatten().min());
         self.armed = true;
         true
+    }
+
+    fn reap(&mut self, mem: &mut Local) -> usize {
+        self.tx.send_segments(&self.tap, &mut self.link, mem);
+        usize::from(self.tx.is_cutting())
     }
 
     fn health(&self) -> Health {

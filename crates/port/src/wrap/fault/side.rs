@@ -16,6 +16,7 @@ use linerate_skb::{Batch, DropReason, Moved, Skb};
 use super::plan::{Dice, Fault, Rule};
 use super::stats::FaultStats;
 use crate::host::RETRY;
+use crate::view::Views;
 
 /// Turns after which a packet set aside goes on, if nothing follows it.
 const ASIDE_TURNS: u64 = 16;
@@ -248,7 +249,10 @@ impl Side {
 }
 
 /// Flips one bit of the first frame; false if it cannot be written.
+///
+/// A checksum that is left to a device is computed before: afterwards it would cover the damage.
 fn corrupt(skb: &mut Skb, dice: &mut Dice) -> bool {
+    let _ = skb.complete_checksum();
     let bytes = skb.data_mut();
     let bit = dice.below(8 * bytes.len().max(1));
     let Some(byte) = bytes.get_mut(bit / 8) else { return false };

@@ -1,0 +1,104 @@
+//! Where the headers of a packet are, as far as checksums and cuts need to know.
+
+use linerate_skb::{Skb, Trust};
+
+/// Protocol of TCP.
+pub(crate) const TCP: u8 = 6;
+/// Protocol of UDP.
+pub(crate) const UDP: u8 = 17;
+/// An IPv4 packet in an IP packet.
+const IPIP: u8 = 4;
+/// An IPv6 packet in an IP packet.
+const IPV6_IN_IP: u8 = 41;
+/// IP headers in front of one another that are looked through.
+pub(crate) const IP_HEADERS_MAX: usize = 3;
+/// Longest headers that are looked at: Ethernet, a tag, IPv4 headers and one of TCP with all options.
+pub(crate) const HEADERS_MAX: usize = 14 + TAG_BYTES + 60 * IP_HEADERS_MAX + 60;
+
+const TYPE_AT: usize = 12;
+const TAG_BYTES: usize = 4;
+const TYPE_VLAN: [u16; 2] = [0x8100, 0x88a8];
+const TYPE_IPV4: u16 = 0x0800;
+const TYPE_IPV6: u16 = 0x86dd;
+
+/// An IP header, without extension headers of IPv6.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct IpHeader {
+    /// Where it begins.
+    pub at: usize,
+    /// Where it ends.
+    pub end: usize,
+    pub v6: bool,
+    /// What follows it.
+    pub protocol: u8,
+}
+
+/// The header behind one of IP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Transport {
+    pub at: usize,
+    pub protocol: u8,
+}
+
+impl IpHeader {
+    /// The one that begins at byte `at` of `data`; `None` if that is none, or a fragment's.
+    pub fn at(data: &[u8], at: usize) -> Option<IpHeader> {
+        let ip = data.get(at..)?;
+        match ip.first()? >> 4 {
+            4 => {
+                let bytes = usize::from(ip[0] & 0x0f) * 4;
+                let fragment = u16_at(ip, 6)? & 0x3fff != 0;
+                let protocol = *ip.get(9)?;
+                let whole = bytes >= 20 && !fragment;
+                whole.then_some(IpHeader { at, end: at + bytes, v6: false, protocol })
+            }
+            6 => Some(IpHeader { at, end: at + 40, v6: true, protocol: *ip.get(6)? }),
+            _ => None,
+        }
+    }
+
+    /// The first one of a frame.
+    pub fn first(data: &[u8]) -> Option<IpHeader> {
+        let at = network(data)?;
+        let header = IpHeader::at(data, at)?;
+        let kind = if header.v6 { TYPE_IPV6 } else { TYPE_IPV4 };
+        (u16_at(data, at - 2)? == kind).then_some(header)
+    }
+
+    /// The one in the packet that this one carries, if that is an IP packet.
+    pub fn inner(self, data: &[u8]) -> Option<IpHeader> {
+        let v6 = match self.protocol {
+            IPIP => false,
+            IPV6_IN_IP => true,
+            _ => return None,
+        };
+        IpHeader::at(data, self.end).filter(|inner| inner.v6 == v6)
+    }
+}
+
+/// Where the network header begins.
+pub(crate) fn network(data: &[u8]) -> Option<usize> {
+    let tagged = TYPE_VLAN.contains(&u16_at(data, TYPE_AT)?);
+    Some(TYPE_AT + 2 + if tagged { TAG_BYTES } else { 0 })
+}
+
+/// The header behind the first one of IP.
+pub(crate) fn transport(data: &[u8]) -> Option<Transport> {
+    let ip = IpHeader::first(data)?;
+    Some(Transport { at: ip.end, protocol: ip.protocol })
+}
+
+/// The first bytes of a packet, in `copy` if they cannot be read where they are.
+pub(crate) fn first_bytes<'a>(skb: &'a Skb, copy: &'a mut [u8; HEADERS_MAX]) -> &'a [u8] {
+    let data = skb.data();
+    if skb.trust() == Trust::Private && (data.len() >= HEADERS_MAX || skb.is_linear()) {
+        return data;
+    }
+    let n = skb.copy_to(0, copy);
+    &copy[..n]
+}
+
+pub(crate) fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+    let two = bytes.get(at..at.checked_add(2)?)?;
+    two.try_into().ok().map(u16::from_be_bytes)
+}
