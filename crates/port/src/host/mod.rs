@@ -5,6 +5,8 @@ mod bell;
 pub(crate) mod cutting;
 pub(crate) mod flow;
 pub(crate) mod headers;
+#[cfg(test)]
+mod leaving;
 mod link;
 pub(crate) mod offload;
 mod reserve;
