@@ -38,9 +38,10 @@ fn engine(text: &str) -> Result<(), Box<dyn std::error::Error>> {
         .stage(|_| Swap)
         .build()?;
     let running = engine.start()?;
-    while !running.wait(Duration::from_secs(3600)) {}
-    println!("{}", running.stop(Duration::from_secs(1)));
-    Ok(())
+    while running.wait(Duration::from_secs(3600)) == Ok(false) {} // asleep
+    let stopped = running.stop(Duration::from_secs(1));
+    println!("{stopped}");
+    Ok(stopped.check()?) // an interface that was deleted is no success
 }
 
 fn spin(text: &str, back: bool) -> Result<(), Box<dyn std::error::Error>> {

@@ -54,7 +54,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .stage(|cx| guard(cx, 1000))
         .build()?; // nothing runs yet; too small a pool is refused with its sum
     let running = engine.start()?;
-    std::thread::sleep(units::duration(arg(4, "2s"))?);
-    println!("{}", running.stop(Duration::from_secs(1))); // drains; the ledger
-    Ok(())
+    let _ = running.wait(units::duration(arg(4, "2s"))?); // or until its sources end, or one fails
+    let stopped = running.stop(Duration::from_secs(1)); // drains
+    println!("{stopped}"); // the ledger
+    Ok(stopped.check()?)
 }

@@ -340,7 +340,7 @@ mod tests {
         }
         let engine = engine.wire("gen", "sink").build().unwrap();
         let (stats, running) = (engine.stats(), engine.start().unwrap());
-        assert!(running.wait(Duration::from_secs(20)));
+        assert!(running.wait(Duration::from_secs(20)).unwrap());
         let mut stopped = running.stop(DRAIN);
         let report = |stopped: &Stopped| ForwardReport::new(stopped, &stats, &Spent::default());
         let mut verify = report(&stopped).verify;

@@ -283,7 +283,7 @@ mod tests {
     /// What an engine did that ended by itself.
     fn ran(build: impl FnOnce(Builder) -> Builder) -> Stopped {
         let running = build(Engine::builder()).build().unwrap().start().unwrap();
-        assert!(running.wait(LONG));
+        assert!(running.wait(LONG).unwrap());
         running.stop(LONG)
     }
 

@@ -222,7 +222,7 @@ mod tests {
         let engine = ask(engine.wire("gen", "sink")).build().unwrap();
         let stats = engine.stats();
         let running = engine.start().unwrap();
-        assert!(running.wait(LONG));
+        assert!(running.wait(LONG).unwrap());
         PoolReport::of(&running.stop(LONG), &stats)
     }
 

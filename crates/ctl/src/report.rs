@@ -252,13 +252,7 @@ impl ForwardReport {
     /// Puts together what an engine did and what it took; `stats` is its own.
     #[must_use]
     pub fn new(stopped: &Stopped, stats: &Stats, spent: &Spent) -> ForwardReport {
-        let error = match (&stopped.failed, stopped.trouble()) {
-            (Some(e), _) => Some(Told::from(e)),
-            (None, Some((port, e))) => {
-                Some(Told { what: format!("port '{port}': {}", e.what), ..Told::from(e) })
-            }
-            (None, None) => None,
-        };
+        let error = stopped.check().err().as_ref().map(Told::from);
         let locks = Locks::of(stopped, spent);
         ForwardReport {
             duration_seconds: spent.wall.as_secs_f64(),
@@ -440,7 +434,7 @@ mod tests {
             .unwrap();
         let stats = engine.stats();
         let running = engine.start().unwrap();
-        assert!(running.wait(Duration::from_secs(20)));
+        assert!(running.wait(Duration::from_secs(20)).unwrap());
         (running.stop(Duration::from_secs(20)), stats)
     }
 

@@ -12,6 +12,7 @@ use crate::hold_off::HoldOff;
 use crate::knob::{BACKLOG, BUDGET, RX_USECS};
 use crate::memory::Asked;
 use crate::napi::Napi;
+use crate::notice::Notice;
 use crate::opening::{self, Groups};
 use crate::plan::{self, Sizes};
 use crate::running::Running;
@@ -267,6 +268,11 @@ impl Builder {
             spec.name.clone_from(name);
             specs.push(spec);
         }
+        if specs.is_empty() {
+            let why = "it has no port";
+            return Err(Error::new(Code::Topology, "cannot build the engine", why)
+                .fix("name two by .port(NAME, TEXT), and join them by .wire(NAME, NAME)"));
+        }
         let wires = plan::find_wires(&specs, &self.wires)?;
         let wraps = wrapping::find(&specs, std::mem::take(&mut self.wraps))?;
         plan::check_wires(&specs, &wires)?;
@@ -279,7 +285,7 @@ impl Builder {
         let meters = wrapping::wrap_all(&specs, &mut opened, wraps)?;
         let groups = Groups { specs: &specs, wires: &wires, workers: &workers, meters };
         let (entries, groups) = groups.split(opened, &pool, self.sizes.backlog);
-        let mut made = Vec::new();
+        let (mut made, notice) = (Vec::new(), Arc::default());
         for (i, (group, hot_list_len)) in groups.into_iter().zip(memory.hot_lists).enumerate() {
             if group.napis.len() > Verdict::OUTPUTS_MAX {
                 let why = format!("worker {i} would serve {} queues", group.napis.len());
@@ -287,7 +293,7 @@ impl Builder {
                     .fix(format!("at most {} a worker", Verdict::OUTPUTS_MAX)));
             }
             let stages = self.make_stages(i, &group.names)?;
-            let slot = WorkerSlot::new()?;
+            let slot = WorkerSlot::new(&notice)?;
             let mem = pool.local_named(&format!("worker {i}"), hot_list_len);
             let hold_off = HoldOff::new(Duration::from_micros(self.sizes.rx_usecs.into()));
             let worker =
@@ -297,7 +303,7 @@ impl Builder {
         let warnings = Arc::from(memory.warnings);
         let workers = made.iter().map(|(_, slot)| slot.waits().clone()).collect();
         let stats = Stats { ports: Arc::new(entries), workers, pool, warnings };
-        Ok(Engine { workers: made, stats, holders: memory.holders.into(), cpus: self.cpus })
+        Ok(Engine { workers: made, notice, stats, holders: memory.holders.into(), cpus: self.cpus })
     }
 
     fn make_stages(&mut self, worker: usize, names: &[String]) -> Result<Vec<Box<dyn Stage>>> {
@@ -326,6 +332,7 @@ impl std::fmt::Debug for Builder {
 #[derive(Debug)]
 pub struct Engine {
     workers: Vec<(Worker, Arc<WorkerSlot>)>,
+    notice: Arc<Notice>,
     stats: Stats,
     holders: Vec<Holder>,
     cpus: Vec<usize>,
@@ -383,7 +390,7 @@ impl Engine {
     /// # Errors
     /// `E-SYSTEM` if a thread cannot be had, `E-CPU` if a CPU cannot.
     pub fn start(self) -> Result<Running> {
-        Running::start(self.workers, self.stats, &self.cpus)
+        Running::start(self.workers, self.notice, self.stats, &self.cpus)
     }
 
     /// Gives out the workers, for a program's own threads: each turns and parks until the program

@@ -248,7 +248,7 @@ mod tests {
         let (mut mem, mut batch) = (pool.local(), Batch::with_capacity(waiting));
         mem.alloc(&mut batch, waiting);
         napi.enqueue(&mut batch, waiting, &mut mem);
-        let slot = WorkerSlot::new().unwrap();
+        let slot = WorkerSlot::new(&Arc::default()).unwrap();
         let hold_off = HoldOff::new(longest);
         let mut worker =
             Worker::new(vec![napi], Vec::new(), mem, 64, hold_off, slot.clone()).unwrap();

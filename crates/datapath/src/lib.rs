@@ -11,6 +11,7 @@ mod hold_off;
 pub mod knob;
 mod memory;
 mod napi;
+mod notice;
 mod opening;
 mod plan;
 mod running;

@@ -170,7 +170,7 @@ impl Napi {
         self.slot.publish(self.ops.as_mut(), &self.flushes);
     }
 
-    /// The last time.
+    /// The same for what must not be missed: a change of health, the end.
     pub fn conclude(&mut self) {
         self.slot.conclude(self.ops.as_mut(), &self.flushes);
     }
@@ -188,6 +188,11 @@ impl Napi {
     /// True while the device is down, and may come up.
     pub fn is_down(&self) -> bool {
         matches!(self.ops.health(), Health::Down(_))
+    }
+
+    /// True if the device has failed for good.
+    pub fn failed(&self) -> bool {
+        matches!(self.ops.health(), Health::Failed(_))
     }
 
     /// True if it will never give a packet again.

@@ -1,45 +1,50 @@
 //! An engine at work on threads of its own, until it is stopped.
 
+use std::any::Any;
 use std::fmt;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use linerate_port::{Code, Error, Health, Result, thread};
 use linerate_skb::{Ledger, PoolStats};
 
+use crate::notice::Notice;
 use crate::stats::{Phase, PortStats, Stats, WorkerSlot};
 use crate::waits::WorkerStats;
 use crate::worker::Worker;
 
-/// How often it is looked at whether something has come to its end.
-const LOOK: Duration = Duration::from_micros(500);
 /// How long a halted worker may take to come back from a device's call.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// A running engine. Dropping it stops it, without waiting for what is still queued.
 #[derive(Debug)]
 pub struct Running {
-    threads: Vec<JoinHandle<std::io::Result<()>>>,
+    threads: Vec<JoinHandle<()>>,
     slots: Vec<Arc<WorkerSlot>>,
+    notice: Arc<Notice>,
     stats: Stats,
 }
 
 impl Running {
     pub(crate) fn start(
         workers: Vec<(Worker, Arc<WorkerSlot>)>,
+        notice: Arc<Notice>,
         stats: Stats,
         cpus: &[usize],
     ) -> Result<Running> {
-        let mut running = Running { threads: Vec::new(), slots: Vec::new(), stats };
+        let mut running = Running { threads: Vec::new(), slots: Vec::new(), notice, stats };
         for (i, (worker, slot)) in workers.into_iter().enumerate() {
             let cpu = cpus.get(i).copied();
             let (pinned, outcome) = std::sync::mpsc::sync_channel(1);
+            let notice = running.notice.clone();
             let body = move || {
                 let pin = cpu.map_or(Ok(()), thread::pin_to_cpu);
                 let go = pin.is_ok();
                 let _ = pinned.send(pin);
-                if go { worker.run() } else { Ok(()) }
+                // The worker is gone when the word is given: its packets are in the books.
+                notice.tell_over(go.then(|| run(i, worker)).flatten());
             };
             let name = format!("linerate-{i}");
             let thread = std::thread::Builder::new().name(name).spawn(body).map_err(|e| {
@@ -62,20 +67,29 @@ impl Running {
     /// True once every source has ended and everything has left.
     #[must_use]
     pub fn finished(&self) -> bool {
-        let all_ended = self.slots.iter().all(|slot| slot.ended());
-        (all_ended && self.at_rest(false)) || self.threads.iter().all(JoinHandle::is_finished)
+        self.slots.iter().all(|slot| slot.ended()) && self.at_rest(false)
     }
 
-    /// True if a worker has ended although nobody told it to: [`Running::stop`] says why.
+    /// True if a worker has ended although nobody told it to: [`Running::wait`] and
+    /// [`Stopped::check`] say why.
     #[must_use]
     pub fn failed(&self) -> bool {
-        self.threads.iter().any(JoinHandle::is_finished)
+        self.notice.over() > 0
     }
 
     /// Waits until it has finished, or for `timeout`; true if it has.
-    #[must_use]
-    pub fn wait(&self, timeout: Duration) -> bool {
-        self.look_until(timeout, || self.finished())
+    ///
+    /// # Errors
+    /// Why a worker has ended early, or what a port says that has failed for good. The rest of the
+    /// engine goes on until it is stopped.
+    ///
+    /// Cost:   asleep throughout; the workers wake it when something has come to its end.
+    pub fn wait(&self, timeout: Duration) -> Result<bool> {
+        let ended = || match self.failure() {
+            Some(e) => Some(Err(e)),
+            None => self.finished().then_some(Ok(true)),
+        };
+        self.notice.wait(after(timeout), ended).unwrap_or(Ok(false))
     }
 
     /// Stops it: takes nothing in any more, sends what is there for up to `timeout`, and drops the
@@ -84,12 +98,20 @@ impl Running {
     pub fn stop(mut self, timeout: Duration) -> Stopped {
         let memory_bytes = self.stats.pool.stats().memory_bytes();
         self.all(Phase::Drain);
-        self.look_until(timeout, || self.failed() || self.at_rest(true));
+        let drained = || (self.failed() || self.at_rest(true)).then_some(());
+        let _ = self.notice.wait(after(timeout), drained);
         let pool = self.stats.pool.stats();
         let failed = self.halt();
         let (ledger, ports) = (self.stats.ledger(), self.stats.ports());
         let workers = self.stats.workers();
         Stopped { ledger, ports, workers, pool, memory_bytes, failed }
+    }
+
+    /// The first worker that failed, or else port.
+    fn failure(&self) -> Option<Error> {
+        let port =
+            || self.notice.port_failed().then(|| port_failure(&self.stats.ports())).flatten();
+        self.notice.failed().or_else(port)
     }
 
     /// True if nothing is under way: no worker is in a turn or has anything waiting, and no ring
@@ -104,23 +126,6 @@ impl Running {
         quiet && self.stats.in_rings() == 0 && rest().eq(before)
     }
 
-    /// Looks every [`LOOK`] whether `done`, for up to `timeout`; true if it was.
-    fn look_until(&self, timeout: Duration, done: impl Fn() -> bool) -> bool {
-        let until = Instant::now().checked_add(timeout);
-        // A lock that nobody else has, to wait on: the caller's own park token is not ours to take.
-        let (lock, never) = (Mutex::new(()), Condvar::new());
-        let mut guard = lock.lock().unwrap_or_else(PoisonError::into_inner);
-        while !done() {
-            let left = until.map_or(LOOK, |until| until.saturating_duration_since(Instant::now()));
-            if left.is_zero() {
-                return false;
-            }
-            let woken = never.wait_timeout(guard, left.min(LOOK));
-            guard = woken.unwrap_or_else(PoisonError::into_inner).0;
-        }
-        true
-    }
-
     fn all(&self, phase: Phase) {
         self.slots.iter().for_each(|slot| slot.set_phase(phase));
     }
@@ -132,16 +137,18 @@ impl Running {
     fn halt(&mut self) -> Option<Error> {
         self.all(Phase::Halt);
         let threads = std::mem::take(&mut self.threads);
-        self.look_until(GRACE, || threads.iter().all(JoinHandle::is_finished));
-        let mut failed = None;
+        let all_over = || (self.notice.over() >= threads.len()).then_some(());
+        let all_over = self.notice.wait(after(GRACE), all_over).is_some();
+        let mut failed = self.notice.failed();
         for (i, thread) in threads.into_iter().enumerate() {
-            let why = match thread.is_finished().then(|| thread.join()) {
-                Some(Ok(Ok(()))) => continue,
-                Some(Ok(Err(e))) => e.to_string(),
-                Some(Err(_)) => "a stage or driver panicked".into(),
-                None => "a device's call does not return; the thread was left behind".into(),
-            };
-            failed.get_or_insert(Error::new(Code::System, format!("worker {i} did not end"), why));
+            if all_over || thread.is_finished() {
+                // It has said by itself how it ended.
+                let _ = thread.join();
+                continue;
+            }
+            let why = "a device's call does not return; the thread was left behind";
+            let what = format!("worker {i} did not end");
+            failed.get_or_insert(Error::new(Code::System, what, why));
         }
         failed
     }
@@ -153,8 +160,10 @@ impl Drop for Running {
     }
 }
 
-/// What a stopped engine did. Displays as its ledger.
+/// A stopped engine's books. Displays as its ledger, with the packets missed before it, and with
+/// FAILED and the cause behind it after a run that failed.
 #[derive(Debug, Clone)]
+#[must_use = "the run may have failed: see `check`"]
 #[non_exhaustive]
 pub struct Stopped {
     /// Where every packet went.
@@ -172,19 +181,94 @@ pub struct Stopped {
 }
 
 impl Stopped {
+    /// For `?`: what was wrong with the run, if anything was.
+    ///
+    /// The end of a source and a stop are no failure; nor is a port that is down and may come back.
+    ///
+    /// # Errors
+    /// Why a worker ended early; else what the first port says that failed for good; else a ledger
+    /// that does not balance.
+    pub fn check(&self) -> Result<()> {
+        if let Some(e) = self.failed.clone().or_else(|| port_failure(&self.ports)) {
+            return Err(e);
+        }
+        if !self.ledger.balanced() {
+            let what = "packets of the run are not accounted for";
+            return Err(Error::new(Code::System, what, self.ledger.to_string()).fix(
+                "this is a fault of linerate's or of a driver's: report it with this ledger",
+            ));
+        }
+        Ok(())
+    }
+
     /// The first port that failed for good, and what it says. One that is down may come back: that
     /// is no failure of the run.
     #[must_use]
     pub fn trouble(&self) -> Option<(&str, &Error)> {
-        self.ports.iter().find_map(|p| match &p.health {
-            Health::Failed(e) => Some((p.name.as_str(), e)),
-            _ => None,
-        })
+        trouble(&self.ports)
+    }
+
+    /// Writes a line for each port that packets were lost before, or that found no frame while the
+    /// program had packets that it did not give back.
+    fn missing(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kept = self.ledger.held().last().map_or(0, |(_, n)| *n);
+        for port in &self.ports {
+            let (name, counts) = (&port.name, &port.counts);
+            if counts.missed > 0 {
+                writeln!(f, "missed {} before port '{name}', in no ledger", counts.missed)?;
+            }
+            if counts.no_frame > 0 && kept > 0 {
+                let times = counts.no_frame;
+                writeln!(
+                    f,
+                    "port '{name}' starved {times} times: the program holds {kept} packets"
+                )?;
+            }
+        }
+        Ok(())
     }
 }
 
 impl fmt::Display for Stopped {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.ledger.fmt(f)
+        self.missing(f)?;
+        self.ledger.fmt(f)?;
+        self.check().or_else(|e| write!(f, "\nFAILED: {e}"))
     }
+}
+
+/// Runs a worker to its end; why it failed, if it did.
+fn run(index: usize, worker: Worker) -> Option<Error> {
+    let (why, fix) = match catch_unwind(AssertUnwindSafe(|| worker.run())) {
+        Ok(Ok(())) => return None,
+        Ok(Err(e)) => (e.to_string(), ""),
+        Err(panic) => {
+            let why = format!("a stage or driver panicked: {}", message(panic.as_ref()));
+            (why, "where it did is on stderr: a stage drops what it cannot use, with a reason")
+        }
+    };
+    Some(Error::new(Code::System, format!("worker {index} ended early"), why).fix(fix))
+}
+
+/// What a panic said.
+fn message(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a message")
+}
+
+fn trouble(ports: &[PortStats]) -> Option<(&str, &Error)> {
+    ports.iter().find_map(|p| match &p.health {
+        Health::Failed(e) => Some((p.name.as_str(), e)),
+        _ => None,
+    })
+}
+
+fn port_failure(ports: &[PortStats]) -> Option<Error> {
+    let (port, e) = trouble(ports)?;
+    Some(Error::new(e.code, format!("port '{port}': {}", e.what), &*e.why).fix(&*e.fix))
+}
+
+/// The end of a time that begins now; none if the clock does not reach so far.
+fn after(timeout: Duration) -> Option<Instant> {
+    Instant::now().checked_add(timeout)
 }

@@ -9,6 +9,7 @@ use linerate_port::{
 };
 use linerate_skb::{Ledger, Pool};
 
+use crate::notice::Notice;
 use crate::waits::{FlushPage, Flushes, Waits, WorkerStats};
 
 /// What a worker is to do.
@@ -36,10 +37,13 @@ pub(crate) struct WorkerSlot {
     ended: AtomicBool,
     waits: Arc<Waits>,
     bell: EventFd,
+    notice: Arc<Notice>,
 }
 
 impl WorkerSlot {
-    pub fn new() -> Result<Arc<WorkerSlot>> {
+    /// A slot of a worker that has not come to its end; `notice` is its engine's.
+    pub fn new(notice: &Arc<Notice>) -> Result<Arc<WorkerSlot>> {
+        notice.unended();
         Ok(Arc::new(WorkerSlot {
             phase: AtomicU8::new(Phase::Run as u8),
             seen: AtomicU8::new(Phase::Run as u8),
@@ -48,6 +52,7 @@ impl WorkerSlot {
             ended: AtomicBool::new(false),
             waits: Arc::default(),
             bell: EventFd::new()?,
+            notice: notice.clone(),
         }))
     }
 
@@ -100,8 +105,30 @@ impl WorkerSlot {
         (quiet && knows).then_some(turns)
     }
 
+    /// Says whether its work is done; only the worker calls it.
     pub fn publish(&self, ended: bool) {
+        if self.ended.load(Ordering::Relaxed) == ended {
+            return;
+        }
         self.ended.store(ended, Ordering::Release);
+        if ended { self.notice.ended() } else { self.notice.unended() }
+    }
+
+    /// Tells whoever waits for the end that this may be it: the worker is about to sleep. Only the
+    /// worker calls it.
+    ///
+    /// Every worker does, so the last one tells. An engine at work takes no lock here: a source of
+    /// its has not ended, and nobody drains.
+    pub fn rests(&self) {
+        let may_be_last = self.phase() != Phase::Run || self.notice.all_ended();
+        if may_be_last && self.quiet.load(Ordering::Relaxed) {
+            self.notice.tell();
+        }
+    }
+
+    /// What the engine's workers tell by.
+    pub fn notice(&self) -> &Arc<Notice> {
+        &self.notice
     }
 
     /// True once every source of the worker has ended and nothing waits to be sent.
@@ -159,7 +186,7 @@ impl Slot {
         }
     }
 
-    /// Asks it for the last time: waits for a reader that has the lock.
+    /// Asks it for what must not be missed: waits for a reader that has the lock.
     pub fn conclude(&self, ops: &mut dyn QueueOps, flushes: &Flushes) {
         let said = Said::of(ops);
         self.count(ops, flushes);

@@ -192,7 +192,7 @@ fn run_once<S: Stage + 'static>(
     let stages: Vec<Box<dyn Stage>> = vec![Box::new(stage), Box::new(Xconnect)];
     // Time is the tape's: there is none to wait for.
     let hold_off = HoldOff::new(Duration::ZERO);
-    let worker = WorkerSlot::new()
+    let worker = WorkerSlot::new(&Arc::default())
         .and_then(|slot| Worker::new(napis, stages, pool.local(), batch, hold_off, slot));
     let mut worker = match worker {
         Ok(worker) => worker,

@@ -170,7 +170,10 @@ impl Worker {
             let ended = nothing_waits && external.all(Napi::ended);
             // Every one is asked, so that none has old news left.
             let changed = self.napis.iter_mut().fold(false, |any, n| n.health_changed() | any);
-            let news = changed || ended != self.slot.ended();
+            if changed {
+                self.publish_health();
+            }
+            let news = ended != self.slot.ended();
             if news || self.ask_at.is_none_or(|at| now >= at) {
                 self.publish();
                 self.ask_at = now.checked_add(ASK);
@@ -232,6 +235,7 @@ impl Worker {
         if turned == Turned::Again || !self.arm()? {
             return Ok(());
         }
+        self.slot.rests();
         let mut events: [Event; 16] = [NO_EVENT; 16];
         let since = Instant::now();
         let n = self.epoll.wait(&mut events, timeout)?;
@@ -280,6 +284,16 @@ impl Worker {
         self.napis.iter_mut().for_each(Napi::publish);
         // Devices that have come back may have other rings.
         self.hold_off.set_depth(self.depth());
+    }
+
+    /// Tells at once that a device is another way than before, and who waits if one has failed.
+    #[cold]
+    fn publish_health(&mut self) {
+        self.napis.iter_mut().for_each(Napi::conclude);
+        self.hold_off.set_depth(self.depth());
+        if self.napis.iter().any(Napi::failed) {
+            self.slot.notice().tell_port_failed();
+        }
     }
 
     /// Turns and parks until it is told to halt. The engine's threads run this.

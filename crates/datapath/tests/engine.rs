@@ -20,7 +20,7 @@ fn every_packet_crosses_two_workers_and_is_verified() {
         .build()
         .unwrap();
     let running = engine.start().unwrap();
-    assert!(running.wait(LONG), "{:?}", running.stats().ledger());
+    assert!(running.wait(LONG).unwrap(), "{:?}", running.stats().ledger());
     let stopped = running.stop(LONG);
     let ledger = &stopped.ledger;
     assert_eq!((ledger.created, ledger.sent, ledger.in_flight), (200_000, 200_000, 0));
@@ -102,7 +102,7 @@ fn a_stage_can_copy_to_a_port_on_no_wire() {
         .build()
         .unwrap();
     let running = engine.start().unwrap();
-    assert!(running.wait(LONG));
+    assert!(running.wait(LONG).unwrap());
     let stopped = running.stop(LONG);
     let sent = |i: usize| stopped.ports[i].counts.tx_packets;
     assert_eq!(sent(1), 10_000);
@@ -140,10 +140,76 @@ fn a_stage_that_panics_ends_its_worker_and_leaks_nothing() {
         .build()
         .unwrap();
     let running = engine.start().unwrap();
-    assert!(running.wait(LONG));
+    let failed = running.wait(LONG).unwrap_err();
+    assert!(failed.what.contains("worker 0") && failed.why.contains("a stage's own fault"));
+    assert!(running.failed() && !running.finished());
     let stopped = running.stop(Duration::ZERO);
-    assert!(stopped.failed.is_some());
+    assert_eq!((stopped.failed.as_ref(), stopped.check()), (Some(&failed), Err(failed.clone())));
+    let text = stopped.to_string();
+    assert!(text.ends_with(&format!("\nFAILED: {failed}")), "{text}");
     assert_eq!((stopped.ledger.in_flight, stopped.ledger.difference()), (0, 0), "{stopped}");
+}
+
+#[test]
+fn a_port_that_fails_is_an_error_of_the_wait_and_of_the_stopped_engine() {
+    let path = std::env::temp_dir().join(format!("cut-off-{}.pcap", std::process::id()));
+    let head = [0xa1b2_c3d4, 0x0004_0002, 0, 0, 65_535, 1_u32];
+    // A packet of 4 bytes, and one of 60 of which nothing is there.
+    let words = [&head[..], &[0, 0, 4, 4, 7], &[0, 0, 60, 60]].concat();
+    std::fs::write(&path, words.iter().flat_map(|w| w.to_le_bytes()).collect::<Vec<_>>()).unwrap();
+    let engine = Engine::builder()
+        .port("file", &format!("pcap:{}", path.display()))
+        .port("out", "sink:")
+        .port("other", "gen:,rate=10pps")
+        .port("there", "sink:")
+        .wire("file", "out")
+        .wire("other", "there")
+        .build()
+        .unwrap();
+    let running = engine.start().unwrap();
+    // The other path goes on.
+    let failed = running.wait(LONG).unwrap_err();
+    assert_eq!((failed.code, running.failed()), (Code::Capture, false));
+    assert!(failed.what.starts_with("port 'file': "), "{failed}");
+    let stopped = running.stop(LONG);
+    std::fs::remove_file(&path).unwrap();
+    assert_eq!((stopped.failed.clone(), stopped.check()), (None, Err(failed.clone())));
+    assert!(stopped.to_string().ends_with(&format!("OK\nFAILED: {failed}")), "{stopped}");
+}
+
+#[test]
+fn a_stopped_engine_tells_what_was_missed_and_who_kept_the_frames() {
+    let engine = Engine::builder().port("a", "gen:,count=10").port("b", "sink:").wire("a", "b");
+    let pool = Pool::builder().frames(16_384).build().unwrap();
+    let kept = pool.local().alloc_one();
+    let running = engine.pool(&pool).build().unwrap().start().unwrap();
+    assert_eq!(running.wait(LONG), Ok(true));
+    let mut stopped = running.stop(LONG);
+    assert_eq!(stopped.check(), Ok(()));
+    assert!(!stopped.to_string().contains('\n') && stopped.to_string().ends_with("OK"));
+    stopped.ports[0].counts.missed = 521;
+    stopped.ports[0].counts.no_frame = 7;
+    let told = "missed 521 before port 'a', in no ledger\n\
+                port 'a' starved 7 times: the program holds 1 packets\nreceived";
+    assert!(stopped.to_string().starts_with(told), "{stopped}");
+    assert_eq!(stopped.check(), Ok(()));
+    drop(kept);
+}
+
+#[test]
+fn an_engine_without_ports_is_told_that_it_has_none() {
+    let e = Engine::builder().build().unwrap_err();
+    assert!(e.code == Code::Topology && e.why.contains("no port") && !e.fix.is_empty(), "{e}");
+}
+
+#[test]
+fn a_wait_returns_when_its_time_is_over() {
+    let engine = Engine::builder().port("a", "gen:,rate=1pps").port("b", "sink:").wire("a", "b");
+    let running = engine.build().unwrap().start().unwrap();
+    let start = Instant::now();
+    assert_eq!(running.wait(Duration::from_millis(50)), Ok(false));
+    assert!(start.elapsed() >= Duration::from_millis(50));
+    assert_eq!(running.stop(LONG).check(), Ok(()));
 }
 
 #[test]
@@ -263,7 +329,7 @@ fn an_engine_in_a_pool_of_the_programs_own_finishes() {
         .build()
         .unwrap();
     let running = engine.start().unwrap();
-    assert!(running.wait(LONG));
+    assert!(running.wait(LONG).unwrap());
     let start = Instant::now();
     let stopped = running.stop(LONG);
     assert!(start.elapsed() < LONG / 2 && stopped.ledger.in_flight == 1, "{stopped}");
@@ -336,7 +402,7 @@ fn a_stage_can_ask_for_a_port_that_only_one_worker_has() {
         .build()
         .unwrap();
     let running = engine.start().unwrap();
-    assert!(running.wait(LONG));
+    assert!(running.wait(LONG).unwrap());
     let stopped = running.stop(LONG);
     assert!(stopped.ports[4].counts.tx_packets > 0, "{stopped}");
 }

@@ -11,7 +11,7 @@ use linerate_skb::{Batch, Init, Ledger, Pool, Return};
 const LONG: Duration = Duration::from_secs(20);
 
 fn finish(running: Running) -> Stopped {
-    assert!(running.wait(LONG), "{:#}", running.stats().ledger());
+    assert!(running.wait(LONG).unwrap(), "{:#}", running.stats().ledger());
     running.stop(LONG)
 }
 

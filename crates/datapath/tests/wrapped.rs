@@ -207,7 +207,7 @@ fn faults_between_two_workers_are_accounted_for_and_the_engine_ends() {
         .unwrap();
     let running = engine.start().unwrap();
     // The ring's ends count fewer packets than went through it, and more.
-    assert!(running.wait(LONG), "{}", running.stats().ledger());
+    assert!(running.wait(LONG).unwrap(), "{}", running.stats().ledger());
     let stopped = running.stop(LONG);
     let counts = stats.lock().unwrap().as_ref().unwrap().counts();
     assert!(counts.dropped > 0 && counts.duplicated > 0 && counts.stalled > 0, "{counts:?}");
@@ -232,7 +232,7 @@ fn what_faults_hold_when_an_engine_stops_is_dropped_as_stopped() {
         .build()
         .unwrap();
     let running = engine.start().unwrap();
-    assert!(running.wait(LONG));
+    assert!(running.wait(LONG).unwrap());
     let held = running.stats().ledger();
     assert!(held.held().contains(&("held by faults".to_owned(), 100)), "{:?}", held.held());
     let ledger = running.stop(LONG).ledger;

@@ -15,10 +15,10 @@
 //!     .wire("in", "out")
 //!     .build()?;
 //! let running = engine.start()?;
-//! assert!(running.wait(Duration::from_secs(10)));
+//! assert!(running.wait(Duration::from_secs(10))?);
 //! let stopped = running.stop(Duration::from_secs(1));
 //! println!("{stopped}"); // received 0 + created 10000 = sent 10000 + …   OK
-//! assert!(stopped.ledger.balanced());
+//! stopped.check()?; // a stage that panicked, a port that failed, books that do not balance
 //! # Ok(())
 //! # }
 //! ```

@@ -65,7 +65,7 @@ fn port(queues: Vec<Losing>) -> (Entry, Worker) {
     let obtained = Obtained::new("losing", "losing", 1514);
     let entry =
         Entry { name: "p".into(), driver: "losing".into(), obtained, queues, rings: Vec::new() };
-    let slot = WorkerSlot::new().unwrap();
+    let slot = WorkerSlot::new(&Arc::default()).unwrap();
     let hold_off = HoldOff::new(Duration::ZERO);
     (entry, Worker::new(napis, Vec::new(), pool.local(), 64, hold_off, slot).unwrap())
 }

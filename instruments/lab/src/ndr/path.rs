@@ -114,10 +114,8 @@ fn asleep_pct(worker: &WorkerStats) -> Option<f64> {
 
 /// Waits for `time`, or until a worker fails; how long it was.
 ///
-/// Not until it has finished, though a trial through rings may a moment earlier:
-/// [`Running::finished`] asks the pool for what is under way, and [`Running::wait`] does so every
-/// 500 µs: 40 to 59 ms of CPU time a second, taken from whichever CPU the thread is on, against 1 to
-/// 2 ms so.
+/// Not until it has finished, as [`Running::wait`] does: a trial through rings may a moment earlier,
+/// and every trial is to be as long.
 pub(super) fn wait(running: &Running, time: Duration) -> Duration {
     // A lock that nobody else has, to wait on.
     let (lock, never) = (Mutex::new(()), Condvar::new());
@@ -136,12 +134,7 @@ fn lost(why: impl Into<String>) -> Error {
 
 /// A trial that ended whole; its failure if it did not.
 pub(super) fn settled(stopped: Stopped) -> Result<Stopped> {
-    if let Some(e) = &stopped.failed {
-        return Err(e.clone());
-    }
-    if let Some((_, e)) = stopped.trouble() {
-        return Err(e.clone());
-    }
+    stopped.check()?;
     if stopped.ledger.difference() != 0 {
         let what = "packets of a trial are not accounted for";
         return Err(Error::new(Code::Run, what, stopped.ledger.to_string()));

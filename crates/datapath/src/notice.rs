@@ -1,0 +1,142 @@
+//! Word from an engine's workers to whoever waits for its end, so that nobody looks again and again.
+//!
+//! A worker gives it when it goes to sleep and may be the last one to, when a port of its has failed,
+//! and when its thread is over: never for a packet. Whoever waits then looks at the workers' slots.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use linerate_port::Error;
+
+/// One for all workers of an engine.
+#[derive(Debug, Default)]
+pub(crate) struct Notice {
+    word: Mutex<Word>,
+    given: Condvar,
+    /// Workers that have not come to their end.
+    unended: AtomicU32,
+    port_failed: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Word {
+    /// Times that something was told.
+    told: u64,
+    /// Threads that are over.
+    over: usize,
+    /// Why the first of them failed, if one did.
+    failed: Option<Error>,
+}
+
+impl Notice {
+    /// Counts a worker, or one that has more to do again.
+    pub fn unended(&self) {
+        self.unended.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Counts a worker that has come to its end.
+    pub fn ended(&self) {
+        self.unended.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// True if every worker has come to its end.
+    ///
+    /// The last one that does reads its own count here, so that one of them finds it true.
+    pub fn all_ended(&self) -> bool {
+        self.unended.load(Ordering::Acquire) == 0
+    }
+
+    /// Wakes whoever waits: there may be something to see.
+    pub fn tell(&self) {
+        self.tell_that(|_| ());
+    }
+
+    /// Tells that a port has failed for good; what it says is in its statistics already.
+    #[cold]
+    pub fn tell_port_failed(&self) {
+        self.port_failed.store(true, Ordering::Release);
+        self.tell();
+    }
+
+    /// Tells that a thread is over, and why if it failed.
+    pub fn tell_over(&self, failed: Option<Error>) {
+        self.tell_that(|word| {
+            word.over += 1;
+            word.failed = word.failed.take().or(failed);
+        });
+    }
+
+    fn tell_that(&self, what: impl FnOnce(&mut Word)) {
+        let mut word = self.word();
+        what(&mut word);
+        word.told += 1;
+        drop(word);
+        self.given.notify_all();
+    }
+
+    /// True once a port has failed for good.
+    pub fn port_failed(&self) -> bool {
+        self.port_failed.load(Ordering::Acquire)
+    }
+
+    /// Threads that are over.
+    pub fn over(&self) -> usize {
+        self.word().over
+    }
+
+    /// Why the first thread that failed did.
+    pub fn failed(&self) -> Option<Error> {
+        self.word().failed.clone()
+    }
+
+    /// Asks now, and again whenever something was told, until there is an answer or `until` has come.
+    pub fn wait<T>(&self, until: Option<Instant>, ask: impl Fn() -> Option<T>) -> Option<T> {
+        loop {
+            // Read before the question: what is told after it ends the wait below.
+            let known = self.word().told;
+            if let Some(answer) = ask() {
+                return Some(answer);
+            }
+            let nothing_new = |word: &mut Word| word.told == known;
+            let word = self.word();
+            let Some(until) = until else {
+                drop(self.given.wait_while(word, nothing_new));
+                continue;
+            };
+            let left = until.saturating_duration_since(Instant::now());
+            let woken = self.given.wait_timeout_while(word, left, nothing_new);
+            if woken.unwrap_or_else(PoisonError::into_inner).1.timed_out() {
+                return ask();
+            }
+        }
+    }
+
+    fn word(&self) -> MutexGuard<'_, Word> {
+        self.word.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    #[test]
+    fn a_wait_ends_with_the_word_that_brings_the_answer_and_with_its_time() {
+        let notice = Arc::new(Notice::default());
+        let soon = Instant::now().checked_add(Duration::from_millis(20));
+        assert_eq!(notice.wait(soon, || None::<()>), None);
+        let teller = notice.clone();
+        let thread = std::thread::spawn(move || {
+            for _ in 0..1000 {
+                teller.tell();
+            }
+            teller.tell_over(None);
+        });
+        let over = || (notice.over() == 1).then_some(());
+        assert_eq!(notice.wait(None, over), Some(()));
+        thread.join().unwrap();
+    }
+}
