@@ -27,7 +27,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let (mut pace, mut batch) = (Pacer::pps(1_000_000), Batch::with_capacity(256));
     let end = Instant::now() + run;
-    while Instant::now() < end {
+    while Instant::now() < end && !port.health().ended() {
         let due = pace.due_up_to(Instant::now(), batch.spare());
         port.alloc(&mut batch, due); // fewer if the pool is empty; never blocks
         for skb in batch.iter_mut() {
@@ -39,20 +39,20 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     println!("{}", pace.report()); // asked, sent, unsent, lateness against the intended times
 
-    let pool = port.pool().clone();
+    let (pool, health) = (port.pool().clone(), port.health());
     drop(port); // the consumer's end of the ring sees it
     if let Some(consumer) = consumer {
         consumer.join().map_err(|_| "the consumer panicked")??;
     }
     println!("{}", pool.ledger());
-    Ok(())
+    Ok(health.check()?)
 }
 
-fn consume(mut peer: Port) -> std::io::Result<()> {
+fn consume(mut peer: Port) -> linerate::Result<()> {
     let mut batch = Batch::with_capacity(256);
-    while peer.rx(&mut batch) > 0 || !peer.health().ended() {
+    while peer.wait(None)? {
+        peer.rx(&mut batch);
         batch.clear(); // consumed
-        peer.wait(None)?;
     }
     Ok(())
 }

@@ -8,7 +8,7 @@ use linerate_sys::wait::poll_readable;
 
 use crate::driver::{Driver, Opened};
 use crate::obtained::Obtained;
-use crate::queue::{Health, Queue, QueueOps, Want};
+use crate::queue::{Health, Queue, QueueOps, Want, cannot_wait, over};
 use crate::registry::{self, drivers};
 use crate::ring;
 use crate::spec::Spec;
@@ -193,30 +193,29 @@ impl Port {
 
     /// Sleeps until there are packets to receive, or for `timeout`; false if the time passed.
     ///
+    /// Without a time, false says that the source has ended and everything was received:
+    /// `while port.wait(None)? { … }` ends with it.
+    ///
     /// # Errors
-    /// Whatever poll(2) says.
-    pub fn wait(&mut self, timeout: Option<Duration>) -> std::io::Result<bool> {
+    /// Those of a device that has failed for good, each time; whatever poll(2) says. One that is
+    /// down may come back: it is slept on, and [`Port::health`] says so.
+    pub fn wait(&mut self, timeout: Option<Duration>) -> Result<bool> {
         self.wait_for(Want::Frames, timeout)
     }
 
-    /// Sleeps until `want` comes, or for `timeout`; false if the time passed.
+    /// Sleeps until `want` comes, or for `timeout`; false if the time passed. As [`Port::wait`], but
+    /// for room there is no end.
     ///
     /// # Errors
-    /// Whatever poll(2) says.
-    pub fn wait_for(&mut self, want: Want, timeout: Option<Duration>) -> std::io::Result<bool> {
+    /// As [`Port::wait`].
+    pub fn wait_for(&mut self, want: Want, timeout: Option<Duration>) -> Result<bool> {
         wait_on(&mut [self], want, timeout)
     }
 
     /// How the device is: the worst of its queues; finished only when all of them are.
     #[must_use]
     pub fn health(&self) -> Health {
-        let all = || self.queues.iter().map(Queue::health);
-        all()
-            .find(|h| matches!(h, Health::Failed(_)))
-            .or_else(|| all().find(|h| matches!(h, Health::Down(_))))
-            .or_else(|| all().find(|h| *h == Health::Up))
-            .or_else(|| all().next())
-            .unwrap_or_default()
+        worst(|| self.queues.iter().map(Queue::health))
     }
 
     /// What passed so far, over all queues.
@@ -235,29 +234,42 @@ impl Port {
     }
 }
 
-/// Sleeps until one of `ports` has packets to receive, or for `timeout`; false if the time passed.
+/// How several queues are together.
+fn worst<I: Iterator<Item = Health>>(all: impl Fn() -> I) -> Health {
+    all()
+        .find(|h| matches!(h, Health::Failed(_)))
+        .or_else(|| all().find(|h| matches!(h, Health::Down(_))))
+        .or_else(|| all().find(|h| matches!(h, Health::Starved(_))))
+        .or_else(|| all().find(|h| *h == Health::Up))
+        .or_else(|| all().next())
+        .unwrap_or_default()
+}
+
+/// Sleeps until one of `ports` has packets to receive, or for `timeout`; false if the time passed, or
+/// without a time, if all of them have ended and everything was received.
 ///
 /// # Errors
-/// Whatever poll(2) says.
+/// Those of a device that has failed for good, until its port is left out; whatever poll(2) says.
 ///
 /// Cost: a syscall to sleep, and for several queues one each to tell which of them woke it.
-pub fn wait_any(ports: &mut [&mut Port], timeout: Option<Duration>) -> std::io::Result<bool> {
+pub fn wait_any(ports: &mut [&mut Port], timeout: Option<Duration>) -> Result<bool> {
     wait_on(ports, Want::Frames, timeout)
 }
 
-fn wait_on(
-    ports: &mut [&mut Port],
-    want: Want,
-    timeout: Option<Duration>,
-) -> std::io::Result<bool> {
+fn wait_on(ports: &mut [&mut Port], want: Want, timeout: Option<Duration>) -> Result<bool> {
+    // Asked first: what came before the end is then told by `arm`.
+    let health = worst(|| ports.iter().flat_map(|p| &p.queues).map(Queue::device_health));
     if !ports.iter_mut().all(|p| p.arm(want)) {
         return Ok(true);
+    }
+    if over(health, want, timeout)? {
+        return Ok(false);
     }
     // One queue is the rule, and needs no allocation.
     let mut queues = ports.iter().flat_map(|p| p.queues.iter());
     let (first, second) = (queues.next(), queues.next());
     if let (Some(one), None) = (first, second) {
-        let readable = poll_readable(&[one.as_fd()], timeout)?;
+        let readable = poll_readable(&[one.as_fd()], timeout).map_err(cannot_wait)?;
         if readable {
             one.woken();
         }
@@ -265,11 +277,12 @@ fn wait_on(
     }
     let all: Vec<&Queue> = first.into_iter().chain(second).chain(queues).collect();
     let fds: Vec<BorrowedFd<'_>> = all.iter().map(|q| q.as_fd()).collect();
-    let readable = poll_readable(&fds, timeout)?;
+    let readable = poll_readable(&fds, timeout).map_err(cannot_wait)?;
     if readable {
         // Which of them it was costs a syscall each.
         for queue in all {
-            if poll_readable(&[queue.as_fd()], Some(Duration::ZERO))? {
+            let now = Some(Duration::ZERO);
+            if poll_readable(&[queue.as_fd()], now).map_err(cannot_wait)? {
                 queue.woken();
             }
         }
@@ -292,6 +305,7 @@ mod tests {
     use super::*;
     use linerate_skb::{Local, Moved};
     use linerate_sys::wait::EventFd;
+    use std::time::Instant;
 
     /// A queue in a state that it is told.
     struct Told(EventFd, Health);
@@ -383,6 +397,47 @@ mod tests {
         assert_eq!(health(&[&finished, &up]), up);
         assert_eq!(health(&[&finished, &finished]), finished);
         assert_eq!(health(&[]), up);
+    }
+
+    #[test]
+    fn a_wait_on_a_failed_device_returns_its_error_each_time() {
+        let error = Error::new(Code::NoDevice, "cannot use eth0", "it was deleted");
+        let failed = || port_of(&[Health::Up, Health::Failed(error.clone())]);
+        let (mut port, mut other) = (failed(), port_of(&[Health::Up]));
+        for timeout in [None, Some(Duration::ZERO), None] {
+            assert_eq!(port.wait(timeout), Err(error.clone()));
+            assert_eq!(port.wait_for(Want::Room, timeout), Err(error.clone()));
+            assert_eq!(wait_any(&mut [&mut other, &mut port], timeout), Err(error.clone()));
+        }
+        let mut queues = failed().into_queues();
+        assert_eq!(queues[1].wait(None), Err(error));
+        assert_eq!(queues[0].wait(Some(Duration::ZERO)), Ok(false));
+    }
+
+    #[test]
+    fn a_wait_without_a_time_ends_with_the_last_source_and_one_with_a_time_takes_it() {
+        let mut port = port_of(&[Health::Finished, Health::Finished]);
+        let mut other = port_of(&[Health::Finished]);
+        assert_eq!((port.wait(None), port.wait(None)), (Ok(false), Ok(false)));
+        assert_eq!(wait_any(&mut [&mut other, &mut port], None), Ok(false));
+        assert_eq!(other.into_queues()[0].wait(None), Ok(false));
+        let (start, time) = (Instant::now(), Duration::from_millis(20));
+        assert_eq!(port.wait(Some(time)), Ok(false));
+        assert!(start.elapsed() >= time);
+        // There is no end of room: who waits for it without a time sleeps.
+        assert_eq!(port.wait_for(Want::Room, Some(Duration::ZERO)), Ok(false));
+    }
+
+    #[test]
+    fn a_loop_on_wait_receives_all_and_ends_with_its_source() {
+        let pool = Pool::builder().frames(256).build().unwrap();
+        let mut port = Port::open_with("gen:,count=100", &pool).unwrap();
+        let (mut batch, mut got) = (Batch::with_capacity(16), 0);
+        while port.wait(None).unwrap() {
+            got += port.rx(&mut batch);
+            batch.clear();
+        }
+        assert_eq!((got, port.health()), (100, Health::Finished));
     }
 
     #[test]

@@ -4,8 +4,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use linerate_skb::{Batch, Error, Local, Moved, Pool, Result};
+use linerate_skb::{Batch, Code, Error, Local, Moved, Pool, Result};
 use linerate_sys::wait::poll_readable;
+use rustix::io::Errno;
 
 use crate::findings::{Pace, Verified};
 use crate::stats::{DriverCounts, QueueCounts, QueueStats};
@@ -46,6 +47,8 @@ pub enum Health {
     Finished,
     /// The device is down for now; it may come back.
     Down(Error),
+    /// It works, and the pool had no frame for what waits: the error says who has them.
+    Starved(Error),
     /// The device is gone or has failed for good.
     Failed(Error),
 }
@@ -60,11 +63,11 @@ impl Health {
     /// For `?`: what is wrong with the device, if anything is.
     ///
     /// # Errors
-    /// What the device said when it went down or failed.
+    /// What the device said when it went down or failed; who has the frames that it starves for.
     pub fn check(self) -> Result<()> {
         match self {
             Health::Up | Health::Finished => Ok(()),
-            Health::Down(error) | Health::Failed(error) => Err(error),
+            Health::Down(error) | Health::Starved(error) | Health::Failed(error) => Err(error),
         }
     }
 }
@@ -185,13 +188,15 @@ pub struct Queue {
     stats: Arc<QueueStats>,
     missed: u64,
     no_frame: u64,
+    /// The last receive got nothing, because the pool had no frame.
+    starved: bool,
 }
 
 impl Queue {
     /// A queue of a driver, with its own hot list.
     #[must_use]
     pub fn new(ops: Box<dyn QueueOps>, mem: Local) -> Queue {
-        Queue { ops, mem, stats: Arc::default(), missed: 0, no_frame: 0 }
+        Queue { ops, mem, stats: Arc::default(), missed: 0, no_frame: 0, starved: false }
     }
 
     /// The same queue behind what `wrap` puts around its driver's side: see [`crate::wrap`].
@@ -216,11 +221,17 @@ impl Queue {
     /// Shape:  device -> batch[len..len+n]; the caller owns them. Buffers are refilled by itself.
     /// Units:  packets; a packet's length is in bytes from the destination MAC, without FCS.
     /// Errors: none; losses are in the pool's ledger and in [`QueueCounts::missed`], what waits for
-    ///         want of a frame in [`QueueCounts::no_frame`].
+    ///         want of a frame in [`QueueCounts::no_frame`] and [`Health::Starved`].
     /// Cost:   as the driver's: at most one syscall.
     pub fn rx(&mut self, batch: &mut Batch) -> usize {
         let budget = batch.spare();
-        receive(self.ops.as_mut(), &mut self.mem, &self.stats, batch, budget)
+        let n = receive(self.ops.as_mut(), &mut self.mem, &self.stats, batch, budget);
+        self.starved = n == 0 && {
+            let no_frame = self.ops.no_frame();
+            self.no_frame += no_frame;
+            no_frame > 0
+        };
+        n
     }
 
     /// Sends packets from the front of `batch`; returns how many left. The rest stays, in order.
@@ -250,21 +261,31 @@ impl Queue {
 
     /// Sleeps until there are packets to receive, or for `timeout`; false if the time passed.
     ///
+    /// Without a time, false says that the source has ended and everything was received:
+    /// `while queue.wait(None)? { … }` ends with it.
+    ///
     /// # Errors
-    /// Whatever poll(2) says; the queue's own trouble is in [`Queue::health`].
-    pub fn wait(&mut self, timeout: Option<Duration>) -> std::io::Result<bool> {
+    /// Those of a device that has failed for good, each time; whatever poll(2) says. One that is
+    /// down may come back: it is slept on, and [`Queue::health`] says so.
+    pub fn wait(&mut self, timeout: Option<Duration>) -> Result<bool> {
         self.wait_for(Want::Frames, timeout)
     }
 
-    /// Sleeps until `want` comes, or for `timeout`; false if the time passed.
+    /// Sleeps until `want` comes, or for `timeout`; false if the time passed. As [`Queue::wait`], but
+    /// for room there is no end.
     ///
     /// # Errors
-    /// Whatever poll(2) says.
-    pub fn wait_for(&mut self, want: Want, timeout: Option<Duration>) -> std::io::Result<bool> {
+    /// As [`Queue::wait`].
+    pub fn wait_for(&mut self, want: Want, timeout: Option<Duration>) -> Result<bool> {
+        // Asked first: what came before the end is then told by `arm`.
+        let health = self.ops.health();
         if !self.ops.arm(want) {
             return Ok(true);
         }
-        let readable = poll_readable(&[self.ops.as_fd()], timeout)?;
+        if over(health, want, timeout)? {
+            return Ok(false);
+        }
+        let readable = poll_readable(&[self.ops.as_fd()], timeout).map_err(cannot_wait)?;
         if readable {
             self.woken();
         }
@@ -276,9 +297,19 @@ impl Queue {
         self.stats.count_wakeup();
     }
 
-    /// How the device is.
+    /// How the device is, and whether the pool starved it when it was last received from.
+    ///
+    /// Cost: what the driver's answer costs; a look at the pool's books if it starves.
     #[must_use]
     pub fn health(&self) -> Health {
+        match self.ops.health() {
+            Health::Up if self.starved => Health::Starved(starved(self.mem.pool())),
+            health => health,
+        }
+    }
+
+    /// The same, as far as the driver knows.
+    pub(crate) fn device_health(&self) -> Health {
         self.ops.health()
     }
 
@@ -328,6 +359,36 @@ impl std::fmt::Debug for Queue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Queue").field("stats", &self.stats).finish_non_exhaustive()
     }
+}
+
+/// True if nobody need sleep for `want`, since it will never come, and no time was asked for.
+///
+/// # Errors
+/// That of a device that has failed for good.
+pub(crate) fn over(health: Health, want: Want, timeout: Option<Duration>) -> Result<bool> {
+    match health {
+        Health::Failed(error) => Err(error),
+        // Who asks for a time wants that time, not a loop that spins on the end.
+        health => Ok(health == Health::Finished && want == Want::Frames && timeout.is_none()),
+    }
+}
+
+/// Says that poll(2) failed.
+pub(crate) fn cannot_wait(errno: Errno) -> Error {
+    Error::os(Code::System, "cannot wait for packets", "poll", errno)
+}
+
+/// Says who has the frames that a queue starves for.
+#[cold]
+fn starved(pool: &Pool) -> Error {
+    let ledger = pool.ledger();
+    let program = ledger.held().last().map_or(0, |(_, n)| *n);
+    let why = format!(
+        "starved: the program holds {program} packets, and none of {} frames is free",
+        ledger.frames
+    );
+    Error::new(Code::Memory, "cannot receive", why)
+        .fix("send or drop what was received before, or open the port in a larger pool")
 }
 
 /// Receives up to `budget` packets and counts them: the one way in for every depth of the library.

@@ -1,9 +1,10 @@
-//! docs/walk.md and docs/howto-*.md quote live code: each block that names a file stands in it, word
-//! for word.
+//! README.md, docs/walk.md and docs/howto-*.md quote live code: each block that names a file stands in
+//! it, word for word.
 
 use crate::tidy::{Finding, Tree};
 
 const WALK: &str = "docs/walk.md";
+const README: &str = "README.md";
 
 /// Finds quotations that the code no longer contains.
 pub fn check(tree: &Tree) -> Vec<Finding> {
@@ -12,7 +13,7 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
         if path == WALK && quotes(text).is_empty() {
             found.push(Finding::of(WALK, "quotes no code (```rust path/of/the/file.rs)"));
         }
-        if path == WALK || path.starts_with("docs/howto-") {
+        if path == WALK || path == README || path.starts_with("docs/howto-") {
             found.extend(stale(tree, path, text));
         }
     }
@@ -87,6 +88,14 @@ mod tests {
         assert_eq!(found(&format!("{open}self.rx();\nself.tx();\n```\n")), 1);
         assert_eq!(found(&format!("{open}```\n")), 1);
         assert_eq!(found("```rust crates/datapath/src/gone.rs\nself.rx();\n```\n"), 1);
+    }
+
+    #[test]
+    fn readme_quotes_the_program_that_it_begins_with() {
+        let readme = "```rust examples/readme.rs\nport.wait(None)?;\n```\n```rust\nelse();\n```\n";
+        let findings =
+            |source| check(&Tree::of(&[(README, readme), ("examples/readme.rs", source)])).len();
+        assert_eq!((findings("port.wait(None)?;\n"), findings("port.rx();\n")), (0, 1));
     }
 
     #[test]

@@ -96,7 +96,7 @@ impl AsFd for NullQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Port;
+    use crate::{Health, Port};
     use linerate_skb::DropReason;
     use std::time::Duration;
 
@@ -110,8 +110,12 @@ mod tests {
         assert!(port.wait(Some(Duration::from_secs(5))).unwrap());
         // Of 64 packets 4, and then none.
         assert_eq!(port.counts().no_frame, 2);
+        let Health::Starved(e) = port.health() else { panic!("{:?}", port.health()) };
+        assert!(e.why.contains("the program holds 4 packets, and none of 4 frames is free"), "{e}");
+        assert!(port.health().check().is_err() && !port.health().ended());
         held.discard(DropReason::UNSENT);
         assert!(port.rx(&mut held) > 0);
+        assert_eq!(port.health(), Health::Up);
         assert!(!port.arm(Want::Frames) && !port.arm(Want::Room));
     }
 }

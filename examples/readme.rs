@@ -1,0 +1,19 @@
+//! The program that README begins with: answers what comes by UDP port 7777 of eth0.
+
+use linerate::prelude::*;
+
+fn main() -> linerate::Result<()> {
+    let mut port = Port::first_of(["xdp:eth0,udp=7777", "packet:eth0,udp=7777"])?;
+    println!("{}", port.obtained());
+    // eth0 AF_XDP native copy, udp=7777, queues 0-3 (zero-copy: the driver has none)
+
+    let mut batch = Batch::with_capacity(64);
+    // Idle costs nothing; an interface that was deleted is an error.
+    while port.wait(None)? {
+        port.rx(&mut batch); // refills and reaps by itself
+        batch.retain(|skb| skb.udp_mut().map(|mut udp| udp.swap_ends())); // Err(reason) drops, counts
+        port.xmit(&mut batch); // takes a prefix; the rest stays
+        batch.discard(DropReason::TX_FULL); // this program's policy
+    }
+    Ok(())
+}
