@@ -16,6 +16,7 @@
 
 pub mod capture;
 pub mod command;
+pub mod idle;
 pub mod netns;
 pub mod process;
 pub mod scenario;

@@ -1,77 +1,57 @@
-//! Idle means idle: what a path without traffic costs.
+//! Idle means idle at every depth, over every kind of port: the command, a loop on a port, a worker
+//! that is turned by hand, an engine. The programs in `examples/` have the same test there.
+//!
+//! All of them are looked at in the same seconds, each as a process of its own.
 
-use std::fs;
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Duration;
 
+use linerate_datapath::{Builder, Engine};
+use linerate_port::Port;
+use linerate_skb::{Batch, Pool};
 use linerate_tests::command::Forward;
+use linerate_tests::idle::assert_idle;
+use linerate_tests::netns::Netns;
 use linerate_tests::or_skip;
 use linerate_tests::process::Process;
 use linerate_tests::topology::Hosts;
-use linerate_tests::wait::{SOON, until, until_true};
+use linerate_tests::wait::{SOON, until_true};
 
-/// How long it is looked at.
-const WINDOW: Duration = Duration::from_secs(5);
-/// Wake-ups that are allowed in that time: two a second.
-const WAKEUPS_MAX: u64 = 10;
-/// CPU time that is allowed in that time: one in a hundred.
-const CPU_MAX: Duration = WINDOW.checked_div(100).expect("a hundred is not zero");
-
-/// What a process has used, over all its threads.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Used {
-    /// Times it went to sleep: each ends in a wake-up.
-    sleeps: u64,
-    /// Time on a CPU.
-    cpu: Duration,
-}
-
-fn used(process: &Process) -> Used {
-    let mut used = Used { sleeps: 0, cpu: Duration::ZERO };
-    let threads = fs::read_dir(format!("/proc/{}/task", process.id())).expect("it runs");
-    for thread in threads {
-        let path = thread.expect("it runs").path();
-        let status = fs::read_to_string(path.join("status")).expect("the thread lives");
-        let sleeps = status.lines().find_map(|l| l.strip_prefix("voluntary_ctxt_switches:"));
-        used.sleeps += sleeps.and_then(|n| n.trim().parse::<u64>().ok()).expect("a number");
-        // Finer than the ticks in `stat`: nanoseconds on a CPU come first.
-        let schedstat = fs::read_to_string(path.join("schedstat")).expect("the thread lives");
-        let ns = schedstat.split(' ').next().and_then(|n| n.parse().ok()).expect("a number");
-        used.cpu += Duration::from_nanos(ns);
-    }
-    used
-}
-
-/// Waits until it has done nothing for a while: opening is over.
-fn settle(process: &Process) {
-    let (mut before, mut since) = (used(process), Instant::now());
-    until("a second without a wake-up", SOON, || {
-        let now = used(process);
-        if now.sleeps > before.sleeps + 2 {
-            (before, since) = (now, Instant::now());
-        }
-        (since.elapsed() > Duration::from_secs(1)).then_some(())
-    });
-}
-
-fn assert_idle(process: &Process) {
-    settle(process);
-    let before = used(process);
-    // The measurement itself: there is nothing to poll for.
-    std::thread::sleep(WINDOW);
-    let after = used(process);
-    let (sleeps, cpu) = (after.sleeps - before.sleeps, after.cpu - before.cpu);
-    assert!(sleeps <= WAKEUPS_MAX, "{sleeps} wake-ups in {WINDOW:?}");
-    assert!(cpu <= CPU_MAX, "{cpu:?} of CPU in {WINDOW:?}");
-}
+/// What the child below is to be: `port packet:w0`.
+const ROLE: &str = "LINERATE_IDLE_ROLE";
 
 #[test]
-fn two_packet_ports_without_traffic_sleep() {
+fn every_depth_sleeps_without_traffic() {
     let hosts = or_skip!(Hosts::new());
-    let forward = Forward::start(&hosts.middle, &["packet:w0", "packet:e0"]);
-    hosts.wait_for_packet_port("w0");
-    hosts.wait_for_packet_port("e0");
-    assert_idle(&forward.0);
-    let _ = forward.interrupt();
+    let middle = &hosts.middle;
+    let mut programs = vec![
+        ("forward packet", Forward::start(middle, &["packet:w0", "packet:e0"]).0),
+        ("forward tap", Forward::start(middle, &["tap:t0", "tap:t1"]).0),
+        ("port packet", child(middle, "port packet:w0")),
+        ("port tap", child(middle, "port tap:t2,up")),
+        ("port ring", child(middle, "pair")),
+        ("worker packet", child(middle, "worker packet:w0 packet:e0")),
+        ("worker tap", child(middle, "worker tap:t3,up packet:e0")),
+        ("engine packet", child(middle, "engine packet:w0 packet:e0")),
+        ("engine tap", child(middle, "engine tap:t4,up packet:e0")),
+        ("engine ring", child(middle, "rings packet:w0 packet:e0")),
+    ];
+    for tap in ["t0", "t1", "t2", "t3", "t4"] {
+        until_true("a tap", SOON, || middle.interfaces().iter().any(|name| name == tap));
+        middle.ip(&format!("link set dev {tap} up"));
+    }
+    // An AF_XDP socket has its queue to itself.
+    let others = [or_skip!(Hosts::new()), or_skip!(Hosts::new()), or_skip!(Hosts::new())];
+    match others[0].middle.run(|| Port::open("xdp:w0").map(drop)) {
+        Err(e) => eprintln!("skipped in part: {e}"),
+        Ok(()) => {
+            let [a, b, c] = others.each_ref().map(|hosts| &hosts.middle);
+            programs.push(("forward xdp", Forward::start(a, &["xdp:w0", "xdp:e0"]).0));
+            programs.push(("port xdp", child(b, "port xdp:w0")));
+            programs.push(("engine xdp", child(c, "engine xdp:w0 xdp:e0")));
+        }
+    }
+    assert_idle(&mut programs);
 }
 
 #[test]
@@ -82,18 +62,64 @@ fn two_packet_ports_sleep_again_after_traffic() {
     for (host, peer) in [(&hosts.west, "10.7.0.2"), (&hosts.east, "10.7.0.1")] {
         host.ip(&format!("neigh change {peer} dev eth0 nud permanent"));
     }
-    assert_idle(&forward.0);
-    let _ = forward.interrupt();
+    let mut programs = [("forward", forward.0)];
+    assert_idle(&mut programs);
+    let [(_, process)] = programs;
+    let _ = Forward(process).interrupt();
+}
+
+/// This file again, as a program at rest in `netns`.
+fn child(netns: &Netns, role: &str) -> Process {
+    let this = std::env::current_exe().expect("the test runs from a file");
+    let mut command = Command::new(this);
+    command.args(["--exact", "a_program_at_rest", "--ignored", "--nocapture"]).env(ROLE, role);
+    netns.start(command)
 }
 
 #[test]
-fn two_taps_without_traffic_sleep() {
-    let hosts = or_skip!(Hosts::new());
-    let forward = Forward::start(&hosts.middle, &["tap:t0", "tap:t1"]);
-    for tap in ["t0", "t1"] {
-        until_true("a tap", SOON, || hosts.middle.interfaces().iter().any(|name| name == tap));
-        hosts.middle.ip(&format!("link set dev {tap} up"));
+#[ignore = "it is what the others look at, and never ends"]
+fn a_program_at_rest() {
+    let role = std::env::var(ROLE).expect("the test that starts it says what it is to be");
+    let role: Vec<&str> = role.split(' ').collect();
+    match role[..] {
+        ["port", text] => turn_port(Port::open(text).unwrap()),
+        ["pair"] => {
+            let pool = Pool::builder().frames(1024).build().unwrap();
+            let (port, _other) = Port::pair(256, &pool).unwrap();
+            turn_port(port);
+        }
+        ["worker", a, b] => turn_worker(wired(a, b)),
+        ["engine", a, b] => run(wired(a, b)),
+        ["rings", a, b] => {
+            let builder = Engine::builder().port("a", a).port("r0", "ring:r");
+            let builder = builder.port("r1", "ring:r").port("b", b);
+            run(builder.wire("a", "r0").wire("r1", "b"));
+        }
+        _ => panic!("what is {role:?}?"),
     }
-    assert_idle(&forward.0);
-    let _ = forward.interrupt();
+}
+
+fn wired(a: &str, b: &str) -> Builder {
+    Engine::builder().port("a", a).port("b", b).wire("a", "b")
+}
+
+fn turn_port(mut port: Port) {
+    let mut batch = Batch::with_capacity(64);
+    while port.wait(None).unwrap() {
+        port.rx(&mut batch);
+        batch.clear();
+    }
+}
+
+fn turn_worker(builder: Builder) {
+    let mut worker = builder.build().unwrap().into_workers().remove(0);
+    loop {
+        let turned = worker.turn(std::time::Instant::now());
+        worker.park(turned, None).unwrap();
+    }
+}
+
+fn run(builder: Builder) {
+    let running = builder.build().unwrap().start().unwrap();
+    assert!(!running.wait(Duration::from_secs(3600)).unwrap());
 }

@@ -1,0 +1,55 @@
+//! Idle means idle in every program of `examples/`, as in the depths that they are built on.
+//!
+//! `gen` is not among them: it never rests. `stage_test` is a test, and `copying_driver` ends by itself.
+
+use std::process::Command;
+
+use linerate::Port;
+use linerate_tests::idle::assert_idle;
+use linerate_tests::netns::Netns;
+use linerate_tests::or_skip;
+use linerate_tests::process::Process;
+use linerate_tests::topology::Hosts;
+
+const ECHO: &str = env!("CARGO_BIN_EXE_echo");
+const ECHO_TOKIO: &str = env!("CARGO_BIN_EXE_echo_tokio");
+const FABRIC_READER: &str = env!("CARGO_BIN_EXE_fabric_reader");
+const MACSWAP: &str = env!("CARGO_BIN_EXE_macswap");
+const POOL: &str = env!("CARGO_BIN_EXE_pool");
+const README: &str = env!("CARGO_BIN_EXE_readme");
+const WIRE: &str = env!("CARGO_BIN_EXE_wire");
+
+#[test]
+fn every_example_sleeps_without_traffic() {
+    let hosts = or_skip!(Hosts::new());
+    let (middle, west) = (&hosts.middle, &hosts.west);
+    let socket = format!("@linerate-idle-{}", std::process::id());
+    let fabric = format!("memif:{socket},role=client");
+    let mut programs = vec![
+        ("readme", start(west, README, &[])),
+        ("fabric_reader", start(middle, FABRIC_READER, &[&socket])),
+        ("macswap memif", start(middle, MACSWAP, &[&fabric])),
+        ("macswap packet", start(middle, MACSWAP, &["packet:w0"])),
+        ("macswap tap", start(middle, MACSWAP, &["tap:t0,up"])),
+        ("echo packet", start(middle, ECHO, &["7777", "packet:w0"])),
+        ("echo_tokio packet", start(middle, ECHO_TOKIO, &["packet:w0", "120s"])),
+        ("wire packet", start(middle, WIRE, &["packet:w0", "packet:e0", "null:", "120s"])),
+        ("pool", start(middle, POOL, &["127.0.0.1:0"])),
+    ];
+    // An AF_XDP socket has its queue to itself.
+    let other = or_skip!(Hosts::new());
+    match other.middle.run(|| Port::open("xdp:w0").map(drop)) {
+        Err(e) => eprintln!("skipped in part: {e}"),
+        Ok(()) => {
+            programs.push(("echo xdp", start(&other.middle, ECHO, &["7777", "xdp:w0"])));
+            programs.push(("macswap xdp", start(&other.middle, MACSWAP, &["xdp:e0"])));
+        }
+    }
+    assert_idle(&mut programs);
+}
+
+fn start(netns: &Netns, program: &str, args: &[&str]) -> Process {
+    let mut command = Command::new(program);
+    command.args(args);
+    netns.start(command)
+}

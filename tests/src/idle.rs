@@ -1,0 +1,79 @@
+//! Idle means idle: the figure that README, the documentation and every test of it share.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use crate::process::Process;
+use crate::wait::{SOON, until};
+
+/// How long programs are looked at.
+const WINDOW: Duration = Duration::from_secs(5);
+/// Wake-ups that a program may have in that time, over all its threads: two a second.
+const WAKEUPS_MAX: u64 = 2 * WINDOW.as_secs();
+/// CPU time that it may take in that time: half a per cent.
+const CPU_MAX: Duration = WINDOW.checked_div(200).expect("two hundred is not zero");
+
+/// What a process has used, over all its threads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Used {
+    /// Times it went to sleep: each ends in a wake-up.
+    sleeps: u64,
+    /// Time on a CPU.
+    cpu: Duration,
+}
+
+fn used(process: &Process) -> Used {
+    let mut used = Used { sleeps: 0, cpu: Duration::ZERO };
+    let threads = fs::read_dir(format!("/proc/{}/task", process.id())).expect("it runs");
+    for thread in threads {
+        let path = thread.expect("it runs").path();
+        // A thread may end between two looks.
+        let Ok(status) = fs::read_to_string(path.join("status")) else { continue };
+        let sleeps = status.lines().find_map(|l| l.strip_prefix("voluntary_ctxt_switches:"));
+        used.sleeps += sleeps.and_then(|n| n.trim().parse::<u64>().ok()).expect("a number");
+        // Finer than the ticks in `stat`: nanoseconds on a CPU come first.
+        let Ok(schedstat) = fs::read_to_string(path.join("schedstat")) else { continue };
+        let ns = schedstat.split(' ').next().and_then(|n| n.parse().ok()).expect("a number");
+        used.cpu += Duration::from_nanos(ns);
+    }
+    used
+}
+
+/// Waits until a program has done nothing for a while: opening is over.
+fn settle(name: &str, process: &Process) {
+    let (mut before, mut since) = (used(process), Instant::now());
+    until(&format!("a second without a wake-up of {name}"), SOON, || {
+        let now = used(process);
+        if now.sleeps > before.sleeps + 2 {
+            (before, since) = (now, Instant::now());
+        }
+        (since.elapsed() > Duration::from_secs(1)).then_some(())
+    });
+}
+
+/// Asks of each program that it takes at most 0.5 % of a CPU and 2 wake-ups a second, all of them
+/// looked at in the same five seconds.
+///
+/// # Panics
+/// If one takes more, with what every one took, or has ended.
+pub fn assert_idle(programs: &mut [(&str, Process)]) {
+    for (name, process) in &*programs {
+        settle(name, process);
+    }
+    let before: Vec<Used> = programs.iter().map(|(_, process)| used(process)).collect();
+    // The measurement itself: there is nothing to poll for.
+    std::thread::sleep(WINDOW);
+    let mut busy = 0;
+    let mut table = String::new();
+    for ((name, process), before) in programs.iter_mut().zip(before) {
+        assert!(process.runs(), "{name} has ended: {} {}", process.stdout(), process.stderr());
+        let after = used(process);
+        let (sleeps, cpu) =
+            (after.sleeps.saturating_sub(before.sleeps), after.cpu.saturating_sub(before.cpu));
+        let verdict = if sleeps > WAKEUPS_MAX || cpu > CPU_MAX { "BUSY" } else { "idle" };
+        busy += usize::from(verdict == "BUSY");
+        table += &format!("{name:28} {sleeps:5} wake-ups {cpu:10.2?} of CPU  {verdict}\n");
+    }
+    println!("in {WINDOW:?}:\n{table}");
+    assert!(busy == 0, "in {WINDOW:?}:\n{table}");
+}
