@@ -1,4 +1,5 @@
-//! The kernel's answers about an interface by rtnetlink: its kind, its other end, its program.
+//! The kernel's answers about an interface by rtnetlink: its kind, its other end, its program;
+//! and the host's own use of it (host_use.rs).
 //!
 //! One request, one answer. The answer is the kernel's, and is read as if it were anybody's: every
 //! length is checked against what came.
@@ -12,6 +13,10 @@ use rustix::net::{
 
 use crate::error::{Code, Error, Result};
 use crate::netif::{IfName, Interface};
+
+mod host_use;
+
+pub use host_use::HostUse;
 
 const RTM_NEWLINK: u16 = 16;
 const RTM_GETLINK: u16 = 18;

@@ -1,0 +1,327 @@
+//! Finds out whether the host itself is reached by an interface: by an address of it, or because a
+//! default route goes out by it. Interfaces that stand on it count as well: a bridge or a bond that it
+//! is a member of, a VLAN, a macvlan.
+//!
+//! ```text
+//!   eth0 ──► IFLA_MASTER: br0 ──► IFLA_LINK of br0.7: br0.7     all that stand on eth0
+//!                                    └── address, default route: the host uses eth0
+//! ```
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::OwnedFd;
+
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with,
+};
+
+use super::{
+    ATTRIBUTE_BYTES, HEADER_BYTES, IFLA_INFO_KIND, IFLA_LINK, IFLA_LINK_NETNSID, IFLA_LINKINFO,
+    LINK_BYTES, NLM_F_REQUEST, NLMSG_ERROR, RTM_GETLINK, attributes, refused, u16_at, u32_at,
+};
+use crate::error::Result;
+use crate::netif::{IfName, Interface};
+
+const NLM_F_DUMP: u16 = 0x300;
+const NLMSG_DONE: u16 = 3;
+const RTM_GETADDR: u16 = 22;
+const RTM_GETROUTE: u16 = 26;
+const IFLA_MASTER: u16 = 10;
+/// `struct ifaddrmsg`, `struct rtmsg`, `struct rtnexthop`.
+const ADDRESS_BYTES: usize = 8;
+const ROUTE_BYTES: usize = 12;
+const HOP_BYTES: usize = 8;
+const IFA_ADDRESS: u16 = 1;
+const IFA_LOCAL: u16 = 2;
+const RTA_OIF: u16 = 4;
+const RTA_MULTIPATH: u16 = 9;
+const RTA_TABLE: u16 = 15;
+const TABLE_MAIN: u32 = 254;
+/// The kind of a route that packets go by: the others are refusals and the host's own addresses.
+const RTN_UNICAST: u8 = 1;
+const FAMILIES: [u8; 2] = [libc::AF_INET as u8, libc::AF_INET6 as u8];
+/// Most that the kernel puts into one part of an answer.
+const PART_BYTES: usize = 64 << 10;
+
+/// What the host uses an interface for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostUse {
+    /// The interface that has it: the one asked for, or one that stands on it.
+    pub interface: IfName,
+    /// The address; `None` if it is the output of a default route.
+    pub address: Option<IpAddr>,
+}
+
+impl HostUse {
+    /// Returns the first use that the host makes of `interface`, addresses before routes; `None` if
+    /// nothing of the host's goes by it. A link-local address is no use: every interface has one.
+    ///
+    /// # Errors
+    /// `E-SYSTEM` if the kernel does not answer.
+    ///
+    /// Cost: up to five dumps of the namespace's links, addresses and routes. For setup.
+    pub fn of(interface: &Interface) -> Result<Option<HostUse>> {
+        let fail = |e| refused(interface.name(), "rtnetlink", e);
+        let used = find(interface.index()).map_err(fail)?;
+        Ok(used.and_then(|(index, address)| {
+            // One that has just been deleted is used by nobody.
+            let interface = Interface::by_index(index).ok()?.name();
+            Some(HostUse { interface, address })
+        }))
+    }
+}
+
+impl fmt::Display for HostUse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.address {
+            Some(address) => write!(f, "{} has the address {address}", self.interface),
+            None => write!(f, "{} carries a default route", self.interface),
+        }
+    }
+}
+
+type Answer<T> = std::result::Result<T, Errno>;
+
+fn find(index: u32) -> Answer<Option<(u32, Option<IpAddr>)>> {
+    let mut links = Vec::new();
+    dump(RTM_GETLINK, &[0; LINK_BYTES], |message| links.extend(link(message)))?;
+    let stack = standing_on(index, &links);
+    let mut first: Option<(u32, Option<IpAddr>)> = None;
+    for family in FAMILIES {
+        let mut request = [0; ADDRESS_BYTES];
+        request[0] = family;
+        dump(RTM_GETADDR, &request, |message| {
+            let found = address(message).filter(|(at, _)| first.is_none() && stack.contains(at));
+            first = first.or(found.map(|(at, address)| (at, Some(address))));
+        })?;
+    }
+    for family in FAMILIES {
+        if first.is_some() {
+            break;
+        }
+        let mut request = [0; ROUTE_BYTES];
+        request[0] = family;
+        dump(RTM_GETROUTE, &request, |message| {
+            let found = default_route(message).into_iter().find(|at| stack.contains(at));
+            first = first.or(found.map(|at| (at, None)));
+        })?;
+    }
+    Ok(first)
+}
+
+/// Asks for all objects of a kind, and hands the body of each message over.
+fn dump(kind: u16, body: &[u8], mut each: impl FnMut(&[u8])) -> Answer<()> {
+    let (family, raw) = (AddressFamily::NETLINK, SocketType::RAW);
+    let socket = socket_with(family, raw, SocketFlags::CLOEXEC, None)?;
+    let mut request = vec![0; HEADER_BYTES];
+    request[..4].copy_from_slice(&((HEADER_BYTES + body.len()) as u32).to_ne_bytes());
+    request[4..6].copy_from_slice(&kind.to_ne_bytes());
+    request[6..8].copy_from_slice(&(NLM_F_REQUEST | NLM_F_DUMP).to_ne_bytes());
+    request.extend(body);
+    send(&socket, &request, SendFlags::empty())?;
+    while !part(&socket, &mut each)? {}
+    Ok(())
+}
+
+/// Reads one part of an answer; true if it is the last.
+fn part(socket: &OwnedFd, each: &mut impl FnMut(&[u8])) -> Answer<bool> {
+    let mut bytes = vec![0; PART_BYTES];
+    let (n, _) = recv(socket, &mut bytes[..], RecvFlags::empty())?;
+    let mut rest = bytes.get(..n).ok_or(Errno::PROTO)?;
+    if rest.is_empty() {
+        return Err(Errno::PROTO);
+    }
+    while !rest.is_empty() {
+        let len = u32_at(rest, 0).ok_or(Errno::PROTO)? as usize;
+        let message = rest.get(..len).filter(|m| m.len() >= HEADER_BYTES).ok_or(Errno::PROTO)?;
+        match u16_at(message, 4) {
+            Some(NLMSG_DONE) => return Ok(true),
+            Some(NLMSG_ERROR) => {
+                let code = u32_at(message, HEADER_BYTES).unwrap_or(0) as i32;
+                return Err(Errno::from_raw_os_error(code.checked_neg().unwrap_or(0)));
+            }
+            _ => each(&message[HEADER_BYTES..]),
+        }
+        rest = rest.get(len.next_multiple_of(4)..).unwrap_or_default();
+    }
+    Ok(false)
+}
+
+/// A link, and those that it stands on: its own master's entry says so the other way round.
+struct Link {
+    index: u32,
+    master: Option<u32>,
+    below: Option<u32>,
+}
+
+fn link(message: &[u8]) -> Option<Link> {
+    let mut link = Link { index: u32_at(message, 4)?, master: None, below: None };
+    let (mut is_veth, mut is_elsewhere) = (false, false);
+    for (kind, value) in attributes(message.get(LINK_BYTES..)?) {
+        match kind {
+            IFLA_MASTER => link.master = u32_at(value, 0),
+            IFLA_LINK => link.below = u32_at(value, 0),
+            IFLA_LINK_NETNSID => is_elsewhere = true,
+            IFLA_LINKINFO => {
+                let name = attributes(value).find(|(kind, _)| *kind == IFLA_INFO_KIND);
+                is_veth = name.is_some_and(|(_, name)| name.starts_with(b"veth"));
+            }
+            _ => {}
+        }
+    }
+    // A veth names its other end there, which it does not stand on.
+    if is_veth || is_elsewhere {
+        link.below = None;
+    }
+    Some(link)
+}
+
+/// The link itself, and all whose packets come by it.
+fn standing_on(index: u32, links: &[Link]) -> Vec<u32> {
+    let mut stack = vec![index];
+    let mut next = 0;
+    while let Some(&at) = stack.get(next) {
+        let masters = links.iter().filter(|l| l.index == at).filter_map(|l| l.master);
+        let above = links.iter().filter(|l| l.below == Some(at)).map(|l| l.index);
+        for one in masters.chain(above) {
+            if !stack.contains(&one) {
+                stack.push(one);
+            }
+        }
+        next += 1;
+    }
+    stack
+}
+
+/// The interface and the address that a message tells of, unless it is link-local.
+fn address(message: &[u8]) -> Option<(u32, IpAddr)> {
+    let family = *message.first()?;
+    let index = u32_at(message, 4)?;
+    let body = message.get(ADDRESS_BYTES..)?;
+    // Of a point-to-point link the first is the peer's.
+    let of = |wanted| attributes(body).find(|(kind, _)| *kind == wanted).map(|(_, value)| value);
+    let bytes = of(IFA_LOCAL).or_else(|| of(IFA_ADDRESS))?;
+    let address: IpAddr = if i32::from(family) == libc::AF_INET {
+        let v4 = Ipv4Addr::from(<[u8; 4]>::try_from(bytes).ok()?);
+        (!v4.is_link_local()).then_some(v4)?.into()
+    } else {
+        let v6 = Ipv6Addr::from(<[u8; 16]>::try_from(bytes).ok()?);
+        (!v6.is_unicast_link_local()).then_some(v6)?.into()
+    };
+    Some((index, address))
+}
+
+/// The interfaces by which a route of the main table sends what no other route takes; none of a
+/// message about another route.
+fn default_route(message: &[u8]) -> Vec<u32> {
+    let [_, to_len, _, _, table, _, _, kind] =
+        message.first_chunk::<8>().copied().unwrap_or([1; 8]);
+    let Some(body) = message.get(ROUTE_BYTES..) else { return Vec::new() };
+    let (mut table, mut out) = (u32::from(table), Vec::new());
+    for (attribute, value) in attributes(body) {
+        match attribute {
+            RTA_TABLE => table = u32_at(value, 0).unwrap_or(table),
+            RTA_OIF => out.extend(u32_at(value, 0)),
+            RTA_MULTIPATH => out.extend(hops(value)),
+            _ => {}
+        }
+    }
+    if to_len != 0 || kind != RTN_UNICAST || table != TABLE_MAIN {
+        out.clear();
+    }
+    out
+}
+
+/// The interfaces of the next hops in `bytes`.
+fn hops(mut bytes: &[u8]) -> Vec<u32> {
+    let mut out = Vec::new();
+    while let (Some(len), Some(index)) = (u16_at(bytes, 0), u32_at(bytes, 4)) {
+        out.push(index);
+        let len = usize::from(len).max(HOP_BYTES).next_multiple_of(ATTRIBUTE_BYTES);
+        bytes = bytes.get(len..).unwrap_or_default();
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{in_netns, ip};
+
+    fn used(name: &str) -> Option<String> {
+        HostUse::of(&Interface::open(name).unwrap()).unwrap().map(|used| used.to_string())
+    }
+
+    #[test]
+    fn an_interface_without_addresses_and_routes_is_not_used_by_the_host() {
+        in_netns(|| {
+            ip("link add v0 type veth peer name v1");
+            ip("link set v0 up");
+            ip("addr add 169.254.7.7/16 dev v0");
+            assert_eq!(used("v0"), None);
+            // Its other end's address is not its own.
+            ip("addr add 192.0.2.1/24 dev v1");
+            assert_eq!(used("v0"), None);
+            assert_eq!(used("v1").unwrap(), "v1 has the address 192.0.2.1");
+        });
+    }
+
+    #[test]
+    fn a_default_route_is_found_also_without_an_address_and_among_several_hops() {
+        in_netns(|| {
+            for pair in ["v0 type veth peer name v1", "w0 type veth peer name w1"] {
+                ip(&format!("link add {pair}"));
+            }
+            for name in ["v0", "v1", "w0", "w1"] {
+                ip(&format!("link set {name} up"));
+            }
+            ip("route add 192.0.2.0/24 dev v0");
+            ip("route add default dev v0 table 100");
+            assert_eq!(used("v0"), None);
+            ip("route add default dev v0");
+            assert_eq!(used("v0").unwrap(), "v0 carries a default route");
+            ip("route replace default nexthop dev w0 nexthop dev w1");
+            assert_eq!((used("v0"), used("w1").is_some()), (None, true));
+        });
+    }
+
+    #[test]
+    fn what_stands_on_it_counts() {
+        in_netns(|| {
+            ip("link add v0 type veth peer name v1");
+            ip("link add br0 type bridge");
+            ip("link set v0 master br0");
+            assert_eq!(used("v0"), None);
+            ip("addr add 192.0.2.1/24 dev br0");
+            assert_eq!(used("v0").unwrap(), "br0 has the address 192.0.2.1");
+            assert_eq!(used("v1"), None);
+        });
+        // eth0 (1) in br0 (2), on which is a VLAN (3); another interface (4).
+        let link = |index, master, below| Link { index, master, below };
+        let links = [
+            link(1, Some(2), None),
+            link(2, None, None),
+            link(3, None, Some(2)),
+            link(4, None, None),
+        ];
+        assert_eq!(standing_on(1, &links), [1, 2, 3]);
+        assert_eq!(standing_on(3, &links), [3]);
+    }
+
+    #[test]
+    fn messages_that_are_cut_off_tell_nothing() {
+        let mut route = vec![libc::AF_INET as u8, 0, 0, 0, TABLE_MAIN as u8, 0, 0, RTN_UNICAST];
+        route.extend([0; 4]);
+        for (kind, value) in [(RTA_OIF, &7u32.to_ne_bytes()[..]), (RTA_MULTIPATH, &[9; 20])] {
+            route.extend(((4 + value.len()) as u16).to_ne_bytes());
+            route.extend(kind.to_ne_bytes());
+            route.extend(value);
+        }
+        assert_eq!(default_route(&route)[0], 7);
+        for cut in 0..route.len() {
+            let _ = (default_route(&route[..cut]), address(&route[..cut]), link(&route[..cut]));
+        }
+        assert!(default_route(&[]).is_empty() && hops(&[0; 8]).len() == 1);
+    }
+}
