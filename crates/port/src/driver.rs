@@ -1,8 +1,9 @@
 //! What a driver is.
 
 use linerate_skb::{Pool, Result, Trust};
+use linerate_sys::capability::Capabilities;
 
-use crate::obtained::Obtained;
+use crate::obtained::{Direction, Obtained};
 use crate::queue::QueueOps;
 use crate::spec::Spec;
 
@@ -36,6 +37,28 @@ pub trait Driver: Sync {
     /// True if a port of this kind is either read or written, as the flags `read` and `write` say.
     fn directed(&self) -> bool {
         false
+    }
+
+    /// True if a port of this kind opens nothing by name: what stands behind the colon of its text is
+    /// its first option.
+    fn is_nameless(&self) -> bool {
+        false
+    }
+
+    /// The way packets can go, as far as the text says it.
+    fn direction(&self, _: &Spec) -> Direction {
+        Direction::Both
+    }
+
+    /// True if a port of this kind may be told by the flag `write` to take nothing in. An engine tells
+    /// it where nobody would get what comes in.
+    fn can_only_write(&self) -> bool {
+        false
+    }
+
+    /// Capabilities that opening the port of `spec` takes.
+    fn capabilities(&self, _: &Spec) -> Capabilities {
+        Capabilities::NONE
     }
 
     /// Largest packet it may hand over, in bytes; a pool is sized by it before the device is open.

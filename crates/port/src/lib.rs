@@ -41,10 +41,11 @@ pub use findings::{Pace, Verified};
 pub use obtained::{Direction, Obtained};
 pub use port::{Port, parse, wait_any};
 pub use queue::{Health, Origin, Queue, QueueOps, Want, receive, transmit};
-pub use registry::{driver_of, drivers, open};
+pub use registry::{capabilities, driver_of, drivers, open};
 pub use spec::{Options, Spec, nearest};
 pub use stats::{DriverCounts, QueueCounts, QueueStats};
 pub use view::Views;
 
 pub use linerate_skb::{Code, Error, Kind, Result};
+pub use linerate_sys::capability::Capabilities;
 pub use linerate_sys::{clock, thread, wait};

@@ -79,7 +79,9 @@ impl Port {
 
     fn open_in(driver: &dyn Driver, spec: &Spec, pool: &Pool) -> Result<Port> {
         let rings = driver.ring_frames(spec)?;
-        Ok(Port::of(&spec.name, driver.open(spec, pool)?, rings, pool))
+        let opened = driver.open(spec, pool);
+        let opened = opened.map_err(|e| driver.capabilities(spec).added_to(e))?;
+        Ok(Port::of(&spec.name, opened, rings, pool))
     }
 
     /// Gives each queue a hot list of its own; the device's rings hold `rings` frames.

@@ -1,6 +1,7 @@
 //! The drivers there are: the one place that knows them all.
 
 use linerate_skb::{Pool, Result};
+use linerate_sys::capability::Capabilities;
 
 use crate::driver::{Driver, Opened};
 use crate::spec::Spec;
@@ -28,6 +29,13 @@ pub fn drivers() -> &'static [&'static dyn Driver] {
 /// As [`Driver::open`].
 pub fn open(spec: &Spec, pool: &Pool) -> Result<Opened> {
     driver_of(spec)?.open(spec, pool)
+}
+
+/// Capabilities that opening all ports of `specs` takes.
+#[must_use]
+pub fn capabilities<'a>(specs: impl IntoIterator<Item = &'a Spec>) -> Capabilities {
+    let of = |spec| driver_of(spec).map_or(Capabilities::NONE, |driver| driver.capabilities(spec));
+    specs.into_iter().map(of).fold(Capabilities::NONE, Capabilities::and)
 }
 
 /// The driver that `spec` names.

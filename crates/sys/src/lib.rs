@@ -5,6 +5,7 @@
 //! likewise.
 
 pub mod bpf;
+pub mod capability;
 pub mod cbpf;
 pub mod clock;
 mod errno;

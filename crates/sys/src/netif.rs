@@ -13,6 +13,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::{self, Errno};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
+use crate::capability::Capabilities;
 use crate::errno::check;
 use crate::error::{Code, Error, Result};
 
@@ -401,8 +402,9 @@ fn refused(name: &IfName, call: &str, errno: Errno) -> Error {
         Errno::NODEV | Errno::NXIO => {
             Error::os(Code::NoDevice, what, call, errno).fix("ip -br link")
         }
-        Errno::PERM | Errno::ACCESS => Error::os(Code::Permission, what, call, errno)
-            .fix("run as root or with CAP_NET_ADMIN in this network namespace"),
+        Errno::PERM | Errno::ACCESS => {
+            Error::os(Code::Permission, what, call, errno).fix(Capabilities::NET_ADMIN.remedy())
+        }
         _ => Error::os(Code::System, what, call, errno),
     }
 }

@@ -27,6 +27,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 pub use block_ring::{Block, BlockRing, RxFrame, Vlan};
 pub use send_batch::{MESSAGE_SEGMENTS_MAX, MESSAGES_MAX, SEGMENTS_MAX, SendBatch, Sending};
 
+use crate::capability::Capabilities;
 use crate::cbpf::{self, Insn};
 use crate::errno::check;
 use crate::error::{Code, Error, Result};
@@ -382,8 +383,9 @@ fn index(interface: &Interface) -> Result<c_int> {
 fn refused(interface: &Interface, call: &str, errno: Errno) -> Error {
     let what = format!("cannot open a packet socket on {}", interface.name());
     match errno {
-        Errno::PERM | Errno::ACCESS => Error::os(Code::Permission, what, call, errno)
-            .fix("run as root or with CAP_NET_RAW: setcap cap_net_raw+ep PROGRAM"),
+        Errno::PERM | Errno::ACCESS => {
+            Error::os(Code::Permission, what, call, errno).fix(Capabilities::NET_RAW.remedy())
+        }
         Errno::NODEV | Errno::NXIO => {
             Error::os(Code::NoDevice, what, call, errno).fix("ip -br link")
         }

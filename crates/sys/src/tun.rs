@@ -25,6 +25,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{self, Errno};
 
+use crate::capability::Capabilities;
 use crate::errno::check;
 use crate::error::{Code, Error, Result};
 use crate::netif::{IfName, Interface, ioctl};
@@ -225,7 +226,8 @@ fn refused(name: &IfName, call: &str, errno: Errno, kind: c_int) -> Error {
     let multi = if kind == 0 { "" } else { " multi_queue" };
     match errno {
         Errno::PERM | Errno::ACCESS => Error::os(Code::Permission, what, call, errno).fix(format!(
-            "run as root or with CAP_NET_ADMIN, or: ip tuntap add {name} mode tap{multi} user $USER"
+            "have root make it (ip tuntap add {name} mode tap{multi} user $USER), or {}",
+            Capabilities::NET_ADMIN.remedy()
         )),
         Errno::BUSY => Error::os(Code::Busy, what, call, errno).fix(format!(
             "another process has it: pick another name, or see: ip tuntap show {name}"

@@ -25,6 +25,7 @@ use rustix::net::xdp::{
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
 use rustix::process::{Resource, Rlimit, getrlimit};
 
+use crate::capability::Capabilities;
 use crate::errno::check;
 use crate::error::{Code, Error, Result};
 use crate::mem::{Huge, Region};
@@ -369,10 +370,9 @@ impl Drop for RingMap {
 fn refused(call: &str, errno: Errno) -> Error {
     let what = "cannot open an AF_XDP socket";
     match errno {
-        Errno::PERM | Errno::ACCESS => Error::os(Code::Permission, what, call, errno).fix(
-            "run as root or with CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF: \
-             setcap cap_net_raw,cap_net_admin,cap_bpf+ep PROGRAM",
-        ),
+        Errno::PERM | Errno::ACCESS => {
+            Error::os(Code::Permission, what, call, errno).fix(Capabilities::XDP.remedy())
+        }
         Errno::AFNOSUPPORT | Errno::NOPROTOOPT => Error::os(Code::Unsupported, what, call, errno)
             .fix("Linux 5.9 or later, built with CONFIG_XDP_SOCKETS"),
         Errno::NOMEM => Error::os(Code::Memory, what, call, errno)
@@ -396,8 +396,9 @@ fn beyond_limit(bytes: usize, limit: &Rlimit) -> Error {
     match limit.maximum {
         // A shell of this user may raise it.
         None => error.fix("a smaller pool, or: ulimit -l unlimited"),
-        Some(_) => error.fix(
-            "a smaller pool, or: setcap cap_net_raw,cap_net_admin,cap_bpf,cap_ipc_lock+ep PROGRAM",
-        ),
+        Some(_) => {
+            let all = Capabilities::XDP.and(Capabilities::IPC_LOCK);
+            error.fix(format!("a smaller pool, or: {}", all.command()))
+        }
     }
 }

@@ -3,9 +3,12 @@
 use std::fmt;
 
 use linerate_skb::Result;
+use linerate_sys::capability::Capabilities;
 
 use crate::spec::Spec;
 
+/// Ports below this one are privileged, unless `net.ipv4.ip_unprivileged_port_start` says otherwise.
+const PRIVILEGED_BELOW: u16 = 1024;
 /// Ports of one flow.
 pub(crate) const PORTS_MAX: usize = 16;
 
@@ -55,6 +58,12 @@ impl Flow {
             }
             (one, other) => Ok(one.or(other)),
         }
+    }
+
+    /// Capabilities that reserving its ports takes.
+    pub fn capabilities(&self) -> Capabilities {
+        let is_low = self.ports.iter().any(|port| *port < PRIVILEGED_BELOW);
+        if is_low { Capabilities::NET_BIND_SERVICE } else { Capabilities::NONE }
     }
 }
 

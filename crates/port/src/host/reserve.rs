@@ -24,6 +24,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 
 use linerate_skb::{Code, Error, Result};
+use linerate_sys::capability::Capabilities;
 use linerate_sys::cbpf;
 use linerate_sys::netif::Interface;
 use rustix::io::Errno;
@@ -108,9 +109,8 @@ fn refused(protocol: Protocol, port: u16, call: &str, errno: Errno) -> Error {
             )
             .fix(format!("stop its program: {show} 'sport = :{port}'"))
         }
-        Errno::ACCESS | Errno::PERM => Error::os(Code::Permission, what, call, errno).fix(
-            "run as root or with CAP_NET_BIND_SERVICE: setcap cap_net_bind_service+ep PROGRAM",
-        ),
+        Errno::ACCESS | Errno::PERM => Error::os(Code::Permission, what, call, errno)
+            .fix(Capabilities::NET_BIND_SERVICE.remedy()),
         _ => Error::os(Code::System, what, call, errno),
     }
 }

@@ -34,6 +34,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use linerate_skb::{Batch, Local, Moved, Pool, Result};
+use linerate_sys::capability::Capabilities;
 use linerate_sys::packet::PacketSocket;
 
 use crate::driver::{Driver, Opened};
@@ -53,6 +54,11 @@ pub struct Packet;
 impl Driver for Packet {
     fn name(&self) -> &'static str {
         "packet"
+    }
+
+    fn capabilities(&self, spec: &Spec) -> Capabilities {
+        let flow = Config::of(spec).ok().and_then(|config| config.flow);
+        Capabilities::NET_RAW.and(flow.map_or(Capabilities::NONE, |flow| flow.capabilities()))
     }
 
     fn packet_max_bytes(&self, spec: &Spec) -> Result<usize> {

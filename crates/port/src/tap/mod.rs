@@ -29,6 +29,7 @@ mod tx;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use linerate_skb::{Batch, Local, Moved, Pool, Result};
+use linerate_sys::capability::Capabilities;
 use linerate_sys::tun;
 
 use crate::driver::{Driver, Opened};
@@ -47,6 +48,10 @@ pub struct Tap;
 impl Driver for Tap {
     fn name(&self) -> &'static str {
         "tap"
+    }
+
+    fn capabilities(&self, _: &Spec) -> Capabilities {
+        Capabilities::NET_ADMIN
     }
 
     fn packet_max_bytes(&self, spec: &Spec) -> Result<usize> {

@@ -15,6 +15,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use rustix::io::Errno;
 
+use crate::capability::Capabilities;
 use crate::error::{Code, Error, Result};
 
 pub use insn::{If, Insn, Reg, Size};
@@ -379,10 +380,9 @@ fn load_refused(errno: Errno, words: &str) -> Error {
 
 fn refused(what: &str, call: &str, errno: Errno) -> Error {
     match errno {
-        Errno::PERM | Errno::ACCESS => Error::os(Code::Permission, what, call, errno).fix(
-            "run as root or with CAP_BPF, CAP_NET_ADMIN and CAP_NET_RAW: \
-             setcap cap_bpf,cap_net_admin,cap_net_raw+ep PROGRAM",
-        ),
+        Errno::PERM | Errno::ACCESS => {
+            Error::os(Code::Permission, what, call, errno).fix(Capabilities::XDP.remedy())
+        }
         Errno::NOSYS => Error::os(Code::Unsupported, what, call, errno)
             .fix("Linux 5.9 or later, built with CONFIG_BPF_SYSCALL"),
         Errno::NOMEM => Error::os(Code::Memory, what, call, errno).fix("ulimit -l unlimited"),

@@ -1,0 +1,222 @@
+//! Capabilities: those that a port takes, and the command that gives them to the program.
+//!
+//! `setcap` replaces what a file has. The command that is told names what the file has already as
+//! well, so that whoever follows one piece of advice does not undo the one before.
+//!
+//! Source: capabilities(7), include/uapi/linux/capability.h.
+
+use std::env;
+
+use crate::error::Error;
+
+/// Names by number, without `cap_`.
+const NAMES: [&str; 41] = [
+    "chown",
+    "dac_override",
+    "dac_read_search",
+    "fowner",
+    "fsetid",
+    "kill",
+    "setgid",
+    "setuid",
+    "setpcap",
+    "linux_immutable",
+    "net_bind_service",
+    "net_broadcast",
+    "net_admin",
+    "net_raw",
+    "ipc_lock",
+    "ipc_owner",
+    "sys_module",
+    "sys_rawio",
+    "sys_chroot",
+    "sys_ptrace",
+    "sys_pacct",
+    "sys_admin",
+    "sys_boot",
+    "sys_nice",
+    "sys_resource",
+    "sys_time",
+    "sys_tty_config",
+    "mknod",
+    "lease",
+    "audit_write",
+    "audit_control",
+    "setfcap",
+    "mac_override",
+    "mac_admin",
+    "syslog",
+    "wake_alarm",
+    "block_suspend",
+    "audit_read",
+    "perfmon",
+    "bpf",
+    "checkpoint_restore",
+];
+/// What advice about a refusal begins with, and its command.
+const ROOT: &str = "run as root or with ";
+const SETCAP: &str = "setcap ";
+/// The attribute of a file that has capabilities, and the longest form of it.
+const ATTRIBUTE: &str = "security.capability";
+const ATTRIBUTE_BYTES: usize = 24;
+
+/// A set of capabilities.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Capabilities(u64);
+
+impl Capabilities {
+    /// None at all.
+    pub const NONE: Self = Capabilities(0);
+    /// Ports of UDP and TCP below 1024.
+    pub const NET_BIND_SERVICE: Self = Capabilities(1 << 10);
+    /// Interfaces and what is attached to them.
+    pub const NET_ADMIN: Self = Capabilities(1 << 12);
+    /// Packet sockets, AF_XDP sockets.
+    pub const NET_RAW: Self = Capabilities(1 << 13);
+    /// Memory that stays in memory, beyond RLIMIT_MEMLOCK.
+    pub const IPC_LOCK: Self = Capabilities(1 << 14);
+    /// Programs and maps of BPF.
+    pub const BPF: Self = Capabilities(1 << 39);
+    /// What a port of AF_XDP takes.
+    pub const XDP: Self = Self::NET_ADMIN.and(Self::NET_RAW).and(Self::BPF);
+
+    /// Both sets.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Capabilities(self.0 | other.0)
+    }
+
+    /// Says what to do where these are lacking.
+    #[must_use]
+    pub fn remedy(self) -> String {
+        let names: Vec<String> = self.names().iter().map(|n| n.to_ascii_uppercase()).collect();
+        let names = match names.split_last() {
+            Some((last, rest)) if !rest.is_empty() => format!("{} and {last}", rest.join(", ")),
+            _ => names.concat(),
+        };
+        format!("{ROOT}{names}: {}", self.command())
+    }
+
+    /// Returns the command that gives these to this program, and takes none away that its file has.
+    #[must_use]
+    pub fn command(self) -> String {
+        let all = self.and(of_this_file()).names().join(",");
+        format!("{SETCAP}{all}+ep {}", this_file())
+    }
+
+    /// Returns the error with these added to its advice, where it advises capabilities: whoever
+    /// follows it is not refused the next thing.
+    #[must_use]
+    pub fn added_to(self, mut e: Error) -> Error {
+        let Some((words, command)) = e.fix.split_once(SETCAP) else { return e };
+        let command = command.split_once('+').map_or(command, |(names, _)| names);
+        e.fix = match words.split_once(ROOT) {
+            Some((before, names)) => before.to_owned() + &named(names).and(self).remedy(),
+            None => words.to_owned() + &named(command).and(self).command(),
+        };
+        e
+    }
+
+    fn names(self) -> Vec<String> {
+        let name = |bit: usize| match NAMES.get(bit) {
+            Some(name) => format!("cap_{name}"),
+            // One that this program is older than: setcap takes its number.
+            None => bit.to_string(),
+        };
+        (0..64).filter(|bit| self.0 >> bit & 1 == 1).map(name).collect()
+    }
+}
+
+/// The capabilities that `text` names, in upper or lower case.
+fn named(text: &str) -> Capabilities {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    let bit = |word: &str| {
+        let word = word.to_ascii_lowercase();
+        let named = word.strip_prefix("cap_")?;
+        NAMES.iter().position(|name| *name == named)
+    };
+    Capabilities(words.filter_map(bit).fold(0, |set, bit| set | 1 << bit))
+}
+
+/// The file of this program, as a shell takes it.
+fn this_file() -> String {
+    let Ok(path) = env::current_exe() else { return "PROGRAM".into() };
+    let path = path.to_string_lossy().into_owned();
+    let is_plain = |c: char| c.is_alphanumeric() || "/._-+".contains(c);
+    if path.chars().all(is_plain) { path } else { format!("'{}'", path.replace('\'', r"'\''")) }
+}
+
+/// The capabilities that the file of this program gives to whoever starts it.
+fn of_this_file() -> Capabilities {
+    let mut bytes = [0; ATTRIBUTE_BYTES];
+    match rustix::fs::getxattr("/proc/self/exe", ATTRIBUTE, &mut bytes) {
+        Ok(n) => permitted(bytes.get(..n).unwrap_or_default()),
+        // It has none, or nobody may know.
+        Err(_) => Capabilities::NONE,
+    }
+}
+
+/// The permitted set in a `struct vfs_cap_data`: a word of magic, then a permitted and an inheritable
+/// word, once or twice.
+fn permitted(bytes: &[u8]) -> Capabilities {
+    let word = |at: usize| {
+        let four = bytes.get(at..at + 4).and_then(|four| four.try_into().ok());
+        u64::from(u32::from_le_bytes(four.unwrap_or_default()))
+    };
+    Capabilities(word(4) | word(12) << 32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Code;
+
+    #[test]
+    fn advice_names_the_capabilities_and_the_program() {
+        let exe = env::current_exe().unwrap();
+        let xdp = Capabilities::XDP.remedy();
+        let expected = format!(
+            "run as root or with CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF: \
+             setcap cap_net_admin,cap_net_raw,cap_bpf+ep {}",
+            exe.display()
+        );
+        assert_eq!(xdp, expected);
+        assert!(
+            Capabilities::NET_RAW.remedy().starts_with("run as root or with CAP_NET_RAW: setcap")
+        );
+    }
+
+    #[test]
+    fn what_other_ports_take_is_added_to_advice_and_to_nothing_else() {
+        let e = |fix: &str| Error::new(Code::Permission, "a", "b").fix(fix);
+        let low = Capabilities::NET_BIND_SERVICE.remedy();
+        let both = Capabilities::XDP.added_to(e(&low)).fix;
+        assert_eq!(both, Capabilities::XDP.and(Capabilities::NET_BIND_SERVICE).remedy());
+        let behind = Capabilities::NET_RAW.added_to(e(&format!("make it, or {low}"))).fix;
+        assert!(
+            behind.starts_with(
+                "make it, or run as root or with CAP_NET_BIND_SERVICE and CAP_NET_RAW:"
+            )
+        );
+        let memory = format!("a smaller pool, or: {}", Capabilities::IPC_LOCK.command());
+        let memory = Capabilities::NET_RAW.added_to(e(&memory)).fix;
+        assert!(
+            memory.starts_with("a smaller pool, or: setcap cap_net_raw,cap_ipc_lock+ep "),
+            "{memory}"
+        );
+        assert_eq!(Capabilities::XDP.added_to(e("chmod +r x")).fix, "chmod +r x");
+    }
+
+    #[test]
+    fn the_attribute_of_a_file_is_read_whole_or_cut_off() {
+        let mut bytes = vec![1, 0, 0, 2];
+        bytes.extend((1u32 << 13).to_le_bytes());
+        bytes.extend(u32::MAX.to_le_bytes());
+        bytes.extend((1u32 << 7).to_le_bytes());
+        bytes.extend(u32::MAX.to_le_bytes());
+        assert_eq!(permitted(&bytes), Capabilities::NET_RAW.and(Capabilities::BPF));
+        assert_eq!(permitted(&bytes[..12]), Capabilities::NET_RAW);
+        assert_eq!(permitted(&[]), Capabilities::NONE);
+        assert_eq!(Capabilities(1 << 41).names(), ["41"]);
+    }
+}
