@@ -1,8 +1,10 @@
 //! Where text goes: stdout, unless packets do; one document there with `--json`.
 
+use std::borrow::Cow;
 use std::io::{self, Write};
 
 use linerate_ctl::{Told, json};
+use linerate_prof::print::harmless;
 
 use crate::args::Run;
 use crate::errors::{self, Failure, RUNTIME};
@@ -56,7 +58,7 @@ impl Screen {
         table: impl FnOnce() -> String,
         document: impl FnOnce() -> String,
     ) -> Result<(), Failure> {
-        self.print(&if self.json { document() + "\n" } else { table() })
+        self.print(&if self.json { quoted(&document()) + "\n" } else { table() })
     }
 
     /// Prints a line that another process waits for.
@@ -76,7 +78,7 @@ impl Screen {
 
     /// Says why there is no result.
     pub fn failure(&self, told: &Told) {
-        let document = || json::error(told) + "\n";
+        let document = || quoted(&json::error(told)) + "\n";
         if !self.json || self.print(&document()).is_err() {
             eprint_all(&errors::text(told));
         }
@@ -87,6 +89,7 @@ impl Screen {
             eprint_all(text);
             return Ok(());
         }
+        let text = plain(text);
         let mut out = io::stdout().lock();
         match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
             // Whoever read it has seen enough (`linerate … | head`).
@@ -102,7 +105,37 @@ impl Screen {
 
 /// The standard error is the last resort: if it is closed, there is nowhere to say so.
 fn eprint_all(text: &str) {
-    let _ = io::stderr().write_all(text.as_bytes());
+    let _ = io::stderr().write_all(plain(text).as_bytes());
+}
+
+/// Lines without what a terminal would obey: names and reasons in them may be another user's.
+fn plain(text: &str) -> String {
+    let parts =
+        text.split_inclusive(['\n', '\t']).map(|part| match part.char_indices().next_back() {
+            Some((at, end @ ('\n' | '\t'))) => {
+                harmless(&part[..at]).into_owned() + end.encode_utf8(&mut [0; 4])
+            }
+            _ => harmless(part).into_owned(),
+        });
+    parts.collect()
+}
+
+/// A document with the same characters written out as JSON does: they are in strings only.
+fn quoted(document: &str) -> String {
+    let mut text = String::with_capacity(document.len());
+    for c in document.chars() {
+        if c == '\n' || matches!(harmless(c.encode_utf8(&mut [0; 4])), Cow::Borrowed(_)) {
+            text.push(c);
+        } else {
+            let units = c
+                .encode_utf16(&mut [0; 2])
+                .iter()
+                .map(|unit| format!("\\u{unit:04x}"))
+                .collect::<String>();
+            text += &units;
+        }
+    }
+    text
 }
 
 /// Text with every run of white space made one space.
@@ -122,6 +155,17 @@ mod tests {
             Command::Forward(forward) => Screen::of(&forward.run, ports).stdout_taken,
             other => panic!("{other:?}"),
         }
+    }
+
+    #[test]
+    fn a_terminal_is_given_no_orders_and_lines_and_columns_stay() {
+        assert_eq!(plain("a\tb\nc\u{1b}]0;x\u{7}\n"), "a\tb\nc\\u{1b}]0;x\\u{7}\n");
+        assert_eq!(plain(""), "");
+        let document = "{\n  \"name\": \"\u{9b}2J\u{202e}\u{e0001}é\"\n}";
+        let quoted = quoted(document);
+        assert_eq!(quoted, "{\n  \"name\": \"\\u009b2J\\u202e\\udb40\\udc01é\"\n}");
+        let read = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
+        assert_eq!(read(&quoted), read(document));
     }
 
     #[test]

@@ -20,6 +20,7 @@ pub mod rtnl;
 pub mod seqpacket;
 #[cfg(test)]
 mod testing;
+pub mod text;
 pub mod thread;
 pub mod tsc;
 pub mod tun;

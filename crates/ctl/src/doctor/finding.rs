@@ -1,6 +1,7 @@
 //! What was found: as data.
 
 use linerate_port::{Error, Obtained};
+use linerate_sys::text::harmless;
 
 #[cfg(feature = "json")]
 use serde::Serialize;
@@ -46,7 +47,7 @@ impl Finding {
     /// What was looked at, and how it is.
     #[must_use]
     pub fn new(level: Level, what: impl Into<String>) -> Finding {
-        Finding { level, what: what.into(), why: None, fix: None, code: None }
+        Finding { level, what: plain(what), why: None, fix: None, code: None }
     }
 
     /// What an operation failed with.
@@ -60,7 +61,7 @@ impl Finding {
 
     /// Adds why it is not better.
     pub(super) fn why(&mut self, why: impl Into<String>) -> &mut Finding {
-        self.why = Some(why.into());
+        self.why = Some(plain(why));
         self
     }
 
@@ -69,6 +70,11 @@ impl Finding {
         self.fix = Fix::of(text.as_ref());
         self
     }
+}
+
+/// Text whose every part may be another user's: what a terminal would obey is written out.
+fn plain(text: impl Into<String>) -> String {
+    harmless(&text.into()).into_owned()
 }
 
 /// Findings in the order in which they were made.

@@ -10,6 +10,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use linerate_sys::netns::Netns;
+use linerate_sys::text::harmless;
 
 #[cfg(feature = "json")]
 use serde::Serialize;
@@ -44,16 +45,11 @@ pub enum Proof {
 
 impl Fix {
     /// `text` with its proof; none if it is empty.
-    ///
-    /// `PROGRAM` in it stands for the program that asks.
     pub(super) fn of(text: &str) -> Option<Fix> {
         if text.is_empty() {
             return None;
         }
-        let text = match env::current_exe() {
-            Ok(exe) => text.replace("PROGRAM", &exe.to_string_lossy()),
-            Err(_) => text.to_owned(),
-        };
+        let text = harmless(text).into_owned();
         let command = command_in(&text).map(str::to_owned);
         let proof = command.as_deref().map_or(Proof::Unverified, proof);
         Some(Fix { text, command, proof })
@@ -134,13 +130,6 @@ mod tests {
         assert_eq!(Fix::of("ask for less").unwrap().proof, Proof::Unverified);
         let fix = Fix::of("try: sh -c true").unwrap();
         assert_eq!((fix.proof, fix.command.as_deref()), (Proof::Found, Some("sh -c true")));
-    }
-
-    #[test]
-    fn the_program_that_asks_is_named() {
-        let fix = Fix::of("run as root: setcap cap_net_raw+ep PROGRAM").unwrap();
-        let exe = env::current_exe().unwrap();
-        assert_eq!(fix.text, format!("run as root: setcap cap_net_raw+ep {}", exe.display()));
     }
 
     #[test]

@@ -1,0 +1,55 @@
+//! Text of others, made harmless.
+
+use std::borrow::Cow;
+
+/// `name` with what is not to be seen as such written out: line ends and escapes, with which a name
+/// could forge rows or give orders to a terminal, and what turns the direction of writing.
+#[must_use]
+pub fn harmless(name: &str) -> Cow<'_, str> {
+    if !name.chars().any(is_hostile) {
+        return Cow::Borrowed(name);
+    }
+    let mut text = String::with_capacity(name.len() + 8);
+    for c in name.chars() {
+        if is_hostile(c) { text.extend(c.escape_unicode()) } else { text.push(c) }
+    }
+    Cow::Owned(text)
+}
+
+/// What is not to be seen as such: what gives orders to a terminal or turns the direction of
+/// writing, what is not to be seen at all, and what XML has no way to say, not even escaped.
+fn is_hostile(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{feff}')
+        || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}')
+        || matches!(c, '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
+        || is_noncharacter(c)
+}
+
+/// Code points that will never be characters. Source: Unicode, chapter 23.7.
+fn is_noncharacter(c: char) -> bool {
+    matches!(c, '\u{fdd0}'..='\u{fdef}') || u32::from(c) & 0xfffe == 0xfffe
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_cannot_order_a_terminal_or_forge_a_row() {
+        assert_eq!(harmless("ip_rcv"), "ip_rcv");
+        assert_eq!(
+            harmless("a\u{1b}[2Jb\nc\u{9b}d\u{202e}e"),
+            "a\\u{1b}[2Jb\\u{a}c\\u{9b}d\\u{202e}e"
+        );
+    }
+
+    #[test]
+    fn what_is_not_to_be_seen_or_not_to_be_said_is_written_out() {
+        for c in ['\u{ffff}', '\u{fffe}', '\u{1ffff}', '\u{fdd0}', '\u{61c}', '\u{ad}', '\u{2066}']
+        {
+            assert_eq!(harmless(&format!("a{c}b")), format!("a{}b", c.escape_unicode()));
+        }
+        assert_eq!(harmless("ü→漢🦀\u{fffd}"), "ü→漢🦀\u{fffd}");
+    }
+}
