@@ -186,10 +186,10 @@ PORT is [name=]driver:arg[,key=value]…
   memif:PATH[,role=client|server][,id=0][,secret=TEXT][,zerocopy=yes|read|no]
                         memory shared with another process: VPP, DPDK, or linerate
   ring:NAME             one of the two ends of a ring in this process
-  gen:[,rate=1Mpps[,rate_for=1s]][,size=60|imix][,flows=1][,count=N]
+  gen:[rate=1Mpps[,rate_for=1s]][,size=60|imix][,flows=1][,count=N]
                         a source of numbered packets
   sink:                 where packets end, verified if they are numbered
-  null:[,size=60]       packets from nowhere to nowhere: what the path itself costs
+  null:[size=60]        packets from nowhere to nowhere: what the path itself costs
 
 Exit status: 0 done, 1 failed while running, 2 wrong request, 3 a check failed, 5 not possible on
 this machine, 6 the ledger does not balance, 130 or 143 ended by SIGINT or SIGTERM.";

@@ -80,10 +80,9 @@ fn counting(port: &Spec, count: Option<u64>) -> Result<String, Failure> {
     if port.value("count", units::count)?.is_some_and(|own| own <= count) {
         return Ok(text);
     }
-    let mut parts = text.split(',');
-    let head = parts.next().unwrap_or_default().to_owned();
-    let kept = parts.filter(|part| !part.starts_with("count="));
-    Ok(kept.fold(head, |text, part| text + "," + part) + &format!(",count={count}"))
+    let (front, options) = text.split_once(':').unwrap_or((&text, ""));
+    let kept = options.split(',').filter(|part| !part.is_empty() && !part.starts_with("count="));
+    Ok(kept.fold(format!("{front}:count={count}"), |text, part| text + "," + part))
 }
 
 /// What is run when no port is named: it shows the whole path into another process, and needs no
@@ -172,10 +171,11 @@ mod tests {
     #[test]
     fn of_two_counts_the_smaller_holds() {
         let text = |text, count| counting(&linerate::parse(text).unwrap(), count).unwrap();
-        assert_eq!(text("gen:", Some(10)), "gen:,count=10");
+        assert_eq!(text("gen:", Some(10)), "gen:count=10");
         assert_eq!(text("gen:,count=5,size=60", Some(10)), "gen:,count=5,size=60");
-        assert_eq!(text("gen:,count=1M,size=60", Some(10)), "gen:,size=60,count=10");
-        assert_eq!(text("count=gen:,count=20", Some(10)), "count=gen:,count=10");
+        assert_eq!(text("gen:,count=1M,size=60", Some(10)), "gen:count=10,size=60");
+        assert_eq!(text("gen:count=1M,size=60", Some(10)), "gen:count=10,size=60");
+        assert_eq!(text("count=gen:,count=20", Some(10)), "count=gen:count=10");
         assert_eq!(text("gen:,count=5", None), "gen:,count=5");
         assert_eq!(text("null:", Some(10)), "null:");
         let e = counting(&linerate::parse("gen:,count=x").unwrap(), Some(1)).unwrap_err();

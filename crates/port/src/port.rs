@@ -44,7 +44,7 @@ impl Port {
     /// # Errors
     /// As [`Port::open`]; `E-PORT-SYNTAX` if the text names another driver.
     pub fn open_driver(driver: &dyn Driver, text: &str) -> Result<Port> {
-        Port::open_sized(driver, &Spec::parse(text, &[driver.name()])?)
+        Port::open_sized(driver, &parse_for(driver, text)?)
     }
 
     /// Opens a port with a driver that is not of this crate; it receives into `pool`.
@@ -52,7 +52,7 @@ impl Port {
     /// # Errors
     /// As [`Port::open_driver`].
     pub fn open_driver_with(driver: &dyn Driver, text: &str, pool: &Pool) -> Result<Port> {
-        Port::open_in(driver, &Spec::parse(text, &[driver.name()])?, pool)
+        Port::open_in(driver, &parse_for(driver, text)?, pool)
     }
 
     /// With a pool for what the device and a program of one port hold.
@@ -299,7 +299,15 @@ fn wait_on(ports: &mut [&mut Port], want: Want, timeout: Option<Duration>) -> Re
 pub fn parse(text: &str) -> Result<Spec> {
     let mut names: Vec<&str> = drivers().iter().map(|d| d.name()).collect();
     names.push(ring::NAME);
-    Spec::parse(text, &names)
+    let spec = Spec::parse(text, &names)?;
+    let nameless = drivers().iter().any(|d| d.name() == spec.driver && d.is_nameless());
+    if nameless { spec.without_arg() } else { Ok(spec) }
+}
+
+/// Parses a port text for a driver that need not be one of [`drivers`].
+fn parse_for(driver: &dyn Driver, text: &str) -> Result<Spec> {
+    let spec = Spec::parse(text, &[driver.name()])?;
+    if driver.is_nameless() { spec.without_arg() } else { Ok(spec) }
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! The text that names a port: `[name=]driver:arg[,key=value]…`.
 //!
 //! A flag is a key without value. Keys that the driver does not ask for are an error, so that a
-//! misspelt option is never silently ignored.
+//! misspelt option is never silently ignored. A driver that opens nothing by name has its options
+//! where others have the argument: `gen:rate=1Mpps`, or `gen:,rate=1Mpps`.
 
 use std::cell::RefCell;
 use std::fmt::Display;
@@ -30,8 +31,8 @@ impl Spec {
     pub fn parse(text: &str, drivers: &[&str]) -> Result<Spec> {
         let bad = |why: String| Error::new(Code::PortSyntax, format!("port '{text}'"), why);
         let (head, options) = match text.split_once(',') {
-            Some((head, options)) => (head, options),
-            None => (text, ""),
+            Some((head, options)) => (head, Some(options)),
+            None => (text, None),
         };
         let Some((front, arg)) = head.split_once(':') else {
             return Err(bad("there is no driver".into())
@@ -59,6 +60,23 @@ impl Spec {
             options: Options::parse(options).map_err(bad)?,
             text: text.to_owned(),
         })
+    }
+
+    /// Takes what stands behind the colon for the first option: for a driver that opens nothing by
+    /// name.
+    ///
+    /// # Errors
+    /// `E-PORT-SYNTAX` as [`Spec::parse`].
+    pub(crate) fn without_arg(mut self) -> Result<Spec> {
+        if self.arg.is_empty() {
+            return Ok(self);
+        }
+        let arg = std::mem::take(&mut self.arg);
+        if self.name == arg {
+            self.name.clone_from(&self.driver);
+        }
+        self.options.add_first(&arg).map_err(|why| self.error(why))?;
+        Ok(self)
     }
 
     /// The text it was parsed from.
@@ -110,20 +128,30 @@ impl Spec {
     /// Says that the driver has asked for every key it knows.
     ///
     /// # Errors
-    /// `E-PORT-SYNTAX` for the first key in the text that nobody asked for, with the nearest one.
+    /// `E-PORT-SYNTAX` for the first key in the text that nobody asked for, with the nearest one; for
+    /// an option that is part of the argument or of a value, because no comma stands before it.
     pub fn finish(&self) -> Result<()> {
         let asked = self.options.asked.borrow();
-        match self.options.pairs.iter().find(|(k, _)| !asked.contains(k)) {
+        if let Some((key, _)) = self.options.pairs.iter().find(|(k, _)| !asked.contains(k)) {
+            let known: Vec<&str> = asked.iter().map(String::as_str).collect();
+            let error = self.error(format!("{} has no option '{key}'", self.driver));
+            // `rate:1kpps`, `rate=1kpps` behind a colon or a space.
+            let key = key.trim().split(SEPARATORS).next().unwrap_or_default();
+            return Err(error.fix(match nearest(key, known.iter().copied()) {
+                Some(near) => format!("did you mean {near} ?"),
+                None if known.is_empty() => "it has no options".into(),
+                None => format!("options: {}", list(&known)),
+            }));
+        }
+        let values = self.options.pairs.iter().filter_map(|(_, value)| value.as_deref());
+        let behind = |text| hidden_option(text, &asked);
+        match hidden_key(&self.arg, &asked)
+            .or_else(|| std::iter::once(&*self.arg).chain(values).find_map(behind))
+        {
             None => Ok(()),
-            Some((key, _)) => {
-                let near = nearest(key, asked.iter().map(String::as_str));
-                let known: Vec<&str> = asked.iter().map(String::as_str).collect();
-                let error = self.error(format!("{} has no option '{key}'", self.driver));
-                Err(error.fix(match near {
-                    Some(near) => format!("did you mean {near} ?"),
-                    None if known.is_empty() => "it has no options".into(),
-                    None => format!("options: {}", list(&known)),
-                }))
+            Some(option) => {
+                let why = format!("'{option}' is an option, and no comma stands before it");
+                Err(self.error(why).fix(format!("did you mean ,{option} ?")))
             }
         }
     }
@@ -145,22 +173,38 @@ impl PartialEq for Options {
 impl Eq for Options {}
 
 impl Options {
-    fn parse(text: &str) -> std::result::Result<Options, String> {
+    fn parse(text: Option<&str>) -> std::result::Result<Options, String> {
         let mut options = Options::default();
-        for part in text.split(',').filter(|p| !p.is_empty()) {
-            let (key, value) = match part.split_once('=') {
-                Some((key, value)) => (key, Some(value.to_owned())),
-                None => (part, None),
-            };
-            if key.is_empty() {
-                return Err(format!("'{part}' has no key"));
-            }
-            if options.pairs.iter().any(|(k, _)| k == key) {
-                return Err(format!("option '{key}' is there twice"));
-            }
-            options.pairs.push((key.to_owned(), value));
+        for part in text.into_iter().flat_map(|text| text.split(',')) {
+            let pair = options.pair(part)?;
+            options.pairs.push(pair);
         }
         Ok(options)
+    }
+
+    /// Puts the option `part` before the others.
+    fn add_first(&mut self, part: &str) -> std::result::Result<(), String> {
+        let pair = self.pair(part)?;
+        self.pairs.insert(0, pair);
+        Ok(())
+    }
+
+    /// Reads an option that is not there yet.
+    fn pair(&self, part: &str) -> std::result::Result<(String, Option<String>), String> {
+        let (key, value) = match part.split_once('=') {
+            Some((key, value)) => (key, Some(value.to_owned())),
+            None => (part, None),
+        };
+        if part.is_empty() {
+            return Err("an option is empty: a comma too many".into());
+        }
+        if key.is_empty() {
+            return Err(format!("'{part}' has no key"));
+        }
+        if self.pairs.iter().any(|(k, _)| k == key) {
+            return Err(format!("option '{key}' is there twice"));
+        }
+        Ok((key.to_owned(), value))
     }
 
     /// `None` without the key, `Some(None)` for a key without value.
@@ -184,7 +228,25 @@ fn list(words: &[&str]) -> String {
     words.join(" ")
 }
 
-/// The candidate that differs from `word` in at most a third of its letters: what was meant.
+/// What people write between options in the place of a comma.
+const SEPARATORS: [char; 4] = [';', ':', ' ', '\t'];
+
+/// The argument, if it is an option with a value: the name before it was forgotten.
+fn hidden_key<'a>(arg: &'a str, keys: &[String]) -> Option<&'a str> {
+    let key = arg.split_once('=')?.0;
+    keys.iter().any(|known| known == key).then_some(arg)
+}
+
+/// The first option in `text` behind another separator than a comma.
+fn hidden_option<'a>(text: &'a str, keys: &[String]) -> Option<&'a str> {
+    text.split(SEPARATORS).skip(1).find(|part| {
+        let key = part.split('=').next().unwrap_or_default();
+        keys.iter().any(|known| known == key)
+    })
+}
+
+/// The candidate that differs from `word` in at most a third of its letters, upper or lower case:
+/// what was meant.
 #[must_use]
 pub fn nearest<'a>(word: &str, among: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     among
@@ -201,7 +263,9 @@ fn distance(a: &str, b: &str) -> usize {
         let (mut diagonal, mut left) = (row[0], i + 1);
         row[0] = left;
         for (j, y) in b.bytes().enumerate() {
-            let best = (diagonal + usize::from(x != y)).min(left + 1).min(row[j + 1] + 1);
+            let best = (diagonal + usize::from(!x.eq_ignore_ascii_case(&y)))
+                .min(left + 1)
+                .min(row[j + 1] + 1);
             diagonal = row[j + 1];
             row[j + 1] = best;
             left = best;
@@ -243,6 +307,9 @@ mod tests {
             ("=packet:x", "name before '='", ""),
             ("packet:x,a,a", "twice", ""),
             ("packet:x,=1", "no key", ""),
+            ("packet:x,", "a comma too many", ""),
+            ("packet:x,,a", "a comma too many", ""),
+            ("PACKET:x", "no driver 'PACKET'", "packet:x"),
         ] {
             let e = parse(text).unwrap_err();
             assert_eq!(e.code, Code::PortSyntax);

@@ -88,6 +88,7 @@ pub fn check_with(port: &str, trial: Trial) -> Vec<Finding> {
 fn examine(port: &str, trial: Trial, found: &mut Findings) -> Result<()> {
     let spec = parse(port)?;
     if spec.driver == ring::NAME {
+        ring::len_of(&spec)?;
         found.ok(format!("{port}: one of two ends in one process, which are opened together"));
         return Ok(());
     }

@@ -24,7 +24,7 @@ use traffic::Traffic;
 /// Most flows numbered apart.
 pub const FLOWS_MAX: u64 = 1 << 16;
 
-/// The driver of `gen:[,rate=1Mpps[,rate_for=1s]][,size=60|imix][,flows=1][,count=N]`: the pace is kept
+/// The driver of `gen:[rate=1Mpps[,rate_for=1s]][,size=60|imix][,flows=1][,count=N]`: the pace is kept
 /// for that long, or to the end; after it packets are made as fast as they are taken.
 #[derive(Debug)]
 pub struct Gen;
@@ -32,6 +32,14 @@ pub struct Gen;
 impl Driver for Gen {
     fn name(&self) -> &'static str {
         "gen"
+    }
+
+    fn is_nameless(&self) -> bool {
+        true
+    }
+
+    fn direction(&self, _: &Spec) -> Direction {
+        Direction::Source
     }
 
     fn packet_max_bytes(&self, spec: &Spec) -> Result<usize> {

@@ -18,7 +18,7 @@ use crate::units;
 /// Ethernet's minimum without FCS.
 const SIZE_BYTES: u64 = 60;
 
-/// The driver of `null:[,size=60]`.
+/// The driver of `null:[size=60]`.
 #[derive(Debug)]
 pub struct Null;
 
@@ -27,13 +27,17 @@ impl Driver for Null {
         "null"
     }
 
+    fn is_nameless(&self) -> bool {
+        true
+    }
+
     fn packet_max_bytes(&self, spec: &Spec) -> Result<usize> {
-        Ok(spec.value("size", units::count)?.unwrap_or(SIZE_BYTES) as usize)
+        let size_bytes = spec.value("size", units::count)?.unwrap_or(SIZE_BYTES);
+        spec.finish().map(|()| size_bytes as usize)
     }
 
     fn open(&self, spec: &Spec, pool: &Pool) -> Result<Opened> {
         let size_bytes = self.packet_max_bytes(spec)?;
-        spec.finish()?;
         if size_bytes == 0 || size_bytes > pool.data_room() {
             let why = format!("size={size_bytes}: a frame holds 1 to {} bytes", pool.data_room());
             return Err(spec.error(why));

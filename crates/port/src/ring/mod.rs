@@ -21,6 +21,7 @@ use linerate_sys::wait::EventFd;
 use crate::driver::Opened;
 use crate::obtained::Obtained;
 use crate::queue::{Health, Origin, QueueOps, Want};
+use crate::spec::Spec;
 
 /// What stands before the colon of a port text.
 pub const NAME: &str = "ring";
@@ -30,6 +31,15 @@ pub const LEN: u32 = 1024;
 const PACKET_MAX_BYTES: usize = 1 << 16;
 /// Handles popped at once.
 const STRIDE: usize = 64;
+
+/// Packets each way as the text of one end says it; `None` if it does not.
+///
+/// # Errors
+/// `E-PORT-SYNTAX` for an option that a ring does not have.
+pub fn len_of(end: &Spec) -> Result<Option<u32>> {
+    let len = end.value("len", str::parse)?;
+    end.finish().map(|()| len)
+}
 
 /// Frames that a pair of rings of `len` packets each way can hold, and so what each of its ends
 /// serves.

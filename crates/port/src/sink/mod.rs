@@ -15,7 +15,7 @@ use crate::spec::Spec;
 
 const PACKET_MAX_BYTES: usize = 1 << 16;
 
-/// The driver of `sink:[,blind]`: `blind` takes packets without looking at them.
+/// The driver of `sink:[blind]`: `blind` takes packets without looking at them.
 #[derive(Debug)]
 pub struct Sink;
 
@@ -24,13 +24,20 @@ impl Driver for Sink {
         "sink"
     }
 
-    fn packet_max_bytes(&self, _: &Spec) -> Result<usize> {
-        Ok(0)
+    fn is_nameless(&self) -> bool {
+        true
+    }
+
+    fn direction(&self, _: &Spec) -> Direction {
+        Direction::Sink
+    }
+
+    fn packet_max_bytes(&self, spec: &Spec) -> Result<usize> {
+        blind(spec).map(|_| 0)
     }
 
     fn open(&self, spec: &Spec, _: &Pool) -> Result<Opened> {
-        let blind = spec.flag("blind")?;
-        spec.finish()?;
+        let blind = blind(spec)?;
         let mode = if blind { "sink" } else { "sink, verifies sequence, order and payload" };
         let obtained =
             Obtained::new(spec.name.clone(), mode, PACKET_MAX_BYTES).direction(Direction::Sink);
@@ -39,6 +46,11 @@ impl Driver for Sink {
         bell.signal();
         Ok(Opened::single(SinkQueue { bell, verifier }, obtained))
     }
+}
+
+fn blind(spec: &Spec) -> Result<bool> {
+    let blind = spec.flag("blind")?;
+    spec.finish().map(|()| blind)
 }
 
 /// One flow: the next number, and which of the 64 before it came.
