@@ -19,7 +19,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         false => ["xdp", "packet"].map(|driver| format!("{driver}:{device},udp={udp_port}")).into(),
     };
     let mut port = Port::first_of(texts)?;
-    eprintln!("{}", port.obtained()); // eth0 AF_XDP native copy, udp=7777, queue 0
+    eprintln!("{}", port.obtained()); // eth0 AF_XDP native copy, diverts udp=7777, queue 0
     let mut batch = Batch::with_capacity(64);
     while left > 0 && port.wait(None)? {
         port.rx(&mut batch);

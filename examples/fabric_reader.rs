@@ -1,6 +1,6 @@
 //! Looks at packets in the memory of the process that received them: `fabric_reader /run/fabric.sock [frames]`.
 //!
-//! It waits at the path; `linerate forward xdp:eth0 memif:/run/fabric.sock` brings the packets, or any other
+//! It waits at the path; `linerate forward xdp:eth0,udp=7777 memif:/run/fabric.sock` brings the packets, or any other
 //! client of memif, one after the other. Options may be said as in `memif:/run/fabric.sock,secret=s`. Once a
 //! second, and at the end, it says what came. No byte is copied but those that are looked at.
 

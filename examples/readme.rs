@@ -5,7 +5,7 @@ use linerate::prelude::*;
 fn main() -> linerate::Result<()> {
     let mut port = Port::first_of(["xdp:eth0,udp=7777", "packet:eth0,udp=7777"])?;
     println!("{}", port.obtained());
-    // eth0 AF_XDP native copy, udp=7777, queues 0-3 (zero-copy: the driver has none)
+    // eth0 AF_XDP native copy, diverts udp=7777, queues 0-3 (zero-copy: the driver has none)
 
     let mut batch = Batch::with_capacity(64);
     // Idle costs nothing; an interface that was deleted is an error.

@@ -176,7 +176,7 @@ fn echoes_on_xdp_answer_beside_a_session_of_the_kernels() {
         let address = Ipv4Addr::new(10, 7, 0, 5);
         hosts.middle.ip(&format!("addr add {address}/24 dev w0"));
         let mut session = Session::open(&hosts.west, &hosts.middle, address);
-        let tried = hosts.middle.run(|| Port::open("xdp:w0").map(drop));
+        let tried = hosts.middle.run(|| Port::open("xdp:w0,write").map(drop));
         or_skip!(tried.map_err(|e| e.to_string()));
         let echo = hosts.middle.start(command(program, &args));
         until_true("the port", SOON, || echo.stderr().ends_with('\n'));

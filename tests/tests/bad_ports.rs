@@ -128,6 +128,44 @@ fn without_privilege_the_capability_is_named() {
 }
 
 #[test]
+fn advice_about_capabilities_leads_to_ports_that_open() {
+    or_skip!(installed("setpriv").and_then(|()| installed("setcap")));
+    let hosts = or_skip!(Hosts::new());
+    or_skip!(
+        hosts
+            .middle
+            .run(|| linerate_port::Port::open("xdp:w0").map(drop))
+            .map_err(|e| e.to_string())
+    );
+    let folder = Folder::new();
+    let copy = folder.path("linerate");
+    fs::copy(linerate(), &copy).unwrap();
+    fs::set_permissions(&copy, fs::Permissions::from_mode(0o755)).unwrap();
+    let run = |port: &str, json: bool| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups", &copy]);
+        command.args(["forward", port, "sink:", "--for", "100ms"]);
+        command.args(json.then_some("--json"));
+        hosts.middle.start(command)
+    };
+    // Each piece of advice followed keeps what the ones before gave.
+    for port in ["packet:w0,udp=53", "tap:t0", "packet:w0,udp=53"] {
+        let done = run(port, false).finish(SOON);
+        if done.code() == 0 {
+            continue;
+        }
+        let fix = Refusal::expect(|json| run(port, json), 5, "E-PERM").fix;
+        let (_, command) = fix.split_once(": setcap ").unwrap_or_else(|| panic!("{fix}"));
+        let words: Vec<&str> = command.split(' ').collect();
+        assert!(Command::new("setcap").args(&words).status().unwrap().success(), "{fix}");
+        assert_eq!(run(port, false).finish(SOON).code(), 0, "{port} after {fix}");
+    }
+    let last = Refusal::expect(|json| run("xdp:w0,udp=53", json), 5, "E-PERM").fix;
+    let all = "cap_net_bind_service,cap_net_admin,cap_net_raw,cap_bpf+ep";
+    assert!(last.ends_with(&format!("setcap {all} {copy}")), "{last}");
+}
+
+#[test]
 fn a_pool_too_small_is_refused_with_the_sum_and_the_sum_is_enough() {
     let run = |frames: &str| {
         let args = ["forward", "gen:", "sink:", "--count", "1000", "--pool-frames", frames];

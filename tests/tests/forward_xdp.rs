@@ -1,9 +1,10 @@
 //! Two hosts joined by AF_XDP ports, to each other and to ports of other kinds. Offloads of the hosts
 //! are at their defaults: nobody has to know that AF_XDP sees no partial checksum.
 
-use std::net::UdpSocket;
+use std::net::{Ipv4Addr, UdpSocket};
+use std::process::Command;
 
-use linerate_tests::command::{Forward, Refusal, Report};
+use linerate_tests::command::{Forward, Refusal, Report, linerate};
 use linerate_tests::netns::Netns;
 use linerate_tests::or_skip;
 use linerate_tests::scenario;
@@ -69,6 +70,50 @@ fn carry(west: &str, east: &str) -> Option<Report> {
     let bytes = report.port(0, "rx", "bytes") + report.port(1, "rx", "bytes");
     assert!(bytes > 120_000_000, "{report:?}");
     Some(report)
+}
+
+/// The address of the middle where a test gives it one.
+const MIDDLE: Ipv4Addr = Ipv4Addr::new(10, 7, 0, 3);
+
+#[test]
+fn a_generator_takes_nothing_in_and_the_host_still_answers() {
+    let hosts = or_skip!(Hosts::new());
+    or_skip!(available(&hosts));
+    hosts.middle.ip(&format!("addr add {MIDDLE}/24 dev w0"));
+    let mut command = Command::new(linerate());
+    command.args(["gen", "xdp:w0", "--rate", "1kpps", "--for", "60s", "--quiet"]);
+    let process = hosts.middle.start(command);
+    wait_for_xdp_port(&hosts.middle, "w0");
+    until_true("the generator to send", SOON, || received(&hosts.west) > 100);
+    for _ in 0..3 {
+        assert!(reaches(&hosts.west, MIDDLE));
+    }
+    process.signal(Signal::INT);
+    assert_eq!(process.finish(SOON).code(), 130);
+}
+
+/// Packets that came by `eth0`.
+fn received(netns: &Netns) -> u64 {
+    let path = "/proc/thread-self/net/dev";
+    let text = netns.run(|| std::fs::read_to_string(path)).expect("proc is mounted");
+    let line = text.lines().find_map(|line| line.trim_start().strip_prefix("eth0:"));
+    let packets = line.and_then(|line| line.split_whitespace().nth(1));
+    packets.and_then(|n| n.parse().ok()).expect("a count of packets")
+}
+
+#[test]
+fn an_interface_with_an_address_is_taken_only_with_a_filter_or_all() {
+    let hosts = or_skip!(Hosts::new());
+    or_skip!(available(&hosts));
+    hosts.middle.ip(&format!("addr add {MIDDLE}/24 dev w0"));
+    let refusal = Refusal::inside(&hosts.middle, &["xdp:w0", "packet:e0"], 1, "E-BUSY");
+    assert!(refusal.why.contains("ssh included: w0 has the address 10.7.0.3"), "{refusal:?}");
+    assert!(refusal.fix.contains("xdp:w0,udp=7777") && refusal.fix.contains("xdp:w0,all"));
+    assert!(reaches(&hosts.west, MIDDLE));
+    let forward = Forward::start(&hosts.middle, &["xdp:w0,all", "xdp:e0"]);
+    wait_for_xdp_port(&hosts.middle, "w0");
+    hosts.wait_until_joined();
+    let _ = forward.interrupt();
 }
 
 #[test]

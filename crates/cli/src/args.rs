@@ -179,7 +179,8 @@ Programs of their own, which measure:
   ndr      the highest rate at which nothing is lost
 
 PORT is [name=]driver:arg[,key=value]…
-  xdp:IFACE[,udp=7777]  a network interface, or what a filter takes of it (AF_XDP; needs root)
+  xdp:IFACE,udp=7777    what a filter takes of a network interface (AF_XDP; needs root);
+                        xdp:IFACE,all takes everything, ssh included
   packet:IFACE          a network interface, shared with the kernel (AF_PACKET; needs root)
   tap:NAME              a tap device of that name, made if it is not there (needs root)
   pcap:FILE             a capture: read on the left of a wire, written on the right; - is a pipe
@@ -217,6 +218,7 @@ const GEN: &str = "\
 Examples:
   linerate gen ring:r0 --rate 1Mpps --size imix --flows 1000 --for 5s
   linerate gen packet:veth0 --rate 100kpps --count 1M
+  linerate gen xdp:veth0 --rate 1Mpps --for 5s      takes nothing in
 
 `linerate --help` lists the ports.";
 

@@ -41,7 +41,8 @@ Examples:
   linerate doctor                               what this machine has
   linerate doctor eth0                          the same as xdp:eth0
   linerate doctor packet:eth0,udp=7777          is the port free, or whose is it
-  linerate doctor --try xdp:eth0,mode=zerocopy  can its driver do without copies
+  linerate doctor xdp:eth0,udp=7777             what its driver gives for one flow
+  linerate doctor --try xdp:eth0,write,mode=zerocopy   can it do without copies
   linerate doctor memif:/run/x.sock             does its server come to terms
   linerate doctor tap:t0 --json
 

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use linerate_port::{Code, Direction, Error, Opened, Result, Spec, open, ring};
+use linerate_port::{Code, Direction, Error, Opened, Result, Spec, capabilities, open, ring};
 use linerate_skb::Pool;
 
 use crate::napi::Napi;
@@ -18,7 +18,7 @@ pub(crate) fn open_all(specs: &[Spec], pool: &Pool) -> Result<Vec<Opened>> {
             continue;
         }
         if spec.driver != ring::NAME {
-            let device = open(spec, pool)?;
+            let device = open(spec, pool).map_err(|e| capabilities(specs).added_to(e))?;
             if device.queues.is_empty() {
                 return Err(spec.error("the driver opened a device without queues"));
             }
@@ -29,10 +29,7 @@ pub(crate) fn open_all(specs: &[Spec], pool: &Pool) -> Result<Vec<Opened>> {
             .find(|&j| specs[j].driver == ring::NAME && specs[j].arg == spec.arg);
         // `check_wires` saw both ends.
         let Some(other) = other else { continue };
-        let len = plan::ring_len(spec)?;
-        let _ = plan::ring_len(&specs[other])?;
-        spec.finish()?;
-        specs[other].finish()?;
+        let len = plan::ring_len(specs, &spec.arg)?;
         let (a, b) = ring::pair(&spec.arg, len, pool)?;
         (opened[i], opened[other]) = (Some(a), Some(b));
     }
@@ -126,5 +123,37 @@ impl Groups<'_> {
             }
         }
         (entries, groups)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Engine;
+    use linerate_sys::netns::Netns;
+    use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
+
+    #[test]
+    fn who_lacks_a_capability_is_told_what_all_ports_take() {
+        let prepared = Netns::new().and_then(|netns| {
+            netns.ip("link add v0 type veth peer name v1")?;
+            netns.ip("link set v0 up")?;
+            netns.ip("link set v1 up")?;
+            Ok(netns)
+        });
+        let netns = match prepared {
+            Ok(netns) => netns,
+            Err(e) => return eprintln!("skipped: {e}"),
+        };
+        let refused = netns.run(|| {
+            // Those of this thread, which ends.
+            let held = capabilities(None).unwrap();
+            let none = CapabilitySets { effective: CapabilitySet::empty(), ..held };
+            set_capabilities(None, none).unwrap();
+            let engine = Engine::builder().port("a", "packet:v0,udp=53").port("b", "xdp:v1,all");
+            engine.wire("a", "b").build().map(drop)
+        });
+        let e = refused.unwrap().unwrap_err();
+        let all = "setcap cap_net_bind_service,cap_net_admin,cap_net_raw,cap_bpf+ep /";
+        assert!(e.fix.contains(all), "{e}");
     }
 }

@@ -1,7 +1,7 @@
 //! What an engine will be, decided before anything is opened: workers, wires, and who can hold
 //! frames.
 
-use linerate_port::{Code, Driver, Error, Result, Spec, driver_of, ring};
+use linerate_port::{Code, Direction, Driver, Error, Result, Spec, driver_of, ring};
 use linerate_skb::{Holders, Trust};
 
 /// Sizes that a builder settles.
@@ -39,6 +39,19 @@ pub(crate) fn direct(specs: &mut [Spec], wires: &[Wire]) {
         if directed && !said {
             let left = wires.iter().any(|(a, _)| *a == i);
             spec.options.set_default(if left { "read" } else { "write" }, None);
+        }
+    }
+    spare(specs, wires);
+}
+
+/// Tells a port that takes packets from others to take none, where its wire's other end would get
+/// none: it can only be read.
+fn spare(specs: &mut [Spec], wires: &[Wire]) {
+    for (i, other) in wires.iter().flat_map(|&(a, b)| [(a, b), (b, a)]) {
+        let source = |driver: &dyn Driver| driver.direction(&specs[other]) == Direction::Source;
+        let for_nobody = driver_of(&specs[other]).is_ok_and(source);
+        if for_nobody && driver_of(&specs[i]).is_ok_and(Driver::can_only_write) {
+            specs[i].options.set_default("write", None);
         }
     }
 }
@@ -115,7 +128,7 @@ pub(crate) fn demands(specs: &[Spec], workers: &[usize]) -> Result<Vec<Demand>> 
         let name = spec.name.clone();
         if spec.driver == ring::NAME {
             let first = specs[..i].iter().all(|s| s.driver != ring::NAME || s.arg != spec.arg);
-            let packets = ring::frames(ring_len(spec)?);
+            let packets = ring::frames(ring_len(specs, &spec.arg)?);
             let rings = Rings::Pair { name: first.then(|| spec.arg.clone()), packets };
             let trust = Trust::Private;
             return Ok(Demand { name, worker, packet_max_bytes: 0, trust, rings });
@@ -165,9 +178,20 @@ pub(crate) fn holders(
     holders
 }
 
-/// Packets each way in a ring.
-pub(crate) fn ring_len(spec: &Spec) -> Result<u32> {
-    Ok(spec.value("len", str::parse::<u32>)?.unwrap_or(ring::LEN))
+/// Packets each way in the ring called `name`, as one of its ends says, or both.
+pub(crate) fn ring_len(specs: &[Spec], name: &str) -> Result<u32> {
+    let mut said = None;
+    for end in specs.iter().filter(|spec| spec.driver == ring::NAME && spec.arg == name) {
+        let len = ring::len_of(end)?;
+        if let (Some(one), Some(other)) = (said, len)
+            && one != other
+        {
+            let why = format!("the ring's other end says len={one}");
+            return Err(end.error(why).fix("the same at both ends, or at one of them"));
+        }
+        said = said.or(len);
+    }
+    Ok(said.unwrap_or(ring::LEN))
 }
 
 #[cfg(test)]
@@ -186,6 +210,29 @@ mod tests {
         assert_eq!(workers(6, &wires, 2), [0, 0, 1, 1, 0, 0]);
         assert_eq!(workers(6, &wires, 1), [0; 6]);
         assert_eq!(workers(6, &wires, 0), [0; 6]);
+    }
+
+    #[test]
+    fn a_rings_length_is_said_at_either_end_and_never_ignored() {
+        let len = |a: &str, b: &str| {
+            let end = |options| Spec::parse(&format!("ring:r{options}"), &["ring"]).unwrap();
+            ring_len(&[end(a), end(b)], "r")
+        };
+        assert_eq!(len("", "").unwrap(), ring::LEN);
+        assert_eq!((len(",len=64", "").unwrap(), len("", ",len=64").unwrap()), (64, 64));
+        assert_eq!(len(",len=64", ",len=64").unwrap(), 64);
+        assert!(len(",len=64", ",len=128").unwrap_err().why.contains("len=64"));
+        assert!(len("", ",lne=64").unwrap_err().fix.contains("len"));
+    }
+
+    #[test]
+    fn a_port_whose_wire_is_only_read_takes_nothing_in() {
+        let texts =
+            ["gen:", "xdp:a", "xdp:b,udp=7", "pcap:in", "xdp:c", "pcap:out", "xdp:d", "null:"];
+        let mut specs = texts.map(|text| linerate_port::parse(text).unwrap());
+        direct(&mut specs, &[(0, 1), (3, 2), (4, 5), (6, 7)]);
+        let written = specs.map(|spec| spec.flag("write").unwrap());
+        assert_eq!(written, [false, true, true, false, false, true, false, false]);
     }
 
     #[test]

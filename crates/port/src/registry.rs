@@ -48,3 +48,6 @@ pub fn driver_of(spec: &Spec) -> Result<&'static dyn Driver> {
             .fix("Port::pair() in a program; in an engine name both ends ring:NAME")
     })
 }
+
+#[cfg(test)]
+mod tests;

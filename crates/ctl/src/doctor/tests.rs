@@ -227,6 +227,47 @@ fn a_port_that_somebody_has_is_told_with_who_has_it() {
 }
 
 #[test]
+fn an_interface_that_the_host_uses_is_told_with_the_filter_to_type() {
+    let _alone = alone();
+    in_netns(|netns| {
+        netns.ip("addr add 192.0.2.7/24 dev v0").unwrap();
+        let found = checked(netns, "xdp:v0", Trial::Careful);
+        let finding = that(&found, "cannot open xdp:v0");
+        assert_eq!((finding.level, finding.code), (Level::Miss, Some("E-BUSY")));
+        assert!(finding.why.as_ref().unwrap().ends_with("v0 has the address 192.0.2.7"));
+        assert!(finding.fix.as_ref().unwrap().text.contains("xdp:v0,udp=7777"), "{finding:?}");
+        // All else is told as well.
+        that(&found, "opens: v0 AF_XDP native copy, queue 0 (tried with");
+        for port in ["xdp:v0,all", "xdp:v0,udp=7777", "xdp:v0,write"] {
+            assert!(worst(&check(port)) < Level::Miss, "{port}");
+        }
+    });
+}
+
+#[test]
+fn the_name_of_anothers_process_gives_no_orders_to_a_terminal() {
+    let _alone = alone();
+    in_netns(|_| {
+        let folder = std::env::temp_dir().join(format!("doctor-comm-{}", std::process::id()));
+        fs::create_dir(&folder).unwrap();
+        let program = folder.join("\u{1b}]0;p\u{7}\nok  x");
+        fs::copy("/bin/sleep", &program).unwrap();
+        let socket = UdpSocket::bind("0.0.0.0:7777").unwrap();
+        rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::empty()).unwrap();
+        let mut theirs = Command::new(&program).arg("60").spawn().unwrap();
+        drop(socket);
+        let found = check("packet:v0,udp=7777");
+        theirs.kill().unwrap();
+        theirs.wait().unwrap();
+        fs::remove_dir_all(&folder).unwrap();
+        let finding = that(&found, "cannot reserve UDP port 7777");
+        let why = finding.why.as_ref().unwrap();
+        assert!(why.contains("\\u{1b}]0;p\\u{7}\\u{a}ok  x (process "), "{why:?}");
+        assert!(!why.chars().any(char::is_control), "{why:?}");
+    });
+}
+
+#[test]
 fn queues_that_are_left_to_the_kernel_are_told() {
     let _alone = alone();
     in_netns(|netns| {

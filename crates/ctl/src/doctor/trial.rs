@@ -15,7 +15,7 @@ use super::interface::Found;
 /// Source: IEEE 802, table of EtherType values, "Local Experimental Ethertype 2".
 pub(super) const NOBODYS: &str = "ethertype=0x88b6";
 /// Keys of a port text that say what is taken.
-const FILTERS: [&str; 5] = ["all", "ethertype", "udp", "tcp", "not"];
+const FILTERS: [&str; 6] = ["all", "ethertype", "udp", "tcp", "not", "write"];
 /// How long the kernel may take to take a program away whose owner is gone.
 const GOING: Duration = Duration::from_millis(500);
 const GOING_STEP: Duration = Duration::from_millis(2);
@@ -84,6 +84,7 @@ mod tests {
         assert_eq!(of("xdp:v0"), "xdp:v0,ethertype=0x88b6");
         assert_eq!(of("a=xdp:v0,udp=7,ring=64"), "a=xdp:v0,ring=64,ethertype=0x88b6");
         assert_eq!(of("xdp:all,all,busy,not=tcp:22"), "xdp:all,busy,ethertype=0x88b6");
+        assert_eq!(of("xdp:v0,write"), "xdp:v0,ethertype=0x88b6");
         assert_eq!(with("packet:v0,promisc", &["promisc"], "promisc=off"), "packet:v0,promisc=off");
         assert!(linerate_port::parse(&of("xdp:v0,tcp=1+2")).is_ok());
     }

@@ -1,5 +1,6 @@
 //! A port of xdp: privileges, the program that is there already, memory, queues, offloads, a trial.
 
+use linerate_port::xdp::check_host_use;
 use linerate_port::{Code, Error, Result, Spec, driver_of, parse};
 use linerate_sys::bpf::{self, Insn, Program, Reg, SocketMap, XDP_PASS};
 use linerate_sys::xdp::{XdpSocket, try_memory};
@@ -29,6 +30,9 @@ pub(super) fn examine(spec: &Spec, how: Trial, found: &mut Findings) {
 
 /// Checks it on an interface that is there.
 pub(super) fn examine_on(spec: &Spec, of: &Found, how: Trial, found: &mut Findings) {
+    if let Err(e) = check_host_use(spec) {
+        found.miss(&e);
+    }
     let may = privileges(found);
     let is_free = program(of, found);
     let rings = driver_of(spec).and_then(|driver| driver.ring_frames(spec));
@@ -139,7 +143,7 @@ fn tried(spec: &Spec, of: &Found, found: &mut Findings) {
     match trial::open_xdp(spec.text(), of) {
         Ok(mut obtained) => {
             // Not the filter that was asked for.
-            obtained.mode = obtained.mode.replace(&format!(", {}", trial::NOBODYS), "");
+            obtained.mode = obtained.mode.replace(&format!(", diverts {}", trial::NOBODYS), "");
             obtained.mode += &format!(" (tried with {})", trial::NOBODYS);
             found.opened(obtained);
         }

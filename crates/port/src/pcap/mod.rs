@@ -50,6 +50,13 @@ impl Driver for Pcap {
         true
     }
 
+    fn direction(&self, spec: &Spec) -> Direction {
+        match Config::of(spec).map(|config| config.mode) {
+            Ok(Mode::Write) => Direction::Sink,
+            _ => Direction::Source,
+        }
+    }
+
     fn packet_max_bytes(&self, spec: &Spec) -> Result<usize> {
         Ok(match Config::of(spec)?.mode {
             Mode::Read => PACKET_USUAL_BYTES,

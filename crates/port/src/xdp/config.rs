@@ -32,6 +32,10 @@ pub(super) struct Config {
     pub interface: String,
     /// What is taken from the kernel's stack.
     pub filter: Filter,
+    /// The text says so. If it does not, everything is taken where that is nobody else's.
+    pub is_said: bool,
+    /// What it would take if it did not only send.
+    pub unused: Option<Filter>,
     pub mode: Wanted,
     /// Which queues; all if none is named.
     pub queues: Vec<u32>,
@@ -47,9 +51,18 @@ impl Config {
     /// Reads the options of `spec`.
     pub fn of(spec: &Spec) -> Result<Config> {
         let ring = spec.value("ring", ring_len)?.unwrap_or(RING_LEN);
+        let asked = Filter::of(spec)?;
+        let is_written = spec.flag("write")?;
+        let is_said = is_written || asked.is_some();
+        let (filter, unused) = match asked {
+            unused if is_written => (Filter::Nothing, unused),
+            filter => (filter.unwrap_or(Filter::All), None),
+        };
         let config = Config {
             interface: spec.arg.clone(),
-            filter: Filter::of(spec)?,
+            filter,
+            is_said,
+            unused,
             mode: spec.value("mode", mode)?.unwrap_or(Wanted::Auto),
             queues: spec.value("queues", queues)?.unwrap_or_default(),
             rx_len: spec.value("rx", ring_len)?.unwrap_or(ring),
@@ -58,9 +71,17 @@ impl Config {
         };
         spec.finish()?;
         if config.interface.is_empty() {
-            return Err(spec.error("which interface?").fix("xdp:IFACE; list them: ip -br link"));
+            return Err(spec
+                .error("which interface?")
+                .fix("xdp:IFACE,udp=7777; list them: ip -br link"));
         }
         Ok(config)
+    }
+
+    /// The text of this port up to its filter, for other options to be put behind it.
+    pub fn text(&self) -> String {
+        let filter = if self.is_said { format!(",{}", self.filter) } else { String::new() };
+        format!("xdp:{}{filter}", self.interface)
     }
 
     /// Descriptors of the rings of one queue. The fill ring has room for all frames that the receive

@@ -20,6 +20,8 @@ pub(super) enum Filter {
     Only(Match),
     /// Everything but these.
     Not(Match),
+    /// Nothing: the port only sends.
+    Nothing,
 }
 
 /// What a packet is.
@@ -32,8 +34,9 @@ pub(super) enum Match {
 }
 
 impl Filter {
-    /// Reads `all`, `ethertype=0x88b5`, `udp=7777`, `tcp=80+443` and `not=tcp:22` of a port text.
-    pub fn of(spec: &Spec) -> Result<Filter> {
+    /// Reads `all`, `ethertype=0x88b5`, `udp=7777`, `tcp=80+443` and `not=tcp:22` of a port text;
+    /// `None` if it has none of them.
+    pub fn of(spec: &Spec) -> Result<Option<Filter>> {
         let mut found = Vec::new();
         if spec.flag("all")? {
             found.push(Filter::All);
@@ -50,14 +53,11 @@ impl Filter {
         if let Some(one) = spec.value("not", not)? {
             found.push(Filter::Not(one));
         }
-        match found.len() {
-            0 => Ok(Filter::All),
-            1 => Ok(found.swap_remove(0)),
-            _ => {
-                let why = format!("{} and {} at once", found[0], found[1]);
-                Err(spec.error(&why).fix("one of all, ethertype=, udp=, tcp=, not="))
-            }
+        if let [one, other, ..] = &found[..] {
+            let why = format!("{one} and {other} at once");
+            return Err(spec.error(&why).fix("one of all, ethertype=, udp=, tcp=, not="));
         }
+        Ok(found.pop())
     }
 }
 
@@ -67,6 +67,16 @@ impl Filter {
         match self {
             Filter::Only(Match::Flow(flow)) => Some(flow),
             _ => None,
+        }
+    }
+
+    /// Says what is taken from the kernel's stack.
+    pub fn diverts(&self) -> String {
+        match self {
+            Filter::All => "diverts every packet".into(),
+            Filter::Only(one) => format!("diverts {one}"),
+            Filter::Not(one) => format!("diverts every packet but {one}"),
+            Filter::Nothing => "takes nothing in".into(),
         }
     }
 }
@@ -101,6 +111,7 @@ impl fmt::Display for Filter {
             Filter::Only(one) => write!(f, "{one}"),
             // As it is written: the key and the value apart.
             Filter::Not(one) => write!(f, "not={}", one.to_string().replacen('=', ":", 1)),
+            Filter::Nothing => f.write_str("write"),
         }
     }
 }
@@ -123,16 +134,18 @@ mod tests {
     fn a_filter_is_printed_as_it_is_written() {
         let of = |words: &str| Filter::of(&parse(&format!("xdp:v0{words}")).unwrap());
         for words in ["all", "ethertype=0x88b5", "udp=53+7777", "tcp=80", "not=tcp:22+80"] {
-            assert_eq!(of(&format!(",{words}")).unwrap().to_string(), words);
+            assert_eq!(of(&format!(",{words}")).unwrap().unwrap().to_string(), words);
         }
-        assert_eq!(of("").unwrap(), Filter::All);
-        assert_eq!(of(",not=ethertype:0x0806").unwrap().to_string(), "not=ethertype:0x0806");
+        assert_eq!(of("").unwrap(), None);
+        let not = of(",not=ethertype:0x0806").unwrap().unwrap();
+        assert_eq!(not.to_string(), "not=ethertype:0x0806");
+        assert_eq!(not.diverts(), "diverts every packet but ethertype=0x0806");
         for bad in ["udp=0", "udp=", "not=22", "not=all:1", "ethertype=88b5", "ethertype=0x05ff"] {
             assert!(of(&format!(",{bad}")).is_err(), "{bad}");
         }
         assert!(of(",udp=1,not=tcp:2").unwrap_err().why.contains("udp=1 and not=tcp:2 at once"));
-        assert!(
-            of(",udp=1").unwrap().flow().is_some() && of(",not=udp:1").unwrap().flow().is_none()
-        );
+        assert!(of(",all,tcp=1").is_err());
+        let flow = |words| of(words).unwrap().unwrap().flow().is_some();
+        assert!(flow(",udp=1") && !flow(",not=udp:1"));
     }
 }

@@ -35,21 +35,55 @@ mod tests;
 mod tx;
 
 use linerate_skb::{Pool, Result};
+use linerate_sys::capability::Capabilities;
+use linerate_sys::netif::Interface;
 
 use crate::driver::{Driver, Opened};
+use crate::host::flow::Flow;
+use crate::obtained::Direction;
 use crate::spec::Spec;
 
 use config::Config;
+use filter::Filter;
+
+/// Refuses a port that would take every packet from an interface that the host itself uses, unless
+/// its text says so: whoever types it by ssh would be cut off.
+///
+/// # Errors
+/// `E-BUSY` with what the host uses it for and what to type; `E-NODEV` if it is not there.
+///
+/// Cost: up to five rtnetlink dumps, only where the text has no filter.
+pub fn check_host_use(spec: &Spec) -> Result<()> {
+    let config = Config::of(spec)?;
+    setup::check_host_use(&config, &Interface::open(&config.interface)?)
+}
 
 /// The driver of `xdp:IFACE[,FILTER][,mode=auto|zerocopy|native|generic][,queues=0-3][,ring=1024]`
-/// `[,rx=1024][,tx=1024][,busy]`, with `all`, `ethertype=0x88b5`, `udp=7777`, `tcp=80+443` or
-/// `not=tcp:22` for FILTER.
+/// `[,rx=1024][,tx=1024][,busy][,write]`, with `all`, `ethertype=0x88b5`, `udp=7777`, `tcp=80+443` or
+/// `not=tcp:22` for FILTER; `write` takes nothing in.
 #[derive(Debug)]
 pub struct Xdp;
 
 impl Driver for Xdp {
     fn name(&self) -> &'static str {
         "xdp"
+    }
+
+    fn direction(&self, spec: &Spec) -> Direction {
+        match Config::of(spec) {
+            Ok(config) if config.filter == Filter::Nothing => Direction::Sink,
+            _ => Direction::Both,
+        }
+    }
+
+    fn can_only_write(&self) -> bool {
+        true
+    }
+
+    fn capabilities(&self, spec: &Spec) -> Capabilities {
+        let config = Config::of(spec).ok();
+        let flow = config.as_ref().and_then(|config| config.filter.flow());
+        Capabilities::XDP.and(flow.map_or(Capabilities::NONE, Flow::capabilities))
     }
 
     fn packet_max_bytes(&self, spec: &Spec) -> Result<usize> {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use linerate_skb::{Code, Error, Pool, Result};
+use linerate_sys::capability::Capabilities;
 use linerate_sys::wait::poll_readable;
 use linerate_sys::xdp::{Binding, HEADROOM_BYTES, XdpSocket};
 use rustix::io::Errno;
@@ -39,6 +40,8 @@ pub(super) enum Copying {
 #[derive(Debug)]
 pub(super) struct Seat {
     pub name: String,
+    /// The text of its port, up to the filter.
+    text: String,
     pub pool: Pool,
     /// A packet may be longer than a frame.
     several: bool,
@@ -85,6 +88,7 @@ impl Seat {
     ) -> Result<Seat> {
         Ok(Seat {
             name: config.interface.clone(),
+            text: config.text(),
             pool: pool.clone(),
             several,
             interface,
@@ -256,14 +260,15 @@ impl Seat {
                     .fix(format!("ip link set {} mtu 1500", self.name))
             }
             Errno::OPNOTSUPP => Error::os(Code::Unsupported, what, call, errno)
-                .fix(format!("xdp:{},mode=native", self.name)),
+                .fix(format!("{},mode=native", self.text)),
             Errno::NODEV | Errno::NXIO => {
                 Error::os(Code::NoDevice, what, call, errno).fix("ip -br link")
             }
             Errno::NETDOWN => Error::os(Code::DeviceDown, what, call, errno)
                 .fix(format!("ip link set {} up", self.name)),
-            Errno::PERM | Errno::ACCESS => Error::os(Code::Permission, what, call, errno)
-                .fix("setcap cap_net_raw,cap_net_admin,cap_bpf+ep PROGRAM"),
+            Errno::PERM | Errno::ACCESS => {
+                Error::os(Code::Permission, what, call, errno).fix(Capabilities::XDP.remedy())
+            }
             errno => Error::os(Code::System, what, call, errno),
         }
     }

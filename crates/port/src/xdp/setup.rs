@@ -5,19 +5,21 @@ use std::time::{Duration, Instant};
 
 use linerate_skb::{Code, Data, Error, Pool, Result};
 use linerate_sys::bpf::{self, Mode, Program, SocketMap};
+use linerate_sys::capability::Capabilities;
 use linerate_sys::netif::{HARDWARE_ETHERNET, HARDWARE_LOOPBACK, Interface};
-use linerate_sys::rtnl::LinkInfo;
+use linerate_sys::rtnl::{HostUse, LinkInfo};
 use linerate_sys::wait::poll_readable;
 use linerate_sys::xdp::XdpSocket;
 use rustix::io::Errno;
 
 use crate::driver::Opened;
 use crate::host::{Link, Reservation};
-use crate::obtained::Obtained;
+use crate::obtained::{Direction, Obtained};
 use crate::queue::{Health, QueueOps};
 
 use super::config::{Config, Wanted};
-use super::peer;
+use super::filter::Filter;
+use super::peer::{self, Checksums};
 use super::program::assemble;
 use super::queue::XdpQueue;
 use super::seat::{Copying, Seat};
@@ -94,7 +96,11 @@ pub(super) fn open_queues(config: &Config, pool: &Pool) -> Result<(Vec<XdpQueue>
     let several = longest > room(pool);
     let (attached, mode) = attach(config, &interface, several, &queues, &mut refused)?;
     let attached = Arc::new(attached);
-    let (checksums, said) = peer::prepare(&interface)?;
+    let (checksums, said) = match config.filter {
+        // Whatever the other end leaves undone, nobody gets it.
+        Filter::Nothing => (Checksums::Whole, None),
+        _ => peer::prepare(&interface)?,
+    };
     let mut ops = Vec::with_capacity(queues.len());
     let mut copying = None;
     for queue in &queues {
@@ -112,10 +118,14 @@ pub(super) fn open_queues(config: &Config, pool: &Pool) -> Result<(Vec<XdpQueue>
         ops.push(queue);
     }
     refused.extend(said);
+    refused.extend(config.unused.as_ref().map(|unused| format!("{unused}: this port only sends")));
     let zero_copy = copying == Some(Copying::Never);
     let mut obtained =
         Obtained::new(config.interface.clone(), told(config, mode, zero_copy, &queues), longest);
     obtained.queues = ops.len();
+    if config.filter == Filter::Nothing {
+        obtained.direction = Direction::Sink;
+    }
     obtained.refused = refused;
     Ok((ops, obtained))
 }
@@ -134,6 +144,7 @@ fn check(config: &Config, interface: &Interface, pool: &Pool) -> Result<()> {
         return Err(Error::new(Code::Unsupported, cannot(config), why)
             .fix(format!("an interface of link/ether, see: ip link show {}", config.interface)));
     }
+    check_host_use(config, interface)?;
     if pool.data_from() == Data::General {
         let why = "the device writes into the pool's memory, and this pool's is the allocator's";
         return Err(Error::new(Code::Unsupported, cannot(config), why)
@@ -150,6 +161,21 @@ fn check(config: &Config, interface: &Interface, pool: &Pool) -> Result<()> {
         e.what = cannot(config);
         e
     })
+}
+
+/// Refuses to take everything from an interface that the host uses, unless the text says so.
+pub(super) fn check_host_use(config: &Config, interface: &Interface) -> Result<()> {
+    if config.is_said {
+        return Ok(());
+    }
+    let Some(used) = HostUse::of(interface)? else { return Ok(()) };
+    let text = config.text();
+    let why =
+        format!("without a filter it takes every packet from this host, ssh included: {used}");
+    let fix = format!(
+        "say what to take, as in {text},udp=7777; to take everything all the same: {text},all"
+    );
+    Err(Error::new(Code::Busy, cannot(config), why).fix(fix))
 }
 
 fn cannot(config: &Config) -> String {
@@ -245,10 +271,8 @@ fn not_attached(config: &Config, interface: &Interface, mode: Mode, e: Errno) ->
             ))
         }
         Errno::PERM | Errno::ACCESS => {
-            Error::os(Code::Permission, cannot(config), "BPF_LINK_CREATE", e).fix(
-                "run as root or with CAP_NET_ADMIN and CAP_BPF: \
-                 setcap cap_net_raw,cap_net_admin,cap_bpf+ep PROGRAM",
-            )
+            Error::os(Code::Permission, cannot(config), "BPF_LINK_CREATE", e)
+                .fix(Capabilities::XDP.remedy())
         }
         // No driver is asked for this: the kernel does not know the call.
         Errno::INVAL if mode == Mode::Generic => {
@@ -259,7 +283,7 @@ fn not_attached(config: &Config, interface: &Interface, mode: Mode, e: Errno) ->
             let how = if mode == Mode::Native { "in its driver" } else { "at all" };
             let why = format!("no XDP program can be attached to it {how}: {}", native_refused(e));
             Error::new(Code::Unsupported, cannot(config), why)
-                .fix(format!("xdp:{name},mode=generic, or packet:{name}"))
+                .fix(format!("{},mode=generic, or packet:{name}", config.text()))
         }
     }
 }
@@ -276,5 +300,5 @@ fn told(config: &Config, mode: Mode, zero_copy: bool, queues: &[u32]) -> String 
         }
         some => format!(", queues {some:?}"),
     };
-    format!("AF_XDP {attached} {copy}, {}{queues}", config.filter)
+    format!("AF_XDP {attached} {copy}, {}{queues}", config.filter.diverts())
 }

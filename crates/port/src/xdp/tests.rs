@@ -173,7 +173,11 @@ fn the_program_goes_with_the_port_and_a_second_one_is_told_who_is_there() {
         let pool = pool(16384);
         let port = Port::open_with("xdp:v0", &pool).unwrap();
         assert!(ip("link show v0").contains("prog/xdp"), "{}", ip("link show v0"));
-        assert!(port.obtained().to_string().starts_with("v0 AF_XDP native copy, all, queue 0 ("));
+        assert!(
+            port.obtained()
+                .to_string()
+                .starts_with("v0 AF_XDP native copy, diverts every packet, queue 0 (")
+        );
         let second = Port::open_with("xdp:v0", &pool).unwrap_err();
         assert_eq!(second.code, Code::Busy);
         assert!(second.why.contains("\"linerate\" (id "), "{second}");

@@ -1,0 +1,177 @@
+//! Texts as people mistype them, tried on every driver: none is taken for something else.
+
+use linerate_skb::Code;
+use rustix::thread::{CapabilitySet, capabilities as held, set_capabilities};
+
+use super::*;
+use crate::host::testing::{in_netns, in_netns_with_xdp, ip, veth, wait_running};
+use crate::{Port, parse};
+
+/// What a driver takes: a name if it has any, and one of its options, as it is right and wrong.
+struct Sample {
+    name: &'static str,
+    key: &'static str,
+    value: Option<&'static str>,
+    wrong: &'static str,
+}
+
+/// The sample of `driver`: each has one, so that a new driver cannot be forgotten.
+fn sample(driver: &str) -> Sample {
+    let (name, key, value, wrong) = match driver {
+        "gen" => ("", "rate", Some("1kpps"), "1kpp"),
+        "memif" => ("@x", "role", Some("server"), "sever"),
+        "null" => ("", "size", Some("60"), "60B"),
+        "packet" => ("v0", "retire", Some("2ms"), "2mss"),
+        "pcap" => ("x", "write", None, "maybe"),
+        "sink" => ("", "blind", None, "maybe"),
+        "tap" => ("t0", "queues", Some("2"), "two"),
+        "xdp" => ("v0", "queues", Some("0"), "one"),
+        other => panic!("a driver without a sample: {other}"),
+    };
+    Sample { name, key, value, wrong }
+}
+
+/// Reads a text as far as that takes no device.
+fn read(text: &str) -> Result<usize> {
+    let spec = parse(text)?;
+    driver_of(&spec)?.packet_max_bytes(&spec)
+}
+
+fn is_refused(text: &str) -> linerate_skb::Error {
+    match read(text) {
+        Ok(_) => panic!("{text} was taken"),
+        Err(e) => {
+            assert_eq!(e.code, Code::PortSyntax, "{text}: {e}");
+            e
+        }
+    }
+}
+
+#[test]
+fn a_mistyped_port_text_is_refused_by_every_driver() {
+    for driver in drivers() {
+        let (kind, s) = (driver.name(), sample(driver.name()));
+        let option = s.value.map_or(s.key.into(), |value| format!("{}={value}", s.key));
+        let head = format!("{kind}:{}", s.name);
+        let right = format!("{head},{option}");
+        match read(&right) {
+            Err(e) if e.code == Code::PortSyntax => panic!("{right}: {e}"),
+            // There may be no such interface.
+            _ => {}
+        }
+        let (key, wrong) = (s.key, s.wrong);
+        // Misspelt, in capitals, by a colon: with what was meant.
+        let mut misspelt = option.clone();
+        misspelt.remove(1);
+        for typo in [misspelt, option.to_uppercase(), option.replace('=', ":") + ":"] {
+            let e = is_refused(&format!("{head},{typo}"));
+            assert!(e.fix.contains(&format!("did you mean {key} ?")), "{typo}: {e}");
+        }
+        is_refused(&format!("{head},{key}={wrong}"));
+        is_refused(&format!("{head},={wrong}"));
+        is_refused(&format!("{head},{wrong}"));
+        is_refused(&format!("{head},{option},{option}"));
+        is_refused(&format!("{head},{option},"));
+        is_refused(&format!("{head},,{option}"));
+        is_refused(&format!("{head},len=64"));
+        is_refused(&format!("{},{option}", head.to_uppercase()));
+        if s.value.is_some() {
+            is_refused(&format!("{head},{key}"));
+            is_refused(&format!("{head},{key}="));
+        }
+        for separator in [";", " ", ":"] {
+            is_refused(&format!("{head}{separator}{option}{separator}{option}"));
+            is_refused(&format!("{head},{option}{separator}{option}"));
+        }
+        if driver.is_nameless() {
+            let e = is_refused(&format!("{kind}:somebody"));
+            assert!(e.why.contains("no option 'somebody'"), "{e}");
+            is_refused(&format!("{kind}:{option},{option}"));
+            let (one, other) = (format!("{kind}:{option}"), format!("{kind}:,{option}"));
+            assert_eq!(read(&one).unwrap(), read(&other).unwrap());
+            assert_eq!(parse(&one).unwrap().name, kind);
+        } else {
+            is_refused(&format!("{kind}:"));
+            is_refused(&format!("{kind}:,{option}"));
+        }
+        if !driver.is_nameless() && s.value.is_some() {
+            let e = is_refused(&format!("{kind}:{option}"));
+            assert!(e.why.contains("is an option") || e.why.contains("which"), "{e}");
+        }
+    }
+}
+
+#[test]
+fn an_option_in_the_place_of_a_name_does_what_it_says() {
+    let port = Port::open("gen:rate=1kpps,count=3").unwrap();
+    assert_eq!(port.obtained().to_string(), "gen gen at 1kpps, read only");
+    assert_eq!(Port::open("sink:blind").unwrap().obtained().mode, "sink");
+    assert_eq!(Port::open("null:size=70").unwrap().obtained().mode, "null, 70 B");
+    assert_eq!(parse("g=gen:count=3").unwrap().name, "g");
+}
+
+/// Drops all capabilities of this thread, and opens each of `texts`; what is advised.
+fn advised(text: &str) -> String {
+    let before = held(None).unwrap();
+    let none = CapabilitySet::empty();
+    set_capabilities(None, rustix::thread::CapabilitySets { effective: none, ..before }).unwrap();
+    let e = Port::open(text).unwrap_err();
+    set_capabilities(None, before).unwrap();
+    assert_eq!(e.code, Code::Permission, "{text}: {e}");
+    let (_, command) = e.fix.split_once(": setcap ").unwrap_or_else(|| panic!("{text}: {e}"));
+    assert!(!command.contains('\n') && !command.contains("setcap"), "{e}");
+    command.split_once("+ep /").unwrap().0.to_owned()
+}
+
+#[test]
+fn who_lacks_a_capability_is_told_all_that_the_port_takes() {
+    in_netns(|| {
+        veth(1500);
+        assert_eq!(advised("packet:v0"), "cap_net_raw");
+        assert_eq!(advised("packet:v0,udp=7777"), "cap_net_raw");
+        assert_eq!(advised("packet:v0,tcp=80"), "cap_net_bind_service,cap_net_raw");
+        assert_eq!(advised("tap:t0"), "cap_net_admin");
+        let xdp = "cap_net_admin,cap_net_raw,cap_bpf";
+        for text in ["xdp:v0", "xdp:v0,udp=7777", "xdp:v0,not=udp:53", "xdp:v0,write"] {
+            assert_eq!(advised(text), xdp, "{text}");
+        }
+        assert_eq!(advised("xdp:v0,udp=53"), format!("cap_net_bind_service,{xdp}"));
+    });
+}
+
+#[test]
+fn everything_of_an_interface_that_the_host_uses_is_taken_only_if_it_is_said() {
+    in_netns_with_xdp(|| {
+        veth(1500);
+        drop(Port::open("xdp:v0").unwrap());
+        ip("addr add 192.0.2.7/24 dev v0");
+        let e = Port::open("xdp:v0,mode=generic").unwrap_err();
+        assert_eq!(e.code, Code::Busy);
+        assert!(e.why.contains("ssh included: v0 has the address 192.0.2.7"), "{e}");
+        assert!(e.fix.contains("xdp:v0,udp=7777;") && e.fix.ends_with("xdp:v0,all"), "{e}");
+        assert!(!ip("link show v0").contains("prog/xdp"));
+        ip("addr flush dev v0");
+        ip("route add default dev v0");
+        let e = Port::open("xdp:v0").unwrap_err();
+        assert!(e.why.ends_with("v0 carries a default route"), "{e}");
+        for (words, diverts) in [
+            ("all", "diverts every packet"),
+            ("udp=7777", "diverts udp=7777"),
+            ("not=tcp:22", "diverts every packet but tcp=22"),
+            ("write", "takes nothing in"),
+        ] {
+            let port = Port::open(&format!("xdp:v0,{words}")).unwrap();
+            let mode = &port.obtained().mode;
+            assert!(mode.contains(&format!(" copy, {diverts}, queue 0")), "{mode}");
+            drop(port);
+        }
+        let both = Port::open("xdp:v0,udp=7777,write").unwrap();
+        let told = both.obtained().to_string();
+        assert!(
+            told.contains("write only") && told.contains("udp=7777: this port only sends"),
+            "{told}"
+        );
+        assert!(std::net::UdpSocket::bind("0.0.0.0:7777").is_ok(), "it is not reserved");
+        wait_running("v0");
+    });
+}
