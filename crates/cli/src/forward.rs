@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use linerate::{Code, Engine, Error, Spec, units};
+use linerate::{Code, Engine, Error, Spec, Stats, units};
 use linerate_ctl::json;
 
 use crate::args::Forward;
@@ -105,8 +105,14 @@ fn meet(args: &Forward) -> Result<(Engine, Path, Far), String> {
     let mut engine = open(&path, &args.run).map_err(|failure| failure.told.why)?;
     match engine.wait_until_up(PATIENCE) {
         true => Ok((engine, path, far)),
-        false => Err("the second process does not come to terms with this one".into()),
+        false => Err(reason(&engine.stats())),
     }
+}
+
+/// Why the two processes share no memory, as the port says it.
+fn reason(stats: &Stats) -> String {
+    let said = stats.down().map_or("it does not answer".into(), |e| e.why);
+    format!("the second process does not come to terms with this one: {said}")
 }
 
 /// The scenario of post 000: at 124 MB/s, then flat out, into memory that another process sees.

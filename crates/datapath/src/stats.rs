@@ -7,7 +7,7 @@ use linerate_port::wait::EventFd;
 use linerate_port::{
     DriverCounts, Health, Obtained, Pace, QueueCounts, QueueOps, QueueStats, Result, Verified,
 };
-use linerate_skb::{Ledger, Pool};
+use linerate_skb::{Error, Ledger, Pool};
 
 use crate::notice::Notice;
 use crate::waits::{FlushPage, Flushes, Waits, WorkerStats};
@@ -255,6 +255,15 @@ impl Stats {
     #[must_use]
     pub fn workers(&self) -> Vec<WorkerStats> {
         self.workers.iter().map(|waits| waits.read()).collect()
+    }
+
+    /// Returns why a port is down, of the first that is.
+    #[must_use]
+    pub fn down(&self) -> Option<Error> {
+        self.ports().into_iter().find_map(|port| match port.health {
+            Health::Down(e) => Some(e),
+            _ => None,
+        })
     }
 
     /// Where every packet went.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use linerate_sys::Result;
-use linerate_sys::mem::{Others, Region};
+use linerate_sys::mem::{Huge, Others, Region};
 
 use crate::block::Block;
 use crate::lanes::Cold;
@@ -25,15 +25,11 @@ impl Memory {
             Region::new(&format!("{}{what}", shape.name), bytes, shape.huge)
         };
         let general = shape.data == Data::General;
-        // Private memory is lent out as `&[u8]`: nobody who gets its descriptor may write it.
-        let others = match shape.trust {
-            Trust::Exported => Others::Write,
-            Trust::Private => Others::Read,
-        };
+        let (others, huge) = given_away(shape.trust, shape.huge);
         let bytes = places * shape.frame_bytes as usize;
         let frames = match general {
             true => None,
-            false => Some(Arc::new(Region::for_others(&shape.name, bytes, shape.huge, others)?)),
+            false => Some(Arc::new(Region::for_others(&shape.name, bytes, huge, others)?)),
         };
         let meta = region("-meta", places * size_of::<Meta>())?;
         let cold = region("-lanes", places * size_of::<Cold>())?;
@@ -48,5 +44,30 @@ impl Memory {
     pub fn bytes(&self) -> usize {
         let frames = self.frames.as_ref().map_or(0, |region| region.len());
         frames + self.apart.iter().flatten().map(Region::len).sum::<usize>()
+    }
+}
+
+/// What others may do with the frames, and the pages that are tried for them.
+fn given_away(trust: Trust, huge: Huge) -> (Others, Huge) {
+    match (trust, huge) {
+        // Private memory is lent out as `&[u8]`: nobody who gets its descriptor may write it.
+        (Trust::Private, huge) => (Others::Read, huge),
+        // Into huge pages that others may write they can punch holes, and our next access is a SIGBUS:
+        // only who requires them gets them.
+        (Trust::Exported, Huge::Try) => (Others::Write, Huge::Never),
+        (Trust::Exported, huge) => (Others::Write, huge),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_that_a_peer_may_write_get_huge_pages_only_if_required() {
+        let huge = |trust, huge| given_away(trust, huge).1;
+        assert_eq!(huge(Trust::Exported, Huge::Try), Huge::Never);
+        assert_eq!(huge(Trust::Exported, Huge::Require), Huge::Require);
+        assert_eq!(huge(Trust::Private, Huge::Try), Huge::Try);
     }
 }

@@ -320,7 +320,10 @@ impl Builder {
         self
     }
 
-    /// Whether 2 MiB pages are wanted; the default tries.
+    /// Sets whether 2 MiB pages are wanted; the default tries.
+    ///
+    /// Of [`Trust::Exported`] memory the frames get them only if they are required: a peer that may
+    /// write huge pages may also punch holes into them, which kills this process by SIGBUS.
     #[must_use]
     pub fn huge_pages(mut self, huge: Huge) -> Self {
         self.shape.huge = huge;

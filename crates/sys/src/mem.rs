@@ -11,7 +11,7 @@ use std::ffi::c_void;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
-use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::error::{Code, Error, Result};
@@ -176,6 +176,16 @@ impl Region {
         };
         rustix::fs::fcntl_add_seals(&region.fd, last).map_err(sys("fcntl(F_ADD_SEALS)"))?;
         Ok(region)
+    }
+
+    /// Gives every page its memory now, so that nobody who maps the region meets a hole in it.
+    ///
+    /// # Errors
+    /// `E-MEMORY` if there is not enough.
+    pub fn populate(&self) -> Result<()> {
+        let what = || format!("cannot fill a region of {} bytes", self.len);
+        rustix::fs::fallocate(&self.fd, FallocateFlags::empty(), 0, self.len as u64)
+            .map_err(|e| limits(Error::os(Code::Memory, what(), "fallocate", e)))
     }
 
     /// Address of the first byte.

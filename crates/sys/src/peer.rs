@@ -66,8 +66,8 @@ impl PeerMemory {
 
     /// Maps a peer's file, which cannot be cut short afterwards: it is sealed against that.
     ///
-    /// `trusted` takes a file that cannot be sealed, or is of huge pages, into which its owner may
-    /// punch holes: such an owner can kill this process by SIGBUS.
+    /// `trusted` takes a file that cannot be sealed, or is of huge pages that have holes or into which
+    /// its owner may punch some: such an owner can kill this process by SIGBUS.
     ///
     /// # Errors
     /// `E-MEMORY` with what is wrong with the file.
@@ -77,7 +77,7 @@ impl PeerMemory {
         let fail = |call: &'static str| move |e| Error::os(Code::Memory, what(), call, e);
         // First: a file that is not sealed yet can shrink after it was looked at.
         if !trusted {
-            seal(fd).map_err(|why| {
+            seal(fd, len).map_err(|why| {
                 refuse(why).fix("if the peer is trusted not to do so, say trust=yes")
             })?;
         }
@@ -205,22 +205,28 @@ impl Drop for PeerMemory {
     }
 }
 
-/// Sees to it that no access to the file's memory will ever be a SIGBUS.
-fn seal(fd: &OwnedFd) -> std::result::Result<(), String> {
+/// Sees to it that no access to the first `len` bytes of the file will ever be a SIGBUS.
+fn seal(fd: &OwnedFd, len: u64) -> std::result::Result<(), String> {
     // Only files of memory know seals. Any other kind is told here without a word to its file system,
     // which may be the peer's own and never answer.
-    let sealed = || rustix::fs::fcntl_get_seals(fd).is_ok_and(|s| s.contains(SealFlags::SHRINK));
-    match rustix::fs::fcntl_add_seals(fd, SealFlags::SHRINK) {
-        Err(e) if !sealed() => {
-            return Err(format!("its file cannot be sealed against being cut short ({e})"));
-        }
-        _ => {}
+    let sealed = |any| rustix::fs::fcntl_get_seals(fd).is_ok_and(|s| s.intersects(any));
+    if rustix::fs::fcntl_add_seals(fd, SealFlags::SHRINK).is_err() && !sealed(SealFlags::SHRINK) {
+        return Err("its file cannot be sealed against being cut short".into());
     }
     let kind = rustix::fs::fstatfs(fd).map_err(|e| format!("fstatfs: {e}"))?.f_type;
-    if kind == HUGETLBFS {
+    if kind != HUGETLBFS {
+        return Ok(());
+    }
+    // Sealed against writing, a file of huge pages is sealed against holes, too: hugetlbfs_punch_hole
+    // in fs/hugetlbfs/inode.c. Those that it had before are found by its blocks, which are 512 bytes.
+    if !sealed(SealFlags::WRITE | SealFlags::FUTURE_WRITE) {
         return Err("its owner can punch holes into a file of huge pages".into());
     }
-    Ok(())
+    let blocks = rustix::fs::fstat(fd).map_err(|e| format!("fstat: {e}"))?.st_blocks;
+    match u64::try_from(blocks).is_ok_and(|n| n.saturating_mul(512) >= len) {
+        true => Ok(()),
+        false => Err("its file of huge pages has holes".into()),
+    }
 }
 
 /// Copies `n` bytes, whoever writes either side meanwhile.
@@ -419,6 +425,42 @@ mod tests {
         assert!(map(&unsealable, true).is_ok());
         let file: OwnedFd = std::fs::File::open("/proc/self/exe").unwrap().into();
         assert!(map(&file, false).is_err());
+    }
+
+    /// Regions of huge pages: one that others may write, one that they may only read; `None`, said once,
+    /// where the machine has none.
+    fn huge() -> Option<[Region; 2]> {
+        use crate::mem::{HUGE_BYTES, Others};
+        let region = |others| Region::for_others("test", HUGE_BYTES, Huge::Require, others);
+        match (region(Others::Write), region(Others::Read)) {
+            (Ok(written), Ok(read)) => Some([written, read]),
+            (Err(e), _) | (_, Err(e)) => {
+                eprintln!("skipped: no huge pages: {e}");
+                None
+            }
+        }
+    }
+
+    #[test]
+    fn huge_pages_are_mapped_if_no_hole_can_be_in_them() {
+        let Some([written, read]) = huge() else { return };
+        let map = |region: &Region, trusted| {
+            let fd = region.as_fd().try_clone_to_owned().unwrap();
+            PeerMemory::map(&fd, region.len() as u64, Access::Read, trusted)
+        };
+        let why = |region| map(region, false).unwrap_err().why;
+        assert_eq!(why(&written), "its owner can punch holes into a file of huge pages");
+        assert_eq!(why(&read), "its file of huge pages has holes");
+        read.populate().unwrap();
+        let mut byte = [1];
+        assert!(map(&read, false).unwrap().read(read.len() - 1, &mut byte) && byte == [0]);
+        assert!(map(&written, true).is_ok());
+        let hole = |region: &Region| {
+            use rustix::fs::FallocateFlags as Flags;
+            let flags = Flags::PUNCH_HOLE | Flags::KEEP_SIZE;
+            rustix::fs::fallocate(region.as_fd(), flags, 0, region.len() as u64)
+        };
+        assert_eq!((hole(&written), hole(&read)), (Ok(()), Err(rustix::io::Errno::PERM)));
     }
 
     /// Its last byte is read: where the file were cut short, that would be a SIGBUS.

@@ -54,7 +54,8 @@ pub(super) struct Config {
     /// Longest descriptor in bytes: what a peer's buffer holds, and ours.
     pub buffer_bytes: u32,
     pub sharing: Sharing,
-    /// The server maps memory that its owner may cut short.
+    /// A server maps memory that its owner may cut short, a client gives away huge pages into which its
+    /// peer may punch holes.
     pub trust: bool,
 }
 
@@ -116,11 +117,6 @@ impl Config {
             return Err(spec
                 .error("zerocopy is the client's to say, whose memory it is")
                 .fix("say it at the client, or leave it out"));
-        }
-        if role == Role::Client && config.trust {
-            return Err(spec
-                .error("trust is the server's to say, who maps the other's memory")
-                .fix("leave it out"));
         }
         Ok(config)
     }
@@ -233,7 +229,6 @@ mod tests {
             ("memif:x,secret=", "1 to 23"),
             ("memif:x,secret=123456789012345678901234", "1 to 23"),
             ("memif:x,role=server,zerocopy=yes", "client's to say"),
-            ("memif:x,trust=yes", "server's to say"),
             ("memif:x,id=-1", "id=-1"),
             ("memif:x,ring=2", "no option 'ring'"),
         ] {

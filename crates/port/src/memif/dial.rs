@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use linerate_skb::{Code, Error, Pool, Result, Trust};
-use linerate_sys::mem::{Huge, Region};
+use linerate_sys::mem::{Huge, Pages, Region};
 use linerate_sys::peer::PeerMemory;
 use linerate_sys::seqpacket::Seqpacket;
 use linerate_sys::wait::{Epoll, EventFd, EventFlags, TimerFd};
@@ -78,8 +78,22 @@ impl Dial {
                 Error::new(Code::Memory, what(), why).fix("say zerocopy=yes or zerocopy=no")
             );
         }
-        // SAFETY: its length is read.
-        let bytes = unsafe { pool.region() }.map_or(0, |region| region.len() as u64);
+        if config.sharing == Sharing::Write && pool.pages() == Pages::Huge2M && !config.trust {
+            let why =
+                "the peer could punch holes into the pool's huge pages, and kill us by SIGBUS";
+            return Err(Error::new(Code::Memory, what(), why).fix(
+                "if the peer is trusted not to do so, say trust=yes; or make a pool with Huge::Try",
+            ));
+        }
+        // SAFETY: its length is read, and its pages get their memory.
+        let region = unsafe { pool.region() };
+        if let Some(region) = region.filter(|_| config.sharing == Sharing::Read)
+            && region.pages() == Pages::Huge2M
+        {
+            // The peer looks for holes.
+            region.populate()?;
+        }
+        let bytes = region.map_or(0, |region| region.len() as u64);
         let zero_copy = config.sharing != Sharing::Nothing;
         if zero_copy && !(1..=REGION_BYTES_MAX).contains(&bytes) {
             let why =
@@ -131,8 +145,8 @@ impl Dial {
                         Ok(Some((message, fds))) => {
                             machine.on(&message, &fds).map_err(|end| refuse(socket, end))
                         }
-                        Err(End::Refused(why)) => Err(refuse(socket, End::Refused(why))),
                         Err(End::Told(why)) => Err(why),
+                        Err(end) => Err(refuse(socket, end)),
                     };
                     let said = match step {
                         Ok(Step::Make(limits)) => {
@@ -242,13 +256,14 @@ pub(super) fn say(socket: &Seqpacket, message: &Message, fd: Option<OwnedFd>) ->
 
 /// Tells the peer why the connection ends, if it does not know; in words for us.
 pub(super) fn refuse(socket: &Seqpacket, end: End) -> String {
-    match end {
-        End::Refused(why) => {
-            let _ = say(socket, &Message::Disconnect(why.into()), None);
-            format!("the peer was disconnected: {why}")
-        }
-        End::Told(why) => format!("the peer has disconnected: {why}"),
-    }
+    let why = match end {
+        End::Refused(why) => why.to_owned(),
+        End::Unfit(why) => why,
+        End::Told(why) => return format!("the peer has disconnected: {why}"),
+    };
+    let said = format!("the peer was disconnected: {why}");
+    let _ = say(socket, &Message::Disconnect(why), None);
+    said
 }
 
 /// Where rings and buffers are in region 0.

@@ -19,6 +19,8 @@ const REGIONS_MAX: usize = 256;
 pub enum End {
     /// The peer does not keep to the protocol, or may not have what it asks for; it is told.
     Refused(&'static str),
+    /// A file of the peer's cannot be mapped, which it is told; in at most 95 bytes, or it hears less.
+    Unfit(String),
     /// The peer has said so.
     Told(String),
 }

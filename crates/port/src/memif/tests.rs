@@ -9,7 +9,7 @@ mod races;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use linerate_skb::{Batch, Pool, Trust};
+use linerate_skb::{Batch, Huge, Pages, Pool, Trust};
 
 use super::*;
 use crate::conformance::{Case, Ends, Rig};
@@ -51,6 +51,56 @@ fn joined(pool: &Pool, server: &str, client: &str) -> (Opened, Opened) {
     let mut near = open(&format!("memif:{name},role=client{client}"), pool);
     meet(pool, &mut [&mut near, &mut far]);
     (near, far)
+}
+
+/// True if the machine has no free huge pages, which is said.
+fn lacks_huge_pages(pool: &Result<Pool>) -> bool {
+    pool.as_ref().inspect_err(|e| eprintln!("skipped: no huge pages: {e}")).is_err()
+}
+
+#[test]
+fn huge_pages_are_given_away_to_write_only_with_trust_on_both_sides() {
+    let pool = Pool::builder().frames(1024).trust(Trust::Exported);
+    // What is not required is not had.
+    let exported = pool.clone().huge_pages(Huge::Try).build().unwrap();
+    assert_eq!(exported.pages(), Pages::Base);
+    let pool = pool.huge_pages(Huge::Require).build();
+    if lacks_huge_pages(&pool) {
+        return;
+    }
+    let pool = pool.unwrap();
+    let spec = crate::parse(&format!("memif:{},role=client", name())).unwrap();
+    let e = registry::open(&spec, &pool).unwrap_err();
+    assert!(e.why.contains("punch holes") && e.fix.contains("trust=yes"), "{e}");
+    joined(&pool, ",trust=yes", ",trust=yes");
+    let why = refused(&pool, ",trust=yes");
+    let told = "region 1: its owner can punch holes into a file of huge pages; say trust=yes";
+    assert_eq!(why, format!("the peer has disconnected: {told}"));
+}
+
+#[test]
+fn huge_pages_are_given_away_to_read_without_more() {
+    let pool = Pool::builder().frames(1024).huge_pages(Huge::Require).build();
+    if !lacks_huge_pages(&pool) {
+        joined(&pool.unwrap(), "", ",zerocopy=read");
+    }
+}
+
+/// What a client with these options hears from a server that has none.
+fn refused(pool: &Pool, client: &str) -> String {
+    let name = name();
+    let mut far = open(&format!("memif:{name},role=server"), pool);
+    let mut near = open(&format!("memif:{name},role=client{client}"), pool);
+    let (start, mut mem) = (Instant::now(), pool.local());
+    loop {
+        for end in [&mut near, &mut far] {
+            end.queues[0].rx(&mut mem, &mut Batch::with_capacity(1), 0);
+        }
+        match near.queues[0].health() {
+            Health::Down(e) if e.why.contains("disconnected") => return e.why,
+            health => assert!(start.elapsed() < Duration::from_secs(10), "{health:?}"),
+        }
+    }
 }
 
 mod zero_copy {

@@ -198,17 +198,18 @@ pub(super) fn map(offer: Offer, config: &Config) -> std::result::Result<Vec<Opti
     let regions = offer.regions.iter().enumerate().map(|(i, (fd, bytes))| {
         let map = |access| PeerMemory::map(fd, *bytes, access, config.trust);
         let has_rings = rings().any(|(place, _)| usize::from(place.region) == i);
-        if config.sharing == Sharing::Read && !has_rings {
-            return map(Access::Read);
-        }
-        // A client may let us read only.
-        map(Access::Write).or_else(|_| map(Access::Read))
+        let mapped = match config.sharing == Sharing::Read && !has_rings {
+            true => map(Access::Read),
+            // A client may let us read only.
+            false => map(Access::Write).or_else(|_| map(Access::Read)),
+        };
+        mapped.map(Arc::new).map_err(|e| {
+            // What trust would change has a remedy.
+            let remedy = if e.fix.is_empty() { "" } else { "; say trust=yes" };
+            End::Unfit(format!("region {i}: {}{remedy}", e.why))
+        })
     });
-    let regions: Result<Vec<Arc<PeerMemory>>> = regions.map(|one| one.map(Arc::new)).collect();
-    let Ok(regions) = regions else {
-        return Err(End::Refused("a region that cannot be mapped, or be sealed: say trust=yes"));
-    };
-    let regions: Regions = regions.into();
+    let regions: Regions = regions.collect::<std::result::Result<Vec<_>, _>>()?.into();
     let sides = |rings: Vec<(RingPlace, OwnedFd)>| -> std::result::Result<Vec<Side>, End> {
         rings.into_iter().map(|(place, bell)| side(&regions, place, bell)).collect()
     };

@@ -301,7 +301,7 @@ fn files_that_are_no_memory_or_no_doorbell_are_refused() {
         rustix::io::pwrite(&fd, &cookie, 0).unwrap();
         fd
     };
-    let memory = "a region that cannot be mapped, or be sealed: say trust=yes";
+    let unsealed = "region 0: its file cannot be sealed against being cut short; say trust=yes";
     for region in [
         file("/dev/null"),
         file("/dev/zero"),
@@ -309,11 +309,12 @@ fn files_that_are_no_memory_or_no_doorbell_are_refused() {
         file("/proc/self/environ"),
         rustix::pipe::pipe().unwrap().0,
         bell(),
-        memfd(4095, MemfdFlags::ALLOW_SEALING),
         memfd(4096, MemfdFlags::empty()),
     ] {
-        assert_eq!(offered("", region, bell()).as_deref(), Some(memory));
+        assert_eq!(offered("", region, bell()).as_deref(), Some(unsealed));
     }
+    let short = offered("", memfd(4095, MemfdFlags::ALLOW_SEALING), bell());
+    assert_eq!(short.as_deref(), Some("region 0: its file has 4095 bytes"));
     for no_bell in [file("/dev/null"), rustix::pipe::pipe().unwrap().1, good()] {
         let why = offered("", good(), no_bell);
         assert_eq!(why.as_deref(), Some("a doorbell that is none"));

@@ -27,7 +27,7 @@ use linerate_skb::{Batch, DropReason, Holders, Local, Pool};
 
 use super::asked::{Asked, Size};
 use super::crew::{Crew, Done, Duty};
-use super::path::{Gauge, MEET};
+use super::path::{Gauge, MEET, apart};
 use super::turning::{Beat, nanos};
 use super::wire::Wire;
 use crate::settings::wrong;
@@ -137,7 +137,7 @@ fn leave_by(port: &str, asked: &Asked, pool: &Pool) -> Result<Queue> {
     while queue.health() != Health::Up {
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Err(gone("the process at the far side does not come to terms with this one"));
+            return Err(apart(queue.health().check().err()));
         }
         queue.wait(Some(left.min(GRACE))).map_err(|e| gone(&e.to_string()))?;
     }

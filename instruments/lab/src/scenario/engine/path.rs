@@ -83,6 +83,13 @@ fn size(size: Size) -> String {
     }
 }
 
+/// Two processes that share no memory, and why, as the port says it.
+pub(super) fn apart(said: Option<Error>) -> Error {
+    let said = said.map_or("it does not answer".into(), |e| e.why);
+    let why = format!("the process at the far side does not come to terms with this one: {said}");
+    Error::new(Code::System, "cannot run `engine`", why)
+}
+
 fn engine(asked: &Asked, cpus: &[usize], builder: Builder) -> Result<(Crew, Gauge)> {
     let builder = builder
         .budget(asked.budget)
@@ -99,8 +106,7 @@ fn engine(asked: &Asked, cpus: &[usize], builder: Builder) -> Result<(Crew, Gaug
     };
     let mut engine = engine.build()?;
     if !engine.wait_until_up(MEET) {
-        let why = "the process at the far side does not come to terms with this one";
-        return Err(Error::new(Code::System, "cannot run `engine`", why));
+        return Err(apart(engine.stats().down()));
     }
     let stats = engine.stats();
     let mut workers = engine.into_workers().into_iter();
