@@ -198,6 +198,58 @@ fn what_cannot_be_run_here_is_exit_5() {
     assert!(told.out.contains("2 cells, as size=small, cannot be run here"), "{}", told.out);
 }
 
+/// The programs that the command starts, as strace sees them; `None`, said, where there is no strace.
+fn started(words: &str) -> Option<Vec<String>> {
+    let program = env!("CARGO_BIN_EXE_linerate");
+    let mut strace = Command::new("strace");
+    strace.args(["-f", "-qq", "-e", "trace=execve,execveat", program]);
+    let Ok(traced) = strace.args(words.split_whitespace()).output() else {
+        eprintln!("skipped: no strace");
+        return None;
+    };
+    let err = String::from_utf8_lossy(&traced.stderr).into_owned();
+    if !err.contains("execve(") {
+        eprintln!("skipped: strace can trace nothing here: {err}");
+        return None;
+    }
+    Some(err.lines().filter(|line| line.contains("execve")).map(str::to_owned).collect())
+}
+
+#[test]
+fn commands_that_only_read_start_no_program() {
+    let scratch = Scratch::new("reads");
+    let probed = format!("{}/probed", scratch.word());
+    let asks = format!("program = \"touch\"\nprobe = [{probed:?}]");
+    let file = scratch.file("mine.toml", &MINE.replace("program = \"echo\"", &asks));
+    let dir = format!("{}/runs", scratch.word());
+    let own = scratch.file("own.toml", MINE);
+    let ran = run(&format!("lab run {own} --quick --dir {dir}"));
+    assert!(ran.out.contains("\nruns     ") && ran.out.contains("/echo {}\n"), "{ran:?}");
+    let profile =
+        concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/seeds/000_5d94cdb1dc74f564.txt");
+    let words = [
+        "lab list".to_owned(),
+        format!("lab show {file}"),
+        format!("lab show {file} --json"),
+        format!("lab report last --dir {dir}"),
+        format!("lab compare last last --allow-env --dir {dir}"),
+        format!("lab export last --csv - --dir {dir}"),
+        format!("profile list {profile}#1"),
+        format!("profile diff {profile}#1 {profile}#2"),
+    ];
+    for words in words {
+        let Some(all) = started(&words) else { return };
+        assert_eq!(all.len(), 1, "{words}: {all:#?}");
+    }
+    assert!(!fs::exists(&probed).unwrap());
+    let told = run(&format!("lab show {file}"));
+    let line = format!("/touch {probed}\n");
+    assert!(told.out.contains("  would run: /") && told.out.contains(&line), "{}", told.out);
+    // A run says it first, and asks.
+    let told = run(&format!("lab run {file} --quick --dir {dir}"));
+    assert!(told.out.contains(&line) && fs::exists(&probed).unwrap(), "{told:?}");
+}
+
 #[test]
 fn a_run_is_kept_told_exported_and_compared() {
     let scratch = Scratch::new("whole");

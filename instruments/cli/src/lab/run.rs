@@ -4,7 +4,7 @@ use std::env;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use linerate_lab::experiment::{Cell, Experiment, at_most};
+use linerate_lab::experiment::{Cell, Experiment, at_most, commands};
 use linerate_lab::record::{self, Status};
 use linerate_lab::runner::{self, Request};
 use linerate_lab::scenario::Place;
@@ -25,8 +25,11 @@ use crate::signals;
 /// Whatever keeps it from giving a result.
 pub fn run(asked: &Run, screen: &Screen) -> Result<u8, Failure> {
     let request = request(asked)?;
-    possible(&request, asked.experiment.as_deref())?;
+    let file = asked.experiment.as_deref();
+    possible(&request, file, Cell::check)?;
     screen.preface(&preface(&request))?;
+    // Only now, when it was said what is started.
+    possible(&request, file, Cell::probe)?;
     let mut follower = Follower::new(&request.experiment.id, &request.place.stop, screen)?;
     let run = runner::run(&request, &mut follower);
     let signal = follower.end();
@@ -104,13 +107,17 @@ fn only(experiment: &Experiment, only: &[(String, String)]) -> Result<(), Failur
     Ok(())
 }
 
-/// Refuses what cannot be run at all: no cell, none that this machine can run, or one that is told
-/// what its scenario does not know.
-fn possible(request: &Request, file: Option<&str>) -> Result<(), Failure> {
+/// Refuses what cannot be run at all, as `check` finds: no cell, none that this machine can run, or one
+/// that is told what its scenario does not know.
+fn possible(
+    request: &Request,
+    file: Option<&str>,
+    check: fn(&Cell, &Place) -> linerate_lab::Result<()>,
+) -> Result<(), Failure> {
     let mut first = None;
     let mut can = 0;
     for cell in cells(request) {
-        match cell.check(&request.place) {
+        match check(cell, &request.place) {
             Ok(()) => can += 1,
             Err(e) if e.kind() == Kind::Unsupported => first = first.or(Some(e)),
             Err(e) => return Err(in_file(e, file.unwrap_or(&request.experiment.id)).into()),
@@ -153,6 +160,9 @@ fn preface(request: &Request) -> String {
             text += &format!("time     {}\n", at_most(experiment.planned(*quick)));
         }
         None => {}
+    }
+    for command in commands(self::cells(request), place) {
+        text += &format!("runs     {command}\n");
     }
     text + "\n"
 }

@@ -40,7 +40,7 @@ pub struct Obstacle {
 }
 
 impl Experiment {
-    /// What can be run at `place`, by asking each cell's scenario.
+    /// Returns what can be run at `place`, as far as is known without starting a program.
     #[must_use]
     pub fn here(&self, place: &Place) -> Here {
         let mut here = Here { cells: 0, of: self.cells.len(), obstacles: Vec::new() };
@@ -74,16 +74,43 @@ impl Cell {
         named(&self.scenario).is_none_or(keeps)
     }
 
-    /// Whether its scenario can run both sides at `place`.
+    /// Checks that its scenario can run both sides at `place`. It starts nothing.
     ///
     /// # Errors
     /// As [`Scenario::check`].
     pub fn check(&self, place: &Place) -> Result<()> {
-        let scenario = named(&self.scenario);
-        let scenario = scenario
-            .ok_or_else(|| wrong(0, format!("there is no scenario {:?}", self.scenario)))?;
+        let scenario = self.scenario()?;
         scenario.check(&self.a, place).and_then(|()| scenario.check(&self.b, place))
     }
+
+    /// As [`Cell::check`], and asks the programs of both sides, by starting them.
+    ///
+    /// # Errors
+    /// As [`Scenario::probe`].
+    pub fn probe(&self, place: &Place) -> Result<()> {
+        self.check(place)?;
+        let scenario = self.scenario()?;
+        scenario.probe(&self.a, place).and_then(|()| scenario.probe(&self.b, place))
+    }
+
+    fn scenario(&self) -> Result<&'static dyn Scenario> {
+        let unknown = || wrong(0, format!("there is no scenario {:?}", self.scenario));
+        named(&self.scenario).ok_or_else(unknown)
+    }
+}
+
+/// Returns the commands that a run of `cells` starts, each once.
+pub fn commands<'a>(cells: impl IntoIterator<Item = &'a Cell>, place: &Place) -> Vec<String> {
+    let mut all: Vec<String> = Vec::new();
+    for cell in cells {
+        let Ok(scenario) = cell.scenario() else { continue };
+        for one in [&cell.a, &cell.b].into_iter().flat_map(|side| scenario.commands(side, place)) {
+            if !all.contains(&one) {
+                all.push(one);
+            }
+        }
+    }
+    all
 }
 
 impl Here {

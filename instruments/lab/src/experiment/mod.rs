@@ -18,7 +18,7 @@ use crate::stats::Goal;
 
 pub use builtin::{BUILTIN, builtin};
 pub use formula::Formula;
-pub use here::{Here, Obstacle, at_most, lasting};
+pub use here::{Here, Obstacle, at_most, commands, lasting};
 pub use list::List;
 pub use show::Show;
 

@@ -5,7 +5,7 @@ use std::fmt::{self, Write as _};
 use serde::{Serialize, Serializer};
 use serde_json::{Value as Json, json};
 
-use super::here::at_most;
+use super::here::{at_most, commands};
 use crate::experiment::{Clock, Experiment, Factor, FixedPoint, Fresh, Metric};
 use crate::scenario::{Place, Scenario, named};
 use crate::seeds::Post;
@@ -134,6 +134,10 @@ impl Show<'_> {
         for obstacle in &here.obstacles {
             text += &wrapped(&obstacle.to_string(), "  ", "    ");
         }
+        for command in commands(&self.experiment.cells, self.place) {
+            // Not wrapped: between two words it may be told more than one space.
+            text += &format!("  would run: {command}\n");
+        }
         text
     }
 
@@ -190,6 +194,7 @@ impl Serialize for Show<'_> {
                 "quick_planned_s": one.planned(true).map(|time| time.as_secs_f64()), "profiles": one.profiles,
             },
             "here": one.here(self.place),
+            "commands": commands(&one.cells, self.place),
             "scenarios": self.scenarios().into_iter().map(scenario).collect::<Vec<_>>(),
         });
         document.serialize(serializer)

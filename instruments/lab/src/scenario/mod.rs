@@ -49,13 +49,27 @@ pub trait Scenario: Sync {
     /// A `command` scenario's are named by its file; it says so by an empty list.
     fn figures(&self) -> &'static [Figure];
 
-    /// Whether a side told `settings` makes sense, and can be run on this machine.
+    /// Checks that a side told `settings` makes sense, and can be run on this machine. It starts nothing.
     ///
     /// # Errors
     /// `E-EXPERIMENT` for settings that it does not have, with their line; an error of
     /// [`Kind::Unsupported`](crate::Kind::Unsupported) where this machine or privilege cannot do it,
     /// with what to do about it.
     fn check(&self, settings: &Settings, place: &Place) -> Result<()>;
+
+    /// Returns the commands that a side told `settings` names, with their arguments: the one that
+    /// [`Scenario::probe`] starts, then a window's. What a scenario starts by itself, as `ip`, is left out.
+    fn commands(&self, _settings: &Settings, _place: &Place) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Asks the program that a side told `settings` names whether it can be run here, by starting it.
+    ///
+    /// # Errors
+    /// As [`Scenario::check`].
+    fn probe(&self, _settings: &Settings, _place: &Place) -> Result<()> {
+        Ok(())
+    }
 
     /// Whether a window of a side told `settings` takes about as long as it is told to. Otherwise how
     /// long a run takes is not known before it.

@@ -94,6 +94,18 @@ impl Scenario for Program {
 
     fn check(&self, settings: &Settings, place: &Place) -> Result<()> {
         let asked = Asked::read(settings)?;
+        find(&asked.program, place).map(drop)
+    }
+
+    fn commands(&self, settings: &Settings, place: &Place) -> Vec<String> {
+        let Ok(asked) = Asked::read(settings) else { return Vec::new() };
+        let path = find(&asked.program, place).unwrap_or_else(|_| asked.program.clone().into());
+        let line = |args: &Vec<String>| typed(&path.to_string_lossy(), args);
+        asked.probe.iter().chain([&asked.args]).map(line).collect()
+    }
+
+    fn probe(&self, settings: &Settings, place: &Place) -> Result<()> {
+        let asked = Asked::read(settings)?;
         let path = find(&asked.program, place)?;
         let Some(probe) = &asked.probe else { return Ok(()) };
         let args: Vec<OsString> =
@@ -111,7 +123,7 @@ impl Scenario for Program {
     }
 
     fn open(&self, settings: &Settings, place: &Place) -> Result<Box<dyn Bench>> {
-        self.check(settings, place)?;
+        self.probe(settings, place)?;
         let asked = Asked::read(settings)?;
         let path = find(&asked.program, place)?;
         Ok(Box::new(Side { asked, path, place: place.clone() }))
@@ -164,8 +176,11 @@ fn named(text: &str, line: usize) -> Result<(String, String)> {
     Ok((name.into(), pointer.into()))
 }
 
-/// Where the program is.
-fn find(program: &str, place: &Place) -> Result<PathBuf> {
+/// Returns where the program is.
+///
+/// # Errors
+/// `E-UNSUPPORTED` if it is nowhere.
+pub(super) fn find(program: &str, place: &Place) -> Result<PathBuf> {
     let absent = |why: String| {
         let fix = format!("install {program}, or name it by its path");
         Error::new(Code::Unsupported, format!("cannot run {program}"), why).fix(fix)
@@ -189,6 +204,17 @@ fn find(program: &str, place: &Place) -> Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path).map(|dir| dir.join(program)).find(|p| p.is_file());
     found.ok_or_else(|| absent("it is not on the PATH".into()))
+}
+
+/// A command line, in which a word that is not plain is quoted and a control character is escaped.
+fn typed(program: &str, args: &[String]) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%{}".contains(c);
+    let words = std::iter::once(program).chain(args.iter().map(String::as_str));
+    let word = |word: &str| match !word.is_empty() && word.chars().all(plain) {
+        true => word.to_owned(),
+        false => format!("{word:?}"),
+    };
+    words.map(word).collect::<Vec<_>>().join(" ")
 }
 
 fn expand(arg: &str, place: &Place, time: Duration) -> OsString {

@@ -3,12 +3,15 @@ use crate::settings::Value as Said;
 use std::sync::Arc;
 use std::time::Instant;
 
+fn words(texts: &[&str]) -> Said {
+    Said::List(texts.iter().map(|text| (*text).into()).collect())
+}
+
 fn shell(script: &str) -> Settings {
-    let list = |texts: &[&str]| Said::List(texts.iter().map(|text| (*text).into()).collect());
     Settings::new()
         .with("program", "sh")
-        .with("args", list(&["-c", script]))
-        .with("json", list(&["cycles=/case/cycles"]))
+        .with("args", words(&["-c", script]))
+        .with("json", words(&["cycles=/case/cycles"]))
         .with("packets", "/packets")
         .with("disturbed", "/why")
 }
@@ -99,7 +102,8 @@ fn a_program_that_is_not_there_is_unsupported_and_one_that_says_no_too() {
     let e = Program.check(&absent, &Place::default()).unwrap_err();
     assert_eq!((e.code, e.why.as_str()), (Code::Unsupported, "it is not on the PATH"));
     let no = shell("").with("probe", Said::List(vec!["-c".into(), "echo no >&2; exit 5".into()]));
-    let e = Program.check(&no, &Place::default()).unwrap_err();
+    assert_eq!(Program.check(&no, &Place::default()), Ok(()));
+    let e = Program.probe(&no, &Place::default()).unwrap_err();
     assert_eq!((e.code, e.why.as_str()), (Code::Unsupported, "exit status 5: no"));
     let own = Settings::new().with("program", "self");
     assert_eq!(Program.check(&own, &Place::default()).unwrap_err().code, Code::Unsupported);
@@ -120,11 +124,19 @@ fn a_program_is_asked_once_whether_it_can_be_run_here() {
     let asked = std::env::temp_dir().join(format!("linerate-asked-{}", std::process::id()));
     let script = format!("echo asked >> {}; test -e /no-such-file", asked.display());
     let side = shell("").with("probe", Said::List(vec!["-c".into(), Said::Text(script)]));
-    let said = [(); 3].map(|()| Program.check(&side, &Place::default()).unwrap_err());
+    let said = [(); 3].map(|()| Program.probe(&side, &Place::default()).unwrap_err());
     let lines = std::fs::read_to_string(&asked).unwrap();
     std::fs::remove_file(&asked).unwrap();
     assert_eq!(lines, "asked\n");
     assert!(said.iter().all(|e| e.code == Code::Unsupported && e.why == said[0].why), "{said:?}");
+}
+
+#[test]
+fn commands_are_shown_as_they_would_be_started() {
+    let side =
+        Settings::new().with("program", "/no/prog").with("args", words(&["-c", "a  \u{1b}[2J"]));
+    let told = Program.commands(&side.with("probe", words(&["ask", ""])), &Place::default());
+    assert_eq!(told, ["/no/prog ask \"\"", "/no/prog -c \"a  \\u{1b}[2J\""]);
 }
 
 #[test]

@@ -26,6 +26,7 @@ mod web;
 
 use linerate_sys::netns::Netns;
 
+use crate::scenario::command::find;
 use crate::scenario::{Bench, Figure, Knob, Place, Scenario, pool_figures};
 use crate::settings::Settings;
 use crate::{Code, Error, Kind, Result};
@@ -60,6 +61,11 @@ impl Scenario for Host {
 
     fn check(&self, settings: &Settings, place: &Place) -> Result<()> {
         Config::of(settings, place)?;
+        find("ip", place)?;
+        permitted(Netns::new()).map(drop)
+    }
+
+    fn probe(&self, _settings: &Settings, _place: &Place) -> Result<()> {
         try_links()
     }
 
@@ -72,9 +78,13 @@ impl Scenario for Host {
 
 /// Tries what a side takes: a namespace and a link in it. Both are gone when it returns.
 fn try_links() -> Result<()> {
-    let made =
-        Netns::new().and_then(|netns| netns.ip("link add dev try0 type veth peer name try1"));
-    made.map(drop).map_err(|e| match (e.code, e.kind()) {
+    let link = "link add dev try0 type veth peer name try1";
+    permitted(Netns::new().and_then(|netns| netns.ip(link))).map(drop)
+}
+
+/// Adds what to do where a privilege is missing.
+fn permitted<T>(made: Result<T>) -> Result<T> {
+    made.map_err(|e| match (e.code, e.kind()) {
         (Code::Unsupported, _) => e,
         // What `ip` says of a kernel without veth or of a missing privilege is text.
         (Code::Permission | Code::System, _) => {
