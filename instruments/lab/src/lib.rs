@@ -26,6 +26,7 @@ pub mod decimal;
 pub mod environment;
 pub mod experiment;
 pub mod far;
+pub mod knobs;
 pub mod meter;
 pub mod ndr;
 pub mod place;

@@ -1,11 +1,11 @@
-//! What a scenario is told: names and values, each with the line that it stands on.
+//! Names and values that a scenario is told, each with the line that it stands on.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::Serialize;
 
-use crate::{Code, Error, Result};
+use crate::{Code, Error};
 
 /// A value of an experiment's file.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -35,14 +35,6 @@ pub struct Setting {
 /// Names and values.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Settings(BTreeMap<String, Setting>);
-
-/// Reads [`Settings`] name by name, so that in the end what nobody asked for can be refused.
-#[derive(Debug)]
-pub struct Reading<'a> {
-    settings: &'a Settings,
-    scenario: &'a str,
-    asked: Vec<&'static str>,
-}
 
 impl Settings {
     /// None.
@@ -81,120 +73,6 @@ impl Settings {
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Setting)> {
         self.0.iter().map(|(name, setting)| (name.as_str(), setting))
     }
-
-    /// Begins to read them for `scenario`.
-    #[must_use]
-    pub fn reading<'a>(&'a self, scenario: &'a str) -> Reading<'a> {
-        Reading { settings: self, scenario, asked: Vec::new() }
-    }
-}
-
-impl Reading<'_> {
-    /// A whole number within `range`.
-    ///
-    /// # Errors
-    /// `E-EXPERIMENT` if it is none, with its line.
-    pub fn count(
-        &mut self,
-        name: &'static str,
-        range: std::ops::RangeInclusive<u64>,
-    ) -> Result<Option<u64>> {
-        let wanted = format!("a whole number from {} to {}", range.start(), range.end());
-        self.read(name, &wanted, |value| match value {
-            Value::Int(n) => u64::try_from(*n).ok().filter(|n| range.contains(n)),
-            _ => None,
-        })
-    }
-
-    /// A number above 0.
-    ///
-    /// # Errors
-    /// As above.
-    pub fn number(&mut self, name: &'static str) -> Result<Option<f64>> {
-        self.read(name, "a number above 0", |value| match value {
-            Value::Int(n) => Some(*n as f64).filter(|n| *n > 0.0),
-            Value::Float(n) => Some(*n).filter(|n| *n > 0.0 && n.is_finite()),
-            _ => None,
-        })
-    }
-
-    /// A word.
-    ///
-    /// # Errors
-    /// As above.
-    pub fn text(&mut self, name: &'static str) -> Result<Option<String>> {
-        self.read(name, "a text", |value| match value {
-            Value::Text(text) => Some(text.clone()),
-            _ => None,
-        })
-    }
-
-    /// A list of words.
-    ///
-    /// # Errors
-    /// As above.
-    pub fn texts(&mut self, name: &'static str) -> Result<Option<Vec<String>>> {
-        self.read(name, "a list of texts", |value| match value {
-            Value::List(list) => list
-                .iter()
-                .map(|value| match value {
-                    Value::Text(text) => Some(text.clone()),
-                    _ => None,
-                })
-                .collect(),
-            _ => None,
-        })
-    }
-
-    /// `true` or `false`.
-    ///
-    /// # Errors
-    /// As above.
-    pub fn flag(&mut self, name: &'static str) -> Result<Option<bool>> {
-        self.read(name, "true or false", |value| match value {
-            Value::Bool(b) => Some(*b),
-            _ => None,
-        })
-    }
-
-    /// One of some words, as what it stands for.
-    ///
-    /// # Errors
-    /// As above.
-    pub fn choice<T: Copy>(
-        &mut self,
-        name: &'static str,
-        words: &[(&str, T)],
-    ) -> Result<Option<T>> {
-        let all: Vec<String> = words.iter().map(|(word, _)| format!("\"{word}\"")).collect();
-        self.read(name, &format!("one of {}", all.join(", ")), |value| match value {
-            Value::Text(text) => words.iter().find(|(word, _)| word == text).map(|(_, t)| *t),
-            _ => None,
-        })
-    }
-
-    /// Ends it: whatever nobody has asked for is wrong.
-    ///
-    /// # Errors
-    /// `E-EXPERIMENT` with the name's line, and the names that there are.
-    pub fn finish(self) -> Result<()> {
-        let unknown = self.settings.iter().find(|(name, _)| !self.asked.contains(name));
-        let Some((name, setting)) = unknown else { return Ok(()) };
-        let why = format!("scenario {:?} has no setting {name:?}", self.scenario);
-        Err(wrong(setting.line, why).fix(format!("it has: {}", self.asked.join(", "))))
-    }
-
-    fn read<T>(
-        &mut self,
-        name: &'static str,
-        wanted: &str,
-        parse: impl Fn(&Value) -> Option<T>,
-    ) -> Result<Option<T>> {
-        self.asked.push(name);
-        let Some(setting) = self.settings.get(name) else { return Ok(None) };
-        let refused = || wrong(setting.line, format!("{name} = {} is not {wanted}", setting.value));
-        parse(&setting.value).ok_or_else(refused).map(Some)
-    }
 }
 
 /// What is wrong with an experiment, at a line of its file; whoever knows the file's name adds it.
@@ -214,6 +92,17 @@ pub fn in_file(mut e: Error, file: &str) -> Error {
         };
     }
     e
+}
+
+impl Value {
+    /// Returns the text, if it is one.
+    #[must_use]
+    pub fn as_text(&self) -> Option<&str> {
+        match self {
+            Value::Text(text) => Some(text),
+            _ => None,
+        }
+    }
 }
 
 impl fmt::Display for Value {
@@ -252,29 +141,5 @@ impl From<f64> for Value {
 impl From<&str> for Value {
     fn from(text: &str) -> Value {
         Value::Text(text.into())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_value_of_the_wrong_kind_is_refused_with_its_line() {
-        let mut settings = Settings::new();
-        settings.set("hot_list", Setting { value: Value::Text("long".into()), line: 12 });
-        let e = settings.reading("engine").count("hot_list", 0..=65_536).unwrap_err();
-        assert_eq!(e.why, "line 12: hot_list = long is not a whole number from 0 to 65536");
-    }
-
-    #[test]
-    fn a_setting_that_nobody_asks_for_is_refused_with_those_that_there_are() {
-        let settings = Settings::new().with("hot_lists", 128).with("burst", 64);
-        let mut reading = settings.reading("engine");
-        assert_eq!(reading.count("hot_list", 0..=9), Ok(None));
-        assert_eq!(reading.count("burst", 0..=64), Ok(Some(64)));
-        let e = reading.finish().unwrap_err();
-        assert_eq!(e.why, "scenario \"engine\" has no setting \"hot_lists\"");
-        assert_eq!(e.fix, "it has: hot_list, burst");
     }
 }

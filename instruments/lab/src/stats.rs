@@ -4,7 +4,7 @@
 //! figures, the geometric mean weighs all alike, the counts do not weigh at all. [`Overall`] gives
 //! the three together, so that none of them is quoted alone.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// A figure before a change and after it.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -16,11 +16,13 @@ pub struct Pair {
 }
 
 /// Which way is better.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
 pub enum Goal {
     /// A rate: more of it.
+    #[serde(rename = "higher")]
     More,
     /// A cost: less of it.
+    #[serde(rename = "lower")]
     Less,
 }
 

@@ -127,7 +127,10 @@ fn usage(why: String) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
     use crate::experiment::Experiment;
+    use crate::knobs::Reading;
+    use crate::scenario;
     use serde_json::Value;
 
     fn words(text: &str) -> Vec<String> {
@@ -165,7 +168,9 @@ mod tests {
         assert_eq!(experiment.cells.len(), 7);
         for cell in &experiment.cells {
             for (name, side) in [("dpdk", &cell.a), ("linerate", &cell.b)] {
-                let args = side.reading("command").texts("args").unwrap().unwrap();
+                let knobs = scenario::named("command").unwrap().knobs();
+                let told = Reading::new(side, "command", knobs).unwrap();
+                let args = told.texts("args").unwrap().unwrap();
                 let cpus = args[5].replace("{cpu0}", "0").replace("{cpu1}", "1");
                 assert_eq!(args[..4], ["lab", "sample", name, &cell.at[0].1]);
                 Asked::parse(&args[3], &[args[4].clone(), cpus]).unwrap();

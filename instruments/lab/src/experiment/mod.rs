@@ -4,13 +4,15 @@
 //! what is measured, and what is expected with its source. Ours are files as a user's own is.
 
 mod builtin;
+mod document;
 mod file;
 mod formula;
 mod grid;
 mod here;
 mod list;
-mod section;
 mod show;
+
+use serde::{Deserialize, Serialize};
 
 use crate::Result;
 use crate::settings::Settings;
@@ -137,7 +139,8 @@ pub struct Metric {
 }
 
 /// By what clock a metric is measured.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Clock {
     /// CPU time, less what others took: any window will do in which counters were not shared.
     Cost,
@@ -159,17 +162,23 @@ pub struct Expectation {
 }
 
 /// A pair of values that somebody has published.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
 pub struct FixedPoint {
     /// What was measured.
+    #[serde(deserialize_with = "document::sentence")]
     pub name: String,
     /// Its unit.
+    #[serde(deserialize_with = "document::sentence")]
     pub unit: String,
     /// The first side.
+    #[serde(deserialize_with = "document::number")]
     pub a: f64,
     /// The second.
+    #[serde(deserialize_with = "document::number")]
     pub b: f64,
     /// By whom.
+    #[serde(deserialize_with = "document::sentence")]
     pub source: String,
 }
 

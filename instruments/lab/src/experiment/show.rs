@@ -173,19 +173,17 @@ impl Serialize for Show<'_> {
             let expect = |one: &super::Expectation| json!({ "at": map(&one.at), "change_pct": one.change_pct, "source": one.source });
             json!({
                 "name": metric.name, "unit": metric.unit, "about": metric.about,
-                "value": metric.formula.to_string(), "clock": clock(metric.clock),
-                "better": metric.goal.map(better),
+                "value": metric.formula.to_string(), "clock": metric.clock, "better": metric.goal,
                 "expect": metric.expected.iter().map(expect).collect::<Vec<_>>(),
             })
         };
-        let fixed = |one: &FixedPoint| json!({ "name": one.name, "unit": one.unit, "a": one.a, "b": one.b, "source": one.source });
         let plan = &one.plan;
         let document = json!({
             "id": one.id, "title": one.title, "question": one.question, "reproduces": one.post,
             "a": side(&one.a), "b": side(&one.b),
             "factors": one.factors.iter().map(factor).collect::<Vec<_>>(),
             "metrics": one.metrics.iter().map(metric).collect::<Vec<_>>(),
-            "fixed": one.fixed_points.iter().map(fixed).collect::<Vec<_>>(),
+            "fixed": one.fixed_points,
             "plan": {
                 "window_ns": plan.window_ns, "warmup": plan.warmup, "fresh": plan.fresh, "looks": plan.looks,
                 "half_width_pct": plan.half_width_pct, "cells": one.cells.len(),
@@ -247,7 +245,7 @@ fn told(scenario: &dyn Scenario) -> String {
 fn scenario(scenario: &dyn Scenario) -> Json {
     let knobs = scenario.knobs().iter().map(|knob| {
         json!({
-            "name": knob.name, "values": knob.values, "default": knob.default, "about": knob.about,
+            "name": knob.name, "values": knob.values.to_string(), "default": knob.default, "about": knob.about,
         })
     });
     let figures = scenario
@@ -317,14 +315,6 @@ fn kind(metric: &Metric) -> String {
         Clock::Count => "counted",
     };
     metric.goal.map_or_else(|| by.into(), |goal| format!("{} is better, {by}", better(goal)))
-}
-
-fn clock(clock: Clock) -> &'static str {
-    match clock {
-        Clock::Cost => "cost",
-        Clock::Wall => "wall",
-        Clock::Count => "count",
-    }
 }
 
 fn better(goal: Goal) -> &'static str {

@@ -19,15 +19,16 @@ use linerate_prof::profile::{Event, Origin, Profile, Row, Unit};
 use serde_json::{Value as Json, json};
 
 use crate::experiment::{Cell, Clock, Experiment, Factor, Formula, Level, Metric, Plan, Side};
+use crate::knobs::Knob;
 use crate::record::{Run, SCHEMA};
 use crate::runner::world::World;
 use crate::runner::{Observer, Progress, Request, run_in};
-use crate::scenario::{Bench, Figure, Finished, Knob, Ledger, Place, Scenario};
+use crate::scenario::{Bench, Figure, Finished, Ledger, Place, Scenario};
 use crate::settings::{Settings, Value};
-use crate::stats::Goal;
 use crate::watch::Admission;
 use crate::window::{ThreadTime, Window};
 use crate::{Code, Error, Result};
+use crate::stats::Goal;
 
 /// Nanoseconds that the first side takes for a packet; the second takes half.
 const COST_NS: u64 = 1000;

@@ -13,6 +13,7 @@ use linerate_prof::profile::Profile;
 use linerate_skb::{Data, Pages, Pool};
 use serde::{Deserialize, Serialize};
 
+use crate::knobs::Knob;
 use crate::settings::Settings;
 use crate::window::Window;
 use crate::{Code, Error, Result};
@@ -144,19 +145,6 @@ fn pages(pool: &Pool) -> Option<String> {
         Pages::Huge2M => "2 MiB".to_owned(),
         Pages::Base => "the machine's ordinary size".to_owned(),
     })
-}
-
-/// What a scenario can be told.
-#[derive(Debug, Clone, Copy)]
-pub struct Knob {
-    /// Its name in files.
-    pub name: &'static str,
-    /// Values: `"frames" | "general"`, `0..=65536`.
-    pub values: &'static str,
-    /// What it is unless told, as printed.
-    pub default: &'static str,
-    /// What it does, in a sentence.
-    pub about: &'static str,
 }
 
 /// What a scenario counts.

@@ -1,42 +1,59 @@
 //! What a side of `churn` is told.
 
+use linerate_ctl::pool::{BUFFERS, INIT, RETURN};
 use linerate_skb::{Data, Huge, Init, Pool, Return};
 
-use crate::scenario::Knob;
-use crate::settings::{Reading, Settings, wrong};
+use crate::knobs::{Choice, Knob, Reading, Values};
+use crate::settings::{Settings, wrong};
 use crate::{Error, Result};
 
 pub(super) const NAME: &str = "churn";
 
-/// What it can be told.
-pub(super) const KNOBS: [Knob; 11] = [
-    knob("init", "\"at_alloc\" | \"at_free\"", "at_alloc", "when a packet's line is initialised"),
-    knob("free", "\"local\" | \"remote\"", "remote", "which CPU frees: the first, or the second"),
-    knob(
+const FREE: Choice<Free, 2> = [("local", Free::Local), ("remote", Free::Remote)];
+const PRODUCER: Choice<bool, 2> = [("none", false), ("commits", true)];
+const CONSUMER: Choice<Consumer, 3> =
+    [("none", Consumer::None), ("reads", Consumer::Reads), ("writes", Consumer::Writes)];
+const TIMING: Choice<bool, 2> = [("settled", true), ("plain", false)];
+
+/// Its settings.
+pub(super) static KNOBS: [Knob; 11] = [
+    Knob::new("init", Values::OneOf(&INIT), "at_alloc", "when a packet's line is initialised"),
+    Knob::new("free", Values::OneOf(&FREE), "remote", "which CPU frees: the first, or the second"),
+    Knob::new(
         "producer",
-        "\"none\" | \"commits\"",
+        Values::OneOf(&PRODUCER),
         "commits",
         "whether the length is set where a packet was allocated",
     ),
-    knob(
+    Knob::new(
         "consumer",
-        "\"none\" | \"reads\" | \"writes\"",
+        Values::OneOf(&CONSUMER),
         "reads",
         "what is done to the metadata where a packet is freed: reads length, type, priority and \
          stamp; writes priority, type, mark and control block besides, as a forwarder does",
     ),
-    knob("buffers", "\"frames\" | \"general\"", "frames", "where the bytes of packets come from"),
-    knob("return", "\"local\" | \"home\"", "local", "where a frame goes that another CPU freed"),
-    knob(
+    Knob::new("buffers", Values::OneOf(&BUFFERS), "frames", "where the bytes of packets come from"),
+    Knob::new(
+        "return",
+        Values::OneOf(&RETURN),
+        "local",
+        "where a frame goes that another CPU freed",
+    ),
+    Knob::new(
         "timing",
-        "\"settled\" | \"plain\"",
+        Values::OneOf(&TIMING),
         "settled",
         "whether a call ends when its stores are in the cache, or when it returns",
     ),
-    knob("batch", "1..=1024", "32", "packets of a call"),
-    knob("hot_list", "0..=65536", "1024", "free frames that a CPU keeps"),
-    knob("pool_frames", "64..=1048576", "8191", "frames"),
-    knob("ring_len", "1..=65536", "1024", "packets on their way to the second CPU, at most"),
+    Knob::new("batch", Values::Count(1, 1024), "32", "packets of a call"),
+    Knob::new("hot_list", Values::Count(0, 65_536), "1024", "free frames that a CPU keeps"),
+    Knob::new("pool_frames", Values::Count(64, 1_048_576), "8191", "frames"),
+    Knob::new(
+        "ring_len",
+        Values::Count(1, 65_536),
+        "1024",
+        "packets on their way to the second CPU, at most",
+    ),
 ];
 
 /// Bytes that a producer commits: the shortest frame of Ethernet, without its checksum.
@@ -76,30 +93,21 @@ pub(super) struct Config {
 impl Config {
     /// Reads it.
     pub fn of(settings: &Settings) -> Result<Config> {
-        let mut told = settings.reading(NAME);
-        let init = [("at_alloc", Init::AtAlloc), ("at_free", Init::AtFree)];
-        let free = [("local", Free::Local), ("remote", Free::Remote)];
-        let producer = [("none", false), ("commits", true)];
-        let consumer =
-            [("none", Consumer::None), ("reads", Consumer::Reads), ("writes", Consumer::Writes)];
-        let buffers = [("frames", Data::Frames), ("general", Data::General)];
-        let return_to = [("local", Return::Local), ("home", Return::Home)];
-        let timing = [("settled", true), ("plain", false)];
+        let told = Reading::new(settings, NAME, &KNOBS)?;
         let config = Config {
-            init: told.choice("init", &init)?.unwrap_or(Init::AtAlloc),
-            free: told.choice("free", &free)?.unwrap_or(Free::Remote),
-            commits: told.choice("producer", &producer)?.unwrap_or(true),
-            consumer: told.choice("consumer", &consumer)?.unwrap_or(Consumer::Reads),
-            data: told.choice("buffers", &buffers)?.unwrap_or(Data::Frames),
-            return_to: told.choice("return", &return_to)?.unwrap_or(Return::Local),
-            settled: told.choice("timing", &timing)?.unwrap_or(true),
-            batch: count(&mut told, "batch", 1..=1024, 32)? as usize,
-            hot_list: count(&mut told, "hot_list", 0..=65_536, 1024)? as usize,
+            init: told.choice("init", &INIT)?,
+            free: told.choice("free", &FREE)?,
+            commits: told.choice("producer", &PRODUCER)?,
+            consumer: told.choice("consumer", &CONSUMER)?,
+            data: told.choice("buffers", &BUFFERS)?,
+            return_to: told.choice("return", &RETURN)?,
+            settled: told.choice("timing", &TIMING)?,
+            batch: told.count("batch")? as usize,
+            hot_list: told.count("hot_list")? as usize,
             // At most 2^20: it fits.
-            pool_frames: count(&mut told, "pool_frames", 64..=1 << 20, 8191)? as u32,
-            ring_len: count(&mut told, "ring_len", 1..=65_536, 1024)? as usize,
+            pool_frames: told.count("pool_frames")? as u32,
+            ring_len: told.count("ring_len")? as usize,
         };
-        told.finish()?;
         config.fits(settings)?;
         Ok(config)
     }
@@ -153,24 +161,6 @@ impl Config {
     }
 }
 
-fn count(
-    told: &mut Reading<'_>,
-    name: &'static str,
-    range: std::ops::RangeInclusive<u64>,
-    default: u64,
-) -> Result<u64> {
-    Ok(told.count(name, range)?.unwrap_or(default))
-}
-
-const fn knob(
-    name: &'static str,
-    values: &'static str,
-    default: &'static str,
-    about: &'static str,
-) -> Knob {
-    Knob { name, values, default, about }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -178,7 +168,7 @@ mod tests {
 
     #[test]
     fn every_knob_can_be_said_and_its_default_is_the_one_that_is_printed() {
-        for knob in KNOBS {
+        for knob in &KNOBS {
             let value = match knob.default.parse::<i64>() {
                 Ok(n) => Value::Int(n),
                 Err(_) => Value::Text(knob.default.into()),

@@ -16,7 +16,8 @@ use std::time::Duration;
 use linerate_skb::{Pool, PoolStats};
 use linerate_sys::tsc::rate_hz;
 
-use crate::scenario::{Bench, Figure, Finished, Knob, LEAD_IN, Ledger, Place, Scenario, pages};
+use crate::knobs::Knob;
+use crate::scenario::{Bench, Figure, Finished, LEAD_IN, Ledger, Place, Scenario, pages};
 use crate::settings::Settings;
 use crate::window::Window;
 use crate::{Code, Error, Result};

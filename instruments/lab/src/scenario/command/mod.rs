@@ -15,7 +15,8 @@ use std::time::Duration;
 use linerate_sys::thread::allowed_cpus;
 use serde_json::Value;
 
-use crate::scenario::{Bench, Figure, Finished, Knob, Place, Scenario};
+use crate::knobs::{Knob, Reading, Values};
+use crate::scenario::{Bench, Figure, Finished, Place, Scenario};
 use crate::settings::{Settings, wrong};
 use crate::window::Window;
 use crate::{Code, Error, Result};
@@ -24,52 +25,49 @@ use crate::{Code, Error, Result};
 #[derive(Debug)]
 pub(super) struct Program;
 
-/// Seconds that a run may take, unless the file says otherwise.
-const TIMEOUT_S: u64 = 60;
-
 static KNOBS: [Knob; 7] = [
     Knob {
         name: "program",
-        values: "a name or a path, or \"self\"",
+        values: Values::Other("a name or a path, or \"self\""),
         default: "none",
         about: "What is run: a program on the PATH, this one, or one by its path, which is from the \
                 directory that linerate is started in if it does not begin with /.",
     },
     Knob {
         name: "args",
-        values: "a list of texts",
+        values: Values::Other("a list of texts"),
         default: "[]",
         about: "Its arguments, in which {cpu0}, {cpu1}, {seed} and {seconds} are replaced; without \
                 {seconds} it runs as long as it likes.",
     },
     Knob {
         name: "probe",
-        values: "a list of texts",
+        values: Values::Other("a list of texts"),
         default: "none",
         about: "Arguments with which it says by its exit status whether it can be run here.",
     },
     Knob {
         name: "json",
-        values: "a list of \"NAME=/pointer\"",
+        values: Values::Other("a list of \"NAME=/pointer\""),
         default: "[]",
         about: "Figures and where they stand in what it prints (RFC 6901): in the last line if that \
                 is JSON, else in all of it. What is null there is not known.",
     },
     Knob {
         name: "packets",
-        values: "a pointer",
+        values: Values::Other("a pointer"),
         default: "none: 0",
         about: "Where the number of packets stands that went through.",
     },
     Knob {
         name: "disturbed",
-        values: "a pointer",
+        values: Values::Other("a pointer"),
         default: "none",
         about: "Where a text stands if none of its figures is to be believed, and null if they are.",
     },
     Knob {
         name: "timeout_s",
-        values: "1..=3600",
+        values: Values::Count(1, 3600),
         default: "60",
         about: "Seconds after which it is killed, and the run ends with an error.",
     },
@@ -145,15 +143,14 @@ struct Asked {
 
 impl Asked {
     fn read(settings: &Settings) -> Result<Asked> {
-        let mut reading = settings.reading("command");
+        let reading = Reading::new(settings, "command", &KNOBS)?;
         let program = reading.text("program")?;
         let args = reading.texts("args")?.unwrap_or_default();
         let probe = reading.texts("probe")?;
         let figures = reading.texts("json")?.unwrap_or_default();
         let packets = reading.text("packets")?;
         let disturbed = reading.text("disturbed")?;
-        let timeout_s = reading.count("timeout_s", 1..=3600)?.unwrap_or(TIMEOUT_S);
-        reading.finish()?;
+        let timeout_s = reading.count("timeout_s")?;
         let line = settings.get("json").map_or(0, |setting| setting.line);
         let figures = figures.iter().map(|text| named(text, line)).collect::<Result<_>>()?;
         let program = program.filter(|program| !program.is_empty());

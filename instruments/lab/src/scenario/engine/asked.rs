@@ -6,12 +6,12 @@ use linerate_ctl::pool::{BUFFERS, INIT, RETURN};
 use linerate_datapath::{Data, Init, Return};
 use linerate_port::units;
 
+use super::KNOBS;
+use crate::knobs::{Choice, Reading};
 use crate::scenario::Place;
-use crate::settings::{Reading, Setting, Settings, Value, wrong};
+use crate::settings::{Setting, Settings, Value, wrong};
 use crate::{Code, Error, Result};
 
-/// Most packets of a burst, buffers of a ring, frames of a hot list.
-const MANY: u64 = 1 << 16;
 /// Gigabit Ethernet's packets a second: 60 bytes, FCS, preamble and gap.
 const LINE_PPS: f64 = 1_488_095.0;
 /// Packets a second that can be told apart.
@@ -20,6 +20,16 @@ const PPS: RangeInclusive<f64> = 1.0..=1e9;
 const IMIX_MEAN_BYTES: f64 = (7.0 * 60.0 + 4.0 * 590.0 + 1514.0) / 12.0;
 /// Ethernet's shortest frame without FCS, and the shortest that a generator numbers.
 const SIZE_MIN: u64 = 60;
+const SIZE_MAX: u64 = 65_536;
+
+pub(super) const PATH: Choice<Kind, 4> = [
+    ("null", Kind::Null),
+    ("ring", Kind::Ring),
+    ("adapter", Kind::Adapter),
+    ("fabric", Kind::Fabric),
+];
+pub(super) const OUT: Choice<Option<Out>, 3> =
+    [("none", None), ("cut-through", Some(Out::CutThrough)), ("copy", Some(Out::Copy))];
 
 /// What packets pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,50 +124,38 @@ impl Asked {
     /// # Errors
     /// `E-EXPERIMENT` for one that is not there, is of another kind, or does not go with another.
     pub fn of(settings: &Settings) -> Result<Asked> {
-        let mut told = settings.reading("engine");
-        let paths = [
-            ("null", Kind::Null),
-            ("ring", Kind::Ring),
-            ("adapter", Kind::Adapter),
-            ("fabric", Kind::Fabric),
-        ];
-        let path = told.choice("path", &paths)?.unwrap_or(Kind::Null);
-        let size = size(settings, &mut told)?;
-        let count = |n: Option<u64>, default: usize| n.map_or(default, |n| n as usize);
-        let budget = count(told.count("budget", 1..=1024)?, 64);
-        let burst = told.count("burst", 1..=MANY)?;
-        let outs =
-            [("none", None), ("cut-through", Some(Out::CutThrough)), ("copy", Some(Out::Copy))];
-        let out = told.choice("out", &outs)?;
+        let told = Reading::new(settings, "engine", &KNOBS)?;
+        let path = told.choice("path", &PATH)?;
+        let size = size(&told)?;
+        let budget = told.count("budget")? as usize;
+        let burst = told.count_if_set("burst")?.map(|n| n as usize);
+        let out = told.choice_if_set("out", &OUT)?;
         let out = out.unwrap_or((path == Kind::Fabric).then_some(Out::CutThrough));
-        let ring_len = count(told.count("ring_len", 2..=MANY)?, 256) as u32;
+        let ring_len = told.count("ring_len")? as u32;
+        let threads = told.count_if_set("threads")?.map(|n| n as usize);
         let asked = Asked {
             path,
             ring_len,
-            burst: count(burst, path.turn(budget).unwrap_or(64)),
-            pps: rate(settings, &mut told, "rate", Some("max"), size.mean_bytes())?,
-            line_pps: rate(settings, &mut told, "line_rate", None, size.mean_bytes())?
-                .unwrap_or(LINE_PPS),
+            burst: burst.unwrap_or(path.turn(budget).unwrap_or(64)),
+            pps: rate(&told, "rate", Some("max"), size.mean_bytes())?,
+            line_pps: rate(&told, "line_rate", None, size.mean_bytes())?.unwrap_or(LINE_PPS),
             size,
-            data: told.choice("buffers", &BUFFERS)?.unwrap_or_default(),
-            hot_list: count(told.count("hot_list", 0..=MANY)?, 1024),
-            init: told.choice("init", &INIT)?.unwrap_or_default(),
-            return_to: told.choice("return", &RETURN)?.unwrap_or_default(),
+            data: told.choice("buffers", &BUFFERS)?,
+            hot_list: told.count("hot_list")? as usize,
+            init: told.choice("init", &INIT)?,
+            return_to: told.choice("return", &RETURN)?,
             budget,
-            pool_frames: told.count("pool_frames", 64..=1 << 22)?.map(|n| n as u32),
-            frame_size: count(told.count("frame_size", 256..=MANY)?, 2048) as u32,
-            sample_every: count(told.count("sample_every", 0..=1 << 20)?, 61) as u32,
-            threads: count(told.count("threads", 1..=2)?, 1 + usize::from(path == Kind::Adapter)),
-            verify: told.flag("verify")?.unwrap_or(out.is_some()),
+            pool_frames: told.count_if_set("pool_frames")?.map(|n| n as u32),
+            frame_size: told.count("frame_size")? as u32,
+            sample_every: told.count("sample_every")? as u32,
+            threads: threads.unwrap_or(1 + usize::from(path == Kind::Adapter)),
+            verify: told.flag_if_set("verify")?.unwrap_or(out.is_some()),
             out,
-            out_len: told
-                .count("out_len", 2..=1 << 14)?
-                .map_or(ring_len.min(1 << 14), |n| n as u32),
-            reap: count(told.count("reap", 1..=MANY)?, 64),
-            touch: told.flag("touch")?.unwrap_or(false),
-            spin: told.flag("spin")?.unwrap_or(false),
+            out_len: told.count_if_set("out_len")?.map_or(ring_len.min(1 << 14), |n| n as u32),
+            reap: told.count("reap")? as usize,
+            touch: told.flag("touch")?,
+            spin: told.flag("spin")?,
         };
-        told.finish()?;
         asked.agree(settings)?;
         Ok(asked)
     }
@@ -191,16 +189,6 @@ impl Asked {
     fn agree(&self, settings: &Settings) -> Result<()> {
         let line = |name| settings.get(name).map_or(0, |setting| setting.line);
         let refuse = |name, why: String| Err(wrong(line(name), why));
-        let powers = [
-            ("ring_len", self.ring_len),
-            ("out_len", self.out_len),
-            ("frame_size", self.frame_size),
-        ];
-        for (name, n) in powers {
-            if !n.is_power_of_two() {
-                return refuse(name, format!("{name} = {n} is no power of two"));
-            }
-        }
         let turn = self.path.turn(self.budget).unwrap_or(1);
         let whole = self.burst.is_multiple_of(turn);
         match self.path {
@@ -248,16 +236,8 @@ impl Asked {
 
 /// A rate as `"100kpps"`, `"100Mbps"` or a number of bytes a second, in packets of `bytes`; `None`
 /// if it is not said, or said to be `unbound`.
-fn rate(
-    settings: &Settings,
-    told: &mut Reading<'_>,
-    name: &'static str,
-    unbound: Option<&str>,
-    bytes: f64,
-) -> Result<Option<f64>> {
-    let Some(Setting { value, line }) = settings.get(name) else {
-        return told.text(name).map(|_| None);
-    };
+fn rate(told: &Reading<'_>, name: &str, unbound: Option<&str>, bytes: f64) -> Result<Option<f64>> {
+    let Some(Setting { value, line }) = told.said(name) else { return Ok(None) };
     let pps = match value {
         Value::Text(_) => {
             let text = told.text(name)?.unwrap_or_default();
@@ -275,9 +255,18 @@ fn rate(
     Err(wrong(*line, format!("{name} = {value} is not from 1pps to 1Gpps")))
 }
 
-fn size(settings: &Settings, told: &mut Reading<'_>) -> Result<Size> {
-    if let Some(Value::Text(_)) = settings.get("size").map(|setting| &setting.value) {
-        return Ok(told.choice("size", &[("imix", Size::Imix)])?.unwrap_or(Size::Bytes(SIZE_MIN)));
+fn size(told: &Reading<'_>) -> Result<Size> {
+    let Some(Setting { value, line }) = told.said("size") else { return Ok(Size::Bytes(SIZE_MIN)) };
+    match value {
+        Value::Int(bytes)
+            if (SIZE_MIN..=SIZE_MAX).contains(&bytes.unsigned_abs()) && *bytes > 0 =>
+        {
+            Ok(Size::Bytes(bytes.unsigned_abs()))
+        }
+        Value::Text(text) if text == "imix" => Ok(Size::Imix),
+        _ => {
+            let wanted = format!("a whole number from {SIZE_MIN} to {SIZE_MAX} or \"imix\"");
+            Err(wrong(*line, format!("size = {value} is not {wanted}")))
+        }
     }
-    Ok(Size::Bytes(told.count("size", SIZE_MIN..=MANY)?.unwrap_or(SIZE_MIN)))
 }

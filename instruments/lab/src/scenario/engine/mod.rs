@@ -25,10 +25,13 @@ mod tests;
 
 use std::path::Path;
 
-use crate::scenario::{Bench, Figure, Knob, Place, Scenario};
+use linerate_ctl::pool::{BUFFERS, INIT, RETURN};
+
+use crate::knobs::{Knob, Values};
+use crate::scenario::{Bench, Figure, Place, Scenario};
 use crate::settings::Settings;
 use crate::{Code, Error, Result};
-use asked::Asked;
+use asked::{Asked, OUT, PATH};
 use bench::EngineBench;
 use beyond::Beyond;
 
@@ -90,105 +93,111 @@ fn program(place: &Place) -> Result<&Path> {
     place.program.as_deref().ok_or_else(none)
 }
 
-const fn knob(
-    name: &'static str,
-    values: &'static str,
-    default: &'static str,
-    about: &'static str,
-) -> Knob {
-    Knob { name, values, default, about }
-}
-
 /// What it can be told.
 static KNOBS: [Knob; 21] = [
-    knob(
-        "path",
-        "\"null\" | \"ring\" | \"adapter\" | \"fabric\"",
-        "\"null\"",
-        "What packets pass.",
-    ),
-    knob(
+    Knob::new("path", Values::OneOf(&PATH), "\"null\"", "What packets pass."),
+    Knob::new(
         "ring_len",
-        "a power of two, 2..=65536",
+        Values::PowerOfTwo(2, 65_536),
         "256",
         "Packets that the ring holds, of fabric that to the other process; of an adapter, buffers that are \
          posted.",
     ),
-    knob(
+    Knob::new(
         "burst",
-        "1..=65536",
+        Values::Count(1, 65_536),
         "a turn's: 128 of null, 64 of a ring; 64",
         "Packets offered in a row: on one thread before the receiver is turned, at a fixed rate and by \
          an adapter before the next pause.",
     ),
-    knob(
+    Knob::new(
         "rate",
-        "\"max\" | a rate as \"100kpps\" or \"100Mbps\" | bytes a second",
+        Values::Other("\"max\" | a rate as \"100kpps\" or \"100Mbps\" | bytes a second"),
         "\"max\"",
         "How much is offered, a burst at a time.",
     ),
-    knob(
+    Knob::new(
         "line_rate",
-        "a rate",
+        Values::Other("a rate"),
         "\"1488095pps\"",
         "Packets a second within an adapter's burst: gigabit Ethernet's for the shortest frames.",
     ),
-    knob("size", "60..=65536 | \"imix\"", "60", "Bytes of a packet, without FCS."),
-    knob("buffers", "\"frames\" | \"general\"", "\"frames\"", "Where packets' bytes come from."),
-    knob("hot_list", "0..=65536", "1024", "Free frames that each worker keeps."),
-    knob("init", "\"at_alloc\" | \"at_free\"", "\"at_alloc\"", "When metadata is initialised."),
-    knob(
+    Knob::new(
+        "size",
+        Values::Other("60..=65536 | \"imix\""),
+        "60",
+        "Bytes of a packet, without FCS.",
+    ),
+    Knob::new("buffers", Values::OneOf(&BUFFERS), "\"frames\"", "Where packets' bytes come from."),
+    Knob::new("hot_list", Values::Count(0, 65_536), "1024", "Free frames that each worker keeps."),
+    Knob::new("init", Values::OneOf(&INIT), "\"at_alloc\"", "When metadata is initialised."),
+    Knob::new(
         "return",
-        "\"local\" | \"home\"",
+        Values::OneOf(&RETURN),
         "\"local\"",
         "Where a frame goes that another worker frees than the one that allocated it.",
     ),
-    knob("budget", "1..=1024", "64", "Packets from one queue in one turn; a burst is a multiple."),
-    knob("pool_frames", "64..=4194304", "as many as the path can hold", "Frames of the pool."),
-    knob("frame_size", "a power of two, 256..=65536", "2048", "Bytes of a frame."),
-    knob(
+    Knob::new(
+        "budget",
+        Values::Count(1, 1024),
+        "64",
+        "Packets from one queue in one turn; a burst is a multiple.",
+    ),
+    Knob::new(
+        "pool_frames",
+        Values::Count(64, 4_194_304),
+        "as many as the path can hold",
+        "Frames of the pool.",
+    ),
+    Knob::new("frame_size", Values::PowerOfTwo(256, 65_536), "2048", "Bytes of a frame."),
+    Knob::new(
         "sample_every",
-        "0..=1048576",
+        Values::Count(0, 1_048_576),
         "61",
         "One in so many calls that allocate or free is timed; 0: none. A prime keeps it out of step \
          with the visits to the depot.",
     ),
-    knob("threads", "1 | 2", "1; of an adapter 2", "2: the source has a thread of its own."),
-    knob(
+    Knob::new(
+        "threads",
+        Values::Count(1, 2),
+        "1; of an adapter 2",
+        "2: the source has a thread of its own.",
+    ),
+    Knob::new(
         "verify",
-        "true | false",
+        Values::Flag,
         "false; with out true",
         "Whether every byte is checked where packets end (ring, fabric, adapter).",
     ),
-    knob(
+    Knob::new(
         "out",
-        "\"none\" | \"cut-through\" | \"copy\"",
+        Values::OneOf(&OUT),
         "of fabric \"cut-through\", else \"none\"",
         "Whether a second process sees packets where they lie, or in buffers that they are copied into \
          (fabric, adapter).",
     ),
-    knob(
+    Knob::new(
         "out_len",
-        "a power of two, 2..=16384",
+        Values::PowerOfTwo(2, 16_384),
         "ring_len",
         "Packets that the ring to the second process holds.",
     ),
-    knob(
+    Knob::new(
         "reap",
-        "1..=65536",
+        Values::Count(1, 65_536),
         "64",
         "Packets that an adapter's transmitter keeps before it gives their buffers back, all at once; with \
          out those that wait for room at most, beyond which they are lost.",
     ),
-    knob(
+    Knob::new(
         "touch",
-        "true | false",
+        Values::Flag,
         "false",
         "Whether an adapter's packets are written by the wire and read by the receiver.",
     ),
-    knob(
+    Knob::new(
         "spin",
-        "true | false",
+        Values::Flag,
         "false",
         "Whether an adapter's receiver looks without a pause instead of sleeping until it is woken.",
     ),

@@ -156,7 +156,7 @@ fn a_process_beyond_needs_a_program_and_packets_that_it_can_see() {
     assert!(why(&fabric.clone().with("out", "none")).starts_with("path = \"fabric\" has nowhere"));
     assert!(why(&fabric.clone().with("threads", 2)).contains("one worker, and a process beyond"));
     assert!(why(&ring().with("out", "copy")).starts_with("out is for path = \"fabric\""));
-    assert!(why(&fabric.with("out_len", 3)).starts_with("out_len = 3 is no power of two"));
+    assert!(why(&fabric.with("out_len", 3)).starts_with("out_len = 3 is not a power of two"));
     // Any program that does not answer is told.
     let other = Place { program: Some("/bin/true".into()), ..place(1) };
     let e = Engine.open(&Settings::new().with("path", "fabric"), &other).err().unwrap();
@@ -264,15 +264,15 @@ fn between_windows_a_thread_is_not_on_a_cpu() {
 fn a_setting_that_makes_no_sense_is_refused_with_its_line() {
     let cases: [(&str, Value, &str); 12] = [
         ("path", "wire".into(), "path = wire is not one of"),
-        ("ring_len", 100.into(), "ring_len = 100 is no power of two"),
+        ("ring_len", 100.into(), "ring_len = 100 is not a power of two"),
         ("burst", 100.into(), "burst = 100 is no multiple of 64, a turn's packets"),
         ("burst", 512.into(), "burst = 512 is more than a ring of 256 takes"),
         ("rate", "fast".into(), "rate: 'fast' does not start with a number"),
         ("rate", 59.into(), "rate = 59 is not from 1pps to 1Gpps"),
         ("size", 59.into(), "size = 59 is not a whole number from 60"),
-        ("size", "mix".into(), "size = mix is not one of \"imix\""),
+        ("size", "mix".into(), "size = mix is not a whole number from 60 to 65536 or \"imix\""),
         ("hot_list", 65_537.into(), "hot_list = 65537 is not a whole number from 0 to 65536"),
-        ("frame_size", 3000.into(), "frame_size = 3000 is no power of two"),
+        ("frame_size", 3000.into(), "frame_size = 3000 is not a power of two"),
         ("threads", 3.into(), "threads = 3 is not a whole number from 1 to 2"),
         ("hotlist", 1.into(), "has no setting \"hotlist\""),
     ];
@@ -324,7 +324,7 @@ fn every_knob_is_told_and_changes_what_it_names() {
             assert!(windows[0].packets > 0 && end.ledger.balanced, "{knob} {word}");
         }
     }
-    let told = super::KNOBS.map(|knob| knob.name);
+    let told = super::KNOBS.each_ref().map(|knob| knob.name);
     let e = Engine.check(&Settings::new().with("none", 1), &place(1)).unwrap_err();
     assert!(told.iter().all(|name| e.fix.contains(name)), "{}", e.fix);
 }

@@ -1,8 +1,10 @@
 //! What a side is told.
 
+use linerate_ctl::pool::{BUFFERS, INIT, RETURN};
 use linerate_datapath::{Data, Init, Return};
 
-use crate::scenario::{Knob, Place};
+use crate::knobs::{Choice, Knob, Reading, Values};
+use crate::scenario::Place;
 use crate::settings::{Settings, Value, wrong};
 use crate::{Code, Error, Result};
 
@@ -10,86 +12,97 @@ use crate::{Code, Error, Result};
 /// however few of them are sent.
 const PER_SECOND_MAX: f64 = 1e6;
 
-pub(super) const KNOBS: [Knob; 17] = [
-    knob(
+const TOPOLOGY: Choice<bool, 2> = [("joined", false), ("split", true)];
+const WORKLOAD: Choice<Workload, 2> = [("stream", Workload::Stream), ("web", Workload::Web)];
+/// Beside a number.
+const RATE: Choice<Option<f64>, 1> = [("max", None)];
+const OFFLOAD: Choice<bool, 2> = [("on", true), ("off", false)];
+
+pub(super) static KNOBS: [Knob; 17] = [
+    Knob::new(
         "topology",
-        "\"joined\" | \"split\"",
+        Values::OneOf(&TOPOLOGY),
         "joined",
         "joined: a pair of ports is served by one worker, on one CPU; split: one worker receives and, behind a ring, another one sends, on the other CPU",
     ),
-    knob(
+    Knob::new(
         "adapters",
-        "1..=2",
+        Values::Count(1, 2),
         "1",
         "pairs of packet ports, each between two hosts of its own addresses",
     ),
-    knob(
+    Knob::new(
         "workload",
-        "\"stream\" | \"web\"",
+        Values::OneOf(&WORKLOAD),
         "stream",
         "stream: bulk TCP one way, as netperf's TCP_STREAM; web: many short responses of mixed sizes, files of the sizes and shares that we know of SPECweb99; connections stay open for as many requests as we draw",
     ),
-    knob(
+    Knob::new(
         "rate",
-        "\"max\" | a number above 0",
+        Values::Other("\"max\" | a number above 0"),
         "max",
         "bytes a second (stream) or requests a second (web) over all connections, sent at their times whatever the answers; max: as fast as TCP takes them",
     ),
-    knob(
+    Knob::new(
         "connections",
-        "1..=64",
+        Values::Count(1, 64),
         "1 (stream), 16 (web)",
         "TCP connections at a time through each pair of ports",
     ),
-    knob("message", "1..=1048576", "4096", "bytes of a stream's write"),
-    knob(
+    Knob::new("message", Values::Count(1, 1_048_576), "4096", "bytes of a stream's write"),
+    Knob::new(
         "sockbuf",
-        "4096..=16777216",
+        Values::Count(4096, 16_777_216),
         "65536",
         "bytes asked for each socket buffer (SO_SNDBUF, SO_RCVBUF); the kernel doubles it for its own accounts",
     ),
-    knob(
+    Knob::new(
         "offload",
-        "\"on\" | \"off\"",
+        Values::OneOf(&OFFLOAD),
         "off",
         "off: packets as a wire carries them, one buffer each; on: superframes of up to 64 KiB, which hide what a buffer costs a packet",
     ),
-    knob(
+    Knob::new(
         "probes",
-        "0..=10000",
+        Values::Count(0, 10_000),
         "1250",
         "small datagrams a second from west to east whose way is timed; 0: none",
     ),
-    knob(
+    Knob::new(
         "buffers",
-        "\"frames\" | \"general\"",
+        Values::OneOf(&BUFFERS),
         "frames",
         "where packets' bytes come from: frames of a pool, or the system's allocator once a packet",
     ),
-    knob("hot_list", "0..=65536", "1024", "free frames that a worker keeps for itself"),
-    knob(
-        "init",
-        "\"at_alloc\" | \"at_free\"",
-        "at_alloc",
-        "when a packet's metadata is initialised",
+    Knob::new(
+        "hot_list",
+        Values::Count(0, 65_536),
+        "1024",
+        "free frames that a worker keeps for itself",
     ),
-    knob("return", "\"local\" | \"home\"", "local", "where a frame goes that another core frees"),
-    knob("budget", "1..=1024", "64", "packets from one queue in one turn"),
-    knob(
+    Knob::new("init", Values::OneOf(&INIT), "at_alloc", "when a packet's metadata is initialised"),
+    Knob::new(
+        "return",
+        Values::OneOf(&RETURN),
+        "local",
+        "where a frame goes that another core frees",
+    ),
+    Knob::new("budget", Values::Count(1, 1024), "64", "packets from one queue in one turn"),
+    Knob::new(
         "ring_len",
-        "a power of two, 2..=65536",
+        Values::PowerOfTwo(2, 65_536),
         "1024",
         "packets each way in the ring between two workers",
     ),
-    knob(
+    Knob::new(
         "sample_every",
-        "0..=1000000",
+        Values::Count(0, 1_000_000),
         "0",
         "times every n-th call that allocates or frees; 0: none",
     ),
-    knob(
+    Knob::new(
         "ring_bytes",
-        "524288..=1073741824, a power of two",
+        Values::PowerOfTwo(524_288, 1_073_741_824),
         "8388608",
         "bytes of each port's receive ring in the kernel",
     ),
@@ -145,47 +158,32 @@ impl Config {
     /// # Errors
     /// `E-EXPERIMENT` with the line of what is wrong; `E-UNSUPPORTED` with too few CPUs.
     pub fn of(settings: &Settings, place: &Place) -> Result<Config> {
-        let mut reading = settings.reading("host");
-        let split = reading.choice("topology", &[("joined", false), ("split", true)])?;
-        let adapters = reading.count("adapters", 1..=2)?.unwrap_or(1) as usize;
-        let workloads = [("stream", Workload::Stream), ("web", Workload::Web)];
-        let workload = reading.choice("workload", &workloads)?.unwrap_or(Workload::Stream);
-        let rate = match settings.get("rate").map(|setting| &setting.value) {
-            None | Some(Value::Text(_)) => reading.choice("rate", &[("max", ())])?.and(None),
-            Some(_) => reading.number("rate")?,
+        let told = Reading::new(settings, "host", &KNOBS)?;
+        let split = told.choice("topology", &TOPOLOGY)?;
+        let adapters = told.count("adapters")? as usize;
+        let workload = told.choice("workload", &WORKLOAD)?;
+        let rate = match told.said("rate").map(|setting| &setting.value) {
+            None | Some(Value::Text(_)) => told.choice("rate", &RATE)?,
+            Some(_) => told.number("rate")?,
         };
         let connections = match workload {
             Workload::Stream => 1,
             Workload::Web => 16,
         };
-        let connections = reading.count("connections", 1..=64)?.unwrap_or(connections);
-        let message = reading.count("message", 1..=1 << 20)?.unwrap_or(4096) as usize;
-        let sockbuf = reading.count("sockbuf", 4096..=1 << 24)?.unwrap_or(65_536) as usize;
-        let offload = reading.choice("offload", &[("on", true), ("off", false)])?;
-        let probes = reading.count("probes", 0..=10_000)?.unwrap_or(1250) as u32;
+        let connections = told.count_if_set("connections")?.unwrap_or(connections) as usize;
+        let message = told.count("message")? as usize;
         let engine = Engineering {
-            data: reading
-                .choice("buffers", &[("frames", Data::Frames), ("general", Data::General)])?
-                .unwrap_or_default(),
-            hot_list: reading.count("hot_list", 0..=65_536)?.unwrap_or(1024) as usize,
-            init: reading
-                .choice("init", &[("at_alloc", Init::AtAlloc), ("at_free", Init::AtFree)])?
-                .unwrap_or_default(),
-            return_to: reading
-                .choice("return", &[("local", Return::Local), ("home", Return::Home)])?
-                .unwrap_or_default(),
-            budget: reading.count("budget", 1..=1024)?.unwrap_or(64) as usize,
-            ring_len: reading.count("ring_len", 2..=65_536)?.unwrap_or(1024),
-            ring_bytes: reading.count("ring_bytes", 512 << 10..=1 << 30)?.unwrap_or(8 << 20),
-            sample_every: reading.count("sample_every", 0..=1_000_000)?.unwrap_or(0) as u32,
+            data: told.choice("buffers", &BUFFERS)?,
+            hot_list: told.count("hot_list")? as usize,
+            init: told.choice("init", &INIT)?,
+            return_to: told.choice("return", &RETURN)?,
+            budget: told.count("budget")? as usize,
+            ring_len: told.count("ring_len")?,
+            ring_bytes: told.count("ring_bytes")?,
+            sample_every: told.count("sample_every")? as u32,
         };
-        reading.finish()?;
-        power_of_two(settings, "ring_len", engine.ring_len)?;
-        power_of_two(settings, "ring_bytes", engine.ring_bytes)?;
-        let connections = connections as usize;
         let bytes = if workload == Workload::Stream { message } else { 1 };
         possible(settings, rate.unwrap_or(0.0) / (bytes * adapters * connections) as f64)?;
-        let split = split.unwrap_or(false);
         let (workers, traffic) = cpus(split, adapters, &place.cpus)?;
         Ok(Config {
             split,
@@ -194,9 +192,9 @@ impl Config {
             rate,
             connections,
             message,
-            sockbuf,
-            offload: offload.unwrap_or(false),
-            probes,
+            sockbuf: told.count("sockbuf")? as usize,
+            offload: told.choice("offload", &OFFLOAD)?,
+            probes: told.count("probes")? as u32,
             engine,
             workers,
             traffic,
@@ -252,24 +250,6 @@ fn possible(settings: &Settings, per_second: f64) -> Result<()> {
     }
 }
 
-fn power_of_two(settings: &Settings, name: &str, n: u64) -> Result<()> {
-    let line = settings.get(name).map_or(0, |setting| setting.line);
-    if n.is_power_of_two() {
-        Ok(())
-    } else {
-        Err(wrong(line, format!("{name} = {n} is not a power of two")))
-    }
-}
-
-const fn knob(
-    name: &'static str,
-    values: &'static str,
-    default: &'static str,
-    about: &'static str,
-) -> Knob {
-    Knob { name, values, default, about }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -310,7 +290,7 @@ mod tests {
             ("rate", Value::Text("fast".into()), "rate = fast is not one of \"max\""),
             ("rate", Value::Int(0), "rate = 0 is not a number above 0"),
             ("rate", Value::Float(1e18), "rate asks for more than 1000000 messages a second"),
-            ("ring_len", Value::Int(1000), "ring_len = 1000 is not a power of two"),
+            ("ring_len", Value::Int(1000), "ring_len = 1000 is not a power of two from 2 to 65536"),
             ("adapters", Value::Int(3), "adapters = 3 is not a whole number from 1 to 2"),
             ("topology", Value::Text("star".into()), "topology = star is not one of"),
             ("hotlist", Value::Int(128), "scenario \"host\" has no setting \"hotlist\""),

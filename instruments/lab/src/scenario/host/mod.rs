@@ -26,8 +26,9 @@ mod web;
 
 use linerate_sys::netns::Netns;
 
+use crate::knobs::Knob;
 use crate::scenario::command::find;
-use crate::scenario::{Bench, Figure, Knob, Place, Scenario, pool_figures};
+use crate::scenario::{Bench, Figure, Place, Scenario, pool_figures};
 use crate::settings::Settings;
 use crate::{Code, Error, Kind, Result};
 use bench::HostBench;

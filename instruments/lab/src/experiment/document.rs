@@ -1,0 +1,429 @@
+//! An experiment's file as serde reads it: its tables and keys, and what each value may be.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use linerate_port::{nearest, units};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
+use toml::Spanned;
+use toml::Value as Toml;
+use toml::de::DeTable;
+
+use super::{Clock, FixedPoint, Formula};
+use crate::scenario::SCENARIOS;
+use crate::settings::{Setting, Settings, Value, wrong};
+use crate::{Error, Result};
+use crate::seeds::POSTS;
+use crate::stats::Goal;
+
+/// A value read from `D`.
+type Read<'de, T, D> = std::result::Result<T, <D as Deserializer<'de>>::Error>;
+
+/// Keys in one table of settings, and values in one list.
+const SETTINGS_MAX: usize = 64;
+/// Letters of a name; what is printed in a column.
+const NAME_MAX: usize = 48;
+/// Pairs of a cell: beyond it a window is too short, not their number too small.
+const PAIRS_MAX: i64 = 10_000;
+const WINDOW: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_mins(1);
+
+/// The whole file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Document {
+    #[serde(rename = "version", deserialize_with = "version")]
+    _version: (),
+    #[serde(deserialize_with = "id")]
+    pub id: String,
+    #[serde(deserialize_with = "sentence")]
+    pub title: String,
+    #[serde(deserialize_with = "sentence")]
+    pub question: String,
+    #[serde(default, deserialize_with = "post")]
+    pub reproduces: Option<String>,
+    #[serde(deserialize_with = "scenario")]
+    pub scenario: Option<String>,
+    #[serde(default)]
+    pub profiles: bool,
+    #[serde(default)]
+    pub settings: Table,
+    pub a: Side,
+    pub b: Side,
+    #[serde(default)]
+    pub plan: Plan,
+    #[serde(default, rename = "factor", deserialize_with = "at_most::<_, _, 16>")]
+    pub factors: Vec<Spanned<Factor>>,
+    #[serde(rename = "metric", deserialize_with = "at_most::<_, _, 64>")]
+    pub metrics: Vec<Metric>,
+    #[serde(default, rename = "fixed", deserialize_with = "at_most::<_, _, 256>")]
+    pub fixed_points: Vec<FixedPoint>,
+}
+
+/// `[a]` and `[b]`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Side {
+    #[serde(deserialize_with = "sentence")]
+    pub name: String,
+    #[serde(default)]
+    pub set: Table,
+}
+
+/// `[plan]`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Plan {
+    #[serde(deserialize_with = "window_ns")]
+    pub window: Option<u64>,
+    #[serde(deserialize_with = "count::<_, 0, 1000>")]
+    pub warmup: Option<u32>,
+    pub fresh: bool,
+    #[serde(deserialize_with = "looks")]
+    pub looks: Option<Vec<u32>>,
+    #[serde(deserialize_with = "above_zero")]
+    pub half_width_pct: Option<f64>,
+    pub quick: Quick,
+}
+
+/// `quick` of a plan.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Quick {
+    #[serde(deserialize_with = "count::<_, 1, PAIRS_MAX>")]
+    pub pairs: Option<u32>,
+    #[serde(deserialize_with = "window_ns")]
+    pub window: Option<u64>,
+}
+
+/// `[[factor]]`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Factor {
+    #[serde(deserialize_with = "name")]
+    pub name: Spanned<String>,
+    #[serde(deserialize_with = "sentence")]
+    pub about: String,
+    #[serde(default, rename = "level", deserialize_with = "at_most::<_, _, 256>")]
+    pub levels: Vec<Level>,
+}
+
+/// `[[factor.level]]`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Level {
+    #[serde(deserialize_with = "name")]
+    pub name: Spanned<String>,
+    #[serde(default, deserialize_with = "scenario")]
+    pub scenario: Option<String>,
+    #[serde(default, deserialize_with = "window_ns")]
+    pub window: Option<u64>,
+    pub fresh: Option<bool>,
+    #[serde(default)]
+    pub set: Table,
+    #[serde(default)]
+    pub a: Table,
+    #[serde(default)]
+    pub b: Table,
+    #[serde(default)]
+    pub quick: bool,
+    #[serde(default, deserialize_with = "window_ns")]
+    pub quick_window: Option<u64>,
+}
+
+/// `[[metric]]`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Metric {
+    #[serde(deserialize_with = "name")]
+    pub name: Spanned<String>,
+    #[serde(deserialize_with = "sentence")]
+    pub unit: String,
+    #[serde(deserialize_with = "sentence")]
+    pub about: String,
+    pub value: Spanned<Formula>,
+    pub better: Option<Goal>,
+    pub clock: Clock,
+    #[serde(default, rename = "expect", deserialize_with = "at_most::<_, _, 64>")]
+    pub expected: Vec<Expectation>,
+}
+
+/// `[[metric.expect]]`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Expectation {
+    #[serde(default)]
+    pub at: BTreeMap<String, Spanned<String>>,
+    #[serde(deserialize_with = "range")]
+    pub change_pct: (f64, f64),
+    #[serde(deserialize_with = "sentence")]
+    pub source: String,
+}
+
+/// A table of settings; the scenario says which names it knows.
+#[derive(Debug, Default, Deserialize)]
+#[serde(transparent)]
+pub(super) struct Table(#[serde(deserialize_with = "settings")] BTreeMap<Spanned<String>, Value>);
+
+impl Table {
+    /// Returns the settings, each with its line.
+    pub fn settings(self, lines: &Lines) -> Settings {
+        let mut settings = Settings::new();
+        for (name, value) in self.0 {
+            let line = lines.line(name.span().start);
+            settings.set(name.get_ref(), Setting { value, line });
+        }
+        settings
+    }
+}
+
+/// Where the lines of a text begin.
+#[derive(Debug)]
+pub(super) struct Lines(Vec<usize>);
+
+impl Lines {
+    /// Returns the line that a byte is on, from 1.
+    pub fn line(&self, byte: usize) -> usize {
+        self.0.partition_point(|start| *start <= byte)
+    }
+}
+
+/// Reads a file's text.
+///
+/// # Errors
+/// `E-EXPERIMENT` with the line and the key of the first thing that is wrong.
+pub(super) fn read(text: &str) -> Result<(Document, Lines)> {
+    let breaks = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n');
+    let lines = Lines(std::iter::once(0).chain(breaks.map(|(at, _)| at + 1)).collect());
+    let (table, errors) = DeTable::parse_recoverable(text);
+    // Recovery reports what follows from an error too, and not in the order of the file.
+    if let Some(e) = errors.iter().min_by_key(|e| e.span().map_or(0, |span| span.start)) {
+        return Err(wrong(lines.line(e.span().map_or(0, |span| span.start)), e.message()));
+    }
+    match Document::deserialize(toml::Deserializer::from(table)) {
+        Ok(document) => Ok((document, lines)),
+        Err(e) => Err(refused(&e, &lines)),
+    }
+}
+
+/// Words an error of serde's as this crate's: its line, its key, and the name that was meant.
+fn refused(e: &toml::de::Error, lines: &Lines) -> Error {
+    let line = lines.line(e.span().map_or(0, |span| span.start));
+    let (text, message) = (e.to_string(), e.message());
+    // The keys stand after the message, as "in `plan.warmup`"; there is no other way to them.
+    let path = text.strip_prefix(message).unwrap_or_default().trim();
+    let path = path.trim_start_matches("in `").trim_end_matches('`');
+    let table = if path.is_empty() { "the file".into() } else { format!("[{path}]") };
+    let key = path.rsplit('.').next().unwrap_or_default();
+    let mut quoted = message.split('`').skip(1).step_by(2);
+    let name = quoted.next().unwrap_or_default();
+    if message.starts_with("unknown field") {
+        return unknown(line, &format!("{table} has no key"), name, quoted);
+    }
+    if message.starts_with("unknown variant") {
+        return unknown(line, &format!("{key:?} cannot be"), name, quoted);
+    }
+    let (why, fix) = message.split_once('\n').unwrap_or((message, ""));
+    let why = match why {
+        _ if why.starts_with("missing field") => format!("{table} has no {name:?}"),
+        _ if why.starts_with("is ") => format!("{key:?} {why}"),
+        _ if why.starts_with("invalid") => format!("{key:?}: {why}"),
+        _ => why.to_owned(),
+    };
+    wrong(line, why).fix(fix)
+}
+
+/// Returns the error that there is no such thing, with the one that was meant or all that there are.
+pub(super) fn unknown<'a>(
+    line: usize,
+    what: &str,
+    name: &str,
+    known: impl Iterator<Item = &'a str> + Clone,
+) -> Error {
+    let (why, fix) = absent(what, name, known);
+    wrong(line, why).fix(fix)
+}
+
+fn absent<'a>(
+    what: &str,
+    name: &str,
+    known: impl Iterator<Item = &'a str> + Clone,
+) -> (String, String) {
+    let shown: String = name.chars().take(NAME_MAX).collect();
+    let fix = match nearest(&shown, known.clone()) {
+        Some(near) => format!("did you mean {near:?} ?"),
+        None => format!("there are: {}", known.collect::<Vec<_>>().join(", ")),
+    };
+    (format!("{what} {shown:?}"), fix)
+}
+
+/// Reads a value of any kind, and refuses one of which `parse` makes nothing.
+fn parsed<'de, D: Deserializer<'de>, T>(
+    from: D,
+    wanted: &str,
+    parse: impl FnOnce(&Toml) -> Option<T>,
+) -> Read<'de, T, D> {
+    parse(&Toml::deserialize(from)?).ok_or_else(|| D::Error::custom(format!("is not {wanted}")))
+}
+
+/// Reads a text that is one of `known`.
+fn one_of<'de, D: Deserializer<'de>>(
+    from: D,
+    what: &str,
+    known: impl Iterator<Item = &'static str> + Clone,
+) -> Read<'de, Option<String>, D> {
+    let name = String::deserialize(from)?;
+    if known.clone().any(|one| one == name) {
+        return Ok(Some(name));
+    }
+    let (why, fix) = absent(what, &name, known);
+    Err(D::Error::custom(format!("{why}\n{fix}")))
+}
+
+fn version<'de, D: Deserializer<'de>>(from: D) -> Read<'de, (), D> {
+    match u32::deserialize(from)? {
+        1 => Ok(()),
+        version => Err(D::Error::custom(format!(
+            "version {version} of experiments' files is not known\nthis program reads version = 1"
+        ))),
+    }
+}
+
+fn post<'de, D: Deserializer<'de>>(from: D) -> Read<'de, Option<String>, D> {
+    one_of(from, "there is no post", POSTS.iter().map(|post| post.id))
+}
+
+fn scenario<'de, D: Deserializer<'de>>(from: D) -> Read<'de, Option<String>, D> {
+    one_of(from, "there is no scenario", SCENARIOS.iter().map(|scenario| scenario.name()))
+}
+
+fn id<'de, D: Deserializer<'de>>(from: D) -> Read<'de, String, D> {
+    let wanted = "a lower-case letter, then up to 47 of such letters, digits, -";
+    parsed(from, wanted, |value| {
+        let id = value.as_str()?;
+        let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        let is_id = id.starts_with(|c: char| c.is_ascii_lowercase()) && id.chars().all(inner);
+        (is_id && id.len() <= NAME_MAX).then(|| id.to_owned())
+    })
+}
+
+/// Reads a text with something in it.
+pub(super) fn sentence<'de, D: Deserializer<'de>>(from: D) -> Read<'de, String, D> {
+    match String::deserialize(from)?.trim() {
+        "" => Err(D::Error::custom("is empty")),
+        text => Ok(text.to_owned()),
+    }
+}
+
+/// Reads a name as it is printed in a column and written on the command line.
+fn name<'de, D: Deserializer<'de>>(from: D) -> Read<'de, Spanned<String>, D> {
+    let name = Spanned::<String>::deserialize(from)?;
+    let free = |c: char| !c.is_control() && !c.is_whitespace() && !",=/".contains(c);
+    let text = name.get_ref();
+    if (1..=NAME_MAX).contains(&text.chars().count()) && text.chars().all(free) {
+        return Ok(name);
+    }
+    let wanted = "a name of 1 to 48 characters without spaces, commas, = and /";
+    Err(D::Error::custom(format!("is not {wanted}")))
+}
+
+fn count<'de, D: Deserializer<'de>, const LOW: i64, const HIGH: i64>(
+    from: D,
+) -> Read<'de, Option<u32>, D> {
+    parsed(from, &format!("a whole number from {LOW} to {HIGH}"), |value| {
+        value.as_integer().filter(|n| (LOW..=HIGH).contains(n)).map(|n| n.try_into().ok())
+    })
+}
+
+fn looks<'de, D: Deserializer<'de>>(from: D) -> Read<'de, Option<Vec<u32>>, D> {
+    let wanted = format!("a list of 1 to 16 whole numbers from 1 to {PAIRS_MAX}, ascending");
+    parsed(from, &wanted, |value| {
+        let list = value.as_array().filter(|list| (1..=16).contains(&list.len()))?;
+        let all = list.iter().map(|one| one.as_integer().filter(|n| (1..=PAIRS_MAX).contains(n)));
+        let all: Vec<u32> = all.map(|n| n?.try_into().ok()).collect::<Option<_>>()?;
+        all.is_sorted_by(|one, next| one < next).then_some(Some(all))
+    })
+}
+
+/// Reads a finite number.
+pub(super) fn number<'de, D: Deserializer<'de>>(from: D) -> Read<'de, f64, D> {
+    parsed(from, "a number", finite)
+}
+
+fn above_zero<'de, D: Deserializer<'de>>(from: D) -> Read<'de, Option<f64>, D> {
+    parsed(from, "a number above 0", |value| finite(value).filter(|n| *n > 0.0).map(Some))
+}
+
+/// Reads two numbers, the second not below the first.
+fn range<'de, D: Deserializer<'de>>(from: D) -> Read<'de, (f64, f64), D> {
+    parsed(from, "two numbers, the lower first, as [-100, -51]", |value| {
+        let [low, high] = value.as_array()?.as_slice() else { return None };
+        let both = (finite(low)?, finite(high)?);
+        (both.0 <= both.1).then_some(both)
+    })
+}
+
+fn window_ns<'de, D: Deserializer<'de>>(from: D) -> Read<'de, Option<u64>, D> {
+    let wanted = format!("a time from {:?} to {:?}, as \"50ms\"", WINDOW.start(), WINDOW.end());
+    parsed(from, &wanted, |value| {
+        let time = units::duration(value.as_str()?).ok().filter(|time| WINDOW.contains(time))?;
+        u64::try_from(time.as_nanos()).ok().map(Some)
+    })
+}
+
+/// Reads a list of at most `MOST`.
+fn at_most<'de, D: Deserializer<'de>, T: Deserialize<'de>, const MOST: usize>(
+    from: D,
+) -> Read<'de, Vec<T>, D> {
+    let list = Vec::deserialize(from)?;
+    match list.len() <= MOST {
+        true => Ok(list),
+        false => Err(D::Error::custom(format!("is not a list of up to {MOST} tables"))),
+    }
+}
+
+fn settings<'de, D: Deserializer<'de>>(from: D) -> Read<'de, BTreeMap<Spanned<String>, Value>, D> {
+    let table = BTreeMap::deserialize(from)?;
+    match table.len() <= SETTINGS_MAX {
+        true => Ok(table),
+        false => Err(D::Error::custom(format!("is not a table of up to {SETTINGS_MAX} names"))),
+    }
+}
+
+impl<'de> Deserialize<'de> for Value {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Read<'de, Value, D> {
+        let wanted = format!("a text, a number, true, false, or a list of up to {SETTINGS_MAX}");
+        parsed(from, &wanted, |value| match value {
+            Toml::Array(list) if list.len() <= SETTINGS_MAX => {
+                list.iter().map(scalar).collect::<Option<_>>().map(Value::List)
+            }
+            one => scalar(one),
+        })
+    }
+}
+
+impl<'de> Deserialize<'de> for Formula {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Read<'de, Formula, D> {
+        Formula::parse(&sentence(from)?).map_err(|e| D::Error::custom(e.why))
+    }
+}
+
+fn scalar(value: &Toml) -> Option<Value> {
+    match value {
+        Toml::String(text) => Some(Value::Text(text.clone())),
+        Toml::Integer(n) => Some(Value::Int(*n)),
+        Toml::Float(_) => finite(value).map(Value::Float),
+        Toml::Boolean(flag) => Some(Value::Bool(*flag)),
+        Toml::Datetime(_) | Toml::Array(_) | Toml::Table(_) => None,
+    }
+}
+
+fn finite(value: &Toml) -> Option<f64> {
+    let number = match value {
+        Toml::Integer(n) => *n as f64,
+        Toml::Float(n) => *n,
+        _ => return None,
+    };
+    number.is_finite().then_some(number)
+}

@@ -1,0 +1,270 @@
+//! A scenario's settings, each declared once: name, values, default, effect.
+//!
+//! `lab show` prints the declarations, and `Reading` holds a file's values against them.
+
+use std::fmt;
+
+use crate::Result;
+use crate::settings::{Setting, Settings, Value, wrong};
+
+/// A setting that a scenario has.
+#[derive(Debug, Clone, Copy)]
+pub struct Knob {
+    /// Its name in files.
+    pub name: &'static str,
+    /// The values that it takes.
+    pub values: Values,
+    /// Its value unless a file says another, as printed; words if it depends on other settings.
+    pub default: &'static str,
+    /// Its effect, in a sentence.
+    pub about: &'static str,
+}
+
+/// Values of a [`Knob`].
+#[derive(Debug, Clone, Copy)]
+pub enum Values {
+    /// A whole number from the first to the second.
+    Count(u64, u64),
+    /// A power of two from the first to the second.
+    PowerOfTwo(u64, u64),
+    /// One of some words.
+    OneOf(&'static dyn Words),
+    /// `true` or `false`.
+    Flag,
+    /// Others, which the scenario checks itself; described in words.
+    Other(&'static str),
+}
+
+/// The words of a choice.
+pub trait Words: fmt::Debug + Sync {
+    /// Returns them, in the order in which they are printed.
+    fn words(&self) -> Vec<&'static str>;
+}
+
+/// A choice: words and what each stands for.
+pub(crate) type Choice<T, const N: usize> = [(&'static str, T); N];
+
+/// Settings, held against the knobs of a scenario: a setting without a knob, or a value that its knob
+/// does not take, is `E-EXPERIMENT` with its line.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Reading<'a> {
+    settings: &'a Settings,
+    knobs: &'static [Knob],
+}
+
+impl Knob {
+    /// Declares a knob.
+    #[must_use]
+    pub const fn new(
+        name: &'static str,
+        values: Values,
+        default: &'static str,
+        about: &'static str,
+    ) -> Knob {
+        Knob { name, values, default, about }
+    }
+}
+
+impl<'a> Reading<'a> {
+    /// Begins to read `settings` for `scenario`, which has `knobs`.
+    pub(crate) fn new(
+        settings: &'a Settings,
+        scenario: &str,
+        knobs: &'static [Knob],
+    ) -> Result<Reading<'a>> {
+        let is_known = |name: &str| knobs.iter().any(|knob| knob.name == name);
+        let Some((name, setting)) = settings.iter().find(|(name, _)| !is_known(name)) else {
+            return Ok(Reading { settings, knobs });
+        };
+        let why = format!("scenario {scenario:?} has no setting {name:?}");
+        let names: Vec<&str> = knobs.iter().map(|knob| knob.name).collect();
+        Err(wrong(setting.line, why).fix(format!("it has: {}", names.join(", "))))
+    }
+
+    /// Returns a whole number, or its default.
+    pub(crate) fn count(&self, name: &str) -> Result<u64> {
+        Ok(self.count_if_set(name)?.unwrap_or_else(|| self.default(name).parse().unwrap_or(0)))
+    }
+
+    /// Returns a whole number if the file sets it.
+    pub(crate) fn count_if_set(&self, name: &str) -> Result<Option<u64>> {
+        self.read(name, "a whole number", |value, values| {
+            let Value::Int(n) = value else { return None };
+            u64::try_from(*n).ok().filter(|n| match values {
+                Values::Count(low, high) => (low..=high).contains(n),
+                Values::PowerOfTwo(low, high) => (low..=high).contains(n) && n.is_power_of_two(),
+                Values::OneOf(_) | Values::Flag | Values::Other(_) => true,
+            })
+        })
+    }
+
+    /// Returns a number above 0 if the file sets it.
+    pub(crate) fn number(&self, name: &str) -> Result<Option<f64>> {
+        self.read(name, "a number above 0", |value, _| match value {
+            Value::Int(n) => Some(*n as f64).filter(|n| *n > 0.0),
+            Value::Float(n) => Some(*n).filter(|n| *n > 0.0 && n.is_finite()),
+            _ => None,
+        })
+    }
+
+    /// Returns a text if the file sets it.
+    pub(crate) fn text(&self, name: &str) -> Result<Option<String>> {
+        self.read(name, "a text", |value, _| value.as_text().map(str::to_owned))
+    }
+
+    /// Returns a list of texts if the file sets it.
+    pub(crate) fn texts(&self, name: &str) -> Result<Option<Vec<String>>> {
+        self.read(name, "a list of texts", |value, _| match value {
+            Value::List(list) => {
+                list.iter().map(|value| value.as_text().map(str::to_owned)).collect()
+            }
+            _ => None,
+        })
+    }
+
+    /// Returns `true` or `false`, or the default.
+    pub(crate) fn flag(&self, name: &str) -> Result<bool> {
+        Ok(self.flag_if_set(name)?.unwrap_or_else(|| self.default(name) == "true"))
+    }
+
+    /// Returns `true` or `false` if the file sets it.
+    pub(crate) fn flag_if_set(&self, name: &str) -> Result<Option<bool>> {
+        self.read(name, "true or false", |value, _| match value {
+            Value::Bool(flag) => Some(*flag),
+            _ => None,
+        })
+    }
+
+    /// Returns what the word stands for that the file or the default says; else the first one.
+    pub(crate) fn choice<T: Copy + fmt::Debug + Sync, const N: usize>(
+        &self,
+        name: &str,
+        words: &Choice<T, N>,
+    ) -> Result<T> {
+        const { assert!(N > 0, "a choice of nothing") };
+        let default = self.default(name).trim_matches('"');
+        let usual = words.iter().find(|(word, _)| *word == default).unwrap_or(&words[0]);
+        Ok(self.choice_if_set(name, words)?.unwrap_or(usual.1))
+    }
+
+    /// Returns what the word stands for that the file says.
+    pub(crate) fn choice_if_set<T: Copy + fmt::Debug + Sync, const N: usize>(
+        &self,
+        name: &str,
+        words: &Choice<T, N>,
+    ) -> Result<Option<T>> {
+        self.read(name, &one_of(words), |value, _| {
+            words.iter().find(|(word, _)| Some(*word) == value.as_text()).map(|(_, t)| *t)
+        })
+    }
+
+    /// Returns what the file says of `name`, unread.
+    pub(crate) fn said(&self, name: &str) -> Option<&'a Setting> {
+        self.settings.get(name)
+    }
+
+    fn knob(&self, name: &str) -> Option<&'static Knob> {
+        self.knobs.iter().find(|knob| knob.name == name)
+    }
+
+    fn default(&self, name: &str) -> &'static str {
+        self.knob(name).map_or("", |knob| knob.default)
+    }
+
+    fn read<T>(
+        &self,
+        name: &str,
+        wanted: &str,
+        parse: impl Fn(&Value, Values) -> Option<T>,
+    ) -> Result<Option<T>> {
+        let Some(setting) = self.settings.get(name) else { return Ok(None) };
+        let values = self.knob(name).map_or(Values::Other(""), |knob| knob.values);
+        parse(&setting.value, values).map(Some).ok_or_else(|| {
+            let wanted = values.wanted().unwrap_or_else(|| wanted.to_owned());
+            wrong(setting.line, format!("{name} = {} is not {wanted}", setting.value))
+        })
+    }
+}
+
+impl Values {
+    /// Returns what is wanted, in words; `None` if only the scenario knows.
+    fn wanted(self) -> Option<String> {
+        match self {
+            Values::Count(low, high) => Some(format!("a whole number from {low} to {high}")),
+            Values::PowerOfTwo(low, high) => Some(format!("a power of two from {low} to {high}")),
+            Values::OneOf(words) => Some(one_of(words)),
+            Values::Flag | Values::Other(_) => None,
+        }
+    }
+}
+
+fn one_of(words: &dyn Words) -> String {
+    format!("one of \"{}\"", words.words().join("\", \""))
+}
+
+/// As `lab show` prints them.
+impl fmt::Display for Values {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Values::Count(low, high) => write!(f, "{low}..={high}"),
+            Values::PowerOfTwo(low, high) => write!(f, "a power of two, {low}..={high}"),
+            Values::OneOf(words) => write!(f, "\"{}\"", words.words().join("\" | \"")),
+            Values::Flag => f.write_str("true | false"),
+            Values::Other(words) => f.write_str(words),
+        }
+    }
+}
+
+impl<T: fmt::Debug + Sync, const N: usize> Words for Choice<T, N> {
+    fn words(&self) -> Vec<&'static str> {
+        self.iter().map(|(word, _)| *word).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FREE: Choice<bool, 2> = [("local", false), ("remote", true)];
+    static KNOBS: [Knob; 4] = [
+        Knob::new("hot_list", Values::Count(0, 65_536), "1024", ""),
+        Knob::new("ring_len", Values::PowerOfTwo(2, 64), "16", ""),
+        Knob::new("free", Values::OneOf(&FREE), "remote", ""),
+        Knob::new("touch", Values::Flag, "true", ""),
+    ];
+
+    #[test]
+    fn an_unset_knob_has_its_declared_default() {
+        let settings = Settings::new();
+        let told = Reading::new(&settings, "engine", &KNOBS).unwrap();
+        assert_eq!(told.count("hot_list"), Ok(1024));
+        assert_eq!(told.choice("free", &FREE), Ok(true));
+        assert_eq!(told.flag("touch"), Ok(true));
+    }
+
+    #[test]
+    fn a_value_outside_its_declared_range_is_refused_with_its_line() {
+        let why = |name: &str, value: Value| {
+            let mut settings = Settings::new();
+            settings.set(name, Setting { value, line: 12 });
+            let told = Reading::new(&settings, "engine", &KNOBS).unwrap();
+            told.count(name).unwrap_err().why
+        };
+        assert_eq!(
+            why("hot_list", "long".into()),
+            "line 12: hot_list = long is not a whole number from 0 to 65536"
+        );
+        assert_eq!(
+            why("ring_len", 48.into()),
+            "line 12: ring_len = 48 is not a power of two from 2 to 64"
+        );
+    }
+
+    #[test]
+    fn a_setting_without_a_knob_is_refused_with_those_that_there_are() {
+        let settings = Settings::new().with("hot_lists", 128);
+        let e = Reading::new(&settings, "engine", &KNOBS).unwrap_err();
+        assert_eq!(e.why, "scenario \"engine\" has no setting \"hot_lists\"");
+        assert_eq!(e.fix, "it has: hot_list, ring_len, free, touch");
+    }
+}
