@@ -11,24 +11,13 @@ const POOL_SIZE: u32 = 8191;
 /// Entries of a ring.
 pub(super) const RING_LEN_DESCS: u32 = 1024;
 
-/// The case whose instructions are compared with the baseline's.
-pub const FRAMES: &str = "bulk";
-/// The baseline.
-pub const GENERAL: &str = "general";
-/// The most that the first may take of the second's instructions.
-pub const FRAMES_AT_MOST: f64 = 0.3;
-
-/// One row of the table.
+/// A loop, and what it is compared with.
 #[derive(Debug)]
 pub struct Case {
-    /// How it is called on the command line.
+    /// Its name on the command line.
     pub name: &'static str,
-    /// What a burst is.
-    pub about: &'static str,
     /// The case of the peer's program that it is compared with.
     pub peer: &'static str,
-    /// The most that we may take of its ticks, if anything is promised.
-    pub at_most: Option<f64>,
     /// Whether it needs a second CPU.
     pub two_cores: bool,
     /// Bursts of a repetition: a few milliseconds, so that most of them have the CPU to themselves.
@@ -36,76 +25,68 @@ pub struct Case {
     run: fn(&Options, &mut Timer),
 }
 
-/// Every case, in the order of the table.
+/// Every case.
 pub const CASES: [Case; 8] = [
     Case {
-        name: FRAMES,
-        about: "32 allocated and initialised, freed in bulk",
+        // 32 allocated and initialised, freed in bulk
+        name: "bulk",
         peer: "bulk",
-        at_most: Some(0.25),
         two_cores: false,
         bursts: 1 << 15,
         run: bulk,
     },
     Case {
+        // the same, one of 32 also given to a mirror's batch, freed in bulk with it
         name: "bulk-shared",
-        about: "the same, one of 32 also given to a mirror's batch, freed in bulk with it",
         peer: "bulk",
-        at_most: Some(0.45),
         two_cores: false,
         bursts: 1 << 15,
         run: bulk_shared,
     },
     Case {
+        // the same, one of 32 with a second frame appended
         name: "bulk-fragmented",
-        about: "the same, one of 32 with a second frame appended",
         peer: "bulk",
-        at_most: Some(0.45),
         two_cores: false,
         bursts: 1 << 15,
         run: bulk_fragmented,
     },
     Case {
+        // 32 allocated in bulk, dropped one by one
         name: "single",
-        about: "32 allocated in bulk, dropped one by one",
         peer: "single",
-        at_most: Some(0.5),
         two_cores: false,
         bursts: 1 << 15,
         run: single,
     },
     Case {
+        // as bulk, hot list off: the depot only
         name: "bulk-nocache",
-        about: "as bulk, hot list off: the depot only",
         peer: "bulk-nocache",
-        at_most: Some(0.7),
         two_cores: false,
         bursts: 1 << 15,
         run: bulk_nocache,
     },
     Case {
-        name: GENERAL,
-        about: "as bulk, the data of each packet from the system's allocator: the baseline",
+        // as bulk, the data of each packet from the system's allocator
+        name: "general",
         peer: "bulk",
-        at_most: None,
         two_cores: false,
         bursts: 1 << 13,
         run: general,
     },
     Case {
+        // allocated on one core, through a ring, metadata read and freed on another
         name: "cross",
-        about: "allocated on one core, through a ring, metadata read and freed on another",
         peer: "cross",
-        at_most: Some(0.6),
         two_cores: true,
         bursts: 1 << 13,
         run: cross::hand_over,
     },
     Case {
+        // 32 handles into a ring and out again, one core
         name: "ring",
-        about: "32 handles into a ring and out again, one core",
         peer: "ring",
-        at_most: Some(1.0),
         two_cores: false,
         bursts: 1 << 17,
         run: ring,

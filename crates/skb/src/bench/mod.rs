@@ -1,14 +1,14 @@
 //! What a packet buffer costs: loops from its allocation to its release, timed.
 //!
-//! For benchmarks, and only built for them (feature `bench`): the program that compares with a peer
-//! and the one that compares with itself run the same loops.
+//! Only built with the feature `bench`, for the lab: its experiment `peers-buffers` runs a case here
+//! and the same case of a peer in turn.
 
 mod cases;
 mod cross;
 mod options;
 mod timer;
 
-pub use cases::{CASES, Case, FRAMES, FRAMES_AT_MOST, GENERAL, named, pool, run};
+pub use cases::{CASES, Case, named, pool, run};
 pub use options::{Consumer, Options, Producer, number};
 pub use timer::{Sample, Timer};
 

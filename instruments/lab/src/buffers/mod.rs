@@ -127,6 +127,7 @@ fn usage(why: String) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use linerate_skb::bench::CASES;
 
     use crate::experiment::Experiment;
     use crate::knobs::Reading;
@@ -165,7 +166,7 @@ mod tests {
     fn the_experiment_asks_each_side_for_the_case_that_its_cell_names() {
         let text = include_str!("../../experiments/peers-buffers.toml");
         let experiment = Experiment::parse(text, "peers-buffers.toml").unwrap();
-        assert_eq!(experiment.cells.len(), 7);
+        assert_eq!(experiment.cells.len(), CASES.len());
         for cell in &experiment.cells {
             for (name, side) in [("dpdk", &cell.a), ("linerate", &cell.b)] {
                 let knobs = scenario::named("command").unwrap().knobs();
@@ -175,6 +176,20 @@ mod tests {
                 assert_eq!(args[..4], ["lab", "sample", name, &cell.at[0].1]);
                 Asked::parse(&args[3], &[args[4].clone(), cpus]).unwrap();
             }
+        }
+    }
+
+    #[test]
+    fn every_case_of_ours_brings_all_its_packets_home() {
+        let options = Options::default();
+        for case in &CASES {
+            if case.two_cores && options.cpus.len() < 2 {
+                println!("skipped: {}: it needs two CPUs", case.name);
+                continue;
+            }
+            let sample = run(case, &options, 100, 1).sample();
+            assert_eq!((sample.bursts, sample.reps), (100, 1), "{}", case.name);
+            assert!(sample.ticks > 0.0, "{}: {sample:?}", case.name);
         }
     }
 
