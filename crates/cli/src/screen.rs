@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::io::{self, Write};
 
 use linerate_ctl::{Told, json};
-use linerate_prof::print::harmless;
+use linerate_sys::text::harmless;
 
 use crate::args::Run;
 use crate::errors::{self, Failure, RUNTIME};

@@ -15,14 +15,13 @@
 //!                           ├──> analysis ──> report (text, HTML, CSV), compare
 //! ```
 //!
-//! [`seeds`] are the posts themselves, checked against their own figures; [`ndr`] is the search for
-//! the highest rate that a path carries.
+//! [`ndr`] is the search for the highest rate that a path carries. The posts themselves, checked
+//! against their own figures, are the crate `linerate-seeds`.
 #![forbid(unsafe_code)]
 
 pub mod analysis;
 pub mod buffers;
 pub mod compare;
-pub mod decimal;
 pub mod environment;
 pub mod experiment;
 pub mod far;
@@ -35,10 +34,7 @@ pub mod record;
 pub mod report;
 pub mod runner;
 pub mod scenario;
-pub mod seeds;
 pub mod settings;
-pub mod stats;
-pub mod table;
 pub mod watch;
 pub mod window;
 

@@ -6,7 +6,7 @@ mod fixture;
 use fixture::{pool, skbinit};
 use linerate_lab::record::{Effect, Ledgers, Run, Status, Verdict};
 use linerate_lab::report::{html, text};
-use linerate_lab::table::WIDTH;
+use linerate_show::words::WIDTH;
 use proptest::prelude::*;
 
 #[test]

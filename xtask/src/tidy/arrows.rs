@@ -3,7 +3,7 @@
 use crate::tidy::{Finding, Tree};
 
 /// Each crate of ours with those it may use. Development dependencies are free: they ship nothing.
-const ARROWS: [(&str, &[&str]); 12] = [
+const ARROWS: [(&str, &[&str]); 14] = [
     ("sys", &[]),
     ("ring", &[]),
     ("wire", &[]),
@@ -15,9 +15,11 @@ const ARROWS: [(&str, &[&str]); 12] = [
     // `ctl` only to turn on its JSON feature, which the facade leaves off.
     ("cli", &["linerate", "ctl", "sys"]),
     // The instruments: nothing above depends on them.
-    ("prof", &["sys"]),
-    ("lab", &["ctl", "datapath", "port", "skb", "wire", "prof", "sys"]),
-    ("lab-cli", &["linerate", "cli", "lab", "prof"]),
+    ("show", &["sys"]),
+    ("prof", &["show", "sys"]),
+    ("seeds", &["prof", "show"]),
+    ("lab", &["seeds", "ctl", "datapath", "port", "skb", "wire", "prof", "show", "sys"]),
+    ("lab-cli", &["linerate", "cli", "lab", "seeds", "prof", "show"]),
 ];
 
 /// Finds dependencies that point against the arrows.

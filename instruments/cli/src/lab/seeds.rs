@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use linerate_lab::seeds::{Outcome, POSTS, Post, Report, document};
+use linerate_seeds::{Outcome, POSTS, Post, Report, document};
 
 use super::args::Seeds;
 use crate::errors::{CHECK, Failure, RUNTIME, USAGE};

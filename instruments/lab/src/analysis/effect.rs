@@ -6,7 +6,7 @@ use super::verdict::{control_is_off, from_control};
 use super::{pct, pooled, signs, verdict};
 use crate::experiment::{Clock, Metric};
 use crate::record::{Effect, Expected, PairRecord, Verdict};
-use crate::stats::Goal;
+use linerate_seeds::stats::Goal;
 
 /// One pair has no spread: what it says stands in the record, and is no effect.
 const PAIRS_MIN: usize = 2;

@@ -3,7 +3,7 @@
 use crate::analysis::samples::noisy;
 use crate::experiment::{Experiment, Metric};
 use crate::record::{CellRecord, Effect, OverallRecord, Verdict};
-use crate::stats::{Goal, Overall, Pair, geometric_mean};
+use linerate_seeds::stats::{Goal, Overall, Pair, geometric_mean};
 
 /// Lines over groups of cells: all, and each value of each factor that has several.
 ///

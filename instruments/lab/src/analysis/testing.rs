@@ -5,8 +5,8 @@ use crate::experiment::{
 };
 use crate::record::{CellRecord, Order, PairRecord, Run, SCHEMA};
 use crate::settings::Settings;
-use crate::stats::Goal;
 use crate::window::Window;
+use linerate_seeds::stats::Goal;
 
 /// A cost, of which less is better, as `over` for each packet.
 pub(crate) fn metric(over: &str) -> Metric {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use linerate_prof::print::harmless;
+use linerate_show::words::harmless;
 use serde::Serialize;
 
 use super::environment;

@@ -2,12 +2,14 @@
 
 use std::fmt;
 
-use linerate_prof::print::harmless;
+use linerate_show::words::harmless;
 
 use super::{Comparison, Row, Withheld};
-use crate::report::figure;
-use crate::report::words::{elided, within};
-use crate::table::{Cell, Column, Row as Line, Table, WIDTH, wrapped};
+use crate::report::words::within;
+use linerate_show::number;
+use linerate_show::table::{Cell, Column, Row as Line, Table};
+use linerate_show::words::elided;
+use linerate_show::words::{WIDTH, wrapped};
 
 /// Letters of a metric's name that are kept where a line is too long.
 const NAME_MIN: usize = 8;
@@ -80,9 +82,9 @@ impl Comparison {
                 table.row(vec![
                     Cell::text("  at the clocks' rates"),
                     Cell::text("cycles"),
-                    figure::cell(a),
-                    figure::cell(b),
-                    figure::change_cell(100.0 * (b / a - 1.0)),
+                    number::cell(a),
+                    number::cell(b),
+                    number::change_cell(100.0 * (b / a - 1.0)),
                 ]);
             }
         }
@@ -95,15 +97,15 @@ impl Comparison {
 }
 
 fn cells(row: &Row) -> Vec<Cell> {
-    let value = |below, value| if below { figure::under(value) } else { figure::cell(value) };
+    let value = |below, value| if below { number::under(value) } else { number::cell(value) };
     let gate = if row.gate { "  <- gate" } else { "" };
     vec![
         Cell::text(&*row.metric),
         Cell::Text(elided(&row.unit, UNIT_MAX)),
         value(row.below.0, row.a),
         value(row.below.1, row.b),
-        figure::change_cell(row.change_pct),
-        Cell::Text(figure::interval(row.ci95_pct)),
+        number::change_cell(row.change_pct),
+        Cell::Text(number::interval(row.ci95_pct)),
         Cell::Text(format!("{}, {}", row.n_windows.0, row.n_windows.1)),
         Cell::Text(apart(&row.placement)),
         Cell::Text(format!("{}{gate}", within(row.verdict, row.margin_pct()))),

@@ -15,8 +15,8 @@ use super::{Clock, FixedPoint, Formula};
 use crate::scenario::SCENARIOS;
 use crate::settings::{Setting, Settings, Value, wrong};
 use crate::{Error, Result};
-use crate::seeds::POSTS;
-use crate::stats::Goal;
+use linerate_seeds::POSTS;
+use linerate_seeds::stats::Goal;
 
 /// A value read from `D`.
 type Read<'de, T, D> = std::result::Result<T, <D as Deserializer<'de>>::Error>;

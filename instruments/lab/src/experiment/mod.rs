@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Result;
 use crate::settings::Settings;
-use crate::stats::Goal;
+use linerate_seeds::stats::Goal;
 
 pub use builtin::{BUILTIN, builtin};
 pub use formula::Formula;

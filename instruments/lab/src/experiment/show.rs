@@ -8,10 +8,11 @@ use serde_json::{Value as Json, json};
 use super::here::{at_most, commands};
 use crate::experiment::{Clock, Experiment, Factor, FixedPoint, Fresh, Metric};
 use crate::scenario::{Place, Scenario, named};
-use crate::seeds::Post;
 use crate::settings::Settings;
-use crate::stats::Goal;
-use crate::table::{grouped, wrapped};
+use linerate_seeds::Post;
+use linerate_seeds::stats::Goal;
+use linerate_show::number::grouped;
+use linerate_show::words::wrapped;
 
 /// One of them: question, sides, factors, metrics, expectations with their sources, fixed points.
 #[derive(Debug)]

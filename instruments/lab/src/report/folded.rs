@@ -1,6 +1,6 @@
 //! Texts that differ only in their numbers, told as one.
 
-use crate::table::grouped;
+use linerate_show::number::grouped;
 
 /// A text, and from where to where each number of it goes.
 pub(super) struct Folded {

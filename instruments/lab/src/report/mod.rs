@@ -5,8 +5,6 @@
 
 mod expected;
 mod facts;
-pub(crate) mod figure;
-mod fit;
 mod folded;
 mod html;
 mod metric;
@@ -15,7 +13,6 @@ mod reason;
 mod remarks;
 mod sentence;
 mod sums;
-mod svg;
 mod tables;
 mod text;
 mod view;

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use super::figure::{self, change, figure, interval};
 use super::metric::Shown;
 use super::view::View;
 use super::words::{counts, said, short, shown};
 use crate::record::{CellRecord, Effect, Ledger};
-use crate::table::{Cell, Column, Row, Table};
+use linerate_show::number::{self, change, figure, interval};
+use linerate_show::table::{Cell, Column, Row, Table};
 
 /// More cells than this make a table for each metric, fewer one for each cell.
 const CELLS_A_TABLE_EACH: usize = 2;
@@ -179,7 +179,7 @@ pub(super) fn totals(view: &View<'_>) -> Option<Table> {
         }
     }
     let mut table = Table::new("totals", "Totals of the sides", &columns);
-    let known = |value: Option<f64>| value.map_or(Cell::Absent("not told"), figure::cell);
+    let known = |value: Option<f64>| value.map_or(Cell::Absent("not told"), number::cell);
     let all = rows.len();
     for ((name, cell), [a, b]) in rows.into_iter().take(ROWS_MAX) {
         table.row(vec![Cell::text(short(name)), Cell::text(short(cell)), known(a), known(b)]);
@@ -202,9 +202,9 @@ pub(super) fn fixed_points(view: &View<'_>) -> Option<Table> {
         let change = 100.0 * (point.b / point.a - 1.0);
         table.row(vec![
             Cell::text(short(&point.name)),
-            figure::cell(point.a),
-            figure::cell(point.b),
-            figure::change_cell(change),
+            number::cell(point.a),
+            number::cell(point.b),
+            number::change_cell(change),
             Cell::text(short(&point.unit)),
         ]);
         let source = format!("{}: {}", short(&point.name), shown(&point.source));
@@ -296,15 +296,15 @@ fn effect_row(name: String, unit: Option<&str>, effect: Option<&Effect>) -> Vec<
 /// A side's value, or that it is below what could have been seen: never 0 then.
 pub(super) fn censored(value: f64, effect: &Effect) -> Cell {
     match effect.censored_below {
-        Some(bound) if value < bound => figure::under(bound),
-        _ => figure::cell(value),
+        Some(bound) if value < bound => number::under(bound),
+        _ => number::cell(value),
     }
 }
 
 /// The change, or its bound if a side's value is one.
 pub(super) fn changed(effect: &Effect) -> Cell {
     let is_below = |value: f64| effect.censored_below.is_some_and(|bound| value < bound);
-    match figure::change_cell(effect.change_pct) {
+    match number::change_cell(effect.change_pct) {
         Cell::Change(pct, digits) if is_below(effect.b) => Cell::AtMost(pct, digits),
         Cell::Change(pct, digits) if is_below(effect.a) => Cell::AtLeast(pct, digits),
         other => other,

@@ -2,17 +2,18 @@
 //! out, it names.
 
 use super::expected::expectations;
-use super::figure::count;
-use super::fit::fitted;
 use super::metric::Shown;
 use super::reason::reasons;
 use super::remarks::{Remark, notes, warnings};
 use super::tables;
 use super::view::View;
-use super::words::{elided, n, short};
+use super::words::{n, short};
 use crate::record::{Effect, Ledger, Run, Verdict};
-use crate::seeds::Post;
-use crate::table::{Table, wrapped};
+use linerate_seeds::Post;
+use linerate_show::number::count;
+use linerate_show::table::Table;
+use linerate_show::words::elided;
+use linerate_show::words::wrapped;
 
 /// Lines of tables; the metrics that do not fit are named. The headline is never left out.
 const LINES_MAX: usize = 30;
@@ -280,7 +281,7 @@ fn set(table: &Table, about: &str) -> String {
     let mut text = format!("\n{}", wrapped(&title, "", "  "));
     let notes = Table { rows: Vec::new(), columns: Vec::new(), ..table.clone() };
     let figures = Table { notes: Vec::new(), ..table.clone() };
-    text += &fitted(figures).to_string();
+    text += &figures.fitted().to_string();
     for note in &notes.notes {
         text += &wrapped(note, "  ", "    ");
     }

@@ -1,8 +1,8 @@
 //! Words of a run's document and of its tellings.
 
-use linerate_prof::print::harmless;
+use linerate_show::number::count;
+use linerate_show::words::harmless;
 
-use super::figure::count;
 use crate::analysis::SAME_PCT;
 use crate::record::{Effect, OverallRecord, Verdict};
 
@@ -34,20 +34,6 @@ pub(super) fn short(text: &str) -> String {
         Some((at, _)) => format!("{}…", harmless(text.get(..at).unwrap_or_default())),
         None => harmless(text).into_owned(),
     }
-}
-
-/// `text` in at most `letters`, without its middle: a path begins with its crate and ends with its
-/// function.
-pub(crate) fn elided(text: &str, letters: usize) -> String {
-    let length = text.chars().count();
-    if length <= letters {
-        return text.to_owned();
-    }
-    let head = letters.saturating_sub(1) / 2;
-    let tail = letters.saturating_sub(1) - head;
-    let start: String = text.chars().take(head).collect();
-    let end: String = text.chars().skip(length - tail).collect();
-    format!("{start}…{end}")
 }
 
 /// Cells by their verdicts.

@@ -28,7 +28,7 @@ use crate::settings::{Settings, Value};
 use crate::watch::Admission;
 use crate::window::{ThreadTime, Window};
 use crate::{Code, Error, Result};
-use crate::stats::Goal;
+use linerate_seeds::stats::Goal;
 
 /// Nanoseconds that the first side takes for a packet; the second takes half.
 const COST_NS: u64 = 1000;

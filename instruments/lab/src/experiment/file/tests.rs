@@ -4,7 +4,7 @@ use super::*;
 use crate::experiment::Clock;
 use crate::experiment::Fresh;
 use crate::settings::{Settings, Value};
-use crate::stats::Goal;
+use linerate_seeds::stats::Goal;
 
 const GOOD: &str = r#"version = 1
 id = "mine"

@@ -2,13 +2,13 @@
 
 use super::figure_of;
 use crate::record::{Effect, Status, Verdict};
-use crate::report::figure::{change, interval, range};
 use crate::report::metric::Shown;
 use crate::report::reason::reason;
-use crate::report::svg::{Axis, Mark, Svg, head_height};
 use crate::report::tables;
 use crate::report::view::View;
 use crate::report::words::verdict;
+use linerate_show::number::{change, interval, range};
+use linerate_show::svg::{Axis, Mark, Svg, head_height};
 
 /// A row of it.
 pub(super) struct Line<'a> {

@@ -2,11 +2,11 @@
 
 use super::figure_of;
 use crate::record::Ledger;
-use crate::report::figure::{count, figure};
-use crate::report::svg::{Svg, head_height};
 use crate::report::tables;
 use crate::report::view::View;
 use crate::report::words::short;
+use linerate_show::number::{count, figure};
+use linerate_show::svg::{Svg, head_height};
 
 /// Bars that are drawn; the table has them all.
 const BARS_MAX: usize = 60;

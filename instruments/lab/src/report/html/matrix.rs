@@ -1,10 +1,10 @@
 //! A matrix of counts as a table that is darker where there is more.
 
-use super::escape::escape;
-use super::table::csv_link;
-use crate::report::figure::count;
 use crate::report::tables::keyed;
 use crate::report::view::View;
+use linerate_show::escape::escape;
+use linerate_show::number::count;
+use linerate_show::table::csv_link;
 
 /// Rows and columns that are shown.
 const CPUS_MAX: usize = 32;

@@ -1,7 +1,6 @@
 //! A run as one HTML file: no network, no script, no font of ours; figures are inline SVG, and every
 //! one of them has its table and its CSV below.
 
-mod escape;
 mod forest;
 mod ledger;
 mod matrix;
@@ -10,7 +9,6 @@ mod pool;
 mod post;
 mod profile;
 mod skbinit;
-mod table;
 mod trend;
 
 use super::expected::{Expectation, expectations};
@@ -21,8 +19,7 @@ use super::view::View;
 use super::words::paragraphs;
 use crate::record::Run;
 
-pub(super) use escape::escape;
-use escape::{escape_json, escape_lines};
+use linerate_show::escape::{escape, escape_json, escape_lines};
 
 /// A light and a dark page, a wide and a narrow one, and paper.
 const STYLE: &str = include_str!("page.css");
@@ -197,7 +194,7 @@ fn effects(view: &View<'_>) -> String {
                   <span class=\"key\"><i class=\"floor\"></i>A/A floor: identical code differed by this</span> \
                   <span class=\"key\"><i class=\"expected\"></i>expected</span></p>\n";
     let metric = |(i, metric): (usize, &super::metric::Shown)| {
-        let table = table::table(&tables::of_metric(view, metric));
+        let table = tables::of_metric(view, metric).html();
         let head = if i == 0 && view.headline().is_some_and(|one| one.name == metric.name) {
             " <span class=\"unit\">headline</span>"
         } else {
@@ -245,17 +242,17 @@ fn ledger(view: &View<'_>) -> String {
     if !tables::has_packets(view) {
         return String::new();
     }
-    let drops = tables::drops(view).map_or(String::new(), |drops| table::table(&drops));
-    format!("{}{}{drops}", ledger::bars(view), table::table(&tables::ledgers(view)))
+    let drops = tables::drops(view).map_or(String::new(), |drops| drops.html());
+    format!("{}{}{drops}", ledger::bars(view), tables::ledgers(view).html())
 }
 
 fn totals(view: &View<'_>) -> String {
-    let totals = tables::totals(view).map_or(String::new(), |totals| table::table(&totals));
+    let totals = tables::totals(view).map_or(String::new(), |totals| totals.html());
     format!("{}{totals}", matrix::section(view))
 }
 
 fn published(view: &View<'_>) -> String {
-    let points = tables::fixed_points(view).map_or(String::new(), |points| table::table(&points));
+    let points = tables::fixed_points(view).map_or(String::new(), |points| points.html());
     format!("{points}{}", post::section(view.run))
 }
 

@@ -1,12 +1,12 @@
 //! What identical code differed by, and every pair in its order.
 
-use super::{figure_of, table};
+use super::figure_of;
 use crate::record::CellRecord;
-use crate::report::figure::{self, change, interval};
 use crate::report::metric::{Ratio, Shown};
-use crate::report::svg::{Anchor, Axis, Svg, head_height};
 use crate::report::view::View;
-use crate::table::{Cell, Column, Table, quoted};
+use linerate_show::number::{self, change, interval};
+use linerate_show::svg::{Anchor, Axis, Svg, head_height};
+use linerate_show::table::{Cell, Column, Table, quoted};
 
 /// Points of a chart, and of all charts of a page together.
 const POINTS_MAX: usize = 2000;
@@ -88,7 +88,7 @@ fn strip_table(metric: &Shown, rows: &[(&str, &CellRecord, Vec<Ratio>)], points:
     for (name, cell, ratios) in rows {
         let (median, ends) = match metric.aa_pct(cell) {
             Some((median, low, high)) => {
-                (figure::change_cell(median), Cell::Text(interval((low, high))))
+                (number::change_cell(median), Cell::Text(interval((low, high))))
             }
             None => (Cell::Absent(NO_INTERVAL), Cell::Absent(NO_INTERVAL)),
         };
@@ -98,7 +98,7 @@ fn strip_table(metric: &Shown, rows: &[(&str, &CellRecord, Vec<Ratio>)], points:
         let name = quoted(name);
         csv.extend(thinned(ratios, points).map(|ratio| format!("{name},{}", line_of(ratio))));
     }
-    table::with_csv(&table, &csv)
+    table.html_with(&csv)
 }
 
 /// A pair's line of a file.
@@ -171,7 +171,7 @@ fn pairs_table(title: &str, ratios: &[Ratio], points: usize) -> String {
         let said = Cell::text(if ratio.accepted { "yes" } else { "no" });
         table.row(vec![
             Cell::text((ratio.pair + 1).to_string()),
-            figure::change_cell(ratio.change_pct),
+            number::change_cell(ratio.change_pct),
             said,
         ]);
     }
@@ -180,7 +180,7 @@ fn pairs_table(title: &str, ratios: &[Ratio], points: usize) -> String {
     }
     let lines: String = thinned(ratios, points).map(line_of).collect();
     let csv = format!("pair,change_pct,admitted\n{lines}");
-    format!("<details><summary>Table</summary>{}</details>", table::with_csv(&table, &csv))
+    format!("<details><summary>Table</summary>{}</details>", table.html_with(&csv))
 }
 
 /// The span of what was admitted, widened for what was not as long as that leaves it readable.

@@ -1,15 +1,15 @@
 //! The hot list: how long it was, how often it had what was asked for, and what was dropped.
 
-use super::{figure_of, table};
+use super::figure_of;
 use crate::experiment::Experiment;
 use crate::record::CellRecord;
-use crate::report::figure::{count, figure};
 use crate::report::sums::Side;
-use crate::report::svg::{Axis, Svg, head_height};
 use crate::report::tables;
 use crate::report::view::View;
 use crate::settings::Settings;
-use crate::table::{Cell, Column, Table};
+use linerate_show::number::{self, count, figure};
+use linerate_show::svg::{Axis, Svg, head_height};
+use linerate_show::table::{Cell, Column, Table};
 
 /// A bar, and what is left free below it.
 const BAR: (f64, f64) = (16.0, 8.0);
@@ -57,7 +57,7 @@ pub(super) fn hot_list(view: &View<'_>) -> String {
         top += BAR.0 + BAR.1;
     }
     let chart = figure_of(&svg.finish(bottom + 22.0), &desc);
-    format!("<h3>Hot list: length, hits, drops</h3>\n{chart}{}", table::table(&figures(&bars)))
+    format!("<h3>Hot list: length, hits, drops</h3>\n{chart}{}", figures(&bars).html())
 }
 
 fn figures(bars: &[(u64, Bar)]) -> Table {
@@ -68,7 +68,7 @@ fn figures(bars: &[(u64, Bar)]) -> Table {
     ];
     let mut table = Table::new("hot_list", "Hot list", &columns);
     for (_, bar) in bars {
-        let hits = crate::report::figure::cell(bar.hit_pct);
+        let hits = number::cell(bar.hit_pct);
         table.row(vec![Cell::text(&*bar.name), hits, Cell::Count(bar.dropped)]);
     }
     table

@@ -1,9 +1,8 @@
 //! The post whose experiment it is, beside, for its shape.
 
-use super::escape::{escape, escape_lines};
-use super::table::table;
 use crate::record::Run;
-use crate::seeds::{Part, Post};
+use linerate_seeds::{Part, Post};
+use linerate_show::escape::{escape, escape_lines};
 
 /// Its tables, computed again from its text; nothing if the run reproduces no post.
 pub(super) fn section(run: &Run) -> String {
@@ -42,7 +41,7 @@ pub(super) fn section(run: &Run) -> String {
 
 fn part(part: &Part) -> String {
     match part {
-        Part::Table(of) => table(of),
+        Part::Table(of) => of.html(),
         Part::Profile(printed) => format!(
             "<details><summary>{}</summary><pre class=\"scroll\" tabindex=\"0\">{}</pre></details>\n",
             escape(&printed.title),

@@ -5,15 +5,16 @@ use linerate_prof::print::{Ranked, Readprofile};
 use linerate_prof::profile::{Profile, Unit};
 use linerate_prof::stage::{Part, Stage};
 
-use super::escape::{escape, escape_lines};
 use super::figure_of;
-use super::table::csv_link;
-use crate::report::figure::figure;
 use crate::report::profiles::{Profiles, profiles};
-use crate::report::svg::{Anchor, Axis, LETTERS, Svg, head_height};
 use crate::report::view::View;
-use crate::report::words::{elided, short};
-use crate::table::quoted;
+use crate::report::words::short;
+use linerate_show::escape::{escape, escape_lines};
+use linerate_show::number::figure;
+use linerate_show::svg::{Anchor, Axis, LETTERS, Svg, head_height};
+use linerate_show::table::csv_link;
+use linerate_show::table::quoted;
+use linerate_show::words::elided;
 
 /// Functions that are drawn: the largest savings and the largest rises.
 const DRAWN_MAX: usize = 20;

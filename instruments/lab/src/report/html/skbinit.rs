@@ -1,14 +1,15 @@
 //! What a call cost to allocate and to free, worker by worker, each bar as thick as its calls; and
 //! what a packet cost, every call weighing the same.
 
-use super::{escape, figure_of, table};
+use super::figure_of;
 use crate::record::CellRecord;
-use crate::report::figure::{self, count, figure};
 use crate::report::sums::{Side, workers};
-use crate::report::svg::{Anchor, Axis, LETTERS, Svg};
 use crate::report::view::View;
-use crate::report::words::elided;
-use crate::table::{Cell, Column, Table};
+use linerate_show::escape::escape;
+use linerate_show::number::{self, count, figure};
+use linerate_show::svg::{Anchor, Axis, LETTERS, Svg};
+use linerate_show::table::{Cell, Column, Table};
+use linerate_show::words::elided;
 
 /// Cells that are drawn.
 const CELLS_MAX: usize = 24;
@@ -58,7 +59,7 @@ fn one(view: &View<'_>, name: &str, cell: &CellRecord, groups: &[Group]) -> Stri
         escape(&b)
     );
     let chart = figure_of(&bars(groups, &desc), &desc);
-    let table = table::table(&figures(cell, groups, &format!("Ticks of a call{at}")));
+    let table = figures(cell, groups, &format!("Ticks of a call{at}")).html();
     format!("<article>{legend}{chart}{table}</article>\n")
 }
 
@@ -129,7 +130,7 @@ fn figures(cell: &CellRecord, groups: &[Group], title: &str) -> Table {
         });
         table.row(row(&group.name, a, b).into_iter().chain(calls).collect());
     }
-    table.rows.push(crate::table::Row::Rule);
+    table.rows.push(linerate_show::table::Row::Rule);
     let averages = |side: usize| mean_of_averages(groups, side);
     table.row(row(
         "a packet, mean of the workers' averages, as in the post",
@@ -145,9 +146,9 @@ fn figures(cell: &CellRecord, groups: &[Group], title: &str) -> Table {
 }
 
 fn row(name: &str, a: Option<f64>, b: Option<f64>) -> Vec<Cell> {
-    let known = |value: Option<f64>| value.map_or(Cell::Absent(NOT_TIMED), figure::cell);
+    let known = |value: Option<f64>| value.map_or(Cell::Absent(NOT_TIMED), number::cell);
     let change = a.zip(b).map(|(a, b)| 100.0 * (b / a - 1.0));
-    let change = change.map_or(Cell::Absent(NOT_TIMED), figure::change_cell);
+    let change = change.map_or(Cell::Absent(NOT_TIMED), number::change_cell);
     vec![Cell::text(name), known(a), known(b), change]
 }
 
@@ -160,7 +161,7 @@ fn mean_of_averages(groups: &[Group], side: usize) -> Option<f64> {
             .filter_map(|group| group.sides.get(side).copied().flatten())
             .map(|(ticks, calls)| ticks / calls)
             .collect();
-        crate::stats::mean(&averages)
+        linerate_seeds::stats::mean(&averages)
     };
     Some(of("allocate")? + of("free")?)
 }

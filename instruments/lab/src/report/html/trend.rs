@@ -1,13 +1,14 @@
 //! Several runs of one experiment, in the order in which they were made.
 
+use super::figure_of;
 use super::forest::{Line, plot};
-use super::{escape, figure_of, table};
 use crate::compare::trends;
 use crate::record::Run;
-use crate::report::figure;
 use crate::report::view::View;
 use crate::report::words::short;
-use crate::table::{Cell, Column, Table};
+use linerate_show::escape::escape;
+use linerate_show::number;
+use linerate_show::table::{Cell, Column, Table};
 
 /// Runs that are drawn.
 const RUNS_MAX: usize = 40;
@@ -63,7 +64,7 @@ fn values(runs: &[Run], metric: &str) -> String {
         for point in trend.points.iter().take(RUNS_MAX) {
             let names =
                 [&trend.cell, &point.label, &point.started].map(|text| Cell::text(short(text)));
-            let figures = [point.value, point.lo, point.hi].map(figure::cell);
+            let figures = [point.value, point.lo, point.hi].map(number::cell);
             table.row(names.into_iter().chain(figures).collect());
         }
         table.title = format!(
@@ -72,7 +73,7 @@ fn values(runs: &[Run], metric: &str) -> String {
             short(&trend.unit)
         );
     }
-    table::table(&table)
+    table.html()
 }
 
 /// Version of a run, its commit if that is known, and when it was started: `0.1.0 84064f3c 2026-11-21

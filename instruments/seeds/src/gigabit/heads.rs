@@ -7,7 +7,7 @@ use linerate_prof::stage::{Stage, stage_of};
 use linerate_prof::{Code, Error, Result};
 
 use super::super::{Report, Text};
-use crate::table::{Cell, Column, Row, Table};
+use linerate_show::table::{Cell, Column, Row, Table};
 
 /// A profile and `top` may be so far apart.
 const TOLERANCE: Tolerance = Tolerance::within(2.0);

@@ -1,31 +1,38 @@
 //! A table as HTML, with its CSV.
 
-use super::escape::{data_uri, escape};
-use crate::table::{Cell, Row, Table};
+use super::{Cell, Row, Table};
+use crate::escape::{data_uri, escape};
 
-/// `table` with its own figures as its file.
-pub(super) fn table(table: &Table) -> String {
-    with_csv(table, &table.csv())
+impl Table {
+    /// Returns it as HTML with its own figures as its file.
+    #[must_use]
+    pub fn html(&self) -> String {
+        self.html_with(&self.csv())
+    }
+
+    /// Returns it as HTML under its title, in a box of its own that scrolls if the page is narrow, with
+    /// `csv` as its file.
+    #[must_use]
+    pub fn html_with(&self, csv: &str) -> String {
+        let title = escape(&self.title);
+        let head: String = (0..self.columns.len()).map(|i| html_head(self, i)).collect();
+        let rows: String = self.rows.iter().map(|row| html_row(row, self.columns.len())).collect();
+        let notes: String =
+            self.notes.iter().map(|note| format!("<li>{}</li>", escape(note))).collect();
+        let notes =
+            if notes.is_empty() { notes } else { format!("<ul class=\"notes\">{notes}</ul>") };
+        format!(
+            "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"{title}\"><table>\
+             <caption>{title}</caption><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>\
+             {notes}{}",
+            csv_link(self.name, &self.title, csv)
+        )
+    }
 }
 
-/// `table` under its title, in a box of its own that scrolls if the page is narrow.
-pub(super) fn with_csv(table: &Table, csv: &str) -> String {
-    let title = escape(&table.title);
-    let head: String = (0..table.columns.len()).map(|i| html_head(table, i)).collect();
-    let rows: String = table.rows.iter().map(|row| html_row(row, table.columns.len())).collect();
-    let notes: String =
-        table.notes.iter().map(|note| format!("<li>{}</li>", escape(note))).collect();
-    let notes = if notes.is_empty() { notes } else { format!("<ul class=\"notes\">{notes}</ul>") };
-    format!(
-        "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"{title}\"><table>\
-         <caption>{title}</caption><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>\
-         {notes}{}",
-        csv_link(table.name, &table.title, csv)
-    )
-}
-
-/// Figures as a file that a link holds.
-pub(super) fn csv_link(name: &str, title: &str, csv: &str) -> String {
+/// Returns figures as a file that a link holds.
+#[must_use]
+pub fn csv_link(name: &str, title: &str, csv: &str) -> String {
     let (name, title, csv) = (escape(name), escape(title), data_uri(csv));
     format!(
         "<p class=\"csv\"><a download=\"{name}.csv\" href=\"{csv}\">CSV \
@@ -75,7 +82,7 @@ fn html_cell(place: usize, cell: &Cell) -> String {
     }
 }
 
-/// Words that a table marks.
+/// Returns the class of a word, by which a page marks it.
 fn class(word: &str) -> &'static str {
     match word {
         "better" | "met" | "OK" => "better",
@@ -86,7 +93,7 @@ fn class(word: &str) -> &'static str {
     }
 }
 
-/// A number that is set with an exponent, or a bound of one.
+/// Returns true for a number that is set with an exponent, or a bound of one.
 fn is_number(word: &str) -> bool {
     word.trim_start_matches("< ").parse::<f64>().is_ok()
 }

@@ -8,7 +8,7 @@ use super::super::{Report, Text};
 use super::heads::Posted;
 use super::{All, OF_NOTHING, all_and_idle, buffer_sum, grown, is_noise, share, vanished};
 use crate::stats::Pair;
-use crate::table::Cell;
+use linerate_show::table::Cell;
 
 pub(super) fn errata(
     report: &mut Report,

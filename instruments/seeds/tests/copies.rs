@@ -1,7 +1,7 @@
 //! Other copies of the posts: changed, cut, broken. Nothing of a result is built in, and nothing in
 //! a copy makes us fall.
 
-use linerate_lab::seeds::{POSTS, Post, Report};
+use linerate_seeds::{POSTS, Post, Report};
 
 /// The post with `from`, which is in it, made `to`.
 fn changed(id: &str, from: &str, to: &str) -> Report {

@@ -5,14 +5,17 @@
 //! beside it, with the arithmetic.
 //!
 //! Source: the posts, as archived, in `tests/seeds/`.
+#![forbid(unsafe_code)]
 
 mod affinity;
 mod batching;
+pub mod decimal;
 mod gigabit;
 mod napi;
 mod outcome;
 mod report;
 mod skbinit;
+pub mod stats;
 mod text;
 
 use std::fs;
@@ -54,7 +57,7 @@ pub struct Post {
 
 macro_rules! archived {
     ($file:literal) => {
-        include_str!(concat!("../../posts/", $file))
+        include_str!(concat!("../posts/", $file))
     };
 }
 

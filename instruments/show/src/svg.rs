@@ -7,31 +7,36 @@
 
 use std::fmt::Write;
 
-use super::html::escape;
-use super::words::elided;
+use crate::escape::escape;
+use crate::number::grouped;
+use crate::words::elided;
 
 /// Pixels of a letter of a label, the wide ones of a fallback font among them.
 const LETTER: f64 = 7.4;
 
 /// Letters of labels that fit beside each other on the narrowest page, of 360 pixels.
-pub(super) const LETTERS: usize = (290.0 / LETTER) as usize;
+pub const LETTERS: usize = (290.0 / LETTER) as usize;
 
 /// A chart that is being drawn.
-pub(super) struct Svg {
+#[derive(Debug)]
+pub struct Svg {
     text: String,
 }
 
-/// Where a label's place is in it.
-#[derive(Clone, Copy)]
-pub(super) enum Anchor {
+/// The place of a label's text that stands at its position.
+#[derive(Debug, Clone, Copy)]
+pub enum Anchor {
+    /// The first letter.
     Start,
+    /// The middle.
     Middle,
+    /// The last letter.
     End,
 }
 
 /// A mark at a place; its form says what its colour says.
-#[derive(Clone, Copy)]
-pub(super) enum Mark {
+#[derive(Debug, Clone, Copy)]
+pub enum Mark {
     /// Better: a disc.
     Disc,
     /// Worse: a diamond.
@@ -43,13 +48,14 @@ pub(super) enum Mark {
 }
 
 impl Svg {
-    /// An empty chart: its name, and what it shows, for those who do not see it.
+    /// Begins an empty chart: its name, and what it shows, for those who do not see it.
+    #[must_use]
     pub fn new(title: &str, desc: &str) -> Svg {
         let (title, desc) = (escape(title), escape(desc));
         Svg { text: format!("<title>{title}</title><desc>{desc}</desc>") }
     }
 
-    /// A bar between two places along x and two along y.
+    /// Draws a bar between two places along x and two along y.
     pub fn bar(&mut self, x: (f64, f64), y: (f64, f64), class: &str, tip: &str) {
         let (left, wide) = (pct(x.0.min(x.1)), pct((x.1 - x.0).abs()));
         let (top, high) = (px(y.0.min(y.1)), px((y.1 - y.0).abs()));
@@ -59,7 +65,7 @@ impl Svg {
         ));
     }
 
-    /// A line.
+    /// Draws a line.
     pub fn line(&mut self, from: (f64, f64), to: (f64, f64), class: &str) {
         let [x1, x2] = [pct(from.0), pct(to.0)];
         let [y1, y2] = [px(from.1), px(to.1)];
@@ -68,13 +74,13 @@ impl Svg {
         ));
     }
 
-    /// A point.
+    /// Draws a point.
     pub fn dot(&mut self, at: (f64, f64), radius: f64, class: &str) {
         let [x, y, r] = [pct(at.0), px(at.1), px(radius)];
         self.add(format_args!(r#"<circle class="{class}" cx="{x}" cy="{y}" r="{r}"/>"#));
     }
 
-    /// A mark.
+    /// Draws a mark.
     pub fn mark(&mut self, at: (f64, f64), mark: Mark, class: &str, tip: &str) {
         let form = match mark {
             Mark::Disc => r#"<circle r="5"/>"#,
@@ -88,7 +94,7 @@ impl Svg {
         ));
     }
 
-    /// A label, its foot at `at`, moved by `dx` pixels.
+    /// Writes a label, its foot at `at`, moved by `dx` pixels.
     pub fn label(&mut self, at: (f64, f64), dx: f64, anchor: Anchor, class: &str, text: &str) {
         let anchor = match anchor {
             Anchor::Start => "start",
@@ -102,7 +108,7 @@ impl Svg {
         ));
     }
 
-    /// The head of a row: its name to the left, what is said of it to the right, or below if both do
+    /// Writes the head of a row: its name to the left, what is said of it to the right, or below if both do
     /// not fit on the narrowest page.
     pub fn head(&mut self, top: f64, name: &str, said: &str) {
         let below = head_height(name, said) - HEAD;
@@ -111,7 +117,7 @@ impl Svg {
         self.label((1.0, top + 14.0 + below), 0.0, Anchor::End, "value", &said);
     }
 
-    /// The grid of an axis along x, from `top` to `bottom`, labelled below.
+    /// Draws the grid of an axis along x, from `top` to `bottom`, labelled below.
     pub fn grid_x(&mut self, axis: &Axis, (top, bottom): (f64, f64)) {
         for tick in axis.ticks() {
             let x = axis.at(tick);
@@ -121,7 +127,7 @@ impl Svg {
         }
     }
 
-    /// The grid of an axis along y, each line labelled on it.
+    /// Draws the grid of an axis along y, each line labelled on it.
     pub fn grid_y(&mut self, axis: &Axis, (top, bottom): (f64, f64)) {
         for tick in axis.ticks() {
             let y = bottom + (top - bottom) * axis.at(tick);
@@ -131,7 +137,8 @@ impl Svg {
         }
     }
 
-    /// The chart, so many pixels high.
+    /// Returns the chart, so many pixels high.
+    #[must_use]
     pub fn finish(self, height: f64) -> String {
         let (height, text) = (px(height), self.text);
         format!(r#"<svg class="chart" role="img" width="100%" height="{height}">{text}</svg>"#)
@@ -147,14 +154,15 @@ impl Svg {
 const HEAD: f64 = 20.0;
 
 /// Pixels of a row's head.
-pub(super) fn head_height(name: &str, said: &str) -> f64 {
+#[must_use]
+pub fn head_height(name: &str, said: &str) -> f64 {
     let letters = name.chars().count() + 2 + said.chars().count();
     if letters > LETTERS { HEAD + 16.0 } else { HEAD }
 }
 
 /// A linear axis that begins and ends at a tick.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Axis {
+pub struct Axis {
     low: f64,
     high: f64,
     step: f64,
@@ -164,7 +172,8 @@ pub(super) struct Axis {
 }
 
 impl Axis {
-    /// An axis over what is finite of `values`, with about `ticks` ticks.
+    /// Makes an axis over what is finite of `values`, with about `ticks` ticks.
+    #[must_use]
     pub fn over(values: impl IntoIterator<Item = f64>, ticks: f64, unit: &'static str) -> Axis {
         // What is larger would lose its ticks to rounding; it is drawn at the end.
         let finite = values.into_iter().filter(|x| x.is_finite()).map(|x| x.clamp(-1e15, 1e15));
@@ -180,23 +189,27 @@ impl Axis {
         Axis { low, high, step, unit, signed: false }
     }
 
-    /// The same with signs at its labels.
+    /// Returns the same with signs at its labels.
+    #[must_use]
     pub fn signed(self) -> Axis {
         Axis { signed: true, ..self }
     }
 
-    /// Where `x` is, from 0 to 1; at an end if it is beyond.
+    /// Returns the place of `x`, from 0 to 1; at an end if it is beyond.
+    #[must_use]
     pub fn at(&self, x: f64) -> f64 {
         let share = (x - self.low) / (self.high - self.low);
         if share.is_nan() { 0.0 } else { share.clamp(0.0, 1.0) }
     }
 
-    /// Whether `x` is on it.
+    /// Returns true if `x` is on it.
+    #[must_use]
     pub fn holds(&self, x: f64) -> bool {
         (self.low..=self.high).contains(&x)
     }
 
-    /// Its ticks: a few, whatever it is over.
+    /// Returns its ticks: a few, whatever it is over.
+    #[must_use]
     pub fn ticks(&self) -> impl Iterator<Item = f64> + use<> {
         let (low, step) = (self.low, self.step);
         let n = ((self.high - low) / step).round().clamp(0.0, 20.0) as u32;
@@ -207,7 +220,8 @@ impl Axis {
         })
     }
 
-    /// A tick's label.
+    /// Returns a tick's label.
+    #[must_use]
     pub fn label(&self, tick: f64) -> String {
         let digits = (-self.step.log10().floor()).clamp(0.0, 9.0) as usize;
         let number = match (tick == 0.0, self.signed) {
@@ -216,12 +230,12 @@ impl Axis {
             (false, true) => format!("{tick:+.digits$}"),
             (false, false) => format!("{tick:.digits$}"),
         };
-        let number = if number.contains('e') { number } else { crate::table::grouped(&number) };
+        let number = if number.contains('e') { number } else { grouped(&number) };
         format!("{number}{}", self.unit)
     }
 }
 
-/// The next of 1, 2, 5 times a power of ten.
+/// Returns the next of 1, 2, 5 times a power of ten.
 fn nice(x: f64) -> f64 {
     let power = 10f64.powf(x.log10().floor());
     let steps = [1.0, 2.0, 5.0, 10.0].into_iter().map(|n| n * power);

@@ -5,7 +5,7 @@ use linerate_prof::Result;
 use super::{Post, Report, Text};
 use crate::decimal::Decimal;
 use crate::stats::{self, Pair};
-use crate::table::{Cell, Column, Row, Table};
+use linerate_show::table::{Cell, Column, Row, Table};
 
 mod parse;
 
@@ -113,9 +113,7 @@ fn table(measured: &Measured) -> Table {
             table.row(row(name, function, call));
         }
         let mut sum = vec![Cell::text(name), Cell::text("both, per skb")];
-        sum.extend(
-            kernel.totals().into_iter().map(|d| bounded(kernel, Cell::Decimal(d), d.to_f64())),
-        );
+        sum.extend(kernel.totals().into_iter().map(|d| bounded(kernel, Cell::from(d), d.to_f64())));
         let weighted = kernel.weighted();
         sum.push(weighted.map_or(Cell::Absent(NO_RATIO), |x| bounded(kernel, Cell::Real(x, 2), x)));
         table.row(sum);
@@ -137,7 +135,7 @@ fn row(kernel: &str, function: &str, call: Option<&Call>) -> Vec<Cell> {
         cells.extend(std::iter::repeat_n(Cell::Absent(NOT_POSTED), 6));
         return cells;
     };
-    cells.extend(call.cycles.iter().map(|d| Cell::Decimal(*d)));
+    cells.extend(call.cycles.iter().map(|d| Cell::from(*d)));
     cells.push(Cell::real(call.weighted(), 2, NO_RATIO));
     cells.extend(call.calls.iter().map(|n| Cell::Count(*n)));
     cells.push(Cell::Count(call.calls()));
@@ -278,7 +276,7 @@ fn as_posted(measured: &Measured) -> String {
     let spaced =
         |values: &[Decimal]| values.iter().map(Decimal::to_string).collect::<Vec<_>>().join(" ");
     let counts = |values: &[u64]| {
-        let grouped = |n: &u64| crate::table::grouped(&n.to_string());
+        let grouped = |n: &u64| linerate_show::number::grouped(&n.to_string());
         values.iter().map(grouped).collect::<Vec<_>>().join(" ")
     };
     let Measured { before, after, .. } = measured;

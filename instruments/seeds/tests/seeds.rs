@@ -1,6 +1,6 @@
 //! The five posts, figure by figure: what must come out of them stands here and nowhere else.
 
-use linerate_lab::seeds::{Outcome, POSTS, Part, Post, Report};
+use linerate_seeds::{Outcome, POSTS, Part, Post, Report};
 use serde_json::Value;
 
 fn report(id: &str) -> Report {

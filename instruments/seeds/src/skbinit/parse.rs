@@ -101,7 +101,7 @@ fn calls(text: &Text<'_>, from: usize, label: &str) -> Result<Vec<u64>> {
 mod tests {
     use super::*;
 
-    const POST: &str = include_str!("../../../posts/004_03deb15df39420f5.txt");
+    const POST: &str = include_str!("../../posts/004_03deb15df39420f5.txt");
 
     #[test]
     fn a_row_that_is_not_two_numbers_is_refused_with_its_line() {

@@ -1,9 +1,9 @@
-//! A figure of a run, set so that it can be read, whatever it is.
+//! Numbers, set so that they can be read, whatever they are.
 //!
-//! A run's document may say anything: what is no number is a dash, and what is larger than any
-//! figure of ours is set with an exponent, so that no cell is longer than a few characters.
+//! A document may say anything: what is no number is a dash, and what is larger than any figure of
+//! ours is set with an exponent, so that no cell is longer than a few characters.
 
-use crate::table::{Cell, grouped};
+use crate::table::Cell;
 
 /// From here on a number is set with an exponent: it has more digits than a column.
 const EXPONENT_FROM: f64 = 1e13;
@@ -14,8 +14,9 @@ const NONE: &str = "no figure";
 /// Below this a number has fewer than three digits that are not 0 among six behind the point.
 const EXPONENT_BELOW: f64 = 1e-4;
 
-/// Digits behind the point that show four in all of `x`, and no more than six.
-pub(crate) fn digits(x: f64) -> u8 {
+/// Returns the digits behind the point that show four in all of `x`, and no more than six.
+#[must_use]
+pub fn digits(x: f64) -> u8 {
     match x.abs() {
         x if !x.is_finite() || x >= 1000.0 || x == 0.0 => 0,
         x if x >= 100.0 => 1,
@@ -27,8 +28,9 @@ pub(crate) fn digits(x: f64) -> u8 {
     }
 }
 
-/// Digits behind the point of a change of so many per cent.
-pub(crate) fn change_digits(pct: f64) -> u8 {
+/// Returns the digits behind the point of a change of so many per cent.
+#[must_use]
+pub fn change_digits(pct: f64) -> u8 {
     match pct.abs() {
         x if x >= 100.0 => 0,
         x if x >= 10.0 => 1,
@@ -36,8 +38,9 @@ pub(crate) fn change_digits(pct: f64) -> u8 {
     }
 }
 
-/// A figure of a table.
-pub(crate) fn cell(x: f64) -> Cell {
+/// Sets a figure of a table.
+#[must_use]
+pub fn cell(x: f64) -> Cell {
     match plain(x) && !tiny(x) {
         true => Cell::Real(x, digits(x)),
         false if x.is_finite() => Cell::Text(exponent(x)),
@@ -45,8 +48,9 @@ pub(crate) fn cell(x: f64) -> Cell {
     }
 }
 
-/// A change in per cent, of a table.
-pub(crate) fn change_cell(pct: f64) -> Cell {
+/// Sets a change in per cent, of a table.
+#[must_use]
+pub fn change_cell(pct: f64) -> Cell {
     match plain(pct) {
         true => Cell::Change(pct, change_digits(pct)),
         false if pct.is_finite() => Cell::Text(exponent(pct)),
@@ -54,18 +58,21 @@ pub(crate) fn change_cell(pct: f64) -> Cell {
     }
 }
 
-/// A figure by itself.
-pub(crate) fn figure(x: f64) -> String {
+/// Sets a figure by itself.
+#[must_use]
+pub fn figure(x: f64) -> String {
     cell(x).to_string()
 }
 
-/// A change by itself, with its sign.
-pub(crate) fn change(pct: f64) -> String {
+/// Sets a change by itself, with its sign.
+#[must_use]
+pub fn change(pct: f64) -> String {
     change_cell(pct).to_string()
 }
 
-/// Where a change lies: `[-52.1, -50.3]`, both ends with the digits of the larger.
-pub(crate) fn interval((low, high): (f64, f64)) -> String {
+/// Sets the ends between which a change lies: `[-52.1, -50.3]`, both ends with the digits of the larger.
+#[must_use]
+pub fn interval((low, high): (f64, f64)) -> String {
     if !plain(low) || !plain(high) {
         return format!("[{}, {}]", change(low), change(high));
     }
@@ -74,19 +81,22 @@ pub(crate) fn interval((low, high): (f64, f64)) -> String {
     format!("[{}, {}]", end(low), end(high))
 }
 
-/// A range that somebody expected: `-100 to -51`.
-pub(crate) fn range((low, high): (f64, f64)) -> String {
+/// Sets a range that somebody expected: `-100 to -51`.
+#[must_use]
+pub fn range((low, high): (f64, f64)) -> String {
     let end = |x: f64| if plain(x) { format!("{x:+}") } else { exponent(x) };
     format!("{} to {}", end(low), end(high))
 }
 
-/// A whole number.
-pub(crate) fn count(n: u64) -> String {
+/// Sets a whole number: `1,234,567`.
+#[must_use]
+pub fn count(n: u64) -> String {
     grouped(&n.to_string())
 }
 
-/// What a side's value is below, where that is all that is known.
-pub(crate) fn under(bound: f64) -> Cell {
+/// Sets a bound below which a value is, where that is all that is known.
+#[must_use]
+pub fn under(bound: f64) -> Cell {
     match cell(bound) {
         Cell::Real(bound, digits) => Cell::Under(bound, digits),
         Cell::Text(bound) => Cell::Text(format!("< {bound}")),
@@ -94,11 +104,27 @@ pub(crate) fn under(bound: f64) -> Cell {
     }
 }
 
+/// Returns a number with a comma between thousands of its whole part.
+#[must_use]
+pub fn grouped(number: &str) -> String {
+    let digits = number.trim_start_matches(['+', '-']);
+    let (sign, _) = number.split_at(number.len() - digits.len());
+    let (whole, fraction) = digits.split_at(digits.find('.').unwrap_or(digits.len()));
+    let mut text = String::from(sign);
+    for (i, c) in whole.chars().enumerate() {
+        if i > 0 && (whole.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(c);
+    }
+    text + fraction
+}
+
 fn plain(x: f64) -> bool {
     x.is_finite() && x.abs() < EXPONENT_FROM
 }
 
-/// Whether it would be set as 0, or nearly, and is not.
+/// Returns true for what would be set as 0, or nearly, and is not.
 fn tiny(x: f64) -> bool {
     x != 0.0 && x.abs() < EXPONENT_BELOW
 }
@@ -123,6 +149,20 @@ mod tests {
         let texts = [0.001_234, 0.000_123_4, 0.000_099_9, -4.567e-9, 5e-324].map(figure);
         assert_eq!(texts, ["0.001234", "0.000123", "9.99e-5", "-4.57e-9", "4.94e-324"]);
         assert_eq!([0.000_31, 3.1e-7].map(|x| under(x).to_string()), ["< 0.000310", "< 3.10e-7"]);
+    }
+
+    #[test]
+    fn thousands_are_set_apart_in_the_whole_part_only() {
+        for (number, expected) in [
+            ("7", "7"),
+            ("216", "216"),
+            ("1234", "1,234"),
+            ("-1365716", "-1,365,716"),
+            ("+167", "+167"),
+            ("18455.6216", "18,455.6216"),
+        ] {
+            assert_eq!(grouped(number), expected);
+        }
     }
 
     #[test]

@@ -4,9 +4,8 @@ use std::fmt;
 use std::iter;
 
 use super::{Cell, Row, Table};
-
-/// Columns of a screen that prints are made for.
-pub const WIDTH: usize = 100;
+use crate::number::grouped;
+use crate::words::{length, wrapped};
 
 const INDENT: &str = "  ";
 const GAP: &str = "  ";
@@ -80,7 +79,7 @@ impl fmt::Display for Cell {
             Cell::Count(n) => f.write_str(&grouped(&n.to_string())),
             Cell::Gain(0) => f.write_str("0"),
             Cell::Gain(n) => f.write_str(&grouped(&format!("{n:+}"))),
-            Cell::Decimal(d) => f.write_str(&grouped(&d.to_string())),
+            Cell::Printed(number) => f.write_str(&grouped(number)),
             Cell::Real(x, digits) => f.write_str(&real(x, digits)),
             Cell::Change(x, digits) => f.write_str(&changed(*x, usize::from(*digits))),
             Cell::Below(bound) => write!(f, "< {}", grouped(&bound.to_string())),
@@ -116,76 +115,13 @@ fn write_line(
     writeln!(f, "{}", line.trim_end())
 }
 
-/// Text in lines of at most [`WIDTH`], the first after `first` and the others after `next`. Each
-/// ends with a line break. A word longer than a line has a line of its own.
-#[must_use]
-pub fn wrapped(text: &str, first: &str, next: &str) -> String {
-    let mut all = String::new();
-    let mut line = String::from(first);
-    let mut words = 0;
-    for word in text.split_whitespace() {
-        if words > 0 && length(&line) + 1 + length(word) > WIDTH {
-            all.extend([line.trim_end(), "\n"]);
-            line = String::from(next);
-            words = 0;
-        }
-        line.extend([if words > 0 { " " } else { "" }, word]);
-        words += 1;
-    }
-    all + line.trim_end() + "\n"
-}
-
-/// A number with a comma between thousands of its whole part.
-pub(crate) fn grouped(number: &str) -> String {
-    let digits = number.trim_start_matches(['+', '-']);
-    let (sign, _) = number.split_at(number.len() - digits.len());
-    let (whole, fraction) = digits.split_at(digits.find('.').unwrap_or(digits.len()));
-    let mut text = String::from(sign);
-    for (i, c) in whole.chars().enumerate() {
-        if i > 0 && (whole.len() - i).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(c);
-    }
-    text + fraction
-}
-
-/// Columns on the screen, near enough: our text is of narrow characters.
-fn length(text: &str) -> usize {
-    text.chars().count()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn thousands_are_set_apart_in_the_whole_part_only() {
-        for (number, expected) in [
-            ("7", "7"),
-            ("216", "216"),
-            ("1234", "1,234"),
-            ("-1365716", "-1,365,716"),
-            ("+167", "+167"),
-            ("18455.6216", "18,455.6216"),
-        ] {
-            assert_eq!(grouped(number), expected);
-        }
-    }
-
-    #[test]
     fn a_change_has_a_sign_unless_there_is_none() {
         let texts = [changed(1.25, 1), changed(-0.04, 1), changed(0.0, 0), changed(-12345.6, 1)];
         assert_eq!(texts, ["+1.2", "0.0", "0", "-12,345.6"]);
-    }
-
-    #[test]
-    fn long_text_is_broken_between_words_and_indented() {
-        let text = wrapped(&"word ".repeat(40), "* ", "  ");
-        assert!(text.lines().all(|line| line.len() <= WIDTH), "{text}");
-        assert_eq!(text.matches("word").count(), 40);
-        assert!(text.starts_with("* word") && text.contains("\n  word"), "{text}");
-        let long = "x".repeat(200);
-        assert_eq!(wrapped(&format!("a {long} b"), "", ""), format!("a\n{long}\nb\n"));
     }
 }

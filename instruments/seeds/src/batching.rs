@@ -5,7 +5,7 @@ use linerate_prof::Result;
 use super::{Post, Report, Text};
 use crate::decimal::{Decimal, Rounding};
 use crate::stats::{Counts, Direction, Goal, Overall, Pair};
-use crate::table::{Cell, Column, Row, Table};
+use linerate_show::table::{Cell, Column, Row, Table};
 
 mod environment;
 mod parse;
@@ -74,11 +74,11 @@ fn rows(grid: &Grid<'_>) -> Table {
         let change = test.change(Rounding::Truncate);
         table.row(vec![
             Cell::text(test.group),
-            Cell::Decimal(test.size_bytes),
-            Cell::Decimal(test.processes),
-            Cell::Decimal(test.org),
-            Cell::Decimal(test.new),
-            change.map_or(Cell::Absent(NO_RATIO), Cell::Decimal),
+            Cell::from(test.size_bytes),
+            Cell::from(test.processes),
+            Cell::from(test.org),
+            Cell::from(test.new),
+            change.map_or(Cell::Absent(NO_RATIO), Cell::from),
             Cell::text(test.pair().direction(GOAL, NOISE_PCT).as_str()),
         ]);
     }
@@ -154,11 +154,11 @@ fn retransmissions(report: &mut Report, text: &Text<'_>) -> Result<()> {
         Column::new("ratio", "ratio", "x"),
     ];
     let mut table = Table::new("retransmissions", "What it costs: retransmissions", &columns);
-    table.row(vec![Cell::text("ORG"), Cell::Decimal(regular.is), Cell::Decimal(Decimal::whole(1))]);
+    table.row(vec![Cell::text("ORG"), Cell::from(regular.is), Cell::from(Decimal::whole(1))]);
     table.row(vec![
         Cell::text("NEW"),
-        Cell::Decimal(batching.is),
-        ratio.map_or(Cell::Absent(NO_RATIO), Cell::Decimal),
+        Cell::from(batching.is),
+        ratio.map_or(Cell::Absent(NO_RATIO), Cell::from),
     ]);
     report.table(table);
     if let Some(ratio) = ratio.filter(|ratio| *ratio != stated.is) {

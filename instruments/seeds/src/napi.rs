@@ -5,7 +5,7 @@ use linerate_prof::Result;
 use super::{Post, Report, Said, Text};
 use crate::decimal::Decimal;
 use crate::stats::{self, Pair};
-use crate::table::{Cell, Column, Table};
+use linerate_show::table::{Cell, Column, Table};
 
 /// Why a cell of a load is empty.
 const NOT_REACHED: &str = "this load was not reached";
@@ -156,13 +156,12 @@ fn ratios(loads: &[Load]) -> Table {
     let mut table = Table::new("packets_per_interrupt", title, &columns);
     for load in loads {
         let packets = |mode: Option<Mode>| {
-            mode.map_or(Cell::Absent(NOT_REACHED), |m| Cell::Decimal(m.packets_per_interrupt))
+            mode.map_or(Cell::Absent(NOT_REACHED), |m| Cell::from(m.packets_per_interrupt))
         };
-        let cpu = |mode: Option<Mode>| {
-            mode.map_or(Cell::Absent(NOT_REACHED), |m| Cell::Decimal(m.cpu_pct))
-        };
+        let cpu =
+            |mode: Option<Mode>| mode.map_or(Cell::Absent(NOT_REACHED), |m| Cell::from(m.cpu_pct));
         table.row(vec![
-            Cell::Decimal(load.link_pct),
+            Cell::from(load.link_pct),
             packets(load.napi),
             packets(load.coalescing),
             Cell::real(load.packets_ratio(), 2, NOT_REACHED),

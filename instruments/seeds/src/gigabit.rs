@@ -9,7 +9,7 @@ use linerate_prof::stage::{self, Part, Stage};
 
 use super::{Post, Printed, Report, Text};
 use crate::stats::Pair;
-use crate::table::{Cell, Column, Row as Line, Table};
+use linerate_show::table::{Cell, Column, Row as Line, Table};
 
 mod errata;
 mod heads;

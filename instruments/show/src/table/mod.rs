@@ -4,16 +4,15 @@
 //! the three forms.
 
 mod csv;
+mod fit;
+mod html;
 mod text;
 
 use serde::ser::{SerializeMap, SerializeSeq, SerializeStruct};
 use serde::{Serialize, Serializer};
 
-use crate::decimal::Decimal;
-
-pub(crate) use csv::quoted;
-pub(crate) use text::grouped;
-pub use text::{WIDTH, wrapped};
+pub use csv::quoted;
+pub use html::csv_link;
 
 /// Rows of figures under heads with units.
 #[derive(Debug, Clone, PartialEq)]
@@ -62,7 +61,7 @@ pub enum Cell {
     /// A difference of counts, printed with its sign.
     Gain(i128),
     /// A number with the digits that it was printed with.
-    Decimal(Decimal),
+    Printed(String),
     /// A number and the digits that it is printed with.
     Real(f64, u8),
     /// A change, printed with its sign and so many digits.
@@ -187,7 +186,10 @@ impl Serialize for Cell {
                 Ok(n) => serializer.serialize_i64(n),
                 Err(_) => serializer.serialize_f64(*n as f64),
             },
-            Cell::Decimal(d) => d.serialize(serializer),
+            Cell::Printed(number) => match number.parse() {
+                Ok(whole) => serializer.serialize_i64(whole),
+                Err(_) => serializer.serialize_f64(number.parse().unwrap_or(f64::NAN)),
+            },
             Cell::Real(x, _) | Cell::Change(x, _) => serializer.serialize_f64(*x),
             Cell::Below(bound) => one(serializer, "below", bound),
             Cell::Under(bound, _) => one(serializer, "below", bound),

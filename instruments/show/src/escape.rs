@@ -1,10 +1,11 @@
 //! Text of a document as text of a page.
 
-use linerate_prof::print::harmless;
+use crate::words::harmless;
 
-/// `text` as it may stand in an element or in a quoted attribute: nothing in it is markup, nothing
+/// Returns `text` as it may stand in an element or in a quoted attribute: nothing in it is markup, nothing
 /// is invisible, and XML has a way to say all of it.
-pub(in crate::report) fn escape(text: &str) -> String {
+#[must_use]
+pub fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in harmless(text).chars() {
         match c {
@@ -19,18 +20,21 @@ pub(in crate::report) fn escape(text: &str) -> String {
     escaped
 }
 
-/// Lines of text, each as [`escape`] has it.
-pub(super) fn escape_lines(text: &str) -> String {
+/// Returns lines of text, each as [`escape`] has it.
+#[must_use]
+pub fn escape_lines(text: &str) -> String {
     text.lines().map(|line| escape(line) + "\n").collect()
 }
 
-/// A JSON document as the content of a script element: `<` ends or begins nothing.
-pub(super) fn escape_json(json: &str) -> String {
+/// Returns a JSON document as the content of a script element: `<` ends or begins nothing.
+#[must_use]
+pub fn escape_json(json: &str) -> String {
     json.replace('<', "\\u003c")
 }
 
-/// A text as a `data:` URI of type `text/csv`.
-pub(super) fn data_uri(text: &str) -> String {
+/// Returns a text as a `data:` URI of type `text/csv`.
+#[must_use]
+pub fn data_uri(text: &str) -> String {
     let mut uri = "data:text/csv;charset=utf-8,".to_owned();
     for byte in text.bytes() {
         match byte {

@@ -3,7 +3,7 @@
 use linerate_prof::Result;
 
 use super::super::{Report, Text};
-use crate::table::{Cell, Column, Table};
+use linerate_show::table::{Cell, Column, Table};
 
 pub(super) fn taken(report: &mut Report, text: &Text<'_>) -> Result<()> {
     let subject = text.between("This set of patches", ".")?;

@@ -9,7 +9,8 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::Post;
-use crate::table::{Table, WIDTH, wrapped};
+use linerate_show::table::Table;
+use linerate_show::words::{WIDTH, wrapped};
 
 /// A post, computed again.
 #[derive(Debug, Clone, Serialize)]

@@ -1,11 +1,18 @@
 //! Tables in the width of a screen.
 
-use super::words::elided;
-use crate::table::{Cell, Row, Table, WIDTH};
+use super::{Cell, Row, Table};
+use crate::words::{WIDTH, elided};
 
-/// It, in no more letters than a line has: the factors of its cells are said once, and if that is
-/// not enough the longest names lose their middle.
-pub(super) fn fitted(mut table: Table) -> Table {
+impl Table {
+    /// Returns it in no more letters than a line has: factors of names as `burst=64` are said once, in
+    /// the head, and if that is not enough the longest names lose their middle.
+    #[must_use]
+    pub fn fitted(self) -> Table {
+        fitted(self)
+    }
+}
+
+fn fitted(mut table: Table) -> Table {
     if over(&table).is_some() {
         headed(&mut table);
     }
@@ -32,7 +39,7 @@ pub(super) fn fitted(mut table: Table) -> Table {
     }
 }
 
-/// Letters by which it is too wide.
+/// Returns the letters by which it is too wide.
 fn over(table: &Table) -> Option<usize> {
     let widest = table.to_string().lines().map(|line| line.chars().count()).max().unwrap_or(0);
     widest.checked_sub(WIDTH).filter(|over| *over > 0)
@@ -88,8 +95,8 @@ fn length_of_name(cell: &Cell) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Column;
     use super::*;
-    use crate::table::Column;
 
     fn table(names: &[&str]) -> Table {
         let mut table =

@@ -3,7 +3,7 @@
 use super::{Cell, Table};
 
 impl Table {
-    /// The rows that hold figures, under the columns' keys. A bound is `<n` or `>=n`, what is absent
+    /// Returns the rows that hold figures, under the columns' keys. A bound is `<n` or `>=n`, what is absent
     /// is empty.
     #[must_use]
     pub fn csv(&self) -> String {
@@ -18,7 +18,7 @@ fn field(cell: &Cell) -> String {
         Cell::Text(text) => quoted(text),
         Cell::Count(n) => n.to_string(),
         Cell::Gain(n) => n.to_string(),
-        Cell::Decimal(d) => d.to_string(),
+        Cell::Printed(number) => number.clone(),
         Cell::Real(x, _) | Cell::Change(x, _) => x.to_string(),
         Cell::Below(bound) => format!("<{bound}"),
         Cell::Under(bound, _) => format!("<{bound}"),
@@ -28,8 +28,9 @@ fn field(cell: &Cell) -> String {
     }
 }
 
-/// A field, in quotes if it has to be.
-pub(crate) fn quoted(text: &str) -> String {
+/// Returns a field of CSV, in quotes if it has to be.
+#[must_use]
+pub fn quoted(text: &str) -> String {
     if text.contains([',', '"', '\n', '\r']) {
         return format!("\"{}\"", text.replace('"', "\"\""));
     }

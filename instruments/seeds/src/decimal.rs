@@ -6,6 +6,7 @@
 
 use std::fmt;
 
+use linerate_show::table::Cell;
 use serde::{Serialize, Serializer};
 
 /// Digits that a number may have. Products of two and a scale then fit in 128 bits.
@@ -122,6 +123,12 @@ impl fmt::Display for Decimal {
         let (whole, fraction) = text.split_at(text.len() - digits);
         let point = if digits > 0 { "." } else { "" };
         f.pad_integral(self.units >= 0, "", &format!("{whole}{point}{fraction}"))
+    }
+}
+
+impl From<Decimal> for Cell {
+    fn from(number: Decimal) -> Cell {
+        Cell::Printed(number.to_string())
     }
 }
 

@@ -1,0 +1,18 @@
+//! The renderer of every instrument: tables, numbers and charts as text, CSV, JSON, HTML and SVG.
+//!
+//! ```text
+//!  Table ──┬─► text (Display)    number  figures in a column's width
+//!          ├─► CSV               escape  text as text of a page
+//!          ├─► JSON (serde)      words   sentences and names in a line's width
+//!          └─► HTML              svg     charts: bars, lines, marks, axes
+//! ```
+//!
+//! Its input may come from anybody: a name with control characters cannot give orders to a terminal,
+//! a label cannot become markup, and a figure of any size has a bounded length.
+#![forbid(unsafe_code)]
+
+pub mod escape;
+pub mod number;
+pub mod svg;
+pub mod table;
+pub mod words;
