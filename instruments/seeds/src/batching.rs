@@ -1,11 +1,11 @@
 //! Post 002: tests of TCP with and without batching, and the retransmissions that it cost.
 
 use linerate_prof::Result;
+use linerate_show::table::{Cell, Column, Row, Table};
 
 use super::{Post, Report, Text};
 use crate::decimal::{Decimal, Rounding};
 use crate::stats::{Counts, Direction, Goal, Overall, Pair};
-use linerate_show::table::{Cell, Column, Row, Table};
 
 mod environment;
 mod parse;

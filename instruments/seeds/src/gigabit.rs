@@ -6,10 +6,10 @@ use linerate_prof::print;
 use linerate_prof::profile::{Profile, Row};
 use linerate_prof::read::{self, Form};
 use linerate_prof::stage::{self, Part, Stage};
+use linerate_show::table::{Cell, Column, Row as Line, Table};
 
 use super::{Post, Printed, Report, Text};
 use crate::stats::Pair;
-use linerate_show::table::{Cell, Column, Row as Line, Table};
 
 mod errata;
 mod heads;

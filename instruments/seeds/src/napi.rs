@@ -1,11 +1,11 @@
 //! Post 001: packets per interrupt and CPU, with NAPI and with interrupt coalescing.
 
 use linerate_prof::Result;
+use linerate_show::table::{Cell, Column, Table};
 
 use super::{Post, Report, Said, Text};
 use crate::decimal::Decimal;
 use crate::stats::{self, Pair};
-use linerate_show::table::{Cell, Column, Table};
 
 /// Why a cell of a load is empty.
 const NOT_REACHED: &str = "this load was not reached";

@@ -5,12 +5,12 @@ use std::fmt;
 use linerate_prof::agree::Judged;
 use linerate_prof::diff::Diff;
 use linerate_prof::print;
+use linerate_show::table::Table;
+use linerate_show::words::{WIDTH, wrapped};
 use serde::Serialize;
 use serde_json::Value;
 
 use super::Post;
-use linerate_show::table::Table;
-use linerate_show::words::{WIDTH, wrapped};
 
 /// A post, computed again.
 #[derive(Debug, Clone, Serialize)]

@@ -1,11 +1,11 @@
 //! Post 004: cycles to initialise an skb's header, CPU by CPU, before the patch and with it.
 
 use linerate_prof::Result;
+use linerate_show::table::{Cell, Column, Row, Table};
 
 use super::{Post, Report, Text};
 use crate::decimal::Decimal;
 use crate::stats::{self, Pair};
-use linerate_show::table::{Cell, Column, Row, Table};
 
 mod parse;
 

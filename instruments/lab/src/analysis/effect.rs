@@ -1,12 +1,13 @@
 //! The effect of one metric over a cell's pairs.
 
+use linerate_seeds::stats::Goal;
+
 use super::interval::{Interval, median, median_interval};
 use super::samples::{Part, admitted, negatives, parts};
 use super::verdict::{control_is_off, from_control};
 use super::{pct, pooled, signs, verdict};
 use crate::experiment::{Clock, Metric};
 use crate::record::{Effect, Expected, PairRecord, Verdict};
-use linerate_seeds::stats::Goal;
 
 /// One pair has no spread: what it says stands in the record, and is no effect.
 const PAIRS_MIN: usize = 2;

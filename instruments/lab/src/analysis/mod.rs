@@ -29,6 +29,7 @@ mod effect;
 mod interval;
 mod overall;
 mod pooled;
+mod run;
 mod samples;
 mod signs;
 #[cfg(test)]
@@ -36,19 +37,18 @@ mod simulation;
 #[cfg(test)]
 pub(crate) mod testing;
 mod verdict;
-mod whole;
 
 pub(crate) use effect::one_event;
 pub use effect::{effect, half_width_pct, level};
 pub(crate) use interval::{Interval, median, median_interval};
 pub use overall::overall;
 pub(crate) use pooled::value as pooled_value;
+pub use run::analyse;
+pub(crate) use run::pairs_needed;
 pub(crate) use samples::{Part, class_of, parts_of_b};
 pub use samples::{admitted, look_reached, noisy};
 pub use verdict::{SAME_PCT, distinct};
 pub(crate) use verdict::{direction, excludes_none};
-pub use whole::analyse;
-pub(crate) use whole::pairs_needed;
 
 /// A ratio's logarithm as a change in per cent.
 pub(crate) fn pct(log: f64) -> f64 {

@@ -1,9 +1,10 @@
 //! Lines over groups of cells.
 
+use linerate_seeds::stats::{Goal, Overall, Pair, geometric_mean};
+
 use crate::analysis::samples::noisy;
 use crate::experiment::{Experiment, Metric};
 use crate::record::{CellRecord, Effect, OverallRecord, Verdict};
-use linerate_seeds::stats::{Goal, Overall, Pair, geometric_mean};
 
 /// Lines over groups of cells: all, and each value of each factor that has several.
 ///

@@ -1,12 +1,13 @@
 //! Experiments and runs for tests.
 
+use linerate_seeds::stats::Goal;
+
 use crate::experiment::{
     Cell, Clock, Expectation, Experiment, Factor, Formula, Level, Metric, Plan, Side,
 };
 use crate::record::{CellRecord, Order, PairRecord, Run, SCHEMA};
 use crate::settings::Settings;
 use crate::window::Window;
-use linerate_seeds::stats::Goal;
 
 /// A cost, of which less is better, as `over` for each packet.
 pub(crate) fn metric(over: &str) -> Metric {

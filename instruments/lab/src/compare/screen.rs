@@ -2,14 +2,14 @@
 
 use std::fmt;
 
-use linerate_show::words::harmless;
-
-use super::{Comparison, Row, Withheld};
-use crate::report::words::within;
 use linerate_show::number;
 use linerate_show::table::{Cell, Column, Row as Line, Table};
 use linerate_show::words::elided;
+use linerate_show::words::harmless;
 use linerate_show::words::{WIDTH, wrapped};
+
+use super::{Comparison, Row, Withheld};
+use crate::report::words::within;
 
 /// Letters of a metric's name that are kept where a line is too long.
 const NAME_MIN: usize = 8;

@@ -5,6 +5,8 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use linerate_port::{nearest, units};
+use linerate_seeds::POSTS;
+use linerate_seeds::stats::Goal;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use toml::Spanned;
@@ -15,8 +17,6 @@ use super::{Clock, FixedPoint, Formula};
 use crate::scenario::SCENARIOS;
 use crate::settings::{Setting, Settings, Value, wrong};
 use crate::{Error, Result};
-use linerate_seeds::POSTS;
-use linerate_seeds::stats::Goal;
 
 /// A value read from `D`.
 type Read<'de, T, D> = std::result::Result<T, <D as Deserializer<'de>>::Error>;

@@ -3,13 +3,13 @@
 use std::fmt;
 use std::time::Duration;
 
+use linerate_show::table::{Cell, Column, Table};
+use linerate_show::words::{WIDTH, wrapped};
 use serde::{Serialize, Serializer};
 
 use super::here::{Here, lasting};
 use crate::experiment::Experiment;
 use crate::scenario::Place;
-use linerate_show::table::{Cell, Column, Table};
-use linerate_show::words::{WIDTH, wrapped};
 
 /// A line for each: what it reproduces, its cells, its time, whether it runs here.
 #[derive(Debug)]

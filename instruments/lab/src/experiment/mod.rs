@@ -12,11 +12,11 @@ mod here;
 mod list;
 mod show;
 
+use linerate_seeds::stats::Goal;
 use serde::{Deserialize, Serialize};
 
 use crate::Result;
 use crate::settings::Settings;
-use linerate_seeds::stats::Goal;
 
 pub use builtin::{BUILTIN, builtin};
 pub use formula::Formula;

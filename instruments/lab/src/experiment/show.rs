@@ -2,6 +2,10 @@
 
 use std::fmt::{self, Write as _};
 
+use linerate_seeds::Post;
+use linerate_seeds::stats::Goal;
+use linerate_show::number::grouped;
+use linerate_show::words::wrapped;
 use serde::{Serialize, Serializer};
 use serde_json::{Value as Json, json};
 
@@ -9,10 +13,6 @@ use super::here::{at_most, commands};
 use crate::experiment::{Clock, Experiment, Factor, FixedPoint, Fresh, Metric};
 use crate::scenario::{Place, Scenario, named};
 use crate::settings::Settings;
-use linerate_seeds::Post;
-use linerate_seeds::stats::Goal;
-use linerate_show::number::grouped;
-use linerate_show::words::wrapped;
 
 /// One of them: question, sides, factors, metrics, expectations with their sources, fixed points.
 #[derive(Debug)]

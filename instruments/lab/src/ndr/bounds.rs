@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::goal::Goal;
-use super::trial::Trial;
+use super::outcome::Trial;
 
 /// What a rate is for a goal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -16,12 +16,10 @@ mod outcome;
 mod path;
 mod search;
 mod setup;
-mod trial;
 
 pub use bounds::{Class, classify};
 pub use goal::Goal;
-pub use outcome::{Found, Outcome};
+pub use outcome::{Found, Outcome, Trial};
 pub use path::Path;
 pub use search::{Disturbed, Limits, Prober, Step, search};
 pub use setup::Setup;
-pub use trial::Trial;

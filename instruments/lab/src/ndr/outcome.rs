@@ -1,9 +1,8 @@
-//! What a search came to.
+//! Trials of a search, and its outcome.
 
 use serde::Serialize;
 
 use super::goal::Goal;
-use super::trial::Trial;
 
 /// What was found for one goal.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -35,4 +34,45 @@ pub struct Outcome {
     pub disturbed_last: Option<String>,
     /// False if it was interrupted, or made as many trials as it may.
     pub complete: bool,
+}
+
+/// A trial: so many packets offered at a rate, and what came of them.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Trial {
+    /// The rate that was asked for, in packets a second.
+    pub load_pps: u64,
+    /// How long it was asked for, in seconds.
+    pub asked_s: f64,
+    /// Packets that this amounts to.
+    pub offered: u64,
+    /// Of these, packets that never left the generator. They count as lost.
+    pub unsent: u64,
+    /// Packets that came out at the other end, once each and whole.
+    pub forwarded: u64,
+    /// Packets that came twice, out of order or damaged.
+    pub faults: u64,
+    /// 99th percentile of how late packets left; `None` if it is not known.
+    pub late_p99_ns: Option<u64>,
+    /// Share of the trial that the path's own worker slept, for want of packets; `None` for a path
+    /// that is not ours. One that slept had time left, whatever was lost.
+    pub path_asleep_pct: Option<f64>,
+    /// What took the CPUs from it: then it says nothing, and is made again unless all are to count.
+    pub disturbed: Option<String>,
+}
+
+impl Trial {
+    /// Share of what was offered that did not come out.
+    #[must_use]
+    pub fn loss_ratio(&self) -> f64 {
+        if self.offered == 0 {
+            return 1.0;
+        }
+        self.offered.saturating_sub(self.forwarded) as f64 / self.offered as f64
+    }
+
+    /// Packets a second that came out.
+    #[must_use]
+    pub fn forwarded_pps(&self) -> u64 {
+        (self.load_pps as f64 * (1.0 - self.loss_ratio())) as u64
+    }
 }

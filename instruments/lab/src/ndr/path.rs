@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use linerate_datapath::{PortStats, Running, Stopped, WorkerStats};
 use linerate_sys::thread::pin_to_cpu;
 
+use super::outcome::Trial;
 use super::search::{Prober, Step};
 use super::setup::{DRAIN, Setup};
-use super::trial::Trial;
 use crate::watch::{self, Watch};
 use crate::window::Window;
 use crate::{Code, Error, Result};

@@ -2,8 +2,7 @@
 
 use super::bounds::{Bounds, Class, Trials, classify, throughput_pps};
 use super::goal::Goal;
-use super::outcome::{Found, Outcome};
-use super::trial::Trial;
+use super::outcome::{Found, Outcome, Trial};
 use crate::Result;
 
 /// Who makes the trials.

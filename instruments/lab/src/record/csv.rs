@@ -5,9 +5,10 @@
 
 use std::collections::BTreeSet;
 
+use linerate_show::table::quoted;
+
 use crate::record::{CellRecord, Order, PairRecord, Run, Status, Verdict};
 use crate::window::{COMMON, Window};
-use linerate_show::table::quoted;
 
 /// Every window of every pair, a line each, in the order in which they ran, with its figures: those
 /// that every window has, the events of the CPUs, and the scenario's own.

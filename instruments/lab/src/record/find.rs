@@ -4,8 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::experiment::Experiment;
-use crate::record::kept::{self, EXPERIMENT, Kept, REQUEST, RUN};
-use crate::record::{Head, Run, glance, lines};
+use crate::record::state::{self, EXPERIMENT, REQUEST, RUN, RunState};
+use crate::record::{Head, Run, header, lines};
 use crate::{Code, Error, Result};
 
 /// Directories that are looked at for runs.
@@ -33,9 +33,9 @@ pub fn read(path: &Path) -> Result<Run> {
     if whole.exists() {
         return document(&whole);
     }
-    let (kept, _) = Kept::read(path)?;
-    let experiment = Experiment::parse(&kept.toml, &path.join(EXPERIMENT).display().to_string())?;
-    kept.run(&experiment, kept::last_written(path), None, false)
+    let (state, _) = RunState::read(path)?;
+    let experiment = Experiment::parse(&state.toml, &path.join(EXPERIMENT).display().to_string())?;
+    state.run(&experiment, state::last_written(path), None, false)
 }
 
 /// The runs in a directory, the oldest first.
@@ -81,13 +81,13 @@ pub fn find(dir: &Path, name: &str) -> Result<PathBuf> {
 pub(super) fn head(dir: &Path) -> Result<Head> {
     let path = dir.join(RUN);
     if path.exists() {
-        return glance::head(&path);
+        return header::head(&path);
     }
-    let asked = kept::asked(dir)?;
+    let asked = state::asked(dir)?;
     Ok(Head {
         id: asked.id,
         started: asked.started,
-        finished: kept::last_written(dir),
+        finished: state::last_written(dir),
         tool: asked.tool,
         argv: asked.argv,
         seed: asked.seed,
@@ -98,11 +98,11 @@ pub(super) fn head(dir: &Path) -> Result<Head> {
 }
 
 fn document(path: &Path) -> Result<Run> {
-    let run: Run = kept::parsed(path)?;
+    let run: Run = state::parsed(path)?;
     let pairs: usize = run.cells.iter().map(|cell| cell.pairs.len()).sum();
-    if pairs <= kept::PAIRS_MAX {
+    if pairs <= state::PAIRS_MAX {
         return Ok(run);
     }
-    let why = format!("{pairs} pairs, more than {}", kept::PAIRS_MAX);
+    let why = format!("{pairs} pairs, more than {}", state::PAIRS_MAX);
     Err(Error::new(Code::Run, format!("cannot read {}", path.display()), why))
 }

@@ -5,15 +5,15 @@
 
 mod csv;
 mod find;
-mod glance;
+mod header;
 mod heads;
-mod kept;
 mod lines;
 mod parts;
+mod run;
+mod state;
 mod store;
 #[cfg(test)]
 pub(crate) mod testing;
-mod whole;
 
 use std::collections::BTreeMap;
 
@@ -23,9 +23,9 @@ pub use crate::scenario::Ledger;
 pub use crate::window::Window;
 pub use csv::{csv, effects_csv};
 pub use find::{Listed, find, list, read};
-pub(crate) use kept::{Asked, CellEnd, Kept, Resumed, Total};
+pub(crate) use run::{title, unbalanced};
+pub(crate) use state::{Asked, CellEnd, Resumed, RunState, Total};
 pub(crate) use store::Store;
-pub(crate) use whole::{title, unbalanced};
 
 /// The schema that a run is written under.
 pub const SCHEMA: &str = "linerate-lab-run/1";

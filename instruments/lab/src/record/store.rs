@@ -14,9 +14,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use crate::experiment::Experiment;
-use crate::record::kept::{CELLS, EXPERIMENT, PAIRS, PairLine, REQUEST, RESUMED, RUN};
 use crate::record::lines::{Lines, failed};
-use crate::record::{Asked, CellEnd, Kept, PairRecord, Resumed, Run};
+use crate::record::state::{CELLS, EXPERIMENT, PAIRS, PairLine, REQUEST, RESUMED, RUN};
+use crate::record::{Asked, CellEnd, PairRecord, Resumed, Run, RunState};
 use crate::{Code, Error, Result};
 
 /// Runs of one experiment that may begin in the same second.
@@ -57,9 +57,9 @@ impl Store {
     ///
     /// # Errors
     /// `E-RUN` if it is complete, or is no run; `E-BUSY` if somebody else writes it; `E-FILE`.
-    pub(crate) fn resume(dir: &Path) -> Result<(Store, Kept)> {
+    pub(crate) fn resume(dir: &Path) -> Result<(Store, RunState)> {
         // What is no run is said to be none, before anything is opened for writing.
-        super::kept::asked(dir)?;
+        super::state::asked(dir)?;
         let mut store = Store {
             pairs: Lines::open(&dir.join(PAIRS))?,
             cells: Lines::open(&dir.join(CELLS))?,
@@ -71,11 +71,11 @@ impl Store {
             let what = format!("cannot go on with {}", dir.display());
             return Err(Error::new(Code::Run, what, "it is complete").fix(fix));
         }
-        let (kept, whole) = Kept::read(dir)?;
+        let (state, whole) = RunState::read(dir)?;
         store.pairs.go_on("pairs", whole.pairs)?;
         store.cells.go_on("cells", whole.cells)?;
         store.resumed.go_on("resumed", whole.resumed)?;
-        Ok((store, kept))
+        Ok((store, state))
     }
 
     /// Keeps that the run is gone on with. What it came to when it was interrupted goes, as the last

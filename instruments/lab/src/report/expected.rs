@@ -1,10 +1,11 @@
 //! What was expected, by whom, and whether it is so: one list, the headline's first.
 
+use linerate_show::number::range;
+
 use super::metric::Shown;
 use super::tables::ROWS_MAX;
 use super::view::View;
 use super::words::{cells, n, shown};
-use linerate_show::number::range;
 
 /// What is said where the interval lies neither within the range nor beside it.
 const OPEN: &str = "open: the interval does not tell";

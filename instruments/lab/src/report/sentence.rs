@@ -1,11 +1,12 @@
 //! What a run came to, in a sentence that says of how many cells it is true.
 
+use linerate_show::number::{change, count, interval};
+
 use super::metric::Shown;
 use super::reason::reason;
 use super::view::View;
 use super::words::n;
 use crate::record::{CellRecord, Effect, Verdict};
-use linerate_show::number::{change, count, interval};
 
 /// Why a cell with figures tells nothing.
 const UNCLEAR: &str = "unclear";

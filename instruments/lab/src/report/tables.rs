@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use linerate_show::number::{self, change, figure, interval};
+use linerate_show::table::{Cell, Column, Row, Table};
+
 use super::metric::Shown;
 use super::view::View;
 use super::words::{counts, said, short, shown};
 use crate::record::{CellRecord, Effect, Ledger};
-use linerate_show::number::{self, change, figure, interval};
-use linerate_show::table::{Cell, Column, Row, Table};
 
 /// More cells than this make a table for each metric, fewer one for each cell.
 const CELLS_A_TABLE_EACH: usize = 2;

@@ -1,6 +1,12 @@
 //! A run as text, for a screen of 100 columns: short enough to be read to its end. What it leaves
 //! out, it names.
 
+use linerate_seeds::Post;
+use linerate_show::number::count;
+use linerate_show::table::Table;
+use linerate_show::words::elided;
+use linerate_show::words::wrapped;
+
 use super::expected::expectations;
 use super::metric::Shown;
 use super::reason::reasons;
@@ -9,11 +15,6 @@ use super::tables;
 use super::view::View;
 use super::words::{n, short};
 use crate::record::{Effect, Ledger, Run, Verdict};
-use linerate_seeds::Post;
-use linerate_show::number::count;
-use linerate_show::table::Table;
-use linerate_show::words::elided;
-use linerate_show::words::wrapped;
 
 /// Lines of tables; the metrics that do not fit are named. The headline is never left out.
 const LINES_MAX: usize = 30;

@@ -1,9 +1,12 @@
 //! A run, as every telling of it needs it: its metrics in order, its cells by name.
 
+use std::collections::BTreeSet;
+
 use super::metric::{Shown, metrics};
 use super::words::{short, shown};
 use crate::experiment::{Experiment, FixedPoint};
-use crate::record::{CellRecord, Ledger, Ledgers, OverallRecord, Run};
+use crate::record::{CellRecord, Ledger, Ledgers, OverallRecord, PairRecord, Run};
+use crate::window::Window;
 
 /// A run, and its experiment as far as its file can be read.
 pub(super) struct View<'a> {
@@ -129,4 +132,36 @@ fn name_of(cell: &CellRecord, experiment: Option<&Experiment>) -> String {
     let each: Vec<String> =
         at.iter().map(|(factor, level)| format!("{}={}", short(factor), short(level))).collect();
     each.join(" ")
+}
+
+/// One side of a cell.
+#[derive(Clone, Copy)]
+pub(super) enum Side {
+    A,
+    B,
+}
+
+impl Side {
+    fn of(self, pair: &PairRecord) -> &Window {
+        match self {
+            Side::A => &pair.a,
+            Side::B => &pair.b,
+        }
+    }
+
+    /// Sum of a figure; `None` if a window has it not, or no window may be used.
+    pub fn sum(self, cell: &CellRecord, name: &str) -> Option<f64> {
+        let admitted = cell.pairs.iter().filter(|pair| pair.cost_accepted);
+        let figures = admitted.map(|pair| self.of(pair).figure(name));
+        let sum = figures.reduce(|sum, figure| Some(sum? + figure?)).flatten()?;
+        sum.is_finite().then_some(sum)
+    }
+}
+
+/// The workers that a cell's figures tell apart: of `allocs_w0` and `allocs_w1`, 0 and 1.
+pub(super) fn workers(cell: &CellRecord) -> Vec<usize> {
+    let windows = cell.pairs.iter().flat_map(|pair| [&pair.a, &pair.b]);
+    let names = windows.flat_map(|window| window.figures.keys());
+    let numbers = names.filter_map(|name| name.strip_prefix("allocs_w")?.parse().ok());
+    numbers.collect::<BTreeSet<usize>>().into_iter().collect()
 }

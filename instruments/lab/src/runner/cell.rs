@@ -8,7 +8,7 @@ use crate::record::{
     CellEnd, Effect, Ledgers, PairRecord, ProfileRecord, Status, Total, Warning, title, unbalanced,
 };
 use crate::runner::profile::record;
-use crate::runner::unit::{Benches, Left, Role, Seat, order, seating};
+use crate::runner::unit::{Benches, Left, PlacedBench, Role, order, setup_order};
 use crate::runner::{Progress, Running};
 use crate::scenario::{Finished, Scenario};
 use crate::settings::wrong;
@@ -31,7 +31,7 @@ impl Running<'_> {
     pub(super) fn cells(&mut self, cells: &[(usize, &Cell)]) -> Result<bool> {
         for (number, (index, cell)) in cells.iter().enumerate() {
             self.pace.cell(cell);
-            if self.kept.is_finished(*index) {
+            if self.state.is_finished(*index) {
                 continue;
             }
             if self.observer.interrupted() {
@@ -43,7 +43,7 @@ impl Running<'_> {
                 Ok(true) => {}
                 Ok(false) => return Ok(false),
                 // What a scenario finds out by its first window only is no other matter.
-                Err(e) if e.kind() == Kind::Unsupported && self.kept.pairs(*index).is_empty() => {
+                Err(e) if e.kind() == Kind::Unsupported && self.state.pairs(*index).is_empty() => {
                     self.unsupported(place, &e)?;
                 }
                 Err(e) => return Err(e),
@@ -62,13 +62,13 @@ impl Running<'_> {
         let place = &self.request.place;
         scenario.check(&cell.a, place)?;
         scenario.check(&cell.b, place)?;
-        let open = |settings| Ok(Seat::new(scenario.open(settings, place)?, &place.cpus));
+        let open = |settings| Ok(PlacedBench::new(scenario.open(settings, place)?, &place.cpus));
         let order = if cell.fresh {
-            seating(self.request.seed, index, self.kept.pairs(index).len())
+            setup_order(self.request.seed, index, self.state.pairs(index).len())
         } else {
             [Role::A, Role::Control, Role::B]
         };
-        Benches::seated(order, |role| match role {
+        Benches::open(order, |role| match role {
             Role::A | Role::Control => open(&cell.a),
             Role::B => open(&cell.b),
         })
@@ -79,12 +79,12 @@ impl Running<'_> {
         let Place { index, cell, .. } = place;
         let mut before: Option<CellEnd> = None;
         let end = loop {
-            let (sat, later) = self.sitting(place, benches)?;
+            let (outcome, later) = self.session(place, benches)?;
             let end = match before {
                 Some(before) => before.and(later),
                 None => later,
             };
-            if !matches!(sat, Sat::Anew) {
+            if !matches!(outcome, Outcome::Reopen) {
                 break end;
             }
             before = Some(end);
@@ -96,48 +96,53 @@ impl Running<'_> {
         }
         self.store.cell(&end)?;
         let finished = end.finished;
-        self.kept.end(end);
+        self.state.end(end);
         Ok(finished)
     }
 
     /// Warms up what has been set up, runs pairs of it, and ends it.
-    fn sitting(&mut self, place: Place<'_>, mut benches: Benches) -> Result<(Sat, CellEnd)> {
+    fn session(&mut self, place: Place<'_>, mut benches: Benches) -> Result<(Outcome, CellEnd)> {
         let Place { index, cell, .. } = place;
         let plan = &self.request.experiment.plan;
-        let before = self.kept.pairs(index).len();
+        let before = self.state.pairs(index).len();
         let time = Duration::from_nanos(cell.window_ns(self.request.quick));
-        let sat = if benches.warm_up(plan.warmup, time, self.observer)? {
+        let outcome = if benches.warm_up(plan.warmup, time, self.observer)? {
             self.pairs(place, &mut benches, time)?
         } else {
-            Sat::Interrupted
+            Outcome::Interrupted
         };
-        let finished = matches!(sat, Sat::Enough);
+        let finished = matches!(outcome, Outcome::Complete);
         let mut end = CellEnd { cell: index, finished, ..CellEnd::default() };
-        end.pairs = self.kept.pairs(index).len().saturating_sub(before);
+        end.pairs = self.state.pairs(index).len().saturating_sub(before);
         if finished && self.request.experiment.profiles {
             self.profiles(cell, &mut benches, &mut end);
         }
         end.take(cell, benches.finish()?);
-        Ok((sat, end))
+        Ok((outcome, end))
     }
 
     /// Runs pairs until they are enough, or until others are to be set up.
-    fn pairs(&mut self, place: Place<'_>, benches: &mut Benches, time: Duration) -> Result<Sat> {
+    fn pairs(
+        &mut self,
+        place: Place<'_>,
+        benches: &mut Benches,
+        time: Duration,
+    ) -> Result<Outcome> {
         let Place { index, cell, .. } = place;
         while !self.enough(place) {
-            let number = self.kept.pairs(index).len();
+            let number = self.state.pairs(index).len();
             let order = order(self.request.seed, index, number);
             let pair = benches.pair(order, time, self.world, self.observer)?;
-            let Some(pair) = pair else { return Ok(Sat::Interrupted) };
+            let Some(pair) = pair else { return Ok(Outcome::Interrupted) };
             self.store.pair(index, number, &pair)?;
-            self.kept.pair(index, pair);
+            self.state.pair(index, pair);
             self.pace.pair(cell);
             self.tell(place);
             if cell.fresh && !self.enough(place) {
-                return Ok(Sat::Anew);
+                return Ok(Outcome::Reopen);
             }
         }
-        Ok(Sat::Enough)
+        Ok(Outcome::Complete)
     }
 
     /// Whether a cell needs no more pairs: by how many of them the machine has let pass, and at the
@@ -146,7 +151,7 @@ impl Running<'_> {
     /// But for a quick run's time it is a function of the pairs alone, so that a run that is gone on
     /// with ends where one ends that was not interrupted.
     fn enough(&self, place: Place<'_>) -> bool {
-        let pairs = self.kept.pairs(place.index);
+        let pairs = self.state.pairs(place.index);
         let accepted = self.accepted(pairs);
         let wanted = self.looks.last().map_or(0, |last| *last as usize);
         if accepted >= wanted || pairs.len() >= ATTEMPTS * wanted {
@@ -190,7 +195,7 @@ impl Running<'_> {
 
     fn tell(&mut self, place: Place<'_>) {
         let Place { index, number, cells, cell } = place;
-        let pairs = self.kept.pairs(index);
+        let pairs = self.state.pairs(index);
         let (accepted, attempted) = (self.accepted(pairs), pairs.len());
         let effect = self.effect(cell, pairs);
         self.observer.progress(&Progress {
@@ -214,15 +219,15 @@ impl Running<'_> {
         let status = Status::Unsupported;
         let end = CellEnd { cell: index, status, warnings, ..CellEnd::default() };
         self.store.cell(&end)?;
-        self.kept.end(end);
+        self.state.end(end);
         Ok(())
     }
 
     /// Profiles both sides. Where that fails the cell stays good, and the reader is told.
     fn profiles(&self, cell: &Cell, benches: &mut Benches, end: &mut CellEnd) {
         let time = if self.request.quick { QUICK_PROFILE } else { PROFILE };
-        for (side, seat) in [("a", &mut benches.a), ("b", &mut benches.b)] {
-            match seat.bench.profile(time) {
+        for (side, placed) in [("a", &mut benches.a), ("b", &mut benches.b)] {
+            match placed.bench.profile(time) {
                 Ok(profiles) => {
                     let records = profiles.into_iter().map(|one| record(side, &cell.name(), one));
                     end.profiles.extend(records.collect::<Vec<ProfileRecord>>());
@@ -236,13 +241,14 @@ impl Running<'_> {
     }
 }
 
-/// How far what was set up has come.
+/// The outcome of a session: one set-up of both sides and the control.
 #[derive(Clone, Copy)]
-enum Sat {
+enum Outcome {
     /// The cell has its pairs.
-    Enough,
-    /// It needs more, of sides that are set up anew.
-    Anew,
+    Complete,
+    /// It needs more pairs, of sides that are set up anew.
+    Reopen,
+    /// The user ended the run.
     Interrupted,
 }
 

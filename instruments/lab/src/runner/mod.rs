@@ -17,7 +17,7 @@ use linerate_prof::conditions::rfc3339;
 
 use crate::Result;
 use crate::experiment::Experiment;
-use crate::record::{Effect, Kept, Resumed, Run, Store};
+use crate::record::{Effect, Resumed, Run, RunState, Store};
 use crate::scenario::Place;
 use pace::Pace;
 use world::{Machine, World};
@@ -95,7 +95,7 @@ struct Running<'a> {
     /// Where it is kept.
     store: Store,
     /// What is kept so far.
-    kept: Kept,
+    state: RunState,
     pace: Pace,
     /// Pairs at which it is looked whether they are enough.
     looks: Vec<u32>,
@@ -104,29 +104,29 @@ struct Running<'a> {
 fn run_in(world: &dyn World, request: &Request, observer: &mut dyn Observer) -> Result<Run> {
     let cells = request.cells()?;
     let env = world.here(&request.place);
-    let (store, kept) = match &request.resume {
+    let (store, state) = match &request.resume {
         None => request.begin(env)?,
         Some(dir) => {
-            let (mut store, mut kept) = Store::resume(dir)?;
-            request.is_of(&kept, dir)?;
+            let (mut store, mut state) = Store::resume(dir)?;
+            request.is_of(&state, dir)?;
             let (started, argv) = (rfc3339(SystemTime::now()), request.argv.clone());
             let resumed =
                 Resumed { started, argv, tool: tool::tool(request.commit.as_deref()), env };
             store.resumed(&resumed)?;
-            kept.resumed.push(resumed);
-            (store, kept)
+            state.resumed.push(resumed);
+            (store, state)
         }
     };
-    for warning in &kept.warnings {
+    for warning in &state.warnings {
         observer.note(&format!("{}: {}", warning.code, warning.text));
     }
     let looks = request.experiment.plan.looks(request.quick);
     let pace = Pace::of(&cells, request, &looks);
-    let mut running = Running { world, request, observer, store, kept, pace, looks };
+    let mut running = Running { world, request, observer, store, state, pace, looks };
     let complete = running.cells(&cells).map_err(|e| running.store.kept(e))?;
     let after = world.here(&request.place);
     let now = rfc3339(SystemTime::now());
-    let run = running.kept.run(&request.experiment, now, Some(&after), complete)?;
+    let run = running.state.run(&request.experiment, now, Some(&after), complete)?;
     running.store.finish(&run)?;
     Ok(run)
 }

@@ -63,10 +63,13 @@ mod tests {
 
     #[test]
     fn the_largest_rows_are_kept_and_the_cut_off_is_above_the_largest_that_is_not() {
-        let kept = record("a", "change=both", profile(1..=ROWS_MAX as u64 + 2));
-        assert_eq!(kept.rows.len(), ROWS_MAX);
-        assert_eq!((kept.rows[0].count, kept.rows[ROWS_MAX - 1].count, kept.cutoff), (502, 3, 3));
-        assert_eq!((kept.unit.as_str(), kept.cell.as_str()), ("samples", "change=both"));
+        let state = record("a", "change=both", profile(1..=ROWS_MAX as u64 + 2));
+        assert_eq!(state.rows.len(), ROWS_MAX);
+        assert_eq!(
+            (state.rows[0].count, state.rows[ROWS_MAX - 1].count, state.cutoff),
+            (502, 3, 3)
+        );
+        assert_eq!((state.unit.as_str(), state.cell.as_str()), ("samples", "change=both"));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use linerate_prof::conditions::rfc3339;
 use serde_json::Value;
 
 use crate::experiment::{Cell, Experiment};
-use crate::record::{Asked, Kept, SCHEMA, Store};
+use crate::record::{Asked, RunState, SCHEMA, Store};
 use crate::runner::{Request, tool};
 use crate::scenario::Place;
 use crate::settings::wrong;
@@ -22,10 +22,10 @@ impl Request {
     /// # Errors
     /// `E-RUN` if it is no run, or another version's; `E-FILE`.
     pub fn resuming(dir: &Path) -> Result<Request> {
-        let (kept, name) = Kept::begun(dir)?;
-        let asked = kept.asked;
+        let (state, name) = RunState::begun(dir)?;
+        let asked = state.asked;
         Ok(Request {
-            experiment: Experiment::parse(&kept.toml, &name)?,
+            experiment: Experiment::parse(&state.toml, &name)?,
             quick: asked.quick,
             only: asked.only,
             seed: asked.seed,
@@ -64,7 +64,7 @@ impl Request {
     ///
     /// # Errors
     /// `E-FILE` if it cannot be kept.
-    pub(super) fn begin(&self, env: Value) -> Result<(Store, Kept)> {
+    pub(super) fn begin(&self, env: Value) -> Result<(Store, RunState)> {
         let started = rfc3339(SystemTime::now());
         let id = started.replace(['-', ':'], "") + "-" + &self.experiment.id;
         let mut asked = Asked {
@@ -82,17 +82,17 @@ impl Request {
             env,
         };
         let store = Store::create(&self.dir, &self.experiment, &mut asked)?;
-        Ok((store, Kept::new(asked, &self.experiment.toml)))
+        Ok((store, RunState::new(asked, &self.experiment.toml)))
     }
 
     /// Whether the run in `dir` is one of this request.
     ///
     /// # Errors
     /// `E-RUN` with what differs.
-    pub(super) fn is_of(&self, kept: &Kept, dir: &Path) -> Result<()> {
-        let asked = &kept.asked;
+    pub(super) fn is_of(&self, state: &RunState, dir: &Path) -> Result<()> {
+        let asked = &state.asked;
         let differs = [
-            ("the experiment's file", self.experiment.toml != kept.toml),
+            ("the experiment's file", self.experiment.toml != state.toml),
             ("the seed", self.seed != asked.seed || self.place.seed != asked.traffic_seed),
             ("--quick", self.quick != asked.quick),
             ("--only", self.only != asked.only),

@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use linerate_prof::profile::{Event, Origin, Profile, Row, Unit};
+use linerate_seeds::stats::Goal;
 use serde_json::{Value as Json, json};
 
 use crate::experiment::{Cell, Clock, Experiment, Factor, Formula, Level, Metric, Plan, Side};
@@ -28,7 +29,6 @@ use crate::settings::{Settings, Value};
 use crate::watch::Admission;
 use crate::window::{ThreadTime, Window};
 use crate::{Code, Error, Result};
-use linerate_seeds::stats::Goal;
 
 /// Nanoseconds that the first side takes for a packet; the second takes half.
 const COST_NS: u64 = 1000;

@@ -14,13 +14,13 @@ use crate::window::Window;
 
 /// The first side, the second, and the first again: set up at once, of which one runs at a time.
 pub(super) struct Benches {
-    pub(super) a: Seat,
-    pub(super) b: Seat,
-    pub(super) control: Seat,
+    pub(super) a: PlacedBench,
+    pub(super) b: PlacedBench,
+    pub(super) control: PlacedBench,
 }
 
 /// A bench, and the CPUs that it is on.
-pub(super) struct Seat {
+pub(super) struct PlacedBench {
     pub(super) bench: Box<dyn Bench>,
     /// Those that it may be on, as far as the run knows.
     told: Vec<usize>,
@@ -43,7 +43,7 @@ pub(super) fn order(seed: u64, cell: usize, number: usize) -> Order {
 
 /// In what order the three are set up for a pair of its own: who is first finds other memory than who
 /// is last.
-pub(super) fn seating(seed: u64, cell: usize, number: usize) -> [Role; 3] {
+pub(super) fn setup_order(seed: u64, cell: usize, number: usize) -> [Role; 3] {
     let mut coins = coins(seed, cell, number);
     coins.coin(); // That of the order.
     let mut roles = [Role::A, Role::B, Role::Control];
@@ -70,14 +70,14 @@ impl Benches {
     ///
     /// # Errors
     /// What `open` fails with.
-    pub(super) fn seated(
+    pub(super) fn open(
         order: [Role; 3],
-        mut open: impl FnMut(Role) -> Result<Seat>,
+        mut open: impl FnMut(Role) -> Result<PlacedBench>,
     ) -> Result<Benches> {
         let [first, second, third] = order;
-        let mut seats = [(first, open(first)?), (second, open(second)?), (third, open(third)?)];
-        seats.sort_by_key(|(role, _)| *role);
-        let [(_, a), (_, b), (_, control)] = seats;
+        let mut benches = [(first, open(first)?), (second, open(second)?), (third, open(third)?)];
+        benches.sort_by_key(|(role, _)| *role);
+        let [(_, a), (_, b), (_, control)] = benches;
         Ok(Benches { a, b, control })
     }
 
@@ -95,12 +95,12 @@ impl Benches {
     ) -> Result<bool> {
         // One at least: before it, nothing is known of a bench's threads.
         for _ in 0..windows.max(1) {
-            for seat in [&mut self.a, &mut self.b, &mut self.control] {
+            for placed in [&mut self.a, &mut self.b, &mut self.control] {
                 if observer.interrupted() {
                     return Ok(false);
                 }
-                let window = seat.bench.window(time)?;
-                seat.learn(&window);
+                let window = placed.bench.window(time)?;
+                placed.learn(&window);
             }
         }
         Ok(true)
@@ -118,7 +118,7 @@ impl Benches {
         observer: &dyn Observer,
     ) -> Result<Option<PairRecord>> {
         let before_ticks = self.a.distance(world);
-        let run = |seat: &mut Seat| seat.window(time, world, observer);
+        let run = |placed: &mut PlacedBench| placed.window(time, world, observer);
         let windows = match order {
             Order::AB => {
                 let control = run(&mut self.control)?;
@@ -155,7 +155,7 @@ impl Benches {
     /// That all have the same pages; else why they cannot be compared: one of them got the last huge
     /// pages, and its misses of the TLB are no doing of its side.
     fn alike(&self) -> std::result::Result<(), String> {
-        let pages = [&self.a, &self.b, &self.control].map(|seat| seat.bench.pages());
+        let pages = [&self.a, &self.b, &self.control].map(|placed| placed.bench.pages());
         let [Some(a), b, Some(control)] = pages else { return Ok(()) };
         let b = b.unwrap_or_else(|| a.clone());
         if a == b && a == control {
@@ -179,11 +179,11 @@ impl Benches {
     }
 }
 
-impl Seat {
+impl PlacedBench {
     /// A bench that was told to be on `cpus`.
-    pub(super) fn new(bench: Box<dyn Bench>, cpus: &[usize]) -> Seat {
+    pub(super) fn new(bench: Box<dyn Bench>, cpus: &[usize]) -> PlacedBench {
         let pinned = bench.cpus();
-        Seat { bench, told: cpus.to_vec(), pinned }
+        PlacedBench { bench, told: cpus.to_vec(), pinned }
     }
 
     fn window(
@@ -268,11 +268,11 @@ mod tests {
         for (says, before, after) in
             [(vec![4, 5], [4, 5].as_slice(), [4, 5].as_slice()), (vec![], &[], &[4])]
         {
-            let mut seat = Seat::new(Box::new(Half { says }), &[7]);
-            assert_eq!(seat.pinned, before);
-            let window = seat.bench.window(Duration::ZERO).unwrap();
-            seat.learn(&window);
-            assert_eq!(seat.pinned, after);
+            let mut placed = PlacedBench::new(Box::new(Half { says }), &[7]);
+            assert_eq!(placed.pinned, before);
+            let window = placed.bench.window(Duration::ZERO).unwrap();
+            placed.learn(&window);
+            assert_eq!(placed.pinned, after);
         }
     }
 

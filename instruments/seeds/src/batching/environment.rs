@@ -1,9 +1,9 @@
 //! What post 002 says around its table: the environment, and what was proposed.
 
 use linerate_prof::Result;
+use linerate_show::table::{Cell, Column, Table};
 
 use super::super::{Report, Text};
-use linerate_show::table::{Cell, Column, Table};
 
 pub(super) fn taken(report: &mut Report, text: &Text<'_>) -> Result<()> {
     let subject = text.between("This set of patches", ".")?;

@@ -3,12 +3,12 @@
 use linerate_prof::Result;
 use linerate_prof::diff::Diff;
 use linerate_prof::stage::Part;
+use linerate_show::table::Cell;
 
 use super::super::{Report, Text};
 use super::heads::Posted;
 use super::{All, OF_NOTHING, all_and_idle, buffer_sum, grown, is_noise, share, vanished};
 use crate::stats::Pair;
-use linerate_show::table::Cell;
 
 pub(super) fn errata(
     report: &mut Report,

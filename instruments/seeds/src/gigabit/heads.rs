@@ -5,9 +5,9 @@ use linerate_prof::proc::Head;
 use linerate_prof::profile::Profile;
 use linerate_prof::stage::{Stage, stage_of};
 use linerate_prof::{Code, Error, Result};
+use linerate_show::table::{Cell, Column, Row, Table};
 
 use super::super::{Report, Text};
-use linerate_show::table::{Cell, Column, Row, Table};
 
 /// A profile and `top` may be so far apart.
 const TOLERANCE: Tolerance = Tolerance::within(2.0);

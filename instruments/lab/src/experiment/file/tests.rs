@@ -1,10 +1,10 @@
+use linerate_seeds::stats::Goal;
 use proptest::prelude::*;
 
 use super::*;
 use crate::experiment::Clock;
 use crate::experiment::Fresh;
 use crate::settings::{Settings, Value};
-use linerate_seeds::stats::Goal;
 
 const GOOD: &str = r#"version = 1
 id = "mine"

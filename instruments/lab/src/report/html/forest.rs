@@ -1,5 +1,8 @@
 //! The forest plot: a change in per cent and where it lies, a row for each cell.
 
+use linerate_show::number::{change, interval, range};
+use linerate_show::svg::{Axis, Mark, Svg, head_height};
+
 use super::figure_of;
 use crate::record::{Effect, Status, Verdict};
 use crate::report::metric::Shown;
@@ -7,8 +10,6 @@ use crate::report::reason::reason;
 use crate::report::tables;
 use crate::report::view::View;
 use crate::report::words::verdict;
-use linerate_show::number::{change, interval, range};
-use linerate_show::svg::{Axis, Mark, Svg, head_height};
 
 /// A row of it.
 pub(super) struct Line<'a> {

@@ -1,12 +1,13 @@
 //! Where every packet went, as bars.
 
+use linerate_show::number::{count, figure};
+use linerate_show::svg::{Svg, head_height};
+
 use super::figure_of;
 use crate::record::Ledger;
 use crate::report::tables;
 use crate::report::view::View;
 use crate::report::words::short;
-use linerate_show::number::{count, figure};
-use linerate_show::svg::{Svg, head_height};
 
 /// Bars that are drawn; the table has them all.
 const BARS_MAX: usize = 60;

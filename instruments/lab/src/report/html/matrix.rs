@@ -1,10 +1,11 @@
 //! A matrix of counts as a table that is darker where there is more.
 
-use crate::report::tables::keyed;
-use crate::report::view::View;
 use linerate_show::escape::escape;
 use linerate_show::number::count;
 use linerate_show::table::csv_link;
+
+use crate::report::tables::keyed;
+use crate::report::view::View;
 
 /// Rows and columns that are shown.
 const CPUS_MAX: usize = 32;

@@ -11,6 +11,8 @@ mod profile;
 mod skbinit;
 mod trend;
 
+use linerate_show::escape::{escape, escape_json, escape_lines};
+
 use super::expected::{Expectation, expectations};
 use super::reason::reasons;
 use super::remarks::{self, Remark};
@@ -18,8 +20,6 @@ use super::tables;
 use super::view::View;
 use super::words::paragraphs;
 use crate::record::Run;
-
-use linerate_show::escape::{escape, escape_json, escape_lines};
 
 /// A light and a dark page, a wide and a narrow one, and paper.
 const STYLE: &str = include_str!("page.css");

@@ -1,12 +1,13 @@
 //! What identical code differed by, and every pair in its order.
 
+use linerate_show::number::{self, change, interval};
+use linerate_show::svg::{Anchor, Axis, Svg, head_height};
+use linerate_show::table::{Cell, Column, Table, quoted};
+
 use super::figure_of;
 use crate::record::CellRecord;
 use crate::report::metric::{Ratio, Shown};
 use crate::report::view::View;
-use linerate_show::number::{self, change, interval};
-use linerate_show::svg::{Anchor, Axis, Svg, head_height};
-use linerate_show::table::{Cell, Column, Table, quoted};
 
 /// Points of a chart, and of all charts of a page together.
 const POINTS_MAX: usize = 2000;

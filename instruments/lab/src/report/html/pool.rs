@@ -1,15 +1,16 @@
 //! The hot list: how long it was, how often it had what was asked for, and what was dropped.
 
-use super::figure_of;
-use crate::experiment::Experiment;
-use crate::record::CellRecord;
-use crate::report::sums::Side;
-use crate::report::tables;
-use crate::report::view::View;
-use crate::settings::Settings;
 use linerate_show::number::{self, count, figure};
 use linerate_show::svg::{Axis, Svg, head_height};
 use linerate_show::table::{Cell, Column, Table};
+
+use super::figure_of;
+use crate::experiment::Experiment;
+use crate::record::CellRecord;
+use crate::report::tables;
+use crate::report::view::Side;
+use crate::report::view::View;
+use crate::settings::Settings;
 
 /// A bar, and what is left free below it.
 const BAR: (f64, f64) = (16.0, 8.0);

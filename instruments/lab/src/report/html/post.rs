@@ -1,8 +1,9 @@
 //! The post whose experiment it is, beside, for its shape.
 
-use crate::record::Run;
 use linerate_seeds::{Part, Post};
 use linerate_show::escape::{escape, escape_lines};
+
+use crate::record::Run;
 
 /// Its tables, computed again from its text; nothing if the run reproduces no post.
 pub(super) fn section(run: &Run) -> String {

@@ -1,15 +1,16 @@
 //! What a call cost to allocate and to free, worker by worker, each bar as thick as its calls; and
 //! what a packet cost, every call weighing the same.
 
-use super::figure_of;
-use crate::record::CellRecord;
-use crate::report::sums::{Side, workers};
-use crate::report::view::View;
 use linerate_show::escape::escape;
 use linerate_show::number::{self, count, figure};
 use linerate_show::svg::{Anchor, Axis, LETTERS, Svg};
 use linerate_show::table::{Cell, Column, Table};
 use linerate_show::words::elided;
+
+use super::figure_of;
+use crate::record::CellRecord;
+use crate::report::view::View;
+use crate::report::view::{Side, workers};
 
 /// Cells that are drawn.
 const CELLS_MAX: usize = 24;

@@ -1,14 +1,15 @@
 //! Several runs of one experiment, in the order in which they were made.
 
+use linerate_show::escape::escape;
+use linerate_show::number;
+use linerate_show::table::{Cell, Column, Table};
+
 use super::figure_of;
 use super::forest::{Line, plot};
 use crate::compare::trends;
 use crate::record::Run;
 use crate::report::view::View;
 use crate::report::words::short;
-use linerate_show::escape::escape;
-use linerate_show::number;
-use linerate_show::table::{Cell, Column, Table};
 
 /// Runs that are drawn.
 const RUNS_MAX: usize = 40;

@@ -3,7 +3,7 @@
 use super::*;
 use crate::record::testing::Scratch;
 use crate::record::{Order, Status};
-use crate::runner::unit::{Role, seating};
+use crate::runner::unit::{Role, setup_order};
 
 fn orders(run: &Run, cell: usize) -> Vec<Order> {
     run.cells[cell].pairs.iter().map(|pair| pair.order).collect()
@@ -229,7 +229,7 @@ fn fresh_sides_are_set_up_for_every_pair_in_an_order_of_its_own_and_every_packet
         assert_eq!((ledger.b.created, ledger.balanced()), (15 * 4 * PACKETS, true));
     }
     assert_eq!(run.profiles.len(), 2, "of what was set up last, in each cell");
-    let seatings: Vec<_> = (0..64).map(|n| seating(7, 0, n)).collect();
+    let seatings: Vec<_> = (0..64).map(|n| setup_order(7, 0, n)).collect();
     for role in [Role::A, Role::B, Role::Control] {
         for place in 0..3 {
             let there = seatings.iter().filter(|one| one[place] == role).count();

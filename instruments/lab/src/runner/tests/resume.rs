@@ -79,8 +79,8 @@ fn a_run_that_failed_says_where_its_pairs_are_and_is_gone_on_with() {
     world.scenario.fails_after = Some(40);
     let e = world.run(&request).unwrap_err();
     let dir = find(scratch.path(), "last").unwrap();
-    let kept = format!("it is the 40th window; the pairs so far are in {}", dir.display());
-    assert_eq!(e.why, kept);
+    let state = format!("it is the 40th window; the pairs so far are in {}", dir.display());
+    assert_eq!(e.why, state);
     assert_eq!(e.fix, format!("linerate lab run --resume {}", dir.display()));
     let run = Simulated::new().run(&resumed(&request)).unwrap();
     assert_eq!(run.cells[0].pairs.len(), 15);

@@ -21,7 +21,6 @@ use crate::scenario::{Bench, Figure, Finished, LEAD_IN, Ledger, Place, Scenario,
 use crate::settings::Settings;
 use crate::window::Window;
 use crate::{Code, Error, Result};
-
 use config::{Config, Free, KNOBS, NAME};
 use figures::{Each, FIGURES};
 use role::{Both, Counts, across};

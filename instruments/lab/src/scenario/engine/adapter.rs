@@ -25,7 +25,7 @@ use linerate_port::wait::poll_readable;
 use linerate_port::{Health, Port, Queue, QueueCounts, QueueStats, Want};
 use linerate_skb::{Batch, DropReason, Holders, Local, Pool};
 
-use super::asked::{Asked, Size};
+use super::config::{Config, Size};
 use super::crew::{Crew, Done, Duty};
 use super::path::{Gauge, MEET, apart};
 use super::turning::{Beat, nanos};
@@ -63,12 +63,12 @@ pub(super) struct Shared {
 ///
 /// # Errors
 /// `E-EXPERIMENT` if a packet does not fit a frame; what keeps pool, ports or threads from being had.
-pub(super) fn build(asked: &Asked, cpus: &[usize], out: Option<&str>) -> Result<(Crew, Gauge)> {
+pub(super) fn build(config: &Config, cpus: &[usize], out: Option<&str>) -> Result<(Crew, Gauge)> {
     let &[first, second] = cpus else {
         return Err(Error::new(Code::Cpu, "cannot run `engine`", "an adapter needs two CPUs"));
     };
-    let pool = pool(asked)?;
-    let Size::Bytes(size) = asked.size else {
+    let pool = pool(config)?;
+    let Size::Bytes(size) = config.size else {
         return Err(wrong(0, "an adapter's packets have one size"));
     };
     let size = size as usize;
@@ -76,30 +76,30 @@ pub(super) fn build(asked: &Asked, cpus: &[usize], out: Option<&str>) -> Result<
         let why = format!("size = {size}: a frame holds {} bytes", pool.data_room());
         return Err(wrong(0, why));
     }
-    let (wire, receiver) = Port::pair(asked.ring_len, &pool)?;
+    let (wire, receiver) = Port::pair(config.ring_len, &pool)?;
     let queue = |port: Port| {
         let none = || Error::new(Code::System, "cannot run `engine`", "a ring has no queue");
         port.into_queues().pop().ok_or_else(none)
     };
     let (wire, receiver) = (queue(wire)?, queue(receiver)?);
-    let (shared, len) = (Arc::new(Shared::default()), asked.ring_len as usize);
+    let (shared, len) = (Arc::new(Shared::default()), config.ring_len as usize);
     let polls = Polls(receiver.stats());
-    let out = out.map(|port| leave_by(port, asked, &pool)).transpose()?;
+    let out = out.map(|port| leave_by(port, config, &pool)).transpose()?;
     let stamped = out.is_some();
     let mut receiver = Receiver {
         queue: receiver,
         end: match out {
             Some(out) => End::Fabric(out),
-            None => End::Transmitter(pool.local_named("receiver", asked.hot_list)),
+            None => End::Transmitter(pool.local_named("receiver", config.hot_list)),
         },
         told_bytes: 0,
-        inbox: Batch::with_capacity(asked.budget),
+        inbox: Batch::with_capacity(config.budget),
         fresh: Batch::with_capacity(len),
-        held: Batch::with_capacity(asked.reap + asked.budget),
+        held: Batch::with_capacity(config.reap + config.budget),
         owed: len,
-        reap: asked.reap,
-        touch: asked.touch,
-        spin: asked.spin,
+        reap: config.reap,
+        touch: config.touch,
+        spin: config.spin,
         windows: 0,
         shared: shared.clone(),
     };
@@ -108,12 +108,12 @@ pub(super) fn build(asked: &Asked, cpus: &[usize], out: Option<&str>) -> Result<
         queue: wire,
         posted: Batch::with_capacity(len),
         filled: Batch::with_capacity(len),
-        beat: Beat::new(asked.burst, asked.pps)?,
-        burst: asked.burst as u64,
-        line_pps: asked.line_pps,
+        beat: Beat::new(config.burst, config.pps)?,
+        burst: config.burst as u64,
+        line_pps: config.line_pps,
         late: (len as u64 / 4).max(1),
         size,
-        touch: asked.touch,
+        touch: config.touch,
         stamped,
         seq: 0,
         windows: 0,
@@ -126,13 +126,13 @@ pub(super) fn build(asked: &Asked, cpus: &[usize], out: Option<&str>) -> Result<
 }
 
 /// The port by which packets leave for another process, once it is there.
-fn leave_by(port: &str, asked: &Asked, pool: &Pool) -> Result<Queue> {
-    let options = asked.out.map(|out| out.options(asked.out_len)).unwrap_or_default();
+fn leave_by(port: &str, config: &Config, pool: &Pool) -> Result<Queue> {
+    let options = config.out.map(|out| out.options(config.out_len)).unwrap_or_default();
     let port = Port::open_with(&format!("{port},{options}"), pool)?;
     let gone = |why: &str| Error::new(Code::System, "cannot run `engine`", why);
     let queue = port.into_queues().pop();
     let mut queue = queue.ok_or_else(|| gone("the fabric has no queue"))?;
-    queue.local().set_hot_list_len(asked.hot_list);
+    queue.local().set_hot_list_len(config.hot_list);
     let until = Instant::now() + MEET;
     while queue.health() != Health::Up {
         let left = until.saturating_duration_since(Instant::now());
@@ -145,21 +145,21 @@ fn leave_by(port: &str, asked: &Asked, pool: &Pool) -> Result<Queue> {
 }
 
 /// As many frames as everyone can hold, unless told otherwise.
-fn pool(asked: &Asked) -> Result<Pool> {
+fn pool(config: &Config) -> Result<Pool> {
     let mut holders = Holders::new();
-    holders.add("posted buffers", u64::from(asked.ring_len));
-    holders.add("held by the transmitter", (asked.reap + asked.budget) as u64);
-    holders.add("hot list", asked.hot_list as u64);
-    if asked.out.is_some() {
-        holders.add("ring to the other process", u64::from(asked.out_len));
+    holders.add("posted buffers", u64::from(config.ring_len));
+    holders.add("held by the transmitter", (config.reap + config.budget) as u64);
+    holders.add("hot list", config.hot_list as u64);
+    if config.out.is_some() {
+        holders.add("ring to the other process", u64::from(config.out_len));
     }
     let mut pool = Pool::sized_for(&holders.with_thread_caches());
-    if let Some(frames) = asked.pool_frames {
+    if let Some(frames) = config.pool_frames {
         pool = Pool::builder().frames(frames);
     }
-    let pool = pool.name("linerate").frame_size(asked.frame_size).data(asked.data);
-    let pool = pool.init(asked.init).return_to(asked.return_to).build()?;
-    pool.set_sampling(asked.sample_every);
+    let pool = pool.name("linerate").frame_size(config.frame_size).data(config.data);
+    let pool = pool.init(config.init).return_to(config.return_to).build()?;
+    pool.set_sampling(config.sample_every);
     Ok(pool)
 }
 

@@ -9,8 +9,8 @@ use linerate_prof::sample::{Recorder, Target, What};
 use linerate_prof::ticks;
 use linerate_skb::{Data, Ledger, Pool};
 
-use super::asked::Asked;
 use super::beyond::{self, Beyond};
+use super::config::Config;
 use super::crew::{Crew, Done};
 use super::path::{self, Gauge};
 use super::reading::Reading;
@@ -54,15 +54,15 @@ impl EngineBench {
     ///
     /// # Errors
     /// What keeps its pool, ports or threads from being had.
-    pub fn open(asked: &Asked, cpus: &[usize], beyond: Option<Beyond>) -> Result<EngineBench> {
-        let (crew, gauge) = path::build(asked, cpus, beyond.as_ref())?;
+    pub fn open(config: &Config, cpus: &[usize], beyond: Option<Beyond>) -> Result<EngineBench> {
+        let (crew, gauge) = path::build(config, cpus, beyond.as_ref())?;
         let mut all = cpus.to_vec();
         all.extend(beyond.as_ref().map(Beyond::cpu).filter(|cpu| !cpus.contains(cpu)));
         Ok(EngineBench {
             crew,
             gauge,
             done: Done::default(),
-            threads: asked.threads,
+            threads: config.threads,
             // Of threads alone the CPUs are known from what they report.
             cpus: if beyond.is_some() { all } else { Vec::new() },
             beyond,

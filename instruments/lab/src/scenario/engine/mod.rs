@@ -11,9 +11,9 @@
 //! The threads wait on a channel between windows, where they take no CPU.
 
 mod adapter;
-mod asked;
 mod bench;
 mod beyond;
+mod config;
 mod crew;
 mod path;
 mod reading;
@@ -31,9 +31,9 @@ use crate::knobs::{Knob, Values};
 use crate::scenario::{Bench, Figure, Place, Scenario};
 use crate::settings::Settings;
 use crate::{Code, Error, Result};
-use asked::{Asked, OUT, PATH};
 use bench::EngineBench;
 use beyond::Beyond;
+use config::{Config, OUT, PATH};
 
 /// The engine on threads of the lab's own.
 #[derive(Debug)]
@@ -64,22 +64,22 @@ impl Scenario for Engine {
     }
 
     fn check(&self, settings: &Settings, place: &Place) -> Result<()> {
-        let asked = Asked::of(settings)?;
-        asked.placed(place)?;
-        if asked.out.is_some() {
+        let config = Config::of(settings)?;
+        config.placed(place)?;
+        if config.out.is_some() {
             program(place)?;
         }
         Ok(())
     }
 
     fn open(&self, settings: &Settings, place: &Place) -> Result<Box<dyn Bench>> {
-        let asked = Asked::of(settings)?;
-        let cpus = asked.placed(place)?;
-        let beyond = match asked.beyond(place) {
-            Some(cpu) => Some(Beyond::start(program(place)?, cpu, asked.verify)?),
+        let config = Config::of(settings)?;
+        let cpus = config.placed(place)?;
+        let beyond = match config.beyond(place) {
+            Some(cpu) => Some(Beyond::start(program(place)?, cpu, config.verify)?),
             None => None,
         };
-        Ok(Box::new(EngineBench::open(&asked, &cpus, beyond)?))
+        Ok(Box::new(EngineBench::open(&config, &cpus, beyond)?))
     }
 }
 

@@ -6,8 +6,8 @@ use linerate_datapath::{Builder, Engine, Stats};
 use linerate_skb::Pool;
 
 use super::adapter;
-use super::asked::{Asked, Kind, Size};
 use super::beyond::Beyond;
+use super::config::{Config, Kind, Size};
 use super::crew::{Crew, Duty};
 use super::turning::{Beat, Receiving, Turning};
 use crate::{Code, Error, Result};
@@ -38,28 +38,28 @@ impl Gauge {
 /// # Errors
 /// What keeps its pool, ports or threads from being had.
 pub(super) fn build(
-    asked: &Asked,
+    config: &Config,
     cpus: &[usize],
     beyond: Option<&Beyond>,
 ) -> Result<(Crew, Gauge)> {
-    match asked.path {
-        Kind::Null => engine(asked, cpus, null(asked)),
-        Kind::Ring => engine(asked, cpus, ring(asked)),
-        Kind::Adapter => adapter::build(asked, cpus, beyond.map(Beyond::port)),
-        Kind::Fabric => engine(asked, cpus, fabric(asked, beyond)),
+    match config.path {
+        Kind::Null => engine(config, cpus, null(config)),
+        Kind::Ring => engine(config, cpus, ring(config)),
+        Kind::Adapter => adapter::build(config, cpus, beyond.map(Beyond::port)),
+        Kind::Fabric => engine(config, cpus, fabric(config, beyond)),
     }
 }
 
-fn null(asked: &Asked) -> Builder {
-    let text = format!("null:,size={}", size(asked.size));
+fn null(config: &Config) -> Builder {
+    let text = format!("null:,size={}", size(config.size));
     Engine::builder().port("in", &text).port("out", &text).wire("in", "out")
 }
 
-fn ring(asked: &Asked) -> Builder {
-    let ring = format!("ring:r,len={}", asked.ring_len);
-    let sink = if asked.verify { "sink:" } else { "sink:,blind" };
+fn ring(config: &Config) -> Builder {
+    let ring = format!("ring:r,len={}", config.ring_len);
+    let sink = if config.verify { "sink:" } else { "sink:,blind" };
     Engine::builder()
-        .port("gen", &format!("gen:,size={}", size(asked.size)))
+        .port("gen", &format!("gen:,size={}", size(config.size)))
         .port("r0", &ring)
         .port("r1", &ring)
         .port("sink", sink)
@@ -67,11 +67,11 @@ fn ring(asked: &Asked) -> Builder {
         .wire("r1", "sink")
 }
 
-fn fabric(asked: &Asked, beyond: Option<&Beyond>) -> Builder {
-    let options = asked.out.map(|out| out.options(asked.out_len)).unwrap_or_default();
+fn fabric(config: &Config, beyond: Option<&Beyond>) -> Builder {
+    let options = config.out.map(|out| out.options(config.out_len)).unwrap_or_default();
     let memif = format!("{},{options}", beyond.map_or("memif:", Beyond::port));
     Engine::builder()
-        .port("gen", &format!("gen:,size={}", size(asked.size)))
+        .port("gen", &format!("gen:,size={}", size(config.size)))
         .port("memif", &memif)
         .wire("gen", "memif")
 }
@@ -90,17 +90,17 @@ pub(super) fn apart(said: Option<Error>) -> Error {
     Error::new(Code::System, "cannot run `engine`", why)
 }
 
-fn engine(asked: &Asked, cpus: &[usize], builder: Builder) -> Result<(Crew, Gauge)> {
+fn engine(config: &Config, cpus: &[usize], builder: Builder) -> Result<(Crew, Gauge)> {
     let builder = builder
-        .budget(asked.budget)
-        .backlog(asked.budget)
-        .hot_list_len(asked.hot_list)
-        .frame_size(asked.frame_size)
-        .data(asked.data)
-        .init(asked.init)
-        .return_to(asked.return_to)
-        .sampling(asked.sample_every);
-    let engine = match asked.pool_frames {
+        .budget(config.budget)
+        .backlog(config.budget)
+        .hot_list_len(config.hot_list)
+        .frame_size(config.frame_size)
+        .data(config.data)
+        .init(config.init)
+        .return_to(config.return_to)
+        .sampling(config.sample_every);
+    let engine = match config.pool_frames {
         Some(frames) => builder.pool_frames(frames),
         None => builder,
     };
@@ -112,9 +112,9 @@ fn engine(asked: &Asked, cpus: &[usize], builder: Builder) -> Result<(Crew, Gaug
     let mut workers = engine.into_workers().into_iter();
     let none = || Error::new(Code::System, "cannot run `engine`", "it has no worker");
     let source = workers.next().ok_or_else(none)?;
-    let beat = Beat::new(asked.burst, asked.pps)?;
-    let turns = asked.path.turn(asked.budget).map_or(0, |turn| asked.burst / turn);
-    let shared = asked.threads == 2 || asked.path == Kind::Fabric;
+    let beat = Beat::new(config.burst, config.pps)?;
+    let turns = config.path.turn(config.budget).map_or(0, |turn| config.burst / turn);
+    let shared = config.threads == 2 || config.path == Kind::Fabric;
     let receiver = workers.next();
     let mut crew = Crew::default();
     let mut hire = |role, cpu: usize, duty: Box<dyn Duty>| crew.hire(role, cpu, true, duty);
@@ -122,11 +122,11 @@ fn engine(asked: &Asked, cpus: &[usize], builder: Builder) -> Result<(Crew, Gaug
         (Some(receiver), &[first, second]) if shared => {
             hire("receiver", first, Box::new(Receiving(receiver)))?;
             let source =
-                Turning { source, receiver: None, turns, burst: asked.burst, beat, shared };
+                Turning { source, receiver: None, turns, burst: config.burst, beat, shared };
             hire("source", second, Box::new(source))?;
         }
         (receiver, &[first, ..]) => {
-            let all = Turning { source, receiver, turns, burst: asked.burst, beat, shared };
+            let all = Turning { source, receiver, turns, burst: config.burst, beat, shared };
             hire("worker", first, Box::new(all))?;
         }
         _ => return Err(Error::new(Code::Cpu, "cannot run `engine`", "there is no CPU for it")),

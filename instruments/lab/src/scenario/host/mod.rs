@@ -15,7 +15,6 @@ mod mix;
 mod path;
 mod pause;
 mod probe;
-mod profile;
 mod remarks;
 mod server;
 mod stream;

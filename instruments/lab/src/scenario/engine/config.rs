@@ -92,7 +92,7 @@ impl Size {
 
 /// What a side was asked for.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Asked {
+pub(super) struct Config {
     pub path: Kind,
     pub ring_len: u32,
     pub burst: usize,
@@ -118,12 +118,12 @@ pub(super) struct Asked {
     pub spin: bool,
 }
 
-impl Asked {
+impl Config {
     /// Reads a side's settings.
     ///
     /// # Errors
     /// `E-EXPERIMENT` for one that is not there, is of another kind, or does not go with another.
-    pub fn of(settings: &Settings) -> Result<Asked> {
+    pub fn of(settings: &Settings) -> Result<Config> {
         let told = Reading::new(settings, "engine", &KNOBS)?;
         let path = told.choice("path", &PATH)?;
         let size = size(&told)?;
@@ -133,7 +133,7 @@ impl Asked {
         let out = out.unwrap_or((path == Kind::Fabric).then_some(Out::CutThrough));
         let ring_len = told.count("ring_len")? as u32;
         let threads = told.count_if_set("threads")?.map(|n| n as usize);
-        let asked = Asked {
+        let config = Config {
             path,
             ring_len,
             burst: burst.unwrap_or(path.turn(budget).unwrap_or(64)),
@@ -156,8 +156,8 @@ impl Asked {
             touch: told.flag("touch")?,
             spin: told.flag("spin")?,
         };
-        asked.agree(settings)?;
-        Ok(asked)
+        config.agree(settings)?;
+        Ok(config)
     }
 
     /// The CPUs of its threads, the measured one's first.

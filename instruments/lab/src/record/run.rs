@@ -9,16 +9,16 @@ use serde_json::Value;
 
 use crate::analysis;
 use crate::experiment::{Cell, Experiment, Factor, Fresh};
-use crate::record::kept::KeptCell;
+use crate::record::state::CellState;
 use crate::record::{
-    CellRecord, Compared, Head, Kept, Ledgers, Resumed, Run, SCHEMA, Status, Warning,
+    CellRecord, Compared, Head, Ledgers, Resumed, Run, RunState, SCHEMA, Status, Warning,
 };
 use crate::{Code, Error, Result};
 
 /// The warning of a ledger that does not balance.
 const UNBALANCED: &str = "W-LEDGER";
 
-impl Kept {
+impl RunState {
     /// The run, with all that is computed of it.
     ///
     /// # Errors
@@ -46,16 +46,16 @@ impl Kept {
         run.warnings.extend(self.resumed.iter().flat_map(|later| {
             moved(&self.asked.env, later).chain(rebuilt(&self.asked.tool, later))
         }));
-        for (index, kept) in &self.cells {
+        for (index, state) in &self.cells {
             let cell = experiment.cells.get(*index).ok_or_else(|| {
                 let why = format!("it has pairs of cell {index}, of {}", experiment.cells.len());
                 Error::new(Code::Run, format!("cannot use run {}", self.asked.id), why)
             })?;
-            kept.add_to(&mut run, cell);
+            state.add_to(&mut run, cell);
         }
         analyse_conserved(experiment, &mut run);
-        for (index, kept) in &self.cells {
-            let (Some(cell), Some(end)) = (experiment.cells.get(*index), &kept.end) else {
+        for (index, state) in &self.cells {
+            let (Some(cell), Some(end)) = (experiment.cells.get(*index), &state.end) else {
                 continue;
             };
             run.warnings.extend(unbalanced(cell, &end.ledger));
@@ -90,7 +90,7 @@ impl Kept {
     }
 }
 
-impl KeptCell {
+impl CellState {
     fn add_to(&self, run: &mut Run, cell: &Cell) {
         let end = self.end.clone().unwrap_or_default();
         if self.pairs.len() > end.pairs {

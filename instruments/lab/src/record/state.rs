@@ -102,19 +102,19 @@ pub(crate) struct Resumed {
 
 /// What a run's directory holds.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct RunState {
     pub(crate) asked: Asked,
     pub(crate) toml: String,
     pub(crate) resumed: Vec<Resumed>,
     /// By place in the grid; only those that were begun.
-    pub(crate) cells: BTreeMap<usize, KeptCell>,
+    pub(crate) cells: BTreeMap<usize, CellState>,
     /// What was found when it was read.
     pub(crate) warnings: Vec<Warning>,
 }
 
 /// What it holds of a cell.
 #[derive(Debug, Default)]
-pub(crate) struct KeptCell {
+pub(crate) struct CellState {
     pub(crate) pairs: Vec<PairRecord>,
     pub(crate) end: Option<CellEnd>,
 }
@@ -127,19 +127,19 @@ pub(super) struct Whole {
     pub(super) resumed: u64,
 }
 
-impl Kept {
+impl RunState {
     /// Nothing yet but what was asked for.
-    pub(crate) fn new(asked: Asked, toml: &str) -> Kept {
+    pub(crate) fn new(asked: Asked, toml: &str) -> RunState {
         let (resumed, cells, warnings) = (Vec::new(), BTreeMap::new(), Vec::new());
-        Kept { asked, toml: toml.into(), resumed, cells, warnings }
+        RunState { asked, toml: toml.into(), resumed, cells, warnings }
     }
 
     /// Reads a directory.
     ///
     /// # Errors
     /// `E-FILE` if a file of it is missing; `E-RUN` with file and line for one that is not ours.
-    pub(super) fn read(dir: &Path) -> Result<(Kept, Whole)> {
-        let mut kept = Kept::new(asked(dir)?, &text(&dir.join(EXPERIMENT))?);
+    pub(super) fn read(dir: &Path) -> Result<(RunState, Whole)> {
+        let mut state = RunState::new(asked(dir)?, &text(&dir.join(EXPERIMENT))?);
         let pairs: Found<PairLine<PairRecord>> = lines::read(&dir.join(PAIRS), "pairs", PAIRS_MAX)?;
         let cells: Found<CellEnd> = lines::read(&dir.join(CELLS), "cells", OTHERS_MAX)?;
         let resumed: Found<Resumed> = lines::read(&dir.join(RESUMED), "resumed", OTHERS_MAX)?;
@@ -149,14 +149,14 @@ impl Kept {
             resumed: resumed.whole_bytes,
         };
         let cut = [(PAIRS, pairs.cut_bytes), (CELLS, cells.cut_bytes)];
-        kept.warnings.extend(cut.iter().filter_map(|(name, bytes)| cut_off(name, *bytes)));
+        state.warnings.extend(cut.iter().filter_map(|(name, bytes)| cut_off(name, *bytes)));
         for (at, line) in pairs.lines {
-            kept.in_order(&line).map_err(|why| lines::wrong(&dir.join(PAIRS), at, why))?;
-            kept.pair(line.cell, line.pair);
+            state.in_order(&line).map_err(|why| lines::wrong(&dir.join(PAIRS), at, why))?;
+            state.pair(line.cell, line.pair);
         }
-        cells.lines.into_iter().for_each(|(_, end)| kept.end(end));
-        kept.resumed = resumed.lines.into_iter().map(|(_, line)| line).collect();
-        Ok((kept, whole))
+        cells.lines.into_iter().for_each(|(_, end)| state.end(end));
+        state.resumed = resumed.lines.into_iter().map(|(_, line)| line).collect();
+        Ok((state, whole))
     }
 
     /// What was asked for in a directory, of which nothing else is read, and the name of its
@@ -164,9 +164,9 @@ impl Kept {
     ///
     /// # Errors
     /// As below.
-    pub(crate) fn begun(dir: &Path) -> Result<(Kept, String)> {
+    pub(crate) fn begun(dir: &Path) -> Result<(RunState, String)> {
         let path = dir.join(EXPERIMENT);
-        Ok((Kept::new(asked(dir)?, &text(&path)?), path.display().to_string()))
+        Ok((RunState::new(asked(dir)?, &text(&path)?), path.display().to_string()))
     }
 
     /// A cell's pairs so far.

@@ -8,7 +8,7 @@ use std::path::Path;
 use serde::Deserializer;
 use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
 
-use crate::record::{Head, SCHEMA, kept, lines};
+use crate::record::{Head, SCHEMA, lines, state};
 use crate::{Code, Error, Result};
 
 /// What is said when enough was seen: no more of the document is read, though it goes on.
@@ -23,7 +23,7 @@ pub(super) fn head(path: &Path) -> Result<Head> {
     let size_bytes = lines::size(path)?;
     let file = File::open(path).map_err(|e| lines::failed("read", path, &e))?;
     let mut document = serde_json::Deserializer::from_reader(BufReader::new(file.take(size_bytes)));
-    let mut seen = Glance::default();
+    let mut seen = Header::default();
     let ended = document.deserialize_map(&mut seen);
     if let Some(schema) = &seen.schema {
         lines::is_ours(path, schema)?;
@@ -33,20 +33,20 @@ pub(super) fn head(path: &Path) -> Result<Head> {
         (.., Err(e)) if e.is_io() => {
             Err(Error::new(Code::File, format!("cannot read {}", path.display()), e.to_string()))
         }
-        (.., Err(e)) => Err(kept::broken(path, &e)),
-        (None, _, Ok(())) => Err(kept::broken(path, &serde_json::Error::missing_field("schema"))),
-        (_, None, Ok(())) => Err(kept::broken(path, &serde_json::Error::missing_field("run"))),
+        (.., Err(e)) => Err(state::broken(path, &e)),
+        (None, _, Ok(())) => Err(state::broken(path, &serde_json::Error::missing_field("schema"))),
+        (_, None, Ok(())) => Err(state::broken(path, &serde_json::Error::missing_field("run"))),
     }
 }
 
 /// What is looked for, as far as it was found.
 #[derive(Default)]
-struct Glance {
+struct Header {
     schema: Option<String>,
     head: Option<Head>,
 }
 
-impl<'de> Visitor<'de> for &mut Glance {
+impl<'de> Visitor<'de> for &mut Header {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
