@@ -199,7 +199,6 @@ fn wrong_requests_are_refused_with_what_to_do_instead() {
         ("profile watch --every 0", 2, "needs a unit"),
         ("profile watch --every 0s", 2, "shorter than 1ms"),
         ("profile watch --for -1s", 2, "error"),
-        ("profile watch --svg a.svg", 2, "fix: give --output FILE, too, or --replay FILE"),
         ("profile watch --replay /nonexistent", 1, "fix: linerate profile watch -o FILE saves"),
     ] {
         refused(words, exit, fix);
@@ -383,7 +382,7 @@ fn the_posts_listings_are_printed_as_they_were() {
 #[test]
 fn pictures_and_tables_for_programs_are_written() {
     let scratch = Scratch::new("pictures");
-    let (flame, bars, post) = (scratch.file("f.svg"), scratch.file("b.svg"), post(POST_003));
+    let (flame, post) = (scratch.file("f.svg"), post(POST_003));
     let ended = run(&format!("profile list {post}#1 --flame {flame} --csv"));
     assert_eq!(ended.err, format!("drawn into {flame}\n"), "{ended:?}");
     let svg = fs::read_to_string(&flame).unwrap();
@@ -395,11 +394,9 @@ fn pictures_and_tables_for_programs_are_written() {
     );
     assert_eq!(lines.count(), 68);
 
-    let words = format!("{post}#1 {post}#2 --svg {bars} --flame {flame}");
+    let words = format!("{post}#1 {post}#2 --flame {flame}");
     let ended = run(&format!("profile diff {words} --csv"));
     assert_eq!((ended.exit, ended.out.lines().count()), (Some(0), 69), "{ended:?}");
-    let svg = fs::read_to_string(&bars).unwrap();
-    assert!(svg.contains("</svg>") && svg.contains("in all -53.0 %, without idle -61.8 %"));
     assert!(fs::read_to_string(&flame).unwrap().contains("</svg>"));
     let stages = run(&format!("profile diff {post}#1 {post}#2 --csv=stages"));
     assert!(stages.out.starts_with("stage,part,functions,"), "{stages:?}");
@@ -470,7 +467,7 @@ fn is_software(event: &Value) -> bool {
 #[test]
 fn what_was_watched_and_saved_is_summed_up_the_same_when_replayed() {
     let scratch = Scratch::new("watch");
-    let (file, svg) = (scratch.file("w.ndjson"), scratch.file("w.svg"));
+    let file = scratch.file("w.ndjson");
     let watched = run(&format!("profile watch --every 20ms --for 200ms -o {file}"));
     assert_eq!((watched.exit, watched.err.as_str()), (Some(0), ""), "{watched:?}");
     assert!(watched.out.starts_with("  time s user %"), "{watched:?}");
@@ -487,25 +484,10 @@ fn what_was_watched_and_saved_is_summed_up_the_same_when_replayed() {
     for line in again.out.lines() {
         assert!(serde_json::from_str::<Value>(line).is_ok(), "{line}");
     }
-    let mixed = run(&format!("profile watch --replay {file} --svg {svg}"));
-    assert!(mixed.exit == Some(5) && mixed.err.contains("--unit"), "{mixed:?}");
-}
-
-#[test]
-fn a_picture_has_one_unit_and_its_refusal_names_the_choices() {
-    let scratch = Scratch::new("unit");
-    let (file, svg) = (scratch.file("w.ndjson"), scratch.file("w.svg"));
-    let words = format!("--svg {svg} --only net/dev/lo/");
-    let ended = run(&format!("profile watch --every 10ms --for 50ms -o {file} {words}"));
-    assert_eq!(ended.exit, Some(5), "{ended:?}");
-    assert!(ended.err.contains("fix: add one of --unit bytes/s, "), "{ended:?}");
-    assert!(ended.err.contains(&format!("linerate profile watch --replay {file}")), "{ended:?}");
-    let ended = run(&format!("profile watch --replay {file} {words} --unit bytes/s"));
-    assert_eq!((ended.exit, ended.err), (Some(0), format!("drawn into {svg}\n")));
-    let drawn = fs::read_to_string(&svg).unwrap();
-    assert!(drawn.contains("net/dev/lo/rx_bytes") && drawn.contains("bytes/s"), "{drawn}");
-    let ended = run(&format!("profile watch --replay {file} --only nothing-like-this"));
-    assert!(ended.err.starts_with("no figure has such a name and unit: "), "{ended:?}");
+    let chosen = run(&format!("profile watch --replay {file} --only net/dev/lo/ --unit bytes/s"));
+    assert!(chosen.out.contains("net/dev/lo/rx_bytes") && !chosen.out.contains("packets/s"));
+    let none = run(&format!("profile watch --replay {file} --only nothing-like-this"));
+    assert!(none.err.starts_with("no figure has such a name and unit: "), "{none:?}");
 }
 
 #[test]

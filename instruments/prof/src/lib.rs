@@ -2,8 +2,8 @@
 //!
 //! Three layers, each usable without the next:
 //! - **measure**: [`pmu`] counts the CPU's events over a window, [`sample`] takes
-//!   samples of them or of time, [`region`] times a stretch of code, [`locks`] what a lock costs,
-//!   [`proc`] what the kernel says of the machine;
+//!   samples of them or of time, [`region`] times a stretch of code, [`proc`] reads what the kernel
+//!   says of the machine;
 //! - **hold**: a [`profile::Profile`] is what was seen in each function, whoever saw it; [`read`]
 //!   makes one of kernprof's, readprofile's and perf's listings, also out of old mail;
 //! - **say**: [`diff`] ranks what changed between two, [`stage`] says whose cost it is, [`mod@print`]
@@ -17,7 +17,6 @@ pub mod bus;
 pub mod conditions;
 pub mod diff;
 pub mod flame;
-pub mod locks;
 pub mod pmu;
 pub mod print;
 pub mod proc;

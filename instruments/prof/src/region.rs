@@ -32,7 +32,6 @@ use hdrhistogram::Histogram;
 use linerate_sys::tsc::ticks;
 
 pub use cost::Cost;
-pub(crate) use cost::ticks_hz;
 pub use timing::{Timing, Timings};
 
 /// Longest region that the histogram tells from longer ones: about 25 s.

@@ -136,9 +136,6 @@ pub struct Diff {
     /// Draw a differential flame graph into this SVG file
     #[arg(long, value_name = "FILE")]
     pub flame: Option<PathBuf>,
-    /// Draw the ranking into this SVG file
-    #[arg(long, value_name = "FILE")]
-    pub svg: Option<PathBuf>,
     /// Print one JSON document
     #[arg(long)]
     pub json: bool,
@@ -182,7 +179,7 @@ pub struct Events {
 /// Watch what the kernel says of the machine, at a fixed period
 ///
 /// Interrupts, softirqs, CPU states, network devices, backlog and scheduler. What was saved can be
-/// watched again, and drawn.
+/// watched again.
 #[derive(Debug, Parser)]
 #[command(after_long_help = WATCH)]
 pub struct Watch {
@@ -198,15 +195,12 @@ pub struct Watch {
     /// Watch what was saved instead, as fast as it can be read
     #[arg(long, value_name = "FILE")]
     pub replay: Option<PathBuf>,
-    /// Sum up and draw only what has this in its name, as in eth0 or softirq; may be given again
+    /// Sum up only what has this in its name, as in eth0 or softirq; may be given again
     #[arg(long, value_name = "TEXT")]
     pub only: Vec<String>,
-    /// Sum up and draw only what has this unit, as in packets/s
+    /// Sum up only what has this unit, as in packets/s
     #[arg(long, value_name = "UNIT")]
     pub unit: Option<String>,
-    /// Draw what was saved into this SVG file; a picture has one unit
-    #[arg(long, value_name = "FILE")]
-    pub svg: Option<PathBuf>,
     /// Print what would be saved, a JSON document a line, instead of tables
     #[arg(long)]
     pub json: bool,
@@ -260,7 +254,7 @@ const WATCH: &str = "\
 Examples:
   linerate profile watch --only eth0 --only softirq
   linerate profile watch --every 100ms --for 1m -o load.ndjson
-  linerate profile watch --replay load.ndjson --only eth0 --unit packets/s --svg load.svg
+  linerate profile watch --replay load.ndjson --only eth0 --unit packets/s
 
-Exit status: 0 done, 1 a file cannot be read or written, 2 wrong request, 5 cannot be drawn so, 130
-or 143 ended by SIGINT or SIGTERM; what was seen until then is saved and summed up.";
+Exit status: 0 done, 1 a file cannot be read or written, 2 wrong request, 130 or 143
+ended by SIGINT or SIGTERM; what was seen until then is saved and summed up.";

@@ -2,7 +2,7 @@
 
 use linerate_prof::diff::{By, Diff as Difference};
 use linerate_prof::flame;
-use linerate_prof::print::{self, bars, csv, json};
+use linerate_prof::print::{self, csv, json};
 
 use super::args::{Csv, Diff, Per};
 use super::file;
@@ -24,10 +24,6 @@ pub fn diff(args: &Diff, screen: &Screen) -> Result<u8, Failure> {
     let diff = Difference::scaled(&without, &with, by(args.per))?;
     if let Some(svg) = &args.flame {
         file::draw(svg, &flame::diff_svg(&without, &with, diff.scale.by)?)?;
-        screen.note(&format!("drawn into {}\n", svg.display()));
-    }
-    if let Some(svg) = &args.svg {
-        file::draw(svg, &bars::svg(&diff)?)?;
         screen.note(&format!("drawn into {}\n", svg.display()));
     }
     let table = || {

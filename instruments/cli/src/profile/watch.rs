@@ -1,6 +1,5 @@
 //! `linerate profile watch`.
 
-use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, BufReader, Write};
 use std::path::Path;
@@ -9,12 +8,12 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use linerate_prof::proc::{Column, Feed, Options, Replay, Sampler, Summary, Writer, plot};
+use linerate_prof::proc::{Column, Feed, Options, Replay, Sampler, Summary, Writer};
 
 use super::args::Watch;
 use super::file;
 use super::glance::Glance;
-use crate::errors::{Failure, RUNTIME, UNSUPPORTED, USAGE};
+use crate::errors::{Failure, RUNTIME};
 use crate::screen::Screen;
 use crate::signals::{Signals, status};
 
@@ -24,13 +23,8 @@ const LOOK: Duration = Duration::from_millis(200);
 /// Runs the command; returns the exit status.
 ///
 /// # Errors
-/// Whatever keeps it from reading, saving or drawing the figures.
+/// Whatever keeps it from reading or saving the figures.
 pub fn watch(args: &Watch, screen: &Screen) -> Result<u8, Failure> {
-    if args.svg.is_some() && args.output.is_none() && args.replay.is_none() {
-        let why = "a picture is drawn from a file".to_owned();
-        let fix = "give --output FILE, too, or --replay FILE";
-        return Err(Failure::new(USAGE, "E-USAGE", "cannot draw what is not saved", why, fix));
-    }
     let (signal, stop) = (Arc::new(AtomicI32::new(0)), Arc::new(AtomicBool::new(false)));
     let mut source = Source::open(args, &signal, &stop)?;
     let feed = source.feed();
@@ -68,11 +62,6 @@ pub fn watch(args: &Watch, screen: &Screen) -> Result<u8, Failure> {
     }
     if !args.json {
         screen.result(|| format!("\n{summary}"), String::new)?;
-    }
-    if let Some(svg) = &args.svg {
-        one_unit(&summary, args)?;
-        draw(args, svg)?;
-        screen.note(&format!("drawn into {}\n", svg.display()));
     }
     let signal = signal.load(Ordering::Relaxed);
     Ok(if signal == 0 { 0 } else { status(signal) })
@@ -154,31 +143,6 @@ fn replay(path: &Path) -> Result<Replay<BufReader<File>>, Failure> {
         e.what = what();
         e.fix(fix)
     })?)
-}
-
-/// A picture has one axis: asks for figures of one unit.
-fn one_unit(summary: &Summary, args: &Watch) -> Result<(), Failure> {
-    let units: BTreeSet<String> = summary.columns.iter().map(|c| c.column.rate_unit()).collect();
-    if units.len() < 2 {
-        return Ok(());
-    }
-    let why = format!("what was chosen has {} units, and a picture has one", units.len());
-    let choices: Vec<String> = units.iter().map(|unit| format!("--unit {unit}")).collect();
-    let mut fix = format!("add one of {}", choices.join(", "));
-    if let Some(saved) = &args.output {
-        fix += &format!("; it is saved: linerate profile watch --replay {}", saved.display());
-    }
-    Err(Failure::new(UNSUPPORTED, "E-UNSUPPORTED", "cannot draw the series", why, &fix))
-}
-
-fn draw(args: &Watch, svg: &Path) -> Result<(), Failure> {
-    let Some(path) = args.output.as_ref().or(args.replay.as_ref()) else { return Ok(()) };
-    let title = match args.only.as_slice() {
-        [] => path.display().to_string(),
-        only => only.join(", "),
-    };
-    let picture = plot::svg(&mut replay(path)?, &title, |column| chosen(args, column))?;
-    file::draw(svg, &picture)
 }
 
 fn chosen(args: &Watch, column: &Column) -> bool {

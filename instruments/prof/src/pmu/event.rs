@@ -6,7 +6,7 @@ use linerate_sys::{Code, Error, Result};
 use serde::Serialize;
 
 use super::table::{self, Entry};
-use super::{Fallback, Family, family};
+use super::{Family, family};
 use crate::sample::Trigger;
 
 /// `type` of `perf_event_attr`: generic events that each kernel driver maps to its CPU.
@@ -191,6 +191,56 @@ impl fmt::Display for Quantity {
     }
 }
 
+/// Another instrument for the same question. Its figure is printed under its own name, never under
+/// the counter's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fallback {
+    /// For cycles: CPU time, in ticks of the time stamp counter. It takes no part in the core's
+    /// changes of clock.
+    CpuTimeInTscTicks,
+    /// For instructions: those that callgrind counts. User space only, and exact.
+    CallgrindInstructions,
+    /// For lines taken from another core: the pool's matrix of frees, core × core. It sees the
+    /// frames' hand-overs, not every line.
+    PoolMatrix,
+    /// Nothing; the figure is `n/a`.
+    Nothing,
+}
+
+impl Fallback {
+    /// Returns the stand-in for a counter of `quantity`.
+    #[must_use]
+    pub const fn of(quantity: Quantity) -> Fallback {
+        match quantity {
+            Quantity::Cycles => Fallback::CpuTimeInTscTicks,
+            Quantity::Instructions => Fallback::CallgrindInstructions,
+            Quantity::LinesFromOtherCore => Fallback::PoolMatrix,
+            Quantity::L2LinesIn
+            | Quantity::L2LinesOut
+            | Quantity::L1dMisses
+            | Quantity::LlcMisses => Fallback::Nothing,
+        }
+    }
+
+    /// Returns the name that is printed.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Fallback::CpuTimeInTscTicks => "CPU time in ticks of the TSC",
+            Fallback::CallgrindInstructions => "callgrind's count of instructions, user space only",
+            Fallback::PoolMatrix => "the pool's core x core matrix of frees",
+            Fallback::Nothing => "none",
+        }
+    }
+}
+
+impl fmt::Display for Fallback {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
 /// The kernel's events: name, `config`, other name. Source: `enum perf_sw_ids`, linux/perf_event.h.
 pub(super) const SOFTWARE: [(&str, u64, &str); 5] = [
     ("cpu-clock", 0, "cpu-clock"),
@@ -270,6 +320,6 @@ mod tests {
     fn a_quantity_without_an_event_is_refused_with_reason_and_fallback() {
         let e = Event::parse_on(Family::Unknown, "L2_LINES_OUT").unwrap_err();
         assert_eq!(e.code, Code::Unsupported);
-        assert!(e.fix.contains("cache model"), "{e}");
+        assert!(e.fix.contains("rNNNN") && e.fix.contains("instead: none"), "{e}");
     }
 }

@@ -10,7 +10,6 @@
 //! | [`window`] | counts of one thread between two edges |
 //! | [`describe()`] | all of that, for a person |
 //! | [`Fallback`] | what there is instead where an event cannot be counted |
-//! | [`model`] | a cache in software, whose figures stay a model's |
 //!
 //! Counting is switched on once and read at the edges of a window: between them runs no code of
 //! ours. An edge is a system call and costs thousands of cycles, so a window is a batch or a run,
@@ -21,17 +20,14 @@
 pub mod capacity;
 mod describe;
 mod event;
-mod fallback;
 pub mod family;
-pub mod model;
 mod open;
 pub mod table;
 pub mod window;
 
 pub use capacity::{Capacity, capacity};
 pub use describe::{Described, DescribedEvent, Refusal, describe};
-pub use event::{Event, Quantity};
-pub use fallback::Fallback;
+pub use event::{Event, Fallback, Quantity};
 pub use family::Family;
 pub use table::Standing;
 pub use window::{Count, Counting, Counts, EdgeCost};

@@ -3,13 +3,11 @@
 //! - [`Readprofile`] and [`Kernprof`]: as those tools print them, bare, so that what a post has can
 //!   be printed again to the byte, and so that others' programs can read it;
 //! - [`Table`] and [`Ranked`]: for people, with units, conditions and warnings;
-//! - [`csv`] and [`json`]: for programs; nothing is shortened, rounded or left out;
-//! - [`bars`]: a picture.
+//! - [`csv`] and [`json`]: for programs; nothing is shortened, rounded or left out.
 //!
 //! A name in a profile is whatever its file or process says. What a terminal would take for an
 //! order is escaped in all of them.
 
-pub mod bars;
 pub mod csv;
 mod figures;
 mod grid;

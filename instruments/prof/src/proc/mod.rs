@@ -3,7 +3,7 @@
 //! - [`Sampler`] reads the files of /proc that count interrupts, CPU time and packets, at fixed
 //!   deadlines; [`Writer`] puts what it reads in a file, a line a sample; [`Replay`] reads that file
 //!   back. Sampler and replay are both a [`Feed`]: what takes one takes the other.
-//! - [`Rates`] makes rates of two samples, [`Summary`] a table of many, [`plot`] a picture.
+//! - [`Rates`] makes rates of two samples, [`Summary`] a table of many.
 //! - [`Head`] is the head that `top` prints, measured or read from a text.
 //!
 //! Every parser here takes text, and takes any text: what it does not understand it counts.
@@ -11,7 +11,6 @@
 pub(crate) mod files;
 mod head;
 pub mod netdev;
-pub mod plot;
 mod rates;
 mod replay;
 mod sampler;

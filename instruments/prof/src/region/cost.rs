@@ -52,7 +52,7 @@ impl Cost {
 
 /// Ticks a second: the median of three measurements, so that one during which we lost the CPU at
 /// the wrong moment does not count. Measured once in a process.
-pub(crate) fn ticks_hz() -> f64 {
+pub(super) fn ticks_hz() -> f64 {
     static HZ: OnceLock<f64> = OnceLock::new();
     *HZ.get_or_init(|| {
         let mut rates = [(); 3].map(|()| rate_hz(Duration::from_millis(5)));
