@@ -264,7 +264,7 @@ fn forward(root: &Path) -> Result<Done> {
 
 fn count(root: &Path) -> Result<Done> {
     let (note, skipped) = instructions::run(root)?;
-    Ok(Done { note, skipped: skipped.into_iter().collect() })
+    Ok(Done { note, skipped })
 }
 
 /// A command of the README, word for word, less the `cargo` at its start.
