@@ -7,52 +7,45 @@
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 
+use crate::cargo;
 use crate::steps::Done;
 
 /// How far it looks back: further than any change that is still to be put in.
-const LAST: &str = "-60";
-/// Changes since then name the crates that they touch.
-const NAMED_SINCE: &str = "a0ee18c";
+const LOG: [&str; 5] = ["log", "-60", "--no-merges", "--no-renames", "--numstat"];
 
 /// Checks the last changes.
 pub fn run(root: &Path) -> Result<Done> {
     if !root.join(".git").exists() {
         return Ok(Done::skipped("this is no clone", "git clone it"));
     }
-    let log = git(root, &["log", LAST, "--no-merges", "--format=%h %s"])?;
-    // Of a clone that begins later, all.
-    let range = format!("{NAMED_SINCE}..HEAD");
-    let named = git(root, &["log", "--format=%h", &range]).unwrap_or_else(|_| log.clone());
+    let log = |more: &[&str]| {
+        let mut git = Command::new("git");
+        git.current_dir(root).args(LOG).arg("--format=%x00%h %s").args(more);
+        cargo::quiet(&mut git)
+    };
+    let (all, dense) = (log(&[])?, log(&["-w", "--ignore-blank-lines"])?);
     let mut found = Vec::new();
-    let mut n = 0;
-    for line in log.lines() {
-        let (commit, subject) = line.split_once(' ').unwrap_or((line, ""));
-        n += 1;
+    let changes = all.split('\0').zip(dense.split('\0')).skip(1);
+    for (change, dense) in changes.clone() {
+        let (head, files) = change.split_once('\n').unwrap_or((change, ""));
+        let (commit, subject) = head.split_once(' ').unwrap_or((head, ""));
         if !well_formed(subject) {
             found.push(format!("{commit}: `{subject}` is not of the form `area: what`"));
         }
-        let numstat = |more: &[&str]| {
-            let show = ["show", "--format=", "--numstat", "--no-renames"];
-            git(root, &[&show, more, &[commit]].concat())
-        };
-        for file in stray(&numstat(&[])?, &numstat(&["-w", "--ignore-blank-lines"])?) {
+        for file in stray(files, dense) {
             found.push(format!("{commit}: {file} changes in white space only"));
         }
-        if named.lines().any(|line| line.starts_with(commit)) {
-            for file in unnamed(subject, &numstat(&[])?) {
-                found.push(format!("{commit}: `{subject}` does not name the crate of {file}"));
-            }
+        for file in unnamed(subject, files) {
+            found.push(format!("{commit}: `{subject}` does not name the crate of {file}"));
         }
     }
-    for finding in &found {
-        eprintln!("{finding}");
-    }
+    found.iter().for_each(|finding| eprintln!("{finding}"));
     if !found.is_empty() {
         bail!("{} findings", found.len());
     }
-    Ok(format!("{n} changes").into())
+    Ok(format!("{} changes", changes.count()).into())
 }
 
 /// `area: what`, where the area names crates, files or documents.
@@ -79,28 +72,18 @@ fn unnamed<'a>(subject: &str, all: &'a str) -> Vec<&'a str> {
     files.filter(is_source).filter(|file| !is_named(file)).collect()
 }
 
-/// Files that a change touches, and does not any more once white space is left out.
-fn stray<'a>(all: &'a str, without_space: &str) -> Vec<&'a str> {
-    let lines = |line: &str| -> Option<(u64, u64)> {
-        let mut columns = line.split('\t');
-        Some((columns.next()?.parse().ok()?, columns.next()?.parse().ok()?))
+/// Returns the files that a change touches, and does not any more once white space is left out.
+fn stray<'a>(all: &'a str, dense: &str) -> Vec<&'a str> {
+    // `added TAB removed TAB file`; new and deleted files have a 0, and stay.
+    let changed = all.lines().filter_map(|line| {
+        let [added, removed, file] = line.splitn(3, '\t').collect::<Vec<_>>().try_into().ok()?;
+        (added != "0" && removed != "0" && added != "-").then_some(file)
+    });
+    let touched = |file: &str| {
+        let mut lines = dense.lines().filter(|line| !line.starts_with("0\t0\t"));
+        lines.any(|line| line.split('\t').nth(2) == Some(file))
     };
-    let name = |line: &str| line.split('\t').nth(2).map(str::to_owned);
-    let touched = |wanted: &str| {
-        without_space.lines().any(|line| {
-            name(line).as_deref() == Some(wanted) && lines(line).is_some_and(|n| n != (0, 0))
-        })
-    };
-    let changed = all.lines().filter(|line| lines(line).is_some_and(|n| n.0 > 0 && n.1 > 0));
-    changed.filter_map(|line| line.split('\t').nth(2)).filter(|file| !touched(file)).collect()
-}
-
-fn git(root: &Path, args: &[&str]) -> Result<String> {
-    let done = Command::new("git").current_dir(root).args(args).output().context("git")?;
-    if !done.status.success() {
-        bail!("git {}: {}", args.join(" "), String::from_utf8_lossy(&done.stderr).trim());
-    }
-    Ok(String::from_utf8_lossy(&done.stdout).into_owned())
+    changed.filter(|file| !touched(file)).collect()
 }
 
 #[cfg(test)]

@@ -15,7 +15,6 @@ mod memif;
 mod msrv;
 mod nocc;
 mod noise;
-mod packages;
 mod qemu;
 mod ratchet;
 mod sanitize;

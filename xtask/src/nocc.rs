@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 
 use crate::cargo;
-use crate::shipped::{self, Package};
+use crate::shipped;
 
 /// The packages whose trees are built.
 const SHIPPED: [&str; 3] = ["linerate", "linerate-cli", "linerate-lab-cli"];
@@ -30,7 +30,9 @@ const KEPT: [&str; 4] = ["HOME", "CARGO_HOME", "RUSTUP_HOME", "RUSTUP_TOOLCHAIN"
 /// Builds the shipped tree with the C tools hidden.
 pub fn run(root: &Path) -> Result<String> {
     let packages = shipped::tree(root, &SHIPPED)?;
-    let found = with_c(&packages);
+    let mut found = shipped::linking(root, &packages)?;
+    let name = |package: &String| package.split(' ').next().unwrap_or_default().to_owned();
+    found.extend(packages.iter().map(name).filter(|name| C_TOOLS.contains(&name.as_str())));
     if !found.is_empty() {
         bail!("the shipped tree needs C: {}", found.join(", "));
     }
@@ -52,17 +54,6 @@ pub fn run(root: &Path) -> Result<String> {
     }
     cargo::quiet(&mut command)?;
     Ok(format!("{} packages, none with C", packages.len()))
-}
-
-fn with_c(packages: &[Package]) -> Vec<String> {
-    packages
-        .iter()
-        .filter_map(|package| match &package.links {
-            Some(library) => Some(format!("{} links {library}", package.name)),
-            None if C_TOOLS.contains(&package.name.as_str()) => Some(package.name.clone()),
-            None => None,
-        })
-        .collect()
 }
 
 /// A folder that holds Rust, the tools above and a `cc` that only links.
@@ -103,20 +94,4 @@ fn located(tool: &str) -> Result<PathBuf> {
         .map(|folder| folder.join(tool))
         .find(|file| file.is_file())
         .with_context(|| format!("{tool} is not in PATH"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_package_that_links_or_compiles_c_is_named() {
-        let package = |name: &str, links: Option<&str>| Package {
-            name: name.into(),
-            links: links.map(str::to_owned),
-            ..Package::default()
-        };
-        let packages = [package("libc", None), package("libz-sys", Some("z")), package("cc", None)];
-        assert_eq!(with_c(&packages), ["libz-sys links z", "cc"]);
-    }
 }

@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 
 use crate::tidy::README_COMMANDS;
 use crate::{
-    cargo, churn, commits, instructions, memif, msrv, nocc, noise, packages, qemu, sanitize,
+    cargo, churn, commits, instructions, memif, msrv, nocc, noise, qemu, sanitize, shipped,
     skipped, tidy, veth,
 };
 
@@ -64,14 +64,14 @@ pub const STEPS: [Step; 13] = [
     Step {
         name: "packages",
         about: "how many foreign packages linerate brings in",
-        act: |root| packages::run(root).map(Done::from),
+        act: |root| shipped::packages(root).map(Done::from),
     },
     Step { name: "clippy", about: "clippy on everything, warnings refused", act: clippy },
     Step { name: "doc", about: "rustdoc, warnings refused", act: doc },
     Step {
         name: "msrv",
         about: "the libraries build with the Rust that they promise",
-        act: |root| msrv::run(root).map(Done::from),
+        act: msrv::run,
     },
     Step { name: "test", about: "every test, as the README says it", act: test },
     Step { name: "forward", about: "the README's first command, three seconds", act: forward },

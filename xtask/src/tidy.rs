@@ -3,33 +3,20 @@
 //! Each rule is one file with one `check`, from the [`Tree`] to what it found; its tests are
 //! small trees in memory, each broken in the way that the rule forbids.
 
-mod arrows;
-mod deadfiles;
-mod decisions;
-mod flags;
-mod items;
-mod length;
-mod links;
-mod ports;
-mod quiet;
-mod readme;
-mod rust;
+mod code;
+mod manifests;
+mod pages;
 mod seed_map;
-mod sources;
+mod source;
 mod spec;
 mod tree;
-mod unsafety;
-mod walk;
-mod words;
 
 use std::fmt;
 use std::path::Path;
 
 use anyhow::{Result, bail};
 
-use crate::ratchet::Ratchet;
-
-pub use readme::COMMANDS as README_COMMANDS;
+pub use pages::README_COMMANDS;
 pub use tree::Tree;
 
 /// One place that breaks a rule.
@@ -65,23 +52,12 @@ impl fmt::Display for Finding {
 /// Checks every rule and prints what breaks one.
 pub fn run(root: &Path) -> Result<String> {
     let tree = Tree::read(root)?;
-    let ratchet = Ratchet::read(root)?;
-    let local = words::of_this_machine(root);
     let found = [
-        arrows::check(&tree),
-        unsafety::check(&tree),
-        quiet::check(&tree),
-        length::check(&tree, &ratchet),
-        deadfiles::check(&tree),
-        decisions::check(&tree),
-        words::check(&tree, &local),
-        sources::check(&tree),
+        manifests::check(&tree),
+        code::check(&tree, &code::of_this_machine(root)),
+        pages::check(&tree),
         spec::check(&tree),
         seed_map::check(&tree),
-        readme::check(&tree),
-        walk::check(&tree),
-        links::check(&tree),
-        ports::check(&tree),
     ]
     .concat();
     for finding in &found {
@@ -91,9 +67,4 @@ pub fn run(root: &Path) -> Result<String> {
         bail!("{} findings", found.len());
     }
     Ok(format!("{} files", tree.len()))
-}
-
-/// The rest of a path below one of the two houses: what moves packets, and what measures.
-fn house(path: &str) -> Option<&str> {
-    path.strip_prefix("crates/").or_else(|| path.strip_prefix("instruments/"))
 }

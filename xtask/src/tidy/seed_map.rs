@@ -3,8 +3,9 @@
 //! A row is `| theirs | post | ours | note |`. Ours is one or more code spans, or `none`, or both
 //! spans and the mark of the pending with its subject; the note says what differs.
 
-use crate::tidy::items::Items;
-use crate::tidy::{Finding, Tree, flags};
+use std::collections::HashMap;
+
+use crate::tidy::{Finding, Tree, source};
 
 const PAGE: &str = "docs/seed-map.md";
 const COLUMNS: [&str; 4] = ["theirs", "post", "ours", "note"];
@@ -27,63 +28,20 @@ const SUBJECTS: [&str; 11] = [
 ];
 
 /// Every name in the patch of post 004, its context lines included.
-const PATCH: [&str; 49] = [
-    "skb->next",
-    "skb->prev",
-    "skb->list",
-    "skb->sk",
-    "skb->stamp.tv_sec",
-    "skb->dev",
-    "skb->dst",
-    "skb->cb",
-    "skb->len",
-    "skb->data_len",
-    "skb->csum",
-    "skb->cloned",
-    "skb->pkt_type",
-    "skb->ip_summed",
-    "skb->priority",
-    "skb->security",
-    "skb->truesize",
-    "skb->head",
-    "skb->data",
-    "skb->tail",
-    "skb->end",
-    "skb->users",
-    "skb->destructor",
-    "skb->nfmark",
-    "skb->nfcache",
-    "skb->nfct",
-    "skb->nf_debug",
-    "skb->tc_index",
-    "skb_shinfo(skb)->dataref",
-    "skb_shinfo(skb)->nr_frags",
-    "skb_shinfo(skb)->frag_list",
-    "PACKET_HOST",
-    "CONFIG_NETFILTER",
-    "CONFIG_NETFILTER_DEBUG",
-    "CONFIG_NET_SCHED",
-    "SLAB_HWCACHE_ALIGN",
-    "struct sk_buff",
-    "skbuff_head_cache",
-    "skb_headerinit",
-    "skb_shinfo",
-    "alloc_skb",
-    "__free_skb",
-    "__kfree_skb",
-    "kfree_skbmem",
-    "nf_conntrack_put",
-    "atomic_set",
-    "memset",
-    "nodata",
-    "panic",
-];
+const PATCH: &str = "skb->next | skb->prev | skb->list | skb->sk | skb->stamp.tv_sec | skb->dev | skb->dst | skb->cb | \
+    skb->len | skb->data_len | skb->csum | skb->cloned | skb->pkt_type | skb->ip_summed | skb->priority \
+    | skb->security | skb->truesize | skb->head | skb->data | skb->tail | skb->end | skb->users | \
+    skb->destructor | skb->nfmark | skb->nfcache | skb->nfct | skb->nf_debug | skb->tc_index | \
+    skb_shinfo(skb)->dataref | skb_shinfo(skb)->nr_frags | skb_shinfo(skb)->frag_list | PACKET_HOST | \
+    CONFIG_NETFILTER | CONFIG_NETFILTER_DEBUG | CONFIG_NET_SCHED | SLAB_HWCACHE_ALIGN | struct sk_buff | \
+    skbuff_head_cache | skb_headerinit | skb_shinfo | alloc_skb | __free_skb | __kfree_skb | \
+    kfree_skbmem | nf_conntrack_put | atomic_set | memset | nodata | panic";
 
 /// Finds rows that say nothing or what is not so, and names of the patch without a row.
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let Some(text) = tree.text(PAGE) else { return vec![Finding::of(PAGE, "is missing")] };
-    let items = Items::read(tree);
     let mut found = Vec::new();
+    let items = items(tree);
     let mut mapped: Vec<(&str, &str)> = Vec::new();
     for (i, line) in text.lines().enumerate() {
         let Some(cells) = cells(line) else { continue };
@@ -114,7 +72,7 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
         }
     }
     let has = |name: &str| mapped.iter().any(|(n, posts)| *n == name && posts.contains("004"));
-    let missing = PATCH.iter().filter(|name| !has(name));
+    let missing = PATCH.split(" | ").filter(|name| !has(name));
     found.extend(missing.map(|name| Finding::of(PAGE, format!("`{name}` of post 004 has no row"))));
     found
 }
@@ -147,7 +105,7 @@ fn spans(cell: &str) -> (Vec<&str>, &str) {
 }
 
 /// Why the cell `ours` does not count; nothing if what it names exists, and it names something.
-fn false_evidence(tree: &Tree, items: &Items, ours: &str) -> Vec<String> {
+fn false_evidence(tree: &Tree, items: &Items<'_>, ours: &str) -> Vec<String> {
     let (spans, rest) = spans(ours);
     let mut wrong: Vec<String> = spans
         .iter()
@@ -165,17 +123,85 @@ fn false_evidence(tree: &Tree, items: &Items, ours: &str) -> Vec<String> {
     wrong
 }
 
-/// Whether a code span names something of ours: a command with flags, a port with options, a file,
-/// or an item of a crate.
-fn exists(tree: &Tree, items: &Items, span: &str) -> bool {
-    if let Some(words) = span.strip_prefix("linerate ") {
-        return flags::exist(tree, words);
+/// Returns true if a code span names something of ours: a command with flags, a port with options, a file, or
+/// an item of a crate.
+fn exists(tree: &Tree, items: &Items<'_>, span: &str) -> bool {
+    if span.starts_with("linerate ") {
+        return command_exists(tree, span);
     }
     match span.replace("::", "").split_once(':') {
         Some((driver, options)) => option_exists(tree, driver, options),
         None if span.contains(['/', '.']) => !span.is_empty() && tree.has(span),
-        None => items.has(span),
+        None => item_exists(tree, items, span),
     }
+}
+
+/// Returns true if the golden help has the command and its flags: `linerate gen --rate`.
+fn command_exists(tree: &Tree, words: &str) -> bool {
+    let (command, flags) = words.split_once(" --").unwrap_or((words, ""));
+    let help = tree.text("tests/golden/help.txt").unwrap_or("");
+    let head = format!("=== {command} --help\n");
+    let Some(help) = help.split_once(&head).and_then(|(_, help)| help.split("===").next()) else {
+        return false;
+    };
+    let mut flags = flags.split(" --").filter(|flag| !flag.is_empty());
+    flags.all(|flag| help.split([' ', '\n']).any(|word| word.strip_prefix("--") == Some(flag)))
+}
+
+/// Every name that a line of a crate defines: its file, and true for an item that says `pub`.
+type Items<'a> = HashMap<&'a str, Vec<(&'a str, bool)>>;
+
+fn items(tree: &Tree) -> Items<'_> {
+    let mut items = Items::new();
+    for (file, text) in tree.ending(".rs").filter(|(file, _)| file.contains("/src/")) {
+        for line in source::shipped(text).lines().map(source::code) {
+            let (names, public) = defined(line);
+            for name in names.filter(|name| !name.is_empty()) {
+                items.entry(name).or_default().push((file, public));
+            }
+        }
+    }
+    items
+}
+
+/// Returns the names that a line defines, each word of a `pub use`; true if they are items that say `pub`.
+fn defined(line: &str) -> (impl Iterator<Item = &str>, bool) {
+    const HEADS: [&str; 10] =
+        ["fn", "struct", "enum", "trait", "type", "mod", "const", "static", "unsafe", "async"];
+    fn is_between(c: char) -> bool {
+        !c.is_alphanumeric() && c != '_'
+    }
+    let (mut rest, mut has_head) = (line.strip_prefix("pub ").unwrap_or(line), false);
+    let is_public = rest.len() < line.len();
+    if let Some(list) = rest.strip_prefix("use ").filter(|_| is_public) {
+        return (list.split(is_between as fn(char) -> bool), true);
+    }
+    while let Some((_, after)) = rest.split_once(' ').filter(|(word, _)| HEADS.contains(word)) {
+        (rest, has_head) = (after, true);
+    }
+    let (name, after) = rest.split_at(rest.find(is_between).unwrap_or(rest.len()));
+    // A field, a variant, a row of a macro's table.
+    let is_member =
+        after.starts_with([':', ',']) || after.starts_with(" {") || after.starts_with(" =");
+    let is_tuple = name.starts_with(char::is_uppercase) && after.starts_with('(');
+    let name = if has_head || is_member || is_tuple { name } else { "" };
+    (name.split(is_between as fn(char) -> bool), is_public && has_head)
+}
+
+/// Returns true if a crate defines `[crate::][module::…][Type::]name` as far as its lines tell: the name, in a
+/// file that has or mentions the type or module before it.
+fn item_exists(tree: &Tree, items: &Items<'_>, path: &str) -> bool {
+    let mut parts: Vec<&str> = path.trim_end_matches("()").split("::").collect();
+    let package = parts[0].strip_prefix("linerate_").map(|name| format!("/{name}/src/"));
+    let found = parts.pop().and_then(|name| items.get(name));
+    let outer = parts.get(usize::from(package.is_some())..).and_then(|modules| modules.last());
+    found.into_iter().flatten().any(|(file, public)| {
+        let text = tree.text(file).unwrap_or("");
+        package.as_ref().is_none_or(|package| file.contains(package))
+            && outer.map_or(*public, |outer| {
+                file.split(['/', '.']).any(|part| part == *outer) || text.contains(outer)
+            })
+    })
 }
 
 /// Whether the page of `driver` has every option of a port text: `ring:NAME,len=N`.
@@ -191,17 +217,21 @@ mod tests {
 
     const HEAD: &str = "# Seed map\n\n| theirs | post | ours | note |\n|---|---|---|---|\n";
 
+    fn patch() -> String {
+        PATCH.split(" | ").map(|name| format!("| `{name}` | 004 | none | - |\n")).collect()
+    }
+
     /// What is found in a page with `row` beside a row for each name of the patch.
     fn found(row: &str) -> Vec<String> {
-        let patch = PATCH.map(|name| format!("| `{name}` | 004 | none | gone |\n")).concat();
+        let patch = patch();
         let page = format!("{HEAD}{row}\n{patch}");
-        let skb = "pub struct Skb;\nimpl Skb { pub fn push(&mut self) {} }\n";
-        let args = "pub enum Command {\n    Forward(Forward),\n}\n\
-                    pub struct Forward {\n    #[arg(long)]\n    pub cpu: u8,\n}\n";
+        let skb = "pub struct Skb;\nimpl Skb {\n    pub fn push(&mut self) {}\n}\n";
+        let help =
+            "=== linerate forward --help\n  --cpu <N>\n=== linerate lab --help\n  --budget\n";
         let tree = Tree::of(&[
             (PAGE, &page),
             ("crates/skb/src/skb.rs", skb),
-            ("crates/cli/src/args.rs", args),
+            ("tests/golden/help.txt", help),
             ("docs/ports/ring.md", "| option | meaning |\n|---|---|\n| `len` | packets |\n"),
         ]);
         check(&tree).iter().map(ToString::to_string).collect()
@@ -267,13 +297,12 @@ mod tests {
 
     #[test]
     fn every_name_of_the_patch_has_a_row_of_its_post() {
-        let page =
-            HEAD.to_owned() + &PATCH.map(|n| format!("| `{n}` | 004 | none | - |\n")).concat();
+        let page = HEAD.to_owned() + &patch();
         let missing = |page: &str| check(&Tree::of(&[(PAGE, page)])).len();
         assert_eq!(missing(&page), 0);
         assert_eq!(missing(&page.replace("| `skb->sk` | 004 |", "| `skb->sk` | 003 |")), 1);
         assert_eq!(missing(&page.replace("`skb->sk`", "`sk`")), 1);
-        assert_eq!(missing(HEAD), PATCH.len());
+        assert_eq!(missing(HEAD), 49);
         assert_eq!(check(&Tree::of(&[])).len(), 1);
     }
 }

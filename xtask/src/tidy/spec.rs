@@ -1,6 +1,6 @@
 //! SPECIFICATION.md has every row once, in order, and no evidence that does not exist.
 
-use crate::tidy::{Finding, Tree, rust};
+use crate::tidy::{Finding, Tree};
 
 const SPEC: &str = "SPECIFICATION.md";
 
@@ -68,52 +68,51 @@ fn refuted(tree: &Tree, evidence: &str) -> Option<String> {
     let exists = match kind {
         "test" => test_exists(tree, name),
         "bench" => tree.ending(&format!("/benches/{name}.rs")).next().is_some(),
-        _ => tree.has(&format!("instruments/lab/experiments/{name}.toml")),
+        _ => tree.ending(&format!("lab/experiments/{name}.toml")).next().is_some(),
     };
     (!exists).then(|| format!("`{evidence}` does not exist"))
 }
 
-/// Whether cargo runs a test of that path: `linerate_ring::spsc::tests::wraps`, or for a file
-/// beside the library `linerate_tests::netns::ping_crosses`.
+/// Returns true if cargo runs a test of that path: `linerate_ring::spsc::tests::wraps`, or for a file beside
+/// the library `linerate_tests::netns::ping_crosses`.
 fn test_exists(tree: &Tree, name: &str) -> bool {
     let parts: Vec<&str> = name.split("::").collect();
     let [package, modules @ .., test] = parts.as_slice() else { return false };
-    let folders = tree.ending("Cargo.toml").filter_map(|(path, text)| {
-        let folder = path.strip_suffix("Cargo.toml")?;
-        let manifest: toml::Table = text.parse().ok()?;
-        let name = manifest.get("package")?.get("name")?.as_str()?;
-        (name.replace('-', "_") == *package).then_some(folder)
-    });
-    folders
-        .flat_map(|folder| files(folder, modules))
-        .any(|(path, inline)| tree.text(&path).is_some_and(|text| has_test(text, inline, test)))
+    let named = format!("name = \"{}\"", package.replace('_', "-"));
+    let manifests = tree.ending("Cargo.toml").filter(|(_, text)| text.lines().any(|l| l == named));
+    let mut folders = manifests.map(|(path, _)| path.trim_end_matches("Cargo.toml"));
+    folders.any(|folder| {
+        (0..=modules.len()).any(|n| {
+            // The first `n` modules are files, the rest stand in the last of them.
+            let (outer, inline) = modules.split_at(n);
+            files(folder, &outer.join("/")).iter().filter_map(|path| tree.text(path)).any(|text| {
+                inline.iter().all(|module| text.contains(&format!("mod {module} {{")))
+                    && has_test(text, test)
+            })
+        })
+    })
 }
 
-/// The files that may hold the module, each with the part of its path that is inline there.
-fn files<'a>(folder: &str, modules: &'a [&'a str]) -> Vec<(String, &'a [&'a str])> {
-    let mut files = Vec::new();
-    for n in 0..=modules.len() {
-        let (outer, inline) = modules.split_at(n);
-        let path = outer.join("/");
-        if outer.is_empty() {
-            files.push((format!("{folder}src/lib.rs"), inline));
-            files.push((format!("{folder}src/main.rs"), inline));
-            continue;
-        }
-        for within in ["src/", "tests/", "examples/", ""] {
-            files.push((format!("{folder}{within}{path}.rs"), inline));
-            files.push((format!("{folder}{within}{path}/mod.rs"), inline));
-            files.push((format!("{folder}{within}{path}/main.rs"), inline));
-        }
+/// Returns the files that may hold the module at `path`.
+fn files(folder: &str, path: &str) -> Vec<String> {
+    if path.is_empty() {
+        return vec![format!("{folder}src/lib.rs"), format!("{folder}src/main.rs")];
     }
-    files
+    let within = ["src/", "tests/", "examples/", ""].iter();
+    let endings = [".rs", "/mod.rs", "/main.rs"];
+    within.flat_map(|at| endings.map(|end| format!("{folder}{at}{path}{end}"))).collect()
 }
 
-fn has_test(text: &str, inline: &[&str], test: &str) -> bool {
-    let masked = rust::mask(text);
-    let modules = rust::modules(&masked);
-    inline.iter().all(|name| modules.iter().any(|module| module.inline && module.name == *name))
-        && rust::functions(&masked).iter().any(|f| f.name == test && f.is_test())
+/// Returns true if `text` has a function of that name with the attribute of a test that is not ignored.
+fn has_test(text: &str, name: &str) -> bool {
+    let lines: Vec<&str> = text.lines().map(str::trim_start).collect();
+    let head = format!("fn {name}(");
+    lines.iter().enumerate().filter(|(_, line)| line.contains(&head)).any(|(i, _)| {
+        let before = lines[..i].iter().rev();
+        let attributes: Vec<_> = before.take_while(|l| l.starts_with(['#', '/'])).collect();
+        attributes.iter().any(|line| line.ends_with("#[test]") || line.contains("::test"))
+            && !attributes.iter().any(|line| line.starts_with("#[ignore"))
+    })
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use crate::cargo;
 
 /// Every file that git tracks or would track, by its path from the workspace's folder.
 ///
-/// A file that is not UTF-8 (a capture) is there with an empty text.
+/// A file that is not UTF-8 (a capture) has an empty text.
 #[derive(Debug, Default)]
 pub struct Tree {
     files: BTreeMap<String, String>,
@@ -34,42 +34,39 @@ impl Tree {
         Ok(Tree { files })
     }
 
-    /// A tree in memory, for the tests of the rules.
+    /// Returns a tree in memory, for the tests of the rules.
     #[cfg(test)]
     pub fn of(files: &[(&str, &str)]) -> Tree {
         let owned = |(path, text): &(&str, &str)| ((*path).to_owned(), (*text).to_owned());
         Tree { files: files.iter().map(owned).collect() }
     }
 
-    /// How many files there are.
+    /// Returns the number of files.
     pub fn len(&self) -> usize {
         self.files.len()
     }
 
-    /// The text of the file at `path`, if it is there.
+    /// Returns the text of the file at `path`, if it is there.
     pub fn text(&self, path: &str) -> Option<&str> {
         self.files.get(path).map(String::as_str)
     }
 
-    /// Whether `path` is a file or a folder.
+    /// Returns true if `path` is a file or a folder with something in it.
     pub fn has(&self, path: &str) -> bool {
         let path = path.trim_end_matches('/');
-        path.is_empty() || self.files.contains_key(path) || self.has_folder(path)
+        let folder = format!("{path}/");
+        let below = self.files.range(folder.clone()..).next();
+        path.is_empty()
+            || self.files.contains_key(path)
+            || below.is_some_and(|(file, _)| file.starts_with(&folder))
     }
 
-    /// Whether `path` is a folder with something in it.
-    pub fn has_folder(&self, path: &str) -> bool {
-        let prefix = format!("{path}/");
-        let mut after = self.files.range(prefix.clone()..);
-        after.next().is_some_and(|(file, _)| file.starts_with(&prefix))
-    }
-
-    /// Every file with its text, by path.
+    /// Returns every file with its text, by path.
     pub fn files(&self) -> impl Iterator<Item = (&str, &str)> {
         self.files.iter().map(|(path, text)| (path.as_str(), text.as_str()))
     }
 
-    /// The files whose names end so, with their texts.
+    /// Returns the files whose paths end in `suffix`, with their texts.
     pub fn ending(&self, suffix: &str) -> impl Iterator<Item = (&str, &str)> {
         self.files().filter(move |(path, _)| path.ends_with(suffix))
     }

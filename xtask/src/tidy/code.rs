@@ -1,0 +1,209 @@
+//! Rules of the sources that neither rustc nor clippy checks: names, lengths, silence, dead files, `unsafe`.
+//!
+//! Functions of more than 70 lines are clippy's `too_many_lines`.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::tidy::{Finding, Tree, source};
+
+/// Words that stand where a noun of the field should.
+const EMPTY_WORDS: [&str; 6] = ["helper", "helpers", "manager", "managers", "util", "utils"];
+/// First words of a function's name that say less than no word.
+const EMPTY_STARTS: [&str; 2] = ["get_", "handle_"];
+/// Words of Rust that a name follows.
+const NAMING: [&str; 6] = ["enum", "fn", "mod", "struct", "trait", "type"];
+/// Words that may stand before those.
+const BEFORE: [&str; 6] = ["pub", "pub(crate)", "pub(super)", "async", "const", "unsafe"];
+
+/// Folders that exist on somebody's machine only.
+const PRIVATE_FOLDERS: [&str; 3] =
+    [concat!("/", "home/"), concat!("/", "root/"), concat!("/", "work/")];
+
+const FILE_LINES: usize = 600;
+
+/// The crates that may hold `unsafe`.
+const UNSAFE: [&str; 5] = ["sys", "ring", "skb", "port", "prof"];
+
+/// What the source of a library may not call outside its tests. The command line owns its process and may.
+const LOUD: [&str; 9] = [
+    "print!(",
+    "println!(",
+    "eprint!(",
+    "eprintln!(",
+    "dbg!(",
+    "todo!(",
+    "unimplemented!(",
+    "process::exit(",
+    "thread::sleep(",
+];
+
+/// Returns what else must not enter the tree, as this clone's `git config --add tidy.forbid <text>` says.
+pub fn of_this_machine(root: &Path) -> Vec<String> {
+    let mut git = Command::new("git");
+    git.args(["config", "--get-all", "tidy.forbid"]).current_dir(root);
+    // Without such a line git fails, and there is nothing to look for.
+    let listed = git.output().map(|output| output.stdout).unwrap_or_default();
+    String::from_utf8_lossy(&listed).lines().map(str::to_owned).collect()
+}
+
+/// Finds empty names, texts of one machine, and what a source may not be or do.
+pub fn check(tree: &Tree, local: &[String]) -> Vec<Finding> {
+    let mut found = Vec::new();
+    let private: Vec<&str> =
+        PRIVATE_FOLDERS.into_iter().chain(local.iter().map(String::as_str)).collect();
+    for (path, text) in tree.files() {
+        if let Some(word) = path.split('/').find_map(empty_word) {
+            found.push(Finding::of(path, format!("`{word}` says nothing: name the concept")));
+        }
+        found.extend(lines(path, text, &private, |line| {
+            let word = private.iter().find(|word| line.contains(**word))?;
+            Some(format!("`{word}` is of one machine only"))
+        }));
+        if path.ends_with(".rs") {
+            found.extend(check_source(tree, path, text));
+        }
+    }
+    found
+}
+
+fn check_source(tree: &Tree, path: &str, text: &str) -> Vec<Finding> {
+    let suspects = ["fn get_", "fn handle_", "elper", "anager", "util", "Util"];
+    let mut found = lines(path, text, &suspects, empty_name);
+    let length = text.lines().count();
+    if length > FILE_LINES {
+        found.push(Finding::of(path, format!("{length} lines, {FILE_LINES} allowed")));
+    }
+    let (folder, inside) = path.split_once("/src/").unwrap_or((path, ""));
+    let is_root = matches!(inside, "" | "lib.rs" | "main.rs") || inside.starts_with("bin/");
+    if !is_root && source::declaration(tree, path).is_none() {
+        found.push(Finding::of(path, "no `mod` declares this file"));
+    }
+    let of_a_crate = ["crates/", "instruments/"].iter().find_map(|at| folder.strip_prefix(at));
+    let name = of_a_crate.map(|rest| rest.split('/').next().unwrap_or(rest));
+    let may_be_unsafe = match name {
+        Some(name) => UNSAFE.contains(&name),
+        // An allocator that counts, and calls that no test can do without.
+        None => !["examples/", "xtask/"].iter().any(|folder| path.starts_with(folder)),
+    };
+    if !may_be_unsafe {
+        found.extend(lines(path, text, &["unsafe"], |line| {
+            let is_unsafe = line.split_whitespace().any(|word| word == "unsafe");
+            is_unsafe.then(|| "`unsafe` outside sys, ring, skb, port and prof".to_owned())
+        }));
+        if name.is_some()
+            && matches!(inside, "lib.rs" | "main.rs")
+            && !text.contains("\n#![forbid(unsafe_code)]")
+        {
+            found.push(Finding::of(path, "must say `#![forbid(unsafe_code)]`"));
+        }
+    }
+    let is_library = name.is_some_and(|name| name != "cli") && !inside.is_empty();
+    if is_library && !source::is_for_tests(tree, path) {
+        found.extend(lines(path, source::shipped(text), &LOUD, |line| {
+            let call = LOUD.iter().find(|call| calls(line, call))?;
+            Some(format!("a library may not {}", call.trim_end_matches('(')))
+        }));
+    }
+    found
+}
+
+/// Finds the lines of code of which `wrong` says something; a text with none of `suspects` has none.
+fn lines(
+    path: &str,
+    text: &str,
+    suspects: &[&str],
+    wrong: impl Fn(&str) -> Option<String>,
+) -> Vec<Finding> {
+    if !suspects.iter().any(|suspect| text.contains(suspect)) {
+        return Vec::new();
+    }
+    let is_source = path.ends_with(".rs");
+    let lines = text.lines().enumerate();
+    let code = lines.map(|(i, line)| (i + 1, if is_source { source::code(line) } else { line }));
+    code.filter_map(|(i, line)| Some(Finding::at(path, i, wrong(line)?))).collect()
+}
+
+/// Returns true if `line` has `call` as a word of its own: `eprintln!` does not contain `println!`.
+fn calls(line: &str, call: &str) -> bool {
+    line.match_indices(call)
+        .any(|(at, _)| !line[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_'))
+}
+
+/// Says what is wrong with the name that a line defines.
+fn empty_name(line: &str) -> Option<String> {
+    let mut words = line.split([' ', '(', '<', ':', ';']).skip_while(|word| BEFORE.contains(word));
+    let (kind, name) = (words.next()?, words.next()?);
+    if !NAMING.contains(&kind) {
+        return None;
+    }
+    let start = EMPTY_STARTS.iter().find(|start| kind == "fn" && name.starts_with(**start));
+    let word = start.map(|start| (*start).to_owned()).or_else(|| empty_word(name))?;
+    Some(format!("`{word}` in `{name}` says nothing"))
+}
+
+/// Returns the first empty word of a snake_case, CamelCase or file name.
+fn empty_word(name: &str) -> Option<String> {
+    let mut spaced = String::new();
+    for c in name.chars() {
+        if c.is_uppercase() {
+            spaced.push(' ');
+        }
+        spaced.push(if c.is_alphanumeric() { c.to_ascii_lowercase() } else { ' ' });
+    }
+    let mut words = spaced.split_whitespace();
+    words.find(|word| EMPTY_WORDS.contains(word)).map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The lines with findings in a file that stands beside the root that declares it.
+    fn found(path: &str, text: &str) -> Vec<usize> {
+        let local = ["secret-host".to_owned()];
+        let root = "//! x\n#![forbid(unsafe_code)]\nmod a;\n#[cfg(test)]\nmod only_tests;\n";
+        let found = check(&Tree::of(&[("crates/ctl/src/lib.rs", root), (path, text)]), &local);
+        found.iter().map(|finding| finding.line).collect()
+    }
+
+    #[test]
+    fn empty_names_are_found_and_calls_are_not() {
+        let text = "fn get_len() {}\npub struct PoolManager;\nmod byte_utils {}\nfn reap() {}\n\
+                    fn f() { map.get_mut(); }\nstruct Handle;\n";
+        assert_eq!(found("crates/ctl/src/a.rs", text), [1, 2, 3]);
+        assert_eq!(found("docs/frame_helpers.md", ""), [0]);
+    }
+
+    #[test]
+    fn the_words_of_one_machine_are_found() {
+        let text =
+            format!("see {}me\nfetched from secret-host\n/dev/net/tun\n", PRIVATE_FOLDERS[0]);
+        assert_eq!(found("docs/a.md", &text), [1, 2]);
+    }
+
+    #[test]
+    fn a_long_file_and_one_that_nobody_declares_are_found() {
+        assert_eq!(found("crates/ctl/src/a.rs", &"\n".repeat(600)), [0_usize; 0]);
+        assert_eq!(found("crates/ctl/src/a.rs", &"\n".repeat(601)), [0]);
+        assert_eq!(found("crates/ctl/src/b.rs", ""), [0]);
+    }
+
+    #[test]
+    fn unsafe_is_found_where_it_has_no_place() {
+        let text = "// UNSAFE\nfn f() {\n    UNSAFE { g() }\n}\n".to_lowercase();
+        assert_eq!(found("crates/ctl/src/a.rs", &text), [3]);
+        assert_eq!(found("examples/echo.rs", &text), [3]);
+        assert_eq!(found("crates/skb/src/lib.rs", &text), [0_usize; 0]);
+        assert_eq!(found("crates/wire/src/lib.rs", "// #![forbid(unsafe_code)]\n"), [0]);
+    }
+
+    #[test]
+    fn a_library_that_prints_is_found_and_its_tests_are_not() {
+        let text =
+            "fn f() {\n    eprintln!(\"x\");\n}\n#[cfg(test)]\nmod tests {\n    println!();\n}\n";
+        assert_eq!(found("crates/ctl/src/a.rs", text), [2]);
+        assert_eq!(found("crates/ctl/src/only_tests.rs", text), [0_usize; 0]);
+        assert_eq!(found("xtask/src/main.rs", text), [0_usize; 0]);
+    }
+}

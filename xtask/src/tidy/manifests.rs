@@ -1,0 +1,106 @@
+//! Rules of the manifests: crates depend on each other in one direction, and foreign packages come from the
+//! public index.
+
+use crate::tidy::{Finding, Tree};
+
+/// Each crate of ours with those it may use. Development dependencies are free: they ship nothing.
+const ARROWS: [(&str, &[&str]); 14] = [
+    ("sys", &[]),
+    ("ring", &[]),
+    ("wire", &[]),
+    ("skb", &["sys", "ring"]),
+    ("port", &["skb", "ring", "wire", "sys"]),
+    ("datapath", &["port", "skb", "ring", "wire"]),
+    ("ctl", &["datapath", "port", "wire", "sys"]),
+    ("linerate", &["ctl", "datapath", "port", "skb", "wire"]),
+    // `ctl` only to turn on its JSON feature, which the facade leaves off.
+    ("cli", &["linerate", "ctl", "sys"]),
+    // The instruments: nothing above depends on them.
+    ("show", &["sys"]),
+    ("prof", &["show", "sys"]),
+    ("seeds", &["prof", "show"]),
+    ("lab", &["seeds", "ctl", "datapath", "port", "skb", "wire", "prof", "show", "sys"]),
+    ("lab-cli", &["linerate", "cli", "lab", "seeds", "prof", "show"]),
+];
+
+const INDEX: &str = "registry+https://github.com/rust-lang/crates.io-index";
+
+/// Finds dependencies that point against the arrows, and packages that come from elsewhere.
+pub fn check(tree: &Tree) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for (path, text) in tree.ending("/Cargo.toml") {
+        let Some((house @ ("crates" | "instruments"), rest)) = path.split_once('/') else {
+            continue;
+        };
+        let folder = match (house, rest.trim_end_matches("/Cargo.toml")) {
+            ("instruments", "cli") => "lab-cli",
+            (_, folder) => folder,
+        };
+        let Some((_, allowed)) = ARROWS.iter().find(|(name, _)| *name == folder) else {
+            found.push(Finding::of(path, "this crate has no row in the table of arrows"));
+            continue;
+        };
+        let against = dependencies(text).into_iter().filter(|(_, used)| !allowed.contains(used));
+        let what = |used| format!("{folder} may not depend on {used}");
+        found.extend(against.map(|(line, used)| Finding::at(path, line, what(used))));
+    }
+    let Some(lock) = tree.text("Cargo.lock") else {
+        found.push(Finding::of("Cargo.lock", "is missing: the tested versions are part of us"));
+        return found;
+    };
+    let lines = lock.lines().enumerate();
+    let sources = lines.filter_map(|(i, line)| Some((i + 1, line.strip_prefix("source = \"")?)));
+    let foreign = sources.filter(|(_, source)| source.trim_end_matches('"') != INDEX);
+    found.extend(foreign.map(|(i, _)| Finding::at("Cargo.lock", i, "not the public index")));
+    found
+}
+
+/// Returns the folders of our crates that a manifest depends on, with the lines that say so.
+fn dependencies(manifest: &str) -> Vec<(usize, &str)> {
+    let (mut found, mut counts) = (Vec::new(), false);
+    for (i, line) in manifest.lines().enumerate() {
+        let mut names = line;
+        if line.starts_with('[') {
+            counts = line.contains("dependencies") && !line.contains("dev-dependencies");
+            // `[dependencies.linerate-skb]`
+            names = line.split("dependencies.").nth(1).unwrap_or("").trim_end_matches(']');
+        }
+        // `linerate-skb.workspace = true`, `s = { package = "linerate-skb" }`
+        let name = names.split_once("package = \"").map_or(names, |(_, name)| name);
+        let name = name.split(['.', ' ', '=', '"']).next().unwrap_or("");
+        let folder = if name == "linerate" { Some(name) } else { name.strip_prefix("linerate-") };
+        found.extend(folder.filter(|_| counts).map(|folder| (i + 1, folder)));
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(path: &str, manifest: &str) -> usize {
+        check(&Tree::of(&[("Cargo.lock", ""), (path, manifest)])).len()
+    }
+
+    #[test]
+    fn an_arrow_that_points_back_is_found() {
+        let path = "crates/skb/Cargo.toml";
+        assert_eq!(found(path, "[dependencies]\nlinerate-ring.workspace = true\nlibc = \"1\""), 0);
+        assert_eq!(found(path, "[dependencies]\nlinerate-port.workspace = true"), 1);
+        assert_eq!(found(path, "[build-dependencies]\nlinerate-port.workspace = true"), 1);
+        assert_eq!(found(path, "[dependencies]\np = { package = \"linerate-port\" }"), 1);
+        assert_eq!(found(path, "[dependencies.linerate-port]\npath = \"../port\""), 1);
+        assert_eq!(found(path, "[target.'cfg(windows)'.dependencies]\nlinerate = \"0.1\""), 1);
+        assert_eq!(found(path, "[dev-dependencies]\nlinerate-port.workspace = true"), 0);
+        assert_eq!(found("tests/Cargo.toml", "[dependencies]\nlinerate-skb = \"0.1\""), 0);
+        assert_eq!(found("crates/misc/Cargo.toml", ""), 1);
+    }
+
+    #[test]
+    fn a_package_from_elsewhere_is_found() {
+        let lock = format!("source = \"{INDEX}\"\nsource = \"git+https://example.org/x\"\n");
+        let found = check(&Tree::of(&[("Cargo.lock", &lock)]));
+        assert_eq!(found.iter().map(|finding| finding.line).collect::<Vec<_>>(), [2]);
+        assert_eq!(check(&Tree::of(&[])).len(), 1);
+    }
+}

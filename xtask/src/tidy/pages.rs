@@ -1,0 +1,245 @@
+//! Rules of the pages: links lead somewhere, quoted code is live, the README's commands are the ones that are
+//! run, each driver has its page, and each decision its reason.
+
+use crate::tidy::{Finding, Tree, source};
+
+/// What a newcomer is asked to type, in this order; `cargo xtask check` runs the same.
+pub const README_COMMANDS: [&str; 2] = ["cargo run --release -- forward", "cargo test --workspace"];
+
+const WALK: &str = "docs/walk.md";
+const DECISIONS: &str = "docs/decisions.md";
+/// What may follow `state:` on a driver's page.
+const STATES: [&str; 2] = ["stable", "experimental"];
+
+/// Finds pages that say what is not so, or leave out what they must say.
+pub fn check(tree: &Tree) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for (path, text) in tree.ending(".md") {
+        found.extend(dead_links(tree, path, text));
+        if path == WALK || path.starts_with("docs/howto-") {
+            found.extend(stale_quotes(tree, path, text));
+        }
+    }
+    if tree.text(WALK).is_some_and(|text| !text.contains("```rust ")) {
+        found.push(Finding::of(WALK, "quotes no code (```rust path/of/the/file.rs)"));
+    }
+    let commands = tree.text("README.md").map(commands).unwrap_or_default();
+    if commands != README_COMMANDS {
+        let what = format!("`## Try it` says {commands:?}, the check runs {README_COMMANDS:?}");
+        found.push(Finding::of("README.md", what));
+    }
+    found.extend(drivers(tree));
+    found.extend(decisions(tree));
+    found
+}
+
+/// Finds relative links to files that are not there.
+fn dead_links(tree: &Tree, page: &str, text: &str) -> Vec<Finding> {
+    let (mut found, mut fenced) = (Vec::new(), false);
+    for (i, line) in text.lines().enumerate() {
+        fenced ^= line.trim_start().starts_with("```");
+        if fenced {
+            continue;
+        }
+        // What stands between backticks is code.
+        let prose = line.split('`').step_by(2);
+        let targets = prose.flat_map(|text| text.split("](").skip(1));
+        let targets = targets.filter_map(|rest| rest.split([')', ' ', '#']).next());
+        for target in targets.filter(|to| !to.contains("://") && !to.starts_with("mailto:")) {
+            if !target.is_empty() && resolved(page, target).is_none_or(|path| !tree.has(&path)) {
+                found.push(Finding::at(page, i + 1, format!("{target} does not exist")));
+            }
+        }
+    }
+    found
+}
+
+/// Returns the path of a link from the workspace's folder; none if it leaves that.
+fn resolved(page: &str, target: &str) -> Option<String> {
+    let mut parts: Vec<&str> = page.split('/').collect();
+    parts.pop();
+    for part in target.split('/').filter(|part| !matches!(*part, "" | ".")) {
+        if part == ".." {
+            parts.pop()?;
+        } else {
+            parts.push(part);
+        }
+    }
+    Some(parts.join("/"))
+}
+
+/// Finds the blocks "```rust path" that do not stand in that file in one piece, however far indented.
+fn stale_quotes(tree: &Tree, page: &str, text: &str) -> Vec<Finding> {
+    let mut found = Vec::new();
+    let mut lines = text.lines().enumerate();
+    while let Some((i, line)) = lines.next() {
+        if !line.starts_with("```") {
+            continue;
+        }
+        let block = lines.by_ref().map(|(_, line)| line.trim());
+        let block: Vec<&str> = block.take_while(|line| !line.starts_with("```")).collect();
+        let Some(path) = line.strip_prefix("```rust ") else { continue };
+        let source: Vec<&str> = tree.text(path).unwrap_or("").lines().map(str::trim).collect();
+        if block.is_empty() || !source.windows(block.len()).any(|piece| piece == block) {
+            found.push(Finding::at(page, i + 1, format!("{path} does not say this")));
+        }
+    }
+    found
+}
+
+/// Returns the lines of shell under `## Try it`.
+fn commands(readme: &str) -> Vec<&str> {
+    let section = readme.split("\n## ").find(|section| section.starts_with("Try it"));
+    let blocks = section.unwrap_or("").split("```sh\n").skip(1);
+    let shell = blocks.filter_map(|rest| rest.split("```").next());
+    shell.flat_map(str::lines).map(str::trim).filter(|line| !line.is_empty()).collect()
+}
+
+/// Finds drivers without a page, and pages without a state or a limit's cause.
+fn drivers(tree: &Tree) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for (path, text) in tree.ending(".rs").filter(|(path, _)| path.starts_with("crates/")) {
+        let names = source::shipped(text).split("\nimpl Driver for ").skip(1);
+        for name in names.filter_map(|rest| rest.split(' ').next()) {
+            let page = format!("docs/ports/{}.md", name.to_lowercase());
+            if path.contains("/src/") && !source::is_for_tests(tree, path) && !tree.has(&page) {
+                found.push(Finding::of(&page, "is missing: each driver has a page"));
+            }
+        }
+    }
+    let pages = tree.ending(".md").filter(|(path, _)| path.starts_with("docs/ports/"));
+    for (page, text) in pages.filter(|(page, _)| !page.ends_with("/wrap.md")) {
+        let state = text.lines().find_map(|line| line.strip_prefix("state: "));
+        if !state.is_some_and(|state| STATES.contains(&state)) {
+            found.push(Finding::of(page, format!("needs a line `state:` with one of {STATES:?}")));
+        }
+        let (_, limits) = text.split_once("\nlimits:\n").unwrap_or_default();
+        let list = limits.trim_start().split("\n\n").next().unwrap_or("");
+        let Some(list) = list.strip_prefix("- ") else {
+            found.push(Finding::of(page, "needs a line `limits:` and a list under it"));
+            continue;
+        };
+        let causeless = list.split("\n- ").filter(|limit| !limit.contains("because"));
+        let what = |limit| format!("says no cause (`because`): {limit}");
+        found.extend(causeless.map(|limit| Finding::of(page, what(limit))));
+    }
+    found
+}
+
+/// Finds rows of the log of decisions that leave something out.
+fn decisions(tree: &Tree) -> Vec<Finding> {
+    let lines = tree.text(DECISIONS).unwrap_or("").lines().enumerate();
+    let rows: Vec<_> = lines.filter(|(_, line)| line.starts_with('|')).skip(2).collect();
+    if rows.is_empty() {
+        return vec![Finding::of(DECISIONS, "has no decisions")];
+    }
+    let wrong = |row: &str| {
+        let columns: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
+        let &[proposal, by, outcome, reason, link] = columns.as_slice() else {
+            return Some("needs five columns");
+        };
+        let is_reason =
+            reason.contains(|c: char| c.is_ascii_digit()) || reason.split(' ').count() >= 8;
+        match () {
+            () if proposal.is_empty() || by.is_empty() => Some("leaves a column empty"),
+            () if !["adopted", "dropped"].iter().any(|word| outcome.starts_with(word)) => {
+                Some("is neither adopted nor dropped")
+            }
+            () if !is_reason => Some("decides by neither a figure nor a reason"),
+            () if !(link.starts_with('[') && link.ends_with(')')) => Some("has no link at its end"),
+            () => None,
+        }
+    };
+    rows.into_iter()
+        .filter_map(|(i, row)| Some(Finding::at(DECISIONS, i + 1, wrong(row)?)))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEAD: &str = "| proposal | by | | what decided | where |\n|---|---|---|---|---|\n";
+    const ROW: &str = "| x | post 004 | adopted | 2.6 against 4.3 ticks | [6](a.md) |";
+
+    /// The findings in a sound tree in which the text of `page` is replaced.
+    fn found(page: &str, text: &str) -> Vec<String> {
+        let readme = format!(
+            "# x\n## Try it, no root\n```sh\n{}\n{}\n```\n## Next\n```sh\nls\n```\n",
+            README_COMMANDS[0], README_COMMANDS[1]
+        );
+        let log = format!("{HEAD}{ROW}\n");
+        let source = "impl W {\n    fn turn(&mut self) {\n        self.rx();\n\n        self.tx();\n    }\n}\n";
+        let mut files = vec![
+            ("README.md", readme.as_str()),
+            (DECISIONS, log.as_str()),
+            ("docs/a.md", ""),
+            ("docs/adr/0001.md", ""),
+            ("crates/x/src/worker.rs", source),
+            ("crates/x/src/tap/mod.rs", "struct Tap;\nimpl Driver for Tap {}\n"),
+            ("docs/ports/tap.md", "state: experimental\n\nlimits:\n\n- one,\n  because of x\n"),
+        ];
+        files.retain(|(path, _)| *path != page);
+        files.push((page, text));
+        let found = check(&Tree::of(&files));
+        found.into_iter().filter(|f| f.path == page).map(|f| f.to_string()).collect()
+    }
+
+    #[test]
+    fn a_link_to_a_missing_file_is_found() {
+        for dead in ["[x](gone.md)", "[x](../gone.md#part)", "[x](../../out.md)", "[`a`](gone.rs)"]
+        {
+            assert_eq!(found("docs/b.md", dead).len(), 1, "{dead}");
+        }
+        let fine = "[a](adr/0001.md#top) [b](adr/) [c](../README.md) [d](#here)\n\
+                    [a](https://example.org/x) `[b](gone.md)`\n```\n[a](gone.md)\n```";
+        assert_eq!(found("docs/b.md", fine), [""; 0]);
+    }
+
+    #[test]
+    fn a_quotation_must_stand_in_the_file_in_one_piece() {
+        let quote = |code: &str| {
+            found(WALK, &format!("text\n```rust crates/x/src/worker.rs\n{code}```\n")).len()
+        };
+        assert_eq!(quote("self.rx();\n\nself.tx();\n"), 0);
+        assert_eq!(quote("fn turn(&mut self) {\n    self.rx();\n"), 0);
+        assert_eq!((quote("self.rx();\nself.tx();\n"), quote("")), (1, 1));
+        assert_eq!(found(WALK, "```rust crates/x/src/gone.rs\nself.rx();\n```\n").len(), 1);
+        assert_eq!(found(WALK, "```rust\nself.rx();\n```\n").len(), 1, "a walk without code");
+    }
+
+    #[test]
+    fn the_readmes_commands_must_be_the_ones_that_are_run() {
+        assert_eq!(found("docs/b.md", ""), [""; 0]);
+        let readme = "## Try it\n```sh\ncargo run --release -- forward\ncargo test --all\n```\n";
+        assert_eq!(found("README.md", readme).len(), 1);
+        assert_eq!(found("README.md", "").len(), 1);
+    }
+
+    #[test]
+    fn a_driver_has_a_page_with_its_state_and_the_causes_of_its_limits() {
+        let good =
+            "# tap\nstate: experimental\n\nlimits:\n\n- one queue,\n  because of the ioctl\n";
+        assert_eq!(found("docs/ports/tap.md", good), [""; 0]);
+        for (is, bad) in [("experimental", "fine"), ("because of", "see"), ("limits:", "Limits")] {
+            assert_eq!(found("docs/ports/tap.md", &good.replace(is, bad)).len(), 1, "{bad}");
+        }
+        let tree = Tree::of(&[("crates/x/src/tap.rs", "struct Tap;\nimpl Driver for Tap {}\n")]);
+        assert_eq!(drivers(&tree).len(), 1);
+    }
+
+    #[test]
+    fn a_decision_has_a_proposer_an_outcome_a_figure_and_a_page() {
+        assert_eq!(found(DECISIONS, &format!("{HEAD}{ROW}")), [""; 0]);
+        for bad in [
+            "| x | post 004 | adopted | 2.6 against 4.3 ticks |",
+            "| x | | adopted | 2.6 against 4.3 ticks | [6](a.md) |",
+            "| x | post 004 | perhaps | 2.6 against 4.3 ticks | [6](a.md) |",
+            "| x | post 004 | dropped | it is slow | [6](a.md) |",
+            "| x | post 004 | dropped | 2.6 against 4.3 ticks | a page |",
+            "",
+        ] {
+            assert_eq!(found(DECISIONS, &format!("{HEAD}{bad}")).len(), 1, "{bad}");
+        }
+    }
+}
