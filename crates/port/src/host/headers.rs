@@ -88,14 +88,15 @@ pub(crate) fn transport(data: &[u8]) -> Option<Transport> {
     Some(Transport { at: ip.end, protocol: ip.protocol })
 }
 
-/// The first bytes of a packet, in `copy` if they cannot be read where they are.
-pub(crate) fn first_bytes<'a>(skb: &'a Skb, copy: &'a mut [u8; HEADERS_MAX]) -> &'a [u8] {
+/// Shows `look` the first bytes of a packet: a copy, if they cannot be read where they are.
+pub(crate) fn of<T>(skb: &Skb, look: impl FnOnce(&[u8]) -> T) -> T {
     let data = skb.data();
-    if skb.trust() == Trust::Private && (data.len() >= HEADERS_MAX || skb.is_linear()) {
-        return data;
+    if skb.trust() == Trust::Private && (skb.is_linear() || data.len() >= HEADERS_MAX) {
+        return look(data);
     }
-    let n = skb.copy_to(0, copy);
-    &copy[..n]
+    let mut copy = [0; HEADERS_MAX];
+    let n = skb.copy_to(0, &mut copy);
+    look(&copy[..n])
 }
 
 pub(crate) fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {

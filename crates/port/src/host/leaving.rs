@@ -101,43 +101,15 @@ fn apply(skb: &mut Skb, edit: Edit, depth: &mut usize, v6: bool) -> Result<(), D
             Ok(mut ip) => ip.set_dst([n, 0, 0, n].into()),
             Err(_) => skb.ipv6_mut()?.set_dst([n; 16].into()),
         },
-        Edit::SwapEnds => match skb.udp_mut() {
-            Ok(mut udp) => udp.swap_ends(),
-            Err(_) => skb.tcp_mut()?.swap_ends(),
-        },
-        Edit::Ports(port) => match skb.udp_mut() {
-            Ok(mut udp) => (udp.set_src_port(port), udp.set_dst_port(!port)).1,
-            Err(_) => {
-                let mut tcp = skb.tcp_mut()?;
-                tcp.set_src_port(port);
-                tcp.set_dst_port(!port);
-            }
-        },
-        // False for a chain whose payload it would have to read: then it has changed nothing.
-        Edit::Fill => match skb.udp_mut() {
-            Ok(mut udp) => drop(udp.fill_checksum()),
-            Err(_) => drop(skb.tcp_mut()?.fill_checksum()),
-        },
         Edit::DecTtl => match skb.ipv4_mut() {
             Ok(mut ip) => drop(ip.dec_ttl()),
             Err(_) => drop(skb.ipv6_mut()?.dec_hop_limit()),
         },
-        Edit::Payload(value) if skb.is_linear() => match skb.udp_mut() {
-            Ok(mut udp) => {
-                udp.payload_mut().fill(value);
-                assert!(udp.fill_checksum());
-            }
-            Err(_) => {
-                let mut tcp = skb.tcp_mut()?;
-                tcp.payload_mut().fill(value);
-                assert!(tcp.fill_checksum());
-            }
-        },
-        Edit::Payload(_) => {}
         Edit::ShareAndWrite => {
             let _shared = skb.share();
             skb.eth_mut()?.set_src(linerate_wire::Mac([2, 0, 0, 0, 0, 9]));
         }
+        Edit::SwapEnds | Edit::Ports(_) | Edit::Fill | Edit::Payload(_) => transport(skb, edit)?,
         Edit::Complete => drop(skb.complete_checksum()),
         Edit::PushIp if *depth < 2 => {
             let tag = usize::from(skb.data()[12] == 0x81) * 4;
@@ -168,6 +140,42 @@ fn apply(skb: &mut Skb, edit: Edit, depth: &mut usize, v6: bool) -> Result<(), D
         }
         Edit::PushIp | Edit::PullIp => {}
         Edit::Trim(keep) => trim(skb, keep.into()),
+    }
+    Ok(())
+}
+
+/// Edits the transport header, or what is behind it.
+fn transport(skb: &mut Skb, edit: Edit) -> Result<(), DropReason> {
+    match edit {
+        Edit::SwapEnds => match skb.udp_mut() {
+            Ok(mut udp) => udp.swap_ends(),
+            Err(_) => skb.tcp_mut()?.swap_ends(),
+        },
+        Edit::Ports(port) => match skb.udp_mut() {
+            Ok(mut udp) => (udp.set_src_port(port), udp.set_dst_port(!port)).1,
+            Err(_) => {
+                let mut tcp = skb.tcp_mut()?;
+                tcp.set_src_port(port);
+                tcp.set_dst_port(!port);
+            }
+        },
+        // False for a chain whose payload it would have to read: then it has changed nothing.
+        Edit::Fill => match skb.udp_mut() {
+            Ok(mut udp) => drop(udp.fill_checksum()),
+            Err(_) => drop(skb.tcp_mut()?.fill_checksum()),
+        },
+        Edit::Payload(value) if skb.is_linear() => match skb.udp_mut() {
+            Ok(mut udp) => {
+                udp.payload_mut().fill(value);
+                assert!(udp.fill_checksum());
+            }
+            Err(_) => {
+                let mut tcp = skb.tcp_mut()?;
+                tcp.payload_mut().fill(value);
+                assert!(tcp.fill_checksum());
+            }
+        },
+        _ => {}
     }
     Ok(())
 }
@@ -299,6 +307,18 @@ proptest! {
             prop_assert_eq!(whole, segments);
         }
     }
+}
+
+#[test]
+fn a_header_pushed_on_an_unfinished_packet_leaves_the_inner_addresses_alone() {
+    let pool = Pool::builder().frames(16).build().unwrap();
+    let kind = Kind { v6: false, tcp: true, vlan: false, payload: 100 };
+    let mut skb = unfinished(&pool, &kind, Left::Checksum);
+    apply(&mut skb, Edit::PushIp, &mut 0, false).unwrap();
+    let sent = leave(&pool, skb).remove(0);
+    assert_eq!(sent[50..54], [10, 0, 0, 2]);
+    let inner = [&sent[..14], &sent[34..]].concat();
+    assert_eq!(inner, frame(&kind));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use linerate_skb::{Batch, DropReason, Offload, Skb};
 use linerate_sys::vnet::{F_NEEDS_CSUM, VnetHdr};
 use linerate_wire::checksum;
 
-use super::headers::{self, HEADERS_MAX};
+use super::headers;
 
 /// Bytes of a VLAN tag.
 pub(crate) const TAG_BYTES: usize = 4;
@@ -86,8 +86,7 @@ fn is_tunnelled(skb: &Skb) -> bool {
     if !offload.is_pending() {
         return false;
     }
-    let mut copy = [0; HEADERS_MAX];
-    let found = headers::transport(headers::first_bytes(skb, &mut copy));
+    let found = headers::of(skb, headers::transport);
     match offload.needs_checksum() {
         true => found.is_none_or(|found| found.at != usize::from(offload.csum_start)),
         false => found.is_some_and(|found| !matches!(found.protocol, headers::TCP | headers::UDP)),

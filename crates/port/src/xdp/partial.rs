@@ -8,7 +8,7 @@
 use linerate_skb::{Offload, Skb};
 use linerate_wire::checksum;
 
-use crate::host::headers::{self, HEADERS_MAX, IP_HEADERS_MAX, IpHeader, TCP, UDP, u16_at};
+use crate::host::headers::{self, IP_HEADERS_MAX, IpHeader, TCP, UDP, u16_at};
 
 /// Where TCP's header has its checksum.
 const TCP_CHECK: usize = 16;
@@ -30,15 +30,20 @@ struct Unfinished {
 ///
 /// Cost: its headers are read.
 pub(super) fn mark(skb: &mut Skb, mtu_bytes: usize) {
-    let mut copy = [0; HEADERS_MAX];
-    let data = headers::first_bytes(skb, &mut copy);
-    let Some(Unfinished { ip, offset }) = unfinished(data) else { return };
+    let len = skb.len();
+    if let Some(offload) = headers::of(skb, |data| left(data, len, mtu_bytes)) {
+        skb.set_offload(offload);
+    }
+}
+
+/// What is left to a device of a packet of `len` bytes.
+fn left(data: &[u8], len: usize, mtu_bytes: usize) -> Option<Offload> {
+    let Unfinished { ip, offset } = unfinished(data)?;
     let (csum_start, csum_offset) = (ip.end as u16, offset as u16);
     let partial = Offload { flags: NEEDS_CHECKSUM, csum_start, csum_offset, ..Offload::NONE };
-    let longest = headers::network(data).unwrap_or(0) + mtu_bytes;
-    let whole = skb.len() <= longest || offset != TCP_CHECK;
-    let offload = if whole { partial } else { superframe(partial, data, ip, longest) };
-    skb.set_offload(offload);
+    let longest = headers::network(data)? + mtu_bytes;
+    let whole = len <= longest || offset != TCP_CHECK;
+    Some(if whole { partial } else { superframe(partial, data, ip, longest) })
 }
 
 /// What says how a superframe is cut: into packets as long as the interface takes.
