@@ -32,7 +32,8 @@ pub struct Finished {
 }
 
 impl Process {
-    /// Starts `command` by `spawn`, its output captured and its input empty.
+    /// Starts `command` by `spawn`, its output captured; its input is empty, and ends in
+    /// [`Process::finish`].
     ///
     /// It is killed when the thread that `spawn` uses ends, even if this process is killed.
     ///
@@ -43,7 +44,7 @@ impl Process {
         spawn: impl FnOnce(Command) -> std::io::Result<Child>,
     ) -> Process {
         let name = format!("{command:?}").replace('"', "");
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         // SAFETY: between fork and exec it makes one system call, prctl, and touches no memory.
         unsafe {
             command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?));
@@ -83,13 +84,14 @@ impl Process {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Waits for its end.
+    /// Ends its input, and waits for its end.
     ///
     /// # Panics
     /// If it has not ended within `time`.
     #[must_use]
     pub fn finish(mut self, time: Duration) -> Finished {
         let child = &mut self.child;
+        drop(child.stdin.take());
         let what = format!("the end of `{}`", self.name);
         let status = until(&what, time, || child.try_wait().expect("it is our child"));
         Finished { status, stdout: self.stdout.all(), stderr: self.stderr.all() }

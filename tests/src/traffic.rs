@@ -142,6 +142,44 @@ impl Source {
     }
 }
 
+/// Serves `requests` HTTP requests at `address`, port 80: each gets a megabyte that says over and over
+/// that it is `name` who serves, and whom.
+///
+/// # Panics
+/// If the port is not to be had.
+pub fn serve_http(netns: &Netns, address: Ipv4Addr, name: &str, requests: usize) {
+    let listener = netns.run(|| TcpListener::bind((address, 80))).expect("a free port");
+    let name = name.to_owned();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().take(requests).flatten() {
+            let line = format!("{name} serves {}\n", stream.peer_addr().expect("it is connected"));
+            let body = line.repeat(1_000_000 / line.len());
+            let _ = stream.read(&mut [0; 4096]);
+            let _ = write!(stream, "HTTP/1.0 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
+            let _ = stream.write_all(body.as_bytes());
+        }
+    });
+}
+
+/// The line that [`serve_http`] at `to` repeats, asked by `curl` from the address `source`.
+///
+/// # Errors
+/// The reason to skip.
+///
+/// # Panics
+/// If the megabyte does not come, as it was.
+pub fn curl(from: &Netns, source: Ipv4Addr, to: Ipv4Addr) -> Result<String, String> {
+    installed("curl")?;
+    let mut curl = Command::new("curl");
+    curl.args(["--silent", "--show-error", "--max-time", "15", "--noproxy", "*"]);
+    curl.args(["--interface", &source.to_string(), &format!("http://{to}/")]);
+    let done = from.start(curl).finish(TRANSFER);
+    let line = done.stdout.lines().next().unwrap_or_default().to_owned();
+    let whole = done.stdout.len() > 999_000 && done.stdout.lines().all(|other| other == line);
+    assert!(done.code() == 0 && whole, "curl: {} {} {line}", done.code(), done.stderr);
+    Ok(line)
+}
+
 /// Pings `to`, `count` times with `size` bytes of payload each, and asks for every answer.
 ///
 /// # Errors
