@@ -1,0 +1,71 @@
+//! Splits what a port receives over two captures, each written by a thread of its own, both ways of a
+//! flow into the same: `splitter pcap:all.pcapng one.pcapng other.pcapng`.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use linerate::prelude::*;
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+fn main() -> Result<(), Failure> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let [source, one, other] = &args[..] else {
+        return Err("usage: splitter PORT FILE FILE".into());
+    };
+    let pool = Pool::builder().frames(8192).build()?;
+    let mut source = Port::open_with(source, &pool)?;
+    let (mut rings, mut threads) = (Vec::new(), Vec::new());
+    for file in [one, other] {
+        let file = Port::open_with(&format!("pcap:{file},write"), &pool)?;
+        let (near, far) = Port::pair(1024, &pool)?;
+        rings.push((near, Batch::with_capacity(64)));
+        threads.push(std::thread::spawn(|| write(far, file)));
+    }
+    let mut batch = Batch::with_capacity(64);
+    while !source.health().ended() {
+        source.wait(None)?;
+        source.rx(&mut batch);
+        for skb in batch.drain() {
+            let (_, lane) = &mut rings[flow_hash(&skb) as usize % 2];
+            let _ = lane.push(skb); // it has room for all that were received
+        }
+        for (ring, lane) in &mut rings {
+            while !lane.is_empty() && !ring.health().ended() {
+                if ring.xmit(lane) == 0 {
+                    ring.wait_for(Want::Room, None)?;
+                }
+            }
+            lane.discard(DropReason::PEER_GONE);
+        }
+    }
+    drop(rings); // which the threads see once they have written everything
+    for thread in threads {
+        thread.join().map_err(|_| "a writer panicked")??;
+    }
+    println!("{}", pool.ledger());
+    Ok(source.health().check()?)
+}
+
+fn write(mut ring: Port, mut file: Port) -> Result<(), Failure> {
+    let mut batch = Batch::with_capacity(64);
+    while !ring.health().ended() {
+        ring.wait(None)?;
+        ring.rx(&mut batch);
+        file.xmit(&mut batch);
+        batch.discard(DropReason::WRITE_FAILED);
+    }
+    Ok(file.health().check()?)
+}
+
+/// The same for both ways of a flow.
+fn flow_hash(skb: &Skb) -> u64 {
+    let ports = skb.tcp().map(|tcp| (tcp.src_port(), tcp.dst_port()));
+    let ports = ports.or_else(|_| skb.udp().map(|udp| (udp.src_port(), udp.dst_port())));
+    let (src, dst) = ports.unwrap_or_default();
+    let mut hasher = DefaultHasher::new();
+    if let Ok(ip) = skb.ip() {
+        let (from, to) = ((ip.src(), src), (ip.dst(), dst));
+        (from.min(to), from.max(to), ip.protocol()).hash(&mut hasher);
+    }
+    hasher.finish()
+}

@@ -1,0 +1,283 @@
+//! Five whole programs that read and write packets' bytes (`src/bin`), against the tools that everybody
+//! has. The peers are kernels, their offloads at the defaults: what they send to a port of this machine
+//! has a partial checksum.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::Ipv4Addr;
+use std::process::Command;
+use std::time::Duration;
+
+use linerate::{Port, pcap};
+use linerate_tests::capture::{Folder, Pcap};
+use linerate_tests::netns::Netns;
+use linerate_tests::process::Process;
+use linerate_tests::topology::{Hosts, WEST, wait_for_carrier};
+use linerate_tests::traffic::{curl, ping, serve_http};
+use linerate_tests::wait::{SOON, until_true};
+use linerate_tests::{installed, or_skip, scenario};
+
+const BALANCER: &str = env!("CARGO_BIN_EXE_balancer");
+const DNS: &str = env!("CARGO_BIN_EXE_dns");
+const PONG: &str = env!("CARGO_BIN_EXE_pong");
+const SNAT: &str = env!("CARGO_BIN_EXE_snat");
+const SPLITTER: &str = env!("CARGO_BIN_EXE_splitter");
+
+/// Nobody has these addresses: only a program answers for them.
+const NOBODY: Ipv4Addr = Ipv4Addr::new(10, 7, 0, 9);
+const NOBODY_V6: &str = "fd00::9";
+/// Longest time that a program may take to end on a busy machine.
+const LONG: Duration = Duration::from_secs(20);
+
+#[test]
+fn dig_is_answered_over_packet() {
+    asked_by_dig("packet:w0");
+}
+
+#[test]
+fn dig_is_answered_over_xdp() {
+    asked_by_dig("xdp:w0,udp=53");
+}
+
+#[test]
+fn dig_is_answered_over_tap() {
+    asked_by_dig("tap:t0,up");
+}
+
+fn asked_by_dig(text: &str) {
+    or_skip!(installed("dig"));
+    let hosts = or_skip!(Hosts::new());
+    // Without it a veth takes any checksum for one that will still be completed.
+    without_checksums(&hosts.middle, "w0");
+    let dns = or_skip!(start(&hosts.middle, DNS, &[text, "4"], &[text]));
+    let (asker, name) = asker(&hosts, text);
+    let on = |what: &str| {
+        let switch = format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6");
+        asker.run(|| fs::write(switch, "0")).map_err(|e| e.to_string())?;
+        asker.try_ip(&format!("{what} dev {name}"))
+    };
+    or_skip!(on("addr add fd00::1/64 nodad"));
+    for address in [&NOBODY.to_string(), NOBODY_V6] {
+        asker.ip(&format!("neigh add {address} lladdr 02:00:00:00:00:09 dev {name}"));
+    }
+    for server in [&NOBODY.to_string(), NOBODY_V6] {
+        for (kind, address) in [("A", "192.0.2.53\n"), ("AAAA", "2001:db8::53\n")] {
+            let mut dig = Command::new("dig");
+            dig.args([&format!("@{server}"), "+short", "+time=5", "+tries=1", "a.example", kind]);
+            let done = asker.start(dig).finish(LONG);
+            assert_eq!(done.stdout, address, "{server} {kind}: {done:?}");
+        }
+    }
+    assert_whole(dns);
+}
+
+#[test]
+fn ping_is_answered_over_packet() {
+    asked_by_ping("packet:w0");
+}
+
+#[test]
+fn ping_is_answered_over_xdp() {
+    asked_by_ping("xdp:w0");
+}
+
+#[test]
+fn ping_is_answered_over_tap() {
+    asked_by_ping("tap:t0,up");
+}
+
+fn asked_by_ping(text: &str) {
+    let hosts = or_skip!(Hosts::new());
+    let pong = or_skip!(start(&hosts.middle, PONG, &[text, &NOBODY.to_string(), "60"], &[text]));
+    let (asker, _) = asker(&hosts, text);
+    for size in [0, 56, 1400] {
+        or_skip!(ping(asker, NOBODY, size, 20));
+    }
+    assert_whole(pong);
+}
+
+#[test]
+fn a_host_behind_one_address_is_served_over_packet() {
+    hidden("packet:w0", "packet:e0");
+}
+
+#[test]
+fn a_host_behind_one_address_is_served_over_xdp() {
+    hidden("xdp:w0", "xdp:e0");
+}
+
+#[test]
+fn a_host_behind_one_address_is_served_from_packet_to_xdp() {
+    hidden("packet:w0", "xdp:e0");
+}
+
+/// West is hidden from a network of its own, in which east is.
+fn hidden(inside: &str, outside: &str) {
+    let server = Ipv4Addr::new(10, 8, 0, 2);
+    let hosts = or_skip!(Hosts::new());
+    hosts.east.ip(&format!("addr add {server}/24 dev eth0"));
+    hosts.west.ip("route add 10.8.0.0/24 via 10.7.0.254");
+    let args = [inside, "10.7.0.254", outside, "10.8.0.254"];
+    let snat = or_skip!(start(&hosts.middle, SNAT, &args, &[inside, outside]));
+    serve_http(&hosts.east, server, "east", 1);
+    let line = or_skip!(curl(&hosts.west, WEST, server));
+    assert!(line.starts_with("east serves 10.8.0.254:200"), "{line}");
+    or_skip!(scenario::tcp(&hosts.west, &hosts.east, server, "1"));
+    or_skip!(scenario::datagrams(&hosts.west, &hosts.east, server, "1"));
+    assert_whole(snat);
+}
+
+#[test]
+fn clients_are_spread_over_two_servers_over_packet() {
+    balanced(["packet:w0", "packet:b0"], ["packet:d0", "packet:e0"]);
+}
+
+#[test]
+fn clients_are_spread_over_two_servers_over_xdp() {
+    balanced(["xdp:w0", "xdp:b0"], ["xdp:d0", "xdp:e0"]);
+}
+
+#[test]
+fn clients_are_spread_over_two_servers_into_an_xdp_tunnel() {
+    balanced(["packet:w0", "xdp:b0"], ["xdp:d0", "packet:e0"]);
+}
+
+#[test]
+fn clients_are_spread_over_two_servers_from_a_packet_tunnel_to_xdp() {
+    balanced(["packet:w0", "packet:b0"], ["xdp:d0", "xdp:e0"]);
+}
+
+/// ```text
+///  west ── w0 (middle) b0 ════ d0 (far) e0 ── eth0 (east) ── mv0 (second)
+/// ```
+fn balanced(near: [&str; 2], far: [&str; 2]) {
+    const ADDRESS: &str = "10.7.0.100";
+    let address: Ipv4Addr = ADDRESS.parse().unwrap();
+    let hosts = or_skip!(Hosts::new());
+    let (tunnel, second) = (or_skip!(Netns::new()), or_skip!(Netns::new()));
+    hosts.middle.ip(&format!("link set dev e0 netns {}", tunnel.path()));
+    // Room for one more header.
+    let peer = format!("type veth peer name d0 mtu 1600 netns {}", tunnel.path());
+    hosts.middle.ip(&format!("link add dev b0 mtu 1600 {peer}"));
+    hosts.east.ip("link set dev eth0 address 02:00:00:00:01:01");
+    let macvlan = "name mv0 address 02:00:00:00:01:02 type macvlan mode bridge";
+    or_skip!(hosts.east.try_ip(&format!("link add link eth0 netns {} {macvlan}", second.path())));
+    second.ip("addr add 10.7.0.3/24 dev mv0");
+    for (netns, name) in [(&tunnel, "e0"), (&tunnel, "d0"), (&hosts.middle, "b0"), (&second, "mv0")]
+    {
+        netns.ip(&format!("link set dev {name} up"));
+    }
+    for (netns, name) in [(&tunnel, "e0"), (&tunnel, "d0"), (&hosts.middle, "b0"), (&second, "mv0")]
+    {
+        wait_for_carrier(netns, name);
+    }
+    hosts.west.ip(&format!("neigh add {ADDRESS} lladdr 02:00:00:00:01:00 dev eth0"));
+
+    let servers = ["02:00:00:00:01:01=10.9.0.1", "02:00:00:00:01:02=10.9.0.2"];
+    let args = [&near[..], &[ADDRESS], &servers].concat();
+    let balancer = or_skip!(start(&hosts.middle, BALANCER, &args, &near));
+    let unwrap = or_skip!(start(&tunnel, BALANCER, &far, &far));
+
+    let mut served = BTreeMap::new();
+    for (netns, name) in [(&hosts.east, "east"), (&second, "second")] {
+        netns.ip(&format!("addr add {ADDRESS}/32 dev lo"));
+        serve_http(netns, address, name, 8);
+    }
+    for last in 20..28 {
+        let client = Ipv4Addr::new(10, 7, 0, last);
+        hosts.west.ip(&format!("addr add {client}/24 dev eth0"));
+        let line = or_skip!(curl(&hosts.west, client, address));
+        let (name, asked) = line.split_once(" serves ").unwrap();
+        assert!(asked.starts_with(&format!("{client}:")), "{line}");
+        served.insert(name.to_owned(), client);
+    }
+    assert_eq!(served.len(), 2, "{served:?}");
+    let (name, client) = served.pop_first().unwrap();
+    assert_eq!(name, "east");
+    hosts.west.ip(&format!("route add {ADDRESS}/32 dev eth0 src {client}"));
+    or_skip!(scenario::tcp(&hosts.west, &hosts.east, address, "1"));
+    or_skip!(scenario::datagrams(&hosts.west, &hosts.east, address, "1"));
+    assert_whole(balancer);
+    assert_whole(unwrap);
+}
+
+#[test]
+fn a_capture_is_split_by_flow_without_a_loss() {
+    let folder = Folder::new();
+    let frames: Vec<_> = (0..20_000).map(datagram).collect();
+    let all = frames.iter().zip(1..).fold(Pcap::new(), |pcap, (frame, i)| pcap.record(i, frame));
+    let all = folder.file("all.pcap", &all.0);
+    let parts = ["one.pcapng", "other.pcapng"].map(|name| folder.path(name));
+    let mut splitter = Command::new(SPLITTER);
+    splitter.arg(format!("pcap:{all}")).args(&parts);
+    let splitter = Process::start(splitter, |mut command| command.spawn());
+    let ledger = assert_whole(splitter);
+    assert!(ledger.contains("received 20000 "), "{ledger}");
+
+    let parts = parts.map(|path| pcap::read_all(path).unwrap());
+    let lens = parts.each_ref().map(Vec::len);
+    assert!(lens.iter().sum::<usize>() == 20_000 && lens.iter().all(|len| *len > 2000), "{lens:?}");
+    let mut seen = BTreeMap::new();
+    for (part, frames) in parts.iter().enumerate() {
+        for frame in frames {
+            let number = u32::from_be_bytes(frame.bytes[42..46].try_into().unwrap());
+            assert_eq!(frame.bytes, datagram(number));
+            let before = seen.insert(number % 64, (part, number));
+            assert!(before.is_none_or(|before| before < (part, number) && before.0 == part));
+        }
+    }
+    assert_eq!(seen.len(), 64);
+}
+
+/// A datagram with its number, one of 64 flows, to and fro.
+fn datagram(number: u32) -> Vec<u8> {
+    let client = [10, 0, 0, (number % 64) as u8];
+    let (mut ends, mut ports) = ([client, [10, 9, 9, 9]], [[0x9c, 0x40], [0, 53]]);
+    if number / 64 % 2 == 1 {
+        ends.reverse();
+        ports.reverse();
+    }
+    let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0];
+    frame.extend([0x45, 0, 0, 32, 0, 0, 0, 0, 64, 17, 0, 0]);
+    frame.extend(ends.concat());
+    frame.extend(ports.concat());
+    frame.extend([0, 12, 0, 0]);
+    frame.extend(number.to_be_bytes());
+    frame
+}
+
+/// The host that reaches a port, and its interface's name: a tap's is where the program is.
+fn asker<'a>(hosts: &'a Hosts, text: &str) -> (&'a Netns, &'static str) {
+    if !text.starts_with("tap:") {
+        return (&hosts.west, "eth0");
+    }
+    hosts.middle.ip("addr add 10.7.0.5/24 dev t0");
+    (&hosts.middle, "t0")
+}
+
+/// Starts a program and waits until it has its ports; the reason to skip, if one is not to be had.
+fn start(netns: &Netns, program: &str, args: &[&str], ports: &[&str]) -> Result<Process, String> {
+    for text in ports {
+        netns.run(|| Port::open(text).map(drop)).map_err(|e| e.to_string())?;
+    }
+    let mut command = Command::new(program);
+    command.args(args);
+    let process = netns.start(command);
+    until_true("the ports", SOON, || process.stderr().ends_with('\n'));
+    Ok(process)
+}
+
+/// Has the interface send no packet whose checksum is not complete.
+fn without_checksums(netns: &Netns, name: &str) {
+    let mut ethtool = Command::new("ethtool");
+    ethtool.args(["-K", name, "tx", "off"]);
+    assert_eq!(netns.start(ethtool).finish(SOON).code(), 0);
+}
+
+/// Ends a program's input, and returns its ledger, which must add up with nothing in flight.
+fn assert_whole(program: Process) -> String {
+    let done = program.finish(LONG);
+    let ledger = done.stdout.lines().last().unwrap_or_default().to_owned();
+    assert!(done.code() == 0 && ledger.ends_with("+ in flight 0   OK"), "{done:?}");
+    ledger
+}
