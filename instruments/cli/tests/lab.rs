@@ -200,7 +200,7 @@ fn what_cannot_be_run_here_is_exit_5() {
 
 /// The programs that the command starts, as strace sees them; `None`, said, where there is no strace.
 fn started(words: &str) -> Option<Vec<String>> {
-    let program = env!("CARGO_BIN_EXE_linerate");
+    let program = env!("CARGO_BIN_EXE_linerate-lab");
     let mut strace = Command::new("strace");
     strace.args(["-f", "-qq", "-e", "trace=execve,execveat", program]);
     let Ok(traced) = strace.args(words.split_whitespace()).output() else {
