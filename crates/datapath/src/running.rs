@@ -94,7 +94,6 @@ impl Running {
 
     /// Stops it: takes nothing in any more, sends what is there for up to `timeout`, and drops the
     /// rest as `stopped` (or, in a ring whose reader has failed, as `peer_gone`).
-    #[must_use]
     pub fn stop(mut self, timeout: Duration) -> Stopped {
         let memory_bytes = self.stats.pool.stats().memory_bytes();
         self.all(Phase::Drain);
