@@ -46,7 +46,7 @@ fn adapters(cpus: &[usize]) -> Engine {
 /// Sends packets to one adapter, on a CPU of its own choice, until it is dropped.
 fn send(adapter: usize) -> Running {
     let engine = Engine::builder()
-        .port("source", "gen:,rate=20kpps")
+        .port("source", "gen:,rate=20kpps,burst=1")
         .port("out", &format!("packet:b{adapter}"))
         .wire("source", "out");
     engine.build().unwrap().start().unwrap()

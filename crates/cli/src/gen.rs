@@ -67,6 +67,9 @@ fn path(args: &Gen, asked: Option<u64>) -> Result<Path, Failure> {
     if let Some(rate) = &args.rate {
         source += &format!(",rate={rate}");
     }
+    if let Some(burst) = args.burst {
+        source += &format!(",burst={burst}");
+    }
     if let Some(count) = asked {
         source += &format!(",count={count}");
     }

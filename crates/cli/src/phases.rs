@@ -2,12 +2,17 @@
 
 use std::time::{Duration, Instant};
 
-use linerate::Stats;
+use linerate::{Pace, Stats};
 use linerate_ctl::report::{Passed, PhaseReport};
 use linerate_sys::clock::cpu_time;
 
 use crate::far;
 use crate::run::Path;
+
+/// What the system of post 000 took of a CPU at the rate that is kept here, with buffers of its own.
+///
+/// Source: post 000, system CPU at the adapter's full rate.
+const POST_CPU_PCT: f64 = 27.5;
 
 /// The parts of one run, as it goes on: paced, then flat out.
 #[derive(Debug)]
@@ -55,11 +60,17 @@ impl Phases {
         self.read(stats);
     }
 
-    /// The parts that there were.
-    pub fn reports(&self) -> Vec<PhaseReport> {
+    /// The parts that there were, of which the first kept its pace like this.
+    pub fn reports(&self, pace: Option<Pace>) -> Vec<PhaseReport> {
         let pairs = self.readings.iter().zip(self.readings.iter().skip(1));
         let parts = pairs.zip(["paced", "flat out"]);
-        parts.map(|((from, to), name)| from.until(to, name)).collect()
+        let mut parts: Vec<_> = parts.map(|((from, to), name)| from.until(to, name)).collect();
+        if let Some(paced) = parts.first_mut() {
+            paced.post_cpu_pct = Some(POST_CPU_PCT);
+            paced.late_p50_ns = pace.and_then(|pace| pace.late_p50_ns);
+            paced.late_p99_ns = pace.and_then(|pace| pace.late_p99_ns);
+        }
+        parts
     }
 
     fn read(&mut self, stats: &Stats) {
@@ -82,6 +93,9 @@ impl Reading {
             },
             cpu_seconds: end.cpu.saturating_sub(self.cpu).as_secs_f64(),
             far_cpu_seconds: far.map(|(end, start)| end.saturating_sub(start).as_secs_f64()),
+            post_cpu_pct: None,
+            late_p50_ns: None,
+            late_p99_ns: None,
         }
     }
 }

@@ -35,7 +35,6 @@ pub fn generated(report: &GenReport, whole_pool: bool) -> String {
     let p = &report.pace;
     let number = |n: Option<u64>| n.map_or("-".into(), thousands);
     let limit = if p.unsent.is_some_and(|n| n > 0) { "   <- generator limit" } else { "" };
-    let late = |ns: Option<u64>| ns.map_or("-".into(), |ns| format!("{:.0} us", ns as f64 / 1e3));
     let line = format!(
         "asked {}  sent {}  unsent {}  late p50 {}  p99 {}{limit}\n",
         number(p.asked),
@@ -45,6 +44,11 @@ pub fn generated(report: &GenReport, whole_pool: bool) -> String {
         late(p.late_p99_ns),
     );
     line + &forward(&report.path, whole_pool)
+}
+
+/// How late packets were: `200 us`.
+fn late(ns: Option<u64>) -> String {
+    ns.map_or("-".into(), |ns| format!("{:.0} us", ns as f64 / 1e3))
 }
 
 /// A line for each port: its name, and what was obtained.
@@ -156,14 +160,22 @@ fn phases(phases: &[PhaseReport]) -> String {
         let megabytes = each(phase.sent.bytes as f64 / 1e6);
         let cpu = |seconds: f64| each(seconds * 100.0).map_or("-".into(), |n| format!("{n:.0} %"));
         let far = phase.far_cpu_seconds.map_or("-".into(), cpu);
+        let post = phase.post_cpu_pct.map_or(String::new(), |pct| format!(", {pct} % in post 000"));
         let _ = writeln!(
             text,
-            "{:<8} {pps}  {} MB/s over {:.2} s  CPU {} here, {far} there",
+            "{:<8} {pps}  {} MB/s over {:.2} s  CPU {} here, {far} there{post}",
             phase.name,
             fine(megabytes, 1),
             phase.seconds,
             cpu(phase.cpu_seconds),
         );
+        if phase.late_p50_ns.is_some() {
+            let (p50, p99) = (late(phase.late_p50_ns), late(phase.late_p99_ns));
+            let _ = writeln!(
+                text,
+                "         late p50 {p50}  p99 {p99}: packets wait for others to leave with"
+            );
+        }
     }
     text
 }
@@ -431,13 +443,19 @@ waits    <0.1 ns lock/pkt  ~88.0 ns flush/pkt (1,437 timed)  1,412 ns asleep/pkt
             sent: Passed { packets, bytes: 1514 * packets },
             cpu_seconds: 0.3,
             far_cpu_seconds,
+            post_cpu_pct: None,
+            late_p50_ns: None,
+            late_p99_ns: None,
         };
         report.phases = vec![part("paced", 122_853, Some(0.15)), part("flat out", 1_500_000, None)];
+        report.phases[0].post_cpu_pct = Some(27.5);
+        report.phases[0].late_p50_ns = Some(201_000);
         let lines = "
 far      process 4711 took 8,002,000 packets, 12,115,028,000 bytes, and verified 8,002,000
 copied   0 bytes on this side, 12,115,028,000 by the far process to verify them
 rate     4.00 Mpps over 2.00 s
-paced    81.90 kpps  124.0 MB/s over 1.50 s  CPU 20 % here, 10 % there
+paced    81.90 kpps  124.0 MB/s over 1.50 s  CPU 20 % here, 10 % there, 27.5 % in post 000
+         late p50 201 us  p99 -: packets wait for others to leave with
 flat out 1.00 Mpps  1,514 MB/s over 1.50 s  CPU 20 % here, - there
 ";
         let text = forward(&report, false);

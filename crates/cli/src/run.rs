@@ -140,7 +140,7 @@ pub fn run_opened(engine: Engine, path: &Path, run: &Run, screen: &Screen) -> Re
         spent.scope = Some(TSC);
     }
     let mut report = ForwardReport::new(&stopped, &stats, &spent);
-    report.phases = phases.reports();
+    report.phases = phases.reports(stopped.ports.iter().find_map(|port| port.pace));
     if !report.ledger.balanced {
         return Err(unbalanced(&stopped));
     }

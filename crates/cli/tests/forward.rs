@@ -54,6 +54,11 @@ fn without_ports_it_moves_packets_and_accounts_for_each() {
     assert_eq!((&d["ports"][1]["copied_bytes"], &d["calls"]["copies"]), (&0.into(), &0.into()));
     let phases = d["phases"].as_array().unwrap();
     assert_eq!((&phases[0]["name"], &phases[1]["name"]), (&"paced".into(), &"flat out".into()));
+    assert_eq!(
+        (&phases[0]["post_cpu_pct"], &phases[1]["post_cpu_pct"]),
+        (&27.5.into(), &Value::Null)
+    );
+    assert!(phases[0]["late_p50_ns"].as_u64().is_some(), "{d}");
     assert!(phases.iter().all(|p| p["sent"]["packets"].as_u64().unwrap() > 0), "{d}");
     assert_eq!((&d["verify"]["lost"], &d["verify"]["corrupted"]), (&0.into(), &0.into()));
     assert!(d["cost"]["cpu_seconds"].as_f64().unwrap() > 0.0);
@@ -64,7 +69,10 @@ fn the_screen_ends_with_the_balance() {
     let ended = run("forward --count 1000");
     assert_eq!(ended.exit, Some(0), "{ended:?}");
     let lines: Vec<&str> = ended.out.lines().collect();
-    assert!(lines[0].starts_with("gen    gen at 992Mbps for 1.5s, then at no pause"), "{lines:?}");
+    assert!(
+        lines[0].starts_with("gen    gen at 992Mbps in bursts of up to 1 ms for 1.5s, then"),
+        "{lines:?}"
+    );
     assert!(lines[1].starts_with("memif  @linerate-"), "{lines:?}");
     assert!(lines[1].ends_with(" memif client, zero copy, rings of 1024"), "{lines:?}");
     assert_eq!(lines[2], "options  for 1000 packets, budget 64, 1 worker on any CPU");

@@ -119,6 +119,9 @@ mod tests {
                 sent: Passed { packets: 5, bytes: 300 },
                 cpu_seconds: 0.125,
                 far_cpu_seconds: None,
+                post_cpu_pct: Some(27.5),
+                late_p50_ns: Some(200_000),
+                late_p99_ns: None,
             }],
             far: Some(FarReport {
                 process: 77,
@@ -204,7 +207,8 @@ mod tests {
         r#""remote":{"packets":0,"p50_ticks":null,"p99_ticks":null}}},"#,
         r#""verify":{"packets":9,"lost":1,"reordered":0,"duplicated":0,"late":0,"corrupted":0,"foreign":0},"#,
         r#""phases":[{"name":"paced","seconds":0.25,"sent":{"packets":5,"bytes":300},"#,
-        r#""cpu_seconds":0.125,"far_cpu_seconds":null}],"#,
+        r#""cpu_seconds":0.125,"far_cpu_seconds":null,"post_cpu_pct":27.5,"late_p50_ns":200000,"#,
+        r#""late_p99_ns":null}],"#,
         r#""far":{"process":77,"received":{"packets":9,"bytes":540},"whole":true,"verified":9,"#,
         r#""copied_bytes":540,"cpu_seconds":0.5},"#,
         r#""warnings":["worker 0: short"],"error":null}"#

@@ -187,6 +187,12 @@ pub struct PhaseReport {
     pub cpu_seconds: f64,
     /// That of the far process; `None` without one, or where the kernel does not tell.
     pub far_cpu_seconds: Option<f64>,
+    /// Share of a CPU in per cent that the system of post 000 took at this rate; `None` of other rates.
+    pub post_cpu_pct: Option<f64>,
+    /// Median lateness of its packets against their intended times; `None` without a pace, or of too few.
+    pub late_p50_ns: Option<u64>,
+    /// 99th percentile of it.
+    pub late_p99_ns: Option<u64>,
 }
 
 /// What a process found that maps this one's packet memory.

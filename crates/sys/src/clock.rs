@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use rustix::time::{ClockId, clock_gettime};
+use rustix::time::{ClockId, Timespec, clock_gettime};
 
 /// CLOCK_MONOTONIC in nanoseconds: the time since some moment, the same for every process of this
 /// machine that is in no time namespace of its own. [`std::time::Instant`] is this clock, and does not
@@ -13,10 +13,17 @@ use rustix::time::{ClockId, clock_gettime};
 /// Source: clock_gettime(2), time_namespaces(7).
 #[must_use]
 pub fn monotonic_ns() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    // Neither is ever negative: the clock starts at 0.
-    let [seconds, ns] = [now.tv_sec, now.tv_nsec].map(|n| u64::try_from(n).unwrap_or(0));
-    seconds.saturating_mul(1_000_000_000).saturating_add(ns)
+    nanoseconds(clock_gettime(ClockId::Monotonic))
+}
+
+/// Returns the CPU time of the calling thread in nanoseconds.
+///
+/// Cost: a system call.
+///
+/// Source: clock_gettime(2), CLOCK_THREAD_CPUTIME_ID.
+#[must_use]
+pub fn thread_cpu_ns() -> u64 {
+    nanoseconds(clock_gettime(ClockId::ThreadCPUTime))
 }
 
 /// Returns the time that all threads of this process, ended ones included, have had a CPU.
@@ -46,6 +53,12 @@ pub fn now_and_ns() -> (Instant, u64) {
     let best = (0..7).map(|_| reading()).find(close);
     let (_, at, ns) = if close(&first) { first } else { best.unwrap_or(first) };
     (at, ns)
+}
+
+fn nanoseconds(time: Timespec) -> u64 {
+    // Neither is ever negative: these clocks start at 0.
+    let [seconds, ns] = [time.tv_sec, time.tv_nsec].map(|n| u64::try_from(n).unwrap_or(0));
+    seconds.saturating_mul(1_000_000_000).saturating_add(ns)
 }
 
 /// Between two readings that are of one moment.

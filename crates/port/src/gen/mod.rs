@@ -1,5 +1,6 @@
 //! A source of paced, numbered, verifiable packets; [`sink`](crate::sink) verifies them.
 
+mod burst;
 mod pacer;
 mod traffic;
 
@@ -19,13 +20,16 @@ use crate::host::RETRY;
 use crate::obtained::{Direction, Obtained};
 use crate::queue::{Health, Origin, QueueOps, Want};
 use crate::spec::Spec;
+use burst::Burst;
 use traffic::Traffic;
 
 /// Most flows numbered apart.
 pub const FLOWS_MAX: u64 = 1 << 16;
+/// Most packets of a rate that can be asked to leave together.
+pub const BURST_MAX: u64 = 1024;
 
-/// The driver of `gen:[rate=1Mpps[,rate_for=1s]][,size=60|imix][,flows=1][,count=N]`: the pace is kept
-/// for that long, or to the end; after it packets are made as fast as they are taken.
+/// The driver of `gen:[rate=1Mpps[,rate_for=1s][,burst=N]][,size=60|imix][,flows=1][,count=N]`: the pace
+/// is kept for that long, or to the end; after it packets are made as fast as they are taken.
 #[derive(Debug)]
 pub struct Gen;
 
@@ -57,7 +61,13 @@ impl Driver for Gen {
         }
         let rate = traffic.rate.map_or("no pause".to_owned(), |r| r.to_string());
         let then = traffic.rate_for.map(|time| format!(" for {time:?}, then at no pause"));
-        let mode = format!("gen at {rate}{}", then.unwrap_or_default());
+        let burst = Burst::new(traffic.burst, traffic.pps().unwrap_or_default());
+        let bursts = match traffic.burst {
+            Some(n) if n > 1 => format!(" in bursts of {n}"),
+            None if burst.gathers() => " in bursts of up to 1 ms".into(),
+            _ => String::new(),
+        };
+        let mode = format!("gen at {rate}{bursts}{}", then.unwrap_or_default());
         let obtained = Obtained::new(spec.name.clone(), mode, longest).direction(Direction::Source);
         Ok(Opened::single(GenQueue::new(traffic)?, obtained))
     }
@@ -75,6 +85,7 @@ struct GenQueue {
     traffic: Traffic,
     longest: usize,
     pacer: Option<Pacer>,
+    burst: Burst,
     /// The pacer whose time is over: what it has to report.
     paced: Option<Pacer>,
     /// Where a frame is written whose memory a peer writes, too; it is copied from here.
@@ -106,6 +117,7 @@ impl GenQueue {
         Ok(GenQueue {
             longest: traffic.longest(),
             pacer: traffic.pps().map(Pacer::rate),
+            burst: Burst::new(traffic.burst, traffic.pps().unwrap_or_default()),
             paced: None,
             scratch: Vec::new(),
             timer,
@@ -226,6 +238,7 @@ const ENDS: [[u8; 6]; 2] = [Mac([2, 0, 0, 0, 0, 2]).0, Mac([2, 0, 0, 0, 0, 1]).0
 
 impl QueueOps for GenQueue {
     fn rx(&mut self, mem: &mut Local, out: &mut Batch, budget: usize) -> Moved {
+        self.burst.asked();
         let now = Instant::now();
         self.end_pace(now);
         let most = budget.min(out.spare()).min(usize::try_from(self.left()).unwrap_or(usize::MAX));
@@ -248,6 +261,9 @@ impl QueueOps for GenQueue {
             Trust::Private => self.write_in_place(packets, first, now_ns),
             Trust::Exported => self.write_apart(packets, first, now_ns),
         };
+        if n > 0 && self.pacer.is_some() {
+            self.burst.made();
+        }
         Moved { packets: n, bytes }
     }
 
@@ -268,11 +284,15 @@ impl QueueOps for GenQueue {
         if let Some(at) = self.retry_at.filter(|&at| at > now) {
             return self.timer.set_at(Some(at)).is_ok();
         }
-        match self.pacer.as_ref().map(|p| p.next(now)) {
+        let together = self.burst.packets().min(self.left());
+        match self.pacer.as_ref().map(|p| p.next_of(together, now)) {
             None => false,
             Some(after) if after.is_zero() => false,
-            // If the timer cannot be set, it is better to be called too often than never.
-            Some(after) => self.timer.set_at(now.checked_add(after)).is_ok(),
+            Some(after) => {
+                self.burst.sleeps();
+                // If the timer cannot be set, it is better to be called too often than never.
+                self.timer.set_at(now.checked_add(after)).is_ok()
+            }
         }
     }
 
@@ -332,6 +352,32 @@ mod tests {
         }
         assert!(start.elapsed() >= Duration::from_millis(30));
         assert!(port.counts().polls_empty <= 1, "{:?}", port.counts());
+    }
+
+    #[test]
+    fn packets_of_a_burst_leave_by_one_wake_up_and_their_lateness_says_so() {
+        let mut port = Port::open("gen:,rate=50kpps,burst=20,count=410").unwrap();
+        assert_eq!(port.obtained().mode, "gen at 50kpps in bursts of 20");
+        let (mut batch, mut wakes) = (Batch::with_capacity(64), Vec::new());
+        while port.health() != Health::Finished {
+            assert!(port.wait(Some(Duration::from_secs(5))).unwrap());
+            if port.rx(&mut batch) > 0 {
+                let meant = |skb: &Skb| stamp::read(skb.data()).unwrap().time_ns;
+                let times: Vec<u64> = batch.iter().map(meant).collect();
+                wakes.push((batch.len(), times[times.len() - 1] - times[0]));
+            }
+            batch.discard(DropReason::UNSENT);
+        }
+        // The first packet is due at once, and the rest of the last burst when its own last one is.
+        assert_eq!(wakes[0], (1, 0));
+        let whole = &wakes[1..wakes.len() - 1];
+        assert!(whole.iter().all(|(n, apart)| *n >= 20 && *apart >= 379_000), "{wakes:?}");
+        let single = Port::open("gen:,rate=50kpps,burst=1").unwrap();
+        assert_eq!(single.obtained().mode, "gen at 50kpps");
+        let paced = Port::open("gen:,rate=50kpps,rate_for=1s").unwrap();
+        let mode = "gen at 50kpps in bursts of up to 1 ms for 1s, then at no pause";
+        assert_eq!(paced.obtained().mode, mode);
+        assert!(Port::open("gen:,burst=8").unwrap_err().why.contains("there is no rate"));
     }
 
     #[test]

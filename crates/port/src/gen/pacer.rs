@@ -102,7 +102,12 @@ impl Pacer {
     /// Time from `now` until the next packet is due; zero if one is.
     #[must_use]
     pub fn next(&self, now: Instant) -> Duration {
-        match self.intended(self.issued) {
+        self.next_of(1, now)
+    }
+
+    /// Time from `now` until `n` packets are due; zero if they are.
+    pub(super) fn next_of(&self, n: u64, now: Instant) -> Duration {
+        match self.intended(self.issued + n.saturating_sub(1)) {
             Some(at) => at.saturating_duration_since(now),
             None => Duration::ZERO,
         }

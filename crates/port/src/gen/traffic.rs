@@ -5,7 +5,7 @@ use std::time::Duration;
 use linerate_skb::Result;
 use linerate_wire::stamp;
 
-use super::{FLOWS_MAX, pacer};
+use super::{BURST_MAX, FLOWS_MAX, pacer};
 use crate::spec::Spec;
 use crate::units::{self, Rate};
 
@@ -18,6 +18,8 @@ pub(super) struct Traffic {
     pub rate: Option<Rate>,
     /// How long the rate is kept, if not to the end.
     pub rate_for: Option<Duration>,
+    /// Packets that leave together at that rate, if it was said.
+    pub burst: Option<u64>,
     /// Bytes of a frame without FCS, in turn.
     pub sizes: Vec<usize>,
     pub flows: u64,
@@ -37,6 +39,11 @@ fn sizes(text: &str) -> std::result::Result<Vec<usize>, String> {
     }
 }
 
+fn burst(text: &str) -> std::result::Result<u64, String> {
+    let n = units::count(text)?;
+    if (1..=BURST_MAX).contains(&n) { Ok(n) } else { Err(format!("1 to {BURST_MAX}")) }
+}
+
 fn flows(text: &str) -> std::result::Result<u64, String> {
     let n = units::count(text)?;
     if (1..=FLOWS_MAX).contains(&n) { Ok(n) } else { Err(format!("1 to {FLOWS_MAX}")) }
@@ -47,6 +54,7 @@ impl Traffic {
         let traffic = Traffic {
             rate: spec.value("rate", units::rate)?,
             rate_for: spec.value("rate_for", units::duration)?,
+            burst: spec.value("burst", burst)?,
             sizes: spec.value("size", sizes)?.unwrap_or(vec![stamp::FRAME_LEN_MIN]),
             flows: spec.value("flows", flows)?.unwrap_or(1),
             count: spec.value("count", units::count)?.unwrap_or(u64::MAX),
@@ -55,6 +63,10 @@ impl Traffic {
         if traffic.rate.is_none() && traffic.rate_for.is_some() {
             let why = "rate_for says how long the rate is kept, and there is no rate";
             return Err(spec.error(why).fix("say rate=1Gbps, or leave rate_for out"));
+        }
+        if traffic.rate.is_none() && traffic.burst.is_some() {
+            let why = "burst says how many packets of a rate leave together, and there is no rate";
+            return Err(spec.error(why).fix("say rate=1Gbps, or leave burst out"));
         }
         if traffic.pps().is_some_and(|pps| pps > pacer::PPS_MAX) {
             let why =

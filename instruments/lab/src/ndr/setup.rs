@@ -101,7 +101,7 @@ impl Setup {
     /// The engine of one trial. The generator's worker is the last: it starts when all others run.
     pub(super) fn trial(&self, load_pps: u64, offered: u64) -> Result<Engine> {
         let source = format!(
-            "gen:,size={},flows={},rate={load_pps}pps,count={offered}",
+            "gen:,size={},flows={},rate={load_pps}pps,burst=1,count={offered}",
             self.size, self.flows
         );
         let builder = Engine::builder().port("gen", &source).port("sink", "sink:");

@@ -1,0 +1,134 @@
+//! How many paced packets leave by one wake-up.
+//!
+//! A wake-up takes CPU time whatever leaves by it: a microsecond or two of a machine's own, twenty of
+//! a virtual one's. So packets wait for each other, as long as waking then takes a twentieth of a CPU,
+//! and no longer than 1 ms. They are late by that, and their lateness says so.
+
+use linerate_sys::clock::thread_cpu_ns;
+
+/// Waking takes one part in so many of a CPU.
+const SHARE: u64 = 20;
+/// Longest time for which a packet waits for others.
+const HOLD_MAX_NS: u64 = 1_000_000;
+/// Most packets that leave together unless more are asked for: what a turn moves, and any ring holds.
+const PACKETS_MAX: u64 = 64;
+/// CPU time of a wake-up until one was measured.
+const WAKE_NS: u64 = 5_000;
+/// One sample counts so much, however long the worker was about something else.
+const SAMPLE_MAX_NS: u64 = 100_000;
+/// One wake-up in so many is a sample.
+const SAMPLED: u32 = 16;
+/// A sample is one part in so many of the mean.
+const WEIGHT: u64 = 8;
+
+/// Chooses how many packets leave together.
+#[derive(Debug)]
+pub(super) struct Burst {
+    /// As many as was asked for.
+    told: Option<u64>,
+    pps: f64,
+    /// CPU time of a wake-up: a mean that follows the last ones.
+    wake_ns: u64,
+    /// How often packets were made.
+    bursts: u32,
+    /// The thread's CPU time when the last packets were made, if their wake-up is a sample.
+    made_ns: Option<u64>,
+    /// It has slept since.
+    slept: bool,
+}
+
+impl Burst {
+    pub fn new(told: Option<u64>, pps: f64) -> Burst {
+        Burst { told, pps, wake_ns: WAKE_NS, bursts: 0, made_ns: None, slept: false }
+    }
+
+    /// True if packets leave together at this rate, once waking is dear enough.
+    pub fn gathers(&self) -> bool {
+        self.told.is_none() && self.within(HOLD_MAX_NS) > 1
+    }
+
+    /// Packets that are to leave together.
+    pub fn packets(&self) -> u64 {
+        self.told.unwrap_or_else(|| self.within(self.wake_ns.saturating_mul(SHARE)))
+    }
+
+    /// Packets have been made.
+    ///
+    /// Cost: one time in 16 a system call here and one at the next wake-up, if packets gather.
+    pub fn made(&mut self) {
+        let is_sample = self.bursts.is_multiple_of(SAMPLED) && self.gathers();
+        self.bursts = self.bursts.wrapping_add(1);
+        self.slept = false;
+        self.made_ns = is_sample.then(thread_cpu_ns);
+    }
+
+    /// The worker is about to sleep until packets are due.
+    pub fn sleeps(&mut self) {
+        self.slept = true;
+    }
+
+    /// The worker asks for packets; if it has slept, what it took since the last ones is known now.
+    pub fn asked(&mut self) {
+        if self.slept
+            && let Some(made_ns) = self.made_ns.take()
+        {
+            self.measured(thread_cpu_ns().saturating_sub(made_ns));
+        }
+    }
+
+    fn measured(&mut self, ns: u64) {
+        let ns = ns.min(SAMPLE_MAX_NS);
+        self.wake_ns = (self.wake_ns * (WEIGHT - 1) + ns) / WEIGHT;
+    }
+
+    /// Packets of so much time, of which no more than the longest counts.
+    fn within(&self, ns: u64) -> u64 {
+        let n = self.pps * ns.min(HOLD_MAX_NS) as f64 / 1e9;
+        (n as u64).clamp(1, PACKETS_MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_gather_as_long_as_waking_takes_a_twentieth_of_a_cpu() {
+        let packets = |pps, wake_ns| {
+            let mut burst = Burst::new(None, pps);
+            (0..100).for_each(|_| burst.measured(wake_ns));
+            burst.packets()
+        };
+        // 20 us each 400 us, at the post's 992 Mbit/s in full frames.
+        assert_eq!(packets(81_902.0, 20_000), 32);
+        assert_eq!(packets(81_902.0, 2_000), 3);
+        assert_eq!(packets(20_000.0, 1_000_000), 20, "1 ms is the longest");
+        assert_eq!(packets(1e9, 20_000), PACKETS_MAX);
+        assert_eq!(packets(1000.0, 20_000), 1);
+    }
+
+    #[test]
+    fn as_many_leave_together_as_was_asked_for() {
+        for told in [1, 200] {
+            let mut burst = Burst::new(Some(told), 81_902.0);
+            burst.measured(50_000);
+            assert!(burst.packets() == told && !burst.gathers());
+        }
+        assert!(Burst::new(None, 81_902.0).gathers() && !Burst::new(None, 1000.0).gathers());
+    }
+
+    #[test]
+    fn only_a_wake_up_behind_packets_is_measured() {
+        let mut burst = Burst::new(None, 81_902.0);
+        burst.asked();
+        burst.made();
+        burst.asked();
+        assert_eq!(burst.wake_ns, WAKE_NS);
+        burst.sleeps();
+        burst.asked();
+        assert_ne!(burst.wake_ns, WAKE_NS);
+        let known = burst.wake_ns;
+        burst.asked();
+        assert_eq!(burst.wake_ns, known);
+    }
+}
