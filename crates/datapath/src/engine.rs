@@ -274,9 +274,10 @@ impl Builder {
                 .fix("name two by .port(NAME, TEXT), and join them by .wire(NAME, NAME)"));
         }
         let wires = plan::find_wires(&specs, &self.wires)?;
+        let looks = !self.makers.is_empty() || !self.wraps.is_empty();
         let wraps = wrapping::find(&specs, std::mem::take(&mut self.wraps))?;
         plan::check_wires(&specs, &wires)?;
-        plan::direct(&mut specs, &wires);
+        plan::direct(&mut specs, &wires, looks);
         let workers = plan::workers(specs.len(), &wires, self.workers);
         let memory = self.asked.get(&plan::demands(&specs, &workers)?, self.sizes)?;
         let pool = memory.pool;

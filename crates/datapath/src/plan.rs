@@ -31,10 +31,18 @@ pub(crate) fn find_wires(specs: &[Spec], names: &[(String, String)]) -> Result<V
     names.iter().map(|(a, b)| Ok((end(a)?, end(b)?))).collect()
 }
 
-/// Gives a port that is either read or written its mode: the left end of a wire is read.
-pub(crate) fn direct(specs: &mut [Spec], wires: &[Wire]) {
+/// Gives a port that is either read or written its mode: the left end of a wire is read. Between two
+/// of these packets of any link type pass, unless somebody `looks` at them, who takes them for Ethernet.
+pub(crate) fn direct(specs: &mut [Spec], wires: &[Wire], looks: bool) {
+    let is_directed = |spec: &Spec| driver_of(spec).is_ok_and(Driver::directed);
+    for &(a, b) in wires.iter().filter(|_| !looks) {
+        if is_directed(&specs[a]) && is_directed(&specs[b]) {
+            specs[a].options.set_default("link", Some("any"));
+            specs[b].options.set_default("link", Some("any"));
+        }
+    }
     for (i, spec) in specs.iter_mut().enumerate() {
-        let directed = driver_of(spec).is_ok_and(Driver::directed);
+        let directed = is_directed(spec);
         let said = spec.flag("read").unwrap_or(false) || spec.flag("write").unwrap_or(false);
         if directed && !said {
             let left = wires.iter().any(|(a, _)| *a == i);

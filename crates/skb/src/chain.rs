@@ -278,6 +278,7 @@ fn copy_fields(umem: &Umem, from: u32, to: u32) {
     let (meta, cold) = unsafe { (umem.meta(to).as_mut(), umem.cold(to).as_mut()) };
     (meta.data_len, meta.frags) = (source.data_len, source.frags);
     (meta.packet_type, meta.priority) = (source.packet_type, source.priority);
+    (meta.link, meta.snapped_bytes) = (source.link, source.snapped_bytes);
     (meta.cb, meta.lanes) = (source.cb, source.lanes & !(lane::SETTLED | lane::BEHIND));
     if meta.lanes != 0 {
         // SAFETY: the source is shared, so nobody writes its lanes; this is not the same frame.

@@ -10,6 +10,9 @@ use crate::lanes::{Cold, Offload, Release, Vlan, lane};
 use crate::meta::{CB_BYTES, Meta, PacketType};
 use crate::skb::{Skb, Unique};
 
+/// Ethernet's number among link types.
+const ETHERNET: u16 = 1;
+
 impl<S> Skb<S> {
     /// A field of a cold lane, if it was set.
     fn cold<T>(&self, lane: u16, read: impl FnOnce(&Cold) -> T) -> Option<T> {
@@ -61,6 +64,19 @@ impl<S> Skb<S> {
     #[must_use]
     pub fn packet_type(&self) -> PacketType {
         self.meta().packet_type
+    }
+
+    /// Returns what its first header is, by its number in the registry of captures' link types: 1, which is
+    /// Ethernet, unless it comes from a capture of another type.
+    #[must_use]
+    pub fn link_type(&self) -> u16 {
+        self.meta().link.wrapping_add(ETHERNET)
+    }
+
+    /// Returns the bytes that were cut off its end when it was captured; 0 for a whole packet.
+    #[must_use]
+    pub fn snapped_bytes(&self) -> u32 {
+        self.meta().snapped_bytes
     }
 
     /// How urgent it is, for a qdisc; 0 unless somebody said.
@@ -148,6 +164,16 @@ impl Skb<Unique> {
     /// Notes to whom the link layer addressed it.
     pub fn set_packet_type(&mut self, packet_type: PacketType) -> bool {
         self.set(|meta| meta.packet_type = packet_type)
+    }
+
+    /// Says what its first header is, by its number in the registry of captures' link types.
+    pub fn set_link_type(&mut self, link_type: u16) -> bool {
+        self.set(|meta| meta.link = link_type.wrapping_sub(ETHERNET))
+    }
+
+    /// Says how many bytes were cut off its end when it was captured.
+    pub fn set_snapped_bytes(&mut self, bytes: u32) -> bool {
+        self.set(|meta| meta.snapped_bytes = bytes)
     }
 
     /// Says how urgent it is.

@@ -52,7 +52,11 @@ pub(crate) struct Meta {
     /// To whom it was addressed.
     pub packet_type: PacketType,
     /// So that every byte of the line is one of a field.
-    rest: [u8; 7],
+    rest: [u8; 1],
+    /// What its first header is, less Ethernet's number: 0 for all but packets of other captures.
+    pub link: u16,
+    /// Bytes that were cut off its end when it was captured.
+    pub snapped_bytes: u32,
     /// The control block: whoever owns the packet may keep notes in it.
     pub cb: [u8; CB_BYTES],
 }
@@ -73,7 +77,9 @@ impl Meta {
             frags: 0,
             lanes: 0,
             packet_type: PacketType::Host,
-            rest: [0; 7],
+            rest: [0; 1],
+            link: 0,
+            snapped_bytes: 0,
             cb: [0; CB_BYTES],
         }
     }

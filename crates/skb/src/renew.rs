@@ -49,13 +49,15 @@ mod tests {
     fn fields(skb: &Skb) -> impl PartialEq + std::fmt::Debug {
         let kept = (skb.stamp_ns(), skb.mark(), skb.tc_index(), skb.hash(), skb.vlan());
         let shape = (skb.len(), skb.headroom(), skb.tailroom(), skb.fragments(), skb.truesize());
-        (kept, shape, skb.offload(), skb.packet_type(), skb.priority(), *skb.cb(), skb.holds())
+        let hot = (skb.packet_type(), skb.priority(), skb.link_type(), skb.snapped_bytes());
+        (kept, shape, skb.offload(), hot, *skb.cb(), skb.holds())
     }
 
     fn written(skb: &mut Skb) {
         assert!(skb.put_slice(b"something"));
         assert!(skb.set_priority(7) && skb.set_mark(8) && skb.set_stamp_ns(9));
         assert!(skb.set_packet_type(PacketType::OtherHost) && skb.pull(2));
+        assert!(skb.set_link_type(113) && skb.set_snapped_bytes(10));
         skb.cb_mut().unwrap().fill(0xff);
     }
 

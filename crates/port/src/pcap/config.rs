@@ -34,12 +34,15 @@ pub(super) enum Mode {
 pub(super) struct Config {
     pub place: Place,
     pub mode: Mode,
+    /// Packets of every link type pass; else Ethernet frames only.
+    pub any_link: bool,
 }
 
 impl Config {
     /// Errors: `E-PORT-SYNTAX` without a file, for both flags, or for an unknown option.
     pub fn of(spec: &Spec) -> Result<Config> {
         let (read, write) = (spec.flag("read")?, spec.flag("write")?);
+        let any_link = spec.value("link", link)?.unwrap_or(false);
         spec.finish()?;
         if read && write {
             let error = spec.error("a capture is read or written, not both");
@@ -52,7 +55,15 @@ impl Config {
             "-" => Place::Standard,
             path => Place::File(path.into()),
         };
-        Ok(Config { place, mode: if write { Mode::Write } else { Mode::Read } })
+        Ok(Config { place, mode: if write { Mode::Write } else { Mode::Read }, any_link })
+    }
+}
+
+fn link(text: &str) -> std::result::Result<bool, &'static str> {
+    match text {
+        "ethernet" => Ok(false),
+        "any" => Ok(true),
+        _ => Err("ethernet or any"),
     }
 }
 
@@ -66,10 +77,11 @@ mod tests {
 
     #[test]
     fn a_capture_is_read_unless_it_says_write() {
-        let file = |mode| Config { place: Place::File("/a=b.pcap".into()), mode };
+        let file = |mode| Config { place: Place::File("/a=b.pcap".into()), mode, any_link: false };
         assert_eq!(config("pcap:/a=b.pcap"), Ok(file(Mode::Read)));
         assert_eq!(config("pcap:/a=b.pcap,read"), Ok(file(Mode::Read)));
         assert_eq!(config("pcap:/a=b.pcap,write"), Ok(file(Mode::Write)));
+        assert!(config("pcap:a,link=any").unwrap().any_link);
         assert_eq!(config("pcap:-").unwrap().place, Place::Standard);
         let mut spec = Spec::parse("pcap:-", &["pcap"]).unwrap();
         spec.options.set_default("write", None);
@@ -83,6 +95,7 @@ mod tests {
             ("pcap:x,read,write", "not both"),
             ("pcap:x,wriet", "no option 'wriet'"),
             ("pcap:x,write=maybe", "on or off"),
+            ("pcap:x,link=sll", "ethernet or any"),
         ] {
             let e = config(text).unwrap_err();
             assert!(e.why.contains(why), "{text}: {e}");

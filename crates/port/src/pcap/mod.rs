@@ -1,7 +1,7 @@
 //! Capture files: a source that replays one, a sink that records one.
 //!
 //! ```text
-//! config.rs  pcap:FILE[,read|write]: which file, and which way
+//! config.rs  pcap:FILE[,read|write][,link=any]: which file, and which way
 //! read.rs    file -> skbs: pcap and pcapng
 //! source.rs  the file that is read: a regular one, or a stream that does not block
 //! write.rs   skbs -> file: pcapng, whole packets only
@@ -37,7 +37,7 @@ use format::PACKET_LEN_MAX;
 /// have longer ones, up to 256 KiB, and they pass if the pool has the frames.
 const PACKET_USUAL_BYTES: usize = 14 + 4 + 65_535;
 
-/// The driver of `pcap:FILE[,read|write]`; the file `-` is the standard input or output.
+/// The driver of `pcap:FILE[,read|write][,link=any]`; the file `-` is the standard input or output.
 #[derive(Debug)]
 pub struct Pcap;
 
@@ -71,13 +71,13 @@ impl Driver for Pcap {
         };
         match config.mode {
             Mode::Read => {
-                let queue = read::open(&config.place, pool)?;
+                let queue = read::open(&config, pool)?;
                 let mode = if queue.is_stream() { "pcap stream, copy" } else { "pcap file, copy" };
                 let longest = PACKET_LEN_MAX.min(pool.packet_max_bytes());
                 Ok(Opened::single(queue, obtained(mode, longest, Direction::Source)))
             }
             Mode::Write => {
-                let queue = write::open(&config.place)?;
+                let queue = write::open(&config)?;
                 let obtained = obtained("pcapng file, copy", PACKET_LEN_MAX, Direction::Sink);
                 Ok(Opened::single(queue, obtained))
             }

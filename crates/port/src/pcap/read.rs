@@ -9,19 +9,20 @@ use std::time::Instant;
 
 use linerate_skb::{Batch, DropReason, Local, Moved, Pool, Result};
 
-use super::config::Place;
+use super::config::Config;
 use super::format::{CaptureError, Reader, Step};
 use super::source::Source;
 use crate::host::RETRY;
 use crate::queue::{Health, QueueOps, Want};
 
 /// Opens a capture and looks at its first record, unless that would be to wait for it.
-pub(super) fn open(place: &Place, pool: &Pool) -> Result<ReadQueue> {
-    let source = Source::open(place)?;
+pub(super) fn open(config: &Config, pool: &Pool) -> Result<ReadQueue> {
+    let source = Source::open(&config.place)?;
     let mut queue = ReadQueue {
         stream: source.is_stream(),
         reader: Reader::unread(source),
-        name: place.to_string(),
+        name: config.place.to_string(),
+        any_link: config.any_link,
         packet_max_bytes: pool.packet_max_bytes(),
         in_hand: false,
         blocked: false,
@@ -44,6 +45,7 @@ pub(super) struct ReadQueue {
     reader: Reader<Source>,
     name: String,
     stream: bool,
+    any_link: bool,
     packet_max_bytes: usize,
     /// The reader's current record has not been delivered.
     in_hand: bool,
@@ -82,11 +84,12 @@ impl ReadQueue {
 
     /// Whether the packet just found can be delivered.
     fn judge(&mut self) {
-        match self.reader.current().map(|record| record.ethernet().map(<[u8]>::len)) {
-            Some(Ok(len)) if len > self.packet_max_bytes => self.missed += 1,
-            Some(Ok(_)) => self.in_hand = true,
-            Some(Err(e)) => self.fail(&e),
-            None => {}
+        let Some(record) = self.reader.current() else { return };
+        let bytes = if self.any_link { Ok(record.data) } else { record.ethernet() };
+        match bytes.map(<[u8]>::len) {
+            Ok(len) if len > self.packet_max_bytes => self.missed += 1,
+            Ok(_) => self.in_hand = true,
+            Err(e) => self.fail(&e),
         }
     }
 
@@ -121,6 +124,8 @@ impl QueueOps for ReadQueue {
                 break;
             };
             skb.set_stamp_ns(record.time_ns);
+            skb.set_link_type(record.link_type.0);
+            skb.set_snapped_bytes(record.orig_len - record.data.len() as u32); // not below it
             self.in_hand = false;
             let bytes = skb.len() as u64;
             // Cannot be full: no more than `spare` come.

@@ -205,6 +205,54 @@ fn a_packet_of_no_bytes_is_a_packet() {
     assert_eq!(receive(&mut port), (vec![frame(5, b""), frame(6, b"x")], Health::Finished));
 }
 
+/// Has all packets of one capture written to another, through a chain of small frames.
+fn copied(scratch: &Scratch, from: &str, options: &str) -> Vec<u8> {
+    let to = scratch.0.join("copy.pcapng").display().to_string();
+    let pool = Pool::builder().frames(64).frame_size(512).build().unwrap();
+    let open = |port: String| Port::open_with(&port, &pool).unwrap();
+    let mut reads = open(format!("pcap:{from}{options}"));
+    let mut writes = open(format!("pcap:{to},write{options}"));
+    let mut batch = Batch::with_capacity(7);
+    while !reads.health().ended() {
+        reads.rx(&mut batch);
+        writes.xmit(&mut batch);
+    }
+    assert_eq!(reads.health(), Health::Finished);
+    drop((reads, writes));
+    assert_balanced(&pool);
+    std::fs::read(&to).unwrap()
+}
+
+/// What each packet of a capture was, beside its bytes: link type, original length, length.
+fn kinds(capture: &[u8]) -> Vec<(u16, u32, usize)> {
+    let mut reader = super::format::Reader::new(capture).unwrap();
+    let mut kinds = Vec::new();
+    while let Some(record) = reader.next_record().unwrap() {
+        kinds.push((record.link_type.0, record.orig_len, record.data.len()));
+    }
+    kinds
+}
+
+#[test]
+fn a_snapped_packet_keeps_its_original_length_from_capture_to_capture() {
+    let scratch = Scratch::new();
+    let packets: [(u32, u32, &[u8]); 2] = [(1, 1, &[7; 60]), (2, 2, &[8; 1400])];
+    let file = scratch.file("a.pcap", &classic(false, false, 1, &packets));
+    assert_eq!(kinds(&copied(&scratch, &file, "")), [(1, 69, 60), (1, 1409, 1400)]);
+}
+
+#[test]
+fn a_capture_of_another_link_type_is_copied_as_it_is() {
+    let scratch = Scratch::new();
+    let cooked = classic(true, false, 113, &[(1, 1, b"first"), (2, 2, b"second")]);
+    let file = scratch.file("cooked.pcap", &cooked);
+    assert_eq!(kinds(&copied(&scratch, &file, ",link=any")), [(113, 14, 5), (113, 15, 6)]);
+    // Nothing says of an empty one what its packets would have been.
+    let file = scratch.file("empty.pcap", &classic(true, false, 113, &[]));
+    let empty = copied(&scratch, &file, ",link=any");
+    assert!(kinds(&empty).is_empty() && empty.len() > 60, "it declares an interface");
+}
+
 #[test]
 fn what_cannot_be_opened_says_why() {
     let scratch = Scratch::new();
@@ -218,7 +266,7 @@ fn what_cannot_be_opened_says_why() {
         (folder.clone(), Code::File, "directory"),
         (format!("{folder},write"), Code::File, "directory"),
         (format!("{folder}/no/where.pcap,write"), Code::File, "No such file"),
-        (cooked, Code::Capture, "link type 113, not Ethernet"),
+        (cooked, Code::Capture, "link type 113 (LINUX_SLL), not Ethernet"),
         (text, Code::Capture, "neither pcap nor pcapng"),
         (packed, Code::Capture, "1f 8b 08 00"),
         ("/dev/null".into(), Code::Capture, "ends after 0 of 4 bytes"),
@@ -342,7 +390,7 @@ fn a_full_disk_drops_the_rest_and_leaves_whole_packets() {
         let cut = |disk: &Disk, len| disk.file.set_len(len).unwrap();
         let pool = pool(32);
         let mut mem = pool.local();
-        let mut queue = WriteQueue::new(disk, "full.pcap".into(), cut).unwrap();
+        let mut queue = WriteQueue::new(disk, "full.pcap".into(), false, cut).unwrap();
         let moved = send(&mut queue, &mut mem, &packets);
         let again = send(&mut queue, &mut mem, &packets);
         let sent = moved.packets + again.packets;
@@ -363,7 +411,7 @@ fn a_reader_that_has_gone_is_told_to_the_writer() {
     let file = File::from(std::os::fd::OwnedFd::from(writer));
     let pool = pool(32);
     let mut mem = pool.local();
-    let mut queue = WriteQueue::new(file, "-".into(), |_, _| {}).unwrap();
+    let mut queue = WriteQueue::new(file, "-".into(), false, |_, _| {}).unwrap();
     assert_eq!(send(&mut queue, &mut mem, &[vec![1; 60]]).packets, 1);
     assert!(reader.read(&mut [0; 4096]).unwrap() > 60);
     drop(reader);
@@ -382,7 +430,8 @@ fn a_packet_too_long_for_a_capture_is_dropped_and_its_neighbours_are_not() {
     let path = scratch.0.join("a.pcap");
     let pool = pool(1024);
     let mut mem = pool.local();
-    let mut queue = WriteQueue::new(File::create(&path).unwrap(), "a".into(), |_, _| {}).unwrap();
+    let mut queue =
+        WriteQueue::new(File::create(&path).unwrap(), "a".into(), false, |_, _| {}).unwrap();
     let packets = [vec![1; 9], vec![2; PACKET_LEN_MAX + 1], vec![3; PACKET_LEN_MAX], vec![4; 9]];
     let before = super::write::epoch_ns();
     let moved = send(&mut queue, &mut mem, &packets);

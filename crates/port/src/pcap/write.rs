@@ -14,17 +14,17 @@ use linerate_sys::wait::EventFd;
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
-use super::config::Place;
-use super::format::{PACKET_LEN_MAX, Writer};
+use super::config::{Config, Place};
+use super::format::{LinkType, PACKET_LEN_MAX, Writer};
 use crate::queue::{Health, QueueOps, Want};
 
 /// The interface that packets are filed under.
 pub(super) const INTERFACE: &str = "linerate";
 
 /// Opens a capture for writing, and writes its header.
-pub(super) fn open(place: &Place) -> Result<WriteQueue<File>> {
-    let name = place.to_string();
-    match place {
+pub(super) fn open(config: &Config) -> Result<WriteQueue<File>> {
+    let (name, any) = (config.place.to_string(), config.any_link);
+    match &config.place {
         Place::Standard => {
             if io::stdout().is_terminal() {
                 let error = refused(&name, "the standard output is a terminal");
@@ -32,16 +32,16 @@ pub(super) fn open(place: &Place) -> Result<WriteQueue<File>> {
             }
             let owned = io::stdout().as_fd().try_clone_to_owned();
             let file = owned.map_err(|e| refused(&name, &format!("dup: {e}")))?;
-            WriteQueue::new(file.into(), name, |_, _| {})
+            WriteQueue::new(file.into(), name, any, |_, _| {})
         }
         Place::File(path) => {
             // Truncated below, once it is known to be nobody's.
             let opened = OpenOptions::new().write(true).create(true).truncate(false).open(path);
             let file = opened.map_err(|e| refused(&name, &format!("open: {e}")))?;
             if empty(&file, &name)? {
-                WriteQueue::new(file, name, cut)
+                WriteQueue::new(file, name, any, cut)
             } else {
-                WriteQueue::new(file, name, |_, _| {})
+                WriteQueue::new(file, name, any, |_, _| {})
             }
         }
     }
@@ -75,6 +75,8 @@ fn cut(file: &File, len: u64) {
 
 pub(super) struct WriteQueue<W: Write> {
     writer: Writer<W>,
+    /// The link type of each interface that is declared.
+    links: Vec<LinkType>,
     name: String,
     /// Cuts the file behind its last whole block.
     cut: fn(&W, u64),
@@ -87,17 +89,30 @@ pub(super) struct WriteQueue<W: Write> {
 }
 
 impl<W: Write> WriteQueue<W> {
-    pub fn new(file: W, name: String, cut: fn(&W, u64)) -> Result<WriteQueue<W>> {
+    /// Begins a file, of Ethernet unless packets of `any` link type come: the first then says which.
+    pub fn new(file: W, name: String, any: bool, cut: fn(&W, u64)) -> Result<WriteQueue<W>> {
         let bell = EventFd::new()?;
         bell.signal();
-        let mut writer = Writer::new(file);
+        let (writer, links, joined) = (Writer::new(file), Vec::new(), Vec::new());
+        let mut queue = WriteQueue { writer, links, name, cut, bell, joined, health: Health::Up };
         // A file without a packet is a capture, too; and a full disk is best found now.
-        let header = writer.add_interface(INTERFACE).and_then(|_| writer.flush());
-        if let Err(e) = header {
-            cut(writer.sink(), 0);
-            return Err(write_error(&name, &e));
+        let declared = if any { Ok(0) } else { queue.interface(LinkType::ETHERNET) };
+        if let Err(e) = declared.and_then(|_| queue.writer.flush()) {
+            queue.fail(&e);
+            (queue.cut)(queue.writer.sink(), 0);
+            return Err(write_error(&queue.name, &e));
         }
-        Ok(WriteQueue { writer, name, cut, bell, joined: Vec::new(), health: Health::Up })
+        Ok(queue)
+    }
+
+    /// Returns the interface that packets of this type are filed under.
+    fn interface(&mut self, link: LinkType) -> io::Result<u32> {
+        if let Some(at) = self.links.iter().position(|known| *known == link) {
+            return Ok(at as u32);
+        }
+        let interface = self.writer.add_interface_of(INTERFACE, link)?;
+        self.links.push(link);
+        Ok(interface)
     }
 
     /// Writes the first `n` packets of `batch`, which are not too long.
@@ -105,8 +120,10 @@ impl<W: Write> WriteQueue<W> {
         for skb in batch.iter().take(n) {
             let now_ns = || *now_ns.get_or_insert_with(epoch_ns);
             let time_ns = skb.stamp_ns().unwrap_or_else(now_ns);
+            let interface = self.interface(LinkType(skb.link_type()))?;
             let bytes = whole(skb, &mut self.joined);
-            self.writer.write(0, time_ns, bytes.len() as u32, bytes)?; // at most PACKET_LEN_MAX
+            let orig_len = (bytes.len() as u32).saturating_add(skb.snapped_bytes());
+            self.writer.write(interface, time_ns, orig_len, bytes)?; // at most PACKET_LEN_MAX
         }
         self.writer.flush()
     }
@@ -114,6 +131,15 @@ impl<W: Write> WriteQueue<W> {
     fn fail(&mut self, e: &io::Error) {
         (self.cut)(self.writer.sink(), self.writer.whole_len());
         self.health = Health::Failed(write_error(&self.name, e));
+    }
+}
+
+impl<W: Write> Drop for WriteQueue<W> {
+    fn drop(&mut self) {
+        // Readers expect an interface in a file without a packet, too. Who is told of a failure is gone.
+        if self.links.is_empty() && self.health == Health::Up {
+            let _ = self.interface(LinkType::ETHERNET).and_then(|_| self.writer.flush());
+        }
     }
 }
 

@@ -113,9 +113,43 @@ impl fmt::Display for Fault {
             Fault::Option { code, len } => write!(f, "option {code} of impossible length {len}"),
             Fault::Interface(id) => write!(f, "a packet from interface {id}, which is undeclared"),
             Fault::TooManyInterfaces => f.write_str("too many interfaces"),
-            Fault::NotEthernet(link) => write!(f, "link type {link}, not Ethernet (1)"),
+            Fault::NotEthernet(link) => {
+                let name = link_name(*link).map_or(String::new(), |name| format!(" ({name})"));
+                write!(f, "link type {link}{name}, not Ethernet (1)")
+            }
         }
     }
+}
+
+/// The name of a link type that captures are often of.
+///
+/// Source: draft-ietf-opsawg-pcaplinktype, without the prefix LINKTYPE_.
+fn link_name(link: u16) -> Option<&'static str> {
+    const NAMES: [(u16, &str); 22] = [
+        (0, "NULL"),
+        (9, "PPP"),
+        (10, "FDDI"),
+        (51, "PPP_ETHER"),
+        (101, "RAW"),
+        (105, "IEEE802_11"),
+        (108, "LOOP"),
+        (113, "LINUX_SLL"),
+        (119, "IEEE802_11_PRISM"),
+        (127, "IEEE802_11_RADIOTAP"),
+        (187, "BLUETOOTH_HCI_H4"),
+        (189, "USB_LINUX"),
+        (192, "PPI"),
+        (195, "IEEE802_15_4_WITHFCS"),
+        (201, "BLUETOOTH_HCI_H4_WITH_PHDR"),
+        (220, "USB_LINUX_MMAPPED"),
+        (227, "CAN_SOCKETCAN"),
+        (228, "IPV4"),
+        (229, "IPV6"),
+        (239, "NFLOG"),
+        (249, "USBPCAP"),
+        (276, "LINUX_SLL2"),
+    ];
+    NAMES.iter().find(|(number, _)| *number == link).map(|(_, name)| *name)
 }
 
 impl fmt::Display for CaptureError {
@@ -145,7 +179,10 @@ impl CaptureError {
         match self.fault {
             Fault::NotCapture([0x1f, 0x8b, ..]) => error.fix("unpack it first: gunzip"),
             Fault::NotCapture([0x28, 0xb5, 0x2f, 0xfd]) => error.fix("unpack it first: unzstd"),
-            Fault::NotEthernet(_) => error.fix("capture on an Ethernet interface, not on `any`"),
+            Fault::NotEthernet(_) => error.fix(
+                "capture on an Ethernet interface, not on `any`; such a capture can be copied to a \
+                 file: linerate forward pcap:IN pcap:OUT",
+            ),
             _ => error,
         }
     }

@@ -147,7 +147,10 @@ fn only_ethernet_passes_for_a_frame() {
     let mut reader = Reader::new(&file[..]).unwrap();
     assert_eq!(reader.next_record().unwrap().unwrap().ethernet().unwrap(), b"first");
     let cooked = reader.next_record().unwrap().unwrap().ethernet().unwrap_err();
-    assert!(cooked.to_string().ends_with("link type 113, not Ethernet (1)"), "{cooked}");
+    assert!(
+        cooked.to_string().ends_with("link type 113 (LINUX_SLL), not Ethernet (1)"),
+        "{cooked}"
+    );
     assert_eq!(cooked.in_file("x.pcap").code, linerate_sys::Code::Capture);
 }
 

@@ -46,16 +46,23 @@ impl<W: Write> Writer<W> {
 
     /// Declares an Ethernet interface called `name`; its number, for [`Writer::write`].
     ///
+    /// Errors: as [`Writer::add_interface_of`].
+    pub fn add_interface(&mut self, name: &str) -> io::Result<u32> {
+        self.add_interface_of(name, LinkType::ETHERNET)
+    }
+
+    /// Declares an interface called `name` whose packets are of this type, as [`Writer::add_interface`].
+    ///
     /// Errors: `InvalidInput` for a name beyond 255 bytes or one interface too many, and nothing
     /// changed; otherwise those of the sink.
-    pub fn add_interface(&mut self, name: &str) -> io::Result<u32> {
+    pub fn add_interface_of(&mut self, name: &str, link_type: LinkType) -> io::Result<u32> {
         if name.len() > 255 || self.interfaces as usize >= INTERFACES_MAX {
             let text = "an interface name beyond 255 bytes, or too many interfaces";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
         self.room_for(64 + name.len())?;
         self.block(INTERFACE, |body| {
-            body.extend(LinkType::ETHERNET.0.to_le_bytes());
+            body.extend(link_type.0.to_le_bytes());
             body.extend([0; 2]);
             body.extend(0_u32.to_le_bytes()); // no snapshot length
             option(body, IF_NAME, name.as_bytes());

@@ -79,6 +79,7 @@ impl Copies {
                 Way::Tx => (None, TX),
             };
             let orig_len = u32::try_from(len).unwrap_or(u32::MAX);
+            let orig_len = orig_len.saturating_add(skb.snapped_bytes());
             let time_ns = stamp.unwrap_or(now_ns);
             let len_and_way = body as u32 | bit; // at most 256 KiB
             let words = [capture, (time_ns >> 32) as u32, time_ns as u32, orig_len, len_and_way];
