@@ -64,6 +64,19 @@ mod tests {
     };
     use std::collections::BTreeMap;
 
+    fn paced() -> PhaseReport {
+        PhaseReport {
+            name: "paced",
+            seconds: 0.25,
+            sent: Passed { packets: 5, bytes: 300 },
+            cpu_seconds: 0.125,
+            far_cpu_seconds: None,
+            post_cpu_pct: Some(27.5),
+            late_p50_ns: Some(200_000),
+            late_p99_ns: None,
+        }
+    }
+
     fn report() -> ForwardReport {
         let port = |name: &str, rx, tx| PortReport {
             name: name.into(),
@@ -113,16 +126,7 @@ mod tests {
             waits: Waits { flushes: 2, sleeps: 1, asleep_ns: 77, ..Waits::default() },
             pool: pool(),
             verify: Some(Verify { packets: 9, lost: 1, ..Verify::default() }),
-            phases: vec![PhaseReport {
-                name: "paced",
-                seconds: 0.25,
-                sent: Passed { packets: 5, bytes: 300 },
-                cpu_seconds: 0.125,
-                far_cpu_seconds: None,
-                post_cpu_pct: Some(27.5),
-                late_p50_ns: Some(200_000),
-                late_p99_ns: None,
-            }],
+            phases: vec![paced()],
             far: Some(FarReport {
                 process: 77,
                 received: Passed { packets: 9, bytes: 540 },
