@@ -209,7 +209,6 @@ impl Axis {
     }
 
     /// Returns its ticks: a few, whatever it is over.
-    #[must_use]
     pub fn ticks(&self) -> impl Iterator<Item = f64> + use<> {
         let (low, step) = (self.low, self.step);
         let n = ((self.high - low) / step).round().clamp(0.0, 20.0) as u32;

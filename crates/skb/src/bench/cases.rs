@@ -3,7 +3,9 @@
 
 use std::hint::black_box;
 
-use super::{BURST, Options, Timer, cross};
+use linerate_sys::thread;
+
+use super::{BURST, Timer, cross};
 use crate::{Batch, Data, Huge, Local, Pool, Shared};
 
 /// Buffers of a pool; DPDK's mempools like one less than a power of two.
@@ -22,7 +24,7 @@ pub struct Case {
     pub two_cores: bool,
     /// Bursts of a repetition: a few milliseconds, so that most of them have the CPU to themselves.
     pub bursts: u64,
-    run: fn(&Options, &mut Timer),
+    run: fn(&[usize], &mut Timer),
 }
 
 /// Every case.
@@ -103,25 +105,36 @@ pub fn named(name: &str) -> Result<&'static Case, String> {
     found.ok_or_else(|| format!("{name} is no case; there are {}", names()))
 }
 
-/// Runs `case` on the first of the CPUs.
+/// Runs `case` on the first of `cpus`, and what is across on the second; where there are fewer, the
+/// kernel places it.
 ///
 /// # Panics
-/// If a packet did not come home: then there is nothing to say.
-pub fn run(case: &Case, options: &Options, bursts: u64, reps: usize) -> Timer {
-    options.pin(0);
+/// If a packet did not come home: then there is nothing to say. If a CPU may not be used.
+pub fn run(case: &Case, cpus: &[usize], bursts: u64, reps: usize) -> Timer {
+    pin(cpus, 0);
     let mut timer = Timer::new(bursts, reps);
-    (case.run)(options, &mut timer);
+    (case.run)(cpus, &mut timer);
     timer
 }
 
-/// The pool of every case.
+/// Binds the calling thread to the `nth` CPU, if there is one.
+pub(super) fn pin(cpus: &[usize], nth: usize) {
+    if let Some(&cpu) = cpus.get(nth) {
+        thread::pin_to_cpu(cpu).expect("the CPU is one that we were allowed to use");
+    }
+}
+
+/// Makes the pool of every case.
 ///
 /// # Panics
 /// Without memory for it.
-pub fn pool(options: &Options) -> Pool {
+pub fn pool() -> Pool {
+    pool_of(Data::Frames)
+}
+
+fn pool_of(data: Data) -> Pool {
     let builder = Pool::builder().frames(POOL_SIZE).huge_pages(Huge::Try).name("buffers");
-    let builder = builder.data(options.data).init(options.init).return_to(options.return_to);
-    builder.build().expect("17 MiB of ordinary pages can be had where a benchmark runs")
+    builder.data(data).build().expect("17 MiB of ordinary pages can be had where a benchmark runs")
 }
 
 /// Asserts that no packet is out and that the books balance.
@@ -130,20 +143,22 @@ pub(super) fn assert_all_home(pool: &Pool) {
     assert_eq!((ledger.in_flight, ledger.difference()), (0, 0), "{ledger}");
 }
 
-fn bulk(options: &Options, timer: &mut Timer) {
-    let pool = pool(options);
-    alloc_and_consume(options.local(&pool), timer);
+fn bulk(_: &[usize], timer: &mut Timer) {
+    let pool = pool();
+    alloc_and_consume(pool.local(), timer);
     assert_all_home(&pool);
 }
 
-fn bulk_nocache(options: &Options, timer: &mut Timer) {
-    let pool = pool(options);
+fn bulk_nocache(_: &[usize], timer: &mut Timer) {
+    let pool = pool();
     alloc_and_consume(pool.local_with(0), timer);
     assert_all_home(&pool);
 }
 
-fn general(options: &Options, timer: &mut Timer) {
-    bulk(&Options { data: Data::General, ..options.clone() }, timer);
+fn general(_: &[usize], timer: &mut Timer) {
+    let pool = pool_of(Data::General);
+    alloc_and_consume(pool.local(), timer);
+    assert_all_home(&pool);
 }
 
 fn alloc_and_consume(mut mem: Local, timer: &mut Timer) {
@@ -156,9 +171,9 @@ fn alloc_and_consume(mut mem: Local, timer: &mut Timer) {
     });
 }
 
-fn bulk_shared(options: &Options, timer: &mut Timer) {
-    let pool = pool(options);
-    let mut mem = options.local(&pool);
+fn bulk_shared(_: &[usize], timer: &mut Timer) {
+    let pool = pool();
+    let mut mem = pool.local();
     let mut batch = Batch::with_capacity(BURST);
     let mut mirror: Batch<Shared> = Batch::with_capacity(BURST);
     timer.repeat(|bursts| {
@@ -178,9 +193,9 @@ fn bulk_shared(options: &Options, timer: &mut Timer) {
     assert_all_home(&pool);
 }
 
-fn bulk_fragmented(options: &Options, timer: &mut Timer) {
-    let pool = pool(options);
-    let mut mem = options.local(&pool);
+fn bulk_fragmented(_: &[usize], timer: &mut Timer) {
+    let pool = pool();
+    let mut mem = pool.local();
     let mut batch = Batch::with_capacity(BURST + 1);
     timer.repeat(|bursts| {
         for burst in 0..bursts {
@@ -198,9 +213,9 @@ fn bulk_fragmented(options: &Options, timer: &mut Timer) {
     assert_all_home(&pool);
 }
 
-fn single(options: &Options, timer: &mut Timer) {
-    let pool = pool(options);
-    let mut mem = options.local(&pool);
+fn single(_: &[usize], timer: &mut Timer) {
+    let pool = pool();
+    let mut mem = pool.local();
     let mut batch = Batch::with_capacity(BURST);
     timer.repeat(|bursts| {
         for _ in 0..bursts {
@@ -211,7 +226,7 @@ fn single(options: &Options, timer: &mut Timer) {
     assert_all_home(&pool);
 }
 
-fn ring(_: &Options, timer: &mut Timer) {
+fn ring(_: &[usize], timer: &mut Timer) {
     let (mut producer, mut consumer) =
         linerate_ring::heap::<u32>(RING_LEN_DESCS).expect("a power of two");
     let (entries, mut out) = ([7u32; BURST], [0u32; BURST]);

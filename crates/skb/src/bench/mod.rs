@@ -5,11 +5,9 @@
 
 mod cases;
 mod cross;
-mod options;
 mod timer;
 
 pub use cases::{CASES, Case, named, pool, run};
-pub use options::{Consumer, Options, Producer, number};
 pub use timer::{Sample, Timer};
 
 /// Packets allocated and freed at once.

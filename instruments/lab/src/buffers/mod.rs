@@ -7,7 +7,8 @@
 mod peer;
 
 use linerate_skb::Pages;
-use linerate_skb::bench::{BURST, Case, Options, Sample, named, number, pool, run};
+use linerate_skb::bench::{BURST, Case, Sample, named, pool, run};
+use linerate_sys::thread::allowed_cpus;
 use serde_json::json;
 
 use crate::{Code, Error, Result};
@@ -24,14 +25,13 @@ struct Asked {
     case: &'static Case,
     bursts: u64,
     reps: usize,
-    options: Options,
+    cpus: Vec<usize>,
 }
 
 /// Runs one case, and returns what came of it as one line of JSON.
 ///
 /// `args` are a side, `linerate` or `dpdk`, then a case or `probe`, then options as they are given on
-/// a command line: `--cpus A,B`, `--bursts N`, `--reps N`, and for our side those of
-/// [`Options::take`]. A probe only says whether the side can be run here.
+/// a command line: `--cpus A,B`, `--bursts N`, `--reps N`. A probe only says whether the side can be run here.
 ///
 /// # Errors
 /// `E-EXPERIMENT` for arguments that make no sense; `E-UNSUPPORTED` where the peer is not installed
@@ -57,7 +57,7 @@ pub fn sample(args: &[String]) -> Result<String> {
         true => peer::sample(&asked)?,
         false => {
             has_huge_pages()?;
-            run(asked.case, &asked.options, asked.bursts, asked.reps).sample()
+            run(asked.case, &asked.cpus, asked.bursts, asked.reps).sample()
         }
     };
     Ok(said(&asked, &sample))
@@ -83,17 +83,22 @@ fn said(asked: &Asked, sample: &Sample) -> String {
 impl Asked {
     fn parse(case: &str, options: &[String]) -> Result<Asked> {
         let case = named(case).map_err(usage)?;
-        let (bursts, options_of) = (case.bursts, Options::default());
-        let mut asked = Asked { case, bursts, reps: REPS, options: options_of };
+        let cpus = allowed_cpus().unwrap_or_default();
+        let mut asked = Asked { case, bursts: case.bursts, reps: REPS, cpus };
         let mut words = options.iter();
         while let Some(flag) = words.next() {
-            let mut value = || words.next().cloned().ok_or_else(|| format!("{flag} needs a value"));
+            let mut value = || {
+                let word = words.next();
+                word.ok_or_else(|| usage(format!("{flag} needs a value")))
+            };
             match flag.as_str() {
-                "--bursts" => {
-                    asked.bursts = value().and_then(|n| number(flag, &n)).map_err(usage)?
+                "--bursts" => asked.bursts = number(flag, value()?)?,
+                "--reps" => asked.reps = number(flag, value()?)?,
+                "--cpus" => {
+                    let cpus = value()?;
+                    asked.cpus =
+                        cpus.split(',').map(|cpu| number(flag, cpu)).collect::<Result<_>>()?;
                 }
-                "--reps" => asked.reps = value().and_then(|n| number(flag, &n)).map_err(usage)?,
-                _ if asked.options.take(flag, &mut value).map_err(usage)? => {}
                 _ => return Err(usage(format!("{flag} is not known"))),
             }
         }
@@ -101,7 +106,7 @@ impl Asked {
         if !(1..=99).contains(&asked.reps) || asked.bursts == 0 {
             return Err(usage("--reps is 1 to 99, and --bursts at least 1".into()));
         }
-        if case.two_cores && asked.options.cpus.len() < 2 {
+        if case.two_cores && asked.cpus.len() < 2 {
             let why = format!("{} takes two CPUs", case.name);
             return Err(Error::new(Code::Unsupported, "cannot sample", why)
                 .fix("grep Cpus_allowed_list /proc/self/status"));
@@ -112,11 +117,15 @@ impl Asked {
 
 /// Whether a pool gets huge pages here: the peer has them, and without them ours is another case.
 fn has_huge_pages() -> Result<()> {
-    if pool(&Options::default()).pages() == Pages::Huge2M {
+    if pool().pages() == Pages::Huge2M {
         return Ok(());
     }
     Err(Error::new(Code::Unsupported, "cannot sample", "there are no huge pages left")
         .fix("sysctl -w vm.nr_hugepages=300"))
+}
+
+fn number<T: std::str::FromStr>(flag: &str, word: &str) -> Result<T> {
+    word.parse().map_err(|_| usage(format!("{flag} {word}: not a number")))
 }
 
 fn usage(why: String) -> Error {
@@ -181,13 +190,13 @@ mod tests {
 
     #[test]
     fn every_case_of_ours_brings_all_its_packets_home() {
-        let options = Options::default();
+        let cpus = allowed_cpus().unwrap();
         for case in &CASES {
-            if case.two_cores && options.cpus.len() < 2 {
+            if case.two_cores && cpus.len() < 2 {
                 println!("skipped: {}: it needs two CPUs", case.name);
                 continue;
             }
-            let sample = run(case, &options, 100, 1).sample();
+            let sample = run(case, &cpus, 100, 1).sample();
             assert_eq!((sample.bursts, sample.reps), (100, 1), "{}", case.name);
             assert!(sample.ticks > 0.0, "{}: {sample:?}", case.name);
         }

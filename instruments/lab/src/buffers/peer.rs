@@ -43,7 +43,7 @@ pub(super) fn probe() -> Result<()> {
 /// As [`probe`], and what the compiler or the program complains of.
 pub(super) fn sample(asked: &Asked) -> Result<Sample> {
     probe()?;
-    let cpus: Vec<String> = asked.options.cpus.iter().take(2).map(usize::to_string).collect();
+    let cpus: Vec<String> = asked.cpus.iter().take(2).map(usize::to_string).collect();
     let mut command = Command::new(compiled()?);
     command.args(["-l", &cpus.join(",")]).args(EAL).args(["--", asked.case.peer]);
     let output = ran(command.args([asked.bursts.to_string(), asked.reps.to_string()]))?;
