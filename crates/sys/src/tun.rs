@@ -32,6 +32,7 @@ use crate::netif::{IfName, Interface, ioctl};
 use crate::vnet::VNET_HDR_BYTES;
 
 const DEVICE: &str = "/dev/net/tun";
+const OPEN: &str = "open(/dev/net/tun)";
 
 /// Work that the kernel may leave undone in frames that are read. Those written may use anything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -186,8 +187,7 @@ impl AsFd for Tap {
 
 fn open_device(name: &IfName) -> Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    rustix::fs::open(DEVICE, flags, Mode::empty())
-        .map_err(|e| refused(name, &format!("open({DEVICE})"), e, 0))
+    rustix::fs::open(DEVICE, flags, Mode::empty()).map_err(|e| refused(name, OPEN, e, 0))
 }
 
 /// Attaches `fd` to the interface called `name`; returns the name it has.
@@ -225,6 +225,13 @@ fn refused(name: &IfName, call: &str, errno: Errno, kind: c_int) -> Error {
     let what = format!("cannot open TAP interface {name}");
     let multi = if kind == 0 { "" } else { " multi_queue" };
     match errno {
+        // Of the file's mode, which no capability of ours gets past.
+        Errno::ACCESS if call == OPEN => {
+            Error::os(Code::Permission, what, call, errno).fix(format!(
+                "let others open it (chmod 666 {DEVICE}), and {}",
+                Capabilities::NET_ADMIN.remedy()
+            ))
+        }
         Errno::PERM | Errno::ACCESS => Error::os(Code::Permission, what, call, errno).fix(format!(
             "have root make it (ip tuntap add {name} mode tap{multi} user $USER), or {}",
             Capabilities::NET_ADMIN.remedy()
