@@ -6,11 +6,13 @@
 
 #![forbid(unsafe_code)]
 
+mod api;
 mod cargo;
 mod churn;
 mod commits;
 mod eta;
 mod instructions;
+mod lines;
 mod memif;
 mod msrv;
 mod nocc;

@@ -17,6 +17,7 @@ use std::path::Path;
 use anyhow::{Result, bail};
 
 pub use pages::README_COMMANDS;
+pub use source::{code as code_of, is_for_tests, shipped};
 pub use tree::Tree;
 
 /// One place that breaks a rule.

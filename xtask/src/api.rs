@@ -1,0 +1,117 @@
+//! The public API as a list: `docs/api.txt`, one line for each item of the facade.
+//!
+//! It is read from the pages that step `doc` has just written: each is a file `kind.Name.html`, in which what a
+//! user can call, match or name stands as `id="method.push"` before the implementations of traits.
+//! `UPDATE_API=1 cargo xtask doc` writes the list again; its diff shows the change.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+
+use crate::cargo;
+
+const LIST: &str = "docs/api.txt";
+/// The facade, with what it re-exports item by item, and the crate that it re-exports as a whole.
+const CRATES: [&str; 2] = ["linerate", "linerate_wire"];
+/// What has a page of its own.
+const KINDS: [&str; 8] = ["struct", "enum", "trait", "fn", "type", "constant", "macro", "union"];
+/// What has an anchor on a page.
+const MEMBERS: [&str; 7] = [
+    "method",
+    "tymethod",
+    "variant",
+    "structfield",
+    "associatedconstant",
+    "associatedtype",
+    "reexport",
+];
+
+/// Removes the pages, so that what is gone from the sources is gone from the list.
+pub fn forget(root: &Path) {
+    for name in CRATES {
+        // Pages that are not there need not be removed.
+        let _ = fs::remove_dir_all(cargo::target_dir(root).join("doc").join(name));
+    }
+}
+
+/// Compares the list with the pages, or writes it where `UPDATE_API` is set; returns its length.
+pub fn compare(root: &Path) -> Result<String> {
+    let mut items = BTreeSet::new();
+    for name in CRATES {
+        let folder = cargo::target_dir(root).join("doc").join(name);
+        collect(&folder, name, &mut items).with_context(|| format!("no pages of {name}"))?;
+    }
+    let list: String = items.iter().map(|item| format!("{item}\n")).collect();
+    let known = fs::read_to_string(root.join(LIST)).unwrap_or_default();
+    if std::env::var_os("UPDATE_API").is_some() {
+        fs::write(root.join(LIST), &list)?;
+    } else if list != known {
+        let known: BTreeSet<String> = known.lines().map(str::to_owned).collect();
+        known.difference(&items).for_each(|item| eprintln!("- {item}"));
+        items.difference(&known).for_each(|item| eprintln!("+ {item}"));
+        bail!(
+            "the public API is not that of {LIST}; if that is meant: UPDATE_API=1 cargo xtask doc"
+        );
+    }
+    Ok(format!("{} public items", items.len()))
+}
+
+/// Adds the items below a folder of pages: `kind path::Name: members`.
+fn collect(folder: &Path, path: &str, items: &mut BTreeSet<String>) -> Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let file = entry.file_name().to_string_lossy().into_owned();
+        if entry.file_type()?.is_dir() {
+            if file == "prelude" {
+                continue;
+            }
+            collect(&entry.path(), &format!("{path}::{file}"), items)?;
+            continue;
+        }
+        let Some((kind, name)) = file.trim_end_matches(".html").split_once('.') else {
+            if file == "index.html" {
+                let members = members(&fs::read_to_string(entry.path())?);
+                items.insert(format!("mod {path}{members}"));
+            }
+            continue;
+        };
+        if KINDS.contains(&kind) {
+            let page = fs::read_to_string(entry.path())?;
+            // The page of a private module leads on to the public one.
+            if !page.contains("http-equiv=\"refresh\"") {
+                items.insert(format!("{kind} {path}::{name}{}", members(&page)));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Returns `: a b c`, the members of a page in order of their names.
+fn members(page: &str) -> String {
+    let own = page.split("id=\"trait-implementations\"").next().unwrap_or(page);
+    let own = own.split("id=\"foreign-impls\"").next().unwrap_or(own);
+    let anchors = own.split(" id=\"").skip(1).filter_map(|rest| rest.split('"').next());
+    let names = anchors.filter_map(|anchor| {
+        let (kind, name) = anchor.split_once('.')?;
+        // `variant.Exported.field.by`; not the heading above such fields, nor a name's second anchor.
+        let is_name = MEMBERS.contains(&kind) && !name.ends_with(".fields") && !name.contains('-');
+        is_name.then(|| name.replace(".field.", "."))
+    });
+    let names: BTreeSet<String> = names.collect();
+    let list = names.iter().map(String::as_str).collect::<Vec<_>>().join(" ");
+    if list.is_empty() { list } else { format!(": {list}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_members_of_a_page_are_its_own() {
+        let page = "<section id=\"method.push\"><div id=\"variant.A.field.by\"><h2 \
+                    id=\"trait-implementations\"><section id=\"method.clone\">";
+        assert_eq!((members(page).as_str(), members("").as_str()), (": A.by push", ""));
+    }
+}
