@@ -15,9 +15,9 @@ use crate::cargo;
 const LIST: &str = "docs/api.txt";
 /// The facade, with what it re-exports item by item, and the crate that it re-exports as a whole.
 const CRATES: [&str; 2] = ["linerate", "linerate_wire"];
-/// What has a page of its own.
+/// Kinds of items that have a page of their own.
 const KINDS: [&str; 8] = ["struct", "enum", "trait", "fn", "type", "constant", "macro", "union"];
-/// What has an anchor on a page.
+/// Kinds of members that have an anchor on a page.
 const MEMBERS: [&str; 7] = [
     "method",
     "tymethod",

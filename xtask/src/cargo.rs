@@ -7,15 +7,15 @@ use std::thread;
 
 use anyhow::{Context, Result, anyhow, bail};
 
-/// How long one command may take, in the words of timeout(1): a hang fails its step by name.
+/// Limit of one command, in the words of timeout(1): a hang fails its step by name.
 const LIMIT: &str = "30m";
 
-/// The cargo that runs us, or the one in `PATH`, in the workspace's folder and without stdin.
+/// Returns the cargo that runs us, or the one in `PATH`, in the workspace's folder and without stdin.
 pub fn cargo(root: &Path) -> Command {
     cargo_within(root, LIMIT)
 }
 
-/// The same with a limit of its own.
+/// Returns the same with a limit of its own.
 pub fn cargo_within(root: &Path, limit: &str) -> Command {
     let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     // timeout(1) kills the whole group that it makes, which a terminal's Ctrl-C would not reach:
@@ -31,7 +31,7 @@ pub fn cargo_within(root: &Path, limit: &str) -> Command {
     command
 }
 
-/// Where cargo puts what it builds.
+/// Returns the folder in which cargo builds.
 pub fn target_dir(root: &Path) -> PathBuf {
     root.join(std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()))
 }
@@ -53,7 +53,7 @@ pub fn streamed(command: &mut Command, keep: fn(&str) -> bool) -> Result<Vec<Str
     error.map_or(Ok(kept), Err)
 }
 
-/// The same, with the lines of a command that failed too: why it failed may be among them.
+/// Does the same, and returns the lines of a command that failed, too: the cause may be among them.
 pub fn told(
     command: &mut Command,
     keep: fn(&str) -> bool,

@@ -12,7 +12,7 @@ use anyhow::{Result, bail};
 use crate::cargo;
 use crate::steps::Done;
 
-/// How far it looks back: further than any change that is still to be put in.
+/// The look back: further than any change that is still to be put in.
 const LOG: [&str; 5] = ["log", "-60", "--no-merges", "--no-renames", "--numstat"];
 
 /// Checks the last changes.
@@ -48,7 +48,7 @@ pub fn run(root: &Path) -> Result<Done> {
     Ok(format!("{} changes", changes.count()).into())
 }
 
-/// `area: what`, where the area names crates, files or documents.
+/// Returns true for `area: what`, where the area names crates, files or documents.
 fn well_formed(subject: &str) -> bool {
     subject.split_once(": ").is_some_and(|(area, what)| {
         let named = |c: char| c.is_ascii_alphanumeric() || "-_./, ".contains(c);
@@ -56,7 +56,7 @@ fn well_formed(subject: &str) -> bool {
     })
 }
 
-/// Sources of crates that a subject names neither by the crate nor by a part of their path.
+/// Returns the sources of crates that a subject names neither by the crate nor by a part of their path.
 fn unnamed<'a>(subject: &str, all: &'a str) -> Vec<&'a str> {
     let (areas, _) = subject.split_once(": ").unwrap_or(("", ""));
     let areas: Vec<&str> = areas.split([',', ' ', '/']).filter(|area| !area.is_empty()).collect();

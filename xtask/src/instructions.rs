@@ -38,7 +38,7 @@ const BENCHES: [Bench; 2] = [
         ],
     ),
 ];
-/// What packets of 1514 bytes may take that another process sees where they lie, of what copies take.
+/// Largest share of a copy's instructions that passing 1514 bytes without a copy may take.
 const CUT_THROUGH_MAX: f64 = 0.7;
 
 /// Counts all cases and compares them with the ratchet; returns the counts and what was skipped.
@@ -113,7 +113,7 @@ fn count(bench: &str, case: &str, turns: u64) -> Result<Result<u64, String>> {
     refs(&text).map(Ok).with_context(|| format!("valgrind counted nothing:\n{text}"))
 }
 
-/// The number behind `refs:`.
+/// Returns the number behind `refs:`.
 fn refs(text: &str) -> Option<u64> {
     let (_, number) = text.lines().find(|l| l.contains("refs:"))?.split_once("refs:")?;
     number.trim().replace(',', "").parse().ok()

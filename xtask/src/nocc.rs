@@ -21,10 +21,10 @@ const SHIPPED: [&str; 3] = ["linerate", "linerate-cli", "linerate-lab-cli"];
 /// Packages that exist to run C tools.
 const C_TOOLS: [&str; 6] = ["autotools", "bindgen", "cc", "cmake", "pkg-config", "vcpkg"];
 
-/// What a linker needs from `PATH` besides `cc`, and what a build script may take for granted.
+/// Tools that a linker needs from `PATH` besides `cc`, and those that build scripts take for granted.
 const TOOLS: [&str; 10] = ["as", "ld", "sh", "cat", "cp", "ls", "mkdir", "mv", "rm", "uname"];
 
-/// What the build may see of our environment: where Rust and its downloads are.
+/// Variables that the build may see of our environment: the places of Rust and its downloads.
 const KEPT: [&str; 4] = ["HOME", "CARGO_HOME", "RUSTUP_HOME", "RUSTUP_TOOLCHAIN"];
 
 /// Builds the shipped tree with the C tools hidden.

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-/// Where the ratchet lies, from the workspace's folder.
+/// Path of the ratchet from the workspace's folder.
 pub const PATH: &str = "xtask/ratchet.toml";
 
 /// The limits of the tree.

@@ -19,7 +19,7 @@ const TSAN_COUNT: &str = "5000000";
 /// The tests of the buffers that two threads can race in.
 const TESTS: [&str; 5] = ["--lib", "--test", "hostile", "--test", "churn"];
 
-/// The buffers under ThreadSanitizer.
+/// Tests the buffers under ThreadSanitizer.
 pub fn threads(root: &Path) -> Result<Done> {
     let Some(version) = says(root, &["rustc", "--version", "--verbose"]) else {
         return Ok(Done::skipped("no nightly Rust", "rustup toolchain install nightly"));
@@ -38,7 +38,7 @@ pub fn threads(root: &Path) -> Result<Done> {
     run(&mut command, 3)
 }
 
-/// Rings and buffers under Miri.
+/// Tests rings and buffers under Miri.
 pub fn miri(root: &Path) -> Result<Done> {
     if says(root, &["cargo", "miri", "--version"]).is_none() {
         let fix = "rustup toolchain install nightly --component miri";
@@ -72,7 +72,7 @@ fn nightly(root: &Path, folder: &str) -> Command {
     command
 }
 
-/// What such a command prints, if there is one.
+/// Returns the output of such a command, if there is one.
 fn says(root: &Path, arguments: &[&str]) -> Option<String> {
     let output = nightly(root, "nightly").args(arguments).output().ok()?;
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())

@@ -3,19 +3,19 @@
 
 use std::collections::BTreeMap;
 
-/// Whether a line of output says that a test was skipped.
+/// Returns true if a line of output says that a test was skipped.
 pub fn says_so(line: &str) -> bool {
     line.starts_with("skipped: ")
 }
 
-/// Whether a line of the harness says that a test failed, or cargo that a program of tests did: by a signal,
+/// Returns true if a line of the harness says that a test failed, or cargo that a program of tests did: by a signal,
 /// or its time's end, which no test of it says.
 pub fn failed(line: &str) -> bool {
     (line.starts_with("test ") && line.ends_with("FAILED"))
         || line.starts_with("error: test failed")
 }
 
-/// One line for each reason, with how many tests gave it.
+/// Returns one line for each reason, with how many tests gave it.
 pub fn summary(lines: &[String]) -> String {
     let mut reasons = BTreeMap::<&str, usize>::new();
     for line in lines.iter().filter(|line| says_so(line)) {

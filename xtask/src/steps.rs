@@ -14,7 +14,7 @@ use crate::{
 
 /// One thing that must hold.
 pub struct Step {
-    /// How it is called on the command line.
+    /// Its name on the command line.
     pub name: &'static str,
     about: &'static str,
     act: fn(&Path) -> Result<Done>,
@@ -27,7 +27,7 @@ pub struct Campaign {
     act: fn(&Path, &[String]) -> Result<Done>,
 }
 
-/// What a step or campaign that passed has to say.
+/// Result of a step or campaign that passed.
 #[derive(Default)]
 pub struct Done {
     note: String,
@@ -40,7 +40,7 @@ impl Done {
         Done { note: String::new(), skipped: vec![format!("skipped: {why} ({fix})")] }
     }
 
-    /// What it has to say, and a line `skipped: why` for each part that could not be done here.
+    /// Returns a result with a note, and a line `skipped: why` for each part that could not be done here.
     pub fn with(note: String, skipped: Vec<String>) -> Done {
         Done { note, skipped }
     }
@@ -137,7 +137,7 @@ const CAMPAIGNS: [Campaign; 8] = [
     },
 ];
 
-/// What `cargo xtask` alone prints.
+/// Returns the text that `cargo xtask` alone prints.
 pub fn help() -> String {
     let mut text = String::from("cargo xtask check     all of the following, as CI runs it\n");
     for step in &STEPS {
@@ -155,12 +155,12 @@ pub fn all() -> Vec<&'static Step> {
     STEPS.iter().collect()
 }
 
-/// The step of that name.
+/// Returns the step of that name.
 pub fn named(name: &str) -> Option<&'static Step> {
     STEPS.iter().find(|step| step.name == name)
 }
 
-/// The campaign of that name.
+/// Returns the campaign of that name.
 pub fn campaign(name: &str) -> Option<&'static Campaign> {
     CAMPAIGNS.iter().find(|campaign| campaign.name == name)
 }
@@ -297,7 +297,7 @@ fn loom(root: &Path) -> Result<Done> {
     Ok(Done::from(format!("{} models", models.iter().sum::<usize>())))
 }
 
-/// How many tests passed, if `line` is the one with which a test program closes.
+/// Returns the number of tests that passed, if `line` is the last one of a test program.
 pub fn passed(line: &str) -> Option<usize> {
     let words = line.strip_prefix("test result:")?.split_whitespace();
     words.clone().zip(words.skip(1)).find_map(|(number, word)| {

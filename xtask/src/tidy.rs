@@ -1,7 +1,7 @@
 //! Step `tidy`: the rules of the tree that no compiler knows. It reads text and compiles nothing.
 //!
-//! Each rule is one file with one `check`, from the [`Tree`] to what it found; its tests are
-//! small trees in memory, each broken in the way that the rule forbids.
+//! Each file has one `check`, from the [`Tree`] to its findings; the tests are small trees in memory, each broken
+//! in the way that a rule forbids.
 
 mod code;
 mod manifests;

@@ -25,7 +25,7 @@ const FILE_LINES: usize = 600;
 /// The crates that may hold `unsafe`.
 const UNSAFE: [&str; 5] = ["sys", "ring", "skb", "port", "prof"];
 
-/// What the source of a library may not call outside its tests. The command line owns its process and may.
+/// Calls that a library may not make outside its tests. The command line owns its process and may.
 const LOUD: [&str; 9] = [
     "print!(",
     "println!(",
@@ -159,7 +159,7 @@ fn empty_word(name: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// The lines with findings in a file that stands beside the root that declares it.
+    /// Returns the lines with findings in a file that stands beside the root that declares it.
     fn found(path: &str, text: &str) -> Vec<usize> {
         let local = ["secret-host".to_owned()];
         let root = "//! x\n#![forbid(unsafe_code)]\nmod a;\n#[cfg(test)]\nmod only_tests;\n";

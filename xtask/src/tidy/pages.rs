@@ -3,12 +3,12 @@
 
 use crate::tidy::{Finding, Tree, source};
 
-/// What a newcomer is asked to type, in this order; `cargo xtask check` runs the same.
+/// Commands that a newcomer is asked to type, in this order; `cargo xtask check` runs the same.
 pub const README_COMMANDS: [&str; 2] = ["cargo run --release -- forward", "cargo test --workspace"];
 
 const WALK: &str = "docs/walk.md";
 const DECISIONS: &str = "docs/decisions.md";
-/// What may follow `state:` on a driver's page.
+/// Words that may follow `state:` on a driver's page.
 const STATES: [&str; 2] = ["stable", "experimental"];
 
 /// Finds pages that say what is not so, or leave out what they must say.
@@ -162,7 +162,7 @@ mod tests {
     const HEAD: &str = "| proposal | by | | what decided | where |\n|---|---|---|---|---|\n";
     const ROW: &str = "| x | post 004 | adopted | 2.6 against 4.3 ticks | [6](a.md) |";
 
-    /// The findings in a sound tree in which the text of `page` is replaced.
+    /// Returns the findings in a sound tree in which the text of `page` is replaced.
     fn found(page: &str, text: &str) -> Vec<String> {
         let readme = format!(
             "# x\n## Try it, no root\n```sh\n{}\n{}\n```\n## Next\n```sh\nls\n```\n",

@@ -12,7 +12,7 @@ const COLUMNS: [&str; 4] = ["theirs", "post", "ours", "note"];
 const POSTS: [&str; 5] = ["000", "001", "002", "003", "004"];
 const PENDING: &str = "[pending]";
 
-/// What may be named as still to come.
+/// Subjects that may be named as still to come.
 const SUBJECTS: [&str; 11] = [
     "buffers",
     "control",
@@ -77,7 +77,7 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
     found
 }
 
-/// The cells of a table's row, trimmed; `\|` is a bar in a cell.
+/// Returns the cells of a table's row, trimmed; `\|` is a bar in a cell.
 fn cells(line: &str) -> Option<Vec<&str>> {
     let inside = line.trim().strip_prefix('|')?;
     let inside = inside.strip_suffix('|').unwrap_or(inside);
@@ -93,7 +93,7 @@ fn cells(line: &str) -> Option<Vec<&str>> {
     Some(cells)
 }
 
-/// The code spans that a cell starts with, commas between them, and what follows them.
+/// Returns the code spans that a cell starts with, commas between them, and what follows them.
 fn spans(cell: &str) -> (Vec<&str>, &str) {
     let mut spans = Vec::new();
     let mut rest = cell;
@@ -104,7 +104,7 @@ fn spans(cell: &str) -> (Vec<&str>, &str) {
     (spans, rest)
 }
 
-/// Why the cell `ours` does not count; nothing if what it names exists, and it names something.
+/// Says why the cell `ours` does not count; nothing if it names something and all of that exists.
 fn false_evidence(tree: &Tree, items: &Items<'_>, ours: &str) -> Vec<String> {
     let (spans, rest) = spans(ours);
     let mut wrong: Vec<String> = spans
@@ -204,7 +204,7 @@ fn item_exists(tree: &Tree, items: &Items<'_>, path: &str) -> bool {
     })
 }
 
-/// Whether the page of `driver` has every option of a port text: `ring:NAME,len=N`.
+/// Returns true if the page of `driver` has every option of a port text: `ring:NAME,len=N`.
 fn option_exists(tree: &Tree, driver: &str, text: &str) -> bool {
     let Some(page) = tree.text(&format!("docs/ports/{driver}.md")) else { return false };
     let mut options = text.split(',').skip(1).map(|option| option.split('=').next().unwrap_or(""));
@@ -221,7 +221,7 @@ mod tests {
         PATCH.split(" | ").map(|name| format!("| `{name}` | 004 | none | - |\n")).collect()
     }
 
-    /// What is found in a page with `row` beside a row for each name of the patch.
+    /// Returns the findings in a page with `row` beside a row for each name of the patch.
     fn found(row: &str) -> Vec<String> {
         let patch = patch();
         let page = format!("{HEAD}{row}\n{patch}");

@@ -4,7 +4,7 @@ use crate::tidy::{Finding, Tree};
 
 const SPEC: &str = "SPECIFICATION.md";
 
-/// How many rows each of the five posts gave.
+/// Number of rows that each of the five posts gave.
 const ROWS: [usize; 5] = [31, 25, 41, 24, 19];
 
 const PENDING: &str = "[pending]";
@@ -45,7 +45,7 @@ fn row(line: &str) -> Option<(&str, &str)> {
     line.strip_prefix("- **")?.split_once("** ")
 }
 
-/// What stands at the end of a row: code spans `kind: name` and perhaps the mark of the pending.
+/// Returns the evidence at the end of a row: code spans `kind: name` and perhaps the mark of the pending.
 ///
 /// None if there is neither. Both together mean that a part is shown and a part is not.
 fn evidence(text: &str) -> Option<Vec<&str>> {
@@ -62,7 +62,7 @@ fn evidence(text: &str) -> Option<Vec<&str>> {
     (pending.is_some() || !named.is_empty()).then_some(named)
 }
 
-/// Why a piece of evidence does not count; none if what it names exists.
+/// Says why a piece of evidence does not count; none if its object exists.
 fn refuted(tree: &Tree, evidence: &str) -> Option<String> {
     let (kind, name) = evidence.split_once(": ")?;
     let exists = match kind {
