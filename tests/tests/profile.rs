@@ -30,14 +30,22 @@ fn record(args: &[&str]) -> Process {
     Forward::here(command)
 }
 
-/// Waits until the recorder has opened its events: it has looked at the network devices by then.
+/// Waits until the recorder's perf has opened its events.
 fn until_it_samples(recorder: &Process) {
-    let fds = format!("/proc/{}/fd", recorder.id());
-    let links = || fs::read_dir(&fds).into_iter().flatten().flatten();
+    let id = recorder.id();
+    let text = |path: String| fs::read_to_string(path).unwrap_or_default();
+    let tasks = || fs::read_dir(format!("/proc/{id}/task")).into_iter().flatten().flatten();
+    let children = || {
+        let of = |task: fs::DirEntry| text(format!("{}/children", task.path().display()));
+        let all: String = tasks().map(of).collect();
+        all.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+    };
     let is_event = |link: &Path| link.to_string_lossy().contains("perf_event");
-    until_true("an event of the recorder", SOON, || {
-        links().any(|entry| fs::read_link(entry.path()).is_ok_and(|link| is_event(&link)))
-    });
+    let samples = |pid: &String| {
+        let links = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+        links.into_iter().any(|at| fs::read_link(at.path()).is_ok_and(|link| is_event(&link)))
+    };
+    until_true("an event of perf", SOON, || children().iter().any(samples));
 }
 
 /// Not if the kernel does not let us sample at all.

@@ -55,7 +55,6 @@ fn clocks() -> Vec<(&'static str, Option<Recorder>)> {
     };
     vec![
         ("none", None),
-        ("tick", Some(Recorder::new(What::Tick))),
         ("cpu-clock, 250 Hz", time(250)),
         ("cpu-clock, 1000 Hz", time(1000)),
         ("cpu-clock, 1000 Hz, call chains", time(1000).map(|recorder| recorder.call_chains(true))),

@@ -9,7 +9,7 @@ mod traffic;
 
 use serde::{Deserialize, Serialize};
 
-use crate::read::at_most;
+use crate::bounded::at_most;
 
 pub use moment::rfc3339;
 pub use traffic::{Passed, Traffic};

@@ -13,6 +13,7 @@
 //! a made-up figure; a model's figure never passes for a measurement.
 
 pub mod agree;
+mod bounded;
 pub mod bus;
 pub mod conditions;
 pub mod diff;

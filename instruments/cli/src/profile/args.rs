@@ -25,14 +25,15 @@ pub enum Profile {
 
 /// Sample a process or a command, and save the profile
 ///
-/// It ends with the process or command, when --for is over, or on Ctrl-C; what was sampled until then
-/// is saved. A command does not outlive its recording: it is sent SIGTERM.
+/// perf does it, and must be installed. It ends with the process or command, when --for is over, or on
+/// Ctrl-C; what was sampled until then is saved. A command does not outlive its recording: perf sends
+/// it SIGTERM, and waits for it.
 #[derive(Debug, Parser)]
 #[command(after_long_help = RECORD, override_usage = RECORD_USAGE)]
 pub struct Record {
-    /// What to sample: time; tick, which is time by the kernel's own clock, seldom and almost free;
-    /// an event that `linerate profile events` lists, as in cycles, L2_LINES_OUT or page-faults; or
-    /// a raw code of this CPU, as in r1643
+    /// What to sample: time; an event that `linerate profile events` lists, as in cycles or
+    /// page-faults; a raw code of this CPU, as in r1643; or a name of `perf list` with a colon, slash
+    /// or dot in it, as in irq_vectors:local_timer_entry
     #[arg(long, value_name = "EVENT", default_value = "time")]
     pub event: String,
     /// Samples for each second of CPU time, if time is sampled: 1000 unless told

@@ -2,13 +2,14 @@
 
 pub mod args;
 mod around;
-mod child;
 mod diff;
 mod events;
 mod file;
 mod glance;
 mod list;
+mod perf;
 mod record;
+mod recording;
 mod watch;
 
 pub use args::Profile;

@@ -1,20 +1,24 @@
-//! `linerate profile record`.
+//! `linerate profile record`: perf(1) samples, and its text is made a profile.
 
-use std::io::{self, IsTerminal, Write};
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Stdio;
+use std::time::{Duration, SystemTime};
 
 use linerate_prof::agree::{Headline, Means, Reading, Tolerance};
-use linerate_prof::profile::Profile;
-use linerate_prof::sample::{Progress, Recorder, Recording, Target, What};
+use linerate_prof::conditions::{Conditions, rfc3339};
+use linerate_prof::profile::{Event, Origin, OwnCost, Profile, Space, Unit};
+use linerate_prof::sample::{KERNEL_LEFT_OUT, Recorder, Trial, What, cost_remark};
 use linerate_prof::{pmu, print, read};
 
 use super::args::Record;
 use super::around::Around;
-use super::child::Outcome;
 use super::file::Draft;
-use crate::errors::{Failure, RUNTIME, USAGE};
+use super::perf::{Folder, Perf};
+use super::recording::{Ended, Recording};
+use crate::errors::{Failure, RUNTIME, UNSUPPORTED, USAGE};
 use crate::report::thousands;
 use crate::screen::Screen;
 use crate::signals::{Signals, status};
@@ -23,92 +27,172 @@ use crate::signals::{Signals, status};
 const RATE: u32 = 1000;
 /// Events of the CPU for each sample, unless told. A prime, so that it falls out of step with loops.
 const PERIOD: u64 = 10_007;
-/// Time between two looks at the kernel's rings and at the signals.
-const LOOK: Duration = Duration::from_millis(100);
 /// Two instruments that are further apart than this do not measure the same thing.
 const APART_PCT: f64 = 5.0;
-/// Of fewer, a twentieth may be chance: each thread's first sample comes at any moment of a period.
+/// Fewer samples may be off by a twentieth by chance: each thread's first sample comes at any moment
+/// of a period.
 const SAMPLES_JUDGED: u64 = 100;
+/// The kernel accounts a process's CPU time in hundredths of a second.
+const CPU_JUDGED: Duration = Duration::from_millis(500);
+
+/// What is sampled, in perf's words and in those of the profile.
+struct Asked {
+    /// As perf is asked for it, without who is to be counted.
+    perf: String,
+    period: u64,
+    /// As it is tried out on this thread; time for an event that only perf knows.
+    what: What,
+    event: Event,
+    origin: Origin,
+}
+
+impl Asked {
+    /// Returns the samples for each second of CPU time, if time is sampled.
+    fn hz(&self) -> Option<f64> {
+        self.what.hz().filter(|_| self.origin == Origin::Clock)
+    }
+}
 
 /// Runs the command; returns the exit status.
 ///
 /// # Errors
 /// Whatever keeps it from giving a profile.
 pub fn record(args: &Record, screen: &Screen) -> Result<u8, Failure> {
-    let what = what(args)?;
-    let hz = what.hz();
-    let is_event = matches!(what, What::Event { .. });
-    let recorder = Recorder::new(what).call_chains(args.call_chains).kernel(!args.user);
-    let target = target(args)?;
+    let asked = asked(args)?;
+    check_target(args)?;
+    let recorder = Recorder::new(asked.what.clone()).call_chains(args.call_chains);
+    let is_event = matches!(asked.what, What::Event { .. });
+    let trial = recorder.kernel(!args.user).try_out().map_err(|e| refused(e.into(), is_event))?;
+    let perf = Perf::find()?;
     let signals = Signals::watch().map_err(|e| {
         Failure::new(RUNTIME, "E-SYSTEM", "cannot watch for signals", e.to_string(), "")
     })?;
     let draft = (!args.json).then(|| Draft::of(&args.output)).transpose()?;
-    let around = Around::start(args.pid);
-    let mut recording = recorder.start(target).map_err(|e| refused(e.into(), is_event))?;
-    let signal = watch(&mut recording, args, &signals)?;
-    let outcome = Outcome::of(&mut recording, signal)?;
-    let around = around.stop();
-    let mut profile = recording.finish()?;
-    around.put(&mut profile);
-    profile.remarks.extend(outcome.remark());
-    profile.remarks.extend(nothing(&profile, hz));
-    if args.packets.is_some() {
-        profile.conditions.packets = args.packets;
+    let folder = Folder::new()?;
+    let mode = if args.user || !trial.kernel { ":u" } else { "" };
+    let event = format!("{}{mode}", asked.perf);
+    let mut command = perf.record(&event, asked.period, args.call_chains, &folder);
+    match args.pid {
+        Some(pid) => command.arg("--pid").arg(pid.to_string()),
+        None => command.arg("--").args(&args.command),
+    };
+    if args.json {
+        command.stdout(Stdio::from(io::stderr()));
     }
-    say(&profile, args, hz, draft, screen)?;
-    Ok(signal.map_or_else(|| outcome.exit(), status))
+    let (around, started) = (Around::start(args.pid), SystemTime::now());
+    let workload = workload(args);
+    let ended = Recording::start(command, args.pid)?.wait(args, &signals, screen)?;
+    let around = around.stop();
+    if !folder.data().exists() {
+        return Err(no_data(&ended));
+    }
+    let found = perf.script(&folder)?;
+    let mut profile = profile(found, args, &asked, trial, &ended);
+    profile.conditions = Conditions {
+        tool: Some(format!("linerate {}, perf {}", env!("CARGO_PKG_VERSION"), perf.version)),
+        workload: Some(workload),
+        started: Some(rfc3339(started)),
+        ..profile.conditions
+    };
+    around.put(&mut profile);
+    say(&profile, args, asked.hz(), draft, screen)?;
+    Ok(ended.signal.map_or_else(|| ended.exit(args.pid.is_none()), status))
 }
 
-/// What is sampled, as the library wants it.
-fn what(args: &Record) -> Result<What, Failure> {
+/// Reads what is to be sampled.
+fn asked(args: &Record) -> Result<Asked, Failure> {
     let refuse = |what: &str, why: &str, fix: &str| {
         Err(Failure::new(USAGE, "E-USAGE", what, why.into(), fix))
     };
+    let event =
+        |name: &str, period, raw| Event { name: name.to_owned(), unit: Unit::Samples, period, raw };
     match (args.event.to_ascii_lowercase().as_str(), args.rate, args.period) {
         ("time" | "cpu-clock" | "task-clock", rate, None) => {
-            Ok(What::Time { hz: rate.unwrap_or(RATE) })
+            let hz = rate.unwrap_or(RATE);
+            Ok(Asked {
+                perf: "cpu-clock".to_owned(),
+                period: 1_000_000_000 / u64::from(hz),
+                what: What::Time { hz },
+                event: event("cpu-clock", None, None),
+                origin: Origin::Clock,
+            })
         }
         ("time" | "cpu-clock" | "task-clock", _, Some(_)) => {
             let why = "--period is for events; time is sampled by --rate";
             refuse("cannot sample time", why, "--rate 1000, or --event page-faults --period 100")
         }
-        ("tick", None, None) => Ok(What::Tick),
-        ("tick", ..) => {
-            let why = "the kernel ticks at a rate of its own";
-            refuse("cannot sample the tick", why, "leave --rate and --period out")
-        }
-        (event, Some(_), _) => {
+        (name, Some(_), _) => {
             let why = "--rate is for time; events are sampled by --period";
-            refuse(&format!("cannot sample {event}"), why, "--period 10007, or leave --event out")
+            refuse(&format!("cannot sample {name}"), why, "--period 10007, or leave --event out")
+        }
+        (name, None, period) if is_perf_s(name) => {
+            // A tracepoint has a colon, and is rare as all that the kernel counts.
+            let tracepoint = name.contains(':') && !name.contains('/');
+            let period = period.unwrap_or(if tracepoint { 1 } else { PERIOD });
+            Ok(Asked {
+                perf: args.event.clone(),
+                period,
+                // It cannot be tried out here; a sample of time takes as long.
+                what: What::Time { hz: RATE },
+                event: event(&args.event, Some(period), None),
+                origin: if tracepoint { Origin::Kernel } else { Origin::Counter },
+            })
         }
         (_, None, period) => {
-            let event = pmu::Event::parse(&args.event)?;
+            let known = pmu::Event::parse(&args.event)?;
             // What the kernel counts is rare: a page fault is worth a sample of its own.
-            let usual = if event.is_software() { 1 } else { PERIOD };
-            Ok(What::Event { trigger: (&event).into(), period: period.unwrap_or(usual) })
+            let usual = if known.is_software() { 1 } else { PERIOD };
+            let period = period.unwrap_or(usual);
+            Ok(Asked {
+                perf: known.perf_name(),
+                period,
+                what: What::Event { trigger: (&known).into(), period },
+                event: event(&known.name, Some(period), known.raw.clone()),
+                origin: if known.is_software() { Origin::Kernel } else { Origin::Counter },
+            })
         }
     }
 }
 
-fn target(args: &Record) -> Result<Target, Failure> {
+/// Tells whether only perf knows the event. What we know, with a mode behind it (`cycles:u`), is not
+/// passed on: without a counter perf would sample time instead, and not say so.
+fn is_perf_s(name: &str) -> bool {
+    let base = name.split_once(':').map_or(name, |(base, _)| base);
+    name.contains([':', '/', '.']) && pmu::Event::parse(base).is_err()
+}
+
+/// Refuses a target that is not there, before anything is started.
+fn check_target(args: &Record) -> Result<(), Failure> {
     if let Some(pid) = args.pid {
-        return Ok(Target::Pid(pid));
+        if Path::new(&format!("/proc/{pid}/task/{pid}")).exists() {
+            return Ok(());
+        }
+        let (what, fix) = (format!("cannot sample process {pid}"), "pgrep -a NAME finds a process");
+        return Err(Failure::new(RUNTIME, "E-SYSTEM", &what, "there is none".into(), fix));
     }
-    let Some((program, arguments)) = args.command.split_first() else {
+    let Some(program) = args.command.first() else {
         let why = "neither a process nor a command is named".to_owned();
         let fix = "linerate profile record --pid PID, or linerate profile record -- COMMAND";
         return Err(Failure::new(USAGE, "E-USAGE", "cannot record nothing", why, fix));
     };
-    let mut command = Command::new(program);
-    command.args(arguments);
-    if args.json {
-        command.stdout(Stdio::from(io::stderr()));
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = match program.contains('/') {
+        true => is_program(Path::new(program)),
+        false => std::env::split_paths(&path).any(|folder| is_program(&folder.join(program))),
+    };
+    if found {
+        return Ok(());
     }
-    Ok(Target::Child(command))
+    let why = "there is no such file that may be executed".to_owned();
+    let fix = "check its path and that it may be executed";
+    Err(Failure::new(RUNTIME, "E-FILE", &format!("cannot start {program}"), why, fix))
 }
 
-/// An event that is not counted here has a remedy that can be typed.
+fn is_program(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
+}
+
+/// Adds to the refusal of an event the remedy that can be typed.
 fn refused(mut failure: Failure, is_event: bool) -> Failure {
     if is_event && failure.told.code == "E-UNSUPPORTED" {
         failure.told.fix = "leave --event out to sample by time; `linerate profile events` says \
@@ -118,33 +202,101 @@ fn refused(mut failure: Failure, is_event: bool) -> Failure {
     failure
 }
 
-/// Records until the target ends, the time is over, or a signal comes, which is returned.
-fn watch(
-    recording: &mut Recording,
-    args: &Record,
-    signals: &Signals,
-) -> Result<Option<i32>, Failure> {
-    let started = Instant::now();
-    let line = Line::new(args);
-    loop {
-        let left = args.time.map(|time| time.saturating_sub(started.elapsed()));
-        let progress = recording.poll(left.unwrap_or(LOOK).min(LOOK))?;
-        if let Some(signal) = signals.wait(Duration::ZERO) {
-            return Ok(Some(signal));
-        }
-        if !progress.target_alive {
-            // Of a signal to both, a terminal's, the command may have heard first.
-            let failed = recording.status().is_some_and(|status| !status.success());
-            return Ok(signals.wait(if failed { LOOK } else { Duration::ZERO }));
-        }
-        if left == Some(Duration::ZERO) {
-            return Ok(None);
-        }
-        line.draw(started.elapsed(), progress);
-    }
+/// Returns the failure of a perf that wrote nothing: its own words have gone to stderr.
+fn no_data(ended: &Ended) -> Failure {
+    let why = format!("perf record ended with {} and no data; its words are above", ended.status);
+    let fix = "perf list shows the events that it knows";
+    Failure::new(UNSUPPORTED, "E-UNSUPPORTED", "cannot record", why, fix)
 }
 
-/// Why there is no sample, if there is none.
+/// Returns the command as it was typed, or the process's.
+fn workload(args: &Record) -> String {
+    let Some(pid) = args.pid else { return args.command.join(" ") };
+    let read = |name| fs::read(format!("/proc/{pid}/{name}")).unwrap_or_default();
+    let words = match read("cmdline") {
+        words if words.is_empty() => read("comm"),
+        words => words,
+    };
+    let text: String = String::from_utf8_lossy(&words).chars().take(4096).collect();
+    text.replace(['\0', '\n'], " ").trim_end().to_owned()
+}
+
+/// Completes what perf has found by what was asked and what the target did.
+fn profile(
+    found: Option<Profile>,
+    args: &Record,
+    asked: &Asked,
+    trial: Trial,
+    ended: &Ended,
+) -> Profile {
+    let mut profile = found.unwrap_or_else(|| Profile::new(asked.event.clone(), asked.origin));
+    (profile.event, profile.origin) = (asked.event.clone(), asked.origin);
+    profile.sort();
+    let cost = ended.cpu_ns.map(|target_cpu_ns| OwnCost {
+        recorder_cpu_ns: ended.perf_cpu_ns,
+        sample_ns: trial.sample_ns,
+        target_cpu_ns,
+        samples: profile.counted(),
+    });
+    profile.own_cost = cost;
+    let measures = match asked.hz() {
+        Some(hz) => format!("where threads are, {hz} times in each second of CPU time"),
+        None => format!("where threads are, once in every {} {}", asked.period, asked.event.name),
+    };
+    profile.conditions = Conditions {
+        measures: Some(measures),
+        wall_ns: u64::try_from(ended.wall.as_nanos()).ok(),
+        cpu_ns: ended.cpu_ns,
+        packets: args.packets,
+        ..Conditions::here()
+    };
+    if !args.user && !trial.kernel {
+        profile.remarks.push(KERNEL_LEFT_OUT.to_owned());
+    }
+    profile.remarks.extend(ended.remark(args.pid.is_none()));
+    profile.remarks.extend(cost.and_then(|cost| cost_remark(&asked.what, &cost)));
+    profile.remarks.extend(nameless(&profile));
+    profile.remarks.extend(shallow(&profile));
+    profile.remarks.extend(nothing(&profile, asked.hz()));
+    profile
+}
+
+/// Returns a remark on samples in functions that perf could not name.
+fn nameless(profile: &Profile) -> Option<String> {
+    let rows: Vec<_> = profile.rows.iter().filter(|row| row.symbol == "[unknown]").collect();
+    let samples = rows.iter().map(|row| row.count).sum::<u64>();
+    let object = |row: &&&linerate_prof::profile::Row| {
+        row.object.clone().unwrap_or_else(|| "[unknown]".into())
+    };
+    let named = rows.iter().take(3).map(|row| format!("{} in {}", row.count, object(&row)));
+    let named = named.collect::<Vec<_>>().join(", ");
+    let hidden = match rows.iter().any(|row| row.space == Space::Kernel) {
+        true => "; the kernel hides its names unless sysctl kernel.kptr_restrict=0 or CAP_SYSLOG",
+        false => "",
+    };
+    (samples > 0).then(|| {
+        format!(
+            "{samples} of {} samples fell where no symbol names the function ({named}); where that \
+             is a stripped file, install its debuginfo or build it unstripped{hidden}",
+            profile.counted()
+        )
+    })
+}
+
+/// Returns a remark if most call chains end after one caller.
+fn shallow(profile: &Profile) -> Option<String> {
+    let all: u64 = profile.stacks.iter().map(|stack| stack.count).sum();
+    let short = profile.stacks.iter().filter(|stack| stack.frames.len() <= 2);
+    let short: u64 = short.map(|stack| stack.count).sum();
+    (short * 2 > all).then(|| {
+        format!(
+            "{short} of {all} call chains end after one caller: code without frame pointers (build \
+             with -C force-frame-pointers=yes, or -fno-omit-frame-pointer)"
+        )
+    })
+}
+
+/// Returns a remark on why there is no sample, if there is none.
 fn nothing(profile: &Profile, hz: Option<f64>) -> Option<String> {
     let cpu_ns = profile.conditions.cpu_ns.filter(|_| profile.counted() == 0)?;
     let each = match (hz, profile.event.period) {
@@ -180,7 +332,7 @@ fn say(
     Ok(())
 }
 
-/// Where it is, and what can be done with it.
+/// Says where the profile is, and what can be done with it.
 fn saved(args: &Record, kept: Option<&Path>) -> String {
     let file = args.output.display();
     let old = kept.map_or_else(String::new, |old| format!("; what was there is {}", old.display()));
@@ -188,7 +340,7 @@ fn saved(args: &Record, kept: Option<&Path>) -> String {
     format!("\nsaved to {file}{old}\nprint it again: linerate profile list {file}{next}\n")
 }
 
-/// Samples of time say how long the target had a CPU, and so does the kernel.
+/// Holds the samples of time against the kernel's account of CPU time.
 fn agreement(profile: &Profile, hz: f64) -> Option<String> {
     let wall_ns = profile.conditions.wall_ns.filter(|ns| *ns > 0)? as f64;
     let cpu_ns = profile.conditions.cpu_ns? as f64;
@@ -202,43 +354,17 @@ fn agreement(profile: &Profile, hz: f64) -> Option<String> {
         Reading::new("samples", Means::ClockSamples, pct, took)
     };
     let took = format!("{} of CPU time in {} of wall time", seconds(cpu_ns), seconds(wall_ns));
-    let kernel = Reading::new("kernel", Means::CpuTime, 100.0 * cpu_ns / wall_ns, took);
+    let kernel = match cpu_ns < CPU_JUDGED.as_nanos() as f64 {
+        true => {
+            let too_short = format!("{took}: it is accounted in hundredths of a second");
+            Reading::missing("kernel", Means::CpuTime, too_short)
+        }
+        false => Reading::new("kernel", Means::CpuTime, 100.0 * cpu_ns / wall_ns, took),
+    };
     let headline = Headline::new("CPU time over wall time", "%", 1).by(sampled).by(kernel);
     Some(headline.judge(Tolerance::pct(APART_PCT)).to_string())
 }
 
 fn seconds(ns: f64) -> String {
     format!("{:.3} s", ns / 1e9)
-}
-
-/// The line on stderr that shows a recording at work, if a person is looking. A command has the
-/// terminal to itself.
-struct Line {
-    total: Option<Duration>,
-    seen: bool,
-}
-
-impl Line {
-    fn new(args: &Record) -> Line {
-        Line { total: args.time, seen: args.pid.is_some() && io::stderr().is_terminal() }
-    }
-
-    fn draw(&self, elapsed: Duration, progress: Progress) {
-        if !self.seen {
-            return;
-        }
-        let seconds = |d: Duration| format!("{:.1} s", d.as_secs_f64());
-        let of = self.total.map_or_else(String::new, |total| format!(" of {}", seconds(total)));
-        let (samples, lost) = (thousands(progress.samples), thousands(progress.lost));
-        let line = format!("sampling  {}{of}  {samples} samples  {lost} lost", seconds(elapsed));
-        let _ = write!(io::stderr(), "\r{line}\x1b[K");
-    }
-}
-
-impl Drop for Line {
-    fn drop(&mut self) {
-        if self.seen {
-            let _ = write!(io::stderr(), "\r\x1b[K");
-        }
-    }
 }

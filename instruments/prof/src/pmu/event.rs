@@ -113,6 +113,16 @@ impl Event {
         !matches!(self.type_, TYPE_HARDWARE | TYPE_CACHE | TYPE_RAW)
     }
 
+    /// Returns the name by which perf(1) knows it.
+    #[must_use]
+    pub fn perf_name(&self) -> String {
+        match (self.type_, self.config) {
+            (TYPE_HARDWARE, 3) => "cache-misses".to_owned(),
+            (TYPE_CACHE, _) => "L1-dcache-load-misses".to_owned(),
+            _ => self.raw.clone().unwrap_or_else(|| self.name.clone()),
+        }
+    }
+
     /// What there is where it cannot be counted.
     #[must_use]
     pub const fn fallback(&self) -> Fallback {

@@ -20,12 +20,9 @@ use std::path::Path;
 
 use linerate_sys::{Code, Error, Result};
 
-pub(crate) use bounded::at_most;
-
 use crate::print::harmless;
 use crate::profile::Profile;
 
-mod bounded;
 mod form;
 pub mod json;
 mod kernprof;

@@ -2,16 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::process::{Child, Command};
 
 use linerate_sys::{Code, Error, Result};
-use perf_event::events::{Raw, Software, Tracepoint};
-use perf_event::{Builder, Clock, ReadFormat, SampleFlag};
+use perf_event::events::{Raw, Software};
+use perf_event::{Builder, ReadFormat, SampleFlag};
 use rustix::process::{Resource, getrlimit};
 
-use super::recording::thread_cpu_ns;
 use super::rings::{Refusal, Rings};
-use super::tick::{self, Tick};
 use super::{What, threads};
 
 /// An event as it is to be opened, and what the kernel did not grant of it.
@@ -20,25 +17,15 @@ pub(super) struct Setup {
     builder: Builder<'static>,
     what: String,
     pub(super) ring_bytes: usize,
-    /// Whether the kernel's functions are sampled.
+    /// The kernel's functions are sampled.
     pub(super) kernel: bool,
-    /// If the samples are the kernel's ticks.
-    pub(super) tick: Option<Tick>,
 }
 
-/// The open events of a running process.
+/// The open events of this process.
 pub(super) struct Attached {
     pub(super) rings: Rings,
     /// Threads that started while we looked and may be sampled twice.
     pub(super) late: usize,
-}
-
-/// A program that was started for it, and its open events.
-pub(super) struct Spawned {
-    pub(super) rings: Rings,
-    pub(super) child: Child,
-    /// CPU time that the thread took which started it.
-    pub(super) cpu_ns: u64,
 }
 
 impl Setup {
@@ -52,26 +39,18 @@ impl Setup {
         kernel: bool,
         ring_bytes: usize,
     ) -> Result<Setup> {
-        let (builder, name, tick) = event(what)?;
+        let (builder, name) = event(what)?;
         let ring_bytes = ring_bytes.clamp(page_bytes(), RING_BYTES_MAX).next_power_of_two();
         let mut setup =
-            Setup { builder, what: format!("cannot sample {name}"), ring_bytes, kernel, tick };
-        let flags = SampleFlag::IP | SampleFlag::TID | SampleFlag::TIME;
+            Setup { builder, what: format!("cannot sample {name}"), ring_bytes, kernel };
+        let flags = SampleFlag::IP | SampleFlag::TID;
         setup
             .builder
             .sample(if call_chains { flags | SampleFlag::CALLCHAIN } else { flags })
             .sample_id_all(true)
-            .clockid(Clock::MONOTONIC)
             .wakeup_watermark(ring_bytes / 2)
             .exclude_kernel(!kernel)
             .read_format(READ_FORMAT | ReadFormat::LOST);
-        if setup.tick.is_some() {
-            // The record is made in the kernel always, and says only in its chain what it is of.
-            setup.builder.exclude_kernel(false).sample(flags | SampleFlag::CALLCHAIN);
-            if !call_chains {
-                setup.builder.sample_max_stack(tick::DEPTH);
-            }
-        }
         setup.grant()?;
         Ok(setup)
     }
@@ -82,7 +61,7 @@ impl Setup {
         loop {
             match self.builder.build() {
                 Ok(_) => return Ok(()),
-                Err(e) if refused(&e) && self.kernel && self.tick.is_none() => {
+                Err(e) if refused(&e) && self.kernel => {
                     self.kernel = false;
                     self.builder.exclude_kernel(true);
                 }
@@ -101,40 +80,36 @@ impl Setup {
     /// # Errors
     /// As [`Setup::explain`].
     pub(super) fn this_thread(&self) -> Result<Rings> {
-        let mut rings = self.rings();
+        let mut rings = Rings::default();
         let mut builder = self.builder.clone();
-        builder.observe_self().mmap(true).mmap2(true);
+        builder.observe_self();
         rings.add(&mut builder, &[None], self.ring_bytes).map_err(|e| self.refused(&e, 1))?;
         Ok(rings)
     }
 
-    /// All threads of a process, and those that they will start.
+    /// Opens the events of all threads of this process, and of those that they will start.
     ///
     /// A thread that shows up while we open events has inherited its starter's, or was started
     /// before its starter had any: we cannot tell. So we begin again until none shows up; if that
     /// does not come to pass, it gets events of its own, and may be sampled twice rather than not.
     ///
     /// # Errors
-    /// `E-SYSTEM` if there is no such process; as [`Setup::explain`].
-    pub(super) fn process(&self, pid: u32) -> Result<Attached> {
-        let cpus = self.cpus()?;
+    /// `E-UNSUPPORTED` if /proc cannot tell of them; as [`Setup::explain`].
+    pub(super) fn process(&self) -> Result<Attached> {
+        let cpus: Vec<_> = threads::cpus_on_line()?.into_iter().map(Some).collect();
         let mut builder = self.builder.clone();
         builder.inherit(true).inherit_thread(true);
-        follow_maps(&mut builder);
         let mut attempts = 0;
         loop {
             attempts += 1;
-            let mut rings = self.rings();
-            let known = threads::of_process(pid)?;
+            let mut rings = Rings::default();
+            let known = threads::own()?;
             self.add(&mut rings, &mut builder, &known, &cpus)?;
-            let late = &threads::of_process(pid)? - &known;
+            let late = &threads::own()? - &known;
             if !late.is_empty() && attempts < ATTEMPTS {
                 continue;
             }
             self.add(&mut rings, &mut builder, &late, &cpus)?;
-            if rings.threads() == 0 {
-                return Err(threads::no_such_process(pid, "all its threads have ended"));
-            }
             return Ok(Attached { rings, late: late.len() });
         }
     }
@@ -158,53 +133,6 @@ impl Setup {
             }
         }
         Ok(())
-    }
-
-    /// Starts a program with events that it inherits and that its exec switches on: not a sample is
-    /// of us, and none of it is missed.
-    ///
-    /// The events are opened on a thread that ends when the program has started. On ours, every
-    /// program that we started later would be sampled as well.
-    ///
-    /// # Errors
-    /// `E-FILE` if the program cannot be started; as [`Setup::explain`].
-    pub(super) fn child(&self, mut command: Command) -> Result<Spawned> {
-        let cpus = self.cpus()?;
-        let setup = self.clone();
-        let start = move || {
-            let mut rings = setup.rings();
-            let mut builder = setup.builder.clone();
-            builder.observe_self().inherit(true).enable_on_exec(true);
-            follow_maps(&mut builder);
-            rings
-                .add(&mut builder, &cpus, setup.ring_bytes)
-                .map_err(|e| setup.refused(&e, cpus.len()))?;
-            let child = command.spawn().map_err(|e| {
-                if e.raw_os_error() == Some(EMFILE) {
-                    return setup.too_many(cpus.len());
-                }
-                let what = format!("cannot start {}", command.get_program().display());
-                Error::new(Code::File, what, e.to_string())
-                    .fix("check its path and that it may be executed")
-            })?;
-            // The thread is new: all that it had is for this.
-            Ok(Spawned { rings, child, cpu_ns: thread_cpu_ns() })
-        };
-        let failed = |why: String| Error::new(Code::System, "cannot start a thread", why);
-        std::thread::Builder::new()
-            .name("start".into())
-            .spawn(start)
-            .map_err(|e| failed(e.to_string()))?
-            .join()
-            .unwrap_or_else(|_| Err(failed("it has panicked".into())))
-    }
-
-    fn rings(&self) -> Rings {
-        Rings::new(self.tick.as_ref().map(|tick| tick.filter.clone()))
-    }
-
-    fn cpus(&self) -> Result<Vec<Option<usize>>> {
-        Ok(threads::cpus_on_line()?.into_iter().map(Some).collect())
     }
 
     /// What a refusal means of one of so many events as are `needed`.
@@ -254,24 +182,18 @@ impl Setup {
     }
 }
 
-fn event(what: &What) -> Result<(Builder<'static>, String, Option<Tick>)> {
+fn event(what: &What) -> Result<(Builder<'static>, String)> {
     let refuse =
         |what: &str, why: String, fix: &str| Err(Error::new(Code::Unsupported, what, why).fix(fix));
     match what {
         What::Time { hz } if (1..=HZ_MAX).contains(hz) => {
             let mut builder = Builder::new(Software::CPU_CLOCK);
             builder.sample_period(1_000_000_000 / u64::from(*hz));
-            Ok((builder, "by time".to_owned(), None))
+            Ok((builder, "by time".to_owned()))
         }
         What::Time { hz } => {
             let why = format!("{hz} samples a second are outside of 1 to {HZ_MAX}");
             refuse("cannot sample by time", why, "1000 a second are usual")
-        }
-        What::Tick => {
-            let tick = Tick::here()?;
-            let mut builder = Builder::new(Tracepoint::with_id(tick.id));
-            builder.sample_period(1);
-            Ok((builder, "by the kernel's tick".to_owned(), Some(tick)))
         }
         What::Event { trigger, period: 0 } => {
             let what = format!("cannot sample {}", trigger.name);
@@ -290,7 +212,7 @@ fn event(what: &What) -> Result<(Builder<'static>, String, Option<Tick>)> {
             let mut builder = Builder::new(raw);
             builder.attrs_mut().type_ = trigger.type_;
             builder.sample_period(*period);
-            Ok((builder, trigger.name.clone(), None))
+            Ok((builder, trigger.name.clone()))
         }
     }
 }
@@ -310,11 +232,6 @@ fn too_many(what: &str, needed: usize, soft: Option<u64>, hard: Option<u64>) -> 
         format!("as root: prlimit --pid $$ --nofile={wanted}:{wanted}")
     };
     Error::new(Code::System, what, why).fix(fix)
-}
-
-/// Asks for records of what processes map, run, start and end.
-fn follow_maps(builder: &mut Builder<'static>) {
-    builder.mmap(true).mmap2(true).build_id(true).comm(true).comm_exec(true).task(true);
 }
 
 fn refused(e: &io::Error) -> bool {
@@ -430,7 +347,7 @@ mod tests {
             let held = held.clone();
             std::thread::spawn(move || held.lock().map(|held| held.recv().is_ok()).ok());
         }
-        let attached = setup.process(std::process::id()).unwrap();
+        let attached = setup.process().unwrap();
         assert!(attached.rings.threads() >= 4, "{:?}", attached.rings);
         let cpus = threads::cpus_on_line().unwrap();
         let expected = format!("cpus: {:?}", cpus.iter().map(|&n| Some(n)).collect::<Vec<_>>());

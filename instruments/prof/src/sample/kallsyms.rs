@@ -90,11 +90,6 @@ impl Kallsyms {
         Some(found)
     }
 
-    /// Every function, by rising address.
-    pub(super) fn iter(&self) -> impl Iterator<Item = Found<'_>> {
-        (0..self.functions.len()).filter_map(|at| self.function(at))
-    }
-
     fn function(&self, at: usize) -> Option<Found<'_>> {
         let function = self.functions.get(at)?;
         let end = self.functions.get(at + 1).map(|next| next.address);

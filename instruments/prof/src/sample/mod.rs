@@ -1,16 +1,19 @@
-//! Samples of a running program: in which function an event, or the clock, found it.
+//! Samples of our own threads: in which function an event, or the clock, found them.
 //!
 //! A [`Recorder`] says what is sampled and how, [`Recorder::start`] whose threads are. The
 //! [`Recording`] that comes of it is to be polled while it runs: [`Recording::poll`] empties the
 //! kernel's rings and adds up what it finds, so that an hour takes no more memory than a second.
 //! [`Recording::finish`] names the functions and hands over a [`Profile`](crate::profile::Profile).
 //!
+//! Other processes are perf's: [`read`](crate::read) makes a profile of what `perf script` prints.
+//!
 //! ```no_run
 //! use std::time::Duration;
 //! use linerate_prof::sample::{Recorder, Target, What};
 //!
-//! let mut recording = Recorder::new(What::Time { hz: 1000 }).start(Target::Pid(4711))?;
-//! recording.run(Duration::from_secs(10))?;
+//! let mut recording = Recorder::new(What::Time { hz: 1000 }).start(Target::ThisProcess)?;
+//! std::thread::sleep(Duration::from_millis(100));
+//! recording.poll(Duration::ZERO)?;
 //! for row in recording.finish()?.rows {
 //!     println!("{:>8} {}", row.count, row.symbol);
 //! }
@@ -19,8 +22,8 @@
 //!
 //! ```text
 //! thread x CPU: event --+
-//! thread x CPU: event --+--> ring of the CPU --> note --> in order of time --> tally --> names
-//! started later: event -+    (512 KiB)           (maps of each process)       (bounded)  (finish)
+//! thread x CPU: event --+--> ring of the CPU --> note --> tally --> names
+//! started later: event -+    (512 KiB)                  (bounded)  (finish)
 //! ```
 //!
 //! One event for each thread and each CPU, and one ring for each CPU: the kernel gives no ring to an
@@ -31,31 +34,20 @@
 
 mod attach;
 mod calibrate;
-mod child;
-mod copy;
-mod elf;
-mod functions;
-mod identity;
 mod kallsyms;
-mod lookup;
-mod maps;
 mod note;
-mod objects;
 mod recorder;
 mod recording;
 mod remarks;
 mod rings;
-mod spaces;
 mod summary;
 mod symbols;
 mod tally;
 mod threads;
-mod tick;
 
-use std::process::Command;
-
-pub use recorder::Recorder;
+pub use recorder::{Recorder, Trial};
 pub use recording::{Progress, Recording};
+pub use remarks::{KERNEL_LEFT_OUT, cost_remark};
 
 /// What a sample is taken of.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,14 +63,6 @@ pub enum What {
         /// calibrated what one takes, and no more than take half of the target's CPU time.
         hz: u32,
     },
-    /// The kernel's own tick: where it finds the target on a CPU, 100 to 1,000 times in a second as
-    /// the kernel was built; [`What::hz`] tells.
-    ///
-    /// No timer is started for it. Where the interrupts of a timer are dear, as in a virtual
-    /// machine, that is nearly the whole cost of a sample. But work that goes in step with the tick
-    /// is seen too often or never: timers start at it, and it is at the tick that the scheduler takes
-    /// the CPU from a thread. It needs x86-64, the right to see the kernel, and its tracepoints.
-    Tick,
     /// An event: one sample for every so many of it.
     Event {
         /// Which.
@@ -106,30 +90,21 @@ pub struct Trigger {
     pub raw: Option<String>,
 }
 
-/// Whose samples are taken.
-#[derive(Debug)]
+/// Threads whose samples are taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
     /// The thread that calls [`Recorder::start`], and no other.
     ThisThread,
     /// Every thread of this process, and those that it will start; also the one that polls.
     ThisProcess,
-    /// Every thread of that process, and those that it will start; not the processes that it starts.
-    /// Refused where /proc is of another PID namespace.
-    Pid(u32),
-    /// A program that is started for it, from its first instruction, and all processes that it
-    /// starts in turn. The thread that starts it ends at once: the command must not ask to be killed
-    /// with it (`PR_SET_PDEATHSIG`). The kernel ends the sampling of what runs a set-user-ID program.
-    Child(Command),
 }
 
 impl What {
-    /// Samples for each second of CPU time; `None` of an event, and of a tick of which the kernel
-    /// does not tell.
+    /// Returns the samples for each second of CPU time; `None` for an event.
     #[must_use]
     pub fn hz(&self) -> Option<f64> {
         match self {
             What::Time { hz } => Some(f64::from(*hz)),
-            What::Tick => tick::hz(),
             What::Event { .. } => None,
         }
     }

@@ -1,26 +1,28 @@
-//! What the reader of a profile must be told to believe it, or not to.
+//! Sentences that the reader of a profile needs to believe it, or not to.
 
 use std::collections::HashMap;
-use std::time::Duration;
 
 use super::What;
-use super::recording::Heard;
 use super::rings::Counted;
-use super::summary::{Taken, lost};
+use super::summary::{Heard, Taken};
 use super::symbols::Names;
 use super::tally::Tally;
 use crate::profile::OwnCost;
 
-/// All that is to be said of what was taken.
+/// Remark of a profile in which the kernel's functions are missing though they were asked for.
+pub const KERNEL_LEFT_OUT: &str = "the kernel's functions are left out: it does not let us sample \
+     them (sysctl kernel.perf_event_paranoid=1, or run with CAP_PERFMON)";
+
+/// Returns all that is to be said of what was taken.
 pub(super) fn of(
     taken: &Taken<'_>,
     cost: Option<&OwnCost>,
     names: &Names,
     stacks_unnamed: u64,
 ) -> Vec<String> {
-    let mut remarks = taken.began.remarks.clone();
+    let mut remarks = Vec::new();
     on_sampling(taken, &mut remarks);
-    on_cost(taken, cost, &mut remarks);
+    remarks.extend(cost.and_then(|cost| cost_remark(taken.what, cost)));
     on_names(taken, names, &mut remarks);
     on_chains(taken, stacks_unnamed, &mut remarks);
     remarks
@@ -28,16 +30,13 @@ pub(super) fn of(
 
 fn on_sampling(taken: &Taken<'_>, remarks: &mut Vec<String>) {
     if taken.kernel_wanted && !taken.began.kernel {
-        remarks.push(
-            "the kernel's functions are left out: it does not let us sample them \
-             (sysctl kernel.perf_event_paranoid=1, or run with CAP_PERFMON)"
-                .to_owned(),
-        );
+        remarks.push(KERNEL_LEFT_OUT.to_owned());
     }
-    if taken.gone {
+    if taken.began.late > 0 {
         remarks.push(format!(
-            "the process ended before the recording did: this is what it did in its last {:.3} s",
-            Duration::from_nanos(taken.wall_ns).as_secs_f64()
+            "{} threads started while the recorder attached to the process; their samples may \
+             count twice",
+            taken.began.late
         ));
     }
     let Heard { throttled, broken, .. } = taken.heard;
@@ -60,60 +59,41 @@ fn on_sampling(taken: &Taken<'_>, remarks: &mut Vec<String>) {
 }
 
 fn on_rate(taken: &Taken<'_>, remarks: &mut Vec<String>) {
-    if *taken.what == What::Tick {
-        remarks.push(
-            "what runs in step with the tick, as what a timer starts does, is seen too often or \
-             never; what a sample costs is not calibrated: its interrupt comes anyway"
-                .to_owned(),
-        );
-    }
     let Some(hz) = taken.what.hz() else { return };
     let periods = taken.counted.cpu_ns as f64 * hz / 1e9;
-    let seen = taken.heard.samples.saturating_add(lost(taken)) as f64;
+    let seen = taken.heard.samples.saturating_add(taken.lost()) as f64;
     if periods < PERIODS_JUDGED || seen >= 0.9 * periods {
         return;
     }
-    let why = if *taken.what == What::Tick {
-        "that of threads which sleep before the tick, or of a CPU that has none (nohz_full)".into()
-    } else {
-        let period_us = 1e6 / hz;
-        format!(
-            "that of threads which live no longer than {period_us:.0} us: each begins a period of \
-             its own; sample more often"
-        )
-    };
+    let period_us = 1e6 / hz;
     let pct = 100.0 * (1.0 - seen / periods);
-    remarks.push(format!("{pct:.0} % of the CPU time gave no sample, most likely {why}"));
+    remarks.push(format!(
+        "{pct:.0} % of the CPU time gave no sample, most likely that of threads which live no longer \
+         than {period_us:.0} us: each begins a period of its own; sample more often"
+    ));
 }
 
-/// Said if it is more than a hundredth: in a virtual machine, whose timers its host makes, a sample
-/// may take twenty times what it takes on hardware.
-fn on_cost(taken: &Taken<'_>, cost: Option<&OwnCost>, remarks: &mut Vec<String>) {
-    let Some((cost, pct)) = cost.and_then(|cost| Some((cost, cost.sampling_pct()?))) else {
-        return;
-    };
-    if pct <= COST_PCT_TOLD {
-        return;
-    }
+/// Returns what is to be said of the cost of sampling, if it is more than a hundredth of the target's
+/// CPU time: in a virtual machine, whose timers its host makes, a sample may take twenty times what it
+/// takes on hardware.
+#[must_use]
+pub fn cost_remark(what: &What, cost: &OwnCost) -> Option<String> {
+    let pct = cost.sampling_pct().filter(|pct| *pct > COST_PCT_TOLD)?;
     let sample_us = cost.sample_ns.unwrap_or(0.0) / 1000.0;
-    let advice = match taken.what {
+    let advice = match what {
         What::Time { hz } => {
             let fitting = (f64::from(*hz) * COST_PCT_TOLD / pct).floor().max(1.0);
-            format!(
-                "{fitting} samples a second would take {COST_PCT_TOLD} %, and the kernel's own tick \
-                 needs no timer of ours"
-            )
+            format!("{fitting} samples a second would take {COST_PCT_TOLD} %")
         }
-        What::Tick => "sample by time, and less often".to_owned(),
         What::Event { period, .. } => {
             let fitting = (*period as f64 * pct / COST_PCT_TOLD).ceil();
             format!("a period of {fitting} would take {COST_PCT_TOLD} %")
         }
     };
-    remarks.push(format!(
+    Some(format!(
         "being sampled took about {pct:.1} % of the target's CPU time, {sample_us:.1} us a sample; \
          {advice}"
-    ));
+    ))
 }
 
 fn on_names(taken: &Taken<'_>, names: &Names, remarks: &mut Vec<String>) {
@@ -124,19 +104,8 @@ fn on_names(taken: &Taken<'_>, names: &Names, remarks: &mut Vec<String>) {
                 .to_owned(),
         );
     }
-    for (file, why) in names.unread.iter().take(FILES_NAMED) {
-        remarks.push(format!("{file} {why}: functions of it may have no names"));
-    }
-    if names.unread.len() > FILES_NAMED {
-        let more = names.unread.len() - FILES_NAMED;
-        remarks.push(format!("functions of {more} more files may have no names for such reasons"));
-    }
-    if let Some(file) = names.by_age.first() {
-        remarks.push(format!(
-            "that {} files of today are those that ran, as {file}, is told by their paths and by \
-             their age alone",
-            names.by_age.len()
-        ));
+    if let Some(why) = &names.unread {
+        remarks.push(format!("our own functions have no names: {why}"));
     }
     let mut nameless: HashMap<&str, u64> = HashMap::new();
     for (&place, &count) in &taken.tally.places {
@@ -154,7 +123,7 @@ fn on_names(taken: &Taken<'_>, names: &Names, remarks: &mut Vec<String>) {
     objects.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(b.0)));
     let largest: Vec<String> = objects
         .iter()
-        .take(FILES_NAMED)
+        .take(OBJECTS_NAMED)
         .map(|(name, count)| format!("{count} in {name}"))
         .collect();
     remarks.push(format!(
@@ -198,15 +167,14 @@ fn on_chains(taken: &Taken<'_>, stacks_unnamed: u64, remarks: &mut Vec<String>) 
 const PERIODS_JUDGED: f64 = 100.0;
 /// What sampling may take unsaid.
 const COST_PCT_TOLD: f64 = 1.0;
-/// Files that a remark names at most.
-const FILES_NAMED: usize = 3;
+/// Objects that a remark names at most.
+const OBJECTS_NAMED: usize = 3;
 
 #[cfg(test)]
 mod tests {
     use std::time::{Instant, SystemTime};
 
-    use super::super::recording::Began;
-    use super::super::spaces::Spaces;
+    use super::super::summary::Began;
     use super::*;
 
     /// What is remarked on a second of CPU time in which the rings told that.
@@ -214,21 +182,19 @@ mod tests {
         let began = Began {
             at: Instant::now(),
             wall: SystemTime::now(),
-            workload: None,
+            workload: String::new(),
             sample_ns: None,
             kernel: true,
-            remarks: Vec::new(),
+            late: 0,
         };
         let taken = Taken {
             what,
             call_chains: false,
             kernel_wanted: true,
             began: &began,
-            spaces: &Spaces::new(),
             tally: &Tally::default(),
             heard,
             counted: Counted { cpu_ns: 1_000_000_000, running_ns: 1_000_000_000, lost: None },
-            gone: false,
             wall_ns: 1_000_000_000,
         };
         let mut remarks = Vec::new();
@@ -253,10 +219,5 @@ mod tests {
         assert!(said.starts_with("30 % of the CPU time gave no sample"), "{said}");
         let heard = Heard { samples: 700, lost: 300, ..Heard::default() };
         assert_eq!(remarks(&What::Time { hz: 1000 }, heard), "");
-        let Some(hz) = What::Tick.hz() else { return println!("skipped: no rate of the tick") };
-        let said = remarks(&What::Tick, Heard { samples: (hz / 2.0) as u64, ..Heard::default() });
-        // Few ticks a second are judged only if they are a hundred at least.
-        let judged = said.contains("50 % of the CPU time gave no sample");
-        assert_eq!(judged, hz >= PERIODS_JUDGED, "{said}");
     }
 }

@@ -1,7 +1,6 @@
 //! The open events and the rings that they write into, one for each CPU.
 
 use std::collections::BTreeMap;
-use std::ffi::{CString, c_char};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -19,8 +18,6 @@ pub(super) struct Rings {
     /// Events of further threads, which write into the ring of their CPU.
     others: Vec<Other>,
     threads: u32,
-    /// Which of a tracepoint's events are wanted.
-    filter: Option<CString>,
 }
 
 struct Ring {
@@ -57,11 +54,6 @@ pub(super) struct Counted {
 }
 
 impl Rings {
-    /// None yet. Of the tracepoint that is to be opened, those events count that `filter` describes.
-    pub(super) fn new(filter: Option<CString>) -> Rings {
-        Rings { filter, ..Rings::default() }
-    }
-
     /// Opens the event that `builder` describes for one thread, once for each CPU. One that has gone
     /// off line since the CPUs were listed is left out.
     ///
@@ -89,9 +81,6 @@ impl Rings {
                 Err(e) => return Err(Refusal::Event(e)),
             };
             opened = true;
-            if let Some(filter) = &self.filter {
-                keep_only(&counter, filter).map_err(Refusal::Event)?;
-            }
             if let Some(ring) = self.rings.get(&cpu) {
                 redirect(&counter, &ring.sampler).map_err(Refusal::Event)?;
                 self.others.push(Other { thread: self.threads, counter });
@@ -126,21 +115,16 @@ impl Rings {
         self.counters().try_for_each(|(_, counter)| counter.disable())
     }
 
-    /// Waits until a ring is half full, `also` is readable, or the time is over.
+    /// Waits until a ring is half full or the time is over.
     ///
     /// # Errors
     /// As poll says; an interrupted wait is none.
-    pub(super) fn wait(
-        &mut self,
-        also: Option<BorrowedFd<'_>>,
-        timeout: &Timespec,
-    ) -> io::Result<()> {
+    pub(super) fn wait(&mut self, timeout: &Timespec) -> io::Result<()> {
         let mut woken: Vec<&mut Ring> =
             self.rings.values_mut().filter(|ring| !ring.hung_up).collect();
         let mut fds: Vec<PollFd<'_>> = woken
             .iter()
             .map(|ring| PollFd::from_borrowed_fd(descriptor(&ring.sampler), PollFlags::IN))
-            .chain(also.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)))
             .collect();
         match rustix::event::poll(&mut fds, Some(timeout)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
@@ -214,12 +198,11 @@ impl Rings {
 
 impl std::fmt::Debug for Rings {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Rings { rings, others, threads, filter } = self;
+        let Rings { rings, others, threads } = self;
         f.debug_struct("Rings")
             .field("cpus", &rings.keys())
             .field("others", &others.len())
             .field("threads", threads)
-            .field("filter", filter)
             .finish()
     }
 }
@@ -232,20 +215,6 @@ fn redirect(counter: &Counter, to: &Sampler) -> io::Result<()> {
     // SAFETY: the opcode takes an integer, the descriptor of the event whose ring is to be used; the
     // kernel checks that it is one and keeps the ring alive. Nothing of ours is written.
     unsafe { ioctl(descriptor(counter), IntegerSetter::<SET_OUTPUT>::new_usize(target)) }?;
-    Ok(())
-}
-
-/// Lets `counter` see those events of its tracepoint that the filter describes, as also do those
-/// that are inherited from it.
-fn keep_only(counter: &Counter, filter: &CString) -> io::Result<()> {
-    // PERF_EVENT_IOC_SET_FILTER, include/uapi/linux/perf_event.h.
-    const SET_FILTER: Opcode = opcode::write::<*mut c_char>(b'$', 6);
-    // SAFETY: the opcode takes the address of a string, which ends in 0 and lives for the call; the
-    // kernel copies it. It is passed as the integer that ioctl takes in its place.
-    let filter =
-        unsafe { IntegerSetter::<SET_FILTER>::new_pointer(filter.as_ptr().cast_mut().cast()) };
-    // SAFETY: as above; nothing of ours is written.
-    unsafe { ioctl(descriptor(counter), filter) }?;
     Ok(())
 }
 

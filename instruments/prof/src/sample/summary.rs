@@ -1,15 +1,37 @@
 //! A profile out of what was taken: rows, stacks, and under what conditions.
 
 use std::collections::HashMap;
+use std::time::{Instant, SystemTime};
 
-use super::recording::{Began, Heard};
+use super::What;
 use super::rings::Counted;
-use super::spaces::Spaces;
 use super::symbols::{Name, Names};
 use super::tally::Tally;
-use super::{What, remarks};
 use crate::conditions::{Conditions, rfc3339};
 use crate::profile::{Event, Origin, OwnCost, Profile, Row, Stack, Unit};
+
+/// All that is known of a recording at its start.
+#[derive(Debug)]
+pub(super) struct Began {
+    pub(super) at: Instant,
+    pub(super) wall: SystemTime,
+    pub(super) workload: String,
+    pub(super) sample_ns: Option<f64>,
+    /// The kernel's functions are sampled.
+    pub(super) kernel: bool,
+    /// Threads that started while the recorder attached and may be sampled twice.
+    pub(super) late: usize,
+}
+
+/// Counts of what the rings told.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Heard {
+    pub(super) samples: u64,
+    pub(super) lost: u64,
+    pub(super) throttled: u64,
+    /// Records that make no sense.
+    pub(super) broken: u64,
+}
 
 /// All that a recording has come to.
 pub(super) struct Taken<'a> {
@@ -17,25 +39,30 @@ pub(super) struct Taken<'a> {
     pub(super) call_chains: bool,
     pub(super) kernel_wanted: bool,
     pub(super) began: &'a Began,
-    pub(super) spaces: &'a Spaces,
     pub(super) tally: &'a Tally,
     pub(super) heard: Heard,
     pub(super) counted: Counted,
-    /// The process ended before the recording did.
-    pub(super) gone: bool,
     pub(super) wall_ns: u64,
 }
 
-/// The profile of what was taken. The recorder's own CPU time is the caller's to fill in.
-pub(super) fn profile(taken: &Taken<'_>) -> Profile {
+impl Taken<'_> {
+    /// Returns the samples that were lost. The events' own count has what was lost last, too, of
+    /// which no record tells.
+    pub(super) fn lost(&self) -> u64 {
+        self.counted.lost.unwrap_or(0).max(self.heard.lost)
+    }
+}
+
+/// Returns the profile, without remarks and without the recorder's own CPU time, and the samples whose
+/// stacks are left out because their names are too long.
+pub(super) fn profile(taken: &Taken<'_>, names: &Names) -> (Profile, u64) {
     let (event, origin) = event(taken.what);
     let mut profile = Profile::new(event, origin);
-    let names = Names::of(taken.tally, taken.spaces, taken.began.wall);
-    profile.rows = rows(taken.tally, &names);
-    let (stacks, stacks_unnamed) = stacks(taken.tally, &names);
+    profile.rows = rows(taken.tally, names);
+    let (stacks, stacks_unnamed) = stacks(taken.tally, names);
     profile.stacks = stacks;
     profile.sort();
-    profile.lost = lost(taken);
+    profile.lost = taken.lost();
     profile.own_cost = Some(OwnCost {
         recorder_cpu_ns: 0,
         sample_ns: taken.began.sample_ns,
@@ -43,13 +70,7 @@ pub(super) fn profile(taken: &Taken<'_>) -> Profile {
         samples: taken.heard.samples,
     });
     profile.conditions = conditions(taken);
-    profile.remarks = remarks::of(taken, profile.own_cost.as_ref(), &names, stacks_unnamed);
-    profile
-}
-
-/// The events' own count has what was lost last, too, of which no record tells.
-pub(super) fn lost(taken: &Taken<'_>) -> u64 {
-    taken.counted.lost.unwrap_or(0).max(taken.heard.lost)
+    (profile, stacks_unnamed)
 }
 
 fn event(what: &What) -> (Event, Origin) {
@@ -57,10 +78,6 @@ fn event(what: &What) -> (Event, Origin) {
         What::Time { .. } => {
             let name = "cpu-clock".to_owned();
             (Event { name, unit: Unit::Samples, period: None, raw: None }, Origin::Clock)
-        }
-        What::Tick => {
-            let name = "tick".to_owned();
-            (Event { name, unit: Unit::Ticks, period: None, raw: None }, Origin::Clock)
         }
         What::Event { trigger, period } => {
             let event = Event {
@@ -127,12 +144,6 @@ fn frames<'a>(names: impl Iterator<Item = Option<&'a Name>>) -> Vec<&'a str> {
 fn conditions(taken: &Taken<'_>) -> Conditions {
     let measures = match taken.what {
         What::Time { hz } => format!("where threads are, {hz} times in each second of CPU time"),
-        What::Tick => {
-            let times = taken.what.hz().map_or_else(String::new, |hz| {
-                format!(", {hz:.0} times in each second of CPU time")
-            });
-            format!("where the kernel's own tick found the threads{times}")
-        }
         What::Event { trigger, period } if trigger.is_clock() => {
             format!("where threads are, once in every {period} ns of {}", trigger.name)
         }
@@ -143,7 +154,7 @@ fn conditions(taken: &Taken<'_>) -> Conditions {
     Conditions {
         tool: Some(concat!("linerate ", env!("CARGO_PKG_VERSION")).to_owned()),
         measures: Some(measures),
-        workload: taken.began.workload.clone(),
+        workload: Some(taken.began.workload.clone()),
         started: Some(rfc3339(taken.began.wall)),
         wall_ns: Some(taken.wall_ns),
         cpu_ns: Some(taken.counted.cpu_ns),

@@ -1,20 +1,21 @@
 //! Names for places: the function, its size, its object.
 //!
-//! Nothing here is an error. What has no name is called by its object, and said so.
+//! The code is this process's own, so its files are those that run, and are taken at their word.
+//! Nothing here is an error: what has no name is called by its object, and said so.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
+use std::fs;
 use std::sync::Arc;
-use std::time::SystemTime;
 
-use super::elf::{Budget, Elf, Refused};
+use blazesym::Pid;
+use blazesym::symbolize::source::{Process, Source};
+use blazesym::symbolize::{Input, Symbolized, Symbolizer};
+
 use super::kallsyms::Kallsyms;
-use super::lookup::{self, Found, Function};
-use super::objects::{self, Opened};
-use super::spaces::{BEYOND, KERNEL, Mapper, Object, Place, Spaces, UNKNOWN};
-use super::tally::Tally;
+use super::tally::{Place, Tally};
 use crate::profile::Space;
 
-/// What is at a place.
+/// Name and description of a place.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Name {
     pub(super) symbol: String,
@@ -22,223 +23,201 @@ pub(super) struct Name {
     pub(super) code_bytes: Option<u64>,
     pub(super) object: Option<Arc<str>>,
     pub(super) space: Space,
-    /// Whether it is a function's.
+    /// The name is a function's.
     pub(super) function: bool,
 }
 
 /// The names of places, and what stood in their way.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Names {
     names: Vec<Name>,
     /// Each an index of `names`: many places have the same.
     places: HashMap<Place, u32>,
-    /// Files without names, and why.
-    pub(super) unread: Vec<(String, Refused)>,
-    /// Files of which only path and age say that they are what ran.
-    pub(super) by_age: Vec<String>,
-    /// Whether the kernel hides its functions from us.
+    /// The kernel hides its functions from us.
     pub(super) kernel_hidden: bool,
-    symbols: Budget,
-    debug: Budget,
+    /// Why our own functions have no names, if none has.
+    pub(super) unread: Option<String>,
 }
 
+/// A stretch of our memory that holds code: `start..end` and what is mapped there.
+type Mapping = (u64, u64, Arc<str>);
+
 impl Names {
-    /// Names the places of `tally`. Files that have changed after `started` are not what ran.
-    pub(super) fn of(tally: &Tally, spaces: &Spaces, started: SystemTime) -> Names {
-        let mut names = Names {
-            names: Vec::new(),
-            places: HashMap::new(),
-            unread: Vec::new(),
-            by_age: Vec::new(),
-            kernel_hidden: false,
-            symbols: Budget::new(SYMBOLS_BYTES_MAX),
-            debug: Budget::new(DEBUG_BYTES_MAX),
+    /// Names the places of `tally`.
+    pub(super) fn of(tally: &Tally) -> Names {
+        let mut names = Names::default();
+        let mut all: Vec<Place> = tally.places.keys().chain(&tally.callers).copied().collect();
+        all.sort_unstable();
+        all.dedup();
+        let in_kernel = |place: &Place| match place {
+            Place::Kernel(address) => Some(*address),
+            _ => None,
         };
-        for (index, offsets) in by_object(tally) {
-            match spaces.object(index) {
-                _ if index == KERNEL => names.kernel(&offsets),
-                Some(object) if object.is_file() => {
-                    let mapper = spaces.mapped_by(index).unwrap_or_default();
-                    names.file(index, object, mapper, started, &offsets);
-                }
-                object => names.plain(index, object),
-            }
-        }
+        let in_user = |place: &Place| match place {
+            Place::User(address) => Some(*address),
+            _ => None,
+        };
+        names.kernel(&all.iter().filter_map(in_kernel).collect::<Vec<_>>());
+        names.user(&all.iter().filter_map(in_user).collect::<Vec<_>>());
+        names.put(Place::Unknown, plain("[unknown]"));
+        names.put(Place::Beyond, plain("[beyond]"));
         names
     }
 
+    /// Returns the name of `place`, one of the tally's.
     pub(super) fn find(&self, place: Place) -> Option<&Name> {
         self.names.get(*self.places.get(&place)? as usize)
     }
 
     fn kernel(&mut self, addresses: &[u64]) {
+        if addresses.is_empty() {
+            return;
+        }
         let all = Kallsyms::here();
         self.kernel_hidden = all.is_empty();
-        let mut before = None;
         for &address in addresses {
             let found = all.find(address);
-            let key = found.map(|found| found.address);
-            // Rising addresses: the same function follows itself.
-            if before != Some(key) {
-                let module = found.and_then(|found| found.module).unwrap_or("kernel");
-                self.names.push(Name {
-                    symbol: found.map_or_else(|| nameless(module), |found| found.name.into()),
-                    address: key,
-                    code_bytes: found.and_then(|found| found.bytes),
-                    object: Some(format!("[{module}]").into()),
-                    space: Space::Kernel,
-                    function: found.is_some(),
-                });
-            }
-            before = Some(key);
-            self.place(KERNEL, address);
+            let module = found.and_then(|found| found.module).unwrap_or("kernel");
+            let name = Name {
+                symbol: found.map_or_else(|| nameless(module), |found| found.name.into()),
+                address: found.map(|found| found.address),
+                code_bytes: found.and_then(|found| found.bytes),
+                object: Some(format!("[{module}]").into()),
+                space: Space::Kernel,
+                function: found.is_some(),
+            };
+            self.put(Place::Kernel(address), name);
         }
     }
 
-    /// The place has the name that came last.
-    fn place(&mut self, object: u32, offset: u64) {
-        if let Some(last) = self.names.len().checked_sub(1).and_then(|at| u32::try_from(at).ok()) {
-            self.places.insert(Place { object, offset }, last);
+    fn user(&mut self, addresses: &[u64]) {
+        if addresses.is_empty() {
+            return;
         }
-    }
-
-    fn file(
-        &mut self,
-        index: u32,
-        object: &Object,
-        mapper: Mapper,
-        started: SystemTime,
-        offsets: &[u64],
-    ) {
-        let found = self.functions(object, mapper, started, offsets);
-        let path: Arc<str> = object.name.as_str().into();
-        let base = object.name.rsplit('/').next().unwrap_or(&object.name);
-        let unnamed = Name {
-            symbol: nameless(base),
-            address: None,
-            code_bytes: None,
-            object: Some(path),
-            space: Space::User,
-            function: false,
-        };
-        let mut before: Option<Option<&Function>> = None;
-        for offset in offsets {
-            let function = found.get(offset);
-            if before != Some(function) {
-                self.names.push(match function {
-                    None => unnamed.clone(),
-                    Some(function) => Name {
-                        symbol: function.symbol.clone(),
-                        address: Some(function.address),
-                        code_bytes: function.bytes,
-                        function: true,
-                        ..unnamed.clone()
-                    },
-                });
-            }
-            before = Some(function);
-            self.place(index, *offset);
-        }
-    }
-
-    fn functions(
-        &mut self,
-        object: &Object,
-        mapper: Mapper,
-        started: SystemTime,
-        offsets: &[u64],
-    ) -> Found {
-        let Some(Opened { file, by_age }) = objects::open(object, mapper, started) else {
-            self.unread.push((object.name.clone(), GONE));
-            return Found::new();
-        };
-        if by_age {
-            self.by_age.push(object.name.clone());
-        }
-        let (found, why) = match Elf::read(&file) {
-            Ok(elf) => self.look_up(&elf, offsets),
-            Err(why) => (Found::new(), Some(why)),
-        };
-        self.unread.extend(why.map(|why| (object.name.clone(), why)));
-        found
-    }
-
-    /// By the file's own table of symbols, which is exact and quickly read; where that is silent
-    /// about many, by what is installed beside it, and by debug information.
-    fn look_up(&mut self, elf: &Elf<'_>, offsets: &[u64]) -> (Found, Option<Refused>) {
-        let addresses: Vec<(u64, u64)> =
-            offsets.iter().filter_map(|&offset| Some((offset, elf.address(offset)?))).collect();
-        let (mut found, mut why) = (Found::new(), None);
-        let mut add = |more: Result<Found, Refused>| {
-            match more {
-                Ok(more) => found.extend(more),
-                Err(refused) => why = Some(refused),
-            }
-            silent(&found, &addresses)
-        };
-        let mut silent = add(lookup::by_symbols(elf, &addresses, &mut self.symbols));
-        let few = |silent: &[_]| silent.len() * 10 < addresses.len().max(1);
-        if !few(&silent) {
-            let debug_file = elf.build_id().and_then(objects::debug_file);
-            let installed = debug_file.as_ref().and_then(|file| Elf::read(file).ok());
-            if let Some(installed) = &installed {
-                silent = add(lookup::by_symbols(installed, &silent, &mut self.symbols));
-            }
-            if !few(&silent) {
-                let elf = installed.as_ref().unwrap_or(elf);
-                add(lookup::by_debug_information(elf, &silent, &mut self.debug));
-            }
-        }
-        (found, why)
-    }
-
-    /// What is no file: the vdso, anonymous memory, what no map covers.
-    fn plain(&mut self, index: u32, object: Option<&Object>) {
-        let symbol = object.map_or("[unknown]", |object| &object.name);
-        let known = index != UNKNOWN && index != BEYOND;
-        self.names.push(Name {
-            symbol: symbol.to_owned(),
-            address: None,
-            code_bytes: None,
-            object: known.then(|| symbol.into()),
-            space: if known { Space::User } else { Space::Unknown },
-            function: false,
+        let mappings = mappings();
+        let symbolizer = Symbolizer::builder().enable_code_info(false).enable_inlined_fns(false);
+        let symbolizer = symbolizer.build();
+        let mut process = Process::new(Pid::Slf);
+        // Links of /proc/self/map_files need privilege, and debug information a long time.
+        (process.map_files, process.debug_syms, process.perf_map) = (false, false, false);
+        let found = symbolizer.symbolize(&Source::Process(process), Input::AbsAddr(addresses));
+        let found = found.unwrap_or_else(|e| {
+            self.unread = Some(e.to_string());
+            Vec::new()
         });
-        self.place(index, 0);
+        let mut found = found.into_iter();
+        for &address in addresses {
+            let object = object(&mappings, address);
+            let name = match found.next() {
+                Some(Symbolized::Sym(symbol)) => Name {
+                    symbol: symbol.name.into_owned(),
+                    address: Some(symbol.addr),
+                    code_bytes: symbol.size.and_then(|size| u64::try_from(size).ok()),
+                    object,
+                    space: Space::User,
+                    function: true,
+                },
+                Some(Symbolized::Unknown(_)) | None => match object {
+                    Some(object) => {
+                        let file = object.rsplit('/').next().unwrap_or(&object);
+                        let symbol =
+                            if file.starts_with('[') { file.into() } else { nameless(file) };
+                        Name { symbol, object: Some(object), space: Space::User, ..plain("") }
+                    }
+                    None => plain("[unknown]"),
+                },
+            };
+            self.put(Place::User(address), name);
+        }
+    }
+
+    /// Gives the place that name. Rising addresses: the same function follows itself.
+    fn put(&mut self, place: Place, name: Name) {
+        if self.names.last() != Some(&name) {
+            self.names.push(name);
+        }
+        if let Ok(last) = u32::try_from(self.names.len() - 1) {
+            self.places.insert(place, last);
+        }
     }
 }
 
-/// The offsets of each object, rising; what has most samples first, as not all may be read.
-fn by_object(tally: &Tally) -> Vec<(u32, Vec<u64>)> {
-    let mut by_object: BTreeMap<u32, (u64, Vec<u64>)> = BTreeMap::new();
-    let sampled = tally.places.iter().map(|(&place, &count)| (place, count));
-    let callers = tally.callers.iter().map(|&place| (place, 0));
-    for (place, count) in sampled.chain(callers) {
-        let (samples, offsets) = by_object.entry(place.object).or_default();
-        *samples += count;
-        offsets.push(place.offset);
-    }
-    let mut objects: Vec<_> = by_object.into_iter().collect();
-    objects.sort_by_key(|&(_, (samples, _))| std::cmp::Reverse(samples));
-    let rising = |(index, (_, mut offsets)): (u32, (u64, Vec<u64>))| {
-        offsets.sort_unstable();
-        offsets.dedup();
-        (index, offsets)
-    };
-    objects.into_iter().map(rising).collect()
+/// Returns what is mapped as code in this process, by rising address.
+fn mappings() -> Vec<Mapping> {
+    let text = fs::read("/proc/self/maps").unwrap_or_default();
+    String::from_utf8_lossy(&text).lines().filter_map(executable).collect()
 }
 
-/// One name for all of an object: a row for each address would be many, and tell nothing.
+/// Reads a line of /proc/self/maps, if it is of code: `start-end perms offset dev inode path`.
+fn executable(line: &str) -> Option<Mapping> {
+    let mut words = line.splitn(6, ' ');
+    let (start, end) = words.next()?.split_once('-')?;
+    if !words.next()?.contains('x') {
+        return None;
+    }
+    let path = words.nth(3).unwrap_or("").trim_start();
+    let path = if path.is_empty() { "[anon]" } else { path };
+    Some((u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?, path.into()))
+}
+
+fn object(mappings: &[Mapping], address: u64) -> Option<Arc<str>> {
+    let behind = mappings.partition_point(|(start, ..)| *start <= address);
+    let (_, end, path) = mappings.get(behind.checked_sub(1)?)?;
+    (address < *end).then(|| Arc::clone(path))
+}
+
+/// Returns one name for all of an object: a row for each address would be many, and tell nothing.
 fn nameless(object: &str) -> String {
     format!("[{object}: no symbol]")
 }
 
-fn silent(found: &Found, addresses: &[(u64, u64)]) -> Vec<(u64, u64)> {
-    addresses.iter().filter(|(offset, _)| !found.contains_key(offset)).copied().collect()
+fn plain(symbol: &str) -> Name {
+    Name {
+        symbol: symbol.to_owned(),
+        address: None,
+        code_bytes: None,
+        object: None,
+        space: Space::Unknown,
+        function: false,
+    }
 }
 
-/// Tables of symbols and their strings of all files together; 20 million symbols.
-const SYMBOLS_BYTES_MAX: u64 = 512 << 20;
-/// Debug information of all files together.
-const DEBUG_BYTES_MAX: u64 = 512 << 20;
-const GONE: Refused = "is gone or has changed since, or its process saw other files than we do";
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_proc_are_read_with_their_oddities() {
+        let path = |line| executable(line).map(|(.., path)| path.to_string());
+        let line = "7f00-7f80 r-xp 00001000 08:01 42                         /a dir/lib (deleted)";
+        assert_eq!(path(line).as_deref(), Some("/a dir/lib (deleted)"));
+        assert_eq!(path("7f00-7f80 rw-p 00001000 08:01 42   /lib"), None);
+        assert_eq!(path("7f00-7f80 rwxp 00000000 00:00 0 ").as_deref(), Some("[anon]"));
+        assert_eq!(path("7f00-7f80 rwxp 00000000 00:00 0").as_deref(), Some("[anon]"));
+        assert_eq!(path("7f00-7f80 r-xp 0 00:00 0    [vdso]").as_deref(), Some("[vdso]"));
+        for broken in ["", "x", "7f00", "7f00-zz r-xp 0 0 0 /x", "1-2"] {
+            assert_eq!(path(broken), None, "{broken}");
+        }
+    }
+
+    #[test]
+    fn a_function_of_this_program_has_name_size_and_object() {
+        let here = a_function_of_this_program_has_name_size_and_object as *const () as u64;
+        let mut tally = Tally::default();
+        tally.places.insert(Place::User(here), 1);
+        let names = Names::of(&tally);
+        let name = names.find(Place::User(here)).unwrap();
+        assert!(name.function && name.symbol.contains("a_function_of_this_program"), "{name:?}");
+        assert!(name.code_bytes > Some(0), "{name:?}");
+        assert_eq!(name.object.as_deref(), std::env::current_exe().unwrap().to_str());
+        assert_eq!(names.unread, None);
+    }
+
+    #[test]
+    fn an_address_of_nothing_is_unknown() {
+        let mut tally = Tally::default();
+        tally.places.insert(Place::User(1), 1);
+        let names = Names::of(&tally);
+        assert_eq!(names.find(Place::User(1)), Some(&plain("[unknown]")));
+    }
+}

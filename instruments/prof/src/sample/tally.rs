@@ -3,10 +3,22 @@
 use std::collections::{HashMap, HashSet};
 
 use super::note::Hit;
-use super::spaces::{BEYOND, KERNEL, Place, Spaces, UNKNOWN};
 use crate::profile::Space;
 
-/// How many samples fell where.
+/// A place in which a sample fell, or through which it was called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum Place {
+    /// An address of the kernel's.
+    Kernel(u64),
+    /// An address of ours.
+    User(u64),
+    /// Neither.
+    Unknown,
+    /// All places for which there was no room.
+    Beyond,
+}
+
+/// Counts of samples by place and by call chain.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     pub(super) samples: u64,
@@ -28,20 +40,20 @@ pub(super) struct Tally {
 
 impl Tally {
     /// Adds a sample.
-    pub(super) fn add(&mut self, hit: &Hit, spaces: &mut Spaces) {
+    pub(super) fn add(&mut self, hit: &Hit) {
         self.samples += 1;
-        let place = place(spaces, hit.pid, hit.space, hit.address);
+        let place = place(hit.space, hit.address);
         if self.places.len() < PLACES_MAX || self.places.contains_key(&place) {
             *self.places.entry(place).or_default() += 1;
         } else {
-            *self.places.entry(BEYOND_ALL).or_default() += 1;
+            *self.places.entry(Place::Beyond).or_default() += 1;
         }
         if !hit.chain.is_empty() {
-            self.add_chain(place, hit, spaces);
+            self.add_chain(place, hit);
         }
     }
 
-    fn add_chain(&mut self, first: Place, hit: &Hit, spaces: &mut Spaces) {
+    fn add_chain(&mut self, first: Place, hit: &Hit) {
         let mut space = hit.space;
         let mut user_frames = 0u32;
         self.chain.clear();
@@ -60,7 +72,7 @@ impl Tally {
             // A return address is behind the call, perhaps in the next function already; but the
             // first in user space, if the sample fell in the kernel, is where it was called from.
             let at = if user_frames == 1 && space == Space::User { entry } else { entry - 1 };
-            self.chain.push(place(spaces, hit.pid, space, at));
+            self.chain.push(place(space, at));
         }
         if hit.space == Space::User {
             self.user_chains += 1;
@@ -82,28 +94,28 @@ impl Tally {
                 self.callers.insert(*place);
             } else {
                 self.callers_beyond += 1;
-                *place = BEYOND_ALL;
+                *place = Place::Beyond;
             }
         }
         if self.callers_beyond > 0 {
-            self.callers.insert(BEYOND_ALL);
+            self.callers.insert(Place::Beyond);
         }
         *self.stacks.entry(self.chain.as_slice().into()).or_default() += 1;
     }
 }
 
-fn place(spaces: &mut Spaces, pid: u32, space: Space, address: u64) -> Place {
+fn place(space: Space, address: u64) -> Place {
     match space {
-        Space::Kernel => Place { object: KERNEL, offset: address },
-        Space::User => spaces.place(pid, address),
-        Space::Unknown => Place { object: UNKNOWN, offset: 0 },
+        Space::Kernel => Place::Kernel(address),
+        Space::User => Place::User(address),
+        Space::Unknown => Place::Unknown,
     }
 }
 
-/// Whether an entry is no address but says in which space the next ones are.
+/// Returns the space of the next entries if `entry` is the mark of one and no address.
 ///
 /// Source: include/uapi/linux/perf_event.h, `enum perf_callchain_context`.
-pub(super) fn mark(entry: u64) -> Option<Space> {
+fn mark(entry: u64) -> Option<Space> {
     const MARKS: u64 = -4095i64 as u64;
     const KERNEL: u64 = -128i64 as u64;
     const USER: u64 = -512i64 as u64;
@@ -116,7 +128,6 @@ pub(super) fn mark(entry: u64) -> Option<Space> {
     }
 }
 
-const BEYOND_ALL: Place = Place { object: BEYOND, offset: 0 };
 /// A place takes about 32 bytes, a stack of 20 callers 350, the longest 2,000: 100 MiB at the most.
 const PLACES_MAX: usize = 1 << 20;
 /// A name for each is what they cost most.
@@ -128,7 +139,7 @@ mod tests {
     use super::*;
 
     fn hit(space: Space, address: u64, chain: &[u64]) -> Hit {
-        Hit { pid: 1 << 30, space, address, chain: chain.into() }
+        Hit { space, address, chain: chain.into() }
     }
 
     const IN_KERNEL: u64 = -128i64 as u64;
@@ -136,12 +147,12 @@ mod tests {
 
     #[test]
     fn a_chain_crosses_from_the_kernel_to_its_caller() {
-        let (mut tally, mut spaces) = (Tally::default(), Spaces::new());
+        let mut tally = Tally::default();
         let chain = [IN_KERNEL, 0xffff_1000, 0xffff_2000, IN_USER, 0x1000, 0x2000];
-        tally.add(&hit(Space::Kernel, 0xffff_1000, &chain), &mut spaces);
-        let kernel = |offset| Place { object: KERNEL, offset };
-        let unknown = Place { object: UNKNOWN, offset: 0 };
-        let stack: &[Place] = &[kernel(0xffff_1000), kernel(0xffff_1fff), unknown, unknown];
+        tally.add(&hit(Space::Kernel, 0xffff_1000, &chain));
+        let (kernel, user) = (Place::Kernel, Place::User);
+        let stack: &[Place] =
+            &[kernel(0xffff_1000), kernel(0xffff_1fff), user(0x1000), user(0x1fff)];
         assert_eq!(tally.stacks.get(stack), Some(&1), "{:?}", tally.stacks);
         assert_eq!(tally.places.get(&kernel(0xffff_1000)), Some(&1));
         assert_eq!((tally.user_chains, tally.shallow_chains), (0, 0));
@@ -149,28 +160,28 @@ mod tests {
 
     #[test]
     fn chains_that_end_at_once_are_counted_as_shallow() {
-        let (mut tally, mut spaces) = (Tally::default(), Spaces::new());
-        tally.add(&hit(Space::User, 0x1000, &[IN_USER, 0x1000, 0x2000]), &mut spaces);
-        tally.add(&hit(Space::User, 0x1000, &[IN_USER, 0x1000, 0x2000, 0x3000]), &mut spaces);
+        let mut tally = Tally::default();
+        tally.add(&hit(Space::User, 0x1000, &[IN_USER, 0x1000, 0x2000]));
+        tally.add(&hit(Space::User, 0x1000, &[IN_USER, 0x1000, 0x2000, 0x3000]));
         assert_eq!((tally.user_chains, tally.shallow_chains), (2, 1));
     }
 
     #[test]
     fn absurd_chains_are_taken_as_they_come() {
-        let (mut tally, mut spaces) = (Tally::default(), Spaces::new());
+        let mut tally = Tally::default();
         for entry in [0, 1, u64::MAX, u64::MAX - 4095, 1 << 63] {
-            tally.add(&hit(Space::Unknown, entry, &[entry; 40]), &mut spaces);
+            tally.add(&hit(Space::Unknown, entry, &[entry; 40]));
         }
         assert_eq!(tally.samples, 5);
     }
 
     #[test]
     fn more_stacks_than_there_is_room_for_are_counted() {
-        let (mut tally, mut spaces) = (Tally::default(), Spaces::new());
+        let mut tally = Tally::default();
         let more = STACKS_MAX as u64 + 10;
         for n in 0..more {
             let chain = [IN_KERNEL, 0xffff_0000_0000, 0xffff_0000_0001 + n];
-            tally.add(&hit(Space::Kernel, 0xffff_0000_0000, &chain), &mut spaces);
+            tally.add(&hit(Space::Kernel, 0xffff_0000_0000, &chain));
         }
         assert_eq!((tally.stacks.len(), tally.stacks_beyond), (STACKS_MAX, 10));
         assert_eq!(tally.places.values().sum::<u64>(), more);
@@ -178,14 +189,14 @@ mod tests {
 
     #[test]
     fn more_callers_than_there_is_room_for_are_one() {
-        let (mut tally, mut spaces) = (Tally::default(), Spaces::new());
+        let mut tally = Tally::default();
         let deep = 100u64;
         let stacks = CALLERS_MAX as u64 / deep + 100;
         for n in 0..stacks {
             let callers = (0..deep).map(|at| 0xffff_0000_0000 + n * deep + at);
             let chain: Vec<u64> =
                 [IN_KERNEL, 0xffff_ffff_0000].into_iter().chain(callers).collect();
-            tally.add(&hit(Space::Kernel, 0xffff_ffff_0000, &chain), &mut spaces);
+            tally.add(&hit(Space::Kernel, 0xffff_ffff_0000, &chain));
         }
         assert_eq!(tally.callers.len(), CALLERS_MAX + 1);
         let all = stacks * deep + 1;

@@ -1,0 +1,257 @@
+//! A running `perf record`: when it began to sample, when its target ended, and how it is ended.
+//!
+//! A command that is recorded does not outlive its recording: perf sends it SIGTERM, and waits for it.
+
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, ExitStatus};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
+
+use super::args::Record;
+use crate::errors::{Failure, RUNTIME, SIGNAL};
+use crate::screen::Screen;
+use crate::signals::Signals;
+
+/// Time between two looks at perf, its target and the signals.
+const LOOK: Duration = Duration::from_millis(20);
+/// Time that a command has to end in when it was asked to, before it is named.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A `perf record` that runs.
+#[derive(Debug)]
+pub struct Recording {
+    perf: Child,
+    /// The process that was asked for, or the command that perf has started.
+    target: Option<u32>,
+    is_command: bool,
+    /// When perf had its events open.
+    began: Option<Instant>,
+    /// CPU time of the process when perf had.
+    cpu_before_ns: Option<u64>,
+    cpu_now_ns: Option<u64>,
+}
+
+/// How a recording ended.
+#[derive(Debug, Clone, Copy)]
+pub struct Ended {
+    pub status: ExitStatus,
+    /// It was ended by us, and by this signal to us if there was one.
+    pub asked: bool,
+    pub signal: Option<i32>,
+    /// Time that the target was recorded.
+    pub wall: Duration,
+    /// CPU time that the target had meanwhile, in nanoseconds, to a hundredth of a second.
+    pub cpu_ns: Option<u64>,
+    /// CPU time of perf itself.
+    pub perf_cpu_ns: u64,
+}
+
+impl Recording {
+    /// Starts perf.
+    ///
+    /// # Errors
+    /// Whatever keeps it from starting.
+    pub fn start(mut command: Command, pid: Option<u32>) -> Result<Recording, Failure> {
+        let perf = command.spawn().map_err(|e| failed(&e))?;
+        let cpu = pid.and_then(cpu_times).map(|times| times.own_ns);
+        Ok(Recording {
+            perf,
+            target: pid,
+            is_command: pid.is_none(),
+            began: None,
+            cpu_before_ns: cpu,
+            cpu_now_ns: cpu,
+        })
+    }
+
+    /// Waits until the target ends, the time is over, or a signal comes; then until perf has ended.
+    ///
+    /// # Errors
+    /// `E-SYSTEM` if perf cannot be waited for.
+    pub fn wait(
+        mut self,
+        args: &Record,
+        signals: &Signals,
+        screen: &Screen,
+    ) -> Result<Ended, Failure> {
+        let started = Instant::now();
+        let (mut asked, mut signal, mut over, mut named) = (None, None, None, false);
+        while !self.has_ended()? {
+            let came = signals.wait(LOOK);
+            self.look();
+            let now = Instant::now();
+            let since = self.began.unwrap_or(now);
+            if over.is_none() && self.began.is_some() && self.target.is_some_and(|pid| !runs(pid)) {
+                over = Some(now);
+            }
+            signal = signal.or(came);
+            let is_over = args.time.is_some_and(|time| now - since >= time);
+            if asked.is_none() && (signal.is_some() || is_over) {
+                asked = Some(now);
+                over = over.or(Some(now));
+                // Whoever has just ended cannot be signalled, and need not be.
+                let _ = kill_process(Pid::from_child(&self.perf), Signal::TERM);
+            }
+            if !named && asked.is_some_and(|asked| now - asked >= PATIENCE) {
+                named = true;
+                screen.note(&self.stubborn());
+            }
+        }
+        let own = cpu_times(self.perf.id()).unwrap_or_default();
+        let cpu_ns = match self.is_command {
+            true => Some(own.children_ns),
+            false => {
+                self.cpu_now_ns.zip(self.cpu_before_ns).map(|(now, old)| now.saturating_sub(old))
+            }
+        };
+        let status = self.perf.wait().map_err(|e| failed(&e))?;
+        let began = self.began.unwrap_or(started);
+        let wall = over.unwrap_or_else(Instant::now).saturating_duration_since(began);
+        Ok(Ended { status, asked: asked.is_some(), signal, wall, cpu_ns, perf_cpu_ns: own.own_ns })
+    }
+
+    /// Tells whether perf has ended. It stays in the table of processes, so that its CPU time and its
+    /// children's can still be read.
+    fn has_ended(&self) -> Result<bool, Failure> {
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        let ended = waitid(WaitId::Pid(Pid::from_child(&self.perf)), options);
+        ended.map(|ended| ended.is_some()).map_err(|e| failed(&e.into()))
+    }
+
+    /// Brings up to date what is known of perf and of its target.
+    fn look(&mut self) {
+        if self.began.is_none() && has_events(self.perf.id()) {
+            self.began = Some(Instant::now());
+            self.target = self.target.or_else(|| child_of(self.perf.id()));
+        }
+        if !self.is_command {
+            let cpu = self.target.and_then(cpu_times).map(|times| times.own_ns);
+            self.cpu_now_ns = cpu.or(self.cpu_now_ns);
+        }
+    }
+
+    fn stubborn(&self) -> String {
+        let pid = self.target.map_or_else(|| "?".to_owned(), |pid| pid.to_string());
+        let waited = PATIENCE.as_secs();
+        format!(
+            "the command has not ended within {waited} s of SIGTERM, and perf waits for it: \
+             kill -9 {pid}\n"
+        )
+    }
+}
+
+impl Ended {
+    /// Returns the exit status, as shells say it. That we have ended a command ourselves is no failure.
+    pub fn exit(&self, is_command: bool) -> u8 {
+        if self.asked || !is_command {
+            return 0;
+        }
+        let by_signal = || self.status.signal().map(|n| i32::from(SIGNAL) + n);
+        // A status is a byte, and so is 128 and the largest signal.
+        self.status.code().or_else(by_signal).and_then(|n| u8::try_from(n).ok()).unwrap_or(u8::MAX)
+    }
+
+    /// Returns what the profile's reader must know of the target's end.
+    pub fn remark(&self, is_command: bool) -> Option<String> {
+        match (is_command, self.asked) {
+            (_, true) => None,
+            // perf ends as its command has.
+            (true, _) if self.status.success() => None,
+            (true, _) => Some(format!("the command failed ({})", self.status)),
+            (false, _) => Some(format!(
+                "the process ended before the recording did: this is what it did in its last {:.3} s",
+                self.wall.as_secs_f64()
+            )),
+        }
+    }
+}
+
+/// CPU time of a process, and of those of its children that it has waited for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct CpuTimes {
+    own_ns: u64,
+    children_ns: u64,
+}
+
+fn cpu_times(pid: u32) -> Option<CpuTimes> {
+    let ticks_ns = 1_000_000_000 / rustix::param::clock_ticks_per_second().max(1);
+    let [own, system, children, system_of_children] = ticks(&stat(pid)?)?;
+    let ns = |ticks: u64| ticks.saturating_mul(ticks_ns);
+    Some(CpuTimes {
+        own_ns: ns(own.saturating_add(system)),
+        children_ns: ns(children.saturating_add(system_of_children)),
+    })
+}
+
+/// Returns what follows the name in /proc/PID/stat: proc_pid_stat(5) from field 3 on. The name is of
+/// any characters in parentheses.
+fn stat(pid: u32) -> Option<String> {
+    let text = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let text = String::from_utf8_lossy(&text);
+    text.rsplit_once(") ").map(|(_, rest)| rest.to_owned())
+}
+
+/// Reads utime, stime, cutime and cstime: fields 14 to 17.
+fn ticks(stat: &str) -> Option<[u64; 4]> {
+    let mut fields = stat.split_ascii_whitespace().skip(11).map(|field| field.parse().ok());
+    Some([fields.next()??, fields.next()??, fields.next()??, fields.next()??])
+}
+
+/// Tells whether the process is there and has not ended.
+fn runs(pid: u32) -> bool {
+    stat(pid).is_some_and(|stat| !stat.starts_with(['Z', 'X']))
+}
+
+fn has_events(pid: u32) -> bool {
+    let links = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    let is_event = |link: fs::DirEntry| {
+        fs::read_link(link.path()).is_ok_and(|to| to.to_string_lossy().contains("perf_event"))
+    };
+    links.into_iter().any(is_event)
+}
+
+fn child_of(pid: u32) -> Option<u32> {
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
+    children.split_ascii_whitespace().next()?.parse().ok()
+}
+
+fn failed(e: &std::io::Error) -> Failure {
+    Failure::new(RUNTIME, "E-SYSTEM", "cannot run perf record", e.to_string(), "")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ended(raw: i32, asked: bool) -> Ended {
+        let status = ExitStatus::from_raw(raw);
+        let wall = Duration::from_secs(2);
+        Ended { status, asked, signal: None, wall, cpu_ns: None, perf_cpu_ns: 0 }
+    }
+
+    #[test]
+    fn a_command_s_status_is_ours_unless_we_ended_it() {
+        let by_itself = |raw| ended(raw, false).exit(true);
+        assert_eq!([by_itself(0), by_itself(3 << 8), by_itself(9)], [0, 3, 137]);
+        assert_eq!(ended(15, true).exit(true), 0, "we ended it");
+        assert_eq!(ended(15, false).exit(false), 0, "a process ended, no command of ours");
+        assert_eq!(ended(0, false).remark(true), None);
+        let failed = ended(3 << 8, false).remark(true).unwrap();
+        assert_eq!(failed, "the command failed (exit status: 3)");
+        assert!(ended(9, false).remark(true).unwrap().contains("SIGKILL"));
+        assert!(ended(0, false).remark(false).unwrap().ends_with("in its last 2.000 s"));
+        assert_eq!(ended(15, true).remark(false), None);
+    }
+
+    #[test]
+    fn cpu_times_are_read_and_what_is_cut_short_is_none() {
+        let stat = "R 1 2 3 4 5 6 7 8 9 10 100 20 3 4 20 0 1 0";
+        assert_eq!(ticks(stat), Some([100, 20, 3, 4]));
+        for broken in ["", "R 1", "R 1 2 3 4 5 6 7 8 9 10 100 20 3"] {
+            assert_eq!(ticks(broken), None);
+        }
+        assert!(cpu_times(std::process::id()).is_some() && runs(std::process::id()));
+    }
+}
