@@ -49,7 +49,9 @@ const DOCUMENTS: [&str; 5] = [
 
 #[test]
 fn every_help_text_is_the_golden_one() {
-    let (mut text, mut left) = (String::new(), vec![String::new()]);
+    // The last three are programs of their own, which the command's help does not list as commands.
+    let mut left = [" ndr", " profile", " lab", ""].map(String::from).to_vec();
+    let mut text = String::new();
     while let Some(command) = left.pop() {
         let help = stdout(&run(&format!("{command} --help")));
         let section = help.split_once("\nCommands:\n").map_or("", |(_, after)| after);
