@@ -55,14 +55,13 @@ impl Recording {
     /// Whatever keeps it from starting.
     pub fn start(mut command: Command, pid: Option<u32>) -> Result<Recording, Failure> {
         let perf = command.spawn().map_err(|e| failed(&e))?;
-        let cpu = pid.and_then(cpu_times).map(|times| times.own_ns);
         Ok(Recording {
             perf,
             target: pid,
             is_command: pid.is_none(),
             began: None,
-            cpu_before_ns: cpu,
-            cpu_now_ns: cpu,
+            cpu_before_ns: None,
+            cpu_now_ns: None,
         })
     }
 
@@ -80,7 +79,10 @@ impl Recording {
         let (mut asked, mut signal, mut over, mut named) = (None, None, None, false);
         while !self.has_ended()? {
             let came = signals.wait(LOOK);
-            self.look();
+            // What the target does while perf ends is in no sample.
+            if asked.is_none() {
+                self.look();
+            }
             let now = Instant::now();
             let since = self.began.unwrap_or(now);
             if over.is_none() && self.began.is_some() && self.target.is_some_and(|pid| !runs(pid)) {
@@ -129,6 +131,10 @@ impl Recording {
         if !self.is_command {
             let cpu = self.target.and_then(cpu_times).map(|times| times.own_ns);
             self.cpu_now_ns = cpu.or(self.cpu_now_ns);
+            // What it did before perf had its events open is in no sample, either.
+            if self.began.is_some() {
+                self.cpu_before_ns = self.cpu_before_ns.or(cpu);
+            }
         }
     }
 
