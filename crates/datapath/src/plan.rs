@@ -238,7 +238,7 @@ mod tests {
         let texts =
             ["gen:", "xdp:a", "xdp:b,udp=7", "pcap:in", "xdp:c", "pcap:out", "xdp:d", "null:"];
         let mut specs = texts.map(|text| linerate_port::parse(text).unwrap());
-        direct(&mut specs, &[(0, 1), (3, 2), (4, 5), (6, 7)]);
+        direct(&mut specs, &[(0, 1), (3, 2), (4, 5), (6, 7)], true);
         let written = specs.map(|spec| spec.flag("write").unwrap());
         assert_eq!(written, [false, true, true, false, false, true, false, false]);
     }

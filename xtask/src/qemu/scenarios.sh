@@ -66,6 +66,19 @@ scenario_e1000() {
     across_cards e1000 02:00:00:00:02
 }
 
+# The first command shares its memory with a second process, with huge pages free or without; under
+# emulation it takes its time.
+scenario_huge_pages() {
+    for pages in 0 64; do
+        echo "$pages" >/proc/sys/vm/nr_hugepages
+        timeout 120 linerate forward --json >forward.json 2>forward.err || fail "with $pages huge pages"
+        grep -q '"mode":"memif client, zero copy' forward.json || fail "no memif with $pages huge pages"
+        [ "$(number forward verify packets)" -gt 0 ] || fail "nothing came with $pages huge pages"
+        equal "$(number forward verify corrupted)" 0 'corrupted'
+    done
+    echo 0 >/proc/sys/vm/nr_hugepages
+}
+
 # --- What they are made of.
 
 # Whether what crosses a pair of cards of DRIVER, with addresses that begin so, crosses whole.
