@@ -11,7 +11,7 @@ const QUESTIONS: usize = 64;
 const QUESTION: &[u8; 42] = b"\x02\0\0\0\0\x09\x02\0\0\0\0\x01\x08\0\
     \x45\0\0\x20\0\x01\0\0\x40\x11\x66\xb5\x0a\x07\0\x01\x0a\x07\0\x09\x03\xe8\x1e\x61\0\x0c\0\0";
 
-/// A port to serve, and the queue at the other end of it.
+/// Returns a port to serve, and the queue at the other end of it.
 pub fn pair() -> Result<(Port, Option<Queue>)> {
     let pool = Pool::builder().frames(4096).build()?;
     let (port, other) = Port::pair(1024, &pool)?;

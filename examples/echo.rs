@@ -1,8 +1,8 @@
-//! UDP echo in a loop of one's own, beside ssh: `echo 7777 eth0 [answers]`.
+//! UDP echo in a loop of your own, beside ssh: `echo 7777 eth0 [answers]`.
 //!
-//! It takes the datagrams to one port from the interface, in the driver where that can be had, else
-//! as copies; everything else stays the kernel's, which holds the port so that nobody else gets it.
-//! A port text may stand in the interface's place, as `packet:eth0,udp=7777`.
+//! It takes the datagrams to one port from the interface: in the driver where the driver can, else as
+//! copies. All other packets stay the kernel's, which also reserves the port. A port text may replace
+//! the interface, as `packet:eth0,udp=7777`.
 
 use linerate::prelude::*;
 

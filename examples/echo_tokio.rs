@@ -1,6 +1,6 @@
 //! UDP echo on port 7777 as tokio tasks: `echo_tokio packet:eth0 [10s]`, set up as for `echo.rs`.
 //!
-//! By itself it asks, too: over a ring in this process, without privileges.
+//! Without arguments it also sends the questions: over a ring in this process, without privileges.
 
 mod asker;
 

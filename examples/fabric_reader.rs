@@ -1,8 +1,9 @@
 //! Looks at packets in the memory of the process that received them: `fabric_reader /run/fabric.sock [frames]`.
 //!
-//! It waits at the path; `linerate forward xdp:eth0,udp=7777 memif:/run/fabric.sock` brings the packets, or any other
-//! client of memif, one after the other. Options may be said as in `memif:/run/fabric.sock,secret=s`. Once a
-//! second, and at the end, it says what came. No byte is copied but those that are looked at.
+//! It waits at the path for `linerate forward xdp:eth0,udp=7777 memif:/run/fabric.sock`, or any other
+//! client of memif, one after the other, to bring packets. Options may follow as in
+//! `memif:/run/fabric.sock,secret=s`. Once a second, and at the end, it prints what arrived. Only the
+//! bytes that it looks at are copied.
 
 use std::time::{Duration, Instant};
 
@@ -42,7 +43,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// True for a UDP datagram over IPv4 to port 53.
+/// Returns true for a UDP datagram over IPv4 to port 53.
 fn is_dns(head: &[u8]) -> bool {
     let Some((ip, udp)) = head.get(14).map(|b| (14, 14 + 4 * usize::from(b & 15))) else {
         return false;

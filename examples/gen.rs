@@ -1,6 +1,6 @@
 //! A paced generator: `gen [packet:eth0 [10s]]` sends a million packets a second.
 //!
-//! By itself it runs for 2 seconds against a thread of its own, over a ring, without privileges.
+//! Without arguments it runs for 2 seconds against a thread of its own, over a ring, without privileges.
 
 use std::thread;
 use std::time::Instant;

@@ -1,9 +1,9 @@
-//! Sends back what comes, its addresses swapped: `macswap memif:/run/x.sock,role=client [spin|sink]`.
+//! Sends each packet back with its addresses swapped: `macswap memif:/run/x.sock,role=client [spin|sink]`.
 //!
-//! Any port will do. It writes twelve bytes of each packet, whoever else can write the memory. The
-//! work is a stage on an engine's thread, which sleeps when there is none and lets packets gather
-//! when they come densely. With `spin` it is a loop of its own that never sleeps, and with `sink` such
-//! a one that sends nothing back.
+//! Any port will do. It writes twelve bytes of each packet, also where others can write the memory.
+//! The work is a stage on an engine's thread, which sleeps when there is no packet and lets packets
+//! gather when they come densely. With `spin` it is a loop of its own that never sleeps, and with
+//! `sink` it is such a loop that sends nothing back.
 
 use std::time::Duration;
 

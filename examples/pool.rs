@@ -1,6 +1,6 @@
-//! Only the buffers, in a program of one's own: `pool [::]:7777 [lines]` prints log lines that come
-//! as datagrams. No NIC, no privilege: a plain socket fills the frames, and a std channel hands
-//! them to the thread that prints.
+//! Only the buffers, in a program of your own: `pool [::]:7777 [lines]` prints log lines that come as
+//! datagrams. No NIC, no privilege: a plain socket fills the frames, and a std channel hands them to
+//! the thread that prints.
 
 use std::io::Write;
 use std::net::UdpSocket;

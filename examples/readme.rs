@@ -1,4 +1,4 @@
-//! The program that README begins with: answers what comes by UDP port 7777 of eth0.
+//! The first program of README: answers datagrams to UDP port 7777 of eth0.
 
 use linerate::prelude::*;
 

@@ -1,5 +1,5 @@
-//! A stage of one's own on a wire: `wire packet:west packet:east pcap:mirror.pcapng 10s`.
-//! By itself it guards generated traffic for 2 seconds; `stage_test.rs` tests the stage.
+//! A stage of your own on a wire: `wire packet:west packet:east pcap:mirror.pcapng 10s`. Without
+//! arguments it guards generated traffic for 2 seconds; `stage_test.rs` tests the stage.
 
 use std::collections::HashSet;
 use std::net::Ipv4Addr;
@@ -9,7 +9,7 @@ use linerate::{PortId, prelude::*, units, wire::EtherType};
 
 pub(crate) const BLOCKED: DropReason = DropReason::app(0, "blocked");
 
-/// Drops what comes from some sources, clears DSCP, and mirrors every so many packets.
+/// A stage that drops packets of some sources, clears DSCP, and mirrors one packet in so many.
 pub(crate) struct Guard {
     deny: HashSet<Ipv4Addr>,
     mirror: PortId,

@@ -1,5 +1,5 @@
-//! What is in `captures/`, frame by frame; the files are written anew by
-//! `cargo test -p linerate-examples --test captures -- --ignored`.
+//! The content of `captures/`, frame by frame; this command writes the files anew: `cargo test -p
+//! linerate-examples --test captures -- --ignored`.
 
 use linerate::pcap::{Frame, read_all, write_all};
 
@@ -11,8 +11,8 @@ const TCP: u8 = 6;
 /// Expedited forwarding.
 const EF: u8 = 46;
 
-/// The traffic: UDP, TCP, ARP, IPv6, a VLAN, three packets from a blocked source, one that lies
-/// about its length, and one that is longer than a frame of the pool.
+/// Returns the traffic: UDP, TCP, ARP, IPv6, a VLAN, three packets from a blocked source, one with a
+/// wrong length, and one that is longer than a frame of the pool.
 fn mixed() -> Vec<Frame> {
     numbered(vec![
         ethernet(&[], 0x0800, &ipv4(HOST, EF, UDP, &udp(b"expedited"))),
@@ -29,7 +29,7 @@ fn mixed() -> Vec<Frame> {
     ])
 }
 
-/// What the guard lets through, without its DSCP.
+/// Returns the frames that the guard lets through, without their DSCP.
 fn expected() -> Vec<Frame> {
     numbered(vec![
         ethernet(&[], 0x0800, &ipv4(HOST, 0, UDP, &udp(b"expedited"))),
@@ -42,7 +42,7 @@ fn expected() -> Vec<Frame> {
     ])
 }
 
-/// What the guard mirrors: every fifth, untouched.
+/// Returns the frames that the guard mirrors: every fifth, unchanged.
 fn mirrored() -> Vec<Frame> {
     mixed().into_iter().skip(4).step_by(5).collect()
 }
@@ -80,7 +80,7 @@ fn numbered(frames: Vec<Vec<u8>>) -> Vec<Frame> {
     stamp_ns.zip(frames).map(|(stamp_ns, bytes)| Frame { stamp_ns, bytes }).collect()
 }
 
-/// A frame of at least 60 bytes, padded with zeros.
+/// Returns a frame of at least 60 bytes, padded with zeros.
 fn ethernet(tag: &[u8], ether_type: u16, payload: &[u8]) -> Vec<u8> {
     let ends = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1];
     let mut frame = [&ends, tag, &ether_type.to_be_bytes(), payload].concat();
@@ -103,13 +103,13 @@ fn ipv6(segment: &[u8]) -> Vec<u8> {
     [&[0x60, 0, 0, 0, len[0], len[1], UDP, 64], &ends[..], segment].concat()
 }
 
-/// Without a checksum.
+/// Returns a UDP datagram without a checksum.
 fn udp(payload: &[u8]) -> Vec<u8> {
     let len = (8 + payload.len() as u16).to_be_bytes();
     [&[3, 232, 30, 97, len[0], len[1], 0, 0], payload].concat()
 }
 
-/// With a checksum of zero, which nobody looks at.
+/// Returns a TCP segment with a checksum of zero, which nothing checks.
 fn tcp(payload: &[u8]) -> Vec<u8> {
     let header = [3, 232, 0, 80, 0, 0, 0, 1, 0, 0, 0, 0, 0x50, 0x18, 1, 0, 0, 0, 0, 0];
     [&header, payload].concat()
@@ -120,7 +120,7 @@ fn arp() -> Vec<u8> {
     [&[0, 1, 8, 0, 6, 4, 0, 1][..], &sender, &[0; 6], &PEER].concat()
 }
 
-/// RFC 1071, word by word: not the library's, which the stage uses.
+/// Returns the checksum of RFC 1071, word by word: not the library's, which the stage uses.
 fn checksum(header: &[u8]) -> u16 {
     let words = header.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1]));
     let sum: u32 = words.sum();

@@ -1,4 +1,4 @@
-//! Runs every example to its end, and asks for a ledger that adds up with nothing in flight.
+//! Runs every example to its end, and checks that its ledger adds up with nothing in flight.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::process::Command;
@@ -12,10 +12,10 @@ use linerate_tests::traffic::Session;
 use linerate_tests::wait::{SOON, until, until_true};
 use linerate_tests::{or_skip, traffic};
 
-/// Nobody has this address: only the example answers for it.
+/// An address of no host: only the example answers for it.
 const ECHO: Ipv4Addr = Ipv4Addr::new(10, 7, 0, 9);
 const UDP_PORT: u16 = 7777;
-/// What crosses the guard.
+/// Bytes sent through the guard.
 const BYTES: usize = 16 << 20;
 /// Longest time an example may take on a busy machine.
 const LONG: Duration = Duration::from_secs(60);
@@ -78,7 +78,7 @@ fn the_pool_alone_carries_datagrams_to_another_thread() {
     assert!(printed[64].contains("created 64 = sent 0 + consumed 64 + dropped 0"), "{done:?}");
 }
 
-/// The packets are this process's, the reader is another: everything comes home, and not a byte is copied.
+/// Packets of this process, read by another: every frame is returned, and not a byte is copied.
 #[test]
 fn the_fabrics_reader_sees_every_packet_where_it_was_made() {
     let path = std::env::temp_dir().join(format!("fabric-{}.sock", std::process::id()));
@@ -117,7 +117,7 @@ fn the_fabrics_reader_sees_every_packet_where_it_was_made() {
     assert!(!std::path::Path::new(path).exists(), "the socket is taken away");
 }
 
-/// A datagram to `port`, of a length of its own.
+/// Returns a datagram to `port`, with a length that depends on `number`.
 fn datagram(port: u16, number: usize) -> Vec<u8> {
     let mut bytes = vec![0; 60 + number % 1400];
     bytes[12..15].copy_from_slice(&[0x08, 0x00, 0x45]);
@@ -165,7 +165,7 @@ fn echo_tokio_answers_every_datagram_of_a_kernel_client() {
     assert_eq!(number_after(&done.stdout, "sent "), 300, "{done:?}");
 }
 
-/// Both programs, on an interface that somebody is logged in by.
+/// Runs both echo programs on an interface with an open session of a user.
 #[test]
 fn echoes_on_xdp_answer_beside_a_session_of_the_kernels() {
     let port = format!("xdp:w0,udp={UDP_PORT}");
@@ -222,7 +222,7 @@ fn the_guard_joins_two_hosts_and_mirrors() {
     assert!(!mirrored.unwrap().is_empty(), "{done:?}");
 }
 
-/// Two hosts; the western one takes [`ECHO`] for a neighbour.
+/// Sets up two hosts; the western one takes [`ECHO`] for a neighbour.
 fn hosts() -> Result<Hosts, String> {
     let hosts = Hosts::new()?;
     hosts.west.ip(&format!("neigh add {ECHO} lladdr 02:00:00:00:00:09 dev eth0"));
@@ -269,7 +269,7 @@ fn assert_whole(done: &Finished) {
     assert!(ledger.ends_with("+ in flight 0   OK"), "{done:?}");
 }
 
-/// The number behind the last `name` of `text`.
+/// Returns the number behind the last `name` of `text`.
 fn number_after(text: &str, name: &str) -> u64 {
     let (_, rest) = text.rsplit_once(name).unwrap_or_else(|| panic!("no '{name}' in {text}"));
     let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());

@@ -1,4 +1,4 @@
-//! What a memif peer says on its socket: each message is answered or the end, on both sides.
+//! Messages of a memif peer on its socket: each is answered or ends the connection, on both sides.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

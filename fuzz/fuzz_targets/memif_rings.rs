@@ -1,5 +1,5 @@
-//! What a memif peer writes into shared memory, between our calls or beside them: no packet and no frame
-//! is lost, whether it is found out or not.
+//! Writes of a memif peer into shared memory, between our calls or beside them: no packet and no
+//! frame is lost, even if the wrong write is not detected.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-//! A capture is read the same whether its bytes come at once or in pieces, and whatever it says,
-//! reading it ends without a panic and within its bounds.
+//! A capture gives the same packets read at once or in pieces. For any bytes, reading ends without a
+//! panic and within its bounds.
 #![no_main]
 
 use std::io::{self, Read};
@@ -7,7 +7,7 @@ use std::io::{self, Read};
 use libfuzzer_sys::fuzz_target;
 use linerate_port::pcap::format::{PACKET_LEN_MAX, Reader, Step};
 
-/// Gives out a few bytes every other time it is asked.
+/// A reader that gives out a few bytes at every other call.
 struct Pieces<'a> {
     bytes: &'a [u8],
     len: usize,
@@ -25,7 +25,7 @@ impl Read for Pieces<'_> {
     }
 }
 
-/// Number of packets, a sum over everything that was read, and what ended it.
+/// Returns the number of packets, a sum over all bytes read, and the error that ended reading.
 fn read(mut reader: Reader<impl Read>) -> (u64, u64, Option<String>) {
     let (mut packets, mut sum) = (0, 0_u64);
     loop {

@@ -1,4 +1,4 @@
-//! A port text is refused with a reason, or understood by its driver; neither opens anything.
+//! A port text is either refused with a reason or accepted by its driver; neither opens anything.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

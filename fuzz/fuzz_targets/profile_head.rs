@@ -1,4 +1,4 @@
-//! The heads of `top` in a text: each is printed as what it is read from, and reads back.
+//! Heads of `top` in any text: each head that is read prints as its text, and reads back.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

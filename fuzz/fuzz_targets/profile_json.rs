@@ -1,4 +1,4 @@
-//! Our own JSON, or nearly: what is read can be written, and is then read as the same.
+//! Our own JSON, damaged or not: a profile that is read can be written, and then reads as the same.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

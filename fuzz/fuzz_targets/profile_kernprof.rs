@@ -1,4 +1,4 @@
-//! A kernprof listing in whatever else: the same at once and in pieces, each line once at most.
+//! A kernprof listing among other text: read the same at once and in pieces, each line at most once.
 #![no_main]
 
 use std::io::BufReader;

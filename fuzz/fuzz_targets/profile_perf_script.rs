@@ -1,5 +1,5 @@
-//! The text of `perf script`, or nearly: the same at once and in pieces, and as many samples in the
-//! rows as there can be.
+//! The text of `perf script`, damaged or not: read the same at once and in pieces, with no more
+//! samples in the rows than there can be.
 #![no_main]
 
 use std::io::BufReader;

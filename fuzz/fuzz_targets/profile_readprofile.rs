@@ -1,5 +1,5 @@
-//! A readprofile listing in whatever else: the same at once and in pieces, loads are figures, and
-//! a listing without a cut-off has every tick in a row.
+//! A readprofile listing among other text: read the same at once and in pieces; loads are figures,
+//! and a listing without a cut-off has every tick in a row.
 #![no_main]
 
 use std::io::BufReader;

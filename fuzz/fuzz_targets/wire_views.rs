@@ -1,4 +1,4 @@
-//! Every view of arbitrary bytes is refused or stays within them, read and written.
+//! Views of arbitrary bytes: each is refused or stays within the bytes, for reading and writing.
 #![no_main]
 
 use std::net::Ipv4Addr;
@@ -21,7 +21,7 @@ fn read(frame: &[u8]) {
     let _ = stamp::read(frame);
 }
 
-/// What was right before is right after.
+/// Writes through every view; a checksum that was right before must be right after.
 fn write(frame: &mut [u8]) {
     if let Ok(mut v) = eth_mut(frame) {
         v.swap_ends();

@@ -1,4 +1,4 @@
-//! Bytes of capture files, good and bad, made by hand so that no code of ours vouches for itself.
+//! Bytes of capture files, good and bad, made by hand so that our code is not checked against itself.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ impl Default for Pcap {
 }
 
 impl Pcap {
-    /// The header of an Ethernet capture.
+    /// Returns a capture with only the header of an Ethernet capture.
     #[must_use]
     pub fn new() -> Pcap {
         let mut bytes = Vec::new();
@@ -29,14 +29,14 @@ impl Pcap {
         Pcap(bytes)
     }
 
-    /// The same with a whole record more, stamped `number` seconds.
+    /// Adds a whole record, stamped `number` seconds.
     #[must_use]
     pub fn record(self, number: u32, data: &[u8]) -> Pcap {
         let len = data.len() as u32;
         self.lying(number, len, len, data)
     }
 
-    /// The same with a record more whose lengths say whatever they are told to.
+    /// Adds a record whose lengths are those given, right or wrong.
     #[must_use]
     pub fn lying(mut self, number: u32, captured: u32, original: u32, data: &[u8]) -> Pcap {
         for word in [number, 0, captured, original] {
@@ -47,8 +47,8 @@ impl Pcap {
     }
 }
 
-/// An Ethernet frame of `len` bytes for experiments (EtherType 0x88b5), its payload counting from
-/// `first`.
+/// Returns an Ethernet frame of `len` bytes for experiments (EtherType 0x88b5), its payload counting
+/// from `first`.
 #[must_use]
 pub fn frame(first: u8, len: usize) -> Vec<u8> {
     let mut bytes = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x88, 0xb5];
@@ -57,7 +57,7 @@ pub fn frame(first: u8, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// How the names of our folders start; the process id and a number follow.
+/// Prefix of the names of our folders; the process id and a number follow.
 const FOLDER: &str = "linerate-tests-";
 
 /// Removes the folders of tests that were killed.
@@ -77,7 +77,7 @@ fn remove_orphans() {
 pub struct Folder(PathBuf);
 
 impl Folder {
-    /// A new, empty folder, which every user may enter.
+    /// Creates a new, empty folder, which every user may enter.
     ///
     /// # Panics
     /// If it cannot be made.
@@ -93,7 +93,7 @@ impl Folder {
         Folder(path)
     }
 
-    /// The path of `name` in it.
+    /// Returns the path of `name` in it.
     #[must_use]
     pub fn path(&self, name: &str) -> String {
         self.0.join(name).to_string_lossy().into_owned()

@@ -1,4 +1,4 @@
-//! The `linerate` command: the one of this tree, and what it reports.
+//! The `linerate` command of this tree, and its reports.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,18 +11,18 @@ use serde_json::Value;
 use crate::netns::Netns;
 use crate::process::{Finished, Process};
 
-/// How long a run may take if its test never stops it.
+/// Longest time for a run that its test never stops.
 const RUN_MAX: &str = "120s";
-/// How long a stop may take: draining has a second, the rest is for a busy machine.
+/// Longest time for a stop: draining has a second, the rest is for a busy machine.
 const STOP: Duration = Duration::from_secs(15);
 
-/// The command, built from this tree with the profile of the test that asks.
+/// Returns the path of the command, built from this tree with the profile of the running test.
 ///
 /// Cargo builds another package's binary for a test only by chance, so this asks for it: it costs a
 /// look at the time stamps if all is built.
 ///
-/// Whoever has built it already says where it is by `LINERATE_PROGRAM`: with the features of all
-/// tests together it is another build than by itself, which takes minutes.
+/// `LINERATE_PROGRAM` names a program that has been built already: a build with the features of all
+/// tests together differs from a build of its own, which takes minutes.
 ///
 /// # Panics
 /// If it cannot be built.
@@ -61,7 +61,7 @@ pub fn linerate() -> &'static Path {
     })
 }
 
-/// `linerate forward --json …`, running.
+/// A running `linerate forward --json …`.
 #[derive(Debug)]
 pub struct Forward(pub Process);
 
@@ -81,7 +81,7 @@ impl Forward {
         Forward::here(Forward::command(args, true)).finish(Duration::from_secs(60))
     }
 
-    /// The same, for people: without `--json`.
+    /// Does the same with output for people: without `--json`.
     ///
     /// # Panics
     /// As [`Forward::run`].
@@ -96,7 +96,7 @@ impl Forward {
         Process::start(command, |mut command| command.spawn())
     }
 
-    /// The command line of a run that ends in any case.
+    /// Returns the command line of a run that ends even if nothing stops it.
     #[must_use]
     pub fn command(args: &[&str], json: bool) -> Command {
         let mut command = Command::new(linerate());
@@ -151,7 +151,7 @@ impl Report {
         Report(document)
     }
 
-    /// A number of the ledger: `received`, `created`, `sent`, `consumed`, `in_flight`.
+    /// Returns a number of the ledger: `received`, `created`, `sent`, `consumed`, `in_flight`.
     ///
     /// # Panics
     /// If it is not there.
@@ -160,20 +160,20 @@ impl Report {
         number(&self.0["ledger"], key)
     }
 
-    /// Packets dropped, for any reason.
+    /// Returns the number of packets dropped, for any reason.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         let reasons = self.0["ledger"]["dropped"].as_object();
         reasons.map_or(0, |all| all.values().filter_map(Value::as_u64).sum())
     }
 
-    /// Packets dropped for one reason.
+    /// Returns the number of packets dropped for one reason.
     #[must_use]
     pub fn dropped_as(&self, reason: &str) -> u64 {
         self.0["ledger"]["dropped"][reason].as_u64().unwrap_or(0)
     }
 
-    /// A number of the port in place `index`: `rx` or `tx`, `packets` or `bytes`.
+    /// Returns a number of the port in place `index`: `rx` or `tx`, `packets` or `bytes`.
     ///
     /// # Panics
     /// If it is not there.
@@ -182,7 +182,7 @@ impl Report {
         number(&self.0["ports"][index][way], unit)
     }
 
-    /// Asks for a ledger that adds up, says that it does, and has nothing in flight.
+    /// Checks that the ledger adds up, reports so, and has nothing in flight.
     ///
     /// # Panics
     /// If it does not.
@@ -203,20 +203,20 @@ fn number(of: &Value, key: &str) -> u64 {
     of[key].as_u64().unwrap_or_else(|| panic!("no number `{key}` in {of}"))
 }
 
-/// Why the command refused to run: `what`, `why`, `fix` and a code, for people and in JSON.
+/// The command's refusal to run: `what`, `why`, `fix` and a code, for people and in JSON.
 #[derive(Debug, Clone)]
 pub struct Refusal {
-    /// What it could not do.
+    /// The action that failed.
     pub what: String,
-    /// Why.
+    /// The reason.
     pub why: String,
-    /// What to do about it.
+    /// The advice to the user.
     pub fix: String,
 }
 
 impl Refusal {
-    /// Runs `command` twice, for people and with `--json`, and asks both times for exit code `exit`,
-    /// error code `code` and the same words.
+    /// Runs `command` twice, for people and with `--json`, and checks both times for exit code
+    /// `exit`, error code `code` and the same words.
     ///
     /// # Panics
     /// If it is anything else.
@@ -241,7 +241,7 @@ impl Refusal {
         refusal
     }
 
-    /// The same, for `linerate forward args` in this namespace.
+    /// Does the same for `linerate forward args` in this namespace.
     ///
     /// # Panics
     /// As [`Refusal::expect`].
@@ -250,7 +250,7 @@ impl Refusal {
         Refusal::expect(|json| Forward::here(Forward::command(args, json)), exit, code)
     }
 
-    /// The same, in `netns`.
+    /// Does the same in `netns`.
     ///
     /// # Panics
     /// As [`Refusal::expect`].

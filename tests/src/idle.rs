@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 use crate::process::Process;
 use crate::wait::{SOON, until};
 
-/// How long programs are looked at.
+/// Time for which programs are observed.
 const WINDOW: Duration = Duration::from_secs(5);
 /// Wake-ups that a program may have in that time, over all its threads: two a second.
 const WAKEUPS_MAX: u64 = 2 * WINDOW.as_secs();
 /// CPU time that it may take in that time: half a per cent.
 const CPU_MAX: Duration = WINDOW.checked_div(200).expect("two hundred is not zero");
 
-/// What a process has used, over all its threads.
+/// Resources that a process has used, over all its threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Used {
     /// Times it went to sleep: each ends in a wake-up.
@@ -51,8 +51,8 @@ fn settle(name: &str, process: &Process) {
     });
 }
 
-/// Asks of each program that it takes at most 0.5 % of a CPU and 2 wake-ups a second, all of them
-/// looked at in the same five seconds.
+/// Checks that each program takes at most 0.5 % of a CPU and 2 wake-ups a second, all of them
+/// observed in the same five seconds.
 ///
 /// # Panics
 /// If one takes more, with what every one took, or has ended.

@@ -1,5 +1,5 @@
-//! What the end-to-end tests stand on: network namespaces, processes that cannot outlive a test,
-//! the `linerate` command and what it reports.
+//! Shared parts of the end-to-end tests: network namespaces, processes that cannot outlive a test,
+//! the `linerate` command and its reports.
 //!
 //! ```text
 //! netns     a network namespace, held by a descriptor: nothing to clean up, whatever happens
@@ -38,7 +38,7 @@ macro_rules! or_skip {
     };
 }
 
-/// Whether the program `name` is installed.
+/// Checks that the program `name` is installed.
 ///
 /// # Errors
 /// The reason to skip, if it is not.

@@ -29,7 +29,7 @@ pub struct Netns {
 }
 
 impl Netns {
-    /// An empty namespace; `lo` is up, and IPv6 is off so that nothing talks unasked.
+    /// Creates an empty namespace; `lo` is up, and IPv6 is off so that nothing sends unasked.
     ///
     /// # Errors
     /// The reason to skip, where that takes privileges or programs that are missing.
@@ -50,7 +50,7 @@ impl Netns {
         Ok(netns)
     }
 
-    /// A path that names it, for `ip link set … netns PATH`.
+    /// Returns a path of the namespace, for `ip link set … netns PATH`.
     #[must_use]
     pub fn path(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.fd.as_raw_fd())
@@ -95,7 +95,7 @@ impl Netns {
         self.try_ip(args).unwrap_or_else(|why| panic!("ip {args}: {why}"))
     }
 
-    /// As [`Netns::ip`], for what may fail.
+    /// Runs an `ip` command as [`Netns::ip`] does, and returns its failure instead of panicking.
     ///
     /// # Errors
     /// What it says on stderr.
@@ -120,7 +120,7 @@ impl Netns {
         })
     }
 
-    /// The names of its interfaces.
+    /// Returns the names of its interfaces.
     #[must_use]
     pub fn interfaces(&self) -> Vec<String> {
         let text = self.read("net/dev");
@@ -128,7 +128,7 @@ impl Netns {
         names.map(|(name, _)| name.trim().to_owned()).collect()
     }
 
-    /// How many packet sockets are bound to interface `name`.
+    /// Returns the number of packet sockets that are bound to interface `name`.
     ///
     /// # Panics
     /// If there is no such interface.
@@ -156,7 +156,8 @@ impl Drop for Netns {
     }
 }
 
-/// The namespace's own thread: makes it, then starts programs in it until nobody can ask any more.
+/// Serves as the namespace's own thread: makes the namespace, then starts programs in it until all
+/// senders of orders are gone.
 fn serve(made: &Sender<Result<OwnedFd, String>>, ordered: &Receiver<Order>) {
     // SAFETY: NEWNET changes which interfaces this thread sees; the flag that is a danger, FILES,
     // is not among them.

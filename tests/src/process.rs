@@ -1,4 +1,4 @@
-//! A program with a deadline, whose output is read as it comes, and which dies with the test.
+//! A program with a deadline: its output is read as it comes, and it is killed when the test ends.
 
 use std::io::Read;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -20,14 +20,14 @@ pub struct Process {
     stderr: Output,
 }
 
-/// How a program ended, and what it said.
+/// The exit status and the output of a program that has ended.
 #[derive(Debug, Clone)]
 pub struct Finished {
     /// Its exit status, as the kernel tells it.
     pub status: ExitStatus,
-    /// What it wrote to stdout.
+    /// The text it wrote to stdout.
     pub stdout: String,
-    /// What it wrote to stderr.
+    /// The text it wrote to stderr.
     pub stderr: String,
 }
 
@@ -55,19 +55,19 @@ impl Process {
         Process { name, child, stdout, stderr }
     }
 
-    /// Its process id.
+    /// Returns its process id.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// What it has written to stderr so far.
+    /// Returns the text it has written to stderr so far.
     #[must_use]
     pub fn stderr(&self) -> String {
         self.stderr.text()
     }
 
-    /// What it has written to stdout so far.
+    /// Returns the text it has written to stdout so far.
     #[must_use]
     pub fn stdout(&self) -> String {
         self.stdout.text()
@@ -79,7 +79,7 @@ impl Process {
         let _ = kill_process(Pid::from_child(&self.child), signal);
     }
 
-    /// True until it ends.
+    /// Returns true until the program ends.
     pub fn runs(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
@@ -109,7 +109,7 @@ impl Drop for Process {
 }
 
 impl Finished {
-    /// Its exit code; 128 and the number of the signal if one ended it, as shells say it.
+    /// Returns its exit code; 128 plus the number of the signal if one ended it, as shells do.
     #[must_use]
     pub fn code(&self) -> i32 {
         let by_signal = || 128 + self.status.signal().unwrap_or(0);
@@ -141,7 +141,7 @@ impl Output {
         String::from_utf8_lossy(&self.bytes.lock().expect("no panic inside")).into_owned()
     }
 
-    /// Everything, once the writers have ended.
+    /// Returns the whole text, once the writers have ended.
     fn all(&mut self) -> String {
         if let Some(reader) = self.reader.take() {
             let _ = reader.join();

@@ -1,4 +1,4 @@
-//! What two joined hosts do with each other; every test of a join runs the same.
+//! Exchanges between two joined hosts; every test of a join runs the same.
 
 use std::net::Ipv4Addr;
 
@@ -20,7 +20,7 @@ pub fn pings(hosts: &Hosts) -> Result<(), String> {
     ping(&hosts.east, WEST, 1472, 50)
 }
 
-/// TCP both ways, two seconds each.
+/// Sends TCP both ways, two seconds each.
 ///
 /// # Errors
 /// The reason to skip.
@@ -31,7 +31,7 @@ pub fn tcp_both_ways(hosts: &Hosts) -> Result<(), String> {
     tcp(&hosts.west, &hosts.east, EAST, "2")
 }
 
-/// TCP from `client` to `address` of `server` and back, `seconds` each.
+/// Sends TCP from `client` to `address` of `server` and back, `seconds` each.
 ///
 /// # Errors
 /// The reason to skip.
@@ -47,7 +47,7 @@ pub fn tcp(client: &Netns, server: &Netns, address: Ipv4Addr, seconds: &str) -> 
     Ok(())
 }
 
-/// UDP at 10 Mbit/s for two seconds.
+/// Sends UDP at 10 Mbit/s for two seconds.
 ///
 /// # Errors
 /// The reason to skip.
@@ -58,7 +58,7 @@ pub fn udp(hosts: &Hosts) -> Result<(), String> {
     datagrams(&hosts.west, &hosts.east, EAST, "2")
 }
 
-/// UDP from `client` to `address` of `server`, 10 Mbit/s for some `seconds`, with less than one
+/// Sends UDP from `client` to `address` of `server`, 10 Mbit/s for some `seconds`, with less than one
 /// datagram in a hundred lost.
 ///
 /// A host that gets no CPU for a third of a second loses datagrams in its own socket, which is no
@@ -90,7 +90,7 @@ pub fn datagrams(
     panic!("datagrams lost: {}", seen.join(", "));
 }
 
-/// A hundred megabytes each way over TCP, compared byte for byte.
+/// Sends a hundred megabytes each way over TCP and compares them byte for byte.
 ///
 /// # Panics
 /// If a byte differs.

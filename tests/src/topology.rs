@@ -1,4 +1,4 @@
-//! Hosts in namespaces of their own, and what joins them.
+//! Hosts in namespaces of their own, and the links between them.
 //!
 //! ```text
 //!   west            middle              east
@@ -25,14 +25,14 @@ pub const EAST: Ipv4Addr = Ipv4Addr::new(10, 7, 0, 2);
 pub struct Hosts {
     /// The host with the address [`WEST`].
     pub west: Netns,
-    /// Where linerate runs.
+    /// The namespace in which linerate runs.
     pub middle: Netns,
     /// The host with the address [`EAST`].
     pub east: Netns,
 }
 
 impl Hosts {
-    /// Two hosts, each with a veth pair whose other end, `w0` or `e0`, is in the middle.
+    /// Creates two hosts, each with a veth pair whose other end, `w0` or `e0`, is in the middle.
     ///
     /// # Errors
     /// The reason to skip.

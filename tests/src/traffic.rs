@@ -15,7 +15,8 @@ use crate::wait::{SOON, until_true};
 /// Longest time that a transfer of some seconds may take on a busy machine.
 const TRANSFER: Duration = Duration::from_secs(60);
 
-/// True if a host at `to` answers: by refusing a connection to a port that nobody listens on.
+/// Returns true if a host at `to` answers, by refusing a connection to a port on which nothing
+/// listens.
 #[must_use]
 pub fn reaches(from: &Netns, to: Ipv4Addr) -> bool {
     let nobody = SocketAddr::from((to, 9));
@@ -75,15 +76,15 @@ fn receive(mut stream: TcpStream, len: usize) {
     assert_eq!(stream.read(&mut bytes).expect("the sender closes"), 0, "more than {len} bytes");
 }
 
-/// A TCP session of two kernels, as somebody's who is logged in: what a port of the same interface
-/// must leave alone.
+/// A TCP session of two kernels, such as a user's login: a port of the same interface must not
+/// disturb it.
 #[derive(Debug)]
 pub struct Session {
     ends: [TcpStream; 2],
 }
 
 impl Session {
-    /// A session from one namespace to `address`, port 22, in another.
+    /// Opens a session from one namespace to `address`, port 22, in another.
     ///
     /// # Panics
     /// If it cannot be had.
@@ -142,8 +143,8 @@ impl Source {
     }
 }
 
-/// Serves `requests` HTTP requests at `address`, port 80: each gets a megabyte that says over and over
-/// that it is `name` who serves, and whom.
+/// Serves `requests` HTTP requests at `address`, port 80: each gets a megabyte of one repeated line
+/// that names the server `name` and the client.
 ///
 /// # Panics
 /// If the port is not to be had.
@@ -161,7 +162,7 @@ pub fn serve_http(netns: &Netns, address: Ipv4Addr, name: &str, requests: usize)
     });
 }
 
-/// The line that [`serve_http`] at `to` repeats, asked by `curl` from the address `source`.
+/// Asks `to` by `curl` from the address `source`, and returns the line that [`serve_http`] repeats.
 ///
 /// # Errors
 /// The reason to skip.
@@ -180,7 +181,7 @@ pub fn curl(from: &Netns, source: Ipv4Addr, to: Ipv4Addr) -> Result<String, Stri
     Ok(line)
 }
 
-/// Pings `to`, `count` times with `size` bytes of payload each, and asks for every answer.
+/// Pings `to`, `count` times with `size` bytes of payload each, and checks that every answer came.
 ///
 /// # Errors
 /// The reason to skip.
@@ -233,7 +234,7 @@ pub fn iperf3(
     Ok(report)
 }
 
-/// A figure of an iperf3 report, by its path below `end`.
+/// Returns a figure of an iperf3 report, by its path below `end`.
 ///
 /// # Panics
 /// If it is not there.

@@ -1,4 +1,4 @@
-//! Bounded polling: no test sleeps and hopes.
+//! Bounded polling, so that no test relies on a sleep of fixed length.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 /// Longest wait for anything that should come at once, on a machine that is busy with other things.
 pub const SOON: Duration = Duration::from_secs(10);
 
-/// Asks until there is an answer.
+/// Polls `ask` until it returns an answer.
 ///
 /// # Panics
 /// If there is none within `time`; `what` says what was waited for.
@@ -21,7 +21,7 @@ pub fn until<T>(what: &str, time: Duration, mut ask: impl FnMut() -> Option<T>) 
     }
 }
 
-/// As [`until`], for a yes or no.
+/// Waits as [`until`] does, for a condition.
 ///
 /// # Panics
 /// As [`until`].

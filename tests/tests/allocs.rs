@@ -71,7 +71,7 @@ const WARMING: u8 = 0;
 const COUNTING_NOW: u8 = 1;
 const OVER: u8 = 2;
 
-/// Turns `worker` until `phase` says so; calls of the allocator while it counted.
+/// Turns `worker` until `phase` ends; returns the calls of the allocator in the phase that counts.
 fn work(mut worker: Worker, phase: &AtomicU8) -> u64 {
     let turn = |worker: &mut Worker| {
         let turned = worker.turn(Instant::now());
@@ -106,7 +106,7 @@ fn allocations(engine: Engine, passed: impl Fn(&Stats) -> u64) -> Vec<u64> {
     })
 }
 
-/// Packets that the port in place `index` has sent.
+/// Returns the number of packets that the port in place `index` has sent.
 fn sent_by(index: usize) -> impl Fn(&Stats) -> u64 {
     move |stats| stats.ports()[index].counts.tx_packets
 }

@@ -1,4 +1,4 @@
-//! Captures that lie, and disks that are full: the packets before stay good, and the ledger whole.
+//! Damaged captures and full disks: the packets before the damage stay good, and the ledger adds up.
 
 use std::fs;
 use std::process::Command;
@@ -9,12 +9,12 @@ use linerate_tests::command::{Forward, Refusal, Report, linerate};
 use linerate_tests::netns::Netns;
 use linerate_tests::{installed, or_skip};
 
-/// Two good records, as every file here starts.
+/// Returns a capture with two good records, the start of every file here.
 fn good() -> Pcap {
     Pcap::new().record(1, &frame(1, 60)).record(2, &frame(2, 1514))
 }
 
-/// How many frames tcpdump finds in `file`.
+/// Returns the number of frames that tcpdump finds in `file`.
 fn frames(file: &str) -> usize {
     let mut tcpdump = Command::new("tcpdump");
     tcpdump.args(["-r", file, "-nn", "-t"]);
@@ -85,19 +85,19 @@ fn an_empty_record_is_a_packet_like_any_other() {
     assert_eq!((report.ledger("received"), report.ledger("sent")), (4, 4), "{report:?}");
 }
 
-/// A pcapng block of `kind`, which says that it has `len` bytes.
+/// Returns a pcapng block of `kind`, which says that it has `len` bytes.
 fn block(kind: u32, len: u32, body: &[u8]) -> Vec<u8> {
     [&kind.to_le_bytes()[..], &len.to_le_bytes(), body, &len.to_le_bytes()].concat()
 }
 
-/// A section header and one Ethernet interface.
+/// Returns a section header and one Ethernet interface.
 fn section() -> Vec<u8> {
     let head = [0x4d, 0x3c, 0x2b, 0x1a, 1, 0, 0, 0, 255, 255, 255, 255, 255, 255, 255, 255];
     let interface = [1, 0, 0, 0, 0, 0, 4, 0];
     [block(0x0a0d_0d0a, 28, &head), block(1, 20, &interface)].concat()
 }
 
-/// An enhanced packet block that says it holds `captured` bytes and is `len` bytes long.
+/// Returns an enhanced packet block that says it holds `captured` bytes and is `len` bytes long.
 fn packet(len: u32, captured: u32, data: &[u8]) -> Vec<u8> {
     let mut body = Vec::new();
     for word in [0, 0, 1_000_000, captured, captured] {

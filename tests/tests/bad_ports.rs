@@ -1,4 +1,4 @@
-//! Ports that cannot be had, or are taken away: a clear error, a counted drop, a whole ledger.
+//! Ports that cannot be opened, or are taken away: a clear error, a counted drop, a ledger that adds up.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

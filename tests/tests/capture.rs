@@ -13,7 +13,7 @@ use linerate_tests::wait::{SOON, until_true};
 use linerate_tests::{installed, or_skip};
 use rustix::process::Signal;
 
-/// What tcpdump reads in `file`: every byte of every frame, every time stamp to the nanosecond.
+/// Returns tcpdump's text for `file`: every byte of every frame, every time stamp to the nanosecond.
 fn reading(file: &str) -> String {
     let mut tcpdump = Command::new("tcpdump");
     tcpdump.args(["-r", file, "-nn", "-e", "-xx", "-tt", "--nano"]);
@@ -32,7 +32,7 @@ fn assert_same(left: &str, right: &str) {
     assert_eq!(left.lines().count(), right.lines().count());
 }
 
-/// Replays `from` into `to`, and asks for all of it.
+/// Replays `from` into `to`, and checks that all of it arrived.
 fn replay(from: &str, to: &str) -> Report {
     let done: Finished = Forward::run(&[&format!("pcap:{from}"), &format!("pcap:{to}")]);
     assert_eq!(done.code(), 0, "{done:?}");
@@ -111,7 +111,7 @@ fn a_capture_passes_through_pipes() {
     assert_same(&reading(&taken), &reading(&piped));
 }
 
-/// The length that tcpdump prints of a frame.
+/// Returns the length that tcpdump prints of a frame.
 fn length(line: &str) -> Option<u32> {
     let (_, rest) = line.split_once("), length ").or_else(|| line.split_once(", length "))?;
     rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()

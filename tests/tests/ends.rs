@@ -1,4 +1,4 @@
-//! How a run ends: in order when it is asked to, and without a trace when it is killed.
+//! The end of a run: orderly when it is asked to stop, and without a trace when it is killed.
 
 use std::process::Command;
 
@@ -9,7 +9,7 @@ use linerate_tests::traffic::reaches;
 use linerate_tests::wait::{SOON, until_true};
 use rustix::process::Signal;
 
-/// A run that moves packets as fast as it can.
+/// Starts a run that moves packets as fast as it can.
 fn busy() -> Forward {
     let command = Forward::command(&["gen:", "sink:"], true);
     let process = Forward::here(command);
@@ -109,7 +109,7 @@ fn a_killed_run_leaves_nothing_behind_and_the_next_starts_at_once() {
     assert_eq!(hosts.middle.interfaces(), before);
 }
 
-/// The names in a folder; none if there is no such folder.
+/// Returns the names in a folder; none if there is no such folder.
 fn names_in(folder: &str) -> Vec<String> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()

@@ -1,5 +1,5 @@
-//! Two hosts joined through the memory of another process: what one program's AF_XDP port has received
-//! is read there by another program, which sends it on.
+//! Two hosts joined through the memory of another process: one program's AF_XDP port receives
+//! packets, and another program reads them there and sends them on.
 
 use std::path::Path;
 use std::process::Command;
@@ -13,7 +13,7 @@ use linerate_tests::topology::{EAST, Hosts, WEST};
 use linerate_tests::traffic::{reaches, transfer};
 use linerate_tests::wait::until_true;
 
-/// AF_XDP where it is to be had, else copies.
+/// Returns the driver: AF_XDP if it is available, else packet sockets.
 fn driver(hosts: &Hosts) -> &'static str {
     let opened = hosts.middle.run(|| linerate_port::Port::open("xdp:w0").map(drop));
     if opened.is_ok() { "xdp" } else { "packet" }
@@ -30,7 +30,7 @@ fn join(hosts: &Hosts, ports: [&str; 2]) -> [Forward; 2] {
     joined
 }
 
-/// Real traffic, both ways.
+/// Sends ping, iperf and file traffic both ways.
 fn carry(hosts: &Hosts) -> Result<(), String> {
     scenario::pings(hosts).and_then(|()| scenario::tcp_both_ways(hosts))?;
     transfer(&hosts.west, &hosts.east, EAST, 50_000_000);
@@ -57,7 +57,7 @@ fn ping_iperf_and_a_file_pass_through_the_memory_of_another_process() {
     assert!(copied(&server, 1) > 70_000_000, "the server has no memory of its own: {server:?}");
 }
 
-/// Debian's testpmd between both, a server on either socket.
+/// Starts Debian's testpmd between both, a server on either socket.
 fn testpmd(hosts: &Hosts) -> Result<Process, String> {
     let there =
         ["/usr/bin", "/usr/local/bin"].iter().any(|d| Path::new(d).join("dpdk-testpmd").exists());

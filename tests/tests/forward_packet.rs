@@ -5,7 +5,7 @@ use linerate_tests::or_skip;
 use linerate_tests::scenario;
 use linerate_tests::topology::Hosts;
 
-/// Asks for a run of which the packets that both ports saw went somewhere that has a name.
+/// Checks that both ports together saw at least `packets` packets, and that the ledger has all of them.
 fn assert_carried(report: &Report, packets: u64) {
     let received: u64 = (0..2).map(|port| report.port(port, "rx", "packets")).sum();
     assert!(received >= packets, "{received} packets seen, at least {packets} sent: {report:?}");

@@ -1,5 +1,5 @@
 //! Two hosts joined by AF_XDP ports, to each other and to ports of other kinds. Offloads of the hosts
-//! are at their defaults: nobody has to know that AF_XDP sees no partial checksum.
+//! are at their defaults: AF_XDP sees no partial checksum, and users need not know it.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::process::Command;
@@ -92,7 +92,7 @@ fn a_generator_takes_nothing_in_and_the_host_still_answers() {
     assert_eq!(process.finish(SOON).code(), 130);
 }
 
-/// Packets that came by `eth0`.
+/// Returns the number of packets that came by `eth0`.
 fn received(netns: &Netns) -> u64 {
     let path = "/proc/thread-self/net/dev";
     let text = netns.run(|| std::fs::read_to_string(path)).expect("proc is mounted");
@@ -225,14 +225,14 @@ fn what_comes_while_nobody_receives_is_missed_and_the_report_says_why() {
     assert_eq!(missed, ring_full + no_frame, "{report}");
 }
 
-/// Whether all threads of a process are stopped, by the letter behind their names.
+/// Returns true if all threads of a process are stopped, by the letter behind their names.
 fn has_stopped(process: u32) -> bool {
     let tasks = std::fs::read_dir(format!("/proc/{process}/task")).unwrap();
     let mut states = tasks.flatten().map(|task| std::fs::read_to_string(task.path().join("stat")));
     states.all(|stat| stat.is_ok_and(|stat| stat.contains(") T ")))
 }
 
-/// What the kernel's own programs do on an interface goes on while a port takes its packets from it.
+/// Checks that the kernel's own programs on an interface keep working while a port takes its packets.
 #[test]
 fn a_session_of_the_kernels_lives_beside_a_filter() {
     let hosts = or_skip!(Hosts::new());

@@ -1,7 +1,7 @@
 //! Idle means idle at every depth, over every kind of port: the command, a loop on a port, a worker
 //! that is turned by hand, an engine. The programs in `examples/` have the same test there.
 //!
-//! All of them are looked at in the same seconds, each as a process of its own.
+//! All of them are observed in the same seconds, each as a process of its own.
 
 use std::process::Command;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use linerate_tests::process::Process;
 use linerate_tests::topology::Hosts;
 use linerate_tests::wait::{SOON, until_true};
 
-/// What the child below is to be: `port packet:w0`.
+/// Environment variable with the role of the child below: `port packet:w0`.
 const ROLE: &str = "LINERATE_IDLE_ROLE";
 
 #[test]
@@ -68,7 +68,7 @@ fn two_packet_ports_sleep_again_after_traffic() {
     let _ = Forward(process).interrupt();
 }
 
-/// This file again, as a program at rest in `netns`.
+/// Starts this test binary again, as an idle program in `netns`.
 fn child(netns: &Netns, role: &str) -> Process {
     let this = std::env::current_exe().expect("the test runs from a file");
     let mut command = Command::new(this);

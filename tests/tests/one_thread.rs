@@ -15,7 +15,7 @@ use linerate_tests::traffic::{ping, transfer};
 use linerate_tests::wait::SOON;
 
 const WIRES: usize = 4;
-/// How often a thread that sleeps looks whether it is to end.
+/// Interval at which a sleeping thread checks if it is to end.
 const LOOK: Duration = Duration::from_millis(20);
 const MEGABYTES: usize = 1_000_000;
 
@@ -67,7 +67,7 @@ fn build(workers: usize) -> Result<Engine, String> {
     builder.build().map_err(|e| e.to_string())
 }
 
-/// The loop of one thread over its workers, until it is to end.
+/// Runs workers in turn on this thread until the test ends.
 fn run(mut workers: Vec<Worker>, end: &AtomicBool) {
     while !end.load(Ordering::Relaxed) {
         let now = Instant::now();
@@ -104,7 +104,7 @@ fn exchange(pairs: &Pairs) -> Result<(), String> {
     Ok(())
 }
 
-/// Every packet is accounted for, and the file and the pings went by every port.
+/// Checks that every packet is accounted for, and that the file and the pings passed every port.
 fn check(stats: &Stats) {
     let ledger = stats.ledger();
     assert_eq!((ledger.difference(), ledger.in_flight), (0, 0), "{ledger}");

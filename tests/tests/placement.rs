@@ -1,4 +1,4 @@
-//! Four adapters, as in post 003, each served where it is told to be, whatever the others are told.
+//! Four adapters, as in post 003, each served on the CPU given for it, independently of the others.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,7 +13,7 @@ use linerate_tests::topology::wait_for_carrier;
 use linerate_tests::wait::{SOON, until_true};
 
 const ADAPTERS: usize = 4;
-/// A tenth of a second's.
+/// The packets of a tenth of a second.
 const PACKETS: u64 = 2_000;
 
 /// Pairs `a0 ═ b0` to `a3 ═ b3`.
@@ -30,7 +30,7 @@ fn links() -> Result<Netns, String> {
     Ok(netns)
 }
 
-/// An engine that takes in what comes by each adapter, the `i`-th on `cpus[i]`.
+/// Builds an engine that receives from each adapter, from the `i`-th on `cpus[i]`.
 fn adapters(cpus: &[usize]) -> Engine {
     let mut builder = Engine::builder().cpus(cpus);
     for i in 0..ADAPTERS {
@@ -60,7 +60,7 @@ fn threads() -> BTreeSet<PathBuf> {
 #[derive(Debug)]
 struct Served {
     name: String,
-    /// Where it may run, and where it last did.
+    /// The CPUs on which it may run, and the one on which it last ran.
     allowed: String,
     last: usize,
     /// Times that it has slept.

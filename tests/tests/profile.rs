@@ -17,13 +17,13 @@ use linerate_tests::{installed, or_skip};
 use rustix::process::Signal;
 use serde_json::Value;
 
-/// How long a recording may take to end and to name its functions.
+/// Longest time for a recording to end and to name its functions.
 const LONG: Duration = Duration::from_secs(60);
 /// Packets that the hosts may exchange unasked, before or after a recording: they ask for each
 /// other's address now and then.
 const UNASKED: u64 = 10;
 
-/// `linerate profile record args`, running.
+/// Starts `linerate profile record args`.
 fn record(args: &[&str]) -> Process {
     let mut command = Command::new(linerate());
     command.args(["profile", "record"]).args(args);
@@ -48,7 +48,7 @@ fn until_it_samples(recorder: &Process) {
     until_true("an event of perf", SOON, || children().iter().any(samples));
 }
 
-/// Not if the kernel does not let us sample at all.
+/// Returns an error, to skip the test, if the kernel does not allow sampling at all.
 fn possible(done: Finished) -> Result<Finished, String> {
     if done.code() == 5 { Err(done.stderr) } else { Ok(done) }
 }
@@ -83,7 +83,7 @@ fn stages(file: &str) -> Vec<(String, u64)> {
     done.stdout.lines().skip(1).filter_map(stage).collect()
 }
 
-/// Packets that device `name` has received and sent since it was made.
+/// Returns the number of packets that device `name` has received and sent since it was made.
 fn packets(netns: &Netns, name: &str) -> (u64, u64) {
     let text = netns.ip(&format!("-statistics -json link show dev {name}"));
     let shown: Value = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"));
@@ -91,14 +91,15 @@ fn packets(netns: &Netns, name: &str) -> (u64, u64) {
     (of("rx"), of("tx"))
 }
 
-/// Time that the host of a virtual machine has taken of its CPUs, in hundredths of a second.
+/// Returns the time that the host of a virtual machine has taken of its CPUs, in hundredths of a
+/// second.
 fn stolen_ticks() -> u64 {
     let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
     let all = stat.lines().next().unwrap_or_default();
     all.split_whitespace().nth(8).and_then(|ticks| ticks.parse().ok()).unwrap_or(0)
 }
 
-/// So much of it does no harm: 3 % of a recording of three seconds.
+/// The stolen time that does no harm: 3 % of a recording of three seconds.
 const STOLEN_MAX: u64 = 10;
 
 #[test]
@@ -193,7 +194,7 @@ fn a_process_that_ends_while_it_is_recorded_leaves_its_profile() {
     assert!(remarks(&profile).contains("the process ended before the recording did"), "{profile}");
 }
 
-/// CPU time of a process, in ticks: a hundredth of a second each on every Linux there is.
+/// Returns the CPU time of a process, in ticks: a hundredth of a second each on every Linux.
 fn cpu_ticks(pid: u32) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     // Behind the name, which may have blanks; utime and stime are the 12th and 13th word there.

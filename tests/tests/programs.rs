@@ -1,6 +1,6 @@
-//! Five whole programs that read and write packets' bytes (`src/bin`), against the tools that everybody
-//! has. The peers are kernels, their offloads at the defaults: what they send to a port of this machine
-//! has a partial checksum.
+//! Five whole programs that read and write packets' bytes (`src/bin`), against common tools. The
+//! peers are kernels with their offloads at the defaults: a packet to a port of this machine has a
+//! partial checksum.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,7 +23,7 @@ const PONG: &str = env!("CARGO_BIN_EXE_pong");
 const SNAT: &str = env!("CARGO_BIN_EXE_snat");
 const SPLITTER: &str = env!("CARGO_BIN_EXE_splitter");
 
-/// Nobody has these addresses: only a program answers for them.
+/// Addresses of no host: only a program answers for them.
 const NOBODY: Ipv4Addr = Ipv4Addr::new(10, 7, 0, 9);
 const NOBODY_V6: &str = "fd00::9";
 /// Longest time that a program may take to end on a busy machine.
@@ -111,7 +111,7 @@ fn a_host_behind_one_address_is_served_from_packet_to_xdp() {
     hidden("packet:w0", "xdp:e0");
 }
 
-/// West is hidden from a network of its own, in which east is.
+/// Checks a program that hides west from the network in which east is.
 fn hidden(inside: &str, outside: &str) {
     let server = Ipv4Addr::new(10, 8, 0, 2);
     let hosts = or_skip!(Hosts::new());
@@ -229,7 +229,7 @@ fn a_capture_is_split_by_flow_without_a_loss() {
     assert_eq!(seen.len(), 64);
 }
 
-/// A datagram with its number, one of 64 flows, to and fro.
+/// Returns a datagram that carries `number`, of one of 64 flows, in one of both directions.
 fn datagram(number: u32) -> Vec<u8> {
     let client = [10, 0, 0, (number % 64) as u8];
     let (mut ends, mut ports) = ([client, [10, 9, 9, 9]], [[0x9c, 0x40], [0, 53]]);
@@ -246,7 +246,8 @@ fn datagram(number: u32) -> Vec<u8> {
     frame
 }
 
-/// The host that reaches a port, and its interface's name: a tap's is where the program is.
+/// Returns the host that reaches a port, and its interface's name; a tap's is in the program's
+/// namespace.
 fn asker<'a>(hosts: &'a Hosts, text: &str) -> (&'a Netns, &'static str) {
     if !text.starts_with("tap:") {
         return (&hosts.west, "eth0");

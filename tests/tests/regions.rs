@@ -1,8 +1,8 @@
 //! A region timer around the stretch of a worker in which wake-ups are masked.
 //!
-//! While it turns, a worker has armed nothing: whoever sends to it rings no bell. That is user
-//! space's region with interrupts disabled, and a profile by interrupts of a timer sees it no worse,
-//! but one wants its longest time and not its share.
+//! While it turns, a worker has armed nothing, so senders send it no notification. This is user
+//! space's region with interrupts disabled. A profile by timer interrupts sees the region like any
+//! other code, but the figure of interest is its longest time and not its share.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! A stop that comes at any moment is heard: a worker that is just falling asleep wakes up for it.
+//! A stop at any moment takes effect: a worker that is just falling asleep wakes up for it.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -8,9 +8,9 @@ use linerate_tests::wait::until_true;
 
 /// Engines started and stopped.
 const ENGINES: u32 = 3000;
-/// How long that may take; a stop that nobody heard lasts for ever.
+/// Longest time for the test; a stop that no thread notices would last for ever.
 const LONG: Duration = Duration::from_secs(60);
-/// How long a stop may drain; there is next to nothing to drain.
+/// Time that a stop may drain; there is next to nothing to drain.
 const DRAIN: Duration = Duration::from_millis(500);
 
 static STOPPED: AtomicU32 = AtomicU32::new(0);

@@ -1,4 +1,4 @@
-//! System calls are paid by the batch: counted by strace, on ports that make them.
+//! System calls for each batch, counted by strace on ports that make them.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,8 +1,8 @@
-//! No wake-up is lost: whoever sleeps on a queue's descriptor, as the documentation says, wakes up.
+//! No wake-up is lost: a program that sleeps on a queue's descriptor, as documented, wakes up.
 //!
-//! A sender gives bursts with random pauses; sender and receiver sleep only on their descriptors,
-//! by poll, mio (edge-triggered) or tokio. Everything must arrive, in order, and no sleep may last
-//! until its time-out.
+//! A sender sends bursts with random pauses; sender and receiver sleep only on their descriptors, by
+//! poll, mio (edge-triggered) or tokio. Everything must arrive, in order, and no sleep may last until
+//! its time-out.
 
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::Arc;
@@ -18,39 +18,39 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// A sleep of this time is a wake-up that was lost.
+/// Length of a sleep that means a lost wake-up.
 const LOST: Duration = Duration::from_secs(2);
-/// Bursts that are given, unless the time is over first.
+/// Most bursts that are sent; fewer if the time is over first.
 const BURSTS: u64 = 100_000;
-/// How long bursts are given.
+/// Time for which bursts are sent.
 const TIME: Duration = Duration::from_secs(4);
-/// Bursts without which the test has shown nothing.
+/// Fewest bursts with which the test shows anything.
 const BURSTS_MIN: u64 = 1000;
-/// The same for the receiver's sleeps.
+/// Fewest sleeps of the receiver with which the test shows anything.
 const SLEEPS_MIN: u64 = 100;
 /// The longest burst, in packets.
 const BURST_MAX: u64 = 40;
-/// Packets that may be under way: what a packet socket's ring holds in any case.
+/// Most packets that may be under way: a packet socket's ring always holds that many.
 const AHEAD_MAX: u64 = 4096;
-/// Where a packet's number stands: behind the Ethernet header.
+/// Offset of a packet's number: behind the Ethernet header.
 const NUMBER_AT: usize = 14;
 /// The number of the last packet.
 const LAST: u64 = u64::MAX;
 
-/// What to do next.
+/// The next action of a receiver.
 enum Next {
     Again,
     Sleep(Want),
     Done,
 }
 
-/// One end of the test, whatever it sleeps by.
+/// One end of the test, for any way to sleep.
 trait Side: Send {
     /// Does what can be done without waiting.
     fn step(&mut self, queue: &mut Queue) -> Next;
 }
 
-/// Gives bursts.
+/// The side that sends bursts.
 struct Sender {
     batch: Batch,
     template: Vec<u8>,
@@ -83,7 +83,8 @@ impl Sender {
         self.random
     }
 
-    /// Nothing, a moment, another thread's turn, or long enough for the other end to fall asleep.
+    /// Waits for no time, a moment, another thread's turn, or long enough for the other end to fall
+    /// asleep.
     fn pause(&mut self) {
         let random = self.random();
         match random % 8 {
@@ -94,8 +95,8 @@ impl Sender {
         }
     }
 
-    /// Not to overrun a receiver that the machine gave no time; one that lost a wake-up finds out
-    /// by itself.
+    /// Waits so that a receiver without CPU time is not overrun; a receiver that lost a wake-up fails
+    /// by its own timeout.
     fn hold_back(&self) {
         let deadline = Instant::now() + 3 * LOST;
         while self.sent - self.arrived.load(Ordering::Relaxed) > AHEAD_MAX {
@@ -135,7 +136,7 @@ impl Side for Sender {
     }
 }
 
-/// Takes everything, and looks that nothing is missing.
+/// The side that receives everything, and checks that nothing is missing.
 struct Receiver {
     batch: Batch,
     expected: u64,
@@ -173,7 +174,7 @@ impl Side for Receiver {
     }
 }
 
-/// A side that is done: its queue, and how often it slept.
+/// A side that is done: its queue, and the number of its sleeps.
 type Slept = (Queue, u64);
 
 /// Drives one side to its end, sleeping by poll(2).
@@ -198,7 +199,7 @@ fn by_poll(mut queue: Queue, mut side: impl Side) -> Slept {
     }
 }
 
-/// The same by mio, which is told of changes only.
+/// Does the same with mio, which is notified of changes only.
 fn by_mio(mut queue: Queue, mut side: impl Side) -> Slept {
     let mut sleeps = 0;
     let fd: RawFd = queue.as_raw_fd();
@@ -222,7 +223,7 @@ fn by_mio(mut queue: Queue, mut side: impl Side) -> Slept {
     }
 }
 
-/// The same by tokio: readable means look; what is not there any more is waited for again.
+/// Does the same with tokio, which waits again after the queue has been found empty.
 fn by_tokio(queue: Queue, side: impl Side) -> Slept {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(tokio_side(queue, side))
@@ -284,7 +285,8 @@ fn run(tx: Queue, rx: Queue, send: Drive<Sender>, receive: Drive<Receiver>) {
     });
 }
 
-/// Two ends of a ring that is much shorter than the bursts: both wait for each other all the time.
+/// Runs both sides on the ends of a ring much shorter than the bursts: they wait for each other all
+/// the time.
 fn over_a_ring(send: Drive<Sender>, receive: Drive<Receiver>) {
     let pool = Pool::builder().frames(8192).build().unwrap();
     let (a, b) = Port::pair(16, &pool).unwrap();
@@ -308,7 +310,8 @@ fn a_ring_wakes_by_tokio() {
     over_a_ring(by_tokio, by_tokio);
 }
 
-/// From a host's interface over a veth pair to the other end in the middle.
+/// Runs both sides on packet sockets: a host's interface, and the other end of its veth pair in the
+/// middle.
 fn over_packet_sockets(send: Drive<Sender>, receive: Drive<Receiver>) {
     let hosts = or_skip!(Hosts::new());
     let tx = hosts.west.run(|| Port::open("packet:eth0")).unwrap();
@@ -336,7 +339,7 @@ fn a_packet_socket_wakes_by_tokio() {
     over_packet_sockets(by_tokio, by_tokio);
 }
 
-/// A queue that nobody has armed yet: a program may wait for its descriptor before all else.
+/// A queue that has not been armed yet: a program may wait for its descriptor before all else.
 #[test]
 fn a_fresh_queue_is_readable_when_packets_come() {
     let pool = Pool::builder().frames(256).build().unwrap();

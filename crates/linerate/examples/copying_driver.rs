@@ -1,4 +1,4 @@
-//! A driver of one's own, without `unsafe`: a pipe of datagrams, whose two ends are in this process.
+//! A driver of your own, without `unsafe`: a pipe of datagrams, with both ends in this process.
 //!
 //! It copies: a datagram is received into a frame of the pool, and sent from one. Its last line has
 //! it tried by the suite that linerate's own ports pass: `cargo test --example copying_driver`.
@@ -16,10 +16,10 @@ use linerate::{Driver, Moved, Obtained, Opened, QueueOps, Result, Spec};
 
 /// An Ethernet frame of the usual MTU.
 const PACKET_MAX_BYTES: usize = 1514;
-/// How long to wait before asking the pool for a frame again.
+/// Interval at which the pool is asked again for a frame.
 const RETRY: Duration = Duration::from_millis(1);
 
-/// The driver of `pipe:NAME`: whoever opens a name first has one end, whoever is next the other.
+/// The driver of `pipe:NAME`: the first to open a name gets one end, the next gets the other.
 #[derive(Debug)]
 struct Pipe;
 
@@ -47,7 +47,7 @@ impl Driver for Pipe {
     }
 }
 
-/// One end of the pipe of that name.
+/// Returns one end of the pipe of that name.
 fn end(name: &str) -> io::Result<UnixDatagram> {
     let mut halves = HALVES.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(second) = halves.remove(name) {
@@ -62,10 +62,10 @@ fn end(name: &str) -> io::Result<UnixDatagram> {
 
 struct PipeQueue {
     socket: UnixDatagram,
-    /// The one descriptor: readable when the socket has what is wanted, or the timer rings.
+    /// The one descriptor: readable when the socket is ready for the wanted operation, or the timer expires.
     ready: Epoll,
     timer: TimerFd,
-    /// The pool had no frame; nobody tells when it has one.
+    /// True if the pool had no frame; the pool sends no notice when it has one again.
     starved: bool,
     no_frame: u64,
     /// Packets in several frames are put together here.

@@ -53,7 +53,7 @@ pub mod knob {
     pub use linerate_skb::knob::*;
 }
 
-/// What nearly every program uses: `use linerate::prelude::*;`.
+/// The names that nearly every program uses: `use linerate::prelude::*;`.
 ///
 /// It leaves out `Result` and `Error`, which programs have of their own.
 pub mod prelude {

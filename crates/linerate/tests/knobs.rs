@@ -1,4 +1,4 @@
-//! docs/knobs.md says what the declarations say.
+//! Checks that docs/knobs.md is what the declarations render to.
 
 use std::fmt::Write as _;
 use std::path::Path;

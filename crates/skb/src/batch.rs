@@ -1,12 +1,12 @@
-//! Many packets, one call: the unit of everything above the rings.
+//! A batch: many packets for one call, the unit of everything above the rings.
 //!
 //! ```text
 //!  slots   [ taken | live .................. | free ]     verdicts beside them, one byte each
 //!                   head                tail
 //! ```
 //!
-//! A transmit that takes a prefix moves `head`; nothing is copied. The batch never grows: what does
-//! not fit stays with whoever offered it.
+//! A transmit that takes a prefix moves `head`; nothing is copied. The batch never grows: a packet
+//! that does not fit stays with the caller.
 
 use std::marker::PhantomData;
 
@@ -32,7 +32,7 @@ pub struct Batch<S = Unique> {
 }
 
 impl<S> Batch<S> {
-    /// An empty batch with room for `packets`, at least 1.
+    /// Returns an empty batch with room for `packets`, at least 1.
     #[must_use]
     pub fn with_capacity(packets: usize) -> Batch<S> {
         let n = packets.max(1);
@@ -45,27 +45,27 @@ impl<S> Batch<S> {
         }
     }
 
-    /// Packets in it.
+    /// Returns the number of packets in it.
     #[must_use]
     #[inline]
     pub fn len(&self) -> usize {
         self.tail - self.head
     }
 
-    /// True without packets.
+    /// Returns true if the batch has no packets.
     #[must_use]
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.head == self.tail
     }
 
-    /// Packets it can hold.
+    /// Returns the number of packets it can hold.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.slots.len()
     }
 
-    /// Packets that still fit.
+    /// Returns the number of packets that still fit.
     #[must_use]
     pub fn spare(&self) -> usize {
         self.capacity() - self.len()
@@ -100,11 +100,11 @@ impl<S> Batch<S> {
         self.tail = end;
     }
 
-    /// Lets `fill` write the handles of `n` more packets, without a verdict; false, and nothing
-    /// done, if it says so.
+    /// Lets `fill` write the handles of `n` more packets, without a verdict; returns false, and adds
+    /// nothing, if `fill` returns false.
     ///
     /// # Safety
-    /// If `fill` says true it has written a handle to each slot as [`Batch::extend_raw`] asks for;
+    /// If `fill` returns true it has written a handle to each slot as [`Batch::extend_raw`] asks for;
     /// `n` is at most [`Batch::spare`].
     #[inline]
     pub(crate) unsafe fn fill(&mut self, n: usize, fill: impl FnOnce(&mut [u32]) -> bool) -> bool {
@@ -163,14 +163,14 @@ impl<S> Batch<S> {
         Drain { batch: self }
     }
 
-    /// The packets, for reading.
+    /// Returns an iterator over the packets.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &Skb<S>> {
         // SAFETY: Skb is transparent over a non-zero u32 and live slots hold handles of skbs in
         // state S that the batch owns; a shared borrow of the batch allows shared borrows of them.
         self.live().iter().map(|h| unsafe { &*std::ptr::from_ref(h).cast::<Skb<S>>() })
     }
 
-    /// The packets, for changing.
+    /// Returns an iterator over the packets that may change them.
     pub fn iter_mut(&mut self) -> impl ExactSizeIterator<Item = &mut Skb<S>> {
         let live = &mut self.slots[self.head..self.tail];
         // SAFETY: as in `iter`, from an exclusive borrow.
@@ -202,13 +202,13 @@ impl<S> Batch<S> {
         }
     }
 
-    /// The verdict of the packet at `index`.
+    /// Returns the verdict of the packet at `index`.
     #[must_use]
     pub fn verdict(&self, index: usize) -> Verdict {
         if index < self.len() { self.verdicts[self.head + index] } else { Verdict::NONE }
     }
 
-    /// The first packet's verdict, and how many packets in a row have it; `None` if empty.
+    /// Returns the first packet's verdict, and how many packets in a row have it; `None` if empty.
     #[must_use]
     pub fn run(&self) -> Option<(Verdict, usize)> {
         let verdicts = &self.verdicts[self.head..self.tail];
@@ -255,19 +255,20 @@ impl<S> Batch<S> {
         moved
     }
 
-    /// As [`Batch::sent`], without counting their bytes once more.
+    /// Frees the first `n` packets as [`Batch::sent`] does, without counting their bytes once more.
     pub fn free_sent(&mut self, n: usize, mem: &mut Local) {
         mem.free_raw(self.take_raw(n), Fate::Sent);
     }
 
-    /// The first `n` packets (or all, if there are fewer) and their bytes.
+    /// Returns the number of packets and bytes in the first `n` packets (or in all, if there are
+    /// fewer).
     #[must_use]
     pub fn count_first(&self, n: usize) -> Moved {
         let packets = n.min(self.len());
         Moved { packets, bytes: chain::bytes(&self.live()[..packets]) }
     }
 
-    /// Bytes of all packets but the first `skip`.
+    /// Returns the number of bytes of all packets but the first `skip`.
     #[must_use]
     pub fn bytes_behind(&self, skip: usize) -> u64 {
         chain::bytes(self.live().get(skip..).unwrap_or(&[]))
@@ -281,7 +282,8 @@ impl<S> Batch<S> {
         self.sent(n, mem)
     }
 
-    /// Keeps the packets for which `keep` says `Ok`; drops the others for the reason it gives.
+    /// Keeps the packets for which `keep` returns `Ok`; drops each other packet for the reason that it
+    /// returns.
     ///
     /// Cost: rejects are freed in bulk, a run of equal reasons at a time.
     pub fn retain(&mut self, mut keep: impl FnMut(&mut Skb<S>) -> Result<(), DropReason>) {
@@ -320,7 +322,7 @@ impl<S> Batch<S> {
         }
     }
 
-    /// As [`Batch::truncate`], onto `mem`'s hot list.
+    /// Truncates the batch as [`Batch::truncate`] does, and frees onto `mem`'s hot list.
     pub fn truncate_to(&mut self, len: usize, mem: &mut Local) {
         if len < self.len() {
             let from = self.head + len;
@@ -330,7 +332,7 @@ impl<S> Batch<S> {
         }
     }
 
-    /// The packets' handles, for a ring between two owners in this process.
+    /// Returns the packets' handles, for a ring between two owners in this process.
     #[must_use]
     pub fn handles(&self) -> &[u32] {
         self.live()

@@ -28,7 +28,7 @@ pub(crate) struct Block {
 impl Block {
     pub const NONE: Block = Block { start: std::ptr::null_mut(), bytes: 0, truesize: 0 };
 
-    /// A block of `bytes`; `None` if there is no memory.
+    /// Allocates a block of `bytes`; returns `None` if there is no memory.
     ///
     /// Its bytes are arbitrary, as a frame's are, and initialised as far as the language goes.
     pub fn new(bytes: u32) -> Option<Block> {
@@ -53,13 +53,14 @@ impl Block {
         }
     }
 
-    /// Its first byte. Dangling for [`Block::NONE`], of which no byte may be used.
+    /// Returns the address of its first byte: dangling for [`Block::NONE`], of which no byte may be
+    /// used.
     pub fn start(&self) -> NonNull<u8> {
         NonNull::new(self.start).unwrap_or(NonNull::dangling())
     }
 }
 
-/// Memory that may be read before it is written.
+/// Allocates memory that may be read before it is written.
 ///
 /// # Safety
 /// The layout is not of size 0.
@@ -76,14 +77,14 @@ unsafe fn fresh(layout: Layout) -> *mut u8 {
     start
 }
 
-/// Miri knows no assembly.
+/// Does the same under Miri, which knows no assembly.
 #[cfg(miri)]
 unsafe fn fresh(layout: Layout) -> *mut u8 {
     // SAFETY: the caller's promise.
     unsafe { System.alloc_zeroed(layout) }
 }
 
-/// Bytes that the allocator took for a block.
+/// Returns the number of bytes that the allocator took for a block.
 #[cfg(not(miri))]
 fn taken(start: *mut u8, _: Layout) -> u32 {
     // SAFETY: `System` calls malloc for an alignment of 16; the block was just made.

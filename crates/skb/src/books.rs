@@ -1,4 +1,4 @@
-//! All pages of a umem: who has written what, and who has the frames.
+//! The books: all pages of a umem, with the counts of each writer and the places of the frames.
 //!
 //! Packets are counted on their way (allocated, sent, dropped …) in a [`Page`] for each writer;
 //! frames are found where they are (depot, hot lists, caches, rings). The two are independent,
@@ -12,35 +12,34 @@ use crate::handle::CORES;
 use crate::page::{CoreKind, Counter, Page};
 use crate::reason::{DropReason, REASONS};
 
-/// Pages of writers that are gone which are kept apart; more are added up in one.
+/// Closed pages that are kept apart; more are added up in one.
 const CLOSED_MAX: usize = 128;
 const OTHERS: &str = "others";
 
 /// All pages of a umem.
 pub(crate) struct Books {
     pages: Mutex<Pages>,
-    /// Which of a program's own reasons have a name in `pages`.
+    /// For each of the program's own reasons: true if it has a name in `pages`.
     named: [AtomicBool; REASONS / 2],
 }
 
 struct Pages {
     open: Vec<Arc<Page>>,
-    /// Pages of writers that are gone, those of one kind, name and number added up. Written under
-    /// the lock.
+    /// Closed pages: one for each kind, name and number. Written under the lock.
     closed: Vec<Arc<Page>>,
-    /// Who says what it holds.
+    /// Pages of the holders that report how many packets they hold.
     tallies: Vec<Arc<TallyPage>>,
     /// Names of a program's own reasons.
     names: Vec<DropReason>,
 }
 
-/// What one holder of packets says of itself.
+/// The number of packets that one holder reports.
 pub(crate) struct TallyPage {
     pub name: String,
     pub packets: Counter,
 }
 
-/// What the pages and tallies say, added up.
+/// Sums over all pages and tallies.
 #[derive(Clone, PartialEq)]
 pub(crate) struct Sums {
     pub alloc: u64,
@@ -57,7 +56,7 @@ pub(crate) struct Sums {
     /// Frames linked behind another one, and handles beyond the first on a frame.
     pub linked: i64,
     pub extra: i64,
-    /// Packets that each core allocated and nobody freed yet.
+    /// Packets that each core allocated and that are not freed yet.
     pub outstanding: [i64; CORES],
     pub tallies: Vec<(String, u64)>,
 }
@@ -119,7 +118,8 @@ impl Pages {
         self.open.iter().chain(&self.closed)
     }
 
-    /// A number for a new local: one that nobody has and of whose packets none is left; else 0.
+    /// Returns a core number for a new local: one that is not in use and of which no packet is left;
+    /// else 0.
     fn free_core(&self) -> usize {
         let mut taken = [false; CORES];
         self.open.iter().for_each(|page| taken[page.core] = true);
@@ -128,7 +128,7 @@ impl Pages {
         (1..CORES).find(|&core| !taken[core] && sums.outstanding[core] == 0).unwrap_or(0)
     }
 
-    /// The page in which those of a kind, name and core are added up whose writers are gone.
+    /// Returns the page that sums up the closed pages of a kind, name and core.
     fn closed(&mut self, kind: CoreKind, name: &str, core: usize) -> &Arc<Page> {
         let find = |pages: &[Arc<Page>], name: &str| {
             pages.iter().position(|p| (p.kind, p.core) == (kind, core) && p.name == name)
@@ -162,7 +162,7 @@ impl Books {
         self.pages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A page for a new writer.
+    /// Opens a page for a new writer.
     pub fn open(&self, mut page: Page) -> Arc<Page> {
         let mut pages = self.lock();
         page.core = if page.kind == CoreKind::Local { pages.free_core() } else { 0 };
@@ -187,7 +187,7 @@ impl Books {
         count(pages.closed(CoreKind::Thread, "thread", 0))
     }
 
-    /// A place for a holder of packets to say how many it has.
+    /// Opens a page on which a holder of packets reports how many it has.
     pub fn tally(&self, name: &str) -> Arc<TallyPage> {
         let tally = Arc::new(TallyPage { name: name.into(), packets: Counter::default() });
         self.lock().tallies.push(tally.clone());

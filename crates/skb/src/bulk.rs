@@ -1,4 +1,4 @@
-//! What is done to many frames at once, as fast as the CPU at hand can.
+//! Operations on many frames at once, with the widest vectors that the CPU has.
 //!
 //! A build for any x86-64 has 16-byte vectors. One indirect call a batch buys it the 32-byte ones of
 //! the machine that it runs on; docs/adr/0006 has the figures.
@@ -36,9 +36,9 @@ pub(crate) struct Bulk {
     /// # Safety
     /// As for `write`.
     pub begin: unsafe fn(Lines<'_>, &[u32], &mut [u32], u32),
-    /// What the handles have in common.
+    /// Returns what the handles have in common.
     pub common: fn(&[u32]) -> Common,
-    /// Which of up to [`FLAGS_MAX`] handles are flagged: a bit each.
+    /// Returns a bit mask of those handles, of at most [`FLAGS_MAX`], that are flagged.
     pub flagged: fn(&[u32]) -> u64,
 }
 
@@ -57,7 +57,7 @@ pub(crate) static PORTABLE: Bulk = Bulk {
 static AVX2: Bulk =
     Bulk { write: avx2::write, begin: avx2::begin, common: avx2::common, flagged: avx2::flagged };
 
-/// The operations that suit this CPU.
+/// Returns the operations that suit this CPU.
 pub(crate) fn best() -> &'static Bulk {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     if std::arch::is_x86_feature_detected!("avx2") {
@@ -100,7 +100,7 @@ mod avx2 {
 
     use super::{Common, FLAGS_MAX, Line, Lines, handle, portable_flagged};
 
-    /// The blank line in two registers.
+    /// Returns the blank line in two registers.
     #[inline]
     #[target_feature(enable = "avx2")]
     fn halves(blank: &Line) -> [__m256i; 2] {

@@ -1,4 +1,4 @@
-//! Packets of several frames, and packets of several handles.
+//! Chains: packets of several frames, and packets with several handles.
 //!
 //! The head's meta line has the totals and the last fragment; fragments are linked by `next`. Only
 //! the head counts references: a chain is shared as a whole. All frames of a chain are of one umem.
@@ -25,7 +25,7 @@ fn line(umem: &Umem, handle: u32) -> &Meta {
     unsafe { umem.meta(handle).as_ref() }
 }
 
-/// Bytes of packets that the caller owns.
+/// Returns the number of bytes in packets that the caller owns.
 #[inline]
 pub(crate) fn bytes(handles: &[u32]) -> u64 {
     let length = |meta: &Meta| u64::from(meta.len + meta.data_len);
@@ -36,7 +36,7 @@ pub(crate) fn bytes(handles: &[u32]) -> u64 {
     }
 }
 
-/// The umem of all `handles`, if it is one; flags do not matter.
+/// Returns the umem of all `handles`, if all are of one umem; flags do not matter.
 #[inline]
 pub(crate) fn umem_of_all(handles: &[u32]) -> Option<&'static Umem> {
     Common::of(handles).umem().map(Umem::numbered)
@@ -141,7 +141,7 @@ pub(crate) fn release(head: u32) {
     thread::free_slow(&[head], Fate::Unused);
 }
 
-/// Bytes of memory that a packet takes, over all its frames.
+/// Returns the number of bytes of memory that a packet takes, over all its frames.
 pub(crate) fn truesize(umem: &Umem, head: u32) -> usize {
     let (mut sum, mut this) = (0, head);
     for _ in 0..=line(umem, head).frags {
@@ -231,8 +231,8 @@ pub(crate) fn copy_from(umem: &Umem, head: u32, at: usize, from: &[u8]) -> usize
     done
 }
 
-/// A copy of the whole packet in frames of its own, of the same classes; `None` if the pool has too
-/// few. What the packet holds stays with the original.
+/// Copies the whole packet into new frames of the same classes; returns `None` if the pool has too
+/// few. Objects that the packet holds stay with the original.
 pub(crate) fn copy(umem: &'static Umem, head: u32) -> Option<u32> {
     let n = usize::from(line(umem, head).frags) + 1;
     let mut fresh = [0u32; FRAMES_MAX];
@@ -288,7 +288,8 @@ fn copy_fields(umem: &Umem, from: u32, to: u32) {
     }
 }
 
-/// A free frame of the same class and size as another, initialised; `None` if there is none.
+/// Takes a free frame of the same class and size as another, initialised; returns `None` if there is
+/// none.
 fn take_like(umem: &'static Umem, like: u32) -> Option<u32> {
     let mut one = [0];
     let got = match umem.is_jumbo(like) {

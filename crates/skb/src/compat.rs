@@ -23,7 +23,7 @@ use crate::skb::{Shared, Skb};
 /// Room that `dev_alloc_skb` leaves for a driver to align headers and push one more.
 const DEVICE_HEADROOM_BYTES: usize = 16;
 
-/// An empty packet with room for `size` bytes.
+/// Allocates an empty packet with room for `size` bytes.
 ///
 /// Kernel: takes the header from the CPU's hot list and the data from `kmalloc`; no headroom, and
 /// a tailroom of `size` rounded up to a cache line. `NULL` if either cannot be had; the `nodata`
@@ -36,7 +36,7 @@ pub fn alloc_skb(mem: &mut Local, size: usize) -> Option<Skb> {
     mem.alloc_len(size)
 }
 
-/// An empty packet in a frame of the pool's fixed size.
+/// Allocates an empty packet in a frame of the pool's fixed size.
 ///
 /// Kernel: the function of post 000, never merged: header and a data area of 1514 bytes stay
 ///         together on the hot list, so that no `kmalloc` or `kfree` is called for a packet.
@@ -46,7 +46,8 @@ pub fn alloc_skb_frame(mem: &mut Local) -> Option<Skb> {
     mem.alloc_one()
 }
 
-/// An empty packet for a device to receive into: at least 16 bytes of headroom, room for `length`.
+/// Allocates an empty packet for a device to receive into: at least 16 bytes of headroom, room for
+/// `length`.
 ///
 /// Kernel: `alloc_skb(length + 16)`, then `skb_reserve(16)`, in interrupt context.
 /// Here:   the pool's headroom if that is more.
@@ -127,7 +128,7 @@ pub fn skb_trim(skb: &mut Skb, len: usize) -> bool {
     skb.len() <= len || skb.trim(len)
 }
 
-/// One more packet on the same bytes.
+/// Returns one more handle on the same bytes.
 ///
 /// Kernel: a header of its own, copied, on data that both must not write. Each may push, pull and
 ///         trim its own, and has its own `cb`; the clone has no socket and no destructor. `NULL`
@@ -139,7 +140,7 @@ pub fn skb_clone(skb: &mut Skb) -> Skb<Shared> {
     skb.share()
 }
 
-/// A packet with a copy of the bytes and the metadata, that may be written at once.
+/// Copies the bytes and the metadata into a new packet that may be written at once.
 ///
 /// Kernel: one linear buffer, however many fragments there were.
 /// Here:   the same frames again: as many fragments. What the packet holds stays with the original.
@@ -152,22 +153,22 @@ pub fn skb_copy<S>(skb: &Skb<S>) -> Option<Skb> {
     Some(unsafe { Skb::from_raw(copy) })
 }
 
-/// Bytes free before the data.
+/// Returns the number of bytes free before the data.
 pub fn skb_headroom<S>(skb: &Skb<S>) -> usize {
     skb.headroom()
 }
 
-/// Bytes free behind the data: 0 for a packet with fragments, as in the kernel.
+/// Returns the number of bytes free behind the data: 0 for a packet with fragments, as in the kernel.
 pub fn skb_tailroom<S>(skb: &Skb<S>) -> usize {
     if skb.is_linear() { skb.tailroom() } else { 0 }
 }
 
-/// Bytes in the first frame: all but the fragments'.
+/// Returns the number of bytes in the first frame: all but the fragments'.
 pub fn skb_headlen<S>(skb: &Skb<S>) -> usize {
     skb.meta().len as usize
 }
 
-/// What packets on the same bytes have in common.
+/// Returns the fields that all packets on the same bytes have in common.
 ///
 /// Kernel: it lies behind the data, at `skb->end`, where everybody who shares the data finds it.
 /// Here:   put together on request; there is nothing behind the data.
@@ -208,7 +209,8 @@ mod tests {
     use super::*;
     use crate::{Data, Init, Offload, PacketType, Pool, Release};
 
-    /// A pool of each kind that the posts compare: their functions do the same on all.
+    /// Returns a pool of each kind that the posts compare: the functions give the same results on
+    /// all.
     fn pools() -> Vec<Pool> {
         let kinds = [Data::Frames, Data::General].into_iter();
         let kinds = kinds.flat_map(|data| [Init::AtAlloc, Init::AtFree].map(|init| (data, init)));

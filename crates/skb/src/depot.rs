@@ -1,4 +1,4 @@
-//! Where free frames wait that are on no hot list: stacks behind a lock.
+//! The depot: stacks, behind a lock, of the free frames that are on no hot list.
 //!
 //! Owner: the umem. Any thread. Locked once for half a hot list, not once a frame. A umem has one
 //! depot for all, and one more for each core if frames return to the core that allocated them.
@@ -28,20 +28,20 @@ struct Stacks {
     locks: Locks,
 }
 
-/// What the lock of a depot cost.
+/// Counts of how a depot's lock was taken, and the time spent waiting for it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Locks {
     /// Times it was taken.
     pub taken: u64,
-    /// Of these, times that somebody else had it.
+    /// Times it was taken while another thread held it; a part of `taken`.
     pub contended: u64,
     /// TSC ticks for which takers waited.
     pub wait_ticks: u64,
 }
 
 impl Locks {
-    /// The sum of both.
+    /// Returns the sum of both.
     #[must_use]
     pub fn plus(self, other: Locks) -> Locks {
         Locks {
@@ -52,13 +52,13 @@ impl Locks {
     }
 }
 
-/// What the last frame home means for the umem.
+/// The state of the umem after a frame has come back to its depot.
 #[must_use]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Umem {
-    /// Someone can still reach it.
+    /// A pool, a local or a frame outside its depot is left.
     InUse,
-    /// No pool, no local, every frame at home: the caller unmaps it.
+    /// No pool, no local, every frame in its depot: the caller unmaps it.
     Orphaned,
 }
 
@@ -70,7 +70,7 @@ impl Depot {
         Stacks { frames, total: 0, open: false, locks: Depot::NO_LOCKS }
     }
 
-    /// A depot of no umem yet.
+    /// Returns a depot that no umem uses yet.
     pub const fn vacant() -> Depot {
         Depot { stacks: Mutex::new(Depot::no_stacks()) }
     }
@@ -169,17 +169,17 @@ impl Depot {
         stacks.state()
     }
 
-    /// Frames at home, over all classes.
+    /// Returns the number of free frames in the depot, over all classes.
     pub fn level(&self) -> usize {
         self.look().home()
     }
 
-    /// Frames that there is room for.
+    /// Returns the number of frames that the depot has room for.
     pub fn room(&self) -> usize {
         self.look().frames.iter().map(Vec::capacity).sum()
     }
 
-    /// What its lock has cost so far.
+    /// Returns the counts of its lock so far.
     pub fn locks(&self) -> Locks {
         self.look().locks
     }

@@ -1,8 +1,8 @@
-//! What is known of a packet beside its bytes.
+//! Fields of a packet beside its bytes.
 //!
-//! The fields of the hot lane are always there; a field of a cold lane is `None` until somebody sets
-//! it, and then costs one more cache line. Setting any of them fails, and does nothing, if the
-//! packet is shared and the pool has no frame to copy it into.
+//! The fields of the hot lane are always there; a field of a cold lane is `None` until it is set, and
+//! then costs one more cache line. Setting any of them fails, and does nothing, if the packet is
+//! shared and the pool has no frame to copy it into.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::skb::{Skb, Unique};
 const ETHERNET: u16 = 1;
 
 impl<S> Skb<S> {
-    /// A field of a cold lane, if it was set.
+    /// Returns a field of a cold lane, if it was set.
     fn cold<T>(&self, lane: u16, read: impl FnOnce(&Cold) -> T) -> Option<T> {
         if self.meta().lanes & lane == 0 {
             return None;
@@ -24,43 +24,43 @@ impl<S> Skb<S> {
         Some(read(unsafe { self.umem().cold(self.raw()).as_ref() }))
     }
 
-    /// When it was captured, in nanoseconds of the epoch, if anybody knows.
+    /// Returns the time of its capture, in nanoseconds of the epoch, if it was set.
     #[must_use]
     pub fn stamp_ns(&self) -> Option<u64> {
         self.cold(lane::STAMP, |cold| cold.stamp_ns)
     }
 
-    /// The mark that a classifier gave it: `skb->mark`, `nfmark` of old.
+    /// Returns the mark that a classifier gave it: `skb->mark`, `nfmark` of old.
     #[must_use]
     pub fn mark(&self) -> Option<u32> {
         self.cold(lane::MARK, |cold| cold.mark)
     }
 
-    /// The class that a traffic classifier put it in.
+    /// Returns the class that a traffic classifier put it in.
     #[must_use]
     pub fn tc_index(&self) -> Option<u16> {
         self.cold(lane::TC_INDEX, |cold| cold.tc_index)
     }
 
-    /// The hash of its flow, as a device or a stage computed it.
+    /// Returns the hash of its flow, as a device or a stage computed it.
     #[must_use]
     pub fn hash(&self) -> Option<u32> {
         self.cold(lane::HASH, |cold| cold.hash)
     }
 
-    /// The VLAN tag that travels beside it.
+    /// Returns the VLAN tag that travels beside it.
     #[must_use]
     pub fn vlan(&self) -> Option<Vlan> {
         self.cold(lane::VLAN, |cold| Vlan { tci: cold.vlan.0, protocol: cold.vlan.1 })
     }
 
-    /// What is left to the device.
+    /// Returns the work on the packet that is left to the device.
     #[must_use]
     pub fn offload(&self) -> Offload {
         self.cold(lane::OFFLOAD, |cold| cold.offload).unwrap_or(Offload::NONE)
     }
 
-    /// To whom the link layer addressed it.
+    /// Returns the class of its link-layer destination: this host, all, a group, another host.
     #[must_use]
     pub fn packet_type(&self) -> PacketType {
         self.meta().packet_type
@@ -79,19 +79,19 @@ impl<S> Skb<S> {
         self.meta().snapped_bytes
     }
 
-    /// How urgent it is, for a qdisc; 0 unless somebody said.
+    /// Returns the packet's priority, for a qdisc; 0 unless it was set.
     #[must_use]
     pub fn priority(&self) -> u32 {
         self.meta().priority
     }
 
-    /// The control block: notes of whoever owns the packet, zeroed when it is allocated.
+    /// Returns the control block: notes of the packet's owner, zeroed when it is allocated.
     #[must_use]
     pub fn cb(&self) -> &[u8; CB_BYTES] {
         &self.meta().cb
     }
 
-    /// True if it [holds](Skb::hold) something.
+    /// Returns true if it [holds](Skb::hold) something.
     #[must_use]
     pub fn holds(&self) -> bool {
         self.meta().lanes & lane::HELD != 0
@@ -99,8 +99,8 @@ impl<S> Skb<S> {
 }
 
 impl Skb<Unique> {
-    /// What is left to the device once `fragment` hangs behind the last byte; `None` if that is two
-    /// things, of which a device does one.
+    /// Returns the work that is left to the device once `fragment` is appended; `None` if both
+    /// packets leave work, because a device does only one.
     pub(crate) fn offload_with(&self, fragment: &Skb) -> Option<Offload> {
         let (ours, other) = (self.offload(), fragment.offload());
         match (ours.is_pending(), other.is_pending()) {
@@ -115,7 +115,7 @@ impl Skb<Unique> {
         self.meta_mut().map(change).is_some()
     }
 
-    /// Writes a field of a cold lane and says that it is there.
+    /// Writes a field of a cold lane and marks the lane as used.
     fn set_cold(&mut self, lane: u16, write: impl FnOnce(&mut Cold)) -> bool {
         if !self.set(|meta| meta.lanes |= lane) {
             return false;
@@ -161,33 +161,34 @@ impl Skb<Unique> {
         self.set_cold(lane::OFFLOAD, |cold| cold.offload = offload)
     }
 
-    /// Notes to whom the link layer addressed it.
+    /// Sets the class of its link-layer destination.
     pub fn set_packet_type(&mut self, packet_type: PacketType) -> bool {
         self.set(|meta| meta.packet_type = packet_type)
     }
 
-    /// Says what its first header is, by its number in the registry of captures' link types.
+    /// Sets the link type of its first header, as numbered in the registry of captures' link types.
     pub fn set_link_type(&mut self, link_type: u16) -> bool {
         self.set(|meta| meta.link = link_type.wrapping_sub(ETHERNET))
     }
 
-    /// Says how many bytes were cut off its end when it was captured.
+    /// Sets the number of bytes that were cut off its end when it was captured.
     pub fn set_snapped_bytes(&mut self, bytes: u32) -> bool {
         self.set(|meta| meta.snapped_bytes = bytes)
     }
 
-    /// Says how urgent it is.
+    /// Sets its priority.
     pub fn set_priority(&mut self, priority: u32) -> bool {
         self.set(|meta| meta.priority = priority)
     }
 
-    /// The control block, for writing; `None` if the packet is shared and could not be copied.
+    /// Returns the control block, for writing; `None` if the packet is shared and could not be
+    /// copied.
     pub fn cb_mut(&mut self) -> Option<&mut [u8; CB_BYTES]> {
         self.meta_mut().map(|meta| &mut meta.cb)
     }
 
-    /// Has `what` told when the packet is freed, before its memory goes back: by whichever thread
-    /// frees the last handle on it, whatever becomes of the packet. A copy does not hold it.
+    /// Makes the packet hold `what`, which is released when the packet is freed, before its memory
+    /// goes back: on the thread that frees the last handle, on every path. A copy does not hold it.
     ///
     /// # Errors
     /// Hands it back if the packet holds something already, or is shared and could not be copied.

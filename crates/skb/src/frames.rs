@@ -1,4 +1,4 @@
-//! The frames of a umem: where they are, and what is done when a packet in one begins and ends.
+//! The frames of a umem: their places, and the work at the start and the end of a packet.
 //!
 //! All of it is constant while the umem lives; what changes is behind the addresses.
 
@@ -16,7 +16,7 @@ use crate::page::Page;
 use crate::policy::{Data, Init, Return, Trust};
 use crate::shape::Shape;
 
-/// Where the bytes of a frame are.
+/// The location of a frame's bytes.
 #[derive(Clone, Copy)]
 pub(crate) struct Place {
     pub start: NonNull<u8>,
@@ -24,22 +24,22 @@ pub(crate) struct Place {
     pub trust: Trust,
 }
 
-/// What is constant while an id is in use. On lines of its own: every core reads it, packet by
-/// packet.
+/// The values that are constant while an id is in use. They have cache lines of their own: every core
+/// reads them for every packet.
 #[repr(align(128))]
 pub(crate) struct Frames {
     data: *mut u8,
     meta: *mut Meta,
     cold: *mut Cold,
-    /// Where each packet's data is, if it comes from the allocator.
+    /// The location of each packet's data, if it comes from the allocator.
     blocks: *mut Block,
-    /// Frames below this one need no second look: private, ordinary, in the region.
+    /// Frames below this one need no further checks: private, ordinary, in the region.
     plain: u32,
     shift: u32,
     headroom: u32,
     /// True if something is to be done for a frame when it is freed or allocated.
     retires: bool,
-    /// True if a free frame of an ordinary packet goes on whichever list there is, as it is.
+    /// True if a free frame of an ordinary packet goes onto any list without further work.
     frees_plainly: bool,
     data_from: Data,
     init: Init,
@@ -49,7 +49,7 @@ pub(crate) struct Frames {
     /// The hot line of a new packet.
     blank: Line,
     pub id: u32,
-    /// Which incarnation of the id this is: thread caches of a former one are recognised by it.
+    /// The number of this incarnation of the id: it identifies thread caches of a former one.
     pub serial: u64,
     /// Ordinary frames.
     pub frames: u32,
@@ -111,7 +111,7 @@ impl Frames {
         }
     }
 
-    /// Where a frame is: in the region (or in its block), if `handle` is one of this umem.
+    /// Returns the location of a frame: in the region (or in its block), if `handle` is one of this umem.
     #[inline]
     pub fn place(&self, handle: u32) -> Place {
         let index = handle::frame(handle);
@@ -124,7 +124,7 @@ impl Frames {
         Place { start, bytes: 1 << self.shift, trust: Trust::Private }
     }
 
-    /// The same where it takes a second look.
+    /// Does the same for a frame that is not private, ordinary and in the region.
     #[cold]
     fn place_apart(&self, index: u32) -> Place {
         if self.data_from == Data::General {
@@ -170,13 +170,13 @@ impl Frames {
         unsafe { (self.bulk.write)(self.lines(), handles) }
     }
 
-    /// What the handles have in common.
+    /// Returns what the handles have in common.
     #[inline]
     pub fn common(&self, handles: &[u32]) -> Common {
         (self.bulk.common)(handles)
     }
 
-    /// Which of up to 64 handles are flagged: a bit each.
+    /// Returns a bit mask of those handles, of at most 64, that are flagged.
     #[inline]
     pub fn flagged(&self, handles: &[u32]) -> u64 {
         (self.bulk.flagged)(handles)
@@ -245,13 +245,13 @@ impl Frames {
         true
     }
 
-    /// True if free frames go on whichever list there is, as they are.
+    /// Returns true if a free frame goes onto any list without further work.
     #[inline]
     pub fn frees_plainly(&self) -> bool {
         self.frees_plainly
     }
 
-    /// True if [`Frames::retire`] has something to do.
+    /// Returns true if [`Frames::retire`] has something to do.
     #[inline]
     pub fn retires(&self) -> bool {
         self.retires
@@ -295,7 +295,7 @@ impl Frames {
         }
     }
 
-    /// Bytes of memory that a frame takes, with all that is kept for it.
+    /// Returns the memory, in bytes, that a frame takes with all that is kept for it.
     pub fn truesize(&self, handle: u32) -> usize {
         let index = handle::frame(handle);
         let mut places = 1;
@@ -315,13 +315,13 @@ impl Frames {
         data + places * Shape::overhead_bytes() as usize + size_of::<u32>()
     }
 
-    /// True if the frame is of the jumbo class.
+    /// Returns true if the frame is of the jumbo class.
     #[inline]
     pub fn is_jumbo(&self, handle: u32) -> bool {
         handle::frame(handle) >= self.frames
     }
 
-    /// Bytes of an ordinary frame.
+    /// Returns the size of an ordinary frame in bytes.
     #[inline]
     pub fn frame_bytes(&self) -> u32 {
         1 << self.shift
@@ -332,18 +332,19 @@ impl Frames {
         self.headroom
     }
 
-    /// Bytes of the frame of every unflagged handle, if they are the same: jumbo frames are flagged.
+    /// Returns the size of the frame of every unflagged handle, if it is the same for all: jumbo
+    /// frames are flagged.
     #[inline]
     pub fn unflagged_bytes(&self) -> Option<u32> {
         (self.data_from == Data::Frames).then(|| self.frame_bytes())
     }
 
-    /// Ordinary frames.
+    /// Returns the number of ordinary frames.
     pub fn frames(&self) -> u32 {
         self.frames
     }
 
-    /// Jumbo frames, and their size in bytes.
+    /// Returns the number of jumbo frames, and their size in bytes.
     pub fn jumbo(&self) -> (u32, u32) {
         (self.jumbo_frames, self.jumbo_bytes)
     }
@@ -376,7 +377,8 @@ impl Frames {
 mod tests {
     use crate::{Batch, Init, Pool};
 
-    /// The priority in the hot line of a packet's frame, before and after it is freed with one set.
+    /// Returns the priority in the hot line of a packet's frame, before and after it is freed with
+    /// one set.
     fn priority_after_free(init: Init) -> u32 {
         let pool = Pool::builder().frames(8).init(init).build().unwrap();
         let (mut mem, mut batch) = (pool.local(), Batch::with_capacity(1));

@@ -1,4 +1,4 @@
-//! How a [`Local`] frees packets: onto its hot list, in bulk, without looking at them if it need not.
+//! The free path of a [`Local`]: frames go onto its hot list in bulk, and are read only if they must be.
 
 use linerate_sys::tsc::ticks;
 
@@ -89,7 +89,7 @@ impl Local {
         self.publish();
     }
 
-    /// The same, one by one.
+    /// Does the same, one by one.
     fn keep_each(&mut self, handles: &[u32], lived: bool) {
         for &handle in handles {
             match handle & FLAG {
@@ -113,13 +113,13 @@ impl Local {
         }
     }
 
-    /// Puts plain free frames of this pool on the list, the cold half home first if need be.
+    /// Puts plain free frames of this pool on the list; moves its cold half to the depot first if need be.
     #[inline]
     fn keep(&mut self, frames: &[u32]) {
         if self.umem().frees_plainly() { self.keep_here(frames) } else { self.keep_apart(frames) }
     }
 
-    /// The same where the pool does something for each frame, or sends it home.
+    /// Does the same where the pool has work to do for each frame, or returns it to its core.
     #[cold]
     fn keep_apart(&mut self, frames: &[u32]) {
         let umem = self.umem();
@@ -133,7 +133,7 @@ impl Local {
         }
     }
 
-    /// Puts free frames on the list, whoever allocated them.
+    /// Puts free frames on the list, of any allocating core.
     fn keep_here(&mut self, frames: &[u32]) {
         if self.list.len() + frames.len() > self.hot_list_len && !self.make_room(frames.len()) {
             self.page.spilled(frames.len());
@@ -144,7 +144,7 @@ impl Local {
         self.publish();
     }
 
-    /// Sends the cold half of the list home; false if `frames` more would not fit even so.
+    /// Moves the cold half of the list to the depot; returns false if `frames` more would still not fit.
     #[cold]
     fn make_room(&mut self, frames: usize) -> bool {
         let n = self.list.len().min(self.hot_list_len.div_ceil(2));
@@ -158,7 +158,7 @@ impl Local {
         self.list.len() + frames <= self.hot_list_len
     }
 
-    /// Puts this core's own frames on the list, and gathers the others' to send them home.
+    /// Puts this core's own frames on the list, and gathers those of other cores to return them.
     fn keep_own(&mut self, frames: &[u32]) {
         for run in frames.chunk_by(|a, b| handle::same_core(*a, *b)) {
             if handle::core(run[0]) == self.page.core {

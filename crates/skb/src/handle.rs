@@ -1,20 +1,20 @@
-//! The number behind a packet, and what its bits say.
+//! The number behind a packet, and the meaning of its bits.
 //!
 //! ```text
 //!   31      30 .. 26    25 .. 20    19 .. 0
 //!   flag    umem        core        frame
 //! ```
 //!
-//! *flag*: the meta line must be looked at before the frame is freed, because the packet is shared,
-//! has fragments, is of the jumbo class or holds something. *core*: the number of the `Local` that
+//! *flag*: the meta line must be read before the frame is freed, because the packet is shared, has
+//! fragments, is of the jumbo class or holds something. *core*: the number of the `Local` that
 //! allocated it, so that a free on another core is counted without touching the packet; 0 stands for
-//! whoever has no number. On free lists the core's bits are whatever they were.
+//! an allocator without a number. On free lists the core's bits mean nothing.
 
-/// Look at the meta line before freeing.
+/// Flag: the meta line must be read before freeing.
 pub(crate) const FLAG: u32 = 1 << 31;
-/// Where the umem's id starts.
+/// Lowest bit of the umem's id.
 const UMEM_SHIFT: u32 = 26;
-/// Where the core's number starts.
+/// Lowest bit of the core's number.
 const CORE_SHIFT: u32 = 20;
 /// Mask of the frame's index.
 pub(crate) const INDEX: u32 = (1 << CORE_SHIFT) - 1;
@@ -24,15 +24,15 @@ pub(crate) const IDS: usize = 32;
 pub(crate) const CORES: usize = 64;
 /// Most frames of a umem, jumbo frames counted by the ordinary frames in whose place they are.
 pub(crate) const FRAMES_MAX: u32 = INDEX + 1;
-/// Entries of a table that [`table_index`] finds its way in.
+/// Entries of a table indexed by [`table_index`].
 pub(crate) const TABLE: usize = 2 * IDS;
 
-/// What the handles of one core's packets start with.
+/// Returns the upper bits of all handles of one core's packets: the umem's id and the core's number.
 pub(crate) const fn tag(umem: u32, core: u32) -> u32 {
     umem << UMEM_SHIFT | core << CORE_SHIFT
 }
 
-/// `tag`, and the frame of `handle`.
+/// Returns `tag` combined with the frame of `handle`.
 #[inline]
 pub(crate) const fn retag(handle: u32, tag: u32) -> u32 {
     handle & INDEX | tag
@@ -53,25 +53,25 @@ pub(crate) const fn core(handle: u32) -> usize {
     (handle >> CORE_SHIFT) as usize % CORES
 }
 
-/// The umem's id; a flagged handle's lies in the upper half.
+/// Returns the umem's id as an index into a table; a flagged handle's lies in the upper half.
 #[inline]
 pub(crate) const fn table_index(handle: u32) -> usize {
     (handle >> UMEM_SHIFT) as usize
 }
 
-/// True if both are of one umem and were allocated by one core; flags do not matter.
+/// Returns true if both are of one umem and were allocated by one core; flags do not matter.
 #[inline]
 pub(crate) fn same_core(a: u32, b: u32) -> bool {
     (a ^ b) & !FLAG & !INDEX == 0
 }
 
-/// True if both are of one umem.
+/// Returns true if both are of one umem.
 #[inline]
 pub(crate) fn same_umem(a: u32, b: u32) -> bool {
     umem(a) == umem(b)
 }
 
-/// What many handles have in common, found without a branch a handle.
+/// The bits that many handles have in common, found without a branch for each handle.
 #[derive(Clone, Copy)]
 pub(crate) struct Common {
     pub or: u32,
@@ -87,20 +87,20 @@ impl Common {
         Common { or, and }
     }
 
-    /// True if any is flagged.
+    /// Returns true if any is flagged.
     #[inline]
     pub fn flagged(self) -> bool {
         self.or & FLAG != 0
     }
 
-    /// The id of the umem that all are of, if there are any.
+    /// Returns the id of the umem that all are of, if there are any.
     #[inline]
     pub fn umem(self) -> Option<usize> {
         // Of no handles `or` is of umem 0 and `and` of umem 31.
         same_umem(self.or, self.and).then_some(umem(self.or))
     }
 
-    /// The number of the core that allocated all of them, if they are of one umem.
+    /// Returns the number of the core that allocated all of them, if they are of one umem.
     #[inline]
     pub fn core(self) -> Option<usize> {
         same_core(self.or, self.and).then_some(core(self.or))

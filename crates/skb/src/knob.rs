@@ -18,7 +18,7 @@ pub struct Knob {
     pub max: u64,
     /// The value unless told otherwise; where `or` is not empty, the least that it can be.
     pub default: u64,
-    /// What the default grows with, if it does.
+    /// The quantity that the default grows with, if it does.
     pub or: &'static str,
     /// The effect, in a sentence.
     pub effect: &'static str,
@@ -89,7 +89,7 @@ pub const FRAME_SIZE: Knob = Knob {
     live: false,
 };
 
-/// How often calls that allocate or free are timed.
+/// Interval, in calls, at which allocation and freeing are timed.
 pub const SAMPLE: Knob = Knob {
     name: "sample",
     unit: "calls",

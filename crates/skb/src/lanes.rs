@@ -1,4 +1,4 @@
-//! What is known of some packets: the cold lanes.
+//! The cold lanes: fields that few packets have.
 //!
 //! One more cache line a frame, apart from the hot one. A lane costs nothing until it is used: a bit
 //! in the hot line says that it holds something, so nobody initialises, reads or copies a lane that
@@ -20,11 +20,11 @@ pub(crate) mod lane {
     pub const HASH: u16 = 8;
     pub const VLAN: u16 = 16;
     pub const OFFLOAD: u16 = 32;
-    /// Carries the moment of its allocation.
+    /// The time of its allocation.
     pub const BORN: u16 = 64;
-    /// Holds something that is to be told when it is freed.
+    /// An object to be released when the packet is freed.
     pub const HELD: u16 = 128;
-    /// A fragment behind this frame has one of these.
+    /// Set if a fragment behind this frame has one of these.
     pub const BEHIND: u16 = 256;
     /// Lanes that a free must look at; the handle is flagged.
     pub const SETTLED: u16 = BORN | HELD;
@@ -44,9 +44,9 @@ pub struct Offload {
     pub hdr_len: u16,
     /// Payload bytes of each segment.
     pub gso_size: u16,
-    /// Where checksumming starts, from the first byte of the frame.
+    /// Offset from the first byte of the frame at which checksumming starts.
     pub csum_start: u16,
-    /// Where the sum goes, from `csum_start`.
+    /// Offset from `csum_start` at which the checksum is written.
     pub csum_offset: u16,
 }
 
@@ -55,26 +55,26 @@ impl Offload {
     pub const NONE: Offload =
         Offload { flags: 0, gso_type: 0, hdr_len: 0, gso_size: 0, csum_start: 0, csum_offset: 0 };
 
-    /// True if the transport checksum is only the pseudo header's and must be completed.
+    /// Returns true if the transport checksum is only the pseudo header's and must be completed.
     #[must_use]
     pub const fn needs_checksum(self) -> bool {
         self.flags & 1 != 0
     }
 
-    /// True if the packet is a superframe that stands for several.
+    /// Returns true if the packet is a superframe that stands for several.
     #[must_use]
     pub const fn is_gso(self) -> bool {
         self.gso_type != 0
     }
 
-    /// True if the packet is not ready for a wire: a checksum or a cut is left to the device.
+    /// Returns true if the packet is not ready for a wire: a checksum or a cut is left to the device.
     #[must_use]
     pub const fn is_pending(self) -> bool {
         self.needs_checksum() || self.is_gso()
     }
 
-    /// The same work on a packet that has `bytes` more before its first one; `None` if an offset
-    /// does not fit its field any more.
+    /// Returns the same work for a packet that has `bytes` more before its first one; `None` if an
+    /// offset does not fit its field any more.
     #[must_use]
     pub fn pushed(mut self, bytes: usize) -> Option<Offload> {
         let bytes = u16::try_from(bytes).ok()?;
@@ -87,9 +87,9 @@ impl Offload {
         Some(self)
     }
 
-    /// The same work on a packet without its first `bytes`.
+    /// Returns the same work for a packet without its first `bytes`.
     ///
-    /// A checksum whose header went is nobody's work any more; a superframe whose header went cannot
+    /// A checksum whose header went is dropped from the work; a superframe whose header went cannot
     /// be cut, and is marked as one that every port drops.
     pub(crate) fn pulled(mut self, bytes: usize) -> Offload {
         let bytes = u16::try_from(bytes).unwrap_or(u16::MAX);
@@ -107,10 +107,10 @@ impl Offload {
         self
     }
 
-    /// The same work on a packet cut to `len` bytes.
+    /// Returns the same work for a packet cut to `len` bytes.
     ///
-    /// A checksum whose field went is nobody's work any more; what is left of a superframe is an
-    /// ordinary packet if it is no longer than one segment.
+    /// A checksum whose field went is dropped from the work; the rest of a superframe is an ordinary
+    /// packet if it is no longer than one segment.
     pub(crate) fn trimmed(mut self, len: usize) -> Offload {
         let start = usize::from(self.csum_start);
         if self.needs_checksum() && start + usize::from(self.csum_offset) + 2 > len {
@@ -136,12 +136,12 @@ pub struct Vlan {
     pub protocol: u16,
 }
 
-/// Told when a packet that holds it is freed, as the kernel's `skb->destructor` is.
+/// An object that is called when the packet that holds it is freed, as the kernel's `skb->destructor` is.
 ///
 /// Something that a packet stands for while it travels: room in a socket's budget, a reference on a
 /// flow.
 pub trait Release: Send + Sync {
-    /// Called once, before the packet's memory goes back, on whichever thread frees it.
+    /// Runs once, before the packet's memory goes back, on the thread that frees it.
     ///
     /// `truesize_bytes` is the memory that the packet took when it was given this to hold. It must
     /// not block. If it panics, the packet is freed all the same and the panic ends here, after the
@@ -162,7 +162,7 @@ pub(crate) struct Cold {
     pub hash: u32,
     pub vlan: (u16, u16),
     pub tc_index: u16,
-    /// What `held` is told.
+    /// The packet's memory, as passed to `held` when the packet is freed.
     pub charge_bytes: u32,
 }
 

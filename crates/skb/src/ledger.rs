@@ -1,4 +1,4 @@
-//! Where every packet went and where every frame is.
+//! The ledger: the fate of every packet and the place of every frame.
 
 use std::fmt;
 
@@ -68,10 +68,10 @@ impl Ledger {
     }
 }
 
-/// Who has the packets that no holder speaks of.
+/// The name for the packets in flight that no holder reports.
 const PROGRAM: &str = "the program";
 
-/// What a pool did with every packet, and where its frames are.
+/// The fate of every packet of a pool, and the place of every frame.
 ///
 /// `received + created = sent + consumed + dropped + in flight`: the left side and the drops are
 /// counted as packets pass, `in flight` is found by looking where the frames are.
@@ -101,19 +101,19 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Packets dropped for `reason`.
+    /// Returns the number of packets dropped for `reason`.
     #[must_use]
     pub fn dropped(&self, reason: DropReason) -> u64 {
         self.dropped.iter().find(|(r, _)| r.index() == reason.index()).map_or(0, |(_, n)| *n)
     }
 
-    /// Packets dropped, over all reasons.
+    /// Returns the number of packets dropped, over all reasons.
     #[must_use]
     pub fn dropped_total(&self) -> u64 {
         self.dropped.iter().map(|(_, n)| n).sum()
     }
 
-    /// Packets that came in less packets that are accounted for; 0 if all is well.
+    /// Returns the packets that came in less those that are accounted for; 0 if all is well.
     #[must_use]
     pub fn difference(&self) -> i64 {
         let came = self.received.wrapping_add(self.created);
@@ -121,7 +121,7 @@ impl Ledger {
         came.wrapping_sub(went.iter().fold(0, |sum: u64, n| sum.wrapping_add(*n))) as i64
     }
 
-    /// True if every packet is accounted for. It can be told only at rest.
+    /// Returns true if every packet is accounted for. The answer is exact only at rest.
     ///
     /// While packets move, the two sides are read at slightly different moments; an unsettled
     /// reading is given the benefit of the doubt. A thread that is interrupted between two counts
@@ -131,26 +131,27 @@ impl Ledger {
         self.difference() == 0 || !self.settled
     }
 
-    /// True if nothing moved while it was read, so that the figures belong together.
+    /// Returns true if nothing moved while it was read, so that the figures belong together.
     #[must_use]
     pub fn settled(&self) -> bool {
         self.settled
     }
 
-    /// Frames by holder; what no holder has is in flight.
+    /// Returns the number of frames at each holder; a frame at no holder is in flight.
     #[must_use]
     pub fn holders(&self) -> &[(&'static str, u64)] {
         &self.holders
     }
 
-    /// Packets in flight by who has them, as they [say themselves](crate::Tally); the last one is
-    /// the program, with whatever nobody speaks of.
+    /// Returns the number of packets in flight for each [`Tally`](crate::Tally); the last entry is
+    /// the program, with the packets that no tally reports.
     #[must_use]
     pub fn held(&self) -> &[(String, u64)] {
         &self.held
     }
 
-    /// Packets in flight by the number of the core that allocated them, those with none left out.
+    /// Returns the number of packets in flight for each core that allocated them; cores with none are
+    /// left out.
     ///
     /// Counted, not found: allocations less frees. [`Pool::stats`](crate::Pool::stats) has the
     /// names.
@@ -159,7 +160,7 @@ impl Ledger {
         &self.outstanding
     }
 
-    /// The sum of two ledgers, of different pools.
+    /// Returns the sum of two ledgers, of different pools.
     #[must_use]
     pub fn plus(mut self, other: &Ledger) -> Ledger {
         self.received += other.received;

@@ -34,8 +34,8 @@ pub struct Span {
 }
 
 impl Local {
-    /// Lends up to `frames.len()` free frames to a device; how many. Each is told as the offset of its
-    /// first byte.
+    /// Lends up to `frames.len()` free frames to a device and returns how many. Each is written to
+    /// `frames` as the offset of its first byte.
     ///
     /// Shape:  hot list (then depot) -> frames[0..n]; lent until they come back by
     ///         [`Local::receive`] or [`Local::reclaim`], and lost to the pool if they never do.
@@ -129,8 +129,8 @@ impl Local {
 }
 
 impl<S> Skb<S> {
-    /// Where its bytes are in its pool's memory, for a device to read: a span for each of its
-    /// frames. None for a packet whose data is the allocator's.
+    /// Returns the places of the packet's bytes in its pool's memory, for a device to read: one span
+    /// for each of its frames. Returns none for a packet whose data is the allocator's.
     #[must_use]
     pub fn spans(&self) -> Spans<'_> {
         let lent = self.umem().data_from() == Data::Frames;
@@ -206,7 +206,7 @@ mod tests {
         assert_eq!(free(&pool), 8);
     }
 
-    /// How many frames are free, on no other hot list: each is had and given back.
+    /// Returns the number of free frames that are on no other hot list: takes each and gives it back.
     fn free(pool: &Pool) -> usize {
         let (mut mem, mut frames) = (pool.local(), [0; 256]);
         let n = mem.lend(&mut frames);
@@ -244,7 +244,7 @@ mod tests {
         assert_eq!(all, bytes);
     }
 
-    /// What is done to a pool with a device.
+    /// One operation on a pool with a device.
     #[derive(Debug, Clone)]
     enum Step {
         Lend(usize),

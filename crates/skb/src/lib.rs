@@ -1,4 +1,4 @@
-//! Owns packet memory, and the only handle on it.
+//! Packet memory, and the only handle on it.
 //!
 //! ```text
 //!  Pool ── Umem: one region                            Skb: u32 handle, dropped exactly once

@@ -25,15 +25,15 @@ use crate::umem::Umem;
 
 /// Frames moved at once when the list is off.
 const UNLISTED: usize = 64;
-/// Jumbo frames kept, of which there are few: an eighth of the pool's at most. Each takes longer to
-/// fill than the depot's lock takes to take.
+/// Most jumbo frames kept: few, and at most an eighth of the pool's. Filling one takes longer than
+/// taking the depot's lock.
 const JUMBO_LISTED: usize = 32;
-/// Frames of other cores gathered before they are sent home.
+/// Frames of other cores gathered before they are returned to those cores.
 pub(crate) const AWAY: usize = 64;
 /// Kinds of calls that are timed.
 const ALLOC: usize = 0;
 pub(crate) const FREE: usize = 1;
-/// Calls after which it is looked whether sampling has been turned on.
+/// Calls between two checks if sampling has been turned on.
 const UNSAMPLED: u32 = 1024;
 
 /// Access to a pool for one owner.
@@ -46,9 +46,9 @@ pub struct Local {
     pub(crate) list: Vec<u32>,
     pub(crate) hot_list_len: usize,
     pub(crate) jumbo: Vec<u32>,
-    /// Free frames of other cores, on their way home.
+    /// Free frames of other cores, to be returned to those cores.
     pub(crate) away: Vec<u32>,
-    /// What the handles of its packets start with.
+    /// The upper bits of its packets' handles.
     pub(crate) tag: u32,
     /// Calls until the next one that is timed: of allocating, of freeing.
     until_sample: [u32; 2],
@@ -92,26 +92,26 @@ impl Local {
         self.pool.umem()
     }
 
-    /// The pool it serves.
+    /// Returns the pool it serves.
     #[must_use]
     pub fn pool(&self) -> &Pool {
         &self.pool
     }
 
-    /// Its number in the pool, by which its packets are told from others'; 0 if there was none left.
+    /// Returns its number in the pool, which its packets' handles carry; 0 if there was none left.
     #[must_use]
     pub fn core(&self) -> usize {
         self.page.core
     }
 
-    /// Most frames it keeps for itself.
+    /// Returns the greatest number of frames that it keeps on its hot list.
     #[must_use]
     pub fn hot_list_len(&self) -> usize {
         self.hot_list_len
     }
 
-    /// Changes the length of the hot list; 0 turns it off. What no longer fits goes home. Returns
-    /// what was applied: at most 65,536, and at most the frames of the pool.
+    /// Changes the length of the hot list; 0 turns it off. Frames that no longer fit go to the depot.
+    /// Returns the length that was applied: at most 65,536, and at most the frames of the pool.
     pub fn set_hot_list_len(&mut self, frames: usize) -> usize {
         let frames = frames.min(self.umem().frames() as usize).min(HOT_LIST.max as usize);
         self.hot_list_len = frames;
@@ -179,13 +179,14 @@ impl Local {
         n
     }
 
-    /// One empty packet, or `None` if the pool has no frame.
+    /// Allocates one empty packet; returns `None` if the pool has no frame.
     pub fn alloc_one(&mut self) -> Option<Skb> {
         let bytes = self.umem().frame_bytes();
         self.alloc_bytes(bytes)
     }
 
-    /// One empty packet in one piece with room for `bytes`: of the smallest class that has it.
+    /// Allocates one empty packet in one piece with room for `bytes`, of the smallest class that has
+    /// it.
     ///
     /// Errors: `None` if no class has it, or the pool no frame of the class.
     pub fn alloc_len(&mut self, bytes: usize) -> Option<Skb> {
@@ -198,7 +199,7 @@ impl Local {
         (wanted <= umem.jumbo().1).then(|| self.alloc_jumbo()).flatten()
     }
 
-    /// An ordinary frame, with data of `bytes` where the allocator gives it.
+    /// Allocates an ordinary frame, with data of `bytes` if the data comes from the allocator.
     fn alloc_bytes(&mut self, bytes: u32) -> Option<Skb> {
         let since = self.sample_begins(ALLOC);
         if self.list.is_empty() && !self.refill(1) {
@@ -224,7 +225,7 @@ impl Local {
         Some(unsafe { Skb::from_raw(handle::retag(frame, self.tag)) })
     }
 
-    /// Most jumbo frames that it keeps.
+    /// Returns the greatest number of jumbo frames that it keeps.
     pub(crate) fn jumbo_listed(&self) -> usize {
         match self.hot_list_len {
             0 => 0,
@@ -253,8 +254,8 @@ impl Local {
         Some(unsafe { Skb::from_raw(handle::retag(frame, self.tag) | FLAG) })
     }
 
-    /// A packet that holds a copy of `bytes`, in one frame of the smallest class that has the room,
-    /// or in as many ordinary frames as it takes.
+    /// Allocates a packet with a copy of `bytes`, in one frame of the smallest class that has the
+    /// room, or in as many ordinary frames as it takes.
     ///
     /// Errors: `None` if the pool has too few frames, or no chain can be that long; counted as an
     ///         allocation that found nothing.
@@ -320,7 +321,7 @@ impl Local {
         self.page.received.add(n as u64);
     }
 
-    /// The moment at which a call begins that is to be timed.
+    /// Returns the time at which a call begins, if the call is to be timed.
     ///
     /// Cost: a count, for a call that is not.
     #[inline]

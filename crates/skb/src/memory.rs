@@ -11,10 +11,10 @@ use crate::meta::Meta;
 use crate::policy::{Data, Trust};
 use crate::shape::Shape;
 
-/// The mappings of a umem: the frames, for devices and peers to share, and what is kept apart.
+/// The mappings of a umem: the frames, for devices and peers to share, and the tables that are not shared.
 pub(crate) struct Memory {
     pub frames: Option<Arc<Region>>,
-    /// Hot lines, cold lines, and where each packet's block is.
+    /// Hot lines, cold lines, and the table of packets' blocks.
     pub apart: [Option<Region>; 3],
 }
 
@@ -40,14 +40,14 @@ impl Memory {
         Ok(Memory { frames, apart: [Some(meta), Some(cold), blocks] })
     }
 
-    /// Bytes mapped.
+    /// Returns the size of the mapping in bytes.
     pub fn bytes(&self) -> usize {
         let frames = self.frames.as_ref().map_or(0, |region| region.len());
         frames + self.apart.iter().flatten().map(Region::len).sum::<usize>()
     }
 }
 
-/// What others may do with the frames, and the pages that are tried for them.
+/// Returns the access that others get to the frames, and the pages that are tried for them.
 fn given_away(trust: Trust, huge: Huge) -> (Others, Huge) {
     match (trust, huge) {
         // Private memory is lent out as `&[u8]`: nobody who gets its descriptor may write it.

@@ -1,7 +1,7 @@
-//! What is known of a frame, one cache line each, apart from the frames: the hot lane.
+//! The hot lane: one cache line of metadata for each frame, apart from the frames.
 //!
-//! Apart, because a peer that maps the frames must not be able to write it, and because frames
-//! 2 KiB apart share two of the 64 sets of an L1 cache (docs/adr/0001).
+//! It is apart because a peer that maps the frames must not be able to write it, and because frames 2
+//! KiB apart share two of the 64 sets of an L1 cache (docs/adr/0001).
 //!
 //! Owner: whoever owns the frame's handle. The whole line is written when the frame is allocated
 //! (or was when it was freed, see [`Init`](crate::Init)), so nothing of its former life is left;
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// Bytes of a packet's control block.
 pub(crate) const CB_BYTES: usize = 24;
 
-/// To whom the link layer addressed the frame.
+/// The class of a frame's link-layer destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(u8)]
 pub enum PacketType {
@@ -43,28 +43,28 @@ pub(crate) struct Meta {
     pub last: u32,
     /// Handles on this frame.
     pub refs: AtomicU32,
-    /// How urgent it is, for a qdisc.
+    /// The packet's priority, for a qdisc.
     pub priority: u32,
     /// Fragments behind this frame.
     pub frags: u16,
-    /// Which cold lanes hold something.
+    /// The cold lanes that hold something, a bit each.
     pub lanes: u16,
-    /// To whom it was addressed.
+    /// The class of its link-layer destination.
     pub packet_type: PacketType,
-    /// So that every byte of the line is one of a field.
+    /// Padding, so that every byte of the line is one of a field.
     rest: [u8; 1],
-    /// What its first header is, less Ethernet's number: 0 for all but packets of other captures.
+    /// The link type of its first header, less Ethernet's number: 0 for all but packets of other captures.
     pub link: u16,
     /// Bytes that were cut off its end when it was captured.
     pub snapped_bytes: u32,
-    /// The control block: whoever owns the packet may keep notes in it.
+    /// The control block: the packet's owner may keep notes in it.
     pub cb: [u8; CB_BYTES],
 }
 
 const _: () = assert!(size_of::<Meta>() == 64);
 
 impl Meta {
-    /// The line of a new, empty frame whose data starts at `headroom`.
+    /// Returns the line of a new, empty frame whose data starts at `headroom`.
     pub const fn new(headroom: u32) -> Meta {
         Meta {
             off: headroom,
@@ -84,15 +84,15 @@ impl Meta {
         }
     }
 
-    /// The line as plain words, for copying.
+    /// Returns the line as plain words, for copying.
     pub const fn words(self) -> [u64; 8] {
         // SAFETY: a line is 64 bytes, all of them fields of integers (`rest` sees to that), and any
         // words are words.
         unsafe { std::mem::transmute(self) }
     }
 
-    /// What allocation itself decides of a line that was initialised when its frame was freed: the
-    /// data pointers, the lengths and the count, as `alloc_skb` did before post 004.
+    /// Sets the fields that depend on the allocation, in a line that was initialised when its frame
+    /// was freed: the data pointers, the lengths and the count, as `alloc_skb` did before post 004.
     #[inline]
     pub fn begin(&mut self, headroom: u32) {
         self.off = headroom;

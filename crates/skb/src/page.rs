@@ -1,4 +1,4 @@
-//! What one writer has done with a pool's frames: the pages of the books.
+//! The pages of the books: counts of each writer's work on a pool's frames.
 //!
 //! Each [`Local`](crate::Local) and each thread cache counts into a page of its own: one writer,
 //! plain loads and stores, nothing shared with another writer. Anyone may read.
@@ -40,7 +40,7 @@ impl Counter {
     }
 }
 
-/// Whose page it is.
+/// The kind of a page's writer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CoreKind {
     /// A [`Local`](crate::Local): a queue, worker or task.
@@ -50,7 +50,7 @@ pub enum CoreKind {
     Thread,
 }
 
-/// What becomes of skbs that leave a program's hands.
+/// The fates of skbs that a program gives up.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Fate {
     /// The program is done with them.
@@ -59,18 +59,18 @@ pub(crate) enum Fate {
     Sent,
     /// They never were packets.
     Unused,
-    /// Somebody would have wanted them.
+    /// The program dropped them for a reason.
     Dropped(DropReason),
 }
 
 impl Fate {
-    /// True unless they never were packets.
+    /// Returns true unless the skbs never were packets.
     pub fn lived(self) -> bool {
         !matches!(self, Fate::Unused)
     }
 }
 
-/// What one writer has done. On lines of its own: its writer's neighbours are other cores.
+/// The counts of one writer, on cache lines of their own: its neighbours' writers are other cores.
 #[repr(align(128))]
 pub(crate) struct Page {
     pub kind: CoreKind,
@@ -83,13 +83,13 @@ pub(crate) struct Page {
     pub moves: Counter,
     /// Packets handed out.
     pub alloc: Counter,
-    /// Of these, those that came in by a device.
+    /// Packets among `alloc` that came in by a device.
     pub received: Counter,
     /// Packets given up, by the core that allocated them; those of `list` behind `counted` not yet.
     pub freed: [Counter; CORES],
     /// Handles added by `share` and `clone`, by the core that allocated the packet.
     pub cloned: [Counter; CORES],
-    /// Of those given up: never were packets, sent, dropped. The rest was consumed.
+    /// Part of `freed` that never were packets; then the parts sent and dropped. The rest was consumed.
     pub unused: Counter,
     pub sent: Counter,
     pub dropped: [Counter; REASONS],
@@ -98,8 +98,7 @@ pub(crate) struct Page {
     /// Free frames on this writer's lists, and the most of them.
     pub level: Counter,
     /// A thread's free frames: a ring of a power of two, filled from `head`, the cold end, to `tail`.
-    /// A drop only puts its handle there, which says all that there is to count: those behind
-    /// `counted` are counted when frames are moved.
+    /// A drop only puts its handle there; frames behind `counted` are counted when they are moved.
     pub list: Vec<AtomicU32>,
     pub head: Counter,
     pub counted: Counter,
@@ -117,19 +116,19 @@ pub(crate) struct Page {
     /// what another one takes off: only the sum over all pages means something.
     pub linked: Counter,
     pub extra: Counter,
-    /// Panics of what packets held when it was released.
+    /// Panics of objects that packets held, when they were released.
     pub release_panics: Counter,
-    /// Bytes of the allocator's that packets hold.
+    /// Bytes from the allocator that packets hold.
     pub blocks_bytes: Counter,
     /// Calls that were timed: their ticks and their packets.
     pub timed_alloc: Timed,
     pub timed_free: Timed,
-    /// Packets that carried their birth: by the power of two of the ticks they lived, freed on the
-    /// core that allocated them or on another one.
+    /// Packets that carried the time of their allocation, by the power of two of their lifetime in
+    /// ticks: freed on the core that allocated them, or on another one.
     pub dwell: [[Counter; DWELLS]; 2],
 }
 
-/// Powers of two of ticks that dwell times are told apart by.
+/// Classes of dwell times: powers of two of ticks.
 pub(crate) const DWELLS: usize = 48;
 
 /// Calls that were timed.
@@ -159,13 +158,13 @@ impl Page {
         Page { kind, name: name.into(), core, ..Page::blank() }
     }
 
-    /// The page of a thread with a list of so many frames.
+    /// Returns the page of a thread with a list of so many frames.
     pub fn with_list(name: &str, frames: usize) -> Page {
         let list = (0..frames).map(|_| AtomicU32::new(0)).collect();
         Page { list, ..Page::new(CoreKind::Thread, name, 0) }
     }
 
-    /// Nobody's page.
+    /// Returns a page without a writer.
     pub const fn blank() -> Page {
         const fn zero() -> Counter {
             Counter::zero()
@@ -218,7 +217,7 @@ impl Page {
         }
     }
 
-    /// The CPU that the writer was last seen on.
+    /// Returns the CPU that the writer was last seen on.
     pub fn cpu(&self) -> Option<usize> {
         (self.cpu.value() as usize).checked_sub(1)
     }
@@ -278,7 +277,7 @@ impl Page {
         self.dwell[elsewhere][power.min(DWELLS - 1)].add(1);
     }
 
-    /// Free frames that its writer has.
+    /// Returns the number of free frames that its writer has.
     pub fn held(&self) -> u64 {
         self.level.value() + self.tail.value().wrapping_sub(self.head.value())
     }
@@ -296,7 +295,7 @@ impl Page {
         self.counted.set(to);
     }
 
-    /// `n` handles of the list from a place on, in two pieces.
+    /// Returns `n` handles of the list from a place on, in two pieces.
     ///
     /// # Safety
     /// The caller is the page's owner, who alone writes the list, and does not while it has these.
@@ -322,7 +321,7 @@ impl Page {
             .map(|handle| handle.load(Ordering::Relaxed))
     }
 
-    /// Packets given up, by the core that allocated them.
+    /// Returns the number of packets given up, by the core that allocated them.
     pub fn freed_by_core(&self) -> [u64; CORES] {
         let mut freed = std::array::from_fn(|core| self.freed[core].value());
         self.pending().for_each(|handle| freed[handle::core(handle)] += 1);

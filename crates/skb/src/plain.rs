@@ -1,10 +1,10 @@
-//! Runs of plain packets: what a driver does to nearly all of them, without looking anything up for
+//! Runs of plain packets: the operations of a driver on nearly all packets, without a look-up for
 //! each.
 //!
-//! A packet is plain if all there is to know of it is where its bytes are: it is unflagged, so it is one
-//! ordinary frame that nobody shares and that holds nothing, and nothing of it is left to a device. The
-//! calls work on plain packets of one pool and stop at the first that is not; the rest is for the
-//! calls of a [`Skb`](crate::Skb), which take any.
+//! A packet is plain if the place of its bytes is all there is to know of it: it is unflagged, so it
+//! is one ordinary frame that is not shared and holds nothing, and no work on it is left to a device.
+//! The calls work on plain packets of one pool and stop at the first that is not plain; the methods
+//! of [`Skb`](crate::Skb) take any packet.
 
 use crate::batch::Batch;
 use crate::handle::{self, FLAG};
@@ -18,8 +18,9 @@ use crate::umem::Umem;
 use crate::verdict::Moved;
 
 impl Batch<Unique> {
-    /// Where the bytes of the first packets are in `pool`'s memory, for a device to read: a span each, as
-    /// long as they are plain, of that pool, and there is a place; how many.
+    /// Writes the places of the first packets' bytes in `pool`'s memory into `spans`, for a device to
+    /// read, and returns how many: one span a packet, up to the end of `spans` or to the first packet
+    /// that is not plain or not of that pool.
     ///
     /// Cost: a cache line read a packet.
     pub fn plain_spans(&self, pool: &Pool, spans: &mut [Span]) -> usize {
@@ -38,8 +39,9 @@ impl Batch<Unique> {
         n
     }
 
-    /// Shows `visit` the bytes of the first packets, as long as they are plain, of one pool that no peer
-    /// writes, and `visit` says true; what it said true of.
+    /// Passes the bytes of the first packets to `visit`, one packet after the other, while they are
+    /// plain, of one pool that no peer writes, and `visit` returns true. Returns the packets and
+    /// bytes for which it returned true.
     ///
     /// Cost: a cache line read a packet, beside its bytes.
     pub fn plain_data(&self, mut visit: impl FnMut(&[u8]) -> bool) -> Moved {
@@ -66,8 +68,9 @@ impl Batch<Unique> {
         moved
     }
 
-    /// Lets `fill` write into the tailroom of each packet but the first `skip`, as long as they are plain, of
-    /// one pool that no peer writes, and it says how many bytes it wrote: they are data then. What it wrote.
+    /// Lets `fill` write into the tailroom of each packet but the first `skip`, while they are plain
+    /// and of one pool that no peer writes. `fill` returns how many bytes it wrote, and they become
+    /// data. Returns the packets and bytes written.
     ///
     /// Cost: a cache line written a packet, beside its bytes.
     pub fn fill_behind(
@@ -105,7 +108,7 @@ impl Batch<Unique> {
     }
 }
 
-/// The line of a plain packet of `umem`, which the caller's batch owns.
+/// Returns the line of a plain packet of `umem`, which the caller's batch owns.
 #[inline]
 fn plain(umem: &Umem, handle: u32) -> Option<&Meta> {
     if handle & FLAG != 0 || handle::umem(handle) != umem.id() as usize {
@@ -126,7 +129,7 @@ mod tests {
         Pool::builder().frames(64).trust(trust).build().unwrap()
     }
 
-    /// Two plain packets, `third`, and a plain one.
+    /// Returns two plain packets, `third`, and a plain one.
     fn batch(pool: &Pool, third: Skb) -> Batch {
         let (mut mem, mut batch) = (pool.local(), Batch::with_capacity(4));
         for bytes in [&b"one"[..], b"two!"] {
@@ -137,7 +140,7 @@ mod tests {
         batch
     }
 
-    /// What is not plain, of `pool` or of another one.
+    /// Returns packets that are not plain, of `pool` or of another one.
     fn others(pool: &Pool) -> Vec<(Skb, Option<Skb<crate::Shared>>)> {
         let mut mem = pool.local();
         let mut shared = mem.alloc_copy(b"shared").unwrap();

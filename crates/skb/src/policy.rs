@@ -1,6 +1,6 @@
-//! What a pool does where there is a choice. Fixed when it is made; each default was measured.
+//! The policies of a pool. They are fixed when it is made; each default was measured.
 
-/// Who else can write the frames: fixed when the umem is made.
+/// The other writers of the frames: fixed when the umem is made.
 ///
 /// It decides whether a `&[u8]` of a frame may exist at all. See docs/adr/0001.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -13,7 +13,7 @@ pub enum Trust {
     Exported,
 }
 
-/// Where a packet's bytes come from.
+/// The source of a packet's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Data {
     /// A frame of the umem, of a fixed size, for good: `alloc_skb_frame` of post 000.
@@ -25,22 +25,23 @@ pub enum Data {
     General,
 }
 
-/// When a packet's meta line is initialised.
+/// The time at which a packet's meta line is initialised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Init {
-    /// Where it is allocated, which is where it is going to be used: the patch of post 004.
+    /// On allocation, on the core that is going to use it: the patch of post 004.
     #[default]
     AtAlloc,
-    /// Where it was freed, for whoever allocates it next, which then writes only what the buffer
-    /// it got decides: the constructor scheme that the patch of post 004 removes.
+    /// On freeing, for the next allocation, which then writes only the fields that depend on it: the
+    /// constructor scheme that the patch of post 004 removes.
     ///
-    /// It wins, by 7 %, where packets are freed on another core that only reads their metadata and
-    /// the first one sets their length; it is equal where the other core writes it, and loses on one
+    /// It is 7 % faster where packets are freed on another core that only reads their metadata and
+    /// the first core sets their length; it is equal where the other core writes it, and slower on
+    /// one core (by 1.2 to 1.6 times) and where no core reads it. Measured in docs/adr/0006.
     /// core (by 1.2 to 1.6 times) and where nobody looks. Measured in docs/adr/0006.
     AtFree,
 }
 
-/// Where a frame goes that is freed on another core than the one that allocated it.
+/// The destination of a frame that is freed on another core than the one that allocated it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Return {
     /// Onto the hot list of the core that frees it.

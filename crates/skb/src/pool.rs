@@ -1,4 +1,4 @@
-//! A pool of frames: what a program makes first, and what ports allocate from.
+//! A pool of frames: the first object that a program makes, and the memory that ports allocate from.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -43,7 +43,7 @@ impl std::fmt::Debug for Umem {
 }
 
 impl Pool {
-    /// Describes a pool: 4096 frames of 2048 bytes unless told otherwise.
+    /// Describes a pool; the default is 4096 frames of 2048 bytes.
     #[must_use]
     pub fn builder() -> Builder {
         Builder {
@@ -92,15 +92,15 @@ impl Pool {
         Local::new(self.clone(), name, hot_list_len)
     }
 
-    /// The length that a hot list has unless told otherwise, if it serves rings of so many frames:
-    /// the larger of both, and at most a quarter of the pool.
+    /// Returns the default length of a hot list that serves rings of so many frames: the larger of
+    /// the usual length and `rings`, and at most a quarter of the pool.
     #[must_use]
     pub fn hot_list_len_for(&self, rings: usize) -> usize {
         let len = HOT_LIST.clamp(HOT_LIST.default.max(rings as u64)) as usize;
         len.min(self.umem.frames() as usize / 4)
     }
 
-    /// A place for a holder of packets to say how many it has, so that a ledger can name it.
+    /// Opens a tally: a holder of packets counts its packets there, so that a ledger can name it.
     #[must_use]
     pub fn tally(&self, name: &str) -> Tally {
         Tally::new(self.clone(), name)
@@ -117,7 +117,7 @@ impl Pool {
         self.umem.sampling.store(every, Ordering::Relaxed);
     }
 
-    /// What the pool has cost so far, core by core.
+    /// Returns the pool's cost so far, core by core.
     ///
     /// Cost: the books' and the depot's locks; for reports, not for the packet path.
     #[must_use]
@@ -125,7 +125,7 @@ impl Pool {
         PoolStats::of(self.umem)
     }
 
-    /// What happened to every packet so far, and where every frame is.
+    /// Returns the fate of every packet so far, and the place of every frame.
     ///
     /// Cost: the books' and the depot's locks, twice or more; for reports, not for the packet path.
     #[must_use]
@@ -133,79 +133,81 @@ impl Pool {
         Ledger::of(self.umem)
     }
 
-    /// Ordinary frames in the pool.
+    /// Returns the number of ordinary frames in the pool.
     #[must_use]
     pub fn frames(&self) -> usize {
         self.umem.frames() as usize
     }
 
-    /// Bytes of a frame, headroom included.
+    /// Returns the size of a frame in bytes, headroom included.
     #[must_use]
     pub fn frame_size(&self) -> usize {
         self.umem.frame_bytes() as usize
     }
 
-    /// Headroom of a new packet, in bytes.
+    /// Returns the headroom of a new packet, in bytes.
     #[must_use]
     pub fn headroom(&self) -> usize {
         self.umem.headroom() as usize
     }
 
-    /// Data bytes that a new packet of one frame can hold.
+    /// Returns the data bytes that a new packet of one frame can hold.
     #[must_use]
     pub fn data_room(&self) -> usize {
         self.frame_size() - self.headroom()
     }
 
-    /// Jumbo frames in the pool.
+    /// Returns the number of jumbo frames in the pool.
     #[must_use]
     pub fn jumbo_frames(&self) -> usize {
         self.umem.jumbo().0 as usize
     }
 
-    /// Data bytes that a new packet of one jumbo frame can hold; 0 if there are none.
+    /// Returns the data bytes that a new packet of one jumbo frame can hold; 0 if there are no jumbo
+    /// frames.
     #[must_use]
     pub fn jumbo_room(&self) -> usize {
         (self.umem.jumbo().1 as usize).saturating_sub(self.headroom())
     }
 
-    /// Bytes of the longest packet that it can hold, in a jumbo frame or a chain of ordinary ones.
+    /// Returns the length in bytes of the longest packet that the pool can hold, in a jumbo frame or
+    /// a chain of ordinary ones.
     #[must_use]
     pub fn packet_max_bytes(&self) -> usize {
         (FRAMES_MAX.min(self.frames()) * self.data_room()).max(self.jumbo_room())
     }
 
-    /// Where packets' bytes come from.
+    /// Returns the source of packets' bytes.
     #[must_use]
     pub fn data_from(&self) -> Data {
         self.umem.data_from()
     }
 
-    /// When the meta line is initialised.
+    /// Returns the time at which the meta line is initialised.
     #[must_use]
     pub fn init(&self) -> Init {
         self.umem.init()
     }
 
-    /// Where a frame goes that is freed on another core.
+    /// Returns the destination of a frame that is freed on another core.
     #[must_use]
     pub fn return_to(&self) -> Return {
         self.umem.return_to()
     }
 
-    /// The pages obtained.
+    /// Returns the kind of memory pages that the pool got.
     #[must_use]
     pub fn pages(&self) -> Pages {
         self.memory.as_ref().map_or(Pages::Base, |memory| memory.pages())
     }
 
-    /// Who else can write the frames.
+    /// Returns who else can write the frames.
     #[must_use]
     pub fn trust(&self) -> Trust {
         self.umem.trust()
     }
 
-    /// The memory, for a device driver to register; `None` if data is the allocator's.
+    /// Returns the memory, for a device driver to register; `None` if data is the allocator's.
     ///
     /// # Safety
     /// Nobody writes a frame by it, nor lets a device write one, but frames that a
@@ -215,8 +217,8 @@ impl Pool {
         self.memory.as_ref()
     }
 
-    /// What drivers keep about the pool while some of their queues live: `find` looks through what is
-    /// there, or makes something new.
+    /// Returns what a driver keeps about the pool while some of its queues live: `find` picks one of
+    /// the values that are there, or makes a new one.
     ///
     /// # Errors
     /// Of `find`.
@@ -227,8 +229,8 @@ impl Pool {
         self.umem().attached(find)
     }
 
-    /// The memory, for a peer to map: one of an exported pool may write it, one of a private pool can
-    /// only read it. `None` if data is the allocator's.
+    /// Returns the memory, for a peer to map: a peer may write the memory of an exported pool, and
+    /// can only read that of a private pool. Returns `None` if data is the allocator's.
     ///
     /// Private memory is lent out as `&[u8]`, and so its file is sealed against writing.
     #[must_use]
@@ -263,57 +265,57 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Ordinary frames, 1 to 2²⁰.
+    /// Sets the number of ordinary frames, 1 to 2²⁰.
     #[must_use]
     pub fn frames(mut self, frames: u32) -> Self {
         self.shape.frames = frames;
         self
     }
 
-    /// Bytes of a frame: a power of two from 256 to 65536.
+    /// Sets the size of a frame in bytes: a power of two from 256 to 65536.
     #[must_use]
     pub fn frame_size(mut self, bytes: u32) -> Self {
         self.shape.frame_bytes = bytes;
         self
     }
 
-    /// Bytes left free before the data of a new packet.
+    /// Sets the bytes left free before the data of a new packet.
     #[must_use]
     pub fn headroom(mut self, bytes: u32) -> Self {
         self.shape.headroom_bytes = bytes;
         self
     }
 
-    /// Frames of a second class, for packets that an ordinary one is too short for: `bytes` is a
-    /// power of two, as 16384 for frames of 9000 bytes. None unless told.
+    /// Adds frames of a second class, for packets that are too long for an ordinary frame: `bytes` is
+    /// a power of two, as 16384 for frames of 9000 bytes. The default is none.
     #[must_use]
     pub fn jumbo(mut self, frames: u32, bytes: u32) -> Self {
         (self.shape.jumbo_frames, self.shape.jumbo_bytes) = (frames, bytes);
         self
     }
 
-    /// Where packets' bytes come from.
+    /// Sets the source of packets' bytes.
     #[must_use]
     pub fn data(mut self, data: Data) -> Self {
         self.shape.data = data;
         self
     }
 
-    /// When the meta line is initialised.
+    /// Sets the time at which the meta line is initialised.
     #[must_use]
     pub fn init(mut self, init: Init) -> Self {
         self.shape.init = init;
         self
     }
 
-    /// Where a frame goes that is freed on another core.
+    /// Sets the destination of a frame that is freed on another core.
     #[must_use]
     pub fn return_to(mut self, return_to: Return) -> Self {
         self.shape.return_to = return_to;
         self
     }
 
-    /// Who else will be able to write the frames.
+    /// Sets who else will be able to write the frames.
     #[must_use]
     pub fn trust(mut self, trust: Trust) -> Self {
         self.shape.trust = trust;
@@ -330,14 +332,14 @@ impl Builder {
         self
     }
 
-    /// The name that /proc/PID/maps shows.
+    /// Sets the name that /proc/PID/maps shows.
     #[must_use]
     pub fn name(mut self, name: &str) -> Self {
         self.shape.name = name.into();
         self
     }
 
-    /// Data bytes that a new packet of one frame will be able to hold.
+    /// Returns the data bytes that a new packet of one frame will be able to hold.
     #[must_use]
     pub fn data_room(&self) -> usize {
         self.shape.frame_bytes.saturating_sub(self.shape.headroom_bytes).max(1) as usize

@@ -1,4 +1,4 @@
-//! Why a packet was not delivered. Every drop has exactly one reason.
+//! Reasons for which packets are not delivered. Every drop has exactly one.
 
 use std::fmt;
 
@@ -53,12 +53,12 @@ reasons! {
     PEER_GONE = 11 "peer_gone";
     /// Not of the kind that this path takes.
     UNWANTED = 12 "unwanted";
-    /// A fault that was asked for took it.
+    /// Dropped on purpose by injected faults.
     INJECTED = 13 "injected";
 }
 
 impl DropReason {
-    /// A program's own reason `n`, below 64, under the name that ledgers and metrics print.
+    /// Returns a program's own reason `n`, below 64, under the name that ledgers and metrics print.
     ///
     /// Evaluated as a constant, a number too large does not compile.
     #[must_use]
@@ -67,13 +67,13 @@ impl DropReason {
         DropReason { code: APP_MAX + n, name }
     }
 
-    /// The name as printed: `tx_full`.
+    /// Returns the name as printed: `tx_full`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         self.name
     }
 
-    /// A program's reason whose name is not known yet.
+    /// Returns a program's reason whose name is not known yet.
     pub(crate) const fn unnamed(index: usize) -> DropReason {
         DropReason { code: index as u8, name: "app" }
     }
@@ -82,12 +82,12 @@ impl DropReason {
         self.code as usize
     }
 
-    /// Which program reason it is, if it is one.
+    /// Returns the index among the program's own reasons, if it is one of them.
     pub(crate) const fn app_index(self) -> Option<usize> {
         if self.code >= APP_MAX { Some((self.code - APP_MAX) as usize) } else { None }
     }
 
-    /// The library's reason at `index`, if there is one.
+    /// Returns the library's reason at `index`, if there is one.
     pub(crate) fn ours(index: usize) -> Option<DropReason> {
         OURS.iter().copied().find(|r| r.index() == index)
     }

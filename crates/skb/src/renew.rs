@@ -1,4 +1,4 @@
-//! Packets that are begun again where they are, without a trip over the free list.
+//! Renewal: packets become new, empty ones in place, without a trip over the free list.
 
 use crate::batch::Batch;
 use crate::handle::{Common, FLAG};
@@ -28,7 +28,7 @@ impl Batch<Unique> {
     }
 }
 
-/// The same where some packets are flagged, or there are several umems.
+/// Does the same where some packets are flagged, or there are several umems.
 #[cold]
 fn renew_plain(handles: &[u32]) -> usize {
     let plain = handles.iter().filter(|handle| **handle & FLAG == 0);
@@ -45,7 +45,7 @@ fn renew_plain(handles: &[u32]) -> usize {
 mod tests {
     use crate::{Batch, Data, Init, PacketType, Pool, Skb};
 
-    /// Everything that a packet knows of itself.
+    /// Returns all fields of a packet.
     fn fields(skb: &Skb) -> impl PartialEq + std::fmt::Debug {
         let kept = (skb.stamp_ns(), skb.mark(), skb.tc_index(), skb.hash(), skb.vlan());
         let shape = (skb.len(), skb.headroom(), skb.tailroom(), skb.fragments(), skb.truesize());

@@ -49,7 +49,7 @@ impl<'a> Iterator for Segments<'a> {
     }
 }
 
-/// Reads one frame into `to`, whoever may be writing it.
+/// Reads one frame into `to`, also while a peer is writing it.
 pub(crate) fn read_frame(umem: &Umem, handle: u32, off: usize, to: &mut [u8]) {
     let place = umem.place(handle);
     debug_assert!(off + to.len() <= place.bytes as usize);
@@ -65,7 +65,7 @@ pub(crate) fn read_frame(umem: &Umem, handle: u32, off: usize, to: &mut [u8]) {
     }
 }
 
-/// Writes one frame from `from`, whoever may be reading it.
+/// Writes one frame from `from`, also while a peer is reading it.
 pub(crate) fn write_frame(umem: &Umem, handle: u32, off: usize, from: &[u8]) {
     let place = umem.place(handle);
     debug_assert!(off + from.len() <= place.bytes as usize);

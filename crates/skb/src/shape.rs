@@ -1,4 +1,4 @@
-//! What is asked of a new umem, and whether it can be.
+//! The parameters of a new umem, and the check that they are possible.
 
 use linerate_sys::mem::Huge;
 use linerate_sys::{Code, Error, Result};
@@ -9,7 +9,7 @@ use crate::lanes::Cold;
 use crate::meta::Meta;
 use crate::policy::{Data, Init, Return, Trust};
 
-/// What is asked of a new umem.
+/// The parameters of a new umem.
 #[derive(Debug, Clone)]
 pub(crate) struct Shape {
     pub name: String,
@@ -28,22 +28,22 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// Ordinary frames in whose place a jumbo frame is.
+    /// Returns the number of ordinary frames in whose place a jumbo frame is.
     pub fn places_per_jumbo(&self) -> u32 {
         (self.jumbo_bytes / self.frame_bytes).max(1)
     }
 
-    /// Places for frames: one each, several for a jumbo frame.
+    /// Returns the number of places for frames: one each, several for a jumbo frame.
     pub fn places(&self) -> u64 {
         u64::from(self.frames) + u64::from(self.jumbo_frames) * u64::from(self.places_per_jumbo())
     }
 
-    /// Bytes beside the data, for one place.
+    /// Returns the number of bytes beside the data, for one place.
     pub fn overhead_bytes() -> u32 {
         (size_of::<Meta>() + size_of::<Cold>()) as u32
     }
 
-    /// Says what is wrong with it.
+    /// Checks that it is possible, and returns the reason if not.
     pub fn check(&self) -> Result<()> {
         let what = || format!("cannot make pool {}", self.name);
         let bad = |why: String, fix: &str| Err(Error::new(Code::PoolSize, what(), why).fix(fix));

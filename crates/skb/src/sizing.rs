@@ -1,11 +1,11 @@
-//! How many frames a pool needs: the sum of those who can hold them, by name.
+//! The number of frames that a pool needs: the sum over those who can hold them, by name.
 
 use std::fmt;
 
 /// Someone who can hold frames, and how many at most.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
-    /// Who: `worker 0 hot list`, `west transmit backlog`.
+    /// The holder's name: `worker 0 hot list`, `west transmit backlog`.
     pub name: String,
     /// Most frames it holds at once.
     pub frames: u64,
@@ -19,25 +19,25 @@ pub struct Holder {
 pub struct Holders(Vec<Holder>);
 
 impl Holders {
-    /// Nobody yet.
+    /// Returns an empty list.
     #[must_use]
     pub fn new() -> Holders {
         Holders::default()
     }
 
-    /// And one more.
+    /// Adds a holder.
     pub fn add(&mut self, name: impl Into<String>, frames: u64) {
         self.0.push(Holder { name: name.into(), frames });
     }
 
-    /// And one more, for chains of calls.
+    /// Adds a holder and returns the list, for chains of calls.
     #[must_use]
     pub fn with(mut self, name: impl Into<String>, frames: u64) -> Holders {
         self.add(name, frames);
         self
     }
 
-    /// And the caches of threads that drop packets: they reserve an eighth of a pool at most, which
+    /// Adds the caches of threads that drop packets: they reserve an eighth of a pool at most, which
     /// is a seventh of what the others need.
     #[must_use]
     pub fn with_thread_caches(self) -> Holders {
@@ -45,19 +45,19 @@ impl Holders {
         self.with("thread caches", frames)
     }
 
-    /// Frames for all of them.
+    /// Returns the number of frames that all of them can hold.
     #[must_use]
     pub fn sum(&self) -> u64 {
         self.0.iter().fold(0, |sum, h| sum.saturating_add(h.frames))
     }
 
-    /// Each of them.
+    /// Returns an iterator over the holders.
     pub fn iter(&self) -> impl Iterator<Item = &Holder> {
         self.0.iter()
     }
 
-    /// What is wrong with a hot list of `hot_list_len` that serves rings of `rings` frames; `None`
-    /// if nothing is.
+    /// Returns the problem with a hot list of `hot_list_len` that serves rings of `rings` frames;
+    /// `None` if there is none.
     ///
     /// Source: post 000 lost packets with a list of 128 before a ring of 256.
     #[must_use]

@@ -35,7 +35,7 @@ pub struct Unique(());
 #[derive(Debug)]
 pub struct Shared(());
 
-/// A packet. Dropped exactly once, by whoever owns it last; any thread may.
+/// A packet. Dropped exactly once, by its last owner, on any thread.
 ///
 /// A plain drop counts the packet as *consumed*; [`discard`](Skb::discard) names a reason.
 #[repr(transparent)]
@@ -78,19 +78,19 @@ impl<S> Skb<S> {
         unsafe { self.umem().meta(self.raw()).as_ref() }
     }
 
-    /// Who else can write the bytes.
+    /// Returns who else can write the bytes.
     #[must_use]
     pub fn trust(&self) -> Trust {
         self.umem().trust()
     }
 
-    /// Whether its first frame is one of that pool.
+    /// Returns true if its first frame is one of that pool.
     #[must_use]
     pub fn is_of(&self, pool: &Pool) -> bool {
         std::ptr::eq(self.umem(), pool.umem())
     }
 
-    /// Bytes of the packet, from the destination MAC, without FCS, over all fragments.
+    /// Returns the length in bytes, from the destination MAC, without FCS, over all fragments.
     #[must_use]
     #[inline]
     pub fn len(&self) -> usize {
@@ -98,38 +98,38 @@ impl<S> Skb<S> {
         (meta.len + meta.data_len) as usize
     }
 
-    /// True if there is not a single byte.
+    /// Returns true if the packet has no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// True if all bytes are in one frame.
+    /// Returns true if all bytes are in one frame.
     #[must_use]
     pub fn is_linear(&self) -> bool {
         self.meta().frags == 0
     }
 
-    /// Frames behind the first one.
+    /// Returns the number of frames behind the first one.
     #[must_use]
     pub fn fragments(&self) -> usize {
         usize::from(self.meta().frags)
     }
 
-    /// Bytes free before the data.
+    /// Returns the number of bytes free before the data.
     #[must_use]
     pub fn headroom(&self) -> usize {
         self.meta().off as usize
     }
 
-    /// Bytes free behind the data of the first frame.
+    /// Returns the number of bytes free behind the data of the first frame.
     #[must_use]
     pub fn tailroom(&self) -> usize {
         let meta = self.meta();
         (self.umem().place(self.raw()).bytes - meta.off - meta.len) as usize
     }
 
-    /// The bytes of the first frame; all bytes if the packet [is linear](Skb::is_linear).
+    /// Returns the bytes of the first frame; all bytes if the packet [is linear](Skb::is_linear).
     ///
     /// Empty if a peer can write the memory (such bytes cannot be borrowed): [`Skb::copy_to`] reads
     /// either kind.
@@ -149,7 +149,8 @@ impl<S> Skb<S> {
         }
     }
 
-    /// The bytes, frame by frame, for gathering writes. Nothing if a peer can write the memory.
+    /// Returns the bytes, frame by frame, for gathering writes. Nothing if a peer can write the
+    /// memory.
     #[must_use]
     pub fn segments(&self) -> Segments<'_> {
         // SAFETY: the chain is this packet's, borrowed for as long as the segments are.
@@ -163,7 +164,8 @@ impl<S> Skb<S> {
         chain::copy_to(self.umem(), self.raw(), from, to)
     }
 
-    /// Bytes of memory that the packet takes: its frames or blocks, with all that is kept for them.
+    /// Returns the memory, in bytes, that the packet takes: its frames or blocks, with all that is
+    /// kept for them.
     ///
     /// Exact: over all packets that a pool can make it adds up to the memory of the pool, but for what
     /// its regions were rounded up to whole pages.
@@ -179,7 +181,7 @@ impl<S> Skb<S> {
 }
 
 impl Skb<Unique> {
-    /// The meta line, for writing; `None` if the bytes are shared and could not be copied.
+    /// Returns the meta line, for writing; `None` if the bytes are shared and could not be copied.
     #[inline]
     pub(crate) fn meta_mut(&mut self) -> Option<&mut Meta> {
         self.own()?;
@@ -187,7 +189,7 @@ impl Skb<Unique> {
         Some(unsafe { self.umem().meta(self.raw()).as_mut() })
     }
 
-    /// The meta line, for writing, and where the frame is; `None` as for [`Skb::meta_mut`].
+    /// Returns the meta line, for writing, and where the frame is; `None` as for [`Skb::meta_mut`].
     #[inline]
     fn parts(&mut self) -> Option<(&mut Meta, Place)> {
         self.own()?;
@@ -216,7 +218,7 @@ impl Skb<Unique> {
         Some(())
     }
 
-    /// The bytes of the first frame, for writing.
+    /// Returns the bytes of the first frame, for writing.
     ///
     /// Empty if a peer can write the memory, or if the bytes are shared and the pool has no frame
     /// left to copy them into.
@@ -232,8 +234,9 @@ impl Skb<Unique> {
         unsafe { std::slice::from_raw_parts_mut(place.start.as_ptr().add(off), len) }
     }
 
-    /// Overwrites its bytes from offset `at` on with `bytes`, whoever else can write the memory; returns
-    /// how many it had. None if they are shared and the pool has no frame left to copy them into.
+    /// Overwrites its bytes from offset `at` on with `bytes`, also if others can write the memory;
+    /// returns how many bytes it overwrote, at most those of the packet. It writes none if the bytes
+    /// are shared and the pool has no frame left to copy them into.
     ///
     /// Cost: a copy a frame.
     pub fn copy_from(&mut self, at: usize, bytes: &[u8]) -> usize {
@@ -243,9 +246,9 @@ impl Skb<Unique> {
         chain::copy_from(self.umem(), self.raw(), at, bytes)
     }
 
-    /// The tailroom of the first frame, to receive into; [`Skb::commit`] makes it data.
+    /// Returns the tailroom of the first frame, to receive into; [`Skb::commit`] makes it data.
     ///
-    /// It holds whatever the frame held before, never uninitialised memory.
+    /// It holds the bytes that the frame held before, never uninitialised memory.
     #[must_use]
     pub fn spare_mut(&mut self) -> &mut [u8] {
         let Some((meta, place)) = self.parts() else { return &mut [] };
@@ -383,7 +386,7 @@ impl Skb<Unique> {
         self.handle = unsafe { NonZeroU32::new_unchecked(self.raw() | FLAG) };
     }
 
-    /// One more handle on the same bytes. Neither is copied until this one is written.
+    /// Returns one more handle on the same bytes. They are copied when either handle is written.
     #[must_use]
     pub fn share(&mut self) -> Skb<Shared> {
         let umem = self.umem();
@@ -395,7 +398,7 @@ impl Skb<Unique> {
 }
 
 impl Skb<Shared> {
-    /// The packet for writing, if no other handle on it is left.
+    /// Returns the packet for writing, if no other handle on it is left.
     ///
     /// # Errors
     /// Hands it back while there are others.
@@ -408,7 +411,8 @@ impl Skb<Shared> {
         Ok(unsafe { Skb::from_raw(self.into_raw()) })
     }
 
-    /// As a packet that may be written: copied on the first write if other handles are left.
+    /// Turns it into a packet that may be written: it is copied on the first write if other handles
+    /// are left.
     ///
     /// It is what a transmit queue takes.
     #[must_use]

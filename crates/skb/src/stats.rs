@@ -1,4 +1,4 @@
-//! What a pool cost and on which core: hot lists, locks, frees across cores, dwell, cycles.
+//! The cost of a pool on each core: hot lists, locks, frees across cores, dwell, cycles.
 
 use std::fmt;
 
@@ -25,34 +25,35 @@ impl Sampled {
         Sampled { calls, packets, ticks: timed.ticks.value() }
     }
 
-    /// TSC ticks a packet, the reading of the clock included; `None` if nothing was timed.
+    /// Returns the TSC ticks for each packet, the reading of the clock included; `None` if nothing
+    /// was timed.
     #[must_use]
     pub fn ticks_per_packet(&self) -> Option<f64> {
         (self.packets > 0).then(|| self.ticks as f64 / self.packets as f64)
     }
 }
 
-/// What one core did: a queue, worker or task with its hot list, or a thread that dropped packets.
+/// The counts of one core: a queue, worker or task with its hot list, or a thread that dropped packets.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct CoreStats {
-    /// What it was called when it was made.
+    /// The name that it was given when it was made.
     pub name: String,
-    /// What it is.
+    /// The kind of core.
     pub kind: CoreKind,
     /// Its number in the pool; 0 for those that have none.
     pub core: usize,
-    /// False once it is gone: then this adds up all that had its name and number.
+    /// False once the core is gone: then this sums up all cores that had its name and number.
     pub alive: bool,
-    /// The CPU that it was last seen on; it looks when it visits the depot.
+    /// The CPU on which it last visited the depot.
     pub cpu: Option<usize>,
     /// Times it was seen on another CPU than before.
     pub moves: u64,
     /// Packets allocated.
     pub allocs: u64,
-    /// Packets freed, by whoever allocated them.
+    /// Packets freed, of any allocating core.
     pub frees: u64,
-    /// Most free frames it keeps, and those that it has.
+    /// Most free frames it keeps.
     pub hot_list_len: u64,
     /// Free frames that it has.
     pub level: u64,
@@ -105,21 +106,21 @@ impl CoreStats {
     }
 }
 
-/// How long packets lived, from allocation to free, by powers of two of TSC ticks.
+/// Packets by their lifetime from allocation to free, in powers of two of TSC ticks.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Dwell {
     counts: [u64; DWELLS],
 }
 
 impl Dwell {
-    /// Packets that carried the moment of their allocation.
+    /// Returns the number of packets that carried the moment of their allocation.
     #[must_use]
     pub fn packets(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// TSC ticks that a share of the packets did not live longer than, to the next power of two;
-    /// `None` if none was watched.
+    /// Returns the lifetime, in TSC ticks rounded up to a power of two, that the given share of the
+    /// packets did not exceed; `None` if none was timed.
     #[must_use]
     pub fn quantile_ticks(&self, share: f64) -> Option<u64> {
         let (all, mut seen) = (self.packets(), 0);
@@ -131,7 +132,7 @@ impl Dwell {
     }
 }
 
-/// Which CPU freed what another one had allocated.
+/// Frees by the CPU that freed and the CPU that had allocated.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FreeMatrix {
     cpus: Vec<usize>,
@@ -140,38 +141,39 @@ pub struct FreeMatrix {
 }
 
 impl FreeMatrix {
-    /// The CPUs, in the order of rows and columns.
+    /// Returns the CPUs, in the order of rows and columns.
     #[must_use]
     pub fn cpus(&self) -> &[usize] {
         &self.cpus
     }
 
-    /// Packets that `from` allocated and `to` freed.
+    /// Returns the number of packets that `from` allocated and `to` freed.
     #[must_use]
     pub fn frees(&self, from: usize, to: usize) -> u64 {
         let at = |cpu| self.cpus.iter().position(|c| *c == cpu);
         at(from).zip(at(to)).map_or(0, |(row, column)| self.frees[row][column])
     }
 
-    /// Packets freed on the CPU that allocated them.
+    /// Returns the number of packets freed on the CPU that allocated them.
     #[must_use]
     pub fn local(&self) -> u64 {
         (0..self.cpus.len()).map(|i| self.frees[i][i]).sum()
     }
 
-    /// Packets freed on another CPU: what post 004 is about.
+    /// Returns the number of packets freed on another CPU, the subject of post 004.
     #[must_use]
     pub fn remote(&self) -> u64 {
         self.frees.iter().flatten().sum::<u64>() - self.local()
     }
 
-    /// Packets that were allocated by nobody with a number, as copies on the first write are.
+    /// Returns the number of freed packets whose allocator had no number, such as copies made on the
+    /// first write.
     #[must_use]
     pub fn unknown(&self) -> u64 {
         self.unknown
     }
 
-    /// Share of packets freed on another CPU; `None` before the first.
+    /// Returns the share of packets freed on another CPU; `None` before the first.
     #[must_use]
     pub fn remote_share(&self) -> Option<f64> {
         let all = self.local() + self.remote();
@@ -204,7 +206,7 @@ impl FreeMatrix {
     }
 }
 
-/// What a pool has cost so far, core by core.
+/// The cost of a pool so far, core by core.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct PoolStats {
@@ -212,9 +214,9 @@ pub struct PoolStats {
     pub cores: Vec<CoreStats>,
     /// The depot's lock.
     pub locks: Locks,
-    /// Who freed whose packets.
+    /// Frees by freeing and allocating CPU.
     pub matrix: FreeMatrix,
-    /// How long packets lived that their allocator freed, and those that another core freed.
+    /// Lifetimes of packets that their allocator freed, and of those that another core freed.
     pub dwell: [Dwell; 2],
     /// Memory mapped for the pool: frames, lines, tables.
     pub mapped_bytes: usize,
@@ -246,14 +248,14 @@ impl PoolStats {
         }
     }
 
-    /// Memory held for packets: [`mapped_bytes`](PoolStats::mapped_bytes) and what the system's
-    /// allocator gave.
+    /// Returns the memory held for packets: [`mapped_bytes`](PoolStats::mapped_bytes) and what the
+    /// system's allocator gave.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
         self.mapped_bytes as u64 + self.blocks_bytes
     }
 
-    /// All cores added up: hits, misses, discards.
+    /// Returns the hits, misses and discards of all hot lists together.
     #[must_use]
     pub fn hot_lists(&self) -> (u64, u64, u64) {
         self.cores.iter().fold((0, 0, 0), |(hits, misses, discards), c| {

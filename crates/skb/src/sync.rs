@@ -1,4 +1,4 @@
-//! What the depot shares between threads, by names under which a model checker can put its own:
+//! The synchronisation types of the depot, by names under which a model checker can put its own:
 //! tests/loom.rs compiles depot.rs with loom's.
 
 pub(crate) use linerate_sys::tsc::ticks;

@@ -1,14 +1,14 @@
-//! Holders of packets that say how many they have, so that a ledger can name them.
+//! Tallies: holders of packets report how many they have, so that a ledger can name them.
 
 use std::sync::Arc;
 
 use crate::books::TallyPage;
 use crate::pool::Pool;
 
-/// What one holder of packets says of itself: a ring, a backlog, a table of a program's own.
+/// The number of packets that one holder has: a ring, a backlog, a table of a program's own.
 ///
-/// A [`Ledger`](crate::Ledger) lists packets in flight by these names; what no tally speaks of, the
-/// program has. Dropping it takes the name off the list.
+/// A [`Ledger`](crate::Ledger) lists packets in flight by these names; it gives packets that no tally
+/// counts to the program. Dropping a tally takes its name off the list.
 #[derive(Debug)]
 pub struct Tally {
     pool: Pool,
@@ -21,7 +21,7 @@ impl Tally {
         Tally { pool, page }
     }
 
-    /// Says how many packets it has now.
+    /// Sets how many packets it has now.
     ///
     /// Cost: one store; for once a batch, not once a packet.
     pub fn set(&mut self, packets: usize) {

@@ -3,8 +3,9 @@
 //! One list a thread and umem, made on the thread's first drop of that umem. All caches of a umem
 //! together hold at most an eighth of its frames, so that an idle thread cannot starve the others;
 //! a small pool has none and drops go to its depot. A `Local` of the same thread takes from it
-//! before it asks the depot. Everything goes home at thread exit, and what is of a umem without a
-//! pool when the thread makes another one or first drops a packet of another one.
+//! before it asks the depot. All its frames go to their depots at thread exit. Those of a umem
+//! without a pool go when the thread makes a list for another umem or first drops a packet of another
+//! one.
 //!
 //! In a pool that initialises at free, frames on a list have not been: they are all together when
 //! they leave it, still on the thread that freed them.
@@ -25,15 +26,15 @@ use crate::umem::Umem;
 
 /// Longest list a thread keeps of one umem, in frames.
 const CACHE_MAX: i64 = 512;
-/// Below this it is not worth having one.
+/// Smallest list that is worth having.
 const CACHE_MIN: u64 = 8;
 
 /// One list. Plain numbers and pointers, so that reaching it costs no initialisation check.
 ///
 /// The frames and their number are in the page, where reports find them.
 struct Slot {
-    /// Where the list is full, as its tail counts, if a drop may add a frame without a second look:
-    /// 0 if the pool does something for each.
+    /// The tail at which the list is full, if a drop may add a frame without further checks: 0 if the
+    /// pool does something for each frame.
     limit: Cell<u64>,
     serial: Cell<u64>,
     list: Cell<*const AtomicU32>,
@@ -56,7 +57,7 @@ impl Slot {
         }
     }
 
-    /// Counts, and frames on the list.
+    /// Returns the page with the counts and the list's frames.
     #[inline]
     fn page(&self) -> &Page {
         // SAFETY: NOBODY, or the page of an Entry, which keeps it alive until the slot is closed, on
@@ -68,7 +69,7 @@ impl Slot {
         !std::ptr::eq(self.page.get(), &raw const NOBODY)
     }
 
-    /// Frames on the list.
+    /// Returns the number of frames on the list.
     fn len(&self) -> usize {
         self.page().held() as usize
     }
@@ -127,7 +128,7 @@ impl Slot {
 
 thread_local! {
     static SLOTS: [Slot; TABLE] = const { [const { Slot::closed() }; TABLE] };
-    /// What the slots point into; dropped at thread exit, which empties the slots first.
+    /// The lists that the slots point into; dropped at thread exit, which empties the slots first.
     static OWNED: RefCell<Owned> = const { RefCell::new(Owned(Vec::new())) };
 }
 
@@ -216,7 +217,7 @@ fn free_run(run: &[u32], fate: Fate) {
     }
 }
 
-/// Sends a free jumbo frame home.
+/// Returns a free jumbo frame to its depot.
 pub(crate) fn keep_jumbo(umem: &'static Umem, frame: u32) {
     if umem.retires() {
         // SAFETY: the caller gave up the last handle on it.
@@ -226,7 +227,7 @@ pub(crate) fn keep_jumbo(umem: &'static Umem, frame: u32) {
     umem.put_jumbo_home(&[frame]);
 }
 
-/// Puts plain free frames on this thread's list, or home.
+/// Puts plain free frames on this thread's list, or returns them to their depot.
 pub(crate) fn keep(umem: &'static Umem, frames: &[u32]) {
     if umem.data_from() == Data::General {
         // SAFETY: the caller gave up the last handles on them.
@@ -260,7 +261,7 @@ fn spill(umem: &'static Umem, slot: &Slot) {
     put_home(umem, cold);
 }
 
-/// Sends frames home from a thread's list, on which they have not been initialised.
+/// Returns frames from a thread's list, on which they have not been initialised, to their depot.
 fn put_home(umem: &'static Umem, frames: &[u32]) {
     // SAFETY: the frames were on this thread's list, or were to be.
     unsafe { umem.initialise_freed(frames) };
@@ -281,7 +282,7 @@ pub(crate) fn take(umem: &'static Umem, out: &mut [u32]) -> usize {
         .unwrap_or(0)
 }
 
-/// This thread's page of `umem`, opened on first use; none while the thread is torn down.
+/// Returns this thread's page of `umem`, opened on first use; none while the thread is torn down.
 fn page_of(umem: &'static Umem) -> Option<Arc<Page>> {
     let (id, serial) = (umem.id() as usize, umem.own_serial());
     let met =
@@ -308,12 +309,12 @@ fn page_of(umem: &'static Umem) -> Option<Arc<Page>> {
         .ok()
 }
 
-/// Sends what this thread has of one umem home.
+/// Puts all frames of one umem that this thread has back into their depots.
 pub(crate) fn give_back(id: usize) {
     close_if(|entry| entry.id == id);
 }
 
-/// Sends what this thread still has of umems without a pool home, so that their memory can go.
+/// Does the same for every umem without a pool, so that its memory can go.
 pub(crate) fn sweep() {
     close_if(|entry| {
         let mut abandoned = true;
@@ -385,13 +386,13 @@ fn open(umem: &'static Umem, id: usize, serial: u64) -> Entry {
     entry
 }
 
-/// What the calling thread is called in reports.
+/// Returns the calling thread's name in reports.
 fn name() -> String {
     let name = std::thread::current().name().map(str::to_owned);
     name.map_or_else(|| "thread".into(), |name| format!("thread {name}"))
 }
 
-/// Sends an entry's frames home and settles its page.
+/// Returns an entry's frames to their depot and settles its page.
 fn close(entry: Entry) {
     let mut frames = vec![0; entry.page.list.len()];
     let _ = SLOTS.try_with(|slots| {

@@ -1,4 +1,4 @@
-//! The memory behind a pool: one region cut into frames, and how a handle finds it.
+//! The memory behind a pool: one region cut into frames, and the way from a handle to it.
 //!
 //! ```text
 //!  data   │ frame 0 │ frame 1 │ … │ frame n-1 │ jumbo 0 ........ │ jumbo 1 ........ │
@@ -31,13 +31,13 @@ use crate::policy::{Init, Return};
 use crate::shape::Shape;
 use crate::thread;
 
-/// Every umem there can be. A slot is never freed, only its memory is: so a thread that has just put
-/// the last but one frame home may still be leaving the depot's lock while another one unmaps.
+/// The slots of all umems. A slot is never freed, only its memory is: a thread that has just returned
+/// the last frame but one may still be leaving the depot's lock while another thread unmaps.
 static UMEMS: [Umem; IDS] = [const { Umem::vacant() }; IDS];
-/// Held while an id changes hands.
+/// The lock that is held while an id is given out or given back.
 static IDS_LOCK: Mutex<()> = Mutex::new(());
 
-/// A region, its frames' metadata, and who has the frames.
+/// A region, its frames' metadata, and the holders of the frames.
 #[repr(align(128))]
 pub(crate) struct Umem {
     fixed: UnsafeCell<Frames>,
@@ -45,7 +45,7 @@ pub(crate) struct Umem {
     users: AtomicUsize,
     /// Frames that thread caches may still reserve for themselves.
     pub cache_budget: AtomicI64,
-    /// Calls of which one is timed; 0 = none are.
+    /// Interval, in calls, at which one is timed; 0 = none are.
     pub sampling: AtomicU32,
     pub depot: Depot,
     /// Frames on their way back to the core that allocated them.
@@ -53,7 +53,7 @@ pub(crate) struct Umem {
     pub books: Books,
     /// The mappings; `None` while the id is vacant.
     memory: Mutex<Option<Memory>>,
-    /// What drivers know of it.
+    /// Values that drivers keep about it.
     attached: Mutex<Vec<Weak<dyn Any + Send + Sync>>>,
 }
 
@@ -68,7 +68,7 @@ unsafe impl Sync for Umem {}
 impl Deref for Umem {
     type Target = Frames;
 
-    /// The caller's handle, Pool, Local or IDS_LOCK keeps the id in use.
+    /// Returns the frames. The caller's handle, Pool, Local or IDS_LOCK keeps the id in use.
     #[inline]
     fn deref(&self) -> &Frames {
         // SAFETY: nobody writes meanwhile; see `impl Sync`.
@@ -140,25 +140,26 @@ impl Umem {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The umem that `handle` is of.
+    /// Returns the umem that `handle` is of.
     #[inline]
     pub fn of(handle: u32) -> &'static Umem {
         &UMEMS[handle::umem(handle)]
     }
 
-    /// The umem with an id.
+    /// Returns the umem with the given id.
     #[inline]
     pub fn numbered(id: usize) -> &'static Umem {
         &UMEMS[id % IDS]
     }
 
-    /// The current incarnation of the umem id in `handle`, which the caller owns.
+    /// Returns the number of the current incarnation of the umem id in `handle`, which the caller
+    /// owns.
     #[inline]
     pub fn serial(handle: u32) -> u64 {
         Umem::of(handle).serial
     }
 
-    /// Which incarnation of its id this is.
+    /// Returns the number of this incarnation of its id.
     pub fn own_serial(&self) -> u64 {
         self.serial
     }
@@ -172,12 +173,12 @@ impl Umem {
         }
     }
 
-    /// The mapping of the frames, for a device or peer to share.
+    /// Returns the mapping of the frames, for a device or peer to share.
     pub fn region(&self) -> Option<Arc<Region>> {
         self.memory().as_ref().and_then(|m| m.frames.clone())
     }
 
-    /// As [`Pool::attached`](crate::Pool::attached).
+    /// Does the work of [`Pool::attached`](crate::Pool::attached).
     pub fn attached<T: Send + Sync + 'static>(
         &self,
         find: impl FnOnce(Vec<Arc<T>>) -> Result<Arc<T>>,
@@ -193,24 +194,24 @@ impl Umem {
         Ok(found)
     }
 
-    /// Bytes mapped: frames, lines, tables, the depot's stacks.
+    /// Returns the bytes mapped: frames, lines, tables, the depot's stacks.
     pub fn mapped_bytes(&self) -> usize {
         let mapped = self.memory().as_ref().map_or(0, Memory::bytes);
         let places: usize = self.homes().iter().map(Depot::room).sum();
         mapped + ((self.frames() + self.jumbo().0) as usize + places) * size_of::<u32>()
     }
 
-    /// One more `Pool` or `Local`.
+    /// Counts one more `Pool` or `Local`.
     pub fn enter(&self) {
         self.users.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// True once no `Pool` or `Local` is left.
+    /// Returns true once no `Pool` or `Local` is left.
     pub fn abandoned(&self) -> bool {
         self.users.load(Ordering::Relaxed) == 0
     }
 
-    /// One `Pool` or `Local` fewer; the caller does not use the umem afterwards.
+    /// Counts one `Pool` or `Local` fewer; the caller does not use the umem afterwards.
     pub fn leave(&'static self) {
         if self.users.fetch_sub(1, Ordering::AcqRel) == 1 {
             thread::give_back(self.id() as usize);
@@ -248,15 +249,15 @@ impl Umem {
         }
     }
 
-    /// As [`Umem::put_home`], for jumbo frames.
+    /// Returns jumbo frames to their depot, otherwise as [`Umem::put_home`].
     #[cold]
     pub fn put_jumbo_home(&'static self, handles: &[u32]) {
         let state = self.depot.put(JUMBO, handles);
         self.vacate_if(state);
     }
 
-    /// Takes up to `out.len()` ordinary frames for a core: its own, else anybody's, and if there
-    /// are none those that are on their way to another core.
+    /// Takes up to `out.len()` ordinary frames for a core: from its own depot, else from the common
+    /// one, and if both are empty from the depots of other cores.
     pub fn take(&self, core: usize, out: &mut [u32]) -> usize {
         let mut n = 0;
         if self.return_to() == Return::Home {
@@ -276,23 +277,23 @@ impl Umem {
         self.depot.take(JUMBO, out)
     }
 
-    /// Frames at home, over all depots.
+    /// Returns the number of free frames in all depots.
     pub fn home_level(&self) -> u64 {
         let homes: usize = self.homes().iter().map(Depot::level).sum();
         (self.depot.level() + homes) as u64
     }
 
-    /// What the locks of its depots have cost.
+    /// Returns the counts of its depots' locks.
     pub fn locks(&self) -> Locks {
         self.homes().iter().fold(self.depot.locks(), |sum, home| sum.plus(home.locks()))
     }
 
-    /// The depots of single cores, if there are any.
+    /// Returns the depots of single cores, if there are any.
     fn homes(&self) -> &[Depot] {
         if self.return_to() == Return::Home { &self.homes } else { &[] }
     }
 
-    /// Unmaps and gives the id back, if there is nobody left who could reach it.
+    /// Unmaps the memory and gives the id back, if nothing can reach the umem any more.
     fn vacate_if(&self, state: depot::Umem) {
         if state == depot::Umem::Orphaned {
             // The depot says so once: when the last user had left and the last frame came home. No

@@ -1,13 +1,13 @@
-//! What a stage says of packets, and what a queue says it did with them.
+//! A stage's verdicts on packets, and a queue's count of what it moved.
 
-/// What is to become of a packet: which output it goes to, if any stage has said so.
+/// The output that a packet is to go to, if any stage has set one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Verdict(u8);
 
 impl Verdict {
-    /// No stage has spoken yet.
+    /// The verdict that no stage has set yet.
     pub const NONE: Verdict = Verdict(u8::MAX);
-    /// Outputs that can be told apart.
+    /// Greatest number of outputs.
     pub const OUTPUTS_MAX: usize = 128;
 
     /// Takes all of them back.
@@ -19,13 +19,13 @@ impl Verdict {
         rest.iter_mut().for_each(|verdict| *verdict = Verdict::NONE);
     }
 
-    /// To output `index`, below 128; others give [`Verdict::NONE`].
+    /// Returns the verdict for output `index`, below 128; for others, [`Verdict::NONE`].
     #[must_use]
     pub const fn to(index: usize) -> Verdict {
         if index < Self::OUTPUTS_MAX { Verdict(index as u8) } else { Verdict::NONE }
     }
 
-    /// The output's index, if there is one.
+    /// Returns the output's index, if there is one.
     #[must_use]
     pub const fn output(self) -> Option<usize> {
         if (self.0 as usize) < Self::OUTPUTS_MAX { Some(self.0 as usize) } else { None }
@@ -35,7 +35,7 @@ impl Verdict {
 /// Packets that went somewhere, and the bytes in them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Moved {
-    /// How many.
+    /// The number of packets.
     pub packets: usize,
     /// Their bytes, from the destination MAC, without FCS.
     pub bytes: u64,

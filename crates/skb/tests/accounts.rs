@@ -1,5 +1,4 @@
-//! What the books say against what was done: the ledger, the statistics, sampling, and who is left
-//! without a frame.
+//! The books against what was really done: the ledger, the statistics, sampling, and starvation.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::sync_channel;
@@ -10,7 +9,7 @@ use linerate_skb::{
 
 /// Most bytes of a packet.
 const PACKET_MAX_BYTES: usize = 1 << 30;
-/// Calls after which a `Local` looks whether sampling has been turned on.
+/// Calls between two checks of a `Local` if sampling has been turned on.
 const UNSAMPLED: usize = 1024;
 
 fn assert_at_rest(pool: &Pool) {
@@ -181,7 +180,7 @@ fn a_received_packet_that_becomes_a_fragment_has_been_consumed() {
     assert!(ledger.balanced());
 }
 
-/// One pool of each kind whose free paths count differently.
+/// Returns one pool of each kind whose free paths count differently.
 fn kinds() -> [Pool; 4] {
     let builder = Pool::builder().frames(256).frame_size(256).headroom(0);
     [
@@ -193,8 +192,8 @@ fn kinds() -> [Pool; 4] {
     .map(|builder| builder.build().unwrap())
 }
 
-/// Three cores in a ring: each hands packets on, the next adds some of its own, the third sends all,
-/// so that it frees those of two others in one call.
+/// Sends packets around three cores: each hands packets on, the next adds some of its own, the third
+/// sends all, so that it frees those of two others in one call.
 fn send_around(pool: &Pool, turns: usize) {
     let (to, from): (Vec<_>, Vec<_>) = (0..3).map(|_| sync_channel::<Batch>(2)).unzip();
     std::thread::scope(|s| {
@@ -220,7 +219,7 @@ fn send_around(pool: &Pool, turns: usize) {
     });
 }
 
-/// A figure of a few packets; below zero it would have wrapped.
+/// Asserts that figures are those of a few packets; a count that fell below zero would have wrapped.
 fn assert_plausible(ledger: &Ledger) {
     let figures = [ledger.received, ledger.created, ledger.sent, ledger.consumed, ledger.in_flight];
     assert!(figures.iter().all(|n| *n < 1 << 40), "{ledger:#}");

@@ -1,6 +1,6 @@
-//! Two cores that allocate, share, chain, copy, hand over and free, in every way there is, while
-//! the lengths of their hot lists change and a third thread reads the books: at the end the ledger
-//! is exact to the packet, in pools of three kinds.
+//! Two cores that allocate, share, chain, copy, hand over and free packets in every way, while the
+//! lengths of their hot lists change and a third thread reads the books. At the end the ledger is
+//! exact to the packet, in pools of three kinds.
 //!
 //! Each side counts what it does by itself, and marks what it hands over, so that a frame that was
 //! handed out twice shows in what arrives. A short run is a test like the others; `cargo xtask
@@ -17,13 +17,13 @@ use linerate_ring::{Consumer, Heap, Producer, heap};
 use linerate_skb::{Batch, Data, DropReason, Init, Ledger, Local, Pool, Release, Return, Skb};
 use linerate_sys::thread::{allowed_cpus, pin_to_cpu};
 
-/// Few enough to run out of now and then.
+/// Frames of the pool: few enough that it is empty now and then.
 const FRAMES: u32 = 3071;
 const JUMBO_FRAMES: u32 = 64;
 const JUMBO_BYTES: u32 = 4096;
 /// Most packets allocated at once.
 const BURST: usize = 32;
-/// Those, a large one, and a share of each.
+/// Most packets in a batch: a burst, a large one, and a share of each.
 const BATCH: usize = 2 * (BURST + 1);
 const RING_LEN_DESCS: u32 = 512;
 const HOT_LIST_LENS: [usize; 8] = [0, 1, 7, 64, 128, 1024, 1024, 2048];
@@ -32,7 +32,7 @@ const STEADY_TURNS: u64 = 256;
 /// Above this a run is long: the books are read now and then, and not all the time.
 const LONG: u64 = 100_000_000;
 const WATCH: Duration = Duration::from_millis(1);
-/// How often a long run says how far it is.
+/// Interval at which a long run reports its progress.
 const REPORT: Duration = Duration::from_secs(5);
 
 #[test]
@@ -65,7 +65,7 @@ fn after_a_churn_on_two_cores_the_ledger_is_exact() {
     assert!(made >= count);
 }
 
-/// What was found is what the sides say, and everything is home.
+/// Asserts that the ledger equals what the sides counted, and that every frame is back.
 fn assert_exact(pool: &Pool, ledger: &Ledger, done: &Tally) {
     assert_eq!((ledger.in_flight, ledger.difference()), (0, 0), "{ledger}");
     assert_eq!(ledger.created, done.made - done.unused, "{ledger}");
@@ -82,12 +82,12 @@ fn assert_exact(pool: &Pool, ledger: &Ledger, done: &Tally) {
     assert_eq!(jumbo.len(), pool.jumbo_frames());
 }
 
-/// What one side did, by its own count.
+/// The work of one side, by its own count.
 #[derive(Debug, Clone, Copy, Default)]
 struct Tally {
     /// Packets allocated, and handles made by sharing.
     made: u64,
-    /// Of these, those that never counted as packets: given back unused, or become fragments.
+    /// Handles among `made` that never counted as packets: given back unused, or become fragments.
     unused: u64,
     sent: u64,
     consumed: u64,
@@ -107,7 +107,7 @@ impl AddAssign for Tally {
     }
 }
 
-/// Counts the packets that held it and are gone.
+/// A count of the packets that held it and are gone.
 #[derive(Default)]
 struct Told(AtomicU64);
 
@@ -117,14 +117,14 @@ impl Release for Told {
     }
 }
 
-/// How far both sides are, for each other and for whoever watches.
+/// The progress of both sides, for each other and for the watching thread.
 #[derive(Default)]
 struct Progress {
     made: [AtomicU64; 2],
     done: [AtomicBool; 2],
 }
 
-/// Says that its side is done, also if it panics: nobody waits for it for ever.
+/// Marks its side as done, also if it panics, so that no thread waits for it for ever.
 struct Done<'a>(&'a AtomicBool);
 
 impl Drop for Done<'_> {
@@ -191,7 +191,7 @@ struct Side {
     to: Producer<Heap<u32>>,
     from: Consumer<Heap<u32>>,
     batch: Batch,
-    /// Where packets wait while the batch is taken apart.
+    /// Packets set aside while the batch is taken apart.
     aside: Batch,
     told: Arc<Told>,
     tally: Tally,
@@ -241,7 +241,7 @@ impl Side {
         self.tally
     }
 
-    /// A number below `n`, from a xorshift generator: the same run each time on each side.
+    /// Returns a number below `n`, from a xorshift generator: the same run each time on each side.
     fn pick(&mut self, n: usize) -> usize {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
@@ -408,7 +408,7 @@ fn mark(skb: &Skb) -> u64 {
     u64::from_le_bytes(skb.data()[..8].try_into().unwrap())
 }
 
-/// Each side on a CPU of its own, if there are two.
+/// Pins each side to a CPU of its own, if there are two.
 fn pin(side: usize) {
     if cfg!(miri) {
         return;

@@ -1,4 +1,4 @@
-//! Size classes, the general allocator, and what a packet's memory amounts to.
+//! Size classes, the general allocator, and the memory of a packet.
 
 use linerate_skb::{Batch, Data, Init, Pool, Return, Trust};
 

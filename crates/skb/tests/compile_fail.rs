@@ -1,5 +1,5 @@
-//! What the borrow checker and the types refuse: each file of `compile_fail/` is a bug that other
-//! packet libraries find at run time, if at all, and that does not compile here.
+//! Programs that the borrow checker and the types refuse: each file of `compile_fail/` is a bug that
+//! other packet libraries find at run time, if at all, and that does not compile here.
 //!
 //! The compiler's words are compared too, so that a file fails for the reason that it names and not
 //! for a typing error. They belong to one compiler, the one that rust-toolchain.toml pins. After a
@@ -21,7 +21,7 @@ fn what_must_not_compile_does_not_and_for_the_reason_given() {
     trybuild::TestCases::new().compile_fail("tests/compile_fail/*.rs");
 }
 
-/// Whether the compiler will say what the files expect, or why not.
+/// Checks that this compiler is the one whose messages the files expect; says why not.
 fn same_words() -> Result<(), String> {
     let Some(pinned) = pinned() else {
         return Err("no rust-toolchain.toml to say whose messages are expected".into());
@@ -41,7 +41,7 @@ fn same_words() -> Result<(), String> {
     Ok(())
 }
 
-/// The version that the workspace pins.
+/// Returns the version that the workspace pins.
 fn pinned() -> Option<String> {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../rust-toolchain.toml");
     let text = std::fs::read_to_string(file).ok()?;

@@ -1,11 +1,11 @@
-//! Who allocated, who freed, what it cost: the pool's statistics against what was really done.
+//! The pool's statistics by core (allocations, frees, cost) against what was really done.
 
 use std::sync::mpsc::sync_channel;
 
 use linerate_skb::{Batch, Pool, Return};
 use linerate_sys::thread::{allowed_cpus, pin_to_cpu};
 
-/// Two CPUs, if the machine lets us have them.
+/// Returns two CPUs, if this process may run on as many.
 fn two_cpus() -> Option<[usize; 2]> {
     match allowed_cpus().unwrap()[..] {
         [a, b, ..] => Some([a, b]),

@@ -1,4 +1,4 @@
-//! What a careless or hostile program can do in safe code, and must not get away with.
+//! Calls that a careless or hostile program can make in safe code, and that must do no harm.
 
 use linerate_skb::{Batch, Data, Pool, Skb, Trust};
 use linerate_sys::peer::{Access, PeerMemory};

@@ -1,4 +1,4 @@
-//! Post 004: whatever a buffer went through, a new packet has every field defined.
+//! Post 004: a new packet has every field defined, for every history of its buffer.
 //!
 //! The left side of [`FIELDS`] is each field that the post's patch initialises, in its order.
 

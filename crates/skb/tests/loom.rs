@@ -16,7 +16,7 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread::{self, JoinHandle};
 
-/// What depot.rs imports from the crate that it is in.
+/// The names that depot.rs imports from its crate.
 mod sync {
     pub(crate) use std::sync::{PoisonError, TryLockError};
 
@@ -24,7 +24,7 @@ mod sync {
     use std::ops::{Deref, DerefMut};
     use std::sync::{LockResult, OnceLock, TryLockResult};
 
-    /// No model looks at how long anybody waited.
+    /// Returns 0: no model measures waiting time.
     pub(crate) fn ticks() -> u64 {
         0
     }
@@ -84,7 +84,7 @@ mod sync {
     }
 }
 
-/// A free frame: the core that allocated it last in hundreds, and a number.
+/// A free frame: the core that allocated it last, times a hundred, plus a number.
 type Frame = u32;
 
 fn core(frame: Frame) -> usize {
@@ -98,7 +98,7 @@ fn take(depot: &Depot, class: usize, want: usize) -> Vec<Frame> {
     out
 }
 
-/// What a umem does with its depots.
+/// A model of a umem's use of its depots.
 struct Umem {
     /// `Pool`s and `Local`s.
     users: AtomicUsize,
@@ -123,7 +123,8 @@ impl Umem {
         Arc::new(umem)
     }
 
-    /// As `Umem::take` of umem.rs: one's own, else anybody's, else what is on its way to others.
+    /// Takes frames, as `Umem::take` of umem.rs does: from the core's own depot, else from the common
+    /// one, else from those of other cores.
     fn take(&self, core: usize, want: usize) -> Vec<Frame> {
         let mut out = vec![0; want];
         let mut n = self.home(core).map_or(0, |home| home.take(PLAIN, &mut out));
@@ -138,7 +139,8 @@ impl Umem {
         out
     }
 
-    /// As `Umem::put_home`: the caller has no other claim on the umem afterwards.
+    /// Returns frames, as `Umem::put_home` does: the caller has no other claim on the umem
+    /// afterwards.
     fn put(&self, frames: &[Frame]) {
         for run in frames.chunk_by(|a, b| core(*a) == core(*b)) {
             if !self.home(core(run[0])).is_some_and(|home| home.offer(run)) {
@@ -151,7 +153,7 @@ impl Umem {
         self.unmap_if(self.all.put(JUMBO, frames));
     }
 
-    /// As `Umem::leave`.
+    /// Leaves the umem, as `Umem::leave` does.
     fn leave(&self) {
         if self.users.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.homes.iter().for_each(|home| home.close_into(&self.all));
@@ -171,7 +173,8 @@ impl Umem {
         }
     }
 
-    /// Everybody has left and nothing moves: the memory went, once, and every frame is home, once.
+    /// Asserts, once all users have left and nothing moves, that the memory was unmapped once and
+    /// every frame came back once.
     fn assert_gone(&self) {
         assert_eq!(self.unmapped.load(Ordering::Relaxed), 1, "times the memory was unmapped");
         assert!(self.homes.iter().all(|home| home.level() == 0), "a frame is left in a home");

@@ -23,7 +23,7 @@ const HEADROOM_BYTES: u32 = 256;
 const ROOM: usize = (FRAME_BYTES - HEADROOM_BYTES) as usize;
 const WHY: DropReason = DropReason::NO_ROUTE;
 
-/// What is asked of the pool.
+/// The parameters of a pool under test.
 #[derive(Debug, Clone)]
 struct Kind {
     frames: u32,
@@ -60,7 +60,7 @@ fn kind() -> impl Strategy<Value = Kind> {
     )
 }
 
-/// Often so short that what one batch frees does not fit.
+/// Returns the lengths to choose from: many are too short for the packets that one batch frees.
 fn hot_list_len() -> impl Strategy<Value = usize> {
     prop_oneof![Just(0usize), 1usize..16, 16usize..200]
 }
@@ -195,7 +195,7 @@ impl Core {
         Core { jobs, thread }
     }
 
-    /// What `job` makes of it, over there.
+    /// Runs `job` on the core's thread and returns its result.
     fn run<R: Send + 'static>(&self, job: impl FnOnce(&mut Local) -> R + Send + 'static) -> R {
         let (done, result) = channel();
         let job = move |mem: &mut Local| done.send(job(mem)).expect("it is waited for");
@@ -213,7 +213,7 @@ struct Packet<S> {
     note: u8,
 }
 
-/// Counts how often it was told.
+/// A count of its releases.
 #[derive(Default)]
 struct Told(AtomicUsize);
 
@@ -301,7 +301,7 @@ impl World {
         Some(self.unique.swap_remove(which.checked_rem(self.unique.len())?))
     }
 
-    /// Ordinary frames that any core can have for the asking.
+    /// Returns the number of ordinary frames that any core could allocate now.
     fn within_reach(&self) -> usize {
         let ledger = self.pool.ledger();
         let depot = ledger.holders().iter().find(|(name, _)| *name == "depot");
@@ -456,7 +456,7 @@ impl World {
         self.shared.iter().for_each(|packet| assert_same(packet, self.kind.trust));
     }
 
-    /// Everybody leaves: every frame is home, and what was held was told once.
+    /// Drops everything, and asserts that every frame is back and each held object was released once.
     fn leave(self) {
         let World { kind, pool, cores, unique, shared, told, holds } = self;
         drop((unique, shared));
@@ -476,7 +476,7 @@ impl World {
     }
 }
 
-/// Does what `step` says to a packet, and to what it must hold then.
+/// Applies `step` to a packet, and to the bytes that it must hold then.
 fn change(packet: &mut Packet<Skb<Unique>>, step: Step) {
     let Packet { skb, bytes, mark, note } = packet;
     match step {

@@ -1,5 +1,5 @@
-//! Packets that end in awkward places: in what another packet holds, in a thread that is being torn
-//! down, in a panic, and while the pool itself goes.
+//! Packets that are freed in awkward places: inside an object that another packet holds, in a thread
+//! that is being torn down, in a panic, and while the pool itself goes.
 //!
 //! Small frames and short loops, so that Miri gets through it: most of what could go wrong here is
 //! undefined behaviour, and would look like success.
@@ -15,7 +15,8 @@ use linerate_skb::{Batch, Data, DropReason, Init, Local, Pool, Release, Return, 
 /// Long enough for two frames.
 const LONG: [u8; 700] = [2; 700];
 
-/// One pool of each kind whose ends differ, one after the other: a process has 31 at once.
+/// Returns pools, one of each kind that ends in another way, one after the other: a process can have
+/// 31 at once.
 fn pools() -> impl Iterator<Item = Pool> {
     let small = Pool::builder().frames(128).frame_size(512).headroom(32).jumbo(8, 1024);
     let general = Pool::builder().frames(128).data(Data::General);
@@ -56,7 +57,7 @@ impl Release for Reenters {
     }
 }
 
-/// A batch of packets each of which holds two more and the pool.
+/// Returns a batch of packets each of which holds two more and the pool.
 fn reentering(pool: &Pool, mem: &mut Local, n: usize, told: &Arc<AtomicUsize>) -> Batch {
     let mut batch = Batch::with_capacity(n);
     assert_eq!(mem.alloc(&mut batch, n), n);
@@ -99,7 +100,7 @@ fn the_last_handles_on_a_pool_may_be_in_its_own_packets() {
     }
 }
 
-/// Panics when it is told, or when it is dropped afterwards.
+/// Panics when it is released, or when it is dropped afterwards.
 struct Panics {
     when_told: bool,
 }
@@ -275,7 +276,7 @@ fn a_pool_goes_once_whoever_leaves_last() {
     }
 }
 
-/// True if the process has memory of this name.
+/// Returns true if the process has memory of this name.
 fn is_mapped(name: &str) -> bool {
     // Miri has no such file, and no memory of a name.
     !cfg!(miri) && std::fs::read_to_string("/proc/self/maps").unwrap().contains(name)

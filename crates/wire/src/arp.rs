@@ -9,7 +9,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::{EtherType, Mac, Malformed, eth};
 
-/// The ARP packet in `frame`.
+/// Returns the ARP packet in `frame`.
 ///
 /// Errors: [`Malformed::NotArp`], also for other address families; [`Malformed::Short`].
 pub fn arp(frame: &[u8]) -> Result<&ArpPacket, Malformed> {
@@ -26,7 +26,7 @@ pub fn arp(frame: &[u8]) -> Result<&ArpPacket, Malformed> {
     Ok(packet)
 }
 
-/// One question or answer: who has this IPv4 address?
+/// One request or reply: who has this IPv4 address?
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct ArpPacket {
@@ -43,45 +43,45 @@ pub struct ArpPacket {
 const _: () = assert!(size_of::<ArpPacket>() == 28);
 
 impl ArpPacket {
-    /// Question or answer.
+    /// Returns the operation: request or reply.
     #[must_use]
     pub fn op(&self) -> ArpOp {
         ArpOp(self.op.get())
     }
 
-    /// The MAC address of the one who speaks.
+    /// Returns the MAC address of the sender.
     #[must_use]
     pub fn sender_mac(&self) -> Mac {
         self.sender_mac
     }
 
-    /// The IP address of the one who speaks.
+    /// Returns the IP address of the sender.
     #[must_use]
     pub fn sender_ip(&self) -> Ipv4Addr {
         self.sender_ip.into()
     }
 
-    /// The MAC address of the one spoken to; nothing in a question.
+    /// Returns the MAC address of the target; it means nothing in a request.
     #[must_use]
     pub fn target_mac(&self) -> Mac {
         self.target_mac
     }
 
-    /// The IP address asked for, or of the one answered.
+    /// Returns the IP address of the target: the one asked for, or the one answered.
     #[must_use]
     pub fn target_ip(&self) -> Ipv4Addr {
         self.target_ip.into()
     }
 }
 
-/// What an ARP packet does.
+/// The operation of an ARP packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ArpOp(pub u16);
 
 impl ArpOp {
-    /// Who has this address?
+    /// A request: who has this address?
     pub const REQUEST: ArpOp = ArpOp(1);
-    /// I have.
+    /// A reply: the sender has the address.
     pub const REPLY: ArpOp = ArpOp(2);
 }
 

@@ -10,7 +10,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use crate::Protocol;
 
-/// The sum of `bytes`; an odd last byte counts as if a zero followed it.
+/// Returns the sum of `bytes`; an odd last byte counts as if a zero followed it.
 ///
 /// Cost: one load and one add for each 4 bytes; compilers widen them to vectors.
 #[must_use]
@@ -30,19 +30,19 @@ pub fn sum(bytes: &[u8]) -> u16 {
     u16::from_be(fold(fold64(total)))
 }
 
-/// The sum of two sums.
+/// Returns the sum of two sums.
 #[must_use]
 pub const fn add(a: u16, b: u16) -> u16 {
     fold(a as u32 + b as u32)
 }
 
-/// The check for a header whose words, with the field itself as zero, have this `sum`.
+/// Returns the checksum for a header whose words, with the checksum field as zero, have this `sum`.
 #[must_use]
 pub const fn finish(sum: u16) -> u16 {
     !sum
 }
 
-/// The check after the 16-bit word `old` under it became `new`.
+/// Returns the checksum after one of the 16-bit words that it covers changed from `old` to `new`.
 ///
 /// Source: RFC 1624 equation 3, which unlike RFC 1141 never turns a 0x0000 into a 0xffff.
 #[must_use]
@@ -50,26 +50,26 @@ pub const fn update16(check: u16, old: u16, new: u16) -> u16 {
     !resum16(!check, old, new)
 }
 
-/// The check after the 32-bit word `old` under it became `new`.
+/// Returns the checksum after one of the 32-bit words that it covers changed from `old` to `new`.
 #[must_use]
 pub const fn update32(check: u16, old: u32, new: u32) -> u16 {
     !resum32(!check, old, new)
 }
 
-/// The sum after the 16-bit word `old` in it became `new`.
+/// Returns the sum after one of its 16-bit words changed from `old` to `new`.
 #[must_use]
 pub const fn resum16(sum: u16, old: u16, new: u16) -> u16 {
     fold(sum as u32 + !old as u32 + new as u32)
 }
 
-/// The sum after the 32-bit word `old` in it became `new`.
+/// Returns the sum after one of its 32-bit words changed from `old` to `new`.
 #[must_use]
 pub const fn resum32(sum: u16, old: u32, new: u32) -> u16 {
     let high = resum16(sum, (old >> 16) as u16, (new >> 16) as u16);
     resum16(high, old as u16, new as u16)
 }
 
-/// The sum of the IPv4 pseudo header of a segment of `len_bytes`, transport header included.
+/// Returns the sum of the IPv4 pseudo header of a segment of `len_bytes`, transport header included.
 ///
 /// Source: RFC 768, RFC 9293 section 3.1.
 #[must_use]
@@ -78,7 +78,7 @@ pub fn pseudo_v4(src: Ipv4Addr, dst: Ipv4Addr, protocol: Protocol, len_bytes: u1
     fold(ends + u32::from(protocol.0) + u32::from(len_bytes))
 }
 
-/// The sum of the IPv6 pseudo header of a segment of `len_bytes`, transport header included.
+/// Returns the sum of the IPv6 pseudo header of a segment of `len_bytes`, transport header included.
 ///
 /// Source: RFC 8200 section 8.1.
 #[must_use]
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Word by word, as RFC 1071 says it.
+    /// Returns the sum word by word, as RFC 1071 defines it.
     fn naive(bytes: &[u8]) -> u16 {
         let mut sum = 0u32;
         for pair in bytes.chunks(2) {

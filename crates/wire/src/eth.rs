@@ -18,7 +18,7 @@ use crate::Malformed;
 /// Tags stepped over: customer and service. A frame with more is not of a known EtherType.
 const TAGS_MAX: usize = 2;
 
-/// A view of `frame` from its MAC addresses on.
+/// Returns a view of `frame` from its MAC addresses on.
 ///
 /// Errors: [`Malformed::Short`].
 pub fn eth(frame: &[u8]) -> Result<EthRef<'_>, Malformed> {
@@ -27,7 +27,7 @@ pub fn eth(frame: &[u8]) -> Result<EthRef<'_>, Malformed> {
     Ok(EthRef { ends, tags, ether_type: parts.ether_type, payload: parts.payload })
 }
 
-/// A view of `frame` from its MAC addresses on, for changing it.
+/// Returns a view for changing `frame`, from its MAC addresses on.
 ///
 /// Errors: [`Malformed::Short`].
 pub fn eth_mut(frame: &mut [u8]) -> Result<EthMut<'_>, Malformed> {
@@ -46,19 +46,20 @@ pub struct EthRef<'a> {
 }
 
 impl<'a> EthRef<'a> {
-    /// The VLAN tags, outermost first; at most two.
+    /// Returns the VLAN tags, outermost first; at most two.
     #[must_use]
     pub fn tags(&self) -> &'a [VlanTag] {
         self.tags
     }
 
-    /// The protocol of the payload, behind the tags.
+    /// Returns the protocol of the payload, behind the tags.
     #[must_use]
     pub fn ether_type(&self) -> EtherType {
         self.ether_type
     }
 
-    /// All behind the EtherType, padding included: only the payload itself knows its length.
+    /// Returns all bytes behind the EtherType, padding included: only the payload itself knows its
+    /// length.
     #[must_use]
     pub fn payload(&self) -> &'a [u8] {
         self.payload
@@ -90,19 +91,20 @@ impl EthMut<'_> {
         self.ends.src = mac;
     }
 
-    /// The VLAN tags, outermost first; at most two.
+    /// Returns the VLAN tags, outermost first; at most two.
     #[must_use]
     pub fn tags(&self) -> &[VlanTag] {
         self.tags
     }
 
-    /// The protocol of the payload, behind the tags.
+    /// Returns the protocol of the payload, behind the tags.
     #[must_use]
     pub fn ether_type(&self) -> EtherType {
         self.ether_type
     }
 
-    /// All behind the EtherType, padding included. Checksums in it are the caller's business.
+    /// Returns all bytes behind the EtherType, padding included, for writing. Checksums in them are
+    /// the caller's business.
     #[must_use]
     pub fn payload_mut(&mut self) -> &mut [u8] {
         self.payload
@@ -132,13 +134,13 @@ pub struct EthEnds {
 }
 
 impl EthEnds {
-    /// The receiver.
+    /// Returns the receiver's address.
     #[must_use]
     pub fn dst(&self) -> Mac {
         self.dst
     }
 
-    /// The sender.
+    /// Returns the sender's address.
     #[must_use]
     pub fn src(&self) -> Mac {
         self.src
@@ -158,26 +160,26 @@ pub struct VlanTag {
 }
 
 impl VlanTag {
-    /// The VLAN identifier, 0 (priority tag only) to 4095 (reserved).
+    /// Returns the VLAN identifier, 0 (priority tag only) to 4095 (reserved).
     #[must_use]
     pub fn vid(&self) -> u16 {
         self.tci.get() & 0xfff
     }
 
-    /// The priority code point, 0 to 7.
+    /// Returns the priority code point, 0 to 7.
     #[must_use]
     pub fn pcp(&self) -> u8 {
         (self.tci.get() >> 13) as u8
     }
 
-    /// [`EtherType::VLAN`] or [`EtherType::QINQ`].
+    /// Returns the tag's type: [`EtherType::VLAN`] or [`EtherType::QINQ`].
     #[must_use]
     pub fn tpid(&self) -> EtherType {
         EtherType(self.tpid.get())
     }
 }
 
-/// What an Ethernet frame carries; values below 0x600 are IEEE 802.3 lengths.
+/// The type of an Ethernet frame's payload; values below 0x600 are IEEE 802.3 lengths.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EtherType(pub u16);
 
@@ -230,7 +232,7 @@ impl Mac {
     /// Everyone on the link.
     pub const BROADCAST: Mac = Mac([0xff; 6]);
 
-    /// Addressed to a group, of which everyone is one. A group can never send.
+    /// Returns true for a group address; broadcast is one of them. A group can never be a sender.
     #[must_use]
     pub const fn is_multicast(self) -> bool {
         self.0[0] & 1 != 0

@@ -25,50 +25,50 @@ pub struct Head<'a> {
 }
 
 impl<'a> Head<'a> {
-    /// A packet that starts with `bytes`, after which `behind` more follow elsewhere.
+    /// Describes a packet that starts with `bytes`, after which `behind` more follow elsewhere.
     #[must_use]
     pub fn new(bytes: &'a [u8], behind: usize) -> Head<'a> {
         Head { bytes, behind, partial: None }
     }
 
-    /// The same packet with a checksum that is left to a device: the views take it as such.
+    /// Marks a checksum of the packet as left to a device: the views read it as such.
     #[must_use]
     pub fn with_partial(self, partial: impl Into<Option<Partial>>) -> Head<'a> {
         Head { partial: partial.into(), ..self }
     }
 
-    /// As [`crate::eth()`].
+    /// Returns a view of the frame, as [`crate::eth()`] does.
     pub fn eth(self) -> Result<EthRef<'a>, Malformed> {
         eth::eth(self.bytes)
     }
 
-    /// As [`crate::arp()`].
+    /// Returns a view of the ARP packet, as [`crate::arp()`] does.
     pub fn arp(self) -> Result<&'a ArpPacket, Malformed> {
         arp::arp(self.bytes)
     }
 
-    /// As [`crate::ip()`].
+    /// Returns a view of the IP packet, as [`crate::ip()`] does.
     pub fn ip(self) -> Result<IpRef<'a>, Malformed> {
         ip::read(self)
     }
 
-    /// As [`crate::ipv4()`]. A total length of 0 is all there is in a TCP superframe above 64 KiB,
-    /// as in Linux.
+    /// Returns a view of the IPv4 packet, as [`crate::ipv4()`] does. In a TCP superframe above 64
+    /// KiB, a total length of 0 means "all that is there", as in Linux.
     pub fn ipv4(self) -> Result<Ipv4Ref<'a>, Malformed> {
         ipv4::read(self)
     }
 
-    /// As [`crate::ipv6()`].
+    /// Returns a view of the IPv6 packet, as [`crate::ipv6()`] does.
     pub fn ipv6(self) -> Result<Ipv6Ref<'a>, Malformed> {
         ipv6::read(self)
     }
 
-    /// As [`crate::udp()`].
+    /// Returns a view of the UDP datagram, as [`crate::udp()`] does.
     pub fn udp(self) -> Result<UdpRef<'a>, Malformed> {
         udp::read(self)
     }
 
-    /// As [`crate::tcp()`].
+    /// Returns a view of the TCP segment, as [`crate::tcp()`] does.
     pub fn tcp(self) -> Result<TcpRef<'a>, Malformed> {
         tcp::read(self)
     }
@@ -83,54 +83,56 @@ pub struct HeadMut<'a> {
 }
 
 impl<'a> HeadMut<'a> {
-    /// A packet that starts with `bytes`, after which `behind` more follow elsewhere.
+    /// Describes a packet that starts with `bytes`, after which `behind` more follow elsewhere.
     #[must_use]
     pub fn new(bytes: &'a mut [u8], behind: usize) -> HeadMut<'a> {
         HeadMut { bytes, behind, partial: None }
     }
 
-    /// The same packet with a checksum that is left to a device: what the views fill and carry
-    /// along is what the device expects.
+    /// Marks a checksum of the packet as left to a device: the views then fill and update it as the
+    /// device expects.
     #[must_use]
     pub fn with_partial(self, partial: impl Into<Option<Partial>>) -> HeadMut<'a> {
         HeadMut { partial: partial.into(), ..self }
     }
 
-    /// The same for a shorter time: a view takes it, and this one stays.
+    /// Borrows the same packet for a shorter time: a view consumes the result, and this value stays.
     #[must_use]
     pub fn reborrow(&mut self) -> HeadMut<'_> {
         HeadMut { bytes: self.bytes, behind: self.behind, partial: self.partial }
     }
 
-    /// As [`crate::eth_mut()`].
+    /// Returns a view for changing the frame, as [`crate::eth_mut()`] does.
     pub fn eth(self) -> Result<EthMut<'a>, Malformed> {
         eth::eth_mut(self.bytes)
     }
 
-    /// As [`crate::ipv4_mut()`]. Also [`Malformed::Short`] if a UDP or TCP checksum is behind the
-    /// slice: a new address could not be carried into it.
+    /// Returns a view for changing the IPv4 packet, as [`crate::ipv4_mut()`] does. Also fails with
+    /// [`Malformed::Short`] if a UDP or TCP checksum is behind the slice: a new address could not be
+    /// carried into it.
     pub fn ipv4(self) -> Result<Ipv4Mut<'a>, Malformed> {
         ipv4::write(self)
     }
 
-    /// As [`crate::ipv6_mut()`]; [`Malformed::Short`] as of [`HeadMut::ipv4`].
+    /// Returns a view for changing the IPv6 packet, as [`crate::ipv6_mut()`] does;
+    /// [`Malformed::Short`] as for [`HeadMut::ipv4`].
     pub fn ipv6(self) -> Result<Ipv6Mut<'a>, Malformed> {
         ipv6::write(self)
     }
 
-    /// As [`crate::udp_mut()`].
+    /// Returns a view for changing the UDP datagram, as [`crate::udp_mut()`] does.
     pub fn udp(self) -> Result<UdpMut<'a>, Malformed> {
         udp::write(self)
     }
 
-    /// As [`crate::tcp_mut()`].
+    /// Returns a view for changing the TCP segment, as [`crate::tcp_mut()`] does.
     pub fn tcp(self) -> Result<TcpMut<'a>, Malformed> {
         tcp::write(self)
     }
 }
 
-/// The first `len` of `bytes`, after which `behind` more follow elsewhere: as many as are here, and
-/// how many are not.
+/// Returns the part of the first `len` bytes that is in `bytes`, and the length of the rest, which
+/// must be among the `behind` bytes that follow elsewhere.
 pub(crate) fn front<B: SplitByteSlice>(
     bytes: B,
     len: usize,

@@ -1,4 +1,4 @@
-//! What IPv4 and IPv6 have in common: where the transport header is, and whose it is.
+//! The common part of IPv4 and IPv6: the place and protocol of the transport header.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -8,7 +8,7 @@ use zerocopy::{IntoByteSliceMut, Ref, SplitByteSlice};
 use crate::{EtherType, Head, Ipv4Header, Ipv4Ref, Ipv6Header, Ipv6Ref, Malformed};
 use crate::{checksum, eth, ipv4, ipv6};
 
-/// A view of the IP packet in `frame`, whichever its version.
+/// Returns a view of the IP packet in `frame`, of either version.
 ///
 /// Errors: [`Malformed::NotIp`], or those of [`crate::ipv4`] and [`crate::ipv6`].
 pub fn ip(frame: &[u8]) -> Result<IpRef<'_>, Malformed> {
@@ -34,7 +34,7 @@ pub enum IpRef<'a> {
 }
 
 impl<'a> IpRef<'a> {
-    /// The sender.
+    /// Returns the sender's address.
     #[must_use]
     pub fn src(&self) -> IpAddr {
         match self {
@@ -43,7 +43,7 @@ impl<'a> IpRef<'a> {
         }
     }
 
-    /// The receiver.
+    /// Returns the receiver's address.
     #[must_use]
     pub fn dst(&self) -> IpAddr {
         match self {
@@ -52,7 +52,7 @@ impl<'a> IpRef<'a> {
         }
     }
 
-    /// What the payload is, behind any IPv6 extension headers.
+    /// Returns the protocol of the payload, behind any IPv6 extension headers.
     #[must_use]
     pub fn protocol(&self) -> Protocol {
         match self {
@@ -61,7 +61,7 @@ impl<'a> IpRef<'a> {
         }
     }
 
-    /// The payload, without padding and extension headers.
+    /// Returns the payload, without padding and extension headers.
     #[must_use]
     pub fn payload(&self) -> &'a [u8] {
         match self {
@@ -70,7 +70,7 @@ impl<'a> IpRef<'a> {
         }
     }
 
-    /// Bytes of the payload that are not here but behind it: none unless the view is a
+    /// Returns the number of payload bytes that follow behind the slice: 0 unless the view is a
     /// [`crate::Head`]'s.
     #[must_use]
     pub fn behind(&self) -> usize {
@@ -80,7 +80,7 @@ impl<'a> IpRef<'a> {
         }
     }
 
-    /// The payload as a whole segment of `protocol`; `other` if it is another protocol's.
+    /// Returns the payload as a whole segment of `protocol`; `other` if it is another protocol's.
     pub(crate) fn segment(
         &self,
         protocol: Protocol,
@@ -97,7 +97,7 @@ impl<'a> IpRef<'a> {
         Ok(self.payload())
     }
 
-    /// The sum of the pseudo header for a segment of `len` bytes.
+    /// Returns the sum of the pseudo header for a segment of `len` bytes.
     pub(crate) fn pseudo(&self, protocol: Protocol, len: usize) -> u16 {
         match self {
             IpRef::V4(ip) => pseudo_v4(ip, protocol, len),
@@ -106,7 +106,7 @@ impl<'a> IpRef<'a> {
     }
 }
 
-/// What an IP packet carries.
+/// The protocol of an IP packet's payload.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Protocol(pub u8);
 
@@ -211,7 +211,8 @@ where
     Ok((header, segment, behind))
 }
 
-/// A segment has a transport view if all of it is here and its addresses are final.
+/// Returns an error unless all of the segment is here and its addresses are final: only then has it a
+/// transport view.
 fn whole(fragment: bool, routed: bool) -> Result<(), Malformed> {
     match (fragment, routed) {
         (true, _) => Err(Malformed::Fragment),

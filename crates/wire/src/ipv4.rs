@@ -11,7 +11,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Ref, SplitByteSlice
 use crate::partial::{self, Check};
 use crate::{EtherType, Head, HeadMut, Malformed, Protocol, checksum, eth, head};
 
-/// A view of the IPv4 packet in `frame`.
+/// Returns a view of the IPv4 packet in `frame`.
 ///
 /// Shape:  header, options and payload; Ethernet padding behind the total length is left out.
 /// Errors: [`Malformed::NotIpv4`], or lengths and version that contradict the frame. The header
@@ -29,7 +29,7 @@ pub(crate) fn read(head: Head<'_>) -> Result<Ipv4Ref<'_>, Malformed> {
     Ok(split(eth.payload, head.behind)?.into())
 }
 
-/// A view of the IPv4 packet in `frame`, for changing it.
+/// Returns a view for changing the IPv4 packet in `frame`.
 ///
 /// Shape:  as [`ipv4`].
 /// Errors: as [`ipv4`].
@@ -65,26 +65,26 @@ pub struct Ipv4Ref<'a> {
 }
 
 impl<'a> Ipv4Ref<'a> {
-    /// The options, padding of the header included.
+    /// Returns the options, padding of the header included.
     #[must_use]
     pub fn options(&self) -> &'a [u8] {
         self.options
     }
 
-    /// All behind the header, up to the total length.
+    /// Returns all bytes behind the header, up to the total length.
     #[must_use]
     pub fn payload(&self) -> &'a [u8] {
         self.payload
     }
 
-    /// Bytes of the payload that are not here but behind it: none unless the view is a
+    /// Returns the number of payload bytes that follow behind the slice: 0 unless the view is a
     /// [`crate::Head`]'s.
     #[must_use]
     pub fn behind(&self) -> usize {
         self.behind
     }
 
-    /// Whether the header checksum is right.
+    /// Returns true if the header checksum is right.
     #[must_use]
     pub fn checksum_ok(&self) -> bool {
         let header = checksum::sum(self.header.as_bytes());
@@ -150,19 +150,19 @@ impl Ipv4Mut<'_> {
         true
     }
 
-    /// All behind the header, up to the total length.
+    /// Returns all bytes behind the header, up to the total length.
     #[must_use]
     pub fn payload(&self) -> &[u8] {
         self.payload
     }
 
-    /// The payload to write to. Checksums in it are the caller's business.
+    /// Returns the payload for writing. Checksums in it are the caller's business.
     #[must_use]
     pub fn payload_mut(&mut self) -> &mut [u8] {
         self.payload
     }
 
-    /// Bytes of the payload that are not here but behind it: none unless the view is a
+    /// Returns the number of payload bytes that follow behind the slice: 0 unless the view is a
     /// [`crate::Head`]'s.
     #[must_use]
     pub fn behind(&self) -> usize {
@@ -216,25 +216,25 @@ pub struct Ipv4Header {
 const _: () = assert!(size_of::<Ipv4Header>() == 20);
 
 impl Ipv4Header {
-    /// The sender.
+    /// Returns the sender's address.
     #[must_use]
     pub fn src(&self) -> Ipv4Addr {
         self.src.get().into()
     }
 
-    /// The receiver.
+    /// Returns the receiver's address.
     #[must_use]
     pub fn dst(&self) -> Ipv4Addr {
         self.dst.get().into()
     }
 
-    /// The differentiated services code point, 0 to 63.
+    /// Returns the differentiated services code point, 0 to 63.
     #[must_use]
     pub fn dscp(&self) -> u8 {
         self.tos >> 2
     }
 
-    /// Explicit congestion notification, 0 to 3.
+    /// Returns the explicit congestion notification, 0 to 3.
     #[must_use]
     pub fn ecn(&self) -> u8 {
         self.tos & 3
@@ -246,32 +246,32 @@ impl Ipv4Header {
         self.ttl
     }
 
-    /// What the payload is.
+    /// Returns the protocol of the payload.
     #[must_use]
     pub fn protocol(&self) -> Protocol {
         Protocol(self.protocol)
     }
 
-    /// The identification that fragments of one datagram share.
+    /// Returns the identification that fragments of one datagram share.
     #[must_use]
     pub fn ident(&self) -> u16 {
         self.ident.get()
     }
 
-    /// Whether this is a piece of a datagram: the first, a middle one or the last.
+    /// Returns true for a fragment of a datagram: the first, a middle one or the last.
     #[must_use]
     pub fn is_fragment(&self) -> bool {
         self.flags_offset.get() & 0x3fff != 0
     }
 
-    /// Where in the datagram the payload belongs. Only at 0 is there a transport header.
+    /// Returns the payload's offset in the datagram. Only at 0 is there a transport header.
     #[must_use]
     pub fn fragment_offset_bytes(&self) -> usize {
         usize::from(self.flags_offset.get() & 0x1fff) * 8
     }
 
-    /// Whether a total length of 0 means all there is: in a superframe of TCP that is too long for
-    /// the field, and so for one slice of ours.
+    /// Returns true if a total length of 0 means "all that is there": in a superframe of TCP that is
+    /// too long for the field, and so for one slice of ours.
     ///
     /// Source: Linux include/linux/ip.h, iph_set_totlen and iph_totlen (since 6.3).
     fn is_big_tcp(&self, rest_len: usize, behind: usize) -> bool {
@@ -285,8 +285,8 @@ impl Ipv4Header {
         std::mem::swap(&mut self.src, &mut self.dst);
     }
 
-    /// Where in the payload the transport checksum is, if the packet has one that covers the
-    /// addresses.
+    /// Returns the offset in the payload of the transport checksum, if the packet has one that covers
+    /// the addresses.
     fn check_at(&self) -> Option<usize> {
         match (self.fragment_offset_bytes(), self.protocol()) {
             (0, Protocol::UDP) => Some(6),
@@ -344,7 +344,7 @@ pub(crate) fn split<B: SplitByteSlice>(packet: B, behind: usize) -> Result<Parts
     Ok(Parts { header, options, payload, behind })
 }
 
-/// Whether a source route in `options` still has stops ahead.
+/// Returns true if a source route in `options` still has stops ahead.
 ///
 /// Source: RFC 791 section 3.1 (types 131 and 137: length, then a pointer that is past the length
 /// once the route is used up).

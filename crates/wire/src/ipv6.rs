@@ -15,7 +15,7 @@ use crate::{EtherType, Head, HeadMut, Malformed, Protocol, eth, head};
 /// Extension headers walked before giving up; RFC 8200 section 4.1 lists seven, one of them twice.
 const HEADERS_MAX: usize = 8;
 
-/// A view of the IPv6 packet in `frame`.
+/// Returns a view of the IPv6 packet in `frame`.
 ///
 /// Shape:  the fixed header, then the payload behind the extension headers; Ethernet padding
 ///         behind the payload length is left out.
@@ -34,7 +34,7 @@ pub(crate) fn read(head: Head<'_>) -> Result<Ipv6Ref<'_>, Malformed> {
     Ok(split(eth.payload, head.behind)?.into())
 }
 
-/// A view of the IPv6 packet in `frame`, for changing it.
+/// Returns a view for changing the IPv6 packet in `frame`.
 ///
 /// Shape, Errors, Cost: as [`ipv6`].
 pub fn ipv6_mut(frame: &mut [u8]) -> Result<Ipv6Mut<'_>, Malformed> {
@@ -68,25 +68,25 @@ pub struct Ipv6Ref<'a> {
 }
 
 impl<'a> Ipv6Ref<'a> {
-    /// What the payload is: the last number of the chain.
+    /// Returns the protocol of the payload: the last number of the chain.
     #[must_use]
     pub fn protocol(&self) -> Protocol {
         self.chain.protocol
     }
 
-    /// Whether this is a piece of a datagram. Then the payload is raw data unless it is the first.
+    /// Returns true for a fragment. Then the payload is raw data unless it is the first fragment.
     #[must_use]
     pub fn is_fragment(&self) -> bool {
         self.chain.fragment
     }
 
-    /// All behind the extension headers, up to the payload length.
+    /// Returns all bytes behind the extension headers, up to the payload length.
     #[must_use]
     pub fn payload(&self) -> &'a [u8] {
         self.payload
     }
 
-    /// Bytes of the payload that are not here but behind it: none unless the view is a
+    /// Returns the number of payload bytes that follow behind the slice: 0 unless the view is a
     /// [`crate::Head`]'s.
     #[must_use]
     pub fn behind(&self) -> usize {
@@ -159,31 +159,31 @@ impl Ipv6Mut<'_> {
         spare
     }
 
-    /// What the payload is: the last number of the chain.
+    /// Returns the protocol of the payload: the last number of the chain.
     #[must_use]
     pub fn protocol(&self) -> Protocol {
         self.chain.protocol
     }
 
-    /// Whether this is a piece of a datagram.
+    /// Returns true for a fragment of a datagram.
     #[must_use]
     pub fn is_fragment(&self) -> bool {
         self.chain.fragment
     }
 
-    /// All behind the extension headers, up to the payload length.
+    /// Returns all bytes behind the extension headers, up to the payload length.
     #[must_use]
     pub fn payload(&self) -> &[u8] {
         self.payload
     }
 
-    /// The payload to write to. Checksums in it are the caller's business.
+    /// Returns the payload for writing. Checksums in it are the caller's business.
     #[must_use]
     pub fn payload_mut(&mut self) -> &mut [u8] {
         self.payload
     }
 
-    /// Bytes of the payload that are not here but behind it: none unless the view is a
+    /// Returns the number of payload bytes that follow behind the slice: 0 unless the view is a
     /// [`crate::Head`]'s.
     #[must_use]
     pub fn behind(&self) -> usize {
@@ -220,31 +220,31 @@ pub struct Ipv6Header {
 const _: () = assert!(size_of::<Ipv6Header>() == 40);
 
 impl Ipv6Header {
-    /// The sender.
+    /// Returns the sender's address.
     #[must_use]
     pub fn src(&self) -> Ipv6Addr {
         self.src.into()
     }
 
-    /// The receiver; of a packet under way by source route, the next stop.
+    /// Returns the receiver's address; for a packet under way by source route, the next stop.
     #[must_use]
     pub fn dst(&self) -> Ipv6Addr {
         self.dst.into()
     }
 
-    /// The differentiated services code point, 0 to 63.
+    /// Returns the differentiated services code point, 0 to 63.
     #[must_use]
     pub fn dscp(&self) -> u8 {
         (self.version_class_flow.get() >> 22) as u8 & 0x3f
     }
 
-    /// Explicit congestion notification, 0 to 3.
+    /// Returns the explicit congestion notification, 0 to 3.
     #[must_use]
     pub fn ecn(&self) -> u8 {
         (self.version_class_flow.get() >> 20) as u8 & 3
     }
 
-    /// The flow label, 20 bits.
+    /// Returns the flow label, 20 bits.
     #[must_use]
     pub fn flow_label(&self) -> u32 {
         self.version_class_flow.get() & 0xf_ffff
@@ -291,23 +291,23 @@ pub(crate) fn split<B: SplitByteSlice>(packet: B, behind: usize) -> Result<Parts
     Ok(Parts { header, chain, payload, behind })
 }
 
-/// What the extension headers say together.
+/// The facts that the extension headers give together.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Chain {
     /// The first number that is not an extension header's.
     pub protocol: Protocol,
-    /// A fragment header says that this is not all.
+    /// True if there is a fragment header.
     pub fragment: bool,
-    /// It is a piece that does not begin with a transport header.
+    /// True for a fragment that does not begin with a transport header.
     later: bool,
-    /// A routing header has stops ahead.
+    /// True if a routing header has stops ahead.
     pub routed: bool,
     /// Bytes from the end of the fixed header to the payload.
     len: usize,
 }
 
 impl Chain {
-    /// Where in the payload the transport checksum is, if it has one that covers the addresses.
+    /// Returns the offset in the payload of the transport checksum, if it has one that covers the addresses.
     fn check_at(&self) -> Option<usize> {
         match self.protocol {
             _ if self.later => None,
@@ -372,7 +372,8 @@ mod tests {
     use crate::testing::udp6_frame;
     use crate::udp;
 
-    /// A UDP frame with `headers` between the fixed header and UDP, the first of kind `first`.
+    /// Returns a UDP frame with `headers` between the fixed header and UDP, the first of kind
+    /// `first`.
     fn with_chain(first: u8, headers: &[u8]) -> Vec<u8> {
         let mut frame = udp6_frame(b"payload");
         frame.splice(54..54, headers.iter().copied());

@@ -1,4 +1,4 @@
-//! Gives the bytes of a frame a meaning, safely.
+//! Views of a frame's bytes: typed, checked and safe.
 //!
 //! Every function here takes a whole Ethernet frame (destination MAC first, no FCS) and returns a
 //! *view*: typed references into the same bytes, checked once, copied never. There are two kinds

@@ -1,8 +1,8 @@
-//! Why a frame has no such view: one small enum for every protocol.
+//! Reasons why a frame has no such view: one small enum for every protocol.
 
 use std::fmt;
 
-/// Why the bytes are not what the caller asked for.
+/// The reason why the bytes do not have the requested view.
 ///
 /// The `Not…` values mean a sound frame of another protocol; all others mean a frame that
 /// contradicts itself, or that this crate refuses to guess about.
@@ -36,7 +36,7 @@ pub enum Malformed {
 }
 
 impl Malformed {
-    /// The reason as a short word for counters and logs: `bad_length`.
+    /// Returns the reason as a short word for counters and logs: `bad_length`.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

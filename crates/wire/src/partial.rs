@@ -1,4 +1,5 @@
-//! A checksum that is left to a device: what its field holds meanwhile, and what others make of it.
+//! A checksum that is left to a device: the content of its field until then, and its effect on other
+//! checksums.
 //!
 //! ```text
 //! | MACs | IP | UDP  check | payload ...............................|   Whole
@@ -17,26 +18,28 @@ use crate::checksum;
 /// The frame's metadata know of it; its bytes do not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Partial {
-    /// The first byte that is summed, from the first byte of the frame; from there to the end all are.
+    /// Offset of the first byte that is summed, from the first byte of the frame; all bytes from there to the
+    /// end are.
     pub start: usize,
-    /// Where the sum goes, from `start`.
+    /// Offset from `start` at which the checksum is written.
     pub offset: usize,
 }
 
-/// What the checksum field of a transport header holds.
+/// The content of a transport header's checksum field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Check {
     /// The checksum.
     Whole,
     /// The sum of the pseudo header: the device makes a checksum of it.
     Pseudo,
-    /// The checksum; what is under it has one that is left to the device. Where that one starts and
-    /// where it goes, from the first byte of this header.
+    /// The checksum, around an inner packet whose checksum is left to the device: the offsets of the
+    /// inner header and of its checksum field, from the first byte of this header.
     Inner { start: usize, field: usize },
 }
 
 impl Check {
-    /// Of a transport header that begins at byte `at` of the frame and has its checksum at `field`.
+    /// Returns the kind for a transport header that begins at byte `at` of the frame and has its checksum at
+    /// byte `field` of the header.
     #[inline]
     pub fn of(partial: Option<Partial>, at: usize, field: usize) -> Check {
         match partial {
@@ -50,7 +53,8 @@ impl Check {
         }
     }
 
-    /// The sum of a segment as it will leave the device; `None` if it takes bytes that are behind.
+    /// Returns the sum of a segment as it will leave the device; `None` if the sum needs bytes that
+    /// are behind the slice.
     pub fn sum(self, header: &[u8], payload: &[u8], behind: usize) -> Option<u16> {
         let (summed, rest) = match self {
             Check::Inner { start, field } => {
@@ -90,12 +94,12 @@ impl Check {
     }
 }
 
-/// Of UDP, 0 means none; all ones are as good. Source: RFC 768.
+/// Replaces a UDP checksum of 0, which means none, by all ones, which is equivalent. Source: RFC 768.
 fn nonzero(udp: bool, check: u16) -> u16 {
     if udp && check == 0 { 0xffff } else { check }
 }
 
-/// Where in `frame` a part of it begins.
+/// Returns the offset of `part` in the frame that begins at address `frame`.
 #[inline]
 pub(crate) fn offset_in(frame: usize, part: &[u8]) -> usize {
     part.as_ptr().addr().wrapping_sub(frame)
@@ -107,7 +111,7 @@ mod tests {
     use crate::{Head, HeadMut, IpRef, Partial, Protocol, checksum, ip, tcp, udp};
     use proptest::prelude::*;
 
-    /// Where the transport header of `frame` begins, and its checksum from there.
+    /// Returns the place of the transport header of `frame`, and of its checksum in it.
     fn transport(frame: &[u8]) -> Partial {
         let ip = ip(frame).unwrap();
         let start = if matches!(ip, IpRef::V4(_)) { 34 } else { 54 };
@@ -163,7 +167,7 @@ mod tests {
         assert!(Head::new(&frame[..50], 92).with_partial(partial).udp().unwrap().checksum_ok());
     }
 
-    /// A UDP datagram whose payload is `shim` bytes and `inner`'s packet.
+    /// Returns a UDP datagram whose payload is `shim` bytes and `inner`'s packet.
     fn tunnel(shim: usize, inner: &[u8]) -> Vec<u8> {
         let payload = [vec![9; shim], inner[14..].to_vec()].concat();
         udp4_frame([192, 0, 2, 1].into(), [192, 0, 2, 2].into(), &payload)
@@ -260,7 +264,7 @@ mod tests {
         }
     }
 
-    /// One of the two forms of zero, which are the same sum.
+    /// Replaces a checksum of 0 by all ones: both forms of zero are the same sum.
     fn fix(frame: &mut [u8]) {
         let Partial { start, offset } = transport(frame);
         if frame[start + offset..start + offset + 2] == [0, 0] {

@@ -1,4 +1,4 @@
-//! The test frame: what a generator sends, and a sink verifies to the last byte.
+//! The test frame: a generator sends it, and a sink verifies it to the last byte.
 //!
 //! ```text
 //!  0       12     14      18     22    30       38      42
@@ -17,8 +17,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::EtherType;
 
-/// The shortest frame that can be stamped: Ethernet's minimum without FCS. The stamp itself would
-/// fit in 42 bytes, but devices pad such frames, and then their length is another.
+/// The shortest frame that can be stamped: Ethernet's minimum without FCS. The stamp itself would fit
+/// in 42 bytes, but devices pad such frames, which changes their length.
 pub const FRAME_LEN_MIN: usize = 60;
 
 /// Marks a stamped frame among others of the same EtherType: "LNRT".
@@ -86,18 +86,18 @@ pub fn read(frame: &[u8]) -> Result<Stamp, StampError> {
     Ok(Stamp { flow, seq, time_ns })
 }
 
-/// What a generator wrote into a frame.
+/// The content of a generator's stamp in a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stamp {
-    /// Which stream the frame belongs to.
+    /// The stream that the frame belongs to.
     pub flow: u32,
     /// Its number within the stream.
     pub seq: u64,
-    /// When it was meant to leave, on the generator's clock.
+    /// The time at which it should leave, on the generator's clock.
     pub time_ns: u64,
 }
 
-/// Why a frame has no valid stamp.
+/// The reason why a frame has no valid stamp.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum StampError {
@@ -145,7 +145,8 @@ fn split_mut(frame: &mut [u8]) -> Result<(&mut Head, &mut [u8]), StampError> {
     Head::mut_from_prefix(frame).map_err(|_| StampError::Short)
 }
 
-/// Every bit of the key depends on every bit of the three, and a change of one always changes it.
+/// Returns the key of a stamp. Every bit of it depends on every bit of the three values, and a change
+/// of one value always changes it.
 ///
 /// Source: the finaliser of SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number
 /// Generators, OOPSLA 2014, variant 13 of Stafford).
@@ -157,7 +158,8 @@ fn key(flow: u32, seq: u64, frame_len: usize) -> u64 {
     z ^ z >> 31
 }
 
-/// Folding by exclusive or means that any damage to time within 32 neighbouring bits shows.
+/// Returns the check of a stamp. Folding by exclusive or means that any damage to time within 32
+/// neighbouring bits shows.
 #[inline]
 fn check(key: u64, time_ns: u64) -> u32 {
     let folded = key ^ time_ns;

@@ -12,7 +12,7 @@ use crate::ip::{self, HeaderMut};
 use crate::partial::{self, Check};
 use crate::{EthEnds, Head, HeadMut, IpRef, Malformed, Protocol, checksum, eth};
 
-/// A view of the TCP segment in `frame`.
+/// Returns a view of the TCP segment in `frame`.
 ///
 /// Shape:  header, options and payload, without Ethernet padding.
 /// Errors: [`Malformed::NotIp`], [`Malformed::NotTcp`], [`Malformed::Fragment`] for any piece of
@@ -32,7 +32,7 @@ pub(crate) fn read(head: Head<'_>) -> Result<TcpRef<'_>, Malformed> {
     Ok(TcpRef { ip, header: Ref::into_ref(header), options, payload, check })
 }
 
-/// A view of the TCP segment in `frame`, for changing it.
+/// Returns a view for changing the TCP segment in `frame`.
 ///
 /// Shape:  as [`tcp`].
 /// Errors: as [`tcp`].
@@ -52,7 +52,7 @@ pub(crate) fn write(head: HeadMut<'_>) -> Result<TcpMut<'_>, Malformed> {
     Ok(TcpMut { ends, ip, header, options, payload, behind, check })
 }
 
-/// Header, options and payload of a segment.
+/// Splits a segment into header, options and payload.
 fn split<B: SplitByteSlice>(
     segment: B,
     behind: usize,
@@ -80,32 +80,32 @@ pub struct TcpRef<'a> {
 }
 
 impl<'a> TcpRef<'a> {
-    /// The packet around it.
+    /// Returns the IP packet around the segment.
     #[must_use]
     pub fn ip(&self) -> IpRef<'a> {
         self.ip
     }
 
-    /// The options, padding of the header included.
+    /// Returns the options, padding of the header included.
     #[must_use]
     pub fn options(&self) -> &'a [u8] {
         self.options
     }
 
-    /// The data.
+    /// Returns the data.
     #[must_use]
     pub fn payload(&self) -> &'a [u8] {
         self.payload
     }
 
-    /// Bytes of the payload that are not here but behind it: none unless the view is a
+    /// Returns the number of payload bytes that follow behind the slice: 0 unless the view is a
     /// [`crate::Head`]'s.
     #[must_use]
     pub fn behind(&self) -> usize {
         self.ip.behind()
     }
 
-    /// Whether the checksum is right; as [`crate::UdpRef::checksum_ok`], but that TCP always has one.
+    /// Returns true if the checksum is right; as [`crate::UdpRef::checksum_ok`], but TCP always has one.
     ///
     /// Cost: reads the whole payload, unless that is left to a device.
     #[must_use]
@@ -155,13 +155,13 @@ impl TcpMut<'_> {
         self.check.renumber(&mut self.header.check, false, old.get(), port);
     }
 
-    /// The data.
+    /// Returns the data.
     #[must_use]
     pub fn payload(&self) -> &[u8] {
         self.payload
     }
 
-    /// The data to write to; [`TcpMut::fill_checksum`] makes the checksum right afterwards.
+    /// Returns the data for writing; [`TcpMut::fill_checksum`] makes the checksum right afterwards.
     #[must_use]
     pub fn payload_mut(&mut self) -> &mut [u8] {
         self.payload
@@ -219,43 +219,43 @@ pub struct TcpHeader {
     urgent: U16,
 }
 
-/// Where the header has its checksum.
+/// Offset of the checksum in the header.
 const CHECK_AT: usize = 16;
 
 const _: () = assert!(size_of::<TcpHeader>() == 20);
 
 impl TcpHeader {
-    /// The port of the sender.
+    /// Returns the port of the sender.
     #[must_use]
     pub fn src_port(&self) -> u16 {
         self.src.get()
     }
 
-    /// The port of the receiver.
+    /// Returns the port of the receiver.
     #[must_use]
     pub fn dst_port(&self) -> u16 {
         self.dst.get()
     }
 
-    /// The sequence number of the first byte.
+    /// Returns the sequence number of the first byte.
     #[must_use]
     pub fn seq(&self) -> u32 {
         self.seq.get()
     }
 
-    /// The next byte expected; means something only with [`TcpFlags::ACK`].
+    /// Returns the number of the next byte expected; it means something only with [`TcpFlags::ACK`].
     #[must_use]
     pub fn ack(&self) -> u32 {
         self.ack.get()
     }
 
-    /// The receive window, unscaled.
+    /// Returns the receive window, unscaled.
     #[must_use]
     pub fn window(&self) -> u16 {
         self.window.get()
     }
 
-    /// The control bits.
+    /// Returns the control bits.
     #[must_use]
     pub fn flags(&self) -> TcpFlags {
         TcpFlags(self.flags)
@@ -286,7 +286,7 @@ impl TcpFlags {
 
     const NAMES: [&str; 8] = ["fin", "syn", "rst", "psh", "ack", "urg", "ece", "cwr"];
 
-    /// Whether all of `flags` are set.
+    /// Returns true if all of `flags` are set.
     #[must_use]
     pub const fn contains(self, flags: TcpFlags) -> bool {
         self.0 & flags.0 == flags.0

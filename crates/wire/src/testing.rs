@@ -12,13 +12,14 @@ use crate::{
 
 const MACS: [u8; 12] = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
 
-/// UDP from port 1000 to 2000 over IPv4, TTL 64, checksums right.
+/// Returns a frame of UDP from port 1000 to 2000 over IPv4, TTL 64, checksums right.
 pub fn udp4_frame(src: Ipv4Addr, dst: Ipv4Addr, payload: &[u8]) -> Vec<u8> {
     let segment = udp_segment(payload, |len| pseudo_v4(src, dst, Protocol::UDP, len));
     ipv4_frame(src, dst, Protocol::UDP, &segment)
 }
 
-/// UDP from port 1000 to 2000 over IPv6, DSCP 46, ECN 1, hop limit 64, checksum right.
+/// Returns a frame of UDP from port 1000 to 2000 over IPv6, DSCP 46, ECN 1, hop limit 64, checksum
+/// right.
 pub fn udp6_frame(payload: &[u8]) -> Vec<u8> {
     let [src, dst] = ["2001:db8::1", "2001:db8::2"].map(|a| a.parse().unwrap());
     let segment = udp_segment(payload, |len| pseudo_v6(src, dst, Protocol::UDP, len.into()));
@@ -33,7 +34,7 @@ pub fn udp6_frame(payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// A SYN-ACK from port 1000 to 2000 over IPv4, checksums right.
+/// Returns a SYN-ACK from port 1000 to 2000 over IPv4, checksums right.
 pub fn tcp4_frame(options: &[u8], payload: &[u8]) -> Vec<u8> {
     let (src, dst) = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
     let offset = (5 + options.len() as u8 / 4) << 4;
@@ -80,7 +81,7 @@ fn udp_segment(payload: &[u8], pseudo: impl Fn(u16) -> u16) -> Vec<u8> {
     segment
 }
 
-/// Asks for every view of `frame` and uses every method that could go out of bounds.
+/// Takes every view of `frame` and uses every method that could go out of bounds.
 fn view_all(frame: &mut [u8]) {
     let _ = eth(frame).map(|v| (v.tags().len(), v.payload().len()));
     let _ = arp(frame).map(|v| v.target_ip());
@@ -113,7 +114,7 @@ fn view_all(frame: &mut [u8]) {
     }
 }
 
-/// As `view_all`, of a packet that goes on behind `bytes`.
+/// Does the same as `view_all` for a packet of which `behind` bytes follow behind `bytes`.
 fn view_head(bytes: &mut [u8], behind: usize) {
     let head = Head::new(bytes, behind);
     let _ = (head.eth().is_ok(), head.arp().is_ok());

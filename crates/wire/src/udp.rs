@@ -12,7 +12,7 @@ use crate::ip::{self, HeaderMut};
 use crate::partial::{self, Check};
 use crate::{EthEnds, Head, HeadMut, IpRef, Malformed, Protocol, checksum, eth, head};
 
-/// A view of the UDP datagram in `frame`.
+/// Returns a view of the UDP datagram in `frame`.
 ///
 /// Shape:  header and payload up to UDP's own length; what IP or Ethernet carry behind it is
 ///         left out.
@@ -33,7 +33,7 @@ pub(crate) fn read(head: Head<'_>) -> Result<UdpRef<'_>, Malformed> {
     Ok(UdpRef { ip, header: Ref::into_ref(header), payload, behind, check })
 }
 
-/// A view of the UDP datagram in `frame`, for changing it.
+/// Returns a view for changing the UDP datagram in `frame`.
 ///
 /// Shape:  as [`udp`].
 /// Errors: as [`udp`].
@@ -64,28 +64,29 @@ pub struct UdpRef<'a> {
 }
 
 impl<'a> UdpRef<'a> {
-    /// The packet around it.
+    /// Returns the IP packet around the datagram.
     #[must_use]
     pub fn ip(&self) -> IpRef<'a> {
         self.ip
     }
 
-    /// The data.
+    /// Returns the data.
     #[must_use]
     pub fn payload(&self) -> &'a [u8] {
         self.payload
     }
 
-    /// Bytes of the payload that are not here but behind it: none unless the view is a
+    /// Returns the number of payload bytes that follow behind the slice: 0 unless the view is a
     /// [`crate::Head`]'s.
     #[must_use]
     pub fn behind(&self) -> usize {
         self.behind
     }
 
-    /// Whether the checksum is right, or absent where it may be (IPv4). One that is left to a device
-    /// ([`crate::Head::with_partial`]) is right if the device makes the right one of it. False, as nobody
-    /// knows, if some of the payload is [behind](UdpRef::behind) and the checksum covers it.
+    /// Returns true if the checksum is right, or absent where it may be (IPv4). A checksum that is
+    /// left to a device ([`crate::Head::with_partial`]) is right if the device makes the right one of
+    /// it. Returns false, because it cannot be known, if some of the payload is
+    /// [behind](UdpRef::behind) and the checksum covers it.
     ///
     /// Cost: reads the whole payload, unless that is left to a device.
     #[must_use]
@@ -141,37 +142,37 @@ impl UdpMut<'_> {
         self.check.renumber(&mut self.header.check, true, old.get(), port);
     }
 
-    /// The IP address of the sender.
+    /// Returns the IP address of the sender.
     #[must_use]
     pub fn src(&self) -> IpAddr {
         self.ip.src()
     }
 
-    /// The IP address of the receiver.
+    /// Returns the IP address of the receiver.
     #[must_use]
     pub fn dst(&self) -> IpAddr {
         self.ip.dst()
     }
 
-    /// The MAC addresses of the frame around it.
+    /// Returns the MAC addresses of the frame around it.
     #[must_use]
     pub fn ends(&self) -> &EthEnds {
         self.ends
     }
 
-    /// The data.
+    /// Returns the data.
     #[must_use]
     pub fn payload(&self) -> &[u8] {
         self.payload
     }
 
-    /// The data to write to; [`UdpMut::fill_checksum`] makes the checksum right afterwards.
+    /// Returns the data for writing; [`UdpMut::fill_checksum`] makes the checksum right afterwards.
     #[must_use]
     pub fn payload_mut(&mut self) -> &mut [u8] {
         self.payload
     }
 
-    /// Bytes of the payload that are not here but behind it: none unless the view is a
+    /// Returns the number of payload bytes that follow behind the slice: 0 unless the view is a
     /// [`crate::Head`]'s.
     #[must_use]
     pub fn behind(&self) -> usize {
@@ -223,25 +224,25 @@ pub struct UdpHeader {
     check: U16,
 }
 
-/// Where the header has its checksum.
+/// Offset of the checksum in the header.
 const CHECK_AT: usize = 6;
 
 const _: () = assert!(size_of::<UdpHeader>() == 8);
 
 impl UdpHeader {
-    /// The port of the sender.
+    /// Returns the port of the sender.
     #[must_use]
     pub fn src_port(&self) -> u16 {
         self.src.get()
     }
 
-    /// The port of the receiver.
+    /// Returns the port of the receiver.
     #[must_use]
     pub fn dst_port(&self) -> u16 {
         self.dst.get()
     }
 
-    /// The checksum, as it stands there: 0 for none.
+    /// Returns the value of the checksum field: 0 for none.
     #[cfg(test)]
     pub(crate) fn check(&self) -> u16 {
         self.check.get()

@@ -48,7 +48,7 @@ impl Encapsulate {
     }
 }
 
-/// The server of a client: the one that, hashed with it, is the highest.
+/// Returns the server of a client: the one whose hash with the client is the highest.
 fn server(servers: &[(Mac, Ipv4Addr)], client: Ipv4Addr) -> Option<&(Mac, Ipv4Addr)> {
     servers.iter().max_by_key(|(_, server)| {
         let mut hasher = DefaultHasher::new();

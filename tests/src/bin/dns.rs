@@ -72,7 +72,7 @@ fn answer(skb: &mut Skb) -> Result<(), DropReason> {
     if udp.fill_checksum() { Ok(()) } else { Err(DropReason::TOO_LONG) }
 }
 
-/// Where the first question of a message ends, and the kind of record it asks for.
+/// Returns the end of the first question of a message, and the type of record it asks for.
 fn question(dns: &[u8]) -> Option<(usize, u8)> {
     let mut at = HEADER;
     while let label @ 1..=63 = *dns.get(at)? {

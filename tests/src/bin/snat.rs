@@ -23,7 +23,7 @@ struct Nat {
     /// Our addresses, inside and outside.
     ours: [Ipv4Addr; 2],
     neighbours: HashMap<Ipv4Addr, Mac>,
-    /// Which of our ports a flow has, and which flow a port, from FIRST on.
+    /// The port of each flow, and the flow of each port from FIRST on.
     ports: HashMap<Flow, u16>,
     flows: Vec<Flow>,
     /// For our own questions.

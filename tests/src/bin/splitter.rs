@@ -57,7 +57,7 @@ fn write(mut ring: Port, mut file: Port) -> Result<(), Failure> {
     Ok(file.health().check()?)
 }
 
-/// The same for both ways of a flow.
+/// Returns a hash that is the same for both directions of a flow.
 fn flow_hash(skb: &Skb) -> u64 {
     let ports = skb.tcp().map(|tcp| (tcp.src_port(), tcp.dst_port()));
     let ports = ports.or_else(|_| skb.udp().map(|udp| (udp.src_port(), udp.dst_port())));

@@ -1,5 +1,5 @@
-//! The cases on our side, and what each is compared with. Every loop ends with all its packets
-//! home, or it panics: a wrong ledger makes a figure worthless.
+//! The cases on our side, and the peers' cases that each is compared with. Every loop panics unless
+//! all its packets have been freed at its end: a wrong ledger makes a figure worthless.
 
 use std::hint::black_box;
 
@@ -20,7 +20,7 @@ pub struct Case {
     pub name: &'static str,
     /// The case of the peer's program that it is compared with.
     pub peer: &'static str,
-    /// Whether it needs a second CPU.
+    /// True if the case needs a second CPU.
     pub two_cores: bool,
     /// Bursts of a repetition: a few milliseconds, so that most of them have the CPU to themselves.
     pub bursts: u64,
@@ -95,7 +95,7 @@ pub const CASES: [Case; 8] = [
     },
 ];
 
-/// The case of that name.
+/// Returns the case of that name.
 ///
 /// # Errors
 /// If there is none, with those that there are.
@@ -109,7 +109,8 @@ pub fn named(name: &str) -> Result<&'static Case, String> {
 /// kernel places it.
 ///
 /// # Panics
-/// If a packet did not come home: then there is nothing to say. If a CPU may not be used.
+/// If a packet has not been freed at the end, because the figure would be worthless. If a CPU may not be
+/// used.
 pub fn run(case: &Case, cpus: &[usize], bursts: u64, reps: usize) -> Timer {
     pin(cpus, 0);
     let mut timer = Timer::new(bursts, reps);

@@ -1,4 +1,4 @@
-//! Across two cores: the hand-over of packets.
+//! The cases that hand packets over from one core to another.
 
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +14,7 @@ use crate::{Batch, Local};
 type Sender = linerate_ring::Producer<linerate_ring::Heap<u32>>;
 type Receiver = linerate_ring::Consumer<linerate_ring::Heap<u32>>;
 
-/// Alloc on the first CPU, ring, bulk free on the second.
+/// Measures allocation on the first CPU, a ring, and bulk freeing on the second CPU.
 pub(super) fn hand_over(cpus: &[usize], timer: &mut Timer) {
     let pool = pool();
     let (mut near, mut far) = (pool.local(), pool.local());

@@ -1,4 +1,4 @@
-//! What a packet buffer costs: loops from its allocation to its release, timed.
+//! The cost of a packet buffer: timed loops from its allocation to its release.
 //!
 //! Only built with the feature `bench`, for the lab: its experiment `peers-buffers` runs a case here
 //! and the same case of a peer in turn.

@@ -1,5 +1,5 @@
-//! How one process measures one case: short repetitions of a loop, and the median of those during
-//! which nobody waited for a CPU.
+//! Measurement of one case in one process: short repetitions of a loop, and the median of those
+//! during which no thread waited for a CPU.
 
 use std::time::Instant;
 
@@ -27,7 +27,7 @@ struct Rep {
 }
 
 impl Timer {
-    /// Of `reps` repetitions, each of `bursts` bursts.
+    /// Returns a timer for `reps` repetitions of `bursts` bursts each.
     pub(super) fn new(bursts: u64, reps: usize) -> Timer {
         Timer { bursts, reps: reps.max(1), done: Vec::with_capacity(reps) }
     }
@@ -41,7 +41,7 @@ impl Timer {
         });
     }
 
-    /// The same for a `turn` that says itself what its timed part took.
+    /// Does the same for a `turn` that returns the cost of its timed part itself.
     pub(super) fn repeat_timed(&mut self, mut turn: impl FnMut(u64) -> Took) {
         turn(self.bursts);
         for _ in 0..self.reps {
@@ -52,7 +52,7 @@ impl Timer {
         }
     }
 
-    /// What came of it: the median of the clean repetitions, or of all of them if none is.
+    /// Returns the result: the median of the clean repetitions, or of all of them if none is clean.
     #[must_use]
     pub fn sample(&self) -> Sample {
         let clean = self.done.iter().filter(|rep| rep.clean).count();
@@ -64,16 +64,16 @@ impl Timer {
     }
 }
 
-/// What one process says of one case.
+/// The measurement of one case by one process.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sample {
-    /// Of the TSC, for each packet: the median over the clean repetitions, if there is one.
+    /// TSC ticks for each packet: the median over the clean repetitions, if there is one.
     pub ticks: f64,
     /// Bursts of a repetition.
     pub bursts: u64,
     /// Repetitions.
     pub reps: usize,
-    /// Of these, those during which no thread waited for a CPU.
+    /// Clean repetitions: those during which no thread waited for a CPU.
     pub clean: usize,
 }
 
@@ -97,12 +97,12 @@ impl Sample {
     }
 }
 
-/// What a timed part took.
+/// The time that one timed part took.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Took {
     pub(super) ticks: u64,
     pub(super) elapsed_ns: u64,
-    /// How long the thread (of two, the worse one) was ready to run and did not.
+    /// Time during which the thread (of two, the worse one) was ready to run and did not.
     pub(super) delay_ns: u64,
 }
 
@@ -115,7 +115,8 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// The run delay is read first, because that takes 10 µs; without schedstat it is always 0.
+    /// Starts a clock. It reads the run delay first, because that takes 10 µs; without schedstat the
+    /// delay is always 0.
     pub(super) fn start() -> Watch {
         let delay_ns = thread::run_delay_ns().unwrap_or(0);
         Watch { delay_ns, instant: Instant::now(), start: tsc::ticks() }
