@@ -80,7 +80,7 @@ fn the_pool_alone_carries_datagrams_to_another_thread() {
 
 /// Packets of this process, read by another: every frame is returned, and not a byte is copied.
 #[test]
-fn the_fabrics_reader_sees_every_packet_where_it_was_made() {
+fn fabric_reader_sees_every_packet_without_a_copy() {
     let path = std::env::temp_dir().join(format!("fabric-{}.sock", std::process::id()));
     let path = path.to_str().unwrap();
     let reader = start(FABRIC_READER_BIN, &[path, "3001"]);

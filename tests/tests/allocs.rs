@@ -112,7 +112,7 @@ fn sent_by(index: usize) -> impl Fn(&Stats) -> u64 {
 }
 
 #[test]
-fn the_count_counts() {
+fn counter_sees_an_allocation() {
     let before = calls();
     drop(std::hint::black_box(Box::new(1)));
     assert_eq!(calls() - before, 2);
@@ -140,7 +140,7 @@ fn forwarding_from_null_to_null_allocates_nothing() {
 }
 
 #[test]
-fn frames_that_fit_the_longest_packet_are_never_added_to() {
+fn no_frame_is_added_if_the_longest_packet_fits() {
     let engine = Engine::builder()
         .fit_packets(true)
         .port("gen", "gen:,size=9000")

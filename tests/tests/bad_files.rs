@@ -125,7 +125,7 @@ fn a_block_that_lies_ends_the_capture_behind_the_good_ones() {
 }
 
 #[test]
-fn what_is_no_capture_is_refused() {
+fn file_that_is_no_capture_is_refused() {
     let folder = Folder::new();
     let here = folder.path(".");
     for (from, code, word) in [

@@ -24,13 +24,13 @@ fn busy() -> Forward {
 }
 
 #[test]
-fn an_interrupt_under_load_drains_and_tells() {
+fn sigint_under_load_drains_and_prints_the_report() {
     let report = busy().end(Signal::INT, 130);
     assert_eq!(report.0["verify"]["lost"], 0, "{report:?}");
 }
 
 #[test]
-fn a_termination_under_load_drains_and_tells() {
+fn sigterm_under_load_drains_and_prints_the_report() {
     let report = busy().end(Signal::TERM, 143);
     assert_eq!(report.0["verify"]["lost"], 0, "{report:?}");
 }
@@ -57,7 +57,7 @@ fn the_ledger_is_printed_for_people_too() {
 }
 
 #[test]
-fn what_ends_by_itself_ends_with_zero() {
+fn run_that_ends_by_itself_exits_with_zero() {
     for limit in [["--count", "1000"], ["--for", "100ms"]] {
         let done = Forward::run(&["gen:,rate=100kpps", "sink:", limit[0], limit[1]]);
         assert_eq!(done.code(), 0, "{done:?}");

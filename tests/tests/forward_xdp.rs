@@ -203,7 +203,7 @@ fn rings_of_256_carry_without_a_copy_and_a_hot_list_of_128_is_warned_about() {
 }
 
 #[test]
-fn what_comes_while_nobody_receives_is_missed_and_the_report_says_why() {
+fn packets_during_a_stall_are_missed_and_the_report_says_why() {
     let hosts = or_skip!(Hosts::new());
     let forward = or_skip!(join(&hosts, "xdp:w0,ring=64", "xdp:e0"));
     forward.0.signal(Signal::STOP);
@@ -250,7 +250,7 @@ fn a_session_of_the_kernels_lives_beside_a_filter() {
 }
 
 #[test]
-fn a_host_that_goes_ends_the_run_with_a_whole_ledger() {
+fn deleted_host_ends_the_run_with_a_balanced_ledger() {
     let hosts = or_skip!(Hosts::new());
     let forward = or_skip!(join(&hosts, "xdp:w0", "xdp:e0"));
     let Hosts { west, middle, east } = hosts;
@@ -277,7 +277,7 @@ fn an_interface_that_goes_down_and_comes_back_carries_again() {
 }
 
 #[test]
-fn a_second_program_on_an_interface_is_refused_and_had_when_the_first_has_ended() {
+fn second_program_on_an_interface_is_refused_until_the_first_ends() {
     let hosts = or_skip!(Hosts::new());
     let first = or_skip!(join(&hosts, "xdp:w0", "xdp:e0"));
     for text in ["xdp:w0", "xdp:w0,udp=7777", "xdp:e0,mode=generic"] {

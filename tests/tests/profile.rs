@@ -153,7 +153,7 @@ fn a_forwarder_s_time_is_found_in_its_stages_and_in_the_kernel() {
 }
 
 #[test]
-fn a_stripped_program_has_a_profile_and_its_reader_is_told() {
+fn stripped_program_is_profiled_with_a_warning() {
     or_skip!(installed("strip"));
     let folder = Folder::new();
     let (stripped, file) = (folder.path("linerate"), folder.path("profile.json"));

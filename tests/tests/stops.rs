@@ -16,7 +16,7 @@ const DRAIN: Duration = Duration::from_millis(500);
 static STOPPED: AtomicU32 = AtomicU32::new(0);
 
 #[test]
-fn every_stop_is_heard() {
+fn engine_stops_at_any_moment() {
     let thread = std::thread::spawn(|| {
         for i in 0..ENGINES {
             let builder = Engine::builder().hot_list_len(64).port("a", "gen:,rate=100kpps");

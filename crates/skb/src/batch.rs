@@ -490,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_leaves_in_order_and_room_comes_back() {
+    fn taking_a_prefix_keeps_order_and_frees_room() {
         let (_pool, mut mem, mut batch) = numbered(8, 8);
         let mut taken = 0;
         let n = batch.send_prefix(&mut mem, |_| {
@@ -551,7 +551,7 @@ mod tests {
     }
 
     #[test]
-    fn truncated_packets_never_were() {
+    fn truncated_packets_are_not_counted_as_created() {
         let (pool, mut mem, mut batch) = numbered(10, 10);
         batch.truncate(7);
         batch.truncate_to(5, &mut mem);
@@ -582,7 +582,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_drained_stays() {
+    fn undrained_packets_stay_in_the_batch() {
         let (_pool, _mem, mut batch) = numbered(4, 4);
         assert_eq!(batch.drain().take(2).map(|s| s.data()[0]).collect::<Vec<_>>(), [0, 1]);
         assert_eq!(numbers(&batch), [2, 3]);

@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_no_size_class_is_refused_and_takes_nothing() {
+    fn request_above_every_size_class_is_refused_without_a_leak() {
         let frames = Pool::builder().frames(8).build().unwrap();
         assert!(alloc_skb(&mut frames.local(), frames.data_room() + 1).is_none());
         let jumbo = Pool::builder().frames(8).jumbo(2, 16_384).build().unwrap();
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_knows_nothing_of_the_buffers_former_life() {
+    fn reused_buffer_keeps_no_field_of_its_last_packet() {
         for pool in pools() {
             let mut mem = pool.local_with(1);
             let mut used = Batch::with_capacity(64);
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_gets_what_there_is_and_the_rest_when_packets_come_back() {
+    fn device_gets_the_free_frames_and_later_the_returned_ones() {
         let pool = Pool::builder().frames(200).build().unwrap();
         let (mut mem, mut ring) = (pool.local(), Batch::with_capacity(256));
         assert_eq!(dev_alloc_skb_refill(&mut mem, &mut ring, 256), 200);
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn where_the_kernel_panics_nothing_happens() {
+    fn calls_on_which_the_kernel_panics_change_nothing() {
         for pool in pools() {
             let mut skb = alloc_skb(&mut pool.local(), 100).unwrap();
             assert!(skb_put(&mut skb, 4096).is_none(), "skb_over_panic");
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_for_which_there_is_no_frame_never_was_a_packet() {
+    fn failed_copy_is_not_counted_as_a_packet() {
         let pool = Pool::builder().frames(3).build().unwrap();
         // Two frames, and one left for a copy of both.
         let mut skb = pool.local().alloc_copy(&[7; 2000]).unwrap();
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn fragments_are_told_as_the_kernel_tells_them() {
+    fn shared_info_reports_fragments_as_the_kernel_does() {
         let pool = Pool::builder().frames(64).build().unwrap();
         let mut mem = pool.local();
         let mut skb = mem.alloc_copy(b"first").unwrap();
@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_packet_holds_is_released_when_its_last_clone_is_freed() {
+    fn held_object_is_released_with_the_last_clone() {
         struct Destructor(AtomicUsize);
         impl Release for Destructor {
             fn release(&self, truesize_bytes: usize) {

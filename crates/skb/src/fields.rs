@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_packet_holds_is_told_once_whoever_frees_it() {
+    fn held_object_is_released_once_on_any_freeing_path() {
         let pool = Pool::builder().frames(64).build().unwrap();
         let (mut mem, budget) = (pool.local(), Arc::new(Budget::default()));
         let mut truesize = 0;
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_release_that_panics_costs_nobody_anything() {
+    fn panicking_release_frees_the_packet_all_the_same() {
         let pool = Pool::builder().frames(32).build().unwrap();
         let (mut mem, budget) = (pool.local(), Arc::new(Budget::default()));
         let mut batch = crate::Batch::with_capacity(8);
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_is_what_the_packet_took_when_it_was_given_it() {
+    fn release_gets_the_truesize_at_the_time_of_hold() {
         let pool = Pool::builder().frames(32).build().unwrap();
         let (mut mem, budget) = (pool.local(), Arc::new(Budget::default()));
         let mut chain = mem.alloc_copy(&[1; 5000]).unwrap();

@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_common_is_found_over_any_frames() {
+    fn common_bits_are_found_over_any_handles() {
         let of = |handles: &[u32]| Common::of(handles);
         let (a, b) = (tag(3, 5) | 7, tag(3, 5) | 0xfffff);
         assert_eq!((of(&[a, b]).umem(), of(&[a, b]).core()), (Some(3), Some(5)));

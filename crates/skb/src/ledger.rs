@@ -237,7 +237,7 @@ mod tests {
     use crate::{Batch, DropReason, Pool};
 
     #[test]
-    fn what_a_program_does_with_a_packet_is_told_apart() {
+    fn ledger_separates_what_a_program_does_with_packets() {
         const BLOCKED: DropReason = DropReason::app(3, "blocked");
         let pool = Pool::builder().frames(64).build().unwrap();
         let mut mem = pool.local();

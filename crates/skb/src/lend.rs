@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_allocator_has_is_not_lent() {
+    fn packets_of_the_allocator_have_no_spans_to_lend() {
         let pool = Pool::builder().frames(8).data(Data::General).build().unwrap();
         let mut mem = pool.local();
         assert_eq!(mem.lend(&mut [0; 4]), 0);

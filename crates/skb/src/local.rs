@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_keeps_nothing_of_its_former_life() {
+    fn reused_frame_keeps_no_metadata() {
         let pool = pool(1);
         let mut mem = pool.local_with(1);
         let mut skb = mem.alloc_one().unwrap();

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_into_the_room_is_data_and_no_more_than_there_is() {
+    fn filled_bytes_become_data_up_to_the_room() {
         let pool = pool(Trust::Private);
         let mut batch = batch(&pool, pool.local().alloc_copy(b"three").unwrap());
         let room = pool.data_room();

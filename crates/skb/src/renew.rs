@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shared_or_has_fragments_stays_and_is_not_counted() {
+    fn renew_skips_shared_and_fragmented_packets() {
         let pool = Pool::builder().frames(64).build().unwrap();
         let other = Pool::builder().frames(8).build().unwrap();
         let mut mem = pool.local();

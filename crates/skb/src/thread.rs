@@ -469,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn a_former_pools_cache_is_not_mistaken_for_the_next_ones() {
+    fn thread_cache_of_a_former_pool_is_not_reused() {
         for _ in 0..if cfg!(miri) { 5 } else { 100 } {
             let pool = Pool::builder().frames(256).build().unwrap();
             let mut mem = pool.local();

@@ -315,7 +315,7 @@ mod tests {
     use crate::Pool;
 
     #[test]
-    fn a_umem_goes_when_its_last_frame_comes_home() {
+    fn umem_is_unmapped_with_its_last_frame() {
         let pool = Pool::builder().frames(4).build().unwrap();
         let umem = pool.umem();
         let (id, serial) = (umem.id() as usize, umem.own_serial());

@@ -22,7 +22,7 @@ fn core(stats: &PoolStats, name: &str) -> CoreStats {
 }
 
 #[test]
-fn frames_on_their_way_home_starve_nobody() {
+fn frames_being_returned_starve_no_core() {
     let pool = Pool::builder().frames(64).return_to(Return::Home).build().unwrap();
     let (mut owner, mut other) = (pool.local_with(0), pool.local_with(8));
     let mut batch = Batch::with_capacity(64);
@@ -137,7 +137,7 @@ fn a_local_notices_another_sampling_within_the_calls_that_were_promised() {
 }
 
 #[test]
-fn what_never_was_a_packet_has_no_dwell_time() {
+fn unused_frames_have_no_dwell_time() {
     let pool = Pool::builder().frames(64).frame_size(256).headroom(0).build().unwrap();
     pool.set_sampling(1);
     let (mut mem, mut batch) = (pool.local(), Batch::with_capacity(4));
@@ -274,7 +274,7 @@ fn a_thread_without_a_list_is_at_the_depot_for_every_frame() {
 }
 
 #[test]
-fn a_visit_is_counted_once_and_only_if_frames_moved() {
+fn depot_visit_is_counted_once_if_frames_moved() {
     for (return_to, freed_in_one) in [(Return::Local, 128), (Return::Home, 128)] {
         let pool = Pool::builder().frames(256).return_to(return_to).build().unwrap();
         let (mut near, mut far) = (pool.local_named("near", 0), pool.local_named("far", 0));
@@ -287,7 +287,7 @@ fn a_visit_is_counted_once_and_only_if_frames_moved() {
 }
 
 #[test]
-fn what_is_mapped_includes_the_places_that_homes_reserve() {
+fn mapped_bytes_include_the_stacks_of_core_depots() {
     let build = |return_to| {
         let pool = Pool::builder().frames(4096).huge_pages(Huge::Never);
         pool.return_to(return_to).build().unwrap()

@@ -10,7 +10,7 @@
 use std::process::Command;
 
 #[test]
-fn what_must_not_compile_does_not_and_for_the_reason_given() {
+fn misuse_fails_to_compile_for_the_expected_reason() {
     if let Err(why) = same_words() {
         eprintln!("skipped: {why}");
         return;

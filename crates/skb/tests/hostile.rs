@@ -86,7 +86,7 @@ fn a_commit_on_a_chain_puts_nothing_in_the_middle() {
 }
 
 #[test]
-fn what_a_thread_does_while_it_is_torn_down_is_counted() {
+fn work_of_a_thread_in_teardown_is_counted() {
     struct Last(std::cell::RefCell<Option<Skb>>);
     impl Drop for Last {
         fn drop(&mut self) {

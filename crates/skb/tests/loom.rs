@@ -215,7 +215,7 @@ fn two_takers_never_get_one_frame() {
 }
 
 #[test]
-fn whoever_comes_last_unmaps_and_only_with_every_frame_home() {
+fn last_user_unmaps_only_when_every_frame_is_returned() {
     explore(|| {
         let umem = Umem::new(2, 0, [&[1, 2], &[]]);
         let act = |umem: &Umem| {

@@ -70,7 +70,7 @@ fn reentering(pool: &Pool, mem: &mut Local, n: usize, told: &Arc<AtomicUsize>) -
 }
 
 #[test]
-fn what_a_packet_holds_may_use_the_pool_and_free_packets_when_it_is_released() {
+fn release_may_use_the_pool_and_free_packets() {
     for pool in pools() {
         let (mut mem, told) = (pool.local(), Arc::new(AtomicUsize::new(0)));
         for way in 0..4 {
@@ -122,7 +122,7 @@ impl Drop for Panics {
 }
 
 #[test]
-fn a_panic_in_what_a_packet_holds_ends_there_even_while_the_thread_panics() {
+fn panic_in_release_is_caught_even_while_the_thread_panics() {
     for pool in pools() {
         for when_told in [true, false] {
             let mut mem = pool.local();
@@ -243,7 +243,7 @@ fn a_sampled_packet_may_be_shared_joined_copied_and_freed_anywhere() {
 /// The pool, its locals and its packets go at once, each on a thread of its own: whichever is last
 /// takes the memory with it.
 #[test]
-fn a_pool_goes_once_whoever_leaves_last() {
+fn pool_is_unmapped_once_by_its_last_user() {
     let rounds = if cfg!(miri) { 6 } else { 400 };
     for round in 0..rounds {
         let return_to = [Return::Home, Return::Local][round % 2];

@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn the_payload_is_what_is_here_and_the_rest_is_counted() {
+    fn payload_ends_with_the_slice_and_behind_counts_the_rest() {
         let frame = udp4(&[7; 100]);
         let head = Head::new(&frame[..52], frame.len() - 52);
         let (ip, view) = (head.ipv4().unwrap(), head.udp().unwrap());
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_total_length_of_none_is_all_there_is_in_a_tcp_superframe_only() {
+    fn zero_total_length_means_all_bytes_in_tcp_superframes_only() {
         let mut frame = tcp4_frame(&[], b"data");
         frame[16..18].fill(0);
         fix_ipv4(&mut frame);

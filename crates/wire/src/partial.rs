@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_partial_checksum_is_ok_where_it_is_known_to_be_one() {
+    fn partial_checksum_is_valid_only_if_declared_and_unchanged() {
         for mut frame in frames(b"payload") {
             let partial = leave(&mut frame);
             assert!(ok(&frame, Some(partial)) && !ok(&frame, None));
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn an_inner_field_that_is_not_here_makes_no_outer_checksum() {
+    fn outer_checksum_needs_the_inner_field_in_the_slice() {
         let mut inner = frames(b"payload")[2].clone();
         let Partial { start, offset } = leave(&mut inner);
         let partial = Partial { start: start + 28, offset };

@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn new_addresses_are_no_damage() {
+    fn new_addresses_leave_the_stamp_valid() {
         let mut frame = stamped(60, 1, 2, 3);
         frame[..12].fill(0x5a);
         assert!(read(&frame).is_ok());

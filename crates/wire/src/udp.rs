@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn no_checksum_is_right_in_ipv4_only() {
+    fn absent_udp_checksum_is_valid_in_ipv4_only() {
         let mut v4 = udp4_frame([1, 2, 3, 4].into(), [5, 6, 7, 8].into(), b"abc");
         let mut v6 = udp6_frame(b"abc");
         v4[40..42].fill(0);
