@@ -1,10 +1,10 @@
-//! Tells the program of which commit it is, so that what it measures can be told from what another
-//! build did: `LINERATE_COMMIT` if it is set, else git's, with `-dirty` behind it where the sources
-//! differ; nothing where they are not in our repository.
+//! Records the program's commit at build time, so that its measurements can be assigned to a build:
+//! `LINERATE_COMMIT` if set, else git's, with `-dirty` behind it where the sources differ; nothing
+//! outside our repository.
 
 use std::process::Command;
 
-/// Where this package is in our repository. In another's, commits are not ours.
+/// Path of this package in our repository. In any other repository, the commits are not ours.
 const PREFIX: &str = "instruments/cli/";
 
 fn main() {
@@ -27,7 +27,7 @@ fn main() {
     }
 }
 
-/// What a git command prints; `None` if there is no git, or nothing to be printed.
+/// Returns the output of a git command; `None` if git is missing, fails or prints nothing.
 fn git(args: &[&str]) -> Option<String> {
     let output = Command::new("git").args(args).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;

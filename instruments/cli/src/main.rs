@@ -28,7 +28,7 @@ struct Args {
     command: Instrument,
 }
 
-/// What there is to measure with.
+/// The commands that measure.
 #[derive(Debug, Subcommand)]
 pub enum Instrument {
     /// Says where the CPU's time goes.

@@ -96,7 +96,7 @@ irregular, with the reason.
 Exit status: 0 found, 1 failed while running, 2 wrong request, 4 most trials were disturbed by
 others on this machine, 5 not possible here, 130 or 143 ended by SIGINT or SIGTERM.";
 
-/// What is printed as JSON.
+/// The JSON output.
 #[derive(Serialize)]
 struct Document<'a> {
     schema: &'static str,
@@ -106,7 +106,7 @@ struct Document<'a> {
     size_bytes: u32,
     generator_alone_pps: f64,
     max_pps: u64,
-    /// Whether disturbed trials counted.
+    /// True if disturbed trials counted.
     as_it_is: bool,
     #[serde(flatten)]
     outcome: &'a Outcome,
@@ -267,12 +267,12 @@ fn text(outcome: &Outcome, limits: Limits) -> String {
     text
 }
 
-/// Whether most trials said nothing.
+/// Returns true if most trials were disturbed and therefore say nothing.
 fn given_up(outcome: &Outcome, limits: Limits) -> bool {
     limits.disturbed != Disturbed::Counts && outcome.disturbed > outcome.trials.len()
 }
 
-/// How many trials it took, and what became of those that were disturbed.
+/// Describes the number of trials and the treatment of those that were disturbed.
 fn made(outcome: &Outcome, limits: Limits) -> String {
     let mut text = match outcome.found.first() {
         Some(found) => {
@@ -291,8 +291,8 @@ fn made(outcome: &Outcome, limits: Limits) -> String {
     text + "\n"
 }
 
-/// What happened at the lowest rate that is not carried: how much was lost, where, and whether the
-/// path's worker had time left, so that not it is the limit.
+/// Describes the losses at the lowest rate that is not carried: their number, their place, and the
+/// spare time of the path's worker, so that the reader can tell if the worker is the limit.
 fn limit(outcome: &Outcome, found: &Found, limits: Limits) -> Option<String> {
     let Some(upper) = found.upper_pps else {
         return found

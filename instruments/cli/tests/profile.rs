@@ -1,4 +1,4 @@
-//! `linerate profile`: what is recorded, read, compared and watched, and how it is refused.
+//! Tests of `linerate profile`: recording, reading, comparing, watching and refusals.
 
 mod command;
 
@@ -55,7 +55,7 @@ fn record(words: &str, recorded: &[&str]) -> Option<Ended> {
     possible(ended)
 }
 
-/// The same of this command itself.
+/// Records this command itself.
 fn record_work(words: &str) -> Option<Ended> {
     let work: Vec<&str> = WORK.split(' ').collect();
     let lab = Path::new(env!("CARGO_BIN_EXE_linerate-lab"));
@@ -76,7 +76,7 @@ fn possible(ended: Ended) -> Option<Ended> {
     Some(ended)
 }
 
-/// What a person is told, and that a program is told the same.
+/// Asserts that a command is refused with the same error in text and in JSON.
 fn refused(words: &str, exit: i32, fix: &str) {
     let (told, document) = (run(words), run(&format!("{words} --json")));
     assert_eq!((told.exit, document.exit), (Some(exit), Some(exit)), "{told:?} {document:?}");

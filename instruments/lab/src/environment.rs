@@ -1,4 +1,4 @@
-//! On what a run was made: the `env` of its document.
+//! Description of the environment of a run: the `env` of its document.
 //!
 //! Everything is read from /proc and /sys, outside any window. What cannot be read is `null` or left
 //! out; nothing is guessed. Of the kernel's command line only what bears on a measurement is kept:
@@ -16,7 +16,7 @@ use crate::scenario::Place;
 /// Bytes of a file that are read; /proc/cpuinfo is about 1.5 KiB for each CPU.
 const FILE_BYTES_MAX: usize = 4 << 20;
 
-/// Interrupts that are told.
+/// The largest number of interrupts to list.
 const IRQS_MAX: usize = 1024;
 
 /// Parameters of the kernel that bear on a measurement, by how they begin: what runs where, how a
@@ -89,8 +89,8 @@ const PARAMETERS: [&str; 63] = [
     "tsx",
 ];
 
-/// This machine, now, as the document's `env`. Its `noise` is that of no run: whoever has one puts
-/// its own there.
+/// Describes this machine, now, as the document's `env`. Its `noise` belongs to no run: a run
+/// replaces it with its own.
 ///
 /// Cost: reads some ten files, and one for each interrupt; where there are counters, the first call
 /// of a process tries them for some milliseconds.
@@ -171,7 +171,7 @@ fn cpus(place: &Place) -> Vec<Value> {
     place.cpus.iter().enumerate().map(one).collect()
 }
 
-/// Which CPUs take each interrupt, and which a new one's would be.
+/// Reads the CPUs that serve each interrupt, and those that a new interrupt would get.
 fn irq_affinity() -> Map<String, Value> {
     let mut affinity = Map::new();
     if let Some(mask) = line("/proc/irq/default_smp_affinity") {
@@ -211,7 +211,7 @@ fn noise() -> Value {
     noise
 }
 
-/// What was waited for, as the kernel puts it: `some avg10=0.00 …`.
+/// Reads the kernel's pressure stall information: `some avg10=0.00 …`.
 fn psi() -> Map<String, Value> {
     let said =
         |what: &str| Some((what.to_owned(), line(&format!("/proc/pressure/{what}"))?.into()));
@@ -258,14 +258,14 @@ fn names(directory: &str) -> Vec<String> {
     names
 }
 
-/// A file's text; what is not UTF-8 is replaced.
+/// Reads a file as text; bytes that are not UTF-8 are replaced.
 fn read(path: impl AsRef<Path>) -> Option<String> {
     let mut bytes = fs::read(path).ok()?;
     bytes.truncate(FILE_BYTES_MAX);
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Its first line, trimmed; `None` if that is empty.
+/// Reads a file's first line, trimmed; returns `None` if that is empty.
 fn line(path: &str) -> Option<String> {
     let text = read(path)?;
     let line = text.lines().next()?.trim();

@@ -38,17 +38,17 @@ const PACKET_MAX_BYTES: usize = 1 << 16;
 
 /// A window begins.
 pub(crate) const BEGIN: u8 = b'b';
-/// It has ended: what is left is read, and told.
+/// The message that a window has ended: the rest is read and reported.
 pub(crate) const END: u8 = b'e';
 
-/// What was seen since the last time.
+/// The results since the last report.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub(crate) struct Seen {
-    /// What its thread took; `None` outside of a window.
+    /// The CPU time of the thread; `None` outside of a window.
     pub time: Option<ThreadTime>,
     pub packets: u64,
     pub bytes: u64,
-    /// Of the packets, those of which every byte was as it was sent.
+    /// Packets of which every byte arrived as it was sent.
     pub verified: u64,
     pub lost: u64,
     pub reordered: u64,
@@ -63,7 +63,7 @@ pub(crate) struct Seen {
     pub receipt_count: u64,
     pub receipt_p50_ns: Option<u64>,
     pub receipt_p99_ns: Option<u64>,
-    /// Every byte was checked, rather than the stamp looked at.
+    /// True if every byte was checked, false if only the stamp was read.
     pub is_verified: bool,
     /// The slowest whole tenth of a second, as a share of the mean of all; `None` of fewer than two.
     pub slowest_pct: Option<f64>,
@@ -82,7 +82,7 @@ impl Seen {
         })
     }
 
-    /// The same of a whole side, by name.
+    /// Returns the totals of a whole side, by name.
     pub fn totals(&self) -> [(String, f64); 8] {
         let figure = |name: &str, n: u64| (format!("far side: {name}"), n as f64);
         [
@@ -98,7 +98,8 @@ impl Seen {
     }
 }
 
-/// What was seen in two stretches of time; quantiles and shares of either are none of both.
+/// Adds the results of two stretches of time; quantiles and shares are not added, as those of one
+/// stretch do not apply to the sum.
 impl AddAssign<&Seen> for Seen {
     fn add_assign(&mut self, more: &Seen) {
         self.packets += more.packets;
@@ -148,13 +149,13 @@ fn usage(why: String) -> Error {
         .fix("it is started by `linerate lab run`, for itself")
 }
 
-/// The reader and what it has seen.
+/// The reader and its results so far.
 struct Far {
     reader: Reader,
     meter: Meter,
     verify: bool,
     verifier: Verifier,
-    /// What the verifier had found, and the reader counted, when it was told last.
+    /// The counts of the verifier and of the reader at the last report.
     told: (Verified, u64, u64),
     frame: Vec<u8>,
     took_ns: Vec<u64>,
@@ -206,7 +207,7 @@ impl Far {
         }
     }
 
-    /// Looks at what is there; returns how many packets.
+    /// Reads the packets that are there; returns their number.
     fn look(&mut self) -> usize {
         let mut n = 0;
         for frame in self.reader.frames(BATCH) {
@@ -267,7 +268,7 @@ impl Far {
         self.tell(seen)
     }
 
-    /// What was seen since it was last taken.
+    /// Returns the results since the last call.
     fn take(&mut self) -> Seen {
         let (found, counts) = (self.verifier.found(), self.reader.counts());
         let (then, copied_out, lies) =
@@ -299,7 +300,7 @@ impl Far {
     }
 }
 
-/// Where a stamp has its time.
+/// Offset of the time in a stamp, in bytes.
 const TIME_AT: usize = 30;
 
 /// The nearest rank of so many per cent; `None` of fewer than `least`.

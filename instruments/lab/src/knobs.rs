@@ -27,7 +27,7 @@ pub enum Values {
     Count(u64, u64),
     /// A power of two from the first to the second.
     PowerOfTwo(u64, u64),
-    /// One of some words.
+    /// A choice of words.
     OneOf(&'static dyn Words),
     /// `true` or `false`.
     Flag,
@@ -135,7 +135,8 @@ impl<'a> Reading<'a> {
         })
     }
 
-    /// Returns what the word stands for that the file or the default says; else the first one.
+    /// Returns the choice for the word that the file or the default names; if neither is known, the
+    /// first choice.
     pub(crate) fn choice<T: Copy + fmt::Debug + Sync, const N: usize>(
         &self,
         name: &str,
@@ -147,7 +148,7 @@ impl<'a> Reading<'a> {
         Ok(self.choice_if_set(name, words)?.unwrap_or(usual.1))
     }
 
-    /// Returns what the word stands for that the file says.
+    /// Returns the choice for the word that the file names.
     pub(crate) fn choice_if_set<T: Copy + fmt::Debug + Sync, const N: usize>(
         &self,
         name: &str,
@@ -158,7 +159,7 @@ impl<'a> Reading<'a> {
         })
     }
 
-    /// Returns what the file says of `name`, unread.
+    /// Returns the unparsed setting `name` of the file.
     pub(crate) fn said(&self, name: &str) -> Option<&'a Setting> {
         self.settings.get(name)
     }
@@ -187,7 +188,7 @@ impl<'a> Reading<'a> {
 }
 
 impl Values {
-    /// Returns what is wanted, in words; `None` if only the scenario knows.
+    /// Describes the valid values in words; `None` if only the scenario knows them.
     fn wanted(self) -> Option<String> {
         match self {
             Values::Count(low, high) => Some(format!("a whole number from {low} to {high}")),
@@ -202,7 +203,7 @@ fn one_of(words: &dyn Words) -> String {
     format!("one of \"{}\"", words.words().join("\", \""))
 }
 
-/// As `lab show` prints them.
+/// Formats the values as `lab show` prints them.
 impl fmt::Display for Values {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

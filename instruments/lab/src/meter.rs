@@ -1,4 +1,4 @@
-//! What the calling thread takes: time on a CPU, time without one, events.
+//! Measurement of the calling thread: time on a CPU, time waiting for a CPU, events.
 //!
 //! A window has two edges, and what an edge reads is nested: the counters of the CPU innermost, then
 //! the wall, then what the kernel accounts. So the events are those of the window's code and of no
@@ -15,8 +15,8 @@ use linerate_sys::thread::{Account, Accounted};
 use crate::window::{PmuCount, ThreadTime};
 use crate::{Code, Error, Result};
 
-/// What is counted, as many of them as count at once: first what every CPU has, then what shows a
-/// line that goes from core to core, then what post 000 and 003 looked at.
+/// The events to count, as many as can count at once: first those that every CPU has, then those
+/// that show a cache line moving from core to core, then those that posts 000 and 003 looked at.
 const WANTED: [Quantity; 7] = [
     Quantity::Instructions,
     Quantity::Cycles,
@@ -42,7 +42,8 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// Of the calling thread, pinned to `cpu` by its maker; `measured` if its cost is the side's.
+    /// Creates a meter of the calling thread, which its creator has pinned to `cpu`; `measured` is
+    /// true if the thread's cost belongs to the side.
     ///
     /// Cost: opens a file and some counters, and where there are counters the first one of a process
     /// finds out for some milliseconds which of them count. Not for a window.
@@ -75,7 +76,7 @@ impl Meter {
         Ok(())
     }
 
-    /// Ends, and says what it took.
+    /// Ends the window and returns its cost.
     ///
     /// # Errors
     /// As above, and `E-SYSTEM` if it was not begun.
@@ -102,8 +103,8 @@ impl Meter {
         })
     }
 
-    /// What a window reads that has nothing in it: the median of many, figure by figure. So much of
-    /// every window is the meter's own.
+    /// Measures many empty windows and returns the median of each figure: the meter's own share of
+    /// every window.
     ///
     /// # Errors
     /// As [`Meter::start`].
@@ -146,7 +147,7 @@ pub fn pmu_here() -> Result<Vec<&'static str>> {
     Ok(events.iter().filter_map(name).collect())
 }
 
-/// Of [`WANTED`], those that count here at once; found out by the first thread that asks.
+/// Returns those of [`WANTED`] that can be counted at once here; the first caller finds them out.
 fn countable() -> &'static Result<Vec<Event>> {
     static COUNTABLE: OnceLock<Result<Vec<Event>>> = OnceLock::new();
     COUNTABLE.get_or_init(|| {

@@ -1,4 +1,4 @@
-//! How far two CPUs are from each other, which a host may change at any moment.
+//! The distance between two CPUs, which a host may change at any moment.
 //!
 //! A virtual CPU is wherever its host puts it: on one machine the two of them were seen on one core
 //! complex, where a cache line comes back after some 150 ticks, and a minute later on two, where it
@@ -24,7 +24,7 @@ const READINGS: usize = 101;
 /// Readings that a median takes.
 const READINGS_MIN: usize = 11;
 
-/// How long the two threads look for each other at most: without disturbance they take 2 ms.
+/// The longest wait of the two threads for each other: without disturbance they meet within 2 ms.
 const TIME_MAX: Duration = Duration::from_millis(250);
 
 /// Turns of a waiting loop between two looks at the clock.
@@ -80,7 +80,7 @@ pub fn round_trip_ticks(one: usize, other: usize) -> Result<f64> {
     Ok(readings[readings.len() / 2])
 }
 
-/// What two readings mean; `None` if the CPUs moved between them.
+/// Returns the placement that two readings show; `None` if the CPUs moved between them.
 #[must_use]
 pub fn placement(before_ticks: f64, after_ticks: f64) -> Option<PlacementRecord> {
     let ratio = before_ticks / after_ticks;

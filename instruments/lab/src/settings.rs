@@ -1,4 +1,4 @@
-//! Names and values that a scenario is told, each with the line that it stands on.
+//! Settings of a scenario, each with its line in the file.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -37,25 +37,25 @@ pub struct Setting {
 pub struct Settings(BTreeMap<String, Setting>);
 
 impl Settings {
-    /// None.
+    /// Returns no settings.
     #[must_use]
     pub fn new() -> Settings {
         Settings::default()
     }
 
-    /// Says `name`, in place of what was said of it before.
+    /// Sets `name`, in place of an earlier value.
     pub fn set(&mut self, name: &str, setting: Setting) {
         self.0.insert(name.into(), setting);
     }
 
-    /// The same with `name` said by no file: for tests and defaults.
+    /// Sets `name` without a line of a file: for tests and defaults.
     #[must_use]
     pub fn with(mut self, name: &str, value: impl Into<Value>) -> Settings {
         self.set(name, Setting { value: value.into(), line: 0 });
         self
     }
 
-    /// These, and where `over` says something else, that.
+    /// Merges both; on conflict the value of `over` wins.
     #[must_use]
     pub fn and(&self, over: &Settings) -> Settings {
         let mut both = self.clone();
@@ -63,26 +63,27 @@ impl Settings {
         both
     }
 
-    /// What was said of `name`.
+    /// Returns the setting `name`.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Setting> {
         self.0.get(name)
     }
 
-    /// Every name and what was said of it, in the order of the names.
+    /// Iterates over the settings in the order of their names.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Setting)> {
         self.0.iter().map(|(name, setting)| (name.as_str(), setting))
     }
 }
 
-/// What is wrong with an experiment, at a line of its file; whoever knows the file's name adds it.
+/// Builds the error for a fault of an experiment, with the line of its file; a caller that knows
+/// the file's name adds it.
 #[must_use]
 pub fn wrong(line: usize, why: impl fmt::Display) -> Error {
     let why = if line == 0 { why.to_string() } else { format!("line {line}: {why}") };
     Error::new(Code::Experiment, "cannot use the experiment", why)
 }
 
-/// The same, with the name of the file before its line: `pool.toml:12: …`.
+/// Adds the name of the file before the line of an error: `pool.toml:12: …`.
 #[must_use]
 pub fn in_file(mut e: Error, file: &str) -> Error {
     if e.code == Code::Experiment {

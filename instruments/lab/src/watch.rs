@@ -1,4 +1,4 @@
-//! What the machine did beside a window, and whether that window may be used.
+//! Activity of the machine beside a window, and the decision on its use.
 //!
 //! Admission looks at the environment and never at results: whoever discards what looks odd finds
 //! what he expects. What counts against a window is what others took from its CPUs: exactly, by the
@@ -34,23 +34,24 @@ use linerate_sys::process::children_cpu_ns;
 use crate::window::{ThreadTime, Window};
 use crate::{Code, Error, Result};
 
-/// Of its wall time, the most that a pinned thread may have been ready and without a CPU.
+/// The largest run delay of a pinned thread, in per cent of its wall time: ready, but without a
+/// CPU.
 pub const RUN_DELAY_PCT_MAX: f64 = 1.0;
 
-/// Of the side's CPUs, the most that others may have had.
+/// The largest share of the side's CPUs that other programs may take, in per cent.
 pub const FOREIGN_CPU_PCT_MAX: f64 = 2.0;
 
-/// Of the side's CPUs, the most that the host may have taken.
+/// The largest share of the side's CPUs that the host may take, in per cent.
 pub const STEAL_PCT_MAX: f64 = 0.5;
 
-/// Of a window, the least that its events must have been counted for.
+/// The smallest share of a window for which its events must be counted, in per cent.
 pub const PMU_RUNNING_PCT_MIN: f64 = 100.0;
 
 /// Ticks of each CPU that foreign CPU time may be wrong by: /proc/stat has programs' and the
 /// kernel's time in whole ticks, each cut off.
 const FOREIGN_TICKS_UNSURE: u64 = 2;
 
-/// Fields of /proc/stat in which a CPU runs somebody: user, nice, system. The guests' are in the
+/// The fields of /proc/stat for time in programs: user, nice, system. The guests' time is in the
 /// first two already. Interrupts, fields 5 and 6, are left out: see the module.
 const BUSY: [usize; 3] = [0, 1, 2];
 const STEAL: usize = 7;
@@ -66,7 +67,7 @@ pub struct Watch {
     own_ns: u64,
 }
 
-/// What admits a window or a pair, and what does not.
+/// The uses that a window or a pair is admitted for, and the reason against others.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Admission {
     /// Rates may be taken from it.
@@ -90,7 +91,7 @@ impl Watch {
         Ok(Watch { cpus: cpus.to_vec(), times, own_ns: own_ns() })
     }
 
-    /// Ends, and adds what it saw to `window`.
+    /// Ends the watch, and adds its results to `window`.
     ///
     /// What is not ours is what the CPUs did less what this process and its ended children had, on
     /// whatever CPU: exact where all CPUs are watched that they run on, which
@@ -146,7 +147,7 @@ fn against_rates(window: &Window) -> Vec<String> {
     reasons
 }
 
-/// Why what was counted in this window is not the window's.
+/// Returns the reasons that the counts of a window may include other work.
 fn against_costs(window: &Window) -> Vec<String> {
     let shared = window.pmu.iter().filter(|(_, count)| count.running_pct < PMU_RUNNING_PCT_MIN);
     // Events are counted as one group: of all the same share of the time.
@@ -167,8 +168,9 @@ fn against_costs(window: &Window) -> Vec<String> {
     reasons
 }
 
-/// Whether its run delay is a disturbance. Of threads that share a CPU, or that are free to gather on
-/// one, it is the workload itself; then only what others took counts.
+/// Returns true if the thread has a CPU to itself, so that its run delay is a disturbance. For
+/// threads that share a CPU, or that may gather on one, run delay is part of the workload; then
+/// only the CPU time of others counts.
 fn has_a_cpu_to_itself(thread: &ThreadTime, window: &Window) -> bool {
     let on_it = |cpu| window.threads.iter().filter(|other| other.cpu == Some(cpu)).count();
     let is_alone = |cpu| on_it(cpu) == 1 && !window.shared_cpus.contains(&cpu);
@@ -203,7 +205,7 @@ fn stolen(window: &Window) -> Option<String> {
         .then(|| format!("the host took {ms} ms, {pct:.1} % (limit {STEAL_PCT_MAX} %)"))
 }
 
-/// Of nothing, nothing is a share; something is all of it.
+/// Returns the percentage of a part; 0 of 0 is 0 %, and more than 0 of 0 counts as of 1 ns.
 fn pct(part_ns: u64, whole_ns: u64) -> f64 {
     if part_ns == 0 { 0.0 } else { 100.0 * part_ns as f64 / whole_ns.max(1) as f64 }
 }

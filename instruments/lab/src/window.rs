@@ -1,4 +1,4 @@
-//! What one side did over a stretch of time: the raw figures, from which all else is computed.
+//! Raw figures of one side over a stretch of time, from which all other values are computed.
 
 use std::collections::BTreeMap;
 
@@ -12,9 +12,9 @@ use serde::{Deserialize, Serialize};
 pub struct Window {
     /// Wall time, between the two readings of the clock.
     pub wall_ns: u64,
-    /// How long its threads were ready and had no CPU, added up.
+    /// The time that its threads were ready without a CPU, added up.
     pub run_delay_ns: u64,
-    /// How long its threads were on a CPU, added up.
+    /// The CPU time of its threads, added up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_ns: Option<u64>,
     /// Times that a thread was taken off its CPU, added up.
@@ -29,7 +29,7 @@ pub struct Window {
     /// CPU time of a process of the side's that is not this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub beside_cpu_ns: Option<u64>,
-    /// How many CPUs these two are of.
+    /// The number of CPUs that these two values cover.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpus: Option<u64>,
     /// Packets that went through.
@@ -49,7 +49,7 @@ pub struct Window {
     /// Each thread by itself.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub threads: Vec<ThreadTime>,
-    /// What the scenario counts beside, by the names that it gives.
+    /// The other figures of the scenario, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub figures: BTreeMap<String, f64>,
     /// Why a rate of this window is not to be believed although its CPUs were ours: a generator that
@@ -59,8 +59,8 @@ pub struct Window {
     /// Why no figure of this window is to be believed: the program that it is of says so itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub void: Option<String>,
-    /// Of its CPUs, those that also have threads of the side that are not among
-    /// [`Window::threads`]: of a thread on one of them the run delay is the workload's.
+    /// CPUs of the side that also run threads which are not among [`Window::threads`]: the run
+    /// delay of a thread on one of them is part of the workload.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shared_cpus: Vec<usize>,
 }
@@ -68,23 +68,23 @@ pub struct Window {
 /// An event's count, and how much of the time it was counted.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct PmuCount {
-    /// How often it was seen.
+    /// The number of events.
     pub value: u64,
     /// Share of the time in which it was looked for: below 100 the count is an estimate.
     pub running_pct: f64,
 }
 
-/// What one thread did in a window.
+/// The cost of one thread in a window.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct ThreadTime {
-    /// What it is for, as `worker 0` or `traffic`.
+    /// The purpose of the thread, as `worker 0` or `traffic`.
     pub role: String,
     /// The CPU that it is pinned to; `None` if it is free.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<usize>,
     /// Wall time.
     pub wall_ns: u64,
-    /// On a CPU.
+    /// Time on a CPU.
     pub cpu_ns: u64,
     /// Ready, and without one.
     pub run_delay_ns: u64,
@@ -93,7 +93,7 @@ pub struct ThreadTime {
     /// Events of the CPU.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub pmu: BTreeMap<String, PmuCount>,
-    /// Whether its cost is the side's: not that of a generator or of a sink.
+    /// True if the thread's cost belongs to the side: false for a generator or a sink.
     pub measured: bool,
 }
 

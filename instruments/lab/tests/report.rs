@@ -1,4 +1,4 @@
-//! What a run's tellings say, and that no document can break them.
+//! Reports of a run as text and data, and proof that no document can break them.
 
 #[path = "report/fixture.rs"]
 mod fixture;
@@ -247,7 +247,7 @@ fn a_hundred_thousand_pairs_are_thinned() {
     assert!(many < few + 1_000_000, "{few} -> {many} bytes");
 }
 
-/// What may stand where a document has a name.
+/// Generates names that a hostile document may contain.
 fn name() -> impl Strategy<Value = String> {
     prop_oneof![
         Just("</script><script>alert(1)</script>".to_owned()),
@@ -365,7 +365,8 @@ fn without_documents(page: &str) -> String {
     page[..end].to_owned() + "</body></html>"
 }
 
-/// Every element is closed by its own end, quotes are paired, and no text holds a bare `<` or `&`.
+/// Asserts that every element is closed by its own end, quotes are paired, and no text holds a bare
+/// `<` or `&`.
 #[track_caller]
 fn assert_balanced(page: &str) {
     const VOID: [&str; 2] = ["meta", "br"];

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use linerate_lab::report::html;
 
-/// What a browser made of a page.
+/// The page as a browser parsed it.
 struct Opened {
     dom: String,
     log: String,

@@ -172,7 +172,7 @@ fn retransmissions(report: &mut Report, text: &Text<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Every % change, to the last digit.
+/// Reports every % change, to the last digit.
 fn changes(report: &mut Report, grid: &Grid<'_>) {
     let printed = |test: &Test| {
         let change = test.change(Rounding::Truncate);
@@ -215,7 +215,7 @@ fn sums(grid: &Grid<'_>) -> [String; 3] {
     [org, new, change].map(|value| value.map_or("-".into(), Decimal::as_bc_prints))
 }
 
-/// What the text says of the table.
+/// Checks the claims of the text against the table.
 fn claims(report: &mut Report, text: &Text<'_>, grid: &Grid<'_>) -> Result<()> {
     for (group, phrase) in [
         ("TCP No Delay", "improvement for TCP No Delay is in the range of"),

@@ -19,7 +19,7 @@ pub struct Decimal {
     digits: u8,
 }
 
-/// What becomes of the digits that are not printed.
+/// The treatment of the digits that are not printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rounding {
     /// The nearest is taken; from the middle, away from 0.
@@ -79,7 +79,7 @@ impl Decimal {
         Some(Decimal { units: divided(dividend, divisor, rounding)?, digits })
     }
 
-    /// The same number with fewer digits behind the point, or with zeros added to it.
+    /// Returns the same number with fewer digits behind the point, or with zeros added to it.
     #[must_use]
     pub fn with_digits(self, digits: u8, rounding: Rounding) -> Option<Decimal> {
         self.divided_by(Decimal::whole(1), digits, rounding)
@@ -105,7 +105,7 @@ impl Decimal {
         self.units as f64 / 10f64.powi(i32::from(self.digits))
     }
 
-    /// As `bc` prints it: `.72`, not `0.72`.
+    /// Formats the number as `bc` does: `.72`, not `0.72`.
     #[must_use]
     pub fn as_bc_prints(self) -> String {
         let text = self.to_string();
@@ -154,7 +154,7 @@ fn dotted(fraction: &str) -> String {
     format!(".{fraction}")
 }
 
-/// Both in units of the finer one's last digit.
+/// Returns both numbers in units of the finer one's last digit.
 fn aligned(a: Decimal, b: Decimal) -> Option<(i128, i128)> {
     let digits = a.digits.max(b.digits);
     let scaled = |d: Decimal| d.units.checked_mul(power(digits - d.digits)?);

@@ -67,7 +67,7 @@ fn taken(report: &mut Report, text: &Text<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Where the ticks went: vanished, moved, apart from the path.
+/// Builds the table of the ticks: vanished, moved, and outside the path.
 fn whereto(diff: &Diff) -> Table {
     let columns = [
         Column::new("part", "ticks of", ""),
@@ -107,17 +107,17 @@ fn whereto(diff: &Diff) -> Table {
     table
 }
 
-/// What the path's functions fell by that fell, by whatever little.
+/// Sums up the path's functions that fell, by any amount.
 fn vanished(diff: &Diff) -> Sum {
     diff.sum_of(|row| row.stage.part() == Part::Path && row.sum().saved_counts() > 0)
 }
 
-/// What the path's functions grew by that grew.
+/// Sums up the path's functions that grew.
 fn grown(diff: &Diff) -> Sum {
     diff.sum_of(|row| row.stage.part() == Part::Path && row.sum().saved_counts() < 0)
 }
 
-/// Whether a function changed by no more than two profiles of the same may differ.
+/// Returns true if a function changed by no more than two profiles of the same kernel may differ.
 fn is_noise(diff: &Diff, row: &diff::Row) -> bool {
     diff.change(row) == Change::Noise
 }
@@ -178,12 +178,12 @@ fn buffers(diff: &Diff) -> Table {
     table
 }
 
-/// Of what a share is taken.
+/// The total that a share is taken of.
 #[derive(Clone, Copy, PartialEq)]
 enum All {
     /// The maker's total.
     Ticks,
-    /// The same without idle.
+    /// The total without idle.
     Busy,
 }
 
@@ -241,7 +241,7 @@ fn loads(as_is: &Profile, frames: &Profile) -> Table {
     table
 }
 
-/// What the two listings must have in common if they are of one kind of kernel.
+/// Checks the values that both listings must share if they are of one kind of kernel.
 fn checks(report: &mut Report, text: &Text<'_>, sides: [&Profile; 2]) -> Result<()> {
     let [as_is, frames] = sides;
     let both: Vec<(&Row, &Row)> = as_is
@@ -257,7 +257,7 @@ fn checks(report: &mut Report, text: &Text<'_>, sides: [&Profile; 2]) -> Result<
     Ok(())
 }
 
-/// Both listings and heads as they were posted.
+/// Formats both listings and heads as they were posted.
 fn as_posted(sides: [&Profile; 2], heads: &[heads::Posted; 2]) -> String {
     let side = |(profile, head): (&Profile, &heads::Posted)| {
         format!("{}\n{}", print::Readprofile(profile), head.head)

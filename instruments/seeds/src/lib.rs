@@ -38,11 +38,11 @@ pub struct Post {
     pub id: &'static str,
     /// The experiment that reproduces it.
     pub experiment: &'static str,
-    /// What it is called.
+    /// The title of the post.
     pub title: &'static str,
-    /// Who wrote it.
+    /// The author of the post.
     pub author: &'static str,
-    /// To whom.
+    /// The mailing list that the post was sent to.
     pub list: &'static str,
     /// When.
     pub date: &'static str,

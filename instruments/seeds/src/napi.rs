@@ -19,7 +19,7 @@ struct Load {
     coalescing: Option<Mode>,
 }
 
-/// What a mode did at a load.
+/// The result of a mode at a load.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Mode {
     packets_per_interrupt: Decimal,
@@ -27,18 +27,18 @@ struct Mode {
 }
 
 impl Load {
-    /// Both modes, if both reached the load.
+    /// Returns both modes, if both reached the load.
     fn both(&self) -> Option<(Mode, Mode)> {
         self.napi.zip(self.coalescing)
     }
 
-    /// How many times as many packets coalescing takes with an interrupt.
+    /// Returns the ratio of packets for each interrupt, coalescing to NAPI.
     fn packets_ratio(&self) -> Option<f64> {
         let (napi, coalescing) = self.both()?;
         pair(napi.packets_per_interrupt, coalescing.packets_per_interrupt).ratio()
     }
 
-    /// How many times as much CPU NAPI takes.
+    /// Returns the ratio of CPU use, NAPI to coalescing.
     fn cpu_ratio(&self) -> Option<f64> {
         let (napi, coalescing) = self.both()?;
         pair(coalescing.cpu_pct, napi.cpu_pct).ratio()
@@ -205,7 +205,7 @@ fn summary(loads: &[Load]) -> Table {
     table
 }
 
-/// What the post leans on: addresses in its text, and the mails of its thread.
+/// Lists the post's references: addresses in its text, and the mails of its thread.
 fn references(text: &Text<'_>) -> Table {
     let columns = [Column::new("line", "line", ""), Column::new("reference", "reference", "")];
     let title = "References, as archived (addresses in them are masked)";
@@ -225,7 +225,7 @@ fn references(text: &Text<'_>) -> Table {
     table
 }
 
-/// What the post says of its table in words.
+/// Checks the post's statements about its table.
 fn checks(report: &mut Report, text: &Text<'_>, loads: &[Load]) -> Result<()> {
     let few = text.between("The data acquired with all these show that NAPI causes", "packets")?;
     let of = loads.iter().filter(|load| load.both().is_some()).count();
@@ -279,7 +279,7 @@ fn twice_as_much(report: &mut Report, text: &Text<'_>, loads: &[Load]) -> Result
     Ok(())
 }
 
-/// What half a packet of misreading does to the ratio that it does most to.
+/// Notes the error that half a packet of misreading causes in the most sensitive ratio.
 fn rough(report: &mut Report, first: usize, loads: &[Load]) {
     const HALF: f64 = 0.5;
     let fewest = loads.iter().enumerate().filter_map(|(i, load)| {

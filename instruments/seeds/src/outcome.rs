@@ -1,4 +1,4 @@
-//! What came of all of them together.
+//! Overall outcome of all posts.
 
 use std::fmt;
 
@@ -6,14 +6,14 @@ use serde::Serialize;
 
 use super::{Check, Report};
 
-/// How many figures agree with the posts.
+/// The number of figures that agree with the posts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Outcome {
     /// Figures held against a post.
     pub checks: usize,
-    /// Those that should be equal and are not, each with the post's number.
+    /// The checks whose values should be equal and are not, each with the post's number.
     pub failed: Vec<(&'static str, Check)>,
-    /// What is wrong in the posts, or less than it seems.
+    /// The number of errors in the posts, and of statements that say less than they seem to.
     pub errata: usize,
 }
 

@@ -1,4 +1,4 @@
-//! What a post holds, once it was read and computed again.
+//! Report on a post: its contents, read and computed again.
 
 use std::fmt;
 
@@ -15,16 +15,16 @@ use super::Post;
 /// A post, computed again.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
-    /// Which.
+    /// The post.
     #[serde(flatten)]
     pub post: &'static Post,
-    /// Under which conditions its figures were taken.
+    /// The conditions under which its figures were taken.
     pub taken: Vec<Fact>,
     /// Its figures, in order of printing.
     pub parts: Vec<Part>,
-    /// What it says and we computed, which should be equal.
+    /// The post's figures beside ours, which should be equal.
     pub checks: Vec<Check>,
-    /// What is wrong in it, or says less than it seems to.
+    /// Errors of the post, and statements that say less than they seem to.
     pub errata: Vec<Erratum>,
     /// Its tables, computed again and printed in its own form.
     #[serde(skip)]
@@ -34,9 +34,9 @@ pub struct Report {
 /// A condition, as the post tells it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Fact {
-    /// What it is about: `kernel`.
+    /// The subject: `kernel`.
     pub about: &'static str,
-    /// What it is.
+    /// The value.
     pub is: String,
     /// The line that says so; `None` if no line does.
     pub line: Option<usize>,
@@ -54,7 +54,7 @@ pub enum Part {
     Profile(Printed),
     /// Sentences.
     Remarks {
-        /// What they are about.
+        /// The subject of the remarks.
         title: String,
         /// Each to be printed on its own.
         remarks: Vec<String>,
@@ -71,12 +71,12 @@ pub struct Held {
     text: String,
 }
 
-/// What a printer of the profiler made.
+/// The output of one of the profiler's printers.
 #[derive(Debug, Clone, Serialize)]
 pub struct Printed {
     /// Short name, for files.
     pub name: &'static str,
-    /// What it shows.
+    /// The title of the output.
     pub title: String,
     /// Its document.
     pub document: Value,
@@ -91,26 +91,26 @@ pub struct Printed {
 /// A figure of the post beside the same one computed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Check {
-    /// What it is.
+    /// The subject of the check.
     pub what: String,
     /// The line that states it.
     pub line: usize,
-    /// As stated.
+    /// The value in the post.
     pub posted: String,
-    /// As computed.
+    /// The computed value.
     pub computed: String,
-    /// Whether they are equal.
+    /// True if the values are equal.
     pub equal: bool,
 }
 
-/// Something wrong or loose in a post.
+/// An error or an imprecise statement in a post.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Erratum {
     /// The line that says it; `None` if it is what no line says.
     pub line: Option<usize>,
-    /// What the post says.
+    /// The statement of the post.
     pub says: String,
-    /// What its figures give, with the arithmetic.
+    /// The result from the post's own figures, with the arithmetic.
     pub gives: String,
 }
 
@@ -138,7 +138,7 @@ impl Report {
         self.parts.push(Part::Table(table));
     }
 
-    /// Adds what a printer of the profiler made.
+    /// Adds the output of a printer of the profiler.
     pub fn printed(&mut self, printed: Printed) {
         self.parts.push(Part::Profile(printed));
     }
@@ -155,7 +155,7 @@ impl Report {
         self.parts.push(Part::Headline(Held { document, text: judged.to_string() }));
     }
 
-    /// Holds what the post says against what we computed.
+    /// Checks the post's value against our computed one.
     pub fn check<T: fmt::Display>(
         &mut self,
         what: impl Into<String>,
@@ -168,7 +168,7 @@ impl Report {
         self.checks.push(Check { what: what.into(), line, posted, computed, equal });
     }
 
-    /// Says what is wrong.
+    /// Adds an erratum.
     pub fn erratum(
         &mut self,
         line: impl Into<Option<usize>>,
@@ -179,7 +179,7 @@ impl Report {
         self.errata.push(erratum);
     }
 
-    /// Its tables: a name and the figures as CSV.
+    /// Returns the tables: a name and the figures as CSV.
     pub fn csv(&self) -> impl Iterator<Item = (&'static str, String)> {
         self.parts.iter().filter_map(|part| match part {
             Part::Table(table) => Some((table.name, table.csv())),

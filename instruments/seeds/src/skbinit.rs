@@ -69,8 +69,8 @@ impl Kernel {
         Some(self.alloc.weighted()? + free)
     }
 
-    /// Skbs that some other CPU freed than the one that allocated them, at the least: what a CPU
-    /// freed beyond what it allocated it must have had from others.
+    /// Returns the least number of skbs that another CPU freed than the one that allocated them: a
+    /// CPU that freed more than it allocated must have got the rest from others.
     fn freed_elsewhere(&self) -> Option<u64> {
         let free = self.free.as_ref()?;
         let surplus = free.calls.iter().zip(&self.alloc.calls);

@@ -9,13 +9,13 @@ use serde::{Deserialize, Serialize};
 /// A figure before a change and after it.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Pair {
-    /// Without the change.
+    /// The value without the change.
     pub before: f64,
-    /// With it.
+    /// The value with the change.
     pub after: f64,
 }
 
-/// Which way is better.
+/// The better direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
 pub enum Goal {
     /// A rate: more of it.
@@ -26,30 +26,30 @@ pub enum Goal {
     Less,
 }
 
-/// Whether a change was one for the better.
+/// The direction of a change: better, worse or neither.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Direction {
-    /// It was.
+    /// The change was for the better.
     Better,
-    /// For the worse.
+    /// The change was for the worse.
     Worse,
     /// Neither, or less than the noise.
     Same,
 }
 
-/// How many tests went which way.
+/// The number of tests for each direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Counts {
-    /// For the better.
+    /// Tests that changed for the better.
     pub better: usize,
-    /// For the worse.
+    /// Tests that changed for the worse.
     pub worse: usize,
     /// Neither.
     pub same: usize,
 }
 
-/// What may be said of a grid of tests as a whole.
+/// The summary of a grid of tests.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Overall {
     /// Tests.
@@ -62,7 +62,7 @@ pub struct Overall {
     pub sums_pct: Option<f64>,
     /// Geometric mean of the ratios, as a change in per cent: every test weighs the same.
     pub geometric_pct: Option<f64>,
-    /// How many went which way.
+    /// The number of tests for each direction.
     pub counts: Counts,
 }
 
@@ -85,7 +85,7 @@ impl Pair {
         self.ratio().map(|ratio| 100.0 * (ratio - 1.0))
     }
 
-    /// Which way it went. A change of at most `noise_pct` is none.
+    /// Returns the direction of the change. A change of at most `noise_pct` is none.
     #[must_use]
     pub fn direction(self, goal: Goal, noise_pct: f64) -> Direction {
         let change = self.after - self.before;
@@ -97,7 +97,7 @@ impl Pair {
 }
 
 impl Direction {
-    /// As printed.
+    /// Returns the printed word.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

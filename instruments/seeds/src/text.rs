@@ -1,4 +1,4 @@
-//! The text of a post, and what it says in words: each with the line that says it.
+//! The text of a post, and its statements, each with its line.
 //!
 //! A post may be the user's own copy, so everything that is looked for may be missing: that is an
 //! error with the phrase, or with the line that is not as it should be.
@@ -20,16 +20,16 @@ pub struct Text<'a> {
     lines: Vec<&'a str>,
     /// Its words with one space between, without the marks of quoting mail.
     flat: String,
-    /// Where in `flat` each line starts.
+    /// The offset in `flat` at which each line starts.
     starts: Vec<usize>,
 }
 
-/// Something that a post says.
+/// A statement of a post.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Said<T> {
-    /// In which line it begins; the first is 1.
+    /// The line in which the statement begins; the first is 1.
     pub line: usize,
-    /// What.
+    /// The value.
     pub is: T,
 }
 
@@ -69,13 +69,13 @@ impl<'a> Text<'a> {
         found.map(|(line, is)| Said { line, is }).ok_or_else(|| self.lacks(part))
     }
 
-    /// Whether the running words hold `phrase`, and where first.
+    /// Searches the running text for `phrase`, and returns the line of the first match.
     #[must_use]
     pub fn says(&self, phrase: &str) -> Option<usize> {
         self.flat.find(phrase).map(|at| self.line_at(at))
     }
 
-    /// What stands between two phrases.
+    /// Returns the text between two phrases.
     ///
     /// # Errors
     /// `E-FILE` if they are not there in this order, with at most 2000 bytes between.
@@ -108,7 +108,7 @@ impl<'a> Text<'a> {
         self.number(head.len().saturating_sub(word.len()), word)
     }
 
-    /// What is wrong with `line`.
+    /// Builds the error for a fault in `line`.
     #[must_use]
     pub fn wrong(&self, line: usize, why: &str) -> Error {
         Error::new(Code::File, unreadable(self.id), format!("line {line}: {why}"))
@@ -124,7 +124,7 @@ impl<'a> Text<'a> {
         Ok(Said { line, is })
     }
 
-    /// Where what follows `phrase` begins.
+    /// Returns the offset of the text that follows `phrase`.
     fn end_of(&self, phrase: &str) -> Result<usize> {
         let at = self.flat.find(phrase).ok_or_else(|| self.lacks(phrase))?;
         // The blank behind it may be the end of its line, and what follows is in the next.

@@ -3,7 +3,7 @@
 
 use linerate_seeds::{POSTS, Post, Report};
 
-/// The post with `from`, which is in it, made `to`.
+/// Returns the report of the post after `from`, which is in it, is replaced by `to`.
 fn changed(id: &str, from: &str, to: &str) -> Report {
     let post = Post::named(id).unwrap();
     assert!(post.text.contains(from), "{from}");

@@ -5,7 +5,7 @@
 
 use crate::table::Cell;
 
-/// From here on a number is set with an exponent: it has more digits than a column.
+/// Numbers from here on are printed with an exponent: they have more digits than a column.
 const EXPONENT_FROM: f64 = 1e13;
 
 /// Why there is none.
@@ -58,13 +58,13 @@ pub fn change_cell(pct: f64) -> Cell {
     }
 }
 
-/// Sets a figure by itself.
+/// Formats a figure alone.
 #[must_use]
 pub fn figure(x: f64) -> String {
     cell(x).to_string()
 }
 
-/// Sets a change by itself, with its sign.
+/// Formats a change alone, with its sign.
 #[must_use]
 pub fn change(pct: f64) -> String {
     change_cell(pct).to_string()
@@ -81,7 +81,7 @@ pub fn interval((low, high): (f64, f64)) -> String {
     format!("[{}, {}]", end(low), end(high))
 }
 
-/// Sets a range that somebody expected: `-100 to -51`.
+/// Formats an expected range: `-100 to -51`.
 #[must_use]
 pub fn range((low, high): (f64, f64)) -> String {
     let end = |x: f64| if plain(x) { format!("{x:+}") } else { exponent(x) };

@@ -48,7 +48,7 @@ pub enum Mark {
 }
 
 impl Svg {
-    /// Begins an empty chart: its name, and what it shows, for those who do not see it.
+    /// Begins an empty chart with a name, and a description for readers who cannot see it.
     #[must_use]
     pub fn new(title: &str, desc: &str) -> Svg {
         let (title, desc) = (escape(title), escape(desc));
@@ -108,7 +108,7 @@ impl Svg {
         ));
     }
 
-    /// Writes the head of a row: its name to the left, what is said of it to the right, or below if both do
+    /// Writes the head of a row: its name to the left, its text to the right, or below if both do
     /// not fit on the narrowest page.
     pub fn head(&mut self, top: f64, name: &str, said: &str) {
         let below = head_height(name, said) - HEAD;
@@ -167,12 +167,12 @@ pub struct Axis {
     high: f64,
     step: f64,
     unit: &'static str,
-    /// Whether a label says which way it goes from 0.
+    /// True if a label has a sign that shows its direction from 0.
     signed: bool,
 }
 
 impl Axis {
-    /// Makes an axis over what is finite of `values`, with about `ticks` ticks.
+    /// Makes an axis over the finite `values`, with about `ticks` ticks.
     #[must_use]
     pub fn over(values: impl IntoIterator<Item = f64>, ticks: f64, unit: &'static str) -> Axis {
         // What is larger would lose its ticks to rounding; it is drawn at the end.
@@ -202,7 +202,7 @@ impl Axis {
         if share.is_nan() { 0.0 } else { share.clamp(0.0, 1.0) }
     }
 
-    /// Returns true if `x` is on it.
+    /// Returns true if `x` is on the axis.
     #[must_use]
     pub fn holds(&self, x: f64) -> bool {
         (self.low..=self.high).contains(&x)

@@ -1,4 +1,4 @@
-//! What `linerate lab` can be asked.
+//! The arguments of `linerate lab`.
 
 use std::path::PathBuf;
 
@@ -92,7 +92,7 @@ pub struct Run {
     pub quiet: bool,
 }
 
-/// Where runs are looked for.
+/// The directory that runs are looked up in.
 #[derive(Debug, clap::Args)]
 pub struct Kept {
     /// Where runs are kept
@@ -189,7 +189,8 @@ pub struct Seeds {
     pub from: Option<PathBuf>,
 }
 
-/// What is sampled: a side, a case, options, as [`linerate_lab::buffers::sample`] takes them.
+/// The arguments of `lab buffers`: a side, a case and options, as [`linerate_lab::buffers::sample`]
+/// takes them.
 #[derive(Debug, Parser)]
 pub struct Sample {
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]

@@ -1,4 +1,4 @@
-//! Follows a run of the lab: the line on stderr, what is to be said, and the signals that end it.
+//! Progress of a lab run on stderr: the status line, remarks, and the signals that end the run.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::signals::Signals;
 /// Columns of the line: a longer one would not be overwritten as a whole.
 const WIDTH: usize = 79;
 
-/// Who follows it.
+/// An observer that prints the progress of a run.
 #[derive(Debug)]
 pub struct Follower<'a> {
     experiment: &'a str,

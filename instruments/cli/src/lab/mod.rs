@@ -17,7 +17,7 @@ use args::LabCommand;
 pub use args::Lab;
 
 impl Lab {
-    /// Where its text goes.
+    /// Returns the screen settings for the command's output.
     pub fn screen(&self) -> Screen {
         let (json, quiet) = match &self.command {
             LabCommand::List(list) => (list.json, false),
@@ -33,7 +33,7 @@ impl Lab {
         screen
     }
 
-    /// Runs what was asked for; returns the exit status.
+    /// Runs the command; returns the exit status.
     ///
     /// # Errors
     /// Why there is no result.

@@ -37,7 +37,8 @@ pub fn report(asked: &Report, screen: &Screen) -> Result<u8, Failure> {
     Ok(runs::exit(&runs, 0))
 }
 
-/// Writes a file whole, or leaves what was there and says why. What is no file is written to.
+/// Writes a file completely, or keeps the old file and returns the reason. A path that is not a
+/// regular file is written to directly.
 ///
 /// # Errors
 /// `E-FILE`.

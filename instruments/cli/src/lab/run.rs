@@ -46,7 +46,7 @@ pub fn run(asked: &Run, screen: &Screen) -> Result<u8, Failure> {
     Ok(signal.map_or_else(|| runs::exit([&run], exit(&run)), signals::status))
 }
 
-/// What the library is asked for.
+/// Builds the library's request from the arguments.
 fn request(asked: &Run) -> Result<Request, Failure> {
     if let Some(name) = &asked.resume {
         return resuming(asked, name);
@@ -69,7 +69,8 @@ fn request(asked: &Run) -> Result<Request, Failure> {
     })
 }
 
-/// As it was begun: the experiment is the one that the run has kept, whatever its file is by now.
+/// Builds the request for resuming a run: it uses the run's copy of the experiment, even if the
+/// original file has changed.
 fn resuming(asked: &Run, name: &str) -> Result<Request, Failure> {
     let begun = Request::resuming(&record::find(&asked.dir, name)?)?;
     let id = &begun.experiment.id;
@@ -107,8 +108,8 @@ fn only(experiment: &Experiment, only: &[(String, String)]) -> Result<(), Failur
     Ok(())
 }
 
-/// Refuses what cannot be run at all, as `check` finds: no cell, none that this machine can run, or one
-/// that is told what its scenario does not know.
+/// Refuses requests that cannot run, as `check` finds: no cell, none that this machine can run, or
+/// a setting that its scenario does not know.
 fn possible(
     request: &Request,
     file: Option<&str>,
@@ -182,7 +183,7 @@ fn told(run: &record::Run, directory: &Path, dir: &Path) -> String {
     text + &format!("plots:  linerate lab report {id}{below} --html {id}.html\n")
 }
 
-/// What a run that has ended says by its exit status.
+/// Returns the exit status that tells the result of a finished run.
 fn exit(run: &record::Run) -> u8 {
     let all = |status| !run.cells.is_empty() && run.cells.iter().all(|cell| cell.status == status);
     match run.verdict.as_str() {
@@ -197,7 +198,7 @@ fn refused(why: &str, fix: String) -> Failure {
     Failure { exit: USAGE, ..Failure::from(e) }
 }
 
-/// A seed that nobody chose. It is printed and kept, and small enough for every reader of JSON.
+/// Returns a seed from the clock. It is printed and kept, and small enough for every reader of JSON.
 fn any_seed() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::from(since.subsec_nanos() ^ since.as_secs() as u32)

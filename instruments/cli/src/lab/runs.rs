@@ -14,8 +14,8 @@ pub fn read(name: &str, dir: &Path) -> Result<Run, Failure> {
     Ok(record::read(&record::find(dir, name)?)?)
 }
 
-/// The exit status once `runs` are told. The results of a cell that has lost packets are withheld;
-/// whoever only looks at the status must know it, too.
+/// Returns the exit status after `runs` are printed. The results of a cell that has lost packets
+/// are withheld, and the status shows that too.
 pub fn exit<'a>(runs: impl IntoIterator<Item = &'a Run>, otherwise: u8) -> u8 {
     if runs.into_iter().all(Run::conserved) { otherwise } else { UNBALANCED }
 }

@@ -70,7 +70,7 @@ fn as_posted(reports: &[Report]) -> String {
     reports.iter().map(|report| report.as_posted.as_str()).collect::<Vec<_>>().join("\n")
 }
 
-/// All tables, each after a line that names it.
+/// Formats all tables as CSV, each after a line that names it.
 fn csv(reports: &[Report]) -> String {
     let tables = reports.iter().flat_map(|report| {
         report.csv().map(|(name, csv)| format!("# {}\n{csv}", file_of(report, name)))

@@ -44,7 +44,7 @@ pub fn show(asked: &Show, screen: &Screen) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// As one document.
+/// Formats `told` as one JSON document.
 pub fn document(told: &impl serde::Serialize) -> String {
     // Only a map with keys that are no text could fail, and none is.
     serde_json::to_string(told).unwrap_or_else(|e| format!("{{\"error\":\"{e}\"}}"))

@@ -1,4 +1,4 @@
-//! What `linerate profile` can be asked.
+//! The arguments of `linerate profile`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -99,7 +99,7 @@ pub struct List {
     pub csv: bool,
 }
 
-/// As what a profile is printed.
+/// The output format of a profile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Form {
     /// With share, stage, file, conditions and what it cost to take
@@ -146,7 +146,7 @@ pub struct Diff {
     pub csv: Option<Csv>,
 }
 
-/// Of what comma-separated values are printed.
+/// The part of a report that is printed as comma-separated values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Csv {
     /// A line for each function
@@ -155,7 +155,7 @@ pub enum Csv {
     Stages,
 }
 
-/// What counts are scaled to.
+/// The unit that counts are scaled to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Per {
     /// As they are

@@ -1,18 +1,18 @@
-//! What went on around a target while it was recorded.
+//! Observation of a target's surroundings while it is recorded.
 
 use linerate_prof::Result;
 use linerate_prof::conditions::{Passed, Traffic};
 use linerate_prof::proc::{Head, Started};
 use linerate_prof::profile::Profile;
 
-/// What goes on around the target. A profile without it is still one, so that what cannot be had is
-/// told as a remark.
+/// An observation of the target's surroundings. A profile without it is still valid, so a part that
+/// cannot be observed becomes a remark.
 pub struct Around {
     head: Result<Started>,
     traffic: Result<Traffic>,
 }
 
-/// The same, at its end.
+/// The observation at the end of the recording.
 pub struct Ended {
     head: Result<Head>,
     passed: Result<Passed>,

@@ -15,7 +15,7 @@ use crate::screen::Screen;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
     pub file: PathBuf,
-    /// Which, if it is said; the first if not.
+    /// The number of the profile in the file; `None` for the first.
     pub number: Option<usize>,
 }
 
@@ -38,7 +38,7 @@ impl FromStr for Place {
 }
 
 impl Place {
-    /// Whether it comes from stdin, which can be read but once.
+    /// Returns true if the profile comes from stdin, which can be read only once.
     pub fn is_stdin(&self) -> bool {
         self.file == Path::new("-")
     }
@@ -143,7 +143,7 @@ pub fn keep(file: &Path) -> Result<Option<PathBuf>, Failure> {
     Ok(Some(old))
 }
 
-/// Draws into `file`, in the place of what was there.
+/// Writes the drawing to `file` and replaces its contents.
 ///
 /// # Errors
 /// Whatever the file system says, and of which file.
@@ -151,7 +151,7 @@ pub fn draw(file: &Path, svg: &str) -> Result<(), Failure> {
     fs::write(file, svg).map_err(|e| failure("draw into", file, &e))
 }
 
-/// A file that cannot be had.
+/// Builds the error for a file that cannot be used.
 pub fn failure(what: &str, file: &Path, e: &io::Error) -> Failure {
     let what = format!("cannot {what} {}", file.display());
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.exists());

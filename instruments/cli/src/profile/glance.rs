@@ -1,4 +1,4 @@
-//! One line for each look at the machine: what it does as a whole.
+//! Summary of the machine in one line for each sample.
 
 use linerate_prof::proc::{Column, Rate, Rates, Sample, Split};
 
@@ -17,8 +17,8 @@ pub struct Glance {
 }
 
 impl Glance {
-    /// The line for `sample`, with a heading now and then; `None` for the first, of which there is
-    /// no rate.
+    /// Formats `sample` as a line, with a heading at intervals; returns `None` for the first
+    /// sample, which has no rates.
     pub fn line(&mut self, columns: &[Column], sample: &Sample) -> Option<String> {
         let before = std::mem::replace(&mut self.before, sample.clone());
         if !self.rates.step(columns, sample, &mut self.rate) {

@@ -18,7 +18,7 @@ use crate::errors::Failure;
 use crate::screen::Screen;
 
 impl Profile {
-    /// Whether one document is asked for instead of text.
+    /// Returns true if one JSON document is requested instead of text.
     pub fn json(&self) -> bool {
         match self {
             Profile::Record(args) => args.json,

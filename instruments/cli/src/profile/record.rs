@@ -29,7 +29,7 @@ const RATE: u32 = 1000;
 const PERIOD: u64 = 10_007;
 /// Two instruments that are further apart than this do not measure the same thing.
 const APART_PCT: f64 = 5.0;
-/// Fewer samples may be off by a twentieth by chance: each thread's first sample comes at any moment
+/// The number of samples below which a share of one twentieth may be chance: each thread's first sample comes at any moment
 /// of a period.
 const SAMPLES_JUDGED: u64 = 100;
 /// The kernel accounts a process's CPU time in hundredths of a second.

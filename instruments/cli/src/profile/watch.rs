@@ -67,7 +67,7 @@ pub fn watch(args: &Watch, screen: &Screen) -> Result<u8, Failure> {
     Ok(if signal == 0 { 0 } else { status(signal) })
 }
 
-/// Where the figures come from.
+/// The source of the figures.
 enum Source {
     Machine(Sampler),
     File(Replay<BufReader<File>>),
@@ -151,13 +151,13 @@ fn chosen(args: &Watch, column: &Column) -> bool {
         && args.unit.as_ref().is_none_or(|unit| *unit == column.rate_unit())
 }
 
-/// What can be chosen.
+/// The error text that describes the names that can be chosen.
 const NAMES: &str = "\
 no figure has such a name and unit: names begin with interrupts/, softirqs/, stat/, net/dev/,
 net/softnet_stat/ or schedstat/, and units are such as interrupts/s, packets/s, bytes/s or %
 ";
 
-/// stdout, until nobody reads it any more: then there is no more to be done.
+/// Standard output until its reader closes it; then the command can end.
 #[derive(Clone)]
 struct Out {
     closed: bool,
@@ -185,7 +185,7 @@ impl Write for Out {
 }
 
 impl Out {
-    /// Whoever read it has seen enough (`linerate … | head`); anything else is a failure.
+    /// Stops quietly if the reader closed the pipe (`linerate … | head`); returns any other error.
     fn close(&mut self, e: io::Error) -> io::Result<()> {
         if e.kind() != io::ErrorKind::BrokenPipe {
             return Err(e);

@@ -19,19 +19,19 @@ pub(super) struct Change {
     pub(super) a: f64,
     /// The second.
     pub(super) b: f64,
-    /// Of the ratio.
+    /// Logarithm of the ratio.
     pub(super) log: f64,
-    /// Where it lies.
+    /// Confidence interval of that logarithm.
     pub(super) interval: Interval,
-    /// Of such pairs without a difference.
+    /// Probability of such pairs if there is no difference.
     pub(super) chance: f64,
     /// A side that was never seen to count is below this.
     pub(super) censored_below: Option<f64>,
 }
 
-/// The effect of one metric over a cell's pairs, before the grid's correction; `None` if no pair
-/// can be used, or what they say has no ratio: a metric that was negative in any window, one of which
-/// a side has nothing that could be counted, and one whose control has no ratio to hold it against.
+/// Returns the effect on one metric over a cell's pairs, before the grid's correction. Returns
+/// `None` if no pair can be used or there is no ratio: the metric was negative in a window, a side
+/// counted nothing, or the control has no ratio to compare with.
 ///
 /// `looks` is how many looks there will have been in all, `look` which one this is, from 0: early
 /// looks take a wider interval.
@@ -99,23 +99,23 @@ pub fn effect(
     Some(effect)
 }
 
-/// Half of the width of its interval, in hundredths of a natural logarithm: what a plan asks to be
-/// narrow enough. It is the same of `b` by `a` and of `a` by `b`, and the same noise is as wide
-/// around any change, so that a run does not stop for what it found. Without an end it is infinite.
+/// Returns half the width of an effect's interval, in hundredths of a natural logarithm: the value
+/// that a plan wants to be narrow enough. It is equal for `b` by `a` and for `a` by `b`, and the
+/// same noise gives the same width around any change, so that the result cannot decide when a run
+/// stops. It is infinite if the interval has no end.
 #[must_use]
 pub fn half_width_pct(effect: &Effect) -> f64 {
     let log = |pct: f64| 100.0 * (pct / 100.0).ln_1p();
     (log(effect.ci95_pct.1) - log(effect.ci95_pct.0)) / 2.0
 }
 
-/// What one event counts in `metric`; `None` if it is of what is measured and not counted, where
-/// nothing seen is no count of none.
+/// Returns the value of one event in `metric`; `None` for a metric that is measured and not
+/// counted, where a value of 0 is no count.
 pub(crate) fn one_event(metric: &Metric) -> Option<f64> {
     (metric.clock == Clock::Count).then(|| metric.formula.scale.abs())
 }
 
-/// Says that it is open whether an expectation was met, unless what is measured from the control
-/// says the same.
+/// Marks an expectation as open, unless the change measured from the control gives the same result.
 fn settle_by_control(effect: &mut Effect) {
     let (low, high) = effect.ci95_pct;
     let interval = (from_control(effect, low), from_control(effect, high));
@@ -134,24 +134,23 @@ pub(super) fn unsettle(effect: &mut Effect) {
     }
 }
 
-/// Whether an interval lies all within a range, or all outside of it.
+/// Returns true if an interval lies entirely within a range or entirely outside it.
 fn settles(range: (f64, f64), (low, high): (f64, f64)) -> bool {
     (range.0 <= low && high <= range.1) || high < range.0 || low > range.1
 }
 
-/// How often the interval of a look holds the true change: 99 % of the time at early looks, 95 % at
-/// the last.
+/// Returns the confidence level of a look's interval: 99 % at early looks, 95 % at the last.
 #[must_use]
 pub fn level(look: usize, looks: usize) -> f64 {
     if look + 1 < looks { 0.99 } else { 0.95 }
 }
 
-/// Whether a pair has no ratio of its own.
+/// Returns true if a pair has no ratio of its own.
 fn nothing(a: &Part, b: &Part) -> bool {
     a.is_nothing() || b.is_nothing()
 }
 
-/// The change from the first to the second of `pairs`, each of which has a ratio.
+/// Computes the change from the first to the second of `pairs`, each of which has a ratio.
 fn paired(pairs: &[(Part, Part)], level: f64) -> Option<Change> {
     let values = pairs.iter().filter_map(|(a, b)| a.value().zip(b.value()));
     let (mut a, mut b): (Vec<f64>, Vec<f64>) = values.unzip();

@@ -29,8 +29,8 @@ pub(crate) fn median(sorted: &[f64]) -> Option<f64> {
     Some(if lower == upper { upper } else { lower + (upper - lower) / 2.0 })
 }
 
-/// What holds the median of that which `sorted` was drawn from, with probability `level`; `None` of
-/// none.
+/// Returns an interval that holds the median of the distribution that `sorted` was drawn from, with
+/// probability `level`; `None` if `sorted` is empty.
 ///
 /// So few values that even their whole range holds it less often give that range: fewer than 6 for
 /// 95 %, fewer than 8 for 99 %.
@@ -63,8 +63,9 @@ pub(crate) fn median_interval(sorted: &[f64], level: f64) -> Option<Interval> {
     Some(Interval { low: toward(inner, inner + 1), high: toward(n - 1 - inner, n - 2 - inner) })
 }
 
-/// How far to go from the k-th value inward, where that interval holds the median with `outer` and
-/// the next with `inner`. It is exact in the middle of a Laplace distribution, and close elsewhere.
+/// Returns the fraction of the step from the k-th value inward, where the outer interval holds the
+/// median with probability `outer` and the next one with `inner`. It is exact in the middle of a
+/// Laplace distribution, and close elsewhere.
 fn interpolation(n: usize, k: usize, outer: f64, inner: f64, level: f64) -> f64 {
     let (n, k) = (n as f64, k as f64);
     let part = (outer - level) / (outer - inner);

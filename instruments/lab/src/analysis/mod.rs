@@ -1,4 +1,4 @@
-//! What may be said, computed from raw pairs.
+//! Statistical conclusions, computed from raw pairs.
 //!
 //! The figure of a pair is a ratio: a metric over the window of `b` by the same over the window of
 //! `a`, which ran next to it. Everything here works on the logarithms of these ratios, so that a

@@ -16,12 +16,13 @@ use crate::random::Random;
 /// one seed and another.
 const RESAMPLES: usize = 2000;
 
-/// The same for everybody: the same pairs give the same interval.
+/// The seed, fixed so that the same pairs give the same interval everywhere.
 const SEED: u64 = 0x1e4a_57ba_5e00_0001;
 
-/// The change from the first to the second of `pairs`, added up; `one` is what one event counts, if
-/// events are counted. `None` if nothing was looked at, or one event counts nothing; of what is no
-/// event, if a side has nothing, or in so few windows that the interval has no end.
+/// Computes the change from the first to the second of `pairs`, added up; `one` is the value of one
+/// event, if events are counted. Returns `None` if nothing was measured or one event counts
+/// nothing; without events also if a side has nothing, or has it in so few windows that the
+/// interval has no end.
 pub(super) fn change(pairs: &[(Part, Part)], one: Option<f64>, level: f64) -> Option<Change> {
     let (a, b) = sums(pairs.iter());
     if one.is_none() && (a.over == 0.0 || b.over == 0.0) {
@@ -62,7 +63,8 @@ pub(super) fn change(pairs: &[(Part, Part)], one: Option<f64>, level: f64) -> Op
     }
 }
 
-/// The figure of one side by itself, where its logarithm lies, and the bound if nothing was counted.
+/// Computes the figure of one side alone: its value, the interval of its logarithm, and the bound
+/// if nothing was counted.
 pub(crate) fn value(
     windows: &[Part],
     one: Option<f64>,

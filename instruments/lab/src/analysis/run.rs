@@ -46,8 +46,8 @@ pub fn analyse(experiment: &Experiment, run: &mut Run) {
     run.warnings.extend(told);
 }
 
-/// Whether a cell has pairs that may be looked at. Of a cell whose packets are not accounted for
-/// nothing is said: what was measured is not what was to be.
+/// Returns true if a cell has pairs that may be analysed. A cell with an unbalanced ledger has
+/// none: it did not measure what it was meant to measure.
 fn ran(cell: &CellRecord) -> bool {
     let has_pairs =
         matches!(cell.status, Status::Ok | Status::Inconclusive) && !cell.pairs.is_empty();
@@ -92,9 +92,9 @@ fn correct(metric: &Metric, cells: &mut [CellRecord], planned: usize) {
     }
 }
 
-/// What a run came to, by its headline: better or worse if cells are, and none is the opposite; mixed
-/// if some are; the same if all are; else inconclusive. Of a headline of which neither direction is
-/// better, cells that differ make it mixed.
+/// Returns a run's overall verdict by its headline: better or worse if cells are and none is the
+/// opposite; mixed if some are; the same if all are; else inconclusive. If neither direction of the
+/// headline is better, cells that differ make the verdict mixed.
 fn verdict(headline: &Metric, cells: &[CellRecord]) -> &'static str {
     let found: Vec<(&CellRecord, &Effect)> =
         cells.iter().filter_map(|cell| Some((cell, cell.metrics.get(&headline.name)?))).collect();
@@ -139,18 +139,20 @@ fn put_noise(env: &mut Value, headline: &Metric, cells: &[CellRecord]) {
     }
 }
 
-/// What others took of the sides' CPUs, in per cent of their time; `None` if no window says.
+/// Returns the share of the sides' CPU time that other programs took, in per cent; `None` if no
+/// window recorded it.
 fn foreign<'a>(pairs: impl Iterator<Item = &'a PairRecord>) -> Option<f64> {
     share_pct(pairs, |window| Some(window.foreign_cpu_ns? as f64))
 }
 
-/// What the host took of them, likewise.
+/// Returns the share of the sides' CPU time that the host took, in per cent; `None` if no window
+/// recorded it.
 fn steal<'a>(pairs: impl Iterator<Item = &'a PairRecord>) -> Option<f64> {
     share_pct(pairs, |window| Some(window.steal_ticks? as f64 * tick_ns() as f64))
 }
 
-/// What was taken in the windows that say so, in per cent of the time of the CPUs that they are of:
-/// those of the control are windows as well.
+/// Returns the share of CPU time that was taken in the windows that recorded it, in per cent;
+/// windows of the control are included.
 fn share_pct<'a>(
     pairs: impl Iterator<Item = &'a PairRecord>,
     taken_ns: impl Fn(&Window) -> Option<f64>,
@@ -164,7 +166,7 @@ fn share_pct<'a>(
     (whole > 0.0).then(|| 100.0 * part / whole)
 }
 
-/// What a cell's reader must be told.
+/// Returns the warnings for a reader of a cell.
 fn warnings(experiment: &Experiment, cell: &CellRecord) -> Vec<Warning> {
     let name = name(experiment, cell);
     let mut told = Vec::new();

@@ -1,4 +1,4 @@
-//! Which pairs a metric is computed from, and what it is in each.
+//! Selection of the pairs that a metric is computed from, and its value in each pair.
 
 use crate::experiment::{Clock, Formula, Metric};
 use crate::record::PairRecord;
@@ -7,9 +7,9 @@ use crate::window::Window;
 /// A metric in one window, before it is divided.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Part {
-    /// What was counted, with the metric's constant.
+    /// The numerator: the measured sum, times the metric's constant.
     pub(crate) over: f64,
-    /// What it is divided by.
+    /// The denominator.
     pub(crate) under: f64,
 }
 
@@ -27,18 +27,18 @@ pub fn admitted(clock: Clock, pairs: &[PairRecord]) -> Vec<&PairRecord> {
     ours.iter().copied().filter(|pair| Some(class_of(pair)) == most).collect()
 }
 
-/// How many pairs `clock` was admitted for, whatever their placement.
+/// Returns the number of pairs that are admitted for `clock`, at any placement.
 pub(super) fn admissions(clock: Clock, pairs: &[PairRecord]) -> usize {
     pairs.iter().filter(|pair| admits(clock, pair)).count()
 }
 
-/// Whether most of `pairs` were disturbed for `clock`: then nothing is said by it.
+/// Returns true if most of `pairs` were disturbed for `clock`, so that they support no conclusion.
 #[must_use]
 pub fn noisy(clock: Clock, pairs: &[PairRecord]) -> bool {
     2 * admissions(clock, pairs) < pairs.len()
 }
 
-/// Which look `admitted` pairs have come to, from 0.
+/// Returns the index of the look that `admitted` pairs have reached, from 0.
 #[must_use]
 pub fn look_reached(looks: &[u32], admitted: usize) -> usize {
     looks.iter().rposition(|look| admitted >= *look as usize).unwrap_or(0)
@@ -98,7 +98,7 @@ impl Parting {
         Parting { over, under }
     }
 
-    /// `None` where a figure is missing: never for what the figures are.
+    /// Returns the part of a window; `None` if a figure is missing, for any values of the others.
     fn part(&self, window: &Window) -> Option<Part> {
         let over = self.over.of(window)?;
         let under = if self.under.over.is_empty() { 1.0 } else { self.under.of(window)? };
@@ -107,12 +107,12 @@ impl Parting {
 }
 
 impl Part {
-    /// Whether it is a difference that came out below 0.
+    /// Returns true if it is a difference with a result below 0.
     pub(crate) fn is_negative(self) -> bool {
         self.over < 0.0 || self.under < 0.0
     }
 
-    /// Whether it has no logarithm of its own: nothing was counted, or nothing is divided by.
+    /// Returns true if it has no logarithm: numerator or denominator is 0.
     pub(crate) fn is_nothing(self) -> bool {
         self.over == 0.0 || self.under == 0.0
     }

@@ -1,4 +1,4 @@
-//! How probable differences like these are if there is none: every sign is then a coin.
+//! Sign test: the probability of such differences if there is none, when every sign is a fair coin.
 //!
 //! The statistic is the sum of the ranks of the positive differences, as Wilcoxon's: among ranks one
 //! wild pair weighs no more than n, where in a sum of logarithms it would hide all others. All 2ⁿ
@@ -71,7 +71,7 @@ fn by_counting(ranks: &[usize], total: usize, off: usize) -> f64 {
     far.map(|(_, share)| share).sum::<f64>().min(1.0)
 }
 
-/// The same where the sum is as good as normal.
+/// Returns the same chance from the normal approximation.
 fn by_limit(ranks: &[usize], off: usize) -> f64 {
     let variance: f64 = ranks.iter().map(|rank| (*rank as f64).powi(2)).sum();
     two_tails(off as f64 / variance.sqrt())

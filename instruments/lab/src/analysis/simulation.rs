@@ -1,4 +1,4 @@
-//! Simulated experiments: what is said of pairs whose truth is known.
+//! Simulated experiments: conclusions from pairs whose truth is known.
 //!
 //! Logarithms of windows are noise, now and then a wild window, and a drift that is a slow wave over
 //! the run; windows that are adjacent share most of it, and the coin decides which way round.
@@ -11,12 +11,12 @@ use crate::experiment::{Clock, Metric};
 use crate::random::Random;
 use crate::record::{Effect, Order, PairRecord, PlacementRecord, Verdict};
 
-/// What a window costs beside its truth.
+/// The noise that a simulated window adds to the true value.
 #[derive(Debug, Clone, Copy)]
 struct Noise {
     /// Standard deviation of a window's logarithm.
     spread: f64,
-    /// Of windows that something else made longer: one in so many. 0: none.
+    /// One window in so many is made longer by a disturbance. 0: none.
     wild_one_in: usize,
     /// Height of the wave.
     drift: f64,
@@ -25,7 +25,7 @@ struct Noise {
 const QUIET: Noise = Noise { spread: 0.01, wild_one_in: 20, drift: 0.2 };
 const PLAN: [usize; 3] = [15, 30, 60];
 
-/// `n` pairs of which `b` costs `ratio` of `a`.
+/// Generates `n` pairs in which `b` costs `ratio` of `a`.
 fn pairs(random: &mut Random, n: usize, ratio: f64, noise: Noise) -> Vec<PairRecord> {
     let uniform = |random: &mut Random| (random.next() >> 11) as f64 / (1_u64 << 53) as f64;
     let phase = uniform(random);

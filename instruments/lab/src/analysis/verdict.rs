@@ -1,16 +1,16 @@
-//! What may be said of an effect.
+//! Verdict on an effect.
 
 use crate::record::{Effect, Verdict};
 
-/// A change that is smaller, in per cent, is of no interest: the least noise floor of `same`, and
-/// what a control may be off by.
+/// The smallest change that matters, in per cent: the least noise floor of `same`, and the
+/// tolerance of a control.
 pub const SAME_PCT: f64 = 1.0;
 
 /// Chance below which a difference is believed, the grid corrected for.
 const ALPHA: f64 = 0.05;
 
-/// Whether the sides differ, whichever is better: the interval excludes no change, the change is
-/// beyond the noise floor, and chance is below 5 %.
+/// Returns true if the sides differ, in either direction: the interval excludes no change, the
+/// change is beyond the noise floor, and chance is below 5 %.
 ///
 /// Without a control the floor is not known; it is taken as 1 %.
 #[must_use]
@@ -19,8 +19,9 @@ pub fn distinct(effect: &Effect) -> bool {
     excludes_none(effect.ci95_pct) && is_beyond_control(effect) && unlikely
 }
 
-/// Whether a change is more than identical code differed by. Where that is not noise around none,
-/// either of the two that are identical may be the odd one: then from whichever it is measured.
+/// Returns true if a change exceeds the difference between identical runs. If that difference is
+/// not noise around zero, either of the two identical sides may be the odd one: the change must
+/// then exceed it measured from each.
 fn is_beyond_control(effect: &Effect) -> bool {
     let floor = effect.aa_half_width_pct.unwrap_or(SAME_PCT);
     let beyond = |change_pct: f64| {
@@ -36,7 +37,8 @@ pub(super) fn from_control(effect: &Effect, change_pct: f64) -> f64 {
     100.0 * ((1.0 + change_pct / 100.0) / (1.0 + control_pct / 100.0) - 1.0)
 }
 
-/// Whether identical code came out different: by more than 1 %, its whole interval on one side.
+/// Returns true if identical code measured differently: by more than 1 %, with its whole interval
+/// on one side of zero.
 pub(super) fn control_is_off(effect: &Effect) -> bool {
     effect
         .aa_pct
@@ -59,7 +61,7 @@ pub(super) fn judge(effect: &Effect) -> Verdict {
     if low >= -margin && high <= margin { Verdict::Same } else { Verdict::Unclear }
 }
 
-/// Which way a change that there is went.
+/// Returns the verdict for the direction of a real change.
 pub(crate) fn direction(change_pct: f64, better_when: Option<&str>) -> Verdict {
     match (better_when, change_pct > 0.0) {
         (Some("higher"), true) | (Some("lower"), false) => Verdict::Better,
@@ -68,7 +70,7 @@ pub(crate) fn direction(change_pct: f64, better_when: Option<&str>) -> Verdict {
     }
 }
 
-/// Whether an interval lies on one side of no change.
+/// Returns true if an interval lies entirely above or entirely below 0.
 pub(crate) fn excludes_none((low, high): (f64, f64)) -> bool {
     low > 0.0 || high < 0.0
 }

@@ -16,10 +16,10 @@ use crate::{Code, Error, Result};
 /// Repetitions of one process.
 const REPS: usize = 15;
 
-/// Of these, those that must have had their CPUs to themselves.
+/// The smallest number of repetitions that must have had their CPUs to themselves.
 const CLEAN_MIN: usize = 3;
 
-/// What is sampled.
+/// The requested sample.
 #[derive(Debug)]
 struct Asked {
     case: &'static Case,
@@ -115,7 +115,8 @@ impl Asked {
     }
 }
 
-/// Whether a pool gets huge pages here: the peer has them, and without them ours is another case.
+/// Checks that a pool can get huge pages here: the peer has them, and without them our side is a
+/// different case.
 fn has_huge_pages() -> Result<()> {
     if pool().pages() == Pages::Huge2M {
         return Ok(());

@@ -1,5 +1,5 @@
-//! DPDK's side: found by pkg-config, compiled with the user's compiler, run with huge pages of its
-//! own and no devices.
+//! The DPDK peer: found by pkg-config, compiled with the user's compiler, run with huge pages of
+//! its own and no devices.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -14,13 +14,13 @@ use crate::{Code, Error, Result};
 
 const SOURCE: &str = include_str!("../../peers/mbench.c");
 
-/// What the environment abstraction layer is told: anonymous huge pages of its own, no devices.
+/// Arguments for the environment abstraction layer: anonymous huge pages of its own, no devices.
 const EAL: [&str; 3] = ["--in-memory", "--no-pci", "--no-telemetry"];
 
 const INSTALL: &str = "apt install libdpdk-dev gcc pkg-config";
 const HUGE_PAGES: &str = "sysctl -w vm.nr_hugepages=300";
 
-/// Whether it can be run here. It is not compiled for that.
+/// Checks that the peer can run here, without compiling it.
 ///
 /// # Errors
 /// `E-UNSUPPORTED` without DPDK, a compiler, or huge pages.
@@ -81,7 +81,7 @@ fn compiled() -> Result<PathBuf> {
     Ok(program)
 }
 
-/// A folder for temporary files that is nobody else's: what lies in it is run.
+/// Creates a private folder for temporary files, as programs in it are executed.
 fn own_folder() -> Result<PathBuf> {
     let user = rustix::process::geteuid().as_raw();
     let folder = std::env::temp_dir().join(format!("linerate-peers-{user}"));

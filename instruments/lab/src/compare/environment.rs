@@ -1,4 +1,5 @@
-//! In what the environments of two runs differ, and whether their times can be compared.
+//! Differences between the environments of two runs, and the decision if their times can be
+//! compared.
 
 use std::fmt;
 
@@ -7,26 +8,26 @@ use serde_json::Value;
 
 use crate::record::Run;
 
-/// What must be alike for times to be compared.
+/// The properties that must be equal before times may be compared.
 const DECIDES: [&str; 8] =
     ["kernel", "cmdline", "cpu", "microcode", "virt", "governor", "clocksource", "mitigations"];
 
-/// What is said of it if it differs: it may well be the change that is tried.
+/// The properties whose difference is only noted: it may be the change under test.
 const TOLD: [&str; 2] = ["mhz", "thp"];
 
-/// What is said of the program.
+/// The properties that identify the program.
 const TOOL: [&str; 4] = ["version", "commit", "rustc", "target_cpu"];
 
-/// Something that is not the same in two runs.
+/// A property that differs between two runs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Difference {
-    /// What, as `kernel`.
+    /// The name of the property, as `kernel`.
     pub name: String,
     /// In the first.
     pub a: String,
     /// In the second.
     pub b: String,
-    /// Whether it keeps times from being compared.
+    /// True if the difference makes times incomparable.
     pub decides: bool,
 }
 
@@ -36,7 +37,7 @@ impl fmt::Display for Difference {
     }
 }
 
-/// In what two runs differ.
+/// Returns the properties in which two runs differ.
 pub(super) fn differences(one: &Run, other: &Run) -> Vec<Difference> {
     let env = |names: &'static [&'static str], decides| {
         names.iter().map(move |name| {

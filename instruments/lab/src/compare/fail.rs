@@ -1,4 +1,4 @@
-//! On what a comparison fails: `instr_per_packet>+1%`.
+//! Conditions that fail a comparison: `instr_per_packet>+1%`.
 
 use std::fmt;
 
@@ -18,13 +18,13 @@ pub struct FailOn {
     pub cell: Vec<String>,
     /// The metric.
     pub metric: String,
-    /// Which side of the bound fails.
+    /// The side of the bound that fails.
     pub over: Over,
     /// The bound, in per cent.
     pub bound_pct: f64,
 }
 
-/// Which side of a bound.
+/// A side of a bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Over {
@@ -67,15 +67,16 @@ impl FailOn {
         Ok(FailOn { cell, metric: metric.into(), over, bound_pct })
     }
 
-    /// Whether a metric of a cell is looked at; without a cell it is that of all of them.
+    /// Returns true if the condition covers a metric of a cell; a condition without a cell covers
+    /// all of them.
     fn looks_at(&self, metric: &str, cell: Option<&str>) -> bool {
         let has = |one: &String| cell.is_none_or(|cell| cell.split(' ').any(|other| other == one));
         self.metric == metric && self.cell.iter().all(has)
     }
 
-    /// Whether a row meets it. Of what is counted the figure decides. Of what is measured all of
-    /// the interval must be on one side of the bound; and a change that is no more than identical
-    /// code differed by may be none.
+    /// Judges a row by the condition. For a counted metric the value decides. For a measured metric
+    /// all of the interval must be on one side of the bound, and the change must exceed the
+    /// difference between identical code.
     fn judge(&self, row: &Row, clock: Clock) -> Judged {
         let beyond = |pct: f64| match self.over {
             Over::Above => pct > self.bound_pct,
@@ -99,7 +100,7 @@ impl FailOn {
         }
     }
 
-    /// Whether the experiment has what it names.
+    /// Checks that the experiment has the metric and the cell that the condition names.
     pub(super) fn is_of(&self, experiment: &Experiment) -> Result<()> {
         let wrong = |why: String, fix: String| {
             Err(Error::new(Code::Experiment, format!("cannot fail on {self}"), why).fix(fix))
@@ -137,20 +138,20 @@ impl FailOn {
         }
     }
 
-    /// The same of all cells.
+    /// Returns the condition without its cells: it then covers all of them.
     fn bare(&self) -> FailOn {
         FailOn { cell: Vec::new(), ..self.clone() }
     }
 }
 
-/// What a row says of a condition.
+/// The judgement of a row by a condition.
 #[derive(Debug, PartialEq)]
 enum Judged {
-    /// It does not meet it.
+    /// The row does not meet the condition.
     Held,
-    /// It meets it.
+    /// The row meets the condition.
     Failed,
-    /// It cannot tell, and why.
+    /// The row cannot decide the condition, for this reason.
     Undecided(String),
 }
 
@@ -202,7 +203,7 @@ pub(super) fn judge(conditions: &[FailOn], experiment: &Experiment, comparison: 
     }
 }
 
-/// Adds a cell to those of which the same is to be said.
+/// Adds a cell to the cells with the same reason.
 fn add(all: &mut Vec<(String, Vec<String>)>, why: String, cell: String) {
     match all.iter_mut().find(|(same, _)| *same == why) {
         Some((_, cells)) => cells.push(cell),

@@ -31,22 +31,22 @@ pub use trend::{Trend, TrendPoint, trends};
 pub struct Comparison {
     /// The experiment of both.
     pub experiment: String,
-    /// What the first is called: its commit, or its name.
+    /// The label of the first run: its commit or its name.
     pub a: String,
-    /// What the second is called.
+    /// The label of the second run.
     pub b: String,
-    /// Every metric of every cell that both have.
+    /// The metrics of all cells that both runs have.
     pub rows: Vec<Row>,
-    /// What is not compared, and why.
+    /// The metrics that are not compared, with reasons.
     pub withheld: Vec<Withheld>,
-    /// In what their environments differ.
+    /// The differences between their environments.
     pub environment: Vec<Difference>,
     /// The conditions that are met, and rows that meet them, in sentences: not empty is exit 3.
     pub failed: Vec<String>,
-    /// The conditions of which the runs cannot tell, where and why, in sentences: not empty is exit
-    /// 4, unless another one is met.
+    /// The conditions that the runs cannot decide, with place and reason, in sentences: if there
+    /// are any the exit status is 4, unless another condition is met.
     pub undecided: Vec<String>,
-    /// What its reader must know.
+    /// Remarks that the reader must know.
     pub notes: Vec<String>,
 }
 
@@ -150,7 +150,7 @@ fn refused(why: String) -> Error {
     Error::new(Code::Run, "cannot compare the runs", why)
 }
 
-/// What the runs are called: their commits if those differ, else their own names.
+/// Returns the labels of the runs: their commits if those differ, else their own names.
 fn labels(one: &Run, other: &Run) -> (String, String) {
     let both = (trend::label(one), trend::label(other));
     if both.0 == both.1 { (one.run.id.clone(), other.run.id.clone()) } else { both }

@@ -18,7 +18,7 @@ pub struct Row {
     pub cell: String,
     /// The metric.
     pub metric: String,
-    /// Of `a` and `b`.
+    /// The unit of `a` and `b`.
     pub unit: String,
     /// The changed side's median in the first run.
     pub a: f64,
@@ -30,41 +30,41 @@ pub struct Row {
     /// `b` in cycles of the second run's CPU.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub b_cycles: Option<f64>,
-    /// From `a` to `b`, in per cent.
+    /// The change from `a` to `b`, in per cent.
     pub change_pct: f64,
-    /// Where that lies with 95 % confidence, each row by itself.
+    /// The 95 % confidence interval of the change, each row by itself.
     pub ci95_pct: (f64, f64),
     /// Windows of both runs that it is from.
     pub n_windows: (usize, usize),
-    /// How far the CPUs were from each other in these windows, `near` or `far`, in either run;
-    /// `None` if that is not known, as where there is one CPU only.
+    /// The distance between the CPUs in these windows, `near` or `far`, in either run; `None` if
+    /// that is not known, as where there is one CPU only.
     pub placement: (Option<String>, Option<String>),
-    /// Both runs' noise floors, added.
+    /// The sum of both runs' noise floors.
     pub floor_pct: f64,
-    /// Whether `a` and `b` are bounds that their runs are below, as they counted nothing.
+    /// True for each of `a` and `b` that is an upper bound, because its run counted nothing.
     pub below: (bool, bool),
-    /// Whether most of a run's pairs were disturbed: then nothing is said.
+    /// True if most pairs of a run were disturbed, so that nothing is concluded.
     pub disturbed: bool,
-    /// What may be said.
+    /// The verdict on the change.
     pub verdict: Verdict,
-    /// Whether a condition looks at it.
+    /// True if a condition covers the row.
     pub gate: bool,
-    /// Whether it meets one, which fails the comparison.
+    /// True if the row meets a failure condition, so that the comparison fails.
     pub failed: bool,
-    /// Whether it cannot tell of one.
+    /// True if a condition covers the row but cannot be decided.
     pub undecided: bool,
 }
 
-/// What is not compared.
+/// A metric that is not compared.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Withheld {
     /// The metric.
     pub metric: String,
-    /// In which cell; `None` for all of them.
+    /// The cell; `None` for all of them.
     pub cell: Option<String>,
     /// Why.
     pub why: String,
-    /// Whether it is because the CPUs were not as far from each other in both runs.
+    /// True if the reason is that the distance between the CPUs differs between the runs.
     pub unlike_cpus: bool,
 }
 
@@ -230,7 +230,7 @@ fn untold((before, after): (Option<&CellRecord>, Option<&CellRecord>)) -> Option
     }
 }
 
-/// How far the CPUs were from each other in the windows that a metric is taken from.
+/// Returns the distance class of the CPUs in the windows that a metric is taken from.
 fn placement(metric: &Metric, cell: &CellRecord) -> Option<String> {
     let pairs = admitted(metric.clock, &cell.pairs);
     pairs.first().and_then(|pair| class_of(pair)).map(str::to_owned)

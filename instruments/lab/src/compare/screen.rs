@@ -13,7 +13,7 @@ use crate::report::words::within;
 
 /// Letters of a metric's name that are kept where a line is too long.
 const NAME_MIN: usize = 8;
-/// Letters of what a run is called, of a unit, and of two distances.
+/// The maximum length of a run's label, of a unit, and of two distances, in letters.
 const LABEL_MAX: usize = 40;
 const UNIT_MAX: usize = 14;
 const CPUS_MAX: usize = 9;
@@ -112,7 +112,7 @@ fn cells(row: &Row) -> Vec<Cell> {
     ]
 }
 
-/// How far apart the CPUs were: once, if it was alike.
+/// Formats the distance between the CPUs of both runs: once if it is equal.
 fn apart((first, second): &(Option<String>, Option<String>)) -> String {
     let [one, other] = [first, second]
         .map(|class| class.as_ref().map_or("–".into(), |class| harmless(class).into_owned()));
@@ -160,7 +160,7 @@ fn fitted(mut table: Table) -> Table {
     table
 }
 
-/// What is withheld for the same reason in the same cell, together: the reason and its metrics.
+/// Groups withheld metrics by reason and cell: each entry is the reason and its metrics.
 fn grouped(withheld: &[Withheld]) -> Vec<(String, String)> {
     let mut all: Vec<(String, String)> = Vec::new();
     for one in withheld {

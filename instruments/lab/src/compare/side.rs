@@ -1,4 +1,4 @@
-//! The changed side of one run by itself.
+//! Figures of one run's changed side alone.
 
 use crate::analysis::{
     Interval, Part, admitted, median, median_interval, one_event, parts_of_b, pooled_value,
@@ -6,19 +6,19 @@ use crate::analysis::{
 use crate::experiment::Metric;
 use crate::record::PairRecord;
 
-/// How sure the intervals are.
+/// The confidence level of the intervals.
 const LEVEL: f64 = 0.95;
 
 /// A metric over the changed side's windows.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Side {
-    /// Its median; of counts that some windows have none of, all of them together.
+    /// The side's median; the sum of all windows for counts that some windows have none of.
     pub(super) value: f64,
-    /// Where the logarithm of that lies.
+    /// The confidence interval of that logarithm.
     interval: Interval,
     /// Windows.
     pub(super) windows: usize,
-    /// Nothing was counted: its value is a bound that it is below.
+    /// True if nothing was counted: the value is then an upper bound.
     pub(super) censored: bool,
 }
 
@@ -41,7 +41,7 @@ impl Side {
         Some(Side { value, interval, windows, censored: false })
     }
 
-    /// Where it lies.
+    /// Returns the confidence interval, back on the linear scale.
     pub(super) fn range(&self) -> (f64, f64) {
         (self.interval.low.exp(), self.interval.high.exp())
     }

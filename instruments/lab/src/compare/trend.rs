@@ -1,4 +1,4 @@
-//! The same metric over many runs, as of a program's versions.
+//! Trend of a metric over many runs, as of a program's versions.
 
 use serde::Serialize;
 
@@ -30,13 +30,13 @@ pub struct TrendPoint {
     pub started: String,
     /// The changed side's median.
     pub value: f64,
-    /// Where that lies with 95 % confidence: from.
+    /// The lower end of the 95 % confidence interval.
     pub lo: f64,
     /// To.
     pub hi: f64,
 }
 
-/// Every metric of every cell of the newest run, over all of `runs`.
+/// Computes the trend of each metric of each cell of the newest run, over all of `runs`.
 ///
 /// A run in which a metric was computed in another way is no point of it.
 ///
@@ -81,7 +81,7 @@ fn point(run: &Run, cell: &Cell, metric: &Metric) -> Option<TrendPoint> {
     finite.then(|| TrendPoint { label: label(run), started, value: side.value, lo, hi })
 }
 
-/// What a run is called: the commit of the program, its version, or its own name.
+/// Returns the label of a run: the commit of the program, its version, or the run's own name.
 pub(super) fn label(run: &Run) -> String {
     let known = |name: &str| run.run.tool.get(name).filter(|text| *text != "unknown");
     let commit = known("commit").map(|commit| commit.chars().take(12).collect());

@@ -29,7 +29,7 @@ pub static BUILTIN: [(&str, &str); 8] = ours![
     "noise"
 ];
 
-/// One of them, by its name.
+/// Returns a built-in experiment by its name.
 ///
 /// # Errors
 /// `E-EXPERIMENT` if there is none, with those that there are.
@@ -51,7 +51,8 @@ fn list<'a>(ids: impl Iterator<Item = &'a str>) -> String {
 }
 
 impl Experiment {
-    /// One of ours by its name, or a file by its path: a path has a `.` or a `/` in it.
+    /// Finds a built-in experiment by its name, or a file by its path: a path has a `.` or a `/` in
+    /// it.
     ///
     /// # Errors
     /// `E-EXPERIMENT`: there is none, it cannot be read, or what is wrong in it, with its line.

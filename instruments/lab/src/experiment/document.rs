@@ -23,7 +23,7 @@ type Read<'de, T, D> = std::result::Result<T, <D as Deserializer<'de>>::Error>;
 
 /// Keys in one table of settings, and values in one list.
 const SETTINGS_MAX: usize = 64;
-/// Letters of a name; what is printed in a column.
+/// The maximum length of a name that is printed in a column, in letters.
 const NAME_MAX: usize = 48;
 /// Pairs of a cell: beyond it a window is too short, not their number too small.
 const PAIRS_MAX: i64 = 10_000;
@@ -178,7 +178,7 @@ impl Table {
     }
 }
 
-/// Where the lines of a text begin.
+/// The offsets at which the lines of a text begin.
 #[derive(Debug)]
 pub(super) struct Lines(Vec<usize>);
 
@@ -258,7 +258,7 @@ fn absent<'a>(
     (format!("{what} {shown:?}"), fix)
 }
 
-/// Reads a value of any kind, and refuses one of which `parse` makes nothing.
+/// Reads a value of any kind, and refuses a value that `parse` cannot read.
 fn parsed<'de, D: Deserializer<'de>, T>(
     from: D,
     wanted: &str,

@@ -157,8 +157,9 @@ fn metrics(
     }
 }
 
-/// What the windows of all cells count: what all windows do, what their scenarios do, and what a
-/// cell's own settings name (`json` of the scenario `command`: `name=/pointer`).
+/// Returns the names of all figures that the windows of all cells count: the common ones, those of
+/// their scenarios, and those that a cell's own settings name (`json` of the scenario `command`:
+/// `name=/pointer`).
 fn figures<'a>(scenarios: &[&'a dyn Scenario], cells: &'a [Cell]) -> BTreeSet<&'a str> {
     let common = window::COMMON.iter().map(|(name, _)| *name);
     let own = scenarios.iter().flat_map(|scenario| scenario.figures()).map(|figure| figure.name);

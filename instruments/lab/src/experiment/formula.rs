@@ -1,5 +1,5 @@
-//! How a metric is computed from a window: `cost_ns / packets`, `100 * hits / allocs`,
-//! `(alloc_ticks + free_ticks) / packets`.
+//! Formula of a metric over a window: `cost_ns / packets`, `100 * hits / allocs`, `(alloc_ticks +
+//! free_ticks) / packets`.
 //!
 //! ```text
 //!  formula  [NUMBER *] sum [/ sum]
@@ -48,7 +48,7 @@ impl Formula {
         }
     }
 
-    /// Its value over a window; `None` if a figure is missing or what is divided by is 0.
+    /// Computes the value over a window; returns `None` if a figure is missing or the divisor is 0.
     #[must_use]
     pub fn of(&self, window: &Window) -> Option<f64> {
         let sum = |terms: &[(bool, String)]| {

@@ -1,4 +1,4 @@
-//! The grid: every combination of the factors' levels, and what it means for the two sides.
+//! The grid: every combination of the factors' levels, and its settings for the two sides.
 
 use super::{Cell, Factor, Level, Plan};
 use crate::Result;
@@ -6,7 +6,7 @@ use crate::settings::{Settings, Value, wrong};
 
 /// Cells of a grid.
 const CELLS_MAX: usize = 4096;
-/// Bytes of all cells' settings together: each cell holds what it is told in full.
+/// The limit of the settings of all cells, in bytes: each cell holds its settings in full.
 const BYTES_MAX: usize = 64 << 20;
 
 /// A factor, as its file says it.
@@ -18,16 +18,16 @@ pub(super) struct Choice {
     pub quick_windows_ns: Vec<Option<u64>>,
 }
 
-/// What a grid is made from.
+/// The parts that a grid is made from.
 pub(super) struct Grid<'a> {
     pub scenario: &'a str,
-    /// What both sides are told without a factor.
+    /// The settings of both sides without any factor.
     pub sides: &'a (Settings, Settings),
     pub plan: &'a Plan,
     pub factors: &'a [Choice],
 }
 
-/// Every combination, the first factor turning slowest.
+/// Builds the cells of every combination; the first factor varies slowest.
 pub(super) fn cells(grid: &Grid<'_>) -> Result<Vec<Cell>> {
     let sizes = grid.factors.iter().map(|choice| choice.factor.levels.len());
     let count = sizes.clone().try_fold(1_usize, |product, size| product.checked_mul(size));
@@ -86,7 +86,8 @@ impl Grid<'_> {
     }
 }
 
-/// What a side is told: the more special word counts, and of equals the later.
+/// Merges the settings of a side: a more specific setting overrides a general one, and of equals
+/// the later wins.
 fn told(side: &Settings, levels: &[&Level], own: fn(&Level) -> &Settings) -> Settings {
     let both = levels.iter().fold(side.clone(), |told, level| told.and(&level.both));
     levels.iter().fold(both, |told, level| told.and(own(level)))

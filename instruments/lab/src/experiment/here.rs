@@ -1,4 +1,4 @@
-//! What an experiment takes, and whether this machine can run it.
+//! Requirements of an experiment, and a check that this machine can run it.
 
 use std::fmt;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::{Error, Result};
 /// Windows of a unit: both sides, and the control.
 const UNIT: u64 = 3;
 
-/// How much of an experiment can be run here.
+/// The part of an experiment that can run here.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Here {
     /// Cells that can.
@@ -27,7 +27,7 @@ pub struct Here {
 /// Why some cells cannot be run here.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Obstacle {
-    /// How many.
+    /// The number of cells with this obstacle.
     pub cells: usize,
     /// The first of them, as `case=host-joined`.
     pub first: String,
@@ -35,7 +35,7 @@ pub struct Obstacle {
     pub code: &'static str,
     /// Why.
     pub why: String,
-    /// What to do about it; empty if nothing is known to help.
+    /// A way to remove the obstacle; empty if none is known.
     pub fix: String,
 }
 
@@ -53,8 +53,8 @@ impl Experiment {
         here
     }
 
-    /// How long a run takes if every cell goes to its last look, and no pair is run twice; `None` if
-    /// nobody knows, because windows of its cells take as long as a program does.
+    /// Returns the time of a run if every cell goes to its last look and no pair is repeated;
+    /// `None` if it is unknown, because windows of its cells take as long as a program does.
     #[must_use]
     pub fn planned(&self, quick: bool) -> Option<Duration> {
         let last = self.plan.looks(quick).last().copied().unwrap_or(0);
@@ -67,7 +67,7 @@ impl Experiment {
 }
 
 impl Cell {
-    /// Whether its windows take as long as they are told.
+    /// Returns true if the cell's windows take as long as requested.
     fn keeps_time(&self) -> bool {
         let keeps =
             |scenario: &dyn Scenario| scenario.keeps_time(&self.a) && scenario.keeps_time(&self.b);
@@ -83,7 +83,8 @@ impl Cell {
         scenario.check(&self.a, place).and_then(|()| scenario.check(&self.b, place))
     }
 
-    /// As [`Cell::check`], and asks the programs of both sides, by starting them.
+    /// Checks the experiment as [`Cell::check`] does, and starts the programs of both sides to
+    /// probe them.
     ///
     /// # Errors
     /// As [`Scenario::probe`].

@@ -11,12 +11,12 @@ use super::here::{Here, lasting};
 use crate::experiment::Experiment;
 use crate::scenario::Place;
 
-/// A line for each: what it reproduces, its cells, its time, whether it runs here.
+/// A list with one line for each experiment: its post, its cells, its time, and if it can run here.
 #[derive(Debug)]
 pub struct List<'a> {
-    /// Which.
+    /// The experiments to list.
     pub experiments: &'a [Experiment],
-    /// Where.
+    /// The place to check them for.
     pub place: &'a Place,
 }
 
@@ -29,7 +29,7 @@ const COLUMNS: [Column; 6] = [
     Column::new("here", "HERE", ""),
 ];
 
-/// What is said of one.
+/// One line of the list.
 #[derive(Debug, Serialize)]
 struct Line<'a> {
     id: &'a str,
@@ -37,7 +37,7 @@ struct Line<'a> {
     reproduces: Option<&'a str>,
     cells: usize,
     quick_cells: usize,
-    /// At most; `None` if it is not known.
+    /// The longest planned time; `None` if it is not known.
     planned_s: Option<f64>,
     quick_planned_s: Option<f64>,
     here: Here,

@@ -41,60 +41,60 @@ pub struct Experiment {
     pub a: Side,
     /// The second side.
     pub b: Side,
-    /// What is varied beside the sides; their product is the grid.
+    /// The factors that vary beside the sides; their product is the grid.
     pub factors: Vec<Factor>,
     /// The grid, in the order in which it is run.
     pub cells: Vec<Cell>,
-    /// What is measured; the first is the headline.
+    /// The metrics; the first is the headline.
     pub metrics: Vec<Metric>,
-    /// Values that somebody else has published, to stand beside ours.
+    /// Values that others published, for comparison with ours.
     pub fixed_points: Vec<FixedPoint>,
-    /// How much of it is done.
+    /// The number of pairs, looks and windows to run.
     pub plan: Plan,
-    /// Whether a profile of each side is taken in each cell, after its pairs.
+    /// True if a profile of each side is taken in each cell, after its pairs.
     pub profiles: bool,
     /// The file, as it was read: a run keeps it.
     pub toml: String,
 }
 
-/// One of the two things that are compared.
+/// One of the two sides of a comparison.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Side {
-    /// What it is called in tables.
+    /// The name of the side in tables.
     pub name: String,
-    /// What its scenario is told.
+    /// The settings of its scenario.
     pub settings: Settings,
 }
 
-/// Something that is varied.
+/// A factor that varies.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Factor {
     /// Its name.
     pub name: String,
-    /// What is to be known of it, in a sentence.
+    /// A description of the factor, in a sentence.
     pub about: String,
     /// Its values, in order.
     pub levels: Vec<Level>,
 }
 
-/// One value of a factor, and what it means for the sides.
+/// One value of a factor, and its settings for the sides.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Level {
-    /// As printed.
+    /// The printed name.
     pub name: String,
     /// The scenario of its cells, if it is not the experiment's.
     pub scenario: Option<String>,
     /// Length of its cells' windows, if it is not the plan's.
     pub window_ns: Option<u64>,
-    /// Whether the sides of its cells are set up anew for every pair, if not as the plan says.
+    /// Overrides [`Plan::fresh`] for its cells: true sets up the sides anew for every pair.
     pub fresh: Option<bool>,
-    /// For both sides.
+    /// The settings for both sides.
     pub both: Settings,
-    /// For the first only.
+    /// The settings for the first side only.
     pub a: Settings,
-    /// For the second only.
+    /// The settings for the second side only.
     pub b: Settings,
-    /// Whether it is part of the quick subset.
+    /// True if the level is part of the quick subset.
     pub quick: bool,
 }
 
@@ -109,36 +109,36 @@ pub struct Cell {
     pub window_ns: u64,
     /// Length of a window of a quick run.
     pub quick_window_ns: u64,
-    /// Whether its sides are set up anew for every pair: see [`Plan::fresh`].
+    /// True if the cell's sides are set up anew for every pair: see [`Plan::fresh`].
     pub fresh: bool,
-    /// What the scenario is told for the first side.
+    /// The scenario's settings for the first side.
     pub a: Settings,
-    /// For the second.
+    /// The scenario's settings for the second side.
     pub b: Settings,
-    /// Whether it is part of the quick subset.
+    /// True if the cell is part of the quick subset.
     pub quick: bool,
 }
 
-/// Something that is measured, as a formula over the figures of a window.
+/// A metric: a formula over the figures of a window.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Metric {
     /// Its name, as `cost_ns_per_packet`.
     pub name: String,
     /// Its unit.
     pub unit: String,
-    /// What it is, in a sentence.
+    /// A description of the metric, in a sentence.
     pub about: String,
-    /// How it is computed, as `cost_ns / packets`.
+    /// The formula of the metric, as `cost_ns / packets`.
     pub formula: Formula,
-    /// Which way is better; `None` if neither is.
+    /// The better direction; `None` if neither is better.
     pub goal: Option<Goal>,
-    /// By what clock, which decides the windows it is taken from.
+    /// The clock, which decides the windows that the metric is taken from.
     pub clock: Clock,
-    /// What is expected, cell by cell or everywhere.
+    /// The expected values, for given cells or for all of them.
     pub expected: Vec<Expectation>,
 }
 
-/// By what clock a metric is measured.
+/// A clock that a metric is measured by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Clock {
@@ -146,26 +146,26 @@ pub enum Clock {
     Cost,
     /// Wall time: only windows will do in which the CPUs were ours.
     Wall,
-    /// None: it is counted.
+    /// No clock: the metric is counted.
     Count,
 }
 
-/// What is expected of a metric, and who said so.
+/// An expected value of a metric, and its source.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Expectation {
     /// The cells it is said of: those that have all of these values; all if empty.
     pub at: Vec<(String, String)>,
     /// Change from the first side to the second, in per cent, lowest and highest.
     pub change_pct: (f64, f64),
-    /// Whose figure that is, or why.
+    /// The origin of that value, or the reason for it.
     pub source: String,
 }
 
-/// A pair of values that somebody has published.
+/// A pair of values that others published.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct FixedPoint {
-    /// What was measured.
+    /// The name of what was measured.
     #[serde(deserialize_with = "document::sentence")]
     pub name: String,
     /// Its unit.
@@ -177,7 +177,7 @@ pub struct FixedPoint {
     /// The second.
     #[serde(deserialize_with = "document::number")]
     pub b: f64,
-    /// By whom.
+    /// The author of the values.
     #[serde(deserialize_with = "document::sentence")]
     pub source: String,
 }
@@ -190,16 +190,16 @@ pub(crate) enum Fresh {
     Everywhere,
 }
 
-/// How much is done.
+/// The amount of measurement: pairs, looks and windows.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
     /// Length of a window, in nanoseconds.
     pub window_ns: u64,
     /// Windows of each side that are run first, and not counted.
     pub warmup: u32,
-    /// Whether the sides are set up anew for every pair, unless a factor's level says otherwise: each
-    /// then has other memory every time, and what one lot of memory is slower than another does not
-    /// stand beside an effect.
+    /// True if the sides are set up anew for every pair, unless a factor's level says otherwise:
+    /// each pair then gets other memory, so that a difference between two areas of memory is not
+    /// taken for an effect.
     pub fresh: bool,
     /// Pairs at which it is looked whether they are enough; the last is the end.
     pub looks: Vec<u32>,
@@ -237,7 +237,7 @@ impl Experiment {
         }
     }
 
-    /// The first metric: what a run is about.
+    /// Returns the headline: the first metric.
     #[must_use]
     pub fn headline(&self) -> Option<&Metric> {
         self.metrics.first()
@@ -245,7 +245,7 @@ impl Experiment {
 }
 
 impl Metric {
-    /// What is expected of it in a cell.
+    /// Returns the expected value in a cell.
     #[must_use]
     pub fn expected_at(&self, at: &[(String, String)]) -> Option<&Expectation> {
         self.expected.iter().find(|expected| expected.at.iter().all(|one| at.contains(one)))
@@ -253,7 +253,7 @@ impl Metric {
 }
 
 impl Cell {
-    /// As printed: `change=both rate=fixed`.
+    /// Formats the cell's levels: `change=both rate=fixed`.
     #[must_use]
     pub fn name(&self) -> String {
         let each: Vec<String> =

@@ -1,4 +1,4 @@
-//! An experiment, told: what is asked, how it is tried, what is expected, and by whom.
+//! Description of an experiment: its question, its method, the expected values and their sources.
 
 use std::fmt::{self, Write as _};
 
@@ -14,12 +14,13 @@ use crate::experiment::{Clock, Experiment, Factor, FixedPoint, Fresh, Metric};
 use crate::scenario::{Place, Scenario, named};
 use crate::settings::Settings;
 
-/// One of them: question, sides, factors, metrics, expectations with their sources, fixed points.
+/// A description of one experiment: question, sides, factors, metrics, expectations with their
+/// sources, fixed points.
 #[derive(Debug)]
 pub struct Show<'a> {
-    /// Which.
+    /// The experiment to show.
     pub experiment: &'a Experiment,
-    /// Where.
+    /// The place to check it for.
     pub place: &'a Place,
 }
 
@@ -142,7 +143,7 @@ impl Show<'_> {
         text
     }
 
-    /// Those of its cells, in the order in which they come first.
+    /// Returns the scenarios of its cells, in order of first use.
     fn scenarios(&self) -> Vec<&'static dyn Scenario> {
         let mut names: Vec<&str> = Vec::new();
         for cell in &self.experiment.cells {
@@ -154,7 +155,7 @@ impl Show<'_> {
     }
 }
 
-/// As a document: everything that the text says.
+/// Serializes everything that the text says.
 impl Serialize for Show<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let one = self.experiment;
@@ -224,7 +225,7 @@ fn levels(factor: &Factor) -> String {
     text
 }
 
-/// What a scenario can be told, and what it counts.
+/// Describes a scenario's settings and figures.
 fn told(scenario: &dyn Scenario) -> String {
     let mut text = head(&format!("Scenario {}", scenario.name()));
     text += &wrapped(scenario.about(), "  ", "  ");
@@ -259,7 +260,7 @@ fn scenario(scenario: &dyn Scenario) -> Json {
     })
 }
 
-/// What both say alike, and what the first says by itself.
+/// Returns the settings that both sides share, and those that only the first has.
 fn shared(one: &Settings, other: &Settings) -> (String, String) {
     let alike = |name: &str, value| other.get(name).is_some_and(|said| said.value == value);
     let all = || one.iter().map(|(name, one)| (name, one.value.clone()));

@@ -1,18 +1,18 @@
-//! What the trials at one rate say of it, and what those at all rates leave.
+//! Conclusions from the trials at one rate, and bounds from the trials at all rates.
 
 use std::collections::BTreeMap;
 
 use super::goal::Goal;
 use super::outcome::Trial;
 
-/// What a rate is for a goal.
+/// The class of a rate with respect to a goal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
-    /// It is carried, whatever further trials would say.
+    /// The rate is carried, independent of further trials.
     Lower,
-    /// It is not, whatever further trials would say.
+    /// The rate is not carried, independent of further trials.
     Upper,
-    /// That depends on further trials.
+    /// Further trials are needed to decide.
     Undecided,
 }
 
@@ -60,7 +60,7 @@ impl Times {
     }
 }
 
-/// What `trials`, all at one rate, say of it.
+/// Classifies a rate by `trials`, which were all made at it.
 #[must_use]
 pub fn classify(goal: &Goal, trials: &[Trial]) -> Class {
     let times = Times::of(goal, trials);
@@ -105,13 +105,13 @@ impl Trials {
         self.0.entry(trial.load_pps).or_default().push(trial);
     }
 
-    /// Those at a rate.
+    /// Returns the trials at a rate.
     #[must_use]
     pub fn at(&self, load_pps: u64) -> &[Trial] {
         self.0.get(&load_pps).map_or(&[], Vec::as_slice)
     }
 
-    /// How many there are.
+    /// Returns the number of trials.
     #[must_use]
     pub fn count(&self) -> usize {
         self.0.values().map(Vec::len).sum()
@@ -122,7 +122,7 @@ impl Trials {
         self.0.values().flatten()
     }
 
-    /// What they leave.
+    /// Returns the bounds that follow from all trials.
     #[must_use]
     pub fn bounds(&self, goal: &Goal) -> Bounds {
         let of = |class: Class| {

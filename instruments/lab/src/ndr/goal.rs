@@ -1,4 +1,4 @@
-//! What a rate has to keep to be carried.
+//! The condition under which a rate counts as carried.
 
 use serde::Serialize;
 
@@ -33,7 +33,7 @@ impl Goal {
     /// A loss of 0.5 %.
     pub const PDR: Goal = Goal { name: "PDR", loss_ratio: 0.005, ..Goal::NDR };
 
-    /// No loss in a trial of 60 s, of which one is enough: the throughput of RFC 2544.
+    /// No loss in one trial of 60 s: the throughput of RFC 2544.
     pub const RFC_2544: Goal = Goal { exceed_ratio: 0.0, trial_s: 60.0, sum_s: 60.0, ..Goal::NDR };
 
     /// Coarser forms of it, the goal itself last. Each begins where the one before ended, so that

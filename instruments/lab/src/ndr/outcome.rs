@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::goal::Goal;
 
-/// What was found for one goal.
+/// The result for one goal.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Found {
     /// The goal.
@@ -21,16 +21,16 @@ pub struct Found {
     pub trials: usize,
 }
 
-/// What a search came to, over all goals.
+/// The result of a search, over all goals.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Outcome {
     /// Each goal.
     pub found: Vec<Found>,
-    /// Every trial that said something.
+    /// The trials that were accepted.
     pub trials: Vec<Trial>,
     /// Trials from which something took the CPUs: those that were made again, and those that counted.
     pub disturbed: usize,
-    /// What took them from the last of those.
+    /// The disturbance of the last of those trials.
     pub disturbed_last: Option<String>,
     /// False if it was interrupted, or made as many trials as it may.
     pub complete: bool,
@@ -41,11 +41,11 @@ pub struct Outcome {
 pub struct Trial {
     /// The rate that was asked for, in packets a second.
     pub load_pps: u64,
-    /// How long it was asked for, in seconds.
+    /// The requested length of the trial, in seconds.
     pub asked_s: f64,
     /// Packets that this amounts to.
     pub offered: u64,
-    /// Of these, packets that never left the generator. They count as lost.
+    /// Offered packets that never left the generator. They count as lost.
     pub unsent: u64,
     /// Packets that came out at the other end, once each and whole.
     pub forwarded: u64,
@@ -56,12 +56,13 @@ pub struct Trial {
     /// Share of the trial that the path's own worker slept, for want of packets; `None` for a path
     /// that is not ours. One that slept had time left, whatever was lost.
     pub path_asleep_pct: Option<f64>,
-    /// What took the CPUs from it: then it says nothing, and is made again unless all are to count.
+    /// The disturbance that took CPU time from the trial; such a trial is repeated unless all
+    /// trials count.
     pub disturbed: Option<String>,
 }
 
 impl Trial {
-    /// Share of what was offered that did not come out.
+    /// Returns the share of the offered packets that did not come out.
     #[must_use]
     pub fn loss_ratio(&self) -> f64 {
         if self.offered == 0 {

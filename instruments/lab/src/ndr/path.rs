@@ -14,12 +14,12 @@ use crate::watch::{self, Watch};
 use crate::window::Window;
 use crate::{Code, Error, Result};
 
-/// What is due at the very end may leave so much later. It hides an overload of a thousandth of a
-/// trial of 1 s, which is a fifth of the width that is searched for.
+/// Extra time that packets due at the very end may take to leave. It hides an overload of a
+/// thousandth of a trial of 1 s, which is a fifth of the width that is searched for.
 const GRACE: Duration = Duration::from_millis(1);
-/// A trial that was told to end so much too late has hidden more than that.
+/// The delay of a trial's end after which the trial has hidden more than that.
 const LATE: Duration = Duration::from_millis(2);
-/// How often a wait looks whether a worker has failed.
+/// The interval at which a wait checks for a failed worker.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// A path, and who follows the trials on it.
@@ -29,7 +29,7 @@ pub struct Path<'a> {
 }
 
 impl<'a> Path<'a> {
-    /// A path to be searched; `follow` is told of each trial, and ends the search by returning
+    /// Creates a path to search; `follow` receives each trial, and ends the search by returning
     /// false.
     pub fn new(setup: &'a Setup, follow: &'a mut dyn FnMut(&Step<'_>) -> bool) -> Path<'a> {
         Path { setup, follow }
@@ -96,7 +96,8 @@ fn one(setup: &Setup, load_pps: u64, seconds: f64) -> Result<Trial> {
     })
 }
 
-/// What took the CPUs from a trial, if something did: never what came of it.
+/// Returns the disturbance that took CPU time from a trial, if there was one; the trial's result
+/// plays no part.
 ///
 /// By the CPUs, not by how long the path's worker waited for its own: one that sleeps between bursts
 /// waits a little at every wake-up, about 1 % of a trial that is otherwise undisturbed.

@@ -1,11 +1,11 @@
-//! What to try next, until each goal's interval is narrow enough.
+//! Choice of the next trial, until each goal's interval is narrow enough.
 
 use super::bounds::{Bounds, Class, Trials, classify, throughput_pps};
 use super::goal::Goal;
 use super::outcome::{Found, Outcome, Trial};
 use crate::Result;
 
-/// Who makes the trials.
+/// A source of trials.
 pub trait Prober {
     /// Offers `load_pps` for `seconds`.
     ///
@@ -17,7 +17,7 @@ pub trait Prober {
     fn go_on(&mut self, step: &Step<'_>) -> bool;
 }
 
-/// How far it is.
+/// The progress of the search.
 #[derive(Debug)]
 pub struct Step<'a> {
     /// The goal that is searched for.
@@ -30,36 +30,37 @@ pub struct Step<'a> {
     pub trial: &'a Trial,
     /// Trials so far.
     pub trials: usize,
-    /// What is still to come if no rate surprises, in seconds of trials.
+    /// The time left if no rate surprises, in seconds of trials.
     pub left_s: f64,
 }
 
-/// Between what rates, and for how long at most.
+/// The limits of a search: its rates and its time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// The lowest rate that is of interest, in packets a second.
     pub min_pps: u64,
-    /// The highest: what the generator or the link can do.
+    /// The highest rate: the limit of the generator or the link.
     pub max_pps: u64,
     /// Trials after which it gives up.
     pub trials_max: usize,
-    /// What becomes of a trial from which something took the CPUs.
+    /// The treatment of disturbed trials.
     pub disturbed: Disturbed,
 }
 
-/// What becomes of a trial from which something took the CPUs.
+/// The treatment of a trial that lost CPU time to a disturbance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Disturbed {
-    /// It says nothing, and is made again.
+    /// The trial is discarded and repeated.
     Again {
-        /// How often in a row, after which one is taken all the same and its rate is irregular: the
-        /// machine is never quiet.
+        /// The number of repetitions in a row; after it a disturbed trial is accepted and its rate
+        /// marked irregular, because the machine is never quiet.
         again_max: usize,
         /// Disturbed trials for each that was not, after the first dozen, at which the search gives up.
         per_trial_max: usize,
     },
-    /// It counts as any other: what is found is of the machine as it is, its neighbours included. A
-    /// rate that is carried is carried all the same; one that is not may be without them.
+    /// The trial counts as any other: the result describes the machine as it is, its neighbours
+    /// included. A carried rate is truly carried; a rate that is not carried might be without the
+    /// neighbours.
     Counts,
 }
 
@@ -70,7 +71,7 @@ struct Search<'a> {
     disturbed: usize,
     disturbed_last: Option<String>,
     ended: bool,
-    /// What the goals after this one will take.
+    /// The expected time of the later goals.
     later_s: f64,
 }
 
@@ -151,13 +152,13 @@ impl Search<'_> {
         }
     }
 
-    /// Whether a trial at a bound was taken although it was disturbed.
+    /// Returns true if a trial at a bound was accepted although it was disturbed.
     fn is_doubtful(&self, bound: Option<u64>) -> bool {
         let disturbed = |load| self.trials.at(load).iter().any(|trial| trial.disturbed.is_some());
         self.limits.disturbed != Disturbed::Counts && bound.is_some_and(disturbed)
     }
 
-    /// Tries rates until the interval is as narrow as `goal` wants it, or cannot be had.
+    /// Tries rates until the interval is as narrow as `goal` requires, or cannot become so.
     fn narrow(&mut self, goal: &Goal, phase: (usize, usize)) -> Result<()> {
         // How far outside the interval the next rate is, in widths: doubled with each step.
         let mut stride = 1.0;
@@ -197,7 +198,7 @@ impl Search<'_> {
         }
     }
 
-    /// Makes trials at `load` until they say what it is.
+    /// Makes trials at `load` until they classify it.
     fn decide(&mut self, goal: &Goal, phase: (usize, usize), load: u64) -> Result<()> {
         while !self.ended && classify(goal, self.trials.at(load)) == Class::Undecided {
             let trial = self.trial(load, goal.trial_s)?;
@@ -266,7 +267,7 @@ fn phase_s(goal: &Goal) -> f64 {
     RATES * rate_s(goal)
 }
 
-/// Whether an interval is narrow enough, or cannot be narrower.
+/// Returns true if an interval is narrow enough or cannot become narrower.
 fn narrow(goal: &Goal, lower: u64, upper: u64) -> bool {
     upper - lower <= 1 || (upper - lower) as f64 <= goal.width * upper as f64
 }

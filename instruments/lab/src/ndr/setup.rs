@@ -1,4 +1,5 @@
-//! What is tried: two ends, packets, CPUs. Refused at once if no packet could get from A to B.
+//! The setup of a trial: two ends, packets, CPUs. It is refused early if no packet could get from A
+//! to B.
 
 use std::time::Duration;
 
@@ -10,18 +11,18 @@ use crate::{Code, Error, Result};
 
 /// Time that packets under way are given to come out.
 pub(super) const DRAIN: Duration = Duration::from_secs(1);
-/// How long the generator is tried alone.
+/// The length of the trial of the generator alone.
 const ALONE: Duration = Duration::from_millis(500);
 /// Drivers of devices that something else may join.
 const DEVICES: [&str; 4] = ["memif", "packet", "tap", "xdp"];
 const FIX: &str = "linerate ndr ring:a ring:b, or linerate ndr packet:veth0 packet:veth1";
 
-/// What is tried.
+/// The setup of a trial.
 #[derive(Debug, Clone)]
 pub struct Setup {
-    /// Where packets go in: a port's text.
+    /// The port that packets go in by, as text.
     pub a: String,
-    /// Where they come out.
+    /// The port that packets come out by, as text.
     pub b: String,
     /// Bytes of a packet without FCS.
     pub size: u32,
@@ -32,7 +33,7 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// Whether it makes sense, and what the path is. Nothing is opened.
+    /// Checks the setup, and returns a description of the path. Nothing is opened.
     ///
     /// # Errors
     /// `E-PORT-SYNTAX`; `E-TOPOLOGY` for a port that is no end of a path, a ring at one end only, or
@@ -93,7 +94,7 @@ impl Setup {
         Ok(verified(&stopped).0 as f64 / wall.as_secs_f64())
     }
 
-    /// Whether the path is a worker of ours.
+    /// Returns true if the path is one of our own workers.
     #[must_use]
     pub fn is_ours(&self) -> bool {
         parse(&self.a).is_ok_and(|spec| spec.driver == ring::NAME)
@@ -129,7 +130,7 @@ impl Setup {
     }
 }
 
-/// Whether a trial's port of this name is an end of the path.
+/// Returns true if a port of this name is an end of the path.
 fn is_end(name: &str) -> bool {
     name.starts_with(['a', 'b'])
 }

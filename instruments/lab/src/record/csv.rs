@@ -1,4 +1,4 @@
-//! A run's tables as CSV: its raw windows, and what was said of them.
+//! A run's tables as CSV: its raw windows and its effects.
 //!
 //! As the tables' own CSV: RFC 4180, with bare line feeds; what is not known is empty. Columns have
 //! an order that does not depend on the run beyond which of them there are.
@@ -34,7 +34,7 @@ pub fn csv(run: &Run) -> String {
     out
 }
 
-/// What was said: a line for each cell and metric. A cell that says nothing has a line with its
+/// Formats the effects: a line for each cell and metric. A cell without effects has a line with its
 /// status.
 #[must_use]
 pub fn effects_csv(run: &Run) -> String {

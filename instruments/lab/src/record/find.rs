@@ -14,9 +14,9 @@ const LISTED_MAX: usize = 100_000;
 /// A run in a directory of runs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Listed {
-    /// Where it is.
+    /// The directory of the run.
     pub dir: PathBuf,
-    /// Its head; or why it cannot be read.
+    /// The run's head, or the reason that it cannot be read.
     pub head: Result<Head>,
 }
 

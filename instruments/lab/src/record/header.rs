@@ -11,7 +11,8 @@ use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
 use crate::record::{Head, SCHEMA, lines, state};
 use crate::{Code, Error, Result};
 
-/// What is said when enough was seen: no more of the document is read, though it goes on.
+/// The error that stops parsing early: the fields needed were found, and the rest of the document
+/// is not read.
 const SEEN: &str = "enough was seen";
 
 /// Reads the head of the document at `path`. It stands near the document's start, and whatever is
@@ -39,7 +40,7 @@ pub(super) fn head(path: &Path) -> Result<Head> {
     }
 }
 
-/// What is looked for, as far as it was found.
+/// The fields to find, as far as they were found.
 #[derive(Default)]
 struct Header {
     schema: Option<String>,

@@ -1,4 +1,4 @@
-//! A file of JSON lines that grows while a run is on, and may end in the middle of a line.
+//! A file of JSON lines that grows during a run, and may end in the middle of a line.
 //!
 //! The first line is a header with the schema. A line counts once its line feed is there: what
 //! stands behind the last line feed was cut off by a kill, a full disk or a power failure.
@@ -19,19 +19,19 @@ const LINE_MAX_BYTES: u64 = 4 << 20;
 /// The largest file that is read, in bytes.
 pub(super) const FILE_MAX_BYTES: u64 = 1 << 30;
 
-/// Such a file, while it is written.
+/// Such a file, open for writing.
 #[derive(Debug)]
 pub(super) struct Lines {
     file: File,
     path: PathBuf,
 }
 
-/// What was in such a file.
+/// The contents of such a file.
 #[derive(Debug)]
 pub(super) struct Found<T> {
     /// The lines behind the header, each with its number.
     pub(super) lines: Vec<(usize, T)>,
-    /// How far the file is whole, in bytes.
+    /// The length of the intact part, in bytes.
     pub(super) whole_bytes: u64,
     /// Bytes behind that, which are dropped.
     pub(super) cut_bytes: u64,
@@ -56,7 +56,7 @@ impl Lines {
         Ok(lines)
     }
 
-    /// A file that is there, to be gone on with, by nobody else at the same time.
+    /// Opens an existing file to append to it, with a lock that keeps other processes out.
     ///
     /// # Errors
     /// `E-FILE` if it cannot be written; `E-BUSY` if somebody else writes it.
@@ -66,7 +66,7 @@ impl Lines {
         Lines { file, path: path.into() }.locked()
     }
 
-    /// Goes on behind what was `found` in it since it was opened: what was cut off is taken away.
+    /// Appends after the intact lines that were `found` at opening: a cut line is removed.
     ///
     /// # Errors
     /// `E-FILE` if it cannot be written.
@@ -184,12 +184,12 @@ pub(super) fn is_ours(path: &Path, schema: &str) -> Result<()> {
     Err(Error::new(Code::Run, format!("cannot read {}", path.display()), why))
 }
 
-/// What is wrong in a line of a run's file.
+/// Builds the error for a bad line of a run's file.
 pub(super) fn wrong(path: &Path, line: usize, why: impl std::fmt::Display) -> Error {
     Error::new(Code::Run, "cannot read the run", format!("{}:{line}: {why}", path.display()))
 }
 
-/// What the operating system says of a file.
+/// Builds the error for a failed operation on a file.
 pub(super) fn failed(doing: &str, path: &Path, e: &std::io::Error) -> Error {
     Error::new(Code::File, format!("cannot {doing} {}", path.display()), e.to_string())
 }

@@ -35,11 +35,11 @@ pub const SCHEMA: &str = "linerate-lab-run/1";
 pub struct Run {
     /// [`SCHEMA`].
     pub schema: String,
-    /// What ran, when, how.
+    /// The program, time and conditions of the run.
     pub run: Head,
-    /// On what, before and after.
+    /// The environment, before and after the run.
     pub env: serde_json::Value,
-    /// What was compared.
+    /// The compared sides, factors and metrics.
     pub experiment: Compared,
     /// The grid.
     pub cells: Vec<CellRecord>,
@@ -55,13 +55,13 @@ pub struct Run {
     /// an object for each `cell/side`.
     #[serde(rename = "heads", with = "heads", default, skip_serializing_if = "BTreeMap::is_empty")]
     pub totals: BTreeMap<String, f64>,
-    /// What it came to: better, worse, same, mixed, inconclusive.
+    /// The overall verdict: better, worse, same, mixed, inconclusive.
     pub verdict: String,
-    /// What its reader must be told.
+    /// The warnings for the reader.
     pub warnings: Vec<Warning>,
 }
 
-/// What ran, when, how.
+/// The program, time and conditions of a run.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Head {
     /// `2026-11-21T101500Z-pool`, with digits, `T`, `Z`, hyphens and lower-case letters only.
@@ -74,11 +74,11 @@ pub struct Head {
     pub tool: BTreeMap<String, String>,
     /// The command.
     pub argv: Vec<String>,
-    /// Of the order of sides, and of the traffic.
+    /// The seed of the order of sides, and of the traffic.
     pub seed: u64,
     /// False if it was interrupted: the cells so far are valid.
     pub complete: bool,
-    /// What somebody said of it, and whether it was quick.
+    /// The user's note, and a mark if the run was quick.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
     /// The experiment's file.
@@ -86,7 +86,7 @@ pub struct Head {
     pub config_toml: Option<String>,
 }
 
-/// What was compared.
+/// The experiment that was run.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Compared {
     /// The experiment.
@@ -99,10 +99,10 @@ pub struct Compared {
     pub b: String,
     /// Factors and their values.
     pub factors: BTreeMap<String, Vec<String>>,
-    /// Whether it ran the declared subset, which has a plan of its own.
+    /// True if the run covered the declared subset, which has a plan of its own.
     #[serde(default)]
     pub quick: bool,
-    /// What the metrics are.
+    /// The descriptions of the metrics.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub definitions: BTreeMap<String, String>,
 }
@@ -112,22 +112,22 @@ pub struct Compared {
 pub struct CellRecord {
     /// The factors' values.
     pub at: BTreeMap<String, String>,
-    /// How it ended.
+    /// The end of the cell.
     #[serde(default)]
     pub status: Status,
     /// Every pair, accepted or not.
     pub pairs: Vec<PairRecord>,
-    /// What may be said, metric by metric.
+    /// The effect on each metric.
     pub metrics: BTreeMap<String, Effect>,
-    /// Where every packet went.
+    /// The ledgers, which account for every packet.
     pub ledger: Ledgers,
 }
 
-/// How a cell ended.
+/// The end of a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
-    /// With figures.
+    /// The cell has figures.
     #[default]
     Ok,
     /// The load that it names was not reached: `-`.
@@ -141,18 +141,18 @@ pub enum Status {
 /// Both sides' ledgers.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Ledgers {
-    /// Of the first.
+    /// The ledger of the first side.
     pub a: Ledger,
-    /// Of the second.
+    /// The ledger of the second side.
     pub b: Ledger,
-    /// Of the first side's control.
+    /// The ledger of the first side's control.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub control: Option<Ledger>,
 }
 
 impl Run {
-    /// Whether every packet of every cell is accounted for; the results of a cell of which that is
-    /// not true are withheld.
+    /// Returns true if every packet of every cell is accounted for; the results of other cells are
+    /// withheld.
     #[must_use]
     pub fn conserved(&self) -> bool {
         self.cells.iter().all(|cell| cell.ledger.balanced())
@@ -160,7 +160,7 @@ impl Run {
 }
 
 impl Ledgers {
-    /// Whether all of them are: the control's packets are packets too.
+    /// Returns true if all ledgers balance, that of the control included.
     #[must_use]
     pub fn balanced(&self) -> bool {
         let control = self.control.as_ref().is_none_or(|control| control.balanced);
@@ -173,7 +173,7 @@ impl Ledgers {
 /// The windows ran in the order `b a control` or `control a b`, so that each pair is adjacent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PairRecord {
-    /// Which of the two ran first.
+    /// The order in which the two sides ran.
     pub order: Order,
     /// The first side.
     pub a: Window,
@@ -182,21 +182,22 @@ pub struct PairRecord {
     /// The first side again, set up a second time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub control: Option<Window>,
-    /// Whether rates may be taken from it: the CPUs were ours.
+    /// True if rates may be taken from the pair: no one else used the CPUs.
     pub accepted: bool,
-    /// Whether costs and counts may be: the counters were ours, the placement stayed.
+    /// True if costs and counts may be taken from the pair: no one else used the counters, and the
+    /// placement stayed.
     #[serde(default = "yes")]
     pub cost_accepted: bool,
     /// Why not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reject_reason: Option<String>,
-    /// How far the CPUs were from each other, as ticks of a cache line's round trip, and what class
-    /// that is: `near`, `far`. Pairs are compared within a class only.
+    /// The distance between the CPUs, in ticks of a cache line's round trip, and its class: `near`,
+    /// `far`. Pairs are compared within a class only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placement: Option<PlacementRecord>,
 }
 
-/// How far two CPUs were from each other.
+/// The distance between two CPUs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PlacementRecord {
     /// Ticks of a cache line's round trip, before the pair.
@@ -211,7 +212,7 @@ fn yes() -> bool {
     true
 }
 
-/// Which side ran first.
+/// The side that ran first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Order {
     /// The first side: `a b`.
@@ -220,12 +221,12 @@ pub enum Order {
     BA,
 }
 
-/// What may be said of one metric in one cell.
+/// The effect on one metric in one cell.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Effect {
-    /// Of `a` and `b`.
+    /// The unit of `a` and `b`.
     pub unit: String,
-    /// Which way is better, `higher` or `lower`; `None` if neither is.
+    /// The better direction, `higher` or `lower`; `None` if neither is better.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub better_when: Option<String>,
     /// Median of the first side's windows.
@@ -234,14 +235,14 @@ pub struct Effect {
     pub b: f64,
     /// Median of the pairs' changes, in per cent.
     pub change_pct: f64,
-    /// Where that lies with 95 % confidence, the looks at it taken into account.
+    /// The 95 % confidence interval of the change, corrected for the number of looks.
     pub ci95_pct: (f64, f64),
     /// Pairs that it is from.
     pub n_pairs: usize,
     /// One side counted nothing: its value is below this, not 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub censored_below: Option<f64>,
-    /// What the control said of identical code: the largest change within its interval.
+    /// The noise floor from the control of identical code: the largest change within its interval.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aa_half_width_pct: Option<f64>,
     /// The control's median and interval, in per cent.
@@ -250,10 +251,10 @@ pub struct Effect {
     /// Probability of such pairs if there were no difference, corrected for the grid by Holm.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p_holm: Option<f64>,
-    /// What was expected, in per cent, by whom, and whether it was met.
+    /// The expected change in per cent, its source, and the comparison with the result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected: Option<Expected>,
-    /// What may be said.
+    /// The verdict on the effect.
     pub verdict: Verdict,
 }
 
@@ -262,17 +263,17 @@ pub struct Effect {
 pub struct Expected {
     /// From, to.
     pub change_pct: (f64, f64),
-    /// By whom.
+    /// The source of the expectation.
     pub source: String,
     /// True if the change lies within; a disagreement is a result.
     pub met: bool,
-    /// Whether that is more than the median's word: the whole interval lies within, or all of it
-    /// outside, and neither a disturbance nor the control speaks against it.
+    /// True if the interval, and not only its median, decides: it lies entirely within the range or
+    /// entirely outside it, and neither a disturbance nor the control contradicts.
     #[serde(default)]
     pub certain: bool,
 }
 
-/// What may be said of an effect.
+/// A verdict on an effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
@@ -282,14 +283,14 @@ pub enum Verdict {
     Worse,
     /// No difference beyond the noise.
     Same,
-    /// It cannot be said.
+    /// The sides cannot be told apart.
     Unclear,
 }
 
 /// One metric over a group of cells.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct OverallRecord {
-    /// Which.
+    /// The name of the metric.
     pub metric: String,
     /// `all`, or a factor's value as `rate=fixed`.
     pub group: String,
@@ -315,11 +316,11 @@ pub struct ProfileRecord {
     /// The cell, as `rate=max`; empty without factors.
     #[serde(default)]
     pub cell: String,
-    /// What was counted.
+    /// The counted event.
     pub event: String,
-    /// Of what.
+    /// The unit of the counts.
     pub unit: String,
-    /// Packets that went through meanwhile.
+    /// Packets that passed during the profile.
     pub packets: u64,
     /// A function that is not listed was seen fewer times than this.
     pub cutoff: u64,
@@ -332,7 +333,7 @@ pub struct ProfileRecord {
 pub struct ProfileRow {
     /// Its name.
     pub symbol: String,
-    /// How often.
+    /// The number of events.
     pub count: u64,
     /// Bytes of its code.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -342,14 +343,14 @@ pub struct ProfileRow {
     pub stage: Option<String>,
 }
 
-/// What a run's reader must be told.
+/// A warning for the reader of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Warning {
     /// Stable identifier, as `W-NO-PMU`.
     pub code: String,
     /// In a sentence.
     pub text: String,
-    /// What to do.
+    /// A remedy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fix: Option<String>,
 }

@@ -1,10 +1,11 @@
-//! What a cell leaves that was run in parts, since it was interrupted: the sum of what each left.
+//! Sum of the parts of a cell that was interrupted and continued.
 
 use crate::record::{CellEnd, Ledger, Ledgers, Status, Total, Warning};
 
 impl CellEnd {
-    /// What a cell has left that was run in two parts: ledgers and matrices are sums, totals are
-    /// means of the sides' lives, the rest is the later part's. What both say is told once.
+    /// Merges the results of a cell that ran in two parts: ledgers and matrices are sums, totals
+    /// are means over the sides' lives, the rest is the later part's. Notes of both parts appear
+    /// once.
     pub(crate) fn and(self, later: CellEnd) -> CellEnd {
         let mut matrices = self.matrices;
         for (name, matrix) in later.matrices {
@@ -32,7 +33,7 @@ impl CellEnd {
 }
 
 impl Total {
-    /// What one life of a side came to.
+    /// Creates the total of one life of a side.
     pub(crate) fn of(value: f64) -> Total {
         Total { mean: value, lives: 1 }
     }

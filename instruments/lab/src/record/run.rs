@@ -1,4 +1,4 @@
-//! The run that follows from what a directory holds.
+//! Computation of a run from the contents of its directory.
 //!
 //! A run that ends, one that is interrupted and one that was killed are put together by this code
 //! from the same lines.
@@ -124,8 +124,8 @@ pub(crate) fn title(cell: &Cell) -> String {
     if cell.at.is_empty() { "the only cell".into() } else { cell.name() }
 }
 
-/// Computes what is computed, of the cells whose packets are all accounted for. The others keep
-/// their pairs, and nothing is said of them.
+/// Analyses the cells whose packets are all accounted for. The other cells keep their pairs and get
+/// no results.
 fn analyse_conserved(experiment: &Experiment, run: &mut Run) {
     let mut aside = Vec::new();
     for (index, cell) in run.cells.iter_mut().enumerate() {
@@ -209,7 +209,8 @@ fn moved<'a>(first: &'a Value, later: &'a Resumed) -> impl Iterator<Item = Warni
     })
 }
 
-/// The same for another build of the program: what it measures of itself is another program's.
+/// Returns a warning if another build of the program resumed the run: the program's own
+/// measurements then come from two programs.
 fn rebuilt(first: &BTreeMap<String, String>, later: &Resumed) -> Option<Warning> {
     let differing = ["build_id", "commit", "rustc", "target_cpu"].into_iter().filter_map(|name| {
         let (was, is) = (first.get(name)?, later.tool.get(name)?);

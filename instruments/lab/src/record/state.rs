@@ -1,4 +1,4 @@
-//! What a run's directory holds.
+//! The contents of a run's directory.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,13 +16,13 @@ use crate::{Code, Error, Result};
 
 /// The experiment's file in a run's directory.
 pub(super) const EXPERIMENT: &str = "experiment.toml";
-/// What was asked for.
+/// The file of the request.
 pub(super) const REQUEST: &str = "request.json";
-/// Every pair, in the order in which they ran.
+/// The file of all pairs, in the order in which they ran.
 pub(super) const PAIRS: &str = "pairs.ndjson";
-/// What ended cells leave.
+/// The file of the results of finished cells.
 pub(super) const CELLS: &str = "cells.ndjson";
-/// When it was gone on with, and on what.
+/// The file of the times and environments at which the run was resumed.
 pub(super) const RESUMED: &str = "resumed.ndjson";
 /// The run, once it has ended.
 pub(super) const RUN: &str = "run.json";
@@ -32,7 +32,7 @@ pub(super) const PAIRS_MAX: usize = 1_000_000;
 /// Most lines of the other two files.
 const OTHERS_MAX: usize = 100_000;
 
-/// What was asked for, when, and on what: `request.json`.
+/// The request with its time and environment: `request.json`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Asked {
     pub(crate) schema: String,
@@ -60,12 +60,12 @@ pub(super) struct PairLine<P> {
     pub(super) pair: P,
 }
 
-/// A line of `cells.ndjson`: what a cell leaves when its benches have ended.
+/// A line of `cells.ndjson`: the results of a cell whose benches have ended.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub(crate) struct CellEnd {
     /// Its place in the experiment's grid.
     pub(crate) cell: usize,
-    /// False if it was interrupted, or could not be run here: it is to be gone on with.
+    /// False if the cell was interrupted or could not run here: it has to be continued.
     pub(crate) finished: bool,
     pub(crate) status: Status,
     /// Pairs that its benches have run: more of them if the cell was interrupted before.
@@ -85,7 +85,7 @@ pub(crate) struct CellEnd {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Total {
     pub(crate) mean: f64,
-    /// How often it was set up and told it.
+    /// The number of lives of the side that reported the value.
     pub(crate) lives: u64,
 }
 
@@ -100,26 +100,26 @@ pub(crate) struct Resumed {
     pub(crate) env: Value,
 }
 
-/// What a run's directory holds.
+/// The contents of a run's directory.
 #[derive(Debug)]
 pub(crate) struct RunState {
     pub(crate) asked: Asked,
     pub(crate) toml: String,
     pub(crate) resumed: Vec<Resumed>,
-    /// By place in the grid; only those that were begun.
+    /// The cells that were begun, by their place in the grid.
     pub(crate) cells: BTreeMap<usize, CellState>,
-    /// What was found when it was read.
+    /// The problems found while it was read.
     pub(crate) warnings: Vec<Warning>,
 }
 
-/// What it holds of a cell.
+/// The stored data of a cell.
 #[derive(Debug, Default)]
 pub(crate) struct CellState {
     pub(crate) pairs: Vec<PairRecord>,
     pub(crate) end: Option<CellEnd>,
 }
 
-/// How far the growing files are whole, in bytes.
+/// The lengths of the intact parts of the growing files, in bytes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Whole {
     pub(super) pairs: u64,
@@ -128,7 +128,7 @@ pub(super) struct Whole {
 }
 
 impl RunState {
-    /// Nothing yet but what was asked for.
+    /// Creates a state without results, for a request.
     pub(crate) fn new(asked: Asked, toml: &str) -> RunState {
         let (resumed, cells, warnings) = (Vec::new(), BTreeMap::new(), Vec::new());
         RunState { asked, toml: toml.into(), resumed, cells, warnings }
@@ -159,8 +159,7 @@ impl RunState {
         Ok((state, whole))
     }
 
-    /// What was asked for in a directory, of which nothing else is read, and the name of its
-    /// experiment's file.
+    /// Reads the request in a directory and the name of its experiment's file, and nothing else.
     ///
     /// # Errors
     /// As below.
@@ -174,7 +173,7 @@ impl RunState {
         self.cells.get(&cell).map_or(&[], |cell| &cell.pairs)
     }
 
-    /// Whether nothing of a cell is left to be run.
+    /// Returns true if the cell has no pairs left to run.
     pub(crate) fn is_finished(&self, cell: usize) -> bool {
         let end = self.cells.get(&cell).and_then(|cell| cell.end.as_ref());
         end.is_some_and(|end| end.finished)
@@ -185,7 +184,7 @@ impl RunState {
         self.cells.entry(cell).or_default().pairs.push(pair);
     }
 
-    /// Adds what a cell leaves to what it has left before.
+    /// Merges the end of a cell with its earlier parts.
     pub(crate) fn end(&mut self, end: CellEnd) {
         let cell = self.cells.entry(end.cell).or_default();
         cell.end = Some(match cell.end.take() {
@@ -203,7 +202,7 @@ impl RunState {
     }
 }
 
-/// What was asked of the run in `dir`.
+/// Reads the request of the run in `dir`.
 ///
 /// # Errors
 /// `E-RUN` if it is no run's directory, or another version's.
@@ -222,7 +221,7 @@ pub(super) fn last_written(dir: &Path) -> String {
     rfc3339(time.unwrap_or(UNIX_EPOCH).min(SystemTime::now()))
 }
 
-/// A document of this version's schema, which is looked at before anything else of it.
+/// Reads a document; its schema is checked first.
 ///
 /// # Errors
 /// `E-FILE` if it cannot be read; `E-RUN` for another schema, and with its line for what is wrong.
@@ -237,8 +236,8 @@ pub(super) fn parsed<T: DeserializeOwned>(path: &Path) -> Result<T> {
     serde_json::from_str(&text).map_err(|e| broken(path, &e))
 }
 
-/// What is wrong in a document. A run's is computed from its pairs: where these are beside it, it can
-/// be done without.
+/// Builds the error for a bad document. The document of a run is computed from its pairs: if they
+/// are present, the error tells how to compute it again.
 pub(super) fn broken(path: &Path, e: &serde_json::Error) -> Error {
     let wrong = lines::wrong(path, e.line(), e);
     let Some(dir) = path.parent().filter(|dir| path.ends_with(RUN) && dir.join(PAIRS).exists())

@@ -22,7 +22,7 @@ use crate::{Code, Error, Result};
 /// Runs of one experiment that may begin in the same second.
 const SAME_SECOND_MAX: u32 = 1000;
 
-/// A run's directory, while it is written. Nobody else can write it meanwhile.
+/// A run's directory that is being written. A lock keeps other writers out.
 #[derive(Debug)]
 pub(crate) struct Store {
     dir: PathBuf,
@@ -32,8 +32,8 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// Makes a directory of its own in `dir`, never one that is there, and says in `asked` how the
-    /// run is called.
+    /// Creates a new directory in `dir`, never an existing one, and stores the run's name in
+    /// `asked`.
     ///
     /// # Errors
     /// `E-FILE` if it cannot be written.
@@ -52,8 +52,8 @@ impl Store {
         Ok(store)
     }
 
-    /// Goes on in a directory that is there, with what it holds. What the run came to when it was
-    /// interrupted stays until it is known that it can be gone on with: [`Store::resumed`] takes it.
+    /// Opens an existing directory to continue its run, and reads its contents. The interrupted
+    /// run's result stays until the run is known to continue: [`Store::resumed`] removes it.
     ///
     /// # Errors
     /// `E-RUN` if it is complete, or is no run; `E-BUSY` if somebody else writes it; `E-FILE`.
@@ -78,8 +78,8 @@ impl Store {
         Ok((store, state))
     }
 
-    /// Keeps that the run is gone on with. What it came to when it was interrupted goes, as the last
-    /// of all: it follows from the rest.
+    /// Records that the run is continued. As the last step it removes the interrupted run's result,
+    /// which can be computed from the rest.
     ///
     /// # Errors
     /// `E-FILE` if it cannot be written; as below.
@@ -101,7 +101,7 @@ impl Store {
         self.pairs.append(&PairLine { cell, number, pair })
     }
 
-    /// Keeps what a cell leaves.
+    /// Appends the results of a cell.
     ///
     /// # Errors
     /// As above.
@@ -111,7 +111,7 @@ impl Store {
         self.cells.sync()
     }
 
-    /// Keeps what the run came to: all of it or nothing.
+    /// Writes the result of the run, atomically.
     ///
     /// # Errors
     /// `E-FILE` if it cannot be written, with how to go on once it can.

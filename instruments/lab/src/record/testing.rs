@@ -1,4 +1,4 @@
-//! What tests of runs have in common.
+//! Helpers for tests of runs.
 
 use std::fs;
 use std::path::{Path, PathBuf};

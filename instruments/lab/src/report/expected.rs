@@ -1,4 +1,4 @@
-//! What was expected, by whom, and whether it is so: one list, the headline's first.
+//! Expected values, their sources and their outcomes, in one list with the headline's first.
 
 use linerate_show::number::range;
 
@@ -7,22 +7,22 @@ use super::tables::ROWS_MAX;
 use super::view::View;
 use super::words::{cells, n, shown};
 
-/// What is said where the interval lies neither within the range nor beside it.
+/// The outcome if the interval lies neither within the range nor entirely outside it.
 const OPEN: &str = "open: the interval does not tell";
 
 /// An expectation of one metric, in every cell that has it.
 pub(super) struct Expectation {
-    /// Of which metric it is, and what was expected.
+    /// The metric and the expected value.
     pub what: String,
-    /// Whether it is met, and where it is not. A disagreement is a result.
+    /// The outcome, with the cells that disagree. A disagreement is a result.
     pub outcome: String,
-    /// By whom.
+    /// The source of the expectation.
     pub source: String,
-    /// Whether it is met in every cell.
+    /// True if the expected value is met in every cell.
     pub met: bool,
 }
 
-/// All of them.
+/// Returns all expectations of the run.
 pub(super) fn expectations(view: &View<'_>) -> Vec<Expectation> {
     view.metrics.iter().flat_map(|metric| of_metric(view, metric)).take(ROWS_MAX).collect()
 }

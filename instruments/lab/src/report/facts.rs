@@ -1,10 +1,11 @@
-//! What one must know of a run to believe it.
+//! The facts that a reader needs in order to trust a run.
 
 use super::view::View;
 use super::words::{n, shown};
 
 impl View<'_> {
-    /// What one must know to believe it: about what, what it is.
+    /// Returns the facts that a reader needs in order to trust the run, as pairs of subject and
+    /// value.
     pub fn facts(&self) -> Vec<(&'static str, String)> {
         let (head, env) = (&self.run.run, &self.run.env);
         let said = |key: &str| match &env[key] {

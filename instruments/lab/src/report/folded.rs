@@ -4,12 +4,12 @@ use linerate_show::number::grouped;
 
 /// A text, and from where to where each number of it goes.
 pub(super) struct Folded {
-    /// What is before the first number, between them, and behind the last.
+    /// The text before the first number, between numbers, and after the last.
     words: Vec<String>,
     ranges: Vec<(Number, Number)>,
 }
 
-/// How a number is told that is not the same in all texts.
+/// The format of a number that differs between the texts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Numbers {
     /// `32 to 1,056`
@@ -25,7 +25,7 @@ struct Number {
 }
 
 impl Folded {
-    /// `text` by itself.
+    /// Creates a folded text of `text` alone.
     pub fn new(text: &str) -> Folded {
         let mut folded = Folded { words: vec![String::new()], ranges: Vec::new() };
         let mut rest = text;
@@ -47,7 +47,7 @@ impl Folded {
         folded
     }
 
-    /// What it says beside its numbers: the same for all texts that are told as one.
+    /// Returns the text without its numbers: texts with the same key are printed as one.
     pub fn key(&self) -> String {
         self.words.join("\0")
     }
@@ -64,7 +64,7 @@ impl Folded {
         }
     }
 
-    /// Its words, with its numbers.
+    /// Formats the words with their numbers.
     pub fn told(&self, numbers: Numbers) -> String {
         let mut text = String::new();
         for (i, words) in self.words.iter().enumerate() {
@@ -80,8 +80,8 @@ impl Folded {
     }
 }
 
-/// The number that `rest` begins with, if it is one by itself: neither part of a name, as in `r0`
-/// and `len=256`, nor a word, as in `64k`.
+/// Returns the number that `rest` begins with, if it stands alone: neither part of a name, as in
+/// `r0` and `len=256`, nor of a word, as in `64k`.
 fn number(before: Option<char>, rest: &str) -> Option<&str> {
     if before.is_some_and(|c| c.is_alphanumeric() || "_=.-".contains(c)) {
         return None;

@@ -15,11 +15,11 @@ pub(super) struct Shown {
     pub label: String,
     /// Its unit.
     pub unit: String,
-    /// What it is, in a sentence; empty if nothing says.
+    /// A description of the metric, in a sentence; empty if there is none.
     pub about: String,
-    /// How a window's is computed; `None` if the experiment's file is not there to say.
+    /// The formula for a window; `None` if the experiment's file is not available.
     formula: Option<Formula>,
-    /// What it is measured by, likewise.
+    /// The clock of the metric; `None` if the experiment's file is not available.
     pub clock: Option<Clock>,
 }
 
@@ -29,28 +29,28 @@ pub(super) struct Ratio {
     pub pair: usize,
     /// The second side's change from the first, in per cent.
     pub change_pct: f64,
-    /// Whether it was admitted.
+    /// True if the pair was admitted.
     pub accepted: bool,
 }
 
 impl Shown {
-    /// The changes of every pair, in order; those of which there is none are left out.
+    /// Returns the changes of the pairs, in order; pairs without a ratio are left out.
     pub fn ratios(&self, pairs: &[PairRecord]) -> Vec<Ratio> {
         self.each(pairs, |pair| Some(&pair.b))
     }
 
-    /// The same of the control against the first side.
+    /// Returns the changes of the control against the first side.
     pub fn control_ratios(&self, pairs: &[PairRecord]) -> Vec<Ratio> {
         self.each(pairs, |pair| pair.control.as_ref())
     }
 
-    /// Whether it is computed from events of the CPU.
+    /// Returns true if the metric is computed from events of the CPU.
     pub fn needs_events(&self) -> bool {
         let mut figures = self.formula.iter().flat_map(Formula::figures);
         figures.any(|figure| figure.starts_with("pmu."))
     }
 
-    /// How [`Shown::ratios`] are computed, for a caption.
+    /// Returns the formula of [`Shown::ratios`], for a caption.
     pub fn basis(&self) -> &str {
         if self.formula.is_some() { &self.label } else { "cost_ns / packets" }
     }
@@ -61,7 +61,7 @@ impl Shown {
         cell.metrics.get(&self.name)?.aa_pct
     }
 
-    /// The effect's interval, likewise.
+    /// Returns the effect's interval in per cent.
     pub fn interval_pct(&self, cell: &CellRecord) -> Option<(f64, f64)> {
         self.formula.as_ref()?;
         Some(cell.metrics.get(&self.name)?.ci95_pct)
@@ -88,7 +88,7 @@ impl Shown {
     }
 }
 
-/// Every metric: the experiment's in its order, then those that only the document has.
+/// Returns the metrics: the experiment's in its order, then those that only the document has.
 pub(super) fn metrics(run: &Run, experiment: Option<&Experiment>) -> Vec<Shown> {
     let mut seen: BTreeMap<&str, &Effect> = BTreeMap::new();
     for (name, effect) in run.cells.iter().flat_map(|cell| &cell.metrics) {

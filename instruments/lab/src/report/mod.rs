@@ -18,15 +18,15 @@ pub(crate) mod words;
 
 use crate::record::Run;
 
-/// As text for a screen: what it came to, what to mind, the headline, and what else got better or
-/// worse or is not as expected. The page has the rest.
+/// Formats the run as text for a screen: the result, the warnings, the headline, and other metrics
+/// that changed or contradict an expectation. The page has the rest.
 #[must_use]
 pub fn text(run: &Run) -> String {
     text::text(run)
 }
 
-/// As one HTML file that needs nothing else. Several runs of one experiment make a chart over
-/// versions; the first is the one that is told.
+/// Formats runs as one self-contained HTML file. Several runs of one experiment make a chart over
+/// versions; the first run is shown in full.
 #[must_use]
 pub fn html(runs: &[Run]) -> String {
     html::html(runs)

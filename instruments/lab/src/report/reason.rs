@@ -10,7 +10,7 @@ use super::words::{cells, n, shown};
 use crate::experiment::Clock;
 use crate::record::{CellRecord, PairRecord, Status};
 
-/// Kinds of disturbance that are told, those first that reject most.
+/// The largest number of kinds of disturbance that are named, most rejections first.
 const KINDS_MAX: usize = 4;
 
 /// Why.
@@ -37,8 +37,8 @@ pub(super) fn reason(view: &View<'_>, cell: &CellRecord) -> Option<Reason> {
     }
 }
 
-/// The cells of which there is something to say, and what: those together that have the same
-/// reason. What a warning says is not said again.
+/// Returns the cells that need a remark, with their reasons; cells with the same reason are
+/// grouped. Reasons that a warning already gives are left out.
 pub(super) fn reasons(view: &View<'_>) -> Vec<(String, String)> {
     let mut alike: Vec<(String, Vec<&str>)> = Vec::new();
     let warned = warned(view);

@@ -1,5 +1,5 @@
-//! What a run's reader must be told, and what is only noted: the same text once, with the cells and
-//! sides of which it is said.
+//! Warnings and notes for the reader of a run: equal texts once, with the cells and sides that they
+//! are about.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,25 +9,25 @@ use super::view::View;
 use super::words::{cells, short, shown};
 use crate::record::{CellRecord, Warning};
 
-/// The code of what is no warning.
+/// The code of a note, which is no warning.
 const NOTE: &str = "W-NOTE";
 
 /// One text.
 pub(super) struct Remark {
     /// Its code.
     pub code: String,
-    /// What it says, of which cells and sides.
+    /// The text, with its cells and sides.
     pub text: String,
-    /// What to do.
+    /// A remedy.
     pub fix: Option<String>,
 }
 
-/// What must be told.
+/// Returns the warnings.
 pub(super) fn warnings(view: &View<'_>) -> Vec<Remark> {
     remarks(view, |warning| warning.code != NOTE)
 }
 
-/// What is noted.
+/// Returns the notes.
 pub(super) fn notes(view: &View<'_>) -> Vec<Remark> {
     remarks(view, |warning| warning.code == NOTE)
 }
@@ -39,17 +39,17 @@ pub(super) fn warned(view: &View<'_>) -> BTreeSet<usize> {
     warnings.filter_map(|warning| Some(places.split(&warning.text).0?.cell)).collect()
 }
 
-/// Of what a text is: a cell, and sides of it as a set of bits; 0 if no side is named.
+/// The subject of a text: a cell, and its sides as a set of bits; 0 if no side is named.
 #[derive(Clone, Copy)]
 struct Place {
     cell: usize,
     sides: u8,
 }
 
-/// What a run's texts begin with, and the bits of it.
+/// The prefixes of a run's texts that name a side, and their bits.
 const SIDES: [(&str, u8); 3] = [(", side a", 1), (", side b", 2), (", the control of a", 4)];
 
-/// Texts that are told as one.
+/// Texts that are printed as one.
 struct Group<'a> {
     first: &'a Warning,
     folded: Folded,
@@ -110,7 +110,7 @@ fn of(view: &View<'_>, sides_of: &BTreeMap<usize, u8>) -> String {
 /// The cells by their factors, in whichever order a text names them.
 struct Places<'a> {
     cells: BTreeMap<Vec<String>, usize>,
-    /// What a run of one cell calls it.
+    /// The cell's names, if the run has only one.
     only: Option<[&'a str; 2]>,
 }
 
@@ -127,7 +127,7 @@ impl<'a> Places<'a> {
         Places { cells: cells.iter().map(factors).zip(0..).collect(), only }
     }
 
-    /// Of what a text is, and what it says.
+    /// Splits a text into its subject and its statement.
     fn split<'t>(&self, text: &'t str) -> (Option<Place>, &'t str) {
         let Some((head, said)) = text.split_once(": ") else { return (None, text) };
         let side = SIDES.iter().find_map(|(end, bit)| Some((head.strip_suffix(end)?, *bit)));

@@ -1,4 +1,4 @@
-//! What a run came to, in a sentence that says of how many cells it is true.
+//! Verdict of a run as a sentence, with the number of cells that it holds for.
 
 use linerate_show::number::{change, count, interval};
 
@@ -11,7 +11,7 @@ use crate::record::{CellRecord, Effect, Verdict};
 /// Why a cell with figures tells nothing.
 const UNCLEAR: &str = "unclear";
 
-/// The cells by what the headline says of them.
+/// Counts of cells by their verdict on the headline.
 #[derive(Default)]
 struct Tally {
     better: usize,
@@ -22,7 +22,7 @@ struct Tally {
 }
 
 impl View<'_> {
-    /// What it came to.
+    /// Returns the verdict of the run as a sentence.
     pub fn verdict(&self) -> String {
         let (mut tally, headline) = (Tally::default(), self.headline());
         for cell in &self.run.cells {
@@ -38,14 +38,14 @@ impl View<'_> {
         }
     }
 
-    /// Whether it is a declared subset, with few pairs.
+    /// Returns true if the run covered a declared subset, with few pairs.
     pub fn is_quick(&self) -> bool {
         let head = &self.run.run;
         let said = head.note.as_deref().is_some_and(|note| note.starts_with("quick"));
         said || self.run.experiment.quick || head.argv.iter().any(|arg| arg == "--quick")
     }
 
-    /// What makes it less than a whole run.
+    /// Returns the marks of a run that is less than a whole one.
     pub fn marks(&self) -> Vec<&'static str> {
         let marks = [
             (self.is_quick(), "QUICK: a declared subset, few pairs"),

@@ -13,12 +13,13 @@ use crate::record::{CellRecord, Effect, Ledger};
 /// More cells than this make a table for each metric, fewer one for each cell.
 const CELLS_A_TABLE_EACH: usize = 2;
 
-/// Cells and metrics that are told; what is beyond stays in the document.
+/// The largest number of cells and metrics that are shown; the rest is in the document only.
 pub(super) const ROWS_MAX: usize = 400;
 
 const NONE: &str = "the cell has no figures";
 
-/// Whether the cells are so few that a table for each says more than one for each metric.
+/// Returns true if there are so few cells that a table for each cell says more than one for each
+/// metric.
 pub(super) fn are_few_cells(view: &View<'_>) -> bool {
     view.told().count() <= CELLS_A_TABLE_EACH
 }
@@ -59,7 +60,7 @@ pub(super) fn of_cell(name: &str, cell: &CellRecord, metrics: &[&Shown]) -> Tabl
     without_empty(table)
 }
 
-/// Where every packet went, side by side, a row for each cell and side.
+/// Builds the table of ledgers, with a row for each cell and side.
 pub(super) fn ledgers(view: &View<'_>) -> Table {
     let columns = [
         Column::new("cell", "cell", ""),
@@ -105,7 +106,7 @@ pub(super) fn ledgers(view: &View<'_>) -> Table {
     table
 }
 
-/// Whether any packet was counted, of any side: a program that is run from outside counts none.
+/// Returns true if any side counted a packet: an external program counts none.
 pub(super) fn has_packets(view: &View<'_>) -> bool {
     let mut ledgers = view.run.cells.iter().flat_map(|cell| view.ledgers(cell));
     ledgers.any(|(_, ledger)| *ledger != Ledger::default())
@@ -189,7 +190,7 @@ pub(super) fn totals(view: &View<'_>) -> Option<Table> {
     (all > 0).then_some(table)
 }
 
-/// Values that somebody has published, for their shape.
+/// Builds the table of the published values.
 pub(super) fn fixed_points(view: &View<'_>) -> Option<Table> {
     let columns = [
         Column::new("name", "published", ""),
@@ -228,7 +229,8 @@ pub(super) fn dropped(ledger: &Ledger) -> u64 {
     ledger.dropped.values().fold(0, |sum: u64, n| sum.saturating_add(*n))
 }
 
-/// Whether a ledger is in balance, as printed: by its own figures, whatever its mark says.
+/// Returns the printed mark of a ledger's balance: OK only if its own sums agree and its stored mark
+/// says so.
 pub(super) fn balance(ledger: &Ledger) -> &'static str {
     let sum = |terms: [u64; 4]| terms.iter().map(|n| u128::from(*n)).sum::<u128>();
     let came = sum([ledger.received, ledger.created, 0, 0]);

@@ -25,7 +25,7 @@ const NOTES_MAX: usize = 8;
 /// Reasons of drops that are named beside their sum.
 const DROPS_MAX: usize = 4;
 
-/// What the metrics are that are only named.
+/// The label of metrics that have no better direction and are only named.
 const NEITHER: &str = "neither better nor worse";
 
 /// The whole of it.
@@ -58,7 +58,7 @@ fn head(view: &View<'_>) -> String {
     text
 }
 
-/// Cells of which little or nothing can be said.
+/// Describes the cells that support little or no conclusion.
 fn few(view: &View<'_>) -> String {
     let reasons = reasons(view);
     let line = |(cells, why): &(String, String)| {
@@ -73,7 +73,8 @@ fn few(view: &View<'_>) -> String {
     }
 }
 
-/// The headline, then what is not as expected, then what got better or worse, while there is room.
+/// Formats the headline, then metrics that contradict an expectation, then those that changed, up
+/// to the limit of space.
 fn effects(view: &View<'_>) -> String {
     if tables::are_few_cells(view) {
         return cell_by_cell(view) + &uncounted(view);
@@ -145,7 +146,7 @@ fn changed(view: &View<'_>, metric: &Shown) -> usize {
     effects_of(view, metric).filter(is).count()
 }
 
-/// Whether it is not as expected somewhere.
+/// Returns true if the metric certainly contradicts its expected value in some cell.
 fn is_surprise(view: &View<'_>, metric: &Shown) -> bool {
     let mut expected = effects_of(view, metric).filter_map(|effect| effect.expected.as_ref());
     expected.any(|expected| expected.certain && !expected.met)
@@ -163,8 +164,8 @@ fn expected(view: &View<'_>) -> String {
     if lines.is_empty() { lines } else { format!("\nWhat was expected\n{lines}") }
 }
 
-/// Where every packet went, as the equation that it has to be: of each side over all cells, and of
-/// each cell in which it is none.
+/// Formats the ledgers as equations: of each side over all cells, and of each cell in which the
+/// equation does not hold.
 fn ledger(view: &View<'_>) -> String {
     if !tables::has_packets(view) {
         return String::new();
@@ -226,7 +227,7 @@ fn equation(ledger: &Ledger) -> String {
     text
 }
 
-/// Those of two counts that are not 0; the first if both are.
+/// Formats those of two counts that are not 0; the first if both are.
 fn sum(terms: [(&str, u64); 2]) -> String {
     let [first, _] = terms;
     let some: Vec<(&str, u64)> = terms.into_iter().filter(|(_, n)| *n > 0).collect();
@@ -235,7 +236,7 @@ fn sum(terms: [(&str, u64); 2]) -> String {
     each.collect::<Vec<_>>().join(" + ")
 }
 
-/// What is not told here, and where it is.
+/// Describes the data that this text omits, and the commands that print it.
 fn elsewhere(view: &View<'_>) -> String {
     let run = view.run;
     let some = |count: usize, what: &str| (count > 0).then(|| format!("{what} ({})", n(count)));
@@ -275,7 +276,8 @@ fn noted(view: &View<'_>) -> String {
     if text.is_empty() { text } else { format!("\nNotes\n{text}") }
 }
 
-/// A table under its title and what it is of. One that is too wide loses the middle of its longest names.
+/// Formats a table under its title and its subject. A table that is too wide loses the middle of
+/// its longest names.
 fn set(table: &Table, about: &str) -> String {
     let colon = if about.is_empty() { "" } else { ": " };
     let title = format!("{}{colon}{about}", table.title);

@@ -12,7 +12,7 @@ use crate::window::Window;
 pub(super) struct View<'a> {
     /// It.
     pub run: &'a Run,
-    /// What the run's copy of the experiment's file says.
+    /// The run's copy of the experiment; `None` if it is missing.
     pub experiment: Option<Experiment>,
     /// Metrics, the headline first.
     pub metrics: Vec<Shown>,
@@ -35,7 +35,7 @@ impl<'a> View<'a> {
         self.cells.iter().map(String::as_str).zip(&self.run.cells)
     }
 
-    /// What the run is about: the first metric.
+    /// Returns the headline: the run's first metric.
     pub fn headline(&self) -> Option<&Shown> {
         self.metrics.first()
     }
@@ -66,7 +66,7 @@ impl<'a> View<'a> {
         missing.map(move |metric| (metric, !counts && metric.needs_events()))
     }
 
-    /// Whether a metric is 0 on both sides of every cell that has it.
+    /// Returns true if a metric is 0 on both sides of every cell that has it.
     pub fn is_nothing(&self, metric: &Shown) -> bool {
         let mut effects = self.run.cells.iter().filter_map(|cell| cell.metrics.get(&metric.name));
         effects.all(|effect| effect.a == 0.0 && effect.b == 0.0)
@@ -101,7 +101,7 @@ impl<'a> View<'a> {
         self.run.overall.iter().filter(move |line| line.metric == metric)
     }
 
-    /// Values that somebody has published.
+    /// Returns the published values.
     pub fn fixed_points(&self) -> &[FixedPoint] {
         self.experiment.as_ref().map_or(&[], |experiment| &experiment.fixed_points)
     }

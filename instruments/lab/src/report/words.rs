@@ -42,7 +42,7 @@ pub(super) fn counts(line: &OverallRecord) -> String {
     format!("{better} better, {worse} worse, {same} same, {unclear} unclear")
 }
 
-/// As printed.
+/// Returns the printed word for a verdict.
 pub(super) fn verdict(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Better => "better",
@@ -52,7 +52,7 @@ pub(super) fn verdict(verdict: Verdict) -> &'static str {
     }
 }
 
-/// What may be said of an effect: of `same`, within what it is the same.
+/// Formats the verdict on an effect; for `same`, with the margin.
 pub(super) fn said(effect: &Effect) -> String {
     let margin_pct = effect.aa_half_width_pct.unwrap_or(0.0).max(SAME_PCT);
     within(effect.verdict, margin_pct)

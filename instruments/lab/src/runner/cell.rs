@@ -14,7 +14,7 @@ use crate::scenario::{Finished, Scenario};
 use crate::settings::wrong;
 use crate::{Error, Kind, Result};
 
-/// How long a side is profiled.
+/// The length of a side's profile.
 const PROFILE: Duration = Duration::from_secs(2);
 /// The same in a quick run.
 const QUICK_PROFILE: Duration = Duration::from_millis(300);
@@ -24,7 +24,7 @@ const QUICK_AGAIN: Duration = Duration::from_secs(40);
 const ATTEMPTS: usize = 2;
 
 impl Running<'_> {
-    /// Runs what is left of `cells`; false if it was interrupted.
+    /// Runs the unfinished part of `cells`; returns false if it was interrupted.
     ///
     /// # Errors
     /// What ends the run: not that a cell cannot be run on this machine.
@@ -145,8 +145,8 @@ impl Running<'_> {
         Ok(Outcome::Complete)
     }
 
-    /// Whether a cell needs no more pairs: by how many of them the machine has let pass, and at the
-    /// planned looks, and only then, by what they say.
+    /// Returns true if a cell needs no more pairs. The number of admitted pairs decides at any
+    /// time, the pairs' results only at the planned looks.
     ///
     /// But for a quick run's time it is a function of the pairs alone, so that a run that is gone on
     /// with ends where one ends that was not interrupted.
@@ -172,7 +172,7 @@ impl Running<'_> {
         accepted >= analysis::pairs_needed(cells) && effect.is_some_and(|effect| enough(&effect))
     }
 
-    /// What the headline says of `pairs`, at the look that they are on the way to.
+    /// Computes the headline's effect from `pairs`, at the next look that they will reach.
     fn effect(&self, cell: &Cell, pairs: &[PairRecord]) -> Option<Effect> {
         let headline = self.request.experiment.headline()?;
         let accepted = self.accepted(pairs);
@@ -185,7 +185,8 @@ impl Running<'_> {
         pairs.iter().filter(|pair| self.accepts(pair)).count()
     }
 
-    /// Whether the headline may be taken from a pair: it depends on its clock.
+    /// Returns true if the headline may be taken from a pair, which depends on the headline's
+    /// clock.
     fn accepts(&self, pair: &PairRecord) -> bool {
         match self.request.experiment.headline().map(|metric| metric.clock) {
             Some(Clock::Cost | Clock::Count) => pair.cost_accepted,
@@ -223,7 +224,7 @@ impl Running<'_> {
         Ok(())
     }
 
-    /// Profiles both sides. Where that fails the cell stays good, and the reader is told.
+    /// Profiles both sides. If that fails, the cell stays valid and gets a remark.
     fn profiles(&self, cell: &Cell, benches: &mut Benches, end: &mut CellEnd) {
         let time = if self.request.quick { QUICK_PROFILE } else { PROFILE };
         for (side, placed) in [("a", &mut benches.a), ("b", &mut benches.b)] {
@@ -246,7 +247,7 @@ impl Running<'_> {
 enum Outcome {
     /// The cell has its pairs.
     Complete,
-    /// It needs more pairs, of sides that are set up anew.
+    /// The cell needs more pairs, of sides that are set up anew.
     Reopen,
     /// The user ended the run.
     Interrupted,

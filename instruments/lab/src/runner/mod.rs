@@ -22,37 +22,37 @@ use crate::scenario::Place;
 use pace::Pace;
 use world::{Machine, World};
 
-/// What is to be run.
+/// A run to be made.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// What.
+    /// The experiment to run.
     pub experiment: Experiment,
     /// Only the quick subset, in at most 60 s.
     pub quick: bool,
     /// Only cells that have all of these factor values.
     pub only: Vec<(String, String)>,
-    /// Of the order of sides, and of the traffic.
+    /// The seed of the order of sides, and of the traffic.
     pub seed: u64,
-    /// Where: CPUs and this program.
+    /// The place of the run: CPUs and this program.
     pub place: Place,
     /// The directory that runs are kept in.
     pub dir: PathBuf,
-    /// A run in it that was interrupted, to be gone on with: its directory.
+    /// The directory of an interrupted run to continue.
     pub resume: Option<PathBuf>,
     /// The command, for the record.
     pub argv: Vec<String>,
-    /// What somebody says of it.
+    /// The user's note on the run.
     pub note: Option<String>,
     /// The commit that this program was built from, for the record.
     pub commit: Option<String>,
 }
 
-/// How far it is.
+/// The progress of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Progress<'a> {
     /// The cell that runs, as `change=both rate=fixed`.
     pub cell: &'a str,
-    /// Its number, from 1, and how many there are.
+    /// The cell's number, from 1, and the number of cells.
     pub cell_number: usize,
     /// Cells of this run.
     pub cells: usize,
@@ -60,18 +60,18 @@ pub struct Progress<'a> {
     pub accepted: usize,
     /// Pairs tried.
     pub attempted: usize,
-    /// What the headline says so far.
+    /// The headline's effect so far.
     pub effect: Option<&'a Effect>,
-    /// What is still to come, at the pace so far; at most, as a cell may end early.
+    /// The time left at the current pace; at most, as a cell may end early.
     pub left: Option<Duration>,
 }
 
-/// Who follows a run.
+/// An observer of a run.
 pub trait Observer {
     /// A pair is done, or a cell.
     fn progress(&mut self, progress: &Progress<'_>);
 
-    /// Something is to be said once, as why a cell cannot be run here.
+    /// Receives a remark, as the reason that a cell cannot run here.
     fn note(&mut self, text: &str);
 
     /// True once the run is to end early; what there is is kept.
@@ -87,14 +87,14 @@ pub fn run(request: &Request, observer: &mut dyn Observer) -> Result<Run> {
     run_in(&Machine, request, observer)
 }
 
-/// A run that is on.
+/// A run in progress.
 struct Running<'a> {
     world: &'a dyn World,
     request: &'a Request,
     observer: &'a mut dyn Observer,
-    /// Where it is kept.
+    /// The directory that the results go to.
     store: Store,
-    /// What is kept so far.
+    /// The results so far.
     state: RunState,
     pace: Pace,
     /// Pairs at which it is looked whether they are enough.

@@ -1,4 +1,4 @@
-//! How long it will be yet: what is planned, at the pace so far.
+//! Estimate of the time left: the rest of the plan, at the pace so far.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use crate::runner::Request;
 /// Windows of a pair: two sides and the control.
 const WINDOWS: u64 = 3;
 
-/// What is planned, what of it is done, and since when.
+/// The plan, its finished part, and the start time.
 #[derive(Debug)]
 pub(super) struct Pace {
     began: Instant,
@@ -24,7 +24,7 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// Of a run of `cells`, each until the last of `looks`.
+    /// Creates the pace of a run of `cells`, each until the last of `looks`.
     pub(super) fn of(cells: &[(usize, &Cell)], request: &Request, looks: &[u32]) -> Pace {
         let (pairs, quick) = (looks.last().copied().unwrap_or(0), request.quick);
         let (began, plan) = (Instant::now(), request.experiment.plan.clone());
@@ -49,12 +49,13 @@ impl Pace {
         self.done_ns = self.done_ns.saturating_add(pair_ns);
     }
 
-    /// How long the run has been on.
+    /// Returns the time since the start of the run.
     pub(super) fn passed(&self) -> Duration {
         self.began.elapsed()
     }
 
-    /// What is left at most if `accepted` pairs of `cell` are done; `None` before the first.
+    /// Returns the longest time left once `accepted` pairs of `cell` are done; `None` before the
+    /// first pair.
     pub(super) fn left(&self, cell: &Cell, accepted: usize) -> Option<Duration> {
         self.left_after(self.began.elapsed(), cell, accepted)
     }

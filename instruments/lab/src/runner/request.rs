@@ -1,5 +1,5 @@
-//! A request: which cells it means, what is kept of it, and whether a run that was interrupted is
-//! the one that it asks for.
+//! The request: the selection of its cells, its stored form, and the check that an interrupted run
+//! is the requested one.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -43,7 +43,7 @@ impl Request {
         })
     }
 
-    /// Its cells, in the experiment's order, with their places in the grid.
+    /// Returns the selected cells, in the experiment's order, with their places in the grid.
     ///
     /// # Errors
     /// `E-EXPERIMENT` if it has none, with the values that there are.
@@ -85,7 +85,7 @@ impl Request {
         Ok((store, RunState::new(asked, &self.experiment.toml)))
     }
 
-    /// Whether the run in `dir` is one of this request.
+    /// Checks that the run in `dir` was started with this request.
     ///
     /// # Errors
     /// `E-RUN` with what differs.

@@ -1,4 +1,4 @@
-//! A world that is simulated: benches that do nothing, on a machine that does what it is told.
+//! A simulated world: benches that do nothing, on a machine that follows a script.
 
 mod directory;
 // These two say so where this machine lets them prove nothing, which only a test may print.
@@ -34,10 +34,11 @@ use crate::{Code, Error, Result};
 const COST_NS: u64 = 1000;
 const PACKETS: u64 = 100;
 
-/// What is simulated. Its windows cost what their side says, give or take `noise_pct`.
+/// A simulated scenario. Its windows cost as much as the settings of their side say, give or take
+/// `noise_pct`.
 pub(super) struct Simulated {
     scenario: Sides,
-    /// Whether a pair is admitted for rates and for costs, by how many pairs were before it.
+    /// Decides if a pair is admitted for rates and for costs, by the number of pairs before it.
     admits: fn(usize) -> (bool, bool),
     admitted: Counter<usize>,
     kernel: &'static str,
@@ -54,7 +55,7 @@ struct Sides {
     log: Arc<Mutex<Log>>,
 }
 
-/// What ran, in order: `a`, `b`, and `c` for what was opened second of the first side's.
+/// The order of the windows that ran: `a`, `b`, and `c` for the second bench of the first side.
 #[derive(Default)]
 struct Log {
     windows: Vec<char>,
@@ -71,7 +72,7 @@ struct Simulation {
     log: Arc<Mutex<Log>>,
 }
 
-/// Writes down what it is told, and interrupts if it was asked to.
+/// An observer that records all calls, and interrupts on request.
 #[derive(Default)]
 pub(super) struct Follower {
     seen: Vec<(String, usize, usize, Option<Duration>)>,

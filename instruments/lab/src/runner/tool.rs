@@ -5,9 +5,9 @@ use std::fs::File;
 use std::io::Read;
 use std::sync::LazyLock;
 
-/// Bytes of the program that are looked through for what the compiler has left.
+/// The part of the program that is searched for the compiler's traces, in bytes.
 const PROGRAM_MAX_BYTES: u64 = 256 << 20;
-/// What rustc writes into every program, before its version.
+/// The text that rustc writes into every program, before its version.
 const PRODUCER: &[u8] = b"rustc version ";
 /// The head of a note of type 3, a build ID: sizes of name and value, type, name.
 const NOTE_TYPE_AND_NAME: &[u8] = b"\x03\0\0\0GNU\0";
@@ -31,7 +31,7 @@ pub(super) fn tool(commit: Option<&str>) -> BTreeMap<String, String> {
     ])
 }
 
-/// What compiler and linker have left in a program.
+/// The traces of compiler and linker in a program.
 #[derive(Debug, PartialEq)]
 struct Left {
     build_id: Option<String>,

@@ -1,4 +1,4 @@
-//! A unit: three adjacent windows, and what the machine did meanwhile.
+//! A unit: three adjacent windows, and the activity of the machine during them.
 
 use std::time::Duration;
 
@@ -12,37 +12,38 @@ use crate::scenario::{Bench, Finished};
 use crate::watch::Admission;
 use crate::window::Window;
 
-/// The first side, the second, and the first again: set up at once, of which one runs at a time.
+/// The first side, the second side, and the control: all set up, of which one runs at a time.
 pub(super) struct Benches {
     pub(super) a: PlacedBench,
     pub(super) b: PlacedBench,
     pub(super) control: PlacedBench,
 }
 
-/// A bench, and the CPUs that it is on.
+/// A bench and its CPUs.
 pub(super) struct PlacedBench {
     pub(super) bench: Box<dyn Bench>,
-    /// Those that it may be on, as far as the run knows.
+    /// The CPUs that the bench may use, as far as the run knows.
     told: Vec<usize>,
-    /// Those that it is on: as it says itself, else those that its threads were found pinned to.
+    /// The CPUs that the bench runs on: its own report, else the CPUs that its threads were found
+    /// pinned to.
     pinned: Vec<usize>,
 }
 
-/// What the three leave, in the same order.
+/// The results of the three benches.
 pub(super) struct Left {
     pub(super) a: Finished,
     pub(super) b: Finished,
     pub(super) control: Finished,
 }
 
-/// Which side runs first in a pair: a coin of its own for every pair, so that a run that is gone on
-/// with throws the same.
+/// Returns the side that runs first in a pair: each pair has a coin of its own, so that a continued
+/// run gets the same order as an uninterrupted one.
 pub(super) fn order(seed: u64, cell: usize, number: usize) -> Order {
     if coins(seed, cell, number).coin() { Order::AB } else { Order::BA }
 }
 
-/// In what order the three are set up for a pair of its own: who is first finds other memory than who
-/// is last.
+/// Returns the order in which the three benches are set up for a fresh pair, at random: the first
+/// bench gets other memory than the last.
 pub(super) fn setup_order(seed: u64, cell: usize, number: usize) -> [Role; 3] {
     let mut coins = coins(seed, cell, number);
     coins.coin(); // That of the order.
@@ -57,7 +58,7 @@ fn coins(seed: u64, cell: usize, number: usize) -> Random {
     Random::new(Random::new(of_cell).next() ^ number as u64)
 }
 
-/// Who a bench is in a unit.
+/// The role of a bench in a unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Role {
     A,
@@ -152,8 +153,8 @@ impl Benches {
         }))
     }
 
-    /// That all have the same pages; else why they cannot be compared: one of them got the last huge
-    /// pages, and its misses of the TLB are no doing of its side.
+    /// Checks that all benches have the same page size; the error says why they cannot be compared.
+    /// One that got the last huge pages would have fewer TLB misses through no merit of its side.
     fn alike(&self) -> std::result::Result<(), String> {
         let pages = [&self.a, &self.b, &self.control].map(|placed| placed.bench.pages());
         let [Some(a), b, Some(control)] = pages else { return Ok(()) };
@@ -180,7 +181,7 @@ impl Benches {
 }
 
 impl PlacedBench {
-    /// A bench that was told to be on `cpus`.
+    /// Creates a bench with the CPUs that it was given.
     pub(super) fn new(bench: Box<dyn Bench>, cpus: &[usize]) -> PlacedBench {
         let pinned = bench.cpus();
         PlacedBench { bench, told: cpus.to_vec(), pinned }
@@ -200,8 +201,8 @@ impl PlacedBench {
         world.watched(cpus, &mut || self.bench.window(time)).map(Some)
     }
 
-    /// Keeps the CPUs that the threads of a window were pinned to, in the threads' order; what the
-    /// bench says of itself is all there is to know.
+    /// Keeps the CPUs that the threads of a window were pinned to, in the threads' order; if the
+    /// bench reports its CPUs itself, its report is all that counts.
     fn learn(&mut self, window: &Window) {
         if !self.bench.cpus().is_empty() {
             return;
@@ -213,7 +214,7 @@ impl PlacedBench {
         }
     }
 
-    /// How far its first two CPUs are from each other; `None` if it has but one.
+    /// Measures the distance between its first two CPUs; `None` if it has only one.
     fn distance(&self, world: &dyn World) -> Option<Result<f64>> {
         match self.pinned[..] {
             [one, other, ..] => Some(world.round_trip_ticks(one, other)),
@@ -222,8 +223,8 @@ impl PlacedBench {
     }
 }
 
-/// Where the CPUs were during a pair; else why nothing can be compared with it: they moved, or were
-/// so busy that it cannot be told.
+/// Returns the placement of the CPUs during a pair; the error says why the pair cannot be compared:
+/// the CPUs moved, or were too busy to tell.
 fn placed(
     before_ticks: Result<f64>,
     after_ticks: Result<f64>,

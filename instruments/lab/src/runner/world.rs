@@ -1,4 +1,4 @@
-//! What a run touches of the world outside, in one place, so that a test can have another world.
+//! Access to the outside world, in one place, so that a test can replace it.
 
 use serde_json::Value;
 
@@ -14,17 +14,17 @@ pub(super) trait World {
     /// The scenario of that name.
     fn scenario(&self, name: &str) -> Option<&dyn Scenario>;
 
-    /// What machine it is, now.
+    /// Describes the current machine.
     fn here(&self, place: &Place) -> Value;
 
-    /// A window, with what the machine did on `cpus` meanwhile.
+    /// Runs a window, and adds the activity of the machine on `cpus` during it.
     fn watched(&self, cpus: &[usize], window: &mut dyn FnMut() -> Result<Window>)
     -> Result<Window>;
 
-    /// Whether windows that belong together may be used, by what the machine did.
+    /// Decides if windows that belong together may be used, by the machine's activity in them.
     fn admit(&self, windows: &[&Window]) -> Admission;
 
-    /// How far two CPUs are from each other.
+    /// Measures the distance between two CPUs.
     fn round_trip_ticks(&self, one: usize, other: usize) -> Result<f64>;
 }
 

@@ -1,4 +1,4 @@
-//! What can be measured: code that runs one side of an experiment, a window at a time.
+//! Scenarios: code that runs one side of an experiment, a window at a time.
 //!
 //! A scenario is opened once for each side of a cell, and once more for the control. All of them are
 //! there at once and one of them runs: between its windows a bench takes no CPU.
@@ -34,18 +34,18 @@ pub fn named(name: &str) -> Option<&'static dyn Scenario> {
     SCENARIOS.iter().find(|scenario| scenario.name() == name).copied()
 }
 
-/// Something that can be measured.
+/// A scenario to measure.
 pub trait Scenario: Sync {
     /// Its name in files.
     fn name(&self) -> &'static str;
 
-    /// What it does, in sentences: `lab show` prints it.
+    /// Describes the scenario, in sentences: `lab show` prints it.
     fn about(&self) -> &'static str;
 
-    /// What it can be told.
+    /// Returns the settings that the scenario accepts.
     fn knobs(&self) -> &'static [Knob];
 
-    /// What its windows count, beside the [common](crate::window::COMMON) figures.
+    /// Returns the figures of its windows, beside the [common](crate::window::COMMON) figures.
     ///
     /// A `command` scenario's are named by its file; it says so by an empty list.
     fn figures(&self) -> &'static [Figure];
@@ -58,13 +58,14 @@ pub trait Scenario: Sync {
     /// with what to do about it.
     fn check(&self, settings: &Settings, place: &Place) -> Result<()>;
 
-    /// Returns the commands that a side told `settings` names, with their arguments: the one that
-    /// [`Scenario::probe`] starts, then a window's. What a scenario starts by itself, as `ip`, is left out.
+    /// Returns the commands in a side's `settings`, with their arguments: the one that
+    /// [`Scenario::probe`] starts, then a window's. Programs that the scenario always starts, as
+    /// `ip`, are left out.
     fn commands(&self, _settings: &Settings, _place: &Place) -> Vec<String> {
         Vec::new()
     }
 
-    /// Asks the program that a side told `settings` names whether it can be run here, by starting it.
+    /// Starts the program in a side's `settings` to ask if it can run here.
     ///
     /// # Errors
     /// As [`Scenario::check`].
@@ -72,8 +73,8 @@ pub trait Scenario: Sync {
         Ok(())
     }
 
-    /// Whether a window of a side told `settings` takes about as long as it is told to. Otherwise how
-    /// long a run takes is not known before it.
+    /// Returns true if a window of a side with `settings` takes about as long as requested. If not,
+    /// the duration of a run is unknown in advance.
     fn keeps_time(&self, _settings: &Settings) -> bool {
         true
     }
@@ -87,7 +88,7 @@ pub trait Scenario: Sync {
 
 /// One side, ready to run.
 pub trait Bench {
-    /// Runs it for about `time`, and says what it did meanwhile.
+    /// Runs the side for about `time`; returns its figures.
     ///
     /// # Errors
     /// Why there is nothing to say; the run ends with it.
@@ -105,7 +106,8 @@ pub trait Bench {
         Ok(())
     }
 
-    /// The CPUs that all of it runs on: what is measured, then what makes the traffic; each once.
+    /// Returns all CPUs of the side: those that are measured, then those that make the traffic;
+    /// each once.
     ///
     /// What others take from them is held against its windows. None: those that its windows' threads
     /// are pinned to are all there are.
@@ -113,8 +115,8 @@ pub trait Bench {
         Vec::new()
     }
 
-    /// The pages that its packets' memory was obtained with, as `2 MiB`; `None` if it has none of
-    /// its own.
+    /// Returns the page size of the packets' memory, as `2 MiB`; `None` if the side has no memory
+    /// of its own.
     fn pages(&self) -> Option<String> {
         None
     }
@@ -147,33 +149,33 @@ fn pages(pool: &Pool) -> Option<String> {
     })
 }
 
-/// What a scenario counts.
+/// A value that a scenario counts.
 #[derive(Debug, Clone, Copy)]
 pub struct Figure {
     /// Its name in formulas.
     pub name: &'static str,
     /// Its unit.
     pub unit: &'static str,
-    /// What it is, in a sentence.
+    /// A description of the figure, in a sentence.
     pub about: &'static str,
 }
 
-/// Where a side is run.
+/// The place where a side runs.
 #[derive(Debug, Clone, Default)]
 pub struct Place {
     /// The CPUs to run on: the first is the measured one, the second its peer's or generator's.
     pub cpus: Vec<usize>,
-    /// Of the traffic.
+    /// The seed of the traffic.
     pub seed: u64,
     /// This program, to be started again as a child; `None` if it is not known.
     pub program: Option<PathBuf>,
-    /// True once a run is to end: a window that waits for somebody else ends with an error.
+    /// True once a run has to end: a window that waits for another process then ends with an error.
     pub stop: Arc<AtomicBool>,
 }
 
 impl Place {
-    /// This program on `cpus`, or on the last two CPUs that it may use if none is named: a kernel
-    /// sends interrupts to the first, unless told otherwise.
+    /// Creates a place of this program on `cpus`, or on the last two CPUs that it may use if none
+    /// is named: a kernel sends interrupts to the first CPUs, unless configured otherwise.
     ///
     /// # Errors
     /// `E-CPU` for a CPU that it may not use, or that is named twice.
@@ -196,17 +198,17 @@ impl Place {
     }
 }
 
-/// What a side leaves when it has ended.
+/// The result of a side that has ended.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Finished {
-    /// Where every packet went.
+    /// The ledger of all packets.
     pub ledger: Ledger,
     /// Matrices by name, as `free_matrix[alloc CPU][free CPU]`.
     pub matrices: BTreeMap<String, Vec<Vec<u64>>>,
     /// Figures of the whole side rather than of a window, by name: memory held, packets
     /// outstanding and by whom. Of a side that is set up many times the run keeps their means.
     pub totals: BTreeMap<String, f64>,
-    /// What its reader must be told, in sentences.
+    /// Remarks that the reader must know, in sentences.
     pub notes: Vec<String>,
 }
 
@@ -216,7 +218,7 @@ pub struct Ledger {
     /// Packets that a generator was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offered: Option<u64>,
-    /// Of these, those that did not leave it.
+    /// Offered packets that did not leave the generator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unsent: Option<u64>,
     /// Came in by a device.
@@ -240,12 +242,12 @@ pub struct Ledger {
     /// Sent again by TCP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retransmitted: Option<u64>,
-    /// Whether the two sides are equal.
+    /// True if the two sides of the equation are equal.
     pub balanced: bool,
 }
 
 impl Default for Ledger {
-    /// Nothing, which is balanced.
+    /// Returns an empty ledger, which is balanced.
     fn default() -> Ledger {
         Ledger {
             offered: None,

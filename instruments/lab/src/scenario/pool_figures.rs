@@ -1,4 +1,4 @@
-//! What an engine and its pool did between two readings, by the names that formulas use.
+//! Counts of an engine and its pool between two readings, by the names that formulas use.
 //!
 //! Every scenario that runs an engine reads it twice, while its workers stand still, and so counts
 //! the same things under the same names.
@@ -12,7 +12,7 @@ use linerate_skb::{Data, Pool, Sampled};
 use super::{Figure, Ledger};
 use crate::window::Window;
 
-/// What [`Reading::since`] adds to a window's figures.
+/// The figures that [`Reading::since`] adds to a window.
 pub(super) const FIGURES: [Figure; 28] = [
     figure(
         "dropped",
@@ -60,7 +60,7 @@ pub(super) const FIGURES: [Figure; 28] = [
     figure("free_ticks_w0", "TSC ticks", "Its time in freeing."),
 ];
 
-/// What an engine and its pool have done so far.
+/// The counts of an engine and its pool so far.
 #[derive(Debug, Clone)]
 pub(super) struct Reading {
     pool: PoolStats,
@@ -72,7 +72,7 @@ pub(super) struct Reading {
 }
 
 impl Reading {
-    /// Reads it. The workers are to stand still: else the parts are of different moments.
+    /// Reads the counts. The workers must be stopped: else the parts are of different moments.
     pub fn of(stats: &Stats) -> Reading {
         let ledger = stats.ledger();
         let dropped = ledger.dropped.iter().map(|(reason, n)| (reason.name().to_owned(), *n));
@@ -105,12 +105,12 @@ impl Reading {
         &self.ports
     }
 
-    /// What left the engine.
+    /// Returns the traffic that left the engine.
     pub fn sent(&self) -> Sent {
         sent(&self.ports)
     }
 
-    /// Adds to `window` what was done since `before`.
+    /// Adds the counts since `before` to `window`.
     pub fn since(&self, before: &Reading, window: &mut Window) {
         let mut add = |name: &str, value: f64| {
             window.figures.insert(name.into(), value);
@@ -164,7 +164,7 @@ impl Reading {
         self.by_worker(before, window);
     }
 
-    /// The same by worker, as `allocs_w0`: post 004 has a column for each CPU.
+    /// Adds the counts of each worker, as `allocs_w0`: post 004 has a column for each CPU.
     fn by_worker(&self, before: &Reading, window: &mut Window) {
         for core in &self.pool.cores {
             let Some(worker) = core.name.strip_prefix("worker ") else { continue };
@@ -190,7 +190,8 @@ impl Reading {
         }
     }
 
-    /// What calls of one kind took, core by core: a core that allocates much weighs as much.
+    /// Sums up the timed calls of one kind, core by core: a core that allocates much weighs as
+    /// much.
     fn timed(&self, before: &Reading, of: fn(&CoreStats) -> (Sampled, u64)) -> Timed {
         let mut sum = Timed { timed: 0, all: 0, ticks: Some(0.0) };
         for core in &self.pool.cores {
@@ -222,7 +223,7 @@ struct Timed {
     ticks: Option<f64>,
 }
 
-/// What left an engine so far, rings within it left out.
+/// The traffic that left an engine so far, without rings inside it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Sent {
     pub packets: u64,
@@ -231,7 +232,7 @@ pub(super) struct Sent {
     pub wakeups: u64,
 }
 
-/// What left an engine by these ports.
+/// Sums up the traffic that left an engine by these ports.
 pub(super) fn sent(ports: &[PortStats]) -> Sent {
     let mut sent = Sent::default();
     for port in ports {
@@ -244,7 +245,7 @@ pub(super) fn sent(ports: &[PortStats]) -> Sent {
     sent
 }
 
-/// Where every packet of an engine went, in a run's words.
+/// Returns an engine's ledger of all packets, in the terms of a run.
 pub(super) fn ledger(stats: &Stats) -> Ledger {
     let ledger = stats.ledger();
     let dropped = ledger.dropped.iter().map(|(reason, n)| (reason.name().to_owned(), *n));

@@ -41,7 +41,7 @@ pub(super) struct Total<'a> {
 }
 
 impl Test<'_> {
-    /// As the post names it.
+    /// Returns the name that the post gives it.
     pub(super) fn label(&self) -> String {
         format!("Size:{} Procs:{}", self.size_bytes, self.processes)
     }

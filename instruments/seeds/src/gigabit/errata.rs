@@ -1,4 +1,4 @@
-//! What is wrong in post 000, or says less than it seems to.
+//! Errata of post 000: errors, and statements that say less than they seem to.
 
 use linerate_prof::Result;
 use linerate_prof::diff::Diff;

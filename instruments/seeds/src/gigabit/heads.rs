@@ -20,7 +20,7 @@ pub(super) struct Posted {
 }
 
 impl Posted {
-    /// All but idle.
+    /// Returns the share of user, system and nice time.
     pub(super) fn busy_pct(&self) -> f64 {
         let cpu = self.head.cpu;
         cpu.user_pct + cpu.system_pct + cpu.nice_pct
@@ -30,7 +30,7 @@ impl Posted {
 /// Names of the two sides.
 const SIDES: [&str; 2] = ["as is", "frames"];
 
-/// Both heads: as is, and with frames.
+/// Reads both heads: as is, and with frames.
 pub(super) fn heads(text: &Text<'_>, all: &str) -> Result<[Posted; 2]> {
     let (heads, complaints) = Head::all(all);
     if let Some(first) = complaints.first() {
@@ -47,7 +47,8 @@ pub(super) fn heads(text: &Text<'_>, all: &str) -> Result<[Posted; 2]> {
     })
 }
 
-/// Both side by side. What memory is held is the price of a cache, and belongs beside its gain.
+/// Builds the table of both heads, side by side. Held memory is the price of a cache, and belongs
+/// beside its gain.
 pub(super) fn table(posted: &[Posted; 2]) -> Table {
     let columns = [
         Column::new("figure", "top", ""),

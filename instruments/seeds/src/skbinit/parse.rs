@@ -37,7 +37,7 @@ pub(super) struct Call {
 }
 
 impl Measured {
-    /// Both, with a short name.
+    /// Returns both kernels, with short names.
     pub(super) fn kernels(&self) -> [(&'static str, &Kernel); 2] {
         [("before", &self.before), ("with patch", &self.after)]
     }

@@ -3,8 +3,8 @@
 use super::{Cell, Table};
 
 impl Table {
-    /// Returns the rows that hold figures, under the columns' keys. A bound is `<n` or `>=n`, what is absent
-    /// is empty.
+    /// Formats the rows that hold figures as CSV, under the columns' keys. A bound is `<n` or
+    /// `>=n`, an absent value is empty.
     #[must_use]
     pub fn csv(&self) -> String {
         let keys = self.columns.iter().map(|column| quoted(column.key)).collect();

@@ -10,7 +10,7 @@ impl Table {
         self.html_with(&self.csv())
     }
 
-    /// Returns it as HTML under its title, in a box of its own that scrolls if the page is narrow, with
+    /// Formats the table as HTML under its title, in a box that scrolls if the page is narrow, with
     /// `csv` as its file.
     #[must_use]
     pub fn html_with(&self, csv: &str) -> String {

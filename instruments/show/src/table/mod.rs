@@ -19,13 +19,13 @@ pub use html::csv_link;
 pub struct Table {
     /// Short name, for files and documents: `profile`.
     pub name: &'static str,
-    /// What it shows, in a line.
+    /// The title of the table, in a line.
     pub title: String,
     /// Its columns.
     pub columns: Vec<Column>,
     /// Its rows, in order of printing.
     pub rows: Vec<Row>,
-    /// What its reader must know, in sentences.
+    /// Remarks that the reader must know, in sentences.
     pub notes: Vec<String>,
 }
 
@@ -34,9 +34,9 @@ pub struct Table {
 pub struct Column {
     /// Key in documents and CSV, its unit last: `cpu_napi_pct`.
     pub key: &'static str,
-    /// As printed; a line break splits it.
+    /// The printed head; a line break splits it.
     pub head: &'static str,
-    /// As printed below; empty for names.
+    /// The printed unit below the head; empty for names.
     pub unit: &'static str,
 }
 
@@ -70,13 +70,13 @@ pub enum Cell {
     Below(u64),
     /// Less than this, of a figure that was not seen at all, and the digits of the bound.
     Under(f64, u8),
-    /// At least this much, because the other side is below a bound.
+    /// A lower bound, because the other side is below a bound.
     AtLeast(f64, u8),
-    /// At most this much, because this side is below a bound.
+    /// An upper bound, because this side is below a bound.
     AtMost(f64, u8),
     /// No figure, for a reason.
     Absent(&'static str),
-    /// Nothing belongs here.
+    /// No value belongs here.
     Empty,
 }
 
@@ -93,7 +93,7 @@ impl Table {
         }
     }
 
-    /// Adds a row of figures; what is missing of it is empty.
+    /// Adds a row of figures; missing cells are empty.
     pub fn row(&mut self, mut cells: Vec<Cell>) {
         cells.resize(self.columns.len(), Cell::Empty);
         self.rows.push(Row::Cells(cells));

@@ -70,7 +70,7 @@ fn cells(row: &Row) -> Option<Vec<String>> {
     }
 }
 
-/// As in a table; what is absent is a dash.
+/// Formats the cell as in a table; an absent value is a dash.
 impl fmt::Display for Cell {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let real = |x: &f64, digits: &u8| grouped(&format!("{x:.*}", usize::from(*digits)));
@@ -92,7 +92,7 @@ impl fmt::Display for Cell {
     }
 }
 
-/// With its sign, unless it is printed as 0.
+/// Formats a change with its sign, unless it is printed as 0.
 fn changed(change: f64, digits: usize) -> String {
     let zero = format!("{:.digits$}", 0.0);
     let text = format!("{change:+.digits$}");

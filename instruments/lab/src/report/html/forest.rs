@@ -13,9 +13,9 @@ use crate::report::words::verdict;
 
 /// A row of it.
 pub(super) struct Line<'a> {
-    /// What it is of.
+    /// The name of the cell or group.
     pub name: String,
-    /// What may be said, or why there is nothing.
+    /// The effect, or the reason that there is none.
     pub effect: Result<&'a Effect, String>,
 }
 
@@ -48,7 +48,7 @@ pub(super) fn metric(view: &View<'_>, metric: &Shown) -> String {
     figure_of(&plot(&metric.label, &desc, &lines), &caption)
 }
 
-/// The plot by itself.
+/// Draws the plot alone.
 pub(super) fn plot(title: &str, desc: &str, lines: &[Line<'_>]) -> String {
     let lines = lines.get(..LINES_MAX).unwrap_or(lines);
     let effects = || lines.iter().filter_map(|line| line.effect.as_ref().ok());

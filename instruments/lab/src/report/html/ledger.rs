@@ -1,4 +1,4 @@
-//! Where every packet went, as bars.
+//! The ledger of all packets, as bars.
 
 use linerate_show::number::{count, figure};
 use linerate_show::svg::{Svg, head_height};
@@ -15,7 +15,7 @@ const BARS_MAX: usize = 60;
 /// A bar, and what is left free below it.
 const BAR: (f64, f64) = (16.0, 8.0);
 
-/// A bar for each cell and side: what arrived, what was dropped, what is still on its way.
+/// Draws a bar for each cell and side: packets that arrived, were dropped, are still on their way.
 pub(super) fn bars(view: &View<'_>) -> String {
     let sides = view.sides();
     let bars: Vec<(String, &Ledger)> = view

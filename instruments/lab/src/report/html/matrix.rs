@@ -10,13 +10,14 @@ use crate::report::view::View;
 /// Rows and columns that are shown.
 const CPUS_MAX: usize = 32;
 
-/// Rows and columns that its file has: what is larger is in the run's document.
+/// The largest matrix, in rows and columns, that is written to a file; a larger one is in the run's
+/// document only.
 const FILED_MAX: usize = 128;
 
 /// Matrices that are shown.
 const SHOWN_MAX: usize = 60;
 
-/// Every matrix of the run.
+/// Builds the section of the run's matrices.
 pub(super) fn section(view: &View<'_>) -> String {
     let matrices = view.run.matrices.iter().take(SHOWN_MAX);
     let each: String = matrices.map(|(key, matrix)| one(view, key, matrix)).collect();

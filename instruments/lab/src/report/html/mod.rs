@@ -174,7 +174,7 @@ fn expected(view: &View<'_>) -> String {
     if lines.is_empty() { lines } else { format!("<ul class=\"list\">{lines}</ul>\n") }
 }
 
-/// What is no warning; folded away if it is much.
+/// Formats the notes that are no warnings; folded away if there are many.
 fn notes(view: &View<'_>) -> String {
     let notes = remarks::notes(view);
     let lines: String = notes.iter().map(remark).collect();

@@ -1,4 +1,4 @@
-//! What identical code differed by, and every pair in its order.
+//! Differences of identical code, and every pair in its order.
 
 use linerate_show::number::{self, change, interval};
 use linerate_show::svg::{Anchor, Axis, Svg, head_height};
@@ -74,7 +74,7 @@ pub(super) fn strip(view: &View<'_>, metric: &Shown) -> String {
     chart + &strip_table(metric, &rows, points)
 }
 
-/// What the strip shows, in figures; its file has the strokes.
+/// Builds the table of the strip's figures; the strokes themselves are in its file.
 fn strip_table(metric: &Shown, rows: &[(&str, &CellRecord, Vec<Ratio>)], points: usize) -> String {
     let columns = [
         Column::new("cell", "cell", ""),
@@ -184,7 +184,8 @@ fn pairs_table(title: &str, ratios: &[Ratio], points: usize) -> String {
     format!("<details><summary>Table</summary>{}</details>", table.html_with(&csv))
 }
 
-/// The span of what was admitted, widened for what was not as long as that leaves it readable.
+/// Returns the span of the admitted ratios, widened for the others as long as the plot stays
+/// readable.
 fn bounds<'r>(ratios: impl IntoIterator<Item = &'r Ratio>) -> (f64, f64) {
     let none = (f64::MAX, f64::MIN);
     let wider = |(low, high): (f64, f64), x: f64| (low.min(x), high.max(x));
@@ -214,7 +215,7 @@ fn points_each(charts: usize) -> usize {
     (POINTS_IN_ALL / charts.max(1)).min(POINTS_MAX)
 }
 
-/// At most `points`, evenly spread.
+/// Returns at most `points` ratios, evenly spread.
 fn thinned(ratios: &[Ratio], points: usize) -> impl Iterator<Item = &Ratio> {
     ratios.iter().step_by(ratios.len().div_ceil(points.max(1)).max(1))
 }

@@ -1,4 +1,4 @@
-//! The hot list: how long it was, how often it had what was asked for, and what was dropped.
+//! The hot list: its length, its hit rate, and drops.
 
 use linerate_show::number::{self, count, figure};
 use linerate_show::svg::{Axis, Svg, head_height};

@@ -5,7 +5,8 @@ use linerate_show::escape::{escape, escape_lines};
 
 use crate::record::Run;
 
-/// Its tables, computed again from its text; nothing if the run reproduces no post.
+/// Builds the tables of the run's post, computed again from its text; empty if the run reproduces
+/// no post.
 pub(super) fn section(run: &Run) -> String {
     let Some(post) = Post::named(&run.experiment.seed_post) else { return String::new() };
     let head = format!(

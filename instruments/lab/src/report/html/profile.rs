@@ -1,4 +1,4 @@
-//! Where the time went: a bar for each function, and the whole by stages.
+//! Profile of each side: a bar for each function, and the sum of each stage.
 
 use linerate_prof::diff::{By, Change, Count, Diff, Row, Scale};
 use linerate_prof::print::{Ranked, Readprofile};
@@ -27,7 +27,7 @@ const FILED_MAX: usize = 1000;
 /// Stages that have a bar of their own; the rest is one.
 const STAGES_MAX: usize = 6;
 
-/// Cells whose profiles are told.
+/// The largest number of cells whose profiles are shown.
 const CELLS_MAX: usize = 24;
 
 /// A bar, and what is left free below it.
@@ -36,7 +36,7 @@ const BAR: (f64, f64) = (12.0, 6.0);
 /// Letters of a function's name.
 const NAME: usize = 34;
 
-/// Every profile of the run; nothing if there is none.
+/// Builds the section of the run's profiles; empty if there are none.
 pub(super) fn section(view: &View<'_>) -> String {
     let [a, b] = view.sides();
     profiles(view.run).iter().take(CELLS_MAX).map(|profiles| one(profiles, [&a, &b])).collect()
@@ -85,7 +85,7 @@ fn listing(profile: &Profile, side: &str) -> String {
     )
 }
 
-/// The counts of every function; what is below a cut-off is a bound there too.
+/// Formats the counts of every function as CSV; a count below a cut-off is a bound there too.
 fn csv(diff: &Diff) -> String {
     let seen = |count: Count| match count {
         Count::Is(n) => n.to_string(),
@@ -127,7 +127,8 @@ fn diverging(diff: &Diff, desc: &str) -> String {
     svg.finish(bottom + 22.0)
 }
 
-/// The functions of the path that fell most, and those that rose most, by what was saved.
+/// Returns the functions of the path that fell most, and those that rose most, ordered by the saved
+/// counts.
 fn drawn(diff: &Diff) -> Vec<&Row> {
     let is_drawn = |row: &&Row| {
         let is_ours = row.stage.part() == Part::Path || row.stage == Stage::User;
@@ -162,7 +163,7 @@ fn seen(count: Count, factor: f64) -> String {
     }
 }
 
-/// Both sides, stage upon stage, to one scale; idle below, thin.
+/// Draws both sides, stage upon stage, to one scale; idle is below, thin.
 fn stacked(diff: &Diff, sides: [&str; 2], desc: &str) -> String {
     let scale = diff.scale;
     let stages = largest(diff);
@@ -214,14 +215,14 @@ fn stacked(diff: &Diff, sides: [&str; 2], desc: &str) -> String {
 /// A part of the stacked bars.
 struct Layer {
     name: &'static str,
-    /// What is listed of A and of B.
+    /// The listed counts of A and of B.
     listed: [f64; 2],
-    /// What a cut-off may hide of them is less than this; 0 if it hides nothing.
+    /// The bound of the counts of A and of B below the cut-off; 0 if the cut-off hides nothing.
     hidden: [f64; 2],
 }
 
 impl Layer {
-    /// Both sides, as printed: what is below a cut-off is a bound, never 0.
+    /// Formats both sides: a count below a cut-off is a bound, never 0.
     fn said(&self) -> [String; 2] {
         let [a, b] = [0, 1].map(|side| (self.listed[side], self.hidden[side]));
         [a, b].map(|(listed, hidden)| match (listed > 0.0, hidden > 0.0) {
@@ -232,7 +233,7 @@ impl Layer {
     }
 }
 
-/// The stages with most of both sides, and what is left.
+/// Returns the stages with the largest counts of both sides, and the rest.
 fn largest(diff: &Diff) -> Vec<Layer> {
     let scale = diff.scale;
     let of = |stage: Stage| {
@@ -282,15 +283,15 @@ fn unit(diff: &Diff) -> String {
 struct Profiles {
     /// The cell, as the run names it.
     cell: String,
-    /// Of the first side.
+    /// The profile of the first side.
     a: Profile,
-    /// Of the second.
+    /// The profile of the second side.
     b: Profile,
-    /// What moved and what vanished, per packet where packets were counted.
+    /// The moved and the vanished costs, per packet where packets were counted.
     diff: Diff,
 }
 
-/// Every pair of profiles of a run. One without its other side is left out.
+/// Returns the pairs of profiles of a run. A profile without its other side is left out.
 fn profiles(run: &Run) -> Vec<Profiles> {
     let of_a = run.profiles.iter().filter(|record| record.side == "a");
     let other = |a: &ProfileRecord| {

@@ -1,5 +1,5 @@
-//! What a call cost to allocate and to free, worker by worker, each bar as thick as its calls; and
-//! what a packet cost, every call weighing the same.
+//! Cost of a call to allocate and to free for each worker, each bar as thick as its calls; and cost
+//! of a packet, where every call weighs the same.
 
 use linerate_show::escape::escape;
 use linerate_show::number::{self, count, figure};

@@ -7,8 +7,8 @@ use crate::record::testing::Scratch;
 
 static SCHEMA_TEXT: &str = include_str!("../../../tests/lab-run.schema.json");
 
-/// Where `value` is not what `schema` says; every keyword that the schema uses is understood, and
-/// another one is a failure of the test.
+/// Adds to `wrong` each place where `value` violates `schema`. It knows every keyword that the
+/// schema uses; another keyword fails the test.
 fn check(schema: &Json, value: &Json, at: &str, root: &Json, wrong: &mut Vec<String>) {
     for (keyword, said) in schema.as_object().unwrap() {
         let ok = match keyword.as_str() {
@@ -65,7 +65,7 @@ fn check(schema: &Json, value: &Json, at: &str, root: &Json, wrong: &mut Vec<Str
     }
 }
 
-/// What a schema's `properties` do not name.
+/// Checks the members that a schema's `properties` do not name.
 fn others(schema: &Json, value: &Json, at: &str, root: &Json, wrong: &mut Vec<String>) -> bool {
     let named = |name: &str| schema.get("properties").is_some_and(|all| all.get(name).is_some());
     let rest = value.as_object().into_iter().flatten().filter(|(name, _)| !named(name));

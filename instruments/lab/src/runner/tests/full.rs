@@ -1,4 +1,4 @@
-//! A disk that is full, in a mount namespace of its own.
+//! Tests with a full disk, in a mount namespace of its own.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,7 +7,7 @@ use super::*;
 use crate::record::read;
 use crate::record::testing::Scratch;
 
-/// Where the child finds its small disk.
+/// The variable that tells the child the path of its small disk.
 const DISK: &str = "LINERATE_TEST_SMALL_DISK";
 
 #[test]

@@ -1,4 +1,4 @@
-//! Runs that were interrupted or killed, and gone on with.
+//! Tests of runs that were interrupted or killed, and continued.
 
 use std::fs;
 

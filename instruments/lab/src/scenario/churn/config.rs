@@ -1,4 +1,4 @@
-//! What a side of `churn` is told.
+//! Settings of a side of `churn`.
 
 use linerate_ctl::pool::{BUFFERS, INIT, RETURN};
 use linerate_skb::{Data, Huge, Init, Pool, Return};
@@ -59,14 +59,14 @@ pub(super) static KNOBS: [Knob; 11] = [
 /// Bytes that a producer commits: the shortest frame of Ethernet, without its checksum.
 pub(super) const COMMITTED_BYTES: usize = 60;
 
-/// Which CPU frees.
+/// The CPU that frees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Free {
     Local,
     Remote,
 }
 
-/// What the freeing side does to metadata.
+/// The access of the freeing side to metadata.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Consumer {
     None,
@@ -74,7 +74,7 @@ pub(super) enum Consumer {
     Writes,
 }
 
-/// A side, as it was told.
+/// The settings of a side.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Config {
     pub init: Init,
@@ -112,8 +112,8 @@ impl Config {
         Ok(config)
     }
 
-    /// Refuses what could never move: a queue without room for a batch, and a pool whose frames are
-    /// all on a list or on their way while somebody wants one.
+    /// Refuses settings that would stop the traffic: a queue without room for a batch, and a pool
+    /// whose frames are all on a list or on their way while a CPU waits for one.
     fn fits(&self, settings: &Settings) -> Result<()> {
         let refuse = |name: &str, why: String| -> Error {
             wrong(settings.get(name).map_or(0, |said| said.line), why)

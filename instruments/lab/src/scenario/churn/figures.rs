@@ -1,4 +1,4 @@
-//! What a side of `churn` counts, and what is computed of it.
+//! Figures of a side of `churn`: raw counts, and values computed from them.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use super::role::Counts;
 use super::stopwatch::{Stopwatch, Timed};
 use crate::scenario::Figure;
 
-/// What its windows count. `_w0` is the first CPU, `_w1` the second.
+/// The figures of a window. `_w0` is the first CPU, `_w1` the second.
 pub(super) const FIGURES: [Figure; 33] = [
     figure("allocs", "packets", "packets allocated"),
     figure("allocs_w0", "packets", "of these, on the first CPU"),
@@ -82,7 +82,7 @@ pub(super) const FIGURES: [Figure; 33] = [
     figure("split_packets", "packets", "packets of which init and warm are the mean"),
 ];
 
-/// What each thread did, with what it was timed by.
+/// The counts of each thread, with its stopwatch.
 pub(super) type Each = Vec<(Counts, Stopwatch)>;
 
 /// The figures of a window. What was not timed is not there.
@@ -159,14 +159,15 @@ fn counts(each: &Each, add: &mut impl FnMut(&str, Option<f64>)) {
     add("timer_ticks", (!each.is_empty()).then(|| timer / each.len() as f64));
 }
 
-/// Ticks of all calls of a kind, on all CPUs; `None` if some CPU did what was never timed.
+/// Returns the ticks of all calls of a kind, on all CPUs; `None` if a CPU made calls that were
+/// never timed.
 fn ticks(each: &Each, of: Of) -> Option<f64> {
     let did = each.iter().filter(|(counts, _)| of(counts).all() > 0);
     let ticks: Option<Vec<f64>> = did.map(|(counts, watch)| watch.of_all(of(counts))).collect();
     ticks.filter(|ticks| !ticks.is_empty()).map(|ticks| ticks.iter().sum())
 }
 
-/// Every call weighs the same.
+/// Returns the mean with equal weight for every call.
 pub(super) fn by_call(each: &Each) -> Option<f64> {
     let mean = |of: Of| {
         let all: u64 = each.iter().map(|(counts, _)| of(counts).all()).sum();
@@ -175,7 +176,8 @@ pub(super) fn by_call(each: &Each) -> Option<f64> {
     mean(|counts| &counts.alloc).zip(mean(|counts| &counts.free)).map(|(alloc, free)| alloc + free)
 }
 
-/// Every CPU weighs the same: of each the mean of an allocation and the mean of a free.
+/// Returns the mean with equal weight for every CPU: its mean of an allocation plus its mean of a
+/// free.
 pub(super) fn by_cpu(each: &Each) -> Option<f64> {
     let of_one = |(counts, watch): &(Counts, Stopwatch)| {
         let (alloc, free) = (watch.per_packet(&counts.alloc), watch.per_packet(&counts.free));

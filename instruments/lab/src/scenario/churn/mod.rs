@@ -87,9 +87,9 @@ fn cpus(config: &Config, place: &Place) -> Result<Vec<usize>> {
 struct Side {
     workers: Vec<Worker>,
     pool: Pool,
-    /// Of the split: with books of its own.
+    /// The pool of the split, with its own accounting.
     apart: Pool,
-    /// What each thread did in all windows.
+    /// The counts of each thread in all windows.
     each: Each,
 }
 
@@ -118,7 +118,8 @@ impl Side {
         Ok(Side { workers, pool, apart, each })
     }
 
-    /// Where the packets are that were allocated and not freed, by what the threads have counted.
+    /// Returns the places of packets that were allocated and not freed, computed from the threads'
+    /// counts.
     fn outstanding(&self) -> [(&'static str, u64); 3] {
         let sum =
             |of: fn(&Counts) -> u64| self.each.iter().map(|(counts, _)| of(counts)).sum::<u64>();
@@ -240,7 +241,8 @@ fn notes(outstanding: u64, stats: &PoolStats) -> Vec<String> {
     notes
 }
 
-/// Ticks a second; measured once in a process, for what is only the bound of an interruption.
+/// Returns the clock's ticks a second; measured once in a process, as only the bound of an
+/// interruption needs it.
 fn ticks_hz() -> f64 {
     static HZ: OnceLock<f64> = OnceLock::new();
     *HZ.get_or_init(|| rate_hz(Duration::from_millis(5)))

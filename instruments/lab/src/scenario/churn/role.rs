@@ -1,4 +1,4 @@
-//! What the CPUs do: allocate and free, or one of both with a queue between.
+//! Work of the CPUs: each allocates and frees, or each does one of them with a queue between.
 
 use std::hint::{black_box, spin_loop};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,16 +11,16 @@ use super::config::{COMMITTED_BYTES, Config, Consumer};
 use super::split::{Probe, Split, Way, consume, measure_cold};
 use super::stopwatch::{Stopwatch, Timed};
 
-/// What a thread does over and over.
+/// The work that a thread repeats.
 pub(super) trait Role: Send + 'static {
-    /// Does it until it is told to stop, and says what it did.
+    /// Repeats its work until `stop` is set; returns the counts.
     fn turn(&mut self, stop: &AtomicBool, watch: &Stopwatch) -> Counts;
 
-    /// Ends it: what is still in its hands goes where it would have gone.
+    /// Ends the role: packets that it still holds go to their usual destination.
     fn end(self);
 }
 
-/// What a thread did in a window.
+/// The work of a thread in a window.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Counts {
     pub alloc: Timed,
@@ -38,7 +38,8 @@ pub(super) struct Counts {
 }
 
 impl Counts {
-    /// Of both windows. The split is the later one's: its loops are of one window each.
+    /// Adds the counts of both windows. The split is the later window's: its loops cover one window
+    /// each.
     pub fn plus(&self, later: &Counts) -> Counts {
         Counts {
             alloc: self.alloc.plus(&later.alloc),
@@ -112,7 +113,7 @@ impl Role for Both {
     }
 }
 
-/// Both ends of a path from one CPU to the other.
+/// Creates both ends of a path from one CPU to the other.
 ///
 /// The queue is of batches, not of a port: a port counts bytes, for which it reads the length of
 /// every packet, and then no consumer would be one that looks at nothing. Handles are copied from
@@ -148,7 +149,7 @@ pub(super) fn across(config: &Config, pool: &Pool, probe: Probe) -> (Near, Far) 
 }
 
 impl Near {
-    /// Allocates what the batch has room for; true once it is full, and the packets are made.
+    /// Allocates packets until the batch is full; returns true once it is.
     fn fill(&mut self, counts: &mut Counts, watch: &Stopwatch) -> bool {
         let (mem, batch) = (&mut self.mem, &mut self.batch);
         let want = batch.spare();
@@ -216,7 +217,7 @@ impl Role for Far {
         counts
     }
 
-    /// Frees what is still in the queue once the other end is gone.
+    /// Frees the packets that are still in the queue after the other end has closed.
     fn end(mut self) {
         while let Ok(mut batch) = self.full.recv() {
             batch.consume(&mut self.mem);
@@ -259,7 +260,7 @@ impl Wait {
     }
 }
 
-/// What is done to metadata between allocation and free.
+/// The access to metadata between allocation and free.
 #[derive(Debug, Clone, Copy)]
 struct Touch {
     commits: bool,
@@ -301,15 +302,16 @@ impl Touch {
     }
 }
 
-/// What a filter or a counter looks at: all of it on one line, unless it was stamped.
+/// Reads the fields that a filter or a counter reads: all are on one cache line, unless the packet
+/// was stamped.
 fn read(skb: &Skb) -> u64 {
     let kind = u64::from(skb.packet_type() != PacketType::Host);
     let stamp = skb.stamp_ns().unwrap_or(0);
     stamp.wrapping_add(skb.len() as u64 + kind + u64::from(skb.priority()))
 }
 
-/// What a forwarder notes for those behind it: priority, type, its control block, and a mark, which
-/// has a line of its own.
+/// Writes the fields that a forwarder sets for later stages: priority, type, control block, and a
+/// mark, which has its own cache line.
 fn write(skb: &mut Skb) {
     let seen = read(skb) as u32;
     skb.set_priority(seen & 7);

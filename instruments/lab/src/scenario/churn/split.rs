@@ -1,4 +1,4 @@
-//! What of a packet's cost is initialisation, what is the allocator's, and what is missed caches.
+//! Split of a packet's cost into initialisation, the allocator, and cache misses.
 //!
 //! Three loops over a few packets of a pool of their own, at the end of a window:
 //!
@@ -21,7 +21,7 @@ use crate::Result;
 
 /// Times round: with 32 packets a call about 100 µs together, less than 1 % of a short window.
 const ROUNDS: usize = 32;
-/// Of these the first, which fetch what the window has driven out of the cache.
+/// The number of first rounds that do not count: they refill the cache after the window.
 const UNCOUNTED: usize = 4;
 
 /// The first CPU's part.
@@ -31,7 +31,7 @@ pub(super) struct Probe {
     packets: usize,
 }
 
-/// What was found, in calls and packets.
+/// The results, in calls and packets.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Split {
     pub warm_alloc: Timed,
@@ -48,8 +48,8 @@ pub(super) struct Way {
 }
 
 impl Probe {
-    /// Of a pool of its own with the policies of `config`, so that the side's own books tell of
-    /// nothing but its traffic.
+    /// Creates a probe and its own pool with the policies of `config`, so that the side's
+    /// accounting covers its traffic only.
     pub fn new(config: &Config) -> Result<(Pool, Probe)> {
         // Fits: a batch has at most 1024.
         let pool = config.pool(4 * config.batch as u32)?;
@@ -58,7 +58,7 @@ impl Probe {
         Ok((pool, Probe { mem, batch, packets }))
     }
 
-    /// Measures what one CPU can by itself.
+    /// Measures the parts that one CPU can measure alone.
     pub fn measure(&mut self, watch: &Stopwatch) -> Split {
         let mut split = Split::default();
         let (batch, mem, packets) = (&mut self.batch, &mut self.mem, self.packets);
@@ -115,7 +115,8 @@ pub(super) fn measure_cold(way: &Way, own: &mut Batch, watch: &Stopwatch) -> Tim
     timed
 }
 
-/// What comes next; `None` if nobody can send any more. It spins, as the window it is part of does.
+/// Waits for the next batch; returns `None` if no sender is left. It spins, as the window that it
+/// belongs to does.
 fn taken(from: &Receiver<Batch>) -> Option<Batch> {
     loop {
         match from.try_recv() {

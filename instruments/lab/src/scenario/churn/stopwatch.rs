@@ -1,15 +1,17 @@
-//! What a call took, less what it costs to say so.
+//! Time of a call, corrected for the cost of timing.
 
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
 use linerate_sys::tsc::{ticks, ticks_ordered};
 
-/// A call longer than this, and [`INTERRUPTED_EACH`] for each packet of a batch, was interrupted, or its
-/// CPU was somebody else's. A fixed bound, so that what is left out does not depend on what is found.
+/// The longest call that is not counted as interrupted, without [`INTERRUPTED_EACH`] for each
+/// packet of a batch. The bound is fixed, so that the results do not decide which calls are left
+/// out.
 const INTERRUPTED: Duration = Duration::from_micros(100);
 
-/// For each packet: about ten lines that another CPU has, or an allocator's slow way.
+/// The addition for each packet: about ten cache lines from another CPU, or an allocator's slow
+/// path.
 const INTERRUPTED_EACH: Duration = Duration::from_micros(1);
 
 /// Empty calls whose median is the cost of timing.
@@ -26,7 +28,7 @@ const EMPTY_CALLS: usize = 1001;
 pub(super) struct Stopwatch {
     settled: bool,
     interrupted_ticks: u64,
-    /// What an empty call seems to take.
+    /// The measured time of an empty call.
     pub cost_ticks: u64,
 }
 
@@ -35,13 +37,13 @@ pub(super) struct Stopwatch {
 pub(super) struct Timed {
     /// Packets in them.
     pub packets: u64,
-    /// How many.
+    /// The number of calls.
     pub calls: u64,
     /// Ticks of them, with what timing costs.
     pub raw_ticks: u64,
     /// Packets in calls that were too long to be the call's own doing: in no other figure.
     pub interrupted_packets: u64,
-    /// How many these were.
+    /// The number of interrupted calls.
     pub interrupted_calls: u64,
 }
 
@@ -107,7 +109,8 @@ impl Stopwatch {
         (timed.packets > 0).then(|| self.ticks(timed) / timed.packets as f64)
     }
 
-    /// Ticks of all packets, as if the interrupted calls had taken what the others took.
+    /// Returns the ticks of all packets, with the mean of the other calls in place of interrupted
+    /// ones.
     pub fn of_all(&self, timed: &Timed) -> Option<f64> {
         self.per_packet(timed).map(|ticks| ticks * timed.all() as f64)
     }
@@ -119,7 +122,7 @@ impl Timed {
         self.packets + self.interrupted_packets
     }
 
-    /// Both.
+    /// Adds both.
     pub fn plus(&self, other: &Timed) -> Timed {
         Timed {
             packets: self.packets + other.packets,

@@ -104,8 +104,8 @@ fn each_cpu_has_what_it_did_and_no_more() {
     side.finish().unwrap();
 }
 
-/// What each thread of this process that is not among `old` has run so far, by its number: time on a
-/// CPU, time without one, times that it was put on one.
+/// Returns the scheduler account of each thread of this process that is not in `old`, by its
+/// number: time on a CPU, time waiting for one, number of time slices.
 fn ran(old: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
     let ran = tasks.filter_map(|task| {

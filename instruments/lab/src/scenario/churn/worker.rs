@@ -14,18 +14,18 @@ use crate::meter::Meter;
 use crate::window::ThreadTime;
 use crate::{Code, Error, Result};
 
-/// A thread that does its role when it is told to.
+/// A thread that runs its role on request.
 pub(super) struct Worker {
     role: &'static str,
     /// `None` once it is to end.
     windows: Option<SyncSender<Arc<AtomicBool>>>,
     reports: Receiver<Result<Report>>,
     thread: Option<JoinHandle<()>>,
-    /// What timing costs on its CPU.
+    /// The stopwatch, calibrated on the worker's CPU.
     pub watch: Stopwatch,
 }
 
-/// What a thread says after a window.
+/// The report of a thread after a window.
 pub(super) struct Report {
     pub time: ThreadTime,
     pub counts: Counts,
@@ -77,7 +77,7 @@ impl Worker {
         }
     }
 
-    /// What it says of the window.
+    /// Waits for the thread's report on the window.
     pub fn report(&self) -> Result<Report> {
         self.reports.recv().map_err(|_| gone(self.role))?
     }
@@ -96,7 +96,7 @@ impl Worker {
     }
 }
 
-/// What the thread does: window by window, until nobody can ask for one any more.
+/// Runs the thread: window by window, until no requester is left.
 fn serve(
     role: &str,
     cpu: usize,

@@ -128,7 +128,7 @@ impl Scenario for Program {
     }
 }
 
-/// What the file asks for.
+/// The settings of the file.
 #[derive(Debug, Clone, PartialEq)]
 struct Asked {
     program: String,

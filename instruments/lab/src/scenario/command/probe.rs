@@ -1,4 +1,4 @@
-//! Whether a program can be run here, as it says itself: it is asked once.
+//! Check that a program can run here: the program is asked once.
 //!
 //! Every cell of an experiment asks the same, for each of its sides, and again when they are set up.
 //! What a program said is remembered for as long as this process lives. If it is no longer true, the
@@ -13,7 +13,7 @@ use crate::Result;
 /// Answers that are remembered; beyond these a program is asked again.
 const KEPT_MAX: usize = 256;
 
-/// A program, its arguments, and what it said.
+/// A program, its arguments, and its answer.
 struct Answer {
     path: PathBuf,
     args: Vec<OsString>,
@@ -22,7 +22,8 @@ struct Answer {
 
 static ANSWERS: Mutex<Vec<Answer>> = Mutex::new(Vec::new());
 
-/// What `path` says with `args`: asked by `ask`, unless it is remembered.
+/// Returns the program's answer to `args`: remembered from the first call, otherwise fetched by
+/// `ask`.
 ///
 /// # Errors
 /// What `ask` fails with, or did.

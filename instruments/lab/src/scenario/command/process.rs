@@ -20,22 +20,22 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 
 use crate::{Code, Error, Result};
 
-/// How long a run that is to end waits for it at most.
+/// The longest time until a waiting run notices that it must stop.
 const LOOK: Duration = Duration::from_millis(100);
-/// Of its standard output; one that prints more is at fault.
+/// The limit of a program's standard output; a program that prints more is refused.
 const STDOUT_BYTES_MAX: u64 = 16 << 20;
 
-/// Of its complaint, the end is kept.
+/// The part of the standard error that is kept, at its end.
 const STDERR_BYTES_KEPT: usize = 4096;
 
-/// What a run was.
+/// The result of a run.
 #[derive(Debug)]
 pub(super) struct Ran {
     pub(super) stdout: Vec<u8>,
     pub(super) wall_ns: u64,
-    /// Of it, and of all that it waited for.
+    /// CPU time of the process and of all children that it waited for.
     pub(super) cpu_ns: u64,
-    /// Of its first thread: the kernel keeps no sum for a process.
+    /// Run delay of the first thread: the kernel keeps no sum for a process.
     pub(super) run_delay_ns: u64,
 }
 
@@ -90,7 +90,7 @@ struct Started {
     reaped: bool,
 }
 
-/// How and when it ended.
+/// The exit status and end time of a process.
 struct Ended {
     status: ExitStatus,
     wall_ns: u64,
@@ -112,7 +112,7 @@ impl Started {
         }
     }
 
-    /// Whether it ends before `deadline`, and before it is told to `stop`.
+    /// Waits until the process ends, `deadline` passes or `stop` is set; returns true if it ended.
     fn has_ended_by(&self, deadline: Instant, stop: &AtomicBool) -> io::Result<bool> {
         let pid = self.pid().ok_or(Errno::SRCH)?;
         let descriptor = pidfd_open(pid, PidfdFlags::empty())?;
@@ -129,7 +129,8 @@ impl Started {
         }
     }
 
-    /// Kills what is left of the group, so that nobody holds the pipes open, and reaps the child.
+    /// Kills the rest of the process group, so that no process holds the pipes open, and reaps the
+    /// child.
     fn end(&mut self) -> io::Result<ExitStatus> {
         if let Some(pid) = self.pid() {
             // Nobody left to kill is what we want.
@@ -159,7 +160,7 @@ impl Drop for Started {
     }
 }
 
-/// What it prints, and one byte more than it may.
+/// Reads the output, up to one byte more than is allowed.
 fn whole(pipe: Option<impl Read>) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     if let Some(pipe) = pipe {
@@ -169,7 +170,7 @@ fn whole(pipe: Option<impl Read>) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The end of what it prints.
+/// Returns the end of the output.
 fn tail(pipe: Option<impl Read>) -> io::Result<VecDeque<u8>> {
     let (mut kept, mut piece) = (VecDeque::new(), [0; STDERR_BYTES_KEPT]);
     let Some(mut pipe) = pipe else { return Ok(kept) };
@@ -189,7 +190,7 @@ fn joined<T>(thread: ScopedJoinHandle<'_, io::Result<T>>) -> io::Result<T> {
     thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread that reads it panicked")))
 }
 
-/// How it ended, and its last words.
+/// Describes the exit status and the last line of the standard error.
 fn complaint(status: ExitStatus, stderr: &VecDeque<u8>) -> String {
     let bytes: Vec<u8> = stderr.iter().copied().collect();
     let text = String::from_utf8_lossy(&bytes);

@@ -33,13 +33,13 @@ use super::wire::Wire;
 use crate::settings::wrong;
 use crate::{Code, Error, Result};
 
-/// How long the receiver waits for a wire that does not end its window.
+/// The longest time that the receiver waits for a wire that does not end its window.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// How often a receiver without a frame for its ring looks for one.
+/// The interval at which a receiver without a frame for its ring looks for one.
 const STARVED: Duration = Duration::from_millis(1);
 
-/// How often the receiver looked for packets.
+/// The number of polls of the receiver.
 pub(super) struct Polls(Arc<QueueStats>);
 
 impl Polls {
@@ -48,7 +48,7 @@ impl Polls {
     }
 }
 
-/// What both threads tell each other.
+/// State shared between both threads.
 #[derive(Default)]
 pub(super) struct Shared {
     /// The receiver owes the ring buffers that its pool does not have.
@@ -144,7 +144,7 @@ fn leave_by(port: &str, config: &Config, pool: &Pool) -> Result<Queue> {
     Ok(queue)
 }
 
-/// As many frames as everyone can hold, unless told otherwise.
+/// Builds the pool: as many frames as all holders can hold, unless configured otherwise.
 fn pool(config: &Config) -> Result<Pool> {
     let mut holders = Holders::new();
     holders.add("posted buffers", u64::from(config.ring_len));
@@ -163,9 +163,9 @@ fn pool(config: &Config) -> Result<Pool> {
     Ok(pool)
 }
 
-/// Where packets leave; the hot list is where they end.
+/// The end where packets leave; the hot list is where they end.
 enum End {
-    /// One of no device: it keeps them for a while.
+    /// A transmitter without a device: it keeps packets for a while.
     Transmitter(Local),
     /// A ring to another process.
     Fabric(Queue),
@@ -248,7 +248,7 @@ impl Receiver {
         }
     }
 
-    /// Passes on what is held, and gets back what has left.
+    /// Passes on the held packets, and takes back those that have left.
     fn release(&mut self, done: &mut Done) {
         let n = self.held.len();
         match &mut self.end {
@@ -278,7 +278,7 @@ impl Receiver {
         now.saturating_sub(std::mem::replace(&mut self.told_bytes, now))
     }
 
-    /// Sleeps until a packet comes, what is held can leave, or the window is over.
+    /// Sleeps until a packet comes, a held packet can leave, or the window is over.
     fn rest(&mut self, left: Duration, done: &mut Done) -> io::Result<()> {
         let since = Instant::now();
         let left = left.max(Duration::from_millis(1));

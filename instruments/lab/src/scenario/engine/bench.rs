@@ -25,12 +25,12 @@ const HZ: u32 = 1999;
 /// Share of a window that what offers packets may be late: as long as a measured thread may be without
 /// its CPU.
 const LATE_MAX: f64 = 0.01;
-/// How long another process may take for what is in the ring to it, each time.
+/// The longest time that another process may take to empty its ring, each time.
 const TAKEN: Duration = Duration::from_millis(100);
 /// Times that a path is emptied at its end, a full ring each.
 const DRAINS: u32 = 64;
 
-/// What is to be known of a side whose bytes are the system's allocator's.
+/// The note for a side whose bytes come from the system's allocator.
 const TRIMMED: &str = "general buffers: where a burst is freed at once, glibc gives the memory at the top \
      of its arena back to the kernel and takes it again for the next one; that is in the cost, and may be \
      most of it";
@@ -39,13 +39,14 @@ const TRIMMED: &str = "general buffers: where a burst is freed at once, glibc gi
 pub(super) struct EngineBench {
     crew: Crew,
     gauge: Gauge,
-    /// What all windows did.
+    /// The counts of all windows.
     done: Done,
     threads: usize,
     beyond: Option<Beyond>,
-    /// Where it runs, and everything else.
+    /// The CPUs of the path and of the other process; empty without one, as the threads then report
+    /// theirs.
     cpus: Vec<usize>,
-    /// What it saw of all windows.
+    /// The results of the other process in all windows.
     seen: Seen,
 }
 
@@ -96,7 +97,8 @@ impl EngineBench {
     }
 }
 
-/// Why the rates of a window are not to be believed: what offers the packets was late by itself.
+/// Returns the reason that the rates of a window are not valid: the source of the packets was late
+/// through its own fault.
 ///
 /// Never by what was lost or not sent: a slow path loses and holds up, too, and that is what is asked
 /// for ([`unsent`](super::reading)). A measured thread without its CPU is the runner's to see.
@@ -190,7 +192,7 @@ impl Bench for EngineBench {
     }
 }
 
-/// What the engine warns of, once a side: its workers are told the same.
+/// Returns the engine's warnings once for the side: each worker gets the same.
 fn warnings(warnings: &[String]) -> BTreeSet<String> {
     let of_worker = |warning: &String| match warning.split_once(": ") {
         Some((worker, what)) if worker.starts_with("worker ") => what.to_owned(),
@@ -217,7 +219,8 @@ fn totals(pool: &Pool, stats: &PoolStats) -> BTreeMap<String, f64> {
     totals
 }
 
-/// Sends what is still on its way and ends the workers, the source's first of each round.
+/// Sends the packets that are still on their way and ends the workers, the source's first of each
+/// round.
 fn drain(mut workers: Vec<Worker>, patience: Duration) -> Result<()> {
     let failed =
         |e: std::io::Error| Error::new(Code::System, "cannot drain a worker", e.to_string());
@@ -236,7 +239,7 @@ fn drain(mut workers: Vec<Worker>, patience: Duration) -> Result<()> {
     Ok(())
 }
 
-/// Where every packet went.
+/// Builds the ledger of all packets.
 fn books(gauge: &Gauge, ledger: &Ledger, done: &Done) -> Books {
     let mut dropped: BTreeMap<String, u64> = BTreeMap::new();
     for (reason, n) in &ledger.dropped {

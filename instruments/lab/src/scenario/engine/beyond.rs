@@ -15,12 +15,13 @@ use crate::far::{BEGIN, END, Seen};
 use crate::window::Window;
 use crate::{Code, Error, Result};
 
-/// How long it may take to get ready, or to answer: far more than it does on a busy machine.
+/// The longest time for the process to get ready or to answer: far more than it needs on a busy
+/// machine.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Sides have one each, of one process.
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
-/// A process that looks at this one's packets. Dropping it ends it.
+/// A process that reads this one's packets. Dropping the value ends the process.
 #[derive(Debug)]
 pub(super) struct Beyond {
     child: Child,
@@ -67,12 +68,12 @@ impl Beyond {
         &self.place
     }
 
-    /// Where it runs.
+    /// Returns the CPU that the process runs on.
     pub fn cpu(&self) -> usize {
         self.cpu
     }
 
-    /// A window begins: what it saw since the last one.
+    /// Begins a window; returns the results since the last one.
     ///
     /// # Errors
     /// `E-SYSTEM` if it is gone.
@@ -80,7 +81,7 @@ impl Beyond {
         self.order(BEGIN)
     }
 
-    /// A window has ended, and all of its packets are on their way: what it saw of them.
+    /// Ends a window whose packets have all been sent; returns its results.
     ///
     /// # Errors
     /// As [`Beyond::begin`].
@@ -117,7 +118,7 @@ impl Drop for Beyond {
     }
 }
 
-/// Adds what it saw to the window that it is of.
+/// Adds the results to their window.
 pub(super) fn tell(seen: Seen, window: &mut Window) {
     let mut figures = vec![
         ("far_packets", seen.packets as f64),

@@ -1,4 +1,4 @@
-//! What a side was asked for.
+//! Settings of a side.
 
 use std::ops::RangeInclusive;
 
@@ -16,7 +16,7 @@ use crate::{Code, Error, Result};
 const LINE_PPS: f64 = 1_488_095.0;
 /// Packets a second that can be told apart.
 const PPS: RangeInclusive<f64> = 1.0..=1e9;
-/// Of 12 packets, 7 have 60 bytes, 4 have 590 and 1 has 1514.
+/// The mean packet size of an IMIX: of 12 packets, 7 have 60 bytes, 4 have 590 and 1 has 1514.
 const IMIX_MEAN_BYTES: f64 = (7.0 * 60.0 + 4.0 * 590.0 + 1514.0) / 12.0;
 /// Ethernet's shortest frame without FCS, and the shortest that a generator numbers.
 const SIZE_MIN: u64 = 60;
@@ -31,7 +31,7 @@ pub(super) const PATH: Choice<Kind, 4> = [
 pub(super) const OUT: Choice<Option<Out>, 3> =
     [("none", None), ("cut-through", Some(Out::CutThrough)), ("copy", Some(Out::Copy))];
 
-/// What packets pass.
+/// The kind of path that packets pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Null,
@@ -52,7 +52,7 @@ impl Kind {
     }
 }
 
-/// What becomes of packets beyond this process.
+/// The form in which packets reach another process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Out {
     /// Another process sees them where they lie.
@@ -81,7 +81,7 @@ pub(super) enum Size {
 }
 
 impl Size {
-    /// Of a packet in the long run.
+    /// Returns the mean size of a packet in the long run.
     fn mean_bytes(self) -> f64 {
         match self {
             Size::Bytes(bytes) => bytes as f64,
@@ -90,7 +90,7 @@ impl Size {
     }
 }
 
-/// What a side was asked for.
+/// The settings of a side.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Config {
     pub path: Kind,
@@ -160,7 +160,7 @@ impl Config {
         Ok(config)
     }
 
-    /// The CPUs of its threads, the measured one's first.
+    /// Returns the CPUs of the threads, the measured one's first.
     ///
     /// # Errors
     /// `E-UNSUPPORTED` if there are fewer CPUs than threads.
@@ -179,13 +179,14 @@ impl Config {
             .fix("grep Cpus_allowed_list /proc/self/status; or threads = 1"))
     }
 
-    /// The CPU of the process beyond: one of its own if there is one, else the last thread's neighbour's.
+    /// Returns the CPU of the other process: its own CPU if there is one, else the last thread's
+    /// neighbour's.
     pub fn beyond(&self, place: &Place) -> Option<usize> {
         let cpu = place.cpus.get(self.threads).or(place.cpus.last()).copied();
         self.out.and(cpu)
     }
 
-    /// Whether what was said goes together.
+    /// Checks that the settings are consistent.
     fn agree(&self, settings: &Settings) -> Result<()> {
         let line = |name| settings.get(name).map_or(0, |setting| setting.line);
         let refuse = |name, why: String| Err(wrong(line(name), why));

@@ -17,7 +17,7 @@ use crate::meter::Meter;
 use crate::window::ThreadTime;
 use crate::{Code, Error, Result};
 
-/// What a thread does in a window.
+/// The duty of a thread in a window.
 pub(super) trait Duty: Send {
     /// Does it until then.
     ///
@@ -29,20 +29,20 @@ pub(super) trait Duty: Send {
     fn workers(self: Box<Self>) -> Vec<Worker>;
 }
 
-/// What a duty did in a window that no counter of the engine tells.
+/// The counts of a duty in a window that no counter of the engine has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Done {
     /// Packets whose time had come; 0 without a rate.
     pub due: u64,
     /// Packets that a wire of the lab's own offered.
     pub offered: u64,
-    /// Of these, those that found no buffer posted although the receiver had frames.
+    /// Offered packets that found no posted buffer although the receiver had frames.
     pub ring_full: u64,
     /// Those that found none because the receiver's pool had no frame.
     pub no_frame: u64,
-    /// Those that were lost of `late`: the receiver may not be to blame for them.
+    /// Packets of `late` that were lost: the receiver may not be the cause.
     pub wire_late: u64,
-    /// Those that the receiver had, and for which the ring behind it had no room.
+    /// Packets that the receiver had, but the ring behind it had no room for.
     pub fabric_full: u64,
     /// Packets, lost or not, of bursts in which many came due together because the wire's own thread
     /// was late.
@@ -57,11 +57,11 @@ pub(super) struct Done {
     pub copied_bytes: u64,
     /// Times that it slept in a wait of its own.
     pub sleeps: u64,
-    /// How long.
+    /// The total time of those sleeps.
     pub asleep_ns: u64,
 }
 
-/// What a thread took in a window, and what it did.
+/// The cost of a thread in a window, and its counts.
 pub(super) type Report = Result<(ThreadTime, Done)>;
 
 /// A thread at the bench's service.
@@ -117,7 +117,8 @@ impl Crew {
         }
     }
 
-    /// What each took, in the order in which they were hired, and what all of them did.
+    /// Waits for all reports; returns the cost of each thread in order of hiring, and the sum of
+    /// the counts.
     ///
     /// # Errors
     /// Of the first that failed; the others have ended their window too.
@@ -151,7 +152,7 @@ impl Crew {
     }
 }
 
-/// Runs windows until there is nobody to order one.
+/// Runs windows until no requester is left.
 fn serve(
     mut meter: Meter,
     mut duty: Box<dyn Duty>,

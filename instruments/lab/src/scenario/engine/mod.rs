@@ -83,7 +83,7 @@ impl Scenario for Engine {
     }
 }
 
-/// This program, which is the process beyond, too.
+/// Returns the path of this program, which is also started as the other process.
 fn program(place: &Place) -> Result<&Path> {
     let none = || {
         let why = "it needs a second process of this program, whose file is not known";
@@ -93,7 +93,7 @@ fn program(place: &Place) -> Result<&Path> {
     place.program.as_deref().ok_or_else(none)
 }
 
-/// What it can be told.
+/// The settings of the scenario.
 static KNOBS: [Knob; 21] = [
     Knob::new("path", Values::OneOf(&PATH), "\"null\"", "What packets pass."),
     Knob::new(

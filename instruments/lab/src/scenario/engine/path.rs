@@ -12,10 +12,10 @@ use super::crew::{Crew, Duty};
 use super::turning::{Beat, Receiving, Turning};
 use crate::{Code, Error, Result};
 
-/// How long two processes may take to come to terms.
+/// The longest time for two processes to agree.
 pub(super) const MEET: Duration = Duration::from_secs(5);
 
-/// What a path can be read by.
+/// The source of a path's readings.
 pub(super) enum Gauge {
     /// An engine's.
     Engine(Stats),

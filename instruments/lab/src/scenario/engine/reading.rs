@@ -1,4 +1,4 @@
-//! What a side has counted so far, and the figures of a window: all of them differences.
+//! Counts of a side so far, and the figures of a window: the differences of two readings.
 
 use linerate_port::ring;
 
@@ -7,7 +7,7 @@ use super::path::Gauge;
 use crate::scenario::{Figure, pool_figures};
 use crate::window::Window;
 
-/// What its windows count beside the pool's and the ports'.
+/// The figures of a window, without those of the pool and the ports.
 const OWN: [Figure; 25] = [
     figure("offered", "packets", "Packets that the source made, or the wire had."),
     figure("due", "packets", "Packets whose time had come; 0 without a rate."),
@@ -73,7 +73,7 @@ const OWN: [Figure; 25] = [
     ),
 ];
 
-/// What its windows count.
+/// All figures of a window.
 pub(super) static FIGURES: [Figure; OWN.len() + pool_figures::FIGURES.len()] = {
     let mut all = [OWN[0]; OWN.len() + pool_figures::FIGURES.len()];
     let mut i = 0;
@@ -88,7 +88,7 @@ const fn figure(name: &'static str, unit: &'static str, about: &'static str) -> 
     Figure { name, unit, about }
 }
 
-/// What has been counted since the start.
+/// The counts since the start.
 #[derive(Debug, Clone)]
 pub(super) struct Reading {
     pool: pool_figures::Reading,
@@ -97,7 +97,7 @@ pub(super) struct Reading {
     bytes: u64,
     wakeups: u64,
     offered: u64,
-    /// Of a loop of the lab's own: its polls, and those that found nothing.
+    /// The number of polls of the lab's own loop, and of those that found nothing.
     polls: [u64; 2],
     asleep_ns: u64,
     copied_bytes: u64,
@@ -141,7 +141,7 @@ impl Reading {
         reading
     }
 
-    /// Adds to `window`, whose threads have been measured, what was done from `before` on.
+    /// Adds the activity since `before` to `window`, whose threads have been measured.
     pub fn since(&self, before: &Reading, done: &Done, tick_hz: f64, window: &mut Window) {
         let d = |now: u64, then: u64| now.saturating_sub(then);
         self.pool.since(&before.pool, window);

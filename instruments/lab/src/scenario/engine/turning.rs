@@ -1,4 +1,5 @@
-//! What threads do that own workers: they turn them, a burst at a time, at a pace or without.
+//! Work of threads that own workers: each turns its worker, a burst at a time, with or without a
+//! pace.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -36,7 +37,7 @@ impl Beat {
         Ok(Beat { timer, interval_ns, start, begun: 0, sleeps: 0, asleep_ns: 0, late_ns: 0 })
     }
 
-    /// A window begins: what was due before it is not due in it.
+    /// Begins a window: packets due before it do not count.
     pub fn restart(&mut self) {
         (self.start, self.begun) = (Instant::now(), 0);
         (self.sleeps, self.asleep_ns, self.late_ns) = (0, 0, 0);
@@ -73,7 +74,7 @@ impl Beat {
         self.start.checked_add(after).unwrap_or(self.start)
     }
 
-    /// What the waits of this window were, and how many packets were due in it in bursts of `burst`.
+    /// Returns the waits of this window, and the number of packets due in it in bursts of `burst`.
     pub fn done(&self, until: Instant, burst: usize) -> Done {
         let due = self.interval_ns.map_or(0, |ns| {
             let window = nanos(until.saturating_duration_since(self.start));
@@ -97,7 +98,7 @@ pub(super) struct Turning {
     pub turns: usize,
     pub burst: usize,
     pub beat: Beat,
-    /// Whether there is a ring behind the source that somebody else empties.
+    /// True if another thread empties a ring behind the source.
     pub shared: bool,
 }
 

@@ -15,7 +15,7 @@ use super::adapter::Shared;
 use super::crew::{Done, Duty};
 use super::turning::{Beat, nanos};
 
-/// What puts packets into posted buffers at the moments at which they arrive.
+/// A wire that puts packets into posted buffers at their arrival times.
 pub(super) struct Wire {
     pub queue: Queue,
     pub posted: Batch,
@@ -27,7 +27,7 @@ pub(super) struct Wire {
     pub late: u64,
     pub size: usize,
     pub touch: bool,
-    /// Every byte is written as a generator does, and numbered.
+    /// True if every byte is written, as a generator does, and packets are numbered.
     pub stamped: bool,
     pub seq: u64,
     pub windows: u64,
@@ -35,8 +35,9 @@ pub(super) struct Wire {
 }
 
 impl Wire {
-    /// Waits for the receiver, which may be woken later: what came before would overrun by the
-    /// order in which two threads are woken. On a CPU of its own, and not longer than the window.
+    /// Waits for the receiver, which may wake up later: packets sent earlier would overrun only
+    /// because of the order of two wake-ups. The wait spins on the wire's own CPU and ends with the
+    /// window.
     fn meet(&self, until: Instant) {
         while self.shared.begun.load(Ordering::Acquire) < self.windows && Instant::now() < until {
             std::hint::spin_loop();

@@ -44,7 +44,7 @@ pub(super) struct HostBench {
     remarks: Remarks,
 }
 
-/// What is read at both edges of a window, while the workers stand still.
+/// The readings at an edge of a window, while the workers stand still.
 struct Edge {
     reading: Reading,
     counts: Counts,
@@ -71,7 +71,7 @@ impl HostBench {
         Ok(bench)
     }
 
-    /// Waits until no packet passes any more, and has the workers stand still.
+    /// Waits until no packet passes any more, and stops the workers.
     fn rest(&self) -> Result<()> {
         let (mut last, mut since) = (self.passed(), Instant::now());
         look_until(QUIET_WAIT, || {
@@ -105,7 +105,8 @@ impl HostBench {
         round
     }
 
-    /// Carries on until everything has arrived that was sent; what the traffic and the probes did.
+    /// Carries packets until all have arrived; returns the results of the traffic and of the
+    /// probes.
     fn settle(&mut self, round: Round) -> Result<(Told, Option<Told>)> {
         self.path.carry();
         let told = self.load.settle(round);
@@ -187,7 +188,7 @@ impl Bench for HostBench {
     }
 }
 
-/// What the hosts' programs saw of a window.
+/// Computes the figures of a window that the hosts' programs saw.
 fn figures(
     config: &Config,
     before: &Edge,

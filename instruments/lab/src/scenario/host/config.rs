@@ -1,4 +1,4 @@
-//! What a side is told.
+//! Settings of a side.
 
 use linerate_ctl::pool::{BUFFERS, INIT, RETURN};
 use linerate_datapath::{Data, Init, Return};
@@ -108,7 +108,7 @@ pub(super) static KNOBS: [Knob; 17] = [
     ),
 ];
 
-/// What the connections carry.
+/// The traffic of the connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Workload {
     /// Bulk TCP.
@@ -117,7 +117,7 @@ pub(super) enum Workload {
     Web,
 }
 
-/// How an engine is to be made.
+/// The configuration of an engine.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Engineering {
     pub data: Data,
@@ -213,7 +213,7 @@ impl Config {
         cpus
     }
 
-    /// Whether a worker's CPU also has the hosts' programs.
+    /// Returns true if a worker shares its CPU with the hosts' programs.
     pub fn crowded(&self) -> bool {
         self.workers.contains(&self.traffic)
     }

@@ -19,18 +19,18 @@ pub(super) struct Round {
     pub until: Instant,
 }
 
-/// What was done in a round.
+/// The results of a round.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Told {
     /// Messages, requests or probes whose time had come; without a rate, those that were sent.
     pub due: u64,
-    /// Those that were sent within the round.
+    /// Requests that were sent within the round.
     pub sent: u64,
-    /// How long each answer took, from when its request was due.
+    /// The time from when each request was due to its answer.
     pub latencies: Latencies,
-    /// How late each was sent, where that is told apart.
+    /// The delay of each request after it was due, where that is known separately.
     pub lateness: Latencies,
-    /// Those that were sent and never answered in whole.
+    /// Requests that were sent but not fully answered.
     pub failed: u64,
     /// Why the first of them was not.
     pub failure: Option<String>,
@@ -38,7 +38,7 @@ pub(super) struct Told {
 
 /// A program that sends.
 pub(super) trait Player: Send {
-    /// Sends until the round is over, and finishes what it has begun.
+    /// Sends until the round is over, then finishes the open requests.
     fn play(&mut self, round: Round) -> Told;
 }
 
@@ -51,7 +51,7 @@ pub(super) struct Crew {
 }
 
 impl Crew {
-    /// None yet.
+    /// Creates a crew without programs.
     pub fn new() -> Crew {
         let (outbox, told) = channel();
         Crew { hands: Vec::new(), outbox, told }
@@ -91,7 +91,7 @@ impl Crew {
         }
     }
 
-    /// What all of them did, once all have finished.
+    /// Waits for all programs to finish the round; returns the sum of their results.
     ///
     /// # Errors
     /// `E-SYSTEM` if one does not finish for long after the round.

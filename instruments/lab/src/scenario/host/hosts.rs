@@ -19,13 +19,13 @@ use linerate_sys::netns::Netns;
 use super::pause::pause;
 use crate::{Code, Error, Result};
 
-/// How long a link may take to have a carrier.
+/// The longest time for a link to get a carrier.
 const CARRIER: Duration = Duration::from_secs(10);
-/// How often TCP sends again what nobody answers, of a connection that its program has closed: the
-/// kernel's timers make that some seconds. The default is 8, which makes it minutes.
+/// The number of TCP retransmissions on a connection that its program has closed and nobody
+/// answers: some seconds by the kernel's timers. The default is 8, which takes minutes.
 const ORPHAN_RETRIES: &str = "3";
 
-/// Two hosts and what is between them.
+/// Two hosts and the links between them.
 #[derive(Debug)]
 pub(super) struct Hosts {
     pub west: Netns,
@@ -34,7 +34,8 @@ pub(super) struct Hosts {
 }
 
 impl Hosts {
-    /// Two hosts with so many links each. Without `offload`, they send what a wire would carry.
+    /// Creates two hosts with `adapters` links each. Without `offload`, packets have the size that
+    /// a wire would carry.
     ///
     /// # Errors
     /// `E-PERM` without the privilege, `E-UNSUPPORTED` without `ip` or without veth.

@@ -1,4 +1,4 @@
-//! How long answers took, those included that did not come.
+//! Latencies of answers, including answers that did not come.
 //!
 //! An answer is waited for from the moment at which its request was *due*, whether or not the sender
 //! was there by then. A request that has no answer when its round ends is not left out, for that
@@ -21,7 +21,7 @@ use std::time::Instant;
 
 use super::crew::Round;
 
-/// Of a round, the part at its end whose requests do not count: one in so many.
+/// The divisor for the last part of a round: requests in its last tenth do not count.
 const EDGE: u32 = 10;
 /// Latencies that are kept of a sender's round: the first ones, whatever they are.
 const KEPT: usize = 1 << 18;
@@ -30,7 +30,7 @@ const KEPT: usize = 1 << 18;
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Latencies {
     took_ns: Vec<u64>,
-    /// Of these, those that were unanswered at the end: they took at least so long.
+    /// Answers still missing at the end: their latency is a lower bound.
     pending: u64,
 }
 
@@ -54,17 +54,18 @@ impl Latencies {
         self.pending += other.pending;
     }
 
-    /// How many there are.
+    /// Returns the number of latencies.
     pub fn count(&self) -> u64 {
         self.took_ns.len() as u64
     }
 
-    /// How many of them were unanswered.
+    /// Returns the number of requests that were unanswered at the end.
     pub fn pending(&self) -> u64 {
         self.pending
     }
 
-    /// How many, how many of them were unanswered, and their quantiles.
+    /// Adds the number of latencies, the number of unanswered requests, and the quantiles to
+    /// `figures`.
     pub fn tell(&self, name: &str, figures: &mut BTreeMap<String, f64>) {
         figures.insert(format!("{name}_count"), self.count() as f64);
         figures.insert(format!("{name}_pending"), self.pending as f64);

@@ -1,4 +1,4 @@
-//! What the hosts do to each other, whichever workload it is.
+//! Traffic between the hosts, for any workload.
 
 use super::config::{Config, Workload};
 use super::crew::{Round, Told};
@@ -7,7 +7,7 @@ use super::stream::Stream;
 use super::web::Web;
 use crate::Result;
 
-/// What has arrived so far.
+/// The arrivals so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Counts {
     /// Bytes that programs have read.
@@ -23,20 +23,20 @@ pub(super) trait Load {
     /// Begins one.
     fn go(&mut self, round: Round);
 
-    /// What has arrived so far.
+    /// Returns the arrivals so far.
     fn counts(&self) -> Counts;
 
-    /// Waits until everything has arrived that was sent in it; the path is to carry meanwhile.
+    /// Waits until all traffic of the round has arrived; the path must carry packets meanwhile.
     ///
     /// # Errors
     /// `E-SYSTEM` if that takes too long.
     fn settle(&mut self, round: Round) -> Result<Told>;
 
-    /// Closes the connections; the path is to carry meanwhile.
+    /// Closes the connections; the path must carry packets meanwhile.
     fn end(&mut self);
 }
 
-/// The workload that a side is told.
+/// Opens the workload of a side.
 ///
 /// # Errors
 /// `E-SYSTEM` if its connections cannot be had.

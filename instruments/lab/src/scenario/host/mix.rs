@@ -35,7 +35,7 @@ pub(super) struct File {
     pub step: usize,
 }
 
-/// What is asked for next.
+/// The next request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Ask {
     pub file: File,
@@ -54,18 +54,19 @@ pub(super) struct Mix {
 }
 
 impl File {
-    /// Its size: tenths of a kilobyte in the first class, ten times as much in the next.
+    /// Returns the file's size: tenths of a kilobyte in the first class, ten times as much in the
+    /// next.
     pub fn bytes(self) -> usize {
         // 0.1 KB is 102.4 bytes.
         (self.step + 1) * 1024 * 10usize.pow(self.class as u32) / 10
     }
 
-    /// All of them.
+    /// Returns all files.
     pub fn all() -> impl Iterator<Item = File> {
         (0..CLASS_PCT.len()).flat_map(|class| (0..STEPS).map(move |step| File { class, step }))
     }
 
-    /// Its number in [`File::all`].
+    /// Returns the file's number in [`File::all`].
     pub fn number(self) -> usize {
         self.class * STEPS + self.step
     }
@@ -86,7 +87,7 @@ impl Mix {
         Ask { file: self.file(), bytes, last: self.left == 0 }
     }
 
-    /// The connection was lost: what it had left is not asked over another one.
+    /// Forgets a lost connection: its remaining requests are not sent over another one.
     pub fn reconnect(&mut self) {
         self.left = 0;
     }

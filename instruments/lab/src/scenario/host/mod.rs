@@ -76,7 +76,7 @@ impl Scenario for Host {
     }
 }
 
-/// Tries what a side takes: a namespace and a link in it. Both are gone when it returns.
+/// Creates a namespace and a link in it, as a side does. Both are removed on return.
 fn try_links() -> Result<()> {
     let link = "link add dev try0 type veth peer name try1";
     permitted(Netns::new().and_then(|netns| netns.ip(link))).map(drop)
@@ -100,7 +100,7 @@ const fn figure(name: &'static str, unit: &'static str, about: &'static str) -> 
     Figure { name, unit, about }
 }
 
-/// What only hosts can tell.
+/// The figures that only hosts can measure.
 const OWN: [Figure; 22] = [
     figure("goodput_bytes", "bytes", "Bytes that the hosts' programs have read."),
     figure(
@@ -170,7 +170,7 @@ const OWN: [Figure; 22] = [
 
 const COUNT: usize = OWN.len() + pool_figures::FIGURES.len();
 
-/// What its windows count.
+/// All figures of a window.
 static FIGURES: [Figure; COUNT] = {
     let mut all = [OWN[0]; COUNT];
     let mut i = 0;

@@ -1,4 +1,4 @@
-//! The engine between the hosts, on threads that own its workers and stand still between windows.
+//! The engine between the hosts, on threads that own its workers and pause between windows.
 //!
 //! ```text
 //!  joined   w0 ⇄ e0                        one worker a pair of ports
@@ -28,14 +28,14 @@ use crate::{Code, Error, Result};
 
 /// Longest sleep of a worker that is to notice that it is to rest.
 const NOTICE: Duration = Duration::from_millis(5);
-/// How often a worker empties the rings of its recording, which hold seconds.
+/// The interval at which a worker empties the rings of its recording, which hold seconds.
 const EMPTY: Duration = Duration::from_millis(200);
-/// How long a worker may be late with its answer.
+/// The longest time that a worker may take to answer.
 const LATE: Duration = Duration::from_secs(20);
-/// How long what is queued in the engine may take to leave it at its end.
+/// The longest time for packets queued in the engine to leave it at its end.
 const DRAIN: Duration = Duration::from_secs(2);
 
-/// What a worker's thread is to do next.
+/// An order to a worker's thread.
 enum Order {
     /// Carry packets until then, and say what that took.
     Measure { until: Instant },
@@ -44,7 +44,7 @@ enum Order {
     Profile { time: Duration, hz: u32 },
     /// Carry packets until told to rest.
     Carry,
-    /// Send what is there, and end.
+    /// Send the queued packets, and end.
     Drain,
 }
 
@@ -55,7 +55,7 @@ enum Answer {
     Rests(Result<()>),
 }
 
-/// An engine whose workers work when they are told to.
+/// An engine whose workers run on request.
 #[derive(Debug)]
 pub(super) struct Path {
     stats: Stats,
@@ -107,7 +107,7 @@ impl Path {
         Ok(path)
     }
 
-    /// What the engine counts.
+    /// Returns the engine's statistics.
     pub fn stats(&self) -> &Stats {
         &self.stats
     }
@@ -118,7 +118,7 @@ impl Path {
         self.all(|| Order::Carry);
     }
 
-    /// Waits until every worker stands still.
+    /// Waits until every worker has stopped.
     ///
     /// # Errors
     /// What made a worker fail.
@@ -132,7 +132,7 @@ impl Path {
         self.all(|| Order::Measure { until });
     }
 
-    /// What each worker took since [`Path::begin`]; all of them stand still.
+    /// Returns the cost of each worker since [`Path::begin`]; all of them stand still.
     ///
     /// # Errors
     /// What made a worker or its meter fail.
@@ -166,7 +166,7 @@ impl Path {
         ready.into_iter().collect()
     }
 
-    /// Where each worker was since [`Path::begin_profile`].
+    /// Returns the profile of each worker since [`Path::begin_profile`].
     ///
     /// # Errors
     /// As above, and what the recorder says.
@@ -180,7 +180,7 @@ impl Path {
         profiles.into_iter().collect()
     }
 
-    /// Sends what is queued, and ends the workers: what is left is dropped as `stopped`.
+    /// Sends the queued packets and ends the workers: packets that remain are dropped as `stopped`.
     ///
     /// # Errors
     /// What made a worker fail.

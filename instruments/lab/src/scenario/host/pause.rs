@@ -1,9 +1,9 @@
-//! Waiting for a while, or for something that nobody announces.
+//! Waiting for a time, or for a condition that can only be polled.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How often it is looked.
+/// The interval of polling.
 const LOOK: Duration = Duration::from_micros(500);
 
 /// Waits for `time`.

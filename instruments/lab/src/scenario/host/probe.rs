@@ -21,7 +21,7 @@ use crate::{Code, Error, Result};
 const BYTES: usize = 64;
 /// Probes of a round whose answers are noted: the first ones.
 const KEPT: usize = 1 << 18;
-/// How long those that are still on their way after a round are waited for.
+/// The longest wait for probes that are still on their way after a round.
 const STRAGGLE: Duration = Duration::from_millis(200);
 
 /// A sender in west and a receiver in east.
@@ -34,10 +34,10 @@ pub(super) struct Probe {
     thread: Option<JoinHandle<Option<()>>>,
 }
 
-/// What has arrived of a round.
+/// The probes of a round that have arrived.
 #[derive(Debug, Default)]
 struct Heard {
-    /// Which one: a probe of another round does not count.
+    /// The number of the round: a probe of another round does not count.
     round: u64,
     arrived: u64,
     /// When each probe was read, by its number.
@@ -81,8 +81,8 @@ impl Probe {
         self.crew.go(round);
     }
 
-    /// How many were due, sent and lost, and how long each took from when it was due; the path is to
-    /// carry meanwhile.
+    /// Waits for late probes, and returns the numbers due, sent and lost and the time of each from
+    /// when it was due; the path must carry packets meanwhile.
     ///
     /// # Errors
     /// `E-SYSTEM` if the sender does not finish.
@@ -113,13 +113,13 @@ fn due_at(round: Round, per_second: f64, number: u64) -> Instant {
     round.from + Duration::from_secs_f64(number as f64 / per_second)
 }
 
-/// How many are due in a round; those from 0 to this one may be.
+/// Returns the upper bound of the number of probes due in a round.
 fn due_in(round: Round, per_second: f64) -> usize {
     let time = round.until.saturating_duration_since(round.from);
     (time.as_secs_f64() * per_second).ceil() as usize
 }
 
-/// From when each was due to when it was `read`.
+/// Computes the time of each probe from when it was due to when it was `read`.
 fn latencies(round: Round, per_second: f64, read: &[Option<Instant>]) -> Latencies {
     let mut latencies = Latencies::default();
     for (number, read) in (0..).zip(read) {

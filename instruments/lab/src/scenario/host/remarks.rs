@@ -1,4 +1,4 @@
-//! What a side's reader must be told when it has ended.
+//! Remarks that a side's reader must know at its end.
 
 use super::config::{Config, Workload};
 use super::crew::Told;
@@ -7,7 +7,7 @@ use super::latency::Latencies;
 /// Senders that sent less than this share of what was due did not reach the rate.
 const REACHED_PCT: f64 = 98.0;
 
-/// What went on in the windows of a side so far.
+/// The events of a side's windows so far that need a remark.
 #[derive(Debug, Default)]
 pub(super) struct Remarks {
     windows: u64,
@@ -35,7 +35,7 @@ impl Sum {
     }
 }
 
-/// Of what was due, what was sent, in per cent; `None` where nothing was due.
+/// Returns the sent share of the requests that were due, in per cent; `None` if none were due.
 pub(super) fn offered_pct(told: &Told) -> Option<f64> {
     (told.due > 0).then(|| told.sent as f64 * 100.0 / told.due as f64)
 }
@@ -60,7 +60,7 @@ impl Remarks {
         }
     }
 
-    /// All of it, in sentences.
+    /// Returns all remarks, in sentences.
     pub fn tell(&self, config: &Config) -> Vec<String> {
         let mut notes = of_the_side(config);
         let windows = self.windows;
@@ -97,7 +97,7 @@ impl Remarks {
     }
 }
 
-/// What is known before the first window.
+/// Returns the remarks that are known before the first window.
 fn of_the_side(config: &Config) -> Vec<String> {
     let mut notes = vec![
         "The kernel's work for a packet that the engine sends, TCP of the receiving host included, is \

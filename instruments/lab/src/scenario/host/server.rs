@@ -24,7 +24,7 @@ pub(super) struct Servers {
 #[derive(Debug)]
 struct Shared {
     listener: TcpListener,
-    /// Every response as it is sent, by the file's number.
+    /// The responses as they are sent, by the file's number.
     responses: Vec<Vec<u8>>,
     ended: AtomicBool,
     /// The connection that each thread serves.
@@ -132,7 +132,7 @@ fn response(file: File) -> Vec<u8> {
     response
 }
 
-/// What a request asks for, and whether it is its connection's last.
+/// Returns the requested file, and true if the request is its connection's last.
 fn parse(request: &[u8]) -> Option<(File, bool)> {
     let text = std::str::from_utf8(request).ok()?;
     let path = text.strip_prefix("GET /class")?.split(' ').next()?;

@@ -35,7 +35,7 @@ struct Reader {
 }
 
 impl Stream {
-    /// Opens the connections; the path is to carry meanwhile.
+    /// Opens the connections; the path must carry packets meanwhile.
     ///
     /// # Errors
     /// `E-SYSTEM` if a connection cannot be had.
@@ -69,7 +69,7 @@ fn broken(why: String) -> Error {
     Error::new(Code::System, "cannot go on with the stream from west to east", why)
 }
 
-/// Both ends of a new connection.
+/// Opens a connection; returns both ends.
 fn pair(hosts: &Hosts, adapter: usize, buffer: usize) -> std::io::Result<(TcpStream, TcpStream)> {
     let listener = hosts.east.run(|| tcp::listen(hosts::east(adapter), buffer))??;
     let SocketAddr::V4(address) = listener.local_addr()? else {
@@ -122,7 +122,8 @@ struct Sender {
     message: Vec<u8>,
     written: Arc<AtomicU64>,
     per_second: Option<f64>,
-    /// Where in the interval of a message its own are, so that connections do not send at once.
+    /// The offset of this connection within a message's interval, so that connections do not send
+    /// at once.
     phase: f64,
 }
 

@@ -11,7 +11,8 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use crate::{Code, Error, Result};
 
-/// How long a socket of the traffic waits for its peer before something is wrong with the path.
+/// The longest time that a socket of the traffic waits for its peer; a longer wait means that the
+/// path is broken.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 1024;
@@ -50,7 +51,7 @@ fn socket(buffer_bytes: usize) -> io::Result<OwnedFd> {
 pub(super) struct Retransmits(Vec<File>);
 
 impl Retransmits {
-    /// Of these hosts.
+    /// Opens the counters of these hosts.
     ///
     /// # Errors
     /// `E-FILE` without /proc.
@@ -63,7 +64,7 @@ impl Retransmits {
         hosts.iter().map(open).collect::<Result<_>>().map(Retransmits)
     }
 
-    /// So far.
+    /// Returns the number of retransmissions so far.
     ///
     /// # Errors
     /// `E-FILE` if the kernel does not say.

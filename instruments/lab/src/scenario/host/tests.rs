@@ -238,7 +238,7 @@ fn threads() -> Vec<String> {
     tasks("comm").into_iter().map(|name| name.trim().to_owned()).collect()
 }
 
-/// How often each thread of a side gave its CPU up or lost it.
+/// Returns the voluntary and involuntary context switches of each thread of a side.
 fn running() -> Vec<String> {
     let status = tasks("status").into_iter().filter(|status| {
         status.lines().next().and_then(|line| line.strip_prefix("Name:\t")).is_some_and(ours)

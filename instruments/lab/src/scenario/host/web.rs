@@ -20,7 +20,7 @@ use crate::{Code, Error, Result};
 
 /// Bytes of a client's read.
 const READ_BYTES: usize = 64 << 10;
-/// How long a client waits after a connection failed.
+/// The wait of a client after a failed connection.
 const RETRY: Duration = Duration::from_millis(1);
 
 /// Clients and servers.
@@ -98,7 +98,7 @@ impl Load for Web {
     }
 }
 
-/// Asks for files, one after the other.
+/// A client that requests files, one after the other.
 struct Client {
     to: SocketAddrV4,
     buffer_bytes: usize,

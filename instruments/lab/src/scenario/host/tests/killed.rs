@@ -13,7 +13,7 @@ use crate::scenario::host::pause::look_until;
 /// workload, and whose.
 const MARK: &str = "LINERATE_TEST_KILLED";
 const WORKER: &str = "host-worker-0";
-/// Of each workload, a thread in each of the three namespaces.
+/// The thread to look for in each of the three namespaces, for each workload.
 const INSIDE: [(&str, [&str; 3]); 2] =
     [("stream", ["west-0", WORKER, "east-0"]), ("web", ["client-0-0", WORKER, "server-0"])];
 /// Much longer than anything here takes, on a busy machine too.
@@ -84,7 +84,8 @@ fn start(mark: &str) -> Child {
     end_with_this_thread(&mut command).spawn().unwrap()
 }
 
-/// Whether more than a connection's opening has crossed it: its window has begun.
+/// Returns true if the worker has carried more than the opening of a connection: its window has
+/// begun.
 fn carries(pid: u32) -> bool {
     let Some(worker) = task(pid, WORKER) else { return false };
     let dev = fs::read_to_string(worker.join("net/dev")).unwrap_or_default();
