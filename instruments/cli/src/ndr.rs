@@ -401,7 +401,7 @@ mod tests {
         Limits { min_pps: 1000, max_pps: 2_000_000, trials_max: 9, disturbed: AGAIN };
 
     #[test]
-    fn it_is_said_what_was_lost_and_who_was_the_limit() {
+    fn result_names_the_losses_and_the_limiting_part() {
         let busy = text(&outcome(Some(3.0)), LIMITS);
         assert!(
             busy.contains("3 trials of 1 s, 1 disturbed and made again; the last: a neighbour")

@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_is_told_wrongly_is_refused() {
+    fn bad_arguments_are_refused_with_a_reason() {
         let said = |args: &[&str]| {
             serve(&args.iter().map(|arg| (*arg).to_owned()).collect::<Vec<_>>()).unwrap_err().why
         };

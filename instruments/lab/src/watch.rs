@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_does_not_believe_itself_is_believed_by_nobody() {
+    fn window_that_its_program_declares_void_is_rejected() {
         let why = "2 of 15 repetitions had their CPUs to themselves";
         let admission = admit(&[&quiet(), &Window { void: Some(why.into()), ..quiet() }]);
         assert_eq!((admission.rate, admission.cost), (false, false));
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn what_interrupts_take_is_nobodys() {
+    fn interrupt_time_is_not_counted_as_busy() {
         let times = |line: &str| CpuTimes::parse(line).unwrap();
         let busy = |times: CpuTimes| BUSY.iter().filter_map(|&field| times.0[field]).sum::<u64>();
         assert_eq!(busy(times("5 3 2 900 80 700 600 0 0 0")), 10);

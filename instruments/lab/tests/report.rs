@@ -113,7 +113,7 @@ fn notes_are_told_once_and_last_and_are_no_warnings() {
 }
 
 #[test]
-fn what_nothing_counted_is_a_line_and_no_table() {
+fn metric_without_values_is_one_line_without_a_table() {
     let mut run = pool();
     for cell in &mut run.cells {
         cell.metrics.remove("packets_per_second");
@@ -141,7 +141,7 @@ fn what_counts_no_packets_has_no_ledger() {
 }
 
 #[test]
-fn what_is_0_everywhere_is_a_line_and_no_plot() {
+fn metric_of_zeros_is_one_line_without_a_plot() {
     let mut run = skbinit();
     let locks = run.cells[0].metrics.get_mut("locks_per_packet").unwrap();
     (locks.a, locks.b, locks.censored_below) = (0.0, 0.0, None);
@@ -163,7 +163,7 @@ fn a_small_figure_is_told_with_three_digits() {
 }
 
 #[test]
-fn the_same_is_said_with_what_it_is_the_same_within() {
+fn verdict_same_is_printed_with_its_noise_floor() {
     let mut run = pool();
     for cell in &mut run.cells {
         for effect in cell.metrics.values_mut() {
@@ -346,7 +346,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_document_breaks_a_telling_or_becomes_markup(run in hostile()) {
+    fn hostile_document_breaks_no_report_and_adds_no_markup(run in hostile()) {
         let told = text(&run);
         prop_assert!(told.chars().all(|c| c == '\n' || !c.is_control()));
         let turns = told.contains(char::from_u32(0x202e).unwrap());

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_none() {
+    fn text_that_is_no_number_parses_to_none() {
         let long = "1234567890123456";
         for text in
             ["", "-", ".", "1.", "1.2.3", "12a", "1,23", ",123", "1234,567", "+1", "٣", long]

@@ -120,14 +120,14 @@ mod tests {
     }
 
     #[test]
-    fn what_neither_side_counts_is_the_same() {
+    fn two_sides_without_counts_are_equal() {
         let none = change(&[(part(0.0), part(0.0)); 15], Some(1.0), 0.95).unwrap();
         assert_eq!((none.log, none.interval), (0.0, Interval { low: 0.0, high: 0.0 }));
         assert_eq!((none.chance, none.censored_below), (1.0, None));
     }
 
     #[test]
-    fn what_one_side_never_counts_is_below_a_bound() {
+    fn side_without_counts_gets_an_upper_bound() {
         let gone = change(&[(part(8.0), part(0.0)); 10], Some(1.0), 0.95).unwrap();
         assert_eq!((gone.a, gone.b, gone.censored_below), (0.008, 1e-4, Some(1e-4)));
         assert!((gone.log.exp() - 1.0 / 80.0).abs() < 1e-12);

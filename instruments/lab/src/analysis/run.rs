@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn to_compute_it_again_changes_nothing() {
+    fn analysing_a_run_twice_changes_nothing() {
         let mut run =
             run_of(&[vec![pair(100.0, 90.0, 103.0); 5], vec![pair(50.0, 51.0, 50.0); 15]]);
         analyse(&experiment(), &mut run);
@@ -468,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn cells_that_did_not_run_make_the_others_say_no_more() {
+    fn planned_cells_that_did_not_run_still_count_in_the_correction() {
         let mut run = run_of(&[vec![pair(100.0, 90.0, 100.0); 15]]);
         analyse(&experiment(), &mut run);
         assert_eq!(effect_of(&run, 0).p_holm, Some(2.0 * 2_f64.powi(-14)));

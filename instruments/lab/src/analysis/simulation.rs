@@ -226,7 +226,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(64) })]
 
     #[test]
-    fn the_unit_does_not_matter(costs in some_pairs(), scale in 1e-3..1e3_f64) {
+    fn effect_is_independent_of_the_unit(costs in some_pairs(), scale in 1e-3..1e3_f64) {
         let scaled: Vec<_> =
             costs.iter().map(|(a, b, c)| (a * scale, b * scale, c * scale)).collect();
         let (one, other) = (found(&of(&costs), 0, 1), found(&of(&scaled), 0, 1));
@@ -237,7 +237,7 @@ proptest! {
     }
 
     #[test]
-    fn the_other_way_round_it_is_the_inverse(costs in some_pairs()) {
+    fn swapped_sides_give_the_inverse_ratio(costs in some_pairs()) {
         let turned: Vec<_> = costs.iter().map(|(a, b, c)| (*b, *a, *c)).collect();
         let (one, other) = (found(&of(&costs), 0, 1), found(&of(&turned), 0, 1));
         prop_assert!(close(ratio(one.change_pct) * ratio(other.change_pct), 1.0));

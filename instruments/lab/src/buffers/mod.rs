@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_with_what_there_is() {
+    fn bad_sample_arguments_are_refused_with_the_valid_ones() {
         let why = |text| sample(&words(text)).unwrap_err().why;
         assert_eq!(why("linerate"), "it takes a side and a case");
         assert_eq!(why("vpp bulk"), "vpp is no side");

@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_printed_with_units_and_counts() {
+    fn comparison_prints_units_and_counts() {
         let (one, other) = (run("main", 100.0, "6.18"), run("pr", 103.0, "6.19"));
         let gate = "cost_ns_per_packet>+1%";
         let printed = compared_as(&experiment(), (&one, &other), gate, true).unwrap().to_string();

@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn points_are_in_the_order_of_their_runs_and_bear_their_commits() {
+    fn trend_points_are_ordered_by_run_and_labelled_by_commit() {
         let runs = [run("2026-02-01", "b0b", 90.0), run("2026-01-01", "a0a", 95.0)];
         let trends = over(runs.iter().map(|run| (run, experiment())).collect()).unwrap();
         let [trend] = &trends[..] else { panic!("{trends:?}") };

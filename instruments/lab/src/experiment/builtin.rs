@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_there_is_not_is_told_with_what_was_meant() {
+    fn unknown_experiment_is_refused_with_a_suggestion() {
         let e = Experiment::find("skbinits").unwrap_err();
         assert_eq!(e.why, "there is no experiment \"skbinits\"");
         assert!(e.fix.starts_with("did you mean \"skbinit\" ?"), "{}", e.fix);

@@ -342,7 +342,7 @@ mod tests {
         }
 
         #[test]
-        fn it_ends_whatever_the_path_does(seed in any::<u64>()) {
+        fn search_ends_on_any_path_behaviour(seed in any::<u64>()) {
             struct Chaos(Random);
             impl Prober for Chaos {
                 fn trial(&mut self, load_pps: u64, asked_s: f64) -> Result<Trial> {

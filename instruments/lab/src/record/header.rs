@@ -88,14 +88,14 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_behind_the_head_is_not_read() {
+    fn only_the_head_of_a_document_is_read() {
         let head = seen(&format!("{{{HEAD},\"cells\":[{{{{ no document")).unwrap();
         assert_eq!((head.id.as_str(), head.seed, head.complete), ("x", 7, true));
         assert_eq!(seen(&format!("{{\"env\":{{\"a\":[1]}},{HEAD}}}")).unwrap().id, "x");
     }
 
     #[test]
-    fn what_is_no_head_is_refused_with_its_line() {
+    fn bad_head_is_refused_with_its_line() {
         let why = |text: &str| seen(text).unwrap_err().why;
         assert!(why("{\n\"schema\": 1}").contains("run.json:2: "));
         assert!(why("[]").contains("a run"), "{}", why("[]"));

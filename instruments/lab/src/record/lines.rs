@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn two_cannot_go_on_with_the_same_file() {
+    fn second_writer_of_a_file_is_refused() {
         let scratch = Scratch::new();
         let path = written(&scratch, HEAD);
         let one = Lines::open(&path).unwrap();

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_the_same_is_said_with_its_margin() {
+    fn verdict_same_is_worded_with_its_margin() {
         let texts = [1.0, 2.345, 150.4, 1e300, f64::NAN].map(|pct| within(Verdict::Same, pct));
         assert_eq!(texts, ["same ±1.0 %", "same ±2.3 %", "same ±150 %", "same", "same"]);
         assert_eq!(within(Verdict::Worse, 1.0), "worse");

@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bench_knows_its_cpus_better_than_its_windows_do() {
+    fn cpus_reported_by_a_bench_override_those_of_its_windows() {
         for (says, before, after) in
             [(vec![4, 5], [4, 5].as_slice(), [4, 5].as_slice()), (vec![], &[], &[4])]
         {

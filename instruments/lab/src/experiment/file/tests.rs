@@ -135,7 +135,7 @@ fn the_grid_is_every_combination_and_the_first_factor_turns_slowest() {
 }
 
 #[test]
-fn the_more_special_word_counts() {
+fn specific_setting_overrides_a_general_one() {
     let mine = good();
     let hot_list = |settings: &Settings| settings.get("hot_list").unwrap().clone();
     let told: Vec<(Value, Value)> =

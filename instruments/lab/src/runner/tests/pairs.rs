@@ -30,7 +30,7 @@ fn the_first_side_runs_between_the_second_and_its_control_in_the_order_that_is_r
 }
 
 #[test]
-fn a_seed_repeats_its_order_and_another_does_not() {
+fn same_seed_repeats_the_order_of_sides() {
     let scratch = Scratch::new();
     let of = |seed| {
         let request = Request { seed, ..request_in(scratch.path(), grid()) };
@@ -181,7 +181,7 @@ fn only_some_cells_are_run_if_asked_and_none_is_an_error_that_names_all() {
 }
 
 #[test]
-fn whoever_follows_is_told_after_each_pair_which_is_in_the_file_by_then() {
+fn observer_is_called_after_each_pair_is_on_disk() {
     let (scratch, world) = (Scratch::new(), Simulated::new());
     let dir = scratch.path().to_owned();
     let on_disk = move |attempted: usize| {

@@ -20,7 +20,7 @@ fn pairs(run: &Run) -> Vec<&[PairRecord]> {
 }
 
 #[test]
-fn an_interrupted_run_that_is_gone_on_with_has_the_pairs_of_one_that_was_not() {
+fn resumed_run_has_the_pairs_of_an_uninterrupted_run() {
     let scratch = Scratch::new();
     let mut experiment = grid();
     // Which no interval goes below, so that every cell goes on to its last look.

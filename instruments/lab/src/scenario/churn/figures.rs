@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_timed_has_no_ticks_and_not_none_of_them() {
+    fn calls_that_were_not_timed_have_no_tick_figure() {
         let interrupted =
             Timed { interrupted_packets: 32, interrupted_calls: 1, ..Timed::default() };
         let counts = Counts { alloc: timed(32, 64), free: interrupted, ..Counts::default() };

@@ -84,7 +84,7 @@ fn packets_are_freed_elsewhere_all_of_them_or_none() {
 }
 
 #[test]
-fn each_cpu_has_what_it_did_and_no_more() {
+fn each_cpu_counts_only_its_own_work() {
     let Some(mut side) = side(&Settings::new()) else { return };
     // Until both have had their CPUs, on a machine with much else to do.
     let figures = loop {

@@ -179,7 +179,7 @@ fn adapter() -> Settings {
 }
 
 #[test]
-fn what_an_adapter_offers_is_received_or_overruns_by_its_cause() {
+fn packets_of_an_adapter_are_received_or_counted_by_overrun_cause() {
     // A ring of 16 and bursts of 400: whatever the machine does, some are lost.
     let settings = adapter().with("ring_len", 16).with("burst", 400).with("touch", true);
     let Some((windows, end)) = run(&settings.with("line_rate", "500Mpps"), 3) else { return };

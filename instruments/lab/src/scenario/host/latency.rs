@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_due_at_the_edge_is_left_out_whether_it_was_answered_or_not() {
+    fn requests_due_at_the_edge_of_a_round_do_not_count() {
         let (round, mut latencies) = (round(), Latencies::default());
         let late = round.from + Duration::from_millis(901);
         latencies.note(round, late, Some(late));

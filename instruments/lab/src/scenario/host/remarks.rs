@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_rate_there_is_none_to_reach() {
+    fn run_without_a_rate_gets_no_rate_remark() {
         let config = config(&Settings::new());
         let mut remarks = Remarks::default();
         remarks.note(&config, &told(0, 0), None);
