@@ -51,9 +51,9 @@ fn a_connection_that_ends_at_any_moment_is_over_for_every_queue() {
         let (client, near) = queues(&text, &pool);
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            for queue in near.into_iter().chain(far) {
-                scope.spawn(|| run(queue, &pool, &stop));
-            }
+            let queues = near.into_iter().chain(far);
+            let threads: Vec<_> =
+                queues.map(|queue| scope.spawn(|| run(queue, &pool, &stop))).collect();
             let (start, ended) = (Instant::now(), |link: &Link| link.ended.load(Ordering::Relaxed));
             let (mut last, mut turns) = ([u32::MAX; 2], 0u32);
             while ended(&client) < CONNECTIONS && start.elapsed() < Duration::from_secs(60) {
@@ -69,6 +69,8 @@ fn a_connection_that_ends_at_any_moment_is_over_for_every_queue() {
                 }
             }
             stop.store(true, Ordering::Relaxed);
+            // The scope waits for what the threads run, and not until their caches of frames are empty.
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
         });
         assert!(client.ended.load(Ordering::Relaxed) >= CONNECTIONS);
         drop((client, server));
