@@ -13,7 +13,7 @@ use crate::steps::Done;
 const COUNT: u64 = 1_000_000_000;
 /// A slow machine makes a million a second.
 const LIMIT: &str = "2h";
-/// How the line with the result starts.
+/// First part of the line with the result.
 const RESULT: &str = "churn: ";
 
 /// Runs the churn and prints its result on stdout; its progress goes to stderr.

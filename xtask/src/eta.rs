@@ -1,9 +1,9 @@
-//! How long a campaign still takes, and the line on stderr that says so.
+//! The remaining time of a campaign, and the line on stderr that says so.
 
 use std::io::{self, Write};
 use std::time::Duration;
 
-/// What is left, if the rest goes on as it did.
+/// Returns the remaining time if the rest goes on at the same pace.
 pub fn left(took: Duration, done: usize, total: usize) -> Option<Duration> {
     let rest = total.saturating_sub(done) as f64;
     (done > 0).then(|| took.mul_f64(rest / done as f64))

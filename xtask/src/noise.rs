@@ -17,7 +17,7 @@ const RUNS: usize = 20;
 const BURNERS: usize = 3;
 /// A run takes half a minute, and the machine is busy.
 const LIMIT: &str = "2h";
-/// What the change of a cost between two sides that are the same may be, in per cent.
+/// Largest expected change of a cost between two equal sides, in per cent.
 const WITHIN_PCT: f64 = 1.0;
 
 /// Threads that take the CPUs from everybody else, until dropped.

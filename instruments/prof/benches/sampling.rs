@@ -45,7 +45,7 @@ fn main() {
     clocks.iter_mut().for_each(Clock::report);
 }
 
-/// What is compared. The first is two runs without samples: what it shows is the noise.
+/// The recorders to compare, by name. The first two are without samples: their difference is the noise.
 fn clocks() -> Vec<(&'static str, Option<Recorder>)> {
     let time = |hz| Some(Recorder::new(What::Time { hz }).calibrate(false));
     // A period of 1 ms.
@@ -143,5 +143,5 @@ fn waited_ns() -> Option<u64> {
 }
 
 const SPIN: Duration = Duration::from_millis(100);
-/// Of the loop with samples, of all clocks that are asked for.
+/// Runs of the loop with samples, for all clocks together.
 const RUNS: usize = 280;

@@ -12,7 +12,7 @@ use serde::Serialize;
 /// A figure that matters, by every instrument that gives it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Headline {
-    /// What it is: `CPU busy`.
+    /// Name of the figure: `CPU busy`.
     pub name: String,
     /// Its unit: `%`, `cycles/packet`.
     pub unit: String,
@@ -22,24 +22,24 @@ pub struct Headline {
     pub by: Vec<Reading>,
 }
 
-/// What one instrument gives.
+/// A figure as one instrument gives it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Reading {
     /// Its name: `readprofile`, `top`.
     pub instrument: String,
-    /// How it measures.
+    /// Method of measurement.
     pub means: Means,
     /// The figure; `None` if it could not be had, and then `measures` says why.
     pub value: Option<f64>,
-    /// What it measures, with its count: `8280 of 36324 ticks, all but default_idle`.
+    /// The thing measured, with its count: `8280 of 36324 ticks, all but default_idle`.
     pub measures: String,
 }
 
-/// How an instrument measures. This decides what may pull it and another one apart.
+/// A method of measurement. It decides which causes can make two instruments differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Means {
-    /// Where the timer's tick found the CPU: readprofile, and kernprof by time.
+    /// The timer's tick samples the code that the CPU is in: readprofile, and kernprof by time.
     TickProfile,
     /// In whose account the timer's tick put itself: `top`, /proc/stat.
     TickAccount,
@@ -57,7 +57,7 @@ pub enum Means {
     Model,
 }
 
-/// How far apart two figures may be: either bound is enough.
+/// The largest distance allowed between two figures: meeting either bound is enough.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Tolerance {
     /// In the headline's unit.
@@ -66,7 +66,7 @@ pub struct Tolerance {
     pub relative_pct: f64,
 }
 
-/// How far apart the outermost figures are.
+/// The distance between the smallest figure and the largest.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Spread {
     /// In the headline's unit.
@@ -75,7 +75,7 @@ pub struct Spread {
     pub relative_pct: f64,
 }
 
-/// Whether the instruments agree.
+/// The result of comparing instruments.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "verdict")]
 pub enum Verdict {
@@ -87,7 +87,7 @@ pub enum Verdict {
     Disagree {
         /// By how much.
         spread: Spread,
-        /// What is known to pull such instruments apart, likeliest first.
+        /// Known causes of such a difference, likeliest first.
         likely: Vec<&'static str>,
     },
 }
@@ -95,10 +95,10 @@ pub enum Verdict {
 /// A headline that was judged: it prints itself.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Judged<'a> {
-    /// What was judged.
+    /// The figures that were compared.
     #[serde(flatten)]
     pub headline: &'a Headline,
-    /// What came of it.
+    /// The result of the comparison.
     #[serde(flatten)]
     pub verdict: Verdict,
 }
@@ -221,7 +221,7 @@ impl fmt::Display for Judged<'_> {
     }
 }
 
-/// What is known to pull a pair of instruments apart, whichever of them is first.
+/// Returns the known causes of a difference between two instruments, in either order.
 fn likely(a: Means, b: Means) -> Vec<&'static str> {
     let mut reasons: Vec<&str> = REASONS
         .iter()

@@ -18,7 +18,7 @@ use serde::Serialize;
 
 use crate::pmu::{Counts, Event, Fallback, Family, Quantity, family, table};
 
-/// What a thread used of the bus, or why that is not known.
+/// Bus traffic of a thread, or the reason why it is not known.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Bus {
@@ -28,12 +28,12 @@ pub enum Bus {
     NotAvailable {
         /// Why.
         why: String,
-        /// What there is instead.
+        /// The measurement to use instead.
         fallback: Fallback,
     },
 }
 
-/// What passed between a core's L2 and what lies behind it.
+/// Cache lines that passed between a core's L2 and the memory behind it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Proxy {
     /// Lines into the L2.
@@ -49,11 +49,11 @@ pub struct Proxy {
 /// Lines that passed one way.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Lines {
-    /// How many.
+    /// Number of cache lines.
     pub lines: u64,
     /// The event by which they were counted, with its raw code.
     pub event: String,
-    /// What that does not see, or sees though one would not think so; empty if nothing is known.
+    /// Limits of the event: traffic that it misses or counts by surprise; empty if none is known.
     pub caveat: &'static str,
 }
 
@@ -167,7 +167,7 @@ struct Wanted {
 }
 
 impl Wanted {
-    /// What it counted; `None` if it was not among the events.
+    /// Returns the lines this event counted; `None` if it was not among the events.
     fn lines(self, counts: &Counts) -> Option<Lines> {
         let is = |event: &Event| event.attr() == self.event.attr();
         let lines = counts.counted.iter().find(|count| is(&count.event))?.count;

@@ -14,13 +14,13 @@ use crate::bounded::at_most;
 pub use moment::rfc3339;
 pub use traffic::{Passed, Traffic};
 
-/// Where, when and under what load a profile was taken.
+/// The place, time and load of a profile's recording.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Conditions {
-    /// What took it, with its version: `linerate 0.1.0`.
+    /// The program that recorded it, with its version: `linerate 0.1.0`.
     pub tool: Option<String>,
-    /// What that measures, in a sentence.
+    /// The quantity that the program measures, in a sentence.
     pub measures: Option<String>,
     /// Kernel's name and release.
     pub kernel: Option<String>,
@@ -35,11 +35,11 @@ pub struct Conditions {
     /// Network devices that carried traffic meanwhile.
     #[serde(deserialize_with = "at_most::<4096, _, _>")]
     pub netdevs: Vec<Netdev>,
-    /// What ran: a command line, or what a post says of it.
+    /// The workload: a command line, or a post's description of it.
     pub workload: Option<String>,
     /// When it began, RFC 3339.
     pub started: Option<String>,
-    /// How long it lasted, in nanoseconds.
+    /// Duration of the recording, in nanoseconds.
     pub wall_ns: Option<u64>,
     /// CPU time of what was measured, in nanoseconds.
     pub cpu_ns: Option<u64>,

@@ -1,4 +1,4 @@
-//! What changed between two profiles, ranked by what was saved.
+//! Changes between two profiles, ranked by the saving.
 //!
 //! ```text
 //! without (the baseline)   f 3358   g 900   h 494        smallest listed: 494
@@ -40,11 +40,11 @@ pub struct Diff {
     pub without: Side,
     /// With the change.
     pub with: Side,
-    /// What counts are multiplied by before they are compared.
+    /// Factors that counts are multiplied by before they are compared.
     pub scale: Scale,
     /// Why the two may not be comparable. To be printed before any figure.
     pub warnings: Vec<Warning>,
-    /// What the reader must be told, in sentences.
+    /// Remarks for the reader, in sentences.
     pub remarks: Vec<String>,
 }
 
@@ -55,7 +55,7 @@ pub struct Row {
     pub symbol: String,
     /// File that it is in, if a side says.
     pub object: Option<String>,
-    /// Where in the path it is.
+    /// Stage of the packet path.
     pub stage: Stage,
     /// Seen in the baseline, as listed.
     pub without: Count,
@@ -63,7 +63,7 @@ pub struct Row {
     pub with: Count,
 }
 
-/// How often a function was seen.
+/// The count of a function, or the bound of a count that was not listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Count {
@@ -77,7 +77,7 @@ pub enum Count {
 /// One of the two profiles, without its rows.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Side {
-    /// What was looked for.
+    /// The event counted.
     pub event: Event,
     /// By what.
     pub origin: Origin,
@@ -85,17 +85,17 @@ pub struct Side {
     pub functions: u64,
     /// Sum of what is listed.
     pub counted: u64,
-    /// What its maker gives as the total.
+    /// Total as the profile's source gives it.
     pub total: Option<u64>,
     /// Absent is fewer than this; `None`: all that were seen are listed.
     pub cutoff: Option<u64>,
     /// Samples that the kernel could not deliver.
     pub lost: u64,
-    /// Where, when and under what load.
+    /// Place, time and load of the recording.
     pub conditions: Conditions,
-    /// What the instrument itself took.
+    /// Cost of the instrument itself.
     pub own_cost: Option<OwnCost>,
-    /// What its maker tells.
+    /// Remarks of the profile's source.
     pub remarks: Vec<String>,
 }
 
@@ -163,27 +163,27 @@ impl Diff {
         }
     }
 
-    /// What may be said of a sum of many: if a listing was cut off, what it left out is in no sum, and
-    /// only what is listed can be told.
+    /// Returns the figures of a sum of functions. If a listing was cut off, no sum contains what it left
+    /// out, and only the figures as listed are known.
     #[must_use]
     pub fn figures_of(&self, sum: Sum) -> Figures {
         let figures = sum.figures(self.scale);
         if self.is_cut_off() { figures.as_listed() } else { figures }
     }
 
-    /// Whether a side leaves out functions that were seen.
+    /// Returns true if a side leaves out functions that were seen.
     #[must_use]
     pub fn is_cut_off(&self) -> bool {
         self.without.is_cut_off() || self.with.is_cut_off()
     }
 
-    /// What became of a function of this difference.
+    /// Returns the change of a function of this difference.
     #[must_use]
     pub fn change(&self, row: &Row) -> Change {
         Change::of(row, self.scale, self.is_sampled())
     }
 
-    /// Whether a side's counts are of samples, so that a small difference may be chance.
+    /// Returns true if a side counts samples, so that a small difference may be chance.
     #[must_use]
     pub fn is_sampled(&self) -> bool {
         is_sampled(&self.without.event) || is_sampled(&self.with.event)
@@ -235,14 +235,14 @@ impl Diff {
         Some(sum(self.without.total?, self.with.total?))
     }
 
-    /// Whether a warning says that the difference means nothing.
+    /// Returns true if a warning says that the difference is meaningless.
     #[must_use]
     pub fn is_doubtful(&self) -> bool {
         self.warnings.iter().any(Warning::is_grave)
     }
 }
 
-/// Where the cost of the path went, as far as it is more than noise.
+/// Changes of the packet path's cost that are larger than noise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Moved {
     /// Functions that were seen less often.
@@ -267,7 +267,7 @@ impl Row {
 }
 
 impl Count {
-    /// How often `profile` says that a function was seen of which it lists `listed`.
+    /// Returns the count of a function that `profile` lists with `listed`, or leaves out.
     fn of(listed: Option<u64>, profile: &Profile) -> Count {
         // No sample is fewer than one, listed or not: that nothing ran, no sample says.
         let none = if is_sampled(&profile.event) { Count::Below(1) } else { Count::Is(0) };
@@ -278,7 +278,7 @@ impl Count {
         }
     }
 
-    /// What is listed, and what may be hidden below a cut-off.
+    /// Returns the listed count and the bound of a count hidden below a cut-off.
     const fn parts(self) -> (u64, u64) {
         match self {
             Count::Is(n) => (n, 0),
@@ -309,14 +309,14 @@ impl Side {
         }
     }
 
-    /// Whether functions that were seen are not listed.
+    /// Returns true if functions that were seen are not listed.
     #[must_use]
     pub fn is_cut_off(&self) -> bool {
         self.cutoff.is_some_and(|n| n > 1)
     }
 }
 
-/// Whether counts are of samples of something that happens more often.
+/// Returns true if counts are of samples of something that happens more often.
 pub(crate) const fn is_sampled(event: &Event) -> bool {
     matches!(event.unit, Unit::Samples | Unit::Ticks)
 }

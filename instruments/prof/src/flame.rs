@@ -125,7 +125,7 @@ fn compared(by: By, ratio: f64) -> String {
     }
 }
 
-/// What colours the whole picture, if counts are compared as they are.
+/// Returns the warning's text if the difference colours the whole picture when counts are not scaled.
 fn unlike(warning: &Warning) -> Option<String> {
     let is_of_all = matches!(warning.about, About::Duration | About::Load);
     is_of_all.then(|| harmless(warning.to_string().trim_end_matches('.')).into_owned())

@@ -14,16 +14,16 @@ use crate::proc::Head;
 /// The schema that [`Profile`] is written under.
 pub const SCHEMA: &str = "linerate-profile/1";
 
-/// How often an event was seen in each function.
+/// The counts of an event by function.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Profile {
-    /// What was looked for.
+    /// The event counted.
     pub event: Event,
     /// By what.
     pub origin: Origin,
     /// Functions, in the order in which they were read or found.
     pub rows: Vec<Row>,
-    /// What its maker gives as the total. [`Profile::counted`] is the sum of the rows, and a listing
+    /// Total as the profile's source gives it. [`Profile::counted`] is the sum of the rows, and a listing
     /// that was cut off sums to less.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub total: Option<Total>,
@@ -37,16 +37,16 @@ pub struct Profile {
     /// Samples that the kernel could not deliver. They are in no row.
     #[serde(default)]
     pub lost: u64,
-    /// Where, when and under what load.
+    /// Place, time and load of the recording.
     #[serde(default)]
     pub conditions: Conditions,
-    /// What the machine as a whole did meanwhile, as `top` heads it.
+    /// State of the whole machine meanwhile, as `top` heads it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub head: Option<Head>,
-    /// What the instrument itself took.
+    /// Cost of the instrument itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub own_cost: Option<OwnCost>,
-    /// What its reader must be told, in sentences.
+    /// Remarks for the reader, in sentences.
     #[serde(
         default,
         skip_serializing_if = "Vec::is_empty",
@@ -55,12 +55,12 @@ pub struct Profile {
     pub remarks: Vec<String>,
 }
 
-/// What a profile counts.
+/// The event that a profile counts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
     /// As one asks for it: `cycles`, `L2_LINES_OUT`, `cpu-clock`; `unknown` if the maker is silent.
     pub name: String,
-    /// Of what a row's count is a number.
+    /// Unit of a row's count.
     pub unit: Unit,
     /// Events for each sample, if [`Unit::Samples`] were taken by counting events.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -70,7 +70,7 @@ pub struct Event {
     pub raw: Option<String>,
 }
 
-/// Of what a count is a number.
+/// The unit of a count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
@@ -105,10 +105,10 @@ pub enum Origin {
 pub struct Row {
     /// Its name, demangled; an address in hexadecimal if it has none.
     pub symbol: String,
-    /// Where it starts.
+    /// Start address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<u64>,
-    /// How often it was seen, in the profile's unit.
+    /// Count, in the profile's unit.
     pub count: u64,
     /// Bytes of its code, if its object says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -119,7 +119,7 @@ pub struct Row {
     /// File that it is in, as a path, or `[kernel]`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub object: Option<String>,
-    /// Whose it is.
+    /// Kernel or user space.
     #[serde(default)]
     pub space: Space,
 }
@@ -146,10 +146,10 @@ pub enum Space {
     Unknown,
 }
 
-/// What the maker of a listing gives as its total.
+/// The total that the source of a listing gives.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Total {
-    /// Of all functions, listed or not.
+    /// Count of all functions, listed or not.
     pub count: u64,
     /// For each byte of all code.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -161,11 +161,11 @@ pub struct Total {
 pub struct Stack {
     /// Names, from the outermost caller to where the sample fell.
     pub frames: Vec<String>,
-    /// How often it was seen.
+    /// Count of the stack.
     pub count: u64,
 }
 
-/// What the instrument itself took, so that nobody has to guess whether it mattered.
+/// The cost of the instrument itself, so that a reader can judge its influence.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct OwnCost {
     /// CPU time of the recorder, in nanoseconds.

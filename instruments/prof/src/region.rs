@@ -1,4 +1,4 @@
-//! How long a stretch of code takes, by the CPU's own clock.
+//! The duration of a stretch of code, by the CPU's own clock.
 //!
 //! A region is entered and left on the data path, thousands of times a millisecond, also where
 //! nothing may wake the thread or send it to sleep: in a poll section, between masking an event and
@@ -58,7 +58,7 @@ pub struct Region {
     merged_ticks: u64,
 }
 
-/// That a region was entered, and when.
+/// The time of entering a region.
 #[derive(Debug)]
 #[must_use = "a region that is not left is not counted"]
 pub struct Entered(u64);
@@ -166,7 +166,7 @@ impl Region {
         own.saturating_add(self.merged_ticks)
     }
 
-    /// What was recorded, in figures. The first call of a process measures the rate of the clock,
+    /// Returns the figures recorded. The first call of a process measures the rate of the clock,
     /// which takes 15 ms.
     #[must_use]
     pub fn timing(&self) -> Timing {

@@ -1,4 +1,4 @@
-//! Whose cost a function is: the stage of the packet path that it belongs to, by its name.
+//! The stage of the packet path that a function belongs to, by its name.
 //!
 //! A name is all that a listing gives. So this is a table of names, of the kernels of the posts and
 //! of today's, and a name that is not in it is [`Stage::Other`], never a guess. What a function costs
@@ -21,7 +21,7 @@ use index::Index;
 pub enum Stage {
     /// A network device's driver, its rings and its DMA.
     Driver,
-    /// What every packet passes whatever its protocol: NAPI, queues, type, filters, XDP.
+    /// Code that every packet passes whatever its protocol: NAPI, queues, type, filters, XDP.
     Core,
     /// IP: routes, forwarding, fragments.
     Ip,
@@ -49,21 +49,21 @@ pub enum Stage {
     Idle,
     /// Programs.
     User,
-    /// What was there only to measure.
+    /// Code that was there only to measure.
     Instrument,
     /// Not in the table.
     Other,
 }
 
-/// Which stages are added up with which.
+/// A group of stages that are added up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Part {
-    /// What is done for packets, as far as a name tells.
+    /// Work for packets, as far as a name tells.
     Path,
     /// Programs.
     User,
-    /// What ran beside.
+    /// Other work on the machine.
     Background,
     /// The instrument itself.
     Instrument,
@@ -164,7 +164,7 @@ pub fn stage_of(symbol: &str, object: Option<&str>, space: Space) -> Stage {
     }
 }
 
-/// Whether `symbol` is a loop that waits at full speed, for a time or for a lock: a CPU in it is
+/// Returns true if `symbol` is a loop that waits at full speed, for a time or for a lock: its CPU is
 /// busy, and does nothing.
 #[must_use]
 pub fn is_spin(symbol: &str) -> bool {
@@ -174,7 +174,7 @@ pub fn is_spin(symbol: &str) -> bool {
         || name.starts_with(".text.lock")
 }
 
-/// Whether `symbol` makes or frees packet buffers, or the memory under them.
+/// Returns true if `symbol` makes or frees packet buffers, or the memory under them.
 #[must_use]
 pub fn is_buffer(symbol: &str) -> bool {
     names::BUFFER.contains(&bare(symbol))

@@ -22,7 +22,7 @@ fn counting(names: &[&str]) -> Result<Counting> {
     Counting::of_this_thread(&events(names)?)
 }
 
-/// What this machine allows, or why not, printed.
+/// Returns the success, or prints why this machine refuses.
 fn or_skip<T>(tried: Result<T>) -> Option<T> {
     tried.inspect_err(|e| println!("skipped: {e}")).ok()
 }
@@ -32,7 +32,7 @@ fn try_counting(names: &[&str]) -> Option<Counting> {
     or_skip(counting(names))
 }
 
-/// What was counted, if the counters were ours all the time; or why not, printed.
+/// Returns the counts if the counters were ours all the time, or prints why not.
 fn try_read(window: &mut Counting) -> Option<Counts> {
     or_skip(window.read())
 }

@@ -1,4 +1,4 @@
-//! What /proc says, taken, written and read back; and that timing a region allocates nothing.
+//! A series of /proc, taken, written and read back; and that timing a region allocates nothing.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

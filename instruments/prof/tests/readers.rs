@@ -326,7 +326,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// What `work` returns, and the most bytes that it held at once.
+/// Returns the result of `work`, and the most bytes that it held at once.
 fn peak<T>(work: impl FnOnce() -> T) -> (T, isize) {
     let before = HELD.get();
     MOST.set(before);

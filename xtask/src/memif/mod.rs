@@ -24,7 +24,7 @@ use crate::cargo;
 use crate::steps::Done;
 use crate::veth::programs::{DUT_CPU, GENERATOR_CPU, missing};
 
-/// How to call the campaign.
+/// Usage of the campaign.
 const USAGE: &str = "\
 usage: cargo xtask memif [--only rates|soak|restarts] [--rounds 5] [--seconds 3] [--soak 60]
                          [--restarts 100] [--programs FOLDER]
@@ -37,13 +37,13 @@ usage: cargo xtask memif [--only rates|soak|restarts] [--rounds 5] [--seconds 3]
   --programs FOLDER  where linerate and macswap are, instead of target/release
 ";
 
-/// How to have the programs that are measured.
+/// Command that builds the programs to measure.
 const BUILD: &str = "cargo build --release -p linerate-cli -p linerate-examples";
 
 /// The parts, in the order in which they run.
 const PARTS: [&str; 3] = ["rates", "soak", "restarts"];
 
-/// What is asked for, and where everything is.
+/// The options, and the places of all files.
 pub struct Asked {
     only: Option<String>,
     rounds: usize,

@@ -10,7 +10,7 @@ use super::Asked;
 use crate::veth::child::Running;
 use crate::veth::programs::pinned;
 
-/// Who maps the memory and listens, and who owns it and connects.
+/// A side of the link: the one that maps the memory and listens, or the one that owns it and connects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     Server,
@@ -42,12 +42,12 @@ pub struct Device<'a> {
     pub zero_copy: bool,
 }
 
-/// Of testpmd's packet buffers.
+/// Memory of testpmd's packet buffers.
 const MEGABYTES: &str = "256";
 /// Huge pages that these take, and what its other memory does.
 const HUGE_PAGES: u64 = 150;
 
-/// What is missing for a zero-copy device, and how to have it.
+/// Returns the reason why a zero-copy device cannot be had, with its remedy.
 pub fn no_huge_pages() -> Option<String> {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let free = |line: &str| line.strip_prefix("HugePages_Free:")?.trim().parse::<u64>().ok();

@@ -18,12 +18,12 @@ const THEFT_PCT: f64 = 5.0;
 /// Seconds that testpmd's figures are left out: it starts, they meet, memory becomes warm.
 const SETTLE: usize = 2;
 
-/// What is compared: the same for both.
+/// A case of the comparison, the same for both programs.
 struct Case {
     name: &'static str,
     /// The role of the program under test.
     role: Role,
-    /// What the generator does, and the figure of its that counts.
+    /// Command of the generator, and the name of the figure to read from it.
     generator: &'static str,
     label: &'static str,
     /// Our options; whether packets come back.
@@ -74,7 +74,7 @@ const CASES: [Case; 5] = [
     },
 ];
 
-/// What one program did in a window.
+/// Counts of one program in a window.
 #[derive(Debug, Clone, Copy)]
 struct Window {
     pps: f64,

@@ -20,7 +20,7 @@ const RATE: &str = "100kpps";
 const UNDER_LOAD: Duration = Duration::from_millis(300);
 /// Testpmd may die of one in so many of our ends.
 const CRASHES: usize = 10;
-/// What a program may take to end.
+/// Time limit for a program to end.
 const GRACE: Duration = Duration::from_secs(20);
 
 /// Our role and options on either side of testpmd.

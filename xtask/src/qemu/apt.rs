@@ -6,11 +6,11 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-/// How long one command of apt may take, in the words of timeout(1).
+/// Time limit of one command of apt, in the words of timeout(1).
 const LIMIT: &str = "180s";
 /// The release whose security archive has 6.1 and whose backports have 6.12.
 const RELEASE: &str = "bookworm";
-/// Where Debian puts the keys that its archives are signed with.
+/// Debian's keys that sign its archives.
 const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 /// Downloads the newest package of the series that `depending` depends on and unpacks it into `to`.

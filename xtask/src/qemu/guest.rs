@@ -17,32 +17,33 @@ use crate::qemu::{TEST_LIMIT_SECONDS, modules};
 const INIT: &str = include_str!("init.sh");
 const SCENARIOS: &str = include_str!("scenarios.sh");
 
-/// What tests and scenarios call. Whatever is missing here is missing there: they say so.
+/// Programs that tests and scenarios call. If one is missing here it is missing in the guest, and they say
+/// so.
 const PROGRAMS: [&str; 7] = ["ip", "tc", "ping", "ethtool", "tcpdump", "strace", "iperf3"];
 
-/// What every guest has, with the package that brings it; busybox answers to all other names.
+/// Programs of every guest, with their packages; busybox answers to all other names.
 pub const NEEDED: [(&str, &str); 4] =
     [("busybox", "busybox-static"), ("dash", "dash"), ("ip", "iproute2"), ("tc", "iproute2")];
 
-/// Who there is. tcpdump becomes its own user when it has opened what only root may.
+/// Users of the guest. tcpdump becomes its own user after it has opened what only root may.
 const USERS: &str = "root:x:0:0::/tmp:/bin/sh\ntcpdump:x:100:100::/tmp:/bin/false\n";
 
-/// What is run in a guest.
+/// The programs to run in a guest.
 pub struct Load<'a> {
     /// The test programs and the command line.
     pub programs: &'a Programs,
-    /// What the names of the tests and scenarios to run contain.
+    /// Filter on the names of the tests and scenarios to run.
     pub only: &'a str,
 }
 
 impl Load<'_> {
-    /// How many tests and scenarios it amounts to.
+    /// Returns the number of tests and scenarios.
     pub fn count(&self) -> usize {
         self.programs.tests.iter().map(|tests| tests.count).sum::<usize>()
             + scenarios(self.only).count()
     }
 
-    /// How many programs will say that they ended.
+    /// Returns the number of programs that will report their end.
     pub fn ends(&self) -> usize {
         self.programs.tests.len() + usize::from(scenarios(self.only).next().is_some())
     }
@@ -86,7 +87,7 @@ pub fn write(path: &Path, kernel: &Kernel, load: &Load<'_>) -> Result<()> {
     Ok(())
 }
 
-/// What the first process is told, as a shell reads it.
+/// Returns the settings for the first process, as a shell reads them.
 fn settings(load: &Load<'_>) -> String {
     let tests: Vec<&str> = load.programs.tests.iter().map(|tests| tests.name.as_str()).collect();
     let scenarios: Vec<&str> = scenarios(load.only).collect();

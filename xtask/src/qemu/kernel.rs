@@ -26,7 +26,7 @@ pub const SERIES: [Series; 2] = [
 pub struct Kernel {
     /// Its series, as one asks for it.
     pub series: &'static str,
-    /// What `uname -r` will say.
+    /// Output of `uname -r`.
     pub version: String,
     folder: PathBuf,
 }
@@ -64,7 +64,7 @@ impl Kernel {
         Ok(kernel)
     }
 
-    /// What a boot loader loads.
+    /// Returns the path of the image that a boot loader loads.
     pub fn image(&self) -> PathBuf {
         self.folder.join("boot").join(format!("vmlinuz-{}", self.version))
     }
@@ -75,7 +75,7 @@ impl Kernel {
     }
 }
 
-/// Where kernels are kept: in the user's cache if there is one, or below `target`.
+/// Returns the folder for kernels: in the user's cache if there is one, or below `target`.
 pub fn cache(target: &Path) -> PathBuf {
     match std::env::var_os("XDG_CACHE_HOME").filter(|folder| !folder.is_empty()) {
         Some(folder) => Path::new(&folder).join("linerate/kernels"),

@@ -1,4 +1,4 @@
-//! How long each of several things took that came one after the other.
+//! The durations of several things that came one after the other.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ impl Laps {
         Laps { name: name.to_owned(), since: Duration::ZERO, done: Vec::new() }
     }
 
-    /// What ran until now ends `at`, and the next begins. Without a name nothing runs.
+    /// Ends the current lap `at` and begins the next. Without a name no lap runs.
     pub fn next(&mut self, name: &str, at: Duration) {
         let ended = std::mem::replace(&mut self.name, name.to_owned());
         if !ended.is_empty() {

@@ -45,15 +45,15 @@ usage: cargo xtask qemu [--kernel 6.1|6.12] [--only NAME,..] [--keep]
   --keep              keep the guests' file systems, and print the commands that boot them
 ";
 
-/// How long one test program, or all scenarios, may take in a guest. This and the next are far above
-/// what they take: they end what hangs, and judge nothing that is slow.
+/// Time limit of one test program, or of all scenarios, in a guest. This and the next are far above the
+/// usual time: they end a program that hangs, and do not judge a slow one.
 const TEST_LIMIT_SECONDS: u32 = 600;
-/// How long one guest may take from its start to its end, in the words of timeout(1).
+/// Time limit of one guest from its start to its end, in the words of timeout(1).
 const BOOT_LIMIT: &str = "900s";
-/// How many tests are named that took longest.
+/// Number of the slowest tests that are named.
 const LONGEST: usize = 12;
 
-/// What the command line asks for.
+/// The options of the command line.
 struct Asked {
     series: Vec<&'static Series>,
     only: String,
@@ -68,8 +68,8 @@ struct Ran {
     took: Duration,
 }
 
-/// What every change is tried with, where the emulator is: what no other test can show, in a minute or two
-/// behind the download of the kernels.
+/// Runs the part that every change is tried with, where the emulator is: tests that need a kernel of their
+/// own, in a minute or two after the download of the kernels.
 pub fn step(root: &Path) -> Result<Done> {
     run(root, &["--only".into(), "xdp::tests,::xdp_sockets::,scenarios::".into()])
 }
@@ -203,7 +203,7 @@ impl Asked {
     }
 }
 
-/// Whether a shell takes it for a word, and a name can contain it.
+/// Returns true if a shell takes it for a word, and a name can contain it.
 fn is_a_name(part: &str) -> bool {
     !part.is_empty() && part.chars().all(|c| ":_".contains(c) || c.is_ascii_alphanumeric())
 }

@@ -1,4 +1,4 @@
-//! Which of a kernel's modules a guest loads, and in what order.
+//! The modules of a kernel that a guest loads, in order.
 //!
 //! A kernel that is unpacked and not installed has no `modules.dep`; but each module says itself
 //! what it depends on, in its `.modinfo`.
@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-/// What the tests and scenarios need, where a kernel has it as a module: devices to send and
+/// Modules that the tests and scenarios need, where a kernel has them as modules: devices to send and
 /// receive by, and what stands between. One that is missing is built in, or its tests say so.
 const WANTED: [&str; 19] = [
     "virtio_pci",
@@ -80,7 +80,7 @@ fn name_of(path: &str) -> String {
     file.split('.').next().unwrap_or(file).replace('-', "_")
 }
 
-/// What the line `depends=` of a module's `.modinfo` says.
+/// Returns the modules of the line `depends=` of a module's `.modinfo`.
 fn depends(object: &[u8]) -> Vec<String> {
     const KEY: &[u8] = b"\0depends=";
     let at = object.windows(KEY.len()).position(|window| window == KEY);

@@ -1,4 +1,4 @@
-//! What a guest said on its console: the lines of its first process, which start with `guest: `,
+//! A guest's output on its console: the lines of its first process, which start with `guest: `,
 //! and those of the test programs, which run one test after the other.
 
 use std::process::ExitStatus;
@@ -11,7 +11,7 @@ use crate::qemu::laps::Laps;
 pub struct Outcome {
     /// Tests that the programs call passed: those that were skipped are among them.
     passed: usize,
-    /// What failed: a test, or a program that ended otherwise than by its tests.
+    /// Failures: tests, and programs that ended otherwise than by their tests.
     pub failed: Vec<String>,
     /// Each test that was skipped, and why.
     pub skipped: Vec<(String, String)>,
@@ -19,18 +19,18 @@ pub struct Outcome {
     pub begun: usize,
     /// Programs that have ended.
     programs: usize,
-    /// How long it took to boot, and each program.
+    /// Durations of the boot and of each program.
     pub parts: Laps,
-    /// How long each test took.
+    /// Duration of each test.
     pub tests: Laps,
     program: String,
     test: String,
-    /// What the first process ended with.
+    /// Last words of the first process.
     done: Option<String>,
 }
 
 impl Outcome {
-    /// Of a guest that starts now.
+    /// Returns the outcome of a guest that starts now.
     pub fn new() -> Outcome {
         Outcome {
             passed: 0,
@@ -75,7 +75,7 @@ impl Outcome {
         }
     }
 
-    /// How many tests did what they are for.
+    /// Returns the number of tests that passed and were not skipped.
     pub fn passed(&self) -> usize {
         self.passed.saturating_sub(self.skipped.len())
     }

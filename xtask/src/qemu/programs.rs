@@ -1,4 +1,4 @@
-//! What a guest runs: the test programs of the crates that need privileges, and `linerate` itself.
+//! The programs of a guest: the test programs of the crates that need privileges, and `linerate` itself.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -36,11 +36,11 @@ pub const LEFT_OUT: [(&[&str], &str); 3] = [
 
 /// A program of tests.
 pub struct Tests {
-    /// What cargo calls its target.
+    /// Name of its cargo target.
     pub name: String,
-    /// Where it is.
+    /// Path of the program.
     pub path: PathBuf,
-    /// How many tests it would run.
+    /// Number of tests it would run.
     pub count: usize,
 }
 
@@ -98,7 +98,7 @@ fn built(messages: &str) -> Vec<Built> {
     messages.filter_map(executable).collect()
 }
 
-/// How many tests of the program at `path` have one of `only` in their names.
+/// Returns the number of tests of the program at `path` that have one of `only` in their names.
 fn count(path: &Path, only: &str) -> Result<usize> {
     let mut command = Command::new(path);
     command.args(["--list", "--format", "terse"]).args(filter(only)).stdin(Stdio::null());
@@ -106,7 +106,7 @@ fn count(path: &Path, only: &str) -> Result<usize> {
     Ok(listed.lines().filter(|line| line.ends_with(": test")).count())
 }
 
-/// What a test program is told, so that it runs what has one of `only` in its name and is not left out.
+/// Returns the arguments that make a test program run the tests with one of `only` in their names.
 pub fn filter(only: &str) -> Vec<&str> {
     let only = only.split(',').filter(|part| !part.is_empty());
     let names = LEFT_OUT.iter().flat_map(|(names, _)| *names);
@@ -125,7 +125,7 @@ pub fn stripped(path: &Path, folder: &Path) -> PathBuf {
     }
 }
 
-/// Where `name` is in `PATH` or in the folders of the system's own programs.
+/// Returns the path of `name` in `PATH` or in the folders of the system's own programs.
 pub fn located(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let system = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"].map(PathBuf::from);

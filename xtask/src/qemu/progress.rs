@@ -1,4 +1,4 @@
-//! How far the guests are, on stderr: redrawn for a person, a line now and then for a log.
+//! The progress of the guests, on stderr: redrawn for a person, a line now and then for a log.
 
 use std::io::{self, IsTerminal};
 use std::sync::{Mutex, PoisonError};

@@ -12,7 +12,7 @@ use linerate_sys::process::end_with_this_thread;
 
 use crate::veth::figures::Time;
 
-/// How often it is looked whether a program has done something, and how many times: testpmd takes 2 s
+/// Interval and number of looks for a program's progress: testpmd takes 2 s
 /// to start. Not a time: a campaign may be stopped and go on later, with its programs.
 const LOOK: Duration = Duration::from_millis(20);
 const LOOKS: u32 = 1500;
@@ -58,7 +58,7 @@ impl Running {
         bail!("{} ended: {status}; {} says: {last}", self.name, self.log.display());
     }
 
-    /// Whether a fault of its own has ended it.
+    /// Returns true if a fault of its own has ended it.
     pub fn has_crashed(&mut self) -> Result<bool> {
         const SIGSEGV: i32 = 11;
         Ok(self.child.try_wait()?.is_some_and(|status| status.signal() == Some(SIGSEGV)))
@@ -77,7 +77,7 @@ impl Running {
         bail!("{}: waited {} s until it {does}; {log}", self.name, waited.as_secs());
     }
 
-    /// What became of its threads' time. Those that have ended are not in it.
+    /// Returns the time of its threads. Those that have ended are not in it.
     pub fn time(&self) -> Result<Time> {
         let tasks = format!("/proc/{}/task", self.child.id());
         let mut sum = Time::default();

@@ -13,12 +13,12 @@ use crate::veth::programs::{Dut, Generator, Place};
 use crate::veth::progress::Progress;
 use crate::veth::window::{Bed, LETS_OUT, Window};
 
-/// How often a peer is started anew that lets nothing out, in one comparison.
+/// Restarts of a peer that sends nothing, in one comparison.
 const STARTS_IN_VAIN: u32 = 5;
 
 /// Ours, a peer, and where the packets come from.
 pub struct Comparison {
-    /// How it is asked for.
+    /// Name on the command line.
     pub name: &'static str,
     /// Ours, and the peer.
     pub sides: [Dut; 2],
@@ -68,9 +68,9 @@ pub type Round = [Window; 2];
 
 /// Why a comparison was not measured.
 pub struct Failed {
-    /// Which side could not be.
+    /// The side that could not be measured.
     pub side: Dut,
-    /// What it says.
+    /// The reason.
     pub why: anyhow::Error,
 }
 
@@ -139,7 +139,7 @@ impl Comparison {
 }
 
 impl Compared<'_> {
-    /// What side `side` carries, in thousands of packets a second.
+    /// Returns the rate of side `side`, in thousands of packets a second.
     pub fn kpps(&self, side: usize) -> Option<f64> {
         median(self.used().map(|round| round[side].kpps()))
     }

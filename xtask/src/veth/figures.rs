@@ -25,7 +25,7 @@ pub fn range(values: impl IntoIterator<Item = f64>) -> Option<(f64, f64)> {
     })
 }
 
-/// What became of a thread's time while it did not sleep.
+/// Times of a thread while it did not sleep.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Time {
     /// It ran.
@@ -47,7 +47,7 @@ impl Time {
 /// A CPU's clock ticks since boot, from the text of `/proc/stat`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ticks {
-    /// What the host of this machine gave to somebody else.
+    /// Time that this machine's host gave to others.
     stolen: u64,
     all: u64,
 }

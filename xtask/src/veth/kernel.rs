@@ -15,7 +15,7 @@ use crate::veth::programs::GENERATOR_CPU;
 
 /// The interface that it sends from.
 pub const INTERFACE: &str = "a0";
-/// What this program is called with to be the generator.
+/// First argument that makes this program the generator.
 pub const WORD: &str = "kernel-generator";
 
 /// Frames of one call, which ends with a pause of some 10 ms: it should be rare.

@@ -1,4 +1,4 @@
-//! What CPU time `linerate forward` takes at a part of the rate that it can carry: a program that
+//! The CPU time that `linerate forward` takes at a part of the rate that it can carry: a program that
 //! polls takes a whole CPU for nothing.
 
 use std::fmt;
@@ -19,7 +19,7 @@ const DUT: Dut = Dut::Linerate(["xdp:v0", "xdp:w0"]);
 /// Windows for the highest rate if nobody has measured it.
 const HIGHEST_WINDOWS: usize = 3;
 
-/// How many windows [`Load::run`] takes.
+/// Returns the number of windows that [`Load::run`] takes.
 pub fn windows(asked: &Asked, highest_is_known: bool) -> usize {
     PARTS_PCT.len() * asked.rounds + if highest_is_known { 0 } else { HIGHEST_WINDOWS }
 }

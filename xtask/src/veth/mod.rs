@@ -31,7 +31,7 @@ use options::{Asked, USAGE};
 use programs::{DUT_CPU, Dut, GENERATOR_CPU, Place};
 use progress::Progress;
 
-/// How to have the program that is measured unless another is named.
+/// Command that builds the measured program, unless another is named.
 const BUILD: &str = "cargo build --release --package linerate-cli";
 
 /// Measures what is asked for, and prints a table for each comparison as soon as it is done.

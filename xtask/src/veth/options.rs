@@ -1,11 +1,11 @@
-//! What the command line asks for.
+//! The options of the command line.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-/// How to call the campaign.
+/// Usage of the campaign.
 pub const USAGE: &str = "\
 usage: cargo xtask veth [--only NAME] [--rounds 7] [--seconds 2] [--program PATH]
 
@@ -15,7 +15,7 @@ usage: cargo xtask veth [--only NAME] [--rounds 7] [--seconds 2] [--program PATH
   --program PATH    the linerate to measure, instead of target/release/linerate
 ";
 
-/// What can be asked for by name.
+/// Names of the comparisons.
 pub const NAMES: [&str; 5] = ["xdp", "packet", "tap", "ovs", "load"];
 
 /// The command line, read.
@@ -23,9 +23,9 @@ pub const NAMES: [&str; 5] = ["xdp", "packet", "tap", "ovs", "load"];
 pub struct Asked {
     /// Rounds of each comparison.
     pub rounds: usize,
-    /// What a round measures of each side.
+    /// Duration of one measurement of each side.
     pub window: Duration,
-    /// Which linerate.
+    /// The `linerate` to measure.
     pub program: PathBuf,
     only: Option<String>,
 }
@@ -59,7 +59,7 @@ impl Asked {
         Ok(asked)
     }
 
-    /// Whether the comparison of that name is asked for.
+    /// Returns true if the comparison of that name is asked for.
     pub fn wants(&self, name: &str) -> bool {
         self.only.as_deref().is_none_or(|only| only == name)
     }

@@ -9,21 +9,21 @@ use anyhow::Result;
 use crate::veth::child::Running;
 use crate::veth::{kernel, vswitch};
 
-/// Of the program under test.
+/// CPU of the program under test.
 pub const DUT_CPU: usize = 0;
-/// Of the generator.
+/// CPU of the generator.
 pub const GENERATOR_CPU: usize = 1;
 
-/// What every measurement takes: a program, and Debian's package of it.
+/// Programs that every measurement needs, with their Debian packages.
 pub const TOOLS: [(&str, &str); 2] = [("ip", "iproute2"), ("taskset", "util-linux")];
 
 const TESTPMD: &str = "dpdk-testpmd";
-/// What testpmd may take if there are no huge pages.
+/// Memory for testpmd if there are no huge pages.
 const SMALL_PAGES_MB: &str = "512";
 /// Huge pages that testpmd's packet buffers and rings fit into.
 const HUGE_KB: u64 = 128 << 10;
 
-/// What is started, and where its output goes.
+/// The program under test, and the folder for output.
 pub struct Place<'a> {
     /// The linerate to measure.
     pub linerate: &'a Path,
@@ -42,7 +42,7 @@ pub enum Dut {
     Vswitch([&'static str; 2]),
 }
 
-/// Where packets come from.
+/// The source of packets.
 #[derive(Debug, Clone, Copy)]
 pub enum Generator {
     /// The kernel itself, out of `a0`: as many as it can.
@@ -152,7 +152,7 @@ pub fn pinned(cpu: usize) -> Command {
     command
 }
 
-/// Where testpmd's memory comes from: huge pages that nobody shares, if there are any.
+/// Returns testpmd's options for memory: huge pages that nobody shares, if there are any.
 fn memory() -> &'static [&'static str] {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     if huge_kb(&text) >= HUGE_KB {

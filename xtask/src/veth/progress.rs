@@ -1,4 +1,4 @@
-//! How far the campaign is, on stderr: redrawn for a person, a line for each window in a log.
+//! The progress of the campaign, on stderr: redrawn for a person, a line for each window in a log.
 
 use std::io::{self, IsTerminal};
 use std::time::Instant;

@@ -21,7 +21,7 @@ pub const PROGRAMS: [(&str, &str); 5] = [
 ];
 
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
-/// How long the switch may take to do what it is told.
+/// Time limit of the switch for a command.
 const PATIENCE: &str = "--timeout=20";
 
 /// Starts a switch that sends what comes in by `a` out of `b`, and the other way round. Its CPU time

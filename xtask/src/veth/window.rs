@@ -20,7 +20,7 @@ use crate::veth::child::Running;
 use crate::veth::figures::{self, Ticks, Time};
 use crate::veth::programs::{DUT_CPU, Dut, GENERATOR_CPU, Generator, Place};
 
-/// What is waited for of a program that has been started.
+/// Description of the condition to wait for after the start of a program.
 pub const LETS_OUT: &str = "lets packets out";
 /// Between the first packets and the measurement: queues fill, memory becomes warm.
 const SETTLE: Duration = Duration::from_secs(1);
@@ -40,18 +40,18 @@ pub enum Bed {
     Tap,
 }
 
-/// What was counted.
+/// The counts of a window.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Window {
     /// Packets that arrived behind the program.
     pub packets: u64,
-    /// What the clock says that it took.
+    /// Duration by the clock.
     pub elapsed: Duration,
     /// CPU time of the program.
     pub cpu_ns: u64,
-    /// What its threads waited for a CPU that somebody else had.
+    /// Time that its threads waited for a CPU in use by others.
     pub waited_ns: u64,
-    /// What the host took of the program's CPU or of the generator's, whichever is more.
+    /// Share of the program's CPU or of the generator's that the host took, whichever is more.
     pub theft_pct: f64,
     /// The window as it was asked for.
     pub asked: Duration,
@@ -157,7 +157,7 @@ impl Bed {
     }
 }
 
-/// What is read before and after.
+/// The counters read before and after.
 struct Counters {
     packets: u64,
     time: Time,

@@ -35,7 +35,7 @@ const SAMPLES_JUDGED: u64 = 100;
 /// The kernel accounts a process's CPU time in hundredths of a second.
 const CPU_JUDGED: Duration = Duration::from_millis(500);
 
-/// What is sampled, in perf's words and in those of the profile.
+/// The event to sample, in perf's words and in those of the profile.
 struct Asked {
     /// As perf is asked for it, without who is to be counted.
     perf: String,

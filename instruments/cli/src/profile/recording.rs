@@ -33,7 +33,7 @@ pub struct Recording {
     cpu_now_ns: Option<u64>,
 }
 
-/// How a recording ended.
+/// The end of a recording.
 #[derive(Debug, Clone, Copy)]
 pub struct Ended {
     pub status: ExitStatus,

@@ -30,7 +30,7 @@ pub(super) fn kernel() -> Option<String> {
     Some(format!("{name} {}", line("/proc/sys/kernel/osrelease")?))
 }
 
-/// What the first CPU is called.
+/// Returns the model name of the first CPU.
 pub(super) fn cpu_model(cpuinfo: &str) -> Option<String> {
     // x86 and most others; POWER; s390.
     let named =
@@ -84,8 +84,8 @@ fn listed(list: &str) -> Option<u32> {
     })
 }
 
-/// Who runs this machine, if it is virtual: the CPU's own word, else the kernel's, and the name
-/// that the firmware gives the product. `None` if nothing says that it is.
+/// Returns the name of the hypervisor if the machine is virtual: from the CPU, else from the kernel, with
+/// the product name of the firmware. `None` if no source says that it is virtual.
 pub(super) fn hypervisor(cpuinfo: &str) -> Option<String> {
     let signed = signature().map(|signature| signer(&signature));
     let told =

@@ -1,4 +1,4 @@
-//! What passed the network devices meanwhile.
+//! Traffic of the network devices during a recording.
 
 use std::path::{Path, PathBuf};
 
@@ -11,12 +11,12 @@ use crate::proc::netdev;
 #[derive(Debug, Clone)]
 pub struct Traffic {
     path: String,
-    /// Whether its devices are those that our /sys shows.
+    /// True if its devices are those in our /sys.
     ours: bool,
     before: Vec<netdev::Device>,
 }
 
-/// What passed between two readings.
+/// Traffic between two readings.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Passed {
     /// Devices that carried traffic, in the kernel's order.
@@ -55,7 +55,7 @@ fn read(path: &str) -> Result<Vec<netdev::Device>> {
     Ok(netdev::devices(&text).0)
 }
 
-/// What the network namespace of a process is known by.
+/// Returns the identity of a process's network namespace.
 fn namespace(pid: &str) -> Option<PathBuf> {
     std::fs::read_link(format!("/proc/{pid}/ns/net")).ok()
 }

@@ -1,4 +1,4 @@
-//! Whether a function changed, or whether it only looks so.
+//! Classes of change: real ones, and those that may be noise.
 //!
 //! A sample falls where the CPU happens to be: run the same twice, and every function's count is
 //! another. Of a count that comes of many chances, each small, the variance is the count (Poisson),
@@ -17,10 +17,10 @@ use serde::Serialize;
 
 use super::{Count, Row, Scale};
 
-/// How many standard deviations two counts of the same may be apart.
+/// Standard deviations by which two counts of the same thing may differ.
 pub const SIGMAS: f64 = 2.0;
 
-/// What became of a function.
+/// The class of a function's change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Change {
@@ -39,7 +39,7 @@ pub enum Change {
 }
 
 impl Change {
-    /// What became of `row`. `is_sampled`: its counts are of samples.
+    /// Returns the change of `row`. `is_sampled`: its counts are of samples.
     pub(super) fn of(row: &Row, scale: Scale, is_sampled: bool) -> Change {
         let (without_least, without_most) = row.without.range();
         let (with_least, with_most) = row.with.range();
@@ -89,7 +89,7 @@ impl Change {
         }
     }
 
-    /// Whether it rose, or may have.
+    /// Returns true for a rise, or a possible one.
     #[must_use]
     pub const fn is_rise(self) -> bool {
         matches!(self, Change::Rose | Change::MayHaveRisen)

@@ -9,8 +9,8 @@ use crate::stage::{side_of, stage_of};
 /// Objects that a remark names.
 const NAMED: usize = 3;
 
-/// What is one function: two sides of the system call may have one of the same name, and what has no
-/// name is another in each file.
+/// The identity of a function: kernel and user space may have functions of the same name, and so may two
+/// files.
 #[derive(PartialEq, Eq, Hash)]
 struct Key<'a> {
     symbol: &'a str,

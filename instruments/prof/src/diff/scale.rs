@@ -1,4 +1,4 @@
-//! What counts are multiplied by before they are compared.
+//! Factors that counts are multiplied by before they are compared.
 
 use std::fmt;
 
@@ -27,9 +27,9 @@ pub enum By {
 pub struct Scale {
     /// Why.
     pub by: By,
-    /// Of the baseline.
+    /// Factor of the baseline.
     pub without_factor: f64,
-    /// Of the profile with the change.
+    /// Factor of the profile with the change.
     pub with_factor: f64,
 }
 
@@ -104,7 +104,7 @@ impl By {
         }
     }
 
-    /// What follows a unit at the head of a column: `samples` or `samples/s`. A share has its own.
+    /// Returns the suffix of a unit at the head of a column: `samples` or `samples/s`. A share has its own.
     #[must_use]
     pub const fn suffix(self) -> &'static str {
         match self {

@@ -14,13 +14,13 @@ pub struct Sum {
     pub without: u64,
     /// Listed with the change.
     pub with: u64,
-    /// What the baseline may have below its cut-off is less than this; 0 if nothing is hidden.
+    /// Exclusive bound of the baseline's count below its cut-off; 0 if nothing is hidden.
     pub hidden_without: u64,
-    /// What the profile with the change may have below its cut-off is less than this.
+    /// Exclusive bound of the changed profile's count below its cut-off.
     pub hidden_with: u64,
 }
 
-/// What was saved, in per cent of the baseline; negative if it rose.
+/// Saving in per cent of the baseline; negative for a rise.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Saving {
     /// This.
@@ -31,7 +31,7 @@ pub enum Saving {
     Unknown,
 }
 
-/// What was saved, in the unit of the counts, scaled; negative if it rose. `None` is not known.
+/// Saving in the unit of the counts, scaled; negative for a rise. `None` is not known.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Figures {
     /// This, if nothing is hidden below a cut-off.
@@ -77,20 +77,20 @@ impl Sum {
         }
     }
 
-    /// Whether nothing is hidden below a cut-off.
+    /// Returns true if nothing is hidden below a cut-off.
     #[must_use]
     pub const fn is_exact(self) -> bool {
         self.hidden_without == 0 && self.hidden_with == 0
     }
 
-    /// What was saved if absent were 0, as a post has it; negative if it rose. Exact as long as
-    /// counts are below 2^53.
+    /// Returns the saving if absent functions count 0, as a post counts them; negative for a rise. Exact
+    /// for counts below 2^53.
     #[must_use]
     pub fn saved(self, scale: Scale) -> f64 {
         scale.without(self.without) - scale.with(self.with)
     }
 
-    /// What was saved in whole counts, if absent were 0 and nothing is scaled.
+    /// Returns the saving in whole counts if absent functions count 0 and nothing is scaled.
     #[must_use]
     pub const fn saved_counts(self) -> i64 {
         minus(self.without, self.with)
@@ -108,7 +108,7 @@ impl Sum {
         self.saved(scale) + scale.without(self.hidden_without)
     }
 
-    /// What was saved in per cent of the baseline.
+    /// Returns the saving in per cent of the baseline.
     #[must_use]
     pub fn saving(self, scale: Scale) -> Saving {
         let base = scale.without(self.without);
@@ -142,8 +142,8 @@ impl Sum {
         }
     }
 
-    /// What was saved in per cent of what is listed of the baseline, whatever is hidden; `None` if
-    /// nothing is listed there.
+    /// Returns the saving in per cent of the baseline's listed counts, without hidden ones; `None` if the
+    /// baseline lists nothing.
     #[must_use]
     pub fn saving_as_listed(self, scale: Scale) -> Option<f64> {
         let base = scale.without(self.without);

@@ -13,23 +13,23 @@ const DURATION_PCT: f64 = 2.0;
 /// A reason for doubt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Warning {
-    /// What is not as it should be.
+    /// Subject of the warning.
     pub about: About,
-    /// How it is in the baseline.
+    /// Its value in the baseline.
     pub without: String,
-    /// How it is with the change.
+    /// Its value with the change.
     pub with: String,
 }
 
-/// What differs, or is amiss.
+/// A property that differs or is wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum About {
-    /// What was looked for.
+    /// The event counted.
     Event,
-    /// How it is called.
+    /// The event's name.
     Spelling,
-    /// Of what counts are a number.
+    /// The unit of the counts.
     Unit,
     /// Events for each sample.
     Period,
@@ -43,7 +43,7 @@ pub enum About {
     Cpu,
     /// Number of CPUs, their clock, or the hypervisor.
     Machine,
-    /// How long they lasted, and nothing is divided by it.
+    /// The durations, while nothing is divided by them.
     Duration,
     /// Packets that went through, and nothing is divided by them.
     Load,
@@ -56,7 +56,7 @@ pub enum About {
 }
 
 impl Warning {
-    /// Whether the difference means nothing.
+    /// Returns true if the difference is meaningless.
     #[must_use]
     pub fn is_grave(&self) -> bool {
         use About::{Event, ModelAgainstMeasurement, Period, Unit};
@@ -203,8 +203,7 @@ fn of_load(without: &Profile, with: &Profile, by: By, found: &mut Vec<Warning>) 
     }
 }
 
-/// Whether two figures are further apart than repeated readings of one thing. Not a number differs
-/// from everything.
+/// Returns true if two figures differ by more than repeated readings do. NaN differs from every number.
 fn differ(x: f64, y: f64) -> bool {
     let within = (x - y).abs() <= x.abs().max(y.abs()) * DURATION_PCT / 100.0;
     !within

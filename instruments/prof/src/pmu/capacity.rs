@@ -1,4 +1,4 @@
-//! How many events count at once, and which generic ones count at all: found out by counting.
+//! The number of events that count at once, and the generic ones that count at all: found by counting.
 //!
 //! A CPU's manual says how many counters it has; how many of them a hypervisor passes on, and what
 //! the kernel keeps for itself, it does not. Some virtual machines accept one event more than they
@@ -17,13 +17,13 @@ use super::open::{Opened, Refused};
 /// No CPU of the table has more counters.
 const AT_ONCE_MAX: usize = 32;
 
-/// What this machine's counters hold.
+/// The capacity of this machine's counters.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Capacity {
     /// Events that count at once, whichever they are; 0 without counters.
     pub at_once: usize,
-    /// Of cycles and instructions, those that count beside [`Capacity::at_once`] others, on
-    /// counters of their own.
+    /// Number of cycles and instructions that count beside [`Capacity::at_once`] others, on counters of
+    /// their own.
     pub beside: usize,
     /// Why there are none, with the remedy; `None` if there are.
     pub why_none: Option<String>,
@@ -36,13 +36,13 @@ pub struct Capacity {
 pub struct Generic {
     /// As `perf` calls it.
     pub name: &'static str,
-    /// Whether it opened, ran, and counted something in a loop of a millisecond.
+    /// True if it opened, ran, and counted something in a loop of a millisecond.
     pub counts: bool,
     /// Why not.
     pub why_not: Option<String>,
 }
 
-/// What this machine's counters hold; found out at the first call, which takes some milliseconds.
+/// Returns the capacity of this machine's counters; the first call measures it, in some milliseconds.
 ///
 /// Others who count at that time take from it.
 pub fn capacity() -> &'static Capacity {
@@ -77,13 +77,13 @@ impl Capacity {
         Capacity { at_once, beside, why_none: None, generic }
     }
 
-    /// Whether `events` count at once, as far as numbers tell.
+    /// Returns true if `events` count at once, as far as numbers tell.
     #[must_use]
     pub fn holds(&self, events: &[Event]) -> bool {
         self.first_too_many(events).is_none()
     }
 
-    /// Where `events`, taken in order, stop to fit.
+    /// Returns the index of the first of `events` that does not fit.
     fn first_too_many(&self, events: &[Event]) -> Option<usize> {
         let (mut general, mut beside) = (0, 0);
         for (index, event) in events.iter().enumerate().filter(|(_, event)| !event.is_software()) {
@@ -140,8 +140,8 @@ const GENERIC: [(&str, u64); 7] = [
     ("ref-cycles", 9),
 ];
 
-/// What is put on every counter to see how many there are: first an event that has no counter of
-/// its own on any CPU.
+/// Events put on every counter to find the number of counters: first an event that has no counter of its
+/// own on any CPU.
 const PROBES: [(&str, u64); 3] = [("branches", 4), ("instructions", 1), ("cycles", 0)];
 
 fn generic_event(name: &str, config: u64) -> Event {
@@ -167,7 +167,7 @@ fn try_generic((name, config): (&'static str, u64)) -> Generic {
     }
 }
 
-/// What `event` counts in the loop, or why it does not count.
+/// Returns the count of `event` in the loop, or the reason why it does not count.
 pub(super) fn try_one(event: &Event) -> Result<u64, String> {
     let events = std::slice::from_ref(event);
     let why = |refused: Refused| refused.explain(events).why;
@@ -180,7 +180,7 @@ pub(super) fn try_one(event: &Event) -> Result<u64, String> {
     Ok(reading.counts.first().copied().unwrap_or(0))
 }
 
-/// Whether all of `events` count for as long as they are enabled.
+/// Returns true if all of `events` count for as long as they are enabled.
 fn all_count(events: &[Event]) -> bool {
     let Ok(mut group) = Opened::of_this_thread(events, Scope::User) else { return false };
     work();

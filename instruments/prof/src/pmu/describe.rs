@@ -1,4 +1,4 @@
-//! What can be counted here, for a person: the table, tried out.
+//! A description of the events that this machine can count, for a person: the table, tried out.
 
 use std::fmt;
 
@@ -9,14 +9,14 @@ use super::event::{Event, Quantity, SOFTWARE};
 use super::{Capacity, Counting, Fallback, Family, Standing, capacity, family, table};
 use crate::print::wrapped;
 
-/// What can be counted on this machine.
+/// The events that this machine can count.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Described {
     /// Family of its CPU.
     pub family: Family,
     /// Every event that has a name.
     pub events: Vec<DescribedEvent>,
-    /// How many of them count at once.
+    /// Number of events that count at once.
     pub capacity: Capacity,
 }
 
@@ -27,13 +27,13 @@ pub struct DescribedEvent {
     pub name: &'static str,
     /// The CPU's own code; `None` for an event of the kernel's and where there is none.
     pub raw: Option<String>,
-    /// How we know what it counts; `None` where there is none.
+    /// Evidence for the event's meaning; `None` if there is no event.
     pub standing: Option<Standing>,
-    /// What it counts; empty where there is none.
+    /// Meaning of the event; empty if there is none.
     pub meaning: &'static str,
     /// The vendor's name for it, or what was measured.
     pub source: &'static str,
-    /// What it does not see, or sees though one would not think so.
+    /// Limits of the event: what it misses or counts by surprise.
     pub caveat: &'static str,
     /// Why it cannot be counted here; `None` if it was, when tried.
     pub refused: Option<Refusal>,
@@ -46,9 +46,9 @@ pub struct Refusal {
     pub code: String,
     /// Why.
     pub why: String,
-    /// What to do about it.
+    /// The remedy.
     pub fix: String,
-    /// What there is instead.
+    /// The measurement to use instead.
     pub fallback: Fallback,
 }
 

@@ -18,7 +18,7 @@ pub(super) const TYPE_CACHE: u32 = 3;
 /// The CPU's own code.
 pub(super) const TYPE_RAW: u32 = 4;
 
-/// What we want to know of a CPU, whatever its events are called.
+/// A quantity of a CPU, by one name for all models.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 pub enum Quantity {
     /// Cycles of the core's clock while it was not halted.
@@ -48,7 +48,7 @@ pub struct Event {
     pub config: u64,
     /// The CPU's own code, as in `r1643`; `None` for an event of the kernel's.
     pub raw: Option<String>,
-    /// What it stands for; `None` for a raw code that the user chose and for the kernel's events.
+    /// The quantity it stands for; `None` for a raw code that the user chose and for the kernel's events.
     pub quantity: Option<Quantity>,
 }
 
@@ -106,7 +106,7 @@ impl Event {
         (self.type_, self.config)
     }
 
-    /// Whether the kernel counts it without a counter of the CPU.
+    /// Returns true if the kernel counts it without a counter of the CPU.
     #[must_use]
     pub const fn is_software(&self) -> bool {
         // 2 is a tracepoint, 5 a breakpoint: none takes one of the counters that we are short of.
@@ -123,7 +123,7 @@ impl Event {
         }
     }
 
-    /// What there is where it cannot be counted.
+    /// Returns the measurement to use where it cannot be counted.
     #[must_use]
     pub const fn fallback(&self) -> Fallback {
         match self.quantity {
@@ -132,7 +132,7 @@ impl Event {
         }
     }
 
-    /// What the table says of it; `None` for what the table does not name.
+    /// Returns its entry of the table; `None` if the table has none.
     #[must_use]
     pub fn entry(&self) -> Option<Entry> {
         table::entry(family::here(), self.quantity?).ok()

@@ -32,7 +32,7 @@ pub use family::Family;
 pub use table::Standing;
 pub use window::{Count, Counting, Counts, EdgeCost};
 
-/// Whose work is counted.
+/// The privilege levels whose work is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
     /// The program's, and the kernel's on its behalf.

@@ -22,13 +22,13 @@ pub(super) struct Opened {
 /// Why a group was not opened.
 #[derive(Debug)]
 pub(super) struct Refused {
-    /// Which of the events the kernel refused; as many as there are if it was none of them.
+    /// Index of the event that the kernel refused; the number of events if it refused none of them.
     pub index: usize,
     pub error: io::Error,
 }
 
 impl Refused {
-    /// What is told, where `events` were to be opened.
+    /// Returns the error for a refusal of `events`.
     ///
     /// The group as a whole is refused before any event of it is tried. Then the remedy is that of
     /// the event which asks for most.
@@ -39,7 +39,7 @@ impl Refused {
     }
 }
 
-/// What a group says at one moment, since it was enabled.
+/// The counts of a group since it was enabled.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Reading {
     pub counts: Vec<u64>,
@@ -95,7 +95,7 @@ fn of_thread<'a>(builder: &'a mut Builder<'static>, scope: Scope) -> &'a mut Bui
     builder.observe_self().any_cpu().exclude_hv(true).exclude_kernel(scope == Scope::User)
 }
 
-/// Whether the CPU's counters are there for us at all: the one event that every CPU has opens.
+/// Returns true if we may use the CPU's counters: the one event that every CPU has opens.
 pub(super) fn has_pmu() -> bool {
     let cycles = [Event {
         name: "cycles".into(),
@@ -151,11 +151,11 @@ fn remedy(event: Option<&Event>, e: &io::Error) -> (Code, String, String) {
     }
 }
 
-/// What makes a container's filter let the call pass.
+/// The remedy for a container's filter that refuses the call.
 const SECCOMP: &str = "docker run --cap-add PERFMON, or a seccomp profile that allows \
      perf_event_open";
 
-/// Whether the kernel's own doings are what `event` counts: without them it reads 0.
+/// Returns true if `event` counts the kernel's own work: without the kernel it reads 0.
 ///
 /// Source: `perf_swevent_event` is told the registers of the kernel, and `exclude_kernel` drops it.
 pub(super) fn is_of_the_kernel(event: &Event) -> bool {

@@ -15,7 +15,7 @@ use super::Quantity::{self, *};
 use super::event::{Event, TYPE_CACHE, TYPE_HARDWARE, TYPE_RAW, raw_code};
 use super::family::Family;
 
-/// How we know that an event counts what it is said to count.
+/// Evidence that an event counts what its meaning says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Standing {
@@ -42,19 +42,19 @@ impl Standing {
 /// An event of a family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Entry {
-    /// What it is counted for.
+    /// Quantity that it stands for.
     pub quantity: Quantity,
     /// `type` of `perf_event_attr`.
     pub type_: u32,
     /// `config` of `perf_event_attr`.
     pub config: u64,
-    /// What it counts, in a sentence.
+    /// Meaning of the event, in a sentence.
     pub meaning: &'static str,
-    /// How we know.
+    /// Evidence for the meaning.
     pub standing: Standing,
     /// The vendor's name for it, or what was measured.
     pub source: &'static str,
-    /// What it does not see, or sees though one would not think so; empty if nothing is known.
+    /// Limits of the event: what it misses or counts by surprise; empty if none is known.
     pub caveat: &'static str,
 }
 

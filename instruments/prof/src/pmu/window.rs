@@ -31,7 +31,7 @@ pub struct Counting {
     started: Instant,
 }
 
-/// What a thread did in a window.
+/// Counts of a thread in a window.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Counts {
     /// Each event, in the order in which they were asked for.
@@ -42,20 +42,20 @@ pub struct Counts {
     pub enabled_ns: u64,
     /// Time of that in which the counters were ours, in nanoseconds.
     pub running_ns: u64,
-    /// Whose doings they are: `user+kernel` or `user`.
+    /// Privilege levels counted: `user+kernel` or `user`.
     pub scope: &'static str,
 }
 
 /// An event and how often it happened.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Count {
-    /// Which.
+    /// The event.
     pub event: Event,
-    /// How often.
+    /// Number of its occurrences.
     pub count: u64,
 }
 
-/// What one edge of a window takes.
+/// The cost of one edge of a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct EdgeCost {
     /// Ticks of the time stamp counter, the median.
@@ -100,7 +100,7 @@ impl Counting {
         Ok(())
     }
 
-    /// What was counted since the window was opened; it stays open. Cost: one read(2).
+    /// Returns the counts since the window was opened; it stays open. Cost: one read(2).
     ///
     /// # Errors
     /// `E-BUSY` if the counters were others' for part of the time, `E-SYSTEM` if they cannot be
@@ -140,7 +140,7 @@ impl Counting {
         })
     }
 
-    /// What one edge takes, tried here and now on these events.
+    /// Measures the cost of one edge, here and now on these events.
     ///
     /// # Errors
     /// `E-SYSTEM` if the counters cannot be read.
@@ -155,13 +155,13 @@ impl Counting {
         Ok(EdgeCost { ticks: ticks[EDGES / 2], edges: EDGES })
     }
 
-    /// What is counted.
+    /// Returns the events counted.
     #[must_use]
     pub fn events(&self) -> &[Event] {
         &self.events
     }
 
-    /// Whose doings are counted.
+    /// Returns the privilege levels counted.
     #[must_use]
     pub fn scope(&self) -> Scope {
         self.scope
@@ -169,20 +169,20 @@ impl Counting {
 }
 
 impl Counts {
-    /// How often what stands for `quantity` happened; `None` if that was not counted.
+    /// Returns the count of `quantity`; `None` if it was not counted.
     #[must_use]
     pub fn of(&self, quantity: Quantity) -> Option<u64> {
         let is = |count: &&Count| count.event.quantity == Some(quantity);
         self.counted.iter().find(is).map(|count| count.count)
     }
 
-    /// How often the event of that name happened; `None` if that was not counted.
+    /// Returns the count of the event of that name; `None` if it was not counted.
     #[must_use]
     pub fn named(&self, name: &str) -> Option<u64> {
         self.counted.iter().find(|count| count.event.name == name).map(|count| count.count)
     }
 
-    /// Whether the counters were ours all the time.
+    /// Returns true if the counters were ours all the time.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         // A group is switched on a little after it is enabled; a thousandth is not sharing. A
@@ -249,7 +249,7 @@ fn open(events: &[Event]) -> Result<(Opened, Scope)> {
         })
 }
 
-/// Whether the event that was refused counts by itself: then it is the group that is too large.
+/// Returns true if the refused event counts by itself: then the group is too large.
 ///
 /// It may be so below the number of counters, since not every counter counts every event.
 fn is_one_too_many(events: &[Event], refused: &Refused) -> bool {

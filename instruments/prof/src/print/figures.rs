@@ -33,7 +33,7 @@ fn group(digits: &str) -> String {
     text
 }
 
-/// What a row of the functions that are not shown is called.
+/// Returns the name of the row that sums the functions not shown.
 pub(super) fn more_functions(n: u64) -> String {
     format!("({} more function{})", grouped(n), plural(n))
 }

@@ -1,4 +1,4 @@
-//! What stands above figures: of what they are, from where, and what speaks against them.
+//! The lines above the figures: event, conditions, and caveats.
 
 use std::fmt::Write as _;
 
@@ -42,7 +42,7 @@ pub(crate) const fn unit(unit: Unit) -> &'static str {
     }
 }
 
-/// What is known of the conditions, a line for each kind; what is not known is not mentioned.
+/// Returns the known conditions, a line for each kind.
 pub(super) fn conditions(conditions: &Conditions) -> Vec<String> {
     let c = conditions;
     let clean = |text: &Option<String>| text.as_deref().map(|text| short(text, TEXT_WIDTH));
@@ -76,7 +76,7 @@ pub(super) fn conditions(conditions: &Conditions) -> Vec<String> {
     lines.into_iter().filter_map(line).collect()
 }
 
-/// What passed a device, and at which rate if it is known how long that took.
+/// Returns the traffic of a device, with its rate if the duration is known.
 fn netdev(dev: &Netdev, wall_ns: Option<u64>) -> String {
     let driver = dev.driver.as_deref().map(|d| format!(" ({})", short(d, 30))).unwrap_or_default();
     let rate = |bytes: u64| match wall_ns.filter(|ns| *ns > 0) {
@@ -93,7 +93,7 @@ fn netdev(dev: &Netdev, wall_ns: Option<u64>) -> String {
     )
 }
 
-/// What was lost, what the instrument took, and what the maker tells.
+/// Returns the lost samples, the instrument's own cost, and the remarks.
 pub(super) fn caveats(lost: u64, own_cost: Option<&OwnCost>, remarks: &[String]) -> Vec<String> {
     let mut lines = Vec::new();
     if lost > 0 {

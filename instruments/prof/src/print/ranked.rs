@@ -27,14 +27,14 @@ impl<'a> Ranked<'a> {
         Ranked { diff, as_posted: false, top: None }
     }
 
-    /// Whether to print `function with without difference` and nothing else, absent as 0, all rows
-    /// in one list and counts as they are, whatever the scale.
+    /// Prints `function with without difference` and nothing else: absent as 0, all rows in one list,
+    /// counts without scale.
     #[must_use]
     pub fn as_posted(self, as_posted: bool) -> Ranked<'a> {
         Ranked { as_posted, ..self }
     }
 
-    /// Of each part only the `top` largest savings and the `top` largest rises; the others are
+    /// Shows of each part only the `top` largest savings and the `top` largest rises; the others are
     /// summed: those that fell, those within noise, those that rose.
     #[must_use]
     pub fn top(self, top: Option<usize>) -> Ranked<'a> {
@@ -294,7 +294,7 @@ fn real(x: f64, scale: Scale) -> String {
     grouped_real(x, digits(scale))
 }
 
-/// What was saved of a function; of one below a cut-off, on which side of what that is.
+/// Returns the saving of a function; for one below a cut-off, the bound of the saving and its side.
 fn difference(row: &Row, scale: Scale) -> String {
     let sum = row.sum();
     match (row.with, row.without) {
@@ -320,7 +320,7 @@ fn side_line(name: &str, side: &Side) -> String {
     )
 }
 
-/// What the maker counted and did not list.
+/// Returns the count that the profile's source gives and does not list.
 fn not_listed(side: &Side) -> Option<String> {
     let unit = preface::unit(side.event.unit);
     let rest = match side.total {

@@ -2,7 +2,7 @@
 
 /// Characters of a line: two less than a hundred, for whoever sets the whole in.
 const WIDTH: usize = 98;
-/// How much further in a line is that goes on.
+/// Additional indent of continued lines.
 const HANG: usize = 4;
 
 /// `text` in lines that begin with `inset`, each but the first further in. A word is never

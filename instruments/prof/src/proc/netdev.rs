@@ -2,7 +2,7 @@
 //!
 //! Source: net/core/net-procfs.c, `dev_seq_printf_stats`.
 
-/// What a line holds behind the name, in its order: eight of what came, eight of what went.
+/// Fields of a line behind the name, in order: eight received, eight sent.
 pub const FIELDS: [&str; 16] = [
     "rx_bytes",
     "rx_packets",

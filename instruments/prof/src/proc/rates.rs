@@ -8,7 +8,7 @@ pub struct Rates {
     before: Option<Sample>,
 }
 
-/// What was between two samples.
+/// The rate of a column between two samples.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Rate {
     /// When it ended: the time of the later sample.

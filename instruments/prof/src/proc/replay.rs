@@ -35,7 +35,7 @@ pub struct Replay<R> {
     complaints_total: u64,
 }
 
-/// That samples are to come as far apart as they were taken.
+/// The pace of a replay: samples come as far apart as they were taken.
 #[derive(Debug)]
 struct Pace {
     /// When the first sample came, and when it was taken.
@@ -133,7 +133,7 @@ impl<R: BufRead> Replay<R> {
         Ok(length > 0)
     }
 
-    /// What the line holds, if it fits what came before.
+    /// Returns the sample of the line, if it fits the lines before.
     fn sample(&mut self) -> std::result::Result<Option<Sample>, String> {
         match serde_json::from_slice(&self.line).map_err(|e| e.to_string())? {
             Line::Columns(new) if new.len() > COLUMNS_MAX - self.columns.len() => {

@@ -28,9 +28,9 @@ pub enum Source {
     Softirqs,
     /// CPU time, context switches, processes.
     Stat,
-    /// What passed the network devices.
+    /// Traffic of the network devices.
     NetDev,
-    /// What each CPU's receive path did.
+    /// Work of each CPU's receive path.
     SoftnetStat,
     /// Time that was run and waited to run, by CPU.
     Schedstat,
@@ -93,12 +93,12 @@ impl Source {
     }
 }
 
-/// What to sample, and how often.
+/// The sources to sample, and the period.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// From one deadline to the next; at least [`PERIOD_MIN`].
     pub period: Duration,
-    /// What to read.
+    /// The sources to read.
     pub sources: Vec<Source>,
     /// Process whose scheduling and network namespace are of interest.
     pub pid: Option<u32>,
@@ -106,7 +106,7 @@ pub struct Options {
     pub samples: Option<u64>,
     /// Ends the series when it becomes true, within a tenth of a second.
     pub stop: Arc<AtomicBool>,
-    /// Where /proc is.
+    /// Directory where /proc is mounted.
     pub root: PathBuf,
 }
 
@@ -253,7 +253,7 @@ struct Deadlines {
     next: u64,
 }
 
-/// How a deadline was met.
+/// The lateness at a deadline.
 #[derive(Debug, PartialEq, Eq)]
 struct Due {
     t_ns: u64,

@@ -1,4 +1,4 @@
-//! What a series is: columns with names and units, and samples with a value for each.
+//! The model of a series: columns with names and units, and samples with a value for each.
 //!
 //! On disk it is a line of JSON each, so that a run of any length needs no memory, and a run that
 //! was killed keeps what it has:
@@ -26,17 +26,17 @@ pub const SCHEMA: &str = "linerate-series/1";
 /// interrupt counters: there, each line of interrupts is one column, their sum.
 pub(super) const COLUMNS_MAX: usize = 1 << 16;
 
-/// What a series says of itself before its first sample.
+/// The description before the first sample of a series.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Header {
     /// [`SCHEMA`].
     pub schema: String,
     /// Time from one deadline to the next.
     pub period_ns: u64,
-    /// Where and when.
+    /// Place and time.
     #[serde(default)]
     pub conditions: Conditions,
-    /// What was to be read and is not there.
+    /// Sources that were asked for and are absent.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub absent: Vec<Absent>,
 }
@@ -50,21 +50,21 @@ pub struct Absent {
     pub why: String,
 }
 
-/// What a value is.
+/// The description of a value.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Column {
     /// File and key: `net/dev/eth0/rx_packets`, `stat/cpu0/softirq`.
     pub name: String,
-    /// Of what it is a number: `packets`, `ns`.
+    /// Unit of the value: `packets`, `ns`.
     pub unit: String,
-    /// Whether it only grows.
+    /// Counter or gauge.
     pub kind: Kind,
-    /// What the file says beside it, when it was first seen: the device behind an interrupt.
+    /// The text beside the value when it was first seen: the device of an interrupt.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub about: String,
 }
 
-/// How a column's values follow each other.
+/// The relation of a column's successive values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
@@ -79,7 +79,7 @@ pub enum Kind {
 pub struct Sample {
     /// When it was taken, since the first deadline.
     pub t_ns: u64,
-    /// How long after its deadline that was.
+    /// Delay after its deadline.
     pub late_ns: u64,
     /// Periods without a sample just before it.
     pub missed: u64,
@@ -89,7 +89,7 @@ pub struct Sample {
     pub values: Vec<Option<u64>>,
 }
 
-/// What a series says of itself behind its last sample.
+/// The description after the last sample of a series.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct End {
     /// Samples taken.
@@ -106,9 +106,9 @@ pub struct End {
     pub refused: u64,
 }
 
-/// What gives samples, one after the other: the machine, or a file.
+/// A source of samples: the machine, or a file.
 pub trait Feed {
-    /// What the series says of itself.
+    /// Returns the description before the first sample.
     fn header(&self) -> &Header;
 
     /// Columns so far. [`Feed::next`] adds some behind them; it never moves one.
@@ -120,8 +120,8 @@ pub trait Feed {
     /// Whatever its source failed with. What it gave before is good.
     fn next(&mut self, sample: &mut Sample) -> Result<bool>;
 
-    /// What the series came to: of the machine, so far; of a file, what it says at its end. `None`
-    /// before that, and of a file that was cut off.
+    /// Returns the description after the last sample: of the machine, so far; of a file, as it ends. `None`
+    /// before its end, and for a file that was cut off.
     fn end(&self) -> Option<End>;
 }
 
@@ -129,15 +129,15 @@ pub trait Feed {
 const COLUMN_BYTES_MAX: usize = 1024;
 
 impl Column {
-    /// Whether its texts can be held and printed. They come from a file, or from whoever named a
-    /// network device.
+    /// Returns true if its texts can be kept and printed. They come from a file, or from the name that
+    /// somebody gave to a network device.
     pub(super) fn is_sound(&self) -> bool {
         let texts = [&self.name, &self.unit, &self.about];
         texts.iter().map(|text| text.len()).sum::<usize>() <= COLUMN_BYTES_MAX
             && texts.iter().all(|text| is_plain(text))
     }
 
-    /// What `more` in `span_ns` is as a rate, in [`Column::rate_unit`].
+    /// Returns the rate of `more` in `span_ns`, in [`Column::rate_unit`].
     #[must_use]
     pub fn rate(&self, more: u64, span_ns: u64) -> f64 {
         let of_time = more as f64 / span_ns as f64;
@@ -156,8 +156,8 @@ impl Column {
     }
 }
 
-/// Whether a text is one that can be shown as it is, on a terminal or in a picture: without escapes,
-/// what turns the direction of writing, and what cannot be seen.
+/// Returns true if a text can be shown unchanged on a terminal or in a picture: it has no
+/// escapes, no change of the direction of writing, and nothing invisible.
 pub(super) fn is_plain(text: &str) -> bool {
     let hidden = ['\u{ad}', '\u{61c}', '\u{180e}', '\u{fffe}', '\u{ffff}'];
     harmless(text) == text && !text.contains(hidden)

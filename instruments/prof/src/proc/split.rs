@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::series::{Column, Sample};
 
-/// What a line `cpu` of /proc/stat holds, in its order and its ticks of 1/100 s.
+/// Fields of a line `cpu` of /proc/stat, in its order, in ticks of 1/100 s.
 ///
 /// The kernel has `guest` in `user` too, and `guest_nice` in `nice`. An old one does not count the
 /// later fields; those are `None`.
@@ -58,8 +58,8 @@ impl CpuTimes {
         FIELDS.into_iter().zip(self.0).filter_map(|(name, ticks)| Some((name, ticks?)))
     }
 
-    /// What went by since `before`; `None` if time went backwards, as it does of a CPU that was off
-    /// line meanwhile. But of idle time the kernel takes some back now and then: that is 0.
+    /// Returns the times since `before`; `None` if time went backwards, as it does of a CPU that was
+    /// offline meanwhile. The kernel sometimes takes back some idle time: that counts as 0.
     #[must_use]
     pub fn since(&self, before: &CpuTimes) -> Option<CpuTimes> {
         let mut since = CpuTimes::default();
@@ -112,7 +112,8 @@ impl Split {
         ]
     }
 
-    /// What each CPU did between two samples: `cpu` for the machine, `cpuN` for each. A CPU that was
+    /// Returns the time split of each CPU between two samples: `cpu` for the machine, `cpuN` for each. A
+    /// CPU that was
     /// not on line at both, or whose time went backwards, is left out.
     #[must_use]
     pub fn between(columns: &[Column], before: &Sample, after: &Sample) -> Vec<(String, Split)> {

@@ -10,29 +10,29 @@ use super::split::Split;
 use super::text::{aligned, figure, thousands};
 use crate::Result;
 
-/// What a series came to. Its size is that of the columns, however long the series is.
+/// The summary of a series. Its size is that of the columns, however long the series is.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
-    /// What the series says of itself.
+    /// Description before the first sample.
     pub header: Header,
     /// Columns, changed or not.
     pub columns: Vec<Changed>,
-    /// What each CPU did between the first sample and the last.
+    /// Time split of each CPU between the first sample and the last.
     pub cpus: Vec<(String, Split)>,
     /// Samples, late and missed ones, and what taking them cost.
     pub end: End,
-    /// Whether the series was cut off: whoever took it could not end it.
+    /// True if the series was cut off: its writer could not end it.
     pub cut_off: bool,
     /// From the first sample to the last.
     pub span_ns: u64,
 }
 
-/// What a column did.
+/// The change of a column.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Changed {
-    /// Which.
+    /// The column.
     pub column: Column,
-    /// Whether any two of its values differ.
+    /// True if any two of its values differ.
     pub changed: bool,
     /// Intervals, or values of a gauge, that the figures are of.
     pub count: u64,
@@ -146,7 +146,7 @@ impl Changed {
         self.mean = (self.sums.1 > 0.0).then(|| self.sums.0 / self.sums.1);
     }
 
-    /// Whether it changed, or is a gauge that stood at something.
+    /// Returns true if it changed, or is a gauge other than 0.
     fn says_something(&self) -> bool {
         let stood = self.column.kind == Kind::Gauge && self.max.is_some_and(|max| max > 0.0);
         self.changed || stood

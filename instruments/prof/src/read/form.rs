@@ -1,4 +1,4 @@
-//! Which form a text has: the one that most of its rows have. One line of prose may look like a row
+//! Detection of a text's form: the one that most of its rows have. One line of prose may look like a row
 //! of any form; a listing has more of them.
 
 use linerate_sys::{Code, Error, Result};
@@ -6,7 +6,7 @@ use linerate_sys::{Code, Error, Result};
 use super::lines::{Line, Lines, excerpt, unquoted};
 use super::{Form, WHAT, kernprof, perf_script, readprofile};
 
-/// What is read, for whoever brought something else.
+/// The forms that can be read, for the error on any other.
 const FORMS: &str = "read are listings of kernprof (function [address]: count) and readprofile \
                      (ticks function load), also quoted in mail, the text that `perf script` \
                      prints, and linerate's JSON";

@@ -21,7 +21,7 @@ pub(super) fn read_within(input: impl BufRead, budget: Budget) -> io::Result<Rea
     listing::read(input, SYNTAX, budget)
 }
 
-/// Whether the line, without marks of quoting, is a row.
+/// Returns true if the line, without marks of quoting, is a row.
 pub(super) fn is_row(line: &str) -> bool {
     matches!(parse(line, false), Parsed::Row(_))
 }
@@ -77,7 +77,7 @@ fn named_in(text: &str) -> Option<&str> {
     names.all(|other| other == first).then_some(first)
 }
 
-/// How the names of events begin that the CPUs of kernprof's day could count.
+/// First parts of the names of events that the CPUs of kernprof's time could count.
 ///
 /// Source: Intel, Software Developer's Manual vol. 3, performance events of the P6 family.
 const FAMILIES: [&str; 14] = [

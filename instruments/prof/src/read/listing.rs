@@ -17,7 +17,7 @@ use super::rows::{Budget, Found, Rows};
 use super::{Form, LINE_TOO_LONG, Read};
 use crate::profile::{Event, Origin, Profile, Total};
 
-/// What one line is.
+/// The content of a line.
 #[derive(Debug, PartialEq)]
 pub(super) enum Parsed<'a> {
     /// A function.
@@ -30,13 +30,13 @@ pub(super) enum Parsed<'a> {
     Prose,
 }
 
-/// How a form is read.
+/// The reader of a form.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Syntax {
     pub(super) form: Form,
-    /// What a line is, without its marks of quoting. `inside`: the line before it was a row.
+    /// Parses a line without its marks of quoting. `inside`: the line before it was a row.
     pub(super) line: fn(&str, bool) -> Parsed<'_>,
-    /// What a listing counts, of its caption, and what is to be said of that.
+    /// Returns the event of a listing by its caption, with a remark on it if necessary.
     pub(super) event: fn(&str) -> (Event, Option<String>),
 }
 
@@ -166,7 +166,7 @@ impl Listing {
         self.rows.is_empty() && self.total.is_none()
     }
 
-    /// What came after the last blank line, as a listing of its own.
+    /// Splits off the rows after the last blank line, as a listing of its own.
     fn split_off(&mut self) -> Listing {
         let total = if self.total_is_late { self.total.take() } else { None };
         Listing { rows: self.rows.split_off(), total, ..Listing::default() }

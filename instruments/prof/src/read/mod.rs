@@ -41,18 +41,18 @@ pub enum Form {
     /// `ticks function load`, as readprofile prints it, or with the address first, as
     /// `readprofile -v` does.
     Readprofile,
-    /// What `perf script` prints when it is not told what to print.
+    /// The output of `perf script` without options.
     PerfScript,
     /// Our own: see [`json`].
     Json,
 }
 
-/// What was found in a file.
+/// The content of a file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Read {
     /// One for each listing, or for each event of a `perf script`, in the file's order.
     pub profiles: Vec<Profile>,
-    /// How they were written down.
+    /// Their form.
     pub form: Form,
     /// The first lines that had the shape of a row and were none. At most [`COMPLAINTS_KEPT`].
     pub complaints: Vec<Complaint>,
@@ -70,7 +70,7 @@ pub struct Read {
 pub struct Complaint {
     /// Its number; the first is 1.
     pub line: u64,
-    /// What is wrong with it. What it quotes of the line is harmless to a terminal.
+    /// The fault of the line. Its quotation of the line is harmless to a terminal.
     pub why: String,
 }
 
@@ -84,7 +84,7 @@ impl Complaint {
 /// Complaints that are kept with their text; later ones are only counted.
 pub const COMPLAINTS_KEPT: usize = 100;
 
-/// Of a text whose form is not given, this much is searched for rows.
+/// The part of a text that is searched for rows to find its form.
 const SEARCHED_BYTES: u64 = 1 << 20;
 
 /// Reads the profiles in a file.
@@ -181,8 +181,7 @@ impl Read {
         Err(Error::new(Code::File, format!("no profile number {n} in it"), why))
     }
 
-    /// What its reader must be told of the lines, and the listings, that were left out; `None` if
-    /// there were none.
+    /// Returns the remark on lines and listings that were left out; `None` if there were none.
     #[must_use]
     pub fn left_out(&self) -> Option<String> {
         let lines = self.complaints.first().map(|first| match self.complaints_total {

@@ -55,7 +55,7 @@ fn read_within(input: impl BufRead, budget: Budget) -> io::Result<Read> {
     Ok(script.finish())
 }
 
-/// Whether the line, without marks of quoting, is the first of a sample.
+/// Returns true if the line, without marks of quoting, is the first of a sample.
 pub(super) fn is_sample(line: &str) -> bool {
     matches!(line::head(line), Some(Ok(Head::Sample(_))))
 }
@@ -87,7 +87,7 @@ enum State {
     Skipping,
 }
 
-/// What was seen of one event.
+/// The samples of one event.
 #[derive(Debug)]
 struct OfEvent {
     name: String,
@@ -260,7 +260,7 @@ struct Chain {
     /// Their names, the innermost first, and where each ends.
     text: String,
     ends: Vec<usize>,
-    /// Of the innermost: its object if known, where it starts if in the kernel, and whose it is.
+    /// Object of the innermost frame if known, its start if in the kernel, and its space.
     object: String,
     start: Option<u64>,
     space: Space,

@@ -23,7 +23,7 @@ pub(super) fn read(input: impl BufRead) -> io::Result<Read> {
     listing::read(input, SYNTAX, Budget::default())
 }
 
-/// Whether the line, without marks of quoting, is a row or a total.
+/// Returns true if the line, without marks of quoting, is a row or a total.
 pub(super) fn is_row(line: &str) -> bool {
     matches!(parse(line, false), Parsed::Row(_) | Parsed::Total(_))
 }
@@ -92,7 +92,7 @@ fn row_or_prose<'a>(first: &'a str, symbol: &'a str, last: &'a str, inside: bool
     }
 }
 
-/// Whether that is meant as a number, whatever became of it.
+/// Returns true if the text is meant as a number, even a damaged one.
 fn numeric(text: &str) -> bool {
     text.trim_start_matches(['-', '+']).starts_with(|c: char| c.is_ascii_digit())
 }

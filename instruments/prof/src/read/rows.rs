@@ -6,7 +6,7 @@ use std::hash::{BuildHasher, RandomState};
 
 use crate::profile::{Load, Row, Stack};
 
-/// What may still be kept of a file, over all listings in it.
+/// The remaining budget for a file, over all listings in it.
 ///
 /// The default is some 510 MB at worst: 1,000,000 functions are many times a kernel's, and take 200
 /// MB with short names.
@@ -49,7 +49,7 @@ pub(super) struct Found<'a> {
     pub(super) load: Option<Load>,
 }
 
-/// What a row is known by.
+/// The identity of a row.
 type Key<'a> = (&'a str, Option<u64>, Option<&'a str>);
 
 fn key(row: &Row) -> Key<'_> {
@@ -111,7 +111,7 @@ impl Rows {
         self.before_blank = self.kept.items.len();
     }
 
-    /// Whether it is a row already, of those before the last blank line.
+    /// Returns true if it equals a row from before the last blank line.
     pub(super) fn is_from_before_the_blank(&self, found: &Found<'_>) -> bool {
         let hash = || self.kept.hasher.hash_one(found.key());
         let at = || self.kept.find(hash(), |row| key(row) == found.key());
@@ -191,7 +191,7 @@ impl Stacks {
     }
 }
 
-/// What an allocation takes beside what was asked for.
+/// Overhead of an allocation.
 const ALLOCATION_BYTES: usize = 16;
 
 /// Items that are found again by their hash, and not held twice for it as a `HashMap` with them as

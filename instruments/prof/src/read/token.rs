@@ -42,7 +42,8 @@ pub(super) fn load(text: &str) -> Result<Load, String> {
     }
 }
 
-/// Whether that can be the name of a function: demangled ones have blanks, but then brackets too.
+/// Returns true if the text can be the name of a function: demangled ones have blanks, but then brackets
+/// too.
 pub(super) fn is_name(text: &str) -> bool {
     !text.is_empty() && (!text.contains(char::is_whitespace) || text.contains(['<', '(', '{']))
 }

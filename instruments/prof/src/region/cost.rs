@@ -1,4 +1,4 @@
-//! What timing a region costs on this machine, and how fast its clock ticks.
+//! The cost of timing a region on this machine, and the rate of its clock.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -8,13 +8,13 @@ use serde::{Deserialize, Serialize};
 
 use super::Region;
 
-/// What timing a region costs, in ticks: the median of many empty ones.
+/// The cost of timing a region, in ticks: the median of many empty ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Cost {
-    /// What an empty region seems to take; subtracted from every one.
+    /// Apparent duration of an empty region; subtracted from every region.
     pub subtracted_ticks: u64,
-    /// What entering, leaving and recording take from the program. It is in nobody's region, unless
-    /// one is inside another.
+    /// Cost of entering, leaving and recording for the program. It is in no region, unless one is inside
+    /// another.
     pub whole_ticks: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What regions took, in figures.
+//! The figures of a timed region.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use super::{Cost, Region, TOP_TICKS};
 use crate::print::harmless;
 use crate::proc::text::{aligned, figure, thousands};
 
-/// What a region took. A figure that the times do not support is `None`.
+/// The durations of a region. A figure that the times do not support is `None`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Timing {
     /// Its name.
@@ -28,7 +28,7 @@ pub struct Timing {
     pub max_ticks: Option<u64>,
     /// Rate of the clock: ticks become nanoseconds by it.
     pub ticks_hz: f64,
-    /// What timing costs; `subtracted_ticks` were taken off every time.
+    /// Cost of timing; `subtracted_ticks` were taken off every time.
     pub cost: Cost,
     /// Share of the time between the first entry and the last exit that timing took, in per cent,
     /// each thread by itself.
@@ -39,7 +39,7 @@ pub struct Timing {
     pub beyond: u64,
     /// Times that seemed to end before they began; they are in nothing else.
     pub backwards: u64,
-    /// What the kernel keeps time by, if that is not the clock that was read: then the time stamp
+    /// Clock source of the kernel, if it is not the clock that was read: then the time stamp
     /// counters of the CPUs need not be in step, nor tick at one rate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernels_clock: Option<String>,
@@ -92,7 +92,7 @@ impl Timing {
         ]
     }
 
-    /// What its reader must know of the figures, in lines.
+    /// Writes the remarks on the figures, in lines.
     fn remarks(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let share = self.cost_pct.map_or("n/a".into(), figure);
         writeln!(

@@ -29,7 +29,7 @@ pub(super) struct Attached {
 }
 
 impl Setup {
-    /// What is wanted, tried out on the calling thread: without the kernel if it refuses.
+    /// Tries the events on the calling thread: without the kernel if it refuses.
     ///
     /// # Errors
     /// `E-PERM` or `E-UNSUPPORTED`.
@@ -135,7 +135,7 @@ impl Setup {
         Ok(())
     }
 
-    /// What a refusal means of one of so many events as are `needed`.
+    /// Returns the error for a refusal of one of `needed` events.
     fn refused(&self, refusal: &Refusal, needed: usize) -> Error {
         let ring_bytes = self.ring_bytes;
         match refusal {
@@ -155,7 +155,7 @@ impl Setup {
         too_many(&self.what, needed, limit.current, limit.maximum)
     }
 
-    /// What the kernel means, and what to do about it.
+    /// Returns the error with the cause and the remedy.
     pub(super) fn explain(&self, e: &io::Error) -> Error {
         let error = |code, why: &str| Error::new(code, self.what.as_str(), format!("{why} ({e})"));
         match e.raw_os_error() {

@@ -1,4 +1,4 @@
-//! What one sample takes from the thread that is sampled.
+//! The cost of one sample for the sampled thread.
 //!
 //! A loop of known length runs on the calling thread, by turns with and without samples. Its time is
 //! the wall's without what it waited for a CPU: the interrupts are in it, other processes are not.

@@ -14,7 +14,7 @@ pub(super) struct Kallsyms {
 #[derive(Debug, Clone, Copy)]
 struct Function {
     address: u64,
-    /// Where in `names` its name is, and that of its module behind it.
+    /// Offset in `names` of its name, with its module's name behind it.
     name: u32,
     name_bytes: u16,
     module_bytes: u16,
@@ -74,7 +74,7 @@ impl Kallsyms {
         Some(())
     }
 
-    /// Whether no function is known.
+    /// Returns true if no function is known.
     pub(super) fn is_empty(&self) -> bool {
         self.functions.is_empty()
     }

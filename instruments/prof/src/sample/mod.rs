@@ -49,7 +49,7 @@ pub use recorder::{Recorder, Trial};
 pub use recording::{Progress, Recording};
 pub use remarks::{KERNEL_LEFT_OUT, cost_remark};
 
-/// What a sample is taken of.
+/// The subject of a sample.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum What {
     /// Time that the target has a CPU: so many samples for each second of it.
@@ -65,7 +65,7 @@ pub enum What {
     },
     /// An event: one sample for every so many of it.
     Event {
-        /// Which.
+        /// The trigger.
         trigger: Trigger,
         /// Events for each sample. A prime keeps it out of step with loops. Of `cpu-clock` and
         /// `task-clock`, whose events are nanoseconds, 100,000 at least.
@@ -143,7 +143,7 @@ impl Trigger {
         Trigger::new("context-switches", Trigger::SOFTWARE, 3)
     }
 
-    /// Whether it is `cpu-clock` or `task-clock`, whose events are nanoseconds.
+    /// Returns true for `cpu-clock` and `task-clock`, whose events are nanoseconds.
     pub(crate) fn is_clock(&self) -> bool {
         self.type_ == Trigger::SOFTWARE && self.config <= 1
     }

@@ -1,4 +1,4 @@
-//! How samples are to be taken.
+//! The settings of a recording.
 
 use std::fs::File;
 use std::io::Read;
@@ -10,7 +10,7 @@ use super::attach::{Attached, Setup};
 use super::summary::Began;
 use super::{Recording, Target, What, calibrate, threads};
 
-/// How samples are to be taken, before they are.
+/// The settings of a recording, before it starts.
 #[derive(Debug, Clone)]
 pub struct Recorder {
     pub(super) what: What,

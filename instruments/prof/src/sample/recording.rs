@@ -21,11 +21,11 @@ pub struct Recording {
     began: Began,
     tally: Tally,
     heard: Heard,
-    /// Of the recorder, from the start of its calibration.
+    /// CPU time of the recorder, from the start of its calibration.
     cpu_ns: u64,
 }
 
-/// How far a recording is.
+/// The progress of a recording.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
     /// Samples so far.

@@ -163,9 +163,9 @@ fn on_chains(taken: &Taken<'_>, stacks_unnamed: u64, remarks: &mut Vec<String>) 
     }
 }
 
-/// Of fewer, a tenth may be chance.
+/// Periods below which a tenth may be chance.
 const PERIODS_JUDGED: f64 = 100.0;
-/// What sampling may take unsaid.
+/// Cost of sampling that needs no remark, in per cent.
 const COST_PCT_TOLD: f64 = 1.0;
 /// Objects that a remark names at most.
 const OBJECTS_NAMED: usize = 3;
@@ -177,7 +177,7 @@ mod tests {
     use super::super::summary::Began;
     use super::*;
 
-    /// What is remarked on a second of CPU time in which the rings told that.
+    /// Returns the remarks on a second of CPU time with these reports of the rings.
     fn remarks(what: &What, heard: Heard) -> String {
         let began = Began {
             at: Instant::now(),

@@ -33,7 +33,7 @@ struct Other {
     counter: Counter,
 }
 
-/// Which step the kernel refused.
+/// The step that the kernel refused.
 #[derive(Debug)]
 pub(super) enum Refusal {
     /// To open the event, or to redirect it.
@@ -42,7 +42,7 @@ pub(super) enum Refusal {
     Ring(io::Error),
 }
 
-/// What the events have counted.
+/// Counts of the events.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Counted {
     /// Time that the threads had a CPU, in nanoseconds.
@@ -163,7 +163,7 @@ impl Rings {
         }
     }
 
-    /// What has been counted so far, with what inherited events counted.
+    /// Returns the counts so far, with those of inherited events.
     ///
     /// # Errors
     /// As read says.
@@ -224,7 +224,7 @@ fn descriptor(counter: &Counter) -> BorrowedFd<'_> {
 }
 
 const HEADER_BYTES: usize = 8;
-/// Of an event for one CPU: that CPU is off line (Linux kernel/events/core.c, perf_event_open).
+/// Error for an event of one CPU that is offline (Linux kernel/events/core.c, perf_event_open).
 const ENODEV: i32 = 19;
-/// What poll says at once and for ever of an event whose threads have ended, or that went wrong.
+/// Flags that poll returns from then on for an event whose threads have ended, or that failed.
 const ENDED: PollFlags = PollFlags::HUP.union(PollFlags::ERR);

@@ -38,9 +38,9 @@ impl Index {
         }
     }
 
-    /// What sorts last of all that sort before `name`, or at it, is its longest prefix, or parts from
-    /// it somewhere: then no prefix is longer than what they have in common, for it would sort
-    /// between the two.
+    /// Returns the stage of the longest prefix of `name`. The last entry that does not sort after `name` is
+    /// that prefix, or differs from `name` at some byte: then no prefix is longer than their common part,
+    /// for it would sort between the two.
     fn longest_prefix(&self, name: &[u8]) -> Option<Stage> {
         let (mut list, mut name) = (self.prefixes.as_slice(), name);
         loop {

@@ -8,7 +8,7 @@ use super::Stage;
 /// A stage and the names that are of it.
 pub(super) type Names = (Stage, &'static [&'static str]);
 
-/// What makes and frees packet buffers: the rows that the post of March 2002 is about.
+/// Functions that make and free packet buffers: the rows that the post of March 2002 is about.
 pub(super) const BUFFER: &[&str] = &[
     "kmalloc",
     "kfree",
@@ -37,7 +37,7 @@ pub(super) const BUFFER: &[&str] = &[
     "napi_consume_skb",
 ];
 
-/// Where a CPU waits at full speed for a lock that another holds.
+/// Functions where a CPU waits at full speed for a lock that another holds.
 pub(super) const CONTENDED: &[&str] = &[
     "native_queued_spin_lock_slowpath",
     "queued_spin_lock_slowpath",
@@ -51,7 +51,7 @@ pub(super) const CONTENDED: &[&str] = &[
     "stext_lock",
 ];
 
-/// Of the kernel.
+/// Names of the kernel.
 #[rustfmt::skip] // A table: lines are by theme, not by width.
 pub(super) const KERNEL: &[Names] = &[
     (Stage::Driver, &[
@@ -208,7 +208,7 @@ pub(super) const KERNEL: &[Names] = &[
     ]),
 ];
 
-/// Of the kernel, by module, for what the names above leave open.
+/// Modules of the kernel, for functions that the names above leave open.
 #[rustfmt::skip]
 pub(super) const MODULES: &[Names] = &[
     (Stage::Driver, &[
@@ -227,7 +227,7 @@ pub(super) const MODULES: &[Names] = &[
     ]),
 ];
 
-/// Of programs: our own crates, and what libraries do with buffers.
+/// Names of programs: our own crates, and the buffer code of libraries.
 #[rustfmt::skip]
 pub(super) const PROGRAM: &[Names] = &[
     (Stage::Driver, &["linerate_port::*", "linerate_ring::*"]),

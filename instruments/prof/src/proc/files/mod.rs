@@ -16,7 +16,7 @@ pub(super) use stat::{cpu_lines, stat};
 use super::netdev;
 use super::series::{COLUMNS_MAX, Column, Kind};
 
-/// Where the parsers put what they find: a value under a name.
+/// The output of the parsers: values by name.
 #[derive(Debug, Default)]
 pub(super) struct Readings {
     columns: Vec<Column>,
@@ -26,7 +26,7 @@ pub(super) struct Readings {
     /// Column that is likely next: files keep their order.
     next: usize,
     name: String,
-    /// Whether a line of interrupts has a column for each CPU; `None` until the first was read.
+    /// True if a line of interrupts has a column for each CPU; `None` until the first was read.
     interrupts_by_cpu: Option<bool>,
     /// Lines that were not understood.
     pub unread: u64,
@@ -110,7 +110,8 @@ pub(super) fn net_dev(text: &str, readings: &mut Readings) {
 pub(super) mod testing {
     use super::*;
 
-    /// What `parse` finds in `text`: names with units and values, and lines not understood.
+    /// Returns the names with units and values that `parse` finds in `text`, and the number of lines not
+    /// understood.
     pub fn found(parse: fn(&str, &mut Readings), text: &str) -> (Vec<String>, u64) {
         let mut readings = Readings::default();
         parse(text, &mut readings);

@@ -4,7 +4,7 @@
 
 use super::Readings;
 
-/// What a line `cpuN` holds at its end, since version 15.
+/// Fields at the end of a line `cpuN`, since version 15.
 const FIELDS: [(&str, &str); 3] = [("run", "ns"), ("run_delay", "ns"), ("slices", "slices")];
 
 /// Time run and waited for on each CPU. An older version holds other things, and is not read.

@@ -6,7 +6,7 @@
 
 use super::{Kind, Readings};
 
-/// What the numbers are. The fourth to the eighth, of throttling and fast routing, were of Linux 2.4
+/// The fields. The fourth to the eighth, of throttling and fast routing, were of Linux 2.4
 /// and are 0 since.
 const FIELDS: [(usize, &str, &str, Kind); 9] = [
     (0, "processed", "packets", Kind::Counter),
@@ -20,7 +20,7 @@ const FIELDS: [(usize, &str, &str, Kind); 9] = [
     (14, "process_qlen", "packets", Kind::Gauge),
 ];
 
-/// Where the line says its CPU, since 5.10. Before, lines are in the order of the CPUs on line.
+/// Index of the field with the CPU's number, since 5.10. Before, lines are in the order of online CPUs.
 const CPU_AT: usize = 12;
 
 /// Times that two CPUs wanted to send by one device. Kernels that say their CPU do not count it.

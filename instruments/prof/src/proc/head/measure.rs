@@ -8,7 +8,7 @@ use super::{Cpu, Head, Mem, Processes, Swap};
 use crate::proc::files::cpu_lines;
 use crate::proc::split::{CpuTimes, Split};
 
-/// What went before the interval.
+/// CPU times at the start of the interval.
 #[derive(Debug, Clone, Copy)]
 pub struct Started(CpuTimes);
 

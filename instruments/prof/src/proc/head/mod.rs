@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 pub use measure::Started;
 
-/// What a machine was doing.
+/// The state of a machine, as `top` heads it.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Head {
     /// Processes, by state.
@@ -56,13 +56,13 @@ pub struct Cpu {
     pub nice_pct: f64,
     /// Nothing. `iowait_pct` is in it.
     pub idle_pct: f64,
-    /// Of idle: while a disk was waited for.
+    /// Part of idle: waiting for a disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub iowait_pct: Option<f64>,
-    /// Of system: interrupts.
+    /// Part of system: interrupts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub irq_pct: Option<f64>,
-    /// Of system: soft interrupts, where packets are received.
+    /// Part of system: soft interrupts, where packets are received.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub softirq_pct: Option<f64>,
     /// Beside the four: what the hypervisor says that it took. Some say nothing.
@@ -75,7 +75,7 @@ pub struct Cpu {
 pub struct Mem {
     /// Available to the kernel: all of it.
     pub av_kb: u64,
-    /// What is not free: buffers and caches too.
+    /// Memory that is not free, with buffers and caches.
     pub used_kb: u64,
     /// Free.
     pub free_kb: u64,

@@ -76,7 +76,7 @@ fn fitted(profile: &Profile, most: Size) -> std::result::Result<Cow<'_, Profile>
 /// For the chain `[other]`, and the remark that says what it is.
 const ROOM_FOR_THE_REMARK: Size = Size { bytes: 512, values: 16 };
 
-/// How much of a text something takes.
+/// The size of a text, or of a part of it.
 #[derive(Debug, Clone, Copy)]
 struct Size {
     bytes: u64,
@@ -84,10 +84,10 @@ struct Size {
 }
 
 impl Size {
-    /// What is read.
+    /// The limits of the reader.
     const MAX: Size = Size { bytes: TEXT_MAX_BYTES, values: VALUES_MAX };
 
-    /// Of a value with the comma before it.
+    /// Returns the size of a value with the comma before it.
     fn of(value: &impl Serialize) -> Size {
         let mut size = Size { bytes: 1, values: 1 };
         // A sink that takes everything; what cannot be put in words, writing will say.

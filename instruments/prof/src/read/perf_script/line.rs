@@ -23,7 +23,7 @@ pub(super) struct Sample<'a> {
     pub(super) event: &'a str,
     /// Events that it stands for.
     pub(super) period: Option<u64>,
-    /// Where it fell, if that is on the same line.
+    /// Frame of the sample, if it is on the same line.
     pub(super) frame: Option<Frame<'a>>,
 }
 
@@ -31,7 +31,7 @@ pub(super) struct Sample<'a> {
 #[derive(Debug, PartialEq)]
 pub(super) struct Frame<'a> {
     pub(super) symbol: &'a str,
-    /// Where the function starts, of the kernel's: those of programs are mapped anywhere.
+    /// Start address of a kernel function: programs are mapped anywhere.
     pub(super) start: Option<u64>,
     pub(super) object: Option<&'a str>,
     pub(super) space: Space,
@@ -61,8 +61,8 @@ fn lost(record: &str) -> Option<u64> {
     matches!(kind, "LOST" | "LOST_SAMPLES").then(|| token::count(count).ok())?
 }
 
-/// What comes after the time. A program's name may have blanks, so it is the time that is looked
-/// for, and before it, the number of the process.
+/// Returns the text after the time. A program's name may have blanks, so the search is for the time, and
+/// for the number of the process before it.
 fn after_time(line: &str) -> Option<&str> {
     let mut before = ["", ""];
     for (at, token) in tokens(line) {
