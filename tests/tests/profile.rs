@@ -135,6 +135,10 @@ fn a_forwarder_s_time_is_found_in_its_stages_and_in_the_kernel() {
     assert!(done.stdout.contains("CPU time over wall time, %\n"), "{done:?}");
     // What a host takes of a CPU counts as its threads' time, and no sample falls into it.
     match stolen_ticks() - stolen_before {
+        // Neighbours left the forwarder less than the kernel's account can be judged by.
+        _ if done.stdout.contains("accounted in hundredths") => {
+            eprintln!("skipped in part: the forwarder had too little CPU time to compare clocks");
+        }
         0..=STOLEN_MAX => assert!(done.stdout.contains("\n  agree     by "), "{done:?}"),
         ticks => eprintln!("skipped in part: the host took {ticks} ticks, the clocks cannot agree"),
     }
