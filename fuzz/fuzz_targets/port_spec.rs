@@ -2,12 +2,12 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use linerate_port::{driver_of, parse, units};
+use linerate_port::{plan, units};
 
 fuzz_target!(|bytes: &[u8]| {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     let _ = (units::duration(text), units::rate(text), units::count(text));
-    match parse(text).and_then(|spec| driver_of(&spec)?.packet_max_bytes(&spec)) {
+    match plan(text).and_then(|plan| plan.needs()) {
         Ok(_) => {}
         Err(e) => assert!(!e.what.is_empty() && !e.why.is_empty()),
     }

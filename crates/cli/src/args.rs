@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::error::ErrorKind;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use linerate::knob::{self, Knob};
-use linerate::{Data, Init, Return, units};
+use linerate::{Data, Init, Registry, Return, units};
 use linerate_ctl::pool::{BUFFERS, INIT, RETURN};
 
 use crate::errors::{Failure, USAGE};
@@ -21,10 +21,9 @@ use crate::screen::{self, Screen};
     about = "Moves packets between ports, and says where every one of them went",
     long_about = "Moves packets between ports, and says where every one of them went.\n\n\
         Without a port, `linerate forward` tries itself out: it needs no privilege and no device.",
-    after_help = PORTS,
     subcommand_required = true,
     arg_required_else_help = true,
-    max_term_width = 100,
+    max_term_width = 100
 )]
 pub struct Args {
     #[command(subcommand)]
@@ -177,26 +176,18 @@ impl Forward {
     }
 }
 
-const PORTS: &str = "\
+const PROGRAMS: &str = "\
 Programs of their own, which measure:
   lab      rerun an experiment honestly on this machine
   profile  where the CPU's time goes, by function
   ndr      the highest rate at which nothing is lost
 
 PORT is [name=]driver:arg[,key=value]…
-  xdp:IFACE,udp=7777    what a filter takes of a network interface (AF_XDP; needs root);
-                        xdp:IFACE,all takes everything, ssh included
-  packet:IFACE          a network interface, shared with the kernel (AF_PACKET; needs root)
-  tap:NAME              a tap device of that name, made if it is not there (needs root)
-  pcap:FILE             a capture: read on the left of a wire, written on the right; - is a pipe
-  memif:PATH[,role=client|server][,id=0][,secret=TEXT][,zerocopy=yes|read|no]
-                        memory shared with another process: VPP, DPDK, or linerate
-  ring:NAME             one of the two ends of a ring in this process
-  gen:[rate=1Mpps[,rate_for=1s][,burst=N]][,size=60|imix][,flows=1][,count=N]
-                        a source of numbered packets
-  sink:                 where packets end, verified if they are numbered
-  null:[size=60]        packets from nowhere to nowhere: what the path itself costs
+";
+/// Columns before the text of a driver.
+const PORT_COLUMNS: usize = 24;
 
+const STATUS: &str = "
 Exit status: 0 done, 1 failed while running, 2 wrong request, 3 a check failed, 5 not possible on
 this machine, 6 the ledger does not balance, 130 or 143 ended by SIGINT or SIGTERM.";
 
@@ -226,6 +217,41 @@ Examples:
   linerate gen xdp:veth0 --rate 1Mpps --for 5s      takes nothing in
 
 `linerate --help` lists the ports.";
+
+impl Args {
+    /// Reads the arguments of this process; the help lists `drivers`.
+    ///
+    /// # Errors
+    /// What clap has to say, help included.
+    pub fn read(drivers: &Registry) -> Result<Args, clap::Error> {
+        let mut command = Args::command().after_help(after_help(drivers));
+        let matches = command.try_get_matches_from_mut(std::env::args_os())?;
+        Args::from_arg_matches(&matches).map_err(|e| e.format(&mut command))
+    }
+}
+
+/// Returns what stands behind the options: the programs, the ports and the exit statuses.
+fn after_help(drivers: &Registry) -> String {
+    let mut text = PROGRAMS.to_owned();
+    for driver in drivers.drivers() {
+        let help = driver.help();
+        let mut head = format!("  {}", help.usage);
+        for line in help.text.lines() {
+            // No room beside a long text, nor beside the line before.
+            if head.len() + 2 > PORT_COLUMNS {
+                text += &head;
+                text.push('\n');
+                head.clear();
+            }
+            text += &format!("{head:PORT_COLUMNS$}{line}\n");
+            head.clear();
+        }
+        if help.text.is_empty() {
+            text += &format!("{head}\n");
+        }
+    }
+    text + STATUS
+}
 
 /// Prints the version; returns the exit status.
 pub fn version() -> u8 {
@@ -301,7 +327,6 @@ fn frames(text: &str) -> Result<u32, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_definition_is_sound() {
@@ -310,18 +335,16 @@ mod tests {
 
     #[test]
     fn the_help_names_every_driver_and_no_other() {
-        let listed: Vec<&str> = PORTS
+        let help = after_help(&Registry::default());
+        let listed: Vec<&str> = help
             .lines()
             .filter_map(|line| line.strip_prefix("  ")?.split_once(':'))
             .map(|(driver, _)| driver)
             .filter(|driver| !driver.starts_with(' '))
             .collect();
-        for driver in linerate::drivers() {
-            assert!(listed.contains(&driver.name()), "{}", driver.name());
-        }
-        for driver in &listed {
-            assert!(linerate::parse(&format!("{driver}:x")).is_ok(), "{driver}");
-        }
+        let drivers = Registry::default();
+        let drivers: Vec<&str> = drivers.drivers().iter().map(|driver| driver.name()).collect();
+        assert_eq!(listed, drivers);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! `linerate doctor`.
 
 use clap::Parser;
-use linerate::Code;
+use linerate::{Code, Registry};
 use linerate_ctl::doctor::{self, Finding, Fix, Level, Proof, Trial, worst};
 use linerate_ctl::json;
 
@@ -58,12 +58,13 @@ impl Doctor {
     ///
     /// # Errors
     /// A port text that makes no sense.
-    pub fn run(&self, screen: &Screen) -> Result<u8, Failure> {
+    pub fn run(&self, drivers: &Registry, screen: &Screen) -> Result<u8, Failure> {
         let port = self.port.as_deref().map(port_text);
         let findings = match &port {
             Some(port) => {
-                linerate::parse(port)?;
-                doctor::check_with(port, if self.full { Trial::Full } else { Trial::Careful })
+                drivers.parse(port)?;
+                let trial = if self.full { Trial::Full } else { Trial::Careful };
+                doctor::check_with(port, trial, drivers)
             }
             None => machine(),
         };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use linerate::{Code, Engine, Error, Spec, Stats, units};
+use linerate::{Code, Engine, Error, Registry, Spec, Stats, units};
 use linerate_ctl::json;
 
 use crate::args::Forward;
@@ -10,7 +10,7 @@ use crate::errors::Failure;
 use crate::far::Far;
 use crate::report;
 use crate::run::{Path, Ran, open, run, run_opened};
-use crate::screen::Screen;
+use crate::screen::{Screen, is_pipe};
 
 /// Time of a run without ports, unless told.
 const TRIAL: Duration = Duration::from_secs(3);
@@ -24,9 +24,11 @@ const PATIENCE: Duration = Duration::from_secs(2);
 ///
 /// # Errors
 /// Whatever keeps it from giving a result.
-pub fn forward(args: &Forward, screen: &Screen) -> Result<u8, Failure> {
+pub fn forward(args: &Forward, drivers: &Registry, screen: &Screen) -> Result<u8, Failure> {
     let ran = match (&args.left, &args.right) {
-        (Some(left), Some(right)) => run(&between(left, right, args)?, &args.run, screen)?,
+        (Some(left), Some(right)) => {
+            run(&between([left, right], args, drivers)?, &args.run, screen)?
+        }
         _ => trial(args, screen)?,
     };
     let table = || report::forward(&ran.report, args.run.pool);
@@ -36,27 +38,28 @@ pub fn forward(args: &Forward, screen: &Screen) -> Result<u8, Failure> {
 }
 
 /// The two ports that were named, joined.
-fn between(left: &str, right: &str, args: &Forward) -> Result<Path, Failure> {
-    let (a, b) = (linerate::parse(left)?, linerate::parse(right)?);
+fn between([left, right]: [&str; 2], args: &Forward, drivers: &Registry) -> Result<Path, Failure> {
+    let (a, b) = (drivers.parse(left)?, drivers.parse(right)?);
     // Of two ports that were not named, and so are called alike, the second gets a number.
-    let (name, other) = (called(&a, "stdin"), called(&b, "stdout"));
+    let (name, other) = (called(&a, "stdin", drivers), called(&b, "stdout", drivers));
     let other = if name == other && !is_named(&b) { format!("{other}-2") } else { other };
     if name == other {
         let why = format!("both are named '{other}'");
         return Err(Error::new(Code::Topology, "cannot join two ports", why).into());
     }
     let limits = &args.limits;
-    let counted = a.driver == "gen" || b.driver == "gen";
+    let counted = [&a, &b].iter().any(|port| drivers.flags(port).generates);
     Ok(Path {
         ports: vec![
-            (name.clone(), counting(&a, limits.count)?),
-            (other.clone(), counting(&b, limits.count)?),
+            (name.clone(), counting(&a, limits.count, drivers)?),
+            (other.clone(), counting(&b, limits.count, drivers)?),
         ],
         wires: vec![(name, other)],
         time: limits.time,
         count: limits.count.filter(|_| !counted),
         until: until(limits.time, limits.count),
         beside: args.beside,
+        drivers: drivers.clone(),
         ..Path::default()
     })
 }
@@ -66,17 +69,16 @@ fn is_named(port: &Spec) -> bool {
     port.text().split(':').next().is_some_and(|front| front.contains('='))
 }
 
-/// What to call a port: the pipe of a capture is called as its owner does, not `-`.
-fn called(port: &Spec, pipe: &str) -> String {
-    let is_pipe = port.driver == "pcap" && port.arg == "-" && !is_named(port);
-    if is_pipe { pipe.into() } else { port.name.clone() }
+/// What to call a port: a pipe is called as its owner does, not `-`.
+fn called(port: &Spec, pipe: &str, drivers: &Registry) -> String {
+    if is_pipe(port, drivers) && !is_named(port) { pipe.into() } else { port.name.clone() }
 }
 
 /// The text of a port that ends after `count` packets, if it is one that can count; of a count of
 /// its own and this one the smaller holds.
-fn counting(port: &Spec, count: Option<u64>) -> Result<String, Failure> {
+fn counting(port: &Spec, count: Option<u64>, drivers: &Registry) -> Result<String, Failure> {
     let text = port.text().to_owned();
-    let Some(count) = count.filter(|_| port.driver == "gen") else { return Ok(text) };
+    let Some(count) = count.filter(|_| drivers.flags(port).generates) else { return Ok(text) };
     if port.value("count", units::count)?.is_some_and(|own| own <= count) {
         return Ok(text);
     }
@@ -176,7 +178,9 @@ mod tests {
 
     #[test]
     fn of_two_counts_the_smaller_holds() {
-        let text = |text, count| counting(&linerate::parse(text).unwrap(), count).unwrap();
+        let all = Registry::default();
+        let counting = |text, count| counting(&all.parse(text).unwrap(), count, &all);
+        let text = |text, count| counting(text, count).unwrap();
         assert_eq!(text("gen:", Some(10)), "gen:count=10");
         assert_eq!(text("gen:,count=5,size=60", Some(10)), "gen:,count=5,size=60");
         assert_eq!(text("gen:,count=1M,size=60", Some(10)), "gen:count=10,size=60");
@@ -184,13 +188,14 @@ mod tests {
         assert_eq!(text("count=gen:,count=20", Some(10)), "count=gen:count=10");
         assert_eq!(text("gen:,count=5", None), "gen:,count=5");
         assert_eq!(text("null:", Some(10)), "null:");
-        let e = counting(&linerate::parse("gen:,count=x").unwrap(), Some(1)).unwrap_err();
+        let e = counting("gen:,count=x", Some(1)).unwrap_err();
         assert!(e.told.why.contains("count=x"), "{e:?}");
     }
 
     #[test]
     fn a_pipe_on_either_side_has_a_name_of_its_own() {
-        let called = |text, pipe| called(&linerate::parse(text).unwrap(), pipe);
+        let all = Registry::default();
+        let called = |text, pipe| called(&all.parse(text).unwrap(), pipe, &all);
         assert_eq!(called("pcap:-", "stdin"), "stdin");
         assert_eq!(called("x=pcap:-", "stdin"), "x");
         assert_eq!(called("pcap:a.pcap", "stdin"), "a.pcap");

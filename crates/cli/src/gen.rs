@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use linerate::units;
+use linerate::{Registry, units};
 use linerate_ctl::{GenReport, json};
 
 use crate::args::Gen;
@@ -21,9 +21,9 @@ const GRACE: Duration = Duration::from_millis(20);
 ///
 /// # Errors
 /// Whatever keeps it from giving a result.
-pub fn generate(args: &Gen, screen: &Screen) -> Result<u8, Failure> {
+pub fn generate(args: &Gen, drivers: &Registry, screen: &Screen) -> Result<u8, Failure> {
     let asked = asked(args);
-    let ran = run(&path(args, asked)?, &args.run, screen)?;
+    let ran = run(&path(args, asked, drivers)?, &args.run, screen)?;
     let report = kept(&ran, asked);
     screen.result(|| report::generated(&report, args.run.pool), || json::generated(&report))?;
     ran.notes(screen);
@@ -62,7 +62,7 @@ fn paced(args: &Gen) -> Option<u64> {
     Some((rate.pps(mean) * args.limits.time?.as_secs_f64()).ceil() as u64)
 }
 
-fn path(args: &Gen, asked: Option<u64>) -> Result<Path, Failure> {
+fn path(args: &Gen, asked: Option<u64>, drivers: &Registry) -> Result<Path, Failure> {
     let mut source = format!("gen:,size={},flows={}", args.size, args.flows);
     if let Some(rate) = &args.rate {
         source += &format!(",rate={rate}");
@@ -73,7 +73,8 @@ fn path(args: &Gen, asked: Option<u64>) -> Result<Path, Failure> {
     if let Some(count) = asked {
         source += &format!(",count={count}");
     }
-    let to = linerate::parse(&args.port)?;
+    let to = drivers.parse(&args.port)?;
+    let is_paired = drivers.flags(&to).paired;
     let name = if to.name == "gen" { "gen-2".to_owned() } else { to.name };
     let mut path = Path {
         ports: vec![("gen".into(), source), (name.clone(), args.port.clone())],
@@ -81,10 +82,11 @@ fn path(args: &Gen, asked: Option<u64>) -> Result<Path, Failure> {
         time: args.limits.time.map(|time| if asked.is_some() { time + GRACE } else { time }),
         count: None,
         until: until(args.limits.time, args.limits.count),
+        drivers: drivers.clone(),
         ..Path::default()
     };
-    if to.driver == "ring" {
-        // A ring has two ends, and nobody else in this process to take the other.
+    if is_paired {
+        // It has two ends, and nobody else in this process to take the other.
         let end = format!("{name}-end");
         path.ports.push((end.clone(), args.port.clone()));
         path.ports.push(("sink".into(), "sink:".into()));

@@ -23,7 +23,7 @@ mod troubles;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use linerate::{Driver, Registry};
 
 use args::{Args, Command};
 use errors::Failure;
@@ -34,7 +34,27 @@ pub use args::refuse;
 /// Runs the command that this process was started as.
 #[must_use]
 pub fn main() -> ExitCode {
-    let args = match Args::try_parse() {
+    main_with(&[])
+}
+
+/// Runs the command that this process was started as; the texts of ports can name `drivers`, too.
+///
+/// ```no_run
+/// # struct Mine;
+/// # impl linerate::Driver for Mine {
+/// #     fn name(&self) -> &'static str { "mine" }
+/// #     fn parse(&self, _: &linerate::Spec) -> linerate::Result<Box<dyn linerate::Plan>> {
+/// #         linerate::plan("null:")
+/// #     }
+/// # }
+/// fn main() -> std::process::ExitCode {
+///     linerate_cli::main_with(&[&Mine]) // my_program forward mine:x sink:
+/// }
+/// ```
+#[must_use]
+pub fn main_with(drivers: &[&'static dyn Driver]) -> ExitCode {
+    let drivers = Registry::with(drivers);
+    let args = match Args::read(&drivers) {
         Ok(args) => args,
         Err(e) => return ExitCode::from(args::refuse(&e)),
     };
@@ -42,15 +62,15 @@ pub fn main() -> ExitCode {
         Command::Version => return ExitCode::from(args::version()),
         Command::Doctor(doctor) => {
             let screen = Screen::plain(doctor.json);
-            (screen, doctor.run(&screen))
+            (screen, doctor.run(&drivers, &screen))
         }
         Command::Forward(forward) => {
-            let screen = Screen::of(&forward.run, &forward.ports());
-            (screen, forward::forward(&forward, &screen))
+            let screen = Screen::of(&forward.run, &forward.ports(), &drivers);
+            (screen, forward::forward(&forward, &drivers, &screen))
         }
         Command::Gen(r#gen) => {
-            let screen = Screen::of(&r#gen.run, &[&r#gen.port]);
-            (screen, r#gen::generate(&r#gen, &screen))
+            let screen = Screen::of(&r#gen.run, &[&r#gen.port], &drivers);
+            (screen, r#gen::generate(&r#gen, &drivers, &screen))
         }
         Command::Outside(words) => {
             let json = words.iter().any(|word| word == "--json");

@@ -100,10 +100,10 @@ impl Reading {
     }
 }
 
-/// What has left by ports other than rings.
+/// What has left by ports other than rings, and whatever else is paired.
 pub fn sent(stats: &Stats) -> Passed {
     let ports = stats.ports();
-    let outside = ports.iter().filter(|port| port.driver != "ring");
+    let outside = ports.iter().filter(|port| !port.flags.paired);
     outside.fold(Passed::default(), |sum, port| Passed {
         packets: sum.packets + port.counts.tx_packets,
         bytes: sum.bytes + port.counts.tx_bytes,

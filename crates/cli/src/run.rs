@@ -3,7 +3,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use linerate::{Builder, Engine, Health, Running, Stats, Stopped};
+use linerate::{Builder, Engine, Health, Registry, Running, Stats, Stopped};
 use linerate_ctl::report::{FarReport, Verify};
 use linerate_ctl::{ForwardReport, Spent, TSC, Told};
 use linerate_sys::clock::cpu_time;
@@ -49,6 +49,8 @@ pub struct Path {
     /// For how long its source keeps a pace, and the process that gets the packets: what left until
     /// then is told apart from what left later, with the CPU time of both processes.
     pub paced: Option<(Duration, u32)>,
+    /// What the texts of its ports can name.
+    pub drivers: Registry,
     /// It is the run of a run's own: it says when its ports are open, and ends with its input.
     pub beside: bool,
 }
@@ -94,6 +96,9 @@ pub fn run(path: &Path, run: &Run, screen: &Screen) -> Result<Ran, Failure> {
 pub fn open(path: &Path, run: &Run) -> Result<Engine, Failure> {
     let mut builder =
         Engine::builder().budget(run.budget as usize).rx_usecs(run.rx_usecs as u32).cpus(&run.cpu);
+    for driver in path.drivers.drivers() {
+        builder = builder.driver(*driver);
+    }
     for (name, text) in &path.ports {
         builder = builder.port(name, text);
     }
@@ -243,8 +248,8 @@ fn watch(
 ) -> Ended {
     let start = Instant::now();
     let mut progress = (!screen.quiet).then(|| Progress::new(path.time)).flatten();
-    let finite = |text: &String| linerate::parse(text).is_ok_and(|s| ends(&s.driver));
-    let often = path.count.is_some() || path.ports.iter().any(|(_, text)| finite(text));
+    let ends = running.stats().ports().iter().any(|port| port.flags.ends);
+    let often = path.count.is_some() || ends;
     let look = match (&progress, often) {
         (_, true) => LOOK_OFTEN,
         (Some(_), false) => REDRAW,
@@ -274,11 +279,6 @@ fn watch(
             return Ended::Failed;
         }
     }
-}
-
-/// True for drivers whose ports can come to an end without anything being wrong.
-fn ends(driver: &str) -> bool {
-    matches!(driver, "gen" | "pcap")
 }
 
 fn packets_out(stats: &Stats) -> u64 {

@@ -3,11 +3,17 @@
 use std::borrow::Cow;
 use std::io::{self, Write};
 
+use linerate::{Registry, Spec};
 use linerate_ctl::{Told, json};
 use linerate_sys::text::harmless;
 
 use crate::args::Run;
 use crate::errors::{self, Failure, RUNTIME};
+
+/// Returns true for a port on the standard input or output.
+pub fn is_pipe(port: &Spec, drivers: &Registry) -> bool {
+    port.arg == "-" && drivers.flags(port).pipes
+}
 
 /// Where a run's text goes.
 #[derive(Debug, Clone, Copy)]
@@ -22,11 +28,10 @@ pub struct Screen {
 
 impl Screen {
     /// What `run` asks for, given the ports: the last one named is written to, the first is read.
-    pub fn of(run: &Run, ports: &[&str]) -> Screen {
+    pub fn of(run: &Run, ports: &[&str], drivers: &Registry) -> Screen {
         let taken = ports.iter().enumerate().any(|(i, port)| {
             let written = i + 1 == ports.len() || port.contains(",write");
-            let spec = linerate::parse(port);
-            spec.is_ok_and(|s| s.driver == "pcap" && s.arg == "-") && written
+            written && drivers.parse(port).is_ok_and(|spec| is_pipe(&spec, drivers))
         });
         Screen { json: run.json, quiet: run.quiet, stdout_taken: taken }
     }
@@ -152,7 +157,9 @@ mod tests {
     fn taken(ports: &[&str]) -> bool {
         let all = ["linerate", "forward"].iter().chain(ports);
         match Args::try_parse_from(all).unwrap().command {
-            Command::Forward(forward) => Screen::of(&forward.run, ports).stdout_taken,
+            Command::Forward(forward) => {
+                Screen::of(&forward.run, ports, &Registry::default()).stdout_taken
+            }
             other => panic!("{other:?}"),
         }
     }

@@ -81,6 +81,7 @@ mod tests {
         let port = |name: &str, rx, tx| PortReport {
             name: name.into(),
             driver: name.into(),
+            flags: linerate_port::DriverFlags::default(),
             mode: format!("{name} mode"),
             rx: Passed { packets: rx, bytes: 60 * rx },
             tx: Passed { packets: tx, bytes: 60 * tx },

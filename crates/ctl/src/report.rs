@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use linerate_datapath::{PortStats, Stats, Stopped};
-use linerate_port::{Error, Pace, Verified, ring};
+use linerate_port::{DriverFlags, Error, Pace, Verified};
 
 #[cfg(feature = "json")]
 use serde::Serialize;
@@ -52,6 +52,9 @@ pub struct PortReport {
     pub name: String,
     /// Its driver.
     pub driver: String,
+    /// What holds for every port of that driver.
+    #[cfg_attr(feature = "json", serde(skip))]
+    pub flags: DriverFlags,
     /// Driver and mode, as obtained.
     pub mode: String,
     /// Received from it.
@@ -277,17 +280,17 @@ impl ForwardReport {
         }
     }
 
-    /// Packets that left by ports other than rings: what `cost` divides by.
+    /// Packets that left by ports other than rings, and whatever else is paired: what `cost` divides by.
     #[must_use]
     pub fn packets_out(&self) -> u64 {
-        let outside = self.ports.iter().filter(|p| p.driver != ring::NAME);
+        let outside = self.ports.iter().filter(|p| !p.flags.paired);
         outside.map(|p| p.tx.packets).sum()
     }
 
     /// False if a generator of this run fed a sink of it, and the sink found a fault.
     #[must_use]
     pub fn verified(&self) -> bool {
-        let generated = self.ports.iter().any(|p| p.driver == "gen");
+        let generated = self.ports.iter().any(|p| p.flags.generates);
         !generated || self.verify.is_none_or(|v| v.faults() == 0)
     }
 }
@@ -397,6 +400,7 @@ impl From<&PortStats> for PortReport {
         PortReport {
             name: port.name.clone(),
             driver: port.driver.clone(),
+            flags: port.flags,
             mode: port.obtained.mode.clone(),
             rx: Passed { packets: c.rx_packets, bytes: c.rx_bytes },
             tx: Passed { packets: c.tx_packets, bytes: c.tx_bytes },

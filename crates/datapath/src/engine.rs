@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use linerate_port::wait::poll_readable;
-use linerate_port::{Code, Error, QueueOps, Result, Want, parse};
+use linerate_port::{Code, Driver, Error, QueueOps, Registry, Result, Want};
 use linerate_skb::{Data, Holder, Huge, Init, Pool, Return, Verdict};
 
 use crate::hold_off::HoldOff;
@@ -15,6 +15,7 @@ use crate::napi::Napi;
 use crate::notice::Notice;
 use crate::opening::{self, Groups};
 use crate::plan::{self, Sizes};
+use crate::ports::{self, Named};
 use crate::running::Running;
 use crate::stage::{Maker, Stage, StageContext};
 use crate::stats::{Stats, WorkerSlot};
@@ -26,6 +27,7 @@ use crate::xconnect::Xconnect;
 const STEP: Duration = Duration::from_millis(10);
 /// Describes an engine.
 pub struct Builder {
+    drivers: Registry,
     ports: Vec<(String, String)>,
     wires: Vec<(String, String)>,
     wraps: Vec<(String, Around)>,
@@ -39,6 +41,7 @@ pub struct Builder {
 impl Builder {
     fn new() -> Builder {
         Builder {
+            drivers: Registry::default(),
             ports: Vec::new(),
             wires: Vec::new(),
             wraps: Vec::new(),
@@ -52,6 +55,13 @@ impl Builder {
             workers: usize::MAX,
             cpus: Vec::new(),
         }
+    }
+
+    /// Adds a driver that the texts of ports can name, in place of one of the same name.
+    #[must_use]
+    pub fn driver(mut self, driver: &'static dyn Driver) -> Self {
+        self.drivers.add(driver);
+        self
     }
 
     /// A port, by the name that wires, stages and reports use, and its text `driver:arg[,k=v]`.
@@ -262,29 +272,26 @@ impl Builder {
     /// smaller than the sum of its holders (`E-POOL-TOO-SMALL`, with the sum).
     pub fn build(mut self) -> Result<Engine> {
         self.sizes.backlog = self.sizes.backlog.max(self.sizes.budget);
-        let mut specs = Vec::new();
-        for (name, text) in &self.ports {
-            let mut spec = parse(text)?;
-            spec.name.clone_from(name);
-            specs.push(spec);
-        }
-        if specs.is_empty() {
+        let name = |(name, text): &(String, String)| Named::new(&self.drivers, name, text);
+        let mut named = self.ports.iter().map(name).collect::<Result<Vec<_>>>()?;
+        if named.is_empty() {
             let why = "it has no port";
             return Err(Error::new(Code::Topology, "cannot build the engine", why)
                 .fix("name two by .port(NAME, TEXT), and join them by .wire(NAME, NAME)"));
         }
-        let wires = plan::find_wires(&specs, &self.wires)?;
+        let wires = plan::find_wires(&named, &self.wires)?;
         let looks = !self.makers.is_empty() || !self.wraps.is_empty();
-        let wraps = wrapping::find(&specs, std::mem::take(&mut self.wraps))?;
-        plan::check_wires(&specs, &wires)?;
-        plan::direct(&mut specs, &wires, looks);
-        let workers = plan::workers(specs.len(), &wires, self.workers);
-        let memory = self.asked.get(&plan::demands(&specs, &workers)?, self.sizes)?;
+        let wraps = wrapping::find(&named, std::mem::take(&mut self.wraps))?;
+        plan::check_wires(&named, &wires)?;
+        ports::direct(&mut named, &wires, looks);
+        let ports = ports::plan(named, &wires)?;
+        let workers = plan::workers(ports.len(), &wires, self.workers);
+        let memory = self.asked.get(&plan::demands(&ports, &workers), self.sizes)?;
         let pool = memory.pool;
-        let mut opened = opening::open_all(&specs, &pool)?;
-        opening::check_directions(&specs, &wires, &opened)?;
-        let meters = wrapping::wrap_all(&specs, &mut opened, wraps)?;
-        let groups = Groups { specs: &specs, wires: &wires, workers: &workers, meters };
+        let mut opened = opening::open_all(&ports, &pool)?;
+        opening::check_directions(&ports, &wires, &opened)?;
+        let meters = wrapping::wrap_all(&ports, &mut opened, wraps)?;
+        let groups = Groups { ports: &ports, wires: &wires, workers: &workers, meters };
         let (entries, groups) = groups.split(opened, &pool, self.sizes.backlog);
         let (mut made, notice) = (Vec::new(), Arc::default());
         for (i, (group, hot_list_len)) in groups.into_iter().zip(memory.hot_lists).enumerate() {

@@ -14,6 +14,7 @@ mod napi;
 mod notice;
 mod opening;
 mod plan;
+mod ports;
 mod running;
 mod stage;
 mod stats;

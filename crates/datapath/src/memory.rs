@@ -174,6 +174,7 @@ fn too_small(frames: u64, holders: &Holders) -> Error {
 mod tests {
     use super::*;
     use crate::plan::Rings;
+    use crate::ports;
 
     const SIZES: Sizes = Sizes { budget: 64, backlog: 256, rx_usecs: 250 };
 
@@ -221,9 +222,9 @@ mod tests {
 
     #[test]
     fn a_hot_list_shorter_than_the_rings_of_xdp_is_warned_about() {
-        let port = |text: &str| linerate_port::Spec::parse(text, &["xdp"]).unwrap();
-        let specs = [port("xdp:lo,queues=0,ring=256"), port("xdp:lo,queues=0,rx=512,tx=256")];
-        let demands = plan::demands(&specs, &[0, 1]).unwrap();
+        let texts = ["xdp:lo,queues=0,ring=256", "xdp:lo,queues=0,rx=512,tx=256"];
+        let ports = ports::plan(ports::tests::named(&texts), &[]).unwrap();
+        let demands = plan::demands(&ports, &[0, 1]);
         let asked = Asked { hot_list_len: Some(1024), ..Asked::default() };
         let warnings = get(&asked, &demands).warnings;
         // The fill ring has twice as many as the receive ring.

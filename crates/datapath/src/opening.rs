@@ -2,42 +2,32 @@
 
 use std::ops::Range;
 
-use linerate_port::{Code, Direction, Error, Opened, Result, Spec, capabilities, open, ring};
+use linerate_port::{Capabilities, Code, Direction, Error, OpenContext, Opened, Result};
 use linerate_skb::Pool;
 
 use crate::napi::Napi;
-use crate::plan::{self, Wire};
+use crate::plan::Wire;
+use crate::ports::Planned;
 use crate::stats::Entry;
 use crate::wrapping::Meters;
 
-/// Opens every port; the two ends of a ring together.
-pub(crate) fn open_all(specs: &[Spec], pool: &Pool) -> Result<Vec<Opened>> {
-    let mut opened: Vec<Option<Opened>> = specs.iter().map(|_| None).collect();
-    for (i, spec) in specs.iter().enumerate() {
-        if opened[i].is_some() {
-            continue;
+/// Opens every port; the two ends of a pair meet.
+pub(crate) fn open_all(ports: &[Planned], pool: &Pool) -> Result<Vec<Opened>> {
+    let needed = ports.iter().map(|port| port.needs.capabilities);
+    let capabilities = needed.fold(Capabilities::NONE, Capabilities::and);
+    let mut cx = OpenContext::new(pool);
+    let open = |port: &Planned| {
+        let device = port.plan.open(&mut cx).map_err(|e| capabilities.added_to(e))?;
+        if device.queues.is_empty() {
+            return Err(port.spec.error("the driver opened a device without queues"));
         }
-        if spec.driver != ring::NAME {
-            let device = open(spec, pool).map_err(|e| capabilities(specs).added_to(e))?;
-            if device.queues.is_empty() {
-                return Err(spec.error("the driver opened a device without queues"));
-            }
-            opened[i] = Some(device);
-            continue;
-        }
-        let other = (i + 1..specs.len())
-            .find(|&j| specs[j].driver == ring::NAME && specs[j].arg == spec.arg);
-        // `check_wires` saw both ends.
-        let Some(other) = other else { continue };
-        let len = plan::ring_len(specs, &spec.arg)?;
-        let (a, b) = ring::pair(&spec.arg, len, pool)?;
-        (opened[i], opened[other]) = (Some(a), Some(b));
-    }
-    Ok(opened.into_iter().flatten().collect())
+        Ok(device)
+    };
+    ports.iter().map(open).collect()
 }
 
 /// Refuses a wire over which nothing can go.
-pub(crate) fn check_directions(specs: &[Spec], wires: &[Wire], opened: &[Opened]) -> Result<()> {
+pub(crate) fn check_directions(ports: &[Planned], wires: &[Wire], opened: &[Opened]) -> Result<()> {
     for &(a, b) in wires {
         let (left, right) = (opened[a].obtained.direction, opened[b].obtained.direction);
         let word = match (left, right) {
@@ -45,7 +35,10 @@ pub(crate) fn check_directions(specs: &[Spec], wires: &[Wire], opened: &[Opened]
             (Direction::Sink, Direction::Sink) => "written",
             _ => continue,
         };
-        let why = format!("'{}' and '{}' can both only be {word}", specs[a].name, specs[b].name);
+        let why = format!(
+            "'{}' and '{}' can both only be {word}",
+            ports[a].spec.name, ports[b].spec.name
+        );
         return Err(Error::new(Code::Topology, "nothing can go over the wire", why));
     }
     Ok(())
@@ -61,7 +54,7 @@ pub(crate) struct Group {
 
 /// Which worker each port goes to, and which ports are joined.
 pub(crate) struct Groups<'a> {
-    pub specs: &'a [Spec],
+    pub ports: &'a [Planned],
     pub wires: &'a [Wire],
     pub workers: &'a [usize],
     /// The counters below what is around each port.
@@ -82,29 +75,30 @@ impl Groups<'_> {
         // Where the queues of each port are in their worker.
         let mut places: Vec<Range<usize>> = Vec::new();
         let devices = opened.into_iter().zip(self.meters);
-        for ((spec, &worker), (device, meters)) in self.specs.iter().zip(self.workers).zip(devices)
+        for ((port, &worker), (device, meters)) in self.ports.iter().zip(self.workers).zip(devices)
         {
+            let (spec, flags) = (&port.spec, port.flags);
             let group = &mut groups[worker];
             let (first, direction) = (group.napis.len(), device.obtained.direction);
-            let port = Napi::id(first);
+            let id = Napi::id(first);
             let mut queues = Vec::new();
             for ops in device.queues {
                 let tally = pool.tally(&format!("{} backlog", spec.name));
-                let napi = Napi::new(ops, direction, port, backlog, tally);
+                let napi = Napi::new(ops, direction, id, backlog, tally);
                 queues.push(napi.readings());
                 group.napis.push(napi);
                 group.names.push(spec.name.clone());
             }
             places.push(first..group.napis.len());
-            let rings = match spec.driver.as_str() {
-                ring::NAME if meters.is_empty() => {
-                    queues.iter().map(|(live, _)| live.clone()).collect()
-                }
-                _ => meters,
+            let rings = if flags.paired && meters.is_empty() {
+                queues.iter().map(|(live, _)| live.clone()).collect()
+            } else {
+                meters
             };
             entries.push(Entry {
                 name: spec.name.clone(),
                 driver: spec.driver.clone(),
+                flags,
                 obtained: device.obtained,
                 queues,
                 rings,

@@ -1,8 +1,10 @@
 //! What an engine will be, decided before anything is opened: workers, wires, and who can hold
 //! frames.
 
-use linerate_port::{Code, Direction, Driver, Error, Result, Spec, driver_of, ring};
+use linerate_port::{Code, Error, Result};
 use linerate_skb::{Holders, Trust};
+
+use crate::ports::{Named, Planned};
 
 /// Sizes that a builder settles.
 #[derive(Debug, Clone, Copy)]
@@ -16,9 +18,9 @@ pub(crate) struct Sizes {
 pub(crate) type Wire = (usize, usize);
 
 /// The port of this name; `what` says in an error who asks for it.
-pub(crate) fn find(specs: &[Spec], name: &str, what: &str) -> Result<usize> {
-    specs.iter().position(|s| s.name == name).ok_or_else(|| {
-        let known: Vec<&str> = specs.iter().map(|s| s.name.as_str()).collect();
+pub(crate) fn find(ports: &[Named], name: &str, what: &str) -> Result<usize> {
+    ports.iter().position(|port| port.spec.name == name).ok_or_else(|| {
+        let known: Vec<&str> = ports.iter().map(|port| port.spec.name.as_str()).collect();
         let why = format!("{what} '{name}', and there is no such port");
         Error::new(Code::Topology, "cannot build the engine", why)
             .fix(format!("ports: {}", known.join(" ")))
@@ -26,61 +28,27 @@ pub(crate) fn find(specs: &[Spec], name: &str, what: &str) -> Result<usize> {
 }
 
 /// The wires, by the ports' names.
-pub(crate) fn find_wires(specs: &[Spec], names: &[(String, String)]) -> Result<Vec<Wire>> {
-    let end = |name| find(specs, name, "a wire ends at");
+pub(crate) fn find_wires(ports: &[Named], names: &[(String, String)]) -> Result<Vec<Wire>> {
+    let end = |name| find(ports, name, "a wire ends at");
     names.iter().map(|(a, b)| Ok((end(a)?, end(b)?))).collect()
 }
 
-/// Gives a port that is either read or written its mode: the left end of a wire is read. Between two
-/// of these packets of any link type pass, unless somebody `looks` at them, who takes them for Ethernet.
-pub(crate) fn direct(specs: &mut [Spec], wires: &[Wire], looks: bool) {
-    let is_directed = |spec: &Spec| driver_of(spec).is_ok_and(Driver::directed);
-    for &(a, b) in wires.iter().filter(|_| !looks) {
-        if is_directed(&specs[a]) && is_directed(&specs[b]) {
-            specs[a].options.set_default("link", Some("any"));
-            specs[b].options.set_default("link", Some("any"));
-        }
-    }
-    for (i, spec) in specs.iter_mut().enumerate() {
-        let directed = is_directed(spec);
-        let said = spec.flag("read").unwrap_or(false) || spec.flag("write").unwrap_or(false);
-        if directed && !said {
-            let left = wires.iter().any(|(a, _)| *a == i);
-            spec.options.set_default(if left { "read" } else { "write" }, None);
-        }
-    }
-    spare(specs, wires);
-}
-
-/// Tells a port that takes packets from others to take none, where its wire's other end would get
-/// none: it can only be read.
-fn spare(specs: &mut [Spec], wires: &[Wire]) {
-    for (i, other) in wires.iter().flat_map(|&(a, b)| [(a, b), (b, a)]) {
-        let source = |driver: &dyn Driver| driver.direction(&specs[other]) == Direction::Source;
-        let for_nobody = driver_of(&specs[other]).is_ok_and(source);
-        if for_nobody && driver_of(&specs[i]).is_ok_and(Driver::can_only_write) {
-            specs[i].options.set_default("write", None);
-        }
-    }
-}
-
 /// Checks that every wire joins two different ports and no port is on two wires.
-pub(crate) fn check_wires(specs: &[Spec], wires: &[Wire]) -> Result<()> {
+pub(crate) fn check_wires(ports: &[Named], wires: &[Wire]) -> Result<()> {
     let bad = |why: String| Err(Error::new(Code::Topology, "cannot build the engine", why));
-    let twice = |i: &usize| specs[..*i].iter().any(|s| s.name == specs[*i].name);
-    if let Some(i) = (0..specs.len()).find(twice) {
-        return bad(format!("two ports are named '{}'", specs[i].name));
+    let twice = |i: &usize| ports[..*i].iter().any(|port| port.spec.name == ports[*i].spec.name);
+    if let Some(i) = (0..ports.len()).find(twice) {
+        return bad(format!("two ports are named '{}'", ports[i].spec.name));
     }
-    for (i, spec) in specs.iter().enumerate() {
+    for (i, port) in ports.iter().enumerate() {
         let ends = wires.iter().flat_map(|(a, b)| [a, b]).filter(|end| **end == i).count();
         if ends > 1 {
-            return bad(format!("'{}' is on more than one wire", spec.name));
+            return bad(format!("'{}' is on more than one wire", port.spec.name));
         }
-        let same = |s: &&Spec| s.driver == ring::NAME && s.arg == spec.arg;
-        let others = specs.iter().filter(same).count();
-        if spec.driver == ring::NAME && others != 2 {
-            let why = format!("ring:{} has {others} of the two ends it needs", spec.arg);
-            return bad(why);
+        let others = ports.iter().filter(|other| port.is_paired_with(other)).count();
+        if port.flags().paired && others != 2 {
+            let (driver, name) = (&port.spec.driver, &port.spec.arg);
+            return bad(format!("{driver}:{name} has {others} of the two ends it needs"));
         }
     }
     Ok(())
@@ -116,7 +84,7 @@ pub(crate) struct Demand {
 pub(crate) enum Rings {
     /// A device's own, which hold frames of the pool.
     Device { frames: usize },
-    /// A pair of this process, which holds packets; named at the first of its ends.
+    /// A pair of this process, which holds packets; named, with its driver, at the first of its ends.
     Pair { name: Option<String>, packets: usize },
 }
 
@@ -131,23 +99,21 @@ impl Rings {
 }
 
 /// What each port asks of the engine's memory.
-pub(crate) fn demands(specs: &[Spec], workers: &[usize]) -> Result<Vec<Demand>> {
-    let demand = |(i, (spec, &worker)): (usize, (&Spec, &usize))| {
-        let name = spec.name.clone();
-        if spec.driver == ring::NAME {
-            let first = specs[..i].iter().all(|s| s.driver != ring::NAME || s.arg != spec.arg);
-            let packets = ring::frames(ring_len(specs, &spec.arg)?);
-            let rings = Rings::Pair { name: first.then(|| spec.arg.clone()), packets };
-            let trust = Trust::Private;
-            return Ok(Demand { name, worker, packet_max_bytes: 0, trust, rings });
-        }
-        let driver = driver_of(spec)?;
-        let packet_max_bytes = driver.packet_max_bytes(spec)?;
-        let rings = Rings::Device { frames: driver.ring_frames(spec)? };
-        let trust = driver.trust(spec)?;
-        Ok(Demand { name, worker, packet_max_bytes, trust, rings })
+pub(crate) fn demands(ports: &[Planned], workers: &[usize]) -> Vec<Demand> {
+    let demand = |(i, (port, &worker)): (usize, (&Planned, &usize))| {
+        let (spec, needs) = (&port.spec, port.needs);
+        let is_other = |p: &Planned| p.spec.driver == spec.driver && p.spec.arg == spec.arg;
+        let rings = if port.flags.paired {
+            let first = !ports[..i].iter().any(is_other);
+            let name = first.then(|| format!("{} {}", spec.driver, spec.arg));
+            Rings::Pair { name, packets: needs.ring_frames }
+        } else {
+            Rings::Device { frames: needs.ring_frames }
+        };
+        let (name, packet_max_bytes) = (spec.name.clone(), needs.packet_max_bytes);
+        Demand { name, worker, packet_max_bytes, trust: needs.trust, rings }
     };
-    specs.iter().zip(workers).enumerate().map(demand).collect()
+    ports.iter().zip(workers).enumerate().map(demand).collect()
 }
 
 /// Frames that a packet of `packet_bytes` takes, of ordinary ones: a jumbo class may be used up.
@@ -179,32 +145,17 @@ pub(crate) fn holders(
                 holders.add(format!("{} rings", demand.name), *frames as u64);
             }
             Rings::Pair { name: Some(name), packets } => {
-                holders.add(format!("ring {name} both ways"), *packets as u64 * longest);
+                holders.add(format!("{name} both ways"), *packets as u64 * longest);
             }
         }
     }
     holders
 }
 
-/// Packets each way in the ring called `name`, as one of its ends says, or both.
-pub(crate) fn ring_len(specs: &[Spec], name: &str) -> Result<u32> {
-    let mut said = None;
-    for end in specs.iter().filter(|spec| spec.driver == ring::NAME && spec.arg == name) {
-        let len = ring::len_of(end)?;
-        if let (Some(one), Some(other)) = (said, len)
-            && one != other
-        {
-            let why = format!("the ring's other end says len={one}");
-            return Err(end.error(why).fix("the same at both ends, or at one of them"));
-        }
-        said = said.or(len);
-    }
-    Ok(said.unwrap_or(ring::LEN))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ports::{self, tests::named};
 
     #[test]
     fn each_wire_is_a_worker_and_loose_ports_go_to_the_first() {
@@ -221,36 +172,10 @@ mod tests {
     }
 
     #[test]
-    fn a_rings_length_is_said_at_either_end_and_never_ignored() {
-        let len = |a: &str, b: &str| {
-            let end = |options| Spec::parse(&format!("ring:r{options}"), &["ring"]).unwrap();
-            ring_len(&[end(a), end(b)], "r")
-        };
-        assert_eq!(len("", "").unwrap(), ring::LEN);
-        assert_eq!((len(",len=64", "").unwrap(), len("", ",len=64").unwrap()), (64, 64));
-        assert_eq!(len(",len=64", ",len=64").unwrap(), 64);
-        assert!(len(",len=64", ",len=128").unwrap_err().why.contains("len=64"));
-        assert!(len("", ",lne=64").unwrap_err().fix.contains("len"));
-    }
-
-    #[test]
-    fn a_port_whose_wire_is_only_read_takes_nothing_in() {
-        let texts =
-            ["gen:", "xdp:a", "xdp:b,udp=7", "pcap:in", "xdp:c", "pcap:out", "xdp:d", "null:"];
-        let mut specs = texts.map(|text| linerate_port::parse(text).unwrap());
-        direct(&mut specs, &[(0, 1), (3, 2), (4, 5), (6, 7)], true);
-        let written = specs.map(|spec| spec.flag("write").unwrap());
-        assert_eq!(written, [false, true, true, false, false, true, false, false]);
-    }
-
-    #[test]
     fn the_sum_names_every_holder() {
-        let specs = [
-            Spec::parse("a=gen:,size=3000", &["gen", "ring"]).unwrap(),
-            Spec::parse("b=ring:r,len=64", &["gen", "ring"]).unwrap(),
-            Spec::parse("c=ring:r,len=64", &["gen", "ring"]).unwrap(),
-        ];
-        let demands = demands(&specs, &[0, 0, 0]).unwrap();
+        let texts = ["a=gen:,size=3000", "b=ring:r,len=64", "c=ring:r,len=64"];
+        let ports = ports::plan(named(&texts), &[]).unwrap();
+        let demands = demands(&ports, &[0, 0, 0]);
         assert_eq!(demands.iter().map(|d| d.rings.frames()).collect::<Vec<_>>(), [0, 128, 128]);
         let h = holders(&demands, Sizes { budget: 32, backlog: 100, rx_usecs: 0 }, &[1024], 1792);
         // Two frames a packet.

@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use linerate_port::wait::EventFd;
 use linerate_port::{
-    DriverCounts, Health, Obtained, Pace, QueueCounts, QueueOps, QueueStats, Result, Verified,
+    DriverCounts, DriverFlags, Health, Obtained, Pace, QueueCounts, QueueOps, QueueStats, Result,
+    Verified,
 };
 use linerate_skb::{Error, Ledger, Pool};
 
@@ -203,9 +204,10 @@ impl Slot {
 pub(crate) struct Entry {
     pub name: String,
     pub driver: String,
+    pub flags: DriverFlags,
     pub obtained: Obtained,
     pub queues: Vec<(Arc<QueueStats>, Arc<Slot>)>,
-    /// What passed the ring that it is an end of; none for other drivers.
+    /// What passed the pair that it is an end of; none for other drivers.
     pub rings: Vec<Arc<QueueStats>>,
 }
 
@@ -226,6 +228,8 @@ pub struct PortStats {
     pub name: String,
     /// Its driver.
     pub driver: String,
+    /// What holds for every port of that driver.
+    pub flags: DriverFlags,
     /// What the device gave.
     pub obtained: Obtained,
     /// What passed, over all queues.
@@ -298,6 +302,7 @@ impl PortStats {
         let mut stats = PortStats {
             name: entry.name.clone(),
             driver: entry.driver.clone(),
+            flags: entry.flags,
             obtained: entry.obtained.clone(),
             counts: QueueCounts::default(),
             driver_counts: DriverCounts::default(),

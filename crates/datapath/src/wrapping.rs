@@ -10,37 +10,38 @@
 use std::sync::Arc;
 
 use linerate_port::wrap::{Layer, Wrapped};
-use linerate_port::{Opened, QueueOps, QueueStats, Result, Spec, ring};
+use linerate_port::{Opened, QueueOps, QueueStats, Result};
 use linerate_skb::{Batch, Local, Moved};
 
 use crate::plan;
+use crate::ports::{Named, Planned};
 
 /// Puts something around a queue, of which it is told the number within its port.
 pub(crate) type Around = Box<dyn FnMut(Box<dyn QueueOps>, usize) -> Result<Box<dyn QueueOps>>>;
 
-/// The counters below what is around a port: one a queue if it is a ring's end, or none.
+/// The counters below what is around a port: one a queue if it is an end of a pair, or none.
 pub(crate) type Meters = Vec<Arc<QueueStats>>;
 
 /// Finds the ports by their names.
-pub(crate) fn find(specs: &[Spec], wraps: Vec<(String, Around)>) -> Result<Vec<(usize, Around)>> {
-    let find = |name: &str| plan::find(specs, name, "something is to be put around");
+pub(crate) fn find(ports: &[Named], wraps: Vec<(String, Around)>) -> Result<Vec<(usize, Around)>> {
+    let find = |name: &str| plan::find(ports, name, "something is to be put around");
     wraps.into_iter().map(|(name, around)| Ok((find(&name)?, around))).collect()
 }
 
 /// Puts each of `wraps` around the port of its index, in order; returns the meters of each port.
-/// Each of `specs` is open.
+/// Each of `ports` is open.
 ///
 /// # Errors
 /// Those of `wraps`; what is open is to be closed then.
 pub(crate) fn wrap_all(
-    specs: &[Spec],
+    ports: &[Planned],
     opened: &mut [Opened],
     wraps: Vec<(usize, Around)>,
 ) -> Result<Vec<Meters>> {
-    let mut meters: Vec<Meters> = vec![Meters::new(); specs.len()];
+    let mut meters: Vec<Meters> = vec![Meters::new(); ports.len()];
     for (port, mut around) in wraps {
         let queues = &mut opened[port].queues;
-        if specs[port].driver == ring::NAME && meters[port].is_empty() {
+        if ports[port].flags.paired && meters[port].is_empty() {
             (*queues, meters[port]) = queues.drain(..).map(metered).unzip();
         }
         let wrapped = queues.drain(..).enumerate().map(|(i, ops)| around(ops, i));

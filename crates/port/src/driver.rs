@@ -1,4 +1,10 @@
-//! What a driver is.
+//! The contract of a driver: a port's text becomes a plan once, and the plan says what it needs, is
+//! examined, and is opened.
+//!
+//! ```text
+//!   Spec ── Driver::parse ──► Plan ─┬─ needs ──► Needs    plain data: pools and wires are made by it
+//!                                   └─ open ───► Opened   queues, and what they are
+//! ```
 
 use linerate_skb::{Pool, Result, Trust};
 use linerate_sys::capability::Capabilities;
@@ -29,63 +35,67 @@ impl std::fmt::Debug for Opened {
     }
 }
 
-/// Opens devices of one kind.
+/// Facts that hold for every port of a driver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DriverFlags {
+    /// A port opens nothing by name: what stands behind the colon of its text is its first option.
+    pub nameless: bool,
+    /// A port is either read or written, as the flags `read` and `write` say.
+    pub directed: bool,
+    /// A port may be told by the flag `write` to take nothing in. An engine tells it where nobody
+    /// would get what comes in.
+    pub can_only_write: bool,
+    /// A port is one of two ends that are opened by the same name in one process: they
+    /// [meet](OpenContext::meet), and what one sends stays in the process.
+    pub paired: bool,
+    /// A port can come to an end without anything being wrong.
+    pub ends: bool,
+    /// A port makes numbered packets, and ends after `count=N` of them.
+    pub generates: bool,
+    /// The name `-` stands for the standard input or output.
+    pub pipes: bool,
+}
+
+/// The lines of a driver in the help of a command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DriverHelp {
+    /// The text of a port, with its options: `tap:NAME`.
+    pub usage: &'static str,
+    /// Explains it, in lines of at most 76 characters.
+    pub text: &'static str,
+}
+
+/// Reads the texts of ports of one kind.
 pub trait Driver: Sync {
-    /// What stands before the colon of a port text.
+    /// Returns what stands before the colon of a port text.
     fn name(&self) -> &'static str;
 
-    /// True if a port of this kind is either read or written, as the flags `read` and `write` say.
-    fn directed(&self) -> bool {
-        false
+    /// Returns the driver's lines in the help of a command.
+    fn help(&self) -> DriverHelp {
+        DriverHelp { usage: self.name(), text: "" }
     }
 
-    /// True if a port of this kind opens nothing by name: what stands behind the colon of its text is
-    /// its first option.
-    fn is_nameless(&self) -> bool {
-        false
+    /// Returns what holds for every port of this driver.
+    fn flags(&self) -> DriverFlags {
+        DriverFlags::default()
     }
 
-    /// The way packets can go, as far as the text says it.
-    fn direction(&self, _: &Spec) -> Direction {
-        Direction::Both
-    }
-
-    /// True if a port of this kind may be told by the flag `write` to take nothing in. An engine tells
-    /// it where nobody would get what comes in.
-    fn can_only_write(&self) -> bool {
-        false
-    }
-
-    /// Capabilities that opening the port of `spec` takes.
-    fn capabilities(&self, _: &Spec) -> Capabilities {
-        Capabilities::NONE
-    }
-
-    /// Largest packet it may hand over, in bytes; a pool is sized by it before the device is open.
+    /// Reads `spec`, all of whose options it takes or refuses ([`Spec::finish`]); opens nothing.
     ///
     /// # Errors
-    /// As `open`, if it cannot be known.
-    fn packet_max_bytes(&self, spec: &Spec) -> Result<usize>;
+    /// `E-PORT-SYNTAX`, with what would be right.
+    fn parse(&self, spec: &Spec) -> Result<Box<dyn Plan>>;
+}
 
-    /// Frames of the pool that the device's own rings can hold, over all its queues; hot lists and
-    /// the pool are sized by it. None for a driver that copies: its rings are not of the pool.
+/// A port that has been read and is not open yet.
+pub trait Plan {
+    /// Returns what the port asks of others, as far as that can be known before it is open.
     ///
     /// # Errors
-    /// As `open`, if it cannot be known.
-    fn ring_frames(&self, _: &Spec) -> Result<usize> {
-        Ok(0)
-    }
+    /// As [`Plan::open`], if it cannot be known.
+    fn needs(&self) -> Result<Needs>;
 
-    /// Who may write the frames of a pool that is made for this port. A driver that shares them with a
-    /// peer says so; all others leave them private.
-    ///
-    /// # Errors
-    /// As `open`, if it cannot be known.
-    fn trust(&self, _: &Spec) -> Result<Trust> {
-        Ok(Trust::Private)
-    }
-
-    /// Opens the device that `spec` names; its queues receive into `pool`.
+    /// Opens the device; its queues receive into the context's pool.
     ///
     /// A device that reads or writes frames itself needs them in the pool's umem. Its driver
     /// refuses a pool whose data is the system allocator's
@@ -94,5 +104,66 @@ pub trait Driver: Sync {
     ///
     /// # Errors
     /// What, why and what to do; nothing is left behind.
-    fn open(&self, spec: &Spec, pool: &Pool) -> Result<Opened>;
+    fn open(&self, cx: &mut OpenContext<'_>) -> Result<Opened>;
+}
+
+/// What a port asks of the memory, the wires and the privileges around it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Needs {
+    /// Largest packet it may hand over, in bytes; a pool is sized by it before the device is open.
+    pub packet_max_bytes: usize,
+    /// Frames of the pool that the device's own rings can hold, over all its queues; hot lists and
+    /// the pool are sized by it. None for a driver that copies: its rings are not of the pool. Two
+    /// ends of a pair say the same: the packets of both ways.
+    pub ring_frames: usize,
+    /// Who may write the frames of a pool that is made for this port. A driver that shares them with
+    /// a peer says so; all others leave them private.
+    pub trust: Trust,
+    /// The way packets can go, as far as the text says it.
+    pub direction: Direction,
+    /// Capabilities that opening the port takes.
+    pub capabilities: Capabilities,
+}
+
+/// What ports are opened with: the pool that they receive into, and the ends that wait for their
+/// others.
+#[derive(Debug)]
+pub struct OpenContext<'a> {
+    pool: &'a Pool,
+    /// Second ends, by driver and name.
+    waiting: Vec<(&'static str, String, Opened)>,
+}
+
+impl<'a> OpenContext<'a> {
+    /// Returns a context in which nobody waits.
+    #[must_use]
+    pub fn new(pool: &'a Pool) -> OpenContext<'a> {
+        OpenContext { pool, waiting: Vec::new() }
+    }
+
+    /// Returns the pool that queues receive into.
+    #[must_use]
+    pub fn pool(&self) -> &'a Pool {
+        self.pool
+    }
+
+    /// Returns one end of a pair. Who asks first for `name` has both made and gets one; who asks next
+    /// gets the other.
+    ///
+    /// # Errors
+    /// Those of `make`.
+    pub fn meet(
+        &mut self,
+        driver: &'static str,
+        name: &str,
+        make: impl FnOnce(&Pool) -> Result<(Opened, Opened)>,
+    ) -> Result<Opened> {
+        let is_other = |(of, called, _): &(&str, String, Opened)| *of == driver && called == name;
+        if let Some(at) = self.waiting.iter().position(is_other) {
+            return Ok(self.waiting.remove(at).2);
+        }
+        let (first, second) = make(self.pool)?;
+        self.waiting.push((driver, name.to_owned(), second));
+        Ok(first)
+    }
 }

@@ -2,8 +2,8 @@
 //!
 //! A [`Port`] is a device opened by its text, `driver:arg[,key=value]`; it has one or more
 //! [`Queue`]s, each with one descriptor that is readable when there is something to do. A driver is
-//! a [`Driver`] and its queues' [`QueueOps`], four calls; everything that applications see is made
-//! from those four here, once for all drivers.
+//! a [`Driver`], which makes a [`Plan`] of a text, and its queues' [`QueueOps`], four calls; everything
+//! that applications see is made from those four here, once for all drivers.
 //!
 //! ```text
 //!  Port ─┬─ Queue ── Box<dyn QueueOps>   rx, xmit: one dynamic call a batch
@@ -36,12 +36,13 @@ pub mod tap;
 pub mod wrap;
 pub mod xdp;
 
-pub use driver::{Driver, Opened};
+pub use driver::{Driver, DriverFlags, DriverHelp, Needs, OpenContext, Opened, Plan};
 pub use findings::{Pace, Verified};
+pub use host::Bell;
 pub use obtained::{Direction, Obtained};
-pub use port::{Port, parse, wait_any};
+pub use port::{Port, wait_any};
 pub use queue::{Health, Origin, Queue, QueueOps, Want, receive, transmit};
-pub use registry::{capabilities, driver_of, drivers, open};
+pub use registry::{Registry, parse, plan};
 pub use spec::{Options, Spec, nearest};
 pub use stats::{DriverCounts, QueueCounts, QueueStats};
 pub use view::Views;

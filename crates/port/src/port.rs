@@ -6,10 +6,10 @@ use std::time::Duration;
 use linerate_skb::{Batch, Code, Error, Holders, Ledger, Pool, Result};
 use linerate_sys::wait::poll_readable;
 
-use crate::driver::{Driver, Opened};
+use crate::driver::{Driver, OpenContext, Opened, Plan};
 use crate::obtained::Obtained;
 use crate::queue::{Health, Queue, QueueOps, Want, cannot_wait, over};
-use crate::registry::{self, drivers};
+use crate::registry::Registry;
 use crate::ring;
 use crate::spec::Spec;
 use crate::stats::QueueCounts;
@@ -35,8 +35,8 @@ impl Port {
     /// # Errors
     /// What could not be opened, why, and what to do about it.
     pub fn open(text: &str) -> Result<Port> {
-        let spec = parse(text)?;
-        Port::open_sized(registry::driver_of(&spec)?, &spec)
+        let (drivers, spec) = parsed(text)?;
+        Port::open_sized(drivers.driver(&spec)?, &spec)
     }
 
     /// Opens a port by its text with a driver that is not of this crate, with a pool of its own.
@@ -52,20 +52,22 @@ impl Port {
     /// # Errors
     /// As [`Port::open_driver`].
     pub fn open_driver_with(driver: &dyn Driver, text: &str, pool: &Pool) -> Result<Port> {
-        Port::open_in(driver, &parse_for(driver, text)?, pool)
+        let spec = parse_for(driver, text)?;
+        Port::open_in(&*alone(driver, &spec)?, &spec.name, pool)
     }
 
     /// With a pool for what the device and a program of one port hold.
     fn open_sized(driver: &dyn Driver, spec: &Spec) -> Result<Port> {
-        let longest = driver.packet_max_bytes(spec)?;
+        let plan = alone(driver, spec)?;
+        let needs = plan.needs()?;
+        let longest = needs.packet_max_bytes;
         let more = longest.div_ceil(Pool::builder().data_room()).saturating_sub(1) as u64;
         let holders = Holders::new()
             .with("the program's batches and queues", PROGRAM_FRAMES)
             .with("a batch of the longest packets", PROGRAM_BATCH.saturating_mul(more))
-            .with("device rings", driver.ring_frames(spec)? as u64);
-        let trust = driver.trust(spec)?;
-        let pool = Pool::sized_for(&holders).name(&spec.name).trust(trust).build()?;
-        Port::open_in(driver, spec, &pool)
+            .with("device rings", needs.ring_frames as u64);
+        let pool = Pool::sized_for(&holders).name(&spec.name).trust(needs.trust).build()?;
+        Port::open_in(&*plan, &spec.name, &pool)
     }
 
     /// Opens a port that receives into `pool`.
@@ -73,15 +75,15 @@ impl Port {
     /// # Errors
     /// As [`Port::open`].
     pub fn open_with(text: &str, pool: &Pool) -> Result<Port> {
-        let spec = parse(text)?;
-        Port::open_in(registry::driver_of(&spec)?, &spec, pool)
+        let (drivers, spec) = parsed(text)?;
+        Port::open_in(&*alone(drivers.driver(&spec)?, &spec)?, &spec.name, pool)
     }
 
-    fn open_in(driver: &dyn Driver, spec: &Spec, pool: &Pool) -> Result<Port> {
-        let rings = driver.ring_frames(spec)?;
-        let opened = driver.open(spec, pool);
-        let opened = opened.map_err(|e| driver.capabilities(spec).added_to(e))?;
-        Ok(Port::of(&spec.name, opened, rings, pool))
+    fn open_in(plan: &dyn Plan, name: &str, pool: &Pool) -> Result<Port> {
+        let needs = plan.needs()?;
+        let opened = plan.open(&mut OpenContext::new(pool));
+        let opened = opened.map_err(|e| needs.capabilities.added_to(e))?;
+        Ok(Port::of(name, opened, needs.ring_frames, pool))
     }
 
     /// Gives each queue a hot list of its own; the device's rings hold `rings` frames.
@@ -292,27 +294,34 @@ fn wait_on(ports: &mut [&mut Port], want: Want, timeout: Option<Duration>) -> Re
     Ok(readable)
 }
 
-/// Parses a port text against the drivers there are.
-///
-/// # Errors
-/// `E-PORT-SYNTAX`, with what would be right.
-pub fn parse(text: &str) -> Result<Spec> {
-    let mut names: Vec<&str> = drivers().iter().map(|d| d.name()).collect();
-    names.push(ring::NAME);
-    let spec = Spec::parse(text, &names)?;
-    let nameless = drivers().iter().any(|d| d.name() == spec.driver && d.is_nameless());
-    if nameless { spec.without_arg() } else { Ok(spec) }
+/// Parses a port text against the drivers of this crate.
+fn parsed(text: &str) -> Result<(Registry, Spec)> {
+    let drivers = Registry::default();
+    let spec = drivers.parse(text)?;
+    Ok((drivers, spec))
 }
 
-/// Parses a port text for a driver that need not be one of [`drivers`].
+/// Parses a port text for a driver that need not be of this crate.
 fn parse_for(driver: &dyn Driver, text: &str) -> Result<Spec> {
     let spec = Spec::parse(text, &[driver.name()])?;
-    if driver.is_nameless() { spec.without_arg() } else { Ok(spec) }
+    if driver.flags().nameless { spec.without_arg() } else { Ok(spec) }
+}
+
+/// Reads the options of a port that is opened by itself.
+fn alone(driver: &dyn Driver, spec: &Spec) -> Result<Box<dyn Plan>> {
+    if driver.flags().paired {
+        let name = &spec.driver;
+        return Err(spec
+            .error(format!("a {name}'s two ends are opened together"))
+            .fix(format!("Port::pair() in a program; in an engine name both ends {name}:NAME")));
+    }
+    driver.parse(spec)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::driver::Needs;
     use linerate_skb::{Local, Moved};
     use linerate_sys::wait::EventFd;
     use std::time::Instant;
@@ -365,13 +374,22 @@ mod tests {
             "foreign"
         }
 
-        fn packet_max_bytes(&self, _: &Spec) -> Result<usize> {
-            Ok(64)
+        fn parse(&self, spec: &Spec) -> Result<Box<dyn Plan>> {
+            spec.finish()?;
+            Ok(Box::new(ForeignPlan(spec.arg.clone())))
+        }
+    }
+
+    struct ForeignPlan(String);
+
+    impl Plan for ForeignPlan {
+        fn needs(&self) -> Result<Needs> {
+            Ok(Needs { packet_max_bytes: 64, ..Needs::default() })
         }
 
-        fn open(&self, spec: &Spec, _: &Pool) -> Result<Opened> {
+        fn open(&self, _: &mut OpenContext<'_>) -> Result<Opened> {
             let queue = Told(EventFd::new()?, Health::Up);
-            Ok(Opened::single(queue, Obtained::new(&spec.arg, "foreign", 64)))
+            Ok(Opened::single(queue, Obtained::new(&self.0, "foreign", 64)))
         }
     }
 

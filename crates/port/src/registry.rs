@@ -1,52 +1,121 @@
-//! The drivers there are: the one place that knows them all.
+//! The drivers that port texts can name: those of this crate, and those that a program adds.
 
-use linerate_skb::{Pool, Result};
-use linerate_sys::capability::Capabilities;
+use linerate_skb::Result;
 
-use crate::driver::{Driver, Opened};
+use crate::driver::{Driver, DriverFlags, Plan};
 use crate::spec::Spec;
-use crate::{r#gen, memif, null, packet, pcap, sink, tap, xdp};
+use crate::{r#gen, memif, null, packet, pcap, ring, sink, tap, xdp};
 
-/// The drivers of this crate. `ring` is not among them: its two ends are made together, by
-/// [`Port::pair`](crate::Port::pair) or by an engine that knows both.
-#[must_use]
-pub fn drivers() -> &'static [&'static dyn Driver] {
-    &[
-        &r#gen::Gen,
-        &memif::Memif,
-        &null::Null,
-        &packet::Packet,
-        &pcap::Pcap,
-        &sink::Sink,
-        &tap::Tap,
-        &xdp::Xdp,
-    ]
+/// The drivers of this crate, in the order of a command's help: the one place that knows them all.
+static DRIVERS: [&dyn Driver; 9] = [
+    &xdp::Xdp,
+    &packet::Packet,
+    &tap::Tap,
+    &pcap::Pcap,
+    &memif::Memif,
+    &ring::Ring,
+    &r#gen::Gen,
+    &sink::Sink,
+    &null::Null,
+];
+
+/// The drivers that port texts can name.
+#[derive(Clone)]
+pub struct Registry(Vec<&'static dyn Driver>);
+
+impl Default for Registry {
+    fn default() -> Registry {
+        Registry(DRIVERS.to_vec())
+    }
 }
 
-/// Opens the device that `spec` names with the driver that it names.
+impl std::fmt::Debug for Registry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.names()).finish()
+    }
+}
+
+impl Registry {
+    /// Returns the drivers of this crate, and `more`.
+    #[must_use]
+    pub fn with(more: &[&'static dyn Driver]) -> Registry {
+        let mut registry = Registry::default();
+        more.iter().for_each(|driver| registry.add(*driver));
+        registry
+    }
+
+    /// Adds a driver, in place of one of the same name.
+    pub fn add(&mut self, driver: &'static dyn Driver) {
+        self.0.retain(|known| known.name() != driver.name());
+        self.0.push(driver);
+    }
+
+    /// Returns the drivers, in the order of a command's help.
+    #[must_use]
+    pub fn drivers(&self) -> &[&'static dyn Driver] {
+        &self.0
+    }
+
+    /// Parses a port text.
+    ///
+    /// # Errors
+    /// `E-PORT-SYNTAX`, with what would be right.
+    pub fn parse(&self, text: &str) -> Result<Spec> {
+        let spec = Spec::parse(text, &self.names())?;
+        if self.flags(&spec).nameless { spec.without_arg() } else { Ok(spec) }
+    }
+
+    /// Returns the driver that `spec` names.
+    ///
+    /// # Errors
+    /// `E-PORT-SYNTAX` if it was parsed against others.
+    pub fn driver(&self, spec: &Spec) -> Result<&'static dyn Driver> {
+        let found = self.0.iter().copied().find(|driver| driver.name() == spec.driver);
+        found.ok_or_else(|| spec.error(format!("there is no driver '{}'", spec.driver)))
+    }
+
+    /// Returns what holds for every port of the driver that `spec` names.
+    #[must_use]
+    pub fn flags(&self, spec: &Spec) -> DriverFlags {
+        self.driver(spec).map(Driver::flags).unwrap_or_default()
+    }
+
+    /// Parses a port text, and reads its options.
+    ///
+    /// # Errors
+    /// `E-PORT-SYNTAX`, with what would be right.
+    pub fn plan(&self, text: &str) -> Result<Box<dyn Plan>> {
+        let spec = self.parse(text)?;
+        self.driver(&spec)?.parse(&spec)
+    }
+
+    fn names(&self) -> Vec<&'static str> {
+        let mut names: Vec<_> = self.0.iter().map(|driver| driver.name()).collect();
+        names.sort_unstable();
+        names
+    }
+}
+
+/// Parses a port text against the drivers of this crate.
 ///
 /// # Errors
-/// As [`Driver::open`].
-pub fn open(spec: &Spec, pool: &Pool) -> Result<Opened> {
-    driver_of(spec)?.open(spec, pool)
+/// `E-PORT-SYNTAX`, with what would be right.
+pub fn parse(text: &str) -> Result<Spec> {
+    Registry::default().parse(text)
 }
 
-/// Capabilities that opening all ports of `specs` takes.
-#[must_use]
-pub fn capabilities<'a>(specs: impl IntoIterator<Item = &'a Spec>) -> Capabilities {
-    let of = |spec| driver_of(spec).map_or(Capabilities::NONE, |driver| driver.capabilities(spec));
-    specs.into_iter().map(of).fold(Capabilities::NONE, Capabilities::and)
-}
-
-/// The driver that `spec` names.
+/// Parses a port text against the drivers of this crate, and reads its options.
 ///
 /// # Errors
-/// `E-PORT-SYNTAX` for a ring, whose two ends only an engine or `Port::pair` can open.
-pub fn driver_of(spec: &Spec) -> Result<&'static dyn Driver> {
-    drivers().iter().copied().find(|d| d.name() == spec.driver).ok_or_else(|| {
-        spec.error("a ring's two ends are opened together")
-            .fix("Port::pair() in a program; in an engine name both ends ring:NAME")
-    })
+/// `E-PORT-SYNTAX`, with what would be right.
+pub fn plan(text: &str) -> Result<Box<dyn Plan>> {
+    Registry::default().plan(text)
+}
+
+/// Opens a port by its text, by itself.
+#[cfg(any(test, feature = "conformance"))]
+pub(crate) fn open(text: &str, pool: &linerate_skb::Pool) -> Result<crate::Opened> {
+    plan(text)?.open(&mut crate::OpenContext::new(pool))
 }
 
 #[cfg(test)]

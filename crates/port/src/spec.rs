@@ -79,6 +79,23 @@ impl Spec {
         Ok(self)
     }
 
+    /// Takes over the options that only `other` has: the other end of the same pair.
+    ///
+    /// # Errors
+    /// `E-PORT-SYNTAX` if the ends contradict each other.
+    pub fn agree_with(&mut self, other: &Spec) -> Result<()> {
+        for (key, value) in &other.options.pairs {
+            let own = self.options.pairs.iter().find(|(own, _)| own == key);
+            if own.is_some_and(|(_, own)| own != value) {
+                let said = value.as_ref().map_or(String::new(), |value| format!("={value}"));
+                let why = format!("the {}'s other end says {key}{said}", self.driver);
+                return Err(self.error(why).fix("the same at both ends, or at one of them"));
+            }
+            self.options.set_default(key, value.as_deref());
+        }
+        Ok(())
+    }
+
     /// The text it was parsed from.
     #[must_use]
     pub fn text(&self) -> &str {

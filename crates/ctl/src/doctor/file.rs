@@ -3,14 +3,15 @@
 use std::fs;
 use std::path::Path;
 
-use linerate_port::{Code, Error, Spec, driver_of};
+use linerate_port::{Code, Error, Spec, plan};
 
 use super::finding::Findings;
 use super::trial;
 
 /// Checks a port of pcap. Nothing is written: that would cost the file its contents.
 pub(super) fn examine(spec: &Spec, found: &mut Findings) {
-    let reads = driver_of(spec).and_then(|driver| driver.packet_max_bytes(spec)).unwrap_or(0) > 0;
+    let needs = plan(spec.text()).and_then(|plan| plan.needs());
+    let reads = needs.is_ok_and(|needs| needs.packet_max_bytes > 0);
     let path = Path::new(&spec.arg);
     match fs::metadata(path) {
         _ if spec.arg == "-" => {

@@ -53,7 +53,7 @@ pub use finding::{Finding, Level, worst};
 pub use fix::{Fix, Proof};
 pub use machine::machine;
 
-use linerate_port::{Kind, Result, Spec, driver_of, parse, ring};
+use linerate_port::{Kind, Port, Registry, Result};
 
 use finding::Findings;
 
@@ -71,45 +71,41 @@ pub enum Trial {
 /// others could notice.
 #[must_use]
 pub fn check(port: &str) -> Vec<Finding> {
-    check_with(port, Trial::Careful)
+    check_with(port, Trial::Careful, &Registry::default())
 }
 
-/// As [`check`], going as far as `trial` says.
+/// As [`check`], going as far as `trial` says; the text can name any of `drivers`.
 #[must_use]
-pub fn check_with(port: &str, trial: Trial) -> Vec<Finding> {
+pub fn check_with(port: &str, trial: Trial, drivers: &Registry) -> Vec<Finding> {
     let mut found = Findings::default();
-    if let Err(e) = examine(port, trial, &mut found) {
+    if let Err(e) = examine(port, trial, drivers, &mut found) {
         found.miss(&e);
     }
     found.into_vec()
 }
 
 /// Stops at what makes all else pointless.
-fn examine(port: &str, trial: Trial, found: &mut Findings) -> Result<()> {
-    let spec = parse(port)?;
-    if spec.driver == ring::NAME {
-        ring::len_of(&spec)?;
+fn examine(port: &str, trial: Trial, drivers: &Registry, found: &mut Findings) -> Result<()> {
+    let spec = drivers.parse(port)?;
+    let driver = drivers.driver(&spec)?;
+    let plan = driver.parse(&spec)?;
+    if driver.flags().paired {
         found.ok(format!("{port}: one of two ends in one process, which are opened together"));
         return Ok(());
     }
-    options(&spec)?;
+    // What the machine refuses comes later.
+    if let Err(e) = plan.needs()
+        && e.kind() == Kind::Usage
+    {
+        return Err(e);
+    }
     match spec.driver.as_str() {
         "xdp" => xdp::examine(&spec, trial, found),
         "packet" => packet::examine(&spec, found),
         "tap" => tap::examine(&spec, trial, found),
         "pcap" => file::examine(&spec, found),
         "memif" => memif::examine(&spec, found),
-        _ => found.opened(trial::open(port)?),
+        _ => found.opened(Port::open_driver(driver, port)?.obtained().clone()),
     }
     Ok(())
-}
-
-/// Refuses a text that the driver does not understand; what the machine refuses comes later.
-fn options(spec: &Spec) -> Result<()> {
-    let driver = driver_of(spec)?;
-    let asked = [driver.packet_max_bytes(spec).err(), driver.ring_frames(spec).err()];
-    match asked.into_iter().flatten().find(|e| e.kind() == Kind::Usage) {
-        Some(e) => Err(e),
-        None => Ok(()),
-    }
 }

@@ -79,7 +79,7 @@ fn sockets_and_programs() -> usize {
 /// Checks `port`, and that nothing is left of it.
 fn checked(netns: &Netns, port: &str, trial: Trial) -> Vec<Finding> {
     let (before, programs) = (Things::now(netns), program_ids().collect::<BTreeSet<_>>());
-    let found = check_with(port, trial);
+    let found = check_with(port, trial, &Registry::default());
     // The kernel clears up a moment later; programs of others come and go.
     let mut left: BTreeSet<u32> = program_ids().filter(|id| !programs.contains(id)).collect();
     let deadline = Instant::now() + LONG;
@@ -290,7 +290,7 @@ fn hardware_is_left_alone_unless_asked() {
     let _alone = alone();
     in_netns(|netns| {
         let examined = |how| {
-            let (mut found, spec) = (Findings::default(), parse("xdp:v0").unwrap());
+            let (mut found, spec) = (Findings::default(), linerate_port::parse("xdp:v0").unwrap());
             let mut of = interface::examine("v0", &mut found).unwrap();
             assert!(!of.is_hardware());
             of.info.kind.clear();
@@ -317,7 +317,7 @@ fn a_tap_that_exists_is_left_alone_unless_asked() {
         netns.ip("tuntap add t0 mode tap").unwrap();
         let found = checked(netns, "tap:t0", Trial::Careful);
         assert_eq!(that(&found, "t0 exists, and was not opened").level, Level::Warn);
-        let found = check_with("tap:t0", Trial::Full);
+        let found = check_with("tap:t0", Trial::Full, &Registry::default());
         assert_eq!(that(&found, "opens: t0 TAP attached").level, Level::Ok);
         let found = checked(netns, "tap:v0", Trial::Full);
         assert_eq!(that(&found, "v0 is no TAP").code, Some("E-BUSY"));

@@ -1,7 +1,7 @@
 //! A port of xdp: privileges, the program that is there already, memory, queues, offloads, a trial.
 
 use linerate_port::xdp::check_host_use;
-use linerate_port::{Code, Error, Result, Spec, driver_of, parse};
+use linerate_port::{Code, Error, Result, Spec, plan};
 use linerate_sys::bpf::{self, Insn, Program, Reg, SocketMap, XDP_PASS};
 use linerate_sys::xdp::{XdpSocket, try_memory};
 
@@ -35,7 +35,7 @@ pub(super) fn examine_on(spec: &Spec, of: &Found, how: Trial, found: &mut Findin
     }
     let may = privileges(found);
     let is_free = program(of, found);
-    let rings = driver_of(spec).and_then(|driver| driver.ring_frames(spec));
+    let rings = plan(spec.text()).and_then(|plan| plan.needs()).map(|needs| needs.ring_frames);
     queues(spec, of, rings.as_ref().ok().copied(), found);
     offloads(of, found);
     if of.is_up {
@@ -98,8 +98,8 @@ fn queues(spec: &Spec, of: &Found, rings: Option<usize>, found: &mut Findings) {
     let name = of.interface.name();
     let Ok(there) = of.interface.rx_queues() else { return };
     // What one queue takes, as the driver says.
-    let one = parse(&trial::with(spec.text(), &["queues"], "queues=0"));
-    let one = one.and_then(|one| driver_of(&one)?.ring_frames(&one));
+    let one = plan(&trial::with(spec.text(), &["queues"], "queues=0"));
+    let one = one.and_then(|one| one.needs()).map(|needs| needs.ring_frames);
     let taken = match (rings, one) {
         (Some(all), Ok(one)) if one > 0 => all / one,
         _ => return,

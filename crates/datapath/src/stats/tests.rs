@@ -63,8 +63,14 @@ fn port(queues: Vec<Losing>) -> (Entry, Worker) {
     let napis: Vec<Napi> = queues.into_iter().map(napi).collect();
     let queues = napis.iter().map(Napi::readings).collect();
     let obtained = Obtained::new("losing", "losing", 1514);
-    let entry =
-        Entry { name: "p".into(), driver: "losing".into(), obtained, queues, rings: Vec::new() };
+    let entry = Entry {
+        name: "p".into(),
+        driver: "losing".into(),
+        flags: DriverFlags::default(),
+        obtained,
+        queues,
+        rings: Vec::new(),
+    };
     let slot = WorkerSlot::new(&Arc::default()).unwrap();
     let hold_off = HoldOff::new(Duration::ZERO);
     (entry, Worker::new(napis, Vec::new(), pool.local(), 64, hold_off, slot).unwrap())

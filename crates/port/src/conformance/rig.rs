@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use linerate_skb::{Code, Pool, Result, Trust};
 
-use crate::driver::{Driver, Opened};
+use crate::driver::{Driver, OpenContext, Opened, Plan};
 use crate::registry;
 use crate::spec::Spec;
 
@@ -92,7 +92,11 @@ impl Rig {
         let driver: Rc<dyn Driver> = Rc::new(driver);
         let (near, far) = (text_of(&driver, near), text_of(&driver, far));
         let rings = near.ring_frames() + far.ring_frames();
-        Rig::new(move |pool| Ok(Ends::Pair(near.open(pool)?, far.open(pool)?))).ring_frames(rings)
+        let open = move |pool: &Pool| {
+            let mut cx = OpenContext::new(pool);
+            Ok(Ends::Pair(near.open(&mut cx)?, far.open(&mut cx)?))
+        };
+        Rig::new(open).ring_frames(rings)
     }
 
     /// One end that `driver` opens by its text, and that receives what it sends.
@@ -100,7 +104,8 @@ impl Rig {
     pub fn looped(driver: impl Driver + 'static, text: &str) -> Rig {
         let end = text_of(&(Rc::new(driver) as Rc<dyn Driver>), text);
         let rings = end.ring_frames();
-        Rig::new(move |pool| Ok(Ends::Loop(end.open(pool)?))).ring_frames(rings)
+        Rig::new(move |pool| Ok(Ends::Loop(end.open(&mut OpenContext::new(pool))?)))
+            .ring_frames(rings)
     }
 
     /// One end that `driver` opens by its text: a source, a sink, or both.
@@ -108,19 +113,17 @@ impl Rig {
     pub fn alone(driver: impl Driver + 'static, text: &str) -> Rig {
         let end = text_of(&(Rc::new(driver) as Rc<dyn Driver>), text);
         let rings = end.ring_frames();
-        Rig::new(move |pool| Ok(Ends::Apart(end.open(pool)?))).ring_frames(rings)
+        Rig::new(move |pool| Ok(Ends::Apart(end.open(&mut OpenContext::new(pool))?)))
+            .ring_frames(rings)
     }
 
     /// Two ends that drivers of this crate open by their texts.
     #[must_use]
     pub fn ports(near: &str, far: &str) -> Rig {
         let texts = [near.to_owned(), far.to_owned()];
-        let rings = |text: &String| {
-            let spec = crate::parse(text).ok()?;
-            registry::driver_of(&spec).ok()?.ring_frames(&spec).ok()
-        };
+        let rings = |text: &String| Some(crate::plan(text).ok()?.needs().ok()?.ring_frames);
         let rings = texts.iter().filter_map(rings).sum();
-        let open = |text: &str, pool: &Pool| registry::open(&crate::parse(text)?, pool);
+        let open = registry::open;
         Rig::new(move |pool| Ok(Ends::Pair(open(&texts[0], pool)?, open(&texts[1], pool)?)))
             .ring_frames(rings)
     }
@@ -256,16 +259,16 @@ fn text_of(driver: &Rc<dyn Driver>, text: &str) -> Text {
 }
 
 impl Text {
-    fn spec(&self) -> Result<Spec> {
-        Spec::parse(&self.text, &[self.driver.name()])
+    fn plan(&self) -> Result<Box<dyn Plan>> {
+        self.driver.parse(&Spec::parse(&self.text, &[self.driver.name()])?)
     }
 
     /// 0 for a text that cannot be opened, which opening it will tell.
     fn ring_frames(&self) -> usize {
-        self.spec().and_then(|spec| self.driver.ring_frames(&spec)).unwrap_or(0)
+        self.plan().and_then(|plan| plan.needs()).map_or(0, |needs| needs.ring_frames)
     }
 
-    fn open(&self, pool: &Pool) -> Result<Opened> {
-        self.driver.open(&self.spec()?, pool)
+    fn open(&self, cx: &mut OpenContext<'_>) -> Result<Opened> {
+        self.plan()?.open(cx)
     }
 }

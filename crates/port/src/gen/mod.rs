@@ -14,7 +14,7 @@ use linerate_wire::{Mac, stamp};
 
 pub use pacer::Pacer;
 
-use crate::driver::{Driver, Opened};
+use crate::driver::{Driver, DriverFlags, DriverHelp, Needs, OpenContext, Opened, Plan};
 use crate::findings::Pace;
 use crate::host::RETRY;
 use crate::obtained::{Direction, Obtained};
@@ -38,26 +38,40 @@ impl Driver for Gen {
         "gen"
     }
 
-    fn is_nameless(&self) -> bool {
-        true
+    fn help(&self) -> DriverHelp {
+        DriverHelp {
+            usage: "gen:[rate=1Mpps[,rate_for=1s][,burst=N]][,size=60|imix][,flows=1][,count=N]",
+            text: "a source of numbered packets",
+        }
     }
 
-    fn direction(&self, _: &Spec) -> Direction {
-        Direction::Source
+    fn flags(&self) -> DriverFlags {
+        DriverFlags { nameless: true, ends: true, generates: true, ..DriverFlags::default() }
     }
 
-    fn packet_max_bytes(&self, spec: &Spec) -> Result<usize> {
-        Ok(Traffic::of(spec)?.longest())
+    fn parse(&self, spec: &Spec) -> Result<Box<dyn Plan>> {
+        Ok(Box::new(GenPlan { traffic: Traffic::of(spec)?, spec: spec.clone() }))
+    }
+}
+
+struct GenPlan {
+    spec: Spec,
+    traffic: Traffic,
+}
+
+impl Plan for GenPlan {
+    fn needs(&self) -> Result<Needs> {
+        let packet_max_bytes = self.traffic.longest();
+        Ok(Needs { packet_max_bytes, direction: Direction::Source, ..Needs::default() })
     }
 
-    fn open(&self, spec: &Spec, pool: &Pool) -> Result<Opened> {
-        let traffic = Traffic::of(spec)?;
-        let longest = traffic.longest();
-        let room = room(pool);
+    fn open(&self, cx: &mut OpenContext<'_>) -> Result<Opened> {
+        let traffic = &self.traffic;
+        let (longest, room) = (traffic.longest(), room(cx.pool()));
         if longest > room {
             let why = format!("size {longest}: a frame of the pool holds {room}");
             let fix = "smaller packets, or a pool that holds them: --fit or --jumbo";
-            return Err(spec.error(why).fix(fix));
+            return Err(self.spec.error(why).fix(fix));
         }
         let rate = traffic.rate.map_or("no pause".to_owned(), |r| r.to_string());
         let then = traffic.rate_for.map(|time| format!(" for {time:?}, then at no pause"));
@@ -68,8 +82,8 @@ impl Driver for Gen {
             _ => String::new(),
         };
         let mode = format!("gen at {rate}{bursts}{}", then.unwrap_or_default());
-        let obtained = Obtained::new(spec.name.clone(), mode, longest).direction(Direction::Source);
-        Ok(Opened::single(GenQueue::new(traffic)?, obtained))
+        let obtained = Obtained::new(&self.spec.name, mode, longest).direction(Direction::Source);
+        Ok(Opened::single(GenQueue::new(traffic.clone())?, obtained))
     }
 }
 

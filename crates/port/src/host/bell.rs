@@ -26,7 +26,7 @@ const ALARM: u64 = 1;
 const BUSY: u32 = 8;
 
 /// The descriptor of a queue, and what it watches.
-pub(crate) struct Bell {
+pub struct Bell {
     set: Epoll,
     timer: TimerFd,
     interest: EventFlags,
@@ -46,8 +46,17 @@ enum Device {
     Forgotten,
 }
 
+impl std::fmt::Debug for Bell {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Bell").field("alarm", &self.alarm).finish_non_exhaustive()
+    }
+}
+
 impl Bell {
     /// Watches `device` for frames; rings once at once, for whoever waits before he arms.
+    ///
+    /// # Errors
+    /// `E-SYSTEM` without descriptors.
     pub fn new(device: impl AsFd) -> Result<Bell> {
         let (set, timer) = (Epoll::new()?, TimerFd::new()?);
         let interest = EventFlags::IN;
@@ -121,6 +130,7 @@ impl Bell {
     /// True if the device is in error.
     ///
     /// Cost: a syscall.
+    #[must_use]
     pub fn look(&self) -> bool {
         let mut events = [NO_EVENT; 2];
         let n = self.set.wait(&mut events, Some(Duration::ZERO)).unwrap_or(0);

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use linerate_skb::{Skb, Trust};
 
-pub(crate) use bell::Bell;
+pub use bell::Bell;
 pub(crate) use link::Link;
 pub(crate) use reserve::Reservation;
 

@@ -38,9 +38,9 @@ mod welcome;
 
 use std::time::Duration;
 
-use linerate_skb::{Pool, Result, Trust};
+use linerate_skb::{Result, Trust};
 
-use crate::driver::{Driver, Opened};
+use crate::driver::{Driver, DriverHelp, Needs, OpenContext, Opened, Plan};
 use crate::obtained::Obtained;
 use crate::queue::{Health, QueueOps};
 use crate::spec::Spec;
@@ -66,36 +66,37 @@ impl Driver for Memif {
         "memif"
     }
 
-    fn packet_max_bytes(&self, spec: &Spec) -> Result<usize> {
-        Config::of(spec).map(|_| PACKET_BYTES_MAX)
+    fn help(&self) -> DriverHelp {
+        DriverHelp {
+            usage: "memif:PATH[,role=client|server][,id=0][,secret=TEXT][,zerocopy=yes|read|no]",
+            text: "memory shared with another process: VPP, DPDK, or linerate",
+        }
     }
 
-    fn ring_frames(&self, spec: &Spec) -> Result<usize> {
-        let config = Config::of(spec)?;
-        let ring = usize::from(config.rings) * config.size as usize;
-        Ok(match config.sharing {
-            Sharing::Write => 2 * ring,
-            Sharing::Read => ring,
-            Sharing::Nothing => 0,
-        })
+    fn parse(&self, spec: &Spec) -> Result<Box<dyn Plan>> {
+        Ok(Box::new(Config::of(spec)?))
+    }
+}
+
+impl Plan for Config {
+    fn needs(&self) -> Result<Needs> {
+        let ring = usize::from(self.rings) * self.size as usize;
+        let (ring_frames, trust) = match self.sharing {
+            Sharing::Write => (2 * ring, Trust::Exported),
+            Sharing::Read => (ring, Trust::Private),
+            Sharing::Nothing => (0, Trust::Private),
+        };
+        Ok(Needs { packet_max_bytes: PACKET_BYTES_MAX, ring_frames, trust, ..Needs::default() })
     }
 
-    fn trust(&self, spec: &Spec) -> Result<Trust> {
-        Ok(match Config::of(spec)?.sharing {
-            Sharing::Write => Trust::Exported,
-            Sharing::Read | Sharing::Nothing => Trust::Private,
-        })
-    }
-
-    fn open(&self, spec: &Spec, pool: &Pool) -> Result<Opened> {
-        let config = Config::of(spec)?;
-        let mode = mode(&config);
-        let queues = usize::from(config.rings);
-        let link = Link::open(config, pool)?;
+    fn open(&self, cx: &mut OpenContext<'_>) -> Result<Opened> {
+        let (pool, queues) = (cx.pool(), usize::from(self.rings));
+        let link = Link::open(self.clone(), pool)?;
         let ops = (0..queues)
             .map(|i| Ok(Box::new(MemifQueue::new(link.clone(), i, pool)?) as Box<dyn QueueOps>))
             .collect::<Result<Vec<_>>>()?;
-        let mut obtained = Obtained::new(&spec.arg, mode, PACKET_BYTES_MAX);
+        let place = self.path.to_string_lossy();
+        let mut obtained = Obtained::new(place, mode(self), PACKET_BYTES_MAX);
         obtained.queues = queues;
         if let Some(Health::Down(why)) = ops.first().map(|queue| queue.health()) {
             obtained = obtained.refused(format!("no peer yet, {}; {}", why.why, why.fix));

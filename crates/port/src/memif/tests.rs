@@ -22,7 +22,7 @@ fn name() -> String {
 }
 
 fn open(text: &str, pool: &Pool) -> Opened {
-    registry::open(&crate::parse(text).unwrap(), pool).unwrap()
+    registry::open(text, pool).unwrap()
 }
 
 /// Has both ends of a connection come to terms.
@@ -69,8 +69,7 @@ fn huge_pages_are_given_away_to_write_only_with_trust_on_both_sides() {
         return;
     }
     let pool = pool.unwrap();
-    let spec = crate::parse(&format!("memif:{},role=client", name())).unwrap();
-    let e = registry::open(&spec, &pool).unwrap_err();
+    let e = registry::open(&format!("memif:{},role=client", name()), &pool).unwrap_err();
     assert!(e.why.contains("punch holes") && e.fix.contains("trust=yes"), "{e}");
     joined(&pool, ",trust=yes", ",trust=yes");
     let why = refused(&pool, ",trust=yes");

@@ -5,10 +5,10 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
-use linerate_skb::{Batch, Local, Moved, Pool, Result};
+use linerate_skb::{Batch, Local, Moved, Result};
 use linerate_sys::wait::TimerFd;
 
-use crate::driver::{Driver, Opened};
+use crate::driver::{Driver, DriverFlags, DriverHelp, Needs, OpenContext, Opened, Plan};
 use crate::host::RETRY;
 use crate::obtained::Obtained;
 use crate::queue::{QueueOps, Want};
@@ -27,26 +27,44 @@ impl Driver for Null {
         "null"
     }
 
-    fn is_nameless(&self) -> bool {
-        true
+    fn help(&self) -> DriverHelp {
+        DriverHelp {
+            usage: "null:[size=60]",
+            text: "packets from nowhere to nowhere: what the path itself costs",
+        }
     }
 
-    fn packet_max_bytes(&self, spec: &Spec) -> Result<usize> {
-        let size_bytes = spec.value("size", units::count)?.unwrap_or(SIZE_BYTES);
-        spec.finish().map(|()| size_bytes as usize)
+    fn flags(&self) -> DriverFlags {
+        DriverFlags { nameless: true, ..DriverFlags::default() }
     }
 
-    fn open(&self, spec: &Spec, pool: &Pool) -> Result<Opened> {
-        let size_bytes = self.packet_max_bytes(spec)?;
-        if size_bytes == 0 || size_bytes > pool.data_room() {
-            let why = format!("size={size_bytes}: a frame holds 1 to {} bytes", pool.data_room());
-            return Err(spec.error(why));
+    fn parse(&self, spec: &Spec) -> Result<Box<dyn Plan>> {
+        let size_bytes = spec.value("size", units::count)?.unwrap_or(SIZE_BYTES) as usize;
+        spec.finish()?;
+        Ok(Box::new(NullPlan { spec: spec.clone(), size_bytes }))
+    }
+}
+
+struct NullPlan {
+    spec: Spec,
+    size_bytes: usize,
+}
+
+impl Plan for NullPlan {
+    fn needs(&self) -> Result<Needs> {
+        Ok(Needs { packet_max_bytes: self.size_bytes, ..Needs::default() })
+    }
+
+    fn open(&self, cx: &mut OpenContext<'_>) -> Result<Opened> {
+        let (size_bytes, room) = (self.size_bytes, cx.pool().data_room());
+        if size_bytes == 0 || size_bytes > room {
+            let why = format!("size={size_bytes}: a frame holds 1 to {room} bytes");
+            return Err(self.spec.error(why));
         }
         let timer = TimerFd::new()?;
         // It cannot fail: the descriptor is a timer.
         let _ = timer.set_at(Some(Instant::now()));
-        let mode = format!("null, {size_bytes} B");
-        let obtained = Obtained::new(spec.name.clone(), mode, pool.data_room());
+        let obtained = Obtained::new(&self.spec.name, format!("null, {size_bytes} B"), room);
         Ok(Opened::single(NullQueue { timer, size_bytes, retry_at: None, no_frame: 0 }, obtained))
     }
 }
@@ -101,7 +119,7 @@ impl AsFd for NullQueue {
 mod tests {
     use super::*;
     use crate::{Health, Port};
-    use linerate_skb::DropReason;
+    use linerate_skb::{DropReason, Pool};
     use std::time::Duration;
 
     #[test]

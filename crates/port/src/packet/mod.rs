@@ -33,11 +33,12 @@ mod tx;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use linerate_skb::{Batch, Local, Moved, Pool, Result};
+use linerate_skb::{Batch, Local, Moved, Result};
 use linerate_sys::capability::Capabilities;
 use linerate_sys::packet::PacketSocket;
 
-use crate::driver::{Driver, Opened};
+use crate::driver::{Driver, DriverHelp, Needs, OpenContext, Opened, Plan};
+use crate::host::flow::Flow;
 use crate::host::{Bell, Link, Reservation};
 use crate::queue::{Health, QueueOps, Want};
 use crate::spec::Spec;
@@ -56,17 +57,30 @@ impl Driver for Packet {
         "packet"
     }
 
-    fn capabilities(&self, spec: &Spec) -> Capabilities {
-        let flow = Config::of(spec).ok().and_then(|config| config.flow);
-        Capabilities::NET_RAW.and(flow.map_or(Capabilities::NONE, |flow| flow.capabilities()))
+    fn help(&self) -> DriverHelp {
+        DriverHelp {
+            usage: "packet:IFACE",
+            text: "a network interface, shared with the kernel (AF_PACKET; needs root)",
+        }
     }
 
-    fn packet_max_bytes(&self, spec: &Spec) -> Result<usize> {
-        setup::packet_max_bytes(&Config::of(spec)?)
+    fn parse(&self, spec: &Spec) -> Result<Box<dyn Plan>> {
+        Ok(Box::new(Config::of(spec)?))
+    }
+}
+
+impl Plan for Config {
+    fn needs(&self) -> Result<Needs> {
+        let flow = self.flow.as_ref().map_or(Capabilities::NONE, Flow::capabilities);
+        Ok(Needs {
+            packet_max_bytes: setup::packet_max_bytes(self)?,
+            capabilities: Capabilities::NET_RAW.and(flow),
+            ..Needs::default()
+        })
     }
 
-    fn open(&self, spec: &Spec, _: &Pool) -> Result<Opened> {
-        setup::open(&Config::of(spec)?)
+    fn open(&self, _: &mut OpenContext<'_>) -> Result<Opened> {
+        setup::open(self)
     }
 }
 

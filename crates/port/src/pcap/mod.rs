@@ -23,11 +23,11 @@ mod source;
 mod tests;
 mod write;
 
-use linerate_skb::{Pool, Result};
+use linerate_skb::Result;
 
 pub use frames::{Frame, read_all, write_all};
 
-use crate::driver::{Driver, Opened};
+use crate::driver::{Driver, DriverFlags, DriverHelp, Needs, OpenContext, Opened, Plan};
 use crate::obtained::{Direction, Obtained};
 use crate::spec::Spec;
 use config::{Config, Mode};
@@ -46,38 +46,44 @@ impl Driver for Pcap {
         "pcap"
     }
 
-    fn directed(&self) -> bool {
-        true
-    }
-
-    fn direction(&self, spec: &Spec) -> Direction {
-        match Config::of(spec).map(|config| config.mode) {
-            Ok(Mode::Write) => Direction::Sink,
-            _ => Direction::Source,
+    fn help(&self) -> DriverHelp {
+        DriverHelp {
+            usage: "pcap:FILE",
+            text: "a capture: read on the left of a wire, written on the right; - is a pipe",
         }
     }
 
-    fn packet_max_bytes(&self, spec: &Spec) -> Result<usize> {
-        Ok(match Config::of(spec)?.mode {
-            Mode::Read => PACKET_USUAL_BYTES,
-            Mode::Write => 0,
-        })
+    fn flags(&self) -> DriverFlags {
+        DriverFlags { directed: true, ends: true, pipes: true, ..DriverFlags::default() }
     }
 
-    fn open(&self, spec: &Spec, pool: &Pool) -> Result<Opened> {
-        let config = Config::of(spec)?;
-        let obtained = |mode, longest, direction| {
-            Obtained::new(config.place.to_string(), mode, longest).direction(direction)
+    fn parse(&self, spec: &Spec) -> Result<Box<dyn Plan>> {
+        Ok(Box::new(Config::of(spec)?))
+    }
+}
+
+impl Plan for Config {
+    fn needs(&self) -> Result<Needs> {
+        let (packet_max_bytes, direction) = match self.mode {
+            Mode::Read => (PACKET_USUAL_BYTES, Direction::Source),
+            Mode::Write => (0, Direction::Sink),
         };
-        match config.mode {
+        Ok(Needs { packet_max_bytes, direction, ..Needs::default() })
+    }
+
+    fn open(&self, cx: &mut OpenContext<'_>) -> Result<Opened> {
+        let obtained = |mode, longest, direction| {
+            Obtained::new(self.place.to_string(), mode, longest).direction(direction)
+        };
+        match self.mode {
             Mode::Read => {
-                let queue = read::open(&config, pool)?;
+                let queue = read::open(self, cx.pool())?;
                 let mode = if queue.is_stream() { "pcap stream, copy" } else { "pcap file, copy" };
-                let longest = PACKET_LEN_MAX.min(pool.packet_max_bytes());
+                let longest = PACKET_LEN_MAX.min(cx.pool().packet_max_bytes());
                 Ok(Opened::single(queue, obtained(mode, longest, Direction::Source)))
             }
             Mode::Write => {
-                let queue = write::open(&config)?;
+                let queue = write::open(self)?;
                 let obtained = obtained("pcapng file, copy", PACKET_LEN_MAX, Direction::Sink);
                 Ok(Opened::single(queue, obtained))
             }

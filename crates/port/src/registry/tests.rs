@@ -4,8 +4,9 @@ use linerate_skb::Code;
 use rustix::thread::{CapabilitySet, capabilities as held, set_capabilities};
 
 use super::*;
+use crate::Port;
+use crate::driver::OpenContext;
 use crate::host::testing::{in_netns, in_netns_with_xdp, ip, veth, wait_running};
-use crate::{Port, parse};
 
 /// What a driver takes: a name if it has any, and one of its options, as it is right and wrong.
 struct Sample {
@@ -23,6 +24,7 @@ fn sample(driver: &str) -> Sample {
         "null" => ("", "size", Some("60"), "60B"),
         "packet" => ("v0", "retire", Some("2ms"), "2mss"),
         "pcap" => ("x", "write", None, "maybe"),
+        "ring" => ("r", "len", Some("64"), "sixty"),
         "sink" => ("", "blind", None, "maybe"),
         "tap" => ("t0", "queues", Some("2"), "two"),
         "xdp" => ("v0", "queues", Some("0"), "one"),
@@ -33,8 +35,7 @@ fn sample(driver: &str) -> Sample {
 
 /// Reads a text as far as that takes no device.
 fn read(text: &str) -> Result<usize> {
-    let spec = parse(text)?;
-    driver_of(&spec)?.packet_max_bytes(&spec)
+    plan(text)?.needs().map(|needs| needs.packet_max_bytes)
 }
 
 fn is_refused(text: &str) -> linerate_skb::Error {
@@ -49,7 +50,8 @@ fn is_refused(text: &str) -> linerate_skb::Error {
 
 #[test]
 fn a_mistyped_port_text_is_refused_by_every_driver() {
-    for driver in drivers() {
+    for driver in Registry::default().drivers() {
+        let flags = driver.flags();
         let (kind, s) = (driver.name(), sample(driver.name()));
         let option = s.value.map_or(s.key.into(), |value| format!("{}={value}", s.key));
         let head = format!("{kind}:{}", s.name);
@@ -73,7 +75,7 @@ fn a_mistyped_port_text_is_refused_by_every_driver() {
         is_refused(&format!("{head},{option},{option}"));
         is_refused(&format!("{head},{option},"));
         is_refused(&format!("{head},,{option}"));
-        is_refused(&format!("{head},len=64"));
+        is_refused(&format!("{head},speed=64"));
         is_refused(&format!("{},{option}", head.to_uppercase()));
         if s.value.is_some() {
             is_refused(&format!("{head},{key}"));
@@ -83,22 +85,65 @@ fn a_mistyped_port_text_is_refused_by_every_driver() {
             is_refused(&format!("{head}{separator}{option}{separator}{option}"));
             is_refused(&format!("{head},{option}{separator}{option}"));
         }
-        if driver.is_nameless() {
+        if flags.nameless {
             let e = is_refused(&format!("{kind}:somebody"));
             assert!(e.why.contains("no option 'somebody'"), "{e}");
             is_refused(&format!("{kind}:{option},{option}"));
             let (one, other) = (format!("{kind}:{option}"), format!("{kind}:,{option}"));
             assert_eq!(read(&one).unwrap(), read(&other).unwrap());
             assert_eq!(parse(&one).unwrap().name, kind);
-        } else {
+        } else if !flags.paired {
             is_refused(&format!("{kind}:"));
             is_refused(&format!("{kind}:,{option}"));
         }
-        if !driver.is_nameless() && s.value.is_some() {
+        if !flags.nameless && s.value.is_some() {
             let e = is_refused(&format!("{kind}:{option}"));
             assert!(e.why.contains("is an option") || e.why.contains("which"), "{e}");
         }
     }
+}
+
+/// A driver of a program's own, which makes of its text another's.
+struct Twice;
+
+impl Driver for Twice {
+    fn name(&self) -> &'static str {
+        "twice"
+    }
+
+    fn parse(&self, spec: &Spec) -> Result<Box<dyn Plan>> {
+        spec.finish()?;
+        plan(&format!("null:size={0}{0}", spec.arg))
+    }
+}
+
+#[test]
+fn a_registry_knows_the_drivers_that_are_added_and_each_name_once() {
+    let drivers = Registry::with(&[&Twice, &Twice]);
+    assert_eq!(drivers.drivers().len(), Registry::default().drivers().len() + 1);
+    assert_eq!(drivers.plan("twice:7").unwrap().needs().unwrap().packet_max_bytes, 77);
+    assert!(drivers.plan("twice:7,size=1").is_err());
+    assert!(drivers.parse("twcie:7").unwrap_err().fix.contains("did you mean twice:7 ?"));
+    let e = plan("frobnicate:7").err().unwrap();
+    assert!(e.fix.ends_with("drivers: gen memif null packet pcap ring sink tap xdp"), "{e}");
+}
+
+#[test]
+fn both_ends_of_a_pair_meet_in_a_context_and_only_there() {
+    let pool = linerate_skb::Pool::builder().frames(64).build().unwrap();
+    let end = |cx: &mut OpenContext<'_>, text: &str| plan(text).unwrap().open(cx).unwrap();
+    let (mut one, mut other) = (OpenContext::new(&pool), OpenContext::new(&pool));
+    let (mut a, mut stranger) = (end(&mut one, "ring:r"), end(&mut other, "ring:r"));
+    let (mut elsewhere, mut b) = (end(&mut one, "ring:s"), end(&mut one, "ring:r"));
+    let (mut mem, mut batch) = (pool.local(), linerate_skb::Batch::with_capacity(2));
+    mem.alloc(&mut batch, 1);
+    assert_eq!(a.queues[0].xmit(&mut mem, &mut batch).packets, 1);
+    for opened in [&mut stranger, &mut elsewhere, &mut a] {
+        assert_eq!(opened.queues[0].rx(&mut mem, &mut batch, 2).packets, 0);
+    }
+    assert_eq!(b.queues[0].rx(&mut mem, &mut batch, 2).packets, 1);
+    let e = Port::open("ring:r").unwrap_err();
+    assert!(e.why == "a ring's two ends are opened together" && e.fix.contains("ring:NAME"), "{e}");
 }
 
 #[test]

@@ -18,27 +18,57 @@ use linerate_ring::{Consumer, Events, Heap, Producer, Waiter, Waker, heap, waite
 use linerate_skb::{Batch, Code, DropReason, Error, Local, Moved, Pool, Result, Tally};
 use linerate_sys::wait::EventFd;
 
-use crate::driver::Opened;
+use crate::driver::{Driver, DriverFlags, DriverHelp, Needs, OpenContext, Opened, Plan};
 use crate::obtained::Obtained;
 use crate::queue::{Health, Origin, QueueOps, Want};
 use crate::spec::Spec;
 
-/// What stands before the colon of a port text.
+/// The driver's name.
 pub const NAME: &str = "ring";
 /// Packets each way, unless told otherwise.
-pub const LEN: u32 = 1024;
+const LEN: u32 = 1024;
 /// A chain passes as one handle.
 const PACKET_MAX_BYTES: usize = 1 << 16;
 /// Handles popped at once.
 const STRIDE: usize = 64;
 
-/// Packets each way as the text of one end says it; `None` if it does not.
-///
-/// # Errors
-/// `E-PORT-SYNTAX` for an option that a ring does not have.
-pub fn len_of(end: &Spec) -> Result<Option<u32>> {
-    let len = end.value("len", str::parse)?;
-    end.finish().map(|()| len)
+/// The driver of `ring:NAME[,len=1024]`: two ends of one name, in one process.
+#[derive(Debug)]
+pub struct Ring;
+
+impl Driver for Ring {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn help(&self) -> DriverHelp {
+        DriverHelp { usage: "ring:NAME", text: "one of the two ends of a ring in this process" }
+    }
+
+    fn flags(&self) -> DriverFlags {
+        DriverFlags { paired: true, ..DriverFlags::default() }
+    }
+
+    fn parse(&self, spec: &Spec) -> Result<Box<dyn Plan>> {
+        let len = spec.value("len", str::parse)?.unwrap_or(LEN);
+        spec.finish()?;
+        Ok(Box::new(RingPlan { name: spec.arg.clone(), len }))
+    }
+}
+
+struct RingPlan {
+    name: String,
+    len: u32,
+}
+
+impl Plan for RingPlan {
+    fn needs(&self) -> Result<Needs> {
+        Ok(Needs { ring_frames: frames(self.len), ..Needs::default() })
+    }
+
+    fn open(&self, cx: &mut OpenContext<'_>) -> Result<Opened> {
+        cx.meet(NAME, &self.name, |pool| pair(&self.name, self.len, pool))
+    }
 }
 
 /// Frames that a pair of rings of `len` packets each way can hold, and so what each of its ends

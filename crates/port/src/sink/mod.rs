@@ -2,11 +2,11 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 
-use linerate_skb::{Batch, Local, Moved, Pool, Result, Skb};
+use linerate_skb::{Batch, Local, Moved, Result, Skb};
 use linerate_sys::wait::EventFd;
 use linerate_wire::stamp::{self, Stamp, StampError};
 
-use crate::driver::{Driver, Opened};
+use crate::driver::{Driver, DriverFlags, DriverHelp, Needs, OpenContext, Opened, Plan};
 use crate::findings::Verified;
 use crate::r#gen::FLOWS_MAX;
 use crate::obtained::{Direction, Obtained};
@@ -24,33 +24,39 @@ impl Driver for Sink {
         "sink"
     }
 
-    fn is_nameless(&self) -> bool {
-        true
+    fn help(&self) -> DriverHelp {
+        DriverHelp { usage: "sink:", text: "where packets end, verified if they are numbered" }
     }
 
-    fn direction(&self, _: &Spec) -> Direction {
-        Direction::Sink
+    fn flags(&self) -> DriverFlags {
+        DriverFlags { nameless: true, ..DriverFlags::default() }
     }
 
-    fn packet_max_bytes(&self, spec: &Spec) -> Result<usize> {
-        blind(spec).map(|_| 0)
+    fn parse(&self, spec: &Spec) -> Result<Box<dyn Plan>> {
+        let blind = spec.flag("blind")?;
+        spec.finish()?;
+        Ok(Box::new(SinkPlan { name: spec.name.clone(), blind }))
+    }
+}
+
+struct SinkPlan {
+    name: String,
+    blind: bool,
+}
+
+impl Plan for SinkPlan {
+    fn needs(&self) -> Result<Needs> {
+        Ok(Needs { direction: Direction::Sink, ..Needs::default() })
     }
 
-    fn open(&self, spec: &Spec, _: &Pool) -> Result<Opened> {
-        let blind = blind(spec)?;
-        let mode = if blind { "sink" } else { "sink, verifies sequence, order and payload" };
-        let obtained =
-            Obtained::new(spec.name.clone(), mode, PACKET_MAX_BYTES).direction(Direction::Sink);
-        let verifier = (!blind).then(Verifier::default);
+    fn open(&self, _: &mut OpenContext<'_>) -> Result<Opened> {
+        let mode = if self.blind { "sink" } else { "sink, verifies sequence, order and payload" };
+        let obtained = Obtained::new(&self.name, mode, PACKET_MAX_BYTES).direction(Direction::Sink);
+        let verifier = (!self.blind).then(Verifier::default);
         let bell = EventFd::new()?;
         bell.signal();
         Ok(Opened::single(SinkQueue { bell, verifier }, obtained))
     }
-}
-
-fn blind(spec: &Spec) -> Result<bool> {
-    let blind = spec.flag("blind")?;
-    spec.finish().map(|()| blind)
 }
 
 /// One flow: the next number, and which of the 64 before it came.
@@ -176,7 +182,7 @@ impl AsFd for SinkQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use linerate_skb::Trust;
+    use linerate_skb::{Pool, Trust};
 
     fn feed(numbers: &[u64]) -> Verified {
         let pool = Pool::builder().frames(8).build().unwrap();

@@ -28,11 +28,11 @@ mod tx;
 
 use std::os::fd::{AsFd, BorrowedFd};
 
-use linerate_skb::{Batch, Local, Moved, Pool, Result};
+use linerate_skb::{Batch, Local, Moved, Result};
 use linerate_sys::capability::Capabilities;
 use linerate_sys::tun;
 
-use crate::driver::{Driver, Opened};
+use crate::driver::{Driver, DriverHelp, Needs, OpenContext, Opened, Plan};
 use crate::host::{Bell, Link, PACKET_BYTES_MAX};
 use crate::queue::{Health, QueueOps, Want};
 use crate::spec::Spec;
@@ -50,16 +50,26 @@ impl Driver for Tap {
         "tap"
     }
 
-    fn capabilities(&self, _: &Spec) -> Capabilities {
-        Capabilities::NET_ADMIN
+    fn help(&self) -> DriverHelp {
+        DriverHelp {
+            usage: "tap:NAME",
+            text: "a tap device of that name, made if it is not there (needs root)",
+        }
     }
 
-    fn packet_max_bytes(&self, spec: &Spec) -> Result<usize> {
-        Config::of(spec).map(|_| PACKET_BYTES_MAX)
+    fn parse(&self, spec: &Spec) -> Result<Box<dyn Plan>> {
+        Ok(Box::new(Config::of(spec)?))
+    }
+}
+
+impl Plan for Config {
+    fn needs(&self) -> Result<Needs> {
+        let capabilities = Capabilities::NET_ADMIN;
+        Ok(Needs { packet_max_bytes: PACKET_BYTES_MAX, capabilities, ..Needs::default() })
     }
 
-    fn open(&self, spec: &Spec, _: &Pool) -> Result<Opened> {
-        setup::open(&Config::of(spec)?)
+    fn open(&self, _: &mut OpenContext<'_>) -> Result<Opened> {
+        setup::open(self)
     }
 }
 

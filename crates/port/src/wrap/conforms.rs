@@ -77,7 +77,7 @@ mod watched_interfaces {
 
     crate::conformance!(|case: Case| in_netns(move || {
         veth(1500);
-        let open = |text: &str, pool: &_| watched(registry::open(&crate::parse(text)?, pool)?);
+        let open = |text: &str, pool: &_| watched(registry::open(text, pool)?);
         let pair =
             move |pool: &_| Ok(Ends::Pair(open("packet:v0", pool)?, open("packet:v1", pool)?));
         case.on(Rig::new(pair).longest(1514).drops_unread().interface(Veth));
@@ -88,7 +88,7 @@ mod watched_interfaces {
 fn on_xdp(case: Case, wrap: fn(Opened) -> Result<Opened>) {
     in_netns_with_xdp(move || {
         veth(1500);
-        let open = move |text: &str, pool: &_| wrap(registry::open(&crate::parse(text)?, pool)?);
+        let open = move |text: &str, pool: &_| wrap(registry::open(text, pool)?);
         let pair = move |pool: &_| {
             Ok(Ends::Pair(open("xdp:v0,ring=256", pool)?, open("xdp:v1,ring=256", pool)?))
         };

@@ -34,11 +34,11 @@ mod shared;
 mod tests;
 mod tx;
 
-use linerate_skb::{Pool, Result};
+use linerate_skb::Result;
 use linerate_sys::capability::Capabilities;
 use linerate_sys::netif::Interface;
 
-use crate::driver::{Driver, Opened};
+use crate::driver::{Driver, DriverFlags, DriverHelp, Needs, OpenContext, Opened, Plan};
 use crate::host::flow::Flow;
 use crate::obtained::Direction;
 use crate::spec::Spec;
@@ -69,33 +69,39 @@ impl Driver for Xdp {
         "xdp"
     }
 
-    fn direction(&self, spec: &Spec) -> Direction {
-        match Config::of(spec) {
-            Ok(config) if config.filter == Filter::Nothing => Direction::Sink,
-            _ => Direction::Both,
+    fn help(&self) -> DriverHelp {
+        DriverHelp {
+            usage: "xdp:IFACE,udp=7777",
+            text: "what a filter takes of a network interface (AF_XDP; needs root);\n\
+                   xdp:IFACE,all takes everything, ssh included",
         }
     }
 
-    fn can_only_write(&self) -> bool {
-        true
+    fn flags(&self) -> DriverFlags {
+        DriverFlags { can_only_write: true, ..DriverFlags::default() }
     }
 
-    fn capabilities(&self, spec: &Spec) -> Capabilities {
-        let config = Config::of(spec).ok();
-        let flow = config.as_ref().and_then(|config| config.filter.flow());
-        Capabilities::XDP.and(flow.map_or(Capabilities::NONE, Flow::capabilities))
+    fn parse(&self, spec: &Spec) -> Result<Box<dyn Plan>> {
+        Ok(Box::new(Config::of(spec)?))
+    }
+}
+
+impl Plan for Config {
+    fn needs(&self) -> Result<Needs> {
+        let flow = self.filter.flow().map_or(Capabilities::NONE, Flow::capabilities);
+        Ok(Needs {
+            packet_max_bytes: setup::packet_max_bytes(self)?,
+            ring_frames: setup::queues(self)?.len() * self.ring_frames(),
+            direction: match self.filter {
+                Filter::Nothing => Direction::Sink,
+                _ => Direction::Both,
+            },
+            capabilities: Capabilities::XDP.and(flow),
+            ..Needs::default()
+        })
     }
 
-    fn packet_max_bytes(&self, spec: &Spec) -> Result<usize> {
-        setup::packet_max_bytes(&Config::of(spec)?)
-    }
-
-    fn ring_frames(&self, spec: &Spec) -> Result<usize> {
-        let config = Config::of(spec)?;
-        Ok(setup::queues(&config)?.len() * config.ring_frames())
-    }
-
-    fn open(&self, spec: &Spec, pool: &Pool) -> Result<Opened> {
-        setup::open(&Config::of(spec)?, pool)
+    fn open(&self, cx: &mut OpenContext<'_>) -> Result<Opened> {
+        setup::open(self, cx.pool())
     }
 }

@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn every_driver_is_an_end_or_has_its_own_reason_not_to_be() {
-        for driver in linerate_port::drivers() {
+        for driver in linerate_port::Registry::default().drivers() {
             let spec = parse(&format!("{}:x", driver.name())).unwrap();
             let why = no_end(&spec);
             assert!(why.is_none_or(|why| !why.contains("not known")), "{}", driver.name());

@@ -6,7 +6,6 @@
 use std::collections::BTreeMap;
 
 use linerate_datapath::{CoreStats, PoolStats, PortStats, Stats};
-use linerate_port::ring;
 use linerate_skb::{Data, Pool, Sampled};
 
 use super::{Figure, Ledger};
@@ -237,7 +236,7 @@ pub(super) fn sent(ports: &[PortStats]) -> Sent {
     let mut sent = Sent::default();
     for port in ports {
         sent.wakeups += port.counts.wakeups;
-        if port.driver != ring::NAME {
+        if !port.flags.paired {
             sent.packets += port.counts.tx_packets;
             sent.bytes += port.counts.tx_bytes;
         }

@@ -13,7 +13,7 @@ use crate::host::testing::{Veth, in_netns, in_netns_with_xdp, ip, veth};
 use crate::{r#gen, null, packet, pcap, registry, ring, sink};
 
 fn open(text: &str, pool: &Pool) -> Result<Opened> {
-    registry::open(&crate::parse(text)?, pool)
+    registry::open(text, pool)
 }
 
 mod rings {

@@ -1,7 +1,5 @@
 //! Counts of a side so far, and the figures of a window: the differences of two readings.
 
-use linerate_port::ring;
-
 use super::crew::Done;
 use super::path::Gauge;
 use crate::scenario::{Figure, pool_figures};
@@ -124,7 +122,7 @@ impl Reading {
                 for port in reading.pool.ports() {
                     reading.wakeups += port.counts.wakeups;
                     reading.copied_bytes += port.driver_counts.copied_bytes.unwrap_or(0);
-                    if port.driver != ring::NAME {
+                    if !port.flags.paired {
                         reading.offered += port.counts.rx_packets;
                         reading.packets += port.counts.tx_packets;
                         reading.bytes += port.counts.tx_bytes;

@@ -1,0 +1,145 @@
+//! The ports of an engine before they are open: named by their texts, then planned by their drivers.
+
+use linerate_port::{Direction, Driver, DriverFlags, Needs, Plan, Registry, Result, Spec};
+
+use crate::plan::Wire;
+
+/// A port's text, and the driver that it names.
+pub(crate) struct Named {
+    pub spec: Spec,
+    driver: &'static dyn Driver,
+}
+
+/// A port that can be opened.
+pub(crate) struct Planned {
+    pub spec: Spec,
+    pub flags: DriverFlags,
+    pub needs: Needs,
+    pub plan: Box<dyn Plan>,
+}
+
+impl Named {
+    /// Reads the text of the port called `name`.
+    pub fn new(drivers: &Registry, name: &str, text: &str) -> Result<Named> {
+        let mut spec = drivers.parse(text)?;
+        spec.name = name.to_owned();
+        Ok(Named { driver: drivers.driver(&spec)?, spec })
+    }
+
+    /// Returns what holds for every port of its driver.
+    pub fn flags(&self) -> DriverFlags {
+        self.driver.flags()
+    }
+
+    /// Returns true if both are ends of one pair.
+    pub fn is_paired_with(&self, other: &Named) -> bool {
+        let same = self.spec.driver == other.spec.driver && self.spec.arg == other.spec.arg;
+        self.flags().paired && same
+    }
+}
+
+/// Gives a port that is either read or written its mode: the left end of a wire is read. Between two
+/// of these packets of any link type pass, unless somebody `looks` at them, who takes them for Ethernet.
+pub(crate) fn direct(ports: &mut [Named], wires: &[Wire], looks: bool) {
+    for &(a, b) in wires.iter().filter(|_| !looks) {
+        if ports[a].flags().directed && ports[b].flags().directed {
+            ports[a].spec.options.set_default("link", Some("any"));
+            ports[b].spec.options.set_default("link", Some("any"));
+        }
+    }
+    for (i, port) in ports.iter_mut().enumerate() {
+        let flag = |key| port.spec.flag(key).unwrap_or(false);
+        if port.flags().directed && !flag("read") && !flag("write") {
+            let left = wires.iter().any(|(a, _)| *a == i);
+            port.spec.options.set_default(if left { "read" } else { "write" }, None);
+        }
+    }
+}
+
+/// Has each port read by its driver, and once more if the ports around it add to its text.
+///
+/// # Errors
+/// `E-PORT-SYNTAX`; what the needs of a port cannot be known for.
+pub(crate) fn plan(mut ports: Vec<Named>, wires: &[Wire]) -> Result<Vec<Planned>> {
+    let parse = |port: &Named| port.driver.parse(&port.spec);
+    let mut plans = ports.iter().map(parse).collect::<Result<Vec<_>>>()?;
+    let texts: Vec<Spec> = ports.iter().map(|port| port.spec.clone()).collect();
+    share(&mut ports)?;
+    spare(&mut ports, &plans, wires);
+    for ((plan, port), text) in plans.iter_mut().zip(&ports).zip(texts) {
+        if port.spec != text {
+            *plan = parse(port)?;
+        }
+    }
+    let planned = |(port, plan): (Named, Box<dyn Plan>)| {
+        Ok(Planned { flags: port.flags(), needs: plan.needs()?, spec: port.spec, plan })
+    };
+    ports.into_iter().zip(plans).map(planned).collect()
+}
+
+/// Has the two ends of a pair say the same, where one of them says something.
+fn share(ports: &mut [Named]) -> Result<()> {
+    for i in 0..ports.len() {
+        let (before, rest) = ports.split_at_mut(i);
+        let Some(port) = rest.first_mut() else { continue };
+        if let Some(other) = before.iter_mut().find(|other| port.is_paired_with(other)) {
+            port.spec.agree_with(&other.spec)?;
+            other.spec.agree_with(&port.spec)?;
+        }
+    }
+    Ok(())
+}
+
+/// Tells a port that takes packets from others to take none, where its wire's other end would get
+/// none: it can only be read.
+fn spare(ports: &mut [Named], plans: &[Box<dyn Plan>], wires: &[Wire]) {
+    let source = |i: usize| plans[i].needs().is_ok_and(|n| n.direction == Direction::Source);
+    for (i, other) in wires.iter().flat_map(|&(a, b)| [(a, b), (b, a)]) {
+        if ports[i].flags().can_only_write && source(other) {
+            ports[i].spec.options.set_default("write", None);
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// Ports of these texts, called as their texts say.
+    pub(crate) fn named(texts: &[&str]) -> Vec<Named> {
+        let name = |text: &&str| {
+            let name = linerate_port::parse(text).unwrap().name;
+            Named::new(&Registry::default(), &name, text).unwrap()
+        };
+        texts.iter().map(name).collect()
+    }
+
+    #[test]
+    fn a_rings_length_is_said_at_either_end_and_never_ignored() {
+        let len = |a: &str, b: &str| {
+            let texts = [a, b].map(|options| format!("ring:r{options}"));
+            let planned = plan(named(&texts.each_ref().map(|text| &text[..])), &[])?;
+            Ok::<_, linerate_port::Error>([0, 1].map(|i| planned[i].needs.ring_frames / 2))
+        };
+        assert_eq!(len("", "").unwrap(), [1024; 2]);
+        assert_eq!((len(",len=64", "").unwrap(), len("", ",len=64").unwrap()), ([64; 2], [64; 2]));
+        assert_eq!(len(",len=64", ",len=64").unwrap(), [64; 2]);
+        let e = len(",len=64", ",len=128").unwrap_err();
+        assert_eq!(e.what, "port 'ring:r,len=128'");
+        assert_eq!(e.why, "the ring's other end says len=64");
+        let e = len("", ",lne=64").unwrap_err();
+        assert!(e.what.ends_with(",lne=64'") && e.fix.contains("len"), "{e}");
+    }
+
+    #[test]
+    fn a_port_whose_wire_is_only_read_takes_nothing_in() {
+        let texts =
+            ["gen:", "xdp:a", "xdp:b,udp=7", "pcap:in", "xdp:c", "pcap:out", "xdp:d", "null:"];
+        let (mut ports, wires) = (named(&texts), [(0, 1), (3, 2), (4, 5), (6, 7)]);
+        direct(&mut ports, &wires, false);
+        let plans: Vec<_> = ports.iter().map(|p| p.driver.parse(&p.spec).unwrap()).collect();
+        spare(&mut ports, &plans, &wires);
+        let written: Vec<bool> = ports.iter().map(|p| p.spec.flag("write").unwrap()).collect();
+        assert_eq!(written, [false, true, true, false, false, true, false, false]);
+    }
+}
