@@ -24,6 +24,7 @@ const ECHO_BIN: &str = env!("CARGO_BIN_EXE_echo");
 const ECHO_TOKIO_BIN: &str = env!("CARGO_BIN_EXE_echo_tokio");
 const FABRIC_READER_BIN: &str = env!("CARGO_BIN_EXE_fabric_reader");
 const GEN_BIN: &str = env!("CARGO_BIN_EXE_gen");
+const OWN_DRIVER_BIN: &str = env!("CARGO_BIN_EXE_own_driver");
 const POOL_BIN: &str = env!("CARGO_BIN_EXE_pool");
 const WIRE_BIN: &str = env!("CARGO_BIN_EXE_wire");
 
@@ -52,6 +53,24 @@ fn the_guard_runs_on_generated_traffic() {
     assert_whole(&done);
     // What was mirrored counts as created, and as sent, once more.
     assert!(done.stdout.contains("created 5005 = sent 5005"), "{done:?}");
+}
+
+#[test]
+fn the_command_forwards_from_a_driver_of_the_programs_own() {
+    let done = start(OWN_DRIVER_BIN, &["forward", "imix:1000", "sink:"]).finish(LONG);
+    assert_whole(&done);
+    assert!(done.stdout.contains("created 1000 = sent 1000"), "{done:?}");
+    let help = start(OWN_DRIVER_BIN, &["--help"]).finish(LONG).stdout;
+    assert!(
+        help.contains("  null:[size=60]        packets from") && help.contains("\n  imix\n"),
+        "{help}"
+    );
+    for misspelt in ["imx:1000", "imix:1000,size=9", "imix:many"] {
+        let refused = start(OWN_DRIVER_BIN, &["forward", misspelt, "sink:"]).finish(LONG);
+        assert_eq!(refused.code(), 2, "{refused:?}");
+    }
+    let fine = start(OWN_DRIVER_BIN, &["doctor", "imix:10"]).finish(LONG);
+    assert!(fine.stdout.starts_with("ok    opens: "), "{fine:?}");
 }
 
 #[test]

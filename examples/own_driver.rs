@@ -1,0 +1,23 @@
+//! The `linerate` command with one driver more: `own_driver forward imix:1000 sink:`.
+
+use std::process::ExitCode;
+
+use linerate::{Driver, Plan, Result, Spec, plan};
+
+/// The driver of `imix:N`: a source of N frames of mixed lengths.
+struct Imix;
+
+impl Driver for Imix {
+    fn name(&self) -> &'static str {
+        "imix"
+    }
+
+    fn parse(&self, spec: &Spec) -> Result<Box<dyn Plan>> {
+        spec.finish()?;
+        plan(&format!("gen:size=imix,count={}", spec.arg))
+    }
+}
+
+fn main() -> ExitCode {
+    linerate_cli::main_with(&[&Imix])
+}
