@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use linerate::{Driver, Plan, Result, Spec, plan};
+use linerate::{Driver, DriverFlags, Plan, Result, Spec, plan};
 
 /// The driver of `imix:N`: a source of N frames of mixed lengths.
 struct Imix;
@@ -10,6 +10,10 @@ struct Imix;
 impl Driver for Imix {
     fn name(&self) -> &'static str {
         "imix"
+    }
+
+    fn flags(&self) -> DriverFlags {
+        DriverFlags { ends: true, ..DriverFlags::default() }
     }
 
     fn parse(&self, spec: &Spec) -> Result<Box<dyn Plan>> {

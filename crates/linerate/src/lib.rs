@@ -37,9 +37,9 @@ pub use linerate_port::conformance;
 pub use linerate_port::r#gen::Pacer;
 pub use linerate_port::{
     Bell, Capabilities, Code, Direction, Driver, DriverCounts, DriverFlags, DriverHelp, Error,
-    Health, Kind, Needs, Obtained, OpenContext, Opened, Options, Origin, Pace, Plan, Port, Queue,
-    QueueCounts, QueueOps, Registry, Result, Spec, Verified, Views, Want, memif, nearest, parse,
-    pcap, plan, units, wait, wait_any, wrap,
+    Health, Kind, Needs, Obtained, OnMachine, OpenContext, Opened, Options, Origin, Pace, Plan,
+    Port, Queue, QueueCounts, QueueOps, Registry, Result, Spec, Verified, Views, Want, memif,
+    nearest, parse, pcap, plan, units, wait, wait_any, wrap,
 };
 pub use linerate_skb::{
     Batch, CoreKind, CoreStats, Data, DropReason, Dwell, FreeMatrix, Holders, Huge, Init, Ledger,

@@ -9,6 +9,7 @@
 use linerate_skb::{Pool, Result, Trust};
 use linerate_sys::capability::Capabilities;
 
+use crate::doctor::{Findings, Trial};
 use crate::obtained::{Direction, Obtained};
 use crate::queue::QueueOps;
 use crate::spec::Spec;
@@ -65,6 +66,16 @@ pub struct DriverHelp {
     pub text: &'static str,
 }
 
+/// What a machine is to have for a driver, as `doctor` looks for it without a port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct OnMachine {
+    /// The text of a port that can be opened in a network namespace where `v0` and `v1` are the ends of a
+    /// veth; empty if there is nothing to be tried.
+    pub trial: &'static str,
+    /// Versions of Linux that ports make use of, each with what an older one lacks.
+    pub kernels: &'static [((u32, u32), &'static str)],
+}
+
 /// Reads the texts of ports of one kind.
 pub trait Driver: Sync {
     /// Returns what stands before the colon of a port text.
@@ -78,6 +89,11 @@ pub trait Driver: Sync {
     /// Returns what holds for every port of this driver.
     fn flags(&self) -> DriverFlags {
         DriverFlags::default()
+    }
+
+    /// Returns what a machine is to have for ports of this driver.
+    fn on_machine(&self) -> OnMachine {
+        OnMachine::default()
     }
 
     /// Reads `spec`, all of whose options it takes or refuses ([`Spec::finish`]); opens nothing.
@@ -105,6 +121,10 @@ pub trait Plan {
     /// # Errors
     /// What, why and what to do; nothing is left behind.
     fn open(&self, cx: &mut OpenContext<'_>) -> Result<Opened>;
+
+    /// Looks whether the port of `spec` can be opened here and how well, going as far as `how` says, and
+    /// leaves everything as it was. A port that has nothing to say is tried by opening it.
+    fn examine(&self, _spec: &Spec, _how: Trial, _found: &mut Findings) {}
 }
 
 /// What a port asks of the memory, the wires and the privileges around it.

@@ -13,6 +13,7 @@
 
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
+pub mod doctor;
 mod driver;
 mod findings;
 mod host;
@@ -36,7 +37,7 @@ pub mod tap;
 pub mod wrap;
 pub mod xdp;
 
-pub use driver::{Driver, DriverFlags, DriverHelp, Needs, OpenContext, Opened, Plan};
+pub use driver::{Driver, DriverFlags, DriverHelp, Needs, OnMachine, OpenContext, Opened, Plan};
 pub use findings::{Pace, Verified};
 pub use host::Bell;
 pub use obtained::{Direction, Obtained};

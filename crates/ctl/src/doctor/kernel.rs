@@ -1,19 +1,8 @@
-//! The kernel's version, and what it has from which on.
+//! The kernel's version, and what drivers have from which on.
 
-use super::finding::Findings;
-use super::proc;
-
-/// AF_XDP as it is used here: attached by a link.
-const LINKS: (u32, u32) = (5, 9);
-/// TAP with segmentation of UDP.
-const TAP_USO: (u32, u32) = (6, 2);
-/// AF_XDP with packets in several frames.
-pub(super) const FRAGS: (u32, u32) = (6, 6);
-
-/// Major and minor number of the kernel.
-pub(super) fn version() -> Option<(u32, u32)> {
-    numbers(&proc::text("/proc/sys/kernel/osrelease")?)
-}
+use linerate_port::Registry;
+use linerate_port::doctor::Findings;
+use linerate_port::doctor::kernel::version;
 
 /// Compares the kernel with what is used of it.
 pub(super) fn examine(found: &mut Findings) {
@@ -26,24 +15,16 @@ pub(super) fn examine(found: &mut Findings) {
 }
 
 fn judge((major, minor): (u32, u32), found: &mut Findings) {
-    const NEEDS: [((u32, u32), &str); 3] = [
-        (LINKS, "xdp needs 5.9"),
-        (TAP_USO, "superframes of UDP by tap need 6.2"),
-        (FRAGS, "packets longer than a frame by xdp need 6.6"),
-    ];
-    let lacks: Vec<&str> =
-        NEEDS.iter().filter(|(from, _)| (major, minor) < *from).map(|(_, what)| *what).collect();
+    let drivers = Registry::default();
+    let needs = drivers.drivers().iter().flat_map(|driver| driver.on_machine().kernels);
+    let mut lacks: Vec<_> = needs.filter(|(from, _)| (major, minor) < *from).collect();
+    lacks.sort_unstable();
     if lacks.is_empty() {
         found.ok(format!("Linux {major}.{minor}: has everything that is used"));
     } else {
+        let lacks: Vec<&str> = lacks.into_iter().map(|(_, what)| *what).collect();
         found.warn(format!("Linux {major}.{minor} is old")).why(lacks.join("; "));
     }
-}
-
-/// `6.18.44-foo` is (6, 18).
-fn numbers(release: &str) -> Option<(u32, u32)> {
-    let mut parts = release.split(|c: char| !c.is_ascii_digit());
-    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
 
 #[cfg(test)]
@@ -52,11 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_release_is_read_and_judged() {
-        assert_eq!(numbers("6.18.44-foo\n"), Some((6, 18)));
-        assert_eq!(numbers("5.10-rc1"), Some((5, 10)));
-        assert_eq!((numbers("six"), numbers("6")), (None, None));
-        assert!(version().is_some());
+    fn a_release_is_judged_by_what_drivers_use() {
         let of = |version| {
             let mut found = Findings::default();
             judge(version, &mut found);

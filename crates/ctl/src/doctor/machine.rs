@@ -2,13 +2,13 @@
 
 use std::thread::available_parallelism;
 
+use linerate_port::doctor::{Finding, Findings, is_here, kernel as host, proc};
 use linerate_port::thread::allowed_cpus;
-use linerate_port::{Obtained, Result};
+use linerate_port::{Driver, Obtained, Port, Registry, Result};
 use linerate_sys::mem::{Huge, Region};
 use linerate_sys::netns::Netns;
 
-use super::finding::{Finding, Findings};
-use super::{fix, kernel, proc, trial, xdp};
+use super::kernel;
 
 /// Frames of the memory that is registered: 64 MiB, a path of some queues.
 const FRAMES: usize = 32 << 10;
@@ -26,7 +26,7 @@ pub fn machine() -> Vec<Finding> {
     kernel::examine(&mut found);
     programs(&mut found);
     drivers(&mut found);
-    xdp::memory(FRAMES, &mut found);
+    host::memory(FRAMES, &mut found);
     huge_pages(&mut found);
     jit(&mut found);
     cpus(&mut found);
@@ -37,6 +37,9 @@ pub fn machine() -> Vec<Finding> {
 
 /// Opens a port of each driver of the host in a namespace where nobody sees it.
 fn drivers(found: &mut Findings) {
+    let registry = Registry::default();
+    let with_trial = |driver: &&&dyn Driver| !driver.on_machine().trial.is_empty();
+    let drivers: Vec<_> = registry.drivers().iter().filter(with_trial).collect();
     let prepared = Netns::new().and_then(|netns| {
         netns.quiet()?;
         netns.ip("link add v0 type veth peer name v1")?;
@@ -47,17 +50,20 @@ fn drivers(found: &mut Findings) {
     let netns = match prepared {
         Ok(netns) => netns,
         Err(e) => {
-            xdp::privileges(found);
+            host::privileges(found);
             let finding = found.lack(&e);
-            finding.what = "xdp, packet and tap were not opened".into();
+            let names: Vec<&str> = drivers.iter().map(|driver| driver.name()).collect();
+            let (last, names) = names.split_last().unwrap_or((&"", &[]));
+            finding.what = format!("{} and {last} were not opened", names.join(", "));
             return;
         }
     };
-    for text in ["xdp:v0", "packet:v0", "tap:t0"] {
-        let opened: Result<Obtained> = netns.run(|| trial::open(text)).and_then(|opened| opened);
+    for driver in drivers {
+        let open = || Port::open(driver.on_machine().trial).map(|port| port.obtained().clone());
+        let opened: Result<Obtained> = netns.run(open).and_then(|opened| opened);
         match opened {
             Ok(obtained) => {
-                let driver = text.split(':').next().unwrap_or_default();
+                let driver = driver.name();
                 found.ok(format!("{driver} opens on a device of its own: {}", obtained.mode));
             }
             Err(e) => {
@@ -161,7 +167,7 @@ fn steal_pct(stat: &str) -> Option<f64> {
 /// What the fixes of other findings are commands of.
 fn programs(found: &mut Findings) {
     for (program, package) in PROGRAMS {
-        if !fix::is_here(program) {
+        if !is_here(program) {
             found
                 .warn(format!("there is no program {program}"))
                 .why("commands that are told here use it")

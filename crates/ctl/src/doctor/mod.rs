@@ -6,10 +6,9 @@
 //!
 //! ```text
 //!   check("xdp:eth0,udp=7777")
-//!     the text ─► the interface ─► privileges, memory, queues, offloads ─► a trial
-//!                 (interface.rs)   (xdp.rs, packet.rs, tap.rs)             (trial.rs)
+//!     the text ─► its driver's plan: the interface, privileges, memory, queues, offloads, a trial
 //!   machine()
-//!     kernel, CPUs, memory ─► xdp, packet and tap in a network namespace of their own
+//!     kernel, CPUs, memory ─► a port of each device of the host in a network namespace of its own
 //! ```
 //!
 //! **What a trial does to a live interface.** A port of `xdp` is tried with a filter that takes
@@ -33,39 +32,16 @@
 //! assert_eq!(doctor::worst(&doctor::check("nul:")), Level::Miss);
 //! ```
 
-mod file;
-mod finding;
-mod fix;
-mod flow;
-mod interface;
 mod kernel;
 mod machine;
-mod memif;
-mod packet;
-mod proc;
-mod tap;
 #[cfg(test)]
 mod tests;
-mod trial;
-mod xdp;
 
-pub use finding::{Finding, Level, worst};
-pub use fix::{Fix, Proof};
+pub use linerate_port::doctor::{Finding, Fix, Level, Proof, Trial, worst};
 pub use machine::machine;
 
+use linerate_port::doctor::Findings;
 use linerate_port::{Kind, Port, Registry, Result};
-
-use finding::Findings;
-
-/// How far [`check_with`] goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Trial {
-    /// Not where it could be noticed by others: see the [module](self).
-    #[default]
-    Careful,
-    /// Also there.
-    Full,
-}
 
 /// Checks whether the port of that text can be opened here, and how well; changes nothing that
 /// others could notice.
@@ -99,13 +75,9 @@ fn examine(port: &str, trial: Trial, drivers: &Registry, found: &mut Findings) -
     {
         return Err(e);
     }
-    match spec.driver.as_str() {
-        "xdp" => xdp::examine(&spec, trial, found),
-        "packet" => packet::examine(&spec, found),
-        "tap" => tap::examine(&spec, trial, found),
-        "pcap" => file::examine(&spec, found),
-        "memif" => memif::examine(&spec, found),
-        _ => found.opened(Port::open_driver(driver, port)?.obtained().clone()),
+    plan.examine(&spec, trial, found);
+    if found.is_empty() {
+        found.opened(Port::open_driver(driver, port)?.obtained().clone());
     }
     Ok(())
 }

@@ -286,31 +286,6 @@ fn queues_that_are_left_to_the_kernel_are_told() {
 }
 
 #[test]
-fn hardware_is_left_alone_unless_asked() {
-    let _alone = alone();
-    in_netns(|netns| {
-        let examined = |how| {
-            let (mut found, spec) = (Findings::default(), linerate_port::parse("xdp:v0").unwrap());
-            let mut of = interface::examine("v0", &mut found).unwrap();
-            assert!(!of.is_hardware());
-            of.info.kind.clear();
-            assert!(of.is_hardware());
-            xdp::examine_on(&spec, &of, how, &mut found);
-            found.into_vec()
-        };
-        let found = examined(Trial::Careful);
-        let untried = that(&found, "which mode is obtained was not tried");
-        assert_eq!(untried.level, Level::Warn);
-        assert_eq!(untried.fix.as_ref().unwrap().text, "linerate doctor --try xdp:v0");
-        assert_eq!(that(&found, "of packet memory register").level, Level::Ok);
-        assert!(!found.iter().any(|f| f.what.starts_with("opens")), "{found:#?}");
-        assert_eq!(that(&examined(Trial::Full), "opens: v0").level, Level::Ok);
-        netns.ip("link set lo up").unwrap();
-        assert!(!interface::examine("lo", &mut Findings::default()).unwrap().is_hardware());
-    });
-}
-
-#[test]
 fn a_tap_that_exists_is_left_alone_unless_asked() {
     let _alone = alone();
     in_netns(|netns| {

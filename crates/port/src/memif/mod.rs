@@ -20,6 +20,7 @@ mod client;
 mod config;
 mod copies;
 mod dial;
+mod examine;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod fuzzing;
@@ -40,6 +41,7 @@ use std::time::Duration;
 
 use linerate_skb::{Result, Trust};
 
+use crate::doctor::{Findings, Trial};
 use crate::driver::{Driver, DriverHelp, Needs, OpenContext, Opened, Plan};
 use crate::obtained::Obtained;
 use crate::queue::{Health, QueueOps};
@@ -87,6 +89,10 @@ impl Plan for Config {
             Sharing::Nothing => (0, Trust::Private),
         };
         Ok(Needs { packet_max_bytes: PACKET_BYTES_MAX, ring_frames, trust, ..Needs::default() })
+    }
+
+    fn examine(&self, spec: &Spec, _: Trial, found: &mut Findings) {
+        examine::examine(spec, found);
     }
 
     fn open(&self, cx: &mut OpenContext<'_>) -> Result<Opened> {

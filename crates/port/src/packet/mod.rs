@@ -23,6 +23,7 @@
 //! Source: packet(7), Documentation/networking/packet_mmap.rst, net/packet/af_packet.c.
 
 mod config;
+mod examine;
 mod filter;
 mod rx;
 mod setup;
@@ -37,7 +38,8 @@ use linerate_skb::{Batch, Local, Moved, Result};
 use linerate_sys::capability::Capabilities;
 use linerate_sys::packet::PacketSocket;
 
-use crate::driver::{Driver, DriverHelp, Needs, OpenContext, Opened, Plan};
+use crate::doctor::{Findings, Trial};
+use crate::driver::{Driver, DriverHelp, Needs, OnMachine, OpenContext, Opened, Plan};
 use crate::host::flow::Flow;
 use crate::host::{Bell, Link, Reservation};
 use crate::queue::{Health, QueueOps, Want};
@@ -64,6 +66,10 @@ impl Driver for Packet {
         }
     }
 
+    fn on_machine(&self) -> OnMachine {
+        OnMachine { trial: "packet:v0", kernels: &[] }
+    }
+
     fn parse(&self, spec: &Spec) -> Result<Box<dyn Plan>> {
         Ok(Box::new(Config::of(spec)?))
     }
@@ -77,6 +83,10 @@ impl Plan for Config {
             capabilities: Capabilities::NET_RAW.and(flow),
             ..Needs::default()
         })
+    }
+
+    fn examine(&self, spec: &Spec, _: Trial, found: &mut Findings) {
+        examine::examine(self, spec, found);
     }
 
     fn open(&self, _: &mut OpenContext<'_>) -> Result<Opened> {

@@ -14,6 +14,7 @@
 //! ends with a whole packet whatever happened.
 
 mod config;
+mod examine;
 #[doc(hidden)]
 pub mod format;
 mod frames;
@@ -27,6 +28,7 @@ use linerate_skb::Result;
 
 pub use frames::{Frame, read_all, write_all};
 
+use crate::doctor::{Findings, Trial};
 use crate::driver::{Driver, DriverFlags, DriverHelp, Needs, OpenContext, Opened, Plan};
 use crate::obtained::{Direction, Obtained};
 use crate::spec::Spec;
@@ -69,6 +71,10 @@ impl Plan for Config {
             Mode::Write => (0, Direction::Sink),
         };
         Ok(Needs { packet_max_bytes, direction, ..Needs::default() })
+    }
+
+    fn examine(&self, spec: &Spec, _: Trial, found: &mut Findings) {
+        examine::examine(self.mode, spec, found);
     }
 
     fn open(&self, cx: &mut OpenContext<'_>) -> Result<Opened> {

@@ -123,7 +123,7 @@ fn a_registry_knows_the_drivers_that_are_added_and_each_name_once() {
     assert_eq!(drivers.drivers().len(), Registry::default().drivers().len() + 1);
     assert_eq!(drivers.plan("twice:7").unwrap().needs().unwrap().packet_max_bytes, 77);
     assert!(drivers.plan("twice:7,size=1").is_err());
-    assert!(drivers.parse("twcie:7").unwrap_err().fix.contains("did you mean twice:7 ?"));
+    assert!(drivers.parse("twise:7").unwrap_err().fix.contains("did you mean twice:7 ?"));
     let e = plan("frobnicate:7").err().unwrap();
     assert!(e.fix.ends_with("drivers: gen memif null packet pcap ring sink tap xdp"), "{e}");
 }

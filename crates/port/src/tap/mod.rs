@@ -20,6 +20,7 @@
 //! Source: Documentation/networking/tuntap.rst, drivers/net/tun.c.
 
 mod config;
+mod examine;
 mod rx;
 mod setup;
 #[cfg(test)]
@@ -32,7 +33,8 @@ use linerate_skb::{Batch, Local, Moved, Result};
 use linerate_sys::capability::Capabilities;
 use linerate_sys::tun;
 
-use crate::driver::{Driver, DriverHelp, Needs, OpenContext, Opened, Plan};
+use crate::doctor::{Findings, Trial};
+use crate::driver::{Driver, DriverHelp, Needs, OnMachine, OpenContext, Opened, Plan};
 use crate::host::{Bell, Link, PACKET_BYTES_MAX};
 use crate::queue::{Health, QueueOps, Want};
 use crate::spec::Spec;
@@ -57,6 +59,10 @@ impl Driver for Tap {
         }
     }
 
+    fn on_machine(&self) -> OnMachine {
+        OnMachine { trial: "tap:t0", kernels: &[((6, 2), "superframes of UDP by tap need 6.2")] }
+    }
+
     fn parse(&self, spec: &Spec) -> Result<Box<dyn Plan>> {
         Ok(Box::new(Config::of(spec)?))
     }
@@ -66,6 +72,10 @@ impl Plan for Config {
     fn needs(&self) -> Result<Needs> {
         let capabilities = Capabilities::NET_ADMIN;
         Ok(Needs { packet_max_bytes: PACKET_BYTES_MAX, capabilities, ..Needs::default() })
+    }
+
+    fn examine(&self, spec: &Spec, how: Trial, found: &mut Findings) {
+        examine::examine(spec, how, found);
     }
 
     fn open(&self, _: &mut OpenContext<'_>) -> Result<Opened> {

@@ -19,6 +19,7 @@
 //! Source: Documentation/networking/af_xdp.rst, net/xdp/xsk.c.
 
 mod config;
+mod examine;
 mod filter;
 mod held;
 mod partial;
@@ -36,27 +37,16 @@ mod tx;
 
 use linerate_skb::Result;
 use linerate_sys::capability::Capabilities;
-use linerate_sys::netif::Interface;
 
-use crate::driver::{Driver, DriverFlags, DriverHelp, Needs, OpenContext, Opened, Plan};
+use crate::doctor::{Findings, Trial};
+use crate::driver::{Driver, DriverFlags, DriverHelp, Needs, OnMachine, OpenContext, Opened, Plan};
 use crate::host::flow::Flow;
 use crate::obtained::Direction;
 use crate::spec::Spec;
 
 use config::Config;
+use examine::FRAGS;
 use filter::Filter;
-
-/// Refuses a port that would take every packet from an interface that the host itself uses, unless
-/// its text says so: whoever types it by ssh would be cut off.
-///
-/// # Errors
-/// `E-BUSY` with what the host uses it for and what to type; `E-NODEV` if it is not there.
-///
-/// Cost: up to five rtnetlink dumps, only where the text has no filter.
-pub fn check_host_use(spec: &Spec) -> Result<()> {
-    let config = Config::of(spec)?;
-    setup::check_host_use(&config, &Interface::open(&config.interface)?)
-}
 
 /// The driver of `xdp:IFACE[,FILTER][,mode=auto|zerocopy|native|generic][,queues=0-3][,ring=1024]`
 /// `[,rx=1024][,tx=1024][,busy][,write]`, with `all`, `ethertype=0x88b5`, `udp=7777`, `tcp=80+443` or
@@ -81,6 +71,12 @@ impl Driver for Xdp {
         DriverFlags { can_only_write: true, ..DriverFlags::default() }
     }
 
+    fn on_machine(&self) -> OnMachine {
+        const KERNELS: [((u32, u32), &str); 2] =
+            [((5, 9), "xdp needs 5.9"), (FRAGS, "packets longer than a frame by xdp need 6.6")];
+        OnMachine { trial: "xdp:v0", kernels: &KERNELS }
+    }
+
     fn parse(&self, spec: &Spec) -> Result<Box<dyn Plan>> {
         Ok(Box::new(Config::of(spec)?))
     }
@@ -99,6 +95,10 @@ impl Plan for Config {
             capabilities: Capabilities::XDP.and(flow),
             ..Needs::default()
         })
+    }
+
+    fn examine(&self, spec: &Spec, how: Trial, found: &mut Findings) {
+        examine::examine(self, spec, how, found);
     }
 
     fn open(&self, cx: &mut OpenContext<'_>) -> Result<Opened> {

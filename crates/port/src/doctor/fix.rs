@@ -63,7 +63,7 @@ impl fmt::Display for Fix {
 }
 
 /// The command by which `port` is tried whatever others may notice.
-pub(super) fn full_trial(port: &str) -> String {
+pub(crate) fn full_trial(port: &str) -> String {
     let exe = env::current_exe().ok();
     let exe = exe.filter(|exe| exe.file_name().is_some_and(|name| name == "linerate"));
     let exe = exe.map_or("linerate".into(), |exe| exe.to_string_lossy().into_owned());
@@ -99,8 +99,9 @@ fn runs(words: &[&str], name: &str) -> Option<bool> {
     netns.run(move || command.status()).ok()?.ok().map(|status| status.success())
 }
 
-/// Whether there is a program of that name.
-pub(super) fn is_here(program: &str) -> bool {
+/// Returns true if there is a program of that name.
+#[must_use]
+pub fn is_here(program: &str) -> bool {
     let is_file = |path: &Path| path.metadata().is_ok_and(|found| found.is_file());
     if program.is_empty() || program.contains('/') {
         return program.starts_with('/') && is_file(Path::new(program));

@@ -1,14 +1,15 @@
 //! An interface: whether it is there, up, has a carrier, and what it is.
 
-use linerate_port::{Code, Error, Result, nearest};
+use linerate_skb::{Code, Error, Result};
 use linerate_sys::netif::{FLAG_RUNNING, FLAG_UP, HARDWARE_ETHERNET, Interface};
 use linerate_sys::rtnl::LinkInfo;
 
 use super::finding::Findings;
 use super::proc;
+use crate::spec::nearest;
 
 /// An interface that is there.
-pub(super) struct Found {
+pub(crate) struct Found {
     pub interface: Interface,
     pub info: LinkInfo,
     pub is_up: bool,
@@ -35,7 +36,7 @@ impl Found {
 ///
 /// # Errors
 /// `E-NODEV`, with a name that may have been meant.
-pub(super) fn examine(name: &str, found: &mut Findings) -> Result<Found> {
+pub(crate) fn examine(name: &str, found: &mut Findings) -> Result<Found> {
     let interface = Interface::open(name).map_err(|e| similar(e, name))?;
     let (flags, mtu) = (interface.flags()?, interface.mtu_bytes()? as usize);
     let info = LinkInfo::of(&interface)?;

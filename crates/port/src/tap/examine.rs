@@ -1,11 +1,11 @@
 //! A port of tap: the device file, the privilege, and a trial.
 
-use linerate_port::{Code, Error, Spec};
+use linerate_skb::{Code, Error};
 use linerate_sys::netif::Interface;
 use linerate_sys::rtnl::LinkInfo;
 
-use super::finding::Findings;
-use super::{Trial, fix, trial};
+use crate::doctor::{Findings, Trial, full_trial, trial};
+use crate::spec::Spec;
 
 /// Checks a port of tap: one that is not there is made, and gone again.
 pub(super) fn examine(spec: &Spec, how: Trial, found: &mut Findings) {
@@ -27,7 +27,7 @@ pub(super) fn examine(spec: &Spec, how: Trial, found: &mut Findings) {
             found
                 .warn(format!("{} exists, and was not opened", spec.arg))
                 .why("opening it would change its offloads and its carrier")
-                .fix(fix::full_trial(spec.text()));
+                .fix(full_trial(spec.text()));
             return;
         }
         _ => {}

@@ -2,18 +2,20 @@
 
 use std::time::{Duration, Instant};
 
-use linerate_port::wait::poll_readable;
-use linerate_port::{Obtained, Port, Result};
+use linerate_skb::Result;
 use linerate_sys::netif::Interface;
 use linerate_sys::rtnl::LinkInfo;
+use linerate_sys::wait::poll_readable;
 
 use super::interface::Found;
+use crate::obtained::Obtained;
+use crate::port::Port;
 
 /// An Ethernet type for local experiments that is not that of linerate's own test packets, so that a
 /// trial takes nobody's traffic.
 ///
 /// Source: IEEE 802, table of EtherType values, "Local Experimental Ethertype 2".
-pub(super) const NOBODYS: &str = "ethertype=0x88b6";
+pub(crate) const NOBODYS: &str = "ethertype=0x88b6";
 /// Keys of a port text that say what is taken.
 const FILTERS: [&str; 6] = ["all", "ethertype", "udp", "tcp", "not", "write"];
 /// How long the kernel may take to take a program away whose owner is gone.
@@ -21,12 +23,12 @@ const GOING: Duration = Duration::from_millis(500);
 const GOING_STEP: Duration = Duration::from_millis(2);
 
 /// Opens a port, closes it, and says what it obtained.
-pub(super) fn open(text: &str) -> Result<Obtained> {
+pub(crate) fn open(text: &str) -> Result<Obtained> {
     Port::open(text).map(|port| port.obtained().clone())
 }
 
 /// Opens a port of xdp as `text` has it, but that it takes nothing of interest.
-pub(super) fn open_xdp(text: &str, on: &Found) -> Result<Obtained> {
+pub(crate) fn open_xdp(text: &str, on: &Found) -> Result<Obtained> {
     // Opening the port turns it off, and leaves that to the one who asked for it.
     let _other = on.other_end().and_then(ChecksumOffload::of);
     let obtained = open(&with(text, &FILTERS, NOBODYS));
@@ -35,7 +37,7 @@ pub(super) fn open_xdp(text: &str, on: &Found) -> Result<Obtained> {
 }
 
 /// `text` without the options called `keys`, and with `option`.
-pub(super) fn with(text: &str, keys: &[&str], option: &str) -> String {
+pub(crate) fn with(text: &str, keys: &[&str], option: &str) -> String {
     let is_other = |part: &&str| !keys.contains(&part.split('=').next().unwrap_or_default());
     let mut parts = text.split(',');
     // The first is driver and argument, whatever it looks like.
@@ -86,6 +88,6 @@ mod tests {
         assert_eq!(of("xdp:all,all,busy,not=tcp:22"), "xdp:all,busy,ethertype=0x88b6");
         assert_eq!(of("xdp:v0,write"), "xdp:v0,ethertype=0x88b6");
         assert_eq!(with("packet:v0,promisc", &["promisc"], "promisc=off"), "packet:v0,promisc=off");
-        assert!(linerate_port::parse(&of("xdp:v0,tcp=1+2")).is_ok());
+        assert!(crate::parse(&of("xdp:v0,tcp=1+2")).is_ok());
     }
 }

@@ -2,9 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use linerate_port::{Code, Error, Health, Port, Result, Spec};
+use linerate_skb::{Code, Error, Result};
 
-use super::finding::Findings;
+use crate::doctor::Findings;
+use crate::port::Port;
+use crate::queue::Health;
+use crate::spec::Spec;
 
 /// How long a server may take: longer than the port itself gives it.
 const PATIENCE: Duration = Duration::from_secs(3);

@@ -1,42 +1,44 @@
 //! A port of xdp: privileges, the program that is there already, memory, queues, offloads, a trial.
 
-use linerate_port::xdp::check_host_use;
-use linerate_port::{Code, Error, Result, Spec, plan};
-use linerate_sys::bpf::{self, Insn, Program, Reg, SocketMap, XDP_PASS};
-use linerate_sys::xdp::{XdpSocket, try_memory};
+use linerate_skb::{Code, Error};
+use linerate_sys::bpf;
 
-use super::finding::Findings;
-use super::interface::{self, Found};
-use super::{Trial, fix, flow, kernel, proc, trial};
+use super::config::Config;
+use super::setup;
+use crate::doctor::interface::{self, Found};
+use crate::doctor::kernel::{self, FRAME_BYTES, too_much};
+use crate::doctor::{Findings, Trial, flow, full_trial, trial};
+use crate::spec::Spec;
 
-/// Bytes of a frame, unless a pool is told otherwise, and what of it is left for a packet.
-const FRAME_BYTES: usize = 2048;
+/// What of a frame is left for a packet.
 const FRAME_ROOM: usize = FRAME_BYTES - linerate_sys::xdp::HEADROOM_BYTES as usize;
 /// Frames of a port's pool that are not for its rings.
 const PROGRAM_FRAMES: usize = 4096;
 /// Ethernet header and one VLAN tag.
 const LINK_HEADER_BYTES: usize = 18;
 
+/// From which on AF_XDP has packets in several frames.
+pub(super) const FRAGS: (u32, u32) = (6, 6);
+
 /// Checks a port of xdp.
-pub(super) fn examine(spec: &Spec, how: Trial, found: &mut Findings) {
+pub(super) fn examine(config: &Config, spec: &Spec, how: Trial, found: &mut Findings) {
     match interface::examine(&spec.arg, found) {
-        Ok(of) => examine_on(spec, &of, how, found),
+        Ok(of) => examine_on(config, spec, &of, how, found),
         Err(e) => {
             found.miss(&e);
-            privileges(found);
+            kernel::privileges(found);
         }
     }
 }
 
 /// Checks it on an interface that is there.
-pub(super) fn examine_on(spec: &Spec, of: &Found, how: Trial, found: &mut Findings) {
-    if let Err(e) = check_host_use(spec) {
+fn examine_on(config: &Config, spec: &Spec, of: &Found, how: Trial, found: &mut Findings) {
+    if let Err(e) = setup::check_host_use(config, &of.interface) {
         found.miss(&e);
     }
-    let may = privileges(found);
+    let may = kernel::privileges(found);
     let is_free = program(of, found);
-    let rings = plan(spec.text()).and_then(|plan| plan.needs()).map(|needs| needs.ring_frames);
-    queues(spec, of, rings.as_ref().ok().copied(), found);
+    queues(config, of, found);
     offloads(of, found);
     if of.is_up {
         flow::examine(spec, found);
@@ -46,31 +48,13 @@ pub(super) fn examine_on(spec: &Spec, of: &Found, how: Trial, found: &mut Findin
         return tried(spec, of, found);
     }
     several(of, found);
-    memory(rings.unwrap_or(0) + PROGRAM_FRAMES, found);
+    let taken = setup::queues(config).map_or(0, |queues| queues.len());
+    kernel::memory(taken * config.ring_frames() + PROGRAM_FRAMES, found);
     if can {
         let finding = found.warn("which mode is obtained was not tried");
         finding
             .why("a driver may take its link down for a moment when a program comes or goes")
-            .fix(fix::full_trial(spec.text()));
-    }
-}
-
-/// Makes what takes privileges: a socket, a map, a program; false if it cannot.
-pub(super) fn privileges(found: &mut Findings) -> bool {
-    let made = || -> Result<()> {
-        XdpSocket::new()?;
-        SocketMap::new(1)?;
-        Program::load(&[Insn::set(Reg::R0, XDP_PASS), Insn::exit()], true).map(drop)
-    };
-    match made() {
-        Ok(()) => {
-            found.ok("an AF_XDP socket, its BPF map and a program can be made");
-            true
-        }
-        Err(e) => {
-            found.miss(&e);
-            false
-        }
+            .fix(full_trial(spec.text()));
     }
 }
 
@@ -94,16 +78,10 @@ fn program(of: &Found, found: &mut Findings) -> bool {
 }
 
 /// Compares the queues that there are with those that the port takes.
-fn queues(spec: &Spec, of: &Found, rings: Option<usize>, found: &mut Findings) {
+fn queues(config: &Config, of: &Found, found: &mut Findings) {
     let name = of.interface.name();
     let Ok(there) = of.interface.rx_queues() else { return };
-    // What one queue takes, as the driver says.
-    let one = plan(&trial::with(spec.text(), &["queues"], "queues=0"));
-    let one = one.and_then(|one| one.needs()).map(|needs| needs.ring_frames);
-    let taken = match (rings, one) {
-        (Some(all), Ok(one)) if one > 0 => all / one,
-        _ => return,
-    };
+    let Ok(taken) = setup::queues(config).map(|queues| queues.len()) else { return };
     if taken < there as usize {
         found
             .warn(format!("the port takes {taken} of {there} queues"))
@@ -162,7 +140,7 @@ fn several(of: &Found, found: &mut Findings) {
         return;
     }
     let (name, most) = (of.interface.name(), FRAME_ROOM - LINK_HEADER_BYTES);
-    if kernel::version().is_some_and(|version| version < kernel::FRAGS) {
+    if kernel::version().is_some_and(|version| version < FRAGS) {
         let what = format!("{name}: an MTU of {} takes several frames a packet", of.mtu);
         let e = Error::new(Code::Unsupported, what, "which AF_XDP has from Linux 6.6 on");
         found.miss(&e.fix(format!("ip link set {name} mtu {most}")));
@@ -175,22 +153,40 @@ fn several(of: &Found, found: &mut Findings) {
     }
 }
 
-/// Registers as much memory as a pool of `frames` has.
-pub(super) fn memory(frames: usize, found: &mut Findings) {
-    let bytes = frames * FRAME_BYTES;
-    match try_memory(bytes) {
-        Ok(()) => {
-            let bytes = proc::size(bytes as u64);
-            found.ok(format!("{bytes} of packet memory register ({})", proc::memlock()));
-        }
-        Err(e) if e.code == Code::Memory => too_much(&e, found),
-        // Said already: no socket, no memory.
-        Err(_) => {}
-    }
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::{Finding, Level};
+    use crate::host::testing::{in_netns_with_xdp, ip, veth};
 
-/// Says what was to be registered; what the limit is, and how to be rid of it, stands in the error.
-fn too_much(e: &Error, found: &mut Findings) {
-    let what = "the packet memory cannot be registered";
-    found.miss(&Error::new(Code::Memory, what, e.why.as_str()).fix(e.fix.as_str()));
+    #[test]
+    fn hardware_is_left_alone_unless_asked() {
+        in_netns_with_xdp(|| {
+            veth(1500);
+            let spec = crate::parse("xdp:v0").unwrap();
+            let examined = |how| {
+                let mut found = Findings::default();
+                let mut of = interface::examine("v0", &mut found).unwrap();
+                assert!(!of.is_hardware());
+                of.info.kind.clear();
+                assert!(of.is_hardware());
+                examine_on(&Config::of(&spec).unwrap(), &spec, &of, how, &mut found);
+                found.into_vec()
+            };
+            let has = |found: &[Finding], what: &str| {
+                found.iter().find(|f| f.what.contains(what)).map(|f| f.level)
+            };
+            let found = examined(Trial::Careful);
+            let untried = "which mode is obtained was not tried";
+            assert_eq!(has(&found, untried), Some(Level::Warn), "{found:#?}");
+            let untried = found.iter().find(|f| f.what == untried).unwrap();
+            assert_eq!(untried.fix.as_ref().unwrap().text, "linerate doctor --try xdp:v0");
+            assert_eq!(has(&found, "of packet memory register"), Some(Level::Ok), "{found:#?}");
+            assert_eq!(has(&found, "opens"), None, "{found:#?}");
+            let found = examined(Trial::Full);
+            assert_eq!(has(&found, "opens: v0"), Some(Level::Ok), "{found:#?}");
+            ip("link set lo up");
+            assert!(!interface::examine("lo", &mut Findings::default()).unwrap().is_hardware());
+        });
+    }
 }

@@ -1,12 +1,13 @@
 //! What was found: as data.
 
-use linerate_port::{Error, Obtained};
+use linerate_skb::Error;
 use linerate_sys::text::harmless;
 
 #[cfg(feature = "json")]
 use serde::Serialize;
 
 use super::fix::Fix;
+use crate::obtained::Obtained;
 
 /// How good or bad it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -60,13 +61,13 @@ impl Finding {
     }
 
     /// Adds why it is not better.
-    pub(super) fn why(&mut self, why: impl Into<String>) -> &mut Finding {
+    pub fn why(&mut self, why: impl Into<String>) -> &mut Finding {
         self.why = Some(plain(why));
         self
     }
 
     /// Adds what to do about it.
-    pub(super) fn fix(&mut self, text: impl AsRef<str>) -> &mut Finding {
+    pub fn fix(&mut self, text: impl AsRef<str>) -> &mut Finding {
         self.fix = Fix::of(text.as_ref());
         self
     }
@@ -79,13 +80,15 @@ fn plain(text: impl Into<String>) -> String {
 
 /// Findings in the order in which they were made.
 #[derive(Debug, Default)]
-pub(super) struct Findings(Vec<Finding>);
+pub struct Findings(Vec<Finding>);
 
 impl Findings {
+    /// Adds what is as it should be.
     pub fn ok(&mut self, what: impl Into<String>) -> &mut Finding {
         self.add(Finding::new(Level::Ok, what))
     }
 
+    /// Adds what works, but could be better, or was not tried.
     pub fn warn(&mut self, what: impl Into<String>) -> &mut Finding {
         self.add(Finding::new(Level::Warn, what))
     }
@@ -114,6 +117,14 @@ impl Findings {
         }
     }
 
+    /// Returns true if nothing was looked at.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Returns the findings.
+    #[must_use]
     pub fn into_vec(self) -> Vec<Finding> {
         self.0
     }
@@ -135,7 +146,7 @@ fn commanded(why: &str) -> Option<(&str, &str)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use linerate_port::Code;
+    use linerate_skb::Code;
 
     #[test]
     fn levels_rise_from_well_to_missing() {

@@ -3,23 +3,27 @@
 use std::fs;
 
 /// A file's text.
-pub(super) fn text(path: &str) -> Option<String> {
+#[must_use]
+pub fn text(path: &str) -> Option<String> {
     fs::read_to_string(path).ok()
 }
 
 /// A file's one number.
-pub(super) fn number(path: &str) -> Option<u64> {
+#[must_use]
+pub fn number(path: &str) -> Option<u64> {
     text(path)?.trim().parse().ok()
 }
 
 /// The first number behind `label` at the start of a line of `text`: `HugePages_Free:  3`.
-pub(super) fn labelled(text: &str, label: &str) -> Option<u64> {
+#[must_use]
+pub fn labelled(text: &str, label: &str) -> Option<u64> {
     let rest = text.lines().find_map(|line| line.strip_prefix(label))?;
     rest.split_whitespace().next()?.parse().ok()
 }
 
 /// How much memory this process may lock, in words.
-pub(super) fn memlock() -> String {
+#[must_use]
+pub fn memlock() -> String {
     let limits = text("/proc/self/limits").unwrap_or_default();
     let line = limits.lines().find_map(|line| line.strip_prefix("Max locked memory"));
     match line.and_then(|line| line.split_whitespace().next()) {
@@ -33,7 +37,8 @@ pub(super) fn memlock() -> String {
 }
 
 /// Bytes, in KiB or MiB rounded up.
-pub(super) fn size(bytes: u64) -> String {
+#[must_use]
+pub fn size(bytes: u64) -> String {
     match bytes {
         0..0x10_0000 => format!("{} KiB", bytes.div_ceil(1 << 10)),
         _ => format!("{} MiB", bytes.div_ceil(1 << 20)),
@@ -42,7 +47,8 @@ pub(super) fn size(bytes: u64) -> String {
 
 /// The name and number of a process that holds the socket with that inode, as far as this one may
 /// look.
-pub(super) fn holder_of(inode: u64) -> Option<String> {
+#[must_use]
+pub fn holder_of(inode: u64) -> Option<String> {
     let wanted = format!("socket:[{inode}]");
     let holds = |folder: &fs::DirEntry| {
         let fds = fs::read_dir(folder.path().join("fd")).into_iter().flatten().flatten();

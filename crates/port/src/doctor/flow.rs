@@ -1,15 +1,16 @@
 //! The ports of `udp=` and `tcp=`: free, or whose.
 
-use linerate_port::{Code, Error, Spec};
+use linerate_skb::{Code, Error};
 
 use super::finding::Findings;
 use super::{proc, trial};
+use crate::spec::Spec;
 
 /// Tries to reserve the ports of `spec`, as opening it does.
 ///
 /// It is a port of AF_PACKET that is opened: it makes the same reservation, and copies packets where
 /// `xdp` would take them, also those that this machine only forwards.
-pub(super) fn examine(spec: &Spec, found: &mut Findings) {
+pub(crate) fn examine(spec: &Spec, found: &mut Findings) {
     let keys = ["udp", "tcp"].map(|key| Some((key, value(spec, key)?)));
     for (key, ports) in keys.into_iter().flatten() {
         match trial::open(&format!("packet:{},{key}={ports},promisc=off,ring=512KiB", spec.arg)) {
@@ -36,7 +37,7 @@ fn value(spec: &Spec, key: &str) -> Option<String> {
 }
 
 /// Adds who has the port, to an error that names it.
-pub(super) fn owned(mut e: Error) -> Error {
+pub(crate) fn owned(mut e: Error) -> Error {
     let mut words = e.what.rsplit(' ');
     let port = words.next().and_then(|port| port.parse().ok());
     let protocol = words.nth(1).map(str::to_ascii_lowercase);

@@ -3,15 +3,14 @@
 use std::fs;
 use std::path::Path;
 
-use linerate_port::{Code, Error, Spec, plan};
+use linerate_skb::{Code, Error};
 
-use super::finding::Findings;
-use super::trial;
+use super::config::Mode;
+use crate::doctor::{Findings, trial};
+use crate::spec::Spec;
 
 /// Checks a port of pcap. Nothing is written: that would cost the file its contents.
-pub(super) fn examine(spec: &Spec, found: &mut Findings) {
-    let needs = plan(spec.text()).and_then(|plan| plan.needs());
-    let reads = needs.is_ok_and(|needs| needs.packet_max_bytes > 0);
+pub(super) fn examine(mode: Mode, spec: &Spec, found: &mut Findings) {
     let path = Path::new(&spec.arg);
     match fs::metadata(path) {
         _ if spec.arg == "-" => {
@@ -21,7 +20,7 @@ pub(super) fn examine(spec: &Spec, found: &mut Findings) {
         Ok(there) if !there.is_file() => {
             found.warn(format!("{} is no file, and was not opened", spec.arg));
         }
-        Ok(_) if reads => match trial::open(spec.text()) {
+        Ok(_) if mode == Mode::Read => match trial::open(spec.text()) {
             Ok(obtained) => found.opened(obtained),
             Err(e) => {
                 found.miss(&e);

@@ -1,16 +1,17 @@
 //! A port of packet: the interface, what it merges, and a trial.
 
-use linerate_port::{Code, Spec};
+use linerate_skb::Code;
 
-use super::finding::Findings;
-use super::interface::{self, Found};
-use super::{flow, trial};
+use super::config::Config;
+use crate::doctor::interface::{self, Found};
+use crate::doctor::{Findings, flow, trial};
+use crate::spec::Spec;
 
 /// Checks a port of packet.
 ///
 /// Its socket gets copies, so that trying it takes nothing from anybody. It is not made promiscuous,
 /// which others would notice.
-pub(super) fn examine(spec: &Spec, found: &mut Findings) {
+pub(super) fn examine(config: &Config, spec: &Spec, found: &mut Findings) {
     let of = match interface::examine(&spec.arg, found) {
         Ok(of) => of,
         Err(e) => {
@@ -18,7 +19,7 @@ pub(super) fn examine(spec: &Spec, found: &mut Findings) {
             return;
         }
     };
-    merging(spec, &of, found);
+    merging(config, &of, found);
     if !of.is_up {
         return;
     }
@@ -34,7 +35,7 @@ pub(super) fn examine(spec: &Spec, found: &mut Findings) {
 }
 
 /// Superframes pass unharmed with the offload header, if they can be cut again.
-fn merging(spec: &Spec, of: &Found, found: &mut Findings) {
+fn merging(config: &Config, of: &Found, found: &mut Findings) {
     let name = of.interface.name();
     let Ok(merging) = of.interface.merging() else { return };
     if merging.by_device {
@@ -43,8 +44,7 @@ fn merging(spec: &Spec, of: &Found, found: &mut Findings) {
             .why("they cannot be cut again as they were: not for what forwards")
             .fix(format!("ethtool -K {name} lro off"));
     }
-    let vnet = spec.flag("vnet").unwrap_or(true) || !spec.text().contains(",vnet");
-    if merging.by_kernel && !vnet {
+    if merging.by_kernel && !config.vnet {
         found
             .warn(format!("{name} merges packets that it receives (GRO)"))
             .why("without the offload header superframes are dropped as too_long")
