@@ -13,19 +13,12 @@
 //! allocator, where buffers are `general`, cannot be seen from here.
 
 use linerate_datapath::{Flushes, PortStats, Stopped, WorkerStats};
-use linerate_port::ring;
+use linerate_port::Copies;
 
 #[cfg(feature = "json")]
 use serde::Serialize;
 
 use crate::report::Spent;
-
-/// Drivers that copy a packet's bytes between a frame of the pool and other memory, once on the way
-/// in and once on the way out.
-const COPYING: [&str; 3] = ["packet", "pcap", "tap"];
-/// Drivers that do not: a packet stays in its frame, or is made and verified there. The others copy
-/// where they must, and count the bytes themselves or leave them unknown.
-const SHARING: [&str; 4] = ["gen", "null", ring::NAME, "sink"];
 
 /// Locks that the path took.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -203,17 +196,14 @@ struct Copied {
 }
 
 fn copied(port: &PortStats) -> Copied {
-    let (driver, c) = (port.driver.as_str(), &port.counts);
+    let (c, bytes) = (&port.counts, port.driver_counts.copied_bytes);
     let all = |packets, bytes| Copied { packets: Some(packets), bytes: Some(bytes) };
-    if COPYING.contains(&driver) {
-        return all(c.rx_packets + c.tx_packets, c.rx_bytes + c.tx_bytes);
+    match port.copies {
+        Copies::Always => all(c.rx_packets + c.tx_packets, c.rx_bytes + c.tx_bytes),
+        Copies::Never => all(0, 0),
+        // No byte is no packet; of some bytes nobody knows how many packets they were.
+        Copies::Sometimes => Copied { packets: bytes.filter(|&n| n == 0), bytes },
     }
-    if SHARING.contains(&driver) {
-        return all(0, 0);
-    }
-    // No byte is no packet; of some bytes nobody knows how many packets they were.
-    let bytes = port.driver_counts.copied_bytes;
-    Copied { packets: bytes.filter(|&n| n == 0), bytes }
 }
 
 impl Waits {
@@ -306,20 +296,6 @@ mod tests {
         stopped
     }
 
-    /// Drivers that copy where they must, and count it.
-    const SOMETIMES: [&str; 2] = ["memif", "xdp"];
-
-    #[test]
-    fn every_driver_is_known_to_copy_or_not_to() {
-        for driver in linerate_port::Registry::default().drivers() {
-            let name = driver.name();
-            let lists = [&COPYING[..], &SHARING, &SOMETIMES];
-            let known = lists.iter().filter(|list| list.contains(&name)).count();
-            assert_eq!(known, 1, "{name}");
-        }
-        assert!(SHARING.contains(&ring::NAME));
-    }
-
     #[test]
     fn a_packet_of_the_trial_takes_few_locks_and_no_copy() {
         let stopped = lasted(trial(100_000), 2);
@@ -374,7 +350,7 @@ mod tests {
         assert_eq!((calls.copies, calls.copies_per_packet), (Some(500), Some(1.0)));
         assert_eq!(calls.copies_per_second, Some(250.0));
         let mut strange = read;
-        strange.ports[1].driver = "strange".into();
+        strange.ports[1].copies = Copies::Sometimes;
         let calls = Calls::of(&strange);
         assert_eq!((calls.copies, calls.copies_per_packet), (None, None), "nobody knows");
         assert_eq!(calls.copied_bytes, None);
@@ -385,7 +361,7 @@ mod tests {
         let mut stopped = trial(1000);
         let mut copied = |bytes: [Option<u64>; 2]| {
             for (port, bytes) in stopped.ports.iter_mut().zip(bytes) {
-                port.driver = SOMETIMES[0].into();
+                port.copies = Copies::Sometimes;
                 port.driver_counts.copied_bytes = bytes;
             }
             let calls = Calls::of(&stopped);

@@ -158,7 +158,7 @@ mod tests {
     use std::sync::Arc;
 
     use linerate_port::wait::EventFd;
-    use linerate_port::{Direction, QueueOps, Want};
+    use linerate_port::{Caps, Direction, QueueOps, Want};
     use linerate_skb::{Batch, Local, Moved, Pool};
 
     use super::*;
@@ -211,7 +211,7 @@ mod tests {
     /// A device that has ten packets whenever it is looked at, and room for none.
     struct Dense {
         fd: EventFd,
-        announces_room: bool,
+        notifies_tx_space: bool,
     }
 
     impl QueueOps for Dense {
@@ -227,8 +227,8 @@ mod tests {
             panic!("nothing is armed while packets gather");
         }
 
-        fn announces_room(&self) -> bool {
-            self.announces_room
+        fn caps(&self) -> Caps {
+            Caps { notifies_tx_space: self.notifies_tx_space, ..Caps::default() }
         }
     }
 
@@ -239,9 +239,13 @@ mod tests {
     }
 
     /// A worker that has found ten packets often enough, with `waiting` packets that wait for room.
-    fn dense(announces_room: bool, waiting: usize, longest: Duration) -> (Worker, Arc<WorkerSlot>) {
+    fn dense(
+        notifies_tx_space: bool,
+        waiting: usize,
+        longest: Duration,
+    ) -> (Worker, Arc<WorkerSlot>) {
         let pool = Pool::builder().frames(2048).build().unwrap();
-        let device = Box::new(Dense { fd: EventFd::new().unwrap(), announces_room });
+        let device = Box::new(Dense { fd: EventFd::new().unwrap(), notifies_tx_space });
         let tally = pool.tally("backlog");
         let mut napi = Napi::new(device, Direction::Both, Napi::id(0), 64, tally);
         napi.peer = Some(0);
@@ -260,8 +264,8 @@ mod tests {
 
     #[test]
     fn packets_that_wait_for_room_prevent_it_where_the_device_tells_of_room() {
-        let hold_offs = |announces_room, waiting| {
-            let (mut worker, slot) = dense(announces_room, waiting, Duration::from_secs(100));
+        let hold_offs = |notifies_tx_space, waiting| {
+            let (mut worker, slot) = dense(notifies_tx_space, waiting, Duration::from_secs(100));
             worker.park(Turned::Again, Some(Duration::from_millis(1))).unwrap();
             slot.waits().read().hold_offs
         };

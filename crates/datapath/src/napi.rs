@@ -3,8 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use linerate_port::{Direction, Health, Origin, QueueOps, QueueStats, Want};
-use linerate_port::{receive, transmit};
+use linerate_port::{Direction, DriverQueue, Health, Origin, QueueOps, QueueStats, Want};
 use linerate_skb::{Batch, DropReason, Local, Tally};
 
 use crate::hold_off::DEPTH;
@@ -14,8 +13,7 @@ use crate::waits::Flushes;
 
 /// A queue of a device, polled for packets until it is empty, then armed.
 pub(crate) struct Napi {
-    ops: Box<dyn QueueOps>,
-    stats: Arc<QueueStats>,
+    ops: DriverQueue,
     slot: Arc<Slot>,
     direction: Direction,
     /// Its port, by the port's first queue.
@@ -46,11 +44,11 @@ impl Napi {
         backlog: usize,
         tally: Tally,
     ) -> Napi {
-        let from_outside = matches!(ops.origin(), Origin::Device | Origin::Counted);
+        let mut ops = DriverQueue::new(ops);
+        let from_outside = matches!(ops.caps().origin, Origin::Device | Origin::Counted);
         Napi {
-            gathers: from_outside && ops.pace().is_none(),
+            gathers: from_outside && ops.counters().pace.is_none(),
             ops,
-            stats: Arc::default(),
             slot: Arc::default(),
             direction,
             port,
@@ -66,7 +64,7 @@ impl Napi {
 
     /// Where others read what passes and how the device is.
     pub fn readings(&self) -> (Arc<QueueStats>, Arc<Slot>) {
-        (self.stats.clone(), self.slot.clone())
+        (self.ops.stats().clone(), self.slot.clone())
     }
 
     pub fn id(index: usize) -> PortId {
@@ -85,12 +83,12 @@ impl Napi {
 
     /// True if what it gives comes from elsewhere than this engine.
     pub fn external(&self) -> bool {
-        self.ops.origin() != Origin::Internal
+        self.ops.caps().origin != Origin::Internal
     }
 
     /// Receives up to `budget` packets into `batch`.
     pub fn rx(&mut self, batch: &mut Batch, mem: &mut Local, budget: usize) -> usize {
-        receive(self.ops.as_mut(), mem, &self.stats, batch, budget)
+        self.ops.rx(mem, batch, budget)
     }
 
     /// Room for packets on their way out.
@@ -98,9 +96,9 @@ impl Napi {
         self.fifo.spare()
     }
 
-    /// Packets waiting for the transmit ring.
+    /// Packets waiting for the transmit ring; those that are prepared for it have left the fifo.
     pub fn backlog(&self) -> usize {
-        self.fifo.len()
+        self.fifo.len() + self.ops.waiting()
     }
 
     /// Takes the first `n` packets of `batch`; what there is no room for is dropped as `tx_full`.
@@ -116,19 +114,20 @@ impl Napi {
 
     /// Sends what waits, with one doorbell; true if something left.
     pub fn xmit(&mut self, mem: &mut Local) -> bool {
-        if self.fifo.is_empty() {
+        let before = self.backlog();
+        if before == 0 {
             return false;
         }
-        let before = self.fifo.len();
         let begun = self.flushes.begin();
-        transmit(self.ops.as_mut(), mem, &self.stats, &mut self.fifo);
+        let sent = self.ops.xmit(mem, &mut self.fifo);
         self.flushes.end(begun);
-        let left = self.fifo.len();
+        let left = self.backlog();
         if left != self.told {
             self.tally.set(left);
             self.told = left;
         }
-        left < before
+        // Fewer wait also if some were dropped; and a superframe is more packets than it was.
+        sent > 0 || left < before
     }
 
     /// Takes back what the device is done with; true if it still has something to do.
@@ -154,7 +153,7 @@ impl Napi {
 
     /// Counts a wake-up by this queue.
     pub fn woken(&self) {
-        self.stats.count_wakeup();
+        self.ops.stats().count_wakeup();
     }
 
     /// True once after each change of the device's health.
@@ -167,22 +166,22 @@ impl Napi {
     ///
     /// Cost: whatever the device's answers cost: a syscall for some, a histogram for others.
     pub fn publish(&mut self) {
-        self.slot.publish(self.ops.as_mut(), &self.flushes);
+        self.slot.publish(&mut self.ops, &self.flushes);
     }
 
     /// The same for what must not be missed: a change of health, the end.
     pub fn conclude(&mut self) {
-        self.slot.conclude(self.ops.as_mut(), &self.flushes);
+        self.slot.conclude(&mut self.ops, &self.flushes);
     }
 
     /// Packets that its receive ring holds.
-    pub fn depth(&self) -> u32 {
-        self.ops.depth().unwrap_or(DEPTH)
+    pub fn rx_ring_len(&self) -> u32 {
+        self.ops.caps().rx_ring_len.unwrap_or(DEPTH)
     }
 
     /// True if packets wait for room, and the device will say when there is some.
-    pub fn awaits_word(&self) -> bool {
-        self.backlog() > 0 && self.ops.announces_room()
+    pub fn awaits_tx_space(&self) -> bool {
+        self.backlog() > 0 && self.ops.caps().notifies_tx_space
     }
 
     /// True while the device is down, and may come up.

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use linerate_port::wait::EventFd;
 use linerate_port::{
-    DriverCounts, DriverFlags, Health, Obtained, Pace, QueueCounts, QueueOps, QueueStats, Result,
-    Verified,
+    Copies, Counters, DriverCounts, DriverFlags, DriverQueue, Health, Obtained, Pace, QueueCounts,
+    QueueStats, Result, Verified,
 };
 use linerate_skb::{Error, Ledger, Pool};
 
@@ -151,46 +151,43 @@ pub(crate) struct Slot {
 #[derive(Debug, Default, Clone)]
 struct Said {
     health: Health,
+    copies: Copies,
     counts: DriverCounts,
     verified: Option<Verified>,
     pace: Option<Pace>,
 }
 
 impl Said {
-    fn of(ops: &mut dyn QueueOps) -> Said {
-        Said {
-            health: ops.health(),
-            counts: ops.counts(),
-            verified: ops.verified(),
-            pace: ops.pace(),
-        }
+    fn of(ops: &DriverQueue, counters: &Counters) -> Said {
+        let Counters { driver, verified, pace, .. } = *counters;
+        let (health, copies) = (ops.health(), ops.caps().copies);
+        Said { health, copies, counts: driver, verified, pace }
     }
 }
 
 impl Slot {
-    /// Adds what a device has counted since the last time; `flushes` are all that there were.
-    fn count(&self, ops: &mut dyn QueueOps, flushes: &Flushes) {
+    /// Stores what a device has counted so far; `flushes` are all that there were.
+    fn count(&self, counters: &Counters, flushes: &Flushes) {
         self.flushes.set(flushes);
-        self.missed.fetch_add(ops.missed(), Ordering::Relaxed);
-        self.no_frame.fetch_add(ops.no_frame(), Ordering::Relaxed);
+        self.missed.store(counters.rx_missed, Ordering::Relaxed);
+        self.no_frame.store(counters.rx_nombuf, Ordering::Relaxed);
     }
 
     /// Asks a device. Never waits: if a reader has the lock, the news come next time.
-    ///
-    /// For causes first, then for losses: packets are lost in between, and no more may have a cause
-    /// than are lost.
-    pub fn publish(&self, ops: &mut dyn QueueOps, flushes: &Flushes) {
-        let said = Said::of(ops);
-        self.count(ops, flushes);
+    pub fn publish(&self, ops: &mut DriverQueue, flushes: &Flushes) {
+        let counters = ops.counters();
+        let said = Said::of(ops, &counters);
+        self.count(&counters, flushes);
         if let Ok(mut known) = self.said.try_lock() {
             *known = said;
         }
     }
 
     /// Asks it for what must not be missed: waits for a reader that has the lock.
-    pub fn conclude(&self, ops: &mut dyn QueueOps, flushes: &Flushes) {
-        let said = Said::of(ops);
-        self.count(ops, flushes);
+    pub fn conclude(&self, ops: &mut DriverQueue, flushes: &Flushes) {
+        let counters = ops.counters();
+        let said = Said::of(ops, &counters);
+        self.count(&counters, flushes);
         *self.said.lock().unwrap_or_else(PoisonError::into_inner) = said;
     }
 
@@ -234,6 +231,8 @@ pub struct PortStats {
     pub obtained: Obtained,
     /// What passed, over all queues.
     pub counts: QueueCounts,
+    /// When its driver copies packets.
+    pub copies: Copies,
     /// What its driver has counted beside packets, over all queues, told as `flushes` are. The causes
     /// come to at most [`QueueCounts::missed`]; of the rest nobody says why.
     pub driver_counts: DriverCounts,
@@ -305,6 +304,7 @@ impl PortStats {
             flags: entry.flags,
             obtained: entry.obtained.clone(),
             counts: QueueCounts::default(),
+            copies: Copies::default(),
             driver_counts: DriverCounts::default(),
             flushes: Flushes::default(),
             health: Health::Finished,
@@ -315,6 +315,7 @@ impl PortStats {
             // What is said before what is missed, as it is written.
             let (c, said) = (live.counts(), slot.said());
             stats.counts += c;
+            stats.copies = said.copies;
             stats.driver_counts += said.counts;
             stats.flushes += slot.flushes.read();
             stats.counts.missed += slot.missed.load(Ordering::Relaxed);

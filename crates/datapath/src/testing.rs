@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use linerate_port::pcap::{self, Frame};
 use linerate_port::wait::EventFd;
-use linerate_port::{Direction, Health, QueueOps, Want};
+use linerate_port::{Caps, Direction, Health, QueueOps, Want};
 use linerate_skb::{Batch, Ledger, Local, Moved, Pool};
 
 use crate::hold_off::HoldOff;
@@ -281,6 +281,11 @@ impl QueueOps for Tape {
 
     fn arm(&mut self, _: Want) -> bool {
         true
+    }
+
+    // What is left to the device is looked at here, and done here.
+    fn caps(&self) -> Caps {
+        Caps::IN_PROCESS
     }
 
     fn health(&self) -> Health {

@@ -187,7 +187,7 @@ impl Worker {
     /// Packets that the shortest ring holds in which they gather.
     fn depth(&self) -> u32 {
         let gather = self.napis.iter().filter(|napi| napi.gathers && napi.reads());
-        gather.map(Napi::depth).min().unwrap_or(DEPTH)
+        gather.map(Napi::rx_ring_len).min().unwrap_or(DEPTH)
     }
 
     /// Makes the worker's descriptor readable when there is work; false if there is already.
@@ -257,7 +257,7 @@ impl Worker {
     /// its end where only a look tells of room, and prevent it where the device does.
     fn hold_off(&mut self, timeout: Option<Duration>) -> io::Result<bool> {
         let Some(hold) = self.hold_off.due() else { return Ok(false) };
-        if self.napis.iter().any(Napi::awaits_word) {
+        if self.napis.iter().any(Napi::awaits_tx_space) {
             return Ok(false);
         }
         let mut most = timeout.unwrap_or(Duration::MAX);

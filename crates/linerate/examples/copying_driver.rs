@@ -81,8 +81,14 @@ impl QueueOps for PipeQueue {
         // False if it is there already. In doubt it is better to be called too often than never.
         !poll_readable(&[self.as_fd()], Some(Duration::ZERO)).unwrap_or(true)
     }
-    fn no_frame(&mut self) -> u64 {
-        std::mem::take(&mut self.no_frame)
+    fn alarm(&mut self, at: Instant) -> bool {
+        self.bell.no_later(at) // a superframe that was cut above waits for a free frame
+    }
+    fn counters(&mut self) -> Counters {
+        Counters { rx_nombuf: self.no_frame, ..Counters::default() }
+    }
+    fn caps(&self) -> Caps {
+        Caps { copies: Copies::Always, ..Caps::default() }
     }
 }
 impl AsFd for PipeQueue {

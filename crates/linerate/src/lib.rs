@@ -36,10 +36,10 @@ pub use linerate_datapath::{
 pub use linerate_port::conformance;
 pub use linerate_port::r#gen::Pacer;
 pub use linerate_port::{
-    Bell, Capabilities, Code, Direction, Driver, DriverCounts, DriverFlags, DriverHelp, Error,
-    Health, Kind, Needs, Obtained, OnMachine, OpenContext, Opened, Options, Origin, Pace, Plan,
-    Port, Queue, QueueCounts, QueueOps, Registry, Result, Spec, Verified, Views, Want, memif,
-    nearest, parse, pcap, plan, units, wait, wait_any, wrap,
+    Bell, Capabilities, Caps, Code, Copies, Counters, Direction, Driver, DriverCounts, DriverFlags,
+    DriverHelp, Error, Health, Kind, Needs, Obtained, OnMachine, OpenContext, Opened, Options,
+    Origin, Pace, Plan, Port, Queue, QueueCounts, QueueOps, Registry, Result, Spec, TxOffload,
+    Verified, Views, Want, memif, nearest, parse, pcap, plan, units, wait, wait_any, wrap,
 };
 pub use linerate_skb::{
     Batch, CoreKind, CoreStats, Data, DropReason, Dwell, FreeMatrix, Holders, Huge, Init, Ledger,

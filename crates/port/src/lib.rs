@@ -2,15 +2,17 @@
 //!
 //! A [`Port`] is a device opened by its text, `driver:arg[,key=value]`; it has one or more
 //! [`Queue`]s, each with one descriptor that is readable when there is something to do. A driver is
-//! a [`Driver`], which makes a [`Plan`] of a text, and its queues' [`QueueOps`], four calls; everything
-//! that applications see is made from those four here, once for all drivers.
+//! a [`Driver`], which makes a [`Plan`] of a text, and its queues' [`QueueOps`]: what a queue does is
+//! calls, what it is are [`Caps`]. Everything that applications see is made from those here, once.
 //!
 //! ```text
-//!  Port ─┬─ Queue ── Box<dyn QueueOps>   rx, xmit: one dynamic call a batch
-//!        │         └ Local               the queue's hot list
+//!  Port ─┬─ Queue ── DriverQueue ── Box<dyn QueueOps>   rx, xmit: one dynamic call a batch
+//!        │         │             └ TxPrep               what the device does not do: checksums, cuts
+//!        │         └ Local                              the queue's hot list
 //!        └─ Obtained                     what the device gave, and what not, with the reason
 //! ```
 
+mod caps;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 pub mod doctor;
@@ -23,6 +25,7 @@ mod queue;
 mod registry;
 mod spec;
 mod stats;
+mod txprep;
 pub mod units;
 mod view;
 
@@ -37,15 +40,16 @@ pub mod tap;
 pub mod wrap;
 pub mod xdp;
 
+pub use caps::{Caps, Copies, Origin, TxOffload};
 pub use driver::{Driver, DriverFlags, DriverHelp, Needs, OnMachine, OpenContext, Opened, Plan};
 pub use findings::{Pace, Verified};
 pub use host::Bell;
 pub use obtained::{Direction, Obtained};
 pub use port::{Port, wait_any};
-pub use queue::{Health, Origin, Queue, QueueOps, Want, receive, transmit};
+pub use queue::{DriverQueue, Health, Queue, QueueOps, Want};
 pub use registry::{Registry, parse, plan};
 pub use spec::{Options, Spec, nearest};
-pub use stats::{DriverCounts, QueueCounts, QueueStats};
+pub use stats::{Counters, DriverCounts, QueueCounts, QueueStats};
 pub use view::Views;
 
 pub use linerate_skb::{Code, Error, Kind, Result};

@@ -1,15 +1,16 @@
-//! One queue of a device: the four calls of a driver, and what applications make of them.
+//! One queue of a device: the calls of a driver, and what applications make of them.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use linerate_skb::{Batch, Code, Error, Local, Moved, Pool, Result};
 use linerate_sys::wait::poll_readable;
 use rustix::io::Errno;
 
-use crate::findings::{Pace, Verified};
-use crate::stats::{DriverCounts, QueueCounts, QueueStats};
+use crate::caps::{Caps, Origin};
+use crate::stats::{Counters, DriverCounts, QueueCounts, QueueStats};
+use crate::txprep::{TxPrep, Waits};
 
 /// What a sleeper wants to be woken for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,21 +73,6 @@ impl Health {
     }
 }
 
-/// Where the packets that a queue receives come from, for the ledger.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Origin {
-    /// A device, a peer, a file: they count as received.
-    #[default]
-    Device,
-    /// The queue makes them itself: they count as created.
-    Created,
-    /// Another place in this process, where they were counted.
-    Internal,
-    /// A device, and the queue has counted them itself: one that may drop or double them before it
-    /// hands them over.
-    Counted,
-}
-
 /// A driver's side of one queue. Its descriptor is only ever readable, and the same for life; it is
 /// readable until it is armed for the first time.
 ///
@@ -119,6 +105,16 @@ pub trait QueueOps: AsFd + Send {
     /// Cost:   a syscall if what is wanted changed since the last time.
     fn arm(&mut self, want: Want) -> bool;
 
+    /// Makes the descriptor readable at `at`, too, after [`arm`](QueueOps::arm) has said true; false if it
+    /// cannot, and its caller does not sleep then. It is asked for where a segment waits for a free frame,
+    /// which nobody announces.
+    ///
+    /// Cost: a syscall.
+    fn alarm(&mut self, at: Instant) -> bool {
+        let _ = at;
+        false
+    }
+
     /// Takes back what the device is done with, and says how much it still has to do of what was sent:
     /// packets or parts of them, 0 if nobody knows. Who is about to close it gives it time until then.
     ///
@@ -129,52 +125,22 @@ pub trait QueueOps: AsFd + Send {
         0
     }
 
-    /// Packets that wait in its receive ring at most; `None` if it does not know.
-    fn depth(&self) -> Option<u32> {
-        None
-    }
-
-    /// Whether [`arm`](QueueOps::arm) for room is worth more than a look within 50 µs: it is where the device
-    /// tells of room, or goes on with what it has only when it is called. Where nobody tells and the peer goes
-    /// on by itself, a caller that will look so soon anyway need not be woken before.
-    fn announces_room(&self) -> bool {
-        true
-    }
-
     /// How the device is.
     fn health(&self) -> Health {
         Health::Up
     }
 
-    /// Where its received packets come from.
-    fn origin(&self) -> Origin {
-        Origin::Device
+    /// What the driver has counted since it was opened, in one reading: no more losses have a cause than
+    /// there are.
+    ///
+    /// Cost: a syscall, where the kernel counts.
+    fn counters(&mut self) -> Counters {
+        Counters::default()
     }
 
-    /// Packets that the kernel or the peer counts as lost before they reached this queue.
-    fn missed(&mut self) -> u64 {
-        0
-    }
-
-    /// Receives that the pool ended early, because it had no frame, since it was last asked. What
-    /// they left waits where it is: in the device's ring, in the file, or to be made.
-    fn no_frame(&mut self) -> u64 {
-        0
-    }
-
-    /// What the driver has counted beside packets.
-    fn counts(&mut self) -> DriverCounts {
-        DriverCounts::default()
-    }
-
-    /// What a verifying sink found.
-    fn verified(&self) -> Option<Verified> {
-        None
-    }
-
-    /// How a paced source kept its pace.
-    fn pace(&self) -> Option<Pace> {
-        None
+    /// Facts of the queue. They are read when it is put to use, and ring lengths now and then.
+    fn caps(&self) -> Caps {
+        Caps::default()
     }
 }
 
@@ -183,11 +149,10 @@ pub trait QueueOps: AsFd + Send {
 /// Readable (poll, mio, tokio's `AsyncFd`) means: call me. Between `arm` returning true and that,
 /// there is nothing to do. A queue that was never armed is readable.
 pub struct Queue {
-    ops: Box<dyn QueueOps>,
+    ops: DriverQueue,
     mem: Local,
-    stats: Arc<QueueStats>,
-    missed: u64,
-    no_frame: u64,
+    /// Receives that the pool had ended when that was last looked at.
+    rx_nombuf: u64,
     /// The last receive got nothing, because the pool had no frame.
     starved: bool,
 }
@@ -196,7 +161,7 @@ impl Queue {
     /// A queue of a driver, with its own hot list.
     #[must_use]
     pub fn new(ops: Box<dyn QueueOps>, mem: Local) -> Queue {
-        Queue { ops, mem, stats: Arc::default(), missed: 0, no_frame: 0, starved: false }
+        Queue { ops: DriverQueue::new(ops), mem, rx_nombuf: 0, starved: false }
     }
 
     /// The same queue behind what `wrap` puts around its driver's side: see [`crate::wrap`].
@@ -210,7 +175,7 @@ impl Queue {
         self,
         wrap: impl FnOnce(Box<dyn QueueOps>) -> Result<Box<dyn QueueOps>>,
     ) -> Result<Queue> {
-        Ok(Queue { ops: wrap(self.ops)?, ..self })
+        Ok(Queue { ops: self.ops.wrap(wrap)?, ..self })
     }
 
     /// Receives as many packets as `batch` has room for; returns how many came.
@@ -224,19 +189,21 @@ impl Queue {
     ///         want of a frame in [`QueueCounts::no_frame`] and [`Health::Starved`].
     /// Cost:   as the driver's: at most one syscall.
     pub fn rx(&mut self, batch: &mut Batch) -> usize {
-        let budget = batch.spare();
-        let n = receive(self.ops.as_mut(), &mut self.mem, &self.stats, batch, budget);
-        self.starved = n == 0 && {
-            let no_frame = self.ops.no_frame();
-            self.no_frame += no_frame;
-            no_frame > 0
+        let (budget, dry) = (batch.spare(), self.mem.starved());
+        let n = self.ops.rx(&mut self.mem, batch, budget);
+        self.starved = n == 0 && self.mem.starved() != dry && {
+            let rx_nombuf = self.ops.counters().rx_nombuf;
+            std::mem::replace(&mut self.rx_nombuf, rx_nombuf) != rx_nombuf
         };
         n
     }
 
     /// Sends packets from the front of `batch`; returns how many left. The rest stays, in order.
+    ///
+    /// What the device does not do is done first: a missing checksum is computed, a superframe is cut. It
+    /// counts as its segments, when they leave; those for which there is no room yet go with the next call.
     pub fn xmit(&mut self, batch: &mut Batch) -> usize {
-        transmit(self.ops.as_mut(), &mut self.mem, &self.stats, batch)
+        self.ops.xmit(&mut self.mem, batch)
     }
 
     /// Takes back what the device is done with; how many packets it still has.
@@ -294,7 +261,7 @@ impl Queue {
 
     /// Counts a wake-up by this queue.
     pub(crate) fn woken(&self) {
-        self.stats.count_wakeup();
+        self.ops.stats().count_wakeup();
     }
 
     /// How the device is, and whether the pool starved it when it was last received from.
@@ -327,19 +294,18 @@ impl Queue {
     /// Its live counters.
     #[must_use]
     pub fn stats(&self) -> Arc<QueueStats> {
-        self.stats.clone()
+        self.ops.stats().clone()
     }
 
     /// What its driver has counted beside packets: causes of losses, bytes copied.
     pub fn driver_counts(&mut self) -> DriverCounts {
-        self.ops.counts()
+        self.ops.counters().driver
     }
 
     /// What passed so far.
     pub fn counts(&mut self) -> QueueCounts {
-        self.missed += self.ops.missed();
-        self.no_frame += self.ops.no_frame();
-        QueueCounts { missed: self.missed, no_frame: self.no_frame, ..self.stats.counts() }
+        let Counters { rx_missed, rx_nombuf, .. } = self.ops.counters();
+        QueueCounts { missed: rx_missed, no_frame: rx_nombuf, ..self.ops.stats().counts() }
     }
 }
 
@@ -357,7 +323,7 @@ impl AsRawFd for Queue {
 
 impl std::fmt::Debug for Queue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Queue").field("stats", &self.stats).finish_non_exhaustive()
+        f.debug_struct("Queue").field("stats", self.ops.stats()).finish_non_exhaustive()
     }
 }
 
@@ -391,40 +357,121 @@ fn starved(pool: &Pool) -> Error {
         .fix("send or drop what was received before, or open the port in a larger pool")
 }
 
-/// Receives up to `budget` packets and counts them: the one way in for every depth of the library.
-pub fn receive(
-    ops: &mut dyn QueueOps,
-    mem: &mut Local,
-    stats: &QueueStats,
-    batch: &mut Batch,
-    budget: usize,
-) -> usize {
-    let budget = budget.min(batch.spare());
-    let before = batch.len();
-    let moved = ops.rx(mem, batch, budget);
-    // What the batch has, not what the driver says: the ledger counts packets.
-    let n = batch.len().saturating_sub(before);
-    debug_assert_eq!(moved.bytes, batch.bytes_behind(before), "as the driver counts them");
-    if n > 0 && ops.origin() == Origin::Device {
-        mem.count_received(n);
-    }
-    stats.count_rx(n as u64, moved.bytes);
-    n
+/// A driver's queue with transmit preparation in front of it: the one way in and out for every depth of the
+/// library.
+pub struct DriverQueue {
+    prep: TxPrep,
+    ops: Box<dyn QueueOps>,
+    stats: Arc<QueueStats>,
+    origin: Origin,
 }
 
-/// Sends from the front of `batch` and counts: the one way out for every depth of the library.
-pub fn transmit(
-    ops: &mut dyn QueueOps,
-    mem: &mut Local,
-    stats: &QueueStats,
-    batch: &mut Batch,
-) -> usize {
-    if batch.is_empty() {
-        return 0;
+impl DriverQueue {
+    /// Prepares what is sent by a driver's queue for what its caps say that it takes.
+    #[must_use]
+    pub fn new(ops: Box<dyn QueueOps>) -> DriverQueue {
+        let caps = ops.caps();
+        let (prep, origin) = (TxPrep::new(&caps), caps.origin);
+        DriverQueue { prep, ops, stats: Arc::default(), origin }
     }
-    let moved = ops.xmit(mem, batch);
-    stats.count_tx(moved.packets as u64, moved.bytes);
-    moved.packets
+
+    /// Puts something around the driver's queue: below the preparation.
+    fn wrap(
+        self,
+        wrap: impl FnOnce(Box<dyn QueueOps>) -> Result<Box<dyn QueueOps>>,
+    ) -> Result<DriverQueue> {
+        let DriverQueue { ops, stats, .. } = self;
+        Ok(DriverQueue { stats, ..DriverQueue::new(wrap(ops)?) })
+    }
+
+    /// Receives up to `budget` packets and counts them.
+    pub fn rx(&mut self, mem: &mut Local, batch: &mut Batch, budget: usize) -> usize {
+        if self.prep.is_busy() {
+            self.xmit(mem, &mut Batch::with_capacity(0));
+        }
+        let budget = budget.min(batch.spare());
+        let before = batch.len();
+        let moved = self.ops.rx(mem, batch, budget);
+        // What the batch has, not what the driver says: the ledger counts packets.
+        let n = batch.len().saturating_sub(before);
+        debug_assert_eq!(moved.bytes, batch.bytes_behind(before), "as the driver counts them");
+        if n > 0 && self.origin == Origin::Device {
+            mem.count_received(n);
+        }
+        self.stats.count_rx(n as u64, moved.bytes);
+        n
+    }
+
+    /// Prepares and sends from the front of `batch` and counts; returns how many packets the device took.
+    pub fn xmit(&mut self, mem: &mut Local, batch: &mut Batch) -> usize {
+        if batch.is_empty() && !self.prep.is_busy() {
+            return 0;
+        }
+        let moved = self.prep.xmit(self.ops.as_mut(), mem, batch);
+        self.stats.count_tx(moved.packets as u64, moved.bytes);
+        moved.packets
+    }
+
+    /// Packets that have left their batch and wait for room or for a frame.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.prep.waiting()
+    }
+
+    /// Makes the descriptor readable when `want` comes, or when what waits here can go on; false if that is
+    /// there already. See [`QueueOps::arm`].
+    pub fn arm(&mut self, want: Want) -> bool {
+        match self.prep.waits() {
+            None => self.ops.arm(want),
+            Some(Waits::Room) if want.frames() => self.ops.arm(Want::Both),
+            Some(Waits::Room) => self.ops.arm(want),
+            Some(Waits::Frame(at)) => {
+                // Room is of no use before there is a frame.
+                let silent = self.ops.arm(Want::Frames) || !want.frames();
+                silent && at > Instant::now() && self.ops.alarm(at)
+            }
+        }
+    }
+
+    /// Takes back what the device is done with; how much it, or the preparation, still has to do.
+    pub fn reap(&mut self, mem: &mut Local) -> usize {
+        if self.prep.is_busy() {
+            self.xmit(mem, &mut Batch::with_capacity(0));
+        }
+        self.ops.reap(mem) + self.prep.waiting()
+    }
+
+    /// How the device is.
+    #[must_use]
+    pub fn health(&self) -> Health {
+        self.ops.health()
+    }
+
+    /// What its driver has counted; the bytes of segments count as copied.
+    pub fn counters(&mut self) -> Counters {
+        let mut counters = self.ops.counters();
+        let copied_bytes = self.prep.copied_bytes();
+        counters.driver.copied_bytes = counters.driver.copied_bytes.map(|n| n + copied_bytes);
+        counters
+    }
+
+    /// Facts of the queue, as they are now.
+    #[must_use]
+    pub fn caps(&self) -> Caps {
+        self.ops.caps()
+    }
+
+    /// Its live counters.
+    #[must_use]
+    pub fn stats(&self) -> &Arc<QueueStats> {
+        &self.stats
+    }
+}
+
+impl AsFd for DriverQueue {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.ops.as_fd()
+    }
 }
 
 #[cfg(test)]

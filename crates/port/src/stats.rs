@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::findings::{Pace, Verified};
+
 /// Live counters of one queue.
 #[derive(Debug, Default)]
 #[repr(align(64))]
@@ -53,6 +55,22 @@ pub struct DriverCounts {
     pub bad_descs: u64,
     /// Times that its socket was opened anew, since the device had packets and gave none back.
     pub resets: u64,
+}
+
+/// What a driver has counted of one queue since it was opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counters {
+    /// Packets that the kernel or the peer counts as lost before they reached the queue.
+    pub rx_missed: u64,
+    /// Receives that the pool ended early, because it had no frame. What they left waits where it is: in the
+    /// device's ring, in the file, or to be made.
+    pub rx_nombuf: u64,
+    /// Causes of losses, bytes copied.
+    pub driver: DriverCounts,
+    /// What a verifying sink found.
+    pub verified: Option<Verified>,
+    /// How a paced source kept its pace.
+    pub pace: Option<Pace>,
 }
 
 impl std::ops::AddAssign for QueueCounts {

@@ -316,6 +316,12 @@ impl Local {
         got > 0
     }
 
+    /// Allocations by this list that found too few frames so far.
+    #[must_use]
+    pub fn starved(&self) -> u64 {
+        self.page.starved.value()
+    }
+
     /// Notes that `n` of the packets it allocated came in by a device.
     pub fn count_received(&mut self, n: usize) {
         self.page.received.add(n as u64);

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use linerate_skb::{Batch, DropReason, Pool, Skb};
 
-use crate::queue::{Origin, Want};
+use crate::caps::Origin;
+use crate::queue::Want;
 
 use super::end::{BATCH, End, Passed};
 use super::rig::{Ends, Later, Limits};

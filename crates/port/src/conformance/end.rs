@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 use linerate_skb::{Batch, Local, Moved, Pool};
 use linerate_sys::wait::poll_readable;
 
+use crate::caps::Origin;
 use crate::driver::Opened;
 use crate::obtained::{Direction, Obtained};
-use crate::queue::{Health, Origin, QueueOps, Want};
+use crate::queue::{Health, QueueOps, Want};
 
 use super::traffic::{Arrivals, id_of};
 
@@ -32,8 +33,6 @@ pub(super) struct Passed {
     pub sent: u64,
     /// Packets that `rx` appended.
     pub received: u64,
-    /// Receives that the pool ended.
-    pub no_frame: u64,
     /// Packets that the suite freed here, as consumed.
     pub consumed: u64,
 }
@@ -75,7 +74,7 @@ impl End {
     }
 
     pub fn origin(&self) -> Origin {
-        self.slots[0].ops.origin()
+        self.slots[0].ops.caps().origin
     }
 
     /// Where it allocates what it sends.
@@ -122,7 +121,7 @@ impl End {
             assert!(n <= budget, "rx() was given a budget of {budget}, and appended {n}");
             let said = (moved.packets, moved.bytes);
             assert_eq!(said, (n, out.bytes_behind(before)), "what rx() says, and what it appended");
-            if slot.ops.origin() == Origin::Device {
+            if slot.ops.caps().origin == Origin::Device {
                 slot.mem.count_received(n);
             }
             self.passed.received += n as u64;
@@ -229,19 +228,18 @@ impl End {
 
     /// Packets that the device says it lost.
     pub fn missed(&mut self) -> u64 {
-        self.slots.iter_mut().map(|slot| slot.ops.missed()).sum()
+        self.slots.iter_mut().map(|slot| slot.ops.counters().rx_missed).sum()
     }
 
     /// Receives that the pool ended so far.
     pub fn no_frame(&mut self) -> u64 {
-        let more: u64 = self.slots.iter_mut().map(|slot| slot.ops.no_frame()).sum();
-        self.passed.no_frame += more;
-        self.passed.no_frame
+        self.slots.iter_mut().map(|slot| slot.ops.counters().rx_nombuf).sum()
     }
 
     /// Whether its driver says that it copied packets.
     pub fn copied(&mut self) -> bool {
-        self.slots.iter_mut().any(|slot| slot.ops.counts().copied_bytes.is_some_and(|n| n > 0))
+        let copied = |slot: &mut Slot| slot.ops.counters().driver.copied_bytes;
+        self.slots.iter_mut().filter_map(copied).any(|n| n > 0)
     }
 
     /// A queue's descriptor is the same for life.

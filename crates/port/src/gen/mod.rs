@@ -14,12 +14,13 @@ use linerate_wire::{Mac, stamp};
 
 pub use pacer::Pacer;
 
+use crate::caps::{Caps, Origin};
 use crate::driver::{Driver, DriverFlags, DriverHelp, Needs, OpenContext, Opened, Plan};
-use crate::findings::Pace;
 use crate::host::RETRY;
 use crate::obtained::{Direction, Obtained};
-use crate::queue::{Health, Origin, QueueOps, Want};
+use crate::queue::{Health, QueueOps, Want};
 use crate::spec::Spec;
+use crate::stats::Counters;
 use burst::Burst;
 use traffic::Traffic;
 
@@ -314,16 +315,13 @@ impl QueueOps for GenQueue {
         if self.left() == 0 { Health::Finished } else { Health::Up }
     }
 
-    fn origin(&self) -> Origin {
-        Origin::Created
+    fn counters(&mut self) -> Counters {
+        let pace = self.pacer.as_ref().or(self.paced.as_ref()).map(Pacer::report);
+        Counters { rx_nombuf: self.no_frame, pace, ..Counters::default() }
     }
 
-    fn no_frame(&mut self) -> u64 {
-        std::mem::take(&mut self.no_frame)
-    }
-
-    fn pace(&self) -> Option<Pace> {
-        self.pacer.as_ref().or(self.paced.as_ref()).map(Pacer::report)
+    fn caps(&self) -> Caps {
+        Caps { origin: Origin::Created, ..Caps::IN_PROCESS }
     }
 }
 
@@ -413,7 +411,7 @@ mod tests {
         assert_eq!(queue.rx(&mut mem, &mut batch, 64).packets, 1);
         std::thread::sleep(Duration::from_millis(1));
         let more: usize = (0..100).map(|_| queue.rx(&mut mem, &mut batch, 64).packets).sum();
-        let pace = queue.pace().unwrap();
+        let pace = queue.counters().pace.unwrap();
         // A median is stated from 20 observations on.
         assert_eq!((more, pace.asked, pace.late_p50_ns), (3, 4, None));
     }

@@ -110,6 +110,16 @@ impl Bell {
         }
     }
 
+    /// Rings at `at`, too; true if it will.
+    ///
+    /// Cost: a syscall, unless it rings before.
+    pub fn no_later(&mut self, at: Instant) -> bool {
+        if self.alarm.is_none_or(|alarm| at < alarm) {
+            self.alarm(Some(at));
+        }
+        self.alarm.is_some_and(|alarm| alarm <= at)
+    }
+
     /// Stops watching a device that is gone and would be in error for ever.
     pub fn forget(&mut self, device: impl AsFd) {
         // It is no member if it was left alone.

@@ -2,11 +2,8 @@
 //! header that their frames travel with, and what they take from the host's own stack.
 
 mod bell;
-pub(crate) mod cutting;
 pub(crate) mod flow;
 pub(crate) mod headers;
-#[cfg(test)]
-mod leaving;
 mod link;
 pub(crate) mod offload;
 mod reserve;

@@ -1,9 +1,9 @@
 //! Work left to the device, as the kernel's offload header says it and as an skb does.
 //!
 //! Both have virtio's fields, so that a partial checksum or a superframe passes from one interface
-//! to another untouched. Where no header can travel, [`finish`] does the work or refuses.
+//! to another untouched. Where no header can travel, [`finish_one`] computes the checksum.
 
-use linerate_skb::{Batch, DropReason, Offload, Skb};
+use linerate_skb::{DropReason, Offload, Skb};
 use linerate_sys::vnet::{F_NEEDS_CSUM, VnetHdr};
 use linerate_wire::checksum;
 
@@ -46,42 +46,8 @@ pub(crate) fn received(header: &VnetHdr, len: usize) -> Option<Offload> {
     (fits && cuts).then_some(offload)
 }
 
-/// Does what the packets leave to a device that does nothing; drops what cannot be done.
-///
-/// Shape:  packets of `batch` are complete frames afterwards, in order; superframes are gone.
-/// Cost:   a look at each packet; one pass over the payload of those without a checksum.
-pub(crate) fn finish(batch: &mut Batch) {
-    if batch.iter().any(|skb| skb.offload().is_pending()) {
-        batch.retain(|skb| if skb.offload().is_pending() { finish_one(skb) } else { Ok(()) });
-    }
-}
-
-/// The same, and leaves superframes as they are, for whoever cuts them.
-pub(crate) fn complete(batch: &mut Batch) {
-    let asks = |offload: Offload| offload.needs_checksum() && !offload.is_gso();
-    if batch.iter().any(|skb| asks(skb.offload())) {
-        batch.retain(|skb| if asks(skb.offload()) { finish_one(skb) } else { Ok(()) });
-    }
-}
-
-/// The same for work that no receiver would find behind the headers in front of it: a checksum or a
-/// superframe in a tunnel, of which the kernel's header does not say that there is one.
-///
-/// Cost: as [`finish`]; the headers of packets that leave something to the device are read.
-pub(crate) fn complete_tunnelled(batch: &mut Batch) {
-    let asks = |skb: &Skb| !skb.offload().is_gso() && is_tunnelled(skb);
-    if batch.iter().any(asks) {
-        batch.retain(|skb| if asks(skb) { finish_one(skb) } else { Ok(()) });
-    }
-}
-
-/// True for a superframe in a tunnel: it is cut before it leaves.
-pub(crate) fn is_tunnelled_superframe(skb: &Skb) -> bool {
-    skb.offload().is_gso() && is_tunnelled(skb)
-}
-
 /// True if what is left to the device is not at the first transport header.
-fn is_tunnelled(skb: &Skb) -> bool {
+pub(crate) fn is_tunnelled(skb: &Skb) -> bool {
     let offload = skb.offload();
     if !offload.is_pending() {
         return false;
@@ -143,7 +109,7 @@ fn sum_from(skb: &Skb, start: usize) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use linerate_skb::Pool;
+    use linerate_skb::{Batch, Pool};
 
     const PARTIAL: Offload = Offload { flags: 3, csum_start: 14, csum_offset: 6, ..Offload::NONE };
 
@@ -186,7 +152,8 @@ mod tests {
         let mut chain = mem.alloc_copy(&long).unwrap();
         chain.set_offload(PARTIAL);
         batch.push(chain).unwrap();
-        finish(&mut batch);
+        let pending = |skb: &Skb| skb.offload().is_pending();
+        batch.retain(|skb| if pending(skb) { finish_one(skb) } else { Ok(()) });
         assert_eq!(batch.len(), 3);
         let mut chain = crate::host::testing::bytes(batch.iter().nth(2).unwrap());
         let check = u16::from_be_bytes([chain[20], chain[21]]);

@@ -247,10 +247,6 @@ pub(super) enum Stop {
     Full,
     /// The bytes of the first are not where the peer reads.
     Copy,
-    /// The first is a superframe.
-    Super,
-    /// The checksum of the first is still to be computed.
-    Unfinished,
     /// The first can never be sent.
     Never(DropReason),
 }
@@ -261,11 +257,7 @@ impl Stop {
     pub fn of(skb: &Skb) -> Option<Stop> {
         let len = skb.len();
         if (ETHERNET_BYTES..=PACKET_BYTES_MAX).contains(&len) {
-            return match skb.offload() {
-                offload if offload.is_gso() => Some(Stop::Super),
-                offload if offload.needs_checksum() => Some(Stop::Unfinished),
-                _ => None,
-            };
+            return None;
         }
         let short = len < ETHERNET_BYTES;
         Some(Stop::Never(if short { DropReason::MALFORMED } else { DropReason::TOO_LONG }))

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use linerate_skb::{Batch, Code, DropReason, Error, Local, Moved, Pool, Result, Skb};
+use linerate_skb::{Batch, Code, DropReason, Error, Local, Moved, Pool, Result};
 use linerate_sys::wait::{Epoll, EventFlags, NO_EVENT, TimerFd};
 
 use super::copies::{Copies, Stop};
@@ -21,15 +21,13 @@ use super::link::Link;
 use super::ring::Lie;
 use super::room::Room;
 use super::session::{Receiver, Sender, Session};
-use crate::host::segment::Cutter;
-use crate::host::{RETRY, offload};
+use crate::caps::Caps;
+use crate::host::RETRY;
 use crate::queue::{Health, QueueOps, Want};
-use crate::stats::DriverCounts;
+use crate::stats::{Counters, DriverCounts};
 
 /// Calls that found nothing, after which a busy queue looks at the socket.
 const IDLE_CALLS: u32 = 256;
-/// Segments cut at once.
-const STRIDE: usize = 64;
 
 const CONTROL: u64 = 0;
 const NEWS: u64 = 1;
@@ -45,9 +43,6 @@ pub(super) struct MemifQueue {
     health: Health,
     session: Session,
     copies: Copies,
-    /// A superframe that is being cut, and segments of it that were not put into the ring yet.
-    cutting: Option<(Skb, Cutter)>,
-    segments: Batch,
     scratch: Vec<u8>,
     /// Frames for copies, and of the rings when nobody calls with a hot list.
     home: Local,
@@ -69,7 +64,7 @@ pub(super) struct MemifQueue {
     starved_until: Option<Instant>,
     /// How it waits for what nobody announces.
     room: Room,
-    /// Descriptors that a peer had filled, and that were not read when it went; not told yet.
+    /// Descriptors that a peer had filled, and that were not read when it went.
     missed: u64,
     /// The room that was not enough for what is to be sent next.
     short: Option<u16>,
@@ -93,8 +88,6 @@ impl MemifQueue {
             health: Health::Up,
             session: Session { tx: None, rx: None },
             copies: Copies::default(),
-            cutting: None,
-            segments: Batch::with_capacity(STRIDE),
             scratch: Vec::new(),
             set,
             timer,
@@ -176,10 +169,6 @@ impl MemifQueue {
             let _ = tx.reap(&mut self.home);
             tx.close();
         }
-        if let Some((skb, _)) = self.cutting.take() {
-            skb.discard(DropReason::PEER_GONE);
-        }
-        self.segments.discard(DropReason::PEER_GONE);
         (self.retry_at, self.starved_until, self.room) = (None, None, Room::new());
         (self.short, self.copies.unfinished) = (None, 0);
     }
@@ -233,9 +222,6 @@ impl MemifQueue {
             self.room.found(tx.room().into(), tx.size(), Instant::now());
         }
         loop {
-            if self.cutting.is_some() && !self.send_segments(mem)? {
-                return Ok(Stop::Full);
-            }
             let Some(tx) = &mut self.session.tx else { return Ok(Stop::Empty) };
             let (put, stop) = tx.put(batch, &mut self.copies, mem)?;
             *moved += put;
@@ -244,60 +230,7 @@ impl MemifQueue {
                 Stop::Never(reason) => batch.discard_first(1, reason, mem),
                 Stop::Copy if !self.copy_first(mem, batch) => return Ok(stop),
                 Stop::Copy => {}
-                Stop::Super => self.begin_cutting(mem, batch, moved),
-                // A peer is told of nothing that is still to be done.
-                Stop::Unfinished => offload::complete(batch),
             }
-        }
-    }
-
-    /// Puts the segments of the superframe into the ring that is being cut; true once all are.
-    fn send_segments(&mut self, mem: &mut Local) -> std::result::Result<bool, Lie> {
-        let Some(tx) = &mut self.session.tx else { return Ok(false) };
-        while let Some((skb, mut cutter)) = self.cutting.take() {
-            let ended = cutter.cut(&skb, &mut self.home, &mut self.scratch, &mut self.segments);
-            let none = self.segments.is_empty();
-            // Counted when the superframe was taken.
-            let put = tx.put(&mut self.segments, &mut self.copies, mem);
-            let stop = match put {
-                Ok((_, stop)) => stop,
-                Err(lie) => {
-                    // It ends with the connection.
-                    self.cutting = Some((skb, cutter));
-                    return Err(lie);
-                }
-            };
-            if let Stop::Never(reason) = stop {
-                self.segments.discard_first(1, reason, mem);
-            }
-            let rest = !self.segments.is_empty();
-            if !ended || rest {
-                self.cutting = Some((skb, cutter));
-            }
-            if none && !ended {
-                self.retry_at = Instant::now().checked_add(RETRY);
-                return Ok(false);
-            }
-            if stop == Stop::Full {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
-
-    /// Takes the superframe out that is the first of `batch`.
-    #[cold]
-    fn begin_cutting(&mut self, mem: &mut Local, batch: &mut Batch, moved: &mut Moved) {
-        let first = batch.iter().next().map(Cutter::of);
-        let cutter = match first.unwrap_or(Err(DropReason::UNSUPPORTED)) {
-            Ok(cutter) => cutter,
-            Err(why) => return batch.discard_first(1, why, mem),
-        };
-        if let Some(skb) = batch.pop() {
-            // Counted as what it becomes: the ledger counts the segments, too.
-            *moved += cutter.all();
-            self.copies.bytes += cutter.all().bytes;
-            self.cutting = Some((skb, cutter));
         }
     }
 
@@ -325,7 +258,7 @@ impl MemifQueue {
         let now = Instant::now();
         let sending = self.session.tx.as_ref().map_or(0, Sender::sending);
         let full = want.room() && full;
-        let look = match sending > 0 || full || self.cutting.is_some() {
+        let look = match sending > 0 || full {
             true => self.room.look_at(full, now),
             false => {
                 self.room.end();
@@ -424,39 +357,36 @@ impl QueueOps for MemifQueue {
         // Nobody else looks whether the peer has gone meanwhile.
         self.link.service();
         self.xmit(mem, &mut Batch::with_capacity(0));
-        let cutting = usize::from(self.cutting.is_some());
-        self.session.tx.as_ref().map_or(0, |tx| tx.under_way() + cutting)
+        self.session.tx.as_ref().map_or(0, Sender::under_way)
     }
 
-    fn depth(&self) -> Option<u32> {
-        self.session.rx.as_ref().map(|rx| rx.size().into())
-    }
-
-    fn announces_room(&self) -> bool {
-        false
+    fn alarm(&mut self, at: Instant) -> bool {
+        if self.alarm.is_none_or(|alarm| at < alarm) && self.timer.set_at(Some(at)).is_ok() {
+            self.alarm = Some(at);
+        }
+        self.alarm.is_some_and(|alarm| alarm <= at)
     }
 
     fn health(&self) -> Health {
         self.health.clone()
     }
 
-    fn counts(&mut self) -> DriverCounts {
+    fn counters(&mut self) -> Counters {
         // What is the connection's is told by one queue.
         let once = |count: u64| if self.index == 0 { count } else { 0 };
-        DriverCounts {
+        let driver = DriverCounts {
             copied_bytes: Some(self.copies.bytes),
             bad_descs: once(self.link.lies.load(Ordering::Relaxed)),
             resets: once(self.link.ended.load(Ordering::Relaxed)),
             ..DriverCounts::default()
-        }
+        };
+        let (rx_missed, rx_nombuf) = (self.missed, self.copies.no_frame);
+        Counters { rx_missed, rx_nombuf, driver, ..Counters::default() }
     }
 
-    fn missed(&mut self) -> u64 {
-        std::mem::take(&mut self.missed)
-    }
-
-    fn no_frame(&mut self) -> u64 {
-        std::mem::take(&mut self.copies.no_frame)
+    fn caps(&self) -> Caps {
+        let rx_ring_len = self.session.rx.as_ref().map(|rx| rx.size().into());
+        Caps { rx_ring_len, notifies_tx_space: false, ..Caps::default() }
     }
 }
 
@@ -487,18 +417,9 @@ impl MemifQueue {
             if tx.sending() < before {
                 self.room.end();
             }
-            if self.cutting.is_some() {
-                let mut nothing = Batch::with_capacity(0);
-                let mut home = std::mem::replace(&mut self.home, self.pool.local_with(0));
-                let sent = self.send(&mut home, &mut nothing, &mut Moved::default());
-                self.home = home;
-                sent?;
-            }
-            if let Some(tx) = &mut self.session.tx {
-                let room = tx.has_room()?;
-                let short = self.short == Some(tx.room()) && !due;
-                full = self.cutting.is_some() || !room || short;
-            }
+            let room = tx.has_room()?;
+            let short = self.short == Some(tx.room()) && !due;
+            full = !room || short;
         }
         // Without a peer, what is sent is dropped at once.
         if want.room() && !full {

@@ -8,11 +8,13 @@ use std::time::Instant;
 use linerate_skb::{Batch, Local, Moved, Result};
 use linerate_sys::wait::TimerFd;
 
+use crate::caps::Caps;
 use crate::driver::{Driver, DriverFlags, DriverHelp, Needs, OpenContext, Opened, Plan};
 use crate::host::RETRY;
 use crate::obtained::Obtained;
 use crate::queue::{QueueOps, Want};
 use crate::spec::Spec;
+use crate::stats::Counters;
 use crate::units;
 
 /// Ethernet's minimum without FCS.
@@ -104,8 +106,12 @@ impl QueueOps for NullQueue {
         }
     }
 
-    fn no_frame(&mut self) -> u64 {
-        std::mem::take(&mut self.no_frame)
+    fn counters(&mut self) -> Counters {
+        Counters { rx_nombuf: self.no_frame, ..Counters::default() }
+    }
+
+    fn caps(&self) -> Caps {
+        Caps::IN_PROCESS
     }
 }
 

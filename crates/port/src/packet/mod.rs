@@ -18,7 +18,7 @@
 //! `missed` reports. All queues own the reservation of the ports: the last to go gives them back.
 //!
 //! Offloads: with the vnet header (the default) partial checksums and superframes pass as they are,
-//! both ways. docs/ports/packet.md has the options and the limits, each with its cause.
+//! both ways. What the header cannot say is done before: see `txprep`. docs/ports/packet.md has the options and the limits, each with its cause.
 //!
 //! Source: packet(7), Documentation/networking/packet_mmap.rst, net/packet/af_packet.c.
 
@@ -33,17 +33,20 @@ mod tx;
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::time::Instant;
 
 use linerate_skb::{Batch, Local, Moved, Result};
 use linerate_sys::capability::Capabilities;
 use linerate_sys::packet::PacketSocket;
 
+use crate::caps::{Caps, Copies, TxOffload};
 use crate::doctor::{Findings, Trial};
 use crate::driver::{Driver, DriverHelp, Needs, OnMachine, OpenContext, Opened, Plan};
 use crate::host::flow::Flow;
 use crate::host::{Bell, Link, Reservation};
 use crate::queue::{Health, QueueOps, Want};
 use crate::spec::Spec;
+use crate::stats::Counters;
 
 use config::Config;
 use rx::Rx;
@@ -102,6 +105,8 @@ struct PacketQueue {
     bell: Bell,
     /// `arm` said that there was nothing, and what woke the caller has not been looked at.
     armed: bool,
+    /// Packets that the kernel has counted as lost.
+    missed: u64,
     /// Goes after the socket: until then the host must not answer.
     _reservation: Option<Arc<Reservation>>,
 }
@@ -120,7 +125,6 @@ impl PacketQueue {
 
 impl QueueOps for PacketQueue {
     fn rx(&mut self, mem: &mut Local, out: &mut Batch, budget: usize) -> Moved {
-        self.tx.send_segments(&self.socket, &mut self.link, mem);
         let moved = self.rx.receive(mem, out, budget);
         if moved.packets > 0 {
             self.bell.busy(&self.socket);
@@ -148,13 +152,11 @@ impl QueueOps for PacketQueue {
         // A device that is not up takes, and drops, whatever it is offered.
         let room = !self.link.is_up() || !self.tx.is_blocked();
         let frames = self.rx.is_waiting();
-        // Segments that wait are sent when the queue is looked at next.
-        let sends = want.room() || self.tx.is_cutting();
-        if self.link.take_news() || (want.frames() && frames) || (sends && room) {
+        if self.link.take_news() || (want.frames() && frames) || (want.room() && room) {
             return false;
         }
         let watch_frames = want.frames() && !self.rx.is_starved();
-        let watch_room = sends && self.tx.awaits_buffer();
+        let watch_room = want.room() && self.tx.awaits_buffer();
         let watch = match (watch_frames, watch_room) {
             (true, true) => Some(Want::Both),
             (true, false) => Some(Want::Frames),
@@ -164,29 +166,31 @@ impl QueueOps for PacketQueue {
         let alarm = [
             self.link.look_at(),
             self.rx.retry_at().filter(|_| want.frames()),
-            self.tx.retry_at().filter(|_| sends),
+            self.tx.retry_at().filter(|_| want.room()),
         ];
         self.bell.watch(&self.socket, watch, alarm.into_iter().flatten().min());
         self.armed = true;
         true
     }
 
-    fn reap(&mut self, mem: &mut Local) -> usize {
-        self.tx.send_segments(&self.socket, &mut self.link, mem);
-        usize::from(self.tx.is_cutting())
+    fn alarm(&mut self, at: Instant) -> bool {
+        self.bell.no_later(at)
     }
 
     fn health(&self) -> Health {
         self.link.health().clone()
     }
 
-    fn missed(&mut self) -> u64 {
-        let drops = self.socket.take_statistics().map_or(0, |stats| stats.drops.into());
-        drops + self.rx.take_lost()
+    fn counters(&mut self) -> Counters {
+        // The kernel begins anew each time that it is asked.
+        self.missed += self.socket.take_statistics().map_or(0, |stats| stats.drops.into());
+        let (rx_missed, rx_nombuf) = (self.missed + self.rx.lost(), self.rx.no_frame());
+        Counters { rx_missed, rx_nombuf, ..Counters::default() }
     }
 
-    fn no_frame(&mut self) -> u64 {
-        self.rx.take_no_frame()
+    fn caps(&self) -> Caps {
+        let offload = if self.tx.has_vnet() { TxOffload::Untunnelled } else { TxOffload::None };
+        Caps { copies: Copies::Always, checksum: offload, gso: offload, ..Caps::default() }
     }
 }
 

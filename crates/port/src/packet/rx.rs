@@ -21,8 +21,6 @@ pub(super) struct Rx {
     /// The pool had no frame: when to try again.
     retry_at: Option<Instant>,
     no_frame: u64,
-    /// Bad blocks already reported.
-    bad_blocks: u64,
 }
 
 /// What became of a frame.
@@ -37,7 +35,7 @@ enum Taken {
 impl Rx {
     pub fn new(ring: BlockRing, longest: usize) -> Rx {
         let scratch = Vec::with_capacity(longest);
-        Rx { ring, longest, scratch, retry_at: None, no_frame: 0, bad_blocks: 0 }
+        Rx { ring, longest, scratch, retry_at: None, no_frame: 0 }
     }
 
     /// Copies up to `budget` frames into `out`, and remembers its place in the block.
@@ -96,15 +94,14 @@ impl Rx {
         self.retry_at
     }
 
-    /// Receives that the pool ended early, since the previous call.
-    pub fn take_no_frame(&mut self) -> u64 {
-        std::mem::take(&mut self.no_frame)
+    /// Receives that the pool ended early.
+    pub fn no_frame(&self) -> u64 {
+        self.no_frame
     }
 
-    /// Blocks given back unread since the previous call: a packet each, at least.
-    pub fn take_lost(&mut self) -> u64 {
-        let before = std::mem::replace(&mut self.bad_blocks, self.ring.bad_blocks());
-        self.bad_blocks - before
+    /// Blocks given back unread: a packet each, at least.
+    pub fn lost(&self) -> u64 {
+        self.ring.bad_blocks()
     }
 }
 

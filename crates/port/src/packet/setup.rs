@@ -65,6 +65,7 @@ pub(super) fn open(config: &Config) -> Result<Opened> {
             tx: Tx::new(vnet),
             link: up(config)?,
             bell,
+            missed: 0,
             armed: false,
             _reservation: reservation.clone(),
         }));

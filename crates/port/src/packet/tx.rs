@@ -6,7 +6,6 @@ use linerate_skb::{Batch, DropReason, Local, Moved, Skb};
 use linerate_sys::packet::{PacketSocket, SendBatch};
 use rustix::io::Errno;
 
-use crate::host::cutting::Cutting;
 use crate::host::{Link, PACKET_BYTES_MAX, RETRY, is_exported, offload};
 
 /// A superframe refused again after this time is one that the device never takes.
@@ -32,8 +31,6 @@ pub(super) struct Tx {
     refused_since: Option<Instant>,
     /// For packets whose frames a peer can write: the kernel gets a copy that it cannot.
     scratch: Vec<u8>,
-    /// A superframe in a tunnel: the kernel's header cannot say where it is to be cut.
-    cutting: Cutting,
 }
 
 /// How to go on after a refusal.
@@ -50,7 +47,6 @@ impl Tx {
             blocked: None,
             refused_since: None,
             scratch: Vec::new(),
-            cutting: Cutting::default(),
         }
     }
 
@@ -76,9 +72,9 @@ impl Tx {
         }
     }
 
-    /// True while segments of a superframe wait to be sent.
-    pub fn is_cutting(&self) -> bool {
-        self.cutting.is_busy()
+    /// True if packets travel with an offload header.
+    pub fn has_vnet(&self) -> bool {
+        self.vnet
     }
 
     /// Sends from the front of `batch`.
@@ -93,62 +89,12 @@ impl Tx {
         mem: &mut Local,
         batch: &mut Batch,
     ) -> Moved {
-        let mut moved = Moved::default();
+        let (mut moved, mut downs) = (Moved::default(), 0);
         self.blocked = None;
         if !link.is_up() {
             batch.discard_first(batch.len(), DropReason::DEVICE_DOWN, mem);
-            self.cutting.discard(DropReason::DEVICE_DOWN);
-            return moved;
         }
-        match self.vnet {
-            true => offload::complete_tunnelled(batch),
-            false => offload::finish(batch),
-        }
-        while self.send_segments(socket, link, mem) {
-            moved += self.send_whole(socket, link, mem, batch);
-            if self.blocked.is_some() || batch.is_empty() {
-                break;
-            }
-            moved += self.cutting.begin(mem, batch);
-        }
-        moved
-    }
-
-    /// Sends the segments that wait; true once there are none.
-    pub fn send_segments(
-        &mut self,
-        socket: &PacketSocket,
-        link: &mut Link,
-        mem: &mut Local,
-    ) -> bool {
-        if !self.cutting.is_busy() {
-            return true;
-        }
-        self.blocked = None;
-        let mut cutting = std::mem::take(&mut self.cutting);
-        // They were counted when the superframe was taken.
-        let sent = cutting.send(mem, |mem, segments| {
-            self.send_whole(socket, link, mem, segments);
-        });
-        self.cutting = cutting;
-        if !sent && self.blocked.is_none() {
-            // The pool has no frame for a segment.
-            let retry_at = Instant::now().checked_add(RETRY);
-            self.blocked = retry_at.map(|retry_at| Blocked::Device { retry_at });
-        }
-        sent
-    }
-
-    /// Sends from the front of `batch`, up to the first packet that has to be cut.
-    fn send_whole(
-        &mut self,
-        socket: &PacketSocket,
-        link: &mut Link,
-        mem: &mut Local,
-        batch: &mut Batch,
-    ) -> Moved {
-        let (mut moved, mut downs) = (Moved::default(), 0);
-        while batch.iter().next().is_some_and(|skb| !offload::is_tunnelled_superframe(skb)) {
+        while !batch.is_empty() {
             let (sent, refusal) = self.send_some(socket, batch);
             if sent > 0 {
                 moved += batch.sent(sent, mem);
@@ -182,8 +128,7 @@ impl Tx {
         let mut sending = self.messages.start();
         for skb in batch.iter() {
             let header = self.vnet.then(|| offload::header(skb.offload()));
-            let alone = is_exported(skb) || offload::is_tunnelled_superframe(skb);
-            if alone || !sending.add(header.as_ref(), skb.segments()) {
+            if is_exported(skb) || !sending.add(header.as_ref(), skb.segments()) {
                 break;
             }
         }

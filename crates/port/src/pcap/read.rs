@@ -12,8 +12,10 @@ use linerate_skb::{Batch, DropReason, Local, Moved, Pool, Result};
 use super::config::Config;
 use super::format::{CaptureError, Reader, Step};
 use super::source::Source;
+use crate::caps::{Caps, Copies};
 use crate::host::RETRY;
 use crate::queue::{Health, QueueOps, Want};
+use crate::stats::Counters;
 
 /// Opens a capture and looks at its first record, unless that would be to wait for it.
 pub(super) fn open(config: &Config, pool: &Pool) -> Result<ReadQueue> {
@@ -158,12 +160,12 @@ impl QueueOps for ReadQueue {
         self.health.clone()
     }
 
-    fn missed(&mut self) -> u64 {
-        std::mem::take(&mut self.missed)
+    fn counters(&mut self) -> Counters {
+        Counters { rx_missed: self.missed, rx_nombuf: self.no_frame, ..Counters::default() }
     }
 
-    fn no_frame(&mut self) -> u64 {
-        std::mem::take(&mut self.no_frame)
+    fn caps(&self) -> Caps {
+        Caps { copies: Copies::Always, ..Caps::IN_PROCESS }
     }
 }
 

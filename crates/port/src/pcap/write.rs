@@ -16,6 +16,7 @@ use rustix::io::Errno;
 
 use super::config::{Config, Place};
 use super::format::{LinkType, PACKET_LEN_MAX, Writer};
+use crate::caps::{Caps, Copies};
 use crate::queue::{Health, QueueOps, Want};
 
 /// The interface that packets are filed under.
@@ -197,6 +198,10 @@ impl<W: Write + Send> QueueOps for WriteQueue<W> {
 
     fn health(&self) -> Health {
         self.health.clone()
+    }
+
+    fn caps(&self) -> Caps {
+        Caps { copies: Copies::Always, ..Caps::IN_PROCESS }
     }
 }
 

@@ -18,9 +18,10 @@ use linerate_ring::{Consumer, Events, Heap, Producer, Waiter, Waker, heap, waite
 use linerate_skb::{Batch, Code, DropReason, Error, Local, Moved, Pool, Result, Tally};
 use linerate_sys::wait::EventFd;
 
+use crate::caps::{Caps, Origin};
 use crate::driver::{Driver, DriverFlags, DriverHelp, Needs, OpenContext, Opened, Plan};
 use crate::obtained::Obtained;
-use crate::queue::{Health, Origin, QueueOps, Want};
+use crate::queue::{Health, QueueOps, Want};
 use crate::spec::Spec;
 
 /// The driver's name.
@@ -260,8 +261,8 @@ impl QueueOps for End {
         if self.finished { Health::Finished } else { Health::Up }
     }
 
-    fn origin(&self) -> Origin {
-        Origin::Internal
+    fn caps(&self) -> Caps {
+        Caps { origin: Origin::Internal, ..Caps::IN_PROCESS }
     }
 }
 

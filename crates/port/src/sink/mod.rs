@@ -6,12 +6,14 @@ use linerate_skb::{Batch, Local, Moved, Result, Skb};
 use linerate_sys::wait::EventFd;
 use linerate_wire::stamp::{self, Stamp, StampError};
 
+use crate::caps::Caps;
 use crate::driver::{Driver, DriverFlags, DriverHelp, Needs, OpenContext, Opened, Plan};
 use crate::findings::Verified;
 use crate::r#gen::FLOWS_MAX;
 use crate::obtained::{Direction, Obtained};
 use crate::queue::{QueueOps, Want};
 use crate::spec::Spec;
+use crate::stats::Counters;
 
 const PACKET_MAX_BYTES: usize = 1 << 16;
 
@@ -168,8 +170,13 @@ impl QueueOps for SinkQueue {
         !want.room()
     }
 
-    fn verified(&self) -> Option<Verified> {
-        self.verifier.as_ref().map(Verifier::found)
+    fn counters(&mut self) -> Counters {
+        let verified = self.verifier.as_ref().map(Verifier::found);
+        Counters { verified, ..Counters::default() }
+    }
+
+    fn caps(&self) -> Caps {
+        Caps::IN_PROCESS
     }
 }
 

@@ -28,16 +28,19 @@ mod tests;
 mod tx;
 
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Instant;
 
 use linerate_skb::{Batch, Local, Moved, Result};
 use linerate_sys::capability::Capabilities;
 use linerate_sys::tun;
 
+use crate::caps::{Caps, Copies, TxOffload};
 use crate::doctor::{Findings, Trial};
 use crate::driver::{Driver, DriverHelp, Needs, OnMachine, OpenContext, Opened, Plan};
 use crate::host::{Bell, Link, PACKET_BYTES_MAX};
 use crate::queue::{Health, QueueOps, Want};
 use crate::spec::Spec;
+use crate::stats::Counters;
 
 use config::Config;
 use rx::Rx;
@@ -114,7 +117,6 @@ impl TapQueue {
 
 impl QueueOps for TapQueue {
     fn rx(&mut self, mem: &mut Local, out: &mut Batch, budget: usize) -> Moved {
-        self.tx.send_segments(&self.tap, &mut self.link, mem);
         let moved = self.rx.receive(&self.tap, &mut self.link, mem, out, budget);
         if moved.packets > 0 {
             self.bell.busy(&self.tap);
@@ -143,33 +145,35 @@ impl QueueOps for TapQueue {
         // A device that is not up takes, and drops, whatever it is offered.
         let room = !self.link.is_up() || !self.tx.is_blocked();
         let frames = want.frames() && self.rx.is_waiting(&self.tap);
-        // Segments that wait are sent when the queue is looked at next.
-        let sends = want.room() || self.tx.is_cutting();
-        if self.link.take_news() || frames || (sends && room) {
+        if self.link.take_news() || frames || (want.room() && room) {
             return false;
         }
         let watch = (want.frames() && !self.rx.is_starved()).then_some(Want::Frames);
         let alarm = [
             self.link.look_at(),
             self.rx.retry_at().filter(|_| want.frames()),
-            self.tx.retry_at().filter(|_| sends),
+            self.tx.retry_at().filter(|_| want.room()),
         ];
         self.bell.watch(&self.tap, watch, alarm.into_iter().flatten().min());
         self.armed = true;
         true
     }
 
-    fn reap(&mut self, mem: &mut Local) -> usize {
-        self.tx.send_segments(&self.tap, &mut self.link, mem);
-        usize::from(self.tx.is_cutting())
+    fn alarm(&mut self, at: Instant) -> bool {
+        self.bell.no_later(at)
     }
 
     fn health(&self) -> Health {
         self.link.health().clone()
     }
 
-    fn no_frame(&mut self) -> u64 {
-        self.rx.take_no_frame()
+    fn counters(&mut self) -> Counters {
+        Counters { rx_nombuf: self.rx.no_frame(), ..Counters::default() }
+    }
+
+    fn caps(&self) -> Caps {
+        let offload = TxOffload::Untunnelled;
+        Caps { copies: Copies::Always, checksum: offload, gso: offload, ..Caps::default() }
     }
 }
 

@@ -7,7 +7,6 @@ use linerate_skb::{Batch, DropReason, Local, Moved, Skb};
 use linerate_sys::tun::Tap;
 use rustix::io::Errno;
 
-use crate::host::cutting::Cutting;
 use crate::host::{CHAIN_FRAMES_MAX, Link, PACKET_BYTES_MAX, RETRY, is_exported, offload};
 
 /// A chain and its header.
@@ -19,13 +18,11 @@ pub(super) struct Tx {
     retry_at: Option<Instant>,
     /// For packets whose frames a peer can write: the kernel gets a copy that it cannot.
     scratch: Vec<u8>,
-    /// A superframe in a tunnel: the kernel's header cannot say where it is to be cut.
-    cutting: Cutting,
 }
 
 impl Tx {
     pub fn new() -> Tx {
-        Tx { retry_at: None, scratch: Vec::new(), cutting: Cutting::default() }
+        Tx { retry_at: None, scratch: Vec::new() }
     }
 
     /// True if the last packet offered was not taken for want of room.
@@ -39,11 +36,6 @@ impl Tx {
     /// When to try again, if the host had no room.
     pub fn retry_at(&self) -> Option<Instant> {
         self.retry_at
-    }
-
-    /// True while segments of a superframe wait to be sent.
-    pub fn is_cutting(&self) -> bool {
-        self.cutting.is_busy()
     }
 
     /// Sends from the front of `batch`.
@@ -60,54 +52,13 @@ impl Tx {
     ) -> Moved {
         let mut moved = Moved::default();
         self.retry_at = None;
-        offload::complete_tunnelled(batch);
-        while self.send_segments(tap, link, mem) {
-            moved += self.send_whole(tap, link, mem, batch);
-            if self.retry_at.is_some() || batch.is_empty() {
-                break;
-            }
-            moved += self.cutting.begin(mem, batch);
-        }
-        moved
-    }
-
-    /// Sends the segments that wait; true once there are none.
-    pub fn send_segments(&mut self, tap: &Tap, link: &mut Link, mem: &mut Local) -> bool {
-        if !self.cutting.is_busy() {
-            return true;
-        }
-        self.retry_at = None;
-        let mut cutting = std::mem::take(&mut self.cutting);
-        // They were counted when the superframe was taken.
-        let sent = cutting.send(mem, |mem, segments| {
-            self.send_whole(tap, link, mem, segments);
-        });
-        self.cutting = cutting;
-        if !sent {
-            self.retry_at = Instant::now().checked_add(RETRY);
-        }
-        sent
-    }
-
-    /// Sends from the front of `batch`, up to the first packet that has to be cut.
-    fn send_whole(
-        &mut self,
-        tap: &Tap,
-        link: &mut Link,
-        mem: &mut Local,
-        batch: &mut Batch,
-    ) -> Moved {
-        let mut moved = Moved::default();
-        while batch.iter().next().is_some_and(|skb| !offload::is_tunnelled_superframe(skb)) {
+        while !batch.is_empty() {
             if !link.is_up() {
                 batch.discard_first(batch.len(), DropReason::DEVICE_DOWN, mem);
                 break;
             }
             let mut refusal = None;
             moved += batch.send_prefix(mem, |skb| {
-                if offload::is_tunnelled_superframe(skb) {
-                    return false;
-                }
                 refusal = self.write(tap, skb).err();
                 refusal.is_none()
             });

@@ -2,20 +2,24 @@
 //!
 //! ```text
 //!  caller ──► Wrapped ──► Layer::rx ──► what the layer makes of it ──► below.rx
-//!                    └──► Layer::pace, which it says nothing of ─────► below.pace
+//!                    └──► Layer::caps, which it says nothing of ─────► below.caps
 //! ```
 //!
 //! Each call of [`QueueOps`] is passed on in one place, the defaults of [`Layer`], and a wrapper has
 //! only those that it changes. The defaults of `QueueOps` itself are a driver's, and would be lies
-//! here: a wrapper that forgot `origin` would have its packets counted twice.
+//! here: a wrapper that forgot `caps` would have its packets counted twice.
+//!
+//! Layers stand below transmit preparation: what they see sent is what the device is given, with
+//! checksums, and superframes in pieces, where it does not do that itself.
 
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Instant;
 
 use linerate_skb::{Batch, Local, Moved};
 
-use crate::findings::{Pace, Verified};
-use crate::queue::{Health, Origin, QueueOps, Want};
-use crate::stats::DriverCounts;
+use crate::caps::Caps;
+use crate::queue::{Health, QueueOps, Want};
+use crate::stats::Counters;
 
 /// What is put around a queue: for each call, what to make of it with the queue `below`.
 ///
@@ -71,6 +75,11 @@ pub trait Layer: Send {
         below.arm(want)
     }
 
+    /// See [`QueueOps::alarm`].
+    fn alarm(&mut self, below: &mut dyn QueueOps, at: Instant) -> bool {
+        below.alarm(at)
+    }
+
     /// The descriptor that [`QueueOps::arm`] makes readable; the same for life.
     fn as_fd<'a>(&'a self, below: &'a dyn QueueOps) -> BorrowedFd<'a> {
         below.as_fd()
@@ -86,34 +95,14 @@ pub trait Layer: Send {
         below.health()
     }
 
-    /// See [`QueueOps::origin`].
-    fn origin(&self, below: &dyn QueueOps) -> Origin {
-        below.origin()
+    /// See [`QueueOps::counters`].
+    fn counters(&mut self, below: &mut dyn QueueOps) -> Counters {
+        below.counters()
     }
 
-    /// See [`QueueOps::missed`].
-    fn missed(&mut self, below: &mut dyn QueueOps) -> u64 {
-        below.missed()
-    }
-
-    /// See [`QueueOps::no_frame`].
-    fn no_frame(&mut self, below: &mut dyn QueueOps) -> u64 {
-        below.no_frame()
-    }
-
-    /// See [`QueueOps::counts`].
-    fn counts(&mut self, below: &mut dyn QueueOps) -> DriverCounts {
-        below.counts()
-    }
-
-    /// See [`QueueOps::verified`].
-    fn verified(&self, below: &dyn QueueOps) -> Option<Verified> {
-        below.verified()
-    }
-
-    /// See [`QueueOps::pace`].
-    fn pace(&self, below: &dyn QueueOps) -> Option<Pace> {
-        below.pace()
+    /// See [`QueueOps::caps`].
+    fn caps(&self, below: &dyn QueueOps) -> Caps {
+        below.caps()
     }
 }
 
@@ -161,40 +150,20 @@ impl<L: Layer> QueueOps for Wrapped<L> {
         self.layer.reap(self.below.0.as_mut(), mem)
     }
 
-    fn depth(&self) -> Option<u32> {
-        self.below.0.depth()
-    }
-
-    fn announces_room(&self) -> bool {
-        self.below.0.announces_room()
+    fn alarm(&mut self, at: Instant) -> bool {
+        self.layer.alarm(self.below.0.as_mut(), at)
     }
 
     fn health(&self) -> Health {
         self.layer.health(self.below.0.as_ref())
     }
 
-    fn origin(&self) -> Origin {
-        self.layer.origin(self.below.0.as_ref())
+    fn counters(&mut self) -> Counters {
+        self.layer.counters(self.below.0.as_mut())
     }
 
-    fn missed(&mut self) -> u64 {
-        self.layer.missed(self.below.0.as_mut())
-    }
-
-    fn no_frame(&mut self) -> u64 {
-        self.layer.no_frame(self.below.0.as_mut())
-    }
-
-    fn counts(&mut self) -> DriverCounts {
-        self.layer.counts(self.below.0.as_mut())
-    }
-
-    fn verified(&self) -> Option<Verified> {
-        self.layer.verified(self.below.0.as_ref())
-    }
-
-    fn pace(&self) -> Option<Pace> {
-        self.layer.pace(self.below.0.as_ref())
+    fn caps(&self) -> Caps {
+        self.layer.caps(self.below.0.as_ref())
     }
 }
 
@@ -206,9 +175,7 @@ impl<L: Layer> AsFd for Wrapped<L> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
     use std::os::fd::AsRawFd;
-    use std::sync::{Arc, Mutex};
 
     use linerate_skb::{Code, Error, Pool};
     use linerate_sys::wait::EventFd;
@@ -217,108 +184,64 @@ mod tests {
     use super::super::tee::{Limits, Tee};
     use super::super::trace::Traced;
     use super::*;
+    use crate::caps::{Copies, Origin, TxOffload};
 
-    /// The calls of the trait, as its source has them.
-    fn calls_in_source() -> BTreeSet<&'static str> {
-        let source = include_str!("../queue.rs");
-        let (_, from) = source.split_once("pub trait QueueOps").unwrap();
-        let (body, _) = from.split_once("\n}\n").unwrap();
-        let name = |line: &'static str| line.strip_prefix("    fn ")?.split('(').next();
-        body.lines().filter_map(name).collect()
-    }
-
-    /// A queue no answer of which is the trait's default, and that notes what it was asked.
-    struct Told {
-        bell: EventFd,
-        asked: Arc<Mutex<BTreeSet<&'static str>>>,
-    }
-
-    impl Told {
-        fn note(&self, call: &'static str) {
-            self.asked.lock().unwrap().insert(call);
-        }
-    }
+    /// A queue no answer of which is the trait's default.
+    struct Told(EventFd);
 
     // So that a new call is in this test, too.
     #[deny(clippy::missing_trait_methods)]
     impl QueueOps for Told {
         fn rx(&mut self, mem: &mut Local, out: &mut Batch, budget: usize) -> Moved {
-            self.note("rx");
-            let packets = mem.alloc(out, budget);
-            Moved { packets, bytes: 0 }
+            Moved { packets: mem.alloc(out, budget), bytes: 0 }
         }
 
         fn xmit(&mut self, mem: &mut Local, batch: &mut Batch) -> Moved {
-            self.note("xmit");
             batch.sent(1, mem)
         }
 
         fn arm(&mut self, _: Want) -> bool {
-            self.note("arm");
             false
+        }
+
+        fn alarm(&mut self, _: Instant) -> bool {
+            true
         }
 
         fn reap(&mut self, _: &mut Local) -> usize {
-            self.note("reap");
             13
         }
 
-        fn depth(&self) -> Option<u32> {
-            self.note("depth");
-            Some(37)
-        }
-
-        fn announces_room(&self) -> bool {
-            self.note("announces_room");
-            false
-        }
-
         fn health(&self) -> Health {
-            self.note("health");
             Health::Down(Error::new(Code::NoDevice, "told", "down"))
         }
 
-        fn origin(&self) -> Origin {
-            self.note("origin");
-            Origin::Created
+        fn counters(&mut self) -> Counters {
+            Counters { rx_missed: 17, rx_nombuf: 19, ..Counters::default() }
         }
 
-        fn missed(&mut self) -> u64 {
-            self.note("missed");
-            17
-        }
-
-        fn no_frame(&mut self) -> u64 {
-            self.note("no_frame");
-            19
-        }
-
-        fn counts(&mut self) -> DriverCounts {
-            self.note("counts");
-            DriverCounts { copied_bytes: Some(23), resets: 29, ..DriverCounts::default() }
-        }
-
-        fn verified(&self) -> Option<Verified> {
-            self.note("verified");
-            Some(Verified::default())
-        }
-
-        fn pace(&self) -> Option<Pace> {
-            self.note("pace");
-            Some(Pace { asked: 31, sent: 30, unsent: 1, late_p50_ns: None, late_p99_ns: None })
+        fn caps(&self) -> Caps {
+            Caps {
+                copies: Copies::Always,
+                rx_ring_len: Some(37),
+                notifies_tx_space: false,
+                checksum: TxOffload::Untunnelled,
+                gso: TxOffload::All,
+                origin: Origin::Created,
+            }
         }
     }
 
     impl AsFd for Told {
         fn as_fd(&self) -> BorrowedFd<'_> {
-            self.bell.as_fd()
+            self.0.as_fd()
         }
     }
 
     /// Puts something around a queue.
     type Around = fn(Box<dyn QueueOps>) -> Box<dyn QueueOps>;
 
-    /// One that says nothing of any call.
+    /// A layer that changes no call.
     struct Mute;
 
     impl Layer for Mute {}
@@ -334,27 +257,18 @@ mod tests {
     fn every_call_of_a_queue_reaches_the_one_below_and_its_answer_comes_back() {
         let pool = Pool::builder().frames(64).build().unwrap();
         for (name, around) in WRAPPERS {
-            let asked = Arc::new(Mutex::new(BTreeSet::new()));
-            let told = Told { bell: EventFd::new().unwrap(), asked: asked.clone() };
-            let below = told.as_fd().as_raw_fd();
+            let mut told = Told(EventFd::new().unwrap());
+            let (below, counters, caps) = (told.as_fd().as_raw_fd(), told.counters(), told.caps());
             let mut ops = around(Box::new(told));
-            asked.lock().unwrap().clear();
             let (mut mem, mut batch) = (pool.local(), Batch::with_capacity(4));
             assert_eq!(ops.rx(&mut mem, &mut batch, 3).packets, 3, "{name}");
             assert_eq!((ops.xmit(&mut mem, &mut batch).packets, batch.len()), (1, 2), "{name}");
-            assert!(!ops.arm(Want::Room), "{name}");
-            assert_eq!((ops.reap(&mut mem), ops.depth()), (13, Some(37)), "{name}");
-            assert!(!ops.announces_room(), "{name}");
+            assert!(!ops.arm(Want::Room) && ops.alarm(Instant::now()), "{name}");
+            assert_eq!(ops.reap(&mut mem), 13, "{name}");
             assert!(matches!(ops.health(), Health::Down(_)), "{name}");
-            assert_eq!(ops.origin(), Origin::Created, "{name}");
-            assert_eq!((ops.missed(), ops.no_frame()), (17, 19), "{name}");
-            let counts = ops.counts();
-            assert_eq!((counts.copied_bytes, counts.resets), (Some(23), 29), "{name}");
-            assert!(ops.verified().is_some() && ops.pace().is_some(), "{name}");
+            assert_eq!((ops.counters(), ops.caps()), (counters, caps), "{name}");
             // A fault that waits has a descriptor of its own, around the one below.
             assert_eq!(ops.as_fd().as_raw_fd() == below, name != "fault", "{name}");
-            // A call that is new in the trait is missing in what was asked.
-            assert_eq!(*asked.lock().unwrap(), calls_in_source(), "{name}");
         }
     }
 }

@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 use linerate_skb::{Batch, Code, DropReason, Error, Local, Moved, Result};
 use rustix::io::Errno;
 
+use crate::caps::Caps;
 use crate::host::{Bell, Link};
 use crate::queue::{Health, QueueOps, Want};
-use crate::stats::DriverCounts;
+use crate::stats::{Counters, DriverCounts};
 
 use super::held::Held;
 use super::partial;
@@ -46,8 +47,6 @@ pub(super) struct XdpQueue {
     missed: [u64; 2],
     bad_descs: u64,
     resets: u64,
-    /// Packets missed that have been told.
-    told: u64,
     /// When the socket is tried to be had again.
     retake_at: Option<Instant>,
     /// What bind(2) said when it was last tried.
@@ -86,7 +85,6 @@ impl XdpQueue {
             missed: [0; 2],
             bad_descs: 0,
             resets: 0,
-            told: 0,
             retake_at: None,
             refused: None,
             look_at: None,
@@ -179,7 +177,7 @@ impl XdpQueue {
         self.bell.forget(&*rings.socket);
         self.seat.close(rings);
         self.rx.reset(DropReason::DEVICE_DOWN, &mut self.home);
-        self.tx.reset(DropReason::DEVICE_DOWN);
+        self.tx.reset();
     }
 
     /// Asks the kernel what it has counted of packets that did not come.
@@ -284,8 +282,8 @@ impl QueueOps for XdpQueue {
         true
     }
 
-    fn depth(&self) -> Option<u32> {
-        Some(self.seat.rx_len())
+    fn alarm(&mut self, at: Instant) -> bool {
+        self.bell.no_later(at)
     }
 
     fn health(&self) -> Health {
@@ -300,26 +298,22 @@ impl QueueOps for XdpQueue {
         self.link.health().clone()
     }
 
-    fn missed(&mut self) -> u64 {
-        self.ask();
-        let all = self.missed.iter().sum();
-        all - std::mem::replace(&mut self.told, all)
-    }
-
-    fn counts(&mut self) -> DriverCounts {
+    fn counters(&mut self) -> Counters {
         self.ask();
         let corrupt = self.rings.as_ref().map_or(0, Rings::corrupt);
-        DriverCounts {
+        let driver = DriverCounts {
             copied_bytes: Some(self.tx.copied_bytes()),
             missed_ring_full: self.missed[0],
             missed_no_frame: self.missed[1],
             bad_descs: self.bad_descs + self.held.lies + corrupt,
             resets: self.resets,
-        }
+        };
+        let (rx_missed, rx_nombuf) = (self.missed.iter().sum(), self.rx.no_frame());
+        Counters { rx_missed, rx_nombuf, driver, ..Counters::default() }
     }
 
-    fn no_frame(&mut self) -> u64 {
-        self.rx.take_no_frame()
+    fn caps(&self) -> Caps {
+        Caps { rx_ring_len: Some(self.seat.rx_len()), ..Caps::default() }
     }
 }
 

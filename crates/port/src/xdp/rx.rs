@@ -149,9 +149,9 @@ impl Rx {
         self.retry_at
     }
 
-    /// Receives that the pool ended early, since the previous call.
-    pub fn take_no_frame(&mut self) -> u64 {
-        std::mem::take(&mut self.no_frame)
+    /// Receives that the pool ended early.
+    pub fn no_frame(&self) -> u64 {
+        self.no_frame
     }
 }
 

@@ -8,8 +8,7 @@ use rustix::io::Errno;
 
 use super::held::Held;
 use super::rings::Rings;
-use crate::host::segment::Cutter;
-use crate::host::{Link, PACKET_BYTES_MAX, RETRY, offload};
+use crate::host::{Link, PACKET_BYTES_MAX, RETRY};
 
 /// Frames that one packet may have: what the kernel puts into an sk_buff, and its head.
 ///
@@ -31,9 +30,6 @@ pub(super) struct Tx {
     pool: Pool,
     chunk_bytes: u64,
     done: Batch,
-    /// A superframe that is being cut, and segments of it that were not put into the ring yet.
-    cutting: Option<(Skb, Cutter)>,
-    segments: Batch,
     tally: Tally,
     /// The kernel has not been told of what is in the ring, or had no place for it.
     untold: bool,
@@ -57,8 +53,6 @@ impl Tx {
             pool,
             chunk_bytes,
             done,
-            cutting: None,
-            segments: Batch::with_capacity(STRIDE),
             tally,
             untold: false,
             retry_at: None,
@@ -88,19 +82,13 @@ impl Tx {
             batch.discard_first(batch.len(), DropReason::DEVICE_DOWN, mem);
             return Moved::default();
         }
-        // A device behind an AF_XDP socket is told of nothing that is still to be done.
-        offload::complete(batch);
         let mut moved = Moved::default();
-        while self.send_segments(rings, link, held, mem)
-            && self.send_frames(rings, link, held, mem, batch, &mut moved) == Then::Cut
-        {
-            self.begin_cutting(mem, batch, &mut moved);
-        }
+        self.send_frames(rings, link, held, mem, batch, &mut moved);
         self.tell(rings, link, held, mem);
         moved
     }
 
-    /// Puts packets into the ring up to the first superframe.
+    /// Puts packets into the ring until it is full.
     fn send_frames(
         &mut self,
         rings: &mut Rings,
@@ -109,15 +97,15 @@ impl Tx {
         mem: &mut Local,
         batch: &mut Batch,
         moved: &mut Moved,
-    ) -> Then {
+    ) {
         let mut spans = [Span::default(); FRAMES_MAX];
         loop {
-            let Some(skb) = batch.iter().next() else { return Then::Stop };
+            let Some(skb) = batch.iter().next() else { return };
             let (cut, len) = (self.cut(skb, rings.several, held, &mut spans), skb.len());
             match cut {
                 Cut::Frames(n) if rings.tx.reserve(n as u32) < n as u32 => {
                     if !self.make_room(rings, link, held, mem, n as u32) {
-                        return Then::Stop;
+                        return;
                     }
                 }
                 Cut::Frames(n) => {
@@ -127,67 +115,17 @@ impl Tx {
                 }
                 Cut::Copy => {
                     if !self.copy_first(mem, batch) {
-                        return Then::Stop;
+                        return;
                     }
                 }
-                Cut::Super => return Then::Cut,
                 Cut::Never(reason) => batch.discard_first(1, reason, mem),
             }
-        }
-    }
-
-    /// Puts the segments of a superframe into the ring that has left its batch; true once all are.
-    fn send_segments(
-        &mut self,
-        rings: &mut Rings,
-        link: &mut Link,
-        held: &mut Held,
-        mem: &mut Local,
-    ) -> bool {
-        while let Some((skb, mut cutter)) = self.cutting.take() {
-            let mut segments = std::mem::replace(&mut self.segments, Batch::with_capacity(0));
-            let ended = cutter.cut(&skb, &mut self.copies, &mut self.scratch, &mut segments);
-            let none = segments.is_empty();
-            let mut uncounted = Moved::default();
-            self.send_frames(rings, link, held, mem, &mut segments, &mut uncounted);
-            let rest = !segments.is_empty();
-            self.segments = segments;
-            if !ended || rest {
-                self.cutting = Some((skb, cutter));
-            }
-            if none && !ended {
-                self.retry_at = Instant::now().checked_add(RETRY);
-            }
-            if rest || (none && !ended) {
-                return false;
-            }
-        }
-        true
-    }
-
-    /// Takes the superframe out that is the first of `batch`.
-    #[cold]
-    fn begin_cutting(&mut self, mem: &mut Local, batch: &mut Batch, moved: &mut Moved) {
-        let Some(Ok(cutter)) = batch.iter().next().map(Cutter::of) else {
-            let why = batch.iter().next().map_or(Ok(()), |skb| Cutter::of(skb).map(drop));
-            return batch.discard_first(1, why.err().unwrap_or(DropReason::UNSUPPORTED), mem);
-        };
-        if let Some(skb) = batch.pop() {
-            // Counted as what it becomes, once: the ledger counts the segments, too.
-            let all = cutter.all();
-            moved.packets += all.packets;
-            moved.bytes += all.bytes;
-            self.copied_bytes += all.bytes;
-            self.cutting = Some((skb, cutter));
         }
     }
 
     /// Takes back what the device is done with, and tells it again of what it had no place for.
     pub fn poll(&mut self, rings: &mut Rings, link: &mut Link, held: &mut Held, mem: &mut Local) {
         self.reap(rings, held, mem);
-        if self.cutting.is_some() && self.send_segments(rings, link, held, mem) {
-            self.tell(rings, link, held, mem);
-        }
         if self.retry_at.is_some_and(|at| Instant::now() >= at) {
             self.tell(rings, link, held, mem);
         }
@@ -221,9 +159,6 @@ impl Tx {
         // The kernel would refuse it, and all behind it, for ever.
         if skb.len() < ETHERNET_BYTES {
             return Cut::Never(DropReason::MALFORMED);
-        }
-        if skb.offload().is_gso() {
-            return Cut::Super;
         }
         if !skb.is_of(&self.pool) {
             return Cut::Copy;
@@ -339,8 +274,7 @@ impl Tx {
 
     /// True if a packet can be put into the ring.
     pub fn has_room(&self, rings: &mut Rings) -> bool {
-        self.cutting.is_none()
-            && rings.tx.free() >= FRAMES_MAX.min(rings.tx.len_descs() as usize / 2) as u32
+        rings.tx.free() >= FRAMES_MAX.min(rings.tx.len_descs() as usize / 2) as u32
     }
 
     /// When to look what the device has done: nobody announces it. The longer nothing comes, the
@@ -369,11 +303,7 @@ impl Tx {
     }
 
     /// The rings are gone, and the device has nothing any more.
-    pub fn reset(&mut self, reason: DropReason) {
-        if let Some((skb, _)) = self.cutting.take() {
-            skb.discard(reason);
-        }
-        self.segments.discard(reason);
+    pub fn reset(&mut self) {
         (self.untold, self.retry_at, self.waits_since) = (false, None, None);
         self.tally.set(0);
     }
@@ -395,17 +325,6 @@ enum Cut {
     Frames(usize),
     /// Its bytes are not where the device reads.
     Copy,
-    /// It is a superframe.
-    Super,
     /// It is dropped.
     Never(DropReason),
-}
-
-/// How to go on.
-#[derive(Debug, PartialEq, Eq)]
-enum Then {
-    /// Nothing is left, or there is no room.
-    Stop,
-    /// A superframe is the first.
-    Cut,
 }

@@ -11,9 +11,10 @@ use std::time::Duration;
 use linerate_skb::{Batch, DropReason, Local, Moved, Pool};
 use linerate_sys::wait::EventFd;
 
+use crate::caps::Caps;
 use crate::conformance::{Ends, Ran, Rig, cases};
 use crate::driver::Opened;
-use crate::queue::{Health, Origin, QueueOps, Want};
+use crate::queue::{Health, QueueOps, Want};
 use crate::ring;
 
 /// What is wrong with a queue.
@@ -178,8 +179,8 @@ impl QueueOps for Broken {
         self.inner.health()
     }
 
-    fn origin(&self) -> Origin {
-        self.inner.origin()
+    fn caps(&self) -> Caps {
+        self.inner.caps()
     }
 }
 

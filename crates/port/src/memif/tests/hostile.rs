@@ -138,7 +138,7 @@ fn a_server_that_dies_with_packets_of_ours_leaves_them_to_us() {
     turn(&mut port, &mut mem);
     assert!(matches!(port.queues[0].health(), Health::Down(_)));
     assert_eq!(pool.ledger().in_flight, 0);
-    assert_eq!(port.queues[0].counts().resets, 1);
+    assert_eq!(port.queues[0].counters().driver.resets, 1);
     drop(mem);
     dials(&name, &pool, port);
 }

@@ -34,7 +34,7 @@ fn work(port: &mut Opened, pool: &Pool) -> usize {
 /// The port has told the liar why, and has counted it.
 fn accused(port: &mut Opened, pool: &Pool, socket: &linerate_sys::seqpacket::Seqpacket) -> String {
     assert!(matches!(port.queues[0].health(), Health::Down(_)));
-    let counts = port.queues[0].counts();
+    let counts = port.queues[0].counters().driver;
     assert_eq!((counts.bad_descs, counts.resets), (1, 1));
     refused(socket, port, &mut pool.local()).expect("a reason")
 }

@@ -36,8 +36,9 @@ pub use plan::{Fault, Plan};
 pub use stats::{FaultCounts, FaultStats};
 
 use super::{Layer, Wrapped};
+use crate::caps::{Caps, Origin};
 use crate::host::Bell;
-use crate::queue::{Health, Origin, QueueOps, Want};
+use crate::queue::{Health, QueueOps, Want};
 use side::{Now, Side};
 
 /// What the ledger calls the packets that a queue holds here.
@@ -129,7 +130,7 @@ impl Faults {
         let out = out.unwrap_or(&mut self.fresh);
         let before = out.len();
         let moved = below.rx(mem, out, budget);
-        if below.origin() == Origin::Device {
+        if below.caps().origin == Origin::Device {
             mem.count_received(out.len().saturating_sub(before));
         }
         moved
@@ -256,6 +257,10 @@ impl Layer for Faults {
         true
     }
 
+    fn alarm(&mut self, _: &mut dyn QueueOps, at: Instant) -> bool {
+        self.bell.no_later(at)
+    }
+
     fn as_fd<'a>(&'a self, _: &'a dyn QueueOps) -> BorrowedFd<'a> {
         self.bell.as_fd()
     }
@@ -268,10 +273,11 @@ impl Layer for Faults {
         }
     }
 
-    fn origin(&self, below: &dyn QueueOps) -> Origin {
-        match below.origin() {
-            Origin::Device => Origin::Counted,
-            origin => origin,
+    fn caps(&self, below: &dyn QueueOps) -> Caps {
+        let caps = below.caps();
+        match caps.origin {
+            Origin::Device => Caps { origin: Origin::Counted, ..caps },
+            _ => caps,
         }
     }
 }

@@ -13,8 +13,10 @@ use linerate_sys::netif::Interface;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-use super::segment::Cutter;
-use super::testing::{LONG, bytes, in_netns, ip, queue, wait_running};
+use super::TxPrep;
+use super::tests::Device;
+use crate::caps::Caps;
+use crate::host::testing::{LONG, in_netns, ip, queue, wait_running};
 use crate::{Views, Want};
 
 /// What a program does to a packet.
@@ -113,7 +115,7 @@ fn apply(skb: &mut Skb, edit: Edit, depth: &mut usize, v6: bool) -> Result<(), D
         Edit::Complete => drop(skb.complete_checksum()),
         Edit::PushIp if *depth < 2 => {
             let tag = usize::from(skb.data()[12] == 0x81) * 4;
-            let mut header = super::testing::ipip(vec![0; skb.len() - tag])[..34].to_vec();
+            let mut header = crate::host::testing::ipip(vec![0; skb.len() - tag])[..34].to_vec();
             header[..12].copy_from_slice(&skb.data()[..12]);
             (header[12], header[13]) = (8, 0);
             if *depth == 0 && v6 {
@@ -195,18 +197,15 @@ fn trim(skb: &mut Skb, keep: usize) {
     assert!(skb.trim(42 + keep) && skb.udp_mut().unwrap().fill_checksum());
 }
 
-/// What leaves by a device that does nothing, as xdp and memif prepare it.
+/// Returns what leaves by a device that does nothing itself.
 fn leave(pool: &Pool, skb: Skb) -> Vec<Vec<u8>> {
-    let (mut batch, mut out) = (Batch::with_capacity(1), Batch::with_capacity(64));
+    let mut batch = Batch::with_capacity(1);
     batch.push(skb).unwrap();
-    super::offload::complete(&mut batch);
-    let skb = batch.pop().unwrap();
-    if !skb.offload().is_gso() {
-        return vec![bytes(&skb)];
-    }
-    let mut cutter = Cutter::of(&skb).unwrap();
-    assert!(cutter.cut(&skb, &mut pool.local(), &mut Vec::new(), &mut out));
-    out.iter().map(bytes).collect()
+    let (mut prep, mut device) = (TxPrep::new(&Caps::default()), Device::new(usize::MAX));
+    let moved = prep.xmit(&mut device, &mut pool.local(), &mut batch);
+    assert!(batch.is_empty() && !prep.is_busy());
+    assert_eq!(moved.packets, device.sent.len());
+    device.sent
 }
 
 /// Asserts that all checksums of a packet are right; its payload.

@@ -1,0 +1,82 @@
+//! What a queue is, as data: it is asked for it, not called for it.
+
+/// Facts of a queue that decide what is done above its driver.
+///
+/// A driver names what differs from the default, which is right for a device that copies and does nothing
+/// with a packet but send it: `Caps { rx_ring_len: Some(256), ..Caps::default() }`.
+///
+/// Ring lengths may change with each connection of a queue; the rest is the same for life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Caps {
+    /// When a packet's bytes cross between a frame of the pool and other memory.
+    pub copies: Copies,
+    /// Packets that wait in its receive ring at most; `None` if it does not know.
+    pub rx_ring_len: Option<u32>,
+    /// True if [`QueueOps::arm`](crate::QueueOps::arm) for room is worth more than a look within 50 µs: it is
+    /// where the device tells of room, or goes on with what it has only when it is called. Where nobody tells
+    /// and the peer goes on by itself, a caller that will look so soon anyway need not be woken before.
+    pub notifies_tx_space: bool,
+    /// Packets that it takes without their checksum; of the others it is computed before they are sent.
+    pub checksum: TxOffload,
+    /// Superframes that it takes; the others are cut before they are sent.
+    pub gso: TxOffload,
+    /// Where its received packets come from.
+    pub origin: Origin,
+}
+
+impl Caps {
+    /// A queue within this process: packets stay in their frames, with whatever is still to be done to them.
+    pub const IN_PROCESS: Caps = Caps {
+        copies: Copies::Never,
+        rx_ring_len: None,
+        notifies_tx_space: true,
+        checksum: TxOffload::All,
+        gso: TxOffload::All,
+        origin: Origin::Device,
+    };
+}
+
+impl Default for Caps {
+    fn default() -> Caps {
+        let copies = Copies::Sometimes;
+        Caps { copies, checksum: TxOffload::None, gso: TxOffload::None, ..Caps::IN_PROCESS }
+    }
+}
+
+/// When a driver copies a packet's bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Copies {
+    /// Never: a packet stays in its frame, or is made and verified there.
+    Never,
+    /// Once each way, between a frame and other memory.
+    Always,
+    /// Where it must; it counts the bytes, or nobody knows them.
+    #[default]
+    Sometimes,
+}
+
+/// Packets of which a device does a kind of work itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TxOffload {
+    /// None.
+    None,
+    /// Those whose first transport header the work is at: the device cannot be told of tunnels.
+    Untunnelled,
+    /// All, or the work is passed on to whoever reads the packet.
+    All,
+}
+
+/// Where the packets that a queue receives come from, for the ledger.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Origin {
+    /// A device, a peer, a file: they count as received.
+    #[default]
+    Device,
+    /// The queue makes them itself: they count as created.
+    Created,
+    /// Another place in this process, where they were counted.
+    Internal,
+    /// A device, and the queue has counted them itself: one that may drop or double them before it
+    /// hands them over.
+    Counted,
+}

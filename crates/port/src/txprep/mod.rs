@@ -1,0 +1,200 @@
+//! Transmit preparation: what a device does not do is done to packets before they reach its driver.
+//!
+//! ```text
+//!   batch ──► nothing to do ─────────────────────────────────────────► driver
+//!         └─► checksums ─► cut ─► ready: up to 64 packets, in order ──► driver
+//!                 a superframe waits in `under` until its last segment is in `ready`
+//! ```
+//!
+//! Owner: one for each queue, above its driver and above what is wrapped around it, so that a tee copies
+//! what leaves. What the driver refuses stays in `ready`, before all that is offered later; it goes with the
+//! queue's next call, and is dropped as `stopped` with the queue. A device that is down drops it itself.
+//!
+//! Source: Linux net/core/dev.c `validate_xmit_skb`; DPDK `rte_eth_tx_prepare`.
+
+#[cfg(test)]
+mod leaving;
+#[cfg(test)]
+mod tests;
+
+use std::time::Instant;
+
+use linerate_skb::{Batch, DropReason, Local, Moved, Skb};
+
+use crate::caps::{Caps, TxOffload};
+use crate::host::segment::Cutter;
+use crate::host::{RETRY, offload};
+use crate::queue::QueueOps;
+
+/// Packets prepared at once: one doorbell for all of them.
+const STRIDE: usize = 64;
+
+/// Why packets wait that have left their batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Waits {
+    /// The device has no room.
+    Room,
+    /// The pool has no frame for a segment: to be tried again then.
+    Frame(Instant),
+}
+
+/// Work for a device that does less than all of it, and the packets under way.
+pub(crate) struct TxPrep {
+    checksum: TxOffload,
+    gso: TxOffload,
+    /// Made for the first superframe.
+    stage: Option<Box<Stage>>,
+}
+
+/// A superframe that is being cut, and packets that are prepared and not sent.
+struct Stage {
+    under: Option<(Skb, Cutter)>,
+    ready: Batch,
+    scratch: Vec<u8>,
+    retry_at: Option<Instant>,
+    copied_bytes: u64,
+}
+
+impl TxPrep {
+    /// Preparation for a queue with these `caps`.
+    pub fn new(caps: &Caps) -> TxPrep {
+        TxPrep { checksum: caps.checksum, gso: caps.gso, stage: None }
+    }
+
+    /// Sends from the front of `batch`, after what waits.
+    ///
+    /// Shape:  batch[0..n) -> device, or waits here; the rest stays, in order. What cannot be prepared is
+    ///         dropped with its reason.
+    /// Units:  what the device took, in packets and bytes: segments, not superframes.
+    /// Cost:   nothing for a device that does all work; else a look at each packet, a pass over the payload
+    ///         of those without a checksum, and two copies of superframes.
+    pub fn xmit(&mut self, ops: &mut dyn QueueOps, mem: &mut Local, batch: &mut Batch) -> Moved {
+        let does_all = (self.checksum, self.gso) == (TxOffload::All, TxOffload::All);
+        if does_all || (!self.is_busy() && !batch.iter().any(|skb| skb.offload().is_pending())) {
+            return ops.xmit(mem, batch);
+        }
+        self.prepare(ops, mem, batch)
+    }
+
+    /// True while packets wait here.
+    pub fn is_busy(&self) -> bool {
+        self.stage.as_ref().is_some_and(|stage| stage.is_busy())
+    }
+
+    /// Packets that wait here; a superframe is one.
+    pub fn waiting(&self) -> usize {
+        self.stage.as_ref().map_or(0, |s| s.ready.len() + usize::from(s.under.is_some()))
+    }
+
+    /// Why packets wait here, if any do.
+    pub fn waits(&self) -> Option<Waits> {
+        let stage = self.stage.as_ref().filter(|stage| stage.is_busy())?;
+        Some(stage.retry_at.map_or(Waits::Room, Waits::Frame))
+    }
+
+    /// Bytes copied into segments so far.
+    pub fn copied_bytes(&self) -> u64 {
+        self.stage.as_ref().map_or(0, |stage| stage.copied_bytes)
+    }
+
+    #[cold]
+    fn prepare(&mut self, ops: &mut dyn QueueOps, mem: &mut Local, batch: &mut Batch) -> Moved {
+        let (checksum, gso) = (self.checksum, self.gso);
+        let completes = |skb: &Skb| !skb.offload().is_gso() && is_left(skb, checksum);
+        if batch.iter().any(completes) {
+            batch.retain(|skb| if completes(skb) { offload::finish_one(skb) } else { Ok(()) });
+        }
+        let cuts = |skb: &Skb| skb.offload().is_gso() && is_left(skb, gso);
+        let mut sent = Moved::default();
+        loop {
+            if !self.is_busy() && !batch.iter().any(cuts) {
+                if !batch.is_empty() {
+                    sent += ops.xmit(mem, batch);
+                }
+                return sent;
+            }
+            let stage = self.stage.get_or_insert_default();
+            stage.fill(mem, batch, cuts);
+            sent += ops.xmit(mem, &mut stage.ready);
+            if stage.is_busy() && (!stage.ready.is_empty() || stage.retry_at.is_some()) {
+                return sent;
+            }
+        }
+    }
+}
+
+/// True if work on `skb` is left to us by a device that does it for `taken`.
+fn is_left(skb: &Skb, taken: TxOffload) -> bool {
+    match taken {
+        TxOffload::All => false,
+        TxOffload::Untunnelled => offload::is_tunnelled(skb),
+        TxOffload::None => skb.offload().is_pending(),
+    }
+}
+
+impl Default for Stage {
+    fn default() -> Stage {
+        let (ready, scratch) = (Batch::with_capacity(STRIDE), Vec::new());
+        Stage { under: None, ready, scratch, retry_at: None, copied_bytes: 0 }
+    }
+}
+
+impl Stage {
+    fn is_busy(&self) -> bool {
+        self.under.is_some() || !self.ready.is_empty()
+    }
+
+    /// Moves packets from the front of `batch` to `ready`, superframes in pieces, until that is full, the
+    /// rest needs nothing, or the pool has no frame.
+    fn fill(&mut self, mem: &mut Local, batch: &mut Batch, cuts: impl Fn(&Skb) -> bool) {
+        self.retry_at = None;
+        while self.ready.spare() > 0 {
+            if self.under.is_some() {
+                if !self.cut(mem) {
+                    return;
+                }
+                continue;
+            }
+            let superframe = batch.iter().position(&cuts);
+            match superframe {
+                None => return,
+                Some(0) => self.begin(mem, batch),
+                Some(plain) => drop(batch.move_to(&mut self.ready, plain)),
+            }
+        }
+    }
+
+    /// Takes the superframe out that is the first of `batch`; one that cannot be cut is dropped.
+    fn begin(&mut self, mem: &mut Local, batch: &mut Batch) {
+        let first = batch.iter().next().map(Cutter::of);
+        match first {
+            Some(Ok(cutter)) => self.under = batch.pop().map(|skb| (skb, cutter)),
+            Some(Err(reason)) => batch.discard_first(1, reason, mem),
+            None => {}
+        }
+    }
+
+    /// Appends segments to `ready`; false if the pool has no frame for the next.
+    fn cut(&mut self, mem: &mut Local) -> bool {
+        let Some((skb, cutter)) = &mut self.under else { return true };
+        let before = self.ready.len();
+        let ended = cutter.cut(skb, mem, &mut self.scratch, &mut self.ready);
+        self.copied_bytes += self.ready.bytes_behind(before);
+        if ended {
+            self.under = None;
+        } else if self.ready.spare() > 0 {
+            self.retry_at = Instant::now().checked_add(RETRY);
+            return false;
+        }
+        true
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        if let Some((skb, _)) = self.under.take() {
+            skb.discard(DropReason::STOPPED);
+        }
+        self.ready.discard(DropReason::STOPPED);
+    }
+}

@@ -1,0 +1,255 @@
+//! What is prepared leaves once, in order, and right, whatever the device takes and whenever it has room.
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use linerate_skb::{Offload, Pool};
+use linerate_sys::wait::EventFd;
+use proptest::prelude::*;
+
+use super::*;
+use crate::host::testing::{bytes, ipip, ipv4};
+use crate::queue::{DriverQueue, Want};
+
+const PARTIAL: Offload = Offload { flags: 1, csum_start: 34, csum_offset: 6, ..Offload::NONE };
+const SUPERFRAME: Offload =
+    Offload { flags: 1, gso_type: 1, hdr_len: 54, gso_size: 1000, csum_start: 34, csum_offset: 16 };
+
+/// A device that takes as many packets as it has room for, and keeps their bytes.
+pub(super) struct Device {
+    bell: EventFd,
+    room: usize,
+    caps: Caps,
+    calls: usize,
+    /// What it was last armed for.
+    armed: Option<Want>,
+    alarm: Option<Instant>,
+    pub sent: Vec<Vec<u8>>,
+}
+
+impl Device {
+    pub fn new(room: usize) -> Device {
+        let bell = EventFd::new().unwrap();
+        let (caps, sent) = (Caps::default(), Vec::new());
+        Device { bell, room, caps, calls: 0, armed: None, alarm: None, sent }
+    }
+}
+
+impl QueueOps for Device {
+    fn rx(&mut self, _: &mut Local, _: &mut Batch, _: usize) -> Moved {
+        Moved::default()
+    }
+
+    fn xmit(&mut self, mem: &mut Local, batch: &mut Batch) -> Moved {
+        self.calls += 1;
+        batch.send_prefix(mem, |skb| {
+            let room = self.room > 0;
+            if room {
+                self.room -= 1;
+                self.sent.push(bytes(skb));
+            }
+            room
+        })
+    }
+
+    fn arm(&mut self, want: Want) -> bool {
+        self.armed = Some(want);
+        !(want.room() && self.room > 0)
+    }
+
+    fn alarm(&mut self, at: Instant) -> bool {
+        self.alarm = Some(at);
+        true
+    }
+
+    fn caps(&self) -> Caps {
+        self.caps
+    }
+}
+
+impl AsFd for Device {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+}
+
+/// A kind of packet: its bytes carry its number.
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    Plain,
+    Partial,
+    /// Of so many segments.
+    Super(usize),
+    /// A superframe without the headers that it says it has.
+    Broken,
+}
+
+fn packet(mem: &mut Local, number: u8, kind: Kind) -> Skb {
+    let (mut frame, offload) = match kind {
+        Kind::Plain => (ipv4(17, 100), Offload::NONE),
+        Kind::Partial => (ipv4(17, 100), PARTIAL),
+        Kind::Super(n) => (ipv4(6, n * 1000), SUPERFRAME),
+        Kind::Broken => (vec![0; 3000], SUPERFRAME),
+    };
+    frame[5] = number;
+    let mut skb = mem.alloc_copy(&frame).unwrap();
+    skb.set_offload(offload);
+    skb
+}
+
+fn batch_of(mem: &mut Local, kinds: &[Kind]) -> Batch {
+    let mut batch = Batch::with_capacity(kinds.len());
+    for (number, kind) in kinds.iter().enumerate() {
+        batch.push(packet(mem, number as u8, *kind)).unwrap();
+    }
+    batch
+}
+
+/// Returns the numbers of the packets that leave, a superframe's once for each segment.
+fn numbers(kinds: &[Kind]) -> Vec<u8> {
+    let all = kinds.iter().enumerate().flat_map(|(number, kind)| match kind {
+        Kind::Plain | Kind::Partial => vec![number as u8],
+        Kind::Super(n) => vec![number as u8; *n],
+        Kind::Broken => Vec::new(),
+    });
+    all.collect()
+}
+
+fn sent(device: &Device) -> Vec<u8> {
+    device.sent.iter().map(|packet| packet[5]).collect()
+}
+
+fn assert_settled(pool: &Pool) {
+    let ledger = pool.ledger();
+    assert_eq!((ledger.in_flight, ledger.difference()), (0, 0), "{ledger}");
+}
+
+fn kinds() -> impl Strategy<Value = Vec<Kind>> {
+    let kind = prop_oneof![
+        Just(Kind::Plain),
+        Just(Kind::Partial),
+        (1usize..40).prop_map(Kind::Super),
+        Just(Kind::Broken),
+    ];
+    prop::collection::vec(kind, 1..12)
+}
+
+proptest! {
+    #[test]
+    fn packets_leave_once_and_in_order_whenever_the_device_has_room(
+        kinds in kinds(), rooms in prop::collection::vec(0usize..30, 1..40),
+    ) {
+        let pool = Pool::builder().frames(1024).build().unwrap();
+        let mut mem = pool.local();
+        let (mut device, mut batch) = (Device::new(0), batch_of(&mut mem, &kinds));
+        let mut prep = TxPrep::new(&device.caps);
+        let mut moved = Moved::default();
+        for room in rooms.into_iter().chain(std::iter::repeat_n(64, 40)) {
+            device.room = room;
+            moved += prep.xmit(&mut device, &mut mem, &mut batch);
+            prop_assert!(device.room == 0 || (batch.is_empty() && !prep.is_busy()));
+        }
+        prop_assert!(batch.is_empty());
+        prop_assert_eq!(sent(&device), numbers(&kinds));
+        prop_assert_eq!(moved.packets, device.sent.len());
+        prop_assert_eq!(moved.bytes, device.sent.iter().map(|one| one.len() as u64).sum::<u64>());
+        drop((prep, batch, mem));
+        let broken = kinds.iter().filter(|kind| matches!(kind, Kind::Broken)).count() as u64;
+        prop_assert_eq!(pool.ledger().dropped_total(), broken);
+        assert_settled(&pool);
+    }
+}
+
+#[test]
+fn a_device_that_takes_all_work_gets_packets_as_they_are() {
+    let pool = Pool::builder().frames(256).build().unwrap();
+    let mut mem = pool.local();
+    let mut batch = batch_of(&mut mem, &[Kind::Super(5), Kind::Partial, Kind::Plain]);
+    let before: Vec<_> = batch.iter().map(bytes).collect();
+    let mut device = Device::new(64);
+    let moved = TxPrep::new(&Caps::IN_PROCESS).xmit(&mut device, &mut mem, &mut batch);
+    assert_eq!((moved.packets, device.calls), (3, 1));
+    assert_eq!(device.sent, before);
+}
+
+#[test]
+fn a_device_that_takes_no_tunnels_gets_only_what_is_in_one_prepared() {
+    let pool = Pool::builder().frames(256).build().unwrap();
+    let mut mem = pool.local();
+    let mut batch = batch_of(&mut mem, &[Kind::Super(5), Kind::Partial]);
+    let untouched: Vec<_> = batch.iter().map(bytes).collect();
+    for (frame, offload) in [(ipv4(6, 5000), SUPERFRAME), (ipv4(17, 100), PARTIAL)] {
+        let mut skb = mem.alloc_copy(&ipip(frame)).unwrap();
+        skb.set_offload(offload.pushed(20).unwrap());
+        let mut one = Batch::with_capacity(8);
+        batch.move_to(&mut one, 8);
+        one.push(skb).unwrap();
+        batch = one;
+    }
+    let taken = TxOffload::Untunnelled;
+    let mut prep = TxPrep::new(&Caps { checksum: taken, gso: taken, ..Caps::default() });
+    let mut device = Device::new(64);
+    let moved = prep.xmit(&mut device, &mut mem, &mut batch);
+    assert_eq!(moved.packets, 8);
+    assert_eq!(device.sent[..2], untouched);
+    assert!(device.sent[2..7].iter().all(|segment| segment.len() == 1074));
+    assert_eq!(prep.copied_bytes(), 5 * 1074);
+    let inner = [&device.sent[7][..14], &device.sent[7][34..]].concat();
+    assert!(linerate_wire::udp(&inner).unwrap().checksum_ok());
+}
+
+#[test]
+fn segments_of_several_superframes_share_a_doorbell() {
+    let pool = Pool::builder().frames(256).build().unwrap();
+    let mut mem = pool.local();
+    let kinds = [Kind::Super(10), Kind::Plain, Kind::Super(10), Kind::Super(10)];
+    let (mut device, mut batch) = (Device::new(64), batch_of(&mut mem, &kinds));
+    TxPrep::new(&device.caps).xmit(&mut device, &mut mem, &mut batch);
+    assert_eq!((device.sent.len(), device.calls), (31, 1));
+}
+
+#[test]
+fn a_superframe_waits_for_frames_with_an_alarm_and_not_in_a_loop() {
+    let pool = Pool::builder().frames(32).build().unwrap();
+    let mut mem = pool.local_with(0);
+    let mut batch = batch_of(&mut mem, &[Kind::Super(10)]);
+    let mut hoard = Batch::with_capacity(32);
+    while mem.alloc(&mut hoard, 32) > 0 {}
+    let mut queue = DriverQueue::new(Box::new(Device::new(64)));
+    assert_eq!(queue.xmit(&mut mem, &mut batch), 0);
+    assert_eq!((batch.len(), queue.waiting()), (0, 1));
+    // The device has room, which is not what it waits for.
+    assert!(queue.arm(Want::Room) && queue.arm(Want::Both));
+    std::thread::sleep(RETRY);
+    assert!(!queue.arm(Want::Frames));
+    hoard.consume(&mut mem);
+    assert_eq!(queue.rx(&mut mem, &mut hoard, 1), 0);
+    assert_eq!((queue.waiting(), queue.stats().counts().tx_packets), (0, 10));
+}
+
+#[test]
+fn packets_that_wait_for_room_are_armed_for_and_go_with_any_call() {
+    let pool = Pool::builder().frames(256).build().unwrap();
+    let mut mem = pool.local();
+    let mut prep = TxPrep::new(&Caps::default());
+    let (mut device, mut batch) = (Device::new(3), batch_of(&mut mem, &[Kind::Super(10)]));
+    assert_eq!(prep.xmit(&mut device, &mut mem, &mut batch).packets, 3);
+    assert_eq!((prep.waits(), prep.waiting()), (Some(Waits::Room), 7));
+    let mut queue = DriverQueue::new(Box::new(Device::new(3)));
+    let mut batch = batch_of(&mut mem, &[Kind::Super(10)]);
+    assert_eq!(queue.xmit(&mut mem, &mut batch), 3);
+    assert!(queue.arm(Want::Frames), "there is no room");
+    assert_eq!(queue.reap(&mut mem), 7);
+}
+
+#[test]
+fn what_waits_is_dropped_as_stopped_with_its_queue() {
+    let pool = Pool::builder().frames(512).build().unwrap();
+    let mut mem = pool.local();
+    let mut queue = DriverQueue::new(Box::new(Device::new(3)));
+    let mut batch = batch_of(&mut mem, &[Kind::Super(100), Kind::Plain]);
+    queue.xmit(&mut mem, &mut batch);
+    assert_eq!((queue.waiting(), batch.len()), (62, 1));
+    drop((queue, batch, mem));
+    assert_eq!(pool.ledger().dropped(DropReason::STOPPED), 62);
+    assert_settled(&pool);
+}
