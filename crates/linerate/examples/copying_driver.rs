@@ -2,20 +2,18 @@
 //! It copies. `cargo test --example copying_driver` tries it by the suite of linerate's own ports.
 
 use linerate::{prelude::*, wait::poll_readable, *};
-use std::io::ErrorKind;
-use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::net::UnixDatagram;
+use std::io::ErrorKind::{InvalidInput, WouldBlock};
+use std::os::{fd::AsFd, fd::BorrowedFd, unix::net::UnixDatagram};
 use std::time::{Duration, Instant};
 
 const LONGEST: usize = 1514; // an Ethernet frame of the usual MTU
-const RETRY: Duration = Duration::from_millis(1); // until the pool is asked for a frame again
 struct Pipe;
 impl Driver for Pipe {
     fn name(&self) -> &'static str {
         "pipe"
     }
     fn flags(&self) -> DriverFlags {
-        DriverFlags { paired: true, ..DriverFlags::default() } // of pipe:NAME there are two
+        DriverFlags { paired: true, ..DriverFlags::default() } // pipe:NAME has two ends
     }
     fn parse(&self, spec: &Spec) -> Result<Box<dyn Plan>> {
         spec.finish().map(|()| Box::new(End(spec.clone())) as Box<dyn Plan>) // no options
@@ -29,8 +27,8 @@ impl Plan for End {
     fn open(&self, cx: &mut OpenContext<'_>) -> Result<Opened> {
         let open = |socket: UnixDatagram| -> Result<Opened> {
             socket.set_nonblocking(true).map_err(|e| self.0.error(e))?;
-            let (bell, bytes) = (Bell::new(&socket)?, [0; LONGEST]);
-            let queue = PipeQueue { socket, bell, starved: false, no_frame: 0, bytes };
+            let bell = Bell::new(&socket)?;
+            let queue = PipeQueue { socket, bell, starved: false, no_frame: 0 };
             Ok(Opened::single(queue, Obtained::new(&self.0.arg, "datagrams, copy", LONGEST)))
         };
         cx.meet("pipe", &self.0.arg, |_| {
@@ -44,41 +42,43 @@ struct PipeQueue {
     bell: Bell,    // the queue's one descriptor
     starved: bool, // the pool had no frame; nobody tells when it has one
     no_frame: u64,
-    bytes: [u8; LONGEST],
 }
 impl QueueOps for PipeQueue {
     fn rx(&mut self, mem: &mut Local, out: &mut Batch, budget: usize) -> Moved {
         let (start, frames) = (out.len(), mem.alloc(out, budget));
         let recv = |skb: &mut Skb| self.socket.recv(skb.spare_mut()).map(|n| skb.commit(n)).ok();
         let came = out.iter_mut().skip(start).map_while(recv).count();
-        out.truncate_to(start + came, mem); // unused frames go home
+        out.truncate_to(start + came, mem); // gives unused frames back
         self.starved = came == frames && frames < budget;
         self.no_frame += u64::from(self.starved);
         Moved { packets: came, bytes: out.bytes_behind(start) }
     }
     fn xmit(&mut self, mem: &mut Local, batch: &mut Batch) -> Moved {
-        let mut moved = Moved::default();
+        let (mut moved, mut bytes) = (Moved::default(), [0; LONGEST]);
         loop {
-            let mut why = ErrorKind::WouldBlock; // full, or everything was sent
+            let mut why = WouldBlock; // full, or everything was sent
             moved += batch.send_prefix(mem, |skb| {
-                let sent = match skb.copy_to(0, &mut self.bytes) {
-                    n if n == skb.len() => self.socket.send(&self.bytes[..n]),
-                    _ => Err(ErrorKind::InvalidInput.into()),
+                let n = skb.copy_to(0, &mut bytes);
+                let sent = if n == skb.len() {
+                    self.socket.send(&bytes[..n])
+                } else {
+                    Err(InvalidInput.into())
                 };
                 sent.map_err(|e| why = e.kind()).is_ok()
             });
             match why {
-                ErrorKind::WouldBlock => return moved, // what was refused stays, in order
-                ErrorKind::InvalidInput => batch.discard_first(1, DropReason::TOO_LONG, mem),
+                WouldBlock => return moved, // what was refused stays, in order
+                InvalidInput => batch.discard_first(1, DropReason::TOO_LONG, mem),
                 _ => batch.discard_first(1, DropReason::PEER_GONE, mem),
             }
         }
     }
     fn arm(&mut self, want: Want) -> bool {
         let watch = if self.starved { want.room().then_some(Want::Room) } else { Some(want) };
-        let alarm = (self.starved && want.frames()).then(|| Instant::now() + RETRY);
+        let alarm =
+            (self.starved && want.frames()).then(|| Instant::now() + Duration::from_millis(1));
         self.bell.watch(&self.socket, watch, alarm);
-        // False if it is there already. In doubt it is better to be called too often than never.
+        // False if it is there already; in doubt, too.
         !poll_readable(&[self.as_fd()], Some(Duration::ZERO)).unwrap_or(true)
     }
     fn alarm(&mut self, at: Instant) -> bool {
@@ -99,8 +99,8 @@ impl AsFd for PipeQueue {
 linerate::conformance!(Pipe, "pipe:test");
 fn main() -> Result<()> {
     let ports = Engine::builder().driver(&Pipe).port("a", "pipe:p").port("b", "pipe:p");
-    let ports = ports.port("gen", "gen:count=1000").port("sink", "sink:");
-    let running = ports.wire("gen", "a").wire("b", "sink").build()?.start()?;
+    let ports = ports.port("gen", "gen:count=1000").port("sink", "sink:").wire("gen", "a");
+    let running = ports.wire("b", "sink").build()?.start()?;
     running.wait(Duration::from_millis(500))?;
     running.stop(Duration::from_secs(1)).check()
 }
