@@ -2,7 +2,6 @@
 //!
 //! ```text
 //! net_rx_action;process_backlog;ip_rcv 12          folded: outermost first, then the count
-//! net_rx_action;process_backlog;ip_rcv 12 7        folded twice: without, with
 //! ```
 //! A profile without stacks is drawn as one level, a box for each function, and the title says so.
 
@@ -35,24 +34,6 @@ impl fmt::Display for Folded<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (stack, count) in fold(self.0) {
             writeln!(f, "{stack} {count}")?;
-        }
-        Ok(())
-    }
-}
-
-/// The stacks of two profiles, folded with both counts as they are: without, with.
-#[derive(Debug, Clone, Copy)]
-pub struct FoldedDiff<'a> {
-    /// The baseline.
-    pub without: &'a Profile,
-    /// With the change.
-    pub with: &'a Profile,
-}
-
-impl fmt::Display for FoldedDiff<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (stack, [without, with]) in fold_both(self.without, self.with) {
-            writeln!(f, "{stack} {without} {with}")?;
         }
         Ok(())
     }

@@ -5,6 +5,7 @@
 //!          ├─► CSV               escape  text as text of a page
 //!          ├─► JSON (serde)      words   sentences and names in a line's width
 //!          └─► HTML              svg     charts: bars, lines, marks, axes
+//!                                grid    columns of text, for tables of other forms
 //! ```
 //!
 //! Its input may come from anybody: a name with control characters cannot give orders to a terminal,
@@ -12,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 pub mod escape;
+pub mod grid;
 pub mod number;
 pub mod svg;
 pub mod table;

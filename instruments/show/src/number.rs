@@ -104,6 +104,18 @@ pub fn under(bound: f64) -> Cell {
     }
 }
 
+/// Sets a number with so many digits behind the point: `-1,234.50`. There is no `-0.0`, and `n/a` stands
+/// for NaN and infinity.
+#[must_use]
+pub fn real(x: f64, digits: usize) -> String {
+    if !x.is_finite() {
+        return "n/a".to_owned();
+    }
+    let text = format!("{x:.digits$}");
+    let is_zero = text.bytes().all(|b| matches!(b, b'-' | b'0' | b'.'));
+    grouped(if is_zero { text.trim_start_matches('-') } else { &text })
+}
+
 /// Returns a number with a comma between thousands of its whole part.
 #[must_use]
 pub fn grouped(number: &str) -> String {
@@ -163,6 +175,12 @@ mod tests {
         ] {
             assert_eq!(grouped(number), expected);
         }
+    }
+
+    #[test]
+    fn a_number_with_given_digits_is_never_minus_0() {
+        assert_eq!([-1234.5, -0.04, f64::NAN].map(|x| real(x, 1)), ["-1,234.5", "0.0", "n/a"]);
+        assert_eq!(real(0.994, 2), "0.99");
     }
 
     #[test]

@@ -24,11 +24,17 @@ pub fn elided(text: &str, letters: usize) -> String {
 /// ends with a line break. A word longer than a line has a line of its own.
 #[must_use]
 pub fn wrapped(text: &str, first: &str, next: &str) -> String {
+    wrapped_at(WIDTH, text, first, next)
+}
+
+/// Breaks text as [`wrapped`] does, into lines of at most `width`.
+#[must_use]
+pub fn wrapped_at(width: usize, text: &str, first: &str, next: &str) -> String {
     let mut all = String::new();
     let mut line = String::from(first);
     let mut words = 0;
     for word in text.split_whitespace() {
-        if words > 0 && length(&line) + 1 + length(word) > WIDTH {
+        if words > 0 && length(&line) + 1 + length(word) > width {
             all.extend([line.trim_end(), "\n"]);
             line = String::from(next);
             words = 0;

@@ -116,7 +116,7 @@ impl fmt::Display for Described {
             let meaning = if event.meaning.is_empty() { "n/a" } else { event.meaning };
             writeln!(f, "{:<22} {raw:<12} {standing:<11} {here:<7} {meaning}", event.name)?;
             if !event.caveat.is_empty() {
-                writeln!(f, "{}", wrapped("    ", event.caveat))?;
+                f.write_str(&wrapped("    ", event.caveat))?;
             }
         }
         self.write_refusals(f)

@@ -10,6 +10,8 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use linerate_show::table::quoted;
+
 use super::preface;
 use crate::diff::{By, Count, Diff, Figures, Side, Sum};
 use crate::profile::{self, Event, Space};
@@ -176,7 +178,7 @@ where
         if i > 0 {
             f.write_str(",")?;
         }
-        field(f, &cell.into())?;
+        f.write_str(&quoted(&cell.into()))?;
     }
     f.write_str("\n")
 }
@@ -187,15 +189,6 @@ fn text(name: &str) -> Cow<'_, str> {
         return Cow::Owned(format!("'{name}"));
     }
     Cow::Borrowed(name)
-}
-
-/// Source: RFC 4180, section 2, rules 5 to 7.
-fn field(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
-    if text.contains([',', '"', '\n', '\r']) {
-        write!(f, "\"{}\"", text.replace('"', "\"\""))
-    } else {
-        f.write_str(text)
-    }
 }
 
 #[cfg(test)]

@@ -1,55 +1,42 @@
 //! Numbers as people read them.
 
+use linerate_show::number;
+
 use crate::diff::{By, Saving, Scale};
-
-/// `1,234,567`.
-pub(super) fn grouped(n: u64) -> String {
-    group(&n.to_string())
-}
-
-/// `-1,234.50`, with so many digits behind the point. There is no `-0.0`, and what is not a number
-/// is not known.
-pub(super) fn grouped_real(x: f64, digits: usize) -> String {
-    if !x.is_finite() {
-        return "n/a".to_owned();
-    }
-    let text = format!("{:.digits$}", x.abs());
-    let is_zero = text.bytes().all(|b| b == b'0' || b == b'.');
-    let sign = if x < 0.0 && !is_zero { "-" } else { "" };
-    match text.split_once('.') {
-        Some((whole, rest)) => format!("{sign}{}.{rest}", group(whole)),
-        None => format!("{sign}{}", group(&text)),
-    }
-}
-
-fn group(digits: &str) -> String {
-    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
 
 /// Returns the name of the row that sums the functions not shown.
 pub(super) fn more_functions(n: u64) -> String {
-    format!("({} more function{})", grouped(n), plural(n))
+    format!("({} more function{})", number::count(n), plural(n))
 }
 
 /// `3 functions`.
 pub(super) fn functions(n: u64) -> String {
-    format!("{} function{}", grouped(n), plural(n))
+    format!("{} function{}", number::count(n), plural(n))
 }
 
 const fn plural(n: u64) -> &'static str {
     if n == 1 { "" } else { "s" }
 }
 
+/// A figure with about three digits that mean something: `0`, `<0.0001`, `0.0213`, `4.57`, `81.2`,
+/// `1,234`.
+pub(crate) fn figure(value: f64) -> String {
+    let size = value.abs();
+    match size {
+        _ if !value.is_finite() => "n/a".into(),
+        _ if size == 0.0 => "0".into(),
+        // Little is not nothing.
+        _ if size < 0.00005 => "<0.0001".into(),
+        _ if size < 0.0995 => format!("{value:.4}"),
+        _ if size < 9.995 => format!("{value:.2}"),
+        _ if size < 99.95 => format!("{value:.1}"),
+        _ => number::real(value, 0),
+    }
+}
+
 /// Per cent with one digit.
 pub(super) fn percent(pct: f64) -> String {
-    grouped_real(pct, 1)
+    number::real(pct, 1)
 }
 
 /// `-53.0 %` for what was saved: a change of the cost, so that less is less.
@@ -92,23 +79,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn thousands_are_set_apart() {
-        assert_eq!(grouped(0), "0");
-        assert_eq!(grouped(999), "999");
-        assert_eq!(grouped(121_743), "121,743");
-        assert_eq!(grouped(u64::MAX), "18,446,744,073,709,551,615");
-        assert_eq!(grouped_real(-1234.5, 2), "-1,234.50");
-    }
-
-    #[test]
-    fn nothing_is_minus_0_and_what_is_not_a_number_is_not_known() {
-        assert_eq!(grouped_real(-0.04, 1), "0.0");
-        assert_eq!(grouped_real(f64::NAN, 1), "n/a");
-        assert_eq!(change(Some(-0.01)), "0.0 %");
+    fn figures_have_about_three_digits() {
+        let said = [0.0, 1e-9, 0.0213, 4.567, 81.24, 99.96, 1234.4, -1234.6, f64::NAN].map(figure);
+        assert_eq!(
+            said,
+            ["0", "<0.0001", "0.0213", "4.57", "81.2", "100", "1,234", "-1,235", "n/a"]
+        );
     }
 
     #[test]
     fn less_cost_is_a_negative_change() {
+        assert_eq!(change(Some(-0.01)), "0.0 %");
         assert_eq!(change(Some(52.999_421)), "-53.0 %");
         assert_eq!(change(Some(-18.2)), "+18.2 %");
         assert!(change(None).starts_with("n/a"));

@@ -8,28 +8,25 @@
 //! A name in a profile is whatever its file or process says. What a terminal would take for an
 //! order is escaped in all of them.
 
+mod bare;
 pub mod csv;
 mod figures;
-mod grid;
 pub mod json;
-mod kernprof;
-mod names;
 mod preface;
 mod ranked;
-mod readprofile;
 mod table;
-mod wrap;
+
+use linerate_show::words::{WIDTH, elided, wrapped_at};
 
 use crate::profile::{Profile, Row};
 
-pub use kernprof::Kernprof;
-pub use names::harmless;
+pub use bare::{Kernprof, Readprofile};
+pub use linerate_show::words::harmless;
 pub use ranked::Ranked;
-pub use readprofile::Readprofile;
 pub use table::Table;
 
+pub(crate) use figures::figure;
 pub(crate) use preface::unit;
-pub(crate) use wrap::wrapped;
 
 /// Rows by falling count, equal ones in the order that they have.
 fn by_falling_count(profile: &Profile) -> Vec<&Row> {
@@ -42,8 +39,27 @@ fn by_falling_count(profile: &Profile) -> Vec<&Row> {
 /// `n/a`.
 fn load_of(row: &Row) -> String {
     match (row.load, row.code_bytes) {
-        (Some(load), _) => readprofile::printed(load),
+        (Some(load), _) => bare::printed(load),
         (None, Some(bytes)) if bytes > 0 => format!("{:.4}", row.count as f64 / bytes as f64),
         _ => "n/a".to_owned(),
+    }
+}
+
+/// Returns `name`, harmless, in at most `width` characters, without the middle of a long one.
+fn short(name: &str, width: usize) -> String {
+    elided(&harmless(name), width)
+}
+
+/// Returns `text` in lines that begin with `indent`, each but the first four columns further in. They are
+/// two columns narrower than a screen: reports indent the whole.
+pub(crate) fn wrapped(indent: &str, text: &str) -> String {
+    wrapped_at(WIDTH - 2, text, indent, &format!("{indent}    "))
+}
+
+/// Returns the file of `object`, without its folders.
+fn file_of(object: &str) -> &str {
+    match object.rsplit('/').next() {
+        Some(file) if !file.is_empty() => file,
+        _ => object,
     }
 }

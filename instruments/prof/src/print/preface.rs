@@ -2,8 +2,9 @@
 
 use std::fmt::Write as _;
 
-use super::figures::{grouped, grouped_real};
-use super::names::{harmless, short};
+use linerate_show::number;
+
+use super::{harmless, short};
 use crate::conditions::{Conditions, Netdev};
 use crate::profile::{Event, Origin, OwnCost, Unit};
 
@@ -24,7 +25,7 @@ pub(super) fn event(event: &Event, origin: Origin) -> String {
             // The events of these two are nanoseconds.
             let clock = matches!(event.name.as_str(), "cpu-clock" | "task-clock");
             let unit = if clock { " ns" } else { "" };
-            let _ = write!(text, ", one sample for each {}{unit}", grouped(period));
+            let _ = write!(text, ", one sample for each {}{unit}", number::count(period));
         }
         (unit, _) => {
             let _ = write!(text, ", in {}", unit.as_str());
@@ -49,15 +50,15 @@ pub(super) fn conditions(conditions: &Conditions) -> Vec<String> {
     let machine = [
         clean(&c.kernel),
         clean(&c.cpu),
-        c.mhz.map(|mhz| format!("{} MHz", grouped_real(mhz, 0))),
+        c.mhz.map(|mhz| format!("{} MHz", number::real(mhz, 0))),
         c.cpus.map(|n| format!("{n} CPUs")),
         clean(&c.hypervisor).map(|h| format!("virtual ({h})")),
     ];
     let run = [
         clean(&c.workload),
-        c.wall_ns.map(|ns| format!("{} s", grouped_real(seconds(ns), 3))),
-        c.cpu_ns.map(|ns| format!("{} s of CPU time", grouped_real(seconds(ns), 3))),
-        c.packets.map(|n| format!("{} packets", grouped(n))),
+        c.wall_ns.map(|ns| format!("{} s", number::real(seconds(ns), 3))),
+        c.cpu_ns.map(|ns| format!("{} s of CPU time", number::real(seconds(ns), 3))),
+        c.packets.map(|n| format!("{} packets", number::count(n))),
         clean(&c.started).map(|t| format!("from {t}")),
     ];
     let tool = [clean(&c.tool), clean(&c.measures)];
@@ -80,15 +81,15 @@ pub(super) fn conditions(conditions: &Conditions) -> Vec<String> {
 fn netdev(dev: &Netdev, wall_ns: Option<u64>) -> String {
     let driver = dev.driver.as_deref().map(|d| format!(" ({})", short(d, 30))).unwrap_or_default();
     let rate = |bytes: u64| match wall_ns.filter(|ns| *ns > 0) {
-        Some(ns) => format!(" at {} Mbit/s", grouped_real(bytes as f64 * 8e3 / ns as f64, 1)),
+        Some(ns) => format!(" at {} Mbit/s", number::real(bytes as f64 * 8e3 / ns as f64, 1)),
         None => String::new(),
     };
     format!(
         "{}{driver} rx {} packets{}, tx {} packets{}",
         short(&dev.name, 30),
-        grouped(dev.rx_packets),
+        number::count(dev.rx_packets),
         rate(dev.rx_bytes),
-        grouped(dev.tx_packets),
+        number::count(dev.tx_packets),
         rate(dev.tx_bytes)
     )
 }
@@ -109,19 +110,19 @@ fn cost(cost: &OwnCost) -> String {
     let sampling = match (cost.sampling_pct(), cost.sample_ns) {
         (Some(pct), Some(ns)) => format!(
             "{} % of the target's CPU time ({} of {} ns)",
-            grouped_real(pct, 2),
+            number::real(pct, 2),
             samples(cost.samples),
-            grouped_real(ns, 0)
+            number::real(ns, 0)
         ),
         _ => format!("n/a for the target's {} (not calibrated)", samples(cost.samples)),
     };
-    let recorder = grouped_real(cost.recorder_cpu_ns as f64 / 1e6, 1);
+    let recorder = number::real(cost.recorder_cpu_ns as f64 / 1e6, 1);
     format!("own cost: {sampling}; recorder {recorder} ms of CPU time")
 }
 
 fn samples(n: u64) -> String {
     let plural = if n == 1 { "" } else { "s" };
-    format!("{} sample{plural}", grouped(n))
+    format!("{} sample{plural}", number::count(n))
 }
 
 fn seconds(ns: u64) -> f64 {

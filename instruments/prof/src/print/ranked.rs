@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-use super::figures::{change, digits, functions, grouped, grouped_real, more_functions, saving};
-use super::grid::Grid;
-use super::names::{harmless, short};
-use super::preface;
-use super::wrap::wrapped;
+use linerate_show::grid::Grid;
+use linerate_show::number;
+
+use super::figures::{change, digits, functions, more_functions, saving};
+use super::{harmless, preface, short, wrapped};
 use crate::diff::{By, Change, Count, Diff, Row, SIGMAS, Scale, Side, Sum, is_sampled};
 use crate::stage::Part;
 
@@ -87,8 +87,8 @@ impl<'a> Ranked<'a> {
         let (risen, last) = rising.split_at(rising.len().saturating_sub(top));
         first.iter().for_each(|row| grid.cells(self.row(row)));
         self.rest(&fell, more_functions, grid);
-        self.rest(&noise, |n| format!("({} more within noise)", grouped(n)), grid);
-        self.rest(risen, |n| format!("({} more that rose, or may have)", grouped(n)), grid);
+        self.rest(&noise, |n| format!("({} more within noise)", number::count(n)), grid);
+        self.rest(risen, |n| format!("({} more that rose, or may have)", number::count(n)), grid);
         last.iter().for_each(|row| grid.cells(self.row(row)));
     }
 
@@ -124,8 +124,8 @@ impl<'a> Ranked<'a> {
     fn count(&self, count: Count, factor: f64) -> String {
         let scale = self.diff.scale;
         let real = |n: u64| match scale.by {
-            By::AsTheyAre => grouped(n),
-            _ => grouped_real(n as f64 * factor, digits(scale)),
+            By::AsTheyAre => number::count(n),
+            _ => number::real(n as f64 * factor, digits(scale)),
         };
         match count {
             Count::Is(n) => real(n),
@@ -190,10 +190,10 @@ impl<'a> Ranked<'a> {
 
     fn total(&self, name: &str, sum: Sum) -> Vec<String> {
         let scale = self.diff.scale;
-        let pct = |pct: Option<f64>| pct.map_or_else(|| "n/a".to_owned(), |x| grouped_real(x, 1));
+        let pct = |pct: Option<f64>| pct.map_or_else(|| "n/a".to_owned(), |x| number::real(x, 1));
         let functions = match sum.functions {
             0 => String::new(),
-            n => grouped(n),
+            n => number::count(n),
         };
         let [with, without, saved] = self.sum(sum);
         let mut cells = vec![name.to_owned(), functions, with, without, saved];
@@ -219,7 +219,7 @@ impl<'a> Ranked<'a> {
         for warning in &diff.warnings {
             let head = if warning.is_grave() { "! NOT COMPARABLE: " } else { "! " };
             let warning = harmless(&warning.to_string()).into_owned();
-            writeln!(f, "{}", wrapped("", &format!("{head}{warning}")))?;
+            f.write_str(&wrapped("", &format!("{head}{warning}")))?;
         }
         writeln!(f, "{}", preface::event(&diff.with.event, diff.with.origin))?;
         writeln!(f, "compared: {}; difference is without - with, what was saved", diff.scale.by)?;
@@ -229,14 +229,14 @@ impl<'a> Ranked<'a> {
                 writeln!(f, "  {line}")?;
             }
             for line in preface::conditions(&side.conditions) {
-                writeln!(f, "{}", wrapped("  ", &line))?;
+                f.write_str(&wrapped("  ", &line))?;
             }
             for line in preface::caveats(side.lost, side.own_cost.as_ref(), &side.remarks) {
-                writeln!(f, "{}", wrapped("  ", &line))?;
+                f.write_str(&wrapped("  ", &line))?;
             }
         }
         for remark in &diff.remarks {
-            writeln!(f, "{}", wrapped("", &format!("note: {}", harmless(remark))))?;
+            f.write_str(&wrapped("", &format!("note: {}", harmless(remark))))?;
         }
         Ok(())
     }
@@ -291,7 +291,7 @@ impl fmt::Display for Ranked<'_> {
 }
 
 fn real(x: f64, scale: Scale) -> String {
-    grouped_real(x, digits(scale))
+    number::real(x, digits(scale))
 }
 
 /// Returns the saving of a function; for one below a cut-off, the bound of the saving and its side.
@@ -309,14 +309,14 @@ fn difference(row: &Row, scale: Scale) -> String {
 fn side_line(name: &str, side: &Side) -> String {
     let unit = preface::unit(side.event.unit);
     let absent = match side.cutoff.filter(|n| *n > 1) {
-        Some(cutoff) => format!("fewer than {}", grouped(cutoff)),
+        Some(cutoff) => format!("fewer than {}", number::count(cutoff)),
         None if is_sampled(&side.event) => "fewer than 1".to_owned(),
         None => "0".to_owned(),
     };
     format!(
         "{name}: {} listed with {} {unit} in all; one that is not: {absent}",
         functions(side.functions),
-        grouped(side.counted),
+        number::count(side.counted),
     )
 }
 
@@ -324,7 +324,7 @@ fn side_line(name: &str, side: &Side) -> String {
 fn not_listed(side: &Side) -> Option<String> {
     let unit = preface::unit(side.event.unit);
     let rest = match side.total {
-        Some(total) => format!("{} {unit}", grouped(total.saturating_sub(side.counted))),
+        Some(total) => format!("{} {unit}", number::count(total.saturating_sub(side.counted))),
         None if side.is_cut_off() => "n/a, no total is given".to_owned(),
         None => return None,
     };

@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-use super::figures::{grouped, more_functions, percent};
-use super::grid::Grid;
-use super::names::{file_of, short};
-use super::wrap::wrapped;
-use super::{by_falling_count, load_of, preface};
+use linerate_show::grid::Grid;
+use linerate_show::number;
+
+use super::figures::{more_functions, percent};
+use super::{by_falling_count, file_of, load_of, preface, short, wrapped};
 use crate::profile::{Profile, Row, Space};
 use crate::stage::stage_of;
 
@@ -42,7 +42,7 @@ impl<'a> Table<'a> {
             (None, Space::Unknown) => "n/a".to_owned(),
         };
         [
-            grouped(row.count),
+            number::count(row.count),
             self.share(row.count),
             load_of(row),
             short(&row.symbol, NAME_WIDTH),
@@ -61,7 +61,7 @@ impl<'a> Table<'a> {
     /// A row that is of no function.
     fn sum(&self, count: u64, of: String) -> [String; 6] {
         let none = String::new;
-        [grouped(count), self.share(count), none(), of, none(), none()]
+        [number::count(count), self.share(count), none(), of, none(), none()]
     }
 
     fn grid(&self) -> Grid {
@@ -94,22 +94,22 @@ impl fmt::Display for Table<'_> {
         let profile = self.profile;
         writeln!(f, "{}", preface::event(&profile.event, profile.origin))?;
         for line in preface::conditions(&profile.conditions) {
-            writeln!(f, "{}", wrapped("", &line))?;
+            f.write_str(&wrapped("", &line))?;
         }
         if let Some(cutoff) = profile.cutoff.filter(|n| *n > 1) {
-            writeln!(f, "a function that is not listed: fewer than {}", grouped(cutoff))?;
+            writeln!(f, "a function that is not listed: fewer than {}", number::count(cutoff))?;
         }
         let counted = profile.counted();
         if profile.total_count() < counted {
             writeln!(
                 f,
                 "! the maker's total is {}, its rows sum to {}",
-                grouped(profile.total_count()),
-                grouped(counted)
+                number::count(profile.total_count()),
+                number::count(counted)
             )?;
         }
         for line in preface::caveats(profile.lost, profile.own_cost.as_ref(), &profile.remarks) {
-            writeln!(f, "{}", wrapped("", &line))?;
+            f.write_str(&wrapped("", &line))?;
         }
         if let Some(head) = &profile.head {
             writeln!(f, "\n{}", head.to_string().trim_end())?;

@@ -17,7 +17,6 @@ mod sampler;
 mod series;
 mod split;
 mod summary;
-pub(crate) mod text;
 mod writer;
 
 pub use head::{Cpu, Head, Mem, Processes, Started, Swap};

@@ -1,16 +1,13 @@
-//! A series read back from its file, as if it were taken now.
+//! A series read back from its file, sample by sample.
 //!
 //! The file may be cut off, damaged or somebody's joke: a line that is not understood is complained
 //! of by its number, and the rest is read. Only a file without a header is refused.
 
 use std::io::{BufRead, Read};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use linerate_sys::{Code, Error, Result};
 use serde::Deserialize;
 
-use super::sampler::{monotonic_ns, sleep_until};
 use super::series::{COLUMNS_MAX, Column, End, Feed, Header, SCHEMA, Sample};
 use crate::print::harmless;
 use crate::read::COMPLAINTS_KEPT;
@@ -27,20 +24,11 @@ pub struct Replay<R> {
     header: Header,
     columns: Vec<Column>,
     last_ns: Option<u64>,
-    pace: Option<Pace>,
     line: Vec<u8>,
     line_number: u64,
     end: Option<End>,
     complaints: Vec<Complaint>,
     complaints_total: u64,
-}
-
-/// The pace of a replay: samples come as far apart as they were taken.
-#[derive(Debug)]
-struct Pace {
-    /// When the first sample came, and when it was taken.
-    first: Option<(u64, u64)>,
-    stop: Arc<AtomicBool>,
 }
 
 /// A line behind the first.
@@ -69,7 +57,6 @@ impl<R: BufRead> Replay<R> {
             },
             columns: Vec::new(),
             last_ns: None,
-            pace: None,
             line: Vec::new(),
             line_number: 0,
             end: None,
@@ -94,14 +81,6 @@ impl<R: BufRead> Replay<R> {
         }
         replay.header = header;
         Ok(replay)
-    }
-
-    /// The same, but each sample comes as long after the first as it was taken. It ends when `stop`
-    /// becomes true: a file can say that the next sample came after a century.
-    #[must_use]
-    pub fn at_its_pace(mut self, stop: Arc<AtomicBool>) -> Replay<R> {
-        self.pace = Some(Pace { first: None, stop });
-        self
     }
 
     /// Lines that were left out, the first hundred.
@@ -170,14 +149,6 @@ impl<R: BufRead> Replay<R> {
             self.complaints.push(Complaint::new(self.line_number, &why));
         }
     }
-
-    /// Waits until the time of a sample; false if told to stop meanwhile.
-    fn wait_for(&mut self, t_ns: u64) -> bool {
-        let Some(pace) = &mut self.pace else { return true };
-        let &mut (came_ns, taken_ns) = pace.first.get_or_insert((monotonic_ns(), t_ns));
-        let at_ns = came_ns.saturating_add(t_ns.saturating_sub(taken_ns));
-        sleep_until(at_ns, || !pace.stop.load(Ordering::Relaxed))
-    }
 }
 
 impl<R: BufRead> Feed for Replay<R> {
@@ -197,9 +168,6 @@ impl<R: BufRead> Feed for Replay<R> {
             match self.sample() {
                 Ok(None) => {}
                 Ok(Some(read)) => {
-                    if !self.wait_for(read.t_ns) {
-                        return Ok(false);
-                    }
                     *sample = read;
                     return Ok(true);
                 }
@@ -299,28 +267,6 @@ mod tests {
         }
         let e = Replay::open(still.as_bytes()).unwrap_err();
         assert_eq!(e.why, "its period is 0");
-    }
-
-    #[test]
-    fn samples_at_their_pace_come_no_sooner_than_they_were_taken() {
-        let text = [HEAD, COLUMNS, &sample(5, "1"), &sample(20_000_005, "2")].join("\n");
-        let mut replay = Replay::open(text.as_bytes()).unwrap().at_its_pace(Arc::default());
-        let mut sample = Sample::default();
-        // The pace starts in the first call: not before this.
-        let before = monotonic_ns();
-        assert!(replay.next(&mut sample).unwrap() && replay.next(&mut sample).unwrap());
-        assert!(monotonic_ns() - before >= 20_000_000);
-    }
-
-    #[test]
-    fn a_sample_of_the_next_century_is_not_waited_for_when_told_to_stop() {
-        let text = [HEAD, COLUMNS, &sample(9_000, "1"), &sample(u64::MAX, "2")].join("\n");
-        let stop = Arc::new(AtomicBool::new(false));
-        let mut replay = Replay::open(text.as_bytes()).unwrap().at_its_pace(Arc::clone(&stop));
-        let mut sample = Sample::default();
-        assert!(replay.next(&mut sample).unwrap());
-        stop.store(true, Ordering::Relaxed);
-        assert!(!replay.next(&mut sample).unwrap());
     }
 
     #[test]

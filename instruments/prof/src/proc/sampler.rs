@@ -11,9 +11,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use linerate_sys::clock::{monotonic_ns, thread_cpu_ns};
 use linerate_sys::{Code, Error, Result};
 use rustix::thread::{ClockId, clock_nanosleep_absolute};
-use rustix::time::{Timespec, clock_gettime};
+use rustix::time::Timespec;
 
 use super::files::{self, Readings};
 use super::series::{Absent, Column, End, Feed, Header, SCHEMA, Sample};
@@ -279,7 +280,7 @@ impl Deadlines {
 }
 
 /// Sleeps until a moment of the monotonic clock, as long as `go_on`; false if it did not.
-pub(super) fn sleep_until(at_ns: u64, go_on: impl Fn() -> bool) -> bool {
+fn sleep_until(at_ns: u64, go_on: impl Fn() -> bool) -> bool {
     loop {
         if !go_on() {
             return false;
@@ -298,20 +299,6 @@ fn timespec(ns: u64) -> Timespec {
     let (seconds, rest) = (ns / 1_000_000_000, ns % 1_000_000_000);
     // Seconds of any u64 of nanoseconds fit.
     Timespec { tv_sec: seconds as i64, tv_nsec: rest as _ }
-}
-
-pub(super) fn monotonic_ns() -> u64 {
-    nanoseconds(clock_gettime(ClockId::Monotonic))
-}
-
-/// CPU time of the calling thread.
-pub(super) fn thread_cpu_ns() -> u64 {
-    nanoseconds(clock_gettime(ClockId::ThreadCPUTime))
-}
-
-fn nanoseconds(time: Timespec) -> u64 {
-    let (seconds, rest) = (u64::try_from(time.tv_sec), u64::try_from(time.tv_nsec));
-    seconds.unwrap_or(0).saturating_mul(1_000_000_000).saturating_add(rest.unwrap_or(0))
 }
 
 #[cfg(test)]

@@ -2,13 +2,15 @@
 
 use std::fmt;
 
+use linerate_show::grid::Grid;
+use linerate_show::number;
 use serde::{Deserialize, Serialize};
 
 use super::rates::{Rate, Rates};
 use super::series::{Column, End, Feed, Header, Kind, Sample};
 use super::split::Split;
-use super::text::{aligned, figure, thousands};
 use crate::Result;
+use crate::print::figure;
 
 /// The summary of a series. Its size is that of the columns, however long the series is.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -160,8 +162,8 @@ impl Changed {
             said(self.mean),
             said(self.max),
             self.column.rate_unit(),
-            thousands(self.count),
-            thousands(self.gaps),
+            number::count(self.count),
+            number::count(self.gaps),
         ]
     }
 }
@@ -172,28 +174,29 @@ const CPU_HEAD: [&str; 9] =
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.end.refused > 0 {
-            let refused = thousands(self.end.refused);
+            let refused = number::count(self.end.refused);
             writeln!(f, "NOT WHOLE: {refused} values had no column, over all samples\n")?;
         }
-        let mut rows =
-            vec![["column", "min", "mean", "max", "unit", "n", "gaps"].map(String::from)];
-        rows.extend(self.columns.iter().filter(|column| column.says_something()).map(Changed::row));
-        let same = self.columns.len() - (rows.len() - 1);
-        aligned(f, &rows)?;
-        let same = thousands(same as u64);
+        let mut grid = Grid::new("lrrrrrr");
+        grid.cells(["column", "min", "mean", "max", "unit", "n", "gaps"]);
+        let (shown, same): (Vec<_>, Vec<_>) =
+            self.columns.iter().partition(|column| column.says_something());
+        shown.into_iter().for_each(|column| grid.cells(column.row()));
+        grid.fmt(f)?;
+        let same = number::count(same.len() as u64);
         writeln!(f, "not shown: {same} columns, counters that did not change and gauges of 0")?;
         if !self.cpus.is_empty() {
             writeln!(f)?;
-            let mut rows = vec![CPU_HEAD.map(String::from)];
+            let mut grid = Grid::new("lrrrrrrrr");
+            grid.cells(CPU_HEAD);
             for (cpu, split) in &self.cpus {
-                let mut row = [const { String::new() }; 9];
-                row[0].clone_from(cpu);
-                for (cell, (_, pct)) in row.iter_mut().skip(1).zip(split.parts()) {
-                    *cell = pct.map_or("n/a".into(), |pct| format!("{pct:.1}"));
-                }
-                rows.push(row);
+                let pct = |pct: Option<f64>| pct.map_or("n/a".into(), |pct| format!("{pct:.1}"));
+                let parts = split.parts();
+                grid.cells(
+                    std::iter::once(cpu.clone()).chain(parts.iter().map(|part| pct(part.1))),
+                );
             }
-            aligned(f, &rows)?;
+            grid.fmt(f)?;
         }
         self.ending(f)
     }
@@ -211,10 +214,10 @@ impl Summary {
         writeln!(
             f,
             "\n{} samples, every {} ms: {} late by more than a tenth of that, {} periods missed",
-            thousands(samples),
+            number::count(samples),
             ms(self.header.period_ns),
-            thousands(late),
-            thousands(missed)
+            number::count(late),
+            number::count(missed)
         )?;
         writeln!(f, "own cost: {each} ms of CPU time a sample, {share} % of a CPU")?;
         for absent in &self.header.absent {
@@ -226,7 +229,7 @@ impl Summary {
             writeln!(f, "the series was cut off: lines not understood are not known")?;
         }
         if unread > 0 {
-            writeln!(f, "{} lines were not understood, over all samples", thousands(unread))?;
+            writeln!(f, "{} lines were not understood, over all samples", number::count(unread))?;
         }
         Ok(())
     }

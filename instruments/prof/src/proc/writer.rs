@@ -2,10 +2,10 @@
 
 use std::io::Write;
 
+use linerate_sys::clock::thread_cpu_ns;
 use linerate_sys::{Code, Error, Result};
 use serde::Serialize;
 
-use super::sampler::thread_cpu_ns;
 use super::series::{Column, End, Header, Sample};
 
 /// Writes a series as it is sampled; see the [schema](super::SCHEMA). Every line is handed over

@@ -2,12 +2,13 @@
 
 use std::fmt;
 
+use linerate_show::grid::Grid;
+use linerate_show::number;
 use serde::{Deserialize, Serialize};
 
 use super::cost::{other_clock, ticks_hz};
 use super::{Cost, Region, TOP_TICKS};
-use crate::print::harmless;
-use crate::proc::text::{aligned, figure, thousands};
+use crate::print::{figure, harmless};
 
 /// The durations of a region. A figure that the times do not support is `None`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -77,10 +78,10 @@ impl Timing {
     fn row(&self) -> [String; 10] {
         let ns = |ticks: Option<f64>| ticks.map_or("n/a".into(), |ticks| figure(self.ns(ticks)));
         let whole_ns = |ticks: Option<u64>| ns(ticks.map(|ticks| ticks as f64));
-        let ticks = |ticks: Option<u64>| ticks.map_or("n/a".into(), thousands);
+        let ticks = |ticks: Option<u64>| ticks.map_or("n/a".into(), number::count);
         [
             self.name.clone(),
-            thousands(self.count),
+            number::count(self.count),
             ns(self.mean_ticks),
             whole_ns(self.p50_ticks),
             whole_ns(self.p99_ticks),
@@ -100,17 +101,18 @@ impl Timing {
             "{}: cost subtracted: {} ticks a region; timing took {share} % of the time between \
              first and last ({} ticks each)",
             self.name,
-            thousands(self.cost.subtracted_ticks),
-            thousands(self.cost.whole_ticks),
+            number::count(self.cost.subtracted_ticks),
+            number::count(self.cost.whole_ticks),
         )?;
-        let beyond = format!("longer than {} ticks: not whole in p50, p99", thousands(TOP_TICKS));
+        let beyond =
+            format!("longer than {} ticks: not whole in p50, p99", number::count(TOP_TICKS));
         for (times, what) in [
             (self.floored, "shorter than the cost subtracted, counted as 0"),
             (self.beyond, beyond.as_str()),
             (self.backwards, "ended before they began, not counted"),
         ] {
             if times > 0 {
-                writeln!(f, "{}: of the times, {} {what}", self.name, thousands(times))?;
+                writeln!(f, "{}: of the times, {} {what}", self.name, number::count(times))?;
             }
         }
         if let Some(clock) = &self.kernels_clock {
@@ -136,11 +138,10 @@ pub struct Timings<'a>(pub &'a [Timing]);
 impl fmt::Display for Timings<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let head = ["region", "times", "mean ns", "p50 ns", "p99 ns", "max ns"];
-        let head = head.into_iter().chain(["mean ticks", "p50 ticks", "p99 ticks", "max ticks"]);
-        let mut rows = vec![[const { String::new() }; 10]];
-        rows[0].iter_mut().zip(head).for_each(|(cell, name)| *cell = name.into());
-        rows.extend(self.0.iter().map(Timing::row));
-        aligned(f, &rows)?;
+        let mut grid = Grid::new("lrrrrrrrrr");
+        grid.cells(head.into_iter().chain(["mean ticks", "p50 ticks", "p99 ticks", "max ticks"]));
+        self.0.iter().for_each(|timing| grid.cells(timing.row()));
+        grid.fmt(f)?;
         self.0.iter().try_for_each(|timing| timing.remarks(f))
     }
 }

@@ -5,10 +5,11 @@ use std::io::Read;
 use std::time::{Instant, SystemTime};
 
 use linerate_sys::Result;
+use linerate_sys::clock::thread_cpu_ns;
 
 use super::attach::{Attached, Setup};
 use super::summary::Began;
-use super::{Recording, Target, What, calibrate, threads};
+use super::{Recording, Target, What, calibrate};
 
 /// The settings of a recording, before it starts.
 #[derive(Debug, Clone)]
@@ -85,7 +86,7 @@ impl Recorder {
     /// `E-UNSUPPORTED` if the machine has no such event, the rate or period makes no sense or would
     /// take most of the CPU, or /proc cannot tell of the process; `E-SYSTEM` for what else fails.
     pub fn start(self, target: Target) -> Result<Recording> {
-        let cpu_ns = threads::cpu_ns();
+        let cpu_ns = thread_cpu_ns();
         let (setup, sample_ns) = self.prepare()?;
         let (at, wall, kernel) = (Instant::now(), SystemTime::now(), setup.kernel);
         let (mut rings, late) = match target {
@@ -101,7 +102,7 @@ impl Recorder {
             Target::ThisProcess => command_line(),
         };
         let began = Began { at, wall, workload, sample_ns, kernel, late };
-        let cpu_ns = threads::cpu_ns().saturating_sub(cpu_ns);
+        let cpu_ns = thread_cpu_ns().saturating_sub(cpu_ns);
         Ok(Recording::new(self, rings, began, cpu_ns))
     }
 

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use linerate_sys::clock::thread_cpu_ns;
 use linerate_sys::{Code, Error, Result};
 use rustix::event::Timespec;
 
@@ -10,7 +11,7 @@ use super::rings::Rings;
 use super::summary::{self, Began, Heard, Taken};
 use super::symbols::Names;
 use super::tally::Tally;
-use super::{Recorder, remarks, threads};
+use super::{Recorder, remarks};
 use crate::profile::Profile;
 
 /// Samples while they are taken. Dropping it ends the sampling.
@@ -50,12 +51,12 @@ impl Recording {
     /// # Errors
     /// `E-SYSTEM` if the kernel does not let us wait.
     pub fn poll(&mut self, timeout: Duration) -> Result<Progress> {
-        let began = threads::cpu_ns();
+        let began = thread_cpu_ns();
         let timeout = timeout.min(LONGEST_WAIT);
         let timeout = Timespec { tv_sec: 0, tv_nsec: timeout.subsec_nanos().into() };
         self.rings.wait(&timeout).map_err(|e| failed(&e))?;
         self.drain();
-        self.cpu_ns += threads::cpu_ns().saturating_sub(began);
+        self.cpu_ns += thread_cpu_ns().saturating_sub(began);
         Ok(Progress { samples: self.heard.samples, lost: self.heard.lost })
     }
 
@@ -78,7 +79,7 @@ impl Recording {
     /// # Errors
     /// `E-SYSTEM` if the events cannot be stopped or read.
     pub fn finish(mut self) -> Result<Profile> {
-        let began = threads::cpu_ns();
+        let began = thread_cpu_ns();
         self.rings.disable().map_err(|e| failed(&e))?;
         let wall_ns = u64::try_from(self.began.at.elapsed().as_nanos()).unwrap_or(u64::MAX);
         self.drain();
@@ -96,7 +97,7 @@ impl Recording {
         let (mut profile, stacks_unnamed) = summary::profile(&taken, &names);
         profile.remarks = remarks::of(&taken, profile.own_cost.as_ref(), &names, stacks_unnamed);
         if let Some(cost) = &mut profile.own_cost {
-            cost.recorder_cpu_ns = self.cpu_ns + threads::cpu_ns().saturating_sub(began);
+            cost.recorder_cpu_ns = self.cpu_ns + thread_cpu_ns().saturating_sub(began);
         }
         Ok(profile)
     }

@@ -1,11 +1,10 @@
-//! The threads of this process, the CPUs that they may run on, and the CPU time of the calling one.
+//! The threads of this process, and the CPUs that they may run on.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
 use linerate_sys::{Code, Error, Result};
-use rustix::time::{ClockId, clock_gettime};
 
 /// Returns the numbers of this process's threads at this moment.
 ///
@@ -53,13 +52,6 @@ fn list(text: &str) -> Option<Vec<usize>> {
         numbers.extend(first..=last);
     }
     (!numbers.is_empty()).then_some(numbers)
-}
-
-/// Returns the CPU time of the calling thread, in nanoseconds.
-pub(super) fn cpu_ns() -> u64 {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    let (seconds, rest) = (u64::try_from(time.tv_sec), u64::try_from(time.tv_nsec));
-    seconds.unwrap_or(0).saturating_mul(1_000_000_000).saturating_add(rest.unwrap_or(0))
 }
 
 /// The kernel can be built for 8,192 CPUs at most (CONFIG_NR_CPUS).

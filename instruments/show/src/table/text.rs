@@ -4,35 +4,25 @@ use std::fmt;
 use std::iter;
 
 use super::{Cell, Row, Table};
+use crate::grid::{Grid, Side};
 use crate::number::grouped;
-use crate::words::{length, wrapped};
+use crate::words::wrapped;
 
 const INDENT: &str = "  ";
-const GAP: &str = "  ";
 
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let heads = self.heads();
-        let printed: Vec<Option<Vec<String>>> = self.rows.iter().map(cells).collect();
-        let all = || heads.iter().chain(printed.iter().flatten());
-        let widths: Vec<usize> = (0..self.columns.len())
-            .map(|i| all().filter_map(|line| line.get(i)).map(|t| length(t)).max().unwrap_or(0))
-            .collect();
-        let names: Vec<bool> = (0..self.columns.len()).map(|i| self.is_of_names(i)).collect();
-        for line in &heads {
-            write_line(f, line, &widths, &names)?;
-        }
-        for (row, cells) in self.rows.iter().zip(&printed) {
-            match (row, cells) {
-                (_, Some(cells)) => write_line(f, cells, &widths, &names)?,
-                (Row::Heading(text), None) => writeln!(f, "{INDENT}{text}")?,
-                (_, None) => {
-                    let full =
-                        widths.iter().sum::<usize>() + GAP.len() * widths.len().saturating_sub(1);
-                    writeln!(f, "{INDENT}{}", "-".repeat(full))?;
-                }
+        let side = |i| if self.is_of_names(i) { Side::Left } else { Side::Right };
+        let mut grid = Grid::indented(INDENT, (0..self.columns.len()).map(side).collect());
+        self.heads().into_iter().for_each(|line| grid.cells(line));
+        for row in &self.rows {
+            match row {
+                Row::Cells(cells) => grid.cells(cells.iter().map(Cell::to_string)),
+                Row::Heading(text) => grid.text(text),
+                Row::Rule => grid.rule(),
             }
         }
+        grid.fmt(f)?;
         self.notes.iter().try_for_each(|note| f.write_str(&wrapped(note, INDENT, INDENT)))
     }
 }
@@ -63,13 +53,6 @@ impl Table {
     }
 }
 
-fn cells(row: &Row) -> Option<Vec<String>> {
-    match row {
-        Row::Cells(cells) => Some(cells.iter().map(Cell::to_string).collect()),
-        Row::Heading(_) | Row::Rule => None,
-    }
-}
-
 /// Formats the cell as in a table; an absent value is a dash.
 impl fmt::Display for Cell {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -97,22 +80,6 @@ fn changed(change: f64, digits: usize) -> String {
     let zero = format!("{:.digits$}", 0.0);
     let text = format!("{change:+.digits$}");
     if text.trim_start_matches(['+', '-']) == zero { zero } else { grouped(&text) }
-}
-
-fn write_line(
-    f: &mut fmt::Formatter<'_>,
-    texts: &[String],
-    widths: &[usize],
-    names: &[bool],
-) -> fmt::Result {
-    let mut line = String::from(INDENT);
-    for (i, ((text, width), name)) in texts.iter().zip(widths).zip(names).enumerate() {
-        line.push_str(if i > 0 { GAP } else { "" });
-        let pad = " ".repeat(width.saturating_sub(length(text)));
-        let (before, after) = if *name { ("", pad.as_str()) } else { (pad.as_str(), "") };
-        line.extend([before, text, after]);
-    }
-    writeln!(f, "{}", line.trim_end())
 }
 
 #[cfg(test)]

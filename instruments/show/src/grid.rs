@@ -1,41 +1,62 @@
-//! Columns, as wide as what stands in them.
+//! Columns as wide as their widest cell: the layout of every table that is printed as text.
 
 use std::fmt;
 
+use crate::words::length;
+
 /// Lines of cells, and lines of text between them.
-pub(super) struct Grid {
+#[derive(Debug)]
+pub struct Grid {
+    indent: &'static str,
     sides: Vec<Side>,
     lines: Vec<Line>,
 }
 
-/// To which side a column is set.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Side {
+/// The side to which a column is set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// For names.
     Left,
+    /// For figures.
     Right,
 }
 
+#[derive(Debug)]
 enum Line {
     Cells(Vec<String>),
     Text(String),
+    Rule,
 }
 
-/// Between two columns.
-const GAP: usize = 2;
+const GAP: &str = "  ";
 
 impl Grid {
-    /// An empty one. `sides` has a letter for each column: `l` or `r`.
-    pub(super) fn new(sides: &str) -> Grid {
+    /// Returns a grid without lines. `sides` has a letter for each column: `l` or `r`.
+    #[must_use]
+    pub fn new(sides: &str) -> Grid {
         let side = |c| if c == 'r' { Side::Right } else { Side::Left };
-        Grid { sides: sides.chars().map(side).collect(), lines: Vec::new() }
+        Grid::indented("", sides.chars().map(side).collect())
     }
 
-    pub(super) fn cells<C: Into<String>>(&mut self, cells: impl IntoIterator<Item = C>) {
+    /// Returns a grid without lines, each of which will start with `indent`.
+    #[must_use]
+    pub fn indented(indent: &'static str, sides: Vec<Side>) -> Grid {
+        Grid { indent, sides, lines: Vec::new() }
+    }
+
+    /// Adds a line of cells.
+    pub fn cells<C: Into<String>>(&mut self, cells: impl IntoIterator<Item = C>) {
         self.lines.push(Line::Cells(cells.into_iter().map(Into::into).collect()));
     }
 
-    pub(super) fn text(&mut self, text: impl Into<String>) {
+    /// Adds a line of text, which no column is widened for.
+    pub fn text(&mut self, text: impl Into<String>) {
         self.lines.push(Line::Text(text.into()));
+    }
+
+    /// Adds a rule below all columns.
+    pub fn rule(&mut self) {
+        self.lines.push(Line::Rule);
     }
 
     fn widths(&self) -> Vec<usize> {
@@ -43,7 +64,7 @@ impl Grid {
         for line in &self.lines {
             let Line::Cells(cells) = line else { continue };
             for (width, cell) in widths.iter_mut().zip(cells) {
-                *width = (*width).max(cell.chars().count());
+                *width = (*width).max(length(cell));
             }
         }
         widths
@@ -53,20 +74,24 @@ impl Grid {
 impl fmt::Display for Grid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let widths = self.widths();
-        let mut text = String::new();
         for line in &self.lines {
-            text.clear();
+            let mut text = String::from(self.indent);
             match line {
                 Line::Text(line) => text.push_str(line),
+                Line::Rule => {
+                    let columns = widths.iter().filter(|width| **width > 0).count();
+                    let gaps = GAP.len() * columns.saturating_sub(1);
+                    text.push_str(&"-".repeat(widths.iter().sum::<usize>() + gaps));
+                }
                 Line::Cells(cells) => {
+                    let mut gap = "";
                     for ((cell, &width), side) in cells.iter().zip(&widths).zip(&self.sides) {
                         // A column that is empty throughout takes no room.
                         if width == 0 {
                             continue;
                         }
-                        if !text.is_empty() {
-                            text.extend([' '; GAP]);
-                        }
+                        text.push_str(gap);
+                        gap = GAP;
                         match side {
                             Side::Left => text.push_str(&format!("{cell:<width$}")),
                             Side::Right => text.push_str(&format!("{cell:>width$}")),
@@ -90,6 +115,7 @@ mod tests {
         grid.cells(["a", "12", "", "x"]);
         grid.text("between");
         grid.cells(["long", "≥ 1", "", ""]);
-        assert_eq!(grid.to_string(), "a      12  x\nbetween\nlong  ≥ 1\n");
+        grid.rule();
+        assert_eq!(grid.to_string(), "a      12  x\nbetween\nlong  ≥ 1\n------------\n");
     }
 }

@@ -1,10 +1,28 @@
-//! readprofile's form: `ticks function load`, the total first.
+//! Bare listings, as kernprof and readprofile print them: `function [address]: count`, and
+//! `ticks function load` with the total first.
 
 use std::fmt;
 
-use super::names::harmless;
-use super::{by_falling_count, load_of};
+use super::{by_falling_count, harmless, load_of};
 use crate::profile::{Load, Profile};
+
+/// A profile as kernprof lists it, by falling count; equal counts stay in the profile's order.
+///
+/// Bare, as the form is: no unit, no total. An address that is not known is 0, as the kernel prints
+/// one that it does not tell: what reads the form takes nothing else, and no function is there.
+#[derive(Debug, Clone, Copy)]
+pub struct Kernprof<'a>(pub &'a Profile);
+
+impl fmt::Display for Kernprof<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for row in by_falling_count(self.0) {
+            let name = harmless(&row.symbol);
+            let address = row.address.unwrap_or(0);
+            writeln!(f, "{name} [{address:08x}]: {}", row.count)?;
+        }
+        Ok(())
+    }
+}
 
 /// A load that is not known.
 const UNKNOWN: &str = "0.0";
