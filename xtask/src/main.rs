@@ -8,7 +8,6 @@
 
 mod api;
 mod cargo;
-mod churn;
 mod commits;
 mod eta;
 mod instructions;
@@ -16,7 +15,6 @@ mod lines;
 mod memif;
 mod msrv;
 mod nocc;
-mod noise;
 mod qemu;
 mod ratchet;
 mod sanitize;

@@ -8,8 +8,8 @@ use anyhow::{Result, bail};
 
 use crate::tidy::README_COMMANDS;
 use crate::{
-    api, cargo, churn, commits, instructions, lines, memif, msrv, nocc, noise, qemu, sanitize,
-    shipped, skipped, tidy, veth,
+    api, cargo, commits, instructions, lines, memif, msrv, nocc, qemu, sanitize, shipped, skipped,
+    tidy, veth,
 };
 
 /// One thing that must hold.
@@ -94,12 +94,7 @@ pub const STEPS: [Step; 13] = [
 ];
 
 /// Every campaign.
-const CAMPAIGNS: [Campaign; 8] = [
-    Campaign {
-        name: "churn",
-        about: "10^9 packets through two cores (--count 1e8: fewer), the ledger exact",
-        act: churn::run,
-    },
+const CAMPAIGNS: [Campaign; 6] = [
     Campaign {
         name: "lines",
         about: "the lines of the tree, and the code of the packet half beside that of the instruments",
@@ -119,11 +114,6 @@ const CAMPAIGNS: [Campaign; 8] = [
         name: "memif",
         about: "shared memory with DPDK's testpmd: rates, verified streams, restarts (--help)",
         act: memif::run,
-    },
-    Campaign {
-        name: "noise",
-        about: "the same code against itself beside busy neighbours (--runs 20 --burners 3)",
-        act: noise::run,
     },
     Campaign {
         name: "qemu",

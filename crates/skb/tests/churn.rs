@@ -3,9 +3,9 @@
 //! exact to the packet, in pools of three kinds.
 //!
 //! Each side counts what it does by itself, and marks what it hands over, so that a frame that was
-//! handed out twice shows in what arrives. A short run is a test like the others; `cargo xtask
-//! churn` allocates and frees a thousand million packets, and `cargo xtask tsan` looks for races.
-//! `CHURN_COUNT` says how many.
+//! handed out twice shows in what arrives. A short run is a test like the others. `CHURN_COUNT`
+//! is the number of packets: docs/campaigns.md has the command for a thousand million, and `cargo
+//! xtask tsan` looks for races.
 #![cfg(not(loom))]
 
 use std::ops::AddAssign;

@@ -164,16 +164,6 @@ pub fn stage_of(symbol: &str, object: Option<&str>, space: Space) -> Stage {
     }
 }
 
-/// Returns true if `symbol` is a loop that waits at full speed, for a time or for a lock: its CPU is
-/// busy, and does nothing.
-#[must_use]
-pub fn is_spin(symbol: &str) -> bool {
-    let name = bare(symbol);
-    KERNEL.look_up(name) == Some(Stage::Spin)
-        || names::CONTENDED.contains(&name)
-        || name.starts_with(".text.lock")
-}
-
 /// Returns true if `symbol` makes or frees packet buffers, or the memory under them.
 #[must_use]
 pub fn is_buffer(symbol: &str) -> bool {
@@ -281,17 +271,16 @@ mod tests {
 
     #[test]
     fn a_delay_loop_is_busy() {
-        assert!(is_spin("__rdtsc_delay") && is_spin("delay_tsc") && !is_spin("default_idle"));
         assert_eq!(of("__rdtsc_delay").part(), Part::Path);
     }
 
     #[test]
-    fn locks_are_a_stage_and_waiting_for_one_is_spinning() {
+    fn locks_are_a_stage() {
         for name in ["_raw_spin_lock_irqsave", "rt_spin_lock", "rt_read_lock", "mutex_unlock"] {
-            assert_eq!((of(name), is_spin(name)), (Stage::Lock, false), "{name}");
+            assert_eq!(of(name), Stage::Lock, "{name}");
         }
         for name in ["native_queued_spin_lock_slowpath", ".text.lock.sched", "stext_lock"] {
-            assert_eq!((of(name), is_spin(name)), (Stage::Lock, true), "{name}");
+            assert_eq!(of(name), Stage::Lock, "{name}");
         }
         assert_eq!(Stage::Lock.part(), Part::Path);
         assert_eq!(of("lock_sock_nested"), Stage::Socket, "a socket's owner, not a lock's word");
@@ -343,7 +332,7 @@ mod tests {
     fn an_unknown_name_is_other_and_an_odd_one_does_no_harm() {
         for name in ["", ".", "+0x", "::", "<", "f\u{1b}[2J", "ａ.b"] {
             assert!(matches!(of(name), Stage::Other | Stage::User), "{name:?}");
-            let _ = (is_spin(name), is_buffer(name), stage_of(name, Some(name), Space::Kernel));
+            let _ = (is_buffer(name), stage_of(name, Some(name), Space::Kernel));
         }
     }
 }

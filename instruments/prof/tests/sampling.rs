@@ -280,7 +280,8 @@ fn a_function_of_known_size_has_its_bytes_and_its_caller() {
 
 #[test]
 fn events_are_sampled_by_their_period() {
-    let what = What::Event { trigger: Trigger::page_faults(), period: 7 };
+    let what =
+        What::Event { trigger: Trigger::new("page-faults", Trigger::SOFTWARE, 2), period: 7 };
     let recorder = Recorder::new(what).calibrate(false);
     let Some(mut recording) = started(recorder.start(Target::ThisThread)) else { return };
     touch(7_000);
@@ -319,7 +320,8 @@ fn writes_pages(memory: &mut [u8]) {
 
 #[test]
 fn an_event_of_the_cpu_is_sampled_or_refused_with_the_way_out() {
-    let what = What::Event { trigger: Trigger::cycles(), period: 100_003 };
+    let what =
+        What::Event { trigger: Trigger::new("cycles", Trigger::HARDWARE, 0), period: 100_003 };
     let recorder = Recorder::new(what).calibrate(false);
     match recorder.start(Target::ThisThread) {
         Ok(recording) => {

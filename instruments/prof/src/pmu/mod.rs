@@ -30,7 +30,7 @@ pub use describe::{Described, DescribedEvent, Refusal, describe};
 pub use event::{Event, Fallback, Quantity};
 pub use family::Family;
 pub use table::Standing;
-pub use window::{Count, Counting, Counts, EdgeCost};
+pub use window::{Count, Counting, Counts};
 
 /// The privilege levels whose work is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,8 +3,7 @@
 //! The counters run from when they are opened; an edge of a window reads them, all in one read(2),
 //! and a window is the difference of two readings. So between its edges runs no code of ours, and
 //! what is measured is what would have run anyway. An edge costs a system call, about 2900 ticks
-//! of a 2.6 GHz time stamp counter on one machine with a PMU in a guest; [`Counting::edge_cost`]
-//! says it for this one. Set edges around a batch or a run, never around a packet.
+//! of a 2.6 GHz time stamp counter on one machine with a PMU in a guest. Set edges around a batch or a run, never around a packet.
 //!
 //! A figure is the event's own count or none: counters that others had for part of the time give
 //! an extrapolation, which [`Counting::read`] refuses and [`Counting::read_shared`] marks.
@@ -13,7 +12,7 @@ use std::fmt;
 use std::io;
 use std::time::{Duration, Instant};
 
-use linerate_sys::{Code, Error, Result, tsc};
+use linerate_sys::{Code, Error, Result};
 use serde::Serialize;
 
 use super::Scope;
@@ -53,15 +52,6 @@ pub struct Count {
     pub event: Event,
     /// Number of its occurrences.
     pub count: u64,
-}
-
-/// The cost of one edge of a window.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct EdgeCost {
-    /// Ticks of the time stamp counter, the median.
-    pub ticks: u64,
-    /// Edges that were timed.
-    pub edges: usize,
 }
 
 impl Counting {
@@ -140,21 +130,6 @@ impl Counting {
         })
     }
 
-    /// Measures the cost of one edge, here and now on these events.
-    ///
-    /// # Errors
-    /// `E-SYSTEM` if the counters cannot be read.
-    pub fn edge_cost(&mut self) -> Result<EdgeCost> {
-        let mut ticks = [0; EDGES];
-        for tick in &mut ticks {
-            let from = tsc::ticks();
-            self.opened.read().map_err(|e| system(&e))?;
-            *tick = tsc::ticks().wrapping_sub(from);
-        }
-        ticks.sort_unstable();
-        Ok(EdgeCost { ticks: ticks[EDGES / 2], edges: EDGES })
-    }
-
     /// Returns the events counted.
     #[must_use]
     pub fn events(&self) -> &[Event] {
@@ -216,14 +191,6 @@ impl fmt::Display for Counts {
         write!(f, "; counted in {:.1} % of that only, not extrapolated", self.running_pct())
     }
 }
-
-impl fmt::Display for EdgeCost {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ticks of the TSC an edge (median of {})", self.ticks, self.edges)
-    }
-}
-
-const EDGES: usize = 65;
 
 fn open(events: &[Event]) -> Result<(Opened, Scope)> {
     let user_too = |refused: Refused| {

@@ -208,8 +208,7 @@ fn event(what: &What) -> Result<(Builder<'static>, String)> {
             refuse(&what, why, "sample by time, 1000 times a second, or give a longer period")
         }
         What::Event { trigger, period } => {
-            let raw = Raw::new(trigger.config).config1(trigger.config1).config2(trigger.config2);
-            let mut builder = Builder::new(raw);
+            let mut builder = Builder::new(Raw::new(trigger.config));
             builder.attrs_mut().type_ = trigger.type_;
             builder.sample_period(*period);
             Ok((builder, trigger.name.clone()))
@@ -310,7 +309,8 @@ mod tests {
             let e = Setup::new(&What::Time { hz }, false, true, 4096).unwrap_err();
             assert!(e.why.contains("1 to 100000"), "{e}");
         }
-        let what = What::Event { trigger: Trigger::page_faults(), period: 0 };
+        let what =
+            What::Event { trigger: Trigger::new("page-faults", Trigger::SOFTWARE, 2), period: 0 };
         assert!(Setup::new(&what, false, true, 4096).unwrap_err().why.contains("period of 0"));
     }
 
@@ -324,7 +324,13 @@ mod tests {
             assert!(event(&what(CLOCK_PERIOD_NS_MIN)).is_ok());
         }
         // Others have no time in them.
-        assert!(event(&What::Event { trigger: Trigger::page_faults(), period: 1 }).is_ok());
+        assert!(
+            event(&What::Event {
+                trigger: Trigger::new("page-faults", Trigger::SOFTWARE, 2),
+                period: 1
+            })
+            .is_ok()
+        );
     }
 
     #[test]

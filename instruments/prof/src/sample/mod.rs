@@ -82,10 +82,6 @@ pub struct Trigger {
     pub type_: u32,
     /// `perf_event_attr.config`.
     pub config: u64,
-    /// `perf_event_attr.config1`.
-    pub config1: u64,
-    /// `perf_event_attr.config2`.
-    pub config2: u64,
     /// Its raw code as printed: `r1643`.
     pub raw: Option<String>,
 }
@@ -122,25 +118,7 @@ impl Trigger {
     #[must_use]
     pub fn new(name: impl Into<String>, type_: u32, config: u64) -> Trigger {
         let raw = (type_ == Trigger::RAW).then(|| format!("r{config:04x}"));
-        Trigger { name: name.into(), type_, config, config1: 0, config2: 0, raw }
-    }
-
-    /// The CPU's cycles.
-    #[must_use]
-    pub fn cycles() -> Trigger {
-        Trigger::new("cycles", Trigger::HARDWARE, 0)
-    }
-
-    /// Page faults, which any machine counts.
-    #[must_use]
-    pub fn page_faults() -> Trigger {
-        Trigger::new("page-faults", Trigger::SOFTWARE, 2)
-    }
-
-    /// Context switches, which any machine counts.
-    #[must_use]
-    pub fn context_switches() -> Trigger {
-        Trigger::new("context-switches", Trigger::SOFTWARE, 3)
+        Trigger { name: name.into(), type_, config, raw }
     }
 
     /// Returns true for `cpu-clock` and `task-clock`, whose events are nanoseconds.

@@ -1,58 +1,42 @@
-//! A table of names, sorted once: a profile may have a million of them to look up.
+//! A table of names, hashed once: a profile may have a million of them to look up.
+
+use std::collections::HashMap;
 
 use super::Stage;
 use super::names::Names;
 
 /// Names of stages. A whole name goes before a prefix, a longer prefix before a shorter; of two that
 /// are the same, the first counts.
+#[derive(Default)]
 pub(super) struct Index {
-    whole: Vec<(&'static [u8], Stage)>,
-    prefixes: Vec<(&'static [u8], Stage)>,
+    whole: HashMap<&'static str, Stage>,
+    prefixes: HashMap<&'static str, Stage>,
+    /// Bytes of the longest prefix.
+    longest: usize,
 }
 
 impl Index {
     pub(super) fn of(table: &[Names]) -> Index {
-        let (mut whole, mut prefixes) = (Vec::new(), Vec::new());
+        let mut index = Index::default();
         for &(stage, patterns) in table {
             for pattern in patterns {
                 match pattern.strip_suffix('*') {
-                    Some(prefix) => prefixes.push((prefix.as_bytes(), stage)),
-                    None => whole.push((pattern.as_bytes(), stage)),
-                }
+                    Some(prefix) => {
+                        index.longest = index.longest.max(prefix.len());
+                        index.prefixes.entry(prefix).or_insert(stage)
+                    }
+                    None => index.whole.entry(pattern).or_insert(stage),
+                };
             }
         }
-        for list in [&mut whole, &mut prefixes] {
-            // Stable, so that the first of two stays.
-            list.sort_by_key(|&(name, _)| name);
-            list.dedup_by_key(|&mut (name, _)| name);
-        }
-        Index { whole, prefixes }
+        index
     }
 
-    /// The stage of `name`.
+    /// Returns the stage of `name`.
     pub(super) fn look_up(&self, name: &str) -> Option<Stage> {
-        let name = name.as_bytes();
-        match self.whole.binary_search_by_key(&name, |&(whole, _)| whole) {
-            Ok(at) => self.whole.get(at).map(|&(_, stage)| stage),
-            Err(_) => self.longest_prefix(name),
-        }
-    }
-
-    /// Returns the stage of the longest prefix of `name`. The last entry that does not sort after `name` is
-    /// that prefix, or differs from `name` at some byte: then no prefix is longer than their common part,
-    /// for it would sort between the two.
-    fn longest_prefix(&self, name: &[u8]) -> Option<Stage> {
-        let (mut list, mut name) = (self.prefixes.as_slice(), name);
-        loop {
-            let before = list.partition_point(|&(prefix, _)| prefix <= name);
-            list = list.get(..before)?;
-            let &(prefix, stage) = list.last()?;
-            let common = prefix.iter().zip(name).take_while(|(a, b)| a == b).count();
-            if common == prefix.len() {
-                return Some(stage);
-            }
-            name = name.get(..common)?;
-        }
+        let prefix = |length| self.prefixes.get(name.get(..length)?);
+        let mut lengths = (0..=name.len().min(self.longest)).rev();
+        self.whole.get(name).or_else(|| lengths.find_map(prefix)).copied()
     }
 }
 

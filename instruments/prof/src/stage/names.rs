@@ -37,20 +37,6 @@ pub(super) const BUFFER: &[&str] = &[
     "napi_consume_skb",
 ];
 
-/// Functions where a CPU waits at full speed for a lock that another holds.
-pub(super) const CONTENDED: &[&str] = &[
-    "native_queued_spin_lock_slowpath",
-    "queued_spin_lock_slowpath",
-    "pv_queued_spin_lock_slowpath",
-    "__pv_queued_spin_lock_slowpath",
-    "queued_read_lock_slowpath",
-    "queued_write_lock_slowpath",
-    "osq_lock",
-    "mutex_spin_on_owner",
-    "rwsem_spin_on_owner",
-    "stext_lock",
-];
-
 /// Names of the kernel.
 #[rustfmt::skip] // A table: lines are by theme, not by width.
 pub(super) const KERNEL: &[Names] = &[
