@@ -114,19 +114,18 @@ impl Napi {
 
     /// Sends what waits, with one doorbell; true if something left.
     pub fn xmit(&mut self, mem: &mut Local) -> bool {
-        let before = self.backlog();
-        if before == 0 {
+        let before = self.fifo.len();
+        if before == 0 && self.ops.waiting() == 0 {
             return false;
         }
         let begun = self.flushes.begin();
         let sent = self.ops.xmit(mem, &mut self.fifo);
         self.flushes.end(begun);
-        let left = self.backlog();
-        if left != self.told {
-            self.tally.set(left);
-            self.told = left;
+        let (left, waits) = (self.fifo.len(), self.backlog());
+        if waits != self.told {
+            self.tally.set(waits);
+            self.told = waits;
         }
-        // Fewer wait also if some were dropped; and a superframe is more packets than it was.
         sent > 0 || left < before
     }
 

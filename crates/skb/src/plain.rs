@@ -18,6 +18,17 @@ use crate::umem::Umem;
 use crate::verdict::Moved;
 
 impl Batch<Unique> {
+    /// Returns true if some packet leaves work to a device: a checksum, or a cut.
+    ///
+    /// Cost: a cache line read a packet.
+    #[must_use]
+    pub fn has_offloads(&self) -> bool {
+        let Some(&first) = self.handles().first() else { return false };
+        let umem = Umem::of(first);
+        let plain = self.handles().iter().take_while(|&&handle| plain(umem, handle).is_some());
+        self.iter().skip(plain.count()).any(|skb| skb.offload().is_pending())
+    }
+
     /// Writes the places of the first packets' bytes in `pool`'s memory into `spans`, for a device to
     /// read, and returns how many: one span a packet, up to the end of `spans` or to the first packet
     /// that is not plain or not of that pool.
@@ -150,6 +161,20 @@ mod tests {
         partial.set_offload(Offload { flags: 1, csum_start: 20, csum_offset: 6, ..Offload::NONE });
         let foreign = self::pool(pool.trust()).local().alloc_copy(b"foreign").unwrap();
         vec![(shared, Some(other)), (chain, None), (partial, None), (foreign, None)]
+    }
+
+    #[test]
+    fn work_left_to_a_device_is_found_behind_packets_of_any_kind() {
+        let pool = pool(Trust::Private);
+        assert!(!Batch::<Unique>::with_capacity(1).has_offloads());
+        for (third, _other) in others(&pool) {
+            let leaves = third.offload().is_pending();
+            let mut batch = batch(&pool, third);
+            assert_eq!(batch.has_offloads(), leaves);
+            let last = batch.iter_mut().last().unwrap();
+            last.set_offload(Offload { gso_type: 1, gso_size: 2, ..Offload::NONE });
+            assert!(batch.has_offloads());
+        }
     }
 
     #[test]

@@ -42,6 +42,8 @@ pub(crate) enum Waits {
 pub(crate) struct TxPrep {
     checksum: TxOffload,
     gso: TxOffload,
+    /// It is the device that does all work.
+    does_all: bool,
     /// Made for the first superframe.
     stage: Option<Box<Stage>>,
 }
@@ -58,7 +60,9 @@ struct Stage {
 impl TxPrep {
     /// Preparation for a queue with these `caps`.
     pub fn new(caps: &Caps) -> TxPrep {
-        TxPrep { checksum: caps.checksum, gso: caps.gso, stage: None }
+        let Caps { checksum, gso, .. } = *caps;
+        let does_all = (checksum, gso) == (TxOffload::All, TxOffload::All);
+        TxPrep { checksum, gso, does_all, stage: None }
     }
 
     /// Sends from the front of `batch`, after what waits.
@@ -69,19 +73,20 @@ impl TxPrep {
     /// Cost:   nothing for a device that does all work; else a look at each packet, a pass over the payload
     ///         of those without a checksum, and two copies of superframes.
     pub fn xmit(&mut self, ops: &mut dyn QueueOps, mem: &mut Local, batch: &mut Batch) -> Moved {
-        let does_all = (self.checksum, self.gso) == (TxOffload::All, TxOffload::All);
-        if does_all || (!self.is_busy() && !batch.iter().any(|skb| skb.offload().is_pending())) {
+        if self.does_all || (!self.is_busy() && !batch.has_offloads()) {
             return ops.xmit(mem, batch);
         }
         self.prepare(ops, mem, batch)
     }
 
     /// True while packets wait here.
+    #[inline]
     pub fn is_busy(&self) -> bool {
         self.stage.as_ref().is_some_and(|stage| stage.is_busy())
     }
 
     /// Packets that wait here; a superframe is one.
+    #[inline]
     pub fn waiting(&self) -> usize {
         self.stage.as_ref().map_or(0, |s| s.ready.len() + usize::from(s.under.is_some()))
     }
@@ -97,7 +102,6 @@ impl TxPrep {
         self.stage.as_ref().map_or(0, |stage| stage.copied_bytes)
     }
 
-    #[cold]
     fn prepare(&mut self, ops: &mut dyn QueueOps, mem: &mut Local, batch: &mut Batch) -> Moved {
         let (checksum, gso) = (self.checksum, self.gso);
         let completes = |skb: &Skb| !skb.offload().is_gso() && is_left(skb, checksum);
@@ -146,6 +150,7 @@ impl Stage {
 
     /// Moves packets from the front of `batch` to `ready`, superframes in pieces, until that is full, the
     /// rest needs nothing, or the pool has no frame.
+    #[cold]
     fn fill(&mut self, mem: &mut Local, batch: &mut Batch, cuts: impl Fn(&Skb) -> bool) {
         self.retry_at = None;
         while self.ready.spare() > 0 {
