@@ -105,10 +105,20 @@ impl TxPrep {
     fn prepare(&mut self, ops: &mut dyn QueueOps, mem: &mut Local, batch: &mut Batch) -> Moved {
         let (checksum, gso) = (self.checksum, self.gso);
         let completes = |skb: &Skb| !skb.offload().is_gso() && is_left(skb, checksum);
-        if batch.iter().any(completes) {
+        let cuts = |skb: &Skb| skb.offload().is_gso() && is_left(skb, gso);
+        let (mut complete, mut cut) = (false, self.is_busy());
+        for skb in batch.iter() {
+            match skb.offload() {
+                offload if offload.is_gso() => cut = cut || is_left(skb, gso),
+                _ => complete = complete || is_left(skb, checksum),
+            }
+        }
+        if complete {
             batch.retain(|skb| if completes(skb) { offload::finish_one(skb) } else { Ok(()) });
         }
-        let cuts = |skb: &Skb| skb.offload().is_gso() && is_left(skb, gso);
+        if !cut {
+            return ops.xmit(mem, batch);
+        }
         let mut sent = Moved::default();
         loop {
             if !self.is_busy() && !batch.iter().any(cuts) {
