@@ -52,11 +52,30 @@ pub(crate) fn is_tunnelled(skb: &Skb) -> bool {
     if !offload.is_pending() {
         return false;
     }
+    if is_usual(skb.data(), offload) {
+        return false;
+    }
     let found = headers::of(skb, headers::transport);
     match offload.needs_checksum() {
         true => found.is_none_or(|found| found.at != usize::from(offload.csum_start)),
         false => found.is_some_and(|found| !matches!(found.protocol, headers::TCP | headers::UDP)),
     }
+}
+
+/// Returns true for the headers that nearly every packet has, without walking them: Ethernet, IP without
+/// options or fragments, and TCP or UDP where the checksum starts.
+#[inline]
+fn is_usual(data: &[u8], offload: Offload) -> bool {
+    let Some(head) = data.first_chunk::<24>() else { return false };
+    let transport = |protocol: u8| matches!(protocol, headers::TCP | headers::UDP);
+    offload.needs_checksum()
+        && match (head[12], head[13], offload.csum_start) {
+            (0x08, 0x00, 34) => {
+                head[14] == 0x45 && head[20] & 0x3f == 0 && head[21] == 0 && transport(head[23])
+            }
+            (0x86, 0xdd, 54) => head[14] >> 4 == 6 && transport(head[20]),
+            _ => false,
+        }
 }
 
 /// Does what a packet leaves to a device that does nothing.
