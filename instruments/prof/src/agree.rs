@@ -47,14 +47,6 @@ pub enum Means {
     CpuTime,
     /// Samples by a clock: ours or perf's, of `cpu-clock`.
     ClockSamples,
-    /// Samples by a counter of the CPU.
-    EventSamples,
-    /// A counter of the CPU.
-    Counter,
-    /// The time stamp counter, read around a stretch of code.
-    Tsc,
-    /// A model, not a measurement.
-    Model,
 }
 
 /// The largest distance allowed between two figures: meeting either bound is enough.
@@ -228,9 +220,6 @@ fn likely(a: Means, b: Means) -> Vec<&'static str> {
         .filter(|(x, y, _)| (*x, *y) == (a, b) || (*x, *y) == (b, a))
         .map(|(_, _, reason)| *reason)
         .collect();
-    if a == Means::Model || b == Means::Model {
-        reasons.push("one of them is a model: it holds what it was told, not what happened");
-    }
     if reasons.is_empty() {
         reasons.push("they did not look at the same window or at the same threads");
     }
@@ -272,45 +261,9 @@ const REASONS: &[(Means, Means, &str)] = &[
         "a tick is charged whole to whoever runs when it comes; the scheduler's clock is exact",
     ),
     (
-        Means::Counter,
-        Means::CpuTime,
-        "frequency: cycles are of the core's clock, which is not the one assumed",
-    ),
-    (
-        Means::Counter,
-        Means::CpuTime,
-        "scope: a counter that sees user mode only leaves the kernel's share out",
-    ),
-    (
-        Means::Counter,
-        Means::Tsc,
-        "frequency: the time stamp counter ticks at a fixed rate, the core's clock does not",
-    ),
-    (Means::Tsc, Means::CpuTime, "the time stamp counter runs on while another thread has the CPU"),
-    (
-        Means::EventSamples,
-        Means::ClockSamples,
-        "events are not time: a stalled core takes time and retires little",
-    ),
-    (
-        Means::EventSamples,
-        Means::ClockSamples,
-        "skid: a sample by interrupt falls some instructions behind what caused it",
-    ),
-    (
-        Means::EventSamples,
-        Means::Counter,
-        "samples times period is an estimate; throttled and lost samples are not in it",
-    ),
-    (
         Means::ClockSamples,
         Means::ClockSamples,
         "different rates or windows: two samplers also sample each other",
-    ),
-    (
-        Means::EventSamples,
-        Means::EventSamples,
-        "different periods or windows: two samplers also sample each other",
     ),
 ];
 
@@ -349,11 +302,10 @@ mod tests {
             Verdict::Disagree { likely, .. } => likely,
             other => panic!("{other:?}"),
         };
-        let (counter, time) = (Means::Counter, Means::CpuTime);
-        assert_eq!(reasons(counter, time), reasons(time, counter));
-        assert!(reasons(counter, time)[0].contains("frequency"));
-        assert!(reasons(Means::Tsc, Means::Tsc)[0].contains("same window"));
-        assert!(reasons(Means::Model, counter)[0].contains("model"));
+        let (account, time) = (Means::TickAccount, Means::CpuTime);
+        assert_eq!(reasons(account, time), reasons(time, account));
+        assert!(reasons(account, time)[0].contains("charged whole"));
+        assert!(reasons(time, time)[0].contains("same window"));
     }
 
     #[test]
@@ -381,11 +333,11 @@ mod tests {
     fn one_figure_is_not_corroborated_and_what_is_missing_says_why() {
         let headline = Headline::new("CPU busy", "%", 1)
             .by(Reading::new("samples", Means::ClockSamples, 70.0, "700 of 1000"))
-            .by(Reading::missing("cycles", Means::Counter, "no counters on this machine"));
+            .by(Reading::missing("kernel", Means::CpuTime, "no account on this machine"));
         let judged = headline.judge(Tolerance::within(1.0));
         assert_eq!(judged.verdict, Verdict::Alone);
         let text = judged.to_string();
-        assert!(text.contains("n/a  cycles   no counters") && text.contains("ALONE"), "{text}");
+        assert!(text.contains("n/a  kernel   no account") && text.contains("ALONE"), "{text}");
         // A share of nothing is no figure, and does not poison the others.
         let headline = busy(f64::NAN, 1.0);
         let judged = headline.judge(Tolerance::pct(1.0));

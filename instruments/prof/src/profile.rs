@@ -220,14 +220,6 @@ impl Profile {
         self.total.map_or_else(|| self.counted(), |total| total.count)
     }
 
-    /// Sets the cut-off of a listing that shows only its largest rows to the smallest of them:
-    /// what is absent was seen less often than that. One that was seen as often may have been cut
-    /// off too, if the listing was cut to a number of lines: the bound is then wrong by one count,
-    /// which no difference of samples turns on.
-    pub fn cut_off_at_the_smallest(&mut self) {
-        self.cutoff = self.rows.iter().map(|row| row.count).min();
-    }
-
     /// Sorts the rows by falling count, equal ones by name.
     pub fn sort(&mut self) {
         self.rows.sort_by(|a, b| b.count.cmp(&a.count).then_with(|| a.symbol.cmp(&b.symbol)));

@@ -20,7 +20,7 @@ fn absent_from_a_cut_off_listing_is_a_bound_and_from_a_whole_one_is_0() {
     assert_eq!(Diff::between(&without, &with).rows[0].with, Count::Below(1), "no sample");
     with.event.unit = Unit::Events;
     assert_eq!(Diff::between(&without, &with).rows[0].with, Count::Is(0), "every event is counted");
-    with.cut_off_at_the_smallest();
+    with.cutoff = Some(216);
     assert_eq!(Diff::between(&without, &with).rows[0].with, Count::Below(216));
     with.cutoff = Some(1);
     assert_eq!(Diff::between(&without, &with).rows[0].with, Count::Is(0), "fewer than 1 is 0");

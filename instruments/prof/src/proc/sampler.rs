@@ -35,19 +35,16 @@ pub enum Source {
     SoftnetStat,
     /// Time that was run and waited to run, by CPU.
     Schedstat,
-    /// The same of the main thread of the process in [`Options::pid`].
-    Process,
 }
 
 impl Source {
     /// All of them. Interrupts are read last: they are the most, by far.
-    pub const ALL: [Source; 7] = [
+    pub const ALL: [Source; 6] = [
         Source::Softirqs,
         Source::Stat,
         Source::NetDev,
         Source::SoftnetStat,
         Source::Schedstat,
-        Source::Process,
         Source::Interrupts,
     ];
 
@@ -61,27 +58,18 @@ impl Source {
             Source::NetDev => "net/dev",
             Source::SoftnetStat => "net/softnet_stat",
             Source::Schedstat => "schedstat",
-            Source::Process => "process",
         }
     }
 
-    /// The one of that name.
-    #[must_use]
-    pub fn named(name: &str) -> Option<Source> {
-        Source::ALL.into_iter().find(|source| source.as_str() == name)
-    }
-
-    /// Its path. The files of `net` are those of the process' network namespace.
-    fn path(self, root: &Path, pid: Option<u32>) -> Option<PathBuf> {
-        let of = pid.map_or("self".into(), |pid| pid.to_string());
-        Some(match self {
-            Source::NetDev | Source::SoftnetStat => root.join(of).join(self.as_str()),
-            Source::Process => root.join(pid?.to_string()).join("schedstat"),
+    /// Returns its path. The files of `net` are those of our own network namespace.
+    fn path(self, root: &Path) -> PathBuf {
+        match self {
+            Source::NetDev | Source::SoftnetStat => root.join("self").join(self.as_str()),
             _ => root.join(self.as_str()),
-        })
+        }
     }
 
-    fn parse(self, text: &str, pid: Option<u32>, readings: &mut Readings) {
+    fn parse(self, text: &str, readings: &mut Readings) {
         match self {
             Source::Interrupts => files::interrupts(text, readings),
             Source::Softirqs => files::softirqs(text, readings),
@@ -89,7 +77,6 @@ impl Source {
             Source::NetDev => files::net_dev(text, readings),
             Source::SoftnetStat => files::softnet_stat(text, readings),
             Source::Schedstat => files::schedstat(text, readings),
-            Source::Process => files::process(text, pid.unwrap_or(0), readings),
         }
     }
 }
@@ -101,8 +88,6 @@ pub struct Options {
     pub period: Duration,
     /// The sources to read.
     pub sources: Vec<Source>,
-    /// Process whose scheduling and network namespace are of interest.
-    pub pid: Option<u32>,
     /// Samples to take; `None`: until told to stop.
     pub samples: Option<u64>,
     /// Ends the series when it becomes true, within a tenth of a second.
@@ -117,7 +102,6 @@ impl Default for Options {
         Options {
             period: Duration::from_secs(1),
             sources: Source::ALL.to_vec(),
-            pid: None,
             samples: None,
             stop: Arc::default(),
             root: "/proc".into(),
@@ -160,7 +144,7 @@ impl Sampler {
         }
         let (mut files, mut absent) = (Vec::new(), Vec::new());
         for &source in &options.sources {
-            let Some(path) = source.path(&options.root, options.pid) else { continue };
+            let path = source.path(&options.root);
             // Opening is not enough: the kernel refuses some files on reading.
             match File::open(&path).and_then(|mut file| file.read(&mut [0; 64])) {
                 Ok(_) => files.push((source, path)),
@@ -206,7 +190,7 @@ impl Sampler {
                 text = text[..whole].to_owned().into();
                 self.readings.unread += 1;
             }
-            source.parse(&text, self.options.pid, &mut self.readings);
+            source.parse(&text, &mut self.readings);
         }
     }
 
@@ -321,12 +305,7 @@ mod tests {
     #[test]
     fn samples_of_this_machine_have_columns_values_and_a_cost() {
         let period = Duration::from_millis(5);
-        let options = Options {
-            period,
-            samples: Some(3),
-            pid: Some(std::process::id()),
-            ..Options::default()
-        };
+        let options = Options { period, samples: Some(3), ..Options::default() };
         let mut sampler = Sampler::start(options).unwrap();
         let mut sample = Sample::default();
         let mut before = None;
@@ -344,17 +323,21 @@ mod tests {
         for part in ["softirqs/NET_RX/cpu0", "stat/cpu/idle", "net/dev/lo/rx_packets"] {
             assert!(names.contains(&part), "{part} is not in {names:?}");
         }
-        assert!(names.iter().any(|name| name.ends_with("schedstat/run_delay")), "{names:?}");
     }
 
     #[test]
     fn what_is_not_there_is_named_and_nothing_at_all_is_an_error() {
         let nowhere = Options { root: "/nonexistent".into(), ..Options::default() };
         assert_eq!(Sampler::start(nowhere).unwrap_err().code, Code::File);
-        let sources = vec![Source::Stat, Source::Process];
-        let gone = Options { sources, pid: Some(u32::MAX), ..Options::default() };
-        let sampler = Sampler::start(gone).unwrap();
-        assert_eq!(sampler.header().absent.len(), 1);
+        let root = std::env::temp_dir().join(format!("linerate-proc-{}", std::process::id()));
+        std::fs::create_dir_all(&root).unwrap();
+        std::fs::write(root.join("stat"), "cpu 1 2 3 4\n").unwrap();
+        let sources = vec![Source::Stat, Source::Schedstat];
+        let half = Options { sources, root: root.clone(), ..Options::default() };
+        let sampler = Sampler::start(half).unwrap();
+        std::fs::remove_dir_all(&root).unwrap();
+        let absent: Vec<&str> = sampler.header().absent.iter().map(|a| a.path.as_str()).collect();
+        assert_eq!(absent, [root.join("schedstat").to_str().unwrap()]);
         let period = Duration::from_micros(10);
         let absurd = Options { period, ..Options::default() };
         assert_eq!(Sampler::start(absurd).unwrap_err().code, Code::Unsupported);

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::fmt::{Arguments, Write};
 
 pub(super) use interrupts::{interrupts, softirqs};
-pub(super) use schedstat::{process, schedstat};
+pub(super) use schedstat::schedstat;
 pub(super) use softnet::softnet_stat;
 pub(super) use stat::{cpu_lines, stat};
 
@@ -126,12 +126,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const PARSERS: [fn(&str, &mut Readings); 7] =
-        [interrupts, softirqs, stat, net_dev, softnet_stat, schedstat, process_1];
-
-    fn process_1(text: &str, readings: &mut Readings) {
-        process(text, 1, readings);
-    }
+    const PARSERS: [fn(&str, &mut Readings); 6] =
+        [interrupts, softirqs, stat, net_dev, softnet_stat, schedstat];
 
     proptest! {
         #[test]

@@ -1,4 +1,4 @@
-//! /proc/schedstat and /proc/PID/schedstat: time that was run, and time that was waited to run.
+//! /proc/schedstat: time that was run, and time that was waited to run.
 //!
 //! Source: Documentation/scheduler/sched-stats.rst; versions 15 and later.
 
@@ -23,14 +23,6 @@ pub(crate) fn schedstat(text: &str, readings: &mut Readings) {
             Some(values) => put(format_args!("schedstat/{cpu}"), values, readings),
             None => readings.unread += 1,
         }
-    }
-}
-
-/// Time that the main thread of a process has run and waited to run.
-pub(crate) fn process(text: &str, pid: u32, readings: &mut Readings) {
-    match three(text.split_ascii_whitespace()) {
-        Some(values) => put(format_args!("{pid}/schedstat"), values, readings),
-        None => readings.unread += 1,
     }
 }
 
@@ -65,11 +57,5 @@ mod tests {
     fn an_old_version_and_a_short_line_are_counted_and_not_read() {
         assert_eq!(found(schedstat, "version 12\ncpu0 1 2 3 4 5 6 7 8 9 10 11 12\n"), (vec![], 1));
         assert_eq!(found(schedstat, "version 15\ncpu0 1 2 3\n"), (vec![], 1));
-    }
-
-    #[test]
-    fn a_process_has_the_same_three() {
-        let (said, unread) = found(|text, readings| process(text, 42, readings), "10 20 3\n");
-        assert_eq!((said[1].as_str(), unread), ("42/schedstat/run_delay 20 ns", 0));
     }
 }
