@@ -1,4 +1,4 @@
-//! What does transmit preparation cost a packet whose checksum or segmentation is left to the device?
+//! Cost of transmit preparation for a packet whose checksum or segmentation is left to the device.
 //!
 //! Input: UDP packets of 1514 bytes with a partial checksum, and TCP superframes of 16 segments of 1448 bytes,
 //! allocated, filled and sent by one queue, 64 frames a turn. `xdp` (real AF_XDP in copy mode) and `memif`
@@ -121,7 +121,7 @@ fn fill(queue: &mut Queue, batch: &mut Batch, work: Work, packet: &[u8]) {
     }
 }
 
-/// What a partial checksum of UDP says, and a superframe of TCP.
+/// Offload headers of a partial checksum of UDP and of a superframe of TCP.
 const PARTIAL: Offload = Offload { flags: 1, csum_start: 34, csum_offset: 6, ..Offload::NONE };
 const SUPERFRAME: Offload = Offload {
     flags: 1,

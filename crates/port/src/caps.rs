@@ -1,4 +1,4 @@
-//! What a queue is, as data: it is asked for it, not called for it.
+//! Capabilities of a queue, as data instead of methods.
 
 /// Facts of a queue that decide what is done above its driver.
 ///
@@ -20,7 +20,7 @@ pub struct Caps {
     pub checksum: TxOffload,
     /// Superframes that it takes; the others are cut before they are sent.
     pub gso: TxOffload,
-    /// Where its received packets come from.
+    /// Origin of its received packets.
     pub origin: Origin,
 }
 
@@ -50,7 +50,7 @@ pub enum Copies {
     Never,
     /// Once each way, between a frame and other memory.
     Always,
-    /// Where it must; it counts the bytes, or nobody knows them.
+    /// Only where necessary; the copied bytes are unknown unless the driver counts them.
     #[default]
     Sometimes,
 }
@@ -66,7 +66,7 @@ pub enum TxOffload {
     All,
 }
 
-/// Where the packets that a queue receives come from, for the ledger.
+/// Origin of the packets that a queue receives, for the ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Origin {
     /// A device, a peer, a file: they count as received.

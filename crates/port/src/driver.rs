@@ -14,11 +14,11 @@ use crate::obtained::{Direction, Obtained};
 use crate::queue::QueueOps;
 use crate::spec::Spec;
 
-/// What opening a device gave.
+/// The queues and the properties of an opened device.
 pub struct Opened {
     /// Its queues.
     pub queues: Vec<Box<dyn QueueOps>>,
-    /// What they are.
+    /// The properties of the device as it was opened.
     pub obtained: Obtained,
 }
 
@@ -66,7 +66,7 @@ pub struct DriverHelp {
     pub text: &'static str,
 }
 
-/// What a machine is to have for a driver, as `doctor` looks for it without a port.
+/// Requirements of a driver on the machine, which `doctor` checks without a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct OnMachine {
     /// The text of a port that can be opened in a network namespace where `v0` and `v1` are the ends of a
@@ -127,7 +127,7 @@ pub trait Plan {
     fn examine(&self, _spec: &Spec, _how: Trial, _found: &mut Findings) {}
 }
 
-/// What a port asks of the memory, the wires and the privileges around it.
+/// Requirements of a port on memory, directions and privileges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Needs {
     /// Largest packet it may hand over, in bytes; a pool is sized by it before the device is open.
@@ -136,8 +136,8 @@ pub struct Needs {
     /// the pool are sized by it. None for a driver that copies: its rings are not of the pool. Two
     /// ends of a pair say the same: the packets of both ways.
     pub ring_frames: usize,
-    /// Who may write the frames of a pool that is made for this port. A driver that shares them with
-    /// a peer says so; all others leave them private.
+    /// Writers of the frames of a pool that is made for this port. A driver that shares frames with a peer
+    /// sets it; all others leave the frames private.
     pub trust: Trust,
     /// The way packets can go, as far as the text says it.
     pub direction: Direction,
@@ -145,8 +145,8 @@ pub struct Needs {
     pub capabilities: Capabilities,
 }
 
-/// What ports are opened with: the pool that they receive into, and the ends that wait for their
-/// others.
+/// Context in which ports are opened: the pool that they receive into, and the second ends of
+/// pairs, which wait to be opened.
 #[derive(Debug)]
 pub struct OpenContext<'a> {
     pool: &'a Pool,

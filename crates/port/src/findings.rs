@@ -1,9 +1,9 @@
-//! What a queue can say of its packets beyond counting them: how a source kept its pace, what a sink
-//! found when it verified them.
+//! Results of a queue beyond packet counts: the pace of a source, and the errors that a verifying sink
+//! found.
 
 use std::fmt;
 
-/// How a paced run went.
+/// Result of a paced run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Pace {
@@ -37,7 +37,7 @@ impl fmt::Display for Pace {
     }
 }
 
-/// What a sink found.
+/// Result of a verifying sink.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Verified {

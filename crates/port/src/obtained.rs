@@ -1,8 +1,8 @@
-//! What opening a device gave: said aloud, because a slower mode taken in silence is found too late.
+//! Properties of an opened device. They are reported, so that nobody misses a slower mode.
 
 use std::fmt;
 
-/// Which way packets can go.
+/// Directions in which packets can go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Direction {
     /// Receives and sends.
@@ -14,7 +14,7 @@ pub enum Direction {
     Sink,
 }
 
-/// What a port is, after opening it.
+/// The properties of an opened port.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Obtained {
@@ -24,11 +24,11 @@ pub struct Obtained {
     pub mode: String,
     /// Queues taken.
     pub queues: usize,
-    /// Which way packets can go.
+    /// Directions in which packets can go.
     pub direction: Direction,
     /// Largest packet it sends or receives, in bytes from the destination MAC; superframes included.
     pub packet_max_bytes: usize,
-    /// What was asked for or would be better and was not to be had, each with its reason.
+    /// Features that were requested or would be better and are not available, each with its reason.
     pub refused: Vec<String>,
 }
 

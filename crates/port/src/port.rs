@@ -149,7 +149,7 @@ impl Port {
         Ok(Port { queues, ..self })
     }
 
-    /// What the device gave, and what not.
+    /// Returns the properties of the opened device, and the refused features.
     #[must_use]
     pub fn obtained(&self) -> &Obtained {
         &self.obtained
@@ -161,7 +161,7 @@ impl Port {
         &self.pool
     }
 
-    /// Where every packet of its pool went.
+    /// Returns the ledger of its pool, which accounts for every packet.
     #[must_use]
     pub fn ledger(&self) -> Ledger {
         self.pool.ledger()
@@ -216,13 +216,13 @@ impl Port {
         wait_on(&mut [self], want, timeout)
     }
 
-    /// How the device is: the worst of its queues; finished only when all of them are.
+    /// Returns the health of the port: the worst of its queues; finished only when all of them are.
     #[must_use]
     pub fn health(&self) -> Health {
         worst(|| self.queues.iter().map(Queue::health))
     }
 
-    /// What passed so far, over all queues.
+    /// Returns the counts since the port was opened, summed over all queues.
     pub fn counts(&mut self) -> QueueCounts {
         let mut sum = QueueCounts::default();
         for counts in self.queues.iter_mut().map(Queue::counts) {
@@ -238,7 +238,7 @@ impl Port {
     }
 }
 
-/// How several queues are together.
+/// Returns the worst health among several queues; finished only if all of them are.
 fn worst<I: Iterator<Item = Health>>(all: impl Fn() -> I) -> Health {
     all()
         .find(|h| matches!(h, Health::Failed(_)))

@@ -12,7 +12,7 @@ use crate::caps::{Caps, Origin};
 use crate::stats::{Counters, DriverCounts, QueueCounts, QueueStats};
 use crate::txprep::{TxPrep, Waits};
 
-/// What a sleeper wants to be woken for.
+/// Events that wake a sleeping caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Want {
     /// Packets to receive.
@@ -37,7 +37,7 @@ impl Want {
     }
 }
 
-/// How a queue is.
+/// State of a queue.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Health {
@@ -125,13 +125,13 @@ pub trait QueueOps: AsFd + Send {
         0
     }
 
-    /// How the device is.
+    /// Returns the state of the device.
     fn health(&self) -> Health {
         Health::Up
     }
 
-    /// What the driver has counted since it was opened, in one reading: no more losses have a cause than
-    /// there are.
+    /// Returns the driver's counters since it was opened, in one reading: the losses that have a cause never
+    /// exceed the losses in total.
     ///
     /// Cost: a syscall, where the kernel counts.
     fn counters(&mut self) -> Counters {
@@ -264,7 +264,7 @@ impl Queue {
         self.ops.stats().count_wakeup();
     }
 
-    /// How the device is, and whether the pool starved it when it was last received from.
+    /// Returns the state of the device, or [`Health::Starved`] if the pool had no frame at the last receive.
     ///
     /// Cost: what the driver's answer costs; a look at the pool's books if it starves.
     #[must_use]
@@ -297,12 +297,12 @@ impl Queue {
         self.ops.stats().clone()
     }
 
-    /// What its driver has counted beside packets: causes of losses, bytes copied.
+    /// Returns the driver's counts beside packets: causes of losses, bytes copied.
     pub fn driver_counts(&mut self) -> DriverCounts {
         self.ops.counters().driver
     }
 
-    /// What passed so far.
+    /// Returns the counts since the queue was opened.
     pub fn counts(&mut self) -> QueueCounts {
         let Counters { rx_missed, rx_nombuf, .. } = self.ops.counters();
         QueueCounts { missed: rx_missed, no_frame: rx_nombuf, ..self.ops.stats().counts() }
@@ -441,13 +441,13 @@ impl DriverQueue {
         self.ops.reap(mem) + self.prep.waiting()
     }
 
-    /// How the device is.
+    /// Returns the state of the device.
     #[must_use]
     pub fn health(&self) -> Health {
         self.ops.health()
     }
 
-    /// What its driver has counted; the bytes of segments count as copied.
+    /// Returns the driver's counters; the copied bytes include those of segments.
     pub fn counters(&mut self) -> Counters {
         let mut counters = self.ops.counters();
         let copied_bytes = self.prep.copied_bytes();

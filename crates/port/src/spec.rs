@@ -14,9 +14,9 @@ use linerate_skb::{Code, Error, Result};
 pub struct Spec {
     /// The name to report it under: what stands before `=`, else the argument, else the driver.
     pub name: String,
-    /// Which driver.
+    /// Name of the driver.
     pub driver: String,
-    /// What the driver opens: an interface, a file, a ring's name.
+    /// Object that the driver opens: an interface, a file, a ring's name.
     pub arg: String,
     /// The rest.
     pub options: Options,
@@ -126,7 +126,7 @@ impl Spec {
         }
     }
 
-    /// Whether the flag `key` is there (`key`, `key=on`, `key=off`).
+    /// Returns true if the flag `key` is set (`key`, `key=on`), false for `key=off` or without it.
     ///
     /// # Errors
     /// `E-PORT-SYNTAX` for another value.
@@ -245,7 +245,7 @@ fn list(words: &[&str]) -> String {
     words.join(" ")
 }
 
-/// What people write between options in the place of a comma.
+/// Separators that users type between options by mistake, instead of a comma.
 const SEPARATORS: [char; 4] = [';', ':', ' ', '\t'];
 
 /// The argument, if it is an option with a value: the name before it was forgotten.

@@ -1,4 +1,5 @@
-//! What passed a queue. One writer, the queue's owner; readers anywhere, at no cost to it.
+//! Counters of the packets that passed a queue. The queue's owner is the only writer; any thread can read
+//! them, at no cost to the owner.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -31,7 +32,7 @@ pub struct QueueCounts {
     pub tx_bytes: u64,
     /// Times it was polled.
     pub polls: u64,
-    /// Of these, without finding anything.
+    /// Polls that found nothing.
     pub polls_empty: u64,
     /// Times its owner was woken.
     pub wakeups: u64,
@@ -41,13 +42,13 @@ pub struct QueueCounts {
     pub no_frame: u64,
 }
 
-/// What a driver has counted beside packets, since it was opened.
+/// Counters of a driver beside packets, since it was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct DriverCounts {
     /// Bytes of packets that it copied in this process; `None` if it does not count them.
     pub copied_bytes: Option<u64>,
-    /// Of the packets missed, those for which its receive ring had no room.
+    /// Missed packets for which the receive ring had no room.
     pub missed_ring_full: u64,
     /// Those for which no frame was posted, or none that was long enough.
     pub missed_no_frame: u64,
@@ -57,7 +58,7 @@ pub struct DriverCounts {
     pub resets: u64,
 }
 
-/// What a driver has counted of one queue since it was opened.
+/// Counters of one queue that its driver keeps, since it was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
     /// Packets that the kernel or the peer counts as lost before they reached the queue.
@@ -67,9 +68,9 @@ pub struct Counters {
     pub rx_nombuf: u64,
     /// Causes of losses, bytes copied.
     pub driver: DriverCounts,
-    /// What a verifying sink found.
+    /// Result of a verifying sink.
     pub verified: Option<Verified>,
-    /// How a paced source kept its pace.
+    /// Pace of a paced source.
     pub pace: Option<Pace>,
 }
 
@@ -87,7 +88,7 @@ impl std::ops::AddAssign for QueueCounts {
     }
 }
 
-/// What the queues of one port have counted: bytes copied are unknown if none of them counts them.
+/// Sum of the counters of a port's queues: bytes copied are unknown if none of them counts them.
 impl std::ops::AddAssign for DriverCounts {
     fn add_assign(&mut self, more: DriverCounts) {
         self.copied_bytes = match (self.copied_bytes, more.copied_bytes) {
@@ -128,7 +129,7 @@ impl QueueStats {
         add(&self.wakeups, 1);
     }
 
-    /// What was counted so far.
+    /// Returns the counts so far.
     #[must_use]
     pub fn counts(&self) -> QueueCounts {
         let value = |c: &AtomicU64| c.load(Ordering::Relaxed);

@@ -26,7 +26,7 @@ fn open(text: &str, pool: &Pool) -> Queue {
     Port::open_with(text, pool).unwrap().into_queues().remove(0)
 }
 
-/// What is killed: sends back what comes, for ever.
+/// Runs in the process that is killed: sends every received packet back, until then.
 fn echo(text: &str) {
     let pool = pool();
     let mut queue = open(text, &pool);

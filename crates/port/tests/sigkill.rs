@@ -34,7 +34,7 @@ fn eventually(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// What is killed: forwards from v0 to w0 and back, for ever.
+/// Runs in the process that is killed: forwards between v0 and w0 in both directions, until then.
 fn forward() {
     let pool = Pool::builder().frames(8192).build().unwrap();
     let open = |text: &str| Port::open_with(text, &pool).unwrap().into_queues().remove(0);

@@ -1,4 +1,4 @@
-//! What was found: as data.
+//! Findings of an examination, as data.
 
 use linerate_skb::Error;
 use linerate_sys::text::harmless;
@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::fix::Fix;
 use crate::obtained::Obtained;
 
-/// How good or bad it is.
+/// Severity of a finding, from good to bad.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "json", derive(Serialize), serde(rename_all = "lowercase"))]
 pub enum Level {
@@ -26,13 +26,13 @@ pub enum Level {
 #[cfg_attr(feature = "json", derive(Serialize))]
 #[non_exhaustive]
 pub struct Finding {
-    /// How good or bad it is.
+    /// Severity of the finding.
     pub level: Level,
-    /// What was looked at, and how it is.
+    /// Object that was examined, and its state.
     pub what: String,
-    /// Why it is not better, in the words of whoever refused.
+    /// Reason why it is not better, in the words of the kernel or program that refused.
     pub why: Option<String>,
-    /// What to do about it; `None` if nothing is known to help.
+    /// Remedy; `None` if nothing is known to help.
     pub fix: Option<Fix>,
     /// Stable identifier of the refusal, for scripts: `E-PERM`.
     pub code: Option<&'static str>,
@@ -45,13 +45,13 @@ pub fn worst(findings: &[Finding]) -> Level {
 }
 
 impl Finding {
-    /// What was looked at, and how it is.
+    /// Makes a finding from `what`, the examined object and its state, without a reason or a remedy.
     #[must_use]
     pub fn new(level: Level, what: impl Into<String>) -> Finding {
         Finding { level, what: plain(what), why: None, fix: None, code: None }
     }
 
-    /// What an operation failed with.
+    /// Makes a finding from the error `e`, with its code, its reason and its remedy.
     #[must_use]
     pub fn of(level: Level, e: &Error) -> Finding {
         let mut finding = Finding::new(level, e.what.as_str());

@@ -1,8 +1,8 @@
-//! What to do about a finding, and how far doctor knows that it can be done.
+//! Remedies for findings, and how far doctor has tested each of them.
 //!
-//! A command is not told on trust. One of `ip` or `ethtool` about an interface is run on a veth of
-//! that name in a network namespace of its own, where it can change nothing; of others it is seen
-//! whether the program is there.
+//! A command is tested before it is shown. A command of `ip` or `ethtool` about one interface runs on a
+//! veth of the same name in a network namespace of its own, where it can change nothing; for any other
+//! command, doctor checks that the program is installed.
 
 use std::env;
 use std::fmt;
@@ -15,10 +15,10 @@ use linerate_sys::text::harmless;
 #[cfg(feature = "json")]
 use serde::Serialize;
 
-/// Where a shell of root looks, besides one's own `PATH`.
+/// Folders that the shell of root searches in addition to the `PATH` of this process.
 const ROOT_PATH: &str = "/usr/local/sbin:/usr/sbin:/sbin";
 
-/// What to do.
+/// A remedy for a finding.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "json", derive(Serialize))]
 #[non_exhaustive]
@@ -27,11 +27,11 @@ pub struct Fix {
     pub text: String,
     /// The command in it, to paste: what `text` is or ends with.
     pub command: Option<String>,
-    /// How far it was tried.
+    /// Extent to which the command was tested.
     pub proof: Proof,
 }
 
-/// How far a command was tried.
+/// Extent to which a command was tested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "json", derive(Serialize), serde(rename_all = "lowercase"))]
 pub enum Proof {
@@ -88,7 +88,7 @@ fn proof(command: &str) -> Proof {
     }
 }
 
-/// Whether the command succeeds where a veth has the name; `None` where that cannot be tried.
+/// Returns true if the command succeeds on a veth called `name`; `None` if that cannot be tested.
 fn runs(words: &[&str], name: &str) -> Option<bool> {
     let (program, args) = words.split_first()?;
     let netns = Netns::new().ok()?;

@@ -48,7 +48,7 @@ pub(crate) fn owned(mut e: Error) -> Error {
     e
 }
 
-/// Who has a port of `protocol`.
+/// Returns the process that holds `port` of `protocol`, in words.
 fn owner(protocol: &str, port: u16) -> Option<String> {
     let tables = [protocol.to_owned(), format!("{protocol}6")];
     let inode = tables.iter().find_map(|table| {

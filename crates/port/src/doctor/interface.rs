@@ -17,7 +17,7 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// Whether there is a device behind it, whose driver may have to stop for a change.
+    /// Returns true if the interface has hardware, whose driver may have to stop for a change.
     pub fn is_hardware(&self) -> bool {
         let ethernet = self.interface.hardware().is_ok_and(|h| h.kind == HARDWARE_ETHERNET);
         self.info.kind.is_empty() && ethernet

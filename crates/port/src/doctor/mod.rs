@@ -1,8 +1,8 @@
-//! What `doctor` says of a port before it is opened in earnest: findings, each with a remedy.
+//! Examination of a port by `doctor`, before it is opened for use: findings, each with a remedy.
 //!
 //! A driver's [`Plan::examine`](crate::Plan::examine) tries the real operations and undoes them. Nothing
-//! is inferred where it can be tried, and what was not tried says so. What is here serves more than
-//! one of them:
+//! is inferred that can be tried, and a finding says so if it was not tried. These modules serve more than
+//! one driver:
 //!
 //! ```text
 //!   finding.rs, fix.rs   what was found, and what to do about it, tried where that changes nothing
@@ -25,7 +25,7 @@ pub use finding::{Finding, Findings, Level, worst};
 pub(crate) use fix::full_trial;
 pub use fix::{Fix, Proof, is_here};
 
-/// How far an examination goes.
+/// Extent of an examination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Trial {
     /// Not where it could be noticed by others.

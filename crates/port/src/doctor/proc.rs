@@ -1,4 +1,4 @@
-//! What /proc and /sys say. A file that is not there says nothing.
+//! Readers of /proc and /sys. A file that does not exist yields no value.
 
 use std::fs;
 
@@ -21,7 +21,7 @@ pub fn labelled(text: &str, label: &str) -> Option<u64> {
     rest.split_whitespace().next()?.parse().ok()
 }
 
-/// How much memory this process may lock, in words.
+/// Returns how much memory this process may lock, in words.
 #[must_use]
 pub fn memlock() -> String {
     let limits = text("/proc/self/limits").unwrap_or_default();

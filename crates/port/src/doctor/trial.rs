@@ -18,11 +18,11 @@ use crate::port::Port;
 pub(crate) const NOBODYS: &str = "ethertype=0x88b6";
 /// Keys of a port text that say what is taken.
 const FILTERS: [&str; 6] = ["all", "ethertype", "udp", "tcp", "not", "write"];
-/// How long the kernel may take to take a program away whose owner is gone.
+/// Longest time that the kernel takes to remove a program after its owner has closed it.
 const GOING: Duration = Duration::from_millis(500);
 const GOING_STEP: Duration = Duration::from_millis(2);
 
-/// Opens a port, closes it, and says what it obtained.
+/// Opens a port, closes it, and returns what it obtained.
 pub(crate) fn open(text: &str) -> Result<Obtained> {
     Port::open(text).map(|port| port.obtained().clone())
 }

@@ -1,8 +1,8 @@
-//! How many paced packets leave by one wake-up.
+//! The number of paced packets that leave after one wake-up.
 //!
-//! A wake-up takes CPU time whatever leaves by it: a microsecond or two of a machine's own, twenty of
-//! a virtual one's. So packets wait for each other, as long as waking then takes a twentieth of a CPU,
-//! and no longer than 1 ms. They are late by that, and their lateness says so.
+//! A wake-up takes CPU time, however many packets it sends: one or two microseconds on a physical machine,
+//! twenty on a virtual one. So packets wait until there are enough of them to keep the cost of wake-ups
+//! at a twentieth of a CPU, but no longer than 1 ms. The measured lateness includes this wait.
 
 use linerate_sys::clock::thread_cpu_ns;
 
@@ -29,7 +29,7 @@ pub(super) struct Burst {
     pps: f64,
     /// CPU time of a wake-up: a mean that follows the last ones.
     wake_ns: u64,
-    /// How often packets were made.
+    /// Number of bursts made so far.
     bursts: u32,
     /// The thread's CPU time when the last packets were made, if their wake-up is a sample.
     made_ns: Option<u64>,

@@ -103,11 +103,11 @@ struct GenQueue {
     burst: Burst,
     /// The pacer whose time is over: what it has to report.
     paced: Option<Pacer>,
-    /// Where a frame is written whose memory a peer writes, too; it is copied from here.
+    /// Buffer for a frame whose memory a peer can write; the finished bytes are copied from here.
     scratch: Vec<u8>,
     timer: TimerFd,
     made: u64,
-    /// Whose turn it is, of the sizes and of the flows.
+    /// Index of the next size, and of the next flow.
     size: usize,
     flow: usize,
     /// Next sequence number of each flow.

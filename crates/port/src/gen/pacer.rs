@@ -121,7 +121,7 @@ impl Pacer {
         self.unsent = self.issued.saturating_sub(self.sent);
     }
 
-    /// What was asked, sent, and how late.
+    /// Returns how many packets were due, how many were sent, and how late they were.
     #[must_use]
     pub fn report(&self) -> Pace {
         Pace {

@@ -1,4 +1,4 @@
-//! What is to be generated, as the port text says it.
+//! The traffic to generate, parsed from the port text.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use crate::units::{self, Rate};
 /// Simple IMIX: 7 small, 4 middle and 1 full frame of every 12, in bytes without FCS.
 pub(super) const IMIX: [usize; 12] = [60, 590, 60, 60, 590, 60, 1514, 60, 590, 60, 60, 590];
 
-/// What is to be generated.
+/// The traffic to generate.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Traffic {
     pub rate: Option<Rate>,
-    /// How long the rate is kept, if not to the end.
+    /// Time for which the rate is kept; `None` for the whole run.
     pub rate_for: Option<Duration>,
     /// Packets that leave together at that rate, if it was said.
     pub burst: Option<u64>,

@@ -36,7 +36,7 @@ pub struct Bell {
     alarm: Option<Instant>,
 }
 
-/// Whether the device is a member of the set.
+/// Membership of the device in the epoll set.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Device {
     Watched,

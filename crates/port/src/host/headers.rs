@@ -1,4 +1,4 @@
-//! Where the headers of a packet are, as far as checksums and cuts need to know.
+//! Positions of a packet's headers, as far as checksums and segmentation need them.
 
 use linerate_skb::{Skb, Trust};
 
@@ -24,12 +24,12 @@ const TYPE_IPV6: u16 = 0x86dd;
 /// An IP header, without extension headers of IPv6.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct IpHeader {
-    /// Where it begins.
+    /// Offset of its first byte.
     pub at: usize,
-    /// Where it ends.
+    /// Offset of the byte after its last one.
     pub end: usize,
     pub v6: bool,
-    /// What follows it.
+    /// Protocol of the header that follows.
     pub protocol: u8,
 }
 
@@ -76,7 +76,7 @@ impl IpHeader {
     }
 }
 
-/// Where the network header begins.
+/// Returns the offset of the network header.
 pub(crate) fn network(data: &[u8]) -> Option<usize> {
     let tagged = TYPE_VLAN.contains(&u16_at(data, TYPE_AT)?);
     Some(TYPE_AT + 2 + if tagged { TAG_BYTES } else { 0 })

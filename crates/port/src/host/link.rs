@@ -1,11 +1,12 @@
-//! Whether an interface is up, down or gone, followed without a wake-up while it is up.
+//! State of an interface: up, down or gone, followed without a wake-up while it is up.
 //!
-//! Up is left when a call on the device fails; then, and while it is down, the interface itself is
-//! asked: at most once in [`LOOK`]. Gone is for ever: an interface made again under the same name
-//! is another one.
+//! The state leaves "up" when a call on the device fails. Then, and while the interface is down, the
+//! interface itself is queried, at most once in [`LOOK`]. "Gone" is final: an interface made again under
+//! the same name is another one.
 //!
-//! A TAP's descriptor goes on working when its interface is moved to another network namespace,
-//! where it cannot be asked. Then the descriptor decides: refused is down, in error is gone.
+//! The descriptor of a TAP still works after its interface was moved to another network namespace, where
+//! the interface cannot be queried. Then the descriptor decides: a refused call means down, an error on
+//! the descriptor means gone.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,7 @@ use linerate_sys::netif::{FLAG_RUNNING, FLAG_UP, IfName, Interface};
 
 use crate::queue::Health;
 
-/// How often an interface that is down is asked whether it is up again.
+/// Interval at which an interface that is down is queried.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// The state of an interface.

@@ -1,5 +1,5 @@
-//! What the ports onto the host's own interfaces share: their state, their descriptor, the offload
-//! header that their frames travel with, and what they take from the host's own stack.
+//! Common parts of the ports onto the host's own interfaces: state, descriptor, the offload header of
+//! their frames, and the traffic that they take from the host's own stack.
 
 mod bell;
 pub(crate) mod flow;
@@ -23,8 +23,8 @@ pub(crate) use reserve::Reservation;
 /// is 65,536, with the Ethernet header.
 pub(crate) const PACKET_BYTES_MAX: usize = 65_550;
 
-/// How long to wait before asking again for what nobody announces: a free frame, a place in a
-/// device's queue.
+/// Interval of retries for resources whose release is not announced: a free frame, a place in a device's
+/// queue.
 pub(crate) const RETRY: Duration = Duration::from_millis(1);
 
 /// Most frames of one packet: a superframe in frames of 256 bytes, the smallest. Longer chains

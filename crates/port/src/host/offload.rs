@@ -13,9 +13,9 @@ use super::headers;
 pub(crate) const TAG_BYTES: usize = 4;
 /// Bytes of a chain that are summed at once: even, so that the sums can be added.
 const BLOCK_BYTES: usize = 512;
-/// Where UDP's header has its checksum.
+/// Offset of the checksum in UDP's header.
 const UDP_CHECK: u16 = 6;
-/// Where a tag stands: behind the MAC addresses.
+/// Offset of a VLAN tag: behind the MAC addresses.
 pub(crate) const TAG_AT: usize = 12;
 
 /// The header to send a packet with. "The checksum was verified" is for receivers only.
@@ -30,7 +30,7 @@ pub(crate) fn header(offload: Offload) -> VnetHdr {
     }
 }
 
-/// What a received header says of a packet of `len` bytes; `None` if it contradicts the packet.
+/// Converts the header of a received packet of `len` bytes; `None` if it contradicts the packet.
 pub(crate) fn received(header: &VnetHdr, len: usize) -> Option<Offload> {
     let offload = Offload {
         flags: header.flags,

@@ -1,5 +1,5 @@
-//! What the tests of the ports onto the host's interfaces share: a network namespace per test, and
-//! a queue driven like a program's.
+//! Common parts of the tests of ports onto the host's interfaces: a network namespace per test, and a
+//! queue driven as a program drives it.
 
 use std::os::fd::AsFd;
 use std::process::Command;
@@ -241,10 +241,10 @@ pub(crate) fn pseudo(protocol: u8, len: usize) -> u16 {
     linerate_wire::checksum::sum(&header)
 }
 
-/// What a partial checksum of UDP says.
+/// Offload header of a UDP packet with a partial checksum.
 pub(crate) const PARTIAL: Offload =
     Offload { flags: 1, csum_start: 34, csum_offset: 6, ..Offload::NONE };
-/// What a superframe of TCP over IPv4 says.
+/// Offload header of a superframe of TCP over IPv4.
 pub(crate) const SUPERFRAME: Offload =
     Offload { flags: 1, gso_type: 1, hdr_len: 54, gso_size: 1448, csum_start: 34, csum_offset: 16 };
 
@@ -267,7 +267,7 @@ pub(crate) fn round(seq: u32) -> Vec<Vec<u8>> {
     (0..FLOWS).map(|flow| of_flow(flow, seq)).collect()
 }
 
-/// What came of the flows, and by which queue.
+/// Frames of the flows that arrived, with the queue of each.
 #[derive(Default)]
 pub(crate) struct Seen {
     /// Queue, flow and number of each frame, in the order that they came in.

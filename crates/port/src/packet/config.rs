@@ -1,4 +1,4 @@
-//! What stands in the port text.
+//! Options in the port text.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ pub(super) struct Config {
     pub interface: String,
     /// Send past the qdisc.
     pub bypass: bool,
-    /// Which queue receives a frame, where there are several.
+    /// Rule that selects the queue of a frame, if there are several queues.
     pub fanout: Fanout,
     /// Receive nothing else, and keep it from the host's stack.
     pub flow: Option<Flow>,
@@ -36,7 +36,7 @@ pub(super) struct Config {
     pub promisc: bool,
     /// Queues, each with a socket and a ring of its own.
     pub queues: usize,
-    /// How long the kernel holds a block back that is not full.
+    /// Longest time for which the kernel keeps a block that is not full.
     pub retire_ms: u32,
     /// Bytes of the receive ring of each queue, a power of two.
     pub ring_bytes: u32,

@@ -19,7 +19,7 @@ use crate::host::flow::{Flow, PORTS_MAX};
 const TYPE_AT: u32 = 12;
 const TYPE_IPV4: u32 = 0x0800;
 const TYPE_IPV6: u32 = 0x86dd;
-/// Where the network header starts.
+/// Offset of the network header.
 const NETWORK_AT: u32 = 14;
 const IPV4_LENGTH: u32 = 0x0f;
 const IPV4_WORDS_MIN: u32 = 5;
@@ -29,7 +29,7 @@ const IPV4_FRAGMENT: u32 = 0x3fff;
 const IPV4_PROTOCOL_AT: u32 = NETWORK_AT + 9;
 const IPV6_NEXT_AT: u32 = NETWORK_AT + 6;
 const IPV6_BYTES: u32 = 40;
-/// Of the port a packet is to, in UDP's and TCP's header.
+/// Offset of the destination port in the headers of UDP and TCP.
 const TO_PORT_AT: u32 = 2;
 
 // All jumps go ahead, over less than the program: their distance fits.
@@ -83,7 +83,7 @@ fn one_of(asm: &mut Assembly, ports: &[u16]) {
     }
 }
 
-/// Where a jump goes.
+/// Target of a jump.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum To {
     Next,
@@ -145,7 +145,7 @@ mod tests {
     use super::*;
     use crate::host::flow::Protocol;
 
-    /// Whether the kernel, running the filter of `flow`, takes `frame` whole.
+    /// Returns true if the kernel, with the filter of `flow`, accepts `frame` in full length.
     fn takes(flow: &Flow, frame: &[u8]) -> bool {
         let (a, b) = UnixDatagram::pair().unwrap();
         b.set_nonblocking(true).unwrap();

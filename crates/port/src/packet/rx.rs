@@ -23,7 +23,7 @@ pub(super) struct Rx {
     no_frame: u64,
 }
 
-/// What became of a frame.
+/// Outcome for one frame.
 enum Taken {
     Received(Skb),
     /// Dropped, and counted.

@@ -23,7 +23,7 @@ use super::tx::Tx;
 const SEND_BUFFER_BYTES: u32 = 4 << 20;
 /// A block must hold the longest frame, and the kernel takes powers of two at no loss.
 const BLOCK_BYTES_MIN: usize = 32 << 10;
-/// What the kernel writes around the first frame of a block, rounded up.
+/// Bytes that the kernel writes around the first frame of a block, rounded up.
 const BLOCK_OVERHEAD_BYTES: usize = 256;
 /// Ethernet header and one VLAN tag.
 const LINK_HEADER_BYTES: usize = 18;
@@ -104,7 +104,7 @@ fn ring_size(config: &Config, longest: usize) -> RingSize {
     RingSize { block_bytes: block, blocks: config.ring_bytes / block, retire_ms: config.retire_ms }
 }
 
-/// What the kernel gave.
+/// The sockets that the kernel provided.
 struct Sockets {
     sockets: Vec<(PacketSocket, BlockRing)>,
     vnet: bool,
@@ -172,7 +172,7 @@ fn open_group(
     Ok(sockets)
 }
 
-/// What to say if the send buffer is smaller than asked for.
+/// Returns a message if the send buffer is smaller than requested.
 fn short_send_buffer(socket: &PacketSocket) -> Option<String> {
     // The kernel counts its own overhead too and so doubles what it is asked for.
     let bytes = rustix::net::sockopt::socket_send_buffer_size(socket.as_fd()).ok()? / 2;

@@ -33,7 +33,7 @@ pub(super) struct Tx {
     scratch: Vec<u8>,
 }
 
-/// How to go on after a refusal.
+/// Action after a refusal.
 enum Then {
     Retry,
     Stop,

@@ -1,4 +1,4 @@
-//! Which file, and which way.
+//! Options in the port text: the file and the direction.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use linerate_skb::Result;
 
 use crate::spec::Spec;
 
-/// Where a capture comes from or goes to.
+/// Source or destination of a capture.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Place {
     /// The standard input or output of the process, whichever the mode means.

@@ -84,7 +84,7 @@ impl ReadQueue {
         }
     }
 
-    /// Whether the packet just found can be delivered.
+    /// Checks the packet just found: keeps it for delivery, counts it as missed if too long, or fails.
     fn judge(&mut self) {
         let Some(record) = self.reader.current() else { return };
         let bytes = if self.any_link { Ok(record.data) } else { record.ethernet() };

@@ -21,7 +21,7 @@ pub(super) struct Source {
     ready: Ready,
 }
 
-/// What is readable when the file is.
+/// Descriptor that becomes readable when the file does.
 enum Ready {
     /// A regular file, which need not be waited for: only for when to try again.
     Always(TimerFd),

@@ -223,7 +223,7 @@ fn copied(scratch: &Scratch, from: &str, options: &str) -> Vec<u8> {
     std::fs::read(&to).unwrap()
 }
 
-/// What each packet of a capture was, beside its bytes: link type, original length, length.
+/// Returns the link type, the original length and the captured length of each packet of a capture.
 fn kinds(capture: &[u8]) -> Vec<(u16, u32, usize)> {
     let mut reader = super::format::Reader::new(capture).unwrap();
     let mut kinds = Vec::new();

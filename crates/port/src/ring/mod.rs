@@ -112,7 +112,7 @@ pub fn pair(name: &str, len: u32, pool: &Pool) -> Result<(Opened, Opened)> {
     Ok((end(0, tx0, rx0, waiter0, waker1), end(1, tx1, rx1, waiter1, waker0)))
 }
 
-/// What both ends share.
+/// State that both ends share.
 struct Link {
     bells: [EventFd; 2],
     gone: [AtomicBool; 2],
@@ -136,7 +136,7 @@ impl Drop for Link {
 /// The receiving half of a ring.
 struct Inbox {
     rx: Consumer<Heap<u32>>,
-    /// What the ledger is told of it: how many packets were left when its end last looked.
+    /// The ledger's count of packets that wait here, as of the last time its end looked.
     tally: Tally,
     told: u32,
 }
@@ -160,7 +160,7 @@ impl Inbox {
         n
     }
 
-    /// How many packets wait in it.
+    /// Returns the number of packets that wait in it.
     fn waiting(&mut self) -> u32 {
         let waiting = self.rx.available();
         if waiting != self.told {

@@ -1,4 +1,4 @@
-//! Where packets end, and are verified: sequence, order and every byte of the stamped ones.
+//! Sink that verifies packets and drops them: sequence, order and every byte of the stamped ones.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -77,7 +77,7 @@ pub struct Verifier {
 }
 
 impl Verifier {
-    /// What was found so far.
+    /// Returns the findings so far.
     #[must_use]
     pub fn found(&self) -> Verified {
         self.found

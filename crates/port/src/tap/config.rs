@@ -1,4 +1,4 @@
-//! What stands in the port text.
+//! Options in the port text.
 
 use linerate_skb::Result;
 use linerate_sys::tun::TAP_QUEUES_MAX;

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use crate::host::{Link, PACKET_BYTES_MAX, RETRY, offload};
 
-/// Where a read lands that the first frame cannot hold, and how the last one ended.
+/// Receive state: the overflow buffer for what exceeds the first frame, and the end of the last read.
 pub(super) struct Rx {
     overflow: Vec<u8>,
     /// A frame that turned out not to be needed goes back to the pool through here.

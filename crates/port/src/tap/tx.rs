@@ -12,7 +12,7 @@ use crate::host::{CHAIN_FRAMES_MAX, Link, PACKET_BYTES_MAX, RETRY, is_exported, 
 /// A chain and its header.
 const SEGMENTS_MAX: usize = CHAIN_FRAMES_MAX + 1;
 
-/// What the kernel said last.
+/// Transmit state, from the kernel's last answer.
 pub(super) struct Tx {
     /// The host had no memory for a packet: when to try again.
     retry_at: Option<Instant>,

@@ -1,4 +1,4 @@
-//! What stands in the port text.
+//! Options in the port text.
 
 use linerate_skb::Result;
 
@@ -12,7 +12,7 @@ const RING_LENS: std::ops::RangeInclusive<u32> = 64..=65_536;
 /// Queues of a device.
 const QUEUES_MAX: u32 = 1024;
 
-/// How frames get from the device to the rings.
+/// Path of frames from the device to the rings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wanted {
     /// The best there is.
@@ -30,18 +30,18 @@ pub(super) enum Wanted {
 pub(super) struct Config {
     /// The interface.
     pub interface: String,
-    /// What is taken from the kernel's stack.
+    /// Filter of the packets taken from the kernel's stack.
     pub filter: Filter,
     /// The text says so. If it does not, everything is taken where that is nobody else's.
     pub is_said: bool,
-    /// What it would take if it did not only send.
+    /// Filter in the port text that has no effect, because the port only sends.
     pub unused: Option<Filter>,
     pub mode: Wanted,
-    /// Which queues; all if none is named.
+    /// Numbers of the queues; empty for all.
     pub queues: Vec<u32>,
     /// Descriptors of the receive and fill rings.
     pub rx_len: u32,
-    /// Of the transmit and completion rings.
+    /// Descriptors of the transmit and completion rings.
     pub tx_len: u32,
     /// Have the kernel poll the device from this port's own calls.
     pub busy_poll: bool,

@@ -10,7 +10,7 @@ use crate::doctor::kernel::{self, FRAME_BYTES, too_much};
 use crate::doctor::{Findings, Trial, flow, full_trial, trial};
 use crate::spec::Spec;
 
-/// What of a frame is left for a packet.
+/// Bytes of a frame that a packet can use.
 const FRAME_ROOM: usize = FRAME_BYTES - linerate_sys::xdp::HEADROOM_BYTES as usize;
 /// Frames of a port's pool that are not for its rings.
 const PROGRAM_FRAMES: usize = 4096;
@@ -97,7 +97,7 @@ fn queues(config: &Config, of: &Found, found: &mut Findings) {
     }
 }
 
-/// What the other end leaves undone, and what the device does too much.
+/// Reports offloads that matter here: receive merging by the device, checksum offload of the other end.
 fn offloads(of: &Found, found: &mut Findings) {
     let name = of.interface.name();
     if of.interface.merging().is_ok_and(|merging| merging.by_device) {
@@ -134,7 +134,7 @@ fn tried(spec: &Spec, of: &Found, found: &mut Findings) {
     }
 }
 
-/// Whether packets that are longer than a frame can be had, where nothing is tried.
+/// Reports, without a trial, if packets longer than a frame can be received.
 fn several(of: &Found, found: &mut Findings) {
     if of.mtu + LINK_HEADER_BYTES <= FRAME_ROOM {
         return;

@@ -1,8 +1,8 @@
-//! Which packets a port takes from the kernel's stack, in words.
+//! The packets that a port takes from the kernel's stack, as options of the port text.
 //!
-//! All others go on to the kernel, and so does whatever it takes more than its first headers to
-//! tell: fragments, IPv6 with extension headers, packets cut short. A VLAN's packets belong to the
-//! VLAN's own interface: only `all`, `ethertype=` and `not=` see them.
+//! All other packets go on to the kernel, also those that their first headers do not identify: fragments,
+//! IPv6 with extension headers, packets cut short. A VLAN's packets belong to the VLAN's own interface:
+//! only `all`, `ethertype=` and `not=` see them.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use linerate_skb::Result;
 use crate::host::flow::{self, Flow, Protocol};
 use crate::spec::Spec;
 
-/// What is taken.
+/// The packets that a port takes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Filter {
     /// Everything.
@@ -24,10 +24,10 @@ pub(super) enum Filter {
     Nothing,
 }
 
-/// What a packet is.
+/// A property of a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Match {
-    /// Of an Ethernet type.
+    /// It has this Ethernet type.
     Ethertype(u16),
     /// To some ports of UDP or TCP.
     Flow(Flow),

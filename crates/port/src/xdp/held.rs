@@ -1,8 +1,8 @@
-//! Which of the pool's frames a queue's rings have, and what for.
+//! Table of the pool's frames that are in a queue's rings, and the use of each.
 //!
-//! The kernel is trusted to keep the rings' protocol, not to be free of mistakes, and a frame that
-//! came back twice would be in two packets. So every frame that comes back is looked up here first:
-//! a table with a place for each frame of the pool's memory, private to the queue.
+//! The kernel is trusted to follow the rings' protocol, but it may have bugs, and a frame that came back
+//! twice would be in two packets. So every frame that comes back is looked up here first: in a table with
+//! a place for each frame of the pool's memory, private to the queue.
 
 use linerate_skb::Batch;
 
@@ -27,7 +27,7 @@ pub(super) struct Held {
     pub lies: u64,
 }
 
-/// What a frame is that the device says it filled.
+/// Result of checking a frame that the device reports as filled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Filled {
     /// A packet, or a part of one.
@@ -39,7 +39,7 @@ pub(super) enum Filled {
 }
 
 impl Held {
-    /// Of memory of `bytes`, in frames of `frame_bytes`, a power of two.
+    /// Makes the table for memory of `bytes`, in frames of `frame_bytes`, a power of two.
     pub fn new(bytes: usize, frame_bytes: usize) -> Held {
         let shift = frame_bytes.trailing_zeros();
         let places = vec![FREE; bytes >> shift].into();
@@ -76,7 +76,7 @@ impl Held {
         }
     }
 
-    /// Whether the frame in which `offset` lies is in no ring of this queue.
+    /// Returns true if the frame that contains `offset` is in no ring of this queue.
     pub fn is_free(&self, offset: u64) -> bool {
         let index = usize::try_from(offset >> self.shift).ok();
         index.and_then(|index| self.places.get(index)) == Some(&FREE)

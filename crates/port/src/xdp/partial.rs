@@ -10,7 +10,7 @@ use linerate_wire::checksum;
 
 use crate::host::headers::{self, IP_HEADERS_MAX, IpHeader, TCP, UDP, u16_at};
 
-/// Where TCP's header has its checksum.
+/// Offset of the checksum in TCP's header.
 const TCP_CHECK: usize = 16;
 /// virtio's kinds of superframes.
 const GSO_TCPV4: u8 = 1;
@@ -36,7 +36,7 @@ pub(super) fn mark(skb: &mut Skb, mtu_bytes: usize) {
     }
 }
 
-/// What is left to a device of a packet of `len` bytes.
+/// Returns the work that is left to a device for a packet of `len` bytes.
 fn left(data: &[u8], len: usize, mtu_bytes: usize) -> Option<Offload> {
     let Unfinished { ip, offset } = unfinished(data)?;
     let (csum_start, csum_offset) = (ip.end as u16, offset as u16);
@@ -46,7 +46,7 @@ fn left(data: &[u8], len: usize, mtu_bytes: usize) -> Option<Offload> {
     Some(if whole { partial } else { superframe(partial, data, ip, longest) })
 }
 
-/// What says how a superframe is cut: into packets as long as the interface takes.
+/// Returns the offload header that cuts a superframe into packets as long as the interface takes.
 fn superframe(partial: Offload, data: &[u8], ip: IpHeader, longest: usize) -> Offload {
     let header = data.get(ip.end + 12).map_or(0, |byte| usize::from(byte >> 4) * 4);
     let piece = longest.saturating_sub(ip.end + header);
@@ -58,7 +58,7 @@ fn superframe(partial: Offload, data: &[u8], ip: IpHeader, longest: usize) -> Of
     }
 }
 
-/// What is unfinished of a packet, if it is: the innermost header that is found says so.
+/// Returns the unfinished checksum of a packet, if any: that of the innermost header found.
 fn unfinished(data: &[u8]) -> Option<Unfinished> {
     let mut ip = IpHeader::first(data)?;
     for _ in 1..IP_HEADERS_MAX {

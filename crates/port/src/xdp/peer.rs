@@ -9,7 +9,7 @@ use linerate_skb::Result;
 use linerate_sys::netif::Interface;
 use linerate_sys::rtnl::LinkInfo;
 
-/// What the packets of an interface are like.
+/// State of the checksums of packets from an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Checksums {
     /// As they are on a wire.

@@ -34,7 +34,7 @@ const IPV6_EXTENSIONS: [i32; 9] = [0, 43, 44, 50, 51, 60, 135, 139, 140];
 const PORTS_BYTES: i32 = 4;
 const TO_PORT_AT: i16 = 2;
 
-/// Where a jump goes.
+/// Target of a jump.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum To {
     Take,
@@ -167,7 +167,7 @@ fn transport(asm: &mut Assembly, protocol: i32, ports: &[u16]) {
     asm.jump(Insn::jump(), To::Other);
 }
 
-/// What the two bytes of a number on the wire are as a number here.
+/// Returns a 16-bit number in network byte order, as this CPU loads it from a packet.
 fn wire(number: u16) -> i32 {
     i32::from(number.to_be())
 }

@@ -19,11 +19,11 @@ use super::rx::Rx;
 use super::seat::{Copying, Refused, Seat};
 use super::tx::Tx;
 
-/// How often a socket that was lost is tried to be had again.
+/// Interval of attempts to bind a lost socket again.
 const RETAKE: Duration = Duration::from_millis(10);
 
-/// How often an idle queue asks whether its interface is still there. An AF_XDP socket that has lost
-/// it is not readable, and in no error that could be waited for.
+/// Interval at which an idle queue checks that its interface still exists. An AF_XDP socket that has lost
+/// its interface is not readable, and reports no error that could be waited for.
 ///
 /// Source: net/xdp/xsk.c, `xsk_poll`, which says nothing of a socket that is not bound.
 const LOOK: Duration = Duration::from_secs(1);
@@ -31,7 +31,7 @@ const LOOK: Duration = Duration::from_secs(1);
 /// One queue of an interface.
 pub(super) struct XdpQueue {
     seat: Seat,
-    /// `None` while the socket is being had again, and for good once the interface is gone.
+    /// `None` until a lost socket is bound again, and for good once the interface is gone.
     rings: Option<Rings>,
     copying: Copying,
     checksums: Checksums,
@@ -40,18 +40,18 @@ pub(super) struct XdpQueue {
     held: Held,
     link: Link,
     bell: Bell,
-    /// Of frames that the rings have when nobody calls with a hot list.
+    /// Cache of frames for the rings, used when a call brings no hot list.
     home: Local,
-    /// What the kernel had counted of this socket when it was last asked, and all sockets' sum.
+    /// The kernel's counters of this socket at the last reading, and the sum over all sockets so far.
     missed_before: [u64; 2],
     missed: [u64; 2],
     bad_descs: u64,
     resets: u64,
-    /// When the socket is tried to be had again.
+    /// Time of the next attempt to bind a lost socket.
     retake_at: Option<Instant>,
-    /// What bind(2) said when it was last tried.
+    /// Error of the last bind(2).
     refused: Option<Errno>,
-    /// When an idle queue looks at its interface.
+    /// Time at which an idle queue checks its interface next.
     look_at: Option<Instant>,
     /// `arm` said that there was nothing, and what woke the caller has not been looked at.
     armed: bool,
@@ -369,7 +369,7 @@ pub(super) mod tests {
             self.let_go();
         }
 
-        /// What the kernel says of its socket.
+        /// Returns the kernel's setting of SO_PREFER_BUSY_POLL for the socket.
         pub fn prefers_busy_poll(&self) -> bool {
             let socket = self.rings.as_ref().unwrap().socket.as_fd().as_raw_fd();
             let (mut value, mut bytes) = (0i32, size_of::<i32>() as libc::socklen_t);

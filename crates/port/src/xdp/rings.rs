@@ -13,11 +13,11 @@ pub(super) type Half<T> = Mapped<T, Arc<RingMap>>;
 pub(super) struct Rings {
     pub socket: Arc<XdpSocket>,
     pub fill: Producer<Half<u64>>,
-    /// Whether the kernel sleeps until it is told of frames in the fill ring.
+    /// Mapping of the fill ring; its flag is set if the kernel sleeps until it is notified of frames.
     pub fill_map: Arc<RingMap>,
     pub rx: Consumer<Half<Desc>>,
     pub tx: Producer<Half<Desc>>,
-    /// Whether it sleeps until it is told of packets in the transmit ring.
+    /// Mapping of the transmit ring; its flag is set if the kernel sleeps until it is notified of packets.
     pub tx_map: Arc<RingMap>,
     pub completion: Consumer<Half<u64>>,
     /// A packet may have several frames.

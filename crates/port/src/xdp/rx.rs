@@ -161,7 +161,7 @@ fn refuse(skb: Skb, reason: DropReason, mem: &mut Local) {
     skb.discard(reason);
 }
 
-/// Where the packet lies that a descriptor tells of, if its frame was the device's.
+/// Takes a descriptor's frame back; returns the packet's position, if the device had the frame.
 fn came_back(desc: &Desc, held: &mut Held, mem: &mut Local) -> Option<Span> {
     match held.filled(desc.addr, desc.len) {
         Filled::Packet => Some(Span { offset: desc.addr, len: desc.len }),

@@ -15,24 +15,24 @@ use super::rings::{Lens, Rings};
 use super::setup::Attached;
 use super::shared::Sockets;
 
-/// How long another socket may have the queue: the kernel clears up behind one that was closed.
+/// Longest wait for a queue that another socket still holds: the kernel cleans up after a closed one later.
 ///
 /// Source: net/xdp/xsk_buff_pool.c, `xp_put_pool`, which leaves it to a worker.
 const BUSY: Duration = Duration::from_secs(1);
-/// How often it is tried meanwhile.
+/// Interval of the attempts during that wait.
 const BUSY_STEP: Duration = Duration::from_millis(2);
-/// How long a busy-polling call looks at the device, and for how many packets.
+/// Longest time and most packets of one busy-polling call.
 const BUSY_POLL_US: u32 = 20;
 const BUSY_POLL_BUDGET: u32 = 64;
 
-/// Whether the kernel may copy.
+/// Permission for the kernel to copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Copying {
     /// The device reads and writes the frames itself, or there is no socket.
     Never,
-    /// That is tried first.
+    /// Zero-copy is tried first.
     IfItMust,
-    /// It is not tried.
+    /// Zero-copy is not tried.
     Always,
 }
 
@@ -53,7 +53,7 @@ pub(super) struct Seat {
     sockets: Arc<Sockets>,
 }
 
-/// What taking a seat gave.
+/// Result of binding a queue's socket.
 pub(super) struct Taken {
     pub rings: Rings,
     pub zero_copy: bool,

@@ -31,14 +31,14 @@ const LINK_HEADER_BYTES: usize = 18;
 /// Source: net/xdp/xdp_umem.c, `XDP_UMEM_MIN_CHUNK_SIZE` and the page.
 const FRAME_BYTES: [usize; 2] = [2048, 4096];
 
-/// How long a program may take that is on its way out.
+/// Longest wait for another program that is being detached from the interface.
 const GOING: Duration = Duration::from_millis(200);
 const GOING_STEP: Duration = Duration::from_millis(2);
 
-/// What all queues of a port have: the program on its interface, for as long as one of them lives.
+/// The program on the interface, shared by all queues of a port; it stays while one of them lives.
 #[derive(Debug)]
 pub(super) struct Attached {
-    /// Where the program finds the queues' sockets.
+    /// Map in which the program finds the queues' sockets.
     pub map: SocketMap,
     _link: bpf::Link,
     _program: Program,
@@ -288,7 +288,7 @@ fn not_attached(config: &Config, interface: &Interface, mode: Mode, e: Errno) ->
     }
 }
 
-/// How the port is called that was obtained.
+/// Returns the text that reports the mode of the opened port.
 fn told(config: &Config, mode: Mode, zero_copy: bool, queues: &[u32]) -> String {
     let attached = if mode == Mode::Native { "native" } else { "generic" };
     let copy = if zero_copy { "zero-copy" } else { "copy" };

@@ -20,7 +20,7 @@ const ETHERNET_BYTES: usize = 14;
 const STRIDE: usize = 64;
 /// Kicks of one call: in copy mode each sends about 32 packets.
 const KICKS_MAX: usize = 64;
-/// How long a device may have packets without giving one back, until it is taken for dead.
+/// Longest time for which a device may keep packets without returning one; then it counts as dead.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// The longest sleep while a device has packets.
 const LOOK_MAX: Duration = Duration::from_millis(100);
@@ -44,7 +44,7 @@ pub(super) struct Tx {
 }
 
 impl Tx {
-    /// Of a queue that sends from `pool`; `tally` is told how many packets the device has.
+    /// Makes the state of a queue that sends from `pool`; `tally` counts the packets that the device has.
     pub fn new(pool: Pool, tally: Tally) -> Tx {
         let chunk_bytes = pool.frame_size() as u64;
         let done = Batch::with_capacity(STRIDE);
@@ -154,7 +154,7 @@ impl Tx {
         }
     }
 
-    /// What is to be done with a packet.
+    /// Decides how a packet is sent: from its frames, as a copy, or not at all.
     fn cut(&self, skb: &Skb, several: bool, held: &Held, spans: &mut [Span; FRAMES_MAX]) -> Cut {
         // The kernel would refuse it, and all behind it, for ever.
         if skb.len() < ETHERNET_BYTES {
@@ -319,7 +319,7 @@ impl Tx {
     }
 }
 
-/// What is to be done with a packet.
+/// Decision on how a packet is sent.
 enum Cut {
     /// Its frames go into the ring: so many spans.
     Frames(usize),

@@ -41,7 +41,7 @@ fn datagrams(client: &Netns, port: u16) -> UdpSocket {
     socket
 }
 
-/// What the client hears of what it sent: `None` if nothing.
+/// Returns the client's answer: bytes, an error, or `None` if nothing came within `patience`.
 fn answer(socket: &UdpSocket, patience: Duration) -> Option<Result<Vec<u8>, ErrorKind>> {
     socket.set_read_timeout(Some(patience)).unwrap();
     let mut bytes = vec![0; 100];
@@ -177,7 +177,7 @@ fn a_connection_that_the_port_accepts_is_not_reset_by_the_host() {
     });
 }
 
-/// What a missing checksum of TCP over IPv4 says.
+/// Offload header of a TCP packet over IPv4 with a partial checksum.
 const TCP_PARTIAL: Offload = Offload { flags: 1, csum_start: 34, csum_offset: 16, ..Offload::NONE };
 
 /// The answer to a segment that opens a connection.

@@ -16,7 +16,7 @@ fn queues(text: &str) -> (Pool, Vec<Queue>) {
     (pool, port.into_queues())
 }
 
-/// What veth is sent on one CPU it delivers in order.
+/// Pins the thread to one CPU: veth delivers in order only the packets sent on one CPU.
 fn stay_on_one_cpu() {
     pin_to_cpu(allowed_cpus().unwrap()[0]).unwrap();
 }

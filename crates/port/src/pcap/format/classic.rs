@@ -18,7 +18,7 @@ use super::{CaptureError, Fault, PACKET_LEN_MAX};
 #[derive(Debug)]
 pub struct Classic {
     order: Order,
-    /// What one unit of the fraction is worth.
+    /// Nanoseconds in one unit of the time's fraction.
     unit_ns: u32,
     /// The most bytes a packet may have.
     packet_len_max: u32,

@@ -1,4 +1,4 @@
-//! What is wrong with a capture file, and where.
+//! Errors in a capture file, with their position.
 
 use std::{fmt, io};
 
@@ -7,13 +7,13 @@ use linerate_sys::{Code, Error};
 /// A capture file that cannot be read any further.
 #[derive(Debug)]
 pub struct CaptureError {
-    /// Where in the file the record or block starts that is bad, in bytes.
+    /// Offset in the file of the bad record or block, in bytes.
     pub offset: u64,
-    /// What is wrong with it.
+    /// Fault in that record or block.
     pub fault: Fault,
 }
 
-/// What is wrong with a record or block.
+/// A fault in a record or block.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Fault {

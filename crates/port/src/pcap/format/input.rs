@@ -57,7 +57,7 @@ impl Order {
 pub struct Input<R> {
     inner: R,
     buf: Vec<u8>,
-    /// Where reading goes on if there is nothing more for now.
+    /// Position in the buffer from which reading resumes if the file has nothing more for now.
     mark: usize,
     at: usize,
     end: usize,
@@ -65,7 +65,7 @@ pub struct Input<R> {
     ended: bool,
     /// The offset in the file of the first byte of the buffer.
     base: u64,
-    /// Where in the file the current record or block starts: what errors name.
+    /// Offset in the file of the current record or block, which errors name.
     start: u64,
 }
 
@@ -104,7 +104,7 @@ impl<R: Read> Input<R> {
         Ok(self.at - len..self.at)
     }
 
-    /// What [`Input::take`] has taken.
+    /// Returns the bytes of a range that [`Input::take`] returned.
     pub fn bytes(&self, range: Range<usize>) -> &[u8] {
         &self.buf[range]
     }
@@ -119,7 +119,7 @@ impl<R: Read> Input<R> {
         Ok(passed as u32) // at most len
     }
 
-    /// What was read up to here is not read again.
+    /// Marks all bytes up to here as read, so that they are not read again.
     pub fn keep(&mut self) {
         self.mark = self.at;
     }
@@ -129,7 +129,7 @@ impl<R: Read> Input<R> {
         CaptureError { offset: self.start, fault }
     }
 
-    /// Where the current record or block starts.
+    /// Returns the offset in the file of the current record or block.
     pub fn record_offset(&self) -> u64 {
         self.start
     }

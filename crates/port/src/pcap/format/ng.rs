@@ -36,7 +36,7 @@ pub struct Ng {
     order: Order,
     /// The interfaces of this section.
     interfaces: Vec<Interface>,
-    /// How many there were in all sections before.
+    /// Number of interfaces in all earlier sections.
     earlier: u32,
     /// The block that is being passed over.
     skipping: Option<Skip>,
@@ -58,7 +58,8 @@ struct Interface {
 }
 
 impl Interface {
-    /// Where a packet of `len` bytes is that starts `at` bytes into a body, with `room` from there.
+    /// Returns the range of a packet of `len` bytes that starts `at` bytes into a body, of which `room` bytes
+    /// are left from there.
     fn packet(&self, len: u32, at: usize, room: usize) -> Result<Range<usize>, Fault> {
         if len > self.packet_len_max {
             let max = self.packet_len_max.into();
@@ -221,7 +222,7 @@ impl Ng {
         Ok((self.order.u32s(*words), &body[N * 4..]))
     }
 
-    /// Where the body of a block of length `len` is, whose trailer is right.
+    /// Reads the body of a block of length `len` and returns its range; checks the trailer.
     fn body<R: Read>(&self, input: &mut Input<R>, len: u32) -> Result<Range<usize>, CaptureError> {
         // The trailer is taken with it: what comes later may move the buffer.
         let body_len = self.body_len(input, len)? as usize;
@@ -273,7 +274,7 @@ impl Ng {
     }
 }
 
-/// How an interface counts time.
+/// Time base of an interface's timestamps.
 #[derive(Debug, Clone, Copy)]
 struct Clock {
     unit: Unit,
@@ -281,7 +282,7 @@ struct Clock {
     offset_s: i64,
 }
 
-/// What one unit of time is worth.
+/// Length of one unit of time.
 #[derive(Debug, Clone, Copy)]
 enum Unit {
     /// So many nanoseconds.
@@ -305,7 +306,7 @@ impl Unit {
 }
 
 impl Clock {
-    /// What an interface has that does not say.
+    /// Time base of an interface that declares none.
     const MICROS: Clock = Clock { unit: Unit::Nanos(1000), offset_s: 0 };
 
     /// The time after `count` units, rounded down; `None` if 64 bits do not hold it.

@@ -30,7 +30,7 @@ enum Format {
     Ng(Ng),
 }
 
-/// What one step through a file led to.
+/// Result of one step through a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     /// A packet: [`Reader::current`] has it.
@@ -131,12 +131,12 @@ impl<R: Read> Reader<R> {
 }
 
 impl<R> Reader<R> {
-    /// Where the bytes come from.
+    /// Returns the source of the bytes.
     pub fn file(&self) -> &R {
         self.input.inner()
     }
 
-    /// Where the bytes come from. Reading from it here would lose them.
+    /// Returns the source of the bytes. Bytes read from it here are lost to the reader.
     pub fn file_mut(&mut self) -> &mut R {
         self.input.inner_mut()
     }
@@ -170,9 +170,9 @@ pub struct Record<'a> {
     pub time_ns: u64,
     /// Bytes it had on the wire: at least those of `data`.
     pub orig_len: u32,
-    /// What its first header is.
+    /// Link type: the kind of its first header.
     pub link_type: LinkType,
-    /// Where in the file its record starts, in bytes.
+    /// Offset of its record in the file, in bytes.
     pub offset: u64,
     /// Its bytes, as many as were caught.
     pub data: &'a [u8],
@@ -190,7 +190,7 @@ impl<'a> Record<'a> {
     }
 }
 
-/// What the first header of a packet is, by its number in the registry of link types.
+/// Kind of a packet's first header, by its number in the registry of link types.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LinkType(pub u16);
 
@@ -199,7 +199,7 @@ impl LinkType {
     pub const ETHERNET: LinkType = LinkType(1);
 }
 
-/// What comes next in a file.
+/// Result of parsing the next part of a file.
 #[derive(Debug)]
 pub(super) enum Next {
     Packet(Found),

@@ -154,7 +154,7 @@ impl<W: Write> Writer<W> {
         self.packets_whole
     }
 
-    /// Where the blocks go.
+    /// Returns the sink of the blocks.
     pub fn sink(&self) -> &W {
         &self.sink
     }
@@ -241,7 +241,8 @@ const IF_NAME: u16 = 2;
 const EPB_FLAGS: u16 = 2;
 const IF_TSRESOL: u16 = 9;
 
-/// What an enhanced packet block adds to its packet: 32 bytes, up to 3 of padding, and 12 for flags.
+/// Largest size that an enhanced packet block adds to its packet: 32 bytes, up to 3 of padding, and 12
+/// for flags.
 const PACKET_OVERHEAD_MAX: usize = 47;
 
 fn option(body: &mut Vec<u8>, code: u16, value: &[u8]) {
