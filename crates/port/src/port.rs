@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_is_as_its_worst_queue_and_finished_only_as_a_whole() {
+    fn a_port_reports_its_worst_queue_and_is_finished_only_when_all_are() {
         let error = |why: &str| Error::new(Code::NoDevice, "told", why);
         let (failed, down) = (Health::Failed(error("failed")), Health::Down(error("down")));
         let (up, finished) = (Health::Up, Health::Finished);
@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_without_a_time_ends_with_the_last_source_and_one_with_a_time_takes_it() {
+    fn a_wait_on_finished_sources_returns_at_once_only_without_a_timeout() {
         let mut port = port_of(&[Health::Finished, Health::Finished]);
         let mut other = port_of(&[Health::Finished]);
         assert_eq!((port.wait(None), port.wait(None)), (Ok(false), Ok(false)));

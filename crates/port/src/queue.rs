@@ -504,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_driver_says_it_received_is_not_believed() {
+    fn rx_counts_the_packets_in_the_batch_whatever_the_driver_reports() {
         let pool = Pool::builder().frames(8).build().unwrap();
         let mut queue = Queue::new(Box::new(Liar(EventFd::new().unwrap())), pool.local());
         let mut batch = Batch::with_capacity(4);

@@ -54,12 +54,12 @@ fn forward() {
 
 fn victim() -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "what_is_killed_leaves_nothing", "--nocapture"]);
+    command.args(["--exact", "a_killed_process_leaves_no_xdp_program", "--nocapture"]);
     command.env(VICTIM, "1").stdout(Stdio::null()).spawn().unwrap()
 }
 
 #[test]
-fn what_is_killed_leaves_nothing() {
+fn a_killed_process_leaves_no_xdp_program() {
     if std::env::var_os(VICTIM).is_some() {
         return forward();
     }

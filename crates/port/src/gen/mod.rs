@@ -477,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pace_that_ends_is_followed_by_none_and_still_told() {
+    fn packets_are_unpaced_after_the_paced_time_has_ended() {
         let mut port = Port::open("gen:,rate=10pps,rate_for=50ms").unwrap();
         assert_eq!(port.obtained().mode, "gen at 10pps for 50ms, then at no pause");
         let mut batch = Batch::with_capacity(64);

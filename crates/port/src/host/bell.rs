@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_was_left_alone_is_watched_for_nothing_if_that_is_wanted() {
+    fn a_busy_device_is_watched_only_for_an_event_that_is_wanted() {
         let (mut bell, device) = rung();
         (0..BUSY).for_each(|_| bell.busy(&device));
         bell.watch(&device, None, None);

@@ -206,7 +206,7 @@ fn an_interface_that_goes_down_and_comes_back_is_followed() {
 }
 
 #[test]
-fn arm_says_once_that_the_device_is_something_to_look_at() {
+fn arm_returns_false_once_after_the_device_goes_down() {
     in_netns(|| {
         veth(1500);
         let mut a = queue("packet:v0");

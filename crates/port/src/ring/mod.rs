@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_sends_the_other_receives_and_the_rest_stays() {
+    fn packets_arrive_in_order_and_the_sender_keeps_those_without_room() {
         let (pool, mut a, mut b) = pair(8);
         let rest = send(&mut a, 0..10);
         assert_eq!(rest.iter().map(|s| s.data()[0]).collect::<Vec<_>>(), [8, 9]);

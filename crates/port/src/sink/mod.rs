@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_and_strangers_are_counted() {
+    fn corrupted_and_unstamped_packets_are_counted() {
         let pool = Pool::builder().frames(64).build().unwrap();
         let mut mem = pool.local();
         let mut verifier = Verifier::default();

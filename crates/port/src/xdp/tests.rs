@@ -380,7 +380,7 @@ fn a_flows_port_is_the_ports_own_until_it_is_closed() {
 }
 
 #[test]
-fn what_is_sent_and_never_completed_is_dropped_and_the_port_goes_on() {
+fn packets_never_completed_are_dropped_and_the_socket_is_bound_again() {
     in_netns_with_xdp(|| {
         veth(1500);
         let pool = pool(8192);
@@ -412,7 +412,7 @@ fn what_is_sent_and_never_completed_is_dropped_and_the_port_goes_on() {
 }
 
 #[test]
-fn a_hot_list_of_another_pool_lends_and_gets_nothing() {
+fn a_queue_exchanges_no_frames_with_a_hot_list_of_another_pool() {
     in_netns_with_xdp(|| {
         veth(1500);
         let (ours, theirs) = (pool(8192), pool(64));
@@ -438,7 +438,7 @@ fn a_hot_list_of_another_pool_lends_and_gets_nothing() {
 }
 
 #[test]
-fn busy_polling_is_what_the_kernel_was_asked_for() {
+fn the_socket_prefers_busy_polling_only_if_the_port_text_asks() {
     in_netns_with_xdp(|| {
         veth(1500);
         let pool = pool(8192);

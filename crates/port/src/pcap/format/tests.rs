@@ -420,7 +420,7 @@ fn written(packets: &[(u32, u64, u32, Vec<u8>)]) -> Vec<u8> {
 }
 
 #[test]
-fn the_writer_writes_these_bytes() {
+fn the_writer_output_equals_the_golden_bytes() {
     let mut file = Vec::new();
     let mut writer = Writer::new(&mut file);
     writer.add_interface("eth0").unwrap();

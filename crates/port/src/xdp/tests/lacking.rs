@@ -46,7 +46,7 @@ fn refuse(call: c_long, first: u32, errno: Errno) {
 type Lack = (c_long, u32, Errno);
 
 #[test]
-fn a_kernel_without_a_feature_is_told_by_the_call_and_what_has_it() {
+fn a_missing_kernel_feature_is_an_error_with_the_call_and_the_remedy() {
     const NO_SOCKETS: Lack = (libc::SYS_socket, libc::AF_XDP as u32, Errno::AFNOSUPPORT);
     let bpf = |command, errno| (libc::SYS_bpf, command, errno);
     let (unsupported, permission) = (Code::Unsupported, Code::Permission);

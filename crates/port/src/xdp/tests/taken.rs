@@ -74,7 +74,7 @@ fn lent(pool: &Pool) -> u64 {
 }
 
 #[test]
-fn a_queue_that_another_takes_meanwhile_is_down_and_silent_until_he_leaves() {
+fn a_queue_taken_by_another_socket_is_down_and_idle_until_it_is_free() {
     in_netns_with_xdp(|| {
         veth(1500);
         let pool = pool(8192);
