@@ -12,9 +12,9 @@ pub struct Caps {
     pub copies: Copies,
     /// Packets that wait in its receive ring at most; `None` if it does not know.
     pub rx_ring_len: Option<u32>,
-    /// True if [`QueueOps::arm`](crate::QueueOps::arm) for room is worth more than a look within 50 µs: it is
-    /// where the device tells of room, or goes on with what it has only when it is called. Where nobody tells
-    /// and the peer goes on by itself, a caller that will look so soon anyway need not be woken before.
+    /// True if [`QueueOps::arm`](crate::QueueOps::arm) for room is better than polling within 50 µs: the
+    /// device announces room, or continues to send only when it is called. False if room is not announced and
+    /// the peer makes progress by itself: then a caller that polls that soon need not be woken earlier.
     pub notifies_tx_space: bool,
     /// Packets that it takes without their checksum; of the others it is computed before they are sent.
     pub checksum: TxOffload,

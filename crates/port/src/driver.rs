@@ -23,7 +23,7 @@ pub struct Opened {
 }
 
 impl Opened {
-    /// A device of one queue.
+    /// Returns a device of one queue.
     #[must_use]
     pub fn single(queue: impl QueueOps + 'static, obtained: Obtained) -> Opened {
         Opened { queues: vec![Box::new(queue)], obtained }

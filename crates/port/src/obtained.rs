@@ -33,7 +33,7 @@ pub struct Obtained {
 }
 
 impl Obtained {
-    /// A device with one queue, both ways, for packets up to `packet_max_bytes`.
+    /// Describes a device with one queue, both ways, for packets up to `packet_max_bytes`.
     #[must_use]
     pub fn new(
         device: impl Into<String>,
@@ -50,14 +50,14 @@ impl Obtained {
         }
     }
 
-    /// The same, one way only.
+    /// Sets the direction.
     #[must_use]
     pub fn direction(mut self, direction: Direction) -> Obtained {
         self.direction = direction;
         self
     }
 
-    /// The same, with one more thing that was not to be had.
+    /// Adds a feature that was not available, with its reason.
     #[must_use]
     pub fn refused(mut self, what_and_why: impl Into<String>) -> Obtained {
         self.refused.push(what_and_why.into());

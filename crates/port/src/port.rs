@@ -124,8 +124,8 @@ impl Port {
             .fix(fixes.join("; or ")))
     }
 
-    /// Two ports joined by rings of `len` packets each way, in this process: what one sends the
-    /// other receives, without a copy.
+    /// Opens two ports joined by rings of `len` packets each way, in this process: each receives what the
+    /// other sends, without a copy.
     ///
     /// # Errors
     /// `E-PORT-SYNTAX` unless `len` is a power of two.
@@ -135,8 +135,8 @@ impl Port {
         Ok((port("pair-a", a), port("pair-b", b)))
     }
 
-    /// The same port behind what `wrap` puts around each of its queues, which it is told the number
-    /// of: see [`crate::wrap`].
+    /// Returns the same port with each of its queues wrapped by `wrap`, which gets the queue and its
+    /// number: see [`crate::wrap`].
     ///
     /// # Errors
     /// Those of `wrap`; the port is closed then.
@@ -155,7 +155,7 @@ impl Port {
         &self.obtained
     }
 
-    /// The pool it receives into.
+    /// Returns the pool that it receives into.
     #[must_use]
     pub fn pool(&self) -> &Pool {
         &self.pool
@@ -201,8 +201,8 @@ impl Port {
     /// `while port.wait(None)? { … }` ends with it.
     ///
     /// # Errors
-    /// Those of a device that has failed for good, each time; whatever poll(2) says. One that is
-    /// down may come back: it is slept on, and [`Port::health`] says so.
+    /// Those of a device that has failed for good, each time, and those of poll(2). A device that is down
+    /// may come back: this call sleeps, and [`Port::health`] reports the state.
     pub fn wait(&mut self, timeout: Option<Duration>) -> Result<bool> {
         self.wait_for(Want::Frames, timeout)
     }

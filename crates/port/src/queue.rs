@@ -24,13 +24,13 @@ pub enum Want {
 }
 
 impl Want {
-    /// True if packets to receive are wanted.
+    /// Returns true if packets to receive are wanted.
     #[must_use]
     pub fn frames(self) -> bool {
         self != Want::Room
     }
 
-    /// True if room to send is wanted.
+    /// Returns true if room to send is wanted.
     #[must_use]
     pub fn room(self) -> bool {
         self != Want::Frames
@@ -55,13 +55,13 @@ pub enum Health {
 }
 
 impl Health {
-    /// True if nothing will ever be received any more.
+    /// Returns true if nothing will ever be received any more.
     #[must_use]
     pub fn ended(&self) -> bool {
         matches!(self, Health::Finished | Health::Failed(_))
     }
 
-    /// For `?`: what is wrong with the device, if anything is.
+    /// Returns an error, for `?`, if something is wrong with the device.
     ///
     /// # Errors
     /// What the device said when it went down or failed; who has the frames that it starves for.
@@ -93,21 +93,21 @@ pub trait QueueOps: AsFd + Send {
     /// Cost:   one doorbell a call, however many packets.
     fn xmit(&mut self, mem: &mut Local, batch: &mut Batch) -> Moved;
 
-    /// Makes the descriptor readable when what is wanted comes; false if it is there already.
+    /// Makes the descriptor readable when the wanted event comes; false if it is there already.
     ///
-    /// Shape:  after false, look; after true, sleep on the descriptor: nothing is slept on. Packets
-    ///         that came since the last `rx` are told in either way: by false, or by true and a
-    ///         descriptor that is readable at once. What an `rx` left there, and room, are told by
-    ///         false alone: who polls for changes only (mio, tokio) hears of each thing once.
-    /// Errors: a device in trouble counts as something to look at: false, and see `health`. So does
-    ///         the end of one that will receive nothing more: false once after it, whatever is
-    ///         wanted, so that its caller sees `health`; then true, so that he can sleep.
+    /// Shape:  false: poll now; true: it is safe to sleep on the descriptor, no event is missed. Packets
+    ///         that came since the last `rx` are reported in either way: by false, or by true and a
+    ///         descriptor that is readable at once. Packets that an `rx` left there, and room, are
+    ///         reported by false alone: an edge-triggered poller (mio, tokio) sees each event once.
+    /// Errors: a device in trouble counts as an event: false, and see `health`. So does the end of a
+    ///         device that will receive nothing more: false once after it, whatever is wanted, so
+    ///         that the caller sees `health`; then true, so that the caller can sleep.
     /// Cost:   a syscall if what is wanted changed since the last time.
     fn arm(&mut self, want: Want) -> bool;
 
-    /// Makes the descriptor readable at `at`, too, after [`arm`](QueueOps::arm) has said true; false if it
-    /// cannot, and its caller does not sleep then. It is asked for where a segment waits for a free frame,
-    /// which nobody announces.
+    /// Makes the descriptor readable at `at`, too, after [`arm`](QueueOps::arm) has returned true; false if
+    /// the driver cannot, and then the caller does not sleep. It is used when a segment waits for a free
+    /// frame, because no event announces one.
     ///
     /// Cost: a syscall.
     fn alarm(&mut self, at: Instant) -> bool {
@@ -115,8 +115,8 @@ pub trait QueueOps: AsFd + Send {
         false
     }
 
-    /// Takes back what the device is done with, and says how much it still has to do of what was sent:
-    /// packets or parts of them, 0 if nobody knows. Who is about to close it gives it time until then.
+    /// Takes back the packets that the device has sent; returns how many packets, or parts of them, it still
+    /// has to send, 0 if that is unknown. A caller that wants to close the queue waits until it is 0.
     ///
     /// Shape:  sent packets -> freed as sent.
     /// Cost:   as the look that `xmit` takes.
@@ -158,13 +158,13 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// A queue of a driver, with its own hot list.
+    /// Makes a queue of a driver, with its own hot list.
     #[must_use]
     pub fn new(ops: Box<dyn QueueOps>, mem: Local) -> Queue {
         Queue { ops: DriverQueue::new(ops), mem, rx_nombuf: 0, starved: false }
     }
 
-    /// The same queue behind what `wrap` puts around its driver's side: see [`crate::wrap`].
+    /// Returns the same queue, its driver wrapped by `wrap`: see [`crate::wrap`].
     ///
     /// Shape:  hot list and counters stay; the descriptor becomes the wrapper's, so wrap a queue
     ///         before it is polled for.
@@ -180,8 +180,8 @@ impl Queue {
 
     /// Receives as many packets as `batch` has room for; returns how many came.
     ///
-    /// Into a full batch nothing is received, and what waits in the device makes [`Queue::wait`]
-    /// return at once: empty the batch before going round.
+    /// A full batch receives nothing, and the packets that wait in the device make [`Queue::wait`] return at
+    /// once: empty the batch before the next call.
     ///
     /// Shape:  device -> batch[len..len+n]; the caller owns them. Buffers are refilled by itself.
     /// Units:  packets; a packet's length is in bytes from the destination MAC, without FCS.
@@ -206,9 +206,9 @@ impl Queue {
         self.ops.xmit(&mut self.mem, batch)
     }
 
-    /// Takes back what the device is done with; how many packets it still has.
+    /// Takes back the packets that the device has sent; returns how many packets it still has.
     ///
-    /// Sending does it by itself: it is for whoever waits until everything has left, or needs the frames.
+    /// Sending does this too. Call it to wait until everything has left, or to get the frames back.
     pub fn reap(&mut self) -> usize {
         self.ops.reap(&mut self.mem)
     }
@@ -218,10 +218,10 @@ impl Queue {
         self.mem.alloc(batch, want)
     }
 
-    /// Makes the descriptor readable when `want` comes; false if it is there already: go round.
+    /// Makes the descriptor readable when `want` comes; false if it is there already: poll now.
     ///
-    /// After true sleep on the descriptor, by any poller: packets that came meanwhile make it readable
-    /// at once.
+    /// After true it is safe to sleep on the descriptor, with any poller: packets that came in the meantime
+    /// make it readable at once.
     pub fn arm(&mut self, want: Want) -> bool {
         self.ops.arm(want)
     }
@@ -232,8 +232,8 @@ impl Queue {
     /// `while queue.wait(None)? { … }` ends with it.
     ///
     /// # Errors
-    /// Those of a device that has failed for good, each time; whatever poll(2) says. One that is
-    /// down may come back: it is slept on, and [`Queue::health`] says so.
+    /// Those of a device that has failed for good, each time, and those of poll(2). A device that is down
+    /// may come back: this call sleeps, and [`Queue::health`] reports the state.
     pub fn wait(&mut self, timeout: Option<Duration>) -> Result<bool> {
         self.wait_for(Want::Frames, timeout)
     }
@@ -275,18 +275,18 @@ impl Queue {
         }
     }
 
-    /// The same, as far as the driver knows.
+    /// Returns the state of the device, as far as the driver knows.
     pub(crate) fn device_health(&self) -> Health {
         self.ops.health()
     }
 
-    /// The pool it receives into.
+    /// Returns the pool that it receives into.
     #[must_use]
     pub fn pool(&self) -> &Pool {
         self.mem.pool()
     }
 
-    /// The hot list it allocates from.
+    /// Returns the hot list that it allocates from.
     pub fn local(&mut self) -> &mut Local {
         &mut self.mem
     }
@@ -327,7 +327,7 @@ impl std::fmt::Debug for Queue {
     }
 }
 
-/// True if nobody need sleep for `want`, since it will never come, and no time was asked for.
+/// Returns true if sleeping for `want` is pointless: it will never come, and no timeout was given.
 ///
 /// # Errors
 /// That of a device that has failed for good.
@@ -418,8 +418,8 @@ impl DriverQueue {
         self.prep.waiting()
     }
 
-    /// Makes the descriptor readable when `want` comes, or when what waits here can go on; false if that is
-    /// there already. See [`QueueOps::arm`].
+    /// Makes the descriptor readable when `want` comes, or when packets that wait here can be sent; false if
+    /// either is there already. See [`QueueOps::arm`].
     pub fn arm(&mut self, want: Want) -> bool {
         match self.prep.waits() {
             None => self.ops.arm(want),
@@ -433,7 +433,7 @@ impl DriverQueue {
         }
     }
 
-    /// Takes back what the device is done with; how much it, or the preparation, still has to do.
+    /// Takes back the packets that the device has sent; returns how many it and the preparation still have.
     pub fn reap(&mut self, mem: &mut Local) -> usize {
         if self.prep.is_busy() {
             self.xmit(mem, &mut Batch::with_capacity(0));

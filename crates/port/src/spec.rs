@@ -96,19 +96,19 @@ impl Spec {
         Ok(())
     }
 
-    /// The text it was parsed from.
+    /// Returns the text that it was parsed from.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// An error about this port's text.
+    /// Makes an error about this port's text.
     #[must_use]
     pub fn error(&self, why: impl Display) -> Error {
         Error::new(Code::PortSyntax, format!("port '{}'", self.text), why.to_string())
     }
 
-    /// The value of `key`, read by `parse`; `None` if the text has no such key.
+    /// Returns the value of `key`, read by `parse`; `None` if the text has no such key.
     ///
     /// # Errors
     /// `E-PORT-SYNTAX` if the key has no value or `parse` refuses it.
@@ -262,8 +262,8 @@ fn hidden_option<'a>(text: &'a str, keys: &[String]) -> Option<&'a str> {
     })
 }
 
-/// The candidate that differs from `word` in at most a third of its letters, upper or lower case:
-/// what was meant.
+/// Returns the candidate nearest to `word`, if it differs in at most a third of its letters, ignoring
+/// case: probably the word that was meant.
 #[must_use]
 pub fn nearest<'a>(word: &str, among: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     among

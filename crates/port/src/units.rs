@@ -49,7 +49,7 @@ fn split(text: &str) -> Result<(f64, &str), String> {
     }
 }
 
-/// A duration: `10s`, `250ms`, `5us`, `100ns`, `2m`, `1h`.
+/// Parses a duration: `10s`, `250ms`, `5us`, `100ns`, `2m`, `1h`.
 ///
 /// # Errors
 /// Says which units there are.
@@ -67,7 +67,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(n * scale).map_err(|_| format!("'{text}' is too long"))
 }
 
-/// A rate: `1.5Mpps`, `800kpps`, `4Gbps`, `100Mbps`.
+/// Parses a rate: `1.5Mpps`, `800kpps`, `4Gbps`, `100Mbps`.
 ///
 /// # Errors
 /// Says which units there are.
@@ -93,7 +93,7 @@ pub fn rate(text: &str) -> Result<Rate, String> {
     Ok(kind(n * scale))
 }
 
-/// A count: `1000`, `10k`, `2.5M`.
+/// Parses a count: `1000`, `10k`, `2.5M`.
 ///
 /// # Errors
 /// Says what a count is.

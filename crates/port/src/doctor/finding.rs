@@ -38,7 +38,7 @@ pub struct Finding {
     pub code: Option<&'static str>,
 }
 
-/// The worst of `findings`; [`Level::Ok`] if there are none.
+/// Returns the worst of `findings`; [`Level::Ok`] if there are none.
 #[must_use]
 pub fn worst(findings: &[Finding]) -> Level {
     findings.iter().map(|f| f.level).max().unwrap_or(Level::Ok)

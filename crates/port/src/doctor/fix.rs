@@ -62,7 +62,7 @@ impl fmt::Display for Fix {
     }
 }
 
-/// The command by which `port` is tried whatever others may notice.
+/// Returns the command by which `port` is tried whatever others may notice.
 pub(crate) fn full_trial(port: &str) -> String {
     let exe = env::current_exe().ok();
     let exe = exe.filter(|exe| exe.file_name().is_some_and(|name| name == "linerate"));

@@ -23,7 +23,7 @@ impl Found {
         self.info.kind.is_empty() && ethernet
     }
 
-    /// The other end of a veth, if it is in this namespace.
+    /// Returns the other end of a veth, if it is in this namespace.
     pub fn other_end(&self) -> Option<Interface> {
         if self.info.kind != "veth" || self.info.other_is_elsewhere {
             return None;

@@ -2,19 +2,19 @@
 
 use std::fs;
 
-/// A file's text.
+/// Returns a file's text.
 #[must_use]
 pub fn text(path: &str) -> Option<String> {
     fs::read_to_string(path).ok()
 }
 
-/// A file's one number.
+/// Returns a file's one number.
 #[must_use]
 pub fn number(path: &str) -> Option<u64> {
     text(path)?.trim().parse().ok()
 }
 
-/// The first number behind `label` at the start of a line of `text`: `HugePages_Free:  3`.
+/// Returns the first number behind `label` at the start of a line of `text`: `HugePages_Free:  3`.
 #[must_use]
 pub fn labelled(text: &str, label: &str) -> Option<u64> {
     let rest = text.lines().find_map(|line| line.strip_prefix(label))?;
@@ -36,7 +36,7 @@ pub fn memlock() -> String {
     }
 }
 
-/// Bytes, in KiB or MiB rounded up.
+/// Formats a number of bytes in KiB, or in MiB rounded up.
 #[must_use]
 pub fn size(bytes: u64) -> String {
     match bytes {

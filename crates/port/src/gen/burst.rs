@@ -42,7 +42,7 @@ impl Burst {
         Burst { told, pps, wake_ns: WAKE_NS, bursts: 0, made_ns: None, slept: false }
     }
 
-    /// True if packets leave together at this rate, once waking is dear enough.
+    /// Returns true if packets leave together at this rate, once waking is dear enough.
     pub fn gathers(&self) -> bool {
         self.told.is_none() && self.within(HOLD_MAX_NS) > 1
     }
@@ -62,12 +62,12 @@ impl Burst {
         self.made_ns = is_sample.then(thread_cpu_ns);
     }
 
-    /// The worker is about to sleep until packets are due.
+    /// Notes that the worker is about to sleep until packets are due.
     pub fn sleeps(&mut self) {
         self.slept = true;
     }
 
-    /// The worker asks for packets; if it has slept, what it took since the last ones is known now.
+    /// Notes that the worker asks for packets; if it has slept, the CPU time since the last ones is a sample.
     pub fn asked(&mut self) {
         if self.slept
             && let Some(made_ns) = self.made_ns.take()

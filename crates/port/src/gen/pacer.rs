@@ -26,14 +26,14 @@ pub struct Pacer {
 }
 
 impl Pacer {
-    /// A pace of `packets_per_second`, from the first call of [`Pacer::due`] on.
+    /// Makes a pacer of `packets_per_second`, which starts with the first call of [`Pacer::due`].
     #[must_use]
     pub fn pps(packets_per_second: u64) -> Pacer {
         Pacer::rate(packets_per_second as f64)
     }
 
-    /// A pace of a fractional number of packets a second; below one in ten years counts as that, and
-    /// above 10¹² as that.
+    /// Makes a pacer of a fractional number of packets a second, clamped to between one in ten years and
+    /// 10¹² a second.
     #[must_use]
     pub fn rate(packets_per_second: f64) -> Pacer {
         // What is no number counts as the slowest.
@@ -56,7 +56,7 @@ impl Pacer {
         self.due_up_to(now, 1024)
     }
 
-    /// As [`Pacer::due`], at most `most`; the others stay due, and get later.
+    /// Returns packets as [`Pacer::due`] does, at most `most`; the others stay due, and get later.
     pub fn due_up_to(&mut self, now: Instant, most: usize) -> usize {
         let n = self.peek(now, most);
         self.issue(n, now);
@@ -86,7 +86,7 @@ impl Pacer {
         now.saturating_duration_since(start).as_nanos() as f64
     }
 
-    /// The time at which packet `i` was meant to leave, once the first was due.
+    /// Returns the time at which packet `i` was meant to leave, once the first was due.
     #[must_use]
     pub fn intended(&self, i: u64) -> Option<Instant> {
         let after_ns = i as f64 * 1e9 / self.pps;
@@ -99,7 +99,7 @@ impl Pacer {
         self.issued
     }
 
-    /// Time from `now` until the next packet is due; zero if one is.
+    /// Returns the time from `now` until the next packet is due; zero if one is.
     #[must_use]
     pub fn next(&self, now: Instant) -> Duration {
         self.next_of(1, now)

@@ -5,12 +5,12 @@
 //!                     └─ an alarm: what the device will not announce
 //! ```
 //!
-//! The device is watched level-triggered and writability only while it is wanted, so that nothing
-//! is announced twice and an idle queue is silent. An error is reported whether it is wanted or
-//! not; [`Bell::look`] is how to find out.
+//! The device is watched level-triggered, and for writability only while it is wanted, so that no event
+//! is announced twice and an idle queue is silent. An error is always reported; [`Bell::look`] tells it
+//! from other events.
 //!
-//! Watching costs whoever gives the device a packet, and whoever frees one that it sent: each calls
-//! the watcher, awake or not. So a device that has work for us anyway is not watched.
+//! Watching costs CPU time on the other side: each packet given to the device, and each one freed after
+//! it was sent, calls the watcher, awake or not. So a device that has work for us anyway is not watched.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
@@ -137,7 +137,7 @@ impl Bell {
         Ok(())
     }
 
-    /// True if the device is in error.
+    /// Returns true if the device is in error.
     ///
     /// Cost: a syscall.
     #[must_use]

@@ -28,7 +28,7 @@ impl Protocol {
         }
     }
 
-    /// The key of a port text.
+    /// Returns the key of a port text.
     pub fn key(self) -> &'static str {
         match self {
             Protocol::Udp => "udp",

@@ -41,7 +41,7 @@ pub(crate) struct Transport {
 }
 
 impl IpHeader {
-    /// The one that begins at byte `at` of `data`; `None` if that is none, or a fragment's.
+    /// Reads the header at byte `at` of `data`; `None` if no header is there, or that of a fragment.
     pub fn at(data: &[u8], at: usize) -> Option<IpHeader> {
         let ip = data.get(at..)?;
         match ip.first()? >> 4 {
@@ -57,7 +57,7 @@ impl IpHeader {
         }
     }
 
-    /// The first one of a frame.
+    /// Reads the first IP header of a frame.
     pub fn first(data: &[u8]) -> Option<IpHeader> {
         let at = network(data)?;
         let header = IpHeader::at(data, at)?;
@@ -65,7 +65,7 @@ impl IpHeader {
         (u16_at(data, at - 2)? == kind).then_some(header)
     }
 
-    /// The one in the packet that this one carries, if that is an IP packet.
+    /// Reads the IP header of the packet that this one carries, if that is an IP packet.
     pub fn inner(self, data: &[u8]) -> Option<IpHeader> {
         let v6 = match self.protocol {
             IPIP => false,
@@ -82,7 +82,7 @@ pub(crate) fn network(data: &[u8]) -> Option<usize> {
     Some(TYPE_AT + 2 + if tagged { TAG_BYTES } else { 0 })
 }
 
-/// The header behind the first one of IP.
+/// Returns the header behind the first one of IP.
 pub(crate) fn transport(data: &[u8]) -> Option<Transport> {
     let ip = IpHeader::first(data)?;
     Some(Transport { at: ip.end, protocol: ip.protocol })

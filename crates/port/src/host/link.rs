@@ -31,12 +31,12 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// The state of `interface` now.
+    /// Reads the state of `interface`.
     pub fn new(interface: Interface) -> Link {
         Link::made(interface, false)
     }
 
-    /// The state of an interface whose descriptor outlives a move to another namespace.
+    /// Reads the state of an interface whose descriptor outlives a move to another namespace.
     pub fn of_descriptor(interface: Interface) -> Link {
         Link::made(interface, true)
     }
@@ -48,7 +48,7 @@ impl Link {
         link
     }
 
-    /// The device refused a packet as one that is down does.
+    /// Notes that the device refused a packet, as a device does that is down.
     pub fn refused(&mut self) {
         self.look();
         if self.is_up() && self.by_descriptor {
@@ -56,7 +56,7 @@ impl Link {
         }
     }
 
-    /// The descriptor has lost its interface.
+    /// Notes that the descriptor has lost its interface.
     pub fn lost(&mut self) {
         let what = format!("cannot use {}", self.interface.name());
         let why = "the interface was deleted";
@@ -79,17 +79,17 @@ impl Link {
         matches!(self.health, Health::Failed(_))
     }
 
-    /// When it ought to be looked at next: an alarm to set.
+    /// Returns the time at which the interface is to be queried next, for an alarm.
     pub fn look_at(&self) -> Option<Instant> {
         self.look_at
     }
 
-    /// True once after each change.
+    /// Returns true once after each change.
     pub fn take_news(&mut self) -> bool {
         std::mem::take(&mut self.news)
     }
 
-    /// True if the interface has no carrier, as far as the kernel says.
+    /// Returns true if the interface has no carrier, as far as the kernel says.
     ///
     /// Cost: two syscalls.
     pub fn lacks_carrier(&self) -> bool {

@@ -31,7 +31,7 @@ pub(crate) const RETRY: Duration = Duration::from_millis(1);
 /// cannot be made.
 pub(crate) const CHAIN_FRAMES_MAX: usize = 258;
 
-/// True if a peer can write the packet's memory, so that it cannot be lent to the kernel.
+/// Returns true if a peer can write the packet's memory, so that it cannot be lent to the kernel.
 pub(crate) fn is_exported(skb: &Skb) -> bool {
     skb.trust() == Trust::Exported
 }

@@ -18,7 +18,7 @@ const UDP_CHECK: u16 = 6;
 /// Offset of a VLAN tag: behind the MAC addresses.
 pub(crate) const TAG_AT: usize = 12;
 
-/// The header to send a packet with. "The checksum was verified" is for receivers only.
+/// Returns the header to send a packet with. "The checksum was verified" is for receivers only.
 pub(crate) fn header(offload: Offload) -> VnetHdr {
     VnetHdr {
         flags: offload.flags & F_NEEDS_CSUM,
@@ -46,7 +46,7 @@ pub(crate) fn received(header: &VnetHdr, len: usize) -> Option<Offload> {
     (fits && cuts).then_some(offload)
 }
 
-/// True if what is left to the device is not at the first transport header.
+/// Returns true if what is left to the device is not at the first transport header.
 pub(crate) fn is_tunnelled(skb: &Skb) -> bool {
     let offload = skb.offload();
     if !offload.is_pending() {

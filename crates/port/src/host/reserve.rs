@@ -1,8 +1,8 @@
 //! Ports of UDP or TCP kept from the host's own stack, for a port that answers on them itself.
 //!
-//! The stack sees, or may see, the packets that a port takes by a filter. To one whose port nobody
-//! has it answers by itself: ICMP port unreachable to a datagram, a reset to a segment, upon which
-//! the client gives up. So the port is bound by a socket of the kernel whose filter drops
+//! The stack sees, or may see, the packets that a port takes by a filter. If no socket has a packet's
+//! port, the stack answers the packet itself: a datagram with ICMP port unreachable, a segment with a
+//! reset, and the client gives up. So the port is bound by a socket of the kernel whose filter drops
 //! everything:
 //!
 //! ```text
@@ -157,7 +157,7 @@ mod tests {
         socket
     }
 
-    /// True if a datagram to `port` comes back as refused within `patience`.
+    /// Returns true if a datagram to `port` comes back as refused within `patience`.
     fn refuses(lo: IpAddr, port: u16, patience: Duration) -> bool {
         let socket = client(lo, port);
         socket.set_read_timeout(Some(patience)).unwrap();

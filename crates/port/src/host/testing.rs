@@ -91,7 +91,7 @@ pub(crate) fn assert_answers_ping(address: &str) {
     }
 }
 
-/// A veth pair v0, v1 that is up.
+/// Creates a veth pair v0, v1 that is up.
 pub(crate) fn veth(mtu: u32) {
     ip(&format!("link add v0 mtu {mtu} type veth peer name v1 mtu {mtu}"));
     ip("link set v0 up");
@@ -199,7 +199,7 @@ pub(crate) fn is_ipv4(data: &[u8]) -> bool {
     data.len() > 34 && data[26..30] == SOURCE
 }
 
-/// A frame with an IPv4 packet of TCP (6) or UDP (17), `payload` bytes behind the headers; its
+/// Returns a frame with an IPv4 packet of TCP (6) or UDP (17), `payload` bytes behind the headers; its
 /// transport checksum is that of the pseudo header, as for an offload.
 pub(crate) fn ipv4(protocol: u8, payload: usize) -> Vec<u8> {
     let header = if protocol == 6 { 20 } else { 8 };
@@ -222,7 +222,7 @@ pub(crate) fn ipv4(protocol: u8, payload: usize) -> Vec<u8> {
     f
 }
 
-/// A frame with the IPv4 packet of `frame` in one more IPv4 packet, whose checksum is right.
+/// Returns a frame with the IPv4 packet of `frame` in one more IPv4 packet, whose checksum is right.
 pub(crate) fn ipip(mut frame: Vec<u8>) -> Vec<u8> {
     let len = (frame.len() - 14 + 20) as u16;
     let mut outer = vec![0x45, 0, 0, 0, 0, 7, 0x40, 0, 64, 4, 0, 0, 10, 9, 0, 1, 10, 9, 0, 2];
@@ -233,7 +233,7 @@ pub(crate) fn ipip(mut frame: Vec<u8>) -> Vec<u8> {
     frame
 }
 
-/// The sum of the pseudo header of a packet of `ipv4`.
+/// Returns the sum of the pseudo header of a packet of `ipv4`.
 pub(crate) fn pseudo(protocol: u8, len: usize) -> u16 {
     let mut header = Vec::from(SOURCE);
     header.extend([198, 18, 0, 2, 0, protocol]);

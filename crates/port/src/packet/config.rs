@@ -76,7 +76,7 @@ fn fanout(text: &str) -> std::result::Result<Fanout, String> {
     known.map(|(_, fanout)| *fanout).ok_or_else(|| "one of hash, cpu, lb, qm".into())
 }
 
-/// The word for `fanout` in a port text.
+/// Returns the word for `fanout` in a port text.
 pub(super) fn word(fanout: Fanout) -> &'static str {
     FANOUTS.iter().find(|(_, known)| *known == fanout).map_or("?", |(word, _)| word)
 }

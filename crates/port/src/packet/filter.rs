@@ -35,7 +35,7 @@ const TO_PORT_AT: u32 = 2;
 // All jumps go ahead, over less than the program: their distance fits.
 const _: () = assert!(2 * PORTS_MAX + 32 < u8::MAX as usize);
 
-/// The filter of a port for `flow`, or for everything; `grouped` if its socket is one of several.
+/// Returns the filter of a port for `flow`, or for everything; `grouped` if its socket is one of several.
 /// Without an instruction none is needed.
 pub(super) fn program(flow: Option<&Flow>, grouped: bool) -> Vec<Insn> {
     let mut asm = Assembly::default();

@@ -76,7 +76,7 @@ impl Rx {
         received
     }
 
-    /// True if a frame waits and there may be a place for it.
+    /// Returns true if a frame waits and there may be a place for it.
     pub fn is_waiting(&mut self) -> bool {
         if self.retry_at.is_some_and(|at| Instant::now() >= at) {
             self.retry_at = None;
@@ -84,12 +84,12 @@ impl Rx {
         self.retry_at.is_none() && self.ring.next_block().is_some()
     }
 
-    /// True while frames wait for the pool: the ring's readiness says nothing then.
+    /// Returns true while frames wait for the pool: the ring's readiness says nothing then.
     pub fn is_starved(&self) -> bool {
         self.retry_at.is_some()
     }
 
-    /// When to try again, if the pool had no frame.
+    /// Returns the time of the next attempt, if the pool had no frame.
     pub fn retry_at(&self) -> Option<Instant> {
         self.retry_at
     }

@@ -50,7 +50,7 @@ impl Tx {
         }
     }
 
-    /// True if the last packet offered was not taken for want of room.
+    /// Returns true if the last packet offered was not taken for want of room.
     pub fn is_blocked(&mut self) -> bool {
         if matches!(self.blocked, Some(Blocked::Device { retry_at }) if Instant::now() >= retry_at)
         {
@@ -59,12 +59,12 @@ impl Tx {
         self.blocked.is_some()
     }
 
-    /// True if the socket becomes writable when there is room.
+    /// Returns true if the socket becomes writable when there is room.
     pub fn awaits_buffer(&self) -> bool {
         self.blocked == Some(Blocked::Buffer)
     }
 
-    /// When to try again, if nothing will tell.
+    /// Returns the time of the next attempt, if no event announces room.
     pub fn retry_at(&self) -> Option<Instant> {
         match self.blocked {
             Some(Blocked::Device { retry_at }) => Some(retry_at),
@@ -72,7 +72,7 @@ impl Tx {
         }
     }
 
-    /// True if packets travel with an offload header.
+    /// Returns true if packets travel with an offload header.
     pub fn has_vnet(&self) -> bool {
         self.vnet
     }

@@ -67,12 +67,12 @@ impl Source {
         Ok(Source { ready: Ready::of(&file)?, file })
     }
 
-    /// True if its bytes come with time.
+    /// Returns true if the file is a stream, whose bytes arrive over time.
     pub fn is_stream(&self) -> bool {
         matches!(self.ready, Ready::Stream(_))
     }
 
-    /// Readable at `alarm`, and when a stream has bytes, if they are `wanted`.
+    /// Makes the descriptor readable at `alarm`, and when a stream has bytes, if they are `wanted`.
     ///
     /// Cost: a syscall for each of the two that changed.
     pub fn watch(&mut self, wanted: bool, alarm: Option<Instant>) {
@@ -85,7 +85,7 @@ impl Source {
         }
     }
 
-    /// Never readable again.
+    /// Stops watching: the descriptor is never readable again.
     pub fn rest(&mut self) {
         self.watch(false, None);
         if let Ready::Stream(bell) = &mut self.ready {

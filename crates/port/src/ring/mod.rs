@@ -1,4 +1,4 @@
-//! Two ports joined in this process: what one sends the other receives, the same frame, no copy.
+//! Two ports joined in this process: each receives what the other sends, in the same frame, without a copy.
 //!
 //! ```text
 //!  end 0   tx ──────── ring of handles ────────► rx   end 1      packets in a ring are in flight:
@@ -79,7 +79,7 @@ pub const fn frames(len: u32) -> usize {
     2 * len as usize
 }
 
-/// Both ends of a pair of rings of `len` packets each way. The ledger of `pool` tells how many
+/// Returns both ends of a pair of rings of `len` packets each way. The ledger of `pool` tells how many
 /// packets are in them, as `ring NAME forth`, from the first end to the second, and `ring NAME
 /// back`.
 ///

@@ -1,4 +1,4 @@
-//! A TAP interface: what the host sends to it is received here, what is sent here the host receives.
+//! A TAP interface: this port receives what the host sends to it, and the host receives what the port sends.
 //!
 //! ```text
 //!   host's stack ──► t0 ──► readv │ header │ frame of the pool ········ │ the rest: copied on │

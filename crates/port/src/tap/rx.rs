@@ -91,7 +91,7 @@ impl Rx {
         received
     }
 
-    /// True if a packet waits and there may be a place for it.
+    /// Returns true if a packet waits and there may be a place for it.
     ///
     /// Cost: one syscall unless the last read found nothing.
     pub fn is_waiting(&mut self, tap: &Tap) -> bool {
@@ -102,12 +102,12 @@ impl Rx {
         may_be && poll_readable(&[tap.as_fd()], Some(Duration::ZERO)).unwrap_or(false)
     }
 
-    /// True while packets wait for the pool: the descriptor's readiness says nothing then.
+    /// Returns true while packets wait for the pool: the descriptor's readiness says nothing then.
     pub fn is_starved(&self) -> bool {
         self.retry_at.is_some()
     }
 
-    /// When to try again, if the pool had no frame.
+    /// Returns the time of the next attempt, if the pool had no frame.
     pub fn retry_at(&self) -> Option<Instant> {
         self.retry_at
     }

@@ -25,7 +25,7 @@ impl Tx {
         Tx { retry_at: None, scratch: Vec::new() }
     }
 
-    /// True if the last packet offered was not taken for want of room.
+    /// Returns true if the last packet offered was not taken for want of room.
     pub fn is_blocked(&mut self) -> bool {
         if self.retry_at.is_some_and(|at| Instant::now() >= at) {
             self.retry_at = None;
@@ -33,7 +33,7 @@ impl Tx {
         self.retry_at.is_some()
     }
 
-    /// When to try again, if the host had no room.
+    /// Returns the time of the next attempt, if the host had no room.
     pub fn retry_at(&self) -> Option<Instant> {
         self.retry_at
     }

@@ -78,7 +78,7 @@ impl Config {
         Ok(config)
     }
 
-    /// The text of this port up to its filter, for other options to be put behind it.
+    /// Returns the text of this port up to its filter, for other options to be put behind it.
     pub fn text(&self) -> String {
         let filter = if self.is_said { format!(",{}", self.filter) } else { String::new() };
         format!("xdp:{}{filter}", self.interface)

@@ -62,7 +62,7 @@ impl Filter {
 }
 
 impl Filter {
-    /// The ports that are its own: nobody else on this machine is to have them.
+    /// Returns the ports of UDP or TCP that only this port may have on this machine.
     pub fn flow(&self) -> Option<&Flow> {
         match self {
             Filter::Only(Match::Flow(flow)) => Some(flow),

@@ -115,8 +115,8 @@ impl Held {
         }
     }
 
-    /// Everything that the rings have, once nobody works on them any more: offsets of frames that
-    /// were posted to `posted`, packets to `packet`, one at a time.
+    /// Takes back everything that the rings have, once the kernel no longer uses them: passes the offsets of
+    /// posted frames to `posted` and the packets to `packet`, one at a time.
     pub fn take_all(&mut self, mut posted: impl FnMut(u64), mut packet: impl FnMut(&mut Batch)) {
         let mut one = Batch::with_capacity(1);
         for (i, place) in self.places.iter_mut().enumerate() {

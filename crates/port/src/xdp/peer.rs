@@ -1,9 +1,9 @@
-//! The other end of a virtual interface: what it leaves to a device that there is none of.
+//! The other end of a virtual interface, and the checksums that it leaves to hardware.
 //!
-//! A veth's kernel hands packets over without a checksum, to be filled in by hardware if they should
-//! ever come to any. AF_XDP has no header that says so, and whoever gets such a packet next refuses
-//! it. An end in sight is told to finish its packets; of one in another network namespace they are
-//! recognised (partial.rs).
+//! The kernel hands packets over a veth without a checksum: hardware would fill it in, if the packets ever
+//! reach any. AF_XDP has no header that marks them, and their next receiver refuses them. If the other end
+//! is in sight, its checksum offload is turned off; if it is in another network namespace, such packets
+//! are recognised (partial.rs).
 
 use linerate_skb::Result;
 use linerate_sys::netif::Interface;

@@ -88,7 +88,7 @@ impl Assembly {
     }
 }
 
-/// The program of `filter`; one that takes nothing is there as well, because some drivers send for an
+/// Returns the program of `filter`; one that takes nothing is there as well, because some drivers send for an
 /// AF_XDP socket only with a program attached. `map` is the descriptor of the map of sockets, by queue.
 pub(super) fn assemble(filter: &Filter, map: i32) -> Vec<Insn> {
     let mut asm = Assembly::default();

@@ -136,7 +136,7 @@ impl Rx {
         }
     }
 
-    /// The packet under way goes with its ring.
+    /// Drops the partly received packet, whose ring is gone.
     pub fn reset(&mut self, reason: DropReason, mem: &mut Local) {
         if let Some(head) = self.partial.take() {
             refuse(head, reason, mem);
@@ -144,7 +144,7 @@ impl Rx {
         self.spoilt = false;
     }
 
-    /// When to try again, if the pool had no frame.
+    /// Returns the time of the next attempt, if the pool had no frame.
     pub fn retry_at(&self) -> Option<Instant> {
         self.retry_at
     }
@@ -155,7 +155,7 @@ impl Rx {
     }
 }
 
-/// Drops what came in and nobody gets.
+/// Counts a packet as received, and drops it for `reason`.
 fn refuse(skb: Skb, reason: DropReason, mem: &mut Local) {
     mem.count_received(1);
     skb.discard(reason);

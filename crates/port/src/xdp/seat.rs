@@ -77,7 +77,7 @@ impl From<Error> for Refused {
 }
 
 impl Seat {
-    /// The seat of `queue`, not taken yet.
+    /// Makes the seat of `queue`, not bound yet.
     pub fn new(
         config: &Config,
         pool: &Pool,
@@ -105,7 +105,7 @@ impl Seat {
         self.lens.rx
     }
 
-    /// The number of its queue.
+    /// Returns the number of its queue.
     pub fn queue(&self) -> u32 {
         self.queue
     }
@@ -125,7 +125,7 @@ impl Seat {
         }
     }
 
-    /// Takes it, unless somebody has it.
+    /// Binds a socket to the queue, unless another socket has it.
     pub fn try_take(&self, copying: Copying) -> std::result::Result<Taken, Refused> {
         let mut why = None;
         if copying != Copying::Always {
@@ -143,8 +143,8 @@ impl Seat {
         self.occupied(self.bind(false)?, why)
     }
 
-    /// True once nobody else has the queue: what a device had of a socket that was closed, it has no
-    /// more.
+    /// Returns true once no socket is bound to the queue: then the device has no frames of a closed socket
+    /// any more.
     pub fn is_vacant(&self, copying: Copying) -> bool {
         let until = Instant::now() + BUSY;
         loop {
@@ -239,7 +239,7 @@ impl Seat {
         format!("cannot open xdp:{}, queue {}", self.name, self.queue)
     }
 
-    /// Why the seat was not taken, and what to do.
+    /// Returns why the queue was not bound, and the remedy.
     pub fn error(&self, refused: Refused) -> Error {
         let errno = match refused {
             Refused::Other(mut e) => {

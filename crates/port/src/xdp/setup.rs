@@ -55,7 +55,7 @@ fn longest_frame(interface: &Interface) -> Result<usize> {
     Ok(interface.mtu_bytes()? as usize + LINK_HEADER_BYTES)
 }
 
-/// The queues that a port takes: those asked for, or all that the interface has.
+/// Returns the queues that a port takes: those asked for, or all that the interface has.
 pub(super) fn queues(config: &Config) -> Result<Vec<u32>> {
     let there = Interface::open(&config.interface)?.rx_queues()?;
     chosen(config, there)

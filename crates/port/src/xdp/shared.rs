@@ -1,9 +1,9 @@
 //! One registration of a pool's memory for all sockets on it, so that forwarding between them copies
 //! nothing.
 //!
-//! The kernel knows a umem by a socket that has it, and lets others join one that is *bound*. Whoever
-//! finds none of this pool's registers the memory anew: pages that are registered twice are counted
-//! twice against what may be locked, and work as well.
+//! The kernel identifies a umem by a socket that has it, and lets other sockets join one that is *bound*.
+//! If this pool has no bound socket, the memory is registered anew: pages that are registered twice work
+//! as well, but count twice against the limit of locked memory.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -26,7 +26,7 @@ struct Bound {
 }
 
 impl Sockets {
-    /// Those of `pool`, or an empty set for the first.
+    /// Returns the sockets of `pool`, or an empty set for the first.
     pub fn of(pool: &Pool) -> Result<Arc<Sockets>> {
         pool.attached(|mut known: Vec<Arc<Sockets>>| Ok(known.pop().unwrap_or_default()))
     }

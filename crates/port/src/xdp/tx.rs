@@ -272,13 +272,13 @@ impl Tx {
         self.retry_at = Instant::now().checked_add(RETRY);
     }
 
-    /// True if a packet can be put into the ring.
+    /// Returns true if a packet can be put into the ring.
     pub fn has_room(&self, rings: &mut Rings) -> bool {
         rings.tx.free() >= FRAMES_MAX.min(rings.tx.len_descs() as usize / 2) as u32
     }
 
-    /// When to look what the device has done: nobody announces it. The longer nothing comes, the
-    /// later.
+    /// Returns the time of the next poll for completions, which no event announces. The interval grows while
+    /// none come.
     pub fn look_at(&mut self, held: &Held) -> Option<Instant> {
         if held.sending == 0 {
             return self.retry_at;
@@ -289,7 +289,7 @@ impl Tx {
         [look_at, self.retry_at].into_iter().flatten().min()
     }
 
-    /// True if the device has had packets for so long that it will not give them back.
+    /// Returns true if the device has had packets for so long that it will not give them back.
     ///
     /// Cost: a clock read, if nothing came since it was last asked.
     pub fn is_stuck(&mut self, held: &Held) -> bool {
@@ -302,7 +302,7 @@ impl Tx {
         now.saturating_duration_since(since) >= PATIENCE
     }
 
-    /// The rings are gone, and the device has nothing any more.
+    /// Resets the state after the rings are gone, when the device has no packets any more.
     pub fn reset(&mut self) {
         (self.untold, self.retry_at, self.waits_since) = (false, None, None);
         self.tally.set(0);

@@ -26,7 +26,7 @@ pub struct Classic {
 }
 
 impl Classic {
-    /// The byte order and whether fractions are nanoseconds, if `magic` is that of this format.
+    /// Returns the byte order and whether fractions are nanoseconds, if `magic` is that of this format.
     pub fn detect(magic: [u8; 4]) -> Option<(Order, bool)> {
         const MICROS: u32 = 0xa1b2_c3d4;
         const NANOS: u32 = 0xa1b2_3c4d;
@@ -77,7 +77,7 @@ impl Classic {
     }
 }
 
-/// The most bytes a packet may have in a file or from an interface of this snapshot length, where
+/// Returns the most bytes a packet may have in a file or from an interface of this snapshot length, where
 /// zero means no limit.
 pub fn packet_len_max(snaplen: u32) -> u32 {
     let cap = PACKET_LEN_MAX as u32;

@@ -168,7 +168,7 @@ impl std::error::Error for CaptureError {
 }
 
 impl CaptureError {
-    /// The setup error for the file called `name`.
+    /// Returns the setup error for the file called `name`.
     #[must_use]
     pub fn in_file(&self, name: &str) -> Error {
         let code = match self.fault {

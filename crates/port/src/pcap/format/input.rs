@@ -39,7 +39,7 @@ impl Order {
         words.map(|word| self.u32(word))
     }
 
-    /// The two 16-bit fields that a word was read from, in the order of the file.
+    /// Returns the two 16-bit fields that a word was read from, in the order of the file.
     pub fn halves(self, word: u32) -> (u16, u16) {
         let (high, low) = ((word >> 16) as u16, word as u16);
         match self {
@@ -75,7 +75,7 @@ impl<R: Read> Input<R> {
         Input { inner, buf, mark: 0, at: 0, end: 0, ended: false, base: 0, start: 0 }
     }
 
-    /// The next record or block starts here. Its first `N` words; `None` at the end of the file.
+    /// Starts the next record or block, and returns its first `N` words; `None` at the end of the file.
     pub fn start<const N: usize>(&mut self) -> Result<Option<[[u8; 4]; N]>, CaptureError> {
         self.mark = self.at;
         self.start = self.base + self.at as u64;
@@ -85,7 +85,7 @@ impl<R: Read> Input<R> {
         }
     }
 
-    /// The next `N` words of the same record or block.
+    /// Reads the next `N` words of the same record or block.
     pub fn words<const N: usize>(&mut self) -> Result<[[u8; 4]; N], CaptureError> {
         let range = self.take(N * 4)?;
         let mut words = [[0; 4]; N];
@@ -93,8 +93,8 @@ impl<R: Read> Input<R> {
         Ok(words)
     }
 
-    /// The next `len` bytes of the same record or block, for [`Input::bytes`]: until more is read
-    /// than its end.
+    /// Takes the next `len` bytes of the same record or block; returns their range for [`Input::bytes`],
+    /// valid until the next read beyond the range.
     pub fn take(&mut self, len: usize) -> Result<Range<usize>, CaptureError> {
         let found = self.have(len)?;
         if found < len {
@@ -124,7 +124,7 @@ impl<R: Read> Input<R> {
         self.mark = self.at;
     }
 
-    /// `fault` in the record or block that is being read.
+    /// Returns `fault` as an error of the record or block that is being read.
     pub fn error(&self, fault: Fault) -> CaptureError {
         CaptureError { offset: self.start, fault }
     }

@@ -84,7 +84,7 @@ impl Ng {
         Ok(ng)
     }
 
-    /// The next packet, behind at most `STEPS_MAX` other blocks.
+    /// Finds the next packet, behind at most `STEPS_MAX` other blocks.
     pub fn next<R: Read>(&mut self, input: &mut Input<R>) -> Result<Next, CaptureError> {
         for _ in 0..STEPS_MAX {
             if let Some(skip) = self.skipping {

@@ -44,7 +44,7 @@ pub enum Step {
 }
 
 impl<R: Read> Reader<R> {
-    /// A reader of which not even the header is read yet.
+    /// Makes a reader that has read nothing yet, not even the header.
     pub fn unread(file: R) -> Self {
         Reader { input: Input::new(file), format: None, found: None, done: false }
     }
@@ -103,7 +103,7 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// The next packet, or `None` behind the last.
+    /// Reads the next packet; `None` behind the last.
     ///
     /// Errors: as [`Reader::step`]; `WouldBlock` if the file has nothing more for now.
     pub fn next_record(&mut self) -> Result<Option<Record<'_>>, CaptureError> {
@@ -119,7 +119,7 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// The packet that the last step led to, as often as it is asked for.
+    /// Returns the packet that the last step found, the same one at each call.
     pub fn current(&self) -> Option<Record<'_>> {
         let &Found { interface, time_ns, orig_len, link_type, ref data } = self.found.as_ref()?;
         let data = self.input.bytes(data.clone());
@@ -179,7 +179,7 @@ pub struct Record<'a> {
 }
 
 impl<'a> Record<'a> {
-    /// The bytes of an Ethernet frame.
+    /// Returns the bytes of an Ethernet frame.
     ///
     /// Errors: [`Fault::NotEthernet`] for any other link type.
     pub fn ethernet(&self) -> Result<&'a [u8], CaptureError> {

@@ -30,7 +30,7 @@ pub struct Writer<W: Write> {
 }
 
 impl<W: Write> Writer<W> {
-    /// A file with a section header and no interface yet.
+    /// Starts a file with a section header and no interface yet.
     pub fn new(sink: W) -> Self {
         let pending = Vec::with_capacity(PENDING_LEN_MAX);
         let mut writer =
