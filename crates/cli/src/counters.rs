@@ -62,18 +62,18 @@ impl Counters {
     }
 }
 
-/// What was counted.
+/// Cycles and instructions that were counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Counted {
     /// Cycles of the core's clock, which is not the wall's.
     pub cycles: u64,
     /// Instructions retired.
     pub instructions: u64,
-    /// Whose they are.
+    /// The scope in which they were counted.
     pub scope: Scope,
 }
 
-/// Whose work is counted.
+/// The work that is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
     /// The program's, and the kernel's on its behalf.

@@ -11,9 +11,9 @@ use crate::screen::Screen;
 
 /// Columns of a line, a command to paste apart.
 const COLUMNS: usize = 80;
-/// Where the text of a finding begins: `warn  `.
+/// Column at which the text of a finding begins: `warn  `.
 const INDENT: usize = 6;
-/// Where that of a reason and of a remedy begins: `      why: `.
+/// Column at which a reason or a remedy begins: `      why: `.
 const DEEP_INDENT: usize = INDENT + 5;
 
 /// Say whether a port can be opened here, how well, and what to do about it

@@ -24,7 +24,7 @@ pub const SIGNAL: u8 = 128;
 /// A command that gives no result.
 #[derive(Debug)]
 pub struct Failure {
-    /// What, why and what to do.
+    /// The failure in its parts: what, why and what to do.
     pub told: Told,
     /// The exit status.
     pub exit: u8,

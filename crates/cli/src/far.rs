@@ -19,11 +19,12 @@ use std::time::Duration;
 use linerate_ctl::report::{FarReport, Passed, Verify};
 use serde_json::Value;
 
-/// What it says once its ports are open.
+/// The line that the far process prints once its ports are open.
 pub const READY: &str = "ready";
 /// This program, even if its file was replaced meanwhile.
 const SELF: &str = "/proc/self/exe";
-/// How long it may take to get ready, and to end: far more than it does on a machine that is busy.
+/// Longest time for the far process to get ready, and to end: far more than it needs on a busy
+/// machine.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A process that listens for this one's packets. Dropping it ends it.
@@ -121,7 +122,7 @@ pub fn cpu_time(process: u32) -> Option<Duration> {
     Some(Duration::from_nanos(ns))
 }
 
-/// What its document says; `None` if it is not one of a run.
+/// Reads the report out of the process's document; `None` if it is not one of a run.
 fn report(process: u32, document: &str) -> Option<(FarReport, Verify)> {
     let document: Value = serde_json::from_str(document).ok()?;
     let (ledger, port, found) =
@@ -150,7 +151,7 @@ fn report(process: u32, document: &str) -> Option<(FarReport, Verify)> {
     Some((far, verify))
 }
 
-/// What it says that is no result.
+/// Returns the cause in a line that is no result.
 fn why(line: &str) -> String {
     let document: Option<Value> = serde_json::from_str(line).ok();
     let part = |key| Some(document.as_ref()?.get("error")?.get(key)?.as_str()?.to_owned());

@@ -14,10 +14,10 @@ use crate::screen::{Screen, is_pipe};
 
 /// Time of a run without ports, unless told.
 const TRIAL: Duration = Duration::from_secs(3);
-/// What it begins with: the 124 MB/s that post 000's system ran at on 1 Gbit/s, in full frames.
+/// Rate at the start: the 124 MB/s that post 000's system ran at on 1 Gbit/s, in full frames.
 const TRIAL_RATE: &str = "992Mbps";
 const TRIAL_BYTES: usize = 1514;
-/// How long a second process may take to answer.
+/// Longest time for a second process to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Runs the command; returns the exit status.
@@ -69,7 +69,7 @@ fn is_named(port: &Spec) -> bool {
     port.text().split(':').next().is_some_and(|front| front.contains('='))
 }
 
-/// What to call a port: a pipe is called as its owner does, not `-`.
+/// Returns the name to print for a port: for a pipe that of its owner, not `-`.
 fn called(port: &Spec, pipe: &str, drivers: &Registry) -> String {
     if is_pipe(port, drivers) && !is_named(port) { pipe.into() } else { port.name.clone() }
 }
@@ -87,8 +87,8 @@ fn counting(port: &Spec, count: Option<u64>, drivers: &Registry) -> Result<Strin
     Ok(kept.fold(format!("{front}:count={count}"), |text, part| text + "," + part))
 }
 
-/// What is run when no port is named: it shows the whole path into another process, and needs no
-/// privilege.
+/// Runs the path for a command without ports: it shows the whole path into another process, and
+/// needs no privilege.
 fn trial(args: &Forward, screen: &Screen) -> Result<Ran, Failure> {
     match meet(args) {
         Ok((engine, path, far)) => {
@@ -135,7 +135,7 @@ fn fabric(args: &Forward, memif: &str, process: u32) -> Path {
     }
 }
 
-/// What is run instead where there can be no second process, and `why`: two threads and a ring.
+/// Runs two threads and a ring instead, where there can be no second process for the reason `why`.
 fn alone(args: &Forward, why: &str, screen: &Screen) -> Result<Ran, Failure> {
     let path = through_ring(args);
     let engine = open(&path, &args.run)?;

@@ -9,7 +9,7 @@ use linerate_sys::clock::cpu_time;
 use crate::far;
 use crate::run::Path;
 
-/// What the system of post 000 took of a CPU at the rate that is kept here, with buffers of its own.
+/// CPU share of post 000's system at the rate that is kept here, with buffers of its own.
 ///
 /// Source: post 000, system CPU at the adapter's full rate.
 const POST_CPU_PCT: f64 = 27.5;
@@ -23,7 +23,7 @@ pub struct Phases {
     readings: Vec<Reading>,
 }
 
-/// What can be read at a moment.
+/// A reading of the run at one moment.
 #[derive(Debug, Clone, Copy)]
 struct Reading {
     at: Instant,
@@ -100,7 +100,7 @@ impl Reading {
     }
 }
 
-/// What has left by ports other than rings, and whatever else is paired.
+/// Returns the packets and bytes that have left by ports that are not paired, as rings are.
 pub fn sent(stats: &Stats) -> Passed {
     let ports = stats.ports();
     let outside = ports.iter().filter(|port| !port.flags.paired);

@@ -1,4 +1,4 @@
-//! What packets' memory was and cost, on the screen: a line of every result, and a table if asked.
+//! The packets' memory and its cost, on the screen: a line of every result, and a table if asked.
 
 use std::fmt::Write;
 
@@ -30,7 +30,7 @@ pub fn line(pool: &PoolReport, timing_ticks: impl FnOnce() -> u64) -> String {
     text
 }
 
-/// What sampling took from the run.
+/// Returns the line about the cost of sampling to the run.
 fn sampling(cores: &[CoreReport], timing_ticks: u64) -> String {
     let timed: u64 = cores.iter().flat_map(|core| core.calls_timed).sum();
     let packets: u64 = cores.iter().map(|core| core.allocs).sum();
@@ -50,7 +50,7 @@ fn mean(cores: &[CoreReport], of: impl Fn(&CoreReport) -> (Option<f64>, u64)) ->
     if packets > 0.0 { format!("{:.1}", ticks / packets) } else { "-".into() }
 }
 
-/// How long packets lived of which some were watched.
+/// Returns the lifetimes of the packets of a kind that were watched.
 fn lived(what: &str, times: &DwellTimes) -> String {
     let ticks = |n: Option<u64>| n.map_or("-".into(), thousands);
     format!("  {what} p50 {} p99 {} ticks", ticks(times.p50_ticks), ticks(times.p99_ticks))
@@ -65,7 +65,7 @@ fn bytes(n: u64) -> String {
     }
 }
 
-/// What each core did, what the depot's locks cost, and who freed whose packets.
+/// Returns the table: each core's work, the cost of the depot's locks, and frees by CPU.
 pub fn table(pool: &PoolReport) -> String {
     let locks = &pool.locks;
     format!(

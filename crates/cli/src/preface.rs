@@ -1,4 +1,4 @@
-//! What is said before a run: what was obtained, and what is in effect.
+//! The text before a run: modes obtained, and settings in effect.
 
 use linerate::{Data, Engine, Init, Pages, Return};
 use linerate_ctl::pool::{INIT, RETURN, word};
@@ -7,7 +7,7 @@ use crate::args::{Memory, Run};
 use crate::report::{obtained, thousands};
 use crate::run::Path;
 
-/// What was obtained, and the options in effect.
+/// Returns the text before a run: modes obtained, and options in effect.
 pub fn preface(engine: &Engine, path: &Path, run: &Run) -> String {
     let stats = engine.stats();
     let ports = stats.ports();

@@ -9,8 +9,8 @@ use linerate_sys::tsc;
 
 use crate::{pool, troubles};
 
-/// How far two clocks may be apart before they are flagged, in per cent of the larger figure: the one
-/// leaves out what the other has, and on a path that is at work that is a few per cent.
+/// Largest difference of two clocks that is not flagged, in per cent of the larger figure: each
+/// leaves out a part that the other has, and on a busy path that is a few per cent.
 const AGREE_PCT: f64 = 10.0;
 
 /// The result of `forward`; with `whole_pool`, also what each worker did with the pool.
@@ -46,7 +46,7 @@ pub fn generated(report: &GenReport, whole_pool: bool) -> String {
     line + &forward(&report.path, whole_pool)
 }
 
-/// How late packets were: `200 us`.
+/// Formats the lateness of packets: `200 us`.
 fn late(ns: Option<u64>) -> String {
     ns.map_or("-".into(), |ns| format!("{:.0} us", ns as f64 / 1e3))
 }
@@ -135,7 +135,7 @@ fn verified(v: &Verify) -> String {
     text + "\n"
 }
 
-/// What became of the packets in another process's memory.
+/// Returns the lines about the packets in another process's memory.
 fn far(report: &ForwardReport, far: &FarReport) -> String {
     let copied = |n: Option<u64>| n.map_or("-".into(), thousands);
     let here = report.ports.iter().filter_map(|port| port.copied_bytes).reduce(|a, b| a + b);
@@ -210,7 +210,8 @@ fn excess(report: &ForwardReport) -> String {
     time(&report.cost) + &locks(&report.locks) + &calls(&report.calls) + &waits(&report.waits)
 }
 
-/// What a packet takes of a CPU: as the kernel accounts for the process, and by its workers' clocks.
+/// Returns the lines about a packet's CPU time: as the kernel accounts for the process, and by its
+/// workers' clocks.
 fn time(cost: &Cost) -> String {
     let (cpu, awake) = (cost.cpu_ns_per_packet, cost.awake_ns_per_packet);
     let (agree, apart) = match (cpu, awake) {

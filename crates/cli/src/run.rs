@@ -21,19 +21,19 @@ use crate::signals::{self, Signals};
 
 /// Longest time that packets under way are given to leave.
 const DRAIN: Duration = Duration::from_secs(2);
-/// What to do about a ledger that does not balance.
+/// Remedy for a ledger that does not balance.
 const FAULT: &str =
     "this is a fault of the path itself: report it with the command and this ledger";
-/// How often to look at a path that may end by itself.
+/// Time between two looks at a path that may end by itself.
 const LOOK_OFTEN: Duration = Duration::from_millis(10);
-/// How often to look at one that does not: a port in trouble is noticed, an idle machine sleeps. With
-/// what two xdp ports need, it is woken less than twice a second.
+/// Time between two looks at a path that does not: a port in trouble is noticed, an idle machine
+/// sleeps. With the wake-ups of two xdp ports, the process is woken less than twice a second.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// How long a run waits for a port's peer, which may be there and not have answered yet.
+/// Longest time that a run waits for a port's peer, which may be there and not have answered yet.
 const MEET: Duration = Duration::from_millis(250);
 
-/// What is to run.
+/// The path of a run.
 #[derive(Debug, Default)]
 pub struct Path {
     /// Names and texts.
@@ -44,12 +44,12 @@ pub struct Path {
     pub time: Option<Duration>,
     /// Packets out after which to end.
     pub count: Option<u64>,
-    /// What the options line says about the end: `for 3s`.
+    /// The end of the run as the options line prints it: `for 3s`.
     pub until: String,
     /// For how long its source keeps a pace, and the process that gets the packets: what left until
     /// then is told apart from what left later, with the CPU time of both processes.
     pub paced: Option<(Duration, u32)>,
-    /// What the texts of its ports can name.
+    /// The drivers that the texts of its ports can name.
     pub drivers: Registry,
     /// It is the run of a run's own: it says when its ports are open, and ends with its input.
     pub beside: bool,
@@ -66,7 +66,7 @@ pub enum Ended {
     Signal(i32),
 }
 
-/// What a run gave.
+/// The result of a run.
 #[derive(Debug)]
 pub struct Ran {
     pub report: ForwardReport,
@@ -308,7 +308,7 @@ fn unbalanced(stopped: &Stopped) -> Failure {
     Failure::new(UNBALANCED, "E-LEDGER", what, why, FAULT)
 }
 
-/// What a sink found wrong with what a generator of this run sent it.
+/// Returns the failure if a sink found a generator's packets of this run lost or changed.
 fn unverified(report: &ForwardReport) -> Option<Told> {
     if report.verified() {
         return None;

@@ -1,4 +1,4 @@
-//! Where text goes: stdout, unless packets do; one document there with `--json`.
+//! Destination of text: stdout, unless packets go there; one document on stdout with `--json`.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -15,7 +15,7 @@ pub fn is_pipe(port: &Spec, drivers: &Registry) -> bool {
     port.arg == "-" && drivers.flags(port).pipes
 }
 
-/// Where a run's text goes.
+/// Destination and form of a run's text.
 #[derive(Debug, Clone, Copy)]
 pub struct Screen {
     /// One document instead of screens.
@@ -27,7 +27,8 @@ pub struct Screen {
 }
 
 impl Screen {
-    /// What `run` asks for, given the ports: the last one named is written to, the first is read.
+    /// Returns the screen that `run` asks for, given the ports: the last one named is written to,
+    /// the first is read.
     pub fn of(run: &Run, ports: &[&str], drivers: &Registry) -> Screen {
         let taken = ports.iter().enumerate().any(|(i, port)| {
             let written = i + 1 == ports.len() || port.contains(",write");

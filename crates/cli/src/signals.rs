@@ -12,7 +12,7 @@ use signal_hook::iterator::Signals as Incoming;
 
 use crate::errors::SIGNAL;
 
-/// What is told instead of a signal's number when the standard input has ended.
+/// Value that stands for the end of the standard input, in place of a signal's number.
 pub const HANGUP: i32 = 0;
 
 /// The signals that end a run.

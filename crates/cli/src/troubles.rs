@@ -1,4 +1,4 @@
-//! What ports have to say beside their packets: losses before them, an empty pool, copies, resets.
+//! Troubles of ports beside their packets: losses before them, an empty pool, copies, resets.
 
 use std::fmt::Write;
 

@@ -1,4 +1,4 @@
-//! What is wrong is said in four parts, with an exit status for its kind.
+//! Errors are printed in four parts, with an exit status for their kind.
 
 mod command;
 

@@ -26,9 +26,9 @@ use crate::report::Spent;
 pub struct Locks {
     /// Times that one was taken.
     pub taken: u64,
-    /// Of these, times that somebody else had it.
+    /// Times that another worker had it when it was taken.
     pub contended: u64,
-    /// How long takers waited; `None` if they did and nobody knows the rate of the ticks.
+    /// Time that takers waited; `None` if they did and the rate of the ticks is not known.
     pub wait_ns: Option<u64>,
     /// The same, a packet; `None` without one.
     pub taken_per_packet: Option<f64>,
@@ -81,7 +81,7 @@ pub struct Calls {
     pub buffers_per_free_call: Option<f64>,
 }
 
-/// What the path waited for, over all workers.
+/// Waits of the path, over all workers.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 #[cfg_attr(feature = "json", derive(Serialize))]
 pub struct Waits {
@@ -89,17 +89,18 @@ pub struct Waits {
     pub lock_ns: Option<u64>,
     /// Calls that send to a device, each with one doorbell.
     pub flushes: u64,
-    /// Of these, timed: one in 256.
+    /// The part of these that was timed: one in 256.
     pub flushes_timed: u64,
     /// Time in all of them, estimated from those that were timed; the device's own copying is in it.
     /// `None` if too few were, which is fewer than 30 of a port.
     pub flush_ns: Option<u64>,
     /// Times that a worker slept for want of work or of room.
     pub sleeps: u64,
-    /// How long, until it was awake again: what is idle and what is late look alike here.
+    /// Time asleep, until the worker was awake again: idle time and late wake-ups are not told
+    /// apart here.
     pub asleep_ns: u64,
-    /// How long workers were ready and had no CPU, as the kernel accounts: late wake-ups, which are
-    /// part of `asleep_ns`, and preemption, which is not. `None` if a worker cannot say.
+    /// Time that workers were ready and had no CPU, as the kernel accounts: late wake-ups, which
+    /// are part of `asleep_ns`, and preemption, which is not. `None` if a worker cannot say.
     pub run_delay_ns: Option<u64>,
     /// For locks, a packet; `None` without one.
     pub lock_ns_per_packet: Option<f64>,
@@ -188,7 +189,7 @@ impl Calls {
     }
 }
 
-/// What a port copied, as far as it is known.
+/// Packets and bytes that a port copied, as far as they are known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Copied {
     packets: Option<u64>,
@@ -245,8 +246,8 @@ fn flushed(ports: &[PortStats]) -> (Flushes, Option<u64>) {
     (all, (known > 0 && (all.calls - known) * 100 <= all.calls).then_some(time_ns))
 }
 
-/// How long the workers ran, the longest of them, which is as long as anything was counted; `None`
-/// unless all have told, and in no time.
+/// Returns the time that the workers ran, the longest of them, which is as long as anything was
+/// counted; `None` unless all have reported, and if it is zero.
 ///
 /// They start together, and end together unless one fails.
 fn ran_ns(workers: &[WorkerStats]) -> Option<u64> {
@@ -254,7 +255,8 @@ fn ran_ns(workers: &[WorkerStats]) -> Option<u64> {
     all?.into_iter().max().filter(|&ns| ns > 0)
 }
 
-/// How long the workers were not asleep, by their own clocks; `None` unless all have told.
+/// Returns the time that the workers were not asleep, by their own clocks; `None` unless all have
+/// reported.
 ///
 /// A second instrument beside the kernel's account of CPU time: it is that, and what preemption
 /// took from a worker that was awake.
@@ -270,7 +272,7 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(20);
 
-    /// What an engine did that ended by itself.
+    /// Runs an engine until it ends by itself, and returns its result.
     fn ran(build: impl FnOnce(Builder) -> Builder) -> Stopped {
         let running = build(Engine::builder()).build().unwrap().start().unwrap();
         assert!(running.wait(LONG).unwrap());

@@ -1,15 +1,15 @@
-//! What a pool was and what it cost: memory, hot lists, locks, frees across CPUs, dwell.
+//! A pool's setup and its cost: memory, hot lists, locks, frees across CPUs, dwell.
 
 use linerate_datapath::{CoreStats, Data, Dwell, Init, Return, Stats, Stopped};
 
 #[cfg(feature = "json")]
 use serde::Serialize;
 
-/// Where packets' bytes come from, in words.
+/// Sources of packets' bytes, in words.
 pub const BUFFERS: [(&str, Data); 2] = [("frames", Data::Frames), ("general", Data::General)];
 /// When a packet's metadata is initialised, in words.
 pub const INIT: [(&str, Init); 2] = [("at_alloc", Init::AtAlloc), ("at_free", Init::AtFree)];
-/// Where a frame goes that another core frees, in words.
+/// Places to which a frame returns when another core frees it, in words.
 pub const RETURN: [(&str, Return); 2] = [("local", Return::Local), ("home", Return::Home)];
 
 /// The pool of a run.
@@ -26,11 +26,11 @@ pub struct PoolReport {
     pub jumbo_bytes: u64,
     /// Memory held for packets when the run ended: mapped, and the system allocator's.
     pub memory_bytes: u64,
-    /// Where packets' bytes came from, of [`BUFFERS`].
+    /// Source of packets' bytes, one of [`BUFFERS`].
     pub buffers: &'static str,
     /// When their metadata was initialised, of [`INIT`].
     pub init: &'static str,
-    /// Where frames went that another core freed, of [`RETURN`].
+    /// Place to which frames returned that another core freed, one of [`RETURN`].
     #[cfg_attr(feature = "json", serde(rename = "return"))]
     pub return_to: &'static str,
     /// Each worker, and each thread that dropped packets.
@@ -39,11 +39,11 @@ pub struct PoolReport {
     pub locks: LocksReport,
     /// Frees on another CPU than the allocation's.
     pub remote_frees: RemoteFrees,
-    /// How long packets lived; `None` unless calls were sampled.
+    /// Lifetimes of packets; `None` unless calls were sampled.
     pub dwell: Option<DwellReport>,
 }
 
-/// What one worker, or one thread that dropped packets, did with the pool.
+/// Use of the pool by one worker, or by one thread that dropped packets.
 #[derive(Debug, Clone, PartialEq, Default)]
 #[cfg_attr(feature = "json", derive(Serialize))]
 pub struct CoreReport {
@@ -73,19 +73,19 @@ pub struct CoreReport {
     pub calls_timed: [u64; 2],
 }
 
-/// What the depot's locks cost.
+/// Cost of the depot's locks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "json", derive(Serialize))]
 pub struct LocksReport {
     /// Times they were taken.
     pub taken: u64,
-    /// Of these, times that somebody else had it.
+    /// Times that another thread had it when it was taken.
     pub contended: u64,
     /// TSC ticks for which takers waited.
     pub wait_ticks: u64,
 }
 
-/// Who freed whose packets.
+/// Packets freed on another CPU, by the CPU that allocated and the one that freed.
 #[derive(Debug, Clone, PartialEq, Default)]
 #[cfg_attr(feature = "json", derive(Serialize))]
 pub struct RemoteFrees {
@@ -99,7 +99,7 @@ pub struct RemoteFrees {
     pub matrix: Vec<Vec<u64>>,
 }
 
-/// How long packets lived, from allocation to free.
+/// Lifetimes of packets, from allocation to free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "json", derive(Serialize))]
 pub struct DwellReport {
@@ -215,7 +215,7 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(20);
 
-    /// What the pool of `gen → sink` cost with `packets`.
+    /// Runs `gen → sink` with `packets`, and returns the report of its pool.
     fn pool(packets: u64, ask: impl FnOnce(Builder) -> Builder) -> PoolReport {
         let engine = Engine::builder().port("gen", &format!("gen:,count={packets}"));
         let engine = engine.port("sink", "sink:");

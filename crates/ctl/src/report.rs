@@ -1,4 +1,4 @@
-//! What a run did: ports, ledger, cost, verification. A figure that is not known is `None`.
+//! The report of a run: ports, ledger, cost, verification. A figure that is not known is `None`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,31 +20,31 @@ pub struct ForwardReport {
     pub duration_seconds: f64,
     /// Every port, in the order in which they were named.
     pub ports: Vec<PortReport>,
-    /// Where every packet went.
+    /// The account of every packet.
     pub ledger: LedgerReport,
-    /// What it took.
+    /// CPU time and cycles that it took.
     pub cost: Cost,
     /// Locks that the path took.
     pub locks: Locks,
     /// Calls that allocated, freed and copied packets, and those to devices.
     pub calls: Calls,
-    /// What the path waited for.
+    /// Waits of the path.
     pub waits: Waits,
-    /// What its packets' memory was and cost.
+    /// The pool of its packets, and its cost.
     pub pool: PoolReport,
-    /// What the verifying sinks found together, that of a far process included; `None` without one.
+    /// The verifying sinks' joint result, that of a far process included; `None` without one.
     pub verify: Option<Verify>,
     /// Parts of the run of which something else was asked, in their order; none if nothing was.
     pub phases: Vec<PhaseReport>,
     /// The process that the packets went to, where the run had one of its own.
     pub far: Option<FarReport>,
-    /// What was not as it was asked for, or not as it should be.
+    /// Settings that were not applied as asked, or are not as they should be.
     pub warnings: Vec<String>,
     /// Why it ended before it was told to, or what a port is in trouble with.
     pub error: Option<Told>,
 }
 
-/// What passed a port.
+/// Packets that passed a port, and the port's troubles.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "json", derive(Serialize))]
 pub struct PortReport {
@@ -52,7 +52,7 @@ pub struct PortReport {
     pub name: String,
     /// Its driver.
     pub driver: String,
-    /// What holds for every port of that driver.
+    /// Flags that hold for every port of that driver.
     #[cfg_attr(feature = "json", serde(skip))]
     pub flags: DriverFlags,
     /// Driver and mode, as obtained.
@@ -66,8 +66,8 @@ pub struct PortReport {
     pub missed: u64,
     /// Times that it had packets and the pool no frame; they waited where they were.
     pub no_frame: u64,
-    /// Of the packets missed, those for which its receive ring had no room. Drivers that do not ask
-    /// for causes leave them out: they come to `missed` or less.
+    /// The part of `missed` for which its receive ring had no room. Drivers that do not ask for
+    /// causes leave it out: all causes come to `missed` or less.
     pub missed_ring_full_packets: u64,
     /// Those for which no frame was posted, or none that was long enough.
     pub missed_no_frame_packets: u64,
@@ -107,11 +107,11 @@ pub struct LedgerReport {
     pub dropped: BTreeMap<&'static str, u64>,
     /// Still somewhere in the path.
     pub in_flight: u64,
-    /// Whether the two sides are equal.
+    /// True if the two sides are equal.
     pub balanced: bool,
 }
 
-/// What a run took. Packets are those that left by ports other than rings.
+/// Cost of a run. Packets are those that left by ports other than rings.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 #[cfg_attr(feature = "json", derive(Serialize))]
 pub struct Cost {
@@ -124,7 +124,7 @@ pub struct Cost {
     pub packets_per_wakeup: Option<f64>,
     /// CPU time of the whole process, in seconds.
     pub cpu_seconds: f64,
-    /// What `cycles_per_packet` counts: `user+kernel` or `user`, cycles of the core; or [`TSC`].
+    /// Scope of `cycles_per_packet`: `user+kernel` or `user`, cycles of the core; or [`TSC`].
     pub scope: Option<&'static str>,
     /// CPU time of the whole process for each packet, as the kernel accounts.
     pub cpu_ns_per_packet: Option<f64>,
@@ -139,7 +139,7 @@ pub struct Cost {
 /// the core's cycles.
 pub const TSC: &str = "tsc";
 
-/// What the process spent, as measured around a run.
+/// CPU time and cycles of the process, as measured around a run.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Spent {
     /// Wall time, from the start of the workers to when they were told to drain.
@@ -150,13 +150,13 @@ pub struct Spent {
     pub cycles: Option<u64>,
     /// Instructions, where they can be counted.
     pub instructions: Option<u64>,
-    /// Whose cycles and instructions, or [`TSC`].
+    /// Scope of cycles and instructions, or [`TSC`].
     pub scope: Option<&'static str>,
     /// Ticks a second of the clock that locks are timed by, where it is known.
     pub ticks_per_second: Option<f64>,
 }
 
-/// What verifying sinks found.
+/// Result of verifying sinks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "json", derive(Serialize))]
 pub struct Verify {
@@ -180,15 +180,15 @@ pub struct Verify {
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "json", derive(Serialize))]
 pub struct PhaseReport {
-    /// What was asked of it: `paced` or `flat out`.
+    /// The rate asked of it: `paced` or `flat out`.
     pub name: &'static str,
     /// Its wall time.
     pub seconds: f64,
-    /// What left meanwhile by ports other than rings.
+    /// Packets and bytes that left meanwhile by ports other than rings.
     pub sent: Passed,
     /// CPU time of the whole process.
     pub cpu_seconds: f64,
-    /// That of the far process; `None` without one, or where the kernel does not tell.
+    /// CPU time of the far process; `None` without one, or where the kernel does not tell.
     pub far_cpu_seconds: Option<f64>,
     /// Share of a CPU in per cent that the system of post 000 took at this rate; `None` of other rates.
     pub post_cpu_pct: Option<f64>,
@@ -198,15 +198,15 @@ pub struct PhaseReport {
     pub late_p99_ns: Option<u64>,
 }
 
-/// What a process found that maps this one's packet memory.
+/// Result of a process that maps this one's packet memory.
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "json", derive(Serialize))]
 pub struct FarReport {
     /// Its number.
     pub process: u32,
-    /// What it took out of the memory that it maps.
+    /// Packets and bytes that it took out of the memory that it maps.
     pub received: Passed,
-    /// Whether its own ledger balances, with nothing dropped and nothing in flight.
+    /// True if its own ledger balances, with nothing dropped and nothing in flight.
     pub whole: bool,
     /// Packets that its sink verified.
     pub verified: u64,
@@ -222,11 +222,11 @@ pub struct FarReport {
 pub struct Told {
     /// Stable identifier.
     pub code: String,
-    /// What was attempted, or what happened.
+    /// The attempt, or the event.
     pub what: String,
     /// Why.
     pub why: String,
-    /// What to do; empty if nothing is known to help.
+    /// The remedy; empty if none is known.
     pub fix: String,
 }
 
@@ -234,14 +234,14 @@ pub struct Told {
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "json", derive(Serialize))]
 pub struct GenReport {
-    /// What was asked and what left.
+    /// Packets asked for, and those that left.
     pub pace: PaceReport,
     /// The path behind it.
     #[cfg_attr(feature = "json", serde(flatten))]
     pub path: ForwardReport,
 }
 
-/// What was asked of a generator and what left.
+/// A generator's pace: packets asked for, and those that left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "json", derive(Serialize))]
 pub struct PaceReport {
@@ -431,7 +431,7 @@ mod tests {
     use super::*;
     use linerate_datapath::Engine;
 
-    /// What an engine of `gen → ring → sink` did with 1000 packets.
+    /// Runs `gen → ring → sink` with 1000 packets, and returns the result and its readings.
     fn stopped() -> (Stopped, Stats) {
         let engine = Engine::builder()
             .port("gen", "gen:,count=1000")

@@ -1,4 +1,4 @@
-//! What does the path itself cost a packet?
+//! The path's own cost a packet.
 //!
 //! Input: `null → null`, one worker turned by hand: 64 packets allocated and initialised, given a
 //! verdict, moved to the other port's backlog, freed, counted, ledger on. `gen → ring → sink`,

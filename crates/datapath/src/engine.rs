@@ -223,7 +223,7 @@ impl Builder {
         self
     }
 
-    /// Where packets' bytes come from: frames, unless told, or the system's allocator.
+    /// Sets the source of packets' bytes: frames by default, or the system's allocator.
     #[must_use]
     pub fn data(mut self, data: Data) -> Self {
         self.asked.data = data;
@@ -237,14 +237,14 @@ impl Builder {
         self
     }
 
-    /// Where a frame goes that another core frees than the one that allocated it.
+    /// Sets the place to which a frame returns when a core frees it that did not allocate it.
     #[must_use]
     pub fn return_to(mut self, return_to: Return) -> Self {
         self.asked.return_to = return_to;
         self
     }
 
-    /// Whether the pool's memory is to be of huge pages.
+    /// Sets the use of huge pages for the pool's memory.
     #[must_use]
     pub fn huge_pages(mut self, huge: Huge) -> Self {
         self.asked.huge = huge;
@@ -359,14 +359,15 @@ impl Engine {
         self.stats.clone()
     }
 
-    /// Who can hold frames of the pool, and how many at most: what the pool was sized by.
+    /// Returns those who can hold frames of the pool, each with its maximum: the pool was sized by
+    /// them.
     #[must_use]
     pub fn holders(&self) -> &[Holder] {
         &self.holders
     }
 
-    /// What is not as it was asked for, or not as it should be: a hot list shorter than the rings it
-    /// serves, or one that was cut.
+    /// Returns every setting that was not applied as asked, or is not as it should be: a hot list
+    /// shorter than the rings it serves, or one that was cut.
     #[must_use]
     pub fn warnings(&self) -> &[String] {
         self.stats.warnings()

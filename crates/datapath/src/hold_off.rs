@@ -43,7 +43,7 @@ const SPIN_MAX: Duration = Duration::from_micros(25);
 /// it, and so whatever the length of the ring.
 pub(crate) const LOOK_FOR_ROOM: Duration = Duration::from_micros(50);
 
-/// How packets are let gather.
+/// A way to let packets gather.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Hold {
     /// The devices are left alone for so long.
@@ -52,7 +52,7 @@ pub(crate) enum Hold {
     Spin(Duration),
 }
 
-/// What a worker knows of how its packets come.
+/// A worker's record of how densely its packets come, and the hold-off that follows from it.
 #[derive(Debug)]
 pub(crate) struct HoldOff {
     longest: Duration,
@@ -61,7 +61,7 @@ pub(crate) struct HoldOff {
     /// Since when packets are counted, and how many came.
     since: Option<Instant>,
     packets: u32,
-    /// How to hold off, if they came densely enough when it was last decided.
+    /// The hold-off, if packets came densely enough at the last decision.
     hold: Option<Hold>,
     /// In this turn a queue gave all it was asked for, or packets came that wait for nobody.
     more: bool,
@@ -131,7 +131,8 @@ impl HoldOff {
         }
     }
 
-    /// How to let packets gather of which so many came in the time that has `passed`.
+    /// Chooses a hold-off by the packets counted in the time that has `passed`; `None` if they came
+    /// too thinly.
     fn decide(&self, passed: Duration, shortest: Duration) -> Option<Hold> {
         if shortest * self.packets <= passed * DENSE {
             return None;
@@ -146,7 +147,7 @@ impl HoldOff {
         Some(if half <= SPIN_MAX { Hold::Spin(half) } else { Hold::Sleep(half) })
     }
 
-    /// How to let packets gather, if that is worth it now.
+    /// Returns the hold-off to make now, if one pays.
     pub fn due(&self) -> Option<Hold> {
         self.hold.filter(|_| !self.more && !self.longest.is_zero())
     }

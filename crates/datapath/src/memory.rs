@@ -11,7 +11,7 @@ use crate::plan::{self, Demand, Sizes};
 /// Largest frame that a pool can have, as a power of two.
 const FRAME_POWER_MAX: u32 = 16;
 
-/// What was asked for. What was not is the pool's own default.
+/// The memory settings asked for. Those left out take the pool's own defaults.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Asked {
     /// A pool of the program's own; then what is asked of a new one does not matter.
@@ -30,14 +30,14 @@ pub(crate) struct Asked {
     pub sampling: Option<u32>,
 }
 
-/// What an engine gets.
+/// The memory that an engine gets.
 #[derive(Debug)]
 pub(crate) struct Memory {
     pub pool: Pool,
     pub holders: Holders,
     /// Length of each worker's hot list.
     pub hot_lists: Vec<usize>,
-    /// What is not as it was asked for, or not as it should be.
+    /// Settings that were not applied as asked, or are not as they should be.
     pub warnings: Vec<String>,
 }
 
@@ -107,7 +107,7 @@ impl Asked {
     }
 }
 
-/// Who may write the pool's frames: a peer, if any port shares them with one to write.
+/// Returns `Exported` if any port shares the pool's frames with a peer that may write them.
 fn trust(demands: &[Demand]) -> Trust {
     let exported = demands.iter().any(|demand| demand.trust == Trust::Exported);
     if exported { Trust::Exported } else { Trust::Private }
@@ -148,7 +148,7 @@ fn cut(asked: usize, applied: usize) -> Option<String> {
     (applied < asked).then(|| format!("hot list: asked {asked}, applied {applied} ({why})"))
 }
 
-/// What is wrong with frames that were to fit, and do not fit a port's longest packets.
+/// Returns a warning if frames were to fit a port's longest packets, and do not.
 fn in_pieces(demand: &Demand, pool: &Pool) -> Option<String> {
     let (longest, room) = (demand.packet_max_bytes, pool.data_room().max(pool.jumbo_room()));
     let framed = pool.data_from() == Data::Frames;

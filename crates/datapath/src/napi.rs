@@ -18,18 +18,18 @@ pub(crate) struct Napi {
     direction: Direction,
     /// Its port, by the port's first queue.
     pub port: PortId,
-    /// What comes for it waits in a device's ring until it is taken, and comes by nobody's timetable
-    /// that we keep.
+    /// True if its packets wait in a device's ring until they are taken, and come at times that
+    /// this process does not set.
     pub gathers: bool,
     /// The other end of its wire, as the worker counts its napis.
     pub peer: Option<usize>,
     /// Packets on their way out, first in first out.
     fifo: Batch,
-    /// What the ledger is told of them: how many a turn left behind.
+    /// The ledger's count of them: how many a turn left behind.
     tally: Tally,
     told: usize,
     flushes: Flushes,
-    /// What the worker's epoll was last told to watch it for.
+    /// True if the worker's epoll watches it.
     watched: bool,
     /// The health that was last looked at, as a number.
     rank: u8,
@@ -62,7 +62,7 @@ impl Napi {
         }
     }
 
-    /// Where others read what passes and how the device is.
+    /// Returns the pages where others read its counters and the state of the device.
     pub fn readings(&self) -> (Arc<QueueStats>, Arc<Slot>) {
         (self.ops.stats().clone(), self.slot.clone())
     }
@@ -145,7 +145,8 @@ impl Napi {
         want.is_none_or(|want| self.ops.arm(want))
     }
 
-    /// Whether the worker's epoll must be told that it (no longer) watches this queue.
+    /// Records that the worker's epoll is to watch this queue or not; returns true if that is a
+    /// change.
     pub fn watch_changed(&mut self, watched: bool) -> bool {
         std::mem::replace(&mut self.watched, watched) != watched
     }

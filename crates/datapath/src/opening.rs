@@ -52,7 +52,7 @@ pub(crate) struct Group {
     pub napis: Vec<Napi>,
 }
 
-/// Which worker each port goes to, and which ports are joined.
+/// The assignment of ports to workers, and the pairs of ports that are joined.
 pub(crate) struct Groups<'a> {
     pub ports: &'a [Planned],
     pub wires: &'a [Wire],

@@ -1,4 +1,4 @@
-//! What an engine will be, decided before anything is opened: workers, wires, and who can hold
+//! The plan of an engine, made before anything is opened: workers, wires, and the holders of
 //! frames.
 
 use linerate_port::{Code, Error, Result};
@@ -54,9 +54,9 @@ pub(crate) fn check_wires(ports: &[Named], wires: &[Wire]) -> Result<()> {
     Ok(())
 }
 
-/// Which worker serves each port: ports that a wire joins are served by one, so that a packet stays
-/// on its core; each further wire gets a worker of its own, as long as there are fewer than `most`,
-/// and then they are dealt out. Ports on no wire go to the first.
+/// Returns the worker of each port: ports that a wire joins are served by one, so that a packet
+/// stays on its core; each further wire gets a worker of its own, as long as there are fewer than
+/// `most`, and then they are dealt out. Ports on no wire go to the first.
 pub(crate) fn workers(ports: usize, wires: &[Wire], most: usize) -> Vec<usize> {
     let mut group: Vec<Option<usize>> = vec![None; ports];
     for (n, (a, b)) in wires.iter().enumerate() {
@@ -67,14 +67,14 @@ pub(crate) fn workers(ports: usize, wires: &[Wire], most: usize) -> Vec<usize> {
     group.into_iter().map(Option::unwrap_or_default).collect()
 }
 
-/// What a port asks of the engine's memory.
+/// A port's demand on the engine's memory.
 #[derive(Debug)]
 pub(crate) struct Demand {
     pub name: String,
     pub worker: usize,
     /// Longest packet that it hands over; 0 if it only passes on what others made.
     pub packet_max_bytes: usize,
-    /// Who may write the frames of a pool that serves it.
+    /// The trust that a pool needs to serve it: private, or exported to a peer that may write.
     pub trust: Trust,
     pub rings: Rings,
 }
@@ -98,7 +98,7 @@ impl Rings {
     }
 }
 
-/// What each port asks of the engine's memory.
+/// Returns each port's demand on the engine's memory.
 pub(crate) fn demands(ports: &[Planned], workers: &[usize]) -> Vec<Demand> {
     let demand = |(i, (port, &worker)): (usize, (&Planned, &usize))| {
         let (spec, needs) = (&port.spec, port.needs);

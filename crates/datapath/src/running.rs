@@ -15,7 +15,7 @@ use crate::stats::{Phase, PortStats, Stats, WorkerSlot};
 use crate::waits::WorkerStats;
 use crate::worker::Worker;
 
-/// How long a halted worker may take to come back from a device's call.
+/// Longest time for a halted worker to return from a device's call.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// A running engine. Dropping it stops it, without waiting for what is still queued.
@@ -165,13 +165,13 @@ impl Drop for Running {
 #[must_use = "the run may have failed: see `check`"]
 #[non_exhaustive]
 pub struct Stopped {
-    /// Where every packet went.
+    /// The account of every packet.
     pub ledger: Ledger,
-    /// What passed each port, in the order in which they were named.
+    /// A reading of each port, in the order in which they were named.
     pub ports: Vec<PortStats>,
-    /// How each worker passed its time, to its end.
+    /// A reading of each worker's time, to its end.
     pub workers: Vec<WorkerStats>,
-    /// What its pool had cost when all had left, core by core.
+    /// Readings of the pool, core by core, when all packets had left.
     pub pool: PoolStats,
     /// Memory that the pool held for packets when it was told to stop.
     pub memory_bytes: u64,
@@ -249,7 +249,7 @@ fn run(index: usize, worker: Worker) -> Option<Error> {
     Some(Error::new(Code::System, format!("worker {index} ended early"), why).fix(fix))
 }
 
-/// What a panic said.
+/// Returns the text of a panic.
 fn message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a message")

@@ -1,4 +1,4 @@
-//! Where a program puts its own work on the path.
+//! Stages: a program's own work on the path.
 
 use std::time::Instant;
 
@@ -26,7 +26,7 @@ pub trait Stage: Send {
     fn run(&mut self, batch: &mut Batch, turn: &mut Turn<'_>);
 }
 
-/// What a stage sees of the turn it runs in, and what it can do beside changing the batch.
+/// A stage's view of the turn it runs in, and the calls it can make beside changing the batch.
 #[derive(Debug)]
 pub struct Turn<'a> {
     now: Instant,
@@ -75,7 +75,7 @@ impl<'a> Turn<'a> {
     }
 }
 
-/// What the maker of a stage can ask for: it is called once for each worker.
+/// The context of a stage's maker, which is called once for each worker.
 #[derive(Debug)]
 pub struct StageContext<'a> {
     names: &'a [String],
@@ -106,7 +106,7 @@ impl<'a> StageContext<'a> {
         self.names.iter().position(|n| n == name).map(|i| PortId(i as u8))
     }
 
-    /// Which worker the stage is for, from 0.
+    /// Returns the number of the worker that the stage is for, from 0.
     #[must_use]
     pub fn worker(&self) -> usize {
         self.worker

@@ -1,4 +1,4 @@
-//! What an engine tells whoever asks, without its workers noticing.
+//! Readings of a running engine, which its workers do not notice.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,7 +13,7 @@ use linerate_skb::{Error, Ledger, Pool};
 use crate::notice::Notice;
 use crate::waits::{FlushPage, Flushes, Waits, WorkerStats};
 
-/// What a worker is to do.
+/// A worker's phase of work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Phase {
@@ -75,7 +75,7 @@ impl WorkerSlot {
         &self.bell
     }
 
-    /// Where the worker counts what it waits for.
+    /// Returns the page where the worker counts its waits.
     pub fn waits(&self) -> &Arc<Waits> {
         &self.waits
     }
@@ -127,7 +127,7 @@ impl WorkerSlot {
         }
     }
 
-    /// What the engine's workers tell by.
+    /// Returns the notice by which the engine's workers report.
     pub fn notice(&self) -> &Arc<Notice> {
         &self.notice
     }
@@ -138,7 +138,7 @@ impl WorkerSlot {
     }
 }
 
-/// What only a queue's owner can ask the device; written when the worker has time.
+/// Figures that only a queue's owner can ask the device for; written when the worker has time.
 #[derive(Debug, Default)]
 pub(crate) struct Slot {
     missed: AtomicU64,
@@ -147,7 +147,7 @@ pub(crate) struct Slot {
     said: Mutex<Said>,
 }
 
-/// What a device says.
+/// A device's own report.
 #[derive(Debug, Default, Clone)]
 struct Said {
     health: Health,
@@ -204,7 +204,7 @@ pub(crate) struct Entry {
     pub flags: DriverFlags,
     pub obtained: Obtained,
     pub queues: Vec<(Arc<QueueStats>, Arc<Slot>)>,
-    /// What passed the pair that it is an end of; none for other drivers.
+    /// Counters of the pair that it is an end of; none for other drivers.
     pub rings: Vec<Arc<QueueStats>>,
 }
 
@@ -225,25 +225,25 @@ pub struct PortStats {
     pub name: String,
     /// Its driver.
     pub driver: String,
-    /// What holds for every port of that driver.
+    /// Flags that hold for every port of that driver.
     pub flags: DriverFlags,
-    /// What the device gave.
+    /// The settings that the device granted.
     pub obtained: Obtained,
-    /// What passed, over all queues.
+    /// Packets and bytes that passed, over all queues.
     pub counts: QueueCounts,
     /// When its driver copies packets.
     pub copies: Copies,
-    /// What its driver has counted beside packets, over all queues, told as `flushes` are. The causes
-    /// come to at most [`QueueCounts::missed`]; of the rest nobody says why.
+    /// Events that its driver has counted beside packets, over all queues, reported as often as
+    /// `flushes`. The causes come to at most [`QueueCounts::missed`]; the rest has no known cause.
     pub driver_counts: DriverCounts,
     /// Its transmit calls, as of the last time that its worker told: now and then while it has time,
     /// and at its end.
     pub flushes: Flushes,
-    /// How it is: the first queue in trouble.
+    /// Its health: that of the first queue in trouble.
     pub health: Health,
-    /// What a verifying sink found.
+    /// The result of a verifying sink.
     pub verified: Option<Verified>,
-    /// How a paced source kept its pace.
+    /// The pace that a paced source kept.
     pub pace: Option<Pace>,
 }
 
@@ -254,7 +254,7 @@ impl Stats {
         self.ports.iter().map(PortStats::read).collect()
     }
 
-    /// How each worker passes its time.
+    /// Returns a reading of each worker's time.
     #[must_use]
     pub fn workers(&self) -> Vec<WorkerStats> {
         self.workers.iter().map(|waits| waits.read()).collect()
@@ -269,7 +269,7 @@ impl Stats {
         })
     }
 
-    /// Where every packet went.
+    /// Returns the account of every packet.
     #[must_use]
     pub fn ledger(&self) -> Ledger {
         self.pool.ledger()
@@ -281,7 +281,7 @@ impl Stats {
         &self.pool
     }
 
-    /// What the engine warned of when it was built.
+    /// Returns the warnings that the engine gave when it was built.
     #[must_use]
     pub fn warnings(&self) -> &[String] {
         &self.warnings
@@ -330,7 +330,8 @@ impl PortStats {
     }
 }
 
-/// Which queue's health speaks for the port: trouble first, the end only if it is everyone's.
+/// Returns the rank of a queue's health; the lowest of its queues speaks for the port: trouble
+/// first, the end only if every queue has ended.
 pub(crate) fn rank(health: &Health) -> u8 {
     match health {
         Health::Failed(_) => 0,

@@ -35,7 +35,7 @@ const BATCHES: [usize; 3] = [1, 7, 64];
 /// Bytes of a frame shown where two differ.
 const SHOWN: usize = 96;
 
-/// What came out of a run.
+/// The result of a run.
 #[derive(Debug, Clone)]
 pub struct Run {
     ledger: Ledger,
@@ -92,13 +92,13 @@ pub fn run_frames<S: Stage + 'static>(
 }
 
 impl Run {
-    /// Where every packet went.
+    /// Returns the account of every packet.
     #[must_use]
     pub fn ledger(&self) -> &Ledger {
         &self.ledger
     }
 
-    /// What left by a port, in order.
+    /// Returns the frames that left by a port, in order.
     #[must_use]
     pub fn out(&self, port: &str) -> &[Frame] {
         self.outputs.get(port).map_or(&[], Vec::as_slice)
@@ -230,7 +230,7 @@ fn make_stage<S: Stage>(make: &impl Fn(&mut StageContext<'_>) -> S) -> (S, Vec<S
 struct Tape {
     bell: EventFd,
     frames: std::vec::IntoIter<Frame>,
-    /// What it leaves to a device of the frames that it gives.
+    /// The work on its frames that it leaves to a device.
     left: Left,
     /// Capture time of the frame given out last.
     clock: Arc<Mutex<u64>>,

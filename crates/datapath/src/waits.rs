@@ -1,4 +1,4 @@
-//! What workers waited for: asleep for work, ready for a CPU, in a device's transmit call.
+//! Waits of workers: asleep for work, ready for a CPU, in a device's transmit call.
 //!
 //! Owner: the worker, who alone writes. Anyone may read. A sleep is timed on both sides, where a
 //! clock costs nothing beside the system call between; one flush in [`TIMED`] is, which is less than
@@ -18,7 +18,7 @@ const ENOUGH: u64 = 30;
 /// A time that nobody has told.
 const UNKNOWN: u64 = u64::MAX;
 
-/// How one worker passed its time.
+/// A reading of one worker's time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct WorkerStats {
@@ -26,12 +26,12 @@ pub struct WorkerStats {
     pub sleeps: u64,
     /// Those of them in which it only let packets gather ([`Builder::rx_usecs`](crate::Builder::rx_usecs)).
     pub hold_offs: u64,
-    /// How long it did, to the moment at which it was on a CPU again.
+    /// Time that it slept, to the moment at which it was on a CPU again.
     pub asleep_ns: u64,
-    /// How long it ran, asleep or awake; `None` until it has ended, and on a program's own thread.
+    /// Time that it ran, asleep or awake; `None` until it has ended, and on a program's own thread.
     pub ran_ns: Option<u64>,
-    /// How long of that it was ready and had no CPU, as the kernel accounts; `None` as above, and
-    /// from a kernel that does not say. What followed a wake-up is in `asleep_ns`, too.
+    /// Time of that in which it was ready and had no CPU, as the kernel accounts; `None` as above,
+    /// and from a kernel that does not say. The time after a wake-up is in `asleep_ns`, too.
     pub run_delay_ns: Option<u64>,
 }
 
@@ -112,7 +112,7 @@ pub struct Flushes {
     pub calls: u64,
     /// Those that were timed: one in 256.
     pub timed: u64,
-    /// How long these took, doorbell and the device's copying included.
+    /// Time of these, doorbell and the device's copying included.
     pub timed_ns: u64,
 }
 
@@ -153,7 +153,7 @@ impl std::ops::AddAssign for Flushes {
     }
 }
 
-/// Where others read a queue's flushes.
+/// The page where others read a queue's flushes.
 #[derive(Debug, Default)]
 pub(crate) struct FlushPage {
     calls: AtomicU64,

@@ -29,12 +29,12 @@ const ASK: Duration = Duration::from_millis(100);
 const LOOK_TURNS: u32 = 4096;
 /// Time between two looks at whether a device has done what it was given, before it is closed.
 const LOOK: Duration = Duration::from_millis(1);
-/// How late the kernel may wake a thread of the engine's own.
+/// Longest delay with which the kernel may wake a thread of the engine's own.
 const SLACK_NS: NonZeroU64 = NonZeroU64::new(1_000).unwrap();
 /// The bell's tag; queues have their index.
 const BELL: u64 = u64::MAX;
 
-/// What a turn says about the next one.
+/// The result of a turn: when the next one is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turned {
     /// There was work, there may be more: turn again.

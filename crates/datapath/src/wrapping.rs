@@ -1,4 +1,4 @@
-//! What a program puts around the ports of its engine, once they are open.
+//! Wrappers that a program puts around the ports of its engine, once they are open.
 //!
 //! ```text
 //!   worker ── what was asked for last ── … ── first ── [Meter, of a ring's end] ── device

@@ -16,7 +16,7 @@ pub fn run(words: &str) -> Ended {
     Ended::from(command(words).stdin(Stdio::null()).output().unwrap())
 }
 
-/// What a finished command left.
+/// The outcome of a finished command.
 #[derive(Debug)]
 pub struct Ended {
     pub exit: Option<i32>,

@@ -13,9 +13,10 @@ use super::kernel;
 /// Frames of the memory that is registered: 64 MiB, a path of some queues.
 const FRAMES: usize = 32 << 10;
 const HUGE_PAGE_BYTES: usize = 2 << 20;
-/// Of the time since the start of the machine, in per cent, what its host took.
+/// Highest share of time, in per cent since the machine started, that its host may take without a
+/// warning.
 const STEAL_PCT: f64 = 1.0;
-/// What the commands of these pages are of.
+/// Programs that the commands in these pages use, each with its package.
 const PROGRAMS: [(&str, &str); 3] =
     [("ip", "iproute2"), ("ss", "iproute2"), ("ethtool", "ethtool")];
 
@@ -130,7 +131,7 @@ fn governor(found: &mut Findings) {
     }
 }
 
-/// What else runs here, and on the host.
+/// Warns if other programs here, or the host, take much of the CPUs' time.
 fn noise(found: &mut Findings) {
     let cpus = allowed_cpus().map_or(1, |cpus| cpus.len());
     let load = proc::text("/proc/loadavg");
@@ -153,7 +154,7 @@ fn noise(found: &mut Findings) {
     }
 }
 
-/// Of all time, the share that the host took.
+/// Returns the share of all time that the host took.
 ///
 /// Source: proc_stat(5): user nice system idle iowait irq softirq steal, then guests' time, which is
 /// in user and nice as well.
@@ -164,7 +165,7 @@ fn steal_pct(stat: &str) -> Option<f64> {
     (all > 0).then(|| steal as f64 * 100.0 / all as f64)
 }
 
-/// What the fixes of other findings are commands of.
+/// Warns of each missing program that the fixes of other findings use.
 fn programs(found: &mut Findings) {
     for (program, package) in PROGRAMS {
         if !is_here(program) {

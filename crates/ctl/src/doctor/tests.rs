@@ -44,7 +44,7 @@ fn until(netns: &Netns, name: &str, words: &str) {
     }
 }
 
-/// What a check may not change.
+/// State of the machine that a check must not change.
 #[derive(Debug)]
 struct Things {
     links: String,
@@ -92,7 +92,8 @@ fn checked(netns: &Netns, port: &str, trial: Trial) -> Vec<Finding> {
     found
 }
 
-/// Whether another process has the program with that id: tests of other crates may run meanwhile.
+/// Returns true if another process has the program with that id: tests of other crates may run
+/// meanwhile.
 fn others_have(program: u32) -> bool {
     let line = format!("prog_id:\t{program}\n");
     let us = std::process::id().to_string();

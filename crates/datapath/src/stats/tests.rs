@@ -1,4 +1,4 @@
-//! What devices say, and what readers hear of it.
+//! Tests that readers see the reports of devices.
 
 use super::*;
 use crate::hold_off::HoldOff;

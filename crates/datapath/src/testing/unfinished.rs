@@ -4,7 +4,7 @@ use linerate_port::Views;
 use linerate_skb::{DropReason, Offload, Skb};
 use linerate_wire::{HeadMut, IpRef, Partial, Protocol, checksum, ip, tcp};
 
-/// What is left to a device in a run.
+/// Work that a run leaves to a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Left {
     /// Nothing.

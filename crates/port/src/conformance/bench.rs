@@ -11,7 +11,7 @@ use super::end::{BATCH, End, Passed};
 use super::rig::{Ends, Later, Limits};
 use super::traffic::{Arrivals, Packet};
 
-/// Which end sends.
+/// The direction of traffic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
     /// From the near end to the far one.
@@ -26,13 +26,13 @@ pub(super) struct Bench {
     ends: Vec<End>,
     sender: usize,
     receiver: usize,
-    /// What was sent can be received.
+    /// True if the receiver gets the packets that the sender sends.
     joined: bool,
     later: Option<Later>,
-    /// What went through ends that are closed.
+    /// Packets that passed ends that are closed.
     closed: Passed,
     closed_internal: bool,
-    /// What had been dropped, and by the case itself, before the first end was closed.
+    /// Drops before the first end was closed: all, and those by the case itself.
     dropped_before: Option<(u64, u64)>,
     /// One of them copied packets.
     closed_copied: bool,
@@ -194,7 +194,8 @@ impl Bench {
         self.ends[self.receiver].collect(arrivals, count, patience);
     }
 
-    /// How many of `packets` may be under way at once: so that both ends' copies fit the pool.
+    /// Returns the number of `packets` that may be under way at once, so that both ends' copies fit
+    /// the pool.
     fn window(&self, packets: &[Packet]) -> usize {
         let mut frames = 0;
         let fit = packets.iter().take(self.limits.window_packets).take_while(|packet| {

@@ -15,7 +15,7 @@ use super::traffic::{Arrivals, id_of};
 
 /// Packets of a batch.
 pub(super) const BATCH: usize = 64;
-/// How often something is tried that may first have to be told of what came before.
+/// Attempts at a call that may first have to report earlier events.
 pub(super) const TRIES: usize = 1000;
 
 struct Slot {
@@ -24,12 +24,12 @@ struct Slot {
     fd: RawFd,
 }
 
-/// What passed an end, as its calls said and as the batches show.
+/// Packets that passed an end, as its calls said and as the batches show.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Passed {
     /// Packets that left a batch offered to `xmit`.
     pub taken: u64,
-    /// Of these, what `xmit` said it moved.
+    /// The part of these that `xmit` said it moved.
     pub sent: u64,
     /// Packets that `rx` appended.
     pub received: u64,
@@ -77,7 +77,7 @@ impl End {
         self.slots[0].ops.caps().origin
     }
 
-    /// Where it allocates what it sends.
+    /// Returns the memory from which it allocates the packets it sends.
     pub fn mem(&mut self) -> &mut Local {
         &mut self.slots[0].mem
     }
@@ -236,7 +236,7 @@ impl End {
         self.slots.iter_mut().map(|slot| slot.ops.counters().rx_nombuf).sum()
     }
 
-    /// Whether its driver says that it copied packets.
+    /// Returns true if its driver says that it copied packets.
     pub fn copied(&mut self) -> bool {
         let copied = |slot: &mut Slot| slot.ops.counters().driver.copied_bytes;
         self.slots.iter_mut().filter_map(copied).any(|n| n > 0)

@@ -37,7 +37,7 @@ mod traffic;
 
 pub use rig::{Ends, Interface, Later, Rig};
 
-/// What became of a case.
+/// The outcome of a case.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ran {
     /// It ran, and everything was as promised.

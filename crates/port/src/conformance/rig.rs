@@ -1,4 +1,4 @@
-//! How the suite opens a port, and what it may expect of the device.
+//! The suite's way to open a port, and the limits of its device.
 
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ pub type Later = Box<dyn FnOnce(&Pool) -> Result<Opened>>;
 /// Opens the ends, each time that a case asks for them.
 type Opener = Box<dyn FnMut(&Pool) -> Result<Ends>>;
 
-/// What an opening gave.
+/// The ends that an opening gave.
 #[non_exhaustive]
 pub enum Ends {
     /// Two ends: what one sends the other receives.
@@ -33,7 +33,7 @@ pub enum Ends {
     Stored(Opened, Later),
 }
 
-/// What can be done to the interface below a port's near end. Each panics if it cannot be done.
+/// Changes to the interface below a port's near end. Each panics if it cannot be done.
 pub trait Interface {
     /// Takes it down.
     fn down(&mut self);
@@ -48,7 +48,7 @@ pub trait Interface {
     fn set_mtu(&mut self, mtu_bytes: usize);
 }
 
-/// How to open a port for the suite, and what its device can do: made anew for each case.
+/// The way to open a port for the suite, and the abilities of its device: made anew for each case.
 pub struct Rig {
     open: Opener,
     interface: Option<Box<dyn Interface>>,
@@ -57,7 +57,7 @@ pub struct Rig {
     pub(super) limits: Limits,
 }
 
-/// What the cases keep to.
+/// The limits that the cases keep to.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
     pub shortest_bytes: usize,
@@ -135,7 +135,8 @@ impl Rig {
         self
     }
 
-    /// Who may write the pool's frames: a device that shares them with a peer needs an exported one.
+    /// Sets who may write the pool's frames: a device that shares them with a peer needs an
+    /// exported one.
     #[must_use]
     pub fn trust(mut self, trust: Trust) -> Rig {
         self.trust = trust;
@@ -186,7 +187,7 @@ impl Rig {
         self
     }
 
-    /// How long to wait for what must come; 5 s unless said otherwise.
+    /// Sets the longest time to wait for an expected event; 5 s by default.
     #[must_use]
     pub fn patience(mut self, patience: Duration) -> Rig {
         self.limits.patience = patience;

@@ -1,4 +1,4 @@
-//! What is sent, and whether it came: once, whole, and in the order of its flow.
+//! The suite's packets, and the check that they came: once, whole, and in the order of their flow.
 
 use std::collections::BTreeMap;
 
@@ -53,7 +53,7 @@ impl Packet {
     }
 }
 
-/// Which packet of the suite `skb` is, if it is one.
+/// Returns the id of `skb`, if it is a packet of the suite.
 pub(super) fn id_of(skb: &Skb) -> Option<Id> {
     let mut head = [0; LEN_MIN];
     (skb.copy_to(0, &mut head) == LEN_MIN).then_some(())?;
@@ -67,7 +67,7 @@ pub(super) fn of_lengths(flow: u8, lengths: impl IntoIterator<Item = usize>) -> 
     (0..).zip(lengths).map(|(seq, len)| Packet::new(flow, seq, len)).collect()
 }
 
-/// What is expected, and what of it came.
+/// The packets expected, and those of them that came.
 pub(super) struct Arrivals {
     /// Length, and whether it came.
     expected: BTreeMap<Id, (usize, bool)>,
@@ -93,7 +93,7 @@ impl Arrivals {
         }
     }
 
-    /// How many came.
+    /// Returns the number of packets that came.
     pub fn came(&self) -> usize {
         self.came
     }
@@ -127,7 +127,7 @@ impl Arrivals {
         self.came += 1;
     }
 
-    /// What is missing, in words.
+    /// Describes the packets that are missing.
     pub fn missing(&self) -> String {
         let missing: Vec<_> = self.expected.iter().filter(|(_, (_, came))| !came).collect();
         let first = missing

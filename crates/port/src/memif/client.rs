@@ -287,7 +287,7 @@ pub(super) struct Rx {
     slots: Option<Slots>,
     /// The frame that is posted in the slot.
     frames: Box<[u64]>,
-    /// Where in a frame a packet begins, and how long it can be.
+    /// Offset in a frame at which a packet begins, and the longest that fits.
     headroom: u64,
     room: u32,
 }
@@ -439,7 +439,7 @@ impl Rx {
         Ok(n)
     }
 
-    /// Where the packet lies that the `i`-th filled slot has, and its flags.
+    /// Returns the place and the `NEXT` flag of the packet in the `i`-th filled slot.
     fn span(&self, i: u16) -> Result<(Span, u16), Lie> {
         let empty = self.empty(i);
         let desc = self.ring.shared.desc(self.ring.done_slot(i) as u16);

@@ -1,4 +1,4 @@
-//! What stands in the port text.
+//! The options of a port text.
 
 use std::path::{Path, PathBuf};
 
@@ -17,7 +17,7 @@ const BUFFER_BYTES: u32 = 2048;
 /// Bytes of the longest packet.
 pub(super) const PACKET_BYTES_MAX: usize = 65_550;
 
-/// Who owns the memory and connects, and who maps it and listens.
+/// The sides: one owns the memory and connects, the other maps it and listens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
     /// Owns the memory, and connects.
@@ -26,7 +26,8 @@ pub(super) enum Role {
     Server,
 }
 
-/// What of the client's pool the peer maps; of a server, how it maps what holds no rings.
+/// The part of the client's pool that the peer maps; of a server, its way of mapping regions
+/// without rings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sharing {
     /// All of it, to write: no copy either way.
@@ -40,12 +41,12 @@ pub(super) enum Sharing {
 /// A port text's options, checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Config {
-    /// Where the socket is.
+    /// The socket's path.
     pub path: PathBuf,
     pub role: Role,
     /// The interface's number on the socket.
     pub id: u32,
-    /// What a client shows, or a server asks for; empty if nothing.
+    /// The secret that a client shows, or a server asks for; empty if none.
     pub secret: String,
     /// Rings each way; a queue is one of each.
     pub rings: u16,

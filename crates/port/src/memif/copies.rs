@@ -16,7 +16,7 @@ pub(super) trait Buffers {
     /// Buffers of the ring.
     fn len(&self) -> u16;
 
-    /// What stands in the descriptor of the `i`-th buffer, checked: its length, and where it is.
+    /// Returns the `i`-th buffer's descriptor, checked, with its memory and its offset there.
     ///
     /// # Errors
     /// What the peer says of it is impossible.
@@ -26,7 +26,7 @@ pub(super) trait Buffers {
     fn fill(&self, i: u16, len: u32, flags: u16);
 }
 
-/// What copying needs, and what it counts.
+/// Scratch memory for copies, and their counters.
 #[derive(Default)]
 pub(super) struct Copies {
     scratch: Vec<u8>,
@@ -252,7 +252,7 @@ pub(super) enum Stop {
 }
 
 impl Stop {
-    /// What speaks against a packet, whatever the ring.
+    /// Returns why a packet cannot be sent on any ring, if so.
     #[inline]
     pub fn of(skb: &Skb) -> Option<Stop> {
         let len = skb.len();

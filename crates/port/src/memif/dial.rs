@@ -29,9 +29,9 @@ use super::ring::{self, ClientRing, Shared};
 use super::session::{Receiver, Sender, Session};
 use super::{NAME, PATIENCE};
 
-/// How often a server that is not there is looked for.
+/// Time between two attempts to reach a server that is not there.
 const AGAIN: Duration = Duration::from_millis(100);
-/// What a descriptor's offset can reach.
+/// Bytes of a region that a descriptor's offset can reach.
 const REGION_BYTES_MAX: u64 = 1 << 32;
 /// Buffers begin on lines of their own.
 const LINE: usize = 64;
@@ -266,7 +266,7 @@ pub(super) fn refuse(socket: &Seqpacket, end: End) -> String {
     said
 }
 
-/// Where rings and buffers are in region 0.
+/// The offsets of rings and buffers in region 0.
 struct Layout {
     rings: Limits,
     /// The buffers of each ring, of either direction, in rings' order.
@@ -317,7 +317,7 @@ impl Layout {
     }
 }
 
-/// What a connection shares, made and not yet in use.
+/// The memory and rings of a connection, made and not yet in use.
 pub(super) struct Made {
     layout: Layout,
     pub memory: Arc<PeerMemory>,

@@ -9,7 +9,7 @@ use crate::port::Port;
 use crate::queue::Health;
 use crate::spec::Spec;
 
-/// How long a server may take: longer than the port itself gives it.
+/// Longest time for a server to answer: longer than the port itself gives it.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Checks a port of memif. As server it listens for a moment; as client it connects, and leaves: a

@@ -85,7 +85,7 @@ pub fn control(bytes: &[u8]) -> usize {
     taken
 }
 
-/// Who we are towards the peer, in [`rings`].
+/// Our side towards the peer, in [`rings`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum We {
     Share,
@@ -169,7 +169,7 @@ impl Us {
         }
     }
 
-    /// What is ours of the steps, while another thread does what is the peer's.
+    /// Does our part of the steps, while another thread does the peer's.
     fn work_beside(&mut self, memory: &PeerMemory, steps: &[[u8; 4]]) -> bool {
         let done = AtomicBool::new(false);
         std::thread::scope(|scope| {

@@ -1,4 +1,5 @@
-//! How two sides come to share memory: what each may say when, and what of it is taken.
+//! The handshake by which two sides come to share memory: the messages allowed in each state, and
+//! the checks on them.
 //!
 //! Two state machines without a socket: messages in, messages out. Everything that a peer says is
 //! checked here or, what concerns its files, where they are mapped; whatever does not fit ends the
@@ -25,7 +26,7 @@ pub enum End {
     Told(String),
 }
 
-/// What a client lets us map.
+/// The memory and rings that a client lets us map.
 #[derive(Debug, Default)]
 pub struct Offer {
     /// Files, and how much of each.
@@ -36,7 +37,7 @@ pub struct Offer {
     pub to_client: Vec<(RingPlace, OwnedFd)>,
 }
 
-/// What the server does with a message.
+/// The server's reaction to a message.
 #[derive(Debug)]
 pub enum Answer {
     /// It answers.
@@ -67,7 +68,7 @@ impl Server {
         }
     }
 
-    /// What it says first.
+    /// Returns the server's first message.
     pub fn hello(&self) -> Message {
         Message::Hello {
             versions: (VERSION, VERSION),
@@ -166,7 +167,7 @@ impl Server {
     }
 }
 
-/// How much a client may share.
+/// Largest numbers that a client may share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Rings to the server.
@@ -179,7 +180,7 @@ pub struct Limits {
     pub regions: u32,
 }
 
-/// What the client does with a message.
+/// The client's reaction to a message.
 #[derive(Debug)]
 pub enum Step {
     /// It makes rings within these limits, and says them: [`Client::tell`].
@@ -257,7 +258,8 @@ impl Client {
         }
     }
 
-    /// What to say first of what was made: regions, then rings, each with its descriptor.
+    /// Queues the messages about `all` that was made, regions, then rings, each with its
+    /// descriptor; returns the first message to send.
     pub fn tell(&mut self, all: Vec<(Message, OwnedFd)>) -> Message {
         self.to_tell = all.into_iter().map(|(message, fd)| (message, Some(fd))).collect();
         self.to_tell.push_back((Message::Connect, None));
@@ -436,7 +438,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is said in whatever order, with whatever descriptors: an answer or an end.
+        /// Any messages in any order, with any descriptors, get an answer or end the connection.
         #[test]
         fn no_order_of_messages_is_too_much(
             said in prop::collection::vec((prop::collection::vec(any::<u8>(), 24), 1u8..9, 0usize..3), 0..40),

@@ -1,5 +1,5 @@
-//! What the queues of a port share: the connection, which any of them keeps going, and who has which
-//! rings of it.
+//! The state that the queues of a port share: the connection, which any of them keeps going, and
+//! the rings of it that each has.
 //!
 //! ```text
 //!   queue 0 ─┐                       ┌─ seat 0: rings of this connection, until queue 0 takes them
@@ -27,7 +27,7 @@ use super::session::Session;
 use super::welcome::Welcome;
 use crate::queue::Health;
 
-/// How long opening waits for a server that answers.
+/// Longest time that opening waits for a server that answers.
 const MEETING: Duration = Duration::from_millis(200);
 
 /// Shared by the queues of a port.
@@ -42,11 +42,11 @@ pub(super) struct Link {
     news: Box<[EventFd]>,
     /// Connections that have ended.
     pub ended: AtomicU64,
-    /// Of these, because of a lie.
+    /// The part of these that ended because of a lie.
     pub lies: AtomicU64,
 }
 
-/// What the queues are to know.
+/// The state that the queues read.
 struct Now {
     health: Health,
     seats: Vec<Option<Session>>,
@@ -58,7 +58,7 @@ enum Control {
     Server(Welcome),
 }
 
-/// What happened at the socket.
+/// A change at the socket.
 pub(super) enum Event {
     /// A peer shares memory: rings for each queue that gets some.
     Connected(Vec<Option<Session>>),
@@ -128,7 +128,7 @@ impl Link {
         }
     }
 
-    /// How often what a queue has to know has changed.
+    /// Returns the number of changes so far that a queue has to know.
     #[inline]
     pub fn generation(&self) -> u32 {
         self.generation.load(Ordering::Acquire)
@@ -139,7 +139,8 @@ impl Link {
         &self.news[index]
     }
 
-    /// What queue `index` has from now on: how the port is, and its rings.
+    /// Returns the present state for queue `index`, with its generation: the port's health, and the
+    /// queue's rings, if they are new.
     pub fn take(&self, index: usize) -> (u32, Health, Option<Session>) {
         let mut now = self.now();
         (self.generation(), now.health.clone(), now.seats[index].take())

@@ -40,7 +40,7 @@ const FROM_CLIENT: u16 = 1;
 pub enum Message {
     /// The last one is understood.
     Ack,
-    /// What the server can do.
+    /// The server's abilities.
     Hello {
         /// Versions that it speaks.
         versions: (u16, u16),
@@ -53,15 +53,15 @@ pub enum Message {
         /// The longest ring, as a power of two.
         ring_power_max: u8,
     },
-    /// Which interface of the server's the client wants.
+    /// The client's choice of the server's interface.
     Init {
-        /// Of the protocol.
+        /// Version of the protocol.
         version: u16,
         /// The interface.
         id: u32,
         /// 0 for Ethernet.
         mode: u8,
-        /// What the client shows to be let in.
+        /// The secret by which the client is let in.
         secret: [u8; SECRET_BYTES],
     },
     /// Memory; the file goes with it.
@@ -81,10 +81,10 @@ pub enum Message {
     Disconnect(String),
 }
 
-/// Where a ring is.
+/// A ring's place in the shared memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RingPlace {
-    /// Whether the client sends by it.
+    /// True if the client sends by it.
     pub from_client: bool,
     /// Its number among those of its direction.
     pub index: u16,
@@ -157,7 +157,7 @@ impl Message {
         out.bytes
     }
 
-    /// What a peer sent; `None` if there is no such message.
+    /// Decodes a peer's message; `None` if there is no such message.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Message> {
         let bytes: &[u8; BYTES] = bytes.try_into().ok()?;

@@ -53,9 +53,9 @@ use queue::MemifQueue;
 
 pub use reader::{Counts, Frame, Frames, Held, Reader};
 
-/// What we call ourselves to a peer.
+/// Our name in messages to a peer.
 const NAME: &str = concat!("linerate ", env!("CARGO_PKG_VERSION"));
-/// How long a peer may take to come to terms.
+/// Longest time for a peer to finish the handshake.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The driver of `memif:PATH[,role=client|server][,id=0][,secret=TEXT][,rings=1][,size=1024]`
@@ -111,7 +111,7 @@ impl Plan for Config {
     }
 }
 
-/// What is said of a port.
+/// Describes a port's mode.
 fn mode(config: &Config) -> String {
     let what = match (config.role, config.sharing) {
         (Role::Server, _) => "server, by copies",

@@ -62,7 +62,7 @@ pub(super) struct MemifQueue {
     retry_at: Option<Instant>,
     /// The pool had no frame for what waits in the ring: when to try again.
     starved_until: Option<Instant>,
-    /// How it waits for what nobody announces.
+    /// The wait for room on a ring, which no peer announces.
     room: Room,
     /// Descriptors that a peer had filled, and that were not read when it went.
     missed: u64,

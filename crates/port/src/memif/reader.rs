@@ -102,19 +102,19 @@ pub struct Reader {
     windows: Vec<Window>,
     /// The one to read first, so that none waits for ever behind a busy one.
     turn: usize,
-    /// What was counted by rings that are gone.
+    /// Counts of rings that are gone.
     past: Counts,
     waker: Arc<Waker>,
-    /// What a sleeper waits on.
+    /// The descriptors that a sleeper waits on.
     set: Epoll,
     timer: TimerFd,
-    /// What the timer is set to.
+    /// The time that the timer is set to.
     alarm: Option<Instant>,
     /// The user may have slept on the descriptor since it was last looked at.
     armed: bool,
     /// The producer is to ring.
     belled: bool,
-    /// Whether a producer is there has changed, and nobody was told.
+    /// A producer has come or gone, and the user has not been told yet.
     news: bool,
     idle_calls: u32,
     /// When a sleeper looks a second time: a producer may have published just before it saw that it
@@ -122,7 +122,7 @@ pub struct Reader {
     second_look: Option<Instant>,
 }
 
-/// What a reader has counted.
+/// A reader's counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Counts {
@@ -134,7 +134,7 @@ pub struct Counts {
     pub copied_out: u64,
     /// Connections that have ended.
     pub ended: u64,
-    /// Of these, because of a lie.
+    /// The part of these that ended because of a lie.
     pub lies: u64,
 }
 
@@ -278,13 +278,13 @@ impl Reader {
         Frames::new(self, max)
     }
 
-    /// Whether a producer is there.
+    /// Returns `Up` while a producer is connected, and else why none is.
     #[must_use]
     pub fn health(&self) -> Health {
         self.health.clone()
     }
 
-    /// What passed so far.
+    /// Returns the counters so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
         let (ended, lies) = (&self.link.ended, &self.link.lies);

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU16, AtomicU64, Ordering, fence};
 
 use linerate_sys::peer::PeerMemory;
 
-/// What the first four bytes of a ring are.
+/// Value of a ring's first four bytes.
 pub const COOKIE: u32 = 0x03e3_1f20;
 /// Bytes before the descriptors.
 pub const HEADER_BYTES: usize = 128;
@@ -145,7 +145,7 @@ impl Shared {
         unsafe { &self.descs.as_ref()[at] }
     }
 
-    /// What stands in a slot: read once, so that what was checked is what is used.
+    /// Reads a slot's descriptor, once, so that the values that were checked are the values used.
     #[inline]
     #[must_use]
     pub fn desc(&self, slot: u16) -> Desc {
@@ -200,16 +200,16 @@ impl Shared {
 /// The client's side, whichever the direction: it posts descriptors, and gets them back.
 pub struct ClientRing {
     pub shared: Shared,
-    /// Where the next one is posted.
+    /// The index at which the next one is posted.
     head: u16,
     /// The oldest that has not been taken back.
     done: u16,
-    /// How far the server is, as far as is known.
+    /// The server's index, as last read.
     seen: u16,
 }
 
 impl ClientRing {
-    /// Of a ring that was just made.
+    /// Returns the client's side of a ring that was just made.
     #[must_use]
     pub fn new(shared: Shared) -> ClientRing {
         ClientRing { shared, head: 0, done: 0, seen: 0 }
@@ -244,7 +244,7 @@ impl ClientRing {
         self.shared.half(HEAD_AT).store(self.head, Ordering::Release);
     }
 
-    /// How many the server is done with, and have not been taken back.
+    /// Returns the number that the server is done with, and that have not been taken back.
     ///
     /// # Errors
     /// If its index is impossible.
@@ -278,18 +278,18 @@ pub struct ServerRing {
     pub shared: Shared,
     /// The oldest that has not been given back.
     tail: u16,
-    /// How far the client is, as far as is known.
+    /// The client's index, as last read.
     seen: u16,
 }
 
 impl ServerRing {
-    /// Of a ring that nobody has used.
+    /// Returns the server's side of a ring that nobody has used.
     #[must_use]
     pub fn new(shared: Shared) -> ServerRing {
         ServerRing { shared, tail: 0, seen: 0 }
     }
 
-    /// How many the client has posted, and have not been given back.
+    /// Returns the number that the client has posted, and that have not been given back.
     ///
     /// # Errors
     /// If its index is impossible.
@@ -304,7 +304,7 @@ impl ServerRing {
         Ok(posted)
     }
 
-    /// How many of them are known of, without a look.
+    /// Returns the number of these as last read.
     #[inline]
     #[must_use]
     pub fn known(&self) -> u16 {
@@ -414,7 +414,7 @@ pub(super) mod tests {
     }
 
     proptest! {
-        /// Whatever the steps, what is posted is seen in order and comes back in order.
+        /// After any steps, posted descriptors are seen in order and come back in order.
         #[test]
         fn both_sides_agree_across_the_wrap(
             power in 0u8..6,

@@ -1,4 +1,4 @@
-//! How long to leave a full ring alone: nobody says when there is room.
+//! The time to leave a full ring alone: no peer says when there is room.
 //!
 //! A peer takes a ring's worth of packets in some time. A sender that looks much earlier finds little
 //! room for the cost of a wake-up, and one that looks later finds the ring empty, and its peer idle. So

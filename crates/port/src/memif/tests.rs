@@ -85,7 +85,7 @@ fn huge_pages_are_given_away_to_read_without_more() {
     }
 }
 
-/// What a client with these options hears from a server that has none.
+/// Returns the refusal that a client with these options gets from a server that has none.
 fn refused(pool: &Pool, client: &str) -> String {
     let name = name();
     let mut far = open(&format!("memif:{name},role=server"), pool);

@@ -27,7 +27,7 @@ const GUESTS_MAX: usize = 8;
 const ACCEPTS_MAX: usize = 2 * GUESTS_MAX;
 /// Messages of one client that are taken in one turn.
 const MESSAGES_MAX: usize = 64;
-/// How often it is looked whether a guest is too slow.
+/// Time between two checks for guests that are too slow.
 const LOOK: Duration = Duration::from_millis(500);
 
 const ANY: u64 = 0;
@@ -50,7 +50,7 @@ struct Guest {
     until: Instant,
 }
 
-/// What became of a guest.
+/// The state of a guest after a turn.
 enum Came {
     /// It has not said everything.
     Waits,
@@ -107,7 +107,7 @@ impl Welcome {
         }
     }
 
-    /// What the client that is connected has to say: nothing, or goodbye.
+    /// Reads from the client that is connected; it may only disconnect.
     fn hear_connected(&mut self) -> Option<Event> {
         let socket = self.connected.as_ref()?;
         let why = match hear(socket) {

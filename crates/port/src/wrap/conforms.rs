@@ -1,4 +1,4 @@
-//! What is wrapped conforms as what it wraps: everything at once that leaves packets alone.
+//! A wrapped port conforms as the port in it: all wrappers at once that leave packets alone.
 
 use std::io::Sink;
 use std::sync::Mutex;

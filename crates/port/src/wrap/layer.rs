@@ -1,4 +1,4 @@
-//! What every port around a port is made of: a [`Layer`], and the queue that it stands on.
+//! The parts of every port around a port: a [`Layer`], and the queue that it stands on.
 //!
 //! ```text
 //!  caller ──► Wrapped ──► Layer::rx ──► what the layer makes of it ──► below.rx
@@ -21,7 +21,7 @@ use crate::caps::Caps;
 use crate::queue::{Health, QueueOps, Want};
 use crate::stats::Counters;
 
-/// What is put around a queue: for each call, what to make of it with the queue `below`.
+/// A wrapper around a queue: each method handles one call, with the queue `below` at hand.
 ///
 /// A call that it says nothing of goes to the queue below as it came, and the answer back. What it
 /// changes keeps the contract of [`QueueOps`].

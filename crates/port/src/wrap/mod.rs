@@ -32,7 +32,7 @@ pub use layer::{Layer, Wrapped};
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Which way a packet went, as the program sees it.
+/// A packet's direction, as the program sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
     /// Received.

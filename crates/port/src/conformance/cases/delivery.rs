@@ -1,4 +1,4 @@
-//! What is sent arrives: once, whole, in order, whatever its length and shape.
+//! Packets that are sent arrive: once, whole, in order, at every length and shape.
 
 use linerate_skb::Batch;
 

@@ -77,10 +77,10 @@ pub fn a_dry_pool_loses_nothing_and_recovers(rig: &mut Rig) -> Ran {
 
 /// A device that is full.
 struct Full {
-    /// What it did not take.
+    /// The packets that it did not take.
     rest: Batch,
     arrivals: Arrivals,
-    /// How many it took.
+    /// The number of packets that it took.
     taken: usize,
 }
 

@@ -72,8 +72,8 @@ fn silent(bench: &mut Bench) {
     panic!("arm() says that there is nothing, and the descriptor is readable, again and again");
 }
 
-/// Of packets that come one by one each wakes its receiver: one that sleeps already, and one that
-/// is just about to.
+/// Checks that each of single packets wakes its receiver: one that sleeps already, and one that is
+/// about to.
 pub fn no_wake_up_is_lost(rig: &mut Rig) -> Ran {
     rig.each_way(|bench| {
         if bench.is_stored() {

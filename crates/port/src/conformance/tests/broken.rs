@@ -17,7 +17,7 @@ use crate::driver::Opened;
 use crate::queue::{Health, QueueOps, Want};
 use crate::ring;
 
-/// What is wrong with a queue.
+/// A fault of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
     Nothing,
@@ -50,7 +50,7 @@ struct Broken {
     /// Packets received and sent so far.
     received: usize,
     sent: usize,
-    /// What a faulty descriptor is.
+    /// The descriptor that a queue with a faulty one returns.
     other: EventFd,
     armed: bool,
 }
@@ -217,11 +217,12 @@ fn text(panic: &(dyn Any + Send)) -> &str {
 }
 
 thread_local! {
-    /// Whether a panic of this thread is what a test waits for.
+    /// True while a test waits for a panic of this thread.
     static IS_EXPECTED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// What `act` panics with, if it does: unsaid on stderr, where it would look like a failure.
+/// Runs `act` and returns its panic, if any, which is not printed to stderr, where it would look
+/// like a failure.
 fn panic_of(act: impl FnOnce() -> Ran) -> Option<Box<dyn Any + Send>> {
     static HOOKED: Once = Once::new();
     HOOKED.call_once(|| {

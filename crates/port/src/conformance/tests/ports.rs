@@ -117,7 +117,7 @@ mod capture_sources {
 mod capture_streams {
     use super::*;
 
-    /// What a pipe can hold without privilege.
+    /// Bytes that a pipe can hold without privilege.
     const PIPE_BYTES: usize = 1 << 20;
 
     crate::conformance!(|case: Case| {

@@ -65,7 +65,7 @@ pub struct Held {
     hold: Arc<Hold>,
 }
 
-/// What holder and reader share.
+/// The state that holder and reader share.
 pub(super) struct Hold {
     regions: Regions,
     pieces: Box<[Piece]>,

@@ -113,7 +113,7 @@ struct Puppet {
     bell: EventFd,
 }
 
-/// Where the puppet's buffers are: one a slot.
+/// Offset of the puppet's buffers: one a slot.
 const BUFFERS_AT: usize = 64 << 10;
 const BUFFER_BYTES: usize = 2048;
 const MEMORY_BYTES: usize = 256 << 10;
@@ -182,7 +182,7 @@ impl Puppet {
         self.post(1);
     }
 
-    /// How many slots came back since the last time.
+    /// Takes back the slots that were given back since the last time, and returns their number.
     fn back(&mut self) -> u16 {
         let n = self.ring.poll().unwrap();
         self.ring.take_back(n);

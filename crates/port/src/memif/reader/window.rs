@@ -34,7 +34,7 @@ pub(super) struct Window {
     pub bell: EventFd,
     regions: Regions,
     waker: Arc<Waker>,
-    /// What stands in each slot that is out.
+    /// The piece in each slot that is out.
     pieces: Box<[Cell<Piece>]>,
     /// Frames are being taken: what is dropped goes back at the end.
     taking: Cell<bool>,
@@ -46,13 +46,13 @@ struct State {
     ring: ServerRing,
     /// Slots behind the tail that were posted when it was last looked.
     posted: u16,
-    /// Of these, slots of frames that are out.
+    /// The part of these that belongs to frames that are out.
     taken: u16,
     /// The frames that are out, oldest first.
     out: VecDeque<Out>,
     /// The number of the oldest.
     first: u64,
-    /// How far the ring was when the next frame's end was missing.
+    /// The ring's index up to which slots were posted when the end of the next frame was missing.
     torn: Option<u16>,
     counts: Counts,
 }
@@ -62,7 +62,7 @@ struct Out {
     state: With,
 }
 
-/// Who has a frame.
+/// The holder of a frame.
 enum With {
     /// The program, within its loop.
     Lent,
@@ -156,7 +156,7 @@ impl Window {
         Ok(Some(Taken { number, at, slots, len }))
     }
 
-    /// What is dropped from now on goes back when this is said to be over.
+    /// Begins a loop: frames that are dropped from now on go back at `end_taking`.
     pub fn begin(&self) {
         self.taking.set(true);
     }

@@ -266,7 +266,8 @@ fn memfd(bytes: u64, flags: MemfdFlags) -> OwnedFd {
     fd
 }
 
-/// What becomes of a client that gives these as its region and its doorbell.
+/// Returns the server's refusal, if any, of a client that gives these as its region and its
+/// doorbell.
 fn offered(trust: &str, region: OwnedFd, bell: OwnedFd) -> Option<String> {
     let (name, pool) = (name(), pool());
     let mut port = open(&format!("memif:{name},role=server{trust}"), &pool);

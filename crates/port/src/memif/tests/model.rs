@@ -7,7 +7,7 @@ use super::hostile::settled;
 use super::peer::turn;
 use super::*;
 
-/// What is done. `true` is the client's side.
+/// A step of the model. `true` is the client's side.
 #[derive(Debug, Clone, Copy)]
 enum Do {
     Send(bool, usize),
@@ -36,7 +36,7 @@ struct Pair {
     near: Opened,
     far: Opened,
     mem: Local,
-    /// Which client it is.
+    /// The number of the client.
     epoch: u8,
     /// Packets of this client's time: sent and received, by the client, by the server.
     sent: [u32; 2],
@@ -121,7 +121,7 @@ impl Pair {
         (self.sent, self.received) = ([0; 2], [0; 2]);
     }
 
-    /// What is on its way arrives, and all is where it was.
+    /// Waits until all packets under way have arrived, and checks that every frame is back.
     fn end(mut self) {
         self.taken.clear();
         let start = Instant::now();

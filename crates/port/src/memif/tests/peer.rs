@@ -38,7 +38,7 @@ pub fn turn(port: &mut Opened, mem: &mut Local) {
     }
 }
 
-/// What it hears next; `None` if the connection has ended.
+/// Returns the next message that the peer gets; `None` if the connection has ended.
 pub fn heard(
     socket: &Seqpacket,
     port: &mut Opened,

@@ -1,4 +1,4 @@
-//! Whatever goes wrong: plans and programs at random, over rings, every packet accounted for.
+//! Conservation under faults: random plans and programs, over rings, every packet accounted for.
 
 use std::time::Duration;
 
@@ -123,7 +123,7 @@ fn plan(fault: impl Strategy<Value = Fault>) -> impl Strategy<Value = Plan> {
     })
 }
 
-/// What a program does: makes packets at an end, sends, receives with some budget.
+/// Generates a program's steps: each makes packets at an end, sends, or receives with some budget.
 fn steps() -> impl Strategy<Value = Vec<(usize, usize, usize)>> {
     prop::collection::vec((0..2usize, 0..3usize, 1..40usize), 0..40)
 }

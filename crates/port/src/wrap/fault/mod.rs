@@ -1,4 +1,4 @@
-//! What can go wrong with a queue, on purpose: by a plan and a seed, with every packet accounted for.
+//! Injected faults of a queue: by a plan and a seed, with every packet accounted for.
 //!
 //! ```text
 //! plan.rs   what goes wrong, how often, by which numbers
@@ -41,7 +41,7 @@ use crate::host::Bell;
 use crate::queue::{Health, QueueOps, Want};
 use side::{Now, Side};
 
-/// What the ledger calls the packets that a queue holds here.
+/// The ledger's name for the packets that a queue holds here.
 const HELD: &str = "held by faults";
 
 /// A queue to which a [`Plan`] happens.
@@ -76,19 +76,19 @@ impl Faulty {
     }
 }
 
-/// What happens to a queue, and the packets that wait for it to happen.
+/// The faults of a queue, and the packets that they hold.
 pub struct Faults {
     bell: Bell,
     rx: Side,
     tx: Side,
-    /// What the device gave, before anything happens to it.
+    /// Packets from the device, before any fault.
     fresh: Batch,
     stats: Arc<FaultStats>,
     /// Calls of `rx` and `xmit`.
     turn: u64,
     /// `arm` has said that nothing will be received any more, once.
     told_end: bool,
-    /// What the ledger is told of the packets held.
+    /// The ledger's count of the packets held.
     tally: Option<Tally>,
     told: usize,
 }
@@ -204,7 +204,8 @@ impl Faults {
         (want.frames() && frames) || (want.room() && room)
     }
 
-    /// What the device is to be armed for: room for what waits, too, so that the caller comes for it.
+    /// Returns the events to arm the device for: room for packets held, too, so that the caller
+    /// comes for it.
     fn wanted(&self, want: Want, now: Instant) -> Option<Want> {
         let open = self.rx.is_plain() || (!self.rx.is_shut(now) && self.rx.room() > 0);
         let waits = !self.tx.ready.is_empty() && !self.tx.is_stalled(now);

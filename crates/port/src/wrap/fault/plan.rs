@@ -1,4 +1,4 @@
-//! What goes wrong, how often, and by which numbers.
+//! The plan of faults: their kinds, their rates, and the random numbers that choose them.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ pub enum Fault {
     Duplicate,
     /// A packet comes behind so many of those that followed it, or, if fewer follow, 16 turns later.
     Reorder {
-        /// How many.
+        /// Number of packets that pass it.
         behind: u32,
     },
     /// A packet waits for a time, and what follows it waits too, as on a longer wire.
@@ -36,7 +36,7 @@ pub enum Fault {
     /// The queue takes, or gives, nothing for so many calls, as one that says ENOBUFS. `one_in` as
     /// for [`Fault::Stall`].
     Refuse {
-        /// How many.
+        /// Number of calls.
         calls: u32,
     },
 }
@@ -48,7 +48,8 @@ pub(super) struct Rule {
     pub one_in: u32,
 }
 
-/// What goes wrong on each side of a queue. The same plan and the same calls give the same faults.
+/// A plan of faults for each side of a queue. The same plan and the same calls give the same
+/// faults.
 ///
 /// ```
 /// use linerate_port::wrap::fault::{Fault, Plan};

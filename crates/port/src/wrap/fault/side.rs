@@ -45,7 +45,7 @@ struct Aside {
     turn: u64,
 }
 
-/// Whether anything goes through at all.
+/// The state of a side: open, or shut for a time or for some calls.
 #[derive(Debug, Clone, Copy)]
 enum Gate {
     Open,
@@ -63,7 +63,7 @@ pub(super) struct Side {
     gate: Gate,
     line: VecDeque<(Skb, Due)>,
     aside: Vec<Aside>,
-    /// What may go on, and has not been taken yet.
+    /// Packets that may go on, and have not been taken yet.
     pub ready: Batch,
     /// Packets of the line that have gone on.
     passed: u64,

@@ -1,4 +1,4 @@
-//! What a plan has done so far.
+//! Counters of a plan's faults.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -38,7 +38,7 @@ pub struct FaultCounts {
 }
 
 impl FaultStats {
-    /// What was counted so far.
+    /// Returns the counts so far.
     #[must_use]
     pub fn counts(&self) -> FaultCounts {
         FaultCounts {

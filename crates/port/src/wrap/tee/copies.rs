@@ -41,13 +41,13 @@ pub(super) struct Copies {
     ring: Producer<Heap<u8>>,
     /// Records of this call.
     staged: Vec<u8>,
-    /// Where each of them ends.
+    /// The end of each of them.
     ends: Vec<usize>,
     snaplen_bytes: usize,
     gone: Arc<AtomicBool>,
 }
 
-/// What became of the packets of a call.
+/// The packets of a call, copied and dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Taken {
     pub copied: u64,

@@ -32,7 +32,7 @@ use crate::pcap::format::PACKET_LEN_MAX;
 use crate::queue::QueueOps;
 use copies::{Copies, HEADER_BYTES, Inbox, Taken};
 
-/// What a tee takes at most.
+/// Upper limits of a tee.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes of each packet, from its start; 65,535 unless said otherwise, at most 256 KiB.
@@ -50,7 +50,7 @@ impl Default for Limits {
     }
 }
 
-/// What a tee did so far, over all its queues and captures.
+/// Counts of a tee so far, over all its queues and captures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct TeeCounts {
@@ -64,7 +64,7 @@ pub struct TeeCounts {
     pub unwritten: u64,
 }
 
-/// What the paths, the writer and the program share.
+/// The state that the paths, the writer and the program share.
 struct Shared {
     limits: Limits,
     /// The number of the capture that runs, or 0.
@@ -186,7 +186,7 @@ impl Tee {
         self.shared.end(self.shared.capture.load(Ordering::Acquire));
     }
 
-    /// What it did so far.
+    /// Returns the counts so far.
     #[must_use]
     pub fn counts(&self) -> TeeCounts {
         let value = |n: &AtomicU64| n.load(Ordering::Relaxed);

@@ -15,9 +15,9 @@ use super::{Reading, Shared};
 use crate::pcap::format::Writer;
 use crate::wrap::Way;
 
-/// What a packet's block adds to its bytes at most.
+/// Most bytes that a packet's block adds to the packet's own.
 const BLOCK_BYTES: u64 = 48;
-/// What an interface's block has at most, and the file's own.
+/// Most bytes of an interface's block, and of the file's own.
 const INTERFACE_BYTES: u64 = 512;
 
 /// Bits of a packet block's flags.
@@ -34,7 +34,7 @@ pub struct TeeWriter<W: Write> {
     shared: Arc<Shared>,
     number: u32,
     file: Writer<W>,
-    /// What the file has at most by now, and may have.
+    /// Most bytes that the file has by now, and its limit.
     file_bytes: u64,
     /// A packet did not fit into the file any more.
     full: bool,

@@ -26,7 +26,7 @@ pub const HEAD_BYTES: usize = 64;
 /// Records that a trace holds at most: 104 MiB of them.
 const RECORDS_MAX: u32 = 1 << 20;
 
-/// What a record is of.
+/// The subject of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum What {
     /// A packet that passed, of so many bytes.
@@ -36,12 +36,12 @@ pub enum What {
     },
     /// Packets of an `xmit` that the queue did not take for now.
     Refused {
-        /// How many stayed with the caller.
+        /// Number of packets that stayed with the caller.
         packets: u32,
     },
     /// Packets of an `xmit` that left the batch and were not sent: the ledger has the reasons.
     Dropped {
-        /// How many.
+        /// Number of packets.
         packets: u32,
     },
 }
@@ -51,11 +51,11 @@ pub enum What {
 pub struct Record {
     /// When the call was made, in nanoseconds since 1970.
     pub time_ns: u64,
-    /// Which call it was; records of one batch have the same.
+    /// The number of its call; records of one batch have the same.
     pub call: u64,
-    /// Which way it went.
+    /// The packet's direction.
     pub way: Way,
-    /// What it is of.
+    /// The subject.
     pub what: What,
     /// Packets of the batch: what the call received, or was offered.
     pub batch: u32,
@@ -116,7 +116,7 @@ struct Call {
     way: Way,
 }
 
-/// What the path and the reader share.
+/// The state that the path and the reader share.
 #[derive(Debug, Default)]
 struct Shared {
     on: AtomicBool,

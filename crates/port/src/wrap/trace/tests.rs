@@ -1,4 +1,4 @@
-//! What a trace says of calls whose outcome is known.
+//! Traces of calls whose outcome is known.
 
 use linerate_skb::Pool;
 
