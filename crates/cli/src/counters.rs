@@ -83,7 +83,7 @@ pub enum Scope {
 }
 
 impl Scope {
-    /// As printed: `user+kernel` or `user`.
+    /// Returns its name as printed: `user+kernel` or `user`.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -98,7 +98,7 @@ fn refusal(finding: &Finding) -> Failure {
     Failure::new(USAGE, code, &finding.what, why, fix)
 }
 
-/// All findings, in the order in which they were made.
+/// Formats all findings, in the order in which they were made.
 fn text(findings: &[Finding]) -> String {
     findings.iter().map(lines).collect()
 }

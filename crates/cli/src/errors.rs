@@ -3,7 +3,7 @@
 use linerate::Kind;
 use linerate_ctl::Told;
 
-/// It was possible and failed: a port that died, a worker that ended early.
+/// Failure of a run that could start: a port that died, a worker that ended early.
 pub const RUNTIME: u8 = 1;
 /// The request itself is wrong.
 pub const USAGE: u8 = 2;

@@ -7,7 +7,7 @@
 //!        stdout ◄─────────── "ready", then its document
 //! ```
 //!
-//! It ends when its standard input does, so that it cannot outlive whoever started it.
+//! It ends when its standard input does, so that it cannot outlive the process that started it.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -77,7 +77,7 @@ impl Far {
         format!("memif:{}", self.socket)
     }
 
-    /// Its number.
+    /// Returns its process id.
     pub fn process(&self) -> u32 {
         self.child.id()
     }

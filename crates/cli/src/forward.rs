@@ -111,7 +111,7 @@ fn meet(args: &Forward) -> Result<(Engine, Path, Far), String> {
     }
 }
 
-/// Why the two processes share no memory, as the port says it.
+/// Returns the port's reason why the two processes share no memory.
 fn reason(stats: &Stats) -> String {
     let said = stats.down().map_or("it does not answer".into(), |e| e.why);
     format!("the second process does not come to terms with this one: {said}")
@@ -162,7 +162,7 @@ fn through_ring(args: &Forward) -> Path {
     }
 }
 
-/// When the run ends, in the words of its options.
+/// Describes the end of the run in the words of its options.
 pub fn until(time: Option<Duration>, count: Option<u64>) -> String {
     match (time, count) {
         (Some(time), Some(count)) => format!("for {time:?} or {count} packets"),

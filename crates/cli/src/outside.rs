@@ -11,7 +11,7 @@ use crate::errors::{Failure, RUNTIME, UNSUPPORTED, USAGE};
 
 /// The program that measures.
 const PROGRAM: &str = "linerate-lab";
-/// Its commands.
+/// Commands that run as programs of their own.
 pub const COMMANDS: [&str; 3] = ["lab", "ndr", "profile"];
 
 /// Becomes the program that `words` name: beside this one, else on the `PATH`.

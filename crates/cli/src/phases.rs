@@ -19,7 +19,7 @@ const POST_CPU_PCT: f64 = 27.5;
 pub struct Phases {
     /// When the pace ends, and the process that gets the packets; `None` if there are no parts.
     paced: Option<(Duration, u32)>,
-    /// At the start, at the change, and at the end.
+    /// Readings at the start, at the change, and at the end.
     readings: Vec<Reading>,
 }
 

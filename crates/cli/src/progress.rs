@@ -28,7 +28,7 @@ pub struct Progress {
 }
 
 impl Line {
-    /// A line; `None` if nobody could see it.
+    /// Creates a line; `None` if stderr is not a terminal.
     pub fn new() -> Option<Line> {
         io::stderr().is_terminal().then_some(Line { last: None, drawn: false })
     }
@@ -59,7 +59,7 @@ impl Drop for Line {
 }
 
 impl Progress {
-    /// A line for a run that starts now; `None` if nobody could see it.
+    /// Creates the line of a run that starts now; `None` if stderr is not a terminal.
     pub fn new(total: Option<Duration>) -> Option<Progress> {
         let now = Instant::now();
         let mut line = Line::new()?;

@@ -40,29 +40,30 @@ pub struct Path {
     pub ports: Vec<(String, String)>,
     /// Pairs of names.
     pub wires: Vec<(String, String)>,
-    /// When to end at the latest.
+    /// Longest time of the run.
     pub time: Option<Duration>,
     /// Packets out after which to end.
     pub count: Option<u64>,
     /// The end of the run as the options line prints it: `for 3s`.
     pub until: String,
-    /// For how long its source keeps a pace, and the process that gets the packets: what left until
-    /// then is told apart from what left later, with the CPU time of both processes.
+    /// Time for which its source keeps a pace, and the process that gets the packets: packets sent
+    /// until then are reported apart from those sent later, with the CPU time of both processes.
     pub paced: Option<(Duration, u32)>,
     /// The drivers that the texts of its ports can name.
     pub drivers: Registry,
-    /// It is the run of a run's own: it says when its ports are open, and ends with its input.
+    /// True for the second process of a trial: it says when its ports are open, and ends with its
+    /// input.
     pub beside: bool,
 }
 
-/// Why a run ended.
+/// The cause of a run's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
     /// Its sources had, or its time or count was reached.
     Done,
     /// A port failed for good, or a worker ended early.
     Failed,
-    /// It was told to.
+    /// A signal arrived, or the standard input ended.
     Signal(i32),
 }
 
@@ -72,7 +73,7 @@ pub struct Ran {
     pub report: ForwardReport,
     pub stopped: Stopped,
     pub ended: Ended,
-    /// Why cycles and instructions are not known, if they are not.
+    /// The error because of which cycles and instructions are not known, if they are not.
     uncounted: Option<linerate::Error>,
 }
 
@@ -155,7 +156,8 @@ pub fn run_opened(engine: Engine, path: &Path, run: &Run, screen: &Screen) -> Re
     Ok(Ran { report, stopped, ended, uncounted: counted.err() })
 }
 
-/// Watches for what ends a run; says that its ports are open if somebody waits for it.
+/// Watches for the events that end a run; prints `ready` when ports are open if a first process
+/// waits for it.
 fn signals(path: &Path, screen: &Screen) -> Result<Signals, Failure> {
     let fail = |e: io::Error| {
         Failure::new(RUNTIME, "E-SYSTEM", "cannot watch for signals", e.to_string(), "")

@@ -37,12 +37,12 @@ impl Screen {
         Screen { json: run.json, quiet: run.quiet, stdout_taken: taken }
     }
 
-    /// For commands that move no packets.
+    /// Creates a screen for commands that move no packets.
     pub fn plain(json: bool) -> Screen {
         Screen { json, quiet: false, stdout_taken: false }
     }
 
-    /// For what is said before the request is understood.
+    /// Creates a screen for messages before the request is understood.
     pub fn json_only() -> Screen {
         Screen { json: true, quiet: true, stdout_taken: false }
     }

@@ -28,7 +28,7 @@ impl Signals {
         Signals::telling(&Arc::default())
     }
 
-    /// The same, and sets `flag` at the first: for whoever cannot ask.
+    /// Does the same, and sets `flag` at the first signal: for code that cannot receive them.
     ///
     /// # Errors
     /// As above.
@@ -48,8 +48,8 @@ impl Signals {
         Ok(Signals(told, another))
     }
 
-    /// Tells, as of a signal, when the standard input has ended: whoever holds its other end wants
-    /// the run to end, or has died.
+    /// Sends [`HANGUP`], like a signal, when the standard input has ended: the process at its other
+    /// end wants the run to end, or has died.
     ///
     /// # Errors
     /// That of the thread's start.

@@ -33,7 +33,8 @@ pub fn lines(ports: &[PortReport]) -> String {
     text
 }
 
-/// Why packets were lost, as far as the driver says: `: 300,000 ring full, 47,457 no frame`.
+/// Formats the causes of lost packets, as far as the driver knows:
+/// `: 300,000 ring full, 47,457 no frame`.
 fn causes(port: &PortReport) -> String {
     let (ring_full, no_frame) = (port.missed_ring_full_packets, port.missed_no_frame_packets);
     let known = ring_full.saturating_add(no_frame);

@@ -28,7 +28,7 @@ fn ran(experiment: &str, only: &str) -> (Vec<[Value; 2]>, Value) {
     (pairs.map(|pair| [pair["a"].clone(), pair["b"].clone()]).collect(), document)
 }
 
-/// The same of what needs two CPUs; `None`, and said so, on a machine with one.
+/// Runs an experiment that needs two CPUs; `None`, with a message, on a machine with one.
 fn ran_on_two(experiment: &str, only: &str) -> Option<(Vec<[Value; 2]>, Value)> {
     if cpus() < 2 {
         eprintln!("skipped: a wire needs a CPU of its own");

@@ -26,15 +26,15 @@ use crate::report::Spent;
 pub struct Locks {
     /// Times that one was taken.
     pub taken: u64,
-    /// Times that another worker had it when it was taken.
+    /// Times that another thread had it when it was taken.
     pub contended: u64,
     /// Time that takers waited; `None` if they did and the rate of the ticks is not known.
     pub wait_ns: Option<u64>,
-    /// The same, a packet; `None` without one.
+    /// Times that a lock was taken, a packet; `None` without one.
     pub taken_per_packet: Option<f64>,
-    /// The same, a packet.
+    /// Times that another thread had it, a packet.
     pub contended_per_packet: Option<f64>,
-    /// The same, a packet.
+    /// Time that takers waited, a packet.
     pub wait_ns_per_packet: Option<f64>,
 }
 
@@ -85,7 +85,7 @@ pub struct Calls {
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 #[cfg_attr(feature = "json", derive(Serialize))]
 pub struct Waits {
-    /// For locks: as in [`Locks`].
+    /// Time of waiting for locks, as in [`Locks`].
     pub lock_ns: Option<u64>,
     /// Calls that send to a device, each with one doorbell.
     pub flushes: u64,
@@ -102,13 +102,13 @@ pub struct Waits {
     /// Time that workers were ready and had no CPU, as the kernel accounts: late wake-ups, which
     /// are part of `asleep_ns`, and preemption, which is not. `None` if a worker cannot say.
     pub run_delay_ns: Option<u64>,
-    /// For locks, a packet; `None` without one.
+    /// Time of waiting for locks, a packet; `None` without one.
     pub lock_ns_per_packet: Option<f64>,
-    /// In flushes, a packet.
+    /// Time in flushes, a packet.
     pub flush_ns_per_packet: Option<f64>,
     /// Asleep, a packet.
     pub asleep_ns_per_packet: Option<f64>,
-    /// Without a CPU, a packet.
+    /// Time without a CPU, a packet.
     pub run_delay_ns_per_packet: Option<f64>,
 }
 
@@ -229,8 +229,8 @@ impl Waits {
     }
 }
 
-/// All flushes, and the time in them; `None` if more than one in a hundred was of a port of which
-/// too few were timed.
+/// Sums all flushes and the time in them; the time is `None` if more than one flush in a hundred
+/// was of a port of which too few were timed.
 ///
 /// Ports differ too much for one to stand for another, so each is estimated by itself. One that
 /// has sent a few packets only does not spoil the figure of those that sent millions.
@@ -292,7 +292,7 @@ mod tests {
         Spent { ticks_per_second, ..Spent::default() }
     }
 
-    /// The same run, as if it had taken that long.
+    /// Returns the same run as if it had taken that long.
     fn lasted(mut stopped: Stopped, seconds: u64) -> Stopped {
         stopped.workers.iter_mut().for_each(|w| w.ran_ns = Some(seconds * 1_000_000_000));
         stopped

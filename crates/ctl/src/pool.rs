@@ -7,7 +7,7 @@ use serde::Serialize;
 
 /// Sources of packets' bytes, in words.
 pub const BUFFERS: [(&str, Data); 2] = [("frames", Data::Frames), ("general", Data::General)];
-/// When a packet's metadata is initialised, in words.
+/// Times at which a packet's metadata is initialised, in words.
 pub const INIT: [(&str, Init); 2] = [("at_alloc", Init::AtAlloc), ("at_free", Init::AtFree)];
 /// Places to which a frame returns when another core frees it, in words.
 pub const RETURN: [(&str, Return); 2] = [("local", Return::Local), ("home", Return::Home)];
@@ -28,7 +28,7 @@ pub struct PoolReport {
     pub memory_bytes: u64,
     /// Source of packets' bytes, one of [`BUFFERS`].
     pub buffers: &'static str,
-    /// When their metadata was initialised, of [`INIT`].
+    /// Time at which their metadata was initialised, one of [`INIT`].
     pub init: &'static str,
     /// Place to which frames returned that another core freed, one of [`RETURN`].
     #[cfg_attr(feature = "json", serde(rename = "return"))]

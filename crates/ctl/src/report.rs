@@ -40,7 +40,7 @@ pub struct ForwardReport {
     pub far: Option<FarReport>,
     /// Settings that were not applied as asked, or are not as they should be.
     pub warnings: Vec<String>,
-    /// Why it ended before it was told to, or what a port is in trouble with.
+    /// The cause of an early end, or the trouble of a port.
     pub error: Option<Told>,
 }
 
@@ -224,7 +224,7 @@ pub struct Told {
     pub code: String,
     /// The attempt, or the event.
     pub what: String,
-    /// Why.
+    /// The cause.
     pub why: String,
     /// The remedy; empty if none is known.
     pub fix: String,

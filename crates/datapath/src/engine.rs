@@ -139,8 +139,8 @@ impl Builder {
         self
     }
 
-    /// At most so many workers, each with a thread of its own once the engine is started; as many as
-    /// there are wires unless told. Fewer serve several wires each.
+    /// Sets the maximum of workers, each with a thread of its own once the engine is started; by
+    /// default as many as there are wires. Fewer serve several wires each.
     #[must_use]
     pub fn workers(mut self, most: usize) -> Self {
         self.workers = most;
@@ -230,7 +230,7 @@ impl Builder {
         self
     }
 
-    /// When a packet's metadata is initialised.
+    /// Sets the time at which a packet's metadata is initialised.
     #[must_use]
     pub fn init(mut self, init: Init) -> Self {
         self.asked.init = init;

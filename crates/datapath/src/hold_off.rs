@@ -39,8 +39,8 @@ const DEPTH_MIN: u32 = 2 * ENOUGH;
 /// (docs/adr/0011).
 const SPIN_MAX: Duration = Duration::from_micros(25);
 
-/// With packets that wait for room, the longest time until it is looked for: memif's shortest wait for
-/// it, and so whatever the length of the ring.
+/// Longest time between two looks for room while packets wait for it: memif's shortest wait for
+/// room, and therefore the same for rings of any length.
 pub(crate) const LOOK_FOR_ROOM: Duration = Duration::from_micros(50);
 
 /// A way to let packets gather.
@@ -48,7 +48,7 @@ pub(crate) const LOOK_FOR_ROOM: Duration = Duration::from_micros(50);
 pub(crate) enum Hold {
     /// The devices are left alone for so long.
     Sleep(Duration),
-    /// The same without a sleep, which would end too late.
+    /// The devices are left alone for so long without a sleep, which would end too late.
     Spin(Duration),
 }
 
@@ -58,14 +58,14 @@ pub(crate) struct HoldOff {
     longest: Duration,
     /// Packets that the shortest ring holds in which they gather.
     depth: u32,
-    /// Since when packets are counted, and how many came.
+    /// Start of the count of packets, and their number.
     since: Option<Instant>,
     packets: u32,
     /// The hold-off, if packets came densely enough at the last decision.
     hold: Option<Hold>,
-    /// In this turn a queue gave all it was asked for, or packets came that wait for nobody.
+    /// True if in this turn a queue gave all it was asked for, or packets came that must not wait.
     more: bool,
-    /// In this turn a queue was left alone, because there was no room for what it has.
+    /// True if in this turn a queue was left alone, because there was no room for its packets.
     blocked: bool,
 }
 

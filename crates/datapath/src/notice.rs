@@ -1,7 +1,8 @@
-//! Word from an engine's workers to whoever waits for its end, so that nobody looks again and again.
+//! Wake-ups of threads that wait for an engine's end, so that they need not poll.
 //!
-//! A worker gives it when it goes to sleep and may be the last one to, when a port of its has failed,
-//! and when its thread is over: never for a packet. Whoever waits then looks at the workers' slots.
+//! A worker sends one when it goes to sleep and may be the last one to, when a port of its has
+//! failed, and when its thread is over: never for a packet. The waiting thread then reads the
+//! workers' slots.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -25,7 +26,7 @@ struct Word {
     told: u64,
     /// Threads that are over.
     over: usize,
-    /// Why the first of them failed, if one did.
+    /// The error of the first that failed, if one did.
     failed: Option<Error>,
 }
 
@@ -47,7 +48,7 @@ impl Notice {
         self.unended.load(Ordering::Acquire) == 0
     }
 
-    /// Wakes whoever waits: there may be something to see.
+    /// Wakes every thread that waits: there may be something to see.
     pub fn tell(&self) {
         self.tell_that(|_| ());
     }
@@ -85,7 +86,7 @@ impl Notice {
         self.word().over
     }
 
-    /// Why the first thread that failed did.
+    /// Returns the error of the first thread that failed.
     pub fn failed(&self) -> Option<Error> {
         self.word().failed.clone()
     }

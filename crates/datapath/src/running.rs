@@ -175,12 +175,12 @@ pub struct Stopped {
     pub pool: PoolStats,
     /// Memory that the pool held for packets when it was told to stop.
     pub memory_bytes: u64,
-    /// Why a worker ended before it was told to, if one did.
+    /// The error of a worker that ended before it was told to, if one did.
     pub failed: Option<Error>,
 }
 
 impl Stopped {
-    /// For `?`: what was wrong with the run, if anything was.
+    /// Returns the failure of the run, if it failed, for use with `?`.
     ///
     /// The end of a source and a stop are no failure; nor is a port that is down and may come back.
     ///

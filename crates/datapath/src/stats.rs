@@ -17,7 +17,7 @@ use crate::waits::{FlushPage, Flushes, Waits, WorkerStats};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Phase {
-    /// Everything.
+    /// Receives and sends.
     Run,
     /// Take nothing in any more, send what is there.
     Drain,
@@ -115,8 +115,8 @@ impl WorkerSlot {
         if ended { self.notice.ended() } else { self.notice.unended() }
     }
 
-    /// Tells whoever waits for the end that this may be it: the worker is about to sleep. Only the
-    /// worker calls it.
+    /// Wakes the threads that wait for the end, which this may be: the worker is about to sleep.
+    /// Only the worker calls it.
     ///
     /// Every worker does, so the last one tells. An engine at work takes no lock here: a source of
     /// its has not ended, and nobody drains.
@@ -231,13 +231,13 @@ pub struct PortStats {
     pub obtained: Obtained,
     /// Packets and bytes that passed, over all queues.
     pub counts: QueueCounts,
-    /// When its driver copies packets.
+    /// The packets that its driver copies: none, all or some.
     pub copies: Copies,
     /// Events that its driver has counted beside packets, over all queues, reported as often as
     /// `flushes`. The causes come to at most [`QueueCounts::missed`]; the rest has no known cause.
     pub driver_counts: DriverCounts,
-    /// Its transmit calls, as of the last time that its worker told: now and then while it has time,
-    /// and at its end.
+    /// Its transmit calls, as of its worker's last report: workers report now and then while they
+    /// have time, and at their end.
     pub flushes: Flushes,
     /// Its health: that of the first queue in trouble.
     pub health: Health,

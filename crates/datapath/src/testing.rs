@@ -63,7 +63,7 @@ pub fn run<S: Stage + 'static>(
     run_frames(make, &frames)
 }
 
-/// As [`run`], on packets made by the test.
+/// Runs a stage as [`run`] does, on packets made by the test.
 ///
 /// # Panics
 /// As [`run`], but for the capture.

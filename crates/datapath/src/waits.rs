@@ -15,7 +15,7 @@ const TIMED: u64 = 256;
 /// Timed flushes that speak for the others. One of them stands for 256, and may have been preempted:
 /// of a few, that one is the figure.
 const ENOUGH: u64 = 30;
-/// A time that nobody has told.
+/// Value of a time that has not been reported.
 const UNKNOWN: u64 = u64::MAX;
 
 /// A reading of one worker's time.

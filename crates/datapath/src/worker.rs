@@ -4,7 +4,7 @@
 //!  device ring ─rx─► batch ─stages─► verdicts ─dispatch─► fifo of the output ─xmit─► device ring
 //! ```
 //!
-//! Owner: whoever holds the Worker, a thread of the engine's or a program's own. Nothing on the
+//! Owner: the thread that has the Worker, one of the engine's or a program's own. Nothing on the
 //! walk locks, allocates, logs or reads a clock; one flush in 256 is timed.
 
 use std::io;

@@ -16,7 +16,7 @@ use linerate_skb::{Batch, Local, Moved};
 use crate::plan;
 use crate::ports::{Named, Planned};
 
-/// Puts something around a queue, of which it is told the number within its port.
+/// A function that wraps a queue, given the queue's number within its port.
 pub(crate) type Around = Box<dyn FnMut(Box<dyn QueueOps>, usize) -> Result<Box<dyn QueueOps>>>;
 
 /// The counters below what is around a port: one a queue if it is an end of a pair, or none.

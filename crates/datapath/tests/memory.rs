@@ -15,7 +15,7 @@ fn finish(running: Running) -> Stopped {
     running.stop(LONG)
 }
 
-/// Packets that somebody says he has.
+/// Returns the packets that the holder `name` has.
 fn held(ledger: &Ledger, name: &str) -> u64 {
     ledger.held().iter().find(|(known, _)| known == name).map_or(0, |(_, n)| *n)
 }

@@ -36,7 +36,7 @@ pub fn machine() -> Vec<Finding> {
     found.into_vec()
 }
 
-/// Opens a port of each driver of the host in a namespace where nobody sees it.
+/// Opens a port of each driver of the host in a network namespace of its own.
 fn drivers(found: &mut Findings) {
     let registry = Registry::default();
     let with_trial = |driver: &&&dyn Driver| !driver.on_machine().trial.is_empty();
@@ -87,7 +87,7 @@ fn huge_pages(found: &mut Findings) {
     };
 }
 
-/// Without it the kernel interprets the filter's program.
+/// Warns if the kernel has no JIT and interprets the filter's program.
 fn jit(found: &mut Findings) {
     if proc::number("/proc/sys/net/core/bpf_jit_enable") == Some(0) {
         found

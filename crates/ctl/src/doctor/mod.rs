@@ -50,7 +50,7 @@ pub fn check(port: &str) -> Vec<Finding> {
     check_with(port, Trial::Careful, &Registry::default())
 }
 
-/// As [`check`], going as far as `trial` says; the text can name any of `drivers`.
+/// Checks a port as [`check`] does, as far as `trial` allows; the text can name any of `drivers`.
 #[must_use]
 pub fn check_with(port: &str, trial: Trial, drivers: &Registry) -> Vec<Finding> {
     let mut found = Findings::default();

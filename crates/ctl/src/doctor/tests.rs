@@ -1,4 +1,4 @@
-//! Against real interfaces, in namespaces of their own; everything is as it was afterwards.
+//! Checks of real interfaces, in namespaces of their own, which the checks leave as they were.
 
 use std::collections::BTreeSet;
 use std::fs;

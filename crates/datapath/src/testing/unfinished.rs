@@ -42,7 +42,7 @@ impl Left {
         })
     }
 
-    /// For a person to read.
+    /// Describes it for a person to read.
     pub fn as_str(self) -> &'static str {
         match self {
             Left::Nothing => "a packet",

@@ -29,12 +29,12 @@ impl Packet {
         Packet { id: (flow, seq), len, piece: usize::MAX }
     }
 
-    /// The same, in frames of `piece` bytes.
+    /// Returns the same packet in frames of `piece` bytes.
     pub fn in_pieces(self, piece: usize) -> Packet {
         Packet { piece, ..self }
     }
 
-    /// Its bytes: header, then a pattern that its number and length decide.
+    /// Returns its bytes: header, then a pattern that its number and length decide.
     pub fn bytes(self) -> Vec<u8> {
         let (flow, seq) = self.id;
         let mut bytes = Vec::with_capacity(self.len.max(LEN_MIN));

@@ -496,7 +496,7 @@ impl Rx {
         }
     }
 
-    /// The peer is gone: frames that were posted come home.
+    /// Returns posted frames to the pool after the peer is gone.
     pub fn close(&mut self, home: &mut Local) {
         if self.slots.is_some() {
             return;

@@ -11,7 +11,7 @@ const ETHERNET_BYTES: usize = 14;
 /// Packets worked on at once.
 const STRIDE: usize = 64;
 
-/// Buffers of a ring, as whoever copies sees them: the `i`-th that is ready, whichever the role.
+/// The buffers of a ring for the code that copies: the `i`-th that is ready, on either side.
 pub(super) trait Buffers {
     /// Buffers of the ring.
     fn len(&self) -> u16;
@@ -238,7 +238,7 @@ impl Copies {
     }
 }
 
-/// Why no more packets of a batch were put into a ring.
+/// The reason why no more packets of a batch were put into a ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stop {
     /// There are none.

@@ -59,7 +59,7 @@ struct Talk {
     socket: Seqpacket,
     machine: Client,
     made: Option<Made>,
-    /// When the server is too slow.
+    /// The server's deadline.
     until: Instant,
 }
 

@@ -15,12 +15,12 @@ use super::ring::{self, DESC_BYTES, POWER_MAX};
 /// Regions that a client may have: what DPDK's driver allows.
 const REGIONS_MAX: usize = 256;
 
-/// Why a connection ends.
+/// The reason why a connection ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum End {
-    /// The peer does not keep to the protocol, or may not have what it asks for; it is told.
+    /// The peer breaks the protocol, or may not have what it asks for; the text is sent to it.
     Refused(&'static str),
-    /// A file of the peer's cannot be mapped, which it is told; in at most 95 bytes, or it hears less.
+    /// A file of the peer's cannot be mapped; the text is sent to it, cut at 95 bytes.
     Unfit(String),
     /// The peer has said so.
     Told(String),
@@ -40,9 +40,9 @@ pub struct Offer {
 /// The server's reaction to a message.
 #[derive(Debug)]
 pub enum Answer {
-    /// It answers.
+    /// It sends a reply.
     Send(Message),
-    /// It maps what it was offered, and says `Connected` then.
+    /// It maps the memory offered, and sends `Connected` then.
     Map(Offer),
 }
 
@@ -183,9 +183,9 @@ pub struct Limits {
 /// The client's reaction to a message.
 #[derive(Debug)]
 pub enum Step {
-    /// It makes rings within these limits, and says them: [`Client::tell`].
+    /// It makes rings within these limits, and sends them: [`Client::tell`].
     Make(Limits),
-    /// It says the next thing.
+    /// It sends the next message.
     Send(Message, Option<OwnedFd>),
     /// They share memory.
     Connected,
@@ -204,9 +204,9 @@ pub struct Client {
 enum State {
     /// Nothing was heard.
     Greeting,
-    /// Each thing that is told is to be acknowledged.
+    /// Each message sent must be acknowledged.
     Telling,
-    /// All was told.
+    /// All was sent.
     Asking,
 }
 

@@ -62,7 +62,7 @@ enum Control {
 pub(super) enum Event {
     /// A peer shares memory: rings for each queue that gets some.
     Connected(Vec<Option<Session>>),
-    /// It does not any more, or not yet; why.
+    /// A peer shares memory no longer, or not yet; with the reason.
     Ended(String),
 }
 

@@ -97,7 +97,7 @@ pub struct RingPlace {
 }
 
 impl Message {
-    /// As it goes over the socket; `name` says who we are, where there is a place for it.
+    /// Encodes it for the socket; `name` is our name, for messages that carry one.
     #[must_use]
     pub fn encode(&self, name: &str) -> [u8; BYTES] {
         let mut out = Out { bytes: [0; BYTES], at: 0 };

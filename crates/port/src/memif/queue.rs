@@ -49,9 +49,9 @@ pub(super) struct MemifQueue {
     set: Epoll,
     timer: TimerFd,
     alarm: Option<Instant>,
-    /// It was armed, and whatever rang has not been looked at.
+    /// The queue was armed, and its descriptor has not been looked at since.
     armed: bool,
-    /// The health has changed, and nobody was told.
+    /// The health has changed, and the caller does not know yet.
     news: bool,
     idle_calls: u32,
     /// The peer is to ring for what it sends.
@@ -152,7 +152,7 @@ impl MemifQueue {
         self.session = session;
     }
 
-    /// Gives up the rings: what they have comes home.
+    /// Gives up the rings, and returns their frames to the pool.
     fn let_go(&mut self) {
         let Session { tx, rx } =
             std::mem::replace(&mut self.session, Session { tx: None, rx: None });
@@ -253,7 +253,8 @@ impl MemifQueue {
         true
     }
 
-    /// When to look at what nobody announces: a packet that the peer is done with, room, a free frame.
+    /// Returns the time of the next look for events that have no doorbell: a packet that the peer
+    /// is done with, room, a free frame.
     fn alarm(&mut self, want: Want, full: bool) -> Option<Instant> {
         let now = Instant::now();
         let sending = self.session.tx.as_ref().map_or(0, Sender::sending);

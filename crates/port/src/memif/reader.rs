@@ -156,7 +156,8 @@ impl Reader {
         Reader::listen(Config::reader_at(path))
     }
 
-    /// The same with options, as a port text has them: `memif:PATH[,id=0][,secret=TEXT][,rings=64][,trust=no]`.
+    /// Listens with the options of a port text:
+    /// `memif:PATH[,id=0][,secret=TEXT][,rings=64][,trust=no]`.
     ///
     /// `role=server` may be said; `size` and `buffer` are the producer's to choose.
     ///
@@ -384,7 +385,7 @@ impl Reader {
         Ok(found)
     }
 
-    /// False if there are frames; else whoever sends or releases one rings.
+    /// Returns false if there are frames; else the next sender or release will ring the doorbell.
     fn fall_asleep(&mut self) -> std::result::Result<bool, Lie> {
         self.waker.sleep();
         let now = Instant::now();

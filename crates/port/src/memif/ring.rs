@@ -1,4 +1,5 @@
-//! A ring in memory that a peer writes, too: whose indices say what, and which of them are lies.
+//! A ring in memory that a peer writes, too: the meaning of its indices, and the checks that find
+//! lies.
 //!
 //! ```text
 //!   from the client:   tail ───── sent, not read ───── head        client moves head, server tail
@@ -70,7 +71,7 @@ pub enum Lie {
 }
 
 impl Lie {
-    /// As it is told: to the peer, and in the health of the port.
+    /// Returns its text: for the peer, and in the health of the port.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -13,7 +13,8 @@ use crate::host::RETRY;
 ///
 /// Source: docs/adr/0011.
 const WAIT_MIN: Duration = Duration::from_micros(50);
-/// The longest: whoever takes nothing for as long as it has taken nothing.
+/// The longest time between two looks. For a peer that takes nothing it grows with the time since
+/// it last did.
 const LOOK_MAX: Duration = Duration::from_millis(100);
 
 /// A sender's wait for room.
@@ -21,7 +22,7 @@ const LOOK_MAX: Duration = Duration::from_millis(100);
 pub(super) struct Room {
     wait: Duration,
     since: Option<Instant>,
-    /// When to look for room; `None` if it is not room that is waited for.
+    /// The time of the next look for room; `None` if the wait is not for room.
     due: Option<Instant>,
 }
 
@@ -35,8 +36,8 @@ impl Room {
         self.since = None;
     }
 
-    /// When to look: it is waited for room if the ring is `full`, else for packets that the peer is
-    /// done with, which is not urgent.
+    /// Returns the time of the next look: for room if the ring is `full`, else for packets that the
+    /// peer is done with, which is not urgent.
     pub fn look_at(&mut self, full: bool, now: Instant) -> Option<Instant> {
         let since = *self.since.get_or_insert(now);
         let first = if full { self.wait } else { RETRY };
@@ -45,14 +46,15 @@ impl Room {
         at
     }
 
-    /// True if it is room that is waited for.
+    /// Returns true if the wait is for room.
     #[inline]
     pub fn waits(&self) -> bool {
         self.due.is_some()
     }
 
-    /// `room` of `size` was found. It is learned from if the wait has just ended: whoever was woken by
-    /// something else, or does not sleep, looks too early, and whoever had no CPU too late.
+    /// Notes that `room` of `size` was found. The wait learns from it if it has just ended: a
+    /// sender that was woken by something else, or does not sleep, looks too early, and one that
+    /// had no CPU looks too late.
     pub fn found(&mut self, room: usize, size: usize, now: Instant) {
         let Some(due) = self.due.take_if(|due| *due <= now) else { return };
         if now - due > self.wait {

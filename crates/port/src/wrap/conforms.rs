@@ -24,10 +24,10 @@ fn wrapped(
     Ok(Opened { queues, ..opened })
 }
 
-/// Captures that run for as long as their queues, and that nobody writes.
+/// Captures that run for as long as their queues, and whose copies are never written.
 static CAPTURES: Mutex<Vec<TeeWriter<Sink>>> = Mutex::new(Vec::new());
 
-/// Recorded and copied, in a queue of copies that nobody reads, around a plan without faults.
+/// Wraps a port in a trace and a tee whose copies are never read, around a plan without faults.
 fn watched(opened: Opened) -> Result<Opened> {
     wrapped(opened, |ops| {
         let ops = Box::new(Faulty::new(ops, &Plan::new(1))?);

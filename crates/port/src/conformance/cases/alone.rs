@@ -1,4 +1,4 @@
-//! Sources and sinks: ends of which nobody in the suite knows the other side.
+//! Sources and sinks: ends whose other side the suite does not have.
 
 use std::time::Duration;
 

@@ -34,8 +34,8 @@ fn until(bench: &mut Bench, flow: u8, wanted: impl Fn(&Health) -> bool, what: &s
     }
 }
 
-/// When its interface goes down a queue says so, with a remedy, and drops what it is offered with a
-/// reason; when it is up again packets pass as before.
+/// Checks that when its interface goes down a queue says so, with a remedy, and drops offered
+/// packets with a reason; when it is up again packets pass as before.
 pub fn an_interface_that_goes_down_is_followed(rig: &mut Rig) -> Ran {
     let Some(mut interface) = rig.take_interface() else { return NO_INTERFACE };
     let mut bench = rig.bench(Way::Forth);
@@ -56,8 +56,8 @@ pub fn an_interface_that_goes_down_is_followed(rig: &mut Rig) -> Ran {
     Ran::Passed
 }
 
-/// When its interface is deleted a queue wakes its owner, has failed, says so once, and drops what
-/// it is offered with a reason.
+/// Checks that when its interface is deleted a queue wakes its owner, has failed, says so once, and
+/// drops offered packets with a reason.
 pub fn a_deleted_interface_fails_for_good(rig: &mut Rig) -> Ran {
     let Some(mut interface) = rig.take_interface() else { return NO_INTERFACE };
     let mut bench = rig.bench(Way::Forth);
@@ -79,8 +79,8 @@ pub fn a_deleted_interface_fails_for_good(rig: &mut Rig) -> Ran {
     Ran::Passed
 }
 
-/// When the MTU changes packets that fit go on passing, and those that do not pass whole or not at
-/// all.
+/// Checks that when the MTU changes packets that fit go on passing, and those that do not pass
+/// whole or not at all.
 pub fn a_changed_mtu_cuts_no_packet(rig: &mut Rig) -> Ran {
     let Some(mut interface) = rig.take_interface() else { return NO_INTERFACE };
     let mut bench = rig.bench(Way::Forth);

@@ -36,8 +36,8 @@ pub fn budgets_are_kept(rig: &mut Rig) -> Ran {
     })
 }
 
-/// Without a free frame packets wait where they are, its receiver can sleep and is woken when there
-/// are frames again.
+/// Checks that without a free frame packets wait where they are, and their receiver can sleep and
+/// is woken when there are frames again.
 pub fn a_dry_pool_loses_nothing_and_recovers(rig: &mut Rig) -> Ran {
     rig.each_way(|bench| {
         if bench.is_stored() {

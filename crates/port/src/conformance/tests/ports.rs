@@ -199,7 +199,7 @@ mod taps {
     }));
 }
 
-/// As `on_veth`, where AF_XDP is to be had.
+/// Runs a case as `on_veth` does, where AF_XDP is available.
 fn on_xdp(case: Case, near: &'static str, far: &'static str) {
     in_netns_with_xdp(move || {
         veth(1500);

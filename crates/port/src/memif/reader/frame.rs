@@ -72,7 +72,7 @@ pub struct Frame<'a> {
 }
 
 impl Frame<'_> {
-    /// Its length in bytes, from the destination MAC, without FCS.
+    /// Returns its length in bytes, from the destination MAC, without FCS.
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {

@@ -88,7 +88,7 @@ impl Held {
         Held { hold }
     }
 
-    /// Its length in bytes.
+    /// Returns its length in bytes.
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
@@ -187,7 +187,7 @@ impl Waker {
         Ok(Waker { asleep: AtomicBool::new(false), bell: EventFd::new()? })
     }
 
-    /// From now on a release rings; a look at what was released follows.
+    /// Makes later releases ring; the caller then looks at what was released before.
     pub fn sleep(&self) {
         self.asleep.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);

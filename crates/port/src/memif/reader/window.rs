@@ -66,7 +66,7 @@ struct Out {
 enum With {
     /// The program, within its loop.
     Lent,
-    /// Nobody.
+    /// Nobody: it was dropped.
     Back,
     /// The program, for longer.
     Held(Arc<Hold>),
@@ -74,7 +74,7 @@ enum With {
 
 /// A frame that was taken.
 pub(super) struct Taken {
-    /// Its place among all that were.
+    /// Its number among all frames of the ring.
     pub number: u64,
     /// The index of its first slot.
     pub at: u16,

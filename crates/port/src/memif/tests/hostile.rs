@@ -50,7 +50,7 @@ fn pass(pool: &Pool, from: &mut Opened, to: &mut Opened) {
     assert!(batch.is_empty());
 }
 
-/// All is where it was, once the ports are closed.
+/// Asserts that every frame is back, once the ports are closed.
 pub fn settled(pool: &Pool) {
     let ledger = pool.ledger();
     assert_eq!((ledger.in_flight, ledger.difference()), (0, 0), "{ledger}");
@@ -61,7 +61,7 @@ pub fn settled(pool: &Pool) {
     assert_eq!(pool.local_with(0).alloc(&mut all, frames), frames);
 }
 
-/// A port that serves at `name` still serves whoever keeps to the protocol.
+/// Asserts that a port that serves at `name` still serves a client that keeps to the protocol.
 fn serves(name: &str, pool: &Pool, mut port: Opened) {
     let mut good = open(&format!("memif:{name},size=64"), pool);
     meet(pool, &mut [&mut good, &mut port]);
@@ -70,7 +70,7 @@ fn serves(name: &str, pool: &Pool, mut port: Opened) {
     settled(pool);
 }
 
-/// A port that dials `name` still comes to terms with whoever listens there.
+/// Asserts that a port that dials `name` still connects to a server that keeps to the protocol.
 fn dials(name: &str, pool: &Pool, mut port: Opened) {
     let mut good = open(&format!("memif:{name},role=server"), pool);
     meet(pool, &mut [&mut good, &mut port]);

@@ -1,4 +1,4 @@
-//! Peers that are connected and write into the rings what nobody writes who keeps to the protocol.
+//! Peers that are connected and write into the rings what the protocol forbids.
 
 use std::path::Path;
 use std::sync::Arc;

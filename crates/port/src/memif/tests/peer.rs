@@ -56,7 +56,7 @@ pub fn heard(
     panic!("the port says nothing")
 }
 
-/// Why the port ends the connection, after which it is at its end.
+/// Returns the port's reason for ending the connection, which ends with it.
 pub fn refused(socket: &Seqpacket, port: &mut Opened, mem: &mut Local) -> Option<String> {
     loop {
         match heard(socket, port, mem)? {

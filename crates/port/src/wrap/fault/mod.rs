@@ -69,7 +69,7 @@ impl Faulty {
         Ok(Wrapped::around(inner, faults))
     }
 
-    /// Its live counters.
+    /// Returns its live counters.
     #[must_use]
     pub fn stats(&self) -> Arc<FaultStats> {
         self.layer.stats.clone()

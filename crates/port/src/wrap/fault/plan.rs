@@ -66,29 +66,29 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Nothing goes wrong; what is added does by numbers from `seed`. Queues of one port want a
-    /// seed each.
+    /// Creates a plan without faults; faults that are added draw their numbers from `seed`. Queues
+    /// of one port want a seed each.
     #[must_use]
     pub fn new(seed: u64) -> Plan {
         Plan { seed, hold_packets: HOLD_PACKETS, rx: Vec::new(), tx: Vec::new() }
     }
 
-    /// The same, and `fault` happens to one in `one_in` packets received; 1 is each, 0 none.
+    /// Adds `fault` to one in `one_in` packets received; 1 is each, 0 none.
     #[must_use]
     pub fn rx(mut self, fault: Fault, one_in: u32) -> Plan {
         self.rx.push(Rule { fault, one_in });
         self
     }
 
-    /// The same, and `fault` happens to one in `one_in` packets sent; 1 is each, 0 none.
+    /// Adds `fault` to one in `one_in` packets sent; 1 is each, 0 none.
     #[must_use]
     pub fn tx(mut self, fault: Fault, one_in: u32) -> Plan {
         self.tx.push(Rule { fault, one_in });
         self
     }
 
-    /// The same, with at most so many packets held each way, 256 unless said otherwise: what is
-    /// late, and what the device has not taken yet. Taken as 4 to 65,536.
+    /// Sets the most packets held each way, 256 by default: those that are late, and those that the
+    /// device has not taken yet. Taken as 4 to 65,536.
     #[must_use]
     pub fn hold_packets(mut self, packets: usize) -> Plan {
         self.hold_packets = packets.clamp(HOLD_PACKETS_MIN, HOLD_PACKETS_MAX);

@@ -30,7 +30,7 @@ pub(super) struct Now {
     pub at: Instant,
 }
 
-/// When a packet of the line may go on.
+/// The time or turn at which a packet of the line may go on.
 #[derive(Debug, Clone, Copy)]
 struct Due {
     turn: u64,
@@ -225,8 +225,8 @@ impl Side {
         let _ = self.ready.push(skb);
     }
 
-    /// When to look again for what nobody announces: the end of trouble, if somebody waits for it,
-    /// and what comes to be due.
+    /// Returns the time of the next look for events that no device announces: the end of a stall or
+    /// refusal, if the caller waits for it, and packets that become due.
     pub fn alarm(&self, now: Instant, wanted: bool) -> Option<Instant> {
         let soon = now.checked_add(RETRY);
         let gate = match self.gate {

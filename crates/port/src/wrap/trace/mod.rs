@@ -49,7 +49,7 @@ pub enum What {
 /// One line of a trace.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Record {
-    /// When the call was made, in nanoseconds since 1970.
+    /// Time of the call, in nanoseconds since 1970.
     pub time_ns: u64,
     /// The number of its call; records of one batch have the same.
     pub call: u64,
@@ -218,8 +218,8 @@ impl Recorder {
         }
     }
 
-    /// As `xmit`, recorded: which packets leave is known only when they have left, so their records
-    /// are written before and published after.
+    /// Sends as `xmit` does, and records: the packets that leave are known only when they have
+    /// left, so their records are written before and published after.
     #[cold]
     fn xmit_recorded(
         &mut self,
