@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_while_running_goes_before_what_a_sink_then_missed() {
+    fn run_failure_takes_precedence_over_failed_verification() {
         let lost = |v: &mut Option<Verify>| v.as_mut().unwrap().lost = 3;
         let broken =
             |s: &mut Stopped| s.failed = Some(Error::new(Code::System, "a worker", "died"));

@@ -46,7 +46,7 @@ fn figure(window: &Value, name: &str) -> f64 {
 }
 
 #[test]
-fn what_is_cut_through_is_seen_whole_and_copied_by_nobody() {
+fn cut_through_packets_arrive_whole_and_are_not_copied() {
     let (pairs, document) = ran("fabric", "--only change=cut-through,load=fixed-1514");
     assert!(!pairs.is_empty());
     for window in pairs.iter().flatten() {

@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn the_denser_they_come_the_sooner_is_enough() {
+    fn hold_off_shrinks_as_packet_rate_grows() {
         let due = |found: usize| {
             let mut hold_off = HoldOff::new(5 * TIME);
             turns(&mut hold_off, Instant::now(), TIME, &[found; 3]);
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_dense_long_ago_holds_nobody() {
+    fn old_packet_rate_causes_no_hold_off() {
         let mut hold_off = HoldOff::new(5 * TIME);
         let now = Instant::now();
         turns(&mut hold_off, now, TIME, &[20, 20]);

@@ -127,7 +127,7 @@ mod tests {
     use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 
     #[test]
-    fn who_lacks_a_capability_is_told_what_all_ports_take() {
+    fn missing_capability_error_lists_those_of_all_ports() {
         let prepared = Netns::new().and_then(|netns| {
             netns.ip("link add v0 type veth peer name v1")?;
             netns.ip("link set v0 up")?;

@@ -191,7 +191,7 @@ mod tests {
     use crate::Engine;
 
     #[test]
-    fn what_nobody_has_told_is_unknown_and_not_zero() {
+    fn unreported_times_are_unknown_and_not_zero() {
         let waits = Waits::default();
         waits.slept(Duration::from_nanos(40));
         waits.slept(Duration::from_nanos(2));

@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_not_is_refused_with_the_reason() {
+    fn server_refuses_wrong_id_or_secret_with_a_reason() {
         let refused = |client, server| match meet(client, server) {
             Err(End::Refused(why)) => why,
             other => panic!("{other:?}"),

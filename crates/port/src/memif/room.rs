@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_takes_nothing_is_looked_at_ever_later() {
+    fn backoff_grows_while_peer_takes_nothing() {
         let (mut room, start) = (Room::new(), Instant::now());
         let mut now = start;
         let mut looks = Vec::new();
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn who_looks_too_early_learns_nothing() {
+    fn early_look_does_not_change_the_wait() {
         let (mut room, now) = (Room::new(), Instant::now());
         assert!(!room.waits());
         let at = room.look_at(true, now);
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn who_looks_too_late_learns_nothing() {
+    fn late_look_does_not_change_the_wait() {
         let (mut room, now) = (Room::new(), Instant::now());
         let at = room.look_at(true, now).unwrap();
         room.found(1024, 1024, at + 2 * RETRY);
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_peer_is_only_not_done_with_is_not_urgent() {
+    fn wait_for_finished_packets_ignores_the_learned_time() {
         let (mut room, now) = (Room::new(), Instant::now());
         for _ in 0..50 {
             let at = room.look_at(true, now).unwrap();

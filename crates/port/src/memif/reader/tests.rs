@@ -198,7 +198,7 @@ fn reader_and_puppet(power: u8) -> (Reader, Puppet, String) {
 }
 
 #[test]
-fn every_packet_arrives_in_order_and_byte_exact_and_is_home_again() {
+fn every_packet_arrives_in_order_and_byte_exact_and_its_frame_returns() {
     for (options, copied) in
         [("zerocopy=yes", false), ("zerocopy=read", false), ("zerocopy=no", true)]
     {

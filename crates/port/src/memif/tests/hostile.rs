@@ -144,7 +144,7 @@ fn a_server_that_dies_with_packets_of_ours_leaves_them_to_us() {
 }
 
 #[test]
-fn who_says_nothing_is_shown_out_at_the_deadline() {
+fn silent_client_is_disconnected_at_the_deadline() {
     let (name, pool) = (name(), pool());
     let mut port = open(&format!("memif:{name},role=server"), &pool);
     let mut mem = pool.local();
@@ -331,7 +331,7 @@ fn files_that_are_no_memory_or_no_doorbell_are_refused() {
 }
 
 #[test]
-fn what_was_given_cannot_be_taken_back() {
+fn shared_region_cannot_be_truncated() {
     let (name, pool) = (name(), pool());
     let mut port = open(&format!("memif:{name},role=server"), &pool);
     let mut mem = pool.local();

@@ -204,7 +204,7 @@ fn wakes(port: &mut Opened, mem: &mut linerate_skb::Local, out: &mut Batch) {
 
 /// Nor by room that is too little, and a packet that all of the ring is too little for is dropped.
 #[test]
-fn room_that_is_not_enough_keeps_nobody_awake() {
+fn too_little_room_lets_the_sender_sleep() {
     let (name, pool) = (name(), pool(Trust::Private));
     let mut port = open(&format!("memif:{name},role=server"), &pool);
     let (mut mem, mut batch) = (pool.local(), Batch::with_capacity(8));
