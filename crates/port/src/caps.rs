@@ -20,6 +20,9 @@ pub struct Caps {
     pub checksum: TxOffload,
     /// Superframes that it takes; the others are cut before they are sent.
     pub gso: TxOffload,
+    /// True if its `xmit` stops at the first packet with work that it does not do, which stays at the front of
+    /// the batch: then nobody looks through a batch before it.
+    pub stops_at_offloads: bool,
     /// Origin of its received packets.
     pub origin: Origin,
 }
@@ -32,6 +35,7 @@ impl Caps {
         notifies_tx_space: true,
         checksum: TxOffload::All,
         gso: TxOffload::All,
+        stops_at_offloads: false,
         origin: Origin::Device,
     };
 }

@@ -385,9 +385,10 @@ impl DriverQueue {
     }
 
     /// Receives up to `budget` packets and counts them.
+    #[inline]
     pub fn rx(&mut self, mem: &mut Local, batch: &mut Batch, budget: usize) -> usize {
         if self.prep.is_busy() {
-            self.xmit(mem, &mut Batch::with_capacity(0));
+            self.go_on(mem);
         }
         let budget = budget.min(batch.spare());
         let before = batch.len();
@@ -403,6 +404,7 @@ impl DriverQueue {
     }
 
     /// Prepares and sends from the front of `batch` and counts; returns how many packets the device took.
+    #[inline]
     pub fn xmit(&mut self, mem: &mut Local, batch: &mut Batch) -> usize {
         if batch.is_empty() && !self.prep.is_busy() {
             return 0;
@@ -436,9 +438,15 @@ impl DriverQueue {
     /// Takes back the packets that the device has sent; returns how many it and the preparation still have.
     pub fn reap(&mut self, mem: &mut Local) -> usize {
         if self.prep.is_busy() {
-            self.xmit(mem, &mut Batch::with_capacity(0));
+            self.go_on(mem);
         }
         self.ops.reap(mem) + self.prep.waiting()
+    }
+
+    /// Sends more of the packets that wait in the preparation.
+    #[cold]
+    fn go_on(&mut self, mem: &mut Local) {
+        self.xmit(mem, &mut Batch::with_capacity(0));
     }
 
     /// Returns the state of the device.

@@ -195,7 +195,8 @@ impl Views for Skb {
     }
 
     fn complete_checksum(&mut self) -> Result<(), DropReason> {
-        if self.offload().is_pending() { offload::finish_one(self) } else { Ok(()) }
+        let left = self.offload();
+        if left.is_pending() { offload::finish_one(self, left) } else { Ok(()) }
     }
 }
 

@@ -8,25 +8,34 @@
 
 use crate::batch::Batch;
 use crate::handle::{self, FLAG};
-use crate::lanes::lane;
+use crate::lanes::{Offload, lane};
 use crate::lend::Span;
 use crate::meta::Meta;
 use crate::policy::{Data, Trust};
 use crate::pool::Pool;
-use crate::skb::Unique;
+use crate::skb::{Skb, Unique};
 use crate::umem::Umem;
 use crate::verdict::Moved;
 
 impl Batch<Unique> {
-    /// Returns true if some packet leaves work to a device: a checksum, or a cut.
+    /// Returns true if `left` is true for some packet that leaves work to a device, a checksum or a cut. It is
+    /// asked of these only, up to the first.
     ///
-    /// Cost: a cache line read a packet.
+    /// Cost: a cache line read a packet, and one more of those that leave work.
     #[must_use]
-    pub fn has_offloads(&self) -> bool {
+    #[inline]
+    pub fn any_offload(&self, mut left: impl FnMut(&Skb, Offload) -> bool) -> bool {
         let Some(&first) = self.handles().first() else { return false };
         let umem = Umem::of(first);
-        let plain = self.handles().iter().take_while(|&&handle| plain(umem, handle).is_some());
-        self.iter().skip(plain.count()).any(|skb| skb.offload().is_pending())
+        self.iter().any(|skb| {
+            let offload = match line(umem, skb.raw()) {
+                Some(meta) if meta.lanes & lane::OFFLOAD == 0 => return false,
+                // SAFETY: as for the hot line, and the bit says that the field was written.
+                Some(_) => unsafe { umem.cold(skb.raw()).as_ref() }.offload,
+                None => skb.offload(),
+            };
+            offload.is_pending() && left(skb, offload)
+        })
     }
 
     /// Writes the places of the first packets' bytes in `pool`'s memory into `spans`, for a device to
@@ -122,13 +131,18 @@ impl Batch<Unique> {
 /// Returns the line of a plain packet of `umem`, which the caller's batch owns.
 #[inline]
 fn plain(umem: &Umem, handle: u32) -> Option<&Meta> {
+    line(umem, handle).filter(|meta| meta.lanes & lane::OFFLOAD == 0)
+}
+
+/// Returns the line of a packet of `umem` in one piece that nobody shares, which the caller's batch owns.
+#[inline]
+fn line(umem: &Umem, handle: u32) -> Option<&Meta> {
     if handle & FLAG != 0 || handle::umem(handle) != umem.id() as usize {
         return None;
     }
     // SAFETY: the line was initialised at allocation; the handle is unflagged, so it is the only one,
     // and its owner is borrowed by the caller: nobody writes the line meanwhile.
-    let meta = unsafe { umem.meta(handle).as_ref() };
-    (meta.lanes & lane::OFFLOAD == 0).then_some(meta)
+    Some(unsafe { umem.meta(handle).as_ref() })
 }
 
 #[cfg(test)]
@@ -166,14 +180,14 @@ mod tests {
     #[test]
     fn work_left_to_a_device_is_found_behind_packets_of_any_kind() {
         let pool = pool(Trust::Private);
-        assert!(!Batch::<Unique>::with_capacity(1).has_offloads());
+        assert!(!Batch::<Unique>::with_capacity(1).any_offload(|_, _| true));
         for (third, _other) in others(&pool) {
             let leaves = third.offload().is_pending();
             let mut batch = batch(&pool, third);
-            assert_eq!(batch.has_offloads(), leaves);
+            assert_eq!(batch.any_offload(|_, _| true), leaves);
             let last = batch.iter_mut().last().unwrap();
             last.set_offload(Offload { gso_type: 1, gso_size: 2, ..Offload::NONE });
-            assert!(batch.has_offloads());
+            assert!(batch.any_offload(|_, _| true));
         }
     }
 

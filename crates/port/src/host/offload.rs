@@ -13,6 +13,9 @@ use super::headers;
 pub(crate) const TAG_BYTES: usize = 4;
 /// Bytes of a chain that are summed at once: even, so that the sums can be added.
 const BLOCK_BYTES: usize = 512;
+/// Offset of the transport header behind Ethernet and IPv4, and behind Ethernet and IPv6.
+const IPV4_TRANSPORT: u16 = 34;
+const IPV6_TRANSPORT: u16 = 54;
 /// Offset of the checksum in UDP's header.
 const UDP_CHECK: u16 = 6;
 /// Offset of a VLAN tag: behind the MAC addresses.
@@ -47,14 +50,17 @@ pub(crate) fn received(header: &VnetHdr, len: usize) -> Option<Offload> {
 }
 
 /// Returns true if what is left to the device is not at the first transport header.
-pub(crate) fn is_tunnelled(skb: &Skb) -> bool {
-    let offload = skb.offload();
-    if !offload.is_pending() {
+#[inline]
+pub(crate) fn is_tunnelled(skb: &Skb, offload: Offload) -> bool {
+    if is_usual(skb, offload) {
         return false;
     }
-    if is_usual(skb.data(), offload) {
-        return false;
-    }
+    is_not_first(skb, offload)
+}
+
+/// Returns true if what is left is not at the first transport header.
+#[cold]
+fn is_not_first(skb: &Skb, offload: Offload) -> bool {
     let found = headers::of(skb, headers::transport);
     match offload.needs_checksum() {
         true => found.is_none_or(|found| found.at != usize::from(offload.csum_start)),
@@ -62,20 +68,23 @@ pub(crate) fn is_tunnelled(skb: &Skb) -> bool {
     }
 }
 
-/// Returns true for the headers that nearly every packet has, without walking them: Ethernet, IP without
-/// options or fragments, and TCP or UDP where the checksum starts.
+/// Returns true for a checksum that starts where it does in nearly every packet: no transport header of a
+/// tunnel's inner packet is that close to the start.
 #[inline]
-fn is_usual(data: &[u8], offload: Offload) -> bool {
-    let Some(head) = data.first_chunk::<24>() else { return false };
-    let transport = |protocol: u8| matches!(protocol, headers::TCP | headers::UDP);
+fn is_usual(skb: &Skb, offload: Offload) -> bool {
     offload.needs_checksum()
-        && match (head[12], head[13], offload.csum_start) {
-            (0x08, 0x00, 34) => {
-                head[14] == 0x45 && head[20] & 0x3f == 0 && head[21] == 0 && transport(head[23])
-            }
-            (0x86, 0xdd, 54) => head[14] >> 4 == 6 && transport(head[20]),
+        && match offload.csum_start {
+            IPV4_TRANSPORT => true,
+            IPV6_TRANSPORT => is_ipv6(skb.data()),
             _ => false,
         }
+}
+
+/// Returns true for IPv6 right behind an Ethernet header, and TCP or UDP right behind it.
+fn is_ipv6(data: &[u8]) -> bool {
+    let Some(head) = data.first_chunk::<21>() else { return false };
+    let transport = matches!(head[20], headers::TCP | headers::UDP);
+    (head[12], head[13], head[14] >> 4) == (0x86, 0xdd, 6) && transport
 }
 
 /// Does what a packet leaves to a device that does nothing.
@@ -83,8 +92,7 @@ fn is_usual(data: &[u8], offload: Offload) -> bool {
 /// # Errors
 /// `UNSUPPORTED` for a superframe, `MALFORMED` if the checksum's place is not in the packet, `NO_FRAME`
 /// if it had to be copied to be written and could not.
-pub(crate) fn finish_one(skb: &mut Skb) -> Result<(), DropReason> {
-    let offload = skb.offload();
+pub(crate) fn finish_one(skb: &mut Skb, offload: Offload) -> Result<(), DropReason> {
     if offload.is_gso() {
         return Err(DropReason::UNSUPPORTED);
     }
@@ -171,8 +179,10 @@ mod tests {
         let mut chain = mem.alloc_copy(&long).unwrap();
         chain.set_offload(PARTIAL);
         batch.push(chain).unwrap();
-        let pending = |skb: &Skb| skb.offload().is_pending();
-        batch.retain(|skb| if pending(skb) { finish_one(skb) } else { Ok(()) });
+        batch.retain(|skb| match skb.offload() {
+            left if left.is_pending() => finish_one(skb, left),
+            _ => Ok(()),
+        });
         assert_eq!(batch.len(), 3);
         let mut chain = crate::host::testing::bytes(batch.iter().nth(2).unwrap());
         let check = u16::from_be_bytes([chain[20], chain[21]]);

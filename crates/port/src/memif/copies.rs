@@ -247,6 +247,8 @@ pub(super) enum Stop {
     Full,
     /// The bytes of the first are not where the peer reads.
     Copy,
+    /// The first has work left that a peer is told nothing of.
+    Offload,
     /// The first can never be sent.
     Never(DropReason),
 }
@@ -255,6 +257,9 @@ impl Stop {
     /// Returns why a packet cannot be sent on any ring, if so.
     #[inline]
     pub fn of(skb: &Skb) -> Option<Stop> {
+        if skb.offload().is_pending() {
+            return Some(Stop::Offload);
+        }
         let len = skb.len();
         if (ETHERNET_BYTES..=PACKET_BYTES_MAX).contains(&len) {
             return None;

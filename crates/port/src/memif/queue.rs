@@ -226,7 +226,7 @@ impl MemifQueue {
             let (put, stop) = tx.put(batch, &mut self.copies, mem)?;
             *moved += put;
             match stop {
-                Stop::Empty | Stop::Full => return Ok(stop),
+                Stop::Empty | Stop::Full | Stop::Offload => return Ok(stop),
                 Stop::Never(reason) => batch.discard_first(1, reason, mem),
                 Stop::Copy if !self.copy_first(mem, batch) => return Ok(stop),
                 Stop::Copy => {}
@@ -387,7 +387,7 @@ impl QueueOps for MemifQueue {
 
     fn caps(&self) -> Caps {
         let rx_ring_len = self.session.rx.as_ref().map(|rx| rx.size().into());
-        Caps { rx_ring_len, notifies_tx_space: false, ..Caps::default() }
+        Caps { rx_ring_len, notifies_tx_space: false, stops_at_offloads: true, ..Caps::default() }
     }
 }
 

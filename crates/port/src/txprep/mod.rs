@@ -19,7 +19,7 @@ mod tests;
 
 use std::time::Instant;
 
-use linerate_skb::{Batch, DropReason, Local, Moved, Skb};
+use linerate_skb::{Batch, DropReason, Local, Moved, Offload, Skb};
 
 use crate::caps::{Caps, TxOffload};
 use crate::host::segment::Cutter;
@@ -44,6 +44,8 @@ pub(crate) struct TxPrep {
     gso: TxOffload,
     /// It is the device that does all work.
     does_all: bool,
+    /// The driver looks for work that is left to others.
+    stops_at_offloads: bool,
     /// Made for the first superframe.
     stage: Option<Box<Stage>>,
 }
@@ -60,9 +62,9 @@ struct Stage {
 impl TxPrep {
     /// Preparation for a queue with these `caps`.
     pub fn new(caps: &Caps) -> TxPrep {
-        let Caps { checksum, gso, .. } = *caps;
+        let Caps { checksum, gso, stops_at_offloads, .. } = *caps;
         let does_all = (checksum, gso) == (TxOffload::All, TxOffload::All);
-        TxPrep { checksum, gso, does_all, stage: None }
+        TxPrep { checksum, gso, does_all, stops_at_offloads, stage: None }
     }
 
     /// Sends from the front of `batch`, after what waits.
@@ -73,8 +75,23 @@ impl TxPrep {
     /// Cost:   nothing for a device that does all work; else a look at each packet, a pass over the payload
     ///         of those without a checksum, and two copies of superframes.
     pub fn xmit(&mut self, ops: &mut dyn QueueOps, mem: &mut Local, batch: &mut Batch) -> Moved {
-        if self.does_all || (!self.is_busy() && !batch.has_offloads()) {
+        if self.does_all {
             return ops.xmit(mem, batch);
+        }
+        if !self.is_busy() {
+            if self.stops_at_offloads {
+                let mut sent = ops.xmit(mem, batch);
+                let first = batch.iter().next().map(Skb::offload);
+                if !first.is_some_and(Offload::is_pending) {
+                    return sent;
+                }
+                sent += self.prepare(ops, mem, batch);
+                return sent;
+            }
+            let (checksum, gso) = (self.checksum, self.gso);
+            if !batch.any_offload(|skb, left| is_left(skb, left, checksum, gso)) {
+                return ops.xmit(mem, batch);
+            }
         }
         self.prepare(ops, mem, batch)
     }
@@ -102,20 +119,22 @@ impl TxPrep {
         self.stage.as_ref().map_or(0, |stage| stage.copied_bytes)
     }
 
+    #[cold]
     fn prepare(&mut self, ops: &mut dyn QueueOps, mem: &mut Local, batch: &mut Batch) -> Moved {
         let (checksum, gso) = (self.checksum, self.gso);
-        let completes = |skb: &Skb| !skb.offload().is_gso() && is_left(skb, checksum);
-        let cuts = |skb: &Skb| skb.offload().is_gso() && is_left(skb, gso);
-        let (mut complete, mut cut) = (false, self.is_busy());
-        for skb in batch.iter() {
-            match skb.offload() {
-                offload if offload.is_gso() => cut = cut || is_left(skb, gso),
-                _ => complete = complete || is_left(skb, checksum),
+        let mut cut = self.is_busy();
+        batch.retain(|skb| {
+            let left = skb.offload();
+            if !left.is_pending() || !is_left(skb, left, checksum, gso) {
+                return Ok(());
             }
-        }
-        if complete {
-            batch.retain(|skb| if completes(skb) { offload::finish_one(skb) } else { Ok(()) });
-        }
+            cut |= left.is_gso();
+            if left.is_gso() { Ok(()) } else { offload::finish_one(skb, left) }
+        });
+        let cuts = |skb: &Skb| {
+            let left = skb.offload();
+            left.is_gso() && is_left(skb, left, checksum, gso)
+        };
         if !cut {
             return ops.xmit(mem, batch);
         }
@@ -137,12 +156,13 @@ impl TxPrep {
     }
 }
 
-/// True if work on `skb` is left to us by a device that does it for `taken`.
-fn is_left(skb: &Skb, taken: TxOffload) -> bool {
-    match taken {
+/// Returns true if the work `left` on `skb` is left to us, by a device that takes `checksum` and `gso`.
+#[inline]
+fn is_left(skb: &Skb, left: Offload, checksum: TxOffload, gso: TxOffload) -> bool {
+    match if left.is_gso() { gso } else { checksum } {
         TxOffload::All => false,
-        TxOffload::Untunnelled => offload::is_tunnelled(skb),
-        TxOffload::None => skb.offload().is_pending(),
+        TxOffload::Untunnelled => offload::is_tunnelled(skb, left),
+        TxOffload::None => true,
     }
 }
 

@@ -163,7 +163,8 @@ impl<L: Layer> QueueOps for Wrapped<L> {
     }
 
     fn caps(&self) -> Caps {
-        self.layer.caps(self.below.0.as_ref())
+        // A layer sees what leaves: whole batches are prepared before it.
+        Caps { stops_at_offloads: false, ..self.layer.caps(self.below.0.as_ref()) }
     }
 }
 
@@ -227,6 +228,7 @@ mod tests {
                 notifies_tx_space: false,
                 checksum: TxOffload::Untunnelled,
                 gso: TxOffload::All,
+                stops_at_offloads: false,
                 origin: Origin::Created,
             }
         }
