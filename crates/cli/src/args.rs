@@ -1,4 +1,4 @@
-//! What can be asked on the command line.
+//! The command line: its commands, their options and their help.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -78,7 +78,7 @@ pub struct Forward {
 #[derive(Debug, Parser)]
 #[command(after_long_help = GEN)]
 pub struct Gen {
-    /// Where to send: driver:arg[,key=value]; a ring's other end is given a verifying sink
+    /// The port to send to: driver:arg[,key=value]; a ring's other end is given a verifying sink
     pub port: String,
     /// Packets or bits a second, as in 1.5Mpps or 4Gbps; as fast as it goes unless given
     #[arg(long, value_parser = rate)]
@@ -112,7 +112,7 @@ pub struct Limits {
     pub count: Option<u64>,
 }
 
-/// How to run.
+/// Options of a run.
 #[derive(Debug, clap::Args)]
 pub struct Run {
     /// Print one JSON document on stdout, errors included; the exit status stays the same
@@ -137,7 +137,7 @@ pub struct Run {
     pub memory: Memory,
 }
 
-/// What packets' memory is to be like.
+/// Options of packets' memory.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Memory")]
 pub struct Memory {
@@ -155,13 +155,13 @@ pub struct Memory {
     pub fit: bool,
     #[arg(long, value_name = "N", help = effect(&knob::HOT_LIST), value_parser = frames)]
     pub hot_list: Option<u32>,
-    /// Where packets' bytes come from: frames, or the system's allocator once a packet
+    /// The source of packets' bytes: frames, or the system's allocator once a packet
     #[arg(long, value_name = "WHICH", default_value = "frames", value_parser = one_of(&BUFFERS))]
     pub buffers: Data,
     /// When packets' metadata is initialised
     #[arg(long, value_name = "WHEN", default_value = "at_alloc", value_parser = one_of(&INIT))]
     pub init: Init,
-    /// Where a frame goes that another worker frees: it stays there, or goes home
+    /// The place of a frame that another worker frees: it stays there, or goes home
     #[arg(long = "return", value_name = "WHERE", default_value = "local",
         value_parser = one_of(&RETURN))]
     pub return_to: Return,

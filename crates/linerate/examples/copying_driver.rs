@@ -2,7 +2,7 @@
 //! It copies. `cargo test --example copying_driver` tries it by the suite of linerate's own ports.
 
 use linerate::{prelude::*, wait::poll_readable, *};
-use std::io::ErrorKind::{InvalidInput, WouldBlock};
+use std::io::ErrorKind::WouldBlock;
 use std::os::{fd::AsFd, fd::BorrowedFd, unix::net::UnixDatagram};
 use std::time::{Duration, Instant};
 
@@ -27,8 +27,7 @@ impl Plan for End {
     fn open(&self, cx: &mut OpenContext<'_>) -> Result<Opened> {
         let open = |socket: UnixDatagram| -> Result<Opened> {
             socket.set_nonblocking(true).map_err(|e| self.0.error(e))?;
-            let bell = Bell::new(&socket)?;
-            let queue = PipeQueue { socket, bell, starved: false, no_frame: 0 };
+            let queue = PipeQueue { bell: Bell::new(&socket)?, socket, starved: false, nombuf: 0 };
             Ok(Opened::single(queue, Obtained::new(&self.0.arg, "datagrams, copy", LONGEST)))
         };
         cx.meet("pipe", &self.0.arg, |_| {
@@ -41,7 +40,7 @@ struct PipeQueue {
     socket: UnixDatagram,
     bell: Bell,    // the queue's one descriptor
     starved: bool, // the pool had no frame; nobody tells when it has one
-    no_frame: u64,
+    nombuf: u64,
 }
 impl QueueOps for PipeQueue {
     fn rx(&mut self, mem: &mut Local, out: &mut Batch, budget: usize) -> Moved {
@@ -50,27 +49,22 @@ impl QueueOps for PipeQueue {
         let came = out.iter_mut().skip(start).map_while(recv).count();
         out.truncate_to(start + came, mem); // gives unused frames back
         self.starved = came == frames && frames < budget;
-        self.no_frame += u64::from(self.starved);
+        self.nombuf += u64::from(self.starved);
         Moved { packets: came, bytes: out.bytes_behind(start) }
     }
     fn xmit(&mut self, mem: &mut Local, batch: &mut Batch) -> Moved {
         let (mut moved, mut bytes) = (Moved::default(), [0; LONGEST]);
+        batch.retain(|skb| (skb.len() <= LONGEST).then_some(()).ok_or(DropReason::TOO_LONG));
         loop {
             let mut why = WouldBlock; // full, or everything was sent
             moved += batch.send_prefix(mem, |skb| {
                 let n = skb.copy_to(0, &mut bytes);
-                let sent = if n == skb.len() {
-                    self.socket.send(&bytes[..n])
-                } else {
-                    Err(InvalidInput.into())
-                };
-                sent.map_err(|e| why = e.kind()).is_ok()
+                self.socket.send(&bytes[..n]).map_err(|e| why = e.kind()).is_ok()
             });
-            match why {
-                WouldBlock => return moved, // what was refused stays, in order
-                InvalidInput => batch.discard_first(1, DropReason::TOO_LONG, mem),
-                _ => batch.discard_first(1, DropReason::PEER_GONE, mem),
+            if why == WouldBlock {
+                return moved; // what was refused stays, in order
             }
+            batch.discard_first(1, DropReason::PEER_GONE, mem);
         }
     }
     fn arm(&mut self, want: Want) -> bool {
@@ -85,7 +79,7 @@ impl QueueOps for PipeQueue {
         self.bell.no_later(at) // a superframe that was cut above waits for a free frame
     }
     fn counters(&mut self) -> Counters {
-        Counters { rx_nombuf: self.no_frame, ..Counters::default() }
+        Counters { rx_nombuf: self.nombuf, ..Counters::default() }
     }
     fn caps(&self) -> Caps {
         Caps { copies: Copies::Always, ..Caps::default() }

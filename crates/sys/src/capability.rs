@@ -53,7 +53,7 @@ const NAMES: [&str; 41] = [
     "bpf",
     "checkpoint_restore",
 ];
-/// What advice about a refusal begins with, and its command.
+/// The beginning of advice about a refusal, and its command.
 const ROOT: &str = "run as root or with ";
 const SETCAP: &str = "setcap ";
 /// The attribute of a file that has capabilities, and the longest form of it.
@@ -77,7 +77,7 @@ impl Capabilities {
     pub const IPC_LOCK: Self = Capabilities(1 << 14);
     /// Programs and maps of BPF.
     pub const BPF: Self = Capabilities(1 << 39);
-    /// What a port of AF_XDP takes.
+    /// The capabilities that a port of AF_XDP takes.
     pub const XDP: Self = Self::NET_ADMIN.and(Self::NET_RAW).and(Self::BPF);
 
     /// Both sets.

@@ -16,8 +16,8 @@ pub fn harmless(name: &str) -> Cow<'_, str> {
     Cow::Owned(text)
 }
 
-/// What is not to be seen as such: what gives orders to a terminal or turns the direction of
-/// writing, what is not to be seen at all, and what XML has no way to say, not even escaped.
+/// Returns true for characters that must not be printed: those that give orders to a terminal or turn the
+/// direction of writing, invisible ones, and those that XML has no way to say, not even escaped.
 fn is_hostile(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{feff}')

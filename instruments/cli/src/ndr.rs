@@ -38,9 +38,9 @@ const INCONCLUSIVE: u8 = 4;
 #[derive(Debug, Parser)]
 #[command(after_long_help = EXAMPLES)]
 pub struct Ndr {
-    /// Where packets go in: driver:arg[,key=value]
+    /// The port that packets go in by: driver:arg[,key=value]
     pub a: String,
-    /// Where they come out
+    /// The port that they come out by
     pub b: String,
     /// Bytes of a frame without FCS
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(60..=1514))]

@@ -8,7 +8,7 @@ use crate::Port;
 use crate::driver::OpenContext;
 use crate::host::testing::{in_netns, in_netns_with_xdp, ip, veth, wait_running};
 
-/// What a driver takes: a name if it has any, and one of its options, as it is right and wrong.
+/// The arguments of a driver: a name if it has any, and one of its options, as it is right and wrong.
 struct Sample {
     name: &'static str,
     key: &'static str,

@@ -19,7 +19,7 @@ use crate::caps::Caps;
 use crate::host::testing::{LONG, in_netns, ip, queue, wait_running};
 use crate::{Views, Want};
 
-/// What a program does to a packet.
+/// An edit that a program makes to a packet.
 #[derive(Debug, Clone, Copy)]
 enum Edit {
     SetSrc(u8),
@@ -36,7 +36,7 @@ enum Edit {
     Trim(u8),
 }
 
-/// What is left to a device.
+/// The work that is left to a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Left {
     Nothing,

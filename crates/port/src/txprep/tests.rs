@@ -1,4 +1,4 @@
-//! What is prepared leaves once, in order, and right, whatever the device takes and whenever it has room.
+//! Prepared packets leave once, in order, and right, whatever the device takes and whenever it has room.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -20,7 +20,7 @@ pub(super) struct Device {
     room: usize,
     caps: Caps,
     calls: usize,
-    /// What it was last armed for.
+    /// The event that it was last armed for.
     armed: Option<Want>,
     alarm: Option<Instant>,
     pub sent: Vec<Vec<u8>>,
@@ -77,7 +77,7 @@ impl AsFd for Device {
 enum Kind {
     Plain,
     Partial,
-    /// Of so many segments.
+    /// A superframe of so many segments.
     Super(usize),
     /// A superframe without the headers that it says it has.
     Broken,

@@ -44,7 +44,7 @@ const FAMILIES: [u8; 2] = [libc::AF_INET as u8, libc::AF_INET6 as u8];
 /// Most that the kernel puts into one part of an answer.
 const PART_BYTES: usize = 64 << 10;
 
-/// What the host uses an interface for.
+/// A use that the host makes of an interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostUse {
     /// The interface that has it: the one asked for, or one that stands on it.

@@ -75,13 +75,13 @@ pub struct Run {
     /// CPUs to run on: the measured one, then its peer's; the last two that we may use unless given
     #[arg(long, value_name = "N,..", value_delimiter = ',')]
     pub cpu: Vec<usize>,
-    /// Where runs are kept
+    /// The folder in which runs are kept
     #[arg(long, value_name = "DIR", default_value = "lab")]
     pub dir: PathBuf,
     /// Go on with a run that was interrupted: its name, its directory, or last
     #[arg(long, value_name = "RUN", conflicts_with_all = ["quick", "only", "seed", "cpu", "note"])]
     pub resume: Option<String>,
-    /// What there is to say of it, for the record
+    /// A remark for the record
     #[arg(long, value_name = "TEXT")]
     pub note: Option<String>,
     /// Print the run as one JSON document on stdout, errors included; the exit status stays the same
@@ -95,7 +95,7 @@ pub struct Run {
 /// The directory that runs are looked up in.
 #[derive(Debug, clap::Args)]
 pub struct Kept {
-    /// Where runs are kept
+    /// The folder in which runs are kept
     #[arg(long, value_name = "DIR", default_value = "lab")]
     pub dir: PathBuf,
 }
@@ -157,7 +157,7 @@ pub struct Export {
     #[arg(long, value_name = "FILE|-", num_args = 0..=1, default_missing_value = "-",
         required = true)]
     pub csv: Option<PathBuf>,
-    /// What was said of each cell, instead of every window
+    /// The findings of each cell, instead of every window
     #[arg(long)]
     pub effects: bool,
 }

@@ -31,7 +31,7 @@ pub enum Profile {
 #[derive(Debug, Parser)]
 #[command(after_long_help = RECORD, override_usage = RECORD_USAGE)]
 pub struct Record {
-    /// What to sample: time; an event that `linerate profile events` lists, as in cycles or
+    /// The event to sample: time; an event that `linerate profile events` lists, as in cycles or
     /// page-faults; a raw code of this CPU, as in r1643; or a name of `perf list` with a colon, slash
     /// or dot in it, as in irq_vectors:local_timer_entry
     #[arg(long, value_name = "EVENT", default_value = "time")]
@@ -60,7 +60,7 @@ pub struct Record {
     /// packet, too
     #[arg(long, value_name = "N", value_parser = units::count)]
     pub packets: Option<u64>,
-    /// Where to save it; a file that is there is kept as FILE.old
+    /// The file to save it in; a file that is there is kept as FILE.old
     #[arg(short, long, value_name = "FILE", default_value = "profile.json")]
     pub output: PathBuf,
     /// Functions to print
@@ -125,7 +125,7 @@ pub struct Diff {
     /// With the change
     #[arg(value_name = "WITH[#N]")]
     pub with: Place,
-    /// What counts are scaled to before they are compared
+    /// The unit that counts are scaled to before they are compared
     #[arg(long, value_enum, value_name = "WHAT", default_value_t = Per::Run)]
     pub per: Per,
     /// Functions to print: so many that fell most, and as many that rose most; the rest is summed up
