@@ -64,7 +64,7 @@ impl Health {
     /// Returns an error, for `?`, if something is wrong with the device.
     ///
     /// # Errors
-    /// What the device said when it went down or failed; who has the frames that it starves for.
+    /// Returns the error of a device that is down or has failed, or that starves for frames, with their holder.
     pub fn check(self) -> Result<()> {
         match self {
             Health::Up | Health::Finished => Ok(()),

@@ -1,5 +1,6 @@
 //! `linerate lab list`, `show`, `run`, `report`, `compare` and `export`, as their users run them.
 
+#[path = "../../../crates/cli/tests/command/mod.rs"]
 mod command;
 
 use std::fs;
@@ -220,7 +221,10 @@ fn commands_that_only_read_start_no_program() {
     let scratch = Scratch::new("reads");
     let probed = format!("{}/probed", scratch.word());
     let asks = format!("program = \"touch\"\nprobe = [{probed:?}]");
-    let file = scratch.file("mine.toml", &MINE.replace("program = \"echo\"", &asks));
+    let mine = MINE.replace("program = \"echo\"", &asks);
+    // What it touches lies in the test's own folder.
+    let touched = format!("args = [\"{}/touched\"]", scratch.word());
+    let file = scratch.file("mine.toml", &mine.replace("args = [\"{}\"]", &touched));
     let dir = format!("{}/runs", scratch.word());
     let own = scratch.file("own.toml", MINE);
     let ran = run(&format!("lab run {own} --quick --dir {dir}"));

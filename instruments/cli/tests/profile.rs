@@ -1,5 +1,6 @@
 //! Tests of `linerate profile`: recording, reading, comparing, watching and refusals.
 
+#[path = "../../../crates/cli/tests/command/mod.rs"]
 mod command;
 
 use std::fs;

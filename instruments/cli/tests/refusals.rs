@@ -1,5 +1,6 @@
 //! Refusals of `linerate-lab`, with an exit status for their kind.
 
+#[path = "../../../crates/cli/tests/command/mod.rs"]
 mod command;
 
 use command::run;

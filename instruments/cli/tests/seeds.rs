@@ -1,5 +1,6 @@
 //! `linerate lab seeds`, as its users run it.
 
+#[path = "../../../crates/cli/tests/command/mod.rs"]
 mod command;
 
 use std::fs;

@@ -8,7 +8,7 @@
 //! L3, devices) and what an event leaves out (on AMD, the L2's own prefetches) is not in it. So each
 //! event's caveat is printed beside the figure.
 //!
-//! Of the lines that leave the L2, those count that go somewhere: an event that counts what is dropped
+//! Only lines that leave the L2 for another place count: an event that counts what is dropped
 //! in place, too, as Intel's does, is none for this.
 
 use std::fmt;

@@ -1,6 +1,6 @@
 //! Samples of code of which it is known what it does: the profile must say the same.
 //!
-//! What changes its own process, its limits or its namespace runs in this file's own `program`,
+//! A test that changes its own process, its limits or its namespace runs in this file's own `program`,
 //! started anew by the tests with a role.
 
 use std::hint::black_box;

@@ -4,9 +4,18 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
+/// The program of the crate whose tests these are: `linerate-lab`, or `linerate`.
+const PROGRAM: &str = match option_env!("CARGO_BIN_EXE_linerate-lab") {
+    Some(program) => program,
+    None => match option_env!("CARGO_BIN_EXE_linerate") {
+        Some(program) => program,
+        None => "linerate",
+    },
+};
+
 /// The command with `words`, separated by spaces.
 pub fn command(words: &str) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_linerate"));
+    let mut command = Command::new(PROGRAM);
     command.args(words.split_whitespace());
     command
 }

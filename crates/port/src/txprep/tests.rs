@@ -42,6 +42,12 @@ impl QueueOps for Device {
     fn xmit(&mut self, mem: &mut Local, batch: &mut Batch) -> Moved {
         self.calls += 1;
         batch.send_prefix(mem, |skb| {
+            if self.caps.stops_at_offloads && skb.offload().is_pending() {
+                return false;
+            }
+            let left = skb.offload();
+            let taken = if left.is_gso() { self.caps.gso } else { self.caps.checksum };
+            assert!(taken != TxOffload::None || !left.is_pending(), "work is left: {left:?}");
             let room = self.room > 0;
             if room {
                 self.room -= 1;
@@ -136,11 +142,12 @@ fn kinds() -> impl Strategy<Value = Vec<Kind>> {
 proptest! {
     #[test]
     fn packets_leave_once_and_in_order_whenever_the_device_has_room(
-        kinds in kinds(), rooms in prop::collection::vec(0usize..30, 1..40),
+        kinds in kinds(), rooms in prop::collection::vec(0usize..30, 1..40), stops: bool,
     ) {
         let pool = Pool::builder().frames(1024).build().unwrap();
         let mut mem = pool.local();
         let (mut device, mut batch) = (Device::new(0), batch_of(&mut mem, &kinds));
+        device.caps.stops_at_offloads = stops;
         let mut prep = TxPrep::new(&device.caps);
         let mut moved = Moved::default();
         for room in rooms.into_iter().chain(std::iter::repeat_n(64, 40)) {
@@ -166,7 +173,8 @@ fn a_device_that_takes_all_work_gets_packets_as_they_are() {
     let mut batch = batch_of(&mut mem, &[Kind::Super(5), Kind::Partial, Kind::Plain]);
     let before: Vec<_> = batch.iter().map(bytes).collect();
     let mut device = Device::new(64);
-    let moved = TxPrep::new(&Caps::IN_PROCESS).xmit(&mut device, &mut mem, &mut batch);
+    device.caps = Caps::IN_PROCESS;
+    let moved = TxPrep::new(&device.caps).xmit(&mut device, &mut mem, &mut batch);
     assert_eq!((moved.packets, device.calls), (3, 1));
     assert_eq!(device.sent, before);
 }
@@ -186,8 +194,9 @@ fn a_device_that_takes_no_tunnels_gets_only_what_is_in_one_prepared() {
         batch = one;
     }
     let taken = TxOffload::Untunnelled;
-    let mut prep = TxPrep::new(&Caps { checksum: taken, gso: taken, ..Caps::default() });
     let mut device = Device::new(64);
+    device.caps = Caps { checksum: taken, gso: taken, ..Caps::default() };
+    let mut prep = TxPrep::new(&device.caps);
     let moved = prep.xmit(&mut device, &mut mem, &mut batch);
     assert_eq!(moved.packets, 8);
     assert_eq!(device.sent[..2], untouched);

@@ -23,7 +23,7 @@ const LOOK: Duration = Duration::from_millis(200);
 /// Runs the command; returns the exit status.
 ///
 /// # Errors
-/// Whatever keeps it from reading or saving the figures.
+/// The error of reading or saving the figures.
 pub fn watch(args: &Watch, screen: &Screen) -> Result<u8, Failure> {
     let (signal, stop) = (Arc::new(AtomicI32::new(0)), Arc::new(AtomicBool::new(false)));
     let mut source = Source::open(args, &signal, &stop)?;
