@@ -20,6 +20,7 @@ const BYTES: usize = 16 << 20;
 /// Longest time an example may take on a busy machine.
 const LONG: Duration = Duration::from_secs(60);
 
+const COMPAT_BIN: &str = env!("CARGO_BIN_EXE_compat");
 const ECHO_BIN: &str = env!("CARGO_BIN_EXE_echo");
 const ECHO_TOKIO_BIN: &str = env!("CARGO_BIN_EXE_echo_tokio");
 const FABRIC_READER_BIN: &str = env!("CARGO_BIN_EXE_fabric_reader");
@@ -27,6 +28,14 @@ const GEN_BIN: &str = env!("CARGO_BIN_EXE_gen");
 const OWN_DRIVER_BIN: &str = env!("CARGO_BIN_EXE_own_driver");
 const POOL_BIN: &str = env!("CARGO_BIN_EXE_pool");
 const WIRE_BIN: &str = env!("CARGO_BIN_EXE_wire");
+
+#[test]
+fn packets_in_the_kernels_words_are_freed_on_another_thread() {
+    let done = start(COMPAT_BIN, &[]).finish(LONG);
+    assert_whole(&done);
+    assert!(done.stdout.contains("25600 cloned, 25600 freed by the application"), "{done:?}");
+    assert!(done.stdout.contains("created 51200 = sent 0 + consumed 51200"), "{done:?}");
+}
 
 #[test]
 fn echo_tokio_answers_itself() {

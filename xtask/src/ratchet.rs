@@ -24,6 +24,12 @@ impl Ratchet {
         self.0.get("packages")?.as_integer()?.try_into().ok()
     }
 
+    /// Returns the number of vague words that comments and messages may have.
+    pub fn vague_words(&self) -> usize {
+        let most = self.0.get("vague_words").and_then(toml::Value::as_integer);
+        most.and_then(|n| usize::try_from(n).ok()).unwrap_or(0)
+    }
+
     /// Returns the instructions that a packet may cost in `case`; a case without a number may cost none.
     pub fn instructions(&self, case: &str) -> f64 {
         let number = self.0.get("instructions").and_then(|table| table.get(case));

@@ -10,6 +10,7 @@ mod seed_map;
 mod source;
 mod spec;
 mod tree;
+mod words;
 
 use std::fmt;
 use std::path::Path;
@@ -19,6 +20,8 @@ use anyhow::{Result, bail};
 pub use pages::README_COMMANDS;
 pub use source::{code as code_of, is_for_tests, shipped};
 pub use tree::Tree;
+
+use crate::ratchet::Ratchet;
 
 /// One place that breaks a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,6 +62,7 @@ pub fn run(root: &Path) -> Result<String> {
         pages::check(&tree),
         spec::check(&tree),
         seed_map::check(&tree),
+        words::check(&tree, Ratchet::read(root)?.vague_words()),
     ]
     .concat();
     for finding in &found {

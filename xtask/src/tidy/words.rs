@@ -1,0 +1,80 @@
+//! Plain English in the sources: how a summary opens, and words that a field term replaces.
+
+use crate::tidy::{Finding, Tree};
+
+/// Words that open a subordinate clause. A function's summary starts with a verb in the third person, a type's with a
+/// noun.
+const OPENINGS: [&str; 11] = [
+    "What", "Whatever", "Whether", "Who", "Whoever", "Whose", "Which", "Where", "How", "Of", "That",
+];
+
+/// Pronouns and turns of phrase that stand where a noun of the field should.
+const VAGUE: [&str; 7] =
+    ["whoever", "whomever", "nobody", "somebody", "anybody", "is told", "be had"];
+
+/// Finds summaries that open with a clause, and more vague words than `most`.
+pub fn check(tree: &Tree, most: usize) -> Vec<Finding> {
+    let mut found = Vec::new();
+    let mut vague = 0;
+    for (path, text) in tree.files().filter(|(path, _)| path.ends_with(".rs")) {
+        let mut before = "";
+        for (i, line) in text.lines().map(str::trim).enumerate() {
+            if let Some(word) = opening(before, line) {
+                let what = format!("the summary opens with `{word}`: start with a verb or a noun");
+                found.push(Finding::at(path, i + 1, what));
+            }
+            before = line;
+            vague += vague_words(line);
+        }
+    }
+    if vague > most {
+        let what = format!("{vague} vague words, {most} allowed: {}", VAGUE.join(", "));
+        found.push(Finding::of("crates, instruments, xtask", what));
+    }
+    found
+}
+
+/// Returns the word that should not open the summary in `line`, if a summary begins there.
+fn opening(before: &str, line: &str) -> Option<&'static str> {
+    let doc = |line: &str| line.starts_with("///") || line.starts_with("//!");
+    if !doc(line) || doc(before) {
+        return None;
+    }
+    let first = line[3..].trim_start().split(|c: char| !c.is_alphabetic()).next()?;
+    OPENINGS.into_iter().find(|word| *word == first)
+}
+
+/// Returns how many vague words a line of comment or text has.
+fn vague_words(line: &str) -> usize {
+    if !(line.contains("//") || line.contains('"')) {
+        return 0;
+    }
+    let line = line.to_lowercase();
+    VAGUE.iter().map(|word| line.matches(word).count()).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(text: &str, most: usize) -> Vec<String> {
+        let tree = Tree::of(&[("crates/x/src/lib.rs", text)]);
+        check(&tree, most).iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn summary_that_opens_with_a_clause_is_found() {
+        let [one] = &found("/// Whether it is.\n/// How it is.\nfn f() {}\n", 0)[..] else {
+            panic!("one finding expected");
+        };
+        assert!(one.starts_with("crates/x/src/lib.rs:1: "), "{one}");
+        assert_eq!(found("/// Returns whether it is.\nfn f() {}\n", 0), [""; 0]);
+    }
+
+    #[test]
+    fn more_vague_words_than_allowed_are_found() {
+        let text = "/// Frees it for whoever asks, or for nobody.\nfn f() {}\n";
+        assert_eq!(found(text, 2), [""; 0]);
+        assert_eq!(found(text, 1).len(), 1);
+    }
+}
