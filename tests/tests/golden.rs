@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use linerate::{Code, Kind};
 use linerate_tests::command::linerate;
 use serde_json::Value;
 
@@ -89,6 +90,20 @@ fn the_keys_of_every_document_are_the_golden_ones() {
 }
 
 /// Notes the keys of each object below `value`; all elements of an array are taken for one.
+#[test]
+fn the_page_of_errors_has_every_code_with_its_exit_status() {
+    let page = include_str!("../../docs/errors.md");
+    for code in Code::ALL {
+        let status = match code.kind() {
+            Kind::Usage => 2,
+            Kind::Unsupported => 5,
+            _ => 1,
+        };
+        let row = format!("| `{code}` | {status} |");
+        assert!(page.contains(&row), "docs/errors.md has no row `{row}`");
+    }
+}
+
 fn collect(path: &str, value: &Value, keys: &mut BTreeMap<String, BTreeSet<String>>) {
     match value {
         Value::Object(map) => {

@@ -96,6 +96,9 @@ macro_rules! codes {
         pub enum Code { $($(#[$doc])* $name,)* }
 
         impl Code {
+            /// Every code, in the order of their declaration.
+            pub const ALL: &[Code] = &[$(Code::$name,)*];
+
             /// The identifier as printed: `E-NODEV`.
             #[must_use]
             pub const fn as_str(self) -> &'static str {
