@@ -10,13 +10,17 @@
 
 use std::time::{Duration, Instant};
 
-use linerate_skb::{Code, Error};
-use linerate_sys::netif::{FLAG_RUNNING, FLAG_UP, IfName, Interface};
+use linerate_skb::{Code, Error, Result};
+use linerate_sys::netif::{
+    FLAG_RUNNING, FLAG_UP, HARDWARE_ETHERNET, HARDWARE_LOOPBACK, IfName, Interface,
+};
 
 use crate::queue::Health;
 
 /// Interval at which an interface that is down is queried.
 const LOOK: Duration = Duration::from_millis(100);
+/// Ethernet header and one VLAN tag.
+const LINK_HEADER_BYTES: usize = 18;
 
 /// The state of an interface.
 pub(crate) struct Link {
@@ -31,9 +35,13 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// Reads the state of `interface`.
-    pub fn new(interface: Interface) -> Link {
-        Link::made(interface, false)
+    /// Opens an interface by its name, which must be up.
+    ///
+    /// # Errors
+    /// Those of [`Interface::open`], and the state of an interface that is not up.
+    pub fn open(name: &str) -> Result<Link> {
+        let link = Link::made(Interface::open(name)?, false);
+        link.health.clone().check().map(|()| link)
     }
 
     /// Reads the state of an interface whose descriptor outlives a move to another namespace.
@@ -136,4 +144,23 @@ impl Link {
 pub(crate) fn down(name: IfName) -> Error {
     Error::new(Code::DeviceDown, format!("cannot use {name}"), "the interface is down")
         .fix(format!("ip link set {name} up"))
+}
+
+/// Refuses an interface whose packets do not start with an Ethernet header: `what` cannot be done.
+///
+/// # Errors
+/// `E-UNSUPPORTED`, and those of the query.
+pub(crate) fn check_ethernet(interface: &Interface, what: impl FnOnce() -> String) -> Result<()> {
+    let kind = interface.hardware()?.kind;
+    if kind == HARDWARE_ETHERNET || kind == HARDWARE_LOOPBACK {
+        return Ok(());
+    }
+    let why = format!("its packets have no Ethernet header (hardware type {kind})");
+    Err(Error::new(Code::Unsupported, what(), why)
+        .fix(format!("an interface of link/ether, see: ip link show {}", interface.name())))
+}
+
+/// Returns the length of the longest frame that `interface` passes, with a VLAN tag.
+pub(crate) fn longest_frame(interface: &Interface) -> Result<usize> {
+    Ok(interface.mtu_bytes()? as usize + LINK_HEADER_BYTES)
 }

@@ -6,17 +6,19 @@ pub(crate) mod flow;
 pub(crate) mod headers;
 mod link;
 pub(crate) mod offload;
+mod queue;
 mod reserve;
 pub(crate) mod segment;
 #[cfg(test)]
 pub(crate) mod testing;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use linerate_skb::{Skb, Trust};
 
 pub use bell::Bell;
-pub(crate) use link::Link;
+pub(crate) use link::{Link, check_ethernet, longest_frame};
+pub(crate) use queue::{Host, HostDevice, HostQueue};
 pub(crate) use reserve::Reservation;
 
 /// Longest packet exchanged: what Linux allows by default for a superframe or for `lo`, whose MTU
@@ -34,4 +36,43 @@ pub(crate) const CHAIN_FRAMES_MAX: usize = 258;
 /// Returns true if a peer can write the packet's memory, so that it cannot be lent to the kernel.
 pub(crate) fn is_exported(skb: &Skb) -> bool {
     skb.trust() == Trust::Exported
+}
+
+/// Copies a packet to `scratch`; `None` if it is longer than [`PACKET_BYTES_MAX`].
+pub(crate) fn copy_out<'a>(skb: &Skb, scratch: &'a mut Vec<u8>) -> Option<&'a [u8]> {
+    if skb.len() > PACKET_BYTES_MAX {
+        return None;
+    }
+    scratch.resize(skb.len(), 0);
+    let n = skb.copy_to(0, scratch);
+    Some(&scratch[..n])
+}
+
+/// The time of the next attempt at something whose success no event announces.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Retry(Option<Instant>);
+
+impl Retry {
+    /// Puts the next attempt off by [`RETRY`].
+    pub fn later() -> Retry {
+        Retry(Instant::now().checked_add(RETRY))
+    }
+
+    /// Returns the time of the next attempt, if one is due.
+    pub fn at(self) -> Option<Instant> {
+        self.0
+    }
+
+    /// Returns true once the time has come.
+    pub fn is_due(self) -> bool {
+        self.0.is_some_and(|at| Instant::now() >= at)
+    }
+
+    /// Returns true until the time has come, and forgets it then.
+    pub fn is_pending(&mut self) -> bool {
+        if self.is_due() {
+            self.0 = None;
+        }
+        self.0.is_some()
+    }
 }

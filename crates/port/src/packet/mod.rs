@@ -15,7 +15,7 @@
 //! Owner: the queue owns the socket, its ring and its descriptor, which is an epoll set around the
 //! socket. Frames received stay in the kernel's blocks until they are copied: if the pool has no
 //! frame, or nobody calls, the ring fills up and the kernel counts what it drops, which
-//! `missed` reports. All queues own the reservation of the ports: the last to go gives them back.
+//! `rx_missed` reports. All queues own the reservation of the ports: the last to go gives them back.
 //!
 //! Offloads: with the vnet header (the default) partial checksums and superframes pass as they are,
 //! both ways. What the header cannot say is done before: see `txprep`. docs/ports/packet.md has the options and the limits, each with its cause.
@@ -43,8 +43,8 @@ use crate::caps::{Caps, Copies, TxOffload};
 use crate::doctor::{Findings, Trial};
 use crate::driver::{Driver, DriverHelp, Needs, OnMachine, OpenContext, Opened, Plan};
 use crate::host::flow::Flow;
-use crate::host::{Bell, Link, Reservation};
-use crate::queue::{Health, QueueOps, Want};
+use crate::host::{Host, HostDevice, Link, Reservation};
+use crate::queue::Want;
 use crate::spec::Spec;
 use crate::stats::Counters;
 
@@ -97,105 +97,65 @@ impl Plan for Config {
     }
 }
 
-struct PacketQueue {
+/// The device of a queue: its socket, and what is under way on it.
+struct Device {
     socket: PacketSocket,
     rx: Rx,
     tx: Tx,
-    link: Link,
-    bell: Bell,
-    /// `arm` said that there was nothing, and what woke the caller has not been looked at.
-    armed: bool,
     /// Packets that the kernel has counted as lost.
-    missed: u64,
+    rx_missed: u64,
     /// Goes after the socket: until then the host must not answer.
     _reservation: Option<Arc<Reservation>>,
 }
 
-impl PacketQueue {
+impl HostDevice for Device {
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.socket.as_fd())
+    }
+
+    fn rx(&mut self, _: &mut Host, mem: &mut Local, out: &mut Batch, budget: usize) -> Moved {
+        self.rx.receive(mem, out, budget)
+    }
+
+    fn xmit(&mut self, host: &mut Host, mem: &mut Local, batch: &mut Batch) -> Moved {
+        self.tx.send(&self.socket, &mut host.link, mem, batch)
+    }
+
     /// Finds out whether the socket is in error, which makes it readable without a frame.
     ///
     /// Cost: one syscall; three more if it is.
-    fn look(&mut self) {
-        self.armed = false;
-        if self.bell.look() && self.socket.take_error().is_some() {
-            self.link.look();
+    fn look(&mut self, host: &mut Host) {
+        if host.bell.look() && self.socket.take_error().is_some() {
+            host.link.look();
         }
     }
-}
 
-impl QueueOps for PacketQueue {
-    fn rx(&mut self, mem: &mut Local, out: &mut Batch, budget: usize) -> Moved {
-        let moved = self.rx.receive(mem, out, budget);
-        if moved.packets > 0 {
-            self.bell.busy(&self.socket);
-            self.armed = false;
-        } else {
-            self.link.refresh();
-            if self.armed {
-                self.look();
-            }
-        }
-        moved
+    fn is_ready(&mut self, _: &mut Host, want: Want) -> bool {
+        let (frames, room) = (self.rx.is_waiting(), !self.tx.is_blocked());
+        (want.frames() && frames) || (want.room() && room)
     }
 
-    fn xmit(&mut self, mem: &mut Local, batch: &mut Batch) -> Moved {
-        self.link.refresh();
-        self.bell.busy(&self.socket);
-        self.tx.send(&self.socket, &mut self.link, mem, batch)
-    }
-
-    fn arm(&mut self, want: Want) -> bool {
-        self.link.refresh();
-        if self.armed {
-            self.look();
-        }
-        // A device that is not up takes, and drops, whatever it is offered.
-        let room = !self.link.is_up() || !self.tx.is_blocked();
-        let frames = self.rx.is_waiting();
-        if self.link.take_news() || (want.frames() && frames) || (want.room() && room) {
-            return false;
-        }
-        let watch_frames = want.frames() && !self.rx.is_starved();
-        let watch_room = want.room() && self.tx.awaits_buffer();
-        let watch = match (watch_frames, watch_room) {
+    fn awaits(&mut self, _: &Link, want: Want) -> (Option<Want>, Option<Instant>) {
+        let frames = self.rx.starved.at().filter(|_| want.frames());
+        let room = self.tx.retry.at().filter(|_| want.room());
+        let watch = match (want.frames() && frames.is_none(), want.room() && self.tx.is_full) {
             (true, true) => Some(Want::Both),
             (true, false) => Some(Want::Frames),
             (false, true) => Some(Want::Room),
             (false, false) => None,
         };
-        let alarm = [
-            self.link.look_at(),
-            self.rx.retry_at().filter(|_| want.frames()),
-            self.tx.retry_at().filter(|_| want.room()),
-        ];
-        self.bell.watch(&self.socket, watch, alarm.into_iter().flatten().min());
-        self.armed = true;
-        true
-    }
-
-    fn alarm(&mut self, at: Instant) -> bool {
-        self.bell.no_later(at)
-    }
-
-    fn health(&self) -> Health {
-        self.link.health().clone()
+        (watch, [frames, room].into_iter().flatten().min())
     }
 
     fn counters(&mut self) -> Counters {
         // The kernel begins anew each time that it is asked.
-        self.missed += self.socket.take_statistics().map_or(0, |stats| stats.drops.into());
-        let (rx_missed, rx_nombuf) = (self.missed + self.rx.lost(), self.rx.no_frame());
+        self.rx_missed += self.socket.take_statistics().map_or(0, |stats| stats.drops.into());
+        let (rx_missed, rx_nombuf) = (self.rx_missed + self.rx.lost(), self.rx.rx_nombuf);
         Counters { rx_missed, rx_nombuf, ..Counters::default() }
     }
 
     fn caps(&self) -> Caps {
-        let offload = if self.tx.has_vnet() { TxOffload::Untunnelled } else { TxOffload::None };
+        let offload = if self.tx.has_vnet { TxOffload::Untunnelled } else { TxOffload::None };
         Caps { copies: Copies::Always, checksum: offload, gso: offload, ..Caps::default() }
-    }
-}
-
-impl AsFd for PacketQueue {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
     }
 }

@@ -1,7 +1,5 @@
 //! Receiving: from the kernel's blocks into frames of the pool, one copy, no syscall.
 
-use std::time::Instant;
-
 use linerate_skb::{Batch, DropReason, Local, Moved, PacketType, Skb};
 use linerate_sys::packet::{
     BlockRing, PKTTYPE_BROADCAST, PKTTYPE_MULTICAST, PKTTYPE_OTHERHOST, RxFrame, Vlan,
@@ -9,7 +7,7 @@ use linerate_sys::packet::{
 use linerate_sys::vnet::VnetHdr;
 
 use crate::host::offload::{self, TAG_AT, TAG_BYTES};
-use crate::host::{CHAIN_FRAMES_MAX, RETRY};
+use crate::host::{CHAIN_FRAMES_MAX, Retry};
 
 /// The receive ring and where it stands.
 pub(super) struct Rx {
@@ -18,13 +16,14 @@ pub(super) struct Rx {
     longest: usize,
     /// A frame and its tag are put together here. One such copy is what tagged frames cost.
     scratch: Vec<u8>,
-    /// The pool had no frame: when to try again.
-    retry_at: Option<Instant>,
-    no_frame: u64,
+    /// Pending while the pool has no frame; the ring's readiness means nothing then.
+    pub starved: Retry,
+    /// Receives that the pool ended early.
+    pub rx_nombuf: u64,
 }
 
 /// Outcome for one frame.
-enum Taken {
+enum RxOutcome {
     Received(Skb),
     /// Dropped, and counted.
     Dropped,
@@ -35,7 +34,7 @@ enum Taken {
 impl Rx {
     pub fn new(ring: BlockRing, longest: usize) -> Rx {
         let scratch = Vec::with_capacity(longest);
-        Rx { ring, longest, scratch, retry_at: None, no_frame: 0 }
+        Rx { ring, longest, scratch, starved: Retry::default(), rx_nombuf: 0 }
     }
 
     /// Copies up to `budget` frames into `out`, and remembers its place in the block.
@@ -47,7 +46,7 @@ impl Rx {
     ///         looked at, so that a visit ends.
     /// Cost:   no syscall; one copy of the frame, two if it has a VLAN tag.
     pub fn receive(&mut self, mem: &mut Local, out: &mut Batch, budget: usize) -> Moved {
-        self.retry_at = None;
+        self.starved = Retry::default();
         let Rx { ring, scratch, longest, .. } = self;
         let (mut received, mut left) = (Moved::default(), budget.min(out.spare()));
         while left > 0
@@ -57,16 +56,16 @@ impl Rx {
                 && let Some(frame) = block.next_frame()
             {
                 match take(mem, &frame, scratch, *longest) {
-                    Taken::Received(skb) => {
+                    RxOutcome::Received(skb) => {
                         received += Moved { packets: 1, bytes: skb.len() as u64 };
                         // There is room: `left` started as what is spare.
                         let _ = out.push(skb);
                     }
-                    Taken::Dropped => {}
-                    Taken::NoFrame => {
+                    RxOutcome::Dropped => {}
+                    RxOutcome::NoFrame => {
                         block.unread();
-                        self.no_frame += 1;
-                        self.retry_at = Instant::now().checked_add(RETRY);
+                        self.rx_nombuf += 1;
+                        self.starved = Retry::later();
                         return received;
                     }
                 }
@@ -78,25 +77,7 @@ impl Rx {
 
     /// Returns true if a frame waits and there may be a place for it.
     pub fn is_waiting(&mut self) -> bool {
-        if self.retry_at.is_some_and(|at| Instant::now() >= at) {
-            self.retry_at = None;
-        }
-        self.retry_at.is_none() && self.ring.next_block().is_some()
-    }
-
-    /// Returns true while frames wait for the pool: the ring's readiness says nothing then.
-    pub fn is_starved(&self) -> bool {
-        self.retry_at.is_some()
-    }
-
-    /// Returns the time of the next attempt, if the pool had no frame.
-    pub fn retry_at(&self) -> Option<Instant> {
-        self.retry_at
-    }
-
-    /// Receives that the pool ended early.
-    pub fn no_frame(&self) -> u64 {
-        self.no_frame
+        !self.starved.is_pending() && self.ring.next_block().is_some()
     }
 
     /// Blocks given back unread: a packet each, at least.
@@ -105,7 +86,7 @@ impl Rx {
     }
 }
 
-fn take(mem: &mut Local, frame: &RxFrame<'_>, scratch: &mut Vec<u8>, longest: usize) -> Taken {
+fn take(mem: &mut Local, frame: &RxFrame<'_>, scratch: &mut Vec<u8>, longest: usize) -> RxOutcome {
     // The kernel takes tags off whole headers only; a shorter frame has no place for one.
     let vlan = frame.vlan.filter(|_| frame.data.len() >= TAG_AT);
     let bytes = match vlan {
@@ -128,20 +109,20 @@ fn take(mem: &mut Local, frame: &RxFrame<'_>, scratch: &mut Vec<u8>, longest: us
     let moved = bytes.len() - frame.data.len();
     let left = offload::received(&header, frame.data.len()).and_then(|left| left.pushed(moved));
     let Some(left) = left else { return refuse(mem, DropReason::MALFORMED) };
-    let Some(mut skb) = mem.alloc_copy(bytes) else { return Taken::NoFrame };
+    let Some(mut skb) = mem.alloc_copy(bytes) else { return RxOutcome::NoFrame };
     skb.set_offload(left);
     skb.set_stamp_ns(u64::from(frame.sec) * 1_000_000_000 + u64::from(frame.nsec));
     skb.set_packet_type(packet_type(frame.pkttype));
-    Taken::Received(skb)
+    RxOutcome::Received(skb)
 }
 
 /// Drops a frame for `reason`: a packet that came, in the ledger, without its bytes.
 #[cold]
-fn refuse(mem: &mut Local, reason: DropReason) -> Taken {
-    let Some(skb) = mem.alloc_one() else { return Taken::NoFrame };
+fn refuse(mem: &mut Local, reason: DropReason) -> RxOutcome {
+    let Some(skb) = mem.alloc_one() else { return RxOutcome::NoFrame };
     mem.count_received(1);
     skb.discard(reason);
-    Taken::Dropped
+    RxOutcome::Dropped
 }
 
 /// Writes `data` to `to` with the tag back in its place, behind the two MAC addresses.

@@ -5,15 +5,17 @@ use std::sync::Arc;
 
 use linerate_skb::{Code, Error, Result};
 use linerate_sys::cbpf::DROP_ALL;
-use linerate_sys::netif::{HARDWARE_ETHERNET, HARDWARE_LOOPBACK, Interface};
+use linerate_sys::netif::Interface;
 use linerate_sys::packet::{BlockRing, Options, PacketSocket, RingSize};
 
 use crate::driver::Opened;
-use crate::host::{Bell, Link, PACKET_BYTES_MAX, Reservation};
+use crate::host::{
+    Bell, HostQueue, Link, PACKET_BYTES_MAX, Reservation, check_ethernet, longest_frame,
+};
 use crate::obtained::Obtained;
-use crate::queue::{Health, QueueOps};
+use crate::queue::QueueOps;
 
-use super::PacketQueue;
+use super::Device;
 use super::config::{self, Config};
 use super::filter;
 use super::rx::Rx;
@@ -25,75 +27,45 @@ const SEND_BUFFER_BYTES: u32 = 4 << 20;
 const BLOCK_BYTES_MIN: usize = 32 << 10;
 /// Bytes that the kernel writes around the first frame of a block, rounded up.
 const BLOCK_OVERHEAD_BYTES: usize = 256;
-/// Ethernet header and one VLAN tag.
-const LINK_HEADER_BYTES: usize = 18;
 /// Longest frame of an interface of the usual MTU, tag included.
 const FRAME_BYTES_MIN: usize = 1518;
 
 /// Longest packet that the port hands over.
 pub(super) fn packet_max_bytes(config: &Config) -> Result<usize> {
-    if config.vnet {
-        return Ok(PACKET_BYTES_MAX);
-    }
-    longest_frame(&Interface::open(&config.interface)?)
+    longest(&Interface::open(&config.interface)?, config.vnet)
 }
 
-fn longest_frame(interface: &Interface) -> Result<usize> {
-    let longest = interface.mtu_bytes()? as usize + LINK_HEADER_BYTES;
-    Ok(longest.clamp(FRAME_BYTES_MIN, PACKET_BYTES_MAX))
+/// Returns the length of the longest frame of `interface`, with offload headers or without.
+fn longest(interface: &Interface, vnet: bool) -> Result<usize> {
+    if vnet {
+        return Ok(PACKET_BYTES_MAX);
+    }
+    Ok(longest_frame(interface)?.clamp(FRAME_BYTES_MIN, PACKET_BYTES_MAX))
 }
 
 /// Opens the port.
 pub(super) fn open(config: &Config) -> Result<Opened> {
-    let link = up(config)?;
+    let link = Link::open(&config.interface)?;
+    let name = link.interface().name();
+    check_ethernet(link.interface(), || format!("cannot open a packet socket on {name}"))?;
     let mtu = link.interface().mtu_bytes()?;
     // Before anything is received that the host would answer.
     let reserve = |flow| Reservation::of(flow, link.interface());
     let reservation = config.flow.as_ref().map(reserve).transpose()?.map(Arc::new);
     let Sockets { sockets, vnet, refused } = open_sockets(link.interface(), config)?;
-    let longest = if vnet { PACKET_BYTES_MAX } else { longest_frame(link.interface())? };
+    let longest = longest(link.interface(), vnet)?;
     let mut obtained = Obtained::new(config.interface.clone(), mode(config, mtu, vnet), longest);
     obtained.queues = sockets.len();
     obtained.refused = refused;
     obtained.refused.extend(sockets.first().and_then(|(socket, _)| short_send_buffer(socket)));
     let mut queues: Vec<Box<dyn QueueOps>> = Vec::with_capacity(sockets.len());
     for (socket, ring) in sockets {
-        let bell = Bell::new(&socket)?;
-        queues.push(Box::new(PacketQueue {
-            socket,
-            rx: Rx::new(ring, longest),
-            tx: Tx::new(vnet),
-            link: up(config)?,
-            bell,
-            missed: 0,
-            armed: false,
-            _reservation: reservation.clone(),
-        }));
+        let (link, bell) = (Link::open(&config.interface)?, Bell::new(&socket)?);
+        let (rx, tx, _reservation) = (Rx::new(ring, longest), Tx::new(vnet), reservation.clone());
+        let device = Device { socket, rx, tx, rx_missed: 0, _reservation };
+        queues.push(Box::new(HostQueue::new(link, bell, device)));
     }
     Ok(Opened { queues, obtained })
-}
-
-/// The interface, which must be up.
-fn up(config: &Config) -> Result<Link> {
-    let interface = Interface::open(&config.interface)?;
-    check_frames(&interface)?;
-    let link = Link::new(interface);
-    match link.health() {
-        Health::Down(e) | Health::Failed(e) => Err(e.clone()),
-        _ => Ok(link),
-    }
-}
-
-/// Refuses an interface whose packets do not start with an Ethernet header.
-fn check_frames(interface: &Interface) -> Result<()> {
-    let kind = interface.hardware()?.kind;
-    if kind == HARDWARE_ETHERNET || kind == HARDWARE_LOOPBACK {
-        return Ok(());
-    }
-    let what = format!("cannot open a packet socket on {}", interface.name());
-    let why = format!("its packets have no Ethernet header (hardware type {kind})");
-    Err(Error::new(Code::Unsupported, what, why)
-        .fix(format!("an interface of link/ether, see: ip link show {}", interface.name())))
 }
 
 /// As many blocks as possible: each is handed over after `retire` with whatever came, so where
@@ -113,8 +85,7 @@ struct Sockets {
 
 /// Opens the sockets of all queues, without offload headers if the kernel does not give them.
 fn open_sockets(interface: &Interface, config: &Config) -> Result<Sockets> {
-    let longest = if config.vnet { PACKET_BYTES_MAX } else { longest_frame(interface)? };
-    let size = ring_size(config, longest);
+    let size = ring_size(config, longest(interface, config.vnet)?);
     let options = Options {
         vnet_hdr: config.vnet,
         qdisc_bypass: config.bypass,

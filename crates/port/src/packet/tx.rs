@@ -6,27 +6,22 @@ use linerate_skb::{Batch, DropReason, Local, Moved, Skb};
 use linerate_sys::packet::{PacketSocket, SendBatch};
 use rustix::io::Errno;
 
-use crate::host::{Link, PACKET_BYTES_MAX, RETRY, is_exported, offload};
+use crate::host::{Link, Retry, copy_out, is_exported, offload};
 
 /// A superframe refused again after this time is one that the device never takes.
 const SUPERFRAME_PATIENCE: Duration = Duration::from_millis(2);
 /// Refusals for this long, on an interface without a carrier, are not a full queue.
 const CARRIER_PATIENCE: Duration = Duration::from_millis(100);
 
-/// Why nothing can be sent now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Blocked {
-    /// The socket's buffer is full; the kernel says when it is not.
-    Buffer,
-    /// The device's queue, or its qdisc, is full, which nobody announces.
-    Device { retry_at: Instant },
-}
-
-/// The arrays to send with, and what the kernel said last.
+/// The arrays to send with, and the kernel's last answer.
 pub(super) struct Tx {
     messages: SendBatch,
-    vnet: bool,
-    blocked: Option<Blocked>,
+    /// Packets travel with an offload header.
+    pub has_vnet: bool,
+    /// The socket's buffer is full; the socket becomes writable when it is not.
+    pub is_full: bool,
+    /// Pending while the device's queue, or its qdisc, is full, whose room nobody announces.
+    pub retry: Retry,
     /// Since when the device has refused everything.
     refused_since: Option<Instant>,
     /// For packets whose frames a peer can write: the kernel gets a copy that it cannot.
@@ -40,11 +35,12 @@ enum Then {
 }
 
 impl Tx {
-    pub fn new(vnet: bool) -> Tx {
+    pub fn new(has_vnet: bool) -> Tx {
         Tx {
             messages: SendBatch::new(),
-            vnet,
-            blocked: None,
+            has_vnet,
+            is_full: false,
+            retry: Retry::default(),
             refused_since: None,
             scratch: Vec::new(),
         }
@@ -52,29 +48,7 @@ impl Tx {
 
     /// Returns true if the last packet offered was not taken for want of room.
     pub fn is_blocked(&mut self) -> bool {
-        if matches!(self.blocked, Some(Blocked::Device { retry_at }) if Instant::now() >= retry_at)
-        {
-            self.blocked = None;
-        }
-        self.blocked.is_some()
-    }
-
-    /// Returns true if the socket becomes writable when there is room.
-    pub fn awaits_buffer(&self) -> bool {
-        self.blocked == Some(Blocked::Buffer)
-    }
-
-    /// Returns the time of the next attempt, if no event announces room.
-    pub fn retry_at(&self) -> Option<Instant> {
-        match self.blocked {
-            Some(Blocked::Device { retry_at }) => Some(retry_at),
-            _ => None,
-        }
-    }
-
-    /// Returns true if packets travel with an offload header.
-    pub fn has_vnet(&self) -> bool {
-        self.vnet
+        self.retry.is_pending() || self.is_full
     }
 
     /// Sends from the front of `batch`.
@@ -90,7 +64,7 @@ impl Tx {
         batch: &mut Batch,
     ) -> Moved {
         let (mut moved, mut downs) = (Moved::default(), 0);
-        self.blocked = None;
+        (self.is_full, self.retry) = (false, Retry::default());
         if !link.is_up() {
             batch.discard_first(batch.len(), DropReason::DEVICE_DOWN, mem);
         }
@@ -127,7 +101,7 @@ impl Tx {
         }
         let mut sending = self.messages.start();
         for skb in batch.iter() {
-            let header = self.vnet.then(|| offload::header(skb.offload()));
+            let header = self.has_vnet.then(|| offload::header(skb.offload()));
             if is_exported(skb) || !sending.add(header.as_ref(), skb.segments()) {
                 break;
             }
@@ -141,14 +115,10 @@ impl Tx {
 
     #[cold]
     fn send_copy(&mut self, socket: &PacketSocket, skb: &Skb) -> (usize, Option<Errno>) {
-        if skb.len() > PACKET_BYTES_MAX {
-            return (0, Some(Errno::MSGSIZE));
-        }
-        self.scratch.resize(skb.len(), 0);
-        let n = skb.copy_to(0, &mut self.scratch);
-        let header = self.vnet.then(|| offload::header(skb.offload()));
+        let header = self.has_vnet.then(|| offload::header(skb.offload()));
         let mut sending = self.messages.start();
-        if !sending.add(header.as_ref(), [&self.scratch[..n]]) {
+        let copy = copy_out(skb, &mut self.scratch);
+        if !copy.is_some_and(|bytes| sending.add(header.as_ref(), [bytes])) {
             return (0, Some(Errno::MSGSIZE));
         }
         sending.flush(socket)
@@ -161,7 +131,7 @@ impl Tx {
     fn refused(&mut self, errno: Errno, link: &Link, mem: &mut Local, batch: &mut Batch) -> Then {
         let reason = match errno {
             Errno::AGAIN => {
-                self.blocked = Some(Blocked::Buffer);
+                self.is_full = true;
                 return Then::Stop;
             }
             Errno::NOBUFS | Errno::NOMEM => return self.no_place(link, mem, batch),
@@ -188,7 +158,7 @@ impl Tx {
             batch.discard_first(batch.len(), DropReason::DEVICE_DOWN, mem);
             return Then::Stop;
         }
-        self.blocked = now.checked_add(RETRY).map(|retry_at| Blocked::Device { retry_at });
+        self.retry = Retry::later();
         Then::Stop
     }
 }

@@ -37,8 +37,8 @@ use linerate_sys::tun;
 use crate::caps::{Caps, Copies, TxOffload};
 use crate::doctor::{Findings, Trial};
 use crate::driver::{Driver, DriverHelp, Needs, OnMachine, OpenContext, Opened, Plan};
-use crate::host::{Bell, Link, PACKET_BYTES_MAX};
-use crate::queue::{Health, QueueOps, Want};
+use crate::host::{Host, HostDevice, Link, PACKET_BYTES_MAX};
+use crate::queue::Want;
 use crate::spec::Spec;
 use crate::stats::Counters;
 
@@ -86,99 +86,57 @@ impl Plan for Config {
     }
 }
 
-struct TapQueue {
+/// The device of a queue: its descriptor, and what is under way on it.
+struct Device {
     tap: tun::Tap,
     rx: Rx,
     tx: Tx,
-    link: Link,
-    bell: Bell,
-    /// `arm` said that there was nothing, and what woke the caller has not been looked at.
-    armed: bool,
 }
 
-impl TapQueue {
+impl HostDevice for Device {
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.tap.as_fd())
+    }
+
+    fn rx(&mut self, host: &mut Host, mem: &mut Local, out: &mut Batch, budget: usize) -> Moved {
+        self.rx.receive(&self.tap, &mut host.link, mem, out, budget)
+    }
+
+    fn xmit(&mut self, host: &mut Host, mem: &mut Local, batch: &mut Batch) -> Moved {
+        self.tx.send(&self.tap, &mut host.link, mem, batch)
+    }
+
     /// Finds out whether the descriptor is in error: its interface is gone.
     ///
     /// Cost: one syscall.
-    fn look(&mut self) {
-        self.armed = false;
-        if self.bell.look() {
-            self.link.lost();
+    fn look(&mut self, host: &mut Host) {
+        if host.bell.look() {
+            host.link.lost();
         }
     }
 
-    /// A descriptor without an interface is in error for ever and would wake for ever.
-    fn forget_if_gone(&mut self) {
-        if self.link.is_gone() {
-            self.bell.forget(&self.tap);
+    fn is_ready(&mut self, host: &mut Host, want: Want) -> bool {
+        // A descriptor without an interface is in error for ever and would wake for ever.
+        if host.link.is_gone() {
+            host.bell.forget(&self.tap);
         }
-    }
-}
-
-impl QueueOps for TapQueue {
-    fn rx(&mut self, mem: &mut Local, out: &mut Batch, budget: usize) -> Moved {
-        let moved = self.rx.receive(&self.tap, &mut self.link, mem, out, budget);
-        if moved.packets > 0 {
-            self.bell.busy(&self.tap);
-            self.armed = false;
-        } else {
-            self.link.refresh();
-            if self.armed {
-                self.look();
-            }
-        }
-        moved
+        let room = !self.tx.retry.is_pending();
+        (want.frames() && self.rx.is_waiting(&self.tap)) || (want.room() && room)
     }
 
-    fn xmit(&mut self, mem: &mut Local, batch: &mut Batch) -> Moved {
-        self.link.refresh();
-        self.bell.busy(&self.tap);
-        self.tx.send(&self.tap, &mut self.link, mem, batch)
-    }
-
-    fn arm(&mut self, want: Want) -> bool {
-        self.link.refresh();
-        if self.armed {
-            self.look();
-        }
-        self.forget_if_gone();
-        // A device that is not up takes, and drops, whatever it is offered.
-        let room = !self.link.is_up() || !self.tx.is_blocked();
-        let frames = want.frames() && self.rx.is_waiting(&self.tap);
-        if self.link.take_news() || frames || (want.room() && room) {
-            return false;
-        }
-        let watch = (want.frames() && !self.rx.is_starved()).then_some(Want::Frames);
-        let alarm = [
-            self.link.look_at(),
-            self.rx.retry_at().filter(|_| want.frames()),
-            self.tx.retry_at().filter(|_| want.room()),
-        ];
-        self.bell.watch(&self.tap, watch, alarm.into_iter().flatten().min());
-        self.armed = true;
-        true
-    }
-
-    fn alarm(&mut self, at: Instant) -> bool {
-        self.bell.no_later(at)
-    }
-
-    fn health(&self) -> Health {
-        self.link.health().clone()
+    fn awaits(&mut self, _: &Link, want: Want) -> (Option<Want>, Option<Instant>) {
+        let frames = self.rx.starved.at().filter(|_| want.frames());
+        let room = self.tx.retry.at().filter(|_| want.room());
+        let watch = (want.frames() && frames.is_none()).then_some(Want::Frames);
+        (watch, [frames, room].into_iter().flatten().min())
     }
 
     fn counters(&mut self) -> Counters {
-        Counters { rx_nombuf: self.rx.no_frame(), ..Counters::default() }
+        Counters { rx_nombuf: self.rx.rx_nombuf, ..Counters::default() }
     }
 
     fn caps(&self) -> Caps {
         let offload = TxOffload::Untunnelled;
         Caps { copies: Copies::Always, checksum: offload, gso: offload, ..Caps::default() }
-    }
-}
-
-impl AsFd for TapQueue {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
     }
 }

@@ -2,7 +2,7 @@
 
 use std::io::IoSliceMut;
 use std::os::fd::AsFd;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use linerate_skb::{Batch, DropReason, Local, Moved, Offload, PacketType, Skb};
 use linerate_sys::tun::Tap;
@@ -10,7 +10,7 @@ use linerate_sys::vnet::{VNET_HDR_BYTES, VnetHdr};
 use linerate_sys::wait::poll_readable;
 use rustix::io::Errno;
 
-use crate::host::{Link, PACKET_BYTES_MAX, RETRY, offload};
+use crate::host::{Link, PACKET_BYTES_MAX, Retry, offload};
 
 /// Receive state: the overflow buffer for what exceeds the first frame, and the end of the last read.
 pub(super) struct Rx {
@@ -19,9 +19,10 @@ pub(super) struct Rx {
     unused: Batch,
     /// The last read found nothing.
     drained: bool,
-    /// The pool had no frame: when to try again.
-    retry_at: Option<Instant>,
-    no_frame: u64,
+    /// Pending while the pool has no frame; the descriptor's readiness means nothing then.
+    pub starved: Retry,
+    /// Receives that the pool ended early.
+    pub rx_nombuf: u64,
 }
 
 impl Rx {
@@ -30,8 +31,8 @@ impl Rx {
             overflow: vec![0; PACKET_BYTES_MAX],
             unused: Batch::with_capacity(1),
             drained: true,
-            retry_at: None,
-            no_frame: 0,
+            starved: Retry::default(),
+            rx_nombuf: 0,
         }
     }
 
@@ -51,12 +52,12 @@ impl Rx {
         out: &mut Batch,
         budget: usize,
     ) -> Moved {
-        self.retry_at = None;
+        self.starved = Retry::default();
         let mut received = Moved::default();
         for _ in 0..budget.min(out.spare()) {
             let Some(mut skb) = mem.alloc_one() else {
-                self.retry_at = Instant::now().checked_add(RETRY);
-                self.no_frame += 1;
+                self.starved = Retry::later();
+                self.rx_nombuf += 1;
                 self.drained = false;
                 break;
             };
@@ -95,26 +96,8 @@ impl Rx {
     ///
     /// Cost: one syscall unless the last read found nothing.
     pub fn is_waiting(&mut self, tap: &Tap) -> bool {
-        if self.retry_at.is_some_and(|at| Instant::now() >= at) {
-            self.retry_at = None;
-        }
-        let may_be = self.retry_at.is_none() && !self.drained;
+        let may_be = !self.starved.is_pending() && !self.drained;
         may_be && poll_readable(&[tap.as_fd()], Some(Duration::ZERO)).unwrap_or(false)
-    }
-
-    /// Returns true while packets wait for the pool: the descriptor's readiness says nothing then.
-    pub fn is_starved(&self) -> bool {
-        self.retry_at.is_some()
-    }
-
-    /// Returns the time of the next attempt, if the pool had no frame.
-    pub fn retry_at(&self) -> Option<Instant> {
-        self.retry_at
-    }
-
-    /// Receives that the pool ended early.
-    pub fn no_frame(&self) -> u64 {
-        self.no_frame
     }
 
     /// Reads one packet: its header, then as much as fits into `skb`, then the overflow.

@@ -5,11 +5,11 @@ use linerate_sys::netif::Interface;
 use linerate_sys::tun::{Tap, TapOffloads};
 
 use crate::driver::Opened;
-use crate::host::{Bell, Link, PACKET_BYTES_MAX};
+use crate::host::{Bell, HostQueue, Link, PACKET_BYTES_MAX};
 use crate::obtained::Obtained;
 use crate::queue::QueueOps;
 
-use super::TapQueue;
+use super::Device;
 use super::config::Config;
 use super::rx::Rx;
 use super::tx::Tx;
@@ -25,22 +25,22 @@ pub(super) fn open(config: &Config) -> Result<Opened> {
     {
         Interface::open(tap.name().as_str())?.set_up()?;
     }
-    let queues: Vec<TapQueue> = taps.into_iter().map(queue).collect::<Result<_>>()?;
-    let obtained = queues.first().map(|first| obtained(first, queues.len())).transpose()?;
-    Ok(Opened {
-        queues: queues.into_iter().map(|q| Box::new(q) as Box<dyn QueueOps>).collect(),
-        obtained: obtained.unwrap_or_default(),
-    })
+    let mut queues: Vec<Box<dyn QueueOps>> = Vec::with_capacity(taps.len());
+    let mut obtained = None;
+    for tap in taps {
+        let link = Link::of_descriptor(Interface::open(tap.name().as_str())?);
+        if obtained.is_none() {
+            obtained = Some(obtain(&tap, &link, config.queues)?);
+        }
+        let bell = Bell::new(&tap)?;
+        let device = Device { tap, rx: Rx::new(), tx: Tx::default() };
+        queues.push(Box::new(HostQueue::new(link, bell, device)));
+    }
+    Ok(Opened { queues, obtained: obtained.unwrap_or_default() })
 }
 
-fn queue(tap: Tap) -> Result<TapQueue> {
-    let link = Link::of_descriptor(Interface::open(tap.name().as_str())?);
-    let bell = Bell::new(&tap)?;
-    Ok(TapQueue { tap, rx: Rx::new(), tx: Tx::new(), link, bell, armed: false })
-}
-
-fn obtained(first: &TapQueue, queues: usize) -> Result<Obtained> {
-    let TapQueue { tap, link, .. } = first;
+/// Returns the facts of the port, by its first queue.
+fn obtain(tap: &Tap, link: &Link, queues: usize) -> Result<Obtained> {
     let mtu = link.interface().mtu_bytes()?;
     let how = if tap.created() { "created" } else { "attached" };
     let mode = format!(

@@ -1,43 +1,26 @@
 //! Sending: one packet a `writev`, from its frames as they lie.
 
 use std::io::IoSlice;
-use std::time::Instant;
 
 use linerate_skb::{Batch, DropReason, Local, Moved, Skb};
 use linerate_sys::tun::Tap;
 use rustix::io::Errno;
 
-use crate::host::{CHAIN_FRAMES_MAX, Link, PACKET_BYTES_MAX, RETRY, is_exported, offload};
+use crate::host::{CHAIN_FRAMES_MAX, Link, Retry, copy_out, is_exported, offload};
 
 /// A chain and its header.
 const SEGMENTS_MAX: usize = CHAIN_FRAMES_MAX + 1;
 
 /// Transmit state, from the kernel's last answer.
+#[derive(Default)]
 pub(super) struct Tx {
-    /// The host had no memory for a packet: when to try again.
-    retry_at: Option<Instant>,
+    /// Pending while the host has no memory for a packet.
+    pub retry: Retry,
     /// For packets whose frames a peer can write: the kernel gets a copy that it cannot.
     scratch: Vec<u8>,
 }
 
 impl Tx {
-    pub fn new() -> Tx {
-        Tx { retry_at: None, scratch: Vec::new() }
-    }
-
-    /// Returns true if the last packet offered was not taken for want of room.
-    pub fn is_blocked(&mut self) -> bool {
-        if self.retry_at.is_some_and(|at| Instant::now() >= at) {
-            self.retry_at = None;
-        }
-        self.retry_at.is_some()
-    }
-
-    /// Returns the time of the next attempt, if the host had no room.
-    pub fn retry_at(&self) -> Option<Instant> {
-        self.retry_at
-    }
-
     /// Sends from the front of `batch`.
     ///
     /// Shape:  batch[0..n) is copied by the kernel and freed as sent; what the kernel will never
@@ -51,7 +34,7 @@ impl Tx {
         batch: &mut Batch,
     ) -> Moved {
         let mut moved = Moved::default();
-        self.retry_at = None;
+        self.retry = Retry::default();
         while !batch.is_empty() {
             if !link.is_up() {
                 batch.discard_first(batch.len(), DropReason::DEVICE_DOWN, mem);
@@ -66,7 +49,7 @@ impl Tx {
             let reason = match refusal {
                 Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM => {
                     // With the send buffer that TAP has, nobody would announce room.
-                    self.retry_at = Instant::now().checked_add(RETRY);
+                    self.retry = Retry::later();
                     break;
                 }
                 // Down, or gone: the rest meets the link's new state. If it has none, the refusal
@@ -93,12 +76,8 @@ impl Tx {
         let header = offload::header(skb.offload()).to_bytes();
         let header = IoSlice::new(&header);
         if is_exported(skb) {
-            if skb.len() > PACKET_BYTES_MAX {
-                return Err(Errno::MSGSIZE);
-            }
-            self.scratch.resize(skb.len(), 0);
-            let n = skb.copy_to(0, &mut self.scratch);
-            return tap.write_vectored(&[header, IoSlice::new(&self.scratch[..n])]).map(drop);
+            let bytes = copy_out(skb, &mut self.scratch).ok_or(Errno::MSGSIZE)?;
+            return tap.write_vectored(&[header, IoSlice::new(bytes)]).map(drop);
         }
         if skb.is_linear() {
             return tap.write_vectored(&[header, IoSlice::new(skb.data())]).map(drop);

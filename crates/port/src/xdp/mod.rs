@@ -18,19 +18,17 @@
 //!
 //! Source: Documentation/networking/af_xdp.rst, net/xdp/xsk.c.
 
+mod binding;
 mod config;
 mod examine;
 mod filter;
 mod held;
 mod partial;
-mod peer;
 mod program;
 mod queue;
 mod rings;
 mod rx;
-mod seat;
 mod setup;
-mod shared;
 #[cfg(test)]
 mod tests;
 mod tx;

@@ -6,6 +6,8 @@ use linerate_ring::{Addresses, Consumer, Mapped, Memory, Producer, RingError};
 use linerate_skb::{Code, Error, Result};
 use linerate_sys::xdp::{Desc, Ring, RingMap, XdpSocket};
 
+use super::held::Held;
+
 /// One half of a ring that the kernel has the other half of.
 pub(super) type Half<T> = Mapped<T, Arc<RingMap>>;
 
@@ -22,6 +24,12 @@ pub(super) struct Rings {
     pub completion: Consumer<Half<u64>>,
     /// A packet may have several frames.
     pub several: bool,
+}
+
+/// A bound socket: its rings, and the pool's frames that are in them.
+pub(super) struct Socket {
+    pub rings: Rings,
+    pub held: Held,
 }
 
 /// Packets that one call sends in copy mode, where the kernel can be told: more would keep the CPU in
@@ -43,20 +51,11 @@ impl Rings {
     ///
     /// Source: net/xdp/xsk.c, `xsk_mmap`, which says EBUSY there in Linux 6.1.
     pub fn of(socket: XdpSocket, lens: &Lens, several: bool) -> Result<Rings> {
-        Rings::make(&socket, lens)?;
-        Rings::map(socket, lens, several)
-    }
-
-    fn make(socket: &XdpSocket, lens: &Lens) -> Result<()> {
         socket.make(Ring::Fill, lens.fill)?;
         socket.make(Ring::Completion, lens.completion)?;
         socket.make(Ring::Rx, lens.rx)?;
         socket.make(Ring::Tx, lens.tx)?;
         socket.set_tx_budget(lens.tx.min(TX_BUDGET));
-        Ok(())
-    }
-
-    fn map(socket: XdpSocket, lens: &Lens, several: bool) -> Result<Rings> {
         let map = |ring, len| socket.map(ring, len).map(Arc::new);
         let (fill_map, rx_map) = (map(Ring::Fill, lens.fill)?, map(Ring::Rx, lens.rx)?);
         let (tx_map, completion_map) =

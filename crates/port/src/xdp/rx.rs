@@ -1,13 +1,11 @@
 //! Receiving: free frames into the fill ring, packets out of the receive ring, no copy.
 
-use std::time::Instant;
-
 use linerate_skb::{Batch, DropReason, Local, Moved, Skb, Span};
 use linerate_sys::xdp::{CONTINUED, Desc};
 
 use super::held::{Filled, Held};
-use super::rings::Rings;
-use crate::host::RETRY;
+use super::rings::Socket;
+use crate::host::Retry;
 
 /// Descriptors worked on at once.
 const STRIDE: usize = 64;
@@ -19,9 +17,10 @@ pub(super) struct Rx {
     partial: Option<Skb>,
     /// The packet under way has lost a frame: the rest of it is thrown away.
     spoilt: bool,
-    /// The pool had no frame, and the rings none left: when to try again.
-    retry_at: Option<Instant>,
-    no_frame: u64,
+    /// Pending while the pool has no frame, and the rings none left.
+    pub starved: Retry,
+    /// Receives that the pool ended early.
+    pub rx_nombuf: u64,
 }
 
 impl Rx {
@@ -34,8 +33,7 @@ impl Rx {
     /// Cost:   no syscall, but one where the kernel asks to be told of frames.
     pub fn receive(
         &mut self,
-        rings: &mut Rings,
-        held: &mut Held,
+        socket: &mut Socket,
         mem: &mut Local,
         out: &mut Batch,
         budget: usize,
@@ -44,13 +42,13 @@ impl Rx {
         while out.len() < end {
             let mut descs = [Desc::default(); STRIDE];
             let want = (end - out.len()).min(STRIDE);
-            let got = rings.rx.pop_slice(&mut descs[..want]);
+            let got = socket.rings.rx.pop_slice(&mut descs[..want]);
             if got == 0 {
                 break;
             }
-            self.adopt(&descs[..got], held, mem, out);
+            self.adopt(&descs[..got], &mut socket.held, mem, out);
         }
-        self.refill(rings, held, mem);
+        self.refill(socket, mem);
         Moved { packets: out.len() - before, bytes: out.bytes_behind(before) }
     }
 
@@ -111,8 +109,9 @@ impl Rx {
     ///
     /// Shape:  hot list -> fill ring.
     /// Cost:   a syscall where the kernel asks to be told.
-    pub fn refill(&mut self, rings: &mut Rings, held: &mut Held, mem: &mut Local) {
-        self.retry_at = None;
+    pub fn refill(&mut self, socket: &mut Socket, mem: &mut Local) {
+        let Socket { rings, held } = socket;
+        self.starved = Retry::default();
         let mut posted = 0;
         loop {
             let room = (rings.fill.reserve(STRIDE as u32) as usize).min(STRIDE);
@@ -123,8 +122,8 @@ impl Rx {
             posted += n;
             if n < room && held.posted == 0 {
                 // Nothing will come, and nobody announces a free frame.
-                self.no_frame += 1;
-                self.retry_at = Instant::now().checked_add(RETRY);
+                self.rx_nombuf += 1;
+                self.starved = Retry::later();
             }
             if n < STRIDE {
                 break;
@@ -142,16 +141,6 @@ impl Rx {
             refuse(head, reason, mem);
         }
         self.spoilt = false;
-    }
-
-    /// Returns the time of the next attempt, if the pool had no frame.
-    pub fn retry_at(&self) -> Option<Instant> {
-        self.retry_at
-    }
-
-    /// Receives that the pool ended early.
-    pub fn no_frame(&self) -> u64 {
-        self.no_frame
     }
 }
 

@@ -6,26 +6,24 @@ use std::time::{Duration, Instant};
 use linerate_skb::{Code, Data, Error, Pool, Result};
 use linerate_sys::bpf::{self, Mode, Program, SocketMap};
 use linerate_sys::capability::Capabilities;
-use linerate_sys::netif::{HARDWARE_ETHERNET, HARDWARE_LOOPBACK, Interface};
+use linerate_sys::netif::Interface;
 use linerate_sys::rtnl::{HostUse, LinkInfo};
 use linerate_sys::wait::poll_readable;
 use linerate_sys::xdp::XdpSocket;
 use rustix::io::Errno;
 
 use crate::driver::Opened;
-use crate::host::{Link, Reservation};
+use crate::host::{Link, Reservation, check_ethernet, longest_frame};
 use crate::obtained::{Direction, Obtained};
-use crate::queue::{Health, QueueOps};
+use crate::queue::QueueOps;
 
+use super::binding::{CopyMode, QueueBinding};
 use super::config::{Config, Wanted};
 use super::filter::Filter;
-use super::peer::{self, Checksums};
+use super::partial::{self, Checksums};
 use super::program::assemble;
-use super::queue::XdpQueue;
-use super::seat::{Copying, Seat};
+use super::queue::{self, XdpQueue};
 
-/// Ethernet header and one VLAN tag.
-const LINK_HEADER_BYTES: usize = 18;
 /// Frame sizes that the kernel takes where chunks do not overlap.
 ///
 /// Source: net/xdp/xdp_umem.c, `XDP_UMEM_MIN_CHUNK_SIZE` and the page.
@@ -49,10 +47,6 @@ pub(super) struct Attached {
 /// Longest packet that the port hands over.
 pub(super) fn packet_max_bytes(config: &Config) -> Result<usize> {
     longest_frame(&Interface::open(&config.interface)?)
-}
-
-fn longest_frame(interface: &Interface) -> Result<usize> {
-    Ok(interface.mtu_bytes()? as usize + LINK_HEADER_BYTES)
 }
 
 /// Returns the queues that a port takes: those asked for, or all that the interface has.
@@ -86,10 +80,7 @@ pub(super) fn open(config: &Config, pool: &Pool) -> Result<Opened> {
 pub(super) fn open_queues(config: &Config, pool: &Pool) -> Result<(Vec<XdpQueue>, Obtained)> {
     let interface = Interface::open(&config.interface)?;
     check(config, &interface, pool)?;
-    let link = Link::new(Interface::open(&config.interface)?);
-    if let Health::Down(e) | Health::Failed(e) = link.health() {
-        return Err(e.clone());
-    }
+    Link::open(&config.interface)?;
     let longest = longest_frame(&interface)?;
     let queues = chosen(config, interface.rx_queues()?)?;
     let mut refused = Vec::new();
@@ -99,27 +90,28 @@ pub(super) fn open_queues(config: &Config, pool: &Pool) -> Result<(Vec<XdpQueue>
     let (checksums, said) = match config.filter {
         // Whatever the other end leaves undone, nobody gets it.
         Filter::Nothing => (Checksums::Whole, None),
-        _ => peer::prepare(&interface)?,
+        _ => partial::prepare(&interface)?,
     };
     let mut ops = Vec::with_capacity(queues.len());
-    let mut copying = None;
+    let mut copy_mode = None;
     for queue in &queues {
-        let seat = Seat::new(config, pool, &attached, interface.index(), *queue, several)?;
-        let link = Link::new(Interface::open(&config.interface)?);
-        let wanted = copying.unwrap_or(match (config.mode, mode) {
-            (Wanted::ZeroCopy, _) => Copying::Never,
-            (Wanted::Auto, Mode::Native) => Copying::IfItMust,
-            _ => Copying::Always,
+        let binding =
+            QueueBinding::new(config, pool, &attached, interface.index(), *queue, several)?;
+        let link = Link::open(&config.interface)?;
+        let wanted = copy_mode.unwrap_or(match (config.mode, mode) {
+            (Wanted::ZeroCopy, _) => CopyMode::Never,
+            (Wanted::Auto, Mode::Native) => CopyMode::Fallback,
+            _ => CopyMode::Always,
         });
-        let (queue, obtained, why) = XdpQueue::open(seat, link, wanted, checksums)?;
+        let (queue, obtained, why) = queue::open(binding, link, wanted, checksums)?;
         refused.extend(why.map(|why| format!("zero-copy: {why}")));
         // What one queue did not get the others do not ask for again.
-        copying = Some(obtained);
+        copy_mode = Some(obtained);
         ops.push(queue);
     }
     refused.extend(said);
     refused.extend(config.unused.as_ref().map(|unused| format!("{unused}: this port only sends")));
-    let zero_copy = copying == Some(Copying::Never);
+    let zero_copy = copy_mode == Some(CopyMode::Never);
     let mut obtained =
         Obtained::new(config.interface.clone(), told(config, mode, zero_copy, &queues), longest);
     obtained.queues = ops.len();
@@ -138,12 +130,7 @@ fn room(pool: &Pool) -> usize {
 
 /// Refuses what cannot work, before anything is changed.
 fn check(config: &Config, interface: &Interface, pool: &Pool) -> Result<()> {
-    let kind = interface.hardware()?.kind;
-    if kind != HARDWARE_ETHERNET && kind != HARDWARE_LOOPBACK {
-        let why = format!("its packets have no Ethernet header (hardware type {kind})");
-        return Err(Error::new(Code::Unsupported, cannot(config), why)
-            .fix(format!("an interface of link/ether, see: ip link show {}", config.interface)));
-    }
+    check_ethernet(interface, || cannot(config))?;
     check_host_use(config, interface)?;
     if pool.data_from() == Data::General {
         let why = "the device writes into the pool's memory, and this pool's is the allocator's";

@@ -7,8 +7,8 @@ use linerate_sys::xdp::{CONTINUED, Desc};
 use rustix::io::Errno;
 
 use super::held::Held;
-use super::rings::Rings;
-use crate::host::{Link, PACKET_BYTES_MAX, RETRY};
+use super::rings::Socket;
+use crate::host::{Link, RETRY, Retry, copy_out};
 
 /// Frames that one packet may have: what the kernel puts into an sk_buff, and its head.
 ///
@@ -32,15 +32,15 @@ pub(super) struct Tx {
     done: Batch,
     tally: Tally,
     /// The kernel has not been told of what is in the ring, or had no place for it.
-    untold: bool,
-    retry_at: Option<Instant>,
+    unannounced: bool,
+    retry: Retry,
     /// Since when the device has had packets and has given none back.
     waits_since: Option<Instant>,
     /// Frames for packets that are not where the device reads.
     copies: Local,
     scratch: Vec<u8>,
-    /// Bytes copied into them.
-    copied_bytes: u64,
+    /// Bytes copied so far, of packets that the device could not read where they lay.
+    pub copied_bytes: u64,
 }
 
 impl Tx {
@@ -54,8 +54,8 @@ impl Tx {
             chunk_bytes,
             done,
             tally,
-            untold: false,
-            retry_at: None,
+            unannounced: false,
+            retry: Retry::default(),
             waits_since: None,
             copies,
             scratch: Vec::new(),
@@ -71,51 +71,48 @@ impl Tx {
     ///         packets that are not in the device's memory.
     pub fn send(
         &mut self,
-        rings: &mut Rings,
+        socket: &mut Socket,
         link: &mut Link,
-        held: &mut Held,
         mem: &mut Local,
         batch: &mut Batch,
     ) -> Moved {
-        self.reap(rings, held, mem);
+        self.reap(socket, mem);
         if !link.is_up() {
             batch.discard_first(batch.len(), DropReason::DEVICE_DOWN, mem);
             return Moved::default();
         }
-        let mut moved = Moved::default();
-        self.send_frames(rings, link, held, mem, batch, &mut moved);
-        self.tell(rings, link, held, mem);
+        let moved = self.send_frames(socket, link, mem, batch);
+        self.kick(socket, link, mem);
         moved
     }
 
     /// Puts packets into the ring until it is full.
     fn send_frames(
         &mut self,
-        rings: &mut Rings,
+        socket: &mut Socket,
         link: &mut Link,
-        held: &mut Held,
         mem: &mut Local,
         batch: &mut Batch,
-        moved: &mut Moved,
-    ) {
-        let mut spans = [Span::default(); FRAMES_MAX];
+    ) -> Moved {
+        let (mut moved, mut spans) = (Moved::default(), [Span::default(); FRAMES_MAX]);
         loop {
-            let Some(skb) = batch.iter().next() else { return };
-            let (cut, len) = (self.cut(skb, rings.several, held, &mut spans), skb.len());
+            let Some(skb) = batch.iter().next() else { return moved };
+            let (cut, len) = (self.cut(skb, socket, &mut spans), skb.len());
             match cut {
-                Cut::Frames(n) if rings.tx.reserve(n as u32) < n as u32 => {
-                    if !self.make_room(rings, link, held, mem, n as u32) {
-                        return;
+                Cut::Frames(n) if socket.rings.tx.reserve(n as u32) < n as u32 => {
+                    // In the hope that the kernel makes room.
+                    self.kick(socket, link, mem);
+                    if socket.rings.tx.reserve(n as u32) < n as u32 {
+                        return moved;
                     }
                 }
                 Cut::Frames(n) => {
-                    moved.packets += 1;
-                    moved.bytes += len as u64;
-                    self.put(&spans[..n], rings, held, batch);
+                    moved += Moved { packets: 1, bytes: len as u64 };
+                    self.put(&spans[..n], socket, batch);
                 }
                 Cut::Copy => {
                     if !self.copy_first(mem, batch) {
-                        return;
+                        return moved;
                     }
                 }
                 Cut::Never(reason) => batch.discard_first(1, reason, mem),
@@ -124,17 +121,18 @@ impl Tx {
     }
 
     /// Takes back what the device is done with, and tells it again of what it had no place for.
-    pub fn poll(&mut self, rings: &mut Rings, link: &mut Link, held: &mut Held, mem: &mut Local) {
-        self.reap(rings, held, mem);
-        if self.retry_at.is_some_and(|at| Instant::now() >= at) {
-            self.tell(rings, link, held, mem);
+    pub fn poll(&mut self, socket: &mut Socket, link: &mut Link, mem: &mut Local) {
+        self.reap(socket, mem);
+        if self.retry.is_due() {
+            self.kick(socket, link, mem);
         }
     }
 
     /// Takes back what the device is done with.
     ///
     /// Cost: nothing while it has nothing; else an Acquire load.
-    fn reap(&mut self, rings: &mut Rings, held: &mut Held, mem: &mut Local) {
+    fn reap(&mut self, socket: &mut Socket, mem: &mut Local) {
+        let Socket { rings, held } = socket;
         if held.sending == 0 {
             return;
         }
@@ -155,7 +153,7 @@ impl Tx {
     }
 
     /// Decides how a packet is sent: from its frames, as a copy, or not at all.
-    fn cut(&self, skb: &Skb, several: bool, held: &Held, spans: &mut [Span; FRAMES_MAX]) -> Cut {
+    fn cut(&self, skb: &Skb, socket: &Socket, spans: &mut [Span; FRAMES_MAX]) -> Cut {
         // The kernel would refuse it, and all behind it, for ever.
         if skb.len() < ETHERNET_BYTES {
             return Cut::Never(DropReason::MALFORMED);
@@ -172,7 +170,7 @@ impl Tx {
                 let room = self.chunk_bytes - left.offset % self.chunk_bytes;
                 let len = u64::from(left.len).min(room) as u32;
                 // In this queue's ring already: a packet that is shared.
-                if !held.is_free(left.offset) {
+                if !socket.held.is_free(left.offset) {
                     return Cut::Copy;
                 }
                 let Some(place) = spans.get_mut(n) else { return Cut::Never(DropReason::TOO_LONG) };
@@ -185,14 +183,15 @@ impl Tx {
             // Not all of it is in the pool's frames.
             _ if bytes != skb.len() => Cut::Copy,
             1 => Cut::Frames(1),
-            _ if several => Cut::Frames(n),
+            _ if socket.rings.several => Cut::Frames(n),
             _ if skb.len() <= self.pool.data_room() => Cut::Copy,
             _ => Cut::Never(DropReason::TOO_LONG),
         }
     }
 
     /// Puts the first packet into the ring, where there is room for it.
-    fn put(&mut self, spans: &[Span], rings: &mut Rings, held: &mut Held, batch: &mut Batch) {
+    fn put(&mut self, spans: &[Span], socket: &mut Socket, batch: &mut Batch) {
+        let Socket { rings, held } = socket;
         let last = spans.len().saturating_sub(1);
         for (i, span) in spans.iter().enumerate() {
             let options = if i < last { CONTINUED } else { 0 };
@@ -200,61 +199,47 @@ impl Tx {
         }
         rings.tx.submit(spans.len() as u32);
         held.send(spans.iter().map(|span| span.offset), batch);
-        self.untold = true;
+        self.unannounced = true;
     }
 
     /// Puts a copy in a frame of our own in the place of the first packet; false without a frame.
     #[cold]
     fn copy_first(&mut self, mem: &mut Local, batch: &mut Batch) -> bool {
         let Some(skb) = batch.iter_mut().next() else { return false };
-        if skb.len() > self.pool.packet_max_bytes().min(PACKET_BYTES_MAX) {
+        let fits = skb.len() <= self.pool.packet_max_bytes();
+        let Some(bytes) = copy_out(skb, &mut self.scratch).filter(|_| fits) else {
             batch.discard_first(1, DropReason::TOO_LONG, mem);
             return true;
-        }
-        self.scratch.resize(skb.len(), 0);
-        let n = skb.copy_to(0, &mut self.scratch);
-        let Some(copy) = self.copies.alloc_copy(&self.scratch[..n]) else {
-            self.retry_at = Instant::now().checked_add(RETRY);
+        };
+        let Some(copy) = self.copies.alloc_copy(bytes) else {
+            self.retry = Retry::later();
             return false;
         };
-        self.copied_bytes += n as u64;
+        self.copied_bytes += bytes.len() as u64;
         *skb = copy;
         true
-    }
-
-    /// Has the kernel work on a ring without room, in the hope of some; whether there is.
-    fn make_room(
-        &mut self,
-        rings: &mut Rings,
-        link: &mut Link,
-        held: &mut Held,
-        mem: &mut Local,
-        want: u32,
-    ) -> bool {
-        self.tell(rings, link, held, mem);
-        rings.tx.reserve(want) >= want
     }
 
     /// Tells the kernel of what is in the ring, as often as it asks for and it helps.
     ///
     /// Source: net/xdp/xsk.c `__xsk_generic_xmit`.
-    fn tell(&mut self, rings: &mut Rings, link: &mut Link, held: &mut Held, mem: &mut Local) {
-        self.retry_at = None;
-        if !self.untold {
+    fn kick(&mut self, socket: &mut Socket, link: &mut Link, mem: &mut Local) {
+        self.retry = Retry::default();
+        if !self.unannounced {
             return;
         }
-        if !rings.tx_map.wants_wakeup() {
-            self.untold = false;
+        if !socket.rings.tx_map.wants_wakeup() {
+            self.unannounced = false;
             return;
         }
         for _ in 0..KICKS_MAX {
-            let (free, sending) = (rings.tx.free(), held.sending);
-            let told = rings.socket.wake_tx();
-            self.reap(rings, held, mem);
-            let moved = rings.tx.free() > free || held.sending < sending;
-            match told {
+            let (free, sending) = (socket.rings.tx.free(), socket.held.sending);
+            let done = socket.rings.socket.wake_tx();
+            self.reap(socket, mem);
+            let moved = socket.rings.tx.free() > free || socket.held.sending < sending;
+            match done {
                 Ok(()) => {
-                    self.untold = false;
+                    self.unannounced = false;
                     return;
                 }
                 Err(Errno::NETDOWN | Errno::NXIO | Errno::NODEV) => {
@@ -269,24 +254,25 @@ impl Tx {
                 Err(_) => break,
             }
         }
-        self.retry_at = Instant::now().checked_add(RETRY);
+        self.retry = Retry::later();
     }
 
     /// Returns true if a packet can be put into the ring.
-    pub fn has_room(&self, rings: &mut Rings) -> bool {
-        rings.tx.free() >= FRAMES_MAX.min(rings.tx.len_descs() as usize / 2) as u32
+    pub fn has_room(&self, socket: &mut Socket) -> bool {
+        let tx = &mut socket.rings.tx;
+        tx.free() >= FRAMES_MAX.min(tx.len_descs() as usize / 2) as u32
     }
 
     /// Returns the time of the next poll for completions, which no event announces. The interval grows while
     /// none come.
     pub fn look_at(&mut self, held: &Held) -> Option<Instant> {
         if held.sending == 0 {
-            return self.retry_at;
+            return self.retry.at();
         }
         let now = Instant::now();
         let waited = now.saturating_duration_since(*self.waits_since.get_or_insert(now));
         let look_at = now.checked_add(waited.clamp(RETRY, LOOK_MAX));
-        [look_at, self.retry_at].into_iter().flatten().min()
+        [look_at, self.retry.at()].into_iter().flatten().min()
     }
 
     /// Returns true if the device has had packets for so long that it will not give them back.
@@ -304,18 +290,13 @@ impl Tx {
 
     /// Resets the state after the rings are gone, when the device has no packets any more.
     pub fn reset(&mut self) {
-        (self.untold, self.retry_at, self.waits_since) = (false, None, None);
+        (self.unannounced, self.retry, self.waits_since) = (false, Retry::default(), None);
         self.tally.set(0);
     }
 
     /// Says how many packets the device has.
     pub fn publish(&mut self, held: &Held) {
         self.tally.set(held.sending);
-    }
-
-    /// Bytes copied so far, of packets that the device could not read where they lay.
-    pub fn copied_bytes(&self) -> u64 {
-        self.copied_bytes
     }
 }
 

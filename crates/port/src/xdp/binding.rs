@@ -1,7 +1,12 @@
-//! A queue's place on its interface: how its socket is bound, and bound again.
+//! The binding of a socket to a queue of an interface, first and again; and one registration of a pool's
+//! memory for all sockets on it, so that forwarding between them copies nothing.
+//!
+//! The kernel identifies a umem by a socket that has it, and lets other sockets join one that is *bound*.
+//! If this pool has no bound socket, the memory is registered anew: pages that are registered twice work
+//! as well, but count twice against the limit of locked memory.
 
 use std::os::fd::AsFd;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use linerate_skb::{Code, Error, Pool, Result};
@@ -13,7 +18,6 @@ use rustix::io::Errno;
 use super::config::Config;
 use super::rings::{Lens, Rings};
 use super::setup::Attached;
-use super::shared::Sockets;
 
 /// Longest wait for a queue that another socket still holds: the kernel cleans up after a closed one later.
 ///
@@ -27,18 +31,18 @@ const BUSY_POLL_BUDGET: u32 = 64;
 
 /// Permission for the kernel to copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Copying {
+pub(super) enum CopyMode {
     /// The device reads and writes the frames itself, or there is no socket.
     Never,
     /// Zero-copy is tried first.
-    IfItMust,
+    Fallback,
     /// Zero-copy is not tried.
     Always,
 }
 
 /// One queue of one interface, and what its socket is to be.
 #[derive(Debug)]
-pub(super) struct Seat {
+pub(super) struct QueueBinding {
     pub name: String,
     /// The text of its port, up to the filter.
     text: String,
@@ -53,15 +57,15 @@ pub(super) struct Seat {
     sockets: Arc<Sockets>,
 }
 
-/// Result of binding a queue's socket.
-pub(super) struct Taken {
+/// A socket that was bound.
+pub(super) struct Bound {
     pub rings: Rings,
     pub zero_copy: bool,
     /// Why it is not, although it was tried.
     pub why: Option<String>,
 }
 
-/// Why a seat was not taken.
+/// Reason why a socket was not bound.
 #[derive(Debug)]
 pub(super) enum Refused {
     /// By bind(2).
@@ -76,8 +80,8 @@ impl From<Error> for Refused {
     }
 }
 
-impl Seat {
-    /// Makes the seat of `queue`, not bound yet.
+impl QueueBinding {
+    /// Describes the binding of `queue`, which is not made yet.
     pub fn new(
         config: &Config,
         pool: &Pool,
@@ -85,8 +89,8 @@ impl Seat {
         interface: u32,
         queue: u32,
         several: bool,
-    ) -> Result<Seat> {
-        Ok(Seat {
+    ) -> Result<QueueBinding> {
+        Ok(QueueBinding {
             name: config.interface.clone(),
             text: config.text(),
             pool: pool.clone(),
@@ -110,28 +114,28 @@ impl Seat {
         self.queue
     }
 
-    /// Takes it, waiting a second for who has just left.
-    pub fn take(&self, copying: Copying) -> Result<Taken> {
+    /// Binds a socket, and waits a second for another that was just closed.
+    pub fn bind(&self, copy_mode: CopyMode) -> Result<Bound> {
         let until = Instant::now() + BUSY;
         loop {
-            match self.try_take(copying) {
+            match self.try_bind(copy_mode) {
                 Err(Refused::Bind(Errno::BUSY)) if Instant::now() < until => {
                     // Nobody tells when the kernel has cleared up.
                     let _ = poll_readable(&[], Some(BUSY_STEP));
                 }
                 Err(refused) => return Err(self.error(refused)),
-                Ok(taken) => return Ok(taken),
+                Ok(bound) => return Ok(bound),
             }
         }
     }
 
     /// Binds a socket to the queue, unless another socket has it.
-    pub fn try_take(&self, copying: Copying) -> std::result::Result<Taken, Refused> {
+    pub fn try_bind(&self, copy_mode: CopyMode) -> std::result::Result<Bound, Refused> {
         let mut why = None;
-        if copying != Copying::Always {
-            match self.bind(true) {
-                Ok(rings) => return self.occupied(rings, None),
-                Err(Refused::Bind(e)) if copying == Copying::IfItMust && e != Errno::BUSY => {
+        if copy_mode != CopyMode::Always {
+            match self.bind_as(true) {
+                Ok(rings) => return self.enter(rings, None),
+                Err(Refused::Bind(e)) if copy_mode == CopyMode::Fallback && e != Errno::BUSY => {
                     why = Some(match e {
                         Errno::OPNOTSUPP => "the driver has none".to_owned(),
                         e => e.to_string(),
@@ -140,15 +144,15 @@ impl Seat {
                 Err(refused) => return Err(refused),
             }
         }
-        self.occupied(self.bind(false)?, why)
+        self.enter(self.bind_as(false)?, why)
     }
 
     /// Returns true once no socket is bound to the queue: then the device has no frames of a closed socket
     /// any more.
-    pub fn is_vacant(&self, copying: Copying) -> bool {
+    pub fn is_vacant(&self, copy_mode: CopyMode) -> bool {
         let until = Instant::now() + BUSY;
         loop {
-            match self.bind(copying != Copying::Always) {
+            match self.bind_as(copy_mode != CopyMode::Always) {
                 Ok(_) => return true,
                 Err(Refused::Bind(Errno::BUSY)) if Instant::now() < until => {
                     let _ = poll_readable(&[], Some(BUSY_STEP));
@@ -160,9 +164,9 @@ impl Seat {
         }
     }
 
-    /// Closes a socket of this seat; nobody has it any more when this returns.
+    /// Closes a socket of this queue; nobody has it any more when this returns.
     pub fn close(&self, rings: Rings) {
-        self.sockets.part(rings);
+        self.sockets.close(rings);
     }
 
     /// Bytes of the memory that the rings' addresses count from.
@@ -171,15 +175,16 @@ impl Seat {
         unsafe { self.pool.region() }.map_or(0, |region| region.len())
     }
 
-    fn occupied(&self, rings: Rings, why: Option<String>) -> std::result::Result<Taken, Refused> {
+    /// Enters the socket into the map in which the program finds it.
+    fn enter(&self, rings: Rings, why: Option<String>) -> std::result::Result<Bound, Refused> {
         let zero_copy = rings.socket.is_zero_copy().unwrap_or(false);
         self.attached.map.insert(self.queue, rings.socket.as_fd())?;
-        Ok(Taken { rings, zero_copy, why })
+        Ok(Bound { rings, zero_copy, why })
     }
 
     /// A bound socket that takes packets in several frames if it must, or if that costs nothing: a
     /// device that reads the frames itself may not have it.
-    fn bind(&self, zero_copy: bool) -> std::result::Result<Rings, Refused> {
+    fn bind_as(&self, zero_copy: bool) -> std::result::Result<Rings, Refused> {
         if self.several || !zero_copy {
             match self.bind_on(zero_copy, true) {
                 // Before Linux 6.6.
@@ -271,5 +276,49 @@ impl Seat {
             }
             errno => Error::os(Code::System, what, call, errno),
         }
+    }
+}
+
+/// Sockets of a pool that are bound: any of them is the umem's name.
+#[derive(Debug, Default)]
+struct Sockets {
+    members: Mutex<Vec<Member>>,
+}
+
+/// A socket that is bound, and whether its umem takes packets in several frames.
+#[derive(Debug)]
+struct Member {
+    socket: Weak<XdpSocket>,
+    several: bool,
+}
+
+impl Sockets {
+    /// Returns the sockets of `pool`, or an empty set for the first.
+    fn of(pool: &Pool) -> Result<Arc<Sockets>> {
+        pool.attached(|mut known: Vec<Arc<Sockets>>| Ok(known.pop().unwrap_or_default()))
+    }
+
+    /// Runs `bind` with a socket that is bound, if there is one whose umem takes packets in several
+    /// frames, or does not, as is wanted; what it binds is another one.
+    fn join<E>(
+        &self,
+        several: bool,
+        bind: impl FnOnce(Option<&XdpSocket>) -> std::result::Result<Rings, E>,
+    ) -> std::result::Result<Rings, E> {
+        // Held over the call: two first ones would register twice.
+        let mut members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
+        members.retain(|one| one.socket.strong_count() > 0);
+        let like = members.iter().filter(|one| one.several == several);
+        let first = like.filter_map(|one| one.socket.upgrade()).next();
+        let rings = bind(first.as_deref())?;
+        members.push(Member { socket: Arc::downgrade(&rings.socket), several });
+        Ok(rings)
+    }
+
+    /// Drops a socket and its rings. Not while another thread is joining it, so that it is closed when
+    /// this returns.
+    fn close(&self, rings: Rings) {
+        let _members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(rings);
     }
 }

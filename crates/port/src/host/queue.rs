@@ -1,0 +1,149 @@
+//! A queue onto an interface of the host: state, descriptor and sleeping are the same for all of them,
+//! whatever carries the packets.
+//!
+//! ```text
+//!   HostQueue ─┬─ Host ─┬─ Link   up, down or gone
+//!              │        └─ Bell   the descriptor that the caller sleeps on
+//!              └─ HostDevice      packet, tap, xdp: how packets are exchanged with the kernel
+//! ```
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Instant;
+
+use linerate_skb::{Batch, Local, Moved};
+
+use crate::caps::Caps;
+use crate::queue::{Health, QueueOps, Want};
+use crate::stats::Counters;
+
+use super::{Bell, Link};
+
+/// The interface of a queue, and the descriptor that its caller sleeps on.
+pub(crate) struct Host {
+    pub link: Link,
+    pub bell: Bell,
+}
+
+/// The device of a queue: the part of it that differs from driver to driver.
+pub(crate) trait HostDevice: Send {
+    /// Returns the descriptor to watch; `None` while there is none.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>>;
+
+    /// Receives as [`QueueOps::rx`] does.
+    fn rx(&mut self, host: &mut Host, mem: &mut Local, out: &mut Batch, budget: usize) -> Moved;
+
+    /// Sends as [`QueueOps::xmit`] does; the link has been refreshed.
+    fn xmit(&mut self, host: &mut Host, mem: &mut Local, batch: &mut Batch) -> Moved;
+
+    /// Finds out why an armed queue was woken, where there is no packet.
+    fn look(&mut self, host: &mut Host);
+
+    /// Returns true if an event that is wanted has come: packets to receive, or room.
+    fn is_ready(&mut self, host: &mut Host, want: Want) -> bool;
+
+    /// Returns the events that the descriptor announces, of those wanted, and the time to look for the others.
+    fn awaits(&mut self, link: &Link, want: Want) -> (Option<Want>, Option<Instant>);
+
+    /// Returns the state of the queue.
+    fn health(&self, link: &Link) -> Health {
+        link.health().clone()
+    }
+
+    /// Returns the counters as [`QueueOps::counters`] does.
+    fn counters(&mut self) -> Counters;
+
+    /// Facts of the queue.
+    fn caps(&self) -> Caps;
+}
+
+/// One queue of an interface.
+pub(crate) struct HostQueue<D> {
+    pub host: Host,
+    pub device: D,
+    /// `arm` returned true, and the reason of a wake-up since then is unknown.
+    armed: bool,
+}
+
+impl<D: HostDevice> HostQueue<D> {
+    /// Makes the queue of `device` on the interface of `link`; `bell` watches its descriptor.
+    pub fn new(link: Link, bell: Bell, device: D) -> HostQueue<D> {
+        HostQueue { host: Host { link, bell }, device, armed: false }
+    }
+
+    /// Notes that the device had work for us although nobody waited for it.
+    fn busy(&mut self) {
+        if let Some(watched) = self.device.descriptor() {
+            self.host.bell.busy(watched);
+        }
+    }
+
+    fn look(&mut self) {
+        self.armed = false;
+        self.device.look(&mut self.host);
+    }
+}
+
+impl<D: HostDevice> QueueOps for HostQueue<D> {
+    fn rx(&mut self, mem: &mut Local, out: &mut Batch, budget: usize) -> Moved {
+        let moved = self.device.rx(&mut self.host, mem, out, budget);
+        if moved.packets > 0 {
+            self.busy();
+            self.armed = false;
+        } else {
+            self.host.link.refresh();
+            if self.armed {
+                self.look();
+            }
+        }
+        moved
+    }
+
+    fn xmit(&mut self, mem: &mut Local, batch: &mut Batch) -> Moved {
+        self.host.link.refresh();
+        self.busy();
+        self.device.xmit(&mut self.host, mem, batch)
+    }
+
+    fn arm(&mut self, want: Want) -> bool {
+        self.host.link.refresh();
+        if self.armed {
+            self.look();
+        }
+        let ready = self.device.is_ready(&mut self.host, want);
+        let Host { link, bell } = &mut self.host;
+        // A device that is not up takes, and drops, whatever it is offered.
+        if link.take_news() || ready || (want.room() && !link.is_up()) {
+            return false;
+        }
+        let (watch, alarm) = self.device.awaits(link, want);
+        let alarm = [alarm, link.look_at()].into_iter().flatten().min();
+        match self.device.descriptor() {
+            Some(watched) => bell.watch(watched, watch, alarm),
+            None => bell.alarm(alarm),
+        }
+        self.armed = true;
+        true
+    }
+
+    fn alarm(&mut self, at: Instant) -> bool {
+        self.host.bell.no_later(at)
+    }
+
+    fn health(&self) -> Health {
+        self.device.health(&self.host.link)
+    }
+
+    fn counters(&mut self) -> Counters {
+        self.device.counters()
+    }
+
+    fn caps(&self) -> Caps {
+        self.device.caps()
+    }
+}
+
+impl<D> AsFd for HostQueue<D> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.host.bell.as_fd()
+    }
+}
