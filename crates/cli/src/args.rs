@@ -267,7 +267,7 @@ pub fn refuse(e: &clap::Error) -> u8 {
     let json = std::env::args_os().skip(1).any(|arg| arg == "--json");
     if json && !asked_for_help {
         let text = e.render().to_string();
-        Screen::json_only().failure(&usage(&text).told);
+        Screen::json_only().failure(&usage(&text).error);
         return USAGE;
     }
     // A closed terminal is no reason to fail in another way.
@@ -350,9 +350,9 @@ mod tests {
     #[test]
     fn a_refusal_is_cut_into_its_parts() {
         let e = Args::try_parse_from(["linerate", "forward", "null:"]).unwrap_err();
-        let told = usage(&e.render().to_string()).told;
-        assert!(told.why.contains("required"), "{told:?}");
-        assert!(told.fix.starts_with("linerate forward"), "{told:?}");
+        let error = usage(&e.render().to_string()).error;
+        assert!(error.why.contains("required"), "{error:?}");
+        assert!(error.fix.starts_with("linerate forward"), "{error:?}");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Failures and exit statuses.
 
 use linerate::Kind;
-use linerate_ctl::Told;
+use linerate_ctl::ErrorReport;
 
 /// Failure of a run that could start: a port that died, a worker that ended early.
 pub const RUNTIME: u8 = 1;
@@ -25,7 +25,7 @@ pub const SIGNAL: u8 = 128;
 #[derive(Debug)]
 pub struct Failure {
     /// The failure in its parts: what, why and what to do.
-    pub told: Told,
+    pub error: ErrorReport,
     /// The exit status.
     pub exit: u8,
 }
@@ -33,8 +33,8 @@ pub struct Failure {
 impl Failure {
     /// A failure that no part of the library has a code for.
     pub fn new(exit: u8, code: &str, what: &str, why: String, fix: &str) -> Failure {
-        let told = Told { code: code.into(), what: what.into(), why, fix: fix.into() };
-        Failure { told, exit }
+        let error = ErrorReport { code: code.into(), what: what.into(), why, fix: fix.into() };
+        Failure { error, exit }
     }
 }
 
@@ -45,15 +45,15 @@ impl From<linerate::Error> for Failure {
             Kind::Unsupported => UNSUPPORTED,
             _ => RUNTIME,
         };
-        Failure { told: Told::from(&e), exit }
+        Failure { error: ErrorReport::from(&e), exit }
     }
 }
 
 /// The parts of a failure, each on a line of its own.
-pub fn text(told: &Told) -> String {
-    let mut text = format!("error[{}]: {}\n  why: {}\n", told.code, told.what, told.why);
-    if !told.fix.is_empty() {
-        text += &format!("  fix: {}\n", told.fix);
+pub fn text(error: &ErrorReport) -> String {
+    let mut text = format!("error[{}]: {}\n  why: {}\n", error.code, error.what, error.why);
+    if !error.fix.is_empty() {
+        text += &format!("  fix: {}\n", error.fix);
     }
     text
 }
@@ -76,6 +76,6 @@ mod tests {
     fn a_failure_is_told_in_lines() {
         let e = Error::new(Code::NoDevice, "cannot open veth7", "no such device").fix("ip link");
         let lines = "error[E-NODEV]: cannot open veth7\n  why: no such device\n  fix: ip link\n";
-        assert_eq!(text(&Told::from(&e)), lines);
+        assert_eq!(text(&ErrorReport::from(&e)), lines);
     }
 }

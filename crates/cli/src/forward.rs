@@ -104,7 +104,7 @@ fn trial(args: &Forward, screen: &Screen) -> Result<Ran, Failure> {
 fn meet(args: &Forward) -> Result<(Engine, Path, Far), String> {
     let far = Far::start()?;
     let path = fabric(args, &far.port(), far.process());
-    let mut engine = open(&path, &args.run).map_err(|failure| failure.told.why)?;
+    let mut engine = open(&path, &args.run).map_err(|failure| failure.error.why)?;
     match engine.wait_until_up(PATIENCE) {
         true => Ok((engine, path, far)),
         false => Err(reason(&engine.stats())),
@@ -189,7 +189,7 @@ mod tests {
         assert_eq!(text("gen:,count=5", None), "gen:,count=5");
         assert_eq!(text("null:", Some(10)), "null:");
         let e = counting("gen:,count=x", Some(1)).unwrap_err();
-        assert!(e.told.why.contains("count=x"), "{e:?}");
+        assert!(e.error.why.contains("count=x"), "{e:?}");
     }
 
     #[test]

@@ -83,7 +83,7 @@ pub fn main_with(drivers: &[&'static dyn Driver]) -> ExitCode {
 /// Prints why there is no result, if there is none; returns the exit status.
 pub fn end(screen: Screen, done: Result<u8, Failure>) -> ExitCode {
     ExitCode::from(done.unwrap_or_else(|failure| {
-        screen.failure(&failure.told);
+        screen.failure(&failure.error);
         failure.exit
     }))
 }

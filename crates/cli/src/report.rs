@@ -466,7 +466,7 @@ flat out 1.00 Mpps  1,514 MB/s over 1.50 s  CPU 20 % here, - there
     #[test]
     fn what_a_port_has_to_say_is_between_its_table_and_the_balance() {
         let mut report = report();
-        report.ports[0].missed = 7;
+        report.ports[0].rx_missed = 7;
         let text = forward(&report, false);
         let (before, after) = text.split_once("\nmissed   veth0 7 ").unwrap();
         assert!(before.ends_with("10,331  tx_full"), "{text}");

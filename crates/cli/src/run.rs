@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use linerate::{Builder, Engine, Health, Registry, Running, Stats, Stopped};
 use linerate_ctl::report::{FarReport, Verify};
-use linerate_ctl::{ForwardReport, Spent, TSC, Told};
+use linerate_ctl::{ErrorReport, ForwardReport, Spent, TSC};
 use linerate_sys::clock::cpu_time;
 use linerate_sys::tsc::ticks;
 
@@ -199,8 +199,8 @@ impl Ran {
             Ok(found) => found,
             Err(why) => {
                 let what = "what the second process found is not known".into();
-                let told = Told { code: "E-SYSTEM".into(), what, why, fix: String::new() };
-                self.report.error.get_or_insert(told);
+                let error = ErrorReport { code: "E-SYSTEM".into(), what, why, fix: String::new() };
+                self.report.error.get_or_insert(error);
                 return Ok(());
             }
         };
@@ -224,15 +224,15 @@ impl Ran {
         if let Some(e) = &self.uncounted {
             screen.note(&format!("note: {}: {}; ticks of CPU time instead\n", e.what, e.why));
         }
-        if let Some(told) = &self.report.error {
-            screen.note(&errors::text(told));
+        if let Some(error) = &self.report.error {
+            screen.note(&errors::text(error));
         }
     }
 
     /// The exit status; what is wrong with the run goes before what ended it.
     pub fn exit(&self) -> u8 {
         match (&self.report.error, self.ended) {
-            (Some(told), _) if told.code == UNVERIFIED => CHECK,
+            (Some(error), _) if error.code == UNVERIFIED => CHECK,
             (Some(_), _) | (None, Ended::Failed) => RUNTIME,
             (None, Ended::Signal(signal)) => signals::status(signal),
             (None, Ended::Done) => 0,
@@ -311,7 +311,7 @@ fn unbalanced(stopped: &Stopped) -> Failure {
 }
 
 /// Returns the failure if a sink found a generator's packets of this run lost or changed.
-fn unverified(report: &ForwardReport) -> Option<Told> {
+fn unverified(report: &ForwardReport) -> Option<ErrorReport> {
     if report.verified() {
         return None;
     }
@@ -326,7 +326,7 @@ fn unverified(report: &ForwardReport) -> Option<Told> {
         why += &format!(", {} too late to tell whether twice", v.late);
     }
     let what = "the sink did not find what the generator sent";
-    Some(Told { code: UNVERIFIED.into(), what: what.into(), why, fix: String::new() })
+    Some(ErrorReport { code: UNVERIFIED.into(), what: what.into(), why, fix: String::new() })
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::io::{self, Write};
 
 use linerate::{Registry, Spec};
-use linerate_ctl::{Told, json};
+use linerate_ctl::{ErrorReport, json};
 use linerate_sys::text::harmless;
 
 use crate::args::Run;
@@ -83,10 +83,10 @@ impl Screen {
     }
 
     /// Says why there is no result.
-    pub fn failure(&self, told: &Told) {
-        let document = || quoted(&json::error(told)) + "\n";
+    pub fn failure(&self, error: &ErrorReport) {
+        let document = || quoted(&json::error(error)) + "\n";
         if !self.json || self.print(&document()).is_err() {
-            eprint_all(&errors::text(told));
+            eprint_all(&errors::text(error));
         }
     }
 

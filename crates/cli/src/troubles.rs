@@ -9,13 +9,13 @@ use crate::report::thousands;
 /// Lines of the ports that have something to say; none of the others.
 pub fn lines(ports: &[PortReport]) -> String {
     let mut text = String::new();
-    for port in ports.iter().filter(|p| p.missed > 0) {
-        let (n, why) = (thousands(port.missed), causes(port));
+    for port in ports.iter().filter(|p| p.rx_missed > 0) {
+        let (n, why) = (thousands(port.rx_missed), causes(port));
         let said = format!("{} {n}{why}", port.name);
         let _ = writeln!(text, "missed   {said}   (lost before the port, not in the balance)");
     }
-    for port in ports.iter().filter(|p| p.no_frame > 0) {
-        let (name, n) = (&port.name, thousands(port.no_frame));
+    for port in ports.iter().filter(|p| p.rx_nombuf > 0) {
+        let (name, n) = (&port.name, thousands(port.rx_nombuf));
         let _ = writeln!(text, "no frame {name} {n} times   (the pool was empty: packets waited)");
     }
     for port in ports {
@@ -41,7 +41,7 @@ fn causes(port: &PortReport) -> String {
     if known == 0 {
         return String::new();
     }
-    let rest = port.missed.saturating_sub(known);
+    let rest = port.rx_missed.saturating_sub(known);
     let causes = [(ring_full, "ring full"), (no_frame, "no frame"), (rest, "of unknown cause")];
     format!(": {}", counted(&causes))
 }
@@ -62,9 +62,9 @@ mod tests {
 
     #[test]
     fn packets_missed_are_told_with_their_causes_as_far_as_they_are_known() {
-        let line = |missed, missed_ring_full_packets, missed_no_frame_packets| {
+        let line = |rx_missed, missed_ring_full_packets, missed_no_frame_packets| {
             let counts = PortReport {
-                missed,
+                rx_missed,
                 missed_ring_full_packets,
                 missed_no_frame_packets,
                 ..port("v0")
@@ -84,7 +84,7 @@ mod tests {
     #[test]
     fn a_port_that_found_the_pool_empty_says_so() {
         let line = "no frame v0 1,234 times   (the pool was empty: packets waited)\n";
-        assert_eq!(lines(&[PortReport { no_frame: 1234, ..port("v0") }]), line);
+        assert_eq!(lines(&[PortReport { rx_nombuf: 1234, ..port("v0") }]), line);
     }
 
     #[test]

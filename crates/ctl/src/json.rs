@@ -5,7 +5,7 @@
 use serde::Serialize;
 
 use crate::doctor::{Finding, Level, worst};
-use crate::report::{ForwardReport, GenReport, Told};
+use crate::report::{ErrorReport, ForwardReport, GenReport};
 
 /// The document of a run of `forward`, `linerate-forward/1`.
 #[must_use]
@@ -34,10 +34,10 @@ pub fn doctor(port: Option<&str>, findings: &[Finding]) -> String {
 
 /// The document of a command that failed, `linerate-error/1`.
 #[must_use]
-pub fn error(error: &Told) -> String {
+pub fn error(error: &ErrorReport) -> String {
     #[derive(Serialize)]
     struct Body<'a> {
-        error: &'a Told,
+        error: &'a ErrorReport,
     }
     document("linerate-error/1", &Body { error })
 }
@@ -85,8 +85,8 @@ mod tests {
             mode: format!("{name} mode"),
             rx: Passed { packets: rx, bytes: 60 * rx },
             tx: Passed { packets: tx, bytes: 60 * tx },
-            missed: 10 * rx,
-            no_frame: 0,
+            rx_missed: 10 * rx,
+            rx_nombuf: 0,
             missed_ring_full_packets: 9 * rx,
             missed_no_frame_packets: rx,
             copied_bytes: (tx > 0).then_some(120),
@@ -262,7 +262,7 @@ mod tests {
 
     #[test]
     fn the_error_document_has_the_four_parts() {
-        let told = Told {
+        let told = ErrorReport {
             code: "E-NODEV".into(),
             what: "cannot open veth7".into(),
             why: "no such device".into(),

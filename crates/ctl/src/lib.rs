@@ -13,4 +13,4 @@ pub mod report;
 
 pub use excess::{Calls, Locks, Waits};
 pub use pool::PoolReport;
-pub use report::{Cost, ForwardReport, GenReport, Spent, TSC, Told};
+pub use report::{Cost, ErrorReport, ForwardReport, GenReport, Spent, TSC};

@@ -41,7 +41,7 @@ pub struct ForwardReport {
     /// Settings that were not applied as asked, or are not as they should be.
     pub warnings: Vec<String>,
     /// The cause of an early end, or the trouble of a port.
-    pub error: Option<Told>,
+    pub error: Option<ErrorReport>,
 }
 
 /// Packets that passed a port, and the port's troubles.
@@ -63,11 +63,13 @@ pub struct PortReport {
     pub tx: Passed,
     /// Packets that the kernel or peer counts as lost before the port had them. No ledger of ours
     /// has ever seen them.
-    pub missed: u64,
+    #[cfg_attr(feature = "json", serde(rename = "missed"))]
+    pub rx_missed: u64,
     /// Times that it had packets and the pool no frame; they waited where they were.
-    pub no_frame: u64,
-    /// The part of `missed` for which its receive ring had no room. Drivers that do not ask for
-    /// causes leave it out: all causes come to `missed` or less.
+    #[cfg_attr(feature = "json", serde(rename = "no_frame"))]
+    pub rx_nombuf: u64,
+    /// The part of `rx_missed` for which its receive ring had no room. Drivers that do not ask for
+    /// causes leave it out: all causes come to `rx_missed` or less.
     pub missed_ring_full_packets: u64,
     /// Those for which no frame was posted, or none that was long enough.
     pub missed_no_frame_packets: u64,
@@ -219,7 +221,7 @@ pub struct FarReport {
 /// A failure, in the four parts in which it is told.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "json", derive(Serialize))]
-pub struct Told {
+pub struct ErrorReport {
     /// Stable identifier.
     pub code: String,
     /// The attempt, or the event.
@@ -261,7 +263,7 @@ impl ForwardReport {
     /// Puts together what an engine did and what it took; `stats` is its own.
     #[must_use]
     pub fn new(stopped: &Stopped, stats: &Stats, spent: &Spent) -> ForwardReport {
-        let error = stopped.check().err().as_ref().map(Told::from);
+        let error = stopped.check().err().as_ref().map(ErrorReport::from);
         let locks = Locks::of(stopped, spent);
         ForwardReport {
             duration_seconds: spent.wall.as_secs_f64(),
@@ -404,8 +406,8 @@ impl From<&PortStats> for PortReport {
             mode: port.obtained.mode.clone(),
             rx: Passed { packets: c.rx_packets, bytes: c.rx_bytes },
             tx: Passed { packets: c.tx_packets, bytes: c.tx_bytes },
-            missed: c.missed,
-            no_frame: c.no_frame,
+            rx_missed: c.rx_missed,
+            rx_nombuf: c.rx_nombuf,
             missed_ring_full_packets: d.missed_ring_full,
             missed_no_frame_packets: d.missed_no_frame,
             copied_bytes: d.copied_bytes,
@@ -415,9 +417,9 @@ impl From<&PortStats> for PortReport {
     }
 }
 
-impl From<&Error> for Told {
-    fn from(e: &Error) -> Told {
-        Told {
+impl From<&Error> for ErrorReport {
+    fn from(e: &Error) -> ErrorReport {
+        ErrorReport {
             code: e.code.as_str().into(),
             what: e.what.clone(),
             why: e.why.clone(),

@@ -10,7 +10,7 @@ use linerate_skb::{Data, Holder, Huge, Init, Pool, Return, Verdict};
 
 use crate::hold_off::HoldOff;
 use crate::knob::{BACKLOG, BUDGET, RX_USECS};
-use crate::memory::Asked;
+use crate::memory::MemoryConfig;
 use crate::napi::Napi;
 use crate::notice::Notice;
 use crate::opening::{self, Groups};
@@ -33,7 +33,7 @@ pub struct Builder {
     wraps: Vec<(String, Around)>,
     makers: Vec<Maker>,
     sizes: Sizes,
-    asked: Asked,
+    memory: MemoryConfig,
     workers: usize,
     cpus: Vec<usize>,
 }
@@ -51,7 +51,7 @@ impl Builder {
                 backlog: BACKLOG.default as usize,
                 rx_usecs: RX_USECS.default as u32,
             },
-            asked: Asked::default(),
+            memory: MemoryConfig::default(),
             workers: usize::MAX,
             cpus: Vec::new(),
         }
@@ -174,7 +174,7 @@ impl Builder {
     /// one is warned about ([`Engine::warnings`]).
     #[must_use]
     pub fn hot_list_len(mut self, frames: usize) -> Self {
-        self.asked.hot_list_len = Some(frames);
+        self.memory.hot_list_len = Some(frames);
         self
     }
 
@@ -183,21 +183,21 @@ impl Builder {
     /// What is asked here of the pool's frames and policies is for one that the engine makes.
     #[must_use]
     pub fn pool(mut self, pool: &Pool) -> Self {
-        self.asked.pool = Some(pool.clone());
+        self.memory.pool = Some(pool.clone());
         self
     }
 
     /// Frames of the pool, instead of the sum of its holders.
     #[must_use]
     pub fn pool_frames(mut self, frames: u32) -> Self {
-        self.asked.frames = Some(frames);
+        self.memory.frames = Some(frames);
         self
     }
 
     /// Bytes of a frame, headroom included: a power of two, 2048 unless told.
     #[must_use]
     pub fn frame_size(mut self, bytes: u32) -> Self {
-        self.asked.frame_bytes = Some(bytes);
+        self.memory.frame_bytes = Some(bytes);
         self
     }
 
@@ -205,7 +205,7 @@ impl Builder {
     /// power of two, as 16384 for frames of 9000 bytes. None unless told.
     #[must_use]
     pub fn jumbo(mut self, frames: u32, bytes: u32) -> Self {
-        self.asked.jumbo = Some((frames, bytes));
+        self.memory.jumbo = Some((frames, bytes));
         self
     }
 
@@ -219,42 +219,42 @@ impl Builder {
     /// size of the network" adapter.
     #[must_use]
     pub fn fit_packets(mut self, fit: bool) -> Self {
-        self.asked.fit = fit;
+        self.memory.fit = fit;
         self
     }
 
     /// Sets the source of packets' bytes: frames by default, or the system's allocator.
     #[must_use]
     pub fn data(mut self, data: Data) -> Self {
-        self.asked.data = data;
+        self.memory.data = data;
         self
     }
 
     /// Sets the time at which a packet's metadata is initialised.
     #[must_use]
     pub fn init(mut self, init: Init) -> Self {
-        self.asked.init = init;
+        self.memory.init = init;
         self
     }
 
     /// Sets the place to which a frame returns when a core frees it that did not allocate it.
     #[must_use]
     pub fn return_to(mut self, return_to: Return) -> Self {
-        self.asked.return_to = return_to;
+        self.memory.return_to = return_to;
         self
     }
 
     /// Sets the use of huge pages for the pool's memory.
     #[must_use]
     pub fn huge_pages(mut self, huge: Huge) -> Self {
-        self.asked.huge = huge;
+        self.memory.huge = huge;
         self
     }
 
     /// Times every n-th call that allocates or frees, as [`Pool::set_sampling`] does; 0 = none.
     #[must_use]
     pub fn sampling(mut self, every: u32) -> Self {
-        self.asked.sampling = Some(every);
+        self.memory.sampling = Some(every);
         self
     }
 
@@ -286,7 +286,7 @@ impl Builder {
         ports::direct(&mut named, &wires, looks);
         let ports = ports::plan(named, &wires)?;
         let workers = plan::workers(ports.len(), &wires, self.workers);
-        let memory = self.asked.get(&plan::demands(&ports, &workers), self.sizes)?;
+        let memory = self.memory.get(&plan::demands(&ports, &workers), self.sizes)?;
         let pool = memory.pool;
         let mut opened = opening::open_all(&ports, &pool)?;
         opening::check_directions(&ports, &wires, &opened)?;

@@ -13,7 +13,7 @@ const FRAME_POWER_MAX: u32 = 16;
 
 /// The memory settings asked for. Those left out take the pool's own defaults.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Asked {
+pub(crate) struct MemoryConfig {
     /// A pool of the program's own; then what is asked of a new one does not matter.
     pub pool: Option<Pool>,
     pub frames: Option<u32>,
@@ -41,7 +41,7 @@ pub(crate) struct Memory {
     pub warnings: Vec<String>,
 }
 
-impl Asked {
+impl MemoryConfig {
     /// Finds out who can hold how many frames, and makes a pool for them.
     pub fn get(&self, demands: &[Demand], sizes: Sizes) -> Result<Memory> {
         let frame_bytes = self.frame_bytes(demands);
@@ -184,17 +184,17 @@ mod tests {
         Demand { name: format!("port {worker}"), worker, packet_max_bytes, trust, rings }
     }
 
-    fn get(asked: &Asked, demands: &[Demand]) -> Memory {
+    fn get(asked: &MemoryConfig, demands: &[Demand]) -> Memory {
         asked.get(demands, SIZES).unwrap()
     }
 
     #[test]
     fn a_pool_is_exported_if_any_port_shares_it_with_a_peer() {
         let mut demands = [port(0, 60, 0), port(0, 60, 0)];
-        assert_eq!(get(&Asked::default(), &demands).pool.trust(), Trust::Private);
+        assert_eq!(get(&MemoryConfig::default(), &demands).pool.trust(), Trust::Private);
         demands[1].trust = Trust::Exported;
         for frames in [None, Some(1 << 14)] {
-            let asked = Asked { frames, ..Asked::default() };
+            let asked = MemoryConfig { frames, ..MemoryConfig::default() };
             assert_eq!(get(&asked, &demands).pool.trust(), Trust::Exported);
         }
     }
@@ -202,21 +202,21 @@ mod tests {
     #[test]
     fn a_hot_list_is_as_long_as_the_rings_that_its_worker_serves() {
         let demands = [port(0, 60, 0), port(0, 0, 2048), port(1, 0, 2048), port(1, 0, 512)];
-        let memory = get(&Asked::default(), &demands);
+        let memory = get(&MemoryConfig::default(), &demands);
         assert_eq!((memory.hot_lists, memory.warnings.len()), (vec![2048, 2560], 0));
         assert_eq!(memory.pool.frames() as u64, memory.holders.sum());
-        let memory = get(&Asked::default(), &[port(0, 60, 256)]);
+        let memory = get(&MemoryConfig::default(), &[port(0, 60, 256)]);
         assert_eq!(memory.hot_lists, [1024]);
     }
 
     #[test]
     fn a_hot_list_shorter_than_its_rings_is_warned_about() {
-        let asked = Asked { hot_list_len: Some(128), ..Asked::default() };
+        let asked = MemoryConfig { hot_list_len: Some(128), ..MemoryConfig::default() };
         let warnings = get(&asked, &[port(0, 60, 0), port(1, 60, 256)]).warnings;
         let [warning] = warnings.as_slice() else { panic!("{warnings:?}") };
         assert!(warning.starts_with("worker 1: a hot list of 128 is shorter than"), "{warning}");
         // Longer than any list: the most that there is, and that is said as well.
-        let warnings = get(&Asked::default(), &[port(0, 60, 1 << 17)]).warnings;
+        let warnings = get(&MemoryConfig::default(), &[port(0, 60, 1 << 17)]).warnings;
         assert!(warnings[0].contains("65536 is shorter than the 131072"), "{warnings:?}");
     }
 
@@ -225,71 +225,71 @@ mod tests {
         let texts = ["xdp:lo,queues=0,ring=256", "xdp:lo,queues=0,rx=512,tx=256"];
         let ports = ports::plan(ports::tests::named(&texts), &[]).unwrap();
         let demands = plan::demands(&ports, &[0, 1]);
-        let asked = Asked { hot_list_len: Some(1024), ..Asked::default() };
+        let asked = MemoryConfig { hot_list_len: Some(1024), ..MemoryConfig::default() };
         let warnings = get(&asked, &demands).warnings;
         // The fill ring has twice as many as the receive ring.
         let text = "worker 1: a hot list of 1024 is shorter than the 1792 frames of the rings";
         let [warning] = warnings.as_slice() else { panic!("{warnings:?}") };
         assert!(warning.starts_with(text), "{warning}");
-        let memory = get(&Asked::default(), &demands);
+        let memory = get(&MemoryConfig::default(), &demands);
         assert_eq!((memory.hot_lists, memory.warnings.len()), (vec![1024, 1792], 0));
     }
 
     #[test]
     fn a_hot_list_longer_than_any_or_than_the_pool_is_cut_and_said_so() {
-        let cut = |asked: &Asked, demands: &[Demand]| {
+        let cut = |asked: &MemoryConfig, demands: &[Demand]| {
             let memory = get(asked, demands);
             (memory.hot_lists, memory.warnings.concat())
         };
-        let asked = Asked { hot_list_len: Some(70_000), ..Asked::default() };
+        let asked = MemoryConfig { hot_list_len: Some(70_000), ..MemoryConfig::default() };
         let text = "hot list: asked 70000, applied 65536 (no list is longer)".to_owned();
         assert_eq!(cut(&asked, &[port(0, 60, 0)]), (vec![65_536], text));
         // Two workers' batches and backlogs are 2 × (128 + 256), thread caches 256 of 2048.
-        let asked = Asked { frames: Some(2048), hot_list_len: Some(2049), ..asked };
+        let asked = MemoryConfig { frames: Some(2048), hot_list_len: Some(2049), ..asked };
         let text = "hot list: asked 2049, applied 512 (the pool has no more)".to_owned();
         assert_eq!(cut(&asked, &[port(0, 60, 0), port(1, 60, 0)]), (vec![512; 2], text));
         // Not longer than the pool, and yet too long for it: the pool is too small.
-        let asked = Asked { hot_list_len: Some(2048), ..asked };
+        let asked = MemoryConfig { hot_list_len: Some(2048), ..asked };
         let e = asked.get(&[port(0, 60, 0)], SIZES).unwrap_err();
         assert!(e.code == Code::PoolTooSmall && e.why.contains("hot list 2048"), "{e}");
         // Nor is it cut to less than a batch.
-        let asked = Asked { frames: Some(500), ..asked };
+        let asked = MemoryConfig { frames: Some(500), ..asked };
         let e = asked.get(&[port(0, 60, 0)], SIZES).unwrap_err();
         assert!(e.code == Code::PoolTooSmall && e.why.contains("hot list 2048"), "{e}");
     }
 
     #[test]
     fn frames_that_fit_are_of_the_longest_packets() {
-        let fit = Asked { fit: true, ..Asked::default() };
+        let fit = MemoryConfig { fit: true, ..MemoryConfig::default() };
         for (longest, frame_bytes) in [(60, 2048), (1792, 2048), (1793, 4096), (9000, 16_384)] {
             let memory = get(&fit, &[port(0, 60, 0), port(0, longest, 0)]);
             assert_eq!((memory.pool.frame_size(), memory.warnings.len()), (frame_bytes, 0));
         }
-        let larger = Asked { frame_bytes: Some(4096), ..fit.clone() };
+        let larger = MemoryConfig { frame_bytes: Some(4096), ..fit.clone() };
         assert_eq!(get(&larger, &[port(0, 60, 0)]).pool.frame_size(), 4096);
         let memory = get(&fit, &[port(0, 65_550, 0)]);
         assert_eq!(memory.pool.frame_size(), 65_536);
         let text = "port 0: packets of up to 65550 bytes in frames that hold 65280: those";
         assert!(memory.warnings[0].starts_with(text), "{:?}", memory.warnings);
         // What the allocator gives is as long as it has to be.
-        let general = Asked { data: Data::General, ..fit };
+        let general = MemoryConfig { data: Data::General, ..fit };
         assert!(get(&general, &[port(0, 65_550, 0)]).warnings.is_empty());
     }
 
     #[test]
     fn the_pool_is_as_it_was_asked_for() {
-        let asked = Asked {
+        let asked = MemoryConfig {
             jumbo: Some((8, 16_384)),
             init: Init::AtFree,
             return_to: Return::Home,
-            ..Asked::default()
+            ..MemoryConfig::default()
         };
         let pool = get(&asked, &[port(0, 60, 0)]).pool;
         assert_eq!(
             (pool.jumbo_frames(), pool.init(), pool.return_to()),
             (8, Init::AtFree, Return::Home)
         );
-        let asked = Asked { data: Data::General, ..Asked::default() };
+        let asked = MemoryConfig { data: Data::General, ..MemoryConfig::default() };
         assert_eq!(get(&asked, &[port(0, 60, 0)]).pool.data_from(), Data::General);
     }
 }

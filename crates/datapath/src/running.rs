@@ -213,11 +213,11 @@ impl Stopped {
         let kept = self.ledger.held().last().map_or(0, |(_, n)| *n);
         for port in &self.ports {
             let (name, counts) = (&port.name, &port.counts);
-            if counts.missed > 0 {
-                writeln!(f, "missed {} before port '{name}', in no ledger", counts.missed)?;
+            if counts.rx_missed > 0 {
+                writeln!(f, "missed {} before port '{name}', in no ledger", counts.rx_missed)?;
             }
-            if counts.no_frame > 0 && kept > 0 {
-                let times = counts.no_frame;
+            if counts.rx_nombuf > 0 && kept > 0 {
+                let times = counts.rx_nombuf;
                 writeln!(
                     f,
                     "port '{name}' starved {times} times: the program holds {kept} packets"

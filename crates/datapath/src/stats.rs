@@ -141,15 +141,15 @@ impl WorkerSlot {
 /// Figures that only a queue's owner can ask the device for; written when the worker has time.
 #[derive(Debug, Default)]
 pub(crate) struct Slot {
-    missed: AtomicU64,
-    no_frame: AtomicU64,
+    rx_missed: AtomicU64,
+    rx_nombuf: AtomicU64,
     flushes: FlushPage,
-    said: Mutex<Said>,
+    report: Mutex<DeviceReport>,
 }
 
 /// A device's own report.
 #[derive(Debug, Default, Clone)]
-struct Said {
+struct DeviceReport {
     health: Health,
     copies: Copies,
     counts: DriverCounts,
@@ -157,11 +157,11 @@ struct Said {
     pace: Option<Pace>,
 }
 
-impl Said {
-    fn of(ops: &DriverQueue, counters: &Counters) -> Said {
+impl DeviceReport {
+    fn of(ops: &DriverQueue, counters: &Counters) -> DeviceReport {
         let Counters { driver, verified, pace, .. } = *counters;
         let (health, copies) = (ops.health(), ops.caps().copies);
-        Said { health, copies, counts: driver, verified, pace }
+        DeviceReport { health, copies, counts: driver, verified, pace }
     }
 }
 
@@ -169,30 +169,30 @@ impl Slot {
     /// Stores what a device has counted so far; `flushes` are all that there were.
     fn count(&self, counters: &Counters, flushes: &Flushes) {
         self.flushes.set(flushes);
-        self.missed.store(counters.rx_missed, Ordering::Relaxed);
-        self.no_frame.store(counters.rx_nombuf, Ordering::Relaxed);
+        self.rx_missed.store(counters.rx_missed, Ordering::Relaxed);
+        self.rx_nombuf.store(counters.rx_nombuf, Ordering::Relaxed);
     }
 
     /// Asks a device. Never waits: if a reader has the lock, the news come next time.
     pub fn publish(&self, ops: &mut DriverQueue, flushes: &Flushes) {
         let counters = ops.counters();
-        let said = Said::of(ops, &counters);
+        let report = DeviceReport::of(ops, &counters);
         self.count(&counters, flushes);
-        if let Ok(mut known) = self.said.try_lock() {
-            *known = said;
+        if let Ok(mut known) = self.report.try_lock() {
+            *known = report;
         }
     }
 
     /// Asks it for what must not be missed: waits for a reader that has the lock.
     pub fn conclude(&self, ops: &mut DriverQueue, flushes: &Flushes) {
         let counters = ops.counters();
-        let said = Said::of(ops, &counters);
+        let report = DeviceReport::of(ops, &counters);
         self.count(&counters, flushes);
-        *self.said.lock().unwrap_or_else(PoisonError::into_inner) = said;
+        *self.report.lock().unwrap_or_else(PoisonError::into_inner) = report;
     }
 
-    fn said(&self) -> Said {
-        self.said.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    fn report(&self) -> DeviceReport {
+        self.report.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -313,18 +313,18 @@ impl PortStats {
         };
         for (live, slot) in &entry.queues {
             // What is said before what is missed, as it is written.
-            let (c, said) = (live.counts(), slot.said());
+            let (c, report) = (live.counts(), slot.report());
             stats.counts += c;
-            stats.copies = said.copies;
-            stats.driver_counts += said.counts;
+            stats.copies = report.copies;
+            stats.driver_counts += report.counts;
             stats.flushes += slot.flushes.read();
-            stats.counts.missed += slot.missed.load(Ordering::Relaxed);
-            stats.counts.no_frame += slot.no_frame.load(Ordering::Relaxed);
-            if rank(&said.health) < rank(&stats.health) {
-                stats.health = said.health;
+            stats.counts.rx_missed += slot.rx_missed.load(Ordering::Relaxed);
+            stats.counts.rx_nombuf += slot.rx_nombuf.load(Ordering::Relaxed);
+            if rank(&report.health) < rank(&stats.health) {
+                stats.health = report.health;
             }
-            stats.verified = stats.verified.or(said.verified);
-            stats.pace = stats.pace.or(said.pace);
+            stats.verified = stats.verified.or(report.verified);
+            stats.pace = stats.pace.or(report.pace);
         }
         stats
     }

@@ -187,8 +187,8 @@ fn a_stopped_engine_tells_what_was_missed_and_who_kept_the_frames() {
     let mut stopped = running.stop(LONG);
     assert_eq!(stopped.check(), Ok(()));
     assert!(!stopped.to_string().contains('\n') && stopped.to_string().ends_with("OK"));
-    stopped.ports[0].counts.missed = 521;
-    stopped.ports[0].counts.no_frame = 7;
+    stopped.ports[0].counts.rx_missed = 521;
+    stopped.ports[0].counts.rx_nombuf = 7;
     let told = "missed 521 before port 'a', in no ledger\n\
                 port 'a' starved 7 times: the program holds 1 packets\nreceived";
     assert!(stopped.to_string().starts_with(told), "{stopped}");

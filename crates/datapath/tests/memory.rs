@@ -111,11 +111,11 @@ fn an_empty_pool_stops_nobody_and_the_path_recovers_when_frames_return() {
     let counts = |i: usize| running.stats().ports()[i].counts;
     let start = Instant::now();
     // Nothing moves, and nothing is stuck: it asks again and again.
-    while counts(0).no_frame < 10 {
+    while counts(0).rx_nombuf < 10 {
         assert!(start.elapsed() < LONG, "{:?}", counts(0));
         std::thread::sleep(Duration::from_millis(1));
     }
-    assert_eq!((counts(0).rx_packets, counts(3).no_frame, running.failed()), (0, 0, false));
+    assert_eq!((counts(0).rx_packets, counts(3).rx_nombuf, running.failed()), (0, 0, false));
     mine.consume(&mut mem);
     let stopped = finish(running);
     let ledger = &stopped.ledger;
@@ -143,7 +143,7 @@ fn a_pool_of_few_frames_is_handed_out_to_the_last_and_used_again() {
     let counts = stats.ports()[0].counts;
     assert_eq!(counts.rx_packets, 5000);
     // The last poll finds the end.
-    assert_eq!((counts.no_frame, counts.polls_empty), (5000 / 3, 1), "{counts:?}");
+    assert_eq!((counts.rx_nombuf, counts.polls_empty), (5000 / 3, 1), "{counts:?}");
 }
 
 /// Turns each of `workers` in turn, `times` times.

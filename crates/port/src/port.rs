@@ -326,10 +326,10 @@ mod tests {
     use linerate_sys::wait::EventFd;
     use std::time::Instant;
 
-    /// A queue in a state that it is told.
-    struct Told(EventFd, Health);
+    /// A queue in a state of the test's choice.
+    struct FixedHealth(EventFd, Health);
 
-    impl QueueOps for Told {
+    impl QueueOps for FixedHealth {
         fn rx(&mut self, _: &mut Local, _: &mut Batch, _: usize) -> Moved {
             Moved::default()
         }
@@ -347,7 +347,7 @@ mod tests {
         }
     }
 
-    impl AsFd for Told {
+    impl AsFd for FixedHealth {
         fn as_fd(&self) -> BorrowedFd<'_> {
             self.0.as_fd()
         }
@@ -388,7 +388,7 @@ mod tests {
         }
 
         fn open(&self, _: &mut OpenContext<'_>) -> Result<Opened> {
-            let queue = Told(EventFd::new()?, Health::Up);
+            let queue = FixedHealth(EventFd::new()?, Health::Up);
             Ok(Opened::single(queue, Obtained::new(&self.0, "foreign", 64)))
         }
     }
@@ -406,7 +406,7 @@ mod tests {
     fn port_of(healths: &[Health]) -> Port {
         let pool = Pool::builder().frames(64).build().unwrap();
         let queue = |health: &Health| {
-            let ops = Told(EventFd::new().unwrap(), health.clone());
+            let ops = FixedHealth(EventFd::new().unwrap(), health.clone());
             Queue::new(Box::new(ops), pool.local())
         };
         let queues = healths.iter().map(queue).collect();

@@ -185,8 +185,8 @@ impl Queue {
     ///
     /// Shape:  device -> batch[len..len+n]; the caller owns them. Buffers are refilled by itself.
     /// Units:  packets; a packet's length is in bytes from the destination MAC, without FCS.
-    /// Errors: none; losses are in the pool's ledger and in [`QueueCounts::missed`], what waits for
-    ///         want of a frame in [`QueueCounts::no_frame`] and [`Health::Starved`].
+    /// Errors: none; losses are in the pool's ledger and in [`QueueCounts::rx_missed`], what waits for
+    ///         want of a frame in [`QueueCounts::rx_nombuf`] and [`Health::Starved`].
     /// Cost:   as the driver's: at most one syscall.
     pub fn rx(&mut self, batch: &mut Batch) -> usize {
         let (budget, dry) = (batch.spare(), self.mem.starved());
@@ -305,7 +305,7 @@ impl Queue {
     /// Returns the counts since the queue was opened.
     pub fn counts(&mut self) -> QueueCounts {
         let Counters { rx_missed, rx_nombuf, .. } = self.ops.counters();
-        QueueCounts { missed: rx_missed, no_frame: rx_nombuf, ..self.ops.stats().counts() }
+        QueueCounts { rx_missed, rx_nombuf, ..self.ops.stats().counts() }
     }
 }
 

@@ -37,9 +37,9 @@ pub struct QueueCounts {
     /// Times its owner was woken.
     pub wakeups: u64,
     /// Packets that the kernel or peer counts as lost before they reached us.
-    pub missed: u64,
+    pub rx_missed: u64,
     /// Times it was polled and the pool ended it early, because it had no frame.
-    pub no_frame: u64,
+    pub rx_nombuf: u64,
 }
 
 /// Counters of a driver beside packets, since it was opened.
@@ -83,8 +83,8 @@ impl std::ops::AddAssign for QueueCounts {
         self.polls += more.polls;
         self.polls_empty += more.polls_empty;
         self.wakeups += more.wakeups;
-        self.missed += more.missed;
-        self.no_frame += more.no_frame;
+        self.rx_missed += more.rx_missed;
+        self.rx_nombuf += more.rx_nombuf;
     }
 }
 
@@ -141,8 +141,8 @@ impl QueueStats {
             polls: value(&self.polls),
             polls_empty: value(&self.polls_empty),
             wakeups: value(&self.wakeups),
-            missed: 0,
-            no_frame: 0,
+            rx_missed: 0,
+            rx_nombuf: 0,
         }
     }
 }

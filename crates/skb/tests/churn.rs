@@ -109,9 +109,9 @@ impl AddAssign for Tally {
 
 /// A count of the packets that held it and are gone.
 #[derive(Default)]
-struct Told(AtomicU64);
+struct ReleaseCount(AtomicU64);
 
-impl Release for Told {
+impl Release for ReleaseCount {
     fn release(&self, _: usize) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
@@ -137,7 +137,7 @@ impl Drop for Done<'_> {
 fn churn(pool: &Pool, count: u64) -> Tally {
     let (to_one, from_zero) = heap(RING_LEN_DESCS).unwrap();
     let (to_zero, from_one) = heap(RING_LEN_DESCS).unwrap();
-    let (progress, told) = (Progress::default(), Arc::<Told>::default());
+    let (progress, told) = (Progress::default(), Arc::<ReleaseCount>::default());
     let mut done = Tally::default();
     std::thread::scope(|s| {
         let rings = [(0, to_one, from_one), (1, to_zero, from_zero)];
@@ -193,7 +193,7 @@ struct Side {
     batch: Batch,
     /// Packets set aside while the batch is taken apart.
     aside: Batch,
-    told: Arc<Told>,
+    told: Arc<ReleaseCount>,
     tally: Tally,
     random: u64,
     /// Mark of the last packet made, and of the last one that came.
@@ -207,7 +207,7 @@ impl Side {
         mem: Local,
         to: Producer<Heap<u32>>,
         from: Consumer<Heap<u32>>,
-        told: Arc<Told>,
+        told: Arc<ReleaseCount>,
     ) -> Side {
         let (batch, aside) = (Batch::with_capacity(BATCH), Batch::with_capacity(BATCH));
         let (tally, random) = (Tally::default(), 0x9e37_79b9_7f4a_7c15 ^ me as u64);

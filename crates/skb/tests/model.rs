@@ -215,9 +215,9 @@ struct Packet<S> {
 
 /// A count of its releases.
 #[derive(Default)]
-struct Told(AtomicUsize);
+struct ReleaseCount(AtomicUsize);
 
-impl Release for Told {
+impl Release for ReleaseCount {
     fn release(&self, truesize_bytes: usize) {
         assert!(truesize_bytes > 0);
         self.0.fetch_add(1, Ordering::Relaxed);
@@ -230,7 +230,7 @@ struct World {
     cores: Vec<Core>,
     unique: Vec<Packet<Skb>>,
     shared: Vec<Packet<Skb<Shared>>>,
-    told: Arc<Told>,
+    told: Arc<ReleaseCount>,
     holds: usize,
 }
 

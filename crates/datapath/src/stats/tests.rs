@@ -80,7 +80,7 @@ fn what_drivers_count_is_told_by_port_now_and_then_and_at_the_end() {
         let port = PortStats::read(&entry);
         let c = port.driver_counts;
         assert_eq!((c.copied_bytes, c.bad_descs, c.resets), (Some(70), 10, 3));
-        (c.missed_ring_full, port.counts.missed)
+        (c.missed_ring_full, port.counts.rx_missed)
     };
     // Each reading finds one more packet lost, with its cause; the first is the napi's, to be put to use.
     assert_eq!(read(), (4, 4));

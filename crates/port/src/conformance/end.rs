@@ -227,12 +227,12 @@ impl End {
     }
 
     /// Packets that the device says it lost.
-    pub fn missed(&mut self) -> u64 {
+    pub fn rx_missed(&mut self) -> u64 {
         self.slots.iter_mut().map(|slot| slot.ops.counters().rx_missed).sum()
     }
 
     /// Receives that the pool ended so far.
-    pub fn no_frame(&mut self) -> u64 {
+    pub fn rx_nombuf(&mut self) -> u64 {
         self.slots.iter_mut().map(|slot| slot.ops.counters().rx_nombuf).sum()
     }
 

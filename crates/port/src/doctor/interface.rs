@@ -9,14 +9,14 @@ use super::proc;
 use crate::spec::nearest;
 
 /// An interface that is there.
-pub(crate) struct Found {
+pub(crate) struct InterfaceInfo {
     pub interface: Interface,
     pub info: LinkInfo,
     pub is_up: bool,
     pub mtu: usize,
 }
 
-impl Found {
+impl InterfaceInfo {
     /// Returns true if the interface has hardware, whose driver may have to stop for a change.
     pub fn is_hardware(&self) -> bool {
         let ethernet = self.interface.hardware().is_ok_and(|h| h.kind == HARDWARE_ETHERNET);
@@ -36,11 +36,11 @@ impl Found {
 ///
 /// # Errors
 /// `E-NODEV`, with a name that may have been meant.
-pub(crate) fn examine(name: &str, found: &mut Findings) -> Result<Found> {
+pub(crate) fn examine(name: &str, found: &mut Findings) -> Result<InterfaceInfo> {
     let interface = Interface::open(name).map_err(|e| similar(e, name))?;
     let (flags, mtu) = (interface.flags()?, interface.mtu_bytes()? as usize);
     let info = LinkInfo::of(&interface)?;
-    let of = Found { interface, info, is_up: flags & FLAG_UP != 0, mtu };
+    let of = InterfaceInfo { interface, info, is_up: flags & FLAG_UP != 0, mtu };
     if !of.is_up {
         let e = Error::new(Code::DeviceDown, format!("cannot use {name}"), "the interface is down");
         found.miss(&e.fix(format!("ip link set {name} up")));
@@ -52,7 +52,7 @@ pub(crate) fn examine(name: &str, found: &mut Findings) -> Result<Found> {
     Ok(of)
 }
 
-fn no_carrier(of: &Found, name: &str, found: &mut Findings) {
+fn no_carrier(of: &InterfaceInfo, name: &str, found: &mut Findings) {
     let finding = found.warn(format!("{name}: {}, up, but has no carrier", kind(of)));
     match of.other_end() {
         Some(other) => finding
@@ -66,7 +66,7 @@ fn no_carrier(of: &Found, name: &str, found: &mut Findings) {
 }
 
 /// Kind and driver.
-fn kind(of: &Found) -> String {
+fn kind(of: &InterfaceInfo) -> String {
     match (of.info.kind.as_str(), of.interface.driver()) {
         ("", Ok((driver, _))) => driver,
         ("", Err(_)) => "loopback".into(),

@@ -7,7 +7,7 @@ use linerate_sys::netif::Interface;
 use linerate_sys::rtnl::LinkInfo;
 use linerate_sys::wait::poll_readable;
 
-use super::interface::Found;
+use super::interface::InterfaceInfo;
 use crate::obtained::Obtained;
 use crate::port::Port;
 
@@ -28,7 +28,7 @@ pub(crate) fn open(text: &str) -> Result<Obtained> {
 }
 
 /// Opens a port of xdp as `text` has it, but that it takes nothing of interest.
-pub(crate) fn open_xdp(text: &str, on: &Found) -> Result<Obtained> {
+pub(crate) fn open_xdp(text: &str, on: &InterfaceInfo) -> Result<Obtained> {
     // Opening the port turns it off, and leaves that to the one who asked for it.
     let _other = on.other_end().and_then(ChecksumOffload::of);
     let obtained = open(&with(text, &FILTERS, NOBODYS));

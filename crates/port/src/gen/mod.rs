@@ -117,7 +117,7 @@ struct GenQueue {
     epoch_ns: u64,
     /// The pool had no frame: when to try again.
     retry_at: Option<Instant>,
-    no_frame: u64,
+    rx_nombuf: u64,
     /// `arm` has said that there will be no more.
     told_end: bool,
 }
@@ -143,7 +143,7 @@ impl GenQueue {
             epoch,
             epoch_ns,
             retry_at: None,
-            no_frame: 0,
+            rx_nombuf: 0,
             told_end: false,
             traffic,
         })
@@ -268,7 +268,7 @@ impl QueueOps for GenQueue {
         if let Some(pacer) = &mut self.pacer {
             pacer.issue(n, now);
         }
-        self.no_frame += u64::from(n < due);
+        self.rx_nombuf += u64::from(n < due);
         self.retry_at = if n == 0 && due > 0 { now.checked_add(RETRY) } else { None };
         let now_ns = self.clock_ns(now);
         let packets = out.iter_mut().skip(before);
@@ -317,7 +317,7 @@ impl QueueOps for GenQueue {
 
     fn counters(&mut self) -> Counters {
         let pace = self.pacer.as_ref().or(self.paced.as_ref()).map(Pacer::report);
-        Counters { rx_nombuf: self.no_frame, pace, ..Counters::default() }
+        Counters { rx_nombuf: self.rx_nombuf, pace, ..Counters::default() }
     }
 
     fn caps(&self) -> Caps {
@@ -442,7 +442,7 @@ mod tests {
             let mut batch = Batch::with_capacity(64);
             // As many as there are frames of that kind.
             let n = if pool.jumbo_frames() > 0 { 3 } else { 8 };
-            assert_eq!((port.rx(&mut batch), port.counts().no_frame), (n, 1));
+            assert_eq!((port.rx(&mut batch), port.counts().rx_nombuf), (n, 1));
             assert!(batch.iter().all(|skb| skb.is_linear() && stamp::read(skb.data()).is_ok()));
             assert_eq!(port.counts().rx_bytes, 9000 * n as u64);
         }

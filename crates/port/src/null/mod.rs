@@ -67,7 +67,7 @@ impl Plan for NullPlan {
         // It cannot fail: the descriptor is a timer.
         let _ = timer.set_at(Some(Instant::now()));
         let obtained = Obtained::new(&self.spec.name, format!("null, {size_bytes} B"), room);
-        Ok(Opened::single(NullQueue { timer, size_bytes, retry_at: None, no_frame: 0 }, obtained))
+        Ok(Opened::single(NullQueue { timer, size_bytes, retry_at: None, rx_nombuf: 0 }, obtained))
     }
 }
 
@@ -77,7 +77,7 @@ struct NullQueue {
     size_bytes: usize,
     /// The pool had no frame: when to try again.
     retry_at: Option<Instant>,
-    no_frame: u64,
+    rx_nombuf: u64,
 }
 
 impl QueueOps for NullQueue {
@@ -86,7 +86,7 @@ impl QueueOps for NullQueue {
         let want = budget.min(out.spare());
         let n = mem.alloc(out, want);
         out.commit_behind(before, self.size_bytes);
-        self.no_frame += u64::from(n < want);
+        self.rx_nombuf += u64::from(n < want);
         let starved = n == 0 && want > 0;
         self.retry_at = if starved { Instant::now().checked_add(RETRY) } else { None };
         Moved { packets: n, bytes: (n * self.size_bytes) as u64 }
@@ -107,7 +107,7 @@ impl QueueOps for NullQueue {
     }
 
     fn counters(&mut self) -> Counters {
-        Counters { rx_nombuf: self.no_frame, ..Counters::default() }
+        Counters { rx_nombuf: self.rx_nombuf, ..Counters::default() }
     }
 
     fn caps(&self) -> Caps {
@@ -137,7 +137,7 @@ mod tests {
         assert!(port.arm(Want::Frames));
         assert!(port.wait(Some(Duration::from_secs(5))).unwrap());
         // Of 64 packets 4, and then none.
-        assert_eq!(port.counts().no_frame, 2);
+        assert_eq!(port.counts().rx_nombuf, 2);
         let Health::Starved(e) = port.health() else { panic!("{:?}", port.health()) };
         assert!(e.why.contains("the program holds 4 packets, and none of 4 frames is free"), "{e}");
         assert!(port.health().check().is_err() && !port.health().ended());

@@ -3,7 +3,7 @@
 use linerate_skb::Code;
 
 use super::config::Config;
-use crate::doctor::interface::{self, Found};
+use crate::doctor::interface::{self, InterfaceInfo};
 use crate::doctor::{Findings, flow, trial};
 use crate::spec::Spec;
 
@@ -35,7 +35,7 @@ pub(super) fn examine(config: &Config, spec: &Spec, found: &mut Findings) {
 }
 
 /// Superframes pass unharmed with the offload header, if they can be cut again.
-fn merging(config: &Config, of: &Found, found: &mut Findings) {
+fn merging(config: &Config, of: &InterfaceInfo, found: &mut Findings) {
     let name = of.interface.name();
     let Ok(merging) = of.interface.merging() else { return };
     if merging.by_device {

@@ -37,7 +37,7 @@ fn stamped_frames_of_every_length_cross_both_ways_in_order_and_whole() {
                 }
                 std::mem::swap(&mut a, &mut b);
             }
-            assert_eq!(a.counts().missed + b.counts().missed, 0);
+            assert_eq!(a.counts().rx_missed + b.counts().rx_missed, 0);
             assert_eq!((a.counts().tx_packets, b.counts().rx_packets), (1000, 1000));
         }
     });
@@ -324,7 +324,7 @@ fn an_exhausted_pool_leaves_frames_with_the_kernel_and_recovers() {
         let held = receive(&mut b, 8);
         // It asks again once in a millisecond, no more, and loses nothing.
         assert_silent(&mut b, 1100);
-        assert!(b.counts().no_frame > 0, "{:?}", b.counts());
+        assert!(b.counts().rx_nombuf > 0, "{:?}", b.counts());
         let mut seen: Vec<_> = held.iter().map(bytes).collect();
         drop(held);
         while seen.len() < 20 {
@@ -332,7 +332,7 @@ fn an_exhausted_pool_leaves_frames_with_the_kernel_and_recovers() {
             seen.extend(got.iter().map(bytes));
         }
         assert!(seen == frames);
-        assert_eq!(b.counts().missed, 0);
+        assert_eq!(b.counts().rx_missed, 0);
         drop(b);
         assert_settled(&pool);
         assert_eq!(pool.ledger().received, 20);
@@ -366,8 +366,8 @@ fn what_a_full_ring_drops_is_counted_as_missed() {
             batch.clear();
         }
         let counts = b.counts();
-        assert!(counts.missed > 0 && counts.rx_packets > 0, "{counts:?}");
-        assert_eq!(counts.missed + counts.rx_packets, 2000);
+        assert!(counts.rx_missed > 0 && counts.rx_packets > 0, "{counts:?}");
+        assert_eq!(counts.rx_missed + counts.rx_packets, 2000);
     });
 }
 
@@ -507,7 +507,7 @@ fn a_full_qdisc_holds_packets_back_and_loses_none() {
             receiver.join().unwrap()
         });
         let (here, there) = (a.counts(), b.counts());
-        assert_eq!((got.len(), there.missed), (2000, 0), "{here:?} {there:?}");
+        assert_eq!((got.len(), there.rx_missed), (2000, 0), "{here:?} {there:?}");
         // In any order: the qdisc's timer sends from another CPU than we, and veth delivers on each.
         let mut got: Vec<_> = got.iter().map(bytes).collect();
         got.sort_unstable();

@@ -29,8 +29,8 @@ pub(super) fn open(config: &Config, pool: &Pool) -> Result<ReadQueue> {
         in_hand: false,
         blocked: false,
         retry_at: None,
-        missed: 0,
-        no_frame: 0,
+        rx_missed: 0,
+        rx_nombuf: 0,
         health: Health::Up,
         told_end: false,
     };
@@ -56,9 +56,9 @@ pub(super) struct ReadQueue {
     /// The pool had no frame: when to try again.
     retry_at: Option<Instant>,
     /// Packets longer than any chain, since they were last asked for.
-    missed: u64,
+    rx_missed: u64,
     /// Receives that the pool ended early, since they were last asked for.
-    no_frame: u64,
+    rx_nombuf: u64,
     health: Health,
     /// `arm` has said that there will be no more.
     told_end: bool,
@@ -89,7 +89,7 @@ impl ReadQueue {
         let Some(record) = self.reader.current() else { return };
         let bytes = if self.any_link { Ok(record.data) } else { record.ethernet() };
         match bytes.map(<[u8]>::len) {
-            Ok(len) if len > self.packet_max_bytes => self.missed += 1,
+            Ok(len) if len > self.packet_max_bytes => self.rx_missed += 1,
             Ok(_) => self.in_hand = true,
             Err(e) => self.fail(&e),
         }
@@ -121,7 +121,7 @@ impl QueueOps for ReadQueue {
             let Some(record) = self.reader.current() else { break };
             let Some(mut skb) = mem.alloc_copy(record.data) else {
                 // The record stays in hand.
-                self.no_frame += 1;
+                self.rx_nombuf += 1;
                 self.retry_at = Instant::now().checked_add(RETRY);
                 break;
             };
@@ -161,7 +161,7 @@ impl QueueOps for ReadQueue {
     }
 
     fn counters(&mut self) -> Counters {
-        Counters { rx_missed: self.missed, rx_nombuf: self.no_frame, ..Counters::default() }
+        Counters { rx_missed: self.rx_missed, rx_nombuf: self.rx_nombuf, ..Counters::default() }
     }
 
     fn caps(&self) -> Caps {

@@ -188,11 +188,11 @@ mod tests {
     use crate::caps::{Copies, Origin, TxOffload};
 
     /// A queue no answer of which is the trait's default.
-    struct Told(EventFd);
+    struct Scripted(EventFd);
 
     // So that a new call is in this test, too.
     #[deny(clippy::missing_trait_methods)]
-    impl QueueOps for Told {
+    impl QueueOps for Scripted {
         fn rx(&mut self, mem: &mut Local, out: &mut Batch, budget: usize) -> Moved {
             Moved { packets: mem.alloc(out, budget), bytes: 0 }
         }
@@ -234,7 +234,7 @@ mod tests {
         }
     }
 
-    impl AsFd for Told {
+    impl AsFd for Scripted {
         fn as_fd(&self) -> BorrowedFd<'_> {
             self.0.as_fd()
         }
@@ -259,7 +259,7 @@ mod tests {
     fn every_call_of_a_queue_reaches_the_one_below_and_its_answer_comes_back() {
         let pool = Pool::builder().frames(64).build().unwrap();
         for (name, around) in WRAPPERS {
-            let mut told = Told(EventFd::new().unwrap());
+            let mut told = Scripted(EventFd::new().unwrap());
             let (below, counters, caps) = (told.as_fd().as_raw_fd(), told.counters(), told.caps());
             let mut ops = around(Box::new(told));
             let (mut mem, mut batch) = (pool.local(), Batch::with_capacity(4));

@@ -140,7 +140,7 @@ fn faults_over_xdp_are_accounted_for_and_captures_agree_with_them() {
         assert!(fate.delayed > 0 && fate.stalled > 0 && fate.refused > 0, "{fate:?}");
         a.settle();
         b.settle();
-        let missed = [a.queue.counts().missed, b.queue.counts().missed];
+        let missed = [a.queue.counts().rx_missed, b.queue.counts().rx_missed];
         let copied_bytes = a.queue.driver_counts().copied_bytes.unwrap();
         drop((a.queue, b.queue));
         let (from, to) = (pools[0].ledger(), pools[1].ledger());

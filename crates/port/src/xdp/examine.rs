@@ -5,7 +5,7 @@ use linerate_sys::bpf;
 
 use super::config::Config;
 use super::setup;
-use crate::doctor::interface::{self, Found};
+use crate::doctor::interface::{self, InterfaceInfo};
 use crate::doctor::kernel::{self, FRAME_BYTES, too_much};
 use crate::doctor::{Findings, Trial, flow, full_trial, trial};
 use crate::spec::Spec;
@@ -32,7 +32,7 @@ pub(super) fn examine(config: &Config, spec: &Spec, how: Trial, found: &mut Find
 }
 
 /// Checks it on an interface that is there.
-fn examine_on(config: &Config, spec: &Spec, of: &Found, how: Trial, found: &mut Findings) {
+fn examine_on(config: &Config, spec: &Spec, of: &InterfaceInfo, how: Trial, found: &mut Findings) {
     if let Err(e) = setup::check_host_use(config, &of.interface) {
         found.miss(&e);
     }
@@ -59,7 +59,7 @@ fn examine_on(config: &Config, spec: &Spec, of: &Found, how: Trial, found: &mut 
 }
 
 /// Looks for a program that is attached already; true if there is none.
-fn program(of: &Found, found: &mut Findings) -> bool {
+fn program(of: &InterfaceInfo, found: &mut Findings) -> bool {
     let name = of.interface.name();
     let names = of.info.xdp_programs.iter().map(|id| match bpf::program_name(*id) {
         Some(program) => format!("{program:?} (id {id})"),
@@ -78,7 +78,7 @@ fn program(of: &Found, found: &mut Findings) -> bool {
 }
 
 /// Compares the queues that there are with those that the port takes.
-fn queues(config: &Config, of: &Found, found: &mut Findings) {
+fn queues(config: &Config, of: &InterfaceInfo, found: &mut Findings) {
     let name = of.interface.name();
     let Ok(there) = of.interface.rx_queues() else { return };
     let Ok(taken) = setup::queues(config).map(|queues| queues.len()) else { return };
@@ -98,7 +98,7 @@ fn queues(config: &Config, of: &Found, found: &mut Findings) {
 }
 
 /// Reports offloads that matter here: receive merging by the device, checksum offload of the other end.
-fn offloads(of: &Found, found: &mut Findings) {
+fn offloads(of: &InterfaceInfo, found: &mut Findings) {
     let name = of.interface.name();
     if of.interface.merging().is_ok_and(|merging| merging.by_device) {
         found
@@ -117,7 +117,7 @@ fn offloads(of: &Found, found: &mut Findings) {
 }
 
 /// Opens the port as it will be, but for its filter.
-fn tried(spec: &Spec, of: &Found, found: &mut Findings) {
+fn tried(spec: &Spec, of: &InterfaceInfo, found: &mut Findings) {
     match trial::open_xdp(spec.text(), of) {
         Ok(mut obtained) => {
             // Not the filter that was asked for.
@@ -135,7 +135,7 @@ fn tried(spec: &Spec, of: &Found, found: &mut Findings) {
 }
 
 /// Reports, without a trial, if packets longer than a frame can be received.
-fn several(of: &Found, found: &mut Findings) {
+fn several(of: &InterfaceInfo, found: &mut Findings) {
     if of.mtu + LINK_HEADER_BYTES <= FRAME_ROOM {
         return;
     }

@@ -232,9 +232,13 @@ fn a_pool_without_frames_leaves_packets_to_the_kernels_count_and_recovers() {
         xdp.wait(Some(std::time::Duration::from_millis(5))).unwrap();
         assert_eq!(xdp.rx(&mut batch), 0);
         let counts = xdp.counts();
-        assert!(counts.missed >= 16 && counts.no_frame > 0, "{counts:?}");
+        assert!(counts.rx_missed >= 16 && counts.rx_nombuf > 0, "{counts:?}");
         let causes = xdp.driver_counts();
-        assert_eq!(causes.missed_no_frame + causes.missed_ring_full, counts.missed, "{causes:?}");
+        assert_eq!(
+            causes.missed_no_frame + causes.missed_ring_full,
+            counts.rx_missed,
+            "{causes:?}"
+        );
         assert!(causes.missed_no_frame >= 16, "{causes:?}");
         kept.clear();
         // Nobody announces that frames are free: the queue's own alarm does.
@@ -257,7 +261,10 @@ fn a_receive_ring_that_is_full_is_counted_as_the_cause() {
         send(&mut packet, &frames(100, 60), Offload::NONE);
         assert_eq!(receive(&mut xdp, 64).len(), 64);
         let (counts, causes) = (xdp.counts(), xdp.driver_counts());
-        assert_eq!((counts.missed, causes.missed_ring_full, causes.missed_no_frame), (36, 36, 0));
+        assert_eq!(
+            (counts.rx_missed, causes.missed_ring_full, causes.missed_no_frame),
+            (36, 36, 0)
+        );
         pass(&mut packet, &mut xdp, &frames(60, 60));
         drop(xdp);
         assert_settled(&pool);

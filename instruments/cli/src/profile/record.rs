@@ -194,8 +194,8 @@ fn is_program(path: &Path) -> bool {
 
 /// Adds to the refusal of an event the remedy that can be typed.
 fn refused(mut failure: Failure, is_event: bool) -> Failure {
-    if is_event && failure.told.code == "E-UNSUPPORTED" {
-        failure.told.fix = "leave --event out to sample by time; `linerate profile events` says \
+    if is_event && failure.error.code == "E-UNSUPPORTED" {
+        failure.error.fix = "leave --event out to sample by time; `linerate profile events` says \
                             what this machine counts, and what stands in for the rest"
             .into();
     }

@@ -138,7 +138,7 @@ impl Reading {
         };
         add("polls", passed(|port| port.counts.polls));
         add("polls_empty", passed(|port| port.counts.polls_empty));
-        add("missed", passed(|port| port.counts.missed));
+        add("missed", passed(|port| port.counts.rx_missed));
         let mut dropped = 0;
         for (reason, n) in &self.dropped {
             let n = n.saturating_sub(before.dropped.get(reason).copied().unwrap_or(0));

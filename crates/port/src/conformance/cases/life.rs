@@ -24,7 +24,7 @@ pub fn health_and_descriptor_are_as_said(rig: &mut Rig) -> Ran {
         // A timer that is due already still takes an interrupt to go off.
         let readable = end.readable(patience);
         assert!(readable, "a queue that was never armed is not readable");
-        let lost = (end.missed(), end.no_frame());
+        let lost = (end.rx_missed(), end.rx_nombuf());
         assert_eq!(lost, (0, 0), "packets missed, and receives without a frame, so far");
     }
     if bench.is_pair() {

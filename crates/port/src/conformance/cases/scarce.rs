@@ -64,7 +64,7 @@ pub fn a_dry_pool_loses_nothing_and_recovers(rig: &mut Rig) -> Ran {
         assert!(slept, "without a frame arm() says for ever that there is something: it spins");
         let waiting = packets.len() - early - held.len().min(packets.len() - early);
         if waiting > 0 && held.is_empty() {
-            assert!(receiver.no_frame() > 0, "a receive that the pool ended is in no_frame()");
+            assert!(receiver.rx_nombuf() > 0, "a receive that the pool ended is in rx_nombuf");
         }
         held.iter().for_each(|skb| arrivals.take(skb));
         receiver.consume(&mut held);

@@ -38,7 +38,7 @@ fn flows_are_divided_each_packet_comes_once_and_each_flow_in_order() {
         seen.assert_divided(4);
         let counts: Vec<_> = queues.iter_mut().map(Queue::counts).collect();
         assert_eq!(counts.iter().map(|c| c.rx_packets).sum::<u64>(), 6400, "{counts:?}");
-        assert_eq!(counts.iter().map(|c| c.missed).sum::<u64>(), 0, "{counts:?}");
+        assert_eq!(counts.iter().map(|c| c.rx_missed).sum::<u64>(), 0, "{counts:?}");
         drop(queues);
         assert_settled(&pool);
         assert_eq!(pool.ledger().received, 6400);
@@ -201,7 +201,7 @@ fn the_share_of_a_queue_that_is_closed_under_load_goes_to_the_others() {
                 .filter(|&seq| came.binary_search(&(flow, seq)).is_err());
             assert!(closed.contains(&flow) || lost.count() == 0, "{flow} was another queue's");
         }
-        let missed: u64 = queues.iter_mut().map(|q| q.counts().missed).sum();
+        let missed: u64 = queues.iter_mut().map(|q| q.counts().rx_missed).sum();
         assert_eq!(missed, 0);
         drop(queues);
         assert_settled(&pool);
@@ -228,7 +228,7 @@ fn queues_that_are_opened_under_load_receive_nothing_twice_and_leave_nothing_out
         while opened.iter_mut().any(|q| q.wait(Some(Duration::from_millis(20))).unwrap()) {
             seen.take(&mut opened);
         }
-        assert!(opened.iter_mut().all(|q| q.counts().missed == 0));
+        assert!(opened.iter_mut().all(|q| q.counts().rx_missed == 0));
         // Of each flow, everything from some time on.
         let sent = sender.sent.load(Ordering::Acquire);
         for flow in 0..FLOWS {

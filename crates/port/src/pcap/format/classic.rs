@@ -12,7 +12,7 @@
 use std::io::Read;
 
 use super::input::{Input, Order};
-use super::reader::{Found, LinkType};
+use super::reader::{LinkType, PacketRecord};
 use super::{CaptureError, Fault, PACKET_LEN_MAX};
 
 #[derive(Debug)]
@@ -56,7 +56,10 @@ impl Classic {
         })
     }
 
-    pub fn next<R: Read>(&self, input: &mut Input<R>) -> Result<Option<Found>, CaptureError> {
+    pub fn next<R: Read>(
+        &self,
+        input: &mut Input<R>,
+    ) -> Result<Option<PacketRecord>, CaptureError> {
         let Some(header) = input.start()? else { return Ok(None) };
         let [seconds, fraction, len, orig_len] = self.order.u32s(header);
         if len > self.packet_len_max {
@@ -67,7 +70,7 @@ impl Classic {
             return Err(input.error(Fault::Fraction(fraction)));
         }
         let data = input.take(len as usize)?;
-        Ok(Some(Found {
+        Ok(Some(PacketRecord {
             interface: 0,
             time_ns: u64::from(seconds) * 1_000_000_000 + u64::from(fraction * self.unit_ns),
             orig_len,

@@ -16,7 +16,7 @@ use std::ops::Range;
 
 use super::classic::packet_len_max;
 use super::input::{Input, Order};
-use super::reader::{Found, LinkType, Next};
+use super::reader::{LinkType, Next, PacketRecord};
 use super::{BLOCK_LEN_MAX, CaptureError, Fault, INTERFACES_MAX};
 
 const INTERFACE: u32 = 1;
@@ -112,7 +112,7 @@ impl Ng {
                     };
                     let found = found.map_err(|fault| input.error(fault))?;
                     let data = at + found.data.start..at + found.data.end;
-                    return Ok(Next::Packet(Found { data, ..found }));
+                    return Ok(Next::Packet(PacketRecord { data, ..found }));
                 }
                 _ => {
                     let left = len.checked_sub(FRAME_LEN).filter(|body| body % 4 == 0);
@@ -193,7 +193,7 @@ impl Ng {
         Ok(clock)
     }
 
-    fn packet(&self, body: &[u8], obsolete: bool) -> Result<Found, Fault> {
+    fn packet(&self, body: &[u8], obsolete: bool) -> Result<PacketRecord, Fault> {
         let ([id, high, low, len, orig_len], rest) = self.words(body)?;
         let id = if obsolete { self.order.halves(id).0.into() } else { id };
         let interface = self.interfaces.get(id as usize).ok_or(Fault::Interface(id))?;
@@ -201,17 +201,17 @@ impl Ng {
         let time_ns = time_ns.ok_or(Fault::Time)?;
         let data = interface.packet(len, 20, rest.len())?;
         let (interface, link_type) = (self.earlier + id, interface.link_type);
-        Ok(Found { interface, time_ns, orig_len, link_type, data })
+        Ok(PacketRecord { interface, time_ns, orig_len, link_type, data })
     }
 
     /// A packet of interface 0 without time, and cut at the snapshot length without saying so.
-    fn simple(&self, body: &[u8]) -> Result<Found, Fault> {
+    fn simple(&self, body: &[u8]) -> Result<PacketRecord, Fault> {
         let ([orig_len], rest) = self.words(body)?;
         let interface = self.interfaces.first().ok_or(Fault::Interface(0))?;
         let len = orig_len.min(interface.packet_len_max);
         let data = interface.packet(len, 4, rest.len())?;
         let (interface, link_type) = (self.earlier, interface.link_type);
-        Ok(Found { interface, time_ns: 0, orig_len, link_type, data })
+        Ok(PacketRecord { interface, time_ns: 0, orig_len, link_type, data })
     }
 
     /// The first words of a body, and what follows them.

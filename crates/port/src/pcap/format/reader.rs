@@ -19,7 +19,7 @@ pub struct Reader<R> {
     /// Unknown until the header is read.
     format: Option<Format>,
     /// The packet of the last step.
-    found: Option<Found>,
+    found: Option<PacketRecord>,
     /// Nothing more to read: the file has ended or has proved bad.
     done: bool,
 }
@@ -121,7 +121,8 @@ impl<R: Read> Reader<R> {
 
     /// Returns the packet that the last step found, the same one at each call.
     pub fn current(&self) -> Option<Record<'_>> {
-        let &Found { interface, time_ns, orig_len, link_type, ref data } = self.found.as_ref()?;
+        let &PacketRecord { interface, time_ns, orig_len, link_type, ref data } =
+            self.found.as_ref()?;
         let data = self.input.bytes(data.clone());
         // Nothing can have been longer when it was caught than what was caught of it.
         let orig_len = orig_len.max(data.len() as u32);
@@ -202,7 +203,7 @@ impl LinkType {
 /// Result of parsing the next part of a file.
 #[derive(Debug)]
 pub(super) enum Next {
-    Packet(Found),
+    Packet(PacketRecord),
     /// Nothing yet, but there is more to look at.
     Busy,
     End,
@@ -210,7 +211,7 @@ pub(super) enum Next {
 
 /// A packet that a format has found in the buffer of the input.
 #[derive(Debug)]
-pub(super) struct Found {
+pub(super) struct PacketRecord {
     pub interface: u32,
     pub time_ns: u64,
     pub orig_len: u32,

@@ -49,7 +49,7 @@ pub(super) struct Copies {
 
 /// The packets of a call, copied and dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Taken {
+pub(super) struct CopyCounts {
     pub copied: u64,
     pub dropped: u64,
 }
@@ -91,12 +91,12 @@ impl Copies {
     }
 
     /// Publishes the copies of the first `packets` staged; the others did not pass.
-    pub fn publish(&mut self, packets: usize) -> Taken {
+    pub fn publish(&mut self, packets: usize) -> CopyCounts {
         let copied = packets.min(self.ends.len());
         let end = self.ends[..copied].last().copied().unwrap_or(0);
         let pushed = self.ring.push_slice(&self.staged[..end]);
         debug_assert_eq!(pushed, end, "the room was there, and nobody else fills it");
-        Taken { copied: copied as u64, dropped: (packets - copied) as u64 }
+        CopyCounts { copied: copied as u64, dropped: (packets - copied) as u64 }
     }
 }
 

@@ -30,7 +30,7 @@ pub use writer::TeeWriter;
 use super::{Layer, Way, Wrapped, epoch_ns};
 use crate::pcap::format::PACKET_LEN_MAX;
 use crate::queue::QueueOps;
-use copies::{Copies, HEADER_BYTES, Inbox, Taken};
+use copies::{Copies, CopyCounts, HEADER_BYTES, Inbox};
 
 /// Upper limits of a tee.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -218,7 +218,7 @@ impl Copier {
     }
 
     /// Counts what was copied, and wakes the writer if it sleeps.
-    fn count(&self, taken: Taken) {
+    fn count(&self, taken: CopyCounts) {
         if taken.copied > 0 {
             self.shared.copied.fetch_add(taken.copied, Ordering::Relaxed);
             if self.shared.waker.should_wake(Events::FRAMES) {
