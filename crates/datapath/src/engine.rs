@@ -17,11 +17,11 @@ use crate::opening::{self, Groups};
 use crate::plan::{self, Sizes};
 use crate::ports::{self, Named};
 use crate::running::Running;
+use crate::stage::Xconnect;
 use crate::stage::{Maker, Stage, StageContext};
 use crate::stats::{Stats, WorkerSlot};
 use crate::worker::Worker;
 use crate::wrapping::{self, Around};
-use crate::xconnect::Xconnect;
 
 /// The longest wait for one port to come up, before all are looked at again.
 const STEP: Duration = Duration::from_millis(10);

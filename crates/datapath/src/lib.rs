@@ -22,15 +22,13 @@ pub mod testing;
 mod waits;
 mod worker;
 mod wrapping;
-mod xconnect;
 
 pub use engine::{Builder, Engine};
 pub use running::{Running, Stopped};
-pub use stage::{PortId, Stage, StageContext, Turn};
+pub use stage::{PortId, Stage, StageContext, Turn, Xconnect};
 pub use stats::{PortStats, Stats};
 pub use waits::{Flushes, WorkerStats};
 pub use worker::{Turned, Worker};
-pub use xconnect::Xconnect;
 
 pub use linerate_port::{Code, Error, Kind, Result};
 pub use linerate_skb::{CoreStats, Data, Dwell, Holder, Init, PoolStats, Return};

@@ -1,4 +1,4 @@
-//! Stages: a program's own work on the path.
+//! Stages: a program's own work on the path, and the one that every wire ends with.
 
 use std::time::Instant;
 
@@ -119,3 +119,24 @@ impl<'a> StageContext<'a> {
 
 /// Makes one stage for each worker.
 pub(crate) type Maker = Box<dyn FnMut(&mut StageContext<'_>) -> Box<dyn Stage>>;
+
+/// Sends packets without a verdict to the other end of their wire.
+#[derive(Debug, Default)]
+pub struct Xconnect;
+
+impl Stage for Xconnect {
+    fn run(&mut self, batch: &mut Batch, turn: &mut Turn<'_>) {
+        let Some(peer) = turn.peer() else { return };
+        match batch.run() {
+            // The rule: nobody before us had an opinion.
+            Some((Verdict::NONE, n)) if n == batch.len() => batch.set_verdicts(peer.verdict()),
+            _ => {
+                for i in 0..batch.len() {
+                    if batch.verdict(i) == Verdict::NONE {
+                        batch.set_verdict(i, peer.verdict());
+                    }
+                }
+            }
+        }
+    }
+}

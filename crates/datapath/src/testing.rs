@@ -24,10 +24,10 @@ use linerate_skb::{Batch, Ledger, Local, Moved, Pool};
 
 use crate::hold_off::HoldOff;
 use crate::napi::Napi;
+use crate::stage::Xconnect;
 use crate::stage::{Stage, StageContext};
 use crate::stats::WorkerSlot;
 use crate::worker::{Turned, Worker};
-use crate::xconnect::Xconnect;
 use unfinished::Left;
 
 /// Batch sizes that every run is repeated with.

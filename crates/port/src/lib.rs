@@ -17,7 +17,6 @@ mod caps;
 pub mod conformance;
 pub mod doctor;
 mod driver;
-mod findings;
 mod host;
 mod obtained;
 mod port;
@@ -42,14 +41,13 @@ pub mod xdp;
 
 pub use caps::{Caps, Copies, Origin, TxOffload};
 pub use driver::{Driver, DriverFlags, DriverHelp, Needs, OnMachine, OpenContext, Opened, Plan};
-pub use findings::{Pace, Verified};
 pub use host::Bell;
 pub use obtained::{Direction, Obtained};
 pub use port::{Port, wait_any};
 pub use queue::{DriverQueue, Health, Queue, QueueOps, Want};
 pub use registry::{Registry, parse, plan};
 pub use spec::{Options, Spec, nearest};
-pub use stats::{Counters, DriverCounts, QueueCounts, QueueStats};
+pub use stats::{Counters, DriverCounts, Pace, QueueCounts, QueueStats, Verified};
 pub use view::Views;
 
 pub use linerate_skb::{Code, Error, Kind, Result};

@@ -37,7 +37,6 @@ pub enum Init {
     /// It is 7 % faster where packets are freed on another core that only reads their metadata and
     /// the first core sets their length; it is equal where the other core writes it, and slower on
     /// one core (by 1.2 to 1.6 times) and where no core reads it. Measured in docs/adr/0006.
-    /// core (by 1.2 to 1.6 times) and where nobody looks. Measured in docs/adr/0006.
     AtFree,
 }
 

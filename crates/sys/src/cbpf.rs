@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use rustix::io::{self, Errno};
 
-use crate::errno::check;
+use crate::error::check;
 
 /// As an address of [`Insn::load_word`]: how the packet came, one of the `PKTTYPE_*` of
 /// [`packet`](crate::packet).

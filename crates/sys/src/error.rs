@@ -2,7 +2,10 @@
 //!
 //! Setup paths return it; the data path never does (it returns counts and drop reasons).
 
+use std::ffi::c_int;
 use std::fmt;
+
+use rustix::io::Errno;
 
 /// A setup failure, told so that the reader can act on it.
 ///
@@ -36,7 +39,7 @@ impl Error {
 
     /// An error of the operating system: `call` failed with `errno` while doing `what`.
     #[must_use]
-    pub fn os(code: Code, what: impl Into<String>, call: &str, errno: rustix::io::Errno) -> Self {
+    pub fn os(code: Code, what: impl Into<String>, call: &str, errno: Errno) -> Self {
         let text = std::io::Error::from(errno);
         Error::new(code, what, format!("{call}: {text}"))
     }
@@ -157,6 +160,16 @@ impl fmt::Display for Code {
     }
 }
 
+/// Returns `ret` if it is not negative, else the calling thread's errno: the C library's convention.
+pub(crate) fn check(ret: c_int) -> rustix::io::Result<c_int> {
+    if ret >= 0 { Ok(ret) } else { Err(last_errno()) }
+}
+
+/// Returns the calling thread's errno.
+pub(crate) fn last_errno() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -173,5 +186,13 @@ mod tests {
     fn an_error_crosses_threads() {
         fn check<T: Send + Sync + 'static>() {}
         check::<Error>();
+    }
+
+    #[test]
+    fn a_negative_return_becomes_the_errno_of_the_call() {
+        // SAFETY: closing a descriptor that cannot exist touches no object of ours.
+        let ret = unsafe { libc::close(-1) };
+        assert_eq!(check(ret), Err(Errno::BADF));
+        assert_eq!(check(3), Ok(3));
     }
 }

@@ -8,7 +8,6 @@ pub mod bpf;
 pub mod capability;
 pub mod cbpf;
 pub mod clock;
-mod errno;
 pub mod error;
 pub mod mem;
 pub mod netif;

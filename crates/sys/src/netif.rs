@@ -14,7 +14,7 @@ use rustix::io::{self, Errno};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::capability::Capabilities;
-use crate::errno::check;
+use crate::error::check;
 use crate::error::{Code, Error, Result};
 
 /// Bytes of the longest interface name (`IFNAMSIZ` without the NUL).

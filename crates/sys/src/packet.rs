@@ -29,7 +29,7 @@ pub use send_batch::{MESSAGE_SEGMENTS_MAX, MESSAGES_MAX, SEGMENTS_MAX, SendBatch
 
 use crate::capability::Capabilities;
 use crate::cbpf::{self, Insn};
-use crate::errno::check;
+use crate::error::check;
 use crate::error::{Code, Error, Result};
 use crate::netif::Interface;
 

@@ -26,7 +26,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::{self, Errno};
 
 use crate::capability::Capabilities;
-use crate::errno::check;
+use crate::error::check;
 use crate::error::{Code, Error, Result};
 use crate::netif::{IfName, Interface, ioctl};
 use crate::vnet::VNET_HDR_BYTES;

@@ -26,7 +26,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 use rustix::process::{Resource, Rlimit, getrlimit};
 
 use crate::capability::Capabilities;
-use crate::errno::check;
+use crate::error::check;
 use crate::error::{Code, Error, Result};
 use crate::mem::{Huge, Region};
 

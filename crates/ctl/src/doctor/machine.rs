@@ -8,8 +8,6 @@ use linerate_port::{Driver, Obtained, Port, Registry, Result};
 use linerate_sys::mem::{Huge, Region};
 use linerate_sys::netns::Netns;
 
-use super::kernel;
-
 /// Frames of the memory that is registered: 64 MiB, a path of some queues.
 const FRAMES: usize = 32 << 10;
 const HUGE_PAGE_BYTES: usize = 2 << 20;
@@ -24,7 +22,7 @@ const PROGRAMS: [(&str, &str); 3] =
 #[must_use]
 pub fn machine() -> Vec<Finding> {
     let mut found = Findings::default();
-    kernel::examine(&mut found);
+    examine_kernel(&mut found);
     programs(&mut found);
     drivers(&mut found);
     host::memory(FRAMES, &mut found);
@@ -177,9 +175,33 @@ fn programs(found: &mut Findings) {
     }
 }
 
+/// Compares the kernel with what is used of it.
+fn examine_kernel(found: &mut Findings) {
+    match host::version() {
+        Some(version) => judge_kernel(version, found),
+        None => {
+            found.warn("the kernel does not tell its version").why("/proc is not mounted");
+        }
+    }
+}
+
+fn judge_kernel((major, minor): (u32, u32), found: &mut Findings) {
+    let drivers = Registry::default();
+    let needs = drivers.drivers().iter().flat_map(|driver| driver.on_machine().kernels);
+    let mut lacks: Vec<_> = needs.filter(|(from, _)| (major, minor) < *from).collect();
+    lacks.sort_unstable();
+    if lacks.is_empty() {
+        found.ok(format!("Linux {major}.{minor}: has everything that is used"));
+    } else {
+        let lacks: Vec<&str> = lacks.into_iter().map(|(_, what)| *what).collect();
+        found.warn(format!("Linux {major}.{minor} is old")).why(lacks.join("; "));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use linerate_port::doctor::Level;
 
     #[test]
     fn the_share_that_the_host_took_is_that_of_all_time() {
@@ -187,5 +209,19 @@ mod tests {
         assert_eq!(steal_pct(stat), Some(5.0));
         assert_eq!((steal_pct("cpu  1 2"), steal_pct("intr 5"), steal_pct("")), (None, None, None));
         assert_eq!(steal_pct("cpu  0 0 0 0 0 0 0 0"), None);
+    }
+
+    #[test]
+    fn a_release_is_judged_by_what_drivers_use() {
+        let of = |version| {
+            let mut found = Findings::default();
+            judge_kernel(version, &mut found);
+            found.into_vec().remove(0)
+        };
+        assert_eq!(of((6, 6)).level, Level::Ok);
+        let old = of((5, 15));
+        assert_eq!(old.level, Level::Warn);
+        assert!(old.why.unwrap().starts_with("superframes of UDP"));
+        assert!(of((5, 4)).why.unwrap().starts_with("xdp needs 5.9"));
     }
 }

@@ -32,7 +32,6 @@
 //! assert_eq!(doctor::worst(&doctor::check("nul:")), Level::Miss);
 //! ```
 
-mod kernel;
 mod machine;
 #[cfg(test)]
 mod tests;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 use linerate_skb::{Batch, DropReason};
 
-use crate::findings::Pace;
+use crate::stats::Pace;
 
 /// Slowest and fastest pace, in packets a second: one in ten years, and a thousand a nanosecond.
 const PPS_MIN: f64 = 3e-9;

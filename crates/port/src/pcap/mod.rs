@@ -17,23 +17,22 @@ mod config;
 mod examine;
 #[doc(hidden)]
 pub mod format;
-mod frames;
 mod read;
 mod source;
 #[cfg(test)]
 mod tests;
 mod write;
 
-use linerate_skb::Result;
+use std::path::Path;
 
-pub use frames::{Frame, read_all, write_all};
+use linerate_skb::{Code, Error, Result};
 
 use crate::doctor::{Findings, Trial};
 use crate::driver::{Driver, DriverFlags, DriverHelp, Needs, OpenContext, Opened, Plan};
 use crate::obtained::{Direction, Obtained};
 use crate::spec::Spec;
 use config::{Config, Mode};
-use format::PACKET_LEN_MAX;
+use format::{PACKET_LEN_MAX, Reader, Writer};
 
 /// The longest IP packet behind Ethernet and a VLAN tag: what a pool is sized for. Captures may
 /// have longer ones, up to 256 KiB, and they pass if the pool has the frames.
@@ -95,4 +94,53 @@ impl Plan for Config {
             }
         }
     }
+}
+
+/// One packet of a capture.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Frame {
+    /// When it was captured, in nanoseconds of the epoch; 0 = no idea.
+    pub stamp_ns: u64,
+    /// Its bytes, from the destination MAC, as many as were captured.
+    pub bytes: Vec<u8>,
+}
+
+/// Reads all packets of a capture, pcap or pcapng.
+///
+/// Memory is that of the file: a port is the way to read one that is large or not trusted.
+///
+/// # Errors
+/// `E-FILE` if it cannot be read, `E-CAPTURE` if it is not what it claims or not Ethernet.
+pub fn read_all(path: impl AsRef<Path>) -> Result<Vec<Frame>> {
+    let path = path.as_ref();
+    let name = path.display().to_string();
+    let file = std::fs::File::open(path).map_err(|e| failed("read", &name, &e))?;
+    let mut reader = Reader::new(file).map_err(|e| e.in_file(&name))?;
+    let mut frames = Vec::new();
+    while let Some(record) = reader.next_record().map_err(|e| e.in_file(&name))? {
+        let bytes = record.ethernet().map_err(|e| e.in_file(&name))?.to_vec();
+        frames.push(Frame { stamp_ns: record.time_ns, bytes });
+    }
+    Ok(frames)
+}
+
+/// Writes a pcapng capture of `frames`, in place of what `path` held.
+///
+/// # Errors
+/// `E-FILE` if it cannot be written, or if a frame has more than 256 KiB.
+pub fn write_all(path: impl AsRef<Path>, frames: &[Frame]) -> Result<()> {
+    let path = path.as_ref();
+    let failed = |e| failed("write", &path.display().to_string(), &e);
+    let mut writer = Writer::new(std::fs::File::create(path).map_err(failed)?);
+    writer.add_interface(write::INTERFACE).map_err(failed)?;
+    for frame in frames {
+        let len = u32::try_from(frame.bytes.len()).unwrap_or(u32::MAX);
+        writer.write(0, frame.stamp_ns, len, &frame.bytes).map_err(failed)?;
+    }
+    writer.flush().map_err(failed)
+}
+
+/// Says that the file could not be read or written.
+fn failed(verb: &str, name: &str, e: &std::io::Error) -> Error {
+    Error::new(Code::File, format!("cannot {verb} {name}"), e.to_string())
 }

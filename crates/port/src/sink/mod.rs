@@ -8,12 +8,12 @@ use linerate_wire::stamp::{self, Stamp, StampError};
 
 use crate::caps::Caps;
 use crate::driver::{Driver, DriverFlags, DriverHelp, Needs, OpenContext, Opened, Plan};
-use crate::findings::Verified;
 use crate::r#gen::FLOWS_MAX;
 use crate::obtained::{Direction, Obtained};
 use crate::queue::{QueueOps, Want};
 use crate::spec::Spec;
 use crate::stats::Counters;
+use crate::stats::Verified;
 
 const PACKET_MAX_BYTES: usize = 1 << 16;
 

@@ -356,7 +356,7 @@ unsafe fn bpf<A>(command: c_long, attr: *const A) -> rustix::io::Result<c_long> 
     // SAFETY: the kernel reads `size_of::<A>()` bytes of `attr`, whose size it is, and takes what is
     // beyond for zeroes; the rest is the caller's promise.
     let done = unsafe { libc::syscall(libc::SYS_bpf, command, attr, size_of::<A>()) };
-    if done < 0 { Err(crate::errno::last()) } else { Ok(done) }
+    if done < 0 { Err(crate::error::last_errno()) } else { Ok(done) }
 }
 
 /// Returns the verifier's last line, which says why it refused.

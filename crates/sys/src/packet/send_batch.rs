@@ -18,7 +18,7 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use rustix::io::Errno;
 
-use crate::errno::check;
+use crate::error::check;
 use crate::vnet::{VNET_HDR_BYTES, VnetHdr};
 
 /// Most messages of one batch.
