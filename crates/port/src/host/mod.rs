@@ -11,6 +11,8 @@ mod reserve;
 pub(crate) mod segment;
 #[cfg(test)]
 pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
 
 use std::time::{Duration, Instant};
 

@@ -195,17 +195,10 @@ fn put(frame: &mut [u8], at: usize, value: u16) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::testing::{bytes, ipip, ipv4};
+    use crate::host::testing::{self, bytes, ipip, ipv4};
     use linerate_skb::Pool;
 
-    const SUPER: Offload = Offload {
-        flags: 1,
-        gso_type: GSO_TCPV4,
-        hdr_len: 54,
-        gso_size: 1000,
-        csum_start: 34,
-        csum_offset: 16,
-    };
+    const SUPER: Offload = Offload { gso_size: 1000, ..testing::SUPERFRAME };
 
     fn cut(frame: &[u8], offload: Offload, room: usize) -> Result<Vec<Vec<u8>>, DropReason> {
         let pool = Pool::builder().frames(256).build().unwrap();

@@ -1,13 +1,17 @@
 //! Common parts of the tests of ports onto the host's interfaces: a network namespace per test, and a
 //! queue driven as a program drives it.
 
+use std::fs;
 use std::os::fd::AsFd;
+use std::path::PathBuf;
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use linerate_skb::{Batch, Code, Offload, Pool, Skb};
 use linerate_sys::wait::poll_readable;
 use linerate_wire::stamp;
+use rustix::fs::{CWD, FileType, Mode};
 use rustix::thread::UnshareFlags;
 
 use crate::conformance::Interface;
@@ -61,6 +65,38 @@ pub(crate) fn in_netns_with_xdp(test: impl FnOnce() + Send + 'static) {
         ip("link del probe0");
         test();
     });
+}
+
+/// A folder that goes with the test.
+pub(crate) struct Scratch(pub PathBuf);
+
+impl Scratch {
+    pub fn new() -> Scratch {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let n = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("linerate-test-{}-{n}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir(&path).unwrap();
+        Scratch(path)
+    }
+
+    pub fn file(&self, name: &str, bytes: &[u8]) -> String {
+        let path = self.0.join(name);
+        fs::write(&path, bytes).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+
+    pub fn fifo(&self) -> String {
+        let path = self.0.join("fifo");
+        rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
 }
 
 /// Runs `ip` with `args`, in the namespace of the calling thread, and returns what it prints.

@@ -2,66 +2,21 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use linerate_skb::{Batch, Code, DropReason, Local, Moved, Pool};
-use rustix::fs::{CWD, FileType, Mode};
 
+use super::format::Order;
 use super::write::WriteQueue;
 use super::*;
 use crate::Port;
+use crate::host::testing::{LONG, Scratch, assert_settled};
 use crate::queue::{Health, QueueOps, Want};
 
-const LONG: Duration = Duration::from_secs(10);
-
-/// A folder that goes with the test.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new() -> Scratch {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let n = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("linerate-pcap-{}-{n}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        fs::create_dir(&path).unwrap();
-        Scratch(path)
-    }
-
-    fn file(&self, name: &str, bytes: &[u8]) -> String {
-        let path = self.0.join(name);
-        fs::write(&path, bytes).unwrap();
-        path.to_str().unwrap().to_owned()
-    }
-
-    fn fifo(&self) -> String {
-        let path = self.0.join("fifo");
-        rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
-        path.to_str().unwrap().to_owned()
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-/// A classic capture: big or little endian, ns or µs.
+/// A classic capture: big or little endian, ns or µs; each packet was 4 bytes longer.
 fn classic(big: bool, nanos: bool, link: u32, packets: &[(u32, u32, &[u8])]) -> Vec<u8> {
-    let word = |n: u32| if big { n.to_be_bytes() } else { n.to_le_bytes() };
-    let half = |n: u16| if big { n.to_be_bytes() } else { n.to_le_bytes() };
-    let mut file = word(if nanos { 0xa1b2_3c4d } else { 0xa1b2_c3d4 }).to_vec();
-    file.extend([half(2), half(4)].concat());
-    file.extend([0, 0, 262_144, link].map(word).concat());
-    for (seconds, fraction, data) in packets {
-        let len = data.len() as u32;
-        file.extend([*seconds, *fraction, len, len + 9].map(word).concat());
-        file.extend_from_slice(data);
-    }
-    file
+    let order = if big { Order::Big } else { Order::Little };
+    format::tests::classic(order, nanos, (262_144, link), packets)
 }
 
 fn pool(frames: u32) -> Pool {
@@ -86,11 +41,6 @@ fn receive(port: &mut Port) -> (Vec<Frame>, Health) {
         }
     }
     (frames, port.health())
-}
-
-fn assert_balanced(pool: &Pool) {
-    let ledger = pool.ledger();
-    assert_eq!((ledger.difference(), ledger.in_flight), (0, 0), "{ledger}");
 }
 
 #[test]
@@ -120,7 +70,7 @@ fn a_capture_passes_unchanged_with_its_times() {
             .collect();
         assert!(read_all(&copy).unwrap() == expected);
         assert_eq!((pool.ledger().received, pool.ledger().sent), (100, 100));
-        assert_balanced(&pool);
+        assert_settled(&pool);
     }
 }
 
@@ -156,7 +106,7 @@ fn a_pool_run_dry_delays_a_capture_and_loses_nothing() {
     let (rest, health) = receive(&mut port);
     numbers.extend(rest.iter().map(|f| f.bytes[0]));
     assert_eq!((numbers, health), ((0..10).collect(), Health::Finished));
-    assert_balanced(&pool);
+    assert_settled(&pool);
 }
 
 #[test]
@@ -171,7 +121,7 @@ fn a_packet_that_no_chain_can_carry_is_missed_and_the_next_one_comes() {
     let (frames, health) = receive(&mut port);
     assert_eq!((frames, health), (vec![packets[0].clone(), packets[2].clone()], Health::Finished));
     assert_eq!((port.counts().rx_packets, port.counts().rx_missed), (2, 1));
-    assert_balanced(&pool);
+    assert_settled(&pool);
 }
 
 #[test]
@@ -193,7 +143,7 @@ fn a_damaged_file_fails_behind_the_packets_that_were_good() {
         let Health::Failed(e) = health else { panic!("{health:?}") };
         assert_eq!((e.code, &*e.why), (Code::Capture, says));
         assert!(e.what.contains("bad.pcap"), "{e}");
-        assert_balanced(&pool);
+        assert_settled(&pool);
     }
 }
 
@@ -219,7 +169,7 @@ fn copied(scratch: &Scratch, from: &str, options: &str) -> Vec<u8> {
     }
     assert_eq!(reads.health(), Health::Finished);
     drop((reads, writes));
-    assert_balanced(&pool);
+    assert_settled(&pool);
     std::fs::read(&to).unwrap()
 }
 
@@ -238,7 +188,7 @@ fn a_snapped_packet_keeps_its_original_length_from_capture_to_capture() {
     let scratch = Scratch::new();
     let packets: [(u32, u32, &[u8]); 2] = [(1, 1, &[7; 60]), (2, 2, &[8; 1400])];
     let file = scratch.file("a.pcap", &classic(false, false, 1, &packets));
-    assert_eq!(kinds(&copied(&scratch, &file, "")), [(1, 69, 60), (1, 1409, 1400)]);
+    assert_eq!(kinds(&copied(&scratch, &file, "")), [(1, 64, 60), (1, 1404, 1400)]);
 }
 
 #[test]
@@ -246,7 +196,7 @@ fn a_capture_of_another_link_type_is_copied_as_it_is() {
     let scratch = Scratch::new();
     let cooked = classic(true, false, 113, &[(1, 1, b"first"), (2, 2, b"second")]);
     let file = scratch.file("cooked.pcap", &cooked);
-    assert_eq!(kinds(&copied(&scratch, &file, ",link=any")), [(113, 14, 5), (113, 15, 6)]);
+    assert_eq!(kinds(&copied(&scratch, &file, ",link=any")), [(113, 9, 5), (113, 10, 6)]);
     // Nothing says of an empty one what its packets would have been.
     let file = scratch.file("empty.pcap", &classic(true, false, 113, &[]));
     let empty = copied(&scratch, &file, ",link=any");
@@ -329,7 +279,7 @@ fn a_stream_wakes_its_reader_and_never_blocks_it() {
     assert_eq!(receive(&mut port), (vec![], Health::Finished));
     assert!(port.wait(None).unwrap(), "the end is told of");
     assert!(!port.wait(Some(Duration::ZERO)).unwrap(), "and wakes nobody again");
-    assert_balanced(&pool);
+    assert_settled(&pool);
 }
 
 #[test]
@@ -401,7 +351,7 @@ fn a_full_disk_drops_the_rest_and_leaves_whole_packets() {
         let ledger = pool.ledger();
         assert_eq!(ledger.sent, sent as u64);
         assert_eq!(ledger.dropped(DropReason::WRITE_FAILED), 16 - sent as u64);
-        assert_balanced(&pool);
+        assert_settled(&pool);
     }
 }
 
@@ -421,7 +371,7 @@ fn a_reader_that_has_gone_is_told_to_the_writer() {
     assert!(e.why.contains("Broken pipe") && !e.fix.is_empty(), "{e}");
     assert_eq!(send(&mut queue, &mut mem, &[vec![3; 60]]).packets, 0);
     assert_eq!(pool.ledger().dropped(DropReason::WRITE_FAILED), 3);
-    assert_balanced(&pool);
+    assert_settled(&pool);
 }
 
 #[test]
@@ -443,32 +393,5 @@ fn a_packet_too_long_for_a_capture_is_dropped_and_its_neighbours_are_not() {
     let now = super::write::epoch_ns();
     assert!(frames.iter().all(|f| (before..=now).contains(&f.stamp_ns)));
     assert_eq!(frames[0].stamp_ns, frames[2].stamp_ns);
-    assert_balanced(&pool);
-}
-
-#[test]
-fn tcpdump_reads_what_was_written() {
-    let scratch = Scratch::new();
-    let path = scratch.0.join("a.pcap");
-    let pool = pool(64);
-    let mut port = Port::open_with(&format!("pcap:{},write", path.display()), &pool).unwrap();
-    let mut batch = Batch::with_capacity(20);
-    port.alloc(&mut batch, 20);
-    for (i, skb) in batch.iter_mut().enumerate() {
-        let bytes = skb.put(60).unwrap();
-        bytes.fill(2);
-        bytes[12..14].copy_from_slice(&[0x88, 0xb5]); // for local experiments
-        skb.set_stamp_ns(1_700_000_000_000_000_000 + i as u64);
-    }
-    assert_eq!(port.xmit(&mut batch), 20);
-    let mut command = Command::new("tcpdump");
-    command.args(["-r", "-", "-nn", "-e", "--nano"]).stdin(File::open(&path).unwrap());
-    let Ok(output) = command.stdout(Stdio::piped()).stderr(Stdio::piped()).output() else {
-        println!("skipped: tcpdump is not installed");
-        return;
-    };
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    assert_eq!(text.lines().filter(|line| line.contains("length 60")).count(), 20, "{text}");
-    assert!(text.contains(".000000019 "), "{text}");
+    assert_settled(&pool);
 }

@@ -7,12 +7,10 @@ use linerate_sys::wait::EventFd;
 use proptest::prelude::*;
 
 use super::*;
-use crate::host::testing::{bytes, ipip, ipv4};
+use crate::host::testing::{self, PARTIAL, assert_settled, bytes, ipip, ipv4};
 use crate::queue::{DriverQueue, Want};
 
-const PARTIAL: Offload = Offload { flags: 1, csum_start: 34, csum_offset: 6, ..Offload::NONE };
-const SUPERFRAME: Offload =
-    Offload { flags: 1, gso_type: 1, hdr_len: 54, gso_size: 1000, csum_start: 34, csum_offset: 16 };
+const SUPERFRAME: Offload = Offload { gso_size: 1000, ..testing::SUPERFRAME };
 
 /// A device that takes as many packets as it has room for, and keeps their bytes.
 pub(super) struct Device {
@@ -122,11 +120,6 @@ fn numbers(kinds: &[Kind]) -> Vec<u8> {
 
 fn sent(device: &Device) -> Vec<u8> {
     device.sent.iter().map(|packet| packet[5]).collect()
-}
-
-fn assert_settled(pool: &Pool) {
-    let ledger = pool.ledger();
-    assert_eq!((ledger.in_flight, ledger.difference()), (0, 0), "{ledger}");
 }
 
 fn kinds() -> impl Strategy<Value = Vec<Kind>> {

@@ -248,10 +248,12 @@ impl HostDevice for Device {
     }
 
     fn awaits(&mut self, link: &Link, want: Want) -> (Option<Want>, Option<Instant>) {
+        // While the interface is down, the link's own alarm is soon enough.
+        let is_up = |_: &Instant| link.is_up();
         let times = [
             self.rx.starved.at().filter(|_| want.frames()),
-            self.socket.as_ref().and_then(|socket| self.tx.look_at(&socket.held)),
-            self.rebind_at,
+            self.socket.as_ref().and_then(|socket| self.tx.look_at(&socket.held)).filter(is_up),
+            self.rebind_at.filter(is_up),
             self.look_at.filter(|_| !link.is_gone()),
         ];
         // Room comes with completions, which nobody announces: the alarm looks for them.

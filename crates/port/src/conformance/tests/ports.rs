@@ -1,15 +1,13 @@
 //! Every port of this crate, under the suite.
 
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::path::Path;
 
 use linerate_skb::{Pool, Result};
-use rustix::fs::{CWD, FileType, Mode};
 
 use crate::conformance::{Case, Ends, Interface, Rig};
 use crate::driver::Opened;
-use crate::host::testing::{Veth, in_netns, in_netns_with_xdp, ip, veth};
+use crate::host::testing::{Scratch, Veth, in_netns, in_netns_with_xdp, ip, veth};
 use crate::{r#gen, null, packet, pcap, registry, ring, sink};
 
 fn open(text: &str, pool: &Pool) -> Result<Opened> {
@@ -58,26 +56,6 @@ mod paced_generators {
     crate::conformance!(|case: Case| case.on(Rig::alone(r#gen::Gen, "gen:,rate=100kpps")));
 }
 
-/// A folder that goes with the test.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new() -> Scratch {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let n = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("linerate-conformance-{}-{n}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        fs::create_dir(&path).unwrap();
-        Scratch(path)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
 /// A capture is written, and read when it is complete.
 mod capture_files {
     use super::*;
@@ -123,12 +101,11 @@ mod capture_streams {
     crate::conformance!(|case: Case| {
         let rig = Rig::new(|pool| {
             let scratch = Scratch::new();
-            let path = scratch.0.join("fifo");
-            rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
-            let far = open(&format!("pcap:{},read", path.display()), pool)?;
+            let path = scratch.fifo();
+            let far = open(&format!("pcap:{path},read"), pool)?;
             let pipe = fs::File::options().read(true).write(true).open(&path).unwrap();
             rustix::pipe::fcntl_setpipe_size(&pipe, PIPE_BYTES).unwrap();
-            let near = open(&format!("pcap:{},write", path.display()), pool)?;
+            let near = open(&format!("pcap:{path},write"), pool)?;
             Ok(Ends::Pair(near, far))
         });
         case.on(rig.longest(9000).blocks_when_full());

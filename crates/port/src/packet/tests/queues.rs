@@ -22,30 +22,6 @@ fn stay_on_one_cpu() {
 }
 
 #[test]
-fn flows_are_divided_each_packet_comes_once_and_each_flow_in_order() {
-    in_netns(|| {
-        stay_on_one_cpu();
-        veth(1500);
-        let mut a = queue("packet:v0");
-        let (pool, mut queues) = queues("packet:v1,queues=4,ring=4MiB");
-        let mut seen = Seen::default();
-        for seq in 0..100 {
-            send(&mut a, &round(seq), Offload::NONE);
-            seen.take(&mut queues);
-        }
-        seen.wait(&mut queues, 6400);
-        seen.assert_once(100);
-        seen.assert_divided(4);
-        let counts: Vec<_> = queues.iter_mut().map(Queue::counts).collect();
-        assert_eq!(counts.iter().map(|c| c.rx_packets).sum::<u64>(), 6400, "{counts:?}");
-        assert_eq!(counts.iter().map(|c| c.rx_missed).sum::<u64>(), 0, "{counts:?}");
-        drop(queues);
-        assert_settled(&pool);
-        assert_eq!(pool.ledger().received, 6400);
-    });
-}
-
-#[test]
 fn every_queue_sends_and_none_receives_what_this_machine_sent() {
     in_netns(|| {
         stay_on_one_cpu();

@@ -40,4 +40,6 @@ pub const BLOCK_LEN_MAX: usize = 512 << 10;
 pub const INTERFACES_MAX: usize = 4096;
 
 #[cfg(test)]
-mod tests;
+pub(super) use input::Order;
+#[cfg(test)]
+pub(super) mod tests;

@@ -49,11 +49,17 @@ fn u32s(order: Order, fields: &[u32]) -> Vec<u8> {
     fields.iter().flat_map(bytes).collect()
 }
 
-fn classic(order: Order, nanos: bool, snaplen: u32, packets: &[(u32, u32, &[u8])]) -> Vec<u8> {
+/// A classic capture; each packet was 4 bytes longer than what was captured of it.
+pub fn classic(
+    order: Order,
+    nanos: bool,
+    (snaplen, link): (u32, u32),
+    packets: &[(u32, u32, &[u8])],
+) -> Vec<u8> {
     let magic = if nanos { 0xa1b2_3c4d } else { 0xa1b2_c3d4 };
     let mut file = u32s(order, &[magic]);
     file.extend(u16s(order, &[2, 4]));
-    file.extend(u32s(order, &[0, 0, snaplen, 1]));
+    file.extend(u32s(order, &[0, 0, snaplen, link]));
     for (seconds, fraction, data) in packets {
         let len = data.len() as u32;
         file.extend(u32s(order, &[*seconds, *fraction, len, len + 4]));
@@ -182,7 +188,7 @@ fn times_are_exact_in_every_resolution() {
 #[test]
 fn classic_lengths_that_lie_are_named_with_their_offset() {
     let order = Order::Big;
-    let good = classic(order, false, 96, &[(1, 2, b"fine")]);
+    let good = classic(order, false, (96, 1), &[(1, 2, b"fine")]);
     let with = |fields: &[u32], data: usize| {
         let record = [u32s(order, fields), vec![0; data]].concat();
         fault(&[good.clone(), record].concat())
@@ -196,10 +202,10 @@ fn classic_lengths_that_lie_are_named_with_their_offset() {
     let late = "the fraction of a second is 1000000, a second or more";
     assert_eq!(with(&[1, 1_000_000, 0, 0], 0), says(late));
 
-    let unlimited = classic(order, true, 0, &[(1, 2, &[0; PACKET_LEN_MAX + 1])]);
+    let unlimited = classic(order, true, (0, 1), &[(1, 2, &[0; PACKET_LEN_MAX + 1])]);
     let (offset, text) = fault(&unlimited);
     assert_eq!((offset, &*text), (24, "a packet of 262145 bytes where 262144 is the most"));
-    let largest = classic(order, true, 0, &[(1, 2, &[0; PACKET_LEN_MAX])]);
+    let largest = classic(order, true, (0, 1), &[(1, 2, &[0; PACKET_LEN_MAX])]);
     assert_eq!(read_all(&largest).0.len(), 1);
 }
 
@@ -208,7 +214,7 @@ fn files_of_other_kinds_are_refused() {
     assert_eq!(fault(b""), (0, "the file ends after 0 of 4 bytes".into()));
     let gzip = "neither pcap nor pcapng: it starts with 1f 8b 08 00";
     assert_eq!(fault(b"\x1f\x8b\x08\x00rest"), (0, gzip.into()));
-    let mut old = classic(Order::Little, false, 0, &[]);
+    let mut old = classic(Order::Little, false, (0, 1), &[]);
     old[6] = 3;
     assert_eq!(fault(&old), (0, "unknown version 2.3".into()));
     let mut new = section(Order::Big);
@@ -281,7 +287,7 @@ fn interfaces_without_end_are_refused() {
 #[test]
 fn a_file_cut_anywhere_keeps_the_packets_before_the_cut() {
     let order = Order::Big;
-    for file in [mixed(), classic(order, false, 0, &[(1, 2, b"one"), (3, 4, b"second")])] {
+    for file in [mixed(), classic(order, false, (0, 1), &[(1, 2, b"one"), (3, 4, b"second")])] {
         let whole = read_all(&file).0;
         for len in 0..file.len() {
             let (packets, error) = read_all(&file[..len]);
@@ -297,7 +303,7 @@ fn a_file_cut_anywhere_keeps_the_packets_before_the_cut() {
 
 #[test]
 fn a_hundred_thousand_damaged_files_cause_no_panic_and_no_growth() {
-    let files = [mixed(), classic(Order::Big, true, 0, &[(1, 2, b"one"), (3, 4, b"second")])];
+    let files = [mixed(), classic(Order::Big, true, (0, 1), &[(1, 2, b"one"), (3, 4, b"second")])];
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut random = move |below: usize| {
         state ^= state << 13;
@@ -329,7 +335,7 @@ fn a_failing_reader_is_reported_as_such() {
             Err(io::ErrorKind::PermissionDenied.into())
         }
     }
-    let file = classic(Order::Little, false, 0, &[(1, 2, b"one")]);
+    let file = classic(Order::Little, false, (0, 1), &[(1, 2, b"one")]);
     let mut reader = Reader::new(Cursor::new(file).chain(Failing)).unwrap();
     assert!(reader.next_record().unwrap().is_some());
     let error = reader.next_record().unwrap_err();
@@ -359,7 +365,7 @@ impl Read for Dripping<'_> {
 fn a_stream_that_comes_byte_by_byte_reads_as_the_file_does() {
     let order = Order::Little;
     let unknown = block(order, 0xbad, &vec![7; BLOCK_LEN_MAX]); // longer than any buffer
-    let long = classic(order, true, 0, &[(1, 2, &[3; 70_000]), (3, 4, b"more")]);
+    let long = classic(order, true, (0, 1), &[(1, 2, &[3; 70_000]), (3, 4, b"more")]);
     let skipping = [section(order), unknown, mixed()].concat();
     for file in [mixed(), long, skipping, mixed()[..300].to_vec(), b"no capture".to_vec()] {
         let mut reader = Reader::unread(Dripping { bytes: &file, dry: false });
@@ -550,7 +556,7 @@ proptest! {
     ) {
         let order = if big { Order::Big } else { Order::Little };
         let records: Vec<_> = packets.iter().map(|(s, f, data)| (*s, *f, &data[..])).collect();
-        let (read, error) = read_all(&classic(order, nanos, 65_535, &records));
+        let (read, error) = read_all(&classic(order, nanos, (65_535, 1), &records));
         prop_assert!(error.is_none());
         let unit_ns = if nanos { 1 } else { 1000 };
         let expected = packets.into_iter().map(|(s, f, data)| {

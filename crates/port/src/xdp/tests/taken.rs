@@ -2,7 +2,7 @@
 //! again when he leaves.
 
 use std::os::fd::AsRawFd;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use linerate_skb::{Batch, Code, DropReason, Offload, Pool};
 use linerate_sys::mem::{Huge, Region};
@@ -10,9 +10,9 @@ use linerate_sys::netif::Interface;
 use linerate_sys::xdp::{Binding, Ring, XdpSocket};
 
 use super::super::queue::tests::open;
-use super::{frames, pass, pool, settle};
+use super::{frames, pass, pool, settle, wait_until_up};
 use crate::host::testing::{
-    LONG, assert_settled, assert_silent, eventually, in_netns_with_xdp, ip, queue, queue_in, send,
+    assert_settled, assert_silent, eventually, in_netns_with_xdp, ip, queue, queue_in, send,
     stamped, veth,
 };
 use crate::{Health, Port, Queue};
@@ -46,17 +46,6 @@ impl Other {
         let binding = Binding { interface, queue: 0, zero_copy: false, several: false };
         socket.bind(&binding, None)?;
         Ok(Other { _socket: socket, _memory: memory })
-    }
-}
-
-/// Receives and drops what comes, until the queue is up.
-fn wait_until_up(xdp: &mut Queue) {
-    let (mut batch, deadline) = (Batch::with_capacity(64), Instant::now() + LONG);
-    while xdp.health() != Health::Up {
-        assert!(Instant::now() < deadline, "{:?}", xdp.health());
-        xdp.wait(Some(Duration::from_millis(100))).unwrap();
-        xdp.rx(&mut batch);
-        batch.clear();
     }
 }
 
