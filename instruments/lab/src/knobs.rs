@@ -31,6 +31,8 @@ pub enum Values {
     OneOf(&'static dyn Words),
     /// `true` or `false`.
     Flag,
+    /// A whole number within the range of a setting of the engine.
+    Core(&'static linerate_skb::Knob),
     /// Others, which the scenario checks itself; described in words.
     Other(&'static str),
 }
@@ -53,17 +55,98 @@ pub(crate) struct Reading<'a> {
 }
 
 impl Knob {
-    /// Declares a knob.
+    /// Returns the default as `lab show` prints it; empty if there is none.
     #[must_use]
-    pub const fn new(
-        name: &'static str,
-        values: Values,
-        default: &'static str,
-        about: &'static str,
-    ) -> Knob {
-        Knob { name, values, default, about }
+    pub fn default_text(&self) -> String {
+        match self.values {
+            Values::Core(knob) => knob.default.to_string(),
+            _ => self.default.to_owned(),
+        }
     }
 }
+
+/// Declares the settings of a scenario, each once: the name in files, the field, its type, the values
+/// that it takes, its default (computed by `or` where it depends on the settings before it), and its
+/// effect. They become the struct that holds them, the list of knobs, and the function that reads one
+/// by the other; `$told` is what the expressions in it call the [`Reading`].
+macro_rules! knobs {
+    ($(#[$doc:meta])* $config:ident of $scenario:literal, told as $told:ident:
+     $($name:literal $field:ident: $type:ty = $kind:ident($($args:expr),*) $(or $or:expr)?, $default:literal, $about:expr;)*) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, PartialEq)]
+        pub(super) struct $config { $(pub $field: $type),* }
+
+        pub(super) static KNOBS: &[crate::knobs::Knob] = &[$(crate::knobs::Knob {
+            name: $name,
+            values: crate::knobs::values!($kind $($args),*),
+            default: $default,
+            about: $about,
+        }),*];
+
+        impl $config {
+            /// Reads the settings, and holds each against its knob.
+            fn read(settings: &crate::settings::Settings) -> crate::Result<$config> {
+                let $told = crate::knobs::Reading::new(settings, $scenario, KNOBS)?;
+                $(let $field: $type = crate::knobs::read!($told $name $kind $($args),* $(; $or)?);)*
+                Ok($config { $($field),* })
+            }
+        }
+    };
+}
+
+/// The values of a knob, by the kind that `knobs!` names.
+macro_rules! values {
+    (count $low:expr, $high:expr) => {
+        crate::knobs::Values::Count($low, $high)
+    };
+    (count_if_set $low:expr, $high:expr) => {
+        crate::knobs::Values::Count($low, $high)
+    };
+    (power_of_two $low:expr, $high:expr) => {
+        crate::knobs::Values::PowerOfTwo($low, $high)
+    };
+    (core $knob:expr) => {
+        crate::knobs::Values::Core(&$knob)
+    };
+    (choice $words:expr) => {
+        crate::knobs::Values::OneOf(&$words)
+    };
+    (flag) => {
+        crate::knobs::Values::Flag
+    };
+    (other $words:expr, $read:expr) => {
+        crate::knobs::Values::Other($words)
+    };
+}
+
+/// Reads a setting of the kind that `knobs!` names.
+macro_rules! read {
+    ($told:ident $name:literal other $words:expr, $read:expr) => {
+        $read
+    };
+    ($told:ident $name:literal flag) => {
+        $told.flag($name)?
+    };
+    ($told:ident $name:literal flag; $or:expr) => {
+        $told.flag_if_set($name)?.unwrap_or($or)
+    };
+    ($told:ident $name:literal choice $words:expr) => {
+        $told.choice($name, &$words)?
+    };
+    ($told:ident $name:literal choice $words:expr; $or:expr) => {
+        $told.choice_if_set($name, &$words)?.unwrap_or($or)
+    };
+    ($told:ident $name:literal count_if_set $($args:expr),*) => {
+        $told.count_if_set($name)?.map(|n| n as _)
+    };
+    ($told:ident $name:literal $kind:ident $($args:expr),*) => {
+        $told.count($name)? as _
+    };
+    ($told:ident $name:literal $kind:ident $($args:expr),*; $or:expr) => {
+        $told.count_if_set($name)?.map_or($or, |n| n as _)
+    };
+}
+pub(crate) use {knobs, read, values};
 
 impl<'a> Reading<'a> {
     /// Begins to read `settings` for `scenario`, which has `knobs`.
@@ -83,7 +166,8 @@ impl<'a> Reading<'a> {
 
     /// Returns a whole number, or its default.
     pub(crate) fn count(&self, name: &str) -> Result<u64> {
-        Ok(self.count_if_set(name)?.unwrap_or_else(|| self.default(name).parse().unwrap_or(0)))
+        let default = || self.knob(name).and_then(|knob| knob.default_text().parse().ok());
+        Ok(self.count_if_set(name)?.or_else(default).unwrap_or(0))
     }
 
     /// Returns a whole number if the file sets it.
@@ -93,6 +177,7 @@ impl<'a> Reading<'a> {
             u64::try_from(*n).ok().filter(|n| match values {
                 Values::Count(low, high) => (low..=high).contains(n),
                 Values::PowerOfTwo(low, high) => (low..=high).contains(n) && n.is_power_of_two(),
+                Values::Core(knob) => knob.allows(*n),
                 Values::OneOf(_) | Values::Flag | Values::Other(_) => true,
             })
         })
@@ -193,6 +278,7 @@ impl Values {
         match self {
             Values::Count(low, high) => Some(format!("a whole number from {low} to {high}")),
             Values::PowerOfTwo(low, high) => Some(format!("a power of two from {low} to {high}")),
+            Values::Core(knob) => Some(format!("a whole number from {} to {}", knob.min, knob.max)),
             Values::OneOf(words) => Some(one_of(words)),
             Values::Flag | Values::Other(_) => None,
         }
@@ -209,6 +295,7 @@ impl fmt::Display for Values {
         match self {
             Values::Count(low, high) => write!(f, "{low}..={high}"),
             Values::PowerOfTwo(low, high) => write!(f, "a power of two, {low}..={high}"),
+            Values::Core(knob) => write!(f, "{knob}"),
             Values::OneOf(words) => write!(f, "\"{}\"", words.words().join("\" | \"")),
             Values::Flag => f.write_str("true | false"),
             Values::Other(words) => f.write_str(words),
@@ -227,20 +314,20 @@ mod tests {
     use super::*;
 
     const FREE: Choice<bool, 2> = [("local", false), ("remote", true)];
-    static KNOBS: [Knob; 4] = [
-        Knob::new("hot_list", Values::Count(0, 65_536), "1024", ""),
-        Knob::new("ring_len", Values::PowerOfTwo(2, 64), "16", ""),
-        Knob::new("free", Values::OneOf(&FREE), "remote", ""),
-        Knob::new("touch", Values::Flag, "true", ""),
-    ];
+    knobs! {
+        Config of "engine", told as told:
+        "hot_list" hot_list: usize = core(linerate_skb::knob::HOT_LIST), "", "";
+        "ring_len" ring_len: u32 = power_of_two(2, 64), "16", "";
+        "free" free: bool = choice(FREE), "remote", "";
+        "touch" touch: bool = flag(), "true", "";
+        "reap" reap: u64 = count(1, 9) or u64::from(ring_len) / 2, "half of ring_len", "";
+    }
 
     #[test]
     fn an_unset_knob_has_its_declared_default() {
-        let settings = Settings::new();
-        let told = Reading::new(&settings, "engine", &KNOBS).unwrap();
-        assert_eq!(told.count("hot_list"), Ok(1024));
-        assert_eq!(told.choice("free", &FREE), Ok(true));
-        assert_eq!(told.flag("touch"), Ok(true));
+        let config = Config::read(&Settings::new().with("ring_len", 8)).unwrap();
+        let told = Config { hot_list: 1024, ring_len: 8, free: true, touch: true, reap: 4 };
+        assert_eq!(config, told);
     }
 
     #[test]
@@ -248,8 +335,7 @@ mod tests {
         let why = |name: &str, value: Value| {
             let mut settings = Settings::new();
             settings.set(name, Setting { value, line: 12 });
-            let told = Reading::new(&settings, "engine", &KNOBS).unwrap();
-            told.count(name).unwrap_err().why
+            Config::read(&settings).unwrap_err().why
         };
         assert_eq!(
             why("hot_list", "long".into()),
@@ -264,8 +350,8 @@ mod tests {
     #[test]
     fn a_setting_without_a_knob_is_refused_with_those_that_there_are() {
         let settings = Settings::new().with("hot_lists", 128);
-        let e = Reading::new(&settings, "engine", &KNOBS).unwrap_err();
+        let e = Config::read(&settings).unwrap_err();
         assert_eq!(e.why, "scenario \"engine\" has no setting \"hot_lists\"");
-        assert_eq!(e.fix, "it has: hot_list, ring_len, free, touch");
+        assert_eq!(e.fix, "it has: hot_list, ring_len, free, touch, reap");
     }
 }

@@ -230,7 +230,8 @@ fn told(scenario: &dyn Scenario) -> String {
     let mut text = head(&format!("Scenario {}", scenario.name()));
     text += &wrapped(scenario.about(), "  ", "  ");
     for knob in scenario.knobs() {
-        let usual = if knob.default.is_empty() { "none" } else { knob.default };
+        let usual = knob.default_text();
+        let usual = if usual.is_empty() { "none" } else { &usual };
         let told = format!("{} = {} ({usual}): {}", knob.name, knob.values, knob.about);
         text += &wrapped(&told, "  ", "      ");
     }
@@ -247,7 +248,7 @@ fn told(scenario: &dyn Scenario) -> String {
 fn scenario(scenario: &dyn Scenario) -> Json {
     let knobs = scenario.knobs().iter().map(|knob| {
         json!({
-            "name": knob.name, "values": knob.values.to_string(), "default": knob.default, "about": knob.about,
+            "name": knob.name, "values": knob.values.to_string(), "default": knob.default_text(), "about": knob.about,
         })
     });
     let figures = scenario

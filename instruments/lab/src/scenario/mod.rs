@@ -160,6 +160,25 @@ pub struct Figure {
     pub about: &'static str,
 }
 
+/// Declares figures, each by its name, its unit and what it counts.
+macro_rules! figures {
+    ($($name:literal $unit:literal $about:literal;)*) => {
+        &[$(Figure { name: $name, unit: $unit, about: $about }),*]
+    };
+}
+use figures;
+
+/// Returns the figures of both lists, `N` of them.
+const fn joined<const N: usize>(one: &[Figure], other: &[Figure]) -> [Figure; N] {
+    let mut all = [one[0]; N];
+    let mut i = 0;
+    while i < N {
+        all[i] = if i < one.len() { one[i] } else { other[i - one.len()] };
+        i += 1;
+    }
+    all
+}
+
 /// The place where a side runs.
 #[derive(Debug, Clone, Default)]
 pub struct Place {

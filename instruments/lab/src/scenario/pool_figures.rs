@@ -8,56 +8,40 @@ use std::collections::BTreeMap;
 use linerate_datapath::{CoreStats, PoolStats, PortStats, Stats};
 use linerate_skb::{Data, Pool, Sampled};
 
-use super::{Figure, Ledger};
+use super::{Figure, Ledger, figures};
 use crate::window::Window;
 
 /// The figures that [`Reading::since`] adds to a window.
-pub(super) const FIGURES: [Figure; 28] = [
-    figure(
-        "dropped",
-        "packets",
-        "Packets that the engine dropped, for whatever reason; `dropped_REASON` are those of one reason.",
-    ),
-    figure("missed", "packets", "Packets lost in a device's ring before the engine saw them."),
-    figure("in_flight", "packets", "Packets in the path at the end, less those at the start."),
-    figure("allocs", "buffers", "Buffers allocated."),
-    figure("frees", "buffers", "Buffers freed."),
-    figure("hits", "buffers", "Allocations that a hot list served with what was freed onto it."),
-    figure("misses", "buffers", "Allocations for which the depot was visited."),
-    figure("discards", "buffers", "Frees that a hot list had no room for."),
-    figure("depot_visits", "visits", "Visits to the depot, for frames and with frames."),
-    figure("starved", "allocations", "Allocations that found no frame anywhere."),
-    figure("local_frees", "buffers", "Buffers freed on the CPU that allocated them."),
-    figure("remote_frees", "buffers", "Buffers freed on another CPU."),
-    figure(
-        "alloc_ticks",
-        "TSC ticks",
-        "Time in allocation: ticks a packet of the calls that were timed, times all allocations, worker by worker.",
-    ),
-    figure("free_ticks", "TSC ticks", "Time in freeing, likewise."),
-    figure("buffer_ticks", "TSC ticks", "Both, an estimate as they are."),
-    figure("timed_calls", "calls", "Calls that were timed: what the estimate rests on."),
-    figure(
-        "allocator_calls",
-        "calls",
-        "Calls of the system's allocator: one to allocate and one to free a general buffer, none for a frame. Derived from the pool's counts, not counted in the allocator.",
-    ),
-    figure("locks", "locks", "Times that a lock of the pool was taken."),
-    figure("locks_contended", "locks", "Of these, times that somebody else had it."),
-    figure("lock_wait_ticks", "TSC ticks", "How long takers waited."),
-    figure("polls", "calls", "Calls that looked for packets."),
-    figure("polls_empty", "calls", "Of these, those that found none."),
-    figure("sleeps", "times", "Times that a worker slept for want of work."),
-    figure("memory_bytes", "bytes", "Memory held for packets when the window ended."),
-    figure(
-        "allocs_w0",
-        "buffers",
-        "Buffers that worker 0 allocated; `_w1` and so on are the others'.",
-    ),
-    figure("frees_w0", "buffers", "Buffers that it freed."),
-    figure("alloc_ticks_w0", "TSC ticks", "Its time in allocation, estimated as `alloc_ticks`."),
-    figure("free_ticks_w0", "TSC ticks", "Its time in freeing."),
-];
+pub(super) const FIGURES: &[Figure] = figures! {
+    "dropped" "packets" "Packets that the engine dropped, for whatever reason; `dropped_REASON` are those of one reason.";
+    "missed" "packets" "Packets lost in a device's ring before the engine saw them.";
+    "in_flight" "packets" "Packets in the path at the end, less those at the start.";
+    "allocs" "buffers" "Buffers allocated.";
+    "frees" "buffers" "Buffers freed.";
+    "hits" "buffers" "Allocations that a hot list served with what was freed onto it.";
+    "misses" "buffers" "Allocations for which the depot was visited.";
+    "discards" "buffers" "Frees that a hot list had no room for.";
+    "depot_visits" "visits" "Visits to the depot, for frames and with frames.";
+    "starved" "allocations" "Allocations that found no frame anywhere.";
+    "local_frees" "buffers" "Buffers freed on the CPU that allocated them.";
+    "remote_frees" "buffers" "Buffers freed on another CPU.";
+    "alloc_ticks" "TSC ticks" "Time in allocation: ticks a packet of the calls that were timed, times all allocations, worker by worker.";
+    "free_ticks" "TSC ticks" "Time in freeing, likewise.";
+    "buffer_ticks" "TSC ticks" "Both, an estimate as they are.";
+    "timed_calls" "calls" "Calls that were timed: what the estimate rests on.";
+    "allocator_calls" "calls" "Calls of the system's allocator: one to allocate and one to free a general buffer, none for a frame. Derived from the pool's counts, not counted in the allocator.";
+    "locks" "locks" "Times that a lock of the pool was taken.";
+    "locks_contended" "locks" "Of these, times that somebody else had it.";
+    "lock_wait_ticks" "TSC ticks" "How long takers waited.";
+    "polls" "calls" "Calls that looked for packets.";
+    "polls_empty" "calls" "Of these, those that found none.";
+    "sleeps" "times" "Times that a worker slept for want of work.";
+    "memory_bytes" "bytes" "Memory held for packets when the window ended.";
+    "allocs_w0" "buffers" "Buffers that worker 0 allocated; `_w1` and so on are the others'.";
+    "frees_w0" "buffers" "Buffers that it freed.";
+    "alloc_ticks_w0" "TSC ticks" "Its time in allocation, estimated as `alloc_ticks`.";
+    "free_ticks_w0" "TSC ticks" "Its time in freeing.";
+};
 
 /// The counts of an engine and its pool so far.
 #[derive(Debug, Clone)]
@@ -287,8 +271,4 @@ pub(super) fn free_matrix(stats: &Stats) -> Vec<Vec<u64>> {
     let matrix = stats.pool().stats().matrix;
     let row = |from: &usize| matrix.cpus().iter().map(|to| matrix.frees(*from, *to)).collect();
     matrix.cpus().iter().map(row).collect()
-}
-
-const fn figure(name: &'static str, unit: &'static str, about: &'static str) -> Figure {
-    Figure { name, unit, about }
 }

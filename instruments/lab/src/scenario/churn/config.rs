@@ -3,7 +3,9 @@
 use linerate_ctl::pool::{BUFFERS, INIT, RETURN};
 use linerate_skb::{Data, Huge, Init, Pool, Return};
 
-use crate::knobs::{Choice, Knob, Reading, Values};
+use linerate_skb::knob::HOT_LIST;
+
+use crate::knobs::{Choice, knobs};
 use crate::settings::{Settings, wrong};
 use crate::{Error, Result};
 
@@ -14,47 +16,6 @@ const PRODUCER: Choice<bool, 2> = [("none", false), ("commits", true)];
 const CONSUMER: Choice<Consumer, 3> =
     [("none", Consumer::None), ("reads", Consumer::Reads), ("writes", Consumer::Writes)];
 const TIMING: Choice<bool, 2> = [("settled", true), ("plain", false)];
-
-/// Its settings.
-pub(super) static KNOBS: [Knob; 11] = [
-    Knob::new("init", Values::OneOf(&INIT), "at_alloc", "when a packet's line is initialised"),
-    Knob::new("free", Values::OneOf(&FREE), "remote", "which CPU frees: the first, or the second"),
-    Knob::new(
-        "producer",
-        Values::OneOf(&PRODUCER),
-        "commits",
-        "whether the length is set where a packet was allocated",
-    ),
-    Knob::new(
-        "consumer",
-        Values::OneOf(&CONSUMER),
-        "reads",
-        "what is done to the metadata where a packet is freed: reads length, type, priority and \
-         stamp; writes priority, type, mark and control block besides, as a forwarder does",
-    ),
-    Knob::new("buffers", Values::OneOf(&BUFFERS), "frames", "where the bytes of packets come from"),
-    Knob::new(
-        "return",
-        Values::OneOf(&RETURN),
-        "local",
-        "where a frame goes that another CPU freed",
-    ),
-    Knob::new(
-        "timing",
-        Values::OneOf(&TIMING),
-        "settled",
-        "whether a call ends when its stores are in the cache, or when it returns",
-    ),
-    Knob::new("batch", Values::Count(1, 1024), "32", "packets of a call"),
-    Knob::new("hot_list", Values::Count(0, 65_536), "1024", "free frames that a CPU keeps"),
-    Knob::new("pool_frames", Values::Count(64, 1_048_576), "8191", "frames"),
-    Knob::new(
-        "ring_len",
-        Values::Count(1, 65_536),
-        "1024",
-        "packets on their way to the second CPU, at most",
-    ),
-];
 
 /// Bytes that a producer commits: the shortest frame of Ethernet, without its checksum.
 pub(super) const COMMITTED_BYTES: usize = 60;
@@ -74,40 +35,26 @@ pub(super) enum Consumer {
     Writes,
 }
 
-/// The settings of a side.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Config {
-    pub init: Init,
-    pub free: Free,
-    pub commits: bool,
-    pub consumer: Consumer,
-    pub data: Data,
-    pub return_to: Return,
-    pub settled: bool,
-    pub batch: usize,
-    pub hot_list: usize,
-    pub pool_frames: u32,
-    pub ring_len: usize,
+knobs! {
+    /// The settings of a side.
+    Config of "churn", told as told:
+    "init" init: Init = choice(INIT), "at_alloc", "when a packet's line is initialised";
+    "free" free: Free = choice(FREE), "remote", "which CPU frees: the first, or the second";
+    "producer" commits: bool = choice(PRODUCER), "commits", "whether the length is set where a packet was allocated";
+    "consumer" consumer: Consumer = choice(CONSUMER), "reads", "what is done to the metadata where a packet is freed: reads length, type, priority and stamp; writes priority, type, mark and control block besides, as a forwarder does";
+    "buffers" data: Data = choice(BUFFERS), "frames", "where the bytes of packets come from";
+    "return" return_to: Return = choice(RETURN), "local", "where a frame goes that another CPU freed";
+    "timing" settled: bool = choice(TIMING), "settled", "whether a call ends when its stores are in the cache, or when it returns";
+    "batch" batch: usize = count(1, 1024), "32", "packets of a call";
+    "hot_list" hot_list: usize = core(HOT_LIST), "", "free frames that a CPU keeps";
+    "pool_frames" pool_frames: u32 = count(64, 1_048_576), "8191", "frames";
+    "ring_len" ring_len: usize = count(1, 65_536), "1024", "packets on their way to the second CPU, at most";
 }
 
 impl Config {
-    /// Reads it.
+    /// Reads a side's settings.
     pub fn of(settings: &Settings) -> Result<Config> {
-        let told = Reading::new(settings, NAME, &KNOBS)?;
-        let config = Config {
-            init: told.choice("init", &INIT)?,
-            free: told.choice("free", &FREE)?,
-            commits: told.choice("producer", &PRODUCER)?,
-            consumer: told.choice("consumer", &CONSUMER)?,
-            data: told.choice("buffers", &BUFFERS)?,
-            return_to: told.choice("return", &RETURN)?,
-            settled: told.choice("timing", &TIMING)?,
-            batch: told.count("batch")? as usize,
-            hot_list: told.count("hot_list")? as usize,
-            // At most 2^20: it fits.
-            pool_frames: told.count("pool_frames")? as u32,
-            ring_len: told.count("ring_len")? as usize,
-        };
+        let config = Config::read(settings)?;
         config.fits(settings)?;
         Ok(config)
     }
@@ -168,10 +115,10 @@ mod tests {
 
     #[test]
     fn every_knob_can_be_said_and_its_default_is_the_one_that_is_printed() {
-        for knob in &KNOBS {
-            let value = match knob.default.parse::<i64>() {
+        for knob in KNOBS {
+            let value = match knob.default_text().parse::<i64>() {
                 Ok(n) => Value::Int(n),
-                Err(_) => Value::Text(knob.default.into()),
+                Err(_) => Value::Text(knob.default_text()),
             };
             let told = Config::of(&Settings::new().with(knob.name, value)).unwrap();
             let untold = Config::of(&Settings::new()).unwrap();

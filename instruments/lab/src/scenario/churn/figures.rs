@@ -4,83 +4,44 @@ use std::collections::BTreeMap;
 
 use super::role::Counts;
 use super::stopwatch::{Stopwatch, Timed};
-use crate::scenario::Figure;
+use crate::scenario::{Figure, figures};
 
 /// The figures of a window. `_w0` is the first CPU, `_w1` the second.
-pub(super) const FIGURES: [Figure; 33] = [
-    figure("allocs", "packets", "packets allocated"),
-    figure("allocs_w0", "packets", "of these, on the first CPU"),
-    figure("allocs_w1", "packets", "and on the second"),
-    figure("frees", "packets", "packets freed"),
-    figure("frees_w0", "packets", "of these, on the first CPU"),
-    figure("frees_w1", "packets", "and on the second"),
-    figure("alloc_timed", "packets", "allocations in calls that nothing interrupted"),
-    figure("free_timed", "packets", "frees in such calls"),
-    figure(
-        "alloc_ticks",
-        "ticks",
-        "time to allocate, without what timing took: of those timed, times all by those timed",
-    ),
-    figure("alloc_ticks_w0", "ticks", "of this, on the first CPU"),
-    figure("alloc_ticks_w1", "ticks", "and on the second"),
-    figure("free_ticks", "ticks", "time to free, likewise"),
-    figure("free_ticks_w0", "ticks", "of this, on the first CPU"),
-    figure("free_ticks_w1", "ticks", "and on the second"),
-    figure("buffer_ticks", "ticks", "to allocate and to free"),
-    figure("produce_ticks", "ticks", "time to set lengths after allocation"),
-    figure("consume_ticks", "ticks", "time in which the consumer reads or writes metadata"),
-    figure(
-        "life_ticks",
-        "ticks",
-        "to allocate, produce, consume and free: what a policy moves from one of them to another \
-         is in this sum all the same",
-    ),
-    figure(
-        "skb_ticks_by_call",
-        "ticks/packet",
-        "mean of an allocation and mean of a free, added: every call weighs the same",
-    ),
-    figure(
-        "skb_ticks_by_cpu",
-        "ticks/packet",
-        "as post 004 adds: the same on each CPU, and the mean of the CPUs, each counted once; where \
-         one CPU only allocates and the other only frees this is half of skb_ticks_by_call",
-    ),
-    figure(
-        "init_ticks_warm",
-        "ticks/packet",
-        "to initialise a line that this CPU has in its cache: renewed in place, again and again",
-    ),
-    figure(
-        "init_ticks_cold",
-        "ticks/packet",
-        "to initialise a line that the other CPU has just written",
-    ),
-    figure(
-        "warm_ticks",
-        "ticks/packet",
-        "to allocate and to free on one CPU with everything in its cache, init included",
-    ),
-    figure("allocator_ticks", "ticks/packet", "warm_ticks less init_ticks_warm: lists and counts"),
-    figure(
-        "miss_ticks",
-        "ticks/packet",
-        "skb_ticks_by_call less warm_ticks: lines that were elsewhere, lists to be refilled; a \
-         difference, which noise can make negative where there is nothing of it",
-    ),
-    figure("timer_ticks", "ticks/call", "what timing a call costs; taken off each"),
-    figure("interrupted_calls", "calls", "calls beyond 100 µs: in no time above, only in counts"),
-    figure("starved", "calls", "allocations that found nothing"),
-    figure("handed", "packets", "packets put into the queue between the CPUs"),
-    figure("taken", "packets", "packets taken from it"),
-    figure(
-        "wait_ticks_w0",
-        "ticks",
-        "time that the first CPU had no room in the queue or no frame",
-    ),
-    figure("wait_ticks_w1", "ticks", "time that the second CPU found the queue empty"),
-    figure("split_packets", "packets", "packets of which init and warm are the mean"),
-];
+pub(super) const FIGURES: &[Figure] = figures! {
+    "allocs" "packets" "packets allocated";
+    "allocs_w0" "packets" "of these, on the first CPU";
+    "allocs_w1" "packets" "and on the second";
+    "frees" "packets" "packets freed";
+    "frees_w0" "packets" "of these, on the first CPU";
+    "frees_w1" "packets" "and on the second";
+    "alloc_timed" "packets" "allocations in calls that nothing interrupted";
+    "free_timed" "packets" "frees in such calls";
+    "alloc_ticks" "ticks" "time to allocate, without what timing took: of those timed, times all by those timed";
+    "alloc_ticks_w0" "ticks" "of this, on the first CPU";
+    "alloc_ticks_w1" "ticks" "and on the second";
+    "free_ticks" "ticks" "time to free, likewise";
+    "free_ticks_w0" "ticks" "of this, on the first CPU";
+    "free_ticks_w1" "ticks" "and on the second";
+    "buffer_ticks" "ticks" "to allocate and to free";
+    "produce_ticks" "ticks" "time to set lengths after allocation";
+    "consume_ticks" "ticks" "time in which the consumer reads or writes metadata";
+    "life_ticks" "ticks" "to allocate, produce, consume and free: what a policy moves from one of them to another is in this sum all the same";
+    "skb_ticks_by_call" "ticks/packet" "mean of an allocation and mean of a free, added: every call weighs the same";
+    "skb_ticks_by_cpu" "ticks/packet" "as post 004 adds: the same on each CPU, and the mean of the CPUs, each counted once; where one CPU only allocates and the other only frees this is half of skb_ticks_by_call";
+    "init_ticks_warm" "ticks/packet" "to initialise a line that this CPU has in its cache: renewed in place, again and again";
+    "init_ticks_cold" "ticks/packet" "to initialise a line that the other CPU has just written";
+    "warm_ticks" "ticks/packet" "to allocate and to free on one CPU with everything in its cache, init included";
+    "allocator_ticks" "ticks/packet" "warm_ticks less init_ticks_warm: lists and counts";
+    "miss_ticks" "ticks/packet" "skb_ticks_by_call less warm_ticks: lines that were elsewhere, lists to be refilled; a difference, which noise can make negative where there is nothing of it";
+    "timer_ticks" "ticks/call" "what timing a call costs; taken off each";
+    "interrupted_calls" "calls" "calls beyond 100 µs: in no time above, only in counts";
+    "starved" "calls" "allocations that found nothing";
+    "handed" "packets" "packets put into the queue between the CPUs";
+    "taken" "packets" "packets taken from it";
+    "wait_ticks_w0" "ticks" "time that the first CPU had no room in the queue or no frame";
+    "wait_ticks_w1" "ticks" "time that the second CPU found the queue empty";
+    "split_packets" "packets" "packets of which init and warm are the mean";
+};
 
 /// The counts of each thread, with its stopwatch.
 pub(super) type Each = Vec<(Counts, Stopwatch)>;
@@ -185,10 +146,6 @@ pub(super) fn by_cpu(each: &Each) -> Option<f64> {
     };
     let cpus: Option<Vec<f64>> = each.iter().map(of_one).collect();
     cpus.filter(|cpus| !cpus.is_empty()).map(|cpus| cpus.iter().sum::<f64>() / cpus.len() as f64)
-}
-
-const fn figure(name: &'static str, unit: &'static str, about: &'static str) -> Figure {
-    Figure { name, unit, about }
 }
 
 #[cfg(test)]

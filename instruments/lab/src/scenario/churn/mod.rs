@@ -51,11 +51,11 @@ impl Scenario for Churn {
     }
 
     fn knobs(&self) -> &'static [Knob] {
-        &KNOBS
+        KNOBS
     }
 
     fn figures(&self) -> &'static [Figure] {
-        &FIGURES
+        FIGURES
     }
 
     fn check(&self, settings: &Settings, place: &Place) -> Result<()> {

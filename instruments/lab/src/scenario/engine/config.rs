@@ -3,11 +3,12 @@
 use std::ops::RangeInclusive;
 
 use linerate_ctl::pool::{BUFFERS, INIT, RETURN};
+use linerate_datapath::knob::BUDGET;
 use linerate_datapath::{Data, Init, Return};
 use linerate_port::units;
+use linerate_skb::knob::HOT_LIST;
 
-use super::KNOBS;
-use crate::knobs::{Choice, Reading};
+use crate::knobs::{Choice, Reading, knobs};
 use crate::scenario::Place;
 use crate::settings::{Setting, Settings, Value, wrong};
 use crate::{Code, Error, Result};
@@ -22,13 +23,13 @@ const IMIX_MEAN_BYTES: f64 = (7.0 * 60.0 + 4.0 * 590.0 + 1514.0) / 12.0;
 const SIZE_MIN: u64 = 60;
 const SIZE_MAX: u64 = 65_536;
 
-pub(super) const PATH: Choice<Kind, 4> = [
+const PATH: Choice<Kind, 4> = [
     ("null", Kind::Null),
     ("ring", Kind::Ring),
     ("adapter", Kind::Adapter),
     ("fabric", Kind::Fabric),
 ];
-pub(super) const OUT: Choice<Option<Out>, 3> =
+const OUT: Choice<Option<Out>, 3> =
     [("none", None), ("cut-through", Some(Out::CutThrough)), ("copy", Some(Out::Copy))];
 
 /// The kind of path that packets pass.
@@ -90,32 +91,30 @@ impl Size {
     }
 }
 
-/// The settings of a side.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct Config {
-    pub path: Kind,
-    pub ring_len: u32,
-    pub burst: usize,
-    /// Packets offered in a second; `None` without a pause.
-    pub pps: Option<f64>,
-    pub line_pps: f64,
-    pub size: Size,
-    pub data: Data,
-    pub hot_list: usize,
-    pub init: Init,
-    pub return_to: Return,
-    pub budget: usize,
-    pub pool_frames: Option<u32>,
-    pub frame_size: u32,
-    pub sample_every: u32,
-    pub threads: usize,
-    pub verify: bool,
-    pub out: Option<Out>,
-    /// Descriptors of the ring to the other process.
-    pub out_len: u32,
-    pub reap: usize,
-    pub touch: bool,
-    pub spin: bool,
+knobs! {
+    /// The settings of a side.
+    Config of "engine", told as told:
+    "path" path: Kind = choice(PATH), "\"null\"", "What packets pass.";
+    "ring_len" ring_len: u32 = power_of_two(2, 65_536), "256", "Packets that the ring holds, of fabric that to the other process; of an adapter, buffers that are posted.";
+    "size" size: Size = other("60..=65536 | \"imix\"", size(&told)?), "60", "Bytes of a packet, without FCS.";
+    "budget" budget: usize = core(BUDGET), "", "Packets from one queue in one turn; a burst is a multiple.";
+    "burst" burst: usize = count(1, 65_536) or path.turn(budget).unwrap_or(64), "a turn's: 128 of null, 64 of a ring; 64", "Packets offered in a row: on one thread before the receiver is turned, at a fixed rate and by an adapter before the next pause.";
+    "rate" pps: Option<f64> = other("\"max\" | a rate as \"100kpps\" or \"100Mbps\" | bytes a second", rate(&told, "rate", Some("max"), size.mean_bytes())?), "\"max\"", "How much is offered, a burst at a time.";
+    "line_rate" line_pps: f64 = other("a rate", rate(&told, "line_rate", None, size.mean_bytes())?.unwrap_or(LINE_PPS)), "\"1488095pps\"", "Packets a second within an adapter's burst: gigabit Ethernet's for the shortest frames.";
+    "buffers" data: Data = choice(BUFFERS), "\"frames\"", "Where packets' bytes come from.";
+    "hot_list" hot_list: usize = core(HOT_LIST), "", "Free frames that each worker keeps.";
+    "init" init: Init = choice(INIT), "\"at_alloc\"", "When metadata is initialised.";
+    "return" return_to: Return = choice(RETURN), "\"local\"", "Where a frame goes that another worker frees than the one that allocated it.";
+    "pool_frames" pool_frames: Option<u32> = count_if_set(64, 4_194_304), "as many as the path can hold", "Frames of the pool.";
+    "frame_size" frame_size: u32 = power_of_two(256, 65_536), "2048", "Bytes of a frame.";
+    "sample_every" sample_every: u32 = count(0, 1_048_576), "61", "One in so many calls that allocate or free is timed; 0: none. A prime keeps it out of step with the visits to the depot.";
+    "threads" threads: usize = count(1, 2) or 1 + usize::from(path == Kind::Adapter), "1; of an adapter 2", "2: the source has a thread of its own.";
+    "out" out: Option<Out> = choice(OUT) or (path == Kind::Fabric).then_some(Out::CutThrough), "of fabric \"cut-through\", else \"none\"", "Whether a second process sees packets where they lie, or in buffers that they are copied into (fabric, adapter).";
+    "out_len" out_len: u32 = power_of_two(2, 16_384) or ring_len.min(1 << 14), "ring_len", "Packets that the ring to the second process holds.";
+    "verify" verify: bool = flag() or out.is_some(), "false; with out true", "Whether every byte is checked where packets end (ring, fabric, adapter).";
+    "reap" reap: usize = count(1, 65_536), "64", "Packets that an adapter's transmitter keeps before it gives their buffers back, all at once; with out those that wait for room at most, beyond which they are lost.";
+    "touch" touch: bool = flag(), "false", "Whether an adapter's packets are written by the wire and read by the receiver.";
+    "spin" spin: bool = flag(), "false", "Whether an adapter's receiver looks without a pause instead of sleeping until it is woken.";
 }
 
 impl Config {
@@ -124,38 +123,7 @@ impl Config {
     /// # Errors
     /// `E-EXPERIMENT` for one that is not there, is of another kind, or does not go with another.
     pub fn of(settings: &Settings) -> Result<Config> {
-        let told = Reading::new(settings, "engine", &KNOBS)?;
-        let path = told.choice("path", &PATH)?;
-        let size = size(&told)?;
-        let budget = told.count("budget")? as usize;
-        let burst = told.count_if_set("burst")?.map(|n| n as usize);
-        let out = told.choice_if_set("out", &OUT)?;
-        let out = out.unwrap_or((path == Kind::Fabric).then_some(Out::CutThrough));
-        let ring_len = told.count("ring_len")? as u32;
-        let threads = told.count_if_set("threads")?.map(|n| n as usize);
-        let config = Config {
-            path,
-            ring_len,
-            burst: burst.unwrap_or(path.turn(budget).unwrap_or(64)),
-            pps: rate(&told, "rate", Some("max"), size.mean_bytes())?,
-            line_pps: rate(&told, "line_rate", None, size.mean_bytes())?.unwrap_or(LINE_PPS),
-            size,
-            data: told.choice("buffers", &BUFFERS)?,
-            hot_list: told.count("hot_list")? as usize,
-            init: told.choice("init", &INIT)?,
-            return_to: told.choice("return", &RETURN)?,
-            budget,
-            pool_frames: told.count_if_set("pool_frames")?.map(|n| n as u32),
-            frame_size: told.count("frame_size")? as u32,
-            sample_every: told.count("sample_every")? as u32,
-            threads: threads.unwrap_or(1 + usize::from(path == Kind::Adapter)),
-            verify: told.flag_if_set("verify")?.unwrap_or(out.is_some()),
-            out,
-            out_len: told.count_if_set("out_len")?.map_or(ring_len.min(1 << 14), |n| n as u32),
-            reap: told.count("reap")? as usize,
-            touch: told.flag("touch")?,
-            spin: told.flag("spin")?,
-        };
+        let config = Config::read(settings)?;
         config.agree(settings)?;
         Ok(config)
     }

@@ -25,15 +25,13 @@ mod tests;
 
 use std::path::Path;
 
-use linerate_ctl::pool::{BUFFERS, INIT, RETURN};
-
-use crate::knobs::{Knob, Values};
+use crate::knobs::Knob;
 use crate::scenario::{Bench, Figure, Place, Scenario};
 use crate::settings::Settings;
 use crate::{Code, Error, Result};
 use bench::EngineBench;
 use beyond::Beyond;
-use config::{Config, OUT, PATH};
+use config::{Config, KNOBS};
 
 /// The engine on threads of the lab's own.
 #[derive(Debug)]
@@ -56,7 +54,7 @@ impl Scenario for Engine {
     }
 
     fn knobs(&self) -> &'static [Knob] {
-        &KNOBS
+        KNOBS
     }
 
     fn figures(&self) -> &'static [Figure] {
@@ -92,113 +90,3 @@ fn program(place: &Place) -> Result<&Path> {
     };
     place.program.as_deref().ok_or_else(none)
 }
-
-/// The settings of the scenario.
-static KNOBS: [Knob; 21] = [
-    Knob::new("path", Values::OneOf(&PATH), "\"null\"", "What packets pass."),
-    Knob::new(
-        "ring_len",
-        Values::PowerOfTwo(2, 65_536),
-        "256",
-        "Packets that the ring holds, of fabric that to the other process; of an adapter, buffers that are \
-         posted.",
-    ),
-    Knob::new(
-        "burst",
-        Values::Count(1, 65_536),
-        "a turn's: 128 of null, 64 of a ring; 64",
-        "Packets offered in a row: on one thread before the receiver is turned, at a fixed rate and by \
-         an adapter before the next pause.",
-    ),
-    Knob::new(
-        "rate",
-        Values::Other("\"max\" | a rate as \"100kpps\" or \"100Mbps\" | bytes a second"),
-        "\"max\"",
-        "How much is offered, a burst at a time.",
-    ),
-    Knob::new(
-        "line_rate",
-        Values::Other("a rate"),
-        "\"1488095pps\"",
-        "Packets a second within an adapter's burst: gigabit Ethernet's for the shortest frames.",
-    ),
-    Knob::new(
-        "size",
-        Values::Other("60..=65536 | \"imix\""),
-        "60",
-        "Bytes of a packet, without FCS.",
-    ),
-    Knob::new("buffers", Values::OneOf(&BUFFERS), "\"frames\"", "Where packets' bytes come from."),
-    Knob::new("hot_list", Values::Count(0, 65_536), "1024", "Free frames that each worker keeps."),
-    Knob::new("init", Values::OneOf(&INIT), "\"at_alloc\"", "When metadata is initialised."),
-    Knob::new(
-        "return",
-        Values::OneOf(&RETURN),
-        "\"local\"",
-        "Where a frame goes that another worker frees than the one that allocated it.",
-    ),
-    Knob::new(
-        "budget",
-        Values::Count(1, 1024),
-        "64",
-        "Packets from one queue in one turn; a burst is a multiple.",
-    ),
-    Knob::new(
-        "pool_frames",
-        Values::Count(64, 4_194_304),
-        "as many as the path can hold",
-        "Frames of the pool.",
-    ),
-    Knob::new("frame_size", Values::PowerOfTwo(256, 65_536), "2048", "Bytes of a frame."),
-    Knob::new(
-        "sample_every",
-        Values::Count(0, 1_048_576),
-        "61",
-        "One in so many calls that allocate or free is timed; 0: none. A prime keeps it out of step \
-         with the visits to the depot.",
-    ),
-    Knob::new(
-        "threads",
-        Values::Count(1, 2),
-        "1; of an adapter 2",
-        "2: the source has a thread of its own.",
-    ),
-    Knob::new(
-        "verify",
-        Values::Flag,
-        "false; with out true",
-        "Whether every byte is checked where packets end (ring, fabric, adapter).",
-    ),
-    Knob::new(
-        "out",
-        Values::OneOf(&OUT),
-        "of fabric \"cut-through\", else \"none\"",
-        "Whether a second process sees packets where they lie, or in buffers that they are copied into \
-         (fabric, adapter).",
-    ),
-    Knob::new(
-        "out_len",
-        Values::PowerOfTwo(2, 16_384),
-        "ring_len",
-        "Packets that the ring to the second process holds.",
-    ),
-    Knob::new(
-        "reap",
-        Values::Count(1, 65_536),
-        "64",
-        "Packets that an adapter's transmitter keeps before it gives their buffers back, all at once; with \
-         out those that wait for room at most, beyond which they are lost.",
-    ),
-    Knob::new(
-        "touch",
-        Values::Flag,
-        "false",
-        "Whether an adapter's packets are written by the wire and read by the receiver.",
-    ),
-    Knob::new(
-        "spin",
-        Values::Flag,
-        "false",
-        "Whether an adapter's receiver looks without a pause instead of sleeping until it is woken.",
-    ),
-];

@@ -2,89 +2,41 @@
 
 use super::crew::Done;
 use super::path::Gauge;
-use crate::scenario::{Figure, pool_figures};
+use crate::scenario::{Figure, figures, joined, pool_figures};
 use crate::window::Window;
 
 /// The figures of a window, without those of the pool and the ports.
-const OWN: [Figure; 25] = [
-    figure("offered", "packets", "Packets that the source made, or the wire had."),
-    figure("due", "packets", "Packets whose time had come; 0 without a rate."),
-    figure(
-        "unsent",
-        "packets",
-        "Due and not offered: what the path held up, or the source did not come to.",
-    ),
-    figure("overruns", "packets", "Offered packets that were lost, by any of these causes."),
-    figure("overruns_ring_full", "packets", "Lost: no buffer was posted, and the pool had frames."),
-    figure("overruns_no_frame", "packets", "Lost: the pool had no frame to post."),
-    figure(
-        "overruns_wire_late",
-        "packets",
-        "Lost, of bursts for which the wire's own thread was late.",
-    ),
-    figure(
-        "overruns_fabric_full",
-        "packets",
-        "Lost: the receiver had them, and the ring to the other process was full.",
-    ),
-    figure(
-        "late",
-        "packets",
-        "Packets, lost or not, of bursts for which the wire's own thread was late.",
-    ),
-    figure("late_ns", "ns", "The latest that a sleep for the next burst ended."),
-    figure("buffer_ns", "ns", "`buffer_ticks`, by the rate of the ticks in this window."),
-    figure("total_ticks", "TSC ticks", "CPU time of the measured threads, in ticks."),
-    figure("asleep_ns", "ns", "How long threads slept, until they were on a CPU again."),
-    figure("tick_hz", "ticks/s", "Rate of the ticks in this window."),
-    figure("copied_bytes", "bytes", "Bytes of packets that ports of this process copied."),
-    figure(
-        "far_packets",
-        "packets",
-        "Packets that the other process saw, those on their way at the end among them.",
-    ),
-    figure("far_verified", "packets", "Of these, those of which it checked every byte."),
-    figure(
-        "far_lost",
-        "packets",
-        "Packets whose number it missed: lost once they had been numbered.",
-    ),
-    figure(
-        "far_corrupted",
-        "packets",
-        "Packets that were not as they were sent: the window is void then.",
-    ),
-    figure("far_copied_out", "packets", "Packets that it copied out to give their slots back."),
-    figure("far_cpu_ns", "ns", "CPU time of the other process: it is no cost of the side's."),
-    figure("receipt_count", "packets", "Packets whose receipt latency is known."),
-    figure(
-        "receipt_p50_ns",
-        "ns",
-        "From a packet's arrival, when the generator made its batch or the wire wrote it, until the other \
-         process looked at it, median; of the first 262,144 of a window.",
-    ),
-    figure("receipt_p99_ns", "ns", "The same, 99th percentile."),
-    figure(
-        "slowest_pct",
-        "%",
-        "The slowest tenth of a second at the far side, as a share of the mean: of windows of 0.2 s and more.",
-    ),
-];
-
-/// All figures of a window.
-pub(super) static FIGURES: [Figure; OWN.len() + pool_figures::FIGURES.len()] = {
-    let mut all = [OWN[0]; OWN.len() + pool_figures::FIGURES.len()];
-    let mut i = 0;
-    while i < all.len() {
-        all[i] = if i < OWN.len() { OWN[i] } else { pool_figures::FIGURES[i - OWN.len()] };
-        i += 1;
-    }
-    all
+const OWN: &[Figure] = figures! {
+    "offered" "packets" "Packets that the source made, or the wire had.";
+    "due" "packets" "Packets whose time had come; 0 without a rate.";
+    "unsent" "packets" "Due and not offered: what the path held up, or the source did not come to.";
+    "overruns" "packets" "Offered packets that were lost, by any of these causes.";
+    "overruns_ring_full" "packets" "Lost: no buffer was posted, and the pool had frames.";
+    "overruns_no_frame" "packets" "Lost: the pool had no frame to post.";
+    "overruns_wire_late" "packets" "Lost, of bursts for which the wire's own thread was late.";
+    "overruns_fabric_full" "packets" "Lost: the receiver had them, and the ring to the other process was full.";
+    "late" "packets" "Packets, lost or not, of bursts for which the wire's own thread was late.";
+    "late_ns" "ns" "The latest that a sleep for the next burst ended.";
+    "buffer_ns" "ns" "`buffer_ticks`, by the rate of the ticks in this window.";
+    "total_ticks" "TSC ticks" "CPU time of the measured threads, in ticks.";
+    "asleep_ns" "ns" "How long threads slept, until they were on a CPU again.";
+    "tick_hz" "ticks/s" "Rate of the ticks in this window.";
+    "copied_bytes" "bytes" "Bytes of packets that ports of this process copied.";
+    "far_packets" "packets" "Packets that the other process saw, those on their way at the end among them.";
+    "far_verified" "packets" "Of these, those of which it checked every byte.";
+    "far_lost" "packets" "Packets whose number it missed: lost once they had been numbered.";
+    "far_corrupted" "packets" "Packets that were not as they were sent: the window is void then.";
+    "far_copied_out" "packets" "Packets that it copied out to give their slots back.";
+    "far_cpu_ns" "ns" "CPU time of the other process: it is no cost of the side's.";
+    "receipt_count" "packets" "Packets whose receipt latency is known.";
+    "receipt_p50_ns" "ns" "From a packet's arrival, when the generator made its batch or the wire wrote it, until the other process looked at it, median; of the first 262,144 of a window.";
+    "receipt_p99_ns" "ns" "The same, 99th percentile.";
+    "slowest_pct" "%" "The slowest tenth of a second at the far side, as a share of the mean: of windows of 0.2 s and more.";
 };
 
-const fn figure(name: &'static str, unit: &'static str, about: &'static str) -> Figure {
-    Figure { name, unit, about }
-}
+/// All figures of a window.
+pub(super) static FIGURES: [Figure; OWN.len() + pool_figures::FIGURES.len()] =
+    joined(OWN, pool_figures::FIGURES);
 
 /// The counts since the start.
 #[derive(Debug, Clone)]

@@ -324,7 +324,7 @@ fn every_knob_is_told_and_changes_what_it_names() {
             assert!(windows[0].packets > 0 && end.ledger.balanced, "{knob} {word}");
         }
     }
-    let told = super::KNOBS.each_ref().map(|knob| knob.name);
+    let told: Vec<&str> = super::KNOBS.iter().map(|knob| knob.name).collect();
     let e = Engine.check(&Settings::new().with("none", 1), &place(1)).unwrap_err();
     assert!(told.iter().all(|name| e.fix.contains(name)), "{}", e.fix);
 }

@@ -1,9 +1,11 @@
 //! Settings of a side.
 
 use linerate_ctl::pool::{BUFFERS, INIT, RETURN};
+use linerate_datapath::knob::BUDGET;
 use linerate_datapath::{Data, Init, Return};
+use linerate_skb::knob::HOT_LIST;
 
-use crate::knobs::{Choice, Knob, Reading, Values};
+use crate::knobs::{Choice, Reading, knobs};
 use crate::scenario::Place;
 use crate::settings::{Settings, Value, wrong};
 use crate::{Code, Error, Result};
@@ -18,96 +20,6 @@ const WORKLOAD: Choice<Workload, 2> = [("stream", Workload::Stream), ("web", Wor
 const RATE: Choice<Option<f64>, 1> = [("max", None)];
 const OFFLOAD: Choice<bool, 2> = [("on", true), ("off", false)];
 
-pub(super) static KNOBS: [Knob; 17] = [
-    Knob::new(
-        "topology",
-        Values::OneOf(&TOPOLOGY),
-        "joined",
-        "joined: a pair of ports is served by one worker, on one CPU; split: one worker receives and, behind a ring, another one sends, on the other CPU",
-    ),
-    Knob::new(
-        "adapters",
-        Values::Count(1, 2),
-        "1",
-        "pairs of packet ports, each between two hosts of its own addresses",
-    ),
-    Knob::new(
-        "workload",
-        Values::OneOf(&WORKLOAD),
-        "stream",
-        "stream: bulk TCP one way, as netperf's TCP_STREAM; web: many short responses of mixed sizes, files of the sizes and shares that we know of SPECweb99; connections stay open for as many requests as we draw",
-    ),
-    Knob::new(
-        "rate",
-        Values::Other("\"max\" | a number above 0"),
-        "max",
-        "bytes a second (stream) or requests a second (web) over all connections, sent at their times whatever the answers; max: as fast as TCP takes them",
-    ),
-    Knob::new(
-        "connections",
-        Values::Count(1, 64),
-        "1 (stream), 16 (web)",
-        "TCP connections at a time through each pair of ports",
-    ),
-    Knob::new("message", Values::Count(1, 1_048_576), "4096", "bytes of a stream's write"),
-    Knob::new(
-        "sockbuf",
-        Values::Count(4096, 16_777_216),
-        "65536",
-        "bytes asked for each socket buffer (SO_SNDBUF, SO_RCVBUF); the kernel doubles it for its own accounts",
-    ),
-    Knob::new(
-        "offload",
-        Values::OneOf(&OFFLOAD),
-        "off",
-        "off: packets as a wire carries them, one buffer each; on: superframes of up to 64 KiB, which hide what a buffer costs a packet",
-    ),
-    Knob::new(
-        "probes",
-        Values::Count(0, 10_000),
-        "1250",
-        "small datagrams a second from west to east whose way is timed; 0: none",
-    ),
-    Knob::new(
-        "buffers",
-        Values::OneOf(&BUFFERS),
-        "frames",
-        "where packets' bytes come from: frames of a pool, or the system's allocator once a packet",
-    ),
-    Knob::new(
-        "hot_list",
-        Values::Count(0, 65_536),
-        "1024",
-        "free frames that a worker keeps for itself",
-    ),
-    Knob::new("init", Values::OneOf(&INIT), "at_alloc", "when a packet's metadata is initialised"),
-    Knob::new(
-        "return",
-        Values::OneOf(&RETURN),
-        "local",
-        "where a frame goes that another core frees",
-    ),
-    Knob::new("budget", Values::Count(1, 1024), "64", "packets from one queue in one turn"),
-    Knob::new(
-        "ring_len",
-        Values::PowerOfTwo(2, 65_536),
-        "1024",
-        "packets each way in the ring between two workers",
-    ),
-    Knob::new(
-        "sample_every",
-        Values::Count(0, 1_000_000),
-        "0",
-        "times every n-th call that allocates or frees; 0: none",
-    ),
-    Knob::new(
-        "ring_bytes",
-        Values::PowerOfTwo(524_288, 1_073_741_824),
-        "8388608",
-        "bytes of each port's receive ring in the kernel",
-    ),
-];
-
 /// The traffic of the connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Workload {
@@ -117,39 +29,45 @@ pub(super) enum Workload {
     Web,
 }
 
-/// The configuration of an engine.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct Engineering {
-    pub data: Data,
-    pub hot_list: usize,
-    pub init: Init,
-    pub return_to: Return,
-    pub budget: usize,
-    pub ring_len: u64,
-    pub ring_bytes: u64,
-    pub sample_every: u32,
+knobs! {
+    /// The settings of a side.
+    Told of "host", told as told:
+    "topology" split: bool = choice(TOPOLOGY), "joined", "joined: a pair of ports is served by one worker, on one CPU; split: one worker receives and, behind a ring, another one sends, on the other CPU";
+    "adapters" adapters: usize = count(1, 2), "1", "pairs of packet ports, each between two hosts of its own addresses";
+    "workload" workload: Workload = choice(WORKLOAD), "stream", "stream: bulk TCP one way, as netperf's TCP_STREAM; web: many short responses of mixed sizes, files of the sizes and shares that we know of SPECweb99; connections stay open for as many requests as we draw";
+    "rate" rate: Option<f64> = other("\"max\" | a number above 0", rate(&told)?), "max", "bytes a second (stream) or requests a second (web) over all connections, sent at their times whatever the answers; max: as fast as TCP takes them";
+    "connections" connections: usize = count(1, 64) or workload.connections(), "1 (stream), 16 (web)", "TCP connections at a time through each pair of ports";
+    "message" message: usize = count(1, 1_048_576), "4096", "bytes of a stream's write";
+    "sockbuf" sockbuf: usize = count(4096, 16_777_216), "65536", "bytes asked for each socket buffer (SO_SNDBUF, SO_RCVBUF); the kernel doubles it for its own accounts";
+    "offload" offload: bool = choice(OFFLOAD), "off", "off: packets as a wire carries them, one buffer each; on: superframes of up to 64 KiB, which hide what a buffer costs a packet";
+    "probes" probes: u32 = count(0, 10_000), "1250", "small datagrams a second from west to east whose way is timed; 0: none";
+    "buffers" data: Data = choice(BUFFERS), "frames", "where packets' bytes come from: frames of a pool, or the system's allocator once a packet";
+    "hot_list" hot_list: usize = core(HOT_LIST), "", "free frames that a worker keeps for itself";
+    "init" init: Init = choice(INIT), "at_alloc", "when a packet's metadata is initialised";
+    "return" return_to: Return = choice(RETURN), "local", "where a frame goes that another core frees";
+    "budget" budget: usize = core(BUDGET), "", "packets from one queue in one turn";
+    "ring_len" ring_len: u64 = power_of_two(2, 65_536), "1024", "packets each way in the ring between two workers";
+    "sample_every" sample_every: u32 = count(0, 1_000_000), "0", "times every n-th call that allocates or frees; 0: none";
+    "ring_bytes" ring_bytes: u64 = power_of_two(524_288, 1_073_741_824), "8388608", "bytes of each port's receive ring in the kernel";
 }
 
 /// A side, checked.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Config {
-    pub split: bool,
-    pub adapters: usize,
-    pub workload: Workload,
-    /// Bytes or requests a second over all connections; `None`: as fast as it goes.
-    pub rate: Option<f64>,
-    /// Through each pair of ports.
-    pub connections: usize,
-    pub message: usize,
-    pub sockbuf: usize,
-    pub offload: bool,
-    pub probes: u32,
-    pub engine: Engineering,
+    told: Told,
     /// CPU of each worker.
     pub workers: Vec<usize>,
     /// CPU of the hosts' programs.
     pub traffic: usize,
     pub seed: u64,
+}
+
+impl std::ops::Deref for Config {
+    type Target = Told;
+
+    fn deref(&self) -> &Told {
+        &self.told
+    }
 }
 
 impl Config {
@@ -158,48 +76,12 @@ impl Config {
     /// # Errors
     /// `E-EXPERIMENT` with the line of what is wrong; `E-UNSUPPORTED` with too few CPUs.
     pub fn of(settings: &Settings, place: &Place) -> Result<Config> {
-        let told = Reading::new(settings, "host", &KNOBS)?;
-        let split = told.choice("topology", &TOPOLOGY)?;
-        let adapters = told.count("adapters")? as usize;
-        let workload = told.choice("workload", &WORKLOAD)?;
-        let rate = match told.said("rate").map(|setting| &setting.value) {
-            None | Some(Value::Text(_)) => told.choice("rate", &RATE)?,
-            Some(_) => told.number("rate")?,
-        };
-        let connections = match workload {
-            Workload::Stream => 1,
-            Workload::Web => 16,
-        };
-        let connections = told.count_if_set("connections")?.unwrap_or(connections) as usize;
-        let message = told.count("message")? as usize;
-        let engine = Engineering {
-            data: told.choice("buffers", &BUFFERS)?,
-            hot_list: told.count("hot_list")? as usize,
-            init: told.choice("init", &INIT)?,
-            return_to: told.choice("return", &RETURN)?,
-            budget: told.count("budget")? as usize,
-            ring_len: told.count("ring_len")?,
-            ring_bytes: told.count("ring_bytes")?,
-            sample_every: told.count("sample_every")? as u32,
-        };
-        let bytes = if workload == Workload::Stream { message } else { 1 };
-        possible(settings, rate.unwrap_or(0.0) / (bytes * adapters * connections) as f64)?;
-        let (workers, traffic) = cpus(split, adapters, &place.cpus)?;
-        Ok(Config {
-            split,
-            adapters,
-            workload,
-            rate,
-            connections,
-            message,
-            sockbuf: told.count("sockbuf")? as usize,
-            offload: told.choice("offload", &OFFLOAD)?,
-            probes: told.count("probes")? as u32,
-            engine,
-            workers,
-            traffic,
-            seed: place.seed,
-        })
+        let told = Told::read(settings)?;
+        let bytes = if told.workload == Workload::Stream { told.message } else { 1 };
+        let each = (bytes * told.adapters * told.connections) as f64;
+        possible(settings, told.rate.unwrap_or(0.0) / each)?;
+        let (workers, traffic) = cpus(told.split, told.adapters, &place.cpus)?;
+        Ok(Config { told, workers, traffic, seed: place.seed })
     }
 
     /// The CPUs of its workers, then that of the traffic, each once.
@@ -216,6 +98,24 @@ impl Config {
     /// Returns true if a worker shares its CPU with the hosts' programs.
     pub fn crowded(&self) -> bool {
         self.workers.contains(&self.traffic)
+    }
+}
+
+impl Workload {
+    /// Returns the connections of a side that does not say how many.
+    fn connections(self) -> usize {
+        match self {
+            Workload::Stream => 1,
+            Workload::Web => 16,
+        }
+    }
+}
+
+/// Reads the rate: a number, or `max`.
+fn rate(told: &Reading<'_>) -> Result<Option<f64>> {
+    match told.said("rate").map(|setting| &setting.value) {
+        None | Some(Value::Text(_)) => told.choice("rate", &RATE),
+        Some(_) => told.number("rate"),
     }
 }
 

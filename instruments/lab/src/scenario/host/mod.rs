@@ -27,7 +27,7 @@ use linerate_sys::netns::Netns;
 
 use crate::knobs::Knob;
 use crate::scenario::command::find;
-use crate::scenario::{Bench, Figure, Place, Scenario, pool_figures};
+use crate::scenario::{Bench, Figure, Place, Scenario, figures, joined, pool_figures};
 use crate::settings::Settings;
 use crate::{Code, Error, Kind, Result};
 use bench::HostBench;
@@ -52,7 +52,7 @@ impl Scenario for Host {
     }
 
     fn knobs(&self) -> &'static [Knob] {
-        &KNOBS
+        KNOBS
     }
 
     fn figures(&self) -> &'static [Figure] {
@@ -96,87 +96,32 @@ fn permitted<T>(made: Result<T>) -> Result<T> {
     })
 }
 
-const fn figure(name: &'static str, unit: &'static str, about: &'static str) -> Figure {
-    Figure { name, unit, about }
-}
-
 /// The figures that only hosts can measure.
-const OWN: [Figure; 22] = [
-    figure("goodput_bytes", "bytes", "Bytes that the hosts' programs have read."),
-    figure(
-        "due",
-        "messages",
-        "Messages or requests whose time had come; without a rate, those sent.",
-    ),
-    figure("sent", "messages", "Messages or requests that were sent."),
-    figure(
-        "offered_pct",
-        "%",
-        "Of what was due, what was sent; of a side with a rate. Below 100 the rate was not reached.",
-    ),
-    figure("requests", "requests", "Requests sent (web)."),
-    figure("responses", "responses", "Responses that arrived in whole (web)."),
-    figure("failed", "requests", "Requests that were sent and never answered in whole (web)."),
-    figure(
-        "request_count",
-        "requests",
-        "Requests whose latency counts: all that were due, but for the window's last tenth.",
-    ),
-    figure(
-        "request_pending",
-        "requests",
-        "Of these, those without a response when the window ended: they took at least until then.",
-    ),
-    figure(
-        "request_p50_ns",
-        "ns",
-        "From when a request was due to the end of its response, median; at least, if above a tenth \
-         of the window and some are pending. Without a rate a request is due when it is sent.",
-    ),
-    figure("request_p99_ns", "ns", "The same, 99th percentile."),
-    figure("retransmits", "segments", "TCP segments that either host sent again."),
-    figure("probes", "datagrams", "Probes sent from west to east."),
-    figure(
-        "probes_lost",
-        "datagrams",
-        "Of these, those that did not arrive: not within 0.2 s of the window either.",
-    ),
-    figure(
-        "receipt_count",
-        "datagrams",
-        "Probes whose latency counts: all that were due, but for the window's last tenth.",
-    ),
-    figure(
-        "receipt_pending",
-        "datagrams",
-        "Of these, those not read when the window ended: they took at least until then.",
-    ),
-    figure(
-        "receipt_p50_ns",
-        "ns",
-        "From when a probe was due to its being read, median; at least, if above a tenth of the \
-         window and some are pending.",
-    ),
-    figure("receipt_p99_ns", "ns", "The same, 99th percentile."),
-    figure(
-        "probe_late_p50_ns",
-        "ns",
-        "From when a probe was due to its being sent, median: the sender's share of the above.",
-    ),
-    figure("probe_late_p99_ns", "ns", "The same, 99th percentile."),
-    figure("cpu_share", "%", "CPU time of all workers for each wall time: 100 is one CPU."),
-    figure("total_ticks", "TSC ticks", "CPU time of the workers, in ticks."),
-];
-
-const COUNT: usize = OWN.len() + pool_figures::FIGURES.len();
+const OWN: &[Figure] = figures! {
+    "goodput_bytes" "bytes" "Bytes that the hosts' programs have read.";
+    "due" "messages" "Messages or requests whose time had come; without a rate, those sent.";
+    "sent" "messages" "Messages or requests that were sent.";
+    "offered_pct" "%" "Of what was due, what was sent; of a side with a rate. Below 100 the rate was not reached.";
+    "requests" "requests" "Requests sent (web).";
+    "responses" "responses" "Responses that arrived in whole (web).";
+    "failed" "requests" "Requests that were sent and never answered in whole (web).";
+    "request_count" "requests" "Requests whose latency counts: all that were due, but for the window's last tenth.";
+    "request_pending" "requests" "Of these, those without a response when the window ended: they took at least until then.";
+    "request_p50_ns" "ns" "From when a request was due to the end of its response, median; at least, if above a tenth of the window and some are pending. Without a rate a request is due when it is sent.";
+    "request_p99_ns" "ns" "The same, 99th percentile.";
+    "retransmits" "segments" "TCP segments that either host sent again.";
+    "probes" "datagrams" "Probes sent from west to east.";
+    "probes_lost" "datagrams" "Of these, those that did not arrive: not within 0.2 s of the window either.";
+    "receipt_count" "datagrams" "Probes whose latency counts: all that were due, but for the window's last tenth.";
+    "receipt_pending" "datagrams" "Of these, those not read when the window ended: they took at least until then.";
+    "receipt_p50_ns" "ns" "From when a probe was due to its being read, median; at least, if above a tenth of the window and some are pending.";
+    "receipt_p99_ns" "ns" "The same, 99th percentile.";
+    "probe_late_p50_ns" "ns" "From when a probe was due to its being sent, median: the sender's share of the above.";
+    "probe_late_p99_ns" "ns" "The same, 99th percentile.";
+    "cpu_share" "%" "CPU time of all workers for each wall time: 100 is one CPU.";
+    "total_ticks" "TSC ticks" "CPU time of the workers, in ticks.";
+};
 
 /// All figures of a window.
-static FIGURES: [Figure; COUNT] = {
-    let mut all = [OWN[0]; COUNT];
-    let mut i = 0;
-    while i < COUNT {
-        all[i] = if i < OWN.len() { OWN[i] } else { pool_figures::FIGURES[i - OWN.len()] };
-        i += 1;
-    }
-    all
-};
+static FIGURES: [Figure; OWN.len() + pool_figures::FIGURES.len()] =
+    joined(OWN, pool_figures::FIGURES);

@@ -232,19 +232,18 @@ impl Drop for Path {
 
 /// The engine of a side.
 fn build(config: &Config) -> Result<Engine> {
-    let told = &config.engine;
     let mut engine = Engine::builder()
-        .data(told.data)
-        .init(told.init)
-        .return_to(told.return_to)
-        .hot_list_len(told.hot_list)
-        .budget(told.budget)
-        .sampling(told.sample_every);
+        .data(config.data)
+        .init(config.init)
+        .return_to(config.return_to)
+        .hot_list_len(config.hot_list)
+        .budget(config.budget)
+        .sampling(config.sample_every);
     // Packets as on a wire have their checksum and are no longer than the MTU: without a header that
     // speaks of superframes, the pool needs no place for any.
     let vnet = if config.offload { "on" } else { "off" };
     let packet = |interface: &str| {
-        format!("packet:{interface},vnet={vnet},ring={}KiB", told.ring_bytes >> 10)
+        format!("packet:{interface},vnet={vnet},ring={}KiB", config.ring_bytes >> 10)
     };
     for adapter in 0..config.adapters {
         let (west, east) = (format!("w{adapter}"), format!("e{adapter}"));
@@ -254,7 +253,7 @@ fn build(config: &Config) -> Result<Engine> {
             continue;
         }
         let (near, far) = (format!("r{adapter}w"), format!("r{adapter}e"));
-        let ring = format!("ring:r{adapter},len={}", told.ring_len);
+        let ring = format!("ring:r{adapter},len={}", config.ring_len);
         engine = engine.port(&near, &ring).port(&far, &ring);
         engine = engine.wire(&west, &near).wire(&far, &east);
     }
