@@ -141,7 +141,7 @@ fn a_malformed_file_is_refused_with_file_and_line() {
         (
             "\"seconds\"",
             "\"seconds packets\"",
-            "bad.toml:31: formula \"seconds packets\", column 9",
+            "bad.toml:31: formula \"seconds packets\": expected",
         ),
         ("\"command\"", "\"comand\"", "bad.toml:5: there is no scenario \"comand\""),
     ] {

@@ -9,12 +9,10 @@
 //! ```
 
 use std::fmt;
-use std::iter::Peekable;
-use std::str::CharIndices;
 
+use crate::Result;
 use crate::settings::wrong;
 use crate::window::Window;
-use crate::{Error, Result};
 
 /// Figures in one sum, so that a file cannot make a window's evaluation long.
 const TERMS_MAX: usize = 32;
@@ -34,18 +32,20 @@ impl Formula {
     /// Reads one.
     ///
     /// # Errors
-    /// `E-EXPERIMENT` with the formula and the column at which it stops to be one.
+    /// `E-EXPERIMENT` with the formula and what it lacks.
     pub fn parse(text: &str) -> Result<Formula> {
-        let mut parser = Parser { text, rest: text.char_indices().peekable() };
-        let scale = parser.scale()?;
-        let over = parser.sum()?;
-        let under = if parser.take('/') { parser.sum()? } else { Vec::new() };
-        match parser.peek() {
-            None => Ok(Formula { scale, over, under }),
-            Some('+' | '-') => Err(parser.refuse("a sum is written in parentheses")),
-            Some(_) if under.is_empty() => Err(parser.refuse("expected / or the end")),
-            Some(_) => Err(parser.refuse("expected the end")),
+        let shown: String = text.chars().take(80).collect();
+        let refuse = |why| wrong(0, format!("formula {shown:?}: {why}"));
+        let (over, under) = text.split_once('/').map_or((text, None), |(a, b)| (a, Some(b)));
+        let (scale, over) = match over.split_once('*') {
+            Some((scale, over)) => (scale.trim().parse().unwrap_or(0.0), over),
+            None => (1.0, over),
+        };
+        if !(scale > 0.0 && f64::is_finite(scale)) {
+            return Err(refuse("expected a number above 0 before *"));
         }
+        let under = under.map_or(Ok(Vec::new()), sum).map_err(refuse)?;
+        Ok(Formula { scale, over: sum(over).map_err(refuse)?, under })
     }
 
     /// Computes the value over a window; returns `None` if a figure is missing or the divisor is 0.
@@ -98,83 +98,34 @@ fn write_sum(f: &mut fmt::Formatter<'_>, terms: &[(bool, String)]) -> fmt::Resul
     f.write_str(")")
 }
 
-struct Parser<'t> {
-    text: &'t str,
-    rest: Peekable<CharIndices<'t>>,
+/// Reads a name, or several in parentheses.
+fn sum(text: &str) -> std::result::Result<Vec<(bool, String)>, &'static str> {
+    let Some(inner) = text.trim().strip_prefix('(') else {
+        return Ok(vec![(true, name(text.trim())?)]);
+    };
+    // A minus stands apart: a hyphen may belong to a name.
+    let inner = inner.strip_suffix(')').ok_or("expected )")?.replace('+', " + ");
+    let mut words = inner.split_whitespace();
+    let mut terms = vec![(true, name(words.next().unwrap_or_default())?)];
+    while let Some(sign) = words.next() {
+        if terms.len() == TERMS_MAX {
+            return Err("a sum has at most 32 figures");
+        }
+        let plus = sign == "+";
+        if !plus && sign != "-" {
+            return Err("expected + or - between two figures");
+        }
+        terms.push((plus, name(words.next().unwrap_or_default())?));
+    }
+    Ok(terms)
 }
 
-impl Parser<'_> {
-    /// `NUMBER *`, if it is there.
-    fn scale(&mut self) -> Result<f64> {
-        let Some('0'..='9' | '.') = self.peek() else { return Ok(1.0) };
-        let refused = self.refuse("expected a number above 0");
-        let word = self.word(|c, _| c.is_ascii_alphanumeric() || c == '.');
-        let number = word.parse::<f64>().ok().filter(|n| n.is_finite() && *n > 0.0);
-        let number = number.ok_or(refused)?;
-        if self.take('*') { Ok(number) } else { Err(self.refuse("expected *")) }
-    }
-
-    /// A name, or several in parentheses.
-    fn sum(&mut self) -> Result<Vec<(bool, String)>> {
-        if !self.take('(') {
-            return Ok(vec![(true, self.name()?)]);
-        }
-        let mut terms = vec![(true, self.name()?)];
-        loop {
-            let plus = match () {
-                () if self.take(')') => return Ok(terms),
-                () if terms.len() == TERMS_MAX => {
-                    return Err(self.refuse(&format!("a sum has at most {TERMS_MAX} figures")));
-                }
-                () if self.take('+') => true,
-                () if self.take('-') => false,
-                () => return Err(self.refuse("expected +, - or )")),
-            };
-            terms.push((plus, self.name()?));
-        }
-    }
-
-    fn name(&mut self) -> Result<String> {
-        match self.peek() {
-            Some(c) if c.is_ascii_alphabetic() || c == '_' => Ok(self.word(|c, next| {
-                let inside = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '.';
-                inside(c) || c == '-' && next.is_some_and(inside)
-            })),
-            _ => Err(self.refuse("expected a figure's name")),
-        }
-    }
-
-    /// Characters as long as they belong to it, given each and the one behind it.
-    fn word(&mut self, belongs: impl Fn(char, Option<char>) -> bool) -> String {
-        let mut word = String::new();
-        while let Some(&(at, c)) = self.rest.peek() {
-            let next = self.text.get(at + c.len_utf8()..).and_then(|rest| rest.chars().next());
-            if !belongs(c, next) {
-                break;
-            }
-            word.push(c);
-            self.rest.next();
-        }
-        word
-    }
-
-    fn take(&mut self, wanted: char) -> bool {
-        self.peek() == Some(wanted) && self.rest.next().is_some()
-    }
-
-    /// The next character that is no space.
-    fn peek(&mut self) -> Option<char> {
-        while self.rest.next_if(|(_, c)| c.is_ascii_whitespace()).is_some() {}
-        self.rest.peek().map(|(_, c)| *c)
-    }
-
-    /// Why it is none, at the next character.
-    fn refuse(&mut self, why: &str) -> Error {
-        let end = (self.text.len(), ' ');
-        let (at, _) = self.rest.peek().copied().unwrap_or(end);
-        let column = 1 + self.text.get(..at).map_or(0, |before| before.chars().count());
-        let text: String = self.text.chars().take(80).collect();
-        wrong(0, format!("formula {text:?}, column {column}: {why}"))
+fn name(text: &str) -> std::result::Result<String, &'static str> {
+    let inside = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
+    let begins = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
+    match begins && text.chars().all(inside) && !text.ends_with('-') {
+        true => Ok(text.to_owned()),
+        false => Err("expected a figure's name, or a sum of them in parentheses"),
     }
 }
 
@@ -229,32 +180,29 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_formula_is_refused_with_its_column() {
-        let at = |column, why| format!("column {column}: {why}");
+    fn what_is_no_formula_is_refused_with_the_reason() {
+        let (name, number) = ("expected a figure's name, or a sum", "expected a number above 0");
+        let between = "expected + or - between two figures";
         for (text, expected) in [
-            ("100 * hits allocs", at(12, "expected / or the end")),
-            ("a + b", at(3, "a sum is written in parentheses")),
-            ("(a + b", at(7, "expected +, - or )")),
-            ("a / ", at(5, "expected a figure's name")),
-            ("", at(1, "expected a figure's name")),
-            ("a / b / c", at(7, "expected the end")),
-            ("0 * a", at(1, "expected a number above 0")),
-            ("1e999 * a", at(1, "expected a number above 0")),
-            ("1.2.3 * a", at(1, "expected a number above 0")),
-            ("100 a", at(5, "expected *")),
-            ("é / b", at(1, "expected a figure's name")),
-            ("(a × b)", at(4, "expected +, - or )")),
-            ("((a))", at(2, "expected a figure's name")),
+            ("100 * hits allocs", name),
+            ("a + b", name),
+            ("(a + b", "expected )"),
+            ("a / ", name),
+            ("", name),
+            ("a / b / c", name),
+            ("0 * a", number),
+            ("1e999 * a", number),
+            ("1.2.3 * a", number),
+            ("100 a", name),
+            ("é / b", name),
+            ("(a × b)", between),
+            ("((a))", name),
         ] {
-            assert_eq!(why(text), format!("formula {text:?}, {expected}"));
+            let why = why(text);
+            assert!(why.starts_with(&format!("formula {text:?}: {expected}")), "{why}");
         }
-    }
-
-    #[test]
-    fn a_sum_without_end_is_cut() {
-        let text = format!("({})", vec!["a"; 1000].join("+"));
-        assert!(why(&text).ends_with("a sum has at most 32 figures"), "{}", why(&text));
-        let text = format!("({})", vec!["a"; 32].join(" - "));
-        assert_eq!(Formula::parse(&text).unwrap().over.len(), 32);
+        let sum = |n| format!("({})", vec!["a"; n].join(" - "));
+        assert!(why(&sum(1000)).ends_with("a sum has at most 32 figures"));
+        assert_eq!(Formula::parse(&sum(32)).unwrap().over.len(), 32);
     }
 }

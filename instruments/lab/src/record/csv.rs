@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use linerate_show::table::quoted;
 
-use crate::record::{CellRecord, Order, PairRecord, Run, Status, Verdict};
+use crate::record::{CellRecord, Effect, Order, PairRecord, Run};
 use crate::window::{COMMON, Window};
 
 /// Every window of every pair, a line each, in the order in which they ran, with its figures: those
@@ -39,67 +39,49 @@ pub fn csv(run: &Run) -> String {
 #[must_use]
 pub fn effects_csv(run: &Run) -> String {
     let factors = factors(run);
-    let mut out =
-        line(factors.iter().map(|factor| quoted(factor)).chain(EFFECT.map(str::to_owned)));
+    let head = effect_fields(&CellRecord::default(), None).map(|(name, _)| name.to_owned());
+    let mut out = line(factors.iter().map(|factor| quoted(factor)).chain(head));
     for cell in &run.cells {
-        if cell.metrics.is_empty() {
-            let nothing = EFFECT.iter().skip(1).map(|_| String::new());
-            out += &line(at(&factors, cell).chain([status(cell.status).to_owned()]).chain(nothing));
-        }
-        for (metric, effect) in &cell.metrics {
-            let aa = effect.aa_pct;
-            let expected = effect.expected.as_ref();
-            let fields = [
-                status(cell.status).to_owned(),
-                quoted(metric),
-                quoted(&effect.unit),
-                effect.better_when.clone().unwrap_or_default(),
-                effect.a.to_string(),
-                effect.b.to_string(),
-                effect.change_pct.to_string(),
-                effect.ci95_pct.0.to_string(),
-                effect.ci95_pct.1.to_string(),
-                effect.n_pairs.to_string(),
-                number_or_empty(effect.censored_below),
-                number_or_empty(effect.aa_half_width_pct),
-                number_or_empty(aa.map(|(median, _, _)| median)),
-                number_or_empty(aa.map(|(_, low, _)| low)),
-                number_or_empty(aa.map(|(_, _, high)| high)),
-                number_or_empty(effect.p_holm),
-                number_or_empty(expected.map(|expected| expected.change_pct.0)),
-                number_or_empty(expected.map(|expected| expected.change_pct.1)),
-                expected.map(|expected| expected.met.to_string()).unwrap_or_default(),
-                verdict(effect.verdict).to_owned(),
-            ];
+        let none = cell.metrics.is_empty().then_some(None);
+        for effect in cell.metrics.iter().map(Some).chain(none) {
+            let fields = effect_fields(cell, effect).map(|(_, value)| value);
             out += &line(at(&factors, cell).chain(fields));
         }
     }
     out
 }
 
-/// The columns of [`effects_csv`] behind the factors.
-const EFFECT: [&str; 20] = [
-    "status",
-    "metric",
-    "unit",
-    "better_when",
-    "a",
-    "b",
-    "change_pct",
-    "ci95_low_pct",
-    "ci95_high_pct",
-    "pairs",
-    "censored_below",
-    "aa_half_width_pct",
-    "aa_pct",
-    "aa_low_pct",
-    "aa_high_pct",
-    "p_holm",
-    "expected_low_pct",
-    "expected_high_pct",
-    "expected_met",
-    "verdict",
-];
+/// Returns the columns of [`effects_csv`] behind the factors, with their values.
+fn effect_fields(
+    cell: &CellRecord,
+    named: Option<(&String, &Effect)>,
+) -> [(&'static str, String); 20] {
+    let text = |of: fn(&Effect) -> &str| named.map(|(_, e)| of(e).to_owned()).unwrap_or_default();
+    let number = |of: fn(&Effect) -> Option<f64>| number_or_empty(named.and_then(|(_, e)| of(e)));
+    let met = named.and_then(|(_, e)| e.expected.as_ref()).map(|expected| expected.met.to_string());
+    [
+        ("status", cell.status.as_str().to_owned()),
+        ("metric", named.map(|(name, _)| quoted(name)).unwrap_or_default()),
+        ("unit", named.map(|(_, e)| quoted(&e.unit)).unwrap_or_default()),
+        ("better_when", text(|e| e.better_when.as_deref().unwrap_or_default())),
+        ("a", number(|e| Some(e.a))),
+        ("b", number(|e| Some(e.b))),
+        ("change_pct", number(|e| Some(e.change_pct))),
+        ("ci95_low_pct", number(|e| Some(e.ci95_pct.0))),
+        ("ci95_high_pct", number(|e| Some(e.ci95_pct.1))),
+        ("pairs", number(|e| Some(e.n_pairs as f64))),
+        ("censored_below", number(|e| e.censored_below)),
+        ("aa_half_width_pct", number(|e| e.aa_half_width_pct)),
+        ("aa_pct", number(|e| Some(e.aa_pct?.0))),
+        ("aa_low_pct", number(|e| Some(e.aa_pct?.1))),
+        ("aa_high_pct", number(|e| Some(e.aa_pct?.2))),
+        ("p_holm", number(|e| e.p_holm)),
+        ("expected_low_pct", number(|e| Some(e.expected.as_ref()?.change_pct.0))),
+        ("expected_high_pct", number(|e| Some(e.expected.as_ref()?.change_pct.1))),
+        ("expected_met", met.unwrap_or_default()),
+        ("verdict", text(|e| e.verdict.as_str())),
+    ]
+}
 
 /// Every factor that a cell has, by name.
 fn factors(run: &Run) -> Vec<&str> {
@@ -157,24 +139,6 @@ fn number_or_empty(value: Option<f64>) -> String {
     value.map(|value| value.to_string()).unwrap_or_default()
 }
 
-fn status(status: Status) -> &'static str {
-    match status {
-        Status::Ok => "ok",
-        Status::Unreachable => "unreachable",
-        Status::Unsupported => "unsupported",
-        Status::Inconclusive => "inconclusive",
-    }
-}
-
-fn verdict(verdict: Verdict) -> &'static str {
-    match verdict {
-        Verdict::Better => "better",
-        Verdict::Worse => "worse",
-        Verdict::Same => "same",
-        Verdict::Unclear => "unclear",
-    }
-}
-
 fn line(fields: impl Iterator<Item = String>) -> String {
     fields.collect::<Vec<_>>().join(",") + "\n"
 }
@@ -182,7 +146,7 @@ fn line(fields: impl Iterator<Item = String>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::Effect;
+    use crate::record::{Status, Verdict};
 
     fn run() -> Run {
         let window = |packets| Window { wall_ns: 1000, packets, ..Window::default() };
@@ -225,19 +189,7 @@ mod tests {
             status: Status::Unsupported,
             ..CellRecord::default()
         };
-        Run {
-            schema: crate::record::SCHEMA.into(),
-            run: Default::default(),
-            env: serde_json::Value::Null,
-            experiment: Default::default(),
-            cells: vec![cell, unsupported],
-            overall: Vec::new(),
-            profiles: Vec::new(),
-            matrices: Default::default(),
-            totals: Default::default(),
-            verdict: String::new(),
-            warnings: Vec::new(),
-        }
+        Run { cells: vec![cell, unsupported], ..crate::analysis::testing::run_of(&[]) }
     }
 
     #[test]

@@ -3,22 +3,15 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use serde::Deserialize;
+
 use crate::experiment::Experiment;
-use crate::record::state::{self, EXPERIMENT, REQUEST, RUN, RunState};
-use crate::record::{Head, Run, header, lines};
+use crate::record::state::{self, EXPERIMENT, RUN, RunState};
+use crate::record::{Head, Run, lines};
 use crate::{Code, Error, Result};
 
 /// Directories that are looked at for runs.
 const LISTED_MAX: usize = 100_000;
-
-/// A run in a directory of runs.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Listed {
-    /// The directory of the run.
-    pub dir: PathBuf,
-    /// The run's head, or the reason that it cannot be read.
-    pub head: Result<Head>,
-}
 
 /// Reads a run: its directory, or its `run.json`. One that was killed before it came to that is put
 /// together from its pairs, incomplete.
@@ -38,21 +31,18 @@ pub fn read(path: &Path) -> Result<Run> {
     state.run(&experiment, state::last_written(path), None, false)
 }
 
-/// The runs in a directory, the oldest first.
+/// The runs in a directory that can be read, with their heads, the oldest first.
 ///
 /// # Errors
 /// `E-FILE` if it cannot be read.
-pub fn list(dir: &Path) -> Result<Vec<Listed>> {
+pub(crate) fn runs(dir: &Path) -> Result<Vec<(Head, PathBuf)>> {
     let io = |e: std::io::Error| lines::failed("read", dir, &e);
-    let mut runs = Vec::new();
-    for entry in fs::read_dir(dir).map_err(io)?.take(LISTED_MAX) {
-        let dir = entry.map_err(io)?.path();
-        if dir.join(RUN).exists() || dir.join(REQUEST).exists() {
-            runs.push(Listed { head: head(&dir), dir });
-        }
-    }
-    let started = |run: &Listed| run.head.as_ref().map(|head| head.started.clone()).ok();
-    runs.sort_by_cached_key(|run| (started(run), run.dir.clone()));
+    let entries = fs::read_dir(dir).map_err(io)?.take(LISTED_MAX);
+    let dirs: Vec<PathBuf> =
+        entries.map(|entry| Ok(entry.map_err(io)?.path())).collect::<Result<_>>()?;
+    let mut runs: Vec<(Head, PathBuf)> =
+        dirs.into_iter().filter_map(|dir| Some((head(&dir).ok()?, dir))).collect();
+    runs.sort_by(|(a, one), (b, other)| (&a.started, one).cmp(&(&b.started, other)));
     Ok(runs)
 }
 
@@ -66,10 +56,8 @@ pub fn find(dir: &Path, name: &str) -> Result<PathBuf> {
             .fix(format!("ls {}", dir.display()))
     };
     if name == "last" {
-        let latest = list(dir)?.into_iter().rev().find(|run| run.head.is_ok());
-        return latest
-            .map(|run| run.dir)
-            .ok_or_else(|| missing(format!("there is no run in {}", dir.display())));
+        let latest = runs(dir)?.pop().map(|(_, dir)| dir);
+        return latest.ok_or_else(|| missing(format!("there is no run in {}", dir.display())));
     }
     [PathBuf::from(name), dir.join(name)]
         .into_iter()
@@ -77,11 +65,15 @@ pub fn find(dir: &Path, name: &str) -> Result<PathBuf> {
         .ok_or_else(|| missing(format!("neither a path, nor in {}", dir.display())))
 }
 
-/// The head of the run in `dir`: of a run that has ended, no more is read than that.
+/// The head of the run in `dir`: its document's, or what it was begun with if there is none yet or it
+/// is broken.
 pub(super) fn head(dir: &Path) -> Result<Head> {
-    let path = dir.join(RUN);
-    if path.exists() {
-        return header::head(&path);
+    #[derive(Deserialize)]
+    struct Document {
+        run: Head,
+    }
+    if let Ok(document) = state::parsed::<Document>(&dir.join(RUN)) {
+        return Ok(document.run);
     }
     let asked = state::asked(dir)?;
     Ok(Head {

@@ -5,8 +5,6 @@
 
 mod csv;
 mod find;
-mod header;
-mod heads;
 mod lines;
 mod parts;
 mod run;
@@ -22,7 +20,9 @@ use serde::{Deserialize, Serialize};
 pub use crate::scenario::Ledger;
 pub use crate::window::Window;
 pub use csv::{csv, effects_csv};
-pub use find::{Listed, find, list, read};
+#[cfg(test)]
+pub(crate) use find::runs;
+pub use find::{find, read};
 pub(crate) use run::{title, unbalanced};
 pub(crate) use state::{Asked, CellEnd, Resumed, RunState, Total};
 pub(crate) use store::Store;
@@ -136,6 +136,19 @@ pub enum Status {
     Unsupported,
     /// Most of its pairs were disturbed.
     Inconclusive,
+}
+
+impl Status {
+    /// Returns its word in documents.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Status::Ok => "ok",
+            Status::Unreachable => "unreachable",
+            Status::Unsupported => "unsupported",
+            Status::Inconclusive => "inconclusive",
+        }
+    }
 }
 
 /// Both sides' ledgers.
@@ -287,6 +300,19 @@ pub enum Verdict {
     Unclear,
 }
 
+impl Verdict {
+    /// Returns its word in documents and on screens.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Verdict::Better => "better",
+            Verdict::Worse => "worse",
+            Verdict::Same => "same",
+            Verdict::Unclear => "unclear",
+        }
+    }
+}
+
 /// One metric over a group of cells.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct OverallRecord {
@@ -353,4 +379,57 @@ pub struct Warning {
     /// A remedy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fix: Option<String>,
+}
+
+/// Figures of whole sides as the document has them: an object of figures for each side.
+mod heads {
+    use std::collections::BTreeMap;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    type Heads = BTreeMap<String, BTreeMap<String, f64>>;
+
+    /// Writes `cell/side/name` as `{"cell/side": {"name": …}}`.
+    pub(super) fn serialize<S: Serializer>(
+        totals: &BTreeMap<String, f64>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        let mut heads = Heads::new();
+        for (path, total) in totals {
+            let (side, name) = path.rsplit_once('/').unwrap_or(("", path));
+            heads.entry(side.into()).or_default().insert(name.into(), *total);
+        }
+        heads.serialize(serializer)
+    }
+
+    /// Reads what [`serialize`] wrote.
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<BTreeMap<String, f64>, D::Error> {
+        let heads = Heads::deserialize(deserializer)?;
+        let sides = heads.into_iter().flat_map(|(side, figures)| {
+            figures.into_iter().map(move |(name, total)| {
+                (if side.is_empty() { name } else { format!("{side}/{name}") }, total)
+            })
+        });
+        Ok(sides.collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct Document(#[serde(with = "heads")] BTreeMap<String, f64>);
+
+    #[test]
+    fn figures_stand_under_their_side_and_come_back() {
+        let totals =
+            [("size=64/a/memory_bytes", 1.0), ("size=64/a/outstanding", 2.0), ("alone", 3.0)];
+        let document = Document(totals.map(|(path, total)| (path.to_owned(), total)).into());
+        let json = serde_json::to_value(&document).unwrap();
+        assert_eq!(json["size=64/a"]["outstanding"], 2.0);
+        assert_eq!(serde_json::from_value::<Document>(json).unwrap(), document);
+    }
 }

@@ -42,16 +42,6 @@ pub(super) fn counts(line: &OverallRecord) -> String {
     format!("{better} better, {worse} worse, {same} same, {unclear} unclear")
 }
 
-/// Returns the printed word for a verdict.
-pub(super) fn verdict(verdict: Verdict) -> &'static str {
-    match verdict {
-        Verdict::Better => "better",
-        Verdict::Worse => "worse",
-        Verdict::Same => "same",
-        Verdict::Unclear => "unclear",
-    }
-}
-
 /// Formats the verdict on an effect; for `same`, with the margin.
 pub(super) fn said(effect: &Effect) -> String {
     let margin_pct = effect.aa_half_width_pct.unwrap_or(0.0).max(SAME_PCT);
@@ -63,7 +53,7 @@ pub(crate) fn within(said: Verdict, margin_pct: f64) -> String {
     let digits = usize::from(margin_pct.abs() < 100.0);
     match said {
         Verdict::Same if margin_pct < MARGIN_MAX_PCT => format!("same ±{margin_pct:.digits$} %"),
-        other => verdict(other).into(),
+        other => other.as_str().into(),
     }
 }
 

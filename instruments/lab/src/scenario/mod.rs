@@ -265,6 +265,32 @@ pub struct Ledger {
     pub balanced: bool,
 }
 
+/// Returns the drops of a pool's ledger, by the names of their reasons.
+fn dropped(ledger: &linerate_skb::Ledger) -> BTreeMap<String, u64> {
+    ledger.dropped.iter().map(|(reason, n)| (reason.name().to_owned(), *n)).collect()
+}
+
+/// `free_matrix[CPU that allocated][CPU that freed]`, in the order of the CPUs' numbers.
+fn free_matrix(matrix: &linerate_skb::FreeMatrix) -> BTreeMap<String, Vec<Vec<u64>>> {
+    let row = |from: &usize| matrix.cpus().iter().map(|to| matrix.frees(*from, *to)).collect();
+    [("free_matrix".to_owned(), matrix.cpus().iter().map(row).collect())].into()
+}
+
+impl From<&linerate_skb::Ledger> for Ledger {
+    fn from(ledger: &linerate_skb::Ledger) -> Ledger {
+        Ledger {
+            received: ledger.received,
+            created: ledger.created,
+            sent: ledger.sent,
+            consumed: ledger.consumed,
+            dropped: dropped(ledger),
+            in_flight: ledger.in_flight,
+            balanced: ledger.balanced(),
+            ..Ledger::default()
+        }
+    }
+}
+
 impl Default for Ledger {
     /// Returns an empty ledger, which is balanced.
     fn default() -> Ledger {

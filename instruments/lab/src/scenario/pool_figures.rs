@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use linerate_datapath::{CoreStats, PoolStats, PortStats, Stats};
 use linerate_skb::{Data, Pool, Sampled};
 
-use super::{Figure, Ledger, figures};
+use super::{Figure, dropped, figures};
 use crate::window::Window;
 
 /// The figures that [`Reading::since`] adds to a window.
@@ -57,26 +57,23 @@ pub(super) struct Reading {
 impl Reading {
     /// Reads the counts. The workers must be stopped: else the parts are of different moments.
     pub fn of(stats: &Stats) -> Reading {
-        let ledger = stats.ledger();
-        let dropped = ledger.dropped.iter().map(|(reason, n)| (reason.name().to_owned(), *n));
         Reading {
-            pool: stats.pool().stats(),
             ports: stats.ports(),
-            dropped: dropped.collect(),
-            in_flight: ledger.in_flight,
             sleeps: stats.workers().iter().map(|worker| worker.sleeps).sum(),
-            general: stats.pool().data_from() == Data::General,
+            ..Reading::new(stats.pool(), &stats.ledger())
         }
     }
 
     /// Reads a pool that no engine has, with no port: a loop of a scenario's own.
     pub fn of_pool(pool: &Pool) -> Reading {
-        let ledger = pool.ledger();
-        let dropped = ledger.dropped.iter().map(|(reason, n)| (reason.name().to_owned(), *n));
+        Reading::new(pool, &pool.ledger())
+    }
+
+    fn new(pool: &Pool, ledger: &linerate_skb::Ledger) -> Reading {
         Reading {
             pool: pool.stats(),
             ports: Vec::new(),
-            dropped: dropped.collect(),
+            dropped: dropped(ledger),
             in_flight: ledger.in_flight,
             sleeps: 0,
             general: pool.data_from() == Data::General,
@@ -228,22 +225,6 @@ pub(super) fn sent(ports: &[PortStats]) -> Sent {
     sent
 }
 
-/// Returns an engine's ledger of all packets, in the terms of a run.
-pub(super) fn ledger(stats: &Stats) -> Ledger {
-    let ledger = stats.ledger();
-    let dropped = ledger.dropped.iter().map(|(reason, n)| (reason.name().to_owned(), *n));
-    Ledger {
-        received: ledger.received,
-        created: ledger.created,
-        sent: ledger.sent,
-        consumed: ledger.consumed,
-        dropped: dropped.collect(),
-        in_flight: ledger.in_flight,
-        balanced: ledger.balanced(),
-        ..Ledger::default()
-    }
-}
-
 /// Figures of a whole side: memory held, frees on another CPU. Read before its workers have ended,
 /// whose hot lists are part of the memory.
 pub(super) fn totals(stats: &Stats) -> BTreeMap<String, f64> {
@@ -264,11 +245,4 @@ pub(super) fn outstanding(stats: &Stats) -> BTreeMap<String, f64> {
         totals.insert(format!("outstanding: {holder}"), *packets as f64);
     }
     totals
-}
-
-/// `free_matrix[CPU that allocated][CPU that freed]`, in the order of the CPUs' numbers.
-pub(super) fn free_matrix(stats: &Stats) -> Vec<Vec<u64>> {
-    let matrix = stats.pool().stats().matrix;
-    let row = |from: &usize| matrix.cpus().iter().map(|to| matrix.frees(*from, *to)).collect();
-    matrix.cpus().iter().map(row).collect()
 }

@@ -256,10 +256,11 @@ fn what_does_not_exist_is_told_with_what_does() {
 }
 
 #[test]
-fn a_formula_that_does_not_parse_is_told_with_line_and_column() {
+fn a_formula_that_does_not_parse_is_told_with_its_line() {
     assert_eq!(
         why("cost_ns / packets", "cost_ns packets"),
-        "mine.toml:50: formula \"cost_ns packets\", column 9: expected / or the end"
+        "mine.toml:50: formula \"cost_ns packets\": expected a figure's name, or a sum of them in \
+         parentheses"
     );
 }
 

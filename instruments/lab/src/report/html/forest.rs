@@ -9,7 +9,6 @@ use crate::report::metric::Shown;
 use crate::report::reason::reason;
 use crate::report::tables;
 use crate::report::view::View;
-use crate::report::words::verdict;
 
 /// A row of it.
 pub(super) struct Line<'a> {
@@ -115,7 +114,7 @@ fn draw(svg: &mut Svg, axis: &Axis, line: &Line<'_>, (top, bottom): (f64, f64)) 
         line.name,
         change(effect.change_pct),
         interval(effect.ci95_pct),
-        verdict(effect.verdict),
+        effect.verdict.as_str(),
         tables::censored(effect.a, effect),
         tables::censored(effect.b, effect),
         effect.unit,

@@ -17,7 +17,9 @@ use linerate_skb::{Pool, PoolStats};
 use linerate_sys::tsc::rate_hz;
 
 use crate::knobs::Knob;
-use crate::scenario::{Bench, Figure, Finished, LEAD_IN, Ledger, Place, Scenario, pages};
+use crate::scenario::{
+    Bench, Figure, Finished, LEAD_IN, Ledger, Place, Scenario, free_matrix, pages,
+};
 use crate::settings::Settings;
 use crate::window::Window;
 use crate::{Code, Error, Result};
@@ -177,19 +179,9 @@ impl Bench for Side {
         for (holder, packets) in outstanding {
             totals.insert(format!("outstanding: {holder}"), packets as f64);
         }
-        let dropped = ledger.dropped.iter().map(|(reason, n)| (reason.name().to_owned(), *n));
         Ok(Finished {
-            ledger: Ledger {
-                received: ledger.received,
-                created: ledger.created,
-                sent: ledger.sent,
-                consumed: ledger.consumed,
-                dropped: dropped.collect(),
-                in_flight: ledger.in_flight,
-                balanced,
-                ..Ledger::default()
-            },
-            matrices: [("free_matrix".to_owned(), free_matrix(&stats))].into(),
+            ledger: Ledger { balanced, ..Ledger::from(&ledger) },
+            matrices: free_matrix(&stats.matrix),
             totals,
             notes: notes(found, &stats),
         })
@@ -220,13 +212,6 @@ fn totals(each: &Each, stats: &PoolStats) -> BTreeMap<String, f64> {
     add("memory_bytes", Some(stats.memory_bytes() as f64));
     add("remote_share_pct", stats.matrix.remote_share().map(|share| share * 100.0));
     totals
-}
-
-/// `free_matrix[CPU that allocated][CPU that freed]`, in the order of the CPUs' numbers.
-fn free_matrix(stats: &PoolStats) -> Vec<Vec<u64>> {
-    let matrix = &stats.matrix;
-    let row = |from: &usize| matrix.cpus().iter().map(|to| matrix.frees(*from, *to)).collect();
-    matrix.cpus().iter().map(row).collect()
 }
 
 fn notes(outstanding: u64, stats: &PoolStats) -> Vec<String> {

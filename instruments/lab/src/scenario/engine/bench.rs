@@ -16,7 +16,7 @@ use super::path::{self, Gauge};
 use super::reading::Reading;
 use super::turning::{empty, nanos};
 use crate::far::Seen;
-use crate::scenario::{Bench, Finished, LEAD_IN, Ledger as Books, pages};
+use crate::scenario::{Bench, Finished, LEAD_IN, Ledger as Books, free_matrix, pages};
 use crate::window::{ThreadTime, Window};
 use crate::{Code, Error, Result};
 
@@ -159,8 +159,6 @@ impl Bench for EngineBench {
         let EngineBench { crew, gauge, done, threads, beyond, mut seen, .. } = *self;
         let stats = gauge.pool().stats();
         let cpus = stats.matrix.cpus().to_vec();
-        let row = |from: &usize| cpus.iter().map(|to| stats.matrix.frees(*from, *to)).collect();
-        let matrix: Vec<Vec<u64>> = cpus.iter().map(row).collect();
         let mut totals = totals(gauge.pool(), &stats);
         let patience = if beyond.is_some() { TAKEN } else { Duration::ZERO };
         drain(crew.dismiss()?, patience)?;
@@ -183,12 +181,7 @@ impl Bench for EngineBench {
             notes.push(TRIMMED.to_owned());
         }
         let ledger = books(&gauge, &ledger, &done);
-        Ok(Finished {
-            ledger,
-            matrices: BTreeMap::from([("free_matrix".to_owned(), matrix)]),
-            totals,
-            notes,
-        })
+        Ok(Finished { ledger, matrices: free_matrix(&stats.matrix), totals, notes })
     }
 }
 
@@ -241,10 +234,7 @@ fn drain(mut workers: Vec<Worker>, patience: Duration) -> Result<()> {
 
 /// Builds the ledger of all packets.
 fn books(gauge: &Gauge, ledger: &Ledger, done: &Done) -> Books {
-    let mut dropped: BTreeMap<String, u64> = BTreeMap::new();
-    for (reason, n) in &ledger.dropped {
-        *dropped.entry(reason.name().to_owned()).or_default() += n;
-    }
+    let mut books = Books::from(ledger);
     let overruns = [
         ("ring_full", done.ring_full),
         ("ring_no_frame", done.no_frame),
@@ -252,20 +242,12 @@ fn books(gauge: &Gauge, ledger: &Ledger, done: &Done) -> Books {
     ];
     let mut lost = 0;
     for (cause, n) in overruns.into_iter().filter(|(_, n)| *n > 0) {
-        dropped.insert(cause.to_owned(), n);
+        books.dropped.insert(cause.to_owned(), n);
         lost += n;
     }
-    let mut books = Books {
-        // What overran arrived, and the pool never saw it.
-        received: ledger.received + lost,
-        created: ledger.created,
-        sent: ledger.sent,
-        consumed: ledger.consumed,
-        dropped,
-        in_flight: ledger.in_flight,
-        balanced: ledger.difference() == 0,
-        ..Books::default()
-    };
+    // What overran arrived, and the pool never saw it.
+    books.received += lost;
+    books.balanced = ledger.difference() == 0;
     match gauge {
         Gauge::Engine(stats) => {
             let verified = stats.ports().into_iter().find_map(|port| port.verified);

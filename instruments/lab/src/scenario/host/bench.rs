@@ -23,7 +23,7 @@ use super::remarks::{Remarks, offered_pct};
 use super::tcp::Retransmits;
 use crate::Result;
 use crate::scenario::pool_figures::{self, Reading};
-use crate::scenario::{Bench, Finished};
+use crate::scenario::{Bench, Finished, Ledger, free_matrix};
 use crate::window::Window;
 
 /// Time without a packet after which the path is empty.
@@ -176,13 +176,13 @@ impl Bench for HostBench {
         self.rest()?;
         let retransmitted = self.retransmits.count()?;
         let stats = self.path.stats().clone();
-        let matrices = BTreeMap::from([("free_matrix".into(), pool_figures::free_matrix(&stats))]);
+        let matrices = free_matrix(&stats.pool().stats().matrix);
         let mut totals = pool_figures::totals(&stats);
         let warnings = stats.warnings().to_vec();
         let stats = self.path.end()?;
-        let ledger = pool_figures::ledger(&stats);
+        let ledger = Ledger::from(&stats.ledger());
         totals.extend(pool_figures::outstanding(&stats));
-        let ledger = crate::scenario::Ledger { retransmitted: Some(retransmitted), ..ledger };
+        let ledger = Ledger { retransmitted: Some(retransmitted), ..ledger };
         let notes = self.remarks.tell(&self.config).into_iter().chain(warnings).collect();
         Ok(Finished { ledger, matrices, totals, notes })
     }
