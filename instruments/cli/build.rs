@@ -1,5 +1,5 @@
-//! Records the program's commit at build time, so that its measurements can be assigned to a build:
-//! `LINERATE_COMMIT` if set, else git's, with `-dirty` behind it where the sources differ; nothing
+//! Records the program's commit and compiler at build time, so that its measurements can be assigned to
+//! a build: `LINERATE_COMMIT` if set, else git's, with `-dirty` behind it where the sources differ; nothing
 //! outside our repository.
 
 use std::process::Command;
@@ -10,6 +10,10 @@ const PREFIX: &str = "instruments/cli/";
 fn main() {
     println!("cargo:rerun-if-env-changed=LINERATE_COMMIT");
     println!("cargo:rerun-if-changed=build.rs");
+    let rustc = std::env::var("RUSTC").ok().and_then(|rustc| output(&rustc, &["--version"]));
+    if let Some(rustc) = rustc {
+        println!("cargo:rustc-env=LINERATE_RUSTC={}", rustc.trim_start_matches("rustc "));
+    }
     if std::env::var_os("LINERATE_COMMIT").is_some() {
         // rustc sees it as we do.
         return;
@@ -27,9 +31,13 @@ fn main() {
     }
 }
 
-/// Returns the output of a git command; `None` if git is missing, fails or prints nothing.
 fn git(args: &[&str]) -> Option<String> {
-    let output = Command::new("git").args(args).output().ok()?;
+    output("git", args)
+}
+
+/// Returns what a program prints; `None` if it is missing, fails or prints nothing.
+fn output(program: &str, args: &[&str]) -> Option<String> {
+    let output = Command::new(program).args(args).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;
     let text = text.trim();
     (output.status.success() && !text.is_empty()).then(|| text.to_owned())

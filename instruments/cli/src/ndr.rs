@@ -114,9 +114,6 @@ struct Document<'a> {
 
 impl Ndr {
     /// Runs the command; returns the exit status.
-    ///
-    /// # Errors
-    /// Whatever keeps it from giving a result.
     pub fn run(&self, screen: &Screen) -> Result<u8, Failure> {
         let cpus = Place::of(&self.cpu, 0)?.cpus;
         let setup = Setup {

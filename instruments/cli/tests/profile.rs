@@ -177,18 +177,6 @@ fn what_was_there_is_kept_and_a_failed_recording_leaves_it_alone() {
 }
 
 #[test]
-fn a_place_that_cannot_be_saved_to_is_found_out_before_the_work() {
-    let scratch = Scratch::new("place");
-    let (mark, file) = (scratch.file("mark"), scratch.file("no/p.json"));
-    let ended = run(&format!("profile record -o {file} -- touch {mark}"));
-    assert_eq!(ended.exit, Some(1), "{ended:?}");
-    assert!(ended.err.contains(&format!("  fix: mkdir -p {}\n", scratch.file("no"))), "{ended:?}");
-    let ended = run(&format!("profile watch --for 1h -o {file}"));
-    assert_eq!(ended.exit, Some(1), "{ended:?}");
-    assert!(!Path::new(&mark).exists(), "the command was not started");
-}
-
-#[test]
 fn wrong_requests_are_refused_with_what_to_do_instead() {
     let null = "profile record --event";
     for (words, exit, fix) in [

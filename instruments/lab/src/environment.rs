@@ -221,28 +221,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_machine_has_what_the_document_asks_for() {
-        let env = here(&Place { cpus: vec![0, 1], ..Place::default() });
-        for name in ["kernel", "cmdline", "cpu", "clocksource", "thp"] {
-            assert!(env[name].is_string(), "{name}: {}", env[name]);
-        }
-        for name in ["microcode", "virt", "governor"] {
-            assert!(env[name].is_string() || env[name].is_null(), "{name}: {}", env[name]);
-        }
-        assert_eq!(env["cpus"][0]["role"], "dut");
-        assert_eq!(
-            env["cpus"][1],
-            json!({ "id": 1, "role": "gen", "sibling": env["cpus"][1]["sibling"] })
-        );
-        assert!(env["pmu"]["available"].is_boolean() && env["pmu"]["max_unmultiplexed"].is_u64());
-        assert_eq!(env["noise"]["pairs_attempted"], 0);
-        assert!(env["mitigations"].as_object().unwrap().values().all(Value::is_string));
-        assert!(env["irq_affinity"].as_object().unwrap().values().all(Value::is_string));
-        assert!(env["memory_total_kib"].as_u64().is_some_and(|kib| kib > 1000));
-        println!("{env:#}");
-    }
-
-    #[test]
     fn of_the_kernels_command_line_only_what_bears_on_a_measurement_is_kept() {
         let cmdline = "root=/dev/vda1 isolcpus=2,3 quiet nohz_full=2,3 token=abc mitigations=off \
                        -- --tsc=key\n";

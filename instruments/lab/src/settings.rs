@@ -24,7 +24,8 @@ pub enum Value {
 }
 
 /// A value and where it was said.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(into = "Value")]
 pub struct Setting {
     /// The value.
     pub value: Value,
@@ -33,7 +34,7 @@ pub struct Setting {
 }
 
 /// Names and values.
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct Settings(BTreeMap<String, Setting>);
 
 impl Settings {
@@ -61,6 +62,12 @@ impl Settings {
         let mut both = self.clone();
         both.0.extend(over.0.iter().map(|(name, setting)| (name.clone(), setting.clone())));
         both
+    }
+
+    /// Returns the settings with `line` of their lines in place of these.
+    pub(crate) fn in_lines(mut self, line: impl Fn(usize) -> usize) -> Settings {
+        self.0.values_mut().for_each(|setting| setting.line = line(setting.line));
+        self
     }
 
     /// Returns the setting `name`.
@@ -118,6 +125,12 @@ impl fmt::Display for Value {
                 write!(f, "[{}]", each.join(", "))
             }
         }
+    }
+}
+
+impl From<Setting> for Value {
+    fn from(setting: Setting) -> Value {
+        setting.value
     }
 }
 

@@ -1,14 +1,9 @@
 //! `linerate lab`: the experiments, and the posts that they come from.
 
 mod args;
-mod compare;
-mod export;
-mod follow;
 mod report;
 mod run;
-mod runs;
 mod seeds;
-mod show;
 
 use crate::errors::Failure;
 use crate::screen::Screen;
@@ -34,17 +29,14 @@ impl Lab {
     }
 
     /// Runs the command; returns the exit status.
-    ///
-    /// # Errors
-    /// Why there is no result.
     pub fn run(&self, screen: &Screen) -> Result<u8, Failure> {
         match &self.command {
-            LabCommand::List(_) => show::list(screen),
-            LabCommand::Show(show) => show::show(show, screen),
+            LabCommand::List(_) => report::list(screen),
+            LabCommand::Show(show) => report::show(show, screen),
             LabCommand::Run(run) => run::run(run, screen),
             LabCommand::Report(report) => report::report(report, screen),
-            LabCommand::Compare(compare) => compare::compare(compare, screen),
-            LabCommand::Export(export) => export::export(export, screen),
+            LabCommand::Compare(compare) => report::compare(compare, screen),
+            LabCommand::Export(export) => report::export(export, screen),
             LabCommand::Seeds(asked) => seeds::seeds(asked, screen),
             LabCommand::Sample(asked) => {
                 let line = linerate_lab::buffers::sample(&asked.words)?;

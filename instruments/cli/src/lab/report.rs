@@ -1,24 +1,22 @@
 //! `linerate lab report`.
 
-use std::fs;
-use std::io;
 use std::path::Path;
+use std::{fs, io};
 
-use linerate_lab::record::Run;
-use linerate_lab::report;
+use linerate_lab::compare::{self, Comparison, FailOn};
+use linerate_lab::experiment::{self, BUILTIN, Experiment};
+use linerate_lab::record::{self, Run, csv, effects_csv};
+use linerate_lab::scenario::Place;
+use linerate_lab::settings::in_file;
+use linerate_lab::{Kind, report};
 
-use super::args::Report;
-use super::runs;
-use super::show::document;
-use crate::errors::{Failure, RUNTIME};
+use super::args::{Compare, Export, Report, Show};
+use crate::errors::{CHECK, Failure, INCONCLUSIVE, RUNTIME, UNBALANCED};
 use crate::screen::Screen;
 
 /// Tells runs; returns the exit status.
-///
-/// # Errors
-/// A run that cannot be read, a file that cannot be written.
 pub fn report(asked: &Report, screen: &Screen) -> Result<u8, Failure> {
-    let runs = asked.runs.iter().map(|name| runs::read(name, &asked.kept.dir));
+    let runs = asked.runs.iter().map(|name| read(name, &asked.kept.dir));
     let runs: Vec<Run> = runs.collect::<Result<_, _>>()?;
     match (&asked.html, runs.as_slice()) {
         (Some(file), runs) if file == Path::new("-") => {
@@ -34,14 +32,11 @@ pub fn report(asked: &Report, screen: &Screen) -> Result<u8, Failure> {
             screen.result(texts, || document(&runs))?;
         }
     }
-    Ok(runs::exit(&runs, 0))
+    Ok(exit(&runs, 0))
 }
 
 /// Writes a file completely, or keeps the old file and returns the reason. A path that is not a
 /// regular file is written to directly.
-///
-/// # Errors
-/// `E-FILE`.
 pub fn write(file: &Path, text: &str) -> Result<(), Failure> {
     let is_other = fs::metadata(file).is_ok_and(|kind| !kind.is_file());
     let written = if is_other { fs::write(file, text) } else { replace(file, text) };
@@ -60,4 +55,86 @@ fn replace(file: &Path, text: &str) -> io::Result<()> {
         let _ = fs::remove_file(&part);
     }
     done
+}
+
+/// Compares runs with the first; returns the exit status.
+pub fn compare(asked: &Compare, screen: &Screen) -> Result<u8, Failure> {
+    let fail_on = asked.fail_on.iter().map(|text| FailOn::parse(text));
+    let fail_on: Vec<FailOn> = fail_on.collect::<Result<_, _>>()?;
+    let baseline = read(&asked.baseline, &asked.kept.dir)?;
+    let runs = asked.runs.iter().map(|name| read(name, &asked.kept.dir));
+    let runs: Vec<Run> = runs.collect::<Result<_, _>>()?;
+    let all = runs.iter().map(|run| compare::compare(&baseline, run, &fail_on, asked.allow_env));
+    let all: Vec<Comparison> = all.collect::<Result<_, _>>()?;
+    let texts = || all.iter().map(Comparison::to_string).collect::<Vec<_>>().join("\n");
+    screen.result(texts, || match all.as_slice() {
+        [one] => document(one),
+        all => document(&all),
+    })?;
+    let status = match () {
+        () if all.iter().any(|one| !one.failed.is_empty()) => CHECK,
+        () if all.iter().any(|one| !one.undecided.is_empty()) => INCONCLUSIVE,
+        () => 0,
+    };
+    Ok(exit(runs.iter().chain([&baseline]), status))
+}
+
+/// Writes a run's figures; returns the exit status.
+pub fn export(asked: &Export, screen: &Screen) -> Result<u8, Failure> {
+    let run = read(&asked.run, &asked.kept.dir)?;
+    let text = if asked.effects { effects_csv(&run) } else { csv(&run) };
+    match &asked.csv {
+        Some(file) if file != Path::new("-") => {
+            write(file, &text)?;
+            screen.result(|| format!("{}\n", file.display()), String::new)?;
+        }
+        _ => screen.result(|| text, String::new)?,
+    }
+    Ok(exit([&run], 0))
+}
+
+/// Reads a run.
+pub fn read(name: &str, dir: &Path) -> Result<Run, Failure> {
+    Ok(record::read(&record::find(dir, name)?)?)
+}
+
+/// Returns the exit status after `runs` are printed. The results of a cell that has lost packets
+/// are withheld, and the status shows that too.
+pub fn exit<'a>(runs: impl IntoIterator<Item = &'a Run>, otherwise: u8) -> u8 {
+    if runs.into_iter().all(Run::conserved) { otherwise } else { UNBALANCED }
+}
+
+/// Lists the experiments; returns the exit status.
+pub fn list(screen: &Screen) -> Result<u8, Failure> {
+    let all = BUILTIN.iter().map(|(id, _)| experiment::builtin(id));
+    let experiments: Vec<Experiment> = all.collect::<Result<_, _>>()?;
+    let place = Place::of(&[], 0)?;
+    let list = experiment::List { experiments: &experiments, place: &place };
+    screen.result(|| list.to_string(), || document(&list))?;
+    Ok(0)
+}
+
+/// Tells one; returns the exit status.
+pub fn show(asked: &Show, screen: &Screen) -> Result<u8, Failure> {
+    let experiment = Experiment::find(&asked.experiment)?;
+    if asked.toml {
+        screen.result(|| experiment.toml.clone(), String::new)?;
+        return Ok(0);
+    }
+    let place = Place::of(&[], 0)?;
+    for cell in &experiment.cells {
+        // What this machine cannot do is part of what is shown; what makes no sense is not.
+        if let Some(e) = cell.check(&place).err().filter(|e| e.kind() == Kind::Usage) {
+            return Err(in_file(e, &asked.experiment).into());
+        }
+    }
+    let show = experiment::Show { experiment: &experiment, place: &place };
+    screen.result(|| show.to_string(), || document(&show))?;
+    Ok(0)
+}
+
+/// Formats `told` as one JSON document.
+pub fn document(told: &impl serde::Serialize) -> String {
+    // Only a map with keys that are no text could fail, and none is.
+    serde_json::to_string(told).unwrap_or_else(|e| format!("{{\"error\":\"{e}\"}}"))
 }

@@ -2,27 +2,26 @@
 
 use std::env;
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use linerate_lab::experiment::{Cell, Experiment, at_most, commands};
-use linerate_lab::record::{self, Status};
-use linerate_lab::runner::{self, Request};
+use linerate_lab::experiment::{Cell, Experiment, at_most, commands, lasting};
+use linerate_lab::record::{self, Effect, Status};
+use linerate_lab::runner::{self, Built, Observer, Progress, Request};
 use linerate_lab::scenario::Place;
 use linerate_lab::settings::in_file;
 use linerate_lab::{Code, Error, Kind, report};
 
 use super::args::Run;
-use super::follow::Follower;
-use super::runs;
-use super::show::document;
-use crate::errors::{Failure, INCONCLUSIVE, UNSUPPORTED, USAGE};
+use super::report::document;
+use crate::errors::{Failure, INCONCLUSIVE, RUNTIME, UNSUPPORTED, USAGE};
+use crate::progress::Line;
 use crate::screen::{Screen, one_line};
 use crate::signals;
+use crate::signals::Signals;
 
 /// Runs an experiment; returns the exit status.
-///
-/// # Errors
-/// Whatever keeps it from giving a result.
 pub fn run(asked: &Run, screen: &Screen) -> Result<u8, Failure> {
     let request = request(asked)?;
     let file = asked.experiment.as_deref();
@@ -43,7 +42,7 @@ pub fn run(asked: &Run, screen: &Screen) -> Result<u8, Failure> {
     };
     let directory = request.dir.join(&run.run.id);
     screen.result(|| told(&run, &directory, &request.dir), || document(&run))?;
-    Ok(signal.map_or_else(|| runs::exit([&run], exit(&run)), signals::status))
+    Ok(signal.map_or_else(|| super::report::exit([&run], exit(&run)), signals::status))
 }
 
 /// Builds the library's request from the arguments.
@@ -65,7 +64,7 @@ fn request(asked: &Run) -> Result<Request, Failure> {
         resume: None,
         argv: env::args().collect(),
         note: asked.note.clone(),
-        commit: commit(),
+        built: built(),
     })
 }
 
@@ -81,14 +80,15 @@ fn resuming(asked: &Run, name: &str) -> Result<Request, Failure> {
         }
         _ => {
             let here = Place::of(&begun.place.cpus, begun.place.seed)?;
-            Ok(Request { place: here, argv: env::args().collect(), commit: commit(), ..begun })
+            Ok(Request { place: here, argv: env::args().collect(), built: built(), ..begun })
         }
     }
 }
 
-/// The commit that this program was built from, as far as its build knew.
-fn commit() -> Option<String> {
-    option_env!("LINERATE_COMMIT").map(str::to_owned)
+/// Returns what this program was built from, as far as its build knew.
+fn built() -> Built {
+    let [commit, rustc] = [option_env!("LINERATE_COMMIT"), option_env!("LINERATE_RUSTC")];
+    Built { commit: commit.map(str::to_owned), rustc: rustc.map(str::to_owned) }
 }
 
 /// Refuses factor values that there are not.
@@ -202,4 +202,124 @@ fn refused(why: &str, fix: String) -> Failure {
 fn any_seed() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::from(since.subsec_nanos() ^ since.as_secs() as u32)
+}
+
+/// Columns of the line: a longer one would not be overwritten as a whole.
+const WIDTH: usize = 79;
+
+/// An observer that prints the progress of a run.
+#[derive(Debug)]
+pub struct Follower<'a> {
+    experiment: &'a str,
+    screen: &'a Screen,
+    signals: Signals,
+    /// The signal that has come, if one has.
+    signal: std::cell::Cell<Option<i32>>,
+    line: Option<Line>,
+}
+
+impl<'a> Follower<'a> {
+    /// Follows a run of `experiment` from now on.
+    pub fn new(
+        experiment: &'a str,
+        stop: &Arc<AtomicBool>,
+        screen: &'a Screen,
+    ) -> Result<Follower<'a>, Failure> {
+        let signals = Signals::telling(stop).map_err(|e| {
+            Failure::new(RUNTIME, "E-SYSTEM", "cannot watch for signals", e.to_string(), "")
+        })?;
+        let line = if screen.quiet || screen.json { None } else { Line::new() };
+        Ok(Follower { experiment, screen, signals, signal: std::cell::Cell::new(None), line })
+    }
+
+    /// Ends it: the line is wiped away.
+    pub fn end(self) -> Option<i32> {
+        self.interrupted();
+        self.signal.get()
+    }
+}
+
+impl Observer for Follower<'_> {
+    fn progress(&mut self, progress: &Progress<'_>) {
+        if let Some(line) = &mut self.line {
+            line.draw(|| drawn(self.experiment, progress));
+        }
+    }
+
+    fn note(&mut self, text: &str) {
+        if let Some(line) = &mut self.line {
+            line.clear();
+        }
+        if !self.screen.quiet {
+            self.screen.note(&format!("{}\n", one_line(text)));
+        }
+    }
+
+    fn interrupted(&self) -> bool {
+        if self.signal.get().is_none() {
+            self.signal.set(self.signals.wait(Duration::ZERO));
+        }
+        self.signal.get().is_some()
+    }
+}
+
+/// `pool 3/6 change=both rate=max  pairs 15/17  -12.1 % [-12.6, -11.4]  ETA 2 min 5 s`
+fn drawn(experiment: &str, progress: &Progress<'_>) -> String {
+    let Progress { cell_number, cells, accepted, attempted, .. } = progress;
+    let front = format!("{experiment} {cell_number}/{cells} ");
+    let mut behind = format!("  pairs {accepted}/{attempted}");
+    behind += &progress.effect.map(change).unwrap_or_default();
+    behind += &progress.left.map(|left| format!("  ETA {}", lasting(left))).unwrap_or_default();
+    let room = WIDTH.saturating_sub(front.chars().count() + behind.chars().count());
+    let cell: String = progress.cell.chars().take(room).collect();
+    format!("{front}{cell}{behind}").chars().take(WIDTH).collect()
+}
+
+fn change(effect: &Effect) -> String {
+    let (from, to) = effect.ci95_pct;
+    format!("  {:+.1} % [{from:+.1}, {to:+.1}]", effect.change_pct)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use linerate_lab::record::Verdict;
+
+    fn progress<'a>(cell: &'a str, effect: Option<&'a Effect>) -> Progress<'a> {
+        let left = Some(Duration::from_secs(125));
+        Progress { cell, cell_number: 3, cells: 6, accepted: 15, attempted: 17, effect, left }
+    }
+
+    fn effect() -> Effect {
+        Effect {
+            unit: "ns/packet".into(),
+            better_when: None,
+            a: 100.0,
+            b: 88.0,
+            change_pct: -12.04,
+            ci95_pct: (-12.61, -11.38),
+            n_pairs: 15,
+            censored_below: None,
+            aa_half_width_pct: None,
+            aa_pct: None,
+            p_holm: None,
+            expected: None,
+            verdict: Verdict::Better,
+        }
+    }
+
+    #[test]
+    fn the_line_says_where_it_is_what_is_known_and_how_long() {
+        let line = drawn("pool", &progress("rate=max", Some(&effect())));
+        assert_eq!(line, "pool 3/6 rate=max  pairs 15/17  -12.0 % [-12.6, -11.4]  ETA 2 min 5 s");
+        assert_eq!(drawn("pool", &progress("", None)), "pool 3/6   pairs 15/17  ETA 2 min 5 s");
+    }
+
+    #[test]
+    fn a_line_is_never_longer_than_a_screen() {
+        let cell = "change=both ".repeat(20);
+        let line = drawn("pool", &progress(&cell, Some(&effect())));
+        assert_eq!(line.chars().count(), WIDTH);
+        assert!(line.ends_with("ETA 2 min 5 s"), "{line}");
+    }
 }

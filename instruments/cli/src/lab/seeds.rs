@@ -11,9 +11,6 @@ use crate::errors::{CHECK, Failure, RUNTIME, USAGE};
 use crate::screen::Screen;
 
 /// Runs it; returns the exit status.
-///
-/// # Errors
-/// A post that there is not, or that cannot be read; a file that cannot be written.
 pub fn seeds(asked: &Seeds, screen: &Screen) -> Result<u8, Failure> {
     let posts = chosen(&asked.posts)?;
     let mut reports = Vec::with_capacity(posts.len());

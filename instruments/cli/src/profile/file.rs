@@ -44,9 +44,6 @@ impl Place {
     }
 
     /// Reads the profile, and says on `screen` which lines of its file were left out.
-    ///
-    /// # Errors
-    /// A file that cannot be read, is no profile, or has not as many.
     pub fn read(&self, screen: &Screen) -> Result<Profile, Failure> {
         let read = match self.is_stdin() {
             true => read::parse(io::stdin().lock(), None),
@@ -85,9 +82,6 @@ pub struct Draft {
 
 impl Draft {
     /// Opens it.
-    ///
-    /// # Errors
-    /// Whatever the file system says, and of which file.
     pub fn of(file: &Path) -> Result<Draft, Failure> {
         let special = fs::metadata(file).is_ok_and(|m| !m.is_file());
         let beside = (!special).then(|| with_ending(file, ".new"));
@@ -101,9 +95,6 @@ impl Draft {
 
     /// Saves `text`, whole or not at all; a file of that name is kept as `FILE.old`, and that is
     /// returned.
-    ///
-    /// # Errors
-    /// As [`Draft::of`].
     pub fn save(
         mut self,
         text: impl FnOnce(&mut dyn Write) -> io::Result<()>,
@@ -131,9 +122,6 @@ impl Drop for Draft {
 }
 
 /// Moves a file that is there out of the way, to `FILE.old`, and returns that.
-///
-/// # Errors
-/// Whatever the file system says, and of which file.
 pub fn keep(file: &Path) -> Result<Option<PathBuf>, Failure> {
     if !fs::metadata(file).is_ok_and(|m| m.is_file()) {
         return Ok(None);
@@ -144,9 +132,6 @@ pub fn keep(file: &Path) -> Result<Option<PathBuf>, Failure> {
 }
 
 /// Writes the drawing to `file` and replaces its contents.
-///
-/// # Errors
-/// Whatever the file system says, and of which file.
 pub fn draw(file: &Path, svg: &str) -> Result<(), Failure> {
     fs::write(file, svg).map_err(|e| failure("draw into", file, &e))
 }

@@ -1,17 +1,15 @@
 //! `linerate profile list`.
 
-use linerate_prof::print::{self, csv};
-use linerate_prof::{flame, read};
+use linerate_prof::diff::{By, Diff as Difference};
+use linerate_prof::print::{self, csv, json};
+use linerate_prof::{flame, pmu, read};
 
-use super::args::{Form, List};
+use super::args::{Csv, Diff, Form, List, Per};
 use super::file;
-use crate::errors::Failure;
+use crate::errors::{Failure, USAGE};
 use crate::screen::Screen;
 
 /// Runs the command; returns the exit status.
-///
-/// # Errors
-/// A file that is no profile, or a result that cannot be written.
 pub fn list(args: &List, screen: &Screen) -> Result<u8, Failure> {
     let profile = args.file.read(screen)?;
     if let Some(svg) = &args.flame {
@@ -30,5 +28,48 @@ pub fn list(args: &List, screen: &Screen) -> Result<u8, Failure> {
         Form::Folded => flame::Folded(&profile).to_string(),
     };
     screen.result(text, || String::from_utf8_lossy(document.trim_ascii_end()).into_owned())?;
+    Ok(0)
+}
+
+/// Runs the command; returns the exit status.
+pub fn diff(args: &Diff, screen: &Screen) -> Result<u8, Failure> {
+    if args.without.is_stdin() && args.with.is_stdin() {
+        let why = "both are to be read from stdin, which can be read but once".to_owned();
+        let fix = "save one of them in a file";
+        return Err(Failure::new(USAGE, "E-USAGE", "cannot compare stdin with itself", why, fix));
+    }
+    let without = args.without.read(screen)?;
+    let with = args.with.read(screen)?;
+    let diff = Difference::scaled(&without, &with, by(args.per))?;
+    if let Some(svg) = &args.flame {
+        file::draw(svg, &flame::diff_svg(&without, &with, diff.scale.by)?)?;
+        screen.note(&format!("drawn into {}\n", svg.display()));
+    }
+    let table = || {
+        match args.csv {
+            Some(Csv::Functions) => return csv::Ranked(&diff).to_string(),
+            Some(Csv::Stages) => return csv::Stages(&diff).to_string(),
+            None => {}
+        }
+        let top = (!args.as_posted).then_some(args.top);
+        print::Ranked::new(&diff).as_posted(args.as_posted).top(top).to_string()
+    };
+    screen.result(table, || json::Diff(&diff).to_string())?;
+    Ok(0)
+}
+
+fn by(per: Per) -> By {
+    match per {
+        Per::Run => By::AsTheyAre,
+        Per::Second => By::Second,
+        Per::Kpacket => By::KiloPacket,
+        Per::Share => By::Share,
+    }
+}
+
+/// Runs the command; returns the exit status. That there is no counter is a result, too.
+pub fn events(screen: &Screen) -> Result<u8, Failure> {
+    let described = pmu::describe();
+    screen.result(|| described.to_string(), || super::document(&described))?;
     Ok(0)
 }

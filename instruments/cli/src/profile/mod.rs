@@ -1,11 +1,7 @@
 //! `linerate profile`: where the CPU's time or events go, by function.
 
 pub mod args;
-mod around;
-mod diff;
-mod events;
 mod file;
-mod glance;
 mod list;
 mod perf;
 mod record;
@@ -30,15 +26,12 @@ impl Profile {
     }
 
     /// Runs the command; returns the exit status.
-    ///
-    /// # Errors
-    /// Whatever keeps it from giving a result.
     pub fn run(&self, screen: &Screen) -> Result<u8, Failure> {
         match self {
             Profile::Record(args) => record::record(args, screen),
             Profile::List(args) => list::list(args, screen),
-            Profile::Diff(args) => diff::diff(args, screen),
-            Profile::Events(_) => events::events(screen),
+            Profile::Diff(args) => list::diff(args, screen),
+            Profile::Events(_) => list::events(screen),
             Profile::Watch(args) => watch::watch(args, screen),
         }
     }

@@ -27,9 +27,6 @@ pub struct Folder(PathBuf);
 impl Perf {
     /// Finds the first perf that runs: by PATH, then where distributions put one for each kernel.
     /// A `perf` may be a wrapper that refuses to run unless there is one for the running kernel.
-    ///
-    /// # Errors
-    /// `E-UNSUPPORTED` if there is none, with the command that installs it.
     pub fn find() -> Result<Perf, Failure> {
         let mut tried = Vec::new();
         let beside = versioned(Path::new("/usr/bin"), "perf_", "");
@@ -65,9 +62,6 @@ impl Perf {
     }
 
     /// Returns the profile that was recorded; `None` if there is no sample in it.
-    ///
-    /// # Errors
-    /// Whatever keeps perf from printing it.
     pub fn script(&self, folder: &Folder) -> Result<Option<Profile>, Failure> {
         let failed = |why: String| {
             Failure::new(RUNTIME, "E-SYSTEM", "cannot read what perf has recorded", why, "")
@@ -98,9 +92,6 @@ impl Perf {
 
 impl Folder {
     /// Makes one among the system's temporary files, which no other user can look into.
-    ///
-    /// # Errors
-    /// Whatever the file system says.
     pub fn new() -> Result<Folder, Failure> {
         let folder = std::env::temp_dir().join(format!("linerate-profile-{}", std::process::id()));
         DirBuilder::new()

@@ -14,9 +14,9 @@ use linerate_prof::sample::{KERNEL_LEFT_OUT, Recorder, Trial, What, cost_remark}
 use linerate_prof::{pmu, print, read};
 
 use super::args::Record;
-use super::around::Around;
 use super::file::Draft;
 use super::perf::{Folder, Perf};
+use super::recording::Around;
 use super::recording::{Ended, Recording};
 use crate::errors::{Failure, RUNTIME, UNSUPPORTED, USAGE};
 use crate::report::thousands;
@@ -54,9 +54,6 @@ impl Asked {
 }
 
 /// Runs the command; returns the exit status.
-///
-/// # Errors
-/// Whatever keeps it from giving a profile.
 pub fn record(args: &Record, screen: &Screen) -> Result<u8, Failure> {
     let asked = asked(args)?;
     check_target(args)?;

@@ -7,6 +7,9 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
+use linerate_prof::conditions::{Passed, Traffic};
+use linerate_prof::proc::{Head, Started};
+use linerate_prof::profile::Profile;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 use super::args::Record;
@@ -50,9 +53,6 @@ pub struct Ended {
 
 impl Recording {
     /// Starts perf.
-    ///
-    /// # Errors
-    /// Whatever keeps it from starting.
     pub fn start(mut command: Command, pid: Option<u32>) -> Result<Recording, Failure> {
         let perf = command.spawn().map_err(|e| failed(&e))?;
         Ok(Recording {
@@ -66,9 +66,6 @@ impl Recording {
     }
 
     /// Waits until the target ends, the time is over, or a signal comes; then until perf has ended.
-    ///
-    /// # Errors
-    /// `E-SYSTEM` if perf cannot be waited for.
     pub fn wait(
         mut self,
         args: &Record,
@@ -225,6 +222,53 @@ fn child_of(pid: u32) -> Option<u32> {
 
 fn failed(e: &std::io::Error) -> Failure {
     Failure::new(RUNTIME, "E-SYSTEM", "cannot run perf record", e.to_string(), "")
+}
+
+/// An observation of the target's surroundings. A profile without it is still valid, so a part that
+/// cannot be observed becomes a remark.
+pub struct Around {
+    head: linerate_prof::Result<Started>,
+    traffic: linerate_prof::Result<Traffic>,
+}
+
+/// The observation at the end of the recording.
+pub struct AroundEnded {
+    head: linerate_prof::Result<Head>,
+    passed: linerate_prof::Result<Passed>,
+}
+
+impl Around {
+    /// Looks for the first time. The network devices are those that the process sees.
+    pub fn start(pid: Option<u32>) -> Around {
+        Around { head: Head::start(), traffic: Traffic::start(pid) }
+    }
+
+    /// Looks for the second time.
+    pub fn stop(self) -> AroundEnded {
+        let head = self.head.and_then(|started| started.stop());
+        let passed = self.traffic.and_then(|traffic| traffic.stop());
+        AroundEnded { head, passed }
+    }
+}
+
+impl AroundEnded {
+    /// Puts it into the profile.
+    pub fn put(self, profile: &mut Profile) {
+        match self.head {
+            Ok(head) => profile.head = Some(head),
+            Err(e) => profile.remarks.push(format!("no head of top: {}", e.why)),
+        }
+        match self.passed {
+            Ok(passed) => {
+                for name in &passed.reset {
+                    let remark = format!("what passed {name} is not known: it began to count anew");
+                    profile.remarks.push(remark);
+                }
+                profile.conditions.netdevs = passed.netdevs;
+            }
+            Err(e) => profile.remarks.push(format!("traffic is not known: {}", e.why)),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -31,16 +31,7 @@ pub(crate) fn metric(over: &str) -> Metric {
 /// An experiment with one metric and two cells, `rate=max` and `rate=fixed`.
 pub(crate) fn experiment() -> Experiment {
     let side = |name: &str| Side { name: name.into(), settings: Settings::new() };
-    let level = |name: &str| Level {
-        name: name.into(),
-        scenario: None,
-        window_ns: None,
-        fresh: None,
-        both: Settings::new(),
-        a: Settings::new(),
-        b: Settings::new(),
-        quick: true,
-    };
+    let level = |name: &str| Level { name: name.into(), quick: true, ..Level::default() };
     let cell = |name: &str| Cell {
         at: vec![("rate".into(), name.into())],
         scenario: "engine".into(),

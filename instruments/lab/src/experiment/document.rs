@@ -6,14 +6,13 @@ use std::time::Duration;
 
 use linerate_port::{nearest, units};
 use linerate_seeds::POSTS;
-use linerate_seeds::stats::Goal;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use toml::Spanned;
 use toml::Value as Toml;
 use toml::de::DeTable;
 
-use super::{Clock, FixedPoint, Formula};
+use super::{Factor, FixedPoint, Formula, Metric, Side};
 use crate::scenario::SCENARIOS;
 use crate::settings::{Setting, Settings, Value, wrong};
 use crate::{Error, Result};
@@ -48,7 +47,7 @@ pub(super) struct Document {
     #[serde(default)]
     pub profiles: bool,
     #[serde(default)]
-    pub settings: Table,
+    pub settings: Settings,
     pub a: Side,
     pub b: Side,
     #[serde(default)]
@@ -56,19 +55,9 @@ pub(super) struct Document {
     #[serde(default, rename = "factor", deserialize_with = "at_most::<_, _, 16>")]
     pub factors: Vec<Spanned<Factor>>,
     #[serde(rename = "metric", deserialize_with = "at_most::<_, _, 64>")]
-    pub metrics: Vec<Metric>,
+    pub metrics: Vec<Spanned<Metric>>,
     #[serde(default, rename = "fixed", deserialize_with = "at_most::<_, _, 256>")]
     pub fixed_points: Vec<FixedPoint>,
-}
-
-/// `[a]` and `[b]`.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Side {
-    #[serde(deserialize_with = "sentence")]
-    pub name: String,
-    #[serde(default)]
-    pub set: Table,
 }
 
 /// `[plan]`.
@@ -97,87 +86,6 @@ pub(super) struct Quick {
     pub window: Option<u64>,
 }
 
-/// `[[factor]]`.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Factor {
-    #[serde(deserialize_with = "name")]
-    pub name: Spanned<String>,
-    #[serde(deserialize_with = "sentence")]
-    pub about: String,
-    #[serde(default, rename = "level", deserialize_with = "at_most::<_, _, 256>")]
-    pub levels: Vec<Level>,
-}
-
-/// `[[factor.level]]`.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Level {
-    #[serde(deserialize_with = "name")]
-    pub name: Spanned<String>,
-    #[serde(default, deserialize_with = "scenario")]
-    pub scenario: Option<String>,
-    #[serde(default, deserialize_with = "window_ns")]
-    pub window: Option<u64>,
-    pub fresh: Option<bool>,
-    #[serde(default)]
-    pub set: Table,
-    #[serde(default)]
-    pub a: Table,
-    #[serde(default)]
-    pub b: Table,
-    #[serde(default)]
-    pub quick: bool,
-    #[serde(default, deserialize_with = "window_ns")]
-    pub quick_window: Option<u64>,
-}
-
-/// `[[metric]]`.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Metric {
-    #[serde(deserialize_with = "name")]
-    pub name: Spanned<String>,
-    #[serde(deserialize_with = "sentence")]
-    pub unit: String,
-    #[serde(deserialize_with = "sentence")]
-    pub about: String,
-    pub value: Spanned<Formula>,
-    pub better: Option<Goal>,
-    pub clock: Clock,
-    #[serde(default, rename = "expect", deserialize_with = "at_most::<_, _, 64>")]
-    pub expected: Vec<Expectation>,
-}
-
-/// `[[metric.expect]]`.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Expectation {
-    #[serde(default)]
-    pub at: BTreeMap<String, Spanned<String>>,
-    #[serde(deserialize_with = "range")]
-    pub change_pct: (f64, f64),
-    #[serde(deserialize_with = "sentence")]
-    pub source: String,
-}
-
-/// A table of settings; the scenario says which names it knows.
-#[derive(Debug, Default, Deserialize)]
-#[serde(transparent)]
-pub(super) struct Table(#[serde(deserialize_with = "settings")] BTreeMap<Spanned<String>, Value>);
-
-impl Table {
-    /// Returns the settings, each with its line.
-    pub fn settings(self, lines: &Lines) -> Settings {
-        let mut settings = Settings::new();
-        for (name, value) in self.0 {
-            let line = lines.line(name.span().start);
-            settings.set(name.get_ref(), Setting { value, line });
-        }
-        settings
-    }
-}
-
 /// The offsets at which the lines of a text begin.
 #[derive(Debug)]
 pub(super) struct Lines(Vec<usize>);
@@ -190,9 +98,6 @@ impl Lines {
 }
 
 /// Reads a file's text.
-///
-/// # Errors
-/// `E-EXPERIMENT` with the line and the key of the first thing that is wrong.
 pub(super) fn read(text: &str) -> Result<(Document, Lines)> {
     let breaks = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n');
     let lines = Lines(std::iter::once(0).chain(breaks.map(|(at, _)| at + 1)).collect());
@@ -294,7 +199,7 @@ fn post<'de, D: Deserializer<'de>>(from: D) -> Read<'de, Option<String>, D> {
     one_of(from, "there is no post", POSTS.iter().map(|post| post.id))
 }
 
-fn scenario<'de, D: Deserializer<'de>>(from: D) -> Read<'de, Option<String>, D> {
+pub(super) fn scenario<'de, D: Deserializer<'de>>(from: D) -> Read<'de, Option<String>, D> {
     one_of(from, "there is no scenario", SCENARIOS.iter().map(|scenario| scenario.name()))
 }
 
@@ -317,12 +222,11 @@ pub(super) fn sentence<'de, D: Deserializer<'de>>(from: D) -> Read<'de, String, 
 }
 
 /// Reads a name as it is printed in a column and written on the command line.
-fn name<'de, D: Deserializer<'de>>(from: D) -> Read<'de, Spanned<String>, D> {
-    let name = Spanned::<String>::deserialize(from)?;
+pub(super) fn name<'de, D: Deserializer<'de>>(from: D) -> Read<'de, String, D> {
+    let text = String::deserialize(from)?;
     let free = |c: char| !c.is_control() && !c.is_whitespace() && !",=/".contains(c);
-    let text = name.get_ref();
     if (1..=NAME_MAX).contains(&text.chars().count()) && text.chars().all(free) {
-        return Ok(name);
+        return Ok(text);
     }
     let wanted = "a name of 1 to 48 characters without spaces, commas, = and /";
     Err(D::Error::custom(format!("is not {wanted}")))
@@ -356,7 +260,7 @@ fn above_zero<'de, D: Deserializer<'de>>(from: D) -> Read<'de, Option<f64>, D> {
 }
 
 /// Reads two numbers, the second not below the first.
-fn range<'de, D: Deserializer<'de>>(from: D) -> Read<'de, (f64, f64), D> {
+pub(super) fn range<'de, D: Deserializer<'de>>(from: D) -> Read<'de, (f64, f64), D> {
     parsed(from, "two numbers, the lower first, as [-100, -51]", |value| {
         let [low, high] = value.as_array()?.as_slice() else { return None };
         let both = (finite(low)?, finite(high)?);
@@ -364,7 +268,7 @@ fn range<'de, D: Deserializer<'de>>(from: D) -> Read<'de, (f64, f64), D> {
     })
 }
 
-fn window_ns<'de, D: Deserializer<'de>>(from: D) -> Read<'de, Option<u64>, D> {
+pub(super) fn window_ns<'de, D: Deserializer<'de>>(from: D) -> Read<'de, Option<u64>, D> {
     let wanted = format!("a time from {:?} to {:?}, as \"50ms\"", WINDOW.start(), WINDOW.end());
     parsed(from, &wanted, |value| {
         let time = units::duration(value.as_str()?).ok().filter(|time| WINDOW.contains(time))?;
@@ -373,7 +277,7 @@ fn window_ns<'de, D: Deserializer<'de>>(from: D) -> Read<'de, Option<u64>, D> {
 }
 
 /// Reads a list of at most `MOST`.
-fn at_most<'de, D: Deserializer<'de>, T: Deserialize<'de>, const MOST: usize>(
+pub(super) fn at_most<'de, D: Deserializer<'de>, T: Deserialize<'de>, const MOST: usize>(
     from: D,
 ) -> Read<'de, Vec<T>, D> {
     let list = Vec::deserialize(from)?;
@@ -383,12 +287,26 @@ fn at_most<'de, D: Deserializer<'de>, T: Deserialize<'de>, const MOST: usize>(
     }
 }
 
-fn settings<'de, D: Deserializer<'de>>(from: D) -> Read<'de, BTreeMap<Spanned<String>, Value>, D> {
-    let table = BTreeMap::deserialize(from)?;
-    match table.len() <= SETTINGS_MAX {
-        true => Ok(table),
-        false => Err(D::Error::custom(format!("is not a table of up to {SETTINGS_MAX} names"))),
+/// Reads a table of settings, of which the scenario says which names it knows. Each has the byte at
+/// which it stands for its line, until [`Settings::in_lines`].
+impl<'de> Deserialize<'de> for Settings {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Read<'de, Settings, D> {
+        let table: BTreeMap<Spanned<String>, Value> = BTreeMap::deserialize(from)?;
+        if table.len() > SETTINGS_MAX {
+            let why = format!("is not a table of up to {SETTINGS_MAX} names");
+            return Err(D::Error::custom(why));
+        }
+        let mut settings = Settings::new();
+        for (name, value) in table {
+            settings.set(name.get_ref(), Setting { value, line: name.span().start });
+        }
+        Ok(settings)
     }
+}
+
+/// Reads the factors' values that an expectation is of.
+pub(super) fn at<'de, D: Deserializer<'de>>(from: D) -> Read<'de, Vec<(String, String)>, D> {
+    Ok(BTreeMap::deserialize(from)?.into_iter().collect())
 }
 
 impl<'de> Deserialize<'de> for Value {

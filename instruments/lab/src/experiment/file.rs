@@ -5,14 +5,10 @@
 
 use std::collections::BTreeSet;
 
-use toml::Spanned;
-
-use super::document::{self, Document, Lines, unknown};
-use super::formula::Formula;
-use super::grid::{self, Choice, Grid};
-use super::{Cell, Expectation, Experiment, Factor, Level, Metric, Plan, Side};
+use super::document::{self, Document, unknown};
+use super::{Cell, Experiment, Factor, Level, Metric, Plan, Side};
 use crate::scenario::{Scenario, named};
-use crate::settings::{Setting, Value, in_file, wrong};
+use crate::settings::{Setting, Settings, Value, in_file, wrong};
 use crate::{Result, window};
 
 /// Bytes of a file.
@@ -31,26 +27,38 @@ fn experiment(text: &str) -> Result<Experiment> {
     let Document { id, title, question, reproduces: post, profiles, .. } = file;
     let scenario = file.scenario.unwrap_or_default();
     let plan = plan(file.plan);
-    let both = file.settings.settings(&lines);
-    let side = |side: document::Side| Side {
-        settings: both.and(&side.set.settings(&lines)),
-        name: side.name,
-    };
+    let in_lines = |settings: Settings| settings.in_lines(|byte| lines.line(byte));
+    let both = in_lines(file.settings);
+    let side = |Side { name, settings }| Side { name, settings: both.and(&in_lines(settings)) };
     let (a, b) = (side(file.a), side(file.b));
-    let mut choices = Vec::new();
-    let mut names = Names::of("factor");
-    for factor in file.factors {
-        let line = lines.line(factor.span().start);
-        choices.push(choice(factor.into_inner(), line, &lines, &mut names)?);
+    let first = file.factors.first().map_or(0, |first| lines.line(first.span().start));
+    let mut factors = Vec::new();
+    for spanned in file.factors {
+        let line = lines.line(spanned.span().start);
+        let mut factor = spanned.into_inner();
+        for level in &mut factor.levels {
+            for settings in [&mut level.both, &mut level.a, &mut level.b] {
+                *settings = in_lines(std::mem::take(settings));
+            }
+        }
+        check_factor(&factor, &factors, line)?;
+        factors.push(factor);
     }
-    let sides = (a.settings.clone(), b.settings.clone());
-    let grid = Grid { scenario: &scenario, sides: &sides, plan: &plan, factors: &choices };
-    let cells = grid::cells(&grid)?;
-    differ(&cells, sides.0 != sides.1)?;
+    let grid = Grid { scenario: &scenario, a: &a, b: &b, plan: &plan, factors: &factors };
+    let cells = cells(&grid, first)?;
+    differ(&cells, a.settings != b.settings)?;
     let used: BTreeSet<&str> = cells.iter().map(|cell| cell.scenario.as_str()).collect();
     let used: Vec<_> = used.into_iter().filter_map(named).collect();
-    let factors: Vec<Factor> = choices.into_iter().map(|choice| choice.factor).collect();
-    let metrics = metrics(file.metrics, &factors, &figures(&used, &cells), &lines)?;
+    let known = figures(&used, &cells);
+    let mut metrics: Vec<Metric> = Vec::new();
+    for metric in file.metrics {
+        let line = lines.line(metric.span().start);
+        check_metric(metric.get_ref(), &metrics, &factors, &known, line)?;
+        metrics.push(metric.into_inner());
+    }
+    if metrics.is_empty() {
+        return Err(wrong(1, "there is no [[metric]], so that nothing is measured"));
+    }
     Ok(Experiment {
         id,
         title,
@@ -99,27 +107,11 @@ fn plan(plan: document::Plan) -> Plan {
 }
 
 /// Checks a factor that begins on `line`.
-fn choice(
-    factor: document::Factor,
-    line: usize,
-    lines: &Lines,
-    names: &mut Names,
-) -> Result<Choice> {
-    let name = names.add(factor.name, lines)?;
-    let (mut levels, mut quick_windows_ns) = (Vec::new(), Vec::new());
-    let mut level_names = Names::of("level");
-    for level in factor.levels {
-        quick_windows_ns.push(level.quick_window.or(level.window));
-        levels.push(Level {
-            name: level_names.add(level.name, lines)?,
-            scenario: level.scenario,
-            window_ns: level.window,
-            fresh: level.fresh,
-            both: level.set.settings(lines),
-            a: level.a.settings(lines),
-            b: level.b.settings(lines),
-            quick: level.quick,
-        });
+fn check_factor(factor: &Factor, before: &[Factor], line: usize) -> Result<()> {
+    let Factor { name, levels, .. } = factor;
+    once("factor", name, before.iter().map(|factor| factor.name.as_str()), line)?;
+    for (i, level) in levels.iter().enumerate() {
+        once("level", &level.name, levels[..i].iter().map(|level| level.name.as_str()), line)?;
     }
     if levels.is_empty() {
         return Err(wrong(line, format!("factor {name:?} has no [[factor.level]]")));
@@ -128,32 +120,55 @@ fn choice(
         let why = format!("no level of factor {name:?} is quick, so that a quick run is empty");
         return Err(wrong(line, why).fix("quick = true"));
     }
-    Ok(Choice { line, factor: Factor { name, about: factor.about, levels }, quick_windows_ns })
+    Ok(())
 }
 
-fn metrics(
-    metrics: Vec<document::Metric>,
+/// Checks a metric that begins on `line`: its figures, and the cells that something is expected of.
+fn check_metric(
+    metric: &Metric,
+    before: &[Metric],
     factors: &[Factor],
     figures: &BTreeSet<&str>,
-    lines: &Lines,
-) -> Result<Vec<Metric>> {
-    let mut names = Names::of("metric");
-    let each = metrics.into_iter().map(|metric| {
-        let expected = metric.expected.into_iter().map(|one| expectation(one, factors, lines));
-        Ok(Metric {
-            name: names.add(metric.name, lines)?,
-            unit: metric.unit,
-            about: metric.about,
-            formula: formula(metric.value, figures, lines)?,
-            goal: metric.better,
-            clock: metric.clock,
-            expected: expected.collect::<Result<_>>()?,
-        })
-    });
-    let metrics: Vec<Metric> = each.collect::<Result<_>>()?;
-    match metrics.is_empty() {
-        true => Err(wrong(1, "there is no [[metric]], so that nothing is measured")),
-        false => Ok(metrics),
+    line: usize,
+) -> Result<()> {
+    once("metric", &metric.name, before.iter().map(|metric| metric.name.as_str()), line)?;
+    let there = |name: &str| {
+        let event = name.strip_prefix("pmu.").is_some_and(|event| !event.is_empty());
+        event || figures.contains(name)
+    };
+    if let Some(name) = metric.formula.figures().find(|name| !there(name)) {
+        let known = figures.iter().copied();
+        return Err(unknown(line, "no scenario of a cell has a figure", name, known));
+    }
+    for (factor, level) in metric.expected.iter().flat_map(|expected| &expected.at) {
+        let Some(known) = factors.iter().find(|known| known.name == *factor) else {
+            let names = factors.iter().map(|factor| factor.name.as_str());
+            return Err(unknown(line, "there is no factor", factor, names));
+        };
+        let mut names = known.levels.iter().map(|level| level.name.as_str());
+        if !names.clone().any(|name| name == level) {
+            let what = format!("factor {factor:?} has no level");
+            return Err(unknown(
+                line,
+                &what,
+                level,
+                names.by_ref().collect::<Vec<_>>().into_iter(),
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses a name that another has already.
+fn once<'a>(
+    of: &str,
+    name: &str,
+    mut before: impl Iterator<Item = &'a str>,
+    line: usize,
+) -> Result<()> {
+    match before.any(|other| other == name) {
+        true => Err(wrong(line, format!("there are two of {of} {name:?}"))),
+        false => Ok(()),
     }
 }
 
@@ -175,58 +190,88 @@ fn figures<'a>(scenarios: &[&'a dyn Scenario], cells: &'a [Cell]) -> BTreeSet<&'
     common.chain(own).chain(named).collect()
 }
 
-/// Refuses a formula that has a figure which there is not.
-fn formula(formula: Spanned<Formula>, figures: &BTreeSet<&str>, lines: &Lines) -> Result<Formula> {
-    let there = |name: &str| {
-        let event = name.strip_prefix("pmu.").is_some_and(|event| !event.is_empty());
-        event || figures.contains(name)
+/// Cells of a grid.
+const CELLS_MAX: usize = 4096;
+/// The limit of the settings of all cells, in bytes: each cell holds its settings in full.
+const BYTES_MAX: usize = 64 << 20;
+
+/// The parts that a grid is made from.
+struct Grid<'a> {
+    scenario: &'a str,
+    a: &'a Side,
+    b: &'a Side,
+    plan: &'a Plan,
+    factors: &'a [Factor],
+}
+
+/// Builds the cells of every combination; the first factor, which begins on `line`, varies slowest.
+fn cells(grid: &Grid<'_>, line: usize) -> Result<Vec<Cell>> {
+    let sizes = grid.factors.iter().map(|factor| factor.levels.len());
+    let count = sizes.clone().try_fold(1_usize, |product, size| product.checked_mul(size));
+    let Some(count) = count.filter(|count| *count <= CELLS_MAX) else {
+        let product: Vec<String> = sizes.map(|size| size.to_string()).collect();
+        let why = format!("{} cells are more than {CELLS_MAX}", product.join(" × "));
+        return Err(wrong(line, why));
     };
-    if let Some(name) = formula.get_ref().figures().find(|name| !there(name)) {
-        let (line, known) = (lines.line(formula.span().start), figures.iter().copied());
-        return Err(unknown(line, "no scenario of a cell has a figure", name, known));
-    }
-    Ok(formula.into_inner())
-}
-
-fn expectation(
-    expected: document::Expectation,
-    factors: &[Factor],
-    lines: &Lines,
-) -> Result<Expectation> {
-    let mut at = Vec::new();
-    for (factor, level) in expected.at {
-        let line = lines.line(level.span().start);
-        let names = factors.iter().map(|factor| factor.name.as_str());
-        let Some(known) = factors.iter().find(|known| known.name == factor) else {
-            return Err(unknown(line, "there is no factor", &factor, names));
-        };
-        let names = known.levels.iter().map(|level| level.name.as_str());
-        if !names.clone().any(|name| name == level.get_ref()) {
-            let what = format!("factor {factor:?} has no level");
-            return Err(unknown(line, &what, level.get_ref(), names));
+    let mut cells = Vec::with_capacity(count);
+    let mut bytes = 0;
+    for number in 0..count {
+        let cell = grid.cell(number);
+        bytes += [&cell.a, &cell.b].into_iter().map(size_bytes).sum::<usize>();
+        if bytes > BYTES_MAX {
+            let why = format!("{count} cells have more than {BYTES_MAX} bytes of settings");
+            return Err(wrong(line, why));
         }
-        at.push((factor, level.into_inner()));
+        cells.push(cell);
     }
-    Ok(Expectation { at, change_pct: expected.change_pct, source: expected.source })
+    Ok(cells)
 }
 
-/// Names that must differ.
-struct Names {
-    of: &'static str,
-    seen: BTreeSet<String>,
-}
-
-impl Names {
-    fn of(of: &'static str) -> Names {
-        Names { of, seen: BTreeSet::new() }
-    }
-
-    fn add(&mut self, name: Spanned<String>, lines: &Lines) -> Result<String> {
-        if self.seen.insert(name.get_ref().clone()) {
-            return Ok(name.into_inner());
+impl Grid<'_> {
+    /// The cell of that number, from 0.
+    fn cell(&self, number: usize) -> Cell {
+        let mut levels: Vec<&Level> = Vec::with_capacity(self.factors.len());
+        let mut rest = number;
+        for factor in self.factors.iter().rev() {
+            levels.push(&factor.levels[rest % factor.levels.len()]);
+            rest /= factor.levels.len();
         }
-        let why = format!("there are two of {} {:?}", self.of, name.get_ref());
-        Err(wrong(lines.line(name.span().start), why))
+        // The last factor that says something decides.
+        let scenario = levels.iter().find_map(|level| level.scenario.as_deref());
+        let window_ns = levels.iter().find_map(|level| level.window_ns);
+        let quick_ns = levels.iter().find_map(|level| level.quick_window_ns.or(level.window_ns));
+        let fresh = levels.iter().find_map(|level| level.fresh);
+        levels.reverse();
+        let at = self.factors.iter().zip(&levels);
+        Cell {
+            at: at.map(|(factor, level)| (factor.name.clone(), level.name.clone())).collect(),
+            scenario: scenario.unwrap_or(self.scenario).to_owned(),
+            window_ns: window_ns.unwrap_or(self.plan.window_ns),
+            quick_window_ns: quick_ns.unwrap_or(self.plan.quick_window_ns),
+            fresh: fresh.unwrap_or(self.plan.fresh),
+            a: told(&self.a.settings, &levels, |level| &level.a),
+            b: told(&self.b.settings, &levels, |level| &level.b),
+            quick: levels.iter().all(|level| level.quick),
+        }
+    }
+}
+
+/// Merges the settings of a side: a more specific setting overrides a general one, and of equals
+/// the later wins.
+fn told(side: &Settings, levels: &[&Level], own: fn(&Level) -> &Settings) -> Settings {
+    let both = levels.iter().fold(side.clone(), |told, level| told.and(&level.both));
+    levels.iter().fold(both, |told, level| told.and(own(level)))
+}
+
+fn size_bytes(settings: &Settings) -> usize {
+    settings.iter().map(|(name, setting)| name.len() + 64 + value_bytes(&setting.value)).sum()
+}
+
+fn value_bytes(value: &Value) -> usize {
+    match value {
+        Value::Text(text) => text.len(),
+        Value::List(list) => list.iter().map(|one| 32 + value_bytes(one)).sum(),
+        Value::Bool(_) | Value::Int(_) | Value::Float(_) => 0,
     }
 }
 

@@ -10,6 +10,8 @@
 
 use std::fmt;
 
+use serde::{Serialize, Serializer};
+
 use crate::Result;
 use crate::settings::wrong;
 use crate::window::Window;
@@ -79,6 +81,12 @@ impl fmt::Display for Formula {
             write_sum(f, &self.under)?;
         }
         Ok(())
+    }
+}
+
+impl Serialize for Formula {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
     }
 }
 

@@ -7,9 +7,7 @@ mod builtin;
 mod document;
 mod file;
 mod formula;
-mod grid;
 mod here;
-mod list;
 mod show;
 
 use linerate_seeds::stats::Goal;
@@ -18,10 +16,10 @@ use serde::{Deserialize, Serialize};
 use crate::Result;
 use crate::settings::Settings;
 
+pub use builtin::List;
 pub use builtin::{BUILTIN, builtin};
 pub use formula::Formula;
 pub use here::{Here, Obstacle, at_most, commands, lasting};
-pub use list::List;
 pub use show::Show;
 
 /// A claim, and how it is tried.
@@ -58,44 +56,76 @@ pub struct Experiment {
 }
 
 /// One of the two sides of a comparison.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
 pub struct Side {
     /// The name of the side in tables.
+    #[serde(deserialize_with = "document::sentence")]
     pub name: String,
     /// The settings of its scenario.
+    #[serde(default, rename(deserialize = "set"))]
     pub settings: Settings,
 }
 
 /// A factor that varies.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
 pub struct Factor {
     /// Its name.
+    #[serde(deserialize_with = "document::name")]
     pub name: String,
     /// A description of the factor, in a sentence.
+    #[serde(deserialize_with = "document::sentence")]
     pub about: String,
     /// Its values, in order.
+    #[serde(
+        default,
+        rename(deserialize = "level"),
+        deserialize_with = "document::at_most::<_, _, 256>"
+    )]
     pub levels: Vec<Level>,
 }
 
 /// One value of a factor, and its settings for the sides.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
 pub struct Level {
     /// The printed name.
+    #[serde(deserialize_with = "document::name")]
     pub name: String,
     /// The scenario of its cells, if it is not the experiment's.
+    #[serde(default, deserialize_with = "document::scenario")]
     pub scenario: Option<String>,
     /// Length of its cells' windows, if it is not the plan's.
+    #[serde(
+        default,
+        rename = "window",
+        deserialize_with = "document::window_ns",
+        skip_serializing
+    )]
     pub window_ns: Option<u64>,
     /// Overrides [`Plan::fresh`] for its cells: true sets up the sides anew for every pair.
     pub fresh: Option<bool>,
     /// The settings for both sides.
+    #[serde(default, rename = "set")]
     pub both: Settings,
     /// The settings for the first side only.
+    #[serde(default)]
     pub a: Settings,
     /// The settings for the second side only.
+    #[serde(default)]
     pub b: Settings,
     /// True if the level is part of the quick subset.
+    #[serde(default)]
     pub quick: bool,
+    /// Length of its cells' windows in a quick run, if it is neither the level's own nor the plan's.
+    #[serde(
+        default,
+        rename = "quick_window",
+        deserialize_with = "document::window_ns",
+        skip_serializing
+    )]
+    pub quick_window_ns: Option<u64>,
 }
 
 /// One place of the grid.
@@ -120,21 +150,28 @@ pub struct Cell {
 }
 
 /// A metric: a formula over the figures of a window.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
 pub struct Metric {
     /// Its name, as `cost_ns_per_packet`.
+    #[serde(deserialize_with = "document::name")]
     pub name: String,
     /// Its unit.
+    #[serde(deserialize_with = "document::sentence")]
     pub unit: String,
     /// A description of the metric, in a sentence.
+    #[serde(deserialize_with = "document::sentence")]
     pub about: String,
     /// The formula of the metric, as `cost_ns / packets`.
+    #[serde(rename = "value")]
     pub formula: Formula,
     /// The better direction; `None` if neither is better.
+    #[serde(rename = "better")]
     pub goal: Option<Goal>,
     /// The clock, which decides the windows that the metric is taken from.
     pub clock: Clock,
     /// The expected values, for given cells or for all of them.
+    #[serde(default, rename = "expect", deserialize_with = "document::at_most::<_, _, 64>")]
     pub expected: Vec<Expectation>,
 }
 
@@ -151,13 +188,17 @@ pub enum Clock {
 }
 
 /// An expected value of a metric, and its source.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
 pub struct Expectation {
     /// The cells it is said of: those that have all of these values; all if empty.
+    #[serde(default, deserialize_with = "document::at", serialize_with = "show::as_map")]
     pub at: Vec<(String, String)>,
     /// Change from the first side to the second, in per cent, lowest and highest.
+    #[serde(deserialize_with = "document::range")]
     pub change_pct: (f64, f64),
     /// The origin of that value, or the reason for it.
+    #[serde(deserialize_with = "document::sentence")]
     pub source: String,
 }
 

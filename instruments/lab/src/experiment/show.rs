@@ -159,32 +159,10 @@ impl Show<'_> {
 impl Serialize for Show<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let one = self.experiment;
-        let side =
-            |side: &super::Side| json!({ "name": side.name, "settings": set(&side.settings) });
-        let level = |level: &super::Level| {
-            json!({
-                "name": level.name, "quick": level.quick, "scenario": level.scenario, "fresh": level.fresh,
-                "set": set(&level.both), "a": set(&level.a), "b": set(&level.b),
-            })
-        };
-        let factor = |factor: &Factor| {
-            let levels: Vec<Json> = factor.levels.iter().map(level).collect();
-            json!({ "name": factor.name, "about": factor.about, "levels": levels })
-        };
-        let metric = |metric: &Metric| {
-            let expect = |one: &super::Expectation| json!({ "at": map(&one.at), "change_pct": one.change_pct, "source": one.source });
-            json!({
-                "name": metric.name, "unit": metric.unit, "about": metric.about,
-                "value": metric.formula.to_string(), "clock": metric.clock, "better": metric.goal,
-                "expect": metric.expected.iter().map(expect).collect::<Vec<_>>(),
-            })
-        };
         let plan = &one.plan;
         let document = json!({
             "id": one.id, "title": one.title, "question": one.question, "reproduces": one.post,
-            "a": side(&one.a), "b": side(&one.b),
-            "factors": one.factors.iter().map(factor).collect::<Vec<_>>(),
-            "metrics": one.metrics.iter().map(metric).collect::<Vec<_>>(),
+            "a": one.a, "b": one.b, "factors": one.factors, "metrics": one.metrics,
             "fixed": one.fixed_points,
             "plan": {
                 "window_ns": plan.window_ns, "warmup": plan.warmup, "fresh": plan.fresh, "looks": plan.looks,
@@ -281,12 +259,12 @@ fn said<'a>(settings: impl Iterator<Item = (&'a str, String)>) -> String {
     text
 }
 
-fn set(settings: &Settings) -> Json {
-    settings.iter().map(|(name, one)| (name.to_owned(), json!(one.value))).collect()
-}
-
-fn map(at: &[(String, String)]) -> Json {
-    at.iter().map(|(factor, level)| (factor.clone(), json!(level))).collect()
+/// Serializes the factors' values of an expectation as an object.
+pub(super) fn as_map<S: Serializer>(
+    at: &[(String, String)],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(at.iter().map(|(factor, level)| (factor, level)))
 }
 
 /// When it is looked at, and how long a window is.

@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::goal::Goal;
-use super::outcome::Trial;
+use serde::Serialize;
 
 /// The class of a rate with respect to a goal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -135,6 +134,129 @@ impl Trials {
     }
 }
 
+/// A loss that is accepted, and how much has to be seen before a rate is said to keep it.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Goal {
+    /// `NDR`, or `PDR`.
+    pub name: &'static str,
+    /// Share of packets that may be lost in a trial.
+    pub loss_ratio: f64,
+    /// Share of the trials' time in which more may be lost.
+    pub exceed_ratio: f64,
+    /// The interval's width at which it is done, as a share of its upper end.
+    pub width: f64,
+    /// Length of a trial, in seconds.
+    pub trial_s: f64,
+    /// Time of trials at one rate after which it is always decided, in seconds.
+    pub sum_s: f64,
+}
+
+impl Goal {
+    /// No loss, in trials of 1 s: what FD.io CSIT asks.
+    pub const NDR: Goal = Goal {
+        name: "NDR",
+        loss_ratio: 0.0,
+        exceed_ratio: 0.5,
+        width: 0.005,
+        trial_s: 1.0,
+        sum_s: 21.0,
+    };
+
+    /// A loss of 0.5 %.
+    pub const PDR: Goal = Goal { name: "PDR", loss_ratio: 0.005, ..Goal::NDR };
+
+    /// No loss in one trial of 60 s: the throughput of RFC 2544.
+    pub const RFC_2544: Goal = Goal { exceed_ratio: 0.0, trial_s: 60.0, sum_s: 60.0, ..Goal::NDR };
+
+    /// Coarser forms of it, the goal itself last. Each begins where the one before ended, so that
+    /// most of the way is gone in few trials.
+    #[must_use]
+    pub fn phases(&self) -> Vec<Goal> {
+        // Geometric from one trial to all: 1 s, 4.6 s, 21 s.
+        let trials = (self.sum_s / self.trial_s).max(1.0);
+        let phase = |part: f64, width: f64| Goal {
+            sum_s: self.trial_s * trials.powf(part),
+            width: self.width * width,
+            ..*self
+        };
+        if trials < 2.0 { vec![*self] } else { vec![phase(0.0, 4.0), phase(0.5, 2.0), *self] }
+    }
+}
+
+/// The result for one goal.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Found {
+    /// The goal.
+    pub goal: Goal,
+    /// The highest rate that is carried. `None`: not even the lowest is.
+    pub lower_pps: Option<u64>,
+    /// The lowest rate that is not. `None`: even the highest is.
+    pub upper_pps: Option<u64>,
+    /// Packets a second that can be counted on at the lower bound.
+    pub throughput_pps: Option<f64>,
+    /// Why it is not an interval of the width asked for; `None` if it is one.
+    pub irregular: Option<&'static str>,
+    /// Trials, those of earlier goals that served this one too not counted.
+    pub trials: usize,
+}
+
+/// The result of a search, over all goals.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Outcome {
+    /// Each goal.
+    pub found: Vec<Found>,
+    /// The trials that were accepted.
+    pub trials: Vec<Trial>,
+    /// Trials from which something took the CPUs: those that were made again, and those that counted.
+    pub disturbed: usize,
+    /// The disturbance of the last of those trials.
+    pub disturbed_last: Option<String>,
+    /// False if it was interrupted, or made as many trials as it may.
+    pub complete: bool,
+}
+
+/// A trial: so many packets offered at a rate, and what came of them.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Trial {
+    /// The rate that was asked for, in packets a second.
+    pub load_pps: u64,
+    /// The requested length of the trial, in seconds.
+    pub asked_s: f64,
+    /// Packets that this amounts to.
+    pub offered: u64,
+    /// Offered packets that never left the generator. They count as lost.
+    pub unsent: u64,
+    /// Packets that came out at the other end, once each and whole.
+    pub forwarded: u64,
+    /// Packets that came twice, out of order or damaged.
+    pub faults: u64,
+    /// 99th percentile of how late packets left; `None` if it is not known.
+    pub late_p99_ns: Option<u64>,
+    /// Share of the trial that the path's own worker slept, for want of packets; `None` for a path
+    /// that is not ours. One that slept had time left, whatever was lost.
+    pub path_asleep_pct: Option<f64>,
+    /// The disturbance that took CPU time from the trial; such a trial is repeated unless all
+    /// trials count.
+    pub disturbed: Option<String>,
+}
+
+impl Trial {
+    /// Returns the share of the offered packets that did not come out.
+    #[must_use]
+    pub fn loss_ratio(&self) -> f64 {
+        if self.offered == 0 {
+            return 1.0;
+        }
+        self.offered.saturating_sub(self.forwarded) as f64 / self.offered as f64
+    }
+
+    /// Packets a second that came out.
+    #[must_use]
+    pub fn forwarded_pps(&self) -> u64 {
+        (self.load_pps as f64 * (1.0 - self.loss_ratio())) as u64
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -203,5 +325,13 @@ mod tests {
             trials.add(trial(load, lost));
         }
         assert_eq!(trials.bounds(&goal), Bounds { lower: Some(100), upper: Some(200) });
+    }
+
+    #[test]
+    fn phases_end_with_the_goal_and_one_trial_needs_none() {
+        let phases = Goal::NDR.phases();
+        assert_eq!((phases.len(), phases[2]), (3, Goal::NDR));
+        assert_eq!((phases[0].sum_s, phases[0].width), (1.0, 0.02));
+        assert_eq!(Goal::RFC_2544.phases(), [Goal::RFC_2544]);
     }
 }

@@ -11,15 +11,12 @@
 //! Source: "Multiple Loss Ratio Search", draft-ietf-bmwg-mlrsearch-15, 2025; RFC 2544, section 26.1.
 
 mod bounds;
-mod goal;
-mod outcome;
-mod path;
 mod search;
 mod setup;
 
+pub use bounds::Goal;
 pub use bounds::{Class, classify};
-pub use goal::Goal;
-pub use outcome::{Found, Outcome, Trial};
-pub use path::Path;
+pub use bounds::{Found, Outcome, Trial};
 pub use search::{Disturbed, Limits, Prober, Step, search};
+pub use setup::Path;
 pub use setup::Setup;

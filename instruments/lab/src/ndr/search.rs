@@ -1,16 +1,13 @@
 //! Choice of the next trial, until each goal's interval is narrow enough.
 
+use super::bounds::Goal;
 use super::bounds::{Bounds, Class, Trials, classify, throughput_pps};
-use super::goal::Goal;
-use super::outcome::{Found, Outcome, Trial};
+use super::bounds::{Found, Outcome, Trial};
 use crate::Result;
 
 /// A source of trials.
 pub trait Prober {
     /// Offers `load_pps` for `seconds`.
-    ///
-    /// # Errors
-    /// Why there is no trial; the search ends with it.
     fn trial(&mut self, load_pps: u64, seconds: f64) -> Result<Trial>;
 
     /// A trial is done. False ends the search early.

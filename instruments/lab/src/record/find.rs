@@ -32,9 +32,6 @@ pub fn read(path: &Path) -> Result<Run> {
 }
 
 /// The runs in a directory that can be read, with their heads, the oldest first.
-///
-/// # Errors
-/// `E-FILE` if it cannot be read.
 pub(crate) fn runs(dir: &Path) -> Result<Vec<(Head, PathBuf)>> {
     let io = |e: std::io::Error| lines::failed("read", dir, &e);
     let entries = fs::read_dir(dir).map_err(io)?.take(LISTED_MAX);

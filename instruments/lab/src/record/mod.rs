@@ -6,10 +6,8 @@
 mod csv;
 mod find;
 mod lines;
-mod parts;
 mod run;
 mod state;
-mod store;
 #[cfg(test)]
 pub(crate) mod testing;
 
@@ -24,8 +22,8 @@ pub use csv::{csv, effects_csv};
 pub(crate) use find::runs;
 pub use find::{find, read};
 pub(crate) use run::{title, unbalanced};
+pub(crate) use state::Store;
 pub(crate) use state::{Asked, CellEnd, Resumed, RunState, Total};
-pub(crate) use store::Store;
 
 /// The schema that a run is written under.
 pub const SCHEMA: &str = "linerate-lab-run/1";

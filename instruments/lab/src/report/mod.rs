@@ -3,12 +3,7 @@
 //! Both say the same from the same tables. Whatever stands in a run's document is somebody else's:
 //! it is made harmless, bounded, and never believed to be well formed.
 
-mod expected;
-mod facts;
-mod folded;
 mod html;
-mod metric;
-mod reason;
 mod remarks;
 mod sentence;
 mod tables;

@@ -3,11 +3,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::folded::{Folded, Numbers};
+use linerate_show::number::grouped;
+
 use super::tables::ROWS_MAX;
 use super::view::View;
-use super::words::{cells, short, shown};
-use crate::record::{CellRecord, Warning};
+use super::words::{cells, n, short, shown};
+use crate::experiment::Clock;
+use crate::record::{CellRecord, PairRecord, Status, Warning};
 
 /// The code of a note, which is no warning.
 const NOTE: &str = "W-NOTE";
@@ -138,6 +140,236 @@ impl<'a> Places<'a> {
         match self.cells.get(&factors).copied().or(is_only.then_some(0)) {
             Some(cell) => (Some(Place { cell, sides }), said),
             None => (None, text),
+        }
+    }
+}
+
+/// The largest number of kinds of disturbance that are named, most rejections first.
+const KINDS_MAX: usize = 4;
+
+/// Why.
+pub(super) struct Reason {
+    /// In a word or two.
+    pub short: &'static str,
+    /// In a sentence.
+    pub long: String,
+}
+
+/// Why a cell has few figures, or none; `None` if nothing is wrong with it.
+pub(super) fn reason(view: &View<'_>, cell: &CellRecord) -> Option<Reason> {
+    let reason = |short, long: &str| Some(Reason { short, long: long.to_owned() });
+    match cell.status {
+        _ if !cell.ledger.balanced() => {
+            reason("withheld", "its packets are not conserved: what was measured is withheld")
+        }
+        Status::Ok => None,
+        Status::Unreachable => reason("not reached", "the load that it names was not reached"),
+        Status::Unsupported => reason("not run here", "it cannot be run here"),
+        Status::Inconclusive => {
+            Some(Reason { short: "disturbed", long: disturbed(view, &cell.pairs) })
+        }
+    }
+}
+
+/// Returns the cells that need a remark, with their reasons; cells with the same reason are
+/// grouped. Reasons that a warning already gives are left out.
+pub(super) fn reasons(view: &View<'_>) -> Vec<(String, String)> {
+    let mut alike: Vec<(String, Vec<&str>)> = Vec::new();
+    let warned = warned(view);
+    for (place, (name, cell)) in view.named().enumerate() {
+        let Some(Reason { long, .. }) = reason(view, cell) else { continue };
+        let is_plain = matches!(cell.status, Status::Unreachable | Status::Unsupported);
+        if is_plain && cell.ledger.balanced() && warned.contains(&place) {
+            continue;
+        }
+        let known = alike.iter().position(|(same, _)| *same == long).unwrap_or(alike.len());
+        match alike.get_mut(known) {
+            Some((_, names)) => names.push(name),
+            None if known < ROWS_MAX => alike.push((long, vec![name])),
+            None => {}
+        }
+    }
+    let all = view.cells.len();
+    alike.into_iter().map(|(long, names)| (cells(&names, all), long)).collect()
+}
+
+/// `0 of 18 pairs were undisturbed: run delay up to 71.4 % (limit 1 %) in 17 …`, by the headline's
+/// clock.
+fn disturbed(view: &View<'_>, pairs: &[PairRecord]) -> String {
+    let is_rate = view.headline().is_some_and(|metric| metric.clock == Some(Clock::Wall));
+    let is_rejected =
+        |pair: &&PairRecord| if is_rate { !pair.accepted } else { !pair.cost_accepted };
+    let mut kinds: BTreeMap<String, (Folded, usize)> = BTreeMap::new();
+    let rejected: Vec<&PairRecord> = pairs.iter().filter(is_rejected).collect();
+    for reason in rejected.iter().filter_map(|pair| pair.reject_reason.as_deref()) {
+        let mut of_pair: BTreeMap<String, Folded> = BTreeMap::new();
+        for part in reason.split("; ").take(ROWS_MAX) {
+            fold(&mut of_pair, Folded::new(&kind(part)));
+        }
+        for (key, folded) in of_pair {
+            match kinds.get_mut(&key) {
+                Some((all, count)) => {
+                    all.take(folded);
+                    *count += 1;
+                }
+                None => drop(kinds.insert(key, (folded, 1))),
+            }
+        }
+    }
+    let mut kinds: Vec<(Folded, usize)> = kinds.into_values().collect();
+    kinds.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    let each = kinds
+        .iter()
+        .take(KINDS_MAX)
+        .map(|(folded, count)| format!("{} in {}", shown(&folded.told(Numbers::Most)), n(*count)));
+    let why = each.collect::<Vec<_>>().join("; ");
+    let undisturbed = n(pairs.len() - rejected.len());
+    let said = format!("{undisturbed} of {} pairs were undisturbed", n(pairs.len()));
+    if why.is_empty() { said } else { format!("{said}: {why}") }
+}
+
+fn fold(all: &mut BTreeMap<String, Folded>, one: Folded) {
+    match all.get_mut(&one.key()) {
+        Some(same) => same.take(one),
+        None => drop(all.insert(one.key(), one)),
+    }
+}
+
+/// A disturbance less what does not matter for its kind: whose window it was in, and that others had
+/// *at least* as much, which its largest figure says too.
+fn kind(part: &str) -> String {
+    let part = part.replacen("others had at least ", "others had ", 1);
+    let of_thread = part.split_once(" of ").zip(part.split_once(" (limit "));
+    match of_thread {
+        Some(((delay, _), (_, limit))) if delay.starts_with("run delay ") => {
+            format!("{delay} (limit {limit}")
+        }
+        _ => part,
+    }
+}
+
+/// A text, and from where to where each number of it goes.
+pub(super) struct Folded {
+    /// The text before the first number, between numbers, and after the last.
+    words: Vec<String>,
+    ranges: Vec<(Number, Number)>,
+}
+
+/// The format of a number that differs between the texts.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Numbers {
+    /// `32 to 1,056`
+    Range,
+    /// `up to 1,056`
+    Most,
+}
+
+#[derive(Clone)]
+struct Number {
+    text: String,
+    value: f64,
+}
+
+impl Folded {
+    /// Creates a folded text of `text` alone.
+    pub fn new(text: &str) -> Folded {
+        let mut folded = Folded { words: vec![String::new()], ranges: Vec::new() };
+        let mut rest = text;
+        while let Some(c) = rest.chars().next() {
+            let before = folded.words.last().and_then(|words| words.chars().last());
+            let number = number(before, rest);
+            let (taken, left) = rest.split_at(number.map_or(c.len_utf8(), str::len));
+            rest = left;
+            match (number.and_then(|text| text.parse().ok()), folded.words.last_mut()) {
+                (Some(value), _) => {
+                    let number = Number { text: taken.to_owned(), value };
+                    folded.ranges.push((number.clone(), number));
+                    folded.words.push(String::new());
+                }
+                (None, Some(words)) => words.push_str(taken),
+                (None, None) => {}
+            }
+        }
+        folded
+    }
+
+    /// Returns the text without its numbers: texts with the same key are printed as one.
+    pub fn key(&self) -> String {
+        self.words.join("\0")
+    }
+
+    /// Takes another text of the same key in.
+    pub fn take(&mut self, other: Folded) {
+        for ((low, high), (least, most)) in self.ranges.iter_mut().zip(other.ranges) {
+            if least.value < low.value {
+                *low = least;
+            }
+            if most.value > high.value {
+                *high = most;
+            }
+        }
+    }
+
+    /// Formats the words with their numbers.
+    pub fn told(&self, numbers: Numbers) -> String {
+        let mut text = String::new();
+        for (i, words) in self.words.iter().enumerate() {
+            text += words;
+            let Some((low, high)) = self.ranges.get(i) else { continue };
+            text += &match numbers {
+                _ if low.value == high.value => low.text.clone(),
+                Numbers::Range => format!("{} to {}", grouped(&low.text), grouped(&high.text)),
+                Numbers::Most => format!("up to {}", grouped(&high.text)),
+            };
+        }
+        text
+    }
+}
+
+/// Returns the number that `rest` begins with, if it stands alone: neither part of a name, as in
+/// `r0` and `len=256`, nor of a word, as in `64k`.
+fn number(before: Option<char>, rest: &str) -> Option<&str> {
+    if before.is_some_and(|c| c.is_alphanumeric() || "_=.-".contains(c)) {
+        return None;
+    }
+    let digits = |text: &str| text.bytes().take_while(u8::is_ascii_digit).count();
+    let whole = digits(rest);
+    let part = rest.get(whole..)?.strip_prefix('.').map_or(0, digits);
+    let length = if part > 0 { whole + 1 + part } else { whole };
+    let is_word = rest.get(length..)?.starts_with(|c: char| c.is_alphanumeric() || c == '_');
+    // A word begins right behind what was taken, or it would be a number that goes on.
+    (whole > 0 && !is_word).then(|| rest.get(..length)).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folded(texts: &[&str], numbers: Numbers) -> String {
+        let mut all = texts.iter().map(|text| Folded::new(text));
+        let mut first = all.next().unwrap();
+        for other in all {
+            assert_eq!(other.key(), first.key());
+            first.take(other);
+        }
+        first.told(numbers)
+    }
+
+    #[test]
+    fn numbers_that_differ_become_a_range_and_those_that_do_not_stay() {
+        let texts =
+            ["32 of 64 packets, 9.75 %", "1056 of 64 packets, 10.5 %", "7 of 64 packets, 9.75 %"];
+        assert_eq!(folded(&texts, Numbers::Range), "7 to 1,056 of 64 packets, 9.75 to 10.5 %");
+        assert_eq!(folded(&texts, Numbers::Most), "up to 1,056 of 64 packets, up to 10.5 %");
+    }
+
+    #[test]
+    fn a_number_within_a_name_is_not_one() {
+        for (one, other) in [("ring r0", "ring r1"), ("len=1", "len=2"), ("64k", "65k")] {
+            assert_ne!(Folded::new(one).key(), Folded::new(other).key());
+        }
+        for text in ["", "µ1", "CPU 0, 1", "1.", "1.2.3", "[1]: 5%", "9".repeat(400).as_str()] {
+            assert_eq!(folded(&[text], Numbers::Range), text);
         }
     }
 }

@@ -1,11 +1,12 @@
 //! Verdict of a run as a sentence, with the number of cells that it holds for.
 
-use linerate_show::number::{change, count, interval};
+use linerate_show::number::{change, count, interval, range};
 
-use super::metric::Shown;
-use super::reason::reason;
+use super::remarks::reason;
+use super::tables::ROWS_MAX;
+use super::view::Shown;
 use super::view::View;
-use super::words::n;
+use super::words::{cells, n, shown};
 use crate::record::{CellRecord, Effect, Verdict};
 
 /// Why a cell with figures tells nothing.
@@ -127,4 +128,164 @@ impl Tally {
             }
         }
     }
+}
+
+/// The outcome if the interval lies neither within the range nor entirely outside it.
+const OPEN: &str = "open: the interval does not tell";
+
+/// An expectation of one metric, in every cell that has it.
+pub(super) struct Expectation {
+    /// The metric and the expected value.
+    pub what: String,
+    /// The outcome, with the cells that disagree. A disagreement is a result.
+    pub outcome: String,
+    /// The source of the expectation.
+    pub source: String,
+    /// True if the expected value is met in every cell.
+    pub met: bool,
+}
+
+/// Returns all expectations of the run.
+pub(super) fn expectations(view: &View<'_>) -> Vec<Expectation> {
+    view.metrics.iter().flat_map(|metric| of_metric(view, metric)).take(ROWS_MAX).collect()
+}
+
+fn of_metric(view: &View<'_>, metric: &Shown) -> Vec<Expectation> {
+    struct Cells<'a> {
+        expected: (String, String),
+        met: Vec<&'a str>,
+        not_met: Vec<&'a str>,
+        open: usize,
+    }
+    let mut all: Vec<Cells<'_>> = Vec::new();
+    for (name, cell) in view.named().take(ROWS_MAX) {
+        let effect = cell.metrics.get(&metric.name);
+        let Some(expected) = effect.and_then(|effect| effect.expected.as_ref()) else { continue };
+        let of = (range(expected.change_pct), shown(&expected.source));
+        let at = all.iter().position(|cells| cells.expected == of).unwrap_or_else(|| {
+            all.push(Cells { expected: of, met: Vec::new(), not_met: Vec::new(), open: 0 });
+            all.len() - 1
+        });
+        let Some(cells) = all.get_mut(at) else { continue };
+        match (expected.certain, expected.met) {
+            (false, _) => cells.open += 1,
+            (true, true) => cells.met.push(name),
+            (true, false) => cells.not_met.push(name),
+        }
+    }
+    let told = |of: Cells<'_>| {
+        let every = of.met.len() + of.not_met.len();
+        let (range, source) = of.expected;
+        Expectation {
+            what: format!("{}: expected {range} %", metric.label),
+            outcome: match (of.met.len(), cells(&of.not_met, view.cells.len())) {
+                (0, _) if every == 0 => OPEN.into(),
+                (met, _) if of.not_met.is_empty() && of.open > 0 => {
+                    format!("met in {}, open in {}", n(met), n(of.open))
+                }
+                (_, _) if of.not_met.is_empty() && every > 1 => format!("met in all {}", n(every)),
+                (_, _) if of.not_met.is_empty() => "met".into(),
+                (0, at) if every == 1 && at.is_empty() => "NOT met, which is a result".into(),
+                (0, at) => format!("NOT met, which is a result, at {at}"),
+                (met, at) => format!(
+                    "NOT met, which is a result, at {at}; met in {} of {}",
+                    n(met),
+                    n(every)
+                ),
+            },
+            source,
+            met: of.not_met.is_empty() && of.open == 0,
+        }
+    };
+    all.into_iter().map(told).collect()
+}
+
+impl View<'_> {
+    /// Returns the facts that a reader needs in order to trust the run, as pairs of subject and
+    /// value.
+    pub fn facts(&self) -> Vec<(&'static str, String)> {
+        let (head, env) = (&self.run.run, &self.run.env);
+        let said = |key: &str| match &env[key] {
+            serde_json::Value::String(text) => Some(shown(text)),
+            _ => None,
+        };
+        let tool = |key: &str| head.tool.get(key).map_or("unknown".into(), |text| shown(text));
+        let machine = ["cpu", "kernel", "virt", "clocksource"].into_iter().filter_map(said);
+        let (rates, costs, all) = self.pairs();
+        let [a, b] = self.sides();
+        let title = self.experiment.as_ref().map_or(String::new(), |e| format!(": {}", e.title));
+        let floor = self.floor_pct().map_or("n/a: no control was measured".into(), |width| {
+            format!("±{width:.2} % at most, of the headline: identical code differed by that",)
+        });
+        let program = format!(
+            "{}, commit {}, built by {} for {}",
+            tool("version"),
+            tool("commit"),
+            tool("rustc"),
+            tool("target_cpu")
+        );
+        let mut facts = vec![
+            ("experiment", format!("{}{}", shown(&self.run.experiment.id), shown(&title))),
+            ("sides", format!("A = {a}, B = {b}")),
+            ("machine", known(machine.collect::<Vec<_>>().join("; "))),
+            ("CPUs", known(cpus(env))),
+            ("counters", counters(env)),
+            ("program", program),
+            (
+                "pairs",
+                format!("{} attempted; costs from {}, rates from {}", n(all), n(costs), n(rates)),
+            ),
+            ("A/A floor", floor),
+            (
+                "run",
+                format!(
+                    "{}, {} to {}, seed {}",
+                    shown(&head.id),
+                    shown(&head.started),
+                    shown(&head.finished),
+                    head.seed
+                ),
+            ),
+            ("command", self.command()),
+        ];
+        facts.extend(head.note.iter().map(|note| ("note", shown(note))));
+        facts
+    }
+
+    /// The command, as a shell takes it again: the program by its name, wherever it was.
+    pub fn command(&self) -> String {
+        let quoted = |arg: &String| {
+            let arg = shown(arg);
+            let plain = |c: char| c.is_ascii_alphanumeric() || "-_=./:,@%+".contains(c);
+            match !arg.is_empty() && arg.chars().all(plain) {
+                true => arg,
+                false => format!("'{}'", arg.replace('\'', "'\\''")),
+            }
+        };
+        let argv = &self.run.run.argv;
+        let program = argv.first().map(|path| path.rsplit('/').next().unwrap_or(path).to_owned());
+        let words = program.iter().chain(argv.iter().skip(1)).map(quoted);
+        known(words.collect::<Vec<_>>().join(" "))
+    }
+}
+
+/// `0 dut, 1 gen`
+fn cpus(env: &serde_json::Value) -> String {
+    let each = env["cpus"].as_array().map_or(&[][..], Vec::as_slice).iter().filter_map(|cpu| {
+        let role = cpu["role"].as_str().unwrap_or("role not said");
+        Some(format!("{} {}", cpu["id"].as_u64()?, shown(role)))
+    });
+    each.take(64).collect::<Vec<_>>().join(", ")
+}
+
+fn counters(env: &serde_json::Value) -> String {
+    match env["pmu"]["available"].as_bool() {
+        Some(true) => "of the CPU's events".into(),
+        Some(false) => "none: this machine does not let the CPU's events be counted".into(),
+        None => "not said".into(),
+    }
+}
+
+fn known(text: String) -> String {
+    if text.is_empty() { "not recorded".into() } else { text }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use linerate_show::number::{self, change, figure, interval};
 use linerate_show::table::{Cell, Column, Row, Table};
 
-use super::metric::Shown;
+use super::view::Shown;
 use super::view::View;
 use super::words::{counts, said, short, shown};
 use crate::record::{CellRecord, Effect, Ledger};

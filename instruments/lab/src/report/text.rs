@@ -7,11 +7,11 @@ use linerate_show::table::Table;
 use linerate_show::words::elided;
 use linerate_show::words::wrapped;
 
-use super::expected::expectations;
-use super::metric::Shown;
-use super::reason::reasons;
+use super::remarks::reasons;
 use super::remarks::{Remark, notes, warnings};
+use super::sentence::expectations;
 use super::tables;
+use super::view::Shown;
 use super::view::View;
 use super::words::{n, short};
 use crate::record::{Effect, Ledger, Run, Verdict};
@@ -157,7 +157,7 @@ fn effects_of<'v>(view: &'v View<'_>, metric: &'v Shown) -> impl Iterator<Item =
 }
 
 fn expected(view: &View<'_>) -> String {
-    let line = |one: &super::expected::Expectation| {
+    let line = |one: &super::sentence::Expectation| {
         wrapped(&format!("{} ({}): {}", one.what, one.source, one.outcome), "  ", "    ")
     };
     let lines: String = expectations(view).iter().map(line).collect();

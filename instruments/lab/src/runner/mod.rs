@@ -1,14 +1,10 @@
 //! Runs an experiment: cell by cell, pair by pair, until enough is known or it is interrupted.
 
 mod cell;
-mod pace;
-mod profile;
 mod request;
 #[cfg(test)]
 mod tests;
-mod tool;
 mod unit;
-mod world;
 
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
@@ -19,8 +15,8 @@ use crate::Result;
 use crate::experiment::Experiment;
 use crate::record::{Effect, Resumed, Run, RunState, Store};
 use crate::scenario::Place;
-use pace::Pace;
-use world::{Machine, World};
+use cell::Pace;
+use unit::{Machine, World};
 
 /// A run to be made.
 #[derive(Debug, Clone)]
@@ -43,8 +39,17 @@ pub struct Request {
     pub argv: Vec<String>,
     /// The user's note on the run.
     pub note: Option<String>,
-    /// The commit that this program was built from, for the record.
+    /// What this program was built from and by, for the record.
+    pub built: Built,
+}
+
+/// The origin of a program, as far as its build knew.
+#[derive(Debug, Clone, Default)]
+pub struct Built {
+    /// The commit.
     pub commit: Option<String>,
+    /// The compiler's version, as it prints it.
+    pub rustc: Option<String>,
 }
 
 /// The progress of a run.
@@ -110,8 +115,7 @@ fn run_in(world: &dyn World, request: &Request, observer: &mut dyn Observer) -> 
             let (mut store, mut state) = Store::resume(dir)?;
             request.is_of(&state, dir)?;
             let (started, argv) = (rfc3339(SystemTime::now()), request.argv.clone());
-            let resumed =
-                Resumed { started, argv, tool: tool::tool(request.commit.as_deref()), env };
+            let resumed = Resumed { started, argv, tool: request::tool(&request.built), env };
             store.resumed(&resumed)?;
             state.resumed.push(resumed);
             (store, state)

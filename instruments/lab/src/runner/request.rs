@@ -1,16 +1,18 @@
 //! The request: the selection of its cells, its stored form, and the check that an interrupted run
 //! is the requested one.
 
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::SystemTime;
 
 use linerate_prof::conditions::rfc3339;
 use serde_json::Value;
 
+use super::{Built, Request};
 use crate::experiment::{Cell, Experiment};
 use crate::record::{Asked, RunState, SCHEMA, Store};
-use crate::runner::{Request, tool};
 use crate::scenario::Place;
 use crate::settings::wrong;
 use crate::{Code, Error, Result};
@@ -39,14 +41,11 @@ impl Request {
             resume: Some(dir.into()),
             argv: Vec::new(),
             note: asked.note,
-            commit: None,
+            built: Built::default(),
         })
     }
 
     /// Returns the selected cells, in the experiment's order, with their places in the grid.
-    ///
-    /// # Errors
-    /// `E-EXPERIMENT` if it has none, with the values that there are.
     pub(super) fn cells(&self) -> Result<Vec<(usize, &Cell)>> {
         let wanted = |cell: &Cell| self.only.iter().all(|one| cell.at.contains(one));
         let all = self.experiment.cells(self.quick);
@@ -61,9 +60,6 @@ impl Request {
     }
 
     /// Begins a run of it, on a machine that is `env`.
-    ///
-    /// # Errors
-    /// `E-FILE` if it cannot be kept.
     pub(super) fn begin(&self, env: Value) -> Result<(Store, RunState)> {
         let started = rfc3339(SystemTime::now());
         let id = started.replace(['-', ':'], "") + "-" + &self.experiment.id;
@@ -78,7 +74,7 @@ impl Request {
             traffic_seed: self.place.seed,
             argv: self.argv.clone(),
             note: self.note.clone(),
-            tool: tool::tool(self.commit.as_deref()),
+            tool: tool(&self.built),
             env,
         };
         let store = Store::create(&self.dir, &self.experiment, &mut asked)?;
@@ -86,9 +82,6 @@ impl Request {
     }
 
     /// Checks that the run in `dir` was started with this request.
-    ///
-    /// # Errors
-    /// `E-RUN` with what differs.
     pub(super) fn is_of(&self, state: &RunState, dir: &Path) -> Result<()> {
         let asked = &state.asked;
         let differs = [
@@ -115,4 +108,42 @@ fn factors(experiment: &Experiment) -> String {
         })
         .collect();
     if each.is_empty() { "no factors".into() } else { each.join("; ") }
+}
+
+/// Version, commit, `build_id`, rustc and `target_cpu`; `unknown` where it is not known.
+///
+/// The commit and the compiler are the caller's to say: whoever builds a program knows what it is built
+/// from and by. The build ID is a sum over the program's file.
+///
+/// Cost: reads the program's file once in a process.
+pub(super) fn tool(built: &Built) -> BTreeMap<String, String> {
+    static BUILD_ID: LazyLock<Option<String>> = LazyLock::new(|| {
+        let program = std::fs::read("/proc/self/exe").ok()?;
+        let mut hasher = DefaultHasher::new();
+        program.hash(&mut hasher);
+        Some(format!("{:016x}", hasher.finish()))
+    });
+    let said = |value: Option<&String>| value.cloned().unwrap_or_else(|| "unknown".into());
+    BTreeMap::from([
+        ("version".into(), env!("CARGO_PKG_VERSION").into()),
+        ("commit".into(), said(built.commit.as_ref())),
+        ("build_id".into(), said(BUILD_ID.as_ref())),
+        ("rustc".into(), said(built.rustc.as_ref())),
+        ("target_cpu".into(), target_cpu()),
+    ])
+}
+
+/// The architecture, and what of its extensions the compiler was allowed to use.
+fn target_cpu() -> String {
+    let features = [
+        ("sse4.2", cfg!(target_feature = "sse4.2")),
+        ("avx2", cfg!(target_feature = "avx2")),
+        ("avx512f", cfg!(target_feature = "avx512f")),
+        ("lse", cfg!(target_feature = "lse")),
+        ("sve", cfg!(target_feature = "sve")),
+    ];
+    let used: Vec<&str> =
+        features.iter().filter(|(_, used)| *used).map(|(name, _)| *name).collect();
+    let used = if used.is_empty() { "baseline".into() } else { used.join(" ") };
+    format!("{} {used}", std::env::consts::ARCH)
 }

@@ -16,13 +16,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use linerate_prof::profile::{Event, Origin, Profile, Row, Unit};
-use linerate_seeds::stats::Goal;
 use serde_json::{Value as Json, json};
 
-use crate::experiment::{Cell, Clock, Experiment, Factor, Formula, Level, Metric, Plan, Side};
+use super::unit::World;
+use crate::experiment::{Clock, Experiment};
 use crate::knobs::Knob;
 use crate::record::{Run, SCHEMA};
-use crate::runner::world::World;
 use crate::runner::{Observer, Progress, Request, run_in};
 use crate::scenario::{Bench, Figure, Finished, Ledger, Place, Scenario};
 use crate::settings::{Settings, Value};
@@ -281,7 +280,7 @@ window = "50ms"
 warmup = 3
 looks = [15, 30, 60]
 half_width_pct = 1.0
-quick = { pairs = 5, window = "50ms" }
+quick = { pairs = 5, window = "20ms" }
 [[factor]]
 name = "size"
 about = "Of a packet."
@@ -301,71 +300,11 @@ clock = "cost"
 
 /// An experiment of two cells, of which the first is the quick subset.
 pub(super) fn grid() -> Experiment {
-    let level = |name: &str, quick| Level {
-        name: name.into(),
-        scenario: None,
-        window_ns: None,
-        fresh: None,
-        both: Settings::new(),
-        a: Settings::new(),
-        b: Settings::new(),
-        quick,
-    };
-    let side = |name: &str| Side { name: name.into(), settings: Settings::new() };
-    let cell = |size: &str, quick| Cell {
-        at: vec![("size".into(), size.into())],
-        scenario: "engine".into(),
-        window_ns: 50_000_000,
-        quick_window_ns: 20_000_000,
-        fresh: false,
-        a: Settings::new().with("side", "a"),
-        b: Settings::new().with("side", "b"),
-        quick,
-    };
-    Experiment {
-        id: "grid".into(),
-        title: "Two cells".into(),
-        question: "Is it half?".into(),
-        post: None,
-        scenario: "engine".into(),
-        a: side("one"),
-        b: side("other"),
-        factors: vec![Factor {
-            name: "size".into(),
-            about: "Of a packet.".into(),
-            levels: vec![level("small", true), level("large", false)],
-        }],
-        cells: vec![cell("small", true), cell("large", false)],
-        metrics: vec![cost()],
-        fixed_points: Vec::new(),
-        plan: Plan {
-            window_ns: 50_000_000,
-            warmup: 3,
-            fresh: false,
-            looks: vec![15, 30, 60],
-            half_width_pct: 1.0,
-            quick_pairs: 5,
-            quick_window_ns: 20_000_000,
-        },
-        profiles: false,
-        toml: TOML.into(),
+    let mut grid = Experiment::parse(TOML, "grid.toml").unwrap();
+    for cell in &mut grid.cells {
+        (cell.a, cell.b) = (cell.a.clone().with("side", "a"), cell.b.clone().with("side", "b"));
     }
-}
-
-fn cost() -> Metric {
-    Metric {
-        name: "cost_ns_per_packet".into(),
-        unit: "ns/packet".into(),
-        about: "What a packet costs.".into(),
-        formula: Formula {
-            scale: 1.0,
-            over: vec![(true, "cost_ns".into())],
-            under: vec![(true, "packets".into())],
-        },
-        goal: Some(Goal::Less),
-        clock: Clock::Cost,
-        expected: Vec::new(),
-    }
+    grid
 }
 
 /// Both sides of a cell are told `name = value` too.
@@ -387,7 +326,7 @@ pub(super) fn request(experiment: Experiment) -> Request {
         resume: None,
         argv: vec!["linerate".into(), "lab".into(), "run".into(), "grid".into()],
         note: None,
-        commit: None,
+        built: Default::default(),
     }
 }
 

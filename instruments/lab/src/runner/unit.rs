@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use crate::Result;
-use crate::place;
+use serde_json::Value;
+
+use super::Observer;
 use crate::random::Random;
 use crate::record::{Order, PairRecord, PlacementRecord};
-use crate::runner::Observer;
-use crate::runner::world::World;
-use crate::scenario::{Bench, Finished};
-use crate::watch::Admission;
+use crate::scenario::{self, Bench, Finished, Place, Scenario};
+use crate::watch::{self, Admission, Watch};
 use crate::window::Window;
+use crate::{Result, environment, place};
 
 /// The first side, the second side, and the control: all set up, of which one runs at a time.
 pub(super) struct Benches {
@@ -68,9 +68,6 @@ pub(super) enum Role {
 
 impl Benches {
     /// Sets them up in that order.
-    ///
-    /// # Errors
-    /// What `open` fails with.
     pub(super) fn open(
         order: [Role; 3],
         mut open: impl FnMut(Role) -> Result<PlacedBench>,
@@ -85,9 +82,6 @@ impl Benches {
     /// Runs each for some windows that are not counted, and learns which CPUs they are on.
     ///
     /// False if it was interrupted.
-    ///
-    /// # Errors
-    /// What a bench fails with.
     pub(super) fn warm_up(
         &mut self,
         windows: u32,
@@ -108,9 +102,6 @@ impl Benches {
     }
 
     /// Runs a pair: `control a b` or `b a control`. `None` if it was interrupted.
-    ///
-    /// # Errors
-    /// What a bench fails with, or the look at the machine.
     pub(super) fn pair(
         &mut self,
         order: Order,
@@ -168,9 +159,6 @@ impl Benches {
     }
 
     /// Ends all three.
-    ///
-    /// # Errors
-    /// What the first fails with that does.
     pub(super) fn finish(self) -> Result<Left> {
         Ok(Left {
             a: self.a.bench.finish()?,
@@ -237,6 +225,58 @@ fn placed(
              pair, {after_ticks:.0} after it"
         )
     })
+}
+
+/// The machine and the code that runs on it.
+pub(super) trait World {
+    /// The scenario of that name.
+    fn scenario(&self, name: &str) -> Option<&dyn Scenario>;
+
+    /// Describes the current machine.
+    fn here(&self, place: &Place) -> Value;
+
+    /// Runs a window, and adds the activity of the machine on `cpus` during it.
+    fn watched(&self, cpus: &[usize], window: &mut dyn FnMut() -> Result<Window>)
+    -> Result<Window>;
+
+    /// Decides if windows that belong together may be used, by the machine's activity in them.
+    fn admit(&self, windows: &[&Window]) -> Admission;
+
+    /// Measures the distance between two CPUs.
+    fn round_trip_ticks(&self, one: usize, other: usize) -> Result<f64>;
+}
+
+/// This machine.
+#[derive(Debug)]
+pub(super) struct Machine;
+
+impl World for Machine {
+    fn scenario(&self, name: &str) -> Option<&dyn Scenario> {
+        scenario::named(name)
+    }
+
+    fn here(&self, place: &Place) -> Value {
+        environment::here(place)
+    }
+
+    fn watched(
+        &self,
+        cpus: &[usize],
+        window: &mut dyn FnMut() -> Result<Window>,
+    ) -> Result<Window> {
+        let watch = Watch::start(cpus)?;
+        let mut window = window()?;
+        watch.stop(&mut window)?;
+        Ok(window)
+    }
+
+    fn admit(&self, windows: &[&Window]) -> Admission {
+        watch::admit(windows)
+    }
+
+    fn round_trip_ticks(&self, one: usize, other: usize) -> Result<f64> {
+        place::round_trip_ticks(one, other)
+    }
 }
 
 #[cfg(test)]

@@ -20,8 +20,10 @@ use crate::{Code, Error, Result};
 
 mod churn;
 mod command;
+mod crew;
 mod engine;
 mod host;
+pub(crate) mod pause;
 mod pool_figures;
 
 /// Every scenario.
@@ -51,11 +53,6 @@ pub trait Scenario: Sync {
     fn figures(&self) -> &'static [Figure];
 
     /// Checks that a side told `settings` makes sense, and can be run on this machine. It starts nothing.
-    ///
-    /// # Errors
-    /// `E-EXPERIMENT` for settings that it does not have, with their line; an error of
-    /// [`Kind::Unsupported`](crate::Kind::Unsupported) where this machine or privilege cannot do it,
-    /// with what to do about it.
     fn check(&self, settings: &Settings, place: &Place) -> Result<()>;
 
     /// Returns the commands in a side's `settings`, with their arguments: the one that
@@ -66,9 +63,6 @@ pub trait Scenario: Sync {
     }
 
     /// Starts the program in a side's `settings` to ask if it can run here.
-    ///
-    /// # Errors
-    /// As [`Scenario::check`].
     fn probe(&self, _settings: &Settings, _place: &Place) -> Result<()> {
         Ok(())
     }
@@ -80,18 +74,12 @@ pub trait Scenario: Sync {
     }
 
     /// Sets up one side. It runs nothing yet.
-    ///
-    /// # Errors
-    /// As [`Scenario::check`], and what goes wrong.
     fn open(&self, settings: &Settings, place: &Place) -> Result<Box<dyn Bench>>;
 }
 
 /// One side, ready to run.
 pub trait Bench {
     /// Runs the side for about `time`; returns its figures.
-    ///
-    /// # Errors
-    /// Why there is nothing to say; the run ends with it.
     fn window(&mut self, time: Duration) -> Result<Window>;
 
     /// Makes the caches its own before a window: runs for 2 ms, and nothing is counted.
@@ -99,9 +87,6 @@ pub trait Bench {
     /// Windows of a unit follow each other closely, and one that follows another of its own side
     /// would find its lines where it left them. Nothing to do for windows so long that it is no
     /// matter, or each of a new process.
-    ///
-    /// # Errors
-    /// As [`Bench::window`].
     fn lead_in(&mut self) -> Result<()> {
         Ok(())
     }
@@ -122,17 +107,11 @@ pub trait Bench {
     }
 
     /// Runs it for about `time` more, and says in which functions the time passed.
-    ///
-    /// # Errors
-    /// Why it cannot be said, which the report tells in the profile's place.
     fn profile(&mut self, _time: Duration) -> Result<Vec<Profile>> {
         Ok(Vec::new())
     }
 
     /// Ends it, and says what became of every packet of all its windows.
-    ///
-    /// # Errors
-    /// What went wrong while it ended.
     fn finish(self: Box<Self>) -> Result<Finished>;
 }
 

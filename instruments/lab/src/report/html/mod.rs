@@ -3,19 +3,16 @@
 
 mod forest;
 mod ledger;
-mod matrix;
 mod noise;
-mod pool;
 mod post;
 mod profile;
 mod skbinit;
-mod trend;
 
 use linerate_show::escape::{escape, escape_json, escape_lines};
 
-use super::expected::{Expectation, expectations};
-use super::reason::reasons;
+use super::remarks::reasons;
 use super::remarks::{self, Remark};
+use super::sentence::{Expectation, expectations};
 use super::tables;
 use super::view::View;
 use super::words::paragraphs;
@@ -65,14 +62,14 @@ fn sections(view: &View<'_>, runs: &[Run]) -> Vec<Section> {
         (
             "shape",
             "In the post's shape",
-            format!("{}{}", skbinit::calls(view), pool::hot_list(view)),
+            format!("{}{}", skbinit::calls(view), skbinit::hot_list(view)),
         ),
         ("profiles", "Where the time went", profile::section(view)),
         ("noise", "What identical code differed by", noise(view)),
         ("pairs", "Every pair", pairs(view)),
         ("ledger", "Where every packet went", ledger(view)),
         ("totals", "Of the whole sides", totals(view)),
-        ("trend", "Over several runs", trend::section(runs)),
+        ("trend", "Over several runs", forest::section(runs)),
         ("post", "The post, beside", published(view)),
         ("conditions", "How it was measured", conditions(view)),
         ("notes", "Notes", notes(view)),
@@ -193,7 +190,7 @@ fn effects(view: &View<'_>) -> String {
                   <span class=\"key unclear\">× unclear</span> \
                   <span class=\"key\"><i class=\"floor\"></i>A/A floor: identical code differed by this</span> \
                   <span class=\"key\"><i class=\"expected\"></i>expected</span></p>\n";
-    let metric = |(i, metric): (usize, &super::metric::Shown)| {
+    let metric = |(i, metric): (usize, &super::view::Shown)| {
         let table = tables::of_metric(view, metric).html();
         let head = if i == 0 && view.headline().is_some_and(|one| one.name == metric.name) {
             " <span class=\"unit\">headline</span>"
@@ -248,7 +245,7 @@ fn ledger(view: &View<'_>) -> String {
 
 fn totals(view: &View<'_>) -> String {
     let totals = tables::totals(view).map_or(String::new(), |totals| totals.html());
-    format!("{}{totals}", matrix::section(view))
+    format!("{}{totals}", ledger::section(view))
 }
 
 fn published(view: &View<'_>) -> String {

@@ -6,8 +6,8 @@ use linerate_show::table::{Cell, Column, Table, quoted};
 
 use super::figure_of;
 use crate::record::CellRecord;
-use crate::report::metric::{Ratio, Shown};
 use crate::report::view::View;
+use crate::report::view::{Ratio, Shown};
 
 /// Points of a chart, and of all charts of a page together.
 const POINTS_MAX: usize = 2000;
@@ -249,14 +249,6 @@ mod tests {
         let (low, high) = bounds(&ratios(&[(-52.0, true), (-50.0, true), (6500.0, false)]));
         assert_eq!((low, high), (-52.0, -48.0));
         assert_eq!(bounds(&ratios(&[(3.0, false), (9.0, false)])), (3.0, 9.0));
-    }
-
-    #[test]
-    fn many_pairs_are_thinned_evenly() {
-        let many = ratios(&vec![(1.0, true); 100_000]);
-        let pairs: Vec<usize> = thinned(&many, POINTS_MAX).map(|ratio| ratio.pair).collect();
-        assert_eq!((pairs.len(), pairs[1] - pairs[0]), (2000, 50));
-        assert!(running_median(&many, 500).len() <= 500);
     }
 
     #[test]

@@ -114,31 +114,6 @@ mod tests {
     use crate::settings::{Setting, Value};
 
     #[test]
-    fn every_knob_can_be_said_and_its_default_is_the_one_that_is_printed() {
-        for knob in KNOBS {
-            let value = match knob.default_text().parse::<i64>() {
-                Ok(n) => Value::Int(n),
-                Err(_) => Value::Text(knob.default_text()),
-            };
-            let told = Config::of(&Settings::new().with(knob.name, value)).unwrap();
-            let untold = Config::of(&Settings::new()).unwrap();
-            assert_eq!(format!("{told:?}"), format!("{untold:?}"), "{}", knob.name);
-        }
-    }
-
-    #[test]
-    fn a_knob_that_there_is_not_is_refused_with_its_line() {
-        let mut settings = Settings::new();
-        settings.set("consumer", Setting { value: "frees".into(), line: 9 });
-        let e = Config::of(&settings).unwrap_err();
-        assert!(e.why.starts_with("line 9: consumer = frees is not one of \"none\""), "{e}");
-        let mut settings = Settings::new();
-        settings.set("metadata", Setting { value: "raw".into(), line: 4 });
-        let e = Config::of(&settings).unwrap_err();
-        assert_eq!(e.why, "line 4: scenario \"churn\" has no setting \"metadata\"");
-    }
-
-    #[test]
     fn a_pool_that_could_run_dry_for_ever_is_refused_with_one_that_cannot() {
         let mut settings = Settings::new().with("hot_list", 4000);
         settings.set("pool_frames", Setting { value: Value::Int(8000), line: 5 });

@@ -187,7 +187,7 @@ mod tests {
 
     #[test]
     fn a_figure_that_a_window_has_is_one_that_the_scenario_names() {
-        let split = super::super::split::Split {
+        let split = super::super::stopwatch::Split {
             warm_alloc: timed(32, 320),
             warm_free: timed(32, 160),
             init: timed(32, 64),

@@ -3,9 +3,7 @@
 mod config;
 mod figures;
 mod role;
-mod split;
 mod stopwatch;
-mod worker;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,6 +15,8 @@ use linerate_skb::{Pool, PoolStats};
 use linerate_sys::tsc::rate_hz;
 
 use crate::knobs::Knob;
+use crate::scenario::crew::Crew;
+use crate::scenario::pause::pause;
 use crate::scenario::{
     Bench, Figure, Finished, LEAD_IN, Ledger, Place, Scenario, free_matrix, pages,
 };
@@ -25,10 +25,9 @@ use crate::window::Window;
 use crate::{Code, Error, Result};
 use config::{Config, Free, KNOBS, NAME};
 use figures::{Each, FIGURES};
-use role::{Both, Counts, across};
-use split::Probe;
+use role::{Both, Counts, Timing, across};
+use stopwatch::Probe;
 use stopwatch::Stopwatch;
-use worker::{Report, Worker};
 
 /// The scenario `churn`.
 #[derive(Debug)]
@@ -87,7 +86,7 @@ fn cpus(config: &Config, place: &Place) -> Result<Vec<usize>> {
 
 /// One side, open.
 struct Side {
-    workers: Vec<Worker>,
+    crew: Crew<Arc<AtomicBool>, (Counts, Stopwatch)>,
     pool: Pool,
     /// The pool of the split, with its own accounting.
     apart: Pool,
@@ -101,23 +100,19 @@ impl Side {
         let (apart, probe) = Probe::new(config)?;
         let (settled, batch) = (config.settled, config.batch);
         let hz = ticks_hz();
-        let calibrate = move || Stopwatch::calibrated(settled, batch, hz);
-        let workers = match (config.free, cpus) {
+        let mut crew = Crew::new();
+        match (config.free, cpus) {
             (Free::Remote, &[near, far, ..]) => {
                 let (allocates, frees) = across(config, &pool, probe);
-                vec![
-                    Worker::start("alloc", near, calibrate, allocates)?,
-                    Worker::start("free", far, calibrate, frees)?,
-                ]
+                crew.hire("alloc", near, true, Timing::boxed(allocates, settled, batch, hz))?;
+                crew.hire("free", far, true, Timing::boxed(frees, settled, batch, hz))?;
             }
             (_, cpus) => {
-                let both = Both::new(config, &pool, probe);
-                let cpu = cpus.first().copied().unwrap_or(0);
-                vec![Worker::start("alloc and free", cpu, calibrate, both)?]
+                let both = Timing::boxed(Both::new(config, &pool, probe), settled, batch, hz);
+                crew.hire("alloc and free", cpus.first().copied().unwrap_or(0), true, both)?;
             }
-        };
-        let each = workers.iter().map(|worker| (Counts::default(), worker.watch)).collect();
-        Ok(Side { workers, pool, apart, each })
+        }
+        Ok(Side { crew, pool, apart, each: Vec::new() })
     }
 
     /// Returns the places of packets that were allocated and not freed, computed from the threads'
@@ -138,23 +133,16 @@ impl Side {
 impl Bench for Side {
     fn window(&mut self, time: Duration) -> Result<Window> {
         let stop = Arc::new(AtomicBool::new(false));
-        let begun = self.workers.iter().try_for_each(|worker| worker.begin(&stop));
-        let watched = match self.workers.first() {
-            Some(worker) if begun.is_ok() => worker.watch_for(time),
-            _ => Ok(()),
-        };
+        self.crew.order(&stop);
+        pause(time);
         stop.store(true, Ordering::Relaxed);
-        begun.and(watched)?;
-        // All of them are heard before the first that failed is: none is left with a report to give.
-        let reports: Vec<Result<Report>> = self.workers.iter().map(Worker::report).collect();
-        let reports: Vec<Report> = reports.into_iter().collect::<Result<_>>()?;
-        let now: Each =
-            reports.iter().zip(&self.workers).map(|(r, w)| (r.counts, w.watch)).collect();
-        for ((sum, _), (counts, _)) in self.each.iter_mut().zip(&now) {
-            *sum = sum.plus(counts);
+        let (times, now) = self.crew.collect()?;
+        self.each.resize_with(now.len(), || (Counts::default(), now[0].1));
+        for ((sum, watch), (counts, own)) in self.each.iter_mut().zip(&now) {
+            (*sum, *watch) = (sum.plus(counts), *own);
         }
         let packets = now.iter().map(|(counts, _)| counts.free.all()).sum();
-        let window = Window::of(reports.into_iter().map(|report| report.time).collect());
+        let window = Window::of(times);
         Ok(Window { packets, figures: figures::of(&now), ..window })
     }
 
@@ -166,10 +154,9 @@ impl Bench for Side {
         pages(&self.pool)
     }
 
-    fn finish(mut self: Box<Self>) -> Result<Finished> {
+    fn finish(self: Box<Self>) -> Result<Finished> {
         let (outstanding, found) = (self.outstanding(), self.pool.ledger().in_flight);
-        self.workers.iter_mut().for_each(Worker::dismiss);
-        self.workers.drain(..).try_for_each(Worker::wait)?;
+        self.crew.dismiss()?;
         let (stats, ledger, apart) = (self.pool.stats(), self.pool.ledger(), self.apart.ledger());
         let explained: u64 = outstanding.iter().map(|(_, packets)| packets).sum();
         let ours = apart.balanced() && apart.in_flight == 0;

@@ -1,15 +1,19 @@
 //! Work of the CPUs: each allocates and frees, or each does one of them with a queue between.
 
 use std::hint::{black_box, spin_loop};
+use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 
+use linerate_datapath::Worker;
 use linerate_prof::ticks;
 use linerate_skb::{Batch, Local, PacketType, Pool, Skb};
 
 use super::config::{COMMITTED_BYTES, Config, Consumer};
-use super::split::{Probe, Split, Way, consume, measure_cold};
+use super::stopwatch::{Probe, Split, Way, consume, measure_cold};
 use super::stopwatch::{Stopwatch, Timed};
+use crate::scenario::crew::Duty;
 
 /// The work that a thread repeats.
 pub(super) trait Role: Send + 'static {
@@ -18,6 +22,38 @@ pub(super) trait Role: Send + 'static {
 
     /// Ends the role: packets that it still holds go to their usual destination.
     fn end(self);
+}
+
+/// A role on its thread, with the stopwatch of its CPU.
+pub(super) struct Timing<R> {
+    role: R,
+    settled: bool,
+    batch: usize,
+    ticks_hz: f64,
+    watch: Option<Stopwatch>,
+}
+
+impl<R: Role> Timing<R> {
+    /// Creates the duty of a role whose calls are of at most `batch` packets.
+    pub fn boxed(role: R, settled: bool, batch: usize, ticks_hz: f64) -> Box<Timing<R>> {
+        Box::new(Timing { role, settled, batch, ticks_hz, watch: None })
+    }
+}
+
+impl<R: Role> Duty<Arc<AtomicBool>, (Counts, Stopwatch)> for Timing<R> {
+    fn settle(&mut self) {
+        self.watch = Some(Stopwatch::calibrated(self.settled, self.batch, self.ticks_hz));
+    }
+
+    fn run(&mut self, stop: Arc<AtomicBool>) -> io::Result<(Counts, Stopwatch)> {
+        let watch = self.watch.ok_or_else(|| io::Error::other("it was not settled"))?;
+        Ok((self.role.turn(&stop, &watch), watch))
+    }
+
+    fn end(self: Box<Self>) -> Vec<Worker> {
+        self.role.end();
+        Vec::new()
+    }
 }
 
 /// The work of a thread in a window.

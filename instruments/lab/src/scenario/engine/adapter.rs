@@ -21,15 +21,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use linerate_datapath::Worker;
+use linerate_port::clock::monotonic_ns;
 use linerate_port::wait::poll_readable;
 use linerate_port::{Health, Port, Queue, QueueCounts, QueueStats, Want};
 use linerate_skb::{Batch, DropReason, Holders, Local, Pool};
+use linerate_wire::stamp;
 
 use super::config::{Config, Size};
-use super::crew::{Crew, Done, Duty};
 use super::path::{Gauge, MEET, apart};
-use super::turning::{Beat, nanos};
-use super::wire::Wire;
+use super::turning::{Beat, Done, nanos};
+use crate::scenario::crew::{Crew, Duty};
 use crate::settings::wrong;
 use crate::{Code, Error, Result};
 
@@ -60,10 +61,11 @@ pub(super) struct Shared {
 }
 
 /// Sets up both ends; the ring is full of buffers when the first window begins.
-///
-/// # Errors
-/// `E-EXPERIMENT` if a packet does not fit a frame; what keeps pool, ports or threads from being had.
-pub(super) fn build(config: &Config, cpus: &[usize], out: Option<&str>) -> Result<(Crew, Gauge)> {
+pub(super) fn build(
+    config: &Config,
+    cpus: &[usize],
+    out: Option<&str>,
+) -> Result<(Crew<Duration, Done>, Gauge)> {
     let &[first, second] = cpus else {
         return Err(Error::new(Code::Cpu, "cannot run `engine`", "an adapter needs two CPUs"));
     };
@@ -119,7 +121,7 @@ pub(super) fn build(config: &Config, cpus: &[usize], out: Option<&str>) -> Resul
         windows: 0,
         shared,
     };
-    let mut crew = Crew::default();
+    let mut crew = Crew::new();
     crew.hire("receiver", first, true, Box::new(receiver))?;
     crew.hire("wire", second, false, Box::new(wire))?;
     Ok((crew, Gauge::Pool(pool, polls)))
@@ -301,8 +303,9 @@ impl Receiver {
     }
 }
 
-impl Duty for Receiver {
-    fn run(&mut self, until: Instant) -> io::Result<Done> {
+impl Duty<Duration, Done> for Receiver {
+    fn run(&mut self, time: Duration) -> io::Result<Done> {
+        let until = Instant::now() + time;
         self.windows += 1;
         self.shared.begun.store(self.windows, Ordering::Release);
         let mut done = Done::default();
@@ -325,7 +328,7 @@ impl Duty for Receiver {
         }
     }
 
-    fn workers(mut self: Box<Self>) -> Vec<Worker> {
+    fn end(mut self: Box<Self>) -> Vec<Worker> {
         self.release(&mut Done::default());
         if let End::Fabric(queue) = &mut self.end {
             let until = Instant::now() + GRACE;
@@ -335,5 +338,128 @@ impl Duty for Receiver {
         }
         self.fresh.truncate(0);
         Vec::new()
+    }
+}
+
+/// A wire that puts packets into posted buffers at their arrival times.
+pub(super) struct Wire {
+    pub queue: Queue,
+    pub posted: Batch,
+    pub filled: Batch,
+    pub beat: Beat,
+    pub burst: u64,
+    pub line_pps: f64,
+    /// Arrivals at one look from which on the wire itself was late.
+    pub late: u64,
+    pub size: usize,
+    pub touch: bool,
+    /// True if every byte is written, as a generator does, and packets are numbered.
+    pub stamped: bool,
+    pub seq: u64,
+    pub windows: u64,
+    pub shared: Arc<Shared>,
+}
+
+impl Wire {
+    /// Waits for the receiver, which may wake up later: packets sent earlier would overrun only
+    /// because of the order of two wake-ups. The wait spins on the wire's own CPU and ends with the
+    /// window.
+    fn meet(&self, until: Instant) {
+        while self.shared.begun.load(Ordering::Acquire) < self.windows && Instant::now() < until {
+            std::hint::spin_loop();
+        }
+    }
+
+    /// One burst, each packet at its moment. If at some look too many had come due, the wire was late,
+    /// and the whole burst is set apart, whatever was lost of it: the ring recovers in the pause.
+    fn burst(&mut self, start: Instant, done: &mut Done) {
+        let (mut gone, mut late) = (0, false);
+        let (mut ring_full, mut no_frame) = (0, 0);
+        while gone < self.burst {
+            let passed_ns = nanos(start.elapsed()) as f64;
+            let arrived = ((passed_ns * self.line_pps / 1e9) as u64 + 1).min(self.burst);
+            if arrived == gone {
+                std::hint::spin_loop();
+                continue;
+            }
+            let due = arrived - gone;
+            let lost = self.arrive(due);
+            if self.shared.starving.load(Ordering::Relaxed) {
+                no_frame += lost;
+            } else {
+                ring_full += lost;
+            }
+            late |= due >= self.late;
+            gone = arrived;
+        }
+        done.offered += self.burst;
+        if late {
+            done.late += self.burst;
+            done.wire_late += ring_full + no_frame;
+        } else {
+            done.ring_full += ring_full;
+            done.no_frame += no_frame;
+        }
+    }
+
+    /// `due` packets arrive: into posted buffers, or nowhere. Returns how many of them were lost.
+    fn arrive(&mut self, due: u64) -> u64 {
+        if (self.posted.len() as u64) < due {
+            self.queue.rx(&mut self.posted);
+        }
+        let n = self.posted.move_to(&mut self.filled, due.min(u64::from(u32::MAX)) as usize);
+        if self.stamped {
+            let now_ns = monotonic_ns();
+            for skb in self.filled.iter_mut() {
+                if let Some(bytes) = skb.put(self.size) {
+                    // Cannot fail: sizes are at least what a stamp needs.
+                    let _ = stamp::write(bytes, 0, self.seq, now_ns);
+                    self.seq += 1;
+                }
+            }
+        } else if self.touch {
+            for skb in self.filled.iter_mut() {
+                if let Some(bytes) = skb.put(self.size) {
+                    bytes.fill(due as u8);
+                }
+            }
+        } else {
+            self.filled.commit_behind(0, self.size);
+        }
+        // As many as were posted at most, so that there is room for them.
+        self.queue.xmit(&mut self.filled);
+        due - n as u64
+    }
+}
+
+impl Duty<Duration, Done> for Wire {
+    fn run(&mut self, time: Duration) -> io::Result<Done> {
+        let until = Instant::now() + time;
+        self.windows += 1;
+        self.meet(until);
+        self.beat.restart();
+        let mut done = Done::default();
+        let outcome = loop {
+            match self.beat.next(until) {
+                Ok(Some(start)) => self.burst(start, &mut done),
+                Ok(None) => break Ok(()),
+                Err(e) => break Err(e),
+            }
+        };
+        self.shared.ended.fetch_add(1, Ordering::Release);
+        outcome?;
+        // Its own sleeps are no cost of the side's.
+        let Done { due, late_ns, .. } = self.beat.done(until, self.burst as usize);
+        Ok(Done { due, late_ns, ..done })
+    }
+
+    fn end(mut self: Box<Self>) -> Vec<Worker> {
+        // Posted and never filled: they were no packets.
+        loop {
+            self.posted.truncate(0);
+            if self.queue.rx(&mut self.posted) == 0 {
+                return Vec::new();
+            }
+        }
     }
 }

@@ -11,11 +11,11 @@ use linerate_skb::{Data, Ledger, Pool};
 
 use super::beyond::{self, Beyond};
 use super::config::Config;
-use super::crew::{Crew, Done};
 use super::path::{self, Gauge};
 use super::reading::Reading;
-use super::turning::{empty, nanos};
+use super::turning::{Done, empty, nanos};
 use crate::far::Seen;
+use crate::scenario::crew::Crew;
 use crate::scenario::{Bench, Finished, LEAD_IN, Ledger as Books, free_matrix, pages};
 use crate::window::{ThreadTime, Window};
 use crate::{Code, Error, Result};
@@ -37,7 +37,7 @@ const TRIMMED: &str = "general buffers: where a burst is freed at once, glibc gi
 
 /// One side, ready to run.
 pub(super) struct EngineBench {
-    crew: Crew,
+    crew: Crew<Duration, Done>,
     gauge: Gauge,
     /// The counts of all windows.
     done: Done,
@@ -52,9 +52,6 @@ pub(super) struct EngineBench {
 
 impl EngineBench {
     /// Sets it up; its threads wait.
-    ///
-    /// # Errors
-    /// What keeps its pool, ports or threads from being had.
     pub fn open(config: &Config, cpus: &[usize], beyond: Option<Beyond>) -> Result<EngineBench> {
         let (crew, gauge) = path::build(config, cpus, beyond.as_ref())?;
         let mut all = cpus.to_vec();
@@ -77,10 +74,12 @@ impl EngineBench {
         }
         let before = Reading::of(&self.gauge);
         let (start, from) = (Instant::now(), ticks());
-        self.crew.order(time);
+        self.crew.order(&time);
         let collected = self.crew.collect();
         let (wall_ns, to) = (nanos(start.elapsed()).max(1), ticks());
-        let (times, done) = collected?;
+        let (times, each) = collected?;
+        let mut done = Done::default();
+        each.into_iter().for_each(|one| done += one);
         let after = Reading::of(&self.gauge);
         let seen = self.beyond.as_mut().map(Beyond::end).transpose()?;
         self.done += done;

@@ -33,9 +33,6 @@ pub(super) struct Beyond {
 
 impl Beyond {
     /// Starts it on `cpu`; it listens when this returns.
-    ///
-    /// # Errors
-    /// `E-SYSTEM` if it cannot be started or does not get ready, with what it says.
     pub fn start(program: &Path, cpu: usize, verify: bool) -> Result<Beyond> {
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         // A name in the network namespace: nothing to remove, however this ends.
@@ -74,17 +71,11 @@ impl Beyond {
     }
 
     /// Begins a window; returns the results since the last one.
-    ///
-    /// # Errors
-    /// `E-SYSTEM` if it is gone.
     pub fn begin(&mut self) -> Result<Seen> {
         self.order(BEGIN)
     }
 
     /// Ends a window whose packets have all been sent; returns its results.
-    ///
-    /// # Errors
-    /// As [`Beyond::begin`].
     pub fn end(&mut self) -> Result<Seen> {
         self.order(END)
     }

@@ -119,9 +119,6 @@ knobs! {
 
 impl Config {
     /// Reads a side's settings.
-    ///
-    /// # Errors
-    /// `E-EXPERIMENT` for one that is not there, is of another kind, or does not go with another.
     pub fn of(settings: &Settings) -> Result<Config> {
         let config = Config::read(settings)?;
         config.agree(settings)?;
@@ -129,9 +126,6 @@ impl Config {
     }
 
     /// Returns the CPUs of the threads, the measured one's first.
-    ///
-    /// # Errors
-    /// `E-UNSUPPORTED` if there are fewer CPUs than threads.
     pub fn placed(&self, place: &Place) -> Result<Vec<usize>> {
         let mut cpus = place.cpus.clone();
         cpus.truncate(self.threads);

@@ -14,11 +14,9 @@ mod adapter;
 mod bench;
 mod beyond;
 mod config;
-mod crew;
 mod path;
 mod reading;
 mod turning;
-mod wire;
 
 #[cfg(test)]
 mod tests;

@@ -8,8 +8,8 @@ use linerate_skb::Pool;
 use super::adapter;
 use super::beyond::Beyond;
 use super::config::{Config, Kind, Size};
-use super::crew::{Crew, Duty};
-use super::turning::{Beat, Receiving, Turning};
+use super::turning::{Beat, Done, Receiving, Turning};
+use crate::scenario::crew::{Crew, Duty};
 use crate::{Code, Error, Result};
 
 /// The longest time for two processes to agree.
@@ -34,14 +34,11 @@ impl Gauge {
 }
 
 /// Sets up a side's path and its threads; nothing runs yet.
-///
-/// # Errors
-/// What keeps its pool, ports or threads from being had.
 pub(super) fn build(
     config: &Config,
     cpus: &[usize],
     beyond: Option<&Beyond>,
-) -> Result<(Crew, Gauge)> {
+) -> Result<(Crew<Duration, Done>, Gauge)> {
     match config.path {
         Kind::Null => engine(config, cpus, null(config)),
         Kind::Ring => engine(config, cpus, ring(config)),
@@ -90,7 +87,11 @@ pub(super) fn apart(said: Option<Error>) -> Error {
     Error::new(Code::System, "cannot run `engine`", why)
 }
 
-fn engine(config: &Config, cpus: &[usize], builder: Builder) -> Result<(Crew, Gauge)> {
+fn engine(
+    config: &Config,
+    cpus: &[usize],
+    builder: Builder,
+) -> Result<(Crew<Duration, Done>, Gauge)> {
     let builder = builder
         .budget(config.budget)
         .backlog(config.budget)
@@ -116,8 +117,9 @@ fn engine(config: &Config, cpus: &[usize], builder: Builder) -> Result<(Crew, Ga
     let turns = config.path.turn(config.budget).map_or(0, |turn| config.burst / turn);
     let shared = config.threads == 2 || config.path == Kind::Fabric;
     let receiver = workers.next();
-    let mut crew = Crew::default();
-    let mut hire = |role, cpu: usize, duty: Box<dyn Duty>| crew.hire(role, cpu, true, duty);
+    let mut crew = Crew::new();
+    let mut hire =
+        |role, cpu: usize, duty: Box<dyn Duty<Duration, Done>>| crew.hire(role, cpu, true, duty);
     match (receiver, cpus) {
         (Some(receiver), &[first, second]) if shared => {
             hire("receiver", first, Box::new(Receiving(receiver)))?;

@@ -1,7 +1,7 @@
 //! Counts of a side so far, and the figures of a window: the differences of two readings.
 
-use super::crew::Done;
 use super::path::Gauge;
+use super::turning::Done;
 use crate::scenario::{Figure, figures, joined, pool_figures};
 use crate::window::Window;
 

@@ -2,14 +2,62 @@
 //! pace.
 
 use std::io;
+use std::ops::AddAssign;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use linerate_datapath::{Turned, Worker};
 use linerate_port::wait::{TimerFd, poll_readable};
 
-use super::crew::{Done, Duty};
 use crate::Result;
+use crate::scenario::crew::Duty;
+
+/// The counts of a duty in a window that no counter of the engine has.
+macro_rules! counts {
+    ($($(#[$doc:meta])* $name:ident)*) => {
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+        pub(super) struct Done { $($(#[$doc])* pub $name: u64,)* }
+
+        impl AddAssign for Done {
+            fn add_assign(&mut self, more: Done) {
+                // The latest of all is no sum.
+                let late_ns = self.late_ns.max(more.late_ns);
+                $(self.$name += more.$name;)*
+                self.late_ns = late_ns;
+            }
+        }
+    };
+}
+
+counts! {
+    /// Packets whose time had come; 0 without a rate.
+    due
+    /// Packets that a wire of the lab's own offered.
+    offered
+    /// Offered packets that found no posted buffer although the receiver had frames.
+    ring_full
+    /// Those that found none because the receiver's pool had no frame.
+    no_frame
+    /// Packets of `late` that were lost: the receiver may not be the cause.
+    wire_late
+    /// Packets that the receiver had, but the ring behind it had no room for.
+    fabric_full
+    /// Packets, lost or not, of bursts in which many came due together because the wire's own thread
+    /// was late.
+    late
+    /// The latest that a sleep for the next burst ended. Not of one that a full ring held up.
+    late_ns
+    /// Packets that a loop of the lab's own passed on.
+    packets
+    /// Their bytes.
+    bytes
+    /// Bytes that the port behind it copied.
+    copied_bytes
+    /// Times that it slept in a wait of its own.
+    sleeps
+    /// The total time of those sleeps.
+    asleep_ns
+}
 
 /// When bursts are due: open loop from each window's start, or as fast as they are taken.
 #[derive(Debug)]
@@ -27,9 +75,6 @@ pub(super) struct Beat {
 
 impl Beat {
     /// Bursts of `burst` packets, `pps` packets a second.
-    ///
-    /// # Errors
-    /// `E-SYSTEM` without a timer.
     pub fn new(burst: usize, pps: Option<f64>) -> Result<Beat> {
         let interval_ns = pps.map(|pps| burst as f64 * 1e9 / pps);
         let start = Instant::now();
@@ -46,9 +91,6 @@ impl Beat {
     /// Waits for the next burst; `None` once the window is over.
     ///
     /// Cost: a clock reading for each burst; two system calls for each that is waited for.
-    ///
-    /// # Errors
-    /// Whatever timerfd_settime(2) and poll(2) say.
     pub fn next(&mut self, until: Instant) -> io::Result<Option<Instant>> {
         let due = self.due_at(self.begun);
         let mut now = Instant::now();
@@ -102,8 +144,9 @@ pub(super) struct Turning {
     pub shared: bool,
 }
 
-impl Duty for Turning {
-    fn run(&mut self, until: Instant) -> io::Result<Done> {
+impl Duty<Duration, Done> for Turning {
+    fn run(&mut self, time: Duration) -> io::Result<Done> {
+        let until = Instant::now() + time;
         self.beat.restart();
         while let Some(now) = self.beat.next(until)? {
             let mut turned = Turned::Idle;
@@ -131,7 +174,7 @@ impl Duty for Turning {
         Ok(self.beat.done(until, self.burst))
     }
 
-    fn workers(self: Box<Self>) -> Vec<Worker> {
+    fn end(self: Box<Self>) -> Vec<Worker> {
         std::iter::once(self.source).chain(self.receiver).collect()
     }
 }
@@ -139,8 +182,9 @@ impl Duty for Turning {
 /// A worker that takes what another thread sends.
 pub(super) struct Receiving(pub Worker);
 
-impl Duty for Receiving {
-    fn run(&mut self, until: Instant) -> io::Result<Done> {
+impl Duty<Duration, Done> for Receiving {
+    fn run(&mut self, time: Duration) -> io::Result<Done> {
+        let until = Instant::now() + time;
         loop {
             let now = Instant::now();
             let left = until.saturating_duration_since(now);
@@ -154,7 +198,7 @@ impl Duty for Receiving {
         Ok(Done::default())
     }
 
-    fn workers(self: Box<Self>) -> Vec<Worker> {
+    fn end(self: Box<Self>) -> Vec<Worker> {
         vec![self.0]
     }
 }

@@ -8,8 +8,12 @@ use std::time::Instant;
 use linerate_sys::netns::Netns;
 use linerate_sys::thread;
 
-use super::latency::Latencies;
-use super::tcp::PATIENCE;
+use super::config::{Config, Workload};
+use super::hosts::Hosts;
+use super::probe::Latencies;
+use super::stream::PATIENCE;
+use super::stream::Stream;
+use super::web::Web;
 use crate::{Code, Error, Result};
 
 /// A stretch of time in which there is traffic.
@@ -58,9 +62,6 @@ impl Crew {
     }
 
     /// Starts one on `host`, on `cpu`.
-    ///
-    /// # Errors
-    /// `E-SYSTEM` without a thread.
     pub fn hire(
         &mut self,
         host: &Netns,
@@ -92,9 +93,6 @@ impl Crew {
     }
 
     /// Waits for all programs to finish the round; returns the sum of their results.
-    ///
-    /// # Errors
-    /// `E-SYSTEM` if one does not finish for long after the round.
     pub fn gather(&self, round: Round) -> Result<Told> {
         let mut all = Told::default();
         let latest = round.until + 2 * PATIENCE;
@@ -135,4 +133,38 @@ pub(super) fn settle_down(cpu: usize) {
     // Where that is refused the traffic is less punctual, which its own figures show.
     let _ = thread::pin_to_cpu(cpu);
     let _ = thread::set_timer_slack_ns(NonZeroU64::MIN);
+}
+
+/// The arrivals so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Counts {
+    /// Bytes that programs have read.
+    pub goodput_bytes: u64,
+    /// Requests sent; 0 of a stream.
+    pub requests: u64,
+    /// Responses that have arrived in whole.
+    pub responses: u64,
+}
+
+/// Traffic between two hosts, in rounds.
+pub(super) trait Load {
+    /// Begins one.
+    fn go(&mut self, round: Round);
+
+    /// Returns the arrivals so far.
+    fn counts(&self) -> Counts;
+
+    /// Waits until all traffic of the round has arrived; the path must carry packets meanwhile.
+    fn settle(&mut self, round: Round) -> Result<Told>;
+
+    /// Closes the connections; the path must carry packets meanwhile.
+    fn end(&mut self);
+}
+
+/// Opens the workload of a side.
+pub(super) fn open_load(config: &Config, hosts: &Hosts) -> Result<Box<dyn Load>> {
+    Ok(match config.workload {
+        Workload::Stream => Box::new(Stream::open(config, hosts)?),
+        Workload::Web => Box::new(Web::open(config, hosts)?),
+    })
 }

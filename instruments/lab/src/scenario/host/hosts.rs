@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use linerate_sys::netif::Interface;
 use linerate_sys::netns::Netns;
 
-use super::pause::pause;
+use crate::scenario::pause::pause;
 use crate::{Code, Error, Result};
 
 /// The longest time for a link to get a carrier.

@@ -9,16 +9,10 @@ mod bench;
 mod config;
 mod crew;
 mod hosts;
-mod latency;
-mod load;
-mod mix;
 mod path;
-mod pause;
 mod probe;
-mod remarks;
 mod server;
 mod stream;
-mod tcp;
 #[cfg(test)]
 mod tests;
 mod web;

@@ -73,9 +73,6 @@ struct Hand {
 
 impl Path {
     /// Opens the ports in the namespace between the hosts. No worker runs yet.
-    ///
-    /// # Errors
-    /// What the engine says; `E-CPU` if a worker's CPU cannot be had.
     pub fn open(config: &Config, hosts: &Hosts) -> Result<Path> {
         // A packet socket belongs to the namespace of the thread that opens it.
         let engine = hosts.middle.run(|| build(config))??;
@@ -119,9 +116,6 @@ impl Path {
     }
 
     /// Waits until every worker has stopped.
-    ///
-    /// # Errors
-    /// What made a worker fail.
     pub fn rest(&self) -> Result<()> {
         self.carrying.store(false, Ordering::Release);
         (0..self.hands.len()).try_for_each(|i| self.await_rest(i))
@@ -133,9 +127,6 @@ impl Path {
     }
 
     /// Returns the cost of each worker since [`Path::begin`]; all of them stand still.
-    ///
-    /// # Errors
-    /// What made a worker or its meter fail.
     pub fn measured(&self, until: Instant) -> Result<Vec<ThreadTime>> {
         let take = |i| match self.answer(i, until)? {
             Answer::Measured(time) => time,
@@ -146,9 +137,6 @@ impl Path {
 
     /// Has the workers carry packets for so long, sampled so often in a second. When this returns,
     /// each of them is being sampled: to get that ready takes longer than some windows.
-    ///
-    /// # Errors
-    /// What the recorder says.
     pub fn begin_profile(&self, time: Duration, hz: u32) -> Result<()> {
         self.all(|| Order::Profile { time, hz });
         let ready = |i| match self.answer(i, Instant::now())? {
@@ -167,9 +155,6 @@ impl Path {
     }
 
     /// Returns the profile of each worker since [`Path::begin_profile`].
-    ///
-    /// # Errors
-    /// As above, and what the recorder says.
     pub fn profiled(&self, until: Instant) -> Result<Vec<Profile>> {
         let take = |i| match self.answer(i, until)? {
             Answer::Profiled(profile) => *profile,
@@ -181,9 +166,6 @@ impl Path {
     }
 
     /// Sends the queued packets and ends the workers: packets that remain are dropped as `stopped`.
-    ///
-    /// # Errors
-    /// What made a worker fail.
     pub fn end(mut self) -> Result<Stats> {
         self.all(|| Order::Drain);
         let ended: Result<()> = (0..self.hands.len()).try_for_each(|i| self.await_rest(i));

@@ -8,8 +8,8 @@ use std::thread::JoinHandle;
 
 use super::crew::settle_down;
 use super::hosts::Hosts;
-use super::mix::{CLASS_PCT, File, STEPS};
 use crate::Result;
+use crate::random::Random;
 
 /// Bytes of the longest request that is taken.
 const REQUEST_BYTES_MAX: usize = 1024;
@@ -33,9 +33,6 @@ struct Shared {
 
 impl Servers {
     /// Starts `threads` of them in east, on `cpu`.
-    ///
-    /// # Errors
-    /// `E-SYSTEM` if one cannot be had.
     pub fn start(
         hosts: &Hosts,
         listener: TcpListener,
@@ -142,6 +139,131 @@ fn parse(request: &[u8]) -> Option<(File, bool)> {
     exists.then(|| (file, text.contains("\r\nConnection: close\r\n")))
 }
 
+// Its files, classes and their shares are of that benchmark's published shape; it is not the
+// benchmark: no dynamic requests, no load of 400 kbit/s a connection, no score.
+//
+// How long a connection stays open is drawn as follows, and is not claimed to be the benchmark's:
+// with 30 % it has one request; with 70 % it has a geometric number of them, of mean 10, at least 1
+// and at most 1000: 7.3 over all. A request's length is uniform, 100 to 299 bytes.
+//
+// Source: SPEC, "SPECweb99 Benchmark" (white paper and run rules); Nahum, "Deconstructing
+// SPECweb99", 2002.
+
+/// Share of each class of files, in per cent: up to 1 KB, 10 KB, 100 KB, 1 MB.
+pub(super) const CLASS_PCT: [usize; 4] = [35, 50, 14, 1];
+/// Files of a class: one tenth of its limit, two tenths, to nine tenths.
+pub(super) const STEPS: usize = 9;
+/// Rank of each file of a class by popularity, which falls as 1/rank (Zipf): the middle one is first.
+const RANKS: [f64; STEPS] = [9.0, 6.0, 4.0, 2.0, 1.0, 3.0, 5.0, 7.0, 8.0];
+/// Connections, in per cent, that stay open for more than one request.
+const KEPT_PCT: usize = 70;
+/// Requests over such a connection, on average.
+const KEPT_REQUESTS: usize = 10;
+/// Bytes of a request.
+const REQUEST_BYTES: std::ops::Range<usize> = 100..300;
+
+/// A file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct File {
+    /// Below 4.
+    pub class: usize,
+    /// Below [`STEPS`].
+    pub step: usize,
+}
+
+/// The next request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Ask {
+    pub file: File,
+    /// Bytes that the request has.
+    pub bytes: usize,
+    /// The server is to close the connection after it.
+    pub last: bool,
+}
+
+/// A stream of requests, repeated from its seed.
+#[derive(Debug)]
+pub(super) struct Mix {
+    random: Random,
+    /// Requests that the open connection still has.
+    left: usize,
+}
+
+impl File {
+    /// Returns the file's size: tenths of a kilobyte in the first class, ten times as much in the
+    /// next.
+    pub fn bytes(self) -> usize {
+        // 0.1 KB is 102.4 bytes.
+        (self.step + 1) * 1024 * 10usize.pow(self.class as u32) / 10
+    }
+
+    /// Returns all files.
+    pub fn all() -> impl Iterator<Item = File> {
+        (0..CLASS_PCT.len()).flat_map(|class| (0..STEPS).map(move |step| File { class, step }))
+    }
+
+    /// Returns the file's number in [`File::all`].
+    pub fn number(self) -> usize {
+        self.class * STEPS + self.step
+    }
+}
+
+impl Mix {
+    pub fn new(seed: u64) -> Mix {
+        Mix { random: Random::new(seed), left: 0 }
+    }
+
+    /// The next request; after one that is the last, a new connection is to be opened.
+    pub fn next(&mut self) -> Ask {
+        if self.left == 0 {
+            self.left = self.requests();
+        }
+        self.left -= 1;
+        let bytes = REQUEST_BYTES.start + self.random.below(REQUEST_BYTES.len());
+        Ask { file: self.file(), bytes, last: self.left == 0 }
+    }
+
+    /// Forgets a lost connection: its remaining requests are not sent over another one.
+    pub fn reconnect(&mut self) {
+        self.left = 0;
+    }
+
+    /// A time between two requests that arrive at random, so many a second, in nanoseconds.
+    pub fn gap_ns(&mut self, per_second: f64) -> u64 {
+        // Above 0 and at most 1.
+        let share = ((self.random.next() >> 11) + 1) as f64 / (1u64 << 53) as f64;
+        (-share.ln() / per_second * 1e9) as u64
+    }
+
+    /// Requests over a new connection: one, or a geometric number of them.
+    fn requests(&mut self) -> usize {
+        let mut n = 1;
+        if self.random.below(100) < KEPT_PCT {
+            while n < 1000 && self.random.below(KEPT_REQUESTS) != 0 {
+                n += 1;
+            }
+        }
+        n
+    }
+
+    fn file(&mut self) -> File {
+        let mut pct = self.random.below(100);
+        let mut class = 0;
+        while class + 1 < CLASS_PCT.len() && pct >= CLASS_PCT[class] {
+            pct -= CLASS_PCT[class];
+            class += 1;
+        }
+        let all: f64 = RANKS.iter().map(|rank| 1.0 / rank).sum();
+        let mut at = (self.random.next() >> 11) as f64 / (1u64 << 53) as f64 * all;
+        let mut step = 0;
+        while step + 1 < STEPS && at >= 1.0 / RANKS[step] {
+            at -= 1.0 / RANKS[step];
+            step += 1;
+        }
+        File { class, step }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -155,5 +277,62 @@ mod tests {
             assert_eq!(parse(bad.as_bytes()), None, "{bad}");
         }
         assert_eq!(parse(&[0xff; 9]), None);
+    }
+
+    #[test]
+    fn the_files_are_those_that_were_published() {
+        let sizes: Vec<usize> = File::all().map(File::bytes).collect();
+        assert_eq!(sizes.len(), 36);
+        assert_eq!(&sizes[..3], [102, 204, 307]);
+        assert_eq!((sizes[8], sizes[9], sizes[17]), (921, 1024, 9216));
+        assert_eq!((sizes[18], sizes[27], sizes[35]), (10_240, 102_400, 921_600));
+        assert!(File::all().enumerate().all(|(n, file)| file.number() == n));
+    }
+
+    #[test]
+    fn classes_and_steps_are_as_frequent_as_published() {
+        let (mut mix, n) = (Mix::new(5), 100_000);
+        let (mut classes, mut steps) = ([0; 4], [0; STEPS]);
+        for _ in 0..n {
+            let ask = mix.next();
+            classes[ask.file.class] += 1;
+            steps[ask.file.step] += 1;
+            assert!((100..300).contains(&ask.bytes));
+        }
+        let near =
+            |count: i32, pct: f64| (f64::from(count) * 100.0 / f64::from(n) - pct).abs() < 0.6;
+        assert!(classes.iter().zip([35.0, 50.0, 14.0, 1.0]).all(|(n, pct)| near(*n, pct)));
+        let published = [3.9, 5.9, 8.8, 17.7, 35.3, 11.8, 7.1, 5.0, 4.4];
+        assert!(steps.iter().zip(published).all(|(n, pct)| near(*n, pct)), "{steps:?}");
+    }
+
+    #[test]
+    fn a_connection_carries_as_many_requests_as_said() {
+        let mut mix = Mix::new(9);
+        let (mut single, mut requests, connections) = (0, 0, 20_000);
+        for _ in 0..connections {
+            let mut n = 1;
+            while !mix.next().last {
+                n += 1;
+            }
+            single += usize::from(n == 1);
+            requests += n;
+        }
+        // 30 %, and a tenth of the others by chance: 0.3 + 0.7 × 0.1.
+        assert!((7_100..7_700).contains(&single), "{single}");
+        let mean = f64::from(requests) / f64::from(connections);
+        assert!((7.1..7.5).contains(&mean), "0.3 × 1 + 0.7 × 10 = 7.3, not {mean}");
+    }
+
+    #[test]
+    fn requests_arrive_as_often_as_asked_and_are_repeated_from_the_seed() {
+        let (mut one, mut same) = (Mix::new(3), Mix::new(3));
+        let mut ns = 0;
+        for _ in 0..50_000 {
+            let gap = one.gap_ns(1000.0);
+            assert_eq!(gap, same.gap_ns(1000.0));
+            ns += gap;
+        }
+        assert!((980_000..1_020_000).contains(&(ns / 50_000)), "{ns}");
     }
 }

@@ -1,19 +1,22 @@
 //! Bulk TCP from west to east, as netperf's TCP_STREAM: writes of one size, as fast as they are taken
 //! or so many a second. The connections stay open over all windows.
 
-use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use linerate_sys::netns::Netns;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+
 use super::config::Config;
-use super::crew::{Crew, Player, Round, Told, settle_down};
+use super::crew::{Counts, Crew, Load, Player, Round, Told, settle_down};
 use super::hosts::{self, Hosts};
-use super::load::{Counts, Load};
-use super::pause::{look_until, wait_until};
-use super::tcp::{self, PATIENCE};
+use crate::scenario::pause::{look_until, wait_until};
 use crate::{Code, Error, Result};
 
 /// Bytes of a receiver's read.
@@ -36,9 +39,6 @@ struct Reader {
 
 impl Stream {
     /// Opens the connections; the path must carry packets meanwhile.
-    ///
-    /// # Errors
-    /// `E-SYSTEM` if a connection cannot be had.
     pub fn open(config: &Config, hosts: &Hosts) -> Result<Stream> {
         let (written, read) = (Arc::default(), Arc::default());
         let mut stream = Stream { crew: Crew::new(), written, read, readers: Vec::new() };
@@ -71,11 +71,11 @@ fn broken(why: String) -> Error {
 
 /// Opens a connection; returns both ends.
 fn pair(hosts: &Hosts, adapter: usize, buffer: usize) -> std::io::Result<(TcpStream, TcpStream)> {
-    let listener = hosts.east.run(|| tcp::listen(hosts::east(adapter), buffer))??;
+    let listener = hosts.east.run(|| listen(hosts::east(adapter), buffer))??;
     let SocketAddr::V4(address) = listener.local_addr()? else {
         return Err(std::io::Error::other("not an IPv4 socket"));
     };
-    let from = hosts.west.run(|| tcp::connect(address, buffer))??;
+    let from = hosts.west.run(|| connect(address, buffer))??;
     // It is there: the connection is established.
     let (to, _) = listener.accept()?;
     Ok((from, to))
@@ -187,5 +187,95 @@ impl Drop for Reader {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
+    }
+}
+
+/// The longest time that a socket of the traffic waits for its peer; a longer wait means that the
+/// path is broken.
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 1024;
+
+/// A socket that listens at `address`, and whose connections have buffers of so many bytes. To be
+/// called in the host's namespace.
+pub(super) fn listen(address: Ipv4Addr, buffer_bytes: usize) -> io::Result<TcpListener> {
+    let socket = socket(buffer_bytes)?;
+    rustix::net::bind(&socket, &SocketAddrV4::new(address, 0))?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(socket.into())
+}
+
+/// A connection to a socket that listens. To be called in the host's namespace.
+///
+/// The buffers are set before: the window that is offered is settled by the first packets.
+pub(super) fn connect(to: SocketAddrV4, buffer_bytes: usize) -> io::Result<TcpStream> {
+    let socket = socket(buffer_bytes)?;
+    // connect(2) waits no longer than a send would.
+    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(PATIENCE))?;
+    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(PATIENCE))?;
+    rustix::net::connect(&socket, &to)?;
+    Ok(socket.into())
+}
+
+fn socket(buffer_bytes: usize) -> io::Result<OwnedFd> {
+    let (family, kind) = (AddressFamily::INET, SocketType::STREAM);
+    let socket = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
+    sockopt::set_socket_send_buffer_size(&socket, buffer_bytes)?;
+    sockopt::set_socket_recv_buffer_size(&socket, buffer_bytes)?;
+    Ok(socket)
+}
+
+/// The segments that hosts have sent again.
+#[derive(Debug)]
+pub(super) struct Retransmits(Vec<File>);
+
+impl Retransmits {
+    /// Opens the counters of these hosts.
+    pub fn of(hosts: &[&Netns]) -> Result<Retransmits> {
+        let path = "/proc/thread-self/net/snmp";
+        let open = |host: &&Netns| {
+            // What it tells is of the namespace of the thread that opens it.
+            host.run(|| File::open(path))?.map_err(|e| unreadable(&e))
+        };
+        hosts.iter().map(open).collect::<Result<_>>().map(Retransmits)
+    }
+
+    /// Returns the number of retransmissions so far.
+    pub fn count(&mut self) -> Result<u64> {
+        let mut sum = 0;
+        for file in &mut self.0 {
+            let mut text = String::new();
+            file.rewind().map_err(|e| unreadable(&e))?;
+            file.read_to_string(&mut text).map_err(|e| unreadable(&e))?;
+            let found = field(&text, "Tcp:", "RetransSegs");
+            sum += found.ok_or_else(|| unreadable(&io::Error::other("no RetransSegs in it")))?;
+        }
+        Ok(sum)
+    }
+}
+
+/// A number of /proc/net/snmp, whose lines come in pairs: names, then values.
+fn field(snmp: &str, protocol: &str, name: &str) -> Option<u64> {
+    let mut lines = snmp.lines().filter_map(|line| line.strip_prefix(protocol));
+    let (names, values) = (lines.next()?, lines.next()?);
+    let at = names.split_whitespace().position(|known| known == name)?;
+    values.split_whitespace().nth(at)?.parse().ok()
+}
+
+fn unreadable(e: &io::Error) -> Error {
+    Error::new(Code::File, "cannot read what TCP sent again", format!("net/snmp: {e}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_field_is_found_by_its_name() {
+        let text = "Ip: Forwarding X\nIp: 1 2\nTcp: RtoMin RetransSegs InErrs\nTcp: 200 17 0\n";
+        assert_eq!(field(text, "Tcp:", "RetransSegs"), Some(17));
+        assert_eq!(field(text, "Tcp:", "OutRsts"), None);
+        assert_eq!(field("Tcp: RetransSegs\n", "Tcp:", "RetransSegs"), None);
+        assert_eq!(field("Tcp: RetransSegs\nTcp: x\n", "Tcp:", "RetransSegs"), None);
     }
 }

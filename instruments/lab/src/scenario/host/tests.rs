@@ -9,7 +9,6 @@ use std::time::Duration;
 use linerate_sys::thread::allowed_cpus;
 
 use super::*;
-use crate::settings::Value;
 use crate::window::Window;
 
 // It says so where it cannot be tried, which only a test may print.
@@ -170,7 +169,7 @@ fn nothing_runs_between_windows_and_nothing_is_left() {
     bench.window(WINDOW).unwrap();
     let (before, threads) = (running(), threads());
     assert!(threads.iter().any(|name| name.starts_with("host-worker-")), "{threads:?}");
-    super::pause::pause(Duration::from_millis(300));
+    crate::scenario::pause::pause(Duration::from_millis(300));
     // Neither was any of its threads put on a CPU: switches are counted, not time.
     assert_eq!(running(), before);
     bench.finish().unwrap();
@@ -209,16 +208,6 @@ fn every_figure_of_a_window_has_a_name_and_a_unit() {
         assert!(known || name.starts_with("dropped_"), "{name}");
     }
     bench.finish().unwrap();
-}
-
-#[test]
-fn a_side_that_makes_no_sense_is_refused_before_anything_is_tried() {
-    let mut told = Settings::new();
-    told.set("workload", crate::settings::Setting { value: Value::Text("mail".into()), line: 9 });
-    let e = Host
-        .check(&told, &Place { cpus: vec![0], seed: 0, program: None, stop: Arc::default() })
-        .unwrap_err();
-    assert_eq!(e.why, "line 9: workload = mail is not one of \"stream\", \"web\"");
 }
 
 /// Network namespaces that have a name.

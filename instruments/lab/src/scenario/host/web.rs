@@ -8,14 +8,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::config::Config;
+use super::crew::{Counts, Load};
 use super::crew::{Crew, Player, Round, Told};
 use super::hosts::{self, Hosts};
-use super::load::{Counts, Load};
-use super::mix::{Ask, Mix};
-use super::pause::{pause, wait_until};
 use super::server::Servers;
-use super::tcp;
+use super::server::{Ask, Mix};
+use super::stream::{connect, listen};
 use crate::random::Random;
+use crate::scenario::pause::{pause, wait_until};
 use crate::{Code, Error, Result};
 
 /// Bytes of a client's read.
@@ -40,9 +40,6 @@ struct Tally {
 
 impl Web {
     /// Starts servers and clients. No connection is opened yet.
-    ///
-    /// # Errors
-    /// `E-SYSTEM` if a thread or a socket cannot be had.
     pub fn open(config: &Config, hosts: &Hosts) -> Result<Web> {
         let mut web = Web { crew: Crew::new(), tally: Arc::default(), servers: Vec::new() };
         let all = config.adapters * config.connections;
@@ -50,7 +47,7 @@ impl Web {
         for adapter in 0..config.adapters {
             let failed = |e: io::Error| Error::new(Code::System, "cannot serve", e.to_string());
             let address = hosts::east(adapter);
-            let listener = hosts.east.run(|| tcp::listen(address, config.sockbuf))?;
+            let listener = hosts.east.run(|| listen(address, config.sockbuf))?;
             let listener = listener.map_err(failed)?;
             let SocketAddr::V4(address) = listener.local_addr().map_err(failed)? else {
                 return Err(failed(io::Error::other("not an IPv4 socket")));
@@ -160,7 +157,7 @@ impl Client {
         let mut stream = match self.open.take() {
             Some(stream) => stream,
             None => {
-                let stream = tcp::connect(self.to, self.buffer_bytes)?;
+                let stream = connect(self.to, self.buffer_bytes)?;
                 stream.set_nodelay(true)?;
                 stream
             }
@@ -229,7 +226,7 @@ fn wrong(what: &str) -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scenario::host::mix::File;
+    use crate::scenario::host::server::File;
 
     #[test]
     fn a_request_has_the_bytes_that_were_drawn() {

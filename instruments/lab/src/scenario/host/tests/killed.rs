@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use linerate_sys::process::end_with_this_thread;
 
 use super::*;
-use crate::scenario::host::pause::look_until;
+use crate::scenario::pause::look_until;
 
 /// In the environment of the child, and so of whatever it starts: that it is one, with which
 /// workload, and whose.

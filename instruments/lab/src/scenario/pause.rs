@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 const LOOK: Duration = Duration::from_micros(500);
 
 /// Waits for `time`.
-pub(super) fn pause(time: Duration) {
+pub(crate) fn pause(time: Duration) {
     wait_until(Instant::now() + time);
 }
 
 /// Waits until `at`, or not at all if it is over.
-pub(super) fn wait_until(at: Instant) {
+pub(crate) fn wait_until(at: Instant) {
     // A lock that nobody else has, to wait on: the caller's park token is not ours to take.
     let (lock, never) = (Mutex::new(()), Condvar::new());
     let mut guard = lock.lock().unwrap_or_else(PoisonError::into_inner);
@@ -26,7 +26,7 @@ pub(super) fn wait_until(at: Instant) {
 }
 
 /// Looks whether `done`, for up to `timeout`; true if it was.
-pub(super) fn look_until(timeout: Duration, mut done: impl FnMut() -> bool) -> bool {
+pub(crate) fn look_until(timeout: Duration, mut done: impl FnMut() -> bool) -> bool {
     let until = Instant::now() + timeout;
     while !done() {
         if Instant::now() >= until {
