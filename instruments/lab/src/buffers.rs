@@ -5,9 +5,6 @@
 //! (`peers/mbench.c`): it is compiled for this machine when it is first asked for, as its users do.
 
 use std::fs;
-use std::hash::{DefaultHasher, Hash, Hasher};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
-use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use linerate_skb::Pages;
@@ -140,8 +137,8 @@ fn usage(why: String) -> Error {
 
 const SOURCE: &str = include_str!("../peers/mbench.c");
 
-/// Arguments for the environment abstraction layer: anonymous huge pages of its own, no devices.
-const EAL: [&str; 3] = ["--in-memory", "--no-pci", "--no-telemetry"];
+/// Compiles it for this machine, once, and runs it.
+const SCRIPT: &str = include_str!("../peers/mbench.sh");
 
 const INSTALL: &str = "apt install libdpdk-dev gcc pkg-config";
 const HUGE_PAGES: &str = "sysctl -w vm.nr_hugepages=300";
@@ -164,62 +161,14 @@ fn probe_peer() -> Result<()> {
 fn sample_peer(asked: &Asked) -> Result<Sample> {
     probe_peer()?;
     let cpus: Vec<String> = asked.cpus.iter().take(2).map(usize::to_string).collect();
-    let mut command = Command::new(compiled()?);
-    command.args(["-l", &cpus.join(",")]).args(EAL).args(["--", asked.case.peer]);
-    let output = ran(command.args([asked.bursts.to_string(), asked.reps.to_string()]))?;
+    let mut command = Command::new("sh");
+    command.args(["-c", SCRIPT, "mbench", &cpus.join(","), asked.case.peer]);
+    command.args([asked.bursts.to_string(), asked.reps.to_string()]).env("MBENCH_SOURCE", SOURCE);
+    let output = ran(&mut command)?;
     let text = String::from_utf8_lossy(&output.stdout);
     // What else DPDK has to say comes before it.
     let line = text.lines().rfind(|line| line.starts_with("case=")).unwrap_or_default();
     Sample::parse(line).map_err(unsupported)
-}
-
-/// The program for this machine, as compiled before, or now.
-fn compiled() -> Result<PathBuf> {
-    let flags = |kind: &str| -> Result<Vec<String>> {
-        let output = ran(Command::new("pkg-config").args([kind, "libdpdk"]))?;
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        Ok(text.split_whitespace().map(str::to_owned).collect())
-    };
-    let (cflags, libs) = (flags("--cflags")?, flags("--libs")?);
-    let mut hasher = DefaultHasher::new();
-    (SOURCE, &cflags, &libs).hash(&mut hasher);
-    let folder = own_folder()?;
-    let program = folder.join(format!("mbench-{:016x}", hasher.finish()));
-    if program.is_file() {
-        return Ok(program);
-    }
-    let file =
-        |e: std::io::Error| Error::new(Code::File, WHAT, format!("{}: {e}", folder.display()));
-    let (source, fresh) = (program.with_extension("c"), program.with_extension("new"));
-    fs::write(&source, SOURCE).map_err(file)?;
-    // pkg-config names a CPU too; the last one counts.
-    let mut cc = Command::new("cc");
-    cc.arg("-O3").args(cflags).arg("-march=native").arg(&source).arg("-o").arg(&fresh).args(libs);
-    ran(&mut cc)?;
-    // In one step: another process may be looking for it.
-    fs::rename(&fresh, &program).map_err(file)?;
-    Ok(program)
-}
-
-/// Creates a private folder for temporary files, as programs in it are executed.
-fn own_folder() -> Result<PathBuf> {
-    let user = rustix::process::geteuid().as_raw();
-    let folder = std::env::temp_dir().join(format!("linerate-peers-{user}"));
-    let file =
-        |e: std::io::Error| Error::new(Code::File, WHAT, format!("{}: {e}", folder.display()));
-    match fs::DirBuilder::new().mode(0o700).create(&folder) {
-        Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => return Err(file(e)),
-        _ => {}
-    }
-    let is_own = |path: &Path| -> std::io::Result<bool> {
-        let there = fs::symlink_metadata(path)?;
-        Ok(there.is_dir() && there.uid() == user && there.mode() & 0o077 == 0)
-    };
-    if is_own(&folder).map_err(file)? {
-        return Ok(folder);
-    }
-    let why = format!("{} is not a folder of this user's alone", folder.display());
-    Err(Error::new(Code::Permission, WHAT, why).fix("TMPDIR=$HOME/.cache linerate …"))
 }
 
 const WHAT: &str = "cannot run DPDK's side";

@@ -31,7 +31,13 @@ pub(super) fn of_metric(view: &View<'_>, metric: &Shown) -> Table {
     let (names, shared) = apart(&names);
     let at = if shared.is_empty() { String::new() } else { format!(", all at {shared}") };
     let title = format!("{}, in {unit}{at}", metric.label);
-    let mut table = Table::new("effect", title, &columns("cell", "cell"));
+    let mut table = Table::new(
+        "effect",
+        title,
+        &columns(
+            "cell, a=A, b=B, change_pct=change [%], ci95_pct=95 % CI [%], verdict, expected=exp., pairs",
+        ),
+    );
     for (name, cell) in aligned(&names).into_iter().zip(&cells).take(ROWS_MAX) {
         table.row(effect_row(name, None, cell.metrics.get(&metric.name)));
     }
@@ -47,7 +53,13 @@ pub(super) fn of_metric(view: &View<'_>, metric: &Shown) -> Table {
 /// One cell: those of the metrics that it has.
 pub(super) fn of_cell(name: &str, cell: &CellRecord, metrics: &[&Shown]) -> Table {
     let title = if name.is_empty() { "Effects".into() } else { format!("Effects, {name}") };
-    let mut table = Table::new("effects", title, &columns("metric", "metric"));
+    let mut table = Table::new(
+        "effects",
+        title,
+        &columns(
+            "metric, unit, a=A, b=B, change_pct=change [%], ci95_pct=95 % CI [%], verdict, expected=exp., pairs",
+        ),
+    );
     let mut all = 0;
     for metric in metrics {
         let Some(effect) = cell.metrics.get(&metric.name) else { continue };
@@ -62,22 +74,9 @@ pub(super) fn of_cell(name: &str, cell: &CellRecord, metrics: &[&Shown]) -> Tabl
 
 /// Builds the table of ledgers, with a row for each cell and side.
 pub(super) fn ledgers(view: &View<'_>) -> Table {
-    let columns = [
-        Column::new("cell", "cell", ""),
-        Column::new("side", "side", ""),
-        Column::new("offered", "offered", ""),
-        Column::new("unsent", "unsent", ""),
-        Column::new("received", "received", ""),
-        Column::new("created", "created", ""),
-        Column::new("sent", "sent", ""),
-        Column::new("consumed", "consumed", ""),
-        Column::new("dropped", "dropped", ""),
-        Column::new("in_flight", "in flight", ""),
-        Column::new("reordered", "reordered", ""),
-        Column::new("duplicated", "duplicated", ""),
-        Column::new("retransmitted", "sent again", ""),
-        Column::new("balance", "balance", ""),
-    ];
+    let columns = columns(
+        "cell, side, offered, unsent, received, created, sent, consumed, dropped, in_flight=in flight, reordered, duplicated, retransmitted=sent again, balance",
+    );
     let title =
         "Where every packet went: received + created = sent + consumed + dropped + in flight";
     let mut table = Table::new("ledger", title, &columns);
@@ -143,12 +142,7 @@ pub(super) fn uncounted<'v>(view: &'v View<'_>) -> Vec<(&'static str, Vec<&'v st
 
 /// Drops by reason; `None` if nothing was dropped.
 pub(super) fn drops(view: &View<'_>) -> Option<Table> {
-    let columns = [
-        Column::new("cell", "cell", ""),
-        Column::new("reason", "reason", ""),
-        Column::new("a_packets", "A", "packets"),
-        Column::new("b_packets", "B", "packets"),
-    ];
+    let columns = columns("cell, reason, a_packets=A [packets], b_packets=B [packets]");
     let mut table = Table::new("drops", "Dropped, by reason", &columns);
     for (name, cell) in view.named().take(ROWS_MAX) {
         let (a, b) = (&cell.ledger.a.dropped, &cell.ledger.b.dropped);
@@ -166,12 +160,7 @@ pub(super) fn drops(view: &View<'_>) -> Option<Table> {
 
 /// Figures of whole sides: memory held, packets outstanding; `None` without any.
 pub(super) fn totals(view: &View<'_>) -> Option<Table> {
-    let columns = [
-        Column::new("what", "of the whole side", ""),
-        Column::new("cell", "cell", ""),
-        Column::new("a", "A", ""),
-        Column::new("b", "B", ""),
-    ];
+    let columns = columns("what=of the whole side, cell, a=A, b=B");
     let mut rows: BTreeMap<(&str, &str), [Option<f64>; 2]> = BTreeMap::new();
     for (key, value) in &view.run.totals {
         let (cell, side, name) = keyed(key);
@@ -192,13 +181,7 @@ pub(super) fn totals(view: &View<'_>) -> Option<Table> {
 
 /// Builds the table of the published values.
 pub(super) fn fixed_points(view: &View<'_>) -> Option<Table> {
-    let columns = [
-        Column::new("name", "published", ""),
-        Column::new("a", "A", ""),
-        Column::new("b", "B", ""),
-        Column::new("change_pct", "change", "%"),
-        Column::new("unit", "unit", ""),
-    ];
+    let columns = columns("name=published, a=A, b=B, change_pct=change [%], unit");
     let mut table = Table::new("published", "Values that were published", &columns);
     for point in view.fixed_points().iter().take(ROWS_MAX) {
         let change = 100.0 * (point.b / point.a - 1.0);
@@ -238,22 +221,14 @@ pub(super) fn balance(ledger: &Ledger) -> &'static str {
     if came == went && ledger.balanced { "OK" } else { "UNBALANCED" }
 }
 
-fn columns(key: &'static str, head: &'static str) -> Vec<Column> {
-    let mut columns = vec![
-        Column::new(key, head, ""),
-        Column::new("unit", "unit", ""),
-        Column::new("a", "A", ""),
-        Column::new("b", "B", ""),
-        Column::new("change_pct", "change", "%"),
-        Column::new("ci95_pct", "95 % CI", "%"),
-        Column::new("verdict", "verdict", ""),
-        Column::new("expected", "exp.", ""),
-        Column::new("pairs", "pairs", ""),
-    ];
-    if key == "cell" {
-        columns.retain(|column| column.key != "unit");
-    }
-    columns
+/// Returns columns by `key`, `key=head` or `key=head [unit]`.
+pub(super) fn columns(spec: &'static str) -> Vec<Column> {
+    let one = |text: &'static str| {
+        let (key, head) = text.split_once('=').unwrap_or((text, text));
+        let (head, unit) = head.split_once(" [").unwrap_or((head, ""));
+        Column::new(key, head, unit.trim_end_matches(']'))
+    };
+    spec.split(", ").map(one).collect()
 }
 
 /// `table` without the column of expectations, if there is none.

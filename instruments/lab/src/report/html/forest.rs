@@ -3,10 +3,10 @@
 use linerate_show::escape::escape;
 use linerate_show::number;
 use linerate_show::number::{change, interval, range};
-use linerate_show::svg::{Axis, Mark, Svg, head_height};
-use linerate_show::table::{Cell, Column, Table};
+use linerate_show::svg::{Axis, Mark, Svg};
+use linerate_show::table::{Cell, Table};
 
-use super::figure_of;
+use super::{figure_of, rows};
 use crate::compare::trends;
 use crate::record::{Effect, Run, Status, Verdict};
 use crate::report::remarks::reason;
@@ -62,21 +62,10 @@ pub(super) fn plot(title: &str, desc: &str, lines: &[Line<'_>]) -> String {
         [low, high, effect.change_pct, floor, -floor, expected.0, expected.1, 0.0]
     });
     let axis = Axis::over(ends, 4.0, " %").signed();
-    let mut svg = Svg::new(title, desc);
-    let heights: Vec<f64> = lines.iter().map(|line| height(line)).collect();
-    let bottom = 6.0 + heights.iter().sum::<f64>();
-    svg.grid_x(&axis, (6.0, bottom));
-    let mut top = 6.0;
-    for (line, high) in lines.iter().zip(heights) {
-        draw(&mut svg, &axis, line, (top, top + high));
-        top += high;
-    }
-    svg.finish(bottom + 22.0)
-}
-
-/// A row's head, and its mark below.
-fn height(line: &Line<'_>) -> f64 {
-    head_height(&line.name, &said(line)) + 24.0
+    let head = |line: &Line<'_>| (line.name.clone(), said(line));
+    rows((title, desc), Some(&axis), 24.0, lines, head, |svg, line, top| {
+        draw(svg, &axis, line, top + 9.0);
+    })
 }
 
 fn said(line: &Line<'_>) -> String {
@@ -89,10 +78,8 @@ fn said(line: &Line<'_>) -> String {
     }
 }
 
-fn draw(svg: &mut Svg, axis: &Axis, line: &Line<'_>, (top, bottom): (f64, f64)) {
-    svg.head(top, &line.name, &said(line));
+fn draw(svg: &mut Svg, axis: &Axis, line: &Line<'_>, y: f64) {
     let Ok(effect) = &line.effect else { return };
-    let y = bottom - 15.0;
     if let Some(floor) = effect.aa_half_width_pct {
         let band = (axis.at(-floor.abs()), axis.at(floor.abs()));
         svg.bar(band, (y - 9.0, y + 9.0), "floor", "A/A: identical code");
@@ -177,14 +164,7 @@ fn values(runs: &[Run], metric: &str) -> String {
             return format!("<p class=\"unit\">Values are not shown: {}</p>\n", escape(&error.why));
         }
     };
-    let columns = [
-        Column::new("cell", "cell", ""),
-        Column::new("run", "run", ""),
-        Column::new("started", "started", ""),
-        Column::new("value", "B", ""),
-        Column::new("low", "from", ""),
-        Column::new("high", "to", ""),
-    ];
+    let columns = tables::columns("cell, run, started, value=B, low=from, high=to");
     let mut table =
         Table::new("trend", "The changed side in each run, with its 95 % interval", &columns);
     for trend in trends.iter().filter(|trend| trend.metric == metric).take(CELLS_MAX) {

@@ -2,10 +2,10 @@
 
 use linerate_show::escape::escape;
 use linerate_show::number::{count, figure};
-use linerate_show::svg::{Svg, head_height};
+use linerate_show::svg::Svg;
 use linerate_show::table::csv_link;
 
-use super::figure_of;
+use super::{figure_of, rows};
 use crate::record::Ledger;
 use crate::report::tables;
 use crate::report::tables::keyed;
@@ -35,19 +35,15 @@ pub(super) fn bars(view: &View<'_>) -> String {
         return "<p>No packet passed.</p>".into();
     }
     let desc = "Of all packets that came: delivered, dropped, and in flight at the end.";
-    let mut svg = Svg::new("Ledger", desc);
-    let mut top = 0.0;
-    for (label, ledger) in &bars {
-        let said = said(ledger);
-        svg.head(top, label, &said);
-        top += head_height(label, &said);
-        draw(&mut svg, ledger, top);
-        top += BAR.0 + BAR.1;
-    }
+    let head = |(label, ledger): &(String, &Ledger)| (label.clone(), said(ledger));
+    let chart =
+        rows(("Ledger", desc), None, BAR.0 + BAR.1, &bars, head, |svg, (_, ledger), top| {
+            draw(svg, ledger, top);
+        });
     let legend = "<span class=\"key\"><i class=\"delivered\"></i>delivered</span> \
                   <span class=\"key\"><i class=\"dropped\"></i>dropped</span> \
                   <span class=\"key\"><i class=\"inflight\"></i>in flight</span>";
-    format!("<p class=\"legend\">{legend}</p>{}", figure_of(&svg.finish(top), desc))
+    format!("<p class=\"legend\">{legend}</p>{}", figure_of(&chart, desc))
 }
 
 fn said(ledger: &Ledger) -> String {

@@ -9,6 +9,7 @@ mod profile;
 mod skbinit;
 
 use linerate_show::escape::{escape, escape_json, escape_lines};
+use linerate_show::svg::{Axis, Svg, head_height};
 
 use super::remarks::reasons;
 use super::remarks::{self, Remark};
@@ -291,4 +292,31 @@ fn documents(runs: &[Run]) -> String {
 /// A chart under its caption.
 fn figure_of(chart: &str, caption: &str) -> String {
     format!("<figure>\n{chart}\n<figcaption>{}</figcaption>\n</figure>\n", escape(caption))
+}
+
+/// Draws a chart of rows below each other: each has a head, its name and what is said of it, and `high`
+/// pixels below it, which `draw` fills from their top on.
+fn rows<T>(
+    (title, desc): (&str, &str),
+    axis: Option<&Axis>,
+    high: f64,
+    rows: &[T],
+    head: impl Fn(&T) -> (String, String),
+    draw: impl Fn(&mut Svg, &T, f64),
+) -> String {
+    let heads: Vec<(String, String)> = rows.iter().map(head).collect();
+    let heights = || heads.iter().map(|(name, said)| head_height(name, said));
+    let first = axis.map_or(0.0, |_| 6.0);
+    let bottom = first + heights().sum::<f64>() + high * rows.len() as f64;
+    let mut svg = Svg::new(title, desc);
+    if let Some(axis) = axis {
+        svg.grid_x(axis, (first, bottom));
+    }
+    let mut top = first;
+    for ((row, (name, said)), head) in rows.iter().zip(&heads).zip(heights()) {
+        svg.head(top, name, said);
+        draw(&mut svg, row, top + head);
+        top += head + high;
+    }
+    svg.finish(bottom + axis.map_or(0.0, |_| 22.0))
 }

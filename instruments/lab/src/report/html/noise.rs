@@ -1,11 +1,12 @@
 //! Differences of identical code, and every pair in its order.
 
 use linerate_show::number::{self, change, interval};
-use linerate_show::svg::{Anchor, Axis, Svg, head_height};
-use linerate_show::table::{Cell, Column, Table, quoted};
+use linerate_show::svg::{Anchor, Axis, Svg};
+use linerate_show::table::{Cell, Table, quoted};
 
 use super::figure_of;
 use crate::record::CellRecord;
+use crate::report::tables;
 use crate::report::view::View;
 use crate::report::view::{Ratio, Shown};
 
@@ -50,15 +51,10 @@ pub(super) fn strip(view: &View<'_>, metric: &Shown) -> String {
         Some((median, low, high)) => format!("{} % {}", change(median), interval((low, high))),
         None => String::new(),
     };
-    let heads: Vec<f64> =
-        rows.iter().map(|(name, cell, _)| head_height(name, &said(cell))).collect();
-    let mut svg = Svg::new("A/A strip", &desc);
-    let bottom = 6.0 + heads.iter().map(|head| head + 28.0).sum::<f64>();
-    svg.grid_x(&axis, (6.0, bottom));
-    let (points, mut top) = (points_each(rows.len()), 6.0);
-    for ((name, cell, ratios), head) in rows.iter().zip(heads) {
-        svg.head(top, name, &said(cell));
-        let y = top + head;
+    let points = points_each(rows.len());
+    let head = |(name, cell, _): &(&str, &CellRecord, Vec<Ratio>)| ((*name).to_owned(), said(cell));
+    let title = ("A/A strip", desc.as_str());
+    let chart = super::rows(title, Some(&axis), 28.0, &rows, head, |svg, (_, cell, ratios), y| {
         if let Some((median, low, high)) = metric.aa_pct(cell) {
             svg.bar((axis.at(low), axis.at(high)), (y, y + 22.0), "floor", "its interval");
             svg.line((axis.at(median), y - 1.0), (axis.at(median), y + 23.0), "median");
@@ -68,21 +64,16 @@ pub(super) fn strip(view: &View<'_>, metric: &Shown) -> String {
             let class = if ratio.accepted { "pair" } else { "rejected" };
             svg.line((x, y + 2.0), (x, y + 20.0), class);
         }
-        top = y + 28.0;
-    }
-    let chart = figure_of(&svg.finish(bottom + 22.0), &format!("{desc} {}", beyond(all(), &axis)));
+    });
+    let chart = figure_of(&chart, &format!("{desc} {}", beyond(all(), &axis)));
     chart + &strip_table(metric, &rows, points)
 }
 
 /// Builds the table of the strip's figures; the strokes themselves are in its file.
 fn strip_table(metric: &Shown, rows: &[(&str, &CellRecord, Vec<Ratio>)], points: usize) -> String {
-    let columns = [
-        Column::new("cell", "cell", ""),
-        Column::new("median_pct", "median", "%"),
-        Column::new("ci95_pct", "95 % CI", "%"),
-        Column::new("admitted", "admitted", "pairs"),
-        Column::new("rejected", "rejected", "pairs"),
-    ];
+    let columns = tables::columns(
+        "cell, median_pct=median [%], ci95_pct=95 % CI [%], admitted=admitted [pairs], rejected=rejected [pairs]",
+    );
     let title = format!("{}: the first side against itself", metric.basis());
     let mut table = Table::new("aa_strip", title, &columns);
     let mut csv = "cell,pair,change_pct,admitted\n".to_owned();
@@ -162,11 +153,7 @@ fn chart(metric: &Shown, name: &str, cell: &CellRecord, ratios: &[Ratio], points
 
 /// The pairs in figures, folded away; the file has every one that is drawn.
 fn pairs_table(title: &str, ratios: &[Ratio], points: usize) -> String {
-    let columns = [
-        Column::new("pair", "pair", ""),
-        Column::new("change_pct", "change", "%"),
-        Column::new("admitted", "admitted", ""),
-    ];
+    let columns = tables::columns("pair, change_pct=change [%], admitted");
     let mut table = Table::new("pairs", format!("{title}: change of each pair"), &columns);
     for ratio in ratios.iter().take(LISTED_MAX) {
         let said = Cell::text(if ratio.accepted { "yes" } else { "no" });

@@ -6,7 +6,7 @@ use linerate_prof::profile::{Event, Origin, Profile, Row as ProfRow, Unit};
 use linerate_prof::stage::{Part, Stage};
 use linerate_show::escape::{escape, escape_lines};
 use linerate_show::number::figure;
-use linerate_show::svg::{Anchor, Axis, LETTERS, Svg, head_height};
+use linerate_show::svg::{Anchor, Axis, LETTERS, Svg};
 use linerate_show::table::{csv_link, quoted};
 use linerate_show::words::elided;
 
@@ -108,23 +108,14 @@ fn diverging(diff: &Diff, desc: &str) -> String {
         let without = seen(row.without, diff.scale.without_factor);
         format!("{without} → {}", seen(row.with, diff.scale.with_factor))
     };
-    let names: Vec<String> = rows.iter().map(|row| elided(&short(&row.symbol), NAME)).collect();
-    let heads: Vec<f64> =
-        rows.iter().zip(&names).map(|(row, name)| head_height(name, &said(row))).collect();
-    let mut svg = Svg::new("Functions", desc);
-    let bottom = 6.0 + heads.iter().map(|head| head + BAR.0 + BAR.1).sum::<f64>();
-    svg.grid_x(&axis, (6.0, bottom));
-    let mut top = 6.0;
-    for ((row, name), head) in rows.iter().zip(&names).zip(heads) {
-        svg.head(top, name, &said(row));
-        top += head;
+    let head = |row: &&Row| (elided(&short(&row.symbol), NAME), said(row));
+    let high = BAR.0 + BAR.1;
+    super::rows(("Functions", desc), Some(&axis), high, &rows, head, |svg, row, top| {
         let (class, what) = fell_or_rose(diff.change(row));
         let tip = format!("{}, {}: {}, {what}", short(&row.symbol), row.stage.as_str(), said(row));
         let x = (axis.at(0.0), axis.at(change(row)));
         svg.bar(x, (top, top + BAR.0), class, &tip);
-        top += BAR.0 + BAR.1;
-    }
-    svg.finish(bottom + 22.0)
+    })
 }
 
 /// Returns the functions of the path that fell most, and those that rose most, ordered by the saved
@@ -169,38 +160,28 @@ fn stacked(diff: &Diff, sides: [&str; 2], desc: &str) -> String {
     let stages = largest(diff);
     let totals = [0, 1].map(|side| (busy(diff, scale)[side], idle(diff, scale)[side]));
     let longest = totals.iter().map(|(busy, _)| *busy).fold(0.0, f64::max);
-    let mut svg = Svg::new("CPU by stage", desc);
     let axis = Axis::over([0.0, longest], 4.0, "");
-    const HIGH: f64 = 58.0;
-    let bottom = 6.0 + 2.0 * HIGH;
-    svg.grid_x(&axis, (6.0, bottom));
-    for (i, (side, (busy, idle))) in sides.into_iter().zip(totals).enumerate() {
-        let top = 6.0 + HIGH * i as f64;
-        let letter = if i == 0 { "A" } else { "B" };
+    let sides: Vec<(usize, &str)> = sides.into_iter().enumerate().collect();
+    let head = |(i, side): &(usize, &str)| {
+        let (busy, idle) = totals[*i];
         let idle = if idle > 0.0 { format!(", idle {}", figure(idle)) } else { String::new() };
-        let said = format!("{}{idle}", figure(busy));
-        let left = LETTERS.saturating_sub(said.chars().count() + 2);
-        svg.label(
-            (0.0, top + 14.0),
-            0.0,
-            Anchor::Start,
-            "name",
-            &elided(&format!("{letter} {side}"), left),
-        );
-        svg.label((1.0, top + 14.0), 0.0, Anchor::End, "value", &said);
+        (format!("{} {side}", ["A", "B"][*i]), format!("{}{idle}", figure(busy)))
+    };
+    let draw = |svg: &mut Svg, (i, _): &(usize, &str), top: f64| {
         let mut from = 0.0;
         for (n, stage) in stages.iter().enumerate() {
-            let (name, Some(amount)) = (stage.name, stage.listed.get(i)) else { continue };
+            let (name, amount) = (stage.name, stage.listed[*i]);
             let (x0, x1) = (axis.at(from), axis.at(from + amount));
-            let tip = format!("{name}: {}", figure(*amount));
-            svg.bar((x0, x1), (top + 20.0, top + 46.0), &format!("stage s{n}"), &tip);
+            let tip = format!("{name}: {}", figure(amount));
+            svg.bar((x0, x1), (top, top + 26.0), &format!("stage s{n}"), &tip);
             // A name has to fit on the narrowest page.
             if (x1 - x0) * LETTERS as f64 > name.chars().count() as f64 + 1.5 {
-                svg.label(((x0 + x1) / 2.0, top + 37.0), 0.0, Anchor::Middle, "within", name);
+                svg.label(((x0 + x1) / 2.0, top + 17.0), 0.0, Anchor::Middle, "within", name);
             }
             from += amount;
         }
-    }
+    };
+    let chart = super::rows(("CPU by stage", desc), Some(&axis), 38.0, &sides, head, draw);
     let legend: String = stages
         .iter()
         .enumerate()
@@ -209,7 +190,7 @@ fn stacked(diff: &Diff, sides: [&str; 2], desc: &str) -> String {
             format!("<span class=\"key\"><i class=\"s{n}\"></i>{name} {a} → {b}</span> ")
         })
         .collect();
-    format!("{}<p class=\"legend\">{legend}</p>", svg.finish(bottom + 22.0))
+    format!("{chart}<p class=\"legend\">{legend}</p>")
 }
 
 /// A part of the stacked bars.

@@ -3,11 +3,10 @@
 
 use linerate_show::escape::escape;
 use linerate_show::number::{self, count, figure};
-use linerate_show::svg::{Anchor, Axis, LETTERS, Svg, head_height};
-use linerate_show::table::{Cell, Column, Table};
-use linerate_show::words::elided;
+use linerate_show::svg::Axis;
+use linerate_show::table::{Cell, Table};
 
-use super::figure_of;
+use super::{figure_of, rows};
 use crate::experiment::Experiment;
 use crate::record::CellRecord;
 use crate::report::tables;
@@ -90,41 +89,30 @@ fn bars(groups: &[Group], desc: &str) -> String {
     let known = || groups.iter().flat_map(|group| group.sides).flatten();
     let axis = Axis::over(known().map(|(ticks, calls)| ticks / calls).chain([0.0]), 4.0, "");
     let most = known().map(|(_, calls)| calls).fold(1.0, f64::max);
-    const ROW: f64 = 24.0 + 2.0 * (THICK + 2.0);
-    let mut svg = Svg::new("Ticks of a call", desc);
-    let bottom = 6.0 + ROW * groups.len() as f64;
-    svg.grid_x(&axis, (6.0, bottom));
-    for (i, group) in groups.iter().enumerate() {
-        let top = 6.0 + ROW * i as f64;
-        let said = |side: &Option<(f64, f64)>| {
-            side.map_or("–".to_owned(), |(ticks, calls)| figure(ticks / calls))
-        };
+    let mean = |side: &Option<(f64, f64)>| {
+        side.map_or("–".to_owned(), |(ticks, calls)| figure(ticks / calls))
+    };
+    let head = |group: &Group| {
         let [a, b] = &group.sides;
-        let values = format!("{} → {}", said(a), said(b));
-        let left = LETTERS.saturating_sub(values.chars().count() + 2);
-        svg.label((0.0, top + 14.0), 0.0, Anchor::Start, "name", &elided(&group.name, left));
-        svg.label((1.0, top + 14.0), 0.0, Anchor::End, "value", &values);
+        (group.name.clone(), format!("{} → {}", mean(a), mean(b)))
+    };
+    let high = 4.0 + 2.0 * (THICK + 2.0);
+    rows(("Ticks of a call", desc), Some(&axis), high, groups, head, |svg, group, top| {
         for (place, (side, class)) in group.sides.iter().zip(["side-a", "side-b"]).enumerate() {
             let Some((ticks, calls)) = side else { continue };
-            let y = top + 20.0 + (THICK + 2.0) * place as f64;
+            let y = top + (THICK + 2.0) * place as f64;
             let high = (THICK * calls / most).max(1.5);
             let tip =
                 format!("{}: {} ticks, {} calls", group.name, figure(ticks / calls), whole(*calls));
             svg.bar((axis.at(0.0), axis.at(ticks / calls)), (y, y + high), class, &tip);
         }
-    }
-    svg.finish(bottom + 22.0)
+    })
 }
 
 fn figures(cell: &CellRecord, groups: &[Group], title: &str) -> Table {
-    let columns = [
-        Column::new("what", "what", ""),
-        Column::new("a_ticks_per_call", "A", "ticks"),
-        Column::new("b_ticks_per_call", "B", "ticks"),
-        Column::new("change_pct", "change", "%"),
-        Column::new("a_calls", "calls A", ""),
-        Column::new("b_calls", "calls B", ""),
-    ];
+    let columns = tables::columns(
+        "what, a_ticks_per_call=A [ticks], b_ticks_per_call=B [ticks], change_pct=change [%], a_calls=calls A, b_calls=calls B",
+    );
     let mut table = Table::new("calls", title, &columns);
     for group in groups {
         let [a, b] = group.sides.map(|side| side.map(|(ticks, calls)| ticks / calls));
@@ -205,30 +193,22 @@ pub(super) fn hot_list(view: &View<'_>) -> String {
         "Allocations that the hot list served, in per cent of all, by the list's length; and what was \
          dropped in the same cell.{at}"
     );
-    let mut svg = Svg::new("Hot list", &desc);
     let axis = Axis::over([0.0, 100.0], 4.0, " %");
     let said = |bar: &Bar| format!("{} %, {} dropped", figure(bar.hit_pct), count(bar.dropped));
-    let heads: Vec<f64> = bars.iter().map(|(_, bar)| head_height(&bar.name, &said(bar))).collect();
-    let bottom = 6.0 + heads.iter().map(|head| head + HIT_BAR.0 + HIT_BAR.1).sum::<f64>();
-    svg.grid_x(&axis, (6.0, bottom));
-    let mut top = 6.0;
-    for ((_, bar), head) in bars.iter().zip(heads) {
-        svg.head(top, &bar.name, &said(bar));
-        top += head;
+    let head = |(_, bar): &(u64, Bar)| (bar.name.clone(), said(bar));
+    let high = HIT_BAR.0 + HIT_BAR.1;
+    let chart = rows(("Hot list", &desc), Some(&axis), high, &bars, head, |svg, (_, bar), top| {
         let tip = format!("{}: {}", bar.name, said(bar));
-        svg.bar((axis.at(0.0), axis.at(bar.hit_pct)), (top, top + HIT_BAR.0), bar.class, &tip);
-        top += HIT_BAR.0 + HIT_BAR.1;
-    }
-    let chart = figure_of(&svg.finish(bottom + 22.0), &desc);
+        let x = (axis.at(0.0), axis.at(bar.hit_pct));
+        svg.bar(x, (top, top + HIT_BAR.0), bar.class, &tip);
+    });
+    let chart = figure_of(&chart, &desc);
     format!("<h3>Hot list: length, hits, drops</h3>\n{chart}{}", hits_table(&bars).html())
 }
 
 fn hits_table(bars: &[(u64, Bar)]) -> Table {
-    let columns = [
-        Column::new("side", "side and cell", ""),
-        Column::new("hits_pct", "hits", "%"),
-        Column::new("dropped", "dropped", "packets"),
-    ];
+    let columns =
+        tables::columns("side=side and cell, hits_pct=hits [%], dropped=dropped [packets]");
     let mut table = Table::new("hot_list", "Hot list", &columns);
     for (_, bar) in bars {
         let hits = number::cell(bar.hit_pct);
