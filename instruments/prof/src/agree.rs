@@ -123,15 +123,12 @@ impl Reading {
         measures: impl Into<String>,
     ) -> Reading {
         // What is not finite is no figure: a share of nothing, most likely.
-        let mut measures = measures.into();
         if !value.is_finite() {
-            measures = match measures.as_str() {
-                "" => format!("the figure is not finite: {value}"),
-                _ => format!("{measures}: not finite, {value}"),
-            };
+            let why = format!("{}: not finite, {value}", measures.into());
+            return Reading::missing(instrument, means, why);
         }
-        let value = value.is_finite().then_some(value);
-        Reading { instrument: instrument.into(), means, value, measures }
+        let (instrument, measures) = (instrument.into(), measures.into());
+        Reading { instrument, means, value: Some(value), measures }
     }
 
     /// An instrument that was asked and has no figure, with its reason.
@@ -162,18 +159,21 @@ impl Headline {
     }
 
     fn verdict(&self, tolerance: Tolerance) -> Verdict {
-        let had = || self.by.iter().filter_map(|reading| Some((reading.means, reading.value?)));
-        let lowest = had().min_by(|a, b| a.1.total_cmp(&b.1));
-        let highest = had().max_by(|a, b| a.1.total_cmp(&b.1));
-        let (Some(low), Some(high)) = (lowest, highest) else { return Verdict::Alone };
-        if had().count() < 2 {
-            return Verdict::Alone;
-        }
-        let spread = Spread::between(low.1, high.1);
+        let had = self.by.iter().filter_map(|reading| Some((reading.value?, reading.means)));
+        let mut had: Vec<(f64, Means)> = had.collect();
+        had.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let [low, .., high] = had[..] else { return Verdict::Alone };
+        let spread = Spread::between(low.0, high.0);
         if tolerance.allows(spread) {
             return Verdict::Agree(spread);
         }
-        Verdict::Disagree { spread, likely: likely(low.0, high.0) }
+        let is_pair = |a, b| (a, b) == (low.1, high.1) || (b, a) == (low.1, high.1);
+        let known = REASONS.iter().filter(|(a, b, _)| is_pair(*a, *b));
+        let mut likely: Vec<&str> = known.map(|(.., reason)| *reason).collect();
+        if likely.is_empty() {
+            likely.push("they did not look at the same window or at the same threads");
+        }
+        Verdict::Disagree { spread, likely }
     }
 }
 
@@ -213,59 +213,49 @@ impl fmt::Display for Judged<'_> {
     }
 }
 
-/// Returns the known causes of a difference between two instruments, in either order.
-fn likely(a: Means, b: Means) -> Vec<&'static str> {
-    let mut reasons: Vec<&str> = REASONS
-        .iter()
-        .filter(|(x, y, _)| (*x, *y) == (a, b) || (*x, *y) == (b, a))
-        .map(|(_, _, reason)| *reason)
-        .collect();
-    if reasons.is_empty() {
-        reasons.push("they did not look at the same window or at the same threads");
-    }
-    reasons
-}
-
 /// Reasons, by the pair that they part; the likelier first.
-const REASONS: &[(Means, Means, &str)] = &[
-    (
-        Means::TickProfile,
-        Means::TickAccount,
-        "different windows: a profile counts since its reset, top since its last screen",
-    ),
-    (
-        Means::TickProfile,
-        Means::TickAccount,
-        "time with interrupts disabled: the tick comes late and finds another function, but the \
-         same account",
-    ),
-    (
-        Means::ClockSamples,
-        Means::CpuTime,
-        "time with interrupts disabled is CPU time, and no sample is taken in it",
-    ),
-    (Means::ClockSamples, Means::CpuTime, "samples were lost or throttled"),
-    (
-        Means::ClockSamples,
-        Means::CpuTime,
-        "the host took the CPU: the guest's clock of CPU time may run on, its timer does not",
-    ),
-    (
-        Means::ClockSamples,
-        Means::TickAccount,
-        "a tick is charged whole to whoever runs when it comes, and work in step with it escapes",
-    ),
-    (
-        Means::CpuTime,
-        Means::TickAccount,
-        "a tick is charged whole to whoever runs when it comes; the scheduler's clock is exact",
-    ),
-    (
-        Means::ClockSamples,
-        Means::ClockSamples,
-        "different rates or windows: two samplers also sample each other",
-    ),
-];
+const REASONS: &[(Means, Means, &str)] = {
+    use Means::{ClockSamples, CpuTime, TickAccount, TickProfile};
+    &[
+        (
+            TickProfile,
+            TickAccount,
+            "different windows: a profile counts since its reset, top since its last screen",
+        ),
+        (
+            TickProfile,
+            TickAccount,
+            "time with interrupts disabled: the tick comes late and finds another function, but \
+             the same account",
+        ),
+        (
+            ClockSamples,
+            CpuTime,
+            "time with interrupts disabled is CPU time, and no sample is taken in it",
+        ),
+        (ClockSamples, CpuTime, "samples were lost or throttled"),
+        (
+            ClockSamples,
+            CpuTime,
+            "the host took the CPU: the guest's clock of CPU time may run on, its timer does not",
+        ),
+        (
+            ClockSamples,
+            TickAccount,
+            "a tick is charged whole to whoever runs when it comes, and work in step with it escapes",
+        ),
+        (
+            CpuTime,
+            TickAccount,
+            "a tick is charged whole to whoever runs when it comes; the scheduler's clock is exact",
+        ),
+        (
+            ClockSamples,
+            ClockSamples,
+            "different rates or windows: two samplers also sample each other",
+        ),
+    ]
+};
 
 #[cfg(test)]
 mod tests {
@@ -318,15 +308,12 @@ mod tests {
         }
         let strict = headline.judge(Tolerance { absolute: 0.9, relative_pct: 1.4 });
         assert!(matches!(strict.verdict, Verdict::Disagree { .. }), "{strict}");
-    }
-
-    #[test]
-    fn the_outermost_of_three_are_judged() {
-        let headline =
-            busy(50.0, 51.0).by(Reading::new("perf", Means::ClockSamples, 60.0, "600 samples"));
-        let judged = headline.judge(Tolerance::within(2.0));
-        assert!(matches!(judged.verdict, Verdict::Disagree { spread, .. }
-            if (spread.absolute - 10.0).abs() < 1e-9));
+        let zeros = busy(0.0, 0.0);
+        assert!(matches!(zeros.judge(Tolerance::pct(0.0)).verdict, Verdict::Agree(_)));
+        // The outermost of three are judged.
+        let third = Reading::new("perf", Means::ClockSamples, 60.0, "600 samples");
+        let verdict = busy(50.0, 51.0).by(third).judge(Tolerance::within(2.0)).verdict;
+        assert!(matches!(verdict, Verdict::Disagree { spread, .. } if spread.absolute == 10.0));
     }
 
     #[test]
@@ -343,11 +330,5 @@ mod tests {
         let judged = headline.judge(Tolerance::pct(1.0));
         assert_eq!(judged.verdict, Verdict::Alone);
         assert!(judged.to_string().contains("8280 of 36324 ticks: not finite, NaN"), "{judged}");
-    }
-
-    #[test]
-    fn two_zeros_agree() {
-        let headline = busy(0.0, 0.0);
-        assert!(matches!(headline.judge(Tolerance::pct(0.0)).verdict, Verdict::Agree(_)));
     }
 }

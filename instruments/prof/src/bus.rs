@@ -13,10 +13,11 @@
 
 use std::fmt;
 
-use linerate_sys::{Error, Result};
+use linerate_sys::{Code, Error, Result};
 use serde::Serialize;
 
-use crate::pmu::{Counts, Event, Fallback, Family, Quantity, family, table};
+use crate::pmu::table::{self, Entry};
+use crate::pmu::{Counts, Event, Fallback, Family, Quantity};
 
 /// Bus traffic of a thread, or the reason why it is not known.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -62,14 +63,16 @@ pub struct Lines {
 /// # Errors
 /// `E-UNSUPPORTED` on a CPU that lacks one of them, with the reason.
 pub fn events() -> Result<[Event; 2]> {
-    Ok(wanted(family::here())?.map(|wanted| wanted.event))
+    wanted(Family::here())
+        .map(|wanted| wanted.map(Entry::event))
+        .map_err(|why| Error::new(Code::Unsupported, "cannot count the use of the bus", why))
 }
 
 impl Bus {
     /// Use of the bus in a window in which [`events`] were counted.
     #[must_use]
     pub fn of(counts: &Counts, packets: Option<u64>) -> Bus {
-        Bus::of_on(family::here(), counts, packets)
+        Bus::of_on(Family::here(), counts, packets)
     }
 
     /// The same on a machine of `family`.
@@ -81,8 +84,8 @@ impl Bus {
             ));
         }
         let lines = match wanted(family) {
-            Ok(wanted) => wanted.map(|wanted| wanted.lines(counts)),
-            Err(e) => return Bus::from(&e),
+            Ok(wanted) => wanted.map(|entry| lines(entry, counts)),
+            Err(why) => return Bus::not_available(why.into()),
         };
         let [Some(lines_in), Some(lines_out)] = lines else {
             return Bus::not_available("lines into and out of the L2 were not counted".into());
@@ -160,28 +163,15 @@ impl fmt::Display for Proxy {
     }
 }
 
-/// An event that the proxy needs, and what to mind with it.
-struct Wanted {
-    event: Event,
-    caveat: &'static str,
+/// Returns the lines that the event of `entry` counted; `None` if it was not among the events.
+fn lines(entry: &'static Entry, counts: &Counts) -> Option<Lines> {
+    let lines = counts.of(entry.quantity)?;
+    Some(Lines { lines, event: entry.event().to_string(), caveat: entry.caveat })
 }
 
-impl Wanted {
-    /// Returns the lines this event counted; `None` if it was not among the events.
-    fn lines(self, counts: &Counts) -> Option<Lines> {
-        let is = |event: &Event| event.attr() == self.event.attr();
-        let lines = counts.counted.iter().find(|count| is(&count.event))?.count;
-        Some(Lines { lines, event: self.event.to_string(), caveat: self.caveat })
-    }
-}
-
-/// Lines in and lines out, on a machine of `family`.
-fn wanted(family: Family) -> Result<[Wanted; 2]> {
-    let of = |quantity: Quantity| {
-        let event = Event::parse_on(family, quantity.as_str())?;
-        let caveat = table::entry(family, quantity).map_or("", |entry| entry.caveat);
-        Ok(Wanted { event, caveat })
-    };
+/// Lines in and lines out, on a machine of `family`; or why there is none.
+fn wanted(family: Family) -> std::result::Result<[&'static Entry; 2], &'static str> {
+    let of = |quantity| table::entry(family, quantity);
     Ok([of(Quantity::L2LinesIn)?, of(Quantity::L2LinesOut)?])
 }
 
@@ -195,7 +185,7 @@ mod tests {
 
     /// Returns a window of half a second in which the needed events were counted.
     fn amd(lines_in: u64, lines_out: u64) -> Counts {
-        let events = wanted(Family::Amd1Ah).unwrap().map(|wanted| wanted.event);
+        let events = wanted(Family::Amd1Ah).unwrap().map(Entry::event);
         let lines = [lines_in, lines_out];
         let counted =
             events.into_iter().zip(lines).map(|(event, count)| Count { event, count }).collect();
@@ -231,7 +221,7 @@ mod tests {
         let text = on_amd(&amd(7, 5), None).to_string();
         for wanted in wanted(Family::Amd1Ah).unwrap() {
             assert!(text.contains(wanted.caveat), "{text}");
-            assert!(text.contains(&wanted.event.to_string()), "{text}");
+            assert!(text.contains(&wanted.event().to_string()), "{text}");
         }
         assert!(!text.contains("at most"), "{text}");
         assert!(text.contains("neither a lower nor an upper bound"), "{text}");

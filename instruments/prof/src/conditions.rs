@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::bounded::at_most;
 
+pub(crate) use machine::cpus_on_line;
 pub use moment::rfc3339;
 pub use traffic::{Passed, Traffic};
 
@@ -81,7 +82,7 @@ impl Conditions {
             kernel: machine::kernel(),
             cpu: machine::cpu_model(&cpuinfo),
             mhz: machine::mhz(&cpuinfo),
-            cpus: machine::cpus_online(),
+            cpus: cpus_on_line().and_then(|cpus| u32::try_from(cpus.len()).ok()),
             hypervisor: machine::hypervisor(&cpuinfo),
             started: Some(rfc3339(std::time::SystemTime::now())),
             ..Conditions::default()

@@ -12,6 +12,9 @@
 //! A machine that has no counters, or does not let us, is an error with its reason and remedy, never
 //! a made-up figure; a model's figure never passes for a measurement.
 
+#[macro_use]
+mod named;
+
 pub mod agree;
 mod bounded;
 pub mod bus;

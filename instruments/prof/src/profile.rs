@@ -70,34 +70,38 @@ pub struct Event {
     pub raw: Option<String>,
 }
 
-/// The unit of a count.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Unit {
-    /// Interrupts of a clock that found the CPU there.
-    Ticks,
-    /// Samples of the event.
-    Samples,
-    /// The event itself.
-    Events,
-    /// The maker does not say.
-    Unknown,
+named! {
+    /// The unit of a count.
+    #[derive(Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Unit {
+        /// Interrupts of a clock that found the CPU there.
+        Ticks = "ticks",
+        /// Samples of the event.
+        Samples = "samples",
+        /// The event itself.
+        Events = "events",
+        /// The maker does not say.
+        Unknown = "counts (of what, is not said)",
+    }
 }
 
-/// By what a profile was made. A model's figures stay a model's wherever they go.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Origin {
-    /// A counter of the CPU.
-    Counter,
-    /// A clock of the kernel.
-    Clock,
-    /// A count that the kernel keeps, as of page faults.
-    Kernel,
-    /// A model of a CPU or of its caches. Never a measurement.
-    Model,
-    /// A listing that somebody else made; with what, is his word.
-    Listing,
+named! {
+    /// By what a profile was made. A model's figures stay a model's wherever they go.
+    #[derive(Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Origin {
+        /// A counter of the CPU.
+        Counter = "counter of the CPU",
+        /// A clock of the kernel.
+        Clock = "clock",
+        /// A count that the kernel keeps, as of page faults.
+        Kernel = "count kept by the kernel",
+        /// A model of a CPU or of its caches. Never a measurement.
+        Model = "model, not a measurement",
+        /// A listing that somebody else made; with what, is his word.
+        Listing = "listing as found",
+    }
 }
 
 /// A function.
@@ -133,17 +137,19 @@ pub struct Load {
     pub digits: u8,
 }
 
-/// On which side of the system call a function is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Space {
-    /// In the kernel.
-    Kernel,
-    /// In a program.
-    User,
-    /// Not known.
-    #[default]
-    Unknown,
+named! {
+    /// On which side of the system call a function is.
+    #[derive(Default, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Space {
+        /// In the kernel.
+        Kernel = "kernel",
+        /// In a program.
+        User = "program",
+        /// Not known.
+        #[default]
+        Unknown = "n/a",
+    }
 }
 
 /// The total that the source of a listing gives.
@@ -258,33 +264,6 @@ impl Row {
         let count = self.count as f64;
         let (fewest, most) = ((count / high).ceil(), (count / low).floor());
         (fewest == most && fewest >= 1.0).then_some(fewest as u64)
-    }
-}
-
-impl Unit {
-    /// As printed at the head of a column.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Unit::Ticks => "ticks",
-            Unit::Samples => "samples",
-            Unit::Events => "events",
-            Unit::Unknown => "counts (of what, is not said)",
-        }
-    }
-}
-
-impl Origin {
-    /// As printed.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Origin::Counter => "counter of the CPU",
-            Origin::Clock => "clock",
-            Origin::Kernel => "count kept by the kernel",
-            Origin::Model => "model, not a measurement",
-            Origin::Listing => "listing as found",
-        }
     }
 }
 

@@ -15,108 +15,67 @@ use serde::{Deserialize, Serialize};
 use crate::profile::Space;
 use index::Index;
 
-/// A stage of the path, or what is not of the path at all.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Stage {
-    /// A network device's driver, its rings and its DMA.
-    Driver,
-    /// Code that every packet passes whatever its protocol: NAPI, queues, type, filters, XDP.
-    Core,
-    /// IP: routes, forwarding, fragments.
-    Ip,
-    /// TCP and UDP.
-    Tcp,
-    /// Sockets and the calls on them.
-    Socket,
-    /// Bytes moved or summed.
-    Copy,
-    /// Scheduler, wake-ups, wait queues.
-    Scheduler,
-    /// Buffers and pages: allocated, freed, mapped.
-    Memory,
-    /// Interrupts, soft interrupts, timers, clocks.
-    Irq,
-    /// The way into the kernel and out again, whatever the call.
-    Syscall,
-    /// The CPU waits at full speed: delay loops. On whose behalf, a flat profile cannot say.
-    Spin,
-    /// Locks, taken, waited for and let go. Whose lock it is, a flat profile cannot say.
-    Lock,
-    /// Disks and file systems: not of the packet path, background.
-    Disk,
-    /// The CPU has nothing to do.
-    Idle,
-    /// Programs.
-    User,
-    /// Code that was there only to measure.
-    Instrument,
-    /// Not in the table.
-    Other,
+named! {
+    /// A stage of the path, or what is not of the path at all.
+    #[derive(PartialOrd, Ord, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Stage {
+        /// A network device's driver, its rings and its DMA.
+        Driver = "driver",
+        /// Code that every packet passes whatever its protocol: NAPI, queues, type, filters, XDP.
+        Core = "core",
+        /// IP: routes, forwarding, fragments.
+        Ip = "IP",
+        /// TCP and UDP.
+        Tcp = "TCP/UDP",
+        /// Sockets and the calls on them.
+        Socket = "socket",
+        /// Bytes moved or summed.
+        Copy = "copy",
+        /// Scheduler, wake-ups, wait queues.
+        Scheduler = "scheduler",
+        /// Buffers and pages: allocated, freed, mapped.
+        Memory = "memory",
+        /// Interrupts, soft interrupts, timers, clocks.
+        Irq = "irq/timer",
+        /// The way into the kernel and out again, whatever the call.
+        Syscall = "syscall",
+        /// The CPU waits at full speed: delay loops. On whose behalf, a flat profile cannot say.
+        Spin = "spin",
+        /// Locks, taken, waited for and let go. Whose lock it is, a flat profile cannot say.
+        Lock = "locks",
+        /// Not in the table.
+        Other = "other",
+        /// Programs.
+        User = "user",
+        /// Disks and file systems: not of the packet path, background.
+        Disk = "disk",
+        /// Code that was there only to measure.
+        Instrument = "instrument",
+        /// The CPU has nothing to do.
+        Idle = "idle",
+    }
 }
 
-/// A group of stages that are added up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Part {
-    /// Work for packets, as far as a name tells.
-    Path,
-    /// Programs.
-    User,
-    /// Other work on the machine.
-    Background,
-    /// The instrument itself.
-    Instrument,
-    /// Nothing to do.
-    Idle,
+named! {
+    /// A group of stages that are added up.
+    #[derive(PartialOrd, Ord, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Part {
+        /// Work for packets, as far as a name tells.
+        Path = "packet path",
+        /// Programs.
+        User = "programs",
+        /// Other work on the machine.
+        Background = "background",
+        /// The instrument itself.
+        Instrument = "instrument",
+        /// Nothing to do.
+        Idle = "idle",
+    }
 }
 
 impl Stage {
-    /// All of them, in the order in which they are printed.
-    pub const ALL: [Stage; 17] = [
-        Stage::Driver,
-        Stage::Core,
-        Stage::Ip,
-        Stage::Tcp,
-        Stage::Socket,
-        Stage::Copy,
-        Stage::Scheduler,
-        Stage::Memory,
-        Stage::Irq,
-        Stage::Syscall,
-        Stage::Spin,
-        Stage::Lock,
-        Stage::Other,
-        Stage::User,
-        Stage::Disk,
-        Stage::Instrument,
-        Stage::Idle,
-    ];
-
-    /// As printed.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Stage::Driver => "driver",
-            Stage::Core => "core",
-            Stage::Ip => "IP",
-            Stage::Tcp => "TCP/UDP",
-            Stage::Socket => "socket",
-            Stage::Copy => "copy",
-            Stage::Scheduler => "scheduler",
-            Stage::Memory => "memory",
-            Stage::Irq => "irq/timer",
-            Stage::Syscall => "syscall",
-            Stage::Spin => "spin",
-            Stage::Lock => "locks",
-            Stage::Disk => "disk",
-            Stage::Idle => "idle",
-            Stage::User => "user",
-            Stage::Instrument => "instrument",
-            Stage::Other => "other",
-        }
-    }
-
     /// With which it is added up.
     #[must_use]
     pub const fn part(self) -> Part {
@@ -126,24 +85,6 @@ impl Stage {
             Stage::User => Part::User,
             Stage::Instrument => Part::Instrument,
             _ => Part::Path,
-        }
-    }
-}
-
-impl Part {
-    /// All of them, in the order in which they are printed.
-    pub const ALL: [Part; 5] =
-        [Part::Path, Part::User, Part::Background, Part::Instrument, Part::Idle];
-
-    /// As printed.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Part::Path => "packet path",
-            Part::User => "programs",
-            Part::Background => "background",
-            Part::Instrument => "instrument",
-            Part::Idle => "idle",
         }
     }
 }
@@ -236,13 +177,6 @@ mod tests {
     }
 
     #[test]
-    fn the_stages_are_listed_once_each() {
-        for stage in Stage::ALL {
-            assert_eq!(Stage::ALL.iter().filter(|s| **s == stage).count(), 1, "{stage:?}");
-        }
-    }
-
-    #[test]
     fn what_compilers_and_wrappers_add_does_not_hide_a_function() {
         for name in ["ip_rcv.isra.0", "ip_rcv.part.3.cold", "ip_rcv+0x1c/0x200"] {
             assert_eq!(of(name), Stage::Ip, "{name}");
@@ -261,41 +195,22 @@ mod tests {
     }
 
     #[test]
-    fn the_loop_that_waits_is_idle_and_the_loop_around_it_is_not() {
-        assert_eq!(of("poll_idle"), Stage::Idle);
-        assert_eq!(of("default_idle"), Stage::Idle);
-        assert_eq!(of("cpu_idle"), Stage::Scheduler);
-        assert_eq!(of("do_idle"), Stage::Scheduler);
-        assert_eq!(of("pv_native_safe_halt"), Stage::Idle);
-    }
-
-    #[test]
-    fn a_delay_loop_is_busy() {
-        assert_eq!(of("__rdtsc_delay").part(), Part::Path);
-    }
-
-    #[test]
-    fn locks_are_a_stage() {
-        for name in ["_raw_spin_lock_irqsave", "rt_spin_lock", "rt_read_lock", "mutex_unlock"] {
-            assert_eq!(of(name), Stage::Lock, "{name}");
+    fn idle_loops_locks_and_shared_beginnings_are_told_apart() {
+        for (stage, names) in [
+            (Stage::Idle, "poll_idle default_idle pv_native_safe_halt"),
+            (Stage::Scheduler, "cpu_idle do_idle"),
+            (Stage::Spin, "__rdtsc_delay"),
+            (Stage::Lock, "_raw_spin_lock_irqsave rt_spin_lock rt_read_lock mutex_unlock"),
+            (Stage::Lock, "native_queued_spin_lock_slowpath .text.lock.sched stext_lock"),
+            (Stage::Socket, "lock_sock_nested"),
+            (Stage::Other, "copy_process copy_page_range copy_fd_bitmaps dev_attr_show"),
+            (Stage::Copy, "copy_user_enhanced_fast_string copy_page_to_iter"),
+            (Stage::Core, "__dev_queue_xmit dev_gro_receive"),
+            (Stage::Ip, "rt_cache_get"),
+        ] {
+            names.split(' ').for_each(|name| assert_eq!(of(name), stage, "{name}"));
         }
-        for name in ["native_queued_spin_lock_slowpath", ".text.lock.sched", "stext_lock"] {
-            assert_eq!(of(name), Stage::Lock, "{name}");
-        }
-        assert_eq!(Stage::Lock.part(), Part::Path);
-        assert_eq!(of("lock_sock_nested"), Stage::Socket, "a socket's owner, not a lock's word");
-    }
-
-    #[test]
-    fn a_beginning_that_others_share_does_not_decide() {
-        for name in ["copy_process", "copy_page_range", "copy_fd_bitmaps", "dev_attr_show"] {
-            assert_eq!(of(name), Stage::Other, "{name}");
-        }
-        assert_eq!(of("copy_user_enhanced_fast_string"), Stage::Copy);
-        assert_eq!(of("copy_page_to_iter"), Stage::Copy);
-        assert_eq!(of("__dev_queue_xmit"), Stage::Core);
-        assert_eq!(of("dev_gro_receive"), Stage::Core);
-        assert_eq!(of("rt_cache_get"), Stage::Ip);
+        assert_eq!((Stage::Spin.part(), Stage::Lock.part()), (Part::Path, Part::Path));
     }
 
     #[test]

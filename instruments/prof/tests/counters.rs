@@ -288,7 +288,7 @@ fn between_the_edges_of_a_window_there_is_no_system_call_however_long_it_is() {
     let Ok(id) = std::fs::read_to_string(ID) else { return println!("skipped: no {ID}") };
     let config = id.trim().parse().unwrap();
     let name = "raw_syscalls:sys_enter".to_string();
-    let calls = Event { name, type_: TRACEPOINT, config, raw: None, quantity: None };
+    let calls = Event::new(name, TRACEPOINT, config);
     let Some(mut calls) = or_skip(Counting::of_this_thread(&[calls])) else { return };
     let names = ["task-clock", "page-faults", "context-switches"];
     let Some(mut window) = try_counting(&names) else { return };
@@ -323,8 +323,7 @@ fn what_is_counted_is_the_same_whoever_else_is_in_the_window() {
 
 #[test]
 fn an_event_that_nobody_has_is_refused_with_a_remedy_and_takes_its_group_along() {
-    let absent =
-        Event { name: "absent".into(), type_: 0x7fff_fff0, config: 0, raw: None, quantity: None };
+    let absent = Event::new("absent", 0x7fff_fff0, 0);
     if try_counting(&["task-clock"]).is_none() {
         return;
     }
@@ -368,10 +367,8 @@ fn more_events_than_fit_are_refused_with_the_number_that_does() {
     }
     let names = vec!["branches-by-raw-code"; fits + 1];
     // Branches, by their generic code: no counter is made for them alone.
-    let events: Vec<Event> = names
-        .iter()
-        .map(|&name| Event { name: name.into(), type_: 0, config: 4, raw: None, quantity: None })
-        .collect();
+    let events: Vec<Event> =
+        names.iter().map(|&name| Event::new(name, Event::HARDWARE, 4)).collect();
     let e = Counting::of_this_thread(&events).unwrap_err();
     assert!(e.why.contains(&capacity().at_once.to_string()), "{e}");
     assert!(e.fix.contains(" runs: "), "{e}");

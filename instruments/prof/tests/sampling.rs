@@ -9,8 +9,9 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use linerate_prof::pmu;
 use linerate_prof::profile::{Origin, Profile, Row, Space};
-use linerate_prof::sample::{Recorder, Recording, Target, Trigger, What};
+use linerate_prof::sample::{Recorder, Recording, Target, What};
 use linerate_prof::{Code, Result};
 
 const ROLE: &str = "LINERATE_SAMPLING_ROLE";
@@ -280,8 +281,7 @@ fn a_function_of_known_size_has_its_bytes_and_its_caller() {
 
 #[test]
 fn events_are_sampled_by_their_period() {
-    let what =
-        What::Event { trigger: Trigger::new("page-faults", Trigger::SOFTWARE, 2), period: 7 };
+    let what = What::Event { event: pmu::Event::parse("page-faults").unwrap(), period: 7 };
     let recorder = Recorder::new(what).calibrate(false);
     let Some(mut recording) = started(recorder.start(Target::ThisThread)) else { return };
     touch(7_000);
@@ -320,8 +320,7 @@ fn writes_pages(memory: &mut [u8]) {
 
 #[test]
 fn an_event_of_the_cpu_is_sampled_or_refused_with_the_way_out() {
-    let what =
-        What::Event { trigger: Trigger::new("cycles", Trigger::HARDWARE, 0), period: 100_003 };
+    let what = What::Event { event: pmu::Event::parse("cycles").unwrap(), period: 100_003 };
     let recorder = Recorder::new(what).calibrate(false);
     match recorder.start(Target::ThisThread) {
         Ok(recording) => {

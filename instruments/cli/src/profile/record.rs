@@ -143,7 +143,7 @@ fn asked(args: &Record) -> Result<Asked, Failure> {
             Ok(Asked {
                 perf: known.perf_name(),
                 period,
-                what: What::Event { trigger: (&known).into(), period },
+                what: What::Event { event: known.clone(), period },
                 event: event(&known.name, Some(period), known.raw.clone()),
                 origin: if known.is_software() { Origin::Kernel } else { Origin::Counter },
             })

@@ -70,18 +70,24 @@ fn value<'a>(cpuinfo: &'a str, key: &str) -> Option<&'a str> {
     Some(value.trim()).filter(|value| !value.is_empty())
 }
 
-/// CPUs on line.
-pub(super) fn cpus_online() -> Option<u32> {
+/// Returns the CPUs on line.
+pub(crate) fn cpus_on_line() -> Option<Vec<usize>> {
     listed(&line("/sys/devices/system/cpu/online")?)
 }
 
 /// CPUs in a list of the kernel's: `0-3,8`.
-fn listed(list: &str) -> Option<u32> {
-    list.split(',').try_fold(0u32, |sum, range| {
+fn listed(list: &str) -> Option<Vec<usize>> {
+    let mut cpus = Vec::new();
+    for range in list.split(',') {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
-        let (first, last): (u32, u32) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
-        sum.checked_add(last.checked_sub(first)?.checked_add(1)?)
-    })
+        let (first, last): (usize, usize) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
+        // The kernel can be built for 8,192 CPUs at most (CONFIG_NR_CPUS).
+        if first > last || last >= 8192 {
+            return None;
+        }
+        cpus.extend(first..=last);
+    }
+    Some(cpus)
 }
 
 /// Returns the name of the hypervisor if the machine is virtual: from the CPU, else from the kernel, with
@@ -174,10 +180,9 @@ mod tests {
     }
 
     #[test]
-    fn a_list_of_cpus_is_counted_and_an_absurd_one_is_not() {
-        assert_eq!(listed("0-3,8,10-11"), Some(7));
-        assert_eq!(listed("0"), Some(1));
-        for absurd in ["", "3-0", "a", "0-4294967295", "0-4294967294,1"] {
+    fn a_list_of_cpus_is_read_and_an_absurd_one_is_not() {
+        assert_eq!(listed("0-3,8,10-11"), Some(vec![0, 1, 2, 3, 8, 10, 11]));
+        for absurd in ["", "3-0", "a", "0-", "0-99999999999", "0-4294967294,1"] {
             assert_eq!(listed(absurd), None, "{absurd}");
         }
     }

@@ -213,8 +213,8 @@ proptest! {
         prop_assert_eq!(sum.with, with.counted());
         let stages = diff.stages().into_iter().map(|(_, s)| s).fold(Sum::default(), Sum::plus);
         prop_assert_eq!(stages, sum);
-        let parts = Part::ALL.map(|part| diff.rows_of(part).count());
-        prop_assert_eq!(parts.iter().sum::<usize>(), diff.rows.len());
+        let parts = Part::ALL.iter().map(|&part| diff.rows_of(part).count());
+        prop_assert_eq!(parts.sum::<usize>(), diff.rows.len());
     }
 
     #[test]

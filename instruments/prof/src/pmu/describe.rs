@@ -6,66 +6,54 @@ use linerate_sys::Error;
 use serde::Serialize;
 
 use super::event::{Event, Quantity, SOFTWARE};
-use super::{Capacity, Counting, Fallback, Family, Standing, capacity, family, table};
+use super::{Capacity, Counting, Fallback, Family, Standing, capacity, table};
 use crate::print::wrapped;
 
 /// The events that this machine can count.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Described {
-    /// Family of its CPU.
-    pub family: Family,
-    /// Every event that has a name.
-    pub events: Vec<DescribedEvent>,
-    /// Number of events that count at once.
-    pub capacity: Capacity,
+    family: Family,
+    events: Vec<DescribedEvent>,
+    capacity: Capacity,
 }
 
 /// An event, and whether it counts here.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct DescribedEvent {
-    /// As one asks for it.
-    pub name: &'static str,
+struct DescribedEvent {
+    name: &'static str,
     /// The CPU's own code; `None` for an event of the kernel's and where there is none.
-    pub raw: Option<String>,
+    raw: Option<String>,
     /// Evidence for the event's meaning; `None` if there is no event.
-    pub standing: Option<Standing>,
-    /// Meaning of the event; empty if there is none.
-    pub meaning: &'static str,
-    /// The vendor's name for it, or what was measured.
-    pub source: &'static str,
-    /// Limits of the event: what it misses or counts by surprise.
-    pub caveat: &'static str,
+    standing: Option<Standing>,
+    /// Meaning of the event, as of what follows; empty if there is none.
+    meaning: &'static str,
+    source: &'static str,
+    caveat: &'static str,
     /// Why it cannot be counted here; `None` if it was, when tried.
-    pub refused: Option<Refusal>,
+    refused: Option<Refusal>,
 }
 
 /// Why an event cannot be counted, and what there is instead.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Refusal {
-    /// Stable identifier: `E-PERM`.
-    pub code: String,
-    /// Why.
-    pub why: String,
-    /// The remedy.
-    pub fix: String,
-    /// The measurement to use instead.
-    pub fallback: Fallback,
+struct Refusal {
+    code: &'static str,
+    why: String,
+    fix: String,
+    fallback: Fallback,
 }
 
 /// Tries every event of the table and of the kernel, on the calling thread. Takes some
 /// milliseconds.
 #[must_use]
 pub fn describe() -> Described {
-    let family = family::here();
-    let hardware = Quantity::ALL.into_iter().map(|quantity| hardware(family, quantity));
-    let software = SOFTWARE.into_iter().map(|(name, ..)| software(name));
-    let events = hardware.chain(software).collect();
+    let family = Family::here();
+    let hardware = Quantity::ALL.iter().map(|quantity| hardware(family, *quantity));
+    let events = hardware.chain(SOFTWARE.map(software)).collect();
     Described { family, events, capacity: capacity().clone() }
 }
 
 fn hardware(family: Family, quantity: Quantity) -> DescribedEvent {
-    let name = quantity.as_str();
-    let entry = table::entry(family, quantity).ok();
+    let (name, entry) = (quantity.as_str(), table::entry(family, quantity).ok());
     DescribedEvent {
         name,
         raw: entry.and_then(|entry| entry.event().raw),
@@ -77,14 +65,7 @@ fn hardware(family: Family, quantity: Quantity) -> DescribedEvent {
     }
 }
 
-fn software(name: &'static str) -> DescribedEvent {
-    let meaning = match name {
-        "cpu-clock" => "time, in ns, by the CPU's clock",
-        "task-clock" => "time that the thread ran, in ns",
-        "page-faults" => "pages that were not mapped when touched",
-        "context-switches" => "times that the thread gave up or lost its CPU",
-        _ => "times that the thread went to another CPU",
-    };
+fn software((name, _, meaning): (&'static str, &str, &'static str)) -> DescribedEvent {
     DescribedEvent {
         name,
         raw: None,
@@ -101,7 +82,7 @@ fn refusal(event: Result<Event, Error>, fallback: Fallback) -> Option<Refusal> {
     tried.err().map(|e| {
         // An error has its fallback in its remedy; here it is a value of its own.
         let fix = e.fix.strip_suffix(&format!("; instead: {fallback}")).unwrap_or(&e.fix);
-        Refusal { code: e.code.as_str().into(), fix: fix.into(), why: e.why, fallback }
+        Refusal { code: e.code.as_str(), fix: fix.into(), why: e.why, fallback }
     })
 }
 
@@ -119,26 +100,16 @@ impl fmt::Display for Described {
                 f.write_str(&wrapped("    ", event.caveat))?;
             }
         }
-        self.write_refusals(f)
-    }
-}
-
-impl Described {
-    /// Each reason once, with all the events that it keeps from being counted.
-    fn write_refusals(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut told: Vec<&str> = Vec::new();
-        for refusal in self.events.iter().filter_map(|event| event.refused.as_ref()) {
-            if told.contains(&refusal.why.as_str()) {
+        // Each reason once, with all the events that it keeps from being counted.
+        let refused = || self.events.iter().filter_map(|e| Some((e.name, e.refused.as_ref()?)));
+        for (at, (_, refusal)) in refused().enumerate() {
+            if refused().take(at).any(|(_, told)| told.why == refusal.why) {
                 continue;
             }
-            told.push(&refusal.why);
             writeln!(f, "not counted here: {} [{}]", refusal.why, refusal.code)?;
             writeln!(f, "  fix: {}", refusal.fix)?;
-            for event in &self.events {
-                let Some(same) = event.refused.as_ref().filter(|r| r.why == refusal.why) else {
-                    continue;
-                };
-                writeln!(f, "  {:<22} instead: {}", event.name, same.fallback)?;
+            for (name, same) in refused().filter(|(_, same)| same.why == refusal.why) {
+                writeln!(f, "  {name:<22} instead: {}", same.fallback)?;
             }
         }
         Ok(())
@@ -163,11 +134,7 @@ mod tests {
             }
         }
         println!("{text}");
-    }
-
-    #[test]
-    fn the_description_is_readable_by_programs() {
-        let json = serde_json::to_string(&describe()).unwrap();
+        let json = serde_json::to_string(&here).unwrap();
         assert!(json.contains("\"name\":\"L2_LINES_OUT\""), "{json}");
         assert!(json.contains("\"at_once\":"), "{json}");
     }

@@ -3,14 +3,15 @@
 //! Source: perf_event_open(2), `ERRORS`.
 
 use std::io;
+use std::time::Duration;
 
 use linerate_sys::{Code, Error};
 use perf_event::events::Software;
-use perf_event::{Builder, Counter, Group, GroupData};
+use perf_event::{Builder, Counter, Group};
 use rustix::io::Errno;
 
 use super::Scope;
-use super::event::{Event, TYPE_HARDWARE, TYPE_SOFTWARE};
+use super::event::Event;
 
 /// Counters of the calling thread that the kernel switches on, off and reads as one.
 #[derive(Debug)]
@@ -35,7 +36,15 @@ impl Refused {
     pub(super) fn explain(&self, events: &[Event]) -> Error {
         let of_the_kernel = || events.iter().find(|event| is_of_the_kernel(event));
         let event = events.get(self.index).or_else(of_the_kernel).or(events.first());
-        explain(event, &self.error)
+        let what = event.map_or("cannot count".into(), |event| format!("cannot count {event}"));
+        let (code, why, fix) = remedy(event, &self.error);
+        match event {
+            _ if fix.is_empty() => Error::new(code, what, why),
+            None => Error::new(code, what, why).fix(fix),
+            Some(event) => {
+                Error::new(code, what, why).fix(format!("{fix}; instead: {}", event.fallback()))
+            }
+        }
     }
 }
 
@@ -55,8 +64,7 @@ impl Opened {
         let mut leader = of_thread(&mut Group::builder(), scope).build().map_err(none)?;
         let mut counters = Vec::with_capacity(events.len());
         for (index, event) in events.iter().enumerate() {
-            let mut builder = builder(event);
-            let counter = of_thread(&mut builder, scope).build_with_group(&mut leader);
+            let counter = of_thread(&mut builder(event), scope).build_with_group(&mut leader);
             counters.push(counter.map_err(|error| Refused { index, error })?);
         }
         leader.enable_group().map_err(none)?;
@@ -66,27 +74,26 @@ impl Opened {
     /// Reads all of them at once. Cost: one read(2).
     pub(super) fn read(&mut self) -> io::Result<Reading> {
         let data = self.leader.read_group()?;
-        let counts = self.counters.iter().map(|counter| value(&data, counter)).collect();
-        let ns = |time: Option<std::time::Duration>| {
-            time.map_or(0, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
-        };
+        // Every member of the group is in what the group reads.
+        let value = |counter: &Counter| data.get(counter).map_or(0, |entry| entry.value());
         Ok(Reading {
-            counts,
+            counts: self.counters.iter().map(value).collect(),
             enabled_ns: ns(data.time_enabled()),
             running_ns: ns(data.time_running()),
         })
     }
 }
 
-fn value(data: &GroupData, counter: &Counter) -> u64 {
-    // Every member of the group is in what the group reads.
-    data.get(counter).map_or(0, |entry| entry.value())
+/// Returns the nanoseconds of a time that the kernel was asked for.
+pub(crate) fn ns(time: Option<Duration>) -> u64 {
+    time.map_or(0, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
 }
 
-fn builder(event: &Event) -> Builder<'static> {
+/// Returns a builder of `event`, which is yet to be told whose it is.
+pub(crate) fn builder(event: &Event) -> Builder<'static> {
     let mut builder = Builder::new(Software::DUMMY);
     let attrs = builder.attrs_mut();
-    (attrs.type_, attrs.config) = event.attr();
+    (attrs.type_, attrs.config) = (event.type_, event.config);
     builder
 }
 
@@ -95,29 +102,8 @@ fn of_thread<'a>(builder: &'a mut Builder<'static>, scope: Scope) -> &'a mut Bui
     builder.observe_self().any_cpu().exclude_hv(true).exclude_kernel(scope == Scope::User)
 }
 
-/// Returns true if we may use the CPU's counters: the one event that every CPU has opens.
-pub(super) fn has_pmu() -> bool {
-    let cycles = [Event {
-        name: "cycles".into(),
-        type_: TYPE_HARDWARE,
-        config: 0,
-        raw: None,
-        quantity: None,
-    }];
-    Opened::of_this_thread(&cycles, Scope::User).is_ok()
-}
-
-/// The error for `event`, alone or among others, with its remedy and what there is instead.
-pub(super) fn explain(event: Option<&Event>, e: &io::Error) -> Error {
-    let what = event.map_or("cannot count".into(), |event| format!("cannot count {event}"));
-    let instead = event.map_or(String::new(), |event| format!("; instead: {}", event.fallback()));
-    let (code, why, fix) = remedy(event, e);
-    let error = Error::new(code, what, why);
-    if fix.is_empty() { error } else { error.fix(format!("{fix}{instead}")) }
-}
-
-/// Code, reason and remedy of a refusal.
-fn remedy(event: Option<&Event>, e: &io::Error) -> (Code, String, String) {
+/// Code, reason and remedy of a refusal of `event`; the remedy is empty if there is none.
+pub(crate) fn remedy(event: Option<&Event>, e: &io::Error) -> (Code, String, String) {
     let why = format!("perf_event_open: {e}");
     match Errno::from_io_error(e) {
         Some(errno @ (Errno::ACCESS | Errno::PERM)) => {
@@ -147,8 +133,14 @@ fn remedy(event: Option<&Event>, e: &io::Error) -> (Code, String, String) {
             (Code::Unsupported, why, "linerate profile events lists what it has".into())
         }
         Some(Errno::MFILE) => (Code::System, why, "ulimit -n 4096".into()),
+        Some(Errno::NFILE) => (Code::System, why, "as root: raise sysctl fs.file-max".into()),
         _ => (Code::System, why, String::new()),
     }
+}
+
+/// Returns true if we may use the CPU's counters: the one event that every CPU has opens.
+fn has_pmu() -> bool {
+    Opened::of_this_thread(&[Event::new("cycles", Event::HARDWARE, 0)], Scope::User).is_ok()
 }
 
 /// The remedy for a container's filter that refuses the call.
@@ -161,21 +153,16 @@ const SECCOMP: &str = "docker run --cap-add PERFMON, or a seccomp profile that a
 pub(super) fn is_of_the_kernel(event: &Event) -> bool {
     const CONTEXT_SWITCHES: u64 = 3;
     const MIGRATIONS: u64 = 4;
-    event.type_ == TYPE_SOFTWARE && matches!(event.config, CONTEXT_SWITCHES | MIGRATIONS)
+    event.type_ == Event::SOFTWARE && matches!(event.config, CONTEXT_SWITCHES | MIGRATIONS)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_refusal_names_event_remedy_and_fallback() {
-        let event = Event::parse("cycles").unwrap();
-        let denied = explain(Some(&event), &io::Error::from_raw_os_error(13));
-        assert_eq!(denied.code, Code::Permission);
-        assert!(denied.what.contains("cycles"), "{denied}");
-        assert!(denied.fix.contains("perf_event_paranoid"), "{denied}");
-        assert!(denied.fix.contains("CPU time in ticks"), "{denied}");
+    fn explained(names: &[&str], index: usize, errno: Errno) -> Error {
+        let events: Vec<Event> = names.iter().map(|name| Event::parse(name).unwrap()).collect();
+        Refused { index, error: errno.into() }.explain(&events)
     }
 
     #[test]
@@ -183,7 +170,7 @@ mod tests {
         let switches = [Event::parse("context-switches").unwrap()];
         let count = |scope| {
             let mut opened = Opened::of_this_thread(&switches, scope).ok()?;
-            std::thread::sleep(std::time::Duration::from_millis(1));
+            std::thread::sleep(Duration::from_millis(1));
             opened.read().unwrap().counts.first().copied()
         };
         assert_eq!(count(Scope::User).unwrap_or(0), 0);
@@ -194,44 +181,34 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_of_a_container_is_named_whether_it_denies_the_call_or_hides_it() {
-        let event = Event::parse("cycles").unwrap();
-        let refused = |errno: Errno| {
-            explain(Some(&event), &io::Error::from_raw_os_error(errno.raw_os_error()))
-        };
+    fn a_refusal_names_event_remedy_and_fallback_and_a_filter_of_a_container() {
+        let refused = |errno| explained(&["cycles"], 0, errno);
         let (denied, hidden) = (refused(Errno::PERM), refused(Errno::NOSYS));
         assert_eq!((denied.code, hidden.code), (Code::Permission, Code::Unsupported));
         for e in [&denied, &hidden] {
-            assert!(
-                e.fix.contains("seccomp profile") && e.fix.contains("--cap-add PERFMON"),
-                "{e}"
-            );
+            assert!(e.what.contains("cycles") && e.fix.contains("seccomp profile"), "{e}");
+            assert!(e.fix.contains("--cap-add PERFMON"), "{e}");
             assert!(e.fix.contains("; instead: CPU time in ticks"), "{e}");
         }
         assert!(denied.fix.contains("perf_event_paranoid=2"), "{denied}");
         assert!(hidden.fix.contains("CONFIG_PERF_EVENTS"), "{hidden}");
         // The kernel's own refusal is no filter's.
-        assert!(!refused(Errno::ACCESS).fix.contains("seccomp"));
-        assert_eq!(refused(Errno::NODEV).code, Code::Unsupported);
+        let own = refused(Errno::ACCESS);
+        assert!(own.code == Code::Permission && !own.fix.contains("seccomp"), "{own}");
+        let absent = explained(&["page-faults"], 0, Errno::NOENT);
+        assert_eq!(absent.code, Code::Unsupported);
+        assert!(absent.why.contains("does not have it"), "{absent}");
     }
 
     #[test]
     fn a_group_that_is_refused_as_a_whole_is_explained_by_what_asks_for_most() {
-        let events = ["task-clock", "context-switches"].map(|name| Event::parse(name).unwrap());
-        let refused = |index| Refused { index, error: io::Error::from_raw_os_error(13) };
-        let e = refused(2).explain(&events);
+        let both = ["task-clock", "context-switches"];
+        let e = explained(&both, 2, Errno::ACCESS);
         assert!(e.what.contains("context-switches"), "{e}");
         assert!(e.fix.contains("perf_event_paranoid=1"), "{e}");
-        assert!(refused(0).explain(&events).fix.contains("perf_event_paranoid=2"));
-        let e = refused(1).explain(&events[..1]);
+        let e = explained(&both, 0, Errno::ACCESS);
+        assert!(e.fix.contains("perf_event_paranoid=2"), "{e}");
+        let e = explained(&both[..1], 1, Errno::ACCESS);
         assert!(e.what.contains("task-clock") && e.fix.contains("instead: "), "{e}");
-    }
-
-    #[test]
-    fn an_event_that_the_kernel_does_not_know_is_unsupported() {
-        let event = Event::parse("page-faults").unwrap();
-        let absent = explain(Some(&event), &io::Error::from_raw_os_error(2));
-        assert_eq!(absent.code, Code::Unsupported);
-        assert!(absent.why.contains("does not have it"), "{absent}");
     }
 }

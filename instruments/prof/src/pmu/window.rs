@@ -135,12 +135,6 @@ impl Counting {
     pub fn events(&self) -> &[Event] {
         &self.events
     }
-
-    /// Returns the privilege levels counted.
-    #[must_use]
-    pub fn scope(&self) -> Scope {
-        self.scope
-    }
 }
 
 impl Counts {
@@ -193,37 +187,31 @@ impl fmt::Display for Counts {
 }
 
 fn open(events: &[Event]) -> Result<(Opened, Scope)> {
-    let user_too = |refused: Refused| {
-        let is_denied = refused.error.kind() == io::ErrorKind::PermissionDenied;
-        // Without the kernel's share some events are 0 by definition: better none.
-        if is_denied && !events.iter().any(is_of_the_kernel) {
-            let opened = Opened::of_this_thread(events, Scope::User)?;
-            return Ok((opened, Scope::User));
+    let mut scope = Scope::UserAndKernel;
+    let mut opened = Opened::of_this_thread(events, scope);
+    // Without the kernel's share some events are 0 by definition: better none.
+    if let Err(Refused { error, .. }) = &opened
+        && error.kind() == io::ErrorKind::PermissionDenied
+        && !events.iter().any(is_of_the_kernel)
+    {
+        scope = Scope::User;
+        opened = Opened::of_this_thread(events, scope);
+    }
+    let opened = opened.map_err(|refused| {
+        let Refused { index, error } = &refused;
+        // If the event counts by itself the group is too large; that may be so below the number of
+        // counters, since not every counter counts every event.
+        let alone = events.get(*index..=*index).filter(|_| *index > 0);
+        if error.kind() == io::ErrorKind::InvalidInput
+            && alone.is_some_and(|event| Opened::of_this_thread(event, Scope::User).is_ok())
+        {
+            let (run, rest) = events.split_at(*index);
+            let why = format!("this machine counts the first {index} of them at once");
+            return in_runs(events, why, &[run, rest]);
         }
-        Err(refused)
-    };
-    Opened::of_this_thread(events, Scope::UserAndKernel)
-        .map(|opened| (opened, Scope::UserAndKernel))
-        .or_else(user_too)
-        .map_err(|refused| {
-            let Refused { index, .. } = &refused;
-            if is_one_too_many(events, &refused) {
-                let (run, rest) = events.split_at(*index);
-                let why = format!("this machine counts the first {index} of them at once");
-                return in_runs(events, why, &[run, rest]);
-            }
-            refused.explain(events)
-        })
-}
-
-/// Returns true if the refused event counts by itself: then the group is too large.
-///
-/// It may be so below the number of counters, since not every counter counts every event.
-fn is_one_too_many(events: &[Event], refused: &Refused) -> bool {
-    let Refused { index, error } = refused;
-    let alone = events.get(*index..=*index).filter(|_| *index > 0);
-    error.kind() == io::ErrorKind::InvalidInput
-        && alone.is_some_and(|event| Opened::of_this_thread(event, Scope::User).is_ok())
+        refused.explain(events)
+    })?;
+    Ok((opened, scope))
 }
 
 fn too_many(events: &[Event], capacity: &Capacity) -> Error {
@@ -234,9 +222,9 @@ fn in_runs(events: &[Event], why: String, runs: &[&[Event]]) -> Error {
     let hardware = events.iter().filter(|event| !event.is_software()).count();
     let what = format!("cannot count {hardware} events at once");
     let names = |run: &&[Event]| run.iter().map(|e| e.name.as_str()).collect::<Vec<_>>().join(",");
-    let names: Vec<String> = runs.iter().map(names).collect();
-    let fix = format!("count them in {} runs: {}", runs.len(), names.join(" then "));
-    Error::new(Code::Unsupported, what, why).fix(fix)
+    let names = runs.iter().map(names).collect::<Vec<_>>().join(" then ");
+    Error::new(Code::Unsupported, what, why)
+        .fix(format!("count them in {} runs: {names}", runs.len()))
 }
 
 fn system(e: &io::Error) -> Error {
@@ -278,10 +266,6 @@ mod tests {
         assert!(e.what.contains("3 events"), "{e}");
         assert!(e.why.contains("2 events at once"), "{e}");
         assert!(e.fix.contains("2 runs: r0001,r0002 then r0003"), "{e}");
-    }
-
-    #[test]
-    fn nothing_to_count_is_an_error() {
         assert_eq!(Counting::of_this_thread(&[]).unwrap_err().code, Code::Unsupported);
     }
 }

@@ -125,7 +125,7 @@ fn document(diff: &diff::Diff) -> Document<'_> {
         rose: sum(moved.rose),
         unclear: sum(moved.unclear),
         noise: sum(moved.noise),
-        parts: Part::ALL.into_iter().map(of_part).collect(),
+        parts: Part::ALL.iter().copied().map(of_part).collect(),
         stages: diff.stages().into_iter().map(of_stage).collect(),
         rows: diff.rows.iter().map(|row| of_row(diff, row)).collect(),
         remarks: &diff.remarks,

@@ -62,7 +62,7 @@ impl<'a> Ranked<'a> {
             ["function", "stage", "with", "without", "difference", "saving", &head, "change"];
         grid.cells(head);
         grid.cells(["", "", &unit, &unit, &unit, "%", &packets, ""]);
-        for part in Part::ALL {
+        for &part in Part::ALL {
             let rows: Vec<&Row> = self.diff.rows_of(part).collect();
             if rows.is_empty() {
                 continue;
@@ -174,7 +174,7 @@ impl<'a> Ranked<'a> {
             grid.cells(self.total(stage.as_str(), sum));
         }
         grid.text("");
-        for part in Part::ALL {
+        for &part in Part::ALL {
             let sum = diff.sum_of(|row| row.stage.part() == part);
             if sum.functions > 0 {
                 grid.cells(self.total(part.as_str(), sum));

@@ -7,7 +7,7 @@ use linerate_show::number;
 
 use super::figures::{more_functions, percent};
 use super::{by_falling_count, file_of, load_of, preface, short, wrapped};
-use crate::profile::{Profile, Row, Space};
+use crate::profile::{Profile, Row};
 use crate::stage::stage_of;
 
 const NAME_WIDTH: usize = 44;
@@ -35,19 +35,14 @@ impl<'a> Table<'a> {
 
     fn row(&self, row: &Row) -> [String; 6] {
         let stage = stage_of(&row.symbol, row.object.as_deref(), row.space);
-        let object = match (&row.object, row.space) {
-            (Some(object), _) => short(file_of(object), OBJECT_WIDTH),
-            (None, Space::Kernel) => "kernel".to_owned(),
-            (None, Space::User) => "program".to_owned(),
-            (None, Space::Unknown) => "n/a".to_owned(),
-        };
+        let object = row.object.as_deref().map(|object| short(file_of(object), OBJECT_WIDTH));
         [
             number::count(row.count),
             self.share(row.count),
             load_of(row),
             short(&row.symbol, NAME_WIDTH),
             stage.as_str().to_owned(),
-            object,
+            object.unwrap_or_else(|| row.space.to_string()),
         ]
     }
 

@@ -1,31 +1,27 @@
 //! Opens the events of a target: which threads, which CPUs, and what to make of a refusal.
 
 use std::collections::BTreeSet;
-use std::io;
+use std::path::Path;
+use std::{fs, io};
 
 use linerate_sys::{Code, Error, Result};
-use perf_event::events::{Raw, Software};
 use perf_event::{Builder, ReadFormat, SampleFlag};
 use rustix::process::{Resource, getrlimit};
 
+use super::What;
 use super::rings::{Refusal, Rings};
-use super::{What, threads};
+use crate::conditions::cpus_on_line;
+use crate::pmu::{Event, open};
 
 /// An event as it is to be opened, and what the kernel did not grant of it.
 #[derive(Debug, Clone)]
 pub(super) struct Setup {
     builder: Builder<'static>,
+    event: Event,
     what: String,
-    pub(super) ring_bytes: usize,
+    ring_bytes: usize,
     /// The kernel's functions are sampled.
     pub(super) kernel: bool,
-}
-
-/// The open events of this process.
-pub(super) struct Attached {
-    pub(super) rings: Rings,
-    /// Threads that started while we looked and may be sampled twice.
-    pub(super) late: usize,
 }
 
 impl Setup {
@@ -39,13 +35,15 @@ impl Setup {
         kernel: bool,
         ring_bytes: usize,
     ) -> Result<Setup> {
-        let (builder, name) = event(what)?;
-        let ring_bytes = ring_bytes.clamp(page_bytes(), RING_BYTES_MAX).next_power_of_two();
-        let mut setup =
-            Setup { builder, what: format!("cannot sample {name}"), ring_bytes, kernel };
+        let (event, period, name) = asked(what)?;
+        let page_bytes = rustix::param::page_size();
+        let ring_bytes = ring_bytes.clamp(page_bytes, RING_BYTES_MAX).next_power_of_two();
+        let (builder, what) = (open::builder(&event), format!("cannot sample {name}"));
+        let mut setup = Setup { builder, event, what, ring_bytes, kernel };
         let flags = SampleFlag::IP | SampleFlag::TID;
         setup
             .builder
+            .sample_period(period)
             .sample(if call_chains { flags | SampleFlag::CALLCHAIN } else { flags })
             .sample_id_all(true)
             .wakeup_watermark(ring_bytes / 2)
@@ -61,7 +59,7 @@ impl Setup {
         loop {
             match self.builder.build() {
                 Ok(_) => return Ok(()),
-                Err(e) if refused(&e) && self.kernel => {
+                Err(e) if e.kind() == io::ErrorKind::PermissionDenied && self.kernel => {
                     self.kernel = false;
                     self.builder.exclude_kernel(true);
                 }
@@ -75,7 +73,7 @@ impl Setup {
         }
     }
 
-    /// The calling thread, and no thread that it starts.
+    /// Opens the event of the calling thread, and of no thread that it starts.
     ///
     /// # Errors
     /// As [`Setup::explain`].
@@ -87,7 +85,8 @@ impl Setup {
         Ok(rings)
     }
 
-    /// Opens the events of all threads of this process, and of those that they will start.
+    /// Opens the events of all threads of this process and of those that they will start, and returns the
+    /// number of threads that started while we looked and may be sampled twice.
     ///
     /// A thread that shows up while we open events has inherited its starter's, or was started
     /// before its starter had any: we cannot tell. So we begin again until none shows up; if that
@@ -95,41 +94,40 @@ impl Setup {
     ///
     /// # Errors
     /// `E-UNSUPPORTED` if /proc cannot tell of them; as [`Setup::explain`].
-    pub(super) fn process(&self) -> Result<Attached> {
-        let cpus: Vec<_> = threads::cpus_on_line()?.into_iter().map(Some).collect();
+    pub(super) fn process(&self) -> Result<(Rings, usize)> {
+        let cpus = cpus_on_line().ok_or_else(|| {
+            let why = "/sys/devices/system/cpu/online does not say";
+            Error::new(Code::System, "cannot tell which CPUs there are", why)
+        })?;
+        let cpus: Vec<_> = cpus.into_iter().map(Some).collect();
         let mut builder = self.builder.clone();
         builder.inherit(true).inherit_thread(true);
-        let mut attempts = 0;
-        loop {
-            attempts += 1;
+        for attempt in 1.. {
             let mut rings = Rings::default();
-            let known = threads::own()?;
+            let known = own_threads()?;
             self.add(&mut rings, &mut builder, &known, &cpus)?;
-            let late = &threads::own()? - &known;
-            if !late.is_empty() && attempts < ATTEMPTS {
-                continue;
+            let late = &own_threads()? - &known;
+            if late.is_empty() || attempt == ATTEMPTS {
+                self.add(&mut rings, &mut builder, &late, &cpus)?;
+                return Ok((rings, late.len()));
             }
-            self.add(&mut rings, &mut builder, &late, &cpus)?;
-            return Ok(Attached { rings, late: late.len() });
         }
+        unreachable!("an attempt is the last")
     }
 
     fn add(
         &self,
         rings: &mut Rings,
         builder: &mut Builder<'static>,
-        threads: &BTreeSet<u32>,
+        threads: &BTreeSet<i32>,
         cpus: &[Option<usize>],
     ) -> Result<()> {
-        let all = threads.len().saturating_add(rings.threads() as usize);
-        let needed = all.saturating_mul(cpus.len());
+        let needed = (threads.len() + rings.threads()).saturating_mul(cpus.len());
         for &thread in threads {
-            let Ok(pid) = i32::try_from(thread) else { continue };
-            match rings.add(builder.observe_pid(pid), cpus, self.ring_bytes) {
-                Ok(()) => {}
-                // The thread has ended meanwhile.
+            match rings.add(builder.observe_pid(thread), cpus, self.ring_bytes) {
+                // A thread that has ended meanwhile is no error.
                 Err(Refusal::Event(e)) if e.raw_os_error() == Some(ESRCH) => {}
-                Err(e) => return Err(self.refused(&e, needed)),
+                done => done.map_err(|e| self.refused(&e, needed))?,
             }
         }
         Ok(())
@@ -137,82 +135,57 @@ impl Setup {
 
     /// Returns the error for a refusal of one of `needed` events.
     fn refused(&self, refusal: &Refusal, needed: usize) -> Error {
-        let ring_bytes = self.ring_bytes;
         match refusal {
-            Refusal::Event(e) if e.raw_os_error() == Some(EMFILE) => self.too_many(needed),
+            Refusal::Event(e) if e.raw_os_error() == Some(EMFILE) => {
+                // The library leaves the limit as it is: it is the whole process's.
+                let limit = getrlimit(Resource::Nofile);
+                too_many(&self.what, needed, limit.current, limit.maximum)
+            }
             Refusal::Event(e) => self.explain(e),
             Refusal::Ring(e) => {
-                let why = format!("the kernel lends no ring of {ring_bytes} bytes ({e})");
+                let why = format!("the kernel lends no ring of {} bytes ({e})", self.ring_bytes);
                 Error::new(Code::Memory, self.what.as_str(), why)
                     .fix("smaller rings, or raise sysctl kernel.perf_event_mlock_kb")
             }
         }
     }
 
-    /// The library leaves the limit as it is: it is the whole process's.
-    fn too_many(&self, needed: usize) -> Error {
-        let limit = getrlimit(Resource::Nofile);
-        too_many(&self.what, needed, limit.current, limit.maximum)
-    }
-
     /// Returns the error with the cause and the remedy.
     pub(super) fn explain(&self, e: &io::Error) -> Error {
-        let error = |code, why: &str| Error::new(code, self.what.as_str(), format!("{why} ({e})"));
-        match e.raw_os_error() {
-            _ if refused(e) => error(Code::Permission, "the kernel does not let us").fix(
-                "run with CAP_PERFMON, or as the process's own user with sysctl \
-                     kernel.perf_event_paranoid=2; in a container also with a seccomp profile that \
-                     allows perf_event_open",
-            ),
-            Some(ENOSYS) => error(Code::Unsupported, "there is no such system call here").fix(
-                "in a container, a seccomp profile that allows perf_event_open; else a kernel with \
-                     CONFIG_PERF_EVENTS",
-            ),
-            Some(ENOENT | ENODEV | EOPNOTSUPP) => {
-                error(Code::Unsupported, "this machine does not count that event")
-                    .fix("sample by time: that needs no counter of the CPU")
-            }
-            Some(EMFILE) => self.too_many(1),
-            Some(ENFILE) => error(Code::System, "all processes together have too many files open")
-                .fix("as root: raise sysctl fs.file-max"),
-            Some(EINVAL) => error(Code::Unsupported, "the kernel does not know these options")
-                .fix("check the event's code, and use Linux 5.13 or later"),
-            _ => error(Code::System, "perf_event_open or mmap failed"),
+        let (code, why, mut fix) = open::remedy(Some(&self.event), e);
+        if matches!(e.raw_os_error(), Some(ENOENT | ENODEV | EINVAL | EOPNOTSUPP)) {
+            fix = "sample by time, which needs no counter of the CPU; Linux 5.13 or later".into();
         }
+        Error::new(code, self.what.as_str(), why).fix(fix)
     }
 }
 
-fn event(what: &What) -> Result<(Builder<'static>, String)> {
-    let refuse =
-        |what: &str, why: String, fix: &str| Err(Error::new(Code::Unsupported, what, why).fix(fix));
+/// Returns the event of `what`, its period, and what it is called in an error.
+fn asked(what: &What) -> Result<(Event, u64, String)> {
+    let refuse = |name: &str, why: String, fix: &str| {
+        Err(Error::new(Code::Unsupported, format!("cannot sample {name}"), why).fix(fix))
+    };
     match what {
         What::Time { hz } if (1..=HZ_MAX).contains(hz) => {
-            let mut builder = Builder::new(Software::CPU_CLOCK);
-            builder.sample_period(1_000_000_000 / u64::from(*hz));
-            Ok((builder, "by time".to_owned()))
+            let clock = Event::new("cpu-clock", Event::SOFTWARE, 0);
+            Ok((clock, 1_000_000_000 / u64::from(*hz), "by time".to_owned()))
         }
         What::Time { hz } => {
             let why = format!("{hz} samples a second are outside of 1 to {HZ_MAX}");
-            refuse("cannot sample by time", why, "1000 a second are usual")
+            refuse("by time", why, "1000 a second are usual")
         }
-        What::Event { trigger, period: 0 } => {
-            let what = format!("cannot sample {}", trigger.name);
-            refuse(&what, "a period of 0 events".into(), "give the events for each sample")
+        What::Event { event, period: 0 } => {
+            refuse(&event.name, "a period of 0 events".into(), "give the events for each sample")
         }
-        What::Event { trigger, period } if trigger.is_clock() && *period < CLOCK_PERIOD_NS_MIN => {
-            let what = format!("cannot sample {}", trigger.name);
+        What::Event { event, period } if event.is_clock() && *period < CLOCK_PERIOD_NS_MIN => {
             let why = format!(
                 "its events are nanoseconds, and a period of {period} ns is below the least of \
                  {CLOCK_PERIOD_NS_MIN} ns"
             );
-            refuse(&what, why, "sample by time, 1000 times a second, or give a longer period")
+            let fix = "sample by time, 1000 times a second, or give a longer period";
+            refuse(&event.name, why, fix)
         }
-        What::Event { trigger, period } => {
-            let mut builder = Builder::new(Raw::new(trigger.config));
-            builder.attrs_mut().type_ = trigger.type_;
-            builder.sample_period(*period);
-            Ok((builder, trigger.name.clone()))
-        }
+        What::Event { event, period } => Ok((event.clone(), *period, event.name.clone())),
     }
 }
 
@@ -233,12 +206,23 @@ fn too_many(what: &str, needed: usize, soft: Option<u64>, hard: Option<u64>) -> 
     Error::new(Code::System, what, why).fix(fix)
 }
 
-fn refused(e: &io::Error) -> bool {
-    e.kind() == io::ErrorKind::PermissionDenied
-}
-
-fn page_bytes() -> usize {
-    rustix::param::page_size()
+/// Returns the numbers of this process's threads at this moment.
+///
+/// # Errors
+/// `E-UNSUPPORTED` if /proc is missing or of another PID namespace, where our threads have other
+/// numbers.
+fn own_threads() -> Result<BTreeSet<i32>> {
+    let is_ours = |name: &Path| *name == *std::process::id().to_string();
+    let ours = fs::read_link("/proc/self").is_ok_and(|name| is_ours(&name));
+    let tasks = fs::read_dir("/proc/self/task").ok().filter(|_| ours).ok_or_else(|| {
+        let why = "/proc is missing or of another PID namespace, where threads have other numbers";
+        Error::new(Code::Unsupported, "cannot sample this process", why).fix(
+            "mount -t proc proc /proc, in a mount namespace of one's own: unshare --mount-proc",
+        )
+    })?;
+    // An entry that cannot be read is of a thread that is just ending.
+    let number = |entry: fs::DirEntry| entry.file_name().to_str()?.parse().ok();
+    Ok(tasks.flatten().filter_map(number).collect())
 }
 
 const READ_FORMAT: ReadFormat =
@@ -257,14 +241,11 @@ const ENOENT: i32 = 2;
 const ESRCH: i32 = 3;
 const ENODEV: i32 = 19;
 const EINVAL: i32 = 22;
-const ENFILE: i32 = 23;
 const EMFILE: i32 = 24;
-const ENOSYS: i32 = 38;
 const EOPNOTSUPP: i32 = 95;
 
 #[cfg(test)]
 mod tests {
-    use super::super::Trigger;
     use super::*;
 
     fn setup() -> Option<Setup> {
@@ -278,59 +259,38 @@ mod tests {
         let Some(setup) = setup() else { return };
         for (errno, code, fix) in [
             (1, Code::Permission, "CAP_PERFMON"),
+            (1, Code::Permission, "seccomp"),
             (13, Code::Permission, "perf_event_paranoid"),
             (ENOENT, Code::Unsupported, "by time"),
             (EOPNOTSUPP, Code::Unsupported, "by time"),
-            (EMFILE, Code::System, "limit"),
-            (ENOSYS, Code::Unsupported, "seccomp"),
-            (1, Code::Permission, "seccomp"),
-            (ENFILE, Code::System, "fs.file-max"),
             (EINVAL, Code::Unsupported, "5.13"),
+            (EMFILE, Code::System, "limit"),
+            (23, Code::System, "fs.file-max"),
+            (38, Code::Unsupported, "seccomp"),
         ] {
-            let e = setup.explain(&io::Error::from_raw_os_error(errno));
+            let e = setup.refused(&Refusal::Event(io::Error::from_raw_os_error(errno)), 1);
             assert_eq!(e.code, code, "{e}");
             assert!(e.fix.contains(fix), "{e}");
         }
-    }
-
-    #[test]
-    fn a_ring_that_the_kernel_does_not_lend_is_told_from_a_refused_event() {
-        let Some(setup) = setup() else { return };
         let e = setup.refused(&Refusal::Ring(io::Error::from_raw_os_error(1)), 1);
         assert_eq!(e.code, Code::Memory);
         assert!(e.fix.contains("perf_event_mlock_kb"), "{e}");
-        let e = setup.refused(&Refusal::Event(io::Error::from_raw_os_error(1)), 1);
-        assert_eq!(e.code, Code::Permission);
     }
 
     #[test]
     fn a_rate_or_a_period_that_cannot_be_is_refused() {
         for hz in [0, HZ_MAX + 1] {
-            let e = Setup::new(&What::Time { hz }, false, true, 4096).unwrap_err();
-            assert!(e.why.contains("1 to 100000"), "{e}");
+            assert!(asked(&What::Time { hz }).unwrap_err().why.contains("1 to 100000"));
         }
-        let what =
-            What::Event { trigger: Trigger::new("page-faults", Trigger::SOFTWARE, 2), period: 0 };
-        assert!(Setup::new(&what, false, true, 4096).unwrap_err().why.contains("period of 0"));
-    }
-
-    #[test]
-    fn a_clock_given_as_an_event_is_refused_where_its_period_is_too_short_in_ns() {
-        for (name, config) in [("cpu-clock", 0), ("task-clock", 1)] {
-            let trigger = Trigger::new(name, Trigger::SOFTWARE, config);
-            let what = |period| What::Event { trigger: trigger.clone(), period };
-            let e = event(&what(CLOCK_PERIOD_NS_MIN - 1)).unwrap_err();
+        let of = |config, period| {
+            asked(&What::Event { event: Event::new("x", Event::SOFTWARE, config), period })
+        };
+        assert!(of(2, 0).unwrap_err().why.contains("period of 0") && of(2, 1).is_ok());
+        for clock in [0, 1] {
+            let e = of(clock, CLOCK_PERIOD_NS_MIN - 1).unwrap_err();
             assert!(e.why.contains("99999 ns") && e.fix.contains("by time"), "{e}");
-            assert!(event(&what(CLOCK_PERIOD_NS_MIN)).is_ok());
+            assert!(of(clock, CLOCK_PERIOD_NS_MIN).is_ok());
         }
-        // Others have no time in them.
-        assert!(
-            event(&What::Event {
-                trigger: Trigger::new("page-faults", Trigger::SOFTWARE, 2),
-                period: 1
-            })
-            .is_ok()
-        );
     }
 
     #[test]
@@ -353,10 +313,9 @@ mod tests {
             let held = held.clone();
             std::thread::spawn(move || held.lock().map(|held| held.recv().is_ok()).ok());
         }
-        let attached = setup.process().unwrap();
-        assert!(attached.rings.threads() >= 4, "{:?}", attached.rings);
-        let cpus = threads::cpus_on_line().unwrap();
-        let expected = format!("cpus: {:?}", cpus.iter().map(|&n| Some(n)).collect::<Vec<_>>());
-        assert!(format!("{:?}", attached.rings).contains(&expected), "{:?}", attached.rings);
+        let (rings, _) = setup.process().unwrap();
+        assert!(rings.threads() >= 4, "{rings:?}");
+        let cpus: Vec<_> = cpus_on_line().unwrap().into_iter().map(Some).collect();
+        assert!(format!("{rings:?}").contains(&format!("cpus: {cpus:?}")), "{rings:?}");
     }
 }

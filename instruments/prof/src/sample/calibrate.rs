@@ -4,10 +4,10 @@
 //! the wall's without what it waited for a CPU: the interrupts are in it, other processes are not.
 //! Each turn gives one difference; if nearly all of them are positive the median is the cost.
 
-use std::fs;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
+use linerate_sys::thread::run_delay_ns;
 use linerate_sys::{Code, Error, Result};
 
 use super::What;
@@ -29,7 +29,7 @@ pub(super) fn sample_ns(call_chains: bool, kernel: bool) -> Option<f64> {
         let with = spin(turns)?;
         rings.disable().ok()?;
         let mut samples = 0u32;
-        rings.drain(|_| samples += 1);
+        rings.drain(|_, _| samples += 1);
         costs.push((with - without) / f64::from(samples.max(1)));
     }
     distinct(&mut costs)
@@ -92,11 +92,11 @@ fn turns() -> u64 {
 
 /// Nanoseconds that the loop had a CPU, interrupts included.
 fn spin(turns: u64) -> Option<f64> {
-    let waited = run_delay_ns()?;
+    let waited = run_delay_ns().ok()?;
     let start = Instant::now();
     work(turns);
     let wall = start.elapsed().as_nanos() as f64;
-    Some(wall - run_delay_ns()?.saturating_sub(waited) as f64)
+    Some(wall - run_delay_ns().ok()?.saturating_sub(waited) as f64)
 }
 
 /// A chain of shifts in a register. A loop through memory would not do: how fast a store is
@@ -108,14 +108,6 @@ fn work(turns: u64) {
         x ^ x << 17
     };
     black_box((0..black_box(turns)).fold(black_box(1), shift));
-}
-
-/// Time that this thread has waited for a CPU.
-///
-/// Source: Linux Documentation/scheduler/sched-stats.rst, /proc/PID/schedstat.
-fn run_delay_ns() -> Option<u64> {
-    let text = fs::read_to_string("/proc/thread-self/schedstat").ok()?;
-    text.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
 /// Fast enough for a difference that shows in so short a time; slow enough that the thread runs its

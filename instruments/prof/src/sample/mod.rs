@@ -22,8 +22,8 @@
 //!
 //! ```text
 //! thread x CPU: event --+
-//! thread x CPU: event --+--> ring of the CPU --> note --> tally --> names
-//! started later: event -+    (512 KiB)                  (bounded)  (finish)
+//! thread x CPU: event --+--> ring of the CPU --> tally --> names
+//! started later: event -+    (512 KiB)          (bounded)  (finish)
 //! ```
 //!
 //! One event for each thread and each CPU, and one ring for each CPU: the kernel gives no ring to an
@@ -35,18 +35,16 @@
 mod attach;
 mod calibrate;
 mod kallsyms;
-mod note;
 mod recorder;
-mod recording;
 mod remarks;
 mod rings;
 mod summary;
 mod symbols;
 mod tally;
-mod threads;
 
-pub use recorder::{Recorder, Trial};
-pub use recording::{Progress, Recording};
+use crate::pmu::Event;
+
+pub use recorder::{Recorder, Recording, Trial};
 pub use remarks::{KERNEL_LEFT_OUT, cost_remark};
 
 /// The subject of a sample.
@@ -65,25 +63,12 @@ pub enum What {
     },
     /// An event: one sample for every so many of it.
     Event {
-        /// The trigger.
-        trigger: Trigger,
+        /// The event.
+        event: Event,
         /// Events for each sample. A prime keeps it out of step with loops. Of `cpu-clock` and
         /// `task-clock`, whose events are nanoseconds, 100,000 at least.
         period: u64,
     },
-}
-
-/// An event as the kernel is asked for it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Trigger {
-    /// As one asks for it, and as the profile names it: `L2_LINES_OUT`.
-    pub name: String,
-    /// `perf_event_attr.type`: 0 hardware, 1 software, 4 raw, or a PMU's own.
-    pub type_: u32,
-    /// `perf_event_attr.config`.
-    pub config: u64,
-    /// Its raw code as printed: `r1643`.
-    pub raw: Option<String>,
 }
 
 /// Threads whose samples are taken.
@@ -103,30 +88,5 @@ impl What {
             What::Time { hz } => Some(f64::from(*hz)),
             What::Event { .. } => None,
         }
-    }
-}
-
-impl Trigger {
-    /// `PERF_TYPE_HARDWARE`.
-    pub const HARDWARE: u32 = 0;
-    /// `PERF_TYPE_SOFTWARE`: counted by the kernel, not by the CPU.
-    pub const SOFTWARE: u32 = 1;
-    /// `PERF_TYPE_RAW`.
-    pub const RAW: u32 = 4;
-
-    /// An event of the kernel or of the CPU by its numbers.
-    #[must_use]
-    pub fn new(name: impl Into<String>, type_: u32, config: u64) -> Trigger {
-        let raw = (type_ == Trigger::RAW).then(|| format!("r{config:04x}"));
-        Trigger { name: name.into(), type_, config, raw }
-    }
-
-    /// Returns true for `cpu-clock` and `task-clock`, whose events are nanoseconds.
-    pub(crate) fn is_clock(&self) -> bool {
-        self.type_ == Trigger::SOFTWARE && self.config <= 1
-    }
-
-    pub(crate) fn of_the_kernel(&self) -> bool {
-        self.type_ == Trigger::SOFTWARE
     }
 }

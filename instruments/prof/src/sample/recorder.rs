@@ -1,15 +1,19 @@
-//! The settings of a recording.
+//! A recording: its settings, and the samples while they are taken.
 
 use std::fs::File;
 use std::io::Read;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
-use linerate_sys::Result;
 use linerate_sys::clock::thread_cpu_ns;
+use linerate_sys::{Code, Error, Result};
+use rustix::event::Timespec;
 
-use super::attach::{Attached, Setup};
-use super::summary::Began;
-use super::{Recording, Target, What, calibrate};
+use super::attach::Setup;
+use super::rings::Rings;
+use super::symbols::Names;
+use super::tally::Tally;
+use super::{Target, What, calibrate, summary};
+use crate::profile::Profile;
 
 /// The settings of a recording, before it starts.
 #[derive(Debug, Clone)]
@@ -42,32 +46,28 @@ impl Recorder {
 
     /// Records the chain of callers with each sample, by frame pointers.
     #[must_use]
-    pub fn call_chains(mut self, on: bool) -> Recorder {
-        self.call_chains = on;
-        self
+    pub fn call_chains(self, call_chains: bool) -> Recorder {
+        Recorder { call_chains, ..self }
     }
 
     /// Samples the kernel's functions, too. They are left out, with a remark, if it refuses.
     #[must_use]
-    pub fn kernel(mut self, on: bool) -> Recorder {
-        self.kernel = on;
-        self
+    pub fn kernel(self, kernel: bool) -> Recorder {
+        Recorder { kernel, ..self }
     }
 
     /// Sets the bytes of each ring, rounded up to a power of two pages, 64 MiB at most.
     #[must_use]
-    pub fn ring_bytes(mut self, bytes: usize) -> Recorder {
-        self.ring_bytes = bytes;
-        self
+    pub fn ring_bytes(self, ring_bytes: usize) -> Recorder {
+        Recorder { ring_bytes, ..self }
     }
 
     /// Measures the cost of one sample before the start, which takes about 0.1 s.
     ///
     /// Of a cost that is not known more than 20,000 samples a second are refused.
     #[must_use]
-    pub fn calibrate(mut self, on: bool) -> Recorder {
-        self.calibrate = on;
-        self
+    pub fn calibrate(self, calibrate: bool) -> Recorder {
+        Recorder { calibrate, ..self }
     }
 
     /// Opens the event on the calling thread, measures what a sample takes, and closes it again.
@@ -88,22 +88,31 @@ impl Recorder {
     pub fn start(self, target: Target) -> Result<Recording> {
         let cpu_ns = thread_cpu_ns();
         let (setup, sample_ns) = self.prepare()?;
-        let (at, wall, kernel) = (Instant::now(), SystemTime::now(), setup.kernel);
+        let (at, wall) = (Instant::now(), SystemTime::now());
         let (mut rings, late) = match target {
             Target::ThisThread => (setup.this_thread()?, 0),
-            Target::ThisProcess => {
-                let Attached { rings, late } = setup.process()?;
-                (rings, late)
-            }
+            Target::ThisProcess => setup.process()?,
         };
         rings.enable().map_err(|e| setup.explain(&e))?;
         let workload = match target {
             Target::ThisThread => format!("one thread of {}", command_line()),
             Target::ThisProcess => command_line(),
         };
-        let began = Began { at, wall, workload, sample_ns, kernel, late };
         let cpu_ns = thread_cpu_ns().saturating_sub(cpu_ns);
-        Ok(Recording::new(self, rings, began, cpu_ns))
+        let (kernel, tally) = (setup.kernel, Tally::default());
+        let recorder = self;
+        Ok(Recording {
+            recorder,
+            rings,
+            at,
+            wall,
+            workload,
+            sample_ns,
+            kernel,
+            late,
+            tally,
+            cpu_ns,
+        })
     }
 
     fn prepare(&self) -> Result<(Setup, Option<f64>)> {
@@ -119,10 +128,75 @@ impl Recorder {
 fn command_line() -> String {
     let mut bytes = Vec::new();
     // What has been read until it failed is as good as any.
-    let _ = File::open("/proc/self/cmdline")
-        .map(|file| file.take(COMMAND_LINE_BYTES_MAX).read_to_end(&mut bytes));
-    let text = String::from_utf8_lossy(&bytes).replace(['\0', '\n'], " ");
-    text.trim_end().to_owned()
+    let _ = File::open("/proc/self/cmdline").map(|file| file.take(4096).read_to_end(&mut bytes));
+    String::from_utf8_lossy(&bytes).replace(['\0', '\n'], " ").trim_end().to_owned()
 }
 
-const COMMAND_LINE_BYTES_MAX: u64 = 4096;
+/// Samples while they are taken. Dropping it ends the sampling.
+#[derive(Debug)]
+pub struct Recording {
+    pub(super) recorder: Recorder,
+    rings: Rings,
+    at: Instant,
+    pub(super) wall: SystemTime,
+    pub(super) workload: String,
+    pub(super) sample_ns: Option<f64>,
+    /// The kernel's functions are sampled.
+    pub(super) kernel: bool,
+    /// Threads that started while the recorder attached and may be sampled twice.
+    pub(super) late: usize,
+    pub(super) tally: Tally,
+    /// CPU time of the recorder, from the start of its calibration.
+    cpu_ns: u64,
+}
+
+impl Recording {
+    /// Waits for samples and takes them in: until a ring is half full or the time is over, and never
+    /// longer than 0.1 s, for the kernel does not wake us for every ring.
+    ///
+    /// # Panics
+    /// If the kernel writes a record that is longer than what it has written: perf-event2 asserts it
+    /// and shows us no header before. [`Recording::finish`] likewise.
+    ///
+    /// # Errors
+    /// `E-SYSTEM` if the kernel does not let us wait.
+    pub fn poll(&mut self, timeout: Duration) -> Result<()> {
+        let began = thread_cpu_ns();
+        let timeout = timeout.min(LONGEST_WAIT);
+        let timeout = Timespec { tv_sec: 0, tv_nsec: timeout.subsec_nanos().into() };
+        self.rings.wait(&timeout).map_err(|e| failed(&e))?;
+        self.drain();
+        self.cpu_ns += thread_cpu_ns().saturating_sub(began);
+        Ok(())
+    }
+
+    /// Stops, names the functions and sorts them by falling count.
+    ///
+    /// # Errors
+    /// `E-SYSTEM` if the events cannot be stopped or read.
+    pub fn finish(mut self) -> Result<Profile> {
+        let began = thread_cpu_ns();
+        self.rings.disable().map_err(|e| failed(&e))?;
+        let wall_ns = u64::try_from(self.at.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.drain();
+        let mut counted = self.rings.counted().map_err(|e| failed(&e))?;
+        // The events' own count has what was lost last, too, of which no record tells.
+        counted.lost = counted.lost.max(self.tally.lost);
+        let mut profile = summary::profile(&self, counted, wall_ns, &Names::of(&self.tally));
+        if let Some(cost) = &mut profile.own_cost {
+            cost.recorder_cpu_ns = self.cpu_ns + thread_cpu_ns().saturating_sub(began);
+        }
+        Ok(profile)
+    }
+
+    fn drain(&mut self) {
+        let tally = &mut self.tally;
+        self.rings.drain(|space, record| tally.take(space, record));
+    }
+}
+
+fn failed(e: &std::io::Error) -> Error {
+    Error::new(Code::System, "cannot go on sampling", e.to_string())
+}
+
+const LONGEST_WAIT: Duration = Duration::from_millis(100);

@@ -42,25 +42,40 @@ pub(super) struct Names {
 /// A stretch of our memory that holds code: `start..end` and what is mapped there.
 type Mapping = (u64, u64, Arc<str>);
 
+impl Name {
+    /// A name of which nothing else is known.
+    pub(super) fn plain(symbol: &str) -> Name {
+        Name {
+            symbol: symbol.to_owned(),
+            address: None,
+            code_bytes: None,
+            object: None,
+            space: Space::Unknown,
+            function: false,
+        }
+    }
+}
+
 impl Names {
     /// Names the places of `tally`.
     pub(super) fn of(tally: &Tally) -> Names {
         let mut names = Names::default();
-        let mut all: Vec<Place> = tally.places.keys().chain(&tally.callers).copied().collect();
+        let mut all: Vec<Place> =
+            tally.places.keys().chain(tally.stacks.keys().flatten()).copied().collect();
         all.sort_unstable();
         all.dedup();
-        let in_kernel = |place: &Place| match place {
-            Place::Kernel(address) => Some(*address),
-            _ => None,
-        };
-        let in_user = |place: &Place| match place {
-            Place::User(address) => Some(*address),
-            _ => None,
-        };
-        names.kernel(&all.iter().filter_map(in_kernel).collect::<Vec<_>>());
-        names.user(&all.iter().filter_map(in_user).collect::<Vec<_>>());
-        names.put(Place::Unknown, plain("[unknown]"));
-        names.put(Place::Beyond, plain("[beyond]"));
+        let (mut kernel, mut user) = (Vec::new(), Vec::new());
+        for place in all {
+            match place {
+                Place::Kernel(address) => kernel.push(address),
+                Place::User(address) => user.push(address),
+                Place::Unknown | Place::Beyond => {}
+            }
+        }
+        names.kernel(&kernel);
+        names.user(&user);
+        names.put(Place::Unknown, Name::plain("[unknown]"));
+        names.put(Place::Beyond, Name::plain("[beyond]"));
         names
     }
 
@@ -108,8 +123,8 @@ impl Names {
         let mut found = found.into_iter();
         for &address in addresses {
             let object = object(&mappings, address);
-            let name = match found.next() {
-                Some(Symbolized::Sym(symbol)) => Name {
+            let name = match (found.next(), object) {
+                (Some(Symbolized::Sym(symbol)), object) => Name {
                     symbol: symbol.name.into_owned(),
                     address: Some(symbol.addr),
                     code_bytes: symbol.size.and_then(|size| u64::try_from(size).ok()),
@@ -117,15 +132,12 @@ impl Names {
                     space: Space::User,
                     function: true,
                 },
-                Some(Symbolized::Unknown(_)) | None => match object {
-                    Some(object) => {
-                        let file = object.rsplit('/').next().unwrap_or(&object);
-                        let symbol =
-                            if file.starts_with('[') { file.into() } else { nameless(file) };
-                        Name { symbol, object: Some(object), space: Space::User, ..plain("") }
-                    }
-                    None => plain("[unknown]"),
-                },
+                (_, Some(object)) => {
+                    let file = object.rsplit('/').next().unwrap_or(&object);
+                    let symbol = if file.starts_with('[') { file.into() } else { nameless(file) };
+                    Name { symbol, object: Some(object), space: Space::User, ..Name::plain("") }
+                }
+                (_, None) => Name::plain("[unknown]"),
             };
             self.put(Place::User(address), name);
         }
@@ -171,17 +183,6 @@ fn nameless(object: &str) -> String {
     format!("[{object}: no symbol]")
 }
 
-fn plain(symbol: &str) -> Name {
-    Name {
-        symbol: symbol.to_owned(),
-        address: None,
-        code_bytes: None,
-        object: None,
-        space: Space::Unknown,
-        function: false,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -204,20 +205,13 @@ mod tests {
     fn a_function_of_this_program_has_name_size_and_object() {
         let here = a_function_of_this_program_has_name_size_and_object as *const () as u64;
         let mut tally = Tally::default();
-        tally.places.insert(Place::User(here), 1);
+        tally.places.extend([(Place::User(here), 1), (Place::User(1), 1)]);
         let names = Names::of(&tally);
         let name = names.find(Place::User(here)).unwrap();
         assert!(name.function && name.symbol.contains("a_function_of_this_program"), "{name:?}");
         assert!(name.code_bytes > Some(0), "{name:?}");
         assert_eq!(name.object.as_deref(), std::env::current_exe().unwrap().to_str());
         assert_eq!(names.unread, None);
-    }
-
-    #[test]
-    fn an_address_of_nothing_is_unknown() {
-        let mut tally = Tally::default();
-        tally.places.insert(Place::User(1), 1);
-        let names = Names::of(&tally);
-        assert_eq!(names.find(Place::User(1)), Some(&plain("[unknown]")));
+        assert_eq!(names.find(Place::User(1)), Some(&Name::plain("[unknown]")));
     }
 }

@@ -226,7 +226,7 @@ fn largest(diff: &Diff) -> Vec<Layer> {
         }
     };
     let both = |layer: &Layer| layer.listed.iter().sum::<f64>();
-    let busy = Stage::ALL.into_iter().filter(|stage| stage.part() != Part::Idle);
+    let busy = Stage::ALL.iter().copied().filter(|stage| stage.part() != Part::Idle);
     let mut stages: Vec<Layer> = busy.map(of).filter(|layer| both(layer) > 0.0).collect();
     stages.sort_by(|one, other| both(other).total_cmp(&both(one)));
     let rest = stages.split_off(stages.len().min(STAGES_MAX));
