@@ -4,6 +4,7 @@
 use linerate_sys::{Code, Error, Result};
 
 use super::lines::{Line, Lines, excerpt, unquoted};
+use super::listing::Parsed;
 use super::{Form, WHAT, kernprof, perf_script, readprofile};
 
 /// The forms that can be read, for the error on any other.
@@ -26,26 +27,27 @@ pub(super) fn of(head: &[u8]) -> Result<Form> {
         return Ok(Form::Json);
     }
     let (mut count, mut first, mut broken) = (0, None, None);
-    let mut rows = Votes::default();
+    // Rows of each form, in the order in which the forms were first seen.
+    let mut votes: Vec<(Form, u64)> = Vec::new();
     let mut lines = Lines::new(head);
     while let Ok(Some((number, line))) = lines.next() {
         count = number;
         let Line::Text(line) = line else { continue };
         let line = unquoted(line);
-        if let Some(form) = row(line) {
-            rows.add(form);
-            continue;
-        }
-        if first.is_none() && !line.is_empty() {
-            first = Some(excerpt(line));
-        }
-        if broken.is_none() {
-            let why = kernprof::broken(line).or_else(|| readprofile::broken(line));
-            broken = why.map(|why| format!("line {number}: {why}"));
+        match row(line) {
+            Ok(form) => match votes.iter_mut().find(|(of, _)| *of == form) {
+                Some((_, rows)) => *rows += 1,
+                None => votes.push((form, 1)),
+            },
+            Err(why) => {
+                first = first.or_else(|| (!line.is_empty()).then(|| excerpt(line)));
+                broken = broken.or_else(|| why.map(|why| format!("line {number}: {why}")));
+            }
         }
     }
-    if let Some(form) = rows.most() {
-        return Ok(form);
+    // Of several that are most the last is taken: from behind.
+    if let Some((form, _)) = votes.iter().rev().max_by_key(|(_, rows)| rows) {
+        return Ok(*form);
     }
     let why = match (first, broken) {
         (None, _) => format!("there is no text in it; {FORMS}"),
@@ -55,38 +57,18 @@ pub(super) fn of(head: &[u8]) -> Result<Form> {
     Err(Error::new(Code::File, WHAT, why))
 }
 
-/// The form of a row; `None` if the line is none of any form.
-fn row(line: &str) -> Option<Form> {
-    if kernprof::is_row(line) {
-        Some(Form::Kernprof)
-    } else if readprofile::is_row(line) {
-        Some(Form::Readprofile)
-    } else if perf_script::is_sample(line) {
-        Some(Form::PerfScript)
-    } else {
-        None
-    }
-}
-
-/// Rows of each form, in the order in which the forms were first seen.
-#[derive(Default)]
-struct Votes(Vec<(Form, u64)>);
-
-impl Votes {
-    fn add(&mut self, form: Form) {
-        match self.0.iter_mut().find(|(of, _)| *of == form) {
-            Some((_, rows)) => *rows += 1,
-            None => self.0.push((form, 1)),
+/// The form of a row, or what is wrong with the line, if it has the shape of one.
+fn row(line: &str) -> std::result::Result<Form, Option<String>> {
+    let mut why = None;
+    for syntax in [kernprof::SYNTAX, readprofile::SYNTAX] {
+        match (syntax.line)(line, false) {
+            Parsed::Row(_) | Parsed::Total(_) => return Ok(syntax.form),
+            Parsed::Broken(broken) => why = why.or(Some(broken)),
+            Parsed::Prose => {}
         }
     }
-
-    fn most(&self) -> Option<Form> {
-        let first_of_most =
-            |best: (Form, u64), next: (Form, u64)| if next.1 > best.1 { next } else { best };
-        self.0.iter().copied().reduce(first_of_most).map(|(form, _)| form)
-    }
+    if perf_script::is_sample(line) { Ok(Form::PerfScript) } else { Err(why) }
 }
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -125,16 +107,8 @@ mod tests {
         }
         assert!(why("").starts_with("there is no text in it"));
         assert!(why("\n\n").starts_with("there is no text in it"));
-    }
-
-    #[test]
-    fn rows_that_are_all_broken_are_told_of_by_the_first() {
         let say = why("the profile:\nfn [zz]: 12\n");
         assert!(say.contains("line 2: \"zz\" is not an address"), "{say}");
-    }
-
-    #[test]
-    fn perfs_own_file_is_refused_with_the_command_that_makes_text_of_it() {
         let e = of(b"PERFILE2\x68\0\0\0").unwrap_err();
         assert!(e.fix.starts_with("perf script"), "{e}");
     }

@@ -3,36 +3,13 @@
 //! Source: SGI's kernprof, as its output was posted: it names neither the event nor a total, and
 //! the tail of the list is mostly cut off.
 
-use std::io::{self, BufRead};
-
 use super::lines::excerpt;
-use super::listing::{self, Parsed, Syntax};
-use super::rows::{Budget, Found};
-use super::{Form, Read, token};
+use super::listing::{Parsed, Syntax};
+use super::rows::Found;
+use super::{Form, token};
 use crate::profile::{Event, Unit};
 
-const SYNTAX: Syntax = Syntax { form: Form::Kernprof, line: parse, event };
-
-pub(super) fn read(input: impl BufRead) -> io::Result<Read> {
-    read_within(input, Budget::default())
-}
-
-pub(super) fn read_within(input: impl BufRead, budget: Budget) -> io::Result<Read> {
-    listing::read(input, SYNTAX, budget)
-}
-
-/// Returns true if the line, without marks of quoting, is a row.
-pub(super) fn is_row(line: &str) -> bool {
-    matches!(parse(line, false), Parsed::Row(_))
-}
-
-/// Why the line is no row, if it has the shape of one.
-pub(super) fn broken(line: &str) -> Option<String> {
-    match parse(line, false) {
-        Parsed::Broken(why) => Some(why),
-        _ => None,
-    }
-}
+pub(super) const SYNTAX: Syntax = Syntax { form: Form::Kernprof, line: parse, event };
 
 fn parse(line: &str, inside: bool) -> Parsed<'_> {
     let Some((left, count)) = line.rsplit_once("]:") else { return Parsed::Prose };
@@ -100,9 +77,11 @@ const FAMILIES: [&str; 14] = [
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::read::Read;
+    use crate::read::listing::tests::read_as;
 
     fn text(rows: &str) -> Read {
-        read(rows.as_bytes()).unwrap()
+        read_as(rows, SYNTAX)
     }
 
     #[test]
@@ -111,10 +90,6 @@ mod tests {
         let row = &read.profiles[0].rows[0];
         assert_eq!((row.symbol.as_str(), row.address), ("poll_idle", Some(0xc010_5280)));
         assert_eq!(row.count, 121_743);
-    }
-
-    #[test]
-    fn a_demangled_name_may_have_blanks_and_brackets() {
         let read = text("<[T; 2] as core::fmt::Debug>::fmt [5630bdc7914a]: 7\n");
         assert_eq!(read.profiles[0].rows[0].symbol, "<[T; 2] as core::fmt::Debug>::fmt");
     }

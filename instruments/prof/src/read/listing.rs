@@ -43,10 +43,15 @@ pub(super) struct Syntax {
 /// Reads all listings in `input`.
 pub(super) fn read(input: impl BufRead, syntax: Syntax, budget: Budget) -> io::Result<Read> {
     let mut lines = Lines::new(input);
-    let read = Read::new(syntax.form);
-    let (caption, current) = (Caption::default(), Listing::default());
-    let mut listings =
-        Listings { syntax, read, budget, caption, current, inside: false, dropping: false };
+    let mut listings = Listings {
+        syntax,
+        read: Read::new(syntax.form),
+        budget,
+        caption: Caption::default(),
+        current: Listing::default(),
+        inside: false,
+        dropping: false,
+    };
     while let Some((number, line)) = lines.next()? {
         match line {
             Line::Text(text) => listings.line(number, unquoted(text)),
@@ -175,25 +180,23 @@ impl Listing {
     fn into_profile(self, syntax: Syntax) -> Profile {
         let (event, of_event) = (syntax.event)(&self.caption);
         let mut profile = Profile::new(event, Origin::Listing);
-        let (repeated, counted) = (self.rows.repeated, self.rows.sum());
+        let (repeated, counted, broken) = (self.rows.repeated, self.rows.sum(), self.broken);
         let (rows, of_other) = self.rows.into_rows();
         (profile.rows, profile.total) = (rows, self.total);
-        if !self.caption.is_empty() {
-            profile.remarks.push(format!("as captioned: {}", self.caption));
-        }
-        profile.remarks.extend(of_event);
-        if self.broken > 0 {
-            let (n, lines) = (self.broken, if self.broken == 1 { "line" } else { "lines" });
-            profile.remarks.push(format!("{n} malformed {lines} left out, the rest still read"));
-        }
-        if repeated > 0 {
-            let lines = if repeated == 1 { "line repeats a row" } else { "lines repeat rows" };
-            profile.remarks.push(format!("{repeated} {lines}, and the counts are added up"));
-        }
-        if profile.total.is_some_and(|total| total.count < counted) {
-            let say = format!("the rows sum to {counted}, more than the total that is given");
-            profile.remarks.push(say);
-        }
+        let lines = if broken == 1 { "line" } else { "lines" };
+        let repeat = if repeated == 1 { "line repeats a row" } else { "lines repeat rows" };
+        let remarks = [
+            (!self.caption.is_empty()).then(|| format!("as captioned: {}", self.caption)),
+            of_event,
+            (broken > 0)
+                .then(|| format!("{broken} malformed {lines} left out, the rest still read")),
+            (repeated > 0).then(|| format!("{repeated} {repeat}, and the counts are added up")),
+            profile
+                .total
+                .filter(|total| total.count < counted)
+                .map(|_| format!("the rows sum to {counted}, more than the total that is given")),
+        ];
+        profile.remarks.extend(remarks.into_iter().flatten());
         if profile.total.is_none_or(|total| total.count != counted) {
             cut_off(&mut profile, of_other.is_some());
         }
@@ -256,16 +259,20 @@ impl Caption {
 const CAPTION_MAX_BYTES: usize = 1024;
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::super::kernprof;
     use super::*;
 
+    pub(in crate::read) fn read_as(text: &str, syntax: Syntax) -> Read {
+        read(text.as_bytes(), syntax, Budget::default()).unwrap()
+    }
+
     fn text(text: &str) -> Read {
-        kernprof::read(text.as_bytes()).unwrap()
+        read_as(text, kernprof::SYNTAX)
     }
 
     fn within(text: &str, budget: Budget) -> Read {
-        kernprof::read_within(text.as_bytes(), budget).unwrap()
+        read(text.as_bytes(), kernprof::SYNTAX, budget).unwrap()
     }
 
     #[test]
@@ -292,18 +299,13 @@ mod tests {
     }
 
     #[test]
-    fn the_cut_off_is_the_smallest_row_and_said_to_be_inferred() {
-        let read = text("a [1]: 5\nb [2]: 4\n");
-        assert_eq!(read.profiles[0].cutoff, Some(4));
-        assert!(read.profiles[0].remarks[0].contains("less than 4 times: inferred"));
-    }
-
-    #[test]
-    fn a_row_that_is_repeated_is_added_up_with_a_remark() {
+    fn a_row_that_is_repeated_is_added_up_and_the_smallest_is_the_cut_off() {
         let read = text("a [1]: 5\na [2]: 4\na [1]: 3\n");
         let rows: Vec<_> = read.profiles[0].rows.iter().map(|r| (r.address, r.count)).collect();
         assert_eq!(rows, [(Some(1), 8), (Some(2), 4)]);
         assert!(read.profiles[0].remarks[0].starts_with("1 line repeats a row"));
+        assert_eq!(read.profiles[0].cutoff, Some(4));
+        assert!(read.profiles[0].remarks[1].contains("less than 4 times: inferred"));
     }
 
     #[test]

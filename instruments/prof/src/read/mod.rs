@@ -22,6 +22,7 @@ use linerate_sys::{Code, Error, Result};
 
 use crate::print::harmless;
 use crate::profile::Profile;
+use rows::Budget;
 
 mod form;
 pub mod json;
@@ -33,18 +34,19 @@ mod readprofile;
 mod rows;
 mod token;
 
-/// Profiles as they are written down.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Form {
-    /// `function [address]: count`, as SGI's kernprof prints it.
-    Kernprof,
-    /// `ticks function load`, as readprofile prints it, or with the address first, as
-    /// `readprofile -v` does.
-    Readprofile,
-    /// The output of `perf script` without options.
-    PerfScript,
-    /// Our own: see [`json`].
-    Json,
+named! {
+    /// Profiles as they are written down.
+    pub enum Form {
+        /// `function [address]: count`, as SGI's kernprof prints it.
+        Kernprof = "kernprof",
+        /// `ticks function load`, as readprofile prints it, or with the address first, as
+        /// `readprofile -v` does.
+        Readprofile = "readprofile",
+        /// The output of `perf script` without options.
+        PerfScript = "perf script",
+        /// Our own: see [`json`].
+        Json = "linerate's JSON",
+    }
 }
 
 /// The content of a file.
@@ -123,8 +125,8 @@ pub fn parse(mut input: impl BufRead, form: Option<Form>) -> Result<Read> {
 
 fn parse_as(input: impl BufRead, form: Form) -> Result<Read> {
     let read = match form {
-        Form::Kernprof => kernprof::read(input),
-        Form::Readprofile => readprofile::read(input),
+        Form::Kernprof => listing::read(input, kernprof::SYNTAX, Budget::default()),
+        Form::Readprofile => listing::read(input, readprofile::SYNTAX, Budget::default()),
         Form::PerfScript => perf_script::read(input),
         Form::Json => return json::read(input),
     }
@@ -193,29 +195,8 @@ impl Read {
             let listings = if n == 1 { "listing" } else { "listings" };
             format!("{n} {listings} left out, from line {line} on: {most} of a file are read")
         });
-        match (listings, lines) {
-            (Some(listings), Some(lines)) => Some(format!("{listings}; {lines}")),
-            (listings, lines) => listings.or(lines),
-        }
-    }
-}
-
-impl Form {
-    /// As printed.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Form::Kernprof => "kernprof",
-            Form::Readprofile => "readprofile",
-            Form::PerfScript => "perf script",
-            Form::Json => "linerate's JSON",
-        }
-    }
-}
-
-impl fmt::Display for Form {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
+        let said: Vec<String> = listings.into_iter().chain(lines).collect();
+        (!said.is_empty()).then(|| said.join("; "))
     }
 }
 

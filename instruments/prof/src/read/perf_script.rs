@@ -88,7 +88,7 @@ enum State {
 }
 
 /// The samples of one event.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct OfEvent {
     name: String,
     rows: Rows,
@@ -170,13 +170,7 @@ impl Script {
         }
         self.budget.profiles = self.budget.profiles.checked_sub(1)?;
         self.by_name.insert(name.to_owned(), self.events.len());
-        self.events.push(OfEvent {
-            name: name.to_owned(),
-            rows: Rows::default(),
-            stacks: Stacks::default(),
-            cut_chains: 0,
-            periods: None,
-        });
+        self.events.push(OfEvent { name: name.to_owned(), ..OfEvent::default() });
         Some(self.events.len() - 1)
     }
 
@@ -188,7 +182,7 @@ impl Script {
             event.count(&mut self.budget, &self.chain);
         }
         self.state = State::Between;
-        self.chain.clear();
+        self.chain = Chain::default();
     }
 
     fn finish(mut self) -> Read {
@@ -217,18 +211,19 @@ impl Script {
 
 impl OfEvent {
     fn count(&mut self, budget: &mut Budget, chain: &Chain) {
-        let object = (!chain.object.is_empty()).then_some(chain.object.as_str());
-        let symbol = chain.names().next().unwrap_or(UNKNOWN);
+        let object = chain.object.as_deref();
+        let symbol = chain.names.first().map_or(UNKNOWN, String::as_str);
         let found = Found { symbol, address: chain.start, object, count: 1, load: None };
         if let Some(row) = self.rows.add(budget, found) {
             row.space = chain.space;
         }
-        if chain.ends.is_empty() || chain.one_line {
+        if chain.names.is_empty() || chain.one_line {
             return;
         }
         self.cut_chains += u64::from(chain.cut);
         let cut = chain.cut.then_some("[cut off]");
-        self.stacks.add(budget, cut.into_iter().chain(chain.names().rev()));
+        let names = chain.names.iter().rev().map(String::as_str);
+        self.stacks.add(budget, cut.into_iter().chain(names));
     }
 
     fn into_profile(self) -> Profile {
@@ -254,14 +249,13 @@ impl OfEvent {
     }
 }
 
-/// The functions of one sample, in buffers that the next one uses again.
+/// The functions of one sample, the innermost first.
 #[derive(Debug, Default)]
 struct Chain {
-    /// Their names, the innermost first, and where each ends.
-    text: String,
-    ends: Vec<usize>,
+    names: Vec<String>,
+    bytes: usize,
     /// Object of the innermost frame if known, its start if in the kernel, and its space.
-    object: String,
+    object: Option<String>,
     start: Option<u64>,
     space: Space,
     /// There were more than are kept.
@@ -272,33 +266,16 @@ struct Chain {
 
 impl Chain {
     fn push(&mut self, frame: &Frame<'_>) {
-        if self.ends.len() >= FRAMES_MAX || self.text.len() + frame.symbol.len() > CHAIN_MAX_BYTES {
+        self.bytes += frame.symbol.len();
+        if self.names.len() >= FRAMES_MAX || self.bytes > CHAIN_MAX_BYTES {
             self.cut = true;
             return;
         }
-        if self.ends.is_empty() {
-            self.object.push_str(frame.object.unwrap_or_default());
+        if self.names.is_empty() {
+            self.object = frame.object.map(str::to_owned);
             (self.start, self.space) = (frame.start, frame.space);
         }
-        self.text.push_str(frame.symbol);
-        self.ends.push(self.text.len());
-    }
-
-    /// Names, the innermost first.
-    fn names(&self) -> impl DoubleEndedIterator<Item = &str> + Clone {
-        (0..self.ends.len()).map(|at| {
-            let from = at.checked_sub(1).and_then(|before| self.ends.get(before)).map_or(0, |e| *e);
-            let to = self.ends.get(at).map_or(from, |end| *end);
-            self.text.get(from..to).unwrap_or_default()
-        })
-    }
-
-    fn clear(&mut self) {
-        self.text.clear();
-        self.ends.clear();
-        self.object.clear();
-        (self.start, self.space) = (None, Space::Unknown);
-        (self.cut, self.one_line) = (false, false);
+        self.names.push(frame.symbol.to_owned());
     }
 }
 
