@@ -25,6 +25,7 @@ pub mod compare;
 pub mod environment;
 pub mod experiment;
 pub mod far;
+pub mod flood;
 pub mod knobs;
 pub mod meter;
 pub mod ndr;

@@ -27,6 +27,9 @@ pub enum LabCommand {
     /// The process at the far side of a fabric, which looks at packets where their sender has them
     #[command(hide = true)]
     Look(Look),
+    /// A generator in the kernel, for the script that puts packets through a program
+    #[command(hide = true)]
+    Flood(Flood),
 }
 
 /// List the experiments, how long they take, and which can be run on this machine
@@ -202,6 +205,13 @@ pub struct Sample {
 pub struct Look {
     #[arg(allow_hyphen_values = true)]
     pub words: Vec<String>,
+}
+
+/// An interface and the bytes of a frame, as [`linerate_lab::flood::send`] takes them.
+#[derive(Debug, Parser)]
+pub struct Flood {
+    pub interface: String,
+    pub size: usize,
 }
 
 /// A factor and its value.

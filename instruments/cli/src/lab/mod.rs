@@ -20,7 +20,10 @@ impl Lab {
             LabCommand::Run(run) => (run.json, run.quiet),
             LabCommand::Report(report) => (report.json, false),
             LabCommand::Compare(compare) => (compare.json, false),
-            LabCommand::Export(_) | LabCommand::Sample(_) | LabCommand::Look(_) => (false, false),
+            LabCommand::Export(_)
+            | LabCommand::Sample(_)
+            | LabCommand::Look(_)
+            | LabCommand::Flood(_) => (false, false),
             LabCommand::Seeds(seeds) => (seeds.json, false),
         };
         let mut screen = Screen::plain(json);
@@ -43,6 +46,9 @@ impl Lab {
                 screen.result(|| line + "\n", String::new).map(|()| 0)
             }
             LabCommand::Look(asked) => Ok(linerate_lab::far::serve(&asked.words).map(|()| 0)?),
+            LabCommand::Flood(asked) => {
+                Ok(linerate_lab::flood::send(&asked.interface, asked.size).map(|()| 0)?)
+            }
         }
     }
 }

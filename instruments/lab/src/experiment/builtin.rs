@@ -25,7 +25,7 @@ macro_rules! ours {
 }
 
 /// Name and text of each.
-pub static BUILTIN: [(&str, &str); 8] = ours![
+pub static BUILTIN: [(&str, &str); 11] = ours![
     "pool",
     "pool-bursts",
     "fabric",
@@ -33,6 +33,9 @@ pub static BUILTIN: [(&str, &str); 8] = ours![
     "fabric-steady",
     "skbinit",
     "peers-buffers",
+    "veth",
+    "veth-load",
+    "memif-peers",
     "noise"
 ];
 

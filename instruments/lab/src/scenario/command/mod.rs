@@ -25,20 +25,31 @@ use crate::{Code, Error, Result};
 #[derive(Debug)]
 pub(super) struct Program;
 
-static KNOBS: [Knob; 7] = [
+/// Scripts that come with this program and are named like programs, each run by bash: what a side
+/// takes that is more than one command.
+const SCRIPTS: [(&str, &str); 1] = [("forward.sh", include_str!("../../../peers/forward.sh"))];
+
+static KNOBS: [Knob; 8] = [
     Knob {
         name: "program",
-        values: Values::Other("a name or a path, or \"self\""),
+        values: Values::Other("a name or a path, \"self\" or \"forward.sh\""),
         default: "none",
         about: "What is run: a program on the PATH, this one, or one by its path, which is from the \
-                directory that linerate is started in if it does not begin with /.",
+                directory that linerate is started in if it does not begin with /; or our script that \
+                puts packets through a program.",
     },
     Knob {
         name: "args",
         values: Values::Other("a list of texts"),
         default: "[]",
-        about: "Its arguments, in which {cpu0}, {cpu1}, {seed} and {seconds} are replaced; without \
-                {seconds} it runs as long as it likes.",
+        about: "Its arguments, in which {cpu0}, {cpu1}, {seed}, {seconds} and {self}, this program's \
+                path, are replaced; without {seconds} it runs as long as it likes.",
+    },
+    Knob {
+        name: "more",
+        values: Values::Other("a list of texts"),
+        default: "[]",
+        about: "Arguments behind these, so that two factors can each set some.",
     },
     Knob {
         name: "probe",
@@ -98,7 +109,8 @@ impl Scenario for Program {
     fn commands(&self, settings: &Settings, place: &Place) -> Vec<String> {
         let Ok(asked) = Asked::read(settings) else { return Vec::new() };
         let path = find(&asked.program, place).unwrap_or_else(|_| asked.program.clone().into());
-        let line = |args: &Vec<String>| typed(&path.to_string_lossy(), args);
+        let name = asked.script().map_or(path.to_string_lossy(), |(name, _)| name.into());
+        let line = |args: &Vec<String>| typed(&name, args);
         asked.probe.iter().chain([&asked.args]).map(line).collect()
     }
 
@@ -106,8 +118,7 @@ impl Scenario for Program {
         let asked = Asked::read(settings)?;
         let path = find(&asked.program, place)?;
         let Some(probe) = &asked.probe else { return Ok(()) };
-        let args: Vec<OsString> =
-            probe.iter().map(|arg| expand(arg, place, Duration::ZERO)).collect();
+        let args = asked.line(probe, place, Duration::ZERO);
         probe::once(&path, &args, || {
             process::run(&path, &args, asked.timeout, &place.stop).map(drop).map_err(|e| {
                 let what = format!("cannot run {} here", asked.program);
@@ -145,7 +156,8 @@ impl Asked {
     fn read(settings: &Settings) -> Result<Asked> {
         let reading = Reading::new(settings, "command", &KNOBS)?;
         let program = reading.text("program")?;
-        let args = reading.texts("args")?.unwrap_or_default();
+        let mut args = reading.texts("args")?.unwrap_or_default();
+        args.extend(reading.texts("more")?.unwrap_or_default());
         let probe = reading.texts("probe")?;
         let figures = reading.texts("json")?.unwrap_or_default();
         let packets = reading.text("packets")?;
@@ -159,6 +171,18 @@ impl Asked {
         })?;
         let timeout = Duration::from_secs(timeout_s);
         Ok(Asked { program, args, probe, figures, packets, disturbed, timeout })
+    }
+
+    /// Returns the name and the text of the script that it is, if it is one of ours.
+    fn script(&self) -> Option<(&'static str, &'static str)> {
+        SCRIPTS.into_iter().find(|(name, _)| *name == self.program)
+    }
+
+    /// Returns the whole command line behind the program that [`find`] finds.
+    fn line(&self, args: &[String], place: &Place, time: Duration) -> Vec<OsString> {
+        let script = self.script().map(|(name, text)| ["-c", text, name]);
+        let script = script.into_iter().flatten().map(OsString::from);
+        script.chain(args.iter().map(|arg| expand(arg, place, time))).collect()
     }
 }
 
@@ -182,6 +206,7 @@ pub(super) fn find(program: &str, place: &Place) -> Result<PathBuf> {
         let fix = format!("install {program}, or name it by its path");
         Error::new(Code::Unsupported, format!("cannot run {program}"), why).fix(fix)
     };
+    let program = if SCRIPTS.iter().any(|(name, _)| *name == program) { "bash" } else { program };
     if program == "self" {
         let unknown = || absent("it is not known where this program is".into());
         return place.program.clone().ok_or_else(unknown);
@@ -220,6 +245,7 @@ fn expand(arg: &str, place: &Place, time: Duration) -> OsString {
         .replace("{cpu1}", &cpu(1))
         .replace("{seed}", &place.seed.to_string())
         .replace("{seconds}", &time.as_secs_f64().to_string())
+        .replace("{self}", &place.program.as_deref().unwrap_or(Path::new("")).to_string_lossy())
         .into()
 }
 
@@ -233,8 +259,7 @@ struct Side {
 
 impl Bench for Side {
     fn window(&mut self, time: Duration) -> Result<Window> {
-        let args: Vec<OsString> =
-            self.asked.args.iter().map(|arg| expand(arg, &self.place, time)).collect();
+        let args = self.asked.line(&self.asked.args, &self.place, time);
         let ran = process::run(&self.path, &args, self.asked.timeout, &self.place.stop)?;
         let said = document(&ran.stdout).ok_or_else(|| self.wrong("it printed no JSON"))?;
         let mut window = Window {

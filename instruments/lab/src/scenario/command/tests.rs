@@ -140,6 +140,25 @@ fn commands_are_shown_as_they_would_be_started() {
 }
 
 #[test]
+fn script_is_run_by_bash_and_told_by_its_name() {
+    let place = Place { program: Some("/bin/lab".into()), ..Place::default() };
+    let side = Settings::new()
+        .with("program", "forward.sh")
+        .with("probe", words(&["linerate", "xdp", "{self}", "probe"]))
+        .with("args", words(&["linerate", "xdp"]))
+        .with("more", words(&["{self}", "{seconds}"]));
+    let told = Program.commands(&side, &place);
+    let shown = ["linerate xdp {self} probe", "linerate xdp {self} {seconds}"];
+    assert_eq!(told, shown.map(|words| format!("forward.sh {words}")));
+    assert!(Program.keeps_time(&side));
+    let asked = Asked::read(&side).unwrap();
+    let line = asked.line(&asked.args, &place, Duration::from_secs(2));
+    assert_eq!((line.len(), line[0].to_str()), (7, Some("-c")));
+    assert_eq!(line[2..], ["forward.sh", "linerate", "xdp", "/bin/lab", "2"]);
+    assert_eq!(line[1], SCRIPTS[0].1, "nothing in the script is replaced");
+}
+
+#[test]
 fn a_program_keeps_a_windows_time_if_it_is_told_it() {
     assert!(Program.keeps_time(&shell("sleep {seconds}")));
     assert!(!Program.keeps_time(&shell("sleep 1")));
