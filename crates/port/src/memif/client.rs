@@ -17,7 +17,8 @@ use linerate_sys::wait::EventFd;
 
 use super::config::PACKET_BYTES_MAX;
 use super::copies::{Buffers, Copies, Stop};
-use super::ring::{ClientRing, Desc, Lie, NEXT};
+use super::ring::{Checked, ClientRing, Desc, NEXT, ProtocolError, Shared};
+use super::rings::{RxRing, TxRing};
 
 /// The region of the pool. That of the rings and buffers is 0.
 pub(super) const POOL: u16 = 1;
@@ -47,14 +48,14 @@ impl Slots {
 
 /// The side of sending.
 pub(super) struct Tx {
-    pub ring: ClientRing,
-    pub bell: EventFd,
+    ring: ClientRing,
+    bell: EventFd,
     /// `None` if packets go as they lie.
-    pub slots: Option<Slots>,
+    slots: Option<Slots>,
     /// The packet whose last descriptor is in the slot.
     packets: Box<[u32]>,
     /// Packets in the ring.
-    pub sending: usize,
+    sending: usize,
     pool: Pool,
     /// The longest descriptor: what a peer can be expected to have room for.
     desc_bytes: u32,
@@ -76,52 +77,6 @@ impl Tx {
         let packets = vec![NONE; usize::from(ring.shared.len())].into();
         let (pool, done) = (pool.clone(), Batch::with_capacity(STRIDE));
         Tx { ring, bell, slots, packets, sending: 0, pool, desc_bytes, done, tally, written: 0 }
-    }
-
-    /// Takes back what the peer is done with.
-    ///
-    /// Cost: an Acquire load while something is in the ring.
-    pub fn reap(&mut self, mem: &mut Local) -> Result<(), Lie> {
-        if self.ring.posted() == 0 {
-            return Ok(());
-        }
-        let done = self.ring.poll()?;
-        if self.slots.is_none() {
-            let mut i = 0;
-            while i < done {
-                let (mut handles, mut n) = ([NONE; STRIDE], 0);
-                while i < done && n < STRIDE {
-                    let slot = self.ring.done_slot(i);
-                    handles[n] = std::mem::replace(&mut self.packets[slot], NONE);
-                    n += usize::from(handles[n] != NONE);
-                    i += 1;
-                }
-                // SAFETY: `keep` put each here when it left its batch; they are out of the table
-                // now. `done` is empty, and has room for a stride.
-                unsafe { self.done.adopt(&handles[..n]) };
-                self.done.free_sent(n, mem);
-                self.sending -= n;
-            }
-            self.tally.set(self.sending);
-        }
-        self.ring.take_back(done);
-        Ok(())
-    }
-
-    /// Puts packets from the front of `batch` into the ring, where each is freed as sent now or later; what
-    /// they were, and why there are no more.
-    pub fn put(
-        &mut self,
-        batch: &mut Batch,
-        copies: &mut Copies,
-        mem: &mut Local,
-    ) -> Result<(Moved, Stop), Lie> {
-        let Some(slots) = &self.slots else { return Ok(self.put_as_they_lie(batch)) };
-        let free = self.ring.free() - self.written;
-        let at = SlotsAt { ring: &self.ring, slots, first: self.written };
-        let (written, moved, stop) = copies.send_run(&at, free, mem, batch)?;
-        self.written += written;
-        Ok((moved, stop))
     }
 
     fn put_as_they_lie(&mut self, batch: &mut Batch) -> (Moved, Stop) {
@@ -159,7 +114,7 @@ impl Tx {
             let fits = |span: &&Span| (ETHERNET_BYTES..=self.desc_bytes).contains(&span.len);
             let n = spans[..n].iter().take_while(fits).count();
             for (i, span) in (0u16..).zip(&spans[..n]) {
-                // In the pool's region, which is below 4 GiB: `Dial::new` has seen to it.
+                // In the pool's region, which is below 4 GiB: `Connector::new` checks it.
                 let (len, offset) = (span.len, span.offset as u32);
                 self.set(i, Desc { flags: 0, region: POOL, len, offset });
                 moved.bytes += u64::from(len);
@@ -200,7 +155,7 @@ impl Tx {
                     let long = most < free || usize::from(most) == self.packets.len();
                     return Err(if long { Stop::Never(DropReason::TOO_LONG) } else { Stop::Full });
                 }
-                // In the pool's region, which is below 4 GiB: `Dial::new` has seen to it.
+                // In the pool's region, which is below 4 GiB: `Connector::new` checks it.
                 let offset = left.offset as u32;
                 last = Some(Desc { flags: 0, region: POOL, len, offset });
                 n += 1;
@@ -221,11 +176,24 @@ impl Tx {
     fn set(&self, i: u16, desc: Desc) {
         self.ring.shared.set(self.ring.free_slot(self.written + i) as u16, desc);
     }
+}
 
-    /// Lets the peer see what was written, and wakes it if it sleeps.
-    ///
-    /// Cost: a Release store and a full fence; two syscalls if the peer sleeps.
-    pub fn post(&mut self) {
+impl TxRing for Tx {
+    fn put(
+        &mut self,
+        batch: &mut Batch,
+        copies: &mut Copies,
+        mem: &mut Local,
+    ) -> Checked<(Moved, Stop)> {
+        let Some(slots) = &self.slots else { return Ok(self.put_as_they_lie(batch)) };
+        let free = self.ring.free() - self.written;
+        let at = SlotsAt { ring: &self.ring, slots, first: self.written };
+        let (written, moved, stop) = copies.send_run(&at, free, mem, batch)?;
+        self.written += written;
+        Ok((moved, stop))
+    }
+
+    fn post(&mut self) {
         if self.written == 0 {
             return;
         }
@@ -238,8 +206,55 @@ impl Tx {
         }
     }
 
-    /// The peer is gone: what it had not taken is dropped.
-    pub fn close(&mut self) {
+    fn reap(&mut self, mem: &mut Local) -> Checked<()> {
+        if self.ring.posted() == 0 {
+            return Ok(());
+        }
+        let done = self.ring.poll()?;
+        if self.slots.is_none() {
+            let mut i = 0;
+            while i < done {
+                let (mut handles, mut n) = ([NONE; STRIDE], 0);
+                while i < done && n < STRIDE {
+                    let slot = self.ring.done_slot(i);
+                    handles[n] = std::mem::replace(&mut self.packets[slot], NONE);
+                    n += usize::from(handles[n] != NONE);
+                    i += 1;
+                }
+                // SAFETY: `keep` put each here when it left its batch; they are out of the table
+                // now. `done` is empty, and has room for a stride.
+                unsafe { self.done.adopt(&handles[..n]) };
+                self.done.free_sent(n, mem);
+                self.sending -= n;
+            }
+            self.tally.set(self.sending);
+        }
+        self.ring.take_back(done);
+        Ok(())
+    }
+
+    fn room(&self) -> u16 {
+        self.ring.free()
+    }
+
+    fn size(&self) -> usize {
+        self.ring.shared.len().into()
+    }
+
+    fn has_room(&mut self) -> Checked<bool> {
+        // Not for a single slot; and half of a short ring may be held by a peer that is slow.
+        Ok(self.ring.free() >= self.ring.shared.len().min(DESCS_MAX as u16) / 2)
+    }
+
+    fn under_way(&self) -> usize {
+        self.ring.posted().into()
+    }
+
+    fn sending(&self) -> usize {
+        self.sending
+    }
+
+    fn close(&mut self) {
         for place in &mut self.packets {
             let handle = std::mem::replace(place, NONE);
             if handle != NONE {
@@ -266,7 +281,7 @@ impl Buffers for SlotsAt<'_> {
         self.ring.shared.len()
     }
 
-    fn buffer(&self, i: u16) -> Result<(Desc, &PeerMemory, usize), Lie> {
+    fn buffer(&self, i: u16) -> Checked<(Desc, &PeerMemory, usize)> {
         let at = self.slots.at(self.ring.free_slot(self.first + i));
         let desc = Desc { len: self.slots.buffer_bytes, ..Desc::default() };
         Ok((desc, &self.slots.memory, at))
@@ -281,8 +296,8 @@ impl Buffers for SlotsAt<'_> {
 
 /// The side of receiving.
 pub(super) struct Rx {
-    pub ring: ClientRing,
-    pub bell: EventFd,
+    ring: ClientRing,
+    bell: EventFd,
     /// `None` if the peer writes frames of the pool.
     slots: Option<Slots>,
     /// The frame that is posted in the slot.
@@ -299,38 +314,6 @@ impl Rx {
         Rx { ring, bell, slots, frames, headroom, room }
     }
 
-    /// Packets that the peer has filled in, or parts of them.
-    pub fn ready(&mut self) -> Result<u16, Lie> {
-        if self.ring.posted() == 0 { Ok(0) } else { self.ring.poll() }
-    }
-
-    /// Receives up to `budget` packets, and posts buffers anew.
-    pub fn receive(
-        &mut self,
-        copies: &mut Copies,
-        mem: &mut Local,
-        out: &mut Batch,
-        budget: usize,
-    ) -> (Moved, Result<(), Lie>) {
-        let (packets, copied, mut bytes) = (out.len(), copies.bytes, 0);
-        let received = match (self.ready(), &self.slots) {
-            (Err(lie), _) => Err(lie),
-            (Ok(0), _) => Ok(()),
-            (Ok(ready), Some(slots)) => {
-                let at = DoneSlots { ring: &self.ring, slots };
-                let (n, received) = copies.receive(&at, ready, mem, out, budget);
-                self.ring.take_back(n);
-                bytes = copies.bytes - copied;
-                received
-            }
-            (Ok(ready), None) => self.adopt(ready, copies, mem, out, budget, &mut bytes),
-        };
-        if received.is_ok() {
-            self.refill(mem, copies);
-        }
-        (Moved { packets: out.len() - packets, bytes }, received)
-    }
-
     /// Makes packets of the frames that the peer has filled.
     fn adopt(
         &mut self,
@@ -340,7 +323,7 @@ impl Rx {
         out: &mut Batch,
         budget: usize,
         bytes: &mut u64,
-    ) -> Result<(), Lie> {
+    ) -> Checked<()> {
         let (mut at, end) = (0, out.len() + budget.min(out.spare()));
         copies.unfinished = 0;
         while at < ready && out.len() < end {
@@ -386,23 +369,23 @@ impl Rx {
 
     /// Makes a packet of several frames, or of none; how many slots it took, none if its end is missing.
     #[cold]
-    fn adopt_chain(&mut self, ready: u16, mem: &mut Local, out: &mut Batch) -> Result<u16, Lie> {
+    fn adopt_chain(&mut self, ready: u16, mem: &mut Local, out: &mut Batch) -> Checked<u16> {
         let (mut n, mut bytes) = (0, 0);
         loop {
             if n == ready {
-                return if n == self.ring.shared.len() { Err(Lie::Chain) } else { Ok(0) };
+                return if n == self.ring.shared.len() { Err(ProtocolError::Chain) } else { Ok(0) };
             }
             let (span, flags) = self.span(n)?;
             bytes += span.len as usize;
             if bytes > PACKET_BYTES_MAX {
-                return Err(Lie::Chain);
+                return Err(ProtocolError::Chain);
             }
             n += 1;
             if flags & NEXT == 0 {
                 break;
             }
             if usize::from(n) == DESCS_MAX {
-                return Err(Lie::Chain);
+                return Err(ProtocolError::Chain);
             }
         }
         let (mut head, mut one): (Option<Skb>, _) = (None, Batch::with_capacity(1));
@@ -440,11 +423,11 @@ impl Rx {
     }
 
     /// Returns the place and the `NEXT` flag of the packet in the `i`-th filled slot.
-    fn span(&self, i: u16) -> Result<(Span, u16), Lie> {
+    fn span(&self, i: u16) -> Checked<(Span, u16)> {
         let empty = self.empty(i);
         let desc = self.ring.shared.desc(self.ring.done_slot(i) as u16);
         if desc.len > self.room {
-            return Err(Lie::Length);
+            return Err(ProtocolError::Length);
         }
         Ok((Span { len: desc.len, ..empty }, desc.flags & NEXT))
     }
@@ -452,11 +435,48 @@ impl Rx {
     fn empty(&self, i: u16) -> Span {
         Span { offset: self.frames[self.ring.done_slot(i)] + self.headroom, len: 0 }
     }
+}
 
-    /// Posts empty buffers in all free slots, as far as the pool has frames.
-    ///
-    /// Shape:  hot list -> ring.
-    pub fn refill(&mut self, mem: &mut Local, copies: &mut Copies) {
+impl RxRing for Rx {
+    fn shared(&self) -> &Shared {
+        &self.ring.shared
+    }
+
+    fn bell(&self) -> &EventFd {
+        &self.bell
+    }
+
+    fn ready(&mut self) -> Checked<u16> {
+        if self.ring.posted() == 0 { Ok(0) } else { self.ring.poll() }
+    }
+
+    fn receive(
+        &mut self,
+        copies: &mut Copies,
+        mem: &mut Local,
+        out: &mut Batch,
+        budget: usize,
+    ) -> (Moved, Checked<()>) {
+        let (packets, copied, mut bytes) = (out.len(), copies.bytes, 0);
+        let received = match (self.ready(), &self.slots) {
+            (Err(lie), _) => Err(lie),
+            (Ok(0), _) => Ok(()),
+            (Ok(ready), Some(slots)) => {
+                let at = DoneSlots { ring: &self.ring, slots };
+                let (n, received) = copies.receive(&at, ready, mem, out, budget);
+                self.ring.take_back(n);
+                bytes = copies.bytes - copied;
+                received
+            }
+            (Ok(ready), None) => self.adopt(ready, copies, mem, out, budget, &mut bytes),
+        };
+        if received.is_ok() {
+            self.refill(mem, copies);
+        }
+        (Moved { packets: out.len() - packets, bytes }, received)
+    }
+
+    fn refill(&mut self, mem: &mut Local, copies: &mut Copies) {
         let free = self.ring.free();
         if let Some(slots) = &self.slots {
             for i in 0..free {
@@ -477,7 +497,7 @@ impl Rx {
             for &frame in &frames[..n] {
                 let slot = self.ring.free_slot(posted);
                 self.frames[slot] = frame;
-                // Below 4 GiB: `Dial::new` has seen to it.
+                // Below 4 GiB: `Connector::new` checks it.
                 let offset = (frame + self.headroom) as u32;
                 self.ring
                     .shared
@@ -496,8 +516,7 @@ impl Rx {
         }
     }
 
-    /// Returns posted frames to the pool after the peer is gone.
-    pub fn close(&mut self, home: &mut Local) {
+    fn close(&mut self, home: &mut Local) {
         if self.slots.is_some() {
             return;
         }
@@ -521,11 +540,11 @@ impl Buffers for DoneSlots<'_> {
         self.ring.shared.len()
     }
 
-    fn buffer(&self, i: u16) -> Result<(Desc, &PeerMemory, usize), Lie> {
+    fn buffer(&self, i: u16) -> Checked<(Desc, &PeerMemory, usize)> {
         let slot = self.ring.done_slot(i);
         let desc = self.ring.shared.desc(slot as u16);
         if desc.len > self.slots.buffer_bytes {
-            return Err(Lie::Length);
+            return Err(ProtocolError::Length);
         }
         Ok((desc, &self.slots.memory, self.slots.at(slot)))
     }

@@ -4,7 +4,7 @@ use linerate_skb::{Batch, DropReason, Local, Moved, Skb, Trust};
 use linerate_sys::peer::PeerMemory;
 
 use super::config::PACKET_BYTES_MAX;
-use super::ring::{Desc, Lie, NEXT};
+use super::ring::{Checked, Desc, NEXT, ProtocolError};
 
 /// The shortest packet: its header.
 const ETHERNET_BYTES: usize = 14;
@@ -20,7 +20,7 @@ pub(super) trait Buffers {
     ///
     /// # Errors
     /// What the peer says of it is impossible.
-    fn buffer(&self, i: u16) -> Result<(Desc, &PeerMemory, usize), Lie>;
+    fn buffer(&self, i: u16) -> Checked<(Desc, &PeerMemory, usize)>;
 
     /// The `i`-th holds `len` bytes now.
     fn fill(&self, i: u16, len: u32, flags: u16);
@@ -51,7 +51,7 @@ impl Copies {
         mem: &mut Local,
         out: &mut Batch,
         budget: usize,
-    ) -> (u16, Result<(), Lie>) {
+    ) -> (u16, Checked<()>) {
         let (mut at, end) = (0, out.len() + budget.min(out.spare()));
         self.unfinished = 0;
         while at < ready && out.len() < end {
@@ -81,7 +81,7 @@ impl Copies {
         want: usize,
         mem: &mut Local,
         out: &mut Batch,
-    ) -> Result<u16, Lie> {
+    ) -> Checked<u16> {
         let (before, mut n, mut lie) = (out.len(), 0, None);
         mem.alloc(out, want);
         let filled = out.fill_behind(before, |room| match ring.buffer(at + n) {
@@ -114,22 +114,22 @@ impl Copies {
         ready: u16,
         mem: &mut Local,
         out: &mut Batch,
-    ) -> Result<u16, Lie> {
+    ) -> Checked<u16> {
         self.scratch.clear();
         let mut n = 0;
         loop {
             if at + n == ready {
                 self.unfinished = n;
-                return if n == ring.len() { Err(Lie::Chain) } else { Ok(0) };
+                return if n == ring.len() { Err(ProtocolError::Chain) } else { Ok(0) };
             }
             let (desc, memory, offset) = ring.buffer(at + n)?;
             let (from, len) = (self.scratch.len(), desc.len as usize);
             if from + len > PACKET_BYTES_MAX {
-                return Err(Lie::Chain);
+                return Err(ProtocolError::Chain);
             }
             self.scratch.resize(from + len, 0);
             if !memory.read(offset, &mut self.scratch[from..]) {
-                return Err(Lie::Outside);
+                return Err(ProtocolError::Outside);
             }
             n += 1;
             if desc.flags & NEXT == 0 {
@@ -174,7 +174,7 @@ impl Copies {
         ready: u16,
         mem: &mut Local,
         batch: &mut Batch,
-    ) -> Result<(u16, Moved, Stop), Lie> {
+    ) -> Checked<(u16, Moved, Stop)> {
         let (mut worked, mut moved) = (0, Moved::default());
         loop {
             let sent = batch.plain_data(|data| {
@@ -207,16 +207,27 @@ impl Copies {
         }
     }
 
+    /// Puts a copy in a frame of `home`'s pool in the place of the first packet; false without a frame. A packet
+    /// that no frames of the pool are enough for is dropped.
+    #[cold]
+    pub fn replace_first(&mut self, home: &mut Local, batch: &mut Batch, mem: &mut Local) -> bool {
+        let Some(skb) = batch.iter_mut().next() else { return false };
+        if skb.len() > home.pool().packet_max_bytes() {
+            batch.discard_first(1, DropReason::TOO_LONG, mem);
+            return true;
+        }
+        self.scratch.resize(skb.len(), 0);
+        let n = skb.copy_to(0, &mut self.scratch);
+        let Some(copy) = home.alloc_copy(&self.scratch[..n]) else { return false };
+        self.bytes += n as u64;
+        *skb = copy;
+        true
+    }
+
     /// Copies `skb`, whatever it is, into buffers from the `i`-th on, of which `left` are ready; how many it
     /// took, `None` if they are too few.
     #[cold]
-    fn send(
-        &mut self,
-        ring: &impl Buffers,
-        i: u16,
-        left: u16,
-        skb: &Skb,
-    ) -> Result<Option<u16>, Lie> {
+    fn send(&mut self, ring: &impl Buffers, i: u16, left: u16, skb: &Skb) -> Checked<Option<u16>> {
         self.scratch.resize(skb.len(), 0);
         skb.copy_to(0, &mut self.scratch);
         let (mut rest, mut n) = (self.scratch.as_slice(), 0);
@@ -227,7 +238,7 @@ impl Copies {
             let (desc, memory, offset) = ring.buffer(i + n)?;
             let (piece, behind) = rest.split_at(rest.len().min(desc.len as usize));
             if piece.is_empty() || !memory.write(offset, piece) {
-                return Err(Lie::Length);
+                return Err(ProtocolError::Length);
             }
             ring.fill(i + n, piece.len() as u32, if behind.is_empty() { 0 } else { NEXT });
             rest = behind;

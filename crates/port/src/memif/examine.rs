@@ -10,7 +10,7 @@ use crate::queue::Health;
 use crate::spec::Spec;
 
 /// Longest time for a server to answer: longer than the port itself gives it.
-const PATIENCE: Duration = Duration::from_secs(3);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Checks a port of memif. As server it listens for a moment; as client it connects, and leaves: a
 /// server sees a client that comes and goes, and no packet.
@@ -23,7 +23,7 @@ pub(super) fn examine(spec: &Spec, found: &mut Findings) {
 fn meet(spec: &Spec, found: &mut Findings) -> Result<()> {
     let mut port = Port::open(spec.text())?;
     let mut obtained = port.obtained().clone();
-    // Told below, with what there is to do about it.
+    // Messages below, with what there is to do about it.
     obtained.refused.retain(|refused| !refused.starts_with("no peer yet"));
     let serves = obtained.mode.contains("server");
     found.opened(obtained);
@@ -50,7 +50,7 @@ fn meet(spec: &Spec, found: &mut Findings) -> Result<()> {
 /// Waits for what a server says that has accepted the connection: why there is no peer.
 fn came(port: &mut Port) -> Option<Error> {
     let first = port.health();
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + HANDSHAKE_TIMEOUT;
     loop {
         let e = match port.health() {
             Health::Down(e) => e,

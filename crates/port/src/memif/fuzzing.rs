@@ -11,14 +11,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use linerate_skb::{Batch, DropReason, Local, Pool, Trust};
 use linerate_sys::peer::PeerMemory;
 
+use super::client_memory::ClientMemory;
 use super::config::Config;
 use super::copies::{Copies, Stop};
-use super::dial::Made;
 use super::handshake::{Answer, Client, Server, Step};
+use super::listener;
 use super::message::{BYTES, Message};
-use super::ring::{HEADER_BYTES, Lie};
-use super::session::{Receiver, Sender, Session};
-use super::welcome;
+use super::ring::{Checked, HEADER_BYTES};
+use super::rings::Rings;
 use crate::spec::Spec;
 
 /// Descriptors of the rings, as a power of two.
@@ -62,7 +62,7 @@ pub fn control(bytes: &[u8]) -> usize {
                     );
                     assert!((1..=10).contains(&limits.power));
                     let region = Message::AddRegion { index: 0, bytes: 4096 };
-                    machine.tell(files(1).map(|file| (region.clone(), file)).collect());
+                    machine.offer(files(1).map(|file| (region.clone(), file)).collect());
                     taken += 1;
                 }
                 Ok(_) => taken += 1,
@@ -76,7 +76,7 @@ pub fn control(bytes: &[u8]) -> usize {
                     taken += 1;
                     assert!(offer.from_client.len() <= 2 && offer.to_client.len() <= 2);
                     // Files of no memory.
-                    assert!(welcome::map(offer, &theirs).is_err());
+                    assert!(listener::map(offer, &theirs).is_err());
                 }
                 Err(_) => server = None,
             }
@@ -108,10 +108,10 @@ pub fn rings(script: &[u8]) -> bool {
         _ => (We::CopyAsServer, Trust::Private),
     };
     let Ok(pool) = Pool::builder().frames(FRAMES as u32).trust(trust).build() else { return false };
-    let Some((memory, session)) = session(we, &pool) else { return false };
+    let Some((memory, rings)) = rings_of(we, &pool) else { return false };
     let mut us = Us {
         mem: pool.local_with(8),
-        session,
+        rings,
         copies: Copies::default(),
         batch: Batch::with_capacity(FRAMES),
     };
@@ -132,15 +132,15 @@ pub fn rings(script: &[u8]) -> bool {
 
 struct Us {
     mem: Local,
-    session: Session,
+    rings: Rings,
     copies: Copies,
     batch: Batch,
 }
 
 impl Us {
     /// One call of ours.
-    fn work(&mut self, [op, a, b, c]: [u8; 4]) -> Result<(), Lie> {
-        let Session { tx: Some(tx), rx: Some(rx) } = &mut self.session else { return Ok(()) };
+    fn work(&mut self, [op, a, b, c]: [u8; 4]) -> Checked<()> {
+        let Rings { tx: Some(tx), rx: Some(rx) } = &mut self.rings else { return Ok(()) };
         match op % 8 {
             0 | 1 => {
                 let budget = usize::from(a % 16);
@@ -187,10 +187,10 @@ impl Us {
 
     /// The peer is gone: everything is where it was.
     fn end(mut self, pool: &Pool) {
-        if let Some(Receiver::Client(mut rx)) = self.session.rx {
+        if let Some(mut rx) = self.rings.rx {
             rx.close(&mut self.mem);
         }
-        if let Some(Sender::Client(mut tx)) = self.session.tx {
+        if let Some(mut tx) = self.rings.tx {
             tx.close();
         }
         drop((self.batch, self.mem));
@@ -204,7 +204,7 @@ impl Us {
 }
 
 /// Rings as two sides agree on them, and the peer's view of the memory.
-fn session(we: We, pool: &Pool) -> Option<(Arc<PeerMemory>, Session)> {
+fn rings_of(we: We, pool: &Pool) -> Option<(Arc<PeerMemory>, Rings)> {
     let config = |text: &str| Spec::parse(text, &["memif"]).and_then(|s| Config::of(&s)).ok();
     let ours = match we {
         We::Share => config("memif:x,size=8")?,
@@ -213,11 +213,11 @@ fn session(we: We, pool: &Pool) -> Option<(Arc<PeerMemory>, Session)> {
     let theirs = config("memif:x,role=server")?;
     let (mut client, mut server) = (Client::new(&ours), Server::new(&theirs));
     let Ok(Step::Make(limits)) = client.on(&server.hello(), &[]) else { return None };
-    let (made, told) = Made::new(limits, &ours, pool).ok()?;
+    let (made, told) = ClientMemory::new(limits, &ours, pool).ok()?;
     let memory = made.memory.clone();
-    let mut sessions = match we {
+    let mut rings = match we {
         We::CopyAsServer => {
-            server.on(client.tell(Vec::new()), Vec::new()).ok()?;
+            server.on(client.offer(Vec::new()), Vec::new()).ok()?;
             for (message, fd) in told {
                 server.on(message, vec![fd]).ok()?;
             }
@@ -225,15 +225,15 @@ fn session(we: We, pool: &Pool) -> Option<(Arc<PeerMemory>, Session)> {
                 return None;
             };
             // Buffers, as a client posts them.
-            let mut near = made.sessions(&ours, pool);
-            if let Some(Receiver::Client(rx)) = &mut near[0].as_mut()?.rx {
+            let mut near = made.rings(&ours, pool);
+            if let Some(rx) = &mut near[0].as_mut()?.rx {
                 rx.refill(&mut pool.local_with(0), &mut Copies::default());
             }
-            welcome::map(offer, &theirs).ok()?
+            listener::map(offer, &theirs).ok()?
         }
-        We::Share | We::CopyAsClient => made.sessions(&ours, pool),
+        We::Share | We::CopyAsClient => made.rings(&ours, pool),
     };
-    Some((memory, sessions.pop()??))
+    Some((memory, rings.pop()??))
 }
 
 /// One store of the peer's.

@@ -17,13 +17,13 @@ const REGIONS_MAX: usize = 256;
 
 /// The reason why a connection ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum End {
+pub enum Ending {
     /// The peer breaks the protocol, or may not have what it asks for; the text is sent to it.
     Refused(&'static str),
     /// A file of the peer's cannot be mapped; the text is sent to it, cut at 95 bytes.
     Unfit(String),
     /// The peer has said so.
-    Told(String),
+    ByPeer(String),
 }
 
 /// The memory and rings that a client lets us map.
@@ -83,10 +83,10 @@ impl Server {
     ///
     /// # Errors
     /// Why the connection ends.
-    pub fn on(&mut self, message: Message, fds: Vec<OwnedFd>) -> Result<Answer, End> {
+    pub fn on(&mut self, message: Message, fds: Vec<OwnedFd>) -> Result<Answer, Ending> {
         let fd = one(fds)?;
         match (message, fd) {
-            (Message::Disconnect(why), None) => Err(End::Told(why)),
+            (Message::Disconnect(why), None) => Err(Ending::ByPeer(why)),
             (Message::Init { version, id, mode, secret }, None) if !self.admitted => {
                 self.admit(version, id, mode, secret)?;
                 Ok(Answer::Send(Message::Ack))
@@ -95,7 +95,7 @@ impl Server {
                 if usize::from(index) != self.offer.regions.len()
                     || self.offer.regions.len() == REGIONS_MAX
                 {
-                    return Err(End::Refused("a region out of order, or too many"));
+                    return Err(Ending::Refused("a region out of order, or too many"));
                 }
                 self.offer.regions.push((fd, bytes));
                 Ok(Answer::Send(Message::Ack))
@@ -108,14 +108,14 @@ impl Server {
                 let offer = std::mem::take(&mut self.offer);
                 self.admitted = false;
                 if offer.from_client.is_empty() && offer.to_client.is_empty() {
-                    return Err(End::Refused("no rings"));
+                    return Err(Ending::Refused("no rings"));
                 }
                 Ok(Answer::Map(offer))
             }
             (Message::AddRegion { .. } | Message::AddRing(_), None) => {
-                Err(End::Refused("a descriptor is missing"))
+                Err(Ending::Refused("a descriptor is missing"))
             }
-            _ => Err(End::Refused("unexpected message")),
+            _ => Err(Ending::Refused("unexpected message")),
         }
     }
 
@@ -125,42 +125,42 @@ impl Server {
         id: u32,
         mode: u8,
         secret: [u8; SECRET_BYTES],
-    ) -> Result<(), End> {
+    ) -> Result<(), Ending> {
         if version != VERSION {
-            return Err(End::Refused("incompatible version"));
+            return Err(Ending::Refused("incompatible version"));
         }
         if id != self.id {
-            return Err(End::Refused("id not found"));
+            return Err(Ending::Refused("id not found"));
         }
         if mode != 0 {
-            return Err(End::Refused("only Ethernet mode"));
+            return Err(Ending::Refused("only Ethernet mode"));
         }
         // Not in constant time: who can connect can try as often as he likes.
         if self.secret != [0; SECRET_BYTES] && secret != self.secret {
-            return Err(End::Refused("incorrect secret"));
+            return Err(Ending::Refused("incorrect secret"));
         }
         self.admitted = true;
         Ok(())
     }
 
-    fn add_ring(&mut self, place: RingPlace, fd: OwnedFd) -> Result<(), End> {
+    fn add_ring(&mut self, place: RingPlace, fd: OwnedFd) -> Result<(), Ending> {
         let Some((_, bytes)) = self.offer.regions.get(usize::from(place.region)) else {
-            return Err(End::Refused("a ring in no region"));
+            return Err(Ending::Refused("a ring in no region"));
         };
         if !(1..=POWER_MAX).contains(&place.power)
             || !(place.offset as usize).is_multiple_of(DESC_BYTES)
         {
-            return Err(End::Refused("a ring of an impossible length or place"));
+            return Err(Ending::Refused("a ring of an impossible length or place"));
         }
         if u64::from(place.offset) + ring::bytes(place.power) as u64 > *bytes {
-            return Err(End::Refused("a ring outside its region"));
+            return Err(Ending::Refused("a ring outside its region"));
         }
         let rings = match place.from_client {
             true => &mut self.offer.from_client,
             false => &mut self.offer.to_client,
         };
         if usize::from(place.index) != rings.len() || place.index >= self.rings {
-            return Err(End::Refused("a ring out of order, or too many"));
+            return Err(Ending::Refused("a ring out of order, or too many"));
         }
         rings.push((place, fd));
         Ok(())
@@ -183,7 +183,7 @@ pub struct Limits {
 /// The client's reaction to a message.
 #[derive(Debug)]
 pub enum Step {
-    /// It makes rings within these limits, and sends them: [`Client::tell`].
+    /// It makes rings within these limits, and sends them: [`Client::offer`].
     Make(Limits),
     /// It sends the next message.
     Send(Message, Option<OwnedFd>),
@@ -197,17 +197,17 @@ pub struct Client {
     init: Message,
     limits: Limits,
     state: State,
-    to_tell: VecDeque<(Message, Option<OwnedFd>)>,
+    to_send: VecDeque<(Message, Option<OwnedFd>)>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 enum State {
-    /// Nothing was heard.
+    /// The server's first message has not come.
     Greeting,
     /// Each message sent must be acknowledged.
-    Telling,
+    Offering,
     /// All was sent.
-    Asking,
+    Connecting,
 }
 
 impl Client {
@@ -217,19 +217,19 @@ impl Client {
         let power = config.size.trailing_zeros() as u8;
         let limits =
             Limits { from_client: config.rings, to_client: config.rings, power, regions: 0 };
-        Client { init, limits, state: State::Greeting, to_tell: VecDeque::new() }
+        Client { init, limits, state: State::Greeting, to_send: VecDeque::new() }
     }
 
     /// Takes a message, and the descriptors that came with it, of which there are none.
     ///
     /// # Errors
     /// Why the connection ends.
-    pub fn on(&mut self, message: &Message, fds: &[OwnedFd]) -> Result<Step, End> {
+    pub fn on(&mut self, message: &Message, fds: &[OwnedFd]) -> Result<Step, Ending> {
         if !fds.is_empty() {
-            return Err(End::Refused("a descriptor that nobody asked for"));
+            return Err(Ending::Refused("a descriptor that nobody asked for"));
         }
         match (message, &self.state) {
-            (Message::Disconnect(why), _) => Err(End::Told(why.clone())),
+            (Message::Disconnect(why), _) => Err(Ending::ByPeer(why.clone())),
             (
                 Message::Hello {
                     versions,
@@ -241,10 +241,10 @@ impl Client {
                 State::Greeting,
             ) => {
                 if !(versions.0..=versions.1).contains(&VERSION) {
-                    return Err(End::Refused("incompatible version"));
+                    return Err(Ending::Refused("incompatible version"));
                 }
                 let rings = |ours: u16, max: u16| ours.min(max.saturating_add(1));
-                self.state = State::Telling;
+                self.state = State::Offering;
                 Ok(Step::Make(Limits {
                     from_client: rings(self.limits.from_client, *from_client_max),
                     to_client: rings(self.limits.to_client, *to_client_max),
@@ -252,26 +252,26 @@ impl Client {
                     regions: u32::from(*region_max) + 1,
                 }))
             }
-            (Message::Ack, State::Telling) => self.next(),
-            (Message::Connected, State::Asking) => Ok(Step::Connected),
-            _ => Err(End::Refused("unexpected message")),
+            (Message::Ack, State::Offering) => self.next(),
+            (Message::Connected, State::Connecting) => Ok(Step::Connected),
+            _ => Err(Ending::Refused("unexpected message")),
         }
     }
 
     /// Queues the messages about `all` that was made, regions, then rings, each with its
     /// descriptor; returns the first message to send.
-    pub fn tell(&mut self, all: Vec<(Message, OwnedFd)>) -> Message {
-        self.to_tell = all.into_iter().map(|(message, fd)| (message, Some(fd))).collect();
-        self.to_tell.push_back((Message::Connect, None));
+    pub fn offer(&mut self, all: Vec<(Message, OwnedFd)>) -> Message {
+        self.to_send = all.into_iter().map(|(message, fd)| (message, Some(fd))).collect();
+        self.to_send.push_back((Message::Connect, None));
         self.init.clone()
     }
 
-    fn next(&mut self) -> Result<Step, End> {
-        let Some((message, fd)) = self.to_tell.pop_front() else {
-            return Err(End::Refused("unexpected message"));
+    fn next(&mut self) -> Result<Step, Ending> {
+        let Some((message, fd)) = self.to_send.pop_front() else {
+            return Err(Ending::Refused("unexpected message"));
         };
-        if self.to_tell.is_empty() {
-            self.state = State::Asking;
+        if self.to_send.is_empty() {
+            self.state = State::Connecting;
         }
         Ok(Step::Send(message, fd))
     }
@@ -284,10 +284,10 @@ fn padded(secret: &str) -> [u8; SECRET_BYTES] {
     bytes
 }
 
-fn one(mut fds: Vec<OwnedFd>) -> Result<Option<OwnedFd>, End> {
+fn one(mut fds: Vec<OwnedFd>) -> Result<Option<OwnedFd>, Ending> {
     match fds.len() {
         0 | 1 => Ok(fds.pop()),
-        _ => Err(End::Refused("more than one descriptor")),
+        _ => Err(Ending::Refused("more than one descriptor")),
     }
 }
 
@@ -310,7 +310,7 @@ mod tests {
     }
 
     /// Both machines, joined; what the server was offered.
-    fn meet(client: &str, server: &str) -> Result<Offer, End> {
+    fn meet(client: &str, server: &str) -> Result<Offer, Ending> {
         let (mut client, mut server) = (Client::new(&config(client)), Server::new(&config(server)));
         let mut limits = None;
         let mut to_client = server.hello();
@@ -323,7 +323,7 @@ mod tests {
                     for (n, from) in both {
                         all.extend((0..n).map(|i| (Message::AddRing(place(i, from)), fd())));
                     }
-                    (client.tell(all), None)
+                    (client.offer(all), None)
                 }
                 Step::Send(message, fd) => (message, fd),
                 Step::Connected => panic!("before the server has mapped anything"),
@@ -351,7 +351,7 @@ mod tests {
     #[test]
     fn server_refuses_wrong_id_or_secret_with_a_reason() {
         let refused = |client, server| match meet(client, server) {
-            Err(End::Refused(why)) => why,
+            Err(Ending::Refused(why)) => why,
             other => panic!("{other:?}"),
         };
         assert_eq!(refused("memif:x,id=1", "memif:x,role=server"), "id not found");
@@ -400,20 +400,20 @@ mod tests {
         ] {
             let fds = (0..fds).map(|_| fd()).collect();
             let said = format!("{message:?}");
-            assert!(matches!(admitted().on(message, fds), Err(End::Refused(_))), "{said}");
+            assert!(matches!(admitted().on(message, fds), Err(Ending::Refused(_))), "{said}");
         }
         for (message, why) in [
             (init(0x0100, 0).0, "incompatible version"),
             (init(VERSION, 1).0, "only Ethernet mode"),
         ] {
             let mut server = Server::new(&config("memif:x,role=server"));
-            assert_eq!(server.on(message, vec![]).unwrap_err(), End::Refused(why));
+            assert_eq!(server.on(message, vec![]).unwrap_err(), Ending::Refused(why));
         }
         let mut stranger = Server::new(&config("memif:x,role=server"));
         let region = Message::AddRegion { index: 0, bytes: 4096 };
         assert!(stranger.on(region, vec![fd()]).is_err());
         let told = admitted().on(Message::Disconnect("bye".into()), vec![]);
-        assert_eq!(told.unwrap_err(), End::Told("bye".into()));
+        assert_eq!(told.unwrap_err(), Ending::ByPeer("bye".into()));
     }
 
     #[test]
@@ -434,7 +434,7 @@ mod tests {
             from_client_max: 0,
             ring_power_max: 0,
         };
-        assert_eq!(client.on(&old, &[]).unwrap_err(), End::Refused("incompatible version"));
+        assert_eq!(client.on(&old, &[]).unwrap_err(), Ending::Refused("incompatible version"));
     }
 
     proptest! {

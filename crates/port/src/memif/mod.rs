@@ -16,26 +16,29 @@
 //!
 //! Source: memif protocol 2.0, as VPP, libmemif and DPDK speak it.
 
+mod channel;
 mod client;
+mod client_memory;
 mod config;
+mod connector;
 mod copies;
-mod dial;
+mod endpoint;
 mod examine;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod fuzzing;
 mod handshake;
 mod link;
+mod listener;
 mod message;
 mod queue;
 mod reader;
 mod ring;
+mod rings;
 mod room;
 mod server;
-mod session;
 #[cfg(test)]
 mod tests;
-mod welcome;
 
 use std::time::Duration;
 
@@ -56,7 +59,7 @@ pub use reader::{Counts, Frame, Frames, Held, Reader};
 /// Our name in messages to a peer.
 const NAME: &str = concat!("linerate ", env!("CARGO_PKG_VERSION"));
 /// Longest time for a peer to finish the handshake.
-const PATIENCE: Duration = Duration::from_secs(2);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The driver of `memif:PATH[,role=client|server][,id=0][,secret=TEXT][,rings=1][,size=1024]`
 /// `[,buffer=2048][,zerocopy=yes|read|no][,trust=no]`.

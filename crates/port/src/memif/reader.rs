@@ -53,27 +53,18 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use linerate_skb::{Code, Error, Result};
-use linerate_sys::wait::{Epoll, EventFlags, NO_EVENT, TimerFd, poll_readable};
+use linerate_sys::wait::poll_readable;
 
 use super::config::Config;
+use super::endpoint::Endpoint;
 use super::link::Link;
-use super::ring::Lie;
-use super::session::Receiver;
-use crate::host::RETRY;
+use super::ring::{Checked, ProtocolError};
 use crate::queue::Health;
 
 pub use frame::{Frame, Frames};
 pub use held::Held;
 use held::Waker;
 use window::Window;
-
-/// Calls that found nothing, after which a busy reader looks at the socket.
-const IDLE_CALLS: u32 = 256;
-
-const CONTROL: u64 = 0;
-const ALARM: u64 = 1;
-const RELEASE: u64 = 2;
-const BELL: u64 = 3;
 
 /// The receiving end of a memif, for a program that reads packets where their producer has them.
 ///
@@ -95,9 +86,7 @@ const BELL: u64 = 3;
 /// # }
 /// ```
 pub struct Reader {
-    link: Arc<Link>,
-    generation: u32,
-    health: Health,
+    end: Endpoint,
     /// The rings of the producer that is there.
     windows: Vec<Window>,
     /// The one to read first, so that none waits for ever behind a busy one.
@@ -105,21 +94,6 @@ pub struct Reader {
     /// Counts of rings that are gone.
     past: Counts,
     waker: Arc<Waker>,
-    /// The descriptors that a sleeper waits on.
-    set: Epoll,
-    timer: TimerFd,
-    /// The time that the timer is set to.
-    alarm: Option<Instant>,
-    /// The user may have slept on the descriptor since it was last looked at.
-    armed: bool,
-    /// The producer is to ring.
-    belled: bool,
-    /// A producer has come or gone, and the user has not been told yet.
-    news: bool,
-    idle_calls: u32,
-    /// When a sleeper looks a second time: a producer may have published just before it saw that it
-    /// is to ring.
-    second_look: Option<Instant>,
 }
 
 /// A reader's counters.
@@ -175,34 +149,14 @@ impl Reader {
 
     fn listen(config: Config) -> Result<Reader> {
         let what = format!("cannot wait for a producer at {}", config.path.display());
-        let link = Link::listen(config)?;
-        let (set, timer, waker) = (Epoll::new()?, TimerFd::new()?, Arc::new(Waker::new()?));
-        let fail = |e| Error::os(Code::System, &*what, "epoll_ctl", e);
-        set.add(&*link.watch, CONTROL, EventFlags::IN).map_err(fail)?;
-        set.add(&timer, ALARM, EventFlags::IN).map_err(fail)?;
-        set.add(&waker.bell, RELEASE, EventFlags::IN | EventFlags::ET).map_err(fail)?;
-        // Readable for whoever waits before he arms.
-        let alarm = Some(Instant::now());
-        timer.set_at(alarm).map_err(fail)?;
-        let mut reader = Reader {
-            link,
-            generation: 0,
-            health: Health::Up,
-            windows: Vec::new(),
-            turn: 0,
-            past: Counts::default(),
-            waker,
-            set,
-            timer,
-            alarm,
-            armed: true,
-            belled: false,
-            news: false,
-            idle_calls: 0,
-            second_look: None,
-        };
+        let queues = 0..usize::from(config.rings);
+        let end = Endpoint::new(Link::listen(config)?, queues)?;
+        let waker = Arc::new(Waker::new()?);
+        end.watch(&waker.bell).map_err(|e| Error::os(Code::System, what, "epoll_ctl", e))?;
+        let (windows, past) = (Vec::new(), Counts::default());
+        let mut reader = Reader { end, windows, turn: 0, past, waker };
         reader.change();
-        reader.news = false;
+        reader.end.take_changed();
         Ok(reader)
     }
 
@@ -236,23 +190,21 @@ impl Reader {
     /// Cost:   a syscall, and another one if it is to look a second time; a full fence a ring.
     pub fn arm(&mut self) -> bool {
         self.look();
-        if std::mem::take(&mut self.news) {
+        if self.end.take_changed() {
             return false;
         }
         match self.fall_asleep() {
-            Ok(true) => {}
-            Ok(false) => return false,
-            Err(lie) => {
-                self.accuse(lie);
-                self.news = false;
-                return false;
+            Ok(true) => {
+                self.end.sleep(self.end.second_look);
+                true
+            }
+            Ok(false) => false,
+            Err(error) => {
+                self.end_connection(error);
+                self.end.take_changed();
+                false
             }
         }
-        if self.second_look != self.alarm && self.timer.set_at(self.second_look).is_ok() {
-            self.alarm = self.second_look;
-        }
-        self.armed = true;
-        true
     }
 
     /// The frames that the producer has sent, `max` of them at most, each in its memory until it is dropped.
@@ -263,17 +215,17 @@ impl Reader {
     ///         is given out.
     /// Cost:   an Acquire load and a Release store a ring; no syscall, but one in 256 calls that find nothing.
     pub fn frames(&mut self, max: usize) -> Frames<'_> {
-        if self.armed {
+        if self.end.armed {
             self.look();
         }
         self.follow();
         match self.gather() {
             Ok(true) => {
-                self.idle_calls = 0;
-                self.want_bells(false);
+                self.end.busy();
+                self.want_bells(false, None);
             }
-            Ok(false) => self.idle(),
-            Err(lie) => self.accuse(lie),
+            Ok(false) => self.end.idle(),
+            Err(error) => self.end_connection(error),
         }
         self.turn = (self.turn + 1) % self.windows.len().max(1);
         Frames::new(self, max)
@@ -282,17 +234,17 @@ impl Reader {
     /// Returns `Up` while a producer is connected, and else why none is.
     #[must_use]
     pub fn health(&self) -> Health {
-        self.health.clone()
+        self.end.health.clone()
     }
 
     /// Returns the counters so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
-        let (ended, lies) = (&self.link.ended, &self.link.lies);
+        let link = &self.end.link;
         let passed = self.windows.iter().map(Window::counts).fold(self.past, Counts::plus);
         Counts {
-            ended: ended.load(Ordering::Relaxed),
-            lies: lies.load(Ordering::Relaxed),
+            ended: link.ended.load(Ordering::Relaxed),
+            lies: link.errors.load(Ordering::Relaxed),
             ..passed
         }
     }
@@ -303,80 +255,55 @@ impl Reader {
         (first, later)
     }
 
-    /// Ends the connection with a producer that has lied; its rings go with the next call.
+    /// Ends the connection with a producer that violates the protocol.
     #[cold]
-    fn disconnect(&self, lie: Lie) {
-        self.link.accuse(lie, self.generation);
-    }
-
-    #[cold]
-    fn accuse(&mut self, lie: Lie) {
-        self.disconnect(lie);
+    fn end_connection(&mut self, error: ProtocolError) {
+        self.end.disconnect(error);
         self.change();
     }
 
-    /// Takes note of a producer that has come or gone.
+    /// Follows a producer that has come or gone.
     #[inline]
     fn follow(&mut self) {
-        if self.link.generation() != self.generation {
+        if self.end.is_stale() {
             self.change();
         }
     }
 
     #[cold]
     fn change(&mut self) {
-        self.let_go();
-        let sessions = (0..usize::from(self.link.config.rings)).map(|i| self.link.take(i));
-        let mut receivers = Vec::new();
-        let mut health = Health::Up;
-        for (generation, told, session) in sessions {
-            (self.generation, health) = (generation, told);
-            receivers.extend(session.and_then(|session| session.rx));
-        }
-        if health == Health::Up && receivers.is_empty() {
-            let what = format!("memif {} has no packets", self.link.config.path.display());
-            let why = "the client has no ring to send by";
-            health = Health::Down(Error::new(Code::DeviceDown, what, why));
-        }
-        self.news |= self.health != health;
-        self.health = health;
-        for receiver in receivers {
-            // A server's rings are of no other kind.
-            let Receiver::Server(side) = receiver else { continue };
-            let window = Window::new(side, self.waker.clone());
+        self.detach();
+        let rings =
+            self.end.attach(|rings| rings.rx.is_some(), "the client has no ring to send by");
+        for ring in rings.into_iter().filter_map(|rings| rings.rx?.into_mapped()) {
+            let window = Window::new(ring, self.waker.clone());
             window.want_bell(false);
             // Without it a sleeper would have to look, as it does for what is not announced.
-            let _ = self.set.add(&window.bell, BELL, EventFlags::IN | EventFlags::ET);
+            let _ = self.end.watch(&window.bell);
             self.windows.push(window);
         }
     }
 
     /// Gives up the rings; what is held stays readable.
-    fn let_go(&mut self) {
+    fn detach(&mut self) {
         for window in self.windows.drain(..) {
-            let _ = self.set.delete(&window.bell);
+            self.end.forget(&window.bell);
             self.past = self.past.plus(window.end());
         }
-        (self.turn, self.belled, self.second_look) = (0, false, None);
+        self.turn = 0;
     }
 
     /// Looks who rang.
     ///
     /// Cost: a syscall, and what there is to do.
     fn look(&mut self) {
-        self.armed = false;
         self.waker.wake();
-        let mut events = [NO_EVENT; 4];
-        let n = self.set.wait(&mut events, Some(Duration::ZERO)).unwrap_or(0);
-        // Copies, because the kernel's structure is packed.
-        if events[..n].iter().any(|&e| { e.data }.u64() == CONTROL) {
-            self.link.service();
-        }
+        self.end.look();
         self.follow();
     }
 
     /// Gives back what was dropped, and looks what came; true if there are frames.
-    fn gather(&mut self) -> std::result::Result<bool, Lie> {
+    fn gather(&mut self) -> Checked<bool> {
         let mut found = false;
         for window in &mut self.windows {
             window.settle(true);
@@ -386,39 +313,23 @@ impl Reader {
     }
 
     /// Returns false if there are frames; else the next sender or release will ring the doorbell.
-    fn fall_asleep(&mut self) -> std::result::Result<bool, Lie> {
+    fn fall_asleep(&mut self) -> Checked<bool> {
         self.waker.sleep();
         let now = Instant::now();
-        if !self.belled {
-            // Once after it fell asleep, not each time it looks.
-            self.second_look = now.checked_add(RETRY).filter(|_| !self.windows.is_empty());
-        } else if self.second_look.is_some_and(|at| at <= now) {
-            self.second_look = None;
-        }
-        self.want_bells(true);
+        self.want_bells(!self.windows.is_empty(), Some(now));
+        self.end.second_look = self.end.second_look.filter(|at| *at > now);
         let found = self.gather()?;
         if found {
             self.waker.wake();
-            self.want_bells(false);
+            self.want_bells(false, None);
         }
         Ok(!found)
     }
 
-    /// Says whether the producer is to ring; a look at the rings follows.
-    fn want_bells(&mut self, wanted: bool) {
-        if self.belled != wanted {
+    /// Says whether the producer is to ring, from `now` on; a look at the rings follows.
+    fn want_bells(&mut self, wanted: bool, now: Option<Instant>) {
+        if self.end.set_belled(wanted, now) {
             self.windows.iter().for_each(|window| window.want_bell(wanted));
-            self.belled = wanted;
-        }
-    }
-
-    /// Looks at the socket, once in many calls that found nothing: who polls is not woken by it.
-    #[inline]
-    fn idle(&mut self) {
-        self.idle_calls += 1;
-        if self.idle_calls >= IDLE_CALLS {
-            self.idle_calls = 0;
-            self.link.service();
         }
     }
 }
@@ -437,13 +348,13 @@ impl Counts {
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        self.let_go();
+        self.detach();
     }
 }
 
 impl AsFd for Reader {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.set.as_fd()
+        self.end.as_fd()
     }
 }
 
@@ -455,7 +366,7 @@ impl AsRawFd for Reader {
 
 impl fmt::Debug for Reader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let path = &self.link.config.path;
+        let path = &self.end.link.config.path;
         f.debug_struct("Reader").field("path", path).field("counts", &self.counts()).finish()
     }
 }

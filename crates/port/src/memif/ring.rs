@@ -57,9 +57,9 @@ pub struct Desc {
     pub offset: u32,
 }
 
-/// Something that no peer does that keeps to the protocol.
+/// A violation of the protocol by the peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Lie {
+pub enum ProtocolError {
     /// An index went backwards, or too far.
     Index,
     /// A descriptor names memory outside its region.
@@ -70,18 +70,21 @@ pub enum Lie {
     Chain,
 }
 
-impl Lie {
+impl ProtocolError {
     /// Returns its text: for the peer, and in the health of the port.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
-            Lie::Index => "a ring's index went backwards or too far",
-            Lie::Outside => "a descriptor outside its region",
-            Lie::Length => "a length beyond the buffer",
-            Lie::Chain => "a packet without an end",
+            ProtocolError::Index => "a ring's index went backwards or too far",
+            ProtocolError::Outside => "a descriptor outside its region",
+            ProtocolError::Length => "a length beyond the buffer",
+            ProtocolError::Chain => "a packet without an end",
         }
     }
 }
+
+/// A value that depends on what the peer has written, checked.
+pub type Checked<T> = Result<T, ProtocolError>;
 
 /// The shared part of a ring.
 pub struct Shared {
@@ -250,10 +253,10 @@ impl ClientRing {
     /// # Errors
     /// If its index is impossible.
     #[inline]
-    pub fn poll(&mut self) -> Result<u16, Lie> {
+    pub fn poll(&mut self) -> Checked<u16> {
         let tail = self.shared.half(TAIL_AT).load(Ordering::Acquire);
         if tail.wrapping_sub(self.seen) > self.head.wrapping_sub(self.seen) {
-            return Err(Lie::Index);
+            return Err(ProtocolError::Index);
         }
         self.seen = tail;
         Ok(tail.wrapping_sub(self.done))
@@ -295,11 +298,11 @@ impl ServerRing {
     /// # Errors
     /// If its index is impossible.
     #[inline]
-    pub fn poll(&mut self) -> Result<u16, Lie> {
+    pub fn poll(&mut self) -> Checked<u16> {
         let head = self.shared.half(HEAD_AT).load(Ordering::Acquire);
         let posted = head.wrapping_sub(self.tail);
         if posted > self.shared.len() || posted < self.seen.wrapping_sub(self.tail) {
-            return Err(Lie::Index);
+            return Err(ProtocolError::Index);
         }
         self.seen = head;
         Ok(posted)
@@ -317,12 +320,6 @@ impl ServerRing {
     #[must_use]
     pub fn at(&self, i: u16) -> u16 {
         self.tail.wrapping_add(i)
-    }
-
-    /// Slots that were posted when it was last looked, and that have not been given back.
-    #[must_use]
-    pub fn posted(&self) -> u16 {
-        self.seen.wrapping_sub(self.tail)
     }
 
     /// Gives the oldest `n` back.
@@ -397,7 +394,7 @@ pub(super) mod tests {
         let head = |to: u16| client.shared.half(HEAD_AT).store(to, Ordering::Release);
         for lie in [3, 0, 9, 0x8000, u16::MAX] {
             head(lie);
-            assert_eq!(server.poll(), Err(Lie::Index), "{lie}");
+            assert_eq!(server.poll(), Err(ProtocolError::Index), "{lie}");
         }
         head(8);
         assert_eq!(server.poll(), Ok(8));
@@ -406,12 +403,12 @@ pub(super) mod tests {
         let tail = |to: u16| server.shared.half(TAIL_AT).store(to, Ordering::Release);
         for lie in [5, 0x8000, u16::MAX] {
             tail(lie);
-            assert_eq!(client.poll(), Err(Lie::Index), "{lie}");
+            assert_eq!(client.poll(), Err(ProtocolError::Index), "{lie}");
         }
         tail(3);
         assert_eq!(client.poll(), Ok(3));
         tail(2);
-        assert_eq!(client.poll(), Err(Lie::Index));
+        assert_eq!(client.poll(), Err(ProtocolError::Index));
     }
 
     proptest! {

@@ -8,13 +8,14 @@ use linerate_sys::peer::PeerMemory;
 use linerate_sys::wait::EventFd;
 
 use super::copies::{Buffers, Copies, Stop};
-use super::ring::{Desc, Lie, ServerRing};
+use super::ring::{Checked, Desc, ProtocolError, ServerRing, Shared};
+use super::rings::{RxRing, TxRing};
 
 /// The regions of the client, by their numbers.
 pub(super) type Regions = Arc<[Arc<PeerMemory>]>;
 
-/// A ring, and the memory that its descriptors speak of.
-pub(super) struct Side {
+/// A ring in the client's memory, and the regions that its descriptors refer to.
+pub(super) struct MappedRing {
     pub ring: ServerRing,
     pub bell: EventFd,
     pub regions: Regions,
@@ -24,41 +25,43 @@ pub(super) struct Side {
     most: u16,
 }
 
-impl Side {
-    pub fn new(ring: ServerRing, bell: EventFd, regions: Regions) -> Side {
-        Side { ring, bell, regions, worked: 0, most: 0 }
+impl MappedRing {
+    pub fn new(ring: ServerRing, bell: EventFd, regions: Regions) -> MappedRing {
+        MappedRing { ring, bell, regions, worked: 0, most: 0 }
     }
 
-    /// Buffers that the client has posted, and that were not worked on.
-    pub fn ready(&mut self) -> Result<u16, Lie> {
+    /// Returns the number of buffers that the client has posted, and that were not worked on.
+    fn available(&mut self) -> Checked<u16> {
         let posted = self.ring.poll()?;
         self.most = self.most.max(posted);
         Ok(posted - self.worked)
     }
+}
 
-    /// The most that were ever posted: as many as the ring has, of a client that posts all it can.
-    pub fn most(&self) -> u16 {
-        self.most
+impl RxRing for MappedRing {
+    fn shared(&self) -> &Shared {
+        &self.ring.shared
     }
 
-    /// Buffers that were filled and not posted anew. A client that has taken what is in them posts
-    /// as many as ever, at once or soon.
-    pub fn under_way(&self) -> usize {
-        (self.most - self.ring.posted()).into()
+    fn bell(&self) -> &EventFd {
+        &self.bell
     }
 
-    /// Receives up to `budget` packets.
-    pub fn receive(
+    fn ready(&mut self) -> Checked<u16> {
+        self.available()
+    }
+
+    fn receive(
         &mut self,
         copies: &mut Copies,
         mem: &mut Local,
         out: &mut Batch,
         budget: usize,
-    ) -> (Moved, Result<(), Lie>) {
+    ) -> (Moved, Checked<()>) {
         let (packets, bytes) = (out.len(), copies.bytes);
-        let (n, received) = match self.ready() {
+        let (n, received) = match self.available() {
             Ok(ready) => copies.receive(self, ready, mem, out, budget),
-            Err(lie) => (0, Err(lie)),
+            Err(error) => (0, Err(error)),
         };
         if n > 0 {
             self.ring.give_back(n);
@@ -66,24 +69,25 @@ impl Side {
         (Moved { packets: out.len() - packets, bytes: copies.bytes - bytes }, received)
     }
 
-    /// Copies packets from the front of `batch` into buffers; they are freed as sent. What they were, and why
-    /// there are no more.
-    pub fn put(
+    fn into_mapped(self: Box<Self>) -> Option<MappedRing> {
+        Some(*self)
+    }
+}
+
+impl TxRing for MappedRing {
+    fn put(
         &mut self,
         batch: &mut Batch,
         copies: &mut Copies,
         mem: &mut Local,
-    ) -> Result<(Moved, Stop), Lie> {
-        let ready = self.ready()?;
+    ) -> Checked<(Moved, Stop)> {
+        let ready = self.available()?;
         let (worked, moved, stop) = copies.send_run(self, ready, mem, batch)?;
         self.worked += worked;
         Ok((moved, stop))
     }
 
-    /// Lets the client see what was filled, and wakes it if it sleeps.
-    ///
-    /// Cost: a Release store and a full fence; two syscalls if the client sleeps.
-    pub fn post(&mut self) {
+    fn post(&mut self) {
         if self.worked == 0 {
             return;
         }
@@ -92,18 +96,45 @@ impl Side {
             self.bell.signal_shared();
         }
     }
+
+    fn reap(&mut self, _: &mut Local) -> Checked<()> {
+        self.available().map(drop)
+    }
+
+    fn room(&self) -> u16 {
+        self.ring.known()
+    }
+
+    /// Returns the most buffers that were ever posted: as many as the ring has, by a client that posts all it can.
+    fn size(&self) -> usize {
+        self.most.into()
+    }
+
+    fn has_room(&mut self) -> Checked<bool> {
+        Ok(self.available()? > 0)
+    }
+
+    /// Returns the number of buffers that were filled and not posted anew. A client that has taken what is in
+    /// them posts as many as ever, at once or soon.
+    fn under_way(&self) -> usize {
+        (self.most - self.ring.known()).into()
+    }
 }
 
-impl Buffers for Side {
+impl Buffers for MappedRing {
     fn len(&self) -> u16 {
         self.ring.shared.len()
     }
 
-    fn buffer(&self, i: u16) -> Result<(Desc, &PeerMemory, usize), Lie> {
+    fn buffer(&self, i: u16) -> Checked<(Desc, &PeerMemory, usize)> {
         let desc = self.ring.shared.desc(self.ring.at(self.worked + i));
-        let memory = self.regions.get(usize::from(desc.region)).ok_or(Lie::Outside)?;
+        let memory = self.regions.get(usize::from(desc.region)).ok_or(ProtocolError::Outside)?;
         let (offset, len) = (desc.offset as usize, desc.len as usize);
-        if memory.has(offset, len) { Ok((desc, memory, offset)) } else { Err(Lie::Outside) }
+        if memory.has(offset, len) {
+            Ok((desc, memory, offset))
+        } else {
+            Err(ProtocolError::Outside)
+        }
     }
 
     fn fill(&self, i: u16, len: u32, flags: u16) {

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::Reader;
 use super::held::Held;
-use super::window::{Taken, Window};
+use super::window::{FrameSlots, Window};
 
 /// The frames of one call: an iterator. What is dropped meanwhile goes back to the producer when it ends.
 ///
@@ -41,9 +41,9 @@ impl<'a> Iterator for Frames<'a> {
                     return Some(Frame { window, taken });
                 }
                 Ok(None) => self.seen += 1,
-                Err(lie) => {
+                Err(error) => {
                     self.left = 0;
-                    self.reader.disconnect(lie);
+                    self.reader.end.disconnect(error);
                 }
             }
         }
@@ -68,7 +68,7 @@ impl fmt::Debug for Frames<'_> {
 /// Its bytes may change while it is read: see [`Reader`](super::Reader)'s module.
 pub struct Frame<'a> {
     window: &'a Window,
-    taken: Taken,
+    taken: FrameSlots,
 }
 
 impl Frame<'_> {

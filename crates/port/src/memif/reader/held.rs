@@ -70,7 +70,7 @@ pub(super) struct Hold {
     regions: Regions,
     pieces: Box<[Piece]>,
     len: usize,
-    /// Made by the reader, before the slots go back.
+    /// ClientMemory by the reader, before the slots go back.
     copy: OnceLock<Box<[u8]>>,
     released: AtomicBool,
     gone: AtomicBool,

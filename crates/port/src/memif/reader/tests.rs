@@ -9,7 +9,7 @@ use linerate_sys::seqpacket::Seqpacket;
 use linerate_sys::wait::EventFd;
 
 use super::*;
-use crate::memif::dial::{hear, say};
+use crate::memif::channel::Channel;
 use crate::memif::handshake::{Client, Step};
 use crate::memif::message::{Message, RingPlace};
 use crate::memif::ring::{ClientRing, Desc, NEXT, Shared};
@@ -107,7 +107,7 @@ impl Producer {
 
 /// A client of a ring of its own, that says what it is told to.
 struct Puppet {
-    _socket: Seqpacket,
+    _socket: Channel,
     memory: Arc<PeerMemory>,
     ring: ClientRing,
     bell: EventFd,
@@ -122,7 +122,7 @@ impl Puppet {
     fn meet(reader: &mut Reader, name: &str, power: u8) -> Puppet {
         let text = format!("memif:{name},size={}", 1 << power);
         let config = Config::of(&Spec::parse(&text, &["memif"]).unwrap()).unwrap();
-        let socket = Seqpacket::connect(&config.path).unwrap();
+        let socket = Channel(Seqpacket::connect(&config.path).unwrap());
         let region = Arc::new(Region::new("puppet", MEMORY_BYTES, Huge::Never).unwrap());
         let file = region.as_fd().try_clone_to_owned().unwrap();
         // SAFETY: nobody looks into it but by the value and by rings.
@@ -138,13 +138,13 @@ impl Puppet {
         let (mut machine, mut all) = (Client::new(&config), Some(all));
         until("the reader", || {
             reader.arm();
-            let Some((message, fds)) = hear(&socket).unwrap() else { return false };
+            let Some((message, fds)) = socket.recv().unwrap() else { return false };
             let (message, fd) = match machine.on(&message, &fds).unwrap() {
-                Step::Make(_) => (machine.tell(all.take().unwrap()), None),
+                Step::Make(_) => (machine.offer(all.take().unwrap()), None),
                 Step::Send(message, fd) => (message, fd),
                 Step::Connected => return true,
             };
-            say(&socket, &message, fd).unwrap();
+            socket.send(&message, fd).unwrap();
             false
         });
         until("its health", || {
@@ -453,8 +453,8 @@ fn producer_after_producer_is_taken_and_what_is_held_outlives_its_own() {
 
 #[test]
 fn a_producer_that_lies_is_disconnected_and_counted() {
-    type Told = fn(&mut Puppet);
-    let lies: [(&str, Told, usize); 6] = [
+    type Messages = fn(&mut Puppet);
+    let lies: [(&str, Messages, usize); 6] = [
         ("index", |puppet| assert!(puppet.memory.write(6, &100u16.to_ne_bytes())), 0),
         ("index", |puppet| assert!(puppet.memory.write(6, &0u16.to_ne_bytes())), 0),
         ("outside", |puppet| puppet.tell(Desc { region: 1, len: 60, ..Desc::default() }), 1),
@@ -522,7 +522,7 @@ fn a_sleeper_is_woken_by_each_packet_and_sleeps_when_there_is_none() {
     });
     assert!(!reader.wait(Some(Duration::from_millis(5))).unwrap());
     // It has looked a second time, and does not a third time.
-    assert_eq!(reader.second_look, None);
+    assert_eq!(reader.end.second_look, None);
     assert!(reader.arm());
     assert!(!poll_readable(&[reader.as_fd()], Some(Duration::ZERO)).unwrap());
     // Now the bell alone wakes it, and it has asked for that.

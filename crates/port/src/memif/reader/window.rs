@@ -18,8 +18,8 @@ use linerate_sys::wait::EventFd;
 use super::Counts;
 use super::held::{Held, Hold, Waker};
 use crate::memif::config::PACKET_BYTES_MAX;
-use crate::memif::ring::{Lie, NEXT, ServerRing};
-use crate::memif::server::{Regions, Side};
+use crate::memif::ring::{Checked, NEXT, ProtocolError, ServerRing};
+use crate::memif::server::{MappedRing, Regions};
 
 /// A part of a frame: checked when it was read from its descriptor, and of memory of ours since.
 #[derive(Debug, Clone, Copy, Default)]
@@ -59,11 +59,11 @@ struct State {
 
 struct Out {
     slots: u16,
-    state: With,
+    state: Holder,
 }
 
 /// The holder of a frame.
-enum With {
+enum Holder {
     /// The program, within its loop.
     Lent,
     /// Nobody: it was dropped.
@@ -73,7 +73,7 @@ enum With {
 }
 
 /// A frame that was taken.
-pub(super) struct Taken {
+pub(super) struct FrameSlots {
     /// Its number among all frames of the ring.
     pub number: u64,
     /// The index of its first slot.
@@ -83,8 +83,8 @@ pub(super) struct Taken {
 }
 
 impl Window {
-    pub fn new(side: Side, waker: Arc<Waker>) -> Window {
-        let Side { ring, bell, regions, .. } = side;
+    pub fn new(side: MappedRing, waker: Arc<Waker>) -> Window {
+        let MappedRing { ring, bell, regions, .. } = side;
         let pieces = (0..ring.shared.len()).map(|_| Cell::default()).collect();
         let state = State {
             ring,
@@ -109,7 +109,7 @@ impl Window {
     }
 
     /// Looks what the producer has posted; true if there may be a frame that was not taken.
-    pub fn look(&mut self) -> Result<bool, Lie> {
+    pub fn look(&mut self) -> Checked<bool> {
         let state = self.state.get_mut();
         state.posted = state.ring.poll()?;
         // Half a frame is worth no look before more of it is there.
@@ -117,7 +117,7 @@ impl Window {
     }
 
     /// Takes the next frame; `None` if its end is not there.
-    pub fn take(&self) -> Result<Option<Taken>, Lie> {
+    pub fn take(&self) -> Checked<Option<FrameSlots>> {
         let state = &mut *self.state.borrow_mut();
         let ready = state.posted - state.taken;
         let at = state.ring.at(state.taken);
@@ -125,7 +125,7 @@ impl Window {
         loop {
             if slots == ready {
                 if ready == state.ring.shared.len() {
-                    return Err(Lie::Chain);
+                    return Err(ProtocolError::Chain);
                 }
                 state.torn = (ready > 0).then(|| state.ring.at(state.posted));
                 return Ok(None);
@@ -133,13 +133,14 @@ impl Window {
             let slot = at.wrapping_add(slots);
             let desc = state.ring.shared.desc(slot);
             let piece = Piece { region: desc.region, len: desc.len, offset: desc.offset };
-            let memory = self.regions.get(usize::from(piece.region)).ok_or(Lie::Outside)?;
+            let memory =
+                self.regions.get(usize::from(piece.region)).ok_or(ProtocolError::Outside)?;
             if !memory.has(piece.offset as usize, piece.len as usize) {
-                return Err(Lie::Outside);
+                return Err(ProtocolError::Outside);
             }
             len += piece.len as usize;
             if len > PACKET_BYTES_MAX {
-                return Err(Lie::Chain);
+                return Err(ProtocolError::Chain);
             }
             self.piece(slot).set(piece);
             slots += 1;
@@ -148,12 +149,12 @@ impl Window {
             }
         }
         let number = state.first + state.out.len() as u64;
-        state.out.push_back(Out { slots, state: With::Lent });
+        state.out.push_back(Out { slots, state: Holder::Lent });
         state.taken += slots;
         state.torn = None;
         state.counts.frames += 1;
         state.counts.bytes += len as u64;
-        Ok(Some(Taken { number, at, slots, len }))
+        Ok(Some(FrameSlots { number, at, slots, len }))
     }
 
     /// Begins a loop: frames that are dropped from now on go back at `end_taking`.
@@ -169,7 +170,7 @@ impl Window {
 
     /// A frame was dropped.
     pub fn release(&self, number: u64) {
-        self.change(number, With::Back);
+        self.change(number, Holder::Back);
         if !self.taking.get() {
             self.settle(false);
         }
@@ -178,17 +179,17 @@ impl Window {
     /// A frame is to outlast the loop.
     ///
     /// Cost: two allocations.
-    pub fn hold(&self, taken: &Taken) -> Held {
+    pub fn hold(&self, taken: &FrameSlots) -> Held {
         let pieces = self.pieces_of(taken).collect();
         let hold = Hold::new(self.regions.clone(), pieces, taken.len, self.waker.clone());
         let hold = Arc::new(hold);
-        self.change(taken.number, With::Held(hold.clone()));
+        self.change(taken.number, Holder::Held(hold.clone()));
         Held::new(hold)
     }
 
     /// Copies bytes of a frame that is lent; how many.
     #[inline]
-    pub fn copy(&self, taken: &Taken, from: usize, to: &mut [u8]) -> usize {
+    pub fn copy(&self, taken: &FrameSlots, from: usize, to: &mut [u8]) -> usize {
         copy(&self.regions, self.pieces_of(taken), from, to)
     }
 
@@ -205,14 +206,14 @@ impl Window {
         let mut slots = 0;
         while let Some(oldest) = state.out.front() {
             match &oldest.state {
-                With::Back => {}
-                With::Lent if over => {}
-                With::Held(hold) if hold.is_released() => {}
-                With::Held(hold) if state.taken - slots > blocked_max => {
+                Holder::Back => {}
+                Holder::Lent if over => {}
+                Holder::Held(hold) if hold.is_released() => {}
+                Holder::Held(hold) if state.taken - slots > blocked_max => {
                     hold.copy_out();
                     state.counts.copied_out += 1;
                 }
-                With::Lent | With::Held(_) => break,
+                Holder::Lent | Holder::Held(_) => break,
             }
             slots += oldest.slots;
             state.out.pop_front();
@@ -229,24 +230,24 @@ impl Window {
     pub fn end(self) -> Counts {
         let State { out, counts, .. } = self.state.into_inner();
         for frame in out {
-            if let With::Held(hold) = frame.state {
+            if let Holder::Held(hold) = frame.state {
                 hold.end();
             }
         }
         counts
     }
 
-    fn change(&self, number: u64, to: With) {
+    fn change(&self, number: u64, to: Holder) {
         let state = &mut *self.state.borrow_mut();
         let i = number.checked_sub(state.first).and_then(|i| usize::try_from(i).ok());
         if let Some(frame) = i.and_then(|i| state.out.get_mut(i))
-            && matches!(frame.state, With::Lent)
+            && matches!(frame.state, Holder::Lent)
         {
             frame.state = to;
         }
     }
 
-    fn pieces_of(&self, taken: &Taken) -> impl Iterator<Item = Piece> {
+    fn pieces_of(&self, taken: &FrameSlots) -> impl Iterator<Item = Piece> {
         let at = taken.at;
         (0..taken.slots).map(move |i| self.piece(at.wrapping_add(i)).get())
     }

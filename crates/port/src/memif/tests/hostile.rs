@@ -6,12 +6,12 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use linerate_sys::seqpacket::{Listener, Seqpacket};
+use linerate_sys::seqpacket::Listener;
 use linerate_sys::wait::EventFd;
 use rustix::fs::MemfdFlags;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
-use super::super::dial::say;
+use super::super::channel::Channel;
 use super::super::message::{BYTES, Message};
 use super::peer::{self, Client, Server, heard, init, place, refused, turn};
 use super::*;
@@ -187,7 +187,7 @@ fn guests_that_only_sit_there_keep_nobody_out_for_longer_than_the_deadline() {
     let (name, pool) = (name(), pool());
     let mut port = open(&format!("memif:{name},role=server"), &pool);
     let mut mem = pool.local();
-    let idle: Vec<Seqpacket> = (0..12).map(|_| peer::connect(&name, &mut port, &mut mem)).collect();
+    let idle: Vec<Channel> = (0..12).map(|_| peer::connect(&name, &mut port, &mut mem)).collect();
     turn(&mut port, &mut mem);
     drop(mem);
     serves(&name, &pool, port);
@@ -200,8 +200,7 @@ fn guests_that_leave_all_at_once_leave_their_places() {
     let (name, pool) = (name(), pool());
     let mut port = open(&format!("memif:{name},role=server"), &pool);
     let mut mem = pool.local();
-    let guests: Vec<Seqpacket> =
-        (0..8).map(|_| peer::connect(&name, &mut port, &mut mem)).collect();
+    let guests: Vec<Channel> = (0..8).map(|_| peer::connect(&name, &mut port, &mut mem)).collect();
     for guest in &guests {
         assert!(matches!(heard(guest, &mut port, &mut mem), Some((Message::Hello { .. }, _))));
     }
@@ -212,7 +211,7 @@ fn guests_that_leave_all_at_once_leave_their_places() {
 }
 
 /// Says `bytes` with these descriptors.
-fn throw(socket: &Seqpacket, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
+fn throw(socket: &Channel, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(16))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     assert!(fds.is_empty() || control.push(SendAncillaryMessage::ScmRights(fds)));
@@ -280,7 +279,7 @@ fn offered(trust: &str, region: OwnedFd, bell: OwnedFd) -> Option<String> {
         (Message::Connect, None),
     ] {
         assert_eq!(heard(socket, &mut port, &mut mem).unwrap().0, Message::Ack);
-        say(socket, &message, fd).unwrap();
+        socket.send(&message, fd).unwrap();
     }
     let why = match heard(socket, &mut port, &mut mem) {
         Some((Message::Disconnect(why), _)) => Some(why),

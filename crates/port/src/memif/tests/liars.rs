@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use linerate_sys::peer::PeerMemory;
 use linerate_sys::seqpacket::Listener;
 
+use super::super::channel::Channel;
 use super::super::ring::{Desc, NEXT};
 use super::hostile::settled;
 use super::peer::{Client, RING, Raw, Server, buffer, refused};
@@ -32,7 +33,7 @@ fn work(port: &mut Opened, pool: &Pool) -> usize {
 }
 
 /// The port has told the liar why, and has counted it.
-fn accused(port: &mut Opened, pool: &Pool, socket: &linerate_sys::seqpacket::Seqpacket) -> String {
+fn accused(port: &mut Opened, pool: &Pool, socket: &Channel) -> String {
     assert!(matches!(port.queues[0].health(), Health::Down(_)));
     let counts = port.queues[0].counters().driver;
     assert_eq!((counts.bad_descs, counts.resets), (1, 1));

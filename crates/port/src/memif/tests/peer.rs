@@ -12,7 +12,7 @@ use linerate_sys::peer::{Access, PeerMemory};
 use linerate_sys::seqpacket::{Listener, Seqpacket};
 use linerate_sys::wait::EventFd;
 
-use super::super::dial::{hear, say};
+use super::super::channel::Channel;
 use super::super::message::{Message, RingPlace, SECRET_BYTES, VERSION};
 use super::super::ring::{self, Desc, Shared};
 use crate::driver::Opened;
@@ -40,14 +40,14 @@ pub fn turn(port: &mut Opened, mem: &mut Local) {
 
 /// Returns the next message that the peer gets; `None` if the connection has ended.
 pub fn heard(
-    socket: &Seqpacket,
+    socket: &Channel,
     port: &mut Opened,
     mem: &mut Local,
 ) -> Option<(Message, Vec<OwnedFd>)> {
     let start = Instant::now();
     while start.elapsed() < LONG {
         turn(port, mem);
-        match hear(socket) {
+        match socket.recv() {
             Ok(Some(heard)) => return Some(heard),
             Ok(None) => {}
             Err(_) => return None,
@@ -57,7 +57,7 @@ pub fn heard(
 }
 
 /// Returns the port's reason for ending the connection, which ends with it.
-pub fn refused(socket: &Seqpacket, port: &mut Opened, mem: &mut Local) -> Option<String> {
+pub fn refused(socket: &Channel, port: &mut Opened, mem: &mut Local) -> Option<String> {
     loop {
         match heard(socket, port, mem)? {
             (Message::Disconnect(why), _) => {
@@ -105,7 +105,7 @@ impl Raw {
 
 /// A client: it owns memory, and connects to the port.
 pub struct Client {
-    pub socket: Seqpacket,
+    pub socket: Channel,
     pub memory: Arc<PeerMemory>,
     pub from: Raw,
     pub to: Raw,
@@ -139,12 +139,12 @@ impl Client {
         for step in 0..steps {
             let said = heard(&client.socket, port, mem).unwrap().0;
             assert_eq!(matches!(said, Message::Hello { .. }), step == 0, "{said:?}");
-            client.say(step);
+            client.send(step);
         }
         client
     }
 
-    fn say(&self, step: usize) {
+    fn send(&self, step: usize) {
         let region = self.memory.region().unwrap();
         let bytes = REGION_BYTES as u64;
         let (message, fd) = match step {
@@ -154,7 +154,7 @@ impl Client {
             3 => (Message::AddRing(place(0, false)), Some(self.bells[1].as_fd())),
             _ => (Message::Connect, None),
         };
-        say(&self.socket, &message, fd.map(|fd| fd.try_clone_to_owned().unwrap())).unwrap();
+        self.socket.send(&message, fd.map(|fd| fd.try_clone_to_owned().unwrap())).unwrap();
     }
 
     /// Connected, with empty buffers in the ring to it.
@@ -183,11 +183,11 @@ pub fn buffer(i: u16) -> Desc {
 }
 
 /// Connects as soon as there is a place.
-pub fn connect(name: &str, port: &mut Opened, mem: &mut Local) -> Seqpacket {
+pub fn connect(name: &str, port: &mut Opened, mem: &mut Local) -> Channel {
     let start = Instant::now();
     loop {
         if let Ok(socket) = Seqpacket::connect(Path::new(name)) {
-            return socket;
+            return Channel(socket);
         }
         assert!(start.elapsed() < LONG, "nobody listens");
         turn(port, mem);
@@ -196,7 +196,7 @@ pub fn connect(name: &str, port: &mut Opened, mem: &mut Local) -> Seqpacket {
 
 /// A server: it listens, and maps what the port lets it.
 pub struct Server {
-    pub socket: Seqpacket,
+    pub socket: Channel,
     regions: Vec<(OwnedFd, u64)>,
     rings: Vec<RingPlace>,
 }
@@ -212,7 +212,7 @@ impl Server {
         let start = Instant::now();
         let socket = loop {
             if let Some(socket) = listener.accept().unwrap() {
-                break socket;
+                break Channel(socket);
             }
             assert!(start.elapsed() < LONG, "nobody connects");
             turn(port, mem);
@@ -229,20 +229,20 @@ impl Server {
     /// Hears the next thing and answers; false once connected.
     fn step(&mut self, step: usize, port: &mut Opened, mem: &mut Local) -> bool {
         if step == 0 {
-            return self.say(&hello());
+            return self.send(&hello());
         }
         let (said, mut fds) = heard(&self.socket, port, mem).unwrap();
         match said {
             Message::AddRegion { bytes, .. } => self.regions.push((fds.remove(0), bytes)),
             Message::AddRing(place) => self.rings.push(place),
-            Message::Connect => return !self.say(&Message::Connected),
+            Message::Connect => return !self.send(&Message::Connected),
             _ => {}
         }
-        self.say(&Message::Ack)
+        self.send(&Message::Ack)
     }
 
-    fn say(&self, message: &Message) -> bool {
-        say(&self.socket, message, None).is_ok()
+    fn send(&self, message: &Message) -> bool {
+        self.socket.send(message, None).is_ok()
     }
 
     /// Connected; the rings from and to the port.

@@ -7,7 +7,7 @@ use linerate_skb::DropReason;
 use super::super::config::Config;
 use super::super::link::Link;
 use super::super::queue::MemifQueue;
-use super::super::ring::Lie;
+use super::super::ring::ProtocolError;
 use super::hostile::settled;
 use super::*;
 use crate::queue::Want;
@@ -64,7 +64,7 @@ fn a_connection_that_ends_at_any_moment_is_over_for_every_queue() {
                     (0..turns >> 28).for_each(|_| std::thread::yield_now());
                     if *last != generation && turns >> 16 & 1 == 0 {
                         *last = generation;
-                        link.accuse(Lie::Index, generation);
+                        link.disconnect(ProtocolError::Index, generation);
                     }
                 }
             }

@@ -1,0 +1,224 @@
+//! The client's end of the socket: it connects, again and again, and offers the memory it shares.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use linerate_skb::{Code, Error, Pool, Result, Trust};
+use linerate_sys::mem::Pages;
+use linerate_sys::seqpacket::Seqpacket;
+use linerate_sys::wait::{Epoll, EventFlags, TimerFd};
+
+use super::HANDSHAKE_TIMEOUT;
+use super::channel::Channel;
+use super::client_memory::{ClientMemory, Layout};
+use super::config::{Config, Sharing};
+use super::handshake::{Client, Ending, Limits, Step};
+use super::link::{Control, Event};
+use super::message::Message;
+
+/// Time between two attempts to reach a server that is not there.
+const RECONNECT_INTERVAL: Duration = Duration::from_millis(100);
+/// Bytes of a region that a descriptor's offset can reach.
+const REGION_BYTES_MAX: u64 = 1 << 32;
+
+/// The client's end.
+pub(super) struct Connector {
+    pool: Pool,
+    watch: Arc<Epoll>,
+    timer: TimerFd,
+    state: State,
+}
+
+enum State {
+    /// Until the next attempt.
+    Waiting(Instant),
+    Handshake(Box<Handshake>),
+    Connected(Channel),
+}
+
+/// A connection that is not agreed on yet.
+struct Handshake {
+    channel: Channel,
+    machine: Client,
+    memory: Option<ClientMemory>,
+    /// The server's deadline.
+    until: Instant,
+}
+
+impl Connector {
+    pub fn new(config: &Config, pool: &Pool, watch: Arc<Epoll>) -> Result<Connector> {
+        check(config, pool)?;
+        let timer = TimerFd::new()?;
+        watch.add(&timer, 0, EventFlags::IN).map_err(|e| {
+            let what = format!("cannot connect to memif {}", config.path.display());
+            Error::os(Code::System, what, "epoll_ctl", e)
+        })?;
+        Ok(Connector { pool: pool.clone(), watch, timer, state: State::Waiting(Instant::now()) })
+    }
+
+    fn connect(&mut self, config: &Config, until: Instant) -> io::Result<()> {
+        let channel = Channel(Seqpacket::connect(&config.path)?);
+        self.watch.add(&channel, 0, EventFlags::IN)?;
+        self.alarm(until);
+        let machine = Client::new(config);
+        self.state =
+            State::Handshake(Box::new(Handshake { channel, machine, memory: None, until }));
+        Ok(())
+    }
+
+    /// Takes the rings of a handshake that is complete.
+    fn connected(&mut self, config: &Config) -> Event {
+        let state = std::mem::replace(&mut self.state, State::Waiting(Instant::now()));
+        if let State::Handshake(handshake) = state
+            && let Handshake { channel, memory: Some(memory), .. } = *handshake
+        {
+            self.state = State::Connected(channel);
+            let _ = self.timer.set_at(None);
+            return Event::Connected(memory.rings(config, &self.pool));
+        }
+        self.end("the server was too quick".into())
+    }
+
+    /// Closes the socket; the next attempt comes later.
+    fn end(&mut self, why: String) -> Event {
+        let again = Instant::now() + RECONNECT_INTERVAL;
+        self.state = State::Waiting(again);
+        self.alarm(again);
+        Event::Ended(why)
+    }
+
+    fn alarm(&self, at: Instant) {
+        // Without the alarm, the next call looks at the time.
+        let _ = self.timer.set_at(Some(at));
+    }
+}
+
+impl Control for Connector {
+    fn turn(&mut self, config: &Config) -> Option<Event> {
+        loop {
+            let now = Instant::now();
+            match &mut self.state {
+                State::Waiting(until) if *until > now => return None,
+                State::Waiting(_) => {
+                    if let Err(e) = self.connect(config, now + HANDSHAKE_TIMEOUT) {
+                        return Some(self.end(e.to_string()));
+                    }
+                }
+                State::Handshake(handshake) => match handshake.turn(config, &self.pool, now) {
+                    Ok(None) => return None,
+                    Ok(Some(Step::Connected)) => return Some(self.connected(config)),
+                    Ok(Some(_)) => {}
+                    Err(why) => return Some(self.end(why)),
+                },
+                State::Connected(channel) => {
+                    let why = match channel.recv() {
+                        Ok(None) => return None,
+                        Ok(Some((Message::Disconnect(why), _))) => {
+                            format!("the server has disconnected: {why}")
+                        }
+                        Ok(Some(_)) => channel.refuse(Ending::Refused("unexpected message")),
+                        Err(Ending::ByPeer(why)) => why,
+                        Err(ending) => channel.refuse(ending),
+                    };
+                    return Some(self.end(why));
+                }
+            }
+        }
+    }
+
+    fn hang_up(&mut self, why: &'static str) {
+        if let State::Connected(channel) = &self.state {
+            channel.refuse(Ending::Refused(why));
+        }
+        self.end(String::new());
+    }
+
+    fn is_talking(&self) -> bool {
+        matches!(self.state, State::Handshake(_))
+    }
+}
+
+impl Handshake {
+    /// Reads one message of the server's and answers it; `None` if there is none yet, else the step taken.
+    ///
+    /// # Errors
+    /// Why the handshake has ended.
+    fn turn(
+        &mut self,
+        config: &Config,
+        pool: &Pool,
+        now: Instant,
+    ) -> std::result::Result<Option<Step>, String> {
+        let step = match self.channel.recv() {
+            Ok(None) if self.until <= now => return Err("the server does not answer".into()),
+            Ok(None) => return Ok(None),
+            Ok(Some((message, fds))) => self.machine.on(&message, &fds),
+            Err(Ending::ByPeer(why)) => return Err(why),
+            Err(ending) => Err(ending),
+        };
+        let mut step = step.map_err(|ending| self.channel.refuse(ending))?;
+        if let Step::Make(limits) = step {
+            let (memory, messages) = ClientMemory::new(limits, config, pool)?;
+            self.memory = Some(memory);
+            step = Step::Send(self.machine.offer(messages), None);
+        }
+        if let Step::Send(message, fd) = &mut step {
+            self.channel.send(message, fd.take()).map_err(|e| e.to_string())?;
+        }
+        Ok(Some(step))
+    }
+}
+
+/// Checks that the pool can be shared as the configuration says.
+fn check(config: &Config, pool: &Pool) -> Result<()> {
+    let refuse = |why: &str, fix: &str| {
+        let what = format!("cannot connect to memif {}", config.path.display());
+        Err(Error::new(Code::Memory, what, why).fix(fix))
+    };
+    let (sharing, huge) = (config.sharing, pool.pages() == Pages::Huge2M);
+    match (sharing, pool.trust()) {
+        (Sharing::Write, Trust::Private) => {
+            return refuse(
+                "the peer would write the pool's memory, and the pool is private",
+                "say zerocopy=no, or zerocopy=read to a reader, or make a pool with Trust::Exported",
+            );
+        }
+        (Sharing::Read, Trust::Exported) => {
+            return refuse(
+                "a peer that only reads needs a private pool, and the pool is exported",
+                "say zerocopy=yes or zerocopy=no",
+            );
+        }
+        (Sharing::Write, _) if huge && !config.trust => {
+            return refuse(
+                "the peer could punch holes into the pool's huge pages, and kill us by SIGBUS",
+                "if the peer is trusted not to do so, say trust=yes; or make a pool with Huge::Try",
+            );
+        }
+        _ => {}
+    }
+    // SAFETY: its length is read, and its pages get their memory.
+    let region = unsafe { pool.region() };
+    if let Some(region) = region.filter(|_| huge && sharing == Sharing::Read) {
+        // The peer looks for holes.
+        region.populate()?;
+    }
+    let bytes = region.map_or(0, |region| region.len() as u64);
+    if sharing != Sharing::Nothing && !(1..=REGION_BYTES_MAX).contains(&bytes) {
+        let why = format!("a pool of {bytes} bytes cannot be a region, which has 4 GiB at most");
+        return refuse(&why, "give the pool fewer frames, or say zerocopy=no");
+    }
+    let rings = Limits {
+        from_client: config.rings,
+        to_client: config.rings,
+        power: config.size.trailing_zeros() as u8,
+        regions: 2,
+    };
+    let bytes = Layout::new(rings, config).bytes;
+    if bytes as u64 > REGION_BYTES_MAX {
+        let why = format!("its rings and buffers take {bytes} bytes, of 4 GiB at most");
+        return refuse(&why, "say fewer rings, size or buffer");
+    }
+    Ok(())
+}
