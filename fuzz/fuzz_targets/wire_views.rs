@@ -5,7 +5,8 @@ use std::net::Ipv4Addr;
 
 use libfuzzer_sys::fuzz_target;
 use linerate_wire::{
-    Mac, arp, eth, eth_mut, ip, ipv4, ipv4_mut, ipv6, ipv6_mut, stamp, tcp, udp, udp_mut,
+    HeadMut, Mac, Protocol, arp, arp_mut, eth, eth_mut, icmp, icmp_mut, ip, ipv4, ipv4_mut, ipv6,
+    ipv6_mut, nd_mut, stamp, tcp, transport_mut, udp, udp_mut,
 };
 
 fn read(frame: &[u8]) {
@@ -18,6 +19,7 @@ fn read(frame: &[u8]) {
     let _ = ipv6(frame).map(|v| (v.protocol(), v.is_fragment(), v.payload().len()));
     let _ = tcp(frame).map(|v| (v.options().len(), v.payload().len(), v.checksum_ok()));
     let _ = udp(frame).map(|v| (v.payload().len(), v.checksum_ok()));
+    let _ = icmp(frame).map(|v| (v.payload().len(), v.checksum_ok()));
     let _ = stamp::read(frame);
 }
 
@@ -47,8 +49,38 @@ fn write(frame: &mut [u8]) {
     }
 }
 
+/// Answers the frame, resizes it, and takes a header off it or puts one around it: what is pushed is
+/// popped without a trace.
+fn reshape(bytes: &[u8]) {
+    let ours = Mac([2; 6]);
+    let _ = arp_mut(&mut bytes.to_vec()).map(|mut v| v.reply(ours));
+    let _ = nd_mut(&mut bytes.to_vec()).map(|mut v| v.reply(ours));
+    let right = icmp(bytes).is_ok_and(|v| v.checksum_ok());
+    let mut frame = bytes.to_vec();
+    if icmp_mut(&mut frame).is_ok_and(|mut v| v.reply().is_ok()) {
+        assert!(!right || icmp(&frame).is_ok_and(|v| v.checksum_ok()));
+    }
+    let right = udp(bytes).is_ok_and(|v| v.checksum_ok());
+    let mut frame = bytes.to_vec();
+    let len = usize::from(bytes.first().copied().unwrap_or(0));
+    if HeadMut::new(&mut frame, 0).set_udp_payload_len(len).is_ok() {
+        let view = udp(&frame).expect("a resized datagram is one");
+        assert!(view.payload().len() == len && (!right || view.checksum_ok()));
+    }
+    let mut frame = bytes.to_vec();
+    let _ = transport_mut(&mut frame).map(|mut v| v.set_dst(([1, 2, 3, 4], 5).into()));
+    let _ = HeadMut::new(&mut frame, 0).pop_ip();
+    let mut frame = [&[0; 20], bytes].concat();
+    let (src, dst) = (Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(198, 51, 100, 2));
+    if HeadMut::new(&mut frame, 0).push_ipv4(src, dst, Protocol::IPIP).is_ok() {
+        assert_eq!(HeadMut::new(&mut frame, 0).pop_ip(), Ok(20));
+        assert_eq!(&frame[20..], bytes);
+    }
+}
+
 fuzz_target!(|bytes: &[u8]| {
     read(bytes);
+    reshape(bytes);
     let mut frame = bytes.to_vec();
     write(&mut frame);
     assert_eq!(frame.len(), bytes.len());

@@ -1,29 +1,101 @@
-//! ARP between Ethernet and IPv4, read only.
+//! ARP between Ethernet and IPv4: requests, and replies made of them in place.
 //!
 //! Source: RFC 826.
 
 use std::net::Ipv4Addr;
+use std::ops::Deref;
 
 use zerocopy::byteorder::network_endian::U16;
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Ref, SplitByteSlice, Unaligned};
 
-use crate::{EtherType, Mac, Malformed, eth};
+use crate::{EthEnds, EtherType, Mac, Malformed, eth};
+
+/// Bytes of a frame that [`arp_request`] makes; the device pads it to the shortest of Ethernet.
+const REQUEST_BYTES: usize = 42;
 
 /// Returns the ARP packet in `frame`.
 ///
 /// Errors: [`Malformed::NotArp`], also for other address families; [`Malformed::Short`].
 pub fn arp(frame: &[u8]) -> Result<&ArpPacket, Malformed> {
-    let eth = eth::eth(frame)?;
-    if eth.ether_type() != EtherType::ARP {
+    split(frame).map(|(_ends, packet)| Ref::into_ref(packet))
+}
+
+/// Returns a view for changing the ARP packet in `frame`.
+///
+/// Errors: as [`arp`].
+pub fn arp_mut(frame: &mut [u8]) -> Result<ArpMut<'_>, Malformed> {
+    let (ends, packet) = split(frame)?;
+    Ok(ArpMut { ends: Ref::into_mut(ends), packet: Ref::into_mut(packet) })
+}
+
+/// Returns a frame that asks everyone on the link for the MAC address of `target`.
+#[must_use]
+pub fn arp_request(sender: Mac, sender_ip: Ipv4Addr, target: Ipv4Addr) -> [u8; REQUEST_BYTES] {
+    let packet = ArpPacket {
+        hardware: ETHERNET.into(),
+        protocol: EtherType::IPV4.0.into(),
+        address_lens: [6, 4],
+        op: ArpOp::REQUEST.0.into(),
+        sender_mac: sender,
+        sender_ip: sender_ip.octets(),
+        target_mac: Mac([0; 6]),
+        target_ip: target.octets(),
+    };
+    let mut frame = [0; REQUEST_BYTES];
+    let head = [&Mac::BROADCAST.0[..], &sender.0, &EtherType::ARP.0.to_be_bytes()];
+    let bytes = head.into_iter().chain([packet.as_bytes()]).flatten();
+    frame.iter_mut().zip(bytes).for_each(|(to, byte)| *to = *byte);
+    frame
+}
+
+/// The number of Ethernet among ARP's link types.
+const ETHERNET: u16 = 1;
+
+type Split<B> = (Ref<B, EthEnds>, Ref<B, ArpPacket>);
+
+fn split<B: SplitByteSlice>(frame: B) -> Result<Split<B>, Malformed> {
+    let eth = eth::split(frame)?;
+    if eth.ether_type != EtherType::ARP {
         return Err(Malformed::NotArp);
     }
     let (packet, _padding) =
-        ArpPacket::ref_from_prefix(eth.payload()).map_err(|_| Malformed::Short)?;
+        Ref::<B, ArpPacket>::from_prefix(eth.payload).map_err(|_| Malformed::Short)?;
     let families = (packet.hardware.get(), packet.protocol.get(), packet.address_lens);
-    if families != (1, EtherType::IPV4.0, [6, 4]) {
+    if families != (ETHERNET, EtherType::IPV4.0, [6, 4]) {
         return Err(Malformed::NotArp);
     }
-    Ok(packet)
+    Ok((eth.ends, packet))
+}
+
+/// An ARP packet, to be changed in place.
+#[derive(Debug)]
+pub struct ArpMut<'a> {
+    ends: &'a mut EthEnds,
+    packet: &'a mut ArpPacket,
+}
+
+impl ArpMut<'_> {
+    /// Turns the request into its reply: the address that it asks for is at `mac`.
+    ///
+    /// Errors: [`Malformed::NotRequest`], and nothing changed.
+    /// Source: RFC 826, "Packet Reception".
+    pub fn reply(&mut self, mac: Mac) -> Result<(), Malformed> {
+        if self.packet.op() != ArpOp::REQUEST {
+            return Err(Malformed::NotRequest);
+        }
+        self.packet.op.set(ArpOp::REPLY.0);
+        self.packet.target_mac = std::mem::replace(&mut self.packet.sender_mac, mac);
+        std::mem::swap(&mut self.packet.sender_ip, &mut self.packet.target_ip);
+        self.ends.turn(mac);
+        Ok(())
+    }
+}
+
+impl Deref for ArpMut<'_> {
+    type Target = ArpPacket;
+    fn deref(&self) -> &ArpPacket {
+        self.packet
+    }
 }
 
 /// One request or reply: who has this IPv4 address?
@@ -106,6 +178,20 @@ mod tests {
         assert_eq!(packet.sender_ip(), Ipv4Addr::new(10, 0, 0, 1));
         assert_eq!(packet.target_mac(), Mac([0; 6]));
         assert_eq!(packet.target_ip(), Ipv4Addr::new(10, 0, 0, 2));
+    }
+
+    #[test]
+    fn a_made_request_reads_as_asked_and_its_reply_goes_to_the_asker() {
+        let (asker, ours) = (Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 9]));
+        let mut frame = arp_request(asker, [10, 0, 0, 1].into(), [10, 0, 0, 2].into());
+        assert_eq!(frame[..], request()[..42]);
+        let mut view = arp_mut(&mut frame).unwrap();
+        view.reply(ours).unwrap();
+        assert_eq!((view.op(), view.sender_mac(), view.target_mac()), (ArpOp::REPLY, ours, asker));
+        assert_eq!(view.sender_ip(), Ipv4Addr::new(10, 0, 0, 2));
+        assert_eq!(view.target_ip(), Ipv4Addr::new(10, 0, 0, 1));
+        assert_eq!(view.reply(ours), Err(Malformed::NotRequest));
+        assert_eq!(frame[..12], [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 9]);
     }
 
     #[test]

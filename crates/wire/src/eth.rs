@@ -97,6 +97,12 @@ impl EthMut<'_> {
         self.tags
     }
 
+    /// Returns the VLAN tags for writing, outermost first; at most two.
+    #[must_use]
+    pub fn tags_mut(&mut self) -> &mut [VlanTag] {
+        self.tags
+    }
+
     /// Returns the protocol of the payload, behind the tags.
     #[must_use]
     pub fn ether_type(&self) -> EtherType {
@@ -149,6 +155,11 @@ impl EthEnds {
     pub(crate) fn swap(&mut self) {
         std::mem::swap(&mut self.dst, &mut self.src);
     }
+
+    /// Sends the frame back to its sender, from `mac`.
+    pub(crate) fn turn(&mut self, mac: Mac) {
+        self.dst = std::mem::replace(&mut self.src, mac);
+    }
 }
 
 /// One IEEE 802.1Q tag.
@@ -160,6 +171,32 @@ pub struct VlanTag {
 }
 
 impl VlanTag {
+    /// Returns a customer's tag ([`EtherType::VLAN`]) with the low 12 bits of `vid` and the low three
+    /// of `pcp`.
+    #[must_use]
+    pub fn new(vid: u16, pcp: u8) -> VlanTag {
+        let mut tag = VlanTag { tpid: EtherType::VLAN.0.into(), tci: 0.into() };
+        tag.set_vid(vid);
+        tag.set_pcp(pcp);
+        tag
+    }
+
+    /// Returns the same tag as a service provider's ([`EtherType::QINQ`]).
+    #[must_use]
+    pub fn service(self) -> VlanTag {
+        VlanTag { tpid: EtherType::QINQ.0.into(), ..self }
+    }
+
+    /// Sets the VLAN identifier to the low 12 bits of `vid`.
+    pub fn set_vid(&mut self, vid: u16) {
+        self.tci.set(self.tci.get() & !0xfff | vid & 0xfff);
+    }
+
+    /// Sets the priority code point to the low three bits of `pcp`.
+    pub fn set_pcp(&mut self, pcp: u8) {
+        self.tci.set(self.tci.get() & 0x1fff | u16::from(pcp) << 13);
+    }
+
     /// Returns the VLAN identifier, 0 (priority tag only) to 4095 (reserved).
     #[must_use]
     pub fn vid(&self) -> u16 {

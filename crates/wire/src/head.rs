@@ -10,8 +10,9 @@
 
 use zerocopy::SplitByteSlice;
 
-use crate::{ArpPacket, EthMut, EthRef, IpRef, Ipv4Mut, Ipv4Ref, Ipv6Mut, Ipv6Ref, Malformed};
-use crate::{Partial, TcpMut, TcpRef, UdpMut, UdpRef, arp, eth, ip, ipv4, ipv6, tcp, udp};
+use crate::{ArpMut, ArpPacket, EthMut, EthRef, IcmpMut, IcmpRef, IpRef, Ipv4Mut, Ipv4Ref};
+use crate::{Ipv6Mut, Ipv6Ref, Malformed, NdMut, Partial, TcpMut, TcpRef, TransportMut, UdpMut};
+use crate::{UdpRef, arp, eth, icmp, ip, ipv4, ipv6, nd, tcp, transport, udp};
 
 /// The first bytes of a packet, read only.
 ///
@@ -72,6 +73,11 @@ impl<'a> Head<'a> {
     pub fn tcp(self) -> Result<TcpRef<'a>, Malformed> {
         tcp::read(self)
     }
+
+    /// Returns a view of the ICMP message, as [`crate::icmp()`] does.
+    pub fn icmp(self) -> Result<IcmpRef<'a>, Malformed> {
+        icmp::read(self)
+    }
 }
 
 /// The first bytes of a packet, to be changed in place; otherwise as [`Head`].
@@ -102,6 +108,12 @@ impl<'a> HeadMut<'a> {
         HeadMut { bytes: self.bytes, behind: self.behind, partial: self.partial }
     }
 
+    /// Returns the same packet, read only.
+    #[must_use]
+    pub fn as_head(&self) -> Head<'_> {
+        Head { bytes: self.bytes, behind: self.behind, partial: self.partial }
+    }
+
     /// Returns a view for changing the frame, as [`crate::eth_mut()`] does.
     pub fn eth(self) -> Result<EthMut<'a>, Malformed> {
         eth::eth_mut(self.bytes)
@@ -128,6 +140,26 @@ impl<'a> HeadMut<'a> {
     /// Returns a view for changing the TCP segment, as [`crate::tcp_mut()`] does.
     pub fn tcp(self) -> Result<TcpMut<'a>, Malformed> {
         tcp::write(self)
+    }
+
+    /// Returns a view for changing the datagram or segment, as [`crate::transport_mut()`] does.
+    pub fn transport(self) -> Result<TransportMut<'a>, Malformed> {
+        transport::write(self)
+    }
+
+    /// Returns a view for changing the ICMP message, as [`crate::icmp_mut()`] does.
+    pub fn icmp(self) -> Result<IcmpMut<'a>, Malformed> {
+        icmp::write(self)
+    }
+
+    /// Returns a view for answering the neighbour solicitation, as [`crate::nd_mut()`] does.
+    pub fn nd(self) -> Result<NdMut<'a>, Malformed> {
+        nd::write(self)
+    }
+
+    /// Returns a view for changing the ARP packet, as [`crate::arp_mut()`] does.
+    pub fn arp(self) -> Result<ArpMut<'a>, Malformed> {
+        arp::arp_mut(self.bytes)
     }
 }
 

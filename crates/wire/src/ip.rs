@@ -3,8 +3,10 @@
 use std::fmt;
 use std::net::IpAddr;
 
+use zerocopy::byteorder::network_endian::U16;
 use zerocopy::{IntoByteSliceMut, Ref, SplitByteSlice};
 
+use crate::partial::Check;
 use crate::{EtherType, Head, Ipv4Header, Ipv4Ref, Ipv6Header, Ipv6Ref, Malformed};
 use crate::{checksum, eth, ipv4, ipv6};
 
@@ -80,6 +82,24 @@ impl<'a> IpRef<'a> {
         }
     }
 
+    /// Returns the explicit congestion notification, 0 to 3.
+    #[must_use]
+    pub fn ecn(&self) -> u8 {
+        match self {
+            IpRef::V4(ip) => ip.ecn(),
+            IpRef::V6(ip) => ip.ecn(),
+        }
+    }
+
+    /// Returns true for a fragment of a datagram.
+    #[must_use]
+    pub fn is_fragment(&self) -> bool {
+        match self {
+            IpRef::V4(ip) => ip.is_fragment(),
+            IpRef::V6(ip) => ip.is_fragment(),
+        }
+    }
+
     /// Returns the payload as a whole segment of `protocol`; `other` if it is another protocol's.
     pub(crate) fn segment(
         &self,
@@ -89,11 +109,11 @@ impl<'a> IpRef<'a> {
         if self.protocol() != protocol {
             return Err(other);
         }
-        let (fragment, routed) = match self {
-            IpRef::V4(ip) => (ip.is_fragment(), ipv4::source_routed(ip.options())?),
-            IpRef::V6(ip) => (ip.is_fragment(), ip.is_routed()),
+        let routed = match self {
+            IpRef::V4(ip) => ipv4::source_routed(ip.options())?,
+            IpRef::V6(ip) => ip.is_routed(),
         };
-        whole(fragment, routed)?;
+        whole(self.is_fragment(), routed)?;
         Ok(self.payload())
     }
 
@@ -113,10 +133,14 @@ pub struct Protocol(pub u8);
 impl Protocol {
     /// ICMP for IPv4.
     pub const ICMP: Protocol = Protocol(1);
+    /// An IPv4 packet in an IP packet.
+    pub const IPIP: Protocol = Protocol(4);
     /// TCP.
     pub const TCP: Protocol = Protocol(6);
     /// UDP.
     pub const UDP: Protocol = Protocol(17);
+    /// An IPv6 packet in an IP packet.
+    pub const IPV6: Protocol = Protocol(41);
     /// ICMP for IPv6.
     pub const ICMPV6: Protocol = Protocol(58);
 }
@@ -125,6 +149,8 @@ impl fmt::Display for Protocol {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Protocol::ICMP => f.write_str("icmp"),
+            Protocol::IPIP => f.write_str("ipip"),
+            Protocol::IPV6 => f.write_str("ipv6"),
             Protocol::TCP => f.write_str("tcp"),
             Protocol::UDP => f.write_str("udp"),
             Protocol::ICMPV6 => f.write_str("icmpv6"),
@@ -168,12 +194,85 @@ impl HeaderMut<'_> {
         }
     }
 
+    pub fn set_hops(&mut self, hops: u8) {
+        match self {
+            HeaderMut::V4(header) => header.set_ttl(hops),
+            HeaderMut::V6(header) => header.set_hop_limit(hops),
+        }
+    }
+
+    /// Sets the explicit congestion notification to the low two bits of `ecn`.
+    pub fn set_ecn(&mut self, ecn: u8) {
+        match self {
+            HeaderMut::V4(header) => header.set_tos(header.dscp() << 2 | ecn & 3),
+            HeaderMut::V6(header) => header.set_ecn(ecn),
+        }
+    }
+
+    /// Ends the packet `len` bytes behind the first byte of this header.
+    pub fn set_len(&mut self, len: usize) -> Result<(), Malformed> {
+        let short = |len| u16::try_from(len).map_err(|_| Malformed::BadLength);
+        match self {
+            HeaderMut::V4(header) => header.set_total_len(short(len)?),
+            HeaderMut::V6(header) => {
+                header.set_payload_len(short(len - size_of::<Ipv6Header>())?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Changes the sender's address and carries it into `field`, the transport checksum, which is
+    /// `check`; fails for an address of the other version.
+    pub fn set_src(
+        &mut self,
+        addr: IpAddr,
+        check: Check,
+        field: &mut U16,
+        udp: bool,
+    ) -> Result<(), Malformed> {
+        match (self, addr) {
+            (HeaderMut::V4(header), IpAddr::V4(addr)) => {
+                check.readdress(field, udp, header.set_src(addr), addr.to_bits());
+            }
+            (HeaderMut::V6(header), IpAddr::V6(addr)) => {
+                check.readdress_v6(field, udp, header.set_src(addr), addr.octets());
+            }
+            (_, addr) => return Err(other_version(addr)),
+        }
+        Ok(())
+    }
+
+    /// Changes the receiver's address; otherwise as `set_src`.
+    pub fn set_dst(
+        &mut self,
+        addr: IpAddr,
+        check: Check,
+        field: &mut U16,
+        udp: bool,
+    ) -> Result<(), Malformed> {
+        match (self, addr) {
+            (HeaderMut::V4(header), IpAddr::V4(addr)) => {
+                check.readdress(field, udp, header.set_dst(addr), addr.to_bits());
+            }
+            (HeaderMut::V6(header), IpAddr::V6(addr)) => {
+                check.readdress_v6(field, udp, header.set_dst(addr), addr.octets());
+            }
+            (_, addr) => return Err(other_version(addr)),
+        }
+        Ok(())
+    }
+
     pub fn pseudo(&self, protocol: Protocol, len: usize) -> u16 {
         match self {
             HeaderMut::V4(header) => pseudo_v4(header, protocol, len),
             HeaderMut::V6(header) => pseudo_v6(header, protocol, len),
         }
     }
+}
+
+/// Returns the error for a packet that is not of the version of `addr`.
+fn other_version(addr: IpAddr) -> Malformed {
+    if addr.is_ipv4() { Malformed::NotIpv4 } else { Malformed::NotIpv6 }
 }
 
 /// Splits `payload` of an Ethernet frame into its IP header and a whole segment of `protocol`, of

@@ -114,24 +114,29 @@ impl Ipv4Mut<'_> {
     /// Cost:   constant, whatever the payload.
     /// Source: RFC 1624 equation 3; RFC 3022 section 4.1.
     pub fn set_src(&mut self, addr: Ipv4Addr) {
-        let old = self.header.src.get();
-        self.header.src.set(addr.to_bits());
+        let old = self.header.set_src(addr);
         self.readdress(old, addr.to_bits());
     }
 
     /// Addresses the packet to `addr`; otherwise as [`Ipv4Mut::set_src`].
     pub fn set_dst(&mut self, addr: Ipv4Addr) {
-        let old = self.header.dst.get();
-        self.header.dst.set(addr.to_bits());
+        let old = self.header.set_dst(addr);
         self.readdress(old, addr.to_bits());
     }
 
     /// Sets the differentiated services code point to the low six bits of `dscp`; ECN stays.
     pub fn set_dscp(&mut self, dscp: u8) {
-        let old = self.header.tos_word();
-        self.header.tos = dscp << 2 | self.header.tos & 3;
-        let new = self.header.tos_word();
-        self.header.update_check(old, new);
+        self.header.set_tos(dscp << 2 | self.header.ecn());
+    }
+
+    /// Sets the explicit congestion notification to the low two bits of `ecn`; DSCP stays.
+    pub fn set_ecn(&mut self, ecn: u8) {
+        self.header.set_tos(self.header.dscp() << 2 | ecn & 3);
+    }
+
+    /// Gives the packet `ttl` hops.
+    pub fn set_ttl(&mut self, ttl: u8) {
+        self.header.set_ttl(ttl);
     }
 
     /// Takes one hop off. False, and nothing changed, if the packet has no hop left to spend
@@ -143,10 +148,7 @@ impl Ipv4Mut<'_> {
         if self.header.ttl <= 1 {
             return false;
         }
-        let old = self.header.ttl_word();
-        self.header.ttl -= 1;
-        let new = self.header.ttl_word();
-        self.header.update_check(old, new);
+        self.header.set_ttl(self.header.ttl - 1);
         true
     }
 
@@ -169,10 +171,8 @@ impl Ipv4Mut<'_> {
         self.behind
     }
 
-    /// Carries a changed address into the IP and the transport checksum.
+    /// Carries a changed address into the transport checksum.
     fn readdress(&mut self, old: u32, new: u32) {
-        let check = checksum::update32(self.header.check.get(), old, new);
-        self.header.check.set(check);
         let udp = self.header.protocol() == Protocol::UDP;
         let Some(at) = self.header.check_at() else { return };
         // A first fragment may be cut before the field; then there is nothing to keep right.
@@ -212,6 +212,9 @@ pub struct Ipv4Header {
     src: U32,
     dst: U32,
 }
+
+/// The flag that forbids routers to fragment.
+const DONT_FRAGMENT: u16 = 0x4000;
 
 const _: () = assert!(size_of::<Ipv4Header>() == 20);
 
@@ -283,6 +286,63 @@ impl Ipv4Header {
 
     pub(crate) fn swap(&mut self) {
         std::mem::swap(&mut self.src, &mut self.dst);
+    }
+
+    /// Changes the sender's address and the header checksum; returns the old address.
+    pub(crate) fn set_src(&mut self, addr: Ipv4Addr) -> u32 {
+        let old = std::mem::replace(&mut self.src, addr.to_bits().into()).get();
+        self.check.set(checksum::update32(self.check.get(), old, addr.to_bits()));
+        old
+    }
+
+    /// Changes the receiver's address and the header checksum; returns the old address.
+    pub(crate) fn set_dst(&mut self, addr: Ipv4Addr) -> u32 {
+        let old = std::mem::replace(&mut self.dst, addr.to_bits().into()).get();
+        self.check.set(checksum::update32(self.check.get(), old, addr.to_bits()));
+        old
+    }
+
+    pub(crate) fn set_tos(&mut self, tos: u8) {
+        let old = self.tos_word();
+        self.tos = tos;
+        self.update_check(old, self.tos_word());
+    }
+
+    pub(crate) fn set_ttl(&mut self, ttl: u8) {
+        let old = self.ttl_word();
+        self.ttl = ttl;
+        self.update_check(old, self.ttl_word());
+    }
+
+    /// Changes the total length and the header checksum.
+    pub(crate) fn set_total_len(&mut self, len: u16) {
+        let old = std::mem::replace(&mut self.total_len, len.into());
+        self.update_check(old.get(), len);
+    }
+
+    /// Returns the header of a packet of `payload` bytes that may not be fragmented, without options,
+    /// with 64 hops and a right checksum.
+    pub(crate) fn new(
+        src: Ipv4Addr,
+        dst: Ipv4Addr,
+        protocol: Protocol,
+        ecn: u8,
+        payload: u16,
+    ) -> Ipv4Header {
+        let mut header = Ipv4Header {
+            version_ihl: 0x45,
+            tos: ecn & 3,
+            total_len: (payload + 20).into(),
+            ident: 0.into(),
+            flags_offset: DONT_FRAGMENT.into(),
+            ttl: 64,
+            protocol: protocol.0,
+            check: 0.into(),
+            src: src.to_bits().into(),
+            dst: dst.to_bits().into(),
+        };
+        header.check.set(checksum::finish(checksum::sum(header.as_bytes())));
+        header
     }
 
     /// Returns the offset in the payload of the transport checksum, if the packet has one that covers

@@ -116,14 +116,14 @@ impl Ipv6Mut<'_> {
     /// Cost:   constant, whatever the payload.
     /// Source: RFC 1624 equation 3; RFC 8200 section 8.1.
     pub fn set_src(&mut self, addr: Ipv6Addr) {
-        let old = std::mem::replace(&mut self.header.src, addr.octets());
+        let old = self.header.set_src(addr);
         self.readdress(old, addr.octets());
     }
 
     /// Addresses the packet to `addr`; otherwise as [`Ipv6Mut::set_src`]. Of a packet under way by
     /// source route that is the next stop, which no checksum covers.
     pub fn set_dst(&mut self, addr: Ipv6Addr) {
-        let old = std::mem::replace(&mut self.header.dst, addr.octets());
+        let old = self.header.set_dst(addr);
         if !self.chain.routed {
             self.readdress(old, addr.octets());
         }
@@ -137,18 +137,23 @@ impl Ipv6Mut<'_> {
         let Some(Ok(field)) = self.payload.get_mut(at..at + 2).map(U16::mut_from_bytes) else {
             return;
         };
-        let (old, _) = old.as_chunks();
-        let (new, _) = new.as_chunks();
-        for (old, new) in old.iter().zip(new) {
-            let (old, new) = (u32::from_be_bytes(*old), u32::from_be_bytes(*new));
-            self.check.readdress(field, udp, old, new);
-        }
+        self.check.readdress_v6(field, udp, old, new);
     }
 
     /// Sets the differentiated services code point to the low six bits of `dscp`; ECN stays.
     pub fn set_dscp(&mut self, dscp: u8) {
         let word = self.header.version_class_flow.get() & !(0x3f << 22);
         self.header.version_class_flow.set(word | u32::from(dscp & 0x3f) << 22);
+    }
+
+    /// Sets the explicit congestion notification to the low two bits of `ecn`; DSCP stays.
+    pub fn set_ecn(&mut self, ecn: u8) {
+        self.header.set_ecn(ecn);
+    }
+
+    /// Gives the packet `hops` to spend.
+    pub fn set_hop_limit(&mut self, hops: u8) {
+        self.header.set_hop_limit(hops);
     }
 
     /// Takes one hop off. False, and nothing changed, if the packet has no hop left to spend.
@@ -256,8 +261,55 @@ impl Ipv6Header {
         self.hop_limit
     }
 
+    /// Returns the number of bytes behind this header.
+    pub(crate) fn payload_len(&self) -> usize {
+        self.payload_len.get().into()
+    }
+
     pub(crate) fn swap(&mut self) {
         std::mem::swap(&mut self.src, &mut self.dst);
+    }
+
+    /// Changes the sender's address; returns the old one.
+    pub(crate) fn set_src(&mut self, addr: Ipv6Addr) -> [u8; 16] {
+        std::mem::replace(&mut self.src, addr.octets())
+    }
+
+    /// Changes the receiver's address; returns the old one.
+    pub(crate) fn set_dst(&mut self, addr: Ipv6Addr) -> [u8; 16] {
+        std::mem::replace(&mut self.dst, addr.octets())
+    }
+
+    pub(crate) fn set_ecn(&mut self, ecn: u8) {
+        let word = self.version_class_flow.get() & !(3 << 20);
+        self.version_class_flow.set(word | u32::from(ecn & 3) << 20);
+    }
+
+    pub(crate) fn set_hop_limit(&mut self, hops: u8) {
+        self.hop_limit = hops;
+    }
+
+    /// Changes the number of bytes behind the header.
+    pub(crate) fn set_payload_len(&mut self, len: u16) {
+        self.payload_len.set(len);
+    }
+
+    /// Returns the header of a packet of `payload` bytes with 64 hops.
+    pub(crate) fn new(
+        src: Ipv6Addr,
+        dst: Ipv6Addr,
+        protocol: Protocol,
+        ecn: u8,
+        payload: u16,
+    ) -> Ipv6Header {
+        Ipv6Header {
+            version_class_flow: (6 << 28 | u32::from(ecn & 3) << 20).into(),
+            payload_len: payload.into(),
+            next_header: protocol.0,
+            hop_limit: 64,
+            src: src.octets(),
+            dst: dst.octets(),
+        }
     }
 }
 

@@ -13,6 +13,9 @@
 //!   where the plain reads live: `udp_mut(frame)?.src_port()`.
 //! - Whatever a `…Mut` changes, it leaves the checksums right, except where the method says so.
 //!
+//! - A …Mut answers in place ([`ArpMut::reply`], [`IcmpMut::reply`], [`NdMut::reply`]); a [`HeadMut`]
+//!   resizes payloads, and puts headers around a packet or takes them off.
+//!
 //! A length that lies, a chain that does not end, a header that is not there: each is a
 //! [`Malformed`], never a panic. No view allocates, and none verifies a checksum unasked.
 //!
@@ -25,25 +28,35 @@
 mod arp;
 pub mod checksum;
 mod eth;
+mod flow;
 mod head;
+mod icmp;
 mod ip;
 mod ipv4;
 mod ipv6;
 mod malformed;
+mod nd;
+mod outer;
 mod partial;
+mod resize;
 pub mod stamp;
 mod tcp;
+mod transport;
 mod udp;
 
-pub use arp::{ArpOp, ArpPacket, arp};
+pub use arp::{ArpMut, ArpOp, ArpPacket, arp, arp_mut, arp_request};
 pub use eth::{BadMac, EthEnds, EthMut, EthRef, EtherType, Mac, VlanTag, eth, eth_mut};
 pub use head::{Head, HeadMut};
+pub use icmp::{IcmpHeader, IcmpMut, IcmpRef, icmp, icmp_mut};
 pub use ip::{IpRef, Protocol, ip};
 pub use ipv4::{Ipv4Header, Ipv4Mut, Ipv4Ref, ipv4, ipv4_mut};
 pub use ipv6::{Ipv6Header, Ipv6Mut, Ipv6Ref, ipv6, ipv6_mut};
 pub use malformed::Malformed;
+pub use nd::{NdMut, nd_mut};
+pub use outer::{IPV4_BYTES, IPV6_BYTES, Tunnel, VLAN_BYTES};
 pub use partial::Partial;
 pub use tcp::{TcpFlags, TcpHeader, TcpMut, TcpRef, tcp, tcp_mut};
+pub use transport::{TransportMut, transport_mut};
 pub use udp::{UdpHeader, UdpMut, UdpRef, udp, udp_mut};
 
 #[cfg(test)]

@@ -2,76 +2,86 @@
 
 use std::fmt;
 
-/// The reason why the bytes do not have the requested view.
-///
-/// The `Not…` values mean a sound frame of another protocol; all others mean a frame that
-/// contradicts itself, or that this crate refuses to guess about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Malformed {
+macro_rules! reasons {
+    ($($(#[$doc:meta])* $name:ident = $word:literal, $text:literal;)*) => {
+        /// The reason why the bytes do not have the requested view.
+        ///
+        /// The `Not…` values mean a sound frame of another protocol; all others mean a frame that
+        /// contradicts itself, or that this crate refuses to guess about.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum Malformed { $($(#[$doc])* $name,)* }
+
+        impl Malformed {
+            /// Returns the reason as a short word for counters and logs: `bad_length`.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Malformed::$name => $word,)* }
+            }
+        }
+
+        impl fmt::Display for Malformed {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(match self { $(Malformed::$name => $text,)* })
+            }
+        }
+    };
+}
+
+reasons! {
     /// The bytes end before the header does.
-    Short,
+    Short = "short", "the frame ends before the header does";
     /// Neither IPv4 nor IPv6.
-    NotIp,
+    NotIp = "not_ip", "neither IPv4 nor IPv6";
     /// Another protocol than IPv4.
-    NotIpv4,
+    NotIpv4 = "not_ipv4", "not IPv4";
     /// Another protocol than IPv6.
-    NotIpv6,
+    NotIpv6 = "not_ipv6", "not IPv6";
     /// Another protocol than UDP.
-    NotUdp,
+    NotUdp = "not_udp", "not UDP";
     /// Another protocol than TCP.
-    NotTcp,
+    NotTcp = "not_tcp", "not TCP";
+    /// Neither UDP nor TCP.
+    NotTransport = "not_transport", "neither UDP nor TCP";
+    /// Neither ICMP over IPv4 nor ICMPv6.
+    NotIcmp = "not_icmp", "not ICMP";
+    /// Not a neighbour solicitation of IPv6 that a node may answer.
+    NotNd = "not_nd", "not a neighbour solicitation to be answered";
     /// Another protocol than ARP, or ARP for other addresses than Ethernet and IPv4.
-    NotArp,
+    NotArp = "not_arp", "not ARP for Ethernet and IPv4";
+    /// A reply, or another message that has none.
+    NotRequest = "not_request", "not a request";
+    /// Without a VLAN tag.
+    NotTagged = "not_tagged", "without a VLAN tag";
+    /// Without a packet inside that an IP header carries.
+    NotTunnel = "not_tunnel", "no IP packet in an IP packet";
     /// A length field that is smaller than its header or larger than the bytes around it.
-    BadLength,
+    BadLength = "bad_length", "a length field contradicts the frame";
     /// A version field that contradicts the EtherType.
-    BadVersion,
+    BadVersion = "bad_version", "the IP version contradicts the EtherType";
     /// A piece of a datagram: the transport header and payload are not whole in this frame.
-    Fragment,
+    Fragment = "fragment", "a fragment, not a whole datagram";
     /// More IPv6 extension headers than anyone sends.
-    TooManyHeaders,
+    TooManyHeaders = "too_many_headers", "too many IPv6 extension headers";
     /// Still under way by source route: its destination is not the one its checksum covers.
-    SourceRoute,
+    SourceRoute = "source_route", "still under way by source route";
+    /// A tunnel met congestion, and the ends of the packet inside do not take its mark.
+    Congestion = "congestion", "marked for congestion around a packet that has no mark";
 }
 
 impl Malformed {
-    /// Returns the reason as a short word for counters and logs: `bad_length`.
+    /// Returns true for a sound packet of another kind than the requested one.
     #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Malformed::Short => "short",
-            Malformed::NotIp => "not_ip",
-            Malformed::NotIpv4 => "not_ipv4",
-            Malformed::NotIpv6 => "not_ipv6",
-            Malformed::NotUdp => "not_udp",
-            Malformed::NotTcp => "not_tcp",
-            Malformed::NotArp => "not_arp",
-            Malformed::BadLength => "bad_length",
-            Malformed::BadVersion => "bad_version",
-            Malformed::Fragment => "fragment",
-            Malformed::TooManyHeaders => "too_many_headers",
-            Malformed::SourceRoute => "source_route",
-        }
-    }
-}
-
-impl fmt::Display for Malformed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Malformed::Short => "the frame ends before the header does",
-            Malformed::NotIp => "neither IPv4 nor IPv6",
-            Malformed::NotIpv4 => "not IPv4",
-            Malformed::NotIpv6 => "not IPv6",
-            Malformed::NotUdp => "not UDP",
-            Malformed::NotTcp => "not TCP",
-            Malformed::NotArp => "not ARP for Ethernet and IPv4",
-            Malformed::BadLength => "a length field contradicts the frame",
-            Malformed::BadVersion => "the IP version contradicts the EtherType",
-            Malformed::Fragment => "a fragment, not a whole datagram",
-            Malformed::TooManyHeaders => "too many IPv6 extension headers",
-            Malformed::SourceRoute => "still under way by source route",
-        })
+    pub const fn is_other_kind(self) -> bool {
+        !matches!(
+            self,
+            Malformed::Short
+                | Malformed::BadLength
+                | Malformed::BadVersion
+                | Malformed::TooManyHeaders
+                | Malformed::SourceRoute
+                | Malformed::Congestion
+        )
     }
 }
 

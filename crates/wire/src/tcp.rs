@@ -3,6 +3,7 @@
 //! Source: RFC 9293 section 3.1.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::ops::{BitOr, Deref};
 
 use zerocopy::byteorder::network_endian::{U16, U32};
@@ -86,6 +87,18 @@ impl<'a> TcpRef<'a> {
         self.ip
     }
 
+    /// Returns the address and port of the sender.
+    #[must_use]
+    pub fn src_addr(&self) -> SocketAddr {
+        SocketAddr::new(self.ip.src(), self.header.src_port())
+    }
+
+    /// Returns the address and port of the receiver.
+    #[must_use]
+    pub fn dst_addr(&self) -> SocketAddr {
+        SocketAddr::new(self.ip.dst(), self.header.dst_port())
+    }
+
     /// Returns the options, padding of the header included.
     #[must_use]
     pub fn options(&self) -> &'a [u8] {
@@ -153,6 +166,61 @@ impl TcpMut<'_> {
     pub fn set_dst_port(&mut self, port: u16) {
         let old = std::mem::replace(&mut self.header.dst, port.into());
         self.check.renumber(&mut self.header.check, false, old.get(), port);
+    }
+
+    /// Makes the segment come from `addr`: address and port. Checksums stay right, as in
+    /// [`TcpMut::set_src_port`].
+    ///
+    /// Errors: [`Malformed::NotIpv4`] or [`Malformed::NotIpv6`], and nothing changed, for an address of
+    ///         another version than the packet.
+    /// Cost:   constant, whatever the payload.
+    pub fn set_src(&mut self, addr: SocketAddr) -> Result<(), Malformed> {
+        self.ip.set_src(addr.ip(), self.check, &mut self.header.check, false)?;
+        self.set_src_port(addr.port());
+        Ok(())
+    }
+
+    /// Sends the segment to `addr`; otherwise as [`TcpMut::set_src`].
+    pub fn set_dst(&mut self, addr: SocketAddr) -> Result<(), Malformed> {
+        self.ip.set_dst(addr.ip(), self.check, &mut self.header.check, false)?;
+        self.set_dst_port(addr.port());
+        Ok(())
+    }
+
+    /// Sets the number of the first byte, and keeps the checksum right.
+    pub fn set_seq(&mut self, seq: u32) {
+        let old = std::mem::replace(&mut self.header.seq, seq.into());
+        self.check.renumber32(&mut self.header.check, old.get(), seq);
+    }
+
+    /// Sets the number of the next byte expected, and keeps the checksum right.
+    pub fn set_ack(&mut self, ack: u32) {
+        let old = std::mem::replace(&mut self.header.ack, ack.into());
+        self.check.renumber32(&mut self.header.check, old.get(), ack);
+    }
+
+    /// Sets the receive window, unscaled, and keeps the checksum right.
+    pub fn set_window(&mut self, window: u16) {
+        let old = std::mem::replace(&mut self.header.window, window.into());
+        self.check.renumber(&mut self.header.check, false, old.get(), window);
+    }
+
+    /// Sets the control bits, all of them, and keeps the checksum right.
+    pub fn set_flags(&mut self, flags: TcpFlags) {
+        let old = std::mem::replace(&mut self.header.flags, flags.0);
+        self.check.renumber(&mut self.header.check, false, old.into(), flags.0.into());
+    }
+
+    /// Returns the address and port of the sender.
+    #[must_use]
+    pub fn src_addr(&self) -> SocketAddr {
+        SocketAddr::new(self.ip.src(), self.header.src_port())
+    }
+
+    /// Returns the address and port of the receiver.
+    #[must_use]
+    pub fn dst_addr(&self) -> SocketAddr {
+        SocketAddr::new(self.ip.dst(), self.header.dst_port())
     }
 
     /// Returns the data.

@@ -5,9 +5,9 @@ use std::net::Ipv4Addr;
 use proptest::prelude::*;
 
 use crate::checksum::{add, finish, pseudo_v4, pseudo_v6, sum};
-use crate::{Head, HeadMut, Partial};
 use crate::{
-    Protocol, arp, eth, eth_mut, ip, ipv4, ipv4_mut, ipv6, ipv6_mut, tcp, tcp_mut, udp, udp_mut,
+    Head, HeadMut, Mac, Partial, Protocol, TcpFlags, Tunnel, VlanTag, arp, eth, eth_mut, icmp, ip,
+    ipv4, ipv4_mut, ipv6, ipv6_mut, tcp, tcp_mut, udp, udp_mut,
 };
 
 const MACS: [u8; 12] = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
@@ -90,6 +90,7 @@ fn view_all(frame: &mut [u8]) {
     let _ = ipv6(frame).map(|v| (v.protocol(), v.payload().len()));
     let _ = udp(frame).map(|v| (v.checksum_ok(), v.payload().len()));
     let _ = tcp(frame).map(|v| (v.checksum_ok(), v.options().len(), v.payload().len()));
+    let _ = icmp(frame).map(|v| (v.checksum_ok(), v.is_echo_request(), v.payload().len()));
     let _ = eth_mut(frame).map(|mut v| v.swap_ends());
     if let Ok(mut v) = ipv4_mut(frame) {
         v.set_src([1, 2, 3, 4].into());
@@ -104,6 +105,7 @@ fn view_all(frame: &mut [u8]) {
     if let Ok(mut v) = tcp_mut(frame) {
         v.swap_ends();
         v.set_src_port(7);
+        v.set_flags(TcpFlags::SYN);
         let _ = v.fill_checksum();
     }
     if let Ok(mut v) = udp_mut(frame) {
@@ -112,6 +114,33 @@ fn view_all(frame: &mut [u8]) {
         v.payload_mut().fill(0);
         let _ = v.fill_checksum();
     }
+}
+
+/// Answers the packet and puts headers around it, wherever that can be done.
+fn reshape(bytes: &[u8], behind: usize, partial: Partial) {
+    let [src, dst] = [[1, 2, 3, 4], [5, 6, 7, 8]].map(Ipv4Addr::from);
+    let (src_mac, dst_mac) = (Mac([2; 6]), Mac([4; 6]));
+    let tunnel = Tunnel { src_mac, dst_mac, src: src.into(), dst: dst.into(), vni: behind as u32 };
+    let try_on = |change: &dyn Fn(HeadMut<'_>) -> bool| {
+        let (mut copy, whole) = (bytes.to_vec(), bytes.len());
+        let changed = change(HeadMut::new(&mut copy, behind).with_partial(partial));
+        assert!(copy.len() == whole && (changed || copy == bytes));
+    };
+    try_on(&|head| head.arp().is_ok_and(|mut v| v.reply(src_mac).is_ok()));
+    try_on(&|head| head.icmp().is_ok_and(|mut v| v.reply().is_ok()));
+    try_on(&|head| head.nd().is_ok_and(|mut v| v.reply(src_mac).is_ok()));
+    try_on(&|head| head.transport().is_ok_and(|mut v| v.set_src((src, 7).into()).is_ok()));
+    try_on(&|head| head.set_udp_payload_len(behind % 128).is_ok());
+    try_on(&|head| head.push_vlan(VlanTag::new(1, 2)).is_ok());
+    try_on(&|head| head.pop_vlan().is_ok());
+    for protocol in [Protocol::IPIP, Protocol::IPV6, Protocol::UDP] {
+        try_on(&|head| head.push_ipv4(src, dst, protocol).is_ok());
+        try_on(&|head| head.push_ipv6([7; 16].into(), [8; 16].into(), protocol).is_ok());
+    }
+    try_on(&|head| head.pop_ip().is_ok());
+    try_on(&|head| head.push_vxlan(&tunnel).is_ok());
+    try_on(&|head| head.push_geneve(&tunnel).is_ok());
+    let _ = Head::new(bytes, behind).flow_hash();
 }
 
 /// Does the same as `view_all` for a packet of which `behind` bytes follow behind `bytes`.
@@ -126,6 +155,7 @@ fn view_head(bytes: &mut [u8], behind: usize) {
     let partial = Partial { start: behind % 128, offset: behind / 128 };
     let _ = head.with_partial(partial).udp().map(|v| v.checksum_ok());
     let _ = head.with_partial(partial).tcp().map(|v| v.checksum_ok());
+    reshape(bytes, behind, partial);
     let mut write = HeadMut::new(bytes, behind).with_partial(partial);
     let _ = write.reborrow().ipv4().map(|mut v| v.set_dst([1, 2, 3, 4].into()));
     let _ = write.reborrow().ipv6().map(|mut v| v.set_dst([7; 16].into()));

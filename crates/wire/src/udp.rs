@@ -2,7 +2,7 @@
 //!
 //! Source: RFC 768, RFC 8200 section 8.1.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::Deref;
 
 use zerocopy::byteorder::network_endian::U16;
@@ -68,6 +68,22 @@ impl<'a> UdpRef<'a> {
     #[must_use]
     pub fn ip(&self) -> IpRef<'a> {
         self.ip
+    }
+
+    /// Returns the address and port of the sender.
+    #[must_use]
+    pub fn src_addr(&self) -> SocketAddr {
+        SocketAddr::new(self.ip.src(), self.header.src_port())
+    }
+
+    /// Returns the address and port of the receiver.
+    #[must_use]
+    pub fn dst_addr(&self) -> SocketAddr {
+        SocketAddr::new(self.ip.dst(), self.header.dst_port())
+    }
+
+    pub(crate) fn check(&self) -> Check {
+        self.check
     }
 
     /// Returns the data.
@@ -142,6 +158,37 @@ impl UdpMut<'_> {
         self.check.renumber(&mut self.header.check, true, old.get(), port);
     }
 
+    /// Makes the datagram come from `addr`: address and port. Checksums stay right, as in
+    /// [`UdpMut::set_src_port`].
+    ///
+    /// Errors: [`Malformed::NotIpv4`] or [`Malformed::NotIpv6`], and nothing changed, for an address of
+    ///         another version than the packet.
+    /// Cost:   constant, whatever the payload.
+    pub fn set_src(&mut self, addr: SocketAddr) -> Result<(), Malformed> {
+        self.ip.set_src(addr.ip(), self.check, &mut self.header.check, true)?;
+        self.set_src_port(addr.port());
+        Ok(())
+    }
+
+    /// Sends the datagram to `addr`; otherwise as [`UdpMut::set_src`].
+    pub fn set_dst(&mut self, addr: SocketAddr) -> Result<(), Malformed> {
+        self.ip.set_dst(addr.ip(), self.check, &mut self.header.check, true)?;
+        self.set_dst_port(addr.port());
+        Ok(())
+    }
+
+    /// Returns the address and port of the sender.
+    #[must_use]
+    pub fn src_addr(&self) -> SocketAddr {
+        SocketAddr::new(self.ip.src(), self.header.src_port())
+    }
+
+    /// Returns the address and port of the receiver.
+    #[must_use]
+    pub fn dst_addr(&self) -> SocketAddr {
+        SocketAddr::new(self.ip.dst(), self.header.dst_port())
+    }
+
     /// Returns the IP address of the sender.
     #[must_use]
     pub fn src(&self) -> IpAddr {
@@ -177,6 +224,16 @@ impl UdpMut<'_> {
     #[must_use]
     pub fn behind(&self) -> usize {
         self.behind
+    }
+
+    /// Sets the length of header and payload, from whose end bytes with the sum `removed` went.
+    pub(crate) fn set_len(&mut self, len: u16, removed: u16) {
+        let old = std::mem::replace(&mut self.header.len, len.into()).get();
+        let field = &mut self.header.check;
+        // It is under the checksum twice: in the header and in the pseudo header.
+        self.check.readdress(field, true, old.into(), len.into());
+        self.check.renumber(field, true, old, len);
+        self.check.renumber(field, true, removed, 0);
     }
 
     /// Computes the checksum anew, also where there was none. One that is left to a device
@@ -230,6 +287,11 @@ const CHECK_AT: usize = 6;
 const _: () = assert!(size_of::<UdpHeader>() == 8);
 
 impl UdpHeader {
+    /// Returns a header without a checksum.
+    pub(crate) fn new(src: u16, dst: u16, len: u16) -> UdpHeader {
+        UdpHeader { src: src.into(), dst: dst.into(), len: len.into(), check: 0.into() }
+    }
+
     /// Returns the port of the sender.
     #[must_use]
     pub fn src_port(&self) -> u16 {
@@ -244,7 +306,7 @@ impl UdpHeader {
 
     /// Returns the value of the checksum field: 0 for none.
     #[cfg(test)]
-    pub(crate) fn check(&self) -> u16 {
+    pub(crate) fn check_field(&self) -> u16 {
         self.check.get()
     }
 

@@ -1,0 +1,325 @@
+//! ICMP over IPv4, and ICMPv6: the header that their messages have in common, and echo.
+//!
+//! ```text
+//! | type 1 | code 1 | checksum 2 | identifier 2 | sequence number 2 | data
+//! ```
+//!
+//! Messages without identifier and number have other words in their place.
+//!
+//! Source: RFC 792, RFC 4443 sections 2 and 4.
+
+use std::net::IpAddr;
+use std::ops::Deref;
+
+use zerocopy::byteorder::network_endian::U16;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Ref, Unaligned};
+
+use crate::ip::{self, HeaderMut};
+use crate::partial::{self, Check};
+use crate::{EthEnds, EtherType, Head, HeadMut, IpRef, Malformed, Protocol, checksum, eth};
+
+/// Returns a view of the ICMP or ICMPv6 message in `frame`.
+///
+/// Shape:  header and data, without Ethernet padding.
+/// Errors: [`Malformed::NotIp`], [`Malformed::NotIcmp`], [`Malformed::Fragment`] for any piece of a
+///         message. The checksum is not verified: see [`IcmpRef::checksum_ok`].
+/// Cost:   constant but for IPv6 extension headers, at most eight; nothing is copied.
+pub fn icmp(frame: &[u8]) -> Result<IcmpRef<'_>, Malformed> {
+    read(Head::new(frame, 0))
+}
+
+pub(crate) fn read(head: Head<'_>) -> Result<IcmpRef<'_>, Malformed> {
+    let ip = ip::read(head)?;
+    let protocol = if matches!(ip, IpRef::V4(_)) { Protocol::ICMP } else { Protocol::ICMPV6 };
+    let message = ip.segment(protocol, Malformed::NotIcmp)?;
+    let at = partial::offset_in(head.bytes.as_ptr().addr(), message);
+    let check = Check::of(head.partial, at, CHECK_AT);
+    let (header, payload) = Ref::from_prefix(message).map_err(|_| Malformed::Short)?;
+    Ok(IcmpRef { ip, header: Ref::into_ref(header), payload, check })
+}
+
+/// Returns a view for changing the ICMP or ICMPv6 message in `frame`.
+///
+/// Shape:  as [`icmp`].
+/// Errors: as [`icmp`].
+/// Cost:   as [`icmp`].
+pub fn icmp_mut(frame: &mut [u8]) -> Result<IcmpMut<'_>, Malformed> {
+    write(HeadMut::new(frame, 0))
+}
+
+pub(crate) fn write(head: HeadMut<'_>) -> Result<IcmpMut<'_>, Malformed> {
+    let frame = head.bytes.as_ptr().addr();
+    let eth::Parts { ends, ether_type, payload, .. } = eth::split(head.bytes)?;
+    let v4 = ether_type == EtherType::IPV4;
+    let protocol = if v4 { Protocol::ICMP } else { Protocol::ICMPV6 };
+    let (ip, message, behind) =
+        ip::segment_mut(ether_type, payload, head.behind, protocol, Malformed::NotIcmp)?;
+    let check = Check::of(head.partial, partial::offset_in(frame, message), CHECK_AT);
+    let (header, payload) = Ref::from_prefix(message).map_err(|_| Malformed::Short)?;
+    let (ends, header) = (Ref::into_mut(ends), Ref::into_mut(header));
+    Ok(IcmpMut { ends, ip, header, payload, behind, check })
+}
+
+/// An ICMP or ICMPv6 message, read only.
+#[derive(Debug, Clone, Copy)]
+pub struct IcmpRef<'a> {
+    ip: IpRef<'a>,
+    header: &'a IcmpHeader,
+    payload: &'a [u8],
+    check: Check,
+}
+
+impl<'a> IcmpRef<'a> {
+    /// Returns the IP packet around the message.
+    #[must_use]
+    pub fn ip(&self) -> IpRef<'a> {
+        self.ip
+    }
+
+    /// Returns true for a message of IPv6, whose types are others than those of IPv4.
+    #[must_use]
+    pub fn is_v6(&self) -> bool {
+        matches!(self.ip, IpRef::V6(_))
+    }
+
+    /// Returns true if an echo is asked for.
+    #[must_use]
+    pub fn is_echo_request(&self) -> bool {
+        self.header.is_echo_request(self.is_v6())
+    }
+
+    /// Returns the data behind the header.
+    #[must_use]
+    pub fn payload(&self) -> &'a [u8] {
+        self.payload
+    }
+
+    /// Returns the number of payload bytes that follow behind the slice: 0 unless the view is a
+    /// [`crate::Head`]'s.
+    #[must_use]
+    pub fn behind(&self) -> usize {
+        self.ip.behind()
+    }
+
+    /// Returns true if the checksum is right; as [`crate::UdpRef::checksum_ok`], but there always is
+    /// one.
+    ///
+    /// Cost: reads the whole payload, unless that is left to a device.
+    #[must_use]
+    pub fn checksum_ok(&self) -> bool {
+        let message = self.ip.payload();
+        let pseudo = match self.ip {
+            IpRef::V4(_) => 0,
+            IpRef::V6(_) => self.ip.pseudo(Protocol::ICMPV6, message.len() + self.behind()),
+        };
+        if self.check == Check::Pseudo {
+            return self.header.check.get() == pseudo;
+        }
+        let sum = self.check.sum(&[], message, self.behind());
+        sum.is_some_and(|sum| checksum::add(sum, pseudo) == 0xffff)
+    }
+}
+
+/// An ICMP or ICMPv6 message, to be changed in place.
+#[derive(Debug)]
+pub struct IcmpMut<'a> {
+    pub(crate) ends: &'a mut EthEnds,
+    pub(crate) ip: HeaderMut<'a>,
+    header: &'a mut IcmpHeader,
+    payload: &'a mut [u8],
+    behind: usize,
+    check: Check,
+}
+
+impl IcmpMut<'_> {
+    /// Turns an echo request into its reply: swaps MAC and IP addresses, sets the type, and gives
+    /// it 64 hops. Checksums stay right.
+    ///
+    /// Shape:  what was sent to a group ([`crate::Mac::is_multicast`]) would come from it; whether
+    ///         to answer such a request is for the caller to decide before.
+    /// Errors: [`Malformed::NotRequest`], and nothing changed.
+    /// Cost:   constant, whatever the payload.
+    pub fn reply(&mut self) -> Result<(), Malformed> {
+        if !self.is_echo_request() {
+            return Err(Malformed::NotRequest);
+        }
+        self.set_icmp_type(if self.is_v6() { ECHO_REPLY_V6 } else { ECHO_REPLY_V4 });
+        self.swap_ends();
+        self.ip.set_hops(REPLY_HOPS);
+        Ok(())
+    }
+
+    /// Turns the message round: swaps MAC addresses and IP addresses, as
+    /// [`crate::UdpMut::swap_ends`] does.
+    pub fn swap_ends(&mut self) {
+        self.ends.swap();
+        self.ip.swap();
+    }
+
+    /// Sets the type of the message, and keeps the checksum right.
+    ///
+    /// Cost: constant, whatever the payload.
+    pub fn set_icmp_type(&mut self, icmp_type: u8) {
+        self.set_kind([icmp_type, self.header.kind[1]]);
+    }
+
+    /// Sets the code, which says more than the type, and keeps the checksum right.
+    pub fn set_code(&mut self, code: u8) {
+        self.set_kind([self.header.kind[0], code]);
+    }
+
+    fn set_kind(&mut self, kind: [u8; 2]) {
+        let old = std::mem::replace(&mut self.header.kind, kind);
+        self.renumber(u16::from_be_bytes(old), u16::from_be_bytes(kind));
+    }
+
+    /// Sets the identifier of an echo, and keeps the checksum right.
+    pub fn set_ident(&mut self, ident: u16) {
+        let old = std::mem::replace(&mut self.header.ident, ident.into());
+        self.renumber(old.get(), ident);
+    }
+
+    /// Sets the sequence number of an echo, and keeps the checksum right.
+    pub fn set_seq(&mut self, seq: u16) {
+        let old = std::mem::replace(&mut self.header.seq, seq.into());
+        self.renumber(old.get(), seq);
+    }
+
+    /// Makes the message come from `src` and go to `dst`; the checksum is the caller's to fill.
+    pub(crate) fn set_addrs(&mut self, src: IpAddr, dst: IpAddr) -> Result<(), Malformed> {
+        let field = &mut self.header.check;
+        self.ip.set_src(src, self.check, field, false)?;
+        self.ip.set_dst(dst, self.check, field, false)
+    }
+
+    fn renumber(&mut self, old: u16, new: u16) {
+        self.check.renumber(&mut self.header.check, false, old, new);
+    }
+
+    /// Returns true for a message of IPv6, whose types are others than those of IPv4.
+    #[must_use]
+    pub fn is_v6(&self) -> bool {
+        matches!(self.ip, HeaderMut::V6(_))
+    }
+
+    /// Returns true if an echo is asked for.
+    #[must_use]
+    pub fn is_echo_request(&self) -> bool {
+        self.header.is_echo_request(self.is_v6())
+    }
+
+    /// Returns the IP address of the sender.
+    #[must_use]
+    pub fn src(&self) -> IpAddr {
+        self.ip.src()
+    }
+
+    /// Returns the IP address of the receiver.
+    #[must_use]
+    pub fn dst(&self) -> IpAddr {
+        self.ip.dst()
+    }
+
+    /// Returns the data behind the header.
+    #[must_use]
+    pub fn payload(&self) -> &[u8] {
+        self.payload
+    }
+
+    /// Returns the data for writing; [`IcmpMut::fill_checksum`] makes the checksum right afterwards.
+    #[must_use]
+    pub fn payload_mut(&mut self) -> &mut [u8] {
+        self.payload
+    }
+
+    /// Returns the number of payload bytes that follow behind the slice: 0 unless the view is a
+    /// [`crate::Head`]'s.
+    #[must_use]
+    pub fn behind(&self) -> usize {
+        self.behind
+    }
+
+    /// Computes the checksum anew; otherwise as [`crate::UdpMut::fill_checksum`].
+    ///
+    /// Cost: reads the whole payload, unless that is left to a device.
+    #[must_use = "a payload that is not all here has no new checksum"]
+    pub fn fill_checksum(&mut self) -> bool {
+        let len = size_of::<IcmpHeader>() + self.payload.len() + self.behind;
+        let pseudo = if self.is_v6() { self.ip.pseudo(Protocol::ICMPV6, len) } else { 0 };
+        if self.check == Check::Pseudo {
+            self.header.check.set(pseudo);
+            return true;
+        }
+        let held = std::mem::take(&mut self.header.check);
+        let sum = self.check.sum(self.header.as_bytes(), self.payload, self.behind);
+        let check = sum.map(|sum| checksum::finish(checksum::add(sum, pseudo)));
+        self.header.check = check.map_or(held, U16::from);
+        check.is_some()
+    }
+}
+
+impl Deref for IcmpRef<'_> {
+    type Target = IcmpHeader;
+    fn deref(&self) -> &IcmpHeader {
+        self.header
+    }
+}
+
+impl Deref for IcmpMut<'_> {
+    type Target = IcmpHeader;
+    fn deref(&self) -> &IcmpHeader {
+        self.header
+    }
+}
+
+/// The eight bytes that every message starts with.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct IcmpHeader {
+    /// Type and code.
+    kind: [u8; 2],
+    check: U16,
+    ident: U16,
+    seq: U16,
+}
+
+const ECHO_REPLY_V4: u8 = 0;
+const ECHO_REQUEST_V4: u8 = 8;
+const ECHO_REQUEST_V6: u8 = 128;
+const ECHO_REPLY_V6: u8 = 129;
+/// Hops that a reply gets. Source: RFC 1700, "IP Time to Live".
+const REPLY_HOPS: u8 = 64;
+/// Offset of the checksum in the header.
+const CHECK_AT: usize = 2;
+
+const _: () = assert!(size_of::<IcmpHeader>() == 8);
+
+impl IcmpHeader {
+    /// Returns the type of the message, of ICMP or of ICMPv6.
+    #[must_use]
+    pub fn icmp_type(&self) -> u8 {
+        self.kind[0]
+    }
+
+    /// Returns the code, which says more than the type.
+    #[must_use]
+    pub fn code(&self) -> u8 {
+        self.kind[1]
+    }
+
+    /// Returns the identifier of an echo.
+    #[must_use]
+    pub fn ident(&self) -> u16 {
+        self.ident.get()
+    }
+
+    /// Returns the sequence number of an echo.
+    #[must_use]
+    pub fn seq(&self) -> u16 {
+        self.seq.get()
+    }
+
+    fn is_echo_request(&self, v6: bool) -> bool {
+        self.kind == [if v6 { ECHO_REQUEST_V6 } else { ECHO_REQUEST_V4 }, 0]
+    }
+}

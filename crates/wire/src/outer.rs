@@ -1,0 +1,285 @@
+//! Headers put around a packet, and taken off: VLAN tags, IP in IP, VXLAN, Geneve.
+//!
+//! ```text
+//! push_ipv4   | 20 new bytes | MACs type | payload |   ->   | MACs 0x800 | IPv4 | payload |
+//! push_vxlan  | 50 new bytes | frame ............. |   ->   | MACs | IPv4 | UDP | VXLAN | frame |
+//! pop_ip      | MACs | IPv4 | IPv6 .. |   ->   | 20 spare bytes | MACs 0x86dd | IPv6 .. |
+//! ```
+//!
+//! The caller makes the room in front before a push, and takes it away after a pop. A checksum that is
+//! left to a device stays left to it: its offset counts from the new start.
+//!
+//! Source: RFC 2003 and RFC 2473 (IP in IP), RFC 6040 (congestion marks), RFC 7348 (VXLAN), RFC 8926
+//! (Geneve), RFC 6935 (zero checksums).
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use zerocopy::{IntoBytes, Ref};
+
+use crate::ip::{self, HeaderMut};
+use crate::ipv4::Ipv4Header;
+use crate::ipv6::Ipv6Header;
+use crate::{EtherType, Head, HeadMut, Mac, Malformed, Protocol, UdpHeader, VlanTag};
+use crate::{eth, ipv4, ipv6, partial};
+
+/// Bytes of a VLAN tag.
+pub const VLAN_BYTES: usize = 4;
+/// Bytes of an IPv4 header without options.
+pub const IPV4_BYTES: usize = 20;
+/// Bytes of an IPv6 header without extension headers.
+pub const IPV6_BYTES: usize = 40;
+
+/// Bytes of an Ethernet header without tags, and of the MAC addresses in it.
+const ETH_BYTES: usize = 14;
+const MACS_BYTES: usize = 12;
+/// Bytes of the headers of UDP and of VXLAN, or Geneve without options.
+const UDP_BYTES: usize = size_of::<UdpHeader>();
+const TUNNEL_BYTES: usize = 8;
+const VXLAN_PORT: u16 = 4789;
+const GENEVE_PORT: u16 = 6081;
+/// The first word of VXLAN's header: there is a network identifier.
+const VXLAN_FIRST: u32 = 0x0800_0000;
+/// The first word of Geneve's header: version 0, no options, an Ethernet frame follows.
+const GENEVE_FIRST: u32 = 0x0000_6558;
+/// "Congestion experienced", among the values of ECN.
+const CE: u8 = 3;
+
+/// The outside of a VXLAN or Geneve tunnel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tunnel {
+    /// MAC address of this end.
+    pub src_mac: Mac,
+    /// MAC address of the next hop to the other end.
+    pub dst_mac: Mac,
+    /// IP address of this end.
+    pub src: IpAddr,
+    /// IP address of the other end, of the same version.
+    pub dst: IpAddr,
+    /// Number of the virtual network; its low 24 bits count.
+    pub vni: u32,
+}
+
+impl Tunnel {
+    /// Returns the number of bytes that the tunnel puts before a frame.
+    #[must_use]
+    pub fn header_bytes(&self) -> usize {
+        let ip = if self.src.is_ipv4() { IPV4_BYTES } else { IPV6_BYTES };
+        ETH_BYTES + ip + UDP_BYTES + TUNNEL_BYTES
+    }
+}
+
+impl HeadMut<'_> {
+    /// Puts `tag` around the frame, outside of tags that it has; its first [`VLAN_BYTES`] bytes are
+    /// new.
+    ///
+    /// Errors: [`Malformed::Short`].
+    pub fn push_vlan(self, tag: VlanTag) -> Result<(), Malformed> {
+        if self.bytes.len() < VLAN_BYTES + ETH_BYTES {
+            return Err(Malformed::Short);
+        }
+        self.bytes.copy_within(VLAN_BYTES..VLAN_BYTES + MACS_BYTES, 0);
+        self.bytes[MACS_BYTES..MACS_BYTES + VLAN_BYTES].copy_from_slice(tag.as_bytes());
+        Ok(())
+    }
+
+    /// Takes the outermost VLAN tag off, and returns it; the first [`VLAN_BYTES`] bytes are spare
+    /// afterwards.
+    ///
+    /// Errors: [`Malformed::NotTagged`], and nothing changed.
+    pub fn pop_vlan(mut self) -> Result<VlanTag, Malformed> {
+        let tag = *self.reborrow().eth()?.tags().first().ok_or(Malformed::NotTagged)?;
+        self.bytes.copy_within(..MACS_BYTES, VLAN_BYTES);
+        Ok(tag)
+    }
+
+    /// Puts an IPv4 header between the frame's Ethernet header and what that carries; the first
+    /// [`IPV4_BYTES`] bytes of the frame are new.
+    ///
+    /// Shape:  64 hops, not to be fragmented, the congestion mark of the packet inside, no options,
+    ///         checksum right. What is inside ends where its own length says; padding stays padding.
+    /// Errors: [`Malformed::NotIpv4`] or [`Malformed::NotIpv6`] if [`Protocol::IPIP`] or
+    ///         [`Protocol::IPV6`] is said of another packet, [`Malformed::BadLength`] for a packet
+    ///         over 64 KiB, those of [`crate::ip()`]; nothing changed.
+    /// Cost:   constant.
+    pub fn push_ipv4(
+        self,
+        src: Ipv4Addr,
+        dst: Ipv4Addr,
+        protocol: Protocol,
+    ) -> Result<(), Malformed> {
+        let inside = Inside::behind(IPV4_BYTES, self.bytes, self.behind, protocol)?;
+        let payload = short(inside.payload, IPV4_BYTES)?;
+        let header = Ipv4Header::new(src, dst, protocol, inside.ecn, payload);
+        insert(self.bytes, inside.eth, EtherType::IPV4, header.as_bytes());
+        Ok(())
+    }
+
+    /// Puts an IPv6 header between the frame's Ethernet header and what that carries; the first
+    /// [`IPV6_BYTES`] bytes of the frame are new. Otherwise as [`HeadMut::push_ipv4`].
+    pub fn push_ipv6(
+        self,
+        src: Ipv6Addr,
+        dst: Ipv6Addr,
+        protocol: Protocol,
+    ) -> Result<(), Malformed> {
+        let inside = Inside::behind(IPV6_BYTES, self.bytes, self.behind, protocol)?;
+        let payload = short(inside.payload, 0)?;
+        let header = Ipv6Header::new(src, dst, protocol, inside.ecn, payload);
+        insert(self.bytes, inside.eth, EtherType::IPV6, header.as_bytes());
+        Ok(())
+    }
+
+    /// Takes the outer IP header off a packet that carries an IP packet, with its options or
+    /// extension headers; returns its length: so many of the first bytes are spare afterwards.
+    ///
+    /// Shape:  congestion that the outer packet met is marked on the inner one.
+    /// Errors: [`Malformed::NotTunnel`], [`Malformed::Fragment`], [`Malformed::Congestion`] if there
+    ///         is a mark to carry over and the inner packet does not take it, those of
+    ///         [`crate::ip()`]; nothing changed.
+    /// Cost:   constant.
+    /// Source: RFC 6040 section 4.2.
+    pub fn pop_ip(self) -> Result<usize, Malformed> {
+        let frame = self.bytes.as_ptr().addr();
+        let outer = ip::read(self.as_head())?;
+        let ether_type = match outer.protocol() {
+            Protocol::IPIP => EtherType::IPV4,
+            Protocol::IPV6 => EtherType::IPV6,
+            _ => return Err(Malformed::NotTunnel),
+        };
+        if outer.is_fragment() {
+            return Err(Malformed::Fragment);
+        }
+        let (inner_at, behind) = (partial::offset_in(frame, outer.payload()), outer.behind());
+        let ecn_outside = outer.ecn();
+        let eth = partial::offset_in(frame, eth::eth(self.bytes)?.payload());
+        let inner = &mut self.bytes[inner_at..];
+        let (mut inner, ecn_inside) = match ether_type {
+            EtherType::IPV4 => {
+                let header = Ref::into_mut(ipv4::split(inner, behind)?.header);
+                let ecn = header.ecn();
+                (HeaderMut::V4(header), ecn)
+            }
+            _ => {
+                let header = Ref::into_mut(ipv6::split(inner, behind)?.header);
+                let ecn = header.ecn();
+                (HeaderMut::V6(header), ecn)
+            }
+        };
+        match (ecn_outside, ecn_inside) {
+            (CE, 0) => return Err(Malformed::Congestion),
+            (CE, _) | (1, 2) => inner.set_ecn(ecn_outside),
+            _ => {}
+        }
+        let spare = inner_at - eth;
+        self.bytes.copy_within(..eth, spare);
+        self.bytes[inner_at - 2..inner_at].copy_from_slice(&ether_type.0.to_be_bytes());
+        Ok(spare)
+    }
+
+    /// Puts the frame into a VXLAN tunnel; its first [`Tunnel::header_bytes`] bytes are new.
+    ///
+    /// Shape:  64 hops, not to be fragmented, the congestion mark of the packet inside. The source
+    ///         port is of the flow inside, so that links in parallel keep it in order. UDP's
+    ///         checksum is left at zero (none), as RFC 7348 wants it; over IPv6, where not every end
+    ///         takes none, fill it: [`crate::UdpMut::fill_checksum`].
+    /// Errors: [`Malformed::NotIpv4`] or [`Malformed::NotIpv6`] for ends of two versions,
+    ///         [`Malformed::Short`], [`Malformed::BadLength`] over 64 KiB; nothing changed.
+    /// Cost:   constant.
+    pub fn push_vxlan(self, tunnel: &Tunnel) -> Result<(), Malformed> {
+        self.push_tunnel(tunnel, VXLAN_PORT, VXLAN_FIRST)
+    }
+
+    /// Puts the frame into a Geneve tunnel, without options; otherwise as [`HeadMut::push_vxlan`].
+    pub fn push_geneve(self, tunnel: &Tunnel) -> Result<(), Malformed> {
+        self.push_tunnel(tunnel, GENEVE_PORT, GENEVE_FIRST)
+    }
+
+    fn push_tunnel(self, tunnel: &Tunnel, port: u16, first: u32) -> Result<(), Malformed> {
+        let header_bytes = tunnel.header_bytes();
+        let frame = self.bytes.get(header_bytes..).ok_or(Malformed::Short)?;
+        let frame = Head::new(frame, self.behind);
+        frame.eth()?;
+        let ecn = frame.ip().map_or(0, |ip| ip.ecn());
+        // RFC 7348 section 5 recommends a port of 49152 to 65535.
+        let src_port = 0xc000 | frame.flow_hash() as u16 >> 2;
+        let inside = frame.bytes.len() + frame.behind + TUNNEL_BYTES;
+        // As a payload of IPv6, and of IPv4 behind a header.
+        let udp_len = short(inside + UDP_BYTES, IPV4_BYTES)?;
+
+        let udp_at = header_bytes - TUNNEL_BYTES - UDP_BYTES;
+        let ether_type = match (tunnel.src, tunnel.dst) {
+            (IpAddr::V4(src), IpAddr::V4(dst)) => {
+                let header = Ipv4Header::new(src, dst, Protocol::UDP, ecn, udp_len);
+                put(self.bytes, ETH_BYTES, header.as_bytes());
+                EtherType::IPV4
+            }
+            (IpAddr::V6(src), IpAddr::V6(dst)) => {
+                let header = Ipv6Header::new(src, dst, Protocol::UDP, ecn, udp_len);
+                put(self.bytes, ETH_BYTES, header.as_bytes());
+                EtherType::IPV6
+            }
+            (IpAddr::V4(_), _) => return Err(Malformed::NotIpv4),
+            (IpAddr::V6(_), _) => return Err(Malformed::NotIpv6),
+        };
+        put(self.bytes, 0, &tunnel.dst_mac.0);
+        put(self.bytes, size_of::<Mac>(), &tunnel.src_mac.0);
+        put(self.bytes, MACS_BYTES, &ether_type.0.to_be_bytes());
+        put(self.bytes, udp_at, UdpHeader::new(src_port, port, udp_len).as_bytes());
+        put(self.bytes, udp_at + UDP_BYTES, &first.to_be_bytes());
+        put(self.bytes, udp_at + UDP_BYTES + 4, &(tunnel.vni << 8).to_be_bytes());
+        Ok(())
+    }
+}
+
+/// The facts about a packet that an IP header is put around.
+struct Inside {
+    /// Bytes of its Ethernet header, tags included.
+    eth: usize,
+    /// Bytes behind that, without Ethernet padding.
+    payload: usize,
+    ecn: u8,
+}
+
+impl Inside {
+    /// Looks at a frame that begins `new` bytes behind the start of `bytes`.
+    fn behind(
+        new: usize,
+        bytes: &[u8],
+        behind: usize,
+        protocol: Protocol,
+    ) -> Result<Inside, Malformed> {
+        let frame = Head::new(bytes.get(new..).ok_or(Malformed::Short)?, behind);
+        let eth = frame.bytes.len() - frame.eth()?.payload().len();
+        let (payload, ecn) = match protocol {
+            Protocol::IPIP => {
+                let ip = frame.ipv4()?;
+                let len = IPV4_BYTES + ip.options().len() + ip.payload().len() + ip.behind();
+                (len, ip.ecn())
+            }
+            Protocol::IPV6 => {
+                let ip = frame.ipv6()?;
+                (IPV6_BYTES + ip.payload_len(), ip.ecn())
+            }
+            _ => (frame.bytes.len() - eth + behind, frame.ip().map_or(0, |ip| ip.ecn())),
+        };
+        Ok(Inside { eth, payload, ecn })
+    }
+}
+
+/// Moves the Ethernet header of `eth` bytes to the start, over bytes of which `header` is as many,
+/// and puts `header` behind it.
+fn insert(bytes: &mut [u8], eth: usize, ether_type: EtherType, header: &[u8]) {
+    bytes.copy_within(header.len()..header.len() + eth, 0);
+    put(bytes, eth - 2, &ether_type.0.to_be_bytes());
+    put(bytes, eth, header);
+}
+
+fn put(bytes: &mut [u8], at: usize, what: &[u8]) {
+    bytes[at..at + what.len()].copy_from_slice(what);
+}
+
+/// Returns `len` if together with `more` it fits a length field.
+fn short(len: usize, more: usize) -> Result<u16, Malformed> {
+    let fits = len.checked_add(more).is_some_and(|all| all <= usize::from(u16::MAX));
+    if fits { Ok(len as u16) } else { Err(Malformed::BadLength) }
+}

@@ -1,0 +1,46 @@
+//! Longer and shorter payloads: every length and checksum around them follows.
+
+use crate::ip::{self, HeaderMut};
+use crate::partial::{self, Check};
+use crate::{HeadMut, Malformed, Protocol, UdpHeader, checksum, eth, udp};
+
+impl HeadMut<'_> {
+    /// Makes the payload of the UDP datagram `len` bytes long, with the lengths and checksums of UDP
+    /// and IP: a checksum that was right stays right, one of zero (none) stays zero.
+    ///
+    /// Shape:  bytes that join the payload become zero, and must be in the slice: the caller has
+    ///         put them there. Bytes that leave it stay behind the packet, as Ethernet padding.
+    /// Errors: those of [`crate::udp_mut`]; [`Malformed::Short`] if the slice ends before the old or
+    ///         the new payload; [`Malformed::BadLength`] for a packet over 64 KiB, and for a tunnel
+    ///         around a packet whose checksum is left to a device, which must stay whole. Nothing
+    ///         changed.
+    /// Cost:   reads or writes the bytes by which the payload changes.
+    pub fn set_udp_payload_len(mut self, len: usize) -> Result<(), Malformed> {
+        let frame = self.bytes.as_ptr().addr();
+        let view = udp::read(self.as_head())?;
+        let (at, old) = (partial::offset_in(frame, view.payload()), view.payload().len());
+        let end = at.checked_add(len).ok_or(Malformed::BadLength)?;
+        if view.behind() > 0 || end > self.bytes.len() {
+            return Err(Malformed::Short);
+        }
+        let segment_len = len + size_of::<UdpHeader>();
+        let segment_len = u16::try_from(segment_len).map_err(|_| Malformed::BadLength)?;
+        if matches!(view.check(), Check::Inner { .. }) {
+            return Err(Malformed::BadLength);
+        }
+        let ip_at = partial::offset_in(frame, eth::eth(self.bytes)?.payload());
+        if end - ip_at > usize::from(u16::MAX) {
+            return Err(Malformed::BadLength);
+        }
+        let removed = self.bytes.get(end..at + old).map_or(0, checksum::sum);
+        let removed = if len.is_multiple_of(2) { removed } else { removed.swap_bytes() };
+        if let Some(added) = self.bytes.get_mut(at + old..end) {
+            added.fill(0);
+        }
+        self.reborrow().udp()?.set_len(segment_len, removed);
+        let eth::Parts { ether_type, payload, .. } = eth::split(self.bytes)?;
+        let (mut ip, ..): (HeaderMut<'_>, _, _) =
+            ip::segment_mut(ether_type, payload, 0, Protocol::UDP, Malformed::NotUdp)?;
+        ip.set_len(end - ip_at)
+    }
+}

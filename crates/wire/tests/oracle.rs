@@ -1,0 +1,599 @@
+//! Every setter and every new header against the same packet written anew by etherparse, checksums
+//! computed from scratch.
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use etherparse::{
+    Ethernet2Header, IcmpEchoHeader, Icmpv4Header, Icmpv4Type, Icmpv6Header, Icmpv6Type, IpNumber,
+    Ipv4Header, Ipv6Header, SingleVlanHeader, TcpHeader, TransportHeader, UdpHeader, VlanId,
+};
+use linerate_wire::{
+    EtherType, Head, HeadMut, Mac, Partial, Protocol, TcpFlags, TransportMut, Tunnel, VlanTag,
+    checksum, icmp, ip, nd_mut, tcp, udp,
+};
+use proptest::prelude::*;
+
+const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
+
+/// A packet in etherparse's headers.
+#[derive(Debug, Clone)]
+struct Packet {
+    macs: [[u8; 6]; 2],
+    vlan: Option<(u16, u8)>,
+    net: Net,
+    transport: TransportHeader,
+    payload: Vec<u8>,
+}
+
+#[derive(Debug, Clone)]
+enum Net {
+    V4(Ipv4Header),
+    V6(Ipv6Header),
+}
+
+/// Returns a header whose length and checksum are still to be set.
+fn udp_header(source_port: u16, destination_port: u16) -> UdpHeader {
+    UdpHeader { source_port, destination_port, length: 8, checksum: 0 }
+}
+
+impl Packet {
+    /// Returns a packet of UDP, TCP or ICMP with the given payload.
+    fn new(v6: bool, kind: usize, tagged: bool, payload: &[u8]) -> Packet {
+        let echo = IcmpEchoHeader { id: 7, seq: 9 };
+        let (number, transport) = match (kind, v6) {
+            (0, _) => (IpNumber::UDP, TransportHeader::Udp(udp_header(1000, 2000))),
+            (1, _) => {
+                let tcp = TcpHeader::new(1000, 2000, 7, 512);
+                (IpNumber::TCP, TransportHeader::Tcp(tcp))
+            }
+            (_, false) => {
+                let icmp = Icmpv4Header::new(Icmpv4Type::EchoRequest(echo));
+                (IpNumber::ICMP, TransportHeader::Icmpv4(icmp))
+            }
+            (_, true) => {
+                let icmp = Icmpv6Header::new(Icmpv6Type::EchoRequest(echo));
+                (IpNumber::IPV6_ICMP, TransportHeader::Icmpv6(icmp))
+            }
+        };
+        let net = if v6 {
+            let [source, destination] =
+                [1, 2].map(|n| Ipv6Addr::from_bits(0xfd << 120 | n).octets());
+            let next_header = number;
+            let rest = Ipv6Header { hop_limit: 9, ..Default::default() };
+            Net::V6(Ipv6Header { next_header, source, destination, ..rest })
+        } else {
+            Net::V4(Ipv4Header::new(0, 9, number, [10, 0, 0, 1], [10, 0, 0, 2]).unwrap())
+        };
+        let vlan = tagged.then_some((100, 3));
+        Packet { macs: MACS, vlan, net, transport, payload: payload.to_vec() }
+    }
+
+    /// Writes the packet, with all lengths and checksums computed.
+    fn bytes(&self) -> Vec<u8> {
+        let mut packet = self.clone();
+        let ip_type = match packet.net {
+            Net::V4(_) => etherparse::EtherType::IPV4,
+            Net::V6(_) => etherparse::EtherType::IPV6,
+        };
+        let tag = packet.vlan.map(|(vid, pcp)| SingleVlanHeader {
+            pcp: pcp.try_into().unwrap(),
+            drop_eligible_indicator: false,
+            vlan_id: VlanId::try_new(vid).unwrap(),
+            ether_type: ip_type,
+        });
+        let ether_type = tag.as_ref().map_or(ip_type, |_| etherparse::EtherType::VLAN_TAGGED_FRAME);
+        let [source, destination] = packet.macs;
+        let mut out = Ethernet2Header { source, destination, ether_type }.to_bytes().to_vec();
+        out.extend(tag.iter().flat_map(|tag| tag.to_bytes()));
+
+        let len = packet.transport.header_len() + packet.payload.len();
+        if let TransportHeader::Udp(udp) = &mut packet.transport {
+            udp.length = len as u16;
+        }
+        match &mut packet.net {
+            Net::V4(ip) => {
+                ip.set_payload_len(len).unwrap();
+                packet.transport.update_checksum_ipv4(ip, &packet.payload).unwrap();
+                ip.write(&mut out).unwrap();
+            }
+            Net::V6(ip) => {
+                ip.set_payload_length(len).unwrap();
+                packet.transport.update_checksum_ipv6(ip, &packet.payload).unwrap();
+                ip.write(&mut out).unwrap();
+            }
+        }
+        packet.transport.write(&mut out).unwrap();
+        out.extend(&packet.payload);
+        out
+    }
+
+    /// Returns the place of the transport checksum.
+    fn partial(&self) -> Option<Partial> {
+        let ip = if matches!(self.net, Net::V4(_)) { 20 } else { 40 };
+        let start = 14 + 4 * usize::from(self.vlan.is_some()) + ip;
+        let offset = match self.transport {
+            TransportHeader::Udp(_) => 6,
+            TransportHeader::Tcp(_) => 16,
+            TransportHeader::Icmpv6(_) => 2,
+            _ => return None,
+        };
+        Some(Partial { start, offset })
+    }
+
+    fn swap(&mut self) {
+        self.macs.reverse();
+        match &mut self.net {
+            Net::V4(ip) => std::mem::swap(&mut ip.source, &mut ip.destination),
+            Net::V6(ip) => std::mem::swap(&mut ip.source, &mut ip.destination),
+        }
+    }
+
+    fn set_hops(&mut self, hops: u8) {
+        match &mut self.net {
+            Net::V4(ip) => ip.time_to_live = hops,
+            Net::V6(ip) => ip.hop_limit = hops,
+        }
+    }
+}
+
+/// Leaves the checksum of `frame` to a device.
+fn leave(frame: &mut [u8], partial: Partial) {
+    let ip = ip(frame).unwrap();
+    let len = frame.len() - partial.start;
+    let pseudo = match (ip.src(), ip.dst()) {
+        (std::net::IpAddr::V4(src), std::net::IpAddr::V4(dst)) => {
+            checksum::pseudo_v4(src, dst, ip.protocol(), len as u16)
+        }
+        (std::net::IpAddr::V6(src), std::net::IpAddr::V6(dst)) => {
+            checksum::pseudo_v6(src, dst, ip.protocol(), len as u32)
+        }
+        _ => unreachable!(),
+    };
+    let at = partial.start + partial.offset;
+    frame[at..at + 2].copy_from_slice(&pseudo.to_be_bytes());
+}
+
+/// Does what a device does.
+fn complete(frame: &mut [u8], partial: Partial) {
+    let check = checksum::finish(checksum::sum(&frame[partial.start..]));
+    let check = if check == 0 && partial.offset == 6 { 0xffff } else { check };
+    let at = partial.start + partial.offset;
+    frame[at..at + 2].copy_from_slice(&check.to_be_bytes());
+}
+
+/// A change of a header: its kind, and a value of which it takes as many bits as it has.
+type Edit = (u8, u128);
+
+/// Makes a change by our setters; nothing happens if the packet has no such field.
+fn edit_ours(mut head: HeadMut<'_>, (kind, value): Edit) {
+    let port = value as u16;
+    match kind {
+        0 => {
+            if let Ok(mut ip) = head.reborrow().ipv4() {
+                ip.set_src((value as u32).into());
+            } else if let Ok(mut ip) = head.ipv6() {
+                ip.set_src(value.into());
+            }
+        }
+        1 => {
+            let Ok(mut view) = head.transport() else { return };
+            let v4 = view.src_addr().is_ipv4();
+            let other = if v4 { "[::1]:1" } else { "1.2.3.4:1" };
+            assert!(view.set_dst(other.parse().unwrap()).is_err());
+            assert!(view.set_src(other.parse().unwrap()).is_err());
+            view.set_src(addr(v4, value)).unwrap();
+            view.set_dst(addr(v4, !value)).unwrap();
+            assert_eq!((view.src_addr(), view.dst_addr()), (addr(v4, value), addr(v4, !value)));
+        }
+        2 => match head.transport() {
+            Ok(TransportMut::Udp(mut udp)) => {
+                udp.set_src_port(port);
+                udp.set_dst_port(!port);
+            }
+            Ok(TransportMut::Tcp(mut tcp)) => {
+                tcp.set_src_port(port);
+                tcp.set_dst_port(!port);
+            }
+            Err(_) => {}
+        },
+        3 => {
+            if let Ok(mut tcp) = head.tcp() {
+                tcp.set_seq(value as u32);
+                tcp.set_ack((value >> 32) as u32);
+                tcp.set_window(port);
+                tcp.set_flags(TcpFlags((value >> 64) as u8));
+            }
+        }
+        4 => {
+            if let Ok(mut icmp) = head.icmp() {
+                icmp.set_ident(port);
+                icmp.set_seq(!port);
+            }
+        }
+        5 => _ = head.icmp().map(|mut icmp| icmp.reply()),
+        6 => {
+            if let Ok(mut ip) = head.reborrow().ipv4() {
+                ip.set_ttl(value as u8);
+                ip.set_dscp((value >> 8) as u8);
+                ip.set_ecn((value >> 16) as u8);
+            } else if let Ok(mut ip) = head.ipv6() {
+                ip.set_hop_limit(value as u8);
+                ip.set_dscp((value >> 8) as u8);
+                ip.set_ecn((value >> 16) as u8);
+            }
+        }
+        7 => _ = head.set_udp_payload_len(value as usize % 64),
+        _ => {
+            for tag in head.eth().unwrap().tags_mut() {
+                tag.set_vid(value as u16);
+                tag.set_pcp((value >> 16) as u8);
+            }
+        }
+    }
+}
+
+fn addr(v4: bool, value: u128) -> SocketAddr {
+    let port = (value >> 64) as u16;
+    if v4 {
+        (Ipv4Addr::from(value as u32), port).into()
+    } else {
+        (Ipv6Addr::from(value), port).into()
+    }
+}
+
+/// Makes the same change in etherparse's headers.
+fn edit_theirs(packet: &mut Packet, (kind, value): Edit) {
+    let port = value as u16;
+    let is_transport =
+        matches!(packet.transport, TransportHeader::Udp(_) | TransportHeader::Tcp(_));
+    let ports = |transport: &mut TransportHeader, src, dst| match transport {
+        TransportHeader::Udp(udp) => (udp.source_port, udp.destination_port) = (src, dst),
+        TransportHeader::Tcp(tcp) => (tcp.source_port, tcp.destination_port) = (src, dst),
+        _ => {}
+    };
+    match (kind, &mut packet.net, &mut packet.transport) {
+        (0, Net::V4(ip), _) => ip.source = (value as u32).to_be_bytes(),
+        (0, Net::V6(ip), _) => ip.source = value.to_be_bytes(),
+        (1, net, transport) if is_transport => {
+            match net {
+                Net::V4(ip) => {
+                    ip.source = (value as u32).to_be_bytes();
+                    ip.destination = (!value as u32).to_be_bytes();
+                }
+                Net::V6(ip) => {
+                    (ip.source, ip.destination) = (value.to_be_bytes(), (!value).to_be_bytes());
+                }
+            }
+            let port = (value >> 64) as u16;
+            ports(transport, port, !port);
+        }
+        (2, _, transport) => ports(transport, port, !port),
+        (3, _, TransportHeader::Tcp(tcp)) => {
+            tcp.sequence_number = value as u32;
+            tcp.acknowledgment_number = (value >> 32) as u32;
+            tcp.window_size = port;
+            let flags = (value >> 64) as u8;
+            let bit = |n: u8| flags >> n & 1 != 0;
+            (tcp.fin, tcp.syn, tcp.rst, tcp.psh) = (bit(0), bit(1), bit(2), bit(3));
+            (tcp.ack, tcp.urg, tcp.ece, tcp.cwr) = (bit(4), bit(5), bit(6), bit(7));
+        }
+        (4, _, transport) => {
+            if let Some(echo) = echo(transport) {
+                (echo.id, echo.seq) = (port, !port);
+            }
+        }
+        (5, _, transport) => {
+            if reply(transport) {
+                packet.swap();
+                packet.set_hops(64);
+            }
+        }
+        (6, Net::V4(ip), _) => {
+            ip.time_to_live = value as u8;
+            ip.dscp = ((value >> 8) as u8 & 63).try_into().unwrap();
+            ip.ecn = ((value >> 16) as u8 & 3).try_into().unwrap();
+        }
+        (6, Net::V6(ip), _) => {
+            ip.hop_limit = value as u8;
+            ip.traffic_class = ((value >> 8) as u8) << 2 | (value >> 16) as u8 & 3;
+        }
+        (7, _, TransportHeader::Udp(_)) => packet.payload.resize(value as usize % 64, 0),
+        (8, ..) => {
+            if let Some(tag) = &mut packet.vlan {
+                *tag = (value as u16 & 0xfff, (value >> 16) as u8 & 7);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Returns the fields of an echo.
+fn echo(transport: &mut TransportHeader) -> Option<&mut IcmpEchoHeader> {
+    match transport {
+        TransportHeader::Icmpv4(icmp) => match &mut icmp.icmp_type {
+            Icmpv4Type::EchoRequest(echo) | Icmpv4Type::EchoReply(echo) => Some(echo),
+            _ => None,
+        },
+        TransportHeader::Icmpv6(icmp) => match &mut icmp.icmp_type {
+            Icmpv6Type::EchoRequest(echo) | Icmpv6Type::EchoReply(echo) => Some(echo),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// Turns the request for an echo into the reply; returns false for other messages.
+fn reply(transport: &mut TransportHeader) -> bool {
+    match transport {
+        TransportHeader::Icmpv4(icmp) => match icmp.icmp_type {
+            Icmpv4Type::EchoRequest(echo) => icmp.icmp_type = Icmpv4Type::EchoReply(echo),
+            _ => return false,
+        },
+        TransportHeader::Icmpv6(icmp) => match icmp.icmp_type {
+            Icmpv6Type::EchoRequest(echo) => icmp.icmp_type = Icmpv6Type::EchoReply(echo),
+            _ => return false,
+        },
+        _ => return false,
+    }
+    true
+}
+
+fn packets() -> impl Strategy<Value = Packet> {
+    (any::<bool>(), 0usize..3, any::<bool>(), prop::collection::vec(any::<u8>(), 0..80))
+        .prop_map(|(v6, kind, tagged, payload)| Packet::new(v6, kind, tagged, &payload))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn each_setter_equals_writing_the_packet_anew(
+        packet in packets(),
+        edits in prop::collection::vec((0u8..9, any::<u128>()), 1..5),
+        left: bool,
+    ) {
+        let mut expected = packet.clone();
+        let partial = packet.partial().filter(|_| left);
+        let mut frame = packet.bytes();
+        let end = frame.len();
+        if let Some(partial) = partial {
+            leave(&mut frame, partial);
+        }
+        // Room to grow, which is Ethernet padding until it is used.
+        frame.resize(end + 64, 0xee);
+        for edit in edits {
+            edit_ours(HeadMut::new(&mut frame, 0).with_partial(partial), edit);
+            edit_theirs(&mut expected, edit);
+        }
+        let head = Head::new(&frame, 0).with_partial(partial);
+        let ok = head.udp().map(|v| v.checksum_ok()).or_else(|_| head.tcp().map(|v| v.checksum_ok()));
+        prop_assert!(ok.or_else(|_| head.icmp().map(|v| v.checksum_ok())).unwrap());
+        frame.truncate(expected.bytes().len());
+        if let Some(partial) = partial {
+            complete(&mut frame, partial);
+        }
+        prop_assert_eq!(frame, expected.bytes());
+    }
+
+    #[test]
+    fn a_pushed_tag_or_ip_header_equals_writing_it_anew_and_is_popped_without_a_trace(
+        packet in packets(), outside_v6: bool, padding in 0usize..20, ecn in 0u8..4,
+        vid in 0u16..4096, pcp in 0u8..8,
+    ) {
+        let mut packet = packet;
+        match &mut packet.net {
+            Net::V4(ip) => ip.ecn = ecn.try_into().unwrap(),
+            Net::V6(ip) => ip.traffic_class = ecn,
+        }
+        let mut original = packet.bytes();
+        let eth = if packet.vlan.is_some() { 18 } else { 14 };
+        let inner = original[eth..].to_vec();
+        original.resize(original.len() + padding, 0);
+
+        let (protocol, number) = match packet.net {
+            Net::V4(_) => (Protocol::IPIP, IpNumber::IPV4),
+            Net::V6(_) => (Protocol::IPV6, IpNumber::IPV6),
+        };
+        let (mut expected, ether_type) = (original[..eth - 2].to_vec(), u16::from(outside_v6));
+        expected.extend(if ether_type == 1 { [0x86, 0xdd] } else { [8, 0] });
+        let new = if outside_v6 { 40 } else { 20 };
+        let mut frame = [vec![0xee; new], original.clone()].concat();
+        let head = HeadMut::new(&mut frame, 0);
+        if outside_v6 {
+            let (source, destination) = ([0xfd; 16], [0xfe; 16]);
+            let rest = Ipv6Header { hop_limit: 64, next_header: number, ..Default::default() };
+            let mut ip = Ipv6Header { source, destination, traffic_class: ecn, ..rest };
+            ip.set_payload_length(inner.len()).unwrap();
+            ip.write(&mut expected).unwrap();
+            head.push_ipv6(source.into(), destination.into(), protocol).unwrap();
+        } else {
+            let (source, destination) = ([192, 0, 2, 1], [192, 0, 2, 2]);
+            let mut ip = Ipv4Header::new(inner.len() as u16, 64, number, source, destination).unwrap();
+            ip.ecn = ecn.try_into().unwrap();
+            ip.write(&mut expected).unwrap();
+            head.push_ipv4(source.into(), destination.into(), protocol).unwrap();
+        }
+        expected.extend(inner);
+        expected.resize(expected.len() + padding, 0);
+        prop_assert_eq!(&frame, &expected);
+        prop_assert_eq!(HeadMut::new(&mut frame, 0).pop_ip(), Ok(new));
+        prop_assert_eq!(&frame[new..], &original[..]);
+
+        let tag = VlanTag::new(vid, pcp).service();
+        let mut frame = [vec![0xee; 4], original.clone()].concat();
+        HeadMut::new(&mut frame, 0).push_vlan(tag).unwrap();
+        let tci = (u16::from(pcp) << 13 | vid).to_be_bytes();
+        let expected = [&original[..12], &[0x88, 0xa8], &tci, &original[12..]].concat();
+        prop_assert_eq!(&frame, &expected);
+        let popped = HeadMut::new(&mut frame, 0).pop_vlan().unwrap();
+        prop_assert_eq!((popped.vid(), popped.pcp(), popped.tpid()), (vid, pcp, EtherType::QINQ));
+        prop_assert_eq!(&frame[4..], &original[..]);
+    }
+
+    #[test]
+    fn a_tunnel_equals_writing_its_headers_anew(
+        packet in packets(), outside_v6: bool, geneve: bool, left: bool, vni in 0u32..1 << 24,
+    ) {
+        let mut inner = packet.bytes();
+        let partial = packet.partial().filter(|_| left);
+        let flow = Head::new(&inner, 0).flow_hash();
+        let whole = inner.clone();
+        if let Some(partial) = partial {
+            leave(&mut inner, partial);
+        }
+        let [src, dst] = if outside_v6 {
+            ["fd00::a", "fd00::b"]
+        } else {
+            ["192.0.2.1", "192.0.2.2"]
+        }.map(|text| text.parse().unwrap());
+        let (src_mac, dst_mac) = (Mac([2; 6]), Mac([4; 6]));
+        let tunnel = Tunnel { src_mac, dst_mac, src, dst, vni };
+        let new = tunnel.header_bytes();
+        let mut frame = [vec![0xee; new], inner].concat();
+        let head = HeadMut::new(&mut frame, 0);
+        if geneve { head.push_geneve(&tunnel) } else { head.push_vxlan(&tunnel) }.unwrap();
+        let partial = partial.map(|p| Partial { start: p.start + new, ..p });
+        prop_assert_eq!(&frame[new - 10..new - 8], &[0, 0], "no checksum");
+        let mut view = HeadMut::new(&mut frame, 0).with_partial(partial).udp().unwrap();
+        prop_assert!(view.fill_checksum());
+        if let Some(partial) = partial {
+            complete(&mut frame, partial);
+        }
+
+        let (port, first) = if geneve { (6081, 0x6558u32) } else { (4789, 8 << 24) };
+        let mut expected = Packet::new(outside_v6, 0, false, &[]);
+        expected.macs = [src_mac.0, dst_mac.0];
+        expected.set_hops(64);
+        match (&mut expected.net, src, dst) {
+            (Net::V4(ip), std::net::IpAddr::V4(src), std::net::IpAddr::V4(dst)) => {
+                (ip.source, ip.destination) = (src.octets(), dst.octets());
+            }
+            (Net::V6(ip), std::net::IpAddr::V6(src), std::net::IpAddr::V6(dst)) => {
+                (ip.source, ip.destination) = (src.octets(), dst.octets());
+            }
+            _ => unreachable!(),
+        }
+        let src_port = 0xc000 | flow as u16 >> 2;
+        expected.transport = TransportHeader::Udp(udp_header(src_port, port));
+        let shim = [first.to_be_bytes(), (vni << 8).to_be_bytes()].concat();
+        expected.payload = [shim, whole].concat();
+        prop_assert_eq!(frame, expected.bytes());
+    }
+
+    #[test]
+    fn an_advertisement_equals_writing_it_anew(target: [u8; 16], nonce: bool, asker: [u8; 16]) {
+        let asker = if asker == [0; 16] { [1; 16] } else { asker };
+        let other = if nonce { vec![14, 1, 1, 2, 3, 4, 5, 6] } else { Vec::new() };
+        let body = |option: [u8; 8]| [&target[..], &other, &option].concat();
+        let mut packet = Packet::new(true, 2, false, &body([1, 1, 2, 0, 0, 0, 0, 1]));
+        packet.transport = TransportHeader::Icmpv6(Icmpv6Header::new(Icmpv6Type::Unknown {
+            type_u8: 135, code_u8: 0, bytes5to8: [0; 4],
+        }));
+        packet.set_hops(255);
+        if let Net::V6(ip) = &mut packet.net {
+            ip.source = asker;
+        }
+        let mut frame = packet.bytes();
+        frame.resize(frame.len() + 3, 0);
+        let ours = Mac([2, 0, 0, 0, 0, 9]);
+        let mut nd = nd_mut(&mut frame).unwrap();
+        prop_assert_eq!(nd.target(), Ipv6Addr::from(target));
+        nd.reply(ours).unwrap();
+        prop_assert!(nd.reply(ours).is_err());
+
+        packet.payload = body([2, 1, 2, 0, 0, 0, 0, 9]);
+        packet.macs = [ours.0, MACS[0]];
+        packet.transport = TransportHeader::Icmpv6(Icmpv6Header::new(Icmpv6Type::Unknown {
+            type_u8: 136, code_u8: 0, bytes5to8: [0x60, 0, 0, 0],
+        }));
+        if let Net::V6(ip) = &mut packet.net {
+            (ip.source, ip.destination) = (target, asker);
+        }
+        prop_assert_eq!(&frame[..frame.len() - 3], &packet.bytes()[..]);
+    }
+}
+
+#[test]
+fn only_what_is_asked_for_is_answered() {
+    let echo = Packet::new(true, 2, false, b"ping").bytes();
+    assert!(nd_mut(&mut echo.clone()).is_err());
+    let option = [&[7; 16][..], &[1, 1, 2, 0, 0, 0, 0, 1]].concat();
+    let mut packet = Packet::new(true, 2, false, &option);
+    packet.transport = TransportHeader::Icmpv6(Icmpv6Header::new(Icmpv6Type::Unknown {
+        type_u8: 135,
+        code_u8: 0,
+        bytes5to8: [0; 4],
+    }));
+    packet.set_hops(255);
+    let good = packet.bytes();
+    assert!(nd_mut(&mut good.clone()).is_ok());
+    let mut damaged = good.clone();
+    damaged[70] ^= 1;
+    assert!(nd_mut(&mut damaged).is_err(), "its checksum is wrong");
+    packet.set_hops(254);
+    assert!(nd_mut(&mut packet.bytes()).is_err(), "a router forwarded it");
+    packet.set_hops(255);
+    packet.payload.truncate(16);
+    assert!(nd_mut(&mut packet.bytes()).is_err(), "the sender says no address");
+    packet.payload.extend([9, 0, 1, 1, 2, 0, 0, 0, 0, 1]);
+    assert!(nd_mut(&mut packet.bytes()).is_err(), "an option of no length");
+}
+
+#[test]
+fn congestion_outside_is_marked_inside_or_ends_the_packet() {
+    for (outside, inside, expected) in [
+        (3, 0, None),
+        (3, 1, Some(3)),
+        (3, 2, Some(3)),
+        (1, 2, Some(1)),
+        (2, 1, Some(1)),
+        (0, 1, Some(1)),
+    ] {
+        for v6 in [false, true] {
+            let mut packet = Packet::new(v6, 0, false, b"payload");
+            match &mut packet.net {
+                Net::V4(ip) => ip.ecn = u8::try_into(inside).unwrap(),
+                Net::V6(ip) => ip.traffic_class = inside,
+            }
+            let protocol = if v6 { Protocol::IPV6 } else { Protocol::IPIP };
+            let mut frame = [vec![0; 20], packet.bytes()].concat();
+            let [src, dst] = [[1, 2, 3, 4], [5, 6, 7, 8]].map(Ipv4Addr::from);
+            HeadMut::new(&mut frame, 0).push_ipv4(src, dst, protocol).unwrap();
+            HeadMut::new(&mut frame, 0).ipv4().unwrap().set_ecn(outside);
+            let before = frame.clone();
+            let popped = HeadMut::new(&mut frame, 0).pop_ip();
+            assert_eq!(popped.is_ok(), expected.is_some(), "{outside} {inside}");
+            match expected {
+                Some(ecn) => {
+                    let ip = ip(&frame[20..]).unwrap();
+                    assert_eq!(ip.ecn(), ecn);
+                    assert!(udp(&frame[20..]).unwrap().checksum_ok());
+                }
+                None => assert_eq!(frame, before),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_push_that_is_refused_changes_nothing() {
+    let packet = Packet::new(false, 1, true, b"payload").bytes();
+    let [src, dst] = [[1, 2, 3, 4], [5, 6, 7, 8]].map(Ipv4Addr::from);
+    let mut frame = [vec![7; 20], packet].concat();
+    let before = frame.clone();
+    let mut head = HeadMut::new(&mut frame, 0);
+    assert!(head.reborrow().push_ipv4(src, dst, Protocol::IPV6).is_err());
+    assert!(head.reborrow().pop_ip().is_err());
+    let ends = Tunnel {
+        src_mac: Mac([2; 6]),
+        dst_mac: Mac([2; 6]),
+        src: src.into(),
+        dst: Ipv6Addr::LOCALHOST.into(),
+        vni: 1,
+    };
+    assert!(head.reborrow().push_vxlan(&ends).is_err(), "no room, and ends of two versions");
+    let mut far = HeadMut::new(&mut frame, 70_000);
+    assert!(far.reborrow().push_ipv4(src, dst, Protocol(47)).is_err(), "too long");
+    assert_eq!(frame, before);
+    assert!(tcp(&frame[20..]).is_ok() && icmp(&frame[20..]).is_err());
+}
