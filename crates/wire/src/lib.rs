@@ -27,6 +27,7 @@
 
 mod arp;
 pub mod checksum;
+mod ecn;
 mod eth;
 mod flow;
 mod head;
@@ -45,6 +46,7 @@ mod transport;
 mod udp;
 
 pub use arp::{ArpMut, ArpOp, ArpPacket, arp, arp_mut, arp_request};
+pub use ecn::mark_ce;
 pub use eth::{BadMac, EthEnds, EthMut, EthRef, EtherType, Mac, VlanTag, eth, eth_mut};
 pub use head::{Head, HeadMut};
 pub use icmp::{IcmpHeader, IcmpMut, IcmpRef, icmp, icmp_mut};
