@@ -55,6 +55,12 @@ reasons! {
     UNWANTED = 12 "unwanted";
     /// Dropped on purpose by injected faults.
     INJECTED = 13 "injected";
+    /// A queueing discipline held as much as it may.
+    QUEUE_LIMIT = 14 "queue_limit";
+    /// A flow had as much waiting as it may.
+    FLOW_LIMIT = 15 "flow_limit";
+    /// A queueing discipline found that its queue had been long for too long.
+    CONGESTED = 16 "congested";
 }
 
 impl DropReason {
