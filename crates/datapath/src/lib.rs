@@ -15,6 +15,7 @@ mod notice;
 mod opening;
 mod plan;
 mod ports;
+pub mod qdisc;
 mod running;
 mod stage;
 mod stats;

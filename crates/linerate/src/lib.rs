@@ -30,7 +30,7 @@
 pub use linerate_ctl::doctor;
 pub use linerate_datapath::{
     Builder, Engine, Holder, PortId, PortStats, Running, Stage, StageContext, Stats, Stopped, Turn,
-    Turned, Worker, Xconnect, testing,
+    Turned, Worker, Xconnect, qdisc, testing,
 };
 #[cfg(feature = "conformance")]
 pub use linerate_port::conformance;

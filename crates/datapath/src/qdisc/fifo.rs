@@ -1,0 +1,89 @@
+//! First in, first out, up to a limit.
+
+use std::time::Instant;
+
+use linerate_skb::{Batch, DropReason, Local, Moved};
+
+use super::account::Account;
+use super::time::Clock;
+use super::{Limit, Qdisc, QdiscCounts, first_with};
+
+/// A queue that drops what comes when it is full: the kernel's pfifo and bfifo.
+///
+/// It is what a port has without a discipline, but for the drops: without one, packets that a port has no
+/// room for stay in the input's ring.
+#[derive(Debug)]
+pub struct Fifo {
+    packets: Batch,
+    limit: Limit,
+    account: Account,
+    clock: Clock,
+}
+
+impl Fifo {
+    /// Makes an empty queue; at least one packet is allowed.
+    #[must_use]
+    pub fn new(limit: Limit) -> Fifo {
+        let limit = Limit { packets: limit.packets.max(1), ..limit };
+        // Twice the room: a batch moves its packets to its start once it comes to its end, which is then
+        // rare, however full the queue is.
+        let packets = Batch::with_capacity(2 * limit.packets);
+        Fifo { packets, limit, account: Account::new(), clock: Clock::default() }
+    }
+
+    /// Returns the number of packets in it.
+    pub(super) fn len(&self) -> usize {
+        self.packets.len()
+    }
+
+    /// Returns how many of the first `n` packets of `batch` fit.
+    fn fitting(&self, batch: &Batch, n: usize) -> Moved {
+        let held = self.account.held();
+        let n = n.min(self.limit.packets - held.packets);
+        let bytes = self.limit.bytes.saturating_sub(held.bytes);
+        let mut first = first_with(batch, n, bytes);
+        if first.bytes > bytes {
+            // The packet that reaches the limit passes it.
+            first.packets -= 1;
+            first = batch.count_first(first.packets);
+        }
+        first
+    }
+}
+
+impl Qdisc for Fifo {
+    fn enqueue(&mut self, batch: &mut Batch, n: usize, now: Instant, mem: &mut Local) {
+        self.clock.read(now);
+        let n = n.min(batch.len());
+        let fits = self.fitting(batch, n);
+        batch.move_to(&mut self.packets, fits.packets);
+        self.account.take(fits);
+        if n > fits.packets {
+            let over = batch.count_first(n - fits.packets);
+            self.account.take(over);
+            self.account.drop_first(batch, over, DropReason::QUEUE_LIMIT, mem);
+        }
+    }
+
+    fn dequeue(&mut self, out: &mut Batch, most: Moved, now: Instant, _mem: &mut Local) -> Moved {
+        self.clock.read(now);
+        let n = most.packets.min(out.spare()).min(self.packets.len());
+        let moved = first_with(&self.packets, n, most.bytes);
+        self.packets.move_to(out, moved.packets);
+        self.account.leave(moved);
+        moved
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        if self.packets.is_empty() { None } else { self.clock.last() }
+    }
+
+    fn counts(&self) -> QdiscCounts {
+        self.account.counts()
+    }
+
+    fn purge(&mut self, reason: DropReason, mem: &mut Local) {
+        let held = self.account.held();
+        self.account.drop_first(&mut self.packets, held, reason, mem);
+    }
+}

@@ -1,0 +1,141 @@
+//! The flow that a packet belongs to.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::net::IpAddr;
+
+use linerate_skb::Skb;
+use linerate_wire::{Head, IpRef, Protocol};
+
+/// Bytes in which the headers of a packet in a peer's memory are looked for.
+const HEADERS: usize = 128;
+
+/// The packets that make a flow together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Key {
+    /// Those from one address.
+    SrcIp,
+    /// Those to one address.
+    DstIp,
+    /// Those of one connection: from one address and port to one address and port by one protocol.
+    Connection,
+}
+
+/// A secret that flows are numbered by, so that no sender can choose packets that share a number.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Seed([u64; 2]);
+
+impl Seed {
+    /// Draws a seed.
+    pub fn random() -> Seed {
+        let draw = |n| {
+            let mut hasher = RandomState::new().build_hasher();
+            hasher.write_u8(n);
+            hasher.finish() | 1
+        };
+        Seed([draw(0), draw(1)])
+    }
+
+    /// Returns the number of a packet's flow: the same for all its packets, and another one for another flow,
+    /// but for one pair in 2^64. Packets that are not IP are one flow.
+    ///
+    /// Cost: two or three multiplications, and the headers' cache line.
+    #[inline]
+    pub fn flow(&self, key: Key, skb: &Skb) -> u64 {
+        let bytes = skb.data();
+        if bytes.is_empty() {
+            return self.flow_of_copy(key, skb);
+        }
+        self.flow_of(key, Head::new(bytes, skb.len() - bytes.len()))
+    }
+
+    /// Does the same for a packet whose bytes a peer can write.
+    #[cold]
+    fn flow_of_copy(&self, key: Key, skb: &Skb) -> u64 {
+        let mut bytes = [0; HEADERS];
+        let n = skb.copy_to(0, &mut bytes);
+        self.flow_of(key, Head::new(&bytes[..n], skb.len().saturating_sub(n)))
+    }
+
+    #[inline]
+    fn flow_of(&self, key: Key, head: Head<'_>) -> u64 {
+        let Ok(ip) = head.ip() else { return 0 };
+        let Seed([mut hash, _]) = *self;
+        match key {
+            Key::SrcIp => hash = self.address(hash, ip.src()),
+            Key::DstIp => hash = self.address(hash, ip.dst()),
+            Key::Connection => {
+                hash = self.address(hash, ip.src());
+                hash = self.address(hash, ip.dst());
+                hash = self.mix(hash, u64::from(ip.protocol().0) << 32 | u64::from(ports(&ip)));
+            }
+        }
+        hash
+    }
+
+    #[inline]
+    fn address(&self, hash: u64, address: IpAddr) -> u64 {
+        match address {
+            IpAddr::V4(ip) => self.mix(hash, u64::from(ip.to_bits())),
+            IpAddr::V6(ip) => {
+                let bits = ip.to_bits();
+                self.mix(self.mix(hash, (bits >> 64) as u64), bits as u64)
+            }
+        }
+    }
+
+    #[inline]
+    fn mix(&self, hash: u64, word: u64) -> u64 {
+        let product = u128::from(hash ^ word) * u128::from(self.0[1]);
+        (product >> 64) as u64 ^ product as u64
+    }
+}
+
+/// Returns both ports, where the packet has some; a fragment has none, so that all fragments of a datagram are
+/// of one flow.
+#[inline]
+fn ports(ip: &IpRef<'_>) -> u32 {
+    let fragment = match ip {
+        IpRef::V4(ip) => ip.is_fragment(),
+        IpRef::V6(ip) => ip.is_fragment(),
+    };
+    let has_ports = matches!(ip.protocol(), Protocol::TCP | Protocol::UDP) && !fragment;
+    let first = ip.payload().first_chunk::<4>().filter(|_| has_ports);
+    first.map_or(0, |bytes| u32::from_be_bytes(*bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use linerate_skb::{Pool, Trust};
+
+    use super::super::tests::udp;
+    use super::*;
+
+    #[test]
+    fn key_says_what_belongs_together() {
+        let pool = Pool::builder().frames(64).build().unwrap();
+        let (mut mem, seed) = (pool.local(), Seed::random());
+        let mut flow = |key, src, dst, port| seed.flow(key, &udp(&mut mem, src, dst, port, 100));
+        for (key, same) in [
+            (Key::SrcIp, [true, false, true, true]),
+            (Key::DstIp, [true, true, false, true]),
+            (Key::Connection, [true, false, false, false]),
+        ] {
+            let first = flow(key, 1, 2, 7);
+            let others =
+                [flow(key, 1, 2, 7), flow(key, 3, 2, 7), flow(key, 1, 3, 7), flow(key, 1, 2, 8)];
+            assert_eq!(others.map(|other| other == first), same, "{key:?}");
+        }
+        let arp = mem.alloc_copy(&[8; 42]).unwrap();
+        assert_eq!(seed.flow(Key::SrcIp, &arp), 0);
+    }
+
+    #[test]
+    fn flow_is_the_same_in_a_peers_memory() {
+        let seed = Seed::random();
+        let flow = |trust| {
+            let pool = Pool::builder().frames(64).trust(trust).build().unwrap();
+            seed.flow(Key::Connection, &udp(&mut pool.local(), 1, 2, 3, 1000))
+        };
+        assert_eq!(flow(Trust::Private), flow(Trust::Exported));
+    }
+}

@@ -1,0 +1,286 @@
+//! A token bucket for each flow: a rate a source, a destination or a connection.
+//!
+//! ```text
+//!  packet ─number─► table ─► flow: bucket, packets ──► ready ─ one packet each, in turn ─► port
+//!                                     ▲                  │
+//!                                     └── wheel ◄────────┘ too few tokens: until there are
+//! ```
+//!
+//! A flow is 64 bytes, one cache line. When there are as many as there may be, one that holds nothing is
+//! forgotten for a new one.
+
+use std::time::Instant;
+
+use linerate_skb::{Batch, DropReason, Local, Moved};
+
+use super::account::Account;
+use super::flow::{Key, Seed};
+use super::shelf::{Chain, Held, Link, List, NONE, Shelf};
+use super::table::Table;
+use super::tbf::{Bucket, Rate};
+use super::time::Clock;
+use super::wheel::Wheel;
+use super::{Limit, Qdisc, QdiscCounts};
+
+/// Greatest number of flows.
+const FLOWS_MAX: usize = 1 << 20;
+/// Packets whose flows are looked up together: their cache misses overlap.
+const TOGETHER: usize = 32;
+/// Flows that are looked at for one to forget.
+const LOOKED_AT: usize = 16;
+/// Packets that all flows hold together, unless told.
+const PACKETS: usize = 1024;
+/// Packets that one flow holds, unless told.
+const FLOW_PACKETS: u32 = 64;
+
+/// One flow.
+#[derive(Debug)]
+#[repr(align(64))]
+struct Flow {
+    number: u64,
+    bucket: Bucket,
+    packets: List,
+    next: u32,
+    /// True if it is ready or on the wheel.
+    waits: bool,
+}
+
+const _: () = assert!(size_of::<Flow>() == 64);
+
+impl Link for Flow {
+    fn next(&mut self) -> &mut u32 {
+        &mut self.next
+    }
+}
+
+/// A rate and a burst for each flow.
+///
+/// In any time `t` a flow sends no more than `rate * t + burst`. What comes faster waits, up to a limit of
+/// packets a flow, and is then dropped as `flow_limit`; a packet longer than the burst as `too_long`. Packets
+/// of a flow stay in order. A flow that was forgotten begins with a full burst when it comes back; those whose
+/// bucket is full are forgotten first, the longest idle first of those that are looked at.
+///
+/// ```
+/// use linerate_datapath::qdisc::{FlowTbf, Key};
+///
+/// // 10 Mbit/s a source, bursts of 64 KiB, up to 100,000 sources.
+/// let limit = FlowTbf::new(Key::SrcIp, 10_000_000, 65_536, 100_000);
+/// ```
+#[derive(Debug)]
+pub struct FlowTbf {
+    key: Key,
+    seed: Seed,
+    rate: Rate,
+    flows: Vec<Flow>,
+    flows_max: usize,
+    table: Table,
+    /// The next flow to look at for one to forget.
+    hand: usize,
+    flow_packets: u32,
+    limit: Limit,
+    shelf: Shelf,
+    ready: Chain,
+    wheel: Wheel,
+    account: Account,
+    clock: Clock,
+}
+
+impl FlowTbf {
+    /// Makes a rate for each of up to `flows` flows, 1 to 1,048,576: `rate_bps` in bits a second, 1 to 10 Tbit/s,
+    /// after bursts of up to `burst_bytes`.
+    ///
+    /// A burst should last for 50 us at least: waiting flows are served every 16 us.
+    #[must_use]
+    pub fn new(key: Key, rate_bps: u64, burst_bytes: u64, flows: usize) -> FlowTbf {
+        let flows_max = flows.clamp(1, FLOWS_MAX);
+        FlowTbf {
+            key,
+            seed: Seed::random(),
+            rate: Rate::new(rate_bps, burst_bytes),
+            flows: Vec::with_capacity(flows_max),
+            flows_max,
+            table: Table::new(flows_max),
+            hand: 0,
+            flow_packets: FLOW_PACKETS,
+            limit: Limit::packets(PACKETS),
+            shelf: Shelf::new(PACKETS),
+            ready: Chain::default(),
+            wheel: Wheel::new(),
+            account: Account::new(),
+            clock: Clock::default(),
+        }
+    }
+
+    /// Sets the most that all flows hold together, 1024 packets unless told, and the packets of one of them, 64
+    /// unless told.
+    #[must_use]
+    pub fn limits(mut self, all: Limit, flow_packets: u32) -> FlowTbf {
+        self.limit = Limit { packets: all.packets.max(1), ..all };
+        self.shelf = Shelf::new(self.limit.packets);
+        self.flow_packets = flow_packets.max(1);
+        self
+    }
+
+    /// Returns the number of flows that it knows.
+    #[must_use]
+    pub fn flows(&self) -> usize {
+        self.flows.len()
+    }
+
+    #[inline]
+    fn find(&self, number: u64) -> Option<u32> {
+        self.table.find(number, |i| self.is(i, number))
+    }
+
+    #[inline]
+    fn is(&self, i: u32, number: u64) -> bool {
+        self.flows.get(i as usize).is_some_and(|flow| flow.number == number)
+    }
+
+    /// Returns the place of a new flow; `None` if there is none to forget.
+    #[cold]
+    fn begin(&mut self, number: u64, now_ns: u64) -> Option<u32> {
+        let flow = Flow {
+            number,
+            bucket: self.rate.bucket(now_ns),
+            packets: List::default(),
+            next: NONE,
+            waits: false,
+        };
+        let i = if self.flows.len() < self.flows_max {
+            self.flows.push(flow);
+            self.flows.len() - 1
+        } else {
+            let i = self.oldest_idle()?;
+            self.table.remove(self.flows[i].number, i as u32);
+            self.account.evict();
+            self.flows[i] = flow;
+            i
+        };
+        self.table.insert(number, i as u32);
+        Some(i as u32)
+    }
+
+    /// Returns, of the next flows, the one to forget: it holds nothing, and was full first, or will be.
+    fn oldest_idle(&mut self) -> Option<usize> {
+        let mut oldest: Option<(u64, usize)> = None;
+        for _ in 0..LOOKED_AT.min(self.flows.len()) {
+            self.hand = (self.hand + 1) % self.flows.len();
+            let flow = &self.flows[self.hand];
+            let full_ns = flow.bucket.full_ns(&self.rate);
+            if !flow.waits && oldest.is_none_or(|(ns, _)| full_ns < ns) {
+                oldest = Some((full_ns, self.hand));
+            }
+        }
+        oldest.map(|(_, i)| i)
+    }
+
+    /// Takes one packet into its flow; `found` is where that was a moment ago.
+    fn enter(&mut self, held: Held, number: u64, found: Option<u32>, mem: &mut Local) {
+        let (bytes, at_ns) = (u64::from(held.bytes), held.at_ns);
+        self.account.take(Moved { packets: 1, bytes });
+        if bytes > self.rate.burst_bytes() {
+            return self.account.drop(held.skb, bytes, DropReason::TOO_LONG, mem);
+        }
+        if self.limit.is_exceeded_by(self.account.held()) {
+            return self.account.drop(held.skb, bytes, DropReason::QUEUE_LIMIT, mem);
+        }
+        // A packet before it in the batch may have made its flow begin, or have made it forgotten.
+        let found = found.filter(|i| self.is(*i, number)).or_else(|| self.find(number));
+        let i = match found.or_else(|| self.begin(number, at_ns)) {
+            Some(i) if self.flows[i as usize].packets.packets < self.flow_packets => i,
+            _ => return self.account.drop(held.skb, bytes, DropReason::FLOW_LIMIT, mem),
+        };
+        let flow = &mut self.flows[i as usize];
+        let waits = std::mem::replace(&mut flow.waits, true);
+        if let Err(held) = self.shelf.push(&mut flow.packets, held) {
+            // Not reached: the limit is the shelf's length.
+            flow.waits = waits;
+            return self.account.drop(held.skb, bytes, DropReason::QUEUE_LIMIT, mem);
+        }
+        if !waits {
+            self.ready.push(&mut self.flows, i);
+        }
+    }
+}
+
+impl Qdisc for FlowTbf {
+    fn enqueue(&mut self, batch: &mut Batch, n: usize, now: Instant, mem: &mut Local) {
+        let at_ns = self.clock.read(now);
+        let mut left = n.min(batch.len());
+        while left > 0 {
+            let together = left.min(TOGETHER);
+            let (mut numbers, mut found) = ([0; TOGETHER], [None; TOGETHER]);
+            for (number, skb) in numbers.iter_mut().zip(batch.iter().take(together)) {
+                *number = self.seed.flow(self.key, skb);
+            }
+            for (found, number) in found.iter_mut().zip(&numbers[..together]) {
+                *found = self.find(*number);
+            }
+            for (number, found) in numbers.into_iter().zip(found).take(together) {
+                let Some(skb) = batch.pop() else { break };
+                let held = Held { bytes: skb.len() as u32, skb, at_ns };
+                self.enter(held, number, found, mem);
+            }
+            left -= together;
+        }
+        self.account.settle(mem);
+    }
+
+    fn dequeue(&mut self, out: &mut Batch, most: Moved, now: Instant, _mem: &mut Local) -> Moved {
+        let now_ns = self.clock.read(now);
+        let ready = &mut self.ready;
+        self.wheel.advance(&mut self.flows, now_ns, |flows, i| ready.push(flows, i));
+        let mut moved = Moved::default();
+        let packets = most.packets.min(out.spare());
+        while moved.packets < packets && moved.bytes < most.bytes {
+            let Some(i) = self.ready.pop(&mut self.flows) else { break };
+            let flow = &mut self.flows[i as usize];
+            flow.bucket.refill(&self.rate, now_ns);
+            let Some(bytes) = self.shelf.peek(&flow.packets).map(u64::from) else {
+                flow.waits = false;
+                continue;
+            };
+            if !flow.bucket.take(bytes) {
+                let due_ns = flow.bucket.due_ns(&self.rate, bytes);
+                self.wheel.add(&mut self.flows, i, due_ns);
+                continue;
+            }
+            if let Some(held) = self.shelf.pop(&mut flow.packets) {
+                moved += Moved { packets: 1, bytes };
+                // There is room: `packets` is at most that.
+                let _ = out.push(held.skb);
+            }
+            flow.waits = flow.packets.packets > 0;
+            if flow.waits {
+                self.ready.push(&mut self.flows, i);
+            }
+        }
+        self.account.leave(moved);
+        moved
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        if self.ready.is_empty() {
+            self.wheel.due_ns().and_then(|ns| self.clock.instant(ns))
+        } else {
+            self.clock.last()
+        }
+    }
+
+    fn counts(&self) -> QdiscCounts {
+        self.account.counts()
+    }
+
+    fn purge(&mut self, reason: DropReason, mem: &mut Local) {
+        for flow in &mut self.flows {
+            flow.waits = false;
+            while let Some(held) = self.shelf.pop(&mut flow.packets) {
+                self.account.drop(held.skb, held.bytes.into(), reason, mem);
+            }
+        }
+        self.account.settle(mem);
+        self.ready = Chain::default();
+        self.wheel.clear();
+    }
+}

@@ -1,0 +1,264 @@
+//! Fair queueing with CoDel: each flow its turn, and no flow a standing queue.
+//!
+//! ```text
+//!  packet ─hash─► flow ──┬─ new flows ─► ──┐
+//!                        └─ old flows ─► ──┴─ a quantum of bytes each, in turn ─CoDel─► port
+//! ```
+//!
+//! A flow that sends less than its share is always new, and goes first; it never waits behind a bulk stream.
+//!
+//! Source: RFC 8290; batch drops and marks as in Linux net/sched/sch_fq_codel.c.
+
+use std::time::{Duration, Instant};
+
+use linerate_skb::{Batch, DropReason, Local, Moved, Skb};
+use linerate_wire::mark_ce;
+
+use super::account::Account;
+use super::codel::{Codel, INTERVAL_MAX_NS, Params, Source};
+use super::flow::{Key, Seed};
+use super::shelf::{Chain, Held, Link, List, NONE, Shelf};
+use super::time::Clock;
+use super::{Limit, Qdisc, QdiscCounts};
+
+/// Packets that one flow loses at most when all of them are too many.
+const DROP_BATCH: u32 = 64;
+
+/// Settings of [`FqCodel`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FqCodelConfig {
+    /// The most that all flows hold together.
+    pub limit: Limit,
+    /// Queues that flows are hashed to, 1 to 65536.
+    pub flows: usize,
+    /// Bytes that a flow sends in its turn.
+    pub quantum_bytes: u32,
+    /// The time that packets may always wait.
+    pub target: Duration,
+    /// The time for which they may wait longer before one is dropped; at most 4 s.
+    pub interval: Duration,
+    /// True if packets of transports that understand it are marked instead of dropped.
+    pub ecn: bool,
+}
+
+/// Linux's defaults.
+impl Default for FqCodelConfig {
+    fn default() -> FqCodelConfig {
+        FqCodelConfig {
+            limit: Limit::packets(10_240).and_bytes(32 << 20),
+            flows: 1024,
+            quantum_bytes: 1514,
+            target: Duration::from_millis(5),
+            interval: Duration::from_millis(100),
+            ecn: true,
+        }
+    }
+}
+
+/// One queue.
+#[derive(Debug)]
+struct Flow {
+    packets: List,
+    /// Bytes that it may still send in this turn.
+    deficit: i64,
+    codel: Codel,
+    next: u32,
+    /// True if it is among the new or the old flows.
+    listed: bool,
+}
+
+impl Link for Flow {
+    fn next(&mut self) -> &mut u32 {
+        &mut self.next
+    }
+}
+
+/// Fair queueing with a CoDel for each flow.
+#[derive(Debug)]
+pub struct FqCodel {
+    flows: Box<[Flow]>,
+    new: Chain,
+    old: Chain,
+    shelf: Shelf,
+    seed: Seed,
+    params: Params,
+    quantum: i64,
+    limit: Limit,
+    ecn: bool,
+    account: Account,
+    clock: Clock,
+}
+
+impl FqCodel {
+    /// Makes empty queues. Settings outside their ranges become the nearest inside.
+    #[must_use]
+    pub fn new(config: FqCodelConfig) -> FqCodel {
+        let limit = Limit { packets: config.limit.packets.max(1), ..config.limit };
+        let flow = |_| Flow {
+            packets: List::default(),
+            deficit: 0,
+            codel: Codel::default(),
+            next: NONE,
+            listed: false,
+        };
+        let nanos = |time: Duration| time.as_nanos().min(INTERVAL_MAX_NS.into()) as u64;
+        FqCodel {
+            flows: (0..config.flows.clamp(1, 1 << 16)).map(flow).collect(),
+            new: Chain::default(),
+            old: Chain::default(),
+            // One more than the limit: the packet that passes it is in before one is dropped.
+            shelf: Shelf::new(limit.packets + 1),
+            seed: Seed::random(),
+            params: Params {
+                target_ns: nanos(config.target),
+                interval_ns: nanos(config.interval).max(1),
+                mtu_bytes: config.quantum_bytes.into(),
+            },
+            quantum: i64::from(config.quantum_bytes.max(1)),
+            limit,
+            ecn: config.ecn,
+            account: Account::new(),
+            clock: Clock::default(),
+        }
+    }
+
+    /// Returns the queue of a packet: by its hash, if it has one.
+    fn queue_of(&self, skb: &Skb) -> u32 {
+        let hash = skb.hash().unwrap_or_else(|| self.seed.flow(Key::Connection, skb) as u32);
+        ((u64::from(hash) * self.flows.len() as u64) >> 32) as u32
+    }
+
+    /// Drops up to 64 packets, and at most half, from the head of the queue that has the most bytes.
+    ///
+    /// Cost: a look at each queue, which is why it drops several at once.
+    #[cold]
+    fn drop_from_longest(&mut self, mem: &mut Local) {
+        let longest = self.flows.iter_mut().max_by_key(|flow| flow.packets.bytes);
+        let Some(flow) = longest else { return };
+        for _ in 0..flow.packets.packets.div_ceil(2).min(DROP_BATCH) {
+            let Some(held) = self.shelf.pop(&mut flow.packets) else { return };
+            self.account.drop(held.skb, held.bytes.into(), DropReason::QUEUE_LIMIT, mem);
+        }
+    }
+
+    /// Takes the next packet that is to leave.
+    fn next(&mut self, now_ns: u64, mem: &mut Local) -> Option<Held> {
+        loop {
+            let (is_new, has_old) = (!self.new.is_empty(), !self.old.is_empty());
+            let chain = if is_new { &mut self.new } else { &mut self.old };
+            let i = chain.head;
+            let flow = self.flows.get_mut(i as usize)?;
+            if flow.deficit <= 0 {
+                flow.deficit += self.quantum;
+                chain.pop(&mut self.flows);
+                self.old.push(&mut self.flows, i);
+                continue;
+            }
+            let packets = &mut flow.packets;
+            let (shelf, account, ecn) = (&mut self.shelf, &mut self.account, self.ecn);
+            let mut queue = Queue { packets, shelf, account, ecn, mem: &mut *mem };
+            if let Some(held) = flow.codel.next(&self.params, now_ns, &mut queue) {
+                flow.deficit -= i64::from(held.bytes);
+                return Some(held);
+            }
+            // A new flow that is empty stays for a round of the old ones: one that sends a packet at a time
+            // would be new with each of them, and starve those.
+            flow.listed = is_new && has_old;
+            let listed = flow.listed;
+            chain.pop(&mut self.flows);
+            if listed {
+                self.old.push(&mut self.flows, i);
+            }
+        }
+    }
+}
+
+/// A flow's packets, as its CoDel sees them.
+struct Queue<'a> {
+    packets: &'a mut List,
+    shelf: &'a mut Shelf,
+    account: &'a mut Account,
+    ecn: bool,
+    mem: &'a mut Local,
+}
+
+impl Source for Queue<'_> {
+    type Packet = Held;
+
+    fn take(&mut self) -> Option<(Held, u64)> {
+        let held = self.shelf.pop(self.packets)?;
+        let at_ns = held.at_ns;
+        Some((held, at_ns))
+    }
+
+    fn bytes(&self) -> u64 {
+        self.packets.bytes
+    }
+
+    fn mark(&mut self, held: &mut Held) -> bool {
+        let marked = self.ecn && mark_ce(held.skb.data_mut());
+        if marked {
+            self.account.mark();
+        }
+        marked
+    }
+
+    fn drop(&mut self, held: Held) {
+        self.account.drop(held.skb, held.bytes.into(), DropReason::CONGESTED, self.mem);
+    }
+}
+
+impl Qdisc for FqCodel {
+    fn enqueue(&mut self, batch: &mut Batch, n: usize, now: Instant, mem: &mut Local) {
+        let at_ns = self.clock.read(now);
+        for _ in 0..n {
+            let Some(skb) = batch.pop() else { break };
+            let (i, bytes) = (self.queue_of(&skb), skb.len() as u32);
+            self.account.take(Moved { packets: 1, bytes: bytes.into() });
+            let flow = &mut self.flows[i as usize];
+            if let Err(held) = self.shelf.push(&mut flow.packets, Held { skb, bytes, at_ns }) {
+                self.account.drop(held.skb, bytes.into(), DropReason::QUEUE_LIMIT, mem);
+            } else if !flow.listed {
+                flow.listed = true;
+                flow.deficit = self.quantum;
+                self.new.push(&mut self.flows, i);
+            }
+            while self.limit.is_exceeded_by(self.account.held()) {
+                self.drop_from_longest(mem);
+            }
+        }
+        self.account.settle(mem);
+    }
+
+    fn dequeue(&mut self, out: &mut Batch, most: Moved, now: Instant, mem: &mut Local) -> Moved {
+        let now_ns = self.clock.read(now);
+        let mut moved = Moved::default();
+        let packets = most.packets.min(out.spare());
+        while moved.packets < packets && moved.bytes < most.bytes {
+            let Some(held) = self.next(now_ns, mem) else { break };
+            moved += Moved { packets: 1, bytes: held.bytes.into() };
+            // There is room: `packets` is at most that.
+            let _ = out.push(held.skb);
+        }
+        self.account.leave(moved);
+        self.account.settle(mem);
+        moved
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        if self.account.held().packets == 0 { None } else { self.clock.last() }
+    }
+
+    fn counts(&self) -> QdiscCounts {
+        self.account.counts()
+    }
+
+    fn purge(&mut self, reason: DropReason, mem: &mut Local) {
+        for flow in &mut self.flows {
+            while let Some(held) = self.shelf.pop(&mut flow.packets) {
+                self.account.drop(held.skb, held.bytes.into(), reason, mem);
+            }
+        }
+        self.account.settle(mem);
+    }
+}

@@ -1,0 +1,149 @@
+//! Queueing disciplines: the order and the time in which packets leave by a port.
+//!
+//! ```text
+//!  dispatch ──enqueue──► discipline: holds, orders, delays, drops ──dequeue──► fifo ──xmit──► device ring
+//! ```
+//!
+//! Owner: the worker or program that has the port, one thread at a time. A discipline takes every packet that it is given, and
+//! drops by limits of its own: only a queue that is allowed to grow can be ordered, shaped or managed. Each
+//! drop has a reason, and `taken = left + dropped + held` holds between any two calls. It allocates when it
+//! is made and never again; time comes in with each batch, and it reads no clock.
+//!
+//! Sources: Linux net/sched (pfifo_fast, tbf, fq_codel) for names and defaults, RFC 8289 and RFC 8290 for
+//! CoDel and FQ-CoDel. docs/adr/0002-backpressure.md says when which queue drops.
+
+mod account;
+mod codel;
+mod fifo;
+mod flow;
+mod flow_tbf;
+mod fq_codel;
+mod prio;
+mod shaped;
+mod shelf;
+mod table;
+mod tbf;
+mod text;
+mod time;
+mod wheel;
+
+use std::time::Instant;
+
+use linerate_skb::{Batch, DropReason, Local, Moved};
+
+pub use fifo::Fifo;
+pub use flow::Key;
+pub use flow_tbf::FlowTbf;
+pub use fq_codel::{FqCodel, FqCodelConfig};
+pub use prio::PfifoFast;
+pub use shaped::Shaped;
+pub use tbf::{RATE_MAX_BPS, Tbf};
+pub use text::Setup;
+
+/// A queueing discipline: a queue in front of a port that decides which packet leaves next, and when.
+///
+/// A program can bring its own. Calls come from one thread at a time; none of them may block.
+pub trait Qdisc: Send {
+    /// Takes the first `n` packets of `batch`; those that its limits leave no room for are dropped.
+    ///
+    /// Shape:  batch[0..n) -> the discipline, which holds or drops each of them; batch[n..) stays the
+    ///         caller's.
+    /// Errors: none; a drop is counted in `mem`'s ledger, with its reason.
+    /// Cost:   no allocation, lock or clock; dropped packets are freed in bulk.
+    fn enqueue(&mut self, batch: &mut Batch, n: usize, now: Instant, mem: &mut Local);
+
+    /// Moves packets whose time has come to the end of `out`; returns how many, and their bytes.
+    ///
+    /// Shape:  the discipline -> out[len..len+k), k <= `most.packets`, k <= the room in `out`; it stops
+    ///         behind the packet with which they have `most.bytes`.
+    /// Errors: none; a discipline that drops here, as CoDel does, counts it in `mem`'s ledger.
+    /// Cost:   as [`Qdisc::enqueue`].
+    fn dequeue(&mut self, out: &mut Batch, most: Moved, now: Instant, mem: &mut Local) -> Moved;
+
+    /// Returns the earliest time at which a packet may leave, which may have passed; `None` if it holds none.
+    fn deadline(&self) -> Option<Instant>;
+
+    /// Returns its counts since it was made.
+    fn counts(&self) -> QdiscCounts;
+
+    /// Drops all that it holds, for `reason`.
+    fn purge(&mut self, reason: DropReason, mem: &mut Local);
+}
+
+/// Counts of a discipline: `taken = left + dropped + held`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct QdiscCounts {
+    /// Packets that it was given.
+    pub taken: Moved,
+    /// Packets that left it for the port.
+    pub left: Moved,
+    /// Packets that it dropped, for whichever reason.
+    pub dropped: Moved,
+    /// Packets that it holds now.
+    pub held: Moved,
+    /// Packets that it marked as having met congestion, instead of dropping them.
+    pub marked: u64,
+    /// Flows that it forgot to make room for others.
+    pub evicted: u64,
+}
+
+impl std::ops::AddAssign for QdiscCounts {
+    fn add_assign(&mut self, more: QdiscCounts) {
+        self.taken += more.taken;
+        self.left += more.left;
+        self.dropped += more.dropped;
+        self.held += more.held;
+        self.marked += more.marked;
+        self.evicted += more.evicted;
+    }
+}
+
+/// The most that a discipline may hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limit {
+    /// Packets.
+    pub packets: usize,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+impl Limit {
+    /// Limits the packets alone, to at least one.
+    #[must_use]
+    pub const fn packets(packets: usize) -> Limit {
+        let packets = if packets == 0 { 1 } else { packets };
+        Limit { packets, bytes: u64::MAX }
+    }
+
+    /// Limits the bytes, too.
+    #[must_use]
+    pub const fn and_bytes(self, bytes: u64) -> Limit {
+        Limit { bytes, ..self }
+    }
+
+    /// Returns true if `held` is more than that.
+    const fn is_exceeded_by(self, held: Moved) -> bool {
+        held.packets > self.packets || held.bytes > self.bytes
+    }
+}
+
+/// Returns the first of the first `n` packets of `batch` that together have `bytes`; all `n` if they have
+/// fewer.
+fn first_with(batch: &Batch, n: usize, bytes: u64) -> Moved {
+    let all = batch.count_first(n);
+    if all.bytes <= bytes {
+        return all;
+    }
+    let mut first = Moved::default();
+    for skb in batch.iter().take(all.packets) {
+        if first.bytes >= bytes {
+            break;
+        }
+        first += Moved { packets: 1, bytes: skb.len() as u64 };
+    }
+    first
+}
+
+#[cfg(test)]
+mod tests;

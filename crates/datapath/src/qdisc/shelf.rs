@@ -1,0 +1,146 @@
+//! Packets in many lists that share one array: a flow costs no memory of its own for packets.
+//!
+//! ```text
+//!  cells   [ skb next bytes at | skb next … | free next | … ]      as many as the discipline may hold
+//!  list    head ────────────────► next ────► next ── tail
+//! ```
+
+use linerate_skb::Skb;
+
+/// The end of a list.
+pub(super) const NONE: u32 = u32::MAX;
+
+/// A packet with what its discipline knows of it.
+#[derive(Debug)]
+pub(super) struct Held {
+    pub skb: Skb,
+    pub bytes: u32,
+    /// The time at which it came, in nanoseconds.
+    pub at_ns: u64,
+}
+
+#[derive(Debug)]
+struct Cell {
+    skb: Option<Skb>,
+    next: u32,
+    bytes: u32,
+    at_ns: u64,
+}
+
+/// One list of packets, first in first out.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct List {
+    head: u32,
+    tail: u32,
+    pub packets: u32,
+    pub bytes: u64,
+}
+
+impl Default for List {
+    fn default() -> List {
+        List { head: NONE, tail: NONE, packets: 0, bytes: 0 }
+    }
+}
+
+/// The cells of all lists.
+#[derive(Debug)]
+pub(super) struct Shelf {
+    cells: Box<[Cell]>,
+    free: u32,
+}
+
+impl Shelf {
+    /// Makes room for `packets`.
+    pub fn new(packets: usize) -> Shelf {
+        let packets = packets.clamp(1, NONE as usize - 1);
+        let next = |i: usize| if i + 1 == packets { NONE } else { i as u32 + 1 };
+        let cell = |i| Cell { skb: None, next: next(i), bytes: 0, at_ns: 0 };
+        Shelf { cells: (0..packets).map(cell).collect(), free: 0 }
+    }
+
+    /// Appends a packet to `list`.
+    ///
+    /// # Errors
+    /// Hands it back if there is no room.
+    pub fn push(&mut self, list: &mut List, held: Held) -> Result<(), Held> {
+        let i = self.free;
+        let Some(cell) = self.cells.get_mut(i as usize) else { return Err(held) };
+        self.free = cell.next;
+        *cell = Cell { skb: Some(held.skb), next: NONE, bytes: held.bytes, at_ns: held.at_ns };
+        match self.cells.get_mut(list.tail as usize) {
+            Some(last) => last.next = i,
+            None => list.head = i,
+        }
+        list.tail = i;
+        list.packets += 1;
+        list.bytes += u64::from(held.bytes);
+        Ok(())
+    }
+
+    /// Returns the bytes of the first packet of `list`, if there is one.
+    pub fn peek(&self, list: &List) -> Option<u32> {
+        self.cells.get(list.head as usize).map(|cell| cell.bytes)
+    }
+
+    /// Takes the first packet of `list`.
+    pub fn pop(&mut self, list: &mut List) -> Option<Held> {
+        let i = list.head;
+        let cell = self.cells.get_mut(i as usize)?;
+        let skb = cell.skb.take()?;
+        list.head = std::mem::replace(&mut cell.next, self.free);
+        if list.head == NONE {
+            list.tail = NONE;
+        }
+        self.free = i;
+        list.packets -= 1;
+        list.bytes -= u64::from(cell.bytes);
+        Some(Held { skb, bytes: cell.bytes, at_ns: cell.at_ns })
+    }
+}
+
+/// A list of flows, by their places in an array; each flow keeps the place of the next one.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Chain {
+    pub head: u32,
+    tail: u32,
+}
+
+impl Default for Chain {
+    fn default() -> Chain {
+        Chain { head: NONE, tail: NONE }
+    }
+}
+
+/// A flow that can be in a [`Chain`].
+pub(super) trait Link {
+    /// Returns where it keeps the place of the next one.
+    fn next(&mut self) -> &mut u32;
+}
+
+impl Chain {
+    pub fn is_empty(self) -> bool {
+        self.head == NONE
+    }
+
+    /// Appends the flow at `i`, which is in no chain.
+    pub fn push<F: Link>(&mut self, flows: &mut [F], i: u32) {
+        if let Some(flow) = flows.get_mut(i as usize) {
+            *flow.next() = NONE;
+        }
+        match flows.get_mut(self.tail as usize) {
+            Some(last) => *last.next() = i,
+            None => self.head = i,
+        }
+        self.tail = i;
+    }
+
+    /// Takes the first flow out.
+    pub fn pop<F: Link>(&mut self, flows: &mut [F]) -> Option<u32> {
+        let i = self.head;
+        self.head = *flows.get_mut(i as usize)?.next();
+        if self.head == NONE {
+            self.tail = NONE;
+        }
+        Some(i)
+    }
+}

@@ -1,0 +1,208 @@
+//! The token bucket: a rate and a burst, exact to the nanosecond.
+//!
+//! Tokens are billionths of a bit, so that a nanosecond at any whole rate in bits a second is a whole number
+//! of them: nothing is rounded, nothing drifts, and the sum over any time is that of the rate.
+
+use std::time::Instant;
+
+use linerate_skb::{Batch, DropReason, Local, Moved};
+
+use super::time::Clock;
+use super::{Qdisc, QdiscCounts};
+
+/// Tokens of a byte.
+const BYTE: u64 = 8_000_000_000;
+/// Greatest rate that the arithmetic holds for: 10 Tbit/s.
+pub const RATE_MAX_BPS: u64 = 10_000_000_000_000;
+/// Greatest burst: two full buckets and a nanosecond fit in 64 bits.
+pub(super) const BURST_MAX_BYTES: u64 = 1 << 30;
+/// Time for which a burst that was not asked for lasts: longer than a worker sleeps in between.
+const BURST_NS: u64 = 2_000_000;
+/// Least of these: a superframe and its headers.
+const BURST_MIN_BYTES: u64 = (1 << 16) + (1 << 11);
+
+/// A rate and a burst, in tokens.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Rate {
+    /// Bits a second; so tokens a nanosecond.
+    bps: u64,
+    full: u64,
+    /// Time that fills an empty bucket.
+    fill_ns: u64,
+}
+
+/// The tokens at one time.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Bucket {
+    tokens: u64,
+    at_ns: u64,
+}
+
+impl Rate {
+    /// Brings the rate to 1 bit/s to 10 Tbit/s, and the burst to 1 byte to 1 GiB.
+    pub fn new(bps: u64, burst_bytes: u64) -> Rate {
+        let bps = bps.clamp(1, RATE_MAX_BPS);
+        let full = burst_bytes.clamp(1, BURST_MAX_BYTES) * BYTE;
+        Rate { bps, full, fill_ns: full.div_ceil(bps) }
+    }
+
+    /// Returns a full bucket.
+    pub fn bucket(&self, now_ns: u64) -> Bucket {
+        Bucket { tokens: self.full, at_ns: now_ns }
+    }
+
+    /// Returns the bytes of a full bucket.
+    pub fn burst_bytes(&self) -> u64 {
+        self.full / BYTE
+    }
+}
+
+impl Bucket {
+    /// Adds the tokens of the time since the last call.
+    #[inline]
+    pub fn refill(&mut self, rate: &Rate, now_ns: u64) {
+        let time = now_ns.saturating_sub(self.at_ns);
+        self.at_ns = self.at_ns.max(now_ns);
+        self.tokens = match time < rate.fill_ns {
+            true => (self.tokens + time * rate.bps).min(rate.full),
+            false => rate.full,
+        };
+    }
+
+    /// Takes the tokens of `bytes`, at most a burst; false, and takes none, if there are too few.
+    #[inline]
+    pub fn take(&mut self, bytes: u64) -> bool {
+        let left = self.tokens.checked_sub(bytes.saturating_mul(BYTE));
+        left.inspect(|left| self.tokens = *left).is_some()
+    }
+
+    /// Returns the time at which it has the tokens of `bytes`.
+    #[inline]
+    pub fn due_ns(&self, rate: &Rate, bytes: u64) -> u64 {
+        let missing = bytes.saturating_mul(BYTE).saturating_sub(self.tokens);
+        self.at_ns.saturating_add(missing.div_ceil(rate.bps))
+    }
+
+    /// Returns the time at which it is full.
+    pub fn full_ns(&self, rate: &Rate) -> u64 {
+        self.at_ns.saturating_add((rate.full - self.tokens).div_ceil(rate.bps))
+    }
+}
+
+/// A rate in front of a port, over another discipline that orders the packets that wait: the kernel's tbf.
+///
+/// In any time `t` it lets no more out than `rate * t + burst`. A packet counts with the bytes of
+/// [`Skb::len`](linerate_skb::Skb::len), without preamble, FCS and gap; a superframe with its own. One that is
+/// longer than the burst could never leave: it is dropped as `too_long`.
+#[derive(Debug)]
+pub struct Tbf<Q> {
+    inner: Q,
+    rate: Rate,
+    bucket: Option<Bucket>,
+    /// The packet that waits for its tokens.
+    ahead: Batch,
+    ahead_bytes: u64,
+    /// Packets that were longer than the burst, which `inner` has not seen.
+    too_long: Moved,
+    /// Packets that `inner` counts as those that left, and that were dropped while they waited for tokens.
+    purged: Moved,
+    clock: Clock,
+}
+
+impl<Q: Qdisc> Tbf<Q> {
+    /// Shapes what `inner` orders to `rate_bps`, 1 bit/s to 10 Tbit/s, after bursts of up to `burst_bytes`, 1
+    /// byte to 1 GiB; unless told, of 2 ms, and 66 KiB at least.
+    #[must_use]
+    pub fn new(rate_bps: u64, burst_bytes: impl Into<Option<u64>>, inner: Q) -> Tbf<Q> {
+        let usual =
+            || (rate_bps.min(RATE_MAX_BPS) / 8 * BURST_NS / 1_000_000_000).max(BURST_MIN_BYTES);
+        Tbf {
+            inner,
+            rate: Rate::new(rate_bps, burst_bytes.into().unwrap_or_else(usual)),
+            bucket: None,
+            ahead: Batch::with_capacity(1),
+            ahead_bytes: 0,
+            too_long: Moved::default(),
+            purged: Moved::default(),
+            clock: Clock::default(),
+        }
+    }
+
+    /// Returns the packet that waits for its tokens, if there is one.
+    fn waiting(&self) -> Moved {
+        let bytes = if self.ahead.is_empty() { 0 } else { self.ahead_bytes };
+        Moved { packets: self.ahead.len(), bytes }
+    }
+
+    /// Drops those of the first `n` packets that are longer than the burst, and passes the others on.
+    #[cold]
+    fn enqueue_short(&mut self, batch: &mut Batch, n: usize, now: Instant, mem: &mut Local) {
+        for _ in 0..n {
+            let bytes = batch.iter().next().map_or(0, |skb| skb.len() as u64);
+            if bytes > self.rate.burst_bytes() {
+                self.too_long += Moved { packets: 1, bytes };
+                batch.discard_first(1, DropReason::TOO_LONG, mem);
+            } else {
+                self.inner.enqueue(batch, 1, now, mem);
+            }
+        }
+    }
+}
+
+impl<Q: Qdisc> Qdisc for Tbf<Q> {
+    fn enqueue(&mut self, batch: &mut Batch, n: usize, now: Instant, mem: &mut Local) {
+        let n = n.min(batch.len());
+        let longest = batch.iter().take(n).map(|skb| skb.len()).max();
+        match longest.is_some_and(|bytes| bytes as u64 > self.rate.burst_bytes()) {
+            true => self.enqueue_short(batch, n, now, mem),
+            false => self.inner.enqueue(batch, n, now, mem),
+        }
+    }
+
+    fn dequeue(&mut self, out: &mut Batch, most: Moved, now: Instant, mem: &mut Local) -> Moved {
+        const ONE: Moved = Moved { packets: 1, bytes: u64::MAX };
+        let now_ns = self.clock.read(now);
+        let bucket = self.bucket.get_or_insert_with(|| self.rate.bucket(now_ns));
+        bucket.refill(&self.rate, now_ns);
+        let mut moved = Moved::default();
+        let packets = most.packets.min(out.spare());
+        while moved.packets < packets && moved.bytes < most.bytes {
+            if self.ahead.is_empty() {
+                self.ahead_bytes = self.inner.dequeue(&mut self.ahead, ONE, now, mem).bytes;
+            }
+            if self.ahead.is_empty() || !bucket.take(self.ahead_bytes) {
+                break;
+            }
+            moved += Moved { packets: self.ahead.move_to(out, 1), bytes: self.ahead_bytes };
+        }
+        moved
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        match (&self.bucket, self.ahead.is_empty()) {
+            (Some(bucket), false) => {
+                self.clock.instant(bucket.due_ns(&self.rate, self.ahead_bytes))
+            }
+            _ => self.inner.deadline(),
+        }
+    }
+
+    fn counts(&self) -> QdiscCounts {
+        let mut counts = self.inner.counts();
+        counts.taken += self.too_long;
+        counts.dropped += self.too_long;
+        counts.dropped += self.purged;
+        counts.held += self.waiting();
+        for gone in [self.waiting(), self.purged] {
+            counts.left.packets -= gone.packets;
+            counts.left.bytes -= gone.bytes;
+        }
+        counts
+    }
+
+    fn purge(&mut self, reason: DropReason, mem: &mut Local) {
+        self.inner.purge(reason, mem);
+        self.purged += self.waiting();
+        self.ahead.discard_first(1, reason, mem);
+    }
+}

@@ -1,0 +1,252 @@
+//! Disciplines in a port's text: `xdp:eth0,qdisc=fq_codel,target=2ms`, `tap:t0,shape=10Mbit`.
+
+use std::fmt;
+use std::time::Duration;
+
+use linerate_port::{Error, Result, Spec, units};
+
+use super::fq_codel::FqCodelConfig;
+use super::tbf::{BURST_MAX_BYTES, RATE_MAX_BPS};
+use super::{Fifo, FqCodel, Limit, PfifoFast, Qdisc, Tbf};
+
+/// Disciplines that a text can name.
+const NAMES: &str = "fifo pfifo_fast fq_codel";
+/// Packets of a queue without CoDel: Linux's txqueuelen.
+const LIMIT: u64 = 1000;
+/// Greatest number of packets that a discipline holds, as `backlog` has it.
+const LIMIT_MAX: u64 = 1 << 20;
+
+/// A discipline as a text describes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Setup {
+    kind: Kind,
+    /// Bits a second, and bytes of a burst.
+    shape: Option<(u64, Option<u64>)>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Fifo(Limit),
+    PfifoFast(Limit),
+    FqCodel(FqCodelConfig),
+}
+
+impl Setup {
+    /// The keys that stand in a port's text for its discipline.
+    pub const KEYS: [&str; 10] = [
+        "qdisc",
+        "shape",
+        "burst",
+        "limit",
+        "limit_bytes",
+        "flows",
+        "quantum",
+        "target",
+        "interval",
+        "ecn",
+    ];
+
+    /// Reads the discipline of a port's text; `None` if it has neither `qdisc=` nor `shape=`.
+    ///
+    /// # Errors
+    /// `E-PORT-SYNTAX`, naming the value that does not fit, and what would.
+    pub fn of(spec: &Spec) -> Result<Option<Setup>> {
+        let name = spec.value("qdisc", |text| Ok::<_, Error>(text.to_owned()))?;
+        let shape = spec.value("shape", rate)?;
+        if name.is_none() && shape.is_none() {
+            return Ok(None);
+        }
+        let kind = match name.as_deref().unwrap_or("fifo") {
+            "fifo" => Kind::Fifo(limit(spec, Limit::packets(LIMIT as usize))?),
+            "pfifo_fast" => Kind::PfifoFast(limit(spec, Limit::packets(LIMIT as usize))?),
+            "fq_codel" => Kind::FqCodel(fq_codel(spec)?),
+            other => {
+                let near = linerate_port::nearest(other, NAMES.split(' '));
+                let fix = near.map_or(format!("disciplines: {NAMES}"), |near| {
+                    format!("did you mean qdisc={near} ? disciplines: {NAMES}")
+                });
+                return Err(spec.error(format!("there is no discipline '{other}'")).fix(fix));
+            }
+        };
+        let shape = match shape {
+            Some(bps) => Some((bps, spec.value("burst", burst)?)),
+            None => None,
+        };
+        Ok(Some(Setup { kind, shape }))
+    }
+
+    /// Makes the discipline.
+    #[must_use]
+    pub fn build(&self) -> Box<dyn Qdisc> {
+        fn shaped<Q: Qdisc + 'static>(
+            shape: Option<(u64, Option<u64>)>,
+            inner: Q,
+        ) -> Box<dyn Qdisc> {
+            match shape {
+                Some((bps, burst)) => Box::new(Tbf::new(bps, burst, inner)),
+                None => Box::new(inner),
+            }
+        }
+        match self.kind {
+            Kind::Fifo(limit) => shaped(self.shape, Fifo::new(limit)),
+            Kind::PfifoFast(limit) => shaped(self.shape, PfifoFast::new(limit)),
+            Kind::FqCodel(config) => shaped(self.shape, FqCodel::new(config)),
+        }
+    }
+
+    /// Returns the most packets that it holds, which the pool must have frames for.
+    #[must_use]
+    pub fn packets(&self) -> usize {
+        match self.kind {
+            Kind::Fifo(limit) => limit.packets,
+            Kind::PfifoFast(limit) => 3 * limit.packets,
+            Kind::FqCodel(config) => config.limit.packets,
+        }
+    }
+}
+
+/// Displays it as `tc` would: `fq_codel limit 10240p target 5ms`.
+impl fmt::Display for Setup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.kind {
+            Kind::Fifo(limit) => write!(f, "fifo limit {}p", limit.packets)?,
+            Kind::PfifoFast(limit) => write!(f, "pfifo_fast limit {}p a band", limit.packets)?,
+            Kind::FqCodel(FqCodelConfig { limit, target, .. }) => {
+                write!(f, "fq_codel limit {}p target {target:?}", limit.packets)?;
+            }
+        }
+        self.shape.map_or(Ok(()), |(bps, _)| write!(f, ", shaped to {bps} bit/s"))
+    }
+}
+
+/// Reads `limit=` and `limit_bytes=`.
+fn limit(spec: &Spec, usual: Limit) -> Result<Limit> {
+    let packets =
+        spec.value("limit", |text| within(units::count(text)?, 1, LIMIT_MAX, "packets"))?;
+    let bytes =
+        spec.value("limit_bytes", |text| within(units::count(text)?, 1, u64::MAX, "bytes"))?;
+    Ok(Limit {
+        packets: packets.map_or(usual.packets, |packets| packets as usize),
+        bytes: bytes.unwrap_or(usual.bytes),
+    })
+}
+
+/// Reads the options of fq_codel.
+fn fq_codel(spec: &Spec) -> Result<FqCodelConfig> {
+    let usual = FqCodelConfig::default();
+    let time = |key| spec.value(key, |text| time(units::duration(text)?));
+    let flows = spec.value("flows", |text| within(units::count(text)?, 1, 1 << 16, "queues"))?;
+    let quantum =
+        spec.value("quantum", |text| within(units::count(text)?, 64, 1 << 20, "bytes"))?;
+    let no_ecn = spec.value("ecn", |text| match text {
+        "on" => Ok(false),
+        "off" => Ok(true),
+        _ => Err("say on or off"),
+    })?;
+    let config = FqCodelConfig {
+        limit: limit(spec, usual.limit)?,
+        flows: flows.map_or(usual.flows, |flows| flows as usize),
+        quantum_bytes: quantum.map_or(usual.quantum_bytes, |bytes| bytes as u32),
+        target: time("target")?.unwrap_or(usual.target),
+        interval: time("interval")?.unwrap_or(usual.interval),
+        ecn: !no_ecn.unwrap_or(!usual.ecn),
+    };
+    if config.target >= config.interval {
+        let why = format!("target={:?} is not below interval={:?}", config.target, config.interval);
+        let fix = "a target is a twentieth to a tenth of the interval, which is a round trip: 5ms of 100ms";
+        return Err(spec.error(why).fix(fix));
+    }
+    Ok(config)
+}
+
+fn within(n: u64, min: u64, max: u64, unit: &str) -> std::result::Result<u64, String> {
+    match (min..=max).contains(&n) {
+        true => Ok(n),
+        false if max == u64::MAX => Err(format!("say {min} {unit} or more")),
+        false => Err(format!("say {min} to {max} {unit}")),
+    }
+}
+
+fn time(time: Duration) -> std::result::Result<Duration, String> {
+    let range = Duration::from_micros(1)..=Duration::from_secs(4);
+    if range.contains(&time) { Ok(time) } else { Err("say 1us to 4s".into()) }
+}
+
+/// Reads a burst in bytes.
+fn burst(text: &str) -> std::result::Result<u64, String> {
+    within(units::count(text)?, 64, BURST_MAX_BYTES, "bytes")
+}
+
+/// Reads a rate in bits a second: `10Mbit`, `2.5Gbit`, `10Mbps`.
+fn rate(text: &str) -> std::result::Result<u64, String> {
+    const WANTED: &str = "say a rate in bits a second, as 10Mbit or 2.5Gbit";
+    let number = text.strip_suffix("bit").or_else(|| text.strip_suffix("bps")).ok_or(WANTED)?;
+    let (number, scale) = match number.strip_suffix(|c: char| c.is_ascii_alphabetic()) {
+        None => (number, 1.0),
+        Some(rest) => match &number[rest.len()..] {
+            "k" | "K" => (rest, 1e3),
+            "M" | "m" => (rest, 1e6),
+            "G" | "g" => (rest, 1e9),
+            "T" | "t" => (rest, 1e12),
+            _ => return Err(WANTED.into()),
+        },
+    };
+    let plain = number.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+    let bps = number.parse::<f64>().ok().filter(|_| plain).ok_or(WANTED)? * scale;
+    if bps < 1000.0 || bps >= RATE_MAX_BPS as f64 {
+        return Err(
+            "say a rate from 1kbit to below 10Tbit; without shape= the port is not shaped".into()
+        );
+    }
+    Ok(bps.round() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn setup(options: &str) -> Result<Option<Setup>> {
+        Setup::of(&linerate_port::parse(&format!("null:,{options}")).unwrap())
+    }
+
+    #[test]
+    fn text_names_a_discipline_and_its_settings() {
+        let show = |options| setup(options).unwrap().unwrap().to_string();
+        assert_eq!(show("qdisc=fifo,limit=7"), "fifo limit 7p");
+        assert_eq!(show("qdisc=pfifo_fast"), "pfifo_fast limit 1000p a band");
+        assert_eq!(show("qdisc=fq_codel,target=2ms,ecn=off"), "fq_codel limit 10240p target 2ms");
+        assert_eq!(show("shape=2.5Gbit"), "fifo limit 1000p, shaped to 2500000000 bit/s");
+        let both = show("shape=10Mbps,burst=16k,qdisc=fq_codel,limit=100,flows=1k,quantum=300");
+        assert_eq!(both, "fq_codel limit 100p target 5ms, shaped to 10000000 bit/s");
+        assert_eq!(setup("size=64").unwrap(), None);
+        assert_eq!(setup("qdisc=pfifo_fast").unwrap().unwrap().packets(), 3000);
+    }
+
+    #[test]
+    fn bad_setting_is_refused_with_what_would_fit() {
+        for (options, wanted) in [
+            ("shape=0bit", "from 1kbit"),
+            ("shape=10Tbit", "below 10Tbit"),
+            ("shape=1e13bit", "as 10Mbit"),
+            ("shape=10", "as 10Mbit"),
+            ("shape=tenMbit", "as 10Mbit"),
+            ("shape=-1Mbit", "as 10Mbit"),
+            ("shape=1Mbit,burst=0", "64 to"),
+            ("shape=1Mbit,burst=2G", "64 to 1073741824 bytes"),
+            ("qdisc=fifo,limit=0", "1 to 1048576 packets"),
+            ("qdisc=fifo,limit_bytes=0", "1 bytes or more"),
+            ("qdisc=fifo,limit=many", "does not start with a number"),
+            ("qdisc=fq_codle", "did you mean qdisc=fq_codel"),
+            ("qdisc=htb", "fifo pfifo_fast fq_codel"),
+            ("qdisc", "needs a value"),
+            ("qdisc=fq_codel,target=0ms", "1us to 4s"),
+            ("qdisc=fq_codel,target=200ms", "not below interval=100ms"),
+            ("qdisc=fq_codel,flows=0", "1 to 65536 queues"),
+            ("qdisc=fq_codel,quantum=1", "64 to 1048576 bytes"),
+            ("qdisc=fq_codel,ecn=maybe", "on or off"),
+        ] {
+            let e = setup(options).unwrap_err();
+            assert!(e.to_string().contains(wanted), "{options}: {e}");
+        }
+    }
+}

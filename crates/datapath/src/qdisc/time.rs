@@ -1,0 +1,30 @@
+//! Time as disciplines count it: nanoseconds since the first batch.
+
+use std::time::{Duration, Instant};
+
+/// The times that came in with batches. It never goes back.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Clock {
+    origin: Option<Instant>,
+    last_ns: u64,
+}
+
+impl Clock {
+    /// Returns `now` in nanoseconds; the time before, if `now` is earlier than that.
+    pub fn read(&mut self, now: Instant) -> u64 {
+        let origin = *self.origin.get_or_insert(now);
+        let ns = u64::try_from(now.saturating_duration_since(origin).as_nanos());
+        self.last_ns = self.last_ns.max(ns.unwrap_or(u64::MAX));
+        self.last_ns
+    }
+
+    /// Returns the time that was read last.
+    pub fn last(&self) -> Option<Instant> {
+        self.instant(self.last_ns)
+    }
+
+    /// Returns the time `ns` as others read it; `None` before the first reading.
+    pub fn instant(&self, ns: u64) -> Option<Instant> {
+        self.origin?.checked_add(Duration::from_nanos(ns))
+    }
+}
