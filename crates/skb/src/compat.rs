@@ -203,11 +203,8 @@ pub struct SharedInfo<'a> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-    use std::sync::atomic::AtomicUsize;
-
     use super::*;
-    use crate::{Data, Init, Offload, PacketType, Pool, Release};
+    use crate::{Data, Init, Offload, Pool};
 
     /// Returns a pool of each kind that the posts compare: the functions give the same results on
     /// all.
@@ -269,36 +266,6 @@ mod tests {
         let mut again = alloc_skb_frame(&mut mem).unwrap();
         assert_eq!(again.len(), 0);
         assert_eq!(skb_put(&mut again, 1514).unwrap().as_ptr(), at);
-    }
-
-    #[test]
-    fn reused_buffer_keeps_no_field_of_its_last_packet() {
-        for pool in pools() {
-            let mut mem = pool.local_with(1);
-            let mut used = Batch::with_capacity(64);
-            assert_eq!(dev_alloc_skb_refill(&mut mem, &mut used, 64), 64);
-            for skb in used.iter_mut() {
-                assert!(skb_reserve(skb, 8) && skb_put(skb, 9).is_some());
-                assert!(skb.set_stamp_ns(1) && skb.set_mark(2) && skb.set_tc_index(3));
-                assert!(skb.set_priority(4) && skb.set_packet_type(PacketType::OtherHost));
-                assert!(skb.set_offload(Offload { flags: 1, ..Offload::NONE }));
-                skb.cb_mut().unwrap().fill(0xff);
-            }
-            // Half by way of the hot list, half by way of the thread's.
-            used.truncate_to(32, &mut mem);
-            used.drain().for_each(kfree_skb);
-            for _ in 0..64 {
-                let skb = alloc_skb_frame(&mut mem).unwrap();
-                assert_eq!((skb.len(), skb_headlen(&skb)), (0, 0));
-                assert_eq!(skb_headroom(&skb), pool.headroom());
-                assert_eq!((skb.stamp_ns(), skb.mark(), skb.tc_index()), (None, None, None));
-                assert_eq!((skb.priority(), skb.packet_type()), (0, PacketType::Host));
-                assert_eq!((skb.offload(), skb.cb()), (Offload::NONE, &[0; 24]));
-                let shinfo = skb_shinfo(&skb);
-                assert_eq!((shinfo.dataref, shinfo.nr_frags, shinfo.frags.count()), (1, 0, 0));
-                assert!(used.push(skb).is_ok());
-            }
-        }
     }
 
     #[test]
@@ -440,26 +407,5 @@ mod tests {
         assert!(skb.set_offload(Offload { gso_type: 1, gso_size: 1448, ..Offload::NONE }));
         let shinfo = skb_shinfo(&skb);
         assert_eq!((shinfo.gso_type, shinfo.gso_size), (1, 1448));
-    }
-
-    #[test]
-    fn held_object_is_released_with_the_last_clone() {
-        struct Destructor(AtomicUsize);
-        impl Release for Destructor {
-            fn release(&self, truesize_bytes: usize) {
-                assert!(truesize_bytes >= 2048);
-                self.0.fetch_add(1, Ordering::Relaxed);
-            }
-        }
-        let pool = Pool::builder().frames(8).build().unwrap();
-        let told = Arc::new(Destructor(AtomicUsize::new(0)));
-        let mut skb = alloc_skb_frame(&mut pool.local()).unwrap();
-        assert!(skb.hold(told.clone()).is_ok());
-        let clone = skb_clone(&mut skb);
-        kfree_skb(skb);
-        assert_eq!(told.0.load(Ordering::Relaxed), 0);
-        kfree_skb(clone);
-        assert_eq!(told.0.load(Ordering::Relaxed), 1);
-        assert!(settled(&pool));
     }
 }

@@ -384,7 +384,7 @@ impl Drop for Local {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{DropReason, PacketType};
+    use crate::DropReason;
 
     fn pool(frames: u32) -> Pool {
         Pool::builder().frames(frames).build().unwrap()
@@ -415,23 +415,6 @@ mod tests {
         copy(400);
         let after = pool.stats().cores.iter().map(|core| core.alloc_time.calls).sum::<u64>();
         assert_eq!(after - before, 100);
-    }
-
-    #[test]
-    fn reused_frame_keeps_no_metadata() {
-        let pool = pool(1);
-        let mut mem = pool.local_with(1);
-        let mut skb = mem.alloc_one().unwrap();
-        assert!(skb.put_slice(b"old") && skb.push(4).is_some());
-        skb.set_stamp_ns(7);
-        skb.set_packet_type(PacketType::OtherHost);
-        skb.set_offload(crate::Offload { flags: 1, ..Default::default() });
-        drop(skb);
-        let skb = mem.alloc_one().unwrap();
-        assert_eq!((skb.len(), skb.headroom(), skb.fragments()), (0, pool.headroom(), 0));
-        assert_eq!(skb.stamp_ns(), None);
-        assert_eq!(skb.packet_type(), PacketType::Host);
-        assert_eq!(skb.offload(), crate::Offload::NONE);
     }
 
     #[test]

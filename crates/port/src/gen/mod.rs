@@ -417,20 +417,6 @@ mod tests {
     }
 
     #[test]
-    fn without_a_frame_it_sleeps_and_tries_again() {
-        let pool = Pool::builder().frames(4).build().unwrap();
-        for text in ["gen:", "gen:,rate=1Gpps"] {
-            let mut port = Port::open_with(text, &pool).unwrap();
-            let mut held = Batch::with_capacity(64);
-            while port.rx(&mut held) > 0 || held.len() < 4 {}
-            assert!(port.arm(Want::Frames), "{text}");
-            assert!(port.wait(Some(Duration::from_secs(5))).unwrap(), "{text}");
-            held.discard(DropReason::UNSENT);
-            assert!(port.rx(&mut held) > 0, "{text}");
-        }
-    }
-
-    #[test]
     fn a_packet_longer_than_a_frame_is_made_in_a_jumbo_frame_or_refused() {
         let pool = Pool::builder().frames(8);
         let open = |pool: &Pool| Port::open_with("gen:,size=9000", pool);

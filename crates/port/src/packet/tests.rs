@@ -197,14 +197,17 @@ fn what_a_full_ring_drops_is_counted_as_missed() {
 fn what_was_obtained_is_said() {
     in_netns(|| {
         veth(1500);
-        let port = Port::open("packet:v0").unwrap();
-        let expected = "v0 AF_PACKET TPACKET_V3, copy, MTU 1500, vnet_hdr, promiscuous";
-        assert_eq!(port.obtained().to_string(), expected);
-        assert_eq!(port.obtained().packet_max_bytes, 65_550);
-        let port = Port::open("packet:v0,vnet=off,promisc=off,bypass").unwrap();
-        let expected = "v0 AF_PACKET TPACKET_V3, copy, MTU 1500, qdisc bypass";
-        assert_eq!(port.obtained().to_string(), expected);
-        assert_eq!(port.obtained().packet_max_bytes, 1518);
+        let flow = "MTU 1500, vnet_hdr, only tcp=80+443, reserved, fanout hash, 2 queues";
+        for (options, longest, said) in [
+            ("", 65_550, "MTU 1500, vnet_hdr, promiscuous"),
+            (",vnet=off,promisc=off,bypass", 1518, "MTU 1500, qdisc bypass"),
+            (",tcp=443+80,queues=2", 65_550, flow),
+        ] {
+            let port = Port::open(&format!("packet:v0{options}")).unwrap();
+            let expected = format!("v0 AF_PACKET TPACKET_V3, copy, {said}");
+            assert_eq!(port.obtained().to_string(), expected);
+            assert_eq!(port.obtained().packet_max_bytes, longest);
+        }
     });
 }
 

@@ -287,7 +287,7 @@ mod tests {
     use super::*;
     use crate::Port;
     use linerate_skb::Pool;
-    use linerate_sys::wait::poll_readable;
+
     use std::time::Duration;
 
     fn pair(len: u32) -> (Pool, Port, Port) {
@@ -355,22 +355,6 @@ mod tests {
     }
 
     #[test]
-    fn a_sleeper_is_woken_by_frames_and_by_room() {
-        let (_pool, mut a, mut b) = pair(4);
-        assert!(!b.wait(Some(Duration::ZERO)).unwrap());
-        let sleeper = std::thread::spawn(move || {
-            assert!(b.wait(Some(Duration::from_secs(10))).unwrap());
-            b
-        });
-        assert!(send(&mut a, 0..4).is_empty());
-        let mut b = sleeper.join().unwrap();
-        let mut a = a.into_queues().remove(0);
-        assert!(!a.wait_for(Want::Room, Some(Duration::ZERO)).unwrap());
-        b.rx(&mut Batch::with_capacity(4));
-        assert!(a.wait_for(Want::Room, Some(Duration::from_secs(10))).unwrap());
-    }
-
-    #[test]
     fn a_peer_that_goes_is_told_of_once() {
         let (_pool, mut a, b) = pair(4);
         assert!(a.arm(Want::Frames));
@@ -394,15 +378,6 @@ mod tests {
         assert!(a.wait(None).unwrap());
         assert_eq!(a.health(), Health::Finished);
         assert!(!a.wait(Some(Duration::ZERO)).unwrap());
-    }
-
-    #[test]
-    fn a_queue_is_readable_before_it_was_armed() {
-        let (_pool, a, _b) = pair(4);
-        let mut queue = a.into_queues().remove(0);
-        assert!(poll_readable(&[queue.as_fd()], Some(Duration::ZERO)).unwrap());
-        assert!(queue.arm(Want::Frames));
-        assert!(!poll_readable(&[queue.as_fd()], Some(Duration::ZERO)).unwrap());
     }
 
     #[test]

@@ -249,14 +249,3 @@ fn what_a_filter_cannot_tell_or_is_of_another_interface_is_not_received() {
         }
     });
 }
-
-#[test]
-fn what_is_taken_is_said() {
-    in_netns(|| {
-        veth(1500);
-        let port = Port::open("packet:v0,tcp=443+80,queues=2").unwrap();
-        let said = port.obtained().to_string();
-        let ends = "MTU 1500, vnet_hdr, only tcp=80+443, reserved, fanout hash, 2 queues";
-        assert!(said.ends_with(ends), "{said}");
-    });
-}

@@ -463,51 +463,6 @@ fn the_writer_refuses_what_no_reader_would_take() {
     assert_eq!(read_all(&file).0.len(), 1);
 }
 
-/// A disk with room for so many bytes.
-struct Disk {
-    bytes: Vec<u8>,
-    room: usize,
-}
-
-impl Write for Disk {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let len = bytes.len().min(self.room - self.bytes.len());
-        if len == 0 {
-            return Err(io::ErrorKind::StorageFull.into());
-        }
-        self.bytes.extend(&bytes[..len]);
-        Ok(len)
-    }
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-#[test]
-fn a_full_disk_is_reported_and_the_whole_packets_are_known() {
-    let mut cut_inside = 0;
-    for room in 0..1000 {
-        let mut disk = Disk { bytes: Vec::new(), room };
-        let mut writer = Writer::new(&mut disk);
-        writer.add_interface("veth0").unwrap();
-        for n in 0..20 {
-            writer.write(0, n, 60, &[n as u8; 60]).unwrap();
-        }
-        let error = writer.flush().unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::StorageFull);
-        assert!(writer.write(0, 0, 1, b"x").is_err() && writer.flush().is_err());
-        let (len, packets) = (writer.whole_len() as usize, writer.packets_whole());
-        drop(writer);
-        assert!(len <= room && disk.bytes.len() == room);
-        cut_inside += usize::from(len < room);
-        if len > 0 {
-            let (found, error) = read_all(&disk.bytes[..len]);
-            assert!(error.is_none() && found.len() as u64 == packets, "{room}: {error:?}");
-        }
-    }
-    assert!(cut_inside > 900);
-}
-
 #[test]
 fn tcpdump_reads_what_the_writer_writes() {
     let mut bytes = vec![2; 60];

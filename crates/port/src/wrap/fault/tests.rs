@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use super::conservation::Bench;
 use super::*;
-use crate::host::testing::{LONG, in_netns, queue_in, stamped, veth};
+use crate::host::testing::{LONG, stamped};
 use crate::{Port, Queue};
-use linerate_skb::{Code, Error, Offload, Pool};
+use linerate_skb::{Code, Error, Pool};
 use linerate_sys::wait::EventFd;
 
 /// A pair of queues joined by rings of `len`, the first of which is faulty.
@@ -251,19 +251,6 @@ fn the_end_is_told_once_and_after_the_last_packet_that_was_held() {
 }
 
 #[test]
-fn a_queue_is_readable_before_it_was_armed_and_keeps_its_descriptor() {
-    use std::os::fd::AsRawFd;
-    let (_pool, mut a, _b, _) = pair(4, &Plan::new(1).rx(Fault::Stall(ms(1)), 1));
-    let fd = a.as_fd().as_raw_fd();
-    let readable =
-        |a: &Queue| linerate_sys::wait::poll_readable(&[a.as_fd()], Some(Duration::ZERO)).unwrap();
-    assert!(readable(&a));
-    a.rx(&mut Batch::with_capacity(1));
-    assert!(a.wait(Some(LONG)).unwrap() && !a.wait(Some(Duration::ZERO)).unwrap());
-    assert!(!readable(&a) && fd == a.as_fd().as_raw_fd());
-}
-
-#[test]
 fn faulty_queues_stand_on_each_other_in_a_wait_set() {
     use linerate_sys::wait::{Epoll, EventFlags, NO_EVENT};
     let late = Plan::new(1).rx(Fault::Delay(ms(1)), 1);
@@ -361,70 +348,6 @@ fn a_corrupted_packet_differs_by_one_bit_and_a_short_one_by_its_end() {
         }
         assert!(shared.is_none_or(|shared| shared.data() == before));
     }
-}
-
-#[test]
-fn over_an_interface_every_frame_is_accounted_for_and_wakes() {
-    in_netns(|| {
-        veth(1500);
-        let pools = [(); 2].map(|()| Pool::builder().frames(4096).build().unwrap());
-        let faults = |seed| {
-            let plan = Plan::new(seed).tx(Fault::Drop, 9).tx(Fault::Short, 11);
-            let plan = plan.tx(Fault::Corrupt, 7).tx(Fault::Reorder { behind: 5 }, 8);
-            let plan = plan.tx(Fault::Refuse { calls: 3 }, 6).tx(Fault::Stall(ms(1)), 9);
-            let plan = plan.rx(Fault::Drop, 9).rx(Fault::Duplicate, 8).rx(Fault::Corrupt, 5);
-            plan.rx(Fault::Stall(ms(1)), 4).rx(Fault::Delay(ms(1)), 50).tx(Fault::Duplicate, 5)
-        };
-        let (mut a, a_stats) = faulty(queue_in("packet:v0", &pools[0]), &faults(1));
-        let (mut b, b_stats) = faulty(queue_in("packet:v1", &pools[1]), &faults(2));
-        let mut unsent = Batch::with_capacity(64);
-        let (mut batch, mut got, mut made) = (Batch::with_capacity(64), 0, 0);
-        let end = Instant::now() + LONG;
-        loop {
-            while made < 1000 && unsent.spare() > 0 {
-                let skb = a.local().alloc_copy(&stamped(made, 60)).unwrap();
-                unsent.push(skb).unwrap();
-                made += 1;
-            }
-            a.xmit(&mut unsent);
-            a.rx(&mut batch);
-            got += b.rx(&mut batch) as u64;
-            batch.clear();
-            let (sent, fate) = (pools[0].ledger(), b_stats.counts());
-            let came = sent.sent + fate.duplicated - fate.dropped;
-            if made == 1000 && unsent.is_empty() && sent.in_flight == 0 && got == came {
-                break;
-            }
-            assert!(Instant::now() < end, "{got} of {came} came; {sent}");
-            a.wait_for(if unsent.is_empty() { Want::Frames } else { Want::Both }, Some(ms(2)))
-                .unwrap();
-            b.wait(Some(ms(2))).unwrap();
-        }
-        let (from, to) = (pools[0].ledger(), pools[1].ledger());
-        assert_eq!((from.difference(), to.difference()), (0, 0), "{from}\n{to}");
-        assert_eq!(from.created, 1000 + a_stats.counts().duplicated, "{from}");
-        assert_eq!((to.received, to.created), (from.sent, b_stats.counts().duplicated), "{to}");
-    });
-}
-
-#[test]
-fn over_an_interface_a_stalled_queue_leaves_frames_where_they_are() {
-    in_netns(|| {
-        veth(1500);
-        let pool = Pool::builder().frames(1024).build().unwrap();
-        let plan = Plan::new(1).rx(Fault::Stall(ms(5)), 2);
-        let (mut a, stats) = faulty(queue_in("packet:v0", &pool), &plan);
-        let mut b = queue_in("packet:v1", &pool);
-        for round in 0..20 {
-            let frames: Vec<Vec<u8>> = (0..20).map(|n| stamped(20 * round + n, 60)).collect();
-            crate::host::testing::send(&mut b, &frames, Offload::NONE);
-            // By its descriptor alone, with a bound far above any stall.
-            crate::host::testing::receive(&mut a, 20);
-        }
-        assert!(stats.counts().stalled > 0);
-        drop((a, b));
-        crate::host::testing::assert_settled(&pool);
-    });
 }
 
 fn ms(n: u64) -> Duration {
