@@ -1,17 +1,18 @@
 //! Two hosts joined through the memory of another process: one program's AF_XDP port receives
 //! packets, and another program reads them there and sends them on.
 
-use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use linerate_tests::command::{Forward, Report};
-use linerate_tests::or_skip;
-use linerate_tests::process::Process;
 use linerate_tests::scenario;
 use linerate_tests::topology::{EAST, Hosts, WEST};
 use linerate_tests::traffic::{reaches, transfer};
 use linerate_tests::wait::until_true;
+use linerate_tests::{installed, or_skip};
+
+#[path = "forward_memif/soak.rs"]
+mod soak;
 
 /// Returns the driver: AF_XDP if it is available, else packet sockets.
 fn driver(hosts: &Hosts) -> &'static str {
@@ -57,28 +58,25 @@ fn ping_iperf_and_a_file_pass_through_the_memory_of_another_process() {
     assert!(copied(&server, 1) > 70_000_000, "the server has no memory of its own: {server:?}");
 }
 
-/// Starts Debian's testpmd between both, a server on either socket.
-fn testpmd(hosts: &Hosts) -> Result<Process, String> {
-    let there =
-        ["/usr/bin", "/usr/local/bin"].iter().any(|d| Path::new(d).join("dpdk-testpmd").exists());
-    if !there {
-        return Err("no dpdk-testpmd (apt-get install dpdk)".into());
-    }
+/// Returns the command that starts Debian's testpmd between the two devices `west` and `east`.
+fn testpmd(memory: &[&str], west: &str, east: &str) -> Result<Command, String> {
+    installed("dpdk-testpmd").map_err(|why| format!("{why} (apt-get install dpdk)"))?;
     let mut command = Command::new("dpdk-testpmd");
-    command.args(["--no-huge", "--no-pci", "--no-shconf", "-m", "256", "--lcores", "0@0,1@0"]);
+    command.args(["--no-pci", "--no-shconf", "-m", "256", "--lcores", "0@0,1@0"]).args(memory);
     command.args(["--file-prefix", &format!("linerate-{}", std::process::id())]);
-    // Names and no files, as is its default.
-    command.args(["--vdev=net_memif0,role=server,id=0,socket=west,rsize=10"]);
-    command.args(["--vdev=net_memif1,role=server,id=0,socket=east,rsize=10"]);
+    command.arg(format!("--vdev=net_memif0,id=0,rsize=10,{west}"));
+    command.arg(format!("--vdev=net_memif1,id=0,rsize=10,{east}"));
     command.args(["--", "--auto-start", "--nb-cores=1", "--forward-mode=io"]);
     command.args(["--total-num-mbufs=16384", "--stats-period=1"]);
-    Ok(hosts.middle.start(command))
+    Ok(command)
 }
 
 #[test]
 fn ping_iperf_and_a_file_pass_through_testpmd() {
     let hosts = or_skip!(Hosts::new());
-    let mut between = or_skip!(testpmd(&hosts));
+    // Names and no files, as is its default.
+    let (west, east) = ("role=server,socket=west", "role=server,socket=east");
+    let mut between = hosts.middle.start(or_skip!(testpmd(&["--no-huge"], west, east)));
     let joined = join(&hosts, ["memif:@west,role=client", "memif:@east,role=client,zerocopy=no"]);
     let carried = carry(&hosts);
     assert!(between.runs(), "{}", between.stderr());

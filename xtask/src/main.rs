@@ -9,10 +9,8 @@
 mod api;
 mod cargo;
 mod commits;
-mod eta;
 mod instructions;
 mod lines;
-mod memif;
 mod msrv;
 mod nocc;
 mod qemu;
@@ -22,7 +20,6 @@ mod shipped;
 mod skipped;
 mod steps;
 mod tidy;
-mod veth;
 
 use std::path::PathBuf;
 use std::process::ExitCode;

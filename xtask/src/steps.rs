@@ -8,8 +8,7 @@ use anyhow::{Result, bail};
 
 use crate::tidy::README_COMMANDS;
 use crate::{
-    api, cargo, commits, instructions, lines, memif, msrv, nocc, qemu, sanitize, shipped, skipped,
-    tidy, veth,
+    api, cargo, commits, instructions, lines, msrv, nocc, qemu, sanitize, shipped, skipped, tidy,
 };
 
 /// One thing that must hold.
@@ -94,7 +93,7 @@ pub const STEPS: [Step; 13] = [
 ];
 
 /// Every campaign.
-const CAMPAIGNS: [Campaign; 6] = [
+const CAMPAIGNS: [Campaign; 4] = [
     Campaign {
         name: "lines",
         about: "the lines of the tree, and the code of the packet half beside that of the instruments",
@@ -111,19 +110,9 @@ const CAMPAIGNS: [Campaign; 6] = [
         act: |root, _| sanitize::miri(root),
     },
     Campaign {
-        name: "memif",
-        about: "shared memory with DPDK's testpmd: rates, verified streams, restarts (--help)",
-        act: memif::run,
-    },
-    Campaign {
         name: "qemu",
         about: "privileged tests on other kernels, emulated (--help: its options)",
         act: qemu::run,
-    },
-    Campaign {
-        name: "veth",
-        about: "forwarding beside peers between virtual interfaces (--help: its options)",
-        act: veth::run,
     },
 ];
 

@@ -2,13 +2,14 @@
 //! modules, the tests, and a first process that runs them. It lives in memory and ends with it.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
-use std::io::{BufWriter, Write};
-use std::path::Path;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::qemu::cpio::Cpio;
+use crate::cargo;
 use crate::qemu::kernel::Kernel;
 use crate::qemu::programs::{self, Programs};
 use crate::qemu::{TEST_LIMIT_SECONDS, modules};
@@ -51,40 +52,46 @@ impl Load<'_> {
 
 /// Writes the root file system of a guest with `kernel` to `path`.
 pub fn write(path: &Path, kernel: &Kernel, load: &Load<'_>) -> Result<()> {
-    let file = File::create(path).with_context(|| format!("{}", path.display()))?;
-    let mut root = Root { cpio: Cpio::new(BufWriter::new(file)), written: BTreeSet::new() };
-    // Before there is a /dev, the first process can say nothing without it.
-    root.folder("dev")?;
-    root.cpio.device("dev/console", [5, 1])?;
-    for folder in ["bin", "etc", "modules", "proc", "run/netns", "sys", "tests", "tmp", "usr"] {
-        root.folder(folder)?;
+    let root = path.with_extension("root");
+    if root.exists() {
+        // An interrupted run left it.
+        fs::remove_dir_all(&root)?;
     }
-    for (link, target) in [("sbin", "bin"), ("usr/bin", "../bin"), ("usr/sbin", "../bin")] {
-        root.cpio.link(link, target)?;
+    for folder in
+        ["bin", "dev", "etc", "modules", "proc", "run/netns", "sys", "tests", "tmp", "usr"]
+    {
+        fs::create_dir_all(root.join(folder))?;
+    }
+    let links =
+        [("bin/sh", "dash"), ("sbin", "bin"), ("usr/bin", "../bin"), ("usr/sbin", "../bin")];
+    for (link, target) in links {
+        symlink(target, root.join(link))?;
     }
     let needed = NEEDED.iter().map(|(program, _)| *program);
     for name in needed.chain(PROGRAMS).collect::<BTreeSet<_>>() {
         if let Some(program) = programs::located(name) {
-            root.program(&format!("bin/{name}"), &program)?;
+            copy(&program, &root, &format!("bin/{name}"))?;
         }
     }
-    root.cpio.link("bin/sh", "dash")?;
-    root.program("bin/linerate", &load.programs.linerate)?;
+    copy(&load.programs.linerate, &root, "bin/linerate")?;
     for tests in &load.programs.tests {
-        root.program(&format!("tests/{}", tests.name), &tests.path)?;
+        copy(&tests.path, &root, &format!("tests/{}", tests.name))?;
     }
     let mut order = String::new();
     for module in modules::in_order(&kernel.modules())? {
         order += &format!("{}\n", module.name);
-        root.cpio.file(&format!("modules/{}", module.name), &module.object)?;
+        fs::write(root.join("modules").join(&module.name), &module.object)?;
     }
-    root.cpio.file("etc/passwd", USERS.as_bytes())?;
-    root.cpio.file("etc/modules", order.as_bytes())?;
-    root.cpio.file("etc/settings", settings(load).as_bytes())?;
-    root.cpio.file("etc/scenarios", SCENARIOS.as_bytes())?;
-    root.cpio.file("init", INIT.as_bytes())?;
-    root.cpio.finish()?;
-    Ok(())
+    fs::write(root.join("etc/passwd"), USERS)?;
+    fs::write(root.join("etc/modules"), order)?;
+    fs::write(root.join("etc/settings"), settings(load))?;
+    fs::write(root.join("etc/scenarios"), SCENARIOS)?;
+    fs::write(root.join("init"), INIT)?;
+    fs::set_permissions(root.join("init"), Permissions::from_mode(0o755))?;
+    // Whoever builds it, everything belongs to root in there.
+    let pack = "cd \"$0\" && busybox find . | busybox cpio -o -H newc -R 0:0 >\"$1\"";
+    cargo::quiet(Command::new("sh").args(["-c", pack]).args([&root, path]))?;
+    Ok(fs::remove_dir_all(&root)?)
 }
 
 /// Returns the settings for the first process, as a shell reads them.
@@ -110,42 +117,18 @@ fn scenarios(only: &str) -> impl Iterator<Item = &'static str> {
     names.filter_map(|line| line.strip_suffix("() {")).filter(asked)
 }
 
-/// A root file system that is being written.
-struct Root<W> {
-    cpio: Cpio<W>,
-    /// Folders and libraries that are there.
-    written: BTreeSet<String>,
-}
-
-impl<W: Write> Root<W> {
-    /// A folder, behind those that it is in.
-    fn folder(&mut self, path: &str) -> Result<()> {
-        for (at, _) in path.match_indices('/').chain([(path.len(), "")]) {
-            if self.written.insert(path[..at].to_owned()) {
-                self.cpio.folder(&path[..at])?;
-            }
-        }
-        Ok(())
+/// Copies a program of this machine to a path below `root`, and the libraries that it loads to the paths that
+/// they have here.
+fn copy(program: &Path, root: &Path, to: &str) -> Result<()> {
+    let copy = |from: &Path, to: PathBuf| {
+        fs::create_dir_all(to.parent().unwrap_or(root))?;
+        fs::copy(from, to).with_context(|| from.display().to_string())
+    };
+    for library in programs::libraries(program)? {
+        copy(&library, root.join(library.strip_prefix("/")?))?;
     }
-
-    /// A program of this machine, and the libraries that it loads at the paths that they have here.
-    fn program(&mut self, path: &str, program: &Path) -> Result<()> {
-        for library in programs::libraries(program)? {
-            let path = library.to_string_lossy();
-            let path = path.trim_start_matches('/');
-            if let Some((folder, _)) = path.rsplit_once('/') {
-                self.folder(folder)?;
-            }
-            if self.written.insert(path.to_owned()) {
-                self.cpio.file(path, &read(&library)?)?;
-            }
-        }
-        Ok(self.cpio.file(path, &read(program)?)?)
-    }
-}
-
-fn read(path: &Path) -> Result<Vec<u8>> {
-    fs::read(path).with_context(|| format!("{}", path.display()))
+    copy(program, root.join(to))?;
+    Ok(())
 }
 
 #[cfg(test)]
@@ -157,15 +140,5 @@ mod tests {
         assert!(scenarios("").count() > 3);
         assert!(scenarios("netem").all(|name| name.contains("netem")));
         assert!(scenarios("netem").count() > 1 && scenarios("nothing of that name").count() == 0);
-    }
-
-    #[test]
-    fn folders_are_written_once_and_outer_ones_first() {
-        let mut root = Root { cpio: Cpio::new(Vec::new()), written: BTreeSet::new() };
-        root.folder("run/netns").unwrap();
-        root.folder("run").unwrap();
-        let text = String::from_utf8(root.cpio.finish().unwrap()).unwrap();
-        assert_eq!(text.matches("run\0").count(), 1);
-        assert!(text.find("run\0") < text.find("run/netns\0"));
     }
 }

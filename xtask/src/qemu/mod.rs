@@ -13,7 +13,6 @@
 
 mod apt;
 mod boot;
-mod cpio;
 mod guest;
 mod kernel;
 mod laps;
@@ -128,14 +127,12 @@ fn side_by_side(
     keep: bool,
 ) -> Result<Vec<Ran>> {
     let progress = Progress::new(load.count() * kernels.len());
-    let rans = thread::scope(|scope| {
+    thread::scope(|scope| {
         let start = |kernel| scope.spawn(|| one(kernel, load, folder, keep, &progress));
         let guests: Vec<_> = kernels.into_iter().map(start).collect();
         let ended = guests.into_iter().map(|guest| guest.join());
         ended.map(|ran| ran.unwrap_or_else(|_| bail!("the guest's thread panicked"))).collect()
-    });
-    progress.clear();
-    rans
+    })
 }
 
 /// One guest with `kernel`, its console and, if asked, its file system kept in `folder`.
@@ -160,7 +157,7 @@ fn one(
     let (booted, mut begun) = (Instant::now(), 0);
     let status = boot::run(boot::command(&kernel.image(), &file_system), &log, |line| {
         outcome.line(line, booted.elapsed());
-        progress.draw(outcome.begun - std::mem::replace(&mut begun, outcome.begun));
+        progress.add(outcome.begun - std::mem::replace(&mut begun, outcome.begun));
     })?;
     if keep {
         eprintln!("qemu: {}", shown(&boot::command(&kernel.image(), &file_system)));

@@ -1,51 +1,34 @@
-//! The progress of the guests, on stderr: redrawn for a person, a line now and then for a log.
+//! The progress of the guests: a line on stderr now and then.
 
-use std::io::{self, IsTerminal};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::eta;
-
-/// Time between two drawings for a person, and for a log.
-const REDRAW: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(15)];
+/// Time between two lines.
+const REST: Duration = Duration::from_secs(15);
 
 /// All tests of all guests, which run at the same time.
 pub struct Progress {
     total: usize,
     start: Instant,
-    seen: bool,
-    drawn: Mutex<Drawn>,
-}
-
-struct Drawn {
-    begun: usize,
-    last: Instant,
+    /// Tests that have begun, and the time of the last line.
+    told: Mutex<(usize, Instant)>,
 }
 
 impl Progress {
     /// The start of `total` tests.
     pub fn new(total: usize) -> Progress {
-        let now = Instant::now();
-        let drawn = Mutex::new(Drawn { begun: 0, last: now });
-        Progress { total, start: now, seen: io::stderr().is_terminal(), drawn }
+        let start = Instant::now();
+        Progress { total, start, told: Mutex::new((0, start)) }
     }
 
-    /// Says how many have begun now that `more` of them did, if it is time to say so.
-    pub fn draw(&self, more: usize) {
-        let mut drawn = self.drawn.lock().unwrap_or_else(PoisonError::into_inner);
-        drawn.begun += more;
-        if drawn.last.elapsed() < REDRAW[usize::from(!self.seen)] {
-            return;
+    /// Counts `more` tests that have begun, and says how many did, if it is time to say so.
+    pub fn add(&self, more: usize) {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        told.0 += more;
+        if told.1.elapsed() >= REST {
+            told.1 = Instant::now();
+            let seconds = self.start.elapsed().as_secs();
+            eprintln!("qemu: {} of {} tests have begun after {seconds} s", told.0, self.total);
         }
-        drawn.last = Instant::now();
-        let took = self.start.elapsed();
-        let left = eta::told(took, drawn.begun, self.total);
-        let text = format!("qemu: {} of {} tests{left}", drawn.begun, self.total);
-        eta::draw(self.seen, &text);
-    }
-
-    /// Wipes the line away.
-    pub fn clear(&self) {
-        eta::clear(self.seen);
     }
 }
