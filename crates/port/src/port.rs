@@ -7,6 +7,7 @@ use linerate_skb::{Batch, Code, Error, Holders, Ledger, Pool, Result};
 use linerate_sys::wait::poll_readable;
 
 use crate::driver::{Driver, OpenContext, Opened, Plan};
+use crate::moderation::Moderation;
 use crate::obtained::Obtained;
 use crate::queue::{Health, Queue, QueueOps, Want, cannot_wait, over};
 use crate::registry::Registry;
@@ -53,7 +54,7 @@ impl Port {
     /// As [`Port::open_driver`].
     pub fn open_driver_with(driver: &dyn Driver, text: &str, pool: &Pool) -> Result<Port> {
         let spec = parse_for(driver, text)?;
-        Port::open_in(&*alone(driver, &spec)?, &spec.name, pool)
+        Port::open_in(&*alone(driver, &spec)?, &spec, pool)
     }
 
     /// With a pool for what the device and a program of one port hold.
@@ -67,7 +68,7 @@ impl Port {
             .with("a batch of the longest packets", PROGRAM_BATCH.saturating_mul(more))
             .with("device rings", needs.ring_frames as u64);
         let pool = Pool::sized_for(&holders).name(&spec.name).trust(needs.trust).build()?;
-        Port::open_in(&*plan, &spec.name, &pool)
+        Port::open_in(&*plan, spec, &pool)
     }
 
     /// Opens a port that receives into `pool`.
@@ -76,14 +77,18 @@ impl Port {
     /// As [`Port::open`].
     pub fn open_with(text: &str, pool: &Pool) -> Result<Port> {
         let (drivers, spec) = parsed(text)?;
-        Port::open_in(&*alone(drivers.driver(&spec)?, &spec)?, &spec.name, pool)
+        Port::open_in(&*alone(drivers.driver(&spec)?, &spec)?, &spec, pool)
     }
 
-    fn open_in(plan: &dyn Plan, name: &str, pool: &Pool) -> Result<Port> {
+    fn open_in(plan: &dyn Plan, spec: &Spec, pool: &Pool) -> Result<Port> {
         let needs = plan.needs()?;
         let opened = plan.open(&mut OpenContext::new(pool));
         let opened = opened.map_err(|e| needs.capabilities.added_to(e))?;
-        Ok(Port::of(name, opened, needs.ring_frames, pool))
+        let mut port = Port::of(&spec.name, opened, needs.ring_frames, pool);
+        if let Some(mode) = spec.moderation {
+            port.set_moderation(mode);
+        }
+        Ok(port)
     }
 
     /// Gives each queue a hot list of its own; the device's rings hold `rings` frames.
@@ -216,6 +221,12 @@ impl Port {
         wait_on(&mut [self], want, timeout)
     }
 
+    /// Changes when its queues are looked at again: see [`Queue::set_moderation`]. The option
+    /// `moderation=napi` of a port text does the same.
+    pub fn set_moderation(&mut self, mode: Moderation) {
+        self.queues.iter_mut().for_each(|queue| queue.set_moderation(mode));
+    }
+
     /// Returns the health of the port: the worst of its queues; finished only when all of them are.
     #[must_use]
     pub fn health(&self) -> Health {
@@ -261,6 +272,11 @@ pub fn wait_any(ports: &mut [&mut Port], timeout: Option<Duration>) -> Result<bo
 }
 
 fn wait_on(ports: &mut [&mut Port], want: Want, timeout: Option<Duration>) -> Result<bool> {
+    // One queue is the rule, and needs no allocation.
+    let mut queues = ports.iter_mut().flat_map(|p| &mut p.queues);
+    if let (Some(one), None) = (queues.next(), queues.next()) {
+        return one.wait_for(want, timeout);
+    }
     // Asked first: what came before the end is then told by `arm`.
     let health = worst(|| ports.iter().flat_map(|p| &p.queues).map(Queue::device_health));
     if !ports.iter_mut().all(|p| p.arm(want)) {
@@ -269,27 +285,14 @@ fn wait_on(ports: &mut [&mut Port], want: Want, timeout: Option<Duration>) -> Re
     if over(health, want, timeout)? {
         return Ok(false);
     }
-    // One queue is the rule, and needs no allocation.
-    let mut queues = ports.iter().flat_map(|p| p.queues.iter());
-    let (first, second) = (queues.next(), queues.next());
-    if let (Some(one), None) = (first, second) {
-        let readable = poll_readable(&[one.as_fd()], timeout).map_err(cannot_wait)?;
-        if readable {
-            one.woken();
-        }
-        return Ok(readable);
-    }
-    let all: Vec<&Queue> = first.into_iter().chain(second).chain(queues).collect();
+    let mut all: Vec<&mut Queue> = ports.iter_mut().flat_map(|p| &mut p.queues).collect();
     let fds: Vec<BorrowedFd<'_>> = all.iter().map(|q| q.as_fd()).collect();
     let readable = poll_readable(&fds, timeout).map_err(cannot_wait)?;
-    if readable {
+    for queue in &mut all {
         // Which of them it was costs a syscall each.
-        for queue in all {
-            let now = Some(Duration::ZERO);
-            if poll_readable(&[queue.as_fd()], now).map_err(cannot_wait)? {
-                queue.woken();
-            }
-        }
+        let now = Some(Duration::ZERO);
+        let by = readable && poll_readable(&[queue.as_fd()], now).map_err(cannot_wait)?;
+        queue.woken(by);
     }
     Ok(readable)
 }

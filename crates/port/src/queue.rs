@@ -5,10 +5,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use linerate_skb::{Batch, Code, Error, Local, Moved, Pool, Result};
+use linerate_sys::clock::thread_cpu_ns;
 use linerate_sys::wait::poll_readable;
 use rustix::io::Errno;
 
 use crate::caps::{Caps, Origin};
+use crate::moderation::{CostMeter, Moderated, Moderation, Moderator, Rest};
 use crate::stats::{Counters, DriverCounts, QueueCounts, QueueStats};
 use crate::txprep::{TxPrep, Waits};
 
@@ -115,6 +117,15 @@ pub trait QueueOps: AsFd + Send {
         false
     }
 
+    /// Makes the descriptor readable at `at`, and leaves the device alone until it is armed again: nobody who
+    /// has packets for it pays for waking the caller. False if the driver cannot, and then the caller arms.
+    ///
+    /// Cost: a syscall; one more for the first of several in a row.
+    fn hold(&mut self, at: Instant) -> bool {
+        let _ = at;
+        false
+    }
+
     /// Takes back the packets that the device has sent; returns how many packets, or parts of them, it still
     /// has to send, 0 if that is unknown. A caller that wants to close the queue waits until it is 0.
     ///
@@ -155,13 +166,34 @@ pub struct Queue {
     rx_nombuf: u64,
     /// The last receive got nothing, because the pool had no frame.
     starved: bool,
+    sleep: Sleep,
+    meter: CostMeter,
+}
+
+/// The sleep that an owner was told to go to, until it looks again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Sleep {
+    /// None.
+    #[default]
+    Awake,
+    /// Until the device has something.
+    Device,
+    /// Until a time.
+    Timer,
 }
 
 impl Queue {
     /// Makes a queue of a driver, with its own hot list.
     #[must_use]
     pub fn new(ops: Box<dyn QueueOps>, mem: Local) -> Queue {
-        Queue { ops: DriverQueue::new(ops), mem, rx_nombuf: 0, starved: false }
+        Queue {
+            ops: DriverQueue::new(ops),
+            mem,
+            rx_nombuf: 0,
+            starved: false,
+            sleep: Sleep::Awake,
+            meter: CostMeter::default(),
+        }
     }
 
     /// Returns the same queue, its driver wrapped by `wrap`: see [`crate::wrap`].
@@ -189,6 +221,9 @@ impl Queue {
     ///         want of a frame in [`QueueCounts::rx_nombuf`] and [`Health::Starved`].
     /// Cost:   as the driver's: at most one syscall.
     pub fn rx(&mut self, batch: &mut Batch) -> usize {
+        if self.sleep != Sleep::Awake {
+            self.woken(true);
+        }
         let (budget, dry) = (batch.spare(), self.mem.starved());
         let n = self.ops.rx(&mut self.mem, batch, budget);
         self.starved = n == 0 && self.mem.starved() != dry && {
@@ -221,9 +256,71 @@ impl Queue {
     /// Makes the descriptor readable when `want` comes; false if it is there already: poll now.
     ///
     /// After true it is safe to sleep on the descriptor, with any poller: packets that came in the meantime
-    /// make it readable at once.
+    /// make it readable at once, or at the end of the time for which its [moderation](Queue::set_moderation)
+    /// lets them gather.
     pub fn arm(&mut self, want: Want) -> bool {
-        self.ops.arm(want)
+        if let Some(until) = self.hold(want) {
+            if until <= Instant::now() {
+                return false;
+            }
+            if self.ops.hold(until) {
+                self.sleep = Sleep::Timer;
+                return true;
+            }
+        }
+        self.arm_device(want)
+    }
+
+    /// Arms the device, and notes what the caller is to do.
+    fn arm_device(&mut self, want: Want) -> bool {
+        let armed = self.ops.moderator().mode() != Moderation::Busy && self.ops.arm(want);
+        if !armed {
+            self.ops.stats().count_recheck();
+        }
+        self.sleep = if armed { Sleep::Device } else { Sleep::Awake };
+        armed
+    }
+
+    /// Returns the time until which packets are to gather, if they are; `None` if something else is wanted
+    /// as well.
+    fn hold(&mut self, want: Want) -> Option<Instant> {
+        if want != Want::Frames || self.ops.waiting() > 0 {
+            return None;
+        }
+        let now = Instant::now();
+        if self.meter.is_due(now) {
+            self.learn(now);
+        }
+        match self.ops.moderator().rest(now) {
+            Rest::Hold { until, .. } => Some(until),
+            Rest::Look | Rest::Device => None,
+        }
+    }
+
+    /// Learns the cost of a wake-up and of a packet.
+    ///
+    /// Cost: a syscall, 50 times a second.
+    #[cold]
+    fn learn(&mut self, now: Instant) {
+        let counts = self.ops.stats().counts();
+        let cost = self.meter.sample(now, thread_cpu_ns(), counts.irqs(), counts.rx_packets);
+        let rx_ring_len = self.ops.caps().rx_ring_len;
+        let moderator = self.ops.moderator();
+        moderator.set_ring_len(rx_ring_len);
+        if let Some(cost) = cost {
+            moderator.learned(cost);
+        }
+    }
+
+    /// Changes when the queue is looked at again, by [`Queue::wait`] and [`Queue::arm`]: `adaptive` unless
+    /// told.
+    pub fn set_moderation(&mut self, mode: Moderation) {
+        self.ops.moderator().set_mode(mode);
+    }
+
+    /// Returns what its moderation does now, and why.
+    pub fn moderated(&mut self) -> Moderated {
+        self.ops.moderator().moderated()
     }
 
     /// Sleeps until there are packets to receive, or for `timeout`; false if the time passed.
@@ -244,24 +341,60 @@ impl Queue {
     /// # Errors
     /// As [`Queue::wait`].
     pub fn wait_for(&mut self, want: Want, timeout: Option<Duration>) -> Result<bool> {
+        let start = Instant::now();
+        let mut left = timeout;
+        if let Some(until) = self.hold(want) {
+            let time = until.saturating_duration_since(start);
+            let time = timeout.map_or(time, |timeout| time.min(timeout));
+            if !time.is_zero() {
+                self.sleep = Sleep::Timer;
+                poll_readable(&[], Some(time)).map_err(cannot_wait)?;
+                self.woken(true);
+                left = timeout.map(|timeout| timeout.saturating_sub(start.elapsed()));
+            }
+        }
+        if self.ops.moderator().mode() == Moderation::Busy {
+            return self.spin(want, timeout);
+        }
         // Asked first: what came before the end is then told by `arm`.
         let health = self.ops.health();
-        if !self.ops.arm(want) {
+        if !self.arm_device(want) {
             return Ok(true);
         }
         if over(health, want, timeout)? {
+            self.sleep = Sleep::Awake;
             return Ok(false);
         }
-        let readable = poll_readable(&[self.ops.as_fd()], timeout).map_err(cannot_wait)?;
-        if readable {
-            self.woken();
-        }
+        let readable = poll_readable(&[self.ops.as_fd()], left).map_err(cannot_wait)?;
+        self.woken(readable);
         Ok(readable)
     }
 
-    /// Counts a wake-up by this queue.
-    pub(crate) fn woken(&self) {
-        self.ops.stats().count_wakeup();
+    /// Looks for `want` without a sleep, for up to `timeout`.
+    fn spin(&mut self, want: Want, timeout: Option<Duration>) -> Result<bool> {
+        let start = Instant::now();
+        loop {
+            let health = self.ops.health();
+            if !self.ops.arm(want) {
+                return Ok(true);
+            }
+            let is_late = timeout.is_some_and(|timeout| start.elapsed() >= timeout);
+            if over(health, want, timeout)? || is_late {
+                return Ok(false);
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    /// Counts the end of a sleep if it was one `by` this queue.
+    pub(crate) fn woken(&mut self, by: bool) {
+        let stats = self.ops.stats();
+        match std::mem::take(&mut self.sleep) {
+            Sleep::Device if by => stats.count_wakeup(),
+            Sleep::Timer if by => stats.count_hold_end(),
+            _ => return,
+        }
+        self.ops.moderator().irq();
     }
 
     /// Returns the state of the device, or [`Health::Starved`] if the pool had no frame at the last receive.
@@ -364,15 +497,20 @@ pub struct DriverQueue {
     ops: Box<dyn QueueOps>,
     stats: Arc<QueueStats>,
     origin: Origin,
+    moderator: Moderator,
 }
 
 impl DriverQueue {
     /// Prepares what is sent by a driver's queue for what its caps say that it takes.
     #[must_use]
-    pub fn new(ops: Box<dyn QueueOps>) -> DriverQueue {
+    pub fn new(mut ops: Box<dyn QueueOps>) -> DriverQueue {
         let caps = ops.caps();
         let (prep, origin) = (TxPrep::new(&caps), caps.origin);
-        DriverQueue { prep, ops, stats: Arc::default(), origin }
+        let from_outside = matches!(origin, Origin::Device | Origin::Counted);
+        let gathers = from_outside && ops.counters().pace.is_none();
+        let mut moderator = Moderator::new(Moderation::default(), gathers);
+        moderator.set_ring_len(caps.rx_ring_len);
+        DriverQueue { prep, ops, stats: Arc::default(), origin, moderator }
     }
 
     /// Puts something around the driver's queue: below the preparation.
@@ -380,8 +518,10 @@ impl DriverQueue {
         self,
         wrap: impl FnOnce(Box<dyn QueueOps>) -> Result<Box<dyn QueueOps>>,
     ) -> Result<DriverQueue> {
-        let DriverQueue { ops, stats, .. } = self;
-        Ok(DriverQueue { stats, ..DriverQueue::new(wrap(ops)?) })
+        let DriverQueue { ops, stats, moderator, .. } = self;
+        let mut queue = DriverQueue { stats, ..DriverQueue::new(wrap(ops)?) };
+        queue.moderator.set_mode(moderator.mode());
+        Ok(queue)
     }
 
     /// Receives up to `budget` packets and counts them.
@@ -400,7 +540,18 @@ impl DriverQueue {
             mem.count_received(n);
         }
         self.stats.count_rx(n as u64, moved.bytes);
+        self.moderator.received(n, moved.bytes, budget);
         n
+    }
+
+    /// Returns the queue's moderation, which knows what was received.
+    pub fn moderator(&mut self) -> &mut Moderator {
+        &mut self.moderator
+    }
+
+    /// Makes the descriptor readable at `at`, and leaves the device alone. See [`QueueOps::hold`].
+    pub fn hold(&mut self, at: Instant) -> bool {
+        self.ops.hold(at)
     }
 
     /// Prepares and sends from the front of `batch` and counts; returns how many packets the device took.

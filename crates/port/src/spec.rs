@@ -9,6 +9,8 @@ use std::fmt::Display;
 
 use linerate_skb::{Code, Error, Result};
 
+use crate::moderation::Moderation;
+
 /// A parsed port text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Spec {
@@ -18,6 +20,8 @@ pub struct Spec {
     pub driver: String,
     /// Object that the driver opens: an interface, a file, a ring's name.
     pub arg: String,
+    /// The moderation of its queues, if the text says one: an option of every port.
+    pub moderation: Option<Moderation>,
     /// The rest.
     pub options: Options,
     text: String,
@@ -53,11 +57,14 @@ impl Spec {
             return Err(bad("the name before '=' is empty".into()));
         }
         let fallback = if arg.is_empty() { driver } else { arg };
+        let mut options = Options::parse(options).map_err(bad)?;
+        let moderation = options.take_moderation().map(|mode| mode.parse()).transpose();
         Ok(Spec {
             name: name.unwrap_or(fallback).to_owned(),
             driver: driver.to_owned(),
             arg: arg.to_owned(),
-            options: Options::parse(options).map_err(bad)?,
+            moderation: moderation.map_err(|e: Error| bad(e.why).fix(e.fix))?,
+            options,
             text: text.to_owned(),
         })
     }
@@ -224,6 +231,22 @@ impl Options {
         Ok((key.to_owned(), value))
     }
 
+    /// Takes the text of a moderation out. The numbers of `fixed` are behind commas, too:
+    /// `moderation=fixed:usecs=100,frames=32`.
+    fn take_moderation(&mut self) -> Option<String> {
+        let at = self.pairs.iter().position(|(key, _)| key == "moderation")?;
+        let mut text = self.pairs.remove(at).1.unwrap_or_default();
+        let is_fixed = text.starts_with("fixed:");
+        while is_fixed
+            && let Some((key, Some(value))) = self.pairs.get(at)
+            && matches!(&**key, "usecs" | "frames")
+        {
+            text += &format!(",{key}={value}");
+            self.pairs.remove(at);
+        }
+        Some(text)
+    }
+
     /// `None` without the key, `Some(None)` for a key without value.
     fn find(&self, key: &str) -> Option<Option<String>> {
         let mut asked = self.asked.borrow_mut();
@@ -331,6 +354,29 @@ mod tests {
             let e = parse(text).unwrap_err();
             assert_eq!(e.code, Code::PortSyntax);
             assert!(e.why.contains(why) && e.fix.contains(fix), "{text}: {e}");
+        }
+    }
+
+    #[test]
+    fn every_port_has_a_moderation_and_a_bad_one_is_refused_with_what_to_write() {
+        let mode = |text| {
+            parse(text).map(|spec: Spec| {
+                spec.finish().unwrap();
+                spec.moderation.map(|mode| mode.to_string())
+            })
+        };
+        assert_eq!(mode("packet:x"), Ok(None));
+        assert_eq!(mode("packet:x,moderation=napi"), Ok(Some("napi".into())));
+        let fixed = "packet:x,moderation=fixed:usecs=70,frames=9";
+        assert_eq!(mode(fixed), Ok(Some("fixed:usecs=70,frames=9".into())));
+        for (text, why, fix) in [
+            ("packet:x,moderation=nappi", "no mode 'nappi'", "did you mean napi"),
+            ("packet:x,moderation", "no mode ''", "interrupt napi"),
+            ("packet:x,moderation=fixed:frames=0", "not '0'", "32 packets"),
+        ] {
+            let e = parse(text).unwrap_err();
+            assert!(e.code == Code::PortSyntax && e.why.contains(why), "{e}");
+            assert!(e.what.contains(text) && e.fix.contains(fix), "{e}");
         }
     }
 

@@ -16,6 +16,8 @@ pub struct QueueStats {
     polls: AtomicU64,
     polls_empty: AtomicU64,
     wakeups: AtomicU64,
+    hold_ends: AtomicU64,
+    rechecks: AtomicU64,
 }
 
 /// A reading of [`QueueStats`].
@@ -34,8 +36,12 @@ pub struct QueueCounts {
     pub polls: u64,
     /// Polls that found nothing.
     pub polls_empty: u64,
-    /// Times its owner was woken.
+    /// Ends of a sleep by the device: its owner was woken.
     pub wakeups: u64,
+    /// Ends of a sleep by a timer, which let packets gather.
+    pub hold_ends: u64,
+    /// Times that its owner was about to sleep, and there was something.
+    pub rechecks: u64,
     /// Packets that the kernel or peer counts as lost before they reached us.
     pub rx_missed: u64,
     /// Times it was polled and the pool ended it early, because it had no frame.
@@ -129,6 +135,14 @@ pub struct Verified {
     pub foreign: u64,
 }
 
+impl QueueCounts {
+    /// Returns the irqs: ends of a sleep, by the device or by a timer.
+    #[must_use]
+    pub fn irqs(&self) -> u64 {
+        self.wakeups + self.hold_ends
+    }
+}
+
 impl std::ops::AddAssign for QueueCounts {
     fn add_assign(&mut self, more: QueueCounts) {
         self.rx_packets += more.rx_packets;
@@ -138,6 +152,8 @@ impl std::ops::AddAssign for QueueCounts {
         self.polls += more.polls;
         self.polls_empty += more.polls_empty;
         self.wakeups += more.wakeups;
+        self.hold_ends += more.hold_ends;
+        self.rechecks += more.rechecks;
         self.rx_missed += more.rx_missed;
         self.rx_nombuf += more.rx_nombuf;
     }
@@ -184,6 +200,16 @@ impl QueueStats {
         add(&self.wakeups, 1);
     }
 
+    /// Counts the end of a time in which packets gathered. Only the queue's owner calls it.
+    pub fn count_hold_end(&self) {
+        add(&self.hold_ends, 1);
+    }
+
+    /// Counts a sleep that did not come to be. Only the queue's owner calls it.
+    pub fn count_recheck(&self) {
+        add(&self.rechecks, 1);
+    }
+
     /// Returns the counts so far.
     #[must_use]
     pub fn counts(&self) -> QueueCounts {
@@ -196,6 +222,8 @@ impl QueueStats {
             polls: value(&self.polls),
             polls_empty: value(&self.polls_empty),
             wakeups: value(&self.wakeups),
+            hold_ends: value(&self.hold_ends),
+            rechecks: value(&self.rechecks),
             rx_missed: 0,
             rx_nombuf: 0,
         }

@@ -120,6 +120,19 @@ impl Bell {
         self.alarm.is_some_and(|alarm| alarm <= at)
     }
 
+    /// Rings at `at`, and not for `device`, until that is watched again; true if it will.
+    ///
+    /// Cost: a syscall; one more if the device was watched.
+    pub fn hold(&mut self, device: impl AsFd, at: Instant) -> bool {
+        let none = EventFlags::empty();
+        let watched = self.device == Device::Watched && self.interest != none;
+        if watched && self.set.modify(device, DEVICE, none).is_ok() {
+            self.interest = none;
+        }
+        self.alarm(Some(at));
+        self.alarm == Some(at)
+    }
+
     /// Stops watching a device that is gone and would be in error for ever.
     pub fn forget(&mut self, device: impl AsFd) {
         // It is no member if it was left alone.
@@ -201,6 +214,21 @@ mod tests {
         assert!(!rings(&bell));
         bell.watch(&device, Some(Want::Frames), None);
         assert!(rings(&bell));
+    }
+
+    #[test]
+    fn a_held_device_rings_for_the_time_alone_until_it_is_watched_again() {
+        for busy in [0, BUSY] {
+            let (mut bell, device) = rung();
+            (0..busy).for_each(|_| bell.busy(&device));
+            let later = Instant::now() + Duration::from_millis(5);
+            assert!(bell.hold(&device, later) && !rings(&bell));
+            let in_time = Some(Duration::from_secs(5));
+            assert!(poll_readable(&[bell.as_fd()], in_time).unwrap() && Instant::now() >= later);
+            assert!(bell.hold(&device, later + Duration::from_secs(100)) && !rings(&bell));
+            bell.watch(&device, Some(Want::Frames), None);
+            assert!(rings(&bell), "what came meanwhile is noticed");
+        }
     }
 
     #[test]

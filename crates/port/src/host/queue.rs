@@ -129,6 +129,10 @@ impl<D: HostDevice> QueueOps for HostQueue<D> {
         self.host.bell.no_later(at)
     }
 
+    fn hold(&mut self, at: Instant) -> bool {
+        self.device.descriptor().is_some_and(|watched| self.host.bell.hold(watched, at))
+    }
+
     fn health(&self) -> Health {
         self.device.health(&self.host.link)
     }

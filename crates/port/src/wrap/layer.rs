@@ -80,6 +80,11 @@ pub trait Layer: Send {
         below.alarm(at)
     }
 
+    /// See [`QueueOps::hold`].
+    fn hold(&mut self, below: &mut dyn QueueOps, at: Instant) -> bool {
+        below.hold(at)
+    }
+
     /// The descriptor that [`QueueOps::arm`] makes readable; the same for life.
     fn as_fd<'a>(&'a self, below: &'a dyn QueueOps) -> BorrowedFd<'a> {
         below.as_fd()
@@ -152,6 +157,10 @@ impl<L: Layer> QueueOps for Wrapped<L> {
 
     fn alarm(&mut self, at: Instant) -> bool {
         self.layer.alarm(self.below.0.as_mut(), at)
+    }
+
+    fn hold(&mut self, at: Instant) -> bool {
+        self.layer.hold(self.below.0.as_mut(), at)
     }
 
     fn health(&self) -> Health {

@@ -262,6 +262,11 @@ impl Layer for Faults {
         self.bell.no_later(at)
     }
 
+    // Its descriptor watches the one below: a fault has times of its own.
+    fn hold(&mut self, _: &mut dyn QueueOps, _: Instant) -> bool {
+        false
+    }
+
     fn as_fd<'a>(&'a self, _: &'a dyn QueueOps) -> BorrowedFd<'a> {
         self.bell.as_fd()
     }

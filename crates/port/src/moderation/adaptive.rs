@@ -1,0 +1,218 @@
+//! The adaptive mode: holds where packets come that do not wait for us, for as long as the goal allows.
+//!
+//! ```text
+//!            8 packets, dense enough             8 rounds gathered what was expected
+//!   Free ───────────────────────────► on trial ─────────────────────────────► held
+//!    ▲                                 │  less than half: half of the time      │
+//!    └─────────────────────────────────┴────────────────────────────────────────┘
+//!        too short to gather two: not tried again for a while    thin, or a second is over
+//! ```
+//!
+//! At the same rate a stream gathers while it is held and a peer that waits for each answer does not: it is
+//! only slowed down. No rate tells the two apart, so a trial does, and its verdict is kept for a while. What
+//! is held is let go once a second, to see the rate at which packets come by themselves.
+
+use std::time::{Duration, Instant};
+
+use super::arrivals::Arrivals;
+
+/// Packets that a rate is judged by, and the shortest time that they may come in.
+const EVIDENCE: u32 = 8;
+const EVIDENCE_TIME: Duration = Duration::from_micros(50);
+/// Packets that a hold has to gather to begin, and below which it ends: one is a wake-up anyway.
+const ENTER: f64 = 2.0;
+const EXIT: f64 = 1.5;
+/// Rounds of a trial, and those after which a hopeless one ends.
+const TRIAL: u32 = 8;
+const HOPELESS: u32 = 2;
+/// A wake-up after so many holds without a packet comes after quiet.
+const QUIET: u32 = 4;
+/// Times without a trial after one that failed.
+const BACKOFF_MIN: Duration = Duration::from_millis(20);
+const BACKOFF_MAX: Duration = Duration::from_secs(1);
+/// Time for which a trial's success is believed.
+const BELIEVED: Duration = Duration::from_secs(1);
+/// The shortest hold: a sleep of less costs more than the packets of that time.
+const HOLD_MIN: Duration = Duration::from_micros(20);
+
+/// The reason for which packets are not held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Why {
+    /// They come too thinly.
+    #[default]
+    Thin,
+    /// A trial gathered nothing: a peer waits for each answer.
+    Waited,
+    /// They are held.
+    Held,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Free,
+    Trial { rounds: u32, came: u32, passed: Duration },
+    Held { until: Option<Instant> },
+}
+
+/// The state of the mode.
+#[derive(Debug)]
+pub(super) struct Adaptive {
+    phase: Phase,
+    /// The rate at which packets came before they were held, in packets a nanosecond.
+    natural: f64,
+    /// The longest hold that is on trial or was believed.
+    cap: Duration,
+    hold: Duration,
+    retry_at: Option<Instant>,
+    backoff: Duration,
+    /// The last look found nothing.
+    empty: bool,
+}
+
+impl Default for Adaptive {
+    fn default() -> Adaptive {
+        Adaptive {
+            phase: Phase::Free,
+            natural: 0.0,
+            cap: Duration::MAX,
+            hold: Duration::ZERO,
+            retry_at: None,
+            backoff: BACKOFF_MIN,
+            empty: false,
+        }
+    }
+}
+
+impl Adaptive {
+    /// Returns the hold to make after a look at `now` that left nothing; `None` if none pays. `target` is
+    /// the longest hold that the goal allows at a rate.
+    pub fn round(
+        &mut self,
+        now: Instant,
+        arrivals: &mut Arrivals,
+        target: impl Fn(f64) -> Duration,
+    ) -> Option<Duration> {
+        let Some(window) = arrivals.so_far(now) else {
+            arrivals.restart(now);
+            return None;
+        };
+        let packets = window.packets;
+        let was_empty = std::mem::replace(&mut self.empty, packets == 0);
+        if self.phase != Phase::Free && was_empty && window.passed > QUIET * self.hold {
+            self.release(arrivals, now);
+            return None;
+        }
+        match self.phase {
+            Phase::Free => {
+                let rate = window.rate();
+                let longest = target(rate);
+                if packets >= EVIDENCE && window.passed >= EVIDENCE_TIME {
+                    arrivals.forget_rate();
+                    arrivals.close(now);
+                    let may = self.retry_at.is_none_or(|at| now >= at);
+                    return if may { self.enter(rate, longest) } else { None };
+                }
+                // Too thin to say anything: what comes next is counted anew.
+                if window.passed > QUIET * longest.max(EVIDENCE_TIME) {
+                    arrivals.restart(now);
+                }
+                None
+            }
+            Phase::Trial { rounds, came, passed } => {
+                arrivals.close(now);
+                let (rounds, came) = (rounds + 1, came.saturating_add(packets));
+                let passed = passed + window.passed;
+                self.phase = Phase::Trial { rounds, came, passed };
+                let expected = self.natural * passed.as_nanos() as f64;
+                let gathered = f64::from(came);
+                if rounds >= HOPELESS && 4.0 * gathered < expected
+                    || rounds >= TRIAL && 2.0 * gathered < expected
+                {
+                    return self.fail(now, arrivals);
+                }
+                if rounds >= TRIAL {
+                    self.backoff = BACKOFF_MIN;
+                    self.phase = Phase::Held { until: now.checked_add(BELIEVED) };
+                }
+                (packets > 0).then_some(self.hold)
+            }
+            Phase::Held { until } => {
+                arrivals.close(now);
+                let rate = arrivals.rate();
+                if until.is_none_or(|at| now >= at) || rate * nanos(self.hold) < EXIT {
+                    self.release(arrivals, now);
+                    return None;
+                }
+                self.adjust(target(rate).min(self.cap));
+                (packets > 0).then_some(self.hold)
+            }
+        }
+    }
+
+    /// Returns the hold of a queue that could not be looked at, because there is no room for what it has.
+    pub fn blocked(&self) -> Option<Duration> {
+        self.is_held().then_some(self.hold)
+    }
+
+    /// Ends the hold of a queue of which nothing has been known for long.
+    pub fn lose(&mut self, arrivals: &mut Arrivals) {
+        self.phase = Phase::Free;
+        arrivals.forget();
+    }
+
+    /// Returns the hold, and why there is none.
+    pub fn state(&self) -> (Option<Duration>, Why) {
+        if self.is_held() {
+            (Some(self.hold), Why::Held)
+        } else if self.retry_at.is_some() {
+            (None, Why::Waited)
+        } else {
+            (None, Why::Thin)
+        }
+    }
+
+    fn is_held(&self) -> bool {
+        self.phase != Phase::Free
+    }
+
+    /// Begins a trial of `longest`, if it would gather something.
+    fn enter(&mut self, rate: f64, longest: Duration) -> Option<Duration> {
+        self.retry_at = None;
+        if longest < HOLD_MIN || rate * nanos(longest) < ENTER {
+            return None;
+        }
+        (self.natural, self.cap, self.hold) = (rate, longest, longest);
+        self.phase = Phase::Trial { rounds: 0, came: 0, passed: Duration::ZERO };
+        Some(longest)
+    }
+
+    /// Goes on with half of a hold that did not gather what it was to; gives up where half is too short.
+    fn fail(&mut self, now: Instant, arrivals: &mut Arrivals) -> Option<Duration> {
+        let half = self.enter(self.natural, self.hold / 2);
+        // They came in the time of the longer hold.
+        arrivals.forget_rate();
+        if half.is_none() {
+            self.release(arrivals, now);
+            self.retry_at = now.checked_add(self.backoff);
+            self.backoff = (2 * self.backoff).min(BACKOFF_MAX);
+        }
+        half
+    }
+
+    /// Goes back to the descriptor, and counts anew.
+    fn release(&mut self, arrivals: &mut Arrivals, now: Instant) {
+        (self.phase, self.cap) = (Phase::Free, Duration::MAX);
+        arrivals.restart(now);
+    }
+
+    /// Takes over a hold that differs by more than an eighth.
+    fn adjust(&mut self, target: Duration) {
+        if target.abs_diff(self.hold) > self.hold / 8 {
+            self.hold = target;
+        }
+    }
+}
+
+fn nanos(time: Duration) -> f64 {
+    time.as_nanos() as f64
+}

@@ -1,0 +1,99 @@
+//! The rate at which packets come, counted from one time that nothing was left in the device to another.
+//!
+//! In between it would be how fast they are taken: by copies 12 million a second looked like 20
+//! (docs/adr/0013).
+
+use std::time::{Duration, Instant};
+
+/// Part of the memory that a window leaves to the next.
+const KEEP: f64 = 0.875;
+
+/// Packets that came in a time.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Window {
+    pub packets: u32,
+    pub passed: Duration,
+}
+
+impl Window {
+    /// Returns its packets a nanosecond.
+    pub fn rate(&self) -> f64 {
+        f64::from(self.packets) / self.passed.as_nanos().max(1) as f64
+    }
+}
+
+/// A count of packets, and the smoothed rate.
+#[derive(Debug, Default)]
+pub(super) struct Arrivals {
+    since: Option<Instant>,
+    packets: u32,
+    /// Sums over past windows, each with less weight than the next.
+    kept_packets: f64,
+    kept_ns: f64,
+}
+
+impl Arrivals {
+    /// Counts packets.
+    pub fn add(&mut self, packets: u32) {
+        self.packets = self.packets.saturating_add(packets);
+    }
+
+    /// Returns what has come since the window began; `None` if that time is not known.
+    pub fn so_far(&self, now: Instant) -> Option<Window> {
+        let passed = now.saturating_duration_since(self.since?);
+        Some(Window { packets: self.packets, passed })
+    }
+
+    /// Ends the window, adds it to the smoothed rate and begins another: nothing is left at `now`.
+    pub fn close(&mut self, now: Instant) {
+        if let Some(window) = self.so_far(now) {
+            self.kept_packets = self.kept_packets * KEEP + f64::from(window.packets);
+            self.kept_ns = self.kept_ns * KEEP + window.passed.as_nanos() as f64;
+        }
+        self.restart(now);
+    }
+
+    /// Begins a window without adding the last one.
+    pub fn restart(&mut self, now: Instant) {
+        (self.since, self.packets) = (Some(now), 0);
+    }
+
+    /// Forgets everything: what comes next comes in a time that nobody knows.
+    pub fn forget(&mut self) {
+        *self = Arrivals::default();
+    }
+
+    /// Forgets the smoothed rate.
+    pub fn forget_rate(&mut self) {
+        (self.kept_packets, self.kept_ns) = (0.0, 0.0);
+    }
+
+    /// Returns the smoothed rate, in packets a nanosecond.
+    pub fn rate(&self) -> f64 {
+        if self.kept_ns > 0.0 { self.kept_packets / self.kept_ns } else { 0.0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rate_is_that_of_the_windows_and_recent_ones_count_more() {
+        let (mut arrivals, mut now) = (Arrivals::default(), Instant::now());
+        arrivals.add(1000);
+        assert_eq!(arrivals.so_far(now), None, "in a time that nobody knows");
+        arrivals.close(now);
+        for packets in [10; 20].into_iter().chain([20; 20]) {
+            now += Duration::from_micros(1);
+            arrivals.add(packets);
+            assert_eq!(arrivals.so_far(now).unwrap().rate(), f64::from(packets) / 1000.0);
+            arrivals.close(now);
+        }
+        assert!((0.019..0.02).contains(&arrivals.rate()), "{arrivals:?}");
+        // A clock that goes back ends a window of no time.
+        arrivals.add(1);
+        arrivals.close(now - Duration::from_secs(1));
+        assert!(arrivals.rate().is_finite());
+    }
+}

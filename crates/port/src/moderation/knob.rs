@@ -1,0 +1,54 @@
+//! The numbers of a moderation, each declared once: see [`linerate_skb::knob`].
+
+use linerate_skb::Knob;
+
+/// The longest added delay of `adaptive` by a goal of latency.
+pub const LATENCY: Knob = Knob {
+    name: "moderation_latency",
+    unit: "us",
+    min: 10,
+    max: 10_000,
+    default: 250,
+    or: "",
+    effect: "Delay that `adaptive` may add to 99 of 100 packets under load; none after quiet",
+    live: true,
+};
+
+/// The CPU time that `adaptive` may take by a goal of CPU.
+pub const CPU: Knob = Knob {
+    name: "moderation_cpu",
+    unit: "%",
+    min: 1,
+    max: 100,
+    default: 20,
+    or: "",
+    effect: "Part of a CPU that `adaptive` may take where its goal is one",
+    live: true,
+};
+
+/// The time of `fixed`.
+pub const USECS: Knob = Knob {
+    name: "moderation_usecs",
+    unit: "us",
+    min: 1,
+    max: 10_000,
+    default: 100,
+    or: "",
+    effect: "Time for which `fixed` leaves a device alone after each look that found packets",
+    live: true,
+};
+
+/// The packets of `fixed`.
+pub const FRAMES: Knob = Knob {
+    name: "moderation_frames",
+    unit: "packets",
+    min: 1,
+    max: 1 << 16,
+    default: 32,
+    or: "",
+    effect: "Packets that end that time of `fixed` early, by the rate at which they come",
+    live: true,
+};
+
+/// The knobs of a moderation.
+pub const MODERATION: [&Knob; 4] = [&LATENCY, &CPU, &USECS, &FRAMES];

@@ -1,0 +1,226 @@
+//! The modes, and the text that names one.
+
+use std::fmt;
+use std::str::FromStr;
+
+use linerate_skb::{Code, Error, Knob, Result};
+
+use super::knob::{CPU, FRAMES, LATENCY, USECS};
+use crate::spec::nearest;
+use crate::units;
+
+/// A way to decide when a queue is looked at again. Every mode takes a packet that comes alone after quiet
+/// at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Moderation {
+    /// Waits for the descriptor after every look: an interrupt for each batch.
+    Interrupt,
+    /// Looks until nothing is there, then waits for the descriptor.
+    Napi,
+    /// Leaves the device alone for `usecs` after each look that found packets, or for as long as `frames`
+    /// take to come at the measured rate.
+    Fixed {
+        /// ethtool's rx-usecs.
+        usecs: u32,
+        /// ethtool's rx-frames. A sleeping owner cannot count, so it is an estimate.
+        frames: u32,
+    },
+    /// Chooses among five fixed times by what the last change did to the rate: the kernel's net_dim.
+    Dim,
+    /// Computes the time from a goal, the rate, and the measured cost of a wake-up and of a packet.
+    Adaptive(Goal),
+    /// Never sleeps.
+    Busy,
+}
+
+/// The goal of [`Moderation::Adaptive`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Goal {
+    /// The least CPU time with which 99 of 100 packets are at most so many microseconds later.
+    Latency {
+        /// The longest added delay.
+        p99_usecs: u32,
+    },
+    /// The least delay with which the thread takes at most so much of a CPU.
+    Cpu {
+        /// Its part of a CPU.
+        percent: u32,
+    },
+}
+
+impl Default for Goal {
+    fn default() -> Goal {
+        Goal::Latency { p99_usecs: LATENCY.default as u32 }
+    }
+}
+
+impl Default for Moderation {
+    fn default() -> Moderation {
+        Moderation::Adaptive(Goal::default())
+    }
+}
+
+/// Forms of the text, as help and errors show them.
+pub const FORMS: &str = "interrupt napi fixed[:usecs=100,frames=32] dim \
+                         adaptive[:latency=250us|:cpu=20%] busy";
+const WORDS: [&str; 6] = ["interrupt", "napi", "fixed", "dim", "adaptive", "busy"];
+
+impl Moderation {
+    /// Returns a warning if this mode cannot do what it says at a ring of `rx_ring_len` packets.
+    #[must_use]
+    pub fn warning(&self, rx_ring_len: u32) -> Option<String> {
+        match *self {
+            Moderation::Fixed { frames, .. } if frames > rx_ring_len / 2 => Some(format!(
+                "frames={frames}: half of a ring of {rx_ring_len} is {}, and ends the time before",
+                rx_ring_len / 2
+            )),
+            _ => None,
+        }
+    }
+
+    fn bad(text: &str, why: String, fix: &str) -> Error {
+        Error::new(Code::PortSyntax, format!("moderation '{text}'"), why).fix(fix)
+    }
+}
+
+/// Displays it as it is written: `fixed:usecs=100,frames=32`.
+impl fmt::Display for Moderation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Moderation::Interrupt => f.write_str("interrupt"),
+            Moderation::Napi => f.write_str("napi"),
+            Moderation::Fixed { usecs, frames } => {
+                write!(f, "fixed:usecs={usecs},frames={frames}")
+            }
+            Moderation::Dim => f.write_str("dim"),
+            Moderation::Adaptive(Goal::Latency { p99_usecs }) => {
+                write!(f, "adaptive:latency={p99_usecs}us")
+            }
+            Moderation::Adaptive(Goal::Cpu { percent }) => write!(f, "adaptive:cpu={percent}%"),
+            Moderation::Busy => f.write_str("busy"),
+        }
+    }
+}
+
+impl FromStr for Moderation {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Moderation> {
+        let (word, rest) = text.split_once(':').unwrap_or((text, ""));
+        let mode = match word {
+            "interrupt" => Moderation::Interrupt,
+            "napi" => Moderation::Napi,
+            "fixed" => {
+                Moderation::Fixed { usecs: USECS.default as u32, frames: FRAMES.default as u32 }
+            }
+            "dim" => Moderation::Dim,
+            "adaptive" => Moderation::default(),
+            "busy" => Moderation::Busy,
+            _ => {
+                let fix =
+                    nearest(word, WORDS.into_iter()).map(|near| format!("did you mean {near} ?"));
+                let fix = fix.unwrap_or_else(|| FORMS.to_owned());
+                return Err(Moderation::bad(text, format!("there is no mode '{word}'"), &fix));
+            }
+        };
+        let parts = rest.split(',').filter(|part| !part.is_empty());
+        parts.fold(Ok(mode), |mode, part| mode.and_then(|mode| mode.with(text, part)))
+    }
+}
+
+impl Moderation {
+    /// Returns the mode with one of its numbers set.
+    fn with(self, text: &str, part: &str) -> Result<Moderation> {
+        let (key, value) = part.split_once('=').unwrap_or((part, ""));
+        let unknown = || {
+            let word = text.split(':').next().unwrap_or_default();
+            Err(Moderation::bad(text, format!("{word} has no '{key}'"), FORMS))
+        };
+        match (self, key) {
+            (Moderation::Fixed { frames, .. }, "usecs") => {
+                Ok(Moderation::Fixed { usecs: number(text, key, value, &USECS)?, frames })
+            }
+            (Moderation::Fixed { usecs, .. }, "frames") => {
+                Ok(Moderation::Fixed { usecs, frames: number(text, key, value, &FRAMES)? })
+            }
+            (Moderation::Adaptive(_), "latency") => {
+                let time = value.strip_prefix("p99 ").unwrap_or(value);
+                let time = units::duration(time)
+                    .map_err(|why| Moderation::bad(text, why, "latency=250us"))?;
+                let usecs = time.as_micros().to_string();
+                let p99_usecs = number(text, key, &usecs, &LATENCY)?;
+                Ok(Moderation::Adaptive(Goal::Latency { p99_usecs }))
+            }
+            (Moderation::Adaptive(_), "cpu") => {
+                let percent = value.strip_suffix('%').unwrap_or(value);
+                Ok(Moderation::Adaptive(Goal::Cpu { percent: number(text, key, percent, &CPU)? }))
+            }
+            _ => unknown(),
+        }
+    }
+}
+
+/// Reads a number that a knob can have.
+fn number(text: &str, key: &str, value: &str, knob: &Knob) -> Result<u32> {
+    let allowed = |n: &u64| knob.allows(*n);
+    value.parse().ok().filter(allowed).map(|n: u64| n as u32).ok_or_else(|| {
+        let why = format!("{key} is {knob} {}, not '{value}'", knob.unit);
+        let default = knob.default;
+        Moderation::bad(text, why, &format!("leave it out for {default} {}", knob.unit))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_mode_is_read_as_it_is_displayed() {
+        for text in [
+            "interrupt",
+            "napi",
+            "fixed:usecs=100,frames=32",
+            "dim",
+            "adaptive:latency=250us",
+            "adaptive:cpu=20%",
+            "busy",
+        ] {
+            assert_eq!(text.parse::<Moderation>().unwrap().to_string(), text);
+        }
+        assert_eq!("adaptive".parse(), Ok(Moderation::default()));
+        assert_eq!(
+            "adaptive:latency=p99 1ms".parse::<Moderation>().unwrap().to_string(),
+            "adaptive:latency=1000us"
+        );
+        let fixed = "fixed:usecs=40".parse();
+        assert_eq!(fixed, Ok(Moderation::Fixed { usecs: 40, frames: 32 }));
+    }
+
+    #[test]
+    fn bad_text_is_refused_with_the_reason_and_what_to_write() {
+        for (text, why, fix) in [
+            ("", "no mode ''", "interrupt napi fixed"),
+            ("adaptiv", "no mode 'adaptiv'", "did you mean adaptive"),
+            ("napi:usecs=3", "napi has no 'usecs'", "fixed[:usecs=100"),
+            ("fixed:frames=0", "frames is 1..=65536 packets, not '0'", "32 packets"),
+            ("fixed:usecs=0", "usecs is 1..=10000 us, not '0'", "100 us"),
+            ("fixed:usecs=10001", "not '10001'", "100 us"),
+            ("fixed:usecs", "not ''", "100 us"),
+            ("adaptive:latency=250", "needs a unit", "latency=250us"),
+            ("adaptive:latency=1us", "10..=10000 us, not '1'", "250 us"),
+            ("adaptive:cpu=0%", "1..=100 %, not '0'", "20 %"),
+            ("adaptive:cpu=101", "not '101'", "20 %"),
+            ("adaptive:goal=1", "no 'goal'", "latency=250us"),
+        ] {
+            let e = text.parse::<Moderation>().unwrap_err();
+            assert!(e.why.contains(why) && e.fix.contains(fix), "{text}: {e}");
+        }
+    }
+
+    #[test]
+    fn more_frames_than_half_of_a_ring_are_warned_about_with_the_arithmetic() {
+        let fixed = Moderation::Fixed { usecs: 100, frames: 200 };
+        assert!(fixed.warning(256).unwrap().contains("half of a ring of 256 is 128"));
+        assert_eq!(fixed.warning(1024), None);
+    }
+}

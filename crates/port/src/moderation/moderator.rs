@@ -1,0 +1,423 @@
+//! A queue's moderation: what it gave goes in, when to look again comes out.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use super::adaptive::{Adaptive, Why};
+use super::arrivals::Arrivals;
+use super::cost::Cost;
+use super::dim::Dim;
+use super::mode::{Goal, Moderation};
+
+/// Packets that a ring holds of which nothing is known: the 256 of post 000, and of many a device since.
+const RING_LEN: u32 = 256;
+/// A peer that makes a shorter ring than that gets no CPU for it.
+const RING_LEN_MIN: u32 = 64;
+/// The longest wait on the CPU: half of the shortest sleep that is worth its wake-up (docs/adr/0011).
+const SPIN_MAX: Duration = Duration::from_micros(25);
+/// The shortest sleep where nothing demands less.
+const SLEEP_MIN: Duration = Duration::from_micros(50);
+/// The longest hold of any mode.
+const HOLD_MAX: Duration = Duration::from_millis(10);
+/// Part of CPU time that waking may take before a longer hold pays: a tenth.
+const WAKING: f64 = 0.1;
+/// Packets that a hold is long enough for, whatever they cost: half a budget.
+const ENOUGH: f64 = 32.0;
+
+/// When to look at a queue again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rest {
+    /// At once: there may be more.
+    Look,
+    /// At a time; until then the device is left alone.
+    Hold {
+        /// The time.
+        until: Instant,
+        /// True if a sleep would end too late, and the wait is short enough for the CPU.
+        spin: bool,
+    },
+    /// When the device says so, by its descriptor.
+    Device,
+}
+
+/// What a queue gave since the last decision.
+#[derive(Debug, Clone, Copy, Default)]
+struct Turn {
+    packets: u32,
+    bytes: u64,
+    /// A look gave all that was asked for.
+    more: bool,
+    /// It was not looked at, because there is no room for what it has.
+    blocked: bool,
+}
+
+/// The moderation of one queue.
+#[derive(Debug)]
+pub struct Moderator {
+    mode: Moderation,
+    /// Its packets wait in a device's ring until they are taken, and come at times that others set.
+    gathers: bool,
+    ring_len: u32,
+    turn: Turn,
+    arrivals: Arrivals,
+    adaptive: Adaptive,
+    dim: Dim,
+    cost: Cost,
+    /// The end of the last hold, and how late such ends are, smoothed.
+    due: Option<Instant>,
+    late: Duration,
+    /// The last decision was a hold.
+    held: Option<Duration>,
+    packets: u64,
+    irqs: u64,
+    /// Both when the cost was last learned.
+    counted: [u64; 2],
+    packets_per_irq: f64,
+}
+
+impl Moderator {
+    /// Makes the moderation of a queue; `gathers` is true if packets wait in a device's ring until they are
+    /// taken, and come at times that others set. Those of other queues are never held.
+    #[must_use]
+    pub fn new(mode: Moderation, gathers: bool) -> Moderator {
+        Moderator {
+            mode,
+            gathers,
+            ring_len: RING_LEN,
+            turn: Turn::default(),
+            arrivals: Arrivals::default(),
+            adaptive: Adaptive::default(),
+            dim: Dim::default(),
+            cost: Cost::default(),
+            due: None,
+            late: Duration::ZERO,
+            held: None,
+            packets: 0,
+            irqs: 0,
+            counted: [0; 2],
+            packets_per_irq: 0.0,
+        }
+    }
+
+    /// Returns the mode.
+    #[must_use]
+    pub fn mode(&self) -> Moderation {
+        self.mode
+    }
+
+    /// Returns true if packets may be held: they wait in a device's ring until they are taken.
+    #[must_use]
+    pub fn gathers(&self) -> bool {
+        self.gathers
+    }
+
+    /// Changes the mode; the next decision is by the new one.
+    pub fn set_mode(&mut self, mode: Moderation) {
+        if mode != self.mode {
+            self.mode = mode;
+            (self.adaptive, self.dim) = (Adaptive::default(), Dim::default());
+            self.arrivals.forget();
+            (self.due, self.held) = (None, None);
+        }
+    }
+
+    /// Notes the length of the device's ring, if it is known: a hold ends before half of it is full.
+    pub fn set_ring_len(&mut self, packets: Option<u32>) {
+        self.ring_len = packets.unwrap_or(RING_LEN).max(RING_LEN_MIN);
+    }
+
+    /// Notes that a look for up to `budget` gave `packets`.
+    ///
+    /// Cost: a few additions; no clock.
+    #[inline]
+    pub fn received(&mut self, packets: usize, bytes: u64, budget: usize) {
+        self.turn.packets = self.turn.packets.saturating_add(packets as u32);
+        self.turn.bytes = self.turn.bytes.wrapping_add(bytes);
+        self.turn.more = packets == budget;
+    }
+
+    /// Notes that the queue was not looked at, because there is no room for what it has.
+    pub fn left_alone(&mut self) {
+        self.turn.blocked = true;
+    }
+
+    /// Counts the end of a sleep, by the device or by a timer.
+    pub fn irq(&mut self) {
+        self.irqs += 1;
+    }
+
+    /// Takes over what a wake-up and a packet cost.
+    pub fn learned(&mut self, cost: Cost) {
+        self.cost = cost;
+        let [packets, irqs] = std::mem::replace(&mut self.counted, [self.packets, self.irqs]);
+        if self.irqs > irqs {
+            self.packets_per_irq = (self.packets - packets) as f64 / (self.irqs - irqs) as f64;
+        }
+    }
+
+    /// Returns the time for which the queue may be left alone although it is quiet, because another one of
+    /// the same thread is held.
+    #[must_use]
+    pub fn patience(&self) -> Option<Duration> {
+        match self.mode {
+            Moderation::Interrupt | Moderation::Napi | Moderation::Busy if self.gathers => None,
+            Moderation::Fixed { usecs, .. } => Some(Duration::from_micros(usecs.into())),
+            Moderation::Adaptive(Goal::Latency { p99_usecs }) => {
+                Some(Duration::from_micros(p99_usecs.into()))
+            }
+            _ => Some(Duration::from_micros(250)),
+        }
+    }
+
+    /// Decides, after the looks since the last decision, when to look again.
+    pub fn rest(&mut self, now: Instant) -> Rest {
+        let turn = std::mem::take(&mut self.turn);
+        let look = if turn.packets > 0 || turn.more { Rest::Look } else { Rest::Device };
+        if !self.gathers {
+            return if self.mode == Moderation::Busy { Rest::Look } else { look };
+        }
+        self.packets += u64::from(turn.packets);
+        self.note_lateness(now);
+        self.held = None;
+        match self.mode {
+            Moderation::Interrupt => Rest::Device,
+            Moderation::Napi => look,
+            Moderation::Busy => Rest::Look,
+            _ if turn.more && !turn.blocked => {
+                self.arrivals.add(turn.packets);
+                Rest::Look
+            }
+            _ => match self.hold(now, turn) {
+                Some(hold) => self.begin(now, hold),
+                // A hold that found nothing was the look.
+                None => look,
+            },
+        }
+    }
+
+    /// Returns the hold of this mode after a look that left nothing.
+    fn hold(&mut self, now: Instant, turn: Turn) -> Option<Duration> {
+        self.arrivals.add(turn.packets);
+        if turn.blocked {
+            return self.hold_blocked(now);
+        }
+        let packets = turn.packets;
+        let (usecs, frames) = match self.mode {
+            Moderation::Adaptive(goal) => {
+                let (cost, late) = (self.cost, self.late);
+                let target = |rate: f64| target(goal, rate, cost, late);
+                return self.adaptive.round(now, &mut self.arrivals, target);
+            }
+            Moderation::Fixed { usecs, frames } => (usecs, frames),
+            _ => {
+                if packets > 0 {
+                    self.dim.irq(now, packets.into(), turn.bytes);
+                }
+                self.dim.profile()
+            }
+        };
+        self.arrivals.close(now);
+        let hold = Duration::from_micros(usecs.into());
+        let rate = self.arrivals.rate();
+        let enough = if rate > 0.0 { f64::from(frames) / rate } else { f64::MAX };
+        let hold = hold.min(from_nanos(enough));
+        // A sleep of less costs more than the packets of that time.
+        (packets > 0 && hold > Duration::from_micros(1)).then_some(hold)
+    }
+
+    /// Goes on holding a queue that there is no room for, unless nothing has been known of it for long.
+    fn hold_blocked(&mut self, now: Instant) -> Option<Duration> {
+        let hold = match self.mode {
+            Moderation::Adaptive(_) => self.adaptive.blocked(),
+            _ => self.patience(),
+        }?;
+        let known = self.arrivals.so_far(now)?;
+        if known.passed > 5 * hold.max(SLEEP_MIN) {
+            self.adaptive.lose(&mut self.arrivals);
+            return None;
+        }
+        Some(hold)
+    }
+
+    /// Begins a hold that ends before half of the ring is full.
+    fn begin(&mut self, now: Instant, hold: Duration) -> Rest {
+        let (hold, spin) = bound(hold, self.arrivals.rate(), self.ring_len);
+        self.held = Some(hold);
+        let Some(until) = now.checked_add(hold) else { return Rest::Look };
+        self.due = (!spin).then_some(until);
+        Rest::Hold { until, spin }
+    }
+
+    /// Learns how late a hold ends. A timer that is late by milliseconds is believed up to a millisecond.
+    fn note_lateness(&mut self, now: Instant) {
+        let Some(due) = self.due.take() else { return };
+        if let Some(late) = now.checked_duration_since(due) {
+            self.late = (7 * self.late + late.min(Duration::from_millis(1))) / 8;
+        }
+    }
+
+    /// Returns what it does now, and why: displays as one line.
+    #[must_use]
+    pub fn moderated(&self) -> Moderated {
+        let (hold, why) = match self.mode {
+            Moderation::Adaptive(_) => self.adaptive.state(),
+            _ => (self.held, Why::Thin),
+        };
+        let hold = hold.map(|hold| bound(hold, self.arrivals.rate(), self.ring_len).0);
+        Moderated {
+            mode: self.mode,
+            hold: hold.filter(|_| self.gathers),
+            gathers: self.gathers,
+            packets_per_irq: self.packets_per_irq,
+            waking_percent: self.cost.waking_percent(self.packets_per_irq),
+            is_short_by_ring: hold.is_some_and(|held| self.is_cut(held)),
+            unmet: self.unmet(),
+            why,
+        }
+    }
+
+    /// True if the ring ends holds before the mode does.
+    fn is_cut(&self, hold: Duration) -> bool {
+        match self.mode {
+            Moderation::Fixed { usecs, frames } => {
+                hold < Duration::from_micros(usecs.into()) && frames > self.ring_len / 2
+            }
+            Moderation::Adaptive(Goal::Latency { .. }) => {
+                f64::from(self.ring_len / 2) <= self.arrivals.rate() * hold.as_nanos() as f64 * 1.01
+            }
+            _ => false,
+        }
+    }
+
+    /// True if the goal cannot be met: the packets alone take more CPU time than it allows.
+    fn unmet(&self) -> bool {
+        match self.mode {
+            Moderation::Adaptive(Goal::Cpu { percent }) => {
+                self.arrivals.rate() * self.cost.packet_ns > f64::from(percent) / 100.0
+            }
+            _ => false,
+        }
+    }
+}
+
+/// Returns the longest hold that a goal allows at a rate, in packets a nanosecond.
+fn target(goal: Goal, rate: f64, cost: Cost, late: Duration) -> Duration {
+    match goal {
+        Goal::Latency { p99_usecs } => {
+            let goal = Duration::from_micros(p99_usecs.into());
+            let longest = goal - late.min(goal / 2);
+            // As many as make waking a tenth of the time.
+            let enough = cost.wake_ns * (1.0 - WAKING) / (WAKING * cost.packet_ns.max(1.0));
+            let enough = enough.max(ENOUGH);
+            if rate > 0.0 { longest.min(from_nanos(enough / rate).max(SLEEP_MIN)) } else { longest }
+        }
+        Goal::Cpu { percent } => {
+            // CPU time a nanosecond that is left for waking.
+            let left = f64::from(percent) / 100.0 - rate * cost.packet_ns;
+            if left <= 0.0 { HOLD_MAX } else { from_nanos(cost.wake_ns / left).min(HOLD_MAX) }
+        }
+    }
+}
+
+/// Shortens a hold so that half of a ring is full at its end; true if it is then spent on the CPU.
+///
+/// A sleep ends somewhat late, and a sender that finds a full ring is slower than it can be. Half, so that
+/// the sender finds room.
+fn bound(hold: Duration, rate: f64, ring_len: u32) -> (Duration, bool) {
+    if rate <= 0.0 {
+        return (hold, false);
+    }
+    let half = from_nanos(f64::from(ring_len / 2) / rate);
+    if hold <= half {
+        return (hold, false);
+    }
+    let sleep_min = SLEEP_MIN.as_nanos() as f64;
+    if rate * sleep_min < f64::from(ring_len / 4 * 3) {
+        return (hold.min(half.max(SLEEP_MIN)), false);
+    }
+    (half, half <= SPIN_MAX)
+}
+
+/// Returns a time of so many nanoseconds, at most [`HOLD_MAX`].
+fn from_nanos(ns: f64) -> Duration {
+    Duration::from_nanos((ns.min(HOLD_MAX.as_nanos() as f64)) as u64)
+}
+
+/// A reading of a queue's moderation. Displays as one line: `8.2 packets an irq, 61 % of CPU was waking:
+/// holding 180 us`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub struct Moderated {
+    /// The mode.
+    pub mode: Moderation,
+    /// The time for which the device is left alone now; `None` if it is not.
+    pub hold: Option<Duration>,
+    /// False if the mode does not apply: no device holds the packets.
+    pub gathers: bool,
+    /// Packets to an irq lately.
+    pub packets_per_irq: f64,
+    /// Part of CPU time that went into waking, by the learned costs.
+    pub waking_percent: f64,
+    /// The ring ends the holds before the mode does.
+    pub is_short_by_ring: bool,
+    /// The goal cannot be met.
+    pub unmet: bool,
+    why: Why,
+}
+
+impl Default for Moderated {
+    fn default() -> Moderated {
+        Moderator::new(Moderation::default(), false).moderated()
+    }
+}
+
+impl fmt::Display for Moderated {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.gathers {
+            return write!(f, "{}: n/a, its packets wait in no device", self.mode);
+        }
+        let (packets, waking) = (self.packets_per_irq, self.waking_percent);
+        write!(f, "{packets:.1} packets an irq, {waking:.0} % of CPU was waking: ")?;
+        match (self.hold, self.why, self.mode) {
+            (Some(hold), ..) => {
+                write!(f, "holding {} us", hold.as_micros())?;
+                if self.is_short_by_ring {
+                    f.write_str(", until half of the ring is full")?;
+                }
+            }
+            (None, Why::Waited, _) => f.write_str("not held, a trial gathered too little")?,
+            (None, _, Moderation::Interrupt | Moderation::Napi | Moderation::Busy) => {
+                write!(f, "never held by {}", self.mode)?;
+            }
+            (None, ..) => f.write_str("not held, they come too thinly")?,
+        }
+        if self.unmet {
+            write!(f, "; the packets alone take more than {}", self.mode)?;
+        }
+        Ok(())
+    }
+}
+
+/// Irqs a second below which few packets to each are no waste.
+const IRQS_MIN: f64 = 1000.0;
+/// Packets to an irq that are too few.
+const FEW: f64 = 2.0;
+
+/// Returns what is poor about the use of a machine that handled `packets` by `irqs` in a time, with the
+/// rule that fired; `None` if nothing is.
+///
+/// Source: post 001, in which the adapter's interrupts carried too few packets each.
+#[must_use]
+pub fn poor_use(packets: u64, irqs: u64, time: Duration) -> Option<String> {
+    let rate = irqs as f64 / time.as_secs_f64();
+    let each = packets as f64 / irqs as f64;
+    (rate.is_finite() && rate >= IRQS_MIN && each < FEW).then(|| {
+        format!(
+            "poor use of the CPU: {each:.1} packets an irq at {rate:.0} irqs a second \
+             (rule: fewer than {FEW:.0} at {IRQS_MIN:.0} or more)"
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests;

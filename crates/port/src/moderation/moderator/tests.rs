@@ -1,0 +1,360 @@
+//! The controller against simulated devices: streams, bursts, and peers that wait for an answer.
+
+use super::*;
+
+/// The shortest hold of old, a fifth of 250 µs.
+const TIME: Duration = Duration::from_micros(50);
+const BUDGET: usize = 64;
+
+fn us(n: u64) -> Duration {
+    Duration::from_micros(n)
+}
+
+/// How packets come.
+enum Load {
+    /// At these times.
+    At(Vec<Duration>),
+    /// So many at once, so long after the last ones were taken.
+    Answers(u32, Duration),
+}
+
+/// What became of them.
+#[derive(Debug, Default)]
+struct Seen {
+    packets: u64,
+    irqs: u64,
+    delays: Vec<Duration>,
+    most_at_once: u32,
+    line: String,
+}
+
+impl Seen {
+    fn each(&self) -> f64 {
+        self.packets as f64 / self.irqs as f64
+    }
+
+    fn delay(&mut self, percentile: usize) -> Duration {
+        self.delays.sort_unstable();
+        self.delays[(self.delays.len() - 1) * percentile / 100]
+    }
+}
+
+/// Lets a moderator serve a load for `time`: a wake-up by the device takes 10 µs, a timer is `late`, a
+/// look takes a microsecond.
+fn simulate(m: &mut Moderator, mut load: Load, time: Duration, late: Duration) -> Seen {
+    let (start, mut seen) = (Instant::now(), Seen::default());
+    let (mut now, mut at, mut next) = (Duration::ZERO, 0, us(100));
+    while now < time {
+        let mut n = 0;
+        match &mut load {
+            Load::At(times) => {
+                while at < times.len() && times[at] <= now && n < BUDGET {
+                    seen.delays.push(now - times[at]);
+                    (at, n) = (at + 1, n + 1);
+                }
+                next = times.get(at).copied().unwrap_or(time);
+            }
+            Load::Answers(together, trip) => {
+                if next <= now {
+                    n = *together as usize;
+                    seen.delays.push(now - next);
+                    next = now + *trip;
+                }
+            }
+        }
+        seen.packets += n as u64;
+        seen.most_at_once = seen.most_at_once.max(n as u32);
+        m.received(n, 100 * n as u64, BUDGET);
+        match m.rest(start + now) {
+            Rest::Look => now += us(1),
+            Rest::Hold { until, spin } => {
+                let woken = (until - start).max(now) + if spin { us(0) } else { late };
+                (now, seen.irqs) = (woken.max(now + us(1)), seen.irqs + u64::from(!spin));
+                m.irq();
+            }
+            Rest::Device => {
+                (now, seen.irqs) = ((next + us(10)).max(now + us(1)), seen.irqs + 1);
+                m.irq();
+            }
+        }
+        m.learned(Cost::default());
+    }
+    seen.line = m.moderated().to_string();
+    seen
+}
+
+fn every(gap: Duration, time: Duration) -> Load {
+    Load::At((1..).map(|i| gap * i).take_while(|at| *at < time).collect())
+}
+
+/// Gaps of an exponential distribution, by a fixed seed.
+fn poisson(mean: Duration, time: Duration) -> Load {
+    let (mut seed, mut at, mut times) = (0x2545_f491_4f6c_dd1d_u64, Duration::ZERO, Vec::new());
+    while at < time {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        let even = (seed >> 11) as f64 / (1_u64 << 53) as f64;
+        at += mean.mul_f64(-(1.0 - even).ln());
+        times.push(at);
+    }
+    Load::At(times)
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[test]
+fn a_stream_is_held_as_long_as_the_goal_allows_whatever_its_arrivals() {
+    for (gap, least) in [(105, 2.2), (100, 2.3), (20, 11.0), (5, 40.0)] {
+        for load in [every(us(gap), SECOND), poisson(us(gap), SECOND)] {
+            let mut m = Moderator::new(Moderation::default(), true);
+            m.set_ring_len(Some(1024));
+            let mut seen = simulate(&mut m, load, SECOND, us(5));
+            // A tenth for those that come one by one while the rate is looked at.
+            assert!(seen.each() > 0.85 * least, "{gap} us: {} an irq: {}", seen.each(), seen.line);
+            assert!(seen.delay(99) <= us(265), "{gap} us: {:?}: {}", seen.delay(99), seen.line);
+            assert!(seen.line.contains("holding 2"), "{}", seen.line);
+        }
+    }
+}
+
+#[test]
+fn a_late_timer_shortens_the_hold_so_that_the_goal_is_met() {
+    let mut m = Moderator::new(Moderation::default(), true);
+    m.set_ring_len(Some(1024));
+    let mut seen = simulate(&mut m, every(us(20), SECOND), SECOND, us(60));
+    assert!(seen.delay(99) <= us(275), "{:?}: {}", seen.delay(99), seen.line);
+    // One that is late by 10 ms is beyond any goal, and breaks nothing.
+    let mut m = Moderator::new(Moderation::default(), true);
+    let seen = simulate(&mut m, every(us(20), SECOND), SECOND, us(10_000));
+    assert!(seen.packets > 45_000, "{seen:?}");
+}
+
+#[test]
+fn a_peer_that_waits_for_each_answer_is_hardly_ever_held() {
+    for trip in [40, 100] {
+        let mut m = Moderator::new(Moderation::default(), true);
+        let mut seen = simulate(&mut m, Load::Answers(1, us(trip)), 3 * SECOND, us(5));
+        assert!(seen.delay(99) <= us(11), "{trip}: {:?}", seen.delay(99));
+        let got = seen.packets as f64 * (trip as f64 + 10.0) / 3e6;
+        assert!(got > 0.95, "{trip}: {got} of the answers: {}", seen.line);
+    }
+}
+
+#[test]
+fn peers_that_wait_for_several_answers_are_held_for_no_more_than_their_round_trip() {
+    for (together, trip) in [(2, 40), (8, 40), (32, 40)] {
+        let mut m = Moderator::new(Moderation::default(), true);
+        let load = Load::Answers(together, us(trip));
+        let mut seen = simulate(&mut m, load, 3 * SECOND, us(5));
+        assert!(seen.delay(90) <= us(90), "{together}: {:?}: {}", seen.delay(90), seen.line);
+        let got = seen.packets as f64 / f64::from(together) * (trip as f64 + 10.0) / 3e6;
+        assert!(got > 0.45, "{together}: {got} of the answers: {}", seen.line);
+    }
+}
+
+#[test]
+fn a_packet_that_comes_alone_is_never_held_in_any_mode() {
+    for text in ["interrupt", "napi", "fixed", "dim", "adaptive", "adaptive:cpu=20%", "busy"] {
+        let mut m = Moderator::new(text.parse().unwrap(), true);
+        let mut seen = simulate(&mut m, every(us(2000), SECOND), SECOND, us(5));
+        assert!(seen.delay(100) <= us(10), "{text}: {:?}", seen.delay(100));
+    }
+}
+
+#[test]
+fn a_burst_is_held_and_the_packet_after_quiet_is_not() {
+    let burst = |n: u64| (0..400).map(move |i| us(20_000 * n + 20 * i));
+    let firsts: Vec<usize> = (0..40).map(|n| 400 * n).collect();
+    let mut m = Moderator::new(Moderation::default(), true);
+    let load = Load::At((1..41).flat_map(burst).collect());
+    let seen = simulate(&mut m, load, SECOND, us(5));
+    assert!(seen.each() > 5.0, "{} an irq", seen.each());
+    for first in firsts {
+        assert!(seen.delays[first] <= us(11), "burst {first}: {:?}", seen.delays[first]);
+    }
+}
+
+#[test]
+fn a_ring_bounds_every_hold_at_the_rate_of_the_moment() {
+    // 1 in 2 us would be 125 in 250 us, and 5000 in 10 ms.
+    for text in ["adaptive", "adaptive:latency=10ms", "fixed:usecs=10000,frames=65536", "dim"] {
+        let mut m = Moderator::new(text.parse().unwrap(), true);
+        m.set_ring_len(Some(128));
+        let seen = simulate(&mut m, every(us(2), SECOND), SECOND, us(5));
+        let (rest, line) = (m.moderated().hold.unwrap_or_default(), &seen.line);
+        assert!(rest <= us(130), "{text}: {rest:?}, {line}");
+        assert!(seen.irqs > 5000, "{text}: {}", seen.irqs);
+    }
+}
+
+#[test]
+fn a_goal_of_cpu_holds_just_long_enough_and_says_so_if_it_cannot_be_met() {
+    // 12 us a wake-up: 20 % less 5 % for 100,000 packets of 0.5 us leave 12,500 wake-ups.
+    let mut m = Moderator::new("adaptive:cpu=20%".parse().unwrap(), true);
+    m.set_ring_len(Some(1024));
+    let seen = simulate(&mut m, every(us(10), SECOND), SECOND, us(1));
+    assert!((11_000..14_500).contains(&seen.irqs), "{}: {}", seen.irqs, seen.line);
+    let mut m = Moderator::new("adaptive:cpu=2%".parse().unwrap(), true);
+    m.set_ring_len(Some(4096));
+    let seen = simulate(&mut m, every(us(10), SECOND), SECOND, us(1));
+    assert!(
+        seen.line.ends_with("the packets alone take more than adaptive:cpu=2%"),
+        "{}",
+        seen.line
+    );
+}
+
+#[test]
+fn the_hold_does_not_move_with_noise() {
+    let mut m = Moderator::new(Moderation::default(), true);
+    m.set_ring_len(Some(1024));
+    let start = Instant::now();
+    let (mut now, mut holds) = (start, Vec::new());
+    for i in 0..400 {
+        m.received(10 + i % 2, 0, BUDGET);
+        if let Rest::Hold { until, .. } = m.rest(now) {
+            holds.push(until - now);
+        }
+        now += us(250);
+    }
+    holds.dedup();
+    assert!(holds.len() <= 2, "{holds:?}");
+}
+
+/// Looks that find so many packets each, `every` apart; the rest after each.
+fn looks(m: &mut Moderator, start: Instant, every: Duration, found: &[usize]) -> Vec<Rest> {
+    let look = |(i, &packets): (usize, &usize)| {
+        m.received(packets, 0, BUDGET);
+        m.rest(start + every * i as u32)
+    };
+    found.iter().enumerate().map(look).collect()
+}
+
+fn is_held(rest: &Rest) -> bool {
+    matches!(rest, Rest::Hold { .. })
+}
+
+#[test]
+fn what_would_fill_a_ring_meanwhile_is_waited_for_without_a_sleep() {
+    let start = Instant::now();
+    let last = |ring, found: usize, every| {
+        let mut m = Moderator::new(Moderation::default(), true);
+        m.set_ring_len(Some(ring));
+        let rests = looks(&mut m, start, every, &[found; 120]);
+        let Rest::Hold { until, spin } = rests[119] else { panic!("{rests:?}") };
+        (until - (start + 119 * every), spin)
+    };
+    let near = |(hold, spin): (Duration, bool), us: f64, spins: bool| {
+        assert!((hold.as_secs_f64() * 1e6 - us).abs() < 1.0 && spin == spins, "{hold:?} {spin}");
+    };
+    // 60 each 10 us: 128 in 21 us. 38: 190 of 256 in 50 us. 16 each us of 1024: 512 in 32 us.
+    near(last(256, 60, TIME / 5), 21.3, true);
+    near(last(256, 38, TIME / 5), 50.0, false);
+    near(last(1024, 16, us(1)), 32.0, false);
+    // 10 in 50 us fill a ring of 2, and are no reason to keep a CPU busy.
+    assert!(!last(2, 10, TIME).1);
+}
+
+#[test]
+fn a_queue_that_has_more_is_looked_at_again() {
+    let mut m = Moderator::new(Moderation::default(), true);
+    let rests = looks(&mut m, Instant::now(), TIME, &[BUDGET; 10]);
+    assert_eq!(rests, [Rest::Look; 10]);
+}
+
+#[test]
+fn how_fast_packets_come_is_not_how_fast_those_that_gathered_are_taken() {
+    let mut m = Moderator::new(Moderation::default(), true);
+    m.set_ring_len(Some(1024));
+    let mut now = Instant::now();
+    looks(&mut m, now, TIME, &[1]);
+    // 10 in each microsecond: a sleep of 50, and what came is taken in 60 more, 1098 in all.
+    for _ in 0..5 {
+        now += TIME;
+        let mut found = [BUDGET; 18];
+        found[17] = 10;
+        let rests = looks(&mut m, now, TIME / 15, &found);
+        let Rest::Hold { until, .. } = rests[17] else { panic!("{rests:?}") };
+        let hold = until - (now + TIME / 15 * 17);
+        assert!((us(45)..us(60)).contains(&hold), "{hold:?}");
+        now += TIME / 15 * 17;
+    }
+}
+
+#[test]
+fn a_queue_that_there_is_no_room_for_is_not_an_empty_one() {
+    let mut m = Moderator::new(Moderation::default(), true);
+    let now = Instant::now();
+    let rests = looks(&mut m, now, TIME, &[20, 20, 20]);
+    assert!(is_held(&rests[2]));
+    let mut blocked = |at| {
+        m.left_alone();
+        m.rest(at)
+    };
+    assert!(is_held(&blocked(now + 4 * TIME)), "what it has is not known, and still comes densely");
+    // One that takes nothing for long is slept on.
+    assert_eq!(blocked(now + 100 * TIME), Rest::Device);
+}
+
+#[test]
+fn packets_that_wait_in_no_device_are_never_held() {
+    for text in ["fixed", "dim", "adaptive", "napi", "interrupt"] {
+        let mut m = Moderator::new(text.parse().unwrap(), false);
+        assert_eq!(looks(&mut m, Instant::now(), TIME, &[10, 0]), [Rest::Look, Rest::Device]);
+        assert!(m.moderated().to_string().ends_with("n/a, its packets wait in no device"));
+    }
+}
+
+#[test]
+fn each_plain_mode_does_what_it_says() {
+    let rests = |text: &str| {
+        let mut m = Moderator::new(text.parse().unwrap(), true);
+        looks(&mut m, Instant::now(), us(100), &[10, 10, 0])
+    };
+    assert_eq!(rests("interrupt"), [Rest::Device; 3]);
+    assert_eq!(rests("napi"), [Rest::Look, Rest::Look, Rest::Device]);
+    assert_eq!(rests("busy"), [Rest::Look; 3]);
+    let fixed = rests("fixed:usecs=70,frames=5");
+    assert!(is_held(&fixed[0]) && is_held(&fixed[1]) && fixed[2] == Rest::Device, "{fixed:?}");
+    let mut m = Moderator::new("fixed:usecs=70,frames=5".parse().unwrap(), true);
+    looks(&mut m, Instant::now(), us(100), &[10, 10]);
+    assert_eq!(m.moderated().hold, Some(us(50)), "5 come in 50 us");
+}
+
+#[test]
+fn a_change_of_mode_takes_effect_at_the_next_decision() {
+    let mut m = Moderator::new(Moderation::default(), true);
+    let now = Instant::now();
+    assert!(is_held(&looks(&mut m, now, TIME, &[20, 20])[1]));
+    m.set_mode(Moderation::Napi);
+    assert_eq!(looks(&mut m, now + 2 * TIME, TIME, &[20, 0]), [Rest::Look, Rest::Device]);
+    m.set_mode(Moderation::default());
+    assert!(!is_held(&looks(&mut m, now + 4 * TIME, TIME, &[20])[0]), "it begins anew");
+}
+
+#[test]
+fn it_explains_itself_in_a_line() {
+    let moderated = Moderated {
+        hold: Some(us(180)),
+        gathers: true,
+        packets_per_irq: 8.24,
+        waking_percent: 61.2,
+        why: Why::Held,
+        ..Moderated::default()
+    };
+    let line = "8.2 packets an irq, 61 % of CPU was waking: holding 180 us";
+    assert_eq!(moderated.to_string(), line);
+}
+
+#[test]
+fn few_packets_to_many_irqs_are_poor_use_and_the_rule_is_told() {
+    let poor = poor_use(9600, 9500, SECOND).unwrap();
+    assert!(
+        poor.contains("1.0 packets an irq at 9500 irqs a second (rule: fewer than 2"),
+        "{poor}"
+    );
+    assert_eq!(poor_use(900, 900, SECOND), None);
+    assert_eq!(poor_use(19_000, 9500, SECOND), None);
+    assert_eq!(poor_use(0, 0, Duration::ZERO), None);
+}
