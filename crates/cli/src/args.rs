@@ -8,7 +8,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use linerate::knob::{self, Knob};
-use linerate::{Data, Init, Registry, Return, units};
+use linerate::{Data, Init, Moderation, Registry, Return, units};
 use linerate_ctl::pool::{BUFFERS, INIT, RETURN};
 
 use crate::errors::{Failure, USAGE};
@@ -127,9 +127,10 @@ pub struct Run {
     #[arg(long, value_name = "N", help = effect(&knob::BUDGET), value_parser = number(&knob::BUDGET),
         default_value_t = knob::BUDGET.default)]
     pub budget: u64,
-    #[arg(long, value_name = "USECS", help = effect(&knob::RX_USECS),
-        value_parser = number(&knob::RX_USECS), default_value_t = knob::RX_USECS.default)]
-    pub rx_usecs: u64,
+    /// When ports are looked at again, unless they say `moderation=`: interrupt, napi,
+    /// fixed[:usecs=100,frames=32], dim, adaptive[:latency=250us|:cpu=20%] or busy
+    #[arg(long, value_name = "MODE", default_value = "adaptive", value_parser = moderation)]
+    pub moderation: Moderation,
     /// Print what the pool cost, worker by worker
     #[arg(long)]
     pub pool: bool,
@@ -299,6 +300,10 @@ fn number(knob: &'static Knob) -> impl TypedValueParser<Value = u64> {
     clap::value_parser!(u64).range(knob.min..=knob.max)
 }
 
+fn moderation(text: &str) -> Result<Moderation, String> {
+    text.parse().map_err(|e: linerate::Error| format!("{} ({})", e.why, e.fix))
+}
+
 fn rate(text: &str) -> Result<String, String> {
     units::rate(text).map(|_| text.to_owned())
 }
@@ -357,7 +362,15 @@ mod tests {
 
     #[test]
     fn units_are_required_where_they_are_needed() {
-        for bad in ["--for=10", "--count=1.5", "--budget=0", "--budget=1025", "--pool-frames=5G"] {
+        for bad in [
+            "--moderation=nappi",
+            "--moderation=fixed:frames=0",
+            "--for=10",
+            "--count=1.5",
+            "--budget=0",
+            "--budget=1025",
+            "--pool-frames=5G",
+        ] {
             assert!(Args::try_parse_from(["linerate", "forward", bad]).is_err(), "{bad}");
         }
     }

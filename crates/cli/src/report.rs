@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use linerate::Obtained;
-use linerate_ctl::report::{Cost, FarReport, LedgerReport, PhaseReport, Verify};
+use linerate_ctl::report::{Cost, FarReport, LedgerReport, PhaseReport, PortReport, Verify};
 use linerate_ctl::{Calls, ForwardReport, GenReport, Locks, TSC, Waits};
 use linerate_sys::tsc;
 
@@ -26,6 +26,7 @@ pub fn forward(report: &ForwardReport, whole_pool: bool) -> String {
     text += &phases(&report.phases);
     text += &pool::line(&report.pool, tsc::timing_ticks);
     text += &cost(&report.cost);
+    text += &irqs(&report.ports);
     text += &excess(report);
     if whole_pool { text + &pool::table(&report.pool) } else { text }
 }
@@ -193,12 +194,24 @@ fn cost(cost: &Cost) -> String {
     let scope = if cost.scope == Some("user") { " (without the kernel's)" } else { "" };
     let unit = if cost.scope == Some(TSC) { "TSC ticks/pkt" } else { "cyc/pkt" };
     format!(
-        "cost     {} {unit}  {} instr/pkt{scope}  {} pkt/wakeup  CPU {:.1} s\n",
+        "cost     {} {unit}  {} instr/pkt{scope}  {} pkt/irq  CPU {:.1} s\n",
         whole(cost.cycles_per_packet),
         whole(cost.instructions_per_packet),
-        tenths(cost.packets_per_wakeup),
+        tenths(cost.packets_per_irq),
         cost.cpu_seconds
     )
+}
+
+/// A line for each port whose packets a moderation may hold: what it did, and what is poor about it.
+fn irqs(ports: &[PortReport]) -> String {
+    let mut text = String::new();
+    for port in ports.iter().filter(|port| !port.moderation.is_empty()) {
+        let _ = writeln!(text, "irqs     {}: {}", port.name, port.moderation);
+        if let Some(poor) = &port.poor_use {
+            let _ = writeln!(text, "         {poor}");
+        }
+    }
+    text
 }
 
 /// Two clocks for the same packets; then locks, calls and waits, a packet.
@@ -335,7 +348,7 @@ mod tests {
     use super::*;
     use linerate_ctl::PoolReport;
     use linerate_ctl::pool::{CoreReport, RemoteFrees};
-    use linerate_ctl::report::{PaceReport, Passed, PortReport};
+    use linerate_ctl::report::{PaceReport, Passed};
     use std::collections::BTreeMap;
 
     fn report() -> ForwardReport {
@@ -361,7 +374,7 @@ mod tests {
             cost: Cost {
                 cycles_per_packet: Some(412.4),
                 instructions_per_packet: Some(1021.0),
-                packets_per_wakeup: Some(31.64),
+                packets_per_irq: Some(31.64),
                 cpu_seconds: 1.23,
                 scope: Some("user+kernel"),
                 cpu_ns_per_packet: Some(153.71),
@@ -415,7 +428,7 @@ all                             10,331  tx_full
 balance  rx 8,012,331 = tx 8,002,000 + drop 10,331 + in flight 0   OK
 rate     4.00 Mpps over 2.00 s
 pool     17.4 MiB held  hot list hits 99.8 %  freed on another CPU 50.0 %
-cost     412 cyc/pkt  1,021 instr/pkt  31.6 pkt/wakeup  CPU 1.2 s
+cost     412 cyc/pkt  1,021 instr/pkt  31.6 pkt/irq  CPU 1.2 s
 time     153.7 ns CPU/pkt by the kernel  160.2 ns awake/pkt by the workers' clocks  agree
 locks    0.031 taken/pkt  <0.001 contended/pkt  <0.1 ns waited/pkt
 calls    1.001 alloc/pkt  1.001 free/pkt  2.000 copies/pkt  0.046 rx+xmit calls/pkt
@@ -479,7 +492,7 @@ flat out 1.00 Mpps  1,514 MB/s over 1.50 s  CPU 20 % here, - there
         let text = forward(&ForwardReport { cost, pool: PoolReport::default(), ..report() }, false);
         assert!(text.contains("pool     0 KiB held  hot list hits -  freed on another CPU -\n"));
         assert!(
-            text.contains("cost     - cyc/pkt  - instr/pkt  - pkt/wakeup  CPU 0.1 s\ntime     - ")
+            text.contains("cost     - cyc/pkt  - instr/pkt  - pkt/irq  CPU 0.1 s\ntime     - ")
         );
     }
 

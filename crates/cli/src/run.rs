@@ -95,8 +95,8 @@ pub fn run(path: &Path, run: &Run, screen: &Screen) -> Result<Ran, Failure> {
 /// # Errors
 /// Whatever a port says, and memory that cannot be had.
 pub fn open(path: &Path, run: &Run) -> Result<Engine, Failure> {
-    let mut builder =
-        Engine::builder().budget(run.budget as usize).rx_usecs(run.rx_usecs as u32).cpus(&run.cpu);
+    let builder = Engine::builder().budget(run.budget as usize);
+    let mut builder = builder.moderation(run.moderation).cpus(&run.cpu);
     for driver in path.drivers.drivers() {
         builder = builder.driver(*driver);
     }

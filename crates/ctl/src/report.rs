@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use linerate_datapath::{PortStats, Stats, Stopped};
+use linerate_port::moderation::poor_use;
 use linerate_port::{DriverFlags, Error, Pace, Verified};
 
 #[cfg(feature = "json")]
@@ -81,6 +82,16 @@ pub struct PortReport {
     pub bad_descs: u64,
     /// Times that its socket was opened anew, since the device had packets and gave none back.
     pub resets: u64,
+    /// Ends of a worker's sleep by this port's device.
+    pub irqs_by_device: u64,
+    /// Ends of a worker's sleep by the timer that let this port's packets gather.
+    pub irqs_by_timer: u64,
+    /// Times that a worker was about to sleep, and this port had something.
+    pub rechecks: u64,
+    /// Its moderation: what it did lately, and why; empty if its packets wait in no device.
+    pub moderation: String,
+    /// Too few packets to an irq, with the rule that fired.
+    pub poor_use: Option<String>,
 }
 
 /// Packets and their bytes, from the destination MAC, without FCS.
@@ -122,8 +133,9 @@ pub struct Cost {
     pub cycles_per_packet: Option<f64>,
     /// Instructions for each packet.
     pub instructions_per_packet: Option<f64>,
-    /// Packets for each time that a worker was woken; `None` if none ever was.
-    pub packets_per_wakeup: Option<f64>,
+    /// Packets for each irq, which is the end of a worker's sleep, by a device or by a timer; `None` if none
+    /// ever slept.
+    pub packets_per_irq: Option<f64>,
     /// CPU time of the whole process, in seconds.
     pub cpu_seconds: f64,
     /// Scope of `cycles_per_packet`: `user+kernel` or `user`, cycles of the core; or [`TSC`].
@@ -267,7 +279,7 @@ impl ForwardReport {
         let locks = Locks::of(stopped, spent);
         ForwardReport {
             duration_seconds: spent.wall.as_secs_f64(),
-            ports: stopped.ports.iter().map(PortReport::from).collect(),
+            ports: stopped.ports.iter().map(|port| PortReport::of(port, spent.wall)).collect(),
             ledger: LedgerReport::of(stopped),
             cost: Cost::of(spent, stopped),
             locks,
@@ -341,13 +353,13 @@ impl LedgerReport {
 
 impl Cost {
     fn of(spent: &Spent, stopped: &Stopped) -> Cost {
-        let wakeups: u64 = stopped.ports.iter().map(|p| p.counts.wakeups).sum();
+        let irqs: u64 = stopped.workers.iter().map(|worker| worker.sleeps).sum();
         let each = PerPacket::leaving(&stopped.ports);
         let of_known = |n: Option<u64>| n.and_then(|n| each.of(n));
         Cost {
             cycles_per_packet: of_known(spent.cycles),
             instructions_per_packet: of_known(spent.instructions),
-            packets_per_wakeup: (wakeups > 0).then(|| each.0 as f64 / wakeups as f64),
+            packets_per_irq: (irqs > 0).then(|| each.0 as f64 / irqs as f64),
             cpu_seconds: spent.cpu.as_secs_f64(),
             scope: spent.scope,
             cpu_ns_per_packet: of_known(u64::try_from(spent.cpu.as_nanos()).ok()),
@@ -396,8 +408,9 @@ impl From<Verified> for Verify {
     }
 }
 
-impl From<&PortStats> for PortReport {
-    fn from(port: &PortStats) -> PortReport {
+impl PortReport {
+    /// Reports a port after a run of `time`.
+    fn of(port: &PortStats, time: Duration) -> PortReport {
         let (c, d) = (&port.counts, &port.driver_counts);
         PortReport {
             name: port.name.clone(),
@@ -413,6 +426,14 @@ impl From<&PortStats> for PortReport {
             copied_bytes: d.copied_bytes,
             bad_descs: d.bad_descs,
             resets: d.resets,
+            irqs_by_device: c.wakeups,
+            irqs_by_timer: c.hold_ends,
+            rechecks: c.rechecks,
+            moderation: match port.moderation.gathers && c.polls > 0 {
+                true => port.moderation.to_string(),
+                false => String::new(),
+            },
+            poor_use: poor_use(c.rx_packets, c.irqs(), time).filter(|_| port.moderation.gathers),
         }
     }
 }

@@ -5,11 +5,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use linerate_port::wait::poll_readable;
-use linerate_port::{Code, Driver, Error, QueueOps, Registry, Result, Want};
+use linerate_port::{Code, Driver, Error, Moderation, QueueOps, Registry, Result, Want};
 use linerate_skb::{Data, Holder, Huge, Init, Pool, Return, Verdict};
 
-use crate::hold_off::HoldOff;
-use crate::knob::{BACKLOG, BUDGET, RX_USECS};
+use crate::knob::{BACKLOG, BUDGET};
 use crate::memory::MemoryConfig;
 use crate::napi::Napi;
 use crate::notice::Notice;
@@ -33,6 +32,7 @@ pub struct Builder {
     wraps: Vec<(String, Around)>,
     makers: Vec<Maker>,
     sizes: Sizes,
+    moderation: Moderation,
     memory: MemoryConfig,
     workers: usize,
     cpus: Vec<usize>,
@@ -46,11 +46,8 @@ impl Builder {
             wires: Vec::new(),
             wraps: Vec::new(),
             makers: Vec::new(),
-            sizes: Sizes {
-                budget: BUDGET.default as usize,
-                backlog: BACKLOG.default as usize,
-                rx_usecs: RX_USECS.default as u32,
-            },
+            sizes: Sizes { budget: BUDGET.default as usize, backlog: BACKLOG.default as usize },
+            moderation: Moderation::default(),
             memory: MemoryConfig::default(),
             workers: usize::MAX,
             cpus: Vec::new(),
@@ -147,17 +144,14 @@ impl Builder {
         self
     }
 
-    /// The longest time for which packets may gather in a device's ring where they come densely, in
-    /// microseconds: 250 unless told, at most 10000, 0 = look at once.
+    /// Sets when the ports are looked at again, but for those whose texts say `moderation=`:
+    /// `adaptive` unless told, with at most 250 µs for 99 of 100 packets.
     ///
-    /// It is ethtool's rx-usecs, in the worker. Where more than three come in a fifth of it anyway, a
-    /// worker lets some 32 gather, for a fifth of it at least, or until half of the device's ring is full;
-    /// each may be later by that much, and a turn, a doorbell and a wake-up serve all. A packet that comes
-    /// alone is never held. A ring of fewer than 64, or than 256 of a device that does not tell, loses
-    /// packets, and counts them.
+    /// A packet that comes alone after quiet is never held, unless another queue of its worker is. It can be
+    /// changed while packets pass ([`Running::control`]). docs/moderation.md says how to choose.
     #[must_use]
-    pub fn rx_usecs(mut self, usecs: u32) -> Self {
-        self.sizes.rx_usecs = RX_USECS.clamp(usecs.into()) as u32;
+    pub fn moderation(mut self, mode: Moderation) -> Self {
+        self.moderation = mode;
         self
     }
 
@@ -287,12 +281,13 @@ impl Builder {
         let ports = ports::plan(named, &wires)?;
         let workers = plan::workers(ports.len(), &wires, self.workers);
         let memory = self.memory.get(&plan::demands(&ports, &workers), self.sizes)?;
-        let pool = memory.pool;
+        let (pool, mut warnings) = (memory.pool, memory.warnings);
         let mut opened = opening::open_all(&ports, &pool)?;
         opening::check_directions(&ports, &wires, &opened)?;
         let meters = wrapping::wrap_all(&ports, &mut opened, wraps)?;
         let groups = Groups { ports: &ports, wires: &wires, workers: &workers, meters };
-        let (entries, groups) = groups.split(opened, &pool, self.sizes.backlog);
+        let (entries, groups) =
+            groups.split(opened, &pool, self.sizes.backlog, self.moderation, &mut warnings);
         let (mut made, notice) = (Vec::new(), Arc::default());
         for (i, (group, hot_list_len)) in groups.into_iter().zip(memory.hot_lists).enumerate() {
             if group.napis.len() > Verdict::OUTPUTS_MAX {
@@ -301,14 +296,13 @@ impl Builder {
                     .fix(format!("at most {} a worker", Verdict::OUTPUTS_MAX)));
             }
             let stages = self.make_stages(i, &group.names)?;
-            let slot = WorkerSlot::new(&notice)?;
+            let counters = group.napis.iter().map(|napi| napi.readings().0);
+            let slot = WorkerSlot::new(&notice, group.names.into_iter().zip(counters).collect())?;
             let mem = pool.local_named(&format!("worker {i}"), hot_list_len);
-            let hold_off = HoldOff::new(Duration::from_micros(self.sizes.rx_usecs.into()));
-            let worker =
-                Worker::new(group.napis, stages, mem, self.sizes.budget, hold_off, slot.clone())?;
+            let worker = Worker::new(group.napis, stages, mem, self.sizes.budget, slot.clone())?;
             made.push((worker, slot));
         }
-        let warnings = Arc::from(memory.warnings);
+        let warnings = Arc::from(warnings);
         let workers = made.iter().map(|(_, slot)| slot.waits().clone()).collect();
         let stats = Stats { ports: Arc::new(entries), workers, pool, warnings };
         Ok(Engine { workers: made, notice, stats, holders: memory.holders.into(), cpus: self.cpus })

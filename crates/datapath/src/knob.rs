@@ -14,20 +14,6 @@ pub const BUDGET: Knob = Knob {
     live: false,
 };
 
-/// The longest time for which packets may gather, as the moderation of e1000 and its heirs holds them
-/// for bulk transfers.
-pub const RX_USECS: Knob = Knob {
-    name: "rx_usecs",
-    unit: "us",
-    min: 0,
-    max: 10_000,
-    default: 250,
-    or: "",
-    effect: "The longest time for which packets may gather in a device's ring where they come densely; 0 \
-             looks at once",
-    live: false,
-};
-
 /// Packets that may wait for a port's transmit ring.
 pub const BACKLOG: Knob = Knob {
     name: "backlog",
@@ -41,4 +27,6 @@ pub const BACKLOG: Knob = Knob {
 };
 
 /// The knobs of an engine.
-pub const ENGINE: [&Knob; 3] = [&BUDGET, &RX_USECS, &BACKLOG];
+pub const ENGINE: [&Knob; 2] = [&BUDGET, &BACKLOG];
+
+pub use linerate_port::moderation::knob::*;

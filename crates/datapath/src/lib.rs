@@ -6,24 +6,28 @@
 //! puts ports together and runs one worker a thread.
 #![forbid(unsafe_code)]
 
+mod control;
 mod engine;
-mod hold_off;
 pub mod knob;
+mod mailbox;
 mod memory;
 mod napi;
 mod notice;
 mod opening;
+mod park;
 mod plan;
 mod ports;
 pub mod qdisc;
 mod running;
 mod stage;
 mod stats;
+mod sync;
 pub mod testing;
 mod waits;
 mod worker;
 mod wrapping;
 
+pub use control::{Applied, Asked, Control};
 pub use engine::{Builder, Engine};
 pub use running::{Running, Stopped};
 pub use stage::{PortId, Stage, StageContext, Turn, Xconnect};
@@ -31,5 +35,5 @@ pub use stats::{PortStats, Stats};
 pub use waits::{Flushes, WorkerStats};
 pub use worker::{Turned, Worker};
 
-pub use linerate_port::{Code, Error, Kind, Result};
+pub use linerate_port::{Code, Error, Goal, Kind, Moderated, Moderation, Result};
 pub use linerate_skb::{CoreStats, Data, Dwell, Holder, Init, PoolStats, Return};

@@ -176,7 +176,7 @@ mod tests {
     use crate::plan::Rings;
     use crate::ports;
 
-    const SIZES: Sizes = Sizes { budget: 64, backlog: 256, rx_usecs: 250 };
+    const SIZES: Sizes = Sizes { budget: 64, backlog: 256 };
 
     fn port(worker: usize, packet_max_bytes: usize, ring_packets: usize) -> Demand {
         let rings = Rings::Pair { name: None, packets: ring_packets };

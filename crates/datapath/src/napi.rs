@@ -2,11 +2,14 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use linerate_port::{Direction, DriverQueue, Health, Origin, QueueOps, QueueStats, Want};
+use linerate_port::moderation::{Cost, Rest};
+use linerate_port::{
+    Direction, DriverQueue, Health, Moderation, Origin, QueueCounts, QueueOps, QueueStats, Want,
+};
 use linerate_skb::{Batch, DropReason, Local, Tally};
 
-use crate::hold_off::DEPTH;
 use crate::stage::PortId;
 use crate::stats::{Slot, rank};
 use crate::waits::Flushes;
@@ -18,9 +21,6 @@ pub(crate) struct Napi {
     direction: Direction,
     /// Its port, by the port's first queue.
     pub port: PortId,
-    /// True if its packets wait in a device's ring until they are taken, and come at times that
-    /// this process does not set.
-    pub gathers: bool,
     /// The other end of its wire, as the worker counts its napis.
     pub peer: Option<usize>,
     /// Packets on their way out, first in first out.
@@ -31,6 +31,8 @@ pub(crate) struct Napi {
     flushes: Flushes,
     /// True if the worker's epoll watches it.
     watched: bool,
+    /// True if it is held: packets gather in its ring.
+    held: bool,
     /// The health that was last looked at, as a number.
     rank: u8,
 }
@@ -44,11 +46,8 @@ impl Napi {
         backlog: usize,
         tally: Tally,
     ) -> Napi {
-        let mut ops = DriverQueue::new(ops);
-        let from_outside = matches!(ops.caps().origin, Origin::Device | Origin::Counted);
         Napi {
-            gathers: from_outside && ops.counters().pace.is_none(),
-            ops,
+            ops: DriverQueue::new(ops),
             slot: Arc::default(),
             direction,
             port,
@@ -58,6 +57,7 @@ impl Napi {
             told: 0,
             flushes: Flushes::default(),
             watched: true,
+            held: false,
             rank: rank(&Health::Up),
         }
     }
@@ -142,7 +142,11 @@ impl Napi {
 
     /// Arms it for `want`; false if that is there already. `None` means: leave me alone.
     pub fn arm(&mut self, want: Option<Want>) -> bool {
-        want.is_none_or(|want| self.ops.arm(want))
+        let armed = want.is_none_or(|want| self.ops.arm(want));
+        if !armed {
+            self.ops.stats().count_recheck();
+        }
+        armed
     }
 
     /// Records that the worker's epoll is to watch this queue or not; returns true if that is a
@@ -152,8 +156,72 @@ impl Napi {
     }
 
     /// Counts a wake-up by this queue.
-    pub fn woken(&self) {
+    pub fn woken(&mut self) {
         self.ops.stats().count_wakeup();
+        self.ops.moderator().irq();
+    }
+
+    /// Counts the end of a hold, if it was held.
+    pub fn hold_ended(&mut self) {
+        if self.held {
+            self.ops.stats().count_hold_end();
+            self.ops.moderator().irq();
+        }
+    }
+
+    /// Notes that it was not asked in this turn, because there is no room for what it has.
+    pub fn left_alone(&mut self) {
+        if self.reads() {
+            self.ops.moderator().left_alone();
+        }
+    }
+
+    /// Decides when it is to be looked at again.
+    pub fn rest(&mut self, now: Instant) -> Rest {
+        if !self.reads() {
+            return Rest::Device;
+        }
+        let rest = self.ops.moderator().rest(now);
+        self.held = matches!(rest, Rest::Hold { .. });
+        rest
+    }
+
+    /// Returns the longest time for which it may be left alone while another queue is held; `None` if it may
+    /// not be, or nothing is read from it.
+    pub fn patience(&mut self) -> Option<Duration> {
+        if self.held || !self.reads() { None } else { self.ops.moderator().patience() }
+    }
+
+    /// True if it may not be left alone while another queue is held.
+    pub fn is_impatient(&mut self) -> bool {
+        !self.held && self.reads() && self.ops.moderator().patience().is_none()
+    }
+
+    /// Changes its moderation; returns why that does less than it says, if so.
+    pub fn set_moderation(&mut self, mode: Moderation) -> Option<String> {
+        let rx_ring_len = self.ops.caps().rx_ring_len;
+        let moderator = self.ops.moderator();
+        moderator.set_mode(mode);
+        if moderator.gathers() {
+            return mode.warning(rx_ring_len?);
+        }
+        Some("n/a: its packets wait in no device".into())
+    }
+
+    /// Takes over what a wake-up and a packet cost, if that was learned.
+    pub fn learned(&mut self, cost: Option<Cost>) {
+        // A device that has come back may have another ring.
+        let rx_ring_len = self.ops.caps().rx_ring_len;
+        let moderator = self.ops.moderator();
+        moderator.set_ring_len(rx_ring_len);
+        if let Some(cost) = cost {
+            moderator.learned(cost);
+        }
+    }
+
+    /// Returns what it has counted.
+    pub fn counts(&self) -> QueueCounts {
+        self.ops.stats().counts()
     }
 
     /// True once after each change of the device's health.
@@ -172,11 +240,6 @@ impl Napi {
     /// The same for what must not be missed: a change of health, the end.
     pub fn conclude(&mut self) {
         self.slot.conclude(&mut self.ops, &self.flushes);
-    }
-
-    /// Packets that its receive ring holds.
-    pub fn rx_ring_len(&self) -> u32 {
-        self.ops.caps().rx_ring_len.unwrap_or(DEPTH)
     }
 
     /// True if packets wait for room, and the device will say when there is some.

@@ -2,7 +2,9 @@
 
 use std::ops::Range;
 
-use linerate_port::{Capabilities, Code, Direction, Error, OpenContext, Opened, Result};
+use linerate_port::{
+    Capabilities, Code, Direction, Error, Moderation, OpenContext, Opened, Result,
+};
 use linerate_skb::Pool;
 
 use crate::napi::Napi;
@@ -62,12 +64,15 @@ pub(crate) struct Groups<'a> {
 }
 
 impl Groups<'_> {
-    /// Deals the opened queues out to their workers and joins the ends of wires.
+    /// Deals the opened queues out to their workers, joins the ends of wires, and warns about moderations
+    /// that do less than they say.
     pub fn split(
         self,
         opened: Vec<Opened>,
         pool: &Pool,
         backlog: usize,
+        moderation: Moderation,
+        warnings: &mut Vec<String>,
     ) -> (Vec<Entry>, Vec<Group>) {
         let count = self.workers.iter().max().map_or(0, |w| w + 1);
         let mut groups: Vec<Group> = (0..count).map(|_| Group::default()).collect();
@@ -84,7 +89,13 @@ impl Groups<'_> {
             let mut queues = Vec::new();
             for ops in device.queues {
                 let tally = pool.tally(&format!("{} backlog", spec.name));
-                let napi = Napi::new(ops, direction, id, backlog, tally);
+                let mut napi = Napi::new(ops, direction, id, backlog, tally);
+                let note = napi.set_moderation(spec.moderation.unwrap_or(moderation));
+                // What was not said of this port is none of its user's concern.
+                if let Some(note) = note.filter(|_| queues.is_empty() && spec.moderation.is_some())
+                {
+                    warnings.push(format!("port '{}': moderation: {note}", spec.name));
+                }
                 queues.push(napi.readings());
                 group.napis.push(napi);
                 group.names.push(spec.name.clone());

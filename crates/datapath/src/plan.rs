@@ -11,7 +11,6 @@ use crate::ports::{Named, Planned};
 pub(crate) struct Sizes {
     pub budget: usize,
     pub backlog: usize,
-    pub rx_usecs: u32,
 }
 
 /// A wire between two ports, by their places in the builder.
@@ -177,7 +176,7 @@ mod tests {
         let ports = ports::plan(named(&texts), &[]).unwrap();
         let demands = demands(&ports, &[0, 0, 0]);
         assert_eq!(demands.iter().map(|d| d.rings.frames()).collect::<Vec<_>>(), [0, 128, 128]);
-        let h = holders(&demands, Sizes { budget: 32, backlog: 100, rx_usecs: 0 }, &[1024], 1792);
+        let h = holders(&demands, Sizes { budget: 32, backlog: 100 }, &[1024], 1792);
         // Two frames a packet.
         let sum = 2 * 64 + 1024 + 2 * 300 + 2 * 128;
         assert_eq!(h.sum(), sum);

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use linerate_port::{Code, Error, Health, Result, thread};
 use linerate_skb::{Ledger, PoolStats};
 
+use crate::control::Control;
 use crate::notice::Notice;
 use crate::stats::{Phase, PortStats, Stats, WorkerSlot};
 use crate::waits::WorkerStats;
@@ -62,6 +63,12 @@ impl Running {
     #[must_use]
     pub fn stats(&self) -> &Stats {
         &self.stats
+    }
+
+    /// Returns a handle to order changes by, from any thread.
+    #[must_use]
+    pub fn control(&self) -> Control {
+        Control { slots: self.slots.clone().into() }
     }
 
     /// True once every source has ended and everything has left.

@@ -1,21 +1,24 @@
 //! Readings of a running engine, which its workers do not notice.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use linerate_port::wait::EventFd;
 use linerate_port::{
-    Copies, Counters, DriverCounts, DriverFlags, DriverQueue, Health, Obtained, Pace, QueueCounts,
-    QueueStats, Result, Verified,
+    Copies, Counters, DriverCounts, DriverFlags, DriverQueue, Health, Moderated, Obtained, Pace,
+    QueueCounts, QueueStats, Result, Verified,
 };
 use linerate_skb::{Error, Ledger, Pool};
 
+use crate::control::Order;
+use crate::mailbox::{Mailbox, Word};
 use crate::notice::Notice;
 use crate::waits::{FlushPage, Flushes, Waits, WorkerStats};
 
 /// A worker's phase of work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
+#[repr(u32)]
 pub(crate) enum Phase {
     /// Receives and sends.
     Run,
@@ -25,12 +28,26 @@ pub(crate) enum Phase {
     Halt,
 }
 
+impl Phase {
+    /// Returns the phase that a word says.
+    fn of(word: Word) -> Phase {
+        match word.phase() {
+            0 => Phase::Run,
+            1 => Phase::Drain,
+            _ => Phase::Halt,
+        }
+    }
+}
+
 /// Between one worker and the rest of the program: words to read, a bell to ring.
 #[derive(Debug)]
 pub(crate) struct WorkerSlot {
-    phase: AtomicU8,
-    /// The phase that the last turn began in.
-    seen: AtomicU8,
+    /// Phase and orders.
+    mailbox: Mailbox<Arc<Order>>,
+    /// The word that the last turn began with. Only the worker writes it.
+    seen: AtomicU32,
+    /// Name of the port of each queue, and its counters.
+    queues: Vec<(String, Arc<QueueStats>)>,
     /// Twice the turns done, and one more while the worker is in one.
     turns: AtomicU64,
     /// The last turn moved nothing and left nothing waiting.
@@ -42,12 +59,17 @@ pub(crate) struct WorkerSlot {
 }
 
 impl WorkerSlot {
-    /// A slot of a worker that has not come to its end; `notice` is its engine's.
-    pub fn new(notice: &Arc<Notice>) -> Result<Arc<WorkerSlot>> {
+    /// A slot of a worker that has not come to its end; `notice` is its engine's, `queues` are the names of
+    /// its queues' ports and their counters.
+    pub fn new(
+        notice: &Arc<Notice>,
+        queues: Vec<(String, Arc<QueueStats>)>,
+    ) -> Result<Arc<WorkerSlot>> {
         notice.unended();
         Ok(Arc::new(WorkerSlot {
-            phase: AtomicU8::new(Phase::Run as u8),
-            seen: AtomicU8::new(Phase::Run as u8),
+            mailbox: Mailbox::new(),
+            seen: AtomicU32::new(0),
+            queues,
             turns: AtomicU64::new(0),
             quiet: AtomicBool::new(false),
             ended: AtomicBool::new(false),
@@ -58,17 +80,51 @@ impl WorkerSlot {
     }
 
     pub fn phase(&self) -> Phase {
-        match self.phase.load(Ordering::Acquire) {
-            0 => Phase::Run,
-            1 => Phase::Drain,
-            _ => Phase::Halt,
-        }
+        Phase::of(self.mailbox.word())
     }
 
     /// Changes the phase, and wakes the worker for it.
     pub fn set_phase(&self, phase: Phase) {
-        self.phase.store(phase as u8, Ordering::Release);
+        self.mailbox.set_phase(phase as u32);
         self.bell.signal();
+    }
+
+    /// Gives the worker an order, and wakes it.
+    ///
+    /// # Errors
+    /// The order, if too many wait already.
+    pub fn order(&self, order: Arc<Order>) -> std::result::Result<(), Arc<Order>> {
+        self.mailbox.post(order)?;
+        self.bell.signal();
+        Ok(())
+    }
+
+    /// Takes all orders; `None` if somebody gives one at this moment. Only the worker calls it.
+    pub fn take_orders(&self) -> Option<Vec<Arc<Order>>> {
+        self.mailbox.take()
+    }
+
+    /// Returns what the worker is told now.
+    pub fn word(&self) -> Word {
+        self.mailbox.word()
+    }
+
+    /// Returns the names of its queues' ports, each once.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        let is_first = |i: &usize| *i == 0 || self.queues[i - 1].0 != self.queues[*i].0;
+        (0..self.queues.len()).filter(is_first).map(|i| &*self.queues[i].0)
+    }
+
+    /// Returns the places of a port's queues.
+    pub fn queues_of(&self, port: &str) -> Option<Range<usize>> {
+        let start = self.queues.iter().position(|(name, _)| name == port)?;
+        let len = self.queues[start..].iter().take_while(|(name, _)| name == port).count();
+        Some(start..start + len)
+    }
+
+    /// Returns the packets that some of its queues have received.
+    pub fn packets(&self, queues: Range<usize>) -> u64 {
+        self.queues[queues].iter().map(|(_, stats)| stats.counts().rx_packets).sum()
     }
 
     pub fn bell(&self) -> &EventFd {
@@ -80,10 +136,12 @@ impl WorkerSlot {
         &self.waits
     }
 
-    /// Says that a turn begins. Only the worker calls it.
-    pub fn begin(&self) {
-        self.seen.store(self.phase() as u8, Ordering::Relaxed);
+    /// Says that a turn begins; returns what the worker is told. Only the worker calls it.
+    pub fn begin(&self) -> Word {
+        let word = self.mailbox.word();
+        self.seen.store(word.bits(), Ordering::Relaxed);
         self.turns.store(self.turns.load(Ordering::Relaxed) + 1, Ordering::Release);
+        word
     }
 
     /// Says that it is over, and whether it moved nothing and left nothing waiting.
@@ -92,9 +150,10 @@ impl WorkerSlot {
         self.turns.store(self.turns.load(Ordering::Relaxed) + 1, Ordering::Release);
     }
 
-    /// True if the phase has changed since the last turn began.
-    pub fn changed(&self) -> bool {
-        self.phase.load(Ordering::Acquire) != self.seen.load(Ordering::Relaxed)
+    /// True if there is news since the last turn began, or an order since the word that was last obeyed.
+    pub fn changed(&self, obeyed: Word) -> bool {
+        let word = self.mailbox.word();
+        word.bits() != self.seen.load(Ordering::Relaxed) || word.has_orders_since(obeyed)
     }
 
     /// A number that changes with every turn, if the worker is between two and has nothing to do;
@@ -102,7 +161,8 @@ impl WorkerSlot {
     pub fn rest(&self, draining: bool) -> Option<u64> {
         let turns = self.turns.load(Ordering::Acquire);
         let quiet = turns.is_multiple_of(2) && self.quiet.load(Ordering::Relaxed);
-        let knows = !draining || self.seen.load(Ordering::Relaxed) != Phase::Run as u8;
+        let seen = Word::from_bits(self.seen.load(Ordering::Relaxed));
+        let knows = !draining || Phase::of(seen) != Phase::Run;
         (quiet && knows).then_some(turns)
     }
 
@@ -155,13 +215,15 @@ struct DeviceReport {
     counts: DriverCounts,
     verified: Option<Verified>,
     pace: Option<Pace>,
+    moderation: Moderated,
 }
 
 impl DeviceReport {
-    fn of(ops: &DriverQueue, counters: &Counters) -> DeviceReport {
+    fn of(ops: &mut DriverQueue, counters: &Counters) -> DeviceReport {
         let Counters { driver, verified, pace, .. } = *counters;
         let (health, copies) = (ops.health(), ops.caps().copies);
-        DeviceReport { health, copies, counts: driver, verified, pace }
+        let moderation = ops.moderator().moderated();
+        DeviceReport { health, copies, counts: driver, verified, pace, moderation }
     }
 }
 
@@ -245,6 +307,8 @@ pub struct PortStats {
     pub verified: Option<Verified>,
     /// The pace that a paced source kept.
     pub pace: Option<Pace>,
+    /// The moderation of its first queue, and what it did lately; displays as a line.
+    pub moderation: Moderated,
 }
 
 impl Stats {
@@ -310,8 +374,9 @@ impl PortStats {
             health: Health::Finished,
             verified: None,
             pace: None,
+            moderation: Moderated::default(),
         };
-        for (live, slot) in &entry.queues {
+        for (i, (live, slot)) in entry.queues.iter().enumerate() {
             // What is said before what is missed, as it is written.
             let (c, report) = (live.counts(), slot.report());
             stats.counts += c;
@@ -325,6 +390,9 @@ impl PortStats {
             }
             stats.verified = stats.verified.or(report.verified);
             stats.pace = stats.pace.or(report.pace);
+            if i == 0 {
+                stats.moderation = report.moderation;
+            }
         }
         stats
     }

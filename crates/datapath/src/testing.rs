@@ -19,10 +19,9 @@ use std::time::{Duration, Instant};
 
 use linerate_port::pcap::{self, Frame};
 use linerate_port::wait::EventFd;
-use linerate_port::{Caps, Direction, Health, QueueOps, Want};
+use linerate_port::{Caps, Direction, Health, Moderation, QueueOps, Want};
 use linerate_skb::{Batch, Ledger, Local, Moved, Pool};
 
-use crate::hold_off::HoldOff;
 use crate::napi::Napi;
 use crate::stage::Xconnect;
 use crate::stage::{Stage, StageContext};
@@ -185,15 +184,15 @@ fn run_once<S: Stage + 'static>(
         };
         let tally = pool.tally(&format!("{name} backlog"));
         let mut napi = Napi::new(ops, direction, Napi::id(i), 4 * batch, tally);
+        // Time is the tape's: there is none to wait for.
+        let _ = napi.set_moderation(Moderation::Napi);
         napi.peer = (i == 0).then_some(1);
         napis.push(napi);
         outputs.push((name.clone(), collected));
     }
     let stages: Vec<Box<dyn Stage>> = vec![Box::new(stage), Box::new(Xconnect)];
-    // Time is the tape's: there is none to wait for.
-    let hold_off = HoldOff::new(Duration::ZERO);
-    let worker = WorkerSlot::new(&Arc::default())
-        .and_then(|slot| Worker::new(napis, stages, pool.local(), batch, hold_off, slot));
+    let worker = WorkerSlot::new(&Arc::default(), Vec::new())
+        .and_then(|slot| Worker::new(napis, stages, pool.local(), batch, slot));
     let mut worker = match worker {
         Ok(worker) => worker,
         Err(e) => panic!("{e}"),

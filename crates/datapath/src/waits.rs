@@ -24,7 +24,7 @@ const UNKNOWN: u64 = u64::MAX;
 pub struct WorkerStats {
     /// Times that it slept in [`Worker::park`](crate::Worker::park).
     pub sleeps: u64,
-    /// Those of them in which it only let packets gather ([`Builder::rx_usecs`](crate::Builder::rx_usecs)).
+    /// Those of them in which it only let packets gather ([`Builder::moderation`](crate::Builder::moderation)).
     pub hold_offs: u64,
     /// Time that it slept, to the moment at which it was on a CPU again.
     pub asleep_ns: u64,

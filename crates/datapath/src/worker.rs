@@ -13,12 +13,15 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use linerate_port::wait::{Epoll, Event, EventFlags, NO_EVENT, poll_readable};
-use linerate_port::{Want, thread};
+use linerate_port::moderation::{CostMeter, Rest};
+use linerate_port::thread;
+use linerate_port::wait::{Epoll, EventFlags, TimerFd};
 use linerate_skb::{Batch, DropReason, Local};
 
-use crate::hold_off::{DEPTH, Hold, HoldOff, LOOK_FOR_ROOM};
+use crate::control::Control;
+use crate::mailbox::Word;
 use crate::napi::Napi;
+use crate::park::{BELL, TIMER};
 use crate::stage::{Stage, Turn};
 use crate::stats::{Phase, WorkerSlot};
 use crate::waits::Term;
@@ -31,14 +34,14 @@ const LOOK_TURNS: u32 = 4096;
 const LOOK: Duration = Duration::from_millis(1);
 /// Longest delay with which the kernel may wake a thread of the engine's own.
 const SLACK_NS: NonZeroU64 = NonZeroU64::new(1_000).unwrap();
-/// The bell's tag; queues have their index.
-const BELL: u64 = u64::MAX;
 
 /// The result of a turn: when the next one is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turned {
     /// There was work, there may be more: turn again.
     Again,
+    /// There may be some at that time: sleep until then. Packets gather meanwhile, and no device says so.
+    Until(Instant),
     /// There was none: sleep until a device or a peer says otherwise.
     Idle,
     /// There was none, and there will be none: every queue that is read has ended, and everything
@@ -54,9 +57,18 @@ pub struct Worker {
     batch: Batch,
     outbox: Batch,
     budget: usize,
-    hold_off: HoldOff,
-    epoll: Epoll,
-    slot: Arc<WorkerSlot>,
+    pub(crate) epoll: Epoll,
+    /// Rings at the end of a hold for whoever sleeps on the descriptor; the time that it is set to.
+    pub(crate) timer: TimerFd,
+    pub(crate) timer_at: Option<Instant>,
+    pub(crate) slot: Arc<WorkerSlot>,
+    /// The word in which orders were last obeyed.
+    pub(crate) obeyed: Word,
+    /// The end of the last turn.
+    pub(crate) rest: Rest,
+    /// A program sleeps on the descriptor, as far as this worker knows.
+    pub(crate) is_armed: bool,
+    pub(crate) meter: CostMeter,
     turns: u32,
     ask_at: Option<Instant>,
     /// A device still has to do what it was given, and nothing more will be.
@@ -69,10 +81,9 @@ impl Worker {
         stages: Vec<Box<dyn Stage>>,
         mem: Local,
         budget: usize,
-        hold_off: HoldOff,
         slot: Arc<WorkerSlot>,
     ) -> linerate_port::Result<Worker> {
-        let epoll = Epoll::new()?;
+        let (epoll, timer) = (Epoll::new()?, TimerFd::new()?);
         let watch = |fd: BorrowedFd<'_>, tag| {
             epoll.add(fd, tag, EventFlags::IN).map_err(|e| {
                 let code = linerate_port::Code::System;
@@ -83,6 +94,7 @@ impl Worker {
             watch(napi.as_fd(), i as u64)?;
         }
         watch(slot.bell().as_fd(), BELL)?;
+        watch(timer.as_fd(), TIMER)?;
         Ok(Worker {
             napis,
             stages,
@@ -90,8 +102,13 @@ impl Worker {
             batch: Batch::with_capacity(budget),
             outbox: Batch::with_capacity(budget),
             budget,
-            hold_off,
             epoll,
+            timer,
+            timer_at: None,
+            obeyed: slot.word(),
+            rest: Rest::Device,
+            is_armed: false,
+            meter: CostMeter::default(),
             slot,
             turns: 0,
             ask_at: None,
@@ -107,18 +124,15 @@ impl Worker {
     /// Cost:   per batch: one dynamic call a stage and a device call each way; per packet: no lock,
     ///         no allocation, no syscall, no clock.
     pub fn turn(&mut self, now: Instant) -> Turned {
-        self.slot.begin();
-        self.hold_off.begin();
-        let mut moved = false;
+        self.begin();
+        let mut received = false;
         for i in 0..self.napis.len() {
             let budget = self.admits(i);
             if budget == 0 {
-                self.hold_off.left_alone(self.napis[i].gathers && self.napis[i].reads());
+                self.napis[i].left_alone();
                 continue;
             }
-            let packets = self.napis[i].rx(&mut self.batch, &mut self.mem, budget);
-            self.hold_off.received(packets, budget, self.napis[i].gathers);
-            moved |= packets > 0;
+            received |= self.napis[i].rx(&mut self.batch, &mut self.mem, budget) > 0;
             if self.batch.is_empty() {
                 continue;
             }
@@ -130,18 +144,44 @@ impl Worker {
             dispatch(&mut self.batch, &mut self.napis, &mut self.mem);
             dispatch(&mut self.outbox, &mut self.napis, &mut self.mem);
         }
+        let mut sent = false;
         for napi in &mut self.napis {
-            moved |= napi.xmit(&mut self.mem);
+            sent |= napi.xmit(&mut self.mem);
         }
-        self.hold_off.end(now);
-        self.settle(moved, now)
+        self.rest = self.rest(now, received);
+        self.settle(received, sent, now)
+    }
+
+    /// Begins a turn: obeys orders, if some came.
+    fn begin(&mut self) {
+        let word = self.slot.begin();
+        if word.has_orders_since(self.obeyed) {
+            self.obey(word);
+        }
+        if self.is_armed {
+            self.woken_outside();
+        }
+    }
+
+    /// Obeys all orders that came before `word` was read; in the next turn if somebody gives one just now.
+    #[cold]
+    fn obey(&mut self, word: Word) {
+        let Some(orders) = self.slot.take_orders() else { return };
+        self.obeyed = word;
+        for order in orders {
+            let napis = self.napis.get_mut(order.queues.clone()).unwrap_or_default();
+            let note = napis.iter_mut().find_map(|napi| napi.set_moderation(order.mode));
+            let stats: Vec<_> = napis.iter().map(|napi| napi.readings().0).collect();
+            let stats: Vec<_> = stats.iter().map(|stats| &**stats).collect();
+            order.answer(order.mode, note, &stats);
+        }
     }
 
     /// Packets that may be read from queue `i` now.
     ///
     /// None if its wire's other end has no room: then they are left to its device, whose ring is
     /// the cheapest place to lose them, before any work was spent on them.
-    fn admits(&self, i: usize) -> usize {
+    pub(crate) fn admits(&self, i: usize) -> usize {
         let napi = &self.napis[i];
         if !napi.reads() || (self.slot.phase() != Phase::Run && napi.external()) {
             return 0;
@@ -150,10 +190,17 @@ impl Worker {
         room.min(self.budget)
     }
 
-    /// Says whether to go on, and now and then publishes what the devices say.
-    fn settle(&mut self, moved: bool, now: Instant) -> Turned {
+    /// Says when to go on, and now and then publishes what the devices say.
+    fn settle(&mut self, received: bool, sent: bool, now: Instant) -> Turned {
         self.turns = self.turns.wrapping_add(1);
-        let mut turned = if moved { Turned::Again } else { Turned::Idle };
+        let moved = received || sent;
+        let mut turned = match self.rest {
+            Rest::Look => Turned::Again,
+            Rest::Hold { until, .. } => Turned::Until(until),
+            // What left made room, for which a queue may wait.
+            Rest::Device if sent && !received => Turned::Again,
+            Rest::Device => Turned::Idle,
+        };
         let mut nothing_waits = !moved && self.napis.iter().all(|napi| napi.backlog() == 0);
         if nothing_waits && self.slot.phase() != Phase::Run {
             let (napis, mem) = (&mut self.napis, &mut self.mem);
@@ -163,7 +210,7 @@ impl Worker {
         if !moved || self.turns.is_multiple_of(LOOK_TURNS) {
             let mut read = self.napis.iter().filter(|n| n.reads());
             if nothing_waits && read.all(Napi::ended) {
-                turned = Turned::Ended;
+                (turned, self.rest) = (Turned::Ended, Rest::Device);
             }
             let mut external = self.napis.iter().filter(|n| n.reads() && n.external());
             // A worker between rings has no end of its own: the engine's ends with the others.
@@ -181,100 +228,17 @@ impl Worker {
             self.slot.publish(ended);
         }
         self.slot.end(nothing_waits);
+        if nothing_waits && turned == Turned::Again {
+            // A worker that never sleeps.
+            self.slot.rests();
+        }
         turned
     }
 
-    /// Packets that the shortest ring holds in which they gather.
-    fn depth(&self) -> u32 {
-        let gather = self.napis.iter().filter(|napi| napi.gathers && napi.reads());
-        gather.map(Napi::rx_ring_len).min().unwrap_or(DEPTH)
-    }
-
-    /// Makes the worker's descriptor readable when there is work; false if there is already.
-    ///
-    /// Cost: a syscall for each queue whose wish changed.
-    ///
-    /// # Errors
-    /// Whatever epoll_ctl(2) says.
-    pub fn arm(&mut self) -> io::Result<bool> {
-        // A change of phase is stored before the bell is rung. So one whose ring is drained here is
-        // seen below, and one whose ring is not makes the descriptor readable.
-        self.slot.bell().drain();
-        if self.slot.changed() {
-            return Ok(false);
-        }
-        for i in 0..self.napis.len() {
-            let frames = self.admits(i) > 0;
-            let room = self.napis[i].backlog() > 0;
-            let want = match (frames, room) {
-                (true, true) => Some(Want::Both),
-                (true, false) => Some(Want::Frames),
-                (false, true) => Some(Want::Room),
-                (false, false) => None,
-            };
-            let napi = &mut self.napis[i];
-            if napi.watch_changed(want.is_some()) {
-                let watch = if want.is_some() { EventFlags::IN } else { EventFlags::empty() };
-                self.epoll.modify(napi.as_fd(), i as u64, watch)?;
-            }
-            if !napi.arm(want) {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
-
-    /// Sleeps until there is work, or for `timeout`; returns at once after [`Turned::Again`].
-    ///
-    /// # Errors
-    /// Whatever epoll says.
-    pub fn park(&mut self, turned: Turned, timeout: Option<Duration>) -> io::Result<()> {
-        if turned != Turned::Ended && self.hold_off(timeout)? {
-            return Ok(());
-        }
-        if turned == Turned::Again || !self.arm()? {
-            return Ok(());
-        }
-        self.slot.rests();
-        let mut events: [Event; 16] = [NO_EVENT; 16];
-        let since = Instant::now();
-        let n = self.epoll.wait(&mut events, timeout)?;
-        self.slot.waits().slept(since.elapsed());
-        for event in &events[..n] {
-            let tag = { event.data }.u64();
-            if let Some(napi) = self.napis.get(tag as usize) {
-                napi.woken();
-            }
-        }
-        Ok(())
-    }
-
-    /// Leaves the devices alone for a moment, so that packets gather, if that is worth it; whether it
-    /// did.
-    ///
-    /// Nothing is armed meanwhile: no sender pays for waking this worker. What is told by the bell
-    /// ends it, unless it is so short that it is spent on the CPU. Packets that wait for room wait until
-    /// its end where only a look tells of room, and prevent it where the device does.
-    fn hold_off(&mut self, timeout: Option<Duration>) -> io::Result<bool> {
-        let Some(hold) = self.hold_off.due() else { return Ok(false) };
-        if self.napis.iter().any(Napi::awaits_tx_space) {
-            return Ok(false);
-        }
-        let mut most = timeout.unwrap_or(Duration::MAX);
-        if self.napis.iter().any(|napi| napi.backlog() > 0) {
-            most = most.min(LOOK_FOR_ROOM);
-        }
-        let time = match hold {
-            Hold::Sleep(time) => time.min(most),
-            Hold::Spin(time) => {
-                spin(time.min(most));
-                return Ok(true);
-            }
-        };
-        let since = Instant::now();
-        poll_readable(&[self.slot.bell().as_fd()], Some(time))?;
-        self.slot.waits().held_off(since.elapsed());
-        Ok(true)
+    /// Returns a handle to order changes by, from any thread: they are made at a turn.
+    #[must_use]
+    pub fn control(&self) -> Control {
+        Control { slots: [self.slot.clone()].into() }
     }
 
     /// Tells [`Stats`](crate::Stats) at once what the devices have counted, which a turn does now and then.
@@ -282,15 +246,12 @@ impl Worker {
     pub fn publish(&mut self) {
         self.ask_at = None;
         self.napis.iter_mut().for_each(Napi::publish);
-        // Devices that have come back may have other rings.
-        self.hold_off.set_depth(self.depth());
     }
 
     /// Tells at once that a device is another way than before, and who waits if one has failed.
     #[cold]
     fn publish_health(&mut self) {
         self.napis.iter_mut().for_each(Napi::conclude);
-        self.hold_off.set_depth(self.depth());
         if self.napis.iter().any(Napi::failed) {
             self.slot.notice().tell_port_failed();
         }
@@ -302,7 +263,7 @@ impl Worker {
     /// Whatever epoll says.
     pub(crate) fn run(mut self) -> io::Result<()> {
         let term = Term::start();
-        // A hold-off would last twice as long otherwise. Where it may not be said, it does.
+        // A hold would last longer as long otherwise. Where it may not be said, it does.
         let _ = thread::set_timer_slack_ns(SLACK_NS);
         while self.slot.phase() != Phase::Halt {
             let turned = self.turn(Instant::now());
@@ -361,14 +322,6 @@ impl AsFd for Worker {
 impl std::fmt::Debug for Worker {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Worker").field("queues", &self.napis.len()).finish_non_exhaustive()
-    }
-}
-
-/// Waits on the CPU.
-fn spin(time: Duration) {
-    let since = Instant::now();
-    while since.elapsed() < time {
-        std::hint::spin_loop();
     }
 }
 

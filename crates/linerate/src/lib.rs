@@ -29,17 +29,18 @@
 
 pub use linerate_ctl::doctor;
 pub use linerate_datapath::{
-    Builder, Engine, Holder, PortId, PortStats, Running, Stage, StageContext, Stats, Stopped, Turn,
-    Turned, Worker, Xconnect, qdisc, testing,
+    Applied, Asked, Builder, Control, Engine, Holder, PortId, PortStats, Running, Stage,
+    StageContext, Stats, Stopped, Turn, Turned, Worker, Xconnect, qdisc, testing,
 };
 #[cfg(feature = "conformance")]
 pub use linerate_port::conformance;
 pub use linerate_port::r#gen::Pacer;
 pub use linerate_port::{
     Bell, Capabilities, Caps, Code, Copies, Counters, Direction, Driver, DriverCounts, DriverFlags,
-    DriverHelp, Error, Health, Kind, Needs, Obtained, OnMachine, OpenContext, Opened, Options,
-    Origin, Pace, Plan, Port, Queue, QueueCounts, QueueOps, Registry, Result, Spec, TxOffload,
-    Verified, Views, Want, memif, nearest, parse, pcap, plan, units, wait, wait_any, wrap,
+    DriverHelp, Error, Goal, Health, Kind, Moderated, Moderation, Needs, Obtained, OnMachine,
+    OpenContext, Opened, Options, Origin, Pace, Plan, Port, Queue, QueueCounts, QueueOps, Registry,
+    Result, Spec, TxOffload, Verified, Views, Want, memif, nearest, parse, pcap, plan, units, wait,
+    wait_any, wrap,
 };
 pub use linerate_skb::{
     Batch, CoreKind, CoreStats, Data, DropReason, Dwell, FreeMatrix, Holders, Huge, Init, Ledger,

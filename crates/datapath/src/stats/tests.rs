@@ -1,13 +1,12 @@
 //! Tests that readers see the reports of devices.
 
 use super::*;
-use crate::hold_off::HoldOff;
 use crate::napi::Napi;
 use crate::worker::Worker;
 use linerate_port::{Counters, Direction, QueueOps, Want};
 use linerate_skb::{Batch, Local, Moved};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// A device that loses a packet, for want of room, whenever it is asked for anything.
 struct Losing {
@@ -66,9 +65,8 @@ fn port(queues: Vec<Losing>) -> (Entry, Worker) {
         queues,
         rings: Vec::new(),
     };
-    let slot = WorkerSlot::new(&Arc::default()).unwrap();
-    let hold_off = HoldOff::new(Duration::ZERO);
-    (entry, Worker::new(napis, Vec::new(), pool.local(), 64, hold_off, slot).unwrap())
+    let slot = WorkerSlot::new(&Arc::default(), Vec::new()).unwrap();
+    (entry, Worker::new(napis, Vec::new(), pool.local(), 64, slot).unwrap())
 }
 
 #[test]

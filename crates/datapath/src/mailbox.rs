@@ -1,0 +1,127 @@
+//! Orders to a worker that runs: a word that it reads anyway, and a bounded list behind it.
+//!
+//! ```text
+//!   anyone: list ◄─ order   word += generation   bell
+//!   worker: word changed? ─► take the list (if nobody has it just now: next turn)
+//! ```
+//!
+//! The worker never waits: where somebody is about to add to the list, it goes on and comes back, and does
+//! not sleep before it has. Whoever orders stores first and rings last, so a worker that has drained its bell
+//! and finds the word unchanged may sleep. tests/loom.rs compiles this file over loom's types.
+
+use crate::sync::{AtomicU32, Mutex, Ordering, PoisonError, TryLockError};
+
+/// Orders that may wait for one worker.
+pub(crate) const ORDERS_MAX: usize = 16;
+/// Bits of the word that hold the phase.
+const PHASE: u32 = 3;
+/// One generation of orders.
+const GENERATION: u32 = PHASE + 1;
+
+/// What a worker is told, as it was read at one time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Word(u32);
+
+impl Word {
+    /// Returns the number of the phase.
+    pub fn phase(self) -> u32 {
+        self.0 & PHASE
+    }
+
+    /// Returns it as a number.
+    pub fn bits(self) -> u32 {
+        self.0
+    }
+
+    /// Returns the word of a number.
+    pub fn from_bits(bits: u32) -> Word {
+        Word(bits)
+    }
+
+    /// Returns true if orders have come since `other`.
+    pub fn has_orders_since(self, other: Word) -> bool {
+        (self.0 ^ other.0) & !PHASE != 0
+    }
+}
+
+/// The word and the list.
+#[derive(Debug)]
+pub(crate) struct Mailbox<T> {
+    word: AtomicU32,
+    list: Mutex<Vec<T>>,
+}
+
+impl<T> Mailbox<T> {
+    /// Returns an empty mailbox in phase 0.
+    pub fn new() -> Mailbox<T> {
+        let list = Mutex::new(Vec::with_capacity(ORDERS_MAX));
+        Mailbox { word: AtomicU32::new(0), list }
+    }
+
+    /// Reads the word.
+    ///
+    /// Cost: one load.
+    #[inline]
+    pub fn word(&self) -> Word {
+        Word(self.word.load(Ordering::Acquire))
+    }
+
+    /// Changes the phase; the caller rings the bell.
+    pub fn set_phase(&self, phase: u32) {
+        let with = |word| Some(word & !PHASE | phase & PHASE);
+        // Never refused: the closure always gives a word.
+        let _ = self.word.fetch_update(Ordering::AcqRel, Ordering::Acquire, with);
+    }
+
+    /// Adds an order; the caller rings the bell.
+    ///
+    /// # Errors
+    /// The order, if [`ORDERS_MAX`] wait already.
+    pub fn post(&self, order: T) -> Result<(), T> {
+        let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
+        if list.len() >= ORDERS_MAX {
+            return Err(order);
+        }
+        list.push(order);
+        drop(list);
+        self.word.fetch_add(GENERATION, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// Takes all orders; `None` if somebody adds one at this moment: ask again in the next turn.
+    pub fn take(&self) -> Option<Vec<T>> {
+        match self.list.try_lock() {
+            Ok(mut list) => Some(std::mem::take(&mut *list)),
+            Err(TryLockError::Poisoned(e)) => Some(std::mem::take(&mut *e.into_inner())),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn orders_and_phases_share_a_word_and_do_not_meet() {
+        let mailbox = Mailbox::new();
+        let before = mailbox.word();
+        mailbox.set_phase(2);
+        assert!(mailbox.word() != before && !mailbox.word().has_orders_since(before));
+        mailbox.post(7).unwrap();
+        let with = mailbox.word();
+        assert_eq!((with.phase(), with.has_orders_since(before)), (2, true));
+        mailbox.set_phase(1);
+        assert!(!mailbox.word().has_orders_since(with));
+        assert_eq!((mailbox.take(), mailbox.take()), (Some(vec![7]), Some(vec![])));
+    }
+
+    #[test]
+    fn a_full_mailbox_gives_the_order_back() {
+        let mailbox = Mailbox::new();
+        assert!((0..ORDERS_MAX).all(|i| mailbox.post(i).is_ok()));
+        assert_eq!(mailbox.post(99), Err(99));
+        assert_eq!(mailbox.take().unwrap().len(), ORDERS_MAX);
+        assert_eq!(mailbox.post(99), Ok(()));
+    }
+}

@@ -1,0 +1,253 @@
+//! A worker's sleep: when it ends is decided by its queues' moderation, and no other call of its blocks.
+//!
+//! ```text
+//!   rest of every queue ─► Look    another turn
+//!                          Hold    until the earliest time, nothing armed; one sleep a round
+//!                          Device  everything armed, asleep on the descriptor
+//! ```
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use linerate_port::moderation::Rest;
+use linerate_port::wait::{Event, EventFlags, NO_EVENT, poll_readable};
+use linerate_port::{Want, clock};
+
+use crate::napi::Napi;
+use crate::worker::{Turned, Worker};
+use std::os::fd::AsFd;
+
+/// The bell's tag; queues have their index.
+pub(crate) const BELL: u64 = u64::MAX;
+/// The tag of the timer.
+pub(crate) const TIMER: u64 = u64::MAX - 1;
+/// Longest time between two looks for room while packets wait for it: memif's shortest wait for
+/// room, and therefore the same for rings of any length.
+const LOOK_FOR_ROOM: Duration = Duration::from_micros(50);
+
+impl Worker {
+    /// Finds out when to look next: at the earliest time until which a queue is held, or for which a quiet
+    /// one may be left alone. Packets that wait for room come before a hold where the device tells of room,
+    /// and shorten it where only a look does.
+    pub(crate) fn rest(&mut self, now: Instant, received: bool) -> Rest {
+        let (mut look, mut earliest) = (false, None::<(Instant, bool)>);
+        for napi in &mut self.napis {
+            match napi.rest(now) {
+                Rest::Look => look = true,
+                Rest::Hold { until, spin } if earliest.is_none_or(|(at, _)| until < at) => {
+                    earliest = Some((until, spin));
+                }
+                Rest::Hold { .. } | Rest::Device => {}
+            }
+        }
+        let Some((mut until, spin)) = earliest.filter(|_| !look) else {
+            return if look { Rest::Look } else { Rest::Device };
+        };
+        let mut most = Duration::MAX;
+        for napi in &mut self.napis {
+            if napi.awaits_tx_space() {
+                return if received { Rest::Look } else { Rest::Device };
+            }
+            if napi.backlog() > 0 {
+                most = most.min(LOOK_FOR_ROOM);
+            }
+            most = most.min(napi.patience().unwrap_or(most));
+        }
+        until = now.checked_add(most).map_or(until, |at| at.min(until));
+        Rest::Hold { until, spin }
+    }
+
+    /// Makes the worker's descriptor readable when there is work, or at the time that [`Turned::Until`] named;
+    /// false if there is already.
+    ///
+    /// Cost: a syscall for each queue whose wish changed, and one for a time.
+    ///
+    /// # Errors
+    /// Whatever epoll_ctl(2) says.
+    pub fn arm(&mut self) -> io::Result<bool> {
+        // What is told is stored before the bell is rung. So news whose ring is drained here is seen below,
+        // and news whose ring is not makes the descriptor readable.
+        self.slot.bell().drain();
+        if self.slot.changed(self.obeyed) {
+            return Ok(false);
+        }
+        let armed = if let Rest::Hold { until, .. } = self.rest {
+            if until <= Instant::now() || !self.arm_impatient()? {
+                return Ok(false);
+            }
+            self.set_timer(Some(until))?;
+            true
+        } else {
+            self.set_timer(None)?;
+            self.arm_all()?
+        };
+        self.is_armed = armed;
+        Ok(armed)
+    }
+
+    /// Arms every queue; false if one has something.
+    fn arm_all(&mut self) -> io::Result<bool> {
+        for i in 0..self.napis.len() {
+            if !self.arm_queue(i)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Arms the queues that may not be left alone, and unwatches the others.
+    fn arm_impatient(&mut self) -> io::Result<bool> {
+        for i in 0..self.napis.len() {
+            if self.napis[i].is_impatient() {
+                if !self.arm_queue(i)? {
+                    return Ok(false);
+                }
+            } else {
+                self.watch(i, false)?;
+            }
+        }
+        Ok(true)
+    }
+
+    /// Arms queue `i` for what is wanted of it; false if it has that.
+    fn arm_queue(&mut self, i: usize) -> io::Result<bool> {
+        let frames = self.admits(i) > 0;
+        let room = self.napis[i].backlog() > 0;
+        let want = match (frames, room) {
+            (true, true) => Some(Want::Both),
+            (true, false) => Some(Want::Frames),
+            (false, true) => Some(Want::Room),
+            (false, false) => None,
+        };
+        self.watch(i, want.is_some())?;
+        Ok(self.napis[i].arm(want))
+    }
+
+    /// Has the descriptor watch queue `i`, or not.
+    fn watch(&mut self, i: usize, watched: bool) -> io::Result<()> {
+        let napi = &mut self.napis[i];
+        if napi.watch_changed(watched) {
+            let interest = if watched { EventFlags::IN } else { EventFlags::empty() };
+            self.epoll.modify(napi.as_fd(), i as u64, interest)?;
+        }
+        Ok(())
+    }
+
+    /// Sets the timer that ends a hold for whoever sleeps on the descriptor.
+    fn set_timer(&mut self, at: Option<Instant>) -> io::Result<()> {
+        if self.timer_at != at {
+            self.timer.set_at(at)?;
+            self.timer_at = at;
+        }
+        Ok(())
+    }
+
+    /// Sleeps until there is work, until the time that [`Turned::Until`] names, or for `timeout`; returns at
+    /// once after [`Turned::Again`].
+    ///
+    /// # Errors
+    /// Whatever epoll says.
+    pub fn park(&mut self, turned: Turned, timeout: Option<Duration>) -> io::Result<()> {
+        match turned {
+            Turned::Again => return Ok(()),
+            Turned::Until(until) => return self.hold(until, timeout),
+            Turned::Idle | Turned::Ended => {}
+        }
+        if !self.arm()? {
+            return Ok(());
+        }
+        self.is_armed = false;
+        self.slot.rests();
+        let since = Instant::now();
+        self.sleep(timeout)?;
+        self.slot.waits().slept(since.elapsed());
+        self.learn();
+        Ok(())
+    }
+
+    /// Sleeps on the descriptor, and counts who ended it; true if a queue did.
+    fn sleep(&mut self, timeout: Option<Duration>) -> io::Result<bool> {
+        let mut events: [Event; 16] = [NO_EVENT; 16];
+        let n = self.epoll.wait(&mut events, timeout)?;
+        let mut by_queue = false;
+        for event in &events[..n] {
+            let tag = { event.data }.u64();
+            if let Some(napi) = self.napis.get_mut(tag as usize) {
+                napi.woken();
+                by_queue = true;
+            }
+        }
+        Ok(by_queue)
+    }
+
+    /// Leaves the devices alone until then, so that packets gather.
+    ///
+    /// Nothing is armed meanwhile but queues that may not be left alone: no sender pays for waking this
+    /// worker. What is told by the bell ends it, unless it is so short that it is spent on the CPU.
+    fn hold(&mut self, until: Instant, timeout: Option<Duration>) -> io::Result<()> {
+        let since = Instant::now();
+        let left = until.saturating_duration_since(since);
+        let time = timeout.map_or(left, |timeout| left.min(timeout));
+        if time.is_zero() {
+            return Ok(());
+        }
+        if matches!(self.rest, Rest::Hold { spin: true, .. }) {
+            while since.elapsed() < time {
+                std::hint::spin_loop();
+            }
+            return Ok(());
+        }
+        let by_queue = if self.napis.iter_mut().any(Napi::is_impatient) {
+            self.set_timer(None)?;
+            if !self.arm_impatient()? {
+                return Ok(());
+            }
+            let by_queue = self.sleep(Some(time))?;
+            self.slot.bell().drain();
+            by_queue
+        } else {
+            if poll_readable(&[self.slot.bell().as_fd()], Some(time))? {
+                // What it told is seen by the next turn, which reads the word after this.
+                self.slot.bell().drain();
+            }
+            false
+        };
+        self.slot.waits().held_off(since.elapsed());
+        if !by_queue {
+            self.napis.iter_mut().for_each(Napi::hold_ended);
+        }
+        self.learn();
+        Ok(())
+    }
+
+    /// Counts the end of a sleep that was not [`Worker::park`]'s: a program slept on the descriptor.
+    #[cold]
+    pub(crate) fn woken_outside(&mut self) {
+        self.is_armed = false;
+        if matches!(self.rest, Rest::Hold { .. }) {
+            self.napis.iter_mut().for_each(Napi::hold_ended);
+        }
+        self.learn();
+    }
+
+    /// Learns now and then what a wake-up and a packet cost, and tells the queues.
+    ///
+    /// Cost: a clock; a syscall, 50 times a second.
+    fn learn(&mut self) {
+        let now = Instant::now();
+        if !self.meter.is_due(now) {
+            return;
+        }
+        let sum = |sum: [u64; 2], napi: &Napi| {
+            let counts = napi.counts();
+            [sum[0] + counts.irqs(), sum[1] + counts.rx_packets]
+        };
+        let [irqs, packets] = self.napis.iter().fold([0; 2], sum);
+        let irqs = irqs.max(self.slot.waits().read().sleeps);
+        let cost = self.meter.sample(now, clock::thread_cpu_ns(), irqs, packets);
+        self.napis.iter_mut().for_each(|napi| napi.learned(cost));
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,115 @@
+//! A worker holds devices that have packets densely, and hears what it is told meanwhile.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use linerate_port::wait::EventFd;
+use linerate_port::{Caps, Direction, Goal, Moderation, QueueOps};
+use linerate_skb::{Batch, Local, Moved, Pool};
+
+use super::*;
+use crate::stats::{Phase, WorkerSlot};
+
+/// A device that has ten packets whenever it is looked at, and room for none.
+struct Dense {
+    fd: EventFd,
+    notifies_tx_space: bool,
+}
+
+impl QueueOps for Dense {
+    fn rx(&mut self, mem: &mut Local, out: &mut Batch, _: usize) -> Moved {
+        Moved { packets: mem.alloc(out, 10), bytes: 0 }
+    }
+
+    fn xmit(&mut self, _: &mut Local, _: &mut Batch) -> Moved {
+        Moved::default()
+    }
+
+    fn arm(&mut self, _: Want) -> bool {
+        panic!("nothing is armed while packets gather");
+    }
+
+    fn caps(&self) -> Caps {
+        let rx_ring_len = Some(1 << 16);
+        Caps { notifies_tx_space: self.notifies_tx_space, rx_ring_len, ..Caps::default() }
+    }
+}
+
+impl AsFd for Dense {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// A worker that has found ten packets often enough to hold for 10 ms, with `waiting` packets that wait for
+/// room; and when its hold ends.
+fn dense(notifies_tx_space: bool, waiting: usize) -> (Worker, Arc<WorkerSlot>, Turned) {
+    let pool = Pool::builder().frames(4096).build().unwrap();
+    let device = Box::new(Dense { fd: EventFd::new().unwrap(), notifies_tx_space });
+    let tally = pool.tally("backlog");
+    let mut napi = Napi::new(device, Direction::Both, Napi::id(0), 256, tally);
+    napi.peer = Some(0);
+    let goal = Goal::Latency { p99_usecs: 10_000 };
+    assert_eq!(napi.set_moderation(Moderation::Adaptive(goal)), None);
+    let (mut mem, mut batch) = (pool.local(), Batch::with_capacity(waiting));
+    mem.alloc(&mut batch, waiting);
+    napi.enqueue(&mut batch, waiting, &mut mem);
+    let slot = WorkerSlot::new(&Arc::default(), Vec::new()).unwrap();
+    let mut worker = Worker::new(vec![napi], Vec::new(), mem, 64, slot.clone()).unwrap();
+    // Ten in 3 ms: for 32 of them 9.6 ms.
+    let (now, step) = (Instant::now(), Duration::from_millis(3));
+    worker.turn(now - 2 * step);
+    worker.turn(now - step);
+    let turned = worker.turn(now);
+    (worker, slot, turned)
+}
+
+#[test]
+fn packets_that_wait_for_room_prevent_a_hold_where_the_device_tells_of_room() {
+    let is_held = |notifies, waiting| matches!(dense(notifies, waiting).2, Turned::Until(_));
+    assert_eq!([(true, 0), (true, 1), (false, 1)].map(|(n, w)| is_held(n, w)), [true, false, true]);
+}
+
+#[test]
+fn packets_that_wait_for_room_shorten_a_hold_to_a_look() {
+    let (mut worker, slot, turned) = dense(false, 1);
+    let start = Instant::now();
+    worker.park(turned, None).unwrap();
+    assert!(start.elapsed() < Duration::from_millis(9), "{turned:?}");
+    assert!(slot.waits().read().hold_offs <= 1, "none if the test took longer than the look");
+}
+
+#[test]
+fn a_worker_holds_until_the_time_and_counts_one_irq() {
+    let (mut worker, slot, turned) = dense(true, 0);
+    let Turned::Until(until) = turned else { panic!("{turned:?}") };
+    worker.park(turned, None).unwrap();
+    assert!(Instant::now() >= until);
+    let (waits, counts) = (slot.waits().read(), worker.napis[0].counts());
+    assert_eq!((waits.sleeps, waits.hold_offs), (1, 1));
+    assert_eq!((counts.hold_ends, counts.wakeups, counts.irqs()), (1, 0, 1));
+}
+
+#[test]
+fn what_a_worker_is_told_ends_a_hold() {
+    let (mut worker, slot, _) = dense(true, 0);
+    let far = Turned::Until(Instant::now() + Duration::from_secs(100));
+    slot.set_phase(Phase::Halt);
+    worker.park(far, None).unwrap();
+    // Once: the bell does not keep later holds from sleeping.
+    let start = Instant::now();
+    worker.park(far, Some(Duration::from_millis(5))).unwrap();
+    assert!((Duration::from_millis(5)..Duration::from_secs(50)).contains(&start.elapsed()));
+}
+
+#[test]
+fn the_descriptor_is_readable_at_the_end_of_a_hold_and_not_before() {
+    let (mut worker, _, turned) = dense(true, 0);
+    let Turned::Until(until) = turned else { panic!("{turned:?}") };
+    if worker.arm().unwrap() {
+        assert!(poll_readable(&[worker.as_fd()], Some(Duration::from_secs(5))).unwrap());
+    }
+    assert!(Instant::now() >= until, "{turned:?}");
+    worker.turn(Instant::now());
+    assert!(worker.napis[0].counts().hold_ends <= 1);
+}
