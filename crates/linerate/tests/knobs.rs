@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use linerate::knob::{ENGINE, MODERATION, POOL};
+use linerate::knob::{ENGINE, MODERATION, POOL, PORT};
 
 const HEAD: &str = "\
 # Settings
@@ -19,7 +19,7 @@ Each is declared once, in `linerate::knob`: builders clamp by it, the command's 
 #[test]
 fn page_of_settings_is_rendered_from_the_declarations() {
     let mut page = HEAD.to_owned();
-    for knob in POOL.into_iter().chain(ENGINE).chain(MODERATION) {
+    for knob in POOL.into_iter().chain(ENGINE).chain(MODERATION).chain(PORT) {
         let live = if knob.live { "yes" } else { "no" };
         let (unit, default, effect) = (knob.unit, knob.default_text(), knob.effect);
         writeln!(page, "| `{}` | {knob} {unit} | {default} | {live} | {effect} |", knob.name)

@@ -18,6 +18,7 @@ pub mod conformance;
 pub mod doctor;
 mod driver;
 mod host;
+pub mod knob;
 pub mod moderation;
 mod obtained;
 mod port;

@@ -33,7 +33,8 @@ impl Spec {
     /// # Errors
     /// `E-PORT-SYNTAX`, naming the part that does not fit and what would.
     pub fn parse(text: &str, drivers: &[&str]) -> Result<Spec> {
-        let bad = |why: String| Error::new(Code::PortSyntax, format!("port '{text}'"), why);
+        let bad =
+            |why: String| Error::new(Code::PortSyntax, format!("port '{}'", shown(text)), why);
         let (head, options) = match text.split_once(',') {
             Some((head, options)) => (head, Some(options)),
             None => (text, None),
@@ -112,7 +113,7 @@ impl Spec {
     /// Makes an error about this port's text.
     #[must_use]
     pub fn error(&self, why: impl Display) -> Error {
-        Error::new(Code::PortSyntax, format!("port '{}'", self.text), why.to_string())
+        Error::new(Code::PortSyntax, format!("port '{}'", shown(&self.text)), why.to_string())
     }
 
     /// Returns the value of `key`, read by `parse`; `None` if the text has no such key.
@@ -128,7 +129,8 @@ impl Spec {
             None => Ok(None),
             Some(None) => Err(self.error(format!("option '{key}' needs a value"))),
             Some(Some(text)) => {
-                parse(&text).map(Some).map_err(|e| self.error(format!("{key}={text}: {e}")))
+                let refuse = |e| self.error(format!("{}: {e}", shown(&format!("{key}={text}"))));
+                parse(&text).map(Some).map_err(refuse)
             }
         }
     }
@@ -179,6 +181,15 @@ impl Spec {
             }
         }
     }
+}
+
+/// Returns a port text as errors show it: without its secret.
+fn shown(text: &str) -> String {
+    let part = |part: &str| match part.strip_prefix("secret=") {
+        Some(_) => "secret=***".to_owned(),
+        None => part.to_owned(),
+    };
+    text.split(',').map(part).collect::<Vec<_>>().join(",")
 }
 
 /// The options of a port text, and which of them the driver has asked for.

@@ -4,6 +4,7 @@
 //! descriptor is owned by the type that opened it and closed when that is dropped; every mapping
 //! likewise.
 
+mod aio;
 pub mod bpf;
 pub mod capability;
 pub mod cbpf;

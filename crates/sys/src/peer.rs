@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 
 use rustix::fs::SealFlags;
-use rustix::mm::{MapFlags, ProtFlags};
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
 
 use crate::error::{Code, Error, Result};
 use crate::mem::Region;
@@ -99,6 +99,26 @@ impl PeerMemory {
         let base =
             NonNull::new(base.cast::<u8>()).ok_or_else(|| refuse("mapped at address 0".into()))?;
         Ok(PeerMemory { base, len: bytes, access, owner: Owner::Theirs })
+    }
+
+    /// Gives up writing a peer's memory, for good.
+    ///
+    /// # Errors
+    /// `E-MEMORY` with what mprotect(2) says.
+    pub fn restrict(&mut self) -> Result<()> {
+        if matches!(self.owner, Owner::Theirs) && self.is_writable() {
+            // SAFETY: base and len are those of the mapping made in `map`. Nothing was borrowed from the value,
+            // which is borrowed for this; its own accesses ask `access` first.
+            unsafe {
+                rustix::mm::mprotect(self.base.as_ptr().cast(), self.len, MprotectFlags::READ)
+            }
+            .map_err(|e| {
+                let what = "cannot give up writing a peer's memory";
+                Error::os(Code::Memory, what, "mprotect", e)
+            })?;
+            self.access = Access::Read;
+        }
+        Ok(())
     }
 
     /// True if it can be written.
@@ -205,8 +225,18 @@ impl Drop for PeerMemory {
     }
 }
 
-/// Sees to it that no access to the first `len` bytes of the file will ever be a SIGBUS.
+/// Returns true if the kernel gives a hole in a file of memory its page only while there is enough to commit:
+/// where there is not, the access is a SIGBUS.
+fn counts_commitments(mode: std::io::Result<String>) -> bool {
+    mode.is_ok_and(|mode| mode.trim() == "2")
+}
+
+/// Sees to it that no access to the first `len` bytes of the file will ever be a SIGBUS, but where the memory
+/// of a cgroup ends, which kills whoever is in it.
 fn seal(fd: &OwnedFd, len: u64) -> std::result::Result<(), String> {
+    if counts_commitments(std::fs::read_to_string("/proc/sys/vm/overcommit_memory")) {
+        return Err("with vm.overcommit_memory=2 a hole in it can be a SIGBUS".into());
+    }
     // Only files of memory know seals. Any other kind is told here without a word to its file system,
     // which may be the peer's own and never answer.
     let sealed = |any| rustix::fs::fcntl_get_seals(fd).is_ok_and(|s| s.intersects(any));
@@ -405,6 +435,24 @@ mod tests {
         let reader = PeerMemory::map(&fd, 8192, Access::Read, false).unwrap();
         assert!(reader.read(5000, &mut back) && &back == b"hello");
         assert!(!reader.write(5000, b"no") && reader.words(0, 1).is_none());
+    }
+
+    #[test]
+    fn what_is_restricted_is_read_and_never_written() {
+        let ours = ours(8192);
+        let fd = ours.region().unwrap().as_fd().try_clone_to_owned().unwrap();
+        let mut theirs = PeerMemory::map(&fd, 8192, Access::Write, false).unwrap();
+        assert!(theirs.write(0, b"x"));
+        theirs.restrict().unwrap();
+        assert!(theirs.read(0, &mut [0]) && !theirs.write(0, b"y"));
+        assert!(theirs.half_words(0, 1).is_none());
+    }
+
+    #[test]
+    fn memory_is_refused_where_commitments_are_counted() {
+        let mode = |text: &str| counts_commitments(Ok(text.to_owned()));
+        assert!(mode("2\n") && !mode("0\n") && !mode("1\n"));
+        assert!(!counts_commitments(Err(std::io::ErrorKind::NotFound.into())));
     }
 
     fn memfd(bytes: u64, flags: MemfdFlags) -> OwnedFd {

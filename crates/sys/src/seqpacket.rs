@@ -6,9 +6,11 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
+use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
@@ -17,8 +19,13 @@ use rustix::net::{
 
 use crate::error::{Code, Error, Result};
 
-/// Descriptors of one message that are taken; the kernel closes what is beyond.
-const FDS_MAX: usize = 2;
+/// Descriptors of one message: as many as the kernel lets a sender attach (SCM_MAX_FD). None is left for the
+/// kernel to close at once, because to close an unknown file can take for ever.
+const FDS_MAX: usize = 253;
+/// `SO_PASSRIGHTS`: descriptors may be sent to the socket. Source: include/uapi/asm-generic/socket.h, Linux 6.16.
+const PASS_RIGHTS: libc::c_int = 83;
+/// Longest time for another process that takes over a file of a dead one at the same moment.
+const TAKEOVER_TIMEOUT: Duration = Duration::from_secs(1);
 /// Connections that may wait to be accepted.
 const WAITING_MAX: i32 = 16;
 
@@ -31,17 +38,29 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens at `path`. A file there that a dead process has left behind is replaced.
+    /// Listens at `path`, where those connect whom `mode` lets write the file, which belongs to this process's
+    /// user. A file there that a dead process has left behind is replaced.
+    ///
+    /// Peers can send no descriptors before [`Seqpacket::take_descriptors`], where the kernel knows that (6.16).
     ///
     /// # Errors
     /// `E-BUSY` if somebody listens there, `E-SYSTEM` for a path that cannot be used.
-    pub fn bind(path: &Path) -> Result<Listener> {
+    pub fn bind(path: &Path, mode: u32) -> Result<Listener> {
         let what = || format!("cannot listen at {}", path.display());
         let fail = |call: &'static str| move |e| Error::os(Code::System, what(), call, e);
         let address = address(path).map_err(fail("address"))?;
         let fd = socket().map_err(fail("socket"))?;
+        // Without these, descriptors come from strangers, and are closed elsewhere.
+        let _ = pass_rights(&fd, false);
+        // The file has the mode of the socket from its first moment on.
+        rustix::fs::fchmod(&fd, Mode::from_raw_mode(mode)).map_err(fail("fchmod"))?;
+        // From the look at a file that is taken to the moment at which this socket listens.
+        let lock = if is_abstract(path) { None } else { Some(lock_folder(path)) };
         let mut bound = rustix::net::bind(&fd, &address);
-        if bound == Err(Errno::ADDRINUSE) && is_left_behind(path, &address) {
+        if bound == Err(Errno::ADDRINUSE)
+            && matches!(lock, Some(Ok(_)))
+            && is_left_behind(path, &address)
+        {
             let _ = std::fs::remove_file(path);
             bound = rustix::net::bind(&fd, &address);
         }
@@ -107,6 +126,20 @@ pub struct Received {
 }
 
 impl Seqpacket {
+    /// Returns the user of the process at the other end, as it was when it connected or began to listen.
+    ///
+    /// # Errors
+    /// Those of getsockopt(2).
+    pub fn peer_user(&self) -> io::Result<u32> {
+        Ok(rustix::net::sockopt::socket_peercred(&self.fd)?.uid.as_raw())
+    }
+
+    /// Lets the peer send descriptors.
+    pub fn take_descriptors(&self) {
+        // A kernel that does not know it takes them anyway.
+        let _ = pass_rights(&self.fd, true);
+    }
+
     /// Connects to whoever listens at `path`.
     ///
     /// # Errors
@@ -176,6 +209,35 @@ fn socket() -> rustix::io::Result<OwnedFd> {
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
 }
 
+/// Says whether descriptors may be sent to a socket.
+fn pass_rights(fd: &OwnedFd, wanted: bool) -> io::Result<()> {
+    let value = libc::c_int::from(wanted);
+    let len = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: the kernel reads `len` bytes of a number that is ours.
+    let done = unsafe {
+        let value = (&raw const value).cast();
+        libc::setsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, PASS_RIGHTS, value, len)
+    };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Locks the folder of `path` against another process that looks at the same file that was left behind.
+fn lock_folder(path: &Path) -> rustix::io::Result<OwnedFd> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let folder = rustix::fs::open(folder.unwrap_or(Path::new(".")), flags, Mode::empty())?;
+    let until = Instant::now() + TAKEOVER_TIMEOUT;
+    loop {
+        match rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(folder),
+            Err(Errno::WOULDBLOCK | Errno::INTR) if Instant::now() < until => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Err(e) => return Err(e),
+        }
+    }
+}
+
 fn is_abstract(path: &Path) -> bool {
     path.as_os_str().as_encoded_bytes().first() == Some(&b'@')
 }
@@ -212,7 +274,7 @@ mod tests {
     }
 
     fn pair(path: &Path) -> (Listener, Seqpacket, Seqpacket) {
-        let listener = Listener::bind(path).unwrap();
+        let listener = Listener::bind(path, 0o600).unwrap();
         assert!(listener.accept().unwrap().is_none());
         let near = Seqpacket::connect(path).unwrap();
         let far = listener.accept().unwrap().unwrap();
@@ -223,6 +285,7 @@ mod tests {
     fn messages_keep_their_bounds_and_bring_descriptors() {
         let (listener, near, far) = pair(&path("bounds"));
         let file = std::fs::File::open("/dev/null").unwrap();
+        far.take_descriptors();
         near.send(&[1; 128], Some(file.as_fd())).unwrap();
         near.send(&[2; 4], None).unwrap();
         let mut bytes = [0; 128];
@@ -242,8 +305,8 @@ mod tests {
     #[test]
     fn what_a_dead_process_left_is_replaced_and_what_lives_is_not() {
         let path = path("left");
-        let listener = Listener::bind(&path).unwrap();
-        let e = Listener::bind(&path).unwrap_err();
+        let listener = Listener::bind(&path, 0o600).unwrap();
+        let e = Listener::bind(&path, 0o600).unwrap_err();
         assert_eq!(e.code, Code::Busy);
         assert!(e.fix.contains("role=client"), "{e}");
         // As SIGKILL leaves it: the descriptor closed, the file there.
@@ -251,16 +314,58 @@ mod tests {
         listener.file = None;
         drop(listener);
         assert!(path.exists() && Seqpacket::connect(&path).is_err());
-        let listener = Listener::bind(&path).unwrap();
+        let listener = Listener::bind(&path, 0o600).unwrap();
         // Its successor's file is not taken away with it.
         std::fs::remove_file(&path).unwrap();
-        let successor = Listener::bind(&path).unwrap();
+        let successor = Listener::bind(&path, 0o600).unwrap();
         drop(listener);
         assert!(path.exists());
         drop(successor);
         std::fs::write(&path, "a file").unwrap();
-        assert!(Listener::bind(&path).is_err());
+        assert!(Listener::bind(&path, 0o600).is_err());
         std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn socket_file_has_its_mode_from_the_first_moment() {
+        use std::os::unix::fs::PermissionsExt;
+        let path = path("mode");
+        let listener = Listener::bind(&path, 0o600).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        drop(listener);
+    }
+
+    /// Starters that replace the file of a dead process at the same moment: one of them listens, at a file that
+    /// is there.
+    #[test]
+    fn one_of_many_starters_takes_a_left_file_over() {
+        for round in 0..50 {
+            let path = path("starters");
+            let mut dead = Listener::bind(&path, 0o600).unwrap();
+            dead.file = None;
+            drop(dead);
+            let bound: Vec<_> = std::thread::scope(|scope| {
+                let bind = || Listener::bind(&path, 0o600).ok();
+                let threads: Vec<_> = (0..4).map(|_| scope.spawn(bind)).collect();
+                threads.into_iter().filter_map(|thread| thread.join().unwrap()).collect()
+            });
+            assert_eq!(bound.len(), 1, "round {round}");
+            assert!(Seqpacket::connect(&path).is_ok(), "round {round}");
+        }
+    }
+
+    #[test]
+    fn descriptors_are_refused_until_they_are_taken() {
+        let (listener, near, far) = pair(&path("rights"));
+        assert_eq!(near.peer_user().unwrap(), rustix::process::geteuid().as_raw());
+        if pass_rights(&listener.fd, false).is_err() {
+            return eprintln!("skipped: no SO_PASSRIGHTS before Linux 6.16");
+        }
+        let file = std::fs::File::open("/dev/null").unwrap();
+        assert!(near.send(b"x", Some(file.as_fd())).is_err());
+        far.take_descriptors();
+        near.send(b"x", Some(file.as_fd())).unwrap();
+        assert_eq!(far.receive(&mut [0; 8]).unwrap().unwrap().fds.len(), 1);
     }
 
     #[test]
@@ -274,9 +379,9 @@ mod tests {
 
     #[test]
     fn a_path_that_cannot_be_used_is_told_with_the_remedy() {
-        let e = Listener::bind(Path::new("/no/such/directory/x.sock")).unwrap_err();
+        let e = Listener::bind(Path::new("/no/such/directory/x.sock"), 0o600).unwrap_err();
         assert!(e.fix.contains("directory"), "{e}");
         let long = "x".repeat(200);
-        assert!(Listener::bind(Path::new(&long)).is_err());
+        assert!(Listener::bind(Path::new(&long), 0o600).is_err());
     }
 }

@@ -161,11 +161,14 @@ impl EventFd {
     }
 
     /// Rings one that a peer has, too. The peer can have filled its counter and made it blocking, for it is
-    /// one open file: then it is readable already, and is left alone.
+    /// one open file: that holds nobody up.
     ///
-    /// Cost: two syscalls. Does not block, unless the peer fills it between the two: a peer that is quick
-    /// enough for that holds the caller up until it, or whoever has it, drains it.
+    /// Cost: one syscall. Where the kernel has no asynchronous requests ([`EventFd::can_signal_shared`]) two, and
+    /// the second one blocks if the peer fills the counter between them.
     pub fn signal_shared(&self) {
+        if crate::aio::signal(self.fd.as_fd()) {
+            return;
+        }
         let mut fds = [PollFd::new(&self.fd, PollFlags::OUT)];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         if rustix::event::poll(&mut fds, Some(&now)).is_ok_and(|n| n == 1)
@@ -173,6 +176,12 @@ impl EventFd {
         {
             self.signal();
         }
+    }
+
+    /// Returns true if [`EventFd::signal_shared`] never blocks on this machine. It rings the doorbell.
+    #[must_use]
+    pub fn can_signal_shared(&self) -> bool {
+        crate::aio::signal(self.fd.as_fd())
     }
 
     /// Makes it unreadable again and says whether it had been rung.

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use linerate_sys::seqpacket::Seqpacket;
 
 use super::NAME;
+use super::config::Config;
 use super::handshake::Ending;
 use super::message::{BYTES, Message};
 
@@ -13,24 +14,40 @@ use super::message::{BYTES, Message};
 pub(super) struct Channel(pub Seqpacket);
 
 impl Channel {
-    /// Returns the next message with its descriptors; `Ok(None)` if there is none yet.
+    /// Checks that the process at the other end belongs to a user that the configuration allows.
     ///
     /// # Errors
     /// Why the connection ends.
-    pub fn recv(&self) -> Result<Option<(Message, Vec<OwnedFd>)>, Ending> {
-        let mut bytes = [0; BYTES];
-        match self.0.receive(&mut bytes) {
-            Ok(None) => Ok(None),
-            Ok(Some(got)) if got.len == 0 => Err(Ending::ByPeer("the peer is gone".into())),
-            Ok(Some(got)) if got.cut => {
-                Err(Ending::Refused("a message or its descriptors are too many"))
-            }
-            Ok(Some(got)) => match Message::decode(&bytes[..got.len]) {
-                Some(message) => Ok(Some((message, got.fds))),
-                None => Err(Ending::Refused("there is no such message")),
-            },
-            Err(e) => Err(Ending::ByPeer(e.to_string())),
+    pub fn check_peer(&self, config: &Config) -> Result<u32, Ending> {
+        let user = self.0.peer_user().map_err(|e| Ending::Unfit(format!("its user: {e}")))?;
+        match config.peer.allows(user) {
+            true => Ok(user),
+            false => Err(Ending::Unfit(format!(
+                "it belongs to user {user}; if that is right, say peer={user}"
+            ))),
         }
+    }
+
+    /// Returns the next message, and adds its descriptors to `fds`; `Ok(None)` if there is none yet.
+    ///
+    /// # Errors
+    /// Why the connection ends.
+    pub fn recv(&self, fds: &mut Vec<OwnedFd>) -> Result<Option<Message>, Ending> {
+        let mut bytes = [0; BYTES];
+        let mut got = match self.0.receive(&mut bytes) {
+            Ok(None) => return Ok(None),
+            Ok(Some(got)) => got,
+            Err(e) => return Err(Ending::ByPeer(e.to_string())),
+        };
+        fds.append(&mut got.fds);
+        if got.len == 0 {
+            return Err(Ending::ByPeer("the peer is gone".into()));
+        }
+        if got.cut {
+            return Err(Ending::Refused("a message or its descriptors are too many"));
+        }
+        let message = Message::decode(&bytes[..got.len]);
+        message.map(Some).ok_or(Ending::Refused("there is no such message"))
     }
 
     /// Sends `message`, with a descriptor or none.

@@ -1,10 +1,14 @@
 //! The options of a port text.
 
+use std::fmt;
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use linerate_skb::Result;
 
 use super::message::SECRET_BYTES;
+use crate::knob;
 use crate::spec::Spec;
 
 /// Rings a direction, at most.
@@ -47,7 +51,8 @@ pub(super) struct Config {
     /// The interface's number on the socket.
     pub id: u32,
     /// The secret that a client shows, or a server asks for; empty if none.
-    pub secret: String,
+    pub secret: Secret,
+    pub peer: Peer,
     /// Rings each way; a queue is one of each.
     pub rings: u16,
     /// Descriptors of a ring, a power of two.
@@ -58,6 +63,40 @@ pub(super) struct Config {
     /// A server maps memory that its owner may cut short, a client gives away huge pages into which its
     /// peer may punch holes.
     pub trust: bool,
+    /// Bytes of a client's memory that a server maps.
+    pub memory: u64,
+}
+
+/// A secret, which no text shows.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub(super) struct Secret(pub String);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret")
+    }
+}
+
+/// The users whose processes may be the peer, beside this process's own and root.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Peer {
+    /// None.
+    Own,
+    User(u32),
+    Any,
+}
+
+impl Peer {
+    /// Returns true if the peer may belong to `user`.
+    pub fn allows(self, user: u32) -> bool {
+        user == 0
+            || user == rustix::process::geteuid().as_raw()
+            || match self {
+                Peer::Own => false,
+                Peer::User(other) => user == other,
+                Peer::Any => true,
+            }
+    }
 }
 
 impl Config {
@@ -77,30 +116,23 @@ impl Config {
         Ok(Config { sharing: Sharing::Read, ..config })
     }
 
-    /// A reader's, of which nothing but the place is said.
-    pub fn reader_at(path: &Path) -> Config {
-        Config {
-            path: path.to_owned(),
-            role: Role::Server,
-            id: 0,
-            secret: String::new(),
-            rings: RINGS_MAX,
-            size: SIZE,
-            buffer_bytes: BUFFER_BYTES,
-            sharing: Sharing::Read,
-            trust: false,
-        }
+    /// Returns the options of a [`Reader`](super::Reader) of which nothing but the place is said.
+    pub fn reader_at(path: &Path) -> Result<Config> {
+        let config = Config::of_reader(&Spec::parse("memif:@reader", &["memif"])?)?;
+        Ok(Config { path: path.to_owned(), ..config })
     }
 
     /// Reads the options of `spec`, of which `default_role` and `default_rings` may be left out.
     fn with(spec: &Spec, default_role: Role, default_rings: u16) -> Result<Config> {
         let role = spec.value("role", role)?.unwrap_or(default_role);
         let sharing = spec.value("zerocopy", sharing)?;
-        let config = Config {
+        let trust = spec.flag("trust")?;
+        let mut config = Config {
             path: PathBuf::from(&spec.arg),
             role,
             id: spec.value("id", str::parse)?.unwrap_or(0),
-            secret: spec.value("secret", secret)?.unwrap_or_default(),
+            secret: secret_of(spec)?,
+            peer: spec.value("peer", peer)?.unwrap_or(Peer::Own),
             rings: spec.value("rings", rings)?.unwrap_or(default_rings),
             size: spec.value("size", size)?.unwrap_or(SIZE),
             buffer_bytes: spec.value("buffer", buffer)?.unwrap_or(BUFFER_BYTES),
@@ -108,7 +140,16 @@ impl Config {
                 Role::Client => sharing.unwrap_or(Sharing::Write),
                 Role::Server => Sharing::Nothing,
             },
-            trust: spec.flag("trust")?,
+            trust,
+            memory: 0,
+        };
+        config.memory = match spec.value("memory", memory)? {
+            Some(mib) => mib << 20,
+            None if trust => u64::MAX,
+            None => {
+                let buffers = u64::from(config.rings) * u64::from(config.size);
+                (4 * buffers * u64::from(config.buffer_bytes)).max(knob::MEMORY.default << 20)
+            }
         };
         spec.finish()?;
         if spec.arg.is_empty() {
@@ -140,11 +181,43 @@ fn sharing(text: &str) -> std::result::Result<Sharing, &'static str> {
     }
 }
 
-fn secret(text: &str) -> std::result::Result<String, String> {
+/// Reads the secret, from the text or from a file, which is not shown to whoever lists processes.
+fn secret_of(spec: &Spec) -> Result<Secret> {
+    let from_file = |path: &str| {
+        // More than a secret and the end of its line is none.
+        let mut text = String::new();
+        let file = File::open(path).map_err(|e| e.to_string())?;
+        file.take(64).read_to_string(&mut text).map_err(|e| e.to_string())?;
+        secret(text.trim_end_matches(['\n', '\r']))
+    };
+    let said = spec.value("secret", secret)?;
+    match (said, spec.value("secret-file", from_file)?) {
+        (Some(_), Some(_)) => {
+            Err(spec.error("secret and secret-file are both there").fix("one of them"))
+        }
+        (said, kept) => Ok(said.or(kept).unwrap_or_default()),
+    }
+}
+
+fn secret(text: &str) -> std::result::Result<Secret, String> {
     match text.len() {
         // The last byte ends it.
-        1..SECRET_BYTES => Ok(text.to_owned()),
+        1..SECRET_BYTES => Ok(Secret(text.to_owned())),
         _ => Err(format!("1 to {} bytes", SECRET_BYTES - 1)),
+    }
+}
+
+fn peer(text: &str) -> std::result::Result<Peer, &'static str> {
+    match text {
+        "any" => Ok(Peer::Any),
+        text => text.parse().map(Peer::User).map_err(|_| "the number of a user, or any"),
+    }
+}
+
+fn memory(text: &str) -> std::result::Result<u64, String> {
+    match text.parse() {
+        Ok(mib) if knob::MEMORY.allows(mib) => Ok(mib),
+        _ => Err(format!("{} of {}", knob::MEMORY, knob::MEMORY.unit)),
     }
 }
 
@@ -183,17 +256,19 @@ mod tests {
             path: "/run/x.sock".into(),
             role: Role::Client,
             id: 0,
-            secret: String::new(),
+            secret: Secret::default(),
+            peer: Peer::Own,
             rings: 1,
             size: 1024,
             buffer_bytes: 2048,
             sharing: Sharing::Write,
             trust: false,
+            memory: 64 << 20,
         };
         assert_eq!(config("memif:/run/x.sock").unwrap(), expected);
         let text = "memif:@x,role=server,id=7,secret=s,rings=2,size=256,buffer=4096,trust=yes";
         let all = config(text).unwrap();
-        assert_eq!((all.role, all.id, all.secret.as_str()), (Role::Server, 7, "s"));
+        assert_eq!((all.role, all.id, all.secret.0.as_str()), (Role::Server, 7, "s"));
         assert_eq!((all.rings, all.size, all.buffer_bytes, all.trust), (2, 256, 4096, true));
         assert_eq!(all.sharing, Sharing::Nothing);
         assert_eq!(config("memif:@x,zerocopy=read").unwrap().sharing, Sharing::Read);
@@ -201,10 +276,46 @@ mod tests {
     }
 
     #[test]
+    fn memory_is_as_much_as_the_rings_need_four_times_over() {
+        let memory = |text: &str| config(text).unwrap().memory;
+        assert_eq!(memory("memif:x,role=server,rings=16,size=2048"), 256 << 20);
+        assert_eq!(memory("memif:x,role=server,memory=3"), 3 << 20);
+        assert_eq!(memory("memif:x,role=server,trust=yes"), u64::MAX);
+        assert_eq!(memory("memif:x,role=server,trust=yes,memory=3"), 3 << 20);
+    }
+
+    #[test]
+    fn peers_are_own_processes_and_root_unless_others_are_named() {
+        let peer = |text: &str| config(text).unwrap().peer;
+        let own = rustix::process::geteuid().as_raw();
+        let (other, stranger) = (own + 4711, own + 4712);
+        assert!([0, own].into_iter().all(|user| peer("memif:x").allows(user)));
+        assert!(!peer("memif:x").allows(other));
+        let named = peer(&format!("memif:x,peer={other}"));
+        assert!(named.allows(other) && named.allows(own) && !named.allows(stranger));
+        assert!(peer("memif:x,peer=any").allows(stranger));
+    }
+
+    #[test]
+    fn secret_is_read_from_a_file_and_shown_nowhere() {
+        let file = std::env::temp_dir().join(format!("linerate-secret-{}", std::process::id()));
+        std::fs::write(&file, "s3cret\n").unwrap();
+        let read = config(&format!("memif:x,secret-file={}", file.display()));
+        std::fs::remove_file(&file).unwrap();
+        let read = read.unwrap();
+        assert_eq!(read.secret.0, "s3cret");
+        assert!(!format!("{read:?}").contains("s3cret"));
+        for text in ["memif:x,secret=s3cret,size=3", "memif:x,ring=2,secret=s3cret"] {
+            let e = config(text).unwrap_err();
+            assert!(!e.to_string().contains("s3cret") && e.to_string().contains("secret="), "{e}");
+        }
+    }
+
+    #[test]
     fn a_reader_is_a_server_of_many_rings() {
         let reader = |text: &str| Config::of_reader(&Spec::parse(text, &["memif"])?);
         let said = reader("memif:/run/x.sock").unwrap();
-        assert_eq!(said, Config::reader_at(Path::new("/run/x.sock")));
+        assert_eq!(said, Config::reader_at(Path::new("/run/x.sock")).unwrap());
         assert_eq!((said.role, said.rings, said.sharing), (Role::Server, 64, Sharing::Read));
         let said = reader("memif:@x,role=server,rings=2,id=3,secret=s,trust=yes").unwrap();
         assert_eq!((said.rings, said.id, said.trust), (2, 3, true));
@@ -230,6 +341,9 @@ mod tests {
             ("memif:x,secret=", "1 to 23"),
             ("memif:x,secret=123456789012345678901234", "1 to 23"),
             ("memif:x,role=server,zerocopy=yes", "client's to say"),
+            ("memif:x,peer=root", "number of a user"),
+            ("memif:x,memory=0", "1..=1048576 of MiB"),
+            ("memif:x,secret=s,secret-file=/dev/null", "1 to 23"),
             ("memif:x,id=-1", "id=-1"),
             ("memif:x,ring=2", "no option 'ring'"),
         ] {

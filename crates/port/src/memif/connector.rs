@@ -1,7 +1,6 @@
 //! The client's end of the socket: it connects, again and again, and offers the memory it shares.
 
-use std::io;
-use std::sync::Arc;
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use linerate_skb::{Code, Error, Pool, Result, Trust};
@@ -13,19 +12,19 @@ use super::HANDSHAKE_TIMEOUT;
 use super::channel::Channel;
 use super::client_memory::{ClientMemory, Layout};
 use super::config::{Config, Sharing};
+use super::control::{Protocol, Turn};
 use super::handshake::{Client, Ending, Limits, Step};
-use super::link::{Control, Event};
+use super::link::Event;
 use super::message::Message;
+use super::ring::REGION_BYTES_MAX;
 
 /// Time between two attempts to reach a server that is not there.
 const RECONNECT_INTERVAL: Duration = Duration::from_millis(100);
-/// Bytes of a region that a descriptor's offset can reach.
-const REGION_BYTES_MAX: u64 = 1 << 32;
 
 /// The client's end.
 pub(super) struct Connector {
     pool: Pool,
-    watch: Arc<Epoll>,
+    watch: Epoll,
     timer: TimerFd,
     state: State,
 }
@@ -47,9 +46,9 @@ struct Handshake {
 }
 
 impl Connector {
-    pub fn new(config: &Config, pool: &Pool, watch: Arc<Epoll>) -> Result<Connector> {
+    pub fn new(config: &Config, pool: &Pool) -> Result<Connector> {
         check(config, pool)?;
-        let timer = TimerFd::new()?;
+        let (watch, timer) = (Epoll::new()?, TimerFd::new()?);
         watch.add(&timer, 0, EventFlags::IN).map_err(|e| {
             let what = format!("cannot connect to memif {}", config.path.display());
             Error::os(Code::System, what, "epoll_ctl", e)
@@ -57,85 +56,98 @@ impl Connector {
         Ok(Connector { pool: pool.clone(), watch, timer, state: State::Waiting(Instant::now()) })
     }
 
-    fn connect(&mut self, config: &Config, until: Instant) -> io::Result<()> {
-        let channel = Channel(Seqpacket::connect(&config.path)?);
-        self.watch.add(&channel, 0, EventFlags::IN)?;
+    /// Connects to a server of a user that is allowed: no other one is told the secret, or gets memory.
+    fn connect(&mut self, turn: &mut Turn<'_>, until: Instant) -> std::result::Result<(), String> {
+        let socket = Seqpacket::connect(&turn.config.path).map_err(|e| e.to_string())?;
+        let channel = Channel(socket);
+        let watched = match channel.check_peer(turn.config) {
+            Ok(_) => self.watch.add(&channel, 0, EventFlags::IN).map_err(|e| e.to_string()),
+            Err(ending) => Err(channel.refuse(ending)),
+        };
+        if let Err(why) = watched {
+            turn.waste.push(Box::new(channel));
+            return Err(why);
+        }
+        channel.0.take_descriptors();
         self.alarm(until);
-        let machine = Client::new(config);
-        self.state =
-            State::Handshake(Box::new(Handshake { channel, machine, memory: None, until }));
+        let machine = Client::new(turn.config);
+        let handshake = Handshake { channel, machine, memory: None, until };
+        self.state = State::Handshake(Box::new(handshake));
         Ok(())
     }
 
     /// Takes the rings of a handshake that is complete.
-    fn connected(&mut self, config: &Config) -> Event {
+    fn connected(&mut self, turn: &mut Turn<'_>) -> Event {
         let state = std::mem::replace(&mut self.state, State::Waiting(Instant::now()));
         if let State::Handshake(handshake) = state
             && let Handshake { channel, memory: Some(memory), .. } = *handshake
         {
             self.state = State::Connected(channel);
             let _ = self.timer.set_at(None);
-            return Event::Connected(memory.rings(config, &self.pool));
+            return Event::Connected(memory.rings(turn.config, &self.pool));
         }
-        self.end("the server was too quick".into())
+        self.end("the server was too quick".into(), turn)
     }
 
-    /// Closes the socket; the next attempt comes later.
-    fn end(&mut self, why: String) -> Event {
+    /// Gives up the socket; the next attempt comes later.
+    fn end(&mut self, why: String, turn: &mut Turn<'_>) -> Event {
         let again = Instant::now() + RECONNECT_INTERVAL;
-        self.state = State::Waiting(again);
+        turn.waste.push(Box::new(std::mem::replace(&mut self.state, State::Waiting(again))));
         self.alarm(again);
         Event::Ended(why)
     }
 
     fn alarm(&self, at: Instant) {
-        // Without the alarm, the next call looks at the time.
+        // Without the alarm, the next turn looks at the time.
         let _ = self.timer.set_at(Some(at));
     }
 }
 
-impl Control for Connector {
-    fn turn(&mut self, config: &Config) -> Option<Event> {
+impl Protocol for Connector {
+    fn watch(&self) -> &Epoll {
+        &self.watch
+    }
+
+    fn turn(&mut self, turn: &mut Turn<'_>) -> Option<Event> {
         loop {
             let now = Instant::now();
-            match &mut self.state {
+            let mut fds = Vec::new();
+            let step = match &mut self.state {
                 State::Waiting(until) if *until > now => return None,
-                State::Waiting(_) => {
-                    if let Err(e) = self.connect(config, now + HANDSHAKE_TIMEOUT) {
-                        return Some(self.end(e.to_string()));
+                State::Waiting(_) if turn.is_full => Err("too much of old peers is left".into()),
+                State::Waiting(_) => self.connect(turn, now + HANDSHAKE_TIMEOUT),
+                State::Handshake(handshake) => {
+                    match handshake.turn(turn.config, &self.pool, now, &mut fds) {
+                        Ok(None) => return None,
+                        Ok(Some(Step::Connected)) => return Some(self.connected(turn)),
+                        Ok(Some(_)) => Ok(()),
+                        Err(why) => Err(why),
                     }
                 }
-                State::Handshake(handshake) => match handshake.turn(config, &self.pool, now) {
+                State::Connected(channel) => match channel.recv(&mut fds) {
                     Ok(None) => return None,
-                    Ok(Some(Step::Connected)) => return Some(self.connected(config)),
-                    Ok(Some(_)) => {}
-                    Err(why) => return Some(self.end(why)),
+                    Ok(Some(Message::Disconnect(why))) => {
+                        Err(format!("the server has disconnected: {why}"))
+                    }
+                    Ok(Some(_)) => Err(channel.refuse(Ending::Refused("unexpected message"))),
+                    Err(Ending::ByPeer(why)) => Err(why),
+                    Err(ending) => Err(channel.refuse(ending)),
                 },
-                State::Connected(channel) => {
-                    let why = match channel.recv() {
-                        Ok(None) => return None,
-                        Ok(Some((Message::Disconnect(why), _))) => {
-                            format!("the server has disconnected: {why}")
-                        }
-                        Ok(Some(_)) => channel.refuse(Ending::Refused("unexpected message")),
-                        Err(Ending::ByPeer(why)) => why,
-                        Err(ending) => channel.refuse(ending),
-                    };
-                    return Some(self.end(why));
-                }
+            };
+            if !fds.is_empty() {
+                turn.waste.push(Box::new(fds));
+            }
+            if let Err(why) = step {
+                return Some(self.end(why, turn));
             }
         }
     }
 
-    fn hang_up(&mut self, why: &'static str) {
+    fn hang_up(&mut self, why: &'static str, turn: &mut Turn<'_>) {
         if let State::Connected(channel) = &self.state {
             channel.refuse(Ending::Refused(why));
         }
-        self.end(String::new());
-    }
-
-    fn is_talking(&self) -> bool {
-        matches!(self.state, State::Handshake(_))
+        self.end(String::new(), turn);
     }
 }
 
@@ -149,11 +161,12 @@ impl Handshake {
         config: &Config,
         pool: &Pool,
         now: Instant,
+        fds: &mut Vec<OwnedFd>,
     ) -> std::result::Result<Option<Step>, String> {
-        let step = match self.channel.recv() {
+        let step = match self.channel.recv(fds) {
             Ok(None) if self.until <= now => return Err("the server does not answer".into()),
             Ok(None) => return Ok(None),
-            Ok(Some((message, fds))) => self.machine.on(&message, &fds),
+            Ok(Some(message)) => self.machine.on(&message, fds),
             Err(Ending::ByPeer(why)) => return Err(why),
             Err(ending) => Err(ending),
         };
@@ -161,7 +174,7 @@ impl Handshake {
         if let Step::Make(limits) = step {
             let (memory, messages) = ClientMemory::new(limits, config, pool)?;
             self.memory = Some(memory);
-            step = Step::Send(self.machine.offer(messages), None);
+            step = self.machine.offer(messages).map_err(|ending| self.channel.refuse(ending))?;
         }
         if let Step::Send(message, fd) = &mut step {
             self.channel.send(message, fd.take()).map_err(|e| e.to_string())?;

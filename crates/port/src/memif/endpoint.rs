@@ -2,12 +2,12 @@
 //! connection that there is now.
 //!
 //! ```text
-//!  outside ──► epoll ─┬─ the socket: a peer that connects, speaks or goes        (any endpoint's work)
-//!                     ├─ the link's bell: a connection has come or gone
+//!  outside ──► epoll ─┬─ the link's bell: a connection has come or gone
 //!                     ├─ the doorbell that the peer rings, while it is unmasked  (edge-triggered: never read)
 //!                     └─ an alarm: what nobody announces
 //! ```
 
+use std::cell::Cell;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -16,16 +16,13 @@ use std::time::{Duration, Instant};
 use linerate_skb::{Code, Error, Result};
 use linerate_sys::wait::{Epoll, EventFd, EventFlags, NO_EVENT, TimerFd};
 
-use super::link::Link;
+use super::closer::Waste;
+use super::link::{Link, absent};
 use super::ring::ProtocolError;
 use super::rings::Rings;
 use crate::host::RETRY;
 use crate::queue::Health;
 
-/// Calls that found nothing, after which a busy endpoint looks at the socket.
-const IDLE_CALLS: u32 = 256;
-
-const CONTROL: u64 = 0;
 const CHANGE: u64 = 1;
 const ALARM: u64 = 2;
 /// The tag of doorbells, and of what else wakes an endpoint.
@@ -36,7 +33,11 @@ pub(super) struct Endpoint {
     pub link: Arc<Link>,
     /// The link's queues whose rings it takes; the first one has its bell.
     queues: Range<usize>,
-    generation: u32,
+    generation: Cell<u32>,
+    /// The generation whose peer this endpoint has found to violate the protocol, and how.
+    failed: Cell<Option<(u32, ProtocolError)>>,
+    /// What is to be dropped by the control thread.
+    retired: Vec<Waste>,
     pub health: Health,
     set: Epoll,
     timer: TimerFd,
@@ -46,7 +47,6 @@ pub(super) struct Endpoint {
     pub armed: bool,
     /// The health has changed, and the caller does not know yet.
     changed: bool,
-    idle_calls: u32,
     /// The peer is to ring for what it sends.
     pub belled: bool,
     /// When a sleeper looks a second time: a peer may have published just before it saw that it is to ring.
@@ -54,26 +54,26 @@ pub(super) struct Endpoint {
 }
 
 impl Endpoint {
-    /// Makes an end that is readable at once, for callers that wait before they arm, and has no rings yet.
+    /// Makes an end that is readable at once, for callers that wait before they arm. It is stale.
     pub fn new(link: Arc<Link>, queues: Range<usize>) -> Result<Endpoint> {
         let (set, timer) = (Epoll::new()?, TimerFd::new()?);
         let fail = |e| Error::os(Code::System, "cannot wait for a peer", "epoll_ctl", e);
-        set.add(&*link.watch, CONTROL, EventFlags::IN).map_err(fail)?;
         set.add(link.bell(queues.start), CHANGE, EventFlags::IN).map_err(fail)?;
         set.add(&timer, ALARM, EventFlags::IN).map_err(fail)?;
-        let alarm = Some(Instant::now());
+        let (alarm, stale) = (Some(Instant::now()), link.generation().wrapping_sub(1));
         timer.set_at(alarm).map_err(fail)?;
         Ok(Endpoint {
             link,
             queues,
-            generation: 0,
+            generation: Cell::new(stale),
             health: Health::Up,
             set,
             timer,
             alarm,
             armed: true,
             changed: false,
-            idle_calls: 0,
+            failed: Cell::new(None),
+            retired: Vec::new(),
             belled: false,
             second_look: None,
         })
@@ -82,23 +82,39 @@ impl Endpoint {
     /// Returns true if a connection has come or gone since [`Endpoint::attach`].
     #[inline]
     pub fn is_stale(&self) -> bool {
-        self.link.generation() != self.generation
+        self.link.generation() != self.generation.get()
     }
 
     /// Takes the rings of the present connection; without a ring that is `wanted`, the port is down because
-    /// of `why`.
+    /// of `why`. Without an answer the endpoint stays stale, and has no rings.
     #[cold]
     pub fn attach(&mut self, wanted: fn(&Rings) -> bool, why: &str) -> Vec<Rings> {
-        self.link.bell(self.queues.start).drain();
-        let (generation, mut health, rings) = self.link.take(self.queues.clone());
+        let present = self.link.generation();
+        let failed = self.failed.get().filter(|(generation, _)| *generation == present);
+        let taken = match failed {
+            // The control thread has not ended it yet.
+            Some((_, error)) => {
+                let why = format!("the peer was disconnected: {}", error.as_str());
+                let health = Health::Down(absent(&self.link.config, &why));
+                Some((present, health, Vec::new()))
+            }
+            None => self.link.exchange(self.queues.clone(), &mut self.retired),
+        };
+        let Some((generation, mut health, rings)) = taken else { return Vec::new() };
         if health == Health::Up && !rings.iter().any(wanted) {
             let what = format!("memif {}", self.link.config.path.display());
             health = Health::Down(Error::new(Code::DeviceDown, what, why));
         }
         self.changed |= self.health != health;
-        (self.generation, self.health) = (generation, health);
+        self.health = health;
+        self.generation.set(generation);
         (self.belled, self.second_look) = (false, None);
         rings
+    }
+
+    /// Has the control thread drop what was of the last connection.
+    pub fn retire(&mut self, waste: impl Send + 'static) {
+        self.retired.push(Box::new(waste));
     }
 
     /// Returns true if the health has changed since the last call.
@@ -106,10 +122,17 @@ impl Endpoint {
         std::mem::take(&mut self.changed)
     }
 
-    /// Ends the connection with a peer that violates the protocol.
+    /// Ends the connection with a peer that violates the protocol: the endpoint is stale from now on.
     #[cold]
     pub fn disconnect(&self, error: ProtocolError) {
-        self.link.disconnect(error, self.generation);
+        if self.is_stale() {
+            // It is over already.
+            return;
+        }
+        let present = self.generation.get();
+        self.link.disconnect(error, present);
+        self.failed.set(Some((present, error)));
+        self.generation.set(present.wrapping_sub(1));
     }
 
     /// Wakes a sleeper when `bell` is rung.
@@ -122,33 +145,12 @@ impl Endpoint {
         let _ = self.set.delete(bell);
     }
 
-    /// Services the socket if that has woken the caller.
+    /// Makes the next call look at nothing but what there is: an edge that was seen is not seen again.
     ///
-    /// Cost: a syscall, and what there is to do.
+    /// Cost: a syscall.
     pub fn look(&mut self) {
         self.armed = false;
-        let mut events = [NO_EVENT; 4];
-        let n = self.set.wait(&mut events, Some(Duration::ZERO)).unwrap_or(0);
-        // Copies, because the kernel's structure is packed.
-        if events[..n].iter().any(|&e| { e.data }.u64() == CONTROL) {
-            self.link.service();
-        }
-    }
-
-    /// Services the socket once in many calls that found nothing: a caller that polls is not woken by it.
-    #[inline]
-    pub fn idle(&mut self) {
-        self.idle_calls += 1;
-        if self.idle_calls >= IDLE_CALLS {
-            self.idle_calls = 0;
-            self.link.service();
-        }
-    }
-
-    /// Notes that packets came.
-    #[inline]
-    pub fn busy(&mut self) {
-        self.idle_calls = 0;
+        let _ = self.set.wait(&mut [NO_EVENT; 4], Some(Duration::ZERO));
     }
 
     /// Notes whether the peer is to ring from `now` on; true if that is new, and is to be written to the rings.
@@ -181,6 +183,12 @@ impl Endpoint {
             self.alarm = Some(at);
         }
         self.is_due(at)
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        self.link.give_back(&mut self.retired);
     }
 }
 

@@ -3,19 +3,19 @@
 //! For the fuzz targets and the tests. No socket and no other process: both handshakes are run as they
 //! are, and the peer's stores are stores.
 
-use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use linerate_skb::{Batch, DropReason, Local, Pool, Trust};
 use linerate_sys::peer::PeerMemory;
+use rustix::event::EventfdFlags;
+use rustix::fs::MemfdFlags;
 
 use super::client_memory::ClientMemory;
 use super::config::Config;
 use super::copies::{Copies, Stop};
-use super::handshake::{Answer, Client, Server, Step};
-use super::listener;
+use super::handshake::{Client, Reply, Server, Step};
 use super::message::{BYTES, Message};
 use super::ring::{Checked, HEADER_BYTES};
 use super::rings::Rings;
@@ -31,7 +31,7 @@ const WORDS: [usize; 3] = [4, 6, 64];
 
 /// Runs both handshakes on messages of the peer's; says how many were taken.
 ///
-/// The first byte of each is how many descriptors come with it.
+/// The first byte of each is how many descriptors come with it: memory for a region, else doorbells.
 ///
 /// # Panics
 /// If either machine does what it must not.
@@ -43,46 +43,52 @@ pub fn control(bytes: &[u8]) -> usize {
     };
     let (mut client, mut server) = (Some(Client::new(&ours)), Some(Server::new(&theirs)));
     let mut taken = 0;
-    for said in bytes.chunks(1 + BYTES) {
-        let (fds, said) = said.split_first().expect("a chunk has a byte");
+    for chunk in bytes.chunks(1 + BYTES) {
+        let (count, rest) = chunk.split_first().expect("a chunk has a byte");
         let mut message = [0; BYTES];
-        message[..said.len()].copy_from_slice(said);
+        message[..rest.len()].copy_from_slice(rest);
         let Some(message) = Message::decode(&message) else { continue };
-        assert_eq!(
-            Message::decode(&message.encode("")).map(|m| m.encode("")),
-            Some(message.encode(""))
-        );
-        let files = |n: u8| (0..n).filter_map(|_| File::open("/dev/null").ok().map(OwnedFd::from));
+        let again = Message::decode(&message.encode("")).map(|again| again.encode(""));
+        assert_eq!(again, Some(message.encode("")));
         if let Some(machine) = &mut client {
-            match machine.on(&message, &[]) {
-                Ok(Step::Make(limits)) => {
+            let region = || (Message::AddRegion { index: 0, bytes: 4096 }, memory());
+            let step = machine.on(&message, &[]).and_then(|step| match step {
+                Step::Make(limits) => {
+                    let rings = 1..=2;
                     assert!(
-                        (1..=2).contains(&limits.from_client)
-                            && (1..=2).contains(&limits.to_client)
+                        rings.contains(&limits.from_client) && rings.contains(&limits.to_client)
                     );
                     assert!((1..=10).contains(&limits.power));
-                    let region = Message::AddRegion { index: 0, bytes: 4096 };
-                    machine.offer(files(1).map(|file| (region.clone(), file)).collect());
-                    taken += 1;
+                    machine.offer(vec![region()])
                 }
-                Ok(_) => taken += 1,
-                Err(_) => client = None,
-            }
+                step => Ok(step),
+            });
+            taken += usize::from(step.is_ok());
+            client = client.filter(|_| step.is_ok());
         }
         if let Some(machine) = &mut server {
-            match machine.on(message, files(fds % 3).collect()) {
-                Ok(Answer::Send(_)) => taken += 1,
-                Ok(Answer::Map(offer)) => {
-                    taken += 1;
-                    assert!(offer.from_client.len() <= 2 && offer.to_client.len() <= 2);
-                    // Files of no memory.
-                    assert!(listener::map(offer, &theirs).is_err());
-                }
-                Err(_) => server = None,
+            let file = || match message {
+                Message::AddRegion { .. } => memory(),
+                _ => rustix::event::eventfd(0, EventfdFlags::CLOEXEC).expect("a doorbell"),
+            };
+            let mut files = (0..count % 3).map(|_| file()).collect();
+            let reply = machine.on(message.clone(), &mut files, &theirs);
+            taken += usize::from(reply.is_ok());
+            if let Ok(Reply::Connected(rings)) = &reply {
+                assert_eq!(rings.len(), 2);
             }
+            server = server.filter(|_| matches!(reply, Ok(Reply::Ack)));
         }
     }
     taken
+}
+
+/// Returns a file of two pages of memory, in which there is a ring.
+fn memory() -> OwnedFd {
+    let fd = rustix::fs::memfd_create("peer", MemfdFlags::ALLOW_SEALING).expect("a file");
+    rustix::fs::ftruncate(&fd, 8192).expect("its length");
+    rustix::io::pwrite(&fd, &super::ring::COOKIE.to_ne_bytes(), 0).expect("its cookie");
+    fd
 }
 
 /// Our side towards the peer, in [`rings`].
@@ -212,24 +218,24 @@ fn rings_of(we: We, pool: &Pool) -> Option<(Arc<PeerMemory>, Rings)> {
     };
     let theirs = config("memif:x,role=server")?;
     let (mut client, mut server) = (Client::new(&ours), Server::new(&theirs));
-    let Ok(Step::Make(limits)) = client.on(&server.hello(), &[]) else { return None };
-    let (made, told) = ClientMemory::new(limits, &ours, pool).ok()?;
+    let Ok(Step::Send(init, _)) = client.on(&server.hello(), &[]) else { return None };
+    let Ok(Reply::Ack) = server.on(init, &mut Vec::new(), &theirs) else { return None };
+    let Ok(Step::Make(limits)) = client.on(&Message::Ack, &[]) else { return None };
+    let (made, messages) = ClientMemory::new(limits, &ours, pool).ok()?;
     let memory = made.memory.clone();
     let mut rings = match we {
         We::CopyAsServer => {
-            server.on(client.offer(Vec::new()), Vec::new()).ok()?;
-            for (message, fd) in told {
-                server.on(message, vec![fd]).ok()?;
+            for (message, fd) in messages {
+                server.on(message, &mut vec![fd], &theirs).ok()?;
             }
-            let Ok(Answer::Map(offer)) = server.on(Message::Connect, Vec::new()) else {
-                return None;
-            };
+            let connected = server.on(Message::Connect, &mut Vec::new(), &theirs);
+            let Ok(Reply::Connected(rings)) = connected else { return None };
             // Buffers, as a client posts them.
             let mut near = made.rings(&ours, pool);
             if let Some(rx) = &mut near[0].as_mut()?.rx {
                 rx.refill(&mut pool.local_with(0), &mut Copies::default());
             }
-            listener::map(offer, &theirs).ok()?
+            rings
         }
         We::Share | We::CopyAsClient => made.rings(&ours, pool),
     };

@@ -1,16 +1,21 @@
 //! The handshake by which two sides come to share memory: the messages allowed in each state, and
 //! the checks on them.
 //!
-//! Two state machines without a socket: messages in, messages out. Everything that a peer says is
-//! checked here or, what concerns its files, where they are mapped; whatever does not fit ends the
-//! connection with a reason.
+//! Two state machines without a socket: messages in, messages out. Everything that a peer sends is
+//! checked here; whatever does not fit ends the connection with a reason.
 
 use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
 
-use super::config::Config;
+use linerate_sys::peer::{Access, PeerMemory};
+use linerate_sys::wait::EventFd;
+
+use super::config::{Config, Secret, Sharing};
 use super::message::{Message, RingPlace, SECRET_BYTES, VERSION};
-use super::ring::{self, DESC_BYTES, POWER_MAX};
+use super::ring::{self, DESC_BYTES, POWER_MAX, REGION_BYTES_MAX, ServerRing, Shared};
+use super::rings::{Rings, RxRing, TxRing};
+use super::server::{MappedRing, Regions};
 
 /// Regions that a client may have: what DPDK's driver allows.
 const REGIONS_MAX: usize = 256;
@@ -20,52 +25,39 @@ const REGIONS_MAX: usize = 256;
 pub enum Ending {
     /// The peer breaks the protocol, or may not have what it asks for; the text is sent to it.
     Refused(&'static str),
-    /// A file of the peer's cannot be mapped; the text is sent to it, cut at 95 bytes.
+    /// Something of the peer's cannot be used; the text is sent to it, cut at 95 bytes.
     Unfit(String),
     /// The peer has said so.
     ByPeer(String),
 }
 
-/// The memory and rings that a client lets us map.
-#[derive(Debug, Default)]
-pub struct Offer {
-    /// Files, and how much of each.
-    pub regions: Vec<(OwnedFd, u64)>,
-    /// Rings that it sends by, each with the doorbell that it rings.
-    pub from_client: Vec<(RingPlace, OwnedFd)>,
-    /// Rings that it receives by, each with the doorbell that it hears.
-    pub to_client: Vec<(RingPlace, OwnedFd)>,
-}
-
 /// The server's reaction to a message.
-#[derive(Debug)]
-pub enum Answer {
-    /// It sends a reply.
-    Send(Message),
-    /// It maps the memory offered, and sends `Connected` then.
-    Map(Offer),
+pub(super) enum Reply {
+    /// It acknowledges.
+    Ack,
+    /// It has mapped the client's rings, for each queue that gets some, and says that they are connected.
+    Connected(Vec<Option<Rings>>),
 }
 
 /// The server's side of one connection.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Server {
-    id: u32,
-    secret: [u8; SECRET_BYTES],
-    rings: u16,
     admitted: bool,
-    offer: Offer,
+    regions: Vec<PeerMemory>,
+    /// Rings of either direction, each with its doorbell.
+    from_client: Vec<(RingPlace, EventFd)>,
+    to_client: Vec<(RingPlace, EventFd)>,
+    rings: u16,
 }
 
 impl Server {
     pub fn new(config: &Config) -> Server {
-        let (id, rings) = (config.id, config.rings);
-        Server {
-            id,
-            secret: padded(&config.secret),
-            rings,
-            admitted: false,
-            offer: Offer::default(),
-        }
+        Server { rings: config.rings, ..Server::default() }
+    }
+
+    /// Returns true if the client has shown the secret, and its handshake is not complete.
+    pub fn is_admitted(&self) -> bool {
+        self.admitted
     }
 
     /// Returns the server's first message.
@@ -79,72 +71,76 @@ impl Server {
         }
     }
 
-    /// Takes a message, and the descriptors that came with it.
+    /// Takes a message and what it needs of the descriptors that came with it; leaves the others in `fds`.
     ///
     /// # Errors
     /// Why the connection ends.
-    pub fn on(&mut self, message: Message, fds: Vec<OwnedFd>) -> Result<Answer, Ending> {
-        let fd = one(fds)?;
-        match (message, fd) {
-            (Message::Disconnect(why), None) => Err(Ending::ByPeer(why)),
-            (Message::Init { version, id, mode, secret }, None) if !self.admitted => {
-                self.admit(version, id, mode, secret)?;
-                Ok(Answer::Send(Message::Ack))
-            }
-            (Message::AddRegion { index, bytes }, Some(fd)) if self.admitted => {
-                if usize::from(index) != self.offer.regions.len()
-                    || self.offer.regions.len() == REGIONS_MAX
-                {
-                    return Err(Ending::Refused("a region out of order, or too many"));
-                }
-                self.offer.regions.push((fd, bytes));
-                Ok(Answer::Send(Message::Ack))
-            }
-            (Message::AddRing(place), Some(fd)) if self.admitted => {
-                self.add_ring(place, fd)?;
-                Ok(Answer::Send(Message::Ack))
-            }
-            (Message::Connect, None) if self.admitted => {
-                let offer = std::mem::take(&mut self.offer);
-                self.admitted = false;
-                if offer.from_client.is_empty() && offer.to_client.is_empty() {
-                    return Err(Ending::Refused("no rings"));
-                }
-                Ok(Answer::Map(offer))
-            }
-            (Message::AddRegion { .. } | Message::AddRing(_), None) => {
-                Err(Ending::Refused("a descriptor is missing"))
-            }
-            _ => Err(Ending::Refused("unexpected message")),
+    pub(super) fn on(
+        &mut self,
+        message: Message,
+        fds: &mut Vec<OwnedFd>,
+        config: &Config,
+    ) -> Result<Reply, Ending> {
+        let needed = matches!(message, Message::AddRegion { .. } | Message::AddRing(_));
+        match (fds.len(), needed && self.admitted) {
+            (0, false) | (1, true) => {}
+            (0, true) => return Err(Ending::Refused("a descriptor is missing")),
+            _ => return Err(Ending::Refused("a descriptor that nobody asked for")),
         }
+        match message {
+            Message::Disconnect(why) => return Err(Ending::ByPeer(why)),
+            Message::Init { version, id, mode, secret } if !self.admitted => {
+                admit(config, version, id, mode, secret)?;
+                self.admitted = true;
+            }
+            Message::AddRegion { index, bytes } if self.admitted => {
+                self.add_region(index, bytes, fds, config)?;
+            }
+            Message::AddRing(place) if self.admitted => self.add_ring(place, fds)?,
+            Message::Connect if self.admitted => return self.connect(config).map(Reply::Connected),
+            _ => return Err(Ending::Refused("unexpected message")),
+        }
+        Ok(Reply::Ack)
     }
 
-    fn admit(
+    /// Maps a region. Its file is not needed any more then.
+    fn add_region(
         &mut self,
-        version: u16,
-        id: u32,
-        mode: u8,
-        secret: [u8; SECRET_BYTES],
+        index: u16,
+        bytes: u64,
+        fds: &[OwnedFd],
+        config: &Config,
     ) -> Result<(), Ending> {
-        if version != VERSION {
-            return Err(Ending::Refused("incompatible version"));
+        if usize::from(index) != self.regions.len() || self.regions.len() == REGIONS_MAX {
+            return Err(Ending::Refused("a region out of order, or too many"));
         }
-        if id != self.id {
-            return Err(Ending::Refused("id not found"));
+        if bytes > REGION_BYTES_MAX {
+            return Err(Ending::Refused(
+                "a region of more than 4 GiB, which no descriptor can reach",
+            ));
         }
-        if mode != 0 {
-            return Err(Ending::Refused("only Ethernet mode"));
+        // Before it is mapped: each page of a file with holes would be ours to pay for.
+        let all = self.regions.iter().map(|region| region.len() as u64).sum::<u64>() + bytes;
+        if all > config.memory {
+            let mib = |bytes: u64| bytes.div_ceil(1 << 20);
+            let (all, most) = (mib(all), mib(config.memory));
+            return Err(Ending::Unfit(format!(
+                "regions of {all} MiB, {most} MiB allowed; say memory={all} to the server"
+            )));
         }
-        // Not in constant time: who can connect can try as often as he likes.
-        if self.secret != [0; SECRET_BYTES] && secret != self.secret {
-            return Err(Ending::Refused("incorrect secret"));
-        }
-        self.admitted = true;
+        let map = |access| PeerMemory::map(&fds[0], bytes, access, config.trust);
+        // A client may let us read only.
+        let mapped = map(Access::Write).or_else(|_| map(Access::Read));
+        self.regions.push(mapped.map_err(|e| {
+            // What trust would change has a remedy.
+            let remedy = if e.fix.is_empty() { "" } else { "; say trust=yes" };
+            Ending::Unfit(format!("region {index}: {}{remedy}", e.why))
+        })?);
         Ok(())
     }
 
-    fn add_ring(&mut self, place: RingPlace, fd: OwnedFd) -> Result<(), Ending> {
-        let Some((_, bytes)) = self.offer.regions.get(usize::from(place.region)) else {
+    fn add_ring(&mut self, place: RingPlace, fds: &mut Vec<OwnedFd>) -> Result<(), Ending> {
+        let Some(region) = self.regions.get(usize::from(place.region)) else {
             return Err(Ending::Refused("a ring in no region"));
         };
         if !(1..=POWER_MAX).contains(&place.power)
@@ -152,19 +148,79 @@ impl Server {
         {
             return Err(Ending::Refused("a ring of an impossible length or place"));
         }
-        if u64::from(place.offset) + ring::bytes(place.power) as u64 > *bytes {
+        if !region.has(place.offset as usize, ring::bytes(place.power)) {
             return Err(Ending::Refused("a ring outside its region"));
         }
         let rings = match place.from_client {
-            true => &mut self.offer.from_client,
-            false => &mut self.offer.to_client,
+            true => &mut self.from_client,
+            false => &mut self.to_client,
         };
         if usize::from(place.index) != rings.len() || place.index >= self.rings {
             return Err(Ending::Refused("a ring out of order, or too many"));
         }
-        rings.push((place, fd));
+        let bell = fds.pop_if(|fd| is_eventfd(fd)).and_then(|fd| EventFd::from_fd(fd).ok());
+        rings.push((place, bell.ok_or(Ending::Refused("a doorbell that is none"))?));
         Ok(())
     }
+
+    fn connect(&mut self, config: &Config) -> Result<Vec<Option<Rings>>, Ending> {
+        let Server { regions, from_client, to_client, .. } = std::mem::take(self);
+        if from_client.is_empty() && to_client.is_empty() {
+            return Err(Ending::Refused("no rings"));
+        }
+        let places = || from_client.iter().chain(&to_client).map(|(place, _)| place);
+        let regions = regions.into_iter().enumerate().map(|(i, mut region)| {
+            if config.sharing == Sharing::Read
+                && !places().any(|place| usize::from(place.region) == i)
+            {
+                region.restrict().map_err(|e| Ending::Unfit(e.why))?;
+            }
+            Ok(Arc::new(region))
+        });
+        let regions: Regions = regions.collect::<Result<Vec<_>, Ending>>()?.into();
+        let map = |rings: Vec<(RingPlace, EventFd)>| -> Result<Vec<MappedRing>, Ending> {
+            rings.into_iter().map(|(place, bell)| mapped_ring(&regions, place, bell)).collect()
+        };
+        let rx = map(from_client)?.into_iter().map(|ring| Box::new(ring) as Box<dyn RxRing>);
+        let tx = map(to_client)?.into_iter().map(|ring| Box::new(ring) as Box<dyn TxRing>);
+        Ok(Rings::distribute(config.rings, tx, rx))
+    }
+}
+
+/// Checks a client's first message.
+fn admit(
+    config: &Config,
+    version: u16,
+    id: u32,
+    mode: u8,
+    secret: [u8; SECRET_BYTES],
+) -> Result<(), Ending> {
+    let wanted = padded(&config.secret);
+    match () {
+        () if version != VERSION => Err(Ending::Refused("incompatible version")),
+        () if id != config.id => Err(Ending::Refused("id not found")),
+        () if mode != 0 => Err(Ending::Refused("only Ethernet mode")),
+        // Not in constant time: who can connect can try as often as he likes.
+        () if wanted != [0; SECRET_BYTES] && secret != wanted => {
+            Err(Ending::Refused("incorrect secret"))
+        }
+        () => Ok(()),
+    }
+}
+
+fn mapped_ring(regions: &Regions, place: RingPlace, bell: EventFd) -> Result<MappedRing, Ending> {
+    let memory = regions.get(usize::from(place.region)).filter(|memory| memory.is_writable());
+    let shared = memory
+        .and_then(|memory| Shared::new(memory, place.offset as usize, place.power))
+        .filter(Shared::is_one)
+        .ok_or(Ending::Refused("a ring that is none"))?;
+    Ok(MappedRing::new(ServerRing::new(shared), bell, regions.clone()))
+}
+
+/// Returns true for an eventfd. A signal to another kind of file might wait for ever.
+fn is_eventfd(fd: &OwnedFd) -> bool {
+    std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()))
+        .is_ok_and(|to| to.as_os_str() == "anon_inode:[eventfd]")
 }
 
 /// Largest numbers that a client may share.
@@ -183,7 +239,7 @@ pub struct Limits {
 /// The client's reaction to a message.
 #[derive(Debug)]
 pub enum Step {
-    /// It makes rings within these limits, and sends them: [`Client::offer`].
+    /// It makes rings within these limits, and sends the message of [`Client::offer`].
     Make(Limits),
     /// It sends the next message.
     Send(Message, Option<OwnedFd>),
@@ -200,10 +256,12 @@ pub struct Client {
     to_send: VecDeque<(Message, Option<OwnedFd>)>,
 }
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     /// The server's first message has not come.
     Greeting,
+    /// The secret was sent.
+    Admission(Limits),
     /// Each message sent must be acknowledged.
     Offering,
     /// All was sent.
@@ -228,7 +286,7 @@ impl Client {
         if !fds.is_empty() {
             return Err(Ending::Refused("a descriptor that nobody asked for"));
         }
-        match (message, &self.state) {
+        match (message, self.state) {
             (Message::Disconnect(why), _) => Err(Ending::ByPeer(why.clone())),
             (
                 Message::Hello {
@@ -244,14 +302,16 @@ impl Client {
                     return Err(Ending::Refused("incompatible version"));
                 }
                 let rings = |ours: u16, max: u16| ours.min(max.saturating_add(1));
-                self.state = State::Offering;
-                Ok(Step::Make(Limits {
+                self.state = State::Admission(Limits {
                     from_client: rings(self.limits.from_client, *from_client_max),
                     to_client: rings(self.limits.to_client, *to_client_max),
                     power: self.limits.power.min(*ring_power_max).max(1),
                     regions: u32::from(*region_max) + 1,
-                }))
+                });
+                Ok(Step::Send(self.init.clone(), None))
             }
+            // A server that does not want the client has cost nothing yet.
+            (Message::Ack, State::Admission(limits)) => Ok(Step::Make(limits)),
             (Message::Ack, State::Offering) => self.next(),
             (Message::Connected, State::Connecting) => Ok(Step::Connected),
             _ => Err(Ending::Refused("unexpected message")),
@@ -259,11 +319,15 @@ impl Client {
     }
 
     /// Queues the messages about `all` that was made, regions, then rings, each with its
-    /// descriptor; returns the first message to send.
-    pub fn offer(&mut self, all: Vec<(Message, OwnedFd)>) -> Message {
+    /// descriptor; returns the first one.
+    ///
+    /// # Errors
+    /// If nothing was made.
+    pub fn offer(&mut self, all: Vec<(Message, OwnedFd)>) -> Result<Step, Ending> {
+        self.state = State::Offering;
         self.to_send = all.into_iter().map(|(message, fd)| (message, Some(fd))).collect();
         self.to_send.push_back((Message::Connect, None));
-        self.init.clone()
+        self.next()
     }
 
     fn next(&mut self) -> Result<Step, Ending> {
@@ -277,63 +341,78 @@ impl Client {
     }
 }
 
-fn padded(secret: &str) -> [u8; SECRET_BYTES] {
-    let mut bytes = [0; SECRET_BYTES];
+fn padded(secret: &Secret) -> [u8; SECRET_BYTES] {
+    let (mut bytes, secret) = ([0; SECRET_BYTES], secret.0.as_bytes());
     let n = secret.len().min(SECRET_BYTES - 1);
-    bytes[..n].copy_from_slice(&secret.as_bytes()[..n]);
+    bytes[..n].copy_from_slice(&secret[..n]);
     bytes
-}
-
-fn one(mut fds: Vec<OwnedFd>) -> Result<Option<OwnedFd>, Ending> {
-    match fds.len() {
-        0 | 1 => Ok(fds.pop()),
-        _ => Err(Ending::Refused("more than one descriptor")),
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::spec::Spec;
-    use proptest::prelude::*;
+    use rustix::event::EventfdFlags;
+    use rustix::fs::MemfdFlags;
 
     fn config(text: &str) -> Config {
         Config::of(&Spec::parse(text, &["memif"]).unwrap()).unwrap()
     }
 
-    fn fd() -> OwnedFd {
-        std::fs::File::open("/dev/null").unwrap().into()
+    fn bell() -> OwnedFd {
+        rustix::event::eventfd(0, EventfdFlags::CLOEXEC).unwrap()
+    }
+
+    /// A file of memory with rings of 16 in it, a page apart.
+    fn memory(bytes: u64) -> OwnedFd {
+        let fd = rustix::fs::memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
+        rustix::fs::ftruncate(&fd, bytes).unwrap();
+        for page in 0..bytes / 4096 {
+            rustix::io::pwrite(&fd, &ring::COOKIE.to_ne_bytes(), page * 4096).unwrap();
+        }
+        fd
     }
 
     fn place(index: u16, from_client: bool) -> RingPlace {
         RingPlace { from_client, index, region: 0, offset: 0, power: 4 }
     }
 
-    /// Both machines, joined; what the server was offered.
-    fn meet(client: &str, server: &str) -> Result<Offer, Ending> {
-        let (mut client, mut server) = (Client::new(&config(client)), Server::new(&config(server)));
-        let mut limits = None;
-        let mut to_client = server.hello();
+    /// What a server with `text` replies to `message`, which comes with `fds`.
+    fn reply(
+        server: &mut Server,
+        text: &str,
+        message: Message,
+        mut fds: Vec<OwnedFd>,
+    ) -> Result<Reply, Ending> {
+        server.on(message, &mut fds, &config(text))
+    }
+
+    /// Joins both machines; returns the limits that the client made its rings by, and the server's rings.
+    fn meet(client: &str, server_text: &str) -> Result<(Limits, Vec<Option<Rings>>), Ending> {
+        let (mut client, mut server) =
+            (Client::new(&config(client)), Server::new(&config(server_text)));
+        let (mut limits, mut to_client) = (None, server.hello());
         loop {
-            let (message, fd) = match client.on(&to_client, &[])? {
+            let step = match client.on(&to_client, &[])? {
                 Step::Make(made) => {
                     limits = Some(made);
-                    let mut all = vec![(Message::AddRegion { index: 0, bytes: 1 << 20 }, fd())];
-                    let both = [(made.from_client, true), (made.to_client, false)];
-                    for (n, from) in both {
-                        all.extend((0..n).map(|i| (Message::AddRing(place(i, from)), fd())));
+                    let region = Message::AddRegion { index: 0, bytes: 4096 };
+                    let mut all = vec![(region, memory(4096))];
+                    for (n, from) in [(made.from_client, true), (made.to_client, false)] {
+                        all.extend((0..n).map(|i| (Message::AddRing(place(i, from)), bell())));
                     }
-                    (client.offer(all), None)
+                    client.offer(all)?
                 }
-                Step::Send(message, fd) => (message, fd),
-                Step::Connected => panic!("before the server has mapped anything"),
+                step => step,
             };
-            match server.on(message, fd.into_iter().collect())? {
-                Answer::Send(message) => to_client = message,
-                Answer::Map(offer) => {
+            let Step::Send(message, fd) = step else {
+                panic!("before the server has mapped anything")
+            };
+            match reply(&mut server, server_text, message, fd.into_iter().collect())? {
+                Reply::Ack => to_client = Message::Ack,
+                Reply::Connected(rings) => {
                     assert!(matches!(client.on(&Message::Connected, &[]), Ok(Step::Connected)));
-                    assert_eq!(limits.unwrap().from_client as usize, offer.from_client.len());
-                    return Ok(offer);
+                    return Ok((limits.unwrap(), rings));
                 }
             }
         }
@@ -341,18 +420,20 @@ mod tests {
 
     #[test]
     fn two_sides_agree_on_the_lesser_of_what_they_can() {
-        let offer = meet("memif:x,rings=3", "memif:x,role=server,rings=2").unwrap();
-        assert_eq!((offer.from_client.len(), offer.to_client.len()), (2, 2));
-        let offer =
+        let (limits, rings) = meet("memif:x,rings=3", "memif:x,role=server,rings=2").unwrap();
+        assert_eq!((limits.from_client, limits.to_client), (2, 2));
+        assert!(rings.iter().flatten().all(|rings| rings.tx.is_some() && rings.rx.is_some()));
+        let (limits, rings) =
             meet("memif:x,rings=1,secret=s", "memif:x,role=server,rings=4,secret=s").unwrap();
-        assert_eq!((offer.regions.len(), offer.from_client.len()), (1, 1));
+        assert_eq!((limits.from_client, rings.iter().flatten().count()), (1, 1));
     }
 
     #[test]
     fn server_refuses_wrong_id_or_secret_with_a_reason() {
         let refused = |client, server| match meet(client, server) {
             Err(Ending::Refused(why)) => why,
-            other => panic!("{other:?}"),
+            Err(other) => panic!("{other:?}"),
+            Ok(_) => panic!("taken"),
         };
         assert_eq!(refused("memif:x,id=1", "memif:x,role=server"), "id not found");
         let keen = "memif:x,role=server,secret=s";
@@ -361,14 +442,35 @@ mod tests {
         assert!(meet("memif:x,secret=s", "memif:x,role=server").is_ok(), "who asks for none");
     }
 
+    const SERVER: &str = "memif:x,role=server,rings=2";
+
     /// A server that has admitted a client, with a region of 4096 bytes.
     fn admitted() -> Server {
-        let mut server = Server::new(&config("memif:x,role=server,rings=2"));
+        let mut server = Server::new(&config(SERVER));
         let init = Message::Init { version: VERSION, id: 0, mode: 0, secret: [0; 24] };
-        assert!(matches!(server.on(init, vec![]), Ok(Answer::Send(Message::Ack))));
+        assert!(matches!(reply(&mut server, SERVER, init, vec![]), Ok(Reply::Ack)));
         let region = Message::AddRegion { index: 0, bytes: 4096 };
-        assert!(matches!(server.on(region, vec![fd()]), Ok(Answer::Send(Message::Ack))));
+        assert!(matches!(reply(&mut server, SERVER, region, vec![memory(4096)]), Ok(Reply::Ack)));
         server
+    }
+
+    /// The reason why a server of `text` refuses a region of so many bytes behind another one of a page.
+    fn refused_region(text: &str, bytes: u64) -> Option<Ending> {
+        let mut server = admitted();
+        let region = Message::AddRegion { index: 1, bytes };
+        reply(&mut server, text, region, vec![memory(4096)]).err()
+    }
+
+    #[test]
+    fn memory_of_a_client_is_bounded_before_it_is_mapped() {
+        let Some(Ending::Refused(why)) = refused_region(SERVER, (4 << 30) + 1) else { panic!() };
+        assert!(why.contains("4 GiB"));
+        // More than the file has: refused for its size, and not for the file's.
+        let Some(Ending::Unfit(why)) = refused_region(SERVER, 64 << 20) else { panic!() };
+        assert_eq!(why, "regions of 65 MiB, 64 MiB allowed; say memory=65 to the server");
+        let Some(Ending::Unfit(why)) = refused_region(SERVER, 1 << 20) else { panic!() };
+        assert_eq!(why, "region 1: its file has 4096 bytes");
+        assert_eq!(refused_region(SERVER, 4096), None);
     }
 
     #[test]
@@ -398,22 +500,25 @@ mod tests {
             (Message::Ack, 0),
             (Server::new(&config("memif:x,role=server")).hello(), 0),
         ] {
-            let fds = (0..fds).map(|_| fd()).collect();
+            let is_region = matches!(message, Message::AddRegion { .. });
+            let fds = (0..fds).map(|_| if is_region { memory(4096) } else { bell() }).collect();
             let said = format!("{message:?}");
-            assert!(matches!(admitted().on(message, fds), Err(Ending::Refused(_))), "{said}");
+            let reply = reply(&mut admitted(), SERVER, message, fds);
+            assert!(matches!(reply, Err(Ending::Refused(_))), "{said}");
         }
         for (message, why) in [
             (init(0x0100, 0).0, "incompatible version"),
             (init(VERSION, 1).0, "only Ethernet mode"),
         ] {
-            let mut server = Server::new(&config("memif:x,role=server"));
-            assert_eq!(server.on(message, vec![]).unwrap_err(), Ending::Refused(why));
+            let mut server = Server::new(&config(SERVER));
+            let refused = reply(&mut server, SERVER, message, vec![]).err();
+            assert_eq!(refused, Some(Ending::Refused(why)));
         }
-        let mut stranger = Server::new(&config("memif:x,role=server"));
+        let mut stranger = Server::new(&config(SERVER));
         let region = Message::AddRegion { index: 0, bytes: 4096 };
-        assert!(stranger.on(region, vec![fd()]).is_err());
-        let told = admitted().on(Message::Disconnect("bye".into()), vec![]);
-        assert_eq!(told.unwrap_err(), Ending::ByPeer("bye".into()));
+        assert!(reply(&mut stranger, SERVER, region, vec![memory(4096)]).is_err());
+        let bye = reply(&mut admitted(), SERVER, Message::Disconnect("bye".into()), vec![]).err();
+        assert_eq!(bye, Some(Ending::ByPeer("bye".into())));
     }
 
     #[test]
@@ -423,10 +528,10 @@ mod tests {
             assert!(Client::new(&config("memif:x")).on(&message, &[]).is_err());
         }
         let mut client = Client::new(&config("memif:x"));
-        assert!(matches!(client.on(&hello, &[]), Ok(Step::Make(_))));
+        assert!(matches!(client.on(&hello, &[]), Ok(Step::Send(Message::Init { .. }, None))));
         assert!(client.on(&hello, &[]).is_err());
         let mut client = Client::new(&config("memif:x"));
-        assert!(client.on(&hello, &[fd()]).is_err());
+        assert!(client.on(&hello, &[bell()]).is_err());
         let old = Message::Hello {
             versions: (0x0100, 0x0100),
             region_max: 0,
@@ -435,31 +540,5 @@ mod tests {
             ring_power_max: 0,
         };
         assert_eq!(client.on(&old, &[]).unwrap_err(), Ending::Refused("incompatible version"));
-    }
-
-    proptest! {
-        /// Any messages in any order, with any descriptors, get an answer or end the connection.
-        #[test]
-        fn no_order_of_messages_is_too_much(
-            said in prop::collection::vec((prop::collection::vec(any::<u8>(), 24), 1u8..9, 0usize..3), 0..40),
-        ) {
-            let mut server = Server::new(&config("memif:x,role=server,rings=2"));
-            let mut client = Client::new(&config("memif:x"));
-            for (mut bytes, kind, fds) in said {
-                bytes.resize(super::super::message::BYTES, 0);
-                (bytes[0], bytes[1]) = (kind, 0);
-                if kind == 3 {
-                    bytes[2..9].copy_from_slice(&[0, 2, 0, 0, 0, 0, 0]);
-                    bytes[9..33].fill(0);
-                }
-                let message = Message::decode(&bytes).unwrap();
-                let _ = client.on(&message, &[]);
-                let fds = (0..fds).map(|_| fd()).collect();
-                if server.on(message, fds).is_err() {
-                    break;
-                }
-                prop_assert!(server.offer.from_client.len() <= 2);
-            }
-        }
     }
 }

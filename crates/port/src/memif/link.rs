@@ -1,28 +1,29 @@
-//! The state that the endpoints of a port share: the connection, which any of them keeps going, and
-//! the rings of it that each has.
+//! The connection of a port: the part that its endpoints share with the control thread.
 //!
 //! ```text
-//!   queue 0 ─┐                       ┌─ binding 0: rings of this connection, until queue 0 takes them
-//!   queue 1 ─┼─► Link ── Control ────┼─ binding 1
-//!   queue 2 ─┘    generation         └─ binding 2
+//!   queue 0 ─┐            ┌─ binding 0: rings of this connection, until queue 0 takes them
+//!   queue 1 ─┼─► Link ◄───┼─ binding 1                              ◄─── control thread
+//!   queue 2 ─┘ generation └─ binding 2
 //! ```
 //!
 //! An endpoint looks at the generation whenever it is called: one load. When it has moved on, the endpoint
 //! gives up the rings that it has, and takes those that are bound to its queues now, if any. Whatever ends a
 //! connection, a peer's word, its death or a violation of the protocol, moves the generation on.
 
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::os::fd::AsFd;
-use std::path::Path;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use linerate_skb::{Code, Error, Pool, Result};
-use linerate_sys::wait::{Epoll, EventFd, NO_EVENT, poll_readable};
+use linerate_sys::wait::{EventFd, poll_readable};
 
+use super::closer::Waste;
 use super::config::{Config, Role};
 use super::connector::Connector;
+use super::control::{Control, Protocol};
+use super::handover::Handover;
 use super::listener::Listener;
 use super::ring::ProtocolError;
 use super::rings::Rings;
@@ -31,40 +32,22 @@ use crate::queue::Health;
 /// Longest time that opening waits for a server that answers.
 const OPEN_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// The state that the endpoints of a port share.
+/// The connection of a port. When the last endpoint drops it, the control thread closes the socket.
 pub(super) struct Link {
+    shared: Arc<Shared>,
+    control: Arc<Control>,
+}
+
+/// The part that the control thread has, too.
+pub(super) struct Shared {
     pub config: Config,
-    generation: AtomicU32,
-    state: Mutex<State>,
-    control: Mutex<Box<dyn Control>>,
-    /// Readable when the control side has something to do.
-    pub watch: Arc<Epoll>,
+    handover: Handover<Health, Rings, Waste>,
     /// Rung when the generation moves on, one for each endpoint.
     bells: Box<[EventFd]>,
     /// Connections that have ended.
     pub ended: AtomicU64,
     /// The part of these that ended because the peer violated the protocol.
     pub errors: AtomicU64,
-}
-
-/// The state that the endpoints read.
-struct State {
-    health: Health,
-    bindings: Vec<Option<Rings>>,
-}
-
-/// The side of the socket.
-pub(super) trait Control: Send {
-    /// Handles what waits at the socket.
-    fn turn(&mut self, config: &Config) -> Option<Event>;
-
-    /// Ends the connection, and tells the peer why.
-    fn hang_up(&mut self, why: &'static str);
-
-    /// Returns true while a server answers, and the handshake is not complete.
-    fn is_talking(&self) -> bool {
-        false
-    }
 }
 
 /// A change at the socket.
@@ -78,67 +61,98 @@ pub(super) enum Event {
 impl Link {
     /// Connects or listens, as the configuration says; each queue is an endpoint.
     pub fn open(config: Config, pool: &Pool) -> Result<Arc<Link>> {
-        let watch = Arc::new(Epoll::new()?);
         let queues = config.rings.into();
-        let control: Box<dyn Control> = match config.role {
-            Role::Client => Box::new(Connector::new(&config, pool, watch.clone())?),
-            Role::Server => Box::new(Listener::new(&config, watch.clone())?),
-        };
-        Link::new(config, control, watch, queues)
+        match config.role {
+            Role::Client => {
+                let connector = Connector::new(&config, pool)?;
+                Link::new(config, Box::new(connector), queues)
+            }
+            Role::Server => {
+                let listener = Listener::new(&config)?;
+                Link::new(config, Box::new(listener), queues)
+            }
+        }
     }
 
     /// Listens for one endpoint that has all rings.
     pub fn listen(config: Config) -> Result<Arc<Link>> {
-        let watch = Arc::new(Epoll::new()?);
-        let control = Box::new(Listener::new(&config, watch.clone())?);
-        Link::new(config, control, watch, 1)
+        let listener = Listener::new(&config)?;
+        Link::new(config, Box::new(listener), 1)
     }
 
-    fn new(
-        config: Config,
-        control: Box<dyn Control>,
-        watch: Arc<Epoll>,
-        endpoints: usize,
-    ) -> Result<Arc<Link>> {
+    fn new(config: Config, protocol: Box<dyn Protocol>, endpoints: usize) -> Result<Arc<Link>> {
         let why = match config.role {
             Role::Client => "it has not answered yet",
             Role::Server => "nobody has connected yet",
         };
         let health = Health::Down(absent(&config, why));
-        let bindings = (0..config.rings).map(|_| None).collect();
-        let link = Arc::new(Link {
+        let shared = Arc::new(Shared {
+            handover: Handover::new(health, config.rings.into()),
             config,
-            generation: AtomicU32::new(0),
-            state: Mutex::new(State { health, bindings }),
-            control: Mutex::new(control),
-            watch,
             bells: (0..endpoints).map(|_| EventFd::new()).collect::<Result<_>>()?,
             ended: AtomicU64::new(0),
             errors: AtomicU64::new(0),
         });
-        link.turn();
-        link.meet();
-        Ok(link)
+        let control = Control::of_this_thread()?;
+        control.add(shared.clone(), protocol);
+        let link = Link { shared, control };
+        if link.config.role == Role::Client {
+            // So that what was obtained says whether there is a peer.
+            let _ = poll_readable(&[link.bells[0].as_fd()], Some(OPEN_TIMEOUT));
+        }
+        Ok(Arc::new(link))
     }
 
-    /// Gives a peer that is there the time to come to terms, so that what was obtained says so.
-    fn meet(&self) {
-        let until = Instant::now() + OPEN_TIMEOUT;
-        let is_talking =
-            || self.control.lock().unwrap_or_else(PoisonError::into_inner).is_talking();
-        while is_talking() {
-            let left = until.saturating_duration_since(Instant::now());
-            if !poll_readable(&[self.watch.as_fd()], Some(left)).unwrap_or(false) {
-                return;
-            }
-            self.turn();
+    /// Gives `retired` back and takes the rings of `queues`: see [`Handover::exchange`].
+    pub fn exchange(
+        &self,
+        queues: Range<usize>,
+        retired: &mut Vec<Waste>,
+    ) -> Option<(u32, Health, Vec<Rings>)> {
+        let (bell, is_waste) = (self.bell(queues.start), !retired.is_empty());
+        let taken = self.handover.exchange(queues, retired, || _ = bell.drain());
+        if taken.is_some() && is_waste {
+            self.control.ring();
+        }
+        taken
+    }
+
+    /// Gives back what an endpoint that is closed had.
+    pub fn give_back(&self, retired: &mut Vec<Waste>) {
+        self.handover.give_back(retired);
+        self.control.ring();
+    }
+
+    /// Has the connection of `generation` ended, whose peer has violated the protocol.
+    ///
+    /// Cost: a syscall; the control thread does the rest.
+    pub fn disconnect(&self, error: ProtocolError, generation: u32) {
+        if self.handover.accuse(generation, error as u8) {
+            self.control.ring();
         }
     }
+}
 
-    /// Returns the number of changes so far that an endpoint has to know.
+impl Deref for Link {
+    type Target = Shared;
+
+    #[inline]
+    fn deref(&self) -> &Shared {
+        &self.shared
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.control.remove(&self.shared);
+    }
+}
+
+impl Shared {
+    /// Returns the number of changes so far that an endpoint has to follow.
     #[inline]
     pub fn generation(&self) -> u32 {
-        self.generation.load(Ordering::Acquire)
+        self.handover.generation()
     }
 
     /// Returns the bell of the endpoint whose first queue is `queue`.
@@ -146,78 +160,41 @@ impl Link {
         &self.bells[queue]
     }
 
-    /// Returns the present state for `queues`, with its generation: the port's health, and the
-    /// queues' rings, if they are new.
-    pub fn take(&self, queues: Range<usize>) -> (u32, Health, Vec<Rings>) {
-        let mut state = self.state();
-        let rings = state.bindings[queues].iter_mut().filter_map(Option::take).collect();
-        (self.generation(), state.health.clone(), rings)
-    }
-
-    /// Does what waits at the socket, unless another queue is at it.
-    ///
-    /// Cost: a syscall if there is nothing.
-    pub fn service(&self) {
-        let mut event = [NO_EVENT; 1];
-        if self.watch.wait(&mut event, Some(Duration::ZERO)).is_ok_and(|n| n > 0) {
-            self.turn();
-        }
-    }
-
-    fn turn(&self) {
-        let mut control = match self.control.try_lock() {
-            Ok(control) => control,
-            Err(TryLockError::Poisoned(e)) => e.into_inner(),
-            Err(TryLockError::WouldBlock) => return,
-        };
-        if let Some(event) = control.turn(&self.config) {
-            self.publish(event);
-        }
-    }
-
-    /// Ends the connection of `generation`, whose peer has violated the protocol.
-    pub fn disconnect(&self, error: ProtocolError, generation: u32) {
-        let mut control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.generation() != generation {
-            // It is over already.
-            return;
-        }
+    /// Returns a violation of the protocol by the present peer that an endpoint has found.
+    pub fn take_violation(&self) -> Option<ProtocolError> {
+        let code = self.handover.take_violation()?;
         self.errors.fetch_add(1, Ordering::Relaxed);
-        control.hang_up(error.as_str());
-        self.publish(Event::Ended(format!("the peer was disconnected: {}", error.as_str())));
+        ProtocolError::ALL.into_iter().find(|error| *error as u8 == code)
     }
 
-    fn publish(&self, event: Event) {
-        let mut state = self.state();
-        match event {
-            Event::Connected(bindings) => {
-                state.health = Health::Up;
-                state.bindings = bindings;
-            }
-            Event::Ended(why) => {
-                if state.health == Health::Up {
-                    self.ended.fetch_add(1, Ordering::Relaxed);
+    /// Lets the endpoints see `event`, if any; adds to `waste` what they have no use for any more.
+    pub fn publish(&self, event: Option<Event>, waste: &mut Vec<Waste>) {
+        let change = |state: &mut super::handover::State<Health, Rings, Waste>| {
+            waste.append(&mut state.retired);
+            let (health, bindings) = match event {
+                None => return false,
+                Some(Event::Connected(bindings)) => (Health::Up, bindings),
+                Some(Event::Ended(why)) => {
+                    if state.health == Health::Up {
+                        self.ended.fetch_add(1, Ordering::Relaxed);
+                    }
+                    let bindings = state.bindings.iter().map(|_| None).collect();
+                    (Health::Down(absent(&self.config, &why)), bindings)
                 }
-                let health = Health::Down(absent(&self.config, &why));
-                if state.health == health {
-                    return;
-                }
-                state.health = health;
-                state.bindings.iter_mut().for_each(|binding| *binding = None);
-            }
-        }
-        self.generation.fetch_add(1, Ordering::Release);
-        self.bells.iter().for_each(EventFd::signal);
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+            };
+            let is_new = health == Health::Up || health != state.health;
+            state.health = health;
+            let old = std::mem::replace(&mut state.bindings, bindings);
+            waste.extend(old.into_iter().flatten().map(|rings| Box::new(rings) as Waste));
+            is_new
+        };
+        self.handover.publish(change, || self.bells.iter().for_each(EventFd::signal));
     }
 }
 
 /// Returns the error of a port without a peer.
-fn absent(config: &Config, why: &str) -> Error {
-    let path = Path::new(&config.path).display();
+pub(super) fn absent(config: &Config, why: &str) -> Error {
+    let path = config.path.display();
     let (what, fix) = match config.role {
         Role::Client => (
             format!("memif {path} has no server"),

@@ -1,178 +1,257 @@
-//! The server's end of the socket: it listens, hears a few clients at a time, and maps the memory of
-//! the one that comes through.
+//! The server's end of the socket: it listens, speaks with a few clients at a time, and serves the first one
+//! that completes the handshake.
+//!
+//! ```text
+//!   accept ──► stranger: of a user that is allowed; 100 ms for its INIT; 2 places a user, 8 in all
+//!                 │ id and secret are right
+//!                 ▼
+//!              guest: 2 s for the rest; 2 places a user, 8 in all; its descriptors are taken
+//!                 │ CONNECT
+//!                 ▼
+//!              connected
+//! ```
+//!
+//! At places that are all taken the oldest goes: whoever keeps to the protocol needs a place for a moment.
 
-use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use linerate_skb::{Code, Error, Result};
-use linerate_sys::peer::{Access, PeerMemory};
 use linerate_sys::seqpacket;
-use linerate_sys::wait::{Epoll, EventFd, EventFlags, TimerFd};
+use linerate_sys::wait::{Epoll, EventFlags, TimerFd};
 
 use super::HANDSHAKE_TIMEOUT;
 use super::channel::Channel;
-use super::config::{Config, Sharing};
-use super::handshake::{Answer, Ending, Offer, Server};
-use super::link::{Control, Event};
-use super::message::{Message, RingPlace};
-use super::ring::{ServerRing, Shared};
-use super::rings::{Rings, RxRing, TxRing};
-use super::server::{MappedRing, Regions};
+use super::config::{Config, Peer};
+use super::control::{Protocol, Turn};
+use super::handshake::{Ending, Reply, Server};
+use super::link::Event;
+use super::message::Message;
+use super::rings::Rings;
 
-/// Clients that are heard at once; others wait.
-const GUESTS_MAX: usize = 8;
-/// Clients that are accepted in one turn: one that is gone again takes no place.
-const ACCEPTS_MAX: usize = 2 * GUESTS_MAX;
+/// Longest time for a client to show the secret.
+const INIT_TIMEOUT: Duration = Duration::from_millis(100);
+/// Places for clients that have shown the secret, and for those that have not.
+const PLACES: usize = 8;
+/// The part of these that one user's clients can take.
+const PLACES_OF_USER: usize = 2;
+/// Clients that are accepted in one turn.
+const ACCEPTS_MAX: usize = 64;
 /// Messages of one client that are taken in one turn.
 const MESSAGES_MAX: usize = 64;
-/// Time between two checks for guests that are too slow.
-const LOOK: Duration = Duration::from_millis(500);
-
-const ANY: u64 = 0;
+/// Time until a listener that is not watched is looked at again.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// The server's end.
 pub(super) struct Listener {
+    // Dropped first.
     listener: seqpacket::Listener,
-    watch: Arc<Epoll>,
+    watch: Epoll,
     timer: TimerFd,
+    /// In the order in which they came.
     guests: Vec<Guest>,
     connected: Option<Channel>,
-    /// The listener is watched: not while all places are taken.
+    /// The listener is watched: not while nobody is accepted.
     listening: bool,
 }
 
-/// A client that has not said everything yet.
+/// A client whose handshake is not complete.
 struct Guest {
     channel: Channel,
+    user: u32,
     machine: Server,
     until: Instant,
 }
 
 /// The state of a guest after a turn.
 enum GuestState {
-    /// It has not said everything.
     Waiting,
     Left,
     Connected(Vec<Option<Rings>>),
 }
 
 impl Listener {
-    pub fn new(config: &Config, watch: Arc<Epoll>) -> Result<Listener> {
-        let listener = seqpacket::Listener::bind(&config.path)?;
+    pub fn new(config: &Config) -> Result<Listener> {
+        // Who may connect is checked again when it does.
+        let mode = if config.peer == Peer::Own { 0o600 } else { 0o666 };
+        let listener = seqpacket::Listener::bind(&config.path, mode)?;
+        let (watch, timer) = (Epoll::new()?, TimerFd::new()?);
         let what = || format!("cannot listen at {}", config.path.display());
-        let timer = TimerFd::new()?;
         let fail = |e| Error::os(Code::System, what(), "epoll_ctl", e);
-        watch.add(&listener, ANY, EventFlags::IN).map_err(fail)?;
-        watch.add(&timer, ANY, EventFlags::IN).map_err(fail)?;
-        let guests = Vec::with_capacity(GUESTS_MAX);
+        watch.add(&listener, 0, EventFlags::IN).map_err(fail)?;
+        watch.add(&timer, 0, EventFlags::IN).map_err(fail)?;
+        let guests = Vec::new();
         Ok(Listener { listener, watch, timer, guests, connected: None, listening: true })
     }
 
     /// Reads from the client that is connected; it may only disconnect.
-    fn recv_connected(&mut self) -> Option<Event> {
+    fn recv_connected(&mut self, turn: &mut Turn<'_>) -> Option<Event> {
         let channel = self.connected.as_ref()?;
-        let why = match channel.recv() {
+        let mut fds = Vec::new();
+        let why = match channel.recv(&mut fds) {
             Ok(None) => return None,
-            Ok(Some((Message::Disconnect(why), _))) => channel.refuse(Ending::ByPeer(why)),
+            Ok(Some(Message::Disconnect(why))) => channel.refuse(Ending::ByPeer(why)),
             Ok(Some(_)) => channel.refuse(Ending::Refused("unexpected message")),
             Err(ending) => channel.refuse(ending),
         };
-        self.connected = None;
+        turn.waste.push(Box::new((self.connected.take(), fds)));
         Some(Event::Ended(why))
     }
 
-    /// Accepts clients as long as there are places; false if the system has no more descriptors, which a
-    /// listener that is watched would announce for ever.
-    fn accept(&mut self, config: &Config) -> bool {
+    /// Accepts clients; false if none can be: without descriptors, a listener that is watched would announce
+    /// them for ever.
+    fn accept(&mut self, turn: &mut Turn<'_>) -> bool {
         for _ in 0..ACCEPTS_MAX {
-            if self.guests.len() == GUESTS_MAX {
-                break;
+            if turn.is_full {
+                return false;
             }
-            let socket = match self.listener.accept() {
-                Ok(Some(socket)) => socket,
-                Ok(None) => break,
+            let channel = match self.listener.accept() {
+                Ok(Some(socket)) => Channel(socket),
+                Ok(None) => return true,
                 Err(_) => return false,
             };
-            let machine = Server::new(config);
-            let channel = Channel(socket);
-            let greeted = channel.send(&machine.hello(), None).is_ok();
-            if greeted && self.watch.add(&channel, ANY, EventFlags::IN).is_ok() {
-                let until = Instant::now() + HANDSHAKE_TIMEOUT;
-                self.guests.push(Guest { channel, machine, until });
+            match self.greet(&channel, turn.config) {
+                Ok(user) => {
+                    self.make_place(user, false, turn);
+                    let (machine, until) =
+                        (Server::new(turn.config), Instant::now() + INIT_TIMEOUT);
+                    self.guests.push(Guest { channel, user, machine, until });
+                }
+                Err(ending) => {
+                    channel.refuse(ending);
+                    turn.waste.push(Box::new(channel));
+                }
             }
         }
         true
+    }
+
+    /// Says hello to a client of a user that is allowed; returns the user.
+    fn greet(&self, channel: &Channel, config: &Config) -> std::result::Result<u32, Ending> {
+        let user = channel.check_peer(config)?;
+        let hello = Server::new(config).hello();
+        let gone = |e: std::io::Error| Ending::ByPeer(e.to_string());
+        channel.send(&hello, None).map_err(gone)?;
+        let watched = self.watch.add(channel, 0, EventFlags::IN);
+        watched.map(|()| user).map_err(|e| gone(e.into()))
+    }
+
+    /// Makes place for another client of `user`: where its user's places or all are taken, the oldest goes.
+    fn make_place(&mut self, user: u32, admitted: bool, turn: &mut Turn<'_>) {
+        let here = |guest: &&Guest| guest.machine.is_admitted() == admitted;
+        let all = self.guests.iter().filter(here).count();
+        let own = self.guests.iter().filter(here).filter(|guest| guest.user == user).count();
+        let goes = |guest: &Guest| match own >= PLACES_OF_USER {
+            true => here(&guest) && guest.user == user,
+            false => all >= PLACES && here(&guest),
+        };
+        if let Some(oldest) = self.guests.iter().position(goes) {
+            let guest = self.guests.remove(oldest);
+            guest.channel.refuse(Ending::Refused("another client waits"));
+            turn.waste.push(Box::new(guest.channel));
+        }
     }
 
     /// Has the listener watched, or not.
     fn listen(&mut self, wanted: bool) {
         if wanted != self.listening {
             let interest = if wanted { EventFlags::IN } else { EventFlags::empty() };
-            if self.watch.modify(&self.listener, ANY, interest).is_ok() {
+            if self.watch.modify(&self.listener, 0, interest).is_ok() {
                 self.listening = wanted;
             }
         }
     }
-}
 
-impl Control for Listener {
-    fn turn(&mut self, config: &Config) -> Option<Event> {
-        let ended = self.recv_connected();
-        if ended.is_some() {
-            // What comes next comes with the next turn, so that queues learn of both.
-            return ended;
-        }
-        let accepts = self.accept(config);
-        let (mut event, now) = (None, Instant::now());
-        let mut i = 0;
+    /// Lets each guest speak; returns the rings of the first one whose handshake is complete.
+    fn hear_guests(&mut self, turn: &mut Turn<'_>, now: Instant) -> Option<Vec<Option<Rings>>> {
+        let (mut connected, mut i) = (None, 0);
         while i < self.guests.len() {
             let taken = self.connected.is_some();
-            let state = self.guests[i].turn(config, taken, now);
+            let (was_admitted, mut fds) = (self.guests[i].machine.is_admitted(), Vec::new());
+            let state = self.guests[i].turn(turn.config, taken, now, &mut fds);
+            if !fds.is_empty() {
+                turn.waste.push(Box::new(fds));
+            }
             match state {
-                GuestState::Waiting => i += 1,
-                GuestState::Left => drop(self.guests.swap_remove(i)),
+                GuestState::Waiting if self.guests[i].machine.is_admitted() == was_admitted => {
+                    i += 1
+                }
+                GuestState::Waiting => {
+                    // Behind the others, which makes it the youngest of its kind.
+                    let guest = self.guests.remove(i);
+                    self.make_place(guest.user, true, turn);
+                    self.guests.push(guest);
+                    i = 0;
+                }
+                GuestState::Left => turn.waste.push(Box::new(self.guests.remove(i))),
                 GuestState::Connected(rings) => {
-                    self.connected = Some(self.guests.swap_remove(i).channel);
-                    event = Some(Event::Connected(rings));
+                    self.connected = Some(self.guests.remove(i).channel);
+                    connected = Some(rings);
                 }
             }
         }
-        // Looked at behind the guests: the last of them to leave makes place for those that wait.
-        self.listen(accepts && self.guests.len() < GUESTS_MAX);
-        let looks = !self.guests.is_empty() || !self.listening;
-        let alarm = if looks { now.checked_add(LOOK) } else { None };
-        let _ = self.timer.set_at(alarm);
-        event
+        connected
+    }
+}
+
+impl Protocol for Listener {
+    fn watch(&self) -> &Epoll {
+        &self.watch
     }
 
-    fn hang_up(&mut self, why: &'static str) {
+    fn turn(&mut self, turn: &mut Turn<'_>) -> Option<Event> {
+        let ended = self.recv_connected(turn);
+        if ended.is_some() {
+            // What comes next comes with the next turn, so that endpoints learn of both.
+            return ended;
+        }
+        let accepts = self.accept(turn);
+        let now = Instant::now();
+        let connected = self.hear_guests(turn, now);
+        self.listen(accepts);
+        let pause = (!accepts).then(|| now + PAUSE);
+        let alarm = self.guests.iter().map(|guest| guest.until).chain(pause).min();
+        let _ = self.timer.set_at(alarm);
+        connected.map(Event::Connected)
+    }
+
+    fn hang_up(&mut self, why: &'static str, turn: &mut Turn<'_>) {
         if let Some(channel) = self.connected.take() {
             channel.refuse(Ending::Refused(why));
+            turn.waste.push(Box::new(channel));
         }
     }
 }
 
 impl Guest {
-    fn turn(&mut self, config: &Config, taken: bool, now: Instant) -> GuestState {
+    /// Answers the client's messages; adds descriptors of which there is no use to `fds`.
+    fn turn(
+        &mut self,
+        config: &Config,
+        taken: bool,
+        now: Instant,
+        fds: &mut Vec<OwnedFd>,
+    ) -> GuestState {
         for _ in 0..MESSAGES_MAX {
-            let end = match self.channel.recv() {
-                Ok(None) if self.until <= now => Ending::Refused("too slow"),
-                Ok(None) => return GuestState::Waiting,
-                Ok(Some((Message::Init { .. }, _))) if taken => {
-                    Ending::Refused("already connected")
+            let mut came = Vec::new();
+            let step = match self.channel.recv(&mut came) {
+                Ok(None) if self.until > now => return GuestState::Waiting,
+                Ok(None) => Err(Ending::Refused("too slow")),
+                Ok(Some(Message::Init { .. } | Message::Connect)) if taken => {
+                    Err(Ending::Refused("already connected"))
                 }
-                Ok(Some((message, fds))) => match self.answer(config, message, fds) {
-                    Ok(None) => continue,
-                    Ok(Some(_)) if taken => Ending::Refused("already connected"),
-                    Ok(Some(rings)) => return GuestState::Connected(rings),
-                    Err(end) => end,
-                },
-                Err(end) => end,
+                Ok(Some(message)) => self.answer(config, message, &mut came),
+                Err(ending) => Err(ending),
             };
-            self.channel.refuse(end);
-            return GuestState::Left;
+            fds.append(&mut came);
+            match step {
+                Ok(GuestState::Waiting) => {}
+                Ok(state) => return state,
+                Err(ending) => {
+                    self.channel.refuse(ending);
+                    return GuestState::Left;
+                }
+            }
         }
         GuestState::Waiting
     }
@@ -181,69 +260,20 @@ impl Guest {
         &mut self,
         config: &Config,
         message: Message,
-        fds: Vec<OwnedFd>,
-    ) -> std::result::Result<Option<Vec<Option<Rings>>>, Ending> {
-        let gone = |_| Ending::ByPeer("the peer is gone".into());
-        match self.machine.on(message, fds)? {
-            Answer::Send(message) => self.channel.send(&message, None).map(|()| None).map_err(gone),
-            Answer::Map(offer) => {
-                let rings = map(offer, config)?;
-                self.channel.send(&Message::Connected, None).map_err(gone)?;
-                Ok(Some(rings))
-            }
+        fds: &mut Vec<OwnedFd>,
+    ) -> std::result::Result<GuestState, Ending> {
+        let was_admitted = self.machine.is_admitted();
+        let reply = self.machine.on(message, fds, config)?;
+        if self.machine.is_admitted() && !was_admitted {
+            self.channel.0.take_descriptors();
+            self.until = Instant::now() + HANDSHAKE_TIMEOUT;
         }
-    }
-}
-
-/// Maps what a client offers: rings for each queue.
-pub(super) fn map(
-    offer: Offer,
-    config: &Config,
-) -> std::result::Result<Vec<Option<Rings>>, Ending> {
-    let rings = || offer.from_client.iter().chain(&offer.to_client);
-    let regions = offer.regions.iter().enumerate().map(|(i, (fd, bytes))| {
-        let map = |access| PeerMemory::map(fd, *bytes, access, config.trust);
-        let has_rings = rings().any(|(place, _)| usize::from(place.region) == i);
-        let mapped = match config.sharing == Sharing::Read && !has_rings {
-            true => map(Access::Read),
-            // A client may let us read only.
-            false => map(Access::Write).or_else(|_| map(Access::Read)),
+        let (message, state) = match reply {
+            Reply::Ack => (Message::Ack, GuestState::Waiting),
+            Reply::Connected(rings) => (Message::Connected, GuestState::Connected(rings)),
         };
-        mapped.map(Arc::new).map_err(|e| {
-            // What trust would change has a remedy.
-            let remedy = if e.fix.is_empty() { "" } else { "; say trust=yes" };
-            Ending::Unfit(format!("region {i}: {}{remedy}", e.why))
-        })
-    });
-    let regions: Regions = regions.collect::<std::result::Result<Vec<_>, _>>()?.into();
-    let rings = |rings: Vec<(RingPlace, OwnedFd)>| -> std::result::Result<Vec<MappedRing>, Ending> {
-        rings.into_iter().map(|(place, bell)| mapped_ring(&regions, place, bell)).collect()
-    };
-    let rx = rings(offer.from_client)?.into_iter().map(|ring| Box::new(ring) as Box<dyn RxRing>);
-    let tx = rings(offer.to_client)?.into_iter().map(|ring| Box::new(ring) as Box<dyn TxRing>);
-    Ok(Rings::distribute(config.rings, tx, rx))
-}
-
-fn mapped_ring(
-    regions: &Regions,
-    place: RingPlace,
-    bell: OwnedFd,
-) -> std::result::Result<MappedRing, Ending> {
-    let memory = regions.get(usize::from(place.region)).filter(|memory| memory.is_writable());
-    let shared = memory
-        .and_then(|memory| Shared::new(memory, place.offset as usize, place.power))
-        .filter(Shared::is_one)
-        .ok_or(Ending::Refused("a ring that is none"))?;
-    if !is_eventfd(&bell) {
-        return Err(Ending::Refused("a doorbell that is none"));
+        let gone = |_| Ending::ByPeer("the peer is gone".into());
+        self.channel.send(&message, None).map_err(gone)?;
+        Ok(state)
     }
-    let bell = EventFd::from_fd(bell).map_err(|_| Ending::Refused("a doorbell that is none"))?;
-    Ok(MappedRing::new(ServerRing::new(shared), bell, regions.clone()))
-}
-
-/// A write to another kind of file might wait for ever.
-fn is_eventfd(fd: &OwnedFd) -> bool {
-    use std::os::fd::AsRawFd;
-    let link = PathBuf::from(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd()));
-    std::fs::read_link(link).is_ok_and(|to| to.as_os_str() == "anon_inode:[eventfd]")
 }

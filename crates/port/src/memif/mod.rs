@@ -19,14 +19,17 @@
 mod channel;
 mod client;
 mod client_memory;
+mod closer;
 mod config;
 mod connector;
+mod control;
 mod copies;
 mod endpoint;
 mod examine;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod fuzzing;
+mod handover;
 mod handshake;
 mod link;
 mod listener;
@@ -37,6 +40,7 @@ mod ring;
 mod rings;
 mod room;
 mod server;
+mod sync;
 #[cfg(test)]
 mod tests;
 
@@ -62,7 +66,7 @@ const NAME: &str = concat!("linerate ", env!("CARGO_PKG_VERSION"));
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The driver of `memif:PATH[,role=client|server][,id=0][,secret=TEXT][,rings=1][,size=1024]`
-/// `[,buffer=2048][,zerocopy=yes|read|no][,trust=no]`.
+/// `[,buffer=2048][,zerocopy=yes|read|no][,trust=no][,peer=UID|any][,memory=MIB][,secret-file=FILE]`.
 #[derive(Debug)]
 pub struct Memif;
 

@@ -55,7 +55,9 @@ impl MemifQueue {
             missed: 0,
             short: None,
         };
-        queue.change();
+        while queue.end.is_stale() {
+            queue.change();
+        }
         queue.end.take_changed();
         Ok(queue)
     }
@@ -90,17 +92,20 @@ impl MemifQueue {
 
     /// Gives up the rings, and returns their frames to the pool.
     fn detach(&mut self) {
-        let Rings { tx, rx } = std::mem::take(&mut self.rings);
-        if let Some(mut rx) = rx {
+        let mut rings = std::mem::take(&mut self.rings);
+        if let Some(rx) = &mut rings.rx {
             // What it had sent goes with it, unseen.
             self.missed += u64::from(rx.ready().unwrap_or(0));
             self.end.forget(rx.bell());
             rx.close(&mut self.home);
         }
-        if let Some(mut tx) = tx {
+        if let Some(tx) = &mut rings.tx {
             // What it has taken is sent, also if it went right after; nothing is lost by an index that is wrong.
             let _ = tx.reap(&mut self.home);
             tx.close();
+        }
+        if rings.tx.is_some() || rings.rx.is_some() {
+            self.end.retire(rings);
         }
         (self.retry_at, self.starved_until, self.room) = (None, None, Room::new());
         (self.short, self.copies.unfinished) = (None, 0);
@@ -167,10 +172,7 @@ impl QueueOps for MemifQueue {
             self.end.look();
         }
         self.follow();
-        let Some(rx) = &mut self.rings.rx else {
-            self.end.idle();
-            return Moved::default();
-        };
+        let Some(rx) = &mut self.rings.rx else { return Moved::default() };
         let starved = self.copies.no_frame;
         // Frames of another pool would be lent as if they were this one's.
         let mem = if *mem.pool() == self.pool { mem } else { &mut self.home };
@@ -182,24 +184,14 @@ impl QueueOps for MemifQueue {
         if let Err(error) = received {
             self.disconnect(error);
         }
-        if moved.packets == 0 {
-            self.end.idle();
-        } else {
-            self.end.busy();
-            if self.end.belled {
-                self.work();
-            }
+        if moved.packets > 0 && self.end.belled {
+            self.work();
         }
         moved
     }
 
     fn xmit(&mut self, mem: &mut Local, batch: &mut Batch) -> Moved {
         self.follow();
-        if self.rings.tx.is_none() {
-            // A caller that only sends looks nowhere else at the socket, and drops until there is a peer.
-            self.end.link.service();
-            self.follow();
-        }
         if self.rings.tx.is_none() {
             batch.discard_first(batch.len(), DropReason::DEVICE_DOWN, mem);
             return Moved::default();
@@ -209,8 +201,6 @@ impl QueueOps for MemifQueue {
             self.disconnect(error);
         } else if moved.packets > 0 {
             self.room.end();
-        } else {
-            self.end.idle();
         }
         moved
     }
@@ -241,8 +231,6 @@ impl QueueOps for MemifQueue {
     }
 
     fn reap(&mut self, mem: &mut Local) -> usize {
-        // Nobody else looks whether the peer has gone meanwhile.
-        self.end.link.service();
         self.xmit(mem, &mut Batch::with_capacity(0));
         self.rings.tx.as_ref().map_or(0, |tx| tx.under_way())
     }

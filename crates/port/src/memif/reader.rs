@@ -127,11 +127,11 @@ impl Reader {
             return Err(Error::new(Code::System, "cannot listen for a memif's producer", why)
                 .fix("name a path, as in /run/NAME.sock, or @NAME"));
         }
-        Reader::listen(Config::reader_at(path))
+        Reader::listen(Config::reader_at(path)?)
     }
 
     /// Listens with the options of a port text:
-    /// `memif:PATH[,id=0][,secret=TEXT][,rings=64][,trust=no]`.
+    /// `memif:PATH[,id=0][,secret=TEXT][,rings=64][,peer=UID|any][,memory=MIB][,trust=no]`.
     ///
     /// `role=server` may be said; `size` and `buffer` are the producer's to choose.
     ///
@@ -155,7 +155,9 @@ impl Reader {
         end.watch(&waker.bell).map_err(|e| Error::os(Code::System, what, "epoll_ctl", e))?;
         let (windows, past) = (Vec::new(), Counts::default());
         let mut reader = Reader { end, windows, turn: 0, past, waker };
-        reader.change();
+        while reader.end.is_stale() {
+            reader.change();
+        }
         reader.end.take_changed();
         Ok(reader)
     }
@@ -220,11 +222,8 @@ impl Reader {
         }
         self.follow();
         match self.gather() {
-            Ok(true) => {
-                self.end.busy();
-                self.want_bells(false, None);
-            }
-            Ok(false) => self.end.idle(),
+            Ok(true) => self.want_bells(false, None),
+            Ok(false) => {}
             Err(error) => self.end_connection(error),
         }
         self.turn = (self.turn + 1) % self.windows.len().max(1);
@@ -288,14 +287,16 @@ impl Reader {
     fn detach(&mut self) {
         for window in self.windows.drain(..) {
             self.end.forget(&window.bell);
-            self.past = self.past.plus(window.end());
+            let (counts, memory) = window.end();
+            self.past = self.past.plus(counts);
+            self.end.retire(memory);
         }
         self.turn = 0;
     }
 
     /// Looks who rang.
     ///
-    /// Cost: a syscall, and what there is to do.
+    /// Cost: a syscall.
     fn look(&mut self) {
         self.waker.wake();
         self.end.look();

@@ -28,6 +28,8 @@ pub const HEADER_BYTES: usize = 128;
 pub const DESC_BYTES: usize = 16;
 /// The longest ring, as a power of two.
 pub const POWER_MAX: u8 = 14;
+/// Bytes of a region that a descriptor's offset can reach.
+pub const REGION_BYTES_MAX: u64 = 1 << 32;
 
 /// The consumer does not want its doorbell rung.
 const MASKED: u16 = 1;
@@ -59,9 +61,10 @@ pub struct Desc {
 
 /// A violation of the protocol by the peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
 pub enum ProtocolError {
     /// An index went backwards, or too far.
-    Index,
+    Index = 1,
     /// A descriptor names memory outside its region.
     Outside,
     /// A length beyond the buffer.
@@ -71,6 +74,9 @@ pub enum ProtocolError {
 }
 
 impl ProtocolError {
+    pub const ALL: [ProtocolError; 4] =
+        [ProtocolError::Index, ProtocolError::Outside, ProtocolError::Length, ProtocolError::Chain];
+
     /// Returns its text: for the peer, and in the health of the port.
     #[must_use]
     pub const fn as_str(self) -> &'static str {

@@ -37,10 +37,9 @@ fn meet(pool: &Pool, ends: &mut [&mut Opened]) {
         // Not armed: a case wants to see a queue that never was.
         let mut mem = pool.local();
         for queue in ends.iter_mut().flat_map(|end| end.queues.iter_mut()) {
-            (0..300).for_each(|_| {
-                queue.rx(&mut mem, &mut Batch::with_capacity(1), 0);
-            });
+            queue.rx(&mut mem, &mut Batch::with_capacity(1), 0);
         }
+        std::thread::yield_now();
     }
 }
 

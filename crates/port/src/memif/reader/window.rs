@@ -226,15 +226,15 @@ impl Window {
         }
     }
 
-    /// The producer is gone: what is held is its no more. What was counted.
-    pub fn end(self) -> Counts {
-        let State { out, counts, .. } = self.state.into_inner();
+    /// Ends what is held, because the producer is gone; returns the counters, and what is to be dropped.
+    pub fn end(self) -> (Counts, impl Send + 'static) {
+        let State { out, counts, ring, .. } = self.state.into_inner();
         for frame in out {
             if let Holder::Held(hold) = frame.state {
                 hold.end();
             }
         }
-        counts
+        (counts, (ring, self.bell, self.regions))
     }
 
     fn change(&self, number: u64, to: Holder) {

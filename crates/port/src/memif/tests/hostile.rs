@@ -13,7 +13,7 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
 use super::super::channel::Channel;
 use super::super::message::{BYTES, Message};
-use super::peer::{self, Client, Server, heard, init, place, refused, turn};
+use super::peer::{self, Client, Server, heard, init, place, refused, turn, until_up};
 use super::*;
 
 /// A pool that a client can share.
@@ -110,7 +110,7 @@ fn a_server_that_dies_at_any_step_is_dialled_anew() {
     for sharing in ["yes", "no"] {
         for step in 0..9 {
             let (name, pool) = (name(), pool());
-            let listener = Listener::bind(Path::new(&name)).unwrap();
+            let listener = Listener::bind(Path::new(&name), 0o600).unwrap();
             let mut port = open(&format!("memif:{name},size=64,zerocopy={sharing}"), &pool);
             let mut mem = pool.local();
             let server = Server::at_step(&listener, step, &mut port, &mut mem);
@@ -124,7 +124,7 @@ fn a_server_that_dies_at_any_step_is_dialled_anew() {
 #[test]
 fn a_server_that_dies_with_packets_of_ours_leaves_them_to_us() {
     let (name, pool) = (name(), pool());
-    let listener = Listener::bind(Path::new(&name)).unwrap();
+    let listener = Listener::bind(Path::new(&name), 0o600).unwrap();
     let mut port = open(&format!("memif:{name},size=64"), &pool);
     let (mut mem, mut batch) = (pool.local(), Batch::with_capacity(16));
     let (server, _, rings) = Server::connected(&listener, &mut port, &mut mem);
@@ -135,8 +135,7 @@ fn a_server_that_dies_with_packets_of_ours_leaves_them_to_us() {
     assert_eq!((rings[0].head(), rings[1].head()), (16, 64));
     rings[0].set_tail(5);
     drop((server, listener));
-    turn(&mut port, &mut mem);
-    assert!(matches!(port.queues[0].health(), Health::Down(_)));
+    until_up(false, &mut port, &mut mem);
     assert_eq!(pool.ledger().in_flight, 0);
     assert_eq!(port.queues[0].counters().driver.resets, 1);
     drop(mem);
@@ -159,7 +158,7 @@ fn silent_client_is_disconnected_at_the_deadline() {
 #[test]
 fn a_server_that_never_answers_is_given_up_at_the_deadline() {
     let (name, pool) = (name(), pool());
-    let listener = Listener::bind(Path::new(&name)).unwrap();
+    let listener = Listener::bind(Path::new(&name), 0o600).unwrap();
     let mut port = open(&format!("memif:{name},size=64"), &pool);
     let mut mem = pool.local();
     let silent = Server::at_step(&listener, 0, &mut port, &mut mem);
@@ -251,6 +250,7 @@ fn garbage_ends_the_connection_and_nothing_else() {
         (region.to_vec(), 16),
     ] {
         let client = Client::at_step(&name, 1, &mut port, &mut mem);
+        assert_eq!(heard(&client.socket, &mut port, &mut mem).unwrap().0, Message::Ack);
         throw(&client.socket, &bytes, &vec![fd; fds]);
         let why = refused(&client.socket, &mut port, &mut mem);
         assert!(why.is_some(), "{bytes:?} with {fds}");
@@ -272,20 +272,25 @@ fn offered(trust: &str, region: OwnedFd, bell: OwnedFd) -> Option<String> {
     let mut port = open(&format!("memif:{name},role=server{trust}"), &pool);
     let mut mem = pool.local();
     let client = Client::at_step(&name, 1, &mut port, &mut mem);
-    let socket = &client.socket;
+    let (socket, mut why) = (&client.socket, None);
+    assert_eq!(heard(socket, &mut port, &mut mem).unwrap().0, Message::Ack);
     for (message, fd) in [
         (Message::AddRegion { index: 0, bytes: 4096 }, Some(region)),
         (Message::AddRing(place(0, true)), Some(bell)),
         (Message::Connect, None),
     ] {
-        assert_eq!(heard(socket, &mut port, &mut mem).unwrap().0, Message::Ack);
-        socket.send(&message, fd).unwrap();
+        // A server that has refused is gone.
+        let _ = socket.send(&message, fd);
+        match heard(socket, &mut port, &mut mem).unwrap().0 {
+            Message::Ack => {}
+            Message::Connected => break,
+            Message::Disconnect(reason) => {
+                why = Some(reason);
+                break;
+            }
+            other => panic!("{other:?}"),
+        }
     }
-    let why = match heard(socket, &mut port, &mut mem) {
-        Some((Message::Disconnect(why), _)) => Some(why),
-        Some((Message::Connected, _)) => None,
-        other => panic!("{other:?}"),
-    };
     drop((client, mem));
     serves(&name, &pool, port);
     why

@@ -35,9 +35,16 @@ fn work(port: &mut Opened, pool: &Pool) -> usize {
 /// The port has told the liar why, and has counted it.
 fn accused(port: &mut Opened, pool: &Pool, socket: &Channel) -> String {
     assert!(matches!(port.queues[0].health(), Health::Down(_)));
+    let why = refused(socket, port, &mut pool.local()).expect("a reason");
+    // Counted as the control thread ends the connection.
+    let start = Instant::now();
+    while port.queues[0].counters().driver.resets == 0 && start.elapsed() < Duration::from_secs(10)
+    {
+        std::thread::yield_now();
+    }
     let counts = port.queues[0].counters().driver;
     assert_eq!((counts.bad_descs, counts.resets), (1, 1));
-    refused(socket, port, &mut pool.local()).expect("a reason")
+    why
 }
 
 #[test]
@@ -122,7 +129,7 @@ fn a_server_that_lies_is_disconnected_with_the_reason() {
     for (sharing, trust) in [("yes", Trust::Exported), ("no", Trust::Private)] {
         for (i, (lie, why)) in lies.into_iter().enumerate() {
             let (name, pool) = (name(), pool(trust));
-            let listener = Listener::bind(Path::new(&name)).unwrap();
+            let listener = Listener::bind(Path::new(&name), 0o600).unwrap();
             let mut port = open(&format!("memif:{name},size=64,zerocopy={sharing}"), &pool);
             let (server, _memory, rings) =
                 Server::connected(&listener, &mut port, &mut pool.local());
@@ -140,7 +147,7 @@ fn a_server_that_lies_is_disconnected_with_the_reason() {
 #[test]
 fn a_chain_that_is_longer_than_a_packet_is_a_lie_in_our_frames_too() {
     let (name, pool) = (name(), pool(Trust::Exported));
-    let listener = Listener::bind(Path::new(&name)).unwrap();
+    let listener = Listener::bind(Path::new(&name), 0o600).unwrap();
     let mut port = open(&format!("memif:{name},size=64"), &pool);
     let (server, _memory, [_, to]) = Server::connected(&listener, &mut port, &mut pool.local());
     let len = pool.data_room() as u32;
@@ -173,7 +180,7 @@ fn a_packet_whose_end_never_comes_keeps_nobody_awake() {
             client.from.set_head(2);
             wakes(&mut port, &mut mem, &mut out);
         } else {
-            let listener = Listener::bind(Path::new(&name)).unwrap();
+            let listener = Listener::bind(Path::new(&name), 0o600).unwrap();
             let mut port = open(&format!("memif:{name},size=64,zerocopy={role}"), &pool);
             let (_server, _memory, [_, to]) = Server::connected(&listener, &mut port, &mut mem);
             to.ring.set(0, next);
@@ -322,7 +329,7 @@ fn work_beside(
 fn a_server_may_write_anything_at_any_time() {
     for (sharing, trust) in [("yes", Trust::Exported), ("no", Trust::Private)] {
         let (name, pool) = (name(), pool(trust));
-        let listener = Listener::bind(Path::new(&name)).unwrap();
+        let listener = Listener::bind(Path::new(&name), 0o600).unwrap();
         let mut port = open(&format!("memif:{name},size=64,zerocopy={sharing}"), &pool);
         for round in 0..20 {
             let (server, memory, rings) =

@@ -29,12 +29,20 @@ const STRIDE: usize = 4096;
 /// The longest wait for anything that a peer waits for.
 const LONG: Duration = Duration::from_secs(20);
 
-/// Lets a port see to its socket, as a busy one does.
+/// Lets a port follow its connection, and the control thread work.
 pub fn turn(port: &mut Opened, mem: &mut Local) {
     for queue in &mut port.queues {
-        for _ in 0..300 {
-            queue.rx(mem, &mut Batch::with_capacity(1), 0);
-        }
+        queue.rx(mem, &mut Batch::with_capacity(1), 0);
+    }
+    std::thread::sleep(Duration::from_micros(200));
+}
+
+/// Lets a port follow its connection until it is up, or down.
+pub fn until_up(wanted: bool, port: &mut Opened, mem: &mut Local) {
+    let start = Instant::now();
+    while (port.queues[0].health() == crate::queue::Health::Up) != wanted {
+        assert!(start.elapsed() < LONG, "{:?}", port.queues[0].health());
+        turn(port, mem);
     }
 }
 
@@ -47,8 +55,9 @@ pub fn heard(
     let start = Instant::now();
     while start.elapsed() < LONG {
         turn(port, mem);
-        match socket.recv() {
-            Ok(Some(heard)) => return Some(heard),
+        let mut fds = Vec::new();
+        match socket.recv(&mut fds) {
+            Ok(Some(message)) => return Some((message, fds)),
             Ok(None) => {}
             Err(_) => return None,
         }
@@ -212,6 +221,7 @@ impl Server {
         let start = Instant::now();
         let socket = loop {
             if let Some(socket) = listener.accept().unwrap() {
+                socket.take_descriptors();
                 break Channel(socket);
             }
             assert!(start.elapsed() < LONG, "nobody connects");
@@ -259,11 +269,7 @@ impl Server {
             Raw::new(&memory, place.offset as usize, place.power)
         };
         let rings = [raw(true), raw(false)];
-        let start = Instant::now();
-        while !port.queues.iter().all(|queue| queue.health() == crate::queue::Health::Up) {
-            assert!(start.elapsed() < LONG, "not connected");
-            turn(port, mem);
-        }
+        until_up(true, port, mem);
         (server, memory, rings)
     }
 }

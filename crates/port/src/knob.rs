@@ -1,0 +1,18 @@
+//! The settings of ports that are numbers, each declared once: see [`linerate_skb::knob`].
+
+use linerate_skb::knob::Knob;
+
+/// Memory of one peer of a memif that is mapped: `memory=` in its text.
+pub const MEMORY: Knob = Knob {
+    name: "memory",
+    unit: "MiB",
+    min: 1,
+    max: 1 << 20,
+    default: 64,
+    or: "4 × rings × size × buffer; with trust=yes all",
+    effect: "Memory that a memif's peer may have mapped: its pages, once they are used, are this process's to pay for",
+    live: false,
+};
+
+/// The knobs of ports.
+pub const PORT: [&Knob; 1] = [&MEMORY];

@@ -1,0 +1,108 @@
+//! Threads that close what peers gave us.
+//!
+//! close(2) can wait: for the unsent data of a TCP socket that lingers, for the owner of a file system, for the
+//! pages of a large mapping. So descriptors, sockets with unread descriptors in them and mappings are dropped by
+//! threads that nobody waits for.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::Builder;
+
+/// Something whose drop may block.
+pub(super) type Waste = Box<dyn Send>;
+
+/// Threads that can be blocked at the same time.
+const THREADS_MAX: usize = 8;
+/// Pieces that may wait to be dropped. At this number no peer is accepted.
+const PENDING_MAX: usize = 64;
+
+/// The threads, which are started when they are needed.
+pub(super) struct Closer {
+    sender: Sender<Waste>,
+    receiver: Arc<Mutex<Receiver<Waste>>>,
+    /// Pieces that are not dropped yet.
+    pending: Arc<AtomicUsize>,
+    threads: usize,
+}
+
+impl Closer {
+    pub fn new() -> Closer {
+        let (sender, receiver) = channel();
+        let receiver = Arc::new(Mutex::new(receiver));
+        Closer { sender, receiver, pending: Arc::default(), threads: 0 }
+    }
+
+    /// Has `waste` dropped by a thread that is free, if there is one.
+    pub fn dispose(&mut self, waste: Waste) {
+        let pending = self.pending.fetch_add(1, Ordering::Relaxed) + 1;
+        if pending > self.threads && self.threads < THREADS_MAX {
+            let (receiver, pending) = (self.receiver.clone(), self.pending.clone());
+            let started = Builder::new().name("memif-close".into()).spawn(move || {
+                let next = || receiver.lock().unwrap_or_else(PoisonError::into_inner).recv();
+                while let Ok(waste) = next() {
+                    drop(waste);
+                    pending.fetch_sub(1, Ordering::Relaxed);
+                }
+            });
+            self.threads += usize::from(started.is_ok());
+        }
+        // Without any thread it waits for one: the receiver is here.
+        let _ = self.sender.send(waste);
+    }
+
+    /// Returns true if so much waits that nothing more should come.
+    pub fn is_full(&self) -> bool {
+        self.pending.load(Ordering::Relaxed) >= PENDING_MAX
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::{SyncSender, sync_channel};
+    use std::time::Duration;
+
+    /// Blocks in its drop until the other end of the channel is gone.
+    struct Lingering(Receiver<()>);
+
+    impl Drop for Lingering {
+        fn drop(&mut self) {
+            let _ = self.0.recv();
+        }
+    }
+
+    /// Tells the other end that it was dropped.
+    struct Quick(#[allow(dead_code, reason = "dropped")] SyncSender<()>);
+
+    #[test]
+    fn waste_that_blocks_does_not_hold_up_other_waste() {
+        let mut closer = Closer::new();
+        let blocked: Vec<_> = (0..THREADS_MAX - 1)
+            .map(|_| {
+                let (sender, receiver) = sync_channel::<()>(0);
+                closer.dispose(Box::new(Lingering(receiver)));
+                sender
+            })
+            .collect();
+        let (sender, dropped) = sync_channel(0);
+        closer.dispose(Box::new(Quick(sender)));
+        let e = dropped.recv_timeout(Duration::from_secs(10)).unwrap_err();
+        assert_eq!(e, std::sync::mpsc::RecvTimeoutError::Disconnected);
+        assert!(!closer.is_full());
+        let more: Vec<_> = (0..PENDING_MAX)
+            .map(|_| {
+                let (sender, receiver) = sync_channel::<()>(0);
+                closer.dispose(Box::new(Lingering(receiver)));
+                sender
+            })
+            .collect();
+        assert!(closer.is_full());
+        drop((blocked, more));
+        let start = std::time::Instant::now();
+        while closer.pending.load(Ordering::Relaxed) > 0 {
+            assert!(start.elapsed() < Duration::from_secs(10));
+            std::thread::yield_now();
+        }
+    }
+}

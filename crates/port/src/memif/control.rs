@@ -1,0 +1,228 @@
+//! The control thread: it listens, connects, speaks the handshakes, maps and unmaps, for all ports of the process.
+//!
+//! ```text
+//!   ports ──► mailbox: ports to add and to remove; look at your links
+//!   sockets, timers of each port ──► epoll ──► Protocol::turn ──► Shared::publish ──► endpoints
+//!                                                   └──► Closer: what peers gave us, and is of no use any more
+//! ```
+//!
+//! No call of a queue's or a reader's does any of this, so no peer can hold one up. The first port starts the
+//! thread, and it ends with the last. Names of sockets are those of a namespace, so each network and mount
+//! namespace that opens a port has a thread of its own.
+
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use linerate_skb::{Code, Error, Result};
+use linerate_sys::wait::{Epoll, EventFd, EventFlags, NO_EVENT};
+
+use super::closer::{Closer, Waste};
+use super::config::Config;
+use super::link::{Event, Shared};
+use super::sync::lock;
+
+/// Longest time that closing a port waits until its socket is closed.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+/// The tag of the mailbox; a port's is its address.
+const MAILBOX: u64 = 0;
+
+/// The side of a socket: a client's or a server's.
+pub(super) trait Protocol: Send {
+    /// Returns the descriptor that is readable when there is something to do.
+    fn watch(&self) -> &Epoll;
+
+    /// Handles what waits at the socket.
+    fn turn(&mut self, turn: &mut Turn<'_>) -> Option<Event>;
+
+    /// Ends the connection, and tells the peer why.
+    fn hang_up(&mut self, why: &'static str, turn: &mut Turn<'_>);
+}
+
+/// The surroundings of a [`Protocol`]'s turn.
+pub(super) struct Turn<'a> {
+    pub config: &'a Config,
+    /// What is to be closed, where nobody waits for it.
+    pub waste: &'a mut Vec<Waste>,
+    /// So much waits to be closed that no more peers are wanted.
+    pub is_full: bool,
+}
+
+/// The thread, as ports see it.
+pub(super) struct Control {
+    mailbox: Arc<Mailbox>,
+}
+
+struct Mailbox {
+    bell: EventFd,
+    orders: Mutex<Vec<Order>>,
+}
+
+enum Order {
+    Add(Arc<Shared>, Box<dyn Protocol>),
+    /// The port with this tag. The sender is dropped once its socket is closed.
+    Remove(u64, SyncSender<()>),
+    Stop,
+}
+
+/// The namespaces of a thread, by the inodes of the network's and the mounts'.
+type Namespaces = [Option<u64>; 2];
+
+impl Control {
+    /// Returns the control thread of the caller's namespaces, which is started if there is none.
+    pub fn of_this_thread() -> Result<Arc<Control>> {
+        static ALL: Mutex<Vec<(Namespaces, Weak<Control>)>> = Mutex::new(Vec::new());
+        let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|(_, control)| control.strong_count() > 0);
+        let here = namespaces();
+        let known = all.iter().find(|(namespaces, _)| *namespaces == here);
+        if let Some(control) = known.and_then(|(_, control)| control.upgrade()) {
+            return Ok(control);
+        }
+        let control = Arc::new(Control::start()?);
+        all.push((here, Arc::downgrade(&control)));
+        Ok(control)
+    }
+
+    fn start() -> Result<Control> {
+        let what = "cannot start the control thread of memif";
+        let mailbox = Arc::new(Mailbox { bell: EventFd::new()?, orders: Mutex::new(Vec::new()) });
+        let set = Epoll::new()?;
+        set.add(&mailbox.bell, MAILBOX, EventFlags::IN)
+            .map_err(|e| Error::os(Code::System, what, "epoll_ctl", e))?;
+        let thread =
+            Thread { mailbox: mailbox.clone(), set, ports: Vec::new(), closer: Closer::new() };
+        let builder = std::thread::Builder::new().name("memif-control".into());
+        builder
+            .spawn(move || thread.run())
+            .map_err(|e| Error::new(Code::System, what, e.to_string()))?;
+        Ok(Control { mailbox })
+    }
+
+    /// Has the thread serve a port.
+    pub fn add(&self, shared: Arc<Shared>, protocol: Box<dyn Protocol>) {
+        self.order(Order::Add(shared, protocol));
+    }
+
+    /// Has the thread close a port's socket, and waits until it has, but not for long.
+    pub fn remove(&self, shared: &Arc<Shared>) {
+        let (sender, closed) = sync_channel(0);
+        self.order(Order::Remove(tag(shared), sender));
+        let _ = closed.recv_timeout(CLOSE_TIMEOUT);
+    }
+
+    /// Has the thread look at the links.
+    ///
+    /// Cost: a syscall.
+    pub fn ring(&self) {
+        self.mailbox.bell.signal();
+    }
+
+    fn order(&self, order: Order) {
+        lock(&self.mailbox.orders).push(order);
+        self.ring();
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        self.order(Order::Stop);
+    }
+}
+
+/// A port, as the thread sees it.
+struct Port {
+    shared: Arc<Shared>,
+    protocol: Box<dyn Protocol>,
+}
+
+struct Thread {
+    mailbox: Arc<Mailbox>,
+    set: Epoll,
+    ports: Vec<Port>,
+    closer: Closer,
+}
+
+impl Thread {
+    fn run(mut self) {
+        let mut events = [NO_EVENT; 16];
+        loop {
+            let n = self.set.wait(&mut events, None).unwrap_or(0);
+            for event in &events[..n] {
+                // A copy, because the kernel's structure is packed.
+                match { event.data }.u64() {
+                    MAILBOX if !self.read_mailbox() => return,
+                    MAILBOX => {}
+                    port => self.turn(|known| known == port),
+                }
+            }
+        }
+    }
+
+    /// Follows orders and looks at all links; false if the thread is to end.
+    fn read_mailbox(&mut self) -> bool {
+        self.mailbox.bell.drain();
+        let orders = std::mem::take(&mut *lock(&self.mailbox.orders));
+        for order in orders {
+            match order {
+                Order::Add(shared, protocol) => {
+                    // Without it the port is looked at with the mailbox only.
+                    let _ = self.set.add(protocol.watch(), tag(&shared), EventFlags::IN);
+                    self.ports.push(Port { shared, protocol });
+                }
+                Order::Remove(port, done) => self.remove(port, done),
+                Order::Stop => return false,
+            }
+        }
+        self.turn(|_| true);
+        true
+    }
+
+    fn remove(&mut self, port: u64, done: SyncSender<()>) {
+        let Some(i) = self.ports.iter().position(|known| tag(&known.shared) == port) else {
+            return;
+        };
+        let Port { shared, protocol } = self.ports.swap_remove(i);
+        let _ = self.set.delete(protocol.watch());
+        let mut waste = Vec::new();
+        shared.publish(None, &mut waste);
+        waste.into_iter().for_each(|waste| self.closer.dispose(waste));
+        // Dropped in this order.
+        self.closer.dispose(Box::new((protocol, done, shared)));
+    }
+
+    fn turn(&mut self, wanted: impl Fn(u64) -> bool) {
+        let mut waste = Vec::new();
+        for Port { shared, protocol } in &mut self.ports {
+            if !wanted(tag(shared)) {
+                continue;
+            }
+            let is_full = self.closer.is_full();
+            let mut turn = Turn { config: &shared.config, waste: &mut waste, is_full };
+            let event = match shared.take_violation() {
+                Some(error) => {
+                    protocol.hang_up(error.as_str(), &mut turn);
+                    let why = format!("the peer was disconnected: {}", error.as_str());
+                    Some(Event::Ended(why))
+                }
+                None => protocol.turn(&mut turn),
+            };
+            shared.publish(event, &mut waste);
+            waste.drain(..).for_each(|waste| self.closer.dispose(waste));
+        }
+    }
+}
+
+/// Returns the tag of a port, which is not that of the mailbox.
+fn tag(shared: &Arc<Shared>) -> u64 {
+    Arc::as_ptr(shared).addr() as u64
+}
+
+/// Returns the calling thread's namespaces, as far as they can be told.
+fn namespaces() -> Namespaces {
+    use std::os::unix::fs::MetadataExt;
+    ["net", "mnt"].map(|kind| {
+        let place = format!("/proc/thread-self/ns/{kind}");
+        std::fs::metadata(place).ok().map(|at| at.ino())
+    })
+}

@@ -1,0 +1,98 @@
+//! The hand-over of a connection's rings from the control thread to the endpoints, and back.
+//!
+//! ```text
+//!   control thread   publish: health, rings for each queue ──► generation + 1 ──► bells
+//!   endpoint         generation differs ──► exchange: its old rings for those that are bound to it now
+//!   control thread   collect: old rings, to be dropped where nobody waits
+//! ```
+//!
+//! An endpoint waits for nobody: where the lock is taken it comes again with its next call, and its bell stays
+//! rung until it has succeeded.
+
+use std::ops::Range;
+
+use super::sync::{AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, lock, try_lock};
+
+/// The state that is handed over; `R` are the rings of a queue, `W` is what an endpoint gives back.
+pub struct Handover<H, R, W> {
+    generation: AtomicU32,
+    state: Mutex<State<H, R, W>>,
+    /// The generation whose peer has violated the protocol, and how: 0 if none.
+    violation: AtomicU64,
+}
+
+/// The part behind the lock.
+pub struct State<H, R, W> {
+    pub health: H,
+    /// Rings that their queues have not taken.
+    pub bindings: Vec<Option<R>>,
+    /// What endpoints have given back.
+    pub retired: Vec<W>,
+}
+
+impl<H: Clone, R, W> Handover<H, R, W> {
+    pub fn new(health: H, queues: usize) -> Handover<H, R, W> {
+        let bindings = (0..queues).map(|_| None).collect();
+        let state = Mutex::new(State { health, bindings, retired: Vec::new() });
+        Handover { generation: AtomicU32::new(0), state, violation: AtomicU64::new(0) }
+    }
+
+    /// Returns the number of changes so far that an endpoint has to follow.
+    #[inline]
+    pub fn generation(&self) -> u32 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// Gives `retired` back and takes the present state for `queues`, with its generation: the health, and the
+    /// queues' rings, if they are new. Calls `silence` for the endpoint's bell. `None` if the lock is taken.
+    pub fn exchange(
+        &self,
+        queues: Range<usize>,
+        retired: &mut Vec<W>,
+        silence: impl FnOnce(),
+    ) -> Option<(u32, H, Vec<R>)> {
+        let mut state = try_lock(&self.state)?;
+        silence();
+        state.retired.append(retired);
+        let rings = state.bindings[queues].iter_mut().filter_map(Option::take).collect();
+        Some((self.generation.load(Ordering::Relaxed), state.health.clone(), rings))
+    }
+
+    /// Gives back what an endpoint that is closed had.
+    pub fn give_back(&self, retired: &mut Vec<W>) {
+        self.state().retired.append(retired);
+    }
+
+    /// Changes the state by `change`; if that returns true, moves the generation on and calls `announce`.
+    pub fn publish(
+        &self,
+        change: impl FnOnce(&mut State<H, R, W>) -> bool,
+        announce: impl FnOnce(),
+    ) {
+        let mut state = self.state();
+        if change(&mut state) {
+            let next = self.generation.load(Ordering::Relaxed).wrapping_add(1);
+            self.generation.store(next, Ordering::Release);
+            // Under the lock: who finds nothing new finds its bell silent.
+            announce();
+        }
+    }
+
+    /// Notes that the peer of `generation` has violated the protocol, by `code`, which is not 0; true if that is
+    /// not known yet.
+    pub fn accuse(&self, generation: u32, code: u8) -> bool {
+        let violation = u64::from(generation) << 8 | u64::from(code);
+        self.violation.fetch_max(violation, Ordering::AcqRel) < violation
+    }
+
+    /// Returns the violation by the present peer that was noted last, once.
+    pub fn take_violation(&self) -> Option<u8> {
+        let violation = self.violation.swap(0, Ordering::AcqRel);
+        let code = (violation & 0xff) as u8;
+        (code > 0 && violation >> 8 == u64::from(self.generation())).then_some(code)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State<H, R, W>> {
+        lock(&self.state)
+    }
+}
