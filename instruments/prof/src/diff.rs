@@ -27,7 +27,7 @@ use crate::stage::{Part, Stage};
 
 pub use change::{Change, SIGMAS};
 pub use scale::{By, Scale};
-pub use sum::{Figures, Saving, Sum};
+pub use sum::{Figures, Sum};
 pub(crate) use warning::warnings;
 pub use warning::{About, Warning};
 
@@ -122,11 +122,8 @@ impl Diff {
         let listed = |seen: fn(&Row) -> Count| {
             rows.iter().filter(|row| matches!(seen(row), Count::Is(n) if n > 0)).count() as u64
         };
-        let sides = [
-            Side::new(without, listed(|row| row.without)),
-            Side::new(with, listed(|row| row.with)),
-        ];
-        let [without, with] = sides;
+        let (of_without, of_with) = (listed(|row| row.without), listed(|row| row.with));
+        let (without, with) = (Side::new(without, of_without), Side::new(with, of_with));
         let mut diff = Diff { rows, without, with, scale, warnings, remarks };
         diff.rank();
         diff
@@ -186,7 +183,7 @@ impl Diff {
     /// Returns true if a side counts samples, so that a small difference may be chance.
     #[must_use]
     pub fn is_sampled(&self) -> bool {
-        is_sampled(&self.without.event) || is_sampled(&self.with.event)
+        [&self.without, &self.with].iter().any(|side| is_sampled(&side.event))
     }
 
     /// Sum of all rows.

@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use inferno::flamegraph::{self, Options};
+use linerate_show::words::harmless;
 
 use crate::diff::{About, By, Scale, Warning, warnings};
-use crate::print::harmless;
 use crate::profile::{Event, Profile};
 use crate::{Code, Error, Result};
 
@@ -69,7 +69,7 @@ pub fn diff_svg(without: &Profile, with: &Profile, by: By) -> Result<String> {
         let why = harmless(&grave.to_string()).into_owned();
         return Err(Error::new(Code::Unsupported, WHAT, why).fix("record the same event twice"));
     }
-    let mut folded = fold_both(without, with);
+    let mut folded = fold_both([without, with]);
     let counted = total_of(&folded);
     let ratio = scale.without_factor / scale.with_factor;
     if by != By::AsTheyAre {
@@ -131,13 +131,19 @@ fn draw(mut options: Options<'_>, lines: Vec<String>, profile: &Profile) -> Resu
 }
 
 fn fold(profile: &Profile) -> BTreeMap<String, u64> {
+    fold_as(profile, profile.stacks.is_empty())
+}
+
+/// Folds the stacks of a profile, or its rows if it is to be `flat`.
+fn fold_as(profile: &Profile, flat: bool) -> BTreeMap<String, u64> {
     let mut folded: BTreeMap<String, u64> = BTreeMap::new();
     let mut add = |stack: String, count: u64| {
         let sum = folded.entry(stack).or_default();
         *sum = sum.saturating_add(count);
     };
-    if profile.stacks.is_empty() {
+    if flat {
         profile.rows.iter().for_each(|row| add(frame(&row.symbol), row.count));
+        return folded;
     }
     for stack in &profile.stacks {
         let frames: Vec<String> = stack.frames.iter().map(|name| frame(name)).collect();
@@ -148,20 +154,13 @@ fn fold(profile: &Profile) -> BTreeMap<String, u64> {
 
 /// Both, in one map. If only one has stacks, the other's rows would be no part of them: then rows
 /// are taken of both.
-fn fold_both(without: &Profile, with: &Profile) -> BTreeMap<String, [u64; 2]> {
-    let flat = without.stacks.is_empty() || with.stacks.is_empty();
-    let fold_one = |profile: &Profile| {
-        if flat && !profile.stacks.is_empty() {
-            return fold(&Profile { stacks: Vec::new(), ..profile.clone() });
-        }
-        fold(profile)
-    };
+fn fold_both(profiles: [&Profile; 2]) -> BTreeMap<String, [u64; 2]> {
+    let flat = profiles.iter().any(|profile| profile.stacks.is_empty());
     let mut both: BTreeMap<String, [u64; 2]> = BTreeMap::new();
-    for (stack, count) in fold_one(without) {
-        both.entry(stack).or_default()[0] = count;
-    }
-    for (stack, count) in fold_one(with) {
-        both.entry(stack).or_default()[1] = count;
+    for (side, profile) in profiles.into_iter().enumerate() {
+        for (stack, count) in fold_as(profile, flat) {
+            both.entry(stack).or_default()[side] = count;
+        }
     }
     both
 }
@@ -189,28 +188,21 @@ const fn divisor(total: u64) -> u64 {
 }
 
 fn subtitle(profiles: &[&Profile], divisor: u64) -> String {
-    let mut parts: Vec<String> = Vec::new();
-    for profile in profiles {
-        let origin = profile.origin.as_str().to_owned();
-        if !parts.contains(&origin) {
-            parts.push(origin);
-        }
-    }
-    if profiles.iter().any(|profile| profile.stacks.is_empty()) {
-        parts.push("no stacks were recorded: one level, a box for each function".to_owned());
-    }
+    let any = |is: fn(&Profile) -> bool| profiles.iter().any(|profile| is(profile));
+    let mut origins: Vec<&str> = profiles.iter().map(|profile| profile.origin.as_str()).collect();
+    origins.dedup();
     let lost = profiles.iter().fold(0u64, |sum, profile| sum.saturating_add(profile.lost));
-    if lost > 0 {
-        parts.push(format!("{lost} samples were lost"));
-    }
-    if profiles.iter().any(|profile| profile.cutoff.is_some_and(|n| n > 1)) {
-        parts.push("what is below a cut-off is not drawn".to_owned());
-    }
-    parts.push(format!("boxes below {NARROWEST_PCT} % are not drawn"));
-    if divisor > 1 {
-        parts.push(format!("counts are divided by {divisor}"));
-    }
-    parts.join("; ")
+    let flat = "no stacks were recorded: one level, a box for each function";
+    let hidden = "what is below a cut-off is not drawn";
+    let parts = [
+        Some(origins.join("; ")),
+        any(|profile| profile.stacks.is_empty()).then(|| flat.to_owned()),
+        (lost > 0).then(|| format!("{lost} samples were lost")),
+        any(|profile| profile.cutoff.is_some_and(|n| n > 1)).then(|| hidden.to_owned()),
+        Some(format!("boxes below {NARROWEST_PCT} % are not drawn")),
+        (divisor > 1).then(|| format!("counts are divided by {divisor}")),
+    ];
+    parts.into_iter().flatten().collect::<Vec<_>>().join("; ")
 }
 
 fn name(event: &Event) -> String {

@@ -29,6 +29,7 @@ pub mod read;
 pub mod region;
 pub mod sample;
 pub mod stage;
+mod text;
 
 pub use linerate_sys::clock::cpu_time;
 pub use linerate_sys::tsc::ticks;

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::bounded::at_most;
 use crate::conditions::Conditions;
-use crate::proc::Head;
+use crate::proc::head::Head;
 
 /// The schema that [`Profile`] is written under.
 pub const SCHEMA: &str = "linerate-profile/1";

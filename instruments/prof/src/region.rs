@@ -63,13 +63,6 @@ pub struct Region {
 #[must_use = "a region that is not left is not counted"]
 pub struct Entered(u64);
 
-/// Leaves the region when it goes out of scope, by `?` or a panic too.
-#[derive(Debug)]
-pub struct Guard<'a> {
-    region: &'a mut Region,
-    entered: u64,
-}
-
 impl Region {
     /// A region that was not entered yet. The first of a process calibrates what timing costs,
     /// which takes about a millisecond.
@@ -112,12 +105,6 @@ impl Region {
         self.record(entered.0, ticks());
     }
 
-    /// Enters until the guard goes out of scope.
-    #[inline]
-    pub fn guard(&mut self) -> Guard<'_> {
-        Guard { region: self, entered: ticks() }
-    }
-
     fn record(&mut self, entered: u64, left: u64) {
         let Some(gross) = left.checked_sub(entered) else {
             self.backwards += 1;
@@ -146,14 +133,6 @@ impl Region {
         self.merged_ticks = self.merged_ticks.saturating_add(other.span_ticks());
     }
 
-    /// Forgets what was recorded: what went before was warming up.
-    pub fn clear(&mut self) {
-        self.histogram.reset();
-        (self.sum_ticks, self.max_ticks, self.merged_ticks) = (0, 0, 0);
-        (self.floored, self.beyond, self.backwards) = (0, 0, 0);
-        self.first = None;
-    }
-
     /// Times that it was left.
     #[must_use]
     pub fn count(&self) -> u64 {
@@ -172,22 +151,6 @@ impl Region {
     pub fn timing(&self) -> Timing {
         Timing::of(self)
     }
-}
-
-impl Drop for Guard<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        self.region.record(self.entered, ticks());
-    }
-}
-
-/// Runs `body` inside `region`.
-#[inline]
-pub fn timed<T>(region: &mut Region, body: impl FnOnce() -> T) -> T {
-    let entered = region.enter();
-    let result = body();
-    region.leave(entered);
-    result
 }
 
 #[cfg(test)]
@@ -213,20 +176,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_beyond_the_top_saturates_in_the_percentiles_and_is_counted() {
-        let mut poll = region();
-        poll.record(0, u64::MAX);
-        let timing = poll.timing();
-        assert_eq!((timing.count, timing.beyond), (1, 1));
-        assert_eq!(timing.max_ticks, Some(u64::MAX - 24));
-    }
-
-    #[test]
-    fn a_clock_that_went_backwards_is_counted_and_not_recorded() {
+    fn what_is_beyond_the_top_or_went_backwards_is_counted() {
         let mut poll = region();
         poll.record(100, 99);
+        assert_eq!((poll.timing().count, poll.timing().mean_ticks), (0, None));
+        poll.record(0, u64::MAX);
         let timing = poll.timing();
-        assert_eq!((timing.count, timing.backwards, timing.mean_ticks), (0, 1, None));
+        assert_eq!((timing.count, timing.beyond, timing.backwards), (1, 1, 1));
+        assert_eq!(timing.max_ticks, Some(u64::MAX - 24));
     }
 
     #[test]
@@ -238,10 +195,7 @@ mod tests {
         let timing = poll.timing();
         let (p50, p99) = (timing.p50_ticks.unwrap(), timing.p99_ticks.unwrap());
         assert!(p50.abs_diff(580) <= 2 && p99.abs_diff(1070) <= 2, "{p50} {p99}");
-    }
-
-    #[test]
-    fn no_percentile_is_above_the_longest() {
+        // None is above the longest.
         let mut poll = region();
         (0..2000).for_each(|_| poll.record(0, 100_001 + 24));
         let timing = poll.timing();
@@ -261,26 +215,5 @@ mod tests {
         assert_eq!(timing.max_ticks, Some(300));
         // 124 ticks of our thread, 324 of theirs; not the million in between.
         assert!((timing.cost_pct.unwrap() - 100.0 * 80.0 / 448.0).abs() < 1e-9);
-    }
-
-    #[test]
-    fn a_region_that_ends_by_a_panic_is_left_by_its_guard() {
-        let mut poll = region();
-        let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            let _inside = poll.guard();
-            std::panic::resume_unwind(Box::new(()));
-        }));
-        assert!(caught.is_err());
-        assert_eq!(poll.count(), 1);
-    }
-
-    #[test]
-    fn what_was_warming_up_is_forgotten() {
-        let mut poll = region();
-        poll.record(0, u64::MAX);
-        poll.clear();
-        poll.record(10, 134);
-        let timing = poll.timing();
-        assert_eq!((timing.count, timing.beyond, timing.max_ticks), (1, 0, Some(100)));
     }
 }

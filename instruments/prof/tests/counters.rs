@@ -75,8 +75,8 @@ fn a_loop_of_known_instructions_shows_that_many() {
     let instructions = counts.of(Quantity::Instructions).unwrap();
     let off = instructions as f64 / (2 * TURNS) as f64 - 1.0;
     // Interrupts that fall into it are the kernel's instructions, on our time.
-    assert!(off.abs() < 0.01, "{counts}");
-    assert!(counts.of(Quantity::Cycles).unwrap() > 0, "{counts}");
+    assert!(off.abs() < 0.01, "{counts:?}");
+    assert!(counts.of(Quantity::Cycles).unwrap() > 0, "{counts:?}");
 }
 
 /// Two threads hand a line over to each other.
@@ -215,7 +215,7 @@ fn a_private_line_shows_no_transfers() {
     }
     let Some(counts) = try_read(&mut window) else { return };
     // The timer's interrupts touch lines of the kernel that others share.
-    assert!(counts.of(Quantity::LinesFromOtherCore).unwrap() < N / 100, "{counts}");
+    assert!(counts.of(Quantity::LinesFromOtherCore).unwrap() < N / 100, "{counts:?}");
 }
 
 #[test]
@@ -232,8 +232,8 @@ fn the_task_clock_of_a_window_is_the_cpu_time_spent_in_it() {
         spin_cpu_ns(SPUN_NS);
         let counts = window.read().unwrap();
         let spent = (thread_cpu_ns() - from) as f64;
-        assert!(counts.is_whole() && counts.to_string().contains(" ns "), "{counts}");
-        assert!(counts.wall_ns >= counts.enabled_ns / 2, "{counts}");
+        assert!(counts.is_whole(), "{counts:?}");
+        assert!(counts.wall_ns >= counts.enabled_ns / 2, "{counts:?}");
         counts.named("task-clock").unwrap() as f64 / spent - 1.0
     };
     // Both are CPU time, so that a busy machine moves both. But the task clock runs on while the
@@ -278,7 +278,7 @@ fn a_window_is_of_its_own_thread_only() {
     let Some(mut window) = try_counting(&["task-clock"]) else { return };
     thread::spawn(|| spin_cpu_ns(50_000_000)).join().unwrap();
     let counts = window.read().unwrap();
-    assert!(counts.named("task-clock").unwrap() < 25_000_000, "{counts}");
+    assert!(counts.named("task-clock").unwrap() < 25_000_000, "{counts:?}");
 }
 
 #[test]
@@ -375,5 +375,5 @@ fn more_events_than_fit_are_refused_with_the_number_that_does() {
     let mut window = Counting::of_this_thread(&events[..capacity().at_once]).unwrap();
     known(1_000_000);
     let counts = window.read_shared().unwrap();
-    assert!(counts.counted.iter().all(|count| count.count > 0), "{counts}");
+    assert!(counts.counted.iter().all(|count| count.count > 0), "{counts:?}");
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use proptest::prelude::*;
 
-use linerate_prof::diff::{By, Change, Diff, Saving};
+use linerate_prof::diff::{By, Change, Diff};
 use linerate_prof::print::{Kernprof, Ranked, Readprofile, Table, csv, json};
 use linerate_prof::profile::{Event, Load, Origin, Profile, Row, Space, Unit};
 use linerate_prof::stage::{Part, Stage, is_buffer, stage_of};
@@ -121,11 +121,9 @@ fn the_percentages_of_003_are_the_arithmetic_s() {
     let (diff, _) = affinity();
     let pct = |name: &str| {
         let row = diff.rows.iter().find(|row| row.symbol == name).expect(name);
-        match row.sum().saving(diff.scale) {
-            Saving::Is(pct) => format!("{pct:.1}"),
-            Saving::AtLeast(pct) => format!("≥{pct:.1}"),
-            Saving::Unknown => "n/a".to_owned(),
-        }
+        let figures = row.sum().figures(diff.scale);
+        let least = || figures.saving_pct_at_least.map(|pct| format!("≥{pct:.1}"));
+        figures.saving_pct.map(|pct| format!("{pct:.1}")).or_else(least).expect(name)
     };
     let known = [
         ("schedule", "63.6"),

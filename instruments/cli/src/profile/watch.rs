@@ -236,10 +236,7 @@ impl Glance {
         let splits = Split::between(columns, &before, sample);
         let split = splits.iter().find(|(cpu, _)| cpu == "cpu").map(|(_, split)| split);
         let cpu = |kinds: &[&str]| match split {
-            Some(split) => {
-                let of = |(kind, pct): &(&str, Option<f64>)| pct.filter(|_| kinds.contains(kind));
-                format!("{:.1}", split.parts().iter().filter_map(of).sum::<f64>())
-            }
+            Some(split) => format!("{:.1}", split.sum(kinds)),
             None => "n/a".into(),
         };
         let rate =

@@ -134,24 +134,26 @@ fn signature() -> Option<[u8; 12]> {
 
 /// The name behind a signature, or the signature.
 fn signer(signature: &[u8; 12]) -> String {
-    let name = match signature {
-        b"KVMKVMKVM\0\0\0" => "KVM",
-        b"Microsoft Hv" => "Hyper-V",
-        b"VMwareVMware" => "VMware",
-        b"XenVMMXenVMM" => "Xen",
-        b"TCGTCGTCGTCG" => "QEMU without KVM",
-        b"bhyve bhyve " => "bhyve",
-        b"VBoxVBoxVBox" => "VirtualBox",
-        b"ACRNACRNACRN" => "ACRN",
-        _ => "",
-    };
-    if !name.is_empty() {
-        return name.into();
+    let letters = signature.iter().filter(|b| b.is_ascii_graphic());
+    let letters: String = letters.map(|&b| b as char).collect();
+    let known = SIGNERS.iter().find(|(signs, _)| *signs == letters);
+    match known {
+        _ if letters.is_empty() => "of unknown make".into(),
+        Some((_, name)) => (*name).into(),
+        None => format!("signed {letters:?}"),
     }
-    let letters: String =
-        signature.iter().filter(|b| b.is_ascii_graphic()).map(|&b| b as char).collect();
-    if letters.is_empty() { "of unknown make".into() } else { format!("signed {letters:?}") }
 }
+
+const SIGNERS: [(&str, &str); 8] = [
+    ("KVMKVMKVM", "KVM"),
+    ("MicrosoftHv", "Hyper-V"),
+    ("VMwareVMware", "VMware"),
+    ("XenVMMXenVMM", "Xen"),
+    ("TCGTCGTCGTCG", "QEMU without KVM"),
+    ("bhyvebhyve", "bhyve"),
+    ("VBoxVBoxVBox", "VirtualBox"),
+    ("ACRNACRNACRN", "ACRN"),
+];
 
 #[cfg(test)]
 mod tests {

@@ -20,22 +20,24 @@ use super::{Count, Row, Scale};
 /// Standard deviations by which two counts of the same thing may differ.
 pub const SIGMAS: f64 = 2.0;
 
-/// The class of a function's change.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Change {
-    /// It was seen less often.
-    Fell,
-    /// It was seen more often.
-    Rose,
-    /// Something of it is below a cut-off, and it may have fallen.
-    MayHaveFallen,
-    /// Something of it is below a cut-off, and it may have risen.
-    MayHaveRisen,
-    /// Two samplings of the same may differ as much.
-    Noise,
-    /// The same number of events.
-    Unchanged,
+named! {
+    /// The class of a function's change, as a program gets it.
+    #[derive(Serialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Change {
+        /// It was seen less often.
+        Fell = "fell",
+        /// It was seen more often.
+        Rose = "rose",
+        /// Something of it is below a cut-off, and it may have fallen.
+        MayHaveFallen = "may_have_fallen",
+        /// Something of it is below a cut-off, and it may have risen.
+        MayHaveRisen = "may_have_risen",
+        /// Two samplings of the same may differ as much.
+        Noise = "noise",
+        /// The same number of events.
+        Unchanged = "unchanged",
+    }
 }
 
 impl Change {
@@ -49,43 +51,22 @@ impl Change {
             if (a - b).abs() > noise { a - b } else { 0.0 }
         };
         let (least, most) = (moved(without_least, with_most), moved(without_most, with_least));
-        if most < 0.0 {
-            Change::Rose
-        } else if least > 0.0 {
-            Change::Fell
-        } else if least < 0.0 {
-            Change::MayHaveRisen
-        } else if most > 0.0 {
-            Change::MayHaveFallen
-        } else if is_sampled {
-            Change::Noise
-        } else {
-            Change::Unchanged
+        match () {
+            () if most < 0.0 => Change::Rose,
+            () if least > 0.0 => Change::Fell,
+            () if least < 0.0 => Change::MayHaveRisen,
+            () if most > 0.0 => Change::MayHaveFallen,
+            () if is_sampled => Change::Noise,
+            () => Change::Unchanged,
         }
     }
 
     /// As it stands in a table; that a function fell is what its saving says.
     #[must_use]
-    pub const fn mark(self) -> &'static str {
+    pub fn mark(self) -> String {
         match self {
-            Change::Fell | Change::Unchanged => "",
-            Change::Rose => "rose",
-            Change::MayHaveFallen => "may have fallen",
-            Change::MayHaveRisen => "may have risen",
-            Change::Noise => "noise",
-        }
-    }
-
-    /// As a program gets it.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Change::Fell => "fell",
-            Change::Rose => "rose",
-            Change::MayHaveFallen => "may_have_fallen",
-            Change::MayHaveRisen => "may_have_risen",
-            Change::Noise => "noise",
-            Change::Unchanged => "unchanged",
+            Change::Fell | Change::Unchanged => String::new(),
+            other => other.as_str().replace('_', " "),
         }
     }
 

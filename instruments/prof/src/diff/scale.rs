@@ -1,25 +1,25 @@
 //! Factors that counts are multiplied by before they are compared.
 
-use std::fmt;
-
 use serde::Serialize;
 
 use crate::profile::Profile;
 use crate::{Code, Error, Result};
 
-/// By what two profiles are made comparable.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum By {
-    /// By nothing: both saw the same time and load, says who compares them.
-    #[default]
-    AsTheyAre,
-    /// Counts for each second of wall time.
-    Second,
-    /// Counts for each thousand packets.
-    KiloPacket,
-    /// Per cent of each side's own total. It hides that the whole got dearer or cheaper.
-    Share,
+named! {
+    /// By what two profiles are made comparable.
+    #[derive(Default, Serialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum By {
+        /// By nothing: both saw the same time and load, says who compares them.
+        #[default]
+        AsTheyAre = "counts as they are",
+        /// Counts for each second of wall time.
+        Second = "per second",
+        /// Counts for each thousand packets.
+        KiloPacket = "per thousand packets",
+        /// Per cent of each side's own total. It hides that the whole got dearer or cheaper.
+        Share = "as shares of each side's own total",
+    }
 }
 
 /// Factors of both sides.
@@ -45,17 +45,15 @@ impl Scale {
     /// # Errors
     /// `E-UNSUPPORTED` if a side does not say by what it would have to be divided.
     pub fn between(by: By, without: &Profile, with: &Profile) -> Result<Scale> {
+        let (needs, advice) = by.needs();
         let factor = |profile: &Profile, side: &str| {
             by.factor(profile).ok_or_else(|| {
-                let why = format!("the profile {side} does not say {}", by.needs());
-                Error::new(Code::Unsupported, format!("cannot compare {by}"), why).fix(by.advice())
+                let why = format!("the profile {side} does not say {needs}");
+                Error::new(Code::Unsupported, format!("cannot compare {by}"), why).fix(advice)
             })
         };
-        Ok(Scale {
-            by,
-            without_factor: factor(without, "without the change")?,
-            with_factor: factor(with, "with the change")?,
-        })
+        let without_factor = factor(without, "without the change")?;
+        Ok(Scale { by, without_factor, with_factor: factor(with, "with the change")? })
     }
 
     /// A count of the baseline.
@@ -83,24 +81,17 @@ impl By {
         }
     }
 
-    const fn needs(self) -> &'static str {
+    /// Returns what a profile has to say, and what to do if it does not.
+    const fn needs(self) -> (&'static str, &'static str) {
+        let record = "compare as they are, or record both with `linerate profile record`";
         match self {
-            By::AsTheyAre => "anything",
-            By::Second => "how long it lasted",
-            By::KiloPacket => "how many packets went through meanwhile",
-            By::Share => "a total above 0",
-        }
-    }
-
-    const fn advice(self) -> &'static str {
-        match self {
-            By::KiloPacket => {
-                "compare as they are, or record both with `linerate profile record --packets N`"
-            }
-            By::Share => "record for longer",
-            By::AsTheyAre | By::Second => {
-                "compare as they are, or record both with `linerate profile record`"
-            }
+            By::AsTheyAre => ("anything", record),
+            By::Second => ("how long it lasted", record),
+            By::KiloPacket => (
+                "how many packets went through meanwhile",
+                "compare as they are, or record both with `linerate profile record --packets N`",
+            ),
+            By::Share => ("a total above 0", "record for longer"),
         }
     }
 
@@ -113,16 +104,5 @@ impl By {
             By::KiloPacket => "/1000 packets",
             By::Share => "% of total",
         }
-    }
-}
-
-impl fmt::Display for By {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            By::AsTheyAre => "counts as they are",
-            By::Second => "per second",
-            By::KiloPacket => "per thousand packets",
-            By::Share => "as shares of each side's own total",
-        })
     }
 }

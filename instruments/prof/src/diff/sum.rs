@@ -20,17 +20,6 @@ pub struct Sum {
     pub hidden_with: u64,
 }
 
-/// Saving in per cent of the baseline; negative for a rise.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Saving {
-    /// This.
-    Is(f64),
-    /// Not less than this: something is hidden below a cut-off.
-    AtLeast(f64),
-    /// Nothing is listed in the baseline: there is nothing to take a percentage of.
-    Unknown,
-}
-
 /// Saving in the unit of the counts, scaled; negative for a rise. `None` is not known.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Figures {
@@ -108,37 +97,21 @@ impl Sum {
         self.saved(scale) + scale.without(self.hidden_without)
     }
 
-    /// Returns the saving in per cent of the baseline.
-    #[must_use]
-    pub fn saving(self, scale: Scale) -> Saving {
-        let base = scale.without(self.without);
-        if base <= 0.0 {
-            Saving::Unknown
-        } else if self.is_exact() {
-            Saving::Is(100.0 * self.saved(scale) / base)
-        } else {
-            // What the baseline hides can only add to what was saved, and to the percentage.
-            Saving::AtLeast(100.0 * self.saved_least(scale) / base)
-        }
-    }
-
     /// Its figures as programs get them.
     #[must_use]
     pub fn figures(self, scale: Scale) -> Figures {
-        let (pct, pct_at_least) = match self.saving(scale) {
-            Saving::Is(pct) => (Some(pct), Some(pct)),
-            Saving::AtLeast(pct) => (None, Some(pct)),
-            Saving::Unknown => (None, None),
-        };
-        let saved = self.saved(scale);
+        let base = scale.without(self.without);
+        let pct = |saved: f64| (base > 0.0).then(|| 100.0 * saved / base);
+        let (saved, least) = (self.saved(scale), self.saved_least(scale));
         Figures {
             saved: self.is_exact().then_some(saved),
-            saved_least: Some(self.saved_least(scale)),
+            saved_least: Some(least),
             saved_most: Some(self.saved_most(scale)),
             saved_as_listed: saved,
-            saving_pct: pct,
-            saving_pct_at_least: pct_at_least,
-            saving_as_listed_pct: self.saving_as_listed(scale),
+            saving_pct: pct(saved).filter(|_| self.is_exact()),
+            // What the baseline hides can only add to what was saved, and to the percentage.
+            saving_pct_at_least: pct(least),
+            saving_as_listed_pct: pct(saved),
         }
     }
 
@@ -146,8 +119,7 @@ impl Sum {
     /// baseline lists nothing.
     #[must_use]
     pub fn saving_as_listed(self, scale: Scale) -> Option<f64> {
-        let base = scale.without(self.without);
-        (base > 0.0).then(|| 100.0 * self.saved(scale) / base)
+        self.figures(scale).saving_as_listed_pct
     }
 }
 
@@ -170,23 +142,20 @@ mod tests {
     }
 
     #[test]
-    fn what_is_below_a_cut_off_makes_the_saving_a_bound() {
+    fn what_is_below_a_cut_off_makes_the_saving_a_bound_and_of_nothing_there_is_no_percentage() {
         // speedo_rx of the post: 3358 without, not listed with, where the smallest is 216.
         let speedo_rx = of(3358, 0, 0, 216);
         assert_eq!(speedo_rx.saved_counts(), 3358);
         assert_eq!(speedo_rx.saved_least(AS_IS), 3142.0);
         assert_eq!(speedo_rx.saved_most(AS_IS), 3358.0);
-        let Saving::AtLeast(pct) = speedo_rx.saving(AS_IS) else { panic!("{speedo_rx:?}") };
-        assert_eq!(format!("{pct:.1}"), "93.6");
-    }
-
-    #[test]
-    fn nothing_is_saved_in_per_cent_of_an_unknown_baseline() {
+        let figures = speedo_rx.figures(AS_IS);
+        assert_eq!(figures.saving_pct_at_least.map(|pct| format!("{pct:.1}")).unwrap(), "93.6");
+        assert_eq!((figures.saving_pct, figures.saved), (None, None));
         // alloc_skb_frame of the post: new, 335 ticks, not listed in a table that ends at 72.
         let frame = of(0, 335, 72, 0);
-        assert_eq!(frame.saving(AS_IS), Saving::Unknown);
+        assert_eq!(frame.figures(AS_IS).saving_pct_at_least, None);
         assert_eq!((frame.saved_least(AS_IS), frame.saved_most(AS_IS)), (-335.0, -263.0));
-        assert_eq!(of(0, 5, 0, 0).saving(AS_IS), Saving::Unknown);
+        assert_eq!(of(0, 5, 0, 0).figures(AS_IS).saving_pct, None);
     }
 
     #[test]

@@ -180,8 +180,8 @@ fn twice_the_time_is_told_and_can_be_divided_out() {
     let diff = Diff::scaled(&a, &b, By::Second).unwrap();
     assert!(diff.warnings.is_empty());
     assert_eq!(diff.rows[0].symbol, "g");
-    assert_eq!(diff.rows[0].sum().saving(diff.scale), Saving::Is(50.0));
-    assert_eq!(diff.rows[1].sum().saving(diff.scale), Saving::Is(0.0));
+    let saving = |row: usize| diff.rows[row].sum().figures(diff.scale).saving_pct;
+    assert_eq!((saving(0), saving(1)), (Some(50.0), Some(0.0)));
     let refused = Diff::scaled(&a, &b, By::KiloPacket).unwrap_err();
     assert!(refused.why.contains("how many packets"), "{refused}");
     assert!(refused.to_string().contains("--packets N"), "{refused}");

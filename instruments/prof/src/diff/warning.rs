@@ -21,38 +21,61 @@ pub struct Warning {
     pub with: String,
 }
 
-/// A property that differs or is wrong.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum About {
-    /// The event counted.
-    Event,
-    /// The event's name.
-    Spelling,
-    /// The unit of the counts.
-    Unit,
-    /// Events for each sample.
-    Period,
-    /// A model on one side and a measurement on the other.
-    ModelAgainstMeasurement,
-    /// By what it was seen.
-    Origin,
-    /// Kernels.
-    Kernel,
-    /// Models of CPU.
-    Cpu,
-    /// Number of CPUs, their clock, or the hypervisor.
-    Machine,
-    /// The durations, while nothing is divided by them.
-    Duration,
-    /// Packets that went through, and nothing is divided by them.
-    Load,
-    /// Samples that the kernel could not deliver.
-    Lost,
-    /// Below which count functions are left out.
-    Cutoff,
-    /// The figures are shares.
-    Shares,
+named! {
+    /// A property that differs or is wrong.
+    #[derive(Serialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum About {
+        /// The event counted.
+        Event = "different events",
+        /// The event's name.
+        Spelling = "two names for one event",
+        /// The unit of the counts.
+        Unit = "different units",
+        /// Events for each sample.
+        Period = "different periods",
+        /// A model on one side and a measurement on the other.
+        ModelAgainstMeasurement = "a model against a measurement",
+        /// By what it was seen.
+        Origin = "made by different means",
+        /// Kernels.
+        Kernel = "different kernels",
+        /// Models of CPU.
+        Cpu = "different CPUs",
+        /// Number of CPUs, their clock, or the hypervisor.
+        Machine = "different machines",
+        /// The durations, while nothing is divided by them.
+        Duration = "different durations",
+        /// Packets that went through, and nothing is divided by them.
+        Load = "different loads",
+        /// Samples that the kernel could not deliver.
+        Lost = "lost samples",
+        /// Below which count functions are left out.
+        Cutoff = "different cut-offs",
+        /// The figures are shares.
+        Shares = "shares of each side's own total",
+    }
+}
+
+impl About {
+    /// Returns what to make of it, with a blank before it.
+    const fn advice(self) -> &'static str {
+        match self {
+            About::Event => " Unless these are two names for one, no difference can be taken.",
+            About::Spelling | About::Origin => "",
+            About::Unit => " A difference of them means nothing.",
+            About::Period => " A sample is not the same number of events.",
+            About::ModelAgainstMeasurement => " Their difference is no measurement.",
+            About::Kernel => " A change of the kernel is in the figures.",
+            About::Cpu => " A change of the CPU is in the figures.",
+            About::Machine => " A change of the machine is in the figures.",
+            About::Duration => " Compare per second instead.",
+            About::Load => " Compare per thousand packets instead.",
+            About::Lost => " They are in no row.",
+            About::Cutoff => " Absent is fewer than this, and not 0.",
+            About::Shares => " That the whole changed cannot be seen in them.",
+        }
+    }
 }
 
 impl Warning {
@@ -67,32 +90,7 @@ impl Warning {
 impl fmt::Display for Warning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Warning { about, without, with } = self;
-        let (what, advice) = match about {
-            About::Event => (
-                "different events",
-                "Unless these are two names for one, no difference can be taken.",
-            ),
-            About::Spelling => ("two names for one event", ""),
-            About::Unit => ("different units", "A difference of them means nothing."),
-            About::Period => ("different periods", "A sample is not the same number of events."),
-            About::ModelAgainstMeasurement => {
-                ("a model against a measurement", "Their difference is no measurement.")
-            }
-            About::Origin => ("made by different means", ""),
-            About::Kernel => ("different kernels", "A change of the kernel is in the figures."),
-            About::Cpu => ("different CPUs", "A change of the CPU is in the figures."),
-            About::Machine => ("different machines", "A change of the machine is in the figures."),
-            About::Duration => ("different durations", "Compare per second instead."),
-            About::Load => ("different loads", "Compare per thousand packets instead."),
-            About::Lost => ("lost samples", "They are in no row."),
-            About::Cutoff => ("different cut-offs", "Absent is fewer than this, and not 0."),
-            About::Shares => (
-                "shares of each side's own total",
-                "That the whole changed cannot be seen in them.",
-            ),
-        };
-        write!(f, "{what}: without {without}, with {with}.")?;
-        if advice.is_empty() { Ok(()) } else { write!(f, " {advice}") }
+        write!(f, "{about}: without {without}, with {with}.{}", about.advice())
     }
 }
 

@@ -42,7 +42,7 @@ fn without_stacks_it_is_one_level_and_says_so() {
     assert!(picture.contains("no stacks were recorded") && picture.contains("ip_rcv (3 samples"));
     assert_eq!(Folded(&flat).to_string(), "ip_rcv 3\nkfree 1\n");
     let stacked = profile(&[(&["main", "ip_rcv"], 9)]);
-    let both: Vec<_> = fold_both(&stacked, &flat).into_iter().collect();
+    let both: Vec<_> = fold_both([&stacked, &flat]).into_iter().collect();
     let rows = [("ip_rcv".to_owned(), [0, 3]), ("kfree".to_owned(), [0, 1])];
     assert_eq!(both, rows, "stacks and rows do not mix");
 }

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::event::{Event, Quantity, SOFTWARE};
 use super::{Capacity, Counting, Fallback, Family, Standing, capacity, table};
-use crate::print::wrapped;
+use crate::text::wrapped;
 
 /// The events that this machine can count.
 #[derive(Debug, Clone, PartialEq, Serialize)]

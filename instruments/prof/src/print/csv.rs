@@ -13,7 +13,7 @@ use std::fmt;
 use linerate_show::table::quoted;
 
 use super::preface;
-use crate::diff::{By, Count, Diff, Figures, Side, Sum};
+use crate::diff::{By, Count, Diff, Figures, Sum};
 use crate::profile::{self, Event, Space};
 use crate::stage::stage_of;
 
@@ -32,40 +32,29 @@ pub struct Stages<'a>(pub &'a Diff);
 impl fmt::Display for Profile<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let profile = self.0;
-        let unit = unit_of(&profile.event);
-        record(
-            f,
-            [
-                "symbol".to_owned(),
-                "object".to_owned(),
-                "space".to_owned(),
-                "stage".to_owned(),
-                "address (hex)".to_owned(),
-                format!("count ({unit})"),
-                "code (bytes)".to_owned(),
-                format!("load ({}/byte)", preface::unit(profile.event.unit)),
-            ],
-        )?;
+        let count = format!("count ({})", unit_of(&profile.event));
+        let load = format!("load ({}/byte)", preface::unit(profile.event.unit));
+        let head = ["symbol", "object", "space", "stage", "address (hex)", &count, "code (bytes)"];
+        record(f, head.into_iter().chain([load.as_str()]))?;
         for row in &profile.rows {
+            let object = row.object.as_deref();
             let space = match row.space {
                 Space::Kernel => "kernel",
                 Space::User => "user",
                 Space::Unknown => "",
             };
             let load = super::load_of(row);
-            record(
-                f,
-                [
-                    text(&row.symbol),
-                    text(row.object.as_deref().unwrap_or_default()),
-                    space.into(),
-                    stage_of(&row.symbol, row.object.as_deref(), row.space).as_str().into(),
-                    row.address.map(|a| format!("{a:x}")).unwrap_or_default().into(),
-                    row.count.to_string().into(),
-                    row.code_bytes.map(|b| b.to_string()).unwrap_or_default().into(),
-                    Cow::Borrowed(if load == "n/a" { "" } else { load.as_str() }),
-                ],
-            )?;
+            let cells = [
+                text(&row.symbol),
+                text(object.unwrap_or_default()),
+                space.into(),
+                stage_of(&row.symbol, object, row.space).as_str().into(),
+                row.address.map(|a| format!("{a:x}")).unwrap_or_default().into(),
+                row.count.to_string().into(),
+                row.code_bytes.map(|b| b.to_string()).unwrap_or_default().into(),
+                if load == "n/a" { "".into() } else { load.into() },
+            ];
+            record(f, cells)?;
         }
         Ok(())
     }
@@ -74,29 +63,27 @@ impl fmt::Display for Profile<'_> {
 impl fmt::Display for Ranked<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let diff = self.0;
-        let [with, without] = counts_head(diff);
-        let head = ["symbol".to_owned(), "object".to_owned(), "stage".to_owned()];
-        let counts = [
+        let [with, without] = units(diff);
+        let head = [
+            "symbol".to_owned(),
+            "object".to_owned(),
+            "stage".to_owned(),
             format!("with ({with})"),
             format!("with is below ({with})"),
             format!("without ({without})"),
             format!("without is below ({without})"),
         ];
-        let change = ["change".to_owned()];
-        record(f, head.into_iter().chain(counts).chain(saved_head(diff)).chain(change))?;
+        record(f, head.into_iter().chain(saved_head(diff)).chain(["change".to_owned()]))?;
         for row in &diff.rows {
-            let head = [
-                text(&row.symbol).into_owned(),
-                text(row.object.as_deref().unwrap_or_default()).into_owned(),
-                row.stage.as_str().to_owned(),
-            ];
+            let names = [text(&row.symbol), text(row.object.as_deref().unwrap_or_default())];
+            let names = names.into_iter().chain([row.stage.as_str().into()]);
             let counts = [row.with, row.without].into_iter().flat_map(|count| match count {
-                Count::Is(n) => [n.to_string(), String::new()],
-                Count::Below(n) => [String::new(), n.to_string()],
+                Count::Is(n) => [n.to_string().into(), "".into()],
+                Count::Below(n) => ["".into(), n.to_string().into()],
             });
+            let change = [diff.change(row).as_str().into()];
             let saved = saved(row.sum().figures(diff.scale));
-            let change = [diff.change(row).as_str().to_owned()];
-            record(f, head.into_iter().chain(counts).chain(saved).chain(change))?;
+            record(f, names.chain(counts).chain(saved).chain(change))?;
         }
         Ok(())
     }
@@ -105,7 +92,7 @@ impl fmt::Display for Ranked<'_> {
 impl fmt::Display for Stages<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let diff = self.0;
-        let [with, without] = counts_head(diff);
+        let [with, without] = units(diff);
         let head = [
             "stage".to_owned(),
             "part".to_owned(),
@@ -118,11 +105,10 @@ impl fmt::Display for Stages<'_> {
         record(f, head.into_iter().chain(saved_head(diff)))?;
         for (stage, sum) in diff.stages() {
             let Sum { functions, without, with, hidden_without, hidden_with } = sum;
-            let head = [stage.as_str().to_owned(), stage.part().as_str().to_owned()];
+            let names = [stage.as_str().into(), stage.part().as_str().into()];
             let counts = [functions, with, hidden_with, without, hidden_without];
-            let counts = counts.map(|n| n.to_string());
-            let saved = saved(diff.figures_of(sum));
-            record(f, head.into_iter().chain(counts).chain(saved))?;
+            let counts = counts.map(|n| n.to_string().into());
+            record(f, names.into_iter().chain(counts).chain(saved(diff.figures_of(sum))))?;
         }
         Ok(())
     }
@@ -135,39 +121,27 @@ fn unit_of(event: &Event) -> String {
     }
 }
 
-fn counts_head(diff: &Diff) -> [String; 2] {
-    [&diff.with, &diff.without].map(|side: &Side| unit_of(&side.event))
+fn units(diff: &Diff) -> [String; 2] {
+    [&diff.with, &diff.without].map(|side| unit_of(&side.event))
 }
 
-fn saved_head(diff: &Diff) -> [String; 7] {
+fn saved_head(diff: &Diff) -> Vec<String> {
     let by = diff.scale.by;
     let unit = match by {
         By::Share => by.suffix().to_owned(),
         _ => format!("{}{}", preface::unit(diff.with.event.unit), by.suffix()),
     };
-    [
-        format!("saved ({unit})"),
-        format!("saved at least ({unit})"),
-        format!("saved at most ({unit})"),
-        format!("saved as listed ({unit})"),
-        "saving (%)".to_owned(),
-        "saving at least (%)".to_owned(),
-        "saving as listed (%)".to_owned(),
-    ]
+    let saved = ["saved", "saved at least", "saved at most", "saved as listed"];
+    let saving = ["saving (%)", "saving at least (%)", "saving as listed (%)"];
+    saved.map(|what| format!("{what} ({unit})")).into_iter().chain(saving.map(Into::into)).collect()
 }
 
-fn saved(figures: Figures) -> [String; 7] {
+fn saved(figures: Figures) -> [Cow<'static, str>; 7] {
     let Figures { saved, saved_least, saved_most, saved_as_listed, .. } = figures;
-    let say = |x: Option<f64>| x.map(|x| x.to_string()).unwrap_or_default();
-    [
-        say(saved),
-        say(saved_least),
-        say(saved_most),
-        say(Some(saved_as_listed)),
-        say(figures.saving_pct),
-        say(figures.saving_pct_at_least),
-        say(figures.saving_as_listed_pct),
-    ]
+    let Figures { saving_pct, saving_pct_at_least, saving_as_listed_pct, .. } = figures;
+    let listed = Some(saved_as_listed);
+    [saved, saved_least, saved_most, listed, saving_pct, saving_pct_at_least, saving_as_listed_pct]
+        .map(|x| x.map(|x| x.to_string()).unwrap_or_default().into())
 }
 
 fn record<'a, C>(f: &mut fmt::Formatter<'_>, cells: impl IntoIterator<Item = C>) -> fmt::Result

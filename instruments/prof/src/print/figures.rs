@@ -2,7 +2,7 @@
 
 use linerate_show::number;
 
-use crate::diff::{By, Saving, Scale};
+use crate::diff::{By, Figures, Scale};
 
 /// Returns the name of the row that sums the functions not shown.
 pub(super) fn more_functions(n: u64) -> String {
@@ -16,22 +16,6 @@ pub(super) fn functions(n: u64) -> String {
 
 const fn plural(n: u64) -> &'static str {
     if n == 1 { "" } else { "s" }
-}
-
-/// A figure with about three digits that mean something: `0`, `<0.0001`, `0.0213`, `4.57`, `81.2`,
-/// `1,234`.
-pub(crate) fn figure(value: f64) -> String {
-    let size = value.abs();
-    match size {
-        _ if !value.is_finite() => "n/a".into(),
-        _ if size == 0.0 => "0".into(),
-        // Little is not nothing.
-        _ if size < 0.00005 => "<0.0001".into(),
-        _ if size < 0.0995 => format!("{value:.4}"),
-        _ if size < 9.995 => format!("{value:.2}"),
-        _ if size < 99.95 => format!("{value:.1}"),
-        _ => number::real(value, 0),
-    }
 }
 
 /// Per cent with one digit.
@@ -52,11 +36,11 @@ pub(super) fn change(saved_pct: Option<f64>) -> String {
 }
 
 /// A saving as it stands in a column.
-pub(super) fn saving(saving: Saving) -> String {
-    match saving {
-        Saving::Is(pct) => percent(pct),
-        Saving::AtLeast(pct) => format!("≥ {}", percent(pct)),
-        Saving::Unknown => "n/a".to_owned(),
+pub(super) fn saving(figures: Figures) -> String {
+    match (figures.saving_pct, figures.saving_pct_at_least) {
+        (Some(pct), _) => percent(pct),
+        (None, Some(pct)) => format!("≥ {}", percent(pct)),
+        (None, None) => "n/a".to_owned(),
     }
 }
 
@@ -77,15 +61,6 @@ const DIGITS_MAX: f64 = 18.0;
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn figures_have_about_three_digits() {
-        let said = [0.0, 1e-9, 0.0213, 4.567, 81.24, 99.96, 1234.4, -1234.6, f64::NAN].map(figure);
-        assert_eq!(
-            said,
-            ["0", "<0.0001", "0.0213", "4.57", "81.2", "100", "1,234", "-1,235", "n/a"]
-        );
-    }
 
     #[test]
     fn less_cost_is_a_negative_change() {

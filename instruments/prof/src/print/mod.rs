@@ -16,7 +16,7 @@ mod preface;
 mod ranked;
 mod table;
 
-use linerate_show::words::{WIDTH, elided, wrapped_at};
+use linerate_show::words::elided;
 
 use crate::profile::{Profile, Row};
 
@@ -25,7 +25,6 @@ pub use linerate_show::words::harmless;
 pub use ranked::Ranked;
 pub use table::Table;
 
-pub(crate) use figures::figure;
 pub(crate) use preface::unit;
 
 /// Rows by falling count, equal ones in the order that they have.
@@ -48,12 +47,6 @@ fn load_of(row: &Row) -> String {
 /// Returns `name`, harmless, in at most `width` characters, without the middle of a long one.
 fn short(name: &str, width: usize) -> String {
     elided(&harmless(name), width)
-}
-
-/// Returns `text` in lines that begin with `indent`, each but the first four columns further in. They are
-/// two columns narrower than a screen: reports indent the whole.
-pub(crate) fn wrapped(indent: &str, text: &str) -> String {
-    wrapped_at(WIDTH - 2, text, indent, &format!("{indent}    "))
 }
 
 /// Returns the file of `object`, without its folders.

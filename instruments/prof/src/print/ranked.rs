@@ -6,9 +6,10 @@ use linerate_show::grid::Grid;
 use linerate_show::number;
 
 use super::figures::{change, digits, functions, more_functions, saving};
-use super::{harmless, preface, short, wrapped};
+use super::{harmless, preface, short};
 use crate::diff::{By, Change, Count, Diff, Row, SIGMAS, Scale, Side, Sum, is_sampled};
 use crate::stage::Part;
+use crate::text::wrapped;
 
 const NAME_WIDTH: usize = 36;
 
@@ -99,7 +100,7 @@ impl<'a> Ranked<'a> {
         }
         let rest = self.diff.sum_rows(rows.iter().copied());
         let [with, without, saved] = self.sum(rest);
-        let saving = saving(rest.saving(self.diff.scale));
+        let saving = saving(rest.figures(self.diff.scale));
         let packets = self.packets().map(|scale| real(rest.saved(scale), scale));
         let packets = packets.unwrap_or_default();
         let none = String::new;
@@ -115,9 +116,9 @@ impl<'a> Ranked<'a> {
             self.count(row.with, scale.with_factor),
             self.count(row.without, scale.without_factor),
             difference(row, scale),
-            saving(row.sum().saving(scale)),
+            saving(row.sum().figures(scale)),
             self.packets().map(|scale| difference(row, scale)).unwrap_or_default(),
-            self.diff.change(row).mark().to_owned(),
+            self.diff.change(row).mark(),
         ]
     }
 
@@ -199,9 +200,7 @@ impl<'a> Ranked<'a> {
         let mut cells = vec![name.to_owned(), functions, with, without, saved];
         cells.push(pct(sum.saving_as_listed(scale)));
         if !sum.is_exact() {
-            let least = (sum.without > 0)
-                .then(|| 100.0 * sum.saved_least(scale) / scale.without(sum.without));
-            cells.push(pct(least));
+            cells.push(pct(sum.figures(scale).saving_pct_at_least));
         }
         cells
     }

@@ -6,9 +6,10 @@ use linerate_show::grid::Grid;
 use linerate_show::number;
 
 use super::figures::{more_functions, percent};
-use super::{by_falling_count, file_of, load_of, preface, short, wrapped};
+use super::{by_falling_count, file_of, load_of, preface, short};
 use crate::profile::{Profile, Row};
 use crate::stage::stage_of;
+use crate::text::wrapped;
 
 const NAME_WIDTH: usize = 44;
 const OBJECT_WIDTH: usize = 20;

@@ -9,8 +9,8 @@
 //! Every parser here takes text, and takes any text: what it does not understand it counts.
 
 pub(crate) mod files;
-mod head;
-pub mod netdev;
+pub(crate) mod head;
+pub(crate) mod netdev;
 mod rates;
 mod replay;
 mod sampler;

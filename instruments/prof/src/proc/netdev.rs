@@ -3,7 +3,7 @@
 //! Source: net/core/net-procfs.c, `dev_seq_printf_stats`.
 
 /// Fields of a line behind the name, in order: eight received, eight sent.
-pub const FIELDS: [&str; 16] = [
+pub(crate) const FIELDS: [&str; 16] = [
     "rx_bytes",
     "rx_packets",
     "rx_errors",
@@ -24,51 +24,25 @@ pub const FIELDS: [&str; 16] = [
 
 /// A device and its counters.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Device {
+pub(crate) struct Device {
     /// Its name.
-    pub name: String,
+    pub(crate) name: String,
     /// Counters, in the order of [`FIELDS`].
-    pub counts: [u64; FIELDS.len()],
+    pub(crate) counts: [u64; FIELDS.len()],
 }
 
-impl Device {
-    /// Bytes received.
-    #[must_use]
-    pub fn rx_bytes(&self) -> u64 {
-        self.counts[0]
-    }
-
-    /// Packets received.
-    #[must_use]
-    pub fn rx_packets(&self) -> u64 {
-        self.counts[1]
-    }
-
-    /// Bytes sent.
-    #[must_use]
-    pub fn tx_bytes(&self) -> u64 {
-        self.counts[8]
-    }
-
-    /// Packets sent.
-    #[must_use]
-    pub fn tx_packets(&self) -> u64 {
-        self.counts[9]
-    }
-}
+/// Indices of the fields that a device's traffic is told by.
+pub(crate) const RX_BYTES: usize = 0;
+pub(crate) const RX_PACKETS: usize = 1;
+pub(crate) const TX_BYTES: usize = 8;
+pub(crate) const TX_PACKETS: usize = 9;
 
 /// The devices of a file, and how many lines behind the two of its head were not understood.
-#[must_use]
-pub fn devices(text: &str) -> (Vec<Device>, u64) {
-    let mut devices = Vec::new();
-    let mut unread = 0;
-    for line in text.lines().skip(2) {
-        match device(line) {
-            Some(device) => devices.push(device),
-            None => unread += 1,
-        }
-    }
-    (devices, unread)
+pub(crate) fn devices(text: &str) -> (Vec<Device>, u64) {
+    let lines = text.lines().skip(2);
+    let devices: Vec<Device> = lines.clone().filter_map(device).collect();
+    let unread = lines.count() - devices.len();
+    (devices, unread as u64)
 }
 
 fn device(line: &str) -> Option<Device> {
@@ -95,8 +69,10 @@ mod tests {
         let (devices, unread) = devices(TEXT);
         assert_eq!((devices.len(), unread), (2, 0));
         assert_eq!(devices[1].name, "eth0");
-        assert_eq!((devices[1].rx_bytes(), devices[1].rx_packets()), (533_520_935, 24_671));
-        assert_eq!((devices[1].tx_bytes(), devices[1].tx_packets()), (1_373_115, 15_194));
+        let field = |name: &str| FIELDS.iter().position(|field| *field == name).unwrap();
+        let said = [RX_BYTES, RX_PACKETS, TX_BYTES, TX_PACKETS].map(|at| devices[1].counts[at]);
+        assert_eq!(said, [533_520_935, 24_671, 1_373_115, 15_194]);
+        assert_eq!((field("rx_packets"), field("tx_packets")), (RX_PACKETS, TX_PACKETS));
     }
 
     #[test]

@@ -5,14 +5,13 @@
 
 use std::io::{BufRead, Read};
 
+use linerate_show::words::harmless;
 use linerate_sys::{Code, Error, Result};
 use serde::Deserialize;
 
 use super::series::{COLUMNS_MAX, Column, End, Feed, Header, SCHEMA, Sample};
-use crate::print::harmless;
-use crate::read::COMPLAINTS_KEPT;
-pub use crate::read::Complaint;
-use crate::read::lines::excerpt;
+pub use crate::read::lines::Complaint;
+use crate::read::lines::{COMPLAINTS_KEPT, excerpt};
 
 /// Bytes of a line: 65,536 columns of 20 digits, or of names of 200 letters.
 const LINE_BYTES_MAX: usize = 16 << 20;
@@ -46,15 +45,10 @@ impl<R: BufRead> Replay<R> {
     /// # Errors
     /// `E-FILE` if `input` cannot be read, or does not start with the header of a series.
     pub fn open(input: R) -> Result<Replay<R>> {
-        let what = "cannot replay the series";
+        let failed = |why| Error::new(Code::File, "cannot replay the series", why);
         let mut replay = Replay {
             input,
-            header: Header {
-                schema: String::new(),
-                period_ns: 0,
-                conditions: crate::conditions::Conditions::default(),
-                absent: Vec::new(),
-            },
+            header: Header::default(),
             columns: Vec::new(),
             last_ns: None,
             line: Vec::new(),
@@ -65,19 +59,18 @@ impl<R: BufRead> Replay<R> {
         };
         replay.line()?;
         let header: Header = serde_json::from_slice(&replay.line).map_err(|e| {
-            Error::new(
-                Code::File,
-                what,
-                format!("line 1 is not the header of a series: {}", harmless(&e.to_string())),
-            )
-            .fix("linerate profile watch --output FILE")
+            let e = e.to_string();
+            failed(format!("line 1 is not the header of a series: {}", harmless(&e)))
+                .fix("linerate profile watch --output FILE")
         })?;
         if header.schema != SCHEMA {
-            let why = format!("its schema is {}, not {SCHEMA:?}", excerpt(&header.schema));
-            return Err(Error::new(Code::File, what, why));
+            return Err(failed(format!(
+                "its schema is {}, not {SCHEMA:?}",
+                excerpt(&header.schema)
+            )));
         }
         if header.period_ns == 0 {
-            return Err(Error::new(Code::File, what, "its period is 0"));
+            return Err(failed("its period is 0".to_owned()));
         }
         replay.header = header;
         Ok(replay)
@@ -142,13 +135,6 @@ impl<R: BufRead> Replay<R> {
             }
         }
     }
-
-    fn complain(&mut self, why: String) {
-        self.complaints_total += 1;
-        if self.complaints.len() < COMPLAINTS_KEPT {
-            self.complaints.push(Complaint::new(self.line_number, &why));
-        }
-    }
 }
 
 impl<R: BufRead> Feed for Replay<R> {
@@ -171,7 +157,12 @@ impl<R: BufRead> Feed for Replay<R> {
                     *sample = read;
                     return Ok(true);
                 }
-                Err(why) => self.complain(why),
+                Err(why) => {
+                    self.complaints_total += 1;
+                    if self.complaints.len() < COMPLAINTS_KEPT {
+                        self.complaints.push(Complaint::new(self.line_number, &why));
+                    }
+                }
             }
         }
         Ok(false)
@@ -241,19 +232,14 @@ mod tests {
     }
 
     #[test]
-    fn what_a_complaint_quotes_is_harmless() {
+    fn a_hundred_complaints_are_kept_all_are_counted_and_what_they_quote_is_harmless() {
         let bad = COLUMNS.replace("counter", "\\u001b[2J\\u202e");
-        let (_, complaints, _) = replayed(&format!("{HEAD}\n{bad}"));
-        let why = &complaints[0].1;
-        assert!(why.contains("[2J") && !why.contains(['\u{1b}', '\u{202e}']), "{why}");
-    }
-
-    #[test]
-    fn a_hundred_complaints_are_kept_and_all_are_counted() {
-        let text = format!("{HEAD}\n{}", "x\n".repeat(250));
+        let text = format!("{HEAD}\n{bad}\n{}", "x\n".repeat(250));
         let mut replay = Replay::open(text.as_bytes()).unwrap();
         assert!(!replay.next(&mut Sample::default()).unwrap());
-        assert_eq!((replay.complaints().len(), replay.complaints_total()), (100, 250));
+        assert_eq!((replay.complaints().len(), replay.complaints_total()), (100, 251));
+        let why = &replay.complaints()[0].why;
+        assert!(why.contains("[2J") && !why.contains(['\u{1b}', '\u{202e}']), "{why}");
     }
 
     #[test]

@@ -20,47 +20,25 @@ use super::files::{self, Readings};
 use super::series::{Absent, Column, End, Feed, Header, SCHEMA, Sample};
 use crate::conditions::Conditions;
 
-/// A file of /proc.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Source {
-    /// Interrupts by line and CPU.
-    Interrupts,
-    /// Soft interrupts by kind and CPU.
-    Softirqs,
-    /// CPU time, context switches, processes.
-    Stat,
-    /// Traffic of the network devices.
-    NetDev,
-    /// Work of each CPU's receive path.
-    SoftnetStat,
-    /// Time that was run and waited to run, by CPU.
-    Schedstat,
+named! {
+    /// A file of /proc. Interrupts are read last: they are the most, by far.
+    pub enum Source {
+        /// Soft interrupts by kind and CPU.
+        Softirqs = "softirqs",
+        /// CPU time, context switches, processes.
+        Stat = "stat",
+        /// Traffic of the network devices.
+        NetDev = "net/dev",
+        /// Work of each CPU's receive path.
+        SoftnetStat = "net/softnet_stat",
+        /// Time that was run and waited to run, by CPU.
+        Schedstat = "schedstat",
+        /// Interrupts by line and CPU.
+        Interrupts = "interrupts",
+    }
 }
 
 impl Source {
-    /// All of them. Interrupts are read last: they are the most, by far.
-    pub const ALL: [Source; 6] = [
-        Source::Softirqs,
-        Source::Stat,
-        Source::NetDev,
-        Source::SoftnetStat,
-        Source::Schedstat,
-        Source::Interrupts,
-    ];
-
-    /// Its name, as one asks for it.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Source::Interrupts => "interrupts",
-            Source::Softirqs => "softirqs",
-            Source::Stat => "stat",
-            Source::NetDev => "net/dev",
-            Source::SoftnetStat => "net/softnet_stat",
-            Source::Schedstat => "schedstat",
-        }
-    }
-
     /// Returns its path. The files of `net` are those of our own network namespace.
     fn path(self, root: &Path) -> PathBuf {
         match self {
@@ -214,11 +192,10 @@ impl Feed for Sampler {
             return Ok(false);
         }
         let cpu = thread_cpu_ns();
-        let due = self.deadlines.meet(monotonic_ns());
+        (sample.t_ns, sample.late_ns, sample.missed) = self.deadlines.meet(monotonic_ns());
         self.read();
         sample.values.clear();
         sample.values.extend_from_slice(self.readings.values());
-        (sample.t_ns, sample.late_ns, sample.missed) = (due.t_ns, due.late_ns, due.missed);
         sample.own_ns = thread_cpu_ns().saturating_sub(cpu);
         self.end.count(sample, self.header.period_ns);
         Ok(true)
@@ -238,28 +215,20 @@ struct Deadlines {
     next: u64,
 }
 
-/// The lateness at a deadline.
-#[derive(Debug, PartialEq, Eq)]
-struct Due {
-    t_ns: u64,
-    late_ns: u64,
-    missed: u64,
-}
-
 impl Deadlines {
     /// The next one.
     fn at_ns(&self) -> u64 {
         self.start_ns.saturating_add(self.next.saturating_mul(self.period_ns))
     }
 
-    /// Meets the last deadline that is not after `now_ns`; those before it were missed.
-    fn meet(&mut self, now_ns: u64) -> Due {
+    /// Meets the last deadline that is not after `now_ns`; those before it were missed. Returns the time
+    /// since the first, the lateness, and how many were missed.
+    fn meet(&mut self, now_ns: u64) -> (u64, u64, u64) {
         let t_ns = now_ns.saturating_sub(self.start_ns);
         let met = (t_ns / self.period_ns).max(self.next);
-        let late_ns = t_ns.saturating_sub(met.saturating_mul(self.period_ns));
         let missed = met - self.next;
         self.next = met + 1;
-        Due { t_ns, late_ns, missed }
+        (t_ns, t_ns.saturating_sub(met.saturating_mul(self.period_ns)), missed)
     }
 }
 
@@ -274,15 +243,12 @@ fn sleep_until(at_ns: u64, go_on: impl Fn() -> bool) -> bool {
             return true;
         }
         let until_ns = at_ns.min(now_ns.saturating_add(NAP.as_nanos() as u64));
-        // Any error, a signal for one, only makes the nap shorter.
-        let _ = clock_nanosleep_absolute(ClockId::Monotonic, &timespec(until_ns));
+        // Any error, a signal for one, only makes the nap shorter. Seconds of any u64 of nanoseconds fit.
+        let (tv_sec, tv_nsec) =
+            ((until_ns / 1_000_000_000) as i64, (until_ns % 1_000_000_000) as _);
+        let until = Timespec { tv_sec, tv_nsec };
+        let _ = clock_nanosleep_absolute(ClockId::Monotonic, &until);
     }
-}
-
-fn timespec(ns: u64) -> Timespec {
-    let (seconds, rest) = (ns / 1_000_000_000, ns % 1_000_000_000);
-    // Seconds of any u64 of nanoseconds fit.
-    Timespec { tv_sec: seconds as i64, tv_nsec: rest as _ }
 }
 
 #[cfg(test)]
@@ -292,13 +258,13 @@ mod tests {
     #[test]
     fn a_late_sample_does_not_delay_the_next_and_missed_periods_are_counted() {
         let mut deadlines = Deadlines { start_ns: 1000, period_ns: 100, next: 0 };
-        assert_eq!(deadlines.meet(1000), Due { t_ns: 0, late_ns: 0, missed: 0 });
-        assert_eq!(deadlines.meet(1130), Due { t_ns: 130, late_ns: 30, missed: 0 });
+        assert_eq!(deadlines.meet(1000), (0, 0, 0));
+        assert_eq!(deadlines.meet(1130), (130, 30, 0));
         assert_eq!(deadlines.at_ns(), 1200);
-        assert_eq!(deadlines.meet(1555), Due { t_ns: 555, late_ns: 55, missed: 3 });
+        assert_eq!(deadlines.meet(1555), (555, 55, 3));
         assert_eq!(deadlines.at_ns(), 1600);
         // A clock that is early is not a period earlier.
-        assert_eq!(deadlines.meet(1599), Due { t_ns: 599, late_ns: 0, missed: 0 });
+        assert_eq!(deadlines.meet(1599), (599, 0, 0));
         assert_eq!(deadlines.at_ns(), 1700);
     }
 
@@ -344,22 +310,15 @@ mod tests {
     }
 
     #[test]
-    fn interrupts_are_read_last_whatever_the_order() {
-        let sources = vec![Source::Interrupts, Source::Stat];
-        let options = Options { sources, samples: Some(1), ..Options::default() };
-        let mut sampler = Sampler::start(options).unwrap();
-        assert!(sampler.next(&mut Sample::default()).unwrap());
-        assert_eq!(sampler.columns()[0].name, "stat/cpu/user");
-        assert_eq!(Source::ALL.last(), Some(&Source::Interrupts));
-    }
-
-    #[test]
     fn a_series_that_is_told_to_stop_ends() {
-        let options = Options { period: Duration::from_secs(3600), ..Options::default() };
+        let (period, sources) = (Duration::from_secs(3600), vec![Source::Interrupts, Source::Stat]);
+        let options = Options { period, sources, ..Options::default() };
         let stop = Arc::clone(&options.stop);
         let mut sampler = Sampler::start(options).unwrap();
         let mut sample = Sample::default();
         assert!(sampler.next(&mut sample).unwrap());
+        // Interrupts are read last, whatever the order.
+        assert_eq!(sampler.columns()[0].name, "stat/cpu/user");
         stop.store(true, Ordering::Relaxed);
         assert!(!sampler.next(&mut sample).unwrap());
     }

@@ -13,11 +13,11 @@
 //! Columns that appear later (a new device) are in a later `columns` line, behind those that are
 //! there. A value that could not be read is null, and so is that of a device that went.
 
+use linerate_show::words::harmless;
 use serde::{Deserialize, Serialize};
 
 use crate::Result;
 use crate::conditions::Conditions;
-use crate::print::harmless;
 
 /// The schema that a series is written under.
 pub const SCHEMA: &str = "linerate-series/1";
@@ -27,7 +27,7 @@ pub const SCHEMA: &str = "linerate-series/1";
 pub(super) const COLUMNS_MAX: usize = 1 << 16;
 
 /// The description before the first sample of a series.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Header {
     /// [`SCHEMA`].
     pub schema: String,
@@ -51,7 +51,7 @@ pub struct Absent {
 }
 
 /// The description of a value.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Column {
     /// File and key: `net/dev/eth0/rx_packets`, `stat/cpu0/softirq`.
     pub name: String,
@@ -65,10 +65,11 @@ pub struct Column {
 }
 
 /// The relation of a column's successive values.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
     /// They only grow, until they wrap or start anew: their rate says something.
+    #[default]
     Counter,
     /// They rise and fall: they say something themselves.
     Gauge,

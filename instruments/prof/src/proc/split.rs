@@ -1,7 +1,5 @@
 //! CPU time, by what it went to.
 
-use serde::{Deserialize, Serialize};
-
 use super::series::{Column, Sample};
 
 /// Fields of a line `cpu` of /proc/stat, in its order, in ticks of 1/100 s.
@@ -18,27 +16,11 @@ const FIELDS: [&str; 10] =
 /// Fields that sum to all time: the rest is in these already.
 const PARTS: usize = 8;
 
-/// Shares of CPU time, in per cent; they sum to 100. What the kernel does not tell apart is `None`,
-/// and in one of the others.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-pub struct Split {
-    /// Programs.
-    pub user_pct: f64,
-    /// Programs that were made nice.
-    pub nice_pct: f64,
-    /// The kernel on behalf of programs, and its own threads.
-    pub system_pct: f64,
-    /// Nothing.
-    pub idle_pct: f64,
-    /// Nothing, while a disk was waited for.
-    pub iowait_pct: Option<f64>,
-    /// Interrupts.
-    pub irq_pct: Option<f64>,
-    /// Soft interrupts: where packets are received.
-    pub softirq_pct: Option<f64>,
-    /// Another machine of the same host; what a hypervisor does not tell is not in it.
-    pub steal_pct: Option<f64>,
-}
+/// Shares of CPU time in the order of /proc/stat, in per cent: user, nice, system, idle, iowait, irq,
+/// softirq, steal. They sum to 100. What the kernel does not tell apart is `None`, and in one of the
+/// others; what a hypervisor does not tell is not in steal.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Split(pub [Option<f64>; PARTS]);
 
 impl CpuTimes {
     /// The numbers behind the name. Kernels before 2.6 have four of them, and none of the rest.
@@ -78,38 +60,24 @@ impl CpuTimes {
     #[must_use]
     pub fn split(&self) -> Option<Split> {
         let whole: u128 = self.0.iter().take(PARTS).flatten().map(|&ticks| u128::from(ticks)).sum();
-        if whole == 0 {
+        // Every kernel tells these four.
+        if whole == 0 || self.0[..4].contains(&None) {
             return None;
         }
-        let [user, nice, system, idle, iowait, irq, softirq, steal, ..] =
-            self.0.map(|ticks| Some(100.0 * ticks? as f64 / whole as f64));
-        Some(Split {
-            user_pct: user?,
-            nice_pct: nice?,
-            system_pct: system?,
-            idle_pct: idle?,
-            iowait_pct: iowait,
-            irq_pct: irq,
-            softirq_pct: softirq,
-            steal_pct: steal,
-        })
+        let mut shares = [None; PARTS];
+        for (share, ticks) in shares.iter_mut().zip(self.0) {
+            *share = ticks.map(|ticks| 100.0 * ticks as f64 / whole as f64);
+        }
+        Some(Split(shares))
     }
 }
 
 impl Split {
-    /// Shares in the order and by the names of /proc/stat.
+    /// Sum of the shares of these names; what is not told apart is in another.
     #[must_use]
-    pub fn parts(&self) -> [(&'static str, Option<f64>); PARTS] {
-        [
-            ("user", Some(self.user_pct)),
-            ("nice", Some(self.nice_pct)),
-            ("system", Some(self.system_pct)),
-            ("idle", Some(self.idle_pct)),
-            ("iowait", self.iowait_pct),
-            ("irq", self.irq_pct),
-            ("softirq", self.softirq_pct),
-            ("steal", self.steal_pct),
-        ]
+    pub fn sum(&self, names: &[&str]) -> f64 {
+        let named = FIELDS.iter().zip(self.0).filter(|(name, _)| names.contains(name));
+        named.filter_map(|(_, pct)| pct).sum()
     }
 
     /// Returns the time split of each CPU between two samples: `cpu` for the machine, `cpuN` for each. A
@@ -152,10 +120,8 @@ mod tests {
     fn shares_sum_to_100_and_a_guests_time_is_not_counted_twice() {
         let times = CpuTimes::parse("30 0 20 50 0 0 0 0 30 0").unwrap();
         let split = times.split().unwrap();
-        assert_eq!((split.user_pct, split.system_pct, split.idle_pct), (30.0, 20.0, 50.0));
-        assert!(
-            (split.parts().iter().filter_map(|(_, pct)| *pct).sum::<f64>() - 100.0).abs() < 1e-9
-        );
+        assert_eq!(split.0[..4], [Some(30.0), Some(0.0), Some(20.0), Some(50.0)]);
+        assert!((split.sum(&FIELDS) - 100.0).abs() < 1e-9 && split.sum(&["user"]) == 30.0);
         assert_eq!(CpuTimes::default().split(), None);
     }
 
@@ -164,11 +130,11 @@ mod tests {
         let old = CpuTimes::parse(" 1 2 3 4").unwrap();
         assert_eq!(old.0[..5], [Some(1), Some(2), Some(3), Some(4), None]);
         let split = old.split().unwrap();
-        assert_eq!((split.idle_pct, split.iowait_pct, split.steal_pct), (40.0, None, None));
+        assert_eq!((split.0[3], split.0[4], split.0[7]), (Some(40.0), None, None));
         assert_eq!(CpuTimes::parse("1 2 3"), None);
         let most = u64::MAX.to_string();
         let whole = CpuTimes::parse(&[most.as_str(); 8].join(" ")).unwrap();
-        assert!((whole.split().unwrap().user_pct - 12.5).abs() < 1e-9);
+        assert!((whole.split().unwrap().sum(&["user"]) - 12.5).abs() < 1e-9);
     }
 
     #[test]
@@ -198,7 +164,7 @@ mod tests {
         (before.values[30], after.values[31]) = (None, Some(101));
         let split = Split::between(&columns, &before, &after);
         let [(all, machine), (first, cpu0)] = &split[..] else { panic!("{split:?}") };
-        assert_eq!((all.as_str(), machine.user_pct, machine.idle_pct), ("cpu", 25.0, 75.0));
-        assert_eq!((first.as_str(), cpu0.softirq_pct), ("cpu0", Some(100.0)));
+        assert_eq!((all.as_str(), machine.0[0], machine.0[3]), ("cpu", Some(25.0), Some(75.0)));
+        assert_eq!((first.as_str(), cpu0.0[6]), ("cpu0", Some(100.0)));
     }
 }

@@ -4,16 +4,15 @@ use std::fmt;
 
 use linerate_show::grid::Grid;
 use linerate_show::number;
-use serde::{Deserialize, Serialize};
 
 use super::rates::{Rate, Rates};
 use super::series::{Column, End, Feed, Header, Kind, Sample};
 use super::split::Split;
 use crate::Result;
-use crate::print::figure;
+use crate::text::figure;
 
 /// The summary of a series. Its size is that of the columns, however long the series is.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Summary {
     /// Description before the first sample.
     pub header: Header,
@@ -30,7 +29,7 @@ pub struct Summary {
 }
 
 /// The change of a column.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Changed {
     /// The column.
     pub column: Column,
@@ -47,9 +46,7 @@ pub struct Changed {
     /// Times that it was not to be told: a value was missing, the counter wrapped or began anew.
     pub gaps: u64,
     /// Sums for the mean: value times weight, and weight.
-    #[serde(skip)]
     sums: (f64, f64),
-    #[serde(skip)]
     last: Option<u64>,
 }
 
@@ -105,7 +102,7 @@ impl Summary {
     fn add(&mut self, columns: &[Column], sample: &Sample, rate: Option<&Rate>) {
         self.end.count(sample, self.header.period_ns);
         let new = columns.iter().skip(self.columns.len()).cloned();
-        self.columns.extend(new.map(Changed::new));
+        self.columns.extend(new.map(|column| Changed { column, ..Changed::default() }));
         for (at, (changed, &value)) in self.columns.iter_mut().zip(&sample.values).enumerate() {
             let of_time = rate.map(|rate| (rate.values.get(at).copied().flatten(), rate.span_ns));
             changed.add(value, of_time);
@@ -114,20 +111,6 @@ impl Summary {
 }
 
 impl Changed {
-    fn new(column: Column) -> Changed {
-        Changed {
-            column,
-            changed: false,
-            count: 0,
-            min: None,
-            mean: None,
-            max: None,
-            gaps: 0,
-            sums: (0.0, 0.0),
-            last: None,
-        }
-    }
-
     fn add(&mut self, value: Option<u64>, rate: Option<(Option<f64>, u64)>) {
         self.changed |= self.last.zip(value).is_some_and(|(last, now)| last != now);
         self.last = value.or(self.last);
@@ -191,10 +174,7 @@ impl fmt::Display for Summary {
             grid.cells(CPU_HEAD);
             for (cpu, split) in &self.cpus {
                 let pct = |pct: Option<f64>| pct.map_or("n/a".into(), |pct| format!("{pct:.1}"));
-                let parts = split.parts();
-                grid.cells(
-                    std::iter::once(cpu.clone()).chain(parts.iter().map(|part| pct(part.1))),
-                );
+                grid.cells(std::iter::once(cpu.clone()).chain(split.0.map(pct)));
             }
             grid.fmt(f)?;
         }

@@ -13,13 +13,13 @@
 
 use std::io::BufRead;
 
+use linerate_show::words::harmless;
 use linerate_sys::{Code, Error, Result};
 use serde::Deserialize;
 
 use super::lines::excerpt;
 use super::{Form, Read, WHAT, unreadable};
-use crate::print::harmless;
-use crate::proc::Head;
+use crate::proc::head::Head;
 use crate::profile::{Load, Profile, SCHEMA};
 
 mod write;

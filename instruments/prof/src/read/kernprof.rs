@@ -77,11 +77,10 @@ const FAMILIES: [&str; 14] = [
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::read::Read;
-    use crate::read::listing::tests::read_as;
+    use crate::read::{Read, parse as read};
 
     fn text(rows: &str) -> Read {
-        read_as(rows, SYNTAX)
+        read(rows.as_bytes(), Some(SYNTAX.form)).unwrap()
     }
 
     #[test]

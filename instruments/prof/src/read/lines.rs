@@ -1,6 +1,9 @@
 //! A text line by line, none of them longer than a bound, whoever wrote it.
 
+use std::fmt;
 use std::io::{self, BufRead, Read};
+
+use linerate_show::words::harmless;
 
 /// The longest line that is read. `perf script` prints C++ names of some kilobytes.
 pub(super) const LINE_MAX_BYTES: usize = 64 << 10;
@@ -72,6 +75,31 @@ pub(crate) fn excerpt(line: &str) -> String {
     let shown: String = line.chars().take(SHOWN_CHARS).collect();
     let more = if shown.len() < line.len() { "…" } else { "" };
     format!("{shown:?}{more}")
+}
+
+/// A line that was left out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Complaint {
+    /// Its number; the first is 1.
+    pub line: u64,
+    /// The fault of the line. Its quotation of the line is harmless to a terminal.
+    pub why: String,
+}
+
+impl Complaint {
+    /// `why` may quote what a file says: in the words of another crate, too.
+    pub(crate) fn new(line: u64, why: &str) -> Complaint {
+        Complaint { line, why: harmless(why).into_owned() }
+    }
+}
+
+/// Complaints that are kept with their text; later ones are only counted.
+pub const COMPLAINTS_KEPT: usize = 100;
+
+impl fmt::Display for Complaint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {}: {}", self.line, self.why)
+    }
 }
 
 #[cfg(test)]

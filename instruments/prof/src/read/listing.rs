@@ -259,16 +259,12 @@ impl Caption {
 const CAPTION_MAX_BYTES: usize = 1024;
 
 #[cfg(test)]
-pub(super) mod tests {
+mod tests {
     use super::super::kernprof;
     use super::*;
 
-    pub(in crate::read) fn read_as(text: &str, syntax: Syntax) -> Read {
-        read(text.as_bytes(), syntax, Budget::default()).unwrap()
-    }
-
     fn text(text: &str) -> Read {
-        read_as(text, kernprof::SYNTAX)
+        within(text, Budget::default())
     }
 
     fn within(text: &str, budget: Budget) -> Read {

@@ -13,14 +13,12 @@
 //! shape of a row and is none is left out, counted and told of by its number; the rest is still
 //! read. JSON is the exception: a broken document is an error, and nothing is read.
 
-use std::fmt;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Cursor, Read as _};
 use std::path::Path;
 
 use linerate_sys::{Code, Error, Result};
 
-use crate::print::harmless;
 use crate::profile::Profile;
 use rows::Budget;
 
@@ -33,6 +31,8 @@ mod perf_script;
 mod readprofile;
 mod rows;
 mod token;
+
+pub use lines::{COMPLAINTS_KEPT, Complaint};
 
 named! {
     /// Profiles as they are written down.
@@ -66,25 +66,6 @@ pub struct Read {
     /// begins.
     pub listings_left_out: Option<(u64, u64)>,
 }
-
-/// A line that was left out.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Complaint {
-    /// Its number; the first is 1.
-    pub line: u64,
-    /// The fault of the line. Its quotation of the line is harmless to a terminal.
-    pub why: String,
-}
-
-impl Complaint {
-    /// `why` may quote what a file says: in the words of another crate, too.
-    pub(crate) fn new(line: u64, why: &str) -> Complaint {
-        Complaint { line, why: harmless(why).into_owned() }
-    }
-}
-
-/// Complaints that are kept with their text; later ones are only counted.
-pub const COMPLAINTS_KEPT: usize = 100;
 
 /// The part of a text that is searched for rows to find its form.
 const SEARCHED_BYTES: u64 = 1 << 20;
@@ -197,12 +178,6 @@ impl Read {
         });
         let said: Vec<String> = listings.into_iter().chain(lines).collect();
         (!said.is_empty()).then(|| said.join("; "))
-    }
-}
-
-impl fmt::Display for Complaint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "line {}: {}", self.line, self.why)
     }
 }
 

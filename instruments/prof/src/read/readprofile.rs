@@ -82,11 +82,10 @@ fn event(_caption: &str) -> (Event, Option<String>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::read::Read;
-    use crate::read::listing::tests::read_as;
+    use crate::read::{Read, parse as read};
 
     fn text(rows: &str) -> Read {
-        read_as(rows, SYNTAX)
+        read(rows.as_bytes(), Some(SYNTAX.form)).unwrap()
     }
 
     #[test]

@@ -4,11 +4,12 @@ use std::fmt;
 
 use linerate_show::grid::Grid;
 use linerate_show::number;
+use linerate_show::words::harmless;
 use serde::{Deserialize, Serialize};
 
 use super::cost::{other_clock, ticks_hz};
 use super::{Cost, Region, TOP_TICKS};
-use crate::print::{figure, harmless};
+use crate::text::figure;
 
 /// The durations of a region. A figure that the times do not support is `None`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -69,28 +70,16 @@ impl Timing {
         }
     }
 
-    /// Ticks as nanoseconds.
-    #[must_use]
-    pub fn ns(&self, ticks: f64) -> f64 {
-        ticks * 1e9 / self.ticks_hz
-    }
-
     fn row(&self) -> [String; 10] {
-        let ns = |ticks: Option<f64>| ticks.map_or("n/a".into(), |ticks| figure(self.ns(ticks)));
-        let whole_ns = |ticks: Option<u64>| ns(ticks.map(|ticks| ticks as f64));
-        let ticks = |ticks: Option<u64>| ticks.map_or("n/a".into(), number::count);
-        [
-            self.name.clone(),
-            number::count(self.count),
-            ns(self.mean_ticks),
-            whole_ns(self.p50_ticks),
-            whole_ns(self.p99_ticks),
-            whole_ns(self.max_ticks),
-            self.mean_ticks.map_or("n/a".into(), figure),
-            ticks(self.p50_ticks),
-            ticks(self.p99_ticks),
-            ticks(self.max_ticks),
-        ]
+        let na = || "n/a".to_owned();
+        let ns = |ticks: f64| figure(ticks * 1e9 / self.ticks_hz);
+        let whole = [self.p50_ticks, self.p99_ticks, self.max_ticks];
+        let [p50_ns, p99_ns, max_ns] = whole.map(|n| n.map_or_else(na, |n| ns(n as f64)));
+        let [p50, p99, max] = whole.map(|n| n.map_or_else(na, number::count));
+        let mean_ns = self.mean_ticks.map_or_else(na, ns);
+        let mean = self.mean_ticks.map_or_else(na, figure);
+        let (name, count) = (self.name.clone(), number::count(self.count));
+        [name, count, mean_ns, p50_ns, p99_ns, max_ns, mean, p50, p99, max]
     }
 
     /// Writes the remarks on the figures, in lines.
@@ -104,24 +93,22 @@ impl Timing {
             number::count(self.cost.subtracted_ticks),
             number::count(self.cost.whole_ticks),
         )?;
-        let beyond =
-            format!("longer than {} ticks: not whole in p50, p99", number::count(TOP_TICKS));
+        let top = number::count(TOP_TICKS);
         for (times, what) in [
-            (self.floored, "shorter than the cost subtracted, counted as 0"),
-            (self.beyond, beyond.as_str()),
-            (self.backwards, "ended before they began, not counted"),
+            (self.floored, "shorter than the cost subtracted, counted as 0".to_owned()),
+            (self.beyond, format!("longer than {top} ticks: not whole in p50, p99")),
+            (self.backwards, "ended before they began, not counted".to_owned()),
         ] {
             if times > 0 {
                 writeln!(f, "{}: of the times, {} {what}", self.name, number::count(times))?;
             }
         }
-        if let Some(clock) = &self.kernels_clock {
+        if let Some(clock) = self.kernels_clock.as_deref().map(harmless) {
             writeln!(
                 f,
-                "{}: the kernel keeps time by {}, not by the time stamp counter: where a thread \
-                 changes its CPU, a time may be wrong",
-                self.name,
-                harmless(clock)
+                "{}: the kernel keeps time by {clock}, not by the time stamp counter: where a \
+                 thread changes its CPU, a time may be wrong",
+                self.name
             )?;
         }
         if self.p99_ticks.is_none() {

@@ -107,21 +107,6 @@ pub(super) fn net_dev(text: &str, readings: &mut Readings) {
 }
 
 #[cfg(test)]
-pub(super) mod testing {
-    use super::*;
-
-    /// Returns the names with units and values that `parse` finds in `text`, and the number of lines not
-    /// understood.
-    pub fn found(parse: fn(&str, &mut Readings), text: &str) -> (Vec<String>, u64) {
-        let mut readings = Readings::default();
-        parse(text, &mut readings);
-        let pairs = readings.columns.iter().zip(&readings.values);
-        let said = pairs.map(|(c, value)| format!("{} {} {}", c.name, value.unwrap(), c.unit));
-        (said.collect(), readings.unread)
-    }
-}
-
-#[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
@@ -176,5 +161,20 @@ mod tests {
         let escape = format!("\n\n\x1b[2J: {}\n", "1 ".repeat(16));
         net_dev(&escape, &mut readings);
         assert_eq!((readings.columns().len(), readings.refused), (0, 16));
+    }
+}
+
+#[cfg(test)]
+pub(super) mod testing {
+    use super::*;
+
+    /// Returns the names with units and values that `parse` finds in `text`, and the number of lines not
+    /// understood.
+    pub fn found(parse: fn(&str, &mut Readings), text: &str) -> (Vec<String>, u64) {
+        let mut readings = Readings::default();
+        parse(text, &mut readings);
+        let pairs = readings.columns.iter().zip(&readings.values);
+        let said = pairs.map(|(c, value)| format!("{} {} {}", c.name, value.unwrap(), c.unit));
+        (said.collect(), readings.unread)
     }
 }

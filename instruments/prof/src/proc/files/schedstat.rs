@@ -18,22 +18,14 @@ pub(crate) fn schedstat(text: &str, readings: &mut Readings) {
         let mut words = line.split_ascii_whitespace();
         let cpu = words.next().unwrap_or_default();
         // Six numbers of how the scheduler got there, then the three.
-        let values = three(words.skip(6));
-        match values {
-            Some(values) => put(format_args!("schedstat/{cpu}"), values, readings),
-            None => readings.unread += 1,
+        let values: Vec<u64> = words.skip(6).map_while(|word| word.parse().ok()).collect();
+        if values.len() < FIELDS.len() {
+            readings.unread += 1;
+            continue;
         }
-    }
-}
-
-fn three<'a>(mut words: impl Iterator<Item = &'a str>) -> Option<[u64; 3]> {
-    let mut number = || words.next()?.parse().ok();
-    Some([number()?, number()?, number()?])
-}
-
-fn put(of: std::fmt::Arguments<'_>, values: [u64; 3], readings: &mut Readings) {
-    for ((field, unit), value) in FIELDS.into_iter().zip(values) {
-        readings.counter(format_args!("{of}/{field}"), unit, value);
+        for ((field, unit), value) in FIELDS.into_iter().zip(values) {
+            readings.counter(format_args!("schedstat/{cpu}/{field}"), unit, value);
+        }
     }
 }
 

@@ -99,8 +99,7 @@ pub struct Swap {
     pub free_kb: u64,
 }
 
-/// Four lines, as `top` printed them; with `{:#}` a fifth of what kernels have told apart since, and
-/// another if there are processes that are in no figure.
+/// Four lines, as `top` printed them.
 impl fmt::Display for Head {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Head { processes: p, cpu, mem, swap } = self;
@@ -114,20 +113,6 @@ impl fmt::Display for Head {
             "CPU states: {:.1}% user, {:.1}% system, {:.1}% nice, {:.1}% idle",
             cpu.user_pct, cpu.system_pct, cpu.nice_pct, cpu.idle_pct
         )?;
-        if f.alternate() && p.some_hidden {
-            writeln!(f, "of the processes, only those that we may see: /proc hides others")?;
-        }
-        if f.alternate() {
-            let pct = |pct: Option<f64>| pct.map_or("n/a".into(), |pct| format!("{pct:.1}%"));
-            writeln!(
-                f,
-                "of system: {} irq, {} softirq; of idle: {} iowait; beside them: {} steal",
-                pct(cpu.irq_pct),
-                pct(cpu.softirq_pct),
-                pct(cpu.iowait_pct),
-                pct(cpu.steal_pct)
-            )?;
-        }
         let shrd = mem.shrd_kb.map_or("n/a".into(), |shrd_kb| format!("{shrd_kb}K"));
         writeln!(
             f,
