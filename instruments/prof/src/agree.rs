@@ -163,7 +163,9 @@ impl Headline {
         let mut had: Vec<(f64, Means)> = had.collect();
         had.sort_by(|a, b| a.0.total_cmp(&b.0));
         let [low, .., high] = had[..] else { return Verdict::Alone };
-        let spread = Spread::between(low.0, high.0);
+        let (absolute, largest) = (high.0 - low.0, low.0.abs().max(high.0.abs()));
+        let relative_pct = if largest > 0.0 { 100.0 * absolute / largest } else { 0.0 };
+        let spread = Spread { absolute, relative_pct };
         if tolerance.allows(spread) {
             return Verdict::Agree(spread);
         }
@@ -174,15 +176,6 @@ impl Headline {
             likely.push("they did not look at the same window or at the same threads");
         }
         Verdict::Disagree { spread, likely }
-    }
-}
-
-impl Spread {
-    fn between(low: f64, high: f64) -> Spread {
-        let absolute = high - low;
-        let largest = low.abs().max(high.abs());
-        let relative_pct = if largest > 0.0 { 100.0 * absolute / largest } else { 0.0 };
-        Spread { absolute, relative_pct }
     }
 }
 

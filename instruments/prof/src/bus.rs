@@ -98,13 +98,6 @@ impl Bus {
     }
 }
 
-/// For a window that could not be counted.
-impl From<&Error> for Bus {
-    fn from(e: &Error) -> Bus {
-        Bus::not_available(format!("{}: {}", e.what, e.why))
-    }
-}
-
 impl Proxy {
     /// Bytes that passed.
     #[must_use]
@@ -144,12 +137,10 @@ impl fmt::Display for Proxy {
             Some(rate) => write!(f, "{:.1} MB/s", rate / 1e6)?,
             None => write!(f, "n/a MB/s (no time passed)")?,
         }
-        match (self.bytes_per_packet(), self.packets) {
-            (Some(bytes), Some(packets)) => {
-                write!(f, ", {bytes:.1} bytes/packet ({packets} packets)")?;
-            }
-            (_, Some(_)) => write!(f, ", n/a bytes/packet (no packet passed)")?,
-            (_, None) => write!(f, ", n/a bytes/packet (packets were not counted)")?,
+        match self.bytes_per_packet().zip(self.packets) {
+            Some((bytes, n)) => write!(f, ", {bytes:.1} bytes/packet ({n} packets)")?,
+            None if self.packets.is_some() => write!(f, ", n/a bytes/packet (no packet passed)")?,
+            None => write!(f, ", n/a bytes/packet (packets were not counted)")?,
         }
         for (way, Lines { lines, event, caveat }) in
             [("into", &self.lines_in), ("out of", &self.lines_out)]

@@ -170,25 +170,6 @@ fn every_function_of_the_posts_has_a_stage() {
     }
 }
 
-/// Pictures to look at: `LINERATE_PICTURES=/some/folder cargo test -p linerate-prof pictures`.
-#[test]
-fn pictures_of_the_posts_can_be_drawn() {
-    let lists = post(POST_003).0;
-    let mut named = lists[1].clone();
-    named.event.name.clone_from(&lists[0].event.name);
-    let pictures = [
-        ("003-flame.svg", flame::svg(&lists[0])),
-        ("003-flame-diff.svg", flame::diff_svg(&lists[0], &named, By::AsTheyAre)),
-    ];
-    for (name, picture) in pictures {
-        let picture = picture.expect(name);
-        assert!(picture.contains("L2_LINES_OUT") && picture.contains("</svg>"), "{name}");
-        if let Some(folder) = std::env::var_os("LINERATE_PICTURES") {
-            std::fs::write(Path::new(&folder).join(name), picture).expect("written");
-        }
-    }
-}
-
 fn profile(rows: &[(&str, u64)]) -> Profile {
     let event = Event {
         name: "LLC-misses".into(),
@@ -333,48 +314,6 @@ fn where_no_sample_fell_all_forms_say_fewer_than_one() {
         serde_json::from_str(&json::Diff(&diff).to_string()).expect("JSON");
     assert_eq!(json["rows"][0]["with"], serde_json::json!({"below": 1}));
     assert_eq!(json["total"]["saved"], 400.0);
-}
-
-#[test]
-fn no_scaled_figure_is_an_impossible_bound() {
-    let (mut without, mut with) = (profile(&[("f", 4), ("g", 100)]), profile(&[("g", 90)]));
-    for side in [&mut without, &mut with] {
-        side.conditions.wall_ns = Some(100_000_000_000);
-        side.conditions.packets = Some(7_000_000);
-    }
-    for by in [By::Second, By::KiloPacket, By::Share] {
-        let diff = Diff::scaled(&without, &with, by).expect("both say");
-        let text = Ranked::new(&diff).to_string();
-        let line = text.lines().find(|line| line.starts_with("f ")).expect("a row");
-        for cell in line.split("  ").skip(2).map(str::trim).filter(|cell| !cell.is_empty()) {
-            let is_figure = cell.contains(|c: char| c.is_ascii_digit());
-            let is_zero = !cell.contains(|c: char| ('1'..='9').contains(&c));
-            assert!(!(is_figure && is_zero), "{cell} in {line}");
-        }
-    }
-}
-
-#[test]
-fn what_is_sampled_here_is_read_again_in_the_forms_of_others() {
-    let mut sampled = profile(&[("main", 9), ("foo", 3)]);
-    sampled.rows[0].code_bytes = Some(3);
-    let forms = [
-        (Kernprof(&sampled).to_string(), read::Form::Kernprof),
-        (Readprofile(&sampled).to_string(), read::Form::Readprofile),
-    ];
-    for (text, form) in forms {
-        let again = read::parse(text.as_bytes(), Some(form)).expect("it is read");
-        assert_eq!((again.profiles.len(), again.complaints_total), (1, 0), "{text}");
-        let rows = |profile: &Profile| -> Vec<(String, u64)> {
-            profile.rows.iter().map(|row| (row.symbol.clone(), row.count)).collect()
-        };
-        assert_eq!(rows(&again.profiles[0]), rows(&sampled), "{text}");
-        let printed = match form {
-            read::Form::Kernprof => Kernprof(&again.profiles[0]).to_string(),
-            _ => Readprofile(&again.profiles[0]).to_string(),
-        };
-        assert_eq!(printed, text);
-    }
 }
 
 fn any_profile() -> impl Strategy<Value = Profile> {

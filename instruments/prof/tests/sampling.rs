@@ -118,7 +118,7 @@ fn started(recording: Result<Recording>) -> Option<Recording> {
 }
 
 fn at(hz: u32) -> Recorder {
-    Recorder::new(What::Time { hz }).calibrate(false)
+    Recorder { calibrate: false, ..Recorder::new(What::Time { hz }) }
 }
 
 fn rows<'a>(profile: &'a Profile, part: &'a str) -> impl Iterator<Item = &'a Row> {
@@ -259,7 +259,7 @@ fn time_in_the_kernel_is_seen_by_its_functions() {
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn a_function_of_known_size_has_its_bytes_and_its_caller() {
-    let recorder = at(5_000).call_chains(true);
+    let recorder = Recorder { call_chains: true, ..at(5_000) };
     let Some(mut recording) = started(recorder.start(Target::ThisThread)) else { return };
     count_down(1_000_000_000);
     recording.poll(Duration::ZERO).unwrap();
@@ -282,7 +282,7 @@ fn a_function_of_known_size_has_its_bytes_and_its_caller() {
 #[test]
 fn events_are_sampled_by_their_period() {
     let what = What::Event { event: pmu::Event::parse("page-faults").unwrap(), period: 7 };
-    let recorder = Recorder::new(what).calibrate(false);
+    let recorder = Recorder { calibrate: false, ..Recorder::new(what) };
     let Some(mut recording) = started(recorder.start(Target::ThisThread)) else { return };
     touch(7_000);
     recording.poll(Duration::ZERO).unwrap();
@@ -321,7 +321,7 @@ fn writes_pages(memory: &mut [u8]) {
 #[test]
 fn an_event_of_the_cpu_is_sampled_or_refused_with_the_way_out() {
     let what = What::Event { event: pmu::Event::parse("cycles").unwrap(), period: 100_003 };
-    let recorder = Recorder::new(what).calibrate(false);
+    let recorder = Recorder { calibrate: false, ..Recorder::new(what) };
     match recorder.start(Target::ThisThread) {
         Ok(recording) => {
             black_box(works_seven(50_000_000));
@@ -339,7 +339,7 @@ fn an_event_of_the_cpu_is_sampled_or_refused_with_the_way_out() {
 
 #[test]
 fn what_a_ring_cannot_hold_is_counted_as_lost() {
-    let recorder = at(10_000).ring_bytes(1);
+    let recorder = Recorder { ring_bytes: 1, ..at(10_000) };
     let Some(recording) = started(recorder.start(Target::ThisThread)) else { return };
     // Nobody reads the ring, of one page, for some tenths of a second.
     (0..300).for_each(|_| works(works_seven));
@@ -422,15 +422,6 @@ fn foreign_proc() {
     recording.poll(Duration::ZERO).unwrap();
     let profile = recording.finish().unwrap();
     assert!(count(&profile, "works_seven") >= 30, "{}", show(&profile));
-}
-
-#[test]
-fn a_rate_that_nobody_has_calibrated_has_a_bound() {
-    match at(100_000).start(Target::ThisThread) {
-        Err(e) if e.code == Code::Permission => println!("skipped: {e}"),
-        Err(e) => assert!(e.code == Code::Unsupported && e.fix.contains("20000"), "{e}"),
-        Ok(recording) => panic!("{recording:?}"),
-    }
 }
 
 /// A million turns of one of the functions above.

@@ -57,9 +57,13 @@ impl Asked {
 pub fn record(args: &Record, screen: &Screen) -> Result<u8, Failure> {
     let asked = asked(args)?;
     check_target(args)?;
-    let recorder = Recorder::new(asked.what.clone()).call_chains(args.call_chains);
+    let recorder = Recorder {
+        call_chains: args.call_chains,
+        kernel: !args.user,
+        ..Recorder::new(asked.what.clone())
+    };
     let is_event = matches!(asked.what, What::Event { .. });
-    let trial = recorder.kernel(!args.user).try_out().map_err(|e| refused(e.into(), is_event))?;
+    let trial = recorder.try_out().map_err(|e| refused(e.into(), is_event))?;
     let perf = Perf::find()?;
     let signals = Signals::watch().map_err(|e| {
         Failure::new(RUNTIME, "E-SYSTEM", "cannot watch for signals", e.to_string(), "")

@@ -96,43 +96,62 @@ impl fmt::Display for Warning {
 
 /// All that is to be said of the two, the gravest first.
 pub(crate) fn warnings(without: &Profile, with: &Profile, scale: Scale) -> Vec<Warning> {
-    let mut found = Vec::new();
-    of_events(&without.event, &with.event, &mut found);
-    of_origins(without.origin, with.origin, &mut found);
-    of_machines(without, with, &mut found);
-    of_load(without, with, scale.by, &mut found);
-    if without.lost > 0 || with.lost > 0 {
-        found.push(warn(About::Lost, without.lost, with.lost));
-    }
-    let cutoff = |profile: &Profile| profile.cutoff.filter(|n| *n > 1);
-    if cutoff(without) != cutoff(with) {
-        let say = |n: Option<u64>| n.map_or_else(|| "none".to_owned(), |n| n.to_string());
-        found.push(warn(About::Cutoff, say(cutoff(without)), say(cutoff(with))));
-    }
-    found
+    // What is not said on a side is not known to differ.
+    let both = |about, of: &dyn Fn(&Profile) -> Option<String>| {
+        let (a, b) = of(without).zip(of(with))?;
+        (a != b).then(|| warn(about, a, b))
+    };
+    // A clock is read off a running machine, and moves by a little; so does a duration.
+    let apart = |about, of: &dyn Fn(&Profile) -> Option<f64>, say: &dyn Fn(f64) -> String| {
+        let (a, b) = of(without).zip(of(with))?;
+        differ(a, b).then(|| warn(about, say(a), say(b)))
+    };
+    let packets = |of: &Profile| of.conditions.packets.map(|n| n as f64);
+    // The same packets in less time is what one hoped for, and no reason to divide by it.
+    let is_same_work = packets(without).is_some() && packets(without) == packets(with);
+    let as_they_are = scale.by == By::AsTheyAre;
+    let total = |profile: &Profile| format!("100 % = {}", profile.total_count());
+    let found = [
+        of_names(&without.event, &with.event),
+        both(About::Unit, &|of| Some(of.event.unit.to_string())),
+        both(About::Period, &|of| of.event.period.map(|n| n.to_string())),
+        of_origins(without.origin, with.origin),
+        both(About::Kernel, &|of| of.conditions.kernel.clone()),
+        both(About::Cpu, &|of| of.conditions.cpu.clone()),
+        both(About::Machine, &|of| of.conditions.cpus.map(|n| format!("{n} CPUs"))),
+        apart(About::Machine, &|of| of.conditions.mhz, &|mhz| format!("{mhz:.0} MHz")),
+        both(About::Machine, &|of| {
+            let hypervisor = of.conditions.hypervisor.clone();
+            let is_known = of.conditions.kernel.is_some();
+            is_known.then(|| hypervisor.unwrap_or_else(|| "no hypervisor".to_owned()))
+        }),
+        (scale.by == By::Share).then(|| warn(About::Shares, total(without), total(with))),
+        apart(About::Duration, &|of| of.conditions.wall_ns.map(|ns| ns as f64), &|ns| {
+            format!("{:.3} s", ns / 1e9)
+        })
+        .filter(|_| as_they_are && !is_same_work),
+        apart(About::Load, &packets, &|n| format!("{n} packets")).filter(|_| as_they_are),
+        (without.lost > 0 || with.lost > 0).then(|| warn(About::Lost, without.lost, with.lost)),
+        both(About::Cutoff, &|of| {
+            let cutoff = of.cutoff.filter(|n| *n > 1);
+            Some(cutoff.map_or_else(|| "none".to_owned(), |n| n.to_string()))
+        }),
+    ];
+    found.into_iter().flatten().collect()
 }
 
 fn warn(about: About, without: impl ToString, with: impl ToString) -> Warning {
     Warning { about, without: without.to_string(), with: with.to_string() }
 }
 
-fn of_events(without: &Event, with: &Event, found: &mut Vec<Warning>) {
+fn of_names(without: &Event, with: &Event) -> Option<Warning> {
     if !without.name.eq_ignore_ascii_case(&with.name) {
         let is_one = spelled(&without.name) == spelled(&with.name);
         let about = if is_one { About::Spelling } else { About::Event };
-        found.push(warn(about, &without.name, &with.name));
-    } else if without.raw != with.raw && without.raw.is_some() && with.raw.is_some() {
-        let raw = |event: &Event| event.raw.clone().unwrap_or_default();
-        found.push(warn(About::Event, raw(without), raw(with)));
+        return Some(warn(about, &without.name, &with.name));
     }
-    if without.unit != with.unit {
-        found.push(warn(About::Unit, without.unit.as_str(), with.unit.as_str()));
-    }
-    if let (Some(a), Some(b)) = (without.period, with.period)
-        && a != b
-    {
-        found.push(warn(About::Period, a, b));
-    }
+    let (a, b) = without.raw.as_ref().zip(with.raw.as_ref())?;
+    (a != b).then(|| warn(About::Event, a, b))
 }
 
 /// A P6's event as its manual spells it: post 003 says `L2_LINES_OUT`, and `L2_CACHE_LINES_OUT` of the
@@ -141,64 +160,10 @@ fn spelled(event: &str) -> String {
     event.to_ascii_uppercase().replace("_CACHE_LINES_", "_LINES_")
 }
 
-fn of_origins(without: Origin, with: Origin, found: &mut Vec<Warning>) {
-    if without == with {
-        return;
-    }
+fn of_origins(without: Origin, with: Origin) -> Option<Warning> {
     let is_mixed = (without == Origin::Model) != (with == Origin::Model);
     let about = if is_mixed { About::ModelAgainstMeasurement } else { About::Origin };
-    found.push(warn(about, without.as_str(), with.as_str()));
-}
-
-fn of_machines(without: &Profile, with: &Profile, found: &mut Vec<Warning>) {
-    let (a, b) = (&without.conditions, &with.conditions);
-    let mut both = |about, a: Option<String>, b: Option<String>| {
-        if let (Some(a), Some(b)) = (a, b)
-            && a != b
-        {
-            found.push(warn(about, a, b));
-        }
-    };
-    both(About::Kernel, a.kernel.clone(), b.kernel.clone());
-    both(About::Cpu, a.cpu.clone(), b.cpu.clone());
-    let cpus = |n: Option<u32>| n.map(|n| format!("{n} CPUs"));
-    both(About::Machine, cpus(a.cpus), cpus(b.cpus));
-    // A clock is read off a running machine, and moves by a little.
-    if let (Some(x), Some(y)) = (a.mhz, b.mhz)
-        && differ(x, y)
-    {
-        found.push(warn(About::Machine, format!("{x:.0} MHz"), format!("{y:.0} MHz")));
-    }
-    let is_known = a.kernel.is_some() && b.kernel.is_some();
-    if is_known && a.hypervisor != b.hypervisor {
-        let say = |h: &Option<String>| h.clone().unwrap_or_else(|| "no hypervisor".to_owned());
-        found.push(warn(About::Machine, say(&a.hypervisor), say(&b.hypervisor)));
-    }
-}
-
-fn of_load(without: &Profile, with: &Profile, by: By, found: &mut Vec<Warning>) {
-    let (a, b) = (&without.conditions, &with.conditions);
-    if by == By::Share {
-        let total = |profile: &Profile| format!("100 % = {}", profile.total_count());
-        found.push(warn(About::Shares, total(without), total(with)));
-    }
-    if by != By::AsTheyAre {
-        return;
-    }
-    // The same packets in less time is what one hoped for, and no reason to divide by it.
-    let is_same_work = a.packets.is_some() && a.packets == b.packets;
-    if let (Some(x), Some(y)) = (a.wall_ns, b.wall_ns)
-        && differ(x as f64, y as f64)
-        && !is_same_work
-    {
-        let seconds = |ns: u64| format!("{:.3} s", ns as f64 / 1e9);
-        found.push(warn(About::Duration, seconds(x), seconds(y)));
-    }
-    if let (Some(x), Some(y)) = (a.packets, b.packets)
-        && differ(x as f64, y as f64)
-    {
-        found.push(warn(About::Load, format!("{x} packets"), format!("{y} packets")));
-    }
+    (without != with).then(|| warn(about, without, with))
 }
 
 /// Returns true if two figures differ by more than repeated readings do. NaN differs from every number.

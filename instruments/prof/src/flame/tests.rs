@@ -1,6 +1,5 @@
 use super::*;
 use crate::profile::{Origin, Row, Stack, Unit};
-use proptest::prelude::*;
 
 fn profile(stacks: &[(&[&str], u64)]) -> Profile {
     let event = Event { name: "cpu-clock".into(), unit: Unit::Samples, period: None, raw: None };
@@ -86,20 +85,4 @@ fn ten_times_the_time_is_told_and_can_be_divided_out() {
     assert!(text.contains("f (1,000 samples, 100.00%; 0.00%)"), "neither rose nor fell: {text}");
     assert!(text.contains("compared per second: counts without are multiplied by 10.0000"));
     assert!(diff_svg(&a, &b, By::KiloPacket).is_err(), "nobody counted packets");
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
-    #[test]
-    fn no_name_and_no_count_breaks_a_line(
-        stacks in prop::collection::vec((prop::collection::vec(".{0,12}|[ -~\n]{0,9}", 0..4), any::<u64>()), 0..6),
-    ) {
-        let mut profile = profile(&[]);
-        profile.stacks =
-            stacks.into_iter().map(|(frames, count)| Stack { frames, count }).collect();
-        let text = Folded(&profile).to_string();
-        for line in text.lines() {
-            prop_assert!(line.rsplit(' ').next().unwrap().parse::<u64>().is_ok(), "{line:?}");
-        }
-    }
 }

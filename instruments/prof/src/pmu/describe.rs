@@ -6,7 +6,8 @@ use linerate_sys::Error;
 use serde::Serialize;
 
 use super::event::{Event, Quantity, SOFTWARE};
-use super::{Capacity, Counting, Fallback, Family, Standing, capacity, table};
+use super::table::{self, Entry};
+use super::{Capacity, Counting, Fallback, Family, Standing, capacity};
 use crate::text::wrapped;
 
 /// The events that this machine can count.
@@ -18,7 +19,7 @@ pub struct Described {
 }
 
 /// An event, and whether it counts here.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 struct DescribedEvent {
     name: &'static str,
     /// The CPU's own code; `None` for an event of the kernel's and where there is none.
@@ -54,26 +55,22 @@ pub fn describe() -> Described {
 
 fn hardware(family: Family, quantity: Quantity) -> DescribedEvent {
     let (name, entry) = (quantity.as_str(), table::entry(family, quantity).ok());
-    DescribedEvent {
-        name,
-        raw: entry.and_then(|entry| entry.event().raw),
-        standing: entry.map(|entry| entry.standing),
-        meaning: entry.map_or("", |entry| entry.meaning),
-        source: entry.map_or("", |entry| entry.source),
-        caveat: entry.map_or("", |entry| entry.caveat),
-        refused: refusal(Event::parse_on(family, name), Fallback::of(quantity)),
-    }
+    let refused = refusal(Event::parse_on(family, name), Fallback::of(quantity));
+    let none = DescribedEvent { name, refused, ..DescribedEvent::default() };
+    let Some(entry) = entry else { return none };
+    let &Entry { standing, meaning, source, caveat, .. } = entry;
+    let (raw, standing) = (entry.event().raw, Some(standing));
+    DescribedEvent { raw, standing, meaning, source, caveat, ..none }
 }
 
 fn software((name, _, meaning): (&'static str, &str, &'static str)) -> DescribedEvent {
     DescribedEvent {
         name,
-        raw: None,
         standing: Some(Standing::Documented),
         meaning,
         source: "perf_event_open(2), PERF_TYPE_SOFTWARE",
-        caveat: "",
         refused: refusal(Event::parse(name), Fallback::Nothing),
+        ..DescribedEvent::default()
     }
 }
 

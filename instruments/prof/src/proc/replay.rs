@@ -3,7 +3,7 @@
 //! The file may be cut off, damaged or somebody's joke: a line that is not understood is complained
 //! of by its number, and the rest is read. Only a file without a header is refused.
 
-use std::io::{BufRead, Read};
+use std::io::BufRead;
 
 use linerate_show::words::harmless;
 use linerate_sys::{Code, Error, Result};
@@ -11,7 +11,7 @@ use serde::Deserialize;
 
 use super::series::{COLUMNS_MAX, Column, End, Feed, Header, SCHEMA, Sample};
 pub use crate::read::lines::Complaint;
-use crate::read::lines::{COMPLAINTS_KEPT, excerpt};
+use crate::read::lines::{COMPLAINTS_KEPT, Line as Text, Lines, excerpt};
 
 /// Bytes of a line: 65,536 columns of 20 digits, or of names of 200 letters.
 const LINE_BYTES_MAX: usize = 16 << 20;
@@ -19,15 +19,19 @@ const LINE_BYTES_MAX: usize = 16 << 20;
 /// The series in a file. It holds one line of it at a time, and the columns.
 #[derive(Debug)]
 pub struct Replay<R> {
-    input: R,
+    lines: Lines<R>,
     header: Header,
-    columns: Vec<Column>,
-    last_ns: Option<u64>,
-    line: Vec<u8>,
-    line_number: u64,
-    end: Option<End>,
+    so_far: SoFar,
     complaints: Vec<Complaint>,
     complaints_total: u64,
+}
+
+/// What the lines so far have told.
+#[derive(Debug, Default)]
+struct SoFar {
+    columns: Vec<Column>,
+    last_ns: Option<u64>,
+    end: Option<End>,
 }
 
 /// A line behind the first.
@@ -46,34 +50,25 @@ impl<R: BufRead> Replay<R> {
     /// `E-FILE` if `input` cannot be read, or does not start with the header of a series.
     pub fn open(input: R) -> Result<Replay<R>> {
         let failed = |why| Error::new(Code::File, "cannot replay the series", why);
-        let mut replay = Replay {
-            input,
-            header: Header::default(),
-            columns: Vec::new(),
-            last_ns: None,
-            line: Vec::new(),
-            line_number: 0,
-            end: None,
-            complaints: Vec::new(),
-            complaints_total: 0,
+        let mut lines = Lines::within(input, LINE_BYTES_MAX);
+        let first = match lines.next().map_err(|e| unreadable(&e))? {
+            Some((_, Text::Text(text))) => text,
+            _ => "",
         };
-        replay.line()?;
-        let header: Header = serde_json::from_slice(&replay.line).map_err(|e| {
+        let header: Header = serde_json::from_str(first).map_err(|e| {
             let e = e.to_string();
             failed(format!("line 1 is not the header of a series: {}", harmless(&e)))
                 .fix("linerate profile watch --output FILE")
         })?;
         if header.schema != SCHEMA {
-            return Err(failed(format!(
-                "its schema is {}, not {SCHEMA:?}",
-                excerpt(&header.schema)
-            )));
+            let schema = excerpt(&header.schema);
+            return Err(failed(format!("its schema is {schema}, not {SCHEMA:?}")));
         }
         if header.period_ns == 0 {
             return Err(failed("its period is 0".to_owned()));
         }
-        replay.header = header;
-        Ok(replay)
+        let (so_far, complaints) = (SoFar::default(), Vec::new());
+        Ok(Replay { lines, header, so_far, complaints, complaints_total: 0 })
     }
 
     /// Lines that were left out, the first hundred.
@@ -87,27 +82,16 @@ impl<R: BufRead> Replay<R> {
     pub fn complaints_total(&self) -> u64 {
         self.complaints_total
     }
+}
 
-    /// Reads a line, without its end; false behind the last. One that is too long is cut, which
-    /// makes it malformed.
-    fn line(&mut self) -> Result<bool> {
-        let unreadable =
-            |e: std::io::Error| Error::new(Code::File, "cannot read the series", e.to_string());
-        self.line.clear();
-        let mut limited = self.input.by_ref().take(LINE_BYTES_MAX as u64);
-        let length = limited.read_until(b'\n', &mut self.line).map_err(unreadable)?;
-        self.line_number += u64::from(length > 0);
-        if self.line.last() == Some(&b'\n') {
-            self.line.pop();
-        } else if length == LINE_BYTES_MAX {
-            self.input.skip_until(b'\n').map_err(unreadable)?;
-        }
-        Ok(length > 0)
-    }
+fn unreadable(e: &std::io::Error) -> Error {
+    Error::new(Code::File, "cannot read the series", e.to_string())
+}
 
+impl SoFar {
     /// Returns the sample of the line, if it fits the lines before.
-    fn sample(&mut self) -> std::result::Result<Option<Sample>, String> {
-        match serde_json::from_slice(&self.line).map_err(|e| e.to_string())? {
+    fn sample(&mut self, line: &str) -> std::result::Result<Option<Sample>, String> {
+        match serde_json::from_str(line).map_err(|e| e.to_string())? {
             Line::Columns(new) if new.len() > COLUMNS_MAX - self.columns.len() => {
                 Err(format!("more than {COLUMNS_MAX} columns"))
             }
@@ -143,15 +127,17 @@ impl<R: BufRead> Feed for Replay<R> {
     }
 
     fn columns(&self) -> &[Column] {
-        &self.columns
+        &self.so_far.columns
     }
 
     fn next(&mut self, sample: &mut Sample) -> Result<bool> {
-        while self.line()? {
-            if self.line.iter().all(u8::is_ascii_whitespace) {
-                continue;
-            }
-            match self.sample() {
+        while let Some((number, line)) = self.lines.next().map_err(|e| unreadable(&e))? {
+            let read = match line {
+                Text::Text(text) if text.trim().is_empty() => continue,
+                Text::Text(text) => self.so_far.sample(text),
+                Text::TooLong => Err(format!("it is longer than {LINE_BYTES_MAX} bytes")),
+            };
+            match read {
                 Ok(None) => {}
                 Ok(Some(read)) => {
                     *sample = read;
@@ -160,7 +146,7 @@ impl<R: BufRead> Feed for Replay<R> {
                 Err(why) => {
                     self.complaints_total += 1;
                     if self.complaints.len() < COMPLAINTS_KEPT {
-                        self.complaints.push(Complaint::new(self.line_number, &why));
+                        self.complaints.push(Complaint::new(number, &why));
                     }
                 }
             }
@@ -169,7 +155,7 @@ impl<R: BufRead> Feed for Replay<R> {
     }
 
     fn end(&self) -> Option<End> {
-        self.end
+        self.so_far.end
     }
 }
 

@@ -153,10 +153,7 @@ mod tests {
         assert_eq!(read(text.as_bytes()).unwrap().profiles, [profile()]);
         let two = read(written(&[profile(), profile()]).as_bytes()).unwrap();
         assert_eq!(two.profiles.len(), 2);
-    }
-
-    #[test]
-    fn a_field_that_a_later_version_adds_is_passed_over() {
+        // A field that a later version adds is passed over.
         let text = written(&[profile()]).replacen('{', "{\"colour\":[{}],", 1);
         assert_eq!(read(text.as_bytes()).unwrap().profiles, [profile()]);
     }
@@ -166,10 +163,6 @@ mod tests {
         let say = why("{\"schema\":\"linerate-profile/2\",\"rows\":7}");
         assert!(say.contains("\"linerate-profile/2\"") && say.contains(SCHEMA), "{say}");
         assert!(why("{\"rows\":[]}").starts_with("it has no schema"));
-    }
-
-    #[test]
-    fn half_a_document_is_refused_whole_with_line_and_column() {
         let text = written(&[profile(), profile()]);
         let say = why(text.get(..text.len() - 10).unwrap());
         assert!(say.contains("line 2 column") && say.contains("not at all"), "{say}");
@@ -225,10 +218,6 @@ mod tests {
         let remarks = format!("\"remarks\":[\"\"{}]", ",\"\"".repeat(1_000_000));
         assert!(why(&with(remarks)).contains("more than 10000"));
         assert!(read(with(devices(100)).as_bytes()).is_ok());
-    }
-
-    #[test]
-    fn a_text_beyond_the_bound_is_refused_before_it_is_held() {
         let endless = std::io::BufReader::new(std::io::repeat(b' '));
         let e = read(endless).unwrap_err();
         assert!(e.why.contains("longer than 67108864 bytes"), "{e}");

@@ -10,8 +10,9 @@ pub(super) const LINE_MAX_BYTES: usize = 64 << 10;
 
 /// Lines of `R`, numbered from 1.
 #[derive(Debug)]
-pub(super) struct Lines<R> {
+pub(crate) struct Lines<R> {
     input: R,
+    max_bytes: usize,
     number: u64,
     bytes: Vec<u8>,
     /// The line again if it is not UTF-8: old mail often is Latin-1.
@@ -20,31 +21,36 @@ pub(super) struct Lines<R> {
 
 /// A line.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Line<'a> {
+pub(crate) enum Line<'a> {
     /// Without its end. What is not UTF-8 in it is replaced.
     Text(&'a str),
-    /// More than [`LINE_MAX_BYTES`]: passed over.
+    /// More than the bound: passed over.
     TooLong,
 }
 
 impl<R: BufRead> Lines<R> {
     pub(super) fn new(input: R) -> Lines<R> {
-        Lines { input, number: 0, bytes: Vec::new(), text: String::new() }
+        Lines::within(input, LINE_MAX_BYTES)
+    }
+
+    /// Lines of at most so many bytes.
+    pub(crate) fn within(input: R, max_bytes: usize) -> Lines<R> {
+        Lines { input, max_bytes, number: 0, bytes: Vec::new(), text: String::new() }
     }
 
     /// The next line with its number, `None` after the last.
     ///
     /// # Errors
     /// What the input says.
-    pub(super) fn next(&mut self) -> io::Result<Option<(u64, Line<'_>)>> {
+    pub(crate) fn next(&mut self) -> io::Result<Option<(u64, Line<'_>)>> {
         self.bytes.clear();
-        let mut bounded = self.input.by_ref().take(LINE_MAX_BYTES as u64 + 1);
+        let mut bounded = self.input.by_ref().take(self.max_bytes as u64 + 1);
         bounded.read_until(b'\n', &mut self.bytes)?;
         if self.bytes.is_empty() {
             return Ok(None);
         }
         self.number += 1;
-        if self.bytes.len() > LINE_MAX_BYTES && !self.bytes.ends_with(b"\n") {
+        if self.bytes.len() > self.max_bytes && !self.bytes.ends_with(b"\n") {
             self.input.skip_until(b'\n')?;
             return Ok(Some((self.number, Line::TooLong)));
         }

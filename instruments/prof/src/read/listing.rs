@@ -335,16 +335,12 @@ mod tests {
     }
 
     #[test]
-    fn what_there_is_no_room_for_is_one_row_and_raises_the_cut_off() {
+    fn what_there_is_no_room_for_raises_the_cut_off_and_of_a_long_caption_the_end_is_kept() {
         let budget = Budget { functions: 1, ..Budget::default() };
         let read = within("a [1]: 9\nb [2]: 4\nc [3]: 4\n", budget);
         let profile = &read.profiles[0];
         assert_eq!((profile.counted(), profile.cutoff), (17, Some(9)));
         assert!(profile.remarks.last().unwrap().starts_with("2 lines of further functions"));
-    }
-
-    #[test]
-    fn of_a_long_caption_the_end_is_kept() {
         let read = text(&format!("{}\nthe end:\na [1]: 5\n", "é".repeat(2000)));
         let caption = &read.profiles[0].remarks[0];
         assert!(caption.ends_with("the end:") && caption.len() < CAPTION_MAX_BYTES + 20);

@@ -36,8 +36,10 @@ pub use lines::{COMPLAINTS_KEPT, Complaint};
 
 named! {
     /// Profiles as they are written down.
+    #[derive(Default)]
     pub enum Form {
         /// `function [address]: count`, as SGI's kernprof prints it.
+        #[default]
         Kernprof = "kernprof",
         /// `ticks function load`, as readprofile prints it, or with the address first, as
         /// `readprofile -v` does.
@@ -50,7 +52,7 @@ named! {
 }
 
 /// The content of a file.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Read {
     /// One for each listing, or for each event of a `perf script`, in the file's order.
     pub profiles: Vec<Profile>,
@@ -132,14 +134,7 @@ fn unreadable(e: &io::Error) -> Error {
 
 impl Read {
     fn new(form: Form) -> Read {
-        Read {
-            profiles: Vec::new(),
-            form,
-            complaints: Vec::new(),
-            complaints_total: 0,
-            prose_lines: 0,
-            listings_left_out: None,
-        }
+        Read { form, ..Read::default() }
     }
 
     fn complain(&mut self, line: u64, why: impl AsRef<str>) {

@@ -345,15 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn events_beyond_the_budget_are_complaints() {
-        let budget = Budget { profiles: 1, ..Budget::default() };
-        let two = "a 1 1.0: x: 10 f (/a)\na 1 1.0: y: 10 f (/a)\na 1 1.0: x: 10 f (/a)\n";
-        let read = read_within(two.as_bytes(), budget).unwrap();
-        assert_eq!((read.profiles[0].counted(), read.complaints[0].line), (2, 2));
-    }
-
-    #[test]
-    fn functions_beyond_the_budget_are_one_row_and_no_absent_one_is_0() {
+    fn functions_beyond_the_budget_are_one_row_and_events_are_complaints() {
         let budget = Budget { functions: 1, ..Budget::default() };
         let sample = |f: &str| format!("a 1 1.0: x: 10 {f} (/a)\n");
         let text = ["f", "g", "h", "f"].map(sample).concat();
@@ -362,6 +354,10 @@ mod tests {
         assert!(profile.remarks[0].contains("less than 3 times"), "{:?}", profile.remarks);
         let all = read(text.as_bytes()).unwrap();
         assert_eq!(all.profiles[0].cutoff, None);
+        let budget = Budget { profiles: 1, ..Budget::default() };
+        let two = "a 1 1.0: x: 10 f (/a)\na 1 1.0: y: 10 f (/a)\na 1 1.0: x: 10 f (/a)\n";
+        let read = read_within(two.as_bytes(), budget).unwrap();
+        assert_eq!((read.profiles[0].counted(), read.complaints[0].line), (2, 2));
     }
 
     #[test]

@@ -262,10 +262,6 @@ mod tests {
         let seen: Vec<_> = rows.iter().map(|r| (r.symbol.as_str(), r.count)).collect();
         assert_eq!(seen, [("a", 17), ("b", 2), (OTHER, 12)]);
         assert!(remark.unwrap().starts_with("2 lines"));
-    }
-
-    #[test]
-    fn names_are_kept_within_their_budget_too() {
         let mut budget = Budget { name_bytes: 5, ..Budget::default() };
         let mut rows = Rows::default();
         assert!(rows.add(&mut budget, found("sixsix", 0, 1)).is_none());

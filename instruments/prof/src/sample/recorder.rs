@@ -18,11 +18,17 @@ use crate::profile::Profile;
 /// The settings of a recording, before it starts.
 #[derive(Debug, Clone)]
 pub struct Recorder {
-    pub(super) what: What,
-    pub(super) call_chains: bool,
-    pub(super) kernel: bool,
-    ring_bytes: usize,
-    calibrate: bool,
+    /// The subject.
+    pub what: What,
+    /// Records the chain of callers with each sample, by frame pointers.
+    pub call_chains: bool,
+    /// Samples the kernel's functions, too. They are left out, with a remark, if it refuses.
+    pub kernel: bool,
+    /// Bytes of each ring, rounded up to a power of two pages, 64 MiB at most.
+    pub ring_bytes: usize,
+    /// Measures the cost of one sample before the start, which takes about 0.1 s. Of a cost that is not
+    /// known more than 20,000 samples a second are refused.
+    pub calibrate: bool,
 }
 
 /// Outcome of a trial on the calling thread.
@@ -42,32 +48,6 @@ impl Recorder {
     #[must_use]
     pub fn new(what: What) -> Recorder {
         Recorder { what, call_chains: false, kernel: true, ring_bytes: 512 << 10, calibrate: true }
-    }
-
-    /// Records the chain of callers with each sample, by frame pointers.
-    #[must_use]
-    pub fn call_chains(self, call_chains: bool) -> Recorder {
-        Recorder { call_chains, ..self }
-    }
-
-    /// Samples the kernel's functions, too. They are left out, with a remark, if it refuses.
-    #[must_use]
-    pub fn kernel(self, kernel: bool) -> Recorder {
-        Recorder { kernel, ..self }
-    }
-
-    /// Sets the bytes of each ring, rounded up to a power of two pages, 64 MiB at most.
-    #[must_use]
-    pub fn ring_bytes(self, ring_bytes: usize) -> Recorder {
-        Recorder { ring_bytes, ..self }
-    }
-
-    /// Measures the cost of one sample before the start, which takes about 0.1 s.
-    ///
-    /// Of a cost that is not known more than 20,000 samples a second are refused.
-    #[must_use]
-    pub fn calibrate(self, calibrate: bool) -> Recorder {
-        Recorder { calibrate, ..self }
     }
 
     /// Opens the event on the calling thread, measures what a sample takes, and closes it again.

@@ -3,7 +3,7 @@
 //! The code is this process's own, so its files are those that run, and are taken at their word.
 //! Nothing here is an error: what has no name is called by its object, and said so.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use super::tally::{Place, Tally};
 use crate::profile::Space;
 
 /// Name and description of a place.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Name {
     pub(super) symbol: String,
     pub(super) address: Option<u64>,
@@ -30,9 +30,7 @@ pub(super) struct Name {
 /// The names of places, and what stood in their way.
 #[derive(Debug, Default)]
 pub(super) struct Names {
-    names: Vec<Name>,
-    /// Each an index of `names`: many places have the same.
-    places: HashMap<Place, u32>,
+    names: HashMap<Place, Name>,
     /// The kernel hides its functions from us.
     pub(super) kernel_hidden: bool,
     /// Why our own functions have no names, if none has.
@@ -45,14 +43,7 @@ type Mapping = (u64, u64, Arc<str>);
 impl Name {
     /// A name of which nothing else is known.
     pub(super) fn plain(symbol: &str) -> Name {
-        Name {
-            symbol: symbol.to_owned(),
-            address: None,
-            code_bytes: None,
-            object: None,
-            space: Space::Unknown,
-            function: false,
-        }
+        Name { symbol: symbol.to_owned(), ..Name::default() }
     }
 }
 
@@ -60,31 +51,28 @@ impl Names {
     /// Names the places of `tally`.
     pub(super) fn of(tally: &Tally) -> Names {
         let mut names = Names::default();
-        let mut all: Vec<Place> =
-            tally.places.keys().chain(tally.stacks.keys().flatten()).copied().collect();
-        all.sort_unstable();
-        all.dedup();
-        let (mut kernel, mut user) = (Vec::new(), Vec::new());
-        for place in all {
+        let (mut kernel, mut user) = (BTreeSet::new(), BTreeSet::new());
+        for place in tally.places.keys().chain(tally.stacks.keys().flatten()) {
             match place {
-                Place::Kernel(address) => kernel.push(address),
-                Place::User(address) => user.push(address),
-                Place::Unknown | Place::Beyond => {}
-            }
+                Place::Kernel(address) => kernel.insert(*address),
+                Place::User(address) => user.insert(*address),
+                Place::Unknown | Place::Beyond => false,
+            };
         }
+        let user: Vec<u64> = user.into_iter().collect();
         names.kernel(&kernel);
         names.user(&user);
-        names.put(Place::Unknown, Name::plain("[unknown]"));
-        names.put(Place::Beyond, Name::plain("[beyond]"));
+        names.names.insert(Place::Unknown, Name::plain("[unknown]"));
+        names.names.insert(Place::Beyond, Name::plain("[beyond]"));
         names
     }
 
     /// Returns the name of `place`, one of the tally's.
     pub(super) fn find(&self, place: Place) -> Option<&Name> {
-        self.names.get(*self.places.get(&place)? as usize)
+        self.names.get(&place)
     }
 
-    fn kernel(&mut self, addresses: &[u64]) {
+    fn kernel(&mut self, addresses: &BTreeSet<u64>) {
         if addresses.is_empty() {
             return;
         }
@@ -101,7 +89,7 @@ impl Names {
                 space: Space::Kernel,
                 function: found.is_some(),
             };
-            self.put(Place::Kernel(address), name);
+            self.names.insert(Place::Kernel(address), name);
         }
     }
 
@@ -139,17 +127,7 @@ impl Names {
                 }
                 (_, None) => Name::plain("[unknown]"),
             };
-            self.put(Place::User(address), name);
-        }
-    }
-
-    /// Gives the place that name. Rising addresses: the same function follows itself.
-    fn put(&mut self, place: Place, name: Name) {
-        if self.names.last() != Some(&name) {
-            self.names.push(name);
-        }
-        if let Ok(last) = u32::try_from(self.names.len() - 1) {
-            self.places.insert(place, last);
+            self.names.insert(Place::User(address), name);
         }
     }
 }

@@ -7,7 +7,7 @@ use perf_event::data::Record;
 use crate::profile::Space;
 
 /// A place in which a sample fell, or through which it was called.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Place {
     /// An address of the kernel's.
     Kernel(u64),

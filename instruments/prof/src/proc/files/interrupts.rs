@@ -132,10 +132,7 @@ mod tests {
         assert_eq!(said[1], "interrupts/LOC/cpu0 9 interrupts");
         assert_eq!(said[2], "interrupts/ERR 3 interrupts");
         assert_eq!(found(softirqs, "CPU0\nHI: 3\n").0, ["softirqs/HI/cpu0 3 softirqs"]);
-    }
-
-    #[test]
-    fn two_lines_of_one_name_are_added_up() {
+        // Two lines of one name are added up.
         let (said, _) = found(interrupts, "CPU0\nLOC: 5 for the timer\nLOC: 6 for others\n");
         assert_eq!(said, ["interrupts/LOC/cpu0 11 interrupts"]);
     }
