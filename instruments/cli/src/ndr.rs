@@ -1,7 +1,6 @@
 //! `linerate ndr`.
 
 use std::fmt::Write as _;
-use std::io::{IsTerminal, Write as _};
 use std::time::Duration;
 
 use clap::Parser;
@@ -13,6 +12,7 @@ use linerate_lab::scenario::Place;
 use serde::Serialize;
 
 use crate::errors::{Failure, RUNTIME, USAGE};
+use crate::progress::Line;
 use crate::screen::Screen;
 use crate::signals::{Signals, status};
 
@@ -131,15 +131,15 @@ impl Ndr {
         let alone = setup.generator_alone_pps()?;
         let limits = self.limits(alone)?;
         screen.preface(&self.preface(&setup, path, alone, limits))?;
-        let mut line = Line { shown: false, on: !self.quiet && std::io::stderr().is_terminal() };
+        let mut line = if self.quiet { None } else { Line::new() };
         let mut signal = None;
         let mut follow = |step: &Step<'_>| {
-            line.show(step);
+            line.iter_mut().for_each(|line| line.draw(|| drawn(step)));
             signal = signals.wait(Duration::ZERO);
             signal.is_none()
         };
         let outcome = search(&self.goals(), limits, &mut Path::new(&setup, &mut follow))?;
-        line.clear();
+        drop(line);
         let document = Document {
             schema: "linerate-ndr/1",
             a: &self.a,
@@ -206,41 +206,22 @@ impl Ndr {
     }
 }
 
-/// The line that progress rewrites.
-struct Line {
-    shown: bool,
-    on: bool,
-}
-
-impl Line {
-    fn show(&mut self, step: &Step<'_>) {
-        if !self.on {
-            return;
-        }
-        let bound = |bound: Option<u64>| bound.map_or("-".to_owned(), |pps| mpps(pps as f64));
-        let trial = step.trial;
-        let lost = 100.0 * trial.loss_ratio();
-        let left = Duration::from_secs_f64(step.left_s.clamp(0.0, 1e6));
-        let _ = write!(
-            std::io::stderr(),
-            "\r\x1b[K{} {}/{}  {} lost {lost:.3} %  between {} and {}  trial {}  about {} s left",
-            step.goal.name,
-            step.phase.0,
-            step.phase.1,
-            mpps(trial.load_pps as f64),
-            bound(step.bounds.0),
-            bound(step.bounds.1),
-            step.trials,
-            left.as_secs()
-        );
-        self.shown = true;
-    }
-
-    fn clear(&mut self) {
-        if self.shown {
-            let _ = write!(std::io::stderr(), "\r\x1b[K");
-        }
-    }
+/// The progress of a search.
+fn drawn(step: &Step<'_>) -> String {
+    let bound = |bound: Option<u64>| bound.map_or("-".to_owned(), |pps| mpps(pps as f64));
+    let trial = step.trial;
+    format!(
+        "{} {}/{}  {} lost {:.3} %  between {} and {}  trial {}  about {} s left",
+        step.goal.name,
+        step.phase.0,
+        step.phase.1,
+        mpps(trial.load_pps as f64),
+        100.0 * trial.loss_ratio(),
+        bound(step.bounds.0),
+        bound(step.bounds.1),
+        step.trials,
+        step.left_s.clamp(0.0, 1e6) as u64
+    )
 }
 
 fn text(outcome: &Outcome, limits: Limits) -> String {

@@ -134,26 +134,13 @@ impl From<Setting> for Value {
     }
 }
 
-impl From<bool> for Value {
-    fn from(b: bool) -> Value {
-        Value::Bool(b)
-    }
+macro_rules! from {
+    ($($type:ty => $kind:ident),*) => {
+        $(impl From<$type> for Value {
+            fn from(value: $type) -> Value {
+                Value::$kind(value.into())
+            }
+        })*
+    };
 }
-
-impl From<i64> for Value {
-    fn from(n: i64) -> Value {
-        Value::Int(n)
-    }
-}
-
-impl From<f64> for Value {
-    fn from(n: f64) -> Value {
-        Value::Float(n)
-    }
-}
-
-impl From<&str> for Value {
-    fn from(text: &str) -> Value {
-        Value::Text(text.into())
-    }
-}
+from!(bool => Bool, i64 => Int, f64 => Float, &str => Text);

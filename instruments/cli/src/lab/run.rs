@@ -293,18 +293,13 @@ mod tests {
     fn effect() -> Effect {
         Effect {
             unit: "ns/packet".into(),
-            better_when: None,
             a: 100.0,
             b: 88.0,
             change_pct: -12.04,
             ci95_pct: (-12.61, -11.38),
             n_pairs: 15,
-            censored_below: None,
-            aa_half_width_pct: None,
-            aa_pct: None,
-            p_holm: None,
-            expected: None,
             verdict: Verdict::Better,
+            ..Effect::default()
         }
     }
 

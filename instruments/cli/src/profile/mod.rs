@@ -3,7 +3,6 @@
 pub mod args;
 mod file;
 mod list;
-mod perf;
 mod record;
 mod recording;
 mod watch;

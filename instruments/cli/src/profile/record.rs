@@ -15,9 +15,9 @@ use linerate_prof::{pmu, print, read};
 
 use super::args::Record;
 use super::file::Draft;
-use super::perf::{Folder, Perf};
 use super::recording::Around;
 use super::recording::{Ended, Recording};
+use super::recording::{Folder, Perf};
 use crate::errors::{Failure, RUNTIME, UNSUPPORTED, USAGE};
 use crate::report::thousands;
 use crate::screen::Screen;

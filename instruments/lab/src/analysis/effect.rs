@@ -2,10 +2,10 @@
 
 use linerate_seeds::stats::Goal;
 
-use super::interval::{Interval, median, median_interval};
 use super::samples::{Part, admitted, negatives, parts};
+use super::signs::{Interval, median, median_interval};
 use super::verdict::{control_is_off, from_control};
-use super::{pct, pooled, signs, verdict};
+use super::{pct, samples, signs, verdict};
 use crate::experiment::{Clock, Metric};
 use crate::record::{Effect, Expected, PairRecord, Verdict};
 
@@ -57,7 +57,7 @@ pub fn effect(
     // Both in one way, so that the floor is that of what is held against it.
     let pooled = [&of_b, &of_control].into_iter().flatten().any(|(a, b)| nothing(a, b));
     let change = |pairs: &[(Part, Part)]| {
-        if pooled { pooled::change(pairs, one_event(metric), level) } else { paired(pairs, level) }
+        if pooled { samples::change(pairs, one_event(metric), level) } else { paired(pairs, level) }
     };
     let found = change(&of_b)?;
     let aa = change(&of_control)

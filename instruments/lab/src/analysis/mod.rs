@@ -26,9 +26,7 @@
 //! was below 0 in any window has no ratio either: the effect is withheld, with a warning.
 
 mod effect;
-mod interval;
 mod overall;
-mod pooled;
 mod run;
 mod samples;
 mod signs;
@@ -40,13 +38,13 @@ mod verdict;
 
 pub(crate) use effect::one_event;
 pub use effect::{effect, half_width_pct, level};
-pub(crate) use interval::{Interval, median, median_interval};
 pub use overall::overall;
-pub(crate) use pooled::value as pooled_value;
 pub use run::analyse;
 pub(crate) use run::pairs_needed;
+pub(crate) use samples::value as pooled_value;
 pub(crate) use samples::{Part, class_of, parts_of_b};
 pub use samples::{admitted, look_reached, noisy};
+pub(crate) use signs::{Interval, median, median_interval};
 pub use verdict::{SAME_PCT, distinct};
 pub(crate) use verdict::{direction, excludes_none};
 

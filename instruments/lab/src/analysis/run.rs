@@ -3,8 +3,8 @@
 use serde_json::{Map, Value, json};
 
 use super::effect::unsettle;
-use super::interval::median;
 use super::samples::{admissions, admitted, look_reached, negatives, noisy};
+use super::signs::median;
 use super::verdict::{SAME_PCT, control_is_off, distinct, judge};
 use super::{effect, overall, signs};
 use crate::experiment::{Experiment, Metric};

@@ -8,7 +8,6 @@
 //! Hence a change must be beyond both noise floors added to be one; hence times of unlike machines
 //! are not compared unless asked for; hence a gate is best on counts, which are of the program alone.
 
-mod environment;
 mod fail;
 mod row;
 mod screen;
@@ -21,9 +20,9 @@ use crate::experiment::Experiment;
 use crate::record::Run;
 use crate::{Code, Error, Result};
 
-pub use environment::Difference;
 pub use fail::{FailOn, Over};
 pub use row::{Row, Withheld};
+pub use side::Difference;
 pub use trend::{Trend, TrendPoint, trends};
 
 /// Two runs beside each other.
@@ -75,7 +74,7 @@ fn compared(
         return Err(refused(why));
     }
     fail_on.iter().try_for_each(|condition| condition.is_of(second))?;
-    let environment = environment::differences(one, other);
+    let environment = side::differences(one, other);
     let unlike = !allow_env && environment.iter().any(|difference| difference.decides);
     let (a, b) = labels(one, other);
     let mut comparison = Comparison {

@@ -5,7 +5,7 @@ use std::fmt;
 use linerate_show::words::harmless;
 use serde::Serialize;
 
-use super::environment;
+use super::side;
 use super::side::Side;
 use crate::analysis::{self, SAME_PCT, admitted, class_of, pct};
 use crate::experiment::{Clock, Experiment, Metric};
@@ -178,9 +178,8 @@ fn row(
     let b = Side::of(metric, &after.pairs)?;
     let (log, interval) = a.to(&b);
     let floor = |effect: &Effect| effect.aa_half_width_pct.unwrap_or(SAME_PCT);
-    let cycles = |run: &Run, value| {
-        environment::cycles(run, value).filter(|_| metric.unit.starts_with("ns"))
-    };
+    let cycles =
+        |run: &Run, value| side::cycles(run, value).filter(|_| metric.unit.starts_with("ns"));
     let mut row = Row {
         cell: String::new(),
         metric: metric.name.clone(),

@@ -146,7 +146,7 @@ fn line(fields: impl Iterator<Item = String>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::{Status, Verdict};
+    use crate::record::Status;
 
     fn run() -> Run {
         let window = |packets| Window { wall_ns: 1000, packets, ..Window::default() };
@@ -165,18 +165,13 @@ mod tests {
         };
         let effect = Effect {
             unit: "ns".into(),
-            better_when: None,
             a: 5.0,
             b: 7.0,
             change_pct: 40.0,
             ci95_pct: (30.0, 50.0),
             n_pairs: 1,
-            censored_below: None,
-            aa_half_width_pct: None,
-            aa_pct: None,
             p_holm: Some(1.0),
-            expected: None,
-            verdict: Verdict::Unclear,
+            ..Effect::default()
         };
         let cell = CellRecord {
             at: [("rate".to_owned(), "max".to_owned())].into(),

@@ -4,7 +4,6 @@
 //! A directory has `experiment.toml` and `pairs.ndjson` while it runs, `run.json` once it has ended.
 
 mod csv;
-mod find;
 mod lines;
 mod run;
 mod state;
@@ -18,12 +17,12 @@ use serde::{Deserialize, Serialize};
 pub use crate::scenario::Ledger;
 pub use crate::window::Window;
 pub use csv::{csv, effects_csv};
-#[cfg(test)]
-pub(crate) use find::runs;
-pub use find::{find, read};
 pub(crate) use run::{title, unbalanced};
 pub(crate) use state::Store;
+#[cfg(test)]
+pub(crate) use state::runs;
 pub(crate) use state::{Asked, CellEnd, Resumed, RunState, Total};
+pub use state::{find, read};
 
 /// The schema that a run is written under.
 pub const SCHEMA: &str = "linerate-lab-run/1";
@@ -233,7 +232,7 @@ pub enum Order {
 }
 
 /// The effect on one metric in one cell.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Effect {
     /// The unit of `a` and `b`.
     pub unit: String,
@@ -285,7 +284,7 @@ pub struct Expected {
 }
 
 /// A verdict on an effect.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
     /// Better, beyond the noise.
@@ -295,6 +294,7 @@ pub enum Verdict {
     /// No difference beyond the noise.
     Same,
     /// The sides cannot be told apart.
+    #[default]
     Unclear,
 }
 

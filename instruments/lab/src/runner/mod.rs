@@ -1,22 +1,24 @@
 //! Runs an experiment: cell by cell, pair by pair, until enough is known or it is interrupted.
 
-mod cell;
-mod request;
-#[cfg(test)]
-mod tests;
-mod unit;
-
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, SystemTime};
 
-use linerate_prof::conditions::rfc3339;
-
-use crate::Result;
-use crate::experiment::Experiment;
-use crate::record::{Effect, Resumed, Run, RunState, Store};
-use crate::scenario::Place;
 use cell::Pace;
+use linerate_prof::conditions::rfc3339;
+use serde_json::Value;
 use unit::{Machine, World};
+
+use crate::experiment::{Cell, Experiment};
+use crate::record::{Asked, Effect, Resumed, Run, RunState, SCHEMA, Store};
+use crate::scenario::Place;
+use crate::settings::wrong;
+use crate::{Code, Error, Result};
+
+mod cell;
+mod unit;
 
 /// A run to be made.
 #[derive(Debug, Clone)]
@@ -115,7 +117,7 @@ fn run_in(world: &dyn World, request: &Request, observer: &mut dyn Observer) -> 
             let (mut store, mut state) = Store::resume(dir)?;
             request.is_of(&state, dir)?;
             let (started, argv) = (rfc3339(SystemTime::now()), request.argv.clone());
-            let resumed = Resumed { started, argv, tool: request::tool(&request.built), env };
+            let resumed = Resumed { started, argv, tool: tool(&request.built), env };
             store.resumed(&resumed)?;
             state.resumed.push(resumed);
             (store, state)
@@ -134,3 +136,137 @@ fn run_in(world: &dyn World, request: &Request, observer: &mut dyn Observer) -> 
     running.store.finish(&run)?;
     Ok(run)
 }
+
+impl Request {
+    /// The request that the interrupted run in `dir` was begun with. Its command, where this
+    /// program is, and its commit are for the caller to add.
+    ///
+    /// # Errors
+    /// `E-RUN` if it is no run, or another version's; `E-FILE`.
+    pub fn resuming(dir: &Path) -> Result<Request> {
+        let (state, name) = RunState::begun(dir)?;
+        let asked = state.asked;
+        Ok(Request {
+            experiment: Experiment::parse(&state.toml, &name)?,
+            quick: asked.quick,
+            only: asked.only,
+            seed: asked.seed,
+            place: Place {
+                cpus: asked.cpus,
+                seed: asked.traffic_seed,
+                program: None,
+                stop: Arc::default(),
+            },
+            dir: dir.parent().unwrap_or(Path::new(".")).into(),
+            resume: Some(dir.into()),
+            argv: Vec::new(),
+            note: asked.note,
+            built: Built::default(),
+        })
+    }
+
+    /// Returns the selected cells, in the experiment's order, with their places in the grid.
+    pub(super) fn cells(&self) -> Result<Vec<(usize, &Cell)>> {
+        let wanted = |cell: &Cell| self.only.iter().all(|one| cell.at.contains(one));
+        let all = self.experiment.cells(self.quick);
+        let cells: Vec<(usize, &Cell)> = all.filter(|(_, cell)| wanted(cell)).collect();
+        if !cells.is_empty() {
+            return Ok(cells);
+        }
+        let only: Vec<String> = self.only.iter().map(|(name, at)| format!("{name}={at}")).collect();
+        let subset = if self.quick { "the quick subset of " } else { "" };
+        let why = format!("no cell of {subset}{} has {}", self.experiment.id, only.join(" "));
+        Err(wrong(0, why).fix(format!("it has: {}", factors(&self.experiment))))
+    }
+
+    /// Begins a run of it, on a machine that is `env`.
+    pub(super) fn begin(&self, env: Value) -> Result<(Store, RunState)> {
+        let started = rfc3339(SystemTime::now());
+        let id = started.replace(['-', ':'], "") + "-" + &self.experiment.id;
+        let mut asked = Asked {
+            schema: SCHEMA.into(),
+            id,
+            started,
+            seed: self.seed,
+            quick: self.quick,
+            only: self.only.clone(),
+            cpus: self.place.cpus.clone(),
+            traffic_seed: self.place.seed,
+            argv: self.argv.clone(),
+            note: self.note.clone(),
+            tool: tool(&self.built),
+            env,
+        };
+        let store = Store::create(&self.dir, &self.experiment, &mut asked)?;
+        Ok((store, RunState::new(asked, &self.experiment.toml)))
+    }
+
+    /// Checks that the run in `dir` was started with this request.
+    pub(super) fn is_of(&self, state: &RunState, dir: &Path) -> Result<()> {
+        let asked = &state.asked;
+        let differs = [
+            ("the experiment's file", self.experiment.toml != state.toml),
+            ("the seed", self.seed != asked.seed || self.place.seed != asked.traffic_seed),
+            ("--quick", self.quick != asked.quick),
+            ("--only", self.only != asked.only),
+            ("the CPUs", self.place.cpus != asked.cpus),
+        ];
+        let Some((what, _)) = differs.iter().find(|(_, differs)| *differs) else { return Ok(()) };
+        let why = format!("it was begun otherwise: {what} cannot be changed meanwhile");
+        Err(Error::new(Code::Run, format!("cannot go on with {}", dir.display()), why)
+            .fix("start another run"))
+    }
+}
+
+fn factors(experiment: &Experiment) -> String {
+    let each: Vec<String> = experiment
+        .factors
+        .iter()
+        .map(|factor| {
+            let levels: Vec<&str> = factor.levels.iter().map(|level| level.name.as_str()).collect();
+            format!("{} = {}", factor.name, levels.join(" | "))
+        })
+        .collect();
+    if each.is_empty() { "no factors".into() } else { each.join("; ") }
+}
+
+/// Version, commit, `build_id`, rustc and `target_cpu`; `unknown` where it is not known.
+///
+/// The commit and the compiler are the caller's to say: whoever builds a program knows what it is built
+/// from and by. The build ID is a sum over the program's file.
+///
+/// Cost: reads the program's file once in a process.
+pub(super) fn tool(built: &Built) -> BTreeMap<String, String> {
+    static BUILD_ID: LazyLock<Option<String>> = LazyLock::new(|| {
+        let program = std::fs::read("/proc/self/exe").ok()?;
+        let mut hasher = DefaultHasher::new();
+        program.hash(&mut hasher);
+        Some(format!("{:016x}", hasher.finish()))
+    });
+    let said = |value: Option<&String>| value.cloned().unwrap_or_else(|| "unknown".into());
+    BTreeMap::from([
+        ("version".into(), env!("CARGO_PKG_VERSION").into()),
+        ("commit".into(), said(built.commit.as_ref())),
+        ("build_id".into(), said(BUILD_ID.as_ref())),
+        ("rustc".into(), said(built.rustc.as_ref())),
+        ("target_cpu".into(), target_cpu()),
+    ])
+}
+
+/// The architecture, and what of its extensions the compiler was allowed to use.
+fn target_cpu() -> String {
+    let features = [
+        ("sse4.2", cfg!(target_feature = "sse4.2")),
+        ("avx2", cfg!(target_feature = "avx2")),
+        ("avx512f", cfg!(target_feature = "avx512f")),
+        ("lse", cfg!(target_feature = "lse")),
+        ("sve", cfg!(target_feature = "sve")),
+    ];
+    let used: Vec<&str> =
+        features.iter().filter(|(_, used)| *used).map(|(name, _)| *name).collect();
+    let used = if used.is_empty() { "baseline".into() } else { used.join(" ") };
+    format!("{} {used}", std::env::consts::ARCH)
+}
+
+#[cfg(test)]
+mod tests;

@@ -170,12 +170,11 @@ fn effect(unit: &str, a: f64, ratio: f64, verdict: Verdict) -> Effect {
         change_pct: pct,
         ci95_pct: (pct - 1.3, pct + 0.9),
         n_pairs: 26,
-        censored_below: None,
         aa_half_width_pct: Some(0.6),
         aa_pct: Some((0.08, -0.52, 0.6)),
         p_holm: Some(1e-5),
-        expected: None,
         verdict,
+        ..Effect::default()
     }
 }
 

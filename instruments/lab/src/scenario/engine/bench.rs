@@ -11,8 +11,8 @@ use linerate_skb::{Data, Ledger, Pool};
 
 use super::beyond::{self, Beyond};
 use super::config::Config;
+use super::path::Reading;
 use super::path::{self, Gauge};
-use super::reading::Reading;
 use super::turning::{Done, empty, nanos};
 use crate::far::Seen;
 use crate::scenario::crew::Crew;

@@ -15,7 +15,6 @@ mod bench;
 mod beyond;
 mod config;
 mod path;
-mod reading;
 mod turning;
 
 #[cfg(test)]
@@ -56,7 +55,7 @@ impl Scenario for Engine {
     }
 
     fn figures(&self) -> &'static [Figure] {
-        &reading::FIGURES
+        &path::FIGURES
     }
 
     fn check(&self, settings: &Settings, place: &Place) -> Result<()> {
