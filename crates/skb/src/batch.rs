@@ -8,6 +8,8 @@
 //! A transmit that takes a prefix moves `head`; nothing is copied. The batch never grows: a packet
 //! that does not fit stays with the caller.
 
+mod retain;
+
 use std::marker::PhantomData;
 
 use crate::chain;
@@ -282,36 +284,6 @@ impl<S> Batch<S> {
         self.sent(n, mem)
     }
 
-    /// Keeps the packets for which `keep` returns `Ok`; drops each other packet for the reason that it
-    /// returns.
-    ///
-    /// Cost: rejects are freed in bulk, a run of equal reasons at a time.
-    pub fn retain(&mut self, mut keep: impl FnMut(&mut Skb<S>) -> Result<(), DropReason>) {
-        let mut kept = self.head;
-        let mut rejects = Rejects { handles: [0; 64], n: 0, reason: DropReason::NO_ROUTE };
-        // While `keep` runs, live slots are [head, kept) and [i, tail); a panic in it must find no
-        // slot in between live, so the batch is closed up before each call by `Gap`.
-        let mut gap = Gap { batch: self, kept, next: kept };
-        while gap.next < gap.batch.tail {
-            let i = gap.next;
-            // SAFETY: slot i is live; see `iter_mut`.
-            let skb = unsafe { &mut *std::ptr::from_mut(&mut gap.batch.slots[i]).cast::<Skb<S>>() };
-            let verdict = keep(skb);
-            gap.next = i + 1;
-            match verdict {
-                Ok(()) => {
-                    gap.batch.slots[kept] = gap.batch.slots[i];
-                    gap.batch.verdicts[kept] = gap.batch.verdicts[i];
-                    kept += 1;
-                    gap.kept = kept;
-                }
-                Err(reason) => rejects.add(gap.batch.slots[i], reason),
-            }
-        }
-        drop(gap);
-        rejects.free();
-    }
-
     /// Frees all packets behind the first `len` as never used: they do not count.
     pub fn truncate(&mut self, len: usize) {
         if len < self.len() {
@@ -355,53 +327,6 @@ impl<S> Batch<S> {
     pub unsafe fn adopt(&mut self, handles: &[u32]) {
         // SAFETY: the caller's promise is the one `extend_raw` asks for.
         unsafe { self.extend_raw(handles) }
-    }
-}
-
-/// Closes the hole between kept and unvisited packets, also when `retain`'s closure panics.
-struct Gap<'a, S> {
-    batch: &'a mut Batch<S>,
-    kept: usize,
-    next: usize,
-}
-
-impl<S> Drop for Gap<'_, S> {
-    fn drop(&mut self) {
-        let (next, tail) = (self.next, self.batch.tail);
-        self.batch.slots.copy_within(next..tail, self.kept);
-        self.batch.verdicts.copy_within(next..tail, self.kept);
-        self.batch.tail = self.kept + (tail - next);
-    }
-}
-
-/// Rejected packets, gathered so that they are freed a run at a time.
-struct Rejects {
-    handles: [u32; 64],
-    n: usize,
-    reason: DropReason,
-}
-
-impl Rejects {
-    fn add(&mut self, handle: u32, reason: DropReason) {
-        if self.n == self.handles.len() || (self.n > 0 && self.reason.index() != reason.index()) {
-            self.free();
-        }
-        self.reason = reason;
-        self.handles[self.n] = handle;
-        self.n += 1;
-    }
-
-    fn free(&mut self) {
-        let n = std::mem::take(&mut self.n);
-        if n > 0 {
-            thread::free_slow(&self.handles[..n], Fate::Dropped(self.reason));
-        }
-    }
-}
-
-impl Drop for Rejects {
-    fn drop(&mut self) {
-        self.free();
     }
 }
 
@@ -466,7 +391,7 @@ mod tests {
     use super::*;
     use crate::Pool;
 
-    fn numbered(n: usize, capacity: usize) -> (Pool, Local, Batch) {
+    pub(super) fn numbered(n: usize, capacity: usize) -> (Pool, Local, Batch) {
         let pool = Pool::builder().frames(256).build().unwrap();
         let mut mem = pool.local();
         let mut batch = Batch::with_capacity(capacity);
@@ -477,7 +402,7 @@ mod tests {
         (pool, mem, batch)
     }
 
-    fn numbers(batch: &Batch) -> Vec<u8> {
+    pub(super) fn numbers(batch: &Batch) -> Vec<u8> {
         batch.iter().map(|skb| skb.data()[0]).collect()
     }
 
@@ -500,37 +425,6 @@ mod tests {
         assert_eq!((n.packets, n.bytes, numbers(&batch)), (5, 5, vec![5, 6, 7]));
         assert_eq!(mem.alloc(&mut batch, 9), 5);
         assert_eq!(batch.iter().take(3).map(|s| s.data()[0]).collect::<Vec<_>>(), [5, 6, 7]);
-    }
-
-    #[test]
-    fn retain_keeps_order_and_frees_the_rest() {
-        let (pool, _mem, mut batch) = numbered(200, 200);
-        batch.retain(|skb| match skb.data()[0] % 3 {
-            0 => Ok(()),
-            1 => Err(DropReason::MALFORMED),
-            _ => Err(DropReason::NO_ROUTE),
-        });
-        assert_eq!(numbers(&batch), (0..200).step_by(3).map(|i| i as u8).collect::<Vec<_>>());
-        let ledger = pool.ledger();
-        assert_eq!(ledger.dropped(DropReason::MALFORMED), 67);
-        assert_eq!(ledger.dropped(DropReason::NO_ROUTE), 66);
-        assert_eq!((ledger.in_flight, ledger.difference()), (67, 0));
-    }
-
-    #[test]
-    fn a_panic_in_retain_loses_nothing() {
-        let (pool, _mem, mut batch) = numbered(10, 10);
-        let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            batch.retain(|skb| match skb.data()[0] {
-                6 => panic!("stage"),
-                i if i % 2 == 0 => Ok(()),
-                _ => Err(DropReason::NO_ROUTE),
-            });
-        }));
-        assert!(caught.is_err());
-        assert_eq!(numbers(&batch), [0, 2, 4, 6, 7, 8, 9]);
-        let ledger = pool.ledger();
-        assert_eq!((ledger.in_flight, ledger.difference()), (7, 0), "{ledger}");
     }
 
     #[test]

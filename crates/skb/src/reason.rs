@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use linerate_wire::Malformed;
+
 /// The reason of a drop: one of ours, or one that a program names.
 ///
 /// A program that merely drops an [`Skb`](crate::Skb) has *consumed* it; a reason is for packets
@@ -96,6 +98,14 @@ impl DropReason {
     /// Returns the library's reason at `index`, if there is one.
     pub(crate) fn ours(index: usize) -> Option<DropReason> {
         OURS.iter().copied().find(|r| r.index() == index)
+    }
+}
+
+/// Returns `UNWANTED` for a sound packet of another kind, `MALFORMED` for all others: what a view refuses
+/// leaves a closure of [`Batch::retain`](crate::Batch::retain) by `?`.
+impl From<Malformed> for DropReason {
+    fn from(malformed: Malformed) -> DropReason {
+        if malformed.is_other_kind() { DropReason::UNWANTED } else { DropReason::MALFORMED }
     }
 }
 

@@ -251,6 +251,10 @@ fn edit_theirs(packet: &mut Packet, (kind, value): Edit) {
         TransportHeader::Tcp(tcp) => (tcp.source_port, tcp.destination_port) = (src, dst),
         _ => {}
     };
+    if kind == 5 && reply(&mut packet.transport) {
+        packet.swap();
+        packet.set_hops(64);
+    }
     match (kind, &mut packet.net, &mut packet.transport) {
         (0, Net::V4(ip), _) => ip.source = (value as u32).to_be_bytes(),
         (0, Net::V6(ip), _) => ip.source = value.to_be_bytes(),
@@ -280,12 +284,6 @@ fn edit_theirs(packet: &mut Packet, (kind, value): Edit) {
         (4, _, transport) => {
             if let Some(echo) = echo(transport) {
                 (echo.id, echo.seq) = (port, !port);
-            }
-        }
-        (5, _, transport) => {
-            if reply(transport) {
-                packet.swap();
-                packet.set_hops(64);
             }
         }
         (6, Net::V4(ip), _) => {

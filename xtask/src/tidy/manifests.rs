@@ -8,7 +8,7 @@ const ARROWS: [(&str, &[&str]); 14] = [
     ("sys", &[]),
     ("ring", &[]),
     ("wire", &[]),
-    ("skb", &["sys", "ring"]),
+    ("skb", &["sys", "ring", "wire"]),
     ("port", &["skb", "ring", "wire", "sys"]),
     ("datapath", &["port", "skb", "ring", "wire"]),
     ("ctl", &["datapath", "port", "wire", "sys"]),
