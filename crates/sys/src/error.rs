@@ -76,6 +76,16 @@ impl From<Error> for std::io::Error {
     }
 }
 
+/// The same error, if one of ours is inside; else the call's own words, as [`Code::System`].
+impl From<std::io::Error> for Error {
+    fn from(e: std::io::Error) -> Self {
+        match e.downcast::<Error>() {
+            Ok(ours) => ours,
+            Err(e) => Error::new(Code::System, "a call of the program failed", e.to_string()),
+        }
+    }
+}
+
 /// The result of a setup call.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -180,6 +190,15 @@ mod tests {
         assert_eq!(e.to_string(), "cannot open veth7: no such device (fix: ip link)");
         assert_eq!(e.code.as_str(), "E-NODEV");
         assert_eq!(e.kind(), Kind::Runtime);
+    }
+
+    #[test]
+    fn an_error_returns_from_io_as_it_went() {
+        let ours = Error::new(Code::NoDevice, "cannot open veth7", "no such device").fix("ip link");
+        assert_eq!(Error::from(std::io::Error::from(ours.clone())), ours);
+        let other = Error::from(std::io::Error::other("disk full"));
+        assert_eq!(other.to_string(), "a call of the program failed: disk full");
+        assert_eq!(other.code, Code::System);
     }
 
     #[test]
