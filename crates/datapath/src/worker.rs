@@ -137,7 +137,8 @@ impl Worker {
                 continue;
             }
             let peer = self.napis[i].peer.map(Napi::id);
-            let mut turn = Turn::new(now, self.napis[i].port, peer, &mut self.outbox);
+            let (port, outbox, mem) = (self.napis[i].port, &mut self.outbox, &mut self.mem);
+            let mut turn = Turn::new(now, port, peer, outbox, mem);
             for stage in &mut self.stages {
                 stage.run(&mut self.batch, &mut turn);
             }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use linerate_datapath::{Engine, Running, Stage, Stopped, Turn, Turned, Worker};
+use linerate_datapath::{Engine, PortId, Running, Stage, Stopped, Turn, Turned, Worker};
 use linerate_port::pcap::{self, Frame};
 use linerate_skb::{Batch, Init, Ledger, Pool, Return};
 
@@ -144,6 +144,38 @@ fn a_pool_of_few_frames_is_handed_out_to_the_last_and_used_again() {
     assert_eq!(counts.rx_packets, 5000);
     // The last poll finds the end.
     assert_eq!((counts.rx_nombuf, counts.polls_empty), (5000 / 3, 1), "{counts:?}");
+}
+
+/// Sends one packet of its own for each that it sees.
+struct Adds(PortId);
+
+impl Stage for Adds {
+    fn run(&mut self, batch: &mut Batch, turn: &mut Turn<'_>) {
+        for i in 0..batch.len() {
+            let skb = if i % 2 == 0 { turn.alloc_copy(b"odd") } else { turn.alloc() };
+            turn.send(self.0, skb.unwrap());
+        }
+    }
+}
+
+#[test]
+fn a_pool_of_the_sum_of_its_holders_has_a_packet_for_each_that_a_stage_adds() {
+    let engine = Engine::builder()
+        .port("gen", "gen:,count=10k")
+        .port("sink", "sink:")
+        .port("added", "sink:,blind")
+        .wire("gen", "sink")
+        .stage(|cx| Adds(cx.port("added")))
+        .build()
+        .unwrap();
+    let stopped = finish(engine.start().unwrap());
+    let sent = |i: usize| stopped.ports[i].counts.tx_packets;
+    assert_eq!(
+        (sent(1), sent(2), stopped.ledger.dropped_total()),
+        (10_000, 10_000, 0),
+        "{stopped}"
+    );
+    assert_eq!((stopped.ledger.starved, stopped.ledger.difference()), (0, 0), "{stopped}");
 }
 
 /// Turns each of `workers` in turn, `times` times.
