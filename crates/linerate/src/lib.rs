@@ -38,7 +38,7 @@ pub use linerate_port::r#gen::Pacer;
 pub use linerate_port::{
     Bell, Capabilities, Caps, Code, Copies, Counters, Direction, Driver, DriverCounts, DriverFlags,
     DriverHelp, Error, Goal, Health, Kind, Moderated, Moderation, Needs, Obtained, OnMachine,
-    OpenContext, Opened, Options, Origin, Pace, Plan, Port, Queue, QueueCounts, QueueOps, Registry,
+    OpenContext, Opened, Options, Origin, Pace, Plan, Port, Queue, QueueCounts, QueueOps, Registry, Reshape,
     Result, Spec, TxOffload, Verified, Views, Want, memif, nearest, parse, pcap, plan, units, wait,
     wait_any, wrap,
 };
@@ -61,7 +61,8 @@ pub mod knob {
 /// It leaves out `Result` and `Error`, which programs have of their own.
 pub mod prelude {
     pub use crate::{
-        Batch, DropReason, Engine, Health, Ledger, Local, Pacer, Pool, Port, Queue, Shared, Skb,
-        Stage, StageContext, Turn, Unique, Views, Want, wait_any,
+        Batch, DropReason, Engine, Health, Ledger, Local, Offload, Pacer, Pool, Port, PortId,
+        Queue, Reshape, Shared, Skb, Stage, StageContext, Turn, Unique, Verdict, Views, Want,
+        wait_any, wire,
     };
 }

@@ -5,8 +5,8 @@
 
 use linerate_skb::{DropReason, Offload, Skb, Trust};
 use linerate_wire::{
-    ArpPacket, EthMut, EthRef, Head, HeadMut, IpRef, Ipv4Mut, Ipv4Ref, Ipv6Mut, Ipv6Ref, Malformed,
-    Partial, TcpMut, TcpRef, UdpMut, UdpRef,
+    ArpMut, ArpPacket, EthMut, EthRef, Head, HeadMut, IcmpMut, IcmpRef, IpRef, Ipv4Mut, Ipv4Ref,
+    Ipv6Mut, Ipv6Ref, NdMut, Partial, TcpMut, TcpRef, TransportMut, UdpMut, UdpRef,
 };
 
 use crate::host::offload;
@@ -39,6 +39,16 @@ pub trait Views {
     /// # Errors
     /// See the trait.
     fn arp(&self) -> Result<&ArpPacket, DropReason>;
+    /// The ARP packet, for writing: `skb.arp_mut()?.reply(mac)`.
+    ///
+    /// # Errors
+    /// See the trait.
+    fn arp_mut(&mut self) -> Result<ArpMut<'_>, DropReason>;
+    /// The neighbour solicitation of IPv6, for answering: `skb.nd_mut()?.reply(mac)`.
+    ///
+    /// # Errors
+    /// See the trait.
+    fn nd_mut(&mut self) -> Result<NdMut<'_>, DropReason>;
     /// The IP packet, whichever its version.
     ///
     /// # Errors
@@ -84,6 +94,24 @@ pub trait Views {
     /// # Errors
     /// See the trait.
     fn tcp_mut(&mut self) -> Result<TcpMut<'_>, DropReason>;
+    /// The UDP datagram or TCP segment, for writing; its checksum stays right.
+    ///
+    /// # Errors
+    /// See the trait.
+    fn transport_mut(&mut self) -> Result<TransportMut<'_>, DropReason>;
+    /// The ICMP or ICMPv6 message.
+    ///
+    /// # Errors
+    /// See the trait.
+    fn icmp(&self) -> Result<IcmpRef<'_>, DropReason>;
+    /// The ICMP or ICMPv6 message, for writing; its checksum stays right.
+    ///
+    /// # Errors
+    /// See the trait.
+    fn icmp_mut(&mut self) -> Result<IcmpMut<'_>, DropReason>;
+    /// A hash of the packet's flow, the same in both directions: [`Head::flow_hash`]. Of memory that a
+    /// peer writes, 0.
+    fn flow_hash(&self) -> u32;
     /// Computes the checksum that is left to a device, if one is, and leaves nothing to it any more:
     /// of any protocol, at any depth of headers, over all frames, in memory of either kind.
     ///
@@ -96,20 +124,6 @@ pub trait Views {
     fn complete_checksum(&mut self) -> Result<(), DropReason>;
 }
 
-/// The drop reason for a frame that a view refused.
-fn reason(malformed: Malformed) -> DropReason {
-    match malformed {
-        Malformed::NotIp
-        | Malformed::NotIpv4
-        | Malformed::NotIpv6
-        | Malformed::NotUdp
-        | Malformed::NotTcp
-        | Malformed::NotArp
-        | Malformed::Fragment => DropReason::UNWANTED,
-        _ => DropReason::MALFORMED,
-    }
-}
-
 /// The first frame, and how many bytes follow it.
 fn head(skb: &Skb) -> Result<Head<'_>, DropReason> {
     private(skb)?;
@@ -118,7 +132,7 @@ fn head(skb: &Skb) -> Result<Head<'_>, DropReason> {
 }
 
 /// As [`head`], for writing.
-fn head_mut(skb: &mut Skb) -> Result<HeadMut<'_>, DropReason> {
+pub(crate) fn head_mut(skb: &mut Skb) -> Result<HeadMut<'_>, DropReason> {
     private(skb)?;
     let (len, partial) = (skb.len(), partial(skb));
     let bytes = skb.data_mut();
@@ -138,7 +152,7 @@ fn partial(skb: &Skb) -> Option<Partial> {
 }
 
 /// Refuses memory that a peer can write.
-fn private(skb: &Skb) -> Result<(), DropReason> {
+pub(crate) fn private(skb: &Skb) -> Result<(), DropReason> {
     match skb.trust() {
         Trust::Private => Ok(()),
         Trust::Exported => Err(DropReason::UNSUPPORTED),
@@ -147,51 +161,75 @@ fn private(skb: &Skb) -> Result<(), DropReason> {
 
 impl Views for Skb {
     fn eth(&self) -> Result<EthRef<'_>, DropReason> {
-        head(self)?.eth().map_err(reason)
+        Ok(head(self)?.eth()?)
     }
 
     fn eth_mut(&mut self) -> Result<EthMut<'_>, DropReason> {
-        head_mut(self)?.eth().map_err(reason)
+        Ok(head_mut(self)?.eth()?)
     }
 
     fn arp(&self) -> Result<&ArpPacket, DropReason> {
-        head(self)?.arp().map_err(reason)
+        Ok(head(self)?.arp()?)
+    }
+
+    fn arp_mut(&mut self) -> Result<ArpMut<'_>, DropReason> {
+        Ok(head_mut(self)?.arp()?)
+    }
+
+    fn nd_mut(&mut self) -> Result<NdMut<'_>, DropReason> {
+        Ok(head_mut(self)?.nd()?)
     }
 
     fn ip(&self) -> Result<IpRef<'_>, DropReason> {
-        head(self)?.ip().map_err(reason)
+        Ok(head(self)?.ip()?)
     }
 
     fn ipv4(&self) -> Result<Ipv4Ref<'_>, DropReason> {
-        head(self)?.ipv4().map_err(reason)
+        Ok(head(self)?.ipv4()?)
     }
 
     fn ipv4_mut(&mut self) -> Result<Ipv4Mut<'_>, DropReason> {
-        head_mut(self)?.ipv4().map_err(reason)
+        Ok(head_mut(self)?.ipv4()?)
     }
 
     fn ipv6(&self) -> Result<Ipv6Ref<'_>, DropReason> {
-        head(self)?.ipv6().map_err(reason)
+        Ok(head(self)?.ipv6()?)
     }
 
     fn ipv6_mut(&mut self) -> Result<Ipv6Mut<'_>, DropReason> {
-        head_mut(self)?.ipv6().map_err(reason)
+        Ok(head_mut(self)?.ipv6()?)
     }
 
     fn udp(&self) -> Result<UdpRef<'_>, DropReason> {
-        head(self)?.udp().map_err(reason)
+        Ok(head(self)?.udp()?)
     }
 
     fn udp_mut(&mut self) -> Result<UdpMut<'_>, DropReason> {
-        head_mut(self)?.udp().map_err(reason)
+        Ok(head_mut(self)?.udp()?)
     }
 
     fn tcp(&self) -> Result<TcpRef<'_>, DropReason> {
-        head(self)?.tcp().map_err(reason)
+        Ok(head(self)?.tcp()?)
     }
 
     fn tcp_mut(&mut self) -> Result<TcpMut<'_>, DropReason> {
-        head_mut(self)?.tcp().map_err(reason)
+        Ok(head_mut(self)?.tcp()?)
+    }
+
+    fn transport_mut(&mut self) -> Result<TransportMut<'_>, DropReason> {
+        Ok(head_mut(self)?.transport()?)
+    }
+
+    fn icmp(&self) -> Result<IcmpRef<'_>, DropReason> {
+        Ok(head(self)?.icmp()?)
+    }
+
+    fn icmp_mut(&mut self) -> Result<IcmpMut<'_>, DropReason> {
+        Ok(head_mut(self)?.icmp()?)
+    }
+
+    fn flow_hash(&self) -> u32 {
+        head(self).map_or(0, Head::flow_hash)
     }
 
     fn complete_checksum(&mut self) -> Result<(), DropReason> {

@@ -1,0 +1,311 @@
+//! Packets made longer and shorter: headers put around them and taken off, payloads resized.
+//!
+//! ```text
+//!  frame   [ headroom | data .......... | tailroom ]    a header takes headroom, a payload tailroom
+//! ```
+//!
+//! The bytes are written by `linerate-wire`. A checksum that is left to a device stays left to it.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use linerate_skb::{DropReason, Offload, Skb};
+use linerate_sys::vnet::F_NEEDS_CSUM;
+use linerate_wire::{
+    HeadMut, IPV4_BYTES, IPV6_BYTES, Malformed, Protocol, Tunnel, VLAN_BYTES, VlanTag,
+};
+
+use crate::view::{Views, head_mut, private};
+
+/// Longest packet whose length an IP header can say, with an Ethernet header.
+const LONGEST_BYTES: usize = 14 + u16::MAX as usize;
+/// Offsets of a tunnel's UDP header over IPv6, and of the checksum in it.
+const TUNNEL_V6_UDP: u16 = 54;
+const UDP_CHECK: u16 = 6;
+
+/// Headers that are put around a packet or taken off, and payloads that change their length.
+///
+/// Errors, beside those of [`Views`]: [`DropReason::TOO_LONG`] if the first frame has no room, or the
+/// packet would be over 64 KiB; [`DropReason::UNSUPPORTED`] for a superframe that nothing behind could
+/// cut. After an error the packet is as it was.
+pub trait Reshape {
+    /// Puts `tag` around the frame, outside of tags that it has.
+    ///
+    /// # Errors
+    /// See the trait.
+    fn push_vlan(&mut self, tag: VlanTag) -> Result<(), DropReason>;
+    /// Takes the outermost VLAN tag off, and returns it.
+    ///
+    /// # Errors
+    /// [`DropReason::UNWANTED`] without a tag; see the trait.
+    fn pop_vlan(&mut self) -> Result<VlanTag, DropReason>;
+    /// Puts an IPv4 header between the Ethernet header and the packet that it carries: as
+    /// [`Protocol::IPIP`] an IPv4 packet, as [`Protocol::IPV6`] one of IPv6, as others anything. See
+    /// [`HeadMut::push_ipv4`].
+    ///
+    /// # Errors
+    /// See the trait.
+    fn push_ipv4(
+        &mut self,
+        src: Ipv4Addr,
+        dst: Ipv4Addr,
+        protocol: Protocol,
+    ) -> Result<(), DropReason>;
+    /// Puts an IPv6 header there; otherwise as [`Reshape::push_ipv4`].
+    ///
+    /// # Errors
+    /// See the trait.
+    fn push_ipv6(
+        &mut self,
+        src: Ipv6Addr,
+        dst: Ipv6Addr,
+        protocol: Protocol,
+    ) -> Result<(), DropReason>;
+    /// Takes the outer IP header off a packet that carries an IP packet: [`HeadMut::pop_ip`].
+    ///
+    /// # Errors
+    /// [`DropReason::UNWANTED`] without a packet inside; see the trait.
+    fn pop_ip(&mut self) -> Result<(), DropReason>;
+    /// Puts the frame into a VXLAN tunnel: [`HeadMut::push_vxlan`]. Over IPv6 the outer checksum is
+    /// filled, or left to the device if nothing else is.
+    ///
+    /// # Errors
+    /// See the trait.
+    fn push_vxlan(&mut self, tunnel: &Tunnel) -> Result<(), DropReason>;
+    /// Puts the frame into a Geneve tunnel; otherwise as [`Reshape::push_vxlan`].
+    ///
+    /// # Errors
+    /// See the trait.
+    fn push_geneve(&mut self, tunnel: &Tunnel) -> Result<(), DropReason>;
+    /// Makes the payload of a UDP datagram `bytes` long, with every length and checksum around it; new
+    /// bytes are zero. See [`HeadMut::set_udp_payload_len`].
+    ///
+    /// # Errors
+    /// See the trait; [`DropReason::UNSUPPORTED`] also for a chain.
+    fn set_udp_payload_len(&mut self, bytes: usize) -> Result<(), DropReason>;
+}
+
+impl Reshape for Skb {
+    fn push_vlan(&mut self, tag: VlanTag) -> Result<(), DropReason> {
+        push(self, VLAN_BYTES, |head| head.push_vlan(tag))
+    }
+
+    fn pop_vlan(&mut self) -> Result<VlanTag, DropReason> {
+        let tag = head_mut(self)?.pop_vlan()?;
+        self.pull(VLAN_BYTES);
+        Ok(tag)
+    }
+
+    fn push_ipv4(
+        &mut self,
+        src: Ipv4Addr,
+        dst: Ipv4Addr,
+        protocol: Protocol,
+    ) -> Result<(), DropReason> {
+        cuttable(self, protocol)?;
+        push(self, IPV4_BYTES, |head| head.push_ipv4(src, dst, protocol))
+    }
+
+    fn push_ipv6(
+        &mut self,
+        src: Ipv6Addr,
+        dst: Ipv6Addr,
+        protocol: Protocol,
+    ) -> Result<(), DropReason> {
+        cuttable(self, protocol)?;
+        push(self, IPV6_BYTES, |head| head.push_ipv6(src, dst, protocol))
+    }
+
+    fn pop_ip(&mut self) -> Result<(), DropReason> {
+        let bytes = head_mut(self)?.pop_ip()?;
+        self.pull(bytes);
+        Ok(())
+    }
+
+    fn push_vxlan(&mut self, tunnel: &Tunnel) -> Result<(), DropReason> {
+        push_tunnel(self, tunnel, |head| head.push_vxlan(tunnel))
+    }
+
+    fn push_geneve(&mut self, tunnel: &Tunnel) -> Result<(), DropReason> {
+        push_tunnel(self, tunnel, |head| head.push_geneve(tunnel))
+    }
+
+    fn set_udp_payload_len(&mut self, bytes: usize) -> Result<(), DropReason> {
+        let view = self.udp()?;
+        if !self.is_linear() || self.offload().is_gso() {
+            return Err(DropReason::UNSUPPORTED);
+        }
+        let at = view.payload().as_ptr().addr() - self.data().as_ptr().addr();
+        let (old, new) = (self.len(), at.checked_add(bytes).ok_or(DropReason::TOO_LONG)?);
+        if new > old && self.put(new - old).is_none() {
+            return Err(DropReason::TOO_LONG);
+        }
+        let done = head_mut(self).and_then(|head| Ok(head.set_udp_payload_len(bytes)?));
+        self.trim(if done.is_ok() { new } else { old });
+        done
+    }
+}
+
+/// Refuses a superframe that could not be cut behind a header of `protocol`.
+fn cuttable(skb: &Skb, protocol: Protocol) -> Result<(), DropReason> {
+    let known = matches!(protocol, Protocol::IPIP | Protocol::IPV6);
+    if skb.offload().is_gso() && !known { Err(DropReason::UNSUPPORTED) } else { Ok(()) }
+}
+
+/// Makes room for `bytes` in front, and has `write` fill it.
+fn push(
+    skb: &mut Skb,
+    bytes: usize,
+    write: impl FnOnce(HeadMut<'_>) -> Result<(), Malformed>,
+) -> Result<(), DropReason> {
+    private(skb)?;
+    if skb.len() + bytes > LONGEST_BYTES || skb.push(bytes).is_none() {
+        return Err(DropReason::TOO_LONG);
+    }
+    let done = head_mut(skb).and_then(|head| Ok(write(head)?));
+    if done.is_err() {
+        skb.pull(bytes);
+    }
+    done
+}
+
+fn push_tunnel(
+    skb: &mut Skb,
+    tunnel: &Tunnel,
+    write: impl FnOnce(HeadMut<'_>) -> Result<(), Malformed>,
+) -> Result<(), DropReason> {
+    if skb.offload().is_gso() {
+        return Err(DropReason::UNSUPPORTED);
+    }
+    push(skb, tunnel.header_bytes(), write)?;
+    if tunnel.src.is_ipv4() {
+        return Ok(());
+    }
+    if !skb.offload().needs_checksum() {
+        skb.set_offload(Offload {
+            flags: F_NEEDS_CSUM,
+            csum_start: TUNNEL_V6_UDP,
+            csum_offset: UDP_CHECK,
+            ..Offload::NONE
+        });
+    }
+    if skb.udp_mut()?.fill_checksum() {
+        return Ok(());
+    }
+    // The inner checksum's field is not in the first frame.
+    skb.pull(tunnel.header_bytes());
+    Err(DropReason::UNSUPPORTED)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::testing::{PARTIAL, bytes, ipv4};
+    use linerate_skb::{Pool, Trust};
+    use linerate_wire::{Mac, checksum, ip, udp};
+
+    const OUTSIDE: [Ipv4Addr; 2] = [Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(192, 0, 2, 2)];
+
+    fn pool() -> Pool {
+        Pool::builder().frames(64).build().unwrap()
+    }
+
+    /// Returns a packet of UDP whose checksum is left to a device.
+    fn unfinished(pool: &Pool, payload: usize) -> Skb {
+        let mut frame = ipv4(17, payload);
+        let check = checksum::finish(checksum::sum(&frame[14..34]));
+        frame[24..26].copy_from_slice(&check.to_be_bytes());
+        let mut skb = pool.local().alloc_copy(&frame).unwrap();
+        skb.set_offload(PARTIAL);
+        skb
+    }
+
+    fn tunnel(v6: bool) -> Tunnel {
+        let ends = if v6 { ["fd00::a", "fd00::b"] } else { ["192.0.2.1", "192.0.2.2"] };
+        let [src, dst] = ends.map(|text| text.parse().unwrap());
+        Tunnel { src_mac: Mac([2; 6]), dst_mac: Mac([4; 6]), src, dst, vni: 7 }
+    }
+
+    #[test]
+    fn checksums_inside_and_outside_a_tunnel_leave_right_whoever_computes_them() {
+        let pool = pool();
+        for (payload, v6, finished) in [
+            (4, false, false),
+            (4, true, false),
+            (5000, true, false),
+            (4, true, true),
+            (5000, true, true),
+        ] {
+            let mut skb = unfinished(&pool, payload);
+            if finished {
+                skb.complete_checksum().unwrap();
+            }
+            let inner = skb.len();
+            skb.push_vxlan(&tunnel(v6)).unwrap();
+            assert_eq!(skb.offload().needs_checksum(), v6 || !finished);
+            skb.complete_checksum().unwrap();
+            let frame = bytes(&skb);
+            assert!(udp(&frame).unwrap().checksum_ok(), "{payload} {v6} {finished}");
+            assert!(udp(&frame[frame.len() - inner..]).unwrap().checksum_ok());
+        }
+    }
+
+    #[test]
+    fn a_packet_in_an_ip_header_and_out_again_is_as_it_was() {
+        let pool = pool();
+        for payload in [4, 5000] {
+            let mut skb = unfinished(&pool, payload);
+            let before = bytes(&skb);
+            let [src, dst] = OUTSIDE;
+            skb.push_ipv4(src, dst, Protocol::IPIP).unwrap();
+            assert_eq!(skb.offload().csum_start, PARTIAL.csum_start + 20);
+            skb.push_vlan(VlanTag::new(5, 1)).unwrap();
+            assert_eq!(ip(&bytes(&skb)).unwrap().dst(), dst);
+            assert_eq!(skb.pop_vlan().unwrap().vid(), 5);
+            assert_eq!(skb.pop_vlan().unwrap_err(), DropReason::UNWANTED);
+            skb.pop_ip().unwrap();
+            assert_eq!(skb.pop_ip(), Err(DropReason::UNWANTED));
+            assert!(bytes(&skb) == before && skb.offload() == PARTIAL);
+        }
+    }
+
+    #[test]
+    fn a_resized_payload_has_right_lengths_and_checksums() {
+        let pool = pool();
+        let mut skb = unfinished(&pool, 40);
+        for len in [40, 7, 0, 100, 101] {
+            skb.set_udp_payload_len(len).unwrap();
+            assert_eq!((skb.len(), skb.udp().unwrap().payload().len()), (42 + len, len));
+            let mut copy = pool.local().alloc_copy(&bytes(&skb)).unwrap();
+            copy.set_offload(PARTIAL);
+            copy.complete_checksum().unwrap();
+            assert!(udp(&bytes(&copy)).unwrap().checksum_ok(), "{len}");
+        }
+        let before = bytes(&skb);
+        assert_eq!(skb.set_udp_payload_len(10_000), Err(DropReason::TOO_LONG));
+        assert_eq!(skb.set_udp_payload_len(usize::MAX), Err(DropReason::TOO_LONG));
+        assert_eq!(bytes(&skb), before);
+        let mut chain = unfinished(&pool, 5000);
+        assert_eq!(chain.set_udp_payload_len(4), Err(DropReason::UNSUPPORTED));
+    }
+
+    #[test]
+    fn a_refused_header_leaves_the_packet_as_it_was() {
+        let pool = pool();
+        let [src, dst] = OUTSIDE;
+        let mut skb = unfinished(&pool, 4);
+        let before = bytes(&skb);
+        assert_eq!(skb.push_ipv4(src, dst, Protocol::IPV6), Err(DropReason::UNWANTED));
+        let mixed = Tunnel { dst: src.into(), ..tunnel(true) };
+        assert_eq!(skb.push_geneve(&mixed), Err(DropReason::UNWANTED));
+        while skb.push_ipv4(src, dst, Protocol::IPIP).is_ok() {}
+        assert!(skb.headroom() < 20);
+        while skb.pop_ip().is_ok() {}
+        assert!(bytes(&skb) == before && skb.offload() == PARTIAL);
+        skb.set_offload(Offload { gso_type: 5, gso_size: 2, ..PARTIAL });
+        assert_eq!(skb.push_vxlan(&tunnel(false)), Err(DropReason::UNSUPPORTED));
+        assert_eq!(skb.push_ipv4(src, dst, Protocol(47)), Err(DropReason::UNSUPPORTED));
+        let exported = Pool::builder().frames(64).trust(Trust::Exported).build().unwrap();
+        let mut skb = unfinished(&exported, 4);
+        assert_eq!(skb.push_vlan(VlanTag::new(1, 1)), Err(DropReason::UNSUPPORTED));
+    }
+}
