@@ -1,7 +1,7 @@
 //! TCP between namespaces, from threads of this process; iperf3 and ping, judged by their reports.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
 use std::time::Duration;
 
@@ -191,8 +191,9 @@ pub fn curl(from: &Netns, source: Ipv4Addr, to: Ipv4Addr) -> Result<String, Stri
 ///
 /// # Panics
 /// If an answer is missing.
-pub fn ping(from: &Netns, to: Ipv4Addr, size: usize, count: usize) -> Result<(), String> {
+pub fn ping(from: &Netns, to: impl Into<IpAddr>, size: usize, count: usize) -> Result<(), String> {
     installed("ping")?;
+    let to = to.into();
     let (size, sent) = (size.to_string(), count.to_string());
     let all = format!("{count} packets transmitted, {count} received, 0% packet loss");
     let mut last = None;

@@ -1,10 +1,10 @@
-//! Five whole programs that read and write packets' bytes (`src/bin`), against common tools. The
+//! The examples that read and write packets' headers, against common tools. The
 //! peers are kernels with their offloads at the defaults: a packet to a port of this machine has a
 //! partial checksum.
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::process::Command;
 use std::time::Duration;
 
@@ -12,20 +12,21 @@ use linerate::{Port, pcap};
 use linerate_tests::capture::{Folder, Pcap};
 use linerate_tests::netns::Netns;
 use linerate_tests::process::Process;
-use linerate_tests::topology::{Hosts, WEST, wait_for_carrier};
+use linerate_tests::topology::{EAST, Hosts, WEST, wait_for_carrier};
 use linerate_tests::traffic::{curl, ping, serve_http};
 use linerate_tests::wait::{SOON, until_true};
 use linerate_tests::{installed, or_skip, scenario};
 
 const BALANCER: &str = env!("CARGO_BIN_EXE_balancer");
+const DECAP: &str = env!("CARGO_BIN_EXE_decap");
 const DNS: &str = env!("CARGO_BIN_EXE_dns");
-const PONG: &str = env!("CARGO_BIN_EXE_pong");
-const SNAT: &str = env!("CARGO_BIN_EXE_snat");
+const NAT: &str = env!("CARGO_BIN_EXE_nat");
+const RESPONDER: &str = env!("CARGO_BIN_EXE_responder");
 const SPLITTER: &str = env!("CARGO_BIN_EXE_splitter");
 
 /// Addresses of no host: only a program answers for them.
 const NOBODY: Ipv4Addr = Ipv4Addr::new(10, 7, 0, 9);
-const NOBODY_V6: &str = "fd00::9";
+const NOBODY_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 9);
 /// Longest time that a program may take to end on a busy machine.
 const LONG: Duration = Duration::from_secs(20);
 
@@ -49,18 +50,13 @@ fn asked_by_dig(text: &str) {
     let hosts = or_skip!(Hosts::new());
     // Without it a veth takes any checksum for one that will still be completed.
     without_checksums(&hosts.middle, "w0");
-    let dns = or_skip!(start(&hosts.middle, DNS, &[text, "4"], &[text]));
+    let dns = or_skip!(start(&hosts.middle, DNS, &[text], &[text]));
     let (asker, name) = asker(&hosts, text);
-    let on = |what: &str| {
-        let switch = format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6");
-        asker.run(|| fs::write(switch, "0")).map_err(|e| e.to_string())?;
-        asker.try_ip(&format!("{what} dev {name}"))
-    };
-    or_skip!(on("addr add fd00::1/64 nodad"));
-    for address in [&NOBODY.to_string(), NOBODY_V6] {
+    or_skip!(turn_ipv6_on(asker, name));
+    for address in [NOBODY.to_string(), NOBODY_V6.to_string()] {
         asker.ip(&format!("neigh add {address} lladdr 02:00:00:00:00:09 dev {name}"));
     }
-    for server in [&NOBODY.to_string(), NOBODY_V6] {
+    for server in [NOBODY.to_string(), NOBODY_V6.to_string()] {
         for (kind, address) in [("A", "192.0.2.53\n"), ("AAAA", "2001:db8::53\n")] {
             let mut dig = Command::new("dig");
             dig.args([&format!("@{server}"), "+short", "+time=5", "+tries=1", "a.example", kind]);
@@ -88,12 +84,15 @@ fn ping_is_answered_over_tap() {
 
 fn asked_by_ping(text: &str) {
     let hosts = or_skip!(Hosts::new());
-    let pong = or_skip!(start(&hosts.middle, PONG, &[text, &NOBODY.to_string(), "60"], &[text]));
-    let (asker, _) = asker(&hosts, text);
+    let args = [text, &NOBODY.to_string(), &NOBODY_V6.to_string(), "70"];
+    let responder = or_skip!(start(&hosts.middle, RESPONDER, &args, &[text]));
+    let (asker, name) = asker(&hosts, text);
+    or_skip!(turn_ipv6_on(asker, name));
     for size in [0, 56, 1400] {
         or_skip!(ping(asker, NOBODY, size, 20));
     }
-    assert_whole(pong);
+    or_skip!(ping(asker, NOBODY_V6, 56, 10));
+    assert_whole(responder);
 }
 
 #[test]
@@ -113,18 +112,15 @@ fn a_host_behind_one_address_is_served_from_packet_to_xdp() {
 
 /// Checks a program that hides west from the network in which east is.
 fn hidden(inside: &str, outside: &str) {
-    let server = Ipv4Addr::new(10, 8, 0, 2);
     let hosts = or_skip!(Hosts::new());
-    hosts.east.ip(&format!("addr add {server}/24 dev eth0"));
-    hosts.west.ip("route add 10.8.0.0/24 via 10.7.0.254");
-    let args = [inside, "10.7.0.254", outside, "10.8.0.254"];
-    let snat = or_skip!(start(&hosts.middle, SNAT, &args, &[inside, outside]));
-    serve_http(&hosts.east, server, "east", 1);
-    let line = or_skip!(curl(&hosts.west, WEST, server));
-    assert!(line.starts_with("east serves 10.8.0.254:200"), "{line}");
-    or_skip!(scenario::tcp(&hosts.west, &hosts.east, server, "1"));
-    or_skip!(scenario::datagrams(&hosts.west, &hosts.east, server, "1"));
-    assert_whole(snat);
+    let args = [inside, outside, "10.7.0.254"];
+    let nat = or_skip!(start(&hosts.middle, NAT, &args, &[inside, outside]));
+    serve_http(&hosts.east, EAST, "east", 1);
+    let line = or_skip!(curl(&hosts.west, WEST, EAST));
+    assert!(line.starts_with("east serves 10.7.0.254:"), "{line}");
+    or_skip!(scenario::tcp(&hosts.west, &hosts.east, EAST, "1"));
+    or_skip!(scenario::datagrams(&hosts.west, &hosts.east, EAST, "1"));
+    assert_whole(nat);
 }
 
 #[test]
@@ -176,7 +172,7 @@ fn balanced(near: [&str; 2], far: [&str; 2]) {
     let servers = ["02:00:00:00:01:01=10.9.0.1", "02:00:00:00:01:02=10.9.0.2"];
     let args = [&near[..], &[ADDRESS], &servers].concat();
     let balancer = or_skip!(start(&hosts.middle, BALANCER, &args, &near));
-    let unwrap = or_skip!(start(&tunnel, BALANCER, &far, &far));
+    let decap = or_skip!(start(&tunnel, DECAP, &far, &far));
 
     let mut served = BTreeMap::new();
     for (netns, name) in [(&hosts.east, "east"), (&second, "second")] {
@@ -198,7 +194,7 @@ fn balanced(near: [&str; 2], far: [&str; 2]) {
     or_skip!(scenario::tcp(&hosts.west, &hosts.east, address, "1"));
     or_skip!(scenario::datagrams(&hosts.west, &hosts.east, address, "1"));
     assert_whole(balancer);
-    assert_whole(unwrap);
+    assert_whole(decap);
 }
 
 #[test]
@@ -266,6 +262,13 @@ fn start(netns: &Netns, program: &str, args: &[&str], ports: &[&str]) -> Result<
     let process = netns.start(command);
     until_true("the ports", SOON, || process.stderr().ends_with('\n'));
     Ok(process)
+}
+
+/// Gives the interface an address of IPv6, which the namespace of a test is without.
+fn turn_ipv6_on(netns: &Netns, name: &str) -> Result<(), String> {
+    let switch = format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6");
+    netns.run(|| fs::write(switch, "0")).map_err(|e| e.to_string())?;
+    netns.try_ip(&format!("addr add fd00::1/64 nodad dev {name}")).map(drop)
 }
 
 /// Has the interface send no packet whose checksum is not complete.

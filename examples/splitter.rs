@@ -1,8 +1,6 @@
 //! Splits what a port receives over two captures, each written by a thread of its own, both ways of a
 //! flow into the same: `splitter pcap:all.pcapng one.pcapng other.pcapng`.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
-
 use linerate::prelude::*;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -22,11 +20,10 @@ fn main() -> Result<(), Failure> {
         threads.push(std::thread::spawn(|| write(far, file)));
     }
     let mut batch = Batch::with_capacity(64);
-    while !source.health().ended() {
-        source.wait(None)?;
+    while source.wait(None)? {
         source.rx(&mut batch);
         for skb in batch.drain() {
-            let (_, lane) = &mut rings[flow_hash(&skb) as usize % 2];
+            let (_, lane) = &mut rings[skb.flow_hash() as usize % 2];
             let _ = lane.push(skb); // it has room for all that were received
         }
         for (ring, lane) in &mut rings {
@@ -43,29 +40,15 @@ fn main() -> Result<(), Failure> {
         thread.join().map_err(|_| "a writer panicked")??;
     }
     println!("{}", pool.ledger());
-    Ok(source.health().check()?)
+    Ok(())
 }
 
 fn write(mut ring: Port, mut file: Port) -> Result<(), Failure> {
     let mut batch = Batch::with_capacity(64);
-    while !ring.health().ended() {
-        ring.wait(None)?;
+    while ring.wait(None)? {
         ring.rx(&mut batch);
         file.xmit(&mut batch);
         batch.discard(DropReason::WRITE_FAILED);
     }
     Ok(file.health().check()?)
-}
-
-/// Returns a hash that is the same for both directions of a flow.
-fn flow_hash(skb: &Skb) -> u64 {
-    let ports = skb.tcp().map(|tcp| (tcp.src_port(), tcp.dst_port()));
-    let ports = ports.or_else(|_| skb.udp().map(|udp| (udp.src_port(), udp.dst_port())));
-    let (src, dst) = ports.unwrap_or_default();
-    let mut hasher = DefaultHasher::new();
-    if let Ok(ip) = skb.ip() {
-        let (from, to) = ((ip.src(), src), (ip.dst(), dst));
-        (from.min(to), from.max(to), ip.protocol()).hash(&mut hasher);
-    }
-    hasher.finish()
 }

@@ -1,0 +1,69 @@
+//! Spreads one address over servers by tunnels: `balancer CLIENTS TUNNEL 10.7.0.100 MAC=10.9.0.1 ...`,
+//! until its input ends; `decap` is the other end. A client stays with its server, and when a server
+//! goes, hardly any other clients move (Maglev: Eisenbud et al., NSDI 2016, section 3.4).
+
+mod until;
+
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash};
+use std::net::Ipv4Addr;
+
+use linerate::prelude::*;
+use linerate::wire::{Mac, Protocol};
+
+/// Entries of the table: a prime, and a hundred times the servers.
+const ENTRIES: usize = 65_537;
+
+struct Balancer {
+    address: Ipv4Addr,
+    /// The server of each hash of a client.
+    table: Vec<(Mac, Ipv4Addr)>,
+}
+
+impl Stage for Balancer {
+    fn run(&mut self, batch: &mut Batch, _: &mut Turn<'_>) {
+        batch.retain(|skb| match skb.ipv4().map(|ip| (ip.src(), ip.dst())) {
+            Ok((client, address)) if address == self.address => {
+                let (mac, server) = self.table[hash(client) % ENTRIES];
+                skb.eth_mut()?.set_dst(mac);
+                skb.push_ipv4(address, server, Protocol::IPIP) // checksums inside stay as they are
+            }
+            _ => Ok(()), // ARP, and what the servers answer
+        });
+    }
+}
+
+fn hash(of: impl Hash) -> usize {
+    BuildHasherDefault::<DefaultHasher>::default().hash_one(of) as usize
+}
+
+/// Each server has its own order of all entries, and takes in turn the first that is free.
+fn table(servers: &[(Mac, Ipv4Addr)]) -> Vec<(Mac, Ipv4Addr)> {
+    let mut orders: Vec<_> = servers.iter().map(|s| (hash(s.1), hash((s.1, 1)))).collect();
+    let mut table = vec![None; ENTRIES];
+    for (at, server) in (0..ENTRIES).map(|turn| turn % servers.len()).zip(servers.iter().cycle()) {
+        let (entry, step) = &mut orders[at];
+        while table[*entry % ENTRIES].is_some() {
+            *entry = entry.wrapping_add(1 + *step % (ENTRIES - 1)) % ENTRIES;
+        }
+        table[*entry % ENTRIES] = Some(*server);
+    }
+    table.into_iter().flatten().collect()
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let args: Vec<String> = std::env::args().collect();
+    let [_, clients, tunnel, address, servers @ ..] = &args[..] else {
+        return Err("usage: balancer PORT PORT ADDRESS MAC=SERVER...".into());
+    };
+    let address = address.parse()?;
+    let server = |text: &String| {
+        let (mac, server) = text.split_once('=')?;
+        Some((mac.parse().ok()?, server.parse().ok()?))
+    };
+    let servers: Option<Vec<_>> = servers.iter().map(server).collect();
+    let servers = servers.filter(|all| !all.is_empty()).ok_or("a server is MAC=ADDRESS")?;
+    let engine = Engine::builder().port("clients", clients).port("tunnel", tunnel);
+    let engine = engine.wire("clients", "tunnel");
+    let engine = engine.stage(move |_| Balancer { address, table: table(&servers) });
+    until::input_ends(engine.build()?)
+}

@@ -1,0 +1,26 @@
+//! Takes packets out of their tunnels (IP in IP) on the way between two ports, until its input ends:
+//! `decap TUNNEL SERVERS`. Other packets pass as they are.
+
+mod until;
+
+use linerate::prelude::*;
+
+struct Decap;
+
+impl Stage for Decap {
+    fn run(&mut self, batch: &mut Batch, _: &mut Turn<'_>) {
+        batch.retain(|skb| match skb.pop_ip() {
+            Err(DropReason::UNWANTED) => Ok(()), // no tunnel's
+            done => done,
+        });
+    }
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let args: Vec<String> = std::env::args().collect();
+    let [_, tunnel, servers] = &args[..] else {
+        return Err("usage: decap PORT PORT".into());
+    };
+    let engine = Engine::builder().port("tunnel", tunnel).port("servers", servers);
+    until::input_ends(engine.wire("tunnel", "servers").stage(|_| Decap).build()?)
+}

@@ -1,0 +1,62 @@
+//! Answers DNS questions for A and AAAA with one address each, as tokio tasks, until its input ends:
+//! `dns xdp:eth0,udp=53`.
+
+mod serve;
+
+use std::io::{Error, Result};
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use linerate::prelude::*;
+use tokio::task;
+
+const A: &[u8] = &Ipv4Addr::new(192, 0, 2, 53).octets();
+const AAAA: &[u8] = &Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0x53).octets();
+/// The bytes of a DNS header, and of an answer before its data.
+const HEADER: usize = 12;
+const RECORD: usize = 12;
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    let text = std::env::args().nth(1).ok_or_else(|| Error::other("usage: dns PORT"))?;
+    let port = Port::open(&text)?;
+    eprintln!("{}", port.obtained());
+    let (pool, mut tasks) = (port.pool().clone(), task::JoinSet::new());
+    port.into_queues().into_iter().for_each(|queue| _ = tasks.spawn(serve::serve(queue, answer)));
+    tasks.spawn_blocking(|| std::io::copy(&mut std::io::stdin(), &mut std::io::sink()).map(drop));
+    let ended = tasks.join_next().await; // the input has ended, or a queue
+    tasks.shutdown().await;
+    println!("{}", pool.ledger());
+    ended.map_or(Ok(()), |ended| ended?)
+}
+
+/// Turns a question into its answer, where it lies.
+fn answer(skb: &mut Skb) -> std::result::Result<(), DropReason> {
+    let udp = skb.udp()?;
+    let is_question = udp.payload().get(2).is_some_and(|flags| flags & 0x80 == 0);
+    let (true, 53) = (is_question, udp.dst_port()) else { return Err(DropReason::UNWANTED) };
+    let (end, kind) = question(udp.payload()).ok_or(DropReason::MALFORMED)?;
+    let data = [A, AAAA][usize::from(kind == 28)];
+    skb.set_udp_payload_len(end + RECORD + data.len())?;
+    let mut udp = skb.udp_mut()?;
+    let dns = udp.payload_mut();
+    let flags = 0x84 | (dns[2] & 1); // an answer, of authority, recursion as it was desired
+    dns[2..HEADER].copy_from_slice(&[flags, 0, 0, 1, 0, 1, 0, 0, 0, 0]);
+    // The name of the question again, the kind, class IN, a minute to live, the data.
+    let record = [0xc0, HEADER as u8, 0, kind, 0, 1, 0, 0, 0, 60, 0, data.len() as u8];
+    dns[end..end + RECORD].copy_from_slice(&record);
+    dns[end + RECORD..].copy_from_slice(data);
+    udp.swap_ends();
+    udp.fill_checksum().then_some(()).ok_or(DropReason::UNSUPPORTED)
+}
+
+/// Returns the end of the first question, and the type of record it asks for: A or AAAA.
+fn question(dns: &[u8]) -> Option<(usize, u8)> {
+    let mut at = HEADER;
+    while let label @ 1..=63 = *dns.get(at)? {
+        at += 1 + usize::from(label);
+    }
+    match dns.get(at..at + 5)? {
+        [0, 0, kind @ (1 | 28), 0, 1] => Some((at + 5, *kind)),
+        _ => None,
+    }
+}

@@ -1,0 +1,17 @@
+//! The end of programs that would go on for ever.
+
+use std::time::Duration;
+
+use linerate::Engine;
+
+/// Runs `engine` until the program's input ends or a port fails, and prints the ledger.
+pub(crate) fn input_ends(engine: Engine) -> Result<(), Box<dyn std::error::Error>> {
+    let running = engine.start()?;
+    eprintln!("ready");
+    let input =
+        std::thread::spawn(|| std::io::copy(&mut std::io::stdin(), &mut std::io::sink()).is_ok());
+    while !input.is_finished() && running.wait(Duration::from_secs(1)) == Ok(false) {}
+    let stopped = running.stop(Duration::from_secs(1));
+    println!("{stopped}");
+    Ok(stopped.check()?)
+}
