@@ -13,7 +13,7 @@ use std::fmt;
 use linerate_show::table::quoted;
 
 use super::preface;
-use crate::diff::{By, Count, Diff, Figures, Sum};
+use crate::diff::{Count, Diff, Figures, Sum};
 use crate::profile::{self, Event, Space};
 use crate::stage::stage_of;
 
@@ -126,11 +126,7 @@ fn units(diff: &Diff) -> [String; 2] {
 }
 
 fn saved_head(diff: &Diff) -> Vec<String> {
-    let by = diff.scale.by;
-    let unit = match by {
-        By::Share => by.suffix().to_owned(),
-        _ => format!("{}{}", preface::unit(diff.with.event.unit), by.suffix()),
-    };
+    let unit = preface::unit_of(diff);
     let saved = ["saved", "saved at least", "saved at most", "saved as listed"];
     let saving = ["saving (%)", "saving at least (%)", "saving as listed (%)"];
     saved.map(|what| format!("{what} ({unit})")).into_iter().chain(saving.map(Into::into)).collect()

@@ -22,6 +22,7 @@ use crate::profile::{Profile, Row};
 
 pub use bare::{Kernprof, Readprofile};
 pub use linerate_show::words::harmless;
+pub use preface::unit_of;
 pub use ranked::Ranked;
 pub use table::Table;
 

@@ -6,6 +6,7 @@ use linerate_show::number;
 
 use super::{harmless, short};
 use crate::conditions::{Conditions, Netdev};
+use crate::diff::{By, Diff};
 use crate::profile::{Event, Origin, OwnCost, Unit};
 
 /// The widest text of a maker that is printed on a line of ours.
@@ -40,6 +41,15 @@ pub(crate) const fn unit(unit: Unit) -> &'static str {
     match unit {
         Unit::Unknown => "counts",
         known => known.as_str(),
+    }
+}
+
+/// The unit of a difference's counts as it is scaled: `samples/s`.
+#[must_use]
+pub fn unit_of(diff: &Diff) -> String {
+    match diff.scale.by {
+        By::Share => By::Share.suffix().to_owned(),
+        by => format!("{}{}", unit(diff.with.event.unit), by.suffix()),
     }
 }
 

@@ -53,7 +53,7 @@ impl<'a> Ranked<'a> {
 
     /// Functions, the path's first, then what is apart from it.
     fn functions(&self) -> Grid {
-        let unit = self.unit();
+        let unit = preface::unit_of(self.diff);
         let mut grid = Grid::new("llrrrrrl");
         let [head, packets] = match self.packets() {
             Some(_) => ["difference".to_owned(), format!("{unit}{}", By::KiloPacket.suffix())],
@@ -157,7 +157,7 @@ impl<'a> Ranked<'a> {
     /// Subtotals of the stages, then the totals.
     fn totals(&self) -> Grid {
         let diff = self.diff;
-        let unit = self.unit();
+        let unit = preface::unit_of(self.diff);
         let mut grid = Grid::new("lrrrrrr");
         let is_exact = diff.sum().is_exact();
         let bound = if is_exact { ["", ""] } else { ["at least", "%"] };
@@ -205,14 +205,6 @@ impl<'a> Ranked<'a> {
         cells
     }
 
-    fn unit(&self) -> String {
-        let (with, by) = (&self.diff.with.event, self.diff.scale.by);
-        match by {
-            By::Share => by.suffix().to_owned(),
-            _ => format!("{}{}", preface::unit(with.unit), by.suffix()),
-        }
-    }
-
     fn preface(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let diff = self.diff;
         for warning in &diff.warnings {
@@ -252,7 +244,7 @@ impl<'a> Ranked<'a> {
             pct(diff.sum_without_idle())
         )?;
         let moved = diff.moved();
-        let unit = self.unit();
+        let unit = preface::unit_of(self.diff);
         let by = |sum: Sum| format!("{} {unit}", real(sum.saved(scale).abs(), scale));
         let beyond = if diff.is_sampled() { "beyond noise, " } else { "" };
         let fell = functions(moved.fell.functions);
@@ -270,7 +262,7 @@ impl<'a> Ranked<'a> {
         let scale = self.diff.scale;
         let of = functions(noise.functions);
         let change = real(-noise.saved(scale), scale);
-        writeln!(f, "within noise, {of}: {change} {} in all", self.unit())?;
+        writeln!(f, "within noise, {of}: {change} {} in all", preface::unit_of(self.diff))?;
         let unit = preface::unit(self.diff.with.event.unit);
         let scaled = if scale.by == By::AsTheyAre { "" } else { ", scaled as they are" };
         let rule = format!("more than {SIGMAS}·√(with + without) {unit}{scaled}");

@@ -1,7 +1,7 @@
 //! Profile of each side: a bar for each function, and the sum of each stage.
 
 use linerate_prof::diff::{By, Change, Count, Diff, Row, Scale};
-use linerate_prof::print::{Ranked, Readprofile};
+use linerate_prof::print::{Ranked, Readprofile, unit_of};
 use linerate_prof::profile::{Event, Origin, Profile, Row as ProfRow, Unit};
 use linerate_prof::stage::{Part, Stage};
 use linerate_show::escape::{escape, escape_lines};
@@ -46,7 +46,7 @@ fn one(profiles: &Profiles, [a, b]: [&str; 2]) -> String {
     let Profiles { cell, diff, .. } = profiles;
     let event = short(&profiles.a.event.name);
     let at = if cell.is_empty() { String::new() } else { format!(", {}", short(cell)) };
-    let unit = unit(diff);
+    let unit = unit_of(diff);
     let stages = format!("CPU by stage, in {unit}; idle stands apart.");
     let functions = format!(
         "{unit}: the change of each function from A ({a}) to B ({b}). To the left it fell, to the \
@@ -248,16 +248,6 @@ fn busy(diff: &Diff, scale: Scale) -> [f64; 2] {
 fn idle(diff: &Diff, scale: Scale) -> [f64; 2] {
     let sum = diff.sum_of(|row| row.stage.part() == Part::Idle);
     [scale.without(sum.without), scale.with(sum.with)]
-}
-
-fn unit(diff: &Diff) -> String {
-    let unit = match diff.with.event.unit {
-        Unit::Ticks => "ticks",
-        Unit::Samples => "samples",
-        Unit::Events => "events",
-        Unit::Unknown => "counts",
-    };
-    format!("{unit}{}", diff.scale.by.suffix())
 }
 
 /// Both sides' profiles of one event in one cell, and their difference.
