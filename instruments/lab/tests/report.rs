@@ -151,18 +151,6 @@ fn metric_of_zeros_is_one_line_without_a_plot() {
 }
 
 #[test]
-fn a_small_figure_is_told_with_three_digits() {
-    let mut run = skbinit();
-    for effect in run.cells[0].metrics.values_mut() {
-        (effect.a, effect.b, effect.censored_below) = (4.5678e-8, 3.2109e-8, None);
-    }
-    for told in [text(&run), without_documents(&html(&[run.clone()]))] {
-        assert!(told.contains("4.57e-8") && told.contains("3.21e-8"), "{told}");
-        assert!(!told.contains("0.000000"), "{told}");
-    }
-}
-
-#[test]
 fn verdict_same_is_printed_with_its_noise_floor() {
     let mut run = pool();
     for cell in &mut run.cells {

@@ -1,4 +1,4 @@
-//! `linerate lab report`.
+//! `linerate lab report`, `compare`, `export`, `list` and `show`.
 
 use std::path::Path;
 use std::{fs, io};

@@ -1,4 +1,4 @@
-//! `linerate lab run`.
+//! `linerate lab run`, and its progress on stderr.
 
 use std::env;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! `linerate profile list`.
+//! `linerate profile list`, `diff` and `events`.
 
 use linerate_prof::diff::{By, Diff as Difference};
 use linerate_prof::print::{self, csv, json};

@@ -1,4 +1,5 @@
-//! A running `perf record`: when it began to sample, when its target ended, and how it is ended.
+//! perf(1), which samples other processes: where it is, what it is asked and has found; and a running
+//! `perf record`: when it began to sample, when its target ended, and how it is ended.
 //!
 //! A command that is recorded does not outlive its recording: perf sends it SIGTERM, and waits for it.
 

@@ -1,4 +1,4 @@
-//! `linerate profile watch`.
+//! `linerate profile watch`: a line for each look, and a summary.
 
 use std::fs::File;
 use std::io::{self, BufReader, Write};

@@ -1,4 +1,4 @@
-//! Selection of the pairs that a metric is computed from, and its value in each pair.
+//! Selection of the pairs that a metric is computed from, its value in each pair, and sums of rare events.
 
 use super::effect::Change;
 use super::signs;

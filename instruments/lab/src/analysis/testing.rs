@@ -2,11 +2,8 @@
 
 use linerate_seeds::stats::Goal;
 
-use crate::experiment::{
-    Cell, Clock, Expectation, Experiment, Factor, Formula, Level, Metric, Plan, Side,
-};
-use crate::record::{CellRecord, Order, PairRecord, Run, SCHEMA};
-use crate::settings::Settings;
+use crate::experiment::{Clock, Expectation, Experiment, Formula, Metric};
+use crate::record::{CellRecord, PairRecord, Run, SCHEMA};
 use crate::window::Window;
 
 /// A cost, of which less is better, as `over` for each packet.
@@ -30,46 +27,13 @@ pub(crate) fn metric(over: &str) -> Metric {
 
 /// An experiment with one metric and two cells, `rate=max` and `rate=fixed`.
 pub(crate) fn experiment() -> Experiment {
-    let side = |name: &str| Side { name: name.into(), settings: Settings::new() };
-    let level = |name: &str| Level { name: name.into(), quick: true, ..Level::default() };
-    let cell = |name: &str| Cell {
-        at: vec![("rate".into(), name.into())],
-        scenario: "engine".into(),
-        window_ns: 1,
-        quick_window_ns: 1,
-        fresh: false,
-        a: Settings::new(),
-        b: Settings::new(),
-        quick: true,
-    };
-    Experiment {
-        id: "pool".into(),
-        title: String::new(),
-        question: String::new(),
-        post: None,
-        scenario: "engine".into(),
-        a: side("malloc"),
-        b: side("frames"),
-        factors: vec![Factor {
-            name: "rate".into(),
-            about: String::new(),
-            levels: vec![level("max"), level("fixed")],
-        }],
-        cells: vec![cell("max"), cell("fixed")],
-        metrics: vec![metric("cost")],
-        fixed_points: Vec::new(),
-        plan: Plan {
-            window_ns: 1,
-            warmup: 0,
-            fresh: false,
-            looks: vec![15, 30, 60],
-            half_width_pct: 1.0,
-            quick_pairs: 5,
-            quick_window_ns: 1,
-        },
-        profiles: false,
-        toml: String::new(),
-    }
+    let text = "version = 1\nid = \"pool\"\ntitle = \"t\"\nquestion = \"q\"\nscenario = \"engine\"\n\
+         [a]\nname = \"malloc\"\n[b]\nname = \"frames\"\n[plan]\nquick = { pairs = 5 }\n\
+         [[factor]]\nname = \"rate\"\nabout = \"r\"\n[[factor.level]]\nname = \"max\"\nquick = true\n\
+         [[factor.level]]\nname = \"fixed\"\nquick = true\n[[metric]]\nname = \"m\"\nunit = \"u\"\n\
+         about = \"m\"\nvalue = \"packets\"\nclock = \"cost\"\n";
+    let experiment = Experiment::parse(text, "pool.toml").unwrap();
+    Experiment { metrics: vec![metric("cost")], ..experiment }
 }
 
 /// A run of [`experiment`], of its first cells.
@@ -79,33 +43,14 @@ pub(crate) fn run_of(cells: &[Vec<PairRecord>]) -> Run {
         pairs: pairs.clone(),
         ..CellRecord::default()
     });
-    Run {
-        schema: SCHEMA.into(),
-        run: Default::default(),
-        env: serde_json::Value::Null,
-        experiment: Default::default(),
-        cells: records.collect(),
-        overall: Vec::new(),
-        profiles: Vec::new(),
-        matrices: Default::default(),
-        totals: Default::default(),
-        verdict: String::new(),
-        warnings: Vec::new(),
-    }
+    Run { schema: SCHEMA.into(), cells: records.collect(), ..Run::default() }
 }
 
 /// A pair of windows of 1000 packets that cost this much, with their control.
 pub(crate) fn pair(a: f64, b: f64, control: f64) -> PairRecord {
-    PairRecord {
-        order: Order::AB,
-        a: window(a),
-        b: window(b),
-        control: Some(window(control)),
-        accepted: true,
-        cost_accepted: true,
-        reject_reason: None,
-        placement: None,
-    }
+    let control = Some(window(control));
+    let accepted = PairRecord { accepted: true, cost_accepted: true, ..PairRecord::default() };
+    PairRecord { a: window(a), b: window(b), control, ..accepted }
 }
 
 fn window(cost: f64) -> Window {

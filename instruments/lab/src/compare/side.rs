@@ -1,4 +1,4 @@
-//! Figures of one run's changed side alone.
+//! Figures of one run's changed side alone, and in what the environments of two runs differ.
 
 use std::fmt;
 

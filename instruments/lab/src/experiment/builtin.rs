@@ -1,4 +1,4 @@
-//! The experiments that come with the program, and those that do not.
+//! The experiments that come with the program, those that do not, and their list.
 
 use std::fmt;
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! An experiment's file: TOML, with the line of whatever is wrong.
+//! An experiment's file: TOML, checked with the line of whatever is wrong, and the grid that it spans.
 //!
 //! Everything in it is bounded before it is kept, as a file may come from anybody: its bytes, its
 //! names, its factors and their product.

@@ -1,4 +1,4 @@
-//! Conclusions from the trials at one rate, and bounds from the trials at all rates.
+//! Goals, trials, conclusions from the trials at one rate, and bounds from the trials at all rates.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! The setup of a trial: two ends, packets, CPUs. It is refused early if no packet could get from A
-//! to B.
+//! The setup of a trial: two ends, packets, CPUs, refused early if no packet could get from A to B; and the
+//! trial: a generator before the path, a verifying sink behind it.
 
 use std::thread;
 use std::time::{Duration, Instant};

@@ -158,10 +158,9 @@ mod tests {
             a: window(5),
             b,
             control: Some(window(6)),
-            accepted: false,
             cost_accepted: true,
             reject_reason: Some("others, \"cc\", took 4 %".into()),
-            placement: None,
+            ..PairRecord::default()
         };
         let effect = Effect {
             unit: "ns".into(),

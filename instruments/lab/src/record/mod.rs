@@ -28,7 +28,7 @@ pub use state::{find, read};
 pub const SCHEMA: &str = "linerate-lab-run/1";
 
 /// One run.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Run {
     /// [`SCHEMA`].
     pub schema: String,
@@ -181,7 +181,7 @@ impl Ledgers {
 /// A unit: both sides in adjacent windows, and the first side's control on its other side.
 ///
 /// The windows ran in the order `b a control` or `control a b`, so that each pair is adjacent.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct PairRecord {
     /// The order in which the two sides ran.
     pub order: Order,
@@ -223,9 +223,10 @@ fn yes() -> bool {
 }
 
 /// The side that ran first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Order {
     /// The first side: `a b`.
+    #[default]
     AB,
     /// The second side: `b a`.
     BA,

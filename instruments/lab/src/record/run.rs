@@ -32,13 +32,9 @@ impl RunState {
             run: self.head(experiment, finished, complete),
             env: before_and_after(&self.asked.env, after),
             experiment: compared(experiment, self.asked.quick),
-            cells: Vec::new(),
-            overall: Vec::new(),
-            profiles: Vec::new(),
-            matrices: BTreeMap::new(),
-            totals: BTreeMap::new(),
             verdict: "inconclusive".into(),
             warnings: self.warnings.clone(),
+            ..Run::default()
         };
         run.warnings.extend(self.resumed.iter().flat_map(|later| {
             moved(&self.asked.env, later).chain(rebuilt(&self.asked.tool, later))

@@ -1,4 +1,13 @@
-//! The contents of a run's directory.
+//! A run's directory: what is in it, while it is written and afterwards.
+//!
+//! ```text
+//! DIR/ID/experiment.toml   the experiment's file
+//!        request.json      what was asked for, when, on what machine; written last of the first five
+//!        pairs.ndjson      a line a pair, before anything is computed from it
+//!        cells.ndjson      a line a cell that has ended: ledgers, profiles, matrices, totals
+//!        resumed.ndjson    a line each time that it was gone on with
+//!        run.json          the run, once it has ended; renamed into place
+//! ```
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -121,14 +130,6 @@ pub(crate) struct CellState {
     pub(crate) end: Option<CellEnd>,
 }
 
-/// The lengths of the intact parts of the growing files, in bytes.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Whole {
-    pub(super) pairs: u64,
-    pub(super) cells: u64,
-    pub(super) resumed: u64,
-}
-
 impl RunState {
     /// Creates a state without results, for a request.
     pub(crate) fn new(asked: Asked, toml: &str) -> RunState {
@@ -136,20 +137,16 @@ impl RunState {
         RunState { asked, toml: toml.into(), resumed, cells, warnings }
     }
 
-    /// Reads a directory.
+    /// Reads a directory; returns the lengths of the intact parts of the growing files too, in bytes.
     ///
     /// # Errors
     /// `E-FILE` if a file of it is missing; `E-RUN` with file and line for one that is not ours.
-    pub(super) fn read(dir: &Path) -> Result<(RunState, Whole)> {
+    pub(super) fn read(dir: &Path) -> Result<(RunState, [u64; 3])> {
         let mut state = RunState::new(asked(dir)?, &text(&dir.join(EXPERIMENT))?);
         let pairs: Found<PairLine<PairRecord>> = lines::read(&dir.join(PAIRS), "pairs", PAIRS_MAX)?;
         let cells: Found<CellEnd> = lines::read(&dir.join(CELLS), "cells", OTHERS_MAX)?;
         let resumed: Found<Resumed> = lines::read(&dir.join(RESUMED), "resumed", OTHERS_MAX)?;
-        let whole = Whole {
-            pairs: pairs.whole_bytes,
-            cells: cells.whole_bytes,
-            resumed: resumed.whole_bytes,
-        };
+        let whole = [pairs.whole_bytes, cells.whole_bytes, resumed.whole_bytes];
         let cut = [(PAIRS, pairs.cut_bytes), (CELLS, cells.cut_bytes)];
         state.warnings.extend(cut.iter().filter_map(|(name, bytes)| cut_off(name, *bytes)));
         for (at, line) in pairs.lines {
@@ -257,15 +254,6 @@ fn cut_off(name: &str, bytes: u64) -> Option<Warning> {
     })
 }
 
-// ```text
-// DIR/ID/experiment.toml   the experiment's file
-//        request.json      what was asked for, when, on what machine; written last of the first five
-//        pairs.ndjson      a line a pair, before anything is computed from it
-//        cells.ndjson      a line a cell that has ended: ledgers, profiles, matrices, totals
-//        resumed.ndjson    a line each time that it was gone on with
-//        run.json          the run, once it has ended; renamed into place
-// ```
-
 /// Runs of one experiment that may begin in the same second.
 const SAME_SECOND_MAX: u32 = 1000;
 
@@ -315,10 +303,10 @@ impl Store {
             let what = format!("cannot go on with {}", dir.display());
             return Err(Error::new(Code::Run, what, "it is complete").fix(fix));
         }
-        let (state, whole) = RunState::read(dir)?;
-        store.pairs.go_on("pairs", whole.pairs)?;
-        store.cells.go_on("cells", whole.cells)?;
-        store.resumed.go_on("resumed", whole.resumed)?;
+        let (state, [pairs, cells, resumed]) = RunState::read(dir)?;
+        store.pairs.go_on("pairs", pairs)?;
+        store.cells.go_on("cells", cells)?;
+        store.resumed.go_on("resumed", resumed)?;
         Ok((store, state))
     }
 

@@ -1,5 +1,5 @@
-//! Warnings and notes for the reader of a run: equal texts once, with the cells and sides that they
-//! are about.
+//! Warnings, notes and reasons for the reader of a run: texts that differ only in numbers once, with the
+//! cells and sides that they are about.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! Verdict of a run as a sentence, with the number of cells that it holds for.
+//! What is said of a run: its verdict as a sentence, what became of expectations, the facts to trust it by.
 
 use linerate_show::number::{change, count, interval, range};
 

@@ -109,13 +109,6 @@ mod tests {
     }
 
     #[test]
-    fn verdict_same_is_worded_with_its_margin() {
-        let texts = [1.0, 2.345, 150.4, 1e300, f64::NAN].map(|pct| within(Verdict::Same, pct));
-        assert_eq!(texts, ["same ±1.0 %", "same ±2.3 %", "same ±150 %", "same", "same"]);
-        assert_eq!(within(Verdict::Worse, 1.0), "worse");
-    }
-
-    #[test]
     fn few_cells_are_named_and_many_are_counted() {
         assert_eq!(cells(&["rate=max", "rate=fixed"], 9), "rate=max · rate=fixed");
         assert_eq!(cells(&["a", "b"], 2), "all cells");

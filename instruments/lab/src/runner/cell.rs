@@ -1,4 +1,5 @@
-//! A cell: its sides are set up, warmed up, run pair by pair until it is enough, and ended.
+//! A cell: its sides are set up, warmed up, run pair by pair until it is enough, profiled and ended; and
+//! how long the rest will take.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Runs an experiment: cell by cell, pair by pair, until enough is known or it is interrupted.
+//! Runs an experiment as requested: cell by cell, pair by pair, until enough is known or it is interrupted.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};

@@ -1,4 +1,4 @@
-//! A unit: three adjacent windows, and the activity of the machine during them.
+//! A unit: three adjacent windows, and the activity of the machine during them, which a test can replace.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The forest plot: a change in per cent and where it lies, a row for each cell.
+//! The forest plot: a change in per cent and where it lies, a row for each cell, or for each run of several.
 
 use linerate_show::escape::escape;
 use linerate_show::number;

@@ -1,4 +1,4 @@
-//! The ledger of all packets, as bars.
+//! The ledger of all packets as bars, and matrices of counts as tables that are darker where there is more.
 
 use linerate_show::escape::escape;
 use linerate_show::number::{count, figure};

@@ -1,4 +1,4 @@
-//! Cost of a call to allocate and to free for each worker, each bar as thick as its calls; and cost
+//! In the posts' shape: how often the hot list hit, cost of a call to allocate and to free for each worker, each bar as thick as its calls; and cost
 //! of a packet, where every call weighs the same.
 
 use linerate_show::escape::escape;

@@ -1,4 +1,4 @@
-//! Time of a call, corrected for the cost of timing.
+//! Time of a call, corrected for the cost of timing, and its split into initialisation, allocator and misses.
 
 use std::sync::atomic::{Ordering, fence};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};

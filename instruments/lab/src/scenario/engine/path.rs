@@ -1,4 +1,5 @@
-//! The paths, built: an engine's workers or an adapter's two ends, each on its thread.
+//! The paths, built: an engine's workers or an adapter's two ends, each on its thread; and what is read off
+//! them before and after a window.
 
 use std::time::Duration;
 

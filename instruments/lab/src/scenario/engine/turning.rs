@@ -1,5 +1,5 @@
 //! Work of threads that own workers: each turns its worker, a burst at a time, with or without a
-//! pace.
+//! pace, and counts.
 
 use std::io;
 use std::ops::AddAssign;

@@ -1,4 +1,5 @@
-//! The programs on the hosts: threads that send while a round lasts, and wait for the next one.
+//! The programs on the hosts: threads that send while a round lasts, and wait for the next one; and the
+//! traffic that they make.
 
 use std::num::NonZeroU64;
 use std::sync::mpsc::{Receiver, Sender, channel};

@@ -1,4 +1,5 @@
-//! The server of the short responses: as many threads as connections, all of one socket.
+//! The files of the short responses, how often each is asked for, and their server: as many threads as
+//! connections, all of one socket.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
