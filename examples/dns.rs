@@ -22,11 +22,15 @@ async fn main() -> Result<()> {
     eprintln!("{}", port.obtained());
     let (pool, mut tasks) = (port.pool().clone(), task::JoinSet::new());
     port.into_queues().into_iter().for_each(|queue| _ = tasks.spawn(serve::serve(queue, answer)));
-    tasks.spawn_blocking(|| std::io::copy(&mut std::io::stdin(), &mut std::io::sink()).map(drop));
-    let ended = tasks.join_next().await; // the input has ended, or a queue
+    let (end, ended) = tokio::sync::oneshot::channel();
+    std::thread::spawn(|| end.send(std::io::copy(&mut std::io::stdin(), &mut std::io::sink())));
+    let done = tokio::select! {
+        _ = ended => Ok(()),
+        Some(queue) = tasks.join_next() => queue?, // the device is gone
+    };
     tasks.shutdown().await;
     println!("{}", pool.ledger());
-    ended.map_or(Ok(()), |ended| ended?)
+    done
 }
 
 /// Turns a question into its answer, where it lies.

@@ -2,22 +2,32 @@
 
 use std::process::Command;
 
+use linerate_tests::capture::Folder;
 use linerate_tests::or_skip;
 use linerate_tests::process::Process;
 use linerate_tests::topology::Hosts;
 use linerate_tests::wait::{SOON, until_true};
 
+const BALANCER: &str = env!("CARGO_BIN_EXE_balancer");
+const DECAP: &str = env!("CARGO_BIN_EXE_decap");
+const DNS: &str = env!("CARGO_BIN_EXE_dns");
 const ECHO: &str = env!("CARGO_BIN_EXE_echo");
 const ECHO_TOKIO: &str = env!("CARGO_BIN_EXE_echo_tokio");
 const GEN: &str = env!("CARGO_BIN_EXE_gen");
 const MACSWAP: &str = env!("CARGO_BIN_EXE_macswap");
+const NAT: &str = env!("CARGO_BIN_EXE_nat");
 const README: &str = env!("CARGO_BIN_EXE_readme");
+const RESPONDER: &str = env!("CARGO_BIN_EXE_responder");
+const SPLITTER: &str = env!("CARGO_BIN_EXE_splitter");
 const WIRE: &str = env!("CARGO_BIN_EXE_wire");
+const SERVER: &str = "02:00:00:00:01:01=10.9.0.1";
 
 #[test]
 fn a_program_whose_interface_is_deleted_ends_with_its_error() {
     let hosts = or_skip!(Hosts::new());
     let (middle, west) = (&hosts.middle, &hosts.west);
+    let folder = Folder::new();
+    let parts = ["one.pcapng", "other.pcapng"].map(|name| folder.path(name));
     // Its interface is the other end of w0, and goes with it.
     let readme = west.start(Command::new(README));
     until_true("README's port", SOON, || readme.stdout().ends_with('\n'));
@@ -28,6 +38,12 @@ fn a_program_whose_interface_is_deleted_ends_with_its_error() {
         ("macswap", MACSWAP, &["packet:w0"]),
         ("wire", WIRE, &["packet:w0", "packet:e0", "null:", "120s"]),
         ("gen", GEN, &["packet:w0", "120s"]),
+        ("responder", RESPONDER, &["packet:w0", "10.7.0.9", "fd00::9"]),
+        ("nat", NAT, &["packet:w0", "packet:e0", "10.7.0.254"]),
+        ("balancer", BALANCER, &["packet:w0", "packet:e0", "10.7.0.100", SERVER]),
+        ("decap", DECAP, &["packet:w0", "packet:e0"]),
+        ("dns", DNS, &["packet:w0"]),
+        ("splitter", SPLITTER, &["packet:w0", &parts[0], &parts[1]]),
     ]
     .into_iter()
     .enumerate()
@@ -48,6 +64,6 @@ fn assert_failed(name: &str, program: Process) {
     assert_eq!(done.code(), 1, "{name}: {done:?}");
     assert!(done.stderr.contains("E-NODEV"), "{name}: {done:?}");
     // An engine's books name the port that failed.
-    let engine = matches!(name, "macswap" | "wire");
+    let engine = matches!(name, "balancer" | "decap" | "macswap" | "nat" | "wire");
     assert_eq!(done.stdout.contains("\nFAILED: port '"), engine, "{name}: {done:?}");
 }

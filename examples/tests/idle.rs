@@ -5,19 +5,27 @@
 use std::process::Command;
 
 use linerate::Port;
+use linerate_tests::capture::Folder;
 use linerate_tests::idle::assert_idle;
 use linerate_tests::netns::Netns;
 use linerate_tests::or_skip;
 use linerate_tests::process::Process;
 use linerate_tests::topology::Hosts;
 
+const BALANCER: &str = env!("CARGO_BIN_EXE_balancer");
+const DECAP: &str = env!("CARGO_BIN_EXE_decap");
+const DNS: &str = env!("CARGO_BIN_EXE_dns");
 const ECHO: &str = env!("CARGO_BIN_EXE_echo");
 const ECHO_TOKIO: &str = env!("CARGO_BIN_EXE_echo_tokio");
 const FABRIC_READER: &str = env!("CARGO_BIN_EXE_fabric_reader");
 const MACSWAP: &str = env!("CARGO_BIN_EXE_macswap");
+const NAT: &str = env!("CARGO_BIN_EXE_nat");
 const POOL: &str = env!("CARGO_BIN_EXE_pool");
 const README: &str = env!("CARGO_BIN_EXE_readme");
+const RESPONDER: &str = env!("CARGO_BIN_EXE_responder");
+const SPLITTER: &str = env!("CARGO_BIN_EXE_splitter");
 const WIRE: &str = env!("CARGO_BIN_EXE_wire");
+const SERVER: &str = "02:00:00:00:01:01=10.9.0.1";
 
 #[test]
 fn every_example_sleeps_without_traffic() {
@@ -25,6 +33,8 @@ fn every_example_sleeps_without_traffic() {
     let (middle, west) = (&hosts.middle, &hosts.west);
     let socket = format!("@linerate-idle-{}", std::process::id());
     let fabric = format!("memif:{socket},role=client");
+    let folder = Folder::new();
+    let parts = ["one.pcapng", "other.pcapng"].map(|name| folder.path(name));
     let mut programs = vec![
         ("readme", start(west, README, &[])),
         ("fabric_reader", start(middle, FABRIC_READER, &[&socket])),
@@ -35,6 +45,12 @@ fn every_example_sleeps_without_traffic() {
         ("echo_tokio packet", start(middle, ECHO_TOKIO, &["packet:w0", "120s"])),
         ("wire packet", start(middle, WIRE, &["packet:w0", "packet:e0", "null:", "120s"])),
         ("pool", start(middle, POOL, &["127.0.0.1:0"])),
+        ("responder", start(middle, RESPONDER, &["packet:w0", "10.7.0.9", "fd00::9"])),
+        ("nat", start(middle, NAT, &["packet:w0", "packet:e0", "10.7.0.254"])),
+        ("balancer", start(middle, BALANCER, &["packet:w0", "packet:e0", "10.7.0.100", SERVER])),
+        ("decap", start(middle, DECAP, &["packet:w0", "packet:e0"])),
+        ("dns", start(middle, DNS, &["packet:w0"])),
+        ("splitter", start(middle, SPLITTER, &["packet:w0", &parts[0], &parts[1]])),
     ];
     // An AF_XDP socket has its queue to itself.
     let other = or_skip!(Hosts::new());
