@@ -430,7 +430,7 @@ impl PortReport {
             irqs_by_timer: c.hold_ends,
             rechecks: c.rechecks,
             moderation: match port.moderation.gathers && c.polls > 0 {
-                true => port.moderation.to_string(),
+                true => port.moderation.over(c.rx_packets, c.irqs()).to_string(),
                 false => String::new(),
             },
             poor_use: poor_use(c.rx_packets, c.irqs(), time).filter(|_| port.moderation.gathers),

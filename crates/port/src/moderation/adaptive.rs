@@ -33,7 +33,7 @@ const BACKOFF_MAX: Duration = Duration::from_secs(1);
 /// Time for which a trial's success is believed.
 const BELIEVED: Duration = Duration::from_secs(1);
 /// The shortest hold: a sleep of less costs more than the packets of that time.
-const HOLD_MIN: Duration = Duration::from_micros(20);
+pub(super) const HOLD_MIN: Duration = Duration::from_micros(20);
 
 /// The reason for which packets are not held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -63,6 +63,7 @@ pub(super) struct Adaptive {
     /// The longest hold that is on trial or was believed.
     cap: Duration,
     hold: Duration,
+    late: Duration,
     retry_at: Option<Instant>,
     backoff: Duration,
     /// The last look found nothing.
@@ -76,6 +77,7 @@ impl Default for Adaptive {
             natural: 0.0,
             cap: Duration::MAX,
             hold: Duration::ZERO,
+            late: Duration::ZERO,
             retry_at: None,
             backoff: BACKOFF_MIN,
             empty: false,
@@ -85,10 +87,11 @@ impl Default for Adaptive {
 
 impl Adaptive {
     /// Returns the hold to make after a look at `now` that left nothing; `None` if none pays. `target` is
-    /// the longest hold that the goal allows at a rate.
+    /// the longest hold that the goal allows at a rate; each gathers for `late` longer.
     pub fn round(
         &mut self,
         now: Instant,
+        late: Duration,
         arrivals: &mut Arrivals,
         target: impl Fn(f64) -> Duration,
     ) -> Option<Duration> {
@@ -96,6 +99,7 @@ impl Adaptive {
             arrivals.restart(now);
             return None;
         };
+        self.late = late;
         let packets = window.packets;
         let was_empty = std::mem::replace(&mut self.empty, packets == 0);
         if self.phase != Phase::Free && was_empty && window.passed > QUIET * self.hold {
@@ -139,7 +143,7 @@ impl Adaptive {
             Phase::Held { until } => {
                 arrivals.close(now);
                 let rate = arrivals.rate();
-                if until.is_none_or(|at| now >= at) || rate * nanos(self.hold) < EXIT {
+                if until.is_none_or(|at| now >= at) || rate * nanos(self.hold + late) < EXIT {
                     self.release(arrivals, now);
                     return None;
                 }
@@ -162,7 +166,7 @@ impl Adaptive {
 
     /// Returns the hold, and why there is none.
     pub fn state(&self) -> (Option<Duration>, Why) {
-        if self.is_held() {
+        if self.is_held() && !self.empty {
             (Some(self.hold), Why::Held)
         } else if self.retry_at.is_some() {
             (None, Why::Waited)
@@ -178,7 +182,7 @@ impl Adaptive {
     /// Begins a trial of `longest`, if it would gather something.
     fn enter(&mut self, rate: f64, longest: Duration) -> Option<Duration> {
         self.retry_at = None;
-        if longest < HOLD_MIN || rate * nanos(longest) < ENTER {
+        if longest < HOLD_MIN || rate * nanos(longest + self.late) < ENTER {
             return None;
         }
         (self.natural, self.cap, self.hold) = (rate, longest, longest);

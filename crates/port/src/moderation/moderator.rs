@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use super::adaptive::{Adaptive, Why};
+use super::adaptive::{Adaptive, HOLD_MIN, Why};
 use super::arrivals::Arrivals;
 use super::cost::Cost;
 use super::dim::Dim;
@@ -19,6 +19,8 @@ const SPIN_MAX: Duration = Duration::from_micros(25);
 const SLEEP_MIN: Duration = Duration::from_micros(50);
 /// The longest hold of any mode.
 const HOLD_MAX: Duration = Duration::from_millis(10);
+/// Lateness that is believed at once.
+const LATE_MIN: Duration = Duration::from_micros(10);
 /// Part of CPU time that waking may take before a longer hold pays: a tenth.
 const WAKING: f64 = 0.1;
 /// Packets that a hold is long enough for, whatever they cost: half a budget.
@@ -73,6 +75,8 @@ pub struct Moderator {
     /// Both when the cost was last learned.
     counted: [u64; 2],
     packets_per_irq: f64,
+    /// Nanoseconds of all holds, and their number.
+    holds: [u64; 2],
 }
 
 impl Moderator {
@@ -96,6 +100,7 @@ impl Moderator {
             irqs: 0,
             counted: [0; 2],
             packets_per_irq: 0.0,
+            holds: [0; 2],
         }
     }
 
@@ -206,7 +211,7 @@ impl Moderator {
             Moderation::Adaptive(goal) => {
                 let (cost, late) = (self.cost, self.late);
                 let target = |rate: f64| target(goal, rate, cost, late);
-                return self.adaptive.round(now, &mut self.arrivals, target);
+                return self.adaptive.round(now, late, &mut self.arrivals, target);
             }
             Moderation::Fixed { usecs, frames } => (usecs, frames),
             _ => {
@@ -221,8 +226,7 @@ impl Moderator {
         let rate = self.arrivals.rate();
         let enough = if rate > 0.0 { f64::from(frames) / rate } else { f64::MAX };
         let hold = hold.min(from_nanos(enough));
-        // A sleep of less costs more than the packets of that time.
-        (packets > 0 && hold > Duration::from_micros(1)).then_some(hold)
+        (packets > 0 && hold >= HOLD_MIN).then_some(hold)
     }
 
     /// Goes on holding a queue that there is no room for, unless nothing has been known of it for long.
@@ -243,16 +247,17 @@ impl Moderator {
     fn begin(&mut self, now: Instant, hold: Duration) -> Rest {
         let (hold, spin) = bound(hold, self.arrivals.rate(), self.ring_len);
         self.held = Some(hold);
+        self.holds = [self.holds[0] + hold.as_nanos() as u64, self.holds[1] + 1];
         let Some(until) = now.checked_add(hold) else { return Rest::Look };
         self.due = (!spin).then_some(until);
         Rest::Hold { until, spin }
     }
 
-    /// Learns how late a hold ends. A timer that is late by milliseconds is believed up to a millisecond.
+    /// Learns how late a hold usually ends. One that ends much later than that counts little.
     fn note_lateness(&mut self, now: Instant) {
         let Some(due) = self.due.take() else { return };
         if let Some(late) = now.checked_duration_since(due) {
-            self.late = (7 * self.late + late.min(Duration::from_millis(1))) / 8;
+            self.late = (7 * self.late + late.min(2 * self.late + LATE_MIN)) / 8;
         }
     }
 
@@ -272,6 +277,8 @@ impl Moderator {
             waking_percent: self.cost.waking_percent(self.packets_per_irq),
             is_short_by_ring: hold.is_some_and(|held| self.is_cut(held)),
             unmet: self.unmet(),
+            holds: self.holds,
+            cost: self.cost,
             why,
         }
     }
@@ -362,7 +369,24 @@ pub struct Moderated {
     pub is_short_by_ring: bool,
     /// The goal cannot be met.
     pub unmet: bool,
+    holds: [u64; 2],
+    cost: Cost,
     why: Why,
+}
+
+impl Moderated {
+    /// Returns the reading of a whole run of so many packets and irqs, instead of its last moments: the hold
+    /// is the mean of all, if most irqs ended one.
+    #[must_use]
+    pub fn over(mut self, packets: u64, irqs: u64) -> Moderated {
+        let [ns, holds] = self.holds;
+        self.packets_per_irq = if irqs > 0 { packets as f64 / irqs as f64 } else { 0.0 };
+        self.waking_percent = self.cost.waking_percent(self.packets_per_irq);
+        if 2 * holds > irqs {
+            self.hold = ns.checked_div(holds).map(Duration::from_nanos);
+        }
+        self
+    }
 }
 
 impl Default for Moderated {

@@ -348,6 +348,15 @@ fn it_explains_itself_in_a_line() {
 }
 
 #[test]
+fn a_whole_run_is_explained_by_its_mean_and_not_by_its_last_moments() {
+    let mut m = Moderator::new(Moderation::default(), true);
+    let seen = simulate(&mut m, every(us(20), SECOND / 2), SECOND, us(5));
+    assert!(seen.line.contains("not held"), "quiet at its end: {}", seen.line);
+    let line = m.moderated().over(seen.packets, seen.irqs).to_string();
+    assert!(line.starts_with("12.") && line.contains("holding 24"), "{line}");
+}
+
+#[test]
 fn few_packets_to_many_irqs_are_poor_use_and_the_rule_is_told() {
     let poor = poor_use(9600, 9500, SECOND).unwrap();
     assert!(
