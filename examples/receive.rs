@@ -3,7 +3,7 @@
 //!
 //! One process sends at a steady rate on the last CPU, another receives on the first; between them is a veth
 //! pair. Each datagram carries the time at which it left. A row: datagrams, losses, CPU time of the receiver,
-//! irqs, p50 and p99 from send to the receiving program.
+//! irqs, p50 and p99 from send to the receiving program. On a machine that others use, run it by `chrt -f 5`.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::AsRawFd;
@@ -29,6 +29,8 @@ const PORT: u16 = 7777;
 const LAST: u64 = u64::MAX;
 /// Bytes of a datagram: its number, and when it was sent.
 const BYTES: usize = 16;
+/// Time that a sleep of the sender ends before it has to, to be spent on the CPU.
+const WAKE: Duration = Duration::from_micros(10);
 const QUIET: Duration = Duration::from_secs(3);
 
 fn main() -> Result<()> {
@@ -78,6 +80,9 @@ fn case(hosts: &Hosts, role: &[&str], to: Ipv4Addr, rate: u64, seconds: u64) -> 
     until_true("a receiver", SOON, || {
         receiver.stdout().contains("ready") || !receiver.stderr().is_empty()
     });
+    if !receiver.stderr().is_empty() {
+        return Err(format!("{role:?}: {}", receiver.stderr()).into());
+    }
     let [to, per_s, time] = [to.to_string(), rate.to_string(), seconds.to_string()];
     let sender = child(&hosts.west, &["send", &to, &per_s, &time])?.finish(4 * SOON);
     let done = receiver.finish(SOON);
@@ -98,7 +103,7 @@ fn child(netns: &Netns, role: &[&str]) -> Result<Process> {
     Ok(netns.start(command))
 }
 
-/// Sends at a steady rate, spinning; then says a few times that it is over.
+/// Sends at a steady rate; then says a few times that it is over.
 fn send(to: Ipv4Addr, rate: u64, seconds: u64) -> Result<()> {
     pin_to_cpu(*allowed_cpus()?.last().ok_or("no CPU")?)?;
     let socket = UdpSocket::bind("0.0.0.0:0")?;
@@ -106,8 +111,11 @@ fn send(to: Ipv4Addr, rate: u64, seconds: u64) -> Result<()> {
     let (start, gap) = (Instant::now(), Duration::from_nanos(1_000_000_000 / rate));
     let cpu = cpu_time();
     for number in 0..rate * seconds {
-        while start.elapsed() < gap * number as u32 {
-            std::hint::spin_loop();
+        while let left = (gap * number as u32).saturating_sub(start.elapsed())
+            && !left.is_zero()
+        {
+            // Without a sleep it could not run at a real-time priority, which a busy machine asks for.
+            std::thread::sleep(left.saturating_sub(WAKE));
         }
         let mut bytes = [0; BYTES];
         bytes[..8].copy_from_slice(&number.to_be_bytes());
@@ -117,7 +125,8 @@ fn send(to: Ipv4Addr, rate: u64, seconds: u64) -> Result<()> {
     let (wall, cpu) = (start.elapsed(), cpu_time() - cpu);
     for _ in 0..5 {
         std::thread::sleep(Duration::from_millis(20));
-        socket.send(&[LAST.to_be_bytes(), [0; 8]].concat())?;
+        // Refused, once the receiver has ended.
+        let _ = socket.send(&[LAST.to_be_bytes(), [0; 8]].concat());
     }
     let kept = (rate * seconds) as f64 / wall.as_secs_f64();
     println!("{:.0} at {kept:.0}/s", 100.0 * cpu.as_secs_f64() / wall.as_secs_f64());
@@ -233,15 +242,16 @@ fn by_port(text: &str) -> Result<()> {
             seconds = since(&seen);
         }
     }
-    let (irqs, mut queues) = (port.counts().irqs(), port.into_queues());
-    println!("  {}", queues[0].moderated());
+    let (counts, mut queues) = (port.counts(), port.into_queues());
+    let irqs = counts.irqs();
+    println!("  {}", queues[0].moderated().over(counts.rx_packets, irqs));
     seen.print(seconds, irqs)
 }
 
 /// Forwards between two interfaces and measures this process alone: nobody looks at the datagrams.
 fn forward(mode: &str) -> Result<()> {
     let engine = Engine::builder().moderation(mode.parse()?);
-    let engine = engine.port("w", "xdp:w0").port("e", "xdp:e0").wire("w", "e");
+    let engine = engine.port("w", "xdp:w0,all").port("e", "xdp:e0,all").wire("w", "e");
     let running = engine.cpus(&allowed_cpus()?[..1]).build()?.start()?;
     println!("ready");
     let received = || running.stats().ports()[0].counts.rx_packets;
@@ -261,7 +271,7 @@ fn forward(mode: &str) -> Result<()> {
     }
     let (seconds, cpu) = ((last.0 - start).as_secs_f64(), (last.1 - cpu).as_secs_f64());
     let (stats, port) = (running.stats().workers(), &running.stats().ports()[0]);
-    println!("  {}", port.moderation);
+    println!("  {}", port.moderation.over(port.counts.rx_packets, port.counts.irqs()));
     println!(
         "got {} lost {}, {:.1} %, {:.0} irqs/s, -, - us",
         last.2 - before,
