@@ -17,6 +17,7 @@ use std::thread;
 use std::time::Duration;
 
 use linerate_ctl::report::{FarReport, Passed, Verify};
+use linerate_sys::seqpacket::secret_name;
 use serde_json::Value;
 
 /// The line that the far process prints once its ports are open.
@@ -45,8 +46,9 @@ impl Far {
     }
 
     fn start_as(program: &str) -> Result<Far, String> {
-        // A name in the network namespace: nothing to remove, however this ends.
-        let socket = format!("@linerate-forward-{}", std::process::id());
+        // A name in the network namespace: nothing to remove, however this ends. Whose process is at the
+        // other end is asked by both.
+        let socket = secret_name("linerate-forward").map_err(|e| format!("no name for it: {e}"))?;
         let server = format!("memif:{socket},role=server");
         let mut command = Command::new(program);
         command.args(["forward", &server, "sink:", "--beside", "--json"]);

@@ -29,6 +29,21 @@ const TAKEOVER_TIMEOUT: Duration = Duration::from_secs(1);
 /// Connections that may wait to be accepted.
 const WAITING_MAX: i32 = 16;
 
+/// Returns a name in the network namespace that nobody has taken before: `@PREFIX-` and 64 random bits.
+///
+/// # Errors
+/// Those of getrandom(2).
+pub fn secret_name(prefix: &str) -> io::Result<String> {
+    let mut bits = [0; 8];
+    // SAFETY: the kernel writes as many bytes as there are to an array that is ours.
+    let n = unsafe { libc::getrandom(bits.as_mut_ptr().cast(), bits.len(), 0) };
+    match usize::try_from(n) {
+        Ok(8) => Ok(format!("@{prefix}-{:016x}", u64::from_ne_bytes(bits))),
+        Ok(_) => Err(Errno::INTR.into()),
+        Err(_) => Err(io::Error::last_os_error()),
+    }
+}
+
 /// A place where peers connect.
 #[derive(Debug)]
 pub struct Listener {
@@ -324,6 +339,12 @@ mod tests {
         std::fs::write(&path, "a file").unwrap();
         assert!(Listener::bind(&path, 0o600).is_err());
         std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn secret_names_differ() {
+        let [a, b] = [(); 2].map(|()| secret_name("linerate-test").unwrap());
+        assert!(a != b && a.starts_with("@linerate-test-") && a.len() == 31, "{a}");
     }
 
     #[test]

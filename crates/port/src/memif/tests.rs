@@ -3,6 +3,7 @@
 mod hostile;
 mod liars;
 mod model;
+mod neighbours;
 mod peer;
 mod races;
 

@@ -177,6 +177,11 @@ impl Client {
         client
     }
 
+    /// The doorbell of the ring from it, or to it.
+    pub fn bell(&self, ring: usize) -> &EventFd {
+        &self.bells[ring]
+    }
+
     /// Sends a packet of `len` bytes in the buffer of `slot`, without saying so.
     pub fn fill(&self, slot: u16, len: u32) {
         let desc = Desc { len, ..buffer(RING + slot) };

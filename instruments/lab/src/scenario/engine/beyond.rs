@@ -4,12 +4,12 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
 use linerate_sys::process::end_with_this_thread;
+use linerate_sys::seqpacket::secret_name;
 
 use crate::far::{BEGIN, END, Seen};
 use crate::window::Window;
@@ -18,8 +18,6 @@ use crate::{Code, Error, Result};
 /// The longest time for the process to get ready or to answer: far more than it needs on a busy
 /// machine.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Sides have one each, of one process.
-static COUNT: AtomicU32 = AtomicU32::new(0);
 
 /// A process that reads this one's packets. Dropping the value ends the process.
 #[derive(Debug)]
@@ -34,9 +32,10 @@ pub(super) struct Beyond {
 impl Beyond {
     /// Starts it on `cpu`; it listens when this returns.
     pub fn start(program: &Path, cpu: usize, verify: bool) -> Result<Beyond> {
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        // A name in the network namespace: nothing to remove, however this ends.
-        let place = format!("memif:@linerate-lab-{}-{number}", std::process::id());
+        // A name in the network namespace: nothing to remove, however this ends. Whose process is at the
+        // other end is asked by both.
+        let name = secret_name("linerate-lab").map_err(|e| failed(&format!("no name for it: {e}")))?;
+        let place = format!("memif:{name}");
         let mut command = Command::new(program);
         let how = if verify { "verify" } else { "look" };
         command.args(["lab", "look", &place, &cpu.to_string(), how]);

@@ -1,0 +1,405 @@
+//! Hostile neighbours, and what they must not do to others: a worker's turn stays short, and a peer that keeps to
+//! the protocol is served within a second, whatever they send, keep, or leave unsaid.
+//!
+//! `LINERATE_TEST_MESSAGES=1000000` sends that many random messages instead of 10,000.
+
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::thread::JoinHandle;
+
+use linerate_sys::seqpacket::{Listener, Seqpacket};
+use linerate_sys::wait::EventFd;
+use rustix::fs::MemfdFlags;
+use rustix::thread::Uid;
+
+use super::super::channel::Channel;
+use super::super::message::{BYTES, Message, SECRET_BYTES, VERSION};
+use super::peer::{RING, hello};
+use super::*;
+use crate::port::Port;
+use crate::queue::Want;
+
+/// Longest time of a turn in which a worker neither has a CPU nor waits for one: it waits for somebody else then.
+const TURN_MAX: Duration = Duration::from_millis(100);
+/// Longest time until an honest peer is served.
+const SERVICE_MAX: Duration = Duration::from_secs(1);
+const LINGER: Duration = Duration::from_secs(5);
+const NOBODY: u32 = 65534;
+
+/// The time that this thread has had a CPU, or waited for one; 0 where the kernel does not tell.
+fn busy() -> Duration {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let ns = text.split_whitespace().take(2).filter_map(|ns| ns.parse::<u64>().ok()).sum();
+    Duration::from_nanos(ns)
+}
+
+/// A thread that takes turns until it is stopped.
+struct Worker {
+    stop: Arc<AtomicBool>,
+    longest_us: Arc<AtomicU64>,
+    thread: JoinHandle<()>,
+    wait: String,
+}
+
+impl Worker {
+    fn start(mut turn: impl FnMut() + Send + 'static) -> Worker {
+        let (stop, longest_us) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let (stopped, longest, (sender, tid)) =
+            (stop.clone(), longest_us.clone(), std::sync::mpsc::channel());
+        let thread = std::thread::spawn(move || {
+            sender.send(rustix::thread::gettid()).unwrap();
+            while !stopped.load(Ordering::Relaxed) {
+                let (start, busy) = (Instant::now(), busy());
+                turn();
+                let blocked = start.elapsed().saturating_sub(self::busy() - busy);
+                longest.fetch_max(blocked.as_micros() as u64, Ordering::Relaxed);
+                std::thread::sleep(Duration::from_micros(100));
+            }
+        });
+        let tid = tid.recv().unwrap().as_raw_nonzero();
+        Worker { stop, longest_us, thread, wait: format!("/proc/self/task/{tid}/wchan") }
+    }
+
+    /// Turns of a port's first queue.
+    fn of_port(text: &str, pool: &Pool) -> Worker {
+        let mut queue = Port::open_with(text, pool).unwrap().into_queues().remove(0);
+        let mut batch = Batch::with_capacity(64);
+        Worker::start(move || {
+            queue.rx(&mut batch);
+            queue.xmit(&mut batch);
+            batch.clear();
+            let _ = queue.arm(Want::Frames);
+        })
+    }
+
+    /// Asserts that no turn was long, and that the thread does not wait for a peer now.
+    fn assert_free(&self) {
+        let wait = std::fs::read_to_string(&self.wait).unwrap_or_default();
+        assert!(!wait.contains("wait_close") && !wait.contains("eventfd"), "it waits in {wait}");
+        let longest = Duration::from_micros(self.longest_us.load(Ordering::Relaxed));
+        assert!(longest < TURN_MAX, "a turn took {longest:?}");
+    }
+
+    /// Stops it; the longest turn.
+    fn end(self) {
+        self.assert_free();
+        self.stop.store(true, Ordering::Relaxed);
+        let start = Instant::now();
+        self.thread.join().unwrap();
+        // Closing a port waits for its socket, and for no peer's descriptor.
+        assert!(start.elapsed() < 2 * SERVICE_MAX, "the end took {:?}", start.elapsed());
+        eprintln!("longest wait of a turn: {} us", self.longest_us.load(Ordering::Relaxed));
+    }
+}
+
+fn pool() -> Pool {
+    Pool::builder().frames(512).build().unwrap()
+}
+
+/// Sends a packet from a client with this text, which must come back, and says how long that took.
+fn assert_served(text: &str, pool: &Pool) {
+    let start = Instant::now();
+    let mut queue = Port::open_with(text, pool).unwrap().into_queues().remove(0);
+    let mut batch = Batch::with_capacity(8);
+    loop {
+        assert!(start.elapsed() < SERVICE_MAX, "not served within 1 s: {:?}", queue.health());
+        if queue.health() == Health::Up && batch.is_empty() {
+            batch.push(queue.local().alloc_copy(&[7; 60]).unwrap()).unwrap();
+            queue.xmit(&mut batch);
+            batch.clear();
+        }
+        if queue.rx(&mut batch) > 0 {
+            return eprintln!("served after {:?}", start.elapsed());
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// A TCP socket whose last close lingers, and the end that does not read.
+fn lingering() -> (OwnedFd, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (far, _) = listener.accept().unwrap();
+    near.set_nonblocking(true).unwrap();
+    while near.write(&[0; 1 << 16]).is_ok() {}
+    rustix::net::sockopt::set_socket_linger(&near, Some(LINGER)).unwrap();
+    (near.into(), far)
+}
+
+fn init(secret: &str) -> Message {
+    let mut bytes = [0; SECRET_BYTES];
+    bytes[..secret.len()].copy_from_slice(secret.as_bytes());
+    Message::Init { version: VERSION, id: 0, mode: 0, secret: bytes }
+}
+
+/// Connects, as soon as there is a place.
+fn connect(name: &str) -> Channel {
+    let start = Instant::now();
+    loop {
+        match Seqpacket::connect(Path::new(name)) {
+            Ok(socket) => return Channel(socket),
+            Err(e) => assert!(start.elapsed() < 10 * SERVICE_MAX, "{e}"),
+        }
+        std::thread::sleep(Duration::from_micros(100));
+    }
+}
+
+/// The next message of the other end; `None` if it has ended.
+fn next(channel: &Channel) -> Option<Message> {
+    let start = Instant::now();
+    while start.elapsed() < 10 * SERVICE_MAX {
+        match channel.recv(&mut Vec::new()) {
+            Ok(None) => std::thread::sleep(Duration::from_micros(100)),
+            Ok(message) => return message,
+            Err(_) => return None,
+        }
+    }
+    panic!("nothing is said");
+}
+
+/// A client that has shown the secret.
+fn admitted(name: &str, secret: &str) -> Option<Channel> {
+    let channel = connect(name);
+    let _ = next(&channel);
+    let _ = channel.send(&init(secret), None);
+    (next(&channel) == Some(Message::Ack)).then_some(channel)
+}
+
+#[test]
+fn lingering_sockets_of_clients_hold_up_no_server_and_no_reader() {
+    for reads in [false, true] {
+        let (name, pool) = (name(), pool());
+        let worker = if reads {
+            let mut reader = Reader::open(&format!("memif:{name},secret=s")).unwrap();
+            Worker::start(move || {
+                reader.frames(64).for_each(drop);
+                let _ = reader.arm();
+            })
+        } else {
+            Worker::of_port(&format!("memif:{name},role=server,secret=s"), &pool)
+        };
+        let mut ends = Vec::new();
+        // Without the secret, as the first message; and with it, as a region.
+        for with_secret in [false, true] {
+            let (socket, far) = lingering();
+            ends.push(far);
+            if with_secret {
+                let channel = admitted(&name, "s").unwrap();
+                let region = Message::AddRegion { index: 0, bytes: 4096 };
+                channel.send(&region, Some(socket)).unwrap();
+                assert!(matches!(next(&channel), Some(Message::Disconnect(_))));
+            } else {
+                // Refused by the kernel, since 6.16.
+                let _ = connect(&name).send(&Message::Ack, Some(socket));
+            }
+        }
+        std::thread::sleep(Duration::from_millis(200));
+        worker.assert_free();
+        if !reads {
+            assert_served(&format!("memif:{name},secret=s,zerocopy=no"), &pool);
+        }
+        worker.end();
+    }
+}
+
+#[test]
+fn lingering_socket_of_a_server_holds_up_no_client() {
+    let (name, pool) = (name(), pool());
+    let listener = Listener::bind(Path::new(&name), 0o600).unwrap();
+    let worker = Worker::of_port(&format!("memif:{name},zerocopy=no"), &pool);
+    let (mut ends, mut sent, start) = (Vec::new(), 0, Instant::now());
+    while sent < 2 {
+        assert!(start.elapsed() < 10 * SERVICE_MAX);
+        let Some(socket) = listener.accept().unwrap() else {
+            std::thread::sleep(Duration::from_millis(1));
+            continue;
+        };
+        let (lingering, far) = lingering();
+        ends.push(far);
+        Channel(socket).send(&hello(), Some(lingering)).unwrap();
+        sent += 1;
+    }
+    std::thread::sleep(Duration::from_millis(200));
+    worker.assert_free();
+    drop(listener);
+    let honest = Worker::of_port(&format!("memif:{name},role=server"), &pool);
+    std::thread::sleep(SERVICE_MAX / 2);
+    honest.end();
+    worker.end();
+}
+
+/// A doorbell that is full and blocking, rung for each packet of an honest server.
+#[test]
+fn full_and_blocking_doorbell_holds_up_no_server() {
+    let (name, pool) = (name(), pool());
+    let mut port = open(&format!("memif:{name},role=server"), &pool);
+    let mut mem = pool.local();
+    let client = super::peer::Client::connected(&name, &mut port, &mut mem);
+    super::peer::until_up(true, &mut port, &mut mem);
+    let bell: &EventFd = client.bell(1);
+    rustix::io::write(bell.as_fd(), &(u64::MAX - 1).to_ne_bytes()).unwrap();
+    rustix::io::ioctl_fionbio(bell.as_fd(), false).unwrap();
+    client.to.ring.want_bell(true);
+    for _ in 0..RING {
+        let mut batch = Batch::with_capacity(1);
+        batch.push(mem.alloc_copy(&[1; 60]).unwrap()).unwrap();
+        let start = Instant::now();
+        assert_eq!(port.queues[0].xmit(&mut mem, &mut batch).packets, 1);
+        assert!(start.elapsed() < TURN_MAX);
+    }
+    drop((client, port));
+}
+
+/// Runs `work` on a thread of another user; false, said on stderr, if this process may not do that.
+fn as_nobody<T: Send>(work: impl FnOnce() -> T + Send) -> Option<T> {
+    std::thread::scope(|scope| {
+        let work = || {
+            let nobody = Uid::from_raw(NOBODY);
+            if rustix::thread::set_thread_res_uid(nobody, nobody, nobody).is_err() {
+                eprintln!("skipped: no right to change the user");
+                return None;
+            }
+            Some(work())
+        };
+        scope.spawn(work).join().unwrap()
+    })
+}
+
+#[test]
+fn idle_sockets_of_another_user_starve_nobody() {
+    for options in ["", ",peer=any,secret=s"] {
+        let (name, pool) = (name(), pool());
+        let worker = Worker::of_port(&format!("memif:{name},role=server{options}"), &pool);
+        let stop = AtomicBool::new(false);
+        let flood = || {
+            let mut idle = Vec::new();
+            while !stop.load(Ordering::Relaxed) {
+                idle.truncate(21);
+                idle.extend(Seqpacket::connect(Path::new(&name)));
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| as_nobody(flood));
+            std::thread::sleep(Duration::from_millis(300));
+            let secret = options.strip_prefix(",peer=any").unwrap_or_default();
+            assert_served(&format!("memif:{name},zerocopy=no{secret}"), &pool);
+            stop.store(true, Ordering::Relaxed);
+        });
+        worker.end();
+    }
+}
+
+#[test]
+fn listener_of_another_user_is_told_no_secret_and_gets_no_memory() {
+    let name = name();
+    let listener = as_nobody(|| Listener::bind(Path::new(&name), 0o666).unwrap());
+    let Some(listener) = listener else { return };
+    let pool = pool();
+    let mut port = open(&format!("memif:{name},secret=s3cret,zerocopy=no"), &pool);
+    let mut mem = pool.local();
+    let start = Instant::now();
+    let socket = loop {
+        if let Some(socket) = listener.accept().unwrap() {
+            break Channel(socket);
+        }
+        assert!(start.elapsed() < 10 * SERVICE_MAX);
+        super::peer::turn(&mut port, &mut mem);
+    };
+    socket.0.take_descriptors();
+    let _ = socket.send(&hello(), None);
+    let why = match next(&socket) {
+        Some(Message::Disconnect(why)) => why,
+        other => panic!("it was told {other:?}"),
+    };
+    assert_eq!(why, "it belongs to user 65534; if that is right, say peer=65534");
+    assert_eq!(next(&socket), None);
+    let Health::Down(e) = port.queues[0].health() else { panic!("it is up") };
+    assert!(e.why.contains("say peer=65534"), "{e}");
+    drop(port);
+    let mut port = open(&format!("memif:{name},secret=s3cret,zerocopy=no,peer=65534"), &pool);
+    let start = Instant::now();
+    let socket = loop {
+        match listener.accept().unwrap() {
+            Some(socket) => break Channel(socket),
+            None => super::peer::turn(&mut port, &mut mem),
+        }
+        assert!(start.elapsed() < 10 * SERVICE_MAX);
+    };
+    socket.send(&hello(), None).unwrap();
+    assert_eq!(next(&socket), Some(init("s3cret")));
+}
+
+/// Some descriptor that a peer can send.
+fn some_file(kind: u64) -> OwnedFd {
+    match kind % 6 {
+        0 => rustix::fs::memfd_create("hostile", MemfdFlags::ALLOW_SEALING).unwrap(),
+        1 => {
+            let fd = rustix::fs::memfd_create("hostile", MemfdFlags::ALLOW_SEALING).unwrap();
+            // Holes, and more than may be mapped for some.
+            rustix::fs::ftruncate(&fd, 4096 << (kind >> 8 & 21)).unwrap();
+            rustix::io::pwrite(&fd, &super::super::ring::COOKIE.to_ne_bytes(), 0).unwrap();
+            fd
+        }
+        2 => rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap(),
+        3 => std::fs::File::open("/dev/zero").unwrap().into(),
+        4 => rustix::pipe::pipe().unwrap().1,
+        _ => TcpListener::bind("127.0.0.1:0").unwrap().into(),
+    }
+}
+
+/// A message that is nearly right, or not at all.
+fn some_message(random: &mut impl FnMut() -> u64) -> [u8; BYTES] {
+    let mut bytes = [0; BYTES];
+    let (kind, fields) = (random(), random());
+    bytes[..2].copy_from_slice(&[(kind % 9) as u8, (kind >> 60 & kind >> 56 & 1) as u8]);
+    for (at, byte) in bytes[2..26].iter_mut().enumerate() {
+        // Mostly small numbers; lengths of a page or more.
+        *byte = match fields >> (at % 32) & 3 {
+            0 => (random() % 3) as u8,
+            1 => random() as u8,
+            _ => 0,
+        };
+    }
+    if kind % 9 == 4 {
+        bytes[2..12].copy_from_slice(&[(kind >> 8 & 1) as u8, 0, 0, 16, 0, 0, 0, 0, 0, 0]);
+    }
+    if kind % 9 == 5 {
+        bytes[2..13].copy_from_slice(&[(kind >> 8 & 1) as u8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4]);
+    }
+    bytes
+}
+
+#[test]
+fn random_messages_with_descriptors_hold_up_nobody() {
+    let messages = std::env::var("LINERATE_TEST_MESSAGES");
+    let messages: u64 = messages.ok().and_then(|text| text.parse().ok()).unwrap_or(10_000);
+    let (name, pool) = (name(), pool());
+    let worker = Worker::of_port(&format!("memif:{name},role=server"), &pool);
+    let mut x = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = || {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        x
+    };
+    let mut sent = 0;
+    while sent < messages {
+        let Some(channel) = admitted(&name, "") else { continue };
+        for _ in 0..20 {
+            let (bytes, with) = (some_message(&mut random), random());
+            let file = (with % 4 > 0).then(|| some_file(with >> 3));
+            if channel.0.send(&bytes, file.as_ref().map(AsFd::as_fd)).is_err() {
+                break;
+            }
+            sent += 1;
+        }
+    }
+    worker.assert_free();
+    assert_served(&format!("memif:{name},zerocopy=no"), &pool);
+    worker.end();
+}
