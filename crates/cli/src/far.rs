@@ -24,6 +24,8 @@ use serde_json::Value;
 pub const READY: &str = "ready";
 /// This program, even if its file was replaced meanwhile.
 const SELF: &str = "/proc/self/exe";
+/// The option that has it map all of this process's memory, however large the pool is.
+const ALL: &str = "memory=8192";
 /// Longest time for the far process to get ready, and to end: far more than it needs on a busy
 /// machine.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -49,7 +51,7 @@ impl Far {
         // A name in the network namespace: nothing to remove, however this ends. Whose process is at the
         // other end is asked by both.
         let socket = secret_name("linerate-forward").map_err(|e| format!("no name for it: {e}"))?;
-        let server = format!("memif:{socket},role=server");
+        let server = format!("memif:{socket},role=server,{ALL}");
         let mut command = Command::new(program);
         command.args(["forward", &server, "sink:", "--beside", "--json"]);
         // Ctrl-C is for the first one, which then ends the second in order.

@@ -3,7 +3,7 @@
 use linerate_skb::knob::Knob;
 
 /// Memory of one peer of a memif that is mapped: `memory=` in its text.
-pub const MEMORY: Knob = Knob {
+pub const PEER_MEMORY: Knob = Knob {
     name: "memory",
     unit: "MiB",
     min: 1,
@@ -15,4 +15,4 @@ pub const MEMORY: Knob = Knob {
 };
 
 /// The knobs of ports.
-pub const PORT: [&Knob; 1] = [&MEMORY];
+pub const PORT: [&Knob; 1] = [&PEER_MEMORY];

@@ -148,7 +148,7 @@ impl Config {
             None if trust => u64::MAX,
             None => {
                 let buffers = u64::from(config.rings) * u64::from(config.size);
-                (4 * buffers * u64::from(config.buffer_bytes)).max(knob::MEMORY.default << 20)
+                (4 * buffers * u64::from(config.buffer_bytes)).max(knob::PEER_MEMORY.default << 20)
             }
         };
         spec.finish()?;
@@ -216,8 +216,8 @@ fn peer(text: &str) -> std::result::Result<Peer, &'static str> {
 
 fn memory(text: &str) -> std::result::Result<u64, String> {
     match text.parse() {
-        Ok(mib) if knob::MEMORY.allows(mib) => Ok(mib),
-        _ => Err(format!("{} of {}", knob::MEMORY, knob::MEMORY.unit)),
+        Ok(mib) if knob::PEER_MEMORY.allows(mib) => Ok(mib),
+        _ => Err(format!("{} of {}", knob::PEER_MEMORY, knob::PEER_MEMORY.unit)),
     }
 }
 

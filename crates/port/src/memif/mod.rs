@@ -47,6 +47,7 @@ mod tests;
 use std::time::Duration;
 
 use linerate_skb::{Result, Trust};
+use linerate_sys::wait::EventFd;
 
 use crate::doctor::{Findings, Trial};
 use crate::driver::{Driver, DriverHelp, Needs, OpenContext, Opened, Plan};
@@ -111,6 +112,10 @@ impl Plan for Config {
         let place = self.path.to_string_lossy();
         let mut obtained = Obtained::new(place, mode(self), PACKET_BYTES_MAX);
         obtained.queues = queues;
+        if self.role == Role::Server && !EventFd::new()?.can_signal_shared() {
+            // What a peer can do with a doorbell then: docs/ports/memif.md.
+            obtained = obtained.refused("doorbells that cannot block: no io_submit here");
+        }
         if let Some(Health::Down(why)) = ops.first().map(|queue| queue.health()) {
             obtained = obtained.refused(format!("no peer yet, {}; {}", why.why, why.fix));
         }

@@ -232,6 +232,30 @@ fn lingering_socket_of_a_server_holds_up_no_client() {
     worker.end();
 }
 
+/// As many files of holes as make 128 TiB of mappings, and one that is little memory and much address space.
+#[test]
+fn sparse_memory_is_refused_before_it_is_mapped_with_the_remedy() {
+    let (name, pool) = (name(), pool());
+    let worker = Worker::of_port(&format!("memif:{name},role=server"), &pool);
+    for (bytes, wanted) in [
+        ((5 << 39) - 4096, "a region of more than 4 GiB, which no descriptor can reach"),
+        (4 << 30, "regions of 4096 MiB, 64 MiB allowed; say memory=4096 to the server"),
+    ] {
+        let file = rustix::fs::memfd_create("sparse", MemfdFlags::ALLOW_SEALING).unwrap();
+        rustix::fs::ftruncate(&file, bytes).unwrap();
+        for _ in 0..51 {
+            let channel = admitted(&name, "").unwrap();
+            let region = Message::AddRegion { index: 0, bytes };
+            channel.send(&region, Some(file.try_clone().unwrap())).unwrap();
+            assert_eq!(next(&channel), Some(Message::Disconnect(wanted.to_owned())));
+        }
+    }
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    assert!(!maps.contains("memfd:sparse"), "{maps}");
+    assert_served(&format!("memif:{name},zerocopy=no"), &pool);
+    worker.end();
+}
+
 /// A doorbell that is full and blocking, rung for each packet of an honest server.
 #[test]
 fn full_and_blocking_doorbell_holds_up_no_server() {

@@ -34,11 +34,14 @@ impl Beyond {
     pub fn start(program: &Path, cpu: usize, verify: bool) -> Result<Beyond> {
         // A name in the network namespace: nothing to remove, however this ends. Whose process is at the
         // other end is asked by both.
-        let name = secret_name("linerate-lab").map_err(|e| failed(&format!("no name for it: {e}")))?;
+        let name =
+            secret_name("linerate-lab").map_err(|e| failed(&format!("no name for it: {e}")))?;
         let place = format!("memif:{name}");
         let mut command = Command::new(program);
         let how = if verify { "verify" } else { "look" };
-        command.args(["lab", "look", &place, &cpu.to_string(), how]);
+        // It maps all of this process's memory, however large the pool is.
+        let from = format!("{place},memory=8192");
+        command.args(["lab", "look", &from, &cpu.to_string(), how]);
         // Ctrl-C is for the run, which then ends it in order.
         command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped());
         let spawned = end_with_this_thread(&mut command).spawn();
