@@ -79,8 +79,8 @@ impl<O: Clone + Send + 'static, T: Send + 'static> Crew<O, T> {
         Ok(())
     }
 
-    /// Has each of them work by `order`, from its own start: one that is woken late has its window
-    /// nevertheless.
+    /// Has each of them work by `order`. A time counts from the thread's own start: one that is woken
+    /// late has its window nevertheless.
     pub fn order(&self, order: &O) {
         for hand in &self.0 {
             // A thread that is gone is missed in `collect`.
