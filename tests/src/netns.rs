@@ -75,7 +75,7 @@ impl Netns {
         &self,
         inside: impl FnOnce() -> T + Send + 'static,
     ) -> JoinHandle<T> {
-        let fd = self.fd.try_clone().expect("a descriptor is to be had");
+        let fd = self.fd.try_clone().expect("there is a descriptor left");
         std::thread::spawn(move || {
             enter(&fd);
             inside()
@@ -174,5 +174,5 @@ fn serve(made: &Sender<Result<OwnedFd, String>>, ordered: &Receiver<Order>) {
 
 fn enter(fd: &OwnedFd) {
     move_into_link_name_space(fd.as_fd(), Some(LinkNameSpaceType::Network))
-        .expect("whoever made a namespace may enter it");
+        .expect("the maker of a namespace may enter it");
 }

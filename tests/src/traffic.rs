@@ -87,7 +87,7 @@ impl Session {
     /// Opens a session from one namespace to `address`, port 22, in another.
     ///
     /// # Panics
-    /// If it cannot be had.
+    /// If it cannot be opened.
     #[must_use]
     pub fn open(from: &Netns, to: &Netns, address: Ipv4Addr) -> Session {
         let there = SocketAddr::from((address, 22));
@@ -147,7 +147,7 @@ impl Source {
 /// that names the server `name` and the client.
 ///
 /// # Panics
-/// If the port is not to be had.
+/// If the port cannot be bound.
 pub fn serve_http(netns: &Netns, address: Ipv4Addr, name: &str, requests: usize) {
     let listener = netns.run(|| TcpListener::bind((address, 80))).expect("a free port");
     let name = name.to_owned();

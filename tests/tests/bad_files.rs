@@ -159,7 +159,7 @@ fn a_disk_that_is_full_at_the_start_is_refused() {
 #[test]
 fn a_disk_that_fills_up_ends_the_run_and_the_file_is_whole() {
     or_skip!(installed("unshare"));
-    // Whoever may make a network namespace may make one of mounts.
+    // A user who may make a network namespace may make one of mounts.
     drop(or_skip!(Netns::new()));
     let folder = Folder::new();
     let (disk, saved) = (folder.path("disk"), folder.path("saved.pcapng"));

@@ -13,7 +13,7 @@ use linerate_tests::traffic::{Session, ping, reaches, transfer};
 use linerate_tests::wait::{SOON, until_true};
 use rustix::process::Signal;
 
-/// Joins the hosts by a port on `w0` and one on `e0`; the reason to skip, if AF_XDP is not to be had.
+/// Joins the hosts by a port on `w0` and one on `e0`; the reason to skip, if there is no AF_XDP.
 fn join(hosts: &Hosts, west: &str, east: &str) -> Result<Forward, String> {
     available(hosts)?;
     let forward = Forward::start(&hosts.middle, &[west, east]);

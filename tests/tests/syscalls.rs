@@ -28,7 +28,7 @@ fn counts(summary: &str) -> BTreeMap<String, u64> {
 }
 
 /// Sends [`PACKETS`] by `port` in the middle, under strace: what was called how often. `None` where
-/// that is not to be had.
+/// that is not there.
 fn sent_by(hosts: &Hosts, port: &str) -> Option<BTreeMap<String, u64>> {
     let folder = Folder::new();
     let summary = folder.path("calls");

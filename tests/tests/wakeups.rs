@@ -349,7 +349,7 @@ fn a_fresh_queue_is_readable_when_packets_come() {
     assert_eq!(a.alloc(&mut batch, 1), 1);
     assert!(batch.iter_mut().all(|skb| skb.put_slice(&frame(0, 60))));
     assert_eq!(a.xmit(&mut batch), 1);
-    assert!(readable(&b, LOST), "packets wait, and nobody was told");
+    assert!(readable(&b, LOST), "packets wait, and no event came");
 }
 
 /// A peer that goes is something to look at, whenever it goes.
@@ -362,7 +362,7 @@ fn a_sleeper_is_woken_when_its_peer_goes() {
     assert_eq!(b.rx(&mut Batch::with_capacity(4)), 0);
     assert_eq!(b.health(), Health::Up);
     drop(a);
-    assert!(!b.arm(Want::Frames) || readable(&b, LOST), "nobody said that the peer has gone");
+    assert!(!b.arm(Want::Frames) || readable(&b, LOST), "no event says that the peer has gone");
     assert_eq!(b.health(), Health::Finished);
 }
 

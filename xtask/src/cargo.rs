@@ -19,7 +19,7 @@ pub fn cargo(root: &Path) -> Command {
 pub fn cargo_within(root: &Path, limit: &str) -> Command {
     let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     // timeout(1) kills the whole group that it makes, which a terminal's Ctrl-C would not reach:
-    // whoever sits at a terminal stops a hang by hand.
+    // a person at a terminal stops a hang by hand.
     let mut command = if std::io::stdin().is_terminal() {
         Command::new(program)
     } else {

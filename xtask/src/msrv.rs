@@ -1,6 +1,6 @@
 //! Step `msrv`: the libraries build with the oldest Rust that they promise.
 //!
-//! Cargo refuses a dependency that needs a newer one. Where the toolchain cannot be had, clippy's
+//! Cargo refuses a dependency that needs a newer one. Where the toolchain is not installed, clippy's
 //! `incompatible_msrv`, which the workspace denies, has looked at our own sources in step `clippy`.
 
 use std::path::Path;

@@ -19,7 +19,7 @@ pub struct Step {
     act: fn(&Path) -> Result<Done>,
 }
 
-/// Something that whoever wants it starts by hand.
+/// A long run that is started by hand.
 pub struct Campaign {
     name: &'static str,
     about: &'static str,

@@ -19,7 +19,7 @@ const DEEP_INDENT: usize = INDENT + 5;
 /// Say whether a port can be opened here, how well, and what to do about it
 ///
 /// It tries the real operations and undoes them: nothing is inferred where it can be tried. A port of
-/// xdp is opened with a filter that takes nobody's traffic. On hardware, whose driver may take the
+/// xdp is opened with a filter that takes no one's traffic. On hardware, whose driver may take the
 /// link down for a moment, and on a TAP that exists already, that is done with --try only.
 ///
 /// Without PORT it checks the machine, and opens ports in a network namespace of its own.

@@ -42,7 +42,7 @@ impl Far {
     /// Starts it; it listens when this returns.
     ///
     /// # Errors
-    /// Why it cannot be had, in words.
+    /// The reason for which it cannot be started.
     pub fn start() -> Result<Far, String> {
         Far::start_as(SELF)
     }
@@ -105,7 +105,7 @@ impl Far {
 impl Drop for Far {
     fn drop(&mut self) {
         drop(self.child.stdin.take());
-        // Whoever has told its result ends now; whoever has not is not waited for.
+        // A process that has reported ends now; one that has not is not waited for.
         if self.lines.recv_timeout(Duration::ZERO).is_err() {
             let _ = self.child.kill();
         }

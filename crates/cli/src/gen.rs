@@ -86,7 +86,7 @@ fn path(args: &Gen, asked: Option<u64>, drivers: &Registry) -> Result<Path, Fail
         ..Path::default()
     };
     if is_paired {
-        // It has two ends, and nobody else in this process to take the other.
+        // It has two ends, and no other part of this process takes the second.
         let end = format!("{name}-end");
         path.ports.push((end.clone(), args.port.clone()));
         path.ports.push(("sink".into(), "sink:".into()));

@@ -93,7 +93,7 @@ pub fn run(path: &Path, run: &Run, screen: &Screen) -> Result<Ran, Failure> {
 /// Opens the ports of a path, and joins them.
 ///
 /// # Errors
-/// Whatever a port says, and memory that cannot be had.
+/// Errors of ports, and of memory.
 pub fn open(path: &Path, run: &Run) -> Result<Engine, Failure> {
     let builder = Engine::builder().budget(run.budget as usize);
     let mut builder = builder.moderation(run.moderation).cpus(&run.cpu);

@@ -50,7 +50,7 @@ impl Screen {
     /// Prints what goes before the result.
     ///
     /// # Errors
-    /// A result that nobody can be shown is a failed run: a full disk behind stdout.
+    /// A result that cannot be written is a failed run: a full disk behind stdout.
     pub fn preface(&self, text: &str) -> Result<(), Failure> {
         if self.json || self.quiet { Ok(()) } else { self.print(text) }
     }
@@ -75,7 +75,7 @@ impl Screen {
         self.print(&format!("{text}\n"))
     }
 
-    /// Says something that is not the result; with `--json` nobody reads it.
+    /// Prints a note that is not the result; with `--json` it is not printed.
     pub fn note(&self, text: &str) {
         if !self.json {
             eprint_all(text);
@@ -98,7 +98,7 @@ impl Screen {
         let text = plain(text);
         let mut out = io::stdout().lock();
         match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-            // Whoever read it has seen enough (`linerate … | head`).
+            // The reader of the pipe has seen enough (`linerate … | head`).
             Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
             Err(e) => {
                 let what = "cannot write the result to stdout";

@@ -95,7 +95,7 @@ fn its_help_says_what_it_does_to_an_interface() {
     let help = run("doctor --help");
     assert_eq!(help.exit, Some(0));
     for part in
-        ["undoes", "--try", "linerate doctor eth0", "something is missing", "nobody's traffic"]
+        ["undoes", "--try", "linerate doctor eth0", "something is missing", "no one's traffic"]
     {
         assert!(help.out.contains(part), "{part}: {}", help.out);
     }

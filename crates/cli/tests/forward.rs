@@ -92,7 +92,7 @@ fn the_screen_ends_with_the_balance() {
     assert_eq!(order[5], Some(lines.len() - 1), "{lines:?}");
     let calls = "calls    1.000 alloc/pkt  1.000 free/pkt  0.000 copies/pkt  ";
     assert!(lines[order[4].unwrap()].starts_with(calls), "{lines:?}");
-    // Nobody looks at a terminal: no progress, no control characters.
+    // There is no terminal: no progress, no control characters.
     assert!(!ended.err.contains('\r') && !ended.out.contains('\x1b'), "{ended:?}");
 }
 
@@ -172,7 +172,7 @@ fn memory_is_as_it_was_asked_for_and_what_is_not_is_warned_about() {
     let d = run("forward --count 10 --hot-list 70000 --buffers general --json").document();
     assert_eq!(d["warnings"][0], "hot list: asked 70000, applied 65536 (no list is longer)");
     assert_eq!(d["pool"]["buffers"], "general");
-    // Which nobody can map.
+    // Memory of that size cannot be mapped.
     let alone = d["warnings"][1].as_str().unwrap();
     assert!(alone.starts_with("no second process, a ring between two threads instead: "), "{d}");
     assert_eq!((&d["far"], &d["ports"][3]["driver"]), (&Value::Null, &"sink".into()), "{d}");
@@ -261,7 +261,7 @@ fn far_of(process: u32) -> i32 {
 
 #[test]
 fn a_second_signal_ends_at_once_a_run_that_cannot_end_in_order() {
-    // Nobody reads the pipe: once it is full, the write to it does not return.
+    // The pipe is not read: once it is full, the write to it does not return.
     let mut child = start("forward gen: pcap:-");
     std::thread::sleep(Duration::from_millis(200));
     signal(&child, Signal::INT);
@@ -271,7 +271,7 @@ fn a_second_signal_ends_at_once_a_run_that_cannot_end_in_order() {
         if let Some(status) = child.try_wait().unwrap() {
             return assert_eq!(status.code(), Some(130));
         }
-        // Again and again: two that nobody has taken yet are one.
+        // Again and again: two signals that have not been taken yet are one.
         signal(&child, Signal::INT);
         std::thread::sleep(Duration::from_millis(1));
     }

@@ -23,7 +23,7 @@ fn start(words: &str) -> Child {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let mut line = String::new();
-    // One byte at a time: what follows is for whoever waits for its end.
+    // One byte at a time: what follows is for the process that waits for its end.
     let mut out = BufReader::with_capacity(1, child.stdout.take().unwrap());
     out.read_line(&mut line).unwrap();
     assert_eq!(line, "ready\n", "{words}");
@@ -70,7 +70,7 @@ fn what_leaves_one_process_is_verified_by_the_other_in_either_role() {
             let (from, to) = if client_sends { (client, server) } else { (server, client) };
             let source = "gen:,size=imix,flows=5,count=20k";
             let sender = format!("forward {source} {from}");
-            // Whoever listens is there first; a sender that listens waits for its peer.
+            // The listener is there first; a sender that listens waits for its peer.
             let (sent, came) = if client_sends {
                 let sink = start(&format!("forward {to} sink:"));
                 (run(&format!("{sender} --json")), end(sink))
@@ -84,7 +84,7 @@ fn what_leaves_one_process_is_verified_by_the_other_in_either_role() {
                 let sink = start(&format!("forward {to} sink:"));
                 (Ended::from(sender.wait_with_output().unwrap()), end(sink))
             };
-            assert_eq!(sent.err, "", "nobody reads notes");
+            assert_eq!(sent.err, "", "no notes are printed");
             let sent = whole(&sent, 0);
             let case = format!("zerocopy={sharing}, client sends: {client_sends}");
             if client_sends {
@@ -102,7 +102,7 @@ fn what_leaves_one_process_is_verified_by_the_other_in_either_role() {
     }
 }
 
-/// The ports of a sender and of whoever verifies, on a socket of their own.
+/// The ports of a sender and of a verifier, on a socket of their own.
 fn ports(client_sends: bool) -> (String, String) {
     let path = name();
     let server = format!("memif:{path},role=server");

@@ -42,7 +42,7 @@ pub struct Locks {
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 #[cfg_attr(feature = "json", derive(Serialize))]
 pub struct Calls {
-    /// Buffers allocated, by whomever, those that never became a packet included.
+    /// Buffers allocated on any thread, those that never became a packet included.
     pub allocs: u64,
     /// Buffers freed.
     pub frees: u64,
@@ -202,7 +202,7 @@ fn copied(port: &PortStats) -> Copied {
     match port.copies {
         Copies::Always => all(c.rx_packets + c.tx_packets, c.rx_bytes + c.tx_bytes),
         Copies::Never => all(0, 0),
-        // No byte is no packet; of some bytes nobody knows how many packets they were.
+        // No byte is no packet; the number of packets of some bytes is unknown.
         Copies::Sometimes => Copied { packets: bytes.filter(|&n| n == 0), bytes },
     }
 }
@@ -354,7 +354,7 @@ mod tests {
         let mut strange = read;
         strange.ports[1].copies = Copies::Sometimes;
         let calls = Calls::of(&strange);
-        assert_eq!((calls.copies, calls.copies_per_packet), (None, None), "nobody knows");
+        assert_eq!((calls.copies, calls.copies_per_packet), (None, None), "unknown");
         assert_eq!(calls.copied_bytes, None);
     }
 
@@ -430,7 +430,7 @@ mod tests {
         };
         assert_eq!(time_ns(flushes(0, 0, 0)), Some(1_000_000));
         assert_eq!(time_ns(flushes(500, 0, 0)), Some(1_000_000));
-        // One that was timed speaks for nobody, however long it took.
+        // One timed flush says nothing about the others.
         assert_eq!(time_ns(flushes(500, 1, 1_000_000)), Some(1_000_000));
         assert_eq!(time_ns(flushes(7000, 27, 270)), None);
         assert_eq!(time_ns(flushes(8000, 31, 310)), Some(1_080_000));

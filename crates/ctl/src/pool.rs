@@ -53,7 +53,7 @@ pub struct CoreReport {
     pub cpu: Option<usize>,
     /// Packets allocated.
     pub allocs: u64,
-    /// Packets freed, whoever allocated them.
+    /// Packets freed here, allocated on any CPU.
     pub frees: u64,
     /// Allocations that its hot list served.
     pub hits: u64,

@@ -230,7 +230,7 @@ pub struct FarReport {
     pub cpu_seconds: f64,
 }
 
-/// A failure, in the four parts in which it is told.
+/// A failure in four parts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "json", derive(Serialize))]
 pub struct ErrorReport {

@@ -21,7 +21,7 @@ use std::mem::MaybeUninit;
 ///    `read` of a slot returns a valid entry if the slot was written before by either half, or
 ///    (memory shared with a peer) whatever the peer wrote there.
 pub unsafe trait Memory {
-    /// The type of a slot. `Copy`, so that a ring never drops: whoever gives the entries their
+    /// The type of a slot. `Copy`, so that a ring never drops: the code that gives the entries their
     /// meaning drains them.
     type Entry: Copy;
 

@@ -2,7 +2,7 @@
 //!
 //! write(2) waits at a counter that is full, if another holder has made the open file blocking. The completion
 //! of an asynchronous request signals an eventfd as the kernel's own drivers do: a full counter stays full, and
-//! nobody waits. The request is a read of no bytes, which is complete when it is submitted.
+//! no one waits. The request is a read of no bytes, which is complete when it is submitted.
 //!
 //! Source: io_submit(2), include/uapi/linux/aio_abi.h, fs/aio.c and fs/eventfd.c (`eventfd_signal`).
 
@@ -100,7 +100,7 @@ impl Context {
         };
         // SAFETY: mapped while the context lives; the words that change are atomics, and of one thread.
         let ring = unsafe { self.ring.as_ref() };
-        // The completion is there, and nobody reads it: its place is free again.
+        // The completion is not read: its place is free again.
         ring.head.store(ring.tail.load(Ordering::Acquire), Ordering::Release);
         submitted == 1
     }
@@ -108,7 +108,7 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: the context is this value's, and nobody looks at its ring any more.
+        // SAFETY: the context is this value's, and its ring is not read any more.
         unsafe { libc::syscall(libc::SYS_io_destroy, self.ring.as_ptr().addr()) };
     }
 }
@@ -129,7 +129,7 @@ mod tests {
             assert!(signal(bell.as_fd()));
         }
         assert!(bell.drain() && !bell.drain());
-        // Full and blocking: a write would wait for whoever drains it.
+        // Full and blocking: a write would wait for a reader.
         rustix::io::write(bell.as_fd(), &(u64::MAX - 1).to_ne_bytes()).unwrap();
         rustix::io::ioctl_fionbio(bell.as_fd(), false).unwrap();
         let start = std::time::Instant::now();

@@ -1,7 +1,7 @@
 //! Capabilities: those that a port takes, and the command that gives them to the program.
 //!
 //! `setcap` replaces what a file has. The command that is told names what the file has already as
-//! well, so that whoever follows one piece of advice does not undo the one before.
+//! well, so that following one piece of advice does not undo the one before.
 //!
 //! Source: capabilities(7), include/uapi/linux/capability.h.
 
@@ -146,12 +146,12 @@ fn this_file() -> String {
     if path.chars().all(is_plain) { path } else { format!("'{}'", path.replace('\'', r"'\''")) }
 }
 
-/// The capabilities that the file of this program gives to whoever starts it.
+/// The capabilities that the file of this program gives to the user who starts it.
 fn of_this_file() -> Capabilities {
     let mut bytes = [0; ATTRIBUTE_BYTES];
     match rustix::fs::getxattr("/proc/self/exe", ATTRIBUTE, &mut bytes) {
         Ok(n) => permitted(bytes.get(..n).unwrap_or_default()),
-        // It has none, or nobody may know.
+        // It has none, or they cannot be read.
         Err(_) => Capabilities::NONE,
     }
 }

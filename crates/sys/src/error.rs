@@ -17,7 +17,7 @@ pub struct Error {
     pub code: Code,
     /// The attempt, naming the object: `cannot open veth7`.
     pub what: String,
-    /// Why it failed, in the words of whoever refused: `no such device (ENODEV from bind)`.
+    /// Why it failed, in the words of the system that refused: `no such device (ENODEV from bind)`.
     pub why: String,
     /// The remedy, a command to paste where there is one. Empty if nothing is known to help.
     pub fix: String,
@@ -136,7 +136,7 @@ codes! {
     PoolSize = "E-POOL-SIZE", Usage;
     /// A pool smaller than the sum of its holders.
     PoolTooSmall = "E-POOL-TOO-SMALL", Usage;
-    /// Memory that could not be had.
+    /// Memory that could not be mapped or locked.
     Memory = "E-MEMORY", Runtime;
     /// Every umem identifier of the process is taken.
     UmemIds = "E-UMEM-IDS", Runtime;

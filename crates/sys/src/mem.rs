@@ -1,7 +1,7 @@
 //! Memory that devices and peers can map: one memfd, one shared mapping.
 //!
 //! Owner: [`Region`]; the mapping lives exactly as long as it. The memory comes from 2 MiB pages
-//! when they can be had and from ordinary pages otherwise, and [`Region::pages`] says which.
+//! when there are some and from ordinary pages otherwise, and [`Region::pages`] says which.
 //! The file is sealed against growing and shrinking, so that no holder of the descriptor can turn
 //! an access into SIGBUS.
 //!
@@ -27,7 +27,7 @@ pub enum Huge {
     Try,
     /// Ordinary pages only.
     Never,
-    /// Fail if they cannot be had.
+    /// Fail if there are none.
     Require,
 }
 
@@ -178,7 +178,7 @@ impl Region {
         Ok(region)
     }
 
-    /// Gives every page its memory now, so that nobody who maps the region meets a hole in it.
+    /// Gives every page its memory now, so that no process that maps the region meets a hole in it.
     ///
     /// # Errors
     /// `E-MEMORY` if there is not enough.
@@ -277,7 +277,7 @@ mod tests {
     fn huge_pages_fall_back_or_fail_with_the_remedy() {
         let r = Region::new("test", 64 << 20, Huge::Try).unwrap();
         assert!(r.len() >= 64 << 20);
-        // Nobody gives all of a machine's memory to huge pages.
+        // No machine gives all of its memory to huge pages.
         if let Err(e) = Region::new("test", machine_bytes(), Huge::Require) {
             assert!(e.fix.contains("vm.nr_hugepages"), "{e}");
         }

@@ -1,4 +1,4 @@
-//! Network namespaces without a name: they exist while somebody is inside or holds them, no longer.
+//! Network namespaces without a name: they exist while a thread is inside or a descriptor holds them.
 //!
 //! A thread makes one and ends; the descriptor of [`Netns`] holds it. There is no mount and no file
 //! of `ip netns` to be left behind: the kernel removes the namespace with everything in it, links
@@ -50,7 +50,7 @@ impl Netns {
     /// Runs `inside` on a thread in it, and waits for what it returns. A panic goes on here.
     ///
     /// # Errors
-    /// `E-SYSTEM` if the thread cannot be had, `E-PERM` if it may not enter.
+    /// `E-SYSTEM` if the thread cannot be started, `E-PERM` if it may not enter.
     pub fn run<T: Send>(&self, inside: impl FnOnce() -> T + Send) -> Result<T> {
         scope(|scope| {
             let body = || enter(self.fd.as_fd()).map(|()| inside());

@@ -143,7 +143,7 @@ impl PacketSocket {
     /// that this machine sends.
     ///
     /// # Errors
-    /// `E-PERM` without CAP_NET_RAW, `E-MEMORY` if the ring cannot be had, `E-POOL-SIZE` for an
+    /// `E-PERM` without CAP_NET_RAW, `E-MEMORY` if the ring cannot be mapped, `E-POOL-SIZE` for an
     /// impossible one, `E-NODEV` if the interface is gone, `E-UNSUPPORTED` before Linux 4.20.
     pub fn open(
         interface: &Interface,

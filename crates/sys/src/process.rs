@@ -31,7 +31,7 @@ pub fn end_with_this_thread(command: &mut Command) -> &mut Command {
     let parent = getpid();
     let bind = move || {
         set_parent_process_death_signal(Some(Signal::KILL))?;
-        // The parent may have ended before; then nobody would tell.
+        // The parent may have ended before; then no signal would come.
         match getppid() == Some(parent) {
             true => Ok(()),
             false => Err(io::Error::from(rustix::io::Errno::SRCH)),
@@ -55,7 +55,7 @@ mod tests {
             end_with_this_thread(sleep.arg("600").stdout(Stdio::piped())).spawn().unwrap()
         });
         let mut child = child.join().unwrap();
-        // Its end of the pipe is closed by nobody else.
+        // Its end of the pipe is closed nowhere else.
         let mut said = Vec::new();
         child.stdout.take().unwrap().read_to_end(&mut said).unwrap();
         let status = child.wait().unwrap();

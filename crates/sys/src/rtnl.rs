@@ -1,7 +1,7 @@
 //! The kernel's answers about an interface by rtnetlink: its kind, its other end, its program;
 //! and the host's own use of it (host_use.rs).
 //!
-//! One request, one answer. The answer is the kernel's, and is read as if it were anybody's: every
+//! One request, one answer. The answer is the kernel's, and is not trusted: every
 //! length is checked against what came.
 //!
 //! Source: rtnetlink(7), include/uapi/linux/{netlink,rtnetlink,if_link}.h.

@@ -29,7 +29,7 @@ const TAKEOVER_TIMEOUT: Duration = Duration::from_secs(1);
 /// Connections that may wait to be accepted.
 const WAITING_MAX: i32 = 16;
 
-/// Returns a name in the network namespace that nobody has taken before: `@PREFIX-` and 64 random bits.
+/// Returns a name in the network namespace that is not taken: `@PREFIX-` and 64 random bits.
 ///
 /// # Errors
 /// Those of getrandom(2).
@@ -59,7 +59,7 @@ impl Listener {
     /// Peers can send no descriptors before [`Seqpacket::take_descriptors`], where the kernel knows that (6.16).
     ///
     /// # Errors
-    /// `E-BUSY` if somebody listens there, `E-SYSTEM` for a path that cannot be used.
+    /// `E-BUSY` if another socket listens there, `E-SYSTEM` for a path that cannot be used.
     pub fn bind(path: &Path, mode: u32) -> Result<Listener> {
         let what = || format!("cannot listen at {}", path.display());
         let fail = |call: &'static str| move |e| Error::os(Code::System, what(), call, e);
@@ -155,10 +155,10 @@ impl Seqpacket {
         let _ = pass_rights(&self.fd, true);
     }
 
-    /// Connects to whoever listens at `path`.
+    /// Connects to the socket that listens at `path`.
     ///
     /// # Errors
-    /// ECONNREFUSED or ENOENT if nobody does, EAGAIN if too many wait to be accepted.
+    /// ECONNREFUSED or ENOENT if none does, EAGAIN if too many wait to be accepted.
     pub fn connect(path: &Path) -> io::Result<Seqpacket> {
         let fd = socket()?;
         rustix::net::connect(&fd, &address(path)?)?;
@@ -264,7 +264,7 @@ fn address(path: &Path) -> rustix::io::Result<SocketAddrUnix> {
     }
 }
 
-/// True if nobody listens at a path that is taken.
+/// True if no socket listens at a path that is taken.
 fn is_left_behind(path: &Path, address: &SocketAddrUnix) -> bool {
     let is_socket = || {
         use std::os::unix::fs::FileTypeExt;

@@ -17,7 +17,7 @@ pub const VNET_HDR_BYTES: usize = 10;
 
 /// `flags`: the checksum field holds the pseudo-header sum only; see `csum_start`.
 pub const F_NEEDS_CSUM: u8 = 1;
-/// `flags`: the checksum was verified by whoever received the frame.
+/// `flags`: the checksum was verified by the receiver of the frame.
 pub const F_DATA_VALID: u8 = 2;
 
 /// `gso_type`: an ordinary frame.

@@ -242,7 +242,7 @@ fn a_run_is_kept_told_exported_and_compared() {
     for part in ["options  quick, 1 of 2 cells, 3 pairs, seed 7", "kept in", "--html"] {
         assert!(told.out.contains(part), "{part} is not in\n{}", told.out);
     }
-    assert!(!told.err.contains('\r'), "nobody looks: {:?}", told.err);
+    assert!(!told.err.contains('\r'), "no terminal: {:?}", told.err);
 
     let report = run(&format!("lab report last --dir {dir}"));
     assert_eq!(report.exit, Some(0), "{report:?}");
@@ -285,7 +285,7 @@ fn hidden_commands_are_not_in_the_help() {
 #[test]
 fn an_interrupted_run_is_kept_and_can_be_gone_on_with() {
     let scratch = Scratch::new("interrupted");
-    // So many pairs that it does not end by itself before it is told to.
+    // So many pairs that it does not end by itself before it is interrupted.
     let file = scratch.file("mine.toml", &MINE.replace("looks = [6]", "looks = [6, 10000]"));
     let dir = scratch.0.join("runs");
     let words = format!("lab run {file} --only size=small --dir {}", dir.display());

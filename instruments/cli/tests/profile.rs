@@ -298,7 +298,7 @@ fn a_recorder_that_is_killed_leaves_the_earlier_profile_and_the_next_one_is_save
     child.kill().unwrap();
     child.wait().unwrap();
     assert_eq!(fs::read_to_string(&file).unwrap(), "the earlier one");
-    // Nobody is left to end the command: the kernel has taken the events, and nothing else.
+    // No process is left to end the command: the kernel has closed the events, and nothing else.
     assert!(runs(pid));
     kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
     let again = record(&format!("-o {file}"), &["true"]).unwrap();

@@ -8,7 +8,7 @@
 //!        stdout: ◄─────────────────── one line of JSON for each of these: what was seen since
 //! ```
 //!
-//! It ends when its standard input does and no packet comes, so that it does not outlive whoever started it.
+//! It ends when its standard input does and no packet comes, so that it does not outlive its parent.
 //! Between windows it sleeps.
 
 use std::io::{self, Write};
@@ -246,7 +246,7 @@ impl Far {
     }
 
     fn begin(&mut self) -> io::Result<()> {
-        // What came between windows is nobody's.
+        // Packets between windows count for none.
         let between = self.take();
         self.begun = Some(Instant::now());
         self.meter.start().map_err(io::Error::other)?;

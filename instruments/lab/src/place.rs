@@ -51,7 +51,7 @@ struct Line(AtomicU64);
 /// Cost: two threads for some milliseconds; a quarter of a second where the CPUs are busy.
 ///
 /// # Errors
-/// `E-CPU` if one of them cannot be had, or too seldom.
+/// `E-CPU` if one of them is not available, or too seldom.
 pub fn round_trip_ticks(one: usize, other: usize) -> Result<f64> {
     let what = || format!("cannot measure from CPU {one} to CPU {other}");
     if one == other {
@@ -124,7 +124,7 @@ fn ask(line: &Line, end: Instant) -> Vec<f64> {
 fn answer(line: &Line, end: Instant) {
     let mut trip = 0;
     while comes(line, 2 * trip + 1, end) {
-        // If the other has gone meanwhile, nobody waits for this.
+        // If the other thread has ended, this is not awaited.
         line.0.store(2 * trip + 2, Ordering::Release);
         trip += 1;
     }

@@ -1,6 +1,6 @@
 //! Activity of the machine beside a window, and the decision on its use.
 //!
-//! Admission looks at the environment and never at results: whoever discards what looks odd finds
+//! Admission looks at the environment and never at results: discarding results that look odd finds
 //! what he expects. What counts against a window is what others took from its CPUs: exactly, by the
 //! run delay of each thread that has a CPU to itself; roughly, by CPU time that is not ours, which
 //! the kernel tells in ticks of 10 ms; and by what the host says that it took.
@@ -13,7 +13,7 @@
 //! depends on the kernel:
 //!
 //! - With CONFIG_IRQ_TIME_ACCOUNTING they are in no thread's time either. What is not ours is then
-//!   that of others' threads; what an interrupt took from us, for whomever it came, is not seen.
+//!   that of others' threads; time that interrupts took from us is not seen.
 //! - Without it they are in the time of the thread that they interrupt. Where that is ours, what is
 //!   not ours comes out too small by as much: of a side whose threads are in soft interrupts for a
 //!   tenth of their time, others may have a tenth of its CPU unseen.
@@ -21,7 +21,7 @@
 //! To add the fields would err to the other side: what they have of idle CPUs and of ksoftirqd would
 //! count as others', though it may be the side's own packets, as in the scenario `host`, whose links
 //! are soft interrupts and nothing else. No file of the kernel tells for whom an interrupt came. So
-//! what is told is the least that others had, and a window is refused for nothing less certain. On
+//! the figure is the least that others had, and a window is refused for nothing less certain. On
 //! CPUs that a thread has to itself the run delay tells exactly of others' threads, on either kernel;
 //! what interrupts keep a thread from its CPU is in no run delay.
 //!
@@ -315,7 +315,7 @@ mod tests {
     fn what_the_ticks_cannot_tell_is_not_held_against_a_window() {
         let within = Window { foreign_cpu_ns: Some(40_000_000), ..quiet() };
         assert!(admit(&[&within]).rate);
-        // Over 10 s the same is told, and so is 3 % of two CPUs.
+        // Over 10 s the same is reported, and so is 3 % of two CPUs.
         let long = |foreign_cpu_ns| Window {
             wall_ns: 10_000_000_000,
             foreign_cpu_ns: Some(foreign_cpu_ns),

@@ -29,7 +29,7 @@ pub struct Reading {
     pub instrument: String,
     /// Method of measurement.
     pub means: Means,
-    /// The figure; `None` if it could not be had, and then `measures` says why.
+    /// The figure; `None` if it could not be read, and then `measures` says why.
     pub value: Option<f64>,
     /// The thing measured, with its count: `8280 of 36324 ticks, all but default_idle`.
     pub measures: String,
@@ -139,7 +139,7 @@ impl Reading {
 }
 
 impl Headline {
-    /// A headline that nobody has given yet.
+    /// A headline that has not been given yet.
     #[must_use]
     pub fn new(name: impl Into<String>, unit: impl Into<String>, digits: u8) -> Headline {
         Headline { name: name.into(), unit: unit.into(), digits, by: Vec::new() }

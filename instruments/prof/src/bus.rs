@@ -43,7 +43,7 @@ pub struct Proxy {
     pub lines_out: Lines,
     /// Wall time in which they passed, in nanoseconds.
     pub wall_ns: u64,
-    /// Packets that were handled meanwhile, if somebody counted them.
+    /// Packets that were handled meanwhile, if they were counted.
     pub packets: Option<u64>,
 }
 

@@ -44,7 +44,7 @@ pub struct Conditions {
     pub wall_ns: Option<u64>,
     /// CPU time of what was measured, in nanoseconds.
     pub cpu_ns: Option<u64>,
-    /// Packets that went through meanwhile, if somebody counted them.
+    /// Packets that went through meanwhile, if they were counted.
     pub packets: Option<u64>,
 }
 

@@ -9,7 +9,7 @@
 //! A function that a cut-off listing leaves out was seen fewer times than the cut-off, which is a
 //! bound and not a count: so is what was saved of it. What is below both cut-offs is in no row and in
 //! no sum: sums are of the functions that are listed on either side. Small differences of samples are
-//! chance, as [`Change`] tells. What cannot be compared is told by a [`Warning`], and a difference is
+//! chance, as [`Change`] tells. A [`Warning`] names what cannot be compared, and a difference is
 //! made all the same: its reader decides.
 
 mod change;

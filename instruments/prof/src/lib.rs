@@ -4,7 +4,7 @@
 //! - **measure**: [`pmu`] counts the CPU's events over a window, [`sample`] takes
 //!   samples of them or of time, [`region`] times a stretch of code, [`proc`] reads what the kernel
 //!   says of the machine;
-//! - **hold**: a [`profile::Profile`] is what was seen in each function, whoever saw it; [`read`]
+//! - **hold**: a [`profile::Profile`] is what was seen in each function, by any tool; [`read`]
 //!   makes one of kernprof's, readprofile's and perf's listings, also out of old mail;
 //! - **say**: [`diff`] ranks what changed between two, [`stage`] says whose cost it is, [`mod@print`]
 //!   sets it as a table, CSV, JSON or a picture, [`agree`] holds two instruments against each other.

@@ -99,7 +99,7 @@ named! {
         Kernel = "count kept by the kernel",
         /// A model of a CPU or of its caches. Never a measurement.
         Model = "model, not a measurement",
-        /// A listing that somebody else made; with what, is his word.
+        /// A listing by another program, which names itself.
         Listing = "listing as found",
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! A name is all that a listing gives. So this is a table of names, of the kernels of the posts and
 //! of today's, and a name that is not in it is [`Stage::Other`], never a guess. What a function costs
-//! is its own time, not that of its callers: the stage is that of the code which ran, whoever asked
+//! is its own time, not that of its callers: the stage is that of the code which ran, whatever function asked
 //! for it.
 
 mod index;

@@ -83,7 +83,7 @@ fn a_loop_of_known_instructions_shows_that_many() {
 #[derive(Default)]
 struct Bounce {
     line: Alone,
-    /// One of the two is not there, or not any more: nobody is to wait for it.
+    /// One of the two is not there, or not any more: there is nothing to wait for.
     is_over: AtomicBool,
 }
 

@@ -300,7 +300,7 @@ thread_local! {
 }
 
 fn hold(bytes: isize) {
-    // A thread that is ending has neither any more, and is measured by nobody.
+    // A thread that is ending has neither any more, and is not measured.
     let _ = HELD.try_with(|held| {
         held.set(held.get() + bytes);
         let _ = MOST.try_with(|most| most.set(most.get().max(held.get())));

@@ -341,7 +341,7 @@ fn an_event_of_the_cpu_is_sampled_or_refused_with_the_way_out() {
 fn what_a_ring_cannot_hold_is_counted_as_lost() {
     let recorder = Recorder { ring_bytes: 1, ..at(10_000) };
     let Some(recording) = started(recorder.start(Target::ThisThread)) else { return };
-    // Nobody reads the ring, of one page, for some tenths of a second.
+    // The ring, of one page, is not read for some tenths of a second.
     (0..300).for_each(|_| works(works_seven));
     let profile = recording.finish().unwrap();
     assert!(profile.lost > 100, "{}", show(&profile));

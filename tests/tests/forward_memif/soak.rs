@@ -215,7 +215,7 @@ fn packets_pass_again_after_a_client_before_testpmd_was_killed() {
     let (ends, mut crashes) = (asked("LINERATE_RESTARTS", 100), 0);
     for _ in 0..ends {
         let source = chain.source(day);
-        // The second that is told next has packets of the one before.
+        // The next second's count has packets of the one before.
         let before = seconds_sent(&between) + 1;
         until_true("packets behind testpmd", PATIENCE, || {
             !between.runs() || seconds_sent(&between) > before

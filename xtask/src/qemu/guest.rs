@@ -88,7 +88,7 @@ pub fn write(path: &Path, kernel: &Kernel, load: &Load<'_>) -> Result<()> {
     fs::write(root.join("etc/scenarios"), SCENARIOS)?;
     fs::write(root.join("init"), INIT)?;
     fs::set_permissions(root.join("init"), Permissions::from_mode(0o755))?;
-    // Whoever builds it, everything belongs to root in there.
+    // Everything belongs to root in there, whatever user builds it.
     let pack = "cd \"$0\" && busybox find . | busybox cpio -o -H newc -R 0:0 >\"$1\"";
     cargo::quiet(Command::new("sh").args(["-c", pack]).args([&root, path]))?;
     Ok(fs::remove_dir_all(&root)?)

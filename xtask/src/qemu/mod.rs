@@ -8,7 +8,7 @@
 //! ```
 //!
 //! All kernels run at the same time, each on one emulated CPU: wherever this runs, at a tenth of
-//! the speed. What cannot be had here, the emulator or a kernel, is skipped with its reason and
+//! the speed. An emulator or a kernel that is not installed is skipped with its reason and
 //! never fails the campaign.
 
 mod apt;
@@ -212,7 +212,7 @@ fn missing() -> Option<(&'static str, &'static str)> {
     needed.find(|(program, _)| programs::located(program).is_none())
 }
 
-/// The kernels that can be had, and a line for each of the others.
+/// The kernels that are available, and a line for each of the others.
 fn kernels(cache: &Path, series: &[&Series]) -> Result<(Vec<Kernel>, Vec<String>)> {
     fs::create_dir_all(cache)?;
     let (mut kernels, mut skipped) = (Vec::new(), Vec::new());

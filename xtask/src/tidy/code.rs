@@ -16,7 +16,7 @@ const NAMING: [&str; 6] = ["enum", "fn", "mod", "struct", "trait", "type"];
 /// Words that may stand before those.
 const BEFORE: [&str; 6] = ["pub", "pub(crate)", "pub(super)", "async", "const", "unsafe"];
 
-/// Folders that exist on somebody's machine only.
+/// Folders that exist on one machine only.
 const PRIVATE_FOLDERS: [&str; 3] =
     [concat!("/", "home/"), concat!("/", "root/"), concat!("/", "work/")];
 

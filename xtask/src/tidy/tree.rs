@@ -21,7 +21,7 @@ impl Tree {
     /// Reads the tree at `root`.
     pub fn read(root: &Path) -> Result<Tree> {
         let mut git = Command::new("git");
-        // Whoever cloned may not be who checks (CI as root), and this code already runs as the latter.
+        // The user who cloned may not be the one who checks (CI as root), and this code already runs as the latter.
         git.args(["-c", "safe.directory=*"]);
         git.args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]);
         let listed = cargo::quiet(git.current_dir(root))?;

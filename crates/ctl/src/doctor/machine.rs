@@ -77,7 +77,7 @@ fn huge_pages(found: &mut Findings) {
     let meminfo = proc::text("/proc/meminfo").unwrap_or_default();
     let free = proc::labelled(&meminfo, "HugePages_Free:").unwrap_or(0);
     match Region::new("linerate trial", HUGE_PAGE_BYTES, Huge::Require) {
-        Ok(_) => found.ok(format!("2 MiB pages can be had ({free} free)")),
+        Ok(_) => found.ok(format!("2 MiB pages are available ({free} free)")),
         Err(_) => found
             .warn("there are no free 2 MiB pages: pools take ordinary ones")
             .why("more of the CPU's time goes into translating addresses")

@@ -14,7 +14,7 @@
 //! **What a trial does to a live interface.** A port of `xdp` is tried with a filter that takes
 //! nothing but Ethernet type 0x88b6, one of those for local experiments: all other traffic passes as
 //! before. On a virtual interface that is all. A hardware driver may take its link down for a moment
-//! when a program comes or goes, which is no surprise to prepare for anybody: there, and on a TAP that
+//! when a program comes or goes, which is no surprise: there, and on a TAP that
 //! exists already, whose flags would change, it is tried only with [`Trial::Full`].
 //!
 //! A port of memif connects to its server, or listens for its client, and leaves again.

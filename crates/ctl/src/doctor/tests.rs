@@ -15,7 +15,7 @@ use super::*;
 
 const LONG: Duration = Duration::from_secs(10);
 
-/// Runs `test` in a namespace of its own, where AF_XDP can be had.
+/// Runs `test` in a namespace of its own, where AF_XDP is available.
 fn in_netns(test: impl FnOnce(&Netns) + Send) {
     let prepared = XdpSocket::new().and_then(|_| {
         let netns = Netns::new()?;
@@ -237,7 +237,7 @@ fn an_interface_that_the_host_uses_is_told_with_the_filter_to_type() {
         assert_eq!((finding.level, finding.code), (Level::Miss, Some("E-BUSY")));
         assert!(finding.why.as_ref().unwrap().ends_with("v0 has the address 192.0.2.7"));
         assert!(finding.fix.as_ref().unwrap().text.contains("xdp:v0,udp=7777"), "{finding:?}");
-        // All else is told as well.
+        // Everything else is reported as well.
         that(&found, "opens: v0 AF_XDP native copy, queue 0 (tried with");
         for port in ["xdp:v0,all", "xdp:v0,udp=7777", "xdp:v0,write"] {
             assert!(worst(&check(port)) < Level::Miss, "{port}");
@@ -340,7 +340,7 @@ fn a_memif_server_is_met_and_left_and_one_that_refuses_is_told() {
     let text = format!("memif:{name},role=server,secret=s");
     // A child that another test forks has the trial's socket until it executes.
     let server = std::iter::repeat_with(|| linerate_port::Port::open(&text));
-    let mut server = server.take(100_000).find_map(Result::ok).expect("nobody listens there");
+    let mut server = server.take(100_000).find_map(Result::ok).expect("a free port is found");
     let done = std::sync::atomic::AtomicBool::new(false);
     let health = std::thread::scope(|scope| {
         let serving = scope.spawn(|| {

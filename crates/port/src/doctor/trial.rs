@@ -12,7 +12,7 @@ use crate::obtained::Obtained;
 use crate::port::Port;
 
 /// An Ethernet type for local experiments that is not that of linerate's own test packets, so that a
-/// trial takes nobody's traffic.
+/// trial takes no one's traffic.
 ///
 /// Source: IEEE 802, table of EtherType values, "Local Experimental Ethertype 2".
 pub(crate) const NOBODYS: &str = "ethertype=0x88b6";

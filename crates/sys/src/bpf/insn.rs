@@ -127,7 +127,7 @@ impl Insn {
         Insn::new(ALU64 | SHL, dst, 0, 0, imm)
     }
 
-    /// `if dst OP imm` jump; the distance is filled in by whoever places it.
+    /// `if dst OP imm` jump; the distance is filled in where it is placed.
     #[must_use]
     pub const fn jump_if(op: If, dst: Reg, imm: i32) -> Insn {
         Insn::new(JMP | op as u8, dst, 0, 0, imm)

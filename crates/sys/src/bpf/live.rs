@@ -28,7 +28,7 @@ impl Program {
     /// Runs it on `count` copies of `frame`, in batches of `batch`, as if the interface with index
     /// `ingress` had received them, and does what it says of each: [`XDP_TX`] sends it from there.
     ///
-    /// Frames that the device does not take are dropped by the kernel, and counted by nobody here.
+    /// Frames that the device does not take are dropped by the kernel, and not counted here.
     ///
     /// Cost: one system call, which ends early on a signal. The kernel makes its pool of pages at
     /// the beginning and waits for it at the end, some 10 ms: `count` should be millions.

@@ -65,7 +65,7 @@ impl HostUse {
         let fail = |e| refused(interface.name(), "rtnetlink", e);
         let used = find(interface.index()).map_err(fail)?;
         Ok(used.and_then(|(index, address)| {
-            // One that has just been deleted is used by nobody.
+            // An interface that has just been deleted is not used.
             let interface = Interface::by_index(index).ok()?.name();
             Some(HostUse { interface, address })
         }))

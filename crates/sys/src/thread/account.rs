@@ -2,7 +2,7 @@
 //!
 //! Time on a CPU is the thread's clock and not the first number of schedstat: that one is brought up
 //! to date by the timer's tick, and a window of 10 ms would be wrong by up to 4. The run delay is
-//! added when the thread is put on a CPU again, so it is exact for whoever reads his own.
+//! added when the thread is put on a CPU again, so it is exact for a thread that reads its own.
 //!
 //! Source: clock_gettime(2), getrusage(2), Documentation/scheduler/sched-stats.rst,
 //! `proc_pid_schedstat` in fs/proc/base.c.

@@ -96,7 +96,7 @@ impl Recording {
             if asked.is_none() && (signal.is_some() || is_over) {
                 asked = Some(now);
                 over = over.or(Some(now));
-                // Whoever has just ended cannot be signalled, and need not be.
+                // A process that has just ended cannot be signalled, and need not be.
                 let _ = kill_process(Pid::from_child(&self.perf), Signal::TERM);
             }
             if !named && asked.is_some_and(|asked| now - asked >= PATIENCE) {

@@ -31,7 +31,7 @@ pub fn watch(args: &Watch, screen: &Screen) -> Result<u8, Failure> {
         Some(path) => Some(Writer::start(create(path)?, feed.header())?),
         None => None,
     };
-    // Who saves goes on when nobody looks any more.
+    // A watch that saves goes on without a reader.
     let mut out = Out { closed: false, stop: saved.is_none().then(|| Arc::clone(&stop)) };
     let mut document = match args.json {
         true => Some(Writer::start(out.clone(), feed.header())?),

@@ -1,6 +1,6 @@
 //! An experiment's file: TOML, checked with the line of whatever is wrong, and the grid that it spans.
 //!
-//! Everything in it is bounded before it is kept, as a file may come from anybody: its bytes, its
+//! Everything in it is bounded before it is kept, as a file is not trusted: its bytes, its
 //! names, its factors and their product.
 
 use std::collections::BTreeSet;

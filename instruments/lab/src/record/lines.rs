@@ -47,7 +47,7 @@ impl Lines {
     /// A new file of `what`.
     ///
     /// # Errors
-    /// `E-FILE` if it is there already or cannot be made; `E-BUSY` if somebody else writes it.
+    /// `E-FILE` if it is there already or cannot be made; `E-BUSY` if another process writes it.
     pub(super) fn create(path: &Path, what: &str) -> Result<Lines> {
         let file = OpenOptions::new().write(true).create_new(true).open(path);
         let file = file.map_err(|e| failed("make", path, &e))?;
@@ -59,7 +59,7 @@ impl Lines {
     /// Opens an existing file to append to it, with a lock that keeps other processes out.
     ///
     /// # Errors
-    /// `E-FILE` if it cannot be written; `E-BUSY` if somebody else writes it.
+    /// `E-FILE` if it cannot be written; `E-BUSY` if another process writes it.
     pub(super) fn open(path: &Path) -> Result<Lines> {
         let file = OpenOptions::new().write(true).open(path);
         let file = file.map_err(|e| failed("write", path, &e))?;

@@ -288,7 +288,7 @@ impl Store {
     /// run's result stays until the run is known to continue: [`Store::resumed`] removes it.
     ///
     /// # Errors
-    /// `E-RUN` if it is complete, or is no run; `E-BUSY` if somebody else writes it; `E-FILE`.
+    /// `E-RUN` if it is complete, or is no run; `E-BUSY` if another process writes it; `E-FILE`.
     pub(crate) fn resume(dir: &Path) -> Result<(Store, RunState)> {
         // What is no run is said to be none, before anything is opened for writing.
         asked(dir)?;

@@ -1,4 +1,4 @@
-//! What is said of a run: its verdict as a sentence, what became of expectations, the facts to trust it by.
+//! Sentences about a run: its verdict, the outcome of each expectation, and the facts to trust it by.
 
 use linerate_show::number::{change, count, interval, range};
 

@@ -216,7 +216,7 @@ impl Running<'_> {
         self.observer.note(&format!("{}: {text}", e.code));
         let fix = (!e.fix.is_empty()).then(|| e.fix.clone());
         let warnings = vec![Warning { code: e.code.to_string(), text, fix }];
-        // Not finished: whoever goes on with the run may be allowed to.
+        // Not finished: a later session of the run may be allowed to.
         let status = Status::Unsupported;
         let end = CellEnd { cell: index, status, warnings, ..CellEnd::default() };
         self.store.cell(&end)?;
@@ -302,10 +302,10 @@ const ROWS_MAX: usize = 500;
 
 /// The profile of one side of a cell.
 ///
-/// A function that is not in it was seen fewer times than its cut-off says, whoever left it out.
+/// A function that is not in it was seen fewer times than its cut-off says.
 pub(super) fn record(side: &str, cell: &str, mut profile: Profile) -> ProfileRecord {
     profile.sort();
-    // What nobody cut off was seen: absent is fewer than once.
+    // Without a cut-off, absent is fewer than once.
     let cutoff = profile.cutoff.unwrap_or(1);
     let left_out = profile.rows.get(ROWS_MAX).map_or(0, |row| row.count.saturating_add(1));
     profile.rows.truncate(ROWS_MAX);

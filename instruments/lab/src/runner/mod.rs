@@ -41,7 +41,7 @@ pub struct Request {
     pub argv: Vec<String>,
     /// The user's note on the run.
     pub note: Option<String>,
-    /// What this program was built from and by, for the record.
+    /// Sources and compiler of this program, for the record.
     pub built: Built,
 }
 

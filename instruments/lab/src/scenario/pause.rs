@@ -13,7 +13,7 @@ pub(crate) fn pause(time: Duration) {
 
 /// Waits until `at`, or not at all if it is over.
 pub(crate) fn wait_until(at: Instant) {
-    // A lock that nobody else has, to wait on: the caller's park token is not ours to take.
+    // A lock of its own, to wait on: the caller's park token is not ours to take.
     let (lock, never) = (Mutex::new(()), Condvar::new());
     let mut guard = lock.lock().unwrap_or_else(PoisonError::into_inner);
     loop {

@@ -31,7 +31,7 @@ pub(super) const FIGURES: &[Figure] = figures! {
     "timed_calls" "calls" "Calls that were timed: what the estimate rests on.";
     "allocator_calls" "calls" "Calls of the system's allocator: one to allocate and one to free a general buffer, none for a frame. Derived from the pool's counts, not counted in the allocator.";
     "locks" "locks" "Times that a lock of the pool was taken.";
-    "locks_contended" "locks" "Of these, times that somebody else had it.";
+    "locks_contended" "locks" "Of these, times that another thread had it.";
     "lock_wait_ticks" "TSC ticks" "How long takers waited.";
     "polls" "calls" "Calls that looked for packets.";
     "polls_empty" "calls" "Of these, those that found none.";
@@ -135,7 +135,7 @@ impl Reading {
         add("memory_bytes", self.pool.memory_bytes() as f64);
         let all = alloc.all + free.all;
         add("allocator_calls", if self.general { all as f64 } else { 0.0 });
-        // Of what nobody timed there is no figure, rather than one of 0.
+        // Calls that were not timed have no figure, rather than one of 0.
         alloc.ticks.into_iter().for_each(|ticks| add("alloc_ticks", ticks));
         free.ticks.into_iter().for_each(|ticks| add("free_ticks", ticks));
         if let Some((alloc, free)) = alloc.ticks.zip(free.ticks) {

@@ -58,7 +58,7 @@ fn cpuinfo_mhz(cpuinfo: &str) -> Option<f64> {
 fn tsc_mhz() -> Option<f64> {
     #[cfg(target_arch = "x86_64")]
     return Some(linerate_sys::tsc::rate_hz(Duration::from_millis(10)) / 1e6);
-    // Elsewhere the ticks that we count are nobody's clock.
+    // Elsewhere the ticks that we count are no clock.
     #[cfg(not(target_arch = "x86_64"))]
     None
 }

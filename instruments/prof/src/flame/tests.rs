@@ -84,5 +84,5 @@ fn ten_times_the_time_is_told_and_can_be_divided_out() {
     let text = diff_svg(&a, &b, By::Second).unwrap();
     assert!(text.contains("f (1,000 samples, 100.00%; 0.00%)"), "neither rose nor fell: {text}");
     assert!(text.contains("compared per second: counts without are multiplied by 10.0000"));
-    assert!(diff_svg(&a, &b, By::KiloPacket).is_err(), "nobody counted packets");
+    assert!(diff_svg(&a, &b, By::KiloPacket).is_err(), "packets were not counted");
 }

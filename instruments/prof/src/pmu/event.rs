@@ -65,7 +65,7 @@ impl Event {
     ///
     /// # Errors
     /// `E-UNSUPPORTED` for a quantity that this family of CPU has no event for, with the reason and
-    /// what there is instead, and for a name that nobody knows.
+    /// what there is instead, and for an unknown name.
     pub fn parse(text: &str) -> Result<Event> {
         Event::parse_on(Family::here(), text)
     }

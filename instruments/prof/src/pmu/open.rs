@@ -149,7 +149,7 @@ const SECCOMP: &str = "docker run --cap-add PERFMON, or a seccomp profile that a
 
 /// Returns true if `event` counts the kernel's own work: without the kernel it reads 0.
 ///
-/// Source: `perf_swevent_event` is told the registers of the kernel, and `exclude_kernel` drops it.
+/// Source: `perf_swevent_event` gets the registers of the kernel, and `exclude_kernel` drops it.
 pub(super) fn is_of_the_kernel(event: &Event) -> bool {
     const CONTEXT_SWITCHES: u64 = 3;
     const MIGRATIONS: u64 = 4;

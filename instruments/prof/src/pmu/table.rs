@@ -70,7 +70,7 @@ named! {
     pub enum Standing {
         /// Its vendor says so.
         Documented = "documented",
-        /// It follows from what the vendor says, of parts of it or of a neighbour; nobody tried.
+        /// It follows from what the vendor says, of parts of it or of a neighbour; not tried.
         Inferred = "inferred",
         /// We tried it against known answers.
         Measured = "measured",
@@ -222,7 +222,7 @@ mod tests {
         for zen5 in [0x00, 0x02, 0x11, 0x2f, 0x44, 0x60, 0x70, 0x7f] {
             assert_eq!(amd(0x1a, zen5), Family::Amd1Ah, "{zen5:#x}");
         }
-        // Zen 6, and numbers that nobody has given out.
+        // Zen 6, and numbers that are not assigned.
         for other in [0x30, 0x50, 0x5f, 0x80, 0x90, 0xaf, 0xc0, 0xcf, 0xef, 0xff] {
             assert_eq!(amd(0x1a, other), Family::Unknown, "{other:#x}");
         }

@@ -31,7 +31,7 @@ pub(crate) struct Device {
     pub(crate) counts: [u64; FIELDS.len()],
 }
 
-/// Indices of the fields that a device's traffic is told by.
+/// Indices of the fields that give a device's traffic.
 pub(crate) const RX_BYTES: usize = 0;
 pub(crate) const RX_PACKETS: usize = 1;
 pub(crate) const TX_BYTES: usize = 8;

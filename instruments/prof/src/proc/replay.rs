@@ -1,6 +1,6 @@
 //! A series read back from its file, sample by sample.
 //!
-//! The file may be cut off, damaged or somebody's joke: a line that is not understood is complained
+//! The file may be cut off, damaged or made up: a line that is not understood is complained
 //! of by its number, and the rest is read. Only a file without a header is refused.
 
 use std::io::BufRead;
@@ -26,7 +26,7 @@ pub struct Replay<R> {
     complaints_total: u64,
 }
 
-/// What the lines so far have told.
+/// The state after the lines so far.
 #[derive(Debug, Default)]
 struct SoFar {
     columns: Vec<Column>,

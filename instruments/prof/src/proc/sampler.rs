@@ -2,7 +2,7 @@
 //!
 //! Deadlines are multiples of the period since the first, so that a late sample does not delay the
 //! next one. A sample says how late it is; a period that went by without one is counted, and its
-//! values are nobody's guess.
+//! values are not interpolated.
 
 use std::fs::File;
 use std::io::Read;

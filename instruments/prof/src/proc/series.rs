@@ -131,7 +131,7 @@ const COLUMN_BYTES_MAX: usize = 1024;
 
 impl Column {
     /// Returns true if its texts can be kept and printed. They come from a file, or from the name that
-    /// somebody gave to a network device.
+    /// a user gave to a network device.
     pub(super) fn is_sound(&self) -> bool {
         let texts = [&self.name, &self.unit, &self.about];
         texts.iter().map(|text| text.len()).sum::<usize>() <= COLUMN_BYTES_MAX

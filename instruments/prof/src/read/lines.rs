@@ -1,4 +1,4 @@
-//! A text line by line, none of them longer than a bound, whoever wrote it.
+//! A text line by line, none of them longer than a bound.
 
 use std::fmt;
 use std::io::{self, BufRead, Read};

@@ -34,7 +34,7 @@ pub struct Recorder {
 /// Outcome of a trial on the calling thread.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Trial {
-    /// The kernel lets us sample its functions, or nobody asked it.
+    /// The kernel lets us sample its functions, or was not asked.
     pub kernel: bool,
     /// CPU time that one sample takes, in nanoseconds; `None` if it could not be told from 0.
     pub sample_ns: Option<f64>,

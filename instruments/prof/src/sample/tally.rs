@@ -19,7 +19,7 @@ pub(super) enum Place {
     Beyond,
 }
 
-/// What the rings told: samples by place and by call chain, and what there was instead of samples.
+/// Contents of the rings: samples by place and by call chain, and what there was instead of samples.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     pub(super) samples: u64,

@@ -65,7 +65,7 @@ pub(super) fn of(each: &Each) -> BTreeMap<String, f64> {
     add("free_ticks", free);
     let buffer = alloc.zip(free).map(|(alloc, free)| alloc + free);
     add("buffer_ticks", buffer);
-    // Nobody touches what is not to be touched: that takes 0, which is known.
+    // Bytes that are not to be touched take 0, which is known.
     add("produce_ticks", Some(produce.unwrap_or(0.0)));
     add("consume_ticks", Some(consume.unwrap_or(0.0)));
     add(

@@ -204,7 +204,7 @@ impl Near {
         let Ok(mut travels) = self.empty.try_recv() else { return false };
         let moved = self.batch.move_to(&mut travels, usize::MAX);
         counts.handed += moved as u64;
-        // There are as many batches as places. If nobody is there any more the packets are freed.
+        // There are as many batches as places. If the other thread has ended the packets are freed.
         let _ = self.full.send(travels);
         true
     }

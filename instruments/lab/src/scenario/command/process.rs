@@ -133,7 +133,7 @@ impl Started {
     /// child.
     fn end(&mut self) -> io::Result<ExitStatus> {
         if let Some(pid) = self.pid() {
-            // Nobody left to kill is what we want.
+            // No process left to kill is the aim.
             let _ = kill_process_group(pid, Signal::KILL);
         }
         let status = self.child.wait()?;
@@ -154,7 +154,7 @@ impl Started {
 impl Drop for Started {
     fn drop(&mut self) {
         if !self.reaped {
-            // It is being thrown away because of another error, which is told.
+            // It is being thrown away because of another error, which is reported.
             let _ = self.end();
         }
     }
@@ -164,7 +164,7 @@ impl Drop for Started {
 fn whole(pipe: Option<impl Read>) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     if let Some(pipe) = pipe {
-        // Dropped at the end, so that a program that prints on is told by EPIPE.
+        // Dropped at the end, so that a program that prints on gets EPIPE.
         pipe.take(STDOUT_BYTES_MAX + 1).read_to_end(&mut bytes)?;
     }
     Ok(bytes)

@@ -73,7 +73,7 @@ fn a_program_that_fails_is_an_error_with_its_last_words() {
 #[test]
 fn a_program_that_prints_without_end_is_an_error_and_fills_no_memory() {
     let e = window("exec yes").unwrap_err();
-    // It is told by SIGPIPE; where that is ignored, it was too much.
+    // It gets SIGPIPE; where that is ignored, the output was too much.
     assert!(e.why.contains("signal 13") || e.why.contains("16 MiB"), "{e}");
 }
 

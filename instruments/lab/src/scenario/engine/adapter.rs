@@ -292,7 +292,7 @@ impl Receiver {
                 poll_readable(&[self.queue.as_fd(), out.as_fd()], Some(left))?;
             }
             _ => {
-                // That a frame is free again is announced by nobody.
+                // No event announces that a frame is free again.
                 let left = if self.owed > 0 { left.min(STARVED) } else { left };
                 self.queue.wait(Some(left))?;
             }

@@ -105,7 +105,7 @@ impl Beyond {
 impl Drop for Beyond {
     fn drop(&mut self) {
         self.orders = None;
-        // Whoever has been told to end has nothing left that could be lost.
+        // A process that was asked to end has nothing left that could be lost.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

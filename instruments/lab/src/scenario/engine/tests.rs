@@ -124,7 +124,7 @@ fn every_figure_that_is_named_is_there_once_calls_were_timed() {
     }
     assert!(figure(&timed, "buffer_ticks") > 0.0 && figure(&timed, "tick_hz") > 0.0);
     let (windows, _) = run(&ring().with("sample_every", 0), 1).unwrap();
-    assert_eq!(windows[0].figure("buffer_ticks"), None, "what nobody timed is unknown");
+    assert_eq!(windows[0].figure("buffer_ticks"), None, "a figure that was not timed is unknown");
 }
 
 #[test]
@@ -158,7 +158,7 @@ fn a_process_beyond_needs_a_program_and_packets_that_it_can_see() {
     assert!(why(&fabric.clone().with("threads", 2)).contains("one worker, and a process beyond"));
     assert!(why(&ring().with("out", "copy")).starts_with("out is for path = \"fabric\""));
     assert!(why(&fabric.with("out_len", 3)).starts_with("out_len = 3 is not a power of two"));
-    // Any program that does not answer is told.
+    // A program that does not answer is reported.
     let other = Place { program: Some("/bin/true".into()), ..place(1) };
     let e = Engine.open(&Settings::new().with("path", "fabric"), &other).err().unwrap();
     assert_eq!(e.why, "it has ended");

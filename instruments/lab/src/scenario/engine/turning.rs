@@ -169,7 +169,7 @@ impl Duty<Duration, Done> for Turning {
         if let Some(receiver) = &mut self.receiver {
             empty(receiver);
         }
-        // The window is told of its own.
+        // The window counts its own.
         self.source.publish();
         Ok(self.beat.done(until, self.burst))
     }

@@ -143,7 +143,7 @@ impl Bench for HostBench {
         if self.config.crowded() {
             window.shared_cpus.push(self.config.traffic);
         }
-        // What the traffic came to is a result, and no window is refused for it: it is told.
+        // What the traffic came to is a result, and no window is refused for it: it is reported.
         self.remarks.note(&self.config, &told, probed.as_ref());
         Ok(window)
     }

@@ -21,7 +21,7 @@ use crate::{Code, Error, Result};
 
 /// The longest time for a link to get a carrier.
 const CARRIER: Duration = Duration::from_secs(10);
-/// The number of TCP retransmissions on a connection that its program has closed and nobody
+/// The number of TCP retransmissions on a connection that its program has closed and no process
 /// answers: some seconds by the kernel's timers. The default is 8, which takes minutes.
 const ORPHAN_RETRIES: &str = "3";
 

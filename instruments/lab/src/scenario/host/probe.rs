@@ -2,7 +2,7 @@
 //!
 //! A probe is due at its time, whether or not its sender has the CPU by then, and it is on its way
 //! until the receiving program has read it: the time until either program has the CPU is in it. How
-//! late the sender was is told beside it, so that the reader sees which share is the sender's. It
+//! late the sender was stands beside it, so that the reader sees which share is the sender's. It
 //! carries its number, and both ends read the same clock: one process, whatever its namespaces.
 
 use std::collections::BTreeMap;
@@ -374,7 +374,7 @@ mod tests {
         latencies.note(round, late, Some(late));
         latencies.note(round, late, None);
         assert_eq!(latencies, Latencies::default());
-        // So whoever is unanswered took more than the edge.
+        // So a probe without an answer took more than the edge.
         let early = round.from + Duration::from_millis(899);
         latencies.note(round, early, None);
         assert_eq!((latencies.took_ns.as_slice(), latencies.pending), (&[101_000_000][..], 1));

@@ -8,7 +8,7 @@ use crate::read::lines::{COMPLAINTS_KEPT, Complaint, unquoted};
 /// Heads of one text; more are complained of.
 const HEADS_MAX: usize = 1000;
 
-/// What is read, or why it cannot be.
+/// A value that was read, or the reason why it cannot be.
 type Parsed<T> = std::result::Result<T, String>;
 
 impl Head {
