@@ -82,6 +82,19 @@ fn ping_is_answered_over_tap() {
     asked_by_ping("tap:t0,up");
 }
 
+#[test]
+fn ping_is_answered_beside_a_host_that_answers_its_own() {
+    const MIDDLE: Ipv4Addr = Ipv4Addr::new(10, 7, 0, 5);
+    let hosts = or_skip!(Hosts::new());
+    hosts.middle.ip(&format!("addr add {MIDDLE}/24 dev w0"));
+    let text = format!("xdp:w0,dst={NOBODY}");
+    let args = [&text, &NOBODY.to_string(), &NOBODY_V6.to_string(), "20"];
+    let responder = or_skip!(start(&hosts.middle, RESPONDER, &args, &[&text]));
+    or_skip!(ping(&hosts.west, MIDDLE, 56, 20));
+    or_skip!(ping(&hosts.west, NOBODY, 56, 20));
+    assert_whole(responder);
+}
+
 fn asked_by_ping(text: &str) {
     let hosts = or_skip!(Hosts::new());
     let args = [text, &NOBODY.to_string(), &NOBODY_V6.to_string(), "70"];

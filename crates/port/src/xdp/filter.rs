@@ -5,6 +5,7 @@
 //! only `all`, `ethertype=` and `not=` see them.
 
 use std::fmt;
+use std::net::IpAddr;
 
 use linerate_skb::Result;
 
@@ -31,23 +32,35 @@ pub(super) enum Match {
     Ethertype(u16),
     /// To some ports of UDP or TCP.
     Flow(Flow),
+    /// ICMP, and of ICMPv6 echo: neighbour discovery stays the host's.
+    Icmp,
+    /// To this address, and the questions of ARP and neighbour discovery who has it.
+    To(IpAddr),
 }
 
+/// Ethernet type of ARP.
+const ARP: u16 = 0x0806;
+
 impl Filter {
-    /// Reads `all`, `ethertype=0x88b5`, `udp=7777`, `tcp=80+443` and `not=tcp:22` of a port text;
-    /// `None` if it has none of them.
+    /// Reads `all`, `arp`, `icmp`, `dst=10.0.0.9`, `ethertype=0x88b5`, `udp=7777`, `tcp=80+443` and
+    /// `not=tcp:22` of a port text; `None` if it has none of them.
     pub fn of(spec: &Spec) -> Result<Option<Filter>> {
         let mut found = Vec::new();
         if spec.flag("all")? {
             found.push(Filter::All);
         }
-        for key in ["ethertype", Protocol::Udp.key(), Protocol::Tcp.key()] {
+        for key in ["arp", "icmp"] {
+            if spec.flag(key)? {
+                found.extend(Match::parse(key, "").map(Filter::Only));
+            }
+        }
+        for key in ["dst", "ethertype", Protocol::Udp.key(), Protocol::Tcp.key()] {
             if let Some(one) = spec.value(key, |text| Match::parse(key, text))? {
                 found.push(Filter::Only(one));
             }
         }
         let not = |text: &str| {
-            let (key, value) = text.split_once(':').ok_or("not=tcp:22, not=ethertype:0x0806")?;
+            let (key, value) = text.split_once(':').unwrap_or((text, ""));
             Match::parse(key, value)
         };
         if let Some(one) = spec.value("not", not)? {
@@ -55,7 +68,9 @@ impl Filter {
         }
         if let [one, other, ..] = &found[..] {
             let why = format!("{one} and {other} at once");
-            return Err(spec.error(&why).fix("one of all, ethertype=, udp=, tcp=, not="));
+            return Err(spec
+                .error(&why)
+                .fix("one of all, arp, icmp, dst=, ethertype=, udp=, tcp=, not="));
         }
         Ok(found.pop())
     }
@@ -87,7 +102,10 @@ impl Match {
             "ethertype" => ethertype(text).map(Match::Ethertype),
             "udp" => flow_to(Protocol::Udp, text),
             "tcp" => flow_to(Protocol::Tcp, text),
-            _ => Err(format!("'{key}' is none of ethertype, udp, tcp")),
+            "dst" => text.parse().map(Match::To).map_err(|_| "as 10.0.0.9 or fd00::9".into()),
+            "arp" if text.is_empty() => Ok(Match::Ethertype(ARP)),
+            "icmp" if text.is_empty() => Ok(Match::Icmp),
+            _ => Err("as tcp:22, udp:53, dst:10.0.0.9, ethertype:0x0806, arp, icmp".into()),
         }
     }
 }
@@ -121,6 +139,8 @@ impl fmt::Display for Match {
         match self {
             Match::Ethertype(n) => write!(f, "ethertype={n:#06x}"),
             Match::Flow(flow) => write!(f, "{flow}"),
+            Match::Icmp => f.write_str("icmp"),
+            Match::To(addr) => write!(f, "dst={addr}"),
         }
     }
 }
@@ -133,14 +153,36 @@ mod tests {
     #[test]
     fn a_filter_is_printed_as_it_is_written() {
         let of = |words: &str| Filter::of(&parse(&format!("xdp:v0{words}")).unwrap());
-        for words in ["all", "ethertype=0x88b5", "udp=53+7777", "tcp=80", "not=tcp:22+80"] {
+        for words in [
+            "all",
+            "ethertype=0x88b5",
+            "udp=53+7777",
+            "tcp=80",
+            "icmp",
+            "dst=10.0.0.9",
+            "not=tcp:22+80",
+            "not=icmp",
+            "not=dst:fd00::9",
+        ] {
             assert_eq!(of(&format!(",{words}")).unwrap().unwrap().to_string(), words);
         }
+        assert_eq!(of(",arp").unwrap(), of(",ethertype=0x0806").unwrap());
         assert_eq!(of("").unwrap(), None);
         let not = of(",not=ethertype:0x0806").unwrap().unwrap();
         assert_eq!(not.to_string(), "not=ethertype:0x0806");
         assert_eq!(not.diverts(), "diverts every packet but ethertype=0x0806");
-        for bad in ["udp=0", "udp=", "not=22", "not=all:1", "ethertype=88b5", "ethertype=0x05ff"] {
+        for bad in [
+            "udp=0",
+            "udp=",
+            "not=22",
+            "not=all:1",
+            "ethertype=88b5",
+            "ethertype=0x05ff",
+            "dst=ten",
+            "not=dst",
+            "not=arp:1",
+            "icmp=8",
+        ] {
             assert!(of(&format!(",{bad}")).is_err(), "{bad}");
         }
         assert!(of(",udp=1,not=tcp:2").unwrap_err().why.contains("udp=1 and not=tcp:2 at once"));

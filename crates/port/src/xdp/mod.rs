@@ -47,8 +47,8 @@ use examine::FRAGS;
 use filter::Filter;
 
 /// The driver of `xdp:IFACE[,FILTER][,mode=auto|zerocopy|native|generic][,queues=0-3][,ring=1024]`
-/// `[,rx=1024][,tx=1024][,busy][,write]`, with `all`, `ethertype=0x88b5`, `udp=7777`, `tcp=80+443` or
-/// `not=tcp:22` for FILTER; `write` takes nothing in.
+/// `[,rx=1024][,tx=1024][,busy][,write]`, with `all`, `arp`, `icmp`, `dst=10.0.0.9`, `ethertype=0x88b5`,
+/// `udp=7777`, `tcp=80+443` or `not=tcp:22` for FILTER; `write` takes nothing in.
 #[derive(Debug)]
 pub struct Xdp;
 

@@ -9,6 +9,8 @@
 //!
 //! Every read is behind a comparison with the end, as the verifier asks for.
 
+use std::net::IpAddr;
+
 use linerate_sys::bpf::{
     CONTEXT_DATA, CONTEXT_DATA_END, CONTEXT_RX_QUEUE, HELPER_REDIRECT_MAP, If, Insn, Reg, Size,
     XDP_PASS,
@@ -31,6 +33,21 @@ const IPV6_NEXT_AT: i16 = 6;
 /// Next headers behind which there may be anything: hop by hop, routing, fragment, ESP, AH,
 /// destination options, mobility, HIP, shim6.
 const IPV6_EXTENSIONS: [i32; 9] = [0, 43, 44, 50, 51, 60, 135, 139, 140];
+const TYPE_ARP: u16 = 0x0806;
+const ICMP: i32 = 1;
+const ICMPV6: i32 = 58;
+const ICMPV6_ECHO: [i32; 2] = [128, 129];
+const ICMPV6_SOLICITATION: i32 = 135;
+/// Behind an IPv6 header: the type of ICMPv6, and its first eight bytes with the address in a solicitation.
+const ICMPV6_TYPE_AT: i16 = 40;
+const ICMPV6_BYTES: i32 = 40 + 8;
+const SOLICITED_AT: i16 = 48;
+const SOLICITATION_BYTES: i32 = 40 + 24;
+/// Bytes of an ARP packet; offsets of the address that it asks for, and of IP's destinations.
+const ARP_BYTES: i32 = 28;
+const ARP_TARGET_AT: i16 = 24;
+const IPV4_TO_AT: i16 = 16;
+const IPV6_TO_AT: i16 = 24;
 const PORTS_BYTES: i32 = 4;
 const TO_PORT_AT: i16 = 2;
 
@@ -46,6 +63,8 @@ enum To {
     Ipv4,
     Ipv6,
     Ports,
+    /// It may be a question about an address.
+    Question,
 }
 
 /// Instructions, and the jumps among them whose distance is not known yet.
@@ -81,6 +100,15 @@ impl Assembly {
         self.insns
     }
 
+    /// Goes on `to` another place unless the bytes at `at` of the network header are `bytes`.
+    fn unless(&mut self, at: i16, bytes: &[u8], to: To) {
+        let (halves, _) = bytes.as_chunks();
+        for (at, half) in (at..).step_by(2).zip(halves) {
+            self.add([Insn::load(Size::Half, R5, R7, at)]);
+            self.jump(Insn::jump_if(If::Differs, R5, wire(u16::from_be_bytes(*half))), to);
+        }
+    }
+
     /// Passes unless `bytes` from `from` are in the packet.
     fn within(&mut self, from: Reg, bytes: i32) {
         self.add([Insn::copy(R4, from), Insn::add(R4, bytes)]);
@@ -112,6 +140,8 @@ pub(super) fn assemble(filter: &Filter, map: i32) -> Vec<Insn> {
                 asm.jump(Insn::jump(), To::Other);
             }
             Match::Flow(flow) => transport(&mut asm, flow.protocol.number().into(), &flow.ports),
+            Match::Icmp => echo(&mut asm),
+            Match::To(addr) => addressed(&mut asm, *addr),
         }
         asm.place(To::Matches);
         asm.jump(Insn::jump(), matches);
@@ -165,6 +195,63 @@ fn transport(asm: &mut Assembly, protocol: i32, ports: &[u16]) {
         asm.jump(Insn::jump_if(If::Equal, R5, wire(*port)), To::Matches);
     }
     asm.jump(Insn::jump(), To::Other);
+}
+
+/// Finds ICMP, and echo of ICMPv6.
+fn echo(asm: &mut Assembly) {
+    asm.add([Insn::copy(R7, R2), Insn::add(R7, ETHERNET_BYTES)]);
+    asm.jump(Insn::jump_if(If::Equal, R5, wire(TYPE_IPV6)), To::Ipv6);
+    asm.jump(Insn::jump_if(If::Differs, R5, wire(TYPE_IPV4)), To::Other);
+    asm.within(R7, IPV4_BYTES_MIN);
+    asm.add([Insn::load(Size::Byte, R5, R7, IPV4_PROTOCOL_AT)]);
+    asm.jump(Insn::jump_if(If::Differs, R5, ICMP), To::Other);
+    asm.add([Insn::load(Size::Half, R5, R7, IPV4_FRAGMENT_AT)]);
+    asm.jump(Insn::jump_if(If::Bits, R5, wire(IPV4_FRAGMENT)), To::Pass);
+    asm.jump(Insn::jump(), To::Matches);
+
+    asm.place(To::Ipv6);
+    asm.within(R7, ICMPV6_BYTES);
+    asm.add([Insn::load(Size::Byte, R5, R7, IPV6_NEXT_AT)]);
+    for header in IPV6_EXTENSIONS {
+        asm.jump(Insn::jump_if(If::Equal, R5, header), To::Pass);
+    }
+    asm.jump(Insn::jump_if(If::Differs, R5, ICMPV6), To::Other);
+    asm.add([Insn::load(Size::Byte, R5, R7, ICMPV6_TYPE_AT)]);
+    for echo in ICMPV6_ECHO {
+        asm.jump(Insn::jump_if(If::Equal, R5, echo), To::Matches);
+    }
+    asm.jump(Insn::jump(), To::Other);
+}
+
+/// Finds packets to `addr`, and the questions who has it.
+fn addressed(asm: &mut Assembly, addr: IpAddr) {
+    asm.add([Insn::copy(R7, R2), Insn::add(R7, ETHERNET_BYTES)]);
+    match addr {
+        IpAddr::V4(addr) => {
+            asm.jump(Insn::jump_if(If::Equal, R5, wire(TYPE_ARP)), To::Question);
+            asm.jump(Insn::jump_if(If::Differs, R5, wire(TYPE_IPV4)), To::Other);
+            asm.within(R7, IPV4_BYTES_MIN);
+            asm.unless(IPV4_TO_AT, &addr.octets(), To::Other);
+            asm.jump(Insn::jump(), To::Matches);
+            asm.place(To::Question);
+            asm.within(R7, ARP_BYTES);
+            asm.unless(ARP_TARGET_AT, &addr.octets(), To::Other);
+        }
+        IpAddr::V6(addr) => {
+            asm.jump(Insn::jump_if(If::Differs, R5, wire(TYPE_IPV6)), To::Other);
+            asm.within(R7, IPV6_BYTES);
+            asm.unless(IPV6_TO_AT, &addr.octets(), To::Question);
+            asm.jump(Insn::jump(), To::Matches);
+            asm.place(To::Question);
+            asm.add([Insn::load(Size::Byte, R5, R7, IPV6_NEXT_AT)]);
+            asm.jump(Insn::jump_if(If::Differs, R5, ICMPV6), To::Other);
+            asm.within(R7, SOLICITATION_BYTES);
+            asm.add([Insn::load(Size::Byte, R5, R7, ICMPV6_TYPE_AT)]);
+            asm.jump(Insn::jump_if(If::Differs, R5, ICMPV6_SOLICITATION), To::Other);
+            asm.unless(SOLICITED_AT, &addr.octets(), To::Other);
+        }
+    }
+    asm.jump(Insn::jump(), To::Matches);
 }
 
 /// Returns a 16-bit number in network byte order, as this CPU loads it from a packet.
@@ -269,6 +356,58 @@ mod tests {
         for len in 14..38 {
             assert!(!udp.takes(&v4(17, 0, 0, 53)[..len]), "{len} bytes");
         }
+    }
+
+    #[test]
+    fn packets_to_an_address_and_questions_about_it_are_taken() {
+        let Some(v4_only) = Filtered::by(",dst=10.200.0.9") else { return };
+        let v6_only = Filtered::by(",dst=fd00::200:9").unwrap();
+        let (ours, other) = ([10, 200, 0, 9], [10, 200, 0, 8]);
+        let to_v4 = |to: [u8; 4], fragment| {
+            let mut packet = v4(17, 0, fragment, 53);
+            packet[30..34].copy_from_slice(&to);
+            packet
+        };
+        let arp = |target: [u8; 4]| ethernet(TYPE_ARP, &[&[0; 24][..], &target].concat());
+        for fragment in [0, 0x2000, 0x0010] {
+            assert!(v4_only.takes(&to_v4(ours, fragment)) && !v4_only.takes(&to_v4(other, 0)));
+        }
+        assert!(v4_only.takes(&arp(ours)) && !v4_only.takes(&arp(other)));
+        assert!(!v4_only.takes(&v6(17, 53)) && !v6_only.takes(&to_v4(ours, 0)));
+
+        let ours: [u8; 16] = [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x02, 0, 0, 9];
+        for last in [9, 8] {
+            let mut addr = ours;
+            addr[15] = last;
+            let mut to = v6(17, 53);
+            to[38..54].copy_from_slice(&addr);
+            assert_eq!(v6_only.takes(&to), last == 9);
+            let mut question = v6(58, 53);
+            question.resize(54 + 24, 0);
+            question[54] = 135;
+            question[62..78].copy_from_slice(&addr);
+            assert_eq!(v6_only.takes(&question), last == 9);
+            question[54] = 136;
+            assert!(!v6_only.takes(&question), "an answer");
+            assert!(!v6_only.takes(&question[..77]), "cut short");
+        }
+        let not = Filtered::by(",not=dst:10.200.0.9").unwrap();
+        assert!(not.takes(&to_v4(other, 0)) && !not.takes(&to_v4([10, 200, 0, 9], 0)));
+    }
+
+    #[test]
+    fn icmp_is_taken_and_neighbour_discovery_left() {
+        let Some(icmp) = Filtered::by(",icmp") else { return };
+        assert!(icmp.takes(&v4(1, 0, 0, 0)) && !icmp.takes(&v4(17, 0, 0, 0)));
+        assert!(!icmp.takes(&v4(1, 0, 0x2000, 0)), "a fragment");
+        for (kind, taken) in [(128, true), (129, true), (135, false), (2, false)] {
+            let mut packet = v6(58, 0);
+            packet[54] = kind;
+            assert_eq!(icmp.takes(&packet), taken, "{kind}");
+        }
+        assert!(!icmp.takes(&v6(43, 0)) && !icmp.takes(&ethernet(TYPE_ARP, &[])));
+        let arp = Filtered::by(",arp").unwrap();
+        assert!(arp.takes(&ethernet(TYPE_ARP, &[])) && !arp.takes(&v4(1, 0, 0, 0)));
     }
 
     #[test]
