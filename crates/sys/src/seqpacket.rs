@@ -18,6 +18,7 @@ use rustix::net::{
 };
 
 use crate::error::{Code, Error, Result};
+use crate::wait::poll_readable;
 
 /// Descriptors of one message: as many as the kernel lets a sender attach (SCM_MAX_FD). None is left for the
 /// kernel to close at once, because to close an unknown file can take for ever.
@@ -246,7 +247,7 @@ fn lock_folder(path: &Path) -> rustix::io::Result<OwnedFd> {
         match rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Ok(folder),
             Err(Errno::WOULDBLOCK | Errno::INTR) if Instant::now() < until => {
-                std::thread::sleep(Duration::from_millis(1));
+                let _ = poll_readable(&[], Some(Duration::from_millis(1)));
             }
             Err(e) => return Err(e),
         }
