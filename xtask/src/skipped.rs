@@ -1,7 +1,8 @@
-//! Counts what the tests could not run here: each says so in a line `skipped: why` on stderr.
-//! And names those that failed, which stand far up in what the others print.
+//! Counts what the tests could not run here: each says so in a line `skipped: why`, and the harness whose it is.
+//! Says which rows of the specification have lost evidence by that, and names the tests that failed, which stand
+//! far up in what the others print.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Returns true if a line of output says that a test was skipped.
 pub fn says_so(line: &str) -> bool {
@@ -13,6 +14,54 @@ pub fn says_so(line: &str) -> bool {
 pub fn failed(line: &str) -> bool {
     (line.starts_with("test ") && line.ends_with("FAILED"))
         || line.starts_with("error: test failed")
+}
+
+/// Returns the test whose output follows, if a line of the harness says so: `---- tests::name stdout ----`.
+fn heads(line: &str) -> Option<&str> {
+    line.strip_prefix("---- ")?.strip_suffix(" stdout ----")
+}
+
+/// Returns true if a line is one that this module reads.
+pub fn matters(line: &str) -> bool {
+    says_so(line) || failed(line) || heads(line).is_some()
+}
+
+/// Returns the tests that said, in what they printed, that they were skipped.
+pub fn tests(lines: &[String]) -> BTreeSet<&str> {
+    let mut now = None;
+    let mut skipped = BTreeSet::new();
+    for line in lines {
+        now = heads(line).or(now);
+        skipped.extend(now.filter(|_| says_so(line)));
+    }
+    skipped
+}
+
+/// Returns a line for each of `rows`, a row's number and its evidence, of which a test was skipped, with how many of
+/// its tests were.
+///
+/// A harness says a test's path in its own program only: two tests of one path in different programs pass for one.
+pub fn lost<'a>(
+    rows: impl Iterator<Item = (&'a str, Vec<&'a str>)>,
+    skipped: &BTreeSet<&str>,
+) -> String {
+    let was_skipped = |named: &&str| {
+        let ends = |test: &&str| named.strip_suffix(test).is_some_and(|at| at.ends_with("::"));
+        skipped.iter().any(ends)
+    };
+    let mut text = String::new();
+    for (number, evidence) in rows {
+        let tests: Vec<&str> = evidence.iter().filter_map(|e| e.strip_prefix("test: ")).collect();
+        let gone: Vec<&str> = tests.iter().copied().filter(was_skipped).collect();
+        if !gone.is_empty() {
+            let (n, of) = (gone.len(), tests.len());
+            text.push_str(&format!("  {number:<6} {n} of {of} tests: {}\n", gone.join(", ")));
+        }
+    }
+    match text.is_empty() {
+        true => "rows of SPECIFICATION.md whose tests were skipped: none\n".into(),
+        false => format!("rows of SPECIFICATION.md whose tests were skipped:\n{text}"),
+    }
 }
 
 /// Returns one line for each reason, with how many tests gave it.
@@ -41,6 +90,39 @@ mod tests {
         let lines = ["skipped: not root", "skipped: no PMU", "skipped: not root", "ok"];
         let text = summary(&lines.map(String::from));
         assert_eq!(text, "skipped tests: 3\n    1 x skipped: no PMU\n    2 x skipped: not root\n");
+    }
+
+    #[test]
+    fn skipped_tests_are_told_with_the_rows_whose_evidence_they_are() {
+        let lines = [
+            "skipped: on its own stderr, by nobody knows whom",
+            "---- xdp::tests::rings stdout ----",
+            "something",
+            "skipped: not root",
+            "---- ping_crosses stdout ----",
+            "skipped in part: no iperf3",
+            "---- tap_crosses stdout ----",
+            "skipped: no tap",
+        ];
+        let lines = lines.map(String::from);
+        let skipped = tests(&lines);
+        assert_eq!(skipped, BTreeSet::from(["tap_crosses", "xdp::tests::rings"]));
+        let rows = [
+            ("S0.1", vec!["test: linerate_port::xdp::tests::rings", "lab: fabric"]),
+            ("S0.2", vec!["test: linerate_tests::netns::ping_crosses"]),
+            ("S0.3", vec![]),
+            ("S0.4", vec!["test: x::ping_crosses", "test: linerate_tests::netns::tap_crosses"]),
+            ("S0.5", vec!["test: linerate_tests::netns::no_tap_crosses"]),
+        ];
+        let text = lost(rows.into_iter(), &skipped);
+        assert_eq!(
+            text,
+            "rows of SPECIFICATION.md whose tests were skipped:\n\
+             \x20 S0.1   1 of 1 tests: linerate_port::xdp::tests::rings\n\
+             \x20 S0.4   1 of 2 tests: linerate_tests::netns::tap_crosses\n"
+        );
+        let none = lost([("S0.1", vec!["test: x::y"])].into_iter(), &skipped);
+        assert!(none.ends_with(": none\n"), "{none}");
     }
 
     #[test]

@@ -19,6 +19,7 @@ use anyhow::{Result, bail};
 
 pub use pages::README_COMMANDS;
 pub use source::{code as code_of, is_for_tests, shipped};
+pub use spec::{SPEC, rows};
 pub use tree::Tree;
 
 use crate::ratchet::Ratchet;

@@ -2,7 +2,8 @@
 
 use crate::tidy::{Finding, Tree};
 
-const SPEC: &str = "SPECIFICATION.md";
+/// The file.
+pub const SPEC: &str = "SPECIFICATION.md";
 
 /// Number of rows that each of the five posts gave.
 const ROWS: [usize; 5] = [31, 25, 41, 24, 19];
@@ -37,6 +38,12 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
         found.push(Finding::of(SPEC, format!("{next} is missing")));
     }
     found
+}
+
+/// Returns each row's number and its evidence.
+pub fn rows(text: &str) -> impl Iterator<Item = (&str, Vec<&str>)> {
+    let rows = text.lines().filter_map(row);
+    rows.map(|(number, rest)| (number, evidence(rest).unwrap_or_default()))
 }
 
 /// Number and text of `- **S0.1** text`.
