@@ -45,7 +45,8 @@ impl Seed {
         if bytes.is_empty() {
             return self.flow_of_copy(key, skb);
         }
-        self.flow_of(key, Head::new(bytes, skb.len() - bytes.len()))
+        self.flow_of_plain(key, bytes)
+            .unwrap_or_else(|| self.flow_of(key, Head::new(bytes, skb.len() - bytes.len())))
     }
 
     /// Does the same for a packet whose bytes a peer can write.
@@ -59,17 +60,37 @@ impl Seed {
     #[inline]
     fn flow_of(&self, key: Key, head: Head<'_>) -> u64 {
         let Ok(ip) = head.ip() else { return 0 };
-        let Seed([mut hash, _]) = *self;
+        let Seed([hash, _]) = *self;
         match key {
-            Key::SrcIp => hash = self.address(hash, ip.src()),
-            Key::DstIp => hash = self.address(hash, ip.dst()),
+            Key::SrcIp => self.address(hash, ip.src()),
+            Key::DstIp => self.address(hash, ip.dst()),
             Key::Connection => {
-                hash = self.address(hash, ip.src());
-                hash = self.address(hash, ip.dst());
-                hash = self.mix(hash, u64::from(ip.protocol().0) << 32 | u64::from(ports(&ip)));
+                let ends = self.address(self.address(hash, ip.src()), ip.dst());
+                self.mix(ends, protocol_and_ports(ip.protocol().0, ports(&ip)))
             }
         }
-        hash
+    }
+
+    /// Does the same for the packets that are most: IPv4 without tags, options and fragments; `None` for others.
+    #[inline]
+    fn flow_of_plain(&self, key: Key, bytes: &[u8]) -> Option<u64> {
+        let head = bytes.first_chunk::<38>()?;
+        let word =
+            |at: usize| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+        let is_plain = word(12) >> 8 == 0x0008_0045 && word(20) & 0x3fff_0000 == 0;
+        let has_ports = matches!(Protocol(head[23]), Protocol::TCP | Protocol::UDP);
+        if !is_plain || !has_ports {
+            return None;
+        }
+        let Seed([hash, _]) = *self;
+        let mix = |hash, at| self.mix(hash, word(at).into());
+        Some(match key {
+            Key::SrcIp => mix(hash, 26),
+            Key::DstIp => mix(hash, 30),
+            Key::Connection => {
+                self.mix(mix(mix(hash, 26), 30), protocol_and_ports(head[23], word(34)))
+            }
+        })
     }
 
     #[inline]
@@ -88,6 +109,11 @@ impl Seed {
         let product = u128::from(hash ^ word) * u128::from(self.0[1]);
         (product >> 64) as u64 ^ product as u64
     }
+}
+
+/// Returns the word that tells apart the connections between two addresses.
+fn protocol_and_ports(protocol: u8, ports: u32) -> u64 {
+    u64::from(protocol) << 32 | u64::from(ports)
 }
 
 /// Returns both ports, where the packet has some; a fragment has none, so that all fragments of a datagram are
@@ -127,6 +153,20 @@ mod tests {
         }
         let arp = mem.alloc_copy(&[8; 42]).unwrap();
         assert_eq!(seed.flow(Key::SrcIp, &arp), 0);
+    }
+
+    #[test]
+    fn flow_is_the_same_behind_a_tag() {
+        let pool = Pool::builder().frames(64).build().unwrap();
+        let (mut mem, seed) = (pool.local(), Seed::random());
+        let plain = udp(&mut mem, 1, 2, 3, 100);
+        let (macs, rest) = plain.data().split_at(12);
+        let tagged = mem.alloc_copy(&[macs, &[0x81, 0, 0, 7], rest].concat()).unwrap();
+        for key in [Key::SrcIp, Key::DstIp, Key::Connection] {
+            assert!(seed.flow_of_plain(key, plain.data()).is_some());
+            assert!(seed.flow_of_plain(key, tagged.data()).is_none());
+            assert_eq!(seed.flow(key, &plain), seed.flow(key, &tagged), "{key:?}");
+        }
     }
 
     #[test]

@@ -27,7 +27,7 @@ const FLOWS_MAX: usize = 1 << 20;
 /// Packets whose flows are looked up together: their cache misses overlap.
 const TOGETHER: usize = 32;
 /// Flows that are looked at for one to forget.
-const LOOKED_AT: usize = 16;
+const LOOKED_AT: usize = 8;
 /// Packets that all flows hold together, unless told.
 const PACKETS: usize = 1024;
 /// Packets that one flow holds, unless told.
@@ -57,8 +57,8 @@ impl Link for Flow {
 ///
 /// In any time `t` a flow sends no more than `rate * t + burst`. What comes faster waits, up to a limit of
 /// packets a flow, and is then dropped as `flow_limit`; a packet longer than the burst as `too_long`. Packets
-/// of a flow stay in order. A flow that was forgotten begins with a full burst when it comes back; those whose
-/// bucket is full are forgotten first, the longest idle first of those that are looked at.
+/// of a flow stay in order. When there are too many flows, one that holds nothing is forgotten: the longest
+/// idle of eight. It begins with a full burst if it comes back.
 ///
 /// ```
 /// use linerate_datapath::qdisc::{FlowTbf, Key};
@@ -161,15 +161,15 @@ impl FlowTbf {
         Some(i as u32)
     }
 
-    /// Returns, of the next flows, the one to forget: it holds nothing, and was full first, or will be.
+    /// Returns, of the next flows, the one to forget: it holds nothing, and has for the longest time.
     fn oldest_idle(&mut self) -> Option<usize> {
         let mut oldest: Option<(u64, usize)> = None;
         for _ in 0..LOOKED_AT.min(self.flows.len()) {
             self.hand = (self.hand + 1) % self.flows.len();
             let flow = &self.flows[self.hand];
-            let full_ns = flow.bucket.full_ns(&self.rate);
-            if !flow.waits && oldest.is_none_or(|(ns, _)| full_ns < ns) {
-                oldest = Some((full_ns, self.hand));
+            let at_ns = flow.bucket.at_ns();
+            if !flow.waits && oldest.is_none_or(|(ns, _)| at_ns < ns) {
+                oldest = Some((at_ns, self.hand));
             }
         }
         oldest.map(|(_, i)| i)
@@ -193,10 +193,10 @@ impl FlowTbf {
         };
         let flow = &mut self.flows[i as usize];
         let waits = std::mem::replace(&mut flow.waits, true);
-        if let Err(held) = self.shelf.push(&mut flow.packets, held) {
+        if let Err(skb) = self.shelf.push(&mut flow.packets, held) {
             // Not reached: the limit is the shelf's length.
             flow.waits = waits;
-            return self.account.drop(held.skb, bytes, DropReason::QUEUE_LIMIT, mem);
+            return self.account.drop(skb, bytes, DropReason::QUEUE_LIMIT, mem);
         }
         if !waits {
             self.ready.push(&mut self.flows, i);

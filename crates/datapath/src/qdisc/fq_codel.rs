@@ -216,8 +216,8 @@ impl Qdisc for FqCodel {
             let (i, bytes) = (self.queue_of(&skb), skb.len() as u32);
             self.account.take(Moved { packets: 1, bytes: bytes.into() });
             let flow = &mut self.flows[i as usize];
-            if let Err(held) = self.shelf.push(&mut flow.packets, Held { skb, bytes, at_ns }) {
-                self.account.drop(held.skb, bytes.into(), DropReason::QUEUE_LIMIT, mem);
+            if let Err(skb) = self.shelf.push(&mut flow.packets, Held { skb, bytes, at_ns }) {
+                self.account.drop(skb, bytes.into(), DropReason::QUEUE_LIMIT, mem);
             } else if !flow.listed {
                 flow.listed = true;
                 flow.deficit = self.quantum;

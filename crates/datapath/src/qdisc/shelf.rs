@@ -62,9 +62,10 @@ impl Shelf {
     ///
     /// # Errors
     /// Hands it back if there is no room.
-    pub fn push(&mut self, list: &mut List, held: Held) -> Result<(), Held> {
+    #[inline]
+    pub fn push(&mut self, list: &mut List, held: Held) -> Result<(), Skb> {
         let i = self.free;
-        let Some(cell) = self.cells.get_mut(i as usize) else { return Err(held) };
+        let Some(cell) = self.cells.get_mut(i as usize) else { return Err(held.skb) };
         self.free = cell.next;
         *cell = Cell { skb: Some(held.skb), next: NONE, bytes: held.bytes, at_ns: held.at_ns };
         match self.cells.get_mut(list.tail as usize) {
@@ -83,6 +84,7 @@ impl Shelf {
     }
 
     /// Takes the first packet of `list`.
+    #[inline]
     pub fn pop(&mut self, list: &mut List) -> Option<Held> {
         let i = list.head;
         let cell = self.cells.get_mut(i as usize)?;

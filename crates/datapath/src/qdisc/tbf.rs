@@ -69,6 +69,12 @@ impl Bucket {
         };
     }
 
+    /// Returns the whole bytes that it has tokens of.
+    #[inline]
+    pub fn bytes(&self) -> u64 {
+        self.tokens / BYTE
+    }
+
     /// Takes the tokens of `bytes`, at most a burst; false, and takes none, if there are too few.
     #[inline]
     pub fn take(&mut self, bytes: u64) -> bool {
@@ -83,9 +89,9 @@ impl Bucket {
         self.at_ns.saturating_add(missing.div_ceil(rate.bps))
     }
 
-    /// Returns the time at which it is full.
-    pub fn full_ns(&self, rate: &Rate) -> u64 {
-        self.at_ns.saturating_add((rate.full - self.tokens).div_ceil(rate.bps))
+    /// Returns the time of the last refill.
+    pub fn at_ns(&self) -> u64 {
+        self.at_ns
     }
 }
 
@@ -102,6 +108,8 @@ pub struct Tbf<Q> {
     /// The packet that waits for its tokens.
     ahead: Batch,
     ahead_bytes: u64,
+    /// Length of the longest packet that came.
+    longest_bytes: u64,
     /// Packets that were longer than the burst, which `inner` has not seen.
     too_long: Moved,
     /// Packets that `inner` counts as those that left, and that were dropped while they waited for tokens.
@@ -122,6 +130,7 @@ impl<Q: Qdisc> Tbf<Q> {
             bucket: None,
             ahead: Batch::with_capacity(1),
             ahead_bytes: 0,
+            longest_bytes: 0,
             too_long: Moved::default(),
             purged: Moved::default(),
             clock: Clock::default(),
@@ -152,11 +161,13 @@ impl<Q: Qdisc> Tbf<Q> {
 impl<Q: Qdisc> Qdisc for Tbf<Q> {
     fn enqueue(&mut self, batch: &mut Batch, n: usize, now: Instant, mem: &mut Local) {
         let n = n.min(batch.len());
-        let longest = batch.iter().take(n).map(|skb| skb.len()).max();
-        match longest.is_some_and(|bytes| bytes as u64 > self.rate.burst_bytes()) {
-            true => self.enqueue_short(batch, n, now, mem),
-            false => self.inner.enqueue(batch, n, now, mem),
+        let longest = batch.iter().take(n).fold(0, |longest, skb| skb.len().max(longest)) as u64;
+        if longest > self.rate.burst_bytes() {
+            self.longest_bytes = self.rate.burst_bytes();
+            return self.enqueue_short(batch, n, now, mem);
         }
+        self.longest_bytes = self.longest_bytes.max(longest);
+        self.inner.enqueue(batch, n, now, mem);
     }
 
     fn dequeue(&mut self, out: &mut Batch, most: Moved, now: Instant, mem: &mut Local) -> Moved {
@@ -167,6 +178,19 @@ impl<Q: Qdisc> Qdisc for Tbf<Q> {
         let mut moved = Moved::default();
         let packets = most.packets.min(out.spare());
         while moved.packets < packets && moved.bytes < most.bytes {
+            // Those that are covered whichever they are leave at once; then one by one.
+            let covered = bucket.bytes().saturating_sub(self.longest_bytes);
+            if self.ahead.is_empty() && covered > 0 {
+                let bytes = covered.min(most.bytes - moved.bytes);
+                let most = Moved { packets: packets - moved.packets, bytes };
+                let some = self.inner.dequeue(out, most, now, mem);
+                bucket.take(some.bytes);
+                moved += some;
+                if some.bytes < bytes {
+                    break;
+                }
+                continue;
+            }
             if self.ahead.is_empty() {
                 self.ahead_bytes = self.inner.dequeue(&mut self.ahead, ONE, now, mem).bytes;
             }
