@@ -80,7 +80,11 @@ pub const STEPS: [Step; 13] = [
     Step { name: "test", about: "every test, as the README says it", act: test },
     Step { name: "forward", about: "the README's first command, three seconds", act: forward },
     Step { name: "count", about: "instructions a packet, against the ratchet", act: count },
-    Step { name: "loom", about: "rings and depots under every interleaving, bounded", act: loom },
+    Step {
+        name: "loom",
+        about: "rings, depots and orders, every interleaving, bounded",
+        act: loom,
+    },
     Step {
         name: "kernels",
         about: "AF_XDP and scenarios on two other kernels, emulated (where QEMU is)",
@@ -266,15 +270,16 @@ fn words(command: &str) -> impl Iterator<Item = &str> {
 
 fn loom(root: &Path) -> Result<Done> {
     let mut command = cargo::cargo(root);
-    command.args(["test", "--package", "linerate-ring", "--package", "linerate-skb"]);
+    let packages = ["linerate-ring", "linerate-skb", "linerate-datapath"];
+    command.arg("test").args(packages.map(|name| ["--package", name]).concat());
     command.args(["--release", "--test", "loom"]);
     // Another cfg recompiles everything: its own folder keeps the others' builds warm.
     command.env("RUSTFLAGS", "--cfg loom").env("LOOM_MAX_PREEMPTIONS", "3");
     command.env("CARGO_TARGET_DIR", cargo::target_dir(root).join("loom"));
     let output = cargo::quiet(&mut command)?;
     let models: Vec<usize> = output.lines().filter_map(passed).collect();
-    if models.len() != 2 || models.contains(&0) {
-        bail!("loom tests ran in linerate-ring and linerate-skb: {models:?}");
+    if models.len() != packages.len() || models.contains(&0) {
+        bail!("loom tests ran in {}: {models:?}", packages.join(", "));
     }
     Ok(Done::from(format!("{} models", models.iter().sum::<usize>())))
 }

@@ -264,10 +264,14 @@ impl Worker {
     /// Whatever epoll says.
     pub(crate) fn run(mut self) -> io::Result<()> {
         let term = Term::start();
-        // A hold would last longer as long otherwise. Where it may not be said, it does.
+        // A hold would last longer otherwise. Where it may not be said, it does.
         let _ = thread::set_timer_slack_ns(SLACK_NS);
-        while self.slot.phase() != Phase::Halt {
+        loop {
             let turned = self.turn(Instant::now());
+            // Asked after the turn: a halt that came before it is no news to `arm`, which would sleep.
+            if self.slot.phase() == Phase::Halt {
+                break;
+            }
             self.park(turned, self.sending.then_some(LOOK))?;
         }
         self.slot.waits().ran(&term);

@@ -12,7 +12,7 @@ mod mailbox;
 
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
-use mailbox::Mailbox;
+use mailbox::{Mailbox, Word};
 
 /// The names that mailbox.rs imports from its crate.
 mod sync {
@@ -51,32 +51,28 @@ fn explore(test: impl Fn() + Sync + Send + 'static) {
 
 /// Turns and sleeps as a worker does, until `expected` orders came and the phase is `last`.
 fn work(mailbox: &Mailbox<u32>, bell: &Bell, expected: usize, last: u32) {
-    let (mut seen, mut obeyed, mut came) = (mailbox.word(), mailbox.word(), 0);
-    let (first, mut orders) = (obeyed, mailbox.take());
+    let (mut obeyed, mut came) = (Word::default(), 0);
     loop {
-        // What came before the first look at the word.
-        came += orders.take().map_or(0, |orders| orders.len());
+        // A turn: `Worker::begin`.
+        let seen = mailbox.word();
+        if seen.has_orders_since(obeyed)
+            && let Some(orders) = mailbox.take()
+        {
+            came += orders.len();
+            obeyed = seen;
+        }
+        // Between turn and sleep, as `Worker::run`: a phase that came before the turn is in `seen`.
         if came == expected && mailbox.word().phase() == last {
             return;
         }
-        // A turn begins.
-        seen = mailbox.word();
-        if seen.has_orders_since(obeyed) {
-            orders = mailbox.take();
-            if orders.is_some() {
-                obeyed = seen;
-                continue;
-            }
-        }
-        // It sleeps, unless there is news.
+        // The sleep: `Worker::arm`, and the descriptor.
         bell.drain();
         let now = mailbox.word();
-        if now == seen && !seen.has_orders_since(obeyed) {
+        if now == seen && !now.has_orders_since(obeyed) {
             bell.wait();
         } else {
             thread::yield_now();
         }
-        let _ = first;
     }
 }
 

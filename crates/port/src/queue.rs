@@ -9,10 +9,10 @@ use linerate_sys::clock::thread_cpu_ns;
 use linerate_sys::wait::poll_readable;
 use rustix::io::Errno;
 
-use crate::caps::{Caps, Origin};
-use crate::moderation::{CostMeter, Moderated, Moderation, Moderator, Rest};
+use crate::caps::Caps;
+use crate::driver_queue::DriverQueue;
+use crate::moderation::{CostMeter, Moderated, Moderation, Rest};
 use crate::stats::{Counters, DriverCounts, QueueCounts, QueueStats};
-use crate::txprep::{TxPrep, Waits};
 
 /// Events that wake a sleeping caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -488,149 +488,6 @@ fn starved(pool: &Pool) -> Error {
     );
     Error::new(Code::Memory, "cannot receive", why)
         .fix("send or drop what was received before, or open the port in a larger pool")
-}
-
-/// A driver's queue with transmit preparation in front of it: the one way in and out for every depth of the
-/// library.
-pub struct DriverQueue {
-    prep: TxPrep,
-    ops: Box<dyn QueueOps>,
-    stats: Arc<QueueStats>,
-    origin: Origin,
-    moderator: Moderator,
-}
-
-impl DriverQueue {
-    /// Prepares what is sent by a driver's queue for what its caps say that it takes.
-    #[must_use]
-    pub fn new(mut ops: Box<dyn QueueOps>) -> DriverQueue {
-        let caps = ops.caps();
-        let (prep, origin) = (TxPrep::new(&caps), caps.origin);
-        let from_outside = matches!(origin, Origin::Device | Origin::Counted);
-        let gathers = from_outside && ops.counters().pace.is_none();
-        let mut moderator = Moderator::new(Moderation::default(), gathers);
-        moderator.set_ring_len(caps.rx_ring_len);
-        DriverQueue { prep, ops, stats: Arc::default(), origin, moderator }
-    }
-
-    /// Puts something around the driver's queue: below the preparation.
-    fn wrap(
-        self,
-        wrap: impl FnOnce(Box<dyn QueueOps>) -> Result<Box<dyn QueueOps>>,
-    ) -> Result<DriverQueue> {
-        let DriverQueue { ops, stats, moderator, .. } = self;
-        let mut queue = DriverQueue { stats, ..DriverQueue::new(wrap(ops)?) };
-        queue.moderator.set_mode(moderator.mode());
-        Ok(queue)
-    }
-
-    /// Receives up to `budget` packets and counts them.
-    #[inline]
-    pub fn rx(&mut self, mem: &mut Local, batch: &mut Batch, budget: usize) -> usize {
-        if self.prep.is_busy() {
-            self.go_on(mem);
-        }
-        let budget = budget.min(batch.spare());
-        let before = batch.len();
-        let moved = self.ops.rx(mem, batch, budget);
-        // What the batch has, not what the driver says: the ledger counts packets.
-        let n = batch.len().saturating_sub(before);
-        debug_assert_eq!(moved.bytes, batch.bytes_behind(before), "as the driver counts them");
-        if n > 0 && self.origin == Origin::Device {
-            mem.count_received(n);
-        }
-        self.stats.count_rx(n as u64, moved.bytes);
-        self.moderator.received(n, moved.bytes, budget);
-        n
-    }
-
-    /// Returns the queue's moderation, which knows what was received.
-    pub fn moderator(&mut self) -> &mut Moderator {
-        &mut self.moderator
-    }
-
-    /// Makes the descriptor readable at `at`, and leaves the device alone. See [`QueueOps::hold`].
-    pub fn hold(&mut self, at: Instant) -> bool {
-        self.ops.hold(at)
-    }
-
-    /// Prepares and sends from the front of `batch` and counts; returns how many packets the device took.
-    #[inline]
-    pub fn xmit(&mut self, mem: &mut Local, batch: &mut Batch) -> usize {
-        if batch.is_empty() && !self.prep.is_busy() {
-            return 0;
-        }
-        let moved = self.prep.xmit(self.ops.as_mut(), mem, batch);
-        self.stats.count_tx(moved.packets as u64, moved.bytes);
-        moved.packets
-    }
-
-    /// Packets that have left their batch and wait for room or for a frame.
-    #[must_use]
-    pub fn waiting(&self) -> usize {
-        self.prep.waiting()
-    }
-
-    /// Makes the descriptor readable when `want` comes, or when packets that wait here can be sent; false if
-    /// either is there already. See [`QueueOps::arm`].
-    pub fn arm(&mut self, want: Want) -> bool {
-        match self.prep.waits() {
-            None => self.ops.arm(want),
-            Some(Waits::Room) if want.frames() => self.ops.arm(Want::Both),
-            Some(Waits::Room) => self.ops.arm(want),
-            Some(Waits::Frame(at)) => {
-                // Room is of no use before there is a frame.
-                let silent = self.ops.arm(Want::Frames) || !want.frames();
-                silent && at > Instant::now() && self.ops.alarm(at)
-            }
-        }
-    }
-
-    /// Takes back the packets that the device has sent; returns how many it and the preparation still have.
-    pub fn reap(&mut self, mem: &mut Local) -> usize {
-        if self.prep.is_busy() {
-            self.go_on(mem);
-        }
-        self.ops.reap(mem) + self.prep.waiting()
-    }
-
-    /// Sends more of the packets that wait in the preparation.
-    #[cold]
-    fn go_on(&mut self, mem: &mut Local) {
-        self.xmit(mem, &mut Batch::with_capacity(0));
-    }
-
-    /// Returns the state of the device.
-    #[must_use]
-    pub fn health(&self) -> Health {
-        self.ops.health()
-    }
-
-    /// Returns the driver's counters; the copied bytes include those of segments.
-    pub fn counters(&mut self) -> Counters {
-        let mut counters = self.ops.counters();
-        let copied_bytes = self.prep.copied_bytes();
-        counters.driver.copied_bytes = counters.driver.copied_bytes.map(|n| n + copied_bytes);
-        counters
-    }
-
-    /// Facts of the queue, as they are now.
-    #[must_use]
-    pub fn caps(&self) -> Caps {
-        self.ops.caps()
-    }
-
-    /// Its live counters.
-    #[must_use]
-    pub fn stats(&self) -> &Arc<QueueStats> {
-        &self.stats
-    }
-}
-
-impl AsFd for DriverQueue {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.ops.as_fd()
-    }
 }
 
 #[cfg(test)]

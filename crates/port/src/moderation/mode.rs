@@ -123,8 +123,8 @@ impl FromStr for Moderation {
                 return Err(Moderation::bad(text, format!("there is no mode '{word}'"), &fix));
             }
         };
-        let parts = rest.split(',').filter(|part| !part.is_empty());
-        parts.fold(Ok(mode), |mode, part| mode.and_then(|mode| mode.with(text, part)))
+        let mut parts = rest.split(',').filter(|part| !part.is_empty());
+        parts.try_fold(mode, |mode, part| mode.with(text, part))
     }
 }
 

@@ -7,8 +7,9 @@ use linerate_sys::wait::EventFd;
 use proptest::prelude::*;
 
 use super::*;
+use crate::driver_queue::DriverQueue;
 use crate::host::testing::{self, PARTIAL, assert_settled, bytes, ipip, ipv4};
-use crate::queue::{DriverQueue, Want};
+use crate::queue::Want;
 
 const SUPERFRAME: Offload = Offload { gso_size: 1000, ..testing::SUPERFRAME };
 

@@ -218,6 +218,10 @@ mod tests {
             true
         }
 
+        fn hold(&mut self, _: Instant) -> bool {
+            true
+        }
+
         fn reap(&mut self, _: &mut Local) -> usize {
             13
         }

@@ -1,0 +1,178 @@
+//! Moderation while packets pass: a change of mode loses, doubles and reorders nothing, every sleeping mode
+//! is idle without traffic, and the descriptor that tokio sleeps on holds packets, too.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use linerate_datapath::{Engine, Moderation};
+use linerate_port::{Port, Queue, Want};
+use linerate_skb::Batch;
+use linerate_tests::idle::assert_idle;
+use linerate_tests::netns::Netns;
+use linerate_tests::or_skip;
+use linerate_tests::process::Process;
+use linerate_tests::topology::Hosts;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+const CHANGES: usize = 10_000;
+const MODES: [&str; 7] =
+    ["interrupt", "napi", "fixed:usecs=60,frames=8", "dim", "adaptive", "adaptive:cpu=10%", "busy"];
+/// Time between two changes: four packets.
+const PAUSE: Duration = Duration::from_micros(200);
+/// Longest time in which an order is obeyed under load, on a machine that others use.
+const OBEYED: Duration = Duration::from_secs(5);
+/// Environment variable with the role of the child below: `port dim xdp:w0`.
+const ROLE: &str = "LINERATE_MODERATION_ROLE";
+
+fn mode(i: usize) -> Moderation {
+    MODES[i % MODES.len()].parse().unwrap()
+}
+
+/// Sends numbered packets from one end of a veth pair to a verifying sink at the other, and changes the
+/// moderation of the receiving port all the time.
+fn changed_under_load(driver: &str) -> Result<(), String> {
+    let hosts = Hosts::new()?;
+    let (text, far) = (format!("{driver}:w0"), format!("{driver}:eth0"));
+    let opens = hosts.middle.run(|| Port::open(&text).map(drop));
+    opens.map_err(|e| e.to_string())?;
+    let receive = || {
+        let builder = Engine::builder().port("in", &text).port("sink", "sink:").wire("in", "sink");
+        builder.build().unwrap().start().unwrap()
+    };
+    hosts.west.ip("addr flush dev eth0");
+    let receiver = hosts.middle.run(receive);
+    let sender = hosts.west.run(|| {
+        let builder = Engine::builder().port("gen", "gen:rate=20kpps,flows=4").port("out", &far);
+        builder.wire("gen", "out").build().unwrap().start().unwrap()
+    });
+    let control = receiver.control();
+    let (start, mut longest) = (Instant::now(), Duration::ZERO);
+    for i in 0..CHANGES {
+        let asked = control.set_moderation("in", Some(0), mode(i)).unwrap();
+        let applied = asked.wait(OBEYED).unwrap();
+        assert_eq!((applied.asked, applied.applied), (mode(i), mode(i)));
+        longest = longest.max(applied.took);
+        // Packets come between any two.
+        std::thread::sleep(PAUSE);
+    }
+    println!("{driver}: {CHANGES} changes in {:?}, the slowest took {longest:?}", start.elapsed());
+    let sent = sender.stop(OBEYED);
+    std::thread::sleep(Duration::from_millis(100));
+    let received = receiver.stop(OBEYED);
+    let (out, sink) = (&sent.ports[1], &received.ports[1]);
+    let verified = sink.verified.unwrap();
+    sent.check().unwrap();
+    received.check().unwrap();
+    assert!(verified.packets > 2 * CHANGES as u64, "{received}");
+    assert_eq!(
+        (verified.duplicated, verified.reordered, verified.corrupted),
+        (0, 0, 0),
+        "{verified:?}"
+    );
+    // What the kernel had no room for is counted there; nothing else is missing.
+    let missed = received.ports[0].counts.missed;
+    assert_eq!(verified.packets + missed, out.counts.tx_packets, "{received}\n{sent}");
+    Ok(())
+}
+
+#[test]
+fn ten_thousand_changes_under_load_lose_double_and_reorder_nothing_on_xdp() {
+    or_skip!(changed_under_load("xdp"));
+}
+
+#[test]
+fn ten_thousand_changes_under_load_lose_double_and_reorder_nothing_on_packet_sockets() {
+    or_skip!(changed_under_load("packet"));
+}
+
+#[test]
+fn every_sleeping_mode_is_idle_without_traffic_and_so_is_tokio() {
+    let roles: Vec<String> = ["interrupt", "napi", "fixed", "dim", "adaptive", "adaptive:cpu=20%"]
+        .iter()
+        .flat_map(|mode| ["port", "engine"].map(|depth| format!("{depth} {mode}")))
+        .chain(["tokio adaptive".into(), "tokio fixed".into()])
+        .collect();
+    let hosts = or_skip!(Hosts::new());
+    let mut programs: Vec<(&str, Process)> = roles
+        .iter()
+        .enumerate()
+        .map(|(i, role)| (&**role, child(&hosts.middle, &format!("{role} tap:m{i},up"))))
+        .collect();
+    assert_idle(&mut programs);
+}
+
+/// Starts this test binary again, as an idle program in `netns`.
+fn child(netns: &Netns, role: &str) -> Process {
+    let this = std::env::current_exe().expect("the test runs from a file");
+    let mut command = Command::new(this);
+    command.args(["--exact", "a_program_at_rest", "--ignored", "--nocapture"]).env(ROLE, role);
+    netns.start(command)
+}
+
+#[test]
+#[ignore = "it is what the others look at, and never ends"]
+fn a_program_at_rest() {
+    let role = std::env::var(ROLE).expect("the test that starts it says what it is to be");
+    let role: Vec<&str> = role.split(' ').collect();
+    let [depth, mode, text] = role[..] else { panic!("{role:?}") };
+    let text = format!("{text},moderation={mode}");
+    match depth {
+        "port" => {
+            let mut port = Port::open(&text).unwrap();
+            let mut batch = Batch::with_capacity(64);
+            while port.wait(None).unwrap() {
+                port.rx(&mut batch);
+                batch.clear();
+            }
+        }
+        "engine" => {
+            let builder = Engine::builder().port("a", &text).port("sink", "sink:,blind");
+            let running = builder.wire("a", "sink").build().unwrap().start().unwrap();
+            assert!(!running.wait(Duration::from_secs(3600)).unwrap());
+        }
+        _ => by_tokio(Port::open(&text).unwrap().into_queues().remove(0), |_| false),
+    }
+}
+
+/// Receives by tokio until `is_over` says so of a queue and the packets of a batch.
+fn by_tokio(queue: Queue, mut is_over: impl FnMut(&mut Batch) -> bool) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        // SAFETY: a queue owns its descriptor, which is open, and the same, for as long as the queue is
+        // there; AsyncFd owns the queue.
+        let fd = unsafe { AsyncFd::register_with_interest(queue, Interest::READABLE) };
+        let (mut fd, mut batch) = (fd.unwrap(), Batch::with_capacity(64));
+        loop {
+            let mut ready = fd.readable_mut().await.unwrap();
+            let queue = ready.get_inner_mut();
+            queue.rx(&mut batch);
+            if is_over(&mut batch) {
+                let counts = queue.counts();
+                println!("{counts:?}");
+                assert!(counts.hold_ends > counts.wakeups, "{counts:?}");
+                assert!(counts.rx_packets > 2 * counts.irqs(), "{counts:?}");
+                return;
+            }
+            batch.clear();
+            if queue.arm(Want::Frames) {
+                ready.clear_ready();
+            }
+        }
+    });
+}
+
+#[test]
+fn a_stream_is_held_by_the_one_descriptor_that_tokio_sleeps_on() {
+    let hosts = or_skip!(Hosts::new());
+    let port = or_skip!(hosts.middle.run(|| Port::open("xdp:w0")).map_err(|e| e.to_string()));
+    hosts.west.ip("addr flush dev eth0");
+    let sender = hosts.west.run(|| {
+        let builder =
+            Engine::builder().port("gen", "gen:rate=20kpps,burst=1").port("out", "packet:eth0");
+        builder.wire("gen", "out").build().unwrap().start().unwrap()
+    });
+    let start = Instant::now();
+    by_tokio(port.into_queues().remove(0), |_| start.elapsed() > Duration::from_secs(2));
+    let _ = sender.stop(OBEYED);
+}
