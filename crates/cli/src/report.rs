@@ -374,6 +374,7 @@ mod tests {
             cost: Cost {
                 cycles_per_packet: Some(412.4),
                 instructions_per_packet: Some(1021.0),
+                packets_per_wakeup: None,
                 packets_per_irq: Some(31.64),
                 cpu_seconds: 1.23,
                 scope: Some("user+kernel"),
@@ -416,6 +417,17 @@ mod tests {
             warnings: Vec::new(),
             error: None,
         }
+    }
+
+    #[test]
+    fn poor_use_is_printed_with_the_rule_that_fired() {
+        let mut report = report();
+        report.ports[0].moderation = "1.0 packets an irq: never held by napi".into();
+        report.ports[0].poor_use = Some("poor use of the CPU: 1.0 packets an irq (rule: …)".into());
+        let text = forward(&report, false);
+        let lines = "irqs     veth0: 1.0 packets an irq: never held by napi\n         \
+                     poor use of the CPU: 1.0 packets an irq (rule: …)\n";
+        assert!(text.contains(lines), "{text}");
     }
 
     #[test]

@@ -113,7 +113,8 @@ mod tests {
             cost: Cost {
                 cycles_per_packet: Some(412.0),
                 instructions_per_packet: None,
-                packets_per_irq: Some(31.5),
+                packets_per_wakeup: Some(31.5),
+                packets_per_irq: Some(30.5),
                 cpu_seconds: 0.25,
                 scope: Some("user"),
                 cpu_ns_per_packet: Some(250.5),
@@ -195,7 +196,7 @@ mod tests {
         r#""ledger":{"received":0,"created":10,"sent":9,"consumed":0,"#,
         r#""dropped":{"tx_full":1},"in_flight":0,"balanced":true},"#,
         r#""cost":{"cycles_per_packet":412.0,"instructions_per_packet":null,"#,
-        r#""packets_per_irq":31.5,"cpu_seconds":0.25,"scope":"user","#,
+        r#""packets_per_wakeup":31.5,"packets_per_irq":30.5,"cpu_seconds":0.25,"scope":"user","#,
         r#""cpu_ns_per_packet":250.5,"awake_ns_per_packet":null},"#,
         r#""locks":{"taken":3,"contended":1,"wait_ns":45,"taken_per_packet":null,"#,
         r#""contended_per_packet":null,"wait_ns_per_packet":null},"#,

@@ -133,6 +133,9 @@ pub struct Cost {
     pub cycles_per_packet: Option<f64>,
     /// Instructions for each packet.
     pub instructions_per_packet: Option<f64>,
+    /// Packets for each time that a worker was woken by a device; `None` if none ever was. The ends of holds
+    /// are not counted, as in `packets_per_irq`.
+    pub packets_per_wakeup: Option<f64>,
     /// Packets for each irq, which is the end of a worker's sleep, by a device or by a timer; `None` if none
     /// ever slept.
     pub packets_per_irq: Option<f64>,
@@ -353,12 +356,14 @@ impl LedgerReport {
 
 impl Cost {
     fn of(spent: &Spent, stopped: &Stopped) -> Cost {
+        let wakeups: u64 = stopped.ports.iter().map(|p| p.counts.wakeups).sum();
         let irqs: u64 = stopped.workers.iter().map(|worker| worker.sleeps).sum();
         let each = PerPacket::leaving(&stopped.ports);
         let of_known = |n: Option<u64>| n.and_then(|n| each.of(n));
         Cost {
             cycles_per_packet: of_known(spent.cycles),
             instructions_per_packet: of_known(spent.instructions),
+            packets_per_wakeup: (wakeups > 0).then(|| each.0 as f64 / wakeups as f64),
             packets_per_irq: (irqs > 0).then(|| each.0 as f64 / irqs as f64),
             cpu_seconds: spent.cpu.as_secs_f64(),
             scope: spent.scope,
