@@ -279,6 +279,8 @@ mod tests {
             assert_eq!(ops.rx(&mut mem, &mut batch, 3).packets, 3, "{name}");
             assert_eq!((ops.xmit(&mut mem, &mut batch).packets, batch.len()), (1, 2), "{name}");
             assert!(!ops.arm(Want::Room) && ops.alarm(Instant::now()), "{name}");
+            // A fault has times of its own.
+            assert_eq!(ops.hold(Instant::now()), name != "fault", "{name}");
             assert_eq!(ops.reap(&mut mem), 13, "{name}");
             assert!(matches!(ops.health(), Health::Down(_)), "{name}");
             assert_eq!((ops.counters(), ops.caps()), (counters, caps), "{name}");
