@@ -8,7 +8,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use linerate::knob::{self, Knob};
-use linerate::{Data, Init, Moderation, Registry, Return, units};
+use linerate::{Data, Init, Moderation, Registry, Return, TxBatch, units};
 use linerate_ctl::pool::{BUFFERS, INIT, RETURN};
 
 use crate::errors::{Failure, USAGE};
@@ -131,6 +131,10 @@ pub struct Run {
     /// fixed[:usecs=100,frames=32], dim, adaptive[:latency=250us|:cpu=20%] or busy
     #[arg(long, value_name = "MODE", default_value = "adaptive", value_parser = moderation)]
     pub moderation: Moderation,
+    /// Packets that go to a port's device with one doorbell, unless it says `tx_batch=`: 1, which gives
+    /// each its own, to 1024, or auto
+    #[arg(long, value_name = "N", default_value = "auto", value_parser = tx_batch)]
+    pub tx_batch: TxBatch,
     /// Print what the pool cost, worker by worker
     #[arg(long)]
     pub pool: bool,
@@ -304,6 +308,10 @@ fn moderation(text: &str) -> Result<Moderation, String> {
     text.parse().map_err(|e: linerate::Error| format!("{} ({})", e.why, e.fix))
 }
 
+fn tx_batch(text: &str) -> Result<TxBatch, String> {
+    text.parse().map_err(|e: linerate::Error| format!("{} ({})", e.why, e.fix))
+}
+
 fn rate(text: &str) -> Result<String, String> {
     units::rate(text).map(|_| text.to_owned())
 }
@@ -363,6 +371,8 @@ mod tests {
     #[test]
     fn units_are_required_where_they_are_needed() {
         for bad in [
+            "--tx-batch=0",
+            "--tx-batch=many",
             "--moderation=nappi",
             "--moderation=fixed:frames=0",
             "--for=10",

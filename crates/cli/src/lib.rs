@@ -18,6 +18,7 @@ pub mod progress;
 pub mod report;
 mod run;
 pub mod screen;
+mod sends;
 pub mod signals;
 mod troubles;
 

@@ -7,7 +7,7 @@ use linerate_ctl::report::{Cost, FarReport, LedgerReport, PhaseReport, PortRepor
 use linerate_ctl::{Calls, ForwardReport, GenReport, Locks, TSC, Waits};
 use linerate_sys::tsc;
 
-use crate::{pool, troubles};
+use crate::{pool, sends, troubles};
 
 /// Largest difference of two clocks that is not flagged, in per cent of the larger figure: each
 /// leaves out a part that the other has, and on a busy path that is a few per cent.
@@ -27,6 +27,7 @@ pub fn forward(report: &ForwardReport, whole_pool: bool) -> String {
     text += &pool::line(&report.pool, tsc::timing_ticks);
     text += &cost(&report.cost);
     text += &irqs(&report.ports);
+    text += &sends::lines(&report.ports);
     text += &excess(report);
     if whole_pool { text + &pool::table(&report.pool) } else { text }
 }

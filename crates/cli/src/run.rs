@@ -96,7 +96,7 @@ pub fn run(path: &Path, run: &Run, screen: &Screen) -> Result<Ran, Failure> {
 /// Errors of ports, and of memory.
 pub fn open(path: &Path, run: &Run) -> Result<Engine, Failure> {
     let builder = Engine::builder().budget(run.budget as usize);
-    let mut builder = builder.moderation(run.moderation).cpus(&run.cpu);
+    let mut builder = builder.moderation(run.moderation).tx_batch(run.tx_batch).cpus(&run.cpu);
     for driver in path.drivers.drivers() {
         builder = builder.driver(*driver);
     }

@@ -60,7 +60,8 @@ mod tests {
     use crate::excess::{Calls, Locks, Waits};
     use crate::pool::{CoreReport, DwellReport, DwellTimes, LocksReport, PoolReport, RemoteFrees};
     use crate::report::{
-        Cost, FarReport, LedgerReport, PaceReport, Passed, PhaseReport, PortReport, Verify,
+        Cost, FarReport, LedgerReport, PaceReport, Passed, PhaseReport, PortReport, QdiscReport,
+        TxCalls, Verify,
     };
     use std::collections::BTreeMap;
 
@@ -97,6 +98,9 @@ mod tests {
             rechecks: 5,
             moderation: String::new(),
             poor_use: None,
+            tx_batch: "auto".into(),
+            tx_calls: vec![TxCalls { packets: 32, calls: rx }],
+            qdisc: (tx > 0).then(QdiscReport::default),
         };
         ForwardReport {
             duration_seconds: 0.5,
@@ -188,11 +192,15 @@ mod tests {
         r#"{"name":"gen","driver":"gen","mode":"gen mode","#,
         r#""rx":{"packets":10,"bytes":600},"tx":{"packets":0,"bytes":0},"missed":100,"no_frame":0,"#,
         r#""missed_ring_full_packets":90,"missed_no_frame_packets":10,"#,
-        r#""copied_bytes":null,"bad_descs":0,"resets":0,"irqs_by_device":3,"irqs_by_timer":4,"rechecks":5,"moderation":"","poor_use":null},"#,
+        r#""copied_bytes":null,"bad_descs":0,"resets":0,"irqs_by_device":3,"irqs_by_timer":4,"rechecks":5,"moderation":"","poor_use":null,"#,
+        r#""tx_batch":"auto","tx_calls":[{"packets":32,"calls":10}],"qdisc":null},"#,
         r#"{"name":"sink","driver":"sink","mode":"sink mode","#,
         r#""rx":{"packets":0,"bytes":0},"tx":{"packets":9,"bytes":540},"missed":0,"no_frame":0,"#,
         r#""missed_ring_full_packets":0,"missed_no_frame_packets":0,"#,
-        r#""copied_bytes":120,"bad_descs":0,"resets":9,"irqs_by_device":3,"irqs_by_timer":4,"rechecks":5,"moderation":"","poor_use":null}],"#,
+        r#""copied_bytes":120,"bad_descs":0,"resets":9,"irqs_by_device":3,"irqs_by_timer":4,"rechecks":5,"moderation":"","poor_use":null,"#,
+        r#""tx_batch":"auto","tx_calls":[{"packets":32,"calls":0}],"#,
+        r#""qdisc":{"taken":{"packets":0,"bytes":0},"left":{"packets":0,"bytes":0},"#,
+        r#""dropped":{"packets":0,"bytes":0},"held":{"packets":0,"bytes":0},"marked":0}}],"#,
         r#""ledger":{"received":0,"created":10,"sent":9,"consumed":0,"#,
         r#""dropped":{"tx_full":1},"in_flight":0,"balanced":true},"#,
         r#""cost":{"cycles_per_packet":412.0,"instructions_per_packet":null,"#,

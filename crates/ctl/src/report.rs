@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use linerate_datapath::{PortStats, Stats, Stopped};
+use linerate_datapath::qdisc::QdiscCounts;
+use linerate_datapath::{BatchSizes, PortStats, Stats, Stopped};
 use linerate_port::moderation::poor_use;
 use linerate_port::{DriverFlags, Error, Pace, Verified};
 
@@ -92,6 +93,39 @@ pub struct PortReport {
     pub moderation: String,
     /// Too few packets to an irq, with the rule that fired.
     pub poor_use: Option<String>,
+    /// The packets that go to its device with one transmit call: a number, or auto.
+    pub tx_batch: String,
+    /// Its transmit calls by the packets that its device took, in ranges of powers of two.
+    pub tx_calls: Vec<TxCalls>,
+    /// Its queueing discipline's counts.
+    pub qdisc: Option<QdiscReport>,
+}
+
+/// Transmit calls of about one size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "json", derive(Serialize))]
+pub struct TxCalls {
+    /// Least number of packets of the range; none is twice as many. 0 is that of calls that found the
+    /// device full.
+    pub packets: u64,
+    /// Calls in it.
+    pub calls: u64,
+}
+
+/// `taken = left + dropped + held`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "json", derive(Serialize))]
+pub struct QdiscReport {
+    /// Packets that it was given.
+    pub taken: Passed,
+    /// Packets that left it for the device.
+    pub left: Passed,
+    /// Packets that it dropped.
+    pub dropped: Passed,
+    /// Packets that it held at the end.
+    pub held: Passed,
+    /// Packets that it marked instead of dropping them.
+    pub marked: u64,
 }
 
 /// Packets and their bytes, from the destination MAC, without FCS.
@@ -439,7 +473,26 @@ impl PortReport {
                 false => String::new(),
             },
             poor_use: poor_use(c.rx_packets, c.irqs(), time).filter(|_| port.moderation.gathers),
+            tx_batch: port.tx_batch.to_string(),
+            tx_calls: tx_calls(&port.flushes.sizes),
+            qdisc: port.qdisc.as_ref().map(QdiscReport::from),
         }
+    }
+}
+
+/// Returns the ranges that have calls.
+fn tx_calls(sizes: &BatchSizes) -> Vec<TxCalls> {
+    let range =
+        |(i, calls): (usize, &u64)| TxCalls { packets: BatchSizes::least(i), calls: *calls };
+    sizes.calls.iter().enumerate().map(range).filter(|range| range.calls > 0).collect()
+}
+
+impl From<&QdiscCounts> for QdiscReport {
+    fn from(counts: &QdiscCounts) -> QdiscReport {
+        let all = [counts.taken, counts.left, counts.dropped, counts.held];
+        let [taken, left, dropped, held] =
+            all.map(|n| Passed { packets: n.packets as u64, bytes: n.bytes });
+        QdiscReport { taken, left, dropped, held, marked: counts.marked }
     }
 }
 

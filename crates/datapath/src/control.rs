@@ -12,6 +12,7 @@ use linerate_port::{Code, Error, Moderation, QueueStats, Result};
 
 use crate::mailbox::ORDERS_MAX;
 use crate::stats::WorkerSlot;
+use crate::tx_batch::TxBatch;
 
 /// Time between two looks for an answer of a thread that is not woken for it.
 const LOOK: Duration = Duration::from_millis(10);
@@ -22,12 +23,22 @@ pub struct Control {
     pub(crate) slots: Arc<[Arc<WorkerSlot>]>,
 }
 
+/// A setting of a port's queues that can be changed while packets pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Setting {
+    /// When they are looked at again.
+    Moderation(Moderation),
+    /// The packets that go to their device with one doorbell.
+    TxBatch(TxBatch),
+}
+
 /// An order to one worker.
 #[derive(Debug)]
 pub(crate) struct Order {
     /// The queues, as the worker counts them.
     pub queues: Range<usize>,
-    pub mode: Moderation,
+    pub setting: Setting,
     answer: OnceLock<Applied>,
     asked_at: Instant,
     /// Packets that the queues had received.
@@ -39,10 +50,10 @@ pub(crate) struct Order {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Applied {
-    /// The mode that was asked for.
-    pub asked: Moderation,
-    /// The mode that the queues have now.
-    pub applied: Moderation,
+    /// The setting that was asked for.
+    pub asked: Setting,
+    /// The setting that the queues have now.
+    pub applied: Setting,
     /// Why it does nothing, or less than it says, if so.
     pub note: Option<String>,
     /// Packets that the queues received between the question and the change.
@@ -61,7 +72,7 @@ pub struct Asked {
 impl Control {
     /// Orders another moderation of a port's queues, or of its queue number `queue`.
     ///
-    /// Errors: as below. The worker obeys at its next turn, and a sleeping one is woken for it.
+    /// The worker obeys at its next turn, and a sleeping one is woken for it.
     ///
     /// # Errors
     /// `E-TOPOLOGY` if no port is called so or it has no such queue, `E-BUSY` if the worker has not obeyed
@@ -72,7 +83,28 @@ impl Control {
         queue: Option<usize>,
         mode: Moderation,
     ) -> Result<Asked> {
-        let what = || format!("cannot set the moderation of '{port}'");
+        self.order(port, queue, Setting::Moderation(mode), "moderation")
+    }
+
+    /// Orders another number of packets that go to a port's device with one doorbell.
+    ///
+    /// It is applied between two turns, when the queue is at rest: packets that wait keep their order.
+    ///
+    /// # Errors
+    /// As [`Control::set_moderation`].
+    pub fn set_tx_batch(&self, port: &str, queue: Option<usize>, cap: TxBatch) -> Result<Asked> {
+        self.order(port, queue, Setting::TxBatch(cap), "tx_batch")
+    }
+
+    /// Orders a setting, called `name`, of a port's queues or of one of them.
+    fn order(
+        &self,
+        port: &str,
+        queue: Option<usize>,
+        setting: Setting,
+        name: &str,
+    ) -> Result<Asked> {
+        let what = || format!("cannot set the {name} of '{port}'");
         let places = |slot: &WorkerSlot| slot.queues_of(port);
         let found = self.slots.iter().find_map(|slot| Some((slot, places(slot)?)));
         let Some((slot, mut queues)) = found else {
@@ -93,7 +125,7 @@ impl Control {
         let order = Arc::new(Order {
             packets: slot.packets(queues.clone()),
             queues,
-            mode,
+            setting,
             answer: OnceLock::new(),
             asked_at: Instant::now(),
             waiter: current(),
@@ -109,11 +141,11 @@ impl Control {
 
 impl Order {
     /// Answers: what the queues have now. Only the worker calls it.
-    pub fn answer(&self, applied: Moderation, note: Option<String>, stats: &[&QueueStats]) {
+    pub fn answer(&self, applied: Setting, note: Option<String>, stats: &[&QueueStats]) {
         let received: u64 = stats.iter().map(|stats| stats.counts().rx_packets).sum();
         // Never refused: there is one worker.
         let _ = self.answer.set(Applied {
-            asked: self.mode,
+            asked: self.setting,
             applied,
             note,
             packets: received.saturating_sub(self.packets),

@@ -19,6 +19,7 @@ use crate::running::Running;
 use crate::stage::Xconnect;
 use crate::stage::{Maker, Stage, StageContext};
 use crate::stats::{Stats, WorkerSlot};
+use crate::tx_batch::TxBatch;
 use crate::worker::Worker;
 use crate::wrapping::{self, Around};
 
@@ -46,7 +47,11 @@ impl Builder {
             wires: Vec::new(),
             wraps: Vec::new(),
             makers: Vec::new(),
-            sizes: Sizes { budget: BUDGET.default as usize, backlog: BACKLOG.default as usize },
+            sizes: Sizes {
+                budget: BUDGET.default as usize,
+                backlog: BACKLOG.default as usize,
+                tx_batch: TxBatch::Auto,
+            },
             moderation: Moderation::default(),
             memory: MemoryConfig::default(),
             workers: usize::MAX,
@@ -159,6 +164,17 @@ impl Builder {
     #[must_use]
     pub fn backlog(mut self, packets: usize) -> Self {
         self.sizes.backlog = BACKLOG.clamp(packets as u64) as usize;
+        self
+    }
+
+    /// Sets the packets that go to a device with one doorbell, but for ports whose texts say `tx_batch=`: as
+    /// many as wait, in parts of 256 KiB ([`TxBatch::Auto`]), unless told; 1 gives each packet its own.
+    ///
+    /// It never waits for packets, and can be changed while packets pass ([`Running::control`]).
+    /// docs/howto-batching.md says how to choose.
+    #[must_use]
+    pub fn tx_batch(mut self, cap: TxBatch) -> Self {
+        self.sizes.tx_batch = cap.clamped();
         self
     }
 
@@ -284,10 +300,11 @@ impl Builder {
         let (pool, mut warnings) = (memory.pool, memory.warnings);
         let mut opened = opening::open_all(&ports, &pool)?;
         opening::check_directions(&ports, &wires, &opened)?;
+        opening::check_rates(&ports, &opened)?;
         let meters = wrapping::wrap_all(&ports, &mut opened, wraps)?;
         let groups = Groups { ports: &ports, wires: &wires, workers: &workers, meters };
         let (entries, groups) =
-            groups.split(opened, &pool, self.sizes.backlog, self.moderation, &mut warnings);
+            groups.split(opened, &pool, self.sizes, self.moderation, &mut warnings);
         let (mut made, notice) = (Vec::new(), Arc::default());
         for (i, (group, hot_list_len)) in groups.into_iter().zip(memory.hot_lists).enumerate() {
             if group.napis.len() > Verdict::OUTPUTS_MAX {

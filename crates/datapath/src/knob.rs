@@ -26,7 +26,21 @@ pub const BACKLOG: Knob = Knob {
     live: false,
 };
 
+/// Packets of one transmit call, which rings the device's doorbell once.
+///
+/// Source: post 002, `tx_batch_skb`.
+pub const TX_BATCH: Knob = Knob {
+    name: "tx_batch",
+    unit: "packets",
+    min: 1,
+    max: 1024,
+    default: 64,
+    or: "as many as have 256 KiB (auto)",
+    effect: "Packets that go to a device with one doorbell; 1 gives each its own",
+    live: true,
+};
+
 /// The knobs of an engine.
-pub const ENGINE: [&Knob; 2] = [&BUDGET, &BACKLOG];
+pub const ENGINE: [&Knob; 3] = [&BUDGET, &BACKLOG, &TX_BATCH];
 
 pub use linerate_port::moderation::knob::*;

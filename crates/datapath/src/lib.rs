@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod control;
+mod egress;
 mod engine;
 pub mod knob;
 mod mailbox;
@@ -19,19 +20,23 @@ mod plan;
 mod ports;
 pub mod qdisc;
 mod running;
+mod sizes;
 mod stage;
 mod stats;
 mod sync;
 pub mod testing;
+mod tx_batch;
 mod waits;
 mod worker;
 mod wrapping;
 
-pub use control::{Applied, Asked, Control};
+pub use control::{Applied, Asked, Control, Setting};
 pub use engine::{Builder, Engine};
 pub use running::{Running, Stopped};
+pub use sizes::BatchSizes;
 pub use stage::{PortId, Stage, StageContext, Turn, Xconnect};
 pub use stats::{PortStats, Stats};
+pub use tx_batch::TxBatch;
 pub use waits::{Flushes, WorkerStats};
 pub use worker::{Turned, Worker};
 

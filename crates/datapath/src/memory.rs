@@ -175,13 +175,21 @@ mod tests {
     use super::*;
     use crate::plan::Rings;
     use crate::ports;
+    use crate::tx_batch::TxBatch;
 
-    const SIZES: Sizes = Sizes { budget: 64, backlog: 256 };
+    const SIZES: Sizes = Sizes { budget: 64, backlog: 256, tx_batch: TxBatch::Auto };
 
     fn port(worker: usize, packet_max_bytes: usize, ring_packets: usize) -> Demand {
         let rings = Rings::Pair { name: None, packets: ring_packets };
         let trust = Trust::Private;
-        Demand { name: format!("port {worker}"), worker, packet_max_bytes, trust, rings }
+        Demand {
+            name: format!("port {worker}"),
+            worker,
+            packet_max_bytes,
+            trust,
+            rings,
+            qdisc_packets: 0,
+        }
     }
 
     fn get(asked: &MemoryConfig, demands: &[Demand]) -> Memory {

@@ -10,9 +10,10 @@ use linerate_port::{
 };
 use linerate_skb::{Batch, DropReason, Local, Tally};
 
+use crate::egress::Egress;
 use crate::stage::PortId;
 use crate::stats::{Slot, rank};
-use crate::waits::Flushes;
+use crate::tx_batch::TxBatch;
 
 /// A queue of a device, polled for packets until it is empty, then armed.
 pub(crate) struct Napi {
@@ -23,12 +24,11 @@ pub(crate) struct Napi {
     pub port: PortId,
     /// The other end of its wire, as the worker counts its napis.
     pub peer: Option<usize>,
-    /// Packets on their way out, first in first out.
-    fifo: Batch,
+    /// Packets on their way out.
+    egress: Egress,
     /// The ledger's count of them: how many a turn left behind.
     tally: Tally,
     told: usize,
-    flushes: Flushes,
     /// True if the worker's epoll watches it.
     watched: bool,
     /// True if it is held: packets gather in its ring.
@@ -38,12 +38,12 @@ pub(crate) struct Napi {
 }
 
 impl Napi {
-    /// Wraps a queue; `backlog` packets may wait for its transmit ring, and `tally` tells of them.
+    /// Wraps a queue; `egress` is in front of its transmit ring, and `tally` tells of the packets there.
     pub fn new(
         ops: Box<dyn QueueOps>,
         direction: Direction,
         port: PortId,
-        backlog: usize,
+        egress: Egress,
         tally: Tally,
     ) -> Napi {
         Napi {
@@ -52,10 +52,9 @@ impl Napi {
             direction,
             port,
             peer: None,
-            fifo: Batch::with_capacity(backlog),
+            egress,
             tally,
             told: 0,
-            flushes: Flushes::default(),
             watched: true,
             held: false,
             rank: rank(&Health::Up),
@@ -93,40 +92,51 @@ impl Napi {
 
     /// Room for packets on their way out.
     pub fn room(&self) -> usize {
-        self.fifo.spare()
+        self.egress.room()
     }
 
-    /// Packets waiting for the transmit ring; those that are prepared for it have left the fifo.
+    /// Packets waiting for room in the transmit ring; those that are prepared for it have left the fifo.
     pub fn backlog(&self) -> usize {
-        self.fifo.len() + self.ops.waiting()
+        self.egress.ready() + self.ops.waiting()
     }
 
-    /// Takes the first `n` packets of `batch`; what there is no room for is dropped as `tx_full`.
-    pub fn enqueue(&mut self, batch: &mut Batch, n: usize, mem: &mut Local) {
+    /// Packets waiting for room, or for their time.
+    pub fn waiting(&self) -> usize {
+        self.egress.waiting() + self.ops.waiting()
+    }
+
+    /// Returns the time from which a packet that waits for it may leave.
+    pub fn due(&self) -> Option<Instant> {
+        self.egress.deadline()
+    }
+
+    /// Returns the packets that go with one doorbell.
+    pub fn tx_batch(&self) -> TxBatch {
+        self.egress.cap()
+    }
+
+    /// Changes the packets that go with one doorbell.
+    pub fn set_tx_batch(&mut self, cap: TxBatch) {
+        self.egress.set_cap(cap);
+    }
+
+    /// Takes the first `n` packets of `batch`; what there is no room for is dropped.
+    pub fn enqueue(&mut self, batch: &mut Batch, n: usize, now: Instant, mem: &mut Local) {
         if !self.writes() {
             return batch.discard_first(n, DropReason::UNSUPPORTED, mem);
         }
-        let took = batch.move_to(&mut self.fifo, n);
-        if took < n {
-            batch.discard_first(n - took, DropReason::TX_FULL, mem);
-        }
+        self.egress.enqueue(batch, n, now, mem);
     }
 
-    /// Sends what waits, with one doorbell; true if something left.
-    pub fn xmit(&mut self, mem: &mut Local) -> bool {
-        let before = self.fifo.len();
-        if before == 0 && self.ops.waiting() == 0 {
-            return false;
-        }
-        let begun = self.flushes.begin();
-        let sent = self.ops.xmit(mem, &mut self.fifo);
-        self.flushes.end(begun);
-        let (left, waits) = (self.fifo.len(), self.backlog());
+    /// Sends what waits and is due; true if something left.
+    pub fn xmit(&mut self, now: Instant, mem: &mut Local) -> bool {
+        let moved = self.egress.xmit(&mut self.ops, now, mem);
+        let waits = self.waiting();
         if waits != self.told {
             self.tally.set(waits);
             self.told = waits;
         }
-        sent > 0 || left < before
+        moved
     }
 
     /// Takes back what the device is done with; true if it still has something to do.
@@ -136,8 +146,7 @@ impl Napi {
 
     /// Drops what still waits.
     pub fn purge(&mut self, mem: &mut Local) {
-        let n = self.fifo.len();
-        self.fifo.discard_first(n, DropReason::STOPPED, mem);
+        self.egress.purge(mem);
     }
 
     /// Arms it for `want`; false if that is there already. `None` means: leave me alone.
@@ -234,12 +243,12 @@ impl Napi {
     ///
     /// Cost: whatever the device's answers cost: a syscall for some, a histogram for others.
     pub fn publish(&mut self) {
-        self.slot.publish(&mut self.ops, &self.flushes);
+        self.slot.publish(&mut self.ops, &self.egress);
     }
 
     /// The same for what must not be missed: a change of health, the end.
     pub fn conclude(&mut self) {
-        self.slot.conclude(&mut self.ops, &self.flushes);
+        self.slot.conclude(&mut self.ops, &self.egress);
     }
 
     /// True if packets wait for room, and the device will say when there is some.

@@ -7,8 +7,9 @@ use linerate_port::{
 };
 use linerate_skb::Pool;
 
+use crate::egress::Egress;
 use crate::napi::Napi;
-use crate::plan::Wire;
+use crate::plan::{Sizes, Wire};
 use crate::ports::Planned;
 use crate::stats::Entry;
 use crate::wrapping::Meters;
@@ -46,6 +47,22 @@ pub(crate) fn check_directions(ports: &[Planned], wires: &[Wire], opened: &[Open
     Ok(())
 }
 
+/// Refuses a rate for a port of several queues: each would have it.
+pub(crate) fn check_rates(ports: &[Planned], opened: &[Opened]) -> Result<()> {
+    let is_shaped = |port: &Planned| port.qdisc.is_some_and(|qdisc| qdisc.is_shaped());
+    let several = |(port, device): &(&Planned, &Opened)| is_shaped(port) && device.queues.len() > 1;
+    match ports.iter().zip(opened).find(several) {
+        None => Ok(()),
+        Some((port, device)) => {
+            let why = format!(
+                "shape= on {} queues, each of which would send so much",
+                device.queues.len()
+            );
+            Err(port.spec.error(why).fix("say queues=1"))
+        }
+    }
+}
+
 /// The ports of one worker.
 #[derive(Default)]
 pub(crate) struct Group {
@@ -70,7 +87,7 @@ impl Groups<'_> {
         self,
         opened: Vec<Opened>,
         pool: &Pool,
-        backlog: usize,
+        sizes: Sizes,
         moderation: Moderation,
         warnings: &mut Vec<String>,
     ) -> (Vec<Entry>, Vec<Group>) {
@@ -89,7 +106,9 @@ impl Groups<'_> {
             let mut queues = Vec::new();
             for ops in device.queues {
                 let tally = pool.tally(&format!("{} backlog", spec.name));
-                let mut napi = Napi::new(ops, direction, id, backlog, tally);
+                let mut egress = Egress::new(sizes.backlog, port.qdisc.map(|qdisc| qdisc.build()));
+                egress.set_cap(port.tx_batch.unwrap_or(sizes.tx_batch));
+                let mut napi = Napi::new(ops, direction, id, egress, tally);
                 let note = napi.set_moderation(spec.moderation.unwrap_or(moderation));
                 // What was not said of this port is none of its user's concern.
                 if let Some(note) = note.filter(|_| queues.is_empty() && spec.moderation.is_some())

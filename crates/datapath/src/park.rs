@@ -54,6 +54,7 @@ impl Worker {
             most = most.min(napi.patience().unwrap_or(most));
         }
         until = now.checked_add(most).map_or(until, |at| at.min(until));
+        until = self.due.map_or(until, |due| due.min(until));
         Rest::Hold { until, spin }
     }
 
@@ -78,7 +79,11 @@ impl Worker {
             self.set_timer(Some(until))?;
             true
         } else {
-            self.set_timer(None)?;
+            // A packet that waits for its time ends the sleep as a device does.
+            if self.due.is_some_and(|due| due <= Instant::now()) {
+                return Ok(false);
+            }
+            self.set_timer(self.due)?;
             self.arm_all()?
         };
         self.is_armed = armed;

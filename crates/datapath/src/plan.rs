@@ -5,12 +5,14 @@ use linerate_port::{Code, Error, Result};
 use linerate_skb::{Holders, Trust};
 
 use crate::ports::{Named, Planned};
+use crate::tx_batch::TxBatch;
 
 /// Sizes that a builder settles.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sizes {
     pub budget: usize,
     pub backlog: usize,
+    pub tx_batch: TxBatch,
 }
 
 /// A wire between two ports, by their places in the builder.
@@ -76,6 +78,8 @@ pub(crate) struct Demand {
     /// The trust that a pool needs to serve it: private, or exported to a peer that may write.
     pub trust: Trust,
     pub rings: Rings,
+    /// Packets that its discipline holds.
+    pub qdisc_packets: usize,
 }
 
 /// The rings behind a port.
@@ -110,7 +114,8 @@ pub(crate) fn demands(ports: &[Planned], workers: &[usize]) -> Vec<Demand> {
             Rings::Device { frames: needs.ring_frames }
         };
         let (name, packet_max_bytes) = (spec.name.clone(), needs.packet_max_bytes);
-        Demand { name, worker, packet_max_bytes, trust: needs.trust, rings }
+        let qdisc_packets = port.qdisc.map_or(0, |qdisc| qdisc.packets());
+        Demand { name, worker, packet_max_bytes, trust: needs.trust, rings, qdisc_packets }
     };
     ports.iter().zip(workers).enumerate().map(demand).collect()
 }
@@ -138,6 +143,9 @@ pub(crate) fn holders(
     }
     for demand in demands {
         holders.add(format!("{} backlog", demand.name), sizes.backlog as u64 * longest);
+        if demand.qdisc_packets > 0 {
+            holders.add(format!("{} qdisc", demand.name), demand.qdisc_packets as u64 * longest);
+        }
         match &demand.rings {
             Rings::Device { frames: 0 } | Rings::Pair { name: None, .. } => {}
             Rings::Device { frames } => {
@@ -176,7 +184,8 @@ mod tests {
         let ports = ports::plan(named(&texts), &[]).unwrap();
         let demands = demands(&ports, &[0, 0, 0]);
         assert_eq!(demands.iter().map(|d| d.rings.frames()).collect::<Vec<_>>(), [0, 128, 128]);
-        let h = holders(&demands, Sizes { budget: 32, backlog: 100 }, &[1024], 1792);
+        let sizes = Sizes { budget: 32, backlog: 100, tx_batch: TxBatch::Auto };
+        let h = holders(&demands, sizes, &[1024], 1792);
         // Two frames a packet.
         let sum = 2 * 64 + 1024 + 2 * 300 + 2 * 128;
         assert_eq!(h.sum(), sum);

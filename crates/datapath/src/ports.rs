@@ -3,11 +3,15 @@
 use linerate_port::{Direction, Driver, DriverFlags, Needs, Plan, Registry, Result, Spec};
 
 use crate::plan::Wire;
+use crate::qdisc::Setup;
+use crate::tx_batch::TxBatch;
 
 /// A port's text, and the driver that it names.
 pub(crate) struct Named {
     pub spec: Spec,
     driver: &'static dyn Driver,
+    qdisc: Option<Setup>,
+    tx_batch: Option<TxBatch>,
 }
 
 /// A port that can be opened.
@@ -16,6 +20,10 @@ pub(crate) struct Planned {
     pub flags: DriverFlags,
     pub needs: Needs,
     pub plan: Box<dyn Plan>,
+    /// Its discipline, if its text names one.
+    pub qdisc: Option<Setup>,
+    /// Packets that go with one doorbell, if its text says so.
+    pub tx_batch: Option<TxBatch>,
 }
 
 impl Named {
@@ -23,7 +31,9 @@ impl Named {
     pub fn new(drivers: &Registry, name: &str, text: &str) -> Result<Named> {
         let mut spec = drivers.parse(text)?;
         spec.name = name.to_owned();
-        Ok(Named { driver: drivers.driver(&spec)?, spec })
+        let (driver, qdisc) = (drivers.driver(&spec)?, Setup::of(&mut spec)?);
+        let tx_batch = spec.take("tx_batch", str::parse)?;
+        Ok(Named { driver, spec, qdisc, tx_batch })
     }
 
     /// Returns what holds for every port of its driver.
@@ -72,7 +82,9 @@ pub(crate) fn plan(mut ports: Vec<Named>, wires: &[Wire]) -> Result<Vec<Planned>
         }
     }
     let planned = |(port, plan): (Named, Box<dyn Plan>)| {
-        Ok(Planned { flags: port.flags(), needs: plan.needs()?, spec: port.spec, plan })
+        let (flags, needs) = (port.flags(), plan.needs()?);
+        let Named { spec, qdisc, tx_batch, .. } = port;
+        Ok(Planned { spec, flags, needs, plan, qdisc, tx_batch })
     };
     ports.into_iter().zip(plans).map(planned).collect()
 }

@@ -12,8 +12,11 @@ use linerate_port::{
 use linerate_skb::{Error, Ledger, Pool};
 
 use crate::control::Order;
+use crate::egress::Egress;
 use crate::mailbox::{Mailbox, Word};
 use crate::notice::Notice;
+use crate::qdisc::QdiscCounts;
+use crate::tx_batch::TxBatch;
 use crate::waits::{FlushPage, Flushes, Waits, WorkerStats};
 
 /// A worker's phase of work.
@@ -216,40 +219,43 @@ struct DeviceReport {
     verified: Option<Verified>,
     pace: Option<Pace>,
     moderation: Moderated,
+    tx_batch: TxBatch,
+    qdisc: Option<QdiscCounts>,
 }
 
 impl DeviceReport {
-    fn of(ops: &mut DriverQueue, counters: &Counters) -> DeviceReport {
+    fn of(ops: &mut DriverQueue, counters: &Counters, egress: &Egress) -> DeviceReport {
         let Counters { driver, verified, pace, .. } = *counters;
         let (health, copies) = (ops.health(), ops.caps().copies);
         let moderation = ops.moderator().moderated();
-        DeviceReport { health, copies, counts: driver, verified, pace, moderation }
+        let (tx_batch, qdisc) = (egress.cap(), egress.qdisc_counts());
+        DeviceReport { health, copies, counts: driver, verified, pace, moderation, tx_batch, qdisc }
     }
 }
 
 impl Slot {
-    /// Stores what a device has counted so far; `flushes` are all that there were.
-    fn count(&self, counters: &Counters, flushes: &Flushes) {
-        self.flushes.set(flushes);
+    /// Stores what a device has counted so far, and the way out to it.
+    fn count(&self, counters: &Counters, egress: &Egress) {
+        self.flushes.set(&egress.flushes);
         self.rx_missed.store(counters.rx_missed, Ordering::Relaxed);
         self.rx_nombuf.store(counters.rx_nombuf, Ordering::Relaxed);
     }
 
     /// Asks a device. Never waits: if a reader has the lock, the news come next time.
-    pub fn publish(&self, ops: &mut DriverQueue, flushes: &Flushes) {
+    pub fn publish(&self, ops: &mut DriverQueue, egress: &Egress) {
         let counters = ops.counters();
-        let report = DeviceReport::of(ops, &counters);
-        self.count(&counters, flushes);
+        let report = DeviceReport::of(ops, &counters, egress);
+        self.count(&counters, egress);
         if let Ok(mut known) = self.report.try_lock() {
             *known = report;
         }
     }
 
     /// Asks it for what must not be missed: waits for a reader that has the lock.
-    pub fn conclude(&self, ops: &mut DriverQueue, flushes: &Flushes) {
+    pub fn conclude(&self, ops: &mut DriverQueue, egress: &Egress) {
         let counters = ops.counters();
-        let report = DeviceReport::of(ops, &counters);
-        self.count(&counters, flushes);
+        let report = DeviceReport::of(ops, &counters, egress);
+        self.count(&counters, egress);
         *self.report.lock().unwrap_or_else(PoisonError::into_inner) = report;
     }
 
@@ -309,6 +315,10 @@ pub struct PortStats {
     pub pace: Option<Pace>,
     /// The moderation of its first queue, and what it did lately; displays as a line.
     pub moderation: Moderated,
+    /// The packets that go to its first queue's device with one doorbell.
+    pub tx_batch: TxBatch,
+    /// The counts of its queueing discipline, if it has one, over all queues.
+    pub qdisc: Option<QdiscCounts>,
 }
 
 impl Stats {
@@ -375,6 +385,8 @@ impl PortStats {
             verified: None,
             pace: None,
             moderation: Moderated::default(),
+            tx_batch: TxBatch::Auto,
+            qdisc: None,
         };
         for (i, (live, slot)) in entry.queues.iter().enumerate() {
             // What is said before what is missed, as it is written.
@@ -392,6 +404,10 @@ impl PortStats {
             stats.pace = stats.pace.or(report.pace);
             if i == 0 {
                 stats.moderation = report.moderation;
+                stats.tx_batch = report.tx_batch;
+            }
+            if let Some(counts) = report.qdisc {
+                *stats.qdisc.get_or_insert_default() += counts;
             }
         }
         stats

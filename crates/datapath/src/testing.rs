@@ -22,6 +22,7 @@ use linerate_port::wait::EventFd;
 use linerate_port::{Caps, Direction, Health, Moderation, QueueOps, Want};
 use linerate_skb::{Batch, Ledger, Local, Moved, Pool};
 
+use crate::egress::Egress;
 use crate::napi::Napi;
 use crate::stage::Xconnect;
 use crate::stage::{Stage, StageContext};
@@ -183,7 +184,7 @@ fn run_once<S: Stage + 'static>(
             Err(e) => panic!("{e}"),
         };
         let tally = pool.tally(&format!("{name} backlog"));
-        let mut napi = Napi::new(ops, direction, Napi::id(i), 4 * batch, tally);
+        let mut napi = Napi::new(ops, direction, Napi::id(i), Egress::new(4 * batch, None), tally);
         // Time is the tape's: there is none to wait for.
         let _ = napi.set_moderation(Moderation::Napi);
         napi.peer = (i == 0).then_some(1);

@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 
 use linerate_port::thread;
 
+use crate::sizes::{BatchSizes, SizesPage};
+
 /// One flush in so many is timed.
 const TIMED: u64 = 256;
 /// Timed flushes that speak for the others. One of them stands for 256, and may have been preempted:
@@ -114,6 +116,8 @@ pub struct Flushes {
     pub timed: u64,
     /// Time of these, doorbell and the device's copying included.
     pub timed_ns: u64,
+    /// The packets that they took.
+    pub sizes: BatchSizes,
 }
 
 impl Flushes {
@@ -126,8 +130,10 @@ impl Flushes {
         self.calls.is_multiple_of(TIMED).then(Instant::now)
     }
 
+    /// Counts a flush in which the device took `packets`.
     #[inline]
-    pub(crate) fn end(&mut self, begun: Option<Instant>) {
+    pub(crate) fn end(&mut self, begun: Option<Instant>, packets: usize) {
+        self.sizes.count(packets);
         if let Some(begun) = begun {
             self.timed += 1;
             self.timed_ns += nanos(begun.elapsed());
@@ -150,6 +156,7 @@ impl std::ops::AddAssign for Flushes {
         self.calls += more.calls;
         self.timed += more.timed;
         self.timed_ns += more.timed_ns;
+        self.sizes += more.sizes;
     }
 }
 
@@ -159,6 +166,7 @@ pub(crate) struct FlushPage {
     calls: AtomicU64,
     timed: AtomicU64,
     timed_ns: AtomicU64,
+    sizes: SizesPage,
 }
 
 impl FlushPage {
@@ -166,12 +174,13 @@ impl FlushPage {
         self.calls.store(flushes.calls, Ordering::Relaxed);
         self.timed.store(flushes.timed, Ordering::Relaxed);
         self.timed_ns.store(flushes.timed_ns, Ordering::Relaxed);
+        self.sizes.set(&flushes.sizes);
     }
 
     pub fn read(&self) -> Flushes {
         let value = |n: &AtomicU64| n.load(Ordering::Relaxed);
         let [calls, timed, timed_ns] = [&self.calls, &self.timed, &self.timed_ns].map(value);
-        Flushes { calls, timed, timed_ns }
+        Flushes { calls, timed, timed_ns, sizes: self.sizes.read() }
     }
 }
 
@@ -233,7 +242,7 @@ mod tests {
         let mut flushes = Flushes::default();
         for _ in 0..10_000 {
             let begun = flushes.begin();
-            flushes.end(begun);
+            flushes.end(begun, 1);
         }
         assert_eq!((flushes.calls, flushes.timed), (10_000, 39));
         flushes.timed_ns = 390;
@@ -247,7 +256,12 @@ mod tests {
 
     #[test]
     fn fewer_than_30_timed_flushes_stand_for_nothing() {
-        let flushes = |timed| Flushes { calls: timed * TIMED, timed, timed_ns: 10 * timed };
+        let flushes = |timed| Flushes {
+            calls: timed * TIMED,
+            timed,
+            timed_ns: 10 * timed,
+            ..Flushes::default()
+        };
         assert_eq!([0, 1, 29].map(|timed| flushes(timed).estimate_ns()), [None; 3]);
         assert_eq!(flushes(30).estimate_ns(), Some(30 * TIMED * 10));
     }

@@ -18,7 +18,7 @@ use linerate_port::thread;
 use linerate_port::wait::{Epoll, EventFlags, TimerFd};
 use linerate_skb::{Batch, DropReason, Local};
 
-use crate::control::Control;
+use crate::control::{Control, Setting};
 use crate::mailbox::Word;
 use crate::napi::Napi;
 use crate::park::{BELL, TIMER};
@@ -66,6 +66,8 @@ pub struct Worker {
     pub(crate) obeyed: Word,
     /// The end of the last turn.
     pub(crate) rest: Rest,
+    /// The time from which a packet that waits for it may leave.
+    pub(crate) due: Option<Instant>,
     /// A program sleeps on the descriptor, as far as this worker knows.
     pub(crate) is_armed: bool,
     pub(crate) meter: CostMeter,
@@ -107,6 +109,7 @@ impl Worker {
             timer_at: None,
             obeyed: slot.word(),
             rest: Rest::Device,
+            due: None,
             is_armed: false,
             meter: CostMeter::default(),
             slot,
@@ -118,8 +121,9 @@ impl Worker {
 
     /// Moves every packet that is there one step on; never waits.
     ///
-    /// Shape:  up to `budget` packets a queue, from its device through the stages to the fifo of
-    ///         their output; then each fifo to its device, with one doorbell.
+    /// Shape:  up to `budget` packets a queue, from its device through the stages to the fifo or the
+    ///         discipline of their output; then what is due to its device, with as few doorbells as its
+    ///         [`TxBatch`](crate::TxBatch) lets.
     /// Errors: none; every packet that is not sent is dropped with a reason, and counted.
     /// Cost:   per batch: one dynamic call a stage and a device call each way; per packet: no lock,
     ///         no allocation, no syscall, no clock.
@@ -142,13 +146,14 @@ impl Worker {
             for stage in &mut self.stages {
                 stage.run(&mut self.batch, &mut turn);
             }
-            dispatch(&mut self.batch, &mut self.napis, &mut self.mem);
-            dispatch(&mut self.outbox, &mut self.napis, &mut self.mem);
+            dispatch(&mut self.batch, &mut self.napis, now, &mut self.mem);
+            dispatch(&mut self.outbox, &mut self.napis, now, &mut self.mem);
         }
         let mut sent = false;
         for napi in &mut self.napis {
-            sent |= napi.xmit(&mut self.mem);
+            sent |= napi.xmit(now, &mut self.mem);
         }
+        self.due = self.napis.iter().filter_map(Napi::due).min();
         self.rest = self.rest(now, received);
         self.settle(received, sent, now)
     }
@@ -171,10 +176,19 @@ impl Worker {
         self.obeyed = word;
         for order in orders {
             let napis = self.napis.get_mut(order.queues.clone()).unwrap_or_default();
-            let note = napis.iter_mut().find_map(|napi| napi.set_moderation(order.mode));
+            let (mut applied, mut note) = (order.setting, None);
+            for napi in napis.iter_mut() {
+                match order.setting {
+                    Setting::Moderation(mode) => note = note.or(napi.set_moderation(mode)),
+                    Setting::TxBatch(cap) => {
+                        napi.set_tx_batch(cap);
+                        applied = Setting::TxBatch(napi.tx_batch());
+                    }
+                }
+            }
             let stats: Vec<_> = napis.iter().map(|napi| napi.readings().0).collect();
             let stats: Vec<_> = stats.iter().map(|stats| &**stats).collect();
-            order.answer(order.mode, note, &stats);
+            order.answer(applied, note, &stats);
         }
     }
 
@@ -202,7 +216,7 @@ impl Worker {
             Rest::Device if sent && !received => Turned::Again,
             Rest::Device => Turned::Idle,
         };
-        let mut nothing_waits = !moved && self.napis.iter().all(|napi| napi.backlog() == 0);
+        let mut nothing_waits = !moved && self.napis.iter().all(|napi| napi.waiting() == 0);
         if nothing_waits && self.slot.phase() != Phase::Run {
             let (napis, mem) = (&mut self.napis, &mut self.mem);
             self.sending = napis.iter_mut().fold(false, |any, napi| napi.sending(mem) | any);
@@ -292,7 +306,7 @@ impl Worker {
         loop {
             let now = Instant::now();
             let turned = self.turn(now);
-            let all_left = !self.sending && self.napis.iter().all(|n| n.backlog() == 0);
+            let all_left = !self.sending && self.napis.iter().all(|n| n.waiting() == 0);
             if turned != Turned::Again && all_left {
                 return Ok(true);
             }
@@ -330,11 +344,11 @@ impl std::fmt::Debug for Worker {
     }
 }
 
-/// Moves each packet to the fifo that its verdict names, a run of equal verdicts at a time.
-fn dispatch(batch: &mut Batch, napis: &mut [Napi], mem: &mut Local) {
+/// Moves each packet to the output that its verdict names, a run of equal verdicts at a time.
+fn dispatch(batch: &mut Batch, napis: &mut [Napi], now: Instant, mem: &mut Local) {
     while let Some((verdict, n)) = batch.run() {
         match verdict.output().and_then(|output| napis.get_mut(output)) {
-            Some(napi) => napi.enqueue(batch, n, mem),
+            Some(napi) => napi.enqueue(batch, n, now, mem),
             None => batch.discard_first(n, DropReason::NO_ROUTE, mem),
         }
     }

@@ -135,6 +135,21 @@ impl Spec {
         }
     }
 
+    /// Takes the value of `key` out of the text, read by `parse`: for an option of every port, which no driver
+    /// asks for.
+    ///
+    /// # Errors
+    /// As [`Spec::value`].
+    pub fn take<T, E: Display>(
+        &mut self,
+        key: &str,
+        parse: impl FnOnce(&str) -> std::result::Result<T, E>,
+    ) -> Result<Option<T>> {
+        let value = self.value(key, parse)?;
+        self.options.pairs.retain(|(k, _)| k != key);
+        Ok(value)
+    }
+
     /// Returns true if the flag `key` is set (`key`, `key=on`), false for `key=off` or without it.
     ///
     /// # Errors

@@ -8,6 +8,7 @@ use linerate_port::{Caps, Direction, Goal, Moderation, QueueOps};
 use linerate_skb::{Batch, Local, Moved, Pool};
 
 use super::*;
+use crate::egress::Egress;
 use crate::stats::{Phase, WorkerSlot};
 
 /// A device that has ten packets whenever it is looked at, and room for none.
@@ -47,13 +48,13 @@ fn dense(notifies_tx_space: bool, waiting: usize) -> (Worker, Arc<WorkerSlot>, T
     let pool = Pool::builder().frames(4096).build().unwrap();
     let device = Box::new(Dense { fd: EventFd::new().unwrap(), notifies_tx_space });
     let tally = pool.tally("backlog");
-    let mut napi = Napi::new(device, Direction::Both, Napi::id(0), 256, tally);
+    let mut napi = Napi::new(device, Direction::Both, Napi::id(0), Egress::new(256, None), tally);
     napi.peer = Some(0);
     let goal = Goal::Latency { p99_usecs: 10_000 };
     assert_eq!(napi.set_moderation(Moderation::Adaptive(goal)), None);
     let (mut mem, mut batch) = (pool.local(), Batch::with_capacity(waiting));
     mem.alloc(&mut batch, waiting);
-    napi.enqueue(&mut batch, waiting, &mut mem);
+    napi.enqueue(&mut batch, waiting, Instant::now(), &mut mem);
     let slot = WorkerSlot::new(&Arc::default(), Vec::new()).unwrap();
     let mut worker = Worker::new(vec![napi], Vec::new(), mem, 64, slot.clone()).unwrap();
     // Ten in 3 ms: for 32 of them 9.6 ms.

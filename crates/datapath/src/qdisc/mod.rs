@@ -130,7 +130,7 @@ impl Limit {
 
 /// Returns the first of the first `n` packets of `batch` that together have `bytes`; all `n` if they have
 /// fewer.
-fn first_with(batch: &Batch, n: usize, bytes: u64) -> Moved {
+pub(crate) fn first_with(batch: &Batch, n: usize, bytes: u64) -> Moved {
     let all = batch.count_first(n);
     if all.bytes <= bytes {
         return all;

@@ -32,27 +32,13 @@ enum Kind {
 }
 
 impl Setup {
-    /// The keys that stand in a port's text for its discipline.
-    pub const KEYS: [&str; 10] = [
-        "qdisc",
-        "shape",
-        "burst",
-        "limit",
-        "limit_bytes",
-        "flows",
-        "quantum",
-        "target",
-        "interval",
-        "ecn",
-    ];
-
-    /// Reads the discipline of a port's text; `None` if it has neither `qdisc=` nor `shape=`.
+    /// Takes the discipline out of a port's text; `None` if it has neither `qdisc=` nor `shape=`.
     ///
     /// # Errors
     /// `E-PORT-SYNTAX`, naming the value that does not fit, and what would.
-    pub fn of(spec: &Spec) -> Result<Option<Setup>> {
-        let name = spec.value("qdisc", |text| Ok::<_, Error>(text.to_owned()))?;
-        let shape = spec.value("shape", rate)?;
+    pub fn of(spec: &mut Spec) -> Result<Option<Setup>> {
+        let name = spec.take("qdisc", |text| Ok::<_, Error>(text.to_owned()))?;
+        let shape = spec.take("shape", rate)?;
         if name.is_none() && shape.is_none() {
             return Ok(None);
         }
@@ -69,7 +55,7 @@ impl Setup {
             }
         };
         let shape = match shape {
-            Some(bps) => Some((bps, spec.value("burst", burst)?)),
+            Some(bps) => Some((bps, spec.take("burst", burst)?)),
             None => None,
         };
         Ok(Some(Setup { kind, shape }))
@@ -92,6 +78,12 @@ impl Setup {
             Kind::PfifoFast(limit) => shaped(self.shape, PfifoFast::new(limit)),
             Kind::FqCodel(config) => shaped(self.shape, FqCodel::new(config)),
         }
+    }
+
+    /// Returns true if it has a rate.
+    #[must_use]
+    pub fn is_shaped(&self) -> bool {
+        self.shape.is_some()
     }
 
     /// Returns the most packets that it holds, which the pool must have frames for.
@@ -120,11 +112,11 @@ impl fmt::Display for Setup {
 }
 
 /// Reads `limit=` and `limit_bytes=`.
-fn limit(spec: &Spec, usual: Limit) -> Result<Limit> {
+fn limit(spec: &mut Spec, usual: Limit) -> Result<Limit> {
     let packets =
-        spec.value("limit", |text| within(units::count(text)?, 1, LIMIT_MAX, "packets"))?;
+        spec.take("limit", |text| within(units::count(text)?, 1, LIMIT_MAX, "packets"))?;
     let bytes =
-        spec.value("limit_bytes", |text| within(units::count(text)?, 1, u64::MAX, "bytes"))?;
+        spec.take("limit_bytes", |text| within(units::count(text)?, 1, u64::MAX, "bytes"))?;
     Ok(Limit {
         packets: packets.map_or(usual.packets, |packets| packets as usize),
         bytes: bytes.unwrap_or(usual.bytes),
@@ -132,13 +124,11 @@ fn limit(spec: &Spec, usual: Limit) -> Result<Limit> {
 }
 
 /// Reads the options of fq_codel.
-fn fq_codel(spec: &Spec) -> Result<FqCodelConfig> {
+fn fq_codel(spec: &mut Spec) -> Result<FqCodelConfig> {
     let usual = FqCodelConfig::default();
-    let time = |key| spec.value(key, |text| time(units::duration(text)?));
-    let flows = spec.value("flows", |text| within(units::count(text)?, 1, 1 << 16, "queues"))?;
-    let quantum =
-        spec.value("quantum", |text| within(units::count(text)?, 64, 1 << 20, "bytes"))?;
-    let no_ecn = spec.value("ecn", |text| match text {
+    let flows = spec.take("flows", |text| within(units::count(text)?, 1, 1 << 16, "queues"))?;
+    let quantum = spec.take("quantum", |text| within(units::count(text)?, 64, 1 << 20, "bytes"))?;
+    let no_ecn = spec.take("ecn", |text| match text {
         "on" => Ok(false),
         "off" => Ok(true),
         _ => Err("say on or off"),
@@ -147,8 +137,8 @@ fn fq_codel(spec: &Spec) -> Result<FqCodelConfig> {
         limit: limit(spec, usual.limit)?,
         flows: flows.map_or(usual.flows, |flows| flows as usize),
         quantum_bytes: quantum.map_or(usual.quantum_bytes, |bytes| bytes as u32),
-        target: time("target")?.unwrap_or(usual.target),
-        interval: time("interval")?.unwrap_or(usual.interval),
+        target: time(spec, "target")?.unwrap_or(usual.target),
+        interval: time(spec, "interval")?.unwrap_or(usual.interval),
         ecn: !no_ecn.unwrap_or(!usual.ecn),
     };
     if config.target >= config.interval {
@@ -167,9 +157,13 @@ fn within(n: u64, min: u64, max: u64, unit: &str) -> std::result::Result<u64, St
     }
 }
 
-fn time(time: Duration) -> std::result::Result<Duration, String> {
-    let range = Duration::from_micros(1)..=Duration::from_secs(4);
-    if range.contains(&time) { Ok(time) } else { Err("say 1us to 4s".into()) }
+/// Reads a time of CoDel's.
+fn time(spec: &mut Spec, key: &str) -> Result<Option<Duration>> {
+    spec.take(key, |text| {
+        let range = Duration::from_micros(1)..=Duration::from_secs(4);
+        let time = units::duration(text)?;
+        if range.contains(&time) { Ok(time) } else { Err("say 1us to 4s".to_owned()) }
+    })
 }
 
 /// Reads a burst in bytes.
@@ -206,7 +200,7 @@ mod tests {
     use super::*;
 
     fn setup(options: &str) -> Result<Option<Setup>> {
-        Setup::of(&linerate_port::parse(&format!("null:,{options}")).unwrap())
+        Setup::of(&mut linerate_port::parse(&format!("null:,{options}")).unwrap())
     }
 
     #[test]

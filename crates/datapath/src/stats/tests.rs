@@ -1,6 +1,7 @@
 //! Tests that readers see the reports of devices.
 
 use super::*;
+use crate::egress::Egress;
 use crate::napi::Napi;
 use crate::worker::Worker;
 use linerate_port::{Counters, Direction, QueueOps, Want};
@@ -52,8 +53,15 @@ impl AsFd for Losing {
 /// A port of these queues, and the worker that has them.
 fn port(queues: Vec<Losing>) -> (Entry, Worker) {
     let pool = Pool::builder().frames(2048).build().unwrap();
-    let napi =
-        |ops| Napi::new(Box::new(ops), Direction::Both, Napi::id(0), 64, pool.tally("backlog"));
+    let napi = |ops| {
+        Napi::new(
+            Box::new(ops),
+            Direction::Both,
+            Napi::id(0),
+            Egress::new(64, None),
+            pool.tally("backlog"),
+        )
+    };
     let napis: Vec<Napi> = queues.into_iter().map(napi).collect();
     let queues = napis.iter().map(Napi::readings).collect();
     let obtained = Obtained::new("losing", "losing", 1514);

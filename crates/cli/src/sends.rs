@@ -1,0 +1,38 @@
+//! Lines of a report about the calls by which packets left, and about queueing disciplines.
+
+use std::fmt::Write;
+
+use linerate_ctl::report::{PortReport, TxCalls};
+
+use crate::report;
+
+/// A line for each port with a cap on its batches or a discipline: its transmit calls by their packets, and the
+/// discipline's losses.
+pub fn lines(ports: &[PortReport]) -> String {
+    let mut text = String::new();
+    let told = |port: &&PortReport| port.qdisc.is_some() || port.tx_batch != "auto";
+    for port in ports.iter().filter(told) {
+        let calls: u64 = port.tx_calls.iter().map(|range| range.calls).sum();
+        let _ = write!(
+            text,
+            "sends    {}: {} calls, tx_batch {}",
+            port.name,
+            report::thousands(calls),
+            port.tx_batch
+        );
+        for TxCalls { packets, calls } in &port.tx_calls {
+            let _ = write!(text, "  {packets}+: {}", report::thousands(*calls));
+        }
+        text.push('\n');
+        if let Some(qdisc) = &port.qdisc {
+            let [left, dropped, held] =
+                [qdisc.left, qdisc.dropped, qdisc.held].map(|n| report::thousands(n.packets));
+            let marked = report::thousands(qdisc.marked);
+            let _ = writeln!(
+                text,
+                "         qdisc: {left} left, {dropped} dropped, {marked} marked, {held} held"
+            );
+        }
+    }
+    text
+}

@@ -1,0 +1,209 @@
+//! The way out of a queue: packets in front of its transmit ring, and the calls that they leave by.
+//!
+//! ```text
+//!  dispatch ─► discipline, if one ─► fifo ──────────────► xmit: one call, one doorbell
+//!                                      └─► list: a cap's worth ─┘
+//! ```
+//!
+//! The list is post 002's `skb_blist`: there is none until a cap is set, and it is freed with the queue. What
+//! the device has no room for stays where it is, in order, and goes first the next time. The device is never
+//! asked for its free slots: it takes what it has room for.
+//!
+//! Owner: the worker. A cap is changed between two turns.
+
+use std::time::Instant;
+
+use linerate_port::DriverQueue;
+use linerate_skb::{Batch, DropReason, Local, Moved};
+
+use crate::qdisc::{Qdisc, QdiscCounts};
+use crate::tx_batch::{AUTO_BYTES, AUTO_PACKETS, TxBatch};
+use crate::waits::Flushes;
+
+/// Packets that leave in one turn, unless the fifo has more: other queues of the worker wait meanwhile.
+const TURN: usize = 1024;
+
+/// The packets in front of one transmit ring.
+pub(crate) struct Egress {
+    fifo: Batch,
+    cap: TxBatch,
+    /// Greatest length of the fifo at which it is handed over as it is.
+    whole: usize,
+    /// The packets of one call, cut off the fifo.
+    list: Option<Batch>,
+    qdisc: Option<Box<dyn Qdisc>>,
+    /// Its transmit calls.
+    pub flushes: Flushes,
+}
+
+impl Egress {
+    /// Makes an empty one; without a discipline, `backlog` packets may wait.
+    pub fn new(backlog: usize, qdisc: Option<Box<dyn Qdisc>>) -> Egress {
+        let fifo = Batch::with_capacity(if qdisc.is_some() { AUTO_PACKETS } else { backlog });
+        let mut egress = Egress {
+            fifo,
+            cap: TxBatch::Auto,
+            whole: AUTO_PACKETS,
+            list: None,
+            qdisc,
+            flushes: Flushes::default(),
+        };
+        egress.set_cap(TxBatch::Auto);
+        egress
+    }
+
+    /// Returns the cap.
+    pub fn cap(&self) -> TxBatch {
+        self.cap
+    }
+
+    /// Changes the cap; the first one that needs a list allocates it.
+    ///
+    /// What is on the list stays there, and leaves before the fifo.
+    pub fn set_cap(&mut self, cap: TxBatch) {
+        self.cap = cap.clamped();
+        self.whole = match self.cap {
+            TxBatch::Auto => AUTO_PACKETS,
+            TxBatch::Packets(packets) => packets as usize,
+        };
+        let needed = match self.cap {
+            TxBatch::Auto => self.fifo.capacity(),
+            TxBatch::Packets(packets) => self.fifo.capacity().min(packets as usize),
+        };
+        // A fifo that is never longer than that is never cut.
+        if self.fifo.capacity() > self.whole
+            && self.list.as_ref().is_none_or(|list| list.capacity() < needed)
+        {
+            let mut list = Batch::with_capacity(needed);
+            if let Some(old) = &mut self.list {
+                old.move_to(&mut list, old.len());
+            }
+            self.list = Some(list);
+        }
+    }
+
+    /// Returns the room for packets on their way out.
+    pub fn room(&self) -> usize {
+        if self.qdisc.is_some() { usize::MAX } else { self.fifo.spare() }
+    }
+
+    /// Returns the packets that a device's room is waited for with.
+    pub fn ready(&self) -> usize {
+        self.fifo.len() + self.list_len()
+    }
+
+    /// Returns all packets that wait here, for room or for their time.
+    pub fn waiting(&self) -> usize {
+        let held = self.qdisc.as_ref().map_or(0, |qdisc| qdisc.counts().held.packets);
+        self.ready() + held
+    }
+
+    fn list_len(&self) -> usize {
+        self.list.as_ref().map_or(0, Batch::len)
+    }
+
+    /// Returns the time from which the discipline has a packet to send; `None` if it has none, or others wait
+    /// for room before it.
+    pub fn deadline(&self) -> Option<Instant> {
+        let qdisc = self.qdisc.as_ref().filter(|_| self.ready() == 0)?;
+        qdisc.deadline()
+    }
+
+    /// Returns the discipline's counts, if there is one.
+    pub fn qdisc_counts(&self) -> Option<QdiscCounts> {
+        self.qdisc.as_ref().map(|qdisc| qdisc.counts())
+    }
+
+    /// Takes the first `n` packets of `batch`; without a discipline, those that there is no room for are
+    /// dropped as `tx_full`.
+    pub fn enqueue(&mut self, batch: &mut Batch, n: usize, now: Instant, mem: &mut Local) {
+        if let Some(qdisc) = &mut self.qdisc {
+            return qdisc.enqueue(batch, n, now, mem);
+        }
+        let took = batch.move_to(&mut self.fifo, n);
+        if took < n {
+            batch.discard_first(n - took, DropReason::TX_FULL, mem);
+        }
+    }
+
+    /// Sends what waits, a doorbell for each cap's worth; true if something left.
+    #[inline]
+    pub fn xmit(&mut self, ops: &mut DriverQueue, now: Instant, mem: &mut Local) -> bool {
+        if self.qdisc.is_some() || self.fifo.len() > self.whole || self.list_len() > 0 {
+            return self.xmit_parts(ops, now, mem);
+        }
+        if self.fifo.is_empty() && ops.waiting() == 0 {
+            return false;
+        }
+        flush(&mut self.flushes, ops, mem, &mut self.fifo)
+    }
+
+    /// Sends the list and the fifo in parts, and what the discipline has for them, until the device is full.
+    fn xmit_parts(&mut self, ops: &mut DriverQueue, now: Instant, mem: &mut Local) -> bool {
+        let (mut moved, mut left) = (false, TURN.max(self.ready()));
+        loop {
+            if self.fifo.is_empty()
+                && let Some(qdisc) = &mut self.qdisc
+            {
+                let most = Moved { packets: left.min(self.fifo.capacity()), bytes: u64::MAX };
+                qdisc.dequeue(&mut self.fifo, most, now, mem);
+            }
+            let len = self.part_len();
+            let part = match &mut self.list {
+                Some(list) if !list.is_empty() => list,
+                Some(list) if len < self.fifo.len() => {
+                    self.fifo.move_to(list, len);
+                    list
+                }
+                _ => &mut self.fifo,
+            };
+            let before = part.len();
+            if before == 0 && ops.waiting() == 0 {
+                return moved;
+            }
+            moved |= flush(&mut self.flushes, ops, mem, part);
+            left = left.saturating_sub(before);
+            let is_full = !part.is_empty() || ops.waiting() > 0;
+            if is_full || left == 0 {
+                return moved;
+            }
+        }
+    }
+
+    /// Returns the packets of the fifo that go with the next doorbell.
+    fn part_len(&self) -> usize {
+        let waiting = self.fifo.len();
+        match self.cap {
+            _ if waiting <= self.whole => waiting,
+            TxBatch::Packets(packets) => packets as usize,
+            TxBatch::Auto => {
+                let bytes = crate::qdisc::first_with(&self.fifo, waiting, AUTO_BYTES);
+                bytes.packets.max(AUTO_PACKETS)
+            }
+        }
+    }
+
+    /// Drops all that waits.
+    pub fn purge(&mut self, mem: &mut Local) {
+        if let Some(qdisc) = &mut self.qdisc {
+            qdisc.purge(DropReason::STOPPED, mem);
+        }
+        for batch in self.list.iter_mut().chain([&mut self.fifo]) {
+            batch.discard_first(batch.len(), DropReason::STOPPED, mem);
+        }
+    }
+}
+
+/// Hands packets to a device, with one doorbell; true if something left.
+#[inline]
+fn flush(flushes: &mut Flushes, ops: &mut DriverQueue, mem: &mut Local, batch: &mut Batch) -> bool {
+    let before = batch.len();
+    let begun = flushes.begin();
+    let sent = ops.xmit(mem, batch);
+    let took = before - batch.len();
+    flushes.end(begun, took);
+    sent > 0 || took > 0
+}
+
+#[cfg(test)]
+mod tests;

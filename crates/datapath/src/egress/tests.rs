@@ -1,0 +1,303 @@
+//! A device that takes what it has room for, and the calls that it gets.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use linerate_port::wait::EventFd;
+use linerate_port::{QueueOps, Want};
+use linerate_skb::{Ledger, Pool};
+
+use super::*;
+use crate::qdisc::{Fifo, Limit, Tbf};
+
+/// The calls that a device got: packets offered, packets taken; and the numbers of those taken.
+#[derive(Default)]
+struct Calls {
+    offered: Vec<usize>,
+    taken: Vec<usize>,
+    numbers: Vec<u32>,
+    /// Free slots of its ring.
+    room: usize,
+}
+
+/// A driver as one writes it: its caps say nothing.
+struct Device(Arc<Mutex<Calls>>, EventFd);
+
+impl QueueOps for Device {
+    fn rx(&mut self, _: &mut Local, _: &mut Batch, _: usize) -> Moved {
+        Moved::default()
+    }
+
+    fn xmit(&mut self, mem: &mut Local, batch: &mut Batch) -> Moved {
+        let mut calls = self.0.lock().unwrap();
+        let n = batch.len().min(calls.room);
+        calls.room -= n;
+        calls.offered.push(batch.len());
+        calls.taken.push(n);
+        let number =
+            |skb: &linerate_skb::Skb| u32::from_be_bytes(*skb.data().first_chunk().unwrap());
+        calls.numbers.extend(batch.iter().take(n).map(number));
+        batch.sent(n, mem)
+    }
+
+    fn arm(&mut self, _: Want) -> bool {
+        true
+    }
+}
+
+impl AsFd for Device {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.1.as_fd()
+    }
+}
+
+/// A way out, and the device behind it.
+struct Bench {
+    egress: Egress,
+    ops: DriverQueue,
+    calls: Arc<Mutex<Calls>>,
+    pool: Pool,
+    mem: Local,
+    now: Instant,
+    next: u32,
+}
+
+impl Bench {
+    fn new(egress: Egress, room: usize) -> Bench {
+        let calls = Arc::new(Mutex::new(Calls { room, ..Calls::default() }));
+        let device = Device(calls.clone(), EventFd::new().unwrap());
+        let pool = Pool::builder().frames(1024).build().unwrap();
+        let mem = pool.local();
+        let ops = DriverQueue::new(Box::new(device));
+        Bench { egress, ops, calls, pool, mem, now: Instant::now(), next: 0 }
+    }
+
+    fn capped(cap: TxBatch, backlog: usize, room: usize) -> Bench {
+        let mut egress = Egress::new(backlog, None);
+        egress.set_cap(cap);
+        Bench::new(egress, room)
+    }
+
+    /// Gives it `n` packets of `bytes`.
+    fn put(&mut self, n: usize, bytes: usize) {
+        let mut batch = Batch::with_capacity(n);
+        for _ in 0..n {
+            let mut skb = self.mem.alloc_copy(&vec![0; bytes]).unwrap();
+            assert_eq!(skb.copy_from(0, &self.next.to_be_bytes()), 4);
+            self.next += 1;
+            assert!(batch.push(skb).is_ok());
+        }
+        self.egress.enqueue(&mut batch, n, self.now, &mut self.mem);
+        assert!(batch.is_empty());
+    }
+
+    /// Lets the device have `room` more, and sends.
+    fn xmit(&mut self, room: usize) -> bool {
+        self.calls.lock().unwrap().room += room;
+        self.egress.xmit(&mut self.ops, self.now, &mut self.mem)
+    }
+
+    /// The packets of each call since the last time.
+    fn calls(&mut self) -> Vec<usize> {
+        std::mem::take(&mut self.calls.lock().unwrap().taken)
+    }
+
+    /// All numbers so far are 0, 1, 2 … in order, and there are `n`.
+    fn check_order(&self, n: usize) {
+        let numbers = &self.calls.lock().unwrap().numbers;
+        assert!(numbers.iter().copied().eq(0..n as u32), "{numbers:?}");
+    }
+
+    fn ledger(&self) -> Ledger {
+        self.pool.ledger()
+    }
+}
+
+const ROOM: usize = 10_000;
+
+/// S2.1, S2.2, S2.4: a list of packets in one call, of a driver that declares nothing for it.
+#[test]
+fn packets_that_wait_go_in_one_call() {
+    let mut bench = Bench::capped(TxBatch::Packets(64), 256, ROOM);
+    bench.put(50, 60);
+    assert!(bench.xmit(0) && !bench.xmit(0));
+    assert_eq!(bench.calls(), [50]);
+    bench.put(200, 60);
+    assert!(bench.xmit(0));
+    assert_eq!(bench.calls(), [64, 64, 64, 8]);
+    bench.check_order(250);
+}
+
+#[test]
+fn cap_of_one_gives_each_packet_a_call_of_its_own() {
+    let mut bench = Bench::capped(TxBatch::Packets(1), 256, ROOM);
+    bench.put(5, 60);
+    assert!(bench.xmit(0));
+    assert_eq!((bench.calls(), bench.egress.flushes.calls), (vec![1; 5], 5));
+    assert_eq!(bench.egress.flushes.sizes.to_string(), "1: 5");
+    bench.check_order(5);
+}
+
+/// S2.3: the list is allocated when a cap is set that needs one, and once.
+#[test]
+fn list_is_allocated_with_the_first_cap_that_cuts_and_kept() {
+    let mut egress = Egress::new(64, None);
+    assert!(egress.list.is_none(), "64 packets are never cut");
+    egress.set_cap(TxBatch::Packets(64));
+    assert!(egress.list.is_none());
+    egress.set_cap(TxBatch::Packets(16));
+    let place = |egress: &Egress| {
+        egress.list.as_ref().map(|list| (list.capacity(), std::ptr::from_ref(list)))
+    };
+    let first = place(&egress);
+    assert_eq!(first.unwrap().0, 16);
+    egress.set_cap(TxBatch::Auto);
+    egress.set_cap(TxBatch::Packets(1));
+    assert_eq!(place(&egress), first);
+}
+
+/// S2.5: the backlog, which is the transmit queue's length, has no say.
+#[test]
+fn cap_can_be_set_whatever_the_backlog_is() {
+    for backlog in [1, 2, 64, 4096] {
+        for cap in [2, 64, 1024] {
+            let mut bench = Bench::capped(TxBatch::Packets(cap), backlog, ROOM);
+            assert_eq!(bench.egress.cap(), TxBatch::Packets(cap));
+            let n = backlog.min(500);
+            bench.put(n, 60);
+            bench.xmit(0);
+            assert_eq!(bench.calls().len(), n.div_ceil(cap as usize), "{cap} of {backlog}");
+        }
+    }
+}
+
+/// S2.6: packets are offered without a question for room; the driver takes what it has room for.
+#[test]
+fn device_is_offered_more_than_it_has_room_for() {
+    let mut bench = Bench::capped(TxBatch::Packets(64), 256, 3);
+    bench.put(64, 60);
+    assert!(bench.xmit(0) && !bench.xmit(0));
+    let calls = bench.calls.lock().unwrap();
+    assert_eq!((&calls.offered[..], &calls.taken[..]), (&[64, 61][..], &[3, 0][..]));
+    assert_eq!(bench.egress.flushes.sizes.full(), 1);
+}
+
+/// S2.11: with any cap, those without a slot stay, in order, and go before later ones.
+#[test]
+fn packets_without_a_slot_go_first_when_there_is_room() {
+    for cap in [TxBatch::Packets(1), TxBatch::Packets(2), TxBatch::Packets(7), TxBatch::Auto] {
+        let mut bench = Bench::capped(cap, 256, 0);
+        bench.put(100, 60);
+        for _ in 0..30 {
+            bench.put(2, 60);
+            bench.xmit(3);
+        }
+        assert_eq!(bench.egress.waiting(), 160 - 90, "{cap}");
+        bench.check_order(90);
+        bench.xmit(ROOM);
+        bench.check_order(160);
+    }
+}
+
+#[test]
+fn ring_of_one_is_served_with_any_cap() {
+    for cap in [TxBatch::Packets(1), TxBatch::Packets(64), TxBatch::Auto] {
+        let mut bench = Bench::capped(cap, 256, 0);
+        bench.put(200, 60);
+        assert!((0..200).all(|_| bench.xmit(1)), "{cap}");
+        assert!(!bench.xmit(1) && bench.egress.waiting() == 0);
+        bench.check_order(200);
+    }
+}
+
+#[test]
+fn caps_change_while_packets_wait_on_the_list() {
+    let mut bench = Bench::capped(TxBatch::Packets(16), 1024, 0);
+    let caps = [1, 2, 64, 3, 300].map(TxBatch::Packets).into_iter().chain([TxBatch::Auto]);
+    let mut sent = 0;
+    for (i, cap) in caps.cycle().take(10_000).enumerate() {
+        bench.put(1 + i % 3, 60);
+        bench.egress.set_cap(cap);
+        bench.xmit(i % 5);
+        sent += bench.calls().iter().sum::<usize>();
+    }
+    let waiting = bench.egress.waiting();
+    bench.check_order(sent);
+    let ledger = bench.ledger();
+    assert_eq!((ledger.sent as usize, ledger.in_flight as usize), (sent, waiting));
+    assert_eq!(ledger.dropped(DropReason::TX_FULL) as u32 + (sent + waiting) as u32, bench.next);
+}
+
+#[test]
+fn auto_bounds_the_bytes_of_a_doorbell_and_not_those_of_64_packets() {
+    let mut bench = Bench::capped(TxBatch::Auto, 512, ROOM);
+    bench.put(400, 60);
+    bench.xmit(0);
+    assert_eq!(bench.calls(), [400], "24 kB");
+    bench.put(400, 1514);
+    bench.xmit(0);
+    // The packet that reaches 256 KiB is the last one.
+    assert_eq!(bench.calls(), [174, 174, 52]);
+    bench.check_order(800);
+}
+
+/// S2.9, S2.10: a stop purges, and what is freed then is everything.
+#[test]
+fn purge_empties_list_fifo_and_discipline() {
+    for qdisc in [false, true] {
+        let qdisc = qdisc.then(|| Box::new(Fifo::new(Limit::packets(500))) as Box<dyn Qdisc>);
+        let mut egress = Egress::new(256, qdisc);
+        egress.set_cap(TxBatch::Packets(8));
+        let mut bench = Bench::new(egress, 3);
+        bench.put(100, 60);
+        bench.xmit(0);
+        assert_eq!((bench.egress.list_len(), bench.egress.waiting()), (5, 97));
+        bench.egress.purge(&mut bench.mem);
+        let ledger = bench.ledger();
+        assert_eq!((bench.egress.waiting(), ledger.in_flight), (0, 0));
+        assert_eq!((ledger.sent, ledger.dropped(DropReason::STOPPED)), (3, 97));
+    }
+}
+
+#[test]
+fn egress_that_is_dropped_frees_what_it_has() {
+    let mut bench = Bench::capped(TxBatch::Packets(8), 256, 3);
+    bench.put(100, 60);
+    bench.xmit(0);
+    bench.egress = Egress::new(1, None);
+    assert_eq!(bench.ledger().in_flight, 0);
+}
+
+#[test]
+fn discipline_has_the_packets_that_a_full_device_leaves() {
+    let fifo = Fifo::new(Limit::packets(500));
+    let mut bench = Bench::new(Egress::new(256, Some(Box::new(fifo))), 0);
+    assert_eq!((bench.egress.room(), bench.egress.deadline()), (usize::MAX, None));
+    bench.put(300, 60);
+    bench.put(300, 60);
+    assert_eq!(bench.ledger().dropped(DropReason::QUEUE_LIMIT), 100);
+    assert!(!bench.xmit(0));
+    // One batch is on its way; the others can still be reordered.
+    assert_eq!((bench.egress.ready(), bench.egress.waiting()), (64, 500));
+    assert_eq!(bench.egress.deadline(), None, "room comes before time");
+    assert!(bench.xmit(100));
+    assert_eq!(bench.calls(), [0, 64, 36]);
+    bench.xmit(ROOM);
+    bench.check_order(500);
+    assert_eq!(bench.egress.qdisc_counts().unwrap().left.packets, 500);
+}
+
+#[test]
+fn shaped_egress_sends_what_is_due_and_names_the_next_time() {
+    let tbf = Tbf::new(8_000_000, 2000, Fifo::new(Limit::packets(500)));
+    let mut bench = Bench::new(Egress::new(256, Some(Box::new(tbf))), ROOM);
+    bench.put(5, 1000);
+    assert!(bench.xmit(0) && !bench.xmit(0));
+    assert_eq!((bench.calls(), bench.egress.ready()), (vec![2], 0));
+    let due = bench.egress.deadline().unwrap();
+    assert_eq!(due - bench.now, Duration::from_millis(1));
+    bench.now = due;
+    assert!(bench.xmit(0));
+    assert_eq!((bench.calls(), bench.egress.waiting()), (vec![1], 2));
+}

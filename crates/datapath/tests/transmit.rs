@@ -1,0 +1,185 @@
+//! Batches and disciplines on running engines, on ports that need no privilege.
+
+use std::time::{Duration, Instant};
+
+use linerate_datapath::{Builder, Engine, Running, Setting, TxBatch};
+use linerate_skb::DropReason;
+
+const LONG: Duration = Duration::from_secs(60);
+
+/// `gen → ring → sink`, whose packets are numbered and verified.
+fn verified(options: &str) -> Builder {
+    Engine::builder()
+        .port("gen", &format!("gen:{options}"))
+        .port("r0", "ring:r,len=256")
+        .port("r1", "ring:r,len=256")
+        .port("sink", "sink:")
+        .wire("gen", "r0")
+        .wire("r1", "sink")
+}
+
+/// Stops an engine; everything that was made was sent and verified, in order.
+fn stop_whole(running: Running) -> u64 {
+    let stopped = running.stop(LONG);
+    let ledger = &stopped.ledger;
+    assert_eq!((ledger.in_flight, ledger.difference()), (0, 0), "{ledger}");
+    assert_eq!(ledger.sent, ledger.created, "{ledger}");
+    let found = stopped.ports[3].verified.unwrap();
+    assert_eq!((found.lost, found.reordered, found.duplicated, found.corrupted), (0, 0, 0, 0));
+    found.packets
+}
+
+/// S2.8: the queue is at rest between two turns.
+#[test]
+fn ten_thousand_changes_of_the_cap_under_load_lose_double_and_reorder_nothing() {
+    let running = verified(",size=imix,flows=16").build().unwrap().start().unwrap();
+    let control = running.control();
+    let caps = [1, 2, 64, 7, 1024].map(TxBatch::Packets).into_iter().chain([TxBatch::Auto]);
+    for (i, cap) in caps.cycle().take(10_000).enumerate() {
+        let port = ["r0", "sink"][i % 2];
+        let applied = control.set_tx_batch(port, None, cap).unwrap().wait(LONG).unwrap();
+        assert_eq!(
+            (applied.asked, applied.applied),
+            (Setting::TxBatch(cap), Setting::TxBatch(cap))
+        );
+    }
+    assert!(stop_whole(running) > 10_000);
+}
+
+#[test]
+fn cap_of_one_rings_once_a_packet_and_a_cap_of_64_at_most_once_in_16_at_saturation() {
+    for (cap, most) in [
+        (TxBatch::Packets(1), 1.0),
+        (TxBatch::Packets(64), 1.0 / 16.0),
+        (TxBatch::Auto, 1.0 / 16.0),
+    ] {
+        let engine = Engine::builder().port("gen", "gen:,count=100k").port("sink", "sink:");
+        let running = engine.wire("gen", "sink").tx_batch(cap).build().unwrap().start().unwrap();
+        assert!(running.wait(LONG).unwrap());
+        let stopped = running.stop(LONG);
+        let (sink, sizes) = (&stopped.ports[1], stopped.ports[1].flushes.sizes);
+        let calls = sink.flushes.calls - sizes.full();
+        let each = calls as f64 / sink.counts.tx_packets as f64;
+        assert_eq!((sink.counts.tx_packets, sink.tx_batch), (100_000, cap));
+        assert!(each <= most && (most < 1.0 || calls == 100_000), "{cap}: {each}; {sizes}");
+        assert_eq!(sizes.calls.iter().sum::<u64>(), sink.flushes.calls);
+    }
+}
+
+#[test]
+fn port_text_sets_the_cap_over_the_builders() {
+    let engine = Engine::builder().port("a", "null:,tx_batch=2").port("b", "null:").wire("a", "b");
+    let running = engine.tx_batch(TxBatch::Packets(9)).build().unwrap().start().unwrap();
+    std::thread::sleep(Duration::from_millis(5));
+    let stopped = running.stop(LONG);
+    let caps: Vec<_> = stopped.ports.iter().map(|port| port.tx_batch).collect();
+    assert_eq!(caps, [TxBatch::Packets(2), TxBatch::Packets(9)]);
+}
+
+/// Bits a second that a sink behind `shape` gets, over `time` after the first burst.
+fn rate_of(shape: &str, pps: &str, time: Duration) -> f64 {
+    let engine = Engine::builder()
+        .port("gen", &format!("gen:,size=1514,rate={pps}"))
+        .port("sink", &format!("null:,{shape},limit=500"));
+    let engine = engine.wire("gen", "sink").build().unwrap();
+    let stats = engine.stats();
+    let running = engine.start().unwrap();
+    std::thread::sleep(time / 5);
+    let look = || (Instant::now(), stats.ports()[1].counts.tx_bytes);
+    let (start, before) = look();
+    std::thread::sleep(time);
+    let (end, after) = look();
+    drop(running);
+    (after - before) as f64 * 8.0 / (end - start).as_secs_f64()
+}
+
+#[test]
+fn shaped_port_sends_at_its_rate_within_a_percent() {
+    // Twice as much is offered.
+    for (shape, pps, bps, burst) in [
+        ("shape=10Mbit,burst=15k", "1650pps", 10e6, 15e3),
+        ("shape=5Gbit,burst=30M", "825kpps", 5e9, 30e6),
+    ] {
+        // A neighbour on the machine may keep the worker from its CPU for longer than a burst lasts.
+        let near = |_| {
+            let got = rate_of(shape, pps, Duration::from_secs(3));
+            eprintln!("{shape}: {got:.0} bit/s");
+            assert!(got < bps + burst * 8.0 / 2.9, "{shape}: {got:.0} bit/s is above it");
+            (got / bps - 1.0).abs() < 0.01
+        };
+        assert!((0..5).any(near), "{shape}");
+    }
+}
+
+#[test]
+fn shaped_port_sleeps_between_two_packets() {
+    let engine = Engine::builder()
+        .port("gen", "gen:,rate=2kpps,size=1000")
+        .port("sink", "null:,shape=1Mbit,burst=1000,limit=10");
+    let engine = engine.wire("gen", "sink").build().unwrap();
+    let (stats, running) = (engine.stats(), engine.start().unwrap());
+    std::thread::sleep(Duration::from_secs(1));
+    let stopped = running.stop(Duration::ZERO);
+    let sink = &stopped.ports[1];
+    // A packet each 8 ms, and fewer if neighbours keep the worker from its CPU.
+    assert!((50..=130).contains(&sink.counts.tx_packets), "{}", sink.counts.tx_packets);
+    let worker = stats.workers()[0];
+    assert!(worker.sleeps < 10_000 && worker.asleep_ns > 500_000_000, "{worker:?}");
+    let qdisc = sink.qdisc.unwrap();
+    assert!(qdisc.dropped.packets > 1000 && qdisc.left.packets as u64 == sink.counts.tx_packets);
+}
+
+#[test]
+fn stop_sends_what_a_shaped_port_holds_or_names_what_it_drops() {
+    let start = || {
+        let engine = Engine::builder()
+            .port("gen", "gen:,count=300,size=1000")
+            .port("sink", "null:,shape=8Mbit,burst=1000,limit=250");
+        engine.wire("gen", "sink").build().unwrap().start().unwrap()
+    };
+    let stopped = start().stop(LONG);
+    let ledger = &stopped.ledger;
+    assert_eq!((ledger.in_flight, ledger.difference()), (0, 0), "{ledger}");
+    assert_eq!(ledger.dropped(DropReason::STOPPED), 0, "{ledger}");
+    let running = start();
+    std::thread::sleep(Duration::from_millis(20));
+    let stopped = running.stop(Duration::ZERO);
+    let ledger = &stopped.ledger;
+    assert_eq!((ledger.in_flight, ledger.difference()), (0, 0), "{ledger}");
+    assert!(ledger.dropped(DropReason::STOPPED) > 100, "{ledger}");
+}
+
+#[test]
+fn discipline_takes_what_a_full_port_would_refuse_and_the_pool_has_frames_for_it() {
+    let engine = Engine::builder()
+        .port("gen", "gen:,count=5k")
+        .port("sink", "null:,qdisc=fq_codel,shape=1Mbit,limit=2000");
+    let engine = engine.wire("gen", "sink").build().unwrap();
+    let holds =
+        |holder: &linerate_datapath::Holder| holder.name == "sink qdisc" && holder.frames == 2000;
+    assert!(engine.holders().iter().any(holds));
+    let running = engine.start().unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    let stopped = running.stop(Duration::ZERO);
+    let (ledger, qdisc) = (&stopped.ledger, stopped.ports[1].qdisc.unwrap());
+    assert_eq!((ledger.created, qdisc.taken.packets), (5000, 5000), "{ledger}");
+    assert!(ledger.dropped(DropReason::QUEUE_LIMIT) > 0 && ledger.starved == 0, "{ledger}");
+    assert_eq!(ledger.difference(), 0, "{ledger}");
+}
+
+#[test]
+fn text_that_no_port_can_follow_is_refused_with_what_would_fit() {
+    for (text, wanted) in [
+        ("null:,tx_batch=0", "1 to 1024"),
+        ("null:,tx_batch", "needs a value"),
+        ("null:,shape=0bit", "1kbit"),
+        ("null:,shape=10Tbit", "below 10Tbit"),
+        ("null:,qdisc=fifo,limit=0", "1 to 1048576"),
+        ("null:,limit=5", "no option 'limit'"),
+        ("null:,qdisc=fifo,target=5ms", "no option 'target'"),
+    ] {
+        let engine = Engine::builder().port("gen", "gen:").port("out", text).wire("gen", "out");
+        let e = engine.build().unwrap_err();
+        assert!(e.to_string().contains(wanted), "{text}: {e}");
+    }
+}
