@@ -81,7 +81,7 @@ fn run(port: &str, work: Work, turns: u64, took: impl FnOnce(Duration)) {
         if let Some(reader) = &mut reader {
             reader.arm();
         }
-        queue.wait_for(Want::Room, Some(Duration::from_millis(1))).expect("poll");
+        queue.wait_for(Want::Frames, Some(Duration::from_millis(1))).expect("poll");
         assert!(Instant::now() < until, "{:?}", queue.health());
     }
     let packet = packet(work);

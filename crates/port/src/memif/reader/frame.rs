@@ -11,6 +11,8 @@ use super::window::{FrameSlots, Window};
 /// A loop that takes long for each frame asks for few at a time.
 pub struct Frames<'a> {
     reader: &'a Reader,
+    /// The ring that gives the next one.
+    window: Option<&'a Window>,
     left: usize,
     /// Rings that have given what they had.
     seen: usize,
@@ -19,12 +21,15 @@ pub struct Frames<'a> {
 impl<'a> Frames<'a> {
     pub(super) fn new(reader: &'a Reader, max: usize) -> Frames<'a> {
         reader.windows.iter().for_each(Window::begin);
-        Frames { reader, left: max, seen: 0 }
+        let mut frames = Frames { reader, window: None, left: max, seen: 0 };
+        frames.window = frames.window_at(0);
+        frames
     }
 
-    fn window(&self) -> Option<&'a Window> {
+    /// Returns the ring that is read behind `seen` others.
+    fn window_at(&self, seen: usize) -> Option<&'a Window> {
         let (first, later) = self.reader.windows();
-        first.get(self.seen).or_else(|| later.get(self.seen.checked_sub(first.len())?))
+        first.get(seen).or_else(|| later.get(seen.checked_sub(first.len())?))
     }
 }
 
@@ -34,13 +39,16 @@ impl<'a> Iterator for Frames<'a> {
     #[inline]
     fn next(&mut self) -> Option<Frame<'a>> {
         while self.left > 0 {
-            let window = self.window()?;
+            let window = self.window?;
             match window.take() {
                 Ok(Some(taken)) => {
                     self.left -= 1;
                     return Some(Frame { window, taken });
                 }
-                Ok(None) => self.seen += 1,
+                Ok(None) => {
+                    self.seen += 1;
+                    self.window = self.window_at(self.seen);
+                }
                 Err(error) => {
                     self.left = 0;
                     self.reader.end.disconnect(error);
