@@ -25,8 +25,8 @@ const RESPONDER: &str = env!("CARGO_BIN_EXE_responder");
 const SPLITTER: &str = env!("CARGO_BIN_EXE_splitter");
 
 /// Addresses of no host: only a program answers for them.
-const NOBODY: Ipv4Addr = Ipv4Addr::new(10, 7, 0, 9);
-const NOBODY_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 9);
+const NO_HOST: Ipv4Addr = Ipv4Addr::new(10, 7, 0, 9);
+const NO_HOST_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 9);
 /// Longest time that a program may take to end on a busy machine.
 const LONG: Duration = Duration::from_secs(20);
 
@@ -53,10 +53,10 @@ fn asked_by_dig(text: &str) {
     let dns = or_skip!(start(&hosts.middle, DNS, &[text], &[text]));
     let (asker, name) = asker(&hosts, text);
     or_skip!(turn_ipv6_on(asker, name));
-    for address in [NOBODY.to_string(), NOBODY_V6.to_string()] {
+    for address in [NO_HOST.to_string(), NO_HOST_V6.to_string()] {
         asker.ip(&format!("neigh add {address} lladdr 02:00:00:00:00:09 dev {name}"));
     }
-    for server in [NOBODY.to_string(), NOBODY_V6.to_string()] {
+    for server in [NO_HOST.to_string(), NO_HOST_V6.to_string()] {
         for (kind, address) in [("A", "192.0.2.53\n"), ("AAAA", "2001:db8::53\n")] {
             let mut dig = Command::new("dig");
             dig.args([&format!("@{server}"), "+short", "+time=5", "+tries=1", "a.example", kind]);
@@ -87,24 +87,24 @@ fn ping_is_answered_beside_a_host_that_answers_its_own() {
     const MIDDLE: Ipv4Addr = Ipv4Addr::new(10, 7, 0, 5);
     let hosts = or_skip!(Hosts::new());
     hosts.middle.ip(&format!("addr add {MIDDLE}/24 dev w0"));
-    let text = format!("xdp:w0,dst={NOBODY}");
-    let args = [&text, &NOBODY.to_string(), &NOBODY_V6.to_string(), "20"];
+    let text = format!("xdp:w0,dst={NO_HOST}");
+    let args = [&text, &NO_HOST.to_string(), &NO_HOST_V6.to_string(), "20"];
     let responder = or_skip!(start(&hosts.middle, RESPONDER, &args, &[&text]));
     or_skip!(ping(&hosts.west, MIDDLE, 56, 20));
-    or_skip!(ping(&hosts.west, NOBODY, 56, 20));
+    or_skip!(ping(&hosts.west, NO_HOST, 56, 20));
     assert_whole(responder);
 }
 
 fn asked_by_ping(text: &str) {
     let hosts = or_skip!(Hosts::new());
-    let args = [text, &NOBODY.to_string(), &NOBODY_V6.to_string(), "70"];
+    let args = [text, &NO_HOST.to_string(), &NO_HOST_V6.to_string(), "70"];
     let responder = or_skip!(start(&hosts.middle, RESPONDER, &args, &[text]));
     let (asker, name) = asker(&hosts, text);
     or_skip!(turn_ipv6_on(asker, name));
     for size in [0, 56, 1400] {
-        or_skip!(ping(asker, NOBODY, size, 20));
+        or_skip!(ping(asker, NO_HOST, size, 20));
     }
-    or_skip!(ping(asker, NOBODY_V6, 56, 10));
+    or_skip!(ping(asker, NO_HOST_V6, 56, 10));
     assert_whole(responder);
 }
 
