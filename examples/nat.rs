@@ -43,8 +43,8 @@ impl Nat {
         let mut slots = (0..PORTS).map(|i| (hash + i) % PORTS);
         let slot = slots.find(|&slot| self.senders[slot].is_none() || self.senders[slot] == sender);
         let slot = slot.ok_or(NO_PORT)?;
-        self.senders[slot] = sender;
         packet.set_src((self.address, (FIRST + slot) as u16).into())?; // checksums follow
+        self.senders[slot] = sender;
         Ok(Verdict::NONE)
     }
 
