@@ -419,21 +419,32 @@ mod tests {
 
     #[test]
     fn the_hot_list_is_1024_frames_long_unless_told_otherwise() {
-        assert_eq!(pool(4096).local().hot_list_len(), 1024);
-        // A small pool would be one hot list and nothing else.
-        assert_eq!(pool(1024).local().hot_list_len(), 256);
+        assert_eq!(Pool::builder().build().unwrap().local().hot_list_len(), 1024);
         assert_eq!(pool(4096).local_with(128).hot_list_len(), 128);
     }
 
     #[test]
+    fn hot_list_of_a_small_pool_is_a_quarter_of_it() {
+        assert_eq!(pool(1024).local().hot_list_len(), 256);
+    }
+
+    #[test]
     fn the_hot_list_can_be_turned_off_and_on_while_frames_are_out() {
-        let pool = pool(256);
+        const OUT: usize = 2000;
+        let pool = pool(2048);
         let mut mem = pool.local_with(128);
-        let mut batch = Batch::with_capacity(64);
-        for len in [128, 0, 1, 7, 1000, 0, 64] {
-            mem.set_hot_list_len(len);
-            assert_eq!(mem.alloc(&mut batch, 64), 64, "hot list {len}");
-            batch.consume(&mut mem);
+        let mut batch = Batch::with_capacity(OUT);
+        for len in [128, 1024, 0, 1, 7, 5000, 1024, 0, 64] {
+            assert_eq!(mem.alloc(&mut batch, OUT), OUT, "hot list {len}");
+            let applied = mem.set_hot_list_len(len);
+            assert_eq!((applied, mem.hot_list_len()), (len.min(2048), applied));
+            // It takes what it has room for, and the depot the rest.
+            while !batch.is_empty() {
+                batch.sent(batch.len().min(32), &mut mem);
+            }
+            assert!(mem.list.len() <= applied.max(UNLISTED), "{} of {len}", mem.list.len());
+            // A batch that is longer than the list goes to the depot whole.
+            assert!(applied < 32 || mem.list.len() >= applied.min(OUT) / 2, "{}", mem.list.len());
             let ledger = pool.ledger();
             assert_eq!((ledger.difference(), ledger.in_flight), (0, 0), "{ledger}");
         }

@@ -6,10 +6,27 @@ use std::sync::Arc;
 
 use linerate_skb::compat::skb_shinfo;
 use linerate_skb::{
-    Batch, Data, DropReason, Init, Local, Offload, PacketType, Pool, Release, Shared, Skb, Vlan,
+    Batch, Data, DropReason, Init, Local, Offload, PacketType, Pool, Release, Return, Shared, Skb,
+    Vlan,
 };
 
+use proptest::prelude::*;
+
 type Check = fn(&Skb, &Pool) -> bool;
+
+/// Bytes kept for a frame besides its data: the hot line, the cold line, and its place in the depot.
+const HEADER_BYTES: usize = 64 + 64 + 4;
+/// Bytes of a frame's entry in the table of blocks.
+const BLOCK_BYTES: usize = 16;
+
+/// Returns the size and header of a pool's only packet.
+fn truesize(pool: &Pool) -> usize {
+    let size = match pool.data_from() {
+        Data::Frames => pool.frame_size(),
+        Data::General => pool.stats().blocks_bytes as usize + BLOCK_BYTES,
+    };
+    size + HEADER_BYTES
+}
 
 /// Field of the patch, and what it is here.
 const FIELDS: &[(&str, Check)] = &[
@@ -33,7 +50,7 @@ const FIELDS: &[(&str, Check)] = &[
     ("priority", |skb, _| skb.priority() == 0),
     // As the netfilter fields below: marks are what there is of it here.
     ("security", |skb, _| skb.mark().is_none()),
-    ("truesize", |skb, pool| skb.truesize() == pool.local().alloc_one().unwrap().truesize()),
+    ("truesize", |skb, pool| skb.truesize() == truesize(pool)),
     ("head", |skb, pool| skb.headroom() == pool.headroom()),
     ("data", |skb, _| skb.data().is_empty()),
     ("tail", |skb, pool| skb.tailroom() == pool.data_room()),
@@ -56,51 +73,118 @@ impl Release for Nothing {
     fn release(&self, _: usize) {}
 }
 
-/// Gives a packet a past: every field that can be set is set, every list that can be joined joined.
-fn use_up(mem: &mut Local, mut skb: Skb, way: usize) {
-    assert!(skb.put_slice(&[0xee; 200]) && skb.push(16).is_some() && skb.pull(3));
-    assert!(skb.set_stamp_ns(1) && skb.set_mark(2) && skb.set_tc_index(3) && skb.set_hash(4));
-    assert!(skb.set_vlan(Some(Vlan { tci: 5, protocol: 0x8100 })) && skb.set_priority(6));
-    assert!(skb.set_packet_type(PacketType::OtherHost));
-    assert!(skb.set_offload(Offload { flags: 1, gso_type: 1, ..Offload::NONE }));
-    skb.cb_mut().unwrap().fill(7);
-    assert!(skb.hold(Arc::new(Nothing)).is_ok());
-    let mut other: Option<Skb<Shared>> = None;
-    if way.is_multiple_of(3)
-        && let Some(fragment) = mem.alloc_copy(&[1; 30])
-    {
-        assert!(skb.append(fragment).is_ok());
+/// What a buffer went through before: fields that were written, packets that it was joined to, and its end.
+#[derive(Debug, Clone)]
+struct Past {
+    /// A bit for each field that was set.
+    fields: u16,
+    bytes: usize,
+    fragments: usize,
+    shares: usize,
+    end: usize,
+}
+
+fn past() -> impl Strategy<Value = Past> {
+    (any::<u16>(), 0usize..1500, 0usize..3, 0usize..3, 0usize..5).prop_map(
+        |(fields, bytes, fragments, shares, end)| Past { fields, bytes, fragments, shares, end },
+    )
+}
+
+fn kind() -> impl Strategy<Value = (Init, Data, Return, u32)> {
+    (
+        prop_oneof![Just(Init::AtAlloc), Just(Init::AtFree)],
+        prop_oneof![Just(Data::Frames), Just(Data::General)],
+        prop_oneof![Just(Return::Local), Just(Return::Home)],
+        4u32..12,
+    )
+}
+
+fn pool((init, data, return_to, frames): (Init, Data, Return, u32)) -> Pool {
+    let builder = Pool::builder().frames(frames).init(init).data(data).return_to(return_to);
+    builder.build().unwrap()
+}
+
+/// Returns every field that a packet shows but its true size, which [`FIELDS`] knows.
+fn seen(skb: &Skb) -> impl PartialEq + std::fmt::Debug {
+    let kept = (skb.stamp_ns(), skb.mark(), skb.tc_index(), skb.hash(), skb.vlan(), skb.offload());
+    let hot = (skb.packet_type(), skb.priority(), skb.link_type(), skb.snapped_bytes());
+    let room = (skb.len(), skb.headroom(), skb.tailroom(), skb.fragments());
+    let info = skb_shinfo(skb);
+    let info = (info.dataref, info.nr_frags, info.gso_size, info.gso_type);
+    (kept, hot, room, *skb.cb(), skb.holds(), info)
+}
+
+/// Writes what `past` says.
+fn write(skb: &mut Skb, past: &Past) {
+    let setters: [fn(&mut Skb) -> bool; 12] = [
+        |skb| skb.push(16).is_some(),
+        |skb| skb.pull(skb.len().min(3)),
+        |skb| skb.set_stamp_ns(1),
+        |skb| skb.set_mark(2),
+        |skb| skb.set_tc_index(3),
+        |skb| skb.set_hash(4),
+        |skb| skb.set_vlan(Some(Vlan { tci: 5, protocol: 0x8100 })),
+        |skb| skb.set_priority(6) && skb.set_packet_type(PacketType::OtherHost),
+        |skb| skb.set_offload(Offload { flags: 1, gso_type: 1, ..Offload::NONE }),
+        |skb| skb.cb_mut().map(|cb| cb.fill(7)).is_some(),
+        |skb| skb.hold(Arc::new(Nothing)).is_ok(),
+        |skb| skb.set_link_type(113) && skb.set_snapped_bytes(10),
+    ];
+    assert!(skb.put_slice(&vec![0xee; past.bytes]));
+    for (bit, set) in setters.iter().enumerate() {
+        assert!(past.fields >> bit & 1 == 0 || set(skb), "{bit}");
     }
-    if way.is_multiple_of(2) {
-        other = Some(skb.share());
+}
+
+/// Takes a packet through its past, and frees it.
+fn live(mem: &mut Local, mut skb: Skb, past: &Past) {
+    write(&mut skb, past);
+    for _ in 0..past.fragments {
+        let mut fragment = mem.alloc_one().unwrap();
+        write(&mut fragment, past);
+        // What two packets cannot have as one keeps them apart.
+        drop(skb.append(fragment));
     }
-    match way % 5 {
+    let shares: Vec<Skb<Shared>> = (0..past.shares).map(|_| skb.share()).collect();
+    match past.end {
         0 => drop(skb),
         1 => skb.discard(DropReason::NO_ROUTE),
         2 => std::thread::scope(|s| s.spawn(|| drop(skb)).join().unwrap()),
-        _ => {
+        end => {
             let mut batch = Batch::with_capacity(1);
             assert!(batch.push(skb).is_ok());
-            batch.sent(1, mem);
+            batch.sent(usize::from(end == 3), mem);
+            batch.consume(mem);
         }
     }
-    drop(other);
+    drop(shares);
 }
 
-#[test]
-fn every_field_of_the_patch_is_defined_whatever_the_buffers_history() {
-    for init in [Init::AtAlloc, Init::AtFree] {
-        for data in [Data::Frames, Data::General] {
-            let pool = Pool::builder().frames(16).init(init).data(data).build().unwrap();
-            let mut mem = pool.local_with(3);
-            // Under Miri each end once, of a shared packet and of one alone: a second for each.
-            for way in 0..if cfg!(miri) { 10 } else { 60 } {
-                let skb = mem.alloc_one().unwrap();
-                for (field, fresh) in FIELDS {
-                    assert!(fresh(&skb, &pool), "{field} after way {way}, {init:?}, {data:?}");
-                }
-                use_up(&mut mem, skb, way);
+fn cases() -> ProptestConfig {
+    // Miri has no folder to keep failures in, and no time for many.
+    let persistence = ProptestConfig::default().failure_persistence.filter(|_| !cfg!(miri));
+    let cases = if cfg!(miri) { 4 } else { 200 };
+    ProptestConfig { cases, failure_persistence: persistence, ..ProptestConfig::default() }
+}
+
+proptest! {
+    #![proptest_config(cases())]
+    #[test]
+    fn every_field_of_the_patch_is_defined_whatever_the_buffers_history(
+        kind in kind(),
+        pasts in proptest::collection::vec(past(), 1..if cfg!(miri) { 6 } else { 30 }),
+    ) {
+        // Nothing was ever allocated from the reference's pool.
+        let (unused, pool) = (pool(kind), pool(kind));
+        let (mut fresh, mut mem) = (unused.local_with(1), pool.local_with(3));
+        let reference = fresh.alloc_one().unwrap();
+        for past in pasts {
+            let skb = mem.alloc_one().unwrap();
+            for (field, defined) in FIELDS {
+                assert!(defined(&skb, &pool), "{field} before {past:?}, {kind:?}");
             }
+            assert_eq!(seen(&skb), seen(&reference));
+            live(&mut mem, skb, &past);
             let ledger = pool.ledger();
             assert_eq!((ledger.in_flight, ledger.difference()), (0, 0), "{ledger}");
         }
