@@ -304,7 +304,6 @@ mod tests {
         let locks = Locks::of(&stopped, &spent(Some(1e9)));
         // One for half a hot list, and both ends go to the depot: one allocates, the other frees.
         assert!(locks.taken > 0 && locks.taken_per_packet.unwrap() < 1.0 / 16.0, "{locks:?}");
-        assert!(locks.contended <= locks.taken && locks.wait_ns.is_some(), "{locks:?}");
         let calls = Calls::of(&stopped);
         assert_eq!((calls.allocs, calls.frees), (100_000, 100_000));
         assert_eq!((calls.allocs_per_packet, calls.copies), (Some(1.0), Some(0)));
@@ -313,6 +312,20 @@ mod tests {
         // At each of two workers a call in for each budget of 64, one out for a backlog of 256.
         let least = 2 * (100_000_u64.div_ceil(64) + 100_000_u64.div_ceil(256));
         assert!(calls.device_calls >= least, "{calls:?}");
+    }
+
+    #[test]
+    fn locks_that_were_waited_for_are_told_a_packet_with_the_time() {
+        let mut stopped = trial(1000);
+        let pool = &mut stopped.pool.locks;
+        (pool.taken, pool.contended, pool.wait_ticks) = (500, 40, 3000);
+        let locks = Locks::of(&stopped, &spent(Some(2e9)));
+        let each = (locks.taken_per_packet, locks.contended_per_packet, locks.wait_ns_per_packet);
+        assert_eq!((locks.taken, locks.contended, locks.wait_ns), (500, 40, Some(1500)));
+        assert_eq!(each, (Some(0.5), Some(0.04), Some(1.5)));
+        // Without the ticks' rate a wait has no time, and is not 0.
+        let locks = Locks::of(&stopped, &spent(None));
+        assert_eq!((locks.contended, locks.wait_ns, locks.wait_ns_per_packet), (40, None, None));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use linerate_datapath::{Engine, PortId, Running, Stage, Stopped, Turn, Turned, Worker};
 use linerate_port::pcap::{self, Frame};
-use linerate_skb::{Batch, Init, Ledger, Pool, Return};
+use linerate_skb::{Batch, Init, Ledger, Pool, PoolStats, Return};
 
 const LONG: Duration = Duration::from_secs(20);
 
@@ -238,16 +238,28 @@ fn with_a_core_for_each_wire_no_packet_is_freed_on_another() {
     }
 }
 
+/// Sends 100,000 packets over a ring to a worker that frees them.
+fn over_a_ring(cpus: &[usize]) -> PoolStats {
+    let engine = Engine::builder().port("gen", "gen:,count=100k").port("r0", "ring:r");
+    let engine = engine.port("r1", "ring:r").port("sink", "sink:").wire("gen", "r0");
+    let engine = engine.wire("r1", "sink").cpus(cpus).sampling(4).build().unwrap();
+    finish(engine.start().unwrap()).pool
+}
+
+#[test]
+fn producer_and_consumer_on_one_core_free_nothing_on_another() {
+    let cpu = linerate_port::thread::allowed_cpus().unwrap()[0];
+    let matrix = over_a_ring(&[cpu, cpu]).matrix;
+    assert_eq!((matrix.frees(cpu, cpu), matrix.remote(), matrix.unknown()), (100_000, 0, 0));
+}
+
 #[test]
 fn over_a_ring_every_packet_is_freed_on_the_other_core_and_counted() {
     let cpus = linerate_port::thread::allowed_cpus().unwrap();
     if cpus.len() < 2 {
         return println!("skipped: one CPU");
     }
-    let engine = Engine::builder().port("gen", "gen:,count=100k").port("r0", "ring:r");
-    let engine = engine.port("r1", "ring:r").port("sink", "sink:").wire("gen", "r0");
-    let engine = engine.wire("r1", "sink").cpus(&cpus[..2]).sampling(4).build().unwrap();
-    let pool = finish(engine.start().unwrap()).pool;
+    let pool = over_a_ring(&cpus[..2]);
     assert_eq!((pool.matrix.frees(cpus[0], cpus[1]), pool.matrix.local()), (100_000, 0));
     assert_eq!((pool.dwell[0].packets(), pool.dwell[1].packets() > 0), (0, true));
 }
