@@ -121,7 +121,8 @@ pub struct Run {
     /// Print the ledger only: no port lines, no progress
     #[arg(short, long)]
     pub quiet: bool,
-    /// CPUs to pin the workers to, as in 0,1: the first worker to the first
+    /// CPUs to pin the workers to, as in 0,1: the first worker to the first. There are as many workers,
+    /// each with a queue of every port, as the ports have queues
     #[arg(long, value_name = "N,..", value_delimiter = ',')]
     pub cpu: Vec<usize>,
     #[arg(long, value_name = "N", help = effect(&knob::BUDGET), value_parser = number(&knob::BUDGET),

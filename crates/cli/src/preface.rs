@@ -11,7 +11,7 @@ use crate::run::Path;
 pub fn preface(engine: &Engine, path: &Path, run: &Run) -> String {
     let stats = engine.stats();
     let ports = stats.ports();
-    let workers = match path.wires.len() {
+    let workers = match stats.workers().len() {
         1 => "1 worker".into(),
         n => format!("{n} workers"),
     };

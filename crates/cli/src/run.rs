@@ -224,6 +224,9 @@ impl Ran {
         if let Some(e) = &self.uncounted {
             screen.note(&format!("note: {}: {}; ticks of CPU time instead\n", e.what, e.why));
         }
+        for e in self.stopped.workers.iter().filter_map(linerate::WorkerStats::strayed) {
+            screen.note(&format!("warning: {}: {} ({})\n", e.what, e.why, e.fix));
+        }
         if let Some(error) = &self.report.error {
             screen.note(&errors::text(error));
         }

@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::{Thread, current, park_timeout};
 use std::time::{Duration, Instant};
 
-use linerate_port::{Code, Error, Moderation, QueueStats, Result};
+use linerate_port::{Code, Error, Moderation, Result};
 
 use crate::mailbox::ORDERS_MAX;
 use crate::stats::WorkerSlot;
@@ -35,18 +35,24 @@ pub enum Setting {
 
 /// An order to one worker.
 #[derive(Debug)]
-pub(crate) struct Order {
-    /// The queues, as the worker counts them.
-    pub queues: Range<usize>,
-    pub setting: Setting,
-    answer: OnceLock<Applied>,
-    asked_at: Instant,
+pub(crate) enum Order {
+    /// Another setting of some of its queues, as the worker counts them.
+    Set { queues: Range<usize>, setting: Setting, answer: Arc<Answer<Applied>> },
+    /// Other CPUs for the thread that turns it.
+    Cpus { cpus: Vec<usize>, answer: Arc<Answer<Pinned>> },
+}
+
+/// The place of an answer.
+#[derive(Debug)]
+pub(crate) struct Answer<A> {
+    given: OnceLock<Result<A>>,
+    pub asked_at: Instant,
     /// Packets that the queues had received.
-    packets: u64,
+    pub packets: u64,
     waiter: Thread,
 }
 
-/// The result of an order.
+/// The result of an order for a moderation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Applied {
@@ -62,20 +68,35 @@ pub struct Applied {
     pub took: Duration,
 }
 
+/// The result of an order to run on other CPUs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Pinned {
+    /// The CPUs that the worker's thread may run on now: those asked for that its cpuset has.
+    pub cpus: Vec<usize>,
+    /// Those on which it could run before: ordering them puts it back.
+    pub before: Vec<usize>,
+    /// Time between the question and the change.
+    pub took: Duration,
+}
+
 /// An order that was given and may not have been obeyed yet.
 #[derive(Debug)]
 #[must_use = "the answer says what was applied"]
-pub struct Asked {
-    order: Arc<Order>,
+pub struct Asked<A = Applied> {
+    /// One of each worker that was asked.
+    answers: Vec<Arc<Answer<A>>>,
+    /// Makes one answer of two.
+    join: fn(A, A) -> A,
 }
 
 impl Control {
     /// Orders another moderation of a port's queues, or of its queue number `queue`.
     ///
-    /// The worker obeys at its next turn, and a sleeping one is woken for it.
+    /// The workers of the queues obey at their next turns; sleeping ones are woken for it.
     ///
     /// # Errors
-    /// `E-TOPOLOGY` if no port is called so or it has no such queue, `E-BUSY` if the worker has not obeyed
+    /// `E-TOPOLOGY` if no port is called so or it has no such queue, `E-BUSY` if a worker has not obeyed
     /// 16 orders before this one.
     pub fn set_moderation(
         &self,
@@ -83,7 +104,7 @@ impl Control {
         queue: Option<usize>,
         mode: Moderation,
     ) -> Result<Asked> {
-        self.order(port, queue, Setting::Moderation(mode), "moderation")
+        self.set(port, queue, Setting::Moderation(mode), "moderation")
     }
 
     /// Orders another number of packets that go to a port's device with one doorbell.
@@ -93,11 +114,11 @@ impl Control {
     /// # Errors
     /// As [`Control::set_moderation`].
     pub fn set_tx_batch(&self, port: &str, queue: Option<usize>, cap: TxBatch) -> Result<Asked> {
-        self.order(port, queue, Setting::TxBatch(cap), "tx_batch")
+        self.set(port, queue, Setting::TxBatch(cap), "tx_batch")
     }
 
     /// Orders a setting, called `name`, of a port's queues or of one of them.
-    fn order(
+    fn set(
         &self,
         port: &str,
         queue: Option<usize>,
@@ -105,73 +126,106 @@ impl Control {
         name: &str,
     ) -> Result<Asked> {
         let what = || format!("cannot set the {name} of '{port}'");
-        let places = |slot: &WorkerSlot| slot.queues_of(port);
-        let found = self.slots.iter().find_map(|slot| Some((slot, places(slot)?)));
-        let Some((slot, mut queues)) = found else {
-            let names: Vec<&str> = self.slots.iter().flat_map(|slot| slot.names()).collect();
-            let why = "there is no such port";
-            return Err(
-                Error::new(Code::Topology, what(), why).fix(format!("ports: {}", names.join(" ")))
-            );
-        };
-        if let Some(queue) = queue {
-            if queue >= queues.len() {
-                let why = format!("it has no queue {queue}");
-                return Err(Error::new(Code::Topology, what(), why)
-                    .fix(format!("its queues: 0..{}", queues.len())));
-            }
-            queues = queues.start + queue..queues.start + queue + 1;
+        let bad = |why: String, fix| Err(Error::new(Code::Topology, what(), why).fix(fix));
+        let numbers: Vec<usize> =
+            self.slots.iter().flat_map(|slot| slot.numbers_of(port)).collect();
+        if numbers.is_empty() {
+            let mut names: Vec<&str> = self.slots.iter().flat_map(|slot| slot.names()).collect();
+            names.sort_unstable();
+            names.dedup();
+            return bad("there is no such port".into(), format!("ports: {}", names.join(" ")));
         }
-        let order = Arc::new(Order {
-            packets: slot.packets(queues.clone()),
-            queues,
-            setting,
-            answer: OnceLock::new(),
-            asked_at: Instant::now(),
-            waiter: current(),
-        });
-        slot.order(order.clone()).map_err(|_| {
-            let why = format!("its worker has {ORDERS_MAX} orders that it has not obeyed");
-            Error::new(Code::Busy, what(), why)
-                .fix("wait for the answers; a worker that is not turned obeys none")
+        if let Some(queue) = queue.filter(|queue| !numbers.contains(queue)) {
+            return bad(
+                format!("it has no queue {queue}"),
+                format!("its queues: 0..{}", numbers.len()),
+            );
+        }
+        let mut answers = Vec::new();
+        for slot in &*self.slots {
+            let queues = slot.queues_of(port, queue);
+            if queues.is_empty() {
+                continue;
+            }
+            let answer = Answer::new(slot.packets(queues.clone()));
+            answers.push(answer.clone());
+            slot.order(Order::Set { queues, setting, answer }).map_err(|_| is_full(what()))?;
+        }
+        Ok(Asked { answers, join: Applied::join })
+    }
+
+    /// Orders a worker to run on these CPUs alone: on one, to pin it; on several, to let it float there.
+    ///
+    /// The thread that turns the worker is moved between two turns, so no packet is on its way through the
+    /// stages. Its packet memory stays where it is. [`Pinned::before`] puts it back.
+    ///
+    /// Errors: the answer is `E-CPU`, and nothing has changed, if none of the CPUs is to be had.
+    ///
+    /// # Errors
+    /// `E-TOPOLOGY` if there is no such worker, `E-BUSY` if it has not obeyed 16 orders before this one.
+    pub fn set_cpus(&self, worker: usize, cpus: &[usize]) -> Result<Asked<Pinned>> {
+        let what = || format!("cannot move worker {worker}");
+        let slot = self.slots.get(worker).ok_or_else(|| {
+            Error::new(Code::Topology, what(), "there is no such worker")
+                .fix(format!("workers: 0..{}", self.slots.len()))
         })?;
-        Ok(Asked { order })
+        let (cpus, answer) = (cpus.to_vec(), Answer::new(0));
+        slot.order(Order::Cpus { cpus, answer: answer.clone() }).map_err(|_| is_full(what()))?;
+        Ok(Asked { answers: vec![answer], join: |one, _| one })
     }
 }
 
-impl Order {
-    /// Answers: what the queues have now. Only the worker calls it.
-    pub fn answer(&self, applied: Setting, note: Option<String>, stats: &[&QueueStats]) {
-        let received: u64 = stats.iter().map(|stats| stats.counts().rx_packets).sum();
+fn is_full(what: String) -> Error {
+    let why = format!("its worker has {ORDERS_MAX} orders that it has not obeyed");
+    Error::new(Code::Busy, what, why)
+        .fix("wait for the answers; a worker that is not turned obeys none")
+}
+
+impl Applied {
+    /// Returns the result for the queues of two workers.
+    fn join(self, other: Applied) -> Applied {
+        Applied {
+            note: self.note.or(other.note),
+            packets: self.packets + other.packets,
+            took: self.took.max(other.took),
+            ..other
+        }
+    }
+}
+
+impl<A> Answer<A> {
+    fn new(packets: u64) -> Arc<Answer<A>> {
+        let (given, asked_at) = (OnceLock::new(), Instant::now());
+        Arc::new(Answer { given, asked_at, packets, waiter: current() })
+    }
+
+    /// Answers. Only the worker calls it.
+    pub fn give(&self, result: Result<A>) {
         // Never refused: there is one worker.
-        let _ = self.answer.set(Applied {
-            asked: self.setting,
-            applied,
-            note,
-            packets: received.saturating_sub(self.packets),
-            took: self.asked_at.elapsed(),
-        });
+        let _ = self.given.set(result);
         self.waiter.unpark();
     }
 }
 
-impl Asked {
+impl<A: Clone> Asked<A> {
     /// Returns the answer, if there is one already.
     #[must_use]
-    pub fn answer(&self) -> Option<Applied> {
-        self.order.answer.get().cloned()
+    pub fn answer(&self) -> Option<Result<A>> {
+        let all: Option<Vec<_>> = self.answers.iter().map(|a| a.given.get().cloned()).collect();
+        let join = |one: Result<A>, other: Result<A>| Ok((self.join)(one?, other?));
+        all?.into_iter().reduce(join)
     }
 
     /// Sleeps until the worker has obeyed, or for `timeout`. Not for the worker's own thread, which cannot
     /// turn meanwhile.
     ///
     /// # Errors
-    /// `E-BUSY` if the time passed: the worker is not turned, or has ended.
-    pub fn wait(self, timeout: Duration) -> Result<Applied> {
+    /// Why it could not be obeyed; `E-BUSY` if the time passed: the worker is not turned, or has ended.
+    pub fn wait(self, timeout: Duration) -> Result<A> {
         let start = Instant::now();
         loop {
-            if let Some(applied) = self.answer() {
-                return Ok(applied);
+            if let Some(result) = self.answer() {
+                return result;
             }
             let left = timeout.saturating_sub(start.elapsed());
             if left.is_zero() {

@@ -35,7 +35,7 @@ pub struct Builder {
     sizes: Sizes,
     moderation: Moderation,
     memory: MemoryConfig,
-    workers: usize,
+    workers: Option<usize>,
     cpus: Vec<usize>,
 }
 
@@ -54,7 +54,7 @@ impl Builder {
             },
             moderation: Moderation::default(),
             memory: MemoryConfig::default(),
-            workers: usize::MAX,
+            workers: None,
             cpus: Vec::new(),
         }
     }
@@ -142,10 +142,14 @@ impl Builder {
     }
 
     /// Sets the maximum of workers, each with a thread of its own once the engine is started; by
-    /// default as many as there are wires. Fewer serve several wires each.
+    /// default as many as there are wires, or CPUs are named ([`Builder::cpus`]).
+    ///
+    /// Fewer than wires serve several wires each. More divide them by queue: what comes by queue `i` of
+    /// one end leaves by queue `i` of the other, on one worker, in order. The device decides which flow
+    /// comes by which queue, and the ways back of a flow may be on another worker. docs/placement.md.
     #[must_use]
     pub fn workers(mut self, most: usize) -> Self {
-        self.workers = most;
+        self.workers = Some(most);
         self
     }
 
@@ -268,7 +272,8 @@ impl Builder {
         self
     }
 
-    /// CPUs to pin the workers' threads to, the first worker to the first; none unless told.
+    /// CPUs to pin the workers' threads to, the first worker to the first; none unless told. More than
+    /// there are wires divide these by queue, as [`Builder::workers`] does.
     #[must_use]
     pub fn cpus(mut self, cpus: &[usize]) -> Self {
         self.cpus = cpus.to_vec();
@@ -295,9 +300,12 @@ impl Builder {
         plan::check_wires(&named, &wires)?;
         ports::direct(&mut named, &wires, looks);
         let ports = ports::plan(named, &wires)?;
-        let workers = plan::workers(ports.len(), &wires, self.workers);
+        let queues: Vec<usize> = ports.iter().map(|port| port.needs.queues.max(1)).collect();
+        let most = self.workers.unwrap_or(wires.len().max(self.cpus.len()));
+        let workers = plan::workers(&queues, &wires, most);
         let memory = self.memory.get(&plan::demands(&ports, &workers), self.sizes)?;
         let (pool, mut warnings) = (memory.pool, memory.warnings);
+        warnings.extend(plan::misfits(memory.hot_lists.len(), self.workers, &self.cpus));
         let mut opened = opening::open_all(&ports, &pool)?;
         opening::check_directions(&ports, &wires, &opened)?;
         opening::check_rates(&ports, &opened)?;
@@ -313,8 +321,9 @@ impl Builder {
                     .fix(format!("at most {} a worker", Verdict::OUTPUTS_MAX)));
             }
             let stages = self.make_stages(i, &group.names)?;
-            let counters = group.napis.iter().map(|napi| napi.readings().0);
-            let slot = WorkerSlot::new(&notice, group.names.into_iter().zip(counters).collect())?;
+            let queues = group.names.into_iter().zip(group.numbers).zip(&group.napis);
+            let queues = queues.map(|((name, number), napi)| (name, number, napi.readings().0));
+            let slot = WorkerSlot::new(&notice, queues.collect())?;
             let mem = pool.local_named(&format!("worker {i}"), hot_list_len);
             let worker = Worker::new(group.napis, stages, mem, self.sizes.budget, slot.clone())?;
             made.push((worker, slot));

@@ -30,7 +30,7 @@ mod waits;
 mod worker;
 mod wrapping;
 
-pub use control::{Applied, Asked, Control, Setting};
+pub use control::{Applied, Asked, Control, Pinned, Setting};
 pub use engine::{Builder, Engine};
 pub use running::{Running, Stopped};
 pub use sizes::BatchSizes;

@@ -115,10 +115,13 @@ fn trust(demands: &[Demand]) -> Trust {
 
 /// Frames of the rings that each worker serves.
 fn rings(demands: &[Demand]) -> Vec<usize> {
-    let workers = demands.iter().map(|d| d.worker + 1).max().unwrap_or(0);
-    let mut rings = vec![0usize; workers];
+    let workers = demands.iter().flat_map(|d| &d.workers).map(|worker| worker + 1).max();
+    let mut rings = vec![0usize; workers.unwrap_or(0)];
     for demand in demands {
-        rings[demand.worker] = rings[demand.worker].saturating_add(demand.rings.frames());
+        let of_queue = demand.rings.frames().div_ceil(demand.workers.len().max(1));
+        for &worker in &demand.workers {
+            rings[worker] = rings[worker].saturating_add(of_queue);
+        }
     }
     rings
 }
@@ -182,14 +185,8 @@ mod tests {
     fn port(worker: usize, packet_max_bytes: usize, ring_packets: usize) -> Demand {
         let rings = Rings::Pair { name: None, packets: ring_packets };
         let trust = Trust::Private;
-        Demand {
-            name: format!("port {worker}"),
-            worker,
-            packet_max_bytes,
-            trust,
-            rings,
-            qdisc_packets: 0,
-        }
+        let (name, workers) = (format!("port {worker}"), vec![worker]);
+        Demand { name, workers, packet_max_bytes, trust, rings, qdisc_packets: 0 }
     }
 
     fn get(asked: &MemoryConfig, demands: &[Demand]) -> Memory {
@@ -215,6 +212,11 @@ mod tests {
         assert_eq!(memory.pool.frames() as u64, memory.holders.sum());
         let memory = get(&MemoryConfig::default(), &[port(0, 60, 256)]);
         assert_eq!(memory.hot_lists, [1024]);
+        // Of a port whose queues are divided, each serves its part; each queue has its backlog.
+        let divided = Demand { workers: vec![0, 1], ..port(0, 60, 6000) };
+        let memory = get(&MemoryConfig::default(), &[divided]);
+        assert_eq!(memory.hot_lists, [3000; 2]);
+        assert!(memory.holders.to_string().contains("port 0 backlog 512"), "{}", memory.holders);
     }
 
     #[test]
@@ -232,7 +234,7 @@ mod tests {
     fn a_hot_list_shorter_than_the_rings_of_xdp_is_warned_about() {
         let texts = ["xdp:lo,queues=0,ring=256", "xdp:lo,queues=0,rx=512,tx=256"];
         let ports = ports::plan(ports::tests::named(&texts), &[]).unwrap();
-        let demands = plan::demands(&ports, &[0, 1]);
+        let demands = plan::demands(&ports, &[vec![0], vec![1]]);
         let asked = MemoryConfig { hot_list_len: Some(1024), ..MemoryConfig::default() };
         let warnings = get(&asked, &demands).warnings;
         // The fill ring has twice as many as the receive ring.

@@ -21,8 +21,10 @@ pub(crate) fn open_all(ports: &[Planned], pool: &Pool) -> Result<Vec<Opened>> {
     let mut cx = OpenContext::new(pool);
     let open = |port: &Planned| {
         let device = port.plan.open(&mut cx).map_err(|e| capabilities.added_to(e))?;
-        if device.queues.is_empty() {
-            return Err(port.spec.error("the driver opened a device without queues"));
+        let (opened, planned) = (device.queues.len(), port.needs.queues.max(1));
+        if opened < planned {
+            let why = format!("it opened {opened} of the {planned} queues that it was to have");
+            return Err(port.spec.error(why));
         }
         Ok(device)
     };
@@ -68,14 +70,37 @@ pub(crate) fn check_rates(ports: &[Planned], opened: &[Opened]) -> Result<()> {
 pub(crate) struct Group {
     /// The port of each queue.
     pub names: Vec<String>,
+    /// The number of each queue in its port.
+    pub numbers: Vec<usize>,
     pub napis: Vec<Napi>,
+}
+
+impl Group {
+    /// Returns the places of a port's queues; they stand together.
+    fn queues_of(&self, port: &str) -> Range<usize> {
+        let is_its = |name: &&String| *name == port;
+        let first = self.names.iter().position(|name| name == port).unwrap_or_default();
+        first..first + self.names[first..].iter().take_while(is_its).count()
+    }
+
+    /// Has what comes by a port's queues leave by another's.
+    fn join(&mut self, from: &str, to: &str) {
+        let (from, to) = (self.queues_of(from), self.queues_of(to));
+        for (i, napi) in from.enumerate() {
+            let peer = to.start + i % to.len().max(1);
+            if !to.is_empty() && self.napis[peer].writes() {
+                self.napis[napi].peer = Some(peer);
+            }
+        }
+    }
 }
 
 /// The assignment of ports to workers, and the pairs of ports that are joined.
 pub(crate) struct Groups<'a> {
     pub ports: &'a [Planned],
     pub wires: &'a [Wire],
-    pub workers: &'a [usize],
+    /// The worker of each queue of each port.
+    pub workers: &'a [Vec<usize>],
     /// The counters below what is around each port.
     pub meters: Vec<Meters>,
 }
@@ -91,20 +116,21 @@ impl Groups<'_> {
         moderation: Moderation,
         warnings: &mut Vec<String>,
     ) -> (Vec<Entry>, Vec<Group>) {
-        let count = self.workers.iter().max().map_or(0, |w| w + 1);
+        let count = self.workers.iter().flatten().max().map_or(0, |w| w + 1);
         let mut groups: Vec<Group> = (0..count).map(|_| Group::default()).collect();
         let mut entries = Vec::new();
-        // Where the queues of each port are in their worker.
-        let mut places: Vec<Range<usize>> = Vec::new();
         let devices = opened.into_iter().zip(self.meters);
-        for ((port, &worker), (device, meters)) in self.ports.iter().zip(self.workers).zip(devices)
+        for ((port, workers), (device, meters)) in self.ports.iter().zip(self.workers).zip(devices)
         {
             let (spec, flags) = (&port.spec, port.flags);
-            let group = &mut groups[worker];
-            let (first, direction) = (group.napis.len(), device.obtained.direction);
-            let id = Napi::id(first);
+            let direction = device.obtained.direction;
             let mut queues = Vec::new();
-            for ops in device.queues {
+            // A driver that did not say how many queues there would be has all of them on one worker.
+            let dealt = device.queues.into_iter().zip(workers.iter().cycle());
+            for (number, (ops, &worker)) in dealt.enumerate() {
+                let group = &mut groups[worker];
+                let known = group.queues_of(&spec.name);
+                let id = Napi::id(if known.is_empty() { group.napis.len() } else { known.start });
                 let tally = pool.tally(&format!("{} backlog", spec.name));
                 let mut egress = Egress::new(sizes.backlog, port.qdisc.map(|qdisc| qdisc.build()));
                 egress.set_cap(port.tx_batch.unwrap_or(sizes.tx_batch));
@@ -118,8 +144,8 @@ impl Groups<'_> {
                 queues.push(napi.readings());
                 group.napis.push(napi);
                 group.names.push(spec.name.clone());
+                group.numbers.push(number);
             }
-            places.push(first..group.napis.len());
             let rings = if flags.paired && meters.is_empty() {
                 queues.iter().map(|(live, _)| live.clone()).collect()
             } else {
@@ -134,16 +160,11 @@ impl Groups<'_> {
                 rings,
             });
         }
-        for &(a, b) in self.wires {
-            let group = &mut groups[self.workers[a]];
-            for (from, to) in [(a, b), (b, a)] {
-                let (from, to) = (places[from].clone(), places[to].clone());
-                for (i, napi) in from.enumerate() {
-                    let peer = to.start + i % to.len().max(1);
-                    if group.napis.get(peer).is_some_and(Napi::writes) {
-                        group.napis[napi].peer = Some(peer);
-                    }
-                }
+        for group in &mut groups {
+            for &(a, b) in self.wires {
+                let [a, b] = [a, b].map(|port| &self.ports[port].spec.name);
+                group.join(a, b);
+                group.join(b, a);
             }
         }
         (entries, groups)

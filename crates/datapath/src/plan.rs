@@ -55,24 +55,63 @@ pub(crate) fn check_wires(ports: &[Named], wires: &[Wire]) -> Result<()> {
     Ok(())
 }
 
-/// Returns the worker of each port: ports that a wire joins are served by one, so that a packet
-/// stays on its core; each further wire gets a worker of its own, as long as there are fewer than
-/// `most`, and then they are dealt out. Ports on no wire go to the first.
-pub(crate) fn workers(ports: usize, wires: &[Wire], most: usize) -> Vec<usize> {
-    let mut group: Vec<Option<usize>> = vec![None; ports];
-    for (n, (a, b)) in wires.iter().enumerate() {
-        // No port is on two wires, so each wire is a group.
-        group[*a] = Some(n % most.max(1));
-        group[*b] = Some(n % most.max(1));
+/// Returns the worker of each queue of each port.
+///
+/// The two ends of a wire are served together, so that a packet stays on its core, and what comes by one
+/// queue leaves by one queue, so that a flow stays in order. Each wire gets a worker, as long as there are
+/// fewer than `most`, and then they are dealt out. If there are more, a wire is divided: queue `i` of one
+/// end and queue `i` of the other are a lane, and the lanes are dealt out in the order of their numbers.
+/// Of ends of which one has more queues, the lanes are as many as the other's. Ports on no wire go to the
+/// first worker, or their queues to one worker each where wires are divided.
+pub(crate) fn workers(queues: &[usize], wires: &[Wire], most: usize) -> Vec<Vec<usize>> {
+    let (most, divided) = (most.max(1), most > wires.len());
+    let lanes = |&(a, b): &Wire| if divided { queues[a].min(queues[b]) } else { 1 };
+    let mut of_wires: Vec<Vec<usize>> = vec![Vec::new(); wires.len()];
+    let mut count = 0;
+    // First lanes before second ones: with a worker for each wire, nothing is divided.
+    for lane in 0..wires.iter().map(lanes).max().unwrap_or(0) {
+        for (of_wire, _) in of_wires.iter_mut().zip(wires).filter(|(_, w)| lane < lanes(w)) {
+            of_wire.push(count % most);
+            count += 1;
+        }
     }
-    group.into_iter().map(Option::unwrap_or_default).collect()
+    let loose: Vec<usize> = if divided { (0..count.clamp(1, most)).collect() } else { vec![0] };
+    let of_port = |(port, &queues): (usize, &usize)| {
+        let wire = wires.iter().position(|&(a, b)| a == port || b == port);
+        let workers = wire.map_or(&loose, |wire| &of_wires[wire]);
+        (0..queues).map(|queue| workers[queue % workers.len()]).collect()
+    };
+    queues.iter().enumerate().map(of_port).collect()
+}
+
+/// Returns warnings about CPUs and workers that do not go together.
+pub(crate) fn misfits(workers: usize, asked: Option<usize>, cpus: &[usize]) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let wanted = asked.filter(|asked| *asked != usize::MAX).unwrap_or(cpus.len());
+    if workers < wanted {
+        warnings.push(format!(
+            "workers: asked {wanted}, applied {workers}: a wire has as many as its port with the fewest              queues, which queues= says where the device has more"
+        ));
+    }
+    if !cpus.is_empty() && cpus.len() < workers {
+        let named = cpus.len();
+        warnings.push(format!(
+            "CPUs: named {named}, for {workers} workers: those from number {named} are not pinned"
+        ));
+    }
+    let shared = |i: &usize| cpus[..*i].contains(&cpus[*i]);
+    if let Some(i) = (0..cpus.len().min(workers)).find(shared) {
+        warnings.push(format!("CPUs: {} is named twice: its workers take turns on it", cpus[i]));
+    }
+    warnings
 }
 
 /// A port's demand on the engine's memory.
 #[derive(Debug)]
 pub(crate) struct Demand {
     pub name: String,
-    pub worker: usize,
+    /// The worker of each of its queues.
+    pub workers: Vec<usize>,
     /// Longest packet that it hands over; 0 if it only passes on what others made.
     pub packet_max_bytes: usize,
     /// The trust that a pool needs to serve it: private, or exported to a peer that may write.
@@ -102,8 +141,8 @@ impl Rings {
 }
 
 /// Returns each port's demand on the engine's memory.
-pub(crate) fn demands(ports: &[Planned], workers: &[usize]) -> Vec<Demand> {
-    let demand = |(i, (port, &worker)): (usize, (&Planned, &usize))| {
+pub(crate) fn demands(ports: &[Planned], workers: &[Vec<usize>]) -> Vec<Demand> {
+    let demand = |(i, (port, workers)): (usize, (&Planned, &Vec<usize>))| {
         let (spec, needs) = (&port.spec, port.needs);
         let is_other = |p: &Planned| p.spec.driver == spec.driver && p.spec.arg == spec.arg;
         let rings = if port.flags.paired {
@@ -114,8 +153,9 @@ pub(crate) fn demands(ports: &[Planned], workers: &[usize]) -> Vec<Demand> {
             Rings::Device { frames: needs.ring_frames }
         };
         let (name, packet_max_bytes) = (spec.name.clone(), needs.packet_max_bytes);
+        let workers = workers.clone();
         let qdisc_packets = port.qdisc.map_or(0, |qdisc| qdisc.packets());
-        Demand { name, worker, packet_max_bytes, trust: needs.trust, rings, qdisc_packets }
+        Demand { name, workers, packet_max_bytes, trust: needs.trust, rings, qdisc_packets }
     };
     ports.iter().zip(workers).enumerate().map(demand).collect()
 }
@@ -142,9 +182,12 @@ pub(crate) fn holders(
         holders.add(format!("worker {worker} hot list"), hot_list_len as u64);
     }
     for demand in demands {
-        holders.add(format!("{} backlog", demand.name), sizes.backlog as u64 * longest);
+        // Each queue has its own.
+        let queues = demand.workers.len();
+        holders.add(format!("{} backlog", demand.name), (queues * sizes.backlog) as u64 * longest);
         if demand.qdisc_packets > 0 {
-            holders.add(format!("{} qdisc", demand.name), demand.qdisc_packets as u64 * longest);
+            let packets = (queues * demand.qdisc_packets) as u64;
+            holders.add(format!("{} qdisc", demand.name), packets * longest);
         }
         match &demand.rings {
             Rings::Device { frames: 0 } | Rings::Pair { name: None, .. } => {}
@@ -166,23 +209,58 @@ mod tests {
 
     #[test]
     fn each_wire_is_a_worker_and_loose_ports_go_to_the_first() {
-        assert_eq!(workers(5, &[(0, 1), (3, 2)], 64), [0, 0, 1, 1, 0]);
-        assert_eq!(workers(1, &[], 64), [0]);
+        let one = |workers: &[usize]| workers.iter().map(|w| vec![*w]).collect::<Vec<_>>();
+        for most in [2, 64] {
+            assert_eq!(workers(&[1; 5], &[(0, 1), (3, 2)], most), one(&[0, 0, 1, 1, 0]));
+        }
+        assert_eq!(workers(&[1], &[], 64), [[0]]);
+        // With as many workers as wires, no wire is divided.
+        assert_eq!(workers(&[2; 5], &[(0, 1), (3, 2)], 2), [0, 0, 1, 1, 0].map(|w| [w; 2]));
     }
 
     #[test]
     fn wires_are_dealt_out_to_as_many_workers_as_are_wanted() {
         let wires = [(0, 1), (2, 3), (4, 5)];
-        assert_eq!(workers(6, &wires, 2), [0, 0, 1, 1, 0, 0]);
-        assert_eq!(workers(6, &wires, 1), [0; 6]);
-        assert_eq!(workers(6, &wires, 0), [0; 6]);
+        assert_eq!(workers(&[1; 6], &wires, 2), [[0], [0], [1], [1], [0], [0]]);
+        assert_eq!(workers(&[1; 6], &wires, 1), [[0]; 6]);
+        assert_eq!(workers(&[1; 6], &wires, 0), [[0]; 6]);
+    }
+
+    #[test]
+    fn queue_i_of_both_ends_is_on_worker_i() {
+        assert_eq!(workers(&[4, 4], &[(0, 1)], 4), [[0, 1, 2, 3]; 2]);
+        assert_eq!(workers(&[4, 4], &[(1, 0)], 9), [[0, 1, 2, 3]; 2]);
+        assert_eq!(workers(&[4, 4], &[(0, 1)], 2), [[0, 1, 0, 1]; 2]);
+        // Two wires and three workers: both wires' first lanes, then the others.
+        let three = workers(&[2; 4], &[(0, 1), (2, 3)], 3);
+        assert_eq!(three, [[0, 2], [0, 2], [1, 0], [1, 0]]);
+        // A port on no wire has a queue on each worker, as far as it has queues.
+        assert_eq!(workers(&[2, 2, 3], &[(0, 1)], 2), [vec![0, 1], vec![0, 1], vec![0, 1, 0]]);
+    }
+
+    #[test]
+    fn a_wire_has_as_many_lanes_as_the_end_with_fewer_queues() {
+        assert_eq!(workers(&[4, 2], &[(0, 1)], 4), [vec![0, 1, 0, 1], vec![0, 1]]);
+        assert_eq!(workers(&[4, 1], &[(0, 1)], 4), [vec![0; 4], vec![0]]);
+        let mixed = workers(&[1, 1, 3, 3], &[(0, 1), (2, 3)], 8);
+        assert_eq!(mixed, [vec![0], vec![0], vec![1, 2, 3], vec![1, 2, 3]]);
+    }
+
+    #[test]
+    fn workers_and_cpus_that_do_not_go_together_are_warned_about() {
+        let misfits = |workers, asked, cpus: &[usize]| misfits(workers, asked, cpus).join(" ");
+        assert_eq!(misfits(2, None, &[]) + &misfits(2, Some(2), &[0, 1]), "");
+        assert!(misfits(1, None, &[0, 1]).starts_with("workers: asked 2, applied 1: "));
+        assert!(misfits(1, Some(4), &[]).starts_with("workers: asked 4, applied 1: "));
+        assert!(misfits(3, None, &[0]).ends_with("those from number 1 are not pinned"));
+        assert!(misfits(2, None, &[1, 1]).starts_with("CPUs: 1 is named twice"));
     }
 
     #[test]
     fn the_sum_names_every_holder() {
         let texts = ["a=gen:,size=3000", "b=ring:r,len=64", "c=ring:r,len=64"];
         let ports = ports::plan(named(&texts), &[]).unwrap();
-        let demands = demands(&ports, &[0, 0, 0]);
+        let demands = demands(&ports, &[vec![0], vec![0], vec![0]]);
         assert_eq!(demands.iter().map(|d| d.rings.frames()).collect::<Vec<_>>(), [0, 128, 128]);
         let sizes = Sizes { budget: 32, backlog: 100, tx_batch: TxBatch::Auto };
         let h = holders(&demands, sizes, &[1024], 1792);

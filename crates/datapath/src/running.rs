@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use linerate_port::{Code, Error, Health, Result, thread};
+use linerate_port::{Code, Error, Health, Result};
 use linerate_skb::{Ledger, PoolStats};
 
 use crate::control::Control;
@@ -36,12 +36,12 @@ impl Running {
         cpus: &[usize],
     ) -> Result<Running> {
         let mut running = Running { threads: Vec::new(), slots: Vec::new(), notice, stats };
-        for (i, (worker, slot)) in workers.into_iter().enumerate() {
+        for (i, (mut worker, slot)) in workers.into_iter().enumerate() {
             let cpu = cpus.get(i).copied();
             let (pinned, outcome) = std::sync::mpsc::sync_channel(1);
             let notice = running.notice.clone();
             let body = move || {
-                let pin = cpu.map_or(Ok(()), thread::pin_to_cpu);
+                let pin = cpu.map_or(Ok(()), |cpu| worker.run_on(&[cpu]).map(drop));
                 let go = pin.is_ok();
                 let _ = pinned.send(pin);
                 // The worker is gone when the word is given: its packets are in the books.

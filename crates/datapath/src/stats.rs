@@ -46,11 +46,11 @@ impl Phase {
 #[derive(Debug)]
 pub(crate) struct WorkerSlot {
     /// Phase and orders.
-    mailbox: Mailbox<Arc<Order>>,
+    mailbox: Mailbox<Order>,
     /// The word that the last turn began with. Only the worker writes it.
     seen: AtomicU32,
-    /// Name of the port of each queue, and its counters.
-    queues: Vec<(String, Arc<QueueStats>)>,
+    /// Name of the port of each queue, its number there, and its counters.
+    queues: Vec<(String, usize, Arc<QueueStats>)>,
     /// Twice the turns done, and one more while the worker is in one.
     turns: AtomicU64,
     /// The last turn moved nothing and left nothing waiting.
@@ -63,10 +63,10 @@ pub(crate) struct WorkerSlot {
 
 impl WorkerSlot {
     /// A slot of a worker that has not come to its end; `notice` is its engine's, `queues` are the names of
-    /// its queues' ports and their counters.
+    /// its queues' ports, their numbers there, and their counters.
     pub fn new(
         notice: &Arc<Notice>,
-        queues: Vec<(String, Arc<QueueStats>)>,
+        queues: Vec<(String, usize, Arc<QueueStats>)>,
     ) -> Result<Arc<WorkerSlot>> {
         notice.unended();
         Ok(Arc::new(WorkerSlot {
@@ -96,14 +96,14 @@ impl WorkerSlot {
     ///
     /// # Errors
     /// The order, if too many wait already.
-    pub fn order(&self, order: Arc<Order>) -> std::result::Result<(), Arc<Order>> {
+    pub fn order(&self, order: Order) -> std::result::Result<(), Order> {
         self.mailbox.post(order)?;
         self.bell.signal();
         Ok(())
     }
 
     /// Takes all orders; `None` if somebody gives one at this moment. Only the worker calls it.
-    pub fn take_orders(&self) -> Option<Vec<Arc<Order>>> {
+    pub fn take_orders(&self) -> Option<Vec<Order>> {
         self.mailbox.take()
     }
 
@@ -118,16 +118,23 @@ impl WorkerSlot {
         (0..self.queues.len()).filter(is_first).map(|i| &*self.queues[i].0)
     }
 
-    /// Returns the places of a port's queues.
-    pub fn queues_of(&self, port: &str) -> Option<Range<usize>> {
-        let start = self.queues.iter().position(|(name, _)| name == port)?;
-        let len = self.queues[start..].iter().take_while(|(name, _)| name == port).count();
-        Some(start..start + len)
+    /// Returns the numbers of a port's queues that are here.
+    pub fn numbers_of(&self, port: &str) -> impl Iterator<Item = usize> {
+        self.queues.iter().filter(move |(name, ..)| name == port).map(|(_, number, _)| *number)
+    }
+
+    /// Returns the places of a port's queues, or of one of them; they stand together.
+    pub fn queues_of(&self, port: &str, number: Option<usize>) -> Range<usize> {
+        let is_meant = |(name, its, _): &(String, usize, _)| {
+            name == port && number.is_none_or(|number| number == *its)
+        };
+        let first = self.queues.iter().position(is_meant).unwrap_or_default();
+        first..first + self.queues[first..].iter().take_while(|queue| is_meant(queue)).count()
     }
 
     /// Returns the packets that some of its queues have received.
     pub fn packets(&self, queues: Range<usize>) -> u64 {
-        self.queues[queues].iter().map(|(_, stats)| stats.counts().rx_packets).sum()
+        self.queues[queues].iter().map(|(.., stats)| stats.counts().rx_packets).sum()
     }
 
     pub fn bell(&self) -> &EventFd {

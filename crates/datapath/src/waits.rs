@@ -8,7 +8,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use linerate_port::thread;
+use linerate_port::{Code, Error, thread};
 
 use crate::sizes::{BatchSizes, SizesPage};
 
@@ -35,6 +35,22 @@ pub struct WorkerStats {
     /// Time of that in which it was ready and had no CPU, as the kernel accounts; `None` as above,
     /// and from a kernel that does not say. The time after a wake-up is in `asleep_ns`, too.
     pub run_delay_ns: Option<u64>,
+    /// The CPU that its thread was on when it last reported; `None` before it has.
+    pub cpu: Option<usize>,
+    /// The one CPU on which it is to run, if it was pinned.
+    pub pinned: Option<usize>,
+}
+
+impl WorkerStats {
+    /// Returns the error of a worker that runs elsewhere than on the CPU that it was pinned to: that went
+    /// offline, was taken from the cpuset, or somebody else moved the thread.
+    #[must_use]
+    pub fn strayed(&self) -> Option<Error> {
+        let (cpu, pinned) = self.cpu.zip(self.pinned).filter(|(cpu, pinned)| cpu != pinned)?;
+        let what = format!("a worker pinned to CPU {pinned} runs on CPU {cpu}");
+        let why = thread::why_not(pinned).unwrap_or_else(|| "somebody moved its thread".into());
+        Some(Error::new(Code::Cpu, what, why).fix("give the CPU back, or order another: set_cpus"))
+    }
 }
 
 /// Live figures of one worker.
@@ -45,6 +61,8 @@ pub(crate) struct Waits {
     asleep_ns: AtomicU64,
     ran_ns: AtomicU64,
     run_delay_ns: AtomicU64,
+    cpu: AtomicU64,
+    pinned: AtomicU64,
 }
 
 impl Default for Waits {
@@ -55,6 +73,8 @@ impl Default for Waits {
             asleep_ns: AtomicU64::new(0),
             ran_ns: AtomicU64::new(UNKNOWN),
             run_delay_ns: AtomicU64::new(UNKNOWN),
+            cpu: AtomicU64::new(UNKNOWN),
+            pinned: AtomicU64::new(UNKNOWN),
         }
     }
 }
@@ -70,6 +90,17 @@ impl Waits {
     pub fn held_off(&self, time: Duration) {
         self.slept(time);
         add(&self.hold_offs, 1);
+    }
+
+    /// Tells the CPU that the calling thread, the worker's, is on.
+    pub fn runs(&self) {
+        self.cpu.store(thread::current_cpu() as u64, Ordering::Relaxed);
+    }
+
+    /// Tells the CPUs that it was told to run on.
+    pub fn pinned(&self, cpus: &[usize]) {
+        let one = if let [cpu] = cpus { *cpu as u64 } else { UNKNOWN };
+        self.pinned.store(one, Ordering::Relaxed);
     }
 
     /// Tells how long the worker's thread ran.
@@ -89,6 +120,8 @@ impl Waits {
             asleep_ns: value(&self.asleep_ns),
             ran_ns: known(&self.ran_ns),
             run_delay_ns: known(&self.run_delay_ns),
+            cpu: known(&self.cpu).map(|cpu| cpu as usize),
+            pinned: known(&self.pinned).map(|cpu| cpu as usize),
         }
     }
 }

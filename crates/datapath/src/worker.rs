@@ -18,7 +18,7 @@ use linerate_port::thread;
 use linerate_port::wait::{Epoll, EventFlags, TimerFd};
 use linerate_skb::{Batch, DropReason, Local};
 
-use crate::control::{Control, Setting};
+use crate::control::{Applied, Control, Order, Pinned, Setting};
 use crate::mailbox::Word;
 use crate::napi::Napi;
 use crate::park::{BELL, TIMER};
@@ -175,21 +175,47 @@ impl Worker {
         let Some(orders) = self.slot.take_orders() else { return };
         self.obeyed = word;
         for order in orders {
-            let napis = self.napis.get_mut(order.queues.clone()).unwrap_or_default();
-            let (mut applied, mut note) = (order.setting, None);
-            for napi in napis.iter_mut() {
-                match order.setting {
-                    Setting::Moderation(mode) => note = note.or(napi.set_moderation(mode)),
-                    Setting::TxBatch(cap) => {
-                        napi.set_tx_batch(cap);
-                        applied = Setting::TxBatch(napi.tx_batch());
+            match order {
+                Order::Set { queues, setting, answer } => {
+                    let napis = self.napis.get_mut(queues).unwrap_or_default();
+                    let (mut applied, mut note) = (setting, None);
+                    for napi in napis.iter_mut() {
+                        match setting {
+                            Setting::Moderation(mode) => note = note.or(napi.set_moderation(mode)),
+                            Setting::TxBatch(cap) => {
+                                napi.set_tx_batch(cap);
+                                applied = Setting::TxBatch(napi.tx_batch());
+                            }
+                        }
                     }
+                    let packets: u64 = napis.iter().map(|napi| napi.counts().rx_packets).sum();
+                    let packets = packets.saturating_sub(answer.packets);
+                    let took = answer.asked_at.elapsed();
+                    answer.give(Ok(Applied { asked: setting, applied, note, packets, took }));
+                }
+                Order::Cpus { cpus, answer } => {
+                    let moved = self.run_on(&cpus);
+                    let took = answer.asked_at.elapsed();
+                    answer.give(moved.map(|(before, cpus)| Pinned { cpus, before, took }));
                 }
             }
-            let stats: Vec<_> = napis.iter().map(|napi| napi.readings().0).collect();
-            let stats: Vec<_> = stats.iter().map(|stats| &**stats).collect();
-            order.answer(applied, note, &stats);
         }
+    }
+
+    /// Has the calling thread, which turns the worker, run on these CPUs alone; returns those on which it
+    /// could run before, and those on which it can now.
+    ///
+    /// # Errors
+    /// `E-CPU` if none of them is to be had.
+    pub(crate) fn run_on(
+        &mut self,
+        cpus: &[usize],
+    ) -> linerate_port::Result<(Vec<usize>, Vec<usize>)> {
+        let before = thread::allowed_cpus()?;
+        thread::run_on(cpus)?;
+        self.slot.waits().pinned(cpus);
+        self.slot.waits().runs();
+        Ok((before, thread::allowed_cpus()?))
     }
 
     /// Packets that may be read from queue `i` now.
@@ -260,6 +286,7 @@ impl Worker {
     #[cold]
     pub fn publish(&mut self) {
         self.ask_at = None;
+        self.slot.waits().runs();
         self.napis.iter_mut().for_each(Napi::publish);
     }
 

@@ -29,9 +29,9 @@
 
 pub use linerate_ctl::doctor;
 pub use linerate_datapath::{
-    Applied, Asked, BatchSizes, Builder, Control, Engine, Holder, PortId, PortStats, Running,
-    Setting, Stage, StageContext, Stats, Stopped, Turn, Turned, TxBatch, Worker, Xconnect, qdisc,
-    testing,
+    Applied, Asked, BatchSizes, Builder, Control, Engine, Holder, Pinned, PortId, PortStats,
+    Running, Setting, Stage, StageContext, Stats, Stopped, Turn, Turned, TxBatch, Worker,
+    WorkerStats, Xconnect, qdisc, testing,
 };
 #[cfg(feature = "conformance")]
 pub use linerate_port::conformance;

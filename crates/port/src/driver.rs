@@ -127,9 +127,11 @@ pub trait Plan {
     fn examine(&self, _spec: &Spec, _how: Trial, _found: &mut Findings) {}
 }
 
-/// Requirements of a port on memory, directions and privileges.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// Requirements of a port on memory, workers, directions and privileges.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Needs {
+    /// Queues that it will have at least: an engine deals them out to workers before it is open.
+    pub queues: usize,
     /// Largest packet it may hand over, in bytes; a pool is sized by it before the device is open.
     pub packet_max_bytes: usize,
     /// Frames of the pool that the device's own rings can hold, over all its queues; hot lists and
@@ -143,6 +145,20 @@ pub struct Needs {
     pub direction: Direction,
     /// Capabilities that opening the port takes.
     pub capabilities: Capabilities,
+}
+
+impl Default for Needs {
+    /// Returns the needs of a port of one queue, both ways, that asks for nothing else.
+    fn default() -> Needs {
+        Needs {
+            queues: 1,
+            packet_max_bytes: 0,
+            ring_frames: 0,
+            trust: Trust::default(),
+            direction: Direction::default(),
+            capabilities: Capabilities::default(),
+        }
+    }
 }
 
 /// Context in which ports are opened: the pool that they receive into, and the second ends of

@@ -23,16 +23,51 @@ pub const NAME_BYTES_MAX: usize = 15;
 /// # Errors
 /// `E-CPU` if the machine has no such CPU, it is offline, or the process may not use it.
 pub fn pin_to_cpu(cpu: usize) -> Result<()> {
-    let what = || format!("cannot pin a thread to CPU {cpu}");
-    let allowed = "grep Cpus_allowed_list /proc/self/status";
-    if cpu >= CpuSet::MAX_CPU {
-        let why = format!("CPUs are numbered below {}", CpuSet::MAX_CPU);
-        return Err(Error::new(Code::Cpu, what(), why).fix(allowed));
-    }
+    run_on(&[cpu])
+}
+
+/// Has the calling thread run on some of these CPUs, and on no other: those that its cpuset has. It runs there
+/// when this returns.
+///
+/// # Errors
+/// `E-CPU` if not one of them is there, online and in the cpuset: then nothing has changed.
+pub fn run_on(cpus: &[usize]) -> Result<()> {
     let mut set = CpuSet::new();
-    set.set(cpu);
-    rustix::thread::sched_setaffinity(None, &set)
-        .map_err(|e| Error::os(Code::Cpu, what(), "sched_setaffinity", e).fix(allowed))
+    cpus.iter().filter(|cpu| **cpu < CpuSet::MAX_CPU).for_each(|cpu| set.set(*cpu));
+    rustix::thread::sched_setaffinity(None, &set).map_err(|e| {
+        let list: Vec<String> = cpus.iter().map(usize::to_string).collect();
+        let what = format!("cannot pin a thread to CPU {}", list.join(","));
+        let allowed = "grep Cpus_allowed_list /proc/self/status";
+        match cpus.iter().find_map(|cpu| why_not(*cpu)) {
+            Some(why) => Error::new(Code::Cpu, what, why).fix(allowed),
+            None => Error::os(Code::Cpu, what, "sched_setaffinity", e).fix(allowed),
+        }
+    })
+}
+
+/// Returns why no thread can run on a CPU, as far as that concerns the machine: it is not there, or offline.
+#[must_use]
+pub fn why_not(cpu: usize) -> Option<String> {
+    let list = |file| {
+        let path = format!("/sys/devices/system/cpu/{file}");
+        Some(std::fs::read_to_string(path).ok()?.trim().to_owned())
+    };
+    let (present, online) = (list("present")?, list("online")?);
+    if !is_listed(&present, cpu) {
+        return Some(format!("there is no CPU {cpu}: this machine has {present}"));
+    }
+    (!is_listed(&online, cpu)).then(|| format!("CPU {cpu} is offline; online are {online}"))
+}
+
+/// Returns true if a list as the kernel writes them, such as `0-3,8`, has a number.
+fn is_listed(list: &str, n: usize) -> bool {
+    let range = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        Some(first.parse().ok()?..=last.parse().ok()?)
+    };
+    list.split(',')
+        .filter_map(range)
+        .any(|range: std::ops::RangeInclusive<usize>| range.contains(&n))
 }
 
 /// The CPUs that the calling thread may run on, in ascending order.
@@ -135,8 +170,28 @@ mod tests {
                 let e = pin_to_cpu(cpu).unwrap_err();
                 assert_eq!(e.code, Code::Cpu);
                 assert!(e.fix.contains("Cpus_allowed_list"), "{e}");
+                assert!(e.why.contains("this machine has"), "{e}");
             }
         });
+    }
+
+    #[test]
+    fn of_several_cpus_those_that_are_there_are_taken() {
+        apart(|| {
+            let before = allowed_cpus().unwrap();
+            run_on(&[before[0], CpuSet::MAX_CPU - 1]).unwrap();
+            assert_eq!(allowed_cpus().unwrap(), before[..1]);
+            assert_eq!(run_on(&[]).unwrap_err().code, Code::Cpu);
+            run_on(&before).unwrap();
+            assert_eq!(allowed_cpus().unwrap(), before);
+        });
+    }
+
+    #[test]
+    fn lists_of_cpus_are_read_as_the_kernel_writes_them() {
+        let listed = |list: &str| (0..9).filter(|n| is_listed(list, *n)).collect::<Vec<_>>();
+        assert_eq!(listed("0-3,8"), [0, 1, 2, 3, 8]);
+        assert_eq!((listed("5"), listed(""), listed("2-x")), (vec![5], vec![], vec![]));
     }
 
     #[test]

@@ -90,13 +90,15 @@ impl Driver for Memif {
 
 impl Plan for Config {
     fn needs(&self) -> Result<Needs> {
-        let ring = usize::from(self.rings) * self.size as usize;
+        let queues = usize::from(self.rings);
+        let ring = queues * self.size as usize;
         let (ring_frames, trust) = match self.sharing {
             Sharing::Write => (2 * ring, Trust::Exported),
             Sharing::Read => (ring, Trust::Private),
             Sharing::Nothing => (0, Trust::Private),
         };
-        Ok(Needs { packet_max_bytes: PACKET_BYTES_MAX, ring_frames, trust, ..Needs::default() })
+        let packet_max_bytes = PACKET_BYTES_MAX;
+        Ok(Needs { queues, packet_max_bytes, ring_frames, trust, ..Needs::default() })
     }
 
     fn examine(&self, spec: &Spec, _: Trial, found: &mut Findings) {

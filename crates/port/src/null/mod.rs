@@ -20,7 +20,10 @@ use crate::units;
 /// Ethernet's minimum without FCS.
 const SIZE_BYTES: u64 = 60;
 
-/// The driver of `null:[size=60]`.
+/// Most queues of a port.
+const QUEUES_MAX: u64 = 64;
+
+/// The driver of `null:[size=60][,queues=1]`.
 #[derive(Debug)]
 pub struct Null;
 
@@ -31,7 +34,7 @@ impl Driver for Null {
 
     fn help(&self) -> DriverHelp {
         DriverHelp {
-            usage: "null:[size=60]",
+            usage: "null:[size=60][,queues=1]",
             text: "packets from nowhere to nowhere: what the path itself costs",
         }
     }
@@ -42,19 +45,28 @@ impl Driver for Null {
 
     fn parse(&self, spec: &Spec) -> Result<Box<dyn Plan>> {
         let size_bytes = spec.value("size", units::count)?.unwrap_or(SIZE_BYTES) as usize;
+        let queues = spec.value("queues", queues)?.unwrap_or(1);
         spec.finish()?;
-        Ok(Box::new(NullPlan { spec: spec.clone(), size_bytes }))
+        Ok(Box::new(NullPlan { spec: spec.clone(), size_bytes, queues }))
     }
+}
+
+/// Reads how many queues there are to be.
+fn queues(text: &str) -> std::result::Result<usize, String> {
+    let n = units::count(text).ok().filter(|n| (1..=QUEUES_MAX).contains(n));
+    n.map(|n| n as usize).ok_or_else(|| format!("'{text}' is no number from 1 to {QUEUES_MAX}"))
 }
 
 struct NullPlan {
     spec: Spec,
     size_bytes: usize,
+    queues: usize,
 }
 
 impl Plan for NullPlan {
     fn needs(&self) -> Result<Needs> {
-        Ok(Needs { packet_max_bytes: self.size_bytes, ..Needs::default() })
+        let (queues, packet_max_bytes) = (self.queues, self.size_bytes);
+        Ok(Needs { queues, packet_max_bytes, ..Needs::default() })
     }
 
     fn open(&self, cx: &mut OpenContext<'_>) -> Result<Opened> {
@@ -63,11 +75,17 @@ impl Plan for NullPlan {
             let why = format!("size={size_bytes}: a frame holds 1 to {room} bytes");
             return Err(self.spec.error(why));
         }
-        let timer = TimerFd::new()?;
-        // It cannot fail: the descriptor is a timer.
-        let _ = timer.set_at(Some(Instant::now()));
-        let obtained = Obtained::new(&self.spec.name, format!("null, {size_bytes} B"), room);
-        Ok(Opened::single(NullQueue { timer, size_bytes, retry_at: None, rx_nombuf: 0 }, obtained))
+        let open = |_| {
+            let timer = TimerFd::new()?;
+            // It cannot fail: the descriptor is a timer.
+            let _ = timer.set_at(Some(Instant::now()));
+            let queue = NullQueue { timer, size_bytes, retry_at: None, rx_nombuf: 0 };
+            Ok(Box::new(queue) as Box<dyn QueueOps>)
+        };
+        let mut obtained = Obtained::new(&self.spec.name, format!("null, {size_bytes} B"), room);
+        obtained.queues = self.queues;
+        let queues = (0..self.queues).map(open).collect::<Result<_>>()?;
+        Ok(Opened { queues, obtained })
     }
 }
 

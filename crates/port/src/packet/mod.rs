@@ -82,6 +82,7 @@ impl Plan for Config {
     fn needs(&self) -> Result<Needs> {
         let flow = self.flow.as_ref().map_or(Capabilities::NONE, Flow::capabilities);
         Ok(Needs {
+            queues: self.queues,
             packet_max_bytes: setup::packet_max_bytes(self)?,
             capabilities: Capabilities::NET_RAW.and(flow),
             ..Needs::default()

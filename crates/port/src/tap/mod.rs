@@ -73,8 +73,12 @@ impl Driver for Tap {
 
 impl Plan for Config {
     fn needs(&self) -> Result<Needs> {
-        let capabilities = Capabilities::NET_ADMIN;
-        Ok(Needs { packet_max_bytes: PACKET_BYTES_MAX, capabilities, ..Needs::default() })
+        Ok(Needs {
+            queues: self.queues,
+            packet_max_bytes: PACKET_BYTES_MAX,
+            capabilities: Capabilities::NET_ADMIN,
+            ..Needs::default()
+        })
     }
 
     fn examine(&self, spec: &Spec, how: Trial, found: &mut Findings) {

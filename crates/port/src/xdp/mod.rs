@@ -83,9 +83,11 @@ impl Driver for Xdp {
 impl Plan for Config {
     fn needs(&self) -> Result<Needs> {
         let flow = self.filter.flow().map_or(Capabilities::NONE, Flow::capabilities);
+        let queues = setup::queues(self)?.len();
         Ok(Needs {
+            queues,
             packet_max_bytes: setup::packet_max_bytes(self)?,
-            ring_frames: setup::queues(self)?.len() * self.ring_frames(),
+            ring_frames: queues * self.ring_frames(),
             direction: match self.filter {
                 Filter::Nothing => Direction::Sink,
                 _ => Direction::Both,
