@@ -118,13 +118,7 @@ impl Control {
     }
 
     /// Orders a setting, called `name`, of a port's queues or of one of them.
-    fn set(
-        &self,
-        port: &str,
-        queue: Option<usize>,
-        setting: Setting,
-        name: &str,
-    ) -> Result<Asked> {
+    fn set(&self, port: &str, queue: Option<usize>, setting: Setting, name: &str) -> Result<Asked> {
         let what = || format!("cannot set the {name} of '{port}'");
         let bad = |why: String, fix| Err(Error::new(Code::Topology, what(), why).fix(fix));
         let numbers: Vec<usize> =

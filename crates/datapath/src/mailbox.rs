@@ -18,7 +18,7 @@ const PHASE: u32 = 3;
 /// One generation of orders.
 const GENERATION: u32 = PHASE + 1;
 
-/// What a worker is told, as it was read at one time.
+/// Orders to a worker, as they were read at one time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Word(u32);
 

@@ -73,7 +73,7 @@ impl Release for Nothing {
     fn release(&self, _: usize) {}
 }
 
-/// What a buffer went through before: fields that were written, packets that it was joined to, and its end.
+/// The past of a buffer: fields that were written, packets that it was joined to, and its end.
 #[derive(Debug, Clone)]
 struct Past {
     /// A bit for each field that was set.

@@ -4,7 +4,7 @@
 
 use linerate_skb::{Data, Pool, Skb};
 
-/// What glibc's mallinfo2(3) returns.
+/// The result of glibc's mallinfo2(3).
 #[repr(C)]
 struct Account {
     _before: [usize; 4],

@@ -42,7 +42,7 @@ pub(super) trait Protocol: Send {
 /// The surroundings of a [`Protocol`]'s turn.
 pub(super) struct Turn<'a> {
     pub config: &'a Config,
-    /// What is to be closed, where nobody waits for it.
+    /// Mappings and descriptors to close, where no worker waits.
     pub waste: &'a mut Vec<Waste>,
     /// So much waits to be closed that no more peers are wanted.
     pub is_full: bool,

@@ -36,7 +36,7 @@ pub(super) struct Endpoint {
     generation: Cell<u32>,
     /// The generation whose peer this endpoint has found to violate the protocol, and how.
     failed: Cell<Option<(u32, ProtocolError)>>,
-    /// What is to be dropped by the control thread.
+    /// Mappings and descriptors that the control thread is to close.
     retired: Vec<Waste>,
     pub health: Health,
     set: Epoll,

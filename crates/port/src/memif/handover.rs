@@ -26,7 +26,7 @@ pub struct State<H, R, W> {
     pub health: H,
     /// Rings that their queues have not taken.
     pub bindings: Vec<Option<R>>,
-    /// What endpoints have given back.
+    /// Mappings and descriptors that endpoints have given back.
     pub retired: Vec<W>,
 }
 

@@ -377,7 +377,7 @@ mod tests {
         RingPlace { from_client, index, region: 0, offset: 0, power: 4 }
     }
 
-    /// What a server with `text` replies to `message`, which comes with `fds`.
+    /// Returns the reply of a server with `text` to `message`, which comes with `fds`.
     fn reply(
         server: &mut Server,
         text: &str,

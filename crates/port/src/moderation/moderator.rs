@@ -42,7 +42,7 @@ pub enum Rest {
     Device,
 }
 
-/// What a queue gave since the last decision.
+/// Packets that a queue gave since the last decision.
 #[derive(Debug, Clone, Copy, Default)]
 struct Turn {
     packets: u32,

@@ -10,7 +10,7 @@ fn us(n: u64) -> Duration {
     Duration::from_micros(n)
 }
 
-/// How packets come.
+/// Arrivals of packets.
 enum Load {
     /// At these times.
     At(Vec<Duration>),
@@ -18,7 +18,7 @@ enum Load {
     Answers(u32, Duration),
 }
 
-/// What became of them.
+/// Packets as they were received, and their delays.
 #[derive(Debug, Default)]
 struct Seen {
     packets: u64,

@@ -133,7 +133,7 @@ fn send(to: Ipv4Addr, rate: u64, seconds: u64) -> Result<()> {
     Ok(())
 }
 
-/// What a receiver saw.
+/// Observations of a receiver.
 struct Seen {
     packets: u64,
     highest: u64,
@@ -275,7 +275,7 @@ fn forward(mode: &str) -> Result<()> {
     println!(
         "got {} lost {}, {:.1} %, {:.0} irqs/s, -, - us",
         last.2 - before,
-        port.counts.missed,
+        port.counts.rx_missed,
         100.0 * cpu / seconds,
         stats[0].sleeps as f64 / seconds
     );

@@ -1,0 +1,160 @@
+//! Tests of the handle.
+
+use super::*;
+use crate::Pool;
+
+fn pool() -> Pool {
+    Pool::builder().frames(64).build().unwrap()
+}
+
+#[test]
+fn a_handle_is_four_bytes_and_crosses_threads() {
+    fn check<T: Send + Sync + 'static>() {}
+    check::<Skb>();
+    check::<Skb<Shared>>();
+    assert_eq!(size_of::<Option<Skb<Shared>>>(), 4);
+}
+
+#[test]
+fn headroom_and_tailroom_are_given_and_taken() {
+    let pool = pool();
+    let mut skb = pool.local().alloc_one().unwrap();
+    assert!(skb.reserve(64) && !skb.reserve(4096));
+    assert!(skb.put_slice(b"payload"));
+    skb.push(4).unwrap().copy_from_slice(b"head");
+    assert_eq!(skb.data(), b"headpayload");
+    assert_eq!(skb.headroom(), 60);
+    assert!(skb.push(61).is_none());
+    assert!(skb.pull(4) && !skb.pull(8));
+    assert!(skb.trim(3) && !skb.trim(4));
+    assert_eq!(skb.data(), b"pay");
+    assert!(!skb.put_slice(&[0; 2048]));
+    skb.put(2).unwrap().copy_from_slice(b"me");
+    assert_eq!(skb.data(), b"payme");
+    assert_eq!(skb.headroom() + skb.len() + skb.tailroom(), pool.frame_size());
+}
+
+/// Returns a pool whose frames have all been packets with every byte and field set.
+fn used_pool() -> Pool {
+    let pool = pool();
+    let mut mem = pool.local();
+    let used: Vec<Skb> = std::iter::from_fn(|| mem.alloc_one()).collect();
+    assert_eq!(used.len(), 64);
+    for mut skb in used {
+        assert!(skb.put_slice(&[0xee; 1792]) && skb.push(256).is_some());
+        assert!(skb.set_priority(7) && skb.set_mark(8) && skb.set_hash(9));
+        skb.cb_mut().unwrap().fill(0xee);
+    }
+    pool
+}
+
+/// Returns the fields that [`used_pool`] has set.
+fn noted<S>(skb: &Skb<S>) -> (u32, Option<u32>, Option<u32>, [u8; 24]) {
+    (skb.priority(), skb.mark(), skb.hash(), *skb.cb())
+}
+
+#[test]
+fn a_shared_packet_is_copied_on_the_first_write() {
+    let pool = used_pool();
+    let mut mem = pool.local();
+    let mut skb = mem.alloc_copy(b"abc").unwrap();
+    let shared = skb.share();
+    let again = shared.clone();
+    assert_eq!(pool.ledger().in_flight, 3);
+    assert_eq!(skb.data().as_ptr(), shared.data().as_ptr());
+    skb.data_mut()[0] = b'X';
+    assert_eq!((skb.data(), shared.data()), (&b"Xbc"[..], &b"abc"[..]));
+    assert_eq!([noted(&skb), noted(&shared), noted(&again)], [(0, None, None, [0; 24]); 3]);
+    let shared = shared.try_unique().unwrap_err();
+    drop(again);
+    let mut last = shared.try_unique().unwrap();
+    last.data_mut()[0] = b'Y';
+    assert_eq!(last.data(), b"Ybc");
+    drop((skb, last));
+    let ledger = pool.ledger();
+    assert_eq!((ledger.created, ledger.consumed), (64 + 3, 64 + 3));
+    assert_eq!((ledger.in_flight, ledger.difference()), (0, 0), "{ledger}");
+}
+
+#[test]
+fn a_shared_packet_that_cannot_be_copied_is_not_written() {
+    let pool = Pool::builder().frames(1).build().unwrap();
+    let mut skb = pool.local().alloc_copy(b"abc").unwrap();
+    let shared = skb.share();
+    assert!(skb.data_mut().is_empty() && !skb.pull(1) && skb.push(1).is_none());
+    assert_eq!(shared.data(), b"abc");
+    drop(shared);
+    assert_eq!(skb.data_mut(), b"abc");
+}
+
+#[test]
+fn a_chain_is_shared_and_copied_as_a_whole() {
+    let pool = used_pool();
+    let mut mem = pool.local();
+    let bytes: Vec<u8> = (0..5000u32).map(|i| i as u8).collect();
+    let mut skb = mem.alloc_copy(&bytes).unwrap();
+    let shared = skb.share();
+    assert!(skb.append(mem.alloc_copy(b"tail").unwrap()).is_err());
+    skb.data_mut()[0] = 99;
+    let mut copy = vec![0; 5000];
+    assert_eq!(skb.copy_to(0, &mut copy), 5000);
+    assert!(copy[0] == 99 && copy[1..] == bytes[1..]);
+    assert_eq!([noted(&skb), noted(&shared)], [(0, None, None, [0; 24]); 2]);
+    assert!(skb.append(mem.alloc_copy(b"tail").unwrap()).is_ok());
+    assert_eq!((skb.len(), shared.len()), (5004, 5000));
+    drop((skb, shared));
+    let ledger = pool.ledger();
+    assert_eq!((ledger.in_flight, ledger.difference()), (0, 0), "{ledger}");
+}
+
+#[test]
+fn chains_are_spliced_in_order() {
+    let pool = pool();
+    let mut mem = pool.local();
+    let long: Vec<u8> = (0..4000u32).map(|i| i as u8).collect();
+    let mut skb = mem.alloc_copy(&long).unwrap();
+    assert!(skb.append(mem.alloc_copy(&long).unwrap()).is_ok());
+    let joined: Vec<u8> = skb.segments().flatten().copied().collect();
+    assert!(joined == [&long[..], &long[..]].concat());
+    assert_eq!(skb.fragments(), 5);
+}
+
+#[test]
+fn a_fragment_of_another_pool_is_handed_back() {
+    let (a, b) = (pool(), pool());
+    let mut skb = a.local().alloc_copy(b"a").unwrap();
+    let other = skb.append(b.local().alloc_copy(b"b").unwrap()).unwrap_err();
+    assert_eq!((skb.data(), other.data()), (&b"a"[..], &b"b"[..]));
+}
+
+#[test]
+fn exported_bytes_are_copied_and_never_borrowed() {
+    let pool = Pool::builder().frames(64).trust(Trust::Exported).build().unwrap();
+    let mut mem = pool.local();
+    let bytes: Vec<u8> = (0..5000u32).map(|i| i as u8).collect();
+    let mut skb = mem.alloc_copy(&bytes).unwrap();
+    assert_eq!(skb.len(), 5000);
+    assert!(skb.data().is_empty() && skb.data_mut().is_empty() && skb.spare_mut().is_empty());
+    assert_eq!(skb.segments().count(), 0);
+    let mut copy = vec![0; 5000];
+    assert_eq!(skb.copy_to(0, &mut copy), 5000);
+    assert!(copy == bytes);
+}
+
+#[test]
+fn handles_shared_over_threads_free_the_frame_once() {
+    let pool = pool();
+    let mut mem = pool.local();
+    for _ in 0..if cfg!(miri) { 5 } else { 200 } {
+        let mut skb = mem.alloc_copy(b"contended").unwrap();
+        let shared: Vec<_> = (0..4).map(|_| skb.share()).collect();
+        std::thread::scope(|s| {
+            for one in shared {
+                s.spawn(move || assert_eq!(one.data(), b"contended"));
+            }
+            drop(skb);
+        });
+    }
+    let ledger = pool.ledger();
+    assert_eq!((ledger.in_flight, ledger.difference()), (0, 0), "{ledger}");
+}
