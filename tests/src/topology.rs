@@ -37,12 +37,21 @@ impl Hosts {
     /// # Errors
     /// The reason to skip.
     pub fn new() -> Result<Hosts, String> {
+        Hosts::with_queues(1)
+    }
+
+    /// The same, with so many queues at both ends of each pair, each way.
+    ///
+    /// # Errors
+    /// The reason to skip.
+    pub fn with_queues(queues: usize) -> Result<Hosts, String> {
+        let queues = format!("numrxqueues {queues} numtxqueues {queues}");
         let hosts = Hosts { west: Netns::new()?, middle: Netns::new()?, east: Netns::new()? };
         for (host, end, address) in [(&hosts.west, "w0", WEST), (&hosts.east, "e0", EAST)] {
             let peer = host.path();
-            hosts
-                .middle
-                .try_ip(&format!("link add dev {end} type veth peer name eth0 netns {peer}"))?;
+            hosts.middle.try_ip(&format!(
+                "link add dev {end} {queues} type veth peer name eth0 {queues} netns {peer}"
+            ))?;
             hosts.middle.ip(&format!("link set dev {end} up"));
             host.ip(&format!("addr add {address}/24 dev eth0"));
             host.ip("link set dev eth0 up");
