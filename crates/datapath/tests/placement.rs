@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, ThreadId};
 use std::time::Duration;
 
-use linerate_datapath::{Builder, Engine, Moderation, Running, Stage, Turn};
+use linerate_datapath::{Builder, Engine, Moderation, Running, Setting, Stage, Turn};
 use linerate_port::thread::{allowed_cpus, current_cpu, run_on};
 use linerate_port::wait::EventFd;
 use linerate_port::{
@@ -362,7 +362,7 @@ fn an_order_for_a_port_reaches_its_queues_on_all_workers() {
     let control = running.control();
     for queue in [None, Some(0), Some(1), Some(2)] {
         let applied = control.set_moderation("a", queue, Moderation::Busy).unwrap().wait(LONG);
-        assert_eq!(applied.unwrap().applied, Moderation::Busy);
+        assert_eq!(applied.unwrap().applied, Setting::Moderation(Moderation::Busy));
     }
     let e = control.set_moderation("a", Some(3), Moderation::Busy).map(drop).unwrap_err();
     assert!(e.why == "it has no queue 3" && e.fix == "its queues: 0..3", "{e}");
