@@ -62,6 +62,16 @@ fn a_packet_port_sends_a_batch_with_one_call() {
 }
 
 #[test]
+fn a_cap_of_one_makes_a_call_for_each_packet() {
+    or_skip!(installed("strace"));
+    let hosts = or_skip!(Hosts::new());
+    let Some(counts) = sent_by(&hosts, "packet:w0,tx_batch=1") else { return };
+    // One more for each time that the device's queue is full for a moment.
+    let sends = counts["sendmmsg"] + counts.get("sendmsg").copied().unwrap_or(0);
+    assert!((PACKETS..PACKETS + PACKETS / 4).contains(&sends), "{counts:?}");
+}
+
+#[test]
 fn an_xdp_port_makes_less_than_a_call_for_sixteen_packets() {
     or_skip!(installed("strace"));
     let hosts = or_skip!(Hosts::new());
