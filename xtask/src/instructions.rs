@@ -13,12 +13,25 @@ use crate::{cargo, skipped};
 
 /// A package, its bench, the turns of its two runs, and each case with the packets of one turn.
 type Bench = (&'static str, &'static str, [u64; 2], &'static [(&'static str, u64)]);
-const BENCHES: [Bench; 2] = [
+const BENCHES: [Bench; 3] = [
     (
         "linerate-datapath",
         "forward",
         [1000, 3000],
         &[("null", 128), ("gen", 64), ("fabric", 64), ("fabric_copy", 64)],
+    ),
+    // A run shorter than that would not have met all 100,000 flows.
+    (
+        "linerate-datapath",
+        "qdisc",
+        [3200, 4200],
+        &[
+            ("qdisc_fifo", 64),
+            ("qdisc_pfifo_fast", 64),
+            ("qdisc_tbf", 64),
+            ("qdisc_fq_codel", 64),
+            ("qdisc_flow_tbf", 64),
+        ],
     ),
     (
         "linerate-port",

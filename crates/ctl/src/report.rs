@@ -95,6 +95,9 @@ pub struct PortReport {
     pub poor_use: Option<String>,
     /// The packets that go to its device with one transmit call: a number, or auto.
     pub tx_batch: String,
+    /// Doorbells of its transmit rings: system calls that sent, tails shown to a peer; `None` of a device
+    /// without one.
+    pub doorbells: Option<u64>,
     /// Its transmit calls by the packets that its device took, in ranges of powers of two.
     pub tx_calls: Vec<TxCalls>,
     /// Its queueing discipline's counts.
@@ -474,6 +477,7 @@ impl PortReport {
             },
             poor_use: poor_use(c.rx_packets, c.irqs(), time).filter(|_| port.moderation.gathers),
             tx_batch: port.tx_batch.to_string(),
+            doorbells: d.doorbells,
             tx_calls: tx_calls(&port.flushes.sizes),
             qdisc: port.qdisc.as_ref().map(QdiscReport::from),
         }

@@ -105,6 +105,11 @@ impl Napi {
         self.egress.waiting() + self.ops.waiting()
     }
 
+    /// True if a discipline decides what leaves, and when.
+    pub fn has_qdisc(&self) -> bool {
+        self.egress.qdisc_counts().is_some()
+    }
+
     /// Returns the time from which a packet that waits for it may leave.
     pub fn due(&self) -> Option<Instant> {
         self.egress.deadline()

@@ -66,6 +66,8 @@ pub struct Worker {
     pub(crate) obeyed: Word,
     /// The end of the last turn.
     pub(crate) rest: Rest,
+    /// Some queue has a discipline.
+    has_qdisc: bool,
     /// The time from which a packet that waits for it may leave.
     pub(crate) due: Option<Instant>,
     /// A program sleeps on the descriptor, as far as this worker knows.
@@ -86,6 +88,7 @@ impl Worker {
         slot: Arc<WorkerSlot>,
     ) -> linerate_port::Result<Worker> {
         let (epoll, timer) = (Epoll::new()?, TimerFd::new()?);
+        let has_qdisc = napis.iter().any(Napi::has_qdisc);
         let watch = |fd: BorrowedFd<'_>, tag| {
             epoll.add(fd, tag, EventFlags::IN).map_err(|e| {
                 let code = linerate_port::Code::System;
@@ -110,6 +113,7 @@ impl Worker {
             obeyed: slot.word(),
             rest: Rest::Device,
             due: None,
+            has_qdisc,
             is_armed: false,
             meter: CostMeter::default(),
             slot,
@@ -153,7 +157,9 @@ impl Worker {
         for napi in &mut self.napis {
             sent |= napi.xmit(now, &mut self.mem);
         }
-        self.due = self.napis.iter().filter_map(Napi::due).min();
+        if self.has_qdisc {
+            self.due = self.napis.iter().filter_map(Napi::due).min();
+        }
         self.rest = self.rest(now, received);
         self.settle(received, sent, now)
     }

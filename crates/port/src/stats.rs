@@ -62,6 +62,9 @@ pub struct DriverCounts {
     pub bad_descs: u64,
     /// Times that its socket was opened anew, since the device had packets and gave none back.
     pub resets: u64,
+    /// Doorbells of its transmit rings: system calls that sent, or tails that were shown to a peer; `None` of
+    /// a device without one.
+    pub doorbells: Option<u64>,
 }
 
 /// Counters of one queue that its driver keeps, since it was opened.
@@ -159,13 +162,15 @@ impl std::ops::AddAssign for QueueCounts {
     }
 }
 
-/// Sum of the counters of a port's queues: bytes copied are unknown if none of them counts them.
+/// Sum of the counters of a port's queues: bytes copied and doorbells are unknown if none of them counts them.
 impl std::ops::AddAssign for DriverCounts {
     fn add_assign(&mut self, more: DriverCounts) {
-        self.copied_bytes = match (self.copied_bytes, more.copied_bytes) {
+        let sum = |one: Option<u64>, other: Option<u64>| match (one, other) {
             (Some(some), Some(more)) => Some(some + more),
             (one, other) => one.or(other),
         };
+        self.copied_bytes = sum(self.copied_bytes, more.copied_bytes);
+        self.doorbells = sum(self.doorbells, more.doorbells);
         self.missed_ring_full += more.missed_ring_full;
         self.missed_no_frame += more.missed_no_frame;
         self.bad_descs += more.bad_descs;

@@ -37,6 +37,8 @@ pub(super) struct MemifQueue {
     missed: u64,
     /// The room that was not enough for what is to be sent next.
     short: Option<u16>,
+    /// Times that packets were shown to the peer.
+    doorbells: u64,
 }
 
 impl MemifQueue {
@@ -54,6 +56,7 @@ impl MemifQueue {
             room: Room::new(),
             missed: 0,
             short: None,
+            doorbells: 0,
         };
         while queue.end.is_stale() {
             queue.change();
@@ -124,6 +127,7 @@ impl MemifQueue {
         let sent = self.fill(mem, batch, moved);
         if let Some(tx) = &mut self.rings.tx {
             tx.post();
+            self.doorbells += 1;
             self.short = matches!(sent, Ok(Stop::Full)).then(|| tx.room());
         }
         sent.map(drop)
@@ -249,6 +253,7 @@ impl QueueOps for MemifQueue {
         let link = &self.end.link;
         let driver = DriverCounts {
             copied_bytes: Some(self.copies.bytes),
+            doorbells: Some(self.doorbells),
             bad_descs: once(link.errors.load(Ordering::Relaxed)),
             resets: once(link.ended.load(Ordering::Relaxed)),
             ..DriverCounts::default()

@@ -46,7 +46,7 @@ use crate::host::flow::Flow;
 use crate::host::{Host, HostDevice, Link, Reservation};
 use crate::queue::Want;
 use crate::spec::Spec;
-use crate::stats::Counters;
+use crate::stats::{Counters, DriverCounts};
 
 use config::Config;
 use rx::Rx;
@@ -152,7 +152,8 @@ impl HostDevice for Device {
         // The kernel begins anew each time that it is asked.
         self.rx_missed += self.socket.take_statistics().map_or(0, |stats| stats.drops.into());
         let (rx_missed, rx_nombuf) = (self.rx_missed + self.rx.lost(), self.rx.rx_nombuf);
-        Counters { rx_missed, rx_nombuf, ..Counters::default() }
+        let driver = DriverCounts { doorbells: Some(self.tx.doorbells), ..DriverCounts::default() };
+        Counters { rx_missed, rx_nombuf, driver, ..Counters::default() }
     }
 
     fn caps(&self) -> Caps {

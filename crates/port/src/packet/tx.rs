@@ -26,6 +26,8 @@ pub(super) struct Tx {
     refused_since: Option<Instant>,
     /// For packets whose frames a peer can write: the kernel gets a copy that it cannot.
     scratch: Vec<u8>,
+    /// System calls that sent.
+    pub doorbells: u64,
 }
 
 /// Action after a refusal.
@@ -43,6 +45,7 @@ impl Tx {
             retry: Retry::default(),
             refused_since: None,
             scratch: Vec::new(),
+            doorbells: 0,
         }
     }
 
@@ -110,6 +113,7 @@ impl Tx {
             // It alone has more segments than a message holds.
             return (0, Some(Errno::MSGSIZE));
         }
+        self.doorbells += 1;
         sending.flush(socket)
     }
 
@@ -121,6 +125,7 @@ impl Tx {
         if !copy.is_some_and(|bytes| sending.add(header.as_ref(), [bytes])) {
             return (0, Some(Errno::MSGSIZE));
         }
+        self.doorbells += 1;
         sending.flush(socket)
     }
 

@@ -40,7 +40,7 @@ use crate::driver::{Driver, DriverHelp, Needs, OnMachine, OpenContext, Opened, P
 use crate::host::{Host, HostDevice, Link, PACKET_BYTES_MAX};
 use crate::queue::Want;
 use crate::spec::Spec;
-use crate::stats::Counters;
+use crate::stats::{Counters, DriverCounts};
 
 use config::Config;
 use rx::Rx;
@@ -136,7 +136,8 @@ impl HostDevice for Device {
     }
 
     fn counters(&mut self) -> Counters {
-        Counters { rx_nombuf: self.rx.rx_nombuf, ..Counters::default() }
+        let driver = DriverCounts { doorbells: Some(self.tx.doorbells), ..DriverCounts::default() };
+        Counters { rx_nombuf: self.rx.rx_nombuf, driver, ..Counters::default() }
     }
 
     fn caps(&self) -> Caps {

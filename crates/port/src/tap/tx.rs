@@ -18,6 +18,8 @@ pub(super) struct Tx {
     pub retry: Retry,
     /// For packets whose frames a peer can write: the kernel gets a copy that it cannot.
     scratch: Vec<u8>,
+    /// System calls that sent, one a packet.
+    pub doorbells: u64,
 }
 
 impl Tx {
@@ -73,6 +75,7 @@ impl Tx {
 
     /// Writes one packet.
     fn write(&mut self, tap: &Tap, skb: &Skb) -> rustix::io::Result<()> {
+        self.doorbells += 1;
         let header = offload::header(skb.offload()).to_bytes();
         let header = IoSlice::new(&header);
         if is_exported(skb) {

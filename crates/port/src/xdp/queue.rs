@@ -280,6 +280,7 @@ impl HostDevice for Device {
             missed_no_frame: self.missed[1],
             bad_descs: self.bad_descs + bad,
             resets: self.resets,
+            doorbells: Some(self.tx.doorbells),
         };
         let (rx_missed, rx_nombuf) = (self.missed.iter().sum(), self.rx.rx_nombuf);
         Counters { rx_missed, rx_nombuf, driver, ..Counters::default() }

@@ -41,6 +41,8 @@ pub(super) struct Tx {
     scratch: Vec<u8>,
     /// Bytes copied so far, of packets that the device could not read where they lay.
     pub copied_bytes: u64,
+    /// System calls that told the kernel of packets.
+    pub doorbells: u64,
 }
 
 impl Tx {
@@ -60,6 +62,7 @@ impl Tx {
             copies,
             scratch: Vec::new(),
             copied_bytes: 0,
+            doorbells: 0,
         }
     }
 
@@ -235,6 +238,7 @@ impl Tx {
         for _ in 0..KICKS_MAX {
             let (free, sending) = (socket.rings.tx.free(), socket.held.sending);
             let done = socket.rings.socket.wake_tx();
+            self.doorbells += 1;
             self.reap(socket, mem);
             let moved = socket.rings.tx.free() > free || socket.held.sending < sending;
             match done {
