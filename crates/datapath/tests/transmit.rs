@@ -3,6 +3,8 @@
 use std::time::{Duration, Instant};
 
 use linerate_datapath::{Builder, Engine, Running, Setting, TxBatch};
+use linerate_port::QueueOps;
+use linerate_port::wrap::fault::{Fault, Faulty, Plan};
 use linerate_skb::DropReason;
 
 const LONG: Duration = Duration::from_secs(60);
@@ -181,5 +183,46 @@ fn text_that_no_port_can_follow_is_refused_with_what_would_fit() {
         let engine = Engine::builder().port("gen", "gen:").port("out", text).wire("gen", "out");
         let e = engine.build().unwrap_err();
         assert!(e.to_string().contains(wanted), "{text}: {e}");
+    }
+}
+
+/// A device that takes nothing now and then, and loses a packet in the middle of a batch.
+#[test]
+fn refusals_and_losses_in_mid_batch_keep_order_and_books_with_any_cap() {
+    for cap in [TxBatch::Packets(1), TxBatch::Packets(2), TxBatch::Packets(64), TxBatch::Auto] {
+        let plan = Plan::new(7).tx(Fault::Refuse { calls: 3 }, 9).tx(Fault::Drop, 50);
+        let faulty = move |ops, _| Ok(Box::new(Faulty::new(ops, &plan)?) as Box<dyn QueueOps>);
+        let engine = verified(",count=20k,flows=4").tx_batch(cap).wrap("r0", faulty);
+        let running = engine.build().unwrap().start().unwrap();
+        assert!(running.wait(LONG).unwrap());
+        let stopped = running.stop(LONG);
+        let (ledger, found) = (&stopped.ledger, stopped.ports[3].verified.unwrap());
+        assert_eq!((ledger.in_flight, ledger.difference()), (0, 0), "{cap}: {ledger}");
+        // The wrapper holds packets of its own, which a stop drops.
+        let held = ledger.dropped(DropReason::STOPPED);
+        let lost = ledger.dropped(DropReason::INJECTED) + held;
+        assert!(lost - held > 100 && ledger.sent + lost == 20_000, "{cap}: {ledger}");
+        // Nothing came behind the last ones, from which their loss could be seen.
+        assert!(found.lost <= lost && found.lost + 100 > lost, "{cap}: {found:?} of {lost}");
+        assert_eq!((found.reordered, found.duplicated), (0, 0), "{cap}");
+        let r0 = &stopped.ports[1];
+        assert!(r0.flushes.sizes.full() > 0, "{cap}: {}", r0.flushes.sizes);
+    }
+}
+
+#[test]
+fn shaped_stop_under_load_ends_soon_and_leaves_nothing() {
+    for text in ["null:,shape=1Mbit,qdisc=fq_codel,limit=300", "null:,qdisc=pfifo_fast,tx_batch=1"]
+    {
+        let engine = Engine::builder().port("gen", "gen:,flows=100").port("out", text);
+        let running = engine.wire("gen", "out").build().unwrap().start().unwrap();
+        std::thread::sleep(Duration::from_millis(50));
+        let since = Instant::now();
+        let stopped = running.stop(Duration::from_millis(100));
+        assert!(since.elapsed() < Duration::from_secs(10), "{text}");
+        let ledger = &stopped.ledger;
+        assert_eq!((ledger.in_flight, ledger.difference()), (0, 0), "{text}: {ledger}");
+        let qdisc = stopped.ports[1].qdisc.unwrap();
+        assert_eq!(qdisc.held.packets, 0, "{text}: {qdisc:?}");
     }
 }
