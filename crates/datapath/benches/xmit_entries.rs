@@ -1,0 +1,110 @@
+//! The transmit entries that post 002 weighed, in instructions a packet.
+//!
+//! Input: 64 packets of a pool, allocated, handed to a device that frees them as sent, over and over. `one` calls the
+//! entry for each; `list` moves them to an allocated list and calls once, as the worker does with a cap; `static` has
+//! the list inside the device; `merged` has one entry for both, in which no packet means "your list"; `always` takes
+//! the way over the list even for a single packet, 64 times.
+//!
+//! Prediction: `one` and `always` take several times as much as the others; `list`, `static` and `merged` differ by
+//! less than one instruction a packet, because each is a call a batch. (The post measured 1 % for `static`.)
+
+use std::hint::black_box;
+
+use linerate_skb::{Batch, Local, Moved, Pool, Skb};
+
+const PACKETS: usize = 64;
+const TURNS: u64 = 20_000;
+const CASES: [&str; 5] =
+    ["entry_one", "entry_list", "entry_static", "entry_merged", "entry_always"];
+
+/// The entries of a device.
+trait Device {
+    /// Sends a list of one or more packets: ours.
+    fn xmit(&mut self, mem: &mut Local, batch: &mut Batch) -> Moved;
+    /// Returns the list inside the device.
+    fn list(&mut self) -> &mut Batch;
+    /// Sends the list inside the device.
+    fn xmit_list(&mut self, mem: &mut Local) -> Moved;
+    /// Sends a packet, or the list inside the device.
+    fn xmit_merged(&mut self, mem: &mut Local, skb: Option<Skb>) -> Moved;
+}
+
+/// A device that is done with each packet at once.
+struct Null {
+    list: Batch,
+    one: Batch,
+}
+
+impl Device for Null {
+    fn xmit(&mut self, mem: &mut Local, batch: &mut Batch) -> Moved {
+        batch.sent(batch.len(), mem)
+    }
+
+    fn list(&mut self) -> &mut Batch {
+        &mut self.list
+    }
+
+    fn xmit_list(&mut self, mem: &mut Local) -> Moved {
+        self.list.sent(self.list.len(), mem)
+    }
+
+    fn xmit_merged(&mut self, mem: &mut Local, skb: Option<Skb>) -> Moved {
+        let Some(skb) = skb else { return self.xmit_list(mem) };
+        // It has room: it is emptied below.
+        let _ = self.one.push(skb);
+        self.one.sent(1, mem)
+    }
+}
+
+fn main() {
+    let args: Vec<String> = std::env::args().collect();
+    // For an instruction counter around the process: two lengths, and the difference.
+    if let [_, once, case, turns, ..] = args.as_slice()
+        && once == "--once"
+    {
+        return run(case, turns.parse().expect("--once CASE TURNS"));
+    }
+    let turns = if args.iter().any(|a| a == "--test") { 100 } else { TURNS };
+    for case in CASES {
+        let start = linerate_port::clock::thread_cpu_ns();
+        run(case, turns);
+        let ns = (linerate_port::clock::thread_cpu_ns() - start) as f64;
+        println!("{case:<14} {:6.2} ns/packet", ns / (turns * PACKETS as u64) as f64);
+    }
+}
+
+fn run(case: &str, turns: u64) {
+    let pool = Pool::builder().frames(256).build().expect("a small pool");
+    let batch = || Batch::with_capacity(PACKETS);
+    let (mut mem, mut fifo, mut list) = (pool.local(), batch(), Some(batch()));
+    let mut device: Box<dyn Device> = black_box(Box::new(Null { list: batch(), one: batch() }));
+    let list = list.as_mut().expect("a cap was set");
+    for _ in 0..turns {
+        mem.alloc(&mut fifo, PACKETS);
+        match case {
+            "entry_one" => {
+                while fifo.move_to(list, 1) > 0 {
+                    device.xmit(&mut mem, list);
+                }
+            }
+            "entry_list" => {
+                fifo.move_to(list, PACKETS);
+                device.xmit(&mut mem, list);
+            }
+            "entry_static" => {
+                fifo.move_to(device.list(), PACKETS);
+                device.xmit_list(&mut mem);
+            }
+            "entry_merged" => {
+                fifo.move_to(device.list(), PACKETS);
+                device.xmit_merged(&mut mem, None);
+            }
+            "entry_always" => {
+                while fifo.move_to(device.list(), 1) > 0 {
+                    device.xmit_merged(&mut mem, None);
+                }
+            }
+            other => panic!("no case {other}"),
+        }
+    }
+}
