@@ -1,0 +1,18 @@
+//! The sections that a how-to promises.
+
+use std::path::Path;
+
+/// Post 002's: what it is, the difference to the original API, a driver's part, a user's part.
+#[test]
+fn batching_is_explained_to_users_and_to_authors_of_drivers() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/howto-batching.md");
+    let page = std::fs::read_to_string(path).unwrap();
+    let sections: Vec<&str> = page.lines().filter_map(|line| line.strip_prefix("## ")).collect();
+    let wanted =
+        ["What it is", "The difference to the original", "For users", "For authors of drivers"];
+    assert_eq!(sections, wanted);
+    // Each part shows code, which tidy compares with the file that it is from.
+    for part in page.split("\n## ").skip(3) {
+        assert!(part.contains("```rust crates/linerate/examples/"), "{}", &part[..40]);
+    }
+}
