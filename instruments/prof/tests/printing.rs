@@ -105,6 +105,31 @@ beyond noise: more than 2·√(with + without) samples; of what did not change 1
 }
 
 #[test]
+fn stages_of_003_have_the_totals_of_their_functions_and_their_share() {
+    let (diff, _) = affinity();
+    let text = Ranked::new(&diff).to_string();
+    // Sums of the post's lines by hand: functions listed on either side, with affinity, without, saving.
+    for (stage, functions, with, without, saving) in [
+        ("driver", 6, "7,108", "16,821", "57.7"),
+        ("core", 7, "1,335", "7,394", "81.9"),
+        ("IP", 5, "3,482", "7,967", "56.3"),
+        ("TCP/UDP", 11, "7,219", "26,365", "72.6"),
+        ("socket", 9, "3,027", "7,429", "59.3"),
+        ("copy", 7, "15,743", "32,998", "52.3"),
+        ("scheduler", 7, "12,480", "34,135", "63.4"),
+        ("memory", 8, "3,048", "8,376", "63.6"),
+    ] {
+        let (_, totals) = text.split_once("of what is listed on either side").expect("totals");
+        let line = totals.lines().find(|line| line.split("  ").next() == Some(stage));
+        let line = line.unwrap_or_else(|| panic!("{stage} in {text}"));
+        let cells: Vec<&str> = line.split_whitespace().skip(1).collect();
+        let functions = functions.to_string();
+        assert_eq!(cells[..3], [functions.as_str(), with, without], "{stage}: {line}");
+        assert!(cells.contains(&saving), "{stage}: {line}");
+    }
+}
+
+#[test]
 fn a_shortened_table_sums_the_rest_and_keeps_what_rose() {
     let (diff, _) = affinity();
     let text = Ranked::new(&diff).top(Some(5)).to_string();
