@@ -95,7 +95,7 @@ mod tests {
     #[test]
     fn skipped_tests_are_told_with_the_rows_whose_evidence_they_are() {
         let lines = [
-            "skipped: on its own stderr, by nobody knows whom",
+            "skipped: on stderr, where no test is named",
             "---- xdp::tests::rings stdout ----",
             "something",
             "skipped: not root",

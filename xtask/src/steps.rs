@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
@@ -53,7 +54,7 @@ impl From<String> for Done {
 }
 
 /// Every step.
-pub const STEPS: [Step; 13] = [
+pub const STEPS: [Step; 14] = [
     Step { name: "fmt", about: "rustfmt has nothing to change", act: fmt },
     Step { name: "tidy", about: "the rules of the tree that no compiler knows", act: tidy_step },
     Step {
@@ -65,6 +66,11 @@ pub const STEPS: [Step; 13] = [
         name: "packages",
         about: "how many foreign packages linerate brings in",
         act: |root| shipped::packages(root).map(Done::from),
+    },
+    Step {
+        name: "deny",
+        about: "licenses and sources of foreign packages (where cargo-deny is)",
+        act: deny,
     },
     Step { name: "clippy", about: "clippy on everything, warnings refused", act: clippy },
     Step {
@@ -206,8 +212,17 @@ fn tidy_step(root: &Path) -> Result<Done> {
     tidy::run(root).map(Done::from)
 }
 
+fn deny(root: &Path) -> Result<Done> {
+    if cargo::quiet(cargo::cargo(root).args(["deny", "--version"]).stderr(Stdio::null())).is_err() {
+        return Ok(Done::skipped("there is no cargo-deny", "cargo install --locked cargo-deny"));
+    }
+    let rules = ["deny", "--locked", "check", "bans", "licenses", "sources"];
+    cargo::quiet(cargo::cargo(root).args(rules))?;
+    Ok(Done::default())
+}
+
 fn clippy(root: &Path) -> Result<Done> {
-    let arguments = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
+    let arguments = ["clippy", "--locked", "--workspace", "--all-targets", "--", "-D", "warnings"];
     cargo::quiet(cargo::cargo(root).args(arguments))?;
     Ok(Done::default())
 }
@@ -215,7 +230,9 @@ fn clippy(root: &Path) -> Result<Done> {
 fn doc(root: &Path) -> Result<Done> {
     api::forget(root);
     let mut command = cargo::cargo(root);
-    command.args(["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings");
+    command
+        .args(["doc", "--locked", "--workspace", "--no-deps"])
+        .env("RUSTDOCFLAGS", "-D warnings");
     cargo::quiet(&mut command)?;
     api::compare(root).map(Done::from)
 }
@@ -224,7 +241,7 @@ fn test(root: &Path) -> Result<Done> {
     let mut command = cargo::cargo(root);
     command.args(words(README_COMMANDS[1]));
     // The harness swallows what a passing test prints, and a skipped test passes: now it says which printed what.
-    command.args(["--", "--show-output"]);
+    command.args(["--locked", "--", "--show-output"]);
     // Cargo builds the program before it runs any test, because the command line's own tests want
     // it; those of other packages would build it once more, by itself, with fewer features.
     command.env("LINERATE_PROGRAM", cargo::target_dir(root).join("debug/linerate"));
@@ -250,7 +267,7 @@ fn forward(root: &Path) -> Result<Done> {
         ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1"),
         ("CARGO_PROFILE_RELEASE_DEBUG", "0"),
     ];
-    cargo::quiet(cargo::cargo(root).args(["build", "--release"]).envs(fast))?;
+    cargo::quiet(cargo::cargo(root).args(["build", "--locked", "--release"]).envs(fast))?;
     // It ends by itself after three seconds; a run that does not is a failure, not a wait.
     let mut command = cargo::cargo_within(root, "60s");
     command.envs(fast);
@@ -271,7 +288,7 @@ fn words(command: &str) -> impl Iterator<Item = &str> {
 fn loom(root: &Path) -> Result<Done> {
     let mut command = cargo::cargo(root);
     let packages = ["linerate-ring", "linerate-skb", "linerate-datapath"];
-    command.arg("test").args(packages.map(|name| ["--package", name]).concat());
+    command.args(["test", "--locked"]).args(packages.map(|name| ["--package", name]).concat());
     command.args(["--release", "--test", "loom"]);
     // Another cfg recompiles everything: its own folder keeps the others' builds warm.
     command.env("RUSTFLAGS", "--cfg loom").env("LOOM_MAX_PREEMPTIONS", "3");
