@@ -11,6 +11,9 @@ const DECISIONS: &str = "docs/decisions.md";
 /// Words that may follow `state:` on a driver's page.
 const STATES: [&str; 2] = ["stable", "experimental"];
 
+/// Origins of a proposal that do not say whose it was.
+const ORIGINS: [&str; 4] = ["prototype", "design", "review", "first version"];
+
 /// Finds pages that say what is not so, or leave out what they must say.
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let mut found = Vec::new();
@@ -142,6 +145,7 @@ fn decisions(tree: &Tree) -> Vec<Finding> {
             reason.contains(|c: char| c.is_ascii_digit()) || reason.split(' ').count() >= 8;
         match () {
             () if proposal.is_empty() || by.is_empty() => Some("leaves a column empty"),
+            () if ORIGINS.contains(&by) => Some("says how it was proposed, and not by whom"),
             () if !["adopted", "dropped"].iter().any(|word| outcome.starts_with(word)) => {
                 Some("is neither adopted nor dropped")
             }
@@ -234,6 +238,7 @@ mod tests {
         for bad in [
             "| x | post 004 | adopted | 2.6 against 4.3 ticks |",
             "| x | | adopted | 2.6 against 4.3 ticks | [6](a.md) |",
+            "| x | design | adopted | 2.6 against 4.3 ticks | [6](a.md) |",
             "| x | post 004 | perhaps | 2.6 against 4.3 ticks | [6](a.md) |",
             "| x | post 004 | dropped | it is slow | [6](a.md) |",
             "| x | post 004 | dropped | 2.6 against 4.3 ticks | a page |",
