@@ -66,17 +66,33 @@ scenario_e1000() {
     across_cards e1000 02:00:00:00:02
 }
 
-# The first command shares its memory with a second process, with huge pages free or without; under
-# emulation it takes its time.
+# The first command shares its memory with a second process, whatever huge pages are free.
 scenario_huge_pages() {
-    for pages in 0 64; do
+    for pages in 0 4 64; do
         echo "$pages" >/proc/sys/vm/nr_hugepages
-        timeout 120 linerate forward --json >forward.json 2>forward.err || fail "with $pages huge pages"
-        grep -q '"mode":"memif client, zero copy' forward.json || fail "no memif with $pages huge pages"
-        [ "$(number forward verify packets)" -gt 0 ] || fail "nothing came with $pages huge pages"
-        equal "$(number forward verify corrupted)" 0 'corrupted'
+        first_command "with $pages huge pages"
     done
     echo 0 >/proc/sys/vm/nr_hugepages
+}
+
+# The kernel promises no more memory than it has.
+scenario_overcommit_never() {
+    echo 2 >/proc/sys/vm/overcommit_memory
+    first_command 'without overcommitted memory'
+    echo 0 >/proc/sys/vm/overcommit_memory
+}
+
+# The kernel tells time by another clock than the CPU's counter of ticks.
+scenario_clock_not_tsc() {
+    clocks=/sys/devices/system/clocksource/clocksource0
+    read -r before <$clocks/current_clocksource
+    for clock in hpet acpi_pm; do
+        grep -qw "$clock" $clocks/available_clocksource || continue
+        echo "$clock" >$clocks/current_clocksource
+        equal "$(cat $clocks/current_clocksource)" "$clock" 'clock'
+        first_command "by the clock $clock"
+    done
+    echo "$before" >$clocks/current_clocksource
 }
 
 # --- What they are made of.
@@ -237,6 +253,14 @@ listens() {
 # Whether so many packets came to the eastern host.
 arrived() {
     [ "$(ip netns exec east cat /sys/class/net/eth0/statistics/rx_packets)" -ge "$1" ]
+}
+
+# Runs the first command on a machine that is set up so; under emulation it takes its time.
+first_command() {
+    timeout 120 linerate forward --json >forward.json 2>forward.err || fail "it did not work $1"
+    grep -q '"mode":"memif client, zero copy' forward.json || fail "no memif $1"
+    [ "$(number forward verify packets)" -gt 0 ] || fail "nothing came $1"
+    equal "$(number forward verify corrupted)" 0 'corrupted'
 }
 
 # Waits until a command succeeds, for ten seconds or more.
