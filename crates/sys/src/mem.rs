@@ -8,7 +8,9 @@
 //! Source: memfd_create(2), fcntl(2) F_ADD_SEALS, Documentation/admin-guide/mm/hugetlbpage.rst.
 
 use std::ffi::c_void;
+use std::fs;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::ptr::NonNull;
 
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
@@ -59,6 +61,26 @@ fn machine_bytes() -> usize {
     let pages = unsafe { libc::sysconf(libc::_SC_PHYS_PAGES) };
     // It does not fail on Linux; if it did, nothing would be refused.
     usize::try_from(pages).map_or(usize::MAX, |n| n.saturating_mul(rustix::param::page_size()))
+}
+
+/// Returns the least limit of this process's cgroup and those above it, in bytes; `None` without one.
+///
+/// Source: Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst, cgroups(7) /proc/PID/cgroup.
+pub(crate) fn cgroup_bytes() -> Option<usize> {
+    let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    // `4:memory:/some/path` of the first version, `0::/some/path` of the second.
+    let fields = groups.lines().filter_map(|line| line.split_once(':')?.1.split_once(':'));
+    let fields: Vec<(&str, &str)> = fields.collect();
+    let limits = |of: &str, root: &str, file: &str| {
+        let is_of = |names: &str| names.split(',').any(|name| name == of);
+        // A container may see no more than its own cgroup, as the root.
+        let path = fields.iter().find(|(names, _)| is_of(names)).map_or("/", |(_, path)| path);
+        let folders = Path::new(path).ancestors().filter_map(|at| at.strip_prefix("/").ok());
+        let texts = folders.map(|at| fs::read_to_string(Path::new(root).join(at).join(file)));
+        texts.filter_map(|text| text.ok()?.trim().parse().ok()).min()
+    };
+    let first: Option<usize> = limits("memory", "/sys/fs/cgroup/memory", "memory.limit_in_bytes");
+    first.into_iter().chain(limits("", "/sys/fs/cgroup", "memory.max")).min()
 }
 
 /// Adds what may be in the way of memory that the machine has.

@@ -28,7 +28,7 @@ use rustix::process::{Resource, Rlimit, getrlimit};
 use crate::capability::Capabilities;
 use crate::error::check;
 use crate::error::{Code, Error, Result};
-use crate::mem::{Huge, Region};
+use crate::mem::{self, Huge, Pages, Region};
 
 pub use rustix::net::xdp::XdpStatistics;
 
@@ -124,6 +124,7 @@ impl XdpSocket {
         chunk_bytes: u32,
         headroom_bytes: u32,
     ) -> Result<()> {
+        check_cgroup(region)?;
         let umem = XdpUmemReg {
             addr: region.base().as_ptr().expose_provenance() as u64,
             len: region.len() as u64,
@@ -378,6 +379,26 @@ fn refused(call: &str, errno: Errno) -> Error {
         Errno::NOMEM => Error::os(Code::Memory, what, call, errno)
             .fix("a smaller pool, or fewer descriptors: ring=256"),
         _ => Error::os(Code::System, what, call, errno),
+    }
+}
+
+/// Checks that the pages of `region`, which are all to stay in memory, leave room in this process's cgroup: at
+/// the first page that is too many the kernel kills the process, or another one of the cgroup.
+fn check_cgroup(region: &Region) -> Result<()> {
+    // A program, its stacks and its heap.
+    const BESIDE_KIB: usize = 8 << 10;
+    let (kib, most) = (region.len() >> 10, mem::cgroup_bytes().map(|bytes| bytes >> 10));
+    // Huge pages are not of this account.
+    match most.filter(|most| kib + BESIDE_KIB > *most && region.pages() == Pages::Base) {
+        None => Ok(()),
+        Some(most) => {
+            let why = format!(
+                "{kib} KiB of packet memory are to stay in memory, and this process's cgroup has {most} KiB \
+                 for all"
+            );
+            Err(Error::new(Code::Memory, "cannot register packet memory", why)
+                .fix("a smaller pool, or more in the cgroup's memory.max"))
+        }
     }
 }
 

@@ -142,7 +142,9 @@ fn noise(found: &mut Findings) {
     if let Some(steal) = steal.filter(|steal| *steal > STEAL_PCT) {
         whys.push(format!("the host took {steal:.1} % of the CPUs' time since the start"));
     }
-    if whys.is_empty() {
+    if load.is_none() && steal.is_none() {
+        found.warn("the kernel does not tell how busy the machine is").why("/proc is not mounted");
+    } else if whys.is_empty() {
         found.ok("the machine is quiet");
     } else {
         found

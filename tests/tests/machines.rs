@@ -1,0 +1,283 @@
+//! The commands on machines that are set up unlike this one: each works, or says what is missing and what to
+//! type. Settings of a whole machine (huge pages, overcommit, clock source) are varied in guests: docs/qemu.md.
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use linerate_tests::capture::Folder;
+use linerate_tests::command::linerate;
+use linerate_tests::netns::Netns;
+use linerate_tests::process::Finished;
+use linerate_tests::{installed, or_skip};
+use rustix::thread::{CpuSet, sched_getaffinity};
+use serde_json::Value;
+
+/// Time for a command: a few seconds on a machine that is busy with other things.
+const TIME: Duration = Duration::from_secs(60);
+
+/// The commands that are run: the README's first command, and a little of each port that asks the kernel for much.
+const COMMANDS: [&[&str]; 3] = [
+    &["forward", "--for", "300ms"],
+    &["forward", "gen:,count=1000", "packet:v0"],
+    &["forward", "gen:,count=1000", "xdp:v0"],
+];
+
+/// The end that a command is to have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ends {
+    Well,
+    /// By this code, with a reason and advice.
+    Refused(&'static str),
+}
+use Ends::{Refused, Well};
+
+/// A folder of cgroups in which one is made, and removed at the end.
+struct Cgroup(PathBuf);
+
+impl Cgroup {
+    /// Makes a cgroup with `settings`, of the first version's `controller` or of the second version.
+    fn new(controller: &str, settings: &[(&str, &str, &str)]) -> Result<Cgroup, String> {
+        let all = PathBuf::from("/sys/fs/cgroup");
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("linerate-{controller}-{}-{number}", std::process::id());
+        let first = all.join(controller);
+        let is_first = first.is_dir();
+        let group = Cgroup(if is_first { first.join(name) } else { all.join(name) });
+        let failed = |e: std::io::Error| format!("no cgroup of {controller}: {e}");
+        fs::create_dir(&group.0).map_err(failed)?;
+        for (first, second, value) in settings {
+            let file = if is_first { first } else { second };
+            if !file.is_empty() {
+                fs::write(group.0.join(file), value).map_err(failed)?;
+            }
+        }
+        Ok(group)
+    }
+
+    /// Returns a shell's words for a command in it.
+    fn wrap(&self) -> String {
+        format!("echo $$ >{}/cgroup.procs && exec \"$0\" \"$@\"", self.0.display())
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        // Its programs have ended; the kernel may take a moment to see it.
+        for _ in 0..100 {
+            if fs::remove_dir(&self.0).is_ok() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// Something done in a new process before its program.
+type Before = fn() -> std::io::Result<()>;
+
+/// A namespace with a pair of devices, and a copy of the program that every user may start.
+struct Bench {
+    netns: Netns,
+    folder: Folder,
+    before: Before,
+}
+
+impl Bench {
+    fn new(before: Before) -> Result<Bench, String> {
+        let netns = Netns::new()?;
+        netns.try_ip("link add dev v0 type veth peer name v1")?;
+        netns.ip("link set v0 up");
+        netns.ip("link set v1 up");
+        let folder = Folder::new();
+        // By another process: a descriptor for writing that a neighbour's child inherits is in the way of a start.
+        let copied = Command::new("cp").arg(linerate()).arg(folder.path("linerate")).status();
+        copied.map_err(|e| format!("cp: {e}"))?;
+        Ok(Bench { netns, folder, before })
+    }
+
+    fn run(&self, wrap: &[&str], args: &[&str]) -> Finished {
+        let program = self.folder.path("linerate");
+        let words = [wrap, &[program.as_str()], args].concat();
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]);
+        if !wrap.is_empty() {
+            // SAFETY: what is done before makes system calls and takes no memory.
+            unsafe { command.pre_exec(self.before) };
+        }
+        self.netns.start(command).finish(TIME)
+    }
+
+    /// Returns how one of [`COMMANDS`] ended.
+    ///
+    /// # Panics
+    /// If it neither worked nor said why not and what to do.
+    fn ended(&self, wrap: &[&str], args: &[&str]) -> Result<(), String> {
+        let done = self.run(wrap, &[args, &["--json"]].concat());
+        assert!(!done.stderr.contains("panicked"), "{wrap:?} {done:?}");
+        let document: Value = serde_json::from_str(&done.stdout)
+            .unwrap_or_else(|e| panic!("{wrap:?}: not JSON: {e}: {done:?}"));
+        if done.code() == 0 {
+            assert!(document["ledger"]["sent"].as_u64() >= Some(1000), "{wrap:?} {done:?}");
+            assert_eq!(document["ledger"]["balanced"], true, "{wrap:?} {done:?}");
+            return Ok(());
+        }
+        let error = &document["error"];
+        let word = |key: &str| error[key].as_str().unwrap_or_default().to_owned();
+        for key in ["what", "why", "fix"] {
+            assert!(!word(key).is_empty(), "{wrap:?}: no {key}: {done:?}");
+        }
+        Err(word("code"))
+    }
+}
+
+/// Runs each command behind `wrap`, and the doctor, and checks how they end.
+fn on(wrap: &[&str], expected: [Ends; 3]) {
+    after(|| Ok(()), wrap, expected);
+}
+
+/// Does the same with `before` done in each new process.
+fn after(before: Before, wrap: &[&str], expected: [Ends; 3]) {
+    let bench = or_skip!(commands(before, wrap, expected));
+    let doctor = bench.run(wrap, &["doctor"]);
+    assert!(matches!(doctor.code(), 0 | 3), "{wrap:?} {doctor:?}");
+    assert!(!doctor.stderr.contains("panicked") && doctor.stdout.contains("CPU"), "{doctor:?}");
+}
+
+/// Runs each command, and checks how it ends.
+fn commands(before: Before, wrap: &[&str], expected: [Ends; 3]) -> Result<Bench, String> {
+    installed(wrap[0])?;
+    let bench = Bench::new(before)?;
+    let probe = bench.run(wrap, &["--version"]);
+    if probe.code() != 0 {
+        return Err(format!("{}: {}", wrap[0], probe.stderr.trim()));
+    }
+    for (args, expected) in COMMANDS.iter().zip(expected) {
+        let is = match bench.ended(wrap, args) {
+            Ok(()) => Well,
+            Err(code) if matches!(expected, Refused(as_told) if as_told == code) => expected,
+            Err(code) => match bench.ended(&[], args) {
+                // Not for want of what the setting takes away.
+                Err(here) if here == code => {
+                    eprintln!("skipped in part: {args:?}: {code} without the setting, too");
+                    continue;
+                }
+                _ => panic!("{wrap:?} {args:?} ended by {code}, not {expected:?}"),
+            },
+        };
+        assert_eq!(is, expected, "{wrap:?} {args:?}");
+    }
+    Ok(bench)
+}
+
+#[test]
+fn commands_end_as_told_with_64_kib_to_lock() {
+    let wrap = ["setpriv", "--bounding-set=-ipc_lock", "--inh-caps=-ipc_lock"];
+    on(&[&wrap[..], &["prlimit", "--memlock=65536"]].concat(), [Well, Well, Refused("E-MEMORY")]);
+}
+
+/// Returns the first CPU that this process may use.
+fn first_cpu() -> String {
+    let allowed = sched_getaffinity(None).expect("it has some");
+    let mut cpus = (0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu));
+    cpus.next().expect("it runs on one").to_string()
+}
+
+#[test]
+fn commands_work_on_one_cpu() {
+    on(&["taskset", "--cpu-list", &first_cpu()], [Well; 3]);
+}
+
+#[test]
+fn commands_work_in_a_cpuset_of_one() {
+    let cpu = first_cpu();
+    let settings = [("cpuset.cpus", "cpuset.cpus", cpu.as_str()), ("cpuset.mems", "", "0")];
+    let group = or_skip!(Cgroup::new("cpuset", &settings));
+    on(&["sh", "-c", &group.wrap()], [Well; 3]);
+}
+
+/// Returns a cgroup of so much memory.
+fn memory(bytes: &str) -> Result<Cgroup, String> {
+    Cgroup::new("memory", &[("memory.limit_in_bytes", "memory.max", bytes)])
+}
+
+#[test]
+fn commands_work_in_a_cgroup_of_64_mib() {
+    let group = or_skip!(memory("64M"));
+    on(&["sh", "-c", &group.wrap()], [Well; 3]);
+}
+
+#[test]
+fn memory_that_must_stay_is_refused_where_a_cgroup_has_less() {
+    // The frames of AF_XDP's default rings take 20 MiB.
+    let group = or_skip!(memory("16M"));
+    let expected = [Well, Well, Refused("E-MEMORY")];
+    let _ = or_skip!(commands(|| Ok(()), &["sh", "-c", &group.wrap()], expected));
+}
+
+const NOBODY: [&str; 4] = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
+
+#[test]
+fn commands_end_as_told_without_root() {
+    on(&NOBODY, [Well, Refused("E-PERM"), Refused("E-PERM")]);
+}
+
+#[test]
+fn commands_end_as_told_with_cap_net_raw_alone() {
+    let sets = ["--inh-caps=", "--ambient-caps=", "--bounding-set="];
+    let sets = sets.map(|set| format!("{set}-all,+net_raw"));
+    let wrap: Vec<&str> = NOBODY.into_iter().chain(sets.iter().map(String::as_str)).collect();
+    on(&wrap, [Well, Well, Refused("E-PERM")]);
+}
+
+/// Runs a command in a mount namespace of its own, after `commands`.
+fn with_mounts(commands: &str, expected: [Ends; 3]) {
+    let commands = format!("{commands} && exec \"$0\" \"$@\"");
+    on(&["unshare", "--mount", "sh", "-c", &commands], expected);
+}
+
+#[test]
+fn commands_work_where_proc_is_hidden() {
+    with_mounts("mount -t tmpfs none /proc", [Well; 3]);
+}
+
+#[test]
+fn commands_work_where_tmp_is_read_only() {
+    with_mounts("mount --bind /tmp /tmp && mount -o remount,bind,ro /tmp", [Well; 3]);
+}
+
+#[test]
+fn commands_end_as_told_under_the_filter_of_a_container() {
+    after(refuse_as_containers_do, &["env"], [Well, Well, Refused("E-PERM")]);
+}
+
+/// Lets this process and what it starts make no call of BPF, of performance counters or of page faults.
+///
+/// Source: seccomp(2), its example; Docker's default profile refuses these to who has no CAP_SYS_ADMIN.
+fn refuse_as_containers_do() -> std::io::Result<()> {
+    const ANSWER: u32 = libc::BPF_RET | libc::BPF_K;
+    const EQUAL: u32 = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+    const REFUSED: u32 = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
+    const fn instruction(code: u32, jt: u8, k: u32) -> libc::sock_filter {
+        libc::sock_filter { code: code as u16, jt, jf: 0, k }
+    }
+    let mut filter = [
+        instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
+        instruction(EQUAL, 3, libc::SYS_bpf as u32),
+        instruction(EQUAL, 2, libc::SYS_perf_event_open as u32),
+        instruction(EQUAL, 1, libc::SYS_userfaultfd as u32),
+        instruction(ANSWER, 0, libc::SECCOMP_RET_ALLOW),
+        instruction(ANSWER, 0, REFUSED),
+    ];
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: prctl(2) takes numbers, and a program that outlives the call.
+    let done = unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+            && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) == 0
+    };
+    if done { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+}
