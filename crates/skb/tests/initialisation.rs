@@ -73,7 +73,7 @@ impl Release for Nothing {
     fn release(&self, _: usize) {}
 }
 
-/// The past of a buffer: fields that were written, packets that it was joined to, and its end.
+/// A former life of a buffer: fields that were written, packets that it was joined to, and its end.
 #[derive(Debug, Clone)]
 struct Past {
     /// A bit for each field that was set.
@@ -105,7 +105,7 @@ fn pool((init, data, return_to, frames): (Init, Data, Return, u32)) -> Pool {
 }
 
 /// Returns every field that a packet shows but its true size, which [`FIELDS`] knows.
-fn seen(skb: &Skb) -> impl PartialEq + std::fmt::Debug {
+fn seen(skb: &Skb) -> impl PartialEq + std::fmt::Debug + use<> {
     let kept = (skb.stamp_ns(), skb.mark(), skb.tc_index(), skb.hash(), skb.vlan(), skb.offload());
     let hot = (skb.packet_type(), skb.priority(), skb.link_type(), skb.snapped_bytes());
     let room = (skb.len(), skb.headroom(), skb.tailroom(), skb.fragments());
@@ -187,6 +187,29 @@ proptest! {
             live(&mut mem, skb, &past);
             let ledger = pool.ledger();
             assert_eq!((ledger.in_flight, ledger.difference()), (0, 0), "{ledger}");
+        }
+    }
+}
+
+#[test]
+fn copies_into_used_frames_have_the_fields_of_their_source() {
+    let past = Past { fields: u16::MAX, bytes: 1500, fragments: 0, shares: 0, end: 0 };
+    for init in [Init::AtAlloc, Init::AtFree] {
+        let pool = Pool::builder().frames(64).init(init).build().unwrap();
+        let mut mem = pool.local();
+        let mut used: Vec<Skb> = std::iter::from_fn(|| mem.alloc_one()).collect();
+        used.iter_mut().for_each(|skb| write(skb, &past));
+        assert_eq!(used.len(), 64);
+        drop(used);
+        for bytes in [&[7; 100][..], &[7; 5000]] {
+            let mut skb = mem.alloc_copy(bytes).unwrap();
+            let before = seen(&skb);
+            let shared = skb.share();
+            skb.data_mut()[0] = 9;
+            assert_eq!(seen(&skb), before);
+            assert_eq!((skb.data()[0], shared.data()[0], skb.len()), (9, 7, bytes.len()));
+            assert!(skb.segments().flatten().skip(1).eq(&bytes[1..]));
+            drop((skb, shared));
         }
     }
 }

@@ -4,7 +4,7 @@
 
 use linerate_skb::{Data, Pool, Skb};
 
-/// The result of glibc's mallinfo2(3).
+/// The account that glibc's mallinfo2(3) returns.
 #[repr(C)]
 struct Account {
     _before: [usize; 4],
