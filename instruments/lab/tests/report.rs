@@ -202,6 +202,16 @@ fn the_page_has_its_parts_and_needs_nothing_else() {
 }
 
 #[test]
+fn a_report_says_when_its_run_was_made_and_how_rough_it_is() {
+    let mut run = pool();
+    run.run.started = "2019-03-04T10:15:00Z".into();
+    let page = without_documents(&html(std::slice::from_ref(&run)));
+    assert!(page.contains(" · 2019-03-04</p>"), "the day of the run, not of the report");
+    assert!(page.contains("A/A floor of the headline: identical code differed by this"));
+    assert!(text(&run).contains("2019-03-04"), "{}", text(&run));
+}
+
+#[test]
 fn the_document_is_embedded_whole() {
     let run = pool();
     let page = html(std::slice::from_ref(&run));

@@ -86,7 +86,7 @@ impl Draft {
         let special = fs::metadata(file).is_ok_and(|m| !m.is_file());
         let beside = (!special).then(|| with_ending(file, ".new"));
         let text = match &beside {
-            Some(beside) => fs::File::create(beside),
+            Some(beside) => fresh(beside),
             None => fs::OpenOptions::new().write(true).open(file),
         };
         let text = text.map_err(|e| failure("save to", file, &e))?;
@@ -118,6 +118,15 @@ impl Drop for Draft {
             // What was not saved is of no use; that it cannot be removed would say nothing new.
             let _ = fs::remove_file(beside);
         }
+    }
+}
+
+/// Makes a new file: one that is there is of a run that was killed, or a link through which we would write
+/// into another one.
+fn fresh(path: &Path) -> io::Result<fs::File> {
+    match fs::remove_file(path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+        _ => fs::OpenOptions::new().write(true).create_new(true).open(path),
     }
 }
 
@@ -181,6 +190,21 @@ mod tests {
         let null = Path::new("/dev/null");
         assert_eq!(save(null, b"1"), None);
         assert!(!Path::new("/dev/null.old").exists() && !fs::metadata(null).unwrap().is_file());
+    }
+
+    #[test]
+    fn a_link_in_the_drafts_place_is_not_written_through() {
+        let dir = std::env::temp_dir().join(format!("linerate-link-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let (file, theirs) = (dir.join("p.json"), dir.join("theirs"));
+        fs::write(&theirs, b"precious").unwrap();
+        std::os::unix::fs::symlink(&theirs, dir.join("p.json.new")).unwrap();
+        assert_eq!(save(&file, b"1"), None);
+        assert_eq!(
+            (fs::read(&file).unwrap(), fs::read(&theirs).unwrap()),
+            (b"1".into(), b"precious".into())
+        );
+        fs::remove_dir_all(&dir).unwrap();
     }
 
     #[test]

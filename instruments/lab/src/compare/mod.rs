@@ -341,6 +341,20 @@ failed: cost_ns_per_packet>+1%: +3.00% at rate=max
     }
 
     #[test]
+    fn times_on_unlike_machines_are_told_in_cycles_of_each_as_well() {
+        let (one, mut other) = (run("main", 100.0, "6.18"), run("pr", 100.0, "6.18"));
+        other.env = json!({"kernel": "6.18", "mhz": 2500.0});
+        let told = compared_as(&experiment(), (&one, &other), "cost_ns_per_packet>+1%", true);
+        let told = told.unwrap();
+        let row = &told.rows[0];
+        assert!((row.a - row.b).abs() < 1e-9, "{row:?}");
+        let cycles = row.a_cycles.zip(row.b_cycles).unwrap();
+        assert!((cycles.0 - 2.0 * row.a).abs() < 1e-9 && (cycles.1 - 2.5 * row.b).abs() < 1e-9);
+        let printed = told.to_string();
+        assert!(printed.lines().any(|line| line.contains(" cycles ")), "{printed}");
+    }
+
+    #[test]
     fn no_line_is_longer_than_a_screen_whatever_is_to_be_said() {
         let (one, mut other) = (run("main", 1e9, "6.18"), run(&"pr ".repeat(99), 3e-7, "6.18"));
         other.env = json!({"kernel": "6.19 ".repeat(99), "mhz": 2500.0});

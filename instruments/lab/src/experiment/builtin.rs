@@ -224,6 +224,25 @@ mod tests {
     }
 
     #[test]
+    fn hot_lists_of_two_lengths_have_pools_of_one_size() {
+        let mut compared = 0;
+        for id in ["pool", "pool-bursts", "fabric-bursts"] {
+            let one = builtin(id).unwrap();
+            for (_, cell) in one.cells(false) {
+                let [of_a, of_b] = [&cell.a, &cell.b].map(|side| {
+                    let value = |name| side.get(name).map(|setting| setting.value.clone());
+                    (value("hot_list"), value("pool_frames"))
+                });
+                if of_a.0 != of_b.0 {
+                    assert!(of_a.1.is_some() && of_a.1 == of_b.1, "{id}: {:?}", cell.at);
+                    compared += 1;
+                }
+            }
+        }
+        assert!(compared > 20, "{compared}");
+    }
+
+    #[test]
     fn unknown_experiment_is_refused_with_a_suggestion() {
         let e = Experiment::find("skbinits").unwrap_err();
         assert_eq!(e.why, "there is no experiment \"skbinits\"");

@@ -43,6 +43,7 @@ knobs! {
     "probes" probes: u32 = count(0, 10_000), "1250", "small datagrams a second from west to east whose way is timed; 0: none";
     "buffers" data: Data = choice(BUFFERS), "frames", "where packets' bytes come from: frames of a pool, or the system's allocator once a packet";
     "hot_list" hot_list: usize = core(HOT_LIST), "", "free frames that a worker keeps for itself";
+    "pool_frames" pool_frames: Option<u32> = count_if_set(64, 1_048_576), "as many as the path can hold", "frames of the pool";
     "init" init: Init = choice(INIT), "at_alloc", "when a packet's metadata is initialised";
     "return" return_to: Return = choice(RETURN), "local", "where a frame goes that another core frees";
     "budget" budget: usize = core(BUDGET), "", "packets from one queue in one turn";

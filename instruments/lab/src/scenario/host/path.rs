@@ -221,6 +221,9 @@ fn build(config: &Config) -> Result<Engine> {
         .hot_list_len(config.hot_list)
         .budget(config.budget)
         .sampling(config.sample_every);
+    if let Some(frames) = config.pool_frames {
+        engine = engine.pool_frames(frames);
+    }
     // Packets as on a wire have their checksum and are no longer than the MTU: without a header that
     // speaks of superframes, the pool needs no place for any.
     let vnet = if config.offload { "on" } else { "off" };
