@@ -30,7 +30,7 @@
 pub use linerate_ctl::doctor;
 pub use linerate_datapath::{
     Applied, Asked, BatchSizes, Builder, Control, Engine, Holder, Pinned, PortId, PortStats,
-    Running, Setting, Stage, StageContext, Stats, Stopped, Turn, Turned, TxBatch, Worker,
+    Running, Setting, Stage, StageContext, Stats, Steer, Stopped, Turn, Turned, TxBatch, Worker,
     WorkerStats, Xconnect, qdisc, testing,
 };
 #[cfg(feature = "conformance")]

@@ -6,7 +6,7 @@
 use linerate_skb::{DropReason, Offload, Skb, Trust};
 use linerate_wire::{
     ArpMut, ArpPacket, EthMut, EthRef, Head, HeadMut, IcmpMut, IcmpRef, IpRef, Ipv4Mut, Ipv4Ref,
-    Ipv6Mut, Ipv6Ref, NdMut, Partial, TcpMut, TcpRef, TransportMut, UdpMut, UdpRef,
+    Ipv6Mut, Ipv6Ref, NdMut, Partial, TcpMut, TcpRef, Toeplitz, TransportMut, UdpMut, UdpRef,
 };
 
 use crate::host::offload;
@@ -112,6 +112,8 @@ pub trait Views {
     /// A hash of the packet's flow, the same in both directions: [`Head::flow_hash`]. Of memory that a
     /// peer writes, 0.
     fn flow_hash(&self) -> u32;
+    /// The hash that a device has for the packet: [`Head::rss_hash`]. Of memory that a peer writes, 0.
+    fn rss_hash(&self, toeplitz: &Toeplitz) -> u32;
     /// Computes the checksum that is left to a device, if one is, and leaves nothing to it any more:
     /// of any protocol, at any depth of headers, over all frames, in memory of either kind.
     ///
@@ -230,6 +232,10 @@ impl Views for Skb {
 
     fn flow_hash(&self) -> u32 {
         head(self).map_or(0, Head::flow_hash)
+    }
+
+    fn rss_hash(&self, toeplitz: &Toeplitz) -> u32 {
+        head(self).map_or(0, |head| head.rss_hash(toeplitz))
     }
 
     fn complete_checksum(&mut self) -> Result<(), DropReason> {

@@ -42,6 +42,7 @@ mod partial;
 mod resize;
 pub mod stamp;
 mod tcp;
+mod toeplitz;
 mod transport;
 mod udp;
 
@@ -58,6 +59,7 @@ pub use nd::{NdMut, nd_mut};
 pub use outer::{IPV4_BYTES, IPV6_BYTES, Tunnel, VLAN_BYTES};
 pub use partial::Partial;
 pub use tcp::{TcpFlags, TcpHeader, TcpMut, TcpRef, tcp, tcp_mut};
+pub use toeplitz::Toeplitz;
 pub use transport::{TransportMut, transport_mut};
 pub use udp::{UdpHeader, UdpMut, UdpRef, udp, udp_mut};
 
