@@ -153,7 +153,7 @@ impl Control {
     /// The thread that turns the worker is moved between two turns, so no packet is on its way through the
     /// stages. Its packet memory stays where it is. [`Pinned::before`] puts it back.
     ///
-    /// Errors: the answer is `E-CPU`, and nothing has changed, if none of the CPUs is to be had.
+    /// Errors: the answer is `E-CPU`, and nothing has changed, if it may use none of the CPUs.
     ///
     /// # Errors
     /// `E-TOPOLOGY` if there is no such worker, `E-BUSY` if it has not obeyed 16 orders before this one.

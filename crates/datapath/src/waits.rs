@@ -43,12 +43,13 @@ pub struct WorkerStats {
 
 impl WorkerStats {
     /// Returns the error of a worker that runs elsewhere than on the CPU that it was pinned to: that went
-    /// offline, was taken from the cpuset, or somebody else moved the thread.
+    /// offline, was taken from the cpuset, or the thread was moved from outside.
     #[must_use]
     pub fn strayed(&self) -> Option<Error> {
         let (cpu, pinned) = self.cpu.zip(self.pinned).filter(|(cpu, pinned)| cpu != pinned)?;
         let what = format!("a worker pinned to CPU {pinned} runs on CPU {cpu}");
-        let why = thread::why_not(pinned).unwrap_or_else(|| "somebody moved its thread".into());
+        let why =
+            thread::why_not(pinned).unwrap_or_else(|| "its thread was moved from outside".into());
         Some(Error::new(Code::Cpu, what, why).fix("give the CPU back, or order another: set_cpus"))
     }
 }

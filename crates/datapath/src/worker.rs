@@ -212,7 +212,7 @@ impl Worker {
     /// could run before, and those on which it can now.
     ///
     /// # Errors
-    /// `E-CPU` if none of them is to be had.
+    /// `E-CPU` if it may use none of them.
     pub(crate) fn run_on(
         &mut self,
         cpus: &[usize],

@@ -164,7 +164,7 @@ fn each_queue_of_a_wire_has_a_worker_of_its_own_and_its_packets_stay_in_order() 
     let apart = served(Engine::builder().workers(4), &[wire]);
     assert_eq!(apart, (4, vec![vec![0], vec![1], vec![2], vec![3]]));
     assert_eq!(served(Engine::builder().workers(2), &[wire]), (2, vec![vec![0, 2], vec![1, 3]]));
-    // Nobody asked for more than one.
+    // One is the default.
     assert_eq!(served(Engine::builder(), &[wire]), (1, vec![vec![0, 1, 2, 3]]));
 }
 
@@ -316,7 +316,7 @@ fn a_worker_whose_cpu_is_taken_away_goes_on_and_says_so() {
     };
     assert_eq!(said.what, format!("a worker pinned to CPU {first} runs on CPU {last}"));
     assert!(
-        said.why.contains("somebody moved its thread") && said.fix.contains("set_cpus"),
+        said.why.contains("its thread was moved from outside") && said.fix.contains("set_cpus"),
         "{said}"
     );
     let _ = running.control().set_cpus(0, &[first]).unwrap().wait(LONG).unwrap();
@@ -373,12 +373,14 @@ fn an_order_for_a_port_reaches_its_queues_on_all_workers() {
 /// Flows that a [`Flows`] makes.
 const FLOWS: u64 = 64;
 
+/// Worker of each flow, and the number of its last packet.
+type Owners = Arc<Mutex<Vec<Option<(usize, u64)>>>>;
+
 /// On worker 0, makes numbered UDP packets of what comes; elsewhere, looks who gets which flow, in what order.
 struct Flows {
     worker: usize,
     made: u64,
-    /// Worker of each flow, and the number of its last packet.
-    seen: Arc<Mutex<Vec<Option<(usize, u64)>>>>,
+    seen: Owners,
 }
 
 impl Stage for Flows {
@@ -406,7 +408,7 @@ impl Stage for Flows {
 
 #[test]
 fn a_device_of_one_queue_is_divided_among_workers_by_flow_in_order() {
-    let seen = Arc::new(Mutex::new(vec![None; FLOWS as usize]));
+    let seen: Owners = Arc::new(Mutex::new(vec![None; FLOWS as usize]));
     let shared = seen.clone();
     let mut builder = Engine::builder().port("dev", "null:").port("to1", "ring:r1,len=4096");
     for (name, text) in [
