@@ -147,7 +147,8 @@ fn against_rates(window: &Window) -> Vec<String> {
     reasons
 }
 
-/// Returns the reasons that the counts of a window may include other work.
+/// Returns the reasons that the costs and counts of a window may include other work. CPU time and ticks
+/// contain what the host took from the CPU while a thread had it.
 fn against_costs(window: &Window) -> Vec<String> {
     let shared = window.pmu.iter().filter(|(_, count)| count.running_pct < PMU_RUNNING_PCT_MIN);
     // Events are counted as one group: of all the same share of the time.
@@ -164,6 +165,7 @@ fn against_costs(window: &Window) -> Vec<String> {
         let alone = window.threads.iter().filter(|thread| has_a_cpu_to_itself(thread, window));
         reasons.extend(alone.filter_map(waited));
     }
+    reasons.extend(stolen(window));
     reasons.extend(window.void.clone());
     reasons
 }
@@ -326,9 +328,11 @@ mod tests {
     }
 
     #[test]
-    fn time_that_the_host_took_spoils_rates() {
+    fn time_that_the_host_took_spoils_rates_and_costs() {
         let stolen = Window { steal_ticks: Some(1), ..quiet() };
-        assert_eq!(refused(stolen), "the host took 10 ms, 10.0 % (limit 0.5 %)");
+        let admission = admit(&[&quiet(), &stolen, &quiet()]);
+        assert_eq!((admission.rate, admission.cost), (false, false), "ticks run while it is taken");
+        assert_eq!(admission.reason.unwrap(), "the host took 10 ms, 10.0 % (limit 0.5 %)");
         let long = Window { steal_ticks: Some(1), wall_ns: 1_000_000_000, ..quiet() };
         assert!(admit(&[&long]).rate);
     }

@@ -151,11 +151,11 @@ fn metric_of_zeros_is_one_line_without_a_plot() {
 }
 
 #[test]
-fn verdict_same_is_printed_with_its_noise_floor() {
+fn verdict_same_is_printed_with_its_declared_margin() {
     let mut run = pool();
     for cell in &mut run.cells {
         for effect in cell.metrics.values_mut() {
-            (effect.verdict, effect.aa_half_width_pct) = (Verdict::Same, Some(2.34));
+            (effect.verdict, effect.same_pct) = (Verdict::Same, Some(2.34));
         }
     }
     assert!(text(&run).contains("  same ±2.3 %"), "{}", text(&run));
@@ -285,6 +285,8 @@ fn effect() -> impl Strategy<Value = Effect> {
             aa_half_width_pct: Some(floor),
             aa_pct: Some((change, low, high)),
             p_holm: None,
+            n_set_ups: None,
+            same_pct: None,
             expected: Some(linerate_lab::record::Expected {
                 change_pct: (low, floor),
                 source: "<b>".into(),

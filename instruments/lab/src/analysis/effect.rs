@@ -4,13 +4,25 @@ use linerate_seeds::stats::Goal;
 
 use super::samples::{Part, admitted, negatives, parts};
 use super::signs::{Interval, median, median_interval};
-use super::verdict::{control_is_off, from_control};
-use super::{pct, samples, signs, verdict};
-use crate::experiment::{Clock, Metric};
+use super::verdict::{SET_UPS_MIN, control_is_off, from_control};
+use super::{pairs_needed, pct, signs, sums, verdict};
+use crate::experiment::{Estimate, Metric};
 use crate::record::{Effect, Expected, PairRecord, Verdict};
 
 /// One pair has no spread: what it says stands in the record, and is no effect.
 const PAIRS_MIN: usize = 2;
+
+/// A look at a cell: early looks take a wider interval.
+#[derive(Debug, Clone, Copy)]
+pub struct Look {
+    /// Which look it is, from 0.
+    pub index: usize,
+    /// How many there will have been in all.
+    pub of: usize,
+    /// Hypotheses of the family that the metric's is one of: what is expected of each of them has
+    /// to be certain of all together.
+    pub family: usize,
+}
 
 /// A change, in logarithms, and what may be held against it.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -29,12 +41,9 @@ pub(super) struct Change {
     pub(super) censored_below: Option<f64>,
 }
 
-/// Returns the effect on one metric over a cell's pairs, before the grid's correction. Returns
+/// Returns the effect on one metric over a cell's pairs, before the family's correction. Returns
 /// `None` if no pair can be used or there is no ratio: the metric was negative in a window, a side
 /// counted nothing, or the control has no ratio to compare with.
-///
-/// `looks` is how many looks there will have been in all, `look` which one this is, from 0: early
-/// looks take a wider interval.
 ///
 /// Where [`Effect::censored_below`] is said, the side whose value it is counted nothing, and the
 /// change is a bound too: of a second side the interval begins at −100 %, of a first side there is
@@ -44,23 +53,18 @@ pub fn effect(
     metric: &Metric,
     at: &[(String, String)],
     pairs: &[PairRecord],
-    look: usize,
-    looks: usize,
+    look: Look,
 ) -> Option<Effect> {
     let ours = admitted(metric.clock, pairs);
-    let level = level(look, looks);
+    let level = level(look);
     let of_b = parts(metric, &ours, |pair| Some(&pair.b));
     let of_control = parts(metric, &ours, |pair| pair.control.as_ref());
-    if of_b.len() < PAIRS_MIN || negatives(metric, &ours).0 > 0 {
+    let n_pairs = of_b.iter().map(Vec::len).sum();
+    if n_pairs < PAIRS_MIN || negatives(metric, &ours).0 > 0 {
         return None;
     }
-    // Both in one way, so that the floor is that of what is held against it.
-    let pooled = [&of_b, &of_control].into_iter().flatten().any(|(a, b)| nothing(a, b));
-    let change = |pairs: &[(Part, Part)]| {
-        if pooled { samples::change(pairs, one_event(metric), level) } else { paired(pairs, level) }
-    };
-    let found = change(&of_b)?;
-    let aa = change(&of_control)
+    let found = change(metric, &of_b, level)?;
+    let aa = change(metric, &of_control, level)
         .map(|aa| (pct(aa.log), pct(aa.interval.low), pct(aa.interval.high)))
         .filter(|(median, low, high)| [median, low, high].iter().all(|x| x.is_finite()));
     if aa.is_none() && !of_control.is_empty() {
@@ -79,24 +83,45 @@ pub fn effect(
         b: found.b,
         change_pct,
         ci95_pct,
-        n_pairs: of_b.len(),
+        n_pairs,
+        n_set_ups: Some(of_b.len()),
+        same_pct: Some(metric.same_pct),
         censored_below: found.censored_below,
         aa_half_width_pct: aa.map(|(_, low, high)| low.abs().max(high.abs())),
         aa_pct: aa,
         p_holm: Some(found.chance),
-        expected: metric.expected_at(at).map(|expected| Expected {
-            change_pct: expected.change_pct,
-            source: expected.source.clone(),
-            met: (expected.change_pct.0..=expected.change_pct.1).contains(&change_pct),
-            certain: settles(expected.change_pct, ci95_pct),
-        }),
+        expected: None,
         verdict: Verdict::Unclear,
     };
     effect.verdict = verdict::judge(&effect);
-    if control_is_off(&effect) {
-        settle_by_control(&mut effect);
+    if let Some(expected) = metric.expected_at(at) {
+        let enough = of_b.len() >= SET_UPS_MIN.max(pairs_needed(look.family));
+        let of_family = 1.0 - (1.0 - level) / look.family.max(1) as f64;
+        let wide = change(metric, &of_b, of_family)?.interval;
+        let range = expected.change_pct;
+        let certain = enough && settled(&effect, range, (pct(wide.low), pct(wide.high)));
+        let met = (range.0..=range.1).contains(&change_pct);
+        let source = expected.source.clone();
+        effect.expected = Some(Expected { change_pct: range, source, met, certain });
     }
     Some(effect)
+}
+
+/// Computes the change over the pairs of all set-ups, by the metric's one estimate.
+///
+/// The set-up is the unit. What is of too few for a verdict is of pairs, so that its interval has a
+/// width, and says nothing of other set-ups: the chance is of set-ups always.
+fn change(metric: &Metric, set_ups: &[Vec<(Part, Part)>], level: f64) -> Option<Change> {
+    let of = |set_ups: &[Vec<(Part, Part)>]| match metric.estimate() {
+        Estimate::Ratios => ratios(set_ups, level),
+        Estimate::Sums | Estimate::Events => sums::change(set_ups, one_event(metric), level),
+    };
+    let found = of(set_ups)?;
+    if set_ups.len() >= SET_UPS_MIN {
+        return Some(found);
+    }
+    let pairs: Vec<Vec<(Part, Part)>> = set_ups.iter().flatten().map(|pair| vec![*pair]).collect();
+    Some(Change { chance: found.chance, ..of(&pairs)? })
 }
 
 /// Returns half the width of an effect's interval, in hundredths of a natural logarithm: the value
@@ -112,19 +137,18 @@ pub fn half_width_pct(effect: &Effect) -> f64 {
 /// Returns the value of one event in `metric`; `None` for a metric that is measured and not
 /// counted, where a value of 0 is no count.
 pub(crate) fn one_event(metric: &Metric) -> Option<f64> {
-    (metric.clock == Clock::Count).then(|| metric.formula.scale.abs())
+    (metric.estimate() == Estimate::Events).then(|| metric.formula.scale.abs())
 }
 
-/// Marks an expectation as open, unless the change measured from the control gives the same result.
-fn settle_by_control(effect: &mut Effect) {
-    let (low, high) = effect.ci95_pct;
-    let interval = (from_control(effect, low), from_control(effect, high));
-    if let Some(expected) = &mut effect.expected {
-        let range = expected.change_pct;
-        let within = |(low, high): (f64, f64)| range.0 <= low && high <= range.1;
-        let same = within((low, high)) == within(interval);
-        expected.certain &= same && settles(range, interval);
+/// Returns true if an interval tells that a range is met or not; beside a control that is off, only
+/// if the change measured from the control gives the same result.
+fn settled(effect: &Effect, range: (f64, f64), interval: (f64, f64)) -> bool {
+    if !control_is_off(effect) {
+        return settles(range, interval);
     }
+    let beside = (from_control(effect, interval.0), from_control(effect, interval.1));
+    let within = |(low, high): (f64, f64)| range.0 <= low && high <= range.1;
+    settles(range, interval) && settles(range, beside) && within(interval) == within(beside)
 }
 
 /// Says that it is open whether an expectation was met: nothing is said by pairs that were disturbed.
@@ -141,30 +165,30 @@ fn settles(range: (f64, f64), (low, high): (f64, f64)) -> bool {
 
 /// Returns the confidence level of a look's interval: 99 % at early looks, 95 % at the last.
 #[must_use]
-pub fn level(look: usize, looks: usize) -> f64 {
-    if look + 1 < looks { 0.99 } else { 0.95 }
+pub fn level(look: Look) -> f64 {
+    if look.index + 1 < look.of { 0.99 } else { 0.95 }
 }
 
-/// Returns true if a pair has no ratio of its own.
-fn nothing(a: &Part, b: &Part) -> bool {
-    a.is_nothing() || b.is_nothing()
-}
-
-/// Computes the change from the first to the second of `pairs`, each of which has a ratio.
-fn paired(pairs: &[(Part, Part)], level: f64) -> Option<Change> {
-    let values = pairs.iter().filter_map(|(a, b)| a.value().zip(b.value()));
-    let (mut a, mut b): (Vec<f64>, Vec<f64>) = values.unzip();
-    let mut logs: Vec<f64> = a.iter().zip(&b).map(|(a, b)| b.ln() - a.ln()).collect();
-    let chance = signs::chance(&logs);
-    for values in [&mut a, &mut b, &mut logs] {
-        values.sort_by(f64::total_cmp);
+/// Computes the median of the set-ups' changes, each the median of its pairs' ratios; `None` if a
+/// pair has no ratio.
+fn ratios(set_ups: &[Vec<(Part, Part)>], level: f64) -> Option<Change> {
+    if set_ups.iter().flatten().any(|(a, b)| a.is_nothing() || b.is_nothing()) {
+        return None;
     }
-    Some(Change {
-        log: median(&logs)?,
-        interval: median_interval(&logs, level)?,
-        chance,
-        ..Change::none(median(&a)?, median(&b)?)
-    })
+    let middle = |of: &mut dyn Iterator<Item = f64>| {
+        let mut values: Vec<f64> = of.collect();
+        values.sort_by(f64::total_cmp);
+        median(&values)
+    };
+    let log = |(a, b): &(Part, Part)| Some(b.value()?.ln() - a.value()?.ln());
+    let mut logs: Vec<f64> =
+        set_ups.iter().filter_map(|pairs| middle(&mut pairs.iter().filter_map(log))).collect();
+    let chance = signs::chance(&logs);
+    logs.sort_by(f64::total_cmp);
+    let a = middle(&mut set_ups.iter().flatten().filter_map(|(a, _)| a.value()))?;
+    let b = middle(&mut set_ups.iter().flatten().filter_map(|(_, b)| b.value()))?;
+    let interval = median_interval(&logs, level)?;
+    Some(Change { log: median(&logs)?, interval, chance, ..Change::none(a, b) })
 }
 
 impl Change {

@@ -6,45 +6,52 @@
 //!
 //! - **Which pairs.** Those admitted by the environment for the metric's clock, of the one placement
 //!   class that most of them have ([`admitted`]). No pair is left out for its result.
-//! - **Effect.** The median of the ratios, and the interval that holds it: order statistics,
-//!   interpolated (`interval`). It is narrower and covers better than a bootstrap of the median.
+//! - **Which unit.** A set-up of the sides: pairs of one share its memory and its luck. There are at least
+//!   6, and as many as the family of hypotheses needs; fewer say nothing.
+//! - **Effect.** One estimate a metric, whatever its windows hold. The median of the set-ups' ratios, each
+//!   the median of its pairs', and the interval that holds it: order statistics, interpolated
+//!   (`signs`). Of what is counted, the ratio of sums, and Student's interval (`sums`).
 //! - **Noise floor.** The same for control by `a`, which is the same code: the largest change within
 //!   *its* interval.
 //! - **Chance.** Signs of the logarithms flipped in all 2ⁿ ways, counted up to 256 pairs and in the
-//!   limit beyond (`signs`); corrected by Holm over the cells that were planned, whether they ran
-//!   or not, each metric a family of its own, as each is a question of its own.
+//!   limit beyond (`signs`); corrected by Holm over the family that the experiment declares: the cells
+//!   that were planned, whether they ran or not, of each metric by itself or of all together.
 //! - **Verdict.** Better or worse: the interval excludes no change, the change is beyond the noise
-//!   floor, and chance is below 5 %. Same: the whole interval lies within the noise floor, or 1 %.
-//!   Anything else is unclear, and so is every effect whose control is off by itself (`verdict`).
+//!   floor, and chance is below 5 %. Same: the whole interval lies within the margin that the experiment
+//!   declares, 1 % if it says nothing; noise never widens it. Anything else is unclear (`verdict`).
 //! - **Looks.** A cell may end at an early look, if its interval is narrow enough on the scale of
 //!   logarithms, and never because of what it found. That alone would not raise the rate of false verdicts; early looks are still
 //!   taken at 99 %, for the reader who stops a run when it says what he hoped for: the chances of
 //!   all looks together stay about 5 %, as the tests show by simulation.
 //!
-//! Windows of 0 have no ratio: all windows are pooled then, those of the control as well, and an
-//! event that was never seen is below a bound and not 0 (`pooled`). A difference of figures that
+//! Windows of 0 have no ratio: a metric that has them is to be declared as one of sums or of events, and an
+//! event that was never seen is below a bound and not 0 (`sums`). A difference of figures that
 //! was below 0 in any window has no ratio either: the effect is withheld, with a warning.
 
 mod effect;
+#[cfg(test)]
+mod golden;
 mod overall;
 mod run;
 mod samples;
 mod signs;
 #[cfg(test)]
 mod simulation;
+mod sums;
 #[cfg(test)]
 pub(crate) mod testing;
 mod verdict;
 
 pub(crate) use effect::one_event;
-pub use effect::{effect, half_width_pct, level};
+pub use effect::{Look, effect, half_width_pct, level};
 pub use overall::overall;
 pub use run::analyse;
 pub(crate) use run::pairs_needed;
-pub(crate) use samples::value as pooled_value;
-pub(crate) use samples::{Part, class_of, parts_of_b};
+pub(crate) use samples::{Part, class_of, parts_of_b, set_ups};
 pub use samples::{admitted, look_reached, noisy};
 pub(crate) use signs::{Interval, median, median_interval};
+pub(crate) use sums::{Sum, value as sum_of};
+pub(crate) use verdict::SET_UPS_MIN;
 pub use verdict::{SAME_PCT, distinct};
 pub(crate) use verdict::{direction, excludes_none};
 

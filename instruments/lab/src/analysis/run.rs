@@ -3,18 +3,27 @@
 use serde_json::{Map, Value, json};
 
 use super::effect::unsettle;
-use super::samples::{admissions, admitted, look_reached, negatives, noisy};
+use super::samples::{admissions, admitted, look_reached, negatives, noisy, set_ups, zeros};
 use super::signs::median;
-use super::verdict::{SAME_PCT, control_is_off, distinct, judge};
-use super::{effect, overall, signs};
-use crate::experiment::{Experiment, Metric};
+use super::verdict::{SAME_PCT, SET_UPS_MIN, control_is_off, distinct, judge};
+use super::{Look, effect, overall, signs};
+use crate::experiment::{Estimate, Experiment, Family, Metric};
 use crate::record::{CellRecord, Effect, PairRecord, Run, Status, Verdict, Warning};
 use crate::watch::tick_ns;
 use crate::window::Window;
 
 /// The codes of the warnings that are computed, and replaced when they are computed again.
-const CODES: [&str; 7] =
-    ["W-NOISY", "W-FEW-PAIRS", "W-PLACEMENT", "W-SIGN", "W-CONTROL", "W-NO-CONTROL", "W-LEDGER"];
+const CODES: [&str; 9] = [
+    "W-NOISY",
+    "W-FEW-PAIRS",
+    "W-SET-UPS",
+    "W-PLACEMENT",
+    "W-SIGN",
+    "W-ZERO",
+    "W-CONTROL",
+    "W-NO-CONTROL",
+    "W-LEDGER",
+];
 
 /// Computes everything of `run` that is computed: each cell's effects and status, the overall
 /// lines, the verdict, the noise of its environment, and the warnings that follow from the pairs.
@@ -23,17 +32,20 @@ const CODES: [&str; 7] =
 /// be run have no effects.
 pub fn analyse(experiment: &Experiment, run: &mut Run) {
     let looks = experiment.plan.looks(run.experiment.quick);
-    let planned = experiment.cells(run.experiment.quick).count();
+    let family = experiment.family(run.experiment.quick);
     let headline = experiment.headline();
     for cell in &mut run.cells {
-        measure(experiment, cell, &looks);
+        measure(experiment, cell, &looks, family);
         if let (Some(metric), true) = (headline, ran(cell)) {
             let most_disturbed = noisy(metric.clock, &cell.pairs);
             cell.status = if most_disturbed { Status::Inconclusive } else { Status::Ok };
         }
     }
-    for metric in &experiment.metrics {
-        correct(metric, &mut run.cells, planned);
+    match experiment.plan.family {
+        Family::Metric => experiment.metrics.chunks(1).for_each(|metric| {
+            correct(metric, &mut run.cells, family);
+        }),
+        Family::Experiment => correct(&experiment.metrics, &mut run.cells, family),
     }
     run.overall = overall(experiment, &run.cells);
     run.verdict = headline.map_or("inconclusive", |metric| verdict(metric, &run.cells)).to_owned();
@@ -42,7 +54,7 @@ pub fn analyse(experiment: &Experiment, run: &mut Run) {
     }
     run.warnings.retain(|warning| !CODES.contains(&warning.code.as_str()));
     let told = run.cells.iter().flat_map(|cell| warnings(experiment, cell));
-    let told: Vec<Warning> = told.chain(too_few(experiment, &run.cells, planned)).collect();
+    let told: Vec<Warning> = told.chain(too_few(experiment, &run.cells, family)).collect();
     run.warnings.extend(told);
 }
 
@@ -55,39 +67,44 @@ fn ran(cell: &CellRecord) -> bool {
 }
 
 /// Each metric's effect, not yet corrected for the grid.
-fn measure(experiment: &Experiment, cell: &mut CellRecord, looks: &[u32]) {
+fn measure(experiment: &Experiment, cell: &mut CellRecord, looks: &[u32], family: usize) {
     cell.metrics.clear();
     if !ran(cell) {
         return;
     }
     let at: Vec<(String, String)> = cell.at.clone().into_iter().collect();
-    let of_headline = experiment.headline().map(|metric| admissions(metric.clock, &cell.pairs));
-    let look = look_reached(looks, of_headline.unwrap_or(0));
+    let of_headline = experiment.headline().map(|metric| admitted(metric.clock, &cell.pairs).len());
+    let index = look_reached(looks, of_headline.unwrap_or(0));
+    let look = Look { index, of: looks.len(), family };
     let effects = experiment.metrics.iter().filter_map(|metric| {
-        let found = effect(metric, &at, &cell.pairs, look, looks.len())?;
+        let found = effect(metric, &at, &cell.pairs, look)?;
         Some((metric.name.clone(), found))
     });
     cell.metrics = effects.collect();
 }
 
-/// Corrects a metric's chances over the cells that were planned, so that one does not mean more for
-/// others that did not run, and judges again. Cells whose pairs were mostly disturbed for its clock
-/// keep their figures, and are unclear.
-fn correct(metric: &Metric, cells: &mut [CellRecord], planned: usize) {
-    let chance = |cell: &CellRecord| cell.metrics.get(&metric.name).and_then(|found| found.p_holm);
-    let chances: Vec<f64> = cells.iter().filter_map(chance).collect();
-    let mut corrected = signs::holm(&chances, planned).into_iter();
+/// Corrects the chances of a family's metrics over the `family` hypotheses that were planned, so
+/// that one does not mean more for others that did not run, and judges again. Cells whose pairs were
+/// mostly disturbed for a metric's clock keep their figures, and are unclear.
+fn correct(metrics: &[Metric], cells: &mut [CellRecord], family: usize) {
+    let all = |cell: &CellRecord| -> Vec<f64> {
+        let found = metrics.iter().filter_map(|metric| cell.metrics.get(&metric.name)?.p_holm);
+        found.collect()
+    };
+    let chances: Vec<f64> = cells.iter().flat_map(all).collect();
+    let mut corrected = signs::holm(&chances, family).into_iter();
     for cell in cells {
-        let disturbed = noisy(metric.clock, &cell.pairs);
-        let Some(found) = cell.metrics.get_mut(&metric.name) else { continue };
-        if found.p_holm.is_some() {
-            found.p_holm = corrected.next();
-        }
-        if disturbed {
-            found.verdict = Verdict::Unclear;
-            unsettle(found);
-        } else {
+        for metric in metrics {
+            let disturbed = noisy(metric.clock, &cell.pairs);
+            let Some(found) = cell.metrics.get_mut(&metric.name) else { continue };
+            if found.p_holm.is_some() {
+                found.p_holm = corrected.next();
+            }
             found.verdict = judge(found);
+            if disturbed {
+                found.verdict = Verdict::Unclear;
+                unsettle(found);
+            }
         }
     }
 }
@@ -204,6 +221,21 @@ fn warnings(experiment: &Experiment, cell: &CellRecord) -> Vec<Warning> {
             tell("W-SIGN", text, None);
         }
     }
+    let ours = |metric: &Metric| admitted(metric.clock, &cell.pairs);
+    let of_ratios = experiment.metrics.iter().filter(|one| one.estimate() == Estimate::Ratios);
+    for (metric, none) in of_ratios.map(|metric| (metric, zeros(metric, &ours(metric)))) {
+        if none > 0 {
+            let text = format!("{name}: {} was 0 in {none} windows: it has no ratio", metric.name);
+            tell("W-ZERO", text, Some("estimate = \"sums\", or \"events\" of what is counted"));
+        }
+    }
+    let few = set_ups(&ours(headline));
+    if few < SET_UPS_MIN && few < ours(headline).len() {
+        let text = format!(
+            "{name}: both sides were set up {few} times only, and intervals are of these alone"
+        );
+        tell("W-SET-UPS", text, Some("a verdict needs 6, and more of a larger grid"));
+    }
     let off: Vec<&str> = names(experiment, cell, control_is_off);
     if !off.is_empty() {
         let text = format!("{name}: identical code differs from itself in {}", off.join(", "));
@@ -221,24 +253,32 @@ fn warnings(experiment: &Experiment, cell: &CellRecord) -> Vec<Warning> {
     told
 }
 
-/// Cells whose number of pairs cannot tell a difference from chance, whatever they show.
-fn too_few(experiment: &Experiment, cells: &[CellRecord], planned: usize) -> Option<Warning> {
+/// Cells whose number of set-ups cannot tell a difference from chance, whatever they show.
+fn too_few(experiment: &Experiment, cells: &[CellRecord], family: usize) -> Option<Warning> {
     let headline = experiment.headline()?;
-    let pairs = |cell: &CellRecord| Some(cell.metrics.get(&headline.name)?.n_pairs);
+    let pairs = |cell: &CellRecord| {
+        let effect = cell.metrics.get(&headline.name)?;
+        Some(effect.n_set_ups.unwrap_or(effect.n_pairs))
+    };
     let pairs: Vec<usize> = cells.iter().filter_map(pairs).collect();
     let least = *pairs.iter().min()?;
-    let needed = pairs_needed(planned);
+    let needed = pairs_needed(family);
+    let of = match experiment.plan.family {
+        Family::Metric => "cells",
+        Family::Experiment => "hypotheses",
+    };
     let text = format!(
-        "{least} pairs over {planned} cells cannot tell any difference from chance: {needed} could"
+        "{least} pairs over {family} {of} cannot tell any difference from chance: {needed} could"
     );
     let fix = Some("run it without --quick, or with more pairs".to_owned());
     (least < needed).then(|| Warning { code: "W-FEW-PAIRS".into(), text, fix })
 }
 
-/// Pairs from which a difference can be told from chance in each of so many cells.
-pub(crate) fn pairs_needed(cells: usize) -> usize {
-    // The least chance of n pairs is 2¹⁻ⁿ, and Holm's first is that times the cells.
-    (1..64).find(|n| cells as f64 * 2_f64.powi(1 - n) < 0.05).unwrap_or(64) as usize
+/// Units, that is set-ups of the sides, from which a difference can be told from chance in each of
+/// so many hypotheses: 6 of one.
+pub(crate) fn pairs_needed(family: usize) -> usize {
+    // The least chance of n units is 2¹⁻ⁿ, and Holm's first is that times the family.
+    (1..64).find(|n| family as f64 * 2_f64.powi(1 - n) < 0.05).unwrap_or(64) as usize
 }
 
 /// The metrics of a cell of whose effects something is true, in the experiment's order.
@@ -381,12 +421,18 @@ mod tests {
         assert_eq!((effect_of(&run, 0).n_pairs, codes(&run).len()), (14, 0), "not admitted");
     }
 
+    /// One estimate a metric: a window of 0 does not make a median of ratios a ratio of sums.
     #[test]
-    fn a_window_without_any_pools_the_control_too_and_a_side_without_any_says_nothing() {
+    fn a_window_without_any_withholds_a_ratio_and_is_part_of_a_sum() {
         let mut pairs = vec![pair(100.0, 90.0, 105.0); 15];
         pairs[0] = pair(100.0, 0.0, 5.0);
-        let mut run = run_of(&[pairs]);
+        let mut run = run_of(&[pairs.clone()]);
         analyse(&experiment(), &mut run);
+        assert!(run.cells[0].metrics.is_empty() && codes(&run) == ["W-ZERO"], "{run:?}");
+        let mut sums = experiment();
+        sums.metrics[0].estimate = Some(Estimate::Sums);
+        let mut run = run_of(&[pairs]);
+        analyse(&sums, &mut run);
         let found = effect_of(&run, 0);
         assert!(
             (found.change_pct - 100.0 * (14.0 * 90.0 / 1500.0 - 1.0)).abs() < 1e-9,
@@ -394,15 +440,63 @@ mod tests {
         );
         let (median, _, _) = found.aa_pct.unwrap();
         assert!((median - 100.0 * (1475.0 / 1500.0 - 1.0)).abs() < 1e-9, "{found:?}");
-        let gone = [vec![pair(100.0, 0.0, 100.0); 15]];
-        let mut run = run_of(&gone);
-        analyse(&experiment(), &mut run);
+        let mut run = run_of(&[vec![pair(100.0, 0.0, 100.0); 15]]);
+        analyse(&sums, &mut run);
         assert!(run.cells[0].metrics.is_empty(), "a cost of nothing has no bound");
-        let mut counts = experiment();
-        counts.metrics[0].clock = crate::experiment::Clock::Count;
-        let mut run = run_of(&gone);
-        analyse(&counts, &mut run);
-        assert_eq!(effect_of(&run, 0).censored_below, Some(1.0 / 15_000.0));
+    }
+
+    /// Losses are of windows in which the CPUs were ours, and are events all the same: a change that
+    /// ends them is one, and meets what is expected of it.
+    #[test]
+    fn losses_by_the_walls_clock_that_end_are_an_effect_and_meet_their_expectation() {
+        let mut losses = experiment();
+        losses.metrics[0].clock = crate::experiment::Clock::Wall;
+        losses.metrics[0].estimate = Some(Estimate::Events);
+        losses.metrics[0].expected[0].change_pct = (-100.0, -99.0);
+        let mut run = run_of(&[vec![pair(100.0, 0.0, 100.0); 15]]);
+        analyse(&losses, &mut run);
+        let found = effect_of(&run, 0);
+        assert_eq!(found.censored_below, Some(1.0 / 15_000.0));
+        assert_eq!((found.verdict, found.ci95_pct.0), (Verdict::Better, -100.0));
+        let expected = found.expected.as_ref().unwrap();
+        assert_eq!((expected.met, expected.certain), (true, true), "{found:?}");
+    }
+
+    #[test]
+    fn pairs_of_one_set_up_say_nothing_however_many_they_are() {
+        let mut pairs: Vec<PairRecord> =
+            (0..240).map(|i| pair(100.0, 95.0 + f64::from(i % 3), 100.0)).collect();
+        pairs.iter_mut().for_each(|pair| pair.set_up = Some(0));
+        let mut run = run_of(&[pairs.clone()]);
+        analyse(&experiment(), &mut run);
+        let found = effect_of(&run, 0);
+        assert_eq!(
+            (found.verdict, found.n_set_ups, found.p_holm),
+            (Verdict::Unclear, Some(1), Some(1.0))
+        );
+        assert_eq!(codes(&run), ["W-SET-UPS", "W-FEW-PAIRS"]);
+        assert!(!found.expected.as_ref().unwrap().certain);
+        pairs.iter_mut().zip(0..).for_each(|(pair, i)| pair.set_up = Some(i / 30));
+        let mut run = run_of(&[pairs]);
+        analyse(&experiment(), &mut run);
+        assert_eq!(
+            (effect_of(&run, 0).verdict, effect_of(&run, 0).n_set_ups),
+            (Verdict::Better, Some(8))
+        );
+    }
+
+    #[test]
+    fn a_family_of_all_metrics_is_corrected_over_all_of_them() {
+        let mut all = experiment();
+        all.plan.family = Family::Experiment;
+        all.metrics.push(Metric { name: "other".into(), ..all.metrics[0].clone() });
+        let mut run = run_of(&[vec![pair(100.0, 90.0, 100.0); 15]]);
+        analyse(&all, &mut run);
+        assert_eq!(
+            effect_of(&run, 0).p_holm,
+            Some(4.0 * 2_f64.powi(-14)),
+            "two cells, two metrics"
+        );
     }
 
     #[test]
@@ -483,7 +577,7 @@ mod tests {
     fn every_built_in_quick_plan_has_pairs_enough_to_say_something() {
         for (id, _) in crate::experiment::BUILTIN.iter() {
             let experiment = crate::experiment::builtin(id).unwrap();
-            let needed = pairs_needed(experiment.cells(true).count());
+            let needed = pairs_needed(experiment.family(true));
             let pairs = experiment.plan.quick_pairs as usize;
             assert!(pairs >= needed, "{id}: {pairs} pairs, of {needed}");
         }

@@ -97,6 +97,36 @@ fn two_tails(z: f64) -> f64 {
     t * (FIT.iter().rev().fold(0.0, |sum, c| sum * t + c) - x * x).exp()
 }
 
+/// Returns how many standard errors on both sides of a mean hold it with probability `level`:
+/// Student's t, of so many degrees of freedom.
+pub(super) fn student(freedom: usize, level: f64) -> f64 {
+    let (mut low, mut high) = (0.0, 1e6);
+    for _ in 0..80 {
+        let middle = f64::midpoint(low, high);
+        if held_by(middle, freedom) < level { low = middle } else { high = middle }
+    }
+    low
+}
+
+/// Probability that Student's t is within `t` of 0: the finite sums of whole degrees of freedom
+/// (Abramowitz and Stegun, 26.7.3 and 26.7.4).
+fn held_by(t: f64, freedom: usize) -> f64 {
+    let root = (freedom as f64).sqrt();
+    let (angle, sine) = ((t / root).atan(), t / t.hypot(root));
+    let cosine = root / t.hypot(root);
+    let is_odd = freedom % 2 == 1;
+    let (mut term, mut sum) = (1.0, 1.0);
+    for k in (2 + usize::from(is_odd)..freedom.saturating_sub(1)).step_by(2) {
+        term *= cosine * cosine * (k - 1) as f64 / k as f64;
+        sum += term;
+    }
+    match (is_odd, freedom) {
+        (false, _) => sine * sum,
+        (true, 1) => angle * std::f64::consts::FRAC_2_PI,
+        (true, _) => (angle + sine * cosine * sum) * std::f64::consts::FRAC_2_PI,
+    }
+}
+
 // The interval from the k-th smallest to the k-th largest of n values holds the median of whatever
 // they were drawn from with a probability that depends on n and k alone: it misses if fewer than k
 // of n coins show heads, or tails. For the probabilities between two k it is interpolated.
@@ -105,7 +135,7 @@ fn two_tails(z: f64) -> f64 {
 // order statistics, and its percentiles land on whichever is next. Over 15 values its interval of
 // 99 % is its interval of 95 % and holds the median 96 % of the time, over 7 values that of 95 %
 // holds it 87 % of the time; a bias correction (BCa) does not help, as the jackknife of a median
-// has two values. The tests compare the two.
+// has two values.
 //
 // Source: Hettmansperger and Sheather, "Confidence intervals based on interpolated order
 // statistics", Statistics & Probability Letters 4 (1986).

@@ -21,6 +21,8 @@ pub(crate) fn metric(over: &str) -> Metric {
         },
         goal: Some(Goal::Less),
         clock: Clock::Cost,
+        estimate: None,
+        same_pct: 1.0,
         expected: vec![expected],
     }
 }

@@ -2,9 +2,12 @@
 
 use crate::record::{Effect, Verdict};
 
-/// The smallest change that matters, in per cent: the least noise floor of `same`, and the
-/// tolerance of a control.
+/// The margin of `same` in per cent, where an experiment declares none, and the tolerance of a
+/// control.
 pub const SAME_PCT: f64 = 1.0;
+
+/// Set-ups of the sides below which nothing is said: five have no chance below 5 %.
+pub(crate) const SET_UPS_MIN: usize = 6;
 
 /// Chance below which a difference is believed, the grid corrected for.
 const ALPHA: f64 = 0.05;
@@ -45,18 +48,22 @@ pub(super) fn control_is_off(effect: &Effect) -> bool {
         .is_some_and(|(median, low, high)| excludes_none((low, high)) && median.abs() > SAME_PCT)
 }
 
-/// The verdict, from the effect's other figures.
+/// The verdict, from the effect's other figures: *same* is an interval within the declared margin,
+/// which no noise makes wider.
 ///
 /// Where neither direction is better, a difference has no name: it is unclear what to say of it,
 /// and [`distinct`] tells it from one that is not known.
 pub(super) fn judge(effect: &Effect) -> Verdict {
+    if effect.n_set_ups.is_some_and(|set_ups| set_ups < SET_UPS_MIN) {
+        return Verdict::Unclear;
+    }
     if distinct(effect) {
         return direction(effect.change_pct, effect.better_when.as_deref());
     }
     if control_is_off(effect) {
         return Verdict::Unclear;
     }
-    let margin = effect.aa_half_width_pct.unwrap_or(0.0).max(SAME_PCT);
+    let margin = effect.same_pct.unwrap_or(SAME_PCT);
     let (low, high) = effect.ci95_pct;
     if low >= -margin && high <= margin { Verdict::Same } else { Verdict::Unclear }
 }
@@ -88,6 +95,8 @@ mod tests {
             change_pct: f64::midpoint(ci95_pct.0, ci95_pct.1),
             ci95_pct,
             n_pairs: 15,
+            n_set_ups: Some(15),
+            same_pct: Some(1.0),
             censored_below: None,
             aa_half_width_pct: Some(floor),
             aa_pct: Some((0.0, -floor, floor)),
@@ -113,10 +122,23 @@ mod tests {
     }
 
     #[test]
-    fn same_needs_an_interval_within_the_floor_or_one_per_cent() {
+    fn same_needs_an_interval_within_the_declared_margin_whatever_the_noise() {
         assert_eq!(judge(&effect((-0.9, 0.9), 0.1, 1.0)), Verdict::Same);
         assert_eq!(judge(&effect((-0.9, 1.1), 0.1, 1.0)), Verdict::Unclear);
-        assert_eq!(judge(&effect((-0.9, 1.1), 2.0, 1.0)), Verdict::Same);
+        assert_eq!(judge(&effect((-0.9, 1.1), 2.0, 1.0)), Verdict::Unclear);
+        assert_eq!(judge(&effect((-88.0, 104.0), 150.0, 1.0)), Verdict::Unclear);
+        let mut wider = effect((-0.9, 1.1), 2.0, 1.0);
+        wider.same_pct = Some(2.0);
+        assert_eq!(judge(&wider), Verdict::Same);
+    }
+
+    #[test]
+    fn fewer_than_six_set_ups_say_nothing_not_even_that_it_is_the_same() {
+        for (interval, chance) in [((-0.1, 0.1), 1.0), ((-12.0, -8.0), 0.001)] {
+            let mut few = effect(interval, 0.1, chance);
+            few.n_set_ups = Some(5);
+            assert_eq!(judge(&few), Verdict::Unclear);
+        }
     }
 
     #[test]

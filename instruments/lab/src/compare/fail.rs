@@ -5,7 +5,7 @@ use std::fmt;
 use serde::Serialize;
 
 use super::{Comparison, Row, Withheld};
-use crate::experiment::{Clock, Experiment};
+use crate::experiment::Experiment;
 use crate::{Code, Error, Result};
 
 /// Cells that a sentence names.
@@ -74,10 +74,10 @@ impl FailOn {
         self.metric == metric && self.cell.iter().all(has)
     }
 
-    /// Judges a row by the condition. For a counted metric the value decides. For a measured metric
-    /// all of the interval must be on one side of the bound, and the change must exceed the
-    /// difference between identical code.
-    fn judge(&self, row: &Row, clock: Clock) -> Judged {
+    /// Judges a row by the condition: all of the interval must be on one side of the bound, and the
+    /// change must exceed the difference between identical code. Counts are judged in the same way,
+    /// as those of sleeps or hits are as random as times; one that is exact has an interval of none.
+    fn judge(&self, row: &Row) -> Judged {
         let beyond = |pct: f64| match self.over {
             Over::Above => pct > self.bound_pct,
             Over::Below => pct < self.bound_pct,
@@ -85,13 +85,13 @@ impl FailOn {
         if row.disturbed {
             return Judged::Undecided("most pairs of a run were disturbed".into());
         }
-        let is_count = clock == Clock::Count;
-        let (low, high) = if is_count { (row.change_pct, row.change_pct) } else { row.ci95_pct };
+        if row.too_few {
+            return Judged::Undecided("a run has too few set-ups of its sides".into());
+        }
+        let (low, high) = row.ci95_pct;
         match (beyond(low), beyond(high)) {
             (false, false) => Judged::Held,
-            (true, true) if is_count || beyond(0.0) || row.change_pct.abs() > row.floor_pct => {
-                Judged::Failed
-            }
+            (true, true) if beyond(0.0) || row.change_pct.abs() > row.floor_pct => Judged::Failed,
             (true, true) => Judged::Undecided(format!(
                 "{:+.2}% is no more than identical code differed by, ±{:.2}%",
                 row.change_pct, row.floor_pct
@@ -167,17 +167,15 @@ impl fmt::Display for FailOn {
 
 /// Marks the rows that are looked at, those that fail, and those that cannot tell. What is withheld
 /// cannot tell either: a condition never holds because nothing was looked at.
-pub(super) fn judge(conditions: &[FailOn], experiment: &Experiment, comparison: &mut Comparison) {
+pub(super) fn judge(conditions: &[FailOn], comparison: &mut Comparison) {
     for condition in conditions {
-        let metric = experiment.metrics.iter().find(|metric| metric.name == condition.metric);
-        let clock = metric.map_or(Clock::Cost, |metric| metric.clock);
         let mut untold: Vec<(String, Vec<String>)> = Vec::new();
         let mut any = false;
         let looked_at = |row: &&mut Row| condition.looks_at(&row.metric, Some(&row.cell));
         for row in comparison.rows.iter_mut().filter(looked_at) {
             any = true;
             row.gate = true;
-            match condition.judge(row, clock) {
+            match condition.judge(row) {
                 Judged::Held => {}
                 Judged::Failed => {
                     row.failed = true;

@@ -100,7 +100,7 @@ fn compared(
     if comparison.rows.is_empty() {
         return Err(comparison.nothing(unlike));
     }
-    fail::judge(fail_on, second, &mut comparison);
+    fail::judge(fail_on, &mut comparison);
     Ok(comparison)
 }
 
@@ -215,6 +215,43 @@ mod tests {
         assert!(compared_as(&experiment(), (&one, &other), gate, true).is_ok());
         let counts = compared_as(&counted(), (&one, &other), gate, false).unwrap();
         assert_eq!((counts.rows.len(), counts.failed.len()), (1, 1));
+    }
+
+    /// Sleeps are counted, and are random all the same.
+    #[test]
+    fn a_gate_on_a_count_that_varies_is_decided_by_its_interval() {
+        let run = |name: &str, most: usize| {
+            let costs = (0..15).map(|i| pair(200.0, if i < most { 130.0 } else { 80.0 }, 200.0));
+            let mut run = run_of(&[costs.collect()]);
+            (run.run.id, run.env) = (name.into(), json!({"kernel": "6.18"}));
+            analyse(&counted(), &mut run);
+            run
+        };
+        let (one, other) = (run("main", 7), run("pr", 8));
+        let gate = "cost_ns_per_packet>+1%";
+        let told = compared_as(&counted(), (&one, &other), gate, false).unwrap();
+        assert!(told.rows[0].change_pct > 1.0 && told.failed.is_empty(), "{told:?}");
+        assert!(told.undecided[0].contains("the bound is within ["), "{told:?}");
+    }
+
+    #[test]
+    fn rows_are_corrected_for_how_many_they_are_and_few_set_ups_decide_nothing() {
+        let (one, other) = (run("main", 100.0, "6.18"), run("pr", 103.0, "6.18"));
+        let width = |metrics: usize| {
+            let mut all = experiment();
+            all.plan.family = crate::experiment::Family::Experiment;
+            all.metrics = vec![all.metrics[0].clone(); metrics];
+            let told = compared_as(&all, (&one, &other), "cost_ns_per_packet>+1%", false);
+            let (low, high) = told.unwrap().rows[0].ci95_pct;
+            high - low
+        };
+        assert!(width(40) > 1.2 * width(1), "{} and {}", width(40), width(1));
+        let mut old = other.clone();
+        old.cells[0].pairs.iter_mut().for_each(|pair| pair.set_up = Some(0));
+        let told = compared_as(&experiment(), (&one, &old), "cost_ns_per_packet>+1%", false);
+        let told = told.unwrap();
+        assert_eq!((told.rows[0].verdict, told.failed.len()), (Verdict::Unclear, 0));
+        assert!(told.undecided[0].contains("too few set-ups"), "{told:?}");
     }
 
     #[test]
@@ -333,7 +370,7 @@ pool: first main, second pr; of both the changed side
   metric              unit        first  second  change  95 % CI         windows  verdict
                                                       %  %
   rate=max
-  cost_ns_per_packet  ns/packet  0.1001  0.1031   +3.00  [+2.95, +3.05]  15, 15   worse  <- gate
+  cost_ns_per_packet  ns/packet  0.1001  0.1031   +3.00  [+2.94, +3.06]  15, 15   worse  <- gate
 env differs: kernel 6.18 -> 6.19 (use --allow-env to compare times)
 failed: cost_ns_per_packet>+1%: +3.00% at rate=max
 ";

@@ -6,8 +6,8 @@ use linerate_show::words::harmless;
 use serde::Serialize;
 
 use super::side;
-use super::side::Side;
-use crate::analysis::{self, SAME_PCT, admitted, class_of, pct};
+use super::side::{LEVEL, Side};
+use crate::analysis::{self, SAME_PCT, SET_UPS_MIN, admitted, class_of, pairs_needed, pct};
 use crate::experiment::{Clock, Experiment, Metric};
 use crate::record::{CellRecord, Effect, Run, Status, Verdict};
 
@@ -32,7 +32,7 @@ pub struct Row {
     pub b_cycles: Option<f64>,
     /// The change from `a` to `b`, in per cent.
     pub change_pct: f64,
-    /// The 95 % confidence interval of the change, each row by itself.
+    /// The confidence interval of the change: 95 % for all rows of the family together (Bonferroni).
     pub ci95_pct: (f64, f64),
     /// Windows of both runs that it is from.
     pub n_windows: (usize, usize),
@@ -41,6 +41,10 @@ pub struct Row {
     pub placement: (Option<String>, Option<String>),
     /// The sum of both runs' noise floors.
     pub floor_pct: f64,
+    /// The margin of *same*, in per cent, as the experiment declares it.
+    pub same_pct: f64,
+    /// True if a run set its sides up too few times to tell anything of so many rows.
+    pub too_few: bool,
     /// True for each of `a` and `b` that is an upper bound, because its run counted nothing.
     pub below: (bool, bool),
     /// True if most pairs of a run were disturbed, so that nothing is concluded.
@@ -79,22 +83,17 @@ impl fmt::Display for Withheld {
 }
 
 impl Row {
-    /// The change below which it is the same, in per cent.
-    #[must_use]
-    pub fn margin_pct(&self) -> f64 {
-        self.floor_pct.max(SAME_PCT)
-    }
-
-    /// Better or worse beyond both noise floors; the same if all of the interval is within them.
+    /// Better or worse beyond both noise floors; the same if all of the interval is within
+    /// the margin.
     fn judged(&self, better_when: Option<&str>) -> Verdict {
-        if self.disturbed {
+        if self.disturbed || self.too_few {
             return Verdict::Unclear;
         }
         let (low, high) = self.ci95_pct;
         if analysis::excludes_none(self.ci95_pct) && self.change_pct.abs() > self.floor_pct {
             return analysis::direction(self.change_pct, better_when);
         }
-        let margin = self.margin_pct();
+        let margin = self.same_pct;
         if low >= -margin && high <= margin { Verdict::Same } else { Verdict::Unclear }
     }
 }
@@ -151,7 +150,8 @@ pub(super) fn rows<'a>(
             let why = format!("the CPUs were {first} in the first run, {second} in the second");
             return Some(withheld(why, true));
         }
-        let row = row(metric, (one, before), (other, after), effects);
+        let family = experiment.family(other.experiment.quick);
+        let row = row(metric, family, (one, before), (other, after), effects);
         let told = row.map(|row| Ok(Row { cell: cell.name(), placement, ..row }));
         Some(told.unwrap_or_else(|| withheld("it has no ratio".into(), false)))
     })
@@ -170,12 +170,14 @@ pub(super) fn alone(one: &Run, other: &Run) -> Vec<String> {
 
 fn row(
     metric: &Metric,
+    family: usize,
     (one, before): (&Run, &CellRecord),
     (other, after): (&Run, &CellRecord),
     effects: (&Effect, &Effect),
 ) -> Option<Row> {
-    let a = Side::of(metric, &before.pairs)?;
-    let b = Side::of(metric, &after.pairs)?;
+    let level = 1.0 - (1.0 - LEVEL) / family.max(1) as f64;
+    let a = Side::of(metric, &before.pairs, level)?;
+    let b = Side::of(metric, &after.pairs, level)?;
     let (log, interval) = a.to(&b);
     let floor = |effect: &Effect| effect.aa_half_width_pct.unwrap_or(SAME_PCT);
     let cycles =
@@ -193,6 +195,8 @@ fn row(
         n_windows: (a.windows, b.windows),
         placement: (None, None),
         floor_pct: floor(effects.0) + floor(effects.1),
+        same_pct: metric.same_pct,
+        too_few: a.set_ups.min(b.set_ups) < SET_UPS_MIN.max(pairs_needed(family)),
         below: (a.censored, b.censored),
         disturbed: [before, after].iter().any(|cell| analysis::noisy(metric.clock, &cell.pairs)),
         verdict: Verdict::Unclear,

@@ -108,7 +108,7 @@ fn cells(row: &Row) -> Vec<Cell> {
         Cell::Text(number::interval(row.ci95_pct)),
         Cell::Text(format!("{}, {}", row.n_windows.0, row.n_windows.1)),
         Cell::Text(apart(&row.placement)),
-        Cell::Text(format!("{}{gate}", within(row.verdict, row.margin_pct()))),
+        Cell::Text(format!("{}{gate}", within(row.verdict, row.same_pct))),
     ]
 }
 

@@ -6,44 +6,56 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::analysis::{
-    Interval, Part, admitted, median, median_interval, one_event, parts_of_b, pooled_value,
+    Interval, Part, Sum, admitted, median, median_interval, one_event, parts_of_b, sum_of,
 };
-use crate::experiment::Metric;
+use crate::experiment::{Estimate, Metric};
 use crate::record::{PairRecord, Run};
 
-/// The confidence level of the intervals.
-const LEVEL: f64 = 0.95;
+/// The confidence level of the intervals of all rows of a family together.
+pub(super) const LEVEL: f64 = 0.95;
 
 /// A metric over the changed side's windows.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Side {
-    /// The side's median; the sum of all windows for counts that some windows have none of.
+    /// The median of the side's set-ups, or the ratio of their sums.
     pub(super) value: f64,
     /// The confidence interval of that logarithm.
     interval: Interval,
     /// Windows.
     pub(super) windows: usize,
+    /// Set-ups of the side that these are of.
+    pub(super) set_ups: usize,
     /// True if nothing was counted: the value is then an upper bound.
     pub(super) censored: bool,
+    /// By how much a side that counted nothing may be above its bound beside this one.
+    unseen: Option<f64>,
 }
 
 impl Side {
     /// `None` if no window has it, or it has no ratio.
-    pub(super) fn of(metric: &Metric, pairs: &[PairRecord]) -> Option<Side> {
+    pub(super) fn of(metric: &Metric, pairs: &[PairRecord], level: f64) -> Option<Side> {
         let parts = parts_of_b(metric, &admitted(metric.clock, pairs));
-        let windows = parts.len();
-        if parts.iter().any(|part| part.is_negative()) {
+        let (windows, set_ups) = (parts.iter().map(Vec::len).sum(), parts.len());
+        if parts.iter().flatten().any(|part| part.is_negative()) {
             return None;
         }
-        if parts.iter().any(|part| part.is_nothing()) {
-            let (value, interval, bound) = pooled_value(&parts, one_event(metric), LEVEL)?;
-            return Some(Side { value, interval, windows, censored: bound.is_some() });
+        if metric.estimate() != Estimate::Ratios {
+            let Sum { value, interval, unseen } = sum_of(&parts, one_event(metric), level)?;
+            let censored = unseen.is_none() && interval.low == f64::NEG_INFINITY;
+            return Some(Side { value, interval, windows, set_ups, censored, unseen });
         }
-        let mut logs: Vec<f64> = parts.into_iter().filter_map(Part::value).map(f64::ln).collect();
-        logs.sort_by(f64::total_cmp);
-        let value = median(&logs)?.exp();
-        let interval = median_interval(&logs, LEVEL)?;
-        Some(Side { value, interval, windows, censored: false })
+        if parts.iter().flatten().any(|part| part.is_nothing()) {
+            return None;
+        }
+        let sorted = |mut logs: Vec<f64>| {
+            logs.sort_by(f64::total_cmp);
+            logs
+        };
+        let log = |part: &Part| part.value().map(f64::ln);
+        let middle = |of: &Vec<Part>| median(&sorted(of.iter().filter_map(log).collect()));
+        let logs = sorted(parts.iter().filter_map(middle).collect());
+        let (value, interval) = (median(&logs)?.exp(), median_interval(&logs, level)?);
+        Some(Side { value, interval, windows, set_ups, censored: false, unseen: None })
     }
 
     /// Returns the confidence interval, back on the linear scale.
@@ -60,11 +72,19 @@ impl Side {
             return (0.0, Interval { low: 0.0, high: 0.0 });
         }
         let (x, y) = (self.value.ln(), other.value.ln());
+        // The exact bound of a side that counted nothing is known beside the other's count.
+        if other.censored {
+            let high = y - x + self.unseen.unwrap_or(f64::INFINITY).ln();
+            return (y - x, Interval { low: f64::NEG_INFINITY, high });
+        }
+        if self.censored {
+            let low = y - x - other.unseen.unwrap_or(f64::INFINITY).ln();
+            return (y - x, Interval { low, high: y - x });
+        }
         let far = |one: f64, other: f64| if one == other { 0.0 } else { one - other };
         let down = far(y, other.interval.low).hypot(far(self.interval.high, x));
         let up = far(other.interval.high, y).hypot(far(x, self.interval.low));
-        let high = if up.is_finite() { y - x + up } else { y - x };
-        (y - x, Interval { low: y - x - down, high })
+        (y - x, Interval { low: y - x - down, high: y - x + up })
     }
 }
 
@@ -139,7 +159,8 @@ mod tests {
         logs.sort_by(f64::total_cmp);
         let interval = median_interval(&logs, LEVEL).unwrap();
         let value = median(&logs).unwrap().exp();
-        Side { value, interval, windows: logs.len(), censored: false }
+        let n = logs.len();
+        Side { value, interval, windows: n, set_ups: n, censored: false, unseen: None }
     }
 
     /// Rather more often than it says: ends that are far out are so by chance, and are added.

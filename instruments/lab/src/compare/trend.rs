@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::side::Side;
+use super::side::{LEVEL, Side};
 use super::{experiment, refused};
 use crate::Result;
 use crate::experiment::{Cell, Experiment, Metric};
@@ -74,7 +74,7 @@ fn point(run: &Run, cell: &Cell, metric: &Metric) -> Option<TrendPoint> {
     })?;
     // What was withheld of the run is withheld here.
     record.metrics.get(&metric.name)?;
-    let side = Side::of(metric, &record.pairs)?;
+    let side = Side::of(metric, &record.pairs, LEVEL)?;
     let (lo, hi) = side.range();
     let started = run.run.started.clone();
     let finite = [side.value, lo, hi].iter().all(|x| x.is_finite());

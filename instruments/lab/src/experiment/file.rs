@@ -100,6 +100,7 @@ fn plan(plan: document::Plan) -> Plan {
         fresh: plan.fresh,
         looks: plan.looks.unwrap_or_else(|| vec![15, 30, 60]),
         half_width_pct: plan.half_width_pct.unwrap_or(1.0),
+        family: plan.family,
         // Fewer cannot tell any difference from chance, over a grid of a dozen cells.
         quick_pairs: plan.quick.pairs.unwrap_or(9),
         quick_window_ns: plan.quick.window.unwrap_or(window_ns),

@@ -59,7 +59,7 @@ impl Experiment {
     pub fn planned(&self, quick: bool) -> Option<Duration> {
         let last = self.plan.looks(quick).last().copied().unwrap_or(0);
         self.cells(quick).try_fold(Duration::ZERO, |sum, (_, cell)| {
-            let windows = UNIT.saturating_mul(self.plan.windows(cell, last));
+            let windows = UNIT.saturating_mul(self.windows(cell, quick, last));
             let cell_ns = cell.window_ns(quick).saturating_mul(windows);
             cell.keeps_time().then(|| sum.saturating_add(Duration::from_nanos(cell_ns)))
         })

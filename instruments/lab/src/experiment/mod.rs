@@ -14,6 +14,8 @@ use linerate_seeds::stats::Goal;
 use serde::{Deserialize, Serialize};
 
 use crate::Result;
+use crate::analysis::pairs_needed;
+use crate::scenario::{Scenario, named};
 use crate::settings::Settings;
 
 pub use builtin::List;
@@ -170,9 +172,39 @@ pub struct Metric {
     pub goal: Option<Goal>,
     /// The clock, which decides the windows that the metric is taken from.
     pub clock: Clock,
+    /// The estimate of a change, whatever the windows hold; `None` leaves it to the clock:
+    /// [`Metric::estimate`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub estimate: Option<Estimate>,
+    /// The margin of *same*: a change within it, in per cent, is none.
+    #[serde(default = "document::same_pct", deserialize_with = "document::margin")]
+    pub same_pct: f64,
     /// The expected values, for given cells or for all of them.
     #[serde(default, rename = "expect", deserialize_with = "document::at_most::<_, _, 64>")]
     pub expected: Vec<Expectation>,
+}
+
+/// The estimate of a metric's change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Estimate {
+    /// The median of ratios: of what is measured, and is never 0.
+    Ratios,
+    /// The ratio of sums: of what is 0 in some windows.
+    Sums,
+    /// The same of events, counted one by one: a side that has none is below one of them.
+    Events,
+}
+
+/// The hypotheses that chances are corrected for together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Family {
+    /// The cells of one metric: each metric is a question of its own.
+    #[default]
+    Metric,
+    /// All cells of all metrics: a verdict is of the experiment as a whole.
+    Experiment,
 }
 
 /// A clock that a metric is measured by.
@@ -223,14 +255,6 @@ pub struct FixedPoint {
     pub source: String,
 }
 
-/// In how many cells something is so.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fresh {
-    Nowhere,
-    Somewhere,
-    Everywhere,
-}
-
 /// The amount of measurement: pairs, looks and windows.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
@@ -238,14 +262,16 @@ pub struct Plan {
     pub window_ns: u64,
     /// Windows of each side that are run first, and not counted.
     pub warmup: u32,
-    /// True if the sides are set up anew for every pair, unless a factor's level says otherwise:
-    /// each pair then gets other memory, so that a difference between two areas of memory is not
-    /// taken for an effect.
+    /// True if the sides are set up anew for every pair, unless a factor's level says otherwise; else
+    /// every few pairs: [`Experiment::pairs_per_set_up`]. Each set-up gets other memory, so that a
+    /// difference between two areas of memory is not taken for an effect.
     pub fresh: bool,
     /// Pairs at which it is looked whether they are enough; the last is the end.
     pub looks: Vec<u32>,
     /// Half of the interval's width, in per cent, that is enough.
     pub half_width_pct: f64,
+    /// The hypotheses that chances are corrected for together.
+    pub family: Family,
     /// Pairs of a quick run, which looks once.
     pub quick_pairs: u32,
     /// Length of a window of a quick run.
@@ -267,15 +293,35 @@ impl Experiment {
         self.cells.iter().enumerate().filter(move |(_, cell)| cell.quick || !quick)
     }
 
-    /// In how many of a run's cells the sides are set up anew for every pair.
+    /// Returns the number of hypotheses in a family: the cells that a run is planned to have, of one
+    /// metric or of all.
     #[must_use]
-    pub(crate) fn fresh(&self, quick: bool) -> Fresh {
-        let fresh = self.cells(quick).filter(|(_, cell)| cell.fresh).count();
-        match fresh {
-            0 => Fresh::Nowhere,
-            all if all == self.cells(quick).count() => Fresh::Everywhere,
-            _ => Fresh::Somewhere,
+    pub fn family(&self, quick: bool) -> usize {
+        let metrics = match self.plan.family {
+            Family::Metric => 1,
+            Family::Experiment => self.metrics.len(),
+        };
+        self.cells(quick).count().saturating_mul(metrics)
+    }
+
+    /// Returns after how many pairs of `cell` the sides are set up anew: so often that the first
+    /// look has as many set-ups as the family needs. `None` if each window is a set-up already.
+    #[must_use]
+    pub fn pairs_per_set_up(&self, cell: &Cell, quick: bool) -> Option<u32> {
+        if named(&cell.scenario).is_some_and(Scenario::sets_up_each_window) {
+            return None;
         }
+        let first = self.plan.looks(quick).first().copied().unwrap_or(1);
+        let needed = u32::try_from(pairs_needed(self.family(quick))).unwrap_or(u32::MAX);
+        Some(if cell.fresh { 1 } else { (first / needed).max(1) })
+    }
+
+    /// Returns the windows of each bench of `cell` in which `pairs` are run, those of warm-ups too.
+    #[must_use]
+    pub fn windows(&self, cell: &Cell, quick: bool, pairs: u32) -> u64 {
+        let set_ups =
+            self.pairs_per_set_up(cell, quick).map_or(1, |per| pairs.div_ceil(per).max(1));
+        u64::from(pairs) + u64::from(set_ups) * u64::from(self.plan.warmup.max(1))
     }
 
     /// Returns the headline: the first metric.
@@ -286,6 +332,13 @@ impl Experiment {
 }
 
 impl Metric {
+    /// Returns the estimate: as declared, else events of what is counted and ratios of the rest.
+    #[must_use]
+    pub fn estimate(&self) -> Estimate {
+        let by_clock = if self.clock == Clock::Count { Estimate::Events } else { Estimate::Ratios };
+        self.estimate.unwrap_or(by_clock)
+    }
+
     /// Returns the expected value in a cell.
     #[must_use]
     pub fn expected_at(&self, at: &[(String, String)]) -> Option<&Expectation> {
@@ -314,12 +367,5 @@ impl Plan {
     #[must_use]
     pub fn looks(&self, quick: bool) -> Vec<u32> {
         if quick { vec![self.quick_pairs] } else { self.looks.clone() }
-    }
-
-    /// Windows of each bench of `cell` in which `pairs` are run.
-    #[must_use]
-    pub fn windows(&self, cell: &Cell, pairs: u32) -> u64 {
-        let (pairs, warmup) = (u64::from(pairs), u64::from(self.warmup.max(1)));
-        if cell.fresh { pairs.saturating_mul(1 + warmup) } else { pairs + warmup }
     }
 }

@@ -1,5 +1,6 @@
 //! Description of an experiment: its question, its method, the expected values and their sources.
 
+use std::collections::BTreeSet;
 use std::fmt::{self, Write as _};
 
 use linerate_seeds::Post;
@@ -10,7 +11,7 @@ use serde::{Serialize, Serializer};
 use serde_json::{Value as Json, json};
 
 use super::here::{at_most, commands};
-use crate::experiment::{Clock, Experiment, Factor, FixedPoint, Fresh, Metric};
+use crate::experiment::{Clock, Experiment, Factor, Family, FixedPoint, Metric};
 use crate::scenario::{Place, Scenario, named};
 use crate::settings::Settings;
 
@@ -166,7 +167,7 @@ impl Serialize for Show<'_> {
             "fixed": one.fixed_points,
             "plan": {
                 "window_ns": plan.window_ns, "warmup": plan.warmup, "fresh": plan.fresh, "looks": plan.looks,
-                "half_width_pct": plan.half_width_pct, "cells": one.cells.len(),
+                "half_width_pct": plan.half_width_pct, "family": plan.family, "cells": one.cells.len(),
                 "planned_s": one.planned(false).map(|time| time.as_secs_f64()), "quick_pairs": plan.quick_pairs,
                 "quick_cells": one.cells(true).count(),
                 "quick_planned_s": one.planned(true).map(|time| time.as_secs_f64()), "profiles": one.profiles,
@@ -190,7 +191,8 @@ fn levels(factor: &Factor) -> String {
         let mut told: Vec<String> =
             level.scenario.iter().map(|s| format!("scenario {s}")).collect();
         told.extend(level.fresh.map(|fresh| {
-            if fresh { "sides set up for every pair" } else { "sides set up once" }.to_owned()
+            if fresh { "sides set up for every pair" } else { "sides set up for several pairs" }
+                .to_owned()
         }));
         for (side, settings) in [("", &level.both), ("A: ", &level.a), ("B: ", &level.b)] {
             let settings = said(settings.iter().map(|(name, one)| (name, one.value.to_string())));
@@ -277,15 +279,26 @@ fn pairs(one: &Experiment, quick: bool) -> String {
         1 => String::new(),
         _ => format!(" until ± {half_width} % is known"),
     };
-    let fresh = match one.fresh(quick) {
-        Fresh::Nowhere => "",
-        Fresh::Everywhere => "; both are set up anew for every pair",
-        Fresh::Somewhere => "; in some cells both are set up anew for every pair",
+    let anew: BTreeSet<Option<u32>> =
+        one.cells(quick).map(|(_, cell)| one.pairs_per_set_up(cell, quick)).collect();
+    let anew: Vec<String> = anew
+        .into_iter()
+        .map(|pairs| match pairs {
+            None => "for every window".into(),
+            Some(1) => "for every pair".into(),
+            Some(pairs) => format!("after {pairs} pairs"),
+        })
+        .collect();
+    let (anew, family) = (anew.join(" or "), one.family(quick));
+    let of = match one.plan.family {
+        Family::Metric => "cells of each metric",
+        Family::Experiment => "cells and metrics together",
     };
     let (looks, ms) = (looks.join(", "), window_ns as f64 / 1e6);
     format!(
         "looks after {looks} pairs{until}; windows of {ms} ms unless a level says so, the first \
-         {warmup} of each side not counted{fresh}"
+         {warmup} of each side not counted; both are set up anew {anew}; chances are corrected over \
+         {family} {of}"
     )
 }
 
@@ -295,7 +308,8 @@ fn kind(metric: &Metric) -> String {
         Clock::Wall => "wall time",
         Clock::Count => "counted",
     };
-    metric.goal.map_or_else(|| by.into(), |goal| format!("{} is better, {by}", better(goal)))
+    let goal = metric.goal.map_or(String::new(), |goal| format!("{} is better, ", better(goal)));
+    format!("{goal}{by}, same within ±{} %", metric.same_pct)
 }
 
 fn better(goal: Goal) -> &'static str {

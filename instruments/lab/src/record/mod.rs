@@ -185,6 +185,9 @@ impl Ledgers {
 pub struct PairRecord {
     /// The order in which the two sides ran.
     pub order: Order,
+    /// The set-up that the three sides of the pair are of, from 0; `None` if it is the pair's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub set_up: Option<u32>,
     /// The first side.
     pub a: Window,
     /// The second.
@@ -244,12 +247,18 @@ pub struct Effect {
     pub a: f64,
     /// Median of the second's.
     pub b: f64,
-    /// Median of the pairs' changes, in per cent.
+    /// Median of the set-ups' changes, or the change of their sums, in per cent.
     pub change_pct: f64,
-    /// The 95 % confidence interval of the change, corrected for the number of looks.
+    /// The 95 % confidence interval of the change, at an early look 99 %.
     pub ci95_pct: (f64, f64),
     /// Pairs that it is from.
     pub n_pairs: usize,
+    /// Set-ups of the sides that these pairs are of: the unit of the interval and of the chance.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub n_set_ups: Option<usize>,
+    /// The margin of *same*, in per cent, as the experiment declares it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub same_pct: Option<f64>,
     /// One side counted nothing: its value is below this, not 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub censored_below: Option<f64>,
@@ -292,7 +301,7 @@ pub enum Verdict {
     Better,
     /// Worse, beyond the noise.
     Worse,
-    /// No difference beyond the noise.
+    /// No difference beyond the declared margin.
     Same,
     /// The sides cannot be told apart.
     #[default]

@@ -9,10 +9,11 @@ use serde_json::Value;
 
 use super::state::CellState;
 use super::{
-    CellEnd, CellRecord, Compared, Head, Ledger, Ledgers, Resumed, Run, RunState, SCHEMA, Status,
-    Total, Warning,
+    CellEnd, CellRecord, Compared, Head, Ledger, Ledgers, PairRecord, Resumed, Run, RunState,
+    SCHEMA, Status, Total, Warning,
 };
-use crate::experiment::{Cell, Experiment, Factor, Fresh};
+use crate::experiment::{Cell, Experiment, Factor};
+use crate::scenario::named;
 use crate::{Code, Error, Result, analysis};
 
 /// The warning of a ledger that does not balance.
@@ -61,12 +62,7 @@ impl RunState {
         let asked = &self.asked;
         let quick = asked.quick.then(|| "quick: the declared subset, few pairs".to_owned());
         let warmup = experiment.plan.warmup.max(1);
-        let when = match experiment.fresh(asked.quick) {
-            Fresh::Nowhere => "in each cell",
-            Fresh::Everywhere => "before each pair",
-            Fresh::Somewhere => "in each cell, before each pair where both are set up for it",
-        };
-        let warmup = format!("{warmup} warm-up windows of each side were discarded {when}");
+        let warmup = format!("{warmup} warm-up windows of each side were discarded in each set-up");
         let note: Vec<String> =
             asked.note.clone().into_iter().chain(quick).chain([warmup]).collect();
         Head {
@@ -98,10 +94,12 @@ impl CellState {
                 fix: None,
             });
         }
+        let mut pairs = self.pairs.clone();
+        know_set_ups(cell, &mut pairs);
         run.cells.push(CellRecord {
             at: cell.at.iter().cloned().collect(),
             status: end.status,
-            pairs: self.pairs.clone(),
+            pairs,
             metrics: BTreeMap::new(),
             ledger: end.ledger,
         });
@@ -109,6 +107,15 @@ impl CellState {
         run.matrices.extend(end.matrices);
         run.totals.extend(end.totals.into_iter().map(|(name, total)| (name, total.mean)));
         run.warnings.extend(end.warnings);
+    }
+}
+
+/// Marks the pairs of `cell` as of one set-up if its sides lived longer than a pair and nothing says
+/// which they are of, as in runs that were made before that was kept.
+pub(super) fn know_set_ups(cell: &Cell, pairs: &mut [PairRecord]) {
+    let outlive = !cell.fresh && named(&cell.scenario).is_none_or(|one| !one.sets_up_each_window());
+    if outlive && pairs.iter().all(|pair| pair.set_up.is_none()) {
+        pairs.iter_mut().for_each(|pair| pair.set_up = Some(0));
     }
 }
 

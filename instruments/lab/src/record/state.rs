@@ -21,8 +21,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::lines::{self, Found, Lines, failed};
+use super::run::know_set_ups;
 use super::{Head, Ledgers, PairRecord, ProfileRecord, Run, Status, Warning};
-use crate::experiment::Experiment;
+use crate::experiment::{Cell, Experiment};
 use crate::{Code, Error, Result};
 
 /// The experiment's file in a run's directory.
@@ -456,7 +457,18 @@ pub(super) fn head(dir: &Path) -> Result<Head> {
 }
 
 fn document(path: &Path) -> Result<Run> {
-    let run: Run = parsed(path)?;
+    let mut run: Run = parsed(path)?;
+    // What cannot be read any more is compared by nobody.
+    let toml = run.run.config_toml.as_deref();
+    if let Some(Ok(experiment)) = toml.map(|toml| Experiment::parse(toml, EXPERIMENT)) {
+        for record in &mut run.cells {
+            let is =
+                |cell: &&Cell| cell.at.iter().cloned().collect::<BTreeMap<_, _>>() == record.at;
+            if let Some(cell) = experiment.cells.iter().find(is) {
+                know_set_ups(cell, &mut record.pairs);
+            }
+        }
+    }
     let pairs: usize = run.cells.iter().map(|cell| cell.pairs.len()).sum();
     if pairs <= PAIRS_MAX {
         return Ok(run);

@@ -7,6 +7,7 @@ use super::tables::ROWS_MAX;
 use super::view::Shown;
 use super::view::View;
 use super::words::{cells, n, shown};
+use crate::analysis::noisy;
 use crate::record::{CellRecord, Effect, Verdict};
 
 /// Why a cell with figures tells nothing.
@@ -59,8 +60,11 @@ impl View<'_> {
     fn in_short(&self, metric: &Shown) -> Option<String> {
         let Shown { name, label, .. } = metric;
         let all = self.overall(name).find(|line| line.group == "all");
-        let effects: Vec<&Effect> =
-            self.run.cells.iter().filter_map(|cell| cell.metrics.get(name)).collect();
+        // Those that the overall line is of: most pairs of the others were disturbed.
+        let quiet =
+            |cell: &&CellRecord| metric.clock.is_none_or(|clock| !noisy(clock, &cell.pairs));
+        let cells = self.run.cells.iter().filter(quiet);
+        let effects: Vec<&Effect> = cells.filter_map(|cell| cell.metrics.get(name)).collect();
         match (effects.as_slice(), all) {
             ([], _) | ([_, _, ..], None) => None,
             ([one], _) => Some(format!(
@@ -109,7 +113,7 @@ impl Tally {
         let kinds = [
             (self.better, format!("better than {a}")),
             (self.worse, format!("worse than {a}")),
-            (self.same, format!("within the noise of {a}")),
+            (self.same, format!("the same as {a}")),
         ];
         let each: Vec<String> = kinds
             .into_iter()

@@ -44,8 +44,9 @@ pub(super) fn counts(line: &OverallRecord) -> String {
 
 /// Formats the verdict on an effect; for `same`, with the margin.
 pub(super) fn said(effect: &Effect) -> String {
-    let margin_pct = effect.aa_half_width_pct.unwrap_or(0.0).max(SAME_PCT);
-    within(effect.verdict, margin_pct)
+    // Runs that do not say were judged by their noise.
+    let noise_pct = || effect.aa_half_width_pct.unwrap_or(0.0).max(SAME_PCT);
+    within(effect.verdict, effect.same_pct.unwrap_or_else(noise_pct))
 }
 
 /// `same ±1.0 %`; other verdicts by themselves.

@@ -8,7 +8,8 @@ use linerate_prof::stage::stage_of;
 
 use super::unit::{Benches, Left, PlacedBench, Role, order, setup_order};
 use super::{Progress, Request, Running};
-use crate::experiment::{Cell, Clock, Plan};
+use crate::analysis::Look;
+use crate::experiment::{Cell, Clock, Experiment};
 use crate::record::{
     CellEnd, Effect, Ledgers, PairRecord, ProfileRecord, ProfileRow, Status, Total, Warning, title,
     unbalanced,
@@ -63,11 +64,7 @@ impl Running<'_> {
         scenario.check(&cell.a, place)?;
         scenario.check(&cell.b, place)?;
         let open = |settings| Ok(PlacedBench::new(scenario.open(settings, place)?, &place.cpus));
-        let order = if cell.fresh {
-            setup_order(self.request.seed, index, self.state.pairs(index).len())
-        } else {
-            [Role::A, Role::Control, Role::B]
-        };
+        let order = setup_order(self.request.seed, index, self.state.pairs(index).len());
         Benches::open(order, |role| match role {
             Role::A | Role::Control => open(&cell.a),
             Role::B => open(&cell.b),
@@ -129,16 +126,25 @@ impl Running<'_> {
         time: Duration,
     ) -> Result<Outcome> {
         let Place { index, cell, .. } = place;
+        let quick = self.request.quick;
+        let per = self.request.experiment.pairs_per_set_up(cell, quick).map(|per| per as usize);
+        // A pair that is to have a set-up of its own need not say which.
+        let set_up = per.filter(|_| !cell.fresh).map(|_| {
+            let before = self.state.pairs(index).last().and_then(|pair| pair.set_up);
+            before.map_or(0, |before| before + 1)
+        });
         while !self.enough(place) {
             let number = self.state.pairs(index).len();
             let order = order(self.request.seed, index, number);
             let pair = benches.pair(order, time, self.world, self.observer)?;
             let Some(pair) = pair else { return Ok(Outcome::Interrupted) };
+            let pair = PairRecord { set_up, ..pair };
             self.store.pair(index, number, &pair)?;
             self.state.pair(index, pair);
             self.pace.pair(cell);
             self.tell(place);
-            if cell.fresh && !self.enough(place) {
+            let is_last = per.is_some_and(|per| (number + 1).is_multiple_of(per));
+            if is_last && !self.enough(place) {
                 return Ok(Outcome::Reopen);
             }
         }
@@ -162,14 +168,16 @@ impl Running<'_> {
         }
         let is_look = self.looks.iter().any(|look| *look as usize == accepted);
         // The pairs that are rejected behind a look do not make another of it.
-        let is_new = pairs.last().is_some_and(|pair| self.accepts(pair));
+        let ours = self.admitted(pairs);
+        let is_new =
+            pairs.last().zip(ours.last()).is_some_and(|(one, last)| std::ptr::eq(one, *last));
         let effect = if is_look && is_new { self.effect(place.cell, pairs) } else { None };
         // A look at which nothing could be told from chance yet is none, however narrow.
-        let cells = self.request.experiment.cells(self.request.quick).count();
-        let enough = |effect: &Effect| {
-            analysis::half_width_pct(effect) <= self.request.experiment.plan.half_width_pct
-        };
-        accepted >= analysis::pairs_needed(cells) && effect.is_some_and(|effect| enough(&effect))
+        let experiment = &self.request.experiment;
+        let needed = analysis::pairs_needed(experiment.family(self.request.quick));
+        let narrow =
+            |effect: &Effect| analysis::half_width_pct(effect) <= experiment.plan.half_width_pct;
+        analysis::set_ups(&ours) >= needed && effect.is_some_and(|effect| narrow(&effect))
     }
 
     /// Computes the headline's effect from `pairs`, at the next look that they will reach.
@@ -177,21 +185,21 @@ impl Running<'_> {
         let headline = self.request.experiment.headline()?;
         let accepted = self.accepted(pairs);
         let last = self.looks.len().saturating_sub(1);
-        let look = self.looks.iter().position(|look| *look as usize >= accepted).unwrap_or(last);
-        analysis::effect(headline, &cell.at, pairs, look, self.looks.len())
+        let index = self.looks.iter().position(|look| *look as usize >= accepted).unwrap_or(last);
+        let family = self.request.experiment.family(self.request.quick);
+        let look = Look { index, of: self.looks.len(), family };
+        analysis::effect(headline, &cell.at, pairs, look)
     }
 
     fn accepted(&self, pairs: &[PairRecord]) -> usize {
-        pairs.iter().filter(|pair| self.accepts(pair)).count()
+        self.admitted(pairs).len()
     }
 
-    /// Returns true if the headline may be taken from a pair, which depends on the headline's
-    /// clock.
-    fn accepts(&self, pair: &PairRecord) -> bool {
-        match self.request.experiment.headline().map(|metric| metric.clock) {
-            Some(Clock::Cost | Clock::Count) => pair.cost_accepted,
-            Some(Clock::Wall) | None => pair.accepted,
-        }
+    /// Returns the pairs that the headline's effect is from: those that are admitted for its
+    /// clock, of the placement class that most of them have.
+    fn admitted<'p>(&self, pairs: &'p [PairRecord]) -> Vec<&'p PairRecord> {
+        let clock = self.request.experiment.headline().map_or(Clock::Wall, |metric| metric.clock);
+        analysis::admitted(clock, pairs)
     }
 
     fn tell(&mut self, place: Place<'_>) {
@@ -353,7 +361,7 @@ pub(super) struct Pace {
     /// Pairs of this cell that were run.
     ran: u32,
     pairs: u32,
-    plan: Plan,
+    experiment: Experiment,
     quick: bool,
 }
 
@@ -361,8 +369,8 @@ impl Pace {
     /// Creates the pace of a run of `cells`, each until the last of `looks`.
     pub(super) fn of(cells: &[(usize, &Cell)], request: &Request, looks: &[u32]) -> Pace {
         let (pairs, quick) = (looks.last().copied().unwrap_or(0), request.quick);
-        let (began, plan) = (Instant::now(), request.experiment.plan.clone());
-        let mut pace = Pace { began, later_ns: 0, done_ns: 0, ran: 0, pairs, plan, quick };
+        let (began, experiment) = (Instant::now(), request.experiment.clone());
+        let mut pace = Pace { began, later_ns: 0, done_ns: 0, ran: 0, pairs, experiment, quick };
         pace.later_ns = cells
             .iter()
             .fold(0, |sum: u64, (_, cell)| sum.saturating_add(pace.window_ns(cell, pairs)));
@@ -412,7 +420,7 @@ impl Pace {
 
     /// Window time of `pairs` pairs of `cell`, with their warm-up.
     fn window_ns(&self, cell: &Cell, pairs: u32) -> u64 {
-        let windows = if pairs == 0 { 0 } else { self.plan.windows(cell, pairs) };
+        let windows = if pairs == 0 { 0 } else { self.experiment.windows(cell, self.quick, pairs) };
         cell.window_ns(self.quick).saturating_mul(WINDOWS).saturating_mul(windows)
     }
 }
@@ -459,14 +467,15 @@ mod tests {
         pace.cell(one);
         assert_eq!(pace.left_after(Duration::from_secs(6), one, 0), None);
         (0..3).for_each(|_| pace.pair(one));
-        // Three pairs and the warm-up took 2 s a window of each side, whatever was planned. Two
-        // pairs were accepted: 8 here and, with their warm-up, 10 for each other cell remain.
-        let windows = |pairs: u32| request.experiment.plan.windows(one, pairs);
+        // Three pairs and their warm-ups took 2 s a window of each side, whatever was planned. Two
+        // pairs were accepted: 8 here and 10 for each other cell remain, with their warm-ups.
+        let windows = |pairs: u32| request.experiment.windows(one, false, pairs);
         let passed = Duration::from_secs(2 * windows(3));
         let others = cells.len() as u64 - 1;
-        let left = Duration::from_secs(2 * (8 + windows(10) * others));
+        let left = Duration::from_secs(2 * (windows(10) - windows(2) + windows(10) * others));
         assert_eq!(pace.left_after(passed, one, 2), Some(left));
-        let left = Duration::from_secs(2 * (10 + windows(10) * others));
+        // One was rejected, and is run again without a warm-up.
+        let left = Duration::from_secs(2 * (windows(10) - windows(1) + 1 + windows(10) * others));
         assert_eq!(pace.left_after(passed, one, 0), Some(left));
     }
 }

@@ -36,17 +36,25 @@ pub(super) struct Left {
     pub(super) control: Finished,
 }
 
-/// Returns the side that runs first in a pair: each pair has a coin of its own, so that a continued
-/// run gets the same order as an uninterrupted one.
+/// Pairs of a block, in half of which either side runs first.
+const BLOCK: usize = 4;
+
+/// Returns the side that runs first in a pair, at random in balanced blocks. It follows from the
+/// pair's number, so that a continued run gets the same order as an uninterrupted one.
 pub(super) fn order(seed: u64, cell: usize, number: usize) -> Order {
-    if coins(seed, cell, number).coin() { Order::AB } else { Order::BA }
+    let mut coins = coins(seed, cell, number / BLOCK);
+    let mut block = [Order::AB, Order::AB, Order::BA, Order::BA];
+    for last in (1..BLOCK).rev() {
+        block.swap(last, coins.below(last + 1));
+    }
+    block[number % BLOCK]
 }
 
 /// Returns the order in which the three benches are set up for a fresh pair, at random: the first
 /// bench gets other memory than the last.
 pub(super) fn setup_order(seed: u64, cell: usize, number: usize) -> [Role; 3] {
-    let mut coins = coins(seed, cell, number);
-    coins.coin(); // That of the order.
+    // Other than those of the order.
+    let mut coins = coins(!seed, cell, number);
     let mut roles = [Role::A, Role::B, Role::Control];
     roles.swap(2, coins.below(3));
     roles.swap(1, coins.below(2));
@@ -134,6 +142,7 @@ impl Benches {
         let control = Some(control);
         Ok(Some(PairRecord {
             order,
+            set_up: None,
             a,
             b,
             control,
@@ -318,13 +327,16 @@ mod tests {
     }
 
     #[test]
-    fn coins_are_of_seed_cell_and_pair_and_fall_on_both_sides() {
-        let heads =
-            |seed, cell| (0..1000).filter(|number| order(seed, cell, *number) == Order::AB).count();
-        for (seed, cell) in [(0, 0), (0, 1), (7, 0), (u64::MAX, 9)] {
-            assert!((400..600).contains(&heads(seed, cell)), "{}", heads(seed, cell));
-        }
+    fn coins_are_of_seed_cell_and_pair_and_no_four_pairs_favour_a_side() {
         let coins = |seed, cell| (0..64).map(|n| order(seed, cell, n)).collect::<Vec<_>>();
+        for (seed, cell) in [(0, 0), (0, 1), (7, 0), (u64::MAX, 9)] {
+            for block in coins(seed, cell).chunks(4) {
+                assert_eq!(block.iter().filter(|one| **one == Order::AB).count(), 2, "{block:?}");
+            }
+            let first = |one: &Order| *one == Order::AB;
+            let heads = (0..400).map(|block| order(seed, cell, 4 * block)).filter(first).count();
+            assert!((150..250).contains(&heads), "{heads}");
+        }
         assert_eq!(coins(7, 3), coins(7, 3));
         assert_ne!(coins(7, 3), coins(8, 3));
         assert_ne!(coins(7, 3), coins(7, 4));

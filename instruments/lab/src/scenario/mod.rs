@@ -73,6 +73,11 @@ pub trait Scenario: Sync {
         true
     }
 
+    /// Returns true if every window is set up anew, as that of a process of its own is.
+    fn sets_up_each_window(&self) -> bool {
+        false
+    }
+
     /// Sets up one side. It runs nothing yet.
     fn open(&self, settings: &Settings, place: &Place) -> Result<Box<dyn Bench>>;
 }

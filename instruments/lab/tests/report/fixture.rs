@@ -188,7 +188,7 @@ fn pair(random: &mut Random, ratio: f64, hits: (f64, f64), disturbed: bool) -> P
         accepted: !disturbed,
         cost_accepted: !disturbed,
         reject_reason: disturbed.then(|| "foreign CPU 31 % of the window".into()),
-        placement: None,
+        ..PairRecord::default()
     }
 }
 

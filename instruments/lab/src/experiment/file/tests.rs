@@ -3,7 +3,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::experiment::Clock;
-use crate::experiment::Fresh;
+use crate::experiment::{Estimate, Family};
 use crate::settings::{Settings, Value};
 
 const GOOD: &str = r#"version = 1
@@ -95,10 +95,15 @@ fn a_file_is_read_whole() {
     assert_eq!((mine.plan.looks(false), mine.plan.looks(true)), (vec![15, 30, 60], vec![6]));
     assert_eq!((mine.plan.warmup, mine.plan.half_width_pct), (3, 1.5));
     assert!(mine.cells.iter().all(|cell| !cell.fresh));
-    assert_eq!(mine.plan.windows(&mine.cells[0], 60), 3 + 60);
+    // Four cells need 8 set-ups, which the first look of 15 pairs has if each is one.
+    assert_eq!(mine.windows(&mine.cells[0], false, 60), (3 + 1) * 60);
+    let longer = GOOD.replacen("looks = [15, 30, 60]", "looks = [60, 240]", 1);
+    let longer = Experiment::parse(&longer, "mine.toml").unwrap();
+    assert_eq!(longer.pairs_per_set_up(&longer.cells[0], false), Some(60 / 8));
+    assert_eq!(longer.windows(&longer.cells[0], false, 60), 60 + 9 * 3);
     let fresh = GOOD.replacen("warmup = 3", "warmup = 3\nfresh = true", 1);
     let fresh = Experiment::parse(&fresh, "mine.toml").unwrap();
-    assert_eq!(fresh.plan.windows(&fresh.cells[0], 60), (3 + 1) * 60);
+    assert_eq!(fresh.windows(&fresh.cells[0], false, 60), (3 + 1) * 60);
     let [cost] = mine.metrics.as_slice() else { panic!("{:?}", mine.metrics) };
     assert_eq!((cost.formula.to_string().as_str(), cost.clock), ("cost_ns / packets", Clock::Cost));
     assert_eq!(cost.goal, Some(Goal::Less));
@@ -408,14 +413,34 @@ fn a_level_that_makes_both_sides_the_same_is_refused() {
 }
 
 #[test]
+fn margin_family_and_estimate_are_declared_and_have_defaults() {
+    let mine = good();
+    let [cost] = mine.metrics.as_slice() else { panic!("{:?}", mine.metrics) };
+    assert_eq!((cost.same_pct, cost.estimate()), (1.0, Estimate::Ratios));
+    assert_eq!((mine.family(false), mine.family(true)), (4, 1));
+    let told = GOOD
+        .replacen("clock = \"cost\"", "clock = \"wall\"\nestimate = \"events\"\nsame_pct = 2.5", 1)
+        .replacen("warmup = 3", "warmup = 3\nfamily = \"experiment\"", 1);
+    let told = Experiment::parse(&told, "mine.toml").unwrap();
+    let [cost] = told.metrics.as_slice() else { panic!("{:?}", told.metrics) };
+    assert_eq!((cost.same_pct, cost.estimate()), (2.5, Estimate::Events));
+    assert_eq!(told.plan.family, Family::Experiment);
+    let counted = GOOD.replacen("clock = \"cost\"", "clock = \"count\"", 1);
+    let counted = Experiment::parse(&counted, "mine.toml").unwrap();
+    assert_eq!(counted.metrics[0].estimate(), Estimate::Events);
+    for margin in ["0", "-1", "51", "nan"] {
+        let wrong = format!("clock = \"cost\"\nsame_pct = {margin}");
+        assert!(why("clock = \"cost\"", &wrong).contains("is not a number above 0"), "{margin}");
+    }
+}
+
+#[test]
 fn a_level_says_whether_the_sides_of_its_cells_are_set_up_for_every_pair() {
     let fresh = GOOD.replacen("warmup = 3", "warmup = 3\nfresh = true", 1);
     let once = fresh.replacen("scenario = \"host\"", "scenario = \"host\"\nfresh = false", 1);
     let once = Experiment::parse(&once, "mine.toml").unwrap();
     let each: Vec<bool> = once.cells.iter().map(|cell| cell.fresh).collect();
     assert_eq!(each, [true, false, true, false]);
-    assert_eq!((once.fresh(false), once.fresh(true)), (Fresh::Somewhere, Fresh::Everywhere));
-    assert_eq!((good().fresh(false), once.plan.windows(&once.cells[1], 60)), (Fresh::Nowhere, 63));
     let wrong = GOOD.replacen("scenario = \"host\"", "scenario = \"host\"\nfresh = 1", 1);
     assert!(
         Experiment::parse(&wrong, "mine.toml")

@@ -131,6 +131,10 @@ impl Scenario for Program {
         Asked::read(settings).is_ok_and(|asked| asked.args.iter().any(|a| a.contains("{seconds}")))
     }
 
+    fn sets_up_each_window(&self) -> bool {
+        true
+    }
+
     fn open(&self, settings: &Settings, place: &Place) -> Result<Box<dyn Bench>> {
         self.probe(settings, place)?;
         let asked = Asked::read(settings)?;
