@@ -163,6 +163,14 @@ fn verdict_same_is_printed_with_its_declared_margin() {
 }
 
 #[test]
+fn the_headline_counts_the_cells_that_its_sum_is_of() {
+    let mut run = pool();
+    assert!(text(&run).contains(", 4 cells: sum "), "{}", text(&run));
+    run.cells[0].pairs.iter_mut().for_each(|pair| pair.cost_accepted = false);
+    assert!(text(&run).contains(", 3 cells: sum "), "{}", text(&run));
+}
+
+#[test]
 fn every_chart_has_a_file_of_its_figures() {
     let page = without_documents(&html(&[skbinit()]));
     for name in ["effect", "aa_strip", "pairs", "free_matrix", "ledger", "calls"] {

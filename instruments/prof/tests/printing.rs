@@ -87,10 +87,11 @@ fn in_full_003_has_bounds_for_zeros_and_idle_apart() {
     let at = |what: &str| text.find(what).unwrap_or_else(|| panic!("{what} in {text}"));
     assert!(text.contains("not listed by the maker: n/a, no total is given"), "{text}");
     let verdict = "\
-beyond noise, 62 functions of the packet path fell by 101,750 samples
+beyond sampling, 62 functions of the packet path fell by 101,750 samples
 cost moved to, or grew in, 1 function: 90 samples
-within noise, 2 functions: -58 samples in all
-beyond noise: more than 2·√(with + without) samples; of what did not change 1 in 20 is
+within sampling, 2 functions: -58 samples in all
+beyond sampling: more than 2·√(with + without) samples; of what did not change 1 in 20 is
+one run a side: what differs from run to run is not in this
 ";
     assert!(text.contains(verdict), "{text}");
     assert!(at("sys_socketcall ") < at("programs, apart:"));

@@ -15,9 +15,9 @@ const PAIRS_MIN: usize = 2;
 /// A look at a cell: early looks take a wider interval.
 #[derive(Debug, Clone, Copy)]
 pub struct Look {
-    /// Which look it is, from 0.
+    /// Its number, from 0.
     pub index: usize,
-    /// How many there will have been in all.
+    /// Looks that there will have been in all.
     pub of: usize,
     /// Hypotheses of the family that the metric's is one of: what is expected of each of them has
     /// to be certain of all together.

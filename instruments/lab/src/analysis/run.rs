@@ -268,7 +268,7 @@ fn too_few(experiment: &Experiment, cells: &[CellRecord], family: usize) -> Opti
         Family::Experiment => "hypotheses",
     };
     let text = format!(
-        "{least} pairs over {family} {of} cannot tell any difference from chance: {needed} could"
+        "{least} set-ups over {family} {of} cannot tell any difference from chance: {needed} could"
     );
     let fix = Some("run it without --quick, or with more pairs".to_owned());
     (least < needed).then(|| Warning { code: "W-FEW-PAIRS".into(), text, fix })
@@ -384,7 +384,7 @@ mod tests {
         let mut run = run_of(&[vec![pair(100.0, 50.0, 100.0); 5], vec![pair(1.0, 2.0, 1.0); 9]]);
         analyse(&experiment(), &mut run);
         assert_eq!(codes(&run), ["W-FEW-PAIRS"]);
-        let said = "5 pairs over 2 cells cannot tell any difference from chance: 7 could";
+        let said = "5 set-ups over 2 cells cannot tell any difference from chance: 7 could";
         assert_eq!(run.warnings[0].text, said);
         assert_eq!((pairs_needed(1), pairs_needed(4), pairs_needed(24)), (6, 8, 10));
     }

@@ -458,7 +458,7 @@ pub(super) fn head(dir: &Path) -> Result<Head> {
 
 fn document(path: &Path) -> Result<Run> {
     let mut run: Run = parsed(path)?;
-    // What cannot be read any more is compared by nobody.
+    // Where the file cannot be read any more, `compare` refuses the run.
     let toml = run.run.config_toml.as_deref();
     if let Some(Ok(experiment)) = toml.map(|toml| Experiment::parse(toml, EXPERIMENT)) {
         for record in &mut run.cells {

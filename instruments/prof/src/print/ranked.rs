@@ -36,7 +36,7 @@ impl<'a> Ranked<'a> {
     }
 
     /// Shows of each part only the `top` largest savings and the `top` largest rises; the others are
-    /// summed: those that fell, those within noise, those that rose.
+    /// summed: those that fell, those within sampling, those that rose.
     #[must_use]
     pub fn top(self, top: Option<usize>) -> Ranked<'a> {
         Ranked { top, ..self }
@@ -246,7 +246,7 @@ impl<'a> Ranked<'a> {
         let moved = diff.moved();
         let unit = preface::unit_of(self.diff);
         let by = |sum: Sum| format!("{} {unit}", real(sum.saved(scale).abs(), scale));
-        let beyond = if diff.is_sampled() { "beyond noise, " } else { "" };
+        let beyond = if diff.is_sampled() { "beyond sampling, " } else { "" };
         let fell = functions(moved.fell.functions);
         writeln!(f, "{beyond}{fell} of the packet path fell by {}", by(moved.fell))?;
         let rose = functions(moved.rose.functions);
@@ -262,11 +262,12 @@ impl<'a> Ranked<'a> {
         let scale = self.diff.scale;
         let of = functions(noise.functions);
         let change = real(-noise.saved(scale), scale);
-        writeln!(f, "within noise, {of}: {change} {} in all", preface::unit_of(self.diff))?;
+        writeln!(f, "within sampling, {of}: {change} {} in all", preface::unit_of(self.diff))?;
         let unit = preface::unit(self.diff.with.event.unit);
         let scaled = if scale.by == By::AsTheyAre { "" } else { ", scaled as they are" };
         let rule = format!("more than {SIGMAS}·√(with + without) {unit}{scaled}");
-        writeln!(f, "beyond noise: {rule}; of what did not change 1 in 20 is")
+        writeln!(f, "beyond sampling: {rule}; of what did not change 1 in 20 is")?;
+        writeln!(f, "one run a side: what differs from run to run is not in this")
     }
 }
 
