@@ -90,7 +90,8 @@ pub(crate) fn misfits(workers: usize, asked: Option<usize>, cpus: &[usize]) -> V
     let wanted = asked.filter(|asked| *asked != usize::MAX).unwrap_or(cpus.len());
     if workers < wanted {
         warnings.push(format!(
-            "workers: asked {wanted}, applied {workers}: a wire has as many as its port with the fewest              queues, which queues= says where the device has more"
+            "workers: asked {wanted}, applied {workers}: a wire has as many \
+             as its port with the fewest queues (queues=)"
         ));
     }
     if !cpus.is_empty() && cpus.len() < workers {
