@@ -54,6 +54,8 @@ fn ping_iperf_and_a_file_pass_through_the_memory_of_another_process() {
     if client.0["ports"][0]["driver"] == "xdp" {
         let copies = (copied(&client, 0), copied(&client, 1), client.ledger("created"));
         assert_eq!(copies, (0, 0, 0), "{client:?}");
+    } else {
+        eprintln!("skipped: no AF_XDP: by packet sockets all bytes are copied");
     }
     assert!(copied(&server, 1) > 70_000_000, "the server has no memory of its own: {server:?}");
 }
