@@ -10,8 +10,10 @@ use crate::report;
 /// discipline's losses.
 pub fn lines(ports: &[PortReport]) -> String {
     let mut text = String::new();
-    let told = |port: &&PortReport| port.qdisc.is_some() || port.tx_batch != "auto";
-    for port in ports.iter().filter(told) {
+    let shown = |port: &&PortReport| {
+        port.qdisc.is_some() || (port.tx_batch != "auto" && !port.tx_calls.is_empty())
+    };
+    for port in ports.iter().filter(shown) {
         let calls: u64 = port.tx_calls.iter().map(|range| range.calls).sum();
         let _ = write!(
             text,

@@ -78,8 +78,8 @@ mod tests {
         }
     }
 
-    fn report() -> ForwardReport {
-        let port = |name: &str, rx, tx| PortReport {
+    fn port(name: &str, rx: u64, tx: u64) -> PortReport {
+        PortReport {
             name: name.into(),
             driver: name.into(),
             flags: linerate_port::DriverFlags::default(),
@@ -102,7 +102,10 @@ mod tests {
             doorbells: Some(5),
             tx_calls: vec![TxCalls { packets: 32, calls: rx }],
             qdisc: (tx > 0).then(QdiscReport::default),
-        };
+        }
+    }
+
+    fn report() -> ForwardReport {
         ForwardReport {
             duration_seconds: 0.5,
             ports: vec![port("gen", 10, 0), port("sink", 0, 9)],

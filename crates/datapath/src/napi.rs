@@ -90,6 +90,11 @@ impl Napi {
         self.ops.rx(mem, batch, budget)
     }
 
+    /// True if it gave all that it was asked for, and is to be looked at again for it.
+    pub fn goes_on(&mut self) -> bool {
+        self.ops.moderator().goes_on()
+    }
+
     /// Room for packets on their way out.
     pub fn room(&self) -> usize {
         self.egress.room()

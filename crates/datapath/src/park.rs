@@ -26,10 +26,19 @@ pub(crate) const TIMER: u64 = u64::MAX - 1;
 const LOOK_FOR_ROOM: Duration = Duration::from_micros(50);
 
 impl Worker {
+    /// Decides when to look next. Under load the decision stays: a queue that gave all it was asked for is looked
+    /// at again.
+    #[inline]
+    pub(crate) fn decide(&mut self, now: Instant, received: bool, goes_on: bool) {
+        if !goes_on || self.holds || self.rest != Rest::Look {
+            self.rest = self.rest(now, received);
+        }
+    }
+
     /// Finds out when to look next: at the earliest time until which a queue is held, or for which a quiet
     /// one may be left alone. Packets that wait for room come before a hold where the device tells of room,
     /// and shorten it where only a look does.
-    pub(crate) fn rest(&mut self, now: Instant, received: bool) -> Rest {
+    fn rest(&mut self, now: Instant, received: bool) -> Rest {
         let (mut look, mut earliest) = (false, None::<(Instant, bool)>);
         for napi in &mut self.napis {
             match napi.rest(now) {
@@ -40,6 +49,7 @@ impl Worker {
                 Rest::Hold { .. } | Rest::Device => {}
             }
         }
+        self.holds = earliest.is_some();
         let Some((mut until, spin)) = earliest.filter(|_| !look) else {
             return if look { Rest::Look } else { Rest::Device };
         };

@@ -309,7 +309,7 @@ pub struct PortStats {
     /// The packets that its driver copies: none, all or some.
     pub copies: Copies,
     /// Events that its driver has counted beside packets, over all queues, reported as often as
-    /// `flushes`. The causes come to at most [`QueueCounts::missed`]; the rest has no known cause.
+    /// `flushes`. The causes come to at most [`QueueCounts::rx_missed`]; the rest has no known cause.
     pub driver_counts: DriverCounts,
     /// Its transmit calls, as of its worker's last report: workers report now and then while they
     /// have time, and at their end.

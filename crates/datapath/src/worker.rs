@@ -66,6 +66,8 @@ pub struct Worker {
     pub(crate) obeyed: Word,
     /// The end of the last turn.
     pub(crate) rest: Rest,
+    /// Some queue was held at the last decision.
+    pub(crate) holds: bool,
     /// Some queue has a discipline.
     has_qdisc: bool,
     /// The time from which a packet that waits for it may leave.
@@ -112,6 +114,7 @@ impl Worker {
             timer_at: None,
             obeyed: slot.word(),
             rest: Rest::Device,
+            holds: false,
             due: None,
             has_qdisc,
             is_armed: false,
@@ -133,7 +136,7 @@ impl Worker {
     ///         no allocation, no syscall, no clock.
     pub fn turn(&mut self, now: Instant) -> Turned {
         self.begin();
-        let mut received = false;
+        let (mut received, mut goes_on) = (false, false);
         for i in 0..self.napis.len() {
             let budget = self.admits(i);
             if budget == 0 {
@@ -144,6 +147,7 @@ impl Worker {
             if self.batch.is_empty() {
                 continue;
             }
+            goes_on |= self.napis[i].goes_on();
             let peer = self.napis[i].peer.map(Napi::id);
             let (port, outbox, mem) = (self.napis[i].port, &mut self.outbox, &mut self.mem);
             let mut turn = Turn::new(now, port, peer, outbox, mem);
@@ -151,7 +155,9 @@ impl Worker {
                 stage.run(&mut self.batch, &mut turn);
             }
             dispatch(&mut self.batch, &mut self.napis, now, &mut self.mem);
-            dispatch(&mut self.outbox, &mut self.napis, now, &mut self.mem);
+            if !self.outbox.is_empty() {
+                dispatch(&mut self.outbox, &mut self.napis, now, &mut self.mem);
+            }
         }
         let mut sent = false;
         for napi in &mut self.napis {
@@ -160,7 +166,7 @@ impl Worker {
         if self.has_qdisc {
             self.due = self.napis.iter().filter_map(Napi::due).min();
         }
-        self.rest = self.rest(now, received);
+        self.decide(now, received, goes_on);
         self.settle(received, sent, now)
     }
 

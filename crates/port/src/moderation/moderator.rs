@@ -141,6 +141,13 @@ impl Moderator {
         self.turn.more = packets == budget;
     }
 
+    /// Returns true if the last look gave all that was asked for, and the queue is to be looked at again for it.
+    #[inline]
+    #[must_use]
+    pub fn goes_on(&self) -> bool {
+        self.turn.more && self.mode != Moderation::Interrupt
+    }
+
     /// Notes that the queue was not looked at, because there is no room for what it has.
     pub fn left_alone(&mut self) {
         self.turn.blocked = true;

@@ -301,7 +301,7 @@ pub(super) fn at_most<'de, D: Deserializer<'de>, T: Deserialize<'de>, const MOST
 }
 
 /// Reads a table of settings, of which the scenario says which names it knows. Each has the byte at
-/// which it stands for its line, until [`Settings::in_lines`].
+/// which it stands for its line, until `Settings::in_lines`.
 impl<'de> Deserialize<'de> for Settings {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Read<'de, Settings, D> {
         let table: BTreeMap<Spanned<String>, Value> = BTreeMap::deserialize(from)?;

@@ -91,7 +91,7 @@ pub(super) fn build(
     let mut receiver = Receiver {
         queue: receiver,
         end: match out {
-            Some(out) => End::Fabric(out),
+            Some(out) => End::Fabric(Box::new(out)),
             None => End::Transmitter(pool.local_named("receiver", config.hot_list)),
         },
         told_bytes: 0,
@@ -170,7 +170,7 @@ enum End {
     /// A transmitter without a device: it keeps packets for a while.
     Transmitter(Local),
     /// A ring to another process.
-    Fabric(Queue),
+    Fabric(Box<Queue>),
 }
 
 impl End {
