@@ -8,7 +8,7 @@ pub const PEER_MEMORY: Knob = Knob {
     unit: "MiB",
     min: 1,
     max: 1 << 20,
-    default: 64,
+    default: 256,
     or: "4 × rings × size × buffer; with trust=yes all",
     effect: "Memory that a memif's peer may have mapped: its pages, once they are used, are this process's to pay for",
     live: false,

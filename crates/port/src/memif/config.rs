@@ -263,7 +263,7 @@ mod tests {
             buffer_bytes: 2048,
             sharing: Sharing::Write,
             trust: false,
-            memory: 64 << 20,
+            memory: 256 << 20,
         };
         assert_eq!(config("memif:/run/x.sock").unwrap(), expected);
         let text = "memif:@x,role=server,id=7,secret=s,rings=2,size=256,buffer=4096,trust=yes";

@@ -466,8 +466,8 @@ mod tests {
         let Some(Ending::Refused(why)) = refused_region(SERVER, (4 << 30) + 1) else { panic!() };
         assert!(why.contains("4 GiB"));
         // More than the file has: refused for its size, and not for the file's.
-        let Some(Ending::Unfit(why)) = refused_region(SERVER, 64 << 20) else { panic!() };
-        assert_eq!(why, "regions of 65 MiB, 64 MiB allowed; say memory=65 to the server");
+        let Some(Ending::Unfit(why)) = refused_region(SERVER, 256 << 20) else { panic!() };
+        assert_eq!(why, "regions of 257 MiB, 256 MiB allowed; say memory=257 to the server");
         let Some(Ending::Unfit(why)) = refused_region(SERVER, 1 << 20) else { panic!() };
         assert_eq!(why, "region 1: its file has 4096 bytes");
         assert_eq!(refused_region(SERVER, 4096), None);

@@ -239,7 +239,7 @@ fn sparse_memory_is_refused_before_it_is_mapped_with_the_remedy() {
     let worker = Worker::of_port(&format!("memif:{name},role=server"), &pool);
     for (bytes, wanted) in [
         ((5 << 39) - 4096, "a region of more than 4 GiB, which no descriptor can reach"),
-        (4 << 30, "regions of 4096 MiB, 64 MiB allowed; say memory=4096 to the server"),
+        (4 << 30, "regions of 4096 MiB, 256 MiB allowed; say memory=4096 to the server"),
     ] {
         let file = rustix::fs::memfd_create("sparse", MemfdFlags::ALLOW_SEALING).unwrap();
         rustix::fs::ftruncate(&file, bytes).unwrap();
