@@ -76,9 +76,9 @@ pub struct Counted {
 /// The work that is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
-    /// The program's, and the kernel's on its behalf.
+    /// Work of the program, and of the kernel on its behalf.
     UserAndKernel,
-    /// The program's only: the kernel does not let us see more.
+    /// Work of the program only: the kernel does not let us see more.
     User,
 }
 

@@ -107,7 +107,7 @@ impl AddAssign for Tally {
     }
 }
 
-/// A count of the packets that held it and are gone.
+/// The number of releases: one for each packet that held this object and was freed.
 #[derive(Default)]
 struct ReleaseCount(AtomicU64);
 

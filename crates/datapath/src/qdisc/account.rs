@@ -4,7 +4,7 @@ use linerate_skb::{Batch, DropReason, Local, Moved, Skb};
 
 use super::QdiscCounts;
 
-/// Packets that are freed at once.
+/// Dropped packets that are gathered before they are freed together.
 const DROPS: usize = 64;
 
 /// The counts of a discipline, and the packets that it drops, gathered so that they are freed in bulk.

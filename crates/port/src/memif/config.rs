@@ -87,7 +87,7 @@ pub(super) enum Peer {
 }
 
 impl Peer {
-    /// Returns true if the peer may belong to `user`.
+    /// Returns true if a peer that runs as `user` is allowed; root and our own user always are.
     pub fn allows(self, user: u32) -> bool {
         user == 0
             || user == rustix::process::geteuid().as_raw()

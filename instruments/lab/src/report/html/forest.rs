@@ -156,7 +156,7 @@ pub(super) fn section(told: &[Run]) -> String {
     format!("<div class=\"charts\">{charts}</div>\n{}", values(told, &metric.name))
 }
 
-/// The changed side's value in each run, as far as the runs computed it alike.
+/// Returns the value of the changed side in each run; runs that used another formula for the metric are left out.
 fn values(runs: &[Run], metric: &str) -> String {
     let trends = match trends(runs) {
         Ok(trends) => trends,

@@ -26,7 +26,7 @@ pub(super) struct Readings {
     /// Column that is likely next: files keep their order.
     next: usize,
     name: String,
-    /// True if a line of interrupts has a column for each CPU; `None` until the first was read.
+    /// True if we keep one column for each CPU of an interrupt, which we do for few CPUs; `None` until the first reading.
     interrupts_by_cpu: Option<bool>,
     /// Lines that were not understood.
     pub unread: u64,
