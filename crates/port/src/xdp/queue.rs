@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use linerate_skb::{Batch, Code, DropReason, Error, Local, Moved, Result};
+use linerate_sys::clock::now_and_ns;
 use rustix::io::Errno;
 
 use crate::caps::Caps;
@@ -26,6 +27,13 @@ const REBIND_INTERVAL: Duration = Duration::from_millis(10);
 ///
 /// Source: net/xdp/xsk.c, `xsk_poll`, which reports nothing of a socket that is not bound.
 const LOOK: Duration = Duration::from_secs(1);
+
+/// Returns the next full second of the monotonic clock: all queues of a worker look at one wake-up.
+fn next_look() -> Option<Instant> {
+    let (now, ns) = now_and_ns();
+    let passed = Duration::from_nanos(ns % LOOK.as_nanos() as u64);
+    now.checked_add(LOOK.saturating_sub(passed))
+}
 
 /// One queue of an interface.
 pub(super) type XdpQueue = HostQueue<Device>;
@@ -84,7 +92,7 @@ pub(super) fn open(
         resets: 0,
         rebind_at: None,
         bind_error: None,
-        look_at: Instant::now().checked_add(LOOK),
+        look_at: next_look(),
     };
     device.start(bound.rings);
     Ok((HostQueue::new(link, bell, device), copy_mode, bound.why))
@@ -232,7 +240,7 @@ impl HostDevice for Device {
     fn look(&mut self, host: &mut Host) {
         let now = Instant::now();
         if self.look_at.is_none_or(|at| at <= now) {
-            self.look_at = now.checked_add(LOOK);
+            self.look_at = next_look();
             host.link.look();
         }
     }
