@@ -344,7 +344,15 @@ fn a_memif_server_is_met_and_left_and_one_that_refuses_is_told() {
     let done = std::sync::atomic::AtomicBool::new(false);
     let health = std::thread::scope(|scope| {
         let serving = scope.spawn(|| {
-            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+            let left = |server: &linerate_port::Port| match server.health() {
+                linerate_port::Health::Down(e) => e.why.contains("has disconnected"),
+                _ => false,
+            };
+            let until = std::time::Instant::now() + Duration::from_secs(20);
+            // The server may hear of the client's leaving after the client has been told to leave.
+            while !done.load(std::sync::atomic::Ordering::Relaxed)
+                || !left(&server) && std::time::Instant::now() < until
+            {
                 server.wait(Some(Duration::from_millis(20))).unwrap();
             }
             server.health()
