@@ -16,6 +16,20 @@ pub fn failed(line: &str) -> bool {
         || line.starts_with("error: test failed")
 }
 
+/// Returns the tests that failed, by the harness' names; `None` if a program of tests died without naming one.
+pub fn failed_tests(lines: &[String]) -> Option<Vec<String>> {
+    let count = |head: &str| lines.iter().filter(|line| line.starts_with(head)).count();
+    let named = |line: &String| {
+        let name = line.strip_prefix("test ")?.strip_suffix(" ... FAILED")?;
+        Some(name.to_owned())
+    };
+    let is_whole = count("error: test failed") <= count(FAILED_PROGRAM);
+    is_whole.then(|| lines.iter().filter_map(named).collect())
+}
+
+/// The last line of a program of tests, some of which failed.
+const FAILED_PROGRAM: &str = "test result: FAILED";
+
 /// Returns the test whose output follows, if a line of the harness says so: `---- tests::name stdout ----`.
 fn heads(line: &str) -> Option<&str> {
     line.strip_prefix("---- ")?.strip_suffix(" stdout ----")
@@ -23,7 +37,7 @@ fn heads(line: &str) -> Option<&str> {
 
 /// Returns true if a line is one that this module reads.
 pub fn matters(line: &str) -> bool {
-    says_so(line) || failed(line) || heads(line).is_some()
+    says_so(line) || failed(line) || line.starts_with(FAILED_PROGRAM) || heads(line).is_some()
 }
 
 /// Returns the tests that said, in what they printed, that they were skipped.
@@ -131,6 +145,17 @@ mod tests {
         assert!(!failed("test conformance::tests::rings ... ok"));
         assert!(!failed("test result: FAILED. 3 passed; 1 failed"));
         assert!(failed("error: test failed, to rerun pass `-p linerate-port --lib`"));
+    }
+
+    #[test]
+    fn failed_tests_are_named_unless_their_program_died() {
+        let program = "error: test failed, to rerun pass `-p linerate-port --lib`".to_owned();
+        let mut lines = vec![program.clone(), "test rings::wrap ... FAILED".into()];
+        assert_eq!(failed_tests(&lines), None);
+        lines.push("test result: FAILED. 3 passed; 1 failed; 0 ignored".into());
+        assert_eq!(failed_tests(&lines), Some(vec!["rings::wrap".to_owned()]));
+        lines.push(program);
+        assert_eq!(failed_tests(&lines), None);
     }
 
     #[test]
