@@ -19,12 +19,8 @@ pub fn lines(ports: &[PortReport]) -> String {
         let _ = writeln!(text, "no frame {name} {n} times   (the pool was empty: packets waited)");
     }
     for port in ports {
-        let copied = port.copied_bytes.unwrap_or(0);
-        let said = [
-            (copied, "bytes copied"),
-            (port.resets, "resets"),
-            (port.bad_descs, "bad descriptors"),
-        ];
+        let mut said = vec![(port.copied_bytes.unwrap_or(0), "bytes copied")];
+        said.extend(counts(port, false));
         let said = counted(&said);
         if !said.is_empty() {
             let _ = writeln!(text, "driver   {} {said}", port.name);
@@ -33,16 +29,22 @@ pub fn lines(ports: &[PortReport]) -> String {
     text
 }
 
+/// Returns the driver's counts with their words: those of causes of lost packets, or the others.
+fn counts(port: &PortReport, causes: bool) -> impl Iterator<Item = (u64, &'static str)> {
+    let counts = port.driver_counts.named().into_iter();
+    let counts = counts.filter(move |(key, ..)| key.starts_with("missed_") == causes);
+    counts.map(|(_, words, n)| (n, words))
+}
+
 /// Formats the causes of lost packets, as far as the driver knows:
 /// `: 300,000 ring full, 47,457 no frame`.
 fn causes(port: &PortReport) -> String {
-    let (ring_full, no_frame) = (port.missed_ring_full_packets, port.missed_no_frame_packets);
-    let known = ring_full.saturating_add(no_frame);
+    let mut causes: Vec<_> = counts(port, true).collect();
+    let known = causes.iter().fold(0u64, |sum, (n, _)| sum.saturating_add(*n));
     if known == 0 {
         return String::new();
     }
-    let rest = port.rx_missed.saturating_sub(known);
-    let causes = [(ring_full, "ring full"), (no_frame, "no frame"), (rest, "of unknown cause")];
+    causes.push((port.rx_missed.saturating_sub(known), "of unknown cause"));
     format!(": {}", counted(&causes))
 }
 
@@ -62,14 +64,11 @@ mod tests {
 
     #[test]
     fn packets_missed_are_told_with_their_causes_as_far_as_they_are_known() {
-        let line = |rx_missed, missed_ring_full_packets, missed_no_frame_packets| {
-            let counts = PortReport {
-                rx_missed,
-                missed_ring_full_packets,
-                missed_no_frame_packets,
-                ..port("v0")
-            };
-            lines(&[counts])
+        let line = |rx_missed, ring_full, no_frame| {
+            let mut report = PortReport { rx_missed, ..port("v0") };
+            report.driver_counts.missed_ring_full = ring_full;
+            report.driver_counts.missed_no_frame = no_frame;
+            lines(&[report])
         };
         let told = |causes: &str| {
             format!("missed   v0 {causes}   (lost before the port, not in the balance)\n")
@@ -90,7 +89,8 @@ mod tests {
     #[test]
     fn a_port_that_copied_was_reset_or_was_lied_to_says_so_in_a_line() {
         let copied = PortReport { copied_bytes: Some(18_245), ..port("v0") };
-        let reset = PortReport { resets: 2, bad_descs: 3, ..port("v1") };
+        let mut reset = port("v1");
+        (reset.driver_counts.resets, reset.driver_counts.bad_descs) = (2, 3);
         let told = "\
 driver   v0 18,245 bytes copied
 driver   v1 2 resets, 3 bad descriptors

@@ -79,6 +79,9 @@ mod tests {
     }
 
     fn port(name: &str, rx: u64, tx: u64) -> PortReport {
+        let mut driver_counts = linerate_port::DriverCounts::default();
+        (driver_counts.missed_ring_full, driver_counts.missed_no_frame) = (9 * rx, rx);
+        driver_counts.resets = tx;
         PortReport {
             name: name.into(),
             driver: name.into(),
@@ -88,11 +91,8 @@ mod tests {
             tx: Passed { packets: tx, bytes: 60 * tx },
             rx_missed: 10 * rx,
             rx_nombuf: 0,
-            missed_ring_full_packets: 9 * rx,
-            missed_no_frame_packets: rx,
+            driver_counts,
             copied_bytes: (tx > 0).then_some(120),
-            bad_descs: 0,
-            resets: tx,
             irqs_by_device: 3,
             irqs_by_timer: 4,
             rechecks: 5,
@@ -196,12 +196,12 @@ mod tests {
         r#"{"name":"gen","driver":"gen","mode":"gen mode","#,
         r#""rx":{"packets":10,"bytes":600},"tx":{"packets":0,"bytes":0},"missed":100,"no_frame":0,"#,
         r#""missed_ring_full_packets":90,"missed_no_frame_packets":10,"#,
-        r#""copied_bytes":null,"bad_descs":0,"resets":0,"irqs_by_device":3,"irqs_by_timer":4,"rechecks":5,"moderation":"","poor_use":null,"#,
+        r#""resets":0,"bad_descs":0,"copied_bytes":null,"irqs_by_device":3,"irqs_by_timer":4,"rechecks":5,"moderation":"","poor_use":null,"#,
         r#""tx_batch":"auto","doorbells":5,"tx_calls":[{"packets":32,"calls":10}],"qdisc":null},"#,
         r#"{"name":"sink","driver":"sink","mode":"sink mode","#,
         r#""rx":{"packets":0,"bytes":0},"tx":{"packets":9,"bytes":540},"missed":0,"no_frame":0,"#,
         r#""missed_ring_full_packets":0,"missed_no_frame_packets":0,"#,
-        r#""copied_bytes":120,"bad_descs":0,"resets":9,"irqs_by_device":3,"irqs_by_timer":4,"rechecks":5,"moderation":"","poor_use":null,"#,
+        r#""resets":9,"bad_descs":0,"copied_bytes":120,"irqs_by_device":3,"irqs_by_timer":4,"rechecks":5,"moderation":"","poor_use":null,"#,
         r#""tx_batch":"auto","doorbells":5,"tx_calls":[{"packets":32,"calls":0}],"#,
         r#""qdisc":{"taken":{"packets":0,"bytes":0},"left":{"packets":0,"bytes":0},"#,
         r#""dropped":{"packets":0,"bytes":0},"held":{"packets":0,"bytes":0},"marked":0}}],"#,

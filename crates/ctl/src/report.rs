@@ -6,7 +6,7 @@ use std::time::Duration;
 use linerate_datapath::qdisc::QdiscCounts;
 use linerate_datapath::{BatchSizes, PortStats, Stats, Stopped};
 use linerate_port::moderation::poor_use;
-use linerate_port::{DriverFlags, Error, Pace, Verified};
+use linerate_port::{DriverCounts, DriverFlags, Error, Pace, Verified};
 
 #[cfg(feature = "json")]
 use serde::Serialize;
@@ -70,19 +70,14 @@ pub struct PortReport {
     /// Times that it had packets and the pool no frame; they waited where they were.
     #[cfg_attr(feature = "json", serde(rename = "no_frame"))]
     pub rx_nombuf: u64,
-    /// The part of `rx_missed` for which its receive ring had no room. Drivers that do not ask for
-    /// causes leave it out: all causes come to `rx_missed` or less.
-    pub missed_ring_full_packets: u64,
-    /// Those for which no frame was posted, or none that was long enough.
-    pub missed_no_frame_packets: u64,
+    /// Its driver's counters: causes of the packets in `rx_missed`, as far as the driver asks for them, resets,
+    /// lies. Each has the key that [`DriverCounts::named`] says.
+    #[cfg_attr(feature = "json", serde(flatten, serialize_with = "named"))]
+    pub driver_counts: DriverCounts,
     /// Bytes that its driver copied since it could not send packets from where they lay; `None` if
     /// it does not count them, as those do not that copy every packet or none: their share is in
     /// [`Calls::copied_bytes`].
     pub copied_bytes: Option<u64>,
-    /// Descriptors of the device's that made no sense; each was refused.
-    pub bad_descs: u64,
-    /// Times that its socket was opened anew, since the device had packets and gave none back.
-    pub resets: u64,
     /// Ends of a worker's sleep by this port's device.
     pub irqs_by_device: u64,
     /// Ends of a worker's sleep by the timer that let this port's packets gather.
@@ -463,11 +458,8 @@ impl PortReport {
             tx: Passed { packets: c.tx_packets, bytes: c.tx_bytes },
             rx_missed: c.rx_missed,
             rx_nombuf: c.rx_nombuf,
-            missed_ring_full_packets: d.missed_ring_full,
-            missed_no_frame_packets: d.missed_no_frame,
+            driver_counts: *d,
             copied_bytes: d.copied_bytes,
-            bad_descs: d.bad_descs,
-            resets: d.resets,
             irqs_by_device: c.wakeups,
             irqs_by_timer: c.hold_ends,
             rechecks: c.rechecks,
@@ -482,6 +474,11 @@ impl PortReport {
             qdisc: port.qdisc.as_ref().map(QdiscReport::from),
         }
     }
+}
+
+#[cfg(feature = "json")]
+fn named<S: serde::Serializer>(counts: &DriverCounts, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_map(counts.named().into_iter().map(|(key, _, n)| (key, n)))
 }
 
 /// Returns the ranges that have calls.

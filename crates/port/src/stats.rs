@@ -48,23 +48,55 @@ pub struct QueueCounts {
     pub rx_nombuf: u64,
 }
 
-/// Counters of a driver beside packets, since it was opened.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub struct DriverCounts {
-    /// Bytes of packets that it copied in this process; `None` if it does not count them.
-    pub copied_bytes: Option<u64>,
+/// Declares [`DriverCounts`]: each counter once, with its key in reports and the words behind its number.
+macro_rules! driver_counts {
+    ($($(#[$doc:meta])* $name:ident $key:literal $words:literal,)*) => {
+        /// Counters of a driver beside packets, since it was opened.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+        #[non_exhaustive]
+        pub struct DriverCounts {
+            /// Bytes of packets that it copied in this process; `None` if it does not count them.
+            pub copied_bytes: Option<u64>,
+            /// Doorbells of its transmit rings: system calls that sent, or tails that were shown to a peer;
+            /// `None` of a device without one.
+            pub doorbells: Option<u64>,
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        impl DriverCounts {
+            /// Returns the counters that every driver has: key, words and count. A key that begins with
+            /// `missed_` is that of a cause of lost packets.
+            #[must_use]
+            pub fn named(&self) -> Vec<(&'static str, &'static str, u64)> {
+                vec![$(($key, $words, self.$name),)*]
+            }
+        }
+
+        /// Sum of the counters of a port's queues: bytes copied and doorbells are unknown if none of them
+        /// counts them.
+        impl std::ops::AddAssign for DriverCounts {
+            fn add_assign(&mut self, more: DriverCounts) {
+                let sum = |one: Option<u64>, other: Option<u64>| match (one, other) {
+                    (Some(some), Some(more)) => Some(some + more),
+                    (one, other) => one.or(other),
+                };
+                self.copied_bytes = sum(self.copied_bytes, more.copied_bytes);
+                self.doorbells = sum(self.doorbells, more.doorbells);
+                $(self.$name += more.$name;)*
+            }
+        }
+    };
+}
+
+driver_counts! {
     /// Missed packets for which the receive ring had no room.
-    pub missed_ring_full: u64,
+    missed_ring_full "missed_ring_full_packets" "ring full",
     /// Those for which no frame was posted, or none that was long enough.
-    pub missed_no_frame: u64,
-    /// Descriptors of the device's that made no sense; each was refused.
-    pub bad_descs: u64,
+    missed_no_frame "missed_no_frame_packets" "no frame",
     /// Times that its socket was opened anew, since the device had packets and gave none back.
-    pub resets: u64,
-    /// Doorbells of its transmit rings: system calls that sent, or tails that were shown to a peer; `None` of
-    /// a device without one.
-    pub doorbells: Option<u64>,
+    resets "resets" "resets",
+    /// Descriptors of the device's that made no sense; each was refused.
+    bad_descs "bad_descs" "bad descriptors",
 }
 
 /// Counters of one queue that its driver keeps, since it was opened.
@@ -159,22 +191,6 @@ impl std::ops::AddAssign for QueueCounts {
         self.rechecks += more.rechecks;
         self.rx_missed += more.rx_missed;
         self.rx_nombuf += more.rx_nombuf;
-    }
-}
-
-/// Sum of the counters of a port's queues: bytes copied and doorbells are unknown if none of them counts them.
-impl std::ops::AddAssign for DriverCounts {
-    fn add_assign(&mut self, more: DriverCounts) {
-        let sum = |one: Option<u64>, other: Option<u64>| match (one, other) {
-            (Some(some), Some(more)) => Some(some + more),
-            (one, other) => one.or(other),
-        };
-        self.copied_bytes = sum(self.copied_bytes, more.copied_bytes);
-        self.doorbells = sum(self.doorbells, more.doorbells);
-        self.missed_ring_full += more.missed_ring_full;
-        self.missed_no_frame += more.missed_no_frame;
-        self.bad_descs += more.bad_descs;
-        self.resets += more.resets;
     }
 }
 

@@ -289,6 +289,7 @@ impl HostDevice for Device {
             bad_descs: self.bad_descs + bad,
             resets: self.resets,
             doorbells: Some(self.tx.doorbells),
+            ..DriverCounts::default()
         };
         let (rx_missed, rx_nombuf) = (self.missed.iter().sum(), self.rx.rx_nombuf);
         Counters { rx_missed, rx_nombuf, driver, ..Counters::default() }
