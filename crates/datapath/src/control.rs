@@ -83,7 +83,7 @@ pub struct Pinned {
 /// An order that was given and may not have been obeyed yet.
 #[derive(Debug)]
 #[must_use = "the answer says what was applied"]
-pub struct Asked<A = Applied> {
+pub struct PendingOrder<A = Applied> {
     /// One of each worker that was asked.
     answers: Vec<Arc<Answer<A>>>,
     /// Makes one answer of two.
@@ -103,7 +103,7 @@ impl Control {
         port: &str,
         queue: Option<usize>,
         mode: Moderation,
-    ) -> Result<Asked> {
+    ) -> Result<PendingOrder> {
         self.set(port, queue, Setting::Moderation(mode), "moderation")
     }
 
@@ -113,12 +113,23 @@ impl Control {
     ///
     /// # Errors
     /// As [`Control::set_moderation`].
-    pub fn set_tx_batch(&self, port: &str, queue: Option<usize>, cap: TxBatch) -> Result<Asked> {
+    pub fn set_tx_batch(
+        &self,
+        port: &str,
+        queue: Option<usize>,
+        cap: TxBatch,
+    ) -> Result<PendingOrder> {
         self.set(port, queue, Setting::TxBatch(cap), "tx_batch")
     }
 
     /// Orders a setting, called `name`, of a port's queues or of one of them.
-    fn set(&self, port: &str, queue: Option<usize>, setting: Setting, name: &str) -> Result<Asked> {
+    fn set(
+        &self,
+        port: &str,
+        queue: Option<usize>,
+        setting: Setting,
+        name: &str,
+    ) -> Result<PendingOrder> {
         let what = || format!("cannot set the {name} of '{port}'");
         let bad = |why: String, fix| Err(Error::new(Code::Topology, what(), why).fix(fix));
         let numbers: Vec<usize> =
@@ -145,7 +156,7 @@ impl Control {
             answers.push(answer.clone());
             slot.order(Order::Set { queues, setting, answer }).map_err(|_| is_full(what()))?;
         }
-        Ok(Asked { answers, join: Applied::join })
+        Ok(PendingOrder { answers, join: Applied::join })
     }
 
     /// Orders a worker to run on these CPUs alone: on one, to pin it; on several, to let it float there.
@@ -157,7 +168,7 @@ impl Control {
     ///
     /// # Errors
     /// `E-TOPOLOGY` if there is no such worker, `E-BUSY` if it has not obeyed 16 orders before this one.
-    pub fn set_cpus(&self, worker: usize, cpus: &[usize]) -> Result<Asked<Pinned>> {
+    pub fn set_cpus(&self, worker: usize, cpus: &[usize]) -> Result<PendingOrder<Pinned>> {
         let what = || format!("cannot move worker {worker}");
         let slot = self.slots.get(worker).ok_or_else(|| {
             Error::new(Code::Topology, what(), "there is no such worker")
@@ -165,7 +176,7 @@ impl Control {
         })?;
         let (cpus, answer) = (cpus.to_vec(), Answer::new(0));
         slot.order(Order::Cpus { cpus, answer: answer.clone() }).map_err(|_| is_full(what()))?;
-        Ok(Asked { answers: vec![answer], join: |one, _| one })
+        Ok(PendingOrder { answers: vec![answer], join: |one, _| one })
     }
 }
 
@@ -201,7 +212,7 @@ impl<A> Answer<A> {
     }
 }
 
-impl<A: Clone> Asked<A> {
+impl<A: Clone> PendingOrder<A> {
     /// Returns the answer, if there is one already.
     #[must_use]
     pub fn answer(&self) -> Option<Result<A>> {

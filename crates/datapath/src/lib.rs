@@ -31,7 +31,7 @@ mod waits;
 mod worker;
 mod wrapping;
 
-pub use control::{Applied, Asked, Control, Pinned, Setting};
+pub use control::{Applied, Control, PendingOrder, Pinned, Setting};
 pub use engine::{Builder, Engine};
 pub use running::{Running, Stopped};
 pub use sizes::BatchSizes;

@@ -29,7 +29,7 @@
 
 pub use linerate_ctl::doctor;
 pub use linerate_datapath::{
-    Applied, Asked, BatchSizes, Builder, Control, Engine, Holder, Pinned, PortId, PortStats,
+    Applied, BatchSizes, Builder, Control, Engine, Holder, PendingOrder, Pinned, PortId, PortStats,
     Running, Setting, Stage, StageContext, Stats, Steer, Stopped, Turn, Turned, TxBatch, Worker,
     WorkerStats, Xconnect, qdisc, testing,
 };

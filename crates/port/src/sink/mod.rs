@@ -27,7 +27,10 @@ impl Driver for Sink {
     }
 
     fn help(&self) -> DriverHelp {
-        DriverHelp { usage: "sink:", text: "where packets end, verified if they are numbered" }
+        DriverHelp {
+            usage: "sink:[blind]",
+            text: "where packets end, verified if they are numbered",
+        }
     }
 
     fn flags(&self) -> DriverFlags {
