@@ -43,6 +43,8 @@ struct Flow {
     next: u32,
     /// True if it is ready or on the wheel.
     waits: bool,
+    /// True if it has sent again since it began, or since it was last looked at for one to forget.
+    is_used: bool,
 }
 
 const _: () = assert!(size_of::<Flow>() == 64);
@@ -57,8 +59,9 @@ impl Link for Flow {
 ///
 /// In any time `t` a flow sends no more than `rate * t + burst`. What comes faster waits, up to a limit of
 /// packets a flow, and is then dropped as `flow_limit`; a packet longer than the burst as `too_long`. Packets
-/// of a flow stay in order. When there are too many flows, one that holds nothing is forgotten: the longest
-/// idle of eight. It begins with a full burst if it comes back.
+/// of a flow stay in order. When there are too many flows, one that holds nothing is forgotten: the next one
+/// that has not sent again since it was passed over, or one of the next eight. So a flood of flows of one
+/// packet each pushes out its own kind. A flow that was forgotten begins with a full burst if it comes back.
 ///
 /// ```
 /// use linerate_datapath::qdisc::{FlowTbf, Key};
@@ -146,12 +149,13 @@ impl FlowTbf {
             packets: List::default(),
             next: NONE,
             waits: false,
+            is_used: false,
         };
         let i = if self.flows.len() < self.flows_max {
             self.flows.push(flow);
             self.flows.len() - 1
         } else {
-            let i = self.oldest_idle()?;
+            let i = self.next_idle()?;
             self.table.remove(self.flows[i].number, i as u32);
             self.account.evict();
             self.flows[i] = flow;
@@ -161,18 +165,27 @@ impl FlowTbf {
         Some(i as u32)
     }
 
-    /// Returns, of the next flows, the one to forget: it holds nothing, and has for the longest time.
-    fn oldest_idle(&mut self) -> Option<usize> {
-        let mut oldest: Option<(u64, usize)> = None;
+    /// Returns the flow to forget: of the next ones that hold nothing, the first that is not used, or the first.
+    fn next_idle(&mut self) -> Option<usize> {
+        let mut first = None;
         for _ in 0..LOOKED_AT.min(self.flows.len()) {
-            self.hand = (self.hand + 1) % self.flows.len();
-            let flow = &self.flows[self.hand];
-            let at_ns = flow.bucket.at_ns();
-            if !flow.waits && oldest.is_none_or(|(ns, _)| at_ns < ns) {
-                oldest = Some((at_ns, self.hand));
+            let i = self.hand;
+            self.hand = if i + 1 < self.flows.len() { i + 1 } else { 0 };
+            let flow = &mut self.flows[i];
+            if !flow.waits {
+                if !std::mem::take(&mut flow.is_used) {
+                    return Some(i);
+                }
+                first = first.or(Some(i));
             }
         }
-        oldest.map(|(_, i)| i)
+        first
+    }
+
+    /// Reads the entries of the next `n` flows that may be forgotten, so that their cache misses overlap, too.
+    fn warm(&self, n: usize) {
+        let next = self.flows[self.hand..].iter().take(n);
+        std::hint::black_box(next.fold(0, |sum, flow| sum ^ self.table.first(flow.number)));
     }
 
     /// Takes one packet into its flow; `found` is where that was a moment ago.
@@ -187,11 +200,13 @@ impl FlowTbf {
         }
         // A packet before it in the batch may have made its flow begin, or have made it forgotten.
         let found = found.filter(|i| self.is(*i, number)).or_else(|| self.find(number));
-        let i = match found.or_else(|| self.begin(number, at_ns)) {
+        let (found, is_used) = (found.or_else(|| self.begin(number, at_ns)), found.is_some());
+        let i = match found {
             Some(i) if self.flows[i as usize].packets.packets < self.flow_packets => i,
             _ => return self.account.drop(held.skb, bytes, DropReason::FLOW_LIMIT, mem),
         };
         let flow = &mut self.flows[i as usize];
+        flow.is_used = is_used;
         let waits = std::mem::replace(&mut flow.waits, true);
         if let Err(skb) = self.shelf.push(&mut flow.packets, held) {
             // Not reached: the limit is the shelf's length.
@@ -216,6 +231,9 @@ impl Qdisc for FlowTbf {
             }
             for (found, number) in found.iter_mut().zip(&numbers[..together]) {
                 *found = self.find(*number);
+            }
+            if self.flows.len() == self.flows_max {
+                self.warm(found[..together].iter().filter(|found| found.is_none()).count());
             }
             for (number, found) in numbers.into_iter().zip(found).take(together) {
                 let Some(skb) = batch.pop() else { break };

@@ -30,6 +30,12 @@ impl Table {
         ((entry >> 32) >> self.shift) as usize
     }
 
+    /// Returns the entry where the flow `number` is looked for first.
+    #[inline]
+    pub fn first(&self, number: u64) -> u64 {
+        self.entries[self.home(number)]
+    }
+
     /// Returns the place of the flow `number`; `is` tells whether the one at a place is.
     #[inline]
     pub fn find(&self, number: u64, is: impl Fn(u32) -> bool) -> Option<u32> {

@@ -88,11 +88,6 @@ impl Bucket {
         let missing = bytes.saturating_mul(BYTE).saturating_sub(self.tokens);
         self.at_ns.saturating_add(missing.div_ceil(rate.bps))
     }
-
-    /// Returns the time of the last refill.
-    pub fn at_ns(&self) -> u64 {
-        self.at_ns
-    }
 }
 
 /// A rate in front of a port, over another discipline that orders the packets that wait: the kernel's tbf.

@@ -410,20 +410,38 @@ fn flow_over_its_limit_loses_and_others_do_not() {
 }
 
 #[test]
-fn longest_idle_flow_is_forgotten_for_a_new_one() {
+fn flow_that_sent_once_is_forgotten_before_one_that_sends_on() {
     let mut bench = Bench::new(FlowTbf::new(Key::SrcIp, 8_000_000, 1000, 4));
-    for flow in [1, 2, 3, 4] {
-        bench.put([(flow, 1000)]);
-        bench.now_ns += 10_000;
+    for flow in [1, 2, 3, 4, 1] {
+        bench.put([(flow, 500)]);
         assert_eq!(bench.take_all().len(), 1);
     }
     bench.put([(5, 1000)]);
     assert_eq!((bench.qdisc.counts().evicted, bench.qdisc.flows()), (1, 4));
-    // Flow 1 was forgotten, and begins with a full burst; the others have yet to earn theirs.
-    bench.put([(1, 1000), (3, 1000), (4, 1000)]);
+    // Flow 2 was forgotten, and begins with a full burst; the others have yet to earn theirs.
+    bench.put([(2, 1000), (4, 1000), (1, 1000)]);
     let flows: Vec<u8> = bench.take_all().into_iter().map(|(flow, ..)| flow).collect();
-    assert_eq!(flows, [5, 1]);
+    assert_eq!(flows, [5, 2]);
     assert_eq!(bench.qdisc.counts().evicted, 2);
+}
+
+#[test]
+fn flood_of_single_packets_leaves_flows_that_send_on() {
+    let mut bench = Bench::new(FlowTbf::new(Key::SrcIp, 8_000_000, 2000, 16));
+    for round in 0..20 {
+        for flow in [1, 2, 3] {
+            bench.put([(flow, 100)]);
+        }
+        for flood in 0..10 {
+            bench.put([(20 + round * 10 + flood, 100)]);
+        }
+        assert_eq!(bench.take_all().len(), 13);
+    }
+    // 2000 bytes of each were used in no time that counts: one that was forgotten would have a burst again.
+    for flow in [1, 2, 3] {
+        bench.put([(flow, 1000)]);
+    }
+    assert_eq!(bench.take_all(), []);
 }
 
 #[test]
