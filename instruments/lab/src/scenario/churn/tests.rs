@@ -46,9 +46,11 @@ fn whole(value: f64) -> u64 {
 fn in_every_mode_each_packet_that_was_allocated_is_freed_or_somewhere() {
     for settings in modes() {
         let Some(mut side) = side(&settings) else { continue };
-        let (mut allocs, mut frees) = (0, 0);
-        for _ in 0..2 {
-            let window = busy_window(side.as_mut());
+        let (mut allocs, mut frees, mut windows) = (0, 0, 0);
+        // A busy machine may give a thread no time in a window.
+        while windows < 2 || frees == 0 {
+            windows += 1;
+            let window = side.window(WINDOW).unwrap();
             allocs += whole(window.figures["allocs"]);
             frees += whole(window.figures["frees"]);
             assert_eq!(window.packets, whole(window.figures["frees"]));
