@@ -281,10 +281,89 @@ fn a_run_is_kept_told_exported_and_compared() {
     assert!(!failed.document()["failed"].as_array().unwrap().is_empty());
 }
 
+/// Two senders, each a process, on two hosts with the engine between them.
+const HOSTS: &str = r#"version = 1
+id = "hosts"
+title = "Batches and none"
+question = "Do processes send?"
+scenario = "host"
+[settings]
+port = "xdp"
+workload = "stream"
+rate = 2e6
+connections = 2
+senders = "processes"
+cpus = "apart"
+probes = 0
+[a]
+name = "one"
+set = { tx_batch = 1, nodelay = true }
+[b]
+name = "auto"
+[plan]
+window = "50ms"
+warmup = 0
+fresh = false
+looks = [6]
+half_width_pct = 1.0
+[[metric]]
+name = "senders"
+unit = "ns"
+about = "CPU time of the senders."
+value = "senders_cpu_ns"
+clock = "cost"
+"#;
+
+#[test]
+fn senders_are_processes_which_end_with_the_run() {
+    const MARK: &str = "LINERATE_TEST_SENDERS";
+    let scratch = Scratch::new("hosts");
+    let file = scratch.file("hosts.toml", HOSTS);
+    let words = format!("lab run {file} --dir {}/runs", scratch.word());
+    let mut command = command::command(&words);
+    command.env(MARK, scratch.word()).stdin(Stdio::null());
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mark = format!("{MARK}={}", scratch.word());
+    let mut most = 0;
+    while child.try_wait().unwrap().is_none() {
+        most = most.max(senders(&mark));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let told = Ended::from(child.wait_with_output().unwrap());
+    if told.exit == Some(5) {
+        return println!("skipped: {}", told.err);
+    }
+    // How noisy the machine is decides between the two.
+    assert!(matches!(told.exit, Some(0 | 4)), "{told:?}");
+    assert_eq!((most, senders(&mark)), (6, 0), "two on each of three sides");
+    let csv = run(&format!("lab export last --csv - --dir {}/runs", scratch.word())).out;
+    let mut rows = csv.lines().map(|row| row.split(',').collect::<Vec<_>>());
+    let head = rows.next().unwrap();
+    for name in ["senders_cpu_ns", "goodput_bytes"] {
+        let at = head.iter().position(|head| head.contains(name)).unwrap();
+        let is_positive = |row: &Vec<&str>| row[at].parse::<f64>().is_ok_and(|value| value > 0.0);
+        assert!(rows.clone().count() > 0 && rows.clone().all(|row| is_positive(&row)), "{csv}");
+    }
+}
+
+/// Counts the processes with `mark` in their environment that send.
+fn senders(mark: &str) -> usize {
+    let processes = fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
+    let ours = |process: &PathBuf| {
+        let read = |name: &str| fs::read(process.join(name)).unwrap_or_default();
+        read("cmdline").ends_with(b"lab\0play\0")
+            && read("environ").split(|byte| *byte == 0).any(|word| word == mark.as_bytes())
+    };
+    processes.filter(ours).count()
+}
+
 #[test]
 fn hidden_commands_are_not_in_the_help() {
     let told = run("lab --help").out;
-    assert!(!["sample", "look", "flood"].iter().any(|hidden| told.contains(hidden)), "{told}");
+    assert!(
+        !["sample", "look", "play", "flood"].iter().any(|hidden| told.contains(hidden)),
+        "{told}"
+    );
 }
 
 #[test]

@@ -3,9 +3,10 @@
 //! `lab show` prints the declarations, and `Reading` holds a file's values against them.
 
 use std::fmt;
+use std::str::FromStr;
 
-use crate::Result;
 use crate::settings::{Setting, Settings, Value, wrong};
+use crate::{Error, Result};
 
 /// A setting that a scenario has.
 #[derive(Debug, Clone, Copy)]
@@ -195,6 +196,16 @@ impl<'a> Reading<'a> {
     /// Returns a text if the file sets it.
     pub(crate) fn text(&self, name: &str) -> Result<Option<String>> {
         self.read(name, "a text", |value, _| value.as_text().map(str::to_owned))
+    }
+
+    /// Returns what a text or a number stands for, or what the default does.
+    pub(crate) fn parsed<T: FromStr<Err = Error>>(&self, name: &str) -> Result<T> {
+        let (text, line) = match self.settings.get(name) {
+            Some(setting) => (setting.value.to_string(), setting.line),
+            None => (self.default(name).to_owned(), 0),
+        };
+        text.parse()
+            .map_err(|e: Error| wrong(line, format!("{name} = {text}: {}", e.why)).fix(e.fix))
     }
 
     /// Returns a list of texts if the file sets it.

@@ -27,6 +27,9 @@ pub enum LabCommand {
     /// The process at the far side of a fabric, which looks at packets where their sender has them
     #[command(hide = true)]
     Look(Look),
+    /// A sender of the scenario `host`, in a process of its own
+    #[command(hide = true)]
+    Play,
     /// A generator in the kernel, for the script that puts packets through a program
     #[command(hide = true)]
     Flood(Flood),

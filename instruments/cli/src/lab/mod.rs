@@ -23,6 +23,7 @@ impl Lab {
             LabCommand::Export(_)
             | LabCommand::Sample(_)
             | LabCommand::Look(_)
+            | LabCommand::Play
             | LabCommand::Flood(_) => (false, false),
             LabCommand::Seeds(seeds) => (seeds.json, false),
         };
@@ -46,6 +47,7 @@ impl Lab {
                 screen.result(|| line + "\n", String::new).map(|()| 0)
             }
             LabCommand::Look(asked) => Ok(linerate_lab::far::serve(&asked.words).map(|()| 0)?),
+            LabCommand::Play => Ok(linerate_lab::scenario::play().map(|()| 0)?),
             LabCommand::Flood(asked) => {
                 Ok(linerate_lab::flood::send(&asked.interface, asked.size).map(|()| 0)?)
             }

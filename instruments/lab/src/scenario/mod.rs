@@ -26,6 +26,8 @@ mod host;
 pub(crate) mod pause;
 mod pool_figures;
 
+pub use host::play;
+
 /// Every scenario.
 pub static SCENARIOS: [&dyn Scenario; 4] =
     [&engine::Engine, &churn::Churn, &host::Host, &command::Program];

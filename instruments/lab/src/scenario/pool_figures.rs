@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use linerate_datapath::{CoreStats, PoolStats, PortStats, Stats};
+use linerate_datapath::{BatchSizes, CoreStats, PoolStats, PortStats, Stats};
 use linerate_skb::{Data, Pool, Sampled};
 
 use super::{Figure, dropped, figures};
@@ -35,7 +35,8 @@ pub(super) const FIGURES: &[Figure] = figures! {
     "lock_wait_ticks" "TSC ticks" "How long takers waited.";
     "polls" "calls" "Calls that looked for packets.";
     "polls_empty" "calls" "Of these, those that found none.";
-    "sleeps" "times" "Times that a worker slept for want of work.";
+    "sleeps" "times" "Times that a worker slept: for want of work, or to let packets gather.";
+    "asleep_ns" "ns" "Time in these, added up, to the moment at which it was on a CPU again.";
     "memory_bytes" "bytes" "Memory held for packets when the window ended.";
     "allocs_w0" "buffers" "Buffers that worker 0 allocated; `_w1` and so on are the others'.";
     "frees_w0" "buffers" "Buffers that it freed.";
@@ -51,6 +52,7 @@ pub(super) struct Reading {
     dropped: BTreeMap<String, u64>,
     in_flight: u64,
     sleeps: u64,
+    asleep_ns: u64,
     general: bool,
 }
 
@@ -60,6 +62,7 @@ impl Reading {
         Reading {
             ports: stats.ports(),
             sleeps: stats.workers().iter().map(|worker| worker.sleeps).sum(),
+            asleep_ns: stats.workers().iter().map(|worker| worker.asleep_ns).sum(),
             ..Reading::new(stats.pool(), &stats.ledger())
         }
     }
@@ -76,6 +79,7 @@ impl Reading {
             dropped: dropped(ledger),
             in_flight: ledger.in_flight,
             sleeps: 0,
+            asleep_ns: 0,
             general: pool.data_from() == Data::General,
         }
     }
@@ -88,6 +92,14 @@ impl Reading {
     /// Returns the traffic that left the engine.
     pub fn sent(&self) -> Sent {
         sent(&self.ports)
+    }
+
+    /// The sizes of all calls that gave packets to a device.
+    fn sizes(&self) -> BatchSizes {
+        let mut sizes = BatchSizes::default();
+        let devices = self.ports.iter().filter(|port| !port.flags.paired);
+        devices.for_each(|port| sizes += port.flushes.sizes);
+        sizes
     }
 
     /// Adds the counts since `before` to `window`.
@@ -142,6 +154,35 @@ impl Reading {
             add("buffer_ticks", alloc + free);
         }
         self.by_worker(before, window);
+    }
+
+    /// Adds the counts of the engine's devices: not those of rings inside it.
+    pub fn by_device(&self, before: &Reading, window: &mut Window) {
+        let mut add = |name: &str, value: f64| {
+            window.figures.insert(name.into(), value);
+        };
+        let device = |port: &PortStats, n: u64| if port.flags.paired { 0 } else { n };
+        let came = |of: fn(&PortStats) -> u64| {
+            let sum = |reading: &Reading| -> u64 {
+                reading.ports.iter().map(|port| device(port, of(port))).sum()
+            };
+            sum(self).saturating_sub(sum(before)) as f64
+        };
+        add("rx_packets", came(|port| port.counts.rx_packets));
+        add("irqs_device", came(|port| port.counts.wakeups));
+        add("irqs_timer", came(|port| port.counts.hold_ends));
+        add("rechecks", came(|port| port.counts.rechecks));
+        add("tx_calls", came(|port| port.flushes.calls));
+        if self.ports.iter().any(|port| port.driver_counts.doorbells.is_some()) {
+            add("doorbells", came(|port| port.driver_counts.doorbells.unwrap_or(0)));
+        }
+        let sizes = self.sizes();
+        for (range, (now, then)) in sizes.calls.iter().zip(before.sizes().calls).enumerate() {
+            if *now > then {
+                add(&format!("tx_calls_{}", BatchSizes::least(range)), (now - then) as f64);
+            }
+        }
+        add("asleep_ns", self.asleep_ns.saturating_sub(before.asleep_ns) as f64);
     }
 
     /// Adds the counts of each worker, as `allocs_w0`: post 004 has a column for each CPU.

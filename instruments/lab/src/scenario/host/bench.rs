@@ -10,15 +10,16 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use linerate_prof::profile::{Profile, Row};
+use linerate_sys::clock::cpu_time;
 use linerate_sys::tsc::ticks;
 
-use super::config::{Config, Workload};
+use super::config::{Config, Port, Workload};
 use super::crew::{Counts, Load, Round, Told, open_load};
+use super::datagrams::Datagrams;
 use super::hosts::Hosts;
+use super::latencies::Latencies;
 use super::path::Path;
-use super::probe::Latencies;
-use super::probe::Probe;
-use super::stream::Retransmits;
+use super::tcp::{Counters, Segments};
 use crate::Result;
 use crate::scenario::pause::{look_until, pause};
 use crate::scenario::pool_figures::{self, Reading};
@@ -36,8 +37,9 @@ const PROFILE_HZ: u32 = 2000;
 pub(super) struct HostBench {
     config: Config,
     load: Box<dyn Load>,
-    probe: Option<Probe>,
-    retransmits: Retransmits,
+    probe: Option<Datagrams>,
+    counters: Counters,
+    rounds: u64,
     path: Path,
     _hosts: Hosts,
     remarks: Remarks,
@@ -47,7 +49,9 @@ pub(super) struct HostBench {
 struct Edge {
     reading: Reading,
     counts: Counts,
-    retransmitted: u64,
+    segments: Segments,
+    /// CPU time of this process.
+    cpu: Duration,
     at: Instant,
     ticks: u64,
 }
@@ -55,14 +59,15 @@ struct Edge {
 impl HostBench {
     /// Sets it up: hosts, engine, connections.
     pub fn open(config: Config) -> Result<HostBench> {
-        let hosts = Hosts::new(config.adapters, config.offload)?;
+        let hosts = Hosts::new(&config)?;
         let path = Path::open(&config, &hosts)?;
         path.carry();
         let load = open_load(&config, &hosts)?;
-        let probe = (config.probes > 0).then(|| Probe::open(&config, &hosts)).transpose()?;
-        let retransmits = Retransmits::of(&[&hosts.west, &hosts.east])?;
-        let remarks = Remarks::default();
-        let bench = HostBench { config, load, probe, retransmits, path, _hosts: hosts, remarks };
+        let probe = (config.probes > 0).then(|| Datagrams::probes(&config, &hosts)).transpose()?;
+        let counters = Counters::of(&[&hosts.west, &hosts.east])?;
+        let (rounds, remarks) = (0, Remarks::default());
+        let bench =
+            HostBench { config, load, probe, counters, rounds, path, _hosts: hosts, remarks };
         bench.rest()?;
         Ok(bench)
     }
@@ -87,14 +92,15 @@ impl HostBench {
 
     fn edge(&mut self) -> Result<Edge> {
         let (reading, counts) = (Reading::of(self.path.stats()), self.load.counts());
-        let retransmitted = self.retransmits.count()?;
-        Ok(Edge { reading, counts, retransmitted, at: Instant::now(), ticks: ticks() })
+        let (segments, cpu) = (self.counters.read()?, cpu_time());
+        Ok(Edge { reading, counts, segments, cpu, at: Instant::now(), ticks: ticks() })
     }
 
     fn go(&mut self, time: Duration) -> Round {
+        self.rounds += 1;
         let from = Instant::now();
-        let round = Round { from, until: from + time };
-        if let Some(probe) = &self.probe {
+        let round = Round { number: self.rounds, from, until: from + time };
+        if let Some(probe) = &mut self.probe {
             probe.go(round);
         }
         self.load.go(round);
@@ -106,7 +112,7 @@ impl HostBench {
     fn settle(&mut self, round: Round) -> Result<(Told, Option<Told>)> {
         self.path.carry();
         let told = self.load.settle(round);
-        let probed = self.probe.as_ref().map(|probe| probe.settle(round)).transpose();
+        let probed = self.probe.as_mut().map(|probe| probe.settle(round)).transpose();
         // Whatever became of them, the workers are not left running.
         self.rest()?;
         Ok((told?, probed?))
@@ -125,6 +131,7 @@ impl Bench for HostBench {
         let after = after?;
         let mut window = Window::of(times?);
         after.reading.since(&before.reading, &mut window);
+        after.reading.by_device(&before.reading, &mut window);
         let sent = |edge: &Edge| edge.reading.sent();
         let (now, then) = (sent(&after), sent(&before));
         window.packets = now.packets.saturating_sub(then.packets);
@@ -132,6 +139,9 @@ impl Bench for HostBench {
         window.wakeups = Some(now.wakeups.saturating_sub(then.wakeups));
         let figures = figures(&self.config, &before, &after, &told, probed.as_ref());
         window.figures.extend(figures);
+        let programs_ns = programs_ns(&self.config, &before, &after, &window, &told);
+        window.figures.insert("programs_cpu_ns".into(), programs_ns as f64);
+        window.beside_cpu_ns = self.config.processes.then_some(told.cpu_ns);
         if let Some(cpu_ns) = window.cpu_ns {
             let share = cpu_ns as f64 * 100.0 / window.wall_ns.max(1) as f64;
             window.figures.insert("cpu_share".into(), share);
@@ -170,7 +180,7 @@ impl Bench for HostBench {
         // What TCP still acknowledges, it does within its shortest timers.
         pause(QUIET);
         self.rest()?;
-        let retransmitted = self.retransmits.count()?;
+        let retransmitted = self.counters.read()?.retransmitted;
         let stats = self.path.stats().clone();
         let matrices = free_matrix(&stats.pool().stats().matrix);
         let mut totals = pool_figures::totals(&stats);
@@ -195,18 +205,51 @@ fn figures(
     let since = |of: fn(&Edge) -> u64| of(after).saturating_sub(of(before)) as f64;
     let mut figures = BTreeMap::from([
         ("goodput_bytes".to_owned(), since(|edge| edge.counts.goodput_bytes)),
-        ("retransmits".to_owned(), since(|edge| edge.retransmitted)),
+        ("retransmits".to_owned(), since(|edge| edge.segments.retransmitted)),
         ("due".to_owned(), told.due as f64),
         ("sent".to_owned(), told.sent as f64),
+        ("senders_cpu_ns".to_owned(), told.cpu_ns as f64),
     ]);
     if let Some(pct) = offered_pct(told).filter(|_| config.rate.is_some()) {
         figures.insert("offered_pct".into(), pct);
     }
-    if config.workload == Workload::Web {
-        figures.insert("requests".into(), since(|edge| edge.counts.requests));
-        figures.insert("responses".into(), since(|edge| edge.counts.responses));
-        figures.insert("failed".into(), told.failed as f64);
-        told.latencies.tell("request", &mut figures);
+    let mut add = |name: &str, value: f64| figures.insert(name.into(), value);
+    let arrived = match config.workload {
+        Workload::Stream => since(|edge| edge.counts.goodput_bytes) / config.message as f64,
+        Workload::Web | Workload::Rpc | Workload::Load => told.answered as f64,
+    };
+    if config.rate.is_some() && told.due > 0 {
+        add("achieved_pct", arrived * 100.0 / told.due as f64);
+    }
+    match config.workload {
+        Workload::Load => {
+            add("reordered", told.reordered as f64);
+            add("lost", told.failed as f64);
+        }
+        Workload::Stream | Workload::Rpc | Workload::Web => {
+            add("reordered", since(|edge| edge.segments.out_of_order));
+        }
+    }
+    match config.workload {
+        Workload::Web => {
+            add("requests", since(|edge| edge.counts.requests));
+            add("responses", since(|edge| edge.counts.responses));
+            add("failed", told.failed as f64);
+        }
+        Workload::Rpc => {
+            add("requests", told.sent as f64);
+            add("responses", told.answered as f64);
+            add("failed", told.failed as f64);
+        }
+        Workload::Stream | Workload::Load => {}
+    }
+    match config.workload {
+        Workload::Web | Workload::Rpc => told.latencies.tell("request", &mut figures),
+        Workload::Load => {
+            told.latencies.tell("load", &mut figures);
+            told.lateness.quantiles("load_late", &mut figures);
+        }
+        Workload::Stream => {}
     }
     if let Some(probed) = probed {
         figures.insert("probes".into(), probed.sent as f64);
@@ -215,6 +258,14 @@ fn figures(
         probed.lateness.quantiles("probe_late", &mut figures);
     }
     figures
+}
+
+/// Returns the CPU time of the hosts' programs: of this process what its workers did not take, and that of
+/// the senders' processes.
+fn programs_ns(config: &Config, before: &Edge, after: &Edge, window: &Window, told: &Told) -> u64 {
+    let ours = after.cpu.saturating_sub(before.cpu).as_nanos() as u64;
+    let ours = ours.saturating_sub(window.cpu_ns.unwrap_or(0));
+    if config.processes { ours + told.cpu_ns } else { ours }
 }
 
 /// The workers' profiles added up, over `packets` packets; `None` of none.
@@ -244,10 +295,18 @@ fn together(profiles: Vec<Profile>, packets: u64, config: &Config) -> Option<Pro
     all.rows.sort_by(|a, b| b.count.cmp(&a.count).then_with(|| a.symbol.cmp(&b.symbol)));
     all.conditions.packets = Some(packets);
     let workload = match config.workload {
-        Workload::Stream => "bulk TCP through packet ports",
-        Workload::Web => "short responses over TCP through packet ports",
+        Workload::Stream => "bulk TCP",
+        Workload::Web => "short responses over TCP",
+        Workload::Rpc => "requests and answers over TCP",
+        Workload::Load => "datagrams at a rate",
     };
-    all.conditions.workload = Some(format!("{workload}: the workers' threads"));
+    let port = match config.port {
+        Port::Packet => "packet",
+        Port::Xdp => "xdp",
+        Port::Tap => "tap",
+    };
+    let workload = format!("{workload} through {port} ports: the workers' threads");
+    all.conditions.workload = Some(workload);
     Some(all)
 }
 
@@ -265,6 +324,7 @@ pub(super) struct Remarks {
     probes: Sum,
     failed: u64,
     lost: u64,
+    load_lost: u64,
     failure: Option<String>,
 }
 
@@ -297,7 +357,10 @@ impl Remarks {
             self.least_pct = Some(self.least_pct.map_or(pct, |least| least.min(pct)));
         }
         self.requests.add(&told.latencies);
-        self.failed += told.failed;
+        match config.workload {
+            Workload::Load => self.load_lost += told.failed,
+            Workload::Stream | Workload::Web | Workload::Rpc => self.failed += told.failed,
+        }
         if self.failure.is_none() {
             self.failure.clone_from(&told.failure);
         }
@@ -310,12 +373,13 @@ impl Remarks {
     /// Returns all remarks, in sentences.
     pub fn tell(&self, config: &Config) -> Vec<String> {
         let mut notes = of_the_side(config);
+        let requests = match config.workload {
+            Workload::Load => "datagrams of the load",
+            Workload::Stream | Workload::Web | Workload::Rpc => "requests",
+        };
         let windows = self.windows;
         if let (Some(rate), Some(pct)) = (config.rate, self.least_pct) {
-            let unit = match config.workload {
-                Workload::Stream => "bytes/s",
-                Workload::Web => "requests/s",
-            };
+            let unit = config.workload.unit();
             notes.push(format!(
                 "The rate of {rate} {unit} was not reached: in {} of {windows} windows, warm-up \
                  included, the senders sent less than {REACHED_PCT} % of what was due, {pct:.1} % in \
@@ -324,7 +388,7 @@ impl Remarks {
                 self.short
             ));
         }
-        for (what, sum) in [("requests", &self.requests), ("probes", &self.probes)] {
+        for (what, sum) in [(requests, &self.requests), ("probes", &self.probes)] {
             if sum.pending > 0 {
                 notes.push(format!(
                     "{} of {} {what} had no answer when their window ended. Each counts as the time \
@@ -336,6 +400,9 @@ impl Remarks {
         if self.failed > 0 {
             let why = self.failure.as_deref().unwrap_or("n/a");
             notes.push(format!("{} requests failed, the first one so: {why}.", self.failed));
+        }
+        if self.load_lost > 0 {
+            notes.push(format!("{} datagrams of the load were lost.", self.load_lost));
         }
         if self.lost > 0 {
             notes.push(format!("{} probes were lost.", self.lost));
@@ -351,6 +418,12 @@ fn of_the_side(config: &Config) -> Vec<String> {
          done in the worker's system call, and so is part of its cost."
             .to_owned(),
     ];
+    if config.port == Port::Xdp {
+        notes.push(
+            "On veth the kernel copies packets into AF_XDP's frames, on the sender's CPU."
+                .to_owned(),
+        );
+    }
     if config.crowded() {
         notes.push(format!(
             "CPU {} has the hosts' programs and a worker: there is no other. Costs are measured by \

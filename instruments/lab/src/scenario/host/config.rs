@@ -1,10 +1,13 @@
 //! Settings of a side.
 
+use std::path::PathBuf;
+
 use linerate_ctl::pool::{BUFFERS, INIT, RETURN};
 use linerate_datapath::knob::BUDGET;
-use linerate_datapath::{Data, Init, Return};
+use linerate_datapath::{Data, Init, Moderation, Return, TxBatch};
 use linerate_skb::knob::HOT_LIST;
 
+use super::datagrams;
 use crate::knobs::{Choice, Reading, knobs};
 use crate::scenario::Place;
 use crate::settings::{Settings, Value, wrong};
@@ -15,7 +18,16 @@ use crate::{Code, Error, Result};
 const PER_SECOND_MAX: f64 = 1e6;
 
 const TOPOLOGY: Choice<bool, 2> = [("joined", false), ("split", true)];
-const WORKLOAD: Choice<Workload, 2> = [("stream", Workload::Stream), ("web", Workload::Web)];
+const PORT: Choice<Port, 3> = [("packet", Port::Packet), ("xdp", Port::Xdp), ("tap", Port::Tap)];
+const CPUS: Choice<Cpus, 3> =
+    [("spread", Cpus::Spread), ("apart", Cpus::Apart), ("one", Cpus::One)];
+const WORKLOAD: Choice<Workload, 4> = [
+    ("stream", Workload::Stream),
+    ("web", Workload::Web),
+    ("rpc", Workload::Rpc),
+    ("load", Workload::Load),
+];
+const SENDERS: Choice<bool, 2> = [("threads", false), ("processes", true)];
 /// Beside a number.
 const RATE: Choice<Option<f64>, 1> = [("max", None)];
 const OFFLOAD: Choice<bool, 2> = [("on", true), ("off", false)];
@@ -27,19 +39,49 @@ pub(super) enum Workload {
     Stream,
     /// Short responses.
     Web,
+    /// Requests over TCP, each answered by as many bytes.
+    Rpc,
+    /// Datagrams, each at its time.
+    Load,
+}
+
+/// The driver of the engine's ports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Port {
+    Packet,
+    Xdp,
+    Tap,
+}
+
+/// The CPUs of the engine and of the hosts' programs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Cpus {
+    /// A worker a pair of ports, in turn on two CPUs; the programs on a third if there is one.
+    Spread,
+    /// The engine on the first, the programs on the second.
+    Apart,
+    /// Both on the first.
+    One,
 }
 
 knobs! {
     /// The settings of a side.
     Told of "host", told as told:
-    "topology" split: bool = choice(TOPOLOGY), "joined", "joined: a pair of ports is served by one worker, on one CPU; split: one worker receives and, behind a ring, another one sends, on the other CPU";
-    "adapters" adapters: usize = count(1, 2), "1", "pairs of packet ports, each between two hosts of its own addresses";
-    "workload" workload: Workload = choice(WORKLOAD), "stream", "stream: bulk TCP one way, as netperf's TCP_STREAM; web: many short responses of mixed sizes, files of the sizes and shares that we know of SPECweb99; connections stay open for as many requests as we draw";
-    "rate" rate: Option<f64> = other("\"max\" | a number above 0", rate(&told)?), "max", "bytes a second (stream) or requests a second (web) over all connections, sent at their times whatever the answers; max: as fast as TCP takes them";
-    "connections" connections: usize = count(1, 64) or workload.connections(), "1 (stream), 16 (web)", "TCP connections at a time through each pair of ports";
-    "message" message: usize = count(1, 1_048_576), "4096", "bytes of a stream's write";
-    "sockbuf" sockbuf: usize = count(4096, 16_777_216), "65536", "bytes asked for each socket buffer (SO_SNDBUF, SO_RCVBUF); the kernel doubles it for its own accounts";
-    "offload" offload: bool = choice(OFFLOAD), "off", "off: packets as a wire carries them, one buffer each; on: superframes of up to 64 KiB, which hide what a buffer costs a packet";
+    "port" port: Port = choice(PORT), "packet", "packet: AF_PACKET on veth; xdp: AF_XDP on veth, where the kernel copies; tap: the hosts' interfaces are TAP devices of the engine, without a veth";
+    "topology" split: bool = choice(TOPOLOGY), "joined", "joined: a pair of ports is served by one worker; split: one worker receives and, behind a ring, another one sends, on the other CPU if cpus = \"spread\"";
+    "adapters" adapters: usize = count(1, 4), "1", "pairs of ports, each between two hosts of its own addresses";
+    "cpus" cpus: Cpus = choice(CPUS), "spread", "spread: a worker for each pair of ports, in turn on two CPUs, and the hosts' programs on a third if there is one; apart: the engine on the first CPU, one worker for all pairs if joined, and the programs on the second; one: both on the first";
+    "moderation" moderation: Moderation = other("a mode of docs/moderation.md", told.parsed("moderation")?), "adaptive:latency=250us", "when the engine looks at a port again";
+    "tx_batch" tx_batch: TxBatch = other("1..=1024 | \"auto\"", told.parsed("tx_batch")?), "auto", "packets that go to a device with one doorbell; 1 gives each its own";
+    "workload" workload: Workload = choice(WORKLOAD), "stream", "stream: bulk TCP one way, as netperf's TCP_STREAM; rpc: requests over TCP that are answered by as many bytes, as its TCP_RR; load: datagrams, each at its time; web: many short responses of mixed sizes, files of the sizes and shares that we know of SPECweb99; connections stay open for as many requests as we draw";
+    "rate" rate: Option<f64> = other("\"max\" | a number above 0", rate(&told)?), "max", "bytes a second (stream), requests a second (web, rpc) or datagrams a second (load, which has no max) over all connections, sent at their times whatever the answers; max: as fast as TCP takes them";
+    "burst" burst: u64 = count(1, 1024), "1", "datagrams of a flow that are due at once (load); the rate stays";
+    "connections" connections: usize = count(1, 64) or workload.connections(), "1 (stream, rpc, load), 16 (web)", "TCP connections at a time, or flows of datagrams, through each pair of ports";
+    "senders" processes: bool = choice(SENDERS), "threads", "threads: those who send are threads of the lab; processes: each is a process of its own (not web)";
+    "message" message: usize = count(1, 1_048_576) or workload.message(), "4096 (stream), 64 (rpc), 1472 (load)", "bytes of a stream's write, of a request and its answer, or of a datagram";
+    "nodelay" nodelay: bool = flag(), "false", "TCP_NODELAY at both ends of a stream and of rpc: a short write does not wait for the answer to the one before it; web has it always";
+    "sockbuf" sockbuf: usize = count(0, 16_777_216), "65536", "bytes asked for each socket buffer of TCP (SO_SNDBUF, SO_RCVBUF); the kernel doubles it for its own accounts; 0: the kernel's own, which grow";
+    "offload" offload: bool = choice(OFFLOAD), "off", "off: packets as a wire carries them, one buffer each; on: superframes of up to 64 KiB, which hide what a buffer costs a packet (not xdp)";
     "probes" probes: u32 = count(0, 10_000), "1250", "small datagrams a second from west to east whose way is timed; 0: none";
     "buffers" data: Data = choice(BUFFERS), "frames", "where packets' bytes come from: frames of a pool, or the system's allocator once a packet";
     "hot_list" hot_list: usize = core(HOT_LIST), "", "free frames that a worker keeps for itself";
@@ -49,7 +91,7 @@ knobs! {
     "budget" budget: usize = core(BUDGET), "", "packets from one queue in one turn";
     "ring_len" ring_len: u64 = power_of_two(2, 65_536), "1024", "packets each way in the ring between two workers";
     "sample_every" sample_every: u32 = count(0, 1_000_000), "0", "times every n-th call that allocates or frees; 0: none";
-    "ring_bytes" ring_bytes: u64 = power_of_two(524_288, 1_073_741_824), "8388608", "bytes of each port's receive ring in the kernel";
+    "ring_bytes" ring_bytes: u64 = power_of_two(524_288, 1_073_741_824), "8388608", "bytes of each port's receive ring in the kernel (packet)";
 }
 
 /// A side, checked.
@@ -61,6 +103,8 @@ pub(super) struct Config {
     /// CPU of the hosts' programs.
     pub traffic: usize,
     pub seed: u64,
+    /// This program, which a sender's process runs.
+    pub program: Option<PathBuf>,
 }
 
 impl std::ops::Deref for Config {
@@ -81,8 +125,15 @@ impl Config {
         let bytes = if told.workload == Workload::Stream { told.message } else { 1 };
         let each = (bytes * told.adapters * told.connections) as f64;
         possible(settings, told.rate.unwrap_or(0.0) / each)?;
-        let (workers, traffic) = cpus(told.split, told.adapters, &place.cpus)?;
-        Ok(Config { told, workers, traffic, seed: place.seed })
+        fitting(settings, &told)?;
+        let program = place.program.clone();
+        if told.processes && program.is_none() {
+            let why = "they are processes of this program, whose file is not known";
+            return Err(Error::new(Code::Unsupported, "cannot start the senders", why)
+                .fix("senders = \"threads\""));
+        }
+        let (workers, traffic) = cpus(&told, &place.cpus)?;
+        Ok(Config { told, workers, traffic, seed: place.seed, program })
     }
 
     /// The CPUs of its workers, then that of the traffic, each once.
@@ -106,8 +157,26 @@ impl Workload {
     /// Returns the connections of a side that does not say how many.
     fn connections(self) -> usize {
         match self {
-            Workload::Stream => 1,
+            Workload::Stream | Workload::Rpc | Workload::Load => 1,
             Workload::Web => 16,
+        }
+    }
+
+    /// Returns the bytes of a message of a side that does not say how many.
+    fn message(self) -> usize {
+        match self {
+            Workload::Stream | Workload::Web => 4096,
+            Workload::Rpc => 64,
+            Workload::Load => datagrams::BYTES_MAX,
+        }
+    }
+
+    /// Returns the unit of its rate.
+    pub fn unit(self) -> &'static str {
+        match self {
+            Workload::Stream => "bytes/s",
+            Workload::Web | Workload::Rpc => "requests/s",
+            Workload::Load => "datagrams/s",
         }
     }
 }
@@ -120,24 +189,65 @@ fn rate(told: &Reading<'_>) -> Result<Option<f64>> {
     }
 }
 
-/// The CPU of each worker, and that of the hosts' programs: one that no worker has, if there is one.
-fn cpus(split: bool, adapters: usize, cpus: &[usize]) -> Result<(Vec<usize>, usize)> {
+/// The CPU of each worker, and that of the hosts' programs.
+fn cpus(told: &Told, cpus: &[usize]) -> Result<(Vec<usize>, usize)> {
     let what = "cannot place the workers";
     let few = |why: &str| Error::new(Code::Unsupported, what, why);
     let Some(&first) = cpus.first() else { return Err(few("no CPU is given")) };
+    let (split, adapters) = (told.split, told.adapters);
+    if told.cpus != Cpus::Spread {
+        let workers = vec![first; if split { 2 * adapters } else { 1 }];
+        let traffic = match (told.cpus, cpus.get(1)) {
+            (Cpus::One, _) => first,
+            (_, Some(&second)) => second,
+            (_, None) => {
+                let why = "the hosts' programs want a CPU apart, and one CPU is given";
+                return Err(few(why).fix("cpus = \"one\""));
+            }
+        };
+        return Ok((workers, traffic));
+    }
     let workers = match (split, adapters, cpus.get(1)) {
         (false, 1, _) => vec![first],
         (_, _, None) => {
             let why = "two workers on two CPUs are asked for, and one CPU is given";
-            return Err(few(why).fix("topology = \"joined\" and adapters = 1"));
+            return Err(few(why).fix("topology = \"joined\" and adapters = 1, or cpus = \"one\""));
         }
-        (false, _, Some(&second)) => vec![first, second],
+        (false, _, Some(&second)) => [first, second].into_iter().cycle().take(adapters).collect(),
         // Each pair of ports: the one that receives from west, then the one that sends to east.
         (true, _, Some(&second)) => [first, second].repeat(adapters),
     };
+    // One that no worker has, if there is one.
     let free = cpus.iter().find(|cpu| !workers.contains(cpu));
     let traffic = free.or(cpus.last()).copied().unwrap_or(first);
     Ok((workers, traffic))
+}
+
+/// Refuses settings that do not go together.
+fn fitting(settings: &Settings, told: &Told) -> Result<()> {
+    let refuse = |name: &str, why: &str, fix: &str| {
+        let line = settings.get(name).map_or(0, |setting| setting.line);
+        Err(wrong(line, why).fix(fix))
+    };
+    let sizes = datagrams::BYTES_MIN..=datagrams::BYTES_MAX;
+    match told.workload {
+        Workload::Load if told.rate.is_none() => {
+            let why = "a load has no other side that could slow it down: it needs a rate";
+            refuse("rate", why, "rate = 10000, in datagrams a second")
+        }
+        Workload::Load if !sizes.contains(&told.message) => {
+            let why = format!("a datagram has {} to {} bytes", sizes.start(), sizes.end());
+            refuse("message", &why, "leave message out for frames of 1514 bytes")
+        }
+        Workload::Web if told.processes => {
+            refuse("senders", "the clients of the web are threads", "workload = \"rpc\"")
+        }
+        _ if told.port == Port::Xdp && told.offload => {
+            let why = "superframes do not fit into frames of AF_XDP";
+            refuse("offload", why, "offload = \"off\", or port = \"packet\"")
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Refuses a rate of more messages a second over a connection than may be asked for.
@@ -192,7 +302,14 @@ mod tests {
             ("rate", Value::Int(0), "rate = 0 is not a number above 0"),
             ("rate", Value::Float(1e18), "rate asks for more than 1000000 messages a second"),
             ("ring_len", Value::Int(1000), "ring_len = 1000 is not a power of two from 2 to 65536"),
-            ("adapters", Value::Int(3), "adapters = 3 is not a whole number from 1 to 2"),
+            ("adapters", Value::Int(5), "adapters = 5 is not a whole number from 1 to 4"),
+            (
+                "moderation",
+                Value::Text("napy".into()),
+                "moderation = napy: there is no mode 'napy'",
+            ),
+            ("tx_batch", Value::Int(0), "tx_batch = 0: '0' is no number of packets"),
+            ("senders", Value::Text("many".into()), "senders = many is not one of"),
             ("topology", Value::Text("star".into()), "topology = star is not one of"),
             ("hotlist", Value::Int(128), "scenario \"host\" has no setting \"hotlist\""),
         ] {
@@ -202,5 +319,39 @@ mod tests {
             assert_eq!(e.code, Code::Experiment);
             assert!(e.why.starts_with(&format!("line 7: {why}")), "{e}");
         }
+    }
+
+    #[test]
+    fn settings_that_do_not_go_together_are_refused_with_what_to_write() {
+        let web = Settings::new().with("workload", "web").with("senders", "processes");
+        let load = Settings::new().with("workload", "load");
+        let long = load.clone().with("rate", 1000).with("message", 1473);
+        let xdp = Settings::new().with("port", "xdp").with("offload", "on");
+        for (settings, why, fix) in [
+            (web, "clients of the web are threads", "rpc"),
+            (load, "needs a rate", "rate = 10000"),
+            (long, "has 16 to 1472 bytes", "leave message out"),
+            (xdp, "do not fit", "packet"),
+        ] {
+            let e = Config::of(&settings, &place(&[0, 1])).unwrap_err();
+            assert!(e.why.contains(why) && e.fix.contains(fix), "{e}");
+        }
+        let processes = Settings::new().with("senders", "processes");
+        let e = Config::of(&processes, &place(&[0, 1])).unwrap_err();
+        assert!(e.code == Code::Unsupported && e.fix.contains("threads"), "{e}");
+    }
+
+    #[test]
+    fn engine_and_programs_are_apart_or_on_one_cpu_as_told() {
+        let told = |cpus: &str| Settings::new().with("cpus", cpus).with("adapters", 4);
+        let config = Config::of(&told("apart"), &place(&[3, 5])).unwrap();
+        assert_eq!((config.workers.as_slice(), config.traffic), (&[3][..], 5));
+        let config = Config::of(&told("one"), &place(&[3, 5])).unwrap();
+        assert_eq!((config.workers.as_slice(), config.traffic), (&[3][..], 3));
+        assert!(config.crowded());
+        let config = Config::of(&told("spread"), &place(&[3, 5])).unwrap();
+        assert_eq!(config.workers, [3, 5, 3, 5]);
+        let e = Config::of(&told("apart"), &place(&[3])).unwrap_err();
+        assert!(e.fix.contains("one"), "{e}");
     }
 }

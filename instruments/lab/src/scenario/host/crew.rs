@@ -1,50 +1,81 @@
 //! The programs on the hosts: threads that send while a round lasts, and wait for the next one; and the
-//! traffic that they make.
+//! traffic that they make. A program's thread sends itself, or has a process send ([`super::child`]).
 
+use std::io;
 use std::num::NonZeroU64;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
+use linerate_sys::clock::thread_cpu_ns;
 use linerate_sys::netns::Netns;
 use linerate_sys::thread;
+use serde::{Deserialize, Serialize};
 
+use super::child::Child;
 use super::config::{Config, Workload};
+use super::datagrams::{Datagrams, Sending};
 use super::hosts::Hosts;
-use super::probe::Latencies;
-use super::stream::PATIENCE;
-use super::stream::Stream;
+use super::latencies::Latencies;
+use super::tcp::{Connected, PATIENCE, Tcp};
 use super::web::Web;
 use crate::{Code, Error, Result};
 
 /// A stretch of time in which there is traffic.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Round {
+    /// Its number, from 1.
+    pub number: u64,
     pub from: Instant,
     pub until: Instant,
 }
 
 /// The results of a round.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(super) struct Told {
-    /// Messages, requests or probes whose time had come; without a rate, those that were sent.
+    /// Messages, requests or datagrams whose time had come; without a rate, those that were sent.
     pub due: u64,
-    /// Requests that were sent within the round.
+    /// Those that were sent within the round.
     pub sent: u64,
+    /// Those that were answered, or read, within the round.
+    pub answered: u64,
     /// The time from when each request was due to its answer.
     pub latencies: Latencies,
     /// The delay of each request after it was due, where that is known separately.
     pub lateness: Latencies,
     /// Requests that were sent but not fully answered.
     pub failed: u64,
+    /// Datagrams that arrived after a later one of their flow.
+    pub reordered: u64,
     /// Why the first of them was not.
     pub failure: Option<String>,
+    /// CPU time of the senders.
+    pub cpu_ns: u64,
 }
 
 /// A program that sends.
-pub(super) trait Player: Send {
+pub(super) trait Player {
     /// Sends until the round is over, then finishes the open requests.
     fn play(&mut self, round: Round) -> Told;
+}
+
+/// The part of a sender, as it is given to a thread or to another process.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) enum Part {
+    /// Over a connection of TCP.
+    Tcp(Connected),
+    /// Datagrams, each at its time.
+    Datagrams(Sending),
+}
+
+impl Part {
+    /// Opens the sender's socket. To be called in the host's namespace.
+    pub fn open(self) -> io::Result<Box<dyn Player>> {
+        match self {
+            Part::Tcp(part) => part.open(),
+            Part::Datagrams(part) => part.open(),
+        }
+    }
 }
 
 /// Programs that send.
@@ -62,27 +93,52 @@ impl Crew {
         Crew { hands: Vec::new(), outbox, told }
     }
 
-    /// Starts one on `host`, on `cpu`.
+    /// Starts one on `host`, on `cpu`. It is made on its thread, and ready when this returns.
     pub fn hire(
         &mut self,
         host: &Netns,
         name: &str,
         cpu: usize,
-        mut player: impl Player + 'static,
+        make: impl FnOnce() -> io::Result<Box<dyn Player>> + Send + 'static,
     ) -> Result<()> {
         let (rounds, inbox) = channel::<Round>();
+        let (ready, made) = sync_channel(1);
         let outbox = self.outbox.clone();
         let body = move || {
             settle_down(cpu);
+            let player = make();
+            let _ = ready.send(player.as_ref().map(drop).map_err(io::Error::to_string));
+            let Ok(mut player) = player else { return };
             for round in inbox {
-                if outbox.send(player.play(round)).is_err() {
+                let before = thread_cpu_ns();
+                let mut told = player.play(round);
+                told.cpu_ns += thread_cpu_ns().saturating_sub(before);
+                if outbox.send(told).is_err() {
                     break;
                 }
             }
         };
         let thread = host.spawn(name, body)?;
+        let failed = |why| Error::new(Code::System, format!("cannot start the sender {name}"), why);
+        made.recv().unwrap_or_else(|e| Err(e.to_string())).map_err(failed)?;
         self.hands.push((rounds, thread));
         Ok(())
+    }
+
+    /// Starts one in west that plays `part`, in a process of its own if so asked.
+    pub fn employ(
+        &mut self,
+        config: &Config,
+        hosts: &Hosts,
+        name: &str,
+        part: Part,
+        process: bool,
+    ) -> Result<()> {
+        let (cpu, program) = (config.traffic, config.program.clone().filter(|_| process));
+        self.hire(&hosts.west, name, cpu, move || match program {
+            Some(program) => Ok(Box::new(Child::start(&program, cpu, &part)?)),
+            None => part.open(),
+        })
     }
 
     /// Has all of them play.
@@ -105,10 +161,13 @@ impl Crew {
             })?;
             all.due += told.due;
             all.sent += told.sent;
+            all.answered += told.answered;
             all.latencies.join(told.latencies);
             all.lateness.join(told.lateness);
             all.failed += told.failed;
+            all.reordered += told.reordered;
             all.failure = all.failure.or(told.failure);
+            all.cpu_ns += told.cpu_ns;
         }
         Ok(all)
     }
@@ -141,9 +200,9 @@ pub(super) fn settle_down(cpu: usize) {
 pub(super) struct Counts {
     /// Bytes that programs have read.
     pub goodput_bytes: u64,
-    /// Requests sent; 0 of a stream.
+    /// Requests of the web sent.
     pub requests: u64,
-    /// Responses that have arrived in whole.
+    /// Responses of the web that have arrived in whole.
     pub responses: u64,
 }
 
@@ -165,7 +224,8 @@ pub(super) trait Load {
 /// Opens the workload of a side.
 pub(super) fn open_load(config: &Config, hosts: &Hosts) -> Result<Box<dyn Load>> {
     Ok(match config.workload {
-        Workload::Stream => Box::new(Stream::open(config, hosts)?),
+        Workload::Stream | Workload::Rpc => Box::new(Tcp::open(config, hosts)?),
         Workload::Web => Box::new(Web::open(config, hosts)?),
+        Workload::Load => Box::new(Datagrams::load(config, hosts)?),
     })
 }

@@ -6,7 +6,8 @@
 //!  10.7.1.1 eth1 ── w1            e1 ── eth1 10.7.1.2      with two adapters
 //! ```
 //!
-//! Nothing in `middle` has an address: what crosses it, the engine has carried. Neighbours are set
+//! With port `tap` there are no veth pairs: the engine makes the hosts' `eth0` itself, in `middle`, from
+//! where they are moved. Nothing in `middle` has an address: what crosses it, the engine has carried. Neighbours are set
 //! and not asked for, IPv6 is off: what crosses it is the traffic and nothing else.
 
 use std::fs;
@@ -16,6 +17,7 @@ use std::time::{Duration, Instant};
 use linerate_sys::netif::Interface;
 use linerate_sys::netns::Netns;
 
+use super::config::{Config, Port};
 use crate::scenario::pause::pause;
 use crate::{Code, Error, Result};
 
@@ -34,46 +36,75 @@ pub(super) struct Hosts {
 }
 
 impl Hosts {
-    /// Creates two hosts with `adapters` links each. Without `offload`, packets have the size that
-    /// a wire would carry.
+    /// Creates two hosts with `adapters` links each, to interfaces of the engine's or, with port `tap`, to
+    /// the engine itself, which makes them: [`Hosts::adopt`] is called then. Without `offload`, packets
+    /// have the size that a wire would carry.
     ///
     /// # Errors
     /// `E-PERM` without the privilege, `E-UNSUPPORTED` without `ip` or without veth.
-    pub fn new(adapters: usize, offload: bool) -> Result<Hosts> {
+    pub fn new(config: &Config) -> Result<Hosts> {
         let hosts = Hosts { west: Netns::new()?, middle: Netns::new()?, east: Netns::new()? };
         for netns in [&hosts.west, &hosts.middle, &hosts.east] {
             netns.quiet()?;
             forget_orphans(netns)?;
         }
-        for adapter in 0..adapters {
-            let eth = format!("eth{adapter}");
-            for (host, end, last) in [(&hosts.west, 'w', 1), (&hosts.east, 'e', 2)] {
-                let end = format!("{end}{adapter}");
-                let (peer, mac) = (host.path(), mac(adapter, last));
+        if config.port != Port::Tap {
+            for (host, end, adapter) in hosts.ends(config) {
+                let peer = host.path();
                 hosts.middle.ip(&format!(
-                    "link add dev {end} type veth peer name {eth} address {mac} netns {peer}"
+                    "link add dev {end} type veth peer name eth{adapter} netns {peer}"
                 ))?;
                 hosts.middle.ip(&format!("link set dev {end} up"))?;
-                if !offload {
-                    host.run(|| Interface::open(&eth)?.set_checksum_offload(false))??;
-                }
-                host.ip(&format!("addr add {}/24 dev {eth}", address(adapter, last)))?;
-                host.ip(&format!("link set dev {eth} up"))?;
-                let (other, other_mac) = (address(adapter, 3 - last), self::mac(adapter, 3 - last));
-                host.ip(&format!(
-                    "neigh replace {other} lladdr {other_mac} dev {eth} nud permanent"
-                ))?;
             }
-            for (netns, end) in [
-                (&hosts.west, eth.clone()),
-                (&hosts.east, eth.clone()),
-                (&hosts.middle, format!("w{adapter}")),
-                (&hosts.middle, format!("e{adapter}")),
-            ] {
-                wait_for_carrier(netns, &end)?;
+            hosts.set_up(config)?;
+            for (_, end, _) in hosts.ends(config) {
+                wait_for_carrier(&hosts.middle, &end)?;
             }
         }
         Ok(hosts)
+    }
+
+    /// Gives the hosts the interfaces that the engine has made.
+    pub fn adopt(&self, config: &Config) -> Result<()> {
+        if config.port != Port::Tap {
+            return Ok(());
+        }
+        for (host, end, adapter) in self.ends(config) {
+            let host = host.path();
+            self.middle.ip(&format!("link set dev {end} netns {host} name eth{adapter}"))?;
+        }
+        self.set_up(config)
+    }
+
+    /// Each host with the engine's interface that leads to it, and the number of the pair.
+    fn ends(&self, config: &Config) -> Vec<(&Netns, String, usize)> {
+        let both = |adapter| {
+            [
+                (&self.west, format!("w{adapter}"), adapter),
+                (&self.east, format!("e{adapter}"), adapter),
+            ]
+        };
+        (0..config.adapters).flat_map(both).collect()
+    }
+
+    /// Gives the hosts' interfaces addresses, and waits for their carriers.
+    fn set_up(&self, config: &Config) -> Result<()> {
+        for (host, end, adapter) in self.ends(config) {
+            let last = if end.starts_with('w') { 1 } else { 2 };
+            let (eth, mac) = (format!("eth{adapter}"), mac(adapter, last));
+            if !config.offload {
+                host.run(|| Interface::open(&eth)?.set_checksum_offload(false))??;
+            }
+            host.ip(&format!("link set dev {eth} address {mac}"))?;
+            host.ip(&format!("addr add {}/24 dev {eth}", address(adapter, last)))?;
+            host.ip(&format!("link set dev {eth} up"))?;
+            let (other, other_mac) = (address(adapter, 3 - last), self::mac(adapter, 3 - last));
+            host.ip(&format!("neigh replace {other} lladdr {other_mac} dev {eth} nud permanent"))?;
+        }
+        for (host, _, adapter) in self.ends(config) {
+            wait_for_carrier(host, &format!("eth{adapter}"))?;
+        }
+        Ok(())
     }
 }
 
@@ -108,9 +139,13 @@ fn mac(adapter: usize, last: u8) -> String {
 /// Waits until the kernel has noticed that `interface` has a carrier and started its queues.
 fn wait_for_carrier(netns: &Netns, interface: &str) -> Result<()> {
     // Not IFF_RUNNING: it is set as well while the state is not known yet.
-    let show = format!("-o link show dev {interface}");
+    let show = format!("-o -d link show dev {interface}");
     let until = Instant::now() + CARRIER;
-    while !netns.ip(&show)?.contains(" state UP ") {
+    let has_one = |state: &str| {
+        // A TAP device says no more than that it has one.
+        state.contains(" state UP ") || (state.contains(" tun ") && state.contains("LOWER_UP"))
+    };
+    while !has_one(&netns.ip(&show)?) {
         if Instant::now() >= until {
             let why = format!("{interface} has none after {} s", CARRIER.as_secs());
             return Err(Error::new(Code::DeviceDown, "cannot wait for a carrier", why));

@@ -3,19 +3,24 @@
 //! The hosts are network namespaces without a name, joined to the engine's by veth pairs
 //! ([`hosts`]). They vanish with the process, however it ends: once it is killed in the middle of a
 //! window, the kernel takes some seconds to give up its connections, and then they are gone. No other
-//! process outlives it: what it starts is `ip`, which ends by itself, before the first window.
+//! process outlives it: what it starts is `ip`, which ends by itself, before the first window, and the
+//! senders' processes, which the kernel kills with the threads that have started them.
 
 mod bench;
+mod child;
 mod config;
 mod crew;
+mod datagrams;
 mod hosts;
+mod latencies;
 mod path;
-mod probe;
 mod server;
-mod stream;
+mod tcp;
 #[cfg(test)]
 mod tests;
 mod web;
+
+pub use child::serve as play;
 
 use linerate_sys::netns::Netns;
 
@@ -37,7 +42,7 @@ impl Scenario for Host {
     }
 
     fn about(&self) -> &'static str {
-        "Real TCP from a host in the west through packet ports to a host in the east, both of them \
+        "Traffic from a host in the west through the engine to a host in the east, both of them \
          network namespaces of this machine. What is measured are the engine's workers; the hosts' \
          programs run on another CPU where there is one. A veth pair has no wire and no interrupt: \
          the kernel's work for a packet that the engine sends, TCP of the receiving host included, \
@@ -96,13 +101,27 @@ const OWN: &[Figure] = figures! {
     "due" "messages" "Messages or requests whose time had come; without a rate, those sent.";
     "sent" "messages" "Messages or requests that were sent.";
     "offered_pct" "%" "Of what was due, what was sent; of a side with a rate. Below 100 the rate was not reached.";
-    "requests" "requests" "Requests sent (web).";
-    "responses" "responses" "Responses that arrived in whole (web).";
-    "failed" "requests" "Requests that were sent and never answered in whole (web).";
+    "achieved_pct" "%" "Of what was due, what had arrived when the window ended: bytes (stream), answers (web, rpc), datagrams (load); of a side with a rate.";
+    "senders_cpu_ns" "ns" "CPU time of the senders, until the window's last message was out; the kernel's work in their system calls is in it.";
+    "programs_cpu_ns" "ns" "CPU time of the hosts' programs, senders and receivers, and of the lab beside them.";
+    "reordered" "segments" "Segments of TCP that came before an earlier one, late or lost; of a load, datagrams that came after a later one of their flow.";
+    "lost" "datagrams" "Datagrams of the load that were sent and did not arrive within 0.2 s of the window either.";
+    "load_count" "datagrams" "Datagrams of the load whose latency counts: all that were due, but for the window's last tenth.";
+    "load_pending" "datagrams" "Of these, those not read when the window ended.";
+    "load_p50_ns" "ns" "From when a datagram of the load was due to its being read, median.";
+    "load_p99_ns" "ns" "The same, 99th percentile.";
+    "load_p999_ns" "ns" "The same, 99.9th percentile.";
+    "load_late_p50_ns" "ns" "From when it was due to its being sent, median: the sender's share of the above.";
+    "load_late_p99_ns" "ns" "The same, 99th percentile.";
+    "load_late_p999_ns" "ns" "The same, 99.9th percentile.";
+    "requests" "requests" "Requests sent (web, rpc).";
+    "responses" "responses" "Responses that arrived in whole (web, rpc).";
+    "failed" "requests" "Requests that were sent and never answered in whole (web, rpc).";
     "request_count" "requests" "Requests whose latency counts: all that were due, but for the window's last tenth.";
     "request_pending" "requests" "Of these, those without a response when the window ended: they took at least until then.";
     "request_p50_ns" "ns" "From when a request was due to the end of its response, median; at least, if above a tenth of the window and some are pending. Without a rate a request is due when it is sent.";
     "request_p99_ns" "ns" "The same, 99th percentile.";
+    "request_p999_ns" "ns" "The same, 99.9th percentile.";
     "retransmits" "segments" "TCP segments that either host sent again.";
     "probes" "datagrams" "Probes sent from west to east.";
     "probes_lost" "datagrams" "Of these, those that did not arrive: not within 0.2 s of the window either.";
@@ -110,8 +129,17 @@ const OWN: &[Figure] = figures! {
     "receipt_pending" "datagrams" "Of these, those not read when the window ended: they took at least until then.";
     "receipt_p50_ns" "ns" "From when a probe was due to its being read, median; at least, if above a tenth of the window and some are pending.";
     "receipt_p99_ns" "ns" "The same, 99th percentile.";
+    "receipt_p999_ns" "ns" "The same, 99.9th percentile.";
     "probe_late_p50_ns" "ns" "From when a probe was due to its being sent, median: the sender's share of the above.";
     "probe_late_p99_ns" "ns" "The same, 99th percentile.";
+    "probe_late_p999_ns" "ns" "The same, 99.9th percentile.";
+    "irqs_device" "irqs" "Ends of a sleep by a device of the engine's.";
+    "irqs_timer" "irqs" "Ends of a sleep by a timer, which let packets gather.";
+    "rechecks" "times" "Sleeps that did not come to be, because something came meanwhile.";
+    "rx_packets" "packets" "Packets that came in by the engine's devices.";
+    "doorbells" "doorbells" "Doorbells of the transmit rings: system calls that sent, or tails that were shown to a peer.";
+    "tx_calls" "calls" "Calls that gave packets to a device.";
+    "tx_calls_1" "calls" "Of these, those in which the device took one packet; `tx_calls_2` 2 or 3, `tx_calls_4` 4 to 7 and so on, `tx_calls_0` none.";
     "cpu_share" "%" "CPU time of all workers for each wall time: 100 is one CPU.";
     "total_ticks" "TSC ticks" "CPU time of the workers, in ticks.";
 };

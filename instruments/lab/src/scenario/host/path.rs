@@ -9,6 +9,7 @@
 //! comes meanwhile waits in the kernel's ring.
 
 use std::io;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -20,7 +21,7 @@ use linerate_prof::profile::Profile;
 use linerate_prof::sample::{Recorder, Recording, Target, What};
 use linerate_sys::thread;
 
-use super::config::Config;
+use super::config::{Config, Port};
 use super::hosts::Hosts;
 use crate::meter::Meter;
 use crate::window::ThreadTime;
@@ -34,6 +35,9 @@ const EMPTY: Duration = Duration::from_millis(200);
 const LATE: Duration = Duration::from_secs(20);
 /// The longest time for packets queued in the engine to leave it at its end.
 const DRAIN: Duration = Duration::from_secs(2);
+
+/// Lateness of a timer that lets the kernel combine wake-ups: that of the engine's own threads.
+const SLACK_NS: NonZeroU64 = NonZeroU64::new(1_000).unwrap();
 
 /// An order to a worker's thread.
 enum Order {
@@ -76,6 +80,7 @@ impl Path {
     pub fn open(config: &Config, hosts: &Hosts) -> Result<Path> {
         // A packet socket belongs to the namespace of the thread that opens it.
         let engine = hosts.middle.run(|| build(config))??;
+        hosts.adopt(config)?;
         let stats = engine.stats();
         let carrying = Arc::new(AtomicBool::new(false));
         let mut path = Path { stats, carrying, hands: Vec::new() };
@@ -90,6 +95,8 @@ impl Path {
             let carrying = path.carrying.clone();
             let body = move || {
                 let pinned = thread::pin_to_cpu(cpu);
+                // As the engine's own threads: a hold would last longer otherwise.
+                let _ = thread::set_timer_slack_ns(SLACK_NS);
                 let go = pinned.is_ok();
                 let _ = outbox.send(Answer::Rests(pinned));
                 if go {
@@ -220,6 +227,8 @@ fn build(config: &Config) -> Result<Engine> {
         .return_to(config.return_to)
         .hot_list_len(config.hot_list)
         .budget(config.budget)
+        .moderation(config.moderation)
+        .tx_batch(config.tx_batch)
         .sampling(config.sample_every);
     if let Some(frames) = config.pool_frames {
         engine = engine.pool_frames(frames);
@@ -227,12 +236,19 @@ fn build(config: &Config) -> Result<Engine> {
     // Packets as on a wire have their checksum and are no longer than the MTU: without a header that
     // speaks of superframes, the pool needs no place for any.
     let vnet = if config.offload { "on" } else { "off" };
-    let packet = |interface: &str| {
-        format!("packet:{interface},vnet={vnet},ring={}KiB", config.ring_bytes >> 10)
+    let port = |interface: &str| match config.port {
+        Port::Packet => {
+            format!("packet:{interface},vnet={vnet},ring={}KiB", config.ring_bytes >> 10)
+        }
+        Port::Xdp => format!("xdp:{interface}"),
+        Port::Tap => format!("tap:{interface}"),
     };
+    if config.workers.len() == 1 {
+        engine = engine.workers(1);
+    }
     for adapter in 0..config.adapters {
         let (west, east) = (format!("w{adapter}"), format!("e{adapter}"));
-        engine = engine.port(&west, &packet(&west)).port(&east, &packet(&east));
+        engine = engine.port(&west, &port(&west)).port(&east, &port(&east));
         if !config.split {
             engine = engine.wire(&west, &east);
             continue;
@@ -277,6 +293,8 @@ fn measure(worker: &mut Worker, meter: &mut Meter, until: Instant) -> Result<Thr
     meter.start()?;
     let turned = turn(worker, until, |_| Ok(()));
     let time = meter.stop()?;
+    // What the devices have counted is of the window's end, too.
+    worker.publish();
     turned.map(|()| time)
 }
 

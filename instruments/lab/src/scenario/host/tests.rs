@@ -40,6 +40,7 @@ fn settings(pairs: &[(&str, &str)]) -> Settings {
     let settings = Settings::new().with("sample_every", 1);
     pairs.iter().fold(settings, |settings, (name, value)| match value.parse::<i64>() {
         Ok(number) => settings.with(name, number),
+        Err(_) if *value == "true" => settings.with(name, true),
         Err(_) => settings.with(name, *value),
     })
 }
@@ -124,6 +125,55 @@ fn packets_are_freed_on_another_cpu_behind_a_ring_and_only_there() {
 }
 
 #[test]
+fn every_port_carries_every_workload_and_accounts_for_every_packet() {
+    for (port, workload, adapters, more) in [
+        ("xdp", "stream", "4", ("nodelay", "true")),
+        ("xdp", "load", "1", ("burst", "4")),
+        ("tap", "rpc", "1", ("cpus", "one")),
+        ("tap", "load", "2", ("tx_batch", "1")),
+        ("packet", "rpc", "1", ("moderation", "busy")),
+    ] {
+        let rate = if workload == "load" { "2000" } else { "max" };
+        let told = [("port", port), ("workload", workload), ("rate", rate), ("adapters", adapters)];
+        let told = settings(&[&told[..], &[("cpus", "apart"), more]].concat());
+        let Some((_alone, mut bench)) = open(&told) else { return };
+        let window = bench.window(2 * WINDOW).unwrap();
+        let figure = |name: &str| figure(&window, name);
+        assert!(figure("goodput_bytes") > 0.0 && figure("rx_packets") > 0.0, "{window:?}");
+        assert!(figure("senders_cpu_ns") > 0.0 && figure("doorbells") > 0.0, "{window:?}");
+        assert_eq!(window.threads.len(), 1, "one worker serves all adapters");
+        if more.1 == "busy" {
+            assert_eq!((figure("irqs_device"), figure("irqs_timer")), (0.0, 0.0), "{window:?}");
+        }
+        match workload {
+            "load" => {
+                // 0.3 s × 2000 a second, on four adapters, in bursts or not.
+                assert!((596.0..=612.0).contains(&figure("due")), "{window:?}");
+                assert!(figure("load_count") >= 500.0 && figure("load_p50_ns") > 0.0, "{window:?}");
+                assert!(figure("lost") + figure("sent") <= figure("due"), "{window:?}");
+            }
+            "rpc" => assert!(figure("responses") > 0.0 && figure("request_count") > 0.0),
+            _ => assert!(figure("sent") > 0.0),
+        }
+        let ended = bench.finish().unwrap();
+        assert!(ended.ledger.balanced && ended.ledger.in_flight == 0, "{port} {ended:?}");
+    }
+}
+
+#[test]
+fn a_cap_of_one_gives_each_packet_a_doorbell() {
+    for port in ["packet", "xdp"] {
+        let told = settings(&[("port", port), ("tx_batch", "1"), ("cpus", "apart")]);
+        let Some((_alone, mut bench)) = open(&told) else { return };
+        let window = bench.window(WINDOW).unwrap();
+        let figure = |name: &str| figure(&window, name);
+        assert!(figure("doorbells") >= 0.99 * figure("packets"), "{port} {window:?}");
+        assert!(figure("tx_calls_1") >= 0.99 * figure("packets"), "{port} {window:?}");
+        bench.finish().unwrap();
+    }
+}
+
+#[test]
 fn a_rate_is_kept_to_and_probes_arrive() {
     let told = settings(&[("rate", "400000"), ("probes", "400")]);
     let Some((_alone, mut bench)) = open(&told) else { return };
@@ -204,6 +254,7 @@ fn every_figure_of_a_window_has_a_name_and_a_unit() {
     for name in window.figures.keys() {
         let family =
             name.rsplit_once("_w").map_or(name.clone(), |(front, _)| format!("{front}_w0"));
+        let family = family.rsplit_once("_calls_").map_or(family.clone(), |_| "tx_calls_1".into());
         let known = names.contains(&name.as_str()) || names.contains(&family.as_str());
         assert!(known || name.starts_with("dropped_"), "{name}");
     }

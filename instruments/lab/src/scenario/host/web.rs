@@ -13,7 +13,7 @@ use super::crew::{Crew, Player, Round, Told};
 use super::hosts::{self, Hosts};
 use super::server::Servers;
 use super::server::{Ask, Mix};
-use super::stream::{connect, listen};
+use super::tcp::{connect, listen};
 use crate::random::Random;
 use crate::scenario::pause::{pause, wait_until};
 use crate::{Code, Error, Result};
@@ -65,7 +65,7 @@ impl Web {
                     bytes: vec![0; READ_BYTES],
                 };
                 let name = format!("client-{adapter}-{connection}");
-                web.crew.hire(&hosts.west, &name, config.traffic, client)?;
+                web.crew.hire(&hosts.west, &name, config.traffic, || Ok(Box::new(client)))?;
             }
         }
         Ok(web)
@@ -136,7 +136,9 @@ impl Player for Client {
             match self.exchange(ask) {
                 Ok(()) => {
                     self.tally.responses.fetch_add(1, Ordering::Relaxed);
-                    told.latencies.note(round, due, Some(Instant::now()));
+                    let now = Instant::now();
+                    told.answered += u64::from(now <= round.until);
+                    told.latencies.note(round, due, Some(now));
                 }
                 Err(e) => {
                     told.latencies.note(round, due, None);

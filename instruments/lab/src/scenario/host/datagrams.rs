@@ -1,0 +1,369 @@
+//! Datagrams from west to east, each at its time, whatever became of those before it: the probes, which
+//! time the way of small packets beside other traffic, and the load of the workload `load`.
+//!
+//! A datagram is due at its time, whether or not its sender has the CPU by then, and it is on its way
+//! until the receiving program has read it: the time until either program has the CPU is in it. How
+//! late the sender was stands beside it, so that the reader sees which share is the sender's. It
+//! carries its number, and both ends read the same clock, in one process or in two.
+
+use std::net::{SocketAddr, SocketAddrV4, UdpSocket};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::net::sockopt;
+use serde::{Deserialize, Serialize};
+
+use super::config::Config;
+use super::crew::{Counts, Crew, Load, Part, Player, Round, Told, settle_down};
+use super::hosts::{self, Hosts};
+use super::latencies::Latencies;
+use crate::scenario::pause::{look_until, wait_until};
+use crate::{Code, Error, Result};
+
+/// Bytes of a probe: as many as a small packet has.
+const PROBE_BYTES: usize = 64;
+/// Bytes of the number of its round, and of its own.
+pub(super) const BYTES_MIN: usize = 16;
+/// Bytes of the longest that is a packet of its own.
+pub(super) const BYTES_MAX: usize = 1472;
+/// Datagrams of a round whose arrivals are noted: the first ones of each flow.
+const NOTED: usize = 1 << 18;
+/// The longest wait for datagrams that are still on their way after a round.
+const STRAGGLE: Duration = Duration::from_millis(200);
+/// Bytes asked for the receivers' sockets: what a reader has no CPU for waits there and is not lost.
+const BUFFER_BYTES: usize = 4 << 20;
+
+/// Flows of datagrams, each with a sender in west and a receiver in east.
+#[derive(Debug)]
+pub(super) struct Datagrams {
+    crew: Crew,
+    flows: Vec<Flow>,
+    read_bytes: Arc<AtomicU64>,
+}
+
+/// The times and the size of a flow's datagrams.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(super) struct Pace {
+    bytes: usize,
+    per_second: f64,
+    /// Datagrams that are due at once.
+    burst: u64,
+    /// The offset within an interval, so that flows do not send at once.
+    phase: f64,
+}
+
+/// A flow's sender.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Sending {
+    from: SocketAddrV4,
+    to: SocketAddrV4,
+    pace: Pace,
+}
+
+#[derive(Debug)]
+struct Flow {
+    pace: Pace,
+    heard: Arc<Mutex<Heard>>,
+    receiver: UdpSocket,
+    thread: Option<JoinHandle<Option<()>>>,
+}
+
+/// The datagrams of a round that have arrived.
+#[derive(Debug, Default)]
+struct Heard {
+    /// The number of the round: a datagram of another round does not count.
+    round: u64,
+    arrived: u64,
+    /// Arrivals after one with a higher number.
+    reordered: u64,
+    highest: u64,
+    /// When each datagram was read, by its number.
+    read: Vec<Option<Instant>>,
+}
+
+impl Datagrams {
+    /// Opens the sockets of the probes. Nothing is sent yet.
+    pub fn probes(config: &Config, hosts: &Hosts) -> Result<Datagrams> {
+        let per_second = f64::from(config.probes);
+        let pace = Pace { bytes: PROBE_BYTES, per_second, burst: 1, phase: 0.0 };
+        let mut probes = Datagrams::new();
+        probes.add(config, hosts, 0, "probe", pace, false)?;
+        Ok(probes)
+    }
+
+    /// Opens the sockets of the load: a flow for each connection of the settings.
+    pub fn load(config: &Config, hosts: &Hosts) -> Result<Datagrams> {
+        let mut load = Datagrams::new();
+        let flows = config.adapters * config.connections;
+        let rate = config.rate.unwrap_or_default();
+        for number in 0..flows {
+            let pace = Pace {
+                bytes: config.message,
+                per_second: rate / flows as f64,
+                burst: config.burst,
+                phase: number as f64 / flows as f64,
+            };
+            let (adapter, name) = (number / config.connections, format!("{number}"));
+            load.add(config, hosts, adapter, &name, pace, config.processes)?;
+        }
+        Ok(load)
+    }
+
+    fn new() -> Datagrams {
+        Datagrams { crew: Crew::new(), flows: Vec::new(), read_bytes: Arc::default() }
+    }
+
+    fn add(
+        &mut self,
+        config: &Config,
+        hosts: &Hosts,
+        adapter: usize,
+        name: &str,
+        pace: Pace,
+        process: bool,
+    ) -> Result<()> {
+        let failed =
+            |e: std::io::Error| Error::new(Code::System, "cannot send datagrams", e.to_string());
+        let receiver = hosts.east.run(|| UdpSocket::bind((hosts::east(adapter), 0)))?;
+        let receiver = receiver.map_err(failed)?;
+        // Where that is refused it is as long as the system allows, and what is lost is counted.
+        let _ = sockopt::set_socket_recv_buffer_size_force(&receiver, BUFFER_BYTES);
+        let SocketAddr::V4(to) = receiver.local_addr().map_err(failed)? else {
+            return Err(failed(std::io::Error::other("not an IPv4 socket")));
+        };
+        let from = SocketAddrV4::new(hosts::west(adapter), 0);
+        let part = Part::Datagrams(Sending { from, to, pace });
+        self.crew.employ(config, hosts, &format!("west-{name}"), part, process)?;
+        let heard: Arc<Mutex<Heard>> = Arc::default();
+        let theirs = receiver.try_clone().map_err(failed)?;
+        let (cpu, noting, bytes) = (config.traffic, heard.clone(), self.read_bytes.clone());
+        let body = move || {
+            settle_down(cpu);
+            receive(&theirs, &noting, &bytes);
+        };
+        let thread = Some(hosts.east.spawn(&format!("east-{name}"), body)?);
+        self.flows.push(Flow { pace, heard, receiver, thread });
+        Ok(())
+    }
+
+    /// Returns the number of datagrams that have arrived in this round.
+    fn arrived(&self) -> u64 {
+        self.flows.iter().map(|flow| lock(&flow.heard).arrived).sum()
+    }
+}
+
+impl Load for Datagrams {
+    fn go(&mut self, round: Round) {
+        for flow in &self.flows {
+            let read = vec![None; flow.pace.due_in(round).min(NOTED)];
+            *lock(&flow.heard) = Heard { round: round.number, read, ..Heard::default() };
+        }
+        self.crew.go(round);
+    }
+
+    fn counts(&self) -> Counts {
+        let goodput_bytes = self.read_bytes.load(Ordering::Relaxed);
+        Counts { goodput_bytes, ..Counts::default() }
+    }
+
+    /// Waits for late datagrams, and returns the numbers due, sent, read in time and lost, and the time of
+    /// each from when it was due.
+    fn settle(&mut self, round: Round) -> Result<Told> {
+        let mut told = self.crew.gather(round)?;
+        if let Some(why) = told.failure {
+            return Err(Error::new(Code::System, "cannot go on with the datagrams", why));
+        }
+        look_until(STRAGGLE, || self.arrived() >= told.sent);
+        told.failed = told.sent.saturating_sub(self.arrived());
+        for flow in &self.flows {
+            let mut heard = lock(&flow.heard);
+            let read = std::mem::take(&mut heard.read);
+            told.reordered += heard.reordered;
+            told.answered += read.iter().flatten().filter(|at| **at <= round.until).count() as u64;
+            told.latencies.join(flow.pace.latencies(round, &read));
+        }
+        Ok(told)
+    }
+
+    fn end(&mut self) {
+        self.crew.end();
+        for flow in &mut self.flows {
+            // It wakes the receiver, whose socket then has no more to give.
+            let _ = rustix::net::shutdown(&flow.receiver, rustix::net::Shutdown::Both);
+            if let Some(thread) = flow.thread.take() {
+                let _ = thread.join();
+            }
+        }
+    }
+}
+
+impl Drop for Datagrams {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl Pace {
+    /// When a datagram is due.
+    fn due_at(&self, round: Round, number: u64) -> Instant {
+        let first = number - number % self.burst;
+        round.from + Duration::from_secs_f64((first as f64 + self.phase) / self.per_second)
+    }
+
+    /// Returns the upper bound of the number of datagrams due in a round.
+    fn due_in(&self, round: Round) -> usize {
+        let time = round.until.saturating_duration_since(round.from);
+        let due = (time.as_secs_f64() * self.per_second - self.phase).ceil().max(0.0) as u64;
+        due.next_multiple_of(self.burst) as usize
+    }
+
+    /// Computes the time of each datagram from when it was due to when it was `read`.
+    fn latencies(&self, round: Round, read: &[Option<Instant>]) -> Latencies {
+        let mut latencies = Latencies::default();
+        for (number, read) in (0..).zip(read) {
+            latencies.note(round, self.due_at(round, number), *read);
+        }
+        latencies
+    }
+}
+
+impl Sending {
+    /// Opens the sender's socket. To be called in the host's namespace.
+    pub fn open(self) -> std::io::Result<Box<dyn Player>> {
+        let socket = UdpSocket::bind(self.from)?;
+        socket.connect(self.to)?;
+        Ok(Box::new(Sender { socket, pace: self.pace }))
+    }
+}
+
+/// Sends so many datagrams a second, at their times.
+struct Sender {
+    socket: UdpSocket,
+    pace: Pace,
+}
+
+impl Player for Sender {
+    fn play(&mut self, round: Round) -> Told {
+        let mut told = Told::default();
+        let mut bytes = vec![0; self.pace.bytes];
+        bytes[..8].copy_from_slice(&round.number.to_ne_bytes());
+        loop {
+            let number = told.due;
+            let at = self.pace.due_at(round, number);
+            if at >= round.until {
+                return told;
+            }
+            told.due += 1;
+            wait_until(at);
+            let now = Instant::now();
+            told.lateness.note(round, at, Some(now));
+            if now >= round.until {
+                // Late: what is due is counted and not sent.
+                continue;
+            }
+            bytes[8..16].copy_from_slice(&number.to_ne_bytes());
+            // One that finds no room is not sent, and has no answer.
+            told.sent += u64::from(self.socket.send(&bytes).is_ok());
+        }
+    }
+}
+
+/// Notes when each datagram was read, until the socket is shut down.
+fn receive(socket: &UdpSocket, heard: &Mutex<Heard>, read_bytes: &AtomicU64) {
+    let mut bytes = [0; BYTES_MAX];
+    // Nothing is what a socket gives that has been shut down.
+    while let Ok(n @ 1..) = socket.recv(&mut bytes) {
+        let now = Instant::now();
+        read_bytes.fetch_add(n as u64, Ordering::Relaxed);
+        if let Some((round, number)) = parse(&bytes[..n]) {
+            lock(heard).note(round, number, now);
+        }
+    }
+}
+
+/// A datagram's round, and its number in it.
+fn parse(bytes: &[u8]) -> Option<(u64, u64)> {
+    let (round, rest) = bytes.split_first_chunk::<8>()?;
+    let number = rest.first_chunk::<8>()?;
+    Some((u64::from_ne_bytes(*round), u64::from_ne_bytes(*number)))
+}
+
+impl Heard {
+    fn note(&mut self, round: u64, number: u64, now: Instant) {
+        if round != self.round {
+            return;
+        }
+        self.arrived += 1;
+        self.reordered += u64::from(number < self.highest);
+        self.highest = self.highest.max(number);
+        let place = usize::try_from(number).ok().and_then(|number| self.read.get_mut(number));
+        if let Some(place @ None) = place {
+            *place = Some(now);
+        }
+    }
+}
+
+fn lock(heard: &Mutex<Heard>) -> MutexGuard<'_, Heard> {
+    heard.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pace(per_second: f64, burst: u64) -> Pace {
+        Pace { bytes: 64, per_second, burst, phase: 0.0 }
+    }
+
+    fn round() -> Round {
+        let from = Instant::now();
+        Round { number: 3, from, until: from + Duration::from_secs(1) }
+    }
+
+    #[test]
+    fn a_sender_that_stalls_hides_nothing() {
+        let round = round();
+        let at = |ms| round.from + Duration::from_millis(ms);
+        // It has no CPU from 100 to 600 ms, then sends at once what was due meanwhile: each
+        // datagram's own way takes no time.
+        let sent = |number: u64| if (100..600).contains(&number) { at(600) } else { at(number) };
+        let read: Vec<_> = (0..1000).map(|number| Some(sent(number))).collect();
+        assert_eq!(pace(1000.0, 1).due_in(round), read.len());
+        let latencies = pace(1000.0, 1).latencies(round, &read);
+        let mut figures = std::collections::BTreeMap::new();
+        latencies.tell("x", &mut figures);
+        assert_eq!((latencies.count(), latencies.pending()), (900, 0));
+        // 400 took nothing; the 450th of 900 is the 50th of the 500 that waited 1 to 500 ms.
+        assert_eq!(figures["x_p50_ns"], 50e6);
+    }
+
+    #[test]
+    fn a_probe_that_is_lost_took_at_least_until_the_end() {
+        let round = round();
+        let told = pace(20.0, 1).latencies(round, &[Some(round.from), None]);
+        assert_eq!((told.count(), told.pending()), (2, 1));
+    }
+
+    #[test]
+    fn a_burst_is_due_at_once_and_the_mean_rate_stays() {
+        let (round, pace) = (round(), pace(1000.0, 10));
+        let at = |number| pace.due_at(round, number) - round.from;
+        assert_eq!((at(0), at(9)), (Duration::ZERO, Duration::ZERO));
+        assert_eq!((at(10), at(19)), (Duration::from_millis(10), Duration::from_millis(10)));
+        assert_eq!(pace.due_in(round), 1000);
+    }
+
+    #[test]
+    fn a_datagram_of_another_round_or_without_a_place_is_not_noted() {
+        let now = Instant::now();
+        let mut heard = Heard { round: 3, read: vec![None; 2], ..Heard::default() };
+        for (round, number) in [(2, 0), (4, 1), (3, 2), (3, u64::MAX), (3, 1)] {
+            heard.note(round, number, now);
+        }
+        assert_eq!((heard.read.as_slice(), heard.arrived), (&[None, Some(now)][..], 3));
+        assert_eq!(heard.reordered, 1, "1 came after the highest");
+        assert_eq!(parse(&[0; 15]), None);
+    }
+}

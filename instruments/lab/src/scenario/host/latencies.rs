@@ -1,0 +1,176 @@
+//! Latencies of a round: each from when its request was due.
+//!
+//! An answer is waited for from the moment at which its request was *due*, whether or not the sender
+//! was there by then. A request that has no answer when its round ends is not left out, for that
+//! would leave out the slow ones: it counts as the time from when it was due to the end, which is
+//! the least that it took. It is not waited for beyond that: after a round the path stands still for
+//! a while, and then carries unmeasured, so that a later answer tells nothing of the path.
+//!
+//! What is due right before the end has no answer yet however fast the path is, and would count as
+//! next to nothing. So those of the last tenth of a round are left out, all of them: by when they
+//! were due and not by what became of them. Hence
+//!
+//! - a quantile below a tenth of the round is exact: all that are unanswered took longer;
+//! - one above may be of the unanswered, and then it is the least that it can be.
+//!
+//! Without a rate a request is due when it is sent, which the answer before it decides: such
+//! latencies are those of a closed loop, and say nothing of requests that were held back.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+
+use super::crew::Round;
+
+/// The divisor for the last part of a round: requests in its last tenth do not count.
+const EDGE: u32 = 10;
+/// Latencies that are kept of a sender's round: the first ones, whatever they are.
+const KEPT: usize = 1 << 18;
+
+/// Latencies of requests that were due in a round.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(super) struct Latencies {
+    took_ns: Vec<u64>,
+    /// Answers still missing at the end: their latency is a lower bound.
+    pending: u64,
+}
+
+impl Latencies {
+    /// Notes a request that was due at `due`, and when it was `answered`, if ever.
+    pub fn note(&mut self, round: Round, due: Instant, answered: Option<Instant>) {
+        let edge = round.until.saturating_duration_since(round.from) / EDGE;
+        let counts = due + edge < round.until;
+        if !counts || self.took_ns.len() >= KEPT {
+            return;
+        }
+        let in_time = answered.filter(|at| *at <= round.until);
+        self.pending += u64::from(in_time.is_none());
+        let took = in_time.unwrap_or(round.until).saturating_duration_since(due);
+        self.took_ns.push(took.as_nanos().try_into().unwrap_or(u64::MAX));
+    }
+
+    /// Adds another sender's of the same round.
+    pub fn join(&mut self, other: Latencies) {
+        self.took_ns.extend(other.took_ns);
+        self.pending += other.pending;
+    }
+
+    /// Returns the number of latencies.
+    pub fn count(&self) -> u64 {
+        self.took_ns.len() as u64
+    }
+
+    /// Returns the number of requests that were unanswered at the end.
+    pub fn pending(&self) -> u64 {
+        self.pending
+    }
+
+    /// Adds the number of latencies, the number of unanswered requests, and the quantiles to
+    /// `figures`.
+    pub fn tell(&self, name: &str, figures: &mut BTreeMap<String, f64>) {
+        figures.insert(format!("{name}_count"), self.count() as f64);
+        figures.insert(format!("{name}_pending"), self.pending as f64);
+        self.quantiles(name, figures);
+    }
+
+    /// Adds the median, the 99th percentile and the 99.9th, each of as many as it takes to know it:
+    /// n ≥ 10/(1 − q).
+    pub fn quantiles(&self, name: &str, figures: &mut BTreeMap<String, f64>) {
+        let mut sorted = self.took_ns.clone();
+        sorted.sort_unstable();
+        for (quantile, least, permille) in
+            [("p50", 20, 500), ("p99", 1000, 990), ("p999", 10_000, 999)]
+        {
+            // The nearest rank: the smallest that so many do not exceed.
+            let rank = (sorted.len() * permille).div_ceil(1000);
+            let value = rank.checked_sub(1).and_then(|at| sorted.get(at));
+            if let Some(value) = value.filter(|_| sorted.len() >= least) {
+                figures.insert(format!("{name}_{quantile}_ns"), *value as f64);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn round() -> Round {
+        let from = Instant::now();
+        Round { number: 1, from, until: from + SECOND }
+    }
+
+    fn told(latencies: &Latencies, name: &str) -> Option<f64> {
+        let mut figures = BTreeMap::new();
+        latencies.tell("x", &mut figures);
+        figures.get(name).copied()
+    }
+
+    #[test]
+    fn a_quantile_of_too_few_is_no_figure() {
+        let of = |n: u64| {
+            let latencies = Latencies { took_ns: (1..=n).rev().collect(), pending: 0 };
+            let told = |name| told(&latencies, name);
+            (told("x_count"), told("x_p50_ns"), told("x_p99_ns"))
+        };
+        assert_eq!(of(0), (Some(0.0), None, None));
+        assert_eq!(of(19), (Some(19.0), None, None));
+        assert_eq!(of(20), (Some(20.0), Some(10.0), None));
+        assert_eq!(of(999), (Some(999.0), Some(500.0), None));
+        assert_eq!(of(1000), (Some(1000.0), Some(500.0), Some(990.0)));
+    }
+
+    /// 1000 requests a second, each answered within 1 ms unless the path stalls from `stall_ms` on:
+    /// then none of them is.
+    fn stalled_from(stall_ms: u64) -> Latencies {
+        let (round, mut latencies) = (round(), Latencies::default());
+        for ms in 0..1000 {
+            let due = round.from + Duration::from_millis(ms);
+            let answer = due + Duration::from_millis(1);
+            latencies.note(round, due, (ms < stall_ms).then_some(answer));
+        }
+        latencies
+    }
+
+    #[test]
+    fn a_path_that_stalls_until_the_end_is_not_as_fast_as_before_it() {
+        let quick = stalled_from(1000);
+        assert_eq!((quick.count(), quick.pending()), (900, 0));
+        assert_eq!(told(&quick, "x_p50_ns"), Some(1e6));
+        // The last 600 ms: 500 of 900 that count were never answered, and took 100 ms at least. Of
+        // the 400 answers alone the median would still be 1 ms.
+        let stalled = stalled_from(400);
+        assert_eq!((stalled.count(), stalled.pending()), (900, 500));
+        assert_eq!(told(&stalled, "x_pending"), Some(500.0));
+        // The 450th of 900: the 50th of those that were unanswered, from the shortest.
+        assert_eq!(told(&stalled, "x_p50_ns"), Some(150e6));
+    }
+
+    #[test]
+    fn requests_due_at_the_edge_of_a_round_do_not_count() {
+        let (round, mut latencies) = (round(), Latencies::default());
+        let late = round.from + Duration::from_millis(901);
+        latencies.note(round, late, Some(late));
+        latencies.note(round, late, None);
+        assert_eq!(latencies, Latencies::default());
+        // So a probe without an answer took more than the edge.
+        let early = round.from + Duration::from_millis(899);
+        latencies.note(round, early, None);
+        assert_eq!((latencies.took_ns.as_slice(), latencies.pending), (&[101_000_000][..], 1));
+    }
+
+    #[test]
+    fn an_answer_after_the_end_is_none_of_the_round() {
+        let (round, mut latencies) = (round(), Latencies::default());
+        latencies.note(round, round.from, Some(round.until + SECOND));
+        latencies.note(round, round.from, Some(round.until));
+        assert_eq!(
+            (latencies.took_ns.as_slice(), latencies.pending),
+            (&[SECOND.as_nanos() as u64; 2][..], 1)
+        );
+    }
+}

@@ -1,0 +1,376 @@
+//! Connections of TCP from west to east that stay open over all windows: bulk, as netperf's TCP_STREAM, in
+//! writes of one size; and requests that are answered by as many bytes, as its TCP_RR. Either as fast as
+//! it goes, or so many a second.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use linerate_port::wait::poll_readable;
+use linerate_sys::netns::Netns;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use serde::{Deserialize, Serialize};
+
+use super::config::{Config, Workload};
+use super::crew::{Counts, Crew, Load, Part, Player, Round, Told, settle_down};
+use super::hosts::{self, Hosts};
+use crate::scenario::pause::{look_until, wait_until};
+use crate::{Code, Error, Result};
+
+/// Bytes of a receiver's read.
+const READ_BYTES: usize = 64 << 10;
+
+/// Connections from west to east, and the programs at their ends.
+#[derive(Debug)]
+pub(super) struct Tcp {
+    crew: Crew,
+    /// Bytes of a write, if nothing answers it: all of them are waited for after a round.
+    unanswered: Option<u64>,
+    written: u64,
+    read: Arc<AtomicU64>,
+    readers: Vec<Reader>,
+}
+
+/// The western end of a connection.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Connected {
+    to: SocketAddrV4,
+    buffer_bytes: usize,
+    nodelay: bool,
+    message: usize,
+    /// A message is answered by as many bytes, and the next one waits for that.
+    answered: bool,
+    per_second: Option<f64>,
+    /// The offset of this connection within a message's interval, so that connections do not send
+    /// at once.
+    phase: f64,
+}
+
+/// The eastern end of a connection.
+#[derive(Debug)]
+struct Reader {
+    stream: Arc<TcpStream>,
+    thread: Option<JoinHandle<Option<()>>>,
+}
+
+impl Tcp {
+    /// Opens the connections; the path must carry packets meanwhile.
+    pub fn open(config: &Config, hosts: &Hosts) -> Result<Tcp> {
+        let answered = config.workload == Workload::Rpc;
+        let mut tcp = Tcp {
+            crew: Crew::new(),
+            unanswered: (!answered).then_some(config.message as u64),
+            written: 0,
+            read: Arc::default(),
+            readers: Vec::new(),
+        };
+        let all = config.adapters * config.connections;
+        let messages = if answered { 1 } else { config.message };
+        for number in 0..all {
+            let adapter = number / config.connections;
+            let failed = |e: io::Error| {
+                Error::new(Code::System, "cannot connect west to east", e.to_string())
+            };
+            let address = hosts::east(adapter);
+            let listener = hosts.east.run(|| listen(address, config.sockbuf))?;
+            let listener = listener.map_err(failed)?;
+            let SocketAddr::V4(to) = listener.local_addr().map_err(failed)? else {
+                return Err(failed(io::Error::other("not an IPv4 socket")));
+            };
+            let part = Part::Tcp(Connected {
+                to,
+                buffer_bytes: config.sockbuf,
+                nodelay: config.nodelay,
+                message: config.message,
+                answered,
+                per_second: config.rate.map(|rate| rate / (messages * all) as f64),
+                phase: number as f64 / all as f64,
+            });
+            tcp.crew.employ(config, hosts, &format!("west-{number}"), part, config.processes)?;
+            // It is there: the connection is established.
+            let stream = accept(&listener, config.nodelay).map_err(failed)?;
+            let echo = answered.then_some(config.message);
+            let reader = Reader::start(hosts, number, config.traffic, stream, echo, &tcp.read)?;
+            tcp.readers.push(reader);
+        }
+        Ok(tcp)
+    }
+}
+
+fn accept(listener: &TcpListener, nodelay: bool) -> io::Result<TcpStream> {
+    if !poll_readable(&[listener.as_fd()], Some(PATIENCE))? {
+        return Err(io::ErrorKind::TimedOut.into());
+    }
+    let (stream, _) = listener.accept()?;
+    stream.set_nodelay(nodelay)?;
+    Ok(stream)
+}
+
+fn broken(why: String) -> Error {
+    Error::new(Code::System, "cannot go on with TCP from west to east", why)
+}
+
+impl Load for Tcp {
+    fn go(&mut self, round: Round) {
+        self.crew.go(round);
+    }
+
+    fn counts(&self) -> Counts {
+        Counts { goodput_bytes: self.read.load(Ordering::Relaxed), ..Counts::default() }
+    }
+
+    fn settle(&mut self, round: Round) -> Result<Told> {
+        let told = self.crew.gather(round)?;
+        self.written += told.sent * self.unanswered.unwrap_or_default();
+        let arrives = || self.read.load(Ordering::Acquire) >= self.written;
+        // Its connections stay open over all windows: one that is broken has no next window.
+        match told.failure {
+            Some(why) => Err(broken(why)),
+            None if !look_until(PATIENCE, arrives) => {
+                Err(broken("what was written does not arrive".into()))
+            }
+            None => Ok(told),
+        }
+    }
+
+    fn end(&mut self) {
+        self.crew.end();
+        // The senders' ends are closed, and the readers see it if the path carries.
+        let ended = || {
+            self.readers
+                .iter()
+                .all(|reader| reader.thread.as_ref().is_none_or(JoinHandle::is_finished))
+        };
+        look_until(Duration::from_secs(1), ended);
+    }
+}
+
+impl Connected {
+    /// Connects. To be called in the host's namespace.
+    pub fn open(self) -> io::Result<Box<dyn Player>> {
+        let stream = connect(self.to, self.buffer_bytes)?;
+        stream.set_nodelay(self.nodelay)?;
+        let message = vec![0x5a; self.message];
+        Ok(Box::new(Sender { stream, message, part: self }))
+    }
+
+    #[cfg(test)]
+    pub fn for_tests() -> Connected {
+        let to = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 9);
+        let (buffer_bytes, per_second) = (0, Some(1.5));
+        let (nodelay, answered) = (true, false);
+        Connected { to, buffer_bytes, nodelay, message: 64, answered, per_second, phase: 0.0 }
+    }
+}
+
+/// Writes messages.
+struct Sender {
+    stream: TcpStream,
+    message: Vec<u8>,
+    part: Connected,
+}
+
+impl Player for Sender {
+    fn play(&mut self, round: Round) -> Told {
+        let mut told = Told::default();
+        loop {
+            let now = Instant::now();
+            let mut due = now;
+            if let Some(per_second) = self.part.per_second {
+                let at = (told.due as f64 + self.part.phase) / per_second;
+                due = round.from + Duration::from_secs_f64(at);
+                if due >= round.until {
+                    return told;
+                }
+                told.due += 1;
+                wait_until(due);
+                if Instant::now() >= round.until {
+                    // Late: what is due is counted and not sent.
+                    if self.part.answered {
+                        told.latencies.note(round, due, None);
+                    }
+                    continue;
+                }
+            } else if now >= round.until {
+                told.due = told.sent;
+                return told;
+            }
+            if let Err(e) = self.stream.write_all(&self.message) {
+                return failed(told, &e);
+            }
+            told.sent += 1;
+            if !self.part.answered {
+                continue;
+            }
+            if let Err(e) = self.stream.read_exact(&mut self.message) {
+                return failed(told, &e);
+            }
+            let now = Instant::now();
+            told.answered += u64::from(now <= round.until);
+            told.latencies.note(round, due, Some(now));
+        }
+    }
+}
+
+fn failed(mut told: Told, e: &io::Error) -> Told {
+    told.failed += 1;
+    told.failure = Some(format!("west: {e}"));
+    told
+}
+
+impl Reader {
+    /// Starts a thread that reads, and answers each `echo` bytes by as many, if so asked.
+    fn start(
+        hosts: &Hosts,
+        number: usize,
+        cpu: usize,
+        stream: TcpStream,
+        echo: Option<usize>,
+        read: &Arc<AtomicU64>,
+    ) -> Result<Reader> {
+        let (stream, read) = (Arc::new(stream), read.clone());
+        let theirs = stream.clone();
+        let body = move || {
+            settle_down(cpu);
+            let mut bytes = vec![0; READ_BYTES.max(echo.unwrap_or_default())];
+            let mut unanswered = 0;
+            // It ends with the connection, whichever end closes it.
+            while let Ok(n @ 1..) = (&*theirs).read(&mut bytes) {
+                read.fetch_add(n as u64, Ordering::Release);
+                unanswered += n;
+                while let Some(message) = echo.filter(|message| *message <= unanswered) {
+                    unanswered -= message;
+                    if (&*theirs).write_all(&bytes[..message]).is_err() {
+                        return;
+                    }
+                }
+            }
+        };
+        let thread = hosts.east.spawn(&format!("east-{number}"), body)?;
+        Ok(Reader { stream, thread: Some(thread) })
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        let _ = self.stream.shutdown(Shutdown::Both);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The longest time that a socket of the traffic waits for its peer; a longer wait means that the
+/// path is broken.
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 1024;
+
+/// A socket that listens at `address`, and whose connections have buffers of so many bytes. To be
+/// called in the host's namespace.
+pub(super) fn listen(address: Ipv4Addr, buffer_bytes: usize) -> io::Result<TcpListener> {
+    let socket = socket(buffer_bytes)?;
+    rustix::net::bind(&socket, &SocketAddrV4::new(address, 0))?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(socket.into())
+}
+
+/// A connection to a socket that listens. To be called in the host's namespace.
+///
+/// The buffers are set before: the window that is offered is settled by the first packets.
+pub(super) fn connect(to: SocketAddrV4, buffer_bytes: usize) -> io::Result<TcpStream> {
+    let socket = socket(buffer_bytes)?;
+    // connect(2) waits no longer than a send would.
+    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(PATIENCE))?;
+    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(PATIENCE))?;
+    rustix::net::connect(&socket, &to)?;
+    Ok(socket.into())
+}
+
+fn socket(buffer_bytes: usize) -> io::Result<OwnedFd> {
+    let (family, kind) = (AddressFamily::INET, SocketType::STREAM);
+    let socket = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
+    // Of 0 the kernel's own, which it lets grow.
+    if buffer_bytes > 0 {
+        sockopt::set_socket_send_buffer_size(&socket, buffer_bytes)?;
+        sockopt::set_socket_recv_buffer_size(&socket, buffer_bytes)?;
+    }
+    Ok(socket)
+}
+
+/// Counts of the hosts' TCP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Segments {
+    /// Segments sent again.
+    pub retransmitted: u64,
+    /// Segments that came before an earlier one, which was late or lost.
+    pub out_of_order: u64,
+}
+
+/// The counters of TCP of hosts.
+#[derive(Debug)]
+pub(super) struct Counters(Vec<[File; 2]>);
+
+impl Counters {
+    /// Opens the counters of these hosts.
+    pub fn of(hosts: &[&Netns]) -> Result<Counters> {
+        let open = |host: &&Netns| {
+            let open = || {
+                let open = |name| File::open(format!("/proc/thread-self/net/{name}"));
+                Ok([open("snmp")?, open("netstat")?])
+            };
+            // What it tells is of the namespace of the thread that opens it.
+            host.run(open)?.map_err(|e| unreadable(&e))
+        };
+        hosts.iter().map(open).collect::<Result<_>>().map(Counters)
+    }
+
+    /// Returns the counts so far.
+    pub fn read(&mut self) -> Result<Segments> {
+        let mut sum = Segments::default();
+        for [snmp, netstat] in &mut self.0 {
+            sum.retransmitted += number(snmp, "Tcp:", "RetransSegs")?;
+            sum.out_of_order += number(netstat, "TcpExt:", "TCPOFOQueue")?;
+        }
+        Ok(sum)
+    }
+}
+
+fn number(file: &mut File, protocol: &str, name: &str) -> Result<u64> {
+    let mut text = String::new();
+    let read = file.rewind().and_then(|()| file.read_to_string(&mut text));
+    read.map_err(|e| unreadable(&e))?;
+    let found = field(&text, protocol, name);
+    found.ok_or_else(|| unreadable(&io::Error::other(format!("no {name} in it"))))
+}
+
+/// A number of /proc/net/snmp or netstat, whose lines come in pairs: names, then values.
+fn field(snmp: &str, protocol: &str, name: &str) -> Option<u64> {
+    let mut lines = snmp.lines().filter_map(|line| line.strip_prefix(protocol));
+    let (names, values) = (lines.next()?, lines.next()?);
+    let at = names.split_whitespace().position(|known| known == name)?;
+    values.split_whitespace().nth(at)?.parse().ok()
+}
+
+fn unreadable(e: &io::Error) -> Error {
+    Error::new(Code::File, "cannot read what TCP has counted", format!("/proc/net: {e}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_field_is_found_by_its_name() {
+        let text = "Ip: Forwarding X\nIp: 1 2\nTcp: RtoMin RetransSegs InErrs\nTcp: 200 17 0\n";
+        assert_eq!(field(text, "Tcp:", "RetransSegs"), Some(17));
+        assert_eq!(field(text, "Tcp:", "OutRsts"), None);
+        assert_eq!(field("Tcp: RetransSegs\n", "Tcp:", "RetransSegs"), None);
+        assert_eq!(field("Tcp: RetransSegs\nTcp: x\n", "Tcp:", "RetransSegs"), None);
+    }
+}
