@@ -3,7 +3,6 @@
 //! Source: RFC 826.
 
 use std::net::Ipv4Addr;
-use std::ops::Deref;
 
 use zerocopy::byteorder::network_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Ref, SplitByteSlice, Unaligned};
@@ -91,12 +90,7 @@ impl ArpMut<'_> {
     }
 }
 
-impl Deref for ArpMut<'_> {
-    type Target = ArpPacket;
-    fn deref(&self) -> &ArpPacket {
-        self.packet
-    }
-}
+derefs!(ArpMut => packet ArpPacket);
 
 /// One request or reply: who has this IPv4 address?
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]

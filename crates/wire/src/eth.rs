@@ -7,7 +7,6 @@
 //! Source: IEEE 802.3-2022 clause 3, IEEE 802.1Q-2022 clause 9.
 
 use std::fmt;
-use std::ops::Deref;
 use std::str::FromStr;
 
 use zerocopy::byteorder::network_endian::U16;
@@ -117,19 +116,7 @@ impl EthMut<'_> {
     }
 }
 
-impl Deref for EthRef<'_> {
-    type Target = EthEnds;
-    fn deref(&self) -> &EthEnds {
-        self.ends
-    }
-}
-
-impl Deref for EthMut<'_> {
-    type Target = EthEnds;
-    fn deref(&self) -> &EthEnds {
-        self.ends
-    }
-}
+derefs!(EthRef, EthMut => ends EthEnds);
 
 /// The two addresses every frame starts with.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]

@@ -9,7 +9,6 @@
 //! Source: RFC 792, RFC 4443 sections 2 and 4.
 
 use std::net::IpAddr;
-use std::ops::Deref;
 
 use zerocopy::byteorder::network_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Ref, Unaligned};
@@ -173,18 +172,6 @@ impl IcmpMut<'_> {
         self.renumber(u16::from_be_bytes(old), u16::from_be_bytes(kind));
     }
 
-    /// Sets the identifier of an echo, and keeps the checksum right.
-    pub fn set_ident(&mut self, ident: u16) {
-        let old = std::mem::replace(&mut self.header.ident, ident.into());
-        self.renumber(old.get(), ident);
-    }
-
-    /// Sets the sequence number of an echo, and keeps the checksum right.
-    pub fn set_seq(&mut self, seq: u16) {
-        let old = std::mem::replace(&mut self.header.seq, seq.into());
-        self.renumber(old.get(), seq);
-    }
-
     /// Makes the message come from `src` and go to `dst`; the checksum is the caller's to fill.
     pub(crate) fn set_addrs(&mut self, src: IpAddr, dst: IpAddr) -> Result<(), Malformed> {
         let field = &mut self.header.check;
@@ -220,18 +207,6 @@ impl IcmpMut<'_> {
         self.ip.dst()
     }
 
-    /// Returns the data behind the header.
-    #[must_use]
-    pub fn payload(&self) -> &[u8] {
-        self.payload
-    }
-
-    /// Returns the data for writing; [`IcmpMut::fill_checksum`] makes the checksum right afterwards.
-    #[must_use]
-    pub fn payload_mut(&mut self) -> &mut [u8] {
-        self.payload
-    }
-
     /// Returns the number of payload bytes that follow behind the slice: 0 unless the view is a
     /// [`crate::Head`]'s.
     #[must_use]
@@ -258,19 +233,13 @@ impl IcmpMut<'_> {
     }
 }
 
-impl Deref for IcmpRef<'_> {
-    type Target = IcmpHeader;
-    fn deref(&self) -> &IcmpHeader {
-        self.header
-    }
+setters! {IcmpMut, false:
+    /// Sets the identifier of an echo, and keeps the checksum right.
+    set_ident ident;
+    /// Sets the sequence number of an echo, and keeps the checksum right.
+    set_seq seq;
 }
-
-impl Deref for IcmpMut<'_> {
-    type Target = IcmpHeader;
-    fn deref(&self) -> &IcmpHeader {
-        self.header
-    }
-}
+derefs!(IcmpRef, IcmpMut => header IcmpHeader);
 
 /// The eight bytes that every message starts with.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]

@@ -3,7 +3,6 @@
 //! Source: RFC 791, RFC 2474 and RFC 3168 (DSCP and ECN), RFC 1624 (incremental update).
 
 use std::net::Ipv4Addr;
-use std::ops::Deref;
 
 use zerocopy::byteorder::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Ref, SplitByteSlice, Unaligned};
@@ -183,19 +182,7 @@ impl Ipv4Mut<'_> {
     }
 }
 
-impl Deref for Ipv4Ref<'_> {
-    type Target = Ipv4Header;
-    fn deref(&self) -> &Ipv4Header {
-        self.header
-    }
-}
-
-impl Deref for Ipv4Mut<'_> {
-    type Target = Ipv4Header;
-    fn deref(&self) -> &Ipv4Header {
-        self.header
-    }
-}
+derefs!(Ipv4Ref, Ipv4Mut => header Ipv4Header);
 
 /// The 20 bytes every IPv4 header starts with.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]

@@ -4,7 +4,6 @@
 //! RFC 4302 section 2.2 (the authentication header counts in other units).
 
 use std::net::Ipv6Addr;
-use std::ops::Deref;
 
 use zerocopy::byteorder::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Ref, SplitByteSlice, Unaligned};
@@ -196,19 +195,7 @@ impl Ipv6Mut<'_> {
     }
 }
 
-impl Deref for Ipv6Ref<'_> {
-    type Target = Ipv6Header;
-    fn deref(&self) -> &Ipv6Header {
-        self.header
-    }
-}
-
-impl Deref for Ipv6Mut<'_> {
-    type Target = Ipv6Header;
-    fn deref(&self) -> &Ipv6Header {
-        self.header
-    }
-}
+derefs!(Ipv6Ref, Ipv6Mut => header Ipv6Header);
 
 /// The 40 bytes every IPv6 packet starts with.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]

@@ -25,6 +25,9 @@
 //! [`stamp`] is the test frame that generators send and sinks verify.
 #![forbid(unsafe_code)]
 
+#[macro_use]
+mod views;
+
 mod arp;
 pub mod checksum;
 mod ecn;

@@ -4,7 +4,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::ops::{BitOr, Deref};
+use std::ops::BitOr;
 
 use zerocopy::byteorder::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Ref, SplitByteSlice, Unaligned};
@@ -81,34 +81,10 @@ pub struct TcpRef<'a> {
 }
 
 impl<'a> TcpRef<'a> {
-    /// Returns the IP packet around the segment.
-    #[must_use]
-    pub fn ip(&self) -> IpRef<'a> {
-        self.ip
-    }
-
-    /// Returns the address and port of the sender.
-    #[must_use]
-    pub fn src_addr(&self) -> SocketAddr {
-        SocketAddr::new(self.ip.src(), self.header.src_port())
-    }
-
-    /// Returns the address and port of the receiver.
-    #[must_use]
-    pub fn dst_addr(&self) -> SocketAddr {
-        SocketAddr::new(self.ip.dst(), self.header.dst_port())
-    }
-
     /// Returns the options, padding of the header included.
     #[must_use]
     pub fn options(&self) -> &'a [u8] {
         self.options
-    }
-
-    /// Returns the data.
-    #[must_use]
-    pub fn payload(&self) -> &'a [u8] {
-        self.payload
     }
 
     /// Returns the number of payload bytes that follow behind the slice: 0 unless the view is a
@@ -154,39 +130,6 @@ impl TcpMut<'_> {
         std::mem::swap(&mut self.header.src, &mut self.header.dst);
     }
 
-    /// Makes the segment come from `port`, and keeps the checksum right.
-    ///
-    /// Cost: constant, whatever the payload.
-    pub fn set_src_port(&mut self, port: u16) {
-        let old = std::mem::replace(&mut self.header.src, port.into());
-        self.check.renumber(&mut self.header.check, false, old.get(), port);
-    }
-
-    /// Sends the segment to `port`; otherwise as [`TcpMut::set_src_port`].
-    pub fn set_dst_port(&mut self, port: u16) {
-        let old = std::mem::replace(&mut self.header.dst, port.into());
-        self.check.renumber(&mut self.header.check, false, old.get(), port);
-    }
-
-    /// Makes the segment come from `addr`: address and port. Checksums stay right, as in
-    /// [`TcpMut::set_src_port`].
-    ///
-    /// Errors: [`Malformed::NotIpv4`] or [`Malformed::NotIpv6`], and nothing changed, for an address of
-    ///         another version than the packet.
-    /// Cost:   constant, whatever the payload.
-    pub fn set_src(&mut self, addr: SocketAddr) -> Result<(), Malformed> {
-        self.ip.set_src(addr.ip(), self.check, &mut self.header.check, false)?;
-        self.set_src_port(addr.port());
-        Ok(())
-    }
-
-    /// Sends the segment to `addr`; otherwise as [`TcpMut::set_src`].
-    pub fn set_dst(&mut self, addr: SocketAddr) -> Result<(), Malformed> {
-        self.ip.set_dst(addr.ip(), self.check, &mut self.header.check, false)?;
-        self.set_dst_port(addr.port());
-        Ok(())
-    }
-
     /// Sets the number of the first byte, and keeps the checksum right.
     pub fn set_seq(&mut self, seq: u32) {
         let old = std::mem::replace(&mut self.header.seq, seq.into());
@@ -199,40 +142,10 @@ impl TcpMut<'_> {
         self.check.renumber32(&mut self.header.check, old.get(), ack);
     }
 
-    /// Sets the receive window, unscaled, and keeps the checksum right.
-    pub fn set_window(&mut self, window: u16) {
-        let old = std::mem::replace(&mut self.header.window, window.into());
-        self.check.renumber(&mut self.header.check, false, old.get(), window);
-    }
-
     /// Sets the control bits, all of them, and keeps the checksum right.
     pub fn set_flags(&mut self, flags: TcpFlags) {
         let old = std::mem::replace(&mut self.header.flags, flags.0);
         self.check.renumber(&mut self.header.check, false, old.into(), flags.0.into());
-    }
-
-    /// Returns the address and port of the sender.
-    #[must_use]
-    pub fn src_addr(&self) -> SocketAddr {
-        SocketAddr::new(self.ip.src(), self.header.src_port())
-    }
-
-    /// Returns the address and port of the receiver.
-    #[must_use]
-    pub fn dst_addr(&self) -> SocketAddr {
-        SocketAddr::new(self.ip.dst(), self.header.dst_port())
-    }
-
-    /// Returns the data.
-    #[must_use]
-    pub fn payload(&self) -> &[u8] {
-        self.payload
-    }
-
-    /// Returns the data for writing; [`TcpMut::fill_checksum`] makes the checksum right afterwards.
-    #[must_use]
-    pub fn payload_mut(&mut self) -> &mut [u8] {
-        self.payload
     }
 
     /// Computes the checksum anew; otherwise as [`crate::UdpMut::fill_checksum`].
@@ -258,19 +171,18 @@ impl TcpMut<'_> {
     }
 }
 
-impl Deref for TcpMut<'_> {
-    type Target = TcpHeader;
-    fn deref(&self) -> &TcpHeader {
-        self.header
-    }
+ports!(TcpRef, TcpMut, false);
+setters! {TcpMut, false:
+    /// Makes the segment come from a port, and keeps the checksum right.
+    ///
+    /// Cost: constant, whatever the payload.
+    set_src_port src;
+    /// Sends the segment to a port; otherwise as [`TcpMut::set_src_port`].
+    set_dst_port dst;
+    /// Sets the receive window, unscaled, and keeps the checksum right.
+    set_window window;
 }
-
-impl Deref for TcpRef<'_> {
-    type Target = TcpHeader;
-    fn deref(&self) -> &TcpHeader {
-        self.header
-    }
-}
+derefs!(TcpMut, TcpRef => header TcpHeader);
 
 /// The 20 bytes every TCP header starts with.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]

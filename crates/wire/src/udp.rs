@@ -3,7 +3,6 @@
 //! Source: RFC 768, RFC 8200 section 8.1.
 
 use std::net::{IpAddr, SocketAddr};
-use std::ops::Deref;
 
 use zerocopy::byteorder::network_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Ref, SplitByteSlice, Unaligned};
@@ -63,33 +62,9 @@ pub struct UdpRef<'a> {
     check: Check,
 }
 
-impl<'a> UdpRef<'a> {
-    /// Returns the IP packet around the datagram.
-    #[must_use]
-    pub fn ip(&self) -> IpRef<'a> {
-        self.ip
-    }
-
-    /// Returns the address and port of the sender.
-    #[must_use]
-    pub fn src_addr(&self) -> SocketAddr {
-        SocketAddr::new(self.ip.src(), self.header.src_port())
-    }
-
-    /// Returns the address and port of the receiver.
-    #[must_use]
-    pub fn dst_addr(&self) -> SocketAddr {
-        SocketAddr::new(self.ip.dst(), self.header.dst_port())
-    }
-
+impl UdpRef<'_> {
     pub(crate) fn check(&self) -> Check {
         self.check
-    }
-
-    /// Returns the data.
-    #[must_use]
-    pub fn payload(&self) -> &'a [u8] {
-        self.payload
     }
 
     /// Returns the number of payload bytes that follow behind the slice: 0 unless the view is a
@@ -144,51 +119,6 @@ impl UdpMut<'_> {
         std::mem::swap(&mut self.header.src, &mut self.header.dst);
     }
 
-    /// Makes the datagram come from `port`, and keeps the checksum right; one of zero (none) stays.
-    ///
-    /// Cost: constant, whatever the payload.
-    pub fn set_src_port(&mut self, port: u16) {
-        let old = std::mem::replace(&mut self.header.src, port.into());
-        self.check.renumber(&mut self.header.check, true, old.get(), port);
-    }
-
-    /// Sends the datagram to `port`; otherwise as [`UdpMut::set_src_port`].
-    pub fn set_dst_port(&mut self, port: u16) {
-        let old = std::mem::replace(&mut self.header.dst, port.into());
-        self.check.renumber(&mut self.header.check, true, old.get(), port);
-    }
-
-    /// Makes the datagram come from `addr`: address and port. Checksums stay right, as in
-    /// [`UdpMut::set_src_port`].
-    ///
-    /// Errors: [`Malformed::NotIpv4`] or [`Malformed::NotIpv6`], and nothing changed, for an address of
-    ///         another version than the packet.
-    /// Cost:   constant, whatever the payload.
-    pub fn set_src(&mut self, addr: SocketAddr) -> Result<(), Malformed> {
-        self.ip.set_src(addr.ip(), self.check, &mut self.header.check, true)?;
-        self.set_src_port(addr.port());
-        Ok(())
-    }
-
-    /// Sends the datagram to `addr`; otherwise as [`UdpMut::set_src`].
-    pub fn set_dst(&mut self, addr: SocketAddr) -> Result<(), Malformed> {
-        self.ip.set_dst(addr.ip(), self.check, &mut self.header.check, true)?;
-        self.set_dst_port(addr.port());
-        Ok(())
-    }
-
-    /// Returns the address and port of the sender.
-    #[must_use]
-    pub fn src_addr(&self) -> SocketAddr {
-        SocketAddr::new(self.ip.src(), self.header.src_port())
-    }
-
-    /// Returns the address and port of the receiver.
-    #[must_use]
-    pub fn dst_addr(&self) -> SocketAddr {
-        SocketAddr::new(self.ip.dst(), self.header.dst_port())
-    }
-
     /// Returns the IP address of the sender.
     #[must_use]
     pub fn src(&self) -> IpAddr {
@@ -205,18 +135,6 @@ impl UdpMut<'_> {
     #[must_use]
     pub fn ends(&self) -> &EthEnds {
         self.ends
-    }
-
-    /// Returns the data.
-    #[must_use]
-    pub fn payload(&self) -> &[u8] {
-        self.payload
-    }
-
-    /// Returns the data for writing; [`UdpMut::fill_checksum`] makes the checksum right afterwards.
-    #[must_use]
-    pub fn payload_mut(&mut self) -> &mut [u8] {
-        self.payload
     }
 
     /// Returns the number of payload bytes that follow behind the slice: 0 unless the view is a
@@ -257,19 +175,16 @@ impl UdpMut<'_> {
     }
 }
 
-impl Deref for UdpRef<'_> {
-    type Target = UdpHeader;
-    fn deref(&self) -> &UdpHeader {
-        self.header
-    }
+ports!(UdpRef, UdpMut, true);
+setters! {UdpMut, true:
+    /// Makes the datagram come from a port, and keeps the checksum right; one of zero (none) stays.
+    ///
+    /// Cost: constant, whatever the payload.
+    set_src_port src;
+    /// Sends the datagram to a port; otherwise as [`UdpMut::set_src_port`].
+    set_dst_port dst;
 }
-
-impl Deref for UdpMut<'_> {
-    type Target = UdpHeader;
-    fn deref(&self) -> &UdpHeader {
-        self.header
-    }
-}
+derefs!(UdpRef, UdpMut => header UdpHeader);
 
 /// The eight bytes of a UDP header.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]

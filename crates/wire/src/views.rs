@@ -1,0 +1,99 @@
+//! Methods that several views have, declared once.
+
+/// Lets views dereference to their header.
+macro_rules! derefs {
+    ($($view:ident),+ => $field:ident $header:ident) => {$(
+        impl std::ops::Deref for $view<'_> {
+            type Target = $header;
+            fn deref(&self) -> &$header {
+                self.$field
+            }
+        }
+    )+};
+}
+
+/// Declares the methods of `payload`, and the setters of 16 bits of the header.
+///
+/// A setter keeps the checksum right; `$udp` is true if a checksum of zero (none) stays zero.
+macro_rules! setters {
+    ($view:ident, $udp:literal: $($(#[$doc:meta])* $name:ident $field:ident;)+) => {
+        impl $view<'_> {
+            $(
+                $(#[$doc])*
+                pub fn $name(&mut self, value: u16) {
+                    let old = std::mem::replace(&mut self.header.$field, value.into());
+                    self.check.renumber(&mut self.header.check, $udp, old.get(), value);
+                }
+            )+
+
+            /// Returns the data behind the header.
+            #[must_use]
+            pub fn payload(&self) -> &[u8] {
+                self.payload
+            }
+
+            /// Returns the data for writing; `fill_checksum` makes the checksum right afterwards.
+            #[must_use]
+            pub fn payload_mut(&mut self) -> &mut [u8] {
+                self.payload
+            }
+        }
+    };
+}
+
+/// Declares the methods that views of protocols with ports have beside `setters`.
+macro_rules! ports {
+    ($read:ident, $write:ident, $udp:literal) => {
+        impl<'a> $read<'a> {
+            /// Returns the IP packet around the header.
+            #[must_use]
+            pub fn ip(&self) -> IpRef<'a> {
+                self.ip
+            }
+
+            /// Returns the data.
+            #[must_use]
+            pub fn payload(&self) -> &'a [u8] {
+                self.payload
+            }
+        }
+
+        impl $write<'_> {
+            /// Changes the sender's address and port. Checksums stay right, as in `set_src_port`.
+            ///
+            /// Errors: [`Malformed::NotIpv4`] or [`Malformed::NotIpv6`], and nothing changed, for an
+            ///         address of another version than the packet.
+            /// Cost:   constant, whatever the payload.
+            pub fn set_src(&mut self, addr: SocketAddr) -> Result<(), Malformed> {
+                self.ip.set_src(addr.ip(), self.check, &mut self.header.check, $udp)?;
+                self.set_src_port(addr.port());
+                Ok(())
+            }
+
+            /// Changes the receiver's address and port; otherwise as `set_src`.
+            pub fn set_dst(&mut self, addr: SocketAddr) -> Result<(), Malformed> {
+                self.ip.set_dst(addr.ip(), self.check, &mut self.header.check, $udp)?;
+                self.set_dst_port(addr.port());
+                Ok(())
+            }
+        }
+
+        ports!($read);
+        ports!($write);
+    };
+    ($view:ident) => {
+        impl $view<'_> {
+            /// Returns the address and port of the sender.
+            #[must_use]
+            pub fn src_addr(&self) -> SocketAddr {
+                SocketAddr::new(self.ip.src(), self.header.src_port())
+            }
+
+            /// Returns the address and port of the receiver.
+            #[must_use]
+            pub fn dst_addr(&self) -> SocketAddr {
+                SocketAddr::new(self.ip.dst(), self.header.dst_port())
+            }
+        }
+    };
+}
