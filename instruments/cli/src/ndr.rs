@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Parser;
 use linerate::units;
 use linerate_lab::ndr::{
-    Disturbed, Found, Goal, Limits, Outcome, Path, Setup, Step, Trial, search,
+    Disturbed, Goal, GoalResult, Limits, Outcome, Path, Setup, Step, Trial, search,
 };
 use linerate_lab::scenario::Place;
 use serde::Serialize;
@@ -271,7 +271,7 @@ fn made(outcome: &Outcome, limits: Limits) -> String {
 
 /// Describes the losses at the lowest rate that is not carried: their number, their place, and the
 /// spare time of the path's worker, so that the reader can tell if the worker is the limit.
-fn limit(outcome: &Outcome, found: &Found, limits: Limits) -> Option<String> {
+fn limit(outcome: &Outcome, found: &GoalResult, limits: Limits) -> Option<String> {
     let Some(upper) = found.upper_pps else {
         return found
             .lower_pps
@@ -302,7 +302,7 @@ fn limit(outcome: &Outcome, found: &Found, limits: Limits) -> Option<String> {
     Some(text + "\n")
 }
 
-fn line(found: &Found) -> String {
+fn line(found: &GoalResult) -> String {
     let goal = &found.goal;
     let bound = |bound: Option<u64>| bound.map_or("-".to_owned(), |pps| mpps(pps as f64));
     let irregular = found.irregular.map_or("no".to_owned(), |why| format!("yes, {why}"));
@@ -358,7 +358,7 @@ mod tests {
             path_asleep_pct,
             disturbed: None,
         };
-        let found = Found {
+        let found = GoalResult {
             goal: Goal::NDR,
             lower_pps: Some(995_000),
             upper_pps: Some(1_000_000),

@@ -22,7 +22,7 @@ const CLEAN_MIN: usize = 3;
 
 /// The requested sample.
 #[derive(Debug)]
-struct Asked {
+struct Request {
     case: &'static Case,
     bursts: u64,
     reps: usize,
@@ -53,25 +53,25 @@ pub fn sample(args: &[String]) -> Result<String> {
         }
         return Ok(json!({ "side": side, "runs": true }).to_string());
     }
-    let asked = Asked::parse(case, options)?;
+    let request = Request::parse(case, options)?;
     let sample = match is_peer {
-        true => sample_peer(&asked)?,
+        true => sample_peer(&request)?,
         false => {
             has_huge_pages()?;
-            run(asked.case, &asked.cpus, asked.bursts, asked.reps).sample()
+            run(request.case, &request.cpus, request.bursts, request.reps).sample()
         }
     };
-    Ok(said(&asked, &sample))
+    Ok(said(&request, &sample))
 }
 
 /// A figure of fewer clean repetitions is not known: it is of whatever else ran.
-fn said(asked: &Asked, sample: &Sample) -> String {
+fn said(request: &Request, sample: &Sample) -> String {
     let Sample { ticks, bursts, reps, clean } = *sample;
     let is_clean = clean >= CLEAN_MIN.min(reps);
     let disturbed =
         (!is_clean).then(|| format!("{clean} of {reps} repetitions had their CPUs to themselves"));
     json!({
-        "case": asked.case.name,
+        "case": request.case.name,
         "ticks_per_packet": is_clean.then_some(ticks),
         "packets": bursts.saturating_mul(BURST as u64).saturating_mul(reps as u64),
         "reps": reps,
@@ -81,11 +81,11 @@ fn said(asked: &Asked, sample: &Sample) -> String {
     .to_string()
 }
 
-impl Asked {
-    fn parse(case: &str, options: &[String]) -> Result<Asked> {
+impl Request {
+    fn parse(case: &str, options: &[String]) -> Result<Request> {
         let case = named(case).map_err(usage)?;
         let cpus = allowed_cpus().unwrap_or_default();
-        let mut asked = Asked { case, bursts: case.bursts, reps: REPS, cpus };
+        let mut request = Request { case, bursts: case.bursts, reps: REPS, cpus };
         let mut words = options.iter();
         while let Some(flag) = words.next() {
             let mut value = || {
@@ -93,26 +93,26 @@ impl Asked {
                 word.ok_or_else(|| usage(format!("{flag} needs a value")))
             };
             match flag.as_str() {
-                "--bursts" => asked.bursts = number(flag, value()?)?,
-                "--reps" => asked.reps = number(flag, value()?)?,
+                "--bursts" => request.bursts = number(flag, value()?)?,
+                "--reps" => request.reps = number(flag, value()?)?,
                 "--cpus" => {
                     let cpus = value()?;
-                    asked.cpus =
+                    request.cpus =
                         cpus.split(',').map(|cpu| number(flag, cpu)).collect::<Result<_>>()?;
                 }
                 _ => return Err(usage(format!("{flag} is not known"))),
             }
         }
         // The peer's program holds at most 99; of none there is no median.
-        if !(1..=99).contains(&asked.reps) || asked.bursts == 0 {
+        if !(1..=99).contains(&request.reps) || request.bursts == 0 {
             return Err(usage("--reps is 1 to 99, and --bursts at least 1".into()));
         }
-        if case.two_cores && asked.cpus.len() < 2 {
+        if case.two_cores && request.cpus.len() < 2 {
             let why = format!("{} takes two CPUs", case.name);
             return Err(Error::new(Code::Unsupported, "cannot sample", why)
                 .fix("grep Cpus_allowed_list /proc/self/status"));
         }
-        Ok(asked)
+        Ok(request)
     }
 }
 
@@ -158,12 +158,14 @@ fn probe_peer() -> Result<()> {
 }
 
 /// Runs its case that ours is compared with.
-fn sample_peer(asked: &Asked) -> Result<Sample> {
+fn sample_peer(request: &Request) -> Result<Sample> {
     probe_peer()?;
-    let cpus: Vec<String> = asked.cpus.iter().take(2).map(usize::to_string).collect();
+    let cpus: Vec<String> = request.cpus.iter().take(2).map(usize::to_string).collect();
     let mut command = Command::new("sh");
-    command.args(["-c", SCRIPT, "mbench", &cpus.join(","), asked.case.peer]);
-    command.args([asked.bursts.to_string(), asked.reps.to_string()]).env("MBENCH_SOURCE", SOURCE);
+    command.args(["-c", SCRIPT, "mbench", &cpus.join(","), request.case.peer]);
+    command
+        .args([request.bursts.to_string(), request.reps.to_string()])
+        .env("MBENCH_SOURCE", SOURCE);
     let output = ran(&mut command)?;
     let text = String::from_utf8_lossy(&output.stdout);
     // What else DPDK has to say comes before it.
@@ -218,9 +220,9 @@ mod tests {
 
     #[test]
     fn a_figure_of_too_few_clean_repetitions_is_not_known() {
-        let asked = Asked::parse("bulk", &[]).unwrap();
+        let request = Request::parse("bulk", &[]).unwrap();
         let of = |clean| {
-            let line = said(&asked, &Sample { ticks: 2.5, bursts: 10, reps: 15, clean });
+            let line = said(&request, &Sample { ticks: 2.5, bursts: 10, reps: 15, clean });
             serde_json::from_str::<Value>(&line).unwrap()
         };
         assert_eq!((&of(3)["ticks_per_packet"], &of(3)["packets"]), (&2.5.into(), &4800.into()));
@@ -240,7 +242,7 @@ mod tests {
                 let args = told.texts("args").unwrap().unwrap();
                 let cpus = args[5].replace("{cpu0}", "0").replace("{cpu1}", "1");
                 assert_eq!(args[..4], ["lab", "sample", name, &cell.at[0].1]);
-                Asked::parse(&args[3], &[args[4].clone(), cpus]).unwrap();
+                Request::parse(&args[3], &[args[4].clone(), cpus]).unwrap();
             }
         }
     }

@@ -29,7 +29,7 @@ use serde::Serialize;
 
 pub use outcome::{Outcome, document};
 pub use report::{Check, Erratum, Fact, Held, Part, Printed, Report};
-pub use text::{Said, Text};
+pub use text::{Statement, Text};
 
 /// A post.
 #[derive(Debug, Serialize)]

@@ -3,7 +3,7 @@
 use linerate_prof::Result;
 use linerate_show::table::{Cell, Column, Table};
 
-use super::{Post, Report, Said, Text};
+use super::{Post, Report, Statement, Text};
 use crate::decimal::Decimal;
 use crate::stats::{self, Pair};
 
@@ -104,7 +104,7 @@ fn load(row: &str) -> std::result::Result<Load, String> {
 }
 
 fn taken(report: &mut Report, text: &Text<'_>) -> Result<()> {
-    let mut fact = |about, said: Said<&str>| report.taken(about, said.is, Some(said.line));
+    let mut fact = |about, said: Statement<&str>| report.taken(about, said.is, Some(said.line));
     fact("kernel", text.between("gathered using", " on an ")?);
     fact("machine", text.between(" on an ", " using the ")?);
     fact("driver", text.between(" using the ", " driver doing ")?);

@@ -26,7 +26,7 @@ pub struct Text<'a> {
 
 /// A statement of a post.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Said<T> {
+pub struct Statement<T> {
     /// The line in which the statement begins; the first is 1.
     pub line: usize,
     /// The value.
@@ -64,9 +64,9 @@ impl<'a> Text<'a> {
     ///
     /// # Errors
     /// `E-FILE` if none does.
-    pub fn line_with(&self, first: usize, part: &str) -> Result<Said<&'a str>> {
+    pub fn line_with(&self, first: usize, part: &str) -> Result<Statement<&'a str>> {
         let found = self.lines_from(first).find(|(_, line)| line.contains(part));
-        found.map(|(line, is)| Said { line, is }).ok_or_else(|| self.lacks(part))
+        found.map(|(line, is)| Statement { line, is }).ok_or_else(|| self.lacks(part))
     }
 
     /// Searches the running text for `phrase`, and returns the line of the first match.
@@ -79,19 +79,19 @@ impl<'a> Text<'a> {
     ///
     /// # Errors
     /// `E-FILE` if they are not there in this order, with at most 2000 bytes between.
-    pub fn between(&self, from: &str, to: &str) -> Result<Said<&str>> {
+    pub fn between(&self, from: &str, to: &str) -> Result<Statement<&str>> {
         let start = self.end_of(from)?;
         let rest = self.flat.get(start..).unwrap_or("");
         let end = rest.find(to).filter(|end| *end <= SAID_MAX).ok_or_else(|| self.lacks(to))?;
         let is = rest.get(..end).unwrap_or("").trim();
-        Ok(Said { line: self.line_at(start), is })
+        Ok(Statement { line: self.line_at(start), is })
     }
 
     /// The number behind a phrase.
     ///
     /// # Errors
     /// `E-FILE` if the phrase is not there, or no number follows it.
-    pub fn number_after(&self, phrase: &str) -> Result<Said<Decimal>> {
+    pub fn number_after(&self, phrase: &str) -> Result<Statement<Decimal>> {
         let start = self.end_of(phrase)?;
         let word = self.flat.get(start..).and_then(|rest| rest.split_whitespace().next());
         self.number(start, word.unwrap_or(""))
@@ -101,7 +101,7 @@ impl<'a> Text<'a> {
     ///
     /// # Errors
     /// As [`Text::number_after`].
-    pub fn number_before(&self, phrase: &str) -> Result<Said<Decimal>> {
+    pub fn number_before(&self, phrase: &str) -> Result<Statement<Decimal>> {
         let at = self.flat.find(phrase).ok_or_else(|| self.lacks(phrase))?;
         let head = self.flat.get(..at).unwrap_or("").trim_end();
         let word = head.rsplit(' ').next().unwrap_or("");
@@ -114,14 +114,14 @@ impl<'a> Text<'a> {
         Error::new(Code::File, unreadable(self.id), format!("line {line}: {why}"))
     }
 
-    fn number(&self, at: usize, word: &str) -> Result<Said<Decimal>> {
+    fn number(&self, at: usize, word: &str) -> Result<Statement<Decimal>> {
         let line = self.line_at(at);
         let bare = word.trim_start_matches('(').trim_end_matches(['.', ',', ';', ')', '%']);
         let is = Decimal::parse(bare).ok_or_else(|| {
             let word: String = word.chars().take(40).collect();
             self.wrong(line, &format!("a number should stand here, not {word:?}"))
         })?;
-        Ok(Said { line, is })
+        Ok(Statement { line, is })
     }
 
     /// Returns the offset of the text that follows `phrase`.
@@ -167,7 +167,7 @@ mod tests {
         let text = Text::new("001", POST).unwrap();
         assert_eq!(
             text.between("inordinate, we", "7%").unwrap(),
-            Said { line: 3, is: "mean twice" }
+            Statement { line: 3, is: "mean twice" }
         );
         let number = text.number_after("twice").unwrap();
         assert_eq!((number.line, number.is), (4, Decimal::whole(7)));

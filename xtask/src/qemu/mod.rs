@@ -53,7 +53,7 @@ const BOOT_LIMIT: &str = "900s";
 const LONGEST: usize = 12;
 
 /// The options of the command line.
-struct Asked {
+struct Options {
     series: Vec<&'static Series>,
     only: String,
     keep: bool,
@@ -79,7 +79,7 @@ pub fn run(root: &Path, args: &[String]) -> Result<Done> {
         print!("{USAGE}");
         return Ok(Done::default());
     }
-    let asked = Asked::read(args)?;
+    let options = Options::read(args)?;
     if cfg!(not(target_arch = "x86_64")) {
         let why = "guests are x86-64 and run this machine's programs";
         return Ok(Done::skipped(why, "another machine"));
@@ -90,16 +90,16 @@ pub fn run(root: &Path, args: &[String]) -> Result<Done> {
     let target = std::path::absolute(cargo::target_dir(root))?;
     let folder = target.join("qemu");
     fs::create_dir_all(&folder)?;
-    let (kernels, mut skipped) = kernels(&kernel::cache(&target), &asked.series)?;
+    let (kernels, mut skipped) = kernels(&kernel::cache(&target), &options.series)?;
     if kernels.is_empty() {
         return Ok(Done::with(String::new(), skipped));
     }
-    let programs = Programs::build(root, &asked.only, &folder)?;
-    let load = Load { programs: &programs, only: &asked.only };
+    let programs = Programs::build(root, &options.only, &folder)?;
+    let load = Load { programs: &programs, only: &options.only };
     if load.count() == 0 {
-        bail!("no test and no scenario has {:?} in its name", asked.only);
+        bail!("no test and no scenario has {:?} in its name", options.only);
     }
-    let rans = side_by_side(kernels, &load, &folder, asked.keep)?;
+    let rans = side_by_side(kernels, &load, &folder, options.keep)?;
     print!("{}", table(&rans));
     let of = |ran: &Ran, why: &str| format!("skipped: Linux {}: {why}", ran.kernel.series);
     rans.iter().for_each(|ran| {
@@ -168,35 +168,35 @@ fn one(
     Ok(Ran { kernel, outcome, complaints, took: start.elapsed() })
 }
 
-impl Asked {
+impl Options {
     /// Every kernel and every test.
-    fn all() -> Asked {
+    fn all() -> Options {
         let series = SERIES.iter().collect();
-        Asked { series, only: String::new(), keep: false }
+        Options { series, only: String::new(), keep: false }
     }
 
-    fn read(args: &[String]) -> Result<Asked> {
-        let mut asked = Asked::all();
+    fn read(args: &[String]) -> Result<Options> {
+        let mut options = Options::all();
         let mut args = args.iter();
         while let Some(option) = args.next() {
             match (option.as_str(), args.as_slice().first()) {
-                ("--keep", _) => asked.keep = true,
+                ("--keep", _) => options.keep = true,
                 ("--kernel", Some(name)) => {
-                    asked.series = SERIES.iter().filter(|series| series.name == name).collect();
+                    options.series = SERIES.iter().filter(|series| series.name == name).collect();
                     args.next();
                 }
                 // A shell gets to see it.
                 ("--only", Some(only)) if only.split(',').all(is_a_name) => {
-                    asked.only.clone_from(only);
+                    options.only.clone_from(only);
                     args.next();
                 }
                 _ => bail!("{option}: cannot be asked for\n{USAGE}"),
             }
         }
-        if asked.series.is_empty() {
+        if options.series.is_empty() {
             bail!("there is no such kernel here\n{USAGE}");
         }
-        Ok(asked)
+        Ok(options)
     }
 }
 
@@ -269,21 +269,21 @@ fn shown(command: &std::process::Command) -> String {
 mod tests {
     use super::*;
 
-    fn asked(words: &str) -> Result<Asked> {
-        Asked::read(&words.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+    fn options(words: &str) -> Result<Options> {
+        Options::read(&words.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
     }
 
     #[test]
     fn a_kernel_and_a_name_can_be_asked_for() {
-        let all = asked("").unwrap();
+        let all = options("").unwrap();
         assert_eq!((all.series.len(), all.only.as_str(), all.keep), (2, "", false));
-        let one = asked("--kernel 6.12 --keep --only netem,e1000").unwrap();
+        let one = options("--kernel 6.12 --keep --only netem,e1000").unwrap();
         assert_eq!(
             (one.series[0].name, one.only.as_str(), one.keep),
             ("6.12", "netem,e1000", true)
         );
         for wrong in ["--kernel", "--kernel 2.4", "--only", "--only it's", "--only xdp,", "6.1"] {
-            assert!(asked(wrong).is_err(), "{wrong}");
+            assert!(options(wrong).is_err(), "{wrong}");
         }
     }
 

@@ -46,7 +46,7 @@ pub(super) trait Source {
 }
 
 /// A packet, and true if it has waited too long for too long.
-type Taken<P> = (Option<P>, bool);
+type Dequeued<P> = (Option<P>, bool);
 
 impl Codel {
     /// Takes the next packet that is to be sent from `queue`, and drops or marks those that have waited too
@@ -86,7 +86,7 @@ impl Codel {
     }
 
     /// Takes the first packet, and tells whether it is late.
-    fn take<S: Source>(&mut self, params: &Params, now: u64, queue: &mut S) -> Taken<S::Packet> {
+    fn take<S: Source>(&mut self, params: &Params, now: u64, queue: &mut S) -> Dequeued<S::Packet> {
         let Some((packet, at_ns)) = queue.take() else {
             self.first_above_ns = 0;
             return (None, false);

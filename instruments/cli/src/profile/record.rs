@@ -36,7 +36,7 @@ const SAMPLES_JUDGED: u64 = 100;
 const CPU_JUDGED: Duration = Duration::from_millis(500);
 
 /// The event to sample, in perf's words and in those of the profile.
-struct Asked {
+struct Sampling {
     /// As perf is asked for it, without who is to be counted.
     perf: String,
     period: u64,
@@ -46,7 +46,7 @@ struct Asked {
     origin: Origin,
 }
 
-impl Asked {
+impl Sampling {
     /// Returns the samples for each second of CPU time, if time is sampled.
     fn hz(&self) -> Option<f64> {
         self.what.hz().filter(|_| self.origin == Origin::Clock)
@@ -55,14 +55,14 @@ impl Asked {
 
 /// Runs the command; returns the exit status.
 pub fn record(args: &Record, screen: &Screen) -> Result<u8, Failure> {
-    let asked = asked(args)?;
+    let sampling = sampling(args)?;
     check_target(args)?;
     let recorder = Recorder {
         call_chains: args.call_chains,
         kernel: !args.user,
-        ..Recorder::new(asked.what.clone())
+        ..Recorder::new(sampling.what.clone())
     };
-    let is_event = matches!(asked.what, What::Event { .. });
+    let is_event = matches!(sampling.what, What::Event { .. });
     let trial = recorder.try_out().map_err(|e| refused(e.into(), is_event))?;
     let perf = Perf::find()?;
     let signals = Signals::watch().map_err(|e| {
@@ -71,8 +71,8 @@ pub fn record(args: &Record, screen: &Screen) -> Result<u8, Failure> {
     let draft = (!args.json).then(|| Draft::of(&args.output)).transpose()?;
     let folder = Folder::new()?;
     let mode = if args.user || !trial.kernel { ":u" } else { "" };
-    let event = format!("{}{mode}", asked.perf);
-    let mut command = perf.record(&event, asked.period, args.call_chains, &folder);
+    let event = format!("{}{mode}", sampling.perf);
+    let mut command = perf.record(&event, sampling.period, args.call_chains, &folder);
     match args.pid {
         Some(pid) => command.arg("--pid").arg(pid.to_string()),
         None => command.arg("--").args(&args.command),
@@ -88,7 +88,7 @@ pub fn record(args: &Record, screen: &Screen) -> Result<u8, Failure> {
         return Err(no_data(&ended));
     }
     let found = perf.script(&folder)?;
-    let mut profile = profile(found, args, &asked, trial, &ended);
+    let mut profile = profile(found, args, &sampling, trial, &ended);
     profile.conditions = Conditions {
         tool: Some(format!("linerate {}, perf {}", env!("CARGO_PKG_VERSION"), perf.version)),
         workload: Some(workload),
@@ -96,12 +96,12 @@ pub fn record(args: &Record, screen: &Screen) -> Result<u8, Failure> {
         ..profile.conditions
     };
     around.put(&mut profile);
-    say(&profile, args, asked.hz(), draft, screen)?;
+    say(&profile, args, sampling.hz(), draft, screen)?;
     Ok(ended.signal.map_or_else(|| ended.exit(args.pid.is_none()), status))
 }
 
 /// Reads what is to be sampled.
-fn asked(args: &Record) -> Result<Asked, Failure> {
+fn sampling(args: &Record) -> Result<Sampling, Failure> {
     let refuse = |what: &str, why: &str, fix: &str| {
         Err(Failure::new(USAGE, "E-USAGE", what, why.into(), fix))
     };
@@ -110,7 +110,7 @@ fn asked(args: &Record) -> Result<Asked, Failure> {
     match (args.event.to_ascii_lowercase().as_str(), args.rate, args.period) {
         ("time" | "cpu-clock" | "task-clock", rate, None) => {
             let hz = rate.unwrap_or(RATE);
-            Ok(Asked {
+            Ok(Sampling {
                 perf: "cpu-clock".to_owned(),
                 period: 1_000_000_000 / u64::from(hz),
                 what: What::Time { hz },
@@ -130,7 +130,7 @@ fn asked(args: &Record) -> Result<Asked, Failure> {
             // A tracepoint has a colon, and is rare as all that the kernel counts.
             let tracepoint = name.contains(':') && !name.contains('/');
             let period = period.unwrap_or(if tracepoint { 1 } else { PERIOD });
-            Ok(Asked {
+            Ok(Sampling {
                 perf: args.event.clone(),
                 period,
                 // It cannot be tried out here; a sample of time takes as long.
@@ -144,7 +144,7 @@ fn asked(args: &Record) -> Result<Asked, Failure> {
             // What the kernel counts is rare: a page fault is worth a sample of its own.
             let usual = if known.is_software() { 1 } else { PERIOD };
             let period = period.unwrap_or(usual);
-            Ok(Asked {
+            Ok(Sampling {
                 perf: known.perf_name(),
                 period,
                 what: What::Event { event: known.clone(), period },
@@ -226,12 +226,13 @@ fn workload(args: &Record) -> String {
 fn profile(
     found: Option<Profile>,
     args: &Record,
-    asked: &Asked,
+    sampling: &Sampling,
     trial: Trial,
     ended: &Ended,
 ) -> Profile {
-    let mut profile = found.unwrap_or_else(|| Profile::new(asked.event.clone(), asked.origin));
-    (profile.event, profile.origin) = (asked.event.clone(), asked.origin);
+    let mut profile =
+        found.unwrap_or_else(|| Profile::new(sampling.event.clone(), sampling.origin));
+    (profile.event, profile.origin) = (sampling.event.clone(), sampling.origin);
     profile.sort();
     let cost = ended.cpu_ns.map(|target_cpu_ns| OwnCost {
         recorder_cpu_ns: ended.perf_cpu_ns,
@@ -240,9 +241,11 @@ fn profile(
         samples: profile.counted(),
     });
     profile.own_cost = cost;
-    let measures = match asked.hz() {
+    let measures = match sampling.hz() {
         Some(hz) => format!("where threads are, {hz} times in each second of CPU time"),
-        None => format!("where threads are, once in every {} {}", asked.period, asked.event.name),
+        None => {
+            format!("where threads are, once in every {} {}", sampling.period, sampling.event.name)
+        }
     };
     profile.conditions = Conditions {
         measures: Some(measures),
@@ -255,10 +258,10 @@ fn profile(
         profile.remarks.push(KERNEL_LEFT_OUT.to_owned());
     }
     profile.remarks.extend(ended.remark(args.pid.is_none()));
-    profile.remarks.extend(cost.and_then(|cost| cost_remark(&asked.what, &cost)));
+    profile.remarks.extend(cost.and_then(|cost| cost_remark(&sampling.what, &cost)));
     profile.remarks.extend(nameless(&profile));
     profile.remarks.extend(shallow(&profile));
-    profile.remarks.extend(nothing(&profile, asked.hz()));
+    profile.remarks.extend(nothing(&profile, sampling.hz()));
     profile
 }
 

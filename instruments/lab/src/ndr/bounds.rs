@@ -185,7 +185,7 @@ impl Goal {
 
 /// The result for one goal.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Found {
+pub struct GoalResult {
     /// The goal.
     pub goal: Goal,
     /// The highest rate that is carried. `None`: not even the lowest is.
@@ -204,7 +204,7 @@ pub struct Found {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Outcome {
     /// Each goal.
-    pub found: Vec<Found>,
+    pub found: Vec<GoalResult>,
     /// The trials that were accepted.
     pub trials: Vec<Trial>,
     /// Trials from which something took the CPUs: those that were made again, and those that counted.

@@ -16,7 +16,7 @@ mod setup;
 
 pub use bounds::Goal;
 pub use bounds::{Class, classify};
-pub use bounds::{Found, Outcome, Trial};
+pub use bounds::{GoalResult, Outcome, Trial};
 pub use search::{Disturbed, Limits, Prober, Step, search};
 pub use setup::Path;
 pub use setup::Setup;

@@ -2,7 +2,7 @@
 
 use super::bounds::Goal;
 use super::bounds::{Bounds, Class, Trials, classify, throughput_pps};
-use super::bounds::{Found, Outcome, Trial};
+use super::bounds::{GoalResult, Outcome, Trial};
 use crate::Result;
 
 /// A source of trials.
@@ -106,7 +106,7 @@ pub fn search(goals: &[Goal], limits: Limits, prober: &mut dyn Prober) -> Result
 }
 
 impl Search<'_> {
-    fn find(&mut self, goal: &Goal) -> Result<Found> {
+    fn find(&mut self, goal: &Goal) -> Result<GoalResult> {
         let before = self.trials.count();
         let phases = goal.phases();
         let mut coarse = Bounds::default();
@@ -121,7 +121,7 @@ impl Search<'_> {
         }
         let Bounds { lower, upper } = self.trials.bounds(goal);
         let throughput = |load| throughput_pps(goal, load, self.trials.at(load));
-        Ok(Found {
+        Ok(GoalResult {
             goal: *goal,
             lower_pps: lower,
             upper_pps: upper,

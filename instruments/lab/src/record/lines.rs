@@ -28,7 +28,7 @@ pub(super) struct Lines {
 
 /// The contents of such a file.
 #[derive(Debug)]
-pub(super) struct Found<T> {
+pub(super) struct Contents<T> {
     /// The lines behind the header, each with its number.
     pub(super) lines: Vec<(usize, T)>,
     /// The length of the intact part, in bytes.
@@ -114,11 +114,15 @@ impl Lines {
 ///
 /// # Errors
 /// `E-FILE` if it cannot be read; `E-RUN` with its line where it is not what it should be.
-pub(super) fn read<T: DeserializeOwned>(path: &Path, what: &str, most: usize) -> Result<Found<T>> {
+pub(super) fn read<T: DeserializeOwned>(
+    path: &Path,
+    what: &str,
+    most: usize,
+) -> Result<Contents<T>> {
     let size_bytes = size(path)?;
     let file = File::open(path).map_err(|e| failed("read", path, &e))?;
     let mut file = BufReader::new(file).take(size_bytes);
-    let mut found = Found { lines: Vec::new(), whole_bytes: 0, cut_bytes: 0 };
+    let mut found = Contents { lines: Vec::new(), whole_bytes: 0, cut_bytes: 0 };
     let mut text = Vec::new();
     for number in 1.. {
         text.clear();
@@ -207,7 +211,7 @@ mod tests {
     fn a_last_line_that_is_cut_off_is_dropped_and_its_place_taken_by_the_next() {
         let scratch = Scratch::new();
         let path = written(&scratch, &format!("{HEAD}1\n2\n3"));
-        let found: Found<u64> = read(&path, "numbers", 9).unwrap();
+        let found: Contents<u64> = read(&path, "numbers", 9).unwrap();
         assert_eq!((&found.lines[..], found.cut_bytes), (&[(2, 1), (3, 2)][..], 1));
         let mut lines = Lines::open(&path).unwrap();
         lines.go_on("numbers", found.whole_bytes).unwrap();
@@ -220,7 +224,7 @@ mod tests {
         let scratch = Scratch::new();
         for cut in ["", "{\"sche"] {
             let path = written(&scratch, cut);
-            let found: Found<u64> = read(&path, "numbers", 9).unwrap();
+            let found: Contents<u64> = read(&path, "numbers", 9).unwrap();
             let mut lines = Lines::open(&path).unwrap();
             lines.go_on("numbers", found.whole_bytes).unwrap();
             lines.append(&1).unwrap();
@@ -255,7 +259,7 @@ mod tests {
             (Code::File, "a line of 4194305 bytes, more than 4194304")
         );
         lines.append(&"short").unwrap();
-        let found: Found<String> = read(&path, "numbers", 9).unwrap();
+        let found: Contents<String> = read(&path, "numbers", 9).unwrap();
         let lengths: Vec<usize> = found.lines.iter().map(|(_, line)| line.len()).collect();
         assert_eq!((lengths, found.cut_bytes), (vec![longest.len(), 5], 0));
     }

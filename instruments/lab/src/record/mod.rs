@@ -21,7 +21,7 @@ pub(crate) use run::{title, unbalanced};
 pub(crate) use state::Store;
 #[cfg(test)]
 pub(crate) use state::runs;
-pub(crate) use state::{Asked, CellEnd, Resumed, RunState, Total};
+pub(crate) use state::{CellEnd, RequestRecord, Resumed, RunState, Total};
 pub use state::{find, read};
 
 /// The schema that a run is written under.

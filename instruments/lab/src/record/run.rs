@@ -31,19 +31,19 @@ impl RunState {
         let mut run = Run {
             schema: SCHEMA.into(),
             run: self.head(experiment, finished, complete),
-            env: before_and_after(&self.asked.env, after),
-            experiment: compared(experiment, self.asked.quick),
+            env: before_and_after(&self.request.env, after),
+            experiment: compared(experiment, self.request.quick),
             verdict: "inconclusive".into(),
             warnings: self.warnings.clone(),
             ..Run::default()
         };
         run.warnings.extend(self.resumed.iter().flat_map(|later| {
-            moved(&self.asked.env, later).chain(rebuilt(&self.asked.tool, later))
+            moved(&self.request.env, later).chain(rebuilt(&self.request.tool, later))
         }));
         for (index, state) in &self.cells {
             let cell = experiment.cells.get(*index).ok_or_else(|| {
                 let why = format!("it has pairs of cell {index}, of {}", experiment.cells.len());
-                Error::new(Code::Run, format!("cannot use run {}", self.asked.id), why)
+                Error::new(Code::Run, format!("cannot use run {}", self.request.id), why)
             })?;
             state.add_to(&mut run, cell);
         }
@@ -59,19 +59,19 @@ impl RunState {
 
     /// A run's head, without its cells.
     pub(super) fn head(&self, experiment: &Experiment, finished: String, complete: bool) -> Head {
-        let asked = &self.asked;
-        let quick = asked.quick.then(|| "quick: the declared subset, few pairs".to_owned());
+        let request = &self.request;
+        let quick = request.quick.then(|| "quick: the declared subset, few pairs".to_owned());
         let warmup = experiment.plan.warmup.max(1);
         let warmup = format!("{warmup} warm-up windows of each side were discarded in each set-up");
         let note: Vec<String> =
-            asked.note.clone().into_iter().chain(quick).chain([warmup]).collect();
+            request.note.clone().into_iter().chain(quick).chain([warmup]).collect();
         Head {
-            id: asked.id.clone(),
-            started: asked.started.clone(),
+            id: request.id.clone(),
+            started: request.started.clone(),
             finished,
-            tool: asked.tool.clone(),
-            argv: asked.argv.clone(),
-            seed: asked.seed,
+            tool: request.tool.clone(),
+            argv: request.argv.clone(),
+            seed: request.seed,
             complete,
             note: Some(note.join("; ")),
             config_toml: Some(self.toml.clone()),

@@ -20,7 +20,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::lines::{self, Found, Lines, failed};
+use super::lines::{self, Contents, Lines, failed};
 use super::run::know_set_ups;
 use super::{Head, Ledgers, PairRecord, ProfileRecord, Run, Status, Warning};
 use crate::experiment::{Cell, Experiment};
@@ -46,7 +46,7 @@ const OTHERS_MAX: usize = 100_000;
 
 /// The request with its time and environment: `request.json`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Asked {
+pub(crate) struct RequestRecord {
     pub(crate) schema: String,
     pub(crate) id: String,
     pub(crate) started: String,
@@ -115,7 +115,7 @@ pub(crate) struct Resumed {
 /// The contents of a run's directory.
 #[derive(Debug)]
 pub(crate) struct RunState {
-    pub(crate) asked: Asked,
+    pub(crate) request: RequestRecord,
     pub(crate) toml: String,
     pub(crate) resumed: Vec<Resumed>,
     /// The cells that were begun, by their place in the grid.
@@ -133,9 +133,9 @@ pub(crate) struct CellState {
 
 impl RunState {
     /// Creates a state without results, for a request.
-    pub(crate) fn new(asked: Asked, toml: &str) -> RunState {
+    pub(crate) fn new(request: RequestRecord, toml: &str) -> RunState {
         let (resumed, cells, warnings) = (Vec::new(), BTreeMap::new(), Vec::new());
-        RunState { asked, toml: toml.into(), resumed, cells, warnings }
+        RunState { request, toml: toml.into(), resumed, cells, warnings }
     }
 
     /// Reads a directory; returns the lengths of the intact parts of the growing files too, in bytes.
@@ -143,10 +143,11 @@ impl RunState {
     /// # Errors
     /// `E-FILE` if a file of it is missing; `E-RUN` with file and line for one that is not ours.
     pub(super) fn read(dir: &Path) -> Result<(RunState, [u64; 3])> {
-        let mut state = RunState::new(asked(dir)?, &text(&dir.join(EXPERIMENT))?);
-        let pairs: Found<PairLine<PairRecord>> = lines::read(&dir.join(PAIRS), "pairs", PAIRS_MAX)?;
-        let cells: Found<CellEnd> = lines::read(&dir.join(CELLS), "cells", OTHERS_MAX)?;
-        let resumed: Found<Resumed> = lines::read(&dir.join(RESUMED), "resumed", OTHERS_MAX)?;
+        let mut state = RunState::new(request(dir)?, &text(&dir.join(EXPERIMENT))?);
+        let pairs: Contents<PairLine<PairRecord>> =
+            lines::read(&dir.join(PAIRS), "pairs", PAIRS_MAX)?;
+        let cells: Contents<CellEnd> = lines::read(&dir.join(CELLS), "cells", OTHERS_MAX)?;
+        let resumed: Contents<Resumed> = lines::read(&dir.join(RESUMED), "resumed", OTHERS_MAX)?;
         let whole = [pairs.whole_bytes, cells.whole_bytes, resumed.whole_bytes];
         let cut = [(PAIRS, pairs.cut_bytes), (CELLS, cells.cut_bytes)];
         state.warnings.extend(cut.iter().filter_map(|(name, bytes)| cut_off(name, *bytes)));
@@ -162,7 +163,7 @@ impl RunState {
     /// Reads the request in a directory and the name of its experiment's file, and nothing else.
     pub(crate) fn begun(dir: &Path) -> Result<(RunState, String)> {
         let path = dir.join(EXPERIMENT);
-        Ok((RunState::new(asked(dir)?, &text(&path)?), path.display().to_string()))
+        Ok((RunState::new(request(dir)?, &text(&path)?), path.display().to_string()))
     }
 
     /// A cell's pairs so far.
@@ -200,7 +201,7 @@ impl RunState {
 }
 
 /// Reads the request of the run in `dir`.
-pub(super) fn asked(dir: &Path) -> Result<Asked> {
+pub(super) fn request(dir: &Path) -> Result<RequestRecord> {
     let path = dir.join(REQUEST);
     if !path.exists() {
         let why = format!("it has no {REQUEST}: not a run, or killed before it began");
@@ -269,10 +270,14 @@ pub(crate) struct Store {
 
 impl Store {
     /// Creates a new directory in `dir`, never an existing one, and stores the run's name in
-    /// `asked`.
-    pub(crate) fn create(dir: &Path, experiment: &Experiment, asked: &mut Asked) -> Result<Store> {
+    /// `request`.
+    pub(crate) fn create(
+        dir: &Path,
+        experiment: &Experiment,
+        request: &mut RequestRecord,
+    ) -> Result<Store> {
         fs::create_dir_all(dir).map_err(|e| failed("make", dir, &e))?;
-        let dir = unused(dir, asked)?;
+        let dir = unused(dir, request)?;
         let io = |name: &str, e: &std::io::Error| failed("write", &dir.join(name), e);
         fs::write(dir.join(EXPERIMENT), &experiment.toml).map_err(|e| io(EXPERIMENT, &e))?;
         let store = Store {
@@ -281,7 +286,7 @@ impl Store {
             resumed: Lines::create(&dir.join(RESUMED), "resumed")?,
             dir: dir.clone(),
         };
-        put(&dir.join(REQUEST), asked)?;
+        put(&dir.join(REQUEST), request)?;
         Ok(store)
     }
 
@@ -292,7 +297,7 @@ impl Store {
     /// `E-RUN` if it is complete, or is no run; `E-BUSY` if another process writes it; `E-FILE`.
     pub(crate) fn resume(dir: &Path) -> Result<(Store, RunState)> {
         // What is no run is said to be none, before anything is opened for writing.
-        asked(dir)?;
+        request(dir)?;
         let mut store = Store {
             pairs: Lines::open(&dir.join(PAIRS))?,
             cells: Lines::open(&dir.join(CELLS))?,
@@ -350,13 +355,13 @@ impl Store {
 }
 
 /// Makes the first of `ID`, `ID-2`, `ID-3` that is not there.
-fn unused(dir: &Path, asked: &mut Asked) -> Result<PathBuf> {
-    let id = asked.id.clone();
+fn unused(dir: &Path, request: &mut RequestRecord) -> Result<PathBuf> {
+    let id = request.id.clone();
     for number in 1..=SAME_SECOND_MAX {
         if number > 1 {
-            asked.id = format!("{id}-{number}");
+            request.id = format!("{id}-{number}");
         }
-        let path = dir.join(&asked.id);
+        let path = dir.join(&request.id);
         match fs::create_dir(&path) {
             Ok(()) => return Ok(path),
             Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
@@ -442,16 +447,16 @@ pub(super) fn head(dir: &Path) -> Result<Head> {
     if let Ok(document) = parsed::<Document>(&dir.join(RUN)) {
         return Ok(document.run);
     }
-    let asked = asked(dir)?;
+    let request = request(dir)?;
     Ok(Head {
-        id: asked.id,
-        started: asked.started,
+        id: request.id,
+        started: request.started,
         finished: last_written(dir),
-        tool: asked.tool,
-        argv: asked.argv,
-        seed: asked.seed,
+        tool: request.tool,
+        argv: request.argv,
+        seed: request.seed,
         complete: false,
-        note: asked.note,
+        note: request.note,
         config_toml: None,
     })
 }

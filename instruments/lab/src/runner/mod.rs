@@ -12,7 +12,7 @@ use serde_json::Value;
 use unit::{Machine, World};
 
 use crate::experiment::{Cell, Experiment};
-use crate::record::{Asked, Effect, Resumed, Run, RunState, SCHEMA, Store};
+use crate::record::{Effect, RequestRecord, Resumed, Run, RunState, SCHEMA, Store};
 use crate::scenario::Place;
 use crate::settings::wrong;
 use crate::{Code, Error, Result};
@@ -145,22 +145,22 @@ impl Request {
     /// `E-RUN` if it is no run, or another version's; `E-FILE`.
     pub fn resuming(dir: &Path) -> Result<Request> {
         let (state, name) = RunState::begun(dir)?;
-        let asked = state.asked;
+        let request = state.request;
         Ok(Request {
             experiment: Experiment::parse(&state.toml, &name)?,
-            quick: asked.quick,
-            only: asked.only,
-            seed: asked.seed,
+            quick: request.quick,
+            only: request.only,
+            seed: request.seed,
             place: Place {
-                cpus: asked.cpus,
-                seed: asked.traffic_seed,
+                cpus: request.cpus,
+                seed: request.traffic_seed,
                 program: None,
                 stop: Arc::default(),
             },
             dir: dir.parent().unwrap_or(Path::new(".")).into(),
             resume: Some(dir.into()),
             argv: Vec::new(),
-            note: asked.note,
+            note: request.note,
             built: Built::default(),
         })
     }
@@ -183,7 +183,7 @@ impl Request {
     pub(super) fn begin(&self, env: Value) -> Result<(Store, RunState)> {
         let started = rfc3339(SystemTime::now());
         let id = started.replace(['-', ':'], "") + "-" + &self.experiment.id;
-        let mut asked = Asked {
+        let mut request = RequestRecord {
             schema: SCHEMA.into(),
             id,
             started,
@@ -197,19 +197,19 @@ impl Request {
             tool: tool(&self.built),
             env,
         };
-        let store = Store::create(&self.dir, &self.experiment, &mut asked)?;
-        Ok((store, RunState::new(asked, &self.experiment.toml)))
+        let store = Store::create(&self.dir, &self.experiment, &mut request)?;
+        Ok((store, RunState::new(request, &self.experiment.toml)))
     }
 
     /// Checks that the run in `dir` was started with this request.
     pub(super) fn is_of(&self, state: &RunState, dir: &Path) -> Result<()> {
-        let asked = &state.asked;
+        let request = &state.request;
         let differs = [
             ("the experiment's file", self.experiment.toml != state.toml),
-            ("the seed", self.seed != asked.seed || self.place.seed != asked.traffic_seed),
-            ("--quick", self.quick != asked.quick),
-            ("--only", self.only != asked.only),
-            ("the CPUs", self.place.cpus != asked.cpus),
+            ("the seed", self.seed != request.seed || self.place.seed != request.traffic_seed),
+            ("--quick", self.quick != request.quick),
+            ("--only", self.only != request.only),
+            ("the CPUs", self.place.cpus != request.cpus),
         ];
         let Some((what, _)) = differs.iter().find(|(_, differs)| *differs) else { return Ok(()) };
         let why = format!("it was begun otherwise: {what} cannot be changed meanwhile");

@@ -35,7 +35,7 @@ impl Serialize for Diff<'_> {
 #[derive(Serialize)]
 struct Document<'a> {
     schema: &'static str,
-    warnings: Vec<Told<'a>>,
+    warnings: Vec<WarningText<'a>>,
     doubtful: bool,
     scale: Scale,
     without: &'a Side,
@@ -54,7 +54,7 @@ struct Document<'a> {
 }
 
 #[derive(Serialize)]
-struct Told<'a> {
+struct WarningText<'a> {
     #[serde(flatten)]
     warning: &'a Warning,
     grave: bool,
@@ -96,7 +96,8 @@ fn document(diff: &diff::Diff) -> Document<'_> {
     // A maker counts what he does not list as well.
     let of_all = |counts: diff::Sum| Sum { counts, figures: counts.figures(scale) };
     let moved = diff.moved();
-    let told = |warning| Told { warning, grave: warning.is_grave(), text: warning.to_string() };
+    let text_of =
+        |warning| WarningText { warning, grave: warning.is_grave(), text: warning.to_string() };
     let of_part = |&part: &Part| {
         let sum = sum(diff.sum_of(|row| row.stage.part() == part));
         Of { stage: None, part, sum }
@@ -108,7 +109,7 @@ fn document(diff: &diff::Diff) -> Document<'_> {
     };
     Document {
         schema: SCHEMA,
-        warnings: diff.warnings.iter().map(told).collect(),
+        warnings: diff.warnings.iter().map(text_of).collect(),
         doubtful: diff.is_doubtful(),
         scale,
         without: &diff.without,

@@ -5,7 +5,7 @@
 
 use super::lines::excerpt;
 use super::listing::{Parsed, Syntax};
-use super::rows::Found;
+use super::rows::ListedRow;
 use super::{Form, token};
 use crate::profile::{Event, Unit};
 
@@ -18,9 +18,13 @@ fn parse(line: &str, inside: bool) -> Parsed<'_> {
     let counted = count.starts_with(|c: char| c == '-' || c.is_ascii_digit());
     let named = token::is_name(symbol);
     match (token::address(address), token::count(count)) {
-        (Ok(address), Ok(count)) if named => {
-            Parsed::Row(Found { symbol, address: Some(address), object: None, count, load: None })
-        }
+        (Ok(address), Ok(count)) if named => Parsed::Row(ListedRow {
+            symbol,
+            address: Some(address),
+            object: None,
+            count,
+            load: None,
+        }),
         (Ok(_), Ok(_)) => unless_prose(inside, format!("{} is not a function", excerpt(symbol))),
         (Err(why), _) => unless_prose(inside || named && counted, why),
         (_, Err(why)) => unless_prose(inside || counted, why),

@@ -13,7 +13,7 @@
 use std::io::{self, BufRead};
 
 use super::lines::{Line, Lines, unquoted};
-use super::rows::{Budget, Found, Rows};
+use super::rows::{Budget, ListedRow, Rows};
 use super::{Form, LINE_TOO_LONG, Read};
 use crate::profile::{Event, Origin, Profile, Total};
 
@@ -21,7 +21,7 @@ use crate::profile::{Event, Origin, Profile, Total};
 #[derive(Debug, PartialEq)]
 pub(super) enum Parsed<'a> {
     /// A function.
-    Row(Found<'a>),
+    Row(ListedRow<'a>),
     /// The total that the maker gives.
     Total(Total),
     /// A row that cannot be read, and why.
@@ -109,7 +109,7 @@ impl Listings {
         }
     }
 
-    fn row(&mut self, number: u64, found: Found<'_>) {
+    fn row(&mut self, number: u64, found: ListedRow<'_>) {
         if self.current.complete {
             self.finish();
         } else if self.current.rows.is_from_before_the_blank(&found) {

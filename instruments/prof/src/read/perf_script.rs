@@ -18,7 +18,7 @@ use std::io::{self, BufRead};
 
 use super::lines::{Line, Lines, excerpt, unquoted};
 use super::listing::cut_off;
-use super::rows::{Budget, Found, Rows, Stacks};
+use super::rows::{Budget, ListedRow, Rows, Stacks};
 use super::{Form, LINE_TOO_LONG, Read};
 use crate::conditions::Conditions;
 use crate::profile::{Event, Origin, Profile, Space, Unit};
@@ -213,7 +213,7 @@ impl OfEvent {
     fn count(&mut self, budget: &mut Budget, chain: &Chain) {
         let object = chain.object.as_deref();
         let symbol = chain.names.first().map_or(UNKNOWN, String::as_str);
-        let found = Found { symbol, address: chain.start, object, count: 1, load: None };
+        let found = ListedRow { symbol, address: chain.start, object, count: 1, load: None };
         if let Some(row) = self.rows.add(budget, found) {
             row.space = chain.space;
         }

@@ -11,7 +11,7 @@
 
 use super::lines::excerpt;
 use super::listing::{Parsed, Syntax};
-use super::rows::Found;
+use super::rows::ListedRow;
 use super::{Form, token};
 use crate::profile::{Event, Load, Total, Unit};
 
@@ -45,7 +45,7 @@ fn row_or_total(symbol: &str, address: Option<u64>, count: u64, load: Load) -> O
     let load = Some(load);
     match symbol {
         "total" => Some(Parsed::Total(Total { count, load })),
-        _ => token::is_name(symbol).then_some(Parsed::Row(Found {
+        _ => token::is_name(symbol).then_some(Parsed::Row(ListedRow {
             symbol,
             address,
             object: None,

@@ -41,7 +41,7 @@ pub(super) const OTHER: &str = "[other]";
 
 /// A function as a line of a listing has it.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Found<'a> {
+pub(super) struct ListedRow<'a> {
     pub(super) symbol: &'a str,
     pub(super) address: Option<u64>,
     pub(super) object: Option<&'a str>,
@@ -56,7 +56,7 @@ fn key(row: &Row) -> Key<'_> {
     (&row.symbol, row.address, row.object.as_deref())
 }
 
-impl<'a> Found<'a> {
+impl<'a> ListedRow<'a> {
     fn key(&self) -> Key<'a> {
         (self.symbol, self.address, self.object)
     }
@@ -78,7 +78,7 @@ pub(super) struct Rows {
 impl Rows {
     /// Adds a line: to its row, as a row of its own, or to what there is no room for. The row, if
     /// it has one.
-    pub(super) fn add(&mut self, budget: &mut Budget, found: Found<'_>) -> Option<&mut Row> {
+    pub(super) fn add(&mut self, budget: &mut Budget, found: ListedRow<'_>) -> Option<&mut Row> {
         let hash = self.kept.hasher.hash_one(found.key());
         if let Some(at) = self.kept.find(hash, |row| key(row) == found.key()) {
             self.repeated += 1;
@@ -112,7 +112,7 @@ impl Rows {
     }
 
     /// Returns true if it equals a row from before the last blank line.
-    pub(super) fn is_from_before_the_blank(&self, found: &Found<'_>) -> bool {
+    pub(super) fn is_from_before_the_blank(&self, found: &ListedRow<'_>) -> bool {
         let hash = || self.kept.hasher.hash_one(found.key());
         let at = || self.kept.find(hash(), |row| key(row) == found.key());
         self.before_blank > 0 && at().is_some_and(|at| at < self.before_blank)
@@ -234,8 +234,8 @@ impl<T> Default for Index<T> {
 mod tests {
     use super::*;
 
-    fn found(symbol: &str, address: u64, count: u64) -> Found<'_> {
-        Found { symbol, address: Some(address), object: None, count, load: None }
+    fn found(symbol: &str, address: u64, count: u64) -> ListedRow<'_> {
+        ListedRow { symbol, address: Some(address), object: None, count, load: None }
     }
 
     #[test]

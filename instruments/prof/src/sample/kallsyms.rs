@@ -10,7 +10,7 @@ pub(super) struct Kallsyms(Vec<(u64, Box<str>)>);
 
 /// A function of the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Found<'a> {
+pub(super) struct KernelSymbol<'a> {
     pub(super) name: &'a str,
     pub(super) address: u64,
     /// To the next function; with what pads it.
@@ -42,14 +42,14 @@ impl Kallsyms {
     }
 
     /// The function that `address` is in.
-    pub(super) fn find(&self, address: u64) -> Option<Found<'_>> {
+    pub(super) fn find(&self, address: u64) -> Option<KernelSymbol<'_>> {
         let next = self.0.partition_point(|(start, _)| *start <= address);
         let (start, text) = self.0.get(next.checked_sub(1)?)?;
         let bytes = self.0.get(next).map(|(next, _)| next - start).filter(|n| *n <= BYTES_MAX);
         let (name, module) = text.split_once('\t')?;
         let module = Some(module).filter(|module| !module.is_empty());
         // Behind the last function of a region there is nothing that has a name.
-        (bytes.is_some() || address - start <= BYTES_MAX).then_some(Found {
+        (bytes.is_some() || address - start <= BYTES_MAX).then_some(KernelSymbol {
             name,
             address: *start,
             bytes,

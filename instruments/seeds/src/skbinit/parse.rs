@@ -2,7 +2,7 @@
 
 use linerate_prof::Result;
 
-use super::super::{Said, Text};
+use super::super::{Statement, Text};
 use crate::decimal::Decimal;
 
 /// CPUs of the machine, and columns of the tables.
@@ -14,7 +14,7 @@ pub(super) struct Measured {
     pub(super) before: Kernel,
     pub(super) after: Kernel,
     /// The totals of the first, as posted.
-    pub(super) totals: Said<Vec<Decimal>>,
+    pub(super) totals: Statement<Vec<Decimal>>,
 }
 
 /// A kernel.
@@ -64,7 +64,7 @@ pub(super) fn measured(text: &Text<'_>) -> Result<Measured> {
         cycles: cycles(text, after.line, "Avg cycles in alloc skb:")?.is,
         calls: calls(text, after.line, "# of times alloc_skb called:")?,
     };
-    let kernel = |said: Said<&str>, alloc, free| Kernel {
+    let kernel = |said: Statement<&str>, alloc, free| Kernel {
         title: said.is.trim().to_owned(),
         line: said.line,
         alloc,
@@ -78,7 +78,7 @@ pub(super) fn measured(text: &Text<'_>) -> Result<Measured> {
 }
 
 /// The numbers behind `label`, one for each CPU.
-fn cycles(text: &Text<'_>, from: usize, label: &str) -> Result<Said<Vec<Decimal>>> {
+fn cycles(text: &Text<'_>, from: usize, label: &str) -> Result<Statement<Vec<Decimal>>> {
     let said = text.line_with(from, label)?;
     let fields = said.is.trim().strip_prefix(label).unwrap_or("");
     let numbers: Option<Vec<Decimal>> = fields.split_whitespace().map(Decimal::parse).collect();
@@ -88,7 +88,7 @@ fn cycles(text: &Text<'_>, from: usize, label: &str) -> Result<Said<Vec<Decimal>
     let is = numbers.filter(sound).ok_or_else(|| {
         text.wrong(said.line, &format!("{CPUS} numbers above 0 should follow {label:?}"))
     })?;
-    Ok(Said { line: said.line, is })
+    Ok(Statement { line: said.line, is })
 }
 
 fn calls(text: &Text<'_>, from: usize, label: &str) -> Result<Vec<u64>> {

@@ -102,33 +102,34 @@ impl Scenario for Program {
     }
 
     fn check(&self, settings: &Settings, place: &Place) -> Result<()> {
-        let asked = Asked::read(settings)?;
-        find(&asked.program, place).map(drop)
+        let config = Config::read(settings)?;
+        find(&config.program, place).map(drop)
     }
 
     fn commands(&self, settings: &Settings, place: &Place) -> Vec<String> {
-        let Ok(asked) = Asked::read(settings) else { return Vec::new() };
-        let path = find(&asked.program, place).unwrap_or_else(|_| asked.program.clone().into());
-        let name = asked.script().map_or(path.to_string_lossy(), |(name, _)| name.into());
+        let Ok(config) = Config::read(settings) else { return Vec::new() };
+        let path = find(&config.program, place).unwrap_or_else(|_| config.program.clone().into());
+        let name = config.script().map_or(path.to_string_lossy(), |(name, _)| name.into());
         let line = |args: &Vec<String>| typed(&name, args);
-        asked.probe.iter().chain([&asked.args]).map(line).collect()
+        config.probe.iter().chain([&config.args]).map(line).collect()
     }
 
     fn probe(&self, settings: &Settings, place: &Place) -> Result<()> {
-        let asked = Asked::read(settings)?;
-        let path = find(&asked.program, place)?;
-        let Some(probe) = &asked.probe else { return Ok(()) };
-        let args = asked.line(probe, place, Duration::ZERO);
+        let config = Config::read(settings)?;
+        let path = find(&config.program, place)?;
+        let Some(probe) = &config.probe else { return Ok(()) };
+        let args = config.line(probe, place, Duration::ZERO);
         probe::once(&path, &args, || {
-            process::run(&path, &args, asked.timeout, &place.stop).map(drop).map_err(|e| {
-                let what = format!("cannot run {} here", asked.program);
+            process::run(&path, &args, config.timeout, &place.stop).map(drop).map_err(|e| {
+                let what = format!("cannot run {} here", config.program);
                 Error::new(Code::Unsupported, what, e.why).fix(e.fix)
             })
         })
     }
 
     fn keeps_time(&self, settings: &Settings) -> bool {
-        Asked::read(settings).is_ok_and(|asked| asked.args.iter().any(|a| a.contains("{seconds}")))
+        Config::read(settings)
+            .is_ok_and(|config| config.args.iter().any(|a| a.contains("{seconds}")))
     }
 
     fn sets_up_each_window(&self) -> bool {
@@ -137,15 +138,15 @@ impl Scenario for Program {
 
     fn open(&self, settings: &Settings, place: &Place) -> Result<Box<dyn Bench>> {
         self.probe(settings, place)?;
-        let asked = Asked::read(settings)?;
-        let path = find(&asked.program, place)?;
-        Ok(Box::new(Side { asked, path, place: place.clone() }))
+        let config = Config::read(settings)?;
+        let path = find(&config.program, place)?;
+        Ok(Box::new(Side { config, path, place: place.clone() }))
     }
 }
 
 /// The settings of the file.
 #[derive(Debug, Clone, PartialEq)]
-struct Asked {
+struct Config {
     program: String,
     args: Vec<String>,
     probe: Option<Vec<String>>,
@@ -156,8 +157,8 @@ struct Asked {
     timeout: Duration,
 }
 
-impl Asked {
-    fn read(settings: &Settings) -> Result<Asked> {
+impl Config {
+    fn read(settings: &Settings) -> Result<Config> {
         let reading = Reading::new(settings, "command", &KNOBS)?;
         let program = reading.text("program")?;
         let mut args = reading.texts("args")?.unwrap_or_default();
@@ -174,7 +175,7 @@ impl Asked {
             wrong(0, "scenario \"command\" is told no program").fix("program = \"…\" for each side")
         })?;
         let timeout = Duration::from_secs(timeout_s);
-        Ok(Asked { program, args, probe, figures, packets, disturbed, timeout })
+        Ok(Config { program, args, probe, figures, packets, disturbed, timeout })
     }
 
     /// Returns the name and the text of the script that it is, if it is one of ours.
@@ -256,15 +257,15 @@ fn expand(arg: &str, place: &Place, time: Duration) -> OsString {
 /// One side, ready to run.
 #[derive(Debug)]
 struct Side {
-    asked: Asked,
+    config: Config,
     path: PathBuf,
     place: Place,
 }
 
 impl Bench for Side {
     fn window(&mut self, time: Duration) -> Result<Window> {
-        let args = self.asked.line(&self.asked.args, &self.place, time);
-        let ran = process::run(&self.path, &args, self.asked.timeout, &self.place.stop)?;
+        let args = self.config.line(&self.config.args, &self.place, time);
+        let ran = process::run(&self.path, &args, self.config.timeout, &self.place.stop)?;
         let said = document(&ran.stdout).ok_or_else(|| self.wrong("it printed no JSON"))?;
         let mut window = Window {
             wall_ns: ran.wall_ns,
@@ -272,7 +273,7 @@ impl Bench for Side {
             cpu_ns: Some(ran.cpu_ns),
             ..Window::default()
         };
-        for (name, pointer) in &self.asked.figures {
+        for (name, pointer) in &self.config.figures {
             let value = self.at(&said, pointer)?;
             if value.is_null() {
                 continue;
@@ -280,11 +281,11 @@ impl Bench for Side {
             let number = value.as_f64().ok_or_else(|| self.is_no(pointer, "number"))?;
             window.figures.insert(name.clone(), number);
         }
-        if let Some(pointer) = &self.asked.packets {
+        if let Some(pointer) = &self.config.packets {
             let value = self.at(&said, pointer)?;
             window.packets = value.as_u64().ok_or_else(|| self.is_no(pointer, "whole number"))?;
         }
-        if let Some(pointer) = &self.asked.disturbed {
+        if let Some(pointer) = &self.config.disturbed {
             let value = self.at(&said, pointer)?;
             let text = value.as_str().map(str::to_owned);
             if text.is_none() && !value.is_null() {
@@ -296,7 +297,7 @@ impl Bench for Side {
     }
 
     fn cpus(&self) -> Vec<usize> {
-        let is_named = |name: &str| self.asked.args.iter().any(|arg| arg.contains(name));
+        let is_named = |name: &str| self.config.args.iter().any(|arg| arg.contains(name));
         let cpus = self.place.cpus.iter().zip(["{cpu0}", "{cpu1}"]);
         let named: Vec<usize> =
             cpus.filter(|(_, name)| is_named(name)).map(|(cpu, _)| *cpu).collect();
@@ -323,8 +324,8 @@ impl Side {
     }
 
     fn wrong(&self, why: impl Into<String>) -> Error {
-        let what = format!("cannot read what {} printed", self.asked.program);
-        let args = self.asked.args.join(" ");
+        let what = format!("cannot read what {} printed", self.config.program);
+        let args = self.config.args.join(" ");
         Error::new(Code::System, what, why).fix(format!("{} {args}", self.path.display()))
     }
 }

@@ -151,8 +151,8 @@ fn script_is_run_by_bash_and_told_by_its_name() {
     let shown = ["linerate xdp {self} probe", "linerate xdp {self} {seconds}"];
     assert_eq!(told, shown.map(|words| format!("forward.sh {words}")));
     assert!(Program.keeps_time(&side));
-    let asked = Asked::read(&side).unwrap();
-    let line = asked.line(&asked.args, &place, Duration::from_secs(2));
+    let config = Config::read(&side).unwrap();
+    let line = config.line(&config.args, &place, Duration::from_secs(2));
     assert_eq!((line.len(), line[0].to_str()), (7, Some("-c")));
     assert_eq!(line[2..], ["forward.sh", "linerate", "xdp", "/bin/lab", "2"]);
     assert_eq!(line[1], SCRIPTS[0].1, "nothing in the script is replaced");
