@@ -1,8 +1,12 @@
 //! Idle means idle: the figure that README, the documentation and every test of it share.
 
 use std::fs;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
+use linerate::{Batch, Port};
+
+use crate::netns::Netns;
 use crate::process::Process;
 use crate::wait::{SOON, until};
 
@@ -12,6 +16,42 @@ const WINDOW: Duration = Duration::from_secs(5);
 const WAKEUPS_MAX: u64 = 2 * WINDOW.as_secs();
 /// CPU time that it may take in that time: half a per cent.
 const CPU_MAX: Duration = WINDOW.checked_div(200).expect("two hundred is not zero");
+
+/// Environment variable with the role of a program that [`child`] starts.
+const ROLE: &str = "LINERATE_IDLE_ROLE";
+
+/// Starts the test `a_program_at_rest` of this test binary in `netns`, as a program of its own with a role.
+///
+/// # Panics
+/// If it cannot be started.
+#[must_use]
+pub fn child(netns: &Netns, role: &str) -> Process {
+    let this = std::env::current_exe().expect("the test runs from a file");
+    let mut command = Command::new(this);
+    command.args(["--exact", "a_program_at_rest", "--ignored", "--nocapture"]).env(ROLE, role);
+    netns.start(command)
+}
+
+/// Returns the role that [`child`] gave to this program.
+///
+/// # Panics
+/// If nobody gave it one.
+#[must_use]
+pub fn role() -> String {
+    std::env::var(ROLE).expect("the test that starts it says what it is to be")
+}
+
+/// Receives from `port` and drops the packets, asleep while there are none.
+///
+/// # Panics
+/// If it cannot wait.
+pub fn turn_port(mut port: Port) {
+    let mut batch = Batch::with_capacity(64);
+    while port.wait(None).expect("a port that is open") {
+        port.rx(&mut batch);
+        batch.clear();
+    }
+}
 
 /// Resources that a process has used, over all its threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

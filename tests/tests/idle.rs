@@ -3,22 +3,16 @@
 //!
 //! All of them are observed in the same seconds, each as a process of its own.
 
-use std::process::Command;
 use std::time::Duration;
 
 use linerate_datapath::{Builder, Engine};
 use linerate_port::Port;
-use linerate_skb::{Batch, Pool};
+use linerate_skb::Pool;
 use linerate_tests::command::Forward;
-use linerate_tests::idle::assert_idle;
-use linerate_tests::netns::Netns;
+use linerate_tests::idle::{assert_idle, child, role, turn_port};
 use linerate_tests::or_skip;
-use linerate_tests::process::Process;
 use linerate_tests::topology::Hosts;
 use linerate_tests::wait::{SOON, until_true};
-
-/// Environment variable with the role of the child below: `port packet:w0`.
-const ROLE: &str = "LINERATE_IDLE_ROLE";
 
 #[test]
 fn every_depth_sleeps_without_traffic() {
@@ -68,18 +62,10 @@ fn two_packet_ports_sleep_again_after_traffic() {
     let _ = Forward(process).interrupt();
 }
 
-/// Starts this test binary again, as an idle program in `netns`.
-fn child(netns: &Netns, role: &str) -> Process {
-    let this = std::env::current_exe().expect("the test runs from a file");
-    let mut command = Command::new(this);
-    command.args(["--exact", "a_program_at_rest", "--ignored", "--nocapture"]).env(ROLE, role);
-    netns.start(command)
-}
-
 #[test]
 #[ignore = "it is what the others look at, and never ends"]
 fn a_program_at_rest() {
-    let role = std::env::var(ROLE).expect("the test that starts it says what it is to be");
+    let role = role();
     let role: Vec<&str> = role.split(' ').collect();
     match role[..] {
         ["port", text] => turn_port(Port::open(text).unwrap()),
@@ -101,14 +87,6 @@ fn a_program_at_rest() {
 
 fn wired(a: &str, b: &str) -> Builder {
     Engine::builder().port("a", a).port("b", b).wire("a", "b")
-}
-
-fn turn_port(mut port: Port) {
-    let mut batch = Batch::with_capacity(64);
-    while port.wait(None).unwrap() {
-        port.rx(&mut batch);
-        batch.clear();
-    }
 }
 
 fn turn_worker(builder: Builder) {

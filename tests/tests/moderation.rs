@@ -1,14 +1,12 @@
 //! Moderation while packets pass: a change of mode loses, doubles and reorders nothing, every sleeping mode
 //! is idle without traffic, and the descriptor that tokio sleeps on holds packets, too.
 
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use linerate_datapath::{Engine, Moderation, Setting};
 use linerate_port::{Port, Queue, Want};
 use linerate_skb::Batch;
-use linerate_tests::idle::assert_idle;
-use linerate_tests::netns::Netns;
+use linerate_tests::idle::{assert_idle, child, role, turn_port};
 use linerate_tests::or_skip;
 use linerate_tests::process::Process;
 use linerate_tests::topology::Hosts;
@@ -22,8 +20,6 @@ const MODES: [&str; 7] =
 const PAUSE: Duration = Duration::from_micros(200);
 /// Longest time in which an order is obeyed under load, on a machine that others use.
 const OBEYED: Duration = Duration::from_secs(5);
-/// Environment variable with the role of the child below: `port dim xdp:w0`.
-const ROLE: &str = "LINERATE_MODERATION_ROLE";
 
 fn mode(i: usize) -> Moderation {
     MODES[i % MODES.len()].parse().unwrap()
@@ -105,30 +101,15 @@ fn every_sleeping_mode_is_idle_without_traffic_and_so_is_tokio() {
     assert_idle(&mut programs);
 }
 
-/// Starts this test binary again, as an idle program in `netns`.
-fn child(netns: &Netns, role: &str) -> Process {
-    let this = std::env::current_exe().expect("the test runs from a file");
-    let mut command = Command::new(this);
-    command.args(["--exact", "a_program_at_rest", "--ignored", "--nocapture"]).env(ROLE, role);
-    netns.start(command)
-}
-
 #[test]
 #[ignore = "it is what the others look at, and never ends"]
 fn a_program_at_rest() {
-    let role = std::env::var(ROLE).expect("the test that starts it says what it is to be");
+    let role = role();
     let role: Vec<&str> = role.split(' ').collect();
     let [depth, mode, text] = role[..] else { panic!("{role:?}") };
     let text = format!("{text},moderation={mode}");
     match depth {
-        "port" => {
-            let mut port = Port::open(&text).unwrap();
-            let mut batch = Batch::with_capacity(64);
-            while port.wait(None).unwrap() {
-                port.rx(&mut batch);
-                batch.clear();
-            }
-        }
+        "port" => turn_port(Port::open(&text).unwrap()),
         "engine" => {
             let builder = Engine::builder().port("a", &text).port("sink", "sink:,blind");
             let running = builder.wire("a", "sink").build().unwrap().start().unwrap();

@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant};
 
 use linerate_datapath::{Engine, Turned};
-use linerate_prof::region::{Region, Timings};
+use linerate_prof::region::Region;
 use linerate_skb::Pool;
 
 #[test]
@@ -37,7 +37,7 @@ fn every_poll_section_of_a_worker_is_timed_and_its_packets_are_those_of_the_ledg
     }
     assert_eq!(pool.ledger().sent, 100_000);
     let timing = masked.timing();
-    println!("{}", Timings(&[timing.clone(), armed.timing()]));
+    println!("{timing}{}", armed.timing());
     // 100,000 packets, at most 64 a turn: enough times for every percentile.
     assert!(turns >= 100_000 / 64, "{turns}");
     assert_eq!((timing.count, timing.backwards), (turns, 0));
@@ -45,5 +45,5 @@ fn every_poll_section_of_a_worker_is_timed_and_its_packets_are_those_of_the_ledg
     let (mean, max) = (timing.mean_ticks.unwrap(), timing.max_ticks.unwrap());
     // Percentiles have three digits.
     assert!(p50 <= p99 && p99 as f64 <= max as f64 * 1.001, "{timing:?}");
-    assert!(mean > 0.0 && mean <= max as f64 && timing.cost_pct.is_some(), "{timing:?}");
+    assert!(mean > 0.0 && mean <= max as f64, "{timing:?}");
 }
