@@ -1,0 +1,109 @@
+//! The functions of QEMU's that the plugin calls, found by name in the process that loaded it.
+//!
+//! No header of them is packaged, and nothing links against QEMU: a version without one of them is told at the start
+//! instead of by the loader. Their types are the same in versions 1 to 5 of the interface.
+//!
+//! Source: QEMU include/qemu/qemu-plugin.h, v7.2.0 and v10.0.0.
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+
+/// Number of this plugin, of QEMU's choice.
+pub(crate) type Id = u64;
+/// The description of an access, packed.
+pub(crate) type MemInfo = u32;
+
+/// A block of code while it is translated.
+pub(crate) enum Tb {}
+/// An instruction of such a block.
+pub(crate) enum Insn {}
+/// The physical side of an address.
+pub(crate) enum HwAddr {}
+
+/// The head of `qemu_info_t`: what follows differs with the mode.
+#[repr(C)]
+pub(crate) struct Info {
+    pub(crate) target_name: *const c_char,
+    pub(crate) version_min: c_int,
+    pub(crate) version_cur: c_int,
+    pub(crate) system_emulation: bool,
+}
+
+/// `QEMU_PLUGIN_CB_NO_REGS`: the callback reads no register.
+pub(crate) const NO_REGS: c_int = 0;
+/// `QEMU_PLUGIN_MEM_RW`: loads and stores.
+pub(crate) const LOADS_AND_STORES: c_int = 3;
+
+pub(crate) type OnTranslate = unsafe extern "C" fn(Id, *mut Tb);
+pub(crate) type OnAccess = unsafe extern "C" fn(c_uint, MemInfo, u64, *mut c_void);
+pub(crate) type OnExit = unsafe extern "C" fn(Id, *mut c_void);
+pub(crate) type OnSyscall =
+    unsafe extern "C" fn(Id, c_uint, i64, u64, u64, u64, u64, u64, u64, u64, u64);
+pub(crate) type OnSyscallRet = unsafe extern "C" fn(Id, c_uint, i64, i64);
+
+/// Declares the table of functions and how it is filled.
+macro_rules! functions {
+    ($($name:ident: $symbol:literal $type:ty,)*) => {
+        /// QEMU's functions.
+        #[derive(Clone, Copy)]
+        pub(crate) struct Api {
+            $(pub(crate) $name: $type,)*
+        }
+
+        impl Api {
+            /// Finds them all; the error is the name of one that this QEMU has not.
+            pub(crate) fn find() -> Result<Api, &'static str> {
+                Ok(Api {
+                    $($name: {
+                        let found = symbol($symbol).ok_or($symbol.to_str().unwrap_or_default())?;
+                        // SAFETY: the symbol is QEMU's function of that name, whose declaration in the header that is
+                        // the source of this file has this type; `found` is not null.
+                        unsafe { std::mem::transmute::<*mut c_void, $type>(found) }
+                    },)*
+                })
+            }
+        }
+    };
+}
+
+functions! {
+    on_translate: c"qemu_plugin_register_vcpu_tb_trans_cb" unsafe extern "C" fn(Id, OnTranslate),
+    tb_n_insns: c"qemu_plugin_tb_n_insns" unsafe extern "C" fn(*const Tb) -> usize,
+    tb_insn: c"qemu_plugin_tb_get_insn" unsafe extern "C" fn(*const Tb, usize) -> *mut Insn,
+    insn_vaddr: c"qemu_plugin_insn_vaddr" unsafe extern "C" fn(*const Insn) -> u64,
+    on_access: c"qemu_plugin_register_vcpu_mem_cb"
+        unsafe extern "C" fn(*mut Insn, OnAccess, c_int, c_int, *mut c_void),
+    is_store: c"qemu_plugin_mem_is_store" unsafe extern "C" fn(MemInfo) -> bool,
+    size_shift: c"qemu_plugin_mem_size_shift" unsafe extern "C" fn(MemInfo) -> c_uint,
+    hwaddr: c"qemu_plugin_get_hwaddr" unsafe extern "C" fn(MemInfo, u64) -> *mut HwAddr,
+    hwaddr_is_io: c"qemu_plugin_hwaddr_is_io" unsafe extern "C" fn(*const HwAddr) -> bool,
+    hwaddr_phys: c"qemu_plugin_hwaddr_phys_addr" unsafe extern "C" fn(*const HwAddr) -> u64,
+    on_exit: c"qemu_plugin_register_atexit_cb" unsafe extern "C" fn(Id, OnExit, *mut c_void),
+    on_syscall: c"qemu_plugin_register_vcpu_syscall_cb" unsafe extern "C" fn(Id, OnSyscall),
+    on_syscall_ret: c"qemu_plugin_register_vcpu_syscall_ret_cb"
+        unsafe extern "C" fn(Id, OnSyscallRet),
+}
+
+/// Returns the version of the interface to claim: QEMU 7.2 and 8 have 1 and take no more, from 9.0 on they take 2
+/// and no less. The function that came with 2 tells them apart.
+pub(crate) fn version() -> c_int {
+    if symbol(c"qemu_plugin_num_vcpus").is_some() { 2 } else { 1 }
+}
+
+/// Returns the address of a symbol of the process.
+fn symbol(name: &CStr) -> Option<*mut c_void> {
+    // SAFETY: `name` ends with a zero byte, as its type promises, and outlives the call.
+    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+    (!found.is_null()).then_some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outside_qemu_the_first_missing_function_is_named() {
+        let missing = Api::find().err();
+        assert_eq!(missing, Some("qemu_plugin_register_vcpu_tb_trans_cb"));
+        assert_eq!(version(), 1);
+    }
+}

@@ -1,0 +1,84 @@
+//! A cache of limited size, of one CPU: sets of ways, the least recently used line leaves.
+
+/// The size of each CPU's cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    /// Sets, a power of two.
+    pub sets: usize,
+    /// Lines that a set holds.
+    pub ways: usize,
+}
+
+impl Shape {
+    /// The cache of `bytes` with `ways`; `None` if these make no whole number of sets that is a power of two.
+    #[must_use]
+    pub const fn of(bytes: usize, ways: usize) -> Option<Shape> {
+        if ways == 0 || bytes == 0 || !bytes.is_multiple_of(64 * ways) {
+            return None;
+        }
+        let sets = bytes / 64 / ways;
+        if sets.is_power_of_two() { Some(Shape { sets, ways }) } else { None }
+    }
+}
+
+/// The lines that a CPU's cache holds, as far as the CPU knows: one that another CPU took is here until its place
+/// is needed.
+#[derive(Debug)]
+pub struct Cache {
+    shape: Shape,
+    /// By set, the most recently used first; 0 is no line, as nothing is kept at address 0.
+    lines: Vec<u64>,
+}
+
+impl Cache {
+    /// An empty cache.
+    #[must_use]
+    pub fn new(shape: Shape) -> Cache {
+        Cache { shape, lines: vec![0; shape.sets * shape.ways] }
+    }
+
+    /// Uses `line`, and returns the line that leaves to make room for it. `held` says of a line if it is still this
+    /// CPU's: one that is not leaves first, and that is no eviction.
+    pub fn use_line(&mut self, line: u64, held: impl Fn(u64) -> bool) -> Option<u64> {
+        let at = (line as usize & (self.shape.sets - 1)) * self.shape.ways;
+        let set = &mut self.lines[at..at + self.shape.ways];
+        if set[0] == line {
+            return None;
+        }
+        if let Some(way) = set.iter().position(|&kept| kept == line) {
+            set[..=way].rotate_right(1);
+            return None;
+        }
+        let free = set.iter().rposition(|&kept| kept == 0 || !held(kept));
+        let way = free.unwrap_or(set.len() - 1);
+        let evicted = free.is_none().then_some(set[way]);
+        set[way] = line;
+        set[..=way].rotate_right(1);
+        evicted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_least_recently_used_line_leaves_and_one_that_was_taken_leaves_first() {
+        let mut cache = Cache::new(Shape { sets: 4, ways: 2 });
+        let held = |_| true;
+        assert_eq!((cache.use_line(4, held), cache.use_line(8, held)), (None, None));
+        assert_eq!(cache.use_line(4, held), None, "it is there, and newer than 8 now");
+        assert_eq!(cache.use_line(5, held), None, "another set");
+        assert_eq!(cache.use_line(12, held), Some(8));
+        assert_eq!(cache.use_line(16, |line| line != 12), None, "12 was taken by another CPU");
+        assert_eq!(cache.use_line(20, held), Some(4));
+    }
+
+    #[test]
+    fn a_size_without_whole_sets_is_refused() {
+        assert_eq!(Shape::of(1 << 20, 8), Some(Shape { sets: 2048, ways: 8 }));
+        for (bytes, ways) in [(0, 8), (1 << 20, 0), (1000, 1), (3 << 20, 8), (64, 2)] {
+            assert_eq!(Shape::of(bytes, ways), None, "{bytes} {ways}");
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Marks: how a program, or one beside it in a guest, says from where to where to count.
+//!
+//! A mark is a store of one byte into a page that nothing else uses, at an address by which the plugin knows it, in
+//! QEMU's user mode as in a guest. It needs no privilege, and without the plugin it does nothing.
+//!
+//! ```text
+//! MARKS + 0    FOLLOW   follow lines, count nothing: caches get warm
+//!       + 64   BEGIN    count from here
+//!       + 128  END      count no more
+//!       + 1 K  PACKETS  + n: n packets more
+//! ```
+
+use std::sync::atomic::{AtomicU8, Ordering};
+
+/// Address of the page of marks.
+pub const MARKS: u64 = 0x11e5_0000_0000;
+/// Bytes of it.
+pub const BYTES: u64 = 4096;
+
+const FOLLOW: u64 = 0;
+const BEGIN: u64 = 64;
+const END: u64 = 128;
+const PACKETS: u64 = 1024;
+/// Packets of one store.
+const MOST: u64 = BYTES - PACKETS - 1;
+
+/// The words that a program can say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mark {
+    /// Lines are followed from here on.
+    Follow,
+    /// And counted.
+    Begin,
+    /// Nothing is counted from here on.
+    End,
+    /// So many packets have passed since the last such mark.
+    Packets(u64),
+}
+
+impl Mark {
+    /// Returns the mark that a store to `address` stands for.
+    #[must_use]
+    pub const fn at(address: u64) -> Option<Mark> {
+        match address.wrapping_sub(MARKS) {
+            FOLLOW => Some(Mark::Follow),
+            BEGIN => Some(Mark::Begin),
+            END => Some(Mark::End),
+            n if n > PACKETS && n < BYTES => Some(Mark::Packets(n - PACKETS)),
+            _ => None,
+        }
+    }
+
+    /// Returns where in the page it is said, at most [`MOST`] packets at a time.
+    const fn offset(self) -> u64 {
+        match self {
+            Mark::Follow => FOLLOW,
+            Mark::Begin => BEGIN,
+            Mark::End => END,
+            Mark::Packets(n) => PACKETS + if n < MOST { n } else { MOST },
+        }
+    }
+}
+
+/// The page of marks, mapped in this process until it ends.
+#[derive(Debug)]
+pub struct Page(());
+
+impl Page {
+    /// Maps it.
+    ///
+    /// # Errors
+    /// The kernel's, if something is mapped there or no memory is left.
+    pub fn map() -> std::io::Result<Page> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping of memory without a file, which replaces none: the flag asks for that.
+        let page = unsafe {
+            libc::mmap(MARKS as *mut libc::c_void, BYTES as usize, protection, flags, -1, 0)
+        };
+        if page == libc::MAP_FAILED {
+            return Err(std::io::Error::last_os_error());
+        }
+        if page as u64 != MARKS {
+            // Kernels before 4.17 take the flag for a hint.
+            return Err(std::io::Error::other("the page of marks is taken"));
+        }
+        Ok(Page(()))
+    }
+
+    /// Says `mark`.
+    pub fn say(&self, mark: Mark) {
+        let at = (MARKS + mark.offset()) as *mut AtomicU8;
+        // SAFETY: the offset is within the page, which `map` mapped for writing and which is never unmapped; whatever
+        // accesses it does so here, by an atomic of one byte, for which any address is aligned.
+        unsafe { (*at).store(1, Ordering::Relaxed) };
+        if let Mark::Packets(n @ MOST..) = mark {
+            self.say(Mark::Packets(n - MOST));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_mark_is_known_by_its_address_and_nothing_else_is_one() {
+        let marks = [Mark::Follow, Mark::Begin, Mark::End, Mark::Packets(1), Mark::Packets(3071)];
+        for mark in marks {
+            assert_eq!(Mark::at(MARKS + mark.offset()), Some(mark));
+        }
+        for nothing in [0, MARKS - 1, MARKS + 1, MARKS + PACKETS, MARKS + BYTES, u64::MAX] {
+            assert_eq!(Mark::at(nothing), None, "{nothing:#x}");
+        }
+        assert_eq!(Mark::at(MARKS + Mark::Packets(9999).offset()), Some(Mark::Packets(3071)));
+    }
+
+    #[test]
+    fn a_mark_without_the_plugin_does_nothing() {
+        let page = Page::map().unwrap();
+        page.say(Mark::Begin);
+        page.say(Mark::Packets(64));
+        assert!(Page::map().is_err(), "mapped once more");
+    }
+}

@@ -1,0 +1,127 @@
+//! The file that the plugin leaves: plain lines, each a word and its values.
+//!
+//! ```text
+//! linerate-lines 1
+//! mode user|system
+//! cpus 2
+//! accesses 123456
+//! packets 1000
+//! device 0
+//! l2 2048 8                      sets and ways, if caches are limited
+//! refused AF_XDP                 what a program asked for in vain
+//! map 55d0000 55d8000 0 /bin/x   of the process: start, end, offset in the file, file (user mode)
+//! pc 55d0123 4 5 9 2             an instruction: reads, writes, lines in, lines out
+//! ```
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use crate::model::{Model, Site};
+
+/// The requests of a program that QEMU's user mode refused, though Linux has them.
+#[derive(Debug, Default)]
+pub struct Refused([AtomicBool; 3]);
+
+/// Names of what can be refused.
+const NAMES: [&str; 3] = ["AF_XDP", "AF_PACKET-rings", "bpf"];
+
+impl Refused {
+    /// Takes the outcome of a system call of x86-64.
+    pub fn note(&self, number: i64, args: [u64; 3], ret: i64) {
+        const SOCKET: i64 = 41;
+        const SETSOCKOPT: i64 = 54;
+        const BPF: i64 = 321;
+        const AF_XDP: u64 = 44;
+        const SOL_PACKET: u64 = 263;
+        // PACKET_RX_RING, PACKET_VERSION, PACKET_TX_RING.
+        const RINGS: [u64; 3] = [5, 10, 13];
+        let which = match (number, args) {
+            _ if ret >= 0 => return,
+            (SOCKET, [AF_XDP, ..]) => 0,
+            (SETSOCKOPT, [_, SOL_PACKET, option]) if RINGS.contains(&option) => 1,
+            (BPF, _) => 2,
+            _ => return,
+        };
+        self.0[which].store(true, Ordering::Relaxed);
+    }
+
+    fn names(&self) -> impl Iterator<Item = &'static str> {
+        let each = self.0.iter().zip(NAMES);
+        each.filter(|(refused, _)| refused.load(Ordering::Relaxed)).map(|(_, name)| name)
+    }
+}
+
+/// Returns the text of the file.
+pub fn text(
+    model: &Model,
+    sites: impl Iterator<Item = &'static Site>,
+    packets: u64,
+    refused: &Refused,
+    system: bool,
+) -> String {
+    let (accesses, cpus) = model.accesses();
+    let mode = if system { "system" } else { "user" };
+    let device = model.device.load(Ordering::Relaxed);
+    let mut text = format!(
+        "linerate-lines 1\nmode {mode}\ncpus {cpus}\naccesses {accesses}\npackets {packets}\ndevice {device}\n"
+    );
+    if let Some(shape) = model.shape() {
+        let _ = writeln!(text, "l2 {} {}", shape.sets, shape.ways);
+    }
+    refused.names().for_each(|name| text += &format!("refused {name}\n"));
+    if !system {
+        let maps = std::fs::read("/proc/self/maps").unwrap_or_default();
+        let maps = String::from_utf8_lossy(&maps);
+        maps.lines().filter_map(map).for_each(|line| text += &line);
+    }
+    for site in sites {
+        let counts = [&site.read, &site.write, &site.lines_in, &site.lines_out];
+        let counts = counts.map(|count: &AtomicU64| count.load(Ordering::Relaxed));
+        if counts != [0; 4] {
+            let [read, write, lines_in, lines_out] = counts;
+            let _ = writeln!(text, "pc {:x} {read} {write} {lines_in} {lines_out}", site.pc);
+        }
+    }
+    text
+}
+
+/// Turns a line of /proc/self/maps of a file into one of ours. A guest's code is not executable on this side.
+fn map(line: &str) -> Option<String> {
+    let mut words = line.splitn(6, ' ');
+    let (start, end) = words.next()?.split_once('-')?;
+    let offset = words.nth(1)?;
+    let file = words.nth(2)?.trim_start();
+    file.starts_with('/').then(|| format!("map {start} {end} {offset} {file}\n"))
+}
+
+/// Says on stderr why the plugin does not do what it was asked for: QEMU has no other way.
+pub(crate) fn complain(why: &str) {
+    let _ = writeln!(std::io::stderr(), "linerate-lines: {why}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_refused_is_named_and_what_was_granted_is_not() {
+        let refused = Refused::default();
+        refused.note(41, [44, 3, 0], 5);
+        refused.note(41, [2, 1, 0], -1);
+        refused.note(54, [3, 263, 14], -1);
+        assert_eq!(refused.names().count(), 0);
+        refused.note(41, [44, 3, 0], -97);
+        refused.note(54, [3, 263, 5], -92);
+        refused.note(321, [5, 0, 0], -38);
+        assert!(refused.names().eq(NAMES));
+    }
+
+    #[test]
+    fn files_are_listed_by_where_they_are_mapped() {
+        let line = "7f00-7f80 r--p 00001000 08:01 42                         /a dir/lib";
+        assert_eq!(map(line).as_deref(), Some("map 7f00 7f80 00001000 /a dir/lib\n"));
+        assert_eq!(map("7f00-7f80 rw-p 00000000 00:00 0 [heap]"), None);
+        assert_eq!(map("7f00-7f80 rw-p 00000000 00:00 0"), None);
+    }
+}

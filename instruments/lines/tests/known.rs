@@ -1,0 +1,113 @@
+//! Programs of which the transfers are known, run under QEMU with the plugin.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+const LOAD: &str = env!("CARGO_BIN_EXE_lines-load");
+const TURNS: u64 = 4000;
+/// Transfers of the runtime's own: threads that start, end and are waited for.
+const OTHERS: u64 = 200;
+
+/// Runs so far: each has a file.
+static RUNS: AtomicU32 = AtomicU32::new(0);
+
+/// The sums of a run.
+#[derive(Debug)]
+struct Sums {
+    read: u64,
+    write: u64,
+    lines_in: u64,
+    lines_out: u64,
+    text: String,
+}
+
+/// The plugin, built beside the program that is run.
+fn plugin() -> Option<PathBuf> {
+    let beside = Path::new(LOAD).parent()?;
+    let names = ["liblinerate_lines.so", "deps/liblinerate_lines.so"];
+    names.iter().map(|name| beside.join(name)).find(|file| file.exists())
+}
+
+/// Runs one kind of load; `None` where that cannot be done, which has been said.
+fn run(kind: &str, words: &str) -> Option<Sums> {
+    if cfg!(not(target_arch = "x86_64")) {
+        eprintln!("skipped: the plugin is tried on x86-64");
+        return None;
+    }
+    let Some(plugin) = plugin() else {
+        eprintln!("skipped: cargo has built no plugin here");
+        return None;
+    };
+    let number = RUNS.fetch_add(1, Ordering::Relaxed);
+    let out = std::env::temp_dir().join(format!("lines-{}-{number}", std::process::id()));
+    let plugin = format!("{},out={}{words}", plugin.display(), out.display());
+    let turns = TURNS.to_string();
+    let ran = Command::new("qemu-x86_64").args(["-plugin", &plugin, LOAD, kind, &turns]).output();
+    let Ok(ran) = ran else {
+        eprintln!("skipped: no qemu-x86_64 (apt-get install qemu-user)");
+        return None;
+    };
+    let said = String::from_utf8_lossy(&ran.stderr);
+    if said.contains("plugin option") || said.contains("-plugin") {
+        eprintln!("skipped: this qemu-x86_64 loads no plugins");
+        return None;
+    }
+    assert!(ran.status.success(), "{}: {said}", ran.status);
+    let text = fs::read_to_string(&out).unwrap();
+    fs::remove_file(&out).unwrap();
+    let mut sums = [0; 4];
+    for line in text.lines().filter_map(|line| line.strip_prefix("pc ")) {
+        let counts = line.split(' ').skip(1).map(|n| n.parse::<u64>().unwrap());
+        sums.iter_mut().zip(counts).for_each(|(sum, n)| *sum += n);
+    }
+    let [read, write, lines_in, lines_out] = sums;
+    Some(Sums { read, write, lines_in, lines_out, text })
+}
+
+/// Each turn passes the turn's own line; what the counters' lines add is `more`.
+fn assert_turns(sums: &Sums, turns: u64) {
+    for (kind, n) in [("read", sums.read), ("write", sums.write)] {
+        assert!((turns - 10..turns + OTHERS).contains(&n), "{kind}: {n} for {turns}");
+    }
+}
+
+#[test]
+fn a_line_bounced_n_times_travels_n_times_for_a_load_and_n_times_for_a_store() {
+    let Some(sums) = run("bounce", "") else { return };
+    assert_turns(&sums, 2 * TURNS);
+    assert!(sums.text.contains(&format!("\npackets {TURNS}\n")), "{}", &sums.text[..100]);
+    assert!(sums.lines_in >= sums.read && sums.lines_out > 0);
+}
+
+#[test]
+fn a_false_shared_pair_travels_as_a_shared_one_does() {
+    let Some(sums) = run("false-shared", "") else { return };
+    assert_turns(&sums, 2 * TURNS);
+}
+
+#[test]
+fn private_lines_stay_and_only_the_turn_travels() {
+    let Some(sums) = run("private", "") else { return };
+    assert_turns(&sums, TURNS);
+}
+
+#[test]
+fn between_marks_nothing_else_is_counted() {
+    let (Some(all), Some(marked)) = (run("private", ""), run("private", ",marked=on")) else {
+        return;
+    };
+    assert_turns(&marked, TURNS);
+    let seen = |sums: &Sums| sums.text.lines().count();
+    assert!(seen(&marked) < seen(&all), "{} {}", seen(&marked), seen(&all));
+}
+
+#[test]
+fn a_small_cache_evicts_what_an_unlimited_one_keeps() {
+    let (Some(all), Some(small)) = (run("private", ""), run("private", ",l2=512x2")) else {
+        return;
+    };
+    assert!(small.text.contains("\nl2 4 2\n"));
+    assert!(small.lines_in > all.lines_in + TURNS, "{} {}", small.lines_in, all.lines_in);
+}
