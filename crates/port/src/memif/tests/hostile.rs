@@ -99,8 +99,7 @@ fn a_connected_client_that_dies_leaves_the_place_to_the_next() {
     let client = Client::connected(&name, &mut port, &mut mem);
     client.fill(0, 60);
     client.from.set_head(1);
-    turn(&mut port, &mut mem);
-    assert_eq!(port.queues[0].health(), Health::Up);
+    peer::until_up(true, &mut port, &mut mem);
     drop((client, mem));
     serves(&name, &pool, port);
 }
