@@ -25,7 +25,8 @@ macro_rules! ours {
 }
 
 /// Name and text of each.
-pub static BUILTIN: [(&str, &str); 11] = ours![
+pub static BUILTIN: [(&str, &str); 12] = ours![
+    "batch",
     "pool",
     "pool-bursts",
     "fabric",

@@ -177,6 +177,7 @@ impl Reading {
             add("doorbells", came(|port| port.driver_counts.doorbells.unwrap_or(0)));
         }
         let sizes = self.sizes();
+        add("tx_calls_full", sizes.calls[0].saturating_sub(before.sizes().calls[0]) as f64);
         for (range, (now, then)) in sizes.calls.iter().zip(before.sizes().calls).enumerate() {
             if *now > then {
                 add(&format!("tx_calls_{}", BatchSizes::least(range)), (now - then) as f64);
