@@ -3,7 +3,7 @@
 #[path = "report/fixture.rs"]
 mod fixture;
 
-use fixture::{pool, skbinit};
+use fixture::{coalesce, pool, skbinit};
 use linerate_lab::record::{Effect, Ledgers, Run, Status, Verdict};
 use linerate_lab::report::{html, text};
 use linerate_show::words::WIDTH;
@@ -32,6 +32,29 @@ fn the_text_says_what_was_measured_and_never_0_for_what_was_not_seen() {
     }
     let wide: Vec<&str> = text.lines().filter(|line| line.chars().count() > WIDTH).collect();
     assert!(wide.is_empty(), "{wide:#?}");
+}
+
+#[test]
+fn loads_of_post_001_are_told_in_its_layout_with_the_latency_beside_and_a_dash_where_not_reached() {
+    let text = text(&coalesce());
+    let page = html(&[coalesce()]);
+    for wanted in [
+        "coalescing: mode=fixed, port=xdp",
+        "   Link util [%]  Packets/Interrupt     CPU utilization [%]\n",
+        "    25             2.0        3.5       45.0         17.0\n",
+        "    100            -          3.5       -            17.0\n",
+    ] {
+        assert!(text.contains(wanted), "no {wanted:?} in\n{text}");
+        assert!(
+            page.contains(wanted.trim_start_matches("coalescing: ")),
+            "no {wanted:?} in the page"
+        );
+    }
+    let beside = text.lines().rfind(|line| line.contains(" 83.0 ")).unwrap();
+    for wanted in ["100", "99.5", "40.0", "140.0", "80.0", "290.0", "90.0", "60.0"] {
+        assert!(beside.contains(wanted), "no {wanted} in {beside:?}");
+    }
+    assert!(!html(&[skbinit()]).contains("Link util"));
 }
 
 #[test]

@@ -300,18 +300,32 @@ fn rough(report: &mut Report, first: usize, loads: &[Load]) {
 
 /// The table as it was posted.
 fn as_posted(loads: &[Load]) -> String {
+    let row = |load: &Load| {
+        let packets =
+            |mode: Option<Mode>| mode.map_or("-".into(), |m| m.packets_per_interrupt.to_string());
+        let cpu = |mode: Option<Mode>| mode.map_or("-".into(), |m| m.cpu_pct.to_string());
+        [
+            load.link_pct.to_string(),
+            packets(load.napi),
+            packets(load.coalescing),
+            cpu(load.napi),
+            cpu(load.coalescing),
+        ]
+    };
+    in_the_layout_of_001(loads.iter().map(row))
+}
+
+/// Formats rows in the layout of the post's table: the load of the link in per cent, then packets for each
+/// interrupt and CPU in per cent, each with NAPI and with coalescing. "-" stands for a load that was not
+/// reached.
+#[must_use]
+pub fn in_the_layout_of_001(rows: impl Iterator<Item = [String; 5]>) -> String {
     let mut table = String::from(
         "   Link util [%]  Packets/Interrupt     CPU utilization [%]\n\n                  \
          NAPI    Intr Coal.    NAPI      Intr Coal.\n   \
          ---------------------------------------------------------\n",
     );
-    for load in loads {
-        let packets =
-            |mode: Option<Mode>| mode.map_or("-".into(), |m| m.packets_per_interrupt.to_string());
-        let cpu = |mode: Option<Mode>| mode.map_or("-".into(), |m| m.cpu_pct.to_string());
-        let [a, b] = [packets(load.napi), packets(load.coalescing)];
-        let [c, d] = [cpu(load.napi), cpu(load.coalescing)];
-        let link = load.link_pct.to_string();
+    for [link, a, b, c, d] in rows {
         table += &format!("    {link:<15}{a:<11}{b:<10}{c:<13}{d}\n");
     }
     table

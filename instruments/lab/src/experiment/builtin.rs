@@ -25,7 +25,7 @@ macro_rules! ours {
 }
 
 /// Name and text of each.
-pub static BUILTIN: [(&str, &str); 12] = ours![
+pub static BUILTIN: [(&str, &str); 13] = ours![
     "batch",
     "pool",
     "pool-bursts",
@@ -33,6 +33,7 @@ pub static BUILTIN: [(&str, &str); 12] = ours![
     "fabric-bursts",
     "fabric-steady",
     "skbinit",
+    "coalesce",
     "peers-buffers",
     "veth",
     "veth-load",

@@ -4,6 +4,7 @@
 //! it is made harmless, bounded, and never believed to be well formed.
 
 mod html;
+mod posted;
 mod remarks;
 mod sentence;
 mod tables;

@@ -7,6 +7,7 @@ use linerate_show::table::Table;
 use linerate_show::words::elided;
 use linerate_show::words::wrapped;
 
+use super::posted::{self, Posted};
 use super::remarks::reasons;
 use super::remarks::{Remark, notes, warnings};
 use super::sentence::expectations;
@@ -15,6 +16,9 @@ use super::view::Shown;
 use super::view::View;
 use super::words::{n, short};
 use crate::record::{Effect, Ledger, Run, Verdict};
+
+/// Tables in a post's layout that are printed.
+const POSTED_MAX: usize = 4;
 
 /// Lines of tables; the metrics that do not fit are named. The headline is never left out.
 const LINES_MAX: usize = 30;
@@ -31,7 +35,7 @@ const NEITHER: &str = "neither better nor worse";
 /// The whole of it.
 pub(super) fn text(run: &Run) -> String {
     let view = View::new(run);
-    let parts = [head, few, effects, expected, ledger, elsewhere, noted];
+    let parts = [head, few, effects, posted, expected, ledger, elsewhere, noted];
     parts.iter().map(|part| part(&view)).collect()
 }
 
@@ -107,6 +111,22 @@ fn effects(view: &View<'_>) -> String {
     more += &named(NEITHER, &rest.join(", "));
     let gap = if more.is_empty() { "" } else { "\n" };
     text + gap + &more + &uncounted(view)
+}
+
+/// Formats the results in the layout of the post that the run reproduces.
+fn posted(view: &View<'_>) -> String {
+    let [a, b] = view.sides();
+    let tables = posted::of(view);
+    let mut text = String::new();
+    for Posted { title, text: table, beside } in tables.iter().take(POSTED_MAX) {
+        let title =
+            format!("In the post's layout, {a} for its NAPI and {b} for its coalescing: {title}");
+        text += &format!("\n{}{table}{beside}", wrapped(&title, "", "  "));
+    }
+    if let Some(more) = tables.len().checked_sub(POSTED_MAX).filter(|more| *more > 0) {
+        text += &format!("  {} more such tables with --html\n", n(more));
+    }
+    text
 }
 
 fn named(what: &str, names: &str) -> String {

@@ -72,6 +72,28 @@ pub fn skbinit() -> Run {
     run
 }
 
+/// Post 001's experiment: two loads with one mode, and the first side does not reach the second load.
+pub fn coalesce() -> Run {
+    let mut run = run("coalesce", "001", ["napi", "moderated"]);
+    for (load, reached) in [("25", 100.0), ("100", 83.0)] {
+        let factors = [("port", "xdp"), ("mode", "fixed"), ("load", load)];
+        let mut metrics = BTreeMap::new();
+        for (name, a, b) in [
+            ("cpu_pct", 45.0, 17.0),
+            ("packets_per_irq", 2.0, 3.5),
+            ("achieved_pct", reached, 99.5),
+            ("receipt_p50_us", 40.0, 140.0),
+            ("receipt_p99_us", 80.0, 290.0),
+            ("all_cpu_pct", 90.0, 60.0),
+        ] {
+            metrics.insert(name.into(), effect("%", a, b / a, Verdict::Better));
+        }
+        let cell = CellRecord { at: at(&factors), metrics, ..CellRecord::default() };
+        run.cells.push(cell);
+    }
+    run
+}
+
 fn run(id: &str, post: &str, [a, b]: [&str; 2]) -> Run {
     let tool = [
         ("version", "0.1.0"),

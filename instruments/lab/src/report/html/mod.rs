@@ -251,7 +251,7 @@ fn totals(view: &View<'_>) -> String {
 
 fn published(view: &View<'_>) -> String {
     let points = tables::fixed_points(view).map_or(String::new(), |points| points.html());
-    format!("{points}{}", post::section(view.run))
+    format!("{points}{}", post::section(view))
 }
 
 fn conditions(view: &View<'_>) -> String {

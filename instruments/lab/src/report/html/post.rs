@@ -3,11 +3,13 @@
 use linerate_seeds::{Part, Post};
 use linerate_show::escape::{escape, escape_lines};
 
-use crate::record::Run;
+use crate::report::posted::{self, Posted};
+use crate::report::view::View;
 
 /// Builds the tables of the run's post, computed again from its text; empty if the run reproduces
 /// no post.
-pub(super) fn section(run: &Run) -> String {
+pub(super) fn section(view: &View<'_>) -> String {
+    let run = view.run;
     let Some(post) = Post::named(&run.experiment.seed_post) else { return String::new() };
     let head = format!(
         "<p>Post {}: {}, {}, {}, {}.</p>\n<p><strong>Compare shapes and directions. Absolute values \
@@ -34,10 +36,21 @@ pub(super) fn section(run: &Run) -> String {
             )
         })
         .collect();
+    let ours: String = posted::of(view).iter().map(posted).collect();
     format!(
-        "{head}{parts}<details><summary>Wrong in the post, or less than it seems: {}</summary>\
+        "{head}{ours}{parts}<details><summary>Wrong in the post, or less than it seems: {}</summary>\
          <ul class=\"notes\">{errata}</ul></details>\n",
         report.errata.len()
+    )
+}
+
+fn posted(posted: &Posted) -> String {
+    format!(
+        "<details open><summary>Ours in the post's layout: {}</summary><pre class=\"scroll\" \
+         tabindex=\"0\">{}</pre>{}</details>\n",
+        escape(&posted.title),
+        escape_lines(&posted.text),
+        posted.beside.html()
     )
 }
 

@@ -17,6 +17,11 @@ use crate::{Code, Error, Result};
 /// however few of them are sent.
 const PER_SECOND_MAX: f64 = 1e6;
 
+/// Frames of 1514 bytes a second on Gigabit Ethernet, with FCS, preamble and gap.
+const LINK_FRAMES: f64 = 1e9 / (8.0 * 1538.0);
+/// Bytes of a stream in such a frame: less the headers of IP and TCP, with timestamps.
+const TCP_BYTES: f64 = 1448.0;
+
 const TOPOLOGY: Choice<bool, 2> = [("joined", false), ("split", true)];
 const PORT: Choice<Port, 3> = [("packet", Port::Packet), ("xdp", Port::Xdp), ("tap", Port::Tap)];
 const CPUS: Choice<Cpus, 3> =
@@ -75,6 +80,7 @@ knobs! {
     "tx_batch" tx_batch: TxBatch = other("1..=1024 | \"auto\"", told.parsed("tx_batch")?), "auto", "packets that go to a device with one doorbell; 1 gives each its own";
     "workload" workload: Workload = choice(WORKLOAD), "stream", "stream: bulk TCP one way, as netperf's TCP_STREAM; rpc: requests over TCP that are answered by as many bytes, as its TCP_RR; load: datagrams, each at its time; web: many short responses of mixed sizes, files of the sizes and shares that we know of SPECweb99; connections stay open for as many requests as we draw";
     "rate" rate: Option<f64> = other("\"max\" | a number above 0", rate(&told)?), "max", "bytes a second (stream), requests a second (web, rpc) or datagrams a second (load, which has no max) over all connections, sent at their times whatever the answers; max: as fast as TCP takes them";
+    "link_pct" link_pct: Option<u32> = count_if_set(1, 100), "none", "in place of a rate: so much of 1 Gbit/s in frames of 1514 bytes, 81,274 a second at 100, by what they carry (not web)";
     "burst" burst: u64 = count(1, 1024), "1", "datagrams of a flow that are due at once (load); the rate stays";
     "connections" connections: usize = count(1, 64) or workload.connections(), "1 (stream, rpc, load), 16 (web)", "TCP connections at a time, or flows of datagrams, through each pair of ports";
     "senders" processes: bool = choice(SENDERS), "threads", "threads: those who send are threads of the lab; processes: each is a process of its own (not web)";
@@ -121,7 +127,8 @@ impl Config {
     /// # Errors
     /// `E-EXPERIMENT` with the line of what is wrong; `E-UNSUPPORTED` with too few CPUs.
     pub fn of(settings: &Settings, place: &Place) -> Result<Config> {
-        let told = Told::read(settings)?;
+        let mut told = Told::read(settings)?;
+        told.rate = told.rate_of_link(settings)?;
         let bytes = if told.workload == Workload::Stream { told.message } else { 1 };
         let each = (bytes * told.adapters * told.connections) as f64;
         possible(settings, told.rate.unwrap_or(0.0) / each)?;
@@ -150,6 +157,28 @@ impl Config {
     /// Returns true if a worker shares its CPU with the hosts' programs.
     pub fn crowded(&self) -> bool {
         self.workers.contains(&self.traffic)
+    }
+}
+
+impl Told {
+    /// Returns the rate, of the link or as it is set.
+    fn rate_of_link(&self, settings: &Settings) -> Result<Option<f64>> {
+        let Some(link_pct) = self.link_pct else { return Ok(self.rate) };
+        let line = settings.get("link_pct").map_or(0, |setting| setting.line);
+        if self.rate.is_some() {
+            return Err(wrong(line, "link_pct and rate both say how much is sent").fix("say one"));
+        }
+        let frames = LINK_FRAMES * f64::from(link_pct) / 100.0;
+        let message = self.message as f64;
+        match self.workload {
+            Workload::Stream => Ok(Some(frames * TCP_BYTES)),
+            Workload::Rpc => Ok(Some(frames * TCP_BYTES / message)),
+            Workload::Load => Ok(Some(frames * datagrams::BYTES_MAX as f64 / message)),
+            Workload::Web => {
+                let why = "responses of the web have sizes of their own, and no share of a link";
+                Err(wrong(line, why).fix("workload = \"rpc\", or a rate"))
+            }
+        }
     }
 }
 
@@ -327,11 +356,15 @@ mod tests {
         let load = Settings::new().with("workload", "load");
         let long = load.clone().with("rate", 1000).with("message", 1473);
         let xdp = Settings::new().with("port", "xdp").with("offload", "on");
+        let twice = Settings::new().with("link_pct", 50).with("rate", 1000);
+        let web_link = Settings::new().with("link_pct", 50).with("workload", "web");
         for (settings, why, fix) in [
             (web, "clients of the web are threads", "rpc"),
             (load, "needs a rate", "rate = 10000"),
             (long, "has 16 to 1472 bytes", "leave message out"),
             (xdp, "do not fit", "packet"),
+            (twice, "both say", "say one"),
+            (web_link, "sizes of their own", "rpc"),
         ] {
             let e = Config::of(&settings, &place(&[0, 1])).unwrap_err();
             assert!(e.why.contains(why) && e.fix.contains(fix), "{e}");
@@ -339,6 +372,19 @@ mod tests {
         let processes = Settings::new().with("senders", "processes");
         let e = Config::of(&processes, &place(&[0, 1])).unwrap_err();
         assert!(e.code == Code::Unsupported && e.fix.contains("threads"), "{e}");
+    }
+
+    #[test]
+    fn part_of_a_link_is_a_rate_of_the_frames_that_it_carries() {
+        let rate = |settings: Settings| {
+            let settings = settings.with("link_pct", 50);
+            Config::of(&settings, &place(&[0, 1])).unwrap().rate.unwrap()
+        };
+        let of = |workload: &str| Settings::new().with("workload", workload);
+        assert_eq!(rate(of("load")).round(), 40_637.0);
+        assert_eq!((rate(of("stream")) / 1448.0).round(), 40_637.0);
+        assert_eq!(rate(of("rpc").with("message", 1448)).round(), 40_637.0);
+        assert_eq!(rate(of("rpc").with("message", 724)).round(), 81_274.0);
     }
 
     #[test]
