@@ -1,6 +1,6 @@
 //! The text before a run: modes obtained, and settings in effect.
 
-use linerate::{Data, Engine, Init, Pages, Return};
+use linerate::{Data, Engine, Init, Pages, Pool, Return};
 use linerate_ctl::pool::{INIT, RETURN, word};
 
 use crate::args::{Memory, Run};
@@ -22,13 +22,22 @@ pub fn preface(engine: &Engine, path: &Path, run: &Run) -> String {
         + &format!("memory   {}\n\n", memory(engine, &run.memory))
 }
 
+/// The pages of a pool.
+fn pages(pool: &Pool) -> &'static str {
+    match pool.pages() {
+        Pages::Huge2M => ", in 2 MiB pages",
+        Pages::Base => ", in ordinary pages",
+    }
+}
+
 /// The pool: how many frames of what size, and what is not as it usually is.
 fn memory(engine: &Engine, asked: &Memory) -> String {
     let stats = engine.stats();
     let pool = stats.pool();
+    let all: u64 = stats.pools().iter().map(|pool| pool.frames() as u64).sum();
     let (frames, needed) = (pool.frames() as u64, engine.holders().iter().map(|h| h.frames).sum());
     let needed = match needed {
-        n if n == frames => String::new(),
+        n if n == all => String::new(),
         n => format!(" ({} needed)", thousands(n)),
     };
     let (frames, bytes) = (thousands(frames), pool.frame_size());
@@ -43,10 +52,11 @@ fn memory(engine: &Engine, asked: &Memory) -> String {
         text += &format!(" and {} of {bytes}", thousands(pool.jumbo_frames() as u64));
     }
     if asked.buffers == Data::Frames {
-        text += match pool.pages() {
-            Pages::Huge2M => ", in 2 MiB pages",
-            Pages::Base => ", in ordinary pages",
-        };
+        text += pages(pool);
+    }
+    for apart in stats.pools().iter().skip(1) {
+        let frames = thousands(apart.frames() as u64);
+        text += &format!(", and {frames} that a peer may write{}", pages(apart));
     }
     if asked.init != Init::default() {
         text += &format!(", init {}", word(&INIT, asked.init));

@@ -16,7 +16,7 @@ pub const RETURN: [(&str, Return); 2] = [("local", Return::Local), ("home", Retu
 #[derive(Debug, Clone, PartialEq, Default)]
 #[cfg_attr(feature = "json", derive(Serialize))]
 pub struct PoolReport {
-    /// Ordinary frames.
+    /// Ordinary frames, of all pools.
     pub frames: u64,
     /// Bytes of each, headroom included.
     pub frame_bytes: u64,
@@ -132,9 +132,9 @@ impl PoolReport {
             room => room + pool.headroom(),
         };
         PoolReport {
-            frames: pool.frames() as u64,
+            frames: stats.pools().iter().map(|pool| pool.frames() as u64).sum(),
             frame_bytes: pool.frame_size() as u64,
-            jumbo_frames: pool.jumbo_frames() as u64,
+            jumbo_frames: stats.pools().iter().map(|pool| pool.jumbo_frames() as u64).sum(),
             jumbo_bytes: jumbo_bytes as u64,
             memory_bytes: stopped.memory_bytes,
             buffers: word(&BUFFERS, pool.data_from()),

@@ -192,7 +192,10 @@ impl Builder {
         self
     }
 
-    /// A pool of the program's own, instead of one made for the engine.
+    /// A pool of the program's own for all ports, instead of one made for the engine.
+    ///
+    /// If a peer may write it ([`Trust::Exported`](linerate_skb::Trust)), the peer can write the packets of all
+    /// wires. An engine's own pools keep them apart.
     ///
     /// What is asked here of the pool's frames and policies is for one that the engine makes.
     #[must_use]
@@ -201,7 +204,8 @@ impl Builder {
         self
     }
 
-    /// Frames of the pool, instead of the sum of its holders.
+    /// Frames of the pool, instead of the sum of its holders; of each, if wires that lead to a peer which may
+    /// write their packets have [one of their own](Stats::pools).
     #[must_use]
     pub fn pool_frames(mut self, frames: u32) -> Self {
         self.memory.frames = Some(frames);
@@ -303,18 +307,23 @@ impl Builder {
         let queues: Vec<usize> = ports.iter().map(|port| port.needs.queues.max(1)).collect();
         let most = self.workers.unwrap_or(wires.len().max(self.cpus.len()));
         let workers = plan::workers(&queues, &wires, most);
-        let memory = self.memory.get(&plan::demands(&ports, &workers), self.sizes)?;
-        let (pool, mut warnings) = (memory.pool, memory.warnings);
-        warnings.extend(plan::misfits(memory.hot_lists.len(), self.workers, &self.cpus));
-        let mut opened = opening::open_all(&ports, &pool)?;
+        // A pool of the program's own is everybody's.
+        let pools = match self.memory.pool {
+            Some(_) => vec![0; ports.len()],
+            None => plan::pools(&ports, &wires),
+        };
+        let mut memory = self.memory.get(&plan::demands(&ports, &pools, &workers), self.sizes)?;
+        let mut warnings = std::mem::take(&mut memory.warnings);
+        warnings.extend(plan::misfits(memory.workers(), self.workers, &self.cpus));
+        let mut opened = opening::open_all(&ports, &memory.pools_of_ports())?;
         opening::check_directions(&ports, &wires, &opened)?;
         opening::check_rates(&ports, &opened)?;
         let meters = wrapping::wrap_all(&ports, &mut opened, wraps)?;
-        let groups = Groups { ports: &ports, wires: &wires, workers: &workers, meters };
-        let (entries, groups) =
-            groups.split(opened, &pool, self.sizes, self.moderation, &mut warnings);
+        let groups =
+            Groups { ports: &ports, wires: &wires, workers: &workers, memory: &memory, meters };
+        let (entries, groups) = groups.split(opened, self.sizes, self.moderation, &mut warnings);
         let (mut made, notice) = (Vec::new(), Arc::default());
-        for (i, (group, hot_list_len)) in groups.into_iter().zip(memory.hot_lists).enumerate() {
+        for (i, group) in groups.into_iter().enumerate() {
             if group.napis.len() > Verdict::OUTPUTS_MAX {
                 let why = format!("worker {i} would serve {} queues", group.napis.len());
                 return Err(Error::new(Code::Topology, "cannot build the engine", why)
@@ -324,14 +333,15 @@ impl Builder {
             let queues = group.names.into_iter().zip(group.numbers).zip(&group.napis);
             let queues = queues.map(|((name, number), napi)| (name, number, napi.readings().0));
             let slot = WorkerSlot::new(&notice, queues.collect())?;
-            let mem = pool.local_named(&format!("worker {i}"), hot_list_len);
-            let worker = Worker::new(group.napis, stages, mem, self.sizes.budget, slot.clone())?;
+            let mems = memory.of_worker(i);
+            let worker = Worker::new(group.napis, stages, mems, self.sizes.budget, slot.clone())?;
             made.push((worker, slot));
         }
         let warnings = Arc::from(warnings);
         let workers = made.iter().map(|(_, slot)| slot.waits().clone()).collect();
-        let stats = Stats { ports: Arc::new(entries), workers, pool, warnings };
-        Ok(Engine { workers: made, notice, stats, holders: memory.holders.into(), cpus: self.cpus })
+        let pools = memory.pools.into();
+        let stats = Stats { ports: Arc::new(entries), workers, pools, warnings };
+        Ok(Engine { workers: made, notice, stats, holders: memory.holders, cpus: self.cpus })
     }
 
     fn make_stages(&mut self, worker: usize, names: &[String]) -> Result<Vec<Box<dyn Stage>>> {

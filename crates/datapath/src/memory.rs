@@ -1,8 +1,12 @@
-//! The memory of an engine: one pool for everyone who can hold frames, a hot list for each worker,
-//! and what is to be said about either.
+//! The memory of an engine: a pool for everyone who can hold frames, a hot list for each worker, and what is to
+//! be said about either.
+//!
+//! Wires that lead to a peer which may write their frames have a pool of their own, so that the peer sees no
+//! other packets. A worker that serves wires of several pools has a hot list of each.
+//! docs/adr/0012-what-a-peer-may-write.md.
 
 use linerate_port::{Code, Error, Result};
-use linerate_skb::{Builder, Data, Holders, Huge, Init, Pool, Return, Trust};
+use linerate_skb::{Builder, Data, Holder, Holders, Huge, Init, Local, Pool, Return, Trust};
 
 use linerate_skb::knob::HOT_LIST;
 
@@ -33,17 +37,66 @@ pub(crate) struct MemoryConfig {
 /// The memory that an engine gets.
 #[derive(Debug)]
 pub(crate) struct Memory {
-    pub pool: Pool,
-    pub holders: Holders,
-    /// Length of each worker's hot list.
-    pub hot_lists: Vec<usize>,
+    /// Its pools; one that no peer may write is the first.
+    pub pools: Vec<Pool>,
+    /// The number of each port's pool.
+    pub of_ports: Vec<usize>,
+    /// Holders of frames, of any pool.
+    pub holders: Vec<Holder>,
+    /// Length of each worker's hot list in each pool; none of a pool that it does not serve.
+    hot_lists: Vec<Vec<Option<usize>>>,
     /// Settings that were not applied as asked, or are not as they should be.
     pub warnings: Vec<String>,
 }
 
+impl Memory {
+    /// Returns the pool of each port.
+    pub fn pools_of_ports(&self) -> Vec<&Pool> {
+        self.of_ports.iter().map(|pool| &self.pools[*pool]).collect()
+    }
+
+    /// Returns the number of workers.
+    pub fn workers(&self) -> usize {
+        self.hot_lists.first().map_or(0, Vec::len)
+    }
+
+    /// Makes the packet memory of a worker, of each pool that it serves.
+    pub fn of_worker(&self, worker: usize) -> Vec<Local> {
+        let local = |(i, (pool, hot_lists)): (usize, (&Pool, &Vec<Option<usize>>))| {
+            let apart = if i == 0 { String::new() } else { format!(", pool {i}") };
+            Some(pool.local_named(&format!("worker {worker}{apart}"), hot_lists[worker]?))
+        };
+        self.pools.iter().zip(&self.hot_lists).enumerate().filter_map(local).collect()
+    }
+
+    /// Returns the place of a pool's memory among that of a worker that serves it.
+    pub fn place(&self, pool: usize, worker: usize) -> usize {
+        self.hot_lists[..pool].iter().filter(|hot_lists| hot_lists[worker].is_some()).count()
+    }
+}
+
 impl MemoryConfig {
-    /// Finds out who can hold how many frames, and makes a pool for them.
+    /// Finds out who can hold how many frames, and makes a pool for them; one more for the wires that lead to a
+    /// peer which may write it, if there are others.
     pub fn get(&self, demands: &[Demand], sizes: Sizes) -> Result<Memory> {
+        let of_ports: Vec<_> = demands.iter().map(|demand| demand.pool).collect();
+        let (pools, hot_lists) = (Vec::new(), Vec::new());
+        let (holders, warnings) = (Vec::new(), Vec::new());
+        let mut memory = Memory { pools, of_ports, holders, hot_lists, warnings };
+        for pool in 0..=memory.of_ports.iter().copied().max().unwrap_or(0) {
+            self.add(&mut memory, demands, pool, sizes)?;
+        }
+        Ok(memory)
+    }
+
+    /// Adds the pool of this number.
+    fn add(
+        &self,
+        memory: &mut Memory,
+        demands: &[Demand],
+        number: usize,
+        sizes: Sizes,
+    ) -> Result<()> {
         let frame_bytes = self.frame_bytes(demands);
         let new = self.describe(Pool::builder(), frame_bytes);
         let data_room = self.pool.as_ref().map_or(new.data_room(), Pool::data_room);
@@ -51,35 +104,42 @@ impl MemoryConfig {
             Some(pool) => Some(pool.frames() as u64),
             None => self.frames.map(u64::from),
         };
-        let rings = rings(demands);
-        let others = plan::holders(demands, sizes, &vec![0; rings.len()], data_room);
-        let told =
-            self.hot_list_len.map(|asked| applied(asked, frames, &others, rings.len(), sizes));
-        let default =
-            |served: &usize| HOT_LIST.clamp(HOT_LIST.default.max(*served as u64)) as usize;
-        let hot_lists: Vec<_> = rings.iter().map(|n| told.unwrap_or_else(|| default(n))).collect();
-        let holders = plan::holders(demands, sizes, &hot_lists, data_room).with_thread_caches();
+        let rings = rings(demands, number);
+        let none: Vec<_> = rings.iter().map(|rings| rings.map(|_| 0)).collect();
+        let others = plan::holders(demands, number, sizes, &none, data_room);
+        let workers = rings.iter().flatten().count();
+        let told = self.hot_list_len.map(|asked| applied(asked, frames, &others, workers, sizes));
+        let default = |served: usize| HOT_LIST.clamp(HOT_LIST.default.max(served as u64)) as usize;
+        let hot_list = |n: &Option<usize>| n.map(|n| told.unwrap_or_else(|| default(n)));
+        let hot_lists: Vec<_> = rings.iter().map(hot_list).collect();
+        let holders = plan::holders(demands, number, sizes, &hot_lists, data_room);
+        let holders = holders.with_thread_caches();
         if let Some(frames) = frames.filter(|frames| *frames < holders.sum()) {
             return Err(too_small(frames, &holders));
         }
+        let its: Vec<_> = demands.iter().filter(|demand| demand.pool == number).collect();
+        let trust = trust(&its);
         let pool = match (&self.pool, self.frames) {
             (Some(pool), _) => pool.clone(),
-            (None, Some(frames)) => new.frames(frames).trust(trust(demands)).build()?,
+            (None, Some(frames)) => new.frames(frames).trust(trust).build()?,
             (None, None) => {
-                let new = self.describe(Pool::sized_for(&holders), frame_bytes);
-                new.trust(trust(demands)).build()?
+                self.describe(Pool::sized_for(&holders), frame_bytes).trust(trust).build()?
             }
         };
         if let Some(every) = self.sampling {
             pool.set_sampling(every);
         }
         let cut = self.hot_list_len.zip(told).and_then(|(asked, told)| cut(asked, told));
-        let short = hot_lists.iter().zip(&rings).enumerate().filter_map(|(worker, (&len, &n))| {
+        let short = hot_lists.iter().zip(&rings).enumerate().filter_map(|(worker, lists)| {
+            let (len, n) = ((*lists.0)?, (*lists.1)?);
             Holders::short_hot_list(len, n as u64).map(|text| format!("worker {worker}: {text}"))
         });
-        let pieces = demands.iter().filter(|_| self.fit).filter_map(|d| in_pieces(d, &pool));
-        let warnings = cut.into_iter().chain(short).chain(pieces).collect();
-        Ok(Memory { pool, holders, hot_lists, warnings })
+        let pieces = its.iter().filter(|_| self.fit).filter_map(|d| in_pieces(d, &pool));
+        memory.warnings.extend(cut.into_iter().chain(short).chain(pieces));
+        memory.pools.push(pool);
+        memory.hot_lists.push(hot_lists);
+        memory.holders.extend(Vec::from(holders));
+        Ok(())
     }
 
     /// Bytes of a frame: as asked, or as many as the longest packet of any port takes.
@@ -108,19 +168,20 @@ impl MemoryConfig {
 }
 
 /// Returns `Exported` if any port shares the pool's frames with a peer that may write them.
-fn trust(demands: &[Demand]) -> Trust {
+fn trust(demands: &[&Demand]) -> Trust {
     let exported = demands.iter().any(|demand| demand.trust == Trust::Exported);
     if exported { Trust::Exported } else { Trust::Private }
 }
 
-/// Frames of the rings that each worker serves.
-fn rings(demands: &[Demand]) -> Vec<usize> {
+/// Returns the frames of the rings that each worker serves with a pool; none for a worker that does not.
+fn rings(demands: &[Demand], pool: usize) -> Vec<Option<usize>> {
     let workers = demands.iter().flat_map(|d| &d.workers).map(|worker| worker + 1).max();
-    let mut rings = vec![0usize; workers.unwrap_or(0)];
-    for demand in demands {
+    let mut rings: Vec<Option<usize>> = vec![None; workers.unwrap_or(0)];
+    for demand in demands.iter().filter(|demand| demand.pool == pool) {
         let of_queue = demand.rings.frames().div_ceil(demand.workers.len().max(1));
         for &worker in &demand.workers {
-            rings[worker] = rings[worker].saturating_add(of_queue);
+            let frames = rings[worker].get_or_insert(0);
+            *frames = frames.saturating_add(of_queue);
         }
     }
     rings
@@ -186,37 +247,68 @@ mod tests {
         let rings = Rings::Pair { name: None, packets: ring_packets };
         let trust = Trust::Private;
         let (name, workers) = (format!("port {worker}"), vec![worker]);
-        Demand { name, workers, packet_max_bytes, trust, rings, qdisc_packets: 0 }
+        let pool = 0;
+        Demand { name, workers, packet_max_bytes, trust, pool, rings, qdisc_packets: 0 }
     }
 
     fn get(asked: &MemoryConfig, demands: &[Demand]) -> Memory {
         asked.get(demands, SIZES).unwrap()
     }
 
+    /// Returns the hot lists of the first pool.
+    fn hot_lists(memory: &Memory) -> Vec<usize> {
+        memory.hot_lists[0].iter().flatten().copied().collect()
+    }
+
+    fn sum(memory: &Memory) -> u64 {
+        memory.holders.iter().map(|holder| holder.frames).sum()
+    }
+
     #[test]
     fn a_pool_is_exported_if_any_port_shares_it_with_a_peer() {
         let mut demands = [port(0, 60, 0), port(0, 60, 0)];
-        assert_eq!(get(&MemoryConfig::default(), &demands).pool.trust(), Trust::Private);
+        assert_eq!(get(&MemoryConfig::default(), &demands).pools[0].trust(), Trust::Private);
         demands[1].trust = Trust::Exported;
         for frames in [None, Some(1 << 14)] {
             let asked = MemoryConfig { frames, ..MemoryConfig::default() };
-            assert_eq!(get(&asked, &demands).pool.trust(), Trust::Exported);
+            assert_eq!(get(&asked, &demands).pools[0].trust(), Trust::Exported);
         }
+    }
+
+    #[test]
+    fn wires_of_a_peer_have_a_pool_and_hot_lists_of_their_own() {
+        let exported = Demand { trust: Trust::Exported, pool: 1, ..port(1, 60, 64) };
+        let demands =
+            [port(0, 60, 0), port(1, 60, 0), Demand { pool: 1, ..port(1, 60, 0) }, exported];
+        let memory = get(&MemoryConfig::default(), &demands);
+        let trusts: Vec<_> = memory.pools.iter().map(Pool::trust).collect();
+        assert_eq!((trusts, memory.workers()), (vec![Trust::Private, Trust::Exported], 2));
+        assert_eq!(memory.hot_lists, [[Some(1024); 2], [None, Some(1024)]]);
+        let names = |worker| {
+            let mems = memory.of_worker(worker).into_iter();
+            mems.map(|mem| memory.pools.iter().position(|pool| pool == mem.pool()))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!([names(0), names(1)], [vec![Some(0)], vec![Some(0), Some(1)]]);
+        assert_eq!([memory.place(0, 0), memory.place(0, 1), memory.place(1, 1)], [0, 0, 1]);
+        let frames = memory.pools.iter().map(|pool| pool.frames() as u64).sum::<u64>();
+        assert_eq!(frames, sum(&memory));
     }
 
     #[test]
     fn a_hot_list_is_as_long_as_the_rings_that_its_worker_serves() {
         let demands = [port(0, 60, 0), port(0, 0, 2048), port(1, 0, 2048), port(1, 0, 512)];
         let memory = get(&MemoryConfig::default(), &demands);
-        assert_eq!((memory.hot_lists, memory.warnings.len()), (vec![2048, 2560], 0));
-        assert_eq!(memory.pool.frames() as u64, memory.holders.sum());
+        assert_eq!((hot_lists(&memory), memory.warnings.len()), (vec![2048, 2560], 0));
+        assert_eq!(memory.pools[0].frames() as u64, sum(&memory));
         let memory = get(&MemoryConfig::default(), &[port(0, 60, 256)]);
-        assert_eq!(memory.hot_lists, [1024]);
+        assert_eq!(hot_lists(&memory), [1024]);
         // Of a port whose queues are divided, each serves its part; each queue has its backlog.
         let divided = Demand { workers: vec![0, 1], ..port(0, 60, 6000) };
         let memory = get(&MemoryConfig::default(), &[divided]);
-        assert_eq!(memory.hot_lists, [3000; 2]);
-        assert!(memory.holders.to_string().contains("port 0 backlog 512"), "{}", memory.holders);
+        assert_eq!(hot_lists(&memory), [3000; 2]);
+        let backlog = Holder { name: "port 0 backlog".into(), frames: 512 };
+        assert!(memory.holders.contains(&backlog), "{:?}", memory.holders);
     }
 
     #[test]
@@ -234,7 +326,7 @@ mod tests {
     fn a_hot_list_shorter_than_the_rings_of_xdp_is_warned_about() {
         let texts = ["xdp:lo,queues=0,ring=256", "xdp:lo,queues=0,rx=512,tx=256"];
         let ports = ports::plan(ports::tests::named(&texts), &[]).unwrap();
-        let demands = plan::demands(&ports, &[vec![0], vec![1]]);
+        let demands = plan::demands(&ports, &[0, 0], &[vec![0], vec![1]]);
         let asked = MemoryConfig { hot_list_len: Some(1024), ..MemoryConfig::default() };
         let warnings = get(&asked, &demands).warnings;
         // The fill ring has twice as many as the receive ring.
@@ -242,14 +334,14 @@ mod tests {
         let [warning] = warnings.as_slice() else { panic!("{warnings:?}") };
         assert!(warning.starts_with(text), "{warning}");
         let memory = get(&MemoryConfig::default(), &demands);
-        assert_eq!((memory.hot_lists, memory.warnings.len()), (vec![1024, 1792], 0));
+        assert_eq!((hot_lists(&memory), memory.warnings.len()), (vec![1024, 1792], 0));
     }
 
     #[test]
     fn a_hot_list_longer_than_any_or_than_the_pool_is_cut_and_said_so() {
         let cut = |asked: &MemoryConfig, demands: &[Demand]| {
             let memory = get(asked, demands);
-            (memory.hot_lists, memory.warnings.concat())
+            (hot_lists(&memory), memory.warnings.concat())
         };
         let asked = MemoryConfig { hot_list_len: Some(70_000), ..MemoryConfig::default() };
         let text = "hot list: asked 70000, applied 65536 (no list is longer)".to_owned();
@@ -273,12 +365,12 @@ mod tests {
         let fit = MemoryConfig { fit: true, ..MemoryConfig::default() };
         for (longest, frame_bytes) in [(60, 2048), (1792, 2048), (1793, 4096), (9000, 16_384)] {
             let memory = get(&fit, &[port(0, 60, 0), port(0, longest, 0)]);
-            assert_eq!((memory.pool.frame_size(), memory.warnings.len()), (frame_bytes, 0));
+            assert_eq!((memory.pools[0].frame_size(), memory.warnings.len()), (frame_bytes, 0));
         }
         let larger = MemoryConfig { frame_bytes: Some(4096), ..fit.clone() };
-        assert_eq!(get(&larger, &[port(0, 60, 0)]).pool.frame_size(), 4096);
+        assert_eq!(get(&larger, &[port(0, 60, 0)]).pools[0].frame_size(), 4096);
         let memory = get(&fit, &[port(0, 65_550, 0)]);
-        assert_eq!(memory.pool.frame_size(), 65_536);
+        assert_eq!(memory.pools[0].frame_size(), 65_536);
         let text = "port 0: packets of up to 65550 bytes in frames that hold 65280: those";
         assert!(memory.warnings[0].starts_with(text), "{:?}", memory.warnings);
         // What the allocator gives is as long as it has to be.
@@ -294,12 +386,12 @@ mod tests {
             return_to: Return::Home,
             ..MemoryConfig::default()
         };
-        let pool = get(&asked, &[port(0, 60, 0)]).pool;
+        let pool = get(&asked, &[port(0, 60, 0)]).pools.remove(0);
         assert_eq!(
             (pool.jumbo_frames(), pool.init(), pool.return_to()),
             (8, Init::AtFree, Return::Home)
         );
         let asked = MemoryConfig { data: Data::General, ..MemoryConfig::default() };
-        assert_eq!(get(&asked, &[port(0, 60, 0)]).pool.data_from(), Data::General);
+        assert_eq!(get(&asked, &[port(0, 60, 0)]).pools[0].data_from(), Data::General);
     }
 }

@@ -8,7 +8,7 @@ use linerate_port::moderation::{Cost, Rest};
 use linerate_port::{
     Direction, DriverQueue, Health, Moderation, Origin, QueueCounts, QueueOps, QueueStats, Want,
 };
-use linerate_skb::{Batch, DropReason, Local, Tally};
+use linerate_skb::{Batch, DropReason, Local, Pool, Tally};
 
 use crate::egress::Egress;
 use crate::stage::PortId;
@@ -24,6 +24,8 @@ pub(crate) struct Napi {
     pub port: PortId,
     /// The other end of its wire, as the worker counts its napis.
     pub peer: Option<usize>,
+    /// Its packet memory, of those of the worker.
+    pub mem: usize,
     /// Packets on their way out.
     egress: Egress,
     /// The ledger's count of them: how many a turn left behind.
@@ -52,6 +54,7 @@ impl Napi {
             direction,
             port,
             peer: None,
+            mem: 0,
             egress,
             tally,
             told: 0,
@@ -64,6 +67,11 @@ impl Napi {
     /// Returns the pages where others read its counters and the state of the device.
     pub fn readings(&self) -> (Arc<QueueStats>, Arc<Slot>) {
         (self.ops.stats().clone(), self.slot.clone())
+    }
+
+    /// Has packets of other pools than `pool` copied before they leave.
+    pub fn keep_to(&mut self, pool: &Pool) {
+        self.ops.keep_to(pool);
     }
 
     pub fn id(index: usize) -> PortId {

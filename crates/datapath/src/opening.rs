@@ -8,27 +8,31 @@ use linerate_port::{
 use linerate_skb::Pool;
 
 use crate::egress::Egress;
+use crate::memory::Memory;
 use crate::napi::Napi;
 use crate::plan::{Sizes, Wire};
 use crate::ports::Planned;
 use crate::stats::Entry;
 use crate::wrapping::Meters;
 
-/// Opens every port; the two ends of a pair meet.
-pub(crate) fn open_all(ports: &[Planned], pool: &Pool) -> Result<Vec<Opened>> {
+/// Opens every port with its pool; the two ends of a pair meet.
+pub(crate) fn open_all(ports: &[Planned], pools: &[&Pool]) -> Result<Vec<Opened>> {
     let needed = ports.iter().map(|port| port.needs.capabilities);
     let capabilities = needed.fold(Capabilities::NONE, Capabilities::and);
-    let mut cx = OpenContext::new(pool);
-    let open = |port: &Planned| {
+    let Some(first) = pools.first() else { return Ok(Vec::new()) };
+    let mut cx = OpenContext::new(first);
+    let mut all = Vec::new();
+    for (port, pool) in ports.iter().zip(pools) {
+        cx.set_pool(pool);
         let device = port.plan.open(&mut cx).map_err(|e| capabilities.added_to(e))?;
         let (opened, planned) = (device.queues.len(), port.needs.queues.max(1));
         if opened < planned {
             let why = format!("it opened {opened} of the {planned} queues that it was to have");
             return Err(port.spec.error(why));
         }
-        Ok(device)
-    };
-    ports.iter().map(open).collect()
+        all.push(device);
+    }
+    Ok(all)
 }
 
 /// Refuses a wire over which nothing can go.
@@ -101,6 +105,7 @@ pub(crate) struct Groups<'a> {
     pub wires: &'a [Wire],
     /// The worker of each queue of each port.
     pub workers: &'a [Vec<usize>],
+    pub memory: &'a Memory,
     /// The counters below what is around each port.
     pub meters: Vec<Meters>,
 }
@@ -111,7 +116,6 @@ impl Groups<'_> {
     pub fn split(
         self,
         opened: Vec<Opened>,
-        pool: &Pool,
         sizes: Sizes,
         moderation: Moderation,
         warnings: &mut Vec<String>,
@@ -120,8 +124,9 @@ impl Groups<'_> {
         let mut groups: Vec<Group> = (0..count).map(|_| Group::default()).collect();
         let mut entries = Vec::new();
         let devices = opened.into_iter().zip(self.meters);
-        for ((port, workers), (device, meters)) in self.ports.iter().zip(self.workers).zip(devices)
-        {
+        let dealt = self.ports.iter().zip(self.workers).zip(&self.memory.of_ports);
+        for (((port, workers), &pool_number), (device, meters)) in dealt.zip(devices) {
+            let pool = &self.memory.pools[pool_number];
             let (spec, flags) = (&port.spec, port.flags);
             let direction = device.obtained.direction;
             let mut queues = Vec::new();
@@ -135,6 +140,10 @@ impl Groups<'_> {
                 let mut egress = Egress::new(sizes.backlog, port.qdisc.map(|qdisc| qdisc.build()));
                 egress.set_cap(port.tx_batch.unwrap_or(sizes.tx_batch));
                 let mut napi = Napi::new(ops, direction, id, egress, tally);
+                napi.mem = self.memory.place(pool_number, worker);
+                if self.memory.pools.len() > 1 {
+                    napi.keep_to(pool);
+                }
                 let note = napi.set_moderation(spec.moderation.unwrap_or(moderation));
                 // What was not said of this port is none of its user's concern.
                 if let Some(note) = note.filter(|_| queues.is_empty() && spec.moderation.is_some())

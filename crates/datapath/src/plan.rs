@@ -117,6 +117,8 @@ pub(crate) struct Demand {
     pub packet_max_bytes: usize,
     /// The trust that a pool needs to serve it: private, or exported to a peer that may write.
     pub trust: Trust,
+    /// The number of its pool.
+    pub pool: usize,
     pub rings: Rings,
     /// Packets that its discipline holds.
     pub qdisc_packets: usize,
@@ -141,13 +143,40 @@ impl Rings {
     }
 }
 
+/// Returns the number of each port's pool, so that a peer that may write a pool sees no packets but those of
+/// wires that lead to it.
+///
+/// Ports on a wire have one pool, and the wires that a pair joins. Where one of them is shared with a peer, the
+/// pool is theirs alone; all others have one together, which is the first.
+pub(crate) fn pools(ports: &[Planned], wires: &[Wire]) -> Vec<usize> {
+    let mut groups: Vec<usize> = (0..ports.len()).collect();
+    let pairs = ports.iter().enumerate().filter_map(|(i, port)| {
+        ports[..i].iter().position(|other| port.is_paired_with(other)).map(|other| (other, i))
+    });
+    for (a, b) in wires.iter().copied().chain(pairs) {
+        let (one, other) = (groups[a], groups[b]);
+        groups.iter_mut().filter(|group| **group == other).for_each(|group| *group = one);
+    }
+    let is_exported = |group| {
+        let mut exporting =
+            ports.iter().zip(&groups).filter(|(p, _)| p.needs.trust == Trust::Exported);
+        exporting.any(|(_, of)| *of == group)
+    };
+    // None is the private one's, which comes first.
+    let kinds: Vec<_> =
+        groups.iter().map(|group| Some(*group).filter(|g| is_exported(*g))).collect();
+    let mut known = kinds.clone();
+    known.sort_unstable();
+    known.dedup();
+    kinds.iter().map(|kind| known.iter().take_while(|other| *other < kind).count()).collect()
+}
+
 /// Returns each port's demand on the engine's memory.
-pub(crate) fn demands(ports: &[Planned], workers: &[Vec<usize>]) -> Vec<Demand> {
+pub(crate) fn demands(ports: &[Planned], pools: &[usize], workers: &[Vec<usize>]) -> Vec<Demand> {
     let demand = |(i, (port, workers)): (usize, (&Planned, &Vec<usize>))| {
         let (spec, needs) = (&port.spec, port.needs);
-        let is_other = |p: &Planned| p.spec.driver == spec.driver && p.spec.arg == spec.arg;
         let rings = if port.flags.paired {
-            let first = !ports[..i].iter().any(is_other);
+            let first = !ports[..i].iter().any(|other| port.is_paired_with(other));
             let name = first.then(|| format!("{} {}", spec.driver, spec.arg));
             Rings::Pair { name, packets: needs.ring_frames }
         } else {
@@ -156,7 +185,8 @@ pub(crate) fn demands(ports: &[Planned], workers: &[Vec<usize>]) -> Vec<Demand> 
         let (name, packet_max_bytes) = (spec.name.clone(), needs.packet_max_bytes);
         let workers = workers.clone();
         let qdisc_packets = port.qdisc.map_or(0, |qdisc| qdisc.packets());
-        Demand { name, workers, packet_max_bytes, trust: needs.trust, rings, qdisc_packets }
+        let (trust, pool) = (needs.trust, pools[i]);
+        Demand { name, workers, packet_max_bytes, trust, pool, rings, qdisc_packets }
     };
     ports.iter().zip(workers).enumerate().map(demand).collect()
 }
@@ -166,29 +196,40 @@ pub(crate) fn frames_per_packet(packet_bytes: usize, data_room: usize) -> u64 {
     packet_bytes.div_ceil(data_room).max(1) as u64
 }
 
-/// Everyone who can hold frames of the pool, but the threads that drop packets; a worker for each
-/// of `hot_lists`.
+/// Everyone who can hold frames of the `pool`, but the threads that drop packets; the workers that serve it have
+/// these `hot_lists`.
+///
+/// A stage may send packets to the other ports of its worker, whose backlogs then hold them.
 pub(crate) fn holders(
     demands: &[Demand],
+    pool: usize,
     sizes: Sizes,
-    hot_lists: &[usize],
+    hot_lists: &[Option<usize>],
     data_room: usize,
 ) -> Holders {
-    let longest = demands.iter().map(|d| d.packet_max_bytes).max().unwrap_or(0);
+    let its = demands.iter().filter(|demand| demand.pool == pool);
+    let longest = its.map(|d| d.packet_max_bytes).max().unwrap_or(0);
     let longest = frames_per_packet(longest, data_room);
     let mut holders = Holders::new();
-    for (worker, &hot_list_len) in hot_lists.iter().enumerate() {
+    for (worker, hot_list_len) in hot_lists.iter().enumerate() {
+        let Some(hot_list_len) = *hot_list_len else { continue };
         // One batch and one outbox.
         holders.add(format!("worker {worker} batches"), 2 * sizes.budget as u64 * longest);
         holders.add(format!("worker {worker} hot list"), hot_list_len as u64);
     }
     for demand in demands {
         // Each queue has its own.
-        let queues = demand.workers.len();
+        let queues = demand.workers.iter().filter(|worker| hot_lists[**worker].is_some()).count();
+        if queues == 0 {
+            continue;
+        }
         holders.add(format!("{} backlog", demand.name), (queues * sizes.backlog) as u64 * longest);
         if demand.qdisc_packets > 0 {
             let packets = (queues * demand.qdisc_packets) as u64;
             holders.add(format!("{} qdisc", demand.name), packets * longest);
+        }
+        if demand.pool != pool {
+            continue;
         }
         match &demand.rings {
             Rings::Device { frames: 0 } | Rings::Pair { name: None, .. } => {}
@@ -258,13 +299,51 @@ mod tests {
     }
 
     #[test]
+    fn a_peer_that_may_write_a_pool_sees_the_packets_of_its_wires_alone() {
+        let pools_of = |texts: &[&str], wires: &[Wire]| {
+            pools(&ports::plan(named(texts), wires).unwrap(), wires)
+        };
+        let texts = ["null:", "null:", "null:", "memif:d", "memif:e,zerocopy=no"];
+        assert_eq!(pools_of(&texts, &[(0, 1), (2, 3)]), [0, 0, 1, 1, 0]);
+        assert_eq!(pools_of(&texts, &[(3, 0), (1, 2)]), [1, 0, 0, 1, 0]);
+        // One pool is the first, whoever may write it.
+        assert_eq!(pools_of(&["null:", "memif:b"], &[(0, 1)]), [0, 0]);
+        assert_eq!(pools_of(&["null:", "memif:b,zerocopy=read"], &[]), [0, 0]);
+        // Two peers do not see each other's, unless a wire joins them.
+        let texts = ["memif:a", "null:", "memif:c", "null:"];
+        assert_eq!(pools_of(&texts, &[(0, 1), (2, 3)]), [0, 0, 1, 1]);
+        assert_eq!(pools_of(&texts, &[(0, 2), (1, 3)]), [1, 0, 1, 0]);
+        // Rings between workers go on with a wire.
+        let texts = ["null:", "ring:r", "null:", "memif:b", "ring:r", "ring:s", "ring:s"];
+        assert_eq!(pools_of(&texts, &[(0, 1), (4, 3)]), [1, 1, 0, 1, 1, 0, 0]);
+    }
+
+    #[test]
+    fn a_worker_of_two_pools_holds_frames_of_each() {
+        let texts = ["gen:", "sink:", "null:", "memif:d,size=64"];
+        let wires = [(0, 1), (2, 3)];
+        let ports = ports::plan(named(&texts), &wires).unwrap();
+        let sizes = Sizes { budget: 32, backlog: 100, tx_batch: TxBatch::Auto };
+        let sum = |workers: [usize; 2], pool| {
+            let [a, b] = workers.map(|w| vec![w]);
+            let demands = demands(&ports, &[0, 0, 1, 1], &[a.clone(), a, b.clone(), b]);
+            let hot_lists: Vec<_> =
+                (0..2).map(|w| workers[pool..=pool].contains(&w).then_some(50)).collect();
+            holders(&demands, pool, sizes, &hot_lists, usize::MAX).sum()
+        };
+        assert_eq!([sum([0, 1], 0), sum([0, 1], 1)], [64 + 50 + 200, 64 + 50 + 200 + 128]);
+        // What a stage sends elsewhere waits there.
+        assert_eq!([sum([0, 0], 0), sum([0, 0], 1)], [64 + 50 + 400, 64 + 50 + 400 + 128]);
+    }
+
+    #[test]
     fn the_sum_names_every_holder() {
         let texts = ["a=gen:,size=3000", "b=ring:r,len=64", "c=ring:r,len=64"];
         let ports = ports::plan(named(&texts), &[]).unwrap();
-        let demands = demands(&ports, &[vec![0], vec![0], vec![0]]);
+        let demands = demands(&ports, &[0; 3], &[vec![0], vec![0], vec![0]]);
         assert_eq!(demands.iter().map(|d| d.rings.frames()).collect::<Vec<_>>(), [0, 128, 128]);
         let sizes = Sizes { budget: 32, backlog: 100, tx_batch: TxBatch::Auto };
-        let h = holders(&demands, sizes, &[1024], 1792);
+        let h = holders(&demands, 0, sizes, &[Some(1024)], 1792);
         // Two frames a packet.
         let sum = 2 * 64 + 1024 + 2 * 300 + 2 * 128;
         assert_eq!(h.sum(), sum);

@@ -48,6 +48,14 @@ impl Named {
     }
 }
 
+impl Planned {
+    /// Returns true if both are ends of one pair.
+    pub fn is_paired_with(&self, other: &Planned) -> bool {
+        let same = self.spec.driver == other.spec.driver && self.spec.arg == other.spec.arg;
+        self.flags.paired && same
+    }
+}
+
 /// Gives a port that is either read or written its mode: the left end of a wire is read. Between two
 /// of these packets of any link type pass, unless somebody `looks` at them, who takes them for Ethernet.
 pub(crate) fn direct(ports: &mut [Named], wires: &[Wire], looks: bool) {

@@ -102,11 +102,11 @@ impl Running {
     /// Stops it: takes nothing in any more, sends what is there for up to `timeout`, and drops the
     /// rest as `stopped` (or, in a ring whose reader has failed, as `peer_gone`).
     pub fn stop(mut self, timeout: Duration) -> Stopped {
-        let memory_bytes = self.stats.pool.stats().memory_bytes();
+        let memory_bytes = self.stats.pool_stats().memory_bytes();
         self.all(Phase::Drain);
         let drained = || (self.failed() || self.at_rest(true)).then_some(());
         let _ = self.notice.wait(after(timeout), drained);
-        let pool = self.stats.pool.stats();
+        let pool = self.stats.pool_stats();
         let failed = self.halt();
         let (ledger, ports) = (self.stats.ledger(), self.stats.ports());
         let workers = self.stats.workers();
@@ -178,9 +178,9 @@ pub struct Stopped {
     pub ports: Vec<PortStats>,
     /// A reading of each worker's time, to its end.
     pub workers: Vec<WorkerStats>,
-    /// Readings of the pool, core by core, when all packets had left.
+    /// Readings of the pools, core by core, when all packets had left.
     pub pool: PoolStats,
-    /// Memory that the pool held for packets when it was told to stop.
+    /// Memory that the pools held for packets when it was told to stop.
     pub memory_bytes: u64,
     /// The error of a worker that ended before it was told to, if one did.
     pub failed: Option<Error>,

@@ -9,7 +9,7 @@ use linerate_port::{
     Copies, Counters, DriverCounts, DriverFlags, DriverQueue, Health, Moderated, Obtained, Pace,
     QueueCounts, QueueStats, Result, Verified,
 };
-use linerate_skb::{Error, Ledger, Pool};
+use linerate_skb::{Error, Ledger, Pool, PoolStats};
 
 use crate::control::Order;
 use crate::egress::Egress;
@@ -288,7 +288,7 @@ pub(crate) struct Entry {
 pub struct Stats {
     pub(crate) ports: Arc<Vec<Entry>>,
     pub(crate) workers: Arc<[Arc<Waits>]>,
-    pub(crate) pool: Pool,
+    pub(crate) pools: Arc<[Pool]>,
     pub(crate) warnings: Arc<[String]>,
 }
 
@@ -350,16 +350,30 @@ impl Stats {
         })
     }
 
-    /// Returns the account of every packet.
+    /// Returns the account of every packet, over all pools.
     #[must_use]
     pub fn ledger(&self) -> Ledger {
-        self.pool.ledger()
+        let others = self.pools.iter().skip(1).map(Pool::ledger);
+        others.fold(self.pool().ledger(), |sum, ledger| sum.plus(&ledger))
     }
 
-    /// The pool of all its packets.
+    /// Returns the pool of its packets: the first one, if it has [several](Stats::pools).
     #[must_use]
     pub fn pool(&self) -> &Pool {
-        &self.pool
+        &self.pools[0]
+    }
+
+    /// Returns its pools: one, unless a peer may write the packets of some wires, and other wires have packets, too.
+    /// Then the first one is of those, and each further one of the wires that lead to one peer.
+    #[must_use]
+    pub fn pools(&self) -> &[Pool] {
+        &self.pools
+    }
+
+    /// Returns the costs of its pools, together.
+    pub(crate) fn pool_stats(&self) -> PoolStats {
+        let others = self.pools.iter().skip(1).map(Pool::stats);
+        others.fold(self.pool().stats(), |sum, stats| sum.plus(&stats))
     }
 
     /// Returns the warnings that the engine gave when it was built.

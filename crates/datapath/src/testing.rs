@@ -193,7 +193,7 @@ fn run_once<S: Stage + 'static>(
     }
     let stages: Vec<Box<dyn Stage>> = vec![Box::new(stage), Box::new(Xconnect)];
     let worker = WorkerSlot::new(&Arc::default(), Vec::new())
-        .and_then(|slot| Worker::new(napis, stages, pool.local(), batch, slot));
+        .and_then(|slot| Worker::new(napis, stages, vec![pool.local()], batch, slot));
     let mut worker = match worker {
         Ok(worker) => worker,
         Err(e) => panic!("{e}"),

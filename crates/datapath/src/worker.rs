@@ -53,7 +53,8 @@ pub enum Turned {
 pub struct Worker {
     pub(crate) napis: Vec<Napi>,
     pub(crate) stages: Vec<Box<dyn Stage>>,
-    mem: Local,
+    /// Packet memory, of each pool that its wires have.
+    mems: Vec<Local>,
     batch: Batch,
     outbox: Batch,
     budget: usize,
@@ -85,7 +86,7 @@ impl Worker {
     pub(crate) fn new(
         napis: Vec<Napi>,
         stages: Vec<Box<dyn Stage>>,
-        mem: Local,
+        mems: Vec<Local>,
         budget: usize,
         slot: Arc<WorkerSlot>,
     ) -> linerate_port::Result<Worker> {
@@ -105,7 +106,7 @@ impl Worker {
         Ok(Worker {
             napis,
             stages,
-            mem,
+            mems,
             batch: Batch::with_capacity(budget),
             outbox: Batch::with_capacity(budget),
             budget,
@@ -143,25 +144,26 @@ impl Worker {
                 self.napis[i].left_alone();
                 continue;
             }
-            received |= self.napis[i].rx(&mut self.batch, &mut self.mem, budget) > 0;
+            let mem = &mut self.mems[self.napis[i].mem];
+            received |= self.napis[i].rx(&mut self.batch, mem, budget) > 0;
             if self.batch.is_empty() {
                 continue;
             }
             goes_on |= self.napis[i].goes_on();
             let peer = self.napis[i].peer.map(Napi::id);
-            let (port, outbox, mem) = (self.napis[i].port, &mut self.outbox, &mut self.mem);
+            let (port, outbox) = (self.napis[i].port, &mut self.outbox);
             let mut turn = Turn::new(now, port, peer, outbox, mem);
             for stage in &mut self.stages {
                 stage.run(&mut self.batch, &mut turn);
             }
-            dispatch(&mut self.batch, &mut self.napis, now, &mut self.mem);
+            dispatch(&mut self.batch, &mut self.napis, now, mem);
             if !self.outbox.is_empty() {
-                dispatch(&mut self.outbox, &mut self.napis, now, &mut self.mem);
+                dispatch(&mut self.outbox, &mut self.napis, now, mem);
             }
         }
         let mut sent = false;
         for napi in &mut self.napis {
-            sent |= napi.xmit(now, &mut self.mem);
+            sent |= napi.xmit(now, &mut self.mems[napi.mem]);
         }
         if self.has_qdisc {
             self.due = self.napis.iter().filter_map(Napi::due).min();
@@ -256,8 +258,9 @@ impl Worker {
         };
         let mut nothing_waits = !moved && self.napis.iter().all(|napi| napi.waiting() == 0);
         if nothing_waits && self.slot.phase() != Phase::Run {
-            let (napis, mem) = (&mut self.napis, &mut self.mem);
-            self.sending = napis.iter_mut().fold(false, |any, napi| napi.sending(mem) | any);
+            let (napis, mems) = (&mut self.napis, &mut self.mems);
+            let sending = |any, napi: &mut Napi| napi.sending(&mut mems[napi.mem]) | any;
+            self.sending = napis.iter_mut().fold(false, sending);
             nothing_waits = !self.sending;
         }
         if !moved || self.turns.is_multiple_of(LOOK_TURNS) {
@@ -364,7 +367,7 @@ impl Drop for Worker {
         self.batch.discard(DropReason::STOPPED);
         self.outbox.discard(DropReason::STOPPED);
         for napi in &mut self.napis {
-            napi.purge(&mut self.mem);
+            napi.purge(&mut self.mems[napi.mem]);
             napi.conclude();
         }
         self.slot.publish(true);

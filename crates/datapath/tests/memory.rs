@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use linerate_datapath::{Engine, PortId, Running, Stage, Stopped, Turn, Turned, Worker};
 use linerate_port::pcap::{self, Frame};
-use linerate_skb::{Batch, Init, Ledger, Pool, PoolStats, Return};
+use linerate_skb::{Batch, Init, Ledger, Pool, PoolStats, Return, Trust};
 
 const LONG: Duration = Duration::from_secs(20);
 
@@ -262,4 +262,100 @@ fn over_a_ring_every_packet_is_freed_on_the_other_core_and_counted() {
     let pool = over_a_ring(&cpus[..2]);
     assert_eq!((pool.matrix.frees(cpus[0], cpus[1]), pool.matrix.local()), (100_000, 0));
     assert_eq!((pool.dwell[0].packets(), pool.dwell[1].packets() > 0), (0, true));
+}
+
+/// Sends what comes by a port to another one, and notes packets that a peer may write.
+struct Crosses {
+    ways: Vec<(PortId, PortId)>,
+    exported: Arc<[AtomicUsize; 2]>,
+}
+
+impl Stage for Crosses {
+    fn run(&mut self, batch: &mut Batch, turn: &mut Turn<'_>) {
+        let exported = batch.iter().filter(|skb| skb.trust() == Trust::Exported).count();
+        self.exported[0].fetch_add(exported, Ordering::Relaxed);
+        self.exported[1].fetch_add(batch.len() - exported, Ordering::Relaxed);
+        if let Some((_, to)) = self.ways.iter().find(|(from, _)| *from == turn.port()) {
+            batch.set_verdicts(to.verdict());
+        }
+    }
+}
+
+/// Returns the text of a memif port that is alone on its socket.
+fn memif(name: &str, role: &str) -> String {
+    format!("memif:@linerate-memory-{name}-{},role={role}", std::process::id())
+}
+
+/// Starts an engine that takes what a memif client sends.
+fn server(name: &str) -> Running {
+    let text = memif(name, "server");
+    let engine = Engine::builder().port("memif", &text).port("sink", "sink:,blind");
+    engine.wire("memif", "sink").build().unwrap().start().unwrap()
+}
+
+#[test]
+fn peer_of_one_wire_has_no_packet_of_another_wire_in_reach() {
+    let server = server("apart");
+    for workers in [1, 2] {
+        let engine = Engine::builder()
+            .workers(workers)
+            .port("a", "gen:,count=10k")
+            .port("memif", &memif("apart", "client"))
+            .port("b", "gen:,count=500")
+            .port("sink", "sink:")
+            .wire("a", "memif")
+            .wire("b", "sink");
+        let mut engine = engine.build().unwrap();
+        assert!(engine.wait_until_up(LONG));
+        let (stats, stopped) = (engine.stats(), finish(engine.start().unwrap()));
+        assert!(stopped.check().is_ok(), "{stopped}");
+        let [private, exported] = stats.pools() else { panic!("{:?}", stats.pools()) };
+        assert_eq!((private.trust(), exported.trust()), (Trust::Private, Trust::Exported));
+        assert_eq!((private.ledger().sent, exported.ledger().sent), (500, 10_000), "{stopped}");
+        assert_eq!((stopped.ledger.sent, stopped.ledger.difference()), (10_500, 0), "{stopped}");
+        let cost = stopped.pool;
+        assert_eq!(cost.cores.iter().map(|core| core.allocs).sum::<u64>(), 10_500, "{cost}");
+        // As they lie, and none of them is started late or copied by accident.
+        assert_eq!(stopped.ports[1].driver_counts.copied_bytes, Some(0));
+    }
+    drop(server);
+}
+
+#[test]
+fn packet_that_a_stage_moves_to_or_from_a_peers_wire_is_copied_and_counted() {
+    let (server, exported) = (server("crosses"), Arc::<[AtomicUsize; 2]>::default());
+    let seen = exported.clone();
+    let engine = Engine::builder()
+        .workers(1)
+        .port("a", "gen:,count=2000")
+        .port("memif", &memif("crosses", "client"))
+        .port("b", "gen:,count=500")
+        .port("west", "ring:crosses")
+        .port("east", "ring:crosses")
+        .port("sink", "sink:")
+        .wire("a", "memif")
+        .wire("b", "west")
+        .wire("east", "sink")
+        .stage(move |cx| Crosses {
+            ways: vec![(cx.port("a"), cx.port("west")), (cx.port("b"), cx.port("memif"))],
+            exported: seen.clone(),
+        });
+    let mut engine = engine.build().unwrap();
+    assert!(engine.wait_until_up(LONG));
+    let stopped = finish(engine.start().unwrap());
+    let copied = |port: &str| {
+        let port = stopped.ports.iter().find(|stats| stats.name == port).unwrap();
+        (port.counts.tx_packets, port.driver_counts.copied_bytes.unwrap_or(0))
+    };
+    assert_eq!(
+        (copied("memif"), copied("west")),
+        ((500, 500 * 60), (2000, 2000 * 60)),
+        "{stopped}"
+    );
+    assert_eq!(stopped.ports[5].verified.unwrap().packets, 2000);
+    assert_eq!((stopped.ledger.sent, stopped.ledger.difference()), (2500, 0), "{stopped}");
+    // Those of `a`, and nobody else's; what comes out of the ring is private again.
+    let seen = exported.each_ref().map(|n| n.load(Ordering::Relaxed));
+    assert_eq!(seen, [2000, 500 + 2000]);
+    drop(server);
 }

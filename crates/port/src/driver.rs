@@ -177,6 +177,11 @@ impl<'a> OpenContext<'a> {
         OpenContext { pool, waiting: Vec::new() }
     }
 
+    /// Sets the pool that the queues of ports opened from now on receive into.
+    pub fn set_pool(&mut self, pool: &'a Pool) {
+        self.pool = pool;
+    }
+
     /// Returns the pool that queues receive into.
     #[must_use]
     pub fn pool(&self) -> &'a Pool {

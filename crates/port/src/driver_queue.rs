@@ -5,9 +5,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
-use linerate_skb::{Batch, Local, Result};
+use linerate_skb::{Batch, Local, Pool, Result};
 
-use crate::caps::{Caps, Origin};
+use crate::caps::{Caps, Copies, Origin};
 use crate::moderation::{Moderation, Moderator};
 use crate::queue::{Health, QueueOps, Want};
 use crate::stats::{Counters, QueueStats};
@@ -45,6 +45,14 @@ impl DriverQueue {
         let mut queue = DriverQueue { stats, ..DriverQueue::new(wrap(ops)?) };
         queue.moderator.set_mode(moderator.mode());
         Ok(queue)
+    }
+
+    /// Has packets of other pools copied into `pool`'s frames before they leave, if the driver passes them on in
+    /// their own. The memory that the queue is called with is of that pool.
+    pub fn keep_to(&mut self, pool: &Pool) {
+        if self.ops.caps().copies == Copies::Never {
+            self.prep.keep_to(pool);
+        }
     }
 
     /// Receives up to `budget` packets and counts them.
@@ -129,18 +137,20 @@ impl DriverQueue {
         self.ops.health()
     }
 
-    /// Returns the driver's counters; the copied bytes include those of segments.
+    /// Returns the driver's counters; the copied bytes include those of segments, and of packets of other pools.
     pub fn counters(&mut self) -> Counters {
         let mut counters = self.ops.counters();
-        let copied_bytes = self.prep.copied_bytes();
-        counters.driver.copied_bytes = counters.driver.copied_bytes.map(|n| n + copied_bytes);
+        let (prepared, by_driver) = (self.prep.copied_bytes(), &mut counters.driver.copied_bytes);
+        // A driver that copies nothing does not count it.
+        *by_driver = by_driver.or(self.prep.has_border().then_some(0)).map(|n| n + prepared);
         counters
     }
 
     /// Facts of the queue, as they are now.
     #[must_use]
     pub fn caps(&self) -> Caps {
-        self.ops.caps()
+        let caps = self.ops.caps();
+        if self.prep.has_border() { Caps { copies: Copies::Sometimes, ..caps } } else { caps }
     }
 
     /// Its live counters.

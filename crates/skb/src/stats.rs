@@ -180,6 +180,18 @@ impl FreeMatrix {
         (all > 0).then(|| self.remote() as f64 / all as f64)
     }
 
+    /// Returns the sum of two matrices, of different pools.
+    fn plus(&self, other: &FreeMatrix) -> FreeMatrix {
+        let mut cpus = [self.cpus.as_slice(), &other.cpus].concat();
+        cpus.sort_unstable();
+        cpus.dedup();
+        let row = |from: &usize| {
+            cpus.iter().map(|to| self.frees(*from, *to) + other.frees(*from, *to)).collect()
+        };
+        let frees = cpus.iter().map(row).collect();
+        FreeMatrix { frees, cpus, unknown: self.unknown + other.unknown }
+    }
+
     fn of(cores: &[CoreStats]) -> FreeMatrix {
         let mut cpus: Vec<usize> = cores.iter().filter_map(|c| c.cpu).collect();
         cpus.sort_unstable();
@@ -246,6 +258,21 @@ impl PoolStats {
             // Read page by page while packets move, it can be negative for a moment.
             blocks_bytes: (blocks_bytes as i64).max(0) as u64,
         }
+    }
+
+    /// Returns the sum of two readings, of different pools: a core that has memory of both is in it twice.
+    #[must_use]
+    pub fn plus(mut self, other: &PoolStats) -> PoolStats {
+        self.matrix = self.matrix.plus(&other.matrix);
+        self.cores.extend_from_slice(&other.cores);
+        self.cores.sort_by_key(|core| !core.alive);
+        self.locks = self.locks.plus(other.locks);
+        for (sum, dwell) in self.dwell.iter_mut().zip(&other.dwell) {
+            sum.counts.iter_mut().zip(dwell.counts).for_each(|(sum, n)| *sum += n);
+        }
+        self.mapped_bytes += other.mapped_bytes;
+        self.blocks_bytes += other.blocks_bytes;
+        self
     }
 
     /// Returns the memory held for packets: [`mapped_bytes`](PoolStats::mapped_bytes) and what the
@@ -327,5 +354,22 @@ mod tests {
         assert_eq!(dwell.quantile_ticks(0.9), Some(16));
         assert_eq!(dwell.quantile_ticks(0.99), Some(1024));
         assert_eq!(Dwell { counts: [0; DWELLS] }.quantile_ticks(0.5), None);
+    }
+
+    #[test]
+    fn sum_of_two_pools_has_the_cores_and_the_memory_of_both() {
+        let pools = [4, 8].map(|frames| crate::Pool::builder().frames(frames).build().unwrap());
+        for pool in &pools {
+            drop(pool.local_named("worker", 0).alloc_one());
+        }
+        let [one, other] = pools.each_ref().map(crate::Pool::stats);
+        let sum = one.clone().plus(&other);
+        assert_eq!(sum.cores.len(), one.cores.len() + other.cores.len());
+        assert_eq!(sum.memory_bytes(), one.memory_bytes() + other.memory_bytes());
+        assert_eq!(sum.locks.taken, one.locks.taken + other.locks.taken);
+        let frees = |stats: &PoolStats| {
+            stats.matrix.local() + stats.matrix.remote() + stats.matrix.unknown()
+        };
+        assert_eq!((frees(&sum), frees(&one)), (2, 1));
     }
 }

@@ -56,7 +56,7 @@ fn dense(notifies_tx_space: bool, waiting: usize) -> (Worker, Arc<WorkerSlot>, T
     mem.alloc(&mut batch, waiting);
     napi.enqueue(&mut batch, waiting, Instant::now(), &mut mem);
     let slot = WorkerSlot::new(&Arc::default(), Vec::new()).unwrap();
-    let mut worker = Worker::new(vec![napi], Vec::new(), mem, 64, slot.clone()).unwrap();
+    let mut worker = Worker::new(vec![napi], Vec::new(), vec![mem], 64, slot.clone()).unwrap();
     // Ten in 3 ms: for 32 of them 9.6 ms.
     let (now, step) = (Instant::now(), Duration::from_millis(3));
     worker.turn(now - 2 * step);

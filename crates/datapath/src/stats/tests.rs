@@ -74,7 +74,7 @@ fn port(queues: Vec<Losing>) -> (Entry, Worker) {
         rings: Vec::new(),
     };
     let slot = WorkerSlot::new(&Arc::default(), Vec::new()).unwrap();
-    (entry, Worker::new(napis, Vec::new(), pool.local(), 64, slot).unwrap())
+    (entry, Worker::new(napis, Vec::new(), vec![pool.local()], 64, slot).unwrap())
 }
 
 #[test]

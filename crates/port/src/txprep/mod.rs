@@ -10,6 +10,9 @@
 //! what leaves. What the driver refuses stays in `ready`, before all that is offered later; it goes with the
 //! queue's next call, and is dropped as `stopped` with the queue. A device that is down drops it itself.
 //!
+//! A queue that passes packets on in their frames can be kept to a pool: then a packet of another pool is copied
+//! here, so that no frame of a wire gets to a peer of another one.
+//!
 //! Source: Linux net/core/dev.c `validate_xmit_skb`; DPDK `rte_eth_tx_prepare`.
 
 #[cfg(test)]
@@ -19,11 +22,11 @@ mod tests;
 
 use std::time::Instant;
 
-use linerate_skb::{Batch, DropReason, Local, Moved, Offload, Skb};
+use linerate_skb::{Batch, DropReason, Local, Moved, Offload, Pool, Skb};
 
 use crate::caps::{Caps, TxOffload};
 use crate::host::segment::Cutter;
-use crate::host::{RETRY, offload};
+use crate::host::{RETRY, copy_out, offload};
 use crate::queue::QueueOps;
 
 /// Packets prepared at once: one doorbell for all of them.
@@ -48,6 +51,15 @@ pub(crate) struct TxPrep {
     stops_at_offloads: bool,
     /// Made for the first superframe.
     stage: Option<Box<Stage>>,
+    /// The pool that packets are copied into if they are of another one.
+    border: Option<Box<Border>>,
+}
+
+/// The border of a pool, which packets cross as copies.
+struct Border {
+    pool: Pool,
+    scratch: Vec<u8>,
+    copied_bytes: u64,
 }
 
 /// A superframe that is being cut, and packets that are prepared and not sent.
@@ -64,7 +76,18 @@ impl TxPrep {
     pub fn new(caps: &Caps) -> TxPrep {
         let Caps { checksum, gso, stops_at_offloads, .. } = *caps;
         let does_all = (checksum, gso) == (TxOffload::All, TxOffload::All);
-        TxPrep { checksum, gso, does_all, stops_at_offloads, stage: None }
+        TxPrep { checksum, gso, does_all, stops_at_offloads, stage: None, border: None }
+    }
+
+    /// Copies packets of other pools into frames of this one from now on.
+    pub fn keep_to(&mut self, pool: &Pool) {
+        let border = Border { pool: pool.clone(), scratch: Vec::new(), copied_bytes: 0 };
+        (self.border, self.does_all) = (Some(border.into()), false);
+    }
+
+    /// Returns true if it copies packets of other pools.
+    pub fn has_border(&self) -> bool {
+        self.border.is_some()
     }
 
     /// Sends from the front of `batch`, after what waits.
@@ -77,6 +100,9 @@ impl TxPrep {
     pub fn xmit(&mut self, ops: &mut dyn QueueOps, mem: &mut Local, batch: &mut Batch) -> Moved {
         if self.does_all {
             return ops.xmit(mem, batch);
+        }
+        if let Some(border) = &mut self.border {
+            border.copy_others(mem, batch);
         }
         if !self.is_busy() {
             if self.stops_at_offloads {
@@ -114,9 +140,10 @@ impl TxPrep {
         Some(stage.retry_at.map_or(Waits::Room, Waits::Frame))
     }
 
-    /// Bytes copied into segments so far.
+    /// Bytes copied into segments, and over the border of a pool, so far.
     pub fn copied_bytes(&self) -> u64 {
-        self.stage.as_ref().map_or(0, |stage| stage.copied_bytes)
+        let over = self.border.as_ref().map_or(0, |border| border.copied_bytes);
+        over + self.stage.as_ref().map_or(0, |stage| stage.copied_bytes)
     }
 
     #[cold]
@@ -222,6 +249,28 @@ impl Stage {
             return false;
         }
         true
+    }
+}
+
+impl Border {
+    /// Puts copies in the places of packets of other pools; drops those that there is no frame for.
+    ///
+    /// Cost: a look at each packet; a copy of those of other pools.
+    fn copy_others(&mut self, mem: &mut Local, batch: &mut Batch) {
+        if batch.iter().all(|skb| skb.is_of(&self.pool)) {
+            return;
+        }
+        batch.retain(|skb| {
+            if skb.is_of(&self.pool) {
+                return Ok(());
+            }
+            let bytes = copy_out(skb, &mut self.scratch).ok_or(DropReason::TOO_LONG)?;
+            let mut copy = mem.alloc_copy(bytes).ok_or(DropReason::NO_FRAME)?;
+            copy.set_offload(skb.offload());
+            self.copied_bytes += bytes.len() as u64;
+            *skb = copy;
+            Ok(())
+        });
     }
 }
 
