@@ -32,6 +32,8 @@ pub struct Builder {
     wires: Vec<(String, String)>,
     wraps: Vec<(String, Around)>,
     makers: Vec<Maker>,
+    /// All stages can work on packets that a peer may write.
+    reads_exported: bool,
     sizes: Sizes,
     moderation: Moderation,
     memory: MemoryConfig,
@@ -47,6 +49,7 @@ impl Builder {
             wires: Vec::new(),
             wraps: Vec::new(),
             makers: Vec::new(),
+            reads_exported: true,
             sizes: Sizes {
                 budget: BUDGET.default as usize,
                 backlog: BACKLOG.default as usize,
@@ -124,12 +127,14 @@ impl Builder {
         self
     }
 
-    /// A stage on the path of every packet; `make` is called once for each worker.
+    /// A stage on the path of every packet; `make` is called once for each worker. Unless it
+    /// [says otherwise](Stage::reads_exported), it sees no packet that a peer may write.
     #[must_use]
     pub fn stage<S: Stage + 'static>(
         mut self,
         mut make: impl FnMut(&mut StageContext<'_>) -> S + 'static,
     ) -> Self {
+        self.reads_exported &= S::reads_exported();
         self.makers.push(Box::new(move |cx| Box::new(make(cx))));
         self
     }
@@ -303,7 +308,11 @@ impl Builder {
         let wraps = wrapping::find(&named, std::mem::take(&mut self.wraps))?;
         plan::check_wires(&named, &wires)?;
         ports::direct(&mut named, &wires, looks);
-        let ports = ports::plan(named, &wires)?;
+        let mut ports = ports::plan(named, &wires)?;
+        if !self.reads_exported {
+            self.memory.check_private()?;
+            ports::keep_private(&mut ports)?;
+        }
         let queues: Vec<usize> = ports.iter().map(|port| port.needs.queues.max(1)).collect();
         let most = self.workers.unwrap_or(wires.len().max(self.cpus.len()));
         let workers = plan::workers(&queues, &wires, most);

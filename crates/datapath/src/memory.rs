@@ -11,6 +11,7 @@ use linerate_skb::{Builder, Data, Holder, Holders, Huge, Init, Local, Pool, Retu
 use linerate_skb::knob::HOT_LIST;
 
 use crate::plan::{self, Demand, Sizes};
+use crate::ports::DECLARE;
 
 /// Largest frame that a pool can have, as a power of two.
 const FRAME_POWER_MAX: u32 = 16;
@@ -87,6 +88,16 @@ impl MemoryConfig {
             self.add(&mut memory, demands, pool, sizes)?;
         }
         Ok(memory)
+    }
+
+    /// Refuses a pool of the program's own that a peer may write, where a stage reads packets in place.
+    pub fn check_private(&self) -> Result<()> {
+        if self.pool.as_ref().is_none_or(|pool| pool.trust() == Trust::Private) {
+            return Ok(());
+        }
+        let why = "a peer may write the engine's pool while a stage reads the packets";
+        Err(Error::new(Code::Unsupported, "cannot build the engine", why)
+            .fix(format!("make the pool private, or {DECLARE}")))
     }
 
     /// Adds the pool of this number.

@@ -24,7 +24,12 @@ pub(crate) fn open_all(ports: &[Planned], pools: &[&Pool]) -> Result<Vec<Opened>
     let mut all = Vec::new();
     for (port, pool) in ports.iter().zip(pools) {
         cx.set_pool(pool);
-        let device = port.plan.open(&mut cx).map_err(|e| capabilities.added_to(e))?;
+        let mut device = port.plan.open(&mut cx).map_err(|e| capabilities.added_to(e))?;
+        if port.copies_for_stage {
+            let why =
+                "zero copy: a stage reads packets where they lie, and the peer could write them";
+            device.obtained = device.obtained.refused(why);
+        }
         let (opened, planned) = (device.queues.len(), port.needs.queues.max(1));
         if opened < planned {
             let why = format!("it opened {opened} of the {planned} queues that it was to have");

@@ -1,10 +1,15 @@
 //! The ports of an engine before they are open: named by their texts, then planned by their drivers.
 
 use linerate_port::{Direction, Driver, DriverFlags, Needs, Plan, Registry, Result, Spec};
+use linerate_skb::Trust;
 
 use crate::plan::Wire;
 use crate::qdisc::Setup;
 use crate::tx_batch::TxBatch;
+
+/// The remedy where a stage does not see packets that a peer may write.
+pub(crate) const DECLARE: &str =
+    "have the stage return true from Stage::reads_exported, if it reads by Skb::copy_to alone";
 
 /// A port's text, and the driver that it names.
 pub(crate) struct Named {
@@ -24,6 +29,8 @@ pub(crate) struct Planned {
     pub qdisc: Option<Setup>,
     /// Packets that go with one doorbell, if its text says so.
     pub tx_batch: Option<TxBatch>,
+    /// It copies because a stage reads packets in place.
+    pub copies_for_stage: bool,
 }
 
 impl Named {
@@ -92,9 +99,25 @@ pub(crate) fn plan(mut ports: Vec<Named>, wires: &[Wire]) -> Result<Vec<Planned>
     let planned = |(port, plan): (Named, Box<dyn Plan>)| {
         let (flags, needs) = (port.flags(), plan.needs()?);
         let Named { spec, qdisc, tx_batch, .. } = port;
-        Ok(Planned { spec, flags, needs, plan, qdisc, tx_batch })
+        let copies_for_stage = false;
+        Ok(Planned { spec, flags, needs, plan, qdisc, tx_batch, copies_for_stage })
     };
     ports.into_iter().zip(plans).map(planned).collect()
+}
+
+/// Has ports copy that would share their frames with a peer that writes: a stage reads packets in place.
+///
+/// # Errors
+/// `E-PORT-SYNTAX` of a port whose text shares them.
+pub(crate) fn keep_private(ports: &mut [Planned]) -> Result<()> {
+    for port in ports.iter_mut().filter(|port| port.needs.trust == Trust::Exported) {
+        port.plan = port.plan.by_copies().map_err(|fix| {
+            let why = "its peer could write packets while a stage of the engine reads them";
+            port.spec.error(why).fix(format!("{fix}, or {DECLARE}"))
+        })?;
+        (port.needs, port.copies_for_stage) = (port.plan.needs()?, true);
+    }
+    Ok(())
 }
 
 /// Has the two ends of a pair say the same, where one of them says something.

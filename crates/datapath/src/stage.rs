@@ -24,6 +24,19 @@ pub trait Stage: Send {
     ///         without a verdict after the last stage is dropped as `no_route`.
     /// Cost:   one dynamic call a batch. It must not block: it runs on the packet path.
     fn run(&mut self, batch: &mut Batch, turn: &mut Turn<'_>);
+
+    /// Returns true if the stage can work on packets that a peer may write meanwhile
+    /// ([`Trust::Exported`](linerate_skb::Trust)): it reads bytes by [`Skb::copy_to`] alone, each once, or none at
+    /// all. `data()` of such a packet is empty, and it has no header views.
+    ///
+    /// Unless all stages of an engine say so, its ports copy instead of sharing their frames with a peer that
+    /// writes, which their [`Obtained`](linerate_port::Obtained) says.
+    fn reads_exported() -> bool
+    where
+        Self: Sized,
+    {
+        false
+    }
 }
 
 /// A stage's view of the turn it runs in, and the calls it can make beside changing the batch.

@@ -7,6 +7,9 @@
 //! Packets come from veth and tap with checksums and cuts that are left to a device. So the run is repeated
 //! with the checksums of UDP and TCP left so, and with TCP segments as superframes; a stage fails whose
 //! packets are then, completed, not the same byte for byte.
+//!
+//! A stage that says that it reads packets which a peer may write ([`Stage::reads_exported`]) is run on such
+//! packets, too; the result must be the same.
 
 mod unfinished;
 
@@ -20,7 +23,7 @@ use std::time::{Duration, Instant};
 use linerate_port::pcap::{self, Frame};
 use linerate_port::wait::EventFd;
 use linerate_port::{Caps, Direction, Health, Moderation, QueueOps, Want};
-use linerate_skb::{Batch, Ledger, Local, Moved, Pool};
+use linerate_skb::{Batch, Ledger, Local, Moved, Pool, Trust};
 
 use crate::egress::Egress;
 use crate::napi::Napi;
@@ -49,7 +52,8 @@ pub struct Run {
 ///
 /// # Panics
 /// If the capture cannot be read, if two batch sizes give different results (the first difference
-/// is shown), if packets that are not finished are not treated as others are, or if the ledger does not balance: it is for tests.
+/// is shown), if packets that are not finished, or that a peer may write, are not treated as others are, or if the ledger
+/// does not balance: it is for tests.
 #[must_use]
 pub fn run<S: Stage + 'static>(
     make: impl Fn(&mut StageContext<'_>) -> S,
@@ -74,7 +78,7 @@ pub fn run_frames<S: Stage + 'static>(
 ) -> Run {
     let mut first: Option<Run> = None;
     for batch in BATCHES {
-        let run = run_once(&make, frames, batch, Left::Nothing);
+        let run = run_once(&make, frames, batch, Left::Nothing, Trust::Private);
         assert!(run.ledger.balanced(), "batches of {batch}: {}", run.ledger);
         match &first {
             None => first = Some(run),
@@ -83,10 +87,15 @@ pub fn run_frames<S: Stage + 'static>(
     }
     let Some(first) = first else { unreachable!("there is a batch size") };
     for left in [Left::Checksums, Left::Superframes] {
-        let run = run_once(&make, frames, BATCHES[1], left);
+        let run = run_once(&make, frames, BATCHES[1], left, Trust::Private);
         assert!(run.ledger.balanced(), "with {} in a packet: {}", left.as_str(), run.ledger);
         let what = format!("the stage leaves {} wrong", left.as_str());
         first.assert_same(&run, &what);
+    }
+    if S::reads_exported() {
+        let run = run_once(&make, frames, BATCHES[1], Left::Nothing, Trust::Exported);
+        assert!(run.ledger.balanced(), "with packets that a peer may write: {}", run.ledger);
+        first.assert_same(&run, "the stage does not read packets that a peer may write");
     }
     first
 }
@@ -166,9 +175,10 @@ fn run_once<S: Stage + 'static>(
     frames: &[Frame],
     batch: usize,
     left: Left,
+    trust: Trust,
 ) -> Run {
     let (stage, names) = make_stage(make);
-    let pool = match Pool::builder().name("stage test").frames(8192).build() {
+    let pool = match Pool::builder().name("stage test").frames(8192).trust(trust).build() {
         Ok(pool) => pool,
         Err(e) => panic!("{e}"),
     };
@@ -325,6 +335,38 @@ mod tests {
         let run = run_frames(|_| DropOdd, &frames(100));
         assert_eq!((run.ledger().dropped(ODD), run.ledger().sent), (50, 50));
         assert!(run.out("east").iter().enumerate().all(|(i, f)| f.bytes[0] as usize == 2 * i));
+    }
+
+    /// Drops odd packets, whoever may write them; `true` reads them in place all the same.
+    struct Declares<const IN_PLACE: bool>;
+
+    impl<const IN_PLACE: bool> Stage for Declares<IN_PLACE> {
+        fn run(&mut self, batch: &mut Batch, _: &mut Turn<'_>) {
+            batch.retain(|skb| {
+                let mut first = [0];
+                match IN_PLACE {
+                    true => first[0] = skb.data().first().copied().unwrap_or(0),
+                    false => assert_eq!(skb.copy_to(0, &mut first), 1),
+                }
+                if first[0] % 2 == 1 { Err(ODD) } else { Ok(()) }
+            });
+        }
+
+        fn reads_exported() -> bool {
+            true
+        }
+    }
+
+    #[test]
+    fn stage_that_copies_out_reads_packets_that_a_peer_may_write() {
+        let run = run_frames(|_| Declares::<false>, &frames(100));
+        assert_eq!((run.ledger().dropped(ODD), run.ledger().sent), (50, 50));
+    }
+
+    #[test]
+    #[should_panic(expected = "does not read packets that a peer may write")]
+    fn stage_that_reads_nothing_of_what_a_peer_may_write_and_says_it_does_fails() {
+        let _ = run_frames(|_| Declares::<true>, &frames(100));
     }
 
     struct FirstOfBatch;

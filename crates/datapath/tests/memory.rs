@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use linerate_datapath::{Engine, PortId, Running, Stage, Stopped, Turn, Turned, Worker};
+use linerate_datapath::{Code, Engine, PortId, Running, Stage, Stopped, Turn, Turned, Worker};
 use linerate_port::pcap::{self, Frame};
-use linerate_skb::{Batch, Init, Ledger, Pool, PoolStats, Return, Trust};
+use linerate_skb::{Batch, DropReason, Init, Ledger, Pool, PoolStats, Return, Trust};
 
 const LONG: Duration = Duration::from_secs(20);
 
@@ -279,6 +279,10 @@ impl Stage for Crosses {
             batch.set_verdicts(to.verdict());
         }
     }
+
+    fn reads_exported() -> bool {
+        true
+    }
 }
 
 /// Returns the text of a memif port that is alone on its socket.
@@ -358,4 +362,38 @@ fn packet_that_a_stage_moves_to_or_from_a_peers_wire_is_copied_and_counted() {
     let seen = exported.each_ref().map(|n| n.load(Ordering::Relaxed));
     assert_eq!(seen, [2000, 500 + 2000]);
     drop(server);
+}
+
+/// Drops what it cannot read in place, and asks nobody whether that is allowed.
+struct Filter;
+
+impl Stage for Filter {
+    fn run(&mut self, batch: &mut Batch, _: &mut Turn<'_>) {
+        batch.retain(|skb| if skb.data().is_empty() { Err(DropReason::MALFORMED) } else { Ok(()) });
+    }
+}
+
+#[test]
+fn stage_that_reads_in_place_gets_no_packet_that_a_peer_may_write() {
+    let server = server("filter");
+    let engine = |text: &str| {
+        let engine = Engine::builder().port("gen", "gen:,count=1000").port("memif", text);
+        engine.wire("gen", "memif").stage(|_| Filter)
+    };
+    let mut built = engine(&memif("filter", "client")).build().unwrap();
+    assert!(built.wait_until_up(LONG));
+    assert_eq!(built.stats().pool().trust(), Trust::Private);
+    let stopped = finish(built.start().unwrap());
+    let port = &stopped.ports[1];
+    assert!(port.obtained.mode.contains("by copies"), "{}", port.obtained);
+    assert!(port.obtained.refused.iter().any(|why| why.contains("stage")), "{}", port.obtained);
+    let copied = (port.counts.tx_packets, port.driver_counts.copied_bytes);
+    assert_eq!(copied, (1000, Some(60_000)), "{stopped}");
+    drop(server);
+    // What was asked for is not changed behind the program's back.
+    let e = engine(&format!("{},zerocopy=yes", memif("filter", "client"))).build().unwrap_err();
+    assert!(e.fix.contains("zerocopy=no") && e.fix.contains("reads_exported"), "{e}");
+    let pool = Pool::builder().frames(8192).trust(Trust::Exported).build().unwrap();
+    let e = engine("sink:,blind").pool(&pool).build().unwrap_err();
+    assert!(e.code == Code::Unsupported && e.fix.contains("reads_exported"), "{e}");
 }

@@ -122,6 +122,15 @@ pub trait Plan {
     /// What, why and what to do; nothing is left behind.
     fn open(&self, cx: &mut OpenContext<'_>) -> Result<Opened>;
 
+    /// Returns a plan of the same port that copies, so that its pool's frames stay private. It is asked for where
+    /// [`Needs::trust`] is exported, and a stage reads packets in place.
+    ///
+    /// # Errors
+    /// The text that would let the port copy, or the port to use instead.
+    fn by_copies(&self) -> std::result::Result<Box<dyn Plan>, &'static str> {
+        Err("use a port that copies")
+    }
+
     /// Looks whether the port of `spec` can be opened here and how well, going as far as `how` says, and
     /// leaves everything as it was. A port that has nothing to say is tried by opening it.
     fn examine(&self, _spec: &Spec, _how: Trial, _found: &mut Findings) {}

@@ -60,6 +60,8 @@ pub(super) struct Config {
     /// Longest descriptor in bytes: what a peer's buffer holds, and ours.
     pub buffer_bytes: u32,
     pub sharing: Sharing,
+    /// The text says what is shared.
+    pub said: bool,
     /// A server maps memory that its owner may cut short, a client gives away huge pages into which its
     /// peer may punch holes.
     pub trust: bool,
@@ -140,6 +142,7 @@ impl Config {
                 Role::Client => sharing.unwrap_or(Sharing::Write),
                 Role::Server => Sharing::Nothing,
             },
+            said: sharing.is_some(),
             trust,
             memory: 0,
         };
@@ -262,6 +265,7 @@ mod tests {
             size: 1024,
             buffer_bytes: 2048,
             sharing: Sharing::Write,
+            said: false,
             trust: false,
             memory: 256 << 20,
         };

@@ -101,6 +101,13 @@ impl Plan for Config {
         Ok(Needs { queues, packet_max_bytes, ring_frames, trust, ..Needs::default() })
     }
 
+    fn by_copies(&self) -> std::result::Result<Box<dyn Plan>, &'static str> {
+        if self.said {
+            return Err("say zerocopy=no");
+        }
+        Ok(Box::new(Config { sharing: Sharing::Nothing, ..self.clone() }))
+    }
+
     fn examine(&self, spec: &Spec, _: Trial, found: &mut Findings) {
         examine::examine(spec, found);
     }
