@@ -2,13 +2,14 @@
 
 use std::ffi::OsString;
 use std::io::{self, Write};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use linerate::knob::{self, Knob};
-use linerate::{Data, Init, Moderation, Registry, Return, TxBatch, units};
+use linerate::{Data, Init, Moderation, Registry, Return, TxBatch, units, wire};
 use linerate_ctl::pool::{BUFFERS, INIT, RETURN};
 
 use crate::errors::{Failure, USAGE};
@@ -88,10 +89,21 @@ pub struct Gen {
     #[arg(long, value_name = "N", requires = "rate",
         value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub burst: Option<u16>,
-    /// Bytes of a frame without FCS, or imix: 7 of 60, 4 of 590 and 1 of 1514 in every 12
-    #[arg(long, default_value = "60")]
-    pub size: String,
-    /// Flows, numbered apart
+    /// Send datagrams to this address and port, as in 192.0.2.7:7777 or [2001:db8::7]:7777; by the routes
+    /// and neighbours of the port's interface, unless --mac and --from say it
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub to: Option<SocketAddr>,
+    /// MAC address of the next hop to it
+    #[arg(long, requires = "to")]
+    pub mac: Option<wire::Mac>,
+    /// Address that datagrams come from, and the port of the first flow: 192.0.2.1 or 192.0.2.1:5000
+    #[arg(long, value_name = "ADDR[:PORT]", requires = "to")]
+    pub from: Option<String>,
+    /// Bytes of a frame without FCS, or imix: 7 of 60, 4 of 590 and 1 of 1514 in every 12; the shortest
+    /// unless given: 60, and 70 or 90 for datagrams of IPv4 or IPv6
+    #[arg(long)]
+    pub size: Option<String>,
+    /// Flows, numbered apart; of datagrams each with a source port of its own
     #[arg(long, default_value = "1", value_parser = units::count)]
     pub flows: u64,
     #[command(flatten)]
@@ -221,6 +233,10 @@ Examples:
   linerate gen ring:r0 --rate 1Mpps --size imix --flows 1000 --for 5s
   linerate gen packet:veth0 --rate 100kpps --count 1M
   linerate gen xdp:veth0 --rate 1Mpps --for 5s      takes nothing in
+  linerate gen xdp:eth0 --to 192.0.2.7:7777 --rate 1Mpps --flows 16 --for 10s
+
+A UDP socket at 192.0.2.7, port 7777, receives the datagrams whole; so does `sink:` there, as in
+`linerate forward xdp:eth0,udp=7777 sink:`, which checks every byte, their order and what is missing.
 
 `linerate --help` lists the ports.";
 

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use linerate::{Registry, units};
+use linerate::{Registry, mean_frame_bytes, units};
 use linerate_ctl::{GenReport, json};
+use linerate_sys::netif::Interface;
 
 use crate::args::Gen;
 use crate::errors::Failure;
@@ -12,8 +13,6 @@ use crate::report;
 use crate::run::{Ended, Path, Ran, run};
 use crate::screen::Screen;
 
-/// Mean of the frames that `size=imix` stands for: 7 of 60, 4 of 590 and 1 of 1514 bytes.
-const IMIX_MEAN_BYTES: f64 = (7 * 60 + 4 * 590 + 1514) as f64 / 12.0;
 /// Time that the last packets, due at the very end, are given beyond it.
 const GRACE: Duration = Duration::from_millis(20);
 
@@ -54,26 +53,27 @@ fn asked(args: &Gen) -> Option<u64> {
 fn paced(args: &Gen) -> Option<u64> {
     // Both were checked when they were parsed; a size that is wrong is refused by the driver.
     let rate = units::rate(args.rate.as_deref()?).ok()?;
-    let mean = match args.size.as_str() {
-        "imix" => IMIX_MEAN_BYTES,
-        size => units::count(size).ok()? as f64,
-    };
+    let mean = mean_frame_bytes(args.size.as_deref(), args.to).ok()?;
     // Packet i is due at i / rate, the first at once.
     Some((rate.pps(mean) * args.limits.time?.as_secs_f64()).ceil() as u64)
 }
 
 fn path(args: &Gen, asked: Option<u64>, drivers: &Registry) -> Result<Path, Failure> {
-    let mut source = format!("gen:,size={},flows={}", args.size, args.flows);
-    if let Some(rate) = &args.rate {
-        source += &format!(",rate={rate}");
-    }
-    if let Some(burst) = args.burst {
-        source += &format!(",burst={burst}");
-    }
-    if let Some(count) = asked {
-        source += &format!(",count={count}");
-    }
     let to = drivers.parse(&args.port)?;
+    let mut source = format!("gen:,flows={}", args.flows);
+    let mut say = |key, value: Option<String>| {
+        source += &value.map_or(String::new(), |value| format!(",{key}={value}"));
+    };
+    say("size", args.size.clone());
+    say("rate", args.rate.clone());
+    say("burst", args.burst.map(|n| n.to_string()));
+    say("count", asked.map(|n| n.to_string()));
+    say("to", args.to.map(|to| to.to_string()));
+    say("mac", args.mac.map(|mac| mac.to_string()));
+    say("from", args.from.clone());
+    // Whatever the driver: where packets leave by an interface, that is what the port is called by.
+    let leaves_by = args.to.and_then(|_| Interface::open(&to.arg).ok());
+    say("dev", leaves_by.map(|dev| dev.name().to_string()));
     let is_paired = drivers.flags(&to).paired;
     let name = if to.name == "gen" { "gen-2".to_owned() } else { to.name };
     let mut path = Path {
@@ -122,10 +122,15 @@ mod tests {
 
     #[test]
     fn the_mean_of_imix_is_what_the_generator_makes() {
-        let mut port = Port::open("gen:,size=imix").unwrap();
-        let mut batch = Batch::with_capacity(12);
-        port.rx(&mut batch);
-        let bytes: usize = batch.iter().map(|skb| skb.len()).sum();
-        assert!((bytes as f64 / 12.0 - IMIX_MEAN_BYTES).abs() < 1e-9);
+        let to = "to=[2001:db8::7]:9,mac=02:00:00:00:00:09,from=2001:db8::1";
+        for (to, addr) in [("", None), (to, Some("[2001:db8::7]:9".parse().unwrap()))] {
+            let text = format!("gen:size=imix,{to}");
+            let mut port = Port::open(text.trim_end_matches(',')).unwrap();
+            let mut batch = Batch::with_capacity(12);
+            port.rx(&mut batch);
+            let bytes: usize = batch.iter().map(|skb| skb.len()).sum();
+            let mean = mean_frame_bytes(Some("imix"), addr).unwrap();
+            assert!((bytes as f64 / 12.0 - mean).abs() < 1e-9);
+        }
     }
 }

@@ -35,7 +35,7 @@ pub use linerate_datapath::{
 };
 #[cfg(feature = "conformance")]
 pub use linerate_port::conformance;
-pub use linerate_port::r#gen::Pacer;
+pub use linerate_port::r#gen::{Pacer, mean_frame_bytes};
 pub use linerate_port::{
     Bell, Capabilities, Caps, Code, Copies, Counters, Direction, Driver, DriverCounts, DriverFlags,
     DriverHelp, Error, Goal, Health, Kind, Moderated, Moderation, Needs, Obtained, OnMachine,

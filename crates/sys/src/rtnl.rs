@@ -1,10 +1,12 @@
 //! The kernel's answers about an interface by rtnetlink: its kind, its other end, its program;
-//! and the host's own use of it (host_use.rs).
+//! the host's own use of it (host_use.rs); the way to an address by it (route.rs).
 //!
 //! One request, one answer. The answer is the kernel's, and is not trusted: every
 //! length is checked against what came.
 //!
 //! Source: rtnetlink(7), include/uapi/linux/{netlink,rtnetlink,if_link}.h.
+
+use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
 use rustix::net::{
@@ -15,8 +17,10 @@ use crate::error::{Code, Error, Result};
 use crate::netif::{IfName, Interface};
 
 mod host_use;
+mod route;
 
 pub use host_use::HostUse;
+pub use route::Route;
 
 const RTM_NEWLINK: u16 = 16;
 const RTM_GETLINK: u16 = 18;
@@ -59,43 +63,59 @@ impl LinkInfo {
     /// `E-NODEV` if it is gone, `E-SYSTEM` if the kernel does not answer.
     pub fn of(interface: &Interface) -> Result<LinkInfo> {
         let refused = |call: &str, e| refused(interface.name(), call, e);
-        // Protocol 0 is NETLINK_ROUTE.
-        let (family, kind) = (AddressFamily::NETLINK, SocketType::RAW);
-        let socket = socket_with(family, kind, SocketFlags::CLOEXEC, None)
-            .map_err(|e| refused("socket(AF_NETLINK)", e))?;
-        send(&socket, &request(interface.index()), SendFlags::empty())
-            .map_err(|e| refused("RTM_GETLINK", e))?;
-        let mut answer = vec![0; ANSWER_BYTES];
-        let (n, _) = recv(&socket, &mut answer[..], RecvFlags::empty())
-            .map_err(|e| refused("RTM_GETLINK", e))?;
-        read(&answer[..n.min(ANSWER_BYTES)]).map_err(|e| refused("RTM_GETLINK", e))
+        let mut about = [0; LINK_BYTES];
+        about[4..8].copy_from_slice(&interface.index().to_ne_bytes());
+        let answer =
+            ask(RTM_GETLINK, RTM_NEWLINK, &about).map_err(|e| refused("RTM_GETLINK", e))?;
+        Ok(read(&answer))
     }
 }
 
-fn request(index: u32) -> [u8; HEADER_BYTES + LINK_BYTES] {
-    let mut request = [0; HEADER_BYTES + LINK_BYTES];
-    let len = request.len() as u32;
-    request[..4].copy_from_slice(&len.to_ne_bytes());
-    request[4..6].copy_from_slice(&RTM_GETLINK.to_ne_bytes());
-    request[6..8].copy_from_slice(&NLM_F_REQUEST.to_ne_bytes());
-    request[HEADER_BYTES + 4..HEADER_BYTES + 8].copy_from_slice(&index.to_ne_bytes());
-    request
+type Answer<T> = std::result::Result<T, Errno>;
+
+/// Makes a request; returns a socket that the answer comes by.
+fn send_request(kind: u16, flags: u16, body: &[u8]) -> Answer<OwnedFd> {
+    // Protocol 0 is NETLINK_ROUTE.
+    let (family, raw) = (AddressFamily::NETLINK, SocketType::RAW);
+    let socket = socket_with(family, raw, SocketFlags::CLOEXEC, None)?;
+    let mut request = vec![0; HEADER_BYTES];
+    request[..4].copy_from_slice(&((HEADER_BYTES + body.len()) as u32).to_ne_bytes());
+    request[4..6].copy_from_slice(&kind.to_ne_bytes());
+    request[6..8].copy_from_slice(&(NLM_F_REQUEST | flags).to_ne_bytes());
+    request.extend(body);
+    send(&socket, &request, SendFlags::empty())?;
+    Ok(socket)
 }
 
-/// Reads an answer: a message about a link, or an error.
-fn read(answer: &[u8]) -> std::result::Result<LinkInfo, Errno> {
+/// Makes a request that has one message of the kind `wanted` for an answer, and returns its body.
+fn ask(kind: u16, wanted: u16, body: &[u8]) -> Answer<Vec<u8>> {
+    let socket = send_request(kind, 0, body)?;
+    let mut answer = vec![0; ANSWER_BYTES];
+    let (n, _) = recv(&socket, &mut answer[..], RecvFlags::empty())?;
+    message(&answer[..n.min(ANSWER_BYTES)], wanted).map(<[u8]>::to_vec)
+}
+
+/// Returns the body of the message that `answer` begins with, or the error that it is.
+fn message(answer: &[u8], wanted: u16) -> Answer<&[u8]> {
     let len = u32_at(answer, 0).ok_or(Errno::PROTO)? as usize;
     let message = answer.get(..len).ok_or(Errno::PROTO)?;
     match u16_at(message, 4) {
-        Some(RTM_NEWLINK) => {}
-        Some(NLMSG_ERROR) => {
-            let code = u32_at(message, HEADER_BYTES).unwrap_or(0) as i32;
-            return Err(Errno::from_raw_os_error(code.checked_neg().unwrap_or(0)));
-        }
-        _ => return Err(Errno::PROTO),
+        Some(kind) if kind == wanted => Ok(message.get(HEADER_BYTES..).unwrap_or_default()),
+        Some(NLMSG_ERROR) => Err(errno(message)),
+        _ => Err(Errno::PROTO),
     }
+}
+
+/// Returns the reason in a message that is an error.
+fn errno(message: &[u8]) -> Errno {
+    let code = u32_at(message, HEADER_BYTES).unwrap_or(0) as i32;
+    Errno::from_raw_os_error(code.checked_neg().unwrap_or(0))
+}
+
+/// Reads the body of a message about a link.
+fn read(link: &[u8]) -> LinkInfo {
     let mut info = LinkInfo::default();
-    for (kind, value) in attributes(message.get(HEADER_BYTES + LINK_BYTES..).unwrap_or_default()) {
+    for (kind, value) in attributes(link.get(LINK_BYTES..).unwrap_or_default()) {
         match kind {
             IFLA_LINK => info.other = u32_at(value, 0).filter(|index| *index > 0),
             IFLA_LINK_NETNSID => info.other_is_elsewhere = true,
@@ -114,7 +134,7 @@ fn read(answer: &[u8]) -> std::result::Result<LinkInfo, Errno> {
     }
     info.xdp_programs.sort_unstable();
     info.xdp_programs.dedup();
-    Ok(info)
+    info
 }
 
 fn is_program(kind: u16) -> bool {
@@ -190,23 +210,24 @@ mod tests {
             attribute(IFLA_XDP | 0x8000, &program),
         ]
         .concat();
-        let mut answer = request(1).to_vec();
-        answer[4..6].copy_from_slice(&RTM_NEWLINK.to_ne_bytes());
-        answer.extend(&body);
-        let len = answer.len();
-        answer[..4].copy_from_slice(&(len as u32).to_ne_bytes());
-        let whole = read(&answer).unwrap();
+        let link = [vec![0; LINK_BYTES], body].concat();
+        let whole = read(&link);
         assert_eq!((whole.kind.as_str(), whole.other), ("veth", Some(3)));
         assert_eq!(whole.xdp_programs, [7]);
-        assert_eq!(read(&answer[..len - 1]).unwrap_err(), Errno::PROTO);
-        for cut in HEADER_BYTES + LINK_BYTES..len {
-            answer[..4].copy_from_slice(&(cut as u32).to_ne_bytes());
-            let _ = read(&answer);
+        for cut in 0..link.len() {
+            let _ = read(&link[..cut]);
         }
-        // An attribute of no length would be looked at for ever.
-        answer[HEADER_BYTES + LINK_BYTES..HEADER_BYTES + LINK_BYTES + 2].fill(0);
+        let mut answer = vec![0; HEADER_BYTES];
+        answer[4..6].copy_from_slice(&RTM_NEWLINK.to_ne_bytes());
+        answer.extend(&link);
+        let len = answer.len();
         answer[..4].copy_from_slice(&(len as u32).to_ne_bytes());
-        assert_eq!(read(&answer).unwrap(), LinkInfo::default());
-        assert_eq!(read(&[]).unwrap_err(), Errno::PROTO);
+        assert_eq!(message(&answer, RTM_NEWLINK), Ok(&link[..]));
+        assert_eq!(message(&answer[..len - 1], RTM_NEWLINK), Err(Errno::PROTO));
+        // An attribute of no length would be looked at for ever.
+        let mut endless = link;
+        endless[LINK_BYTES..LINK_BYTES + 2].fill(0);
+        assert_eq!(read(&endless), LinkInfo::default());
+        assert_eq!(message(&[], RTM_NEWLINK), Err(Errno::PROTO));
     }
 }

@@ -59,7 +59,7 @@ pub use ipv4::{Ipv4Header, Ipv4Mut, Ipv4Ref, ipv4, ipv4_mut};
 pub use ipv6::{Ipv6Header, Ipv6Mut, Ipv6Ref, ipv6, ipv6_mut};
 pub use malformed::Malformed;
 pub use nd::{NdMut, nd_mut};
-pub use outer::{IPV4_BYTES, IPV6_BYTES, Tunnel, VLAN_BYTES};
+pub use outer::{IPV4_BYTES, IPV6_BYTES, Tunnel, UdpEnds, VLAN_BYTES};
 pub use partial::Partial;
 pub use tcp::{TcpFlags, TcpHeader, TcpMut, TcpRef, tcp, tcp_mut};
 pub use toeplitz::Toeplitz;

@@ -1,4 +1,4 @@
-//! Headers put around a packet, and taken off: VLAN tags, IP in IP, VXLAN, Geneve.
+//! Headers put around a packet, and taken off: VLAN tags, IP in IP, VXLAN, Geneve; those of a datagram.
 //!
 //! ```text
 //! push_ipv4   | 20 new bytes | MACs type | payload |   ->   | MACs 0x800 | IPv4 | payload |
@@ -12,7 +12,7 @@
 //! Source: RFC 2003 and RFC 2473 (IP in IP), RFC 6040 (congestion marks), RFC 7348 (VXLAN), RFC 8926
 //! (Geneve), RFC 6935 (zero checksums).
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use zerocopy::{IntoBytes, Ref};
 
@@ -20,7 +20,7 @@ use crate::ip::{self, HeaderMut};
 use crate::ipv4::Ipv4Header;
 use crate::ipv6::Ipv6Header;
 use crate::{EtherType, Head, HeadMut, Mac, Malformed, Protocol, UdpHeader, VlanTag};
-use crate::{eth, ipv4, ipv6, partial};
+use crate::{checksum, eth, ipv4, ipv6, partial, udp};
 
 /// Bytes of a VLAN tag.
 pub const VLAN_BYTES: usize = 4;
@@ -65,6 +65,77 @@ impl Tunnel {
     pub fn header_bytes(&self) -> usize {
         let ip = if self.src.is_ipv4() { IPV4_BYTES } else { IPV6_BYTES };
         ETH_BYTES + ip + UDP_BYTES + TUNNEL_BYTES
+    }
+}
+
+/// The two ends of a UDP datagram, of the same version of IP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UdpEnds {
+    /// MAC address of this end.
+    pub src_mac: Mac,
+    /// MAC address of the next hop to the other end.
+    pub dst_mac: Mac,
+    /// Address and port of this end.
+    pub src: SocketAddr,
+    /// Address and port of the other end.
+    pub dst: SocketAddr,
+}
+
+impl UdpEnds {
+    /// Returns the number of bytes of headers before the payload.
+    #[must_use]
+    pub fn header_bytes(&self) -> usize {
+        let ip = if self.src.is_ipv4() { IPV4_BYTES } else { IPV6_BYTES };
+        ETH_BYTES + ip + UDP_BYTES
+    }
+
+    /// Makes `frame`, from [`UdpEnds::header_bytes`] on the payload, a datagram: writes all before it.
+    ///
+    /// Shape:  64 hops, not to be fragmented, checksums right.
+    /// Errors: [`Malformed::NotIpv4`] or [`Malformed::NotIpv6`] for ends of two versions,
+    ///         [`Malformed::Short`], [`Malformed::BadLength`] over 64 KiB; nothing written.
+    /// Cost:   reads the whole payload, for the checksum.
+    pub fn write(&self, frame: &mut [u8]) -> Result<(), Malformed> {
+        let payload = frame.len().checked_sub(self.header_bytes()).ok_or(Malformed::Short)?;
+        let udp_len = short(payload + UDP_BYTES, IPV4_BYTES)?;
+        self.write_headers(frame, 0, udp_len)?;
+        let pseudo = match (self.src, self.dst) {
+            (SocketAddr::V4(src), SocketAddr::V4(dst)) => {
+                checksum::pseudo_v4(*src.ip(), *dst.ip(), Protocol::UDP, udp_len)
+            }
+            (SocketAddr::V6(src), SocketAddr::V6(dst)) => {
+                checksum::pseudo_v6(*src.ip(), *dst.ip(), Protocol::UDP, udp_len.into())
+            }
+            _ => 0, // refused above
+        };
+        let udp_at = self.header_bytes() - UDP_BYTES;
+        let sum = checksum::add(pseudo, checksum::sum(&frame[udp_at..]));
+        put(frame, udp_at + udp::CHECK_AT, &udp::check_field(sum).to_be_bytes());
+        Ok(())
+    }
+
+    /// Writes the headers before a payload, without a checksum of UDP's; `udp_len` counts its header.
+    fn write_headers(&self, bytes: &mut [u8], ecn: u8, udp_len: u16) -> Result<(), Malformed> {
+        let ether_type = match (self.src.ip(), self.dst.ip()) {
+            (IpAddr::V4(src), IpAddr::V4(dst)) => {
+                let header = Ipv4Header::new(src, dst, Protocol::UDP, ecn, udp_len);
+                put(bytes, ETH_BYTES, header.as_bytes());
+                EtherType::IPV4
+            }
+            (IpAddr::V6(src), IpAddr::V6(dst)) => {
+                let header = Ipv6Header::new(src, dst, Protocol::UDP, ecn, udp_len);
+                put(bytes, ETH_BYTES, header.as_bytes());
+                EtherType::IPV6
+            }
+            (IpAddr::V4(_), _) => return Err(Malformed::NotIpv4),
+            (IpAddr::V6(_), _) => return Err(Malformed::NotIpv6),
+        };
+        put(bytes, 0, &self.dst_mac.0);
+        put(bytes, size_of::<Mac>(), &self.src_mac.0);
+        put(bytes, MACS_BYTES, &ether_type.0.to_be_bytes());
+        let header = UdpHeader::new(self.src.port(), self.dst.port(), udp_len);
+        put(bytes, self.header_bytes() - UDP_BYTES, header.as_bytes());
+        Ok(())
     }
 }
 
@@ -206,27 +277,16 @@ impl HeadMut<'_> {
         // As a payload of IPv6, and of IPv4 behind a header.
         let udp_len = short(inside + UDP_BYTES, IPV4_BYTES)?;
 
-        let udp_at = header_bytes - TUNNEL_BYTES - UDP_BYTES;
-        let ether_type = match (tunnel.src, tunnel.dst) {
-            (IpAddr::V4(src), IpAddr::V4(dst)) => {
-                let header = Ipv4Header::new(src, dst, Protocol::UDP, ecn, udp_len);
-                put(self.bytes, ETH_BYTES, header.as_bytes());
-                EtherType::IPV4
-            }
-            (IpAddr::V6(src), IpAddr::V6(dst)) => {
-                let header = Ipv6Header::new(src, dst, Protocol::UDP, ecn, udp_len);
-                put(self.bytes, ETH_BYTES, header.as_bytes());
-                EtherType::IPV6
-            }
-            (IpAddr::V4(_), _) => return Err(Malformed::NotIpv4),
-            (IpAddr::V6(_), _) => return Err(Malformed::NotIpv6),
+        let ends = UdpEnds {
+            src_mac: tunnel.src_mac,
+            dst_mac: tunnel.dst_mac,
+            src: SocketAddr::new(tunnel.src, src_port),
+            dst: SocketAddr::new(tunnel.dst, port),
         };
-        put(self.bytes, 0, &tunnel.dst_mac.0);
-        put(self.bytes, size_of::<Mac>(), &tunnel.src_mac.0);
-        put(self.bytes, MACS_BYTES, &ether_type.0.to_be_bytes());
-        put(self.bytes, udp_at, UdpHeader::new(src_port, port, udp_len).as_bytes());
-        put(self.bytes, udp_at + UDP_BYTES, &first.to_be_bytes());
-        put(self.bytes, udp_at + UDP_BYTES + 4, &(tunnel.vni << 8).to_be_bytes());
+        ends.write_headers(self.bytes, ecn, udp_len)?;
+        let at = ends.header_bytes();
+        put(self.bytes, at, &first.to_be_bytes());
+        put(self.bytes, at + 4, &(tunnel.vni << 8).to_be_bytes());
         Ok(())
     }
 }

@@ -9,10 +9,13 @@
 //! time folded together; the pattern is the sequence key + G, key + 2 G, … in words of 8 bytes. So
 //! a frame is wrong as soon as one byte from the EtherType on differs, or one is missing or added.
 //! The MAC addresses are not covered: a bridge may deliver them, a router must rewrite them.
+//!
+//! What stands behind the EtherType is as well the payload of a UDP datagram, whose headers routers
+//! and translators may change: [`write_payload`].
 
 use std::fmt;
 
-use zerocopy::byteorder::network_endian::{U16, U32, U64};
+use zerocopy::byteorder::network_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::EtherType;
@@ -21,11 +24,18 @@ use crate::EtherType;
 /// in 42 bytes, but devices pad such frames, which changes their length.
 pub const FRAME_LEN_MIN: usize = 60;
 
+/// The shortest payload that can be stamped.
+pub const PAYLOAD_LEN_MIN: usize = size_of::<Head>();
+
 /// Marks a stamped frame among others of the same EtherType: "LNRT".
 const MAGIC: u32 = 0x4c4e_5254;
 
 /// The golden ratio in 64 bits, odd: multiples of it never repeat and look unlike each other.
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// Bytes of the Ethernet header, and where the EtherType is in it.
+const ETH_BYTES: usize = 14;
+const TYPE_AT: usize = 12;
 
 /// Stamps `frame`: writes all of it but the MAC addresses.
 ///
@@ -35,9 +45,28 @@ const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Cost:   two multiplications, then one addition and one store for each 8 bytes.
 #[inline]
 pub fn write(frame: &mut [u8], flow: u32, seq: u64, time_ns: u64) -> Result<(), StampError> {
-    let key = key(flow, seq, frame.len());
-    let (head, pattern) = split_mut(frame)?;
-    head.ether_type.set(EtherType::EXPERIMENT.0);
+    if frame.len() < FRAME_LEN_MIN {
+        return Err(StampError::Short);
+    }
+    let (ends, payload) = frame.split_at_mut(ETH_BYTES);
+    ends[TYPE_AT..].copy_from_slice(&EtherType::EXPERIMENT.0.to_be_bytes());
+    write_payload(payload, flow, seq, time_ns)
+}
+
+/// Stamps `payload`, that of a datagram: writes all of it.
+///
+/// Units:  as [`write()`].
+/// Errors: [`StampError::Short`] below [`PAYLOAD_LEN_MIN`], and nothing written.
+/// Cost:   as [`write()`].
+#[inline]
+pub fn write_payload(
+    payload: &mut [u8],
+    flow: u32,
+    seq: u64,
+    time_ns: u64,
+) -> Result<(), StampError> {
+    let key = key(flow, seq, payload.len());
+    let (head, pattern) = Head::mut_from_prefix(payload).map_err(|_| StampError::Short)?;
     head.magic.set(MAGIC);
     head.flow.set(flow);
     head.seq.set(seq);
@@ -54,21 +83,42 @@ pub fn write(frame: &mut [u8], flow: u32, seq: u64, time_ns: u64) -> Result<(), 
     Ok(())
 }
 
-/// Reads the stamp of `frame` and verifies every byte but the MAC addresses.
+/// Reads the stamp of `frame` and verifies every byte but the MAC addresses; of a stamped datagram every
+/// byte of the payload.
 ///
 /// Errors: [`StampError::Foreign`] for frames of anyone else; otherwise what is damaged.
-/// Cost:   two multiplications, then one addition and one comparison for each 8 bytes.
+/// Cost:   two multiplications, then one addition and one comparison for each 8 bytes; of a datagram
+///         the reading of its headers before.
 #[inline]
 pub fn read(frame: &[u8]) -> Result<Stamp, StampError> {
     if frame.len() < FRAME_LEN_MIN {
         return Err(StampError::Short);
     }
-    let (head, pattern) = Head::ref_from_prefix(frame).map_err(|_| StampError::Short)?;
-    if head.ether_type.get() != EtherType::EXPERIMENT.0 || head.magic.get() != MAGIC {
+    let (ends, payload) = frame.split_at(ETH_BYTES);
+    if ends[TYPE_AT..] == EtherType::EXPERIMENT.0.to_be_bytes() {
+        return read_payload(payload);
+    }
+    read_datagram(frame)
+}
+
+/// Apart, so that frames without further headers are read in line.
+fn read_datagram(frame: &[u8]) -> Result<Stamp, StampError> {
+    let datagram = crate::udp(frame).map_err(|_| StampError::Foreign)?;
+    read_payload(datagram.payload())
+}
+
+/// Reads the stamp of `payload`, as a socket has received it, and verifies every byte.
+///
+/// Errors: as [`read`].
+/// Cost:   as [`read`].
+#[inline]
+pub fn read_payload(payload: &[u8]) -> Result<Stamp, StampError> {
+    let (head, pattern) = Head::ref_from_prefix(payload).map_err(|_| StampError::Foreign)?;
+    if head.magic.get() != MAGIC {
         return Err(StampError::Foreign);
     }
     let (flow, seq, time_ns) = (head.flow.get(), head.seq.get(), head.time_ns.get());
-    let key = key(flow, seq, frame.len());
+    let key = key(flow, seq, payload.len());
     if head.check.get() != check(key, time_ns) {
         return Err(StampError::Header);
     }
@@ -103,7 +153,7 @@ pub struct Stamp {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum StampError {
-    /// Shorter than [`FRAME_LEN_MIN`].
+    /// Shorter than [`FRAME_LEN_MIN`], or [`PAYLOAD_LEN_MIN`] where it is written.
     Short,
     /// Another EtherType or magic: not a stamped frame, or damaged beyond recognition.
     Foreign,
@@ -116,7 +166,7 @@ pub enum StampError {
 impl fmt::Display for StampError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            StampError::Short => "shorter than the 60 bytes of a stamped frame",
+            StampError::Short => "too short for a stamp",
             StampError::Foreign => "not a stamped frame",
             StampError::Header => "a stamped frame with a damaged header or length",
             StampError::Payload => "a stamped frame with a damaged payload",
@@ -129,8 +179,6 @@ impl std::error::Error for StampError {}
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct Head {
-    ends: [u8; 12],
-    ether_type: U16,
     magic: U32,
     flow: U32,
     seq: U64,
@@ -138,14 +186,7 @@ struct Head {
     check: U32,
 }
 
-const _: () = assert!(size_of::<Head>() == 42);
-
-fn split_mut(frame: &mut [u8]) -> Result<(&mut Head, &mut [u8]), StampError> {
-    if frame.len() < FRAME_LEN_MIN {
-        return Err(StampError::Short);
-    }
-    Head::mut_from_prefix(frame).map_err(|_| StampError::Short)
-}
+const _: () = assert!(size_of::<Head>() == 28);
 
 /// Returns the key of a stamp. Every bit of it depends on every bit of the three values, and a change
 /// of one value always changes it.
@@ -153,7 +194,8 @@ fn split_mut(frame: &mut [u8]) -> Result<(&mut Head, &mut [u8]), StampError> {
 /// Source: the finaliser of SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number
 /// Generators, OOPSLA 2014, variant 13 of Stafford).
 #[inline]
-fn key(flow: u32, seq: u64, frame_len: usize) -> u64 {
+fn key(flow: u32, seq: u64, payload_len: usize) -> u64 {
+    let frame_len = payload_len + ETH_BYTES;
     let z = (seq ^ u64::from(flow) << 32).wrapping_add(GOLDEN.wrapping_mul(frame_len as u64));
     let z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -171,6 +213,7 @@ fn check(key: u64, time_ns: u64) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Mac, UdpEnds};
     use proptest::prelude::*;
 
     fn stamped(len: usize, flow: u32, seq: u64, time_ns: u64) -> Vec<u8> {
@@ -211,6 +254,34 @@ mod tests {
         let mut frame = stamped(60, 1, 2, 3);
         frame[14] = 0;
         assert_eq!(read(&frame), Err(StampError::Foreign));
+    }
+
+    #[test]
+    fn a_stamped_datagram_verifies_as_payload_and_as_frame() {
+        let ends = |src: &str, dst: &str| UdpEnds {
+            src_mac: Mac([2, 0, 0, 0, 0, 1]),
+            dst_mac: Mac([2, 0, 0, 0, 0, 2]),
+            src: src.parse().unwrap(),
+            dst: dst.parse().unwrap(),
+        };
+        for ends in [ends("10.0.0.1:9", "10.0.0.2:7777"), ends("[fd00::1]:9", "[fd00::2]:7777")] {
+            let at = ends.header_bytes();
+            for len in PAYLOAD_LEN_MIN..100 {
+                let mut frame = vec![0; at + len];
+                write_payload(&mut frame[at..], 3, 4, 5).unwrap();
+                ends.write(&mut frame).unwrap();
+                let stamp = Ok(Stamp { flow: 3, seq: 4, time_ns: 5 });
+                assert_eq!((read(&frame), read_payload(&frame[at..])), (stamp, stamp));
+                frame[at + len - 1] ^= 1;
+                assert!(read(&frame).is_err() && read_payload(&frame[at..]).is_err());
+                frame[at] ^= 1;
+                assert_eq!(read(&frame), Err(StampError::Foreign));
+            }
+        }
+        let mut short = [0xaa; PAYLOAD_LEN_MIN - 1];
+        assert_eq!(write_payload(&mut short, 1, 2, 3), Err(StampError::Short));
+        assert_eq!(read_payload(&short), Err(StampError::Foreign));
+        assert_eq!(short, [0xaa; PAYLOAD_LEN_MIN - 1]);
     }
 
     #[test]

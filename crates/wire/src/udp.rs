@@ -168,9 +168,8 @@ impl UdpMut<'_> {
         }
         let held = std::mem::take(&mut self.header.check);
         let sum = self.check.sum(self.header.as_bytes(), self.payload, self.behind);
-        let check = sum.map(|sum| checksum::finish(checksum::add(sum, pseudo)));
-        self.header.check =
-            check.map_or(held, |check| if check == 0 { 0xffff } else { check }.into());
+        let check = sum.map(|sum| check_field(checksum::add(sum, pseudo)));
+        self.header.check = check.map_or(held, U16::from);
         check.is_some()
     }
 }
@@ -197,7 +196,15 @@ pub struct UdpHeader {
 }
 
 /// Offset of the checksum in the header.
-const CHECK_AT: usize = 6;
+pub(crate) const CHECK_AT: usize = 6;
+
+/// Returns what the field has for a datagram of this `sum`: zero would say that there is none.
+pub(crate) fn check_field(sum: u16) -> u16 {
+    match checksum::finish(sum) {
+        0 => 0xffff,
+        check => check,
+    }
+}
 
 const _: () = assert!(size_of::<UdpHeader>() == 8);
 

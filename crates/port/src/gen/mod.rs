@@ -2,6 +2,7 @@
 
 mod burst;
 mod pacer;
+mod target;
 mod traffic;
 
 use std::os::fd::{AsFd, BorrowedFd};
@@ -10,9 +11,10 @@ use std::time::Instant;
 use linerate_skb::{Batch, Data, DropReason, Local, Moved, Pool, Result, Skb, Trust};
 use linerate_sys::clock::now_and_ns;
 use linerate_sys::wait::TimerFd;
-use linerate_wire::{Mac, stamp};
+use linerate_wire::{Mac, UdpEnds, stamp};
 
 pub use pacer::Pacer;
+pub use traffic::mean_frame_bytes;
 
 use crate::caps::{Caps, Origin};
 use crate::driver::{Driver, DriverFlags, DriverHelp, Needs, OpenContext, Opened, Plan};
@@ -29,8 +31,9 @@ pub const FLOWS_MAX: u64 = 1 << 16;
 /// Most packets of a rate that can be asked to leave together.
 pub const BURST_MAX: u64 = 1024;
 
-/// The driver of `gen:[rate=1Mpps[,rate_for=1s][,burst=N]][,size=60|imix][,flows=1][,count=N]`: the pace
-/// is kept for that long, or to the end; after it packets are made as fast as they are taken.
+/// The driver of `gen:[rate=1Mpps[,rate_for=1s][,burst=N]][,size=60|imix][,flows=1][,count=N]`, and of
+/// `to=ADDR:PORT[,dev=eth0][,mac=MAC][,from=ADDR:PORT]` besides: the pace is kept for that long, or to
+/// the end; after it packets are made as fast as they are taken.
 #[derive(Debug)]
 pub struct Gen;
 
@@ -42,7 +45,8 @@ impl Driver for Gen {
     fn help(&self) -> DriverHelp {
         DriverHelp {
             usage: "gen:[rate=1Mpps[,rate_for=1s][,burst=N]][,size=60|imix][,flows=1][,count=N]",
-            text: "a source of numbered packets",
+            text: "a source of numbered packets; of datagrams by to=ADDR:PORT,dev=eth0\n\
+                [,mac=MAC][,from=ADDR:PORT]",
         }
     }
 
@@ -82,9 +86,13 @@ impl Plan for GenPlan {
             None if burst.gathers() => " in bursts of up to 1 ms".into(),
             _ => String::new(),
         };
-        let mode = format!("gen at {rate}{bursts}{}", then.unwrap_or_default());
+        let ends = traffic.to.as_ref().map(|to| to.ends(&self.spec, longest)).transpose()?;
+        let to = ends.map_or(String::new(), |ends| {
+            format!(" from {} to {} by {}", ends.src, ends.dst, ends.dst_mac)
+        });
+        let mode = format!("gen at {rate}{bursts}{}{to}", then.unwrap_or_default());
         let obtained = Obtained::new(&self.spec.name, mode, longest).direction(Direction::Source);
-        Ok(Opened::single(GenQueue::new(traffic.clone())?, obtained))
+        Ok(Opened::single(GenQueue::new(traffic.clone(), ends)?, obtained))
     }
 }
 
@@ -98,6 +106,8 @@ fn room(pool: &Pool) -> usize {
 
 struct GenQueue {
     traffic: Traffic,
+    /// The ends of the first flow's datagrams, if packets are datagrams.
+    ends: Option<UdpEnds>,
     longest: usize,
     pacer: Option<Pacer>,
     burst: Burst,
@@ -123,13 +133,14 @@ struct GenQueue {
 }
 
 impl GenQueue {
-    fn new(traffic: Traffic) -> Result<GenQueue> {
+    fn new(traffic: Traffic, ends: Option<UdpEnds>) -> Result<GenQueue> {
         let timer = TimerFd::new()?;
         let (epoch, epoch_ns) = now_and_ns();
         // Readable from the start, for whoever waits before he arms. It cannot fail: the
         // descriptor is a timer.
         let _ = timer.set_at(Some(Instant::now()));
         Ok(GenQueue {
+            ends,
             longest: traffic.longest(),
             pacer: traffic.pps().map(Pacer::rate),
             burst: Burst::new(traffic.burst, traffic.pps().unwrap_or_default()),
@@ -190,10 +201,16 @@ impl GenQueue {
     /// Writes the next packet into `frame`, which has its size, and counts it.
     #[inline(always)]
     fn write(&mut self, frame: &mut [u8], time_ns: u64) {
-        frame[..6].copy_from_slice(&ENDS[0]);
-        frame[6..12].copy_from_slice(&ENDS[1]);
-        // Cannot fail: sizes are at least FRAME_LEN_MIN.
-        let _ = stamp::write(frame, self.flow as u32, self.seq[self.flow], time_ns);
+        let (flow, seq) = (self.flow as u32, self.seq[self.flow]);
+        // Nothing of it can fail: sizes are at least those that traffic.rs allows.
+        if let Some(ends) = &self.ends {
+            let _ = stamp::write_payload(&mut frame[ends.header_bytes()..], flow, seq, time_ns);
+            let _ = target::of_flow(ends, flow).write(frame);
+        } else {
+            frame[..6].copy_from_slice(&ENDS[0]);
+            frame[6..12].copy_from_slice(&ENDS[1]);
+            let _ = stamp::write(frame, flow, seq, time_ns);
+        }
         self.step();
     }
 
@@ -406,7 +423,7 @@ mod tests {
     fn a_packet_is_late_once_however_long_it_waits_for_a_frame() {
         let pool = Pool::builder().frames(4).build().unwrap();
         let spec = crate::parse("gen:,rate=1Mpps").unwrap();
-        let mut queue = GenQueue::new(Traffic::of(&spec).unwrap()).unwrap();
+        let mut queue = GenQueue::new(Traffic::of(&spec).unwrap(), None).unwrap();
         let (mut mem, mut batch) = (pool.local(), Batch::with_capacity(64));
         assert_eq!(queue.rx(&mut mem, &mut batch, 64).packets, 1);
         std::thread::sleep(Duration::from_millis(1));
@@ -474,6 +491,30 @@ mod tests {
         let numbers: Vec<u64> = batch.iter().map(|p| stamp::read(p.data()).unwrap().seq).collect();
         assert!(numbers.iter().copied().eq(0..64), "{numbers:?}");
         assert!(Port::open("gen:,rate_for=1s").unwrap_err().why.contains("rate"));
+    }
+
+    #[test]
+    fn datagrams_verify_and_each_flow_has_a_port_of_its_own() {
+        let target = "mac=02:00:00:00:00:09";
+        for (to, from, shortest) in [
+            ("192.0.2.7:7777", "192.0.2.1:65534", 70),
+            ("[2001:db8::7]:7777", "[2001:db8::1]:65534", 90),
+        ] {
+            let text = format!("gen:,to={to},{target},from={from},flows=3,count=24,size=imix");
+            let mut port = Port::open(&text).unwrap();
+            let mode = format!("gen at no pause from {from} to {to} by 02:00:00:00:00:09");
+            assert_eq!(port.obtained().mode, mode);
+            let mut batch = Batch::with_capacity(64);
+            assert_eq!(port.rx(&mut batch), 24);
+            for (i, skb) in batch.iter().enumerate() {
+                let s = stamp::read(skb.data()).unwrap();
+                assert_eq!((s.flow as usize, s.seq as usize), (i % 3, i / 3));
+                assert_eq!(skb.len(), IMIX[i % 12].max(shortest));
+                let udp = linerate_wire::udp(skb.data()).unwrap();
+                assert!(udp.checksum_ok() && udp.dst_addr() == to.parse().unwrap());
+                assert_eq!(udp.src_port(), [65_534, 65_535, 1024][i % 3]);
+            }
+        }
     }
 
     #[test]

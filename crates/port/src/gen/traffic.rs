@@ -1,10 +1,12 @@
 //! The traffic to generate, parsed from the port text.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use linerate_skb::Result;
 use linerate_wire::stamp;
 
+use super::target::{self, Target};
 use super::{BURST_MAX, FLOWS_MAX, pacer};
 use crate::spec::Spec;
 use crate::units::{self, Rate};
@@ -24,19 +26,40 @@ pub(super) struct Traffic {
     pub sizes: Vec<usize>,
     pub flows: u64,
     pub count: u64,
+    /// The receiver of datagrams; `None` for frames of an EtherType of their own.
+    pub to: Option<Target>,
 }
 
-/// A frame size in bytes without FCS, or `imix`.
-fn sizes(text: &str) -> std::result::Result<Vec<usize>, String> {
+/// Reads a frame size in bytes without FCS, or `imix`; frames are no shorter than `shortest`.
+fn sizes(text: &str, shortest: usize) -> std::result::Result<Vec<usize>, String> {
     if text == "imix" {
-        return Ok(IMIX.to_vec());
+        return Ok(IMIX.map(|size| size.max(shortest)).to_vec());
     }
     let n = units::count(text)? as usize;
-    if (stamp::FRAME_LEN_MIN..=65_536).contains(&n) {
+    let longest = 65_536 - (shortest - stamp::FRAME_LEN_MIN);
+    if (shortest..=longest).contains(&n) {
         Ok(vec![n])
     } else {
-        Err(format!("a frame has {} to 65536 bytes without FCS", stamp::FRAME_LEN_MIN))
+        Err(format!("a frame has {shortest} to {longest} bytes without FCS"))
     }
+}
+
+/// Returns the mean length of frames of the generator's: its option `size`, and the receiver of
+/// datagrams if there is one; without a size the shortest.
+///
+/// Errors: what is wrong with `size`.
+/// Units:  bytes without FCS.
+pub fn mean_frame_bytes(
+    size: Option<&str>,
+    to: Option<SocketAddr>,
+) -> std::result::Result<f64, String> {
+    let shortest = target::shortest(to);
+    let sizes = size.map_or(Ok(vec![shortest]), |size| sizes(size, shortest))?;
+    Ok(mean(&sizes))
+}
+
+fn mean(sizes: &[usize]) -> f64 {
+    sizes.iter().sum::<usize>() as f64 / sizes.len() as f64
 }
 
 fn burst(text: &str) -> std::result::Result<u64, String> {
@@ -51,13 +74,16 @@ fn flows(text: &str) -> std::result::Result<u64, String> {
 
 impl Traffic {
     pub fn of(spec: &Spec) -> Result<Traffic> {
+        let to = Target::of(spec)?;
+        let shortest = target::shortest(to.as_ref().map(|to| to.dst));
         let traffic = Traffic {
             rate: spec.value("rate", units::rate)?,
             rate_for: spec.value("rate_for", units::duration)?,
             burst: spec.value("burst", burst)?,
-            sizes: spec.value("size", sizes)?.unwrap_or(vec![stamp::FRAME_LEN_MIN]),
+            sizes: spec.value("size", |text| sizes(text, shortest))?.unwrap_or(vec![shortest]),
             flows: spec.value("flows", flows)?.unwrap_or(1),
             count: spec.value("count", units::count)?.unwrap_or(u64::MAX),
+            to,
         };
         spec.finish()?;
         if traffic.rate.is_none() && traffic.rate_for.is_some() {
@@ -80,12 +106,8 @@ impl Traffic {
         self.sizes.iter().copied().max().unwrap_or(stamp::FRAME_LEN_MIN)
     }
 
-    fn mean_bytes(&self) -> f64 {
-        self.sizes.iter().sum::<usize>() as f64 / self.sizes.len() as f64
-    }
-
     /// Packets a second, if there is a pace to keep.
     pub fn pps(&self) -> Option<f64> {
-        self.rate.map(|rate| rate.pps(self.mean_bytes()))
+        self.rate.map(|rate| rate.pps(mean(&self.sizes)))
     }
 }

@@ -12,13 +12,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with,
-};
+use rustix::net::{RecvFlags, recv};
 
 use super::{
-    ATTRIBUTE_BYTES, HEADER_BYTES, IFLA_INFO_KIND, IFLA_LINK, IFLA_LINK_NETNSID, IFLA_LINKINFO,
-    LINK_BYTES, NLM_F_REQUEST, NLMSG_ERROR, RTM_GETLINK, attributes, refused, u16_at, u32_at,
+    ATTRIBUTE_BYTES, Answer, HEADER_BYTES, IFLA_INFO_KIND, IFLA_LINK, IFLA_LINK_NETNSID,
+    IFLA_LINKINFO, LINK_BYTES, NLMSG_ERROR, RTM_GETLINK, attributes, errno, refused, send_request,
+    u16_at, u32_at,
 };
 use crate::error::Result;
 use crate::netif::{IfName, Interface};
@@ -81,8 +80,6 @@ impl fmt::Display for HostUse {
     }
 }
 
-type Answer<T> = std::result::Result<T, Errno>;
-
 fn find(index: u32) -> Answer<Option<(u32, Option<IpAddr>)>> {
     let mut links = Vec::new();
     dump(RTM_GETLINK, &[0; LINK_BYTES], |message| links.extend(link(message)))?;
@@ -112,14 +109,7 @@ fn find(index: u32) -> Answer<Option<(u32, Option<IpAddr>)>> {
 
 /// Asks for all objects of a kind, and hands the body of each message over.
 fn dump(kind: u16, body: &[u8], mut each: impl FnMut(&[u8])) -> Answer<()> {
-    let (family, raw) = (AddressFamily::NETLINK, SocketType::RAW);
-    let socket = socket_with(family, raw, SocketFlags::CLOEXEC, None)?;
-    let mut request = vec![0; HEADER_BYTES];
-    request[..4].copy_from_slice(&((HEADER_BYTES + body.len()) as u32).to_ne_bytes());
-    request[4..6].copy_from_slice(&kind.to_ne_bytes());
-    request[6..8].copy_from_slice(&(NLM_F_REQUEST | NLM_F_DUMP).to_ne_bytes());
-    request.extend(body);
-    send(&socket, &request, SendFlags::empty())?;
+    let socket = send_request(kind, NLM_F_DUMP, body)?;
     while !part(&socket, &mut each)? {}
     Ok(())
 }
@@ -137,10 +127,7 @@ fn part(socket: &OwnedFd, each: &mut impl FnMut(&[u8])) -> Answer<bool> {
         let message = rest.get(..len).filter(|m| m.len() >= HEADER_BYTES).ok_or(Errno::PROTO)?;
         match u16_at(message, 4) {
             Some(NLMSG_DONE) => return Ok(true),
-            Some(NLMSG_ERROR) => {
-                let code = u32_at(message, HEADER_BYTES).unwrap_or(0) as i32;
-                return Err(Errno::from_raw_os_error(code.checked_neg().unwrap_or(0)));
-            }
+            Some(NLMSG_ERROR) => return Err(errno(message)),
             _ => each(&message[HEADER_BYTES..]),
         }
         rest = rest.get(len.next_multiple_of(4)..).unwrap_or_default();

@@ -1,0 +1,130 @@
+//! `linerate gen --to`: datagrams that a kernel's socket receives whole, in order, with right checksums.
+
+use std::collections::HashMap;
+use std::fs;
+use std::net::{SocketAddr, UdpSocket};
+use std::process::Command;
+
+use linerate::wire::stamp;
+use linerate_tests::command::linerate;
+use linerate_tests::netns::Netns;
+use linerate_tests::or_skip;
+use linerate_tests::process::Finished;
+use linerate_tests::topology::Hosts;
+use linerate_tests::wait::{SOON, until_true};
+use rustix::net::sockopt::set_socket_recv_buffer_size_force;
+
+const COUNT: usize = 3000;
+const FLOWS: usize = 3;
+/// Room for all of them, as the kernel counts it.
+const RECEIVE_BYTES: usize = 32 << 20;
+
+/// Returns two hosts, of which the middle has addresses on w0 that reach the western one.
+fn hosts() -> Result<Hosts, String> {
+    let hosts = Hosts::new()?;
+    hosts.middle.ip("addr add 10.7.0.9/24 dev w0");
+    for (netns, name, address) in [(&hosts.middle, "w0", 9), (&hosts.west, "eth0", 1)] {
+        netns
+            .run(|| fs::write(format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"), "0"))
+            .map_err(|e| format!("no IPv6: {e}"))?;
+        netns.ip(&format!("-6 addr add fd00::{address}/64 dev {name} nodad"));
+    }
+    Ok(hosts)
+}
+
+fn generate(from: &Netns, args: &str) -> Finished {
+    let mut command = Command::new(linerate());
+    command.arg("gen").args(args.split(' '));
+    from.start(command).finish(SOON * 3)
+}
+
+/// Returns datagrams that the kernel has refused for their checksum.
+fn checksum_errors(netns: &Netns) -> u64 {
+    let read = |file| netns.run(|| fs::read_to_string(file)).unwrap_or_default();
+    let v6 = read("/proc/thread-self/net/snmp6");
+    let v6 = v6.lines().find_map(|line| line.strip_prefix("Udp6InCsumErrors"));
+    let v4 = read("/proc/thread-self/net/snmp");
+    let mut v4 = v4.lines().filter_map(|line| line.strip_prefix("Udp: "));
+    let (names, values) = (v4.next().unwrap(), v4.next().unwrap());
+    let mut v4 = names.split(' ').zip(values.split(' '));
+    let v4 = v4.find(|(name, _)| *name == "InCsumErrors").unwrap().1;
+    v4.parse::<u64>().unwrap() + v6.unwrap().trim().parse::<u64>().unwrap()
+}
+
+#[test]
+fn a_kernels_socket_receives_every_datagram_whole_and_in_order() {
+    let hosts = or_skip!(hosts());
+    let sizes = [60, 590, 60, 60, 590, 60, 1514, 60, 590, 60, 60, 590];
+    for port in ["packet:w0", "xdp:w0"] {
+        for (to, headers, shortest) in [("10.7.0.1:7777", 42, 70), ("[fd00::1]:7777", 62, 90)] {
+            let socket = hosts.west.run(|| UdpSocket::bind(to)).unwrap();
+            set_socket_recv_buffer_size_force(&socket, RECEIVE_BYTES).unwrap();
+            socket.set_read_timeout(Some(SOON)).unwrap();
+            let words = format!(
+                "{port} --to {to} --rate 50kpps --count {COUNT} --size imix --flows {FLOWS}"
+            );
+            let done = generate(&hosts.middle, &words);
+            if port.starts_with("xdp") && done.code() == 5 {
+                eprintln!("skipped: {}", done.stderr);
+                continue;
+            }
+            assert!(done.code() == 0 && done.stdout.contains("OK"), "{words}: {done:?}");
+
+            let (mut bytes, mut froms) = ([0; 2048], HashMap::<u32, SocketAddr>::new());
+            for i in 0..COUNT {
+                let (len, from) =
+                    socket.recv_from(&mut bytes).unwrap_or_else(|e| panic!("{words}: {i}: {e}"));
+                assert_eq!(len, sizes[i % 12].max(shortest) - headers, "{words}: {i}");
+                let stamp = stamp::read_payload(&bytes[..len]).unwrap();
+                assert_eq!((stamp.flow as usize, stamp.seq as usize), (i % FLOWS, i / FLOWS));
+                assert_eq!(*froms.entry(stamp.flow).or_insert(from), from);
+            }
+            let mut ports: Vec<u16> = froms.values().map(SocketAddr::port).collect();
+            ports.sort_unstable();
+            assert_eq!(ports, [49_152, 49_153, 49_154]);
+            assert_eq!(checksum_errors(&hosts.west), 0, "{words}");
+        }
+    }
+}
+
+#[test]
+fn a_sink_at_the_other_end_verifies_datagrams() {
+    let hosts = or_skip!(hosts());
+    let mut sink = Command::new(linerate());
+    sink.args(["forward", "packet:eth0,udp=7777", "sink:", "--json", "--count", "1000"]);
+    let sink = hosts.west.start(sink);
+    until_true("its socket", SOON, || hosts.west.packet_sockets("eth0") > 0);
+    let words = "packet:w0 --to 10.7.0.1:7777 --rate 50kpps --count 1000 --from 10.7.0.9:5000";
+    let done = generate(&hosts.middle, words);
+    assert!(done.code() == 0, "{done:?}");
+    let done = sink.finish(SOON);
+    let report: serde_json::Value = serde_json::from_str(&done.stdout).unwrap();
+    assert_eq!(done.code(), 0, "{done:?}");
+    assert!(report.to_string().contains("\"corrupted\":0"), "{report}");
+    assert!(report.to_string().contains("\"foreign\":0"), "{report}");
+}
+
+#[test]
+fn a_receiver_that_cannot_be_reached_is_said_with_what_to_do() {
+    let hosts = or_skip!(hosts());
+    hosts.middle.run(|| {
+        for (file, value) in [("mcast_solicit", "1"), ("retrans_time_ms", "20")] {
+            fs::write(format!("/proc/sys/net/ipv4/neigh/w0/{file}"), value).unwrap();
+        }
+    });
+    for (to, says) in [
+        ("10.7.0.77:7777", "no answer to ARP on the link"),
+        ("10.7.0.9:7777", "this machine's own"),
+        ("[2001:db8::1]:7777", "unreachable"),
+        ("10.7.0.1:7777 --size 1515", "frames of up to 1514 bytes"),
+    ] {
+        let done = generate(&hosts.middle, &format!("packet:w0 --count 1 --to {to}"));
+        assert!(matches!(done.code(), 1 | 2) && done.stderr.contains(says), "{to}: {done:?}");
+        assert!(done.stderr.contains("fix"), "{to}: {done:?}");
+    }
+    hosts.middle.ip("link set dev w0 down");
+    let done = generate(&hosts.middle, "packet:w0 --count 1 --to 10.7.0.1:7777");
+    assert!(done.code() == 1 && done.stderr.contains("ip link set dev w0 up"), "{done:?}");
+    let done = generate(&hosts.middle, "sink: --count 1 --to 10.7.0.1:7777");
+    assert!(done.code() == 2 && done.stderr.contains("dev=eth0"), "{done:?}");
+}
