@@ -13,6 +13,7 @@ use linerate_sys::clock::now_and_ns;
 use linerate_sys::wait::TimerFd;
 use linerate_wire::{Mac, UdpEnds, stamp};
 
+pub(crate) use pacer::Lateness;
 pub use pacer::Pacer;
 pub use traffic::mean_frame_bytes;
 

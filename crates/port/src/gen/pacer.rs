@@ -22,7 +22,7 @@ pub struct Pacer {
     issued: u64,
     sent: u64,
     unsent: u64,
-    late_ns: Histogram<u64>,
+    late: Lateness,
 }
 
 impl Pacer {
@@ -44,7 +44,7 @@ impl Pacer {
             issued: 0,
             sent: 0,
             unsent: 0,
-            late_ns: histogram(),
+            late: Lateness::new(),
         }
     }
 
@@ -75,7 +75,7 @@ impl Pacer {
         for _ in 0..n {
             let intended_ns = self.issued as f64 * 1e9 / self.pps;
             let late = (elapsed_ns - intended_ns).max(0.0) as u64;
-            self.late_ns.saturating_record(late);
+            self.late.record(late);
             self.issued += 1;
         }
     }
@@ -124,26 +124,41 @@ impl Pacer {
     /// Returns how many packets were due, how many were sent, and how late they were.
     #[must_use]
     pub fn report(&self) -> Pace {
-        Pace {
-            asked: self.issued,
-            sent: self.sent,
-            unsent: self.unsent,
-            late_p50_ns: self.quantile(0.50),
-            late_p99_ns: self.quantile(0.99),
-        }
-    }
-
-    /// A quantile is stated only from 10 / (1 - q) observations on.
-    fn quantile(&self, q: f64) -> Option<u64> {
-        let enough = self.late_ns.len() as f64 >= 10.0 / (1.0 - q);
-        enough.then(|| self.late_ns.value_at_quantile(q))
+        let [late_p50_ns, late_p99_ns] = self.late.quantiles();
+        let (asked, sent, unsent) = (self.issued, self.sent, self.unsent);
+        Pace { asked, sent, unsent, late_p50_ns, late_p99_ns }
     }
 }
 
-/// A histogram of nanoseconds up to [`LATE_MAX_NS`] with three digits.
-fn histogram() -> Histogram<u64> {
-    // Cannot fail: it refuses more than 5 digits and a maximum below 2, and both are constants.
-    Histogram::new_with_max(LATE_MAX_NS, 3).expect("three digits and a maximum of a minute")
+/// The lateness of packets, against the times at which they were meant to leave.
+#[derive(Debug, Clone)]
+pub(crate) struct Lateness(Histogram<u64>);
+
+impl Lateness {
+    pub fn new() -> Lateness {
+        // Cannot fail: it refuses more than 5 digits and a maximum below 2, and both are constants.
+        let new = Histogram::new_with_max(LATE_MAX_NS, 3);
+        Lateness(new.expect("three digits and a maximum of a minute"))
+    }
+
+    #[inline(always)]
+    pub fn record(&mut self, late_ns: u64) {
+        self.0.saturating_record(late_ns);
+    }
+
+    /// Returns the number of packets.
+    pub fn len(&self) -> u64 {
+        self.0.len()
+    }
+
+    /// Returns the median and the 99th percentile; a quantile is stated only from 10 / (1 - q)
+    /// observations on.
+    pub fn quantiles(&self) -> [Option<u64>; 2] {
+        [0.50, 0.99].map(|q| {
+            let enough = self.0.len() as f64 >= 10.0 / (1.0 - q);
+            enough.then(|| self.0.value_at_quantile(q))
+        })
+    }
 }
 
 #[cfg(test)]

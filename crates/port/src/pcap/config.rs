@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use linerate_skb::Result;
 
+use super::replay;
 use crate::spec::Spec;
 
 /// Source or destination of a capture.
@@ -30,12 +31,14 @@ pub(super) enum Mode {
     Write,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) struct Config {
     pub place: Place,
     pub mode: Mode,
     /// Packets of every link type pass; else Ethernet frames only.
     pub any_link: bool,
+    /// Factor by which packets are replayed faster than captured; `None` for as fast as they are taken.
+    pub pace: Option<f64>,
 }
 
 impl Config {
@@ -43,7 +46,12 @@ impl Config {
     pub fn of(spec: &Spec) -> Result<Config> {
         let (read, write) = (spec.flag("read")?, spec.flag("write")?);
         let any_link = spec.value("link", link)?.unwrap_or(false);
+        let pace = spec.value("pace", replay::pace)?;
         spec.finish()?;
+        if write && pace.is_some() {
+            let error = spec.error("pace is of a capture that is read, and this one is written");
+            return Err(error.fix("pcap:FILE,pace=1 as the port that packets come from"));
+        }
         if read && write {
             let error = spec.error("a capture is read or written, not both");
             return Err(error.fix("two ports: pcap:IN,read and pcap:OUT,write"));
@@ -55,7 +63,7 @@ impl Config {
             "-" => Place::Standard,
             path => Place::File(path.into()),
         };
-        Ok(Config { place, mode: if write { Mode::Write } else { Mode::Read }, any_link })
+        Ok(Config { place, mode: if write { Mode::Write } else { Mode::Read }, any_link, pace })
     }
 }
 
@@ -77,7 +85,8 @@ mod tests {
 
     #[test]
     fn a_capture_is_read_unless_it_says_write() {
-        let file = |mode| Config { place: Place::File("/a=b.pcap".into()), mode, any_link: false };
+        let place = Place::File("/a=b.pcap".into());
+        let file = |mode| Config { place: place.clone(), mode, any_link: false, pace: None };
         assert_eq!(config("pcap:/a=b.pcap"), Ok(file(Mode::Read)));
         assert_eq!(config("pcap:/a=b.pcap,read"), Ok(file(Mode::Read)));
         assert_eq!(config("pcap:/a=b.pcap,write"), Ok(file(Mode::Write)));
@@ -96,6 +105,8 @@ mod tests {
             ("pcap:x,wriet", "no option 'wriet'"),
             ("pcap:x,write=maybe", "on or off"),
             ("pcap:x,link=sll", "ethernet or any"),
+            ("pcap:x,pace=0", "twice as fast"),
+            ("pcap:x,write,pace=1", "this one is written"),
         ] {
             let e = config(text).unwrap_err();
             assert!(e.why.contains(why), "{text}: {e}");

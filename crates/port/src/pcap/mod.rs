@@ -1,8 +1,9 @@
 //! Capture files: a source that replays one, a sink that records one.
 //!
 //! ```text
-//! config.rs  pcap:FILE[,read|write][,link=any]: which file, and which way
+//! config.rs  pcap:FILE[,read|write][,link=any][,pace=1]: which file, and which way
 //! read.rs    file -> skbs: pcap and pcapng
+//! replay.rs  when each record leaves
 //! source.rs  the file that is read: a regular one, or a stream that does not block
 //! write.rs   skbs -> file: pcapng, whole packets only
 //! frames.rs  a whole file at once, for tools and tests
@@ -18,6 +19,7 @@ mod examine;
 #[doc(hidden)]
 pub mod format;
 mod read;
+mod replay;
 mod source;
 #[cfg(test)]
 mod tests;
@@ -38,7 +40,7 @@ use format::{PACKET_LEN_MAX, Reader, Writer};
 /// have longer ones, up to 256 KiB, and they pass if the pool has the frames.
 const PACKET_USUAL_BYTES: usize = 14 + 4 + 65_535;
 
-/// The driver of `pcap:FILE[,read|write][,link=any]`; the file `-` is the standard input or output.
+/// The driver of `pcap:FILE[,read|write][,link=any][,pace=1]`; the file `-` is the standard input or output.
 #[derive(Debug)]
 pub struct Pcap;
 
@@ -49,8 +51,9 @@ impl Driver for Pcap {
 
     fn help(&self) -> DriverHelp {
         DriverHelp {
-            usage: "pcap:FILE",
-            text: "a capture: read on the left of a wire, written on the right; - is a pipe",
+            usage: "pcap:FILE[,pace=1]",
+            text: "a capture: read on the left of a wire, by pace=1 as it was captured, written on\n\
+                the right; - is a pipe",
         }
     }
 
@@ -77,19 +80,25 @@ impl Plan for Config {
     }
 
     fn open(&self, cx: &mut OpenContext<'_>) -> Result<Opened> {
-        let obtained = |mode, longest, direction| {
+        let obtained = |mode: String, longest, direction| {
             Obtained::new(self.place.to_string(), mode, longest).direction(direction)
         };
         match self.mode {
             Mode::Read => {
                 let queue = read::open(self, cx.pool())?;
-                let mode = if queue.is_stream() { "pcap stream, copy" } else { "pcap file, copy" };
+                let kind = if queue.is_stream() { "stream" } else { "file" };
+                let pace = self.pace.map_or(String::new(), |pace| match pace {
+                    1.0 => ", as captured".into(),
+                    pace => format!(", {pace} times as fast as captured"),
+                });
+                let mode = format!("pcap {kind}, copy{pace}");
                 let longest = PACKET_LEN_MAX.min(cx.pool().packet_max_bytes());
                 Ok(Opened::single(queue, obtained(mode, longest, Direction::Source)))
             }
             Mode::Write => {
                 let queue = write::open(self)?;
-                let obtained = obtained("pcapng file, copy", PACKET_LEN_MAX, Direction::Sink);
+                let obtained =
+                    obtained("pcapng file, copy".into(), PACKET_LEN_MAX, Direction::Sink);
                 Ok(Opened::single(queue, obtained))
             }
         }

@@ -2,7 +2,7 @@
 //!
 //! A record for which there is no frame stays in the reader until there is one, so a pool that has
 //! run dry delays a capture and never thins it. Of a stream only whole records are taken, as far as
-//! they have come: `rx` never blocks.
+//! they have come: `rx` never blocks. A record that is not due yet stays in the reader as well.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
@@ -11,6 +11,7 @@ use linerate_skb::{Batch, DropReason, Local, Moved, Pool, Result};
 
 use super::config::Config;
 use super::format::{CaptureError, Reader, Step};
+use super::replay::Replay;
 use super::source::Source;
 use crate::caps::{Caps, Copies};
 use crate::host::RETRY;
@@ -28,7 +29,8 @@ pub(super) fn open(config: &Config, pool: &Pool) -> Result<ReadQueue> {
         packet_max_bytes: pool.packet_max_bytes(),
         in_hand: false,
         blocked: false,
-        retry_at: None,
+        replay: config.pace.map(Replay::new),
+        alarm: None,
         rx_missed: 0,
         rx_nombuf: 0,
         health: Health::Up,
@@ -53,8 +55,10 @@ pub(super) struct ReadQueue {
     in_hand: bool,
     /// The stream had no whole record left when it was last looked at.
     blocked: bool,
-    /// The pool had no frame: when to try again.
-    retry_at: Option<Instant>,
+    /// When each record leaves, unless that is when it is taken.
+    replay: Option<Replay>,
+    /// The next record is not due, or the pool had no frame: when to try again.
+    alarm: Option<Instant>,
     /// Packets longer than any chain, since they were last asked for.
     rx_missed: u64,
     /// Receives that the pool ended early, since they were last asked for.
@@ -108,7 +112,8 @@ impl ReadQueue {
 impl QueueOps for ReadQueue {
     fn rx(&mut self, mem: &mut Local, out: &mut Batch, budget: usize) -> Moved {
         let mut moved = Moved::default();
-        self.retry_at = None;
+        self.alarm = None;
+        let now = self.replay.as_ref().map(|_| Instant::now());
         // A step that finds no packet is work, too: it costs one of the budget.
         for _ in 0..budget.min(out.spare()) {
             self.look();
@@ -119,16 +124,25 @@ impl QueueOps for ReadQueue {
                 continue;
             }
             let Some(record) = self.reader.current() else { break };
+            let paced = self.replay.as_mut().zip(now);
+            let paced = paced.map(|(replay, now)| (replay.due(record.time_ns, now), now));
+            if let Some((due, _)) = paced.filter(|(due, now)| due > now) {
+                self.alarm = Some(due);
+                break;
+            }
             let Some(mut skb) = mem.alloc_copy(record.data) else {
                 // The record stays in hand.
                 self.rx_nombuf += 1;
-                self.retry_at = Instant::now().checked_add(RETRY);
+                self.alarm = Instant::now().checked_add(RETRY);
                 break;
             };
             skb.set_stamp_ns(record.time_ns);
             skb.set_link_type(record.link_type.0);
             skb.set_snapped_bytes(record.orig_len - record.data.len() as u32); // not below it
             self.in_hand = false;
+            if let Some((replay, (due, now))) = self.replay.as_mut().zip(paced) {
+                replay.left(due, now);
+            }
             let bytes = skb.len() as u64;
             // Cannot be full: no more than `spare` come.
             if out.push(skb).is_ok() {
@@ -147,12 +161,12 @@ impl QueueOps for ReadQueue {
         if self.health.ended() {
             return std::mem::replace(&mut self.told_end, true);
         }
-        let retry_at = self.retry_at.filter(|&at| Instant::now() < at);
-        if want.frames() && !self.blocked && retry_at.is_none() {
+        let alarm = self.alarm.filter(|&at| Instant::now() < at);
+        if want.frames() && !self.blocked && alarm.is_none() {
             return false;
         }
-        let wanted = want.frames() && retry_at.is_none();
-        self.reader.file_mut().watch(wanted, retry_at.filter(|_| want.frames()));
+        let wanted = want.frames() && alarm.is_none();
+        self.reader.file_mut().watch(wanted, alarm.filter(|_| want.frames()));
         true
     }
 
@@ -161,7 +175,9 @@ impl QueueOps for ReadQueue {
     }
 
     fn counters(&mut self) -> Counters {
-        Counters { rx_missed: self.rx_missed, rx_nombuf: self.rx_nombuf, ..Counters::default() }
+        let pace = self.replay.as_ref().map(Replay::report);
+        let (rx_missed, rx_nombuf) = (self.rx_missed, self.rx_nombuf);
+        Counters { rx_missed, rx_nombuf, pace, ..Counters::default() }
     }
 
     fn caps(&self) -> Caps {

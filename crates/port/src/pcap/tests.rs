@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use linerate_skb::{Batch, Code, DropReason, Local, Moved, Pool};
 
@@ -189,6 +189,59 @@ fn a_snapped_packet_keeps_its_original_length_from_capture_to_capture() {
     let packets: [(u32, u32, &[u8]); 2] = [(1, 1, &[7; 60]), (2, 2, &[8; 1400])];
     let file = scratch.file("a.pcap", &classic(false, false, 1, &packets));
     assert_eq!(kinds(&copied(&scratch, &file, "")), [(1, 64, 60), (1, 1404, 1400)]);
+}
+
+#[test]
+fn a_paced_capture_never_leaves_early_and_sleeps_between_its_packets() {
+    let scratch = Scratch::new();
+    let times = [0, 1, 30_000, 30_001, 60_000];
+    let packets: Vec<_> = times.iter().map(|usecs| (9, *usecs, &b"packet"[..])).collect();
+    let file = scratch.file("a.pcap", &classic(false, false, 1, &packets));
+    for (factor, says) in [(1, "as captured"), (2, "2 times as fast as captured")] {
+        let mut port = Port::open(&format!("pcap:{file},pace={factor}")).unwrap();
+        assert_eq!(port.obtained().mode, format!("pcap file, copy, {says}"));
+        let (start, mut left) = (Instant::now(), 0);
+        let mut batch = Batch::with_capacity(8);
+        while !port.health().ended() {
+            assert!(port.wait(Some(LONG)).unwrap());
+            left += port.rx(&mut batch);
+            let due = times.partition_point(|usecs| {
+                Duration::from_micros(u64::from(usecs / factor)) <= start.elapsed()
+            });
+            assert!(left <= due, "{left} where {due} are due");
+        }
+        let counts = port.counts();
+        assert_eq!((left, counts.rx_packets), (5, 5));
+        // A wait ends when a packet is due, so that hardly a look finds nothing.
+        assert!(counts.polls_empty <= 4, "{counts:?}");
+    }
+}
+
+#[test]
+fn a_paced_capture_says_how_late_its_packets_were() {
+    let scratch = Scratch::new();
+    let file = scratch.file("a.pcap", &classic(false, false, 1, &[(1, 1, b"x"), (1, 2, b"y")]));
+    let spec = crate::parse(&format!("pcap:{file},pace=1")).unwrap();
+    let pool = pool(4);
+    let mut queue = super::read::open(&Config::of(&spec).unwrap(), &pool).unwrap();
+    let (mut mem, mut batch) = (pool.local(), Batch::with_capacity(2));
+    while !queue.health().ended() {
+        queue.rx(&mut mem, &mut batch, 2);
+        batch.clear();
+    }
+    let pace = queue.counters().pace.unwrap();
+    assert_eq!((pace.asked, pace.sent, pace.late_p50_ns), (2, 2, None));
+}
+
+#[test]
+fn a_paced_capture_with_snapped_packets_is_copied_as_it_is() {
+    let scratch = Scratch::new();
+    let packets: [(u32, u32, &[u8]); 2] = [(1, 1, &[7; 60]), (1, 900, &[8; 1400])];
+    let file = scratch.file("a.pcap", &classic(false, false, 1, &packets));
+    let copy = copied(&scratch, &format!("{file},pace=10"), "");
+    assert_eq!(kinds(&copy), [(1, 64, 60), (1, 1404, 1400)]);
+    let times: Vec<u64> = read_all(&file).unwrap().iter().map(|frame| frame.stamp_ns).collect();
+    assert_eq!(times, [1_000_001_000, 1_000_900_000], "those of the capture");
 }
 
 #[test]
