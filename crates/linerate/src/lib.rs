@@ -41,7 +41,7 @@ pub use linerate_port::{
     DriverHelp, Error, Goal, Health, Kind, Moderated, Moderation, Needs, Obtained, OnMachine,
     OpenContext, Opened, Options, Origin, Pace, Plan, Port, Queue, QueueCounts, QueueOps, Registry,
     Reshape, Result, Spec, TxOffload, Verified, Views, Want, memif, nearest, parse, pcap, plan,
-    units, wait, wait_any, wrap,
+    units, wait, wait_any, wrap, xdp,
 };
 pub use linerate_skb::{
     Batch, CoreKind, CoreStats, Data, DropReason, Dwell, FreeMatrix, Holders, Huge, Init, Ledger,

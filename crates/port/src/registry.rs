@@ -8,7 +8,7 @@ use crate::{r#gen, memif, null, packet, pcap, ring, sink, tap, xdp};
 
 /// The drivers of this crate, in the order of a command's help: the one place that knows them all.
 static DRIVERS: [&dyn Driver; 9] = [
-    &xdp::Xdp,
+    &xdp::XDP,
     &packet::Packet,
     &tap::Tap,
     &pcap::Pcap,

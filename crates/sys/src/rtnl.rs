@@ -13,6 +13,7 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with,
 };
 
+use crate::bpf::Mode;
 use crate::error::{Code, Error, Result};
 use crate::netif::{IfName, Interface};
 
@@ -36,6 +37,7 @@ const IFLA_LINKINFO: u16 = 18;
 const IFLA_INFO_KIND: u16 = 1;
 const IFLA_LINK_NETNSID: u16 = 37;
 const IFLA_XDP: u16 = 43;
+const IFLA_XDP_ATTACHED: u16 = 2;
 const IFLA_XDP_PROG_ID: u16 = 4;
 const IFLA_XDP_DRV_PROG_ID: u16 = 5;
 const IFLA_XDP_SKB_PROG_ID: u16 = 6;
@@ -54,6 +56,8 @@ pub struct LinkInfo {
     pub other_is_elsewhere: bool,
     /// Ids of the XDP programs that are attached to it.
     pub xdp_programs: Vec<u32>,
+    /// The place where they see packets first.
+    pub xdp_mode: Option<Mode>,
 }
 
 impl LinkInfo {
@@ -128,6 +132,8 @@ fn read(link: &[u8]) -> LinkInfo {
             IFLA_XDP => {
                 let ids = attributes(value).filter(|(kind, _)| is_program(*kind));
                 info.xdp_programs.extend(ids.filter_map(|(_, id)| u32_at(id, 0)));
+                let mode = attributes(value).find(|(kind, _)| *kind == IFLA_XDP_ATTACHED);
+                info.xdp_mode = mode.and_then(|(_, mode)| xdp_mode(*mode.first()?));
             }
             _ => {}
         }
@@ -135,6 +141,15 @@ fn read(link: &[u8]) -> LinkInfo {
     info.xdp_programs.sort_unstable();
     info.xdp_programs.dedup();
     info
+}
+
+/// Source: include/uapi/linux/if_link.h, `XDP_ATTACHED_NONE` and what follows: driver, stack, hardware, several.
+fn xdp_mode(attached: u8) -> Option<Mode> {
+    match attached {
+        0 => None,
+        2 => Some(Mode::Generic),
+        _ => Some(Mode::Native),
+    }
 }
 
 fn is_program(kind: u16) -> bool {

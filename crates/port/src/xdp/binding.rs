@@ -178,7 +178,9 @@ impl QueueBinding {
     /// Enters the socket into the map in which the program finds it.
     fn enter(&self, rings: Rings, why: Option<String>) -> std::result::Result<Bound, Refused> {
         let zero_copy = rings.socket.is_zero_copy().unwrap_or(false);
-        self.attached.map.insert(self.queue, rings.socket.as_fd())?;
+        if let Some(map) = &self.attached.map {
+            map.insert(self.queue, rings.socket.as_fd())?;
+        }
         Ok(Bound { rings, zero_copy, why })
     }
 

@@ -1,9 +1,14 @@
 //! Options in the port text.
 
-use linerate_skb::Result;
+use std::sync::Arc;
+
+use linerate_skb::{Error, Result};
+use linerate_sys::bpf::SocketMap;
+use linerate_sys::capability::Capabilities;
 
 use super::filter::Filter;
 use super::rings::Lens;
+use crate::host::flow::Flow;
 use crate::spec::Spec;
 
 /// Descriptors of each ring, unless told otherwise.
@@ -25,13 +30,24 @@ pub(super) enum Wanted {
     Generic,
 }
 
+/// The map of sockets of an XDP program of another owner.
+#[derive(Debug, Clone)]
+pub(super) enum Map {
+    /// In a file of a BPF file system.
+    Pinned(String),
+    /// By its descriptor.
+    Given(Arc<SocketMap>),
+}
+
 /// A port text's options, checked.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(super) struct Config {
     /// The interface.
     pub interface: String,
-    /// Filter of the packets taken from the kernel's stack.
+    /// Filter of the packets taken from the kernel's stack; `All` if a program of another owner decides.
     pub filter: Filter,
+    /// The map in which that program finds sockets.
+    pub map: Option<Map>,
     /// The text says so. If it does not, everything is taken where that is nobody else's.
     pub is_said: bool,
     /// Filter in the port text that has no effect, because the port only sends.
@@ -53,14 +69,16 @@ impl Config {
         let ring = spec.value("ring", ring_len)?.unwrap_or(RING_LEN);
         let asked = Filter::of(spec)?;
         let is_written = spec.flag("write")?;
-        let is_said = is_written || asked.is_some();
-        let (filter, unused) = match asked {
+        let map = spec.value("map", pinned)?;
+        let is_said = is_written || asked.is_some() || map.is_some();
+        let (filter, unused) = match asked.clone() {
             unused if is_written => (Filter::Nothing, unused),
             filter => (filter.unwrap_or(Filter::All), None),
         };
         let config = Config {
             interface: spec.arg.clone(),
             filter,
+            map,
             is_said,
             unused,
             mode: spec.value("mode", mode)?.unwrap_or(Wanted::Auto),
@@ -75,13 +93,57 @@ impl Config {
                 .error("which interface?")
                 .fix("xdp:IFACE,udp=7777; list them: ip -br link"));
         }
+        if config.map.is_some() {
+            config.leaves_the_choice(spec, asked.as_ref())?;
+        }
         Ok(config)
+    }
+
+    /// Takes `map` for the sockets, unless `spec` names one itself.
+    pub fn give(&mut self, spec: &Spec, map: &Arc<SocketMap>) -> Result<()> {
+        if self.map.is_some() {
+            return Err(spec.error("the program has given a map already").fix("leave map= out"));
+        }
+        let filter =
+            Some(&self.filter).filter(|filter| self.is_said && **filter != Filter::Nothing);
+        self.leaves_the_choice(spec, filter)?;
+        (self.map, self.is_said) = (Some(Map::Given(map.clone())), true);
+        Ok(())
+    }
+
+    /// Refuses a filter: what comes by a map is its program's to say.
+    fn leaves_the_choice(&self, spec: &Spec, filter: Option<&Filter>) -> Result<()> {
+        let Some(filter) = filter else { return Ok(()) };
+        let why = format!("{filter}: the XDP program of the map says what comes");
+        Err(spec.error(why).fix(format!("leave {filter} out, or the map")))
+    }
+
+    /// Capabilities that opening the port takes.
+    pub fn capabilities(&self) -> Capabilities {
+        let flow = self.filter.flow().map_or(Capabilities::NONE, Flow::capabilities);
+        match (&self.map, self.busy_poll) {
+            (None, _) => Capabilities::XDP.and(flow),
+            (Some(_), false) => Capabilities::NET_RAW,
+            (Some(_), true) => Capabilities::NET_RAW.and(Capabilities::NET_ADMIN),
+        }
+    }
+
+    /// Returns `e` with advice that names no more capabilities than the port takes.
+    pub fn least(&self, mut e: Error) -> Error {
+        let (all, own) = (Capabilities::XDP, self.capabilities());
+        let locks = |set: Capabilities| set.and(Capabilities::IPC_LOCK).command();
+        e.fix = e.fix.replace(&all.remedy(), &own.remedy()).replace(&locks(all), &locks(own));
+        e
     }
 
     /// Returns the text of this port up to its filter, for other options to be put behind it.
     pub fn text(&self) -> String {
-        let filter = if self.is_said { format!(",{}", self.filter) } else { String::new() };
-        format!("xdp:{}{filter}", self.interface)
+        let taken = match &self.map {
+            Some(Map::Pinned(path)) => format!(",map={path}"),
+            None if self.is_said => format!(",{}", self.filter),
+            _ => String::new(),
+        };
+        format!("xdp:{}{taken}", self.interface)
     }
 
     /// Descriptors of the rings of one queue. The fill ring has room for all frames that the receive
@@ -95,6 +157,13 @@ impl Config {
     pub fn ring_frames(&self) -> usize {
         let lens = self.lens();
         (lens.fill + lens.rx + lens.tx) as usize
+    }
+}
+
+fn pinned(text: &str) -> std::result::Result<Map, String> {
+    match text {
+        "" => Err("the file of a map, as /sys/fs/bpf/xsks_map".into()),
+        path => Ok(Map::Pinned(path.to_owned())),
     }
 }
 

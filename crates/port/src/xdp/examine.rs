@@ -1,10 +1,9 @@
 //! A port of xdp: privileges, the program that is there already, memory, queues, offloads, a trial.
 
 use linerate_skb::{Code, Error};
-use linerate_sys::bpf;
 
 use super::config::Config;
-use super::setup;
+use super::{foreign, setup};
 use crate::doctor::interface::{self, InterfaceInfo};
 use crate::doctor::kernel::{self, FRAME_BYTES, too_much};
 use crate::doctor::{Findings, Trial, flow, full_trial, trial};
@@ -36,8 +35,13 @@ fn examine_on(config: &Config, spec: &Spec, of: &InterfaceInfo, how: Trial, foun
     if let Err(e) = setup::check_host_use(config, &of.interface) {
         found.miss(&e);
     }
-    let may = kernel::privileges(found);
-    let is_free = program(of, found);
+    let (is_free, may) = match &config.map {
+        Some(map) => (true, foreign::examine(config, map, of, found)),
+        None => {
+            let may = kernel::privileges(found);
+            (program(of, found), may)
+        }
+    };
     queues(config, of, found);
     offloads(of, found);
     if of.is_up {
@@ -45,7 +49,7 @@ fn examine_on(config: &Config, spec: &Spec, of: &InterfaceInfo, how: Trial, foun
     }
     let can = of.is_up && is_free && may;
     if can && (!of.is_hardware() || how == Trial::Full) {
-        return tried(spec, of, found);
+        return tried(config, spec, of, found);
     }
     several(of, found);
     let taken = setup::queues(config).map_or(0, |queues| queues.len());
@@ -61,19 +65,13 @@ fn examine_on(config: &Config, spec: &Spec, of: &InterfaceInfo, how: Trial, foun
 /// Looks for a program that is attached already; true if there is none.
 fn program(of: &InterfaceInfo, found: &mut Findings) -> bool {
     let name = of.interface.name();
-    let names = of.info.xdp_programs.iter().map(|id| match bpf::program_name(*id) {
-        Some(program) => format!("{program:?} (id {id})"),
-        None => format!("id {id}"),
-    });
-    let names: Vec<String> = names.collect();
+    let names = setup::program_names(&of.info.xdp_programs);
     if names.is_empty() {
         return true;
     }
-    let why = format!("the XDP program {} is attached to it", names.join(", "));
+    let why = format!("the XDP program {names} is attached to it");
     let e = Error::new(Code::Busy, format!("{name} is taken"), why);
-    found.miss(
-        &e.fix(format!("end the program that owns it; if nobody does: ip link set {name} xdp off")),
-    );
+    found.miss(&e.fix(setup::beside(&name.to_string())));
     false
 }
 
@@ -116,13 +114,21 @@ fn offloads(of: &InterfaceInfo, found: &mut Findings) {
     }
 }
 
-/// Opens the port as it will be, but for its filter.
-fn tried(spec: &Spec, of: &InterfaceInfo, found: &mut Findings) {
-    match trial::open_xdp(spec.text(), of) {
+/// Opens the port as it will be, but for its filter, or for its entry in the map of another owner program.
+fn tried(config: &Config, spec: &Spec, of: &InterfaceInfo, found: &mut Findings) {
+    let (opened, with, taken) = match config.map {
+        Some(_) => (
+            trial::open(&trial::with(spec.text(), &["write"], "write")),
+            "write",
+            "takes nothing in",
+        ),
+        None => (trial::open_xdp(spec.text(), of), trial::NOBODYS, "diverts ethertype=0x88b6"),
+    };
+    match opened {
         Ok(mut obtained) => {
-            // Not the filter that was asked for.
-            obtained.mode = obtained.mode.replace(&format!(", diverts {}", trial::NOBODYS), "");
-            obtained.mode += &format!(" (tried with {})", trial::NOBODYS);
+            // Not what was asked for.
+            obtained.mode = obtained.mode.replace(&format!(", {taken}"), "");
+            obtained.mode += &format!(" (tried with {with})");
             found.opened(obtained);
         }
         Err(e) if e.code == Code::Memory => {

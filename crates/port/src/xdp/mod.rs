@@ -5,7 +5,7 @@
 //!   hot list ──► fill ring ──► driver ──► receive ring ──► Skb        rx.rs
 //!   hot list ◄── completion ring ◄── driver ◄── transmit ring ◄── Skb tx.rs
 //!                                 │
-//!                 the filter's program: take | pass to the kernel      filter.rs, program.rs
+//!                 the filter's program: take | pass to the kernel      filter.rs, program.rs, or another's: foreign.rs
 //! ```
 //!
 //! Owner: a queue owns its socket, its four rings and its descriptor, which is an epoll set around
@@ -22,6 +22,7 @@ mod binding;
 mod config;
 mod examine;
 mod filter;
+mod foreign;
 mod held;
 mod partial;
 mod program;
@@ -33,12 +34,14 @@ mod setup;
 mod tests;
 mod tx;
 
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
 use linerate_skb::Result;
-use linerate_sys::capability::Capabilities;
+use linerate_sys::bpf::SocketMap;
 
 use crate::doctor::{Findings, Trial};
 use crate::driver::{Driver, DriverFlags, DriverHelp, Needs, OnMachine, OpenContext, Opened, Plan};
-use crate::host::flow::Flow;
 use crate::obtained::Direction;
 use crate::spec::Spec;
 
@@ -46,11 +49,47 @@ use config::Config;
 use examine::FRAGS;
 use filter::Filter;
 
-/// The driver of `xdp:IFACE[,FILTER][,mode=auto|zerocopy|native|generic][,queues=0-3][,ring=1024]`
+/// The driver of `xdp:IFACE[,FILTER|,map=FILE][,mode=auto|zerocopy|native|generic][,queues=0-3][,ring=1024]`
 /// `[,rx=1024][,tx=1024][,busy][,write]`, with `all`, `arp`, `icmp`, `dst=10.0.0.9`, `ethertype=0x88b5`,
-/// `udp=7777`, `tcp=80+443` or `not=tcp:22` for FILTER; `write` takes nothing in.
-#[derive(Debug)]
-pub struct Xdp;
+/// `udp=7777`, `tcp=80+443` or `not=tcp:22` for FILTER; `write` takes nothing in. With `map` the XDP
+/// program is another's: FILE is its map of sockets, pinned to a BPF file system.
+#[derive(Debug, Default)]
+pub struct Xdp {
+    /// Maps that the program has, by interface.
+    maps: Vec<(String, Arc<SocketMap>)>,
+}
+
+/// The driver that knows no map.
+pub(crate) static XDP: Xdp = Xdp::new();
+
+impl Xdp {
+    /// Returns the driver as a registry has it.
+    #[must_use]
+    pub const fn new() -> Xdp {
+        Xdp { maps: Vec::new() }
+    }
+
+    /// Returns the driver with the map of sockets of the XDP program on `interface`: ports of that interface
+    /// leave the program as it is, and enter their sockets into the map. It takes CAP_NET_RAW alone.
+    ///
+    /// ```no_run
+    /// use linerate_port::{Port, xdp::Xdp};
+    ///
+    /// # fn main() -> linerate_port::Result<()> {
+    /// # let descriptor: std::os::fd::OwnedFd = todo!();
+    /// let xdp = Xdp::new().with_map("eth0", descriptor)?; // of aya: map.fd().as_fd().try_clone_to_owned()?
+    /// let port = Port::open_driver(&xdp, "xdp:eth0")?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// `E-PORT-SYNTAX` if the descriptor is not that of a map of sockets.
+    pub fn with_map(mut self, interface: &str, map: OwnedFd) -> Result<Xdp> {
+        self.maps.push((interface.to_owned(), Arc::new(SocketMap::of(map)?)));
+        Ok(self)
+    }
+}
 
 impl Driver for Xdp {
     fn name(&self) -> &'static str {
@@ -61,7 +100,8 @@ impl Driver for Xdp {
         DriverHelp {
             usage: "xdp:IFACE,udp=7777",
             text: "what a filter takes of a network interface (AF_XDP; needs root);\n\
-                   xdp:IFACE,all takes everything, ssh included",
+                   xdp:IFACE,all takes everything, ssh included;\n\
+                   xdp:IFACE,map=FILE what an XDP program of others' gives to its map",
         }
     }
 
@@ -76,13 +116,16 @@ impl Driver for Xdp {
     }
 
     fn parse(&self, spec: &Spec) -> Result<Box<dyn Plan>> {
-        Ok(Box::new(Config::of(spec)?))
+        let mut config = Config::of(spec)?;
+        if let Some((_, map)) = self.maps.iter().find(|(interface, _)| *interface == spec.arg) {
+            config.give(spec, map)?;
+        }
+        Ok(Box::new(config))
     }
 }
 
 impl Plan for Config {
     fn needs(&self) -> Result<Needs> {
-        let flow = self.filter.flow().map_or(Capabilities::NONE, Flow::capabilities);
         let queues = setup::queues(self)?.len();
         Ok(Needs {
             queues,
@@ -92,7 +135,7 @@ impl Plan for Config {
                 Filter::Nothing => Direction::Sink,
                 _ => Direction::Both,
             },
-            capabilities: Capabilities::XDP.and(flow),
+            capabilities: self.capabilities(),
             ..Needs::default()
         })
     }
@@ -102,6 +145,6 @@ impl Plan for Config {
     }
 
     fn open(&self, cx: &mut OpenContext<'_>) -> Result<Opened> {
-        setup::open(self, cx.pool())
+        setup::open(self, cx.pool()).map_err(|e| self.least(e))
     }
 }

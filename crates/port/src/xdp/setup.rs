@@ -20,6 +20,7 @@ use crate::queue::QueueOps;
 use super::binding::{CopyMode, QueueBinding};
 use super::config::{Config, Wanted};
 use super::filter::Filter;
+use super::foreign;
 use super::partial::{self, Checksums};
 use super::program::assemble;
 use super::queue::{self, XdpQueue};
@@ -33,11 +34,18 @@ const FRAME_BYTES: [usize; 2] = [2048, 4096];
 const GOING: Duration = Duration::from_millis(200);
 const GOING_STEP: Duration = Duration::from_millis(2);
 
-/// The program on the interface, shared by all queues of a port; it stays while one of them lives.
+/// The program on the interface, shared by all queues of a port.
 #[derive(Debug)]
 pub(super) struct Attached {
-    /// Map in which the program finds the queues' sockets.
-    pub map: SocketMap,
+    /// Map in which the program finds the queues' sockets; none if it is not to find them.
+    pub map: Option<Arc<SocketMap>>,
+    /// None if the program is another's.
+    pub _own: Option<OwnProgram>,
+}
+
+/// A program of the port's own; it stays while one of the queues lives.
+#[derive(Debug)]
+pub(super) struct OwnProgram {
     _link: bpf::Link,
     _program: Program,
     /// Last: until the program is gone nobody else is to have the ports that it takes.
@@ -85,7 +93,13 @@ pub(super) fn open_queues(config: &Config, pool: &Pool) -> Result<(Vec<XdpQueue>
     let queues = chosen(config, interface.rx_queues()?)?;
     let mut refused = Vec::new();
     let several = longest > room(pool);
-    let (attached, mode) = attach(config, &interface, several, &queues, &mut refused)?;
+    let (attached, mode) = match &config.map {
+        Some(map) => foreign::join(config, map, &interface, &queues, &mut refused)?,
+        None => {
+            let (own, mode) = attach(config, &interface, several, &queues, &mut refused)?;
+            (own, Some(mode))
+        }
+    };
     let attached = Arc::new(attached);
     let (checksums, said) = match config.filter {
         // Whatever the other end leaves undone, nobody gets it.
@@ -100,7 +114,7 @@ pub(super) fn open_queues(config: &Config, pool: &Pool) -> Result<(Vec<XdpQueue>
         let link = Link::open(&config.interface)?;
         let wanted = copy_mode.unwrap_or(match (config.mode, mode) {
             (Wanted::ZeroCopy, _) => CopyMode::Never,
-            (Wanted::Auto, Mode::Native) => CopyMode::Fallback,
+            (Wanted::Auto, Some(Mode::Native)) => CopyMode::Fallback,
             _ => CopyMode::Always,
         });
         let (queue, obtained, why) = queue::open(binding, link, wanted, checksums)?;
@@ -112,8 +126,12 @@ pub(super) fn open_queues(config: &Config, pool: &Pool) -> Result<(Vec<XdpQueue>
     refused.extend(said);
     refused.extend(config.unused.as_ref().map(|unused| format!("{unused}: this port only sends")));
     let zero_copy = copy_mode == Some(CopyMode::Never);
-    let mut obtained =
-        Obtained::new(config.interface.clone(), told(config, mode, zero_copy, &queues), longest);
+    let taken = match &config.map {
+        Some(_) if config.filter != Filter::Nothing => foreign::told(&interface),
+        _ => config.filter.diverts(),
+    };
+    let told = told(&taken, mode, zero_copy, &queues);
+    let mut obtained = Obtained::new(config.interface.clone(), told, longest);
     obtained.queues = ops.len();
     if config.filter == Filter::Nothing {
         obtained.direction = Direction::Sink;
@@ -165,7 +183,7 @@ pub(super) fn check_host_use(config: &Config, interface: &Interface) -> Result<(
     Err(Error::new(Code::Busy, cannot(config), why).fix(fix))
 }
 
-fn cannot(config: &Config) -> String {
+pub(super) fn cannot(config: &Config) -> String {
     format!("cannot open xdp:{}", config.interface)
 }
 
@@ -180,7 +198,7 @@ fn attach(
     let reservation =
         config.filter.flow().map(|flow| Reservation::of(flow, interface)).transpose()?;
     let entries = queues.last().map_or(1, |last| last + 1);
-    let map = SocketMap::new(entries)?;
+    let map = Arc::new(SocketMap::new(entries)?);
     let insns = assemble(&config.filter, map.raw_fd());
     let program = match Program::load(&insns, true) {
         Ok(program) => program,
@@ -202,8 +220,8 @@ fn attach(
     };
     match link {
         Ok(link) => {
-            let (_link, _program, _reservation) = (link, program, reservation);
-            Ok((Attached { map, _link, _program, _reservation }, mode))
+            let own = OwnProgram { _link: link, _program: program, _reservation: reservation };
+            Ok((Attached { map: Some(map), _own: Some(own) }, mode))
         }
         Err(e) => Err(not_attached(config, interface, mode, e)),
     }
@@ -244,18 +262,11 @@ fn not_attached(config: &Config, interface: &Interface, mode: Mode, e: Errno) ->
     match e {
         e if is_taken(e) => {
             let ids = LinkInfo::of(interface).map(|info| info.xdp_programs).unwrap_or_default();
-            let each = ids.iter().map(|id| match bpf::program_name(*id) {
-                Some(program) => format!("{program:?} (id {id})"),
-                None => format!("id {id}"),
-            });
-            let each: Vec<String> = each.collect();
-            let why = match each.as_slice() {
-                [] => "another XDP program is attached to it".to_owned(),
-                each => format!("the XDP program {} is attached to it", each.join(", ")),
+            let why = match program_names(&ids).as_str() {
+                "" => "another XDP program is attached to it".to_owned(),
+                names => format!("the XDP program {names} is attached to it"),
             };
-            Error::new(Code::Busy, cannot(config), why).fix(format!(
-                "end the program that owns it; if nobody does: ip link set {name} xdp off"
-            ))
+            Error::new(Code::Busy, cannot(config), why).fix(beside(name))
         }
         Errno::PERM | Errno::ACCESS => {
             Error::os(Code::Permission, cannot(config), "BPF_LINK_CREATE", e)
@@ -275,9 +286,13 @@ fn not_attached(config: &Config, interface: &Interface, mode: Mode, e: Errno) ->
     }
 }
 
-/// Returns the text that reports the mode of the opened port.
-fn told(config: &Config, mode: Mode, zero_copy: bool, queues: &[u32]) -> String {
-    let attached = if mode == Mode::Native { "native" } else { "generic" };
+/// Returns the text that reports the mode of the opened port, and what it takes.
+fn told(taken: &str, mode: Option<Mode>, zero_copy: bool, queues: &[u32]) -> String {
+    let attached = match mode {
+        Some(Mode::Native) => "native ",
+        Some(Mode::Generic) => "generic ",
+        None => "",
+    };
     let copy = if zero_copy { "zero-copy" } else { "copy" };
     let queues = match queues {
         [] => String::new(),
@@ -287,5 +302,22 @@ fn told(config: &Config, mode: Mode, zero_copy: bool, queues: &[u32]) -> String 
         }
         some => format!(", queues {some:?}"),
     };
-    format!("AF_XDP {attached} {copy}, {}{queues}", config.filter.diverts())
+    format!("AF_XDP {attached}{copy}, {taken}{queues}")
+}
+
+/// Returns what to do about a program that is there already.
+pub(super) fn beside(name: &str) -> String {
+    format!(
+        "beside it, if it has a map of sockets: xdp:{name},map=FILE; or end the program that owns it; if nobody \
+         does: ip link set {name} xdp off"
+    )
+}
+
+/// Returns the names of the programs with these ids, as far as this process may ask.
+pub(super) fn program_names(ids: &[u32]) -> String {
+    let each = ids.iter().map(|id| match bpf::program_name(*id) {
+        Some(program) => format!("{program:?} (id {id})"),
+        None => format!("id {id}"),
+    });
+    each.collect::<Vec<_>>().join(", ")
 }

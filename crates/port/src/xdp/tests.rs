@@ -1,5 +1,6 @@
 //! Against real kernels, on veth pairs in namespaces of their own.
 
+mod beside;
 mod lacking;
 mod taken;
 

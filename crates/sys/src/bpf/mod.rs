@@ -7,6 +7,7 @@
 
 mod insn;
 mod live;
+mod map;
 #[cfg(test)]
 mod tests;
 
@@ -20,6 +21,7 @@ use crate::error::{Code, Error, Result};
 
 pub use insn::{If, Insn, Reg, Size};
 pub use live::XDP_TX;
+pub use map::SocketMap;
 
 /// The place where a program runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,8 +45,6 @@ pub const CONTEXT_DATA_END: i16 = 4;
 /// Offset of the number of the queue that the packet came by.
 pub const CONTEXT_RX_QUEUE: i16 = 16;
 
-const MAP_CREATE: c_long = 0;
-const MAP_UPDATE_ELEM: c_long = 2;
 const PROG_LOAD: c_long = 5;
 const PROG_GET_NEXT_ID: c_long = 11;
 const PROG_GET_FD_BY_ID: c_long = 13;
@@ -52,7 +52,6 @@ const OBJ_GET_INFO_BY_FD: c_long = 15;
 const PROG_TEST_RUN: c_long = 10;
 const LINK_CREATE: c_long = 28;
 
-const MAP_TYPE_XSKMAP: u32 = 17;
 const PROG_TYPE_XDP: u32 = 6;
 const ATTACH_XDP: u32 = 37;
 /// The program takes packets in several buffers.
@@ -63,10 +62,6 @@ const NAME_BYTES: usize = 16;
 /// The verifier's words are kept to so many bytes.
 const LOG_BYTES: usize = 16 << 10;
 
-/// A map from a queue's number to the AF_XDP socket that gets its packets.
-#[derive(Debug)]
-pub struct SocketMap(OwnedFd);
-
 /// A loaded program.
 #[derive(Debug)]
 pub struct Program(OwnedFd);
@@ -74,72 +69,6 @@ pub struct Program(OwnedFd);
 /// A program that is attached to an interface for as long as this lives.
 #[derive(Debug)]
 pub struct Link(OwnedFd);
-
-impl SocketMap {
-    /// A map of `entries`, all empty.
-    ///
-    /// # Errors
-    /// `E-PERM` without CAP_BPF, `E-UNSUPPORTED` before Linux 4.18.
-    pub fn new(entries: u32) -> Result<SocketMap> {
-        #[repr(C)]
-        #[derive(Default)]
-        struct Attr {
-            map_type: u32,
-            key_bytes: u32,
-            value_bytes: u32,
-            entries: u32,
-            flags: u32,
-            inner_map_fd: u32,
-            numa_node: u32,
-            name: [u8; NAME_BYTES],
-        }
-        let attr = Attr {
-            map_type: MAP_TYPE_XSKMAP,
-            key_bytes: 4,
-            value_bytes: 4,
-            entries,
-            name: name("linerate_xsks"),
-            ..Attr::default()
-        };
-        // SAFETY: the attributes point nowhere.
-        let fd = unsafe { open(MAP_CREATE, &attr) };
-        fd.map(SocketMap).map_err(|e| refused("cannot make a map of sockets", "BPF_MAP_CREATE", e))
-    }
-
-    /// Gives the packets of `queue` to `socket`; one that is not bound drops them.
-    ///
-    /// # Errors
-    /// Whatever bpf(2) says.
-    pub fn insert(&self, queue: u32, socket: BorrowedFd<'_>) -> Result<()> {
-        #[repr(C)]
-        struct Attr {
-            map_fd: u32,
-            pad: u32,
-            key: u64,
-            value: u64,
-            flags: u64,
-        }
-        let value = socket.as_raw_fd();
-        let attr = Attr {
-            map_fd: self.0.as_raw_fd() as u32,
-            pad: 0,
-            key: (&raw const queue).addr() as u64,
-            value: (&raw const value).addr() as u64,
-            flags: 0,
-        };
-        // SAFETY: key and value are the four bytes each that the map has, alive over the call, and
-        // the kernel only reads them.
-        let done = unsafe { bpf(MAP_UPDATE_ELEM, &attr) };
-        let what = "cannot put a socket into its map";
-        done.map(drop).map_err(|e| refused(what, "BPF_MAP_UPDATE_ELEM", e))
-    }
-
-    /// Its descriptor's number, for [`Insn::load_map`].
-    #[must_use]
-    pub fn raw_fd(&self) -> i32 {
-        self.0.as_raw_fd()
-    }
-}
 
 impl Program {
     /// Has the kernel verify `insns`; `frags` if it takes packets in several buffers.
@@ -282,12 +211,6 @@ pub fn program_name(id: u32) -> Option<String> {
         next: u32,
         flags: u32,
     }
-    #[repr(C)]
-    struct InfoByFd {
-        fd: u32,
-        bytes: u32,
-        info: u64,
-    }
     /// The beginning of `struct bpf_prog_info`.
     #[repr(C)]
     #[derive(Default)]
@@ -308,16 +231,36 @@ pub fn program_name(id: u32) -> Option<String> {
     // SAFETY: the attributes point nowhere.
     let program = unsafe { open(PROG_GET_FD_BY_ID, &ById { id, ..ById::default() }) }.ok()?;
     let mut info = Info::default();
-    let attr = InfoByFd {
-        fd: program.as_raw_fd() as u32,
-        bytes: size_of::<Info>() as u32,
-        info: (&raw mut info).expose_provenance() as u64,
-    };
-    // SAFETY: the kernel writes at most `bytes` to `info`, whose size it is; the counts in it are
-    // zero, so it follows none of its addresses.
-    unsafe { bpf(OBJ_GET_INFO_BY_FD, &attr) }.ok()?;
+    // SAFETY: the counts in it are zero, so the kernel follows none of its addresses.
+    unsafe { info_of(program.as_fd(), &mut info) }.ok()?;
     let end = info.name.iter().position(|b| *b == 0).unwrap_or(NAME_BYTES);
     Some(String::from_utf8_lossy(&info.name[..end]).into_owned())
+}
+
+/// Reads what the kernel says of an object into `info`, the beginning of the structure that it has for it.
+///
+/// # Safety
+/// Every address in `info` is of memory that the kernel may write as far as the count beside it says.
+unsafe fn info_of<I>(object: BorrowedFd<'_>, info: &mut I) -> rustix::io::Result<()> {
+    #[repr(C)]
+    struct Attr {
+        fd: u32,
+        bytes: u32,
+        info: u64,
+    }
+    let attr = Attr {
+        fd: object.as_raw_fd() as u32,
+        bytes: size_of::<I>() as u32,
+        info: std::ptr::from_mut(info).expose_provenance() as u64,
+    };
+    // SAFETY: the kernel writes at most `bytes` to `info`, whose size it is; the rest is the caller's promise.
+    unsafe { bpf(OBJ_GET_INFO_BY_FD, &attr) }.map(drop)
+}
+
+impl AsFd for Program {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
 }
 
 impl AsFd for Link {
