@@ -19,6 +19,7 @@ use crate::running::Running;
 use crate::stage::Xconnect;
 use crate::stage::{Maker, Stage, StageContext};
 use crate::stats::{Stats, WorkerSlot};
+use crate::steer::{self, Steering};
 use crate::tx_batch::TxBatch;
 use crate::worker::Worker;
 use crate::wrapping::{self, Around};
@@ -30,6 +31,7 @@ pub struct Builder {
     drivers: Registry,
     ports: Vec<(String, String)>,
     wires: Vec<(String, String)>,
+    steerings: Vec<Steering>,
     wraps: Vec<(String, Around)>,
     makers: Vec<Maker>,
     /// All stages can work on packets that a peer may write.
@@ -47,6 +49,7 @@ impl Builder {
             drivers: Registry::default(),
             ports: Vec::new(),
             wires: Vec::new(),
+            steerings: Vec::new(),
             wraps: Vec::new(),
             makers: Vec::new(),
             reads_exported: true,
@@ -82,6 +85,17 @@ impl Builder {
     #[must_use]
     pub fn wire(mut self, left: &str, right: &str) -> Self {
         self.wires.push((left.into(), right.into()));
+        self
+    }
+
+    /// A wire from a device of one queue to several ports, rings to other workers: what comes by the device goes to
+    /// one of them, by its flow, and what comes by any of them leaves by the device. The device waits for room in
+    /// all of them.
+    ///
+    /// It is the last stage on its worker; divisions have the first workers. The handle moves flows later.
+    #[must_use]
+    pub fn steer(mut self, steering: &Steering) -> Self {
+        self.steerings.push(steering.clone());
         self
     }
 
@@ -303,23 +317,25 @@ impl Builder {
             return Err(Error::new(Code::Topology, "cannot build the engine", why)
                 .fix("name two by .port(NAME, TEXT), and join them by .wire(NAME, NAME)"));
         }
-        let wires = plan::find_wires(&named, &self.wires)?;
-        let looks = !self.makers.is_empty() || !self.wraps.is_empty();
+        let fans = steer::fans(&named, &self.steerings)?;
+        let mut wires: Vec<_> = fans.iter().filter_map(|fan| fan.wires().next()).collect();
+        wires.extend(plan::find_wires(&named, &self.wires)?);
+        let looks = !(self.makers.is_empty() && self.wraps.is_empty() && fans.is_empty());
         let wraps = wrapping::find(&named, std::mem::take(&mut self.wraps))?;
-        plan::check_wires(&named, &wires)?;
+        plan::check_wires(&named, &wires, &fans)?;
         ports::direct(&mut named, &wires, looks);
         let mut ports = ports::plan(named, &wires)?;
-        if !self.reads_exported {
+        if !self.reads_exported || !fans.is_empty() {
             self.memory.check_private()?;
             ports::keep_private(&mut ports)?;
         }
         let queues: Vec<usize> = ports.iter().map(|port| port.needs.queues.max(1)).collect();
         let most = self.workers.unwrap_or(wires.len().max(self.cpus.len()));
-        let workers = plan::workers(&queues, &wires, most);
+        let workers = plan::workers(&queues, &wires, &fans, most);
         // A pool of the program's own is everybody's.
         let pools = match self.memory.pool {
             Some(_) => vec![0; ports.len()],
-            None => plan::pools(&ports, &wires),
+            None => plan::pools(&ports, &wires, &fans),
         };
         let mut memory = self.memory.get(&plan::demands(&ports, &pools, &workers), self.sizes)?;
         let mut warnings = std::mem::take(&mut memory.warnings);
@@ -328,22 +344,31 @@ impl Builder {
         opening::check_directions(&ports, &wires, &opened)?;
         opening::check_rates(&ports, &opened)?;
         let meters = wrapping::wrap_all(&ports, &mut opened, wraps)?;
-        let groups =
-            Groups { ports: &ports, wires: &wires, workers: &workers, memory: &memory, meters };
+        let groups = Groups {
+            ports: &ports,
+            wires: &wires,
+            fans: &fans,
+            workers: &workers,
+            memory: &memory,
+            meters,
+        };
         let (entries, groups) = groups.split(opened, self.sizes, self.moderation, &mut warnings);
+        let steered = steer::link(&ports, &groups, &fans, &self.steerings)?;
         let (mut made, notice) = (Vec::new(), Arc::default());
-        for (i, group) in groups.into_iter().enumerate() {
+        for (i, (group, (steers, clearing))) in groups.into_iter().zip(steered).enumerate() {
             if group.napis.len() > Verdict::OUTPUTS_MAX {
                 let why = format!("worker {i} would serve {} queues", group.napis.len());
                 return Err(Error::new(Code::Topology, "cannot build the engine", why)
                     .fix(format!("at most {} a worker", Verdict::OUTPUTS_MAX)));
             }
-            let stages = self.make_stages(i, &group.names)?;
+            let stages = self.make_stages(i, &group.names, steers)?;
             let queues = group.names.into_iter().zip(group.numbers).zip(&group.napis);
             let queues = queues.map(|((name, number), napi)| (name, number, napi.readings().0));
             let slot = WorkerSlot::new(&notice, queues.collect())?;
             let mems = memory.of_worker(i);
-            let worker = Worker::new(group.napis, stages, mems, self.sizes.budget, slot.clone())?;
+            let mut worker =
+                Worker::new(group.napis, stages, mems, self.sizes.budget, slot.clone())?;
+            worker.clearing = clearing;
             made.push((worker, slot));
         }
         let warnings = Arc::from(warnings);
@@ -353,7 +378,12 @@ impl Builder {
         Ok(Engine { workers: made, notice, stats, holders: memory.holders, cpus: self.cpus })
     }
 
-    fn make_stages(&mut self, worker: usize, names: &[String]) -> Result<Vec<Box<dyn Stage>>> {
+    fn make_stages(
+        &mut self,
+        worker: usize,
+        names: &[String],
+        steers: Vec<Box<dyn Stage>>,
+    ) -> Result<Vec<Box<dyn Stage>>> {
         let mut cx = StageContext::new(names, worker);
         let mut stages: Vec<_> = self.makers.iter_mut().map(|make| make(&mut cx)).collect();
         if let Some(missing) = cx.missing().first() {
@@ -361,6 +391,7 @@ impl Builder {
             return Err(Error::new(Code::Topology, "cannot build the engine", why)
                 .fix(format!("its ports: {}", names.join(" "))));
         }
+        stages.extend(steers);
         stages.push(Box::new(Xconnect));
         Ok(stages)
     }

@@ -26,6 +26,8 @@ pub(crate) struct Napi {
     pub peer: Option<usize>,
     /// Its packet memory, of those of the worker.
     pub mem: usize,
+    /// Outputs that it is divided among beside, whose room it waits for.
+    pub fan: Vec<usize>,
     /// Packets on their way out.
     egress: Egress,
     /// The ledger's count of them: how many a turn left behind.
@@ -55,6 +57,7 @@ impl Napi {
             port,
             peer: None,
             mem: 0,
+            fan: Vec::new(),
             egress,
             tally,
             told: 0,

@@ -13,6 +13,7 @@ use crate::napi::Napi;
 use crate::plan::{Sizes, Wire};
 use crate::ports::Planned;
 use crate::stats::Entry;
+use crate::steer::Fan;
 use crate::wrapping::Meters;
 
 /// Opens every port with its pool; the two ends of a pair meet.
@@ -108,6 +109,7 @@ impl Group {
 pub(crate) struct Groups<'a> {
     pub ports: &'a [Planned],
     pub wires: &'a [Wire],
+    pub fans: &'a [Fan],
     /// The worker of each queue of each port.
     pub workers: &'a [Vec<usize>],
     pub memory: &'a Memory,
@@ -179,6 +181,15 @@ impl Groups<'_> {
                 let [a, b] = [a, b].map(|port| &self.ports[port].spec.name);
                 group.join(a, b);
                 group.join(b, a);
+            }
+            for fan in self.fans {
+                let name = |port: &usize| &*self.ports[*port].spec.name;
+                fan.outputs.iter().for_each(|output| group.join(name(output), name(&fan.from)));
+                let outputs = fan.outputs.iter().flat_map(|output| group.queues_of(name(output)));
+                let outputs: Vec<usize> = outputs.collect();
+                if let Some(from) = group.queues_of(name(&fan.from)).next() {
+                    group.napis[from].fan = outputs;
+                }
             }
         }
         (entries, groups)

@@ -5,6 +5,7 @@ use linerate_port::{Code, Error, Result};
 use linerate_skb::{Holders, Trust};
 
 use crate::ports::{Named, Planned};
+use crate::steer::Fan;
 use crate::tx_batch::TxBatch;
 
 /// Sizes that a builder settles.
@@ -35,14 +36,17 @@ pub(crate) fn find_wires(ports: &[Named], names: &[(String, String)]) -> Result<
 }
 
 /// Checks that every wire joins two different ports and no port is on two wires.
-pub(crate) fn check_wires(ports: &[Named], wires: &[Wire]) -> Result<()> {
+pub(crate) fn check_wires(ports: &[Named], wires: &[Wire], fans: &[Fan]) -> Result<()> {
     let bad = |why: String| Err(Error::new(Code::Topology, "cannot build the engine", why));
     let twice = |i: &usize| ports[..*i].iter().any(|port| port.spec.name == ports[*i].spec.name);
     if let Some(i) = (0..ports.len()).find(twice) {
         return bad(format!("two ports are named '{}'", ports[i].spec.name));
     }
     for (i, port) in ports.iter().enumerate() {
-        let ends = wires.iter().flat_map(|(a, b)| [a, b]).filter(|end| **end == i).count();
+        // The first output of a division is on a wire.
+        let more = fans.iter().flat_map(|fan| fan.outputs.iter().skip(1));
+        let ends = wires.iter().flat_map(|(a, b)| [a, b]).chain(more);
+        let ends = ends.filter(|end| **end == i).count();
         if ends > 1 {
             return bad(format!("'{}' is on more than one wire", port.spec.name));
         }
@@ -62,8 +66,14 @@ pub(crate) fn check_wires(ports: &[Named], wires: &[Wire]) -> Result<()> {
 /// fewer than `most`, and then they are dealt out. If there are more, a wire is divided: queue `i` of one
 /// end and queue `i` of the other are a lane, and the lanes are dealt out in the order of their numbers.
 /// Of ends of which one has more queues, the lanes are as many as the other's. Ports on no wire go to the
-/// first worker, or their queues to one worker each where wires are divided.
-pub(crate) fn workers(queues: &[usize], wires: &[Wire], most: usize) -> Vec<Vec<usize>> {
+/// first worker, or their queues to one worker each where wires are divided. All outputs of a division are with
+/// its device.
+pub(crate) fn workers(
+    queues: &[usize],
+    wires: &[Wire],
+    fans: &[Fan],
+    most: usize,
+) -> Vec<Vec<usize>> {
     let (most, divided) = (most.max(1), most > wires.len());
     let lanes = |&(a, b): &Wire| if divided { queues[a].min(queues[b]) } else { 1 };
     let mut of_wires: Vec<Vec<usize>> = vec![Vec::new(); wires.len()];
@@ -77,6 +87,8 @@ pub(crate) fn workers(queues: &[usize], wires: &[Wire], most: usize) -> Vec<Vec<
     }
     let loose: Vec<usize> = if divided { (0..count.clamp(1, most)).collect() } else { vec![0] };
     let of_port = |(port, &queues): (usize, &usize)| {
+        let fan = fans.iter().find(|fan| fan.outputs.contains(&port));
+        let port = fan.map_or(port, |fan| fan.from);
         let wire = wires.iter().position(|&(a, b)| a == port || b == port);
         let workers = wire.map_or(&loose, |wire| &of_wires[wire]);
         (0..queues).map(|queue| workers[queue % workers.len()]).collect()
@@ -146,14 +158,15 @@ impl Rings {
 /// Returns the number of each port's pool, so that a peer that may write a pool sees no packets but those of
 /// wires that lead to it.
 ///
-/// Ports on a wire have one pool, and the wires that a pair joins. Where one of them is shared with a peer, the
+/// Ports on a wire or a division have one pool, and the wires that a pair joins. Where one of them is shared with a peer, the
 /// pool is theirs alone; all others have one together, which is the first.
-pub(crate) fn pools(ports: &[Planned], wires: &[Wire]) -> Vec<usize> {
+pub(crate) fn pools(ports: &[Planned], wires: &[Wire], fans: &[Fan]) -> Vec<usize> {
     let mut groups: Vec<usize> = (0..ports.len()).collect();
     let pairs = ports.iter().enumerate().filter_map(|(i, port)| {
         ports[..i].iter().position(|other| port.is_paired_with(other)).map(|other| (other, i))
     });
-    for (a, b) in wires.iter().copied().chain(pairs) {
+    let divided = fans.iter().flat_map(Fan::wires);
+    for (a, b) in wires.iter().copied().chain(divided).chain(pairs) {
         let (one, other) = (groups[a], groups[b]);
         groups.iter_mut().filter(|group| **group == other).for_each(|group| *group = one);
     }
@@ -253,38 +266,38 @@ mod tests {
     fn each_wire_is_a_worker_and_loose_ports_go_to_the_first() {
         let one = |workers: &[usize]| workers.iter().map(|w| vec![*w]).collect::<Vec<_>>();
         for most in [2, 64] {
-            assert_eq!(workers(&[1; 5], &[(0, 1), (3, 2)], most), one(&[0, 0, 1, 1, 0]));
+            assert_eq!(workers(&[1; 5], &[(0, 1), (3, 2)], &[], most), one(&[0, 0, 1, 1, 0]));
         }
-        assert_eq!(workers(&[1], &[], 64), [[0]]);
+        assert_eq!(workers(&[1], &[], &[], 64), [[0]]);
         // With as many workers as wires, no wire is divided.
-        assert_eq!(workers(&[2; 5], &[(0, 1), (3, 2)], 2), [0, 0, 1, 1, 0].map(|w| [w; 2]));
+        assert_eq!(workers(&[2; 5], &[(0, 1), (3, 2)], &[], 2), [0, 0, 1, 1, 0].map(|w| [w; 2]));
     }
 
     #[test]
     fn wires_are_dealt_out_to_as_many_workers_as_are_wanted() {
         let wires = [(0, 1), (2, 3), (4, 5)];
-        assert_eq!(workers(&[1; 6], &wires, 2), [[0], [0], [1], [1], [0], [0]]);
-        assert_eq!(workers(&[1; 6], &wires, 1), [[0]; 6]);
-        assert_eq!(workers(&[1; 6], &wires, 0), [[0]; 6]);
+        assert_eq!(workers(&[1; 6], &wires, &[], 2), [[0], [0], [1], [1], [0], [0]]);
+        assert_eq!(workers(&[1; 6], &wires, &[], 1), [[0]; 6]);
+        assert_eq!(workers(&[1; 6], &wires, &[], 0), [[0]; 6]);
     }
 
     #[test]
     fn queue_i_of_both_ends_is_on_worker_i() {
-        assert_eq!(workers(&[4, 4], &[(0, 1)], 4), [[0, 1, 2, 3]; 2]);
-        assert_eq!(workers(&[4, 4], &[(1, 0)], 9), [[0, 1, 2, 3]; 2]);
-        assert_eq!(workers(&[4, 4], &[(0, 1)], 2), [[0, 1, 0, 1]; 2]);
+        assert_eq!(workers(&[4, 4], &[(0, 1)], &[], 4), [[0, 1, 2, 3]; 2]);
+        assert_eq!(workers(&[4, 4], &[(1, 0)], &[], 9), [[0, 1, 2, 3]; 2]);
+        assert_eq!(workers(&[4, 4], &[(0, 1)], &[], 2), [[0, 1, 0, 1]; 2]);
         // Two wires and three workers: both wires' first lanes, then the others.
-        let three = workers(&[2; 4], &[(0, 1), (2, 3)], 3);
+        let three = workers(&[2; 4], &[(0, 1), (2, 3)], &[], 3);
         assert_eq!(three, [[0, 2], [0, 2], [1, 0], [1, 0]]);
         // A port on no wire has a queue on each worker, as far as it has queues.
-        assert_eq!(workers(&[2, 2, 3], &[(0, 1)], 2), [vec![0, 1], vec![0, 1], vec![0, 1, 0]]);
+        assert_eq!(workers(&[2, 2, 3], &[(0, 1)], &[], 2), [vec![0, 1], vec![0, 1], vec![0, 1, 0]]);
     }
 
     #[test]
     fn a_wire_has_as_many_lanes_as_the_end_with_fewer_queues() {
-        assert_eq!(workers(&[4, 2], &[(0, 1)], 4), [vec![0, 1, 0, 1], vec![0, 1]]);
-        assert_eq!(workers(&[4, 1], &[(0, 1)], 4), [vec![0; 4], vec![0]]);
-        let mixed = workers(&[1, 1, 3, 3], &[(0, 1), (2, 3)], 8);
+        assert_eq!(workers(&[4, 2], &[(0, 1)], &[], 4), [vec![0, 1, 0, 1], vec![0, 1]]);
+        assert_eq!(workers(&[4, 1], &[(0, 1)], &[], 4), [vec![0; 4], vec![0]]);
+        let mixed = workers(&[1, 1, 3, 3], &[(0, 1), (2, 3)], &[], 8);
         assert_eq!(mixed, [vec![0], vec![0], vec![1, 2, 3], vec![1, 2, 3]]);
     }
 
@@ -301,7 +314,7 @@ mod tests {
     #[test]
     fn a_peer_that_may_write_a_pool_sees_the_packets_of_its_wires_alone() {
         let pools_of = |texts: &[&str], wires: &[Wire]| {
-            pools(&ports::plan(named(texts), wires).unwrap(), wires)
+            pools(&ports::plan(named(texts), wires).unwrap(), wires, &[])
         };
         let texts = ["null:", "null:", "null:", "memif:d", "memif:e,zerocopy=no"];
         assert_eq!(pools_of(&texts, &[(0, 1), (2, 3)]), [0, 0, 1, 1, 0]);

@@ -24,6 +24,7 @@ use crate::napi::Napi;
 use crate::park::{BELL, TIMER};
 use crate::stage::{Stage, Turn};
 use crate::stats::{Phase, WorkerSlot};
+use crate::steer::Clearing;
 use crate::waits::Term;
 
 /// Time between two questions that cost a device a syscall.
@@ -80,6 +81,8 @@ pub struct Worker {
     ask_at: Option<Instant>,
     /// A device still has to do what it was given, and nothing more will be.
     sending: bool,
+    /// Says what has left, to workers that steer packets here.
+    pub(crate) clearing: Option<Clearing>,
 }
 
 impl Worker {
@@ -124,6 +127,7 @@ impl Worker {
             turns: 0,
             ask_at: None,
             sending: false,
+            clearing: None,
         })
     }
 
@@ -164,6 +168,9 @@ impl Worker {
         let mut sent = false;
         for napi in &mut self.napis {
             sent |= napi.xmit(now, &mut self.mems[napi.mem]);
+        }
+        if let Some(clearing) = &self.clearing {
+            clearing.turned(&self.napis);
         }
         if self.has_qdisc {
             self.due = self.napis.iter().filter_map(Napi::due).min();
@@ -242,7 +249,8 @@ impl Worker {
             return 0;
         }
         let room = napi.peer.map_or(0, |peer| self.napis[peer].room());
-        room.min(self.budget)
+        let rooms = napi.fan.iter().map(|output| self.napis[*output].room());
+        rooms.fold(room, usize::min).min(self.budget)
     }
 
     /// Says when to go on, and now and then publishes what the devices say.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, ThreadId};
 use std::time::Duration;
 
-use linerate_datapath::{Builder, Engine, Moderation, Running, Setting, Stage, Steer, Turn};
+use linerate_datapath::{Builder, Engine, Moderation, Running, Setting, Stage, Turn};
 use linerate_port::thread::{allowed_cpus, current_cpu, run_on};
 use linerate_port::wait::EventFd;
 use linerate_port::{
@@ -369,70 +369,4 @@ fn an_order_for_a_port_reaches_its_queues_on_all_workers() {
     assert!(e.why == "it has no queue 3" && e.fix == "its queues: 0..3", "{e}");
     let e = control.set_moderation("c", None, Moderation::Busy).map(drop).unwrap_err();
     assert_eq!(e.fix, "ports: a b");
-}
-
-/// Flows that a [`Flows`] makes.
-const FLOWS: u64 = 64;
-
-/// Worker of each flow, and the number of its last packet.
-type Owners = Arc<Mutex<Vec<Option<(usize, u64)>>>>;
-
-/// On worker 0, makes numbered UDP packets of what comes; elsewhere, looks who gets which flow, in what order.
-struct Flows {
-    worker: usize,
-    made: u64,
-    seen: Owners,
-}
-
-impl Stage for Flows {
-    fn run(&mut self, batch: &mut Batch, _: &mut Turn<'_>) {
-        let mut seen = self.seen.lock().unwrap();
-        for skb in batch.iter_mut() {
-            let bytes = skb.data_mut();
-            if self.worker == 0 {
-                bytes.fill(0);
-                // Ethernet, IPv4 of 20 bytes and 46 in all, UDP, 18 bytes.
-                bytes[12..24].copy_from_slice(&[8, 0, 0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17]);
-                bytes[26..34].copy_from_slice(&[10, 0, 0, 1, 10, 0, 0, 2]);
-                bytes[34..36].copy_from_slice(&((self.made % FLOWS) as u16).to_be_bytes());
-                bytes[38..40].copy_from_slice(&26u16.to_be_bytes());
-                bytes[42..50].copy_from_slice(&(self.made / FLOWS).to_be_bytes());
-                self.made += 1;
-            } else {
-                let number = u64::from_be_bytes(bytes[42..50].try_into().unwrap());
-                let before = seen[usize::from(bytes[35])].replace((self.worker, number));
-                assert!(before.is_none_or(|(by, last)| by == self.worker && last < number));
-            }
-        }
-    }
-}
-
-#[test]
-fn a_device_of_one_queue_is_divided_among_workers_by_flow_in_order() {
-    let seen: Owners = Arc::new(Mutex::new(vec![None; FLOWS as usize]));
-    let shared = seen.clone();
-    let mut builder = Engine::builder().port("dev", "null:").port("to1", "ring:r1,len=4096");
-    for (name, text) in [
-        ("to2", "ring:r2,len=4096"),
-        ("of1", "ring:r1"),
-        ("of2", "ring:r2"),
-        ("out1", "sink:,blind"),
-        ("out2", "sink:,blind"),
-    ] {
-        builder = builder.port(name, text);
-    }
-    let builder = builder.wire("dev", "to1").wire("of1", "out1").wire("of2", "out2");
-    let builder =
-        builder.stage(move |cx| Flows { worker: cx.worker(), made: 0, seen: shared.clone() });
-    let builder = builder.stage(|cx| Steer::new(cx, "dev", &["to1", "to2"]));
-    let running = builder.build().unwrap().start().unwrap();
-    let start = std::time::Instant::now();
-    let all_passed = |n| seen.lock().unwrap().iter().all(|flow| flow.is_some_and(|(_, i)| i > n));
-    while !all_passed(1000) && !running.failed() {
-        assert!(start.elapsed() < LONG, "{:?}", seen.lock().unwrap());
-        thread::sleep(Duration::from_millis(5));
-    }
-    running.stop(LONG).check().unwrap();
-    let of_first = seen.lock().unwrap().iter().flatten().filter(|(by, _)| *by == 1).count();
-    assert!((16..48).contains(&of_first), "{of_first} of {FLOWS} flows by worker 1");
 }

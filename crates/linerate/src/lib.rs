@@ -30,7 +30,7 @@
 pub use linerate_ctl::doctor;
 pub use linerate_datapath::{
     Applied, BatchSizes, Builder, Control, Engine, Holder, PendingOrder, Pinned, PortId, PortStats,
-    Running, Setting, Stage, StageContext, Stats, Steer, Stopped, Turn, Turned, TxBatch, Worker,
+    Running, Setting, Stage, StageContext, Stats, Steering, Stopped, Turn, Turned, TxBatch, Worker,
     WorkerStats, Xconnect, qdisc, testing,
 };
 #[cfg(feature = "conformance")]

@@ -1,0 +1,273 @@
+//! Divides what comes by a device of one queue among workers, as the device's own queues would, and moves flows
+//! from one worker to another without reordering them.
+//!
+//! ```text
+//!            ┌─ ring ─► worker 1 ─ ring ─┐
+//!   device ──┤  (stages that cost)       ├──► the other device, by the worker that has it
+//!            └─ ring ─► worker 2 ─ ring ─┘
+//! ```
+//!
+//! A flow's hash names one of 256 buckets, and a table says where each goes. Any thread may change the
+//! table ([`Steering`]). The stage follows it with a bucket when the bucket's packets have left the old worker: when
+//! they are behind everything that could still delay them (hand.rs). Until then it goes on to send them there.
+//!
+//! Owner: the worker that has the device. Others write the table, and say what has left them (clear.rs).
+//!
+//! Source: Documentation/networking/scaling.rst, "RFS: Receive Flow Steering", whose rule it is.
+
+mod clear;
+mod hand;
+mod plan;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+use linerate_port::{Code, Error, Result, Views};
+use linerate_skb::Batch;
+use linerate_wire::Toeplitz;
+
+pub(crate) use clear::{Clear, Clearing};
+pub(crate) use hand::Hand;
+pub(crate) use plan::{Fan, fans, link};
+
+use crate::knob::BUDGET;
+use crate::stage::{PortId, Stage, Turn};
+
+/// Entries of the table.
+const BUCKETS: usize = 256;
+/// Most outputs.
+const OUTPUTS_MAX: usize = 32;
+
+/// A division of one port's packets among several others, rings to other workers, by flow; and the handle to
+/// change it while packets pass, from any thread.
+///
+/// Given to [`Builder::steer`](crate::Builder::steer). Both ways of a flow are in one bucket, and what is not IP is
+/// in the first. At the start the buckets are dealt out evenly.
+///
+/// ```
+/// use linerate_datapath::{Engine, Steering};
+///
+/// # fn main() -> linerate_datapath::Result<()> {
+/// // Two devices of one queue each, and two workers that do the work between them, for both ways.
+/// let west = Steering::new("west", &["w1", "w2"])?;
+/// let east = Steering::new("east", &["e1", "e2"])?;
+/// let engine = Engine::builder()
+///     .port("west", "null:").port("east", "null:")
+///     .port("w1", "ring:rw1").port("w2", "ring:rw2").port("e1", "ring:re1").port("e2", "ring:re2")
+///     .port("1w", "ring:rw1").port("2w", "ring:rw2").port("1e", "ring:re1").port("2e", "ring:re2")
+///     // Workers 0 and 1 have a device and its rings each, workers 2 and 3 one ring of either.
+///     .steer(&west).steer(&east).wire("1w", "1e").wire("2w", "2e")
+///     .build()?;
+/// let running = engine.start()?;
+/// // All flows to the second, each as soon as the first has nothing of it any more.
+/// west.give(0..256, 1)?;
+/// # drop(running);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+pub struct Steering {
+    from: Arc<str>,
+    outputs: Arc<[String]>,
+    toeplitz: Toeplitz,
+    table: Arc<Table>,
+}
+
+/// Words between those who change a division and the stage that follows.
+#[derive(Debug)]
+struct Table {
+    /// Output of each bucket that is wanted.
+    wanted: [AtomicU8; BUCKETS],
+    /// Changes with every change of the table.
+    version: AtomicU32,
+    /// Buckets that are still elsewhere, and those that were moved. The stage writes them.
+    waiting: AtomicU64,
+    moved: AtomicU64,
+}
+
+impl Steering {
+    /// Divides what comes by the port `from`, a device of one queue, among `outputs`.
+    ///
+    /// # Errors
+    /// `E-TOPOLOGY` without an output, or with more than 32.
+    pub fn new(from: &str, outputs: &[&str]) -> Result<Steering> {
+        if outputs.is_empty() || outputs.len() > OUTPUTS_MAX {
+            let what = format!("cannot divide what comes by '{from}'");
+            let why = format!("among {} outputs", outputs.len());
+            return Err(Error::new(Code::Topology, what, why).fix(format!("1 to {OUTPUTS_MAX}")));
+        }
+        let evenly = |bucket| AtomicU8::new((bucket * outputs.len() / BUCKETS) as u8);
+        let table = Table {
+            wanted: std::array::from_fn(evenly),
+            version: AtomicU32::new(0),
+            waiting: AtomicU64::new(0),
+            moved: AtomicU64::new(0),
+        };
+        let outputs = outputs.iter().map(|name| (*name).to_owned()).collect();
+        let toeplitz = Toeplitz::SYMMETRIC;
+        Ok(Steering { from: from.into(), outputs, toeplitz, table: Arc::new(table) })
+    }
+
+    /// Divides by another key, as that of a device whose queues are to be met: in a bucket are those whose hashes
+    /// have the same upper 8 bits.
+    #[must_use]
+    pub fn by(mut self, toeplitz: Toeplitz) -> Steering {
+        self.toeplitz = toeplitz;
+        self
+    }
+
+    /// Has some buckets, of 256, go to output number `output`. Each goes there when its packets have left the
+    /// output where it is now; one whose packets never pause that long stays.
+    ///
+    /// # Errors
+    /// `E-TOPOLOGY` if there is no such bucket or output: then nothing has changed.
+    pub fn give(&self, buckets: std::ops::Range<usize>, output: usize) -> Result<()> {
+        let count = self.outputs.len();
+        let Some(entries) = self.table.wanted.get(buckets.clone()).filter(|_| output < count)
+        else {
+            let what = format!("cannot move flows of '{}'", self.from);
+            let why = format!("buckets {buckets:?} to output {output}");
+            return Err(Error::new(Code::Topology, what, why)
+                .fix(format!("buckets 0..{BUCKETS}, outputs 0..{count}")));
+        };
+        entries.iter().for_each(|entry| entry.store(output as u8, Ordering::Relaxed));
+        self.table.version.fetch_add(1, Ordering::Release);
+        Ok(())
+    }
+
+    /// Returns the number of buckets that are to move and have not yet.
+    #[must_use]
+    pub fn waiting(&self) -> u64 {
+        self.table.waiting.load(Ordering::Relaxed)
+    }
+
+    /// Returns how often a bucket has moved.
+    #[must_use]
+    pub fn moved(&self) -> u64 {
+        self.table.moved.load(Ordering::Relaxed)
+    }
+
+    /// Returns the bucket of a hash.
+    fn bucket(hash: u32) -> usize {
+        (hash >> 24) as usize
+    }
+}
+
+/// A bucket: where its packets go, and its last one.
+#[derive(Debug, Clone, Copy, Default)]
+struct Bucket {
+    to: u8,
+    wanted: u8,
+    /// Number of its last packet among those handed to that output.
+    last: u64,
+    /// Times that its own worker had been clear by then.
+    clears: u64,
+}
+
+/// The stage that follows a [`Steering`], on the worker of its device.
+pub(crate) struct Steer {
+    from: PortId,
+    ports: Vec<PortId>,
+    hands: Vec<Hand>,
+    steering: Steering,
+    buckets: Box<[Bucket; BUCKETS]>,
+    /// The worker's own page, and what it said last.
+    own: Arc<Clear>,
+    clears: u64,
+    version: u32,
+    waiting: u64,
+    /// Those of a batch: it has room for the longest.
+    hashes: Vec<u32>,
+}
+
+impl Steer {
+    pub fn new(
+        steering: &Steering,
+        from: PortId,
+        outputs: Vec<(PortId, Hand)>,
+        own: Arc<Clear>,
+    ) -> Steer {
+        let (ports, hands) = outputs.into_iter().unzip();
+        let first = |bucket: usize| {
+            let to = steering.table.wanted[bucket].load(Ordering::Relaxed);
+            Bucket { to, wanted: to, ..Bucket::default() }
+        };
+        Steer {
+            from,
+            ports,
+            hands,
+            steering: steering.clone(),
+            buckets: Box::new(std::array::from_fn(first)),
+            own,
+            clears: 0,
+            version: 0,
+            waiting: 0,
+            hashes: Vec::with_capacity(BUDGET.max as usize),
+        }
+    }
+
+    /// Looks what is wanted, and what has left since the last batch.
+    fn look(&mut self) {
+        let (clears, version) =
+            (self.own.times(), self.steering.table.version.load(Ordering::Acquire));
+        if version != self.version {
+            self.version = version;
+            for (bucket, wanted) in self.buckets.iter_mut().zip(&self.steering.table.wanted) {
+                bucket.wanted = wanted.load(Ordering::Relaxed);
+            }
+            self.count();
+        }
+        if clears != self.clears {
+            self.clears = clears;
+            self.hands.iter_mut().for_each(Hand::sent);
+        }
+        if self.waiting > 0 {
+            self.hands.iter_mut().for_each(Hand::advance);
+        }
+    }
+
+    fn count(&mut self) {
+        let waits = |bucket: &&Bucket| bucket.to != bucket.wanted;
+        self.waiting = self.buckets.iter().filter(waits).count() as u64;
+        self.steering.table.waiting.store(self.waiting, Ordering::Relaxed);
+    }
+
+    /// Moves a bucket where it is wanted, if its packets have left; a packet of its is to be sent.
+    #[cold]
+    fn follow(&mut self, at: usize) {
+        let bucket = &mut self.buckets[at];
+        let has_left = |hand: &Hand| bucket.clears < self.clears && hand.has_left(bucket.last);
+        if self.hands.get(usize::from(bucket.to)).is_none_or(has_left) {
+            bucket.to = bucket.wanted;
+            self.waiting = self.waiting.saturating_sub(1);
+            self.steering.table.waiting.store(self.waiting, Ordering::Relaxed);
+            self.steering.table.moved.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Stage for Steer {
+    fn run(&mut self, batch: &mut Batch, turn: &mut Turn<'_>) {
+        if self.from != turn.port() {
+            return;
+        }
+        self.look();
+        self.hashes.clear();
+        let toeplitz = &self.steering.toeplitz;
+        self.hashes.extend(batch.iter().map(|skb| skb.rss_hash(toeplitz)));
+        for i in 0..self.hashes.len() {
+            let at = Steering::bucket(self.hashes[i]);
+            if self.buckets[at].to != self.buckets[at].wanted {
+                self.follow(at);
+            }
+            let bucket = &mut self.buckets[at];
+            let to = usize::from(bucket.to);
+            if let (Some(hand), Some(port)) = (self.hands.get_mut(to), self.ports.get(to)) {
+                bucket.last = hand.handed();
+                // One more than is known: it waits in this worker until that is clear again.
+                bucket.clears = self.clears;
+                batch.set_verdict(i, port.verdict());
+            }
+        }
+    }
+}

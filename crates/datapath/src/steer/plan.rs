@@ -1,0 +1,118 @@
+//! Divisions when an engine is built: their ports, and the pages by which their workers report.
+
+use std::sync::Arc;
+
+use linerate_port::{Code, Error, QueueStats, Result};
+
+use super::hand::Far;
+use super::{Clear, Clearing, Hand, Steer, Steering};
+use crate::opening::Group;
+use crate::plan::{self, Wire};
+use crate::ports::{Named, Planned};
+use crate::stage::{PortId, Stage};
+
+/// The ports of a division, by their places in the builder.
+#[derive(Debug)]
+pub(crate) struct Fan {
+    pub from: usize,
+    pub outputs: Vec<usize>,
+}
+
+impl Fan {
+    /// Returns the wires that it is, one to each output; the first is one like any other.
+    pub fn wires(&self) -> impl Iterator<Item = Wire> {
+        self.outputs.iter().map(|output| (self.from, *output))
+    }
+}
+
+/// Finds the ports of each division.
+///
+/// # Errors
+/// `E-TOPOLOGY` for a port that is not there.
+pub(crate) fn fans(ports: &[Named], steerings: &[Steering]) -> Result<Vec<Fan>> {
+    let fan = |steering: &Steering| {
+        let find = |name: &String| plan::find(ports, name, "a division is among");
+        let from = plan::find(ports, &steering.from, "a division is of")?;
+        let outputs = steering.outputs.iter().map(find).collect::<Result<_>>()?;
+        Ok(Fan { from, outputs })
+    };
+    steerings.iter().map(fan).collect()
+}
+
+/// The stages of a worker that divide, and what it reports by.
+type Steered = (Vec<Box<dyn Stage>>, Option<Clearing>);
+/// A queue of an engine: its worker, its place there, and its counters.
+type Place = (usize, usize, Arc<QueueStats>);
+
+/// Makes them, for each worker.
+///
+/// # Errors
+/// `E-TOPOLOGY` if the divided port has several queues, or an output is served by another worker.
+pub(crate) fn link(
+    ports: &[Planned],
+    groups: &[Group],
+    fans: &[Fan],
+    steerings: &[Steering],
+) -> Result<Vec<Steered>> {
+    if fans.is_empty() {
+        return Ok(groups.iter().map(|_| (Vec::new(), None)).collect());
+    }
+    let paired = |name: &String| ports.iter().any(|p| p.spec.name == *name && p.flags.paired);
+    let ends = |group: &Group| -> Vec<usize> {
+        (0..group.names.len()).filter(|i| paired(&group.names[*i])).collect()
+    };
+    let ends: Vec<Vec<usize>> = groups.iter().map(ends).collect();
+    let pages: Vec<Arc<Clear>> = ends.iter().map(|ends| Clear::new(ends.len())).collect();
+    let place = |port: usize| -> Option<Place> {
+        let name = &ports.get(port)?.spec.name;
+        groups.iter().enumerate().find_map(|(worker, group)| {
+            let at = group.names.iter().position(|its| its == name)?;
+            Some((worker, at, group.napis[at].readings().0))
+        })
+    };
+    let other_end = |name: &str| -> Option<Place> {
+        let port = ports.iter().position(|port| port.spec.name == name)?;
+        let its = &ports[port].spec;
+        let is_other = |(i, other): &(usize, &Planned)| {
+            *i != port && other.spec.driver == its.driver && other.spec.arg == its.arg
+        };
+        let other = ports.iter().enumerate().find(is_other)?.0;
+        place(other).filter(|_| ports[port].flags.paired)
+    };
+    let far = |name: &str| {
+        let (worker, at, _) = other_end(name)?;
+        let end = ends[worker].iter().position(|end| *end == at)?;
+        let out = ends[worker].iter().enumerate().filter_map(|(end, at)| {
+            let (.., reader) = other_end(&groups[worker].names[*at])?;
+            Some((end, reader, 0))
+        });
+        Some(Far { page: pages[worker].clone(), end, out: out.collect() })
+    };
+    let mut stages: Vec<Vec<Box<dyn Stage>>> = groups.iter().map(|_| Vec::new()).collect();
+    for (fan, steering) in fans.iter().zip(steerings) {
+        let bad = |why: String, fix: &str| {
+            let what = format!("cannot divide what comes by '{}'", steering.from);
+            Err(Error::new(Code::Topology, what, why).fix(fix))
+        };
+        let Some((worker, from, _)) = place(fan.from) else { continue };
+        let queues = groups.iter().flat_map(|group| &group.names);
+        let queues = queues.filter(|name| **name == *steering.from).count();
+        if queues > 1 {
+            let why = format!("its device divides it already: it has {queues} queues");
+            return bad(why, "queues=1, or workers by queue: docs/placement.md");
+        }
+        let mut outputs = Vec::new();
+        for (port, name) in fan.outputs.iter().zip(&*steering.outputs) {
+            match place(*port) {
+                Some((by, at, near)) if by == worker => {
+                    outputs.push((PortId(at as u8), Hand::new(near, far(name))));
+                }
+                _ => return bad(format!("'{name}' is on another worker"), "rings: ring:NAME"),
+            }
+        }
+        let own = pages[worker].clone();
+        stages[worker].push(Box::new(Steer::new(steering, PortId(from as u8), outputs, own)));
+    }
+    let clearings = pages.into_iter().zip(ends).map(|(page, ends)| Clearing::new(page, ends));
+    Ok(stages.into_iter().zip(clearings.map(Some)).collect())
+}

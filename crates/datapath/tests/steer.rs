@@ -1,0 +1,328 @@
+//! Devices of one queue divided among workers: every flow stays in order, both ways, while its bucket is moved.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use linerate_datapath::{Builder, Engine, Stage, StageContext, Steering, Turn, Worker};
+use linerate_port::wait::EventFd;
+use linerate_port::{
+    Caps, Code, Driver, Health, Needs, Obtained, OpenContext, Opened, Plan, QueueOps, Result, Spec,
+    Want,
+};
+use linerate_skb::{Batch, Local, Moved};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+const LONG: Duration = Duration::from_secs(20);
+/// Flows that a device has each way.
+const FLOWS: usize = 64;
+
+/// The driver of `talk:1,most=4` and `talk:2`: one queue, which gives numbered UDP packets of [`FLOWS`] flows, at
+/// most so many at a time, and takes those that the other one gave, if each flow is in order.
+struct Talk;
+
+impl Driver for Talk {
+    fn name(&self) -> &'static str {
+        "talk"
+    }
+
+    fn parse(&self, spec: &Spec) -> Result<Box<dyn Plan>> {
+        let most = spec.value("most", str::parse::<usize>)?.unwrap_or(8);
+        spec.finish()?;
+        Ok(Box::new(TalkPlan { host: spec.arg.parse().unwrap(), most }))
+    }
+}
+
+struct TalkPlan {
+    host: u8,
+    most: usize,
+}
+
+impl Plan for TalkPlan {
+    fn needs(&self) -> Result<Needs> {
+        Ok(Needs { queues: 1, packet_max_bytes: 60, ..Needs::default() })
+    }
+
+    fn open(&self, _: &mut OpenContext<'_>) -> Result<Opened> {
+        let bell = EventFd::new()?;
+        bell.signal();
+        let queue = Talker {
+            bell,
+            host: self.host,
+            most: self.most,
+            dice: u64::from(self.host),
+            given: [0; FLOWS],
+            taken: [0; FLOWS],
+        };
+        Ok(Opened { queues: vec![Box::new(queue)], obtained: Obtained::new("talk", "talk", 60) })
+    }
+}
+
+struct Talker {
+    bell: EventFd,
+    host: u8,
+    most: usize,
+    dice: u64,
+    given: [u64; FLOWS],
+    taken: [u64; FLOWS],
+}
+
+impl Talker {
+    fn dice(&mut self, sides: usize) -> usize {
+        self.dice = self.dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (self.dice >> 33) as usize % sides
+    }
+}
+
+/// UDP of a flow from a host to the other: the ports change sides with the addresses.
+fn packet(host: u8, flow: usize, number: u64) -> [u8; 60] {
+    let mut bytes = [0; 60];
+    // Ethernet, IPv4 of 20 bytes and 46 in all, UDP, 18 bytes.
+    bytes[12..24].copy_from_slice(&[8, 0, 0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17]);
+    bytes[26..34].copy_from_slice(&[10, 0, 0, host, 10, 0, 0, 3 - host]);
+    let (own, other) = if host == 1 { (35, 37) } else { (37, 35) };
+    (bytes[own], bytes[other]) = (flow as u8, 7);
+    bytes[39] = 26;
+    bytes[42..50].copy_from_slice(&number.to_be_bytes());
+    bytes
+}
+
+/// Flow and number of a packet.
+fn read(bytes: &[u8]) -> (usize, u64) {
+    let flow = if bytes[29] == 1 { bytes[35] } else { bytes[37] };
+    (flow.into(), u64::from_be_bytes(bytes[42..50].try_into().unwrap()))
+}
+
+impl QueueOps for Talker {
+    fn rx(&mut self, mem: &mut Local, out: &mut Batch, budget: usize) -> Moved {
+        let mut moved = Moved::default();
+        let most = self.most;
+        while moved.packets < budget.min(most) {
+            let flow = self.dice(FLOWS);
+            let bytes = packet(self.host, flow, self.given[flow] + 1);
+            let Some(skb) = mem.alloc_copy(&bytes) else { break };
+            self.given[flow] += 1;
+            out.push(skb).expect("no more than the budget");
+            moved += Moved { packets: 1, bytes: 60 };
+        }
+        moved
+    }
+
+    fn xmit(&mut self, mem: &mut Local, batch: &mut Batch) -> Moved {
+        for skb in batch.iter() {
+            assert_ne!(skb.data()[29], self.host, "its own packet came back");
+            let (flow, number) = read(skb.data());
+            let last = std::mem::replace(&mut self.taken[flow], number);
+            assert!(last < number, "flow {flow}: {number} came after {last}");
+        }
+        batch.sent(batch.len(), mem)
+    }
+
+    fn arm(&mut self, want: Want) -> bool {
+        !want.room() && self.most == 0
+    }
+
+    fn caps(&self) -> Caps {
+        Caps::IN_PROCESS
+    }
+
+    fn health(&self) -> Health {
+        Health::Up
+    }
+}
+
+impl AsFd for Talker {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+}
+
+/// Two devices, each divided between the same two workers.
+fn divided(len: usize, budget: usize) -> (Builder, [Steering; 2]) {
+    let mut builder = Engine::builder().driver(&Talk).budget(budget);
+    builder = builder.port("west", "talk:1").port("east", "talk:2");
+    for ring in ["w1", "w2", "e1", "e2"] {
+        let text = format!("ring:{ring},len={len}");
+        builder = builder.port(ring, &text).port(&format!("far-{ring}"), &text);
+    }
+    let steerings = [("west", ["w1", "w2"]), ("east", ["e1", "e2"])];
+    let steerings = steerings.map(|(from, outputs)| Steering::new(from, &outputs).unwrap());
+    let builder = builder.steer(&steerings[0]).steer(&steerings[1]);
+    (builder.wire("far-w1", "far-e1").wire("far-w2", "far-e2"), steerings)
+}
+
+/// A step of a run on one thread.
+#[derive(Debug, Clone)]
+enum Step {
+    /// A worker turns so many times.
+    Turn(usize, usize),
+    /// Buckets from one on, of a device, are to go to an output.
+    Give(usize, usize, usize),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        9 => (0..4_usize, 1..4_usize).prop_map(|(worker, times)| Step::Turn(worker, times)),
+        1 => (0..2_usize, 0..256_usize, 0..2_usize).prop_map(|(side, at, to)| Step::Give(side, at, to)),
+    ]
+}
+
+/// Drops every packet whose number has a digit.
+struct Loser;
+
+impl Stage for Loser {
+    fn run(&mut self, batch: &mut Batch, _: &mut Turn<'_>) {
+        let odd = linerate_skb::DropReason::UNWANTED;
+        batch.retain(|skb| if read(skb.data()).1 % 7 == 3 { Err(odd) } else { Ok(()) });
+    }
+}
+
+fn turn(worker: &mut Worker, times: usize) {
+    for _ in 0..times {
+        let _ = worker.turn(Instant::now());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+
+    /// Checks it for any order in which workers turn, and any moves: a flow that comes out of order panics.
+    #[test]
+    fn flows_stay_in_order_both_ways_however_they_are_moved(
+        steps in vec(step(), 1..400),
+        loses in any::<bool>(),
+        len in prop_oneof![Just(64_usize), Just(256)],
+    ) {
+        let (mut builder, steerings) = divided(len, 16);
+        if loses {
+            builder = builder.stage(|_| Loser);
+        }
+        let engine = builder.build().unwrap();
+        let stats = engine.stats();
+        let mut workers = engine.into_workers();
+        prop_assert_eq!(workers.len(), 4);
+        for step in steps {
+            match step {
+                Step::Turn(worker, times) => turn(&mut workers[worker], times),
+                Step::Give(side, at, to) => {
+                    steerings[side].give(at..(at + 96).min(256), to).unwrap();
+                }
+            }
+        }
+        // What waits to move moves as soon as everybody turns in time.
+        for steering in &steerings {
+            steering.give(0..256, 1).unwrap();
+        }
+        for _ in 0..2000 {
+            workers.iter_mut().for_each(|worker| turn(worker, 1));
+            if stats.ports()[0].counts.rx_packets > 4000
+                && steerings.iter().all(|steering| steering.waiting() == 0) { break }
+        }
+        // Buckets that no flow is in stay.
+        let stay = steerings.each_ref().map(Steering::waiting);
+        prop_assert!(stay.iter().all(|n| *n <= 128), "{:?}", stay);
+        drop(workers);
+        prop_assert!(stats.ledger().balanced(), "{}", stats.ledger());
+    }
+}
+
+/// Takes its time, more on one worker than on another, and notes which flows it has seen of which way.
+struct Slow {
+    worker: usize,
+    seen: Arc<Mutex<Vec<(usize, usize)>>>,
+    quiet: Arc<AtomicBool>,
+    passed: Arc<AtomicU64>,
+}
+
+impl Stage for Slow {
+    fn run(&mut self, batch: &mut Batch, _: &mut Turn<'_>) {
+        self.passed.fetch_add(batch.len() as u64, Ordering::Relaxed);
+        if self.quiet.load(Ordering::Relaxed) {
+            for _ in 0..self.worker * 500 {
+                std::hint::spin_loop();
+            }
+            return;
+        }
+        let mut seen = self.seen.lock().unwrap();
+        for skb in batch.iter() {
+            let flow = (read(skb.data()).0, self.worker);
+            if !seen.contains(&flow) {
+                seen.push(flow);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_device_of_one_queue_is_divided_among_workers_and_both_ways_of_a_flow_meet() {
+    let (builder, steerings) = divided(1024, 64);
+    let (seen, quiet, passed) = (Arc::default(), Arc::default(), Arc::<AtomicU64>::default());
+    let slow = {
+        let (seen, quiet, passed) = (Arc::clone(&seen), Arc::clone(&quiet), passed.clone());
+        move |cx: &mut StageContext<'_>| {
+            let (seen, quiet, passed) = (Arc::clone(&seen), Arc::clone(&quiet), passed.clone());
+            Slow { worker: cx.worker(), seen, quiet, passed }
+        }
+    };
+    let running = builder.stage(slow).build().unwrap().start().unwrap();
+    let start = Instant::now();
+    let until = |what: &str, is_so: &dyn Fn() -> bool| {
+        while !is_so() {
+            assert!(!running.failed(), "{:?}", running.wait(LONG));
+            assert!(start.elapsed() < LONG, "never came true: {what}");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    };
+    let of_worker = |worker: usize| {
+        let seen: std::sync::MutexGuard<'_, Vec<(usize, usize)>> = seen.lock().unwrap();
+        seen.iter().filter(|(_, by)| *by == worker).count()
+    };
+    until("all flows are seen", &|| of_worker(2) + of_worker(3) >= FLOWS);
+    // Until here nothing was moved: each flow has one worker, for both ways.
+    assert_eq!(of_worker(2) + of_worker(3), FLOWS);
+    assert!((16..48).contains(&of_worker(2)), "{} of {FLOWS} flows by worker 2", of_worker(2));
+    assert_eq!(steerings.each_ref().map(Steering::moved), [0, 0]);
+    quiet.store(true, Ordering::Relaxed);
+    let mut at = 0;
+    let moves = || steerings.iter().map(Steering::moved).sum::<u64>();
+    while moves() < 100 {
+        assert!(!running.failed(), "{:?}", running.wait(LONG));
+        assert!(start.elapsed() < LONG, "{} moves", moves());
+        at = (at + 97) % 200;
+        for (i, steering) in steerings.iter().enumerate() {
+            steering.give(at..at + 56, (at + i) % 2).unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let stopped = running.stop(LONG);
+    stopped.check().unwrap();
+    println!("{} packets, {} moves: {}", passed.load(Ordering::Relaxed), moves(), stopped.ledger);
+}
+
+#[test]
+fn what_cannot_be_divided_is_refused_with_the_reason() {
+    let e = Steering::new("a", &[]).unwrap_err();
+    assert!(e.code == Code::Topology && e.fix == "1 to 32", "{e}");
+    let steering = Steering::new("dev", &["r1", "r2"]).unwrap();
+    for (buckets, to) in [(0..257, 0), (0..1, 2)] {
+        let e = steering.give(buckets, to).unwrap_err();
+        assert!(e.fix == "buckets 0..256, outputs 0..2", "{e}");
+    }
+    let build = |dev: &str, more: &[(&str, &str)], wire: [&str; 2]| {
+        let mut builder = Engine::builder().port("dev", dev).port("s", "sink:,blind");
+        for (name, text) in more {
+            builder = builder.port(name, text);
+        }
+        let builder = builder.steer(&steering).wire(wire[0], wire[1]);
+        builder.build().map(drop).unwrap_err()
+    };
+    let rings = [("r1", "ring:a"), ("r2", "ring:b"), ("f1", "ring:a"), ("f2", "ring:b")];
+    let e = build("null:", &rings[..1], ["f1", "s"]);
+    assert!(e.why.contains("'r2', and there is no such port") || e.why.contains("'f1'"), "{e}");
+    let e = build("null:,queues=2", &rings, ["f1", "s"]);
+    assert!(e.why.contains("it has 2 queues") && e.fix.starts_with("queues=1"), "{e}");
+    let e = build("null:", &rings, ["r2", "s"]);
+    assert_eq!(e.why, "'r2' is on more than one wire");
+}
