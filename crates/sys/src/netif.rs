@@ -17,6 +17,12 @@ use crate::capability::Capabilities;
 use crate::error::check;
 use crate::error::{Code, Error, Result};
 
+mod folder;
+mod rss;
+
+pub use folder::NetFolder;
+pub use rss::{Rss, RssGuard};
+
 /// Bytes of the longest interface name (`IFNAMSIZ` without the NUL).
 pub const NAME_BYTES_MAX: usize = libc::IFNAMSIZ - 1;
 

@@ -8,6 +8,7 @@ use linerate_sys::capability::Capabilities;
 
 use super::filter::Filter;
 use super::rings::Lens;
+use super::spread::{Spread, spread};
 use crate::host::flow::Flow;
 use crate::spec::Spec;
 
@@ -55,6 +56,8 @@ pub(super) struct Config {
     pub mode: Wanted,
     /// Numbers of the queues; empty for all.
     pub queues: Vec<u32>,
+    /// Division among the queues that is asked for.
+    pub spread: Option<Spread>,
     /// Descriptors of the receive and fill rings.
     pub rx_len: u32,
     /// Descriptors of the transmit and completion rings.
@@ -83,6 +86,7 @@ impl Config {
             unused,
             mode: spec.value("mode", mode)?.unwrap_or(Wanted::Auto),
             queues: spec.value("queues", queues)?.unwrap_or_default(),
+            spread: spec.value("rss", spread)?,
             rx_len: spec.value("rx", ring_len)?.unwrap_or(ring),
             tx_len: spec.value("tx", ring_len)?.unwrap_or(ring),
             busy_poll: spec.flag("busy")?,

@@ -3,7 +3,7 @@
 use linerate_skb::{Code, Error};
 
 use super::config::Config;
-use super::{foreign, setup};
+use super::{foreign, setup, spread};
 use crate::doctor::interface::{self, InterfaceInfo};
 use crate::doctor::kernel::{self, FRAME_BYTES, too_much};
 use crate::doctor::{Findings, Trial, flow, full_trial, trial};
@@ -43,11 +43,12 @@ fn examine_on(config: &Config, spec: &Spec, of: &InterfaceInfo, how: Trial, foun
         }
     };
     queues(config, of, found);
+    let divides = spread::examine(config, of, found);
     offloads(of, found);
     if of.is_up {
         flow::examine(spec, found);
     }
-    let can = of.is_up && is_free && may;
+    let can = of.is_up && is_free && may && divides;
     if can && (!of.is_hardware() || how == Trial::Full) {
         return tried(config, spec, of, found);
     }

@@ -17,6 +17,7 @@ use crate::doctor::interface::InterfaceInfo;
 use super::config::{Config, Map, Wanted};
 use super::filter::Filter;
 use super::setup::{self, Attached, cannot, program_names};
+use super::spread;
 
 /// Opens the map, and finds out where its program sees packets.
 pub(super) fn join(
@@ -51,7 +52,9 @@ pub(super) fn join(
         Some(Mode::Native) => {}
     }
     let map = (!is_only_written).then_some(map);
-    Ok((Attached { map, _own: None }, mode))
+    let set = |by| spread::set(by, name, queues);
+    let _spread = config.spread.map(set).transpose()?;
+    Ok((Attached { map, _own: None, _spread }, mode))
 }
 
 /// Opens the map, unless it is given, and checks that it has room for `queues`.

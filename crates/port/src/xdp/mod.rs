@@ -30,6 +30,7 @@ mod queue;
 mod rings;
 mod rx;
 mod setup;
+mod spread;
 #[cfg(test)]
 mod tests;
 mod tx;
@@ -50,7 +51,7 @@ use examine::FRAGS;
 use filter::Filter;
 
 /// The driver of `xdp:IFACE[,FILTER|,map=FILE][,mode=auto|zerocopy|native|generic][,queues=0-3][,ring=1024]`
-/// `[,rx=1024][,tx=1024][,busy][,write]`, with `all`, `arp`, `icmp`, `dst=10.0.0.9`, `ethertype=0x88b5`,
+/// `[,rss=even|symmetric][,rx=1024][,tx=1024][,busy][,write]`, with `all`, `arp`, `icmp`, `dst=10.0.0.9`, `ethertype=0x88b5`,
 /// `udp=7777`, `tcp=80+443` or `not=tcp:22` for FILTER; `write` takes nothing in. With `map` the XDP
 /// program is another's: FILE is its map of sockets, pinned to a BPF file system.
 #[derive(Debug, Default)]

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use linerate_skb::{Code, Data, Error, Pool, Result};
 use linerate_sys::bpf::{self, Mode, Program, SocketMap};
 use linerate_sys::capability::Capabilities;
-use linerate_sys::netif::Interface;
+use linerate_sys::netif::{Interface, RssGuard};
 use linerate_sys::rtnl::{HostUse, LinkInfo};
 use linerate_sys::wait::poll_readable;
 use linerate_sys::xdp::XdpSocket;
@@ -24,6 +24,7 @@ use super::foreign;
 use super::partial::{self, Checksums};
 use super::program::assemble;
 use super::queue::{self, XdpQueue};
+use super::spread;
 
 /// Frame sizes that the kernel takes where chunks do not overlap.
 ///
@@ -41,6 +42,8 @@ pub(super) struct Attached {
     pub map: Option<Arc<SocketMap>>,
     /// None if the program is another's.
     pub _own: Option<OwnProgram>,
+    /// The division among the queues, if another was asked for.
+    pub _spread: Option<RssGuard>,
 }
 
 /// A program of the port's own; it stays while one of the queues lives.
@@ -130,7 +133,10 @@ pub(super) fn open_queues(config: &Config, pool: &Pool) -> Result<(Vec<XdpQueue>
         Some(_) if config.filter != Filter::Nothing => foreign::told(&interface),
         _ => config.filter.diverts(),
     };
-    let told = told(&taken, mode, zero_copy, &queues);
+    let mut told = told(&taken, mode, zero_copy, &queues);
+    if let Some(by) = spread::told(config, &interface) {
+        told += &format!(", {by}");
+    }
     let mut obtained = Obtained::new(config.interface.clone(), told, longest);
     obtained.queues = ops.len();
     if config.filter == Filter::Nothing {
@@ -220,8 +226,11 @@ fn attach(
     };
     match link {
         Ok(link) => {
+            // Some drivers divide anew when a program comes: so not before.
+            let set = |spread| spread::set(spread, &config.interface, queues);
+            let _spread = config.spread.map(set).transpose()?;
             let own = OwnProgram { _link: link, _program: program, _reservation: reservation };
-            Ok((Attached { map: Some(map), _own: Some(own) }, mode))
+            Ok((Attached { map: Some(map), _own: Some(own), _spread }, mode))
         }
         Err(e) => Err(not_attached(config, interface, mode, e)),
     }

@@ -1,0 +1,178 @@
+//! The division of packets among a device's queues: told, and changed if the port text asks for it.
+
+use linerate_skb::Result;
+use linerate_sys::netif::{Interface, NetFolder, Rss, RssGuard};
+
+use super::config::Config;
+use super::setup;
+use crate::doctor::Findings;
+use crate::doctor::interface::InterfaceInfo;
+
+/// A key that repeats these has the same hash for both ways of a flow, as `Toeplitz::SYMMETRIC`.
+const SYMMETRIC: [u8; 2] = [0x6d, 0x5a];
+
+/// A division that a port text asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Spread {
+    /// As many entries of the table for each queue that is taken, and none for the others.
+    Even,
+    /// The same, by a key for which both ways of a flow are one.
+    Symmetric,
+}
+
+/// Reads the value of `rss=`.
+pub(super) fn spread(text: &str) -> std::result::Result<Spread, String> {
+    match text {
+        "even" => Ok(Spread::Even),
+        "symmetric" => Ok(Spread::Symmetric),
+        _ => Err("one of even, symmetric".into()),
+    }
+}
+
+/// Divides the packets of `interface` among `queues`, until the guard is dropped.
+pub(super) fn set(spread: Spread, interface: &str, queues: &[u32]) -> Result<RssGuard> {
+    let interface = Interface::open(interface)?;
+    let now = interface.rss()?;
+    let (table, key) = wanted(spread, &now, queues);
+    interface.set_rss(&table, &key)
+}
+
+fn wanted(spread: Spread, now: &Rss, queues: &[u32]) -> (Vec<u32>, Vec<u8>) {
+    let table = queues.iter().copied().cycle().take(now.table.len()).collect();
+    let key_bytes = if spread == Spread::Symmetric { now.key.len() } else { 0 };
+    (table, SYMMETRIC.into_iter().cycle().take(key_bytes).collect())
+}
+
+/// Says what decides on the queue of a packet, of an interface that has several, or of which it was asked.
+pub(super) fn told(config: &Config, interface: &Interface) -> Option<String> {
+    if config.spread.is_none() && interface.rx_queues().is_ok_and(|queues| queues == 1) {
+        return None;
+    }
+    let Ok(rss) = interface.rss() else {
+        return Some(match interface.driver() {
+            // Source: drivers/net/veth.c, `veth_xmit`.
+            Ok((driver, _)) if driver == "veth" => "by its sender's queue (no RSS)".into(),
+            _ => "no RSS".into(),
+        });
+    };
+    let key = match rss.key.as_slice() {
+        [] => "key unknown",
+        key if key.chunks(2).all(|two| SYMMETRIC.starts_with(two)) => "symmetric key",
+        _ => "one-way key",
+    };
+    let rules = match interface.flow_rules() {
+        Ok(rules @ 1..) => format!(", {rules} rules before it"),
+        _ => String::new(),
+    };
+    let (function, entries) = (rss.function_name(), rss.table.len());
+    Some(format!("by RSS ({function}, {entries} entries, {key}{rules})"))
+}
+
+/// Reports the division of an interface with several queues, and what moves its packets to other CPUs; false if
+/// it cannot be divided as the text asks.
+pub(super) fn examine(config: &Config, of: &InterfaceInfo, found: &mut Findings) -> bool {
+    let name = of.interface.name();
+    let rss = of.interface.rss();
+    if let Some(told) = told(config, &of.interface) {
+        found.ok(format!("packets come to the queues of {name} {told}"));
+    }
+    match (&rss, setup::queues(config)) {
+        (Err(e), _) if config.spread.is_some() => {
+            found.miss(e);
+        }
+        (Ok(rss), Ok(taken)) if config.spread.is_none() => {
+            let astray = rss.table.iter().filter(|queue| !taken.contains(queue)).count();
+            if astray > 0 {
+                let entries = rss.table.len();
+                found
+                    .warn(format!(
+                        "{astray} of {entries} entries lead to queues that are not taken"
+                    ))
+                    .why("their packets go to the kernel")
+                    .fix(format!("{},rss=even, or: ethtool -X {name} equal N", config.text()));
+            }
+        }
+        _ => {}
+    }
+    if let Ok(folder) = NetFolder::open(&of.interface) {
+        steered(&folder, found);
+    }
+    config.spread.is_none() || rss.is_ok()
+}
+
+/// Names what the kernel itself moves: received packets to other CPUs (RPS), sent ones to other queues (XPS).
+fn steered(folder: &NetFolder, found: &mut Findings) {
+    for (file, what) in [
+        ("rps_cpus", "RPS moves what the kernel gets to CPUs"),
+        ("xps_cpus", "XPS has the kernel send here from CPUs"),
+    ] {
+        for queue in folder.names("queues") {
+            let mask = folder.read(&format!("queues/{queue}/{file}"));
+            if let Some(mask) =
+                mask.filter(|mask| mask.contains(|c| matches!(c, '1'..='9' | 'a'..='f')))
+            {
+                found.ok(format!("{queue}: {what} {mask} (a mask); packets of xdp are not moved"));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::Level;
+    use crate::host::testing::{in_netns, in_netns_with_xdp, ip};
+    use linerate_skb::Code;
+
+    fn rss(table: &[u32], key: usize) -> Rss {
+        let mut rss = Rss::default();
+        (rss.table, rss.key) = (table.to_vec(), vec![7; key]);
+        rss
+    }
+
+    #[test]
+    fn entries_are_dealt_to_the_queues_that_are_taken() {
+        let now = rss(&[0, 1, 2, 3, 0, 1, 2, 3], 5);
+        assert_eq!(wanted(Spread::Even, &now, &[1, 3]), (vec![1, 3, 1, 3, 1, 3, 1, 3], vec![]));
+        let (_, key) = wanted(Spread::Symmetric, &now, &[1]);
+        assert_eq!(key, [0x6d, 0x5a, 0x6d, 0x5a, 0x6d]);
+    }
+
+    #[test]
+    fn doctor_says_what_divides_packets_and_that_a_veth_has_no_rss() {
+        in_netns(|| {
+            ip("link add v0 numrxqueues 2 numtxqueues 2 type veth peer name v1");
+            let interface = Interface::open("v0").unwrap();
+            let folder = NetFolder::open(&interface).unwrap();
+            folder.write("queues/rx-1/rps_cpus", "1").unwrap();
+            folder.write("queues/tx-0/xps_cpus", "1").unwrap();
+            let has = |text: &str, level: Level, what: &str| {
+                let mut found = Findings::default();
+                let of = crate::doctor::interface::examine("v0", &mut found).unwrap();
+                let config = Config::of(&crate::parse(text).unwrap()).unwrap();
+                examine(&config, &of, &mut found);
+                let found = found.into_vec();
+                let is_it = |f: &crate::doctor::Finding| f.level == level && f.what.contains(what);
+                assert!(found.iter().any(is_it), "{what}: {found:#?}");
+            };
+            has("xdp:v0", Level::Ok, "queues of v0 by its sender's queue (no RSS)");
+            has("xdp:v0", Level::Ok, "rx-1: RPS moves");
+            has("xdp:v0", Level::Ok, "tx-0: XPS has the kernel send here from CPUs");
+            has("xdp:v0,rss=even", Level::Miss, "cannot use the receive-side scaling of v0");
+        });
+    }
+
+    #[test]
+    fn a_division_that_cannot_be_had_is_refused_and_nothing_is_left_behind() {
+        in_netns_with_xdp(|| {
+            ip("link add v0 numrxqueues 2 numtxqueues 2 type veth peer name v1");
+            ip("link set v0 up");
+            let e = crate::Port::open("xdp:v0,all,rss=symmetric").unwrap_err();
+            assert!(e.code == Code::Unsupported && e.fix.contains("Steering"), "{e}");
+            let e = crate::Port::open("xdp:v0,all,rss=odd").unwrap_err();
+            assert!(e.why.contains("one of even, symmetric"), "{e}");
+            let port = crate::Port::open("xdp:v0,all").unwrap();
+            assert!(port.obtained().mode.ends_with("queues 0-1, by its sender's queue (no RSS)"));
+        });
+    }
+}

@@ -1,0 +1,118 @@
+//! An interface's folder in sysfs, as the network namespace of the calling thread has it.
+//!
+//! `/sys` shows the interfaces of the namespace in which it was mounted. So a sysfs is mounted for the calling
+//! thread's own, detached: no path leads to it, and it is gone with its descriptor. Without the privilege `/sys` is
+//! read, if the interface there is the one that is meant.
+//!
+//! Source: fsopen(2), Documentation/ABI/testing/sysfs-class-net.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{CWD, Dir, Mode, OFlags, openat};
+use rustix::io::{self, Errno};
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
+
+use super::{Interface, refused};
+use crate::error::Result;
+
+/// The folder of one interface.
+#[derive(Debug)]
+pub struct NetFolder(OwnedFd);
+
+impl NetFolder {
+    /// Opens the folder of `interface`, which is one of the calling thread's namespace.
+    ///
+    /// # Errors
+    /// `E-NODEV` if it is not there, `E-PERM` where that takes CAP_SYS_ADMIN.
+    pub fn open(interface: &Interface) -> Result<NetFolder> {
+        let name = interface.name();
+        let folder = format!("class/net/{name}");
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let open = |at: io::Result<OwnedFd>| openat(at?, &*folder, flags, Mode::empty());
+        let (own, all) = (own_sysfs(), openat(CWD, "/sys", flags, Mode::empty()));
+        let opened = match own {
+            Err(e) => open(all).map(NetFolder).and_then(|of| match of.is_of(interface) {
+                true => Ok(of),
+                false => Err(e),
+            }),
+            own => open(own).map(NetFolder),
+        };
+        opened.map_err(|e| match e {
+            Errno::NOENT => refused(&name, "open", Errno::NODEV),
+            e => refused(&name, "fsopen(sysfs)", e),
+        })
+    }
+
+    /// True if it is the folder of that interface: its number and its address.
+    fn is_of(&self, interface: &Interface) -> bool {
+        let address = |mac: [u8; 6]| mac.map(|byte| format!("{byte:02x}")).join(":");
+        let number = self.read("ifindex").and_then(|text| text.parse().ok());
+        let mac = interface.hardware().ok().map(|hardware| address(hardware.mac));
+        number == Some(interface.index()) && self.read("address") == mac
+    }
+
+    /// Returns the text of a file in it, without the line's end; `None` where there is none, or it has no value.
+    #[must_use]
+    pub fn read(&self, file: &str) -> Option<String> {
+        let fd = openat(&self.0, file, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+        let mut text = String::new();
+        File::from(fd).read_to_string(&mut text).ok()?;
+        Some(text.trim_end().to_owned())
+    }
+
+    /// Writes a file in it. It changes the machine.
+    ///
+    /// # Errors
+    /// The system's own.
+    pub fn write(&self, file: &str, text: &str) -> std::io::Result<()> {
+        let fd = openat(&self.0, file, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+        File::from(fd).write_all(text.as_bytes())
+    }
+
+    /// Returns the names in one of its folders, in ascending order; none where there is no such folder.
+    #[must_use]
+    pub fn names(&self, folder: &str) -> Vec<String> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let Ok(fd) = openat(&self.0, folder, flags, Mode::empty()) else { return Vec::new() };
+        let Ok(entries) = Dir::new(fd) else { return Vec::new() };
+        let name = |entry: rustix::fs::DirEntry| entry.file_name().to_str().ok().map(str::to_owned);
+        let mut names: Vec<String> = entries.flatten().filter_map(name).collect();
+        names.retain(|name| !name.starts_with('.'));
+        names.sort_unstable();
+        names
+    }
+}
+
+/// A sysfs of the calling thread's network namespace, which is nowhere in the tree.
+fn own_sysfs() -> io::Result<OwnedFd> {
+    let fs = fsopen("sysfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_create(&fs)?;
+    fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Code;
+    use crate::testing::{in_netns, ip};
+
+    #[test]
+    fn the_folder_is_that_of_the_namespace_s_own_interface() {
+        in_netns(|| {
+            ip("link add v0 numrxqueues 2 numtxqueues 2 type veth peer name v1");
+            let interface = Interface::open("v0").unwrap();
+            let folder = NetFolder::open(&interface).unwrap();
+            assert_eq!(folder.read("ifindex").unwrap(), interface.index().to_string());
+            assert!(folder.is_of(&interface));
+            assert_eq!(folder.names("queues"), ["rx-0", "rx-1", "tx-0", "tx-1"]);
+            assert_eq!((folder.read("no-such"), folder.names("no-such")), (None, vec![]));
+            folder.write("queues/rx-1/rps_cpus", "1").unwrap();
+            assert_eq!(folder.read("queues/rx-1/rps_cpus").unwrap().trim_start_matches('0'), "1");
+            assert!(!folder.is_of(&Interface::open("lo").unwrap()));
+            ip("link del v0");
+            assert_eq!(NetFolder::open(&interface).unwrap_err().code, Code::NoDevice);
+        });
+    }
+}

@@ -1,0 +1,247 @@
+//! The division of what a device receives among its queues (receive-side scaling): its table, its key and its
+//! rules, read, and changed for a time.
+//!
+//! Source: `struct ethtool_rxfh` and `struct ethtool_rxnfc`, include/uapi/linux/ethtool.h.
+
+use rustix::io::Errno;
+
+use super::{Interface, ioctl};
+use crate::capability::Capabilities;
+use crate::error::{Code, Error, Result};
+
+const ETHTOOL_GRSSH: u32 = 0x46;
+const ETHTOOL_SRSSH: u32 = 0x47;
+const ETHTOOL_GRXCLSRLCNT: u32 = 0x2e;
+/// 32-bit words of a request before the table: command, context, length of the table, length of the key, the
+/// function, and a reserved one.
+const HEAD_WORDS: usize = 6;
+/// Most entries of a table and bytes of a key: far above what devices have.
+const TABLE_MAX: u32 = 1 << 16;
+const KEY_BYTES_MAX: u32 = 1 << 10;
+/// A table that is left as it is: no entries stand for the driver's own.
+const TABLE_KEPT: u32 = u32::MAX;
+
+/// A device's division of packets among its queues.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Rss {
+    /// Queue of each remainder of a packet's hash by the table's length.
+    pub table: Vec<u32>,
+    /// Key of the hash; empty where the device does not tell.
+    pub key: Vec<u8>,
+    /// Bit of the hash function: 1 is Toeplitz.
+    pub function: u8,
+}
+
+impl Rss {
+    /// Returns the queue that a packet with this hash comes by, unless a rule says otherwise.
+    #[must_use]
+    pub fn queue_of(&self, hash: u32) -> Option<u32> {
+        self.table.get(hash as usize % self.table.len().max(1)).copied()
+    }
+
+    /// Returns the name of the hash function.
+    #[must_use]
+    pub fn function_name(&self) -> &'static str {
+        match self.function {
+            1 => "Toeplitz",
+            2 => "XOR",
+            4 => "CRC32",
+            _ => "unknown hash",
+        }
+    }
+
+    /// Reads an answer that has a table of `table` entries and a key of `key` bytes.
+    fn read(words: &[u32], table: usize, key: usize) -> Rss {
+        let rest = words.get(HEAD_WORDS..).unwrap_or_default();
+        let (entries, behind) = rest.split_at(table.min(rest.len()));
+        let bytes = behind.iter().flat_map(|word| word.to_ne_bytes());
+        let function = words.get(4).map_or(0, |word| word.to_ne_bytes()[0]);
+        Rss { table: entries.to_vec(), key: bytes.take(key).collect(), function }
+    }
+
+    /// Makes a request that sets the table and the key, each unless it is empty.
+    fn request(&self) -> Vec<u32> {
+        let entries = match self.table.len() as u32 {
+            0 => TABLE_KEPT,
+            n => n,
+        };
+        let mut words = vec![ETHTOOL_SRSSH, 0, entries, self.key.len() as u32, 0, 0];
+        words.extend(&self.table);
+        words.extend(self.key.chunks(4).map(|four| {
+            let mut bytes = [0; 4];
+            bytes[..four.len()].copy_from_slice(four);
+            u32::from_ne_bytes(bytes)
+        }));
+        words
+    }
+}
+
+/// Another division of a device's packets. Dropping it puts the old one back, unless it was changed meanwhile.
+#[derive(Debug)]
+#[must_use = "dropping it puts the old division back"]
+pub struct RssGuard {
+    interface: Interface,
+    before: Rss,
+    set: Rss,
+}
+
+impl Interface {
+    /// Reads how it divides what it receives among its queues.
+    ///
+    /// # Errors
+    /// `E-UNSUPPORTED` if it does not, or its driver does not tell; `E-NODEV` if it is gone.
+    pub fn rss(&self) -> Result<Rss> {
+        let mut head = vec![ETHTOOL_GRSSH, 0, 0, 0, 0, 0];
+        self.words(&mut head, "ETHTOOL_GRSSH")?;
+        let (table, key) = (head[2], head[3]);
+        if table == 0 || table > TABLE_MAX || key > KEY_BYTES_MAX {
+            let why =
+                format!("its driver tells of a table of {table} entries, a key of {key} bytes");
+            return Err(Error::new(Code::Unsupported, self.no_rss(), why));
+        }
+        let (table, key) = (table as usize, key as usize);
+        let mut words = vec![0; HEAD_WORDS + table + key.div_ceil(4)];
+        words[..4].copy_from_slice(&[ETHTOOL_GRSSH, 0, table as u32, key as u32]);
+        self.words(&mut words, "ETHTOOL_GRSSH")?;
+        Ok(Rss::read(&words, table, key))
+    }
+
+    /// Returns how many rules it has that send packets to queues before the division (`ethtool -n`).
+    ///
+    /// # Errors
+    /// As [`Interface::rss`].
+    pub fn flow_rules(&self) -> Result<u32> {
+        // The command, 44 words of a rule, the number of rules, and padding.
+        let mut words = vec![0; 48];
+        words[0] = ETHTOOL_GRXCLSRLCNT;
+        self.words(&mut words, "ETHTOOL_GRXCLSRLCNT")?;
+        Ok(words[RULE_COUNT_AT])
+    }
+
+    /// Divides by another table, another key, or both: what is empty stays as it is. It changes the machine, until
+    /// the guard is dropped.
+    ///
+    /// # Errors
+    /// As [`Interface::rss`]; `E-PERM` without CAP_NET_ADMIN; `E-PORT-SYNTAX` for a length that is not the device's
+    /// or a queue that it does not have.
+    pub fn set_rss(self, table: &[u32], key: &[u8]) -> Result<RssGuard> {
+        let before = self.rss()?;
+        let is_odd = |len: usize, its: usize| len != 0 && len != its;
+        if is_odd(table.len(), before.table.len()) || is_odd(key.len(), before.key.len()) {
+            let [entries, bytes] = [before.table.len(), before.key.len()];
+            let why = format!("it has a table of {entries} entries and a key of {bytes} bytes");
+            return Err(Error::new(Code::PortSyntax, self.no_rss(), why).fix(self.look()));
+        }
+        let asked = Rss { table: table.to_vec(), key: key.to_vec(), function: 0 };
+        self.write_rss(&asked)?;
+        // As the device has it now: some keep less than they are given.
+        let set = self.rss()?;
+        Ok(RssGuard { interface: self, before, set })
+    }
+
+    fn write_rss(&self, rss: &Rss) -> Result<()> {
+        self.words(&mut rss.request(), "ETHTOOL_SRSSH")
+    }
+
+    /// Makes one of ethtool's requests whose lengths are in `words`.
+    fn words(&self, words: &mut [u32], call: &str) -> Result<()> {
+        let mut request = self.ask(libc::SIOCGIFFLAGS as libc::Ioctl, "SIOCGIFFLAGS")?;
+        request.ifr_ifru.ifru_data = words.as_mut_ptr().cast();
+        // The request takes an ifreq whose pointer is that of the command's structure; the kernel reads and
+        // writes as much behind it as the lengths in `words` say, all of which is there and outlives the call.
+        let done = ioctl(&self.socket, libc::SIOCETHTOOL as libc::Ioctl, &mut request);
+        done.map_err(|e| match e {
+            Errno::OPNOTSUPP => Error::os(Code::Unsupported, self.no_rss(), call, e)
+                .fix("a device with receive-side scaling; of one queue: Steering"),
+            Errno::INVAL => Error::os(Code::PortSyntax, self.no_rss(), call, e).fix(self.look()),
+            Errno::PERM => Error::os(Code::Permission, self.no_rss(), call, e)
+                .fix(Capabilities::NET_ADMIN.remedy()),
+            e => super::refused(&self.name, call, e),
+        })
+    }
+
+    fn no_rss(&self) -> String {
+        format!("cannot use the receive-side scaling of {}", self.name)
+    }
+
+    fn look(&self) -> String {
+        format!("ethtool -x {}", self.name)
+    }
+}
+
+/// Word of `rule_cnt` in `struct ethtool_rxnfc`: behind the command, the flow type, 64 bits of data and a rule of
+/// 168 bytes.
+const RULE_COUNT_AT: usize = (4 + 4 + 8 + 168) / 4;
+
+impl RssGuard {
+    /// Returns the division before the change.
+    #[must_use]
+    pub fn before(&self) -> &Rss {
+        &self.before
+    }
+
+    /// Returns the division as it is now.
+    #[must_use]
+    pub fn now(&self) -> &Rss {
+        &self.set
+    }
+
+    /// Returns the interface.
+    #[must_use]
+    pub fn interface(&self) -> &Interface {
+        &self.interface
+    }
+}
+
+impl Drop for RssGuard {
+    fn drop(&mut self) {
+        // Another's change stays.
+        if self.interface.rss().is_ok_and(|now| now == self.set) {
+            let _ = self.interface.write_rss(&self.before);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{in_netns, ip};
+
+    #[test]
+    fn a_device_without_rss_says_so_and_why() {
+        in_netns(|| {
+            ip("link add v0 numrxqueues 2 numtxqueues 2 type veth peer name v1");
+            ip("tuntap add t0 mode tap");
+            for name in ["v0", "t0", "lo"] {
+                let interface = Interface::open(name).unwrap();
+                let e = interface.rss().unwrap_err();
+                assert!(e.code == Code::Unsupported && e.what.ends_with(name), "{e}");
+                assert_eq!(interface.flow_rules().unwrap_err().code, Code::Unsupported);
+                let e = interface.set_rss(&[0], &[]).unwrap_err();
+                assert!(e.code == Code::Unsupported && e.fix.contains("Steering"), "{e}");
+            }
+            let gone = Interface::open("v0").unwrap();
+            ip("link del v0");
+            assert_eq!(gone.rss().unwrap_err().code, Code::NoDevice);
+        });
+    }
+
+    #[test]
+    fn a_division_is_read_as_it_is_written() {
+        let key: Vec<u8> = (0..42).collect();
+        let rss = Rss { table: vec![0, 1, 2, 1], key, function: 1 };
+        let mut words = rss.request();
+        assert_eq!(words[..6], [ETHTOOL_SRSSH, 0, 4, 42, 0, 0]);
+        assert_eq!(words.len(), HEAD_WORDS + 4 + 11);
+        words[4] = u32::from_ne_bytes([1, 0, 0, 0]);
+        assert_eq!(Rss::read(&words, 4, 42), rss);
+        assert_eq!([4, 5, 6, 7].map(|hash| rss.queue_of(hash).unwrap()), [0, 1, 2, 1]);
+        assert_eq!((rss.function_name(), Rss::default().queue_of(7)), ("Toeplitz", None));
+        // An empty table is kept, not reset to the driver's own.
+        assert_eq!(Rss::default().request()[2], TABLE_KEPT);
+        // An answer that is cut short has what is there.
+        assert_eq!(Rss::read(&words[..8], 4, 42).table, [0, 1]);
+        assert_eq!(Rss::read(&[], 4, 42), Rss::default());
+    }
+}
