@@ -13,7 +13,7 @@ use linerate_tests::command::linerate;
 use serde_json::Value;
 
 /// Requests that are refused on every machine alike.
-const REFUSED: [&str; 23] = [
+const REFUSED: [&str; 25] = [
     "forwrd",
     "forward null:",
     "forward --for 10",
@@ -37,6 +37,8 @@ const REFUSED: [&str; 23] = [
     "lab report /nonexistent",
     "profile list /nonexistent",
     "profile list",
+    "lines",
+    "lines --event cycles -- true",
 ];
 
 /// Requests that print a document.
@@ -50,8 +52,8 @@ const DOCUMENTS: [&str; 5] = [
 
 #[test]
 fn every_help_text_is_the_golden_one() {
-    // The last three are programs of their own, which the command's help does not list as commands.
-    let mut left = [" ndr", " profile", " lab", ""].map(String::from).to_vec();
+    // All but the last are programs of their own, which the command's help does not list as commands.
+    let mut left = [" ndr", " profile", " lines", " lab", ""].map(String::from).to_vec();
     let mut text = String::new();
     while let Some(command) = left.pop() {
         let help = stdout(&run(&format!("{command} --help")));

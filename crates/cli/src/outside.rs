@@ -12,7 +12,7 @@ use crate::errors::{Failure, RUNTIME, UNSUPPORTED, USAGE};
 /// The program that measures.
 const PROGRAM: &str = "linerate-lab";
 /// Commands that run as programs of their own.
-pub const COMMANDS: [&str; 3] = ["lab", "ndr", "profile"];
+pub const COMMANDS: [&str; 4] = ["lab", "lines", "ndr", "profile"];
 
 /// Becomes the program that `words` name: beside this one, else on the `PATH`.
 ///

@@ -1,8 +1,9 @@
-//! The `linerate-lab` command: reruns experiments, says where the CPU's time goes, and finds the
-//! highest rate at which nothing is lost. `linerate lab`, `linerate profile` and `linerate ndr` run it.
+//! The `linerate-lab` command: reruns experiments, says where the CPU's time goes, models which
+//! cache lines travel, and finds the highest rate at which nothing is lost. `linerate lab` and the others run it.
 #![forbid(unsafe_code)]
 
 mod lab;
+mod lines;
 mod ndr;
 mod profile;
 
@@ -36,6 +37,11 @@ pub enum Instrument {
     Profile(profile::Profile),
     /// Reruns experiments.
     Lab(lab::Lab),
+    /// Says which functions make cache lines travel between threads, by a MODEL: nothing is measured.
+    ///
+    /// The command runs in QEMU's user mode, tens of times slower, with a plugin that follows every access to memory. Ports
+    /// xdp: and packet: do not run there; ring:, memif:, pcap:, gen:, null: and plain sockets do.
+    Lines(lines::Lines),
     /// Finds the highest rate without loss.
     Ndr(ndr::Ndr),
 }
@@ -49,6 +55,10 @@ fn main() -> ExitCode {
         Instrument::Lab(lab) => {
             let screen = lab.screen();
             (screen, lab.run(&screen))
+        }
+        Instrument::Lines(lines) => {
+            let screen = Screen::plain(lines.json);
+            (screen, lines.run(&screen))
         }
         Instrument::Ndr(ndr) => {
             let screen = Screen::plain(ndr.json);

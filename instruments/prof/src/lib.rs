@@ -3,7 +3,7 @@
 //! Three layers, each usable without the next:
 //! - **measure**: [`pmu`] counts the CPU's events over a window, [`sample`] takes
 //!   samples of them or of time, [`region`] times a stretch of code, [`proc`] reads what the kernel
-//!   says of the machine;
+//!   says of the machine; [`lines`] reads a model of them, where nothing counts;
 //! - **hold**: a [`profile::Profile`] is what was seen in each function, by any tool; [`read`]
 //!   makes one of kernprof's, readprofile's and perf's listings, also out of old mail;
 //! - **say**: [`diff`] ranks what changed between two, [`stage`] says whose cost it is, [`mod@print`]
@@ -21,6 +21,7 @@ pub mod bus;
 pub mod conditions;
 pub mod diff;
 pub mod flame;
+pub mod lines;
 pub mod pmu;
 pub mod print;
 pub mod proc;

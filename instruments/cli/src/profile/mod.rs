@@ -1,7 +1,7 @@
 //! `linerate profile`: where the CPU's time or events go, by function.
 
 pub mod args;
-mod file;
+pub mod file;
 mod list;
 mod record;
 mod recording;

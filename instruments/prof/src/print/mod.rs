@@ -16,9 +16,11 @@ mod preface;
 mod ranked;
 mod table;
 
+use std::fmt::{self, Write as _};
+
 use linerate_show::words::elided;
 
-use crate::profile::{Profile, Row};
+use crate::profile::{Origin, Profile, Row};
 
 pub use bare::{Kernprof, Readprofile};
 pub use linerate_show::words::harmless;
@@ -45,8 +47,43 @@ fn load_of(row: &Row) -> String {
     }
 }
 
+/// The mark at the start of each line that has a model's figures.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Mark(&'static str);
+
+/// The mark of a model.
+pub(crate) const MODEL: Mark = Mark("MODEL");
+/// No mark: figures of a counter, a clock or a listing.
+const NONE: Mark = Mark("");
+
+impl Mark {
+    /// Returns the mark of figures by such a maker.
+    fn of(origin: Origin) -> Mark {
+        if origin == Origin::Model { MODEL } else { NONE }
+    }
+
+    /// Writes `text` with the mark before each line.
+    pub(crate) fn each_line(
+        self,
+        f: &mut fmt::Formatter<'_>,
+        text: &impl fmt::Display,
+    ) -> fmt::Result {
+        if self.0.is_empty() {
+            return write!(f, "{text}");
+        }
+        for line in text.to_string().lines() {
+            f.write_str(self.0)?;
+            if !line.is_empty() {
+                write!(f, "  {line}")?;
+            }
+            f.write_char('\n')?;
+        }
+        Ok(())
+    }
+}
+
 /// Returns `name`, harmless, in at most `width` characters, without the middle of a long one.
-fn short(name: &str, width: usize) -> String {
+pub(crate) fn short(name: &str, width: usize) -> String {
     elided(&harmless(name), width)
 }
 

@@ -6,7 +6,7 @@ use linerate_show::grid::Grid;
 use linerate_show::number;
 
 use super::figures::{change, digits, functions, more_functions, saving};
-use super::{harmless, preface, short};
+use super::{Mark, harmless, preface, short};
 use crate::diff::{By, Change, Count, Diff, Row, SIGMAS, Scale, Side, Sum, is_sampled};
 use crate::stage::Part;
 use crate::text::wrapped;
@@ -276,9 +276,17 @@ impl fmt::Display for Ranked<'_> {
         if self.as_posted {
             return self.post(f);
         }
-        self.preface(f)?;
-        self.verdict(f)?;
-        write!(f, "\n{}\n{}", self.functions(), self.totals())
+        let (without, with) = (self.diff.without.origin, self.diff.with.origin);
+        // Of a model against a counter the first line says so, and no row is both.
+        let mark = if without == with { Mark::of(with) } else { super::NONE };
+        mark.each_line(
+            f,
+            &fmt::from_fn(|f| {
+                self.preface(f)?;
+                self.verdict(f)?;
+                write!(f, "\n{}\n{}", self.functions(), self.totals())
+            }),
+        )
     }
 }
 

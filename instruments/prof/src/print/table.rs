@@ -6,7 +6,7 @@ use linerate_show::grid::Grid;
 use linerate_show::number;
 
 use super::figures::{more_functions, percent};
-use super::{by_falling_count, file_of, load_of, preface, short};
+use super::{Mark, by_falling_count, file_of, load_of, preface, short};
 use crate::profile::{Profile, Row};
 use crate::stage::stage_of;
 use crate::text::wrapped;
@@ -87,6 +87,27 @@ impl<'a> Table<'a> {
 
 impl fmt::Display for Table<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Mark::of(self.profile.origin).each_line(f, &fmt::from_fn(|f| self.text(f)))
+    }
+}
+
+impl Table<'_> {
+    /// Returns the lines above the functions: what was counted, where, and what speaks against it.
+    #[must_use]
+    pub fn preface(&self) -> String {
+        let mark = Mark::of(self.profile.origin);
+        fmt::from_fn(|f| mark.each_line(f, &fmt::from_fn(|f| self.head(f)))).to_string()
+    }
+
+    fn text(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.head(f)?;
+        if let Some(head) = &self.profile.head {
+            writeln!(f, "\n{}", head.to_string().trim_end())?;
+        }
+        write!(f, "\n{}", self.grid())
+    }
+
+    fn head(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let profile = self.profile;
         writeln!(f, "{}", preface::event(&profile.event, profile.origin))?;
         for line in preface::conditions(&profile.conditions) {
@@ -107,9 +128,6 @@ impl fmt::Display for Table<'_> {
         for line in preface::caveats(profile.lost, profile.own_cost.as_ref(), &profile.remarks) {
             f.write_str(&wrapped("", &line))?;
         }
-        if let Some(head) = &profile.head {
-            writeln!(f, "\n{}", head.to_string().trim_end())?;
-        }
-        write!(f, "\n{}", self.grid())
+        Ok(())
     }
 }

@@ -6,28 +6,28 @@ use std::io::{BufRead, BufReader};
 
 /// The kernel's functions by address: the name, a tab, and the module if it is in one.
 #[derive(Debug, Default)]
-pub(super) struct Kallsyms(Vec<(u64, Box<str>)>);
+pub(crate) struct Kallsyms(Vec<(u64, Box<str>)>);
 
 /// A function of the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct KernelSymbol<'a> {
-    pub(super) name: &'a str,
-    pub(super) address: u64,
+pub(crate) struct KernelSymbol<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) address: u64,
     /// To the next function; with what pads it.
-    pub(super) bytes: Option<u64>,
+    pub(crate) bytes: Option<u64>,
     /// As listed, without brackets; `None` if it is built in.
-    pub(super) module: Option<&'a str>,
+    pub(crate) module: Option<&'a str>,
 }
 
 impl Kallsyms {
     /// The running kernel's; empty if it hides them from us.
-    pub(super) fn here() -> Kallsyms {
+    pub(crate) fn here() -> Kallsyms {
         File::open("/proc/kallsyms")
             .map_or_else(|_| Kallsyms::default(), |file| Kallsyms::read(BufReader::new(file)))
     }
 
     /// Lines of `address type name [module]`; whatever else is skipped.
-    fn read(input: impl BufRead) -> Kallsyms {
+    pub(crate) fn read(input: impl BufRead) -> Kallsyms {
         let lines = input.lines().map_while(Result::ok).take(LINES_MAX);
         let mut all: Vec<_> = lines.filter_map(|line| function(&line)).collect();
         // Of several names for one address, the first that is listed stays.
@@ -37,12 +37,12 @@ impl Kallsyms {
     }
 
     /// Returns true if no function is known.
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// The function that `address` is in.
-    pub(super) fn find(&self, address: u64) -> Option<KernelSymbol<'_>> {
+    pub(crate) fn find(&self, address: u64) -> Option<KernelSymbol<'_>> {
         let next = self.0.partition_point(|(start, _)| *start <= address);
         let (start, text) = self.0.get(next.checked_sub(1)?)?;
         let bytes = self.0.get(next).map(|(next, _)| next - start).filter(|n| *n <= BYTES_MAX);

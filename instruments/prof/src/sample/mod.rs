@@ -34,7 +34,7 @@
 
 mod attach;
 mod calibrate;
-mod kallsyms;
+pub(crate) mod kallsyms;
 mod recorder;
 mod remarks;
 mod rings;

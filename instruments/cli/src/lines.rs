@@ -1,0 +1,319 @@
+//! `linerate lines`: which functions make cache lines travel, by a model, under real code in QEMU's user mode.
+
+use std::fs;
+use std::io::{self, BufReader};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use linerate::units;
+use linerate_prof::conditions::Conditions;
+use linerate_prof::diff::Diff;
+use linerate_prof::lines::{self, Function, Kinds, Transfers};
+use linerate_prof::pmu::Quantity;
+use linerate_prof::print;
+use linerate_prof::profile::Profile;
+use linerate_prof::read;
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::errors::{Failure, RUNTIME, SIGNAL, UNSUPPORTED, USAGE};
+use crate::profile::file::{Draft, Place};
+use crate::screen::Screen;
+use crate::signals::Signals;
+
+/// The emulator of one program.
+const QEMU: &str = "qemu-x86_64";
+/// Time between two looks at the command and the signals.
+const LOOK: Duration = Duration::from_millis(20);
+/// The plugin's file.
+const PLUGIN: &str = "liblinerate_lines.so";
+
+/// The arguments of `linerate lines`.
+#[derive(Debug, Parser)]
+#[command(after_long_help = EXAMPLES, override_usage = USAGE_LINES)]
+pub struct Lines {
+    /// The event to rank by: LINES_FROM_OTHER_CORE (transfers), L2_LINES_IN or L2_LINES_OUT
+    #[arg(long, value_name = "EVENT", default_value = "LINES_FROM_OTHER_CORE")]
+    pub event: String,
+    /// Limit each thread's cache to so many bytes in sets of so many ways, as in 1Mx8; unlimited unless told
+    #[arg(long, value_name = "BYTESxWAYS", value_parser = size)]
+    pub l2: Option<(u64, u64)>,
+    /// Packets that the command moves, if you know: figures are then told a packet, too
+    #[arg(long, value_name = "N", value_parser = units::count)]
+    pub packets: Option<u64>,
+    /// Count only between the marks that the command sets (docs/lines.md)
+    #[arg(long)]
+    pub marked: bool,
+    /// A profile saved before: print what changed since, ranked by what was saved
+    #[arg(long, value_name = "FILE[#N]")]
+    pub without: Option<Place>,
+    /// Save the profile; a file that is there is kept as FILE.old
+    #[arg(short, long, value_name = "FILE", conflicts_with = "json")]
+    pub output: Option<PathBuf>,
+    /// Functions to print; the rest is summed up
+    #[arg(long, value_name = "N", default_value_t = 40)]
+    pub top: usize,
+    /// The plugin, if it is not beside this program
+    #[arg(long, value_name = "FILE")]
+    pub plugin: Option<PathBuf>,
+    /// Read what the plugin left in FILE, instead of running a command
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["command", "l2", "marked", "plugin"])]
+    pub read: Option<PathBuf>,
+    /// With --read of a guest: its /proc/kallsyms, which names the kernel's functions
+    #[arg(long, value_name = "FILE", requires = "read")]
+    pub kallsyms: Option<PathBuf>,
+    /// Print the profile and all kinds by function as one JSON document; what the command prints goes to stderr
+    #[arg(long)]
+    pub json: bool,
+    /// Command to run, with its arguments: a program for x86-64
+    #[arg(last = true, value_name = "COMMAND")]
+    pub command: Vec<String>,
+}
+
+const USAGE_LINES: &str = "\
+linerate lines [OPTIONS] -- <COMMAND>...
+       linerate lines [OPTIONS] --read <FILE>";
+
+const EXAMPLES: &str = "\
+Examples:
+  linerate lines --packets 10k -- target/debug/linerate forward gen:,count=10k sink:
+  linerate lines -o before.json -- ./server
+  linerate lines --without before.json -- ./server --pinned
+  linerate lines --l2 1Mx8 --event L2_LINES_OUT -- ./server
+
+Exit status: that of COMMAND if it ended by itself, 128 + N if signal N ended it. If there is
+nothing to print, stderr says why: 1 failed, 2 wrong request, 5 not possible on this machine.";
+
+/// Reads `1Mx8`: bytes in powers of 1024, and ways.
+fn size(text: &str) -> Result<(u64, u64), String> {
+    let wrong = || format!("'{text}' is not a cache: write 1Mx8, a power of two of sets");
+    let (bytes, ways) = text.split_once('x').ok_or_else(wrong)?;
+    let digits = bytes.trim_end_matches(['k', 'K', 'M']);
+    let unit = match &bytes[digits.len()..] {
+        "" => 1,
+        "k" | "K" => 1 << 10,
+        "M" => 1 << 20,
+        _ => return Err(wrong()),
+    };
+    let bytes = digits.parse::<u64>().ok().and_then(|n| n.checked_mul(unit));
+    let (bytes, ways) = bytes.zip(ways.parse::<u64>().ok()).ok_or_else(wrong)?;
+    let sets =
+        (1..=64).contains(&ways).then(|| bytes / 64 / ways).filter(|n| n * 64 * ways == bytes);
+    let fits = sets.is_some_and(|sets| sets.is_power_of_two() && sets <= 1 << 20);
+    if fits { Ok((bytes, ways)) } else { Err(wrong()) }
+}
+
+impl Lines {
+    /// Runs the command; returns the exit status.
+    pub fn run(&self, screen: &Screen) -> Result<u8, Failure> {
+        let event = lines::event(&self.event)?;
+        let without = self.without.as_ref().map(|place| place.read(screen)).transpose()?;
+        let draft = self.output.as_deref().map(Draft::of).transpose()?;
+        let (left, status, conditions) = match &self.read {
+            Some(file) => (text(file)?, 0, Conditions::default()),
+            None => self.emulate(screen)?,
+        };
+        let left = Transfers::read(&left)?;
+        let kallsyms = self
+            .kallsyms
+            .as_deref()
+            .map(|file| fs::File::open(file).map(BufReader::new).map_err(|e| unreadable(file, &e)));
+        let functions = left.functions(kallsyms.transpose()?);
+        let mut profile = left.profile(&functions, event);
+        profile.conditions =
+            Conditions { packets: self.packets.or(profile.conditions.packets), ..conditions };
+        self.say(screen, event, &functions, &profile, without.as_ref())?;
+        if let Some(draft) = draft {
+            let whole = |f: &mut dyn io::Write| {
+                f.write_all(document(&profile, &functions)?.as_bytes())?;
+                f.write_all(b"\n")
+            };
+            draft.save(whole)?;
+        }
+        Ok(status)
+    }
+
+    fn say(
+        &self,
+        screen: &Screen,
+        event: Quantity,
+        functions: &[Function],
+        profile: &Profile,
+        without: Option<&Profile>,
+    ) -> Result<(), Failure> {
+        let diff = without.map(|without| Diff::between(without, profile));
+        let json = match &diff {
+            Some(diff) => print::json::Diff(diff).to_string(),
+            None => document(profile, functions).map_err(linerate::Error::from)?,
+        };
+        let table = || match &diff {
+            Some(diff) => print::Ranked::new(diff).top(Some(self.top)).to_string(),
+            None => {
+                let packets = profile.conditions.packets;
+                let kinds = Kinds { functions, event, packets, top: self.top };
+                format!("{}MODEL\n{kinds}", print::Table::new(profile).preface())
+            }
+        };
+        screen.result(table, || json)
+    }
+
+    /// Runs the command in QEMU, and returns what the plugin left, the command's status and what is known of the run.
+    fn emulate(&self, screen: &Screen) -> Result<(String, u8, Conditions), Failure> {
+        let Some(program) = self.command.first() else {
+            let why = "no command is named".to_owned();
+            let fix = "linerate lines -- COMMAND";
+            return Err(Failure::new(USAGE, "E-USAGE", "cannot follow nothing", why, fix));
+        };
+        let program = located(program).ok_or_else(|| {
+            let why = "there is no such file".to_owned();
+            let what = format!("cannot start {program}");
+            Failure::new(RUNTIME, "E-FILE", &what, why, "check its path")
+        })?;
+        let plugin = self.plugin()?;
+        let out = Left::new();
+        let mut words = format!("{},out={}", comma(&plugin), comma(&out.0));
+        if let Some((bytes, ways)) = self.l2 {
+            words += &format!(",l2={bytes}x{ways}");
+        }
+        if self.marked {
+            words += ",marked=on";
+        }
+        let mut command = Command::new(QEMU);
+        command.args(["-plugin", &words]).arg(program).args(&self.command[1..]);
+        if self.json {
+            command.stdout(Stdio::from(io::stderr()));
+        }
+        let signals = Signals::watch().map_err(linerate::Error::from)?;
+        let started = Instant::now();
+        let child = command.spawn().map_err(|e| not_started(&e))?;
+        let status = ended(child, &signals).map_err(linerate::Error::from)?;
+        let wall = started.elapsed();
+        let Ok(left) = fs::read_to_string(&out.0) else { return Err(nothing_left(status)) };
+        screen.note("\n");
+        let conditions = Conditions {
+            tool: Some(format!("linerate {} in QEMU's user mode", env!("CARGO_PKG_VERSION"))),
+            workload: Some(self.command.join(" ")),
+            wall_ns: u64::try_from(wall.as_nanos()).ok(),
+            ..Conditions::default()
+        };
+        let signal = status.signal().and_then(|n| u8::try_from(n).ok());
+        let exit = status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(RUNTIME);
+        Ok((left, signal.map_or(exit, |n| SIGNAL.saturating_add(n)), conditions))
+    }
+
+    /// Returns the path of the plugin: as told, or beside this program.
+    fn plugin(&self) -> Result<PathBuf, Failure> {
+        let own = std::env::current_exe().unwrap_or_default();
+        let beside = own.parent().unwrap_or(Path::new(""));
+        let places = match &self.plugin {
+            Some(plugin) => vec![std::path::absolute(plugin).map_err(linerate::Error::from)?],
+            None => vec![beside.join(PLUGIN), beside.join("deps").join(PLUGIN)],
+        };
+        places.iter().find(|file| file.is_file()).cloned().ok_or_else(|| {
+            let why = format!("there is no {}", places[0].display());
+            let fix = "cargo build -p linerate-lines, in linerate's repository; or --plugin FILE";
+            let what = "cannot follow cache lines without the plugin";
+            Failure::new(UNSUPPORTED, "E-UNSUPPORTED", what, why, fix)
+        })
+    }
+}
+
+/// The file that the plugin leaves, gone with this.
+struct Left(PathBuf);
+
+impl Left {
+    fn new() -> Left {
+        Left(std::env::temp_dir().join(format!("linerate-lines-{}", std::process::id())))
+    }
+}
+
+impl Drop for Left {
+    fn drop(&mut self) {
+        // Nothing is there if QEMU did not start.
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// Waits for the command. The first signal to us is the command's: it ends, and what it did until then is printed.
+fn ended(mut child: Child, signals: &Signals) -> io::Result<ExitStatus> {
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        // A terminal sends SIGINT to both of us.
+        if signals.wait(LOOK) == Some(Signal::TERM.as_raw())
+            && let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw)
+        {
+            kill_process(pid, Signal::TERM)?;
+        }
+    }
+}
+
+/// Writes a path as QEMU's options take it: a comma ends an option, two stand for one.
+fn comma(path: &Path) -> String {
+    path.display().to_string().replace(',', ",,")
+}
+
+/// Finds a program as a shell does.
+fn located(program: &str) -> Option<PathBuf> {
+    if program.contains('/') {
+        return Some(PathBuf::from(program)).filter(|file| file.is_file());
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut files = std::env::split_paths(&path).map(|folder| folder.join(program));
+    files.find(|file| file.is_file())
+}
+
+/// The profile as `linerate profile list` reads it, with all kinds by function.
+fn document(profile: &Profile, functions: &[Function]) -> io::Result<String> {
+    let mut text = Vec::new();
+    read::json::write(profile, &mut text).map_err(|e| io::Error::other(e.why))?;
+    let mut value: serde_json::Value = serde_json::from_slice(&text)?;
+    value["kinds"] = serde_json::to_value(functions)?;
+    Ok(value.to_string())
+}
+
+fn text(file: &Path) -> Result<String, Failure> {
+    fs::read_to_string(file).map_err(|e| unreadable(file, &e))
+}
+
+fn unreadable(file: &Path, e: &io::Error) -> Failure {
+    let what = format!("cannot read {}", file.display());
+    Failure::new(RUNTIME, "E-FILE", &what, e.to_string(), "check its path")
+}
+
+fn not_started(e: &io::Error) -> Failure {
+    let why = format!("{QEMU}: {e}");
+    let fix = "apt-get install qemu-user";
+    Failure::new(UNSUPPORTED, "E-UNSUPPORTED", "cannot start the emulator", why, fix)
+}
+
+/// Returns the failure of a run of which nothing is left: QEMU's own words have gone to stderr.
+fn nothing_left(status: ExitStatus) -> Failure {
+    let why = format!("QEMU ended with {status}, and the plugin left nothing");
+    let fix = "QEMU's words are above; the command must be a program for x86-64 that ends by itself, and QEMU one that \
+               loads plugins (Debian's do)";
+    Failure::new(RUNTIME, "E-SYSTEM", "cannot tell which lines travelled", why, fix)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cache_has_bytes_and_ways() {
+        assert_eq!(size("1Mx8"), Ok((1 << 20, 8)));
+        assert_eq!((size("512kx4"), size("4096x1")), (Ok((512 << 10, 4)), Ok((4096, 1))));
+        for wrong in ["1M", "x8", "1Gx8", "3Mx8", "1Mx0", "0x8", "1Mx65", "18446744073709551615Mx1"]
+        {
+            assert!(size(wrong).is_err_and(|why| why.contains("1Mx8")), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_comma_in_a_path_ends_no_option() {
+        assert_eq!(comma(Path::new("/a,b")), "/a,,b");
+    }
+}

@@ -1,0 +1,117 @@
+//! `linerate-lab lines`: programs of which the transfers are known, by function; and what cannot run there.
+
+#[path = "../../../crates/cli/tests/command/mod.rs"]
+mod command;
+
+use std::path::{Path, PathBuf};
+
+use command::{Ended, run};
+use serde_json::Value;
+
+const TURNS: u64 = 3000;
+
+/// Finds what cargo has built for this crate's tests or for the whole tree, `None` where that is not possible.
+fn built(name: &str) -> Option<PathBuf> {
+    let beside = Path::new(env!("CARGO_BIN_EXE_linerate-lab")).parent()?;
+    [beside.join(name), beside.join("deps").join(name)].into_iter().find(|file| file.is_file())
+}
+
+/// Runs `linerate-lab lines` with `words`; `None` where it cannot be run, which has been said.
+fn lines(words: &str) -> Option<Ended> {
+    if built("liblinerate_lines.so").is_none() || built("lines-load").is_none() {
+        eprintln!("skipped: the plugin and its load are not built (cargo build -p linerate-lines)");
+        return None;
+    }
+    let ended = run(&format!("lines {words}"));
+    if ended.err.contains("cannot start the emulator") || ended.err.contains("-plugin") {
+        eprintln!("skipped: no qemu-x86_64 that loads plugins (apt-get install qemu-user)");
+        return None;
+    }
+    Some(ended)
+}
+
+/// Returns read and write transfers of the load's counting, of a run that has a document.
+fn touched(kind: &str) -> Option<(u64, u64)> {
+    let load = built("lines-load").unwrap_or_default();
+    let ended = lines(&format!("--json -- {} {kind} {TURNS}", load.display()))?;
+    assert_eq!(ended.exit, Some(0), "{ended:?}");
+    let document = ended.document();
+    assert_eq!(
+        (&document["origin"], &document["schema"]),
+        (&"model".into(), &"linerate-profile/1".into())
+    );
+    assert_eq!(document["conditions"]["packets"], TURNS);
+    let kinds = document["kinds"].as_array().unwrap();
+    let of = |name: &str| kinds.iter().find(|row| row["symbol"] == name);
+    let count = |key: &str| of("lines_load_touch").and_then(|row| row[key].as_u64()).unwrap_or(0);
+    Some((count("read"), count("write")))
+}
+
+#[test]
+fn a_bounced_line_is_the_function_s_that_bounces_it_n_times() {
+    // The first turn finds a line that no other thread has had.
+    let Some(counts) = touched("bounce") else { return };
+    assert_eq!(counts, (TURNS - 1, TURNS - 1));
+}
+
+#[test]
+fn a_false_shared_pair_is_found_where_it_is_touched() {
+    let Some(counts) = touched("false-shared") else { return };
+    assert_eq!(counts, (TURNS - 1, TURNS - 1));
+}
+
+#[test]
+fn a_private_line_costs_its_function_nothing() {
+    let Some(counts) = touched("private") else { return };
+    assert_eq!(counts, (0, 0));
+}
+
+#[test]
+fn a_model_is_called_one_on_every_line_and_its_difference_too() {
+    let Some(load) = built("lines-load") else { return };
+    let file = std::env::temp_dir().join(format!("lines-{}.json", std::process::id()));
+    let (load, name) = (load.display(), file.display());
+    let Some(before) = lines(&format!("-o {name} -- {load} false-shared {TURNS}")) else { return };
+    let after = lines(&format!("--without {name} -- {load} private {TURNS}")).unwrap();
+    let listed = run(&format!("profile list {name}"));
+    std::fs::remove_file(&file).unwrap();
+    for ended in [&before, &after, &listed] {
+        assert_eq!(ended.exit, Some(0), "{ended:?}");
+        assert!(ended.out.lines().all(|line| line.starts_with("MODEL")), "{}", ended.out);
+    }
+    let row = after.out.lines().find(|line| line.contains("lines_load_touch"));
+    let saved: Vec<&str> = row.unwrap().split_whitespace().collect();
+    assert_eq!(saved[3..7], ["0", "5,998", "5,998", "100.0"], "with, without, difference, saving");
+}
+
+#[test]
+fn what_the_emulator_refuses_is_named_when_the_program_fails_by_it() {
+    let Some(linerate) = built("linerate").filter(|_| rustix::process::geteuid().is_root()) else {
+        eprintln!("skipped: not root, or linerate is not built");
+        return;
+    };
+    let words = format!("--json -- {} forward packet:lo null: --for 1s", linerate.display());
+    let Some(ended) = lines(&words) else { return };
+    assert_eq!(ended.exit, Some(5), "{ended:?}");
+    let remarks = ended.document()["remarks"].to_string();
+    assert!(remarks.contains("refused AF_PACKET-rings") && remarks.contains("ring:"), "{remarks}");
+}
+
+#[test]
+fn a_wrong_request_is_refused_before_anything_runs() {
+    for (words, exit, code, fix) in [
+        ("lines", 2, "E-USAGE", "linerate lines -- COMMAND"),
+        ("lines --event cycles -- true", 5, "E-UNSUPPORTED", "L2_LINES_OUT"),
+        ("lines --l2 3Mx8 -- true", 2, "E-USAGE", ""),
+        ("lines -- /nonexistent/program", 1, "E-FILE", "check its path"),
+        ("lines --plugin /nonexistent.so -- true", 5, "E-UNSUPPORTED", "cargo build"),
+        ("lines --read /nonexistent", 1, "E-FILE", "check its path"),
+        ("lines --read /proc/version", 1, "E-FILE", "linerate lines -- COMMAND"),
+        ("lines --without /nonexistent -- true", 1, "E-FILE", "linerate profile record"),
+    ] {
+        let ended = run(&words.replacen("lines", "lines --json", 1));
+        let error: &Value = &ended.document()["error"];
+        assert_eq!((ended.exit, error["code"].as_str()), (Some(exit), Some(code)), "{words}");
+        assert!(error["fix"].to_string().contains(fix), "{words}: {error}");
+    }
+}
