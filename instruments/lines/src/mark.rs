@@ -89,6 +89,9 @@ impl Page {
 
     /// Says `mark`.
     pub fn say(&self, mark: Mark) {
+        if mark == Mark::Packets(0) {
+            return;
+        }
         let at = (MARKS + mark.offset()) as *mut AtomicU8;
         // SAFETY: the offset is within the page, which `map` mapped for writing and which is never unmapped; whatever
         // accesses it does so here, by an atomic of one byte, for which any address is aligned.

@@ -32,11 +32,17 @@ const KERNEL_OPTIONS: &str = "console=ttyS0 panic=-1 loglevel=4 mitigations=off"
 
 /// The command that boots `image` with the root file system `root`.
 pub fn command(image: &Path, root: &Path) -> Command {
+    let mut command = within_limit();
+    command.args(MACHINE.split_whitespace()).args(CARDS.split_whitespace());
+    command.arg("-kernel").arg(image).arg("-initrd").arg(root).args(["-append", KERNEL_OPTIONS]);
+    command
+}
+
+/// Returns QEMU within the limit of a guest.
+pub fn within_limit() -> Command {
     let mut command = Command::new("timeout");
     // In our own group, so that an interrupt of us interrupts it as well.
     command.args(["--foreground", "--kill-after=5s", BOOT_LIMIT, QEMU]);
-    command.args(MACHINE.split_whitespace()).args(CARDS.split_whitespace());
-    command.arg("-kernel").arg(image).arg("-initrd").arg(root).args(["-append", KERNEL_OPTIONS]);
     command
 }
 

@@ -1,7 +1,6 @@
 //! The guest's root file system: programs of this machine with their libraries, the kernel's
 //! modules, the tests, and a first process that runs them. It lives in memory and ends with it.
 
-use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -52,46 +51,91 @@ impl Load<'_> {
 
 /// Writes the root file system of a guest with `kernel` to `path`.
 pub fn write(path: &Path, kernel: &Kernel, load: &Load<'_>) -> Result<()> {
-    let root = path.with_extension("root");
-    if root.exists() {
-        // An interrupted run left it.
-        fs::remove_dir_all(&root)?;
+    let root = Root::new(path)?;
+    for name in PROGRAMS {
+        root.located(name)?;
     }
-    for folder in
-        ["bin", "dev", "etc", "modules", "proc", "run/netns", "sys", "tests", "tmp", "usr"]
-    {
-        fs::create_dir_all(root.join(folder))?;
-    }
-    let links =
-        [("bin/sh", "dash"), ("sbin", "bin"), ("usr/bin", "../bin"), ("usr/sbin", "../bin")];
-    for (link, target) in links {
-        symlink(target, root.join(link))?;
-    }
-    let needed = NEEDED.iter().map(|(program, _)| *program);
-    for name in needed.chain(PROGRAMS).collect::<BTreeSet<_>>() {
-        if let Some(program) = programs::located(name) {
-            copy(&program, &root, &format!("bin/{name}"))?;
-        }
-    }
-    copy(&load.programs.linerate, &root, "bin/linerate")?;
+    root.program(&load.programs.linerate, "bin/linerate")?;
     for tests in &load.programs.tests {
-        copy(&tests.path, &root, &format!("tests/{}", tests.name))?;
+        root.program(&tests.path, &format!("tests/{}", tests.name))?;
     }
-    let mut order = String::new();
-    for module in modules::in_order(&kernel.modules())? {
-        order += &format!("{}\n", module.name);
-        fs::write(root.join("modules").join(&module.name), &module.object)?;
+    root.modules(kernel, &modules::WANTED)?;
+    root.text("etc/settings", &settings(load))?;
+    root.text("etc/scenarios", SCENARIOS)?;
+    root.pack(INIT, path)
+}
+
+/// A root file system while it is put together.
+pub struct Root(PathBuf);
+
+impl Root {
+    /// One with the programs of every guest, beside the file that it will be packed into.
+    pub fn new(path: &Path) -> Result<Root> {
+        let root = Root(path.with_extension("root"));
+        if root.0.exists() {
+            // An interrupted run left it.
+            fs::remove_dir_all(&root.0)?;
+        }
+        for folder in
+            ["bin", "dev", "etc", "modules", "proc", "run/netns", "sys", "tests", "tmp", "usr"]
+        {
+            fs::create_dir_all(root.0.join(folder))?;
+        }
+        let links =
+            [("bin/sh", "dash"), ("sbin", "bin"), ("usr/bin", "../bin"), ("usr/sbin", "../bin")];
+        for (link, target) in links {
+            symlink(target, root.0.join(link))?;
+        }
+        for (name, _) in NEEDED {
+            root.located(name)?;
+        }
+        root.text("etc/passwd", USERS)?;
+        Ok(root)
     }
-    fs::write(root.join("etc/passwd"), USERS)?;
-    fs::write(root.join("etc/modules"), order)?;
-    fs::write(root.join("etc/settings"), settings(load))?;
-    fs::write(root.join("etc/scenarios"), SCENARIOS)?;
-    fs::write(root.join("init"), INIT)?;
-    fs::set_permissions(root.join("init"), Permissions::from_mode(0o755))?;
-    // Everything belongs to root in there, whatever user builds it.
-    let pack = "cd \"$0\" && busybox find . | busybox cpio -o -H newc -R 0:0 >\"$1\"";
-    cargo::quiet(Command::new("sh").args(["-c", pack]).args([&root, path]))?;
-    Ok(fs::remove_dir_all(&root)?)
+
+    /// Adds a program of this machine, if it is here.
+    fn located(&self, name: &str) -> Result<()> {
+        let program = programs::located(name);
+        program.map_or(Ok(()), |program| self.program(&program, &format!("bin/{name}")))
+    }
+
+    /// Adds a program at a path of its own, and the libraries that it loads at the paths that they have here.
+    pub fn program(&self, program: &Path, to: &str) -> Result<()> {
+        let copy = |from: &Path, to: PathBuf| {
+            fs::create_dir_all(to.parent().unwrap_or(&self.0))?;
+            fs::copy(from, to).with_context(|| from.display().to_string())
+        };
+        for library in programs::libraries(program)? {
+            copy(&library, self.0.join(library.strip_prefix("/")?))?;
+        }
+        copy(program, self.0.join(to))?;
+        Ok(())
+    }
+
+    /// Adds modules with all that they depend on, and their order.
+    pub fn modules(&self, kernel: &Kernel, wanted: &[&str]) -> Result<()> {
+        let mut order = String::new();
+        for module in modules::in_order(&kernel.modules(), wanted)? {
+            order += &format!("{}\n", module.name);
+            fs::write(self.0.join("modules").join(&module.name), &module.object)?;
+        }
+        self.text("etc/modules", &order)
+    }
+
+    /// Adds a file.
+    pub fn text(&self, path: &str, text: &str) -> Result<()> {
+        Ok(fs::write(self.0.join(path), text)?)
+    }
+
+    /// Packs it into `path`, with `init` as its first process.
+    pub fn pack(self, init: &str, path: &Path) -> Result<()> {
+        self.text("init", init)?;
+        fs::set_permissions(self.0.join("init"), Permissions::from_mode(0o755))?;
+        // Everything belongs to root in there, whatever user builds it.
+        let pack = "cd \"$0\" && busybox find . | busybox cpio -o -H newc -R 0:0 >\"$1\"";
+        cargo::quiet(Command::new("sh").args(["-c", pack]).args([&self.0, path]))?;
+        Ok(fs::remove_dir_all(&self.0)?)
+    }
 }
 
 /// Returns the settings for the first process, as a shell reads them.
@@ -115,20 +159,6 @@ fn scenarios(only: &str) -> impl Iterator<Item = &'static str> {
         only.split(',').any(|part| name.contains(part))
     };
     names.filter_map(|line| line.strip_suffix("() {")).filter(asked)
-}
-
-/// Copies a program of this machine to a path below `root`, and the libraries that it loads to the paths that
-/// they have here.
-fn copy(program: &Path, root: &Path, to: &str) -> Result<()> {
-    let copy = |from: &Path, to: PathBuf| {
-        fs::create_dir_all(to.parent().unwrap_or(root))?;
-        fs::copy(from, to).with_context(|| from.display().to_string())
-    };
-    for library in programs::libraries(program)? {
-        copy(&library, root.join(library.strip_prefix("/")?))?;
-    }
-    copy(program, root.join(to))?;
-    Ok(())
 }
 
 #[cfg(test)]

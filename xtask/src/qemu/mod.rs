@@ -13,10 +13,12 @@
 
 mod apt;
 mod boot;
+mod bounce;
 mod guest;
 mod kernel;
 mod laps;
 mod modules;
+mod names;
 mod outcome;
 mod programs;
 mod progress;
@@ -38,6 +40,7 @@ use progress::Progress;
 
 const USAGE: &str = "\
 usage: cargo xtask qemu [--kernel 6.1|6.12] [--only NAME,..] [--keep]
+       cargo xtask qemu bounce ...   post 003 by a model of caches (bounce --help)
 
   --kernel 6.1|6.12   on this kernel only
   --only NAME,..      tests and scenarios whose names contain one of these
@@ -75,6 +78,11 @@ pub fn step(root: &Path) -> Result<Done> {
 
 /// Runs the tests and scenarios in a guest for each kernel.
 pub fn run(root: &Path, args: &[String]) -> Result<Done> {
+    if let Some((bounce, args)) = args.split_first()
+        && bounce == "bounce"
+    {
+        return bounce::run(root, args);
+    }
     if matches!(args, [help] if help == "--help" || help == "-h") {
         print!("{USAGE}");
         return Ok(Done::default());

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 
 /// Modules that the tests and scenarios need, where a kernel has them as modules: devices to send and
 /// receive by, and what stands between. One that is missing is built in, or its tests say so.
-const WANTED: [&str; 19] = [
+pub const WANTED: [&str; 19] = [
     "virtio_pci",
     "virtio_net",
     "e1000",
@@ -42,14 +42,14 @@ pub struct Module {
     pub object: Vec<u8>,
 }
 
-/// The modules that a guest wants and all that they depend on, each behind what it depends on.
-pub fn in_order(folder: &Path) -> Result<Vec<Module>> {
+/// The modules `wanted` and all that they depend on, each behind what it depends on.
+pub fn in_order(folder: &Path, wanted: &[&str]) -> Result<Vec<Module>> {
     let list = folder.join("modules.order");
     let list = fs::read_to_string(&list).with_context(|| format!("{}", list.display()))?;
     let paths: BTreeMap<String, PathBuf> =
         list.lines().map(|line| (name_of(line), folder.join(line))).collect();
     let mut modules = Vec::new();
-    for wanted in WANTED {
+    for &wanted in wanted {
         add(wanted, &mut modules, &mut |name| {
             paths.get(name).map(|path| object(path)).transpose()
         })?;

@@ -1,12 +1,21 @@
-//! Programs whose lines are known before they run: `lines-load bounce|false-shared|private N`.
+//! Programs whose lines are known before they run: `lines-load bounce|false-shared|private N`, and the load of a guest:
+//! `lines-load receive PORT WARM COUNT [CPU]` and `lines-load rotate MS IRQ..`.
 //!
 //! Two threads take turns, N in all. In each turn the thread whose it is adds one to a counter, then passes the turn on:
 //! by `bounce` the two have one counter, by `false-shared` each its own on the same line, by `private` each its own on a
 //! line of its own. Turns order all of it, so the numbers are exact.
+//!
+//! `receive` is netperf's tcp_stream from its receiving end: one connection, read to its end. With COUNT above 0 it
+//! marks: follow from its first byte, count from byte WARM for COUNT bytes, then it ends. `rotate` hands each irq to
+//! the next CPU every MS milliseconds.
 
+use std::fs;
+use std::io::Read;
+use std::net::TcpListener;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use linerate_lines::mark::{Mark, Page};
 
@@ -38,23 +47,29 @@ fn take(turn: u64, then: impl FnOnce()) {
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let [kind, turns] = &args[..] else { return ExitCode::from(2) };
-    let apart = match kind.as_str() {
-        "bounce" => 0,
-        "false-shared" => 1,
-        "private" => 8,
-        _ => return ExitCode::from(2),
+    let words: Vec<&str> = args.iter().map(String::as_str).collect();
+    let done = match words[..] {
+        ["receive", port, warm, count] => receive(port, warm, count),
+        ["receive", port, warm, count, cpu] => pin(cpu).and_then(|()| receive(port, warm, count)),
+        ["rotate", ms, ref irqs @ ..] => rotate(ms, irqs),
+        ["bounce", turns] => turns_of(0, turns),
+        ["false-shared", turns] => turns_of(1, turns),
+        ["private", turns] => turns_of(8, turns),
+        _ => None,
     };
-    let (Ok(turns), Ok(marks)) = (turns.parse::<u64>(), Page::map()) else {
-        return ExitCode::from(2);
-    };
+    if done.is_some() { ExitCode::SUCCESS } else { ExitCode::from(2) }
+}
+
+/// Takes turns on two counters that are `apart` words.
+fn turns_of(apart: usize, turns: &str) -> Option<()> {
+    let (turns, marks) = (turns.parse::<u64>().ok()?, Page::map().ok()?);
     let half = |first: u64| {
         let counter = &COUNTERS.0[apart * first as usize];
         for turn in (first..turns).step_by(2) {
             take(turn, || lines_load_touch(counter));
         }
     };
-    // Without an argument that asks for marks the plugin counts everything, and only the packets are of interest.
+    // Where no marks are asked for the plugin counts everything, and only the packets are of interest.
     marks.say(Mark::Begin);
     thread::scope(|scope| {
         scope.spawn(|| half(1));
@@ -62,5 +77,58 @@ fn main() -> ExitCode {
     });
     marks.say(Mark::Packets(turns));
     marks.say(Mark::End);
-    ExitCode::SUCCESS
+    Some(())
+}
+
+/// Receives a stream.
+fn receive(port: &str, warm: &str, count: &str) -> Option<()> {
+    let (port, warm, count): (u16, u64, u64) =
+        (port.parse().ok()?, warm.parse().ok()?, count.parse().ok()?);
+    let marks = Page::map().ok()?;
+    let listener = TcpListener::bind(("0.0.0.0", port)).ok()?;
+    let (mut stream, _) = listener.accept().ok()?;
+    let mut buffer = vec![0; 64 << 10];
+    let (mut bytes, mut packets, mut counts) = (0, 0, false);
+    if count > 0 {
+        marks.say(Mark::Follow);
+    }
+    loop {
+        bytes += match stream.read(&mut buffer) {
+            Ok(n) if n > 0 => n as u64,
+            _ => return Some(()),
+        };
+        // As many as the bytes fill: those of 1460, as the wire carries them.
+        let more = bytes / 1460 - packets;
+        packets += more;
+        marks.say(Mark::Packets(more));
+        if count > 0 && !counts && bytes >= warm {
+            counts = true;
+            marks.say(Mark::Begin);
+        } else if counts && bytes >= warm + count {
+            marks.say(Mark::End);
+            return Some(());
+        }
+    }
+}
+
+/// Binds this process to a CPU.
+fn pin(cpu: &str) -> Option<()> {
+    let cpu = cpu.parse::<usize>().ok().filter(|cpu| *cpu < 64)?;
+    let mask = [1u64 << cpu; 1];
+    // SAFETY: the mask is 8 bytes, as the call is told, and is only read.
+    let ret = unsafe { libc::sched_setaffinity(0, size_of_val(&mask), mask.as_ptr().cast()) };
+    (ret == 0).then_some(())
+}
+
+/// Hands each irq to the next of four CPUs, again and again, as an IO-APIC did that gave each interrupt to another CPU.
+fn rotate(ms: &str, irqs: &[&str]) -> Option<()> {
+    let rest = Duration::from_millis(ms.parse().ok()?);
+    for first in 0.. {
+        for (i, irq) in irqs.iter().enumerate() {
+            let cpu = (first + i) % 4;
+            fs::write(format!("/proc/irq/{irq}/smp_affinity_list"), cpu.to_string()).ok()?;
+        }
+        thread::park_timeout(rest);
+    }
+    None
 }

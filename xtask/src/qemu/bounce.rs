@@ -1,0 +1,406 @@
+//! `cargo xtask qemu bounce`: post 003 again, by a model: which of the kernel's functions lose cache lines while four
+//! adapters each receive a TCP stream, with affinity of interrupts and processes and without.
+//!
+//! ```text
+//! host: 4 senders ── QEMU's user network ── 4 × i82559 ── Debian's kernel, 4 CPUs, idle=poll ── 4 × lines-load receive
+//!                                           plugin: lines followed from the first byte, counted between two marks
+//! ```
+//!
+//! The first boot has no plugin: it tells the kernel's symbols, whose addresses are the same in every boot (nokaslr).
+//! Nothing is measured: every line of figures has MODEL on it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+
+use crate::cargo;
+use crate::qemu::guest::Root;
+use crate::qemu::kernel::{self, Kernel};
+use crate::qemu::names::{self, Name};
+use crate::qemu::{boot, missing, programs};
+use crate::steps::Done;
+
+const USAGE: &str = "\
+usage: cargo xtask qemu bounce [--runs N] [--event EVENT] [--kib N]
+
+  --runs N        runs a side, alternating; 1 unless told
+  --event EVENT   L2_LINES_OUT unless told; or L2_LINES_IN, LINES_FROM_OTHER_CORE
+  --kib N         KiB that the first stream receives while lines are counted; 1024 unless told, as many go before
+";
+
+const INIT: &str = include_str!("bounce.sh");
+/// Linux 2.4.17's listing and McKenney's differences of it.
+const POST: &str = include_str!("../../../instruments/seeds/posts/003_5ab5121f9d39ea70.txt");
+/// Modules of the adapters.
+const MODULES: [&str; 1] = ["e100"];
+const ADAPTERS: u16 = 4;
+/// Bytes that the driver gives a device for a packet, with its own 16 before: RFD_BUF_LEN.
+const BUFFER: u64 = 0x602;
+/// The post's CPUs had caches of 1 MB.
+const L2: &str = "1048576x8";
+const MACHINE: &str = "-accel tcg,thread=multi -cpu max -smp 4 -m 1024 -M q35 -nodefaults -no-user-config \
+    -display none -monitor none -serial stdio -no-reboot";
+const KERNEL_OPTIONS: &str = "console=ttyS0 panic=-1 loglevel=4 mitigations=off nokaslr";
+
+/// The baseline, and with the change.
+const SIDES: [&str; 2] = ["none", "both"];
+
+struct Asked {
+    runs: usize,
+    event: String,
+    kib: u32,
+}
+
+/// The guest, its kernel and the plugin.
+struct Bounce {
+    kernel: Kernel,
+    root: PathBuf,
+    folder: PathBuf,
+    plugin: PathBuf,
+    kallsyms: PathBuf,
+}
+
+/// One run of a side: a document of `linerate lines --json`, and the file that it was read from.
+struct Ran {
+    file: PathBuf,
+    counts: BTreeMap<String, u64>,
+    packets: u64,
+}
+
+/// Runs both sides and prints the tables.
+pub fn run(root: &Path, args: &[String]) -> Result<Done> {
+    if args.iter().any(|arg| arg == "--help" || arg == "-h") {
+        print!("{USAGE}");
+        return Ok(Done::default());
+    }
+    let asked = Asked::read(args)?;
+    if let Some((program, package)) = missing() {
+        return Ok(Done::skipped(&format!("no {program}"), &format!("apt-get install {package}")));
+    }
+    let target = std::path::absolute(cargo::target_dir(root))?;
+    let series = &kernel::SERIES[1];
+    let kernel = match Kernel::obtain(&kernel::cache(&target), series) {
+        Ok(kernel) => kernel,
+        Err(e) => return Ok(Done::skipped(&format!("no Linux {}: {e:#}", series.name), "--help")),
+    };
+    let mut build = cargo::cargo(root);
+    cargo::quiet(build.args(["build", "--package=linerate-lines", "--package=linerate-lab-cli"]))?;
+    let folder = target.join("qemu");
+    fs::create_dir_all(&folder)?;
+    let bounce = Bounce::new(kernel, &target, folder)?;
+    let mut rans = SIDES.map(|_| Vec::new());
+    for run in 0..asked.runs {
+        for (side, rans) in SIDES.iter().zip(&mut rans) {
+            eprintln!("qemu: bounce, run {} of {}, {side} ...", run + 1, asked.runs);
+            rans.push(bounce.follow(&target, side, run, &asked)?);
+        }
+    }
+    let [none, both] = &rans;
+    let ranked = bounce.ranked(&target, &none[0], &both[0], &asked)?;
+    print!("{ranked}\n{}\n{}", beside(none, both, &asked.event), spread(&rans));
+    Ok(Done::from(format!("{} packets followed", packets(none) + packets(both))))
+}
+
+impl Asked {
+    fn read(args: &[String]) -> Result<Asked> {
+        let mut asked = Asked { runs: 1, event: "L2_LINES_OUT".into(), kib: 1024 };
+        for pair in args.chunks(2) {
+            let (option, value) = match pair {
+                [option, value] => (option.as_str(), value),
+                _ => bail!("{}: nothing follows\n{USAGE}", pair[0]),
+            };
+            let number = || value.parse().ok().filter(|n| (1..=1 << 20).contains(n));
+            match (option, number()) {
+                ("--runs", Some(n)) => asked.runs = n as usize,
+                ("--kib", Some(n)) => asked.kib = n,
+                ("--event", _) if names::EVENTS.contains(&value.as_str()) => {
+                    asked.event.clone_from(value);
+                }
+                _ => bail!("{option} {value}: cannot be asked for\n{USAGE}"),
+            }
+        }
+        Ok(asked)
+    }
+}
+
+impl Bounce {
+    /// Packs the guest and finds out its kernel's symbols.
+    fn new(kernel: Kernel, target: &Path, folder: PathBuf) -> Result<Bounce> {
+        let root = folder.join("bounce.cpio");
+        let guest = Root::new(&root)?;
+        let load = programs::stripped(&target.join("debug/lines-load"), &folder);
+        guest.program(&load, "bin/lines-load")?;
+        guest.modules(&kernel, &MODULES)?;
+        guest.pack(INIT, &root)?;
+        let plugin = target.join("debug/liblinerate_lines.so");
+        let kallsyms = folder.join("bounce.kallsyms");
+        let bounce = Bounce { kernel, root, folder, plugin, kallsyms };
+        eprintln!("qemu: bounce, the kernel's symbols ...");
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let options = format!("side=kallsyms kallsyms={}", listener.local_addr()?.port());
+        let mut list = fs::File::create(&bounce.kallsyms)?;
+        // Ends with the guest: its connection, or the process that we are.
+        let copy = thread::spawn(move || io::copy(&mut listener.accept()?.0, &mut list));
+        let said = bounce.boot("bounce.symbols", &options, "", |_| {})?;
+        ensure!(said.iter().any(|line| line == "done 0"), "the first boot did not end");
+        let bytes = copy.join().map_err(|_| anyhow::anyhow!("no symbols came"))??;
+        ensure!(bytes > 100_000, "{bytes} bytes of symbols came");
+        Ok(bounce)
+    }
+
+    /// Boots the guest, and returns what its first process said.
+    fn boot(
+        &self,
+        log: &str,
+        options: &str,
+        plugin: &str,
+        mut seen: impl FnMut(&str),
+    ) -> Result<Vec<String>> {
+        let mut command = boot::within_limit();
+        command.args(MACHINE.split_whitespace());
+        for i in 0..ADAPTERS {
+            let (net, forward) = (i + 2, BASE_PORT + i);
+            let netdev = format!(
+                "user,id=n{i},net=10.0.{net}.0/24,hostfwd=tcp:127.0.0.1:{forward}-10.0.{net}.15:500{i}"
+            );
+            // A slot each, so that each has a line of the IO-APIC to itself.
+            let device =
+                format!("i82559c,netdev=n{i},mac=02:00:00:00:03:0{i},addr={},romfile=", 4 + i);
+            command.args(["-netdev", &netdev, "-device", &device]);
+        }
+        if !plugin.is_empty() {
+            command.args(["-plugin", plugin]);
+        }
+        command.arg("-kernel").arg(self.kernel.image()).arg("-initrd").arg(&self.root);
+        command.args(["-append", &format!("{KERNEL_OPTIONS} {options}")]);
+        let (log, mut said) = (self.folder.join(format!("{log}.log")), Vec::new());
+        boot::run(command, &log, |line| {
+            if let Some(line) = line.strip_prefix("guest: ") {
+                seen(line);
+                said.push(line.to_owned());
+            }
+        })?;
+        if said.last().is_none_or(|last| last != "done 0") {
+            bail!("the guest did not end; its console is {}", log.display());
+        }
+        Ok(said)
+    }
+
+    /// Runs a side under the plugin.
+    fn follow(&self, target: &Path, side: &str, run: usize, asked: &Asked) -> Result<Ran> {
+        let file = self.folder.join(format!("bounce.{side}.{run}.lines"));
+        let plugin = format!(
+            "{},out={},marked=on,l2={L2},arm={:x}-{:x}-{BUFFER:x}",
+            self.plugin.display(),
+            file.display(),
+            self.function("e100_rx_alloc_skb")?.0,
+            self.function("e100_rx_alloc_skb")?.1
+        );
+        let bytes = u64::from(asked.kib) << 10;
+        let options = format!("idle=poll side={side} warm={bytes} count={bytes}");
+        let over = Arc::new(AtomicBool::new(false));
+        let said = self.boot(&format!("bounce.{side}.{run}"), &options, &plugin, |line| {
+            if line == "ready" {
+                (0..ADAPTERS).for_each(|i| send(BASE_PORT + i, &over));
+            } else if line.starts_with("counted") {
+                over.store(true, Ordering::Relaxed);
+            }
+        });
+        over.store(true, Ordering::Relaxed);
+        let said = said?;
+        ensure!(said.iter().any(|line| line == "counted 0"), "the first stream was not received");
+        let address = format!("address {:016x}", self.function("e100_rx_alloc_skb")?.0);
+        ensure!(said.iter().any(|line| line.starts_with(&address)), "the driver is elsewhere now");
+        let document = cargo::quiet(self.lines(target, &file, asked).arg("--json"))?;
+        Ran::of(file, &serde_json::from_str(&document)?)
+    }
+
+    /// Returns start and end of a function of the guest's kernel.
+    fn function(&self, name: &str) -> Result<(u64, u64)> {
+        let list = fs::read_to_string(&self.kallsyms)?;
+        let rows = list.lines().filter_map(|line| {
+            let mut words = line.split_whitespace();
+            Some((u64::from_str_radix(words.next()?, 16).ok()?, words.nth(1)?))
+        });
+        let rows: Vec<(u64, &str)> = rows.collect();
+        let start =
+            rows.iter().find(|(_, known)| *known == name).with_context(|| name.to_owned())?;
+        let end = rows.iter().map(|row| row.0).filter(|at| *at > start.0).min();
+        Ok((start.0, end.with_context(|| name.to_owned())?))
+    }
+
+    /// The command that reads what the plugin left.
+    fn lines(&self, target: &Path, file: &Path, asked: &Asked) -> Command {
+        let mut command = Command::new(target.join("debug/linerate-lab"));
+        command.args(["lines", "--event", &asked.event, "--kallsyms"]).arg(&self.kallsyms);
+        command.arg("--read").arg(file);
+        command
+    }
+
+    /// Returns the difference of two runs, ranked.
+    fn ranked(&self, target: &Path, none: &Ran, both: &Ran, asked: &Asked) -> Result<String> {
+        let profile = none.file.with_extension("json");
+        cargo::quiet(self.lines(target, &none.file, asked).arg("-o").arg(&profile))?;
+        let mut command = self.lines(target, &both.file, asked);
+        cargo::quiet(command.args(["--top", "60", "--without"]).arg(&profile))
+    }
+}
+
+/// Ports of the host by which the adapters' streams enter.
+const BASE_PORT: u16 = 28_430;
+
+/// Sends a stream until it is over.
+fn send(port: u16, over: &Arc<AtomicBool>) {
+    let over = Arc::clone(over);
+    thread::spawn(move || {
+        let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) else { return };
+        let block = [b'x'; 16 << 10];
+        while !over.load(Ordering::Relaxed) && stream.write_all(&block).is_ok() {}
+    });
+}
+
+impl Ran {
+    fn of(file: PathBuf, document: &Value) -> Result<Ran> {
+        let packets =
+            document["conditions"]["packets"].as_u64().context("no packet was counted")?;
+        let rows = document["rows"].as_array().context("no rows")?;
+        let mut counts = BTreeMap::new();
+        for row in rows {
+            // The compiler's own endings: of a part, or of a copy with fewer arguments.
+            let name =
+                row["symbol"].as_str().unwrap_or_default().split('.').next().unwrap_or_default();
+            *counts.entry(name.to_owned()).or_insert(0) += row["count"].as_u64().unwrap_or(0);
+        }
+        Ok(Ran { file, counts, packets })
+    }
+
+    /// Counts in 1000 packets, of the functions that `keep` keeps.
+    fn rate(&self, keep: impl Fn(&str) -> bool) -> f64 {
+        let sum: u64 = self.counts.iter().filter(|(name, _)| keep(name)).map(|(_, n)| n).sum();
+        1000.0 * sum as f64 / self.packets as f64
+    }
+}
+
+fn packets(rans: &[Ran]) -> u64 {
+    rans.iter().map(|ran| ran.packets).sum()
+}
+
+/// Returns the mean over the runs of a side.
+fn mean(rans: &[Ran], keep: impl Fn(&str) -> bool) -> f64 {
+    rans.iter().map(|ran| ran.rate(&keep)).sum::<f64>() / rans.len() as f64
+}
+
+/// The post's list with ours beside it, function by function, and both totals.
+fn beside(none: &[Ran], both: &[Ran], event: &str) -> String {
+    let mut text = format!(
+        "MODEL  post 003's list beside this kernel's: {event} in 1000 packets, and what was saved\n\
+         MODEL  {:<28} {:>7}  {:>8} {:>8} {:>7}  today\n",
+        "Linux 2.4.17", "post %", "without", "with", "model %"
+    );
+    let mut row = |name: &str, post: Option<f64>, today: &str, keep: &dyn Fn(&str) -> bool| {
+        let (without, with) = (mean(none, keep), mean(both, keep));
+        let saved = if without > 0.0 {
+            format!("{:.1}", 100.0 * (without - with) / without)
+        } else {
+            "n/a".into()
+        };
+        let post = post.map_or_else(String::new, |pct| format!("{pct:.1}"));
+        text += &format!(
+            "MODEL  {name:<28} {post:>7}  {without:>8.1} {with:>8.1} {saved:>7}  {today}\n"
+        );
+    };
+    let all = names::posted(POST);
+    for Name { old, with, without } in &all {
+        let post = 100.0 * (*without as f64 - *with as f64) / *without as f64;
+        match names::today(old) {
+            [] => row(old, Some(post), "(gone)", &|_| false),
+            today => row(old, Some(post), &today.join(" "), &|name| today.contains(&name)),
+        }
+    }
+    let post = |keep: fn(&str) -> bool| {
+        let kept = all.iter().filter(|name| keep(name.old));
+        let (with, without) = kept.fold((0, 0), |(a, b), name| (a + name.with, b + name.without));
+        Some(100.0 * (without as f64 - with as f64) / without as f64)
+    };
+    row("total", post(|_| true), "", &|_| true);
+    row("total without idle", post(|old| old != names::IDLE), "", &|name| !names::is_idle(name));
+    text
+}
+
+/// Returns by how much the runs of a side are apart.
+fn spread(rans: &[Vec<Ran>; 2]) -> String {
+    let mut text = String::new();
+    for (side, rans) in SIDES.iter().zip(rans) {
+        let rates = |keep: fn(&str) -> bool| {
+            let mut rates: Vec<f64> = rans.iter().map(|ran| ran.rate(keep)).collect();
+            rates.sort_by(f64::total_cmp);
+            let (least, most) = (rates[0], rates[rates.len() - 1]);
+            let apart = 100.0 * (most - least) / mean(rans, keep);
+            format!("{least:.0} to {most:.0} in 1000 packets, {apart:.1} % apart")
+        };
+        text += &format!(
+            "MODEL  {side}: {} runs, {} packets: {}; without idle {}\n",
+            rans.len(),
+            packets(rans),
+            rates(|_| true),
+            rates(|name| !names::is_idle(name))
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(words: &str) -> Result<Asked> {
+        Asked::read(&words.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn runs_an_event_and_an_amount_can_be_asked_for() {
+        let all = asked("--runs 5 --event L2_LINES_IN --kib 512").unwrap();
+        assert_eq!((all.runs, all.event.as_str(), all.kib), (5, "L2_LINES_IN", 512));
+        assert_eq!(asked("").unwrap().event, "L2_LINES_OUT");
+        for wrong in ["--runs", "--runs 0", "--event cycles", "--kib x", "5"] {
+            assert!(asked(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_post_s_list_stands_beside_ours_with_both_totals() {
+        let ran = |rows: &[(&str, u64)]| {
+            let rows: Vec<_> = rows
+                .iter()
+                .map(|(symbol, count)| serde_json::json!({ "symbol": symbol, "count": count }))
+                .collect();
+            let document = serde_json::json!({ "conditions": { "packets": 1000 }, "rows": rows });
+            Ran::of(PathBuf::new(), &document).unwrap()
+        };
+        let none = [ran(&[("cpu_idle_poll.isra.0", 100), ("tcp_v4_rcv", 50), ("other", 10)])];
+        let both = [ran(&[("cpu_idle_poll.isra.0", 60), ("tcp_v4_rcv", 5), ("other", 10)])];
+        let text = beside(&none, &both, "L2_LINES_OUT");
+        let words = |name: &str| {
+            let line = text.lines().find(|line| line.contains(name)).unwrap();
+            line.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            words(" tcp_v4_rcv ")[..7],
+            ["MODEL", "tcp_v4_rcv", "90.2", "50.0", "5.0", "90.0", "tcp_v4_rcv"]
+        );
+        assert_eq!(words(" poll_idle ")[2..6], ["40.7", "100.0", "60.0", "40.0"]);
+        assert_eq!(words(" total  ")[1..], ["total", "53.0", "160.0", "75.0", "53.1"]);
+        assert_eq!(words(" without idle ")[4..], ["61.8", "60.0", "15.0", "75.0"]);
+        assert!(text.lines().all(|line| line.starts_with("MODEL")));
+        assert!(spread(&[none.into(), both.into()]).contains("160 to 160 in 1000 packets, 0.0 %"));
+    }
+}

@@ -1,0 +1,52 @@
+#!/bin/sh
+# The first process of a guest with four i82559: a TCP stream into each, with affinity or without. The words of the
+# kernel's command line that it does not know are our settings: side, warm, count, kallsyms.
+export PATH=/bin
+/bin/busybox mount -t devtmpfs dev /dev
+/bin/busybox --install -s /bin 2>/dev/null
+mount -t proc proc /proc
+mount -t sysfs sys /sys
+while read -r module; do
+    insmod "/modules/$module" || echo "guest: no $module"
+done </etc/modules
+ip link set lo up
+# The marks of a process that has ended stay in its page.
+for i in 0 1 2 3; do
+    nic=$(basename "$(dirname "$(grep -l "02:00:00:00:03:0$i" /sys/class/net/*/address)")")
+    ip link set "$nic" up
+    ip addr add "10.0.$((i + 2)).15/24" dev "$nic"
+    eval "irq$i=$(cat "/sys/class/net/$nic/device/irq")"
+done
+echo "guest: irqs $irq0 $irq1 $irq2 $irq3"
+grep -w e100_rx_alloc_skb /proc/kallsyms | sed 's/^/guest: address /'
+
+if [ "$side" = kallsyms ]; then
+    grep ' [tTwW] ' /proc/kallsyms | nc 10.0.2.2 "$kallsyms"
+else
+    case $side in
+    both)
+        for i in 0 1 2 3; do
+            eval "echo $i >/proc/irq/\$irq$i/smp_affinity_list"
+            [ "$i" = 0 ] || lines-load receive "500$i" 0 0 "$i" &
+        done
+        chief=0
+        ;;
+    none)
+        for i in 1 2 3; do
+            lines-load receive "500$i" 0 0 &
+        done
+        chief=
+        lines-load rotate 20 "$irq0" "$irq1" "$irq2" "$irq3" &
+        ;;
+    esac
+    # shellcheck disable=SC2086
+    lines-load receive 5000 "$warm" "$count" $chief &
+    chief=$!
+    until [ "$(grep -c ' 0A ' /proc/net/tcp)" = 4 ]; do usleep 20000; done
+    echo "guest: ready"
+    wait "$chief"
+    echo "guest: counted $?"
+    grep e100 /proc/interrupts | sed 's/^/guest: interrupts /'
+fi
+echo "guest: done 0"
+poweroff -f
