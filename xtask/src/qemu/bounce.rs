@@ -33,7 +33,8 @@ const USAGE: &str = "\
 usage: cargo xtask qemu bounce [--runs N] [--event EVENT] [--kib N]
 
   --runs N        runs a side, alternating; 1 unless told
-  --event EVENT   L2_LINES_OUT unless told; or L2_LINES_IN, LINES_FROM_OTHER_CORE
+  --event EVENT   by which today's functions are ranked: L2_LINES_OUT unless told; or L2_LINES_IN,
+                  LINES_FROM_OTHER_CORE. The list beside the post's has all three
   --kib N         KiB that the first stream receives while lines are counted; 1024 unless told, as many go before
 ";
 
@@ -45,11 +46,14 @@ const MODULES: [&str; 1] = ["e100"];
 const ADAPTERS: u16 = 4;
 /// Bytes that the driver gives a device for a packet, with its own 16 before: RFD_BUF_LEN.
 const BUFFER: u64 = 0x602;
-/// The post's CPUs had caches of 1 MB.
+/// The post's CPUs had caches of 1 MB. One thread of QEMU's runs all CPUs in turn: with several, this kernel died in code
+/// that it rewrites while another CPU runs it.
 const L2: &str = "1048576x8";
-const MACHINE: &str = "-accel tcg,thread=multi -cpu max -smp 4 -m 1024 -M q35 -nodefaults -no-user-config \
+const MACHINE: &str = "-accel tcg,thread=single -cpu max -smp 4 -m 1024 -M q35 -nodefaults -no-user-config \
     -display none -monitor none -serial stdio -no-reboot";
-const KERNEL_OPTIONS: &str = "console=ttyS0 panic=-1 loglevel=4 mitigations=off nokaslr";
+/// 2.4 cleared no page that it gave to the kernel; Debian's kernels do unless told.
+const KERNEL_OPTIONS: &str =
+    "console=ttyS0 panic=-1 loglevel=4 mitigations=off nokaslr init_on_alloc=0 init_on_free=0";
 
 /// The baseline, and with the change.
 const SIDES: [&str; 2] = ["none", "both"];
@@ -69,12 +73,15 @@ struct Bounce {
     kallsyms: PathBuf,
 }
 
-/// One run of a side: a document of `linerate lines --json`, and the file that it was read from.
+/// One run of a side, and the file that it was read from.
 struct Ran {
     file: PathBuf,
-    counts: BTreeMap<String, u64>,
+    /// Counts by function, for each of the model's events.
+    counts: [Counts; names::EVENTS.len()],
     packets: u64,
 }
+
+type Counts = BTreeMap<String, u64>;
 
 /// Runs both sides and prints the tables.
 pub fn run(root: &Path, args: &[String]) -> Result<Done> {
@@ -106,7 +113,7 @@ pub fn run(root: &Path, args: &[String]) -> Result<Done> {
     }
     let [none, both] = &rans;
     let ranked = bounce.ranked(&target, &none[0], &both[0], &asked)?;
-    print!("{ranked}\n{}\n{}", beside(none, both, &asked.event), spread(&rans));
+    print!("{ranked}\n{}\n{}", beside(none, both), spread(&rans));
     Ok(Done::from(format!("{} packets followed", packets(none) + packets(both))))
 }
 
@@ -220,8 +227,12 @@ impl Bounce {
         ensure!(said.iter().any(|line| line == "counted 0"), "the first stream was not received");
         let address = format!("address {:016x}", self.function("e100_rx_alloc_skb")?.0);
         ensure!(said.iter().any(|line| line.starts_with(&address)), "the driver is elsewhere now");
-        let document = cargo::quiet(self.lines(target, &file, asked).arg("--json"))?;
-        Ran::of(file, &serde_json::from_str(&document)?)
+        let mut documents = Vec::new();
+        for event in names::EVENTS {
+            let document = cargo::quiet(self.lines(target, &file, event).arg("--json"))?;
+            documents.push(serde_json::from_str(&document)?);
+        }
+        Ran::of(file, &documents)
     }
 
     /// Returns start and end of a function of the guest's kernel.
@@ -239,9 +250,9 @@ impl Bounce {
     }
 
     /// The command that reads what the plugin left.
-    fn lines(&self, target: &Path, file: &Path, asked: &Asked) -> Command {
+    fn lines(&self, target: &Path, file: &Path, event: &str) -> Command {
         let mut command = Command::new(target.join("debug/linerate-lab"));
-        command.args(["lines", "--event", &asked.event, "--kallsyms"]).arg(&self.kallsyms);
+        command.args(["lines", "--event", event, "--kallsyms"]).arg(&self.kallsyms);
         command.arg("--read").arg(file);
         command
     }
@@ -249,8 +260,8 @@ impl Bounce {
     /// Returns the difference of two runs, ranked.
     fn ranked(&self, target: &Path, none: &Ran, both: &Ran, asked: &Asked) -> Result<String> {
         let profile = none.file.with_extension("json");
-        cargo::quiet(self.lines(target, &none.file, asked).arg("-o").arg(&profile))?;
-        let mut command = self.lines(target, &both.file, asked);
+        cargo::quiet(self.lines(target, &none.file, &asked.event).arg("-o").arg(&profile))?;
+        let mut command = self.lines(target, &both.file, &asked.event);
         cargo::quiet(command.args(["--top", "60", "--without"]).arg(&profile))
     }
 }
@@ -269,24 +280,27 @@ fn send(port: u16, over: &Arc<AtomicBool>) {
 }
 
 impl Ran {
-    fn of(file: PathBuf, document: &Value) -> Result<Ran> {
-        let packets =
-            document["conditions"]["packets"].as_u64().context("no packet was counted")?;
-        let rows = document["rows"].as_array().context("no rows")?;
-        let mut counts = BTreeMap::new();
-        for row in rows {
-            // The compiler's own endings: of a part, or of a copy with fewer arguments.
-            let name =
-                row["symbol"].as_str().unwrap_or_default().split('.').next().unwrap_or_default();
-            *counts.entry(name.to_owned()).or_insert(0) += row["count"].as_u64().unwrap_or(0);
+    /// Reads one document for each of the model's events.
+    fn of(file: PathBuf, documents: &[Value]) -> Result<Ran> {
+        let mut counts: [Counts; names::EVENTS.len()] = Default::default();
+        let mut packets = 0;
+        for (document, counts) in documents.iter().zip(&mut counts) {
+            packets =
+                document["conditions"]["packets"].as_u64().context("no packet was counted")?;
+            for row in document["rows"].as_array().context("no rows")? {
+                // The compiler's own endings: of a part, or of a copy with fewer arguments.
+                let name = row["symbol"].as_str().unwrap_or_default().split('.').next();
+                let count = counts.entry(name.unwrap_or_default().to_owned()).or_insert(0);
+                *count += row["count"].as_u64().unwrap_or(0);
+            }
         }
         Ok(Ran { file, counts, packets })
     }
 
-    /// Counts in 1000 packets, of the functions that `keep` keeps.
-    fn rate(&self, keep: impl Fn(&str) -> bool) -> f64 {
-        let sum: u64 = self.counts.iter().filter(|(name, _)| keep(name)).map(|(_, n)| n).sum();
-        1000.0 * sum as f64 / self.packets as f64
+    /// Counts of an event in 1000 packets, of the functions that `keep` keeps.
+    fn rate(&self, event: usize, keep: impl Fn(&str) -> bool) -> f64 {
+        let kept = self.counts[event].iter().filter(|(name, _)| keep(name));
+        1000.0 * kept.map(|(_, n)| n).sum::<u64>() as f64 / self.packets as f64
     }
 }
 
@@ -295,41 +309,48 @@ fn packets(rans: &[Ran]) -> u64 {
 }
 
 /// Returns the mean over the runs of a side.
-fn mean(rans: &[Ran], keep: impl Fn(&str) -> bool) -> f64 {
-    rans.iter().map(|ran| ran.rate(&keep)).sum::<f64>() / rans.len() as f64
+fn mean(rans: &[Ran], event: usize, keep: impl Fn(&str) -> bool) -> f64 {
+    rans.iter().map(|ran| ran.rate(event, &keep)).sum::<f64>() / rans.len() as f64
 }
 
 /// The post's list with ours beside it, function by function, and both totals.
-fn beside(none: &[Ran], both: &[Ran], event: &str) -> String {
+fn beside(none: &[Ran], both: &[Ran]) -> String {
+    let heads = names::EVENTS.map(|event| format!("{event:>24}"));
+    let under = format!("{:>8} {:>8} {:>6}", "without", "with", "%");
     let mut text = format!(
-        "MODEL  post 003's list beside this kernel's: {event} in 1000 packets, and what was saved\n\
-         MODEL  {:<28} {:>7}  {:>8} {:>8} {:>7}  today\n",
-        "Linux 2.4.17", "post %", "without", "with", "model %"
+        "MODEL  post 003's list beside this kernel's: events in 1000 packets without and with affinity, and the saving\n\
+         MODEL  {:<31} {:>6} {}\n\
+         MODEL  {:<31} {:>6} {under} {under} {under}  today\n",
+        "",
+        "post",
+        heads.join(" "),
+        "Linux 2.4.17",
+        "%"
     );
-    let mut row = |name: &str, post: Option<f64>, today: &str, keep: &dyn Fn(&str) -> bool| {
-        let (without, with) = (mean(none, keep), mean(both, keep));
-        let saved = if without > 0.0 {
-            format!("{:.1}", 100.0 * (without - with) / without)
-        } else {
-            "n/a".into()
-        };
-        let post = post.map_or_else(String::new, |pct| format!("{pct:.1}"));
-        text += &format!(
-            "MODEL  {name:<28} {post:>7}  {without:>8.1} {with:>8.1} {saved:>7}  {today}\n"
-        );
+    let mut row = |name: &str, post: f64, today: &str, keep: &dyn Fn(&str) -> bool| {
+        text += &format!("MODEL  {name:<31} {post:>6.1}");
+        for event in 0..names::EVENTS.len() {
+            let (without, with) = (mean(none, event, keep), mean(both, event, keep));
+            let saved = match without > 0.0 {
+                true => format!("{:.1}", 100.0 * (without - with) / without),
+                false => "n/a".to_owned(),
+            };
+            text += &format!(" {without:>8.1} {with:>8.1} {saved:>6}");
+        }
+        text += &format!("  {today}\n");
     };
     let all = names::posted(POST);
     for Name { old, with, without } in &all {
         let post = 100.0 * (*without as f64 - *with as f64) / *without as f64;
         match names::today(old) {
-            [] => row(old, Some(post), "(gone)", &|_| false),
-            today => row(old, Some(post), &today.join(" "), &|name| today.contains(&name)),
+            [] => row(old, post, "(gone)", &|_| false),
+            today => row(old, post, &today.join(" "), &|name| today.contains(&name)),
         }
     }
     let post = |keep: fn(&str) -> bool| {
         let kept = all.iter().filter(|name| keep(name.old));
         let (with, without) = kept.fold((0, 0), |(a, b), name| (a + name.with, b + name.without));
-        Some(100.0 * (without as f64 - with as f64) / without as f64)
+        100.0 * (without as f64 - with as f64) / without as f64
     };
     row("total", post(|_| true), "", &|_| true);
     row("total without idle", post(|old| old != names::IDLE), "", &|name| !names::is_idle(name));
@@ -340,20 +361,16 @@ fn beside(none: &[Ran], both: &[Ran], event: &str) -> String {
 fn spread(rans: &[Vec<Ran>; 2]) -> String {
     let mut text = String::new();
     for (side, rans) in SIDES.iter().zip(rans) {
-        let rates = |keep: fn(&str) -> bool| {
-            let mut rates: Vec<f64> = rans.iter().map(|ran| ran.rate(keep)).collect();
+        text += &format!("MODEL  {side}: {} runs, {} packets\n", rans.len(), packets(rans));
+        for (i, event) in names::EVENTS.iter().enumerate() {
+            let mut rates: Vec<f64> = rans.iter().map(|ran| ran.rate(i, |_| true)).collect();
             rates.sort_by(f64::total_cmp);
             let (least, most) = (rates[0], rates[rates.len() - 1]);
-            let apart = 100.0 * (most - least) / mean(rans, keep);
-            format!("{least:.0} to {most:.0} in 1000 packets, {apart:.1} % apart")
-        };
-        text += &format!(
-            "MODEL  {side}: {} runs, {} packets: {}; without idle {}\n",
-            rans.len(),
-            packets(rans),
-            rates(|_| true),
-            rates(|name| !names::is_idle(name))
-        );
+            let apart = 100.0 * (most - least) / mean(rans, i, |_| true);
+            text += &format!(
+                "MODEL    {event}: {least:.0} to {most:.0} in 1000 packets, {apart:.1} % apart\n"
+            );
+        }
     }
     text
 }
@@ -384,22 +401,20 @@ mod tests {
                 .map(|(symbol, count)| serde_json::json!({ "symbol": symbol, "count": count }))
                 .collect();
             let document = serde_json::json!({ "conditions": { "packets": 1000 }, "rows": rows });
-            Ran::of(PathBuf::new(), &document).unwrap()
+            Ran::of(PathBuf::new(), &[document.clone(), document]).unwrap()
         };
         let none = [ran(&[("cpu_idle_poll.isra.0", 100), ("tcp_v4_rcv", 50), ("other", 10)])];
         let both = [ran(&[("cpu_idle_poll.isra.0", 60), ("tcp_v4_rcv", 5), ("other", 10)])];
-        let text = beside(&none, &both, "L2_LINES_OUT");
+        let text = beside(&none, &both);
         let words = |name: &str| {
             let line = text.lines().find(|line| line.contains(name)).unwrap();
             line.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
         };
-        assert_eq!(
-            words(" tcp_v4_rcv ")[..7],
-            ["MODEL", "tcp_v4_rcv", "90.2", "50.0", "5.0", "90.0", "tcp_v4_rcv"]
-        );
+        let row = ["90.2", "50.0", "5.0", "90.0", "50.0", "5.0", "90.0", "0.0", "0.0", "n/a"];
+        assert_eq!(words(" tcp_v4_rcv ")[2..12], row);
         assert_eq!(words(" poll_idle ")[2..6], ["40.7", "100.0", "60.0", "40.0"]);
-        assert_eq!(words(" total  ")[1..], ["total", "53.0", "160.0", "75.0", "53.1"]);
-        assert_eq!(words(" without idle ")[4..], ["61.8", "60.0", "15.0", "75.0"]);
+        assert_eq!(words(" total  ")[1..6], ["total", "53.0", "160.0", "75.0", "53.1"]);
+        assert_eq!(words(" without idle ")[4..8], ["61.8", "60.0", "15.0", "75.0"]);
         assert!(text.lines().all(|line| line.starts_with("MODEL")));
         assert!(spread(&[none.into(), both.into()]).contains("160 to 160 in 1000 packets, 0.0 %"));
     }
