@@ -4,14 +4,13 @@
 //! nothing may wake the thread or send it to sleep: in a poll section, between masking an event and
 //! unmasking it. So entering and leaving make no system call, take no lock and allocate nothing:
 //! the histogram is of fixed size and made with the region. (On other machines than x86-64 the clock
-//! is the kernel's monotonic one, which is read without entering it.) A thread has its own;
-//! [`Region::merge`] puts them together afterwards.
+//! is the kernel's monotonic one, which is read without entering it.) Each thread has its own region.
 //!
-//! What it says is wall time: if the kernel takes the CPU away inside a region, that is in it, and
-//! shows as `max`. The clock may be read on one CPU on entering and on another on leaving: the time
-//! stamp counters of a machine whose kernel keeps time by them are in step. Where they are not, a
-//! region can seem to end before it began; it is then counted, not recorded. The reading does not
-//! wait for instructions before it to finish: some tens of cycles can fall to the wrong side.
+//! A duration is wall time: if the kernel takes the CPU away inside a region, that time is in the region, and
+//! shows as `max`. The clock may be read on one CPU on entering and on another on leaving: where the time
+//! stamp counters of a machine are not in step, a region can seem to end before it began; it is then counted,
+//! not recorded. The reading does not wait for instructions before it to finish: some tens of cycles can fall to
+//! the wrong side.
 //!
 //! ```
 //! use linerate_prof::region::Region;
@@ -25,17 +24,19 @@
 //! println!("{}", poll.timing());
 //! ```
 
-mod cost;
-mod timing;
+use std::fmt;
+use std::sync::OnceLock;
+use std::time::Duration;
 
 use hdrhistogram::Histogram;
-use linerate_sys::tsc::ticks;
+use linerate_show::grid::Grid;
+use linerate_show::number;
+use linerate_sys::tsc::{rate_hz, ticks};
 
-pub use cost::Cost;
-pub use timing::{Timing, Timings};
+use crate::text::figure;
 
 /// Longest region that the histogram tells from longer ones: about 25 s.
-pub const TOP_TICKS: u64 = (1 << 36) - 1;
+const TOP_TICKS: u64 = (1 << 36) - 1;
 
 /// Significant digits of the percentiles.
 const DIGITS: u8 = 3;
@@ -46,16 +47,10 @@ pub struct Region {
     name: String,
     /// Ticks of each time, less the cost of having timed it.
     histogram: Histogram<u64>,
-    cost: Cost,
+    cost_ticks: u64,
     sum_ticks: u64,
     max_ticks: u64,
-    floored: u64,
-    beyond: u64,
     backwards: u64,
-    /// First entry and last exit, and the time between those of the regions that were merged in.
-    first: Option<u64>,
-    last: u64,
-    merged_ticks: u64,
 }
 
 /// The time of entering a region.
@@ -63,34 +58,46 @@ pub struct Region {
 #[must_use = "a region that is not left is not counted"]
 pub struct Entered(u64);
 
+/// The durations of a region. A figure that the times do not support is `None`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Timing {
+    /// Its name.
+    pub name: String,
+    /// Times that it was left. Every figure below is of these.
+    pub count: u64,
+    /// Mean.
+    pub mean_ticks: Option<f64>,
+    /// Median, from at least 20 times; three digits, as all percentiles.
+    pub p50_ticks: Option<u64>,
+    /// 99th percentile, from at least 1,000 times.
+    pub p99_ticks: Option<u64>,
+    /// The longest, exactly.
+    pub max_ticks: Option<u64>,
+    /// Rate of the clock: ticks become nanoseconds by it.
+    pub ticks_hz: f64,
+    /// Apparent duration of an empty region: it was taken off every time.
+    pub cost_ticks: u64,
+    /// Times that seemed to end before they began; they are in nothing else.
+    pub backwards: u64,
+}
+
 impl Region {
-    /// A region that was not entered yet. The first of a process calibrates what timing costs,
-    /// which takes about a millisecond.
+    /// Returns a region that was not entered yet. The first of a process calibrates the cost of timing,
+    /// which takes some microseconds.
     #[must_use]
     pub fn new(name: impl Into<String>) -> Region {
-        Region::with_cost(name.into(), Cost::calibrated())
+        static COST_TICKS: OnceLock<u64> = OnceLock::new();
+        Region::with_cost(name.into(), *COST_TICKS.get_or_init(empty_ticks))
     }
 
-    fn with_cost(name: String, cost: Cost) -> Region {
+    fn with_cost(name: String, cost_ticks: u64) -> Region {
         // The bounds and digits are constants that the histogram is known to take.
         let histogram = Histogram::new_with_bounds(1, TOP_TICKS, DIGITS)
             .expect("1 ≤ 2^36 / 2 and 3 digits make a histogram");
-        Region {
-            name,
-            histogram,
-            cost,
-            sum_ticks: 0,
-            max_ticks: 0,
-            floored: 0,
-            beyond: 0,
-            backwards: 0,
-            first: None,
-            last: 0,
-            merged_ticks: 0,
-        }
+        Region { name, histogram, cost_ticks, sum_ticks: 0, max_ticks: 0, backwards: 0 }
     }
 
-    /// Enters. May be called again before leaving: what was entered is the caller's to hold.
+    /// Enters. May be called again before leaving: the caller holds the time of each entry.
     #[inline]
     pub fn enter(&self) -> Entered {
         Entered(ticks())
@@ -110,46 +117,78 @@ impl Region {
             self.backwards += 1;
             return;
         };
-        let net = gross.saturating_sub(self.cost.subtracted_ticks);
-        self.floored += u64::from(gross < self.cost.subtracted_ticks);
-        self.beyond += u64::from(net > TOP_TICKS);
+        let net = gross.saturating_sub(self.cost_ticks);
         self.histogram.saturating_record(net);
         self.sum_ticks = self.sum_ticks.saturating_add(net);
         self.max_ticks = self.max_ticks.max(net);
-        self.first.get_or_insert(entered);
-        self.last = left;
-    }
-
-    /// Adds what another thread recorded in the same region.
-    pub fn merge(&mut self, other: &Region) {
-        // Every region has the same bounds, so nothing can fall outside them.
-        let added = self.histogram.add(&other.histogram);
-        debug_assert!(added.is_ok(), "{added:?}");
-        self.sum_ticks = self.sum_ticks.saturating_add(other.sum_ticks);
-        self.max_ticks = self.max_ticks.max(other.max_ticks);
-        self.floored += other.floored;
-        self.beyond += other.beyond;
-        self.backwards += other.backwards;
-        self.merged_ticks = self.merged_ticks.saturating_add(other.span_ticks());
-    }
-
-    /// Times that it was left.
-    #[must_use]
-    pub fn count(&self) -> u64 {
-        self.histogram.len()
-    }
-
-    /// From the first entry to the last exit, summed over the threads.
-    fn span_ticks(&self) -> u64 {
-        let own = self.first.map_or(0, |first| self.last.saturating_sub(first));
-        own.saturating_add(self.merged_ticks)
     }
 
     /// Returns the figures recorded. The first call of a process measures the rate of the clock,
     /// which takes 15 ms.
     #[must_use]
     pub fn timing(&self) -> Timing {
-        Timing::of(self)
+        let count = self.histogram.len();
+        Timing {
+            name: self.name.clone(),
+            count,
+            mean_ticks: (count > 0).then(|| self.sum_ticks as f64 / count as f64),
+            p50_ticks: self.quantile(0.5),
+            p99_ticks: self.quantile(0.99),
+            max_ticks: (count > 0).then_some(self.max_ticks),
+            ticks_hz: ticks_hz(),
+            cost_ticks: self.cost_ticks,
+            backwards: self.backwards,
+        }
+    }
+
+    /// Returns a quantile, if at least ten times lie above it.
+    fn quantile(&self, q: f64) -> Option<u64> {
+        // Rounded first: 1 - 0.99 is a little more than 0.01.
+        let enough = (10.0 / (1.0 - q)).round() as u64;
+        // The histogram gives the upper end of a bucket, which can lie above all that is in it.
+        let value = || self.histogram.value_at_quantile(q).min(self.max_ticks);
+        (self.histogram.len() >= enough).then(value)
+    }
+}
+
+/// Returns the median duration of an empty region: a minimum would be of the luckiest time, and a mean of the
+/// interrupts.
+fn empty_ticks() -> u64 {
+    let region = Region::with_cost(String::new(), 0);
+    let mut empty = [(); 1001].map(|()| {
+        let entered = region.enter();
+        ticks().saturating_sub(entered.0)
+    });
+    empty.sort_unstable();
+    empty[empty.len() / 2]
+}
+
+/// Returns the ticks a second: the median of three measurements, so that one during which we lost the CPU at
+/// the wrong moment does not count. Measured once in a process.
+fn ticks_hz() -> f64 {
+    static HZ: OnceLock<f64> = OnceLock::new();
+    *HZ.get_or_init(|| {
+        let mut rates = [(); 3].map(|()| rate_hz(Duration::from_millis(5)));
+        rates.sort_by(f64::total_cmp);
+        rates[1]
+    })
+}
+
+/// Prints the figures below their heads, and behind them what was subtracted and left out.
+impl fmt::Display for Timing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let na = || "n/a".to_owned();
+        let whole = [self.p50_ticks, self.p99_ticks, self.max_ticks].map(|n| n.map(|n| n as f64));
+        let [p50, p99, max] = whole;
+        let all = [self.mean_ticks, p50, p99, max];
+        let ns = all.map(|n| n.map_or_else(na, |n| figure(n * 1e9 / self.ticks_hz)));
+        let mut grid = Grid::new("lrrrrr");
+        grid.cells(["region", "times", "mean ns", "p50 ns", "p99 ns", "max ns"]);
+        let head = [self.name.clone(), number::count(self.count)];
+        grid.cells(head.into_iter().chain(ns));
+        grid.fmt(f)?;
+        let (cost, backwards) = (number::count(self.cost_ticks), number::count(self.backwards));
+        writeln!(f, "{}: {cost} ticks subtracted a time; {backwards} went backwards", self.name)
     }
 }
 
@@ -157,9 +196,9 @@ impl Region {
 mod tests {
     use super::*;
 
-    /// A region in which timing costs 24 ticks inside and 40 in all.
+    /// A region whose timing costs 24 ticks.
     fn region() -> Region {
-        Region::with_cost("poll".into(), Cost { subtracted_ticks: 24, whole_ticks: 40 })
+        Region::with_cost("poll".into(), 24)
     }
 
     #[test]
@@ -169,20 +208,18 @@ mod tests {
         poll.record(2000, 2024);
         poll.record(3000, 3010);
         let timing = poll.timing();
-        assert_eq!((timing.count, timing.floored), (3, 1));
-        assert_eq!((timing.sum_ticks, timing.max_ticks), (100, Some(100)));
-        // 3 times 40 ticks of 2010 between the first entry and the last exit.
-        assert!((timing.cost_pct.unwrap() - 100.0 * 120.0 / 2010.0).abs() < 1e-9);
+        assert_eq!((timing.count, timing.max_ticks), (3, Some(100)));
+        assert!((timing.mean_ticks.unwrap() - 100.0 / 3.0).abs() < 1e-9, "{timing:?}");
     }
 
     #[test]
-    fn what_is_beyond_the_top_or_went_backwards_is_counted() {
+    fn what_went_backwards_is_counted_and_not_recorded() {
         let mut poll = region();
         poll.record(100, 99);
         assert_eq!((poll.timing().count, poll.timing().mean_ticks), (0, None));
         poll.record(0, u64::MAX);
         let timing = poll.timing();
-        assert_eq!((timing.count, timing.beyond, timing.backwards), (1, 1, 1));
+        assert_eq!((timing.count, timing.backwards), (1, 1));
         assert_eq!(timing.max_ticks, Some(u64::MAX - 24));
     }
 
@@ -204,16 +241,37 @@ mod tests {
     }
 
     #[test]
-    fn regions_of_two_threads_add_up() {
-        let (mut ours, mut theirs) = (region(), region());
-        ours.record(0, 124);
-        theirs.record(1_000_000, 1_000_324);
-        theirs.record(1_001_000, 1_000_000);
-        ours.merge(&theirs);
-        let timing = ours.timing();
-        assert_eq!((timing.count, timing.backwards, timing.sum_ticks), (2, 1, 400));
-        assert_eq!(timing.max_ticks, Some(300));
-        // 124 ticks of our thread, 324 of theirs; not the million in between.
-        assert!((timing.cost_pct.unwrap() - 100.0 * 80.0 / 448.0).abs() < 1e-9);
+    fn an_empty_region_takes_about_nothing() {
+        let mut empty = Region::new("empty");
+        for _ in 0..10_000 {
+            let entered = empty.enter();
+            empty.leave(entered);
+        }
+        let timing = empty.timing();
+        // Half of the times are below the median that is subtracted, or at it.
+        assert!(timing.p50_ticks <= Some(timing.cost_ticks), "{timing:?}");
+        assert!(timing.ticks_hz > 1e8 && timing.ticks_hz < 1e11, "{timing:?}");
+        assert_eq!(timing.ticks_hz.to_bits(), ticks_hz().to_bits());
+    }
+
+    #[test]
+    fn figures_are_set_in_columns_with_their_units() {
+        let timing = Timing {
+            name: "poll".into(),
+            count: 12_345,
+            mean_ticks: Some(100.0),
+            p50_ticks: Some(92),
+            p99_ticks: None,
+            max_ticks: Some(46_000),
+            ticks_hz: 2e9,
+            cost_ticks: 24,
+            backwards: 2,
+        };
+        let said = "\
+region   times  mean ns  p50 ns  p99 ns  max ns
+poll    12,345     50.0    46.0     n/a  23,000
+poll: 24 ticks subtracted a time; 2 went backwards
+";
+        assert_eq!(timing.to_string(), said);
     }
 }

@@ -60,11 +60,7 @@ fn sections(view: &View<'_>, runs: &[Run]) -> Vec<Section> {
         ("few", "Of which little or nothing can be said", few(view)),
         ("expected", "What was expected", expected(view)),
         ("effects", "What changed", effects(view)),
-        (
-            "shape",
-            "In the post's shape",
-            format!("{}{}", skbinit::calls(view), skbinit::hot_list(view)),
-        ),
+        ("shape", "In the post's shape", skbinit::calls(view)),
         ("profiles", "Where the time went", profile::section(view)),
         ("noise", "What identical code differed by", noise(view)),
         ("pairs", "Every pair", pairs(view)),
