@@ -265,7 +265,7 @@ fn asker<'a>(hosts: &'a Hosts, text: &str) -> (&'a Netns, &'static str) {
     (&hosts.middle, "t0")
 }
 
-/// Starts a program and waits until it has its ports; the reason to skip, if one is not to be had.
+/// Starts a program and waits until it has its ports; the reason to skip, if a port cannot be opened.
 fn start(netns: &Netns, program: &str, args: &[&str], ports: &[&str]) -> Result<Process, String> {
     for text in ports {
         netns.run(|| Port::open(text).map(drop)).map_err(|e| e.to_string())?;

@@ -19,7 +19,7 @@ fuzz_target!(|bytes: &[u8]| {
     for row in read.profiles.iter().flat_map(|profile| &profile.rows) {
         assert!(!row.symbol.is_empty() && row.address.is_some());
     }
-    // Whoever does not say which form it is gets the same, or another form that came before it.
+    // A reader without a named form gets the same, or another form that came before it.
     match parse(bytes, None) {
         Ok(found) if found.form == Form::Kernprof => assert_eq!(found, read),
         _ => {}

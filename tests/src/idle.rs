@@ -35,7 +35,7 @@ pub fn child(netns: &Netns, role: &str) -> Process {
 /// Returns the role that [`child`] gave to this program.
 ///
 /// # Panics
-/// If nobody gave it one.
+/// If it has none.
 #[must_use]
 pub fn role() -> String {
     std::env::var(ROLE).expect("the test that starts it says what it is to be")

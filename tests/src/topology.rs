@@ -40,7 +40,7 @@ impl Hosts {
         Hosts::with_queues(1)
     }
 
-    /// The same, with so many queues at both ends of each pair, each way.
+    /// Returns the same, with so many queues at both ends of each pair, each way.
     ///
     /// # Errors
     /// The reason to skip.

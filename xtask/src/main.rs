@@ -55,7 +55,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The workspace's folder: the nearest one above the current folder that holds our ratchet.
+/// Returns the workspace's folder: the nearest one above the current folder that holds our ratchet.
 fn root() -> Result<PathBuf> {
     let here = std::env::current_dir().context("cannot tell the current folder")?;
     here.ancestors()

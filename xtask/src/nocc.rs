@@ -56,7 +56,7 @@ pub fn run(root: &Path) -> Result<String> {
     Ok(format!("{} packages, none with C", packages.len()))
 }
 
-/// A folder that holds Rust, the tools above and a `cc` that only links.
+/// Returns a folder that holds Rust, the tools above and a `cc` that only links.
 fn bare_path(root: &Path, target: &Path) -> Result<PathBuf> {
     let path = target.join("path");
     if path.exists() {

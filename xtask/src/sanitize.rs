@@ -62,7 +62,7 @@ fn run(command: &mut Command, programs: usize) -> Result<Done> {
     Ok(Done::from(format!("{} tests, nothing found", tests.iter().sum::<usize>())))
 }
 
-/// A command of the nightly toolchain, which builds into a folder of its own.
+/// Returns a command of the nightly toolchain, which builds into a folder of its own.
 fn nightly(root: &Path, folder: &str) -> Command {
     let mut command = Command::new("rustup");
     command.args(["run", "nightly"]).current_dir(root).stdin(Stdio::null());

@@ -140,7 +140,7 @@ pub fn help() -> String {
     text
 }
 
-/// Every step, to run in order.
+/// Returns every step, to run in order.
 pub fn all() -> Vec<&'static Step> {
     STEPS.iter().collect()
 }
@@ -308,7 +308,7 @@ fn count(root: &Path) -> Result<Done> {
     Ok(Done { note, skipped })
 }
 
-/// A command of the README, word for word, less the `cargo` at its start.
+/// Returns a command of the README, word for word, less the `cargo` at its start.
 fn words(command: &str) -> impl Iterator<Item = &str> {
     command.split_whitespace().skip(1)
 }

@@ -34,12 +34,12 @@ pub struct Finding {
 }
 
 impl Finding {
-    /// A finding at a line of a file.
+    /// Returns a finding at a line of a file.
     pub fn at(path: &str, line: usize, what: impl Into<String>) -> Finding {
         Finding { path: path.to_owned(), line, what: what.into() }
     }
 
-    /// A finding about a file as a whole.
+    /// Returns a finding about a file as a whole.
     pub fn of(path: &str, what: impl Into<String>) -> Finding {
         Finding::at(path, 0, what)
     }

@@ -19,8 +19,8 @@ use crate::screen::{self, Screen};
 #[command(
     name = "linerate",
     version,
-    about = "Moves packets between ports, and says where every one of them went",
-    long_about = "Moves packets between ports, and says where every one of them went.\n\n\
+    about = "Moves packets between ports, and accounts for each of them",
+    long_about = "Moves packets between ports, and accounts for each of them.\n\n\
         Without a port, `linerate forward` tries itself out: it needs no privilege and no device.",
     subcommand_required = true,
     arg_required_else_help = true,
@@ -44,11 +44,11 @@ pub enum Command {
 
 /// Move packets between two ports, both ways
 ///
-/// Whatever comes in by A leaves by B, and the other way round, except where a port can only be
+/// Packets received by A leave by B, and the other way round, except where a port can only be
 /// read (gen, a capture on the left) or only be written (sink, a capture on the right).
 ///
-/// Without ports it tries itself out for 3 s: gen -> path -> memif, whose packets a second process
-/// sees where they lie, without a copy, and verifies. At 124 MB/s in frames of 1514 bytes first, then
+/// Without ports it tests itself for 3 s: gen -> path -> memif, whose packets a second process
+/// reads without a copy, and verifies. At 124 MB/s in frames of 1514 bytes first, then
 /// as fast as it goes. Where there can be no second process: gen -> path -> ring -> sink.
 ///
 /// It ends when its sources have ended, when --for or --count is reached, or on Ctrl-C. Then it
@@ -74,8 +74,8 @@ pub struct Forward {
 
 /// Send numbered packets to a port at a pace
 ///
-/// Each packet has a time at which it is meant to leave. What was asked, what left and how late
-/// the packets were is reported apart from what became of them.
+/// Each packet has a time at which it is meant to leave. The requested and the sent packets,
+/// and how late they were, are reported apart from their fate.
 #[derive(Debug, Parser)]
 #[command(after_long_help = GEN)]
 pub struct Gen {
@@ -140,7 +140,7 @@ pub struct Run {
     #[arg(long, value_name = "N", help = effect(&knob::BUDGET), value_parser = number(&knob::BUDGET),
         default_value_t = knob::BUDGET.default)]
     pub budget: u64,
-    /// When ports are looked at again, unless they say `moderation=`: interrupt, napi,
+    /// When ports are polled again, unless they say `moderation=`: interrupt, napi,
     /// fixed[:usecs=100,frames=32], dim, adaptive[:latency=250us|:cpu=20%] or busy
     #[arg(long, value_name = "MODE", default_value = "adaptive", value_parser = moderation)]
     pub moderation: Moderation,
@@ -159,7 +159,7 @@ pub struct Run {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Memory")]
 pub struct Memory {
-    /// Frames of the packet pool, instead of the sum of everyone who can hold some
+    /// Frames of the packet pool, instead of the sum over all their holders
     #[arg(long, value_name = "N", value_parser = frames)]
     pub pool_frames: Option<u32>,
     #[arg(long, value_name = "BYTES", help = effect(&knob::FRAME_SIZE), value_parser = frames)]
@@ -188,7 +188,7 @@ pub struct Memory {
 }
 
 impl Forward {
-    /// The ports that were named.
+    /// Returns the ports that were named.
     pub fn ports(&self) -> Vec<&str> {
         [&self.left, &self.right].into_iter().flatten().map(String::as_str).collect()
     }
@@ -196,7 +196,7 @@ impl Forward {
 
 const PROGRAMS: &str = "\
 Programs of their own, which measure:
-  lab      rerun an experiment honestly on this machine
+  lab      repeat an experiment on this machine, with a control and statistics
   profile  where the CPU's time goes, by function
   ndr      the highest rate at which nothing is lost
 
@@ -222,7 +222,7 @@ Examples:
   linerate forward null: null: --for 2s --pool      and what its packets' memory costs
 
 The line `cost` divides by the packets that left by ports other than rings. Cycles and
-instructions are those of the whole process; a figure that cannot be had is printed as `-`.
+instructions are those of the whole process; a figure that is not available is printed as `-`.
 In the line `calls`, rx+xmit calls are those of the ports' drivers, one for each batch and queue and
 those that find nothing included; they are not syscalls, of which one may make none or several.
 
@@ -283,7 +283,7 @@ pub fn version() -> u8 {
     0
 }
 
-/// Prints what clap has to say, in the form asked for, and returns the exit status.
+/// Prints clap's message as text or JSON, and returns the exit status.
 pub fn refuse(e: &clap::Error) -> u8 {
     let asked_for_help = matches!(e.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
     let json = std::env::args_os().skip(1).any(|arg| arg == "--json");
@@ -306,7 +306,7 @@ fn usage(text: &str) -> Failure {
     Failure::new(USAGE, "E-USAGE", "cannot understand the command", why.into(), usage)
 }
 
-/// The help of a knob's flag.
+/// Returns the help of a knob's flag.
 fn effect(knob: &Knob) -> String {
     let default = if knob.or.is_empty() {
         String::new()

@@ -99,7 +99,8 @@ impl fmt::Display for Scope {
     }
 }
 
-/// A counter of the calling thread and of those that it will start, on any CPU; not yet enabled.
+/// Returns a counter of the calling thread and of those that it will start, on any CPU; not yet
+/// enabled.
 fn counter(event: impl Event, scope: Scope) -> io::Result<Counter> {
     Builder::new(event)
         .observe_self()
@@ -134,7 +135,7 @@ fn explain(e: &io::Error) -> Error {
     }
 }
 
-/// The count, unless it was taken for only a part of the time.
+/// Returns the count, unless it was taken for only a part of the time.
 fn whole(data: &CounterData) -> Result<u64> {
     let enabled = data.time_enabled().unwrap_or(Duration::ZERO);
     let running = data.time_running().unwrap_or(Duration::ZERO);
@@ -179,7 +180,7 @@ mod tests {
 
     /// A machine without a counter of cycles has one of time: the same calls, read the same way.
     #[test]
-    fn what_threads_do_that_start_later_and_have_ended_is_counted() {
+    fn work_of_later_and_of_ended_threads_is_counted() {
         use perf_event::events::Software;
         use rustix::time::{ClockId, clock_gettime};
         use std::time::Instant;
@@ -209,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ran_before_the_start_is_not_counted() {
+    fn work_before_the_start_is_not_counted() {
         let work = |n: u64| (0..n).fold(0u64, |a, i| std::hint::black_box(a ^ i));
         work(50_000_000);
         let Some(counters) = start() else { return };

@@ -16,7 +16,7 @@ const INDENT: usize = 6;
 /// Column at which a reason or a remedy begins: `      why: `.
 const DEEP_INDENT: usize = INDENT + 5;
 
-/// Say whether a port can be opened here, how well, and what to do about it
+/// Check whether a port can be opened here and in which mode, with a remedy for each problem
 ///
 /// It tries the real operations and undoes them: nothing is inferred where it can be tried. A port of
 /// xdp is opened with a filter that takes no one's traffic. On hardware, whose driver may take the
@@ -76,12 +76,12 @@ impl Doctor {
     }
 }
 
-/// The name of an interface alone is a port of xdp.
+/// Returns the name of an interface alone is a port of xdp.
 fn port_text(text: &str) -> String {
     if text.contains(':') { text.to_owned() } else { format!("xdp:{text}") }
 }
 
-/// The machine, and what only the tools use of it.
+/// Returns the machine, and what only the tools use of it.
 fn machine() -> Vec<Finding> {
     let mut findings = doctor::machine();
     findings.push(match Counters::start() {
@@ -91,7 +91,7 @@ fn machine() -> Vec<Finding> {
     findings
 }
 
-/// A request that makes no sense is refused as every command does.
+/// Returns a request that makes no sense is refused as every command does.
 fn refusal(finding: &Finding) -> Failure {
     let fix = finding.fix.as_ref().map_or("", |fix| &fix.text);
     let (code, why) = (finding.code.unwrap_or_default(), finding.why.clone().unwrap_or_default());

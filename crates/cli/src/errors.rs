@@ -31,7 +31,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// A failure that no part of the library has a code for.
+    /// Returns a failure that no part of the library has a code for.
     pub fn new(exit: u8, code: &str, what: &str, why: String, fix: &str) -> Failure {
         let error = ErrorReport { code: code.into(), what: what.into(), why, fix: fix.into() };
         Failure { error, exit }
@@ -49,7 +49,7 @@ impl From<linerate::Error> for Failure {
     }
 }
 
-/// The parts of a failure, each on a line of its own.
+/// Returns the parts of a failure, each on a line of its own.
 pub fn text(error: &ErrorReport) -> String {
     let mut text = format!("error[{}]: {}\n  why: {}\n", error.code, error.what, error.why);
     if !error.fix.is_empty() {

@@ -76,7 +76,7 @@ impl Far {
         }
     }
 
-    /// The text of a port whose packets it sees where they lie.
+    /// Returns the text of a port whose packets it sees where they lie.
     pub fn port(&self) -> String {
         format!("memif:{}", self.socket)
     }

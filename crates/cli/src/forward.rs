@@ -37,7 +37,7 @@ pub fn forward(args: &Forward, drivers: &Registry, screen: &Screen) -> Result<u8
     Ok(ran.exit())
 }
 
-/// The two ports that were named, joined.
+/// Returns the two ports that were named, joined.
 fn between([left, right]: [&str; 2], args: &Forward, drivers: &Registry) -> Result<Path, Failure> {
     let (a, b) = (drivers.parse(left)?, drivers.parse(right)?);
     // Of two ports that were not named, and so are called alike, the second gets a number.
@@ -64,7 +64,7 @@ fn between([left, right]: [&str; 2], args: &Forward, drivers: &Registry) -> Resu
     })
 }
 
-/// True if the text gives the port a name.
+/// Returns true if the text gives the port a name.
 fn is_named(port: &Spec) -> bool {
     port.text().split(':').next().is_some_and(|front| front.contains('='))
 }
@@ -74,8 +74,8 @@ fn called(port: &Spec, pipe: &str, drivers: &Registry) -> String {
     if is_pipe(port, drivers) && !is_named(port) { pipe.into() } else { port.name.clone() }
 }
 
-/// The text of a port that ends after `count` packets, if it is one that can count; of a count of
-/// its own and this one the smaller holds.
+/// Returns the text of a port that ends after `count` packets, if it is one that can count; of a
+/// count of its own and this one the smaller holds.
 fn counting(port: &Spec, count: Option<u64>, drivers: &Registry) -> Result<String, Failure> {
     let text = port.text().to_owned();
     let Some(count) = count.filter(|_| drivers.flags(port).generates) else { return Ok(text) };
@@ -100,7 +100,7 @@ fn trial(args: &Forward, screen: &Screen) -> Result<Ran, Failure> {
     }
 }
 
-/// A second process, and a path whose packets it sees where they lie; or why there is none.
+/// Returns a second process, and a path whose packets it sees where they lie; or why there is none.
 fn meet(args: &Forward) -> Result<(Engine, Path, Far), String> {
     let far = Far::start()?;
     let path = fabric(args, &far.port(), far.process());
@@ -117,7 +117,8 @@ fn reason(stats: &Stats) -> String {
     format!("the second process does not come to terms with this one: {said}")
 }
 
-/// The scenario of post 000: at 124 MB/s, then flat out, into memory that another process sees.
+/// Returns the scenario of post 000: at 124 MB/s, then flat out, into memory that another process
+/// sees.
 fn fabric(args: &Forward, memif: &str, process: u32) -> Path {
     let limits = &args.limits;
     let time = limits.time.or_else(|| limits.count.is_none().then_some(TRIAL));
@@ -177,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_two_counts_the_smaller_holds() {
+    fn smaller_of_two_counts_ends_the_run() {
         let all = Registry::default();
         let counting = |text, count| counting(&all.parse(text).unwrap(), count, &all);
         let text = |text, count| counting(text, count).unwrap();

@@ -1,4 +1,4 @@
-//! The `linerate` command: moves packets between ports, and says where every one of them went.
+//! The `linerate` command: moves packets between ports, and accounts for each of them.
 //!
 //! A library so that the instruments' command (`linerate-lab`) prints, fails and ends as this one.
 #![forbid(unsafe_code)]

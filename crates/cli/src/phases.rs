@@ -33,7 +33,7 @@ struct Reading {
 }
 
 impl Phases {
-    /// The run of `path` starts now.
+    /// Returns the run of `path` starts now.
     pub fn start(path: &Path, stats: &Stats) -> Phases {
         let mut phases = Phases { paced: path.paced, readings: Vec::new() };
         phases.read(stats);
@@ -55,12 +55,12 @@ impl Phases {
         }
     }
 
-    /// The run ends now.
+    /// Marks the end of the run.
     pub fn end(&mut self, stats: &Stats) {
         self.read(stats);
     }
 
-    /// The parts that there were, of which the first kept its pace like this.
+    /// Returns the parts that there were, of which the first kept its pace like this.
     pub fn reports(&self, pace: Option<Pace>) -> Vec<PhaseReport> {
         let pairs = self.readings.iter().zip(self.readings.iter().skip(1));
         let parts = pairs.zip(["paced", "flat out"]);

@@ -78,7 +78,7 @@ pub fn table(pool: &PoolReport) -> String {
     )
 }
 
-/// A row for each core. Ticks, and times without a frame, only if there were any.
+/// Returns a row for each core. Ticks, and times without a frame, only if there were any.
 fn cores(cores: &[CoreReport]) -> Vec<Vec<String>> {
     let timed = cores.iter().any(|c| c.ticks_per_alloc.or(c.ticks_per_free).is_some());
     let starved = cores.iter().any(|c| c.no_frame > 0);
@@ -102,7 +102,8 @@ fn cores(cores: &[CoreReport]) -> Vec<Vec<String>> {
     rows
 }
 
-/// A row for each CPU that allocated, a column for each that freed; nothing if there is only one.
+/// Returns a row for each CPU that allocated, a column for each that freed; nothing if there is
+/// only one.
 fn matrix(frees: &RemoteFrees) -> Vec<Vec<String>> {
     if frees.cpus.len() < 2 {
         return Vec::new();

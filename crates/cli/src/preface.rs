@@ -22,7 +22,7 @@ pub fn preface(engine: &Engine, path: &Path, run: &Run) -> String {
         + &format!("memory   {}\n\n", memory(engine, &run.memory))
 }
 
-/// The pages of a pool.
+/// Returns the size of a pool's pages, as printed.
 fn pages(pool: &Pool) -> &'static str {
     match pool.pages() {
         Pages::Huge2M => ", in 2 MiB pages",
@@ -30,7 +30,7 @@ fn pages(pool: &Pool) -> &'static str {
     }
 }
 
-/// The pool: how many frames of what size, and what is not as it usually is.
+/// Describes the pool: its frames, their size, and what is not as it usually is.
 fn memory(engine: &Engine, asked: &Memory) -> String {
     let stats = engine.stats();
     let pool = stats.pool();

@@ -13,7 +13,7 @@ use crate::{pool, sends, troubles};
 /// leaves out a part that the other has, and on a busy path that is a few per cent.
 const AGREE_PCT: f64 = 10.0;
 
-/// The result of `forward`; with `whole_pool`, also what each worker did with the pool.
+/// Returns the result of `forward`; with `whole_pool`, also what each worker did with the pool.
 pub fn forward(report: &ForwardReport, whole_pool: bool) -> String {
     let mut text = ports(report) + &troubles::lines(&report.ports) + &balance(&report.ledger);
     if let Some(verify) = &report.verify {
@@ -32,7 +32,7 @@ pub fn forward(report: &ForwardReport, whole_pool: bool) -> String {
     if whole_pool { text + &pool::table(&report.pool) } else { text }
 }
 
-/// The result of `gen`; `whole_pool` as for `forward`.
+/// Returns the result of `gen`; `whole_pool` as for `forward`.
 pub fn generated(report: &GenReport, whole_pool: bool) -> String {
     let p = &report.pace;
     let number = |n: Option<u64>| n.map_or("-".into(), thousands);
@@ -53,7 +53,7 @@ fn late(ns: Option<u64>) -> String {
     ns.map_or("-".into(), |ns| format!("{:.0} us", ns as f64 / 1e3))
 }
 
-/// A line for each port: its name, and what was obtained.
+/// Returns a line for each port: its name, and what was obtained.
 pub fn obtained<'a>(ports: impl Iterator<Item = (&'a str, &'a Obtained)> + Clone) -> String {
     let width = ports.clone().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
     let mut text = String::new();
@@ -203,7 +203,8 @@ fn cost(cost: &Cost) -> String {
     )
 }
 
-/// A line for each port whose packets a moderation may hold: what it did, and what is poor about it.
+/// Returns a line for each port whose packets a moderation may hold: what it did, and what is poor
+/// about it.
 fn irqs(ports: &[PortReport]) -> String {
     let mut text = String::new();
     for port in ports.iter().filter(|port| !port.moderation.is_empty()) {
@@ -299,14 +300,14 @@ fn waits(waits: &Waits) -> String {
     )
 }
 
-/// The same, of a figure that some of what it is about stood for: `~32.1`.
+/// Returns the same, of a figure that some of what it is about stood for: `~32.1`.
 fn estimated(n: Option<f64>, decimals: usize) -> String {
     let text = fine(n, decimals);
     // What is unknown or below something is about nothing.
     if text.starts_with(|first: char| first.is_ascii_digit()) { format!("~{text}") } else { text }
 }
 
-/// A figure with so many decimals; what they cannot show is not shown as 0.
+/// Returns a figure with so many decimals; what they cannot show is not shown as 0.
 fn fine(n: Option<f64>, decimals: usize) -> String {
     let least = 0.1_f64.powi(decimals as i32);
     match n {
@@ -317,7 +318,7 @@ fn fine(n: Option<f64>, decimals: usize) -> String {
     }
 }
 
-/// `1234567` as `1,234,567`.
+/// Formats `1234567` as `1,234,567`.
 pub fn thousands(n: u64) -> String {
     let digits = n.to_string();
     let mut text = String::new();
@@ -330,7 +331,7 @@ pub fn thousands(n: u64) -> String {
     text
 }
 
-/// A packet rate with three digits or so: `4.31 Mpps`.
+/// Returns a packet rate with three digits or so: `4.31 Mpps`.
 pub fn rate(pps: f64) -> String {
     scaled(pps, "pps")
 }
@@ -490,7 +491,7 @@ flat out 1.00 Mpps  1,514 MB/s over 1.50 s  CPU 20 % here, - there
     }
 
     #[test]
-    fn what_a_port_has_to_say_is_between_its_table_and_the_balance() {
+    fn remarks_of_a_port_stand_between_table_and_balance() {
         let mut report = report();
         report.ports[0].rx_missed = 7;
         let text = forward(&report, false);
@@ -500,7 +501,7 @@ flat out 1.00 Mpps  1,514 MB/s over 1.50 s  CPU 20 % here, - there
     }
 
     #[test]
-    fn what_is_not_known_is_a_dash() {
+    fn unknown_value_is_a_dash() {
         let cost = Cost { cpu_seconds: 0.1, ..Cost::default() };
         let text = forward(&ForwardReport { cost, pool: PoolReport::default(), ..report() }, false);
         assert!(text.contains("pool     0 KiB held  hot list hits -  freed on another CPU -\n"));
@@ -535,7 +536,7 @@ flat out 1.00 Mpps  1,514 MB/s over 1.50 s  CPU 20 % here, - there
     }
 
     #[test]
-    fn what_is_too_small_to_show_is_not_zero() {
+    fn value_too_small_to_show_is_not_zero() {
         for (n, text) in [(0.0, "0.000"), (0.0004, "<0.001"), (0.0006, "0.001"), (1.0, "1.000")] {
             assert_eq!(fine(Some(n), 3), text);
         }

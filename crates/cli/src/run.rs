@@ -232,7 +232,7 @@ impl Ran {
         }
     }
 
-    /// The exit status; what is wrong with the run goes before what ended it.
+    /// Returns the exit status; what is wrong with the run goes before what ended it.
     pub fn exit(&self) -> u8 {
         match (&self.report.error, self.ended) {
             (Some(error), _) if error.code == UNVERIFIED => CHECK,
@@ -290,7 +290,7 @@ fn packets_out(stats: &Stats) -> u64 {
     phases::sent(stats).packets
 }
 
-/// True if a port has failed; says once for each time that one goes down.
+/// Returns true if a port has failed; says once for each time that one goes down.
 fn troubled(stats: &Stats, down: &mut Vec<String>, screen: &Screen) -> bool {
     for port in stats.ports() {
         let was_down = down.contains(&port.name);
@@ -338,7 +338,7 @@ mod tests {
     use linerate::{Code, Error};
     use linerate_ctl::report::Passed;
 
-    /// A run of ten packets, after which `spoil` may change what is known of it.
+    /// Returns a run of ten packets, after which `spoil` may change what is known of it.
     fn ran(spoil: impl FnOnce(&mut Stopped, &mut Option<Verify>), ended: Ended) -> Ran {
         let mut engine = Engine::builder();
         for (name, text) in [("gen", "gen:,count=10"), ("sink", "sink:")] {
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_second_process_did_not_get_is_in_no_ledger() {
+    fn packets_that_miss_the_second_process_are_in_no_ledger() {
         let far = |packets, whole, lost| {
             let received = Passed { packets, bytes: 600 };
             let cpu_seconds = 0.1;

@@ -126,7 +126,7 @@ fn plain(text: &str) -> String {
     parts.collect()
 }
 
-/// A document with the same characters written out as JSON does: they are in strings only.
+/// Returns a document with the same characters written out as JSON does: they are in strings only.
 fn quoted(document: &str) -> String {
     let mut text = String::with_capacity(document.len());
     for c in document.chars() {

@@ -6,8 +6,8 @@ use linerate_ctl::report::{PortReport, TxCalls};
 
 use crate::report;
 
-/// A line for each port with a cap on its batches or a discipline: its transmit calls by their packets, and the
-/// discipline's losses.
+/// Returns a line for each port with a cap on its batches or a discipline: its transmit calls by
+/// their packets, and the discipline's losses.
 pub fn lines(ports: &[PortReport]) -> String {
     let mut text = String::new();
     let shown = |port: &&PortReport| {

@@ -76,7 +76,7 @@ impl Signals {
     }
 }
 
-/// The exit status of a run that `signal` ended.
+/// Returns the exit status of a run that `signal` ended.
 pub fn status(signal: i32) -> u8 {
     SIGNAL + u8::try_from(signal).unwrap_or(0)
 }

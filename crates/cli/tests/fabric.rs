@@ -95,7 +95,7 @@ fn an_adapters_packets_are_passed_on_or_lost_by_their_cause() {
 }
 
 #[test]
-fn how_steady_it_is_is_told_of_long_windows() {
+fn steadiness_is_reported_for_long_windows() {
     let (pairs, _) = ran("fabric-steady", "");
     for window in pairs.iter().flatten() {
         let slowest = figure(window, "slowest_pct");
@@ -104,7 +104,7 @@ fn how_steady_it_is_is_told_of_long_windows() {
     }
 }
 
-/// The process that looks at the packets of `run`, once it is there.
+/// Returns the process that looks at the packets of `run`, once it is there.
 fn far_side(run: u32) -> Option<Pid> {
     let children = fs::read_to_string(format!("/proc/{run}/task/{run}/children")).ok()?;
     let looks = |pid: &&str| {

@@ -263,7 +263,7 @@ fn a_second_process_that_dies_is_told() {
     assert!(why.starts_with("the second process has ended: signal: 9"), "{why}");
 }
 
-/// The second process of a trial.
+/// Returns the second process of a trial.
 fn far_of(process: u32) -> i32 {
     let children = format!("/proc/{process}/task/{process}/children");
     std::fs::read_to_string(children).unwrap().trim().parse().unwrap()

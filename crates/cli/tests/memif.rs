@@ -11,7 +11,7 @@ use command::{Ended, command, run};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-/// A name of this test's own, and no file.
+/// Returns a name of this test's own, and no file.
 fn name() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     format!("@linerate-test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
@@ -102,7 +102,7 @@ fn what_leaves_one_process_is_verified_by_the_other_in_either_role() {
     }
 }
 
-/// The ports of a sender and of a verifier, on a socket of their own.
+/// Returns the ports of a sender and of a verifier, on a socket of their own.
 fn ports(client_sends: bool) -> (String, String) {
     let path = name();
     let server = format!("memif:{path},role=server");

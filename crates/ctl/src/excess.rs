@@ -117,7 +117,7 @@ pub struct Waits {
 pub(crate) struct PerPacket(pub u64);
 
 impl PerPacket {
-    /// The packets that left by ports other than rings.
+    /// Returns the packets that left by ports other than rings.
     pub fn leaving(ports: &[PortStats]) -> PerPacket {
         let outside = ports.iter().filter(|p| !p.flags.paired);
         PerPacket(outside.map(|p| p.counts.tx_packets).sum())
@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_counted_a_second_is_counted_and_timed_to_the_end_of_the_drain() {
+    fn rates_count_packets_and_time_to_the_end_of_the_drain() {
         let stopped = trial(1000);
         let calls = Calls::of(&stopped);
         let longest = stopped.workers.iter().filter_map(|w| w.ran_ns).max().unwrap();

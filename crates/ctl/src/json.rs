@@ -7,19 +7,19 @@ use serde::Serialize;
 use crate::doctor::{Finding, Level, worst};
 use crate::report::{ErrorReport, ForwardReport, GenReport};
 
-/// The document of a run of `forward`, `linerate-forward/1`.
+/// Returns the document of a run of `forward`, `linerate-forward/1`.
 #[must_use]
 pub fn forward(report: &ForwardReport) -> String {
     document("linerate-forward/1", report)
 }
 
-/// The document of a run of `gen`, `linerate-gen/1`.
+/// Returns the document of a run of `gen`, `linerate-gen/1`.
 #[must_use]
 pub fn generated(report: &GenReport) -> String {
     document("linerate-gen/1", report)
 }
 
-/// The document of what was found about a port, or about the machine without one,
+/// Returns the document of what was found about a port, or about the machine without one,
 /// `linerate-doctor/1`.
 #[must_use]
 pub fn doctor(port: Option<&str>, findings: &[Finding]) -> String {
@@ -32,7 +32,7 @@ pub fn doctor(port: Option<&str>, findings: &[Finding]) -> String {
     document("linerate-doctor/1", &Body { port, level: worst(findings), findings })
 }
 
-/// The document of a command that failed, `linerate-error/1`.
+/// Returns the document of a command that failed, `linerate-error/1`.
 #[must_use]
 pub fn error(error: &ErrorReport) -> String {
     #[derive(Serialize)]

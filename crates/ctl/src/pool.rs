@@ -156,7 +156,7 @@ impl PoolReport {
         }
     }
 
-    /// Share of the allocations that hot lists served; `None` before the first.
+    /// Returns the share of the allocations that hot lists served; `None` before the first.
     #[must_use]
     pub fn hit_share(&self) -> Option<f64> {
         let (hits, misses) =
@@ -165,7 +165,7 @@ impl PoolReport {
     }
 }
 
-/// The word for a policy.
+/// Returns the word for a policy.
 pub fn word<T: PartialEq + Copy>(words: &[(&'static str, T); 2], policy: T) -> &'static str {
     let [(first, named), (second, _)] = words;
     if *named == policy { first } else { second }

@@ -336,7 +336,7 @@ impl ForwardReport {
         outside.map(|p| p.tx.packets).sum()
     }
 
-    /// False if a generator of this run fed a sink of it, and the sink found a fault.
+    /// Returns false if a generator of this run fed a sink of it, and the sink found a fault.
     #[must_use]
     pub fn verified(&self) -> bool {
         let generated = self.ports.iter().any(|p| p.flags.generates);
@@ -559,7 +559,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_asked_and_did_not_leave_is_unsent() {
+    fn requested_packets_that_did_not_leave_are_unsent() {
         let path = report(&Spent::default());
         let report = GenReport::new(path.clone(), Some(1200), None);
         assert_eq!((report.pace.sent, report.pace.unsent), (1000, Some(200)));

@@ -170,7 +170,7 @@ impl Egress {
         }
     }
 
-    /// Returns the packets of the fifo that go with the next doorbell.
+    /// Returns the number of the fifo's packets that go with the next doorbell.
     fn part_len(&self) -> usize {
         let waiting = self.fifo.len();
         match self.cap {

@@ -72,7 +72,7 @@ impl Builder {
         self
     }
 
-    /// A port, by the name that wires, stages and reports use, and its text `driver:arg[,k=v]`.
+    /// Adds a port by the name that wires, stages and reports use, and its text `driver:arg[,k=v]`.
     #[must_use]
     pub fn port(mut self, name: &str, text: &str) -> Self {
         self.ports.push((name.into(), text.into()));
@@ -295,7 +295,7 @@ impl Builder {
         self
     }
 
-    /// CPUs to pin the workers' threads to, the first worker to the first; none unless told. More than
+    /// Sets the CPUs to which the workers' threads are pinned, the first worker to the first; none by default. More than
     /// there are wires divide these by queue, as [`Builder::workers`] does.
     #[must_use]
     pub fn cpus(mut self, cpus: &[usize]) -> Self {
@@ -423,7 +423,7 @@ impl Engine {
         Builder::new()
     }
 
-    /// A handle to read it by, now and while it runs.
+    /// Returns a handle to read it by, now and while it runs.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.stats.clone()
@@ -467,7 +467,7 @@ impl Engine {
     /// Runs each worker on a thread of its own, pinned if CPUs were named.
     ///
     /// # Errors
-    /// `E-SYSTEM` if a thread cannot be had, `E-CPU` if a CPU cannot.
+    /// `E-SYSTEM` if a thread cannot be started, `E-CPU` if a CPU cannot be used.
     pub fn start(self) -> Result<Running> {
         Running::start(self.workers, self.notice, self.stats, &self.cpus)
     }

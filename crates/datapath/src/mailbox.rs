@@ -2,11 +2,11 @@
 //!
 //! ```text
 //!   anyone: list ◄─ order   word += generation   bell
-//!   worker: word changed? ─► take the list (if nobody has it just now: next turn)
+//!   worker: word changed? ─► take the list (if no other thread holds it: next turn)
 //! ```
 //!
-//! The worker never waits: where somebody is about to add to the list, it goes on and comes back, and does
-//! not sleep before it has. Whoever orders stores first and rings last, so a worker that has drained its bell
+//! The worker never waits: while another thread adds to the list, the worker goes on and comes back, and does
+//! not sleep before it has. A caller stores its order first and rings last, so a worker that has drained its bell
 //! and finds the word unchanged may sleep. tests/loom.rs compiles this file over loom's types.
 
 use crate::sync::{AtomicU32, Mutex, Ordering, PoisonError, TryLockError};
@@ -88,7 +88,7 @@ impl<T> Mailbox<T> {
         Ok(())
     }
 
-    /// Takes all orders; `None` if somebody adds one at this moment: ask again in the next turn.
+    /// Takes all orders; `None` if another thread adds one at this moment: ask again in the next turn.
     pub fn take(&self) -> Option<Vec<T>> {
         match self.list.try_lock() {
             Ok(mut list) => Some(std::mem::take(&mut *list)),

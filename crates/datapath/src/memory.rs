@@ -164,7 +164,7 @@ impl MemoryConfig {
         sizes.find(|&bytes| room(Some(bytes)) >= longest).or(Some(1 << FRAME_POWER_MAX))
     }
 
-    /// A pool as it was asked for, but for the number of its frames.
+    /// Returns the builder of a pool with all requested settings but the number of frames.
     fn describe(&self, pool: Builder, frame_bytes: Option<u32>) -> Builder {
         let mut pool = pool.name("linerate").huge_pages(self.huge);
         pool = pool.data(self.data).init(self.init).return_to(self.return_to);
@@ -198,7 +198,8 @@ fn rings(demands: &[Demand], pool: usize) -> Vec<Option<usize>> {
     rings
 }
 
-/// The hot list that each of so many workers gets if all were told to have one of `asked` frames.
+/// Returns the hot list that each of so many workers gets if all were told to have one of `asked`
+/// frames.
 ///
 /// One that is longer than the whole pool gets what the `others` leave of it, if that is of any
 /// use. In all other cases it is the pool that is wrong, and it is refused.

@@ -81,17 +81,17 @@ impl Napi {
         PortId(index as u8)
     }
 
-    /// True if packets are to be read from it at all.
+    /// Returns true if packets are to be read from it at all.
     pub fn reads(&self) -> bool {
         self.direction != Direction::Sink && self.peer.is_some()
     }
 
-    /// True if packets can be written to it.
+    /// Returns true if packets can be written to it.
     pub fn writes(&self) -> bool {
         self.direction != Direction::Source
     }
 
-    /// True if what it gives comes from elsewhere than this engine.
+    /// Returns true if what it gives comes from elsewhere than this engine.
     pub fn external(&self) -> bool {
         self.ops.caps().origin != Origin::Internal
     }
@@ -121,7 +121,7 @@ impl Napi {
         self.egress.waiting() + self.ops.waiting()
     }
 
-    /// True if a discipline decides what leaves, and when.
+    /// Returns true if a discipline decides what leaves, and when.
     pub fn has_qdisc(&self) -> bool {
         self.egress.qdisc_counts().is_some()
     }
@@ -272,7 +272,7 @@ impl Napi {
         self.slot.conclude(&mut self.ops, &self.egress);
     }
 
-    /// True if packets wait for room, and the device will say when there is some.
+    /// Returns true if packets wait for room, and the device will say when there is some.
     pub fn awaits_tx_space(&self) -> bool {
         self.backlog() > 0 && self.ops.caps().notifies_tx_space
     }
@@ -282,12 +282,12 @@ impl Napi {
         matches!(self.ops.health(), Health::Down(_))
     }
 
-    /// True if the device has failed for good.
+    /// Returns true if the device has failed for good.
     pub fn failed(&self) -> bool {
         matches!(self.ops.health(), Health::Failed(_))
     }
 
-    /// True if it will never give a packet again.
+    /// Returns true if it will never give a packet again.
     pub fn ended(&self) -> bool {
         match self.ops.health() {
             Health::Up | Health::Down(_) => false,

@@ -41,7 +41,7 @@ impl Notice {
         self.unended.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// True if every worker has come to its end.
+    /// Returns true if every worker has come to its end.
     ///
     /// The last one that does reads its own count here, so that one of them finds it true.
     pub fn all_ended(&self) -> bool {
@@ -94,7 +94,7 @@ impl Notice {
     /// Asks now, and again whenever something was told, until there is an answer or `until` has come.
     pub fn wait<T>(&self, until: Option<Instant>, ask: impl Fn() -> Option<T>) -> Option<T> {
         loop {
-            // Read before the question: what is told after it ends the wait below.
+            // Read before the question: a notice that comes later ends the wait below.
             let known = self.word().told;
             if let Some(answer) = ask() {
                 return Some(answer);

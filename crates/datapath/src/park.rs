@@ -76,7 +76,7 @@ impl Worker {
     /// # Errors
     /// Whatever epoll_ctl(2) says.
     pub fn arm(&mut self) -> io::Result<bool> {
-        // What is told is stored before the bell is rung. So news whose ring is drained here is seen below,
+        // An order is stored before the bell is rung. So news whose ring is drained here is seen below,
         // and news whose ring is not makes the descriptor readable.
         self.slot.bell().drain();
         if self.slot.changed(self.obeyed) {
@@ -124,7 +124,7 @@ impl Worker {
         Ok(true)
     }
 
-    /// Arms queue `i` for what is wanted of it; false if it has that.
+    /// Arms queue `i` for packets or room, as its worker wants; false if it has them already.
     fn arm_queue(&mut self, i: usize) -> io::Result<bool> {
         let frames = self.admits(i) > 0;
         let room = self.napis[i].backlog() > 0;
@@ -148,7 +148,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Sets the timer that ends a hold for whoever sleeps on the descriptor.
+    /// Sets the timer that ends a hold for the thread that sleeps on the descriptor.
     fn set_timer(&mut self, at: Option<Instant>) -> io::Result<()> {
         if self.timer_at != at {
             self.timer.set_at(at)?;
@@ -198,7 +198,7 @@ impl Worker {
     /// Leaves the devices alone until then, so that packets gather.
     ///
     /// Nothing is armed meanwhile but queues that may not be left alone: no sender pays for waking this
-    /// worker. What is told by the bell ends it, unless it is so short that it is spent on the CPU.
+    /// worker. The bell ends it, unless it is so short that it is spent on the CPU.
     fn hold(&mut self, until: Instant, timeout: Option<Duration>) -> io::Result<()> {
         let since = Instant::now();
         let left = until.saturating_duration_since(since);

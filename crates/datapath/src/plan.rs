@@ -19,7 +19,7 @@ pub(crate) struct Sizes {
 /// A wire between two ports, by their places in the builder.
 pub(crate) type Wire = (usize, usize);
 
-/// The port of this name; `what` says in an error who asks for it.
+/// Returns the port of this name; `what` says in an error who asks for it.
 pub(crate) fn find(ports: &[Named], name: &str, what: &str) -> Result<usize> {
     ports.iter().position(|port| port.spec.name == name).ok_or_else(|| {
         let known: Vec<&str> = ports.iter().map(|port| port.spec.name.as_str()).collect();
@@ -29,7 +29,7 @@ pub(crate) fn find(ports: &[Named], name: &str, what: &str) -> Result<usize> {
     })
 }
 
-/// The wires, by the ports' names.
+/// Returns the wires, by the ports' names.
 pub(crate) fn find_wires(ports: &[Named], names: &[(String, String)]) -> Result<Vec<Wire>> {
     let end = |name| find(ports, name, "a wire ends at");
     names.iter().map(|(a, b)| Ok((end(a)?, end(b)?))).collect()

@@ -64,7 +64,7 @@ impl Planned {
 }
 
 /// Gives a port that is either read or written its mode: the left end of a wire is read. Between two
-/// of these packets of any link type pass, unless somebody `looks` at them, who takes them for Ethernet.
+/// of these packets of any link type pass, unless a stage `looks` at them and takes them for Ethernet.
 pub(crate) fn direct(ports: &mut [Named], wires: &[Wire], looks: bool) {
     for &(a, b) in wires.iter().filter(|_| !looks) {
         if ports[a].flags().directed && ports[b].flags().directed {

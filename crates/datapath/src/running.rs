@@ -59,7 +59,7 @@ impl Running {
         Ok(running)
     }
 
-    /// A handle to read it by.
+    /// Returns a handle to read it by.
     #[must_use]
     pub fn stats(&self) -> &Stats {
         &self.stats
@@ -77,7 +77,7 @@ impl Running {
         self.slots.iter().all(|slot| slot.ended()) && self.at_rest(false)
     }
 
-    /// True if a worker has ended although nobody told it to: [`Running::wait`] and
+    /// Returns true if a worker has ended without an order to: [`Running::wait`] and
     /// [`Stopped::check`] say why.
     #[must_use]
     pub fn failed(&self) -> bool {
@@ -113,15 +113,15 @@ impl Running {
         Stopped { ledger, ports, workers, pool, memory_bytes, failed }
     }
 
-    /// The first worker that failed, or else port.
+    /// Returns the first worker that failed, or else port.
     fn failure(&self) -> Option<Error> {
         let port =
             || self.notice.port_failed().then(|| port_failure(&self.stats.ports())).flatten();
         self.notice.failed().or_else(port)
     }
 
-    /// True if nothing is under way: no worker is in a turn or has anything waiting, and no ring
-    /// between them holds a packet.
+    /// Returns true if nothing is under way: no worker is in a turn or has anything waiting, and no
+    /// ring between them holds a packet.
     ///
     /// The rings are looked at between two looks at the workers. A worker that turned meanwhile
     /// shows by its number; one that sleeps while a packet waits for it, by the ring.
@@ -136,7 +136,7 @@ impl Running {
         self.slots.iter().for_each(|slot| slot.set_phase(phase));
     }
 
-    /// Ends the threads; what made the first of them fail, if anything did.
+    /// Ends the threads; returns the first failure, if there was one.
     ///
     /// A thread that a device's call holds longer than [`GRACE`] is left behind: it ends when the
     /// call does.
@@ -207,8 +207,8 @@ impl Stopped {
         Ok(())
     }
 
-    /// The first port that failed for good, and what it says. One that is down may come back: that
-    /// is no failure of the run.
+    /// Returns the first port that failed for good, and what it says. One that is down may come
+    /// back: that is no failure of the run.
     #[must_use]
     pub fn trouble(&self) -> Option<(&str, &Error)> {
         trouble(&self.ports)
@@ -274,7 +274,7 @@ fn port_failure(ports: &[PortStats]) -> Option<Error> {
     Some(Error::new(e.code, format!("port '{port}': {}", e.what), &*e.why).fix(&*e.fix))
 }
 
-/// The end of a time that begins now; none if the clock does not reach so far.
+/// Returns the end of a time that begins now; none if the clock does not reach so far.
 fn after(timeout: Duration) -> Option<Instant> {
     Instant::now().checked_add(timeout)
 }

@@ -60,20 +60,20 @@ impl<'a> Turn<'a> {
         Turn { now, port, peer, outbox, mem }
     }
 
-    /// The time of this turn: one clock reading for all its packets, and the capture's time when a
-    /// stage is tested.
+    /// Returns the time of this turn: one clock reading for all its packets, and the capture's time
+    /// when a stage is tested.
     #[must_use]
     pub fn now(&self) -> Instant {
         self.now
     }
 
-    /// The port that the batch came in by.
+    /// Returns the port that the batch came in by.
     #[must_use]
     pub fn port(&self) -> PortId {
         self.port
     }
 
-    /// The port at the other end of its wire.
+    /// Returns the port at the other end of its wire.
     #[must_use]
     pub fn peer(&self) -> Option<PortId> {
         self.peer
@@ -132,8 +132,8 @@ impl<'a> StageContext<'a> {
         }
     }
 
-    /// The port named `name`, if this worker has it: stages of an engine with several wires are
-    /// made for workers that do not.
+    /// Returns the port named `name`, if this worker has it: stages of an engine with several wires
+    /// are made for workers that do not.
     #[must_use]
     pub fn find(&self, name: &str) -> Option<PortId> {
         self.names.iter().position(|n| n == name).map(|i| PortId(i as u8))
@@ -161,7 +161,7 @@ impl Stage for Xconnect {
     fn run(&mut self, batch: &mut Batch, turn: &mut Turn<'_>) {
         let Some(peer) = turn.peer() else { return };
         match batch.run() {
-            // The rule: nobody before us had an opinion.
+            // The rule: no stage before this one has set a verdict.
             Some((Verdict::NONE, n)) if n == batch.len() => batch.set_verdicts(peer.verdict()),
             _ => {
                 for i in 0..batch.len() {

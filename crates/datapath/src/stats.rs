@@ -62,8 +62,8 @@ pub(crate) struct WorkerSlot {
 }
 
 impl WorkerSlot {
-    /// A slot of a worker that has not come to its end; `notice` is its engine's, `queues` are the names of
-    /// its queues' ports, their numbers there, and their counters.
+    /// Returns a slot of a worker that has not come to its end; `notice` is its engine's, `queues`
+    /// are the names of its queues' ports, their numbers there, and their counters.
     pub fn new(
         notice: &Arc<Notice>,
         queues: Vec<(String, usize, Arc<QueueStats>)>,
@@ -102,12 +102,12 @@ impl WorkerSlot {
         Ok(())
     }
 
-    /// Takes all orders; `None` if somebody gives one at this moment. Only the worker calls it.
+    /// Takes all orders; `None` if another thread gives one at this moment. Only the worker calls it.
     pub fn take_orders(&self) -> Option<Vec<Order>> {
         self.mailbox.take()
     }
 
-    /// Returns what the worker is told now.
+    /// Returns the orders to the worker now.
     pub fn word(&self) -> Word {
         self.mailbox.word()
     }
@@ -146,7 +146,7 @@ impl WorkerSlot {
         &self.waits
     }
 
-    /// Says that a turn begins; returns what the worker is told. Only the worker calls it.
+    /// Says that a turn begins; returns the orders to the worker. Only the worker calls it.
     pub fn begin(&self) -> Word {
         let word = self.mailbox.word();
         self.seen.store(word.bits(), Ordering::Relaxed);
@@ -160,14 +160,15 @@ impl WorkerSlot {
         self.turns.store(self.turns.load(Ordering::Relaxed) + 1, Ordering::Release);
     }
 
-    /// True if there is news since the last turn began, or an order since the word that was last obeyed.
+    /// Returns true if there is news since the last turn began, or an order since the word that was
+    /// last obeyed.
     pub fn changed(&self, obeyed: Word) -> bool {
         let word = self.mailbox.word();
         word.bits() != self.seen.load(Ordering::Relaxed) || word.has_orders_since(obeyed)
     }
 
-    /// A number that changes with every turn, if the worker is between two and has nothing to do;
-    /// while `draining`, only if it knows that it is to take nothing in any more.
+    /// Returns a number that changes with every turn, if the worker is between two and has nothing
+    /// to do; while `draining`, only if it knows that it is to take nothing in any more.
     pub fn rest(&self, draining: bool) -> Option<u64> {
         let turns = self.turns.load(Ordering::Acquire);
         let quiet = turns.is_multiple_of(2) && self.quiet.load(Ordering::Relaxed);
@@ -189,7 +190,7 @@ impl WorkerSlot {
     /// Only the worker calls it.
     ///
     /// Every worker does, so the last one tells. An engine at work takes no lock here: a source of
-    /// its has not ended, and nobody drains.
+    /// its has not ended, and no worker drains.
     pub fn rests(&self) {
         let may_be_last = self.phase() != Phase::Run || self.notice.all_ended();
         if may_be_last && self.quiet.load(Ordering::Relaxed) {
@@ -329,7 +330,7 @@ pub struct PortStats {
 }
 
 impl Stats {
-    /// Every port, in the order in which they were named.
+    /// Returns every port, in the order in which they were named.
     #[must_use]
     pub fn ports(&self) -> Vec<PortStats> {
         self.ports.iter().map(PortStats::read).collect()

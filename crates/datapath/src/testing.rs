@@ -144,7 +144,7 @@ impl Run {
     }
 }
 
-/// The first difference between two lists of frames, for a person to read.
+/// Returns the first difference between two lists of frames, for a person to read.
 fn differ(found: &[Frame], expected: &[Frame]) -> Option<String> {
     let same = |(f, e): &(&Frame, &Frame)| f.bytes == e.bytes;
     if let Some(i) = found.iter().zip(expected).position(|pair| !same(&pair)) {
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_stage_does_is_seen() {
+    fn effects_of_a_stage_are_observed() {
         let run = run_frames(|_| DropOdd, &frames(100));
         assert_eq!((run.ledger().dropped(ODD), run.ledger().sent), (50, 50));
         assert!(run.out("east").iter().enumerate().all(|(i, f)| f.bytes[0] as usize == 2 * i));

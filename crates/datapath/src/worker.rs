@@ -60,7 +60,7 @@ pub struct Worker {
     outbox: Batch,
     budget: usize,
     pub(crate) epoll: Epoll,
-    /// Rings at the end of a hold for whoever sleeps on the descriptor; the time that it is set to.
+    /// Rings at the end of a hold for the thread that sleeps on the descriptor; the time that it is set to.
     pub(crate) timer: TimerFd,
     pub(crate) timer_at: Option<Instant>,
     pub(crate) slot: Arc<WorkerSlot>,
@@ -190,7 +190,7 @@ impl Worker {
         }
     }
 
-    /// Obeys all orders that came before `word` was read; in the next turn if somebody gives one just now.
+    /// Obeys all orders that came before `word` was read; in the next turn if another thread gives one just now.
     #[cold]
     fn obey(&mut self, word: Word) {
         let Some(orders) = self.slot.take_orders() else { return };
@@ -322,7 +322,7 @@ impl Worker {
         }
     }
 
-    /// Turns and parks until it is told to halt. The engine's threads run this.
+    /// Turns and parks until an order halts it. The engine's threads run this.
     ///
     /// # Errors
     /// Whatever epoll says.

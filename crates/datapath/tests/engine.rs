@@ -359,7 +359,7 @@ fn a_dead_worker_is_noticed_while_others_run() {
     let running = engine.start().unwrap();
     let start = Instant::now();
     while !running.failed() {
-        assert!(start.elapsed() < LONG, "nobody noticed");
+        assert!(start.elapsed() < LONG, "the end was not noticed");
         std::thread::sleep(Duration::from_millis(1));
     }
     let stopped = running.stop(LONG);

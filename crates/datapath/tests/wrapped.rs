@@ -30,7 +30,7 @@ impl Write for Bytes {
 }
 
 impl Bytes {
-    /// The numbers of the packets in it, as a reader of captures finds them.
+    /// Returns the numbers of the packets in it, as a reader of captures finds them.
     fn numbers(&self, name: &str) -> Vec<u64> {
         let name = format!("linerate-{name}-{}.pcapng", std::process::id());
         let path = std::env::temp_dir().join(name);
@@ -50,7 +50,7 @@ fn eventually(mut done: impl FnMut() -> bool) {
     }
 }
 
-/// A ring one end of which is the test's; the other may be put in the place of a queue.
+/// Returns a ring one end of which is the test's; the other may be put in the place of a queue.
 fn ring_of(name: &str, pool: &Pool) -> (Queue, Box<dyn QueueOps>) {
     let (mut near, mut far) = ring::pair(name, 256, pool).unwrap();
     (Queue::new(near.queues.remove(0), pool.local()), far.queues.remove(0))
@@ -222,7 +222,7 @@ fn faults_between_two_workers_are_accounted_for_and_the_engine_ends() {
 }
 
 #[test]
-fn what_faults_hold_when_an_engine_stops_is_dropped_as_stopped() {
+fn packets_held_by_faults_are_dropped_as_stopped_with_the_engine() {
     let plan = Plan::new(1).tx(Fault::Delay(Duration::from_secs(3600)), 1);
     let engine = Engine::builder()
         .port("gen", "gen:,count=100")
@@ -257,7 +257,7 @@ impl Layer for Named {
 }
 
 #[test]
-fn what_is_put_around_last_is_nearest_to_the_worker() {
+fn last_wrapper_is_nearest_to_the_worker() {
     let called = Arc::new(Mutex::new(Vec::new()));
     let named = |name| {
         let called = called.clone();
@@ -280,7 +280,7 @@ fn what_is_put_around_last_is_nearest_to_the_worker() {
 }
 
 #[test]
-fn what_cannot_be_put_around_a_port_is_an_error_of_building() {
+fn wrapper_that_does_not_fit_is_an_error_of_building() {
     let two = || Engine::builder().port("a", "gen:").port("b", "sink:").wire("a", "b");
     let e = two().wrap("c", |ops, _| Ok(ops)).build().unwrap_err();
     assert_eq!(e.code, Code::Topology);

@@ -39,7 +39,7 @@ impl Plan for End {
 struct PipeQueue {
     socket: UnixDatagram,
     bell: Bell,    // the queue's one descriptor
-    starved: bool, // the pool had no frame; nobody tells when it has one
+    starved: bool, // the pool had no frame; no event says when it has one
     nombuf: u64,
 }
 impl QueueOps for PipeQueue {

@@ -132,7 +132,7 @@ const SUPERFRAME: Offload = Offload {
     csum_offset: 16,
 };
 
-/// An IPv4 packet of UDP that fills 1514 bytes, or of TCP that becomes [`SEGMENTS`] frames.
+/// Returns an IPv4 packet of UDP that fills 1514 bytes, or of TCP that becomes [`SEGMENTS`] frames.
 fn packet(work: Work) -> Vec<u8> {
     let (protocol, header, payload) = match work {
         Work::Cutting => (6, 20, SEGMENTS * SEGMENT_BYTES),

@@ -21,7 +21,7 @@ pub struct Caps {
     /// Superframes that it takes; the others are cut before they are sent.
     pub gso: TxOffload,
     /// True if its `xmit` stops at the first packet with work that it does not do, which stays at the front of
-    /// the batch: then nobody looks through a batch before it.
+    /// the batch: then the batch is not searched before it.
     pub stops_at_offloads: bool,
     /// Origin of its received packets.
     pub origin: Origin,
@@ -66,7 +66,7 @@ pub enum TxOffload {
     None,
     /// Those whose first transport header the work is at: the device cannot be told of tunnels.
     Untunnelled,
-    /// All, or the work is passed on to whoever reads the packet.
+    /// All, or the work is passed on to the packet's reader.
     All,
 }
 

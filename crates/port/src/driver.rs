@@ -43,7 +43,7 @@ pub struct DriverFlags {
     pub nameless: bool,
     /// A port is either read or written, as the flags `read` and `write` say.
     pub directed: bool,
-    /// A port may be told by the flag `write` to take nothing in. An engine tells it where nobody
+    /// A port may be told by the flag `write` to take nothing in. An engine sets the flag where no wire
     /// would get what comes in.
     pub can_only_write: bool,
     /// A port is one of two ends that are opened by the same name in one process: they
@@ -180,7 +180,7 @@ pub struct OpenContext<'a> {
 }
 
 impl<'a> OpenContext<'a> {
-    /// Returns a context in which nobody waits.
+    /// Returns a context in which no end waits for its other end.
     #[must_use]
     pub fn new(pool: &'a Pool) -> OpenContext<'a> {
         OpenContext { pool, waiting: Vec::new() }

@@ -153,7 +153,7 @@ impl DriverQueue {
         if self.prep.has_border() { Caps { copies: Copies::Sometimes, ..caps } } else { caps }
     }
 
-    /// Its live counters.
+    /// Returns its live counters.
     #[must_use]
     pub fn stats(&self) -> &Arc<QueueStats> {
         &self.stats

@@ -1,4 +1,4 @@
-//! Properties of an opened device. They are reported, so that nobody misses a slower mode.
+//! Properties of an opened device. They are reported, so that a slower mode is seen.
 
 use std::fmt;
 

@@ -318,7 +318,7 @@ impl Queue {
         self.ops.moderator().set_mode(mode);
     }
 
-    /// Returns what its moderation does now, and why.
+    /// Describes the queue's moderation now, with the reason.
     pub fn moderated(&mut self) -> Moderated {
         self.ops.moderator().moderated()
     }
@@ -424,7 +424,7 @@ impl Queue {
         &mut self.mem
     }
 
-    /// Its live counters.
+    /// Returns its live counters.
     #[must_use]
     pub fn stats(&self) -> Arc<QueueStats> {
         self.ops.stats().clone()

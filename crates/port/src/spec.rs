@@ -87,7 +87,7 @@ impl Spec {
         Ok(self)
     }
 
-    /// Takes over the options that only `other` has: the other end of the same pair.
+    /// Takes over the options that only `other`, the other end of the same pair, has.
     ///
     /// # Errors
     /// `E-PORT-SYNTAX` if the ends contradict each other.
@@ -166,10 +166,10 @@ impl Spec {
         }
     }
 
-    /// Says that the driver has asked for every key it knows.
+    /// Ends the reading of options: a key that no driver has read is an error.
     ///
     /// # Errors
-    /// `E-PORT-SYNTAX` for the first key in the text that nobody asked for, with the nearest one; for
+    /// `E-PORT-SYNTAX` for the first key in the text that no driver reads, with the nearest one; for
     /// an option that is part of the argument or of a value, because no comma stands before it.
     pub fn finish(&self) -> Result<()> {
         let asked = self.options.asked.borrow();
@@ -297,13 +297,13 @@ fn list(words: &[&str]) -> String {
 /// Separators that users type between options by mistake, instead of a comma.
 const SEPARATORS: [char; 4] = [';', ':', ' ', '\t'];
 
-/// The argument, if it is an option with a value: the name before it was forgotten.
+/// Returns the argument, if it is an option with a value: the name before it was forgotten.
 fn hidden_key<'a>(arg: &'a str, keys: &[String]) -> Option<&'a str> {
     let key = arg.split_once('=')?.0;
     keys.iter().any(|known| known == key).then_some(arg)
 }
 
-/// The first option in `text` behind another separator than a comma.
+/// Returns the first option in `text` behind another separator than a comma.
 fn hidden_option<'a>(text: &'a str, keys: &[String]) -> Option<&'a str> {
     text.split(SEPARATORS).skip(1).find(|part| {
         let key = part.split('=').next().unwrap_or_default();
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_what_would_be_right() {
+    fn wrong_option_is_named_with_the_right_one() {
         for (text, why, fix) in [
             ("veth0", "no driver", "packet:eth0"),
             ("packt:veth0", "no driver 'packt'", "packet:veth0"),
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn an_option_that_nobody_asked_for_is_an_error() {
+    fn unknown_option_is_an_error() {
         let s = parse("packet:x,mtv=1").unwrap();
         assert_eq!(s.value("mtu", str::parse::<u32>).unwrap(), None);
         let e = s.finish().unwrap_err();

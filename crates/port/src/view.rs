@@ -24,7 +24,7 @@ use crate::host::offload;
 /// and what is changed or filled stays for the device to complete. Bytes that are written past the views
 /// want [`Views::complete_checksum`] first, if a checksum is to be read or written among them.
 pub trait Views {
-    /// The Ethernet header.
+    /// Returns the Ethernet header.
     ///
     /// # Errors
     /// See the trait.
@@ -34,7 +34,7 @@ pub trait Views {
     /// # Errors
     /// See the trait.
     fn eth_mut(&mut self) -> Result<EthMut<'_>, DropReason>;
-    /// The ARP packet.
+    /// Returns the ARP packet.
     ///
     /// # Errors
     /// See the trait.
@@ -49,12 +49,12 @@ pub trait Views {
     /// # Errors
     /// See the trait.
     fn nd_mut(&mut self) -> Result<NdMut<'_>, DropReason>;
-    /// The IP packet, whichever its version.
+    /// Returns the IP packet, whichever its version.
     ///
     /// # Errors
     /// See the trait.
     fn ip(&self) -> Result<IpRef<'_>, DropReason>;
-    /// The IPv4 packet.
+    /// Returns the IPv4 packet.
     ///
     /// # Errors
     /// See the trait.
@@ -64,7 +64,7 @@ pub trait Views {
     /// # Errors
     /// See the trait.
     fn ipv4_mut(&mut self) -> Result<Ipv4Mut<'_>, DropReason>;
-    /// The IPv6 packet.
+    /// Returns the IPv6 packet.
     ///
     /// # Errors
     /// See the trait.
@@ -74,7 +74,7 @@ pub trait Views {
     /// # Errors
     /// See the trait.
     fn ipv6_mut(&mut self) -> Result<Ipv6Mut<'_>, DropReason>;
-    /// The UDP datagram.
+    /// Returns the UDP datagram.
     ///
     /// # Errors
     /// See the trait.
@@ -84,7 +84,7 @@ pub trait Views {
     /// # Errors
     /// See the trait.
     fn udp_mut(&mut self) -> Result<UdpMut<'_>, DropReason>;
-    /// The TCP segment.
+    /// Returns the TCP segment.
     ///
     /// # Errors
     /// See the trait.
@@ -99,7 +99,7 @@ pub trait Views {
     /// # Errors
     /// See the trait.
     fn transport_mut(&mut self) -> Result<TransportMut<'_>, DropReason>;
-    /// The ICMP or ICMPv6 message.
+    /// Returns the ICMP or ICMPv6 message.
     ///
     /// # Errors
     /// See the trait.
@@ -109,10 +109,11 @@ pub trait Views {
     /// # Errors
     /// See the trait.
     fn icmp_mut(&mut self) -> Result<IcmpMut<'_>, DropReason>;
-    /// A hash of the packet's flow, the same in both directions: [`Head::flow_hash`]. Of memory that a
-    /// peer writes, 0.
+    /// Returns a hash of the packet's flow, the same in both directions: [`Head::flow_hash`]. Of
+    /// memory that a peer writes, 0.
     fn flow_hash(&self) -> u32;
-    /// The hash that a device has for the packet: [`Head::rss_hash`]. Of memory that a peer writes, 0.
+    /// Returns the hash that a device has for the packet: [`Head::rss_hash`]. Of memory that a peer
+    /// writes, 0.
     fn rss_hash(&self, toeplitz: &Toeplitz) -> u32;
     /// Computes the checksum that is left to a device, if one is, and leaves nothing to it any more:
     /// of any protocol, at any depth of headers, over all frames, in memory of either kind.
@@ -126,7 +127,7 @@ pub trait Views {
     fn complete_checksum(&mut self) -> Result<(), DropReason>;
 }
 
-/// The first frame, and how many bytes follow it.
+/// Returns the first frame, and how many bytes follow it.
 fn head(skb: &Skb) -> Result<Head<'_>, DropReason> {
     private(skb)?;
     let bytes = skb.data();
@@ -146,7 +147,7 @@ pub(crate) fn head_mut(skb: &mut Skb) -> Result<HeadMut<'_>, DropReason> {
     Ok(HeadMut::new(bytes, behind).with_partial(partial))
 }
 
-/// The checksum that is left to a device.
+/// Returns the checksum that is left to a device.
 fn partial(skb: &Skb) -> Option<Partial> {
     let Offload { csum_start, csum_offset, .. } = skb.offload();
     let partial = Partial { start: csum_start.into(), offset: csum_offset.into() };
@@ -251,7 +252,7 @@ mod tests {
     use linerate_skb::Pool;
     use linerate_wire::{Mac, checksum, udp};
 
-    /// A UDP/IPv4 frame with `payload` zeros: no UDP checksum, the IP one right.
+    /// Returns a UDP/IPv4 frame with `payload` zeros: no UDP checksum, the IP one right.
     fn datagram(payload: usize) -> Vec<u8> {
         let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0, 0x45, 0];
         frame.extend((28 + payload as u16).to_be_bytes());
@@ -318,7 +319,7 @@ mod tests {
         assert_eq!(skb.udp_mut().unwrap_err(), DropReason::UNSUPPORTED);
     }
 
-    /// A packet as veth gives it: the UDP checksum is left to a device.
+    /// Returns a packet as veth gives it: its UDP checksum is left to a device.
     fn unfinished(pool: &Pool, payload: usize) -> Skb {
         let mut frame = ipv4(17, payload);
         let check = checksum::finish(checksum::sum(&frame[14..34]));

@@ -55,7 +55,7 @@ fn victim(test: &str, text: &str) -> Victim {
     Victim(command.env(VICTIM, text).stdout(Stdio::null()).spawn().unwrap())
 }
 
-/// A folder of this test's own.
+/// Returns a folder of this test's own.
 fn folder(test: &str) -> PathBuf {
     let folder = std::env::temp_dir().join(format!("linerate-{}-{test}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();

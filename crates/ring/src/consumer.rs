@@ -129,7 +129,7 @@ impl<M: Memory> Consumer<M> {
         self.cursor.window()
     }
 
-    /// The number of slots.
+    /// Returns the number of slots.
     #[inline]
     pub fn len_descs(&self) -> u32 {
         self.cursor.len()

@@ -55,7 +55,7 @@ impl Cursor {
         self.limit.wrapping_sub(self.own)
     }
 
-    /// The slot of the `i`-th entry of the window.
+    /// Returns the slot of the `i`-th entry of the window.
     #[inline]
     pub(crate) fn slot(&self, i: u32) -> u32 {
         self.own.wrapping_add(i) & (self.len - 1)

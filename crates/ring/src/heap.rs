@@ -78,7 +78,7 @@ unsafe impl<T: Send> Sync for Shared<T> {}
 unsafe impl<T: Send> Send for Shared<T> {}
 
 impl<T> Heap<T> {
-    /// The cells `slot..slot + n`, for an access that its caller has checked.
+    /// Returns the cells `slot..slot + n`, for an access that its caller has checked.
     ///
     /// # Safety
     ///

@@ -105,7 +105,7 @@ unsafe impl<T: Send, O: Send> Send for Mapped<T, O> {}
 
 // SAFETY: 1. `len_descs` is checked in `new` and never changes. 2. as written below, on the
 // addresses of `new`, which do not overlap. 3. each access goes to the slots named; the bits found
-// there are a valid T whoever wrote them (`new`, 3).
+// there are a valid T whichever process wrote them (`new`, 3).
 unsafe impl<T: Copy, O> Memory for Mapped<T, O> {
     type Entry = T;
 

@@ -25,7 +25,7 @@ pub unsafe trait Memory {
     /// meaning drains them.
     type Entry: Copy;
 
-    /// The number of slots, a power of two.
+    /// Returns the number of slots, a power of two.
     fn len_descs(&self) -> u32;
 
     /// Returns the producer's index; Acquire, so that entries it published are visible after.

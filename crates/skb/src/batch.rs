@@ -331,7 +331,7 @@ impl<S> Batch<S> {
     /// Appends packets whose handles come from a ring.
     ///
     /// # Safety
-    /// Each handle was given up by [`Batch::took`] of a batch in the same state, is owned by nobody
+    /// Each handle was given up by [`Batch::took`] of a batch in the same state, has no other owner,
     /// else, and there are at most [`Batch::spare`].
     pub unsafe fn adopt(&mut self, handles: &[u32]) {
         // SAFETY: the caller's promise is the one `extend_raw` asks for.

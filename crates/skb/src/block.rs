@@ -44,7 +44,7 @@ impl Block {
     /// Gives the block back.
     ///
     /// # Safety
-    /// It came from `new`, is given back once, and nobody uses its bytes any more.
+    /// It came from `new`, is given back once, and its bytes are not used any more.
     pub unsafe fn free(self) {
         // SAFETY: the layout that `new` made; the rest is the caller's promise.
         unsafe {
@@ -68,7 +68,7 @@ impl Block {
 unsafe fn fresh(layout: Layout) -> *mut u8 {
     // SAFETY: the caller's promise.
     let start = unsafe { System.alloc(layout) };
-    // The program may look at bytes that nobody wrote; a kernel's kmalloc'ed data is no different.
+    // The program may look at bytes that were never written; a kernel's kmalloc'ed data is no different.
     // For the language they are written here: this could be any code, so the compiler must take it
     // to store something. Zeroing them would make the baseline dearer than it was.
     //

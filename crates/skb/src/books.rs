@@ -3,7 +3,7 @@
 //! Packets are counted on their way (allocated, sent, dropped …) in a [`Page`] for each writer;
 //! frames are found where they are (depot, hot lists, caches, rings). The two are independent,
 //! which is what makes their agreement a proof. Everything here is behind a lock and is called when
-//! a writer comes or goes, or when somebody wants a report.
+//! a writer comes or goes, or when a report is made.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -208,7 +208,7 @@ impl Books {
         }
     }
 
-    /// Names of a program's own reasons.
+    /// Returns the names of a program's own reasons.
     pub fn names(&self) -> Vec<DropReason> {
         self.lock().names.clone()
     }

@@ -29,7 +29,7 @@ pub(crate) struct Bulk {
     /// Writes the blank line to each handle's frame.
     ///
     /// # Safety
-    /// Each handle's line lies in the table, and nobody else reads or writes it meanwhile.
+    /// Each handle's line lies in the table, and no other thread reads or writes it meanwhile.
     pub write: unsafe fn(Lines<'_>, &[u32]),
     /// Does the same, and puts the frames' handles with a tag into as many slots.
     ///
@@ -229,7 +229,7 @@ mod tests {
                 // Every other line, last first, with other cores' bits in the handles.
                 let frames: Vec<u32> = (0..n).map(|i| handle::tag(3, i) | (78 - i)).collect();
                 let mut slots = vec![0; n as usize];
-                // SAFETY: the lines are in the table, which nobody else has.
+                // SAFETY: the lines are in the table, which this function alone has.
                 unsafe { (bulk.begin)(lines, &frames, &mut slots, handle::tag(9, 5)) };
                 let expected: Vec<u32> = (0..n).map(|i| handle::tag(9, 5) | (78 - i)).collect();
                 assert_eq!(slots, expected);

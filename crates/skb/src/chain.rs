@@ -59,7 +59,7 @@ pub(crate) fn commit(umem: &Umem, handles: &[u32], bytes: usize) {
 pub(crate) fn retain(umem: &'static Umem, head: u32) {
     let refs = &line(umem, head).refs;
     if head & FLAG == 0 {
-        // The only one: nobody else counts.
+        // The only handle: no other thread counts.
         refs.store(2, Ordering::Relaxed);
     } else if refs.fetch_add(1, Ordering::Relaxed) > u32::MAX / 2 {
         // As Arc does: handles that were forgotten, two billion of them, must not wrap the count.
@@ -168,7 +168,7 @@ pub(crate) fn append(umem: &'static Umem, head: u32, fragment: u32) -> Option<u3
         return None;
     }
     // SAFETY: each of the caller's two skbs is the only handle on its frame, so they are two frames
-    // and nobody else reads or writes their lines.
+    // and no other thread reads or writes their lines.
     let (h, f) = unsafe { (umem.meta(head).as_mut(), umem.meta(fragment).as_mut()) };
     let plain = fragment & !FLAG;
     match h.last {
@@ -281,7 +281,7 @@ fn copy_fields(umem: &Umem, from: u32, to: u32) {
     (meta.link, meta.snapped_bytes) = (source.link, source.snapped_bytes);
     (meta.cb, meta.lanes) = (source.cb, source.lanes & !(lane::SETTLED | lane::BEHIND));
     if meta.lanes != 0 {
-        // SAFETY: the source is shared, so nobody writes its lanes; this is not the same frame.
+        // SAFETY: the source is shared, so no handle writes its lanes; this is not the same frame.
         let lanes = unsafe { umem.cold(from).as_ref() };
         (cold.stamp_ns, cold.offload, cold.mark) = (lanes.stamp_ns, lanes.offload, lanes.mark);
         (cold.hash, cold.vlan, cold.tc_index) = (lanes.hash, lanes.vlan, lanes.tc_index);

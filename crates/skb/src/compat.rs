@@ -26,7 +26,7 @@ const DEVICE_HEADROOM_BYTES: usize = 16;
 /// Allocates an empty packet with room for `size` bytes.
 ///
 /// Kernel: takes the header from the CPU's hot list and the data from `kmalloc`; no headroom, and
-/// a tailroom of `size` rounded up to a cache line. `NULL` if either cannot be had; the `nodata`
+/// a tailroom of `size` rounded up to a cache line. `NULL` if either cannot be allocated; the `nodata`
 /// path gives the header back.
 /// Here:   header and data in one from the hot list, of the smallest size class that fits; in
 ///         general mode the data from the system's allocator, as there. What fits no class is
@@ -149,7 +149,7 @@ pub fn skb_clone(skb: &mut Skb) -> Skb<Shared> {
 pub fn skb_copy<S>(skb: &Skb<S>) -> Option<Skb> {
     // Not a share that is written: one that could not be copied would have been a packet, too.
     let copy = chain::copy(skb.umem(), skb.raw())?;
-    // SAFETY: `chain::copy` returns a handle that nobody else has.
+    // SAFETY: `chain::copy` returns the only handle on the copy.
     Some(unsafe { Skb::from_raw(copy) })
 }
 
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clone_can_be_copied_and_the_copy_is_nobody_elses() {
+    fn copy_of_a_clone_has_one_owner() {
         for pool in pools() {
             let mut skb = pool.local().alloc_copy(b"shared").unwrap();
             let clone = skb_clone(&mut skb);

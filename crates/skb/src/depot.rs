@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_put_last_is_taken_first() {
+    fn depot_is_last_in_first_out() {
         let depot = depot(&[1, 2, 3, 4]);
         let mut two = [0; 2];
         assert_eq!(depot.take(PLAIN, &mut two), 2);
@@ -259,7 +259,7 @@ mod tests {
         let mut tries = 0;
         while depot.locks().contended == 0 {
             tries += 1;
-            assert!(tries < 1000, "nobody ever waited");
+            assert!(tries < 1000, "no thread ever waited");
             std::thread::scope(|s| {
                 let held = depot.stacks.lock().unwrap();
                 s.spawn(|| assert_eq!(depot.take(PLAIN, &mut [0]), 0));

@@ -19,7 +19,7 @@ impl<S> Skb<S> {
         if self.meta().lanes & lane == 0 {
             return None;
         }
-        // SAFETY: as for the hot line: while other handles can reach it nobody writes it, and the
+        // SAFETY: as for the hot line: while other handles can reach it none writes it, and the
         // bit says that the field was written.
         Some(read(unsafe { self.umem().cold(self.raw()).as_ref() }))
     }

@@ -129,7 +129,7 @@ impl Frames {
     fn place_apart(&self, index: u32) -> Place {
         if self.data_from == Data::General {
             // SAFETY: the table has an entry for each frame; the owner of this one's handle wrote
-            // it last, and nobody else does.
+            // it last, and no other thread does.
             let block = unsafe { self.blocks.wrapping_add(index as usize).read() };
             return Place { start: block.start(), bytes: block.bytes, trust: self.trust };
         }
@@ -186,7 +186,7 @@ impl Frames {
     /// false, and nothing done, if there is no memory.
     ///
     /// # Safety
-    /// The caller has just taken the frames from a free list: they are in no skb, so nobody else
+    /// The caller has just taken the frames from a free list: they are in no skb, so no handle
     /// reads or writes their lines.
     #[inline]
     pub unsafe fn begin(&self, frames: &[u32], slots: &mut [u32], tag: u32, page: &Page) -> bool {
@@ -420,7 +420,7 @@ mod tests {
         }
         let mut mem = pool.local();
         let cold = |handle: u32| {
-            // SAFETY: a cold line is 64 bytes of initialised memory, and nobody writes it now.
+            // SAFETY: a cold line is 64 bytes of initialised memory, and no thread writes it now.
             unsafe { pool.umem().cold(handle).cast::<[u8; 64]>().read() }
         };
         let mut skb = mem.alloc_copy(b"plain").unwrap();

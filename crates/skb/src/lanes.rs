@@ -1,8 +1,8 @@
 //! The cold lanes: fields that few packets have.
 //!
 //! One more cache line a frame, apart from the hot one. A lane costs nothing until it is used: a bit
-//! in the hot line says that it holds something, so nobody initialises, reads or copies a lane that
-//! nobody has written. The netfilter and scheduler fields of post 004, which a kernel initialises if
+//! in the hot line says that it holds something, so no code initialises, reads or copies a lane that
+//! was not written. The netfilter and scheduler fields of post 004, which a kernel initialises if
 //! it is built with them, are of this kind.
 
 use std::mem::{ManuallyDrop, MaybeUninit};
@@ -173,7 +173,7 @@ const _: () = assert!(size_of::<Cold>() == 64);
 /// # Safety
 /// The caller owns the last handle on the frame, and frees it next.
 pub(crate) unsafe fn settle(umem: &'static Umem, handle: u32, page: &Page, lived: bool) {
-    // SAFETY: the caller's handle is the last one, so nobody else reads or writes the two lines.
+    // SAFETY: the caller's handle is the last one, so no other handle reads or writes the two lines.
     let (lanes, cold) = unsafe { (umem.meta(handle).as_ref().lanes, umem.cold(handle).as_mut()) };
     if lived && lanes & lane::BORN != 0 {
         page.dwelled(handle, linerate_sys::tsc::ticks().wrapping_sub(cold.born));

@@ -10,7 +10,7 @@
 //!
 //! A frame is known to a device by the offset of its bytes in the pool's memory. A packet in a
 //! transmit ring stays a packet, in flight, until the device is done with it: its handle is kept by
-//! the driver, and the frame cannot be had meanwhile.
+//! the driver, and the frame cannot be allocated meanwhile.
 
 use std::marker::PhantomData;
 
@@ -74,7 +74,7 @@ impl Local {
     ///
     /// # Safety
     /// Each frame in which a span begins was lent by a `Local` of this pool, has not come back since,
-    /// and nobody writes it any more. `out` has room for all.
+    /// and no device writes it any more. `out` has room for all.
     pub unsafe fn receive(&mut self, spans: &[Span], out: &mut Batch) -> usize {
         let (umem, tag, before) = (self.umem(), self.tag, out.len());
         let (shift, ordinary) = (umem.frame_bytes().trailing_zeros(), u64::from(umem.frames()));
@@ -108,7 +108,7 @@ impl Local {
     /// Takes frames back that a device did not fill.
     ///
     /// # Safety
-    /// Each was lent by a `Local` of this pool, has not come back since, and nobody writes it any
+    /// Each was lent by a `Local` of this pool, has not come back since, and no device writes it any
     /// more.
     pub unsafe fn reclaim(&mut self, frames: &[u64]) {
         let umem = self.umem();
@@ -158,7 +158,7 @@ impl Iterator for Spans<'_> {
         let umem = Umem::of(self.next);
         let start = u64::from(handle::frame(self.next)) << umem.frame_bytes().trailing_zeros();
         // SAFETY: `spans` borrowed the packet for as long as this lives: it owns the chain, so the
-        // line is initialised and nobody writes it meanwhile.
+        // line is initialised and no thread writes it meanwhile.
         let meta = unsafe { umem.meta(self.next).as_ref() };
         self.next = meta.next;
         self.left -= 1;
@@ -230,7 +230,7 @@ mod tests {
         let mut mem = pool.local();
         let bytes: Vec<u8> = (0..5000u32).map(|i| i as u8).collect();
         let skb = mem.alloc_copy(&bytes).unwrap();
-        // SAFETY: nobody writes the memory meanwhile; the packet is read only.
+        // SAFETY: no thread writes the memory meanwhile; the packet is read only.
         let region = unsafe { pool.region() }.unwrap();
         let read = |span: Span| {
             // SAFETY: the span lies in the region, as the assertion below checks, and the packet that

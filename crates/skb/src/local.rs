@@ -354,7 +354,7 @@ impl Local {
         // The first one: a device that received fewer gives the last ones back.
         if let Some(handle) = out.flag(out.len() - n) {
             let umem = self.umem();
-            // SAFETY: allocated above, and nobody else has its handle yet.
+            // SAFETY: allocated above, and no other owner has its handle yet.
             unsafe {
                 umem.meta(handle).as_mut().lanes |= lane::BORN;
                 umem.cold(handle).as_mut().born = now;

@@ -50,7 +50,7 @@ impl Memory {
 /// Returns the access that others get to the frames, and the pages that are tried for them.
 fn given_away(trust: Trust, huge: Huge) -> (Others, Huge) {
     match (trust, huge) {
-        // Private memory is lent out as `&[u8]`: nobody who gets its descriptor may write it.
+        // Private memory is lent out as `&[u8]`: a process that gets its descriptor may not write it.
         (Trust::Private, huge) => (Others::Read, huge),
         // Into huge pages that others may write they can punch holes, and our next access is a SIGBUS:
         // only who requires them gets them.

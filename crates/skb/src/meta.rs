@@ -3,7 +3,7 @@
 //! It is apart because a peer that maps the frames must not be able to write it, and because frames 2
 //! KiB apart share two of the 64 sets of an L1 cache (docs/adr/0001).
 //!
-//! Owner: whoever owns the frame's handle. The whole line is written when the frame is allocated
+//! Owner: the owner of the frame's handle. The whole line is written when the frame is allocated
 //! (or was when it was freed, see [`Init`](crate::Init)), so nothing of its former life is left;
 //! freeing an unflagged frame does not read it. What is rarely known of a packet lies in the
 //! [cold lanes](crate::lanes), and `lanes` says which of them hold something.

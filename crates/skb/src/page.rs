@@ -225,7 +225,7 @@ impl Page {
     /// Counts packets of this umem that met `fate`.
     #[inline]
     pub fn freed(&self, fate: Fate, handles: &[u32], common: Common) {
-        // First: whoever reads meanwhile finds what was consumed as the rest of what was freed.
+        // First: a report that reads meanwhile finds what was consumed as the rest of what was freed.
         self.freed_from(handles, common);
         self.count(fate, handles.len() as u64);
     }
@@ -357,7 +357,7 @@ impl Page {
         ];
         let all = arrays.into_iter().flat_map(|(to, from)| to.iter().zip(from));
         for (to, from) in all.chain(pairs) {
-            // Most are zero, and stay on lines that nobody has touched.
+            // Most are zero, and stay on lines that were never touched.
             if from.value() != 0 {
                 to.add(from.value());
             }

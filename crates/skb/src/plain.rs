@@ -75,7 +75,7 @@ impl Batch<Unique> {
                 break;
             }
             // SAFETY: off + len lies within the frame for every line; the frame is private, and the
-            // batch has the only handle on it, which is borrowed: nobody writes it meanwhile.
+            // batch has the only handle on it, which is borrowed: it is not written meanwhile.
             let data = unsafe {
                 let start = place.start.as_ptr().add(meta.off as usize);
                 std::slice::from_raw_parts(start, meta.len as usize)
@@ -134,14 +134,14 @@ fn plain(umem: &Umem, handle: u32) -> Option<&Meta> {
     line(umem, handle).filter(|meta| meta.lanes & lane::OFFLOAD == 0)
 }
 
-/// Returns the line of a packet of `umem` in one piece that nobody shares, which the caller's batch owns.
+/// Returns the line of a packet of `umem` in one piece that is not shared, which the caller's batch owns.
 #[inline]
 fn line(umem: &Umem, handle: u32) -> Option<&Meta> {
     if handle & FLAG != 0 || handle::umem(handle) != umem.id() as usize {
         return None;
     }
     // SAFETY: the line was initialised at allocation; the handle is unflagged, so it is the only one,
-    // and its owner is borrowed by the caller: nobody writes the line meanwhile.
+    // and its owner is borrowed by the caller: the line is not written meanwhile.
     Some(unsafe { umem.meta(handle).as_ref() })
 }
 

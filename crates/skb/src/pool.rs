@@ -348,7 +348,7 @@ impl Builder {
     /// Maps the memory.
     ///
     /// # Errors
-    /// `E-POOL-SIZE` for a shape that cannot be, `E-MEMORY` if the memory cannot be had,
+    /// `E-POOL-SIZE` for a shape that cannot be, `E-MEMORY` if the memory cannot be mapped,
     /// `E-UMEM-IDS` if 31 pools are alive in this process.
     pub fn build(self) -> Result<Pool> {
         let umem = Umem::create(&self.shape)?;

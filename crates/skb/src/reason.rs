@@ -7,7 +7,7 @@ use linerate_wire::Malformed;
 /// The reason of a drop: one of ours, or one that a program names.
 ///
 /// A program that merely drops an [`Skb`](crate::Skb) has *consumed* it; a reason is for packets
-/// that somebody upstream would have wanted delivered.
+/// that its sender wanted delivered.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct DropReason {
     code: u8,

@@ -37,7 +37,7 @@ impl<'a> Iterator for Segments<'a> {
             return None;
         }
         // SAFETY: `new` was promised that the packet borrowed for 'a owns the chain, so the line is
-        // initialised and nobody writes it or its frame meanwhile (see `Skb::meta`, `Skb::data`).
+        // initialised and no thread writes it or its frame meanwhile (see `Skb::meta`, `Skb::data`).
         let segment = unsafe {
             let meta = umem.meta(self.next).as_ref();
             let start = place.start.add(meta.off as usize);

@@ -64,8 +64,7 @@ impl Shape {
             return bad(why, "make the jumbo frames larger, or leave them out");
         }
         if self.places() > u64::from(FRAMES_MAX) {
-            let why =
-                format!("place for {} frames; at most {FRAMES_MAX} can be had", self.places());
+            let why = format!("place for {} frames; {FRAMES_MAX} is the most", self.places());
             return bad(why, "make several pools");
         }
         if self.headroom_bytes >= self.frame_bytes {

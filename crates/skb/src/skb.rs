@@ -51,7 +51,7 @@ impl<S> Skb<S> {
     ///
     /// # Safety
     /// `handle` came from `into_raw` of an `Skb` in the same state, or from a free list with its
-    /// meta line initialised, and is owned by nobody else.
+    /// meta line initialised, and has no other owner.
     pub(crate) unsafe fn from_raw(handle: u32) -> Skb<S> {
         debug_assert!(handle != 0);
         // SAFETY: ids start at 1, so no handle of ours is 0.
@@ -73,7 +73,7 @@ impl<S> Skb<S> {
 
     pub(crate) fn meta(&self) -> &Meta {
         // SAFETY: the line was initialised at allocation. While it can be reached by other handles
-        // nobody writes it, except `refs`, which is atomic: every writer goes through `meta_mut`,
+        // no thread writes it, except `refs`, which is atomic: every writer goes through `meta_mut`,
         // which needs `&mut` and a frame that is not shared.
         unsafe { self.umem().meta(self.raw()).as_ref() }
     }
@@ -142,7 +142,7 @@ impl<S> Skb<S> {
         }
         // SAFETY: off + len <= frame_bytes holds for every line (each setter checks). The frame is
         // initialised memory (the mapping is zeroed), in no ring (we hold its handle), and private;
-        // whoever writes it needs `&mut` of the only handle, so it does not change under `&self`.
+        // a writer needs `&mut` of the only handle, so it does not change under `&self`.
         unsafe {
             let start = place.start.add(meta.off as usize);
             std::slice::from_raw_parts(start.as_ptr(), meta.len as usize)
@@ -212,7 +212,7 @@ impl Skb<Unique> {
             return Some(());
         }
         let copy = chain::copy(self.umem(), self.raw())?;
-        // SAFETY: `chain::copy` returns a handle that nobody else has.
+        // SAFETY: `chain::copy` returns the only handle on the copy.
         let shared = std::mem::replace(self, unsafe { Skb::from_raw(copy) });
         chain::release(shared.into_raw());
         Some(())

@@ -336,7 +336,7 @@ fn close_if(pick: impl Fn(&Entry) -> bool) {
 
 /// Counts into this thread's page of `umem`.
 ///
-/// `count` only counts: it frees nothing and calls nobody.
+/// `count` only counts: it frees nothing and calls no function.
 pub(crate) fn with_page<R>(umem: &'static Umem, count: impl FnOnce(&Page) -> R) -> R {
     let known = SLOTS.try_with(|slots| {
         let slot = &slots[umem.id() as usize];

@@ -59,7 +59,7 @@ pub(crate) struct Umem {
 
 // SAFETY: `fixed` is written under IDS_LOCK, while the id is vacant. It is read under that lock, or
 // by the owner of a handle, Pool or Local of the umem: these keep the id from becoming vacant, and
-// got to their owner by a synchronised hand-over from whoever wrote it. Its addresses are of
+// got to their owner by a synchronised hand-over from their last writer. Its addresses are of
 // mappings that live as long; who may touch which frame is the handles' business. Everything else
 // is atomic or locked.
 unsafe impl Sync for Umem {}
@@ -71,7 +71,7 @@ impl Deref for Umem {
     /// Returns the frames. The caller's handle, Pool, Local or IDS_LOCK keeps the id in use.
     #[inline]
     fn deref(&self) -> &Frames {
-        // SAFETY: nobody writes meanwhile; see `impl Sync`.
+        // SAFETY: no thread writes meanwhile; see `impl Sync`.
         unsafe { &*self.fixed.get() }
     }
 }
@@ -108,7 +108,7 @@ impl Umem {
         })?;
         let umem = &UMEMS[id];
         let fixed = Frames::new(shape, &memory, id as u32, umem.serial.wrapping_add(1));
-        // SAFETY: the id is vacant and IDS_LOCK is held, so nobody reads or writes it.
+        // SAFETY: the id is vacant and IDS_LOCK is held, so no other thread reads or writes it.
         unsafe { *umem.fixed.get() = fixed };
         umem.users.store(1, Ordering::Relaxed);
         umem.sampling.store(0, Ordering::Relaxed);
@@ -242,7 +242,7 @@ impl Umem {
     fn put_each_home(&'static self, handles: &[u32]) {
         for run in handles.chunk_by(|a, b| handle::same_core(*a, *b)) {
             if !self.homes[handle::core(run[0])].offer(run) {
-                // Nobody's, or the pool is being given up.
+                // It has no owner, or the pool is being given up.
                 let state = self.depot.put(PLAIN, run);
                 self.vacate_if(state);
             }
@@ -303,7 +303,7 @@ impl Umem {
             self.homes().iter().for_each(Depot::vacate);
             *self.memory() = None;
             self.attached.lock().unwrap_or_else(PoisonError::into_inner).clear();
-            // SAFETY: nobody is left who could read it without IDS_LOCK.
+            // SAFETY: no thread is left that could read it without IDS_LOCK.
             unsafe { (*self.fixed.get()).frames = 0 };
         }
     }

@@ -317,7 +317,7 @@ fn no_packet_has_room_for_more_than_lengths_can_say() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "2 GiB of memory that nobody touches, but Miri would")]
+#[cfg_attr(miri, ignore = "2 GiB of memory that is not touched, but Miri would")]
 fn a_chain_is_no_longer_than_lengths_can_say() {
     let pool = Pool::builder().frames(8).data(Data::General).build().unwrap();
     let mut mem = pool.local();

@@ -330,7 +330,7 @@ impl Side {
         }
     }
 
-    /// Frees the batch in one of the ways that there are.
+    /// Frees the batch in one of all ways.
     fn end(&mut self) {
         const WHY: DropReason = DropReason::UNWANTED;
         let n = self.batch.len() as u64;

@@ -139,7 +139,7 @@ fn outstanding_packets_are_explained_by_who_allocated_and_who_has_them() {
     assert_eq!(ledger.outstanding(), [(lost.0, 3)]);
     let stats = pool.stats();
     assert!(stats.cores.iter().any(|c| c.core == lost.0 && c.name == "other" && !c.alive));
-    // Its number is not given to anybody else while packets carry it.
+    // Its number is not given to another thread while packets carry it.
     let locals: Vec<_> = (0..100).map(|_| pool.local_with(0)).collect();
     assert!(locals.iter().all(|l| l.core() != lost.0));
 }

@@ -34,7 +34,7 @@ const FIELDS: &[(&str, Check)] = &[
     ("next", |skb, _| skb.fragments() == 0),
     ("prev", |skb, _| skb.fragments() == 0),
     ("list", |skb, _| skb.fragments() == 0),
-    // Whoever it is accounted to.
+    // On whichever core it is counted.
     ("sk", |skb, _| !skb.holds()),
     ("stamp", |skb, _| skb.stamp_ns().is_none()),
     // The queue that gave it is known to who asked that queue: what a device tells of it.

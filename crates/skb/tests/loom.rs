@@ -279,7 +279,7 @@ fn a_frame_on_its_way_home_while_the_pool_is_given_up_arrives() {
 }
 
 #[test]
-fn the_owner_takes_what_others_return_and_nobody_gets_it_twice() {
+fn owner_takes_returned_frames_once() {
     explore(|| {
         let umem = Umem::new(2, 1, [&[101, 102, 103], &[]]);
         let returned = umem.take(1, 2);

@@ -175,7 +175,7 @@ fn packets_that_end_with_their_thread_come_home() {
 }
 
 #[test]
-fn a_chain_that_fills_the_hot_list_gives_nobody_elses_frame_away() {
+fn chain_freed_into_a_full_hot_list_frees_no_shared_frame() {
     let lens = if cfg!(miri) { 3..6 } else { 0..9 };
     // Every way for the frames of a chain to be one too many, with what is shared before or behind.
     for (hot_list_len, frames, behind) in

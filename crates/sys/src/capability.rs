@@ -1,6 +1,6 @@
 //! Capabilities: those that a port takes, and the command that gives them to the program.
 //!
-//! `setcap` replaces what a file has. The command that is told names what the file has already as
+//! `setcap` replaces what a file has. The advised command names what the file has already as
 //! well, so that following one piece of advice does not undo the one before.
 //!
 //! Source: capabilities(7), include/uapi/linux/capability.h.
@@ -127,7 +127,7 @@ impl Capabilities {
     }
 }
 
-/// The capabilities that `text` names, in upper or lower case.
+/// Returns the capabilities that `text` names, in upper or lower case.
 fn named(text: &str) -> Capabilities {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     let bit = |word: &str| {
@@ -138,7 +138,7 @@ fn named(text: &str) -> Capabilities {
     Capabilities(words.filter_map(bit).fold(0, |set, bit| set | 1 << bit))
 }
 
-/// The file of this program, as a shell takes it.
+/// Returns the file of this program, as a shell takes it.
 fn this_file() -> String {
     let Ok(path) = env::current_exe() else { return "PROGRAM".into() };
     let path = path.to_string_lossy().into_owned();
@@ -146,7 +146,7 @@ fn this_file() -> String {
     if path.chars().all(is_plain) { path } else { format!("'{}'", path.replace('\'', r"'\''")) }
 }
 
-/// The capabilities that the file of this program gives to the user who starts it.
+/// Returns the capabilities that the file of this program gives to the user who starts it.
 fn of_this_file() -> Capabilities {
     let mut bytes = [0; ATTRIBUTE_BYTES];
     match rustix::fs::getxattr("/proc/self/exe", ATTRIBUTE, &mut bytes) {
@@ -156,8 +156,8 @@ fn of_this_file() -> Capabilities {
     }
 }
 
-/// The permitted set in a `struct vfs_cap_data`: a word of magic, then a permitted and an inheritable
-/// word, once or twice.
+/// Returns the permitted set in a `struct vfs_cap_data`: a word of magic, then a permitted and an
+/// inheritable word, once or twice.
 fn permitted(bytes: &[u8]) -> Capabilities {
     let word = |at: usize| {
         let four = bytes.get(at..at + 4).and_then(|four| four.try_into().ok());
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_other_ports_take_is_added_to_advice_and_to_nothing_else() {
+    fn capabilities_of_other_ports_are_added_to_advice_only() {
         let e = |fix: &str| Error::new(Code::Permission, "a", "b").fix(fix);
         let low = Capabilities::NET_BIND_SERVICE.remedy();
         let both = Capabilities::XDP.added_to(e(&low)).fix;

@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_behind_the_end_lets_nothing_pass() {
+    fn filter_that_reads_behind_the_end_drops_the_packet() {
         for load in [Insn::load_byte(60), Insn::load_half(59), Insn::load_word(57)] {
             assert_eq!(run(&[load, Insn::ret(u32::MAX)], &[1; 60]), None);
         }

@@ -38,8 +38,8 @@ pub fn cpu_time() -> Duration {
     Duration::from_secs(seconds) + Duration::from_nanos(ns)
 }
 
-/// A moment, and what it is on that clock: to within a microsecond, unless the CPU is taken away at
-/// each of eight tries.
+/// Returns a moment, and what it is on that clock: to within a microsecond, unless the CPU is taken
+/// away at each of eight tries.
 ///
 /// Cost: three readings of the clock, or some more.
 #[must_use]

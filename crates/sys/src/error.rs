@@ -44,7 +44,7 @@ impl Error {
         Error::new(code, what, format!("{call}: {text}"))
     }
 
-    /// The class of the failure, which decides a command's exit status.
+    /// Returns the class of the failure, which decides a command's exit status.
     #[must_use]
     pub fn kind(&self) -> Kind {
         self.code.kind()

@@ -228,7 +228,7 @@ impl Region {
         self.len == 0
     }
 
-    /// The pages obtained.
+    /// Returns the pages obtained.
     #[must_use]
     pub fn pages(&self) -> Pages {
         self.pages
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_machine_has_is_refused_with_the_remedy() {
+    fn impossible_size_is_refused_with_the_remedy() {
         let error = Region::new("test", 1 << 60, Huge::Never).unwrap_err();
         assert_eq!(error.code, Code::Memory);
         assert!(error.why.contains("this machine has") && !error.fix.is_empty(), "{error}");

@@ -68,14 +68,14 @@ impl IfName {
         Ok(IfName(bytes))
     }
 
-    /// The name as text.
+    /// Returns the name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         let len = self.0.iter().position(|&b| b == 0).unwrap_or(self.0.len());
         str::from_utf8(&self.0[..len]).unwrap_or("?")
     }
 
-    /// A request about this interface, all else zero.
+    /// Returns a request about this interface, all else zero.
     pub(crate) fn request(&self) -> libc::ifreq {
         // SAFETY: ifreq is plain integers and a union of such; all zeroes is a valid value.
         let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
@@ -149,7 +149,7 @@ impl Interface {
         Ok(Interface { socket, name, index })
     }
 
-    /// The interface with that index.
+    /// Returns the interface with that index.
     ///
     /// # Errors
     /// `E-NODEV` if there is none here.
@@ -167,19 +167,19 @@ impl Interface {
         Ok(Interface { socket, name, index })
     }
 
-    /// Its name when it was opened.
+    /// Returns the interface's name when it was opened.
     #[must_use]
     pub fn name(&self) -> IfName {
         self.name
     }
 
-    /// The number by which sockets are bound to it; above zero.
+    /// Returns the number by which sockets are bound to it; above zero.
     #[must_use]
     pub fn index(&self) -> u32 {
         self.index
     }
 
-    /// Its `FLAG_*` bits now.
+    /// Returns its `FLAG_*` bits now.
     ///
     /// # Errors
     /// `E-NODEV` if it is gone.
@@ -313,7 +313,8 @@ impl Interface {
         }
     }
 
-    /// The driver behind it, and on what it sits: `tun` on `tap`, `veth`, `virtio_net` on a PCI address.
+    /// Returns the driver behind it, and on what it sits: `tun` on `tap`, `veth`, `virtio_net` on a
+    /// PCI address.
     ///
     /// # Errors
     /// `E-NODEV` if it is gone, `E-SYSTEM` if its driver does not say.

@@ -29,7 +29,8 @@ pub struct Netns {
 }
 
 impl Netns {
-    /// An empty namespace, in which even `lo` is down. The calling thread stays where it is.
+    /// Returns an empty namespace, in which even `lo` is down. The calling thread stays where it
+    /// is.
     ///
     /// # Errors
     /// `E-PERM` without CAP_SYS_ADMIN, `E-UNSUPPORTED` from a kernel without namespaces, `E-SYSTEM`
@@ -41,7 +42,7 @@ impl Netns {
         })
     }
 
-    /// A path that names it as long as this value lives: `ip link set … netns PATH`.
+    /// Returns a path that names it as long as this value lives: `ip link set … netns PATH`.
     #[must_use]
     pub fn path(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.fd.as_raw_fd())
@@ -165,7 +166,7 @@ const WHAT: &str = "cannot have a network namespace";
 mod tests {
     use super::*;
 
-    /// A namespace, or why there is none.
+    /// Returns a namespace, or why there is none.
     fn netns() -> Option<Netns> {
         match Netns::new() {
             Ok(netns) => Some(netns),
@@ -210,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn it_goes_with_the_last_who_holds_it() {
+    fn namespace_ends_with_its_last_handle() {
         let Some(netns) = netns() else { return };
         if let Err(e) = netns.ip("-V") {
             return println!("skipped: {e}");

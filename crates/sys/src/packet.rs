@@ -153,7 +153,8 @@ impl PacketSocket {
         Self::open_filtered(interface, options, size, &[])
     }
 
-    /// The same for frames that `filter` lets pass; without an instruction it lets all pass.
+    /// Returns the same for frames that `filter` lets pass; without an instruction it lets all
+    /// pass.
     ///
     /// # Errors
     /// As [`PacketSocket::open`]; `E-SYSTEM` for a filter that the kernel refuses.
@@ -224,7 +225,7 @@ impl PacketSocket {
         }
     }
 
-    /// The group that it is in: its number is in the low half of what the kernel says.
+    /// Returns the group that it is in: its number is in the low half of what the kernel says.
     fn fanout_group(&self) -> rustix::io::Result<FanoutGroup> {
         let mut said: u32 = 0;
         let mut len = size_of_val(&said) as libc::socklen_t;
@@ -269,8 +270,8 @@ impl PacketSocket {
         })
     }
 
-    /// The pending error of the socket, and clears it: ENETDOWN once after the interface went down
-    /// or away. A socket with a pending error reads as ready.
+    /// Returns the pending error of the socket, and clears it: ENETDOWN once after the interface
+    /// went down or away. A socket with a pending error reads as ready.
     ///
     /// Cost: one syscall.
     pub fn take_error(&self) -> Option<Errno> {

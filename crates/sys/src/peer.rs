@@ -57,7 +57,7 @@ impl PeerMemory {
     /// Memory of ours that a peer can write.
     ///
     /// # Safety
-    /// Nobody makes a reference to a byte of it but an atomic's, while the value lives.
+    /// No code makes a reference to a byte of it but an atomic's, while the value lives.
     #[must_use]
     pub unsafe fn shared(region: Arc<Region>) -> PeerMemory {
         let (base, len) = (region.base(), region.len());
@@ -121,7 +121,7 @@ impl PeerMemory {
         Ok(())
     }
 
-    /// True if it can be written.
+    /// Returns true if it can be written.
     #[inline]
     #[must_use]
     pub fn is_writable(&self) -> bool {
@@ -165,26 +165,26 @@ impl PeerMemory {
         true
     }
 
-    /// True if `len` bytes from `offset` on are in it.
+    /// Returns true if `len` bytes from `offset` on are in it.
     #[inline]
     #[must_use]
     pub fn has(&self, offset: usize, len: usize) -> bool {
         offset <= self.len && len <= self.len - offset
     }
 
-    /// The half-words from `offset` on; `None` if they are not in it, or not aligned.
+    /// Returns the half-words from `offset` on; `None` if they are not in it, or not aligned.
     #[must_use]
     pub fn half_words(&self, offset: usize, n: usize) -> Option<&[AtomicU16]> {
         self.atomics(offset, n)
     }
 
-    /// The words from `offset` on, as [`PeerMemory::half_words`].
+    /// Returns the words from `offset` on, as [`PeerMemory::half_words`].
     #[must_use]
     pub fn words(&self, offset: usize, n: usize) -> Option<&[AtomicU32]> {
         self.atomics(offset, n)
     }
 
-    /// The double words from `offset` on, as [`PeerMemory::half_words`].
+    /// Returns the double words from `offset` on, as [`PeerMemory::half_words`].
     #[must_use]
     pub fn double_words(&self, offset: usize, n: usize) -> Option<&[AtomicU64]> {
         self.atomics(offset, n)
@@ -205,7 +205,7 @@ impl PeerMemory {
         Some(unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(offset).cast::<T>(), n) })
     }
 
-    /// The region, if the memory is ours.
+    /// Returns the region, if the memory is ours.
     #[must_use]
     pub fn region(&self) -> Option<&Arc<Region>> {
         match &self.owner {
@@ -232,12 +232,12 @@ fn counts_commitments(mode: std::io::Result<String>) -> bool {
 }
 
 /// Sees to it that no access to the first `len` bytes of the file will ever be a SIGBUS, but where the memory
-/// of a cgroup ends, which kills whoever is in it.
+/// of a cgroup ends, which kills the processes in it.
 fn seal(fd: &OwnedFd, len: u64) -> std::result::Result<(), String> {
     if counts_commitments(std::fs::read_to_string("/proc/sys/vm/overcommit_memory")) {
         return Err("with vm.overcommit_memory=2 a hole in it can be a SIGBUS".into());
     }
-    // Only files of memory know seals. Any other kind is told here without a word to its file system,
+    // Only files of memory know seals. Any other kind is refused here without a call to its file system,
     // which may be the peer's own and never answer.
     let sealed = |any| rustix::fs::fcntl_get_seals(fd).is_ok_and(|s| s.intersects(any));
     if rustix::fs::fcntl_add_seals(fd, SealFlags::SHRINK).is_err() && !sealed(SealFlags::SHRINK) {
@@ -259,10 +259,10 @@ fn seal(fd: &OwnedFd, len: u64) -> std::result::Result<(), String> {
     }
 }
 
-/// Copies `n` bytes, whoever writes either side meanwhile.
+/// Copies `n` bytes, also if a peer writes either side meanwhile.
 ///
 /// # Safety
-/// Both ranges are mapped and stay so; they do not overlap. What is written is borrowed by nobody, or
+/// Both ranges are mapped and stay so; they do not overlap. What is written is not borrowed, or
 /// by the caller alone.
 #[inline]
 pub unsafe fn copy(from: *const u8, to: *mut u8, n: usize) {
@@ -396,7 +396,7 @@ mod tests {
             for (s, d) in [(0, 0), (1, 0), (0, 3), (5, 13), (8, 8), (15, 1)] {
                 for n in (0..180).chain([255, 256, 257, 300]) {
                     let mut to = vec![0xee; 400];
-                    // SAFETY: both ranges lie in their vectors, which nobody else uses.
+                    // SAFETY: both ranges lie in their vectors, which only this test uses.
                     unsafe { copy(source.as_ptr().add(s), to.as_mut_ptr().add(d), n) };
                     assert_eq!(to[d..d + n], source[s..s + n], "{n} from {s} to {d}");
                     assert!(to[..d].iter().chain(&to[d + n..]).all(|b| *b == 0xee));
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_mapping_writes_the_other_reads() {
+    fn both_mappings_of_a_file_share_their_bytes() {
         let ours = ours(8192);
         let fd = ours.region().unwrap().as_fd().try_clone_to_owned().unwrap();
         let theirs = PeerMemory::map(&fd, 8192, Access::Write, false).unwrap();
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_restricted_is_read_and_never_written() {
+    fn restricted_mapping_is_readable_and_not_writable() {
         let ours = ours(8192);
         let fd = ours.region().unwrap().as_fd().try_clone_to_owned().unwrap();
         let mut theirs = PeerMemory::map(&fd, 8192, Access::Write, false).unwrap();

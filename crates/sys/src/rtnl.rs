@@ -157,7 +157,7 @@ fn is_program(kind: u16) -> bool {
     kinds.contains(&kind)
 }
 
-/// The attributes that `bytes` begin with; ends at one that is not whole.
+/// Returns the attributes that `bytes` begin with; ends at one that is not whole.
 fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let len = usize::from(u16_at(bytes, 0)?);
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_or_senseless_is_no_answer() {
+    fn truncated_or_malformed_answer_is_ignored() {
         let attribute = |kind: u16, value: &[u8]| {
             let mut bytes = ((4 + value.len()) as u16).to_ne_bytes().to_vec();
             bytes.extend(kind.to_ne_bytes());

@@ -95,7 +95,7 @@ impl Listener {
         Ok(listener)
     }
 
-    /// The next peer, if one waits.
+    /// Returns the next peer, if one waits.
     ///
     /// # Errors
     /// The system's own, without descriptors or memory.
@@ -187,7 +187,7 @@ impl Seqpacket {
         }
     }
 
-    /// The next message, if one waits.
+    /// Returns the next message, if one waits.
     ///
     /// # Errors
     /// ECONNRESET if the peer is gone and had not read everything.
@@ -265,7 +265,7 @@ fn address(path: &Path) -> rustix::io::Result<SocketAddrUnix> {
     }
 }
 
-/// True if no socket listens at a path that is taken.
+/// Returns true if no socket listens at a path that is taken.
 fn is_left_behind(path: &Path, address: &SocketAddrUnix) -> bool {
     let is_socket = || {
         use std::os::unix::fs::FileTypeExt;
@@ -284,7 +284,7 @@ fn inode(at: &std::fs::Metadata) -> [u64; 2] {
 mod tests {
     use super::*;
 
-    /// A path of this test's own.
+    /// Returns a path of this test's own.
     fn path(name: &str) -> PathBuf {
         std::env::temp_dir().join(format!("linerate-{}-{name}.sock", std::process::id()))
     }
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_dead_process_left_is_replaced_and_what_lives_is_not() {
+    fn socket_of_a_dead_process_is_replaced_and_that_of_a_living_one_is_not() {
         let path = path("left");
         let listener = Listener::bind(&path, 0o600).unwrap();
         let e = Listener::bind(&path, 0o600).unwrap_err();

@@ -45,7 +45,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_to_be_seen_or_not_to_be_said_is_written_out() {
+    fn control_and_invisible_characters_are_escaped() {
         for c in ['\u{ffff}', '\u{fffe}', '\u{1ffff}', '\u{fdd0}', '\u{61c}', '\u{ad}', '\u{2066}']
         {
             assert_eq!(harmless(&format!("a{c}b")), format!("a{}b", c.escape_unicode()));

@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_cpus_those_that_are_there_are_taken() {
+    fn cpus_that_exist_are_kept_of_several() {
         apart(|| {
             let before = allowed_cpus().unwrap();
             run_on(&[before[0], CpuSet::MAX_CPU - 1]).unwrap();

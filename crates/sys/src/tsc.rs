@@ -20,8 +20,8 @@ pub fn ticks() -> u64 {
     }
 }
 
-/// The same, in its place: read after everything before it has been done, and before anything after
-/// it. Stores may still be on their way to the cache: for these, a fence before it.
+/// Returns the same, in its place: read after everything before it has been done, and before
+/// anything after it. Stores may still be on their way to the cache: for these, a fence before it.
 ///
 /// Cost: some 10 ns more than [`ticks`]. Without such a clock it is as [`ticks`].
 #[must_use]

@@ -138,13 +138,13 @@ impl Tap {
         Ok(Tap { fd, name, created, offloads })
     }
 
-    /// The interface's name: the one asked for, with its number.
+    /// Returns the interface's name: the one asked for, with its number.
     #[must_use]
     pub fn name(&self) -> IfName {
         self.name
     }
 
-    /// True if the interface was created here, and so goes with this descriptor.
+    /// Returns true if the interface was created here, and so goes with this descriptor.
     #[must_use]
     pub fn created(&self) -> bool {
         self.created
@@ -302,7 +302,7 @@ mod tests {
         tap.write_vectored(&[IoSlice::new(&header), IoSlice::new(head), IoSlice::new(tail)])
     }
 
-    /// The next frame of these tests that the host sends, and its header.
+    /// Returns the next frame of these tests that the host sends, and its header.
     fn read(tap: &Tap) -> (VnetHdr, Vec<u8>) {
         let deadline = Instant::now() + WAIT;
         loop {

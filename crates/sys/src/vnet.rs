@@ -65,7 +65,7 @@ impl VnetHdr {
         csum_offset: 0,
     };
 
-    /// The header as the kernel reads it.
+    /// Returns the header as the kernel reads it.
     #[must_use]
     pub const fn to_bytes(self) -> [u8; VNET_HDR_BYTES] {
         let hdr_len = self.hdr_len.to_ne_bytes();

@@ -32,7 +32,7 @@ pub struct Epoll {
 }
 
 impl Epoll {
-    /// An empty set.
+    /// Returns an empty set.
     ///
     /// # Errors
     /// `E-SYSTEM` when the process or the machine is out of descriptors.
@@ -133,7 +133,7 @@ pub struct EventFd {
 }
 
 impl EventFd {
-    /// A doorbell that has not been rung.
+    /// Returns a doorbell that has not been rung.
     ///
     /// # Errors
     /// `E-SYSTEM` when the process or the machine is out of descriptors.
@@ -161,7 +161,7 @@ impl EventFd {
     }
 
     /// Rings one that a peer has, too. The peer can have filled its counter and made it blocking, for it is
-    /// one open file: that holds nobody up.
+    /// one open file: that delays no other thread.
     ///
     /// Cost: one syscall. Where the kernel has no asynchronous requests ([`EventFd::can_signal_shared`]) two, and
     /// the second one blocks if the peer fills the counter between them.
@@ -205,7 +205,7 @@ pub struct TimerFd {
 }
 
 impl TimerFd {
-    /// An alarm that is not set, on the monotonic clock ([`Instant`]'s).
+    /// Returns an alarm that is not set, on the monotonic clock ([`Instant`]'s).
     ///
     /// # Errors
     /// `E-SYSTEM` when the process or the machine is out of descriptors.
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn a_doorbell_that_a_peer_has_filled_and_made_blocking_holds_nobody_up() {
+    fn doorbell_filled_by_a_peer_blocks_no_thread() {
         let bell = EventFd::new().unwrap();
         bell.signal_shared();
         assert!(bell.drain());

@@ -98,7 +98,7 @@ unsafe impl Send for RingMap {}
 unsafe impl Sync for RingMap {}
 
 impl XdpSocket {
-    /// A socket that is bound to nothing.
+    /// Returns a socket that is bound to nothing.
     ///
     /// # Errors
     /// `E-PERM` without CAP_NET_RAW, `E-UNSUPPORTED` in a kernel without AF_XDP.
@@ -116,7 +116,7 @@ impl XdpSocket {
     ///
     /// # Safety
     /// While the socket or a socket that shares its memory is open, the kernel writes to every chunk
-    /// whose address was put into a fill ring, until the chunk comes back: nobody may read or write
+    /// whose address was put into a fill ring, until the chunk comes back: no code may read or write
     /// it meanwhile, nor write one that is in a transmit ring.
     pub unsafe fn register(
         &self,
@@ -229,7 +229,7 @@ impl XdpSocket {
         }
     }
 
-    /// True if the device reads and writes the frames itself.
+    /// Returns true if the device reads and writes the frames itself.
     ///
     /// # Errors
     /// None that an open socket can give.
@@ -238,7 +238,7 @@ impl XdpSocket {
         Ok(options.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY))
     }
 
-    /// Has the kernel look for packets in the device itself when it is told to, for `usecs` and at most
+    /// Has the kernel poll the device itself at each system call that asks for it, for `usecs` and at most
     /// `budget` packets, and leave the device's interrupts off meanwhile.
     ///
     /// # Errors
@@ -290,7 +290,7 @@ impl XdpSocket {
         rustix::net::recv(&self.fd, &mut [0u8; 0][..], RecvFlags::DONTWAIT).map(drop)
     }
 
-    /// The pending error of the socket, and clears it.
+    /// Returns the pending error of the socket, and clears it.
     #[must_use]
     pub fn take_error(&self) -> Option<Errno> {
         match sockopt::socket_error(&self.fd) {
@@ -312,7 +312,7 @@ pub fn try_memory(bytes: usize) -> Result<()> {
     let socket = XdpSocket::new()?;
     let region = Region::new("linerate trial", bytes, Huge::Try)?;
     // SAFETY: the socket has no ring, so that no frame is ever named in one, and it is closed before
-    // the region is unmapped: it is dropped here, in this function, which shows it to nobody.
+    // the region is unmapped: it is dropped here, in this function, which shows it to no other code.
     let done = unsafe { socket.register(&region, FRAME_BYTES, 0) };
     drop(socket);
     done
@@ -343,8 +343,8 @@ impl RingMap {
         self.byte(self.at.desc).cast()
     }
 
-    /// True if the kernel sleeps until it is told of what is in the ring. One that does not say wants
-    /// to be told.
+    /// Returns true if the kernel sleeps until a system call tells it of entries in the ring. One
+    /// that does not say wants to be told.
     #[must_use]
     pub fn wants_wakeup(&self) -> bool {
         let Some(at) = self.at.flags else { return true };

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_ip_is_hashed_by_its_macs() {
+    fn frames_without_ip_are_hashed_by_their_macs() {
         let mut frame = udp4_frame([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), b"");
         frame[13] = 6;
         let before = hash(&frame);

@@ -62,7 +62,7 @@ pub struct Ndr {
     pub rfc2544: bool,
     /// Count trials that others on this machine disturbed, rather than making them again
     ///
-    /// What is found is then of the machine as it is: a rate that was carried is carried, but without its
+    /// The result is then that of a busy machine: a rate that was carried is carried, but without its
     /// neighbours it may carry more.
     #[arg(long)]
     pub as_it_is: bool,
@@ -83,8 +83,8 @@ pub struct Loss(Option<f64>);
 
 const EXAMPLES: &str = "\
 Examples:
-  linerate ndr ring:a ring:b                    what a worker carries, without privilege
-  linerate ndr packet:veth0 packet:veth1        what joins two interfaces (needs root)
+  linerate ndr ring:a ring:b                    the rate of one worker, without privilege
+  linerate ndr packet:veth0 packet:veth1        the rate between two interfaces (needs root)
   linerate ndr ring:a ring:b --rfc2544          minutes: each rate is tried for 60 s
   linerate ndr ring:a ring:b --as-it-is         on a virtual machine whose host is never quiet
   linerate ndr ring:a ring:b --pdr none --json
@@ -206,7 +206,7 @@ impl Ndr {
     }
 }
 
-/// The progress of a search.
+/// Returns the progress of a search.
 fn drawn(step: &Step<'_>) -> String {
     let bound = |bound: Option<u64>| bound.map_or("-".to_owned(), |pps| mpps(pps as f64));
     let trial = step.trial;

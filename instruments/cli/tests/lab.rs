@@ -20,7 +20,7 @@ impl Scratch {
         Scratch(path)
     }
 
-    /// A file in it, as a word of a command line.
+    /// Returns a file in it, as a word of a command line.
     fn file(&self, name: &str, text: &str) -> String {
         let path = self.0.join(name);
         fs::write(&path, text).unwrap();
@@ -142,7 +142,7 @@ fn a_setting_that_the_scenario_does_not_have_is_refused_before_anything_runs() {
 }
 
 #[test]
-fn what_is_wrong_with_a_request_is_said_before_anything_runs() {
+fn wrong_request_is_refused_before_a_run_begins() {
     let scratch = Scratch::new("request");
     let file = scratch.file("mine.toml", MINE);
     let dir = scratch.word();
@@ -166,7 +166,7 @@ fn what_is_wrong_with_a_request_is_said_before_anything_runs() {
 }
 
 #[test]
-fn what_cannot_be_run_here_is_exit_5() {
+fn unsupported_experiment_is_exit_5() {
     let scratch = Scratch::new("unsupported");
     let none = MINE.replace("program = \"echo\"", "program = \"no-such-program\"");
     let file = scratch.file("mine.toml", &none);
@@ -176,7 +176,8 @@ fn what_cannot_be_run_here_is_exit_5() {
     assert!(told.out.contains("2 cells, as size=small, cannot be run here"), "{}", told.out);
 }
 
-/// The programs that the command starts, as strace sees them; `None`, said, where there is no strace.
+/// Returns the programs that the command starts, as strace sees them; `None`, said, where there is
+/// no strace.
 fn started(words: &str) -> Option<Vec<String>> {
     let program = env!("CARGO_BIN_EXE_linerate-lab");
     let mut strace = Command::new("strace");

@@ -26,7 +26,7 @@ impl Scratch {
         Scratch(path)
     }
 
-    /// The path of a file in it, as a word of a command line.
+    /// Returns the path of a file in it, as a word of a command line.
     fn file(&self, name: &str) -> String {
         self.0.join(name).to_str().unwrap().to_owned()
     }
@@ -49,7 +49,7 @@ const POST_003: &str = "003_5ab5121f9d39ea70.txt";
 /// Packets that take some tenths of a second of CPU time.
 const WORK: &str = "forward null: null: --count 20M";
 
-/// `linerate profile record words -- command`, to its end; `None` where nothing can be sampled.
+/// Runs `linerate profile record words -- command` to its end; `None` where nothing can be sampled.
 fn record(words: &str, recorded: &[&str]) -> Option<Ended> {
     let mut command = command(&format!("profile record {words} --"));
     let ended = Ended::from(command.args(recorded).stdin(Stdio::null()).output().unwrap());
@@ -163,7 +163,7 @@ fn one_document_on_stdout_and_what_the_command_prints_beside_it() {
 }
 
 #[test]
-fn what_was_there_is_kept_and_a_failed_recording_leaves_it_alone() {
+fn old_file_is_kept_and_a_failed_recording_leaves_it_alone() {
     let scratch = Scratch::new("old");
     let file = scratch.file("p.json");
     fs::write(&file, "mine").unwrap();
@@ -235,8 +235,8 @@ fn a_command_s_status_is_the_recording_s_and_its_failure_is_told() {
     }
 }
 
-/// A recording, in a process group of its own, of a command that has written `pid` by now: its
-/// process id.
+/// Returns a recording, in a process group of its own, of a command that has written `pid` by now:
+/// its process id.
 fn start(scratch: &Scratch, words: &str, script: &str) -> Option<(Child, i32)> {
     match try_start(scratch, words, script) {
         Ok(started) => Some(started),
@@ -478,7 +478,7 @@ fn is_software(event: &Value) -> bool {
 }
 
 #[test]
-fn what_was_watched_and_saved_is_summed_up_the_same_when_replayed() {
+fn replayed_series_has_the_summary_of_the_watch() {
     let scratch = Scratch::new("watch");
     let file = scratch.file("w.ndjson");
     let watched = run(&format!("profile watch --every 20ms --for 200ms -o {file}"));
@@ -551,7 +551,7 @@ fn a_damaged_series_is_replayed_with_what_is_left_of_it() {
 }
 
 #[test]
-fn a_watch_ends_when_nobody_reads_it() {
+fn watch_ends_when_its_reader_is_gone() {
     for words in ["", "--json"] {
         let mut child = command(&format!("profile watch --every 5ms --for 10m {words}"))
             .stdout(Stdio::piped())

@@ -124,7 +124,7 @@ fn every_table_is_written_as_numbers() {
 }
 
 #[test]
-fn what_is_no_post_is_a_usage_error_that_names_those_there_are() {
+fn unknown_post_is_a_usage_error_that_names_all_posts() {
     for words in ["lab seeds 005", "lab seeds napi", "lab seeds --as-posted --csv -", "lab seed"] {
         let told = run(words);
         assert_eq!((told.exit, told.out.as_str()), (Some(2), ""), "{words}: {told:?}");

@@ -64,7 +64,7 @@ pub fn sample(args: &[String]) -> Result<String> {
     Ok(said(&request, &sample))
 }
 
-/// A figure of fewer clean repetitions is not known: it is of whatever else ran.
+/// Returns a figure of fewer clean repetitions is not known: it is of whatever else ran.
 fn said(request: &Request, sample: &Sample) -> String {
     let Sample { ticks, bursts, reps, clean } = *sample;
     let is_clean = clean >= CLEAN_MIN.min(reps);
@@ -179,7 +179,7 @@ fn unsupported(why: impl Into<String>) -> Error {
     Error::new(Code::Unsupported, WHAT, why).fix(INSTALL)
 }
 
-/// Runs a command to its end; the last line of its complaint if it fails.
+/// Runs a command to its end; fails with the last line of its errors.
 fn ran(command: &mut Command) -> Result<Output> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command.stdin(Stdio::null()).output();

@@ -77,7 +77,7 @@ pub fn here(place: &Place) -> Value {
     env
 }
 
-/// The parameters that bear on a measurement, and how many there are beside.
+/// Returns the parameters that bear on a measurement, and how many there are beside.
 fn parameters(cmdline: &str) -> String {
     // What follows is for init, not for the kernel.
     let words = cmdline.split_ascii_whitespace().take_while(|word| *word != "--");
@@ -100,7 +100,7 @@ fn mitigations() -> Map<String, Value> {
     names("/sys/devices/system/cpu/vulnerabilities").into_iter().filter_map(said).collect()
 }
 
-/// The CPUs of the run, what each is for, and who shares its core.
+/// Returns the CPUs of the run, what each is for, and who shares its core.
 fn cpus(place: &Place) -> Vec<Value> {
     let role = |at| match at {
         0 => "dut",
@@ -162,18 +162,18 @@ fn psi() -> Map<String, Value> {
     ["cpu", "memory", "io"].into_iter().filter_map(said).collect()
 }
 
-/// The last ten seconds' share of a line `some avg10=17.91 avg60=…`.
+/// Returns the last ten seconds' share of a line `some avg10=17.91 avg60=…`.
 fn some_avg10(pressure: &str) -> Option<f64> {
     let some = pressure.lines().find_map(|line| line.strip_prefix("some avg10="))?;
     some.split(' ').next()?.parse().ok().filter(|pct: &f64| pct.is_finite())
 }
 
-/// The word in brackets: `always [madvise] never`.
+/// Returns the word in brackets: `always [madvise] never`.
 fn chosen(choices: &str) -> Option<&str> {
     Some(choices.split_once('[')?.1.split_once(']')?.0)
 }
 
-/// The first CPU of a list such as `0-1` or `0,64` that is not `cpu`.
+/// Returns the first CPU of a list such as `0-1` or `0,64` that is not `cpu`.
 fn other_than(cpu: usize, list: &str) -> Option<usize> {
     list.split(',').find_map(|range| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
@@ -182,18 +182,18 @@ fn other_than(cpu: usize, list: &str) -> Option<usize> {
     })
 }
 
-/// The value of the first line `name : value`.
+/// Returns the value of the first line `name : value`.
 fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     let mut pairs = text.lines().filter_map(|line| line.split_once(':'));
     pairs.find(|(key, _)| key.trim() == name).map(|(_, value)| value.trim())
 }
 
-/// A number of /proc/meminfo, in its unit.
+/// Returns a number of /proc/meminfo, in its unit.
 fn kib(meminfo: &str, name: &str) -> Option<u64> {
     field(meminfo, name)?.split(' ').next()?.parse().ok()
 }
 
-/// The names in a directory, in order.
+/// Returns the names in a directory, in order.
 fn names(directory: &str) -> Vec<String> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let mut names: Vec<String> =
@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_the_kernels_command_line_only_what_bears_on_a_measurement_is_kept() {
+    fn only_relevant_kernel_parameters_are_kept() {
         let cmdline = "root=/dev/vda1 isolcpus=2,3 quiet nohz_full=2,3 token=abc mitigations=off \
                        -- --tsc=key\n";
         let kept = parameters(cmdline);
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_says_is_read_and_odd_text_is_nothing() {
+    fn kernel_files_are_read_and_malformed_text_gives_none() {
         assert_eq!(chosen("always [madvise] never"), Some("madvise"));
         assert_eq!(chosen("always"), None);
         assert_eq!(some_avg10("some avg10=17.91 avg60=35.68\nfull avg10=0.00\n"), Some(17.91));

@@ -303,13 +303,13 @@ impl Far {
 /// Offset of the time in a stamp, in bytes.
 const TIME_AT: usize = 30;
 
-/// The nearest rank of so many per cent; `None` of fewer than `least`.
+/// Returns the nearest rank of so many per cent; `None` of fewer than `least`.
 fn quantile(took_ns: &mut [u64], percent: usize, least: usize) -> Option<u64> {
     let rank = (took_ns.len() * percent).div_ceil(100).checked_sub(1)?;
     (took_ns.len() >= least).then(|| *took_ns.select_nth_unstable(rank).1)
 }
 
-/// The slowest of the parts, as a share of their mean.
+/// Returns the slowest of the parts, as a share of their mean.
 fn slowest_pct(slices: &[u64]) -> Option<f64> {
     let sum: u64 = slices.iter().sum();
     let slowest = slices.iter().min()?;

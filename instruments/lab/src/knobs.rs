@@ -255,7 +255,7 @@ impl<'a> Reading<'a> {
         })
     }
 
-    /// Returns the unparsed setting `name` of the file.
+    /// Returns the setting `name` as the file has it.
     pub(crate) fn said(&self, name: &str) -> Option<&'a Setting> {
         self.settings.get(name)
     }

@@ -114,7 +114,7 @@ fn countable() -> &'static Result<Vec<Event>> {
     })
 }
 
-/// The machine's own reason, where it has one: "no event is named" is not it.
+/// Returns the machine's own reason, where it has one: "no event is named" is not it.
 fn why_none(error: Error) -> Error {
     match &capacity().why_none {
         Some(why) => Error::new(Code::Unsupported, "cannot count a CPU's events", why.as_str())
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_begun_has_no_end() {
+    fn window_that_was_not_begun_cannot_end() {
         let mut meter = Meter::of_this_thread("worker 0", None, true);
         assert_eq!(meter.stop().unwrap_err().why, "it was not begun");
         if begun(&mut meter) {

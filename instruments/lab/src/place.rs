@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cpu_that_is_not_there_is_an_error_and_nobody_waits_for_it() {
+    fn missing_cpu_is_an_error_without_a_wait() {
         let here = allowed_cpus().unwrap()[0];
         for (one, other) in [(here, 100_000), (100_000, here), (here, here)] {
             assert_eq!(round_trip_ticks(one, other).unwrap_err().code, Code::Cpu);

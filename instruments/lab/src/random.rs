@@ -11,7 +11,7 @@
 pub struct Random(u64);
 
 impl Random {
-    /// The stream of `seed`.
+    /// Returns the stream of `seed`.
     #[must_use]
     pub fn new(seed: u64) -> Random {
         Random(seed)

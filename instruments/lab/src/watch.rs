@@ -217,7 +217,7 @@ fn read() -> Result<String> {
         .map_err(|e| Error::new(Code::File, WHAT, format!("{PATH}: {e}")).fix("mount /proc"))
 }
 
-/// The times of `cpus`, in their order; of every CPU on line, if none are named.
+/// Returns the times of `cpus`, in their order; of every CPU on line, if none are named.
 fn times_of(stat: &str, cpus: &[usize]) -> Result<Vec<CpuTimes>> {
     let of_one = |line: &str| {
         let (number, times) = line.strip_prefix("cpu")?.split_once(' ')?;
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_threads_that_work_together_one_that_waited_spoils_costs_too() {
+    fn one_delayed_thread_of_a_pair_rejects_costs_too() {
         let two = |delay_ns| Window {
             threads: vec![thread("alloc", Some(0), 0), thread("free", Some(1), delay_ns)],
             ..quiet()
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_ticks_cannot_tell_is_not_held_against_a_window() {
+    fn disturbance_below_a_tick_does_not_reject_a_window() {
         let within = Window { foreign_cpu_ns: Some(40_000_000), ..quiet() };
         assert!(admit(&[&within]).rate);
         // Over 10 s the same is reported, and so is 3 % of two CPUs.
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_not_held_against_a_window() {
+    fn unknown_disturbance_does_not_reject_a_window() {
         assert!(admit(&[&Window::default()]).rate);
         assert!(admit(&[]).rate);
     }

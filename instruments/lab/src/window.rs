@@ -112,7 +112,8 @@ pub const COMMON: [(&str, &str); 10] = [
 ];
 
 impl Window {
-    /// A window of threads that were measured together; the costs are those of the measured ones.
+    /// Returns a window of threads that were measured together; the costs are those of the measured
+    /// ones.
     #[must_use]
     pub fn of(threads: Vec<ThreadTime>) -> Window {
         let measured = || threads.iter().filter(|thread| thread.measured);
@@ -135,7 +136,7 @@ impl Window {
         }
     }
 
-    /// A figure by its name: one of [`COMMON`], `pmu.NAME`, or one of the scenario's.
+    /// Returns a figure by its name: one of [`COMMON`], `pmu.NAME`, or one of the scenario's.
     #[must_use]
     pub fn figure(&self, name: &str) -> Option<f64> {
         let of = |n: Option<u64>| n.map(|n| n as f64);

@@ -154,7 +154,7 @@ fn metric_without_values_is_one_line_without_a_table() {
 }
 
 #[test]
-fn what_counts_no_packets_has_no_ledger() {
+fn run_without_packets_has_no_ledger() {
     let mut run = skbinit();
     assert!(text(&run).contains("Where every packet went"));
     run.cells.iter_mut().for_each(|cell| cell.ledger = Ledgers::default());
@@ -330,7 +330,7 @@ fn effect() -> impl Strategy<Value = Effect> {
     )
 }
 
-/// A run in which everything that can be hostile is.
+/// Returns a run in which everything that can be hostile is.
 fn hostile() -> impl Strategy<Value = Run> {
     let names = prop::collection::vec(name(), 12);
     (any::<bool>(), names, effect(), effect(), [number(), number()], any::<u64>()).prop_map(
@@ -391,7 +391,7 @@ proptest! {
     }
 }
 
-/// The page less the embedded documents.
+/// Returns the page less the embedded documents.
 fn without_documents(page: &str) -> String {
     let end = page.find("<script type=\"application/json\"").unwrap_or(page.len());
     page[..end].to_owned() + "</body></html>"

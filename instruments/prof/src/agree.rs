@@ -96,13 +96,13 @@ pub struct Judged<'a> {
 }
 
 impl Tolerance {
-    /// A bound in the headline's own unit, as in percentage points.
+    /// Returns a bound in the headline's own unit, as in percentage points.
     #[must_use]
     pub const fn within(absolute: f64) -> Tolerance {
         Tolerance { absolute, relative_pct: 0.0 }
     }
 
-    /// A bound in per cent of the larger figure.
+    /// Returns a bound in per cent of the larger figure.
     #[must_use]
     pub const fn pct(relative_pct: f64) -> Tolerance {
         Tolerance { absolute: 0.0, relative_pct }
@@ -114,7 +114,7 @@ impl Tolerance {
 }
 
 impl Reading {
-    /// A figure.
+    /// Returns a figure.
     #[must_use]
     pub fn new(
         instrument: impl Into<String>,
@@ -131,7 +131,7 @@ impl Reading {
         Reading { instrument, means, value: Some(value), measures }
     }
 
-    /// An instrument that was asked and has no figure, with its reason.
+    /// Returns an instrument that was asked and has no figure, with its reason.
     #[must_use]
     pub fn missing(instrument: impl Into<String>, means: Means, why: impl Into<String>) -> Reading {
         Reading { instrument: instrument.into(), means, value: None, measures: why.into() }
@@ -139,7 +139,7 @@ impl Reading {
 }
 
 impl Headline {
-    /// A headline that has not been given yet.
+    /// Returns a headline that has not been given yet.
     #[must_use]
     pub fn new(name: impl Into<String>, unit: impl Into<String>, digits: u8) -> Headline {
         Headline { name: name.into(), unit: unit.into(), digits, by: Vec::new() }
@@ -235,12 +235,12 @@ const REASONS: &[(Means, Means, &str)] = {
         (
             ClockSamples,
             TickAccount,
-            "a tick is charged whole to whoever runs when it comes, and work in step with it escapes",
+            "a tick is charged whole to the thread that runs when it comes, and work in step with it escapes",
         ),
         (
             CpuTime,
             TickAccount,
-            "a tick is charged whole to whoever runs when it comes; the scheduler's clock is exact",
+            "a tick is charged whole to the thread that runs when it comes; the scheduler's clock is exact",
         ),
         (
             ClockSamples,

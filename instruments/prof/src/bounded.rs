@@ -5,8 +5,8 @@ use std::marker::PhantomData;
 
 use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Visitor};
 
-/// A list of at most `MOST`. For lists of which an element takes much more memory than text, and of
-/// which there are never many.
+/// Returns a list of at most `MOST`. For lists of which an element takes much more memory than
+/// text, and of which there are never many.
 pub(crate) fn at_most<'de, const MOST: usize, T, D>(from: D) -> Result<Vec<T>, D::Error>
 where
     T: Deserialize<'de>,

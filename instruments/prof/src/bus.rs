@@ -58,7 +58,7 @@ pub struct Lines {
     pub caveat: &'static str,
 }
 
-/// The events to count for [`Bus::of`], in one window: lines in, lines out.
+/// Returns the events to count for [`Bus::of`], in one window: lines in, lines out.
 ///
 /// # Errors
 /// `E-UNSUPPORTED` on a CPU that lacks one of them, with the reason.
@@ -75,7 +75,7 @@ impl Bus {
         Bus::of_on(Family::here(), counts, packets)
     }
 
-    /// The same on a machine of `family`.
+    /// Returns the same on a machine of `family`.
     fn of_on(family: Family, counts: &Counts, packets: Option<u64>) -> Bus {
         if !counts.is_whole() {
             let pct = counts.running_pct();

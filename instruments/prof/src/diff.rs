@@ -142,13 +142,14 @@ impl Diff {
         });
     }
 
-    /// Sum of the rows that `keep` keeps.
+    /// Returns the sum of the rows that `keep` keeps.
     #[must_use]
     pub fn sum_of(&self, keep: impl Fn(&Row) -> bool) -> Sum {
         self.sum_rows(self.rows.iter().filter(|row| keep(row)))
     }
 
-    /// Sum of `rows`. Of a function without a sample nothing is hidden from a sum of samples.
+    /// Returns the sum of `rows`. Of a function without a sample nothing is hidden from a sum of
+    /// samples.
     #[must_use]
     pub fn sum_rows<'a>(&self, rows: impl IntoIterator<Item = &'a Row>) -> Sum {
         let sum = rows.into_iter().map(Row::sum).fold(Sum::default(), Sum::plus);
@@ -186,13 +187,13 @@ impl Diff {
         [&self.without, &self.with].iter().any(|side| is_sampled(&side.event))
     }
 
-    /// Sum of all rows.
+    /// Returns the sum of all rows.
     #[must_use]
     pub fn sum(&self) -> Sum {
         self.sum_of(|_| true)
     }
 
-    /// Sum of the rows that are not idle.
+    /// Returns the sum of the rows that are not idle.
     #[must_use]
     pub fn sum_without_idle(&self) -> Sum {
         self.sum_of(|row| row.stage.part() != Part::Idle)
@@ -254,7 +255,7 @@ pub struct Moved {
 }
 
 impl Row {
-    /// Its figures.
+    /// Returns its figures.
     #[must_use]
     pub fn sum(&self) -> Sum {
         let (without, hidden_without) = self.without.parts();

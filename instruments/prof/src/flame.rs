@@ -165,7 +165,7 @@ fn fold_both(profiles: [&Profile; 2]) -> BTreeMap<String, [u64; 2]> {
     both
 }
 
-/// A name that stays one frame of one line, whatever is in it.
+/// Returns a name, escaped so that it stays one frame of one line.
 fn frame(name: &str) -> String {
     let mut text = harmless(name.trim()).replace(';', "\\u{3b}");
     if text.is_empty() {

@@ -187,7 +187,7 @@ pub struct OwnCost {
 }
 
 impl OwnCost {
-    /// Share of the target's CPU time that went to being sampled, in per cent.
+    /// Returns the share of the target's CPU time that went to being sampled, in per cent.
     #[must_use]
     pub fn sampling_pct(&self) -> Option<f64> {
         let target = (self.target_cpu_ns > 0).then_some(self.target_cpu_ns as f64)?;
@@ -196,7 +196,7 @@ impl OwnCost {
 }
 
 impl Profile {
-    /// An empty profile of `event`.
+    /// Returns an empty profile of `event`.
     #[must_use]
     pub fn new(event: Event, origin: Origin) -> Profile {
         Profile {
@@ -214,13 +214,13 @@ impl Profile {
         }
     }
 
-    /// Sum of the rows. It saturates: a listing may say anything.
+    /// Returns the sum of the rows. It saturates: a listing may say anything.
     #[must_use]
     pub fn counted(&self) -> u64 {
         self.rows.iter().fold(0, |sum, row| sum.saturating_add(row.count))
     }
 
-    /// The maker's total, or the sum of the rows.
+    /// Returns the maker's total, or the sum of the rows.
     #[must_use]
     pub fn total_count(&self) -> u64 {
         self.total.map_or_else(|| self.counted(), |total| total.count)
@@ -233,7 +233,7 @@ impl Profile {
 }
 
 impl Row {
-    /// A function of which nothing but name and count is known.
+    /// Returns a function of which nothing but name and count is known.
     #[must_use]
     pub fn new(symbol: impl Into<String>, count: u64) -> Row {
         Row { symbol: symbol.into(), count, ..Row::default() }

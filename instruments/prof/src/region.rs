@@ -196,7 +196,7 @@ impl fmt::Display for Timing {
 mod tests {
     use super::*;
 
-    /// A region whose timing costs 24 ticks.
+    /// Returns a region whose timing costs 24 ticks.
     fn region() -> Region {
         Region::with_cost("poll".into(), 24)
     }
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_went_backwards_is_counted_and_not_recorded() {
+    fn times_that_went_backwards_are_counted_and_not_recorded() {
         let mut poll = region();
         poll.record(100, 99);
         assert_eq!((poll.timing().count, poll.timing().mean_ticks), (0, None));

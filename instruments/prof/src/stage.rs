@@ -89,7 +89,7 @@ impl Stage {
     }
 }
 
-/// The stage of `symbol`, which is in `object` and in `space` as far as these are known.
+/// Returns the stage of `symbol`, which is in `object` and in `space` as far as these are known.
 #[must_use]
 pub fn stage_of(symbol: &str, object: Option<&str>, space: Space) -> Stage {
     let name = bare(symbol);
@@ -127,7 +127,7 @@ fn program(name: &str) -> Option<Stage> {
     PROGRAM.look_up(path)
 }
 
-/// The name as its source has it: without what compilers and system call wrappers add.
+/// Returns the function's name in its source: without the suffixes of compilers and system call wrappers.
 fn bare(symbol: &str) -> &str {
     let name = symbol.split("+0x").next().unwrap_or(symbol);
     if name.contains("::") {
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_compilers_and_wrappers_add_does_not_hide_a_function() {
+    fn suffixes_of_compilers_do_not_hide_a_function() {
         for name in ["ip_rcv.isra.0", "ip_rcv.part.3.cold", "ip_rcv+0x1c/0x200"] {
             assert_eq!(of(name), Stage::Ip, "{name}");
         }

@@ -3,8 +3,8 @@
 use linerate_show::number;
 use linerate_show::words::{WIDTH, wrapped_at};
 
-/// A figure with about three digits that mean something: `0`, `<0.0001`, `0.0213`, `4.57`, `81.2`,
-/// `1,234`.
+/// Returns a figure with about three digits that mean something: `0`, `<0.0001`, `0.0213`, `4.57`,
+/// `81.2`, `1,234`.
 pub(crate) fn figure(value: f64) -> String {
     let size = value.abs();
     match size {

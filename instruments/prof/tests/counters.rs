@@ -27,7 +27,7 @@ fn or_skip<T>(tried: Result<T>) -> Option<T> {
     tried.inspect_err(|e| println!("skipped: {e}")).ok()
 }
 
-/// A counting that this machine allows, or why not, printed.
+/// Returns a counting that this machine allows, or why not, printed.
 fn try_counting(names: &[&str]) -> Option<Counting> {
     or_skip(counting(names))
 }
@@ -290,7 +290,7 @@ fn between_the_edges_of_a_window_there_is_no_system_call_however_long_it_is() {
 }
 
 #[test]
-fn what_is_counted_is_the_same_whoever_else_is_in_the_window() {
+fn counts_do_not_depend_on_other_threads_in_the_window() {
     const TURNS: u64 = 20_000_000;
     let instructions = |names: &[&str]| {
         let mut window = try_counting(names)?;
@@ -307,7 +307,7 @@ fn what_is_counted_is_the_same_whoever_else_is_in_the_window() {
 }
 
 #[test]
-fn an_event_that_nobody_has_is_refused_with_a_remedy_and_takes_its_group_along() {
+fn unknown_event_is_refused_with_a_remedy_and_its_group() {
     let absent = Event::new("absent", 0x7fff_fff0, 0);
     if try_counting(&["task-clock"]).is_none() {
         return;

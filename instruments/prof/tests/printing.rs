@@ -371,7 +371,7 @@ fn any_profile() -> impl Strategy<Value = Profile> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn whatever_a_profile_holds_it_is_printed(
+    fn any_profile_is_printed_without_a_panic(
         without in any_profile(), with in any_profile(), top in prop::option::of(0usize..50),
     ) {
         let mut diffs = vec![Diff::between(&without, &with)];

@@ -105,7 +105,7 @@ fn count_down(turns: u64) {
     unsafe { linerate_test_outer(turns) }
 }
 
-/// A recording, or the reason why this machine gives none.
+/// Returns a recording, or the reason why this machine gives none.
 fn started(recording: Result<Recording>) -> Option<Recording> {
     match recording {
         Ok(recording) => Some(recording),
@@ -338,7 +338,7 @@ fn an_event_of_the_cpu_is_sampled_or_refused_with_the_way_out() {
 }
 
 #[test]
-fn what_a_ring_cannot_hold_is_counted_as_lost() {
+fn samples_beyond_the_ring_are_counted_as_lost() {
     let recorder = Recorder { ring_bytes: 1, ..at(10_000) };
     let Some(recording) = started(recorder.start(Target::ThisThread)) else { return };
     // The ring, of one page, is not read for some tenths of a second.
@@ -424,7 +424,7 @@ fn foreign_proc() {
     assert!(count(&profile, "works_seven") >= 30, "{}", show(&profile));
 }
 
-/// A million turns of one of the functions above.
+/// Returns a million turns of one of the functions above.
 fn works(function: fn(u64) -> u64) {
     black_box(function(1_000_000));
 }

@@ -44,13 +44,13 @@ pub(super) fn report(post: &'static Post, text: &str) -> Result<Report> {
     Ok(report)
 }
 
-/// The two listings: without affinity, which the post has first, and with it.
+/// Returns the two listings: without affinity, which the post has first, and with it.
 fn listings(post: &Post, text: &str) -> Result<[Profile; 2]> {
     let read = read::parse(text.as_bytes(), Some(Form::Kernprof))?;
     super::two(post, read)
 }
 
-/// The posted table.
+/// Returns the posted table.
 fn ranked<'a>(text: &Text<'a>) -> Result<Vec<Ranked<'a>>> {
     let head = text.line_with(1, "Thanx, Paul")?.line;
     let rows = text.lines_from(head + 1);

@@ -45,7 +45,7 @@ impl Test<'_> {
         Pair { before: self.org.to_f64(), after: self.new.to_f64() }
     }
 
-    /// The change with two digits, as the post prints it; `None` of nothing.
+    /// Returns the change with two digits, as the post prints it; `None` of nothing.
     fn change(&self, rounding: Rounding) -> Option<Decimal> {
         Decimal::change_pct(self.org, self.new, 2, rounding)
     }
@@ -131,7 +131,7 @@ fn groups(grid: &Grid<'_>) -> Table {
     table
 }
 
-/// The values that `key` takes, in the order of the post.
+/// Returns the values that `key` takes, in the order of the post.
 fn distinct(grid: &Grid<'_>, key: impl Fn(&Test) -> Decimal) -> Vec<Decimal> {
     let mut values = Vec::new();
     for value in grid.tests.iter().map(key) {
@@ -204,7 +204,7 @@ fn totals(report: &mut Report, grid: &Grid<'_>) {
     report.check("tests that got worse", line, worse.to_string(), all.counts.worse.to_string());
 }
 
-/// The sums of both columns and the change of the sum, as the post prints them.
+/// Returns the sums of both columns and the change of the sum, as the post prints them.
 fn sums(grid: &Grid<'_>) -> [String; 3] {
     let sum = |value: fn(&Test<'_>) -> Decimal| {
         grid.tests.iter().try_fold(Decimal::whole(0), |sum, test| sum.plus(value(test)))
@@ -291,7 +291,7 @@ fn errata(report: &mut Report, grid: &Grid<'_>) {
     report.erratum(None, "Nothing is said of runs, of spread, of latency or of CPU", gives);
 }
 
-/// The table as it was posted.
+/// Returns the table as it was posted.
 fn as_posted(grid: &Grid<'_>) -> String {
     const RULE: &str = "---------------------------------------------------------------\n";
     let mut table =

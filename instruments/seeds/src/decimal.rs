@@ -29,7 +29,7 @@ pub enum Rounding {
 }
 
 impl Decimal {
-    /// A whole number.
+    /// Returns a whole number.
     #[must_use]
     pub fn whole(n: u64) -> Decimal {
         Decimal { units: i128::from(n), digits: 0 }
@@ -57,8 +57,8 @@ impl Decimal {
         Some(Decimal { units: if negative { -units } else { units }, digits })
     }
 
-    /// The change from `before` to `after` in per cent of `before`, exactly, with `digits` behind
-    /// the point; `None` of nothing.
+    /// Returns the change from `before` to `after` in per cent of `before`, exactly, with `digits`
+    /// behind the point; `None` of nothing.
     #[must_use]
     pub fn change_pct(
         before: Decimal,

@@ -122,7 +122,8 @@ fn is_noise(diff: &Diff, row: &diff::Row) -> bool {
     diff.change(row) == Change::Noise
 }
 
-/// A function that grew. What is not listed is below the cut-off, and the change is less than that.
+/// Returns a function that grew. What is not listed is below the cut-off, and the change is less
+/// than that.
 fn grown_row(diff: &Diff, row: &diff::Row) -> Vec<Cell> {
     let count = |count| match count {
         Count::Is(n) => Cell::Count(n),
@@ -134,7 +135,7 @@ fn grown_row(diff: &Diff, row: &diff::Row) -> Vec<Cell> {
     vec![name, Cell::Count(1), count(row.without), count(row.with), Cell::Gain(change)]
 }
 
-/// The functions that the post is about, with their share.
+/// Returns the functions that the post is about, with their share.
 fn buffers(diff: &Diff) -> Table {
     let columns = [
         Column::new("figure", "functions that make and free buffers", ""),
@@ -187,7 +188,7 @@ enum All {
     Busy,
 }
 
-/// The share of `sum` in per cent, as is or with `frames`.
+/// Returns the share of `sum` in per cent, as is or with `frames`.
 fn share(diff: &Diff, sum: Sum, of: All, frames: bool) -> Option<f64> {
     let part = if frames { sum.with } else { sum.without };
     let (all, idle) = all_and_idle(diff, frames)?;
@@ -195,7 +196,7 @@ fn share(diff: &Diff, sum: Sum, of: All, frames: bool) -> Option<f64> {
     Pair::of(all, part).ratio().map(|ratio| 100.0 * ratio)
 }
 
-/// The maker's total and the ticks that are idle.
+/// Returns the maker's total and the ticks that are idle.
 fn all_and_idle(diff: &Diff, frames: bool) -> Option<(u64, u64)> {
     let (total, idle) = (diff.makers_total()?, diff.sum_of(|row| row.stage == Stage::Idle));
     Some(if frames { (total.with, idle.with) } else { (total.without, idle.without) })

@@ -122,7 +122,7 @@ pub static POSTS: [Post; 5] = [
 ];
 
 impl Post {
-    /// The post of that number, with or without its zeros, or of that experiment.
+    /// Returns the post of that number, with or without its zeros, or of that experiment.
     #[must_use]
     pub fn named(name: &str) -> Option<&'static Post> {
         let number = name.parse::<usize>().ok().filter(|_| name.len() <= 3);
@@ -148,7 +148,7 @@ impl Post {
         (self.compute)(self, text)
     }
 
-    /// The copy of it in `directory`.
+    /// Returns the copy of it in `directory`.
     ///
     /// # Errors
     /// `E-FILE` if it cannot be read, is too large for a post, or is not UTF-8.
@@ -172,7 +172,7 @@ impl Post {
     }
 }
 
-/// The two profiles that a post holds, all of whose lines could be read.
+/// Returns the two profiles that a post holds, all of whose lines could be read.
 fn two(post: &Post, read: read::Read) -> Result<[Profile; 2]> {
     let what = format!("cannot read post {}", post.id);
     if let Some(why) = read.left_out() {

@@ -68,7 +68,7 @@ pub(super) fn report(post: &'static Post, text: &str) -> Result<Report> {
     Ok(report)
 }
 
-/// The rows of the table, and the line of the first.
+/// Returns the rows of the table, and the line of the first.
 fn loads(text: &Text<'_>) -> Result<(usize, Vec<Load>)> {
     let head = text.line_with(1, "Link util [%]")?.line;
     let rule = text.line_with(head, "-----")?.line;
@@ -298,7 +298,7 @@ fn rough(report: &mut Report, first: usize, loads: &[Load]) {
     report.erratum(first + i, "The figures were read off graphs by eye", gives);
 }
 
-/// The table as it was posted.
+/// Returns the table as it was posted.
 fn as_posted(loads: &[Load]) -> String {
     let row = |load: &Load| {
         let packets =

@@ -33,7 +33,7 @@ impl Outcome {
     }
 }
 
-/// The document of `reports` and what came of them, `linerate-seeds/1`, on one line.
+/// Returns the document of `reports` and what came of them, `linerate-seeds/1`, on one line.
 #[must_use]
 pub fn document(reports: &[Report], outcome: &Outcome) -> String {
     #[derive(Serialize)]

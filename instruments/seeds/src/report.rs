@@ -115,7 +115,7 @@ pub struct Erratum {
 }
 
 impl Report {
-    /// A report in which nothing stands yet.
+    /// Returns a report in which nothing stands yet.
     #[must_use]
     pub fn new(post: &'static Post) -> Report {
         Report {
@@ -195,7 +195,7 @@ impl Report {
 }
 
 impl Printed {
-    /// A ranked difference.
+    /// Returns a ranked difference.
     #[must_use]
     pub fn diff(name: &'static str, title: impl Into<String>, diff: &Diff) -> Printed {
         Printed {

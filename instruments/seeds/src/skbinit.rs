@@ -124,7 +124,7 @@ fn table(measured: &Measured) -> Table {
     table
 }
 
-/// A sum without the side that was not posted is a lower bound.
+/// Returns a sum without the side that was not posted is a lower bound.
 fn bounded(kernel: &Kernel, exact: Cell, value: f64) -> Cell {
     if kernel.free.is_some() { exact } else { Cell::AtLeast(value, 2) }
 }
@@ -271,7 +271,7 @@ fn errata(report: &mut Report, text: &Text<'_>, measured: &Measured) -> Result<(
     Ok(())
 }
 
-/// The two tables as they were posted.
+/// Returns the two tables as they were posted.
 fn as_posted(measured: &Measured) -> String {
     let spaced =
         |values: &[Decimal]| values.iter().map(Decimal::to_string).collect::<Vec<_>>().join(" ");

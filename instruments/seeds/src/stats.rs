@@ -67,7 +67,7 @@ pub struct Overall {
 }
 
 impl Pair {
-    /// A pair of whole numbers, as exact as an `f64`.
+    /// Returns a pair of whole numbers, as exact as an `f64`.
     #[must_use]
     pub fn of(before: u64, after: u64) -> Pair {
         Pair { before: before as f64, after: after as f64 }
@@ -143,13 +143,13 @@ impl Overall {
     }
 }
 
-/// The mean of `values`, each weighing the same; `None` of none.
+/// Returns the mean of `values`, each weighing the same; `None` of none.
 #[must_use]
 pub fn mean(values: &[f64]) -> Option<f64> {
     finite(values.iter().sum::<f64>() / values.len() as f64)
 }
 
-/// The mean of values, each with its weight; `None` if they weigh nothing.
+/// Returns the mean of values, each with its weight; `None` if they weigh nothing.
 ///
 /// A mean of means is only right if it is weighted by the calls that each of them is a mean of.
 #[must_use]
@@ -158,7 +158,7 @@ pub fn weighted_mean(values: &[(f64, f64)]) -> Option<f64> {
     finite(values.iter().map(|(value, weight)| value * weight).sum::<f64>() / weight)
 }
 
-/// The geometric mean of `ratios`; `None` of none, or if one of them is not above 0.
+/// Returns the geometric mean of `ratios`; `None` of none, or if one of them is not above 0.
 #[must_use]
 pub fn geometric_mean(ratios: &[f64]) -> Option<f64> {
     if ratios.iter().any(|ratio| *ratio <= 0.0) {
@@ -168,7 +168,7 @@ pub fn geometric_mean(ratios: &[f64]) -> Option<f64> {
     mean(&logs).and_then(|mean| finite(mean.exp()))
 }
 
-/// The smallest and the largest; `None` of none, or if one of them is no number.
+/// Returns the smallest and the largest; `None` of none, or if one of them is no number.
 #[must_use]
 pub fn range(values: &[f64]) -> Option<(f64, f64)> {
     let low = values.iter().copied().reduce(f64::min)?;

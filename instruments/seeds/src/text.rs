@@ -34,7 +34,7 @@ pub struct Statement<T> {
 }
 
 impl<'a> Text<'a> {
-    /// The text of post `id`.
+    /// Returns the text of post `id`.
     ///
     /// # Errors
     /// `E-FILE` if it is too large to be a post.
@@ -55,12 +55,12 @@ impl<'a> Text<'a> {
         Ok(Text { id, lines, flat, starts })
     }
 
-    /// The lines from number `first` on, with their numbers.
+    /// Returns the lines from number `first` on, with their numbers.
     pub fn lines_from(&self, first: usize) -> impl Iterator<Item = (usize, &'a str)> {
         self.lines.iter().enumerate().skip(first.saturating_sub(1)).map(|(i, line)| (i + 1, *line))
     }
 
-    /// The first line at or after `first` that holds `part`.
+    /// Returns the first line at or after `first` that holds `part`.
     ///
     /// # Errors
     /// `E-FILE` if none does.
@@ -87,7 +87,7 @@ impl<'a> Text<'a> {
         Ok(Statement { line: self.line_at(start), is })
     }
 
-    /// The number behind a phrase.
+    /// Returns the number behind a phrase.
     ///
     /// # Errors
     /// `E-FILE` if the phrase is not there, or no number follows it.
@@ -97,7 +97,7 @@ impl<'a> Text<'a> {
         self.number(start, word.unwrap_or(""))
     }
 
-    /// The number in front of a phrase.
+    /// Returns the number in front of a phrase.
     ///
     /// # Errors
     /// As [`Text::number_after`].
@@ -132,7 +132,7 @@ impl<'a> Text<'a> {
         Ok(end + usize::from(self.flat.get(end..).is_some_and(|rest| rest.starts_with(' '))))
     }
 
-    /// The line that byte `at` of the running words is in.
+    /// Returns the line that byte `at` of the running words is in.
     fn line_at(&self, at: usize) -> usize {
         // Blank lines start where the next one does: the last of them is meant.
         self.starts.partition_point(|start| *start <= at)
@@ -150,7 +150,7 @@ fn unreadable(id: &str) -> String {
     format!("cannot read post {id}")
 }
 
-/// A line without the marks of mail that quotes it.
+/// Returns a line without the marks of mail that quotes it.
 fn unquoted(line: &str) -> &str {
     line.trim_start_matches(|c: char| c == '>' || c.is_whitespace())
 }
@@ -163,7 +163,7 @@ mod tests {
         "Title\n\n> > By inordinate, we mean\n> twice 7%\nin all 1,365,716 retrans\nx .\n";
 
     #[test]
-    fn what_is_said_over_two_lines_of_a_quotation_is_found_with_its_line() {
+    fn quotation_over_two_lines_is_found_with_its_line() {
         let text = Text::new("001", POST).unwrap();
         assert_eq!(
             text.between("inordinate, we", "7%").unwrap(),
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_an_error_that_names_it() {
+    fn missing_phrase_is_an_error_that_names_it() {
         let text = Text::new("001", POST).unwrap();
         let why = |e: Error| e.why;
         assert!(why(text.between("Title", "nowhere").unwrap_err()).contains("nowhere"));

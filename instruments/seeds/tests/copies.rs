@@ -62,7 +62,7 @@ fn a_changed_figure_fails_its_check_with_its_line_and_no_other() {
 }
 
 #[test]
-fn what_is_not_wrong_in_a_copy_is_not_said_to_be() {
+fn corrected_copy_has_no_erratum_for_it() {
     let says = |report: &Report, part: &str| report.errata.iter().any(|e| e.says.contains(part));
     assert!(!says(&changed("002", "or 18500", "or 18456"), "retransmissions"));
     assert!(!says(&changed("003", "L2_CACHE_LINES_OUT", "L2_LINES_OUT"), "L2_CACHE_LINES_OUT"));

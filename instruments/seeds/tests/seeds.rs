@@ -7,7 +7,7 @@ fn report(id: &str) -> Report {
     Post::named(id).unwrap().report().unwrap()
 }
 
-/// The document of a post's table, or of its difference.
+/// Returns the document of a post's table, or of its difference.
 fn part(report: &Report, name: &str) -> Value {
     let named = |part: &&Part| match part {
         Part::Table(table) => table.name == name,
@@ -18,7 +18,7 @@ fn part(report: &Report, name: &str) -> Value {
     serde_json::to_value(part).unwrap()
 }
 
-/// The row of `part` whose `key` is `name`.
+/// Returns the row of `part` whose `key` is `name`.
 fn row(part: &Value, key: &str, name: &str) -> Value {
     let rows = part["rows"].as_array().unwrap();
     let found = rows.iter().find(|row| row[key] == name);

@@ -248,7 +248,7 @@ fn by_port(text: &str) -> Result<()> {
     seen.print(seconds, irqs)
 }
 
-/// Forwards between two interfaces and measures this process alone: nobody looks at the datagrams.
+/// Forwards between two interfaces and measures this process alone: no program reads the datagrams.
 fn forward(mode: &str) -> Result<()> {
     let engine = Engine::builder().moderation(mode.parse()?);
     let engine = engine.port("w", "xdp:w0,all").port("e", "xdp:e0,all").wire("w", "e");

@@ -78,7 +78,8 @@ fn said(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// The sources of both series, from the archives `URI RELEASE` that the machine already uses.
+/// Returns the sources of both series, from the archives `URI RELEASE` that the machine already
+/// uses.
 fn sources(known: &str) -> Option<String> {
     let rows: Vec<(&str, &str)> = known.lines().filter_map(|line| line.split_once(' ')).collect();
     let uri = |wanted: &str| rows.iter().find(|(_, release)| *release == wanted).map(|row| row.0);
@@ -89,7 +90,8 @@ fn sources(known: &str) -> Option<String> {
     Some(row(main, "backports") + &row(security, "security"))
 }
 
-/// The package of `series` that one of the packages in the text of `apt-cache show` depends on.
+/// Returns the package of `series` that one of the packages in the text of `apt-cache show` depends
+/// on.
 fn dependency(shown: &str, series: &str) -> Option<String> {
     let field = |stanza: &str, key: &str| {
         stanza.lines().find_map(|line| Some(line.strip_prefix(key)?.trim().to_owned()))

@@ -30,7 +30,7 @@ const CARDS: &str = "-netdev hubport,id=v0,hubid=0 -netdev hubport,id=v1,hubid=0
 /// Speculation is not worth its cost here, and nothing else shares the guest.
 const KERNEL_OPTIONS: &str = "console=ttyS0 panic=-1 loglevel=4 mitigations=off";
 
-/// The command that boots `image` with the root file system `root`.
+/// Returns the command that boots `image` with the root file system `root`.
 pub fn command(image: &Path, root: &Path) -> Command {
     let mut command = within_limit();
     command.args(MACHINE.split_whitespace()).args(CARDS.split_whitespace());

@@ -150,8 +150,8 @@ fn settings(load: &Load<'_>) -> String {
     )
 }
 
-/// The scenarios whose names, with `scenarios::` before them, contain one of `only`: a function
-/// `scenario_` each.
+/// Returns the scenarios whose names, with `scenarios::` before them, contain one of `only`: a
+/// function `scenario_` each.
 fn scenarios(only: &str) -> impl Iterator<Item = &'static str> {
     let names = SCENARIOS.lines().filter_map(|line| line.strip_prefix("scenario_"));
     let asked = move |name: &&str| {

@@ -32,7 +32,7 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// The kernel of `series` in `cache`, brought there first if it is not.
+    /// Returns the kernel of `series` in `cache`, brought there first if it is not.
     ///
     /// Nothing is looked for in the network once it is there: who wants a newer one deletes it.
     pub fn obtain(cache: &Path, series: &Series) -> Result<Kernel> {
@@ -69,7 +69,7 @@ impl Kernel {
         self.folder.join("boot").join(format!("vmlinuz-{}", self.version))
     }
 
-    /// The folder of its modules.
+    /// Returns the folder of its modules.
     pub fn modules(&self) -> PathBuf {
         self.folder.join("lib/modules").join(&self.version)
     }

@@ -11,7 +11,7 @@ pub struct Laps {
 }
 
 impl Laps {
-    /// The first of them began with the run.
+    /// Returns the first of them began with the run.
     pub fn from_the_start(name: &str) -> Laps {
         Laps { name: name.to_owned(), since: Duration::ZERO, done: Vec::new() }
     }
@@ -25,12 +25,12 @@ impl Laps {
         self.since = at;
     }
 
-    /// All that ended, in their order.
+    /// Returns all that ended, in their order.
     pub fn all(&self) -> String {
         shown(self.done.iter())
     }
 
-    /// The `n` that took longest.
+    /// Returns the `n` that took longest.
     pub fn longest(&self, n: usize) -> String {
         let mut laps: Vec<_> = self.done.iter().collect();
         laps.sort_by_key(|(_, took)| std::cmp::Reverse(*took));
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_took_longest_is_named_first() {
+    fn slowest_step_is_named_first() {
         let mut laps = Laps::from_the_start("boot");
         for (name, at) in [("a", 2), ("b", 5), ("", 6), ("c", 8), ("d", 9)] {
             laps.next(name, Duration::from_secs(at));

@@ -127,7 +127,7 @@ pub fn run(root: &Path, args: &[String]) -> Result<Done> {
     Ok(Done::with(format!("{passed} tests under {} kernels", rans.len()), skipped))
 }
 
-/// A guest for each of `kernels`, all at the same time.
+/// Returns a guest for each of `kernels`, all at the same time.
 fn side_by_side(
     kernels: Vec<Kernel>,
     load: &Load<'_>,
@@ -177,7 +177,7 @@ fn one(
 }
 
 impl Options {
-    /// Every kernel and every test.
+    /// Returns every kernel and every test.
     fn all() -> Options {
         let series = SERIES.iter().collect();
         Options { series, only: String::new(), keep: false }
@@ -213,14 +213,14 @@ fn is_a_name(part: &str) -> bool {
     !part.is_empty() && part.chars().all(|c| ":_".contains(c) || c.is_ascii_alphanumeric())
 }
 
-/// The first program that has to be here and is not, and the package that brings it.
+/// Returns the first program that has to be here and is not, and the package that brings it.
 fn missing() -> Option<(&'static str, &'static str)> {
     let needed = [(boot::QEMU, "qemu-system-x86"), ("xz", "xz-utils"), ("ldd", "libc-bin")];
     let mut needed = needed.into_iter().chain(guest::NEEDED);
     needed.find(|(program, _)| programs::located(program).is_none())
 }
 
-/// The kernels that are available, and a line for each of the others.
+/// Returns the kernels that are available, and a line for each of the others.
 fn kernels(cache: &Path, series: &[&Series]) -> Result<(Vec<Kernel>, Vec<String>)> {
     fs::create_dir_all(cache)?;
     let (mut kernels, mut skipped) = (Vec::new(), Vec::new());

@@ -42,7 +42,7 @@ pub struct Module {
     pub object: Vec<u8>,
 }
 
-/// The modules `wanted` and all that they depend on, each behind what it depends on.
+/// Returns the modules `wanted` and all that they depend on, each behind what it depends on.
 pub fn in_order(folder: &Path, wanted: &[&str]) -> Result<Vec<Module>> {
     let list = folder.join("modules.order");
     let list = fs::read_to_string(&list).with_context(|| format!("{}", list.display()))?;
@@ -90,7 +90,8 @@ fn depends(object: &[u8]) -> Vec<String> {
     names.split(',').filter(|name| !name.is_empty()).map(|name| name.replace('-', "_")).collect()
 }
 
-/// The object file at `path`, which lists name without the `.xz` of a kernel that compresses them.
+/// Returns the object file at `path`, which lists name without the `.xz` of a kernel that
+/// compresses them.
 fn object(path: &Path) -> Result<Vec<u8>> {
     if let Ok(bytes) = fs::read(path) {
         return Ok(bytes);

@@ -84,7 +84,7 @@ struct Built {
     test: bool,
 }
 
-/// The executables in what cargo says of a build.
+/// Returns the executables in what cargo says of a build.
 fn built(messages: &str) -> Vec<Built> {
     let messages = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let executable = |message: Value| {
@@ -133,7 +133,8 @@ pub fn located(name: &str) -> Option<PathBuf> {
     files.into_iter().find(|file| file.is_file())
 }
 
-/// The shared libraries that a program loads, its loader included, by the paths that it names.
+/// Returns the shared libraries that a program loads, its loader included, by the paths that it
+/// names.
 pub fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
     let output = Command::new("ldd").arg(program).output().context("cannot start ldd")?;
     if !output.status.success() {
@@ -147,7 +148,7 @@ pub fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
     Ok(said.lines().filter_map(library).collect())
 }
 
-/// The path in one of the lines `libc.so.6 => /lib/libc.so.6 (0x…)`, `/lib/ld.so (0x…)`.
+/// Returns the path in one of the lines `libc.so.6 => /lib/libc.so.6 (0x…)`, `/lib/ld.so (0x…)`.
 fn library(line: &str) -> Option<PathBuf> {
     let path = line.split_whitespace().find(|word| word.starts_with('/'))?;
     Some(path.into())

@@ -15,7 +15,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// The start of `total` tests.
+    /// Returns the start of `total` tests.
     pub fn new(total: usize) -> Progress {
         let start = Instant::now();
         Progress { total, start, told: Mutex::new((0, start)) }

@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_file_and_one_that_nobody_declares_are_found() {
+    fn long_and_undeclared_files_are_found() {
         assert_eq!(found("crates/ctl/src/a.rs", &"\n".repeat(600)), [0_usize; 0]);
         assert_eq!(found("crates/ctl/src/a.rs", &"\n".repeat(601)), [0]);
         assert_eq!(found("crates/ctl/src/b.rs", ""), [0]);

@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_exists_may_be_named_and_what_is_to_come_may_be_promised() {
+    fn existing_items_may_be_named_and_future_ones_promised() {
         for ours in [
             "`Skb::push`",
             "`linerate_skb::Skb`, `skb::Skb::push()`",
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_exist_is_found_with_its_line() {
+    fn missing_item_is_found_with_its_line() {
         for ours in [
             "`Skb::pull`",
             "`Skb`, `Skb::pull`",

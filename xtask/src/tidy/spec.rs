@@ -126,7 +126,7 @@ fn has_test(text: &str, name: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// A specification whose rows all end so.
+    /// Returns a specification whose rows all end so.
     fn all(end: &str) -> String {
         let posts = ROWS.iter().enumerate();
         posts

@@ -13,7 +13,7 @@ const PROGRAM: &str = match option_env!("CARGO_BIN_EXE_linerate-lab") {
     },
 };
 
-/// The command with `words`, separated by spaces.
+/// Returns the command with `words`, separated by spaces.
 pub fn command(words: &str) -> Command {
     let mut command = Command::new(PROGRAM);
     command.args(words.split_whitespace());
@@ -44,7 +44,7 @@ impl From<Output> for Ended {
 }
 
 impl Ended {
-    /// The one document on its stdout.
+    /// Returns the one document on its stdout.
     pub fn document(&self) -> Value {
         assert_eq!(self.out.lines().count(), 1, "{self:?}");
         serde_json::from_str(&self.out).unwrap()

@@ -1,4 +1,4 @@
-//! A worker holds devices that have packets densely, and hears what it is told meanwhile.
+//! A worker holds devices that have packets densely, and obeys orders that come meanwhile.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -42,8 +42,8 @@ impl AsFd for Dense {
     }
 }
 
-/// A worker that has found ten packets often enough to hold for 10 ms, with `waiting` packets that wait for
-/// room; and when its hold ends.
+/// Returns a worker that has found ten packets often enough to hold for 10 ms, with `waiting`
+/// packets that wait for room; and when its hold ends.
 fn dense(notifies_tx_space: bool, waiting: usize) -> (Worker, Arc<WorkerSlot>, Turned) {
     let pool = Pool::builder().frames(4096).build().unwrap();
     let device = Box::new(Dense { fd: EventFd::new().unwrap(), notifies_tx_space });
@@ -92,7 +92,7 @@ fn a_worker_holds_until_the_time_and_counts_one_irq() {
 }
 
 #[test]
-fn what_a_worker_is_told_ends_a_hold() {
+fn order_to_a_worker_ends_its_hold() {
     let (mut worker, slot, _) = dense(true, 0);
     let far = Turned::Until(Instant::now() + Duration::from_secs(100));
     slot.set_phase(Phase::Halt);

@@ -255,7 +255,7 @@ mod tests {
         }
     }
 
-    /// A queue that 20 packets stand in: one comes and one leaves a millisecond.
+    /// Returns a queue that 20 packets stand in: one comes and one leaves a millisecond.
     fn standing(marks: bool, ms: u64) -> (Queue, usize) {
         let mut queue = Queue { marks, ..Queue::default() };
         let (mut codel, mut sent) = (Codel::default(), 0);

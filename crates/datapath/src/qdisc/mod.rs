@@ -122,7 +122,7 @@ impl Limit {
         Limit { bytes, ..self }
     }
 
-    /// Returns true if `held` is more than that.
+    /// Returns true if `held` is more than the limit.
     const fn is_exceeded_by(self, held: Moved) -> bool {
         held.packets > self.packets || held.bytes > self.bytes
     }

@@ -115,7 +115,7 @@ impl Default for Chain {
 
 /// A flow that can be in a [`Chain`].
 pub(super) trait Link {
-    /// Returns where it keeps the place of the next one.
+    /// Returns the index at which the next place is kept.
     fn next(&mut self) -> &mut u32;
 }
 

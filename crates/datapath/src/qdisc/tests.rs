@@ -353,7 +353,7 @@ fn longest_queue_loses_from_its_head_when_all_are_too_much() {
     assert!(!left.contains(&(1, 0, 1514)));
 }
 
-/// A queue of 50 that stands for 400 ms, served 1 a ms.
+/// Returns a queue of 50 that stands for 400 ms, served 1 a ms.
 fn congested(ecn: bool) -> (Vec<Left>, Bench<FqCodel>) {
     let config = FqCodelConfig { ecn, limit: Limit::packets(200), ..FqCodelConfig::default() };
     let mut bench = Bench::new(FqCodel::new(config));

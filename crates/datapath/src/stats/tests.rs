@@ -50,7 +50,7 @@ impl AsFd for Losing {
     }
 }
 
-/// A port of these queues, and the worker that has them.
+/// Returns a port of these queues, and the worker that has them.
 fn port(queues: Vec<Losing>) -> (Entry, Worker) {
     let pool = Pool::builder().frames(2048).build().unwrap();
     let napi = |ops| {
@@ -78,7 +78,7 @@ fn port(queues: Vec<Losing>) -> (Entry, Worker) {
 }
 
 #[test]
-fn what_drivers_count_is_told_by_port_now_and_then_and_at_the_end() {
+fn driver_counters_are_reported_by_port_while_it_runs_and_at_the_end() {
     let (entry, mut worker) = port(vec![Losing::new(None, 2), Losing::new(Some(70), 1)]);
     assert_eq!(PortStats::read(&entry).driver_counts, DriverCounts::default());
     worker.turn(Instant::now());

@@ -90,7 +90,7 @@ fn checksum_left(frame: &mut [u8]) -> Option<Partial> {
     None
 }
 
-/// The same for a segment of TCP as a superframe that is no longer than its one piece.
+/// Returns the same for a segment of TCP as a superframe that is no longer than its one piece.
 fn superframe(frame: &[u8], offload: Offload) -> Offload {
     let Ok(view) = tcp(frame) else { return offload };
     let payload = view.payload();
@@ -112,7 +112,7 @@ mod tests {
     use linerate_port::pcap::Frame;
     use linerate_skb::Batch;
 
-    /// A frame of UDP or TCP over IPv4 with all checksums right.
+    /// Returns a frame of UDP or TCP over IPv4 with all checksums right.
     fn frame(protocol: u8, payload: &[u8]) -> Vec<u8> {
         let header = if protocol == 6 { 20 } else { 8 };
         let len = (header + payload.len()) as u16;

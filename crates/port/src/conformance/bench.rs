@@ -73,18 +73,18 @@ impl Bench {
         }
     }
 
-    /// True if packets go this way.
+    /// Returns true if packets go this way.
     pub fn carries(&self) -> bool {
         let receives = self.is_stored() || self.ends[self.receiver].receives();
         self.joined && self.ends[self.sender].sends() && receives
     }
 
-    /// True if what is sent can be read only when its sender is closed.
+    /// Returns true if what is sent can be read only when its sender is closed.
     pub fn is_stored(&self) -> bool {
         self.later.is_some()
     }
 
-    /// True if it has two ends, open at the same time.
+    /// Returns true if it has two ends, open at the same time.
     pub fn is_pair(&self) -> bool {
         self.ends.len() == 2
     }

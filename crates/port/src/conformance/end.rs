@@ -163,7 +163,7 @@ impl End {
             assert!(!left.is_zero(), "{}", arrivals.missing());
             if !self.wait(Want::Frames, left) {
                 let late = self.take(arrivals, BATCH);
-                assert_eq!(late, 0, "packets that waited, and nobody was woken for them");
+                assert_eq!(late, 0, "packets that waited, and the poller was not woken for them");
                 panic!("{}", arrivals.missing());
             }
         }
@@ -195,7 +195,7 @@ impl End {
         silent
     }
 
-    /// True if one of its descriptors is readable within `timeout`.
+    /// Returns true if one of its descriptors is readable within `timeout`.
     pub fn readable(&self, timeout: Duration) -> bool {
         let fds: Vec<BorrowedFd<'_>> = self.slots.iter().map(|slot| slot.ops.as_fd()).collect();
         let readable = poll_readable(&fds, Some(timeout));
@@ -216,7 +216,7 @@ impl End {
         }
     }
 
-    /// The worst of its queues.
+    /// Returns the worst of its queues.
     pub fn health(&self) -> Health {
         let all = || self.slots.iter().map(|slot| slot.ops.health());
         let ended = || all().all(|health| health.ended()).then(|| all().next()).flatten();

@@ -54,7 +54,7 @@ pub struct Case {
 }
 
 impl Case {
-    /// The case `run`, under its name.
+    /// Returns the case `run`, under its name.
     #[must_use]
     pub const fn new(name: &'static str, run: fn(&mut Rig) -> Ran) -> Case {
         Case { name, run }

@@ -165,7 +165,7 @@ impl Rig {
         self
     }
 
-    /// The device takes more than it can hold, and drops what nobody reads in time.
+    /// The device takes more than it can hold, and drops what is not read in time.
     #[must_use]
     pub fn drops_unread(mut self) -> Rig {
         self.limits.drops_unread = true;
@@ -214,7 +214,7 @@ impl Rig {
     }
 
     /// Opens the ends; those of a device that was just closed may need a moment, because a child
-    /// that somebody else forked meanwhile has its descriptors until it executes.
+    /// that another thread forked meanwhile has its descriptors until it executes.
     fn open_ends(&mut self, pool: &Pool) -> Ends {
         let deadline = Instant::now() + self.limits.patience;
         loop {

@@ -98,12 +98,12 @@ impl Arrivals {
         self.came
     }
 
-    /// True if this one came.
+    /// Returns true if this packet has arrived.
     pub fn has(&self, id: Id) -> bool {
         self.expected.get(&id).is_some_and(|(_, came)| *came)
     }
 
-    /// Checks a packet that came; those of other flows are somebody else's.
+    /// Checks a packet that came; those of other flows are another program's.
     pub fn take(&mut self, skb: &Skb) {
         let Some(id) = id_of(skb) else { return };
         let Some(last) = self.last.get_mut(&id.0) else { return };

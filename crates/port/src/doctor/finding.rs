@@ -103,7 +103,7 @@ impl Findings {
         self.add(Finding::of(Level::Warn, e))
     }
 
-    /// Adds what opening a port gave, and each thing that it did not.
+    /// Adds a finding for each setting that an opened port obtained, and for each that it missed.
     pub fn opened(&mut self, obtained: Obtained) {
         self.ok(format!("opens: {} {}", obtained.device, obtained.mode));
         for refused in &obtained.refused {
@@ -136,7 +136,7 @@ impl Findings {
     }
 }
 
-/// Cuts a reason from the command that it ends with, if it does.
+/// Splits a reason into its text and the command at its end, if there is one.
 fn commanded(why: &str) -> Option<(&str, &str)> {
     const COMMANDS: [&str; 3] = ["ethtool ", "ip ", "sysctl "];
     let (why, command) = why.rsplit_once(": ")?;
@@ -161,17 +161,17 @@ mod tests {
     #[test]
     fn an_error_is_told_in_its_parts() {
         let mut found = Findings::default();
-        found.miss(&Error::new(Code::Busy, "cannot open x", "somebody has it"));
+        found.miss(&Error::new(Code::Busy, "cannot open x", "another process has it"));
         let f = &found.into_vec()[0];
         assert_eq!(
             (f.level, f.what.as_str(), f.code),
             (Level::Miss, "cannot open x", Some("E-BUSY"))
         );
-        assert_eq!((f.why.as_deref(), &f.fix), (Some("somebody has it"), &None));
+        assert_eq!((f.why.as_deref(), &f.fix), (Some("another process has it"), &None));
     }
 
     #[test]
-    fn what_was_not_obtained_is_a_warning_each_with_its_command() {
+    fn each_missing_mode_is_a_warning_with_its_command() {
         let mut obtained = Obtained::new("v0", "AF_XDP generic copy", 1518);
         obtained.refused = vec![
             "native: the driver has no XDP".into(),

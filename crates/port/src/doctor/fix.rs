@@ -70,7 +70,7 @@ pub(crate) fn full_trial(port: &str) -> String {
     format!("{exe} doctor --try {port}")
 }
 
-/// The command that `text` is or ends with.
+/// Returns the command that `text` is or ends with.
 fn command_in(text: &str) -> Option<&str> {
     let parts = text.match_indices(": ").map(|(at, _)| &text[at + 2..]);
     std::iter::once(text).chain(parts).find(|part| part.split(' ').next().is_some_and(is_here))

@@ -58,8 +58,8 @@ fn owner(protocol: &str, port: u16) -> Option<String> {
     proc::holder_of(inode?)
 }
 
-/// The inode in a line of a socket table, if its local port is `port`. A connection that is about to
-/// be forgotten has none.
+/// Returns the inode in a line of a socket table, if its local port is `port`. A connection that is
+/// about to be forgotten has none.
 ///
 /// Source: proc_pid_net(5), `/proc/net/tcp`.
 fn inode_of(line: &str, port: u16) -> Option<u64> {

@@ -80,7 +80,7 @@ fn similar(e: Error, name: &str) -> Error {
     if !matches!(e.code, Code::NoDevice | Code::PortSyntax) {
         return e;
     }
-    // Not /sys, which shows the namespace of whoever mounted it.
+    // Not /sys, which shows the namespace of the process that mounted it.
     let list = proc::text("/proc/thread-self/net/dev").unwrap_or_default();
     let names = list.lines().skip(2).filter_map(|line| Some(line.split_once(':')?.0.trim()));
     let meant = match nearest(name, names) {

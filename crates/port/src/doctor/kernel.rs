@@ -7,7 +7,7 @@ use linerate_sys::xdp::{XdpSocket, try_memory};
 use super::finding::Findings;
 use super::proc;
 
-/// Bytes of a frame, unless a pool is told otherwise.
+/// Bytes of a frame, unless a pool sets another size.
 pub(crate) const FRAME_BYTES: usize = 2048;
 
 /// Returns the major and minor number of the kernel.

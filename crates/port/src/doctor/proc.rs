@@ -45,8 +45,8 @@ pub fn size(bytes: u64) -> String {
     }
 }
 
-/// The name and number of a process that holds the socket with that inode, as far as this one may
-/// look.
+/// Returns the name and number of a process that holds the socket with that inode, as far as this
+/// one may look.
 #[must_use]
 pub fn holder_of(inode: u64) -> Option<String> {
     let wanted = format!("socket:[{inode}]");

@@ -27,7 +27,7 @@ pub(crate) fn open(text: &str) -> Result<Obtained> {
     Port::open(text).map(|port| port.obtained().clone())
 }
 
-/// Opens a port of xdp as `text` has it, but that it takes nothing of interest.
+/// Opens the xdp port of `text` with a filter that takes no packet of the host's.
 pub(crate) fn open_xdp(text: &str, on: &InterfaceInfo) -> Result<Obtained> {
     // Opening the port turns it off, and leaves that to the one who asked for it.
     let _other = on.other_end().and_then(ChecksumOffload::of);
@@ -36,7 +36,7 @@ pub(crate) fn open_xdp(text: &str, on: &InterfaceInfo) -> Result<Obtained> {
     obtained
 }
 
-/// `text` without the options called `keys`, and with `option`.
+/// Returns `text` without the options called `keys`, and with `option`.
 pub(crate) fn with(text: &str, keys: &[&str], option: &str) -> String {
     let is_other = |part: &&str| !keys.contains(&part.split('=').next().unwrap_or_default());
     let mut parts = text.split(',');
@@ -71,7 +71,7 @@ impl ChecksumOffload {
 
 impl Drop for ChecksumOffload {
     fn drop(&mut self) {
-        // Whoever could turn it off can turn it on.
+        // The process that could turn it off can turn it on.
         let _ = self.0.set_checksum_offload(true);
     }
 }

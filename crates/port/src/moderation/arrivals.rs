@@ -58,7 +58,7 @@ impl Arrivals {
         (self.since, self.packets) = (Some(now), 0);
     }
 
-    /// Forgets everything: what comes next comes in a time that nobody knows.
+    /// Forgets everything: the time until the next packet is not known.
     pub fn forget(&mut self) {
         *self = Arrivals::default();
     }
@@ -82,7 +82,7 @@ mod tests {
     fn the_rate_is_that_of_the_windows_and_recent_ones_count_more() {
         let (mut arrivals, mut now) = (Arrivals::default(), Instant::now());
         arrivals.add(1000);
-        assert_eq!(arrivals.so_far(now), None, "in a time that nobody knows");
+        assert_eq!(arrivals.so_far(now), None, "the time is not known");
         arrivals.close(now);
         for packets in [10; 20].into_iter().chain([20; 20]) {
             now += Duration::from_micros(1);

@@ -22,7 +22,7 @@ pub struct Cost {
 }
 
 impl Default for Cost {
-    /// A virtual machine's, until something is learned.
+    /// Returns a virtual machine's, until something is learned.
     fn default() -> Cost {
         Cost { wake_ns: 12_000.0, packet_ns: 500.0 }
     }

@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn it_decides_after_64_interrupts() {
+    fn dim_decides_after_64_interrupts() {
         let (mut dim, mut now) = (Dim::default(), Instant::now());
         for i in 1..=2 * IRQS {
             now += Duration::from_micros(10);

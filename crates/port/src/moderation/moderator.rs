@@ -158,7 +158,7 @@ impl Moderator {
         self.irqs += 1;
     }
 
-    /// Takes over what a wake-up and a packet cost.
+    /// Updates the costs of a wake-up and of a packet.
     pub fn learned(&mut self, cost: Cost) {
         self.cost = cost;
         let [packets, irqs] = std::mem::replace(&mut self.counted, [self.packets, self.irqs]);
@@ -290,7 +290,7 @@ impl Moderator {
         }
     }
 
-    /// True if the ring ends holds before the mode does.
+    /// Returns true if the ring's length limits a hold more than the mode does.
     fn is_cut(&self, hold: Duration) -> bool {
         match self.mode {
             Moderation::Fixed { usecs, frames } => {
@@ -303,7 +303,7 @@ impl Moderator {
         }
     }
 
-    /// True if the goal cannot be met: the packets alone take more CPU time than it allows.
+    /// Returns true if the goal cannot be met: the packets alone take more CPU time than it allows.
     fn unmet(&self) -> bool {
         match self.mode {
             Moderation::Adaptive(Goal::Cpu { percent }) => {

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn wrong_option_is_named() {
         for (text, why) in [
             ("packet:", "which interface"),
             ("packet:x,retire=500us", "1ms to 1s"),

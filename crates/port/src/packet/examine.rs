@@ -9,7 +9,7 @@ use crate::spec::Spec;
 
 /// Checks a port of packet.
 ///
-/// Its socket gets copies, so that trying it takes nothing from anybody. It is not made promiscuous,
+/// Its socket gets copies, so that the trial takes no packet from another socket. It is not made promiscuous,
 /// which others would notice.
 pub(super) fn examine(config: &Config, spec: &Spec, found: &mut Findings) {
     let of = match interface::examine(&spec.arg, found) {

@@ -44,7 +44,7 @@ fn stamped_frames_of_every_length_cross_both_ways_in_order_and_whole() {
 }
 
 #[test]
-fn what_is_left_to_do_in_a_tunnel_is_done_before_it_leaves() {
+fn offloads_inside_a_tunnel_are_completed_before_sending() {
     in_netns(|| {
         veth(1500);
         let mut seen = queue("packet:v1");
@@ -95,7 +95,7 @@ fn without_offload_headers_checksums_are_filled_in_and_superframes_cut() {
 }
 
 #[test]
-fn what_the_device_never_takes_is_dropped_and_holds_nothing_up() {
+fn packet_that_the_device_never_takes_is_dropped() {
     in_netns(|| {
         veth(1500);
         let (mut a, mut b) = (queue("packet:v0,bypass"), queue("packet:v1"));
@@ -176,7 +176,7 @@ fn an_edge_triggered_waiter_sees_an_edge_for_each_frame_after_arm() {
 }
 
 #[test]
-fn what_a_full_ring_drops_is_counted_as_missed() {
+fn drops_of_a_full_ring_are_counted_as_missed() {
     in_netns(|| {
         veth(1500);
         let (mut a, mut b) = (queue("packet:v0"), queue("packet:v1,ring=512KiB"));
@@ -194,7 +194,7 @@ fn what_a_full_ring_drops_is_counted_as_missed() {
 }
 
 #[test]
-fn what_was_obtained_is_said() {
+fn obtained_settings_are_reported() {
     in_netns(|| {
         veth(1500);
         let flow = "MTU 1500, vnet_hdr, only tcp=80+443, reserved, fanout hash, 2 queues";

@@ -20,7 +20,7 @@ pub(super) struct Tx {
     pub has_vnet: bool,
     /// The socket's buffer is full; the socket becomes writable when it is not.
     pub is_full: bool,
-    /// Pending while the device's queue, or its qdisc, is full, whose room nobody announces.
+    /// Pending while the device's queue, or its qdisc, is full: neither announces room.
     pub retry: Retry,
     /// Since when the device has refused everything.
     refused_since: Option<Instant>,
@@ -148,7 +148,7 @@ impl Tx {
         Then::Retry
     }
 
-    /// The device has no place: for now, unless the packet is one that it never takes.
+    /// Handles a device without room: the packet waits, unless the device never takes such a packet.
     fn no_place(&mut self, link: &Link, mem: &mut Local, batch: &mut Batch) -> Then {
         let now = Instant::now();
         let since = *self.refused_since.get_or_insert(now);

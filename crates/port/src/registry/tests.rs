@@ -16,7 +16,7 @@ struct Sample {
     wrong: &'static str,
 }
 
-/// The sample of `driver`: each has one, so that a new driver cannot be forgotten.
+/// Returns the sample of `driver`: each has one, so that a new driver cannot be forgotten.
 fn sample(driver: &str) -> Sample {
     let (name, key, value, wrong) = match driver {
         "gen" => ("", "rate", Some("1kpps"), "1kpp"),
@@ -169,7 +169,7 @@ fn advised(text: &str) -> String {
 }
 
 #[test]
-fn who_lacks_a_capability_is_told_all_that_the_port_takes() {
+fn missing_capability_error_names_all_that_the_port_needs() {
     in_netns(|| {
         veth(1500);
         assert_eq!(advised("packet:v0"), "cap_net_raw");

@@ -99,7 +99,7 @@ pub fn pair(name: &str, len: u32, pool: &Pool) -> Result<(Opened, Opened)> {
         gone: [AtomicBool::new(false), AtomicBool::new(false)],
         parked: Mutex::new(Vec::new()),
     });
-    // A queue starts readable: whoever waits before he arms finds out that there is nothing yet.
+    // A queue starts readable: a caller that waits before it arms finds that there is nothing yet.
     link.bells.iter().for_each(EventFd::signal);
     let end = |side, tx, rx, waiter, waker| {
         let way = if side == 0 { "back" } else { "forth" };
@@ -333,7 +333,7 @@ mod tests {
         assert_eq!(b.rx(&mut got), 3);
         assert_eq!((held("ring pair forth"), held("the program")), (Some(4), Some(3)));
         assert!(send(&mut a, 7..9).is_empty());
-        // Nobody reads any more, and what is left is still told.
+        // The reader is gone, and the count of what is left is still right.
         drop(b);
         assert_eq!((held("ring pair forth"), held("the program")), (Some(6), Some(3)));
         drop(a);

@@ -151,7 +151,7 @@ impl Verifier {
 }
 
 struct SinkQueue {
-    /// Rung once, for whoever waits before he arms: nothing ever comes out of a sink.
+    /// Rung once, for a caller that waits before it arms: nothing ever comes out of a sink.
     bell: EventFd,
     verifier: Option<Verifier>,
 }
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_too_late_to_tell_does_not_hide_a_loss() {
+    fn late_packets_do_not_hide_a_loss() {
         let found = Verified { packets: 3, lost: 199, late: 1, ..Verified::default() };
         assert_eq!(feed(&[0, 200, 0]), found);
         assert_eq!(feed(&[0, 200, 3]), found);

@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn wrong_option_is_named() {
         for (text, why) in [
             ("tap:", "which interface"),
             ("tap:t0,up=maybe", "on or off"),

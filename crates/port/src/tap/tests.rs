@@ -27,7 +27,7 @@ fn the_hosts_own_stack_answers_through_it() {
 }
 
 #[test]
-fn what_was_obtained_is_said_and_what_is_wrong() {
+fn obtained_settings_and_problems_are_reported() {
     in_netns(|| {
         let port = Port::open("tap:t%d").unwrap();
         let text = port.obtained().to_string();

@@ -50,7 +50,7 @@ impl Tx {
             let Some(refusal) = refusal else { continue };
             let reason = match refusal {
                 Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM => {
-                    // With the send buffer that TAP has, nobody would announce room.
+                    // With the send buffer that TAP has, the kernel would not announce room.
                     self.retry = Retry::later();
                     break;
                 }

@@ -70,7 +70,7 @@ fn frame(kind: &Kind) -> Vec<u8> {
     frame
 }
 
-/// The packet of `kind` with `left` to a device.
+/// Returns the packet of `kind` with `left` to a device.
 fn unfinished(pool: &Pool, kind: &Kind, left: Left) -> Skb {
     let mut skb = pool.local().alloc_copy(&frame(kind)).unwrap();
     if left == Left::Nothing {
@@ -182,7 +182,7 @@ fn transport(skb: &mut Skb, edit: Edit) -> Result<(), DropReason> {
     Ok(())
 }
 
-/// Cuts a datagram's payload, as a program does that answers with less than it was asked.
+/// Cuts a datagram's payload, as a program with a shorter answer does.
 fn trim(skb: &mut Skb, keep: usize) {
     let plain = skb.is_linear() && skb.data()[12..14] == [8, 0] && skb.data()[23] == 17;
     if !plain || skb.offload().is_gso() || skb.len() < 42 + keep {
@@ -279,7 +279,7 @@ proptest! {
     #![proptest_config(Config { cases: 512, ..Config::default() })]
 
     #[test]
-    fn what_leaves_is_right_whatever_was_done_to_it(
+    fn packets_leave_with_right_checksums_after_any_edits(
         kind in kinds(), edits in edits(),
         left in prop_oneof![Just(Left::Checksum), Just(Left::Cut)],
     ) {

@@ -245,7 +245,7 @@ fn packets_that_wait_for_room_are_armed_for_and_go_with_any_call() {
 }
 
 #[test]
-fn what_waits_is_dropped_as_stopped_with_its_queue() {
+fn waiting_segments_are_dropped_as_stopped_with_their_queue() {
     let pool = Pool::builder().frames(512).build().unwrap();
     let mut mem = pool.local();
     let mut queue = DriverQueue::new(Box::new(Device::new(3)));

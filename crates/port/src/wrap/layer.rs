@@ -85,7 +85,7 @@ pub trait Layer: Send {
         below.hold(at)
     }
 
-    /// The descriptor that [`QueueOps::arm`] makes readable; the same for life.
+    /// Returns the descriptor that [`QueueOps::arm`] makes readable; the same for life.
     fn as_fd<'a>(&'a self, below: &'a dyn QueueOps) -> BorrowedFd<'a> {
         below.as_fd()
     }

@@ -30,7 +30,7 @@ impl Write for Bytes {
 }
 
 impl Bytes {
-    /// The packets in it, as a reader of captures finds them.
+    /// Returns the packets in it, as a reader of captures finds them.
     fn packets(&self) -> Vec<Vec<u8>> {
         let file = self.0.lock().unwrap();
         let mut reader = Reader::new(file.as_slice()).unwrap();
@@ -42,8 +42,8 @@ impl Bytes {
     }
 }
 
-/// An xdp port with faults, between a capture of what the device sees and one of what the program
-/// sees.
+/// Returns an xdp port with faults, between a capture of what the device sees and one of what the
+/// program sees.
 fn between(
     text: &str,
     pool: &Pool,
@@ -88,7 +88,7 @@ impl End {
         batch.discard(DropReason::UNSENT);
     }
 
-    /// Takes back what its device is done with.
+    /// Reclaims the frames that its device has completed.
     fn settle(&mut self) {
         eventually(|| {
             self.step(0);

@@ -135,7 +135,7 @@ pub fn pool() -> Pool {
 
 fn pool_of(data: Data) -> Pool {
     let builder = Pool::builder().frames(POOL_SIZE).huge_pages(Huge::Try).name("buffers");
-    builder.data(data).build().expect("17 MiB of ordinary pages can be had where a benchmark runs")
+    builder.data(data).build().expect("17 MiB of ordinary pages are free where a benchmark runs")
 }
 
 /// Asserts that no packet is out and that the books balance.

@@ -1,4 +1,4 @@
-//! Prevents a shared packet from entering where packets are written, unless somebody says
+//! Prevents a shared packet from entering where packets are written, unless the program says
 //! `into_unique`, which copies on the first write.
 
 use linerate_skb::{Batch, Shared, Skb};

@@ -201,7 +201,7 @@ pub fn program_ids() -> impl Iterator<Item = u32> {
     .skip(1)
 }
 
-/// The name of the program with that id, as far as this process may ask.
+/// Returns the name of the program with that id, as far as this process may ask.
 #[must_use]
 pub fn program_name(id: u32) -> Option<String> {
     #[repr(C)]

@@ -69,7 +69,7 @@ fn a_program_is_attached_as_long_as_its_link_lives() {
 }
 
 #[test]
-fn what_the_verifier_refuses_is_told_in_its_words() {
+fn refused_program_is_reported_in_the_verifiers_words() {
     let unset = [Insn::copy(Reg::R0, Reg::R3), Insn::exit()];
     match Program::load(&unset, false).unwrap_err() {
         e if skipped(&e) => {}

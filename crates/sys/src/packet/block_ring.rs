@@ -202,8 +202,8 @@ impl BlockRing {
         None
     }
 
-    /// The frame at `offset` of the current block and the distance to the next, if everything it
-    /// says about itself lies inside the block.
+    /// Returns the frame at `offset` of the current block and the distance to the next, if
+    /// everything it says about itself lies inside the block.
     ///
     /// # Safety
     /// The current block is ours, and `'a` ends before it is given back.
@@ -224,7 +224,7 @@ impl BlockRing {
         if mac < reserved || snap > room.checked_sub(mac)? {
             return None;
         }
-        // SAFETY: [mac, mac + snap) lies inside the block, checked above; nobody writes it until
+        // SAFETY: [mac, mac + snap) lies inside the block, checked above; the kernel does not write it until
         // the block is given back, before which 'a ends by contract.
         let data = unsafe { std::slice::from_raw_parts(at.add(mac), snap) };
         let vnet = self.vnet.then(|| {
@@ -267,7 +267,7 @@ impl BlockRing {
         unsafe { AtomicU32::from_ptr(self.block().add(STATUS_AT).cast()) }
     }
 
-    /// A word of the current block's header; the block must be ours.
+    /// Returns a word of the current block's header; the block must be ours.
     fn word(&self, at: usize) -> u32 {
         // SAFETY: `at` is COUNT_AT or FIRST_AT, aligned and inside the header; the kernel does not
         // write a block of ours.

@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_sending_left_is_not_sent_by_the_next() {
+    fn messages_left_by_a_send_are_not_sent_by_the_next() {
         let mut batch = SendBatch::new();
         let (tx, rx) = std::os::unix::net::UnixDatagram::pair().unwrap();
         rx.set_nonblocking(true).unwrap();

@@ -29,7 +29,7 @@ const SUPERFRAME: VnetHdr = VnetHdr {
     csum_offset: 16,
 };
 
-/// A veth pair that is up, with MTU 9000.
+/// Returns a veth pair that is up, with MTU 9000.
 fn pair() -> (Interface, Interface) {
     ip("link add v0 mtu 9000 type veth peer name v1 mtu 9000");
     let (a, b) = (Interface::open("v0").unwrap(), Interface::open("v1").unwrap());
@@ -40,7 +40,7 @@ fn pair() -> (Interface, Interface) {
     (a, b)
 }
 
-/// A broadcast frame of `len` bytes whose payload tells it from others.
+/// Returns a broadcast frame of `len` bytes whose payload tells it from others.
 fn frame(number: u8, len: usize) -> Vec<u8> {
     let mut f = vec![0xff; 6];
     f.extend([2, 0, 0, 0, 0, 1]);
@@ -252,7 +252,7 @@ fn a_vlan_tag_that_the_kernel_took_off_is_told() {
 }
 
 #[test]
-fn what_a_socket_or_its_machine_sends_does_not_come_back() {
+fn packets_sent_by_the_socket_or_its_host_are_not_received() {
     in_netns(|| {
         let (a, b) = pair();
         let (both, mut ring) =
@@ -364,8 +364,8 @@ fn is_test_ipv4(data: &[u8]) -> bool {
     data.len() > 34 && data[26..30] == SOURCE
 }
 
-/// An IPv4 frame of protocol `protocol`, with a transport header of `header` bytes and `payload`
-/// bytes behind it; the transport checksum is arbitrary.
+/// Returns an IPv4 frame of protocol `protocol`, with a transport header of `header` bytes and
+/// `payload` bytes behind it; the transport checksum is arbitrary.
 fn ipv4_frame(protocol: u8, header: usize, payload: usize) -> Vec<u8> {
     let len = (20 + header + payload) as u16;
     let mut f = vec![0xff; 6];

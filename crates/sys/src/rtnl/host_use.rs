@@ -164,7 +164,7 @@ fn link(message: &[u8]) -> Option<Link> {
     Some(link)
 }
 
-/// The link itself, and all whose packets come by it.
+/// Returns the link itself, and all whose packets come by it.
 fn standing_on(index: u32, links: &[Link]) -> Vec<u32> {
     let mut stack = vec![index];
     let mut next = 0;
@@ -181,7 +181,7 @@ fn standing_on(index: u32, links: &[Link]) -> Vec<u32> {
     stack
 }
 
-/// The interface and the address that a message tells of, unless it is link-local.
+/// Returns the interface and the address that a message tells of, unless it is link-local.
 fn address(message: &[u8]) -> Option<(u32, IpAddr)> {
     let family = *message.first()?;
     let index = u32_at(message, 4)?;
@@ -199,8 +199,8 @@ fn address(message: &[u8]) -> Option<(u32, IpAddr)> {
     Some((index, address))
 }
 
-/// The interfaces by which a route of the main table sends what no other route takes; none of a
-/// message about another route.
+/// Returns the interfaces by which a route of the main table sends what no other route takes; none
+/// of a message about another route.
 fn default_route(message: &[u8]) -> Vec<u32> {
     let [_, to_len, _, _, table, _, _, kind] =
         message.first_chunk::<8>().copied().unwrap_or([1; 8]);
@@ -220,7 +220,7 @@ fn default_route(message: &[u8]) -> Vec<u32> {
     out
 }
 
-/// The interfaces of the next hops in `bytes`.
+/// Returns the interfaces of the next hops in `bytes`.
 fn hops(mut bytes: &[u8]) -> Vec<u32> {
     let mut out = Vec::new();
     while let (Some(len), Some(index)) = (u16_at(bytes, 0), u32_at(bytes, 4)) {

@@ -43,7 +43,7 @@ pub struct List {
     pub json: bool,
 }
 
-/// Tell an experiment: what is asked, how it is tried, what is expected and by whom
+/// Print an experiment: its question, its method, the expected results and their sources
 #[derive(Debug, Parser)]
 #[command(after_long_help = SHOW)]
 pub struct Show {
@@ -61,7 +61,7 @@ pub struct Show {
 /// Run an experiment, and keep every window of it
 ///
 /// Both sides, and the first a second time as a control, run in adjacent windows in random order.
-/// A cell ends at the first look at which enough is known. Pairs that the machine disturbed are
+/// A cell ends at the first analysis whose interval is narrow enough. Pairs that the machine disturbed are
 /// run again and kept, marked; none is left out for what it says.
 #[derive(Debug, Parser)]
 #[command(after_long_help = RUN)]
@@ -106,11 +106,11 @@ pub struct Kept {
     pub dir: PathBuf,
 }
 
-/// Tell a run, as text or as one HTML file that needs no network
+/// Print a run, as text or as one HTML file that needs no network
 #[derive(Debug, Parser)]
 #[command(after_long_help = REPORT)]
 pub struct Report {
-    /// A run's name, its directory, or last; of several the first is told, and all are drawn over
+    /// A run's name, its directory, or last; of several the first is printed, and all are drawn over
     /// time
     #[arg(value_name = "RUN", required = true)]
     pub runs: Vec<String>,
@@ -127,14 +127,14 @@ pub struct Report {
 /// Compare the changed side of a run with that of another, to see what a version changed
 ///
 /// Counts are compared between any machines, times only between those that are alike; and both only
-/// where the CPUs were as far from each other. With --allow-env all of it is compared.
+/// where the distance between the CPUs was the same. With --allow-env all of it is compared.
 #[derive(Debug, Parser)]
 #[command(after_long_help = COMPARE)]
 pub struct Compare {
     /// The baseline: a run's name, its directory, or last
     #[arg(value_name = "RUN")]
     pub baseline: String,
-    /// Those that are held against it, each by itself
+    /// Runs to compare with the baseline, each by itself
     #[arg(value_name = "RUN", required = true)]
     pub runs: Vec<String>,
     #[command(flatten)]
@@ -168,7 +168,7 @@ pub struct Export {
     pub effects: bool,
 }
 
-/// Compute the figures of the five posts again, and say what is wrong in them
+/// Compute the figures of the five posts again, and list their errors
 ///
 /// Five posts, of 2002 to 2007, are where this program comes from. They are read as they were
 /// posted, by the readers that read a profile of today, and every figure in them is computed again:
@@ -217,7 +217,7 @@ pub struct Flood {
     pub size: usize,
 }
 
-/// A factor and its value.
+/// Returns a factor and its value.
 fn level(text: &str) -> Result<(String, String), String> {
     let (factor, level) = text.split_once('=').ok_or("it is not FACTOR=LEVEL")?;
     Ok((factor.trim().to_owned(), level.trim().to_owned()))
@@ -229,7 +229,7 @@ Examples:
   linerate lab show skbinit --toml > mine.toml     a template for one of your own
   linerate lab show ./mine.toml
 
-Exit status: 0 told, 2 no such experiment, or something is wrong in its file.";
+Exit status: 0 printed, 2 no such experiment, or something is wrong in its file.";
 
 const RUN: &str = "\
 Examples:
@@ -241,7 +241,8 @@ Examples:
 
 Exit status: 0 done, 1 failed, 2 wrong request or experiment, 4 inconclusive: the machine was too
 noisy, 5 nothing of it can be run on this machine, 6 packets are unaccounted for, and results are
-withheld; 130 or 143 if SIGINT or SIGTERM ended it: what there is is kept, and can be gone on with.";
+withheld; 130 or 143 if SIGINT or SIGTERM ended it: the pairs so far are kept, and --resume goes on
+with them.";
 
 const REPORT: &str = "\
 Examples:
@@ -249,7 +250,7 @@ Examples:
   linerate lab report last --html report.html
   linerate lab report 20261121T101500Z-skbinit 20261128T090000Z-skbinit --html trend.html
 
-Exit status: 0 told, 1 the run cannot be read, 2 wrong request, 6 packets are unaccounted for.";
+Exit status: 0 printed, 1 the run cannot be read, 2 wrong request, 6 packets are unaccounted for.";
 
 const COMPARE: &str = "\
 Examples:
@@ -258,13 +259,13 @@ Examples:
   linerate lab compare main/ pr/ --fail-on 'rate=max:cost_ns_per_packet>+5%' --allow-env
 
 Exit status: 0 compared, and no --fail-on condition is met; 1 they cannot be compared;
-2 wrong request; 3 a --fail-on condition is met; 4 none is met, and of one it cannot be told;
+2 wrong request; 3 a --fail-on condition is met; 4 none is met, and one cannot be decided;
 6 packets are unaccounted for.";
 
 const EXPORT: &str = "\
 Examples:
   linerate lab export last --csv windows.csv       every window, as it was measured
-  linerate lab export last --effects --csv -       what was said of each cell
+  linerate lab export last --effects --csv -       the findings of each cell
 
 Exit status: 0 written, 1 the run cannot be read or the file not written, 2 wrong request.";
 

@@ -46,7 +46,7 @@ pub fn write(file: &Path, text: &str) -> Result<(), Failure> {
     })
 }
 
-/// Writes it beside under another name, and renames that.
+/// Writes a new file beside `path`, and renames it into place.
 fn replace(file: &Path, text: &str) -> io::Result<()> {
     let mut part = file.as_os_str().to_owned();
     part.push(".part");

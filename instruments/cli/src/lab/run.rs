@@ -140,7 +140,7 @@ fn cells(request: &Request) -> impl Iterator<Item = &Cell> {
     request.experiment.cells(request.quick).map(|(_, cell)| cell).filter(chosen)
 }
 
-/// The options in effect.
+/// Returns the options in effect.
 fn preface(request: &Request) -> String {
     let Request { experiment, quick, seed, place, dir, .. } = request;
     let cells = cells(request).count();
@@ -168,7 +168,7 @@ fn preface(request: &Request) -> String {
     text + "\n"
 }
 
-/// The result, and how to see more of it.
+/// Returns the result, and how to see more of it.
 fn told(run: &record::Run, directory: &Path, dir: &Path) -> String {
     let mut text = report::text(run);
     let below = match dir == Path::new("lab") {

@@ -41,7 +41,7 @@ pub fn seeds(asked: &Seeds, screen: &Screen) -> Result<u8, Failure> {
     Ok(exit)
 }
 
-/// The posts that were named, each once and in order; all if none was.
+/// Returns the posts that were named, each once and in order; all if none was.
 fn chosen(names: &[String]) -> Result<Vec<&'static Post>, Failure> {
     let mut wanted = Vec::new();
     for name in names {
@@ -62,7 +62,7 @@ fn text(reports: &[Report], outcome: &Outcome) -> String {
     format!("{}\n{outcome}\n", each.join("\n"))
 }
 
-/// The posts' tables and nothing else, with a blank line between.
+/// Returns the posts' tables and nothing else, with a blank line between.
 fn as_posted(reports: &[Report]) -> String {
     reports.iter().map(|report| report.as_posted.as_str()).collect::<Vec<_>>().join("\n")
 }

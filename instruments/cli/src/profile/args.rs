@@ -25,7 +25,7 @@ pub enum Profile {
 
 /// Sample a process or a command, and save the profile
 ///
-/// perf does it, and must be installed. It ends with the process or command, when --for is over, or on
+/// It runs perf, which must be installed. It ends with the process or command, when --for is over, or on
 /// Ctrl-C; what was sampled until then is saved. A command does not outlive its recording: perf sends
 /// it SIGTERM, and waits for it.
 #[derive(Debug, Parser)]
@@ -82,7 +82,7 @@ pub struct List {
     /// A profile or a listing; FILE#2 is the second in the file, - is stdin
     #[arg(value_name = "FILE[#N]")]
     pub file: Place,
-    /// As what to print it
+    /// Form of the output
     #[arg(long, value_enum, value_name = "FORM", default_value_t = Form::Table)]
     pub form: Form,
     /// Functions to print; the rest is summed up in one row
@@ -168,7 +168,7 @@ pub enum Per {
     Share,
 }
 
-/// Say which events this machine counts, how many at once, and what stands in for the others
+/// List the events that this machine counts, how many at once, and substitutes for the others
 #[derive(Debug, Parser)]
 #[command(after_long_help = EVENTS)]
 pub struct Events {
@@ -177,9 +177,9 @@ pub struct Events {
     pub json: bool,
 }
 
-/// Watch what the kernel says of the machine, at a fixed period
+/// Watch the kernel's counters of the machine, at a fixed period
 ///
-/// Interrupts, softirqs, CPU states, network devices, backlog and scheduler. What was saved can be
+/// Interrupts, softirqs, CPU states, network devices, backlog and scheduler. A saved file can be
 /// watched again.
 #[derive(Debug, Parser)]
 #[command(after_long_help = WATCH)]
@@ -193,7 +193,7 @@ pub struct Watch {
     /// Save every figure, one line a look
     #[arg(short, long, value_name = "FILE", conflicts_with = "replay")]
     pub output: Option<PathBuf>,
-    /// Watch what was saved instead, as fast as it can be read
+    /// Replay a saved file instead, as fast as it can be read
     #[arg(long, value_name = "FILE")]
     pub replay: Option<PathBuf>,
     /// Sum up only what has this in its name, as in eth0 or softirq; may be given again
@@ -202,12 +202,12 @@ pub struct Watch {
     /// Sum up only what has this unit, as in packets/s
     #[arg(long, value_name = "UNIT")]
     pub unit: Option<String>,
-    /// Print what would be saved, a JSON document a line, instead of tables
+    /// Print the lines of a saved file, a JSON document each, instead of tables
     #[arg(long)]
     pub json: bool,
 }
 
-/// A time from one look to the next.
+/// Returns a time from one look to the next.
 fn period(text: &str) -> Result<Duration, String> {
     let period = units::duration(text)?;
     match period < PERIOD_MIN {
@@ -249,7 +249,7 @@ Exit status: 0 compared, even if that means little, which the first lines say; 1
 profile in it, 2 wrong request, 5 not comparable in this way.";
 
 const EVENTS: &str = "\
-Exit status: 0, whatever is counted here.";
+Exit status: 0, also on a machine without counters.";
 
 const WATCH: &str = "\
 Examples:

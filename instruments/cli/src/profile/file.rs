@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_there_is_kept_and_a_failed_save_changes_nothing() {
+    fn old_file_is_kept_and_a_failed_save_changes_nothing() {
         let dir = std::env::temp_dir().join(format!("linerate-save-{}", std::process::id()));
         fs::create_dir_all(&dir).unwrap();
         let file = dir.join("p.json");

@@ -379,7 +379,7 @@ impl Drop for Folder {
     }
 }
 
-/// Returns the entries of `folder` that begin so, newest kernel first, with `inside` behind each.
+/// Returns the entries of `folder` whose names start with `begin`, newest kernel first, each joined with `inside`.
 fn versioned(folder: &Path, begin: &str, inside: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut names: Vec<OsString> = entries.map(|entry| entry.file_name()).collect();

@@ -127,7 +127,7 @@ fn tell_of_signals(signal: &Arc<AtomicI32>, stop: &Arc<AtomicBool>) -> Result<()
     Ok(())
 }
 
-/// A new file; one of that name is kept as `FILE.old`.
+/// Returns a new file; one of that name is kept as `FILE.old`.
 fn create(path: &Path) -> Result<File, Failure> {
     file::keep(path)?;
     File::create(path).map_err(|e| file::failure("save to", path, &e))
@@ -261,7 +261,7 @@ impl Glance {
         )
     }
 
-    /// Sum of the rates of the columns of that name; `None` if there is none.
+    /// Returns the sum of the rates of the columns of that name; `None` if there is none.
     fn sum(&self, columns: &[Column], of: impl Fn(&str) -> bool) -> Option<f64> {
         let of = |(column, rate): (&Column, &Option<f64>)| rate.filter(|_| of(&column.name));
         columns.iter().zip(&self.rate.values).filter_map(of).reduce(|a, b| a + b)

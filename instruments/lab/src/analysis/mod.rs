@@ -55,7 +55,7 @@ pub(crate) use verdict::SET_UPS_MIN;
 pub use verdict::{SAME_PCT, distinct};
 pub(crate) use verdict::{direction, excludes_none};
 
-/// A ratio's logarithm as a change in per cent.
+/// Returns a ratio's logarithm as a change in per cent.
 pub(crate) fn pct(log: f64) -> f64 {
     100.0 * log.exp_m1()
 }

@@ -128,7 +128,7 @@ fn verdict(headline: &Metric, cells: &[CellRecord]) -> &'static str {
     }
 }
 
-/// Puts `noise` into the environment, beside what else is said there.
+/// Puts `noise` into the environment, beside its other entries.
 fn put_noise(env: &mut Value, headline: &Metric, cells: &[CellRecord]) {
     if !env.is_object() {
         *env = Value::Object(Map::new());
@@ -281,7 +281,7 @@ pub(crate) fn pairs_needed(family: usize) -> usize {
     (1..64).find(|n| family as f64 * 2_f64.powi(1 - n) < 0.05).unwrap_or(64) as usize
 }
 
-/// The metrics of a cell of whose effects something is true, in the experiment's order.
+/// Returns the metrics of a cell of whose effects something is true, in the experiment's order.
 fn names<'a>(
     experiment: &'a Experiment,
     cell: &CellRecord,
@@ -523,7 +523,7 @@ mod tests {
     }
 
     #[test]
-    fn how_wide_an_interval_is_does_not_depend_on_the_change() {
+    fn width_of_an_interval_does_not_depend_on_the_change() {
         let width = |pairs: Vec<PairRecord>| {
             let mut run = run_of(&[pairs]);
             analyse(&experiment(), &mut run);
@@ -541,7 +541,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_taken_is_a_share_of_all_its_cpus_in_all_three_windows() {
+    fn foreign_and_stolen_time_are_shares_of_all_cpus() {
         let taken = |window: &mut Window| {
             (window.wall_ns, window.cpus) = (1_000_000_000, Some(2));
             (window.foreign_cpu_ns, window.steal_ticks) = (Some(40_000_000), Some(2));

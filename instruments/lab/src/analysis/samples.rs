@@ -13,8 +13,8 @@ pub(crate) struct Part {
     pub(crate) under: f64,
 }
 
-/// The pairs that `clock` may be read from: admitted for it, and of the placement class that most of
-/// those have. Pairs whose placement is not known are of one class.
+/// Returns the pairs that `clock` may be read from: admitted for it, and of the placement class
+/// that most of those have. Pairs whose placement is not known are of one class.
 #[must_use]
 pub fn admitted(clock: Clock, pairs: &[PairRecord]) -> Vec<&PairRecord> {
     let ours: Vec<&PairRecord> = pairs.iter().filter(|pair| admits(clock, pair)).collect();
@@ -44,7 +44,7 @@ pub fn look_reached(looks: &[u32], admitted: usize) -> usize {
     looks.iter().rposition(|look| admitted >= *look as usize).unwrap_or(0)
 }
 
-/// The class of a pair's placement, `None` if it is not known.
+/// Returns the class of a pair's placement, `None` if it is not known.
 pub(crate) fn class_of(pair: &PairRecord) -> Option<&str> {
     pair.placement.as_ref().map(|placement| placement.class.as_str())
 }
@@ -79,7 +79,7 @@ pub(super) fn parts<'a>(
     by_set_up(pairs, |pair| Some((parting.part(&pair.a)?, parting.part(other(pair)?)?)))
 }
 
-/// `metric` in the changed side's windows, by set-up.
+/// Returns `metric` of the changed side's windows, grouped by set-up.
 pub(crate) fn parts_of_b(metric: &Metric, pairs: &[&PairRecord]) -> Vec<Vec<Part>> {
     let parting = Parting::of(&metric.formula);
     by_set_up(pairs, |pair| parting.part(&pair.b))

@@ -8,8 +8,8 @@
 /// Differences up to which the ways are counted. The limit beyond is within 0.002 of the count.
 const EXACT: usize = 256;
 
-/// The probability of a sum of ranks at least as far from its middle as this one, on either side of
-/// it; 1 of no difference.
+/// Returns the probability of a sum of ranks at least as far from its middle as this one, on either
+/// side of it; 1 of no difference.
 ///
 /// It cannot be below 2¹⁻ⁿ of n differences: five never say anything at 5 %.
 pub(super) fn chance(differences: &[f64]) -> f64 {
@@ -55,7 +55,7 @@ fn doubled_ranks(differences: &[f64]) -> Vec<(usize, bool)> {
     ranked.filter(|(_, d)| *d != 0.0).map(|(rank, d)| (rank, d > 0.0)).collect()
 }
 
-/// Share of the ways to choose signs whose sum is at least `off` from the middle.
+/// Returns the share of the ways to choose signs whose sum is at least `off` from the middle.
 fn by_counting(ranks: &[usize], total: usize, off: usize) -> f64 {
     let mut share = vec![0.0; total + 1];
     share[0] = 1.0;
@@ -149,7 +149,7 @@ pub(crate) struct Interval {
     pub(crate) high: f64,
 }
 
-/// The middle of `sorted`, or half-way between the two middle ones; `None` of none.
+/// Returns the middle of `sorted`, or half-way between the two middle ones; `None` of none.
 pub(crate) fn median(sorted: &[f64]) -> Option<f64> {
     let upper = *sorted.get(sorted.len() / 2)?;
     let lower = *sorted.get(sorted.len().saturating_sub(1) / 2)?;

@@ -72,13 +72,13 @@ fn at(index: usize, of: usize) -> Look {
     Look { index, of, family: 1 }
 }
 
-/// The same of what is counted, an event at a time.
+/// Returns the same of what is counted, an event at a time.
 fn counted(pairs: &[PairRecord], look: usize, looks: usize) -> Effect {
     let counts = Metric { clock: Clock::Count, ..metric("cost") };
     effect(&counts, &[], pairs, at(look, looks)).unwrap()
 }
 
-/// A run that ends at the first look at which `enough` is true.
+/// Returns a run that ends at the first look at which `enough` is true.
 fn run(pairs: &[PairRecord], enough: impl Fn(&Effect) -> bool) -> Effect {
     let last = PLAN.len() - 1;
     let looks =
@@ -91,7 +91,7 @@ fn decided(effect: &Effect) -> bool {
     matches!(effect.verdict, Verdict::Better | Verdict::Worse)
 }
 
-/// The share of `tries` for which it is true.
+/// Returns the share of `tries` for which it is true.
 fn share(tries: usize, mut is: impl FnMut() -> bool) -> f64 {
     (0..tries).filter(|_| is()).count() as f64 / tries as f64
 }
@@ -133,7 +133,7 @@ fn luck_of_set_ups_is_no_difference_however_many_pairs_share_it() {
 
 /// *Unclear* is no refuge: at the last look of the plans that there are, of 60 pairs set up anew for
 /// each or of 240 with 6 to a set-up, twice the declared margin is found. Where set-ups differ by
-/// 5 %, 1 % cannot be told, and who asks for less than 5 % is told nothing.
+/// 5 %, 1 % cannot be told, and a margin below 5 % never gives a verdict.
 #[test]
 fn twice_the_margin_is_found_four_times_in_five() {
     for (set_up, margin_pct) in [(0.0, 1.0), (0.005, 1.0), (0.01, 1.0), (0.02, 2.0), (0.05, 5.0)] {
@@ -246,7 +246,7 @@ fn a_count_that_is_always_the_same_is_exact() {
 }
 
 #[test]
-fn what_is_never_seen_is_below_a_bound_and_gone_for_certain() {
+fn event_that_was_never_seen_has_an_upper_bound() {
     let effect = counted(&vec![pair(40.0, 0.0, 40.0); 15], 0, 3);
     let bound = 1.0 / 15_000.0;
     assert_eq!(

@@ -34,7 +34,7 @@ fn is_beyond_control(effect: &Effect) -> bool {
         && (!control_is_off(effect) || beyond(from_control(effect, effect.change_pct)))
 }
 
-/// A change of the second side from the first as it is from the control.
+/// Returns a change of the second side from the first as it is from the control.
 pub(super) fn from_control(effect: &Effect, change_pct: f64) -> f64 {
     let control_pct = effect.aa_pct.map_or(0.0, |(median, ..)| median);
     100.0 * ((1.0 + change_pct / 100.0) / (1.0 + control_pct / 100.0) - 1.0)
@@ -48,8 +48,8 @@ pub(super) fn control_is_off(effect: &Effect) -> bool {
         .is_some_and(|(median, low, high)| excludes_none((low, high)) && median.abs() > SAME_PCT)
 }
 
-/// The verdict, from the effect's other figures: *same* is an interval within the declared margin,
-/// which no noise makes wider.
+/// Returns the verdict, from the effect's other figures: *same* is an interval within the declared
+/// margin, which no noise makes wider.
 ///
 /// Where neither direction is better, a difference has no name: it is unclear what to say of it,
 /// and [`distinct`] tells it from one that is not known.

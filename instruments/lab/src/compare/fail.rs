@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_condition_is_refused_with_the_reason() {
+    fn malformed_condition_is_refused_with_the_reason() {
         let cases = [
             ("instr", "it has neither > nor <"),
             ("instr>1", "its bound is not in %"),

@@ -105,7 +105,7 @@ fn compared(
 }
 
 impl Comparison {
-    /// The differences that keep times from being compared, on a line.
+    /// Returns the differences that keep times from being compared, on a line.
     #[must_use]
     pub fn differing(&self) -> String {
         let deciding = self.environment.iter().filter(|difference| difference.decides);
@@ -137,7 +137,7 @@ impl Comparison {
     }
 }
 
-/// The experiment that a run was of, from its own record.
+/// Returns the experiment that a run was of, from its own record.
 fn experiment(run: &Run) -> Result<Experiment> {
     let id = &run.run.id;
     let toml = run.run.config_toml.as_deref();

@@ -114,7 +114,7 @@ pub(super) fn incomparable(metric: &Metric, first: &Experiment, unlike: bool) ->
     if unlike && timed { why("it is a time, and the machines differ") } else { None }
 }
 
-/// A metric in each cell that both runs have, or that one of them was interrupted before.
+/// Returns a metric in each cell that both runs have, or that one of them was interrupted before.
 pub(super) fn rows<'a>(
     metric: &'a Metric,
     experiment: &'a Experiment,
@@ -239,7 +239,7 @@ fn placement(metric: &Metric, cell: &CellRecord) -> Option<String> {
     pairs.first().and_then(|pair| class_of(pair)).map(str::to_owned)
 }
 
-/// The class is a document's own word: harmless, and no longer than a word.
+/// Returns the class of a placement, escaped and no longer than a word: it comes from a document.
 fn apart(class: Option<&str>) -> String {
     let word = class.map(|class| harmless(class).chars().take(20).collect());
     word.unwrap_or_else(|| "at a distance that is not known".into())

@@ -65,7 +65,8 @@ impl fmt::Display for Comparison {
 }
 
 impl Comparison {
-    /// The rows, those of a cell below its name. A column of distances is there if one is known.
+    /// Returns the rows, those of a cell below its name. A column of distances is there if one is
+    /// known.
     fn table(&self) -> Table {
         let mut table = Table::new("comparison", "", &COLUMNS);
         let mut heading = "";
@@ -130,7 +131,7 @@ fn without(mut table: Table, column: usize) -> Table {
     table
 }
 
-/// A table that is too wide gives up the middle of its names, then its gates' words.
+/// Returns a table that is too wide gives up the middle of its names, then its gates' words.
 fn fitted(mut table: Table) -> Table {
     let over = |table: &Table| {
         let widest = table.to_string().lines().map(|line| line.chars().count()).max();

@@ -63,7 +63,7 @@ impl Side {
         (self.interval.low.exp(), self.interval.high.exp())
     }
 
-    /// The logarithm of the ratio to `other`, and where that lies.
+    /// Returns the logarithm of the ratio to `other`, and where that lies.
     ///
     /// As of an effect: from a side that counted nothing there is no end to it, and it ends at the
     /// bound.
@@ -135,7 +135,7 @@ pub(super) fn differences(one: &Run, other: &Run) -> Vec<Difference> {
         .collect()
 }
 
-/// A time in nanoseconds as cycles of the CPU that a run was made on, at its nominal rate.
+/// Returns a time in nanoseconds as cycles of the CPU that a run was made on, at its nominal rate.
 pub(super) fn cycles(run: &Run, ns: f64) -> Option<f64> {
     let mhz = run.env.get("mhz")?.as_f64().filter(|mhz| *mhz > 0.0)?;
     Some(ns * mhz / 1e3)

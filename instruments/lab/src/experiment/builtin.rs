@@ -77,7 +77,7 @@ impl Experiment {
     }
 }
 
-/// The text of a file, no more of it than an experiment has.
+/// Returns the text of a file, no more of it than an experiment has.
 fn text(path: &Path) -> Result<String> {
     let failed = |e: io::Error| wrong(0, format!("cannot be read: {e}"));
     // A pipe would be waited for; a device may have no end.
@@ -211,14 +211,14 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_as_long_as_a_program_does_has_no_planned_time() {
+    fn experiment_whose_programs_set_the_time_has_no_planned_time() {
         let planned = |id: &str| builtin(id).unwrap().planned(true);
         assert_eq!(planned("peers-buffers"), None);
         assert!(planned("pool").is_some() && planned("noise").is_some());
     }
 
     #[test]
-    fn whatever_is_expected_has_a_source() {
+    fn every_expectation_has_a_source() {
         let all = BUILTIN.iter().map(|(id, _)| builtin(id).unwrap());
         let expected: Vec<_> = all.flat_map(|one| one.metrics).flat_map(|m| m.expected).collect();
         assert!(!expected.is_empty());

@@ -261,7 +261,7 @@ fn above_zero<'de, D: Deserializer<'de>>(from: D) -> Read<'de, Option<f64>, D> {
     parsed(from, "a number above 0", |value| finite(value).filter(|n| *n > 0.0).map(Some))
 }
 
-/// The margin of a metric that declares none.
+/// Returns the margin of a metric that declares none.
 pub(super) fn same_pct() -> f64 {
     SAME_PCT
 }

@@ -229,7 +229,7 @@ fn cells(grid: &Grid<'_>, line: usize) -> Result<Vec<Cell>> {
 }
 
 impl Grid<'_> {
-    /// The cell of that number, from 0.
+    /// Returns the cell of that number, from 0.
     fn cell(&self, number: usize) -> Cell {
         let mut levels: Vec<&Level> = Vec::with_capacity(self.factors.len());
         let mut rest = number;

@@ -64,7 +64,7 @@ impl Formula {
         (under != 0.0 && value.is_finite()).then_some(value)
     }
 
-    /// The figures that it is made from.
+    /// Returns the figures that it is made from.
     pub fn figures(&self) -> impl Iterator<Item = &str> {
         self.over.iter().chain(&self.under).map(|(_, name)| name.as_str())
     }
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_divided_by_nothing_or_is_missing_is_no_value() {
+    fn division_by_zero_and_missing_figures_give_no_value() {
         let window = window(&[("a", 3.0), ("zero", 0.0)]);
         let value = |text| Formula::parse(text).unwrap().of(&window);
         assert_eq!(value("a / zero"), None);
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_formula_is_refused_with_the_reason() {
+    fn malformed_formula_is_refused_with_the_reason() {
         let (name, number) = ("expected a figure's name, or a sum", "expected a number above 0");
         let between = "expected + or - between two figures";
         for (text, expected) in [

@@ -155,7 +155,7 @@ impl fmt::Display for Obstacle {
     }
 }
 
-/// A time as planned: `at most 45 s`; or that it is not known, and why.
+/// Returns a time as planned: `at most 45 s`; or that it is not known, and why.
 #[must_use]
 pub fn at_most(planned: Option<Duration>) -> String {
     match planned {
@@ -164,7 +164,7 @@ pub fn at_most(planned: Option<Duration>) -> String {
     }
 }
 
-/// A time as planned or left, to two parts: `45 s`, `2 min 5 s`, `1 h 10 min`.
+/// Returns a time as planned or left, to two parts: `45 s`, `2 min 5 s`, `1 h 10 min`.
 #[must_use]
 pub fn lasting(time: Duration) -> String {
     let s = time.as_secs() + u64::from(time.subsec_nanos() > 0);

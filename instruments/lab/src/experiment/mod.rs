@@ -288,7 +288,7 @@ impl Experiment {
         file::parse(text, name)
     }
 
-    /// The cells of a run: all, or the quick subset.
+    /// Returns the cells of a run: all, or the quick subset.
     pub fn cells(&self, quick: bool) -> impl Iterator<Item = (usize, &Cell)> {
         self.cells.iter().enumerate().filter(move |(_, cell)| cell.quick || !quick)
     }

@@ -170,7 +170,7 @@ impl Search<'_> {
         Ok(())
     }
 
-    /// The rate to try; `None` if there is nothing left to try.
+    /// Returns the rate to try; `None` if there is nothing left to try.
     fn next(&self, goal: &Goal, bounds: Bounds, stride: f64) -> Option<u64> {
         let Limits { min_pps, max_pps, .. } = self.limits;
         let step = (1.0 - goal.width).powf(stride);

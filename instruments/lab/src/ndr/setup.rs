@@ -105,7 +105,8 @@ impl Setup {
     pub fn is_ours(&self) -> bool {
         parse(&self.a).is_ok_and(|spec| spec.driver == ring::NAME)
     }
-    /// The engine of one trial. The generator's worker is the last: it starts when all others run.
+    /// Returns the engine of one trial. The generator's worker is the last: it starts when all
+    /// others run.
     pub(super) fn trial(&self, load_pps: u64, offered: u64) -> Result<Engine> {
         let source = format!(
             "gen:,size={},flows={},rate={load_pps}pps,burst=1,count={offered}",
@@ -273,7 +274,7 @@ fn lost(why: impl Into<String>) -> Error {
     Error::new(Code::System, "cannot wait for a trial", why)
 }
 
-/// A trial that ended whole; its failure if it did not.
+/// Returns a trial that ended whole; its failure if it did not.
 pub(super) fn settled(stopped: Stopped) -> Result<Stopped> {
     stopped.check()?;
     if stopped.ledger.difference() != 0 {
@@ -332,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_opened_is_said_by_opening_it() {
+    fn port_that_cannot_be_opened_is_reported_by_opening_it() {
         setup("ring:a", "ring:b").open().unwrap();
         let e = setup("packet:nosuchif0", "packet:nosuchif1").open().unwrap_err();
         // Without the privilege to open any, it is that.

@@ -10,8 +10,8 @@ use linerate_show::table::quoted;
 use crate::record::{CellRecord, Effect, Order, PairRecord, Run};
 use crate::window::{COMMON, Window};
 
-/// Every window of every pair, a line each, in the order in which they ran, with its figures: those
-/// that every window has, the events of the CPUs, and the scenario's own.
+/// Returns every window of every pair, a line each, in the order in which they ran, with its
+/// figures: those that every window has, the events of the CPUs, and the scenario's own.
 #[must_use]
 pub fn csv(run: &Run) -> String {
     let factors = factors(run);
@@ -83,15 +83,15 @@ fn effect_fields(
     ]
 }
 
-/// Every factor that a cell has, by name.
+/// Returns every factor that a cell has, by name.
 fn factors(run: &Run) -> Vec<&str> {
     let all: BTreeSet<&str> =
         run.cells.iter().flat_map(|cell| cell.at.keys()).map(String::as_str).collect();
     all.into_iter().collect()
 }
 
-/// Every figure that a window has: the common ones in their order, events and the scenario's by
-/// name.
+/// Returns every figure that a window has: the common ones in their order, events and the
+/// scenario's by name.
 fn figures(run: &Run) -> Vec<String> {
     let all = || run.cells.iter().flat_map(|cell| &cell.pairs).flat_map(windows);
     let common = COMMON.iter().map(|(name, _)| *name);
@@ -104,7 +104,7 @@ fn figures(run: &Run) -> Vec<String> {
     common.map(str::to_owned).chain(events.iter().map(|e| format!("pmu.{e}"))).chain(own).collect()
 }
 
-/// A pair's windows in the order in which they ran.
+/// Returns a pair's windows in the order in which they ran.
 fn windows(pair: &PairRecord) -> Vec<(&'static str, &Window)> {
     let control = pair.control.as_ref().map(|control| ("control", control));
     let (a, b) = (("a", &pair.a), ("b", &pair.b));

@@ -44,7 +44,7 @@ struct Header {
 }
 
 impl Lines {
-    /// A new file of `what`.
+    /// Returns a new file of `what`.
     ///
     /// # Errors
     /// `E-FILE` if it is there already or cannot be made; `E-BUSY` if another process writes it.
@@ -148,7 +148,7 @@ pub(super) fn read<T: DeserializeOwned>(
     Ok(found)
 }
 
-/// The size of a file, if it is one and not too large.
+/// Returns the size of a file, if it is one and not too large.
 ///
 /// # Errors
 /// `E-FILE` if it is not there; `E-RUN` if it is no file or larger than 1 GiB.

@@ -20,7 +20,7 @@ use crate::{Code, Error, Result, analysis};
 const UNBALANCED: &str = "W-LEDGER";
 
 impl RunState {
-    /// The run, with all that is computed of it.
+    /// Returns the run, with all that is computed of it.
     pub(crate) fn run(
         &self,
         experiment: &Experiment,
@@ -57,7 +57,7 @@ impl RunState {
         Ok(run)
     }
 
-    /// A run's head, without its cells.
+    /// Returns a run's head, without its cells.
     pub(super) fn head(&self, experiment: &Experiment, finished: String, complete: bool) -> Head {
         let request = &self.request;
         let quick = request.quick.then(|| "quick: the declared subset, few pairs".to_owned());
@@ -119,7 +119,7 @@ pub(super) fn know_set_ups(cell: &Cell, pairs: &mut [PairRecord]) {
     }
 }
 
-/// A cell as it is called in a sentence.
+/// Returns the name of a cell for a sentence.
 pub(crate) fn title(cell: &Cell) -> String {
     if cell.at.is_empty() { "the only cell".into() } else { cell.name() }
 }
@@ -143,7 +143,7 @@ fn analyse_conserved(experiment: &Experiment, run: &mut Run) {
     }
 }
 
-/// A warning for each ledger of a cell that does not balance, with its sums.
+/// Returns a warning for each ledger of a cell that does not balance, with its sums.
 pub(crate) fn unbalanced(cell: &Cell, ledgers: &Ledgers) -> Vec<Warning> {
     let all = [("side a", Some(&ledgers.a)), ("side b", Some(&ledgers.b))];
     let all = all.into_iter().chain([("the control of a", ledgers.control.as_ref())]);
@@ -197,7 +197,7 @@ fn before_and_after(before: &Value, after: Option<&Value>) -> Value {
     Value::Object(env)
 }
 
-/// A warning for each thing that must be the same of two machines, and is not.
+/// Returns a warning for each thing that must be the same of two machines, and is not.
 fn moved<'a>(first: &'a Value, later: &'a Resumed) -> impl Iterator<Item = Warning> + 'a {
     ["kernel", "cpu", "microcode", "virt", "clocksource"].into_iter().filter_map(move |name| {
         let (was, is) = (first.get(name)?, later.env.get(name)?);
@@ -272,7 +272,7 @@ impl Total {
 }
 
 impl Ledger {
-    /// The ledger of both, one after the other. What one has not counted is known of neither.
+    /// Returns the sum of both ledgers. A count that one of them lacks is unknown.
     pub(crate) fn and(&self, later: &Ledger) -> Ledger {
         let sum = |a: Option<u64>, b| both(a, b, u64::saturating_add);
         let mut dropped = self.dropped.clone();

@@ -166,7 +166,7 @@ impl RunState {
         Ok((RunState::new(request(dir)?, &text(&path)?), path.display().to_string()))
     }
 
-    /// A cell's pairs so far.
+    /// Returns a cell's pairs so far.
     pub(crate) fn pairs(&self, cell: usize) -> &[PairRecord] {
         self.cells.get(&cell).map_or(&[], |cell| &cell.pairs)
     }
@@ -344,7 +344,7 @@ impl Store {
         put(&self.dir.join(RUN), run).map_err(|e| self.kept(e))
     }
 
-    /// An error that ends the run, with where its pairs are and how to go on with them.
+    /// Returns an error that ends the run, with where its pairs are and how to go on with them.
     pub(crate) fn kept(&self, mut error: Error) -> Error {
         let dir = self.dir.display();
         let go_on = format!("linerate lab run --resume {dir}");
@@ -406,7 +406,7 @@ pub fn read(path: &Path) -> Result<Run> {
     state.run(&experiment, last_written(path), None, false)
 }
 
-/// The runs in a directory that can be read, with their heads, the oldest first.
+/// Returns the readable runs in a directory with their heads, the oldest first.
 pub(crate) fn runs(dir: &Path) -> Result<Vec<(Head, PathBuf)>> {
     let io = |e: std::io::Error| lines::failed("read", dir, &e);
     let entries = fs::read_dir(dir).map_err(io)?.take(LISTED_MAX);
@@ -418,7 +418,8 @@ pub(crate) fn runs(dir: &Path) -> Result<Vec<(Head, PathBuf)>> {
     Ok(runs)
 }
 
-/// The run that is meant by `name`: a path, `last` for the latest in `dir`, or the name of one there.
+/// Returns the run that is meant by `name`: a path, `last` for the latest in `dir`, or the name of
+/// one there.
 ///
 /// # Errors
 /// `E-RUN` if there is none.
@@ -437,8 +438,8 @@ pub fn find(dir: &Path, name: &str) -> Result<PathBuf> {
         .ok_or_else(|| missing(format!("neither a path, nor in {}", dir.display())))
 }
 
-/// The head of the run in `dir`: its document's, or what it was begun with if there is none yet or it
-/// is broken.
+/// Returns the head of the run in `dir`: its document's, or what it was begun with if there is none
+/// yet or it is broken.
 pub(super) fn head(dir: &Path) -> Result<Head> {
     #[derive(Deserialize)]
     struct Document {

@@ -1,6 +1,6 @@
 //! A run, told: as text, and as one HTML file.
 //!
-//! Both say the same from the same tables. Whatever stands in a run's document is somebody else's:
+//! Both say the same from the same tables. The texts of a run's document come from outside:
 //! it is made harmless, bounded, and never believed to be well formed.
 
 mod html;

@@ -34,7 +34,7 @@ pub(super) fn notes(view: &View<'_>) -> Vec<Remark> {
     remarks(view, |warning| warning.code == NOTE)
 }
 
-/// The cells, by their place, that a warning is about.
+/// Returns the cells, by their place, that a warning is about.
 pub(super) fn warned(view: &View<'_>) -> BTreeSet<usize> {
     let places = Places::of(view);
     let warnings = view.run.warnings.iter().filter(|warning| warning.code != NOTE);

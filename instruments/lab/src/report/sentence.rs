@@ -56,7 +56,7 @@ impl View<'_> {
         marks.into_iter().filter_map(|(is, mark)| is.then_some(mark)).collect()
     }
 
-    /// A metric's figures in a sentence.
+    /// Returns a metric's figures in a sentence.
     fn in_short(&self, metric: &Shown) -> Option<String> {
         let Shown { name, label, .. } = metric;
         let all = self.overall(name).find(|line| line.group == "all");
@@ -256,7 +256,7 @@ impl View<'_> {
         facts
     }
 
-    /// The command, as a shell takes it again: the program by its name, wherever it was.
+    /// Returns the command, as a shell takes it again: the program by its name, wherever it was.
     pub fn command(&self) -> String {
         let quoted = |arg: &String| {
             let arg = shown(arg);

@@ -111,7 +111,7 @@ pub(super) fn has_packets(view: &View<'_>) -> bool {
     ledgers.any(|(_, ledger)| *ledger != Ledger::default())
 }
 
-/// The sides' ledgers over all cells, with their names; the control's, if any was kept.
+/// Returns the sides' ledgers over all cells, with their names; the control's, if any was kept.
 pub(super) fn sums(view: &View<'_>) -> Vec<(String, Ledger)> {
     let mut sums: Vec<(String, Ledger)> = Vec::new();
     for cell in &view.run.cells {
@@ -125,7 +125,7 @@ pub(super) fn sums(view: &View<'_>) -> Vec<(String, Ledger)> {
     sums
 }
 
-/// Names of metrics that nothing counted, by the reason.
+/// Returns the names of metrics that nothing counted, by the reason.
 pub(super) fn uncounted<'v>(view: &'v View<'_>) -> Vec<(&'static str, Vec<&'v str>)> {
     let (events, others): (Vec<_>, Vec<_>) =
         view.unmeasured().take(ROWS_MAX).partition(|(_, is_event)| *is_event);
@@ -271,7 +271,7 @@ fn effect_row(name: String, unit: Option<&str>, effect: Option<&Effect>) -> Vec<
     row
 }
 
-/// A side's value, or that it is below what could have been seen: never 0 then.
+/// Formats a side's value; one too small to be seen is an upper bound, never 0.
 pub(super) fn censored(value: f64, effect: &Effect) -> Cell {
     match effect.censored_below {
         Some(bound) if value < bound => number::under(bound),
@@ -279,7 +279,7 @@ pub(super) fn censored(value: f64, effect: &Effect) -> Cell {
     }
 }
 
-/// The change, or its bound if a side's value is one.
+/// Returns the change, or its bound if a side's value is one.
 pub(super) fn changed(effect: &Effect) -> Cell {
     let is_below = |value: f64| effect.censored_below.is_some_and(|bound| value < bound);
     match number::change_cell(effect.change_pct) {
@@ -289,7 +289,8 @@ pub(super) fn changed(effect: &Effect) -> Cell {
     }
 }
 
-/// Names of several cells less the factors that are the same in all of them, and these factors.
+/// Returns the names of several cells less the factors that are the same in all of them, and these
+/// factors.
 pub(super) fn apart(names: &[&str]) -> (Vec<String>, String) {
     let [first, _, ..] = names else {
         return (names.iter().map(|name| (*name).to_owned()).collect(), String::new());
@@ -303,7 +304,7 @@ pub(super) fn apart(names: &[&str]) -> (Vec<String>, String) {
     (names.iter().map(own).collect(), shared.join(" "))
 }
 
-/// Names of cells with their values below each other.
+/// Returns the names of cells with their values below each other.
 fn aligned(names: &[String]) -> Vec<String> {
     let parts: Vec<Vec<&str>> = names.iter().map(|name| name.split(' ').collect()).collect();
     let same = parts.windows(2).all(|two| matches!(two, [a, b] if a.len() == b.len()));

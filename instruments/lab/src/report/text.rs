@@ -32,7 +32,7 @@ const DROPS_MAX: usize = 4;
 /// The label of metrics that have no better direction and are only named.
 const NEITHER: &str = "neither better nor worse";
 
-/// The whole of it.
+/// Returns the whole of it.
 pub(super) fn text(run: &Run) -> String {
     let view = View::new(run);
     let parts = [head, few, effects, posted, expected, ledger, elsewhere, noted];
@@ -137,7 +137,7 @@ fn named(what: &str, names: &str) -> String {
     }
 }
 
-/// A table for each cell, of the same metrics.
+/// Formats a table for each cell, with the same metrics.
 fn cell_by_cell(view: &View<'_>) -> String {
     let headline = view.measured().next().map(|metric| &metric.name);
     let is_told = |metric: &Shown| {

@@ -39,12 +39,12 @@ impl<'a> View<'a> {
         self.metrics.first()
     }
 
-    /// The sides' names.
+    /// Returns the sides' names.
     pub fn sides(&self) -> [String; 2] {
         [shown(&self.run.experiment.a), shown(&self.run.experiment.b)]
     }
 
-    /// A cell's ledgers, each with its side's name; the control's, where it was kept.
+    /// Returns a cell's ledgers, each with its side's name; the control's, where it was kept.
     pub fn ledgers(&self, cell: &'a CellRecord) -> impl Iterator<Item = (String, &'a Ledger)> {
         let Ledgers { a, b, control } = &cell.ledger;
         let control = control.as_ref().map(|ledger| ("control".to_owned(), ledger));
@@ -75,7 +75,7 @@ impl<'a> View<'a> {
         self.run.cells.iter().any(|cell| cell.metrics.contains_key(&metric.name))
     }
 
-    /// Cells with figures, with their names.
+    /// Returns the cells that have figures, with their names.
     pub fn told(&self) -> impl Iterator<Item = (&str, &'a CellRecord)> {
         self.named().filter(|(_, cell)| !cell.metrics.is_empty())
     }
@@ -112,7 +112,8 @@ impl<'a> View<'a> {
         (all().filter(|pair| pair.accepted).count(), costs, all().count())
     }
 
-    /// The widest floor of the headline, in per cent: what identical code was seen to differ by.
+    /// Returns the widest floor of the headline, in per cent: what identical code was seen to
+    /// differ by.
     pub fn floor_pct(&self) -> Option<f64> {
         let name = &self.headline()?.name;
         let floors = self.run.cells.iter().filter_map(|cell| {
@@ -157,7 +158,7 @@ impl Side {
     }
 }
 
-/// The workers that a cell's figures tell apart: of `allocs_w0` and `allocs_w1`, 0 and 1.
+/// Returns the workers that a cell's figures tell apart: of `allocs_w0` and `allocs_w1`, 0 and 1.
 pub(super) fn workers(cell: &CellRecord) -> Vec<usize> {
     let windows = cell.pairs.iter().flat_map(|pair| [&pair.a, &pair.b]);
     let names = windows.flat_map(|window| window.figures.keys());
@@ -213,7 +214,7 @@ impl Shown {
         if self.formula.is_some() { &self.label } else { "cost_ns / packets" }
     }
 
-    /// The control's median and interval, if the ratios are of this metric.
+    /// Returns the control's median and interval, if the ratios are of this metric.
     pub fn aa_pct(&self, cell: &CellRecord) -> Option<(f64, f64, f64)> {
         self.formula.as_ref()?;
         cell.metrics.get(&self.name)?.aa_pct

@@ -19,7 +19,7 @@ const PARAGRAPHS_MAX: usize = 20;
 /// Names that a sentence counts up.
 const NAMES_MAX: usize = 4;
 
-/// A text of a document, made harmless and short.
+/// Returns a text of a document, escaped and shortened.
 pub(super) fn shown(text: &str) -> String {
     if text.chars().nth(4 * NAME_MAX).is_none() {
         return harmless(text).into_owned();
@@ -28,7 +28,7 @@ pub(super) fn shown(text: &str) -> String {
     format!("{}…", harmless(&start))
 }
 
-/// A name of a document, made harmless and shorter.
+/// Returns a name of a document, escaped and shortened.
 pub(super) fn short(text: &str) -> String {
     match text.char_indices().nth(NAME_MAX) {
         Some((at, _)) => format!("{}…", harmless(text.get(..at).unwrap_or_default())),
@@ -58,7 +58,7 @@ pub(crate) fn within(said: Verdict, margin_pct: f64) -> String {
     }
 }
 
-/// The paragraphs of a text: an empty line begins another, all other white space flows.
+/// Returns the paragraphs of a text: an empty line begins another, all other white space flows.
 pub(super) fn paragraphs(text: &str) -> Vec<String> {
     let mut all = vec![String::new()];
     for line in text.lines() {
@@ -80,7 +80,7 @@ pub(super) fn paragraphs(text: &str) -> Vec<String> {
     all.iter().take(PARAGRAPHS_MAX).map(bounded).collect()
 }
 
-/// Names of cells in a sentence: each, or how many of all they are.
+/// Formats the names of cells for a sentence: each, or their number.
 pub(super) fn cells(names: &[&str], all: usize) -> String {
     match names {
         [] => String::new(),
@@ -91,7 +91,7 @@ pub(super) fn cells(names: &[&str], all: usize) -> String {
     }
 }
 
-/// A number of things, as printed.
+/// Returns a number of things, as printed.
 pub(super) fn n(count_of: usize) -> String {
     count(count_of as u64)
 }

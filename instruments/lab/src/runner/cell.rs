@@ -308,7 +308,7 @@ impl CellEnd {
 /// Rows that are kept.
 const ROWS_MAX: usize = 500;
 
-/// The profile of one side of a cell.
+/// Returns the profile of one side of a cell.
 ///
 /// A function that is not in it was seen fewer times than its cut-off says.
 pub(super) fn record(side: &str, cell: &str, mut profile: Profile) -> ProfileRecord {
@@ -452,14 +452,14 @@ mod tests {
     }
 
     #[test]
-    fn of_a_whole_profile_nothing_that_was_seen_is_missing() {
+    fn uncut_profile_lists_every_function_seen() {
         assert_eq!(record("a", "", profile(1..=2)).cutoff, 1);
         let listing = Profile { cutoff: Some(7), ..profile(7..=9) };
         assert_eq!(record("a", "", listing).cutoff, 7);
     }
 
     #[test]
-    fn what_is_left_is_what_is_planned_at_the_pace_so_far() {
+    fn remaining_time_is_the_plan_at_the_pace_so_far() {
         let request = request(grid());
         let cells: Vec<(usize, &Cell)> = request.experiment.cells(false).collect();
         let mut pace = Pace::of(&cells, &request, &[4, 10]);

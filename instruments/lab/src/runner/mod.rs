@@ -75,7 +75,7 @@ pub struct Progress<'a> {
 
 /// An observer of a run.
 pub trait Observer {
-    /// A pair is done, or a cell.
+    /// Reports that a pair or a cell is done.
     fn progress(&mut self, progress: &Progress<'_>);
 
     /// Receives a remark, as the reason that a cell cannot run here.
@@ -138,8 +138,8 @@ fn run_in(world: &dyn World, request: &Request, observer: &mut dyn Observer) -> 
 }
 
 impl Request {
-    /// The request that the interrupted run in `dir` was begun with. Its command, where this
-    /// program is, and its commit are for the caller to add.
+    /// Returns the request that the interrupted run in `dir` was begun with. Its command, where
+    /// this program is, and its commit are for the caller to add.
     ///
     /// # Errors
     /// `E-RUN` if it is no run, or another version's; `E-FILE`.
@@ -232,7 +232,7 @@ fn factors(experiment: &Experiment) -> String {
 
 /// Version, commit, `build_id`, rustc and `target_cpu`; `unknown` where it is not known.
 ///
-/// The commit and the compiler are the caller's to say: whoever builds a program knows what it is built
+/// The commit and the compiler are the caller's to say: only the program's build knows what it is built
 /// from and by. The build ID is a sum over the program's file.
 ///
 /// Cost: reads the program's file once in a process.
@@ -253,7 +253,7 @@ pub(super) fn tool(built: &Built) -> BTreeMap<String, String> {
     ])
 }
 
-/// The architecture, and what of its extensions the compiler was allowed to use.
+/// Returns the architecture, and what of its extensions the compiler was allowed to use.
 fn target_cpu() -> String {
     let features = [
         ("sse4.2", cfg!(target_feature = "sse4.2")),

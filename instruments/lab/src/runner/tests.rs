@@ -298,7 +298,7 @@ better = "lower"
 clock = "cost"
 "#;
 
-/// An experiment of two cells, of which the first is the quick subset.
+/// Returns an experiment of two cells, of which the first is the quick subset.
 pub(super) fn grid() -> Experiment {
     let mut grid = Experiment::parse(TOML, "grid.toml").unwrap();
     for cell in &mut grid.cells {
@@ -314,7 +314,7 @@ fn told(experiment: &mut Experiment, cell: usize, name: &str, value: impl Into<V
     (cell.a, cell.b) = (cell.a.and(&more), cell.b.and(&more));
 }
 
-/// A request for all of it.
+/// Returns a request for all of it.
 pub(super) fn request(experiment: Experiment) -> Request {
     Request {
         experiment,

@@ -238,7 +238,7 @@ fn placed(
 
 /// The machine and the code that runs on it.
 pub(super) trait World {
-    /// The scenario of that name.
+    /// Returns the scenario of that name.
     fn scenario(&self, name: &str) -> Option<&dyn Scenario>;
 
     /// Describes the current machine.

@@ -32,7 +32,7 @@ pub use host::play;
 pub static SCENARIOS: [&dyn Scenario; 4] =
     [&engine::Engine, &churn::Churn, &host::Host, &command::Program];
 
-/// The scenario of that name.
+/// Returns the scenario of that name.
 #[must_use]
 pub fn named(name: &str) -> Option<&'static dyn Scenario> {
     SCENARIOS.iter().find(|scenario| scenario.name() == name).copied()
@@ -40,7 +40,7 @@ pub fn named(name: &str) -> Option<&'static dyn Scenario> {
 
 /// A scenario to measure.
 pub trait Scenario: Sync {
-    /// Its name in files.
+    /// Returns its name in files.
     fn name(&self) -> &'static str;
 
     /// Describes the scenario, in sentences: `lab show` prints it.
@@ -127,7 +127,7 @@ pub trait Bench {
 /// Source: measured, docs/adr/0009.
 const LEAD_IN: Duration = Duration::from_millis(2);
 
-/// The pages of a pool's frames; the allocator's blocks are none of them.
+/// Returns the pages of a pool's frames; the allocator's blocks are none of them.
 fn pages(pool: &Pool) -> Option<String> {
     (pool.data_from() == Data::Frames).then(|| match pool.pages() {
         Pages::Huge2M => "2 MiB".to_owned(),

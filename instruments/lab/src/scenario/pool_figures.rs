@@ -84,7 +84,7 @@ impl Reading {
         }
     }
 
-    /// The ports.
+    /// Returns the ports.
     pub fn ports(&self) -> &[PortStats] {
         &self.ports
     }

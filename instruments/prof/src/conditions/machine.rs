@@ -9,14 +9,14 @@ use std::time::Duration;
 /// Bytes of a file of /proc or /sys that are read; /proc/cpuinfo is about 1.5 KiB for each CPU.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 
-/// A file as text. What is not UTF-8 is replaced.
+/// Returns a file as text. What is not UTF-8 is replaced.
 pub(super) fn read(path: impl AsRef<Path>) -> io::Result<String> {
     let mut bytes = Vec::new();
     File::open(path)?.take(FILE_BYTES_MAX).read_to_end(&mut bytes)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// A file of one line, trimmed; `None` if it is empty.
+/// Returns a file of one line, trimmed; `None` if it is empty.
 fn line(path: &str) -> Option<String> {
     let text = read(path).ok()?;
     // Texts of firmware and device trees end in NUL.
@@ -63,7 +63,7 @@ fn tsc_mhz() -> Option<f64> {
     None
 }
 
-/// The value of the first line `key : value`.
+/// Returns the value of the first line `key : value`.
 fn value<'a>(cpuinfo: &'a str, key: &str) -> Option<&'a str> {
     let mut pairs = cpuinfo.lines().filter_map(|line| line.split_once(':'));
     let (_, value) = pairs.find(|(name, _)| name.trim() == key)?;
@@ -132,7 +132,7 @@ fn signature() -> Option<[u8; 12]> {
     None
 }
 
-/// The name behind a signature, or the signature.
+/// Returns the name behind a signature, or the signature.
 fn signer(signature: &[u8; 12]) -> String {
     let letters = signature.iter().filter(|b| b.is_ascii_graphic());
     let letters: String = letters.map(|&b| b as char).collect();

@@ -2,7 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// `2002-03-07T01:02:03Z`: RFC 3339, UTC, whole seconds. A time before 1970 is 1970.
+/// Formats a time as `2002-03-07T01:02:03Z`: RFC 3339, UTC, whole seconds. A time before 1970 is 1970.
 #[must_use]
 pub fn rfc3339(time: SystemTime) -> String {
     let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());

@@ -83,8 +83,8 @@ fn between(
     passed
 }
 
-/// The driver of a device of our own namespace; another's has devices of the same names, which our
-/// /sys does not show.
+/// Returns the driver of a device of our own namespace; another's has devices of the same names,
+/// which our /sys does not show.
 ///
 /// A device without hardware has a kind (`bridge`, `vlan`) that its driver is known by; a veth and
 /// the loopback have not even that, and are `None`.
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_we_send_over_the_loopback_is_seen() {
+    fn packets_sent_over_the_loopback_are_counted() {
         let traffic = Traffic::start(None).unwrap();
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         for _ in 0..10 {

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_below_a_cut_off_fell_or_rose_only_if_it_did_so_wherever_it_is() {
+    fn change_below_a_cut_off_counts_only_if_certain() {
         // speedo_rx and alloc_skb_frame of the posts.
         assert_eq!(change(Is(3358), Below(216), true), Change::Fell);
         assert_eq!(change(Below(72), Is(335), true), Change::Rose);

@@ -40,7 +40,7 @@ impl Scale {
         Scale { by: By::AsTheyAre, without_factor: 1.0, with_factor: 1.0 }
     }
 
-    /// The factors of two profiles.
+    /// Returns the factors of two profiles.
     ///
     /// # Errors
     /// `E-UNSUPPORTED` if a side does not say by what it would have to be divided.

@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_below_a_cut_off_makes_the_saving_a_bound_and_of_nothing_there_is_no_percentage() {
+    fn cut_off_makes_the_saving_a_bound_and_zero_has_no_percentage() {
         // speedo_rx of the post: 3358 without, not listed with, where the smallest is 216.
         let speedo_rx = of(3358, 0, 0, 216);
         assert_eq!(speedo_rx.saved_counts(), 3358);

@@ -91,7 +91,7 @@ fn a_listing_that_does_not_say_where_a_function_is_means_the_one_that_is_known()
 }
 
 #[test]
-fn what_two_cut_offs_leave_out_is_in_no_total() {
+fn functions_below_both_cut_offs_are_in_no_total() {
     let (without, mut with) = (profile(&[("f", 1000)]), profile(&[("f", 100)]));
     let whole = Diff::between(&without, &with);
     assert_eq!(whole.figures_of(whole.sum()).saved, Some(900.0));
@@ -118,7 +118,7 @@ fn cost_that_moved_stands_beside_cost_that_vanished_and_disks_are_in_neither() {
 }
 
 #[test]
-fn what_cannot_be_compared_is_said_and_a_model_is_never_a_measurement() {
+fn incomparable_profiles_are_warned_about_and_models_stay_models() {
     let a = profile(&[("f", 1)]);
     assert!(Diff::between(&a, &a).warnings.is_empty());
     let mut b = a.clone();

@@ -58,7 +58,7 @@ named! {
 }
 
 impl About {
-    /// Returns what to make of it, with a blank before it.
+    /// Returns the advice to the reader, with a blank before it.
     const fn advice(self) -> &'static str {
         match self {
             About::Event => " Unless these are two names for one, no difference can be taken.",
@@ -94,7 +94,7 @@ impl fmt::Display for Warning {
     }
 }
 
-/// All that is to be said of the two, the gravest first.
+/// Returns the warnings about the two profiles, the gravest first.
 pub(crate) fn warnings(without: &Profile, with: &Profile, scale: Scale) -> Vec<Warning> {
     // What is not said on a side is not known to differ.
     let both = |about, of: &dyn Fn(&Profile) -> Option<String>| {
@@ -154,8 +154,8 @@ fn of_names(without: &Event, with: &Event) -> Option<Warning> {
     (a != b).then(|| warn(About::Event, a, b))
 }
 
-/// A P6's event as its manual spells it: post 003 says `L2_LINES_OUT`, and `L2_CACHE_LINES_OUT` of the
-/// same.
+/// Returns a P6's event as its manual spells it: post 003 says `L2_LINES_OUT`, and
+/// `L2_CACHE_LINES_OUT` of the same.
 fn spelled(event: &str) -> String {
     event.to_ascii_uppercase().replace("_CACHE_LINES_", "_LINES_")
 }

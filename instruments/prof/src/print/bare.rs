@@ -54,7 +54,7 @@ fn known(load: Option<&str>) -> &str {
     load.filter(|load| *load != "n/a").unwrap_or(UNKNOWN)
 }
 
-/// A load with the digits that it came with.
+/// Returns a load with the digits that it came with.
 pub(super) fn printed(load: Load) -> String {
     if !load.value.is_finite() {
         return "n/a".to_owned();

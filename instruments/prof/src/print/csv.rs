@@ -153,7 +153,7 @@ where
     f.write_str("\n")
 }
 
-/// A name, not a formula.
+/// Returns a name, not a formula.
 fn text(name: &str) -> Cow<'_, str> {
     if name.starts_with(['=', '+', '-', '@', '\t', '\r']) {
         return Cow::Owned(format!("'{name}"));

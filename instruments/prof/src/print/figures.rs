@@ -35,7 +35,7 @@ pub(super) fn change(saved_pct: Option<f64>) -> String {
     )
 }
 
-/// A saving as it stands in a column.
+/// Formats a saving for a column.
 pub(super) fn saving(figures: Figures) -> String {
     match (figures.saving_pct, figures.saving_pct_at_least) {
         (Some(pct), _) => percent(pct),

@@ -36,7 +36,8 @@ pub(super) fn event(event: &Event, origin: Origin) -> String {
     text
 }
 
-/// The unit at the head of a column: `samples`, or `counts` if its maker does not say of what.
+/// Returns the unit at the head of a column: `samples`, or `counts` if its maker does not say of
+/// what.
 pub(crate) const fn unit(unit: Unit) -> &'static str {
     match unit {
         Unit::Unknown => "counts",
@@ -44,7 +45,7 @@ pub(crate) const fn unit(unit: Unit) -> &'static str {
     }
 }
 
-/// The unit of a difference's counts as it is scaled: `samples/s`.
+/// Returns the unit of a difference's counts as it is scaled: `samples/s`.
 #[must_use]
 pub fn unit_of(diff: &Diff) -> String {
     match diff.scale.by {
@@ -184,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_not_mentioned() {
+    fn unknown_conditions_are_not_printed() {
         assert!(conditions(&Conditions::default()).is_empty());
         let some = Conditions { cpus: Some(4), packets: Some(1000), ..Conditions::default() };
         assert_eq!(conditions(&some), ["machine: 4 CPUs", "run: 1,000 packets"]);

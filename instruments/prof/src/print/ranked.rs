@@ -22,7 +22,7 @@ pub struct Ranked<'a> {
 }
 
 impl<'a> Ranked<'a> {
-    /// All of its rows, for people.
+    /// Returns all of its rows, for people.
     #[must_use]
     pub fn new(diff: &'a Diff) -> Ranked<'a> {
         Ranked { diff, as_posted: false, top: None }
@@ -144,8 +144,8 @@ impl<'a> Ranked<'a> {
         ]
     }
 
-    /// The scale of a column for each thousand packets, if both sides counted theirs and nothing is
-    /// scaled yet.
+    /// Returns the scale of a column for each thousand packets, if both sides counted theirs and
+    /// nothing is scaled yet.
     fn packets(&self) -> Option<Scale> {
         let factor =
             |side: &Side| side.conditions.packets.filter(|n| *n > 0).map(|n| 1e3 / n as f64);

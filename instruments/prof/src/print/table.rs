@@ -22,7 +22,7 @@ pub struct Table<'a> {
 }
 
 impl<'a> Table<'a> {
-    /// All of its rows.
+    /// Returns all of its rows.
     #[must_use]
     pub fn new(profile: &'a Profile) -> Table<'a> {
         Table { profile, top: None }
@@ -54,7 +54,7 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// A row that is of no function.
+    /// Returns a row that is of no function.
     fn sum(&self, count: u64, of: String) -> [String; 6] {
         let none = String::new;
         [number::count(count), self.share(count), none(), of, none(), none()]

@@ -37,7 +37,8 @@ pub(crate) const RX_PACKETS: usize = 1;
 pub(crate) const TX_BYTES: usize = 8;
 pub(crate) const TX_PACKETS: usize = 9;
 
-/// The devices of a file, and how many lines behind the two of its head were not understood.
+/// Returns the devices of a file, and how many lines behind the two of its head were not
+/// understood.
 pub(crate) fn devices(text: &str) -> (Vec<Device>, u64) {
     let lines = text.lines().skip(2);
     let devices: Vec<Device> = lines.clone().filter_map(device).collect();

@@ -216,7 +216,7 @@ struct Deadlines {
 }
 
 impl Deadlines {
-    /// The next one.
+    /// Returns the next one.
     fn at_ns(&self) -> u64 {
         self.start_ns.saturating_add(self.next.saturating_mul(self.period_ns))
     }
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_named_and_nothing_at_all_is_an_error() {
+    fn missing_sources_are_named_and_none_at_all_is_an_error() {
         let nowhere = Options { root: "/nonexistent".into(), ..Options::default() };
         assert_eq!(Sampler::start(nowhere).unwrap_err().code, Code::File);
         let root = std::env::temp_dir().join(format!("linerate-proc-{}", std::process::id()));

@@ -145,8 +145,8 @@ impl Column {
         if self.unit == "ns" { 100.0 * of_time } else { 1e9 * of_time }
     }
 
-    /// The unit of what is printed of it: `packets/s`, `%` of time for a counter of nanoseconds,
-    /// the unit itself for a gauge.
+    /// Returns the unit of what is printed of it: `packets/s`, `%` of time for a counter of
+    /// nanoseconds, the unit itself for a gauge.
     #[must_use]
     pub fn rate_unit(&self) -> String {
         match (self.kind, self.unit.as_str()) {

@@ -23,7 +23,8 @@ const PARTS: usize = 8;
 pub struct Split(pub [Option<f64>; PARTS]);
 
 impl CpuTimes {
-    /// The numbers behind the name. Kernels before 2.6 have four of them, and none of the rest.
+    /// Returns the numbers behind the name. Kernels before 2.6 have four of them, and none of the
+    /// rest.
     #[must_use]
     pub fn parse(numbers: &str) -> Option<CpuTimes> {
         let mut times = [None; FIELDS.len()];
@@ -73,7 +74,7 @@ impl CpuTimes {
 }
 
 impl Split {
-    /// Sum of the shares of these names; what is not told apart is in another.
+    /// Returns the sum of the shares of these names; what is not told apart is in another.
     #[must_use]
     pub fn sum(&self, names: &[&str]) -> f64 {
         let named = FIELDS.iter().zip(self.0).filter(|(name, _)| names.contains(name));
@@ -103,7 +104,7 @@ impl Split {
     }
 }
 
-/// `stat/cpu0/user` as CPU and index of the field.
+/// Splits a name such as `stat/cpu0/user` into its CPU and the index of its field.
 fn cpu_field(name: &str) -> Option<(&str, usize)> {
     let (cpu, field) = name.strip_prefix("stat/cpu")?.rsplit_once('/')?;
     let at = FIELDS.iter().position(|&known| known == field)?;

@@ -12,8 +12,8 @@ const FORMS: &str = "read are listings of kernprof (function [address]: count) a
                      (ticks function load), also quoted in mail, the text that `perf script` \
                      prints, and linerate's JSON";
 
-/// The form of the text that begins with `head`: that of most rows in it, and of the first of them
-/// if several have as many.
+/// Returns the form of the text that begins with `head`: that of most rows in it, and of the first
+/// of them if several have as many.
 ///
 /// # Errors
 /// `E-FILE` if there is no row in it, with what there is instead.
@@ -57,7 +57,7 @@ pub(super) fn of(head: &[u8]) -> Result<Form> {
     Err(Error::new(Code::File, WHAT, why))
 }
 
-/// The form of a row, or what is wrong with the line, if it has the shape of one.
+/// Returns the form of a row, or what is wrong with the line, if it has the shape of one.
 fn row(line: &str) -> std::result::Result<Form, Option<String>> {
     let mut why = None;
     for syntax in [kernprof::SYNTAX, readprofile::SYNTAX] {

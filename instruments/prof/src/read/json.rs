@@ -92,7 +92,7 @@ fn refused(why: String) -> Error {
     Error::new(Code::File, WHAT, why)
 }
 
-/// The first figure that is none, if any.
+/// Returns the first figure that is none, if any.
 fn not_a_figure(profile: &Profile) -> Option<String> {
     let bad = |load: Option<Load>| load.is_some_and(|l| !l.value.is_finite() || l.value < 0.0);
     if bad(profile.total.and_then(|total| total.load)) {
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_as_the_same_one_or_several() {
+    fn written_profiles_are_read_back_equal() {
         let text = written(&[profile()]);
         assert!(text.starts_with("{\"schema\":\"linerate-profile/1\",\"event\""), "{text}");
         assert_eq!(read(text.as_bytes()).unwrap().profiles, [profile()]);
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_quoted_of_a_text_is_harmless() {
+    fn quoted_text_is_escaped() {
         let text = written(&[profile()]);
         let bad = [
             text.replace("\"counter\"", "\"\\u001b[2J\\u202e\""),

@@ -46,7 +46,7 @@ fn event(caption: &str) -> (Event, Option<String>) {
     (Event { name: name.to_owned(), unit, period: None, raw: None }, remark)
 }
 
-/// The one event of a CPU that a text names; none if it names several.
+/// Returns the one event of a CPU that a text names; none if it names several.
 fn named_in(text: &str) -> Option<&str> {
     let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let is_event = |name: &&str| {

@@ -69,13 +69,13 @@ impl<R: BufRead> Lines<R> {
     }
 }
 
-/// The line without the marks of mail that quotes it, `>`, `> >`, `>>>` or `|`, and without blanks
-/// at its ends.
+/// Returns the line without the marks of mail that quotes it, `>`, `> >`, `>>>` or `|`, and without
+/// blanks at its ends.
 pub(crate) fn unquoted(line: &str) -> &str {
     line.trim_start_matches(|c: char| matches!(c, '>' | '|') || c.is_whitespace()).trim_end()
 }
 
-/// The beginning of a line, in quotes, to be printed.
+/// Returns the beginning of a line, in quotes, to be printed.
 pub(crate) fn excerpt(line: &str) -> String {
     const SHOWN_CHARS: usize = 60;
     let shown: String = line.chars().take(SHOWN_CHARS).collect();

@@ -31,7 +31,7 @@ fn parse(line: &str, inside: bool) -> Parsed<'_> {
     }
 }
 
-/// A row of `readprofile -v`, of which the last two columns are ticks and load.
+/// Returns a row of `readprofile -v`, of which the last two columns are ticks and load.
 fn verbose<'a>(first: &'a str, middle: &'a str, load: &'a str) -> Option<Parsed<'a>> {
     // As it is printed: 8 or 16 digits. A count has so many in no listing that anyone has seen.
     let address = token::address(first).ok().filter(|_| first.len() == 8 || first.len() == 16)?;
@@ -40,7 +40,7 @@ fn verbose<'a>(first: &'a str, middle: &'a str, load: &'a str) -> Option<Parsed<
     row_or_total(symbol.trim_end(), Some(address), count, load)
 }
 
-/// A row, or the total; `None` if `symbol` is no name.
+/// Returns a row, or the total; `None` if `symbol` is no name.
 fn row_or_total(symbol: &str, address: Option<u64>, count: u64, load: Load) -> Option<Parsed<'_>> {
     let load = Some(load);
     match symbol {

@@ -131,7 +131,7 @@ impl Rows {
         self.kept.items.is_empty() && self.other_lines == 0
     }
 
-    /// Sum of all counts, saturated.
+    /// Returns the sum of all counts, saturated.
     pub(super) fn sum(&self) -> u64 {
         self.kept.items.iter().fold(self.other, |sum, row| sum.saturating_add(row.count))
     }

@@ -3,7 +3,7 @@
 use super::lines::excerpt;
 use crate::profile::Load;
 
-/// A count: digits, and nothing else.
+/// Returns a count: digits, and nothing else.
 ///
 /// # Errors
 /// Why it is none.
@@ -14,7 +14,7 @@ pub(super) fn count(text: &str) -> Result<u64, String> {
     text.parse().map_err(|_| format!("the count {text:.40} does not fit in 64 bits"))
 }
 
-/// An address: hexadecimal digits, with or without `0x`.
+/// Returns an address: hexadecimal digits, with or without `0x`.
 ///
 /// # Errors
 /// Why it is none.
@@ -27,7 +27,7 @@ pub(super) fn address(text: &str) -> Result<u64, String> {
         .map_err(|_| format!("the address {text:.40} does not fit in 64 bits"))
 }
 
-/// A normalised load: digits, a point, digits.
+/// Returns a normalised load: digits, a point, digits.
 ///
 /// # Errors
 /// Why it is none.

@@ -13,7 +13,7 @@ use linerate_sys::{Code, Error, Result};
 use super::What;
 use super::attach::Setup;
 
-/// The cost of one sample in nanoseconds of CPU time; `None` if it cannot be told from 0.
+/// Returns the cost of one sample in nanoseconds of CPU time; `None` if it cannot be told from 0.
 ///
 /// It is a sample of the clock's, whatever is to be sampled: no loop gives every event at a known
 /// rate. An event's interrupt takes about as long.
@@ -66,8 +66,8 @@ pub(super) fn affordable(what: &What, sample_ns: Option<f64>) -> Result<()> {
     }
 }
 
-/// The median, if at most one of the costs is not positive: of nine tosses of a coin, eight or more
-/// fall alike in 4 % of all cases.
+/// Returns the median, if at most one of the costs is not positive: of nine tosses of a coin, eight
+/// or more fall alike in 4 % of all cases.
 fn distinct(costs: &mut [f64]) -> Option<f64> {
     let positive = costs.iter().filter(|&&cost| cost > 0.0).count();
     if positive + 1 < costs.len() {

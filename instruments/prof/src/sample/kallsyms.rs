@@ -20,7 +20,7 @@ pub(crate) struct KernelSymbol<'a> {
 }
 
 impl Kallsyms {
-    /// The running kernel's; empty if it hides them from us.
+    /// Returns the running kernel's; empty if it hides them from us.
     pub(crate) fn here() -> Kallsyms {
         File::open("/proc/kallsyms")
             .map_or_else(|_| Kallsyms::default(), |file| Kallsyms::read(BufReader::new(file)))
@@ -41,7 +41,7 @@ impl Kallsyms {
         self.0.is_empty()
     }
 
-    /// The function that `address` is in.
+    /// Returns the function that `address` is in.
     pub(crate) fn find(&self, address: u64) -> Option<KernelSymbol<'_>> {
         let next = self.0.partition_point(|(start, _)| *start <= address);
         let (start, text) = self.0.get(next.checked_sub(1)?)?;

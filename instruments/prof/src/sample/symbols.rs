@@ -41,7 +41,7 @@ pub(super) struct Names {
 type Mapping = (u64, u64, Arc<str>);
 
 impl Name {
-    /// A name of which nothing else is known.
+    /// Returns a name of which nothing else is known.
     pub(super) fn plain(symbol: &str) -> Name {
         Name { symbol: symbol.to_owned(), ..Name::default() }
     }

@@ -46,7 +46,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The same by reading the whole table.
+    /// Returns the same by reading the whole table.
     fn scanned(table: &[Names], name: &str) -> Option<Stage> {
         let mut best: Option<(usize, Stage)> = None;
         for &(stage, patterns) in table {

@@ -14,7 +14,7 @@ pub(super) fn taken(report: &mut Report, text: &Text<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The commands of the environment, as settings.
+/// Returns the commands of the environment, as settings.
 pub(super) fn settings(text: &Text<'_>) -> Result<Table> {
     let head = text.line_with(1, "Testing environment")?.line;
     let columns = [
@@ -52,7 +52,7 @@ pub(super) fn decisions(report: &mut Report, text: &Text<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The numbered list under a title.
+/// Returns the numbered list under a title.
 fn items(text: &Text<'_>, title: &str) -> Result<Vec<String>> {
     let head = text.line_with(1, title)?.line;
     let mut items: Vec<String> = Vec::new();

@@ -48,12 +48,12 @@ impl Test<'_> {
 }
 
 impl<'a> Grid<'a> {
-    /// The groups, in order.
+    /// Returns the groups, in order.
     pub(super) fn groups(&self) -> impl Iterator<Item = &'a str> {
         self.headings.iter().map(|(name, _)| *name)
     }
 
-    /// The tests of a group.
+    /// Returns the tests of a group.
     pub(super) fn of(&self, group: &str) -> impl Iterator<Item = &Test<'a>> {
         self.tests.iter().filter(move |test| test.group == group)
     }
@@ -116,7 +116,7 @@ fn test<'a>(line: usize, group: &'a str, row: &'a str) -> std::result::Result<Te
     })
 }
 
-/// A whole number above 0.
+/// Returns a whole number above 0.
 fn whole(field: &str) -> Option<Decimal> {
     Decimal::parse(field).filter(|number| number.as_count().is_some_and(|n| n > 0))
 }

@@ -77,7 +77,7 @@ pub(super) fn measured(text: &Text<'_>) -> Result<Measured> {
     })
 }
 
-/// The numbers behind `label`, one for each CPU.
+/// Returns the numbers behind `label`, one for each CPU.
 fn cycles(text: &Text<'_>, from: usize, label: &str) -> Result<Statement<Vec<Decimal>>> {
     let said = text.line_with(from, label)?;
     let fields = said.is.trim().strip_prefix(label).unwrap_or("");

@@ -81,7 +81,7 @@ pub enum Cell {
 }
 
 impl Table {
-    /// A table without rows.
+    /// Returns a table without rows.
     #[must_use]
     pub fn new(name: &'static str, title: impl Into<String>, columns: &[Column]) -> Table {
         Table {
@@ -104,7 +104,7 @@ impl Table {
         self.notes.push(note.into());
     }
 
-    /// The rows that hold figures.
+    /// Returns the rows that hold figures.
     pub fn figures(&self) -> impl Iterator<Item = &[Cell]> {
         self.rows.iter().filter_map(|row| match row {
             Row::Cells(cells) => Some(cells.as_slice()),
@@ -114,7 +114,7 @@ impl Table {
 }
 
 impl Column {
-    /// A column.
+    /// Returns a column.
     #[must_use]
     pub const fn new(key: &'static str, head: &'static str, unit: &'static str) -> Column {
         Column { key, head, unit }
@@ -122,19 +122,19 @@ impl Column {
 }
 
 impl Cell {
-    /// A name.
+    /// Returns a name.
     #[must_use]
     pub fn text(text: impl Into<String>) -> Cell {
         Cell::Text(text.into())
     }
 
-    /// A number with `digits`, or none because `why`.
+    /// Returns a number with `digits`, or none because `why`.
     #[must_use]
     pub fn real(value: Option<f64>, digits: u8, why: &'static str) -> Cell {
         value.map_or(Cell::Absent(why), |value| Cell::Real(value, digits))
     }
 
-    /// A change with `digits`, or none because `why`.
+    /// Returns a change with `digits`, or none because `why`.
     #[must_use]
     pub fn change(value: Option<f64>, digits: u8, why: &'static str) -> Cell {
         value.map_or(Cell::Absent(why), |value| Cell::Change(value, digits))
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_explicit_in_every_form() {
+    fn unknown_value_is_explicit_in_every_form() {
         let json = serde_json::to_value(table()).unwrap();
         assert_eq!(json["rows"][1]["with_samples"]["below"], 216);
         assert_eq!(json["rows"][1]["change_pct"]["absent"], "no figure");

@@ -28,7 +28,7 @@ impl fmt::Display for Table {
 }
 
 impl Table {
-    /// The lines of the heads, the units last; empty lines are left out.
+    /// Returns the lines of the heads, the units last; empty lines are left out.
     fn heads(&self) -> Vec<Vec<String>> {
         let parts: Vec<Vec<&str>> =
             self.columns.iter().map(|column| column.head.split('\n').collect()).collect();
@@ -46,7 +46,7 @@ impl Table {
         lines.filter(|line| line.iter().any(|text| !text.is_empty())).collect()
     }
 
-    /// A column of names is set to the left.
+    /// Returns a column of names is set to the left.
     fn is_of_names(&self, column: usize) -> bool {
         let mut filled = self.figures().filter_map(|cells| cells.get(column));
         filled.all(|cell| matches!(cell, Cell::Text(_) | Cell::Empty))

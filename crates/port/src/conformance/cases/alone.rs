@@ -41,7 +41,7 @@ pub fn a_source_keeps_to_its_budget_and_ends_once(rig: &mut Rig) -> Ran {
     assert!(slept, "without a frame arm() says for ever that there is something: it spins");
     end.release(hoard);
     let woken = end.readable(patience) || end.health().ended();
-    assert!(woken, "there are frames again, and nobody is woken");
+    assert!(woken, "there are frames again, and the poller is not woken");
     while came < MANY && !end.health().ended() {
         let woken = end.wait(Want::Frames, patience);
         assert!(woken, "a source that has not ended is silent after {came} packets");

@@ -11,7 +11,7 @@ const EACH_UP_TO: usize = 2048;
 /// Above it every so many bytes, a prime.
 const STEP: usize = 251;
 
-/// A thousand packets arrive, each once, and the ledger balances when the port is closed.
+/// Returns a thousand packets arrive, each once, and the ledger balances when the port is closed.
 pub fn every_packet_is_received_or_counted(rig: &mut Rig) -> Ran {
     rig.each_way(|bench| {
         let longest = bench.longest().min(1514);
@@ -73,7 +73,7 @@ pub fn strange_lengths_block_nothing(rig: &mut Rig) -> Ran {
         let mut arrivals = bench.arrivals(&good);
         for (packet, len) in good.iter().zip([0, 1, 13, too_long, 0, too_long, 13, 1]) {
             let mut batch = bench.batch(&[*packet]);
-            // Of a flow that nobody expects, so that it may come or not.
+            // Of a flow that no check expects, so that it may come or not.
             let strange = strange(bench, len);
             batch = joined(strange, batch);
             bench.send(batch, &mut arrivals);
@@ -94,7 +94,7 @@ fn strange(bench: &mut Bench, len: usize) -> Batch {
     batch
 }
 
-/// The packets of `first`, which has room, then those of `second`.
+/// Returns the packets of `first`, which has room, then those of `second`.
 fn joined(mut first: Batch, mut second: Batch) -> Batch {
     let n = second.len();
     assert_eq!(second.move_to(&mut first, n), n, "the batch has room for each");

@@ -13,8 +13,8 @@ use crate::queue::{Health, Want};
 /// Times that a port is opened, loaded and closed.
 const ROUNDS: u8 = 16;
 
-/// A queue that was just opened is well, readable until it is armed, and has lost nothing; one
-/// whose other end is gone says so once, if it says it at all, and then lets its owner sleep.
+/// Returns a queue that was just opened is well, readable until it is armed, and has lost nothing;
+/// one whose other end is gone says so once, if it says it at all, and then lets its owner sleep.
 pub fn health_and_descriptor_are_as_said(rig: &mut Rig) -> Ran {
     let mut bench = rig.bench(Way::Forth);
     let patience = bench.patience();
@@ -51,8 +51,8 @@ pub(super) fn rests(end: &mut End) {
     assert!(!end.readable(Duration::ZERO), "the end was told, and the descriptor is readable");
 }
 
-/// A port that is closed with packets under way gives every frame back, whichever end goes first,
-/// and can be opened again.
+/// Returns a port that is closed with packets under way gives every frame back, whichever end goes
+/// first, and can be opened again.
 pub fn closing_under_load_loses_no_frame(rig: &mut Rig) -> Ran {
     for round in 0..ROUNDS {
         let mut bench = rig.bench(if round % 2 == 0 { Way::Forth } else { Way::Back });

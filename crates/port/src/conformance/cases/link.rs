@@ -25,7 +25,7 @@ fn until(bench: &mut Bench, flow: u8, wanted: impl Fn(&Health) -> bool, what: &s
         }
         let left = deadline.saturating_duration_since(Instant::now());
         assert!(!left.is_zero(), "an interface was {what}, and health() is {:?}", end.health());
-        // A state that nobody tells of is looked at again ten times a second.
+        // A state without a notification is looked at again ten times a second.
         end.wait(Want::Frames, left.min(std::time::Duration::from_millis(100)));
         end.take(&mut arrivals, BATCH);
         let mut batch = bench.batch(&[Packet::new(flow, seq, len)]);
@@ -67,7 +67,7 @@ pub fn a_deleted_interface_fails_for_good(rig: &mut Rig) -> Ran {
     let end = &mut bench.ends()[0];
     end.settle(&mut arrivals, patience);
     interface.delete();
-    assert!(end.readable(patience), "an interface was deleted, and nobody is woken");
+    assert!(end.readable(patience), "an interface was deleted, and the poller is not woken");
     until(&mut bench, 1, |health| matches!(health, Health::Failed(_)), "deleted");
     let Health::Failed(error) = bench.ends()[0].health() else { unreachable!("as waited for") };
     assert_eq!(error.code, Code::NoDevice, "{error}");

@@ -70,7 +70,7 @@ pub fn a_dry_pool_loses_nothing_and_recovers(rig: &mut Rig) -> Ran {
         receiver.consume(&mut held);
         receiver.release(hoard);
         let woken = arrivals.came() == packets.len() || receiver.readable(patience);
-        assert!(woken, "there are frames again, packets wait, and nobody is woken");
+        assert!(woken, "there are frames again, packets wait, and the poller is not woken");
         receiver.collect(&mut arrivals, packets.len(), patience);
     })
 }
@@ -146,7 +146,7 @@ pub fn a_full_device_hands_the_rest_back(rig: &mut Rig) -> Ran {
     })
 }
 
-/// A sender that sleeps because the device is full is woken when the other end has read.
+/// Returns a sender that sleeps because the device is full is woken when the other end has read.
 pub fn room_wakes_a_sender(rig: &mut Rig) -> Ran {
     rig.each_way(|bench| {
         if bench.is_stored() {

@@ -14,7 +14,7 @@ const ROUNDS: u32 = 200;
 
 /// `arm` is true while there is nothing, and the descriptor silent; while something is there it is
 /// false, or the descriptor readable at once, however often it is asked. Of what was left there it
-/// is false: a poller that is told of changes has been told.
+/// is false: a poller of an edge-triggered epoll has seen the change.
 pub fn arm_tells_what_is_there(rig: &mut Rig) -> Ran {
     rig.each_way(|bench| {
         if bench.is_stored() {
@@ -38,7 +38,10 @@ pub fn arm_tells_what_is_there(rig: &mut Rig) -> Ran {
         for want in [Want::Frames, Want::Both, Want::Frames] {
             // What only the kernel knows of, a syscall would tell: then the descriptor does.
             let told = !receiver.arm(want) || receiver.readable(Duration::ZERO);
-            assert!(told, "arm() is true, packets wait, and nobody is woken: they are slept on");
+            assert!(
+                told,
+                "arm() is true, packets wait, and the poller is not woken: they are slept on"
+            );
         }
         receiver.take(&mut arrivals, 1);
         if arrivals.came() < packets.len() {
@@ -59,7 +62,7 @@ pub fn arm_tells_what_is_there(rig: &mut Rig) -> Ran {
 
 /// Asserts that the receiver, armed for packets, is left alone.
 ///
-/// Tried more than once: somebody else's packet may come just then.
+/// Tried more than once: a packet of another program may come just then.
 fn silent(bench: &mut Bench) {
     let (mut arrivals, patience) = (bench.arrivals(&[]), bench.patience());
     let receiver = bench.receiver();

@@ -194,7 +194,7 @@ impl AsFd for Broken {
     }
 }
 
-/// A pair of rings whose ends have `fault`.
+/// Returns a pair of rings whose ends have `fault`.
 fn rig(fault: Fault) -> Rig {
     let broken = move |opened: Opened| {
         let Opened { mut queues, obtained } = opened;
@@ -289,7 +289,7 @@ fn a_driver_that_truncates_a_packet_is_caught() {
 
 #[test]
 fn a_driver_that_forgets_fragments_is_caught() {
-    // Cut so short that nobody knows which one it was.
+    // Cut so short that its number is gone.
     caught(Fault::ForgetsFragments, cases::chains_pass_whole, "never came");
 }
 

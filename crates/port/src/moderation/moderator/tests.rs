@@ -236,7 +236,7 @@ fn is_held(rest: &Rest) -> bool {
 }
 
 #[test]
-fn what_would_fill_a_ring_meanwhile_is_waited_for_without_a_sleep() {
+fn hold_that_would_overflow_the_ring_is_spent_on_the_cpu() {
     let start = Instant::now();
     let last = |ring, found: usize, every| {
         let mut m = Moderator::new(Moderation::default(), true);
@@ -264,7 +264,7 @@ fn a_queue_that_has_more_is_looked_at_again() {
 }
 
 #[test]
-fn how_fast_packets_come_is_not_how_fast_those_that_gathered_are_taken() {
+fn arrival_rate_is_not_the_rate_of_draining_a_backlog() {
     let mut m = Moderator::new(Moderation::default(), true);
     m.set_ring_len(Some(1024));
     let mut now = Instant::now();
@@ -334,7 +334,7 @@ fn a_change_of_mode_takes_effect_at_the_next_decision() {
 }
 
 #[test]
-fn it_explains_itself_in_a_line() {
+fn moderator_explains_its_decision_in_a_line() {
     let moderated = Moderated {
         hold: Some(us(180)),
         gathers: true,

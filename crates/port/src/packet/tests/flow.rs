@@ -34,7 +34,7 @@ fn address(port: u16) -> SocketAddr {
     ([198, 18, 0, 2], port).into()
 }
 
-/// A socket of the client for datagrams to `port` of the host.
+/// Returns a socket of the client for datagrams to `port` of the host.
 fn datagrams(client: &Netns, port: u16) -> UdpSocket {
     let socket = client.run(|| UdpSocket::bind(("198.18.0.1", 0)).unwrap()).unwrap();
     socket.connect(address(port)).unwrap();
@@ -180,7 +180,7 @@ fn a_connection_that_the_port_accepts_is_not_reset_by_the_host() {
 /// Offload header of a TCP packet over IPv4 with a partial checksum.
 const TCP_PARTIAL: Offload = Offload { flags: 1, csum_start: 34, csum_offset: 16, ..Offload::NONE };
 
-/// The answer to a segment that opens a connection.
+/// Returns the answer to a segment that opens a connection.
 fn syn_ack(syn: &[u8]) -> Vec<u8> {
     let mut f = Vec::with_capacity(54);
     f.extend(&syn[6..12]);
@@ -202,7 +202,7 @@ fn syn_ack(syn: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn what_a_filter_cannot_tell_or_is_of_another_interface_is_not_received() {
+fn filtered_port_receives_only_matching_packets_of_its_interface() {
     in_netns(|| {
         veth(1500);
         let mut a = queue("packet:v0");

@@ -147,7 +147,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn whatever_goes_wrong_every_packet_is_accounted_for(
+    fn every_packet_is_accounted_for_under_any_faults(
         plan in plan(any_fault()), len in 2..7u32, steps in steps()
     ) {
         let Bench { pool, ends, unsent, .. } = run(&plan, 1 << len, &steps);

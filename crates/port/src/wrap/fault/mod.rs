@@ -110,7 +110,7 @@ impl Faults {
         }
     }
 
-    /// Says what it holds, where that changed.
+    /// Reports the number of held packets where it has changed.
     fn tell(&mut self, mem: &Local) {
         let held = self.rx.held() + self.tx.held();
         if held != self.told {
@@ -189,7 +189,7 @@ impl Faults {
         moved
     }
 
-    /// True if the device will give nothing more and what it gave has been handed over.
+    /// Returns true if the device will give nothing more and what it gave has been handed over.
     fn has_ended(&self, below: &dyn QueueOps) -> bool {
         self.rx.held() == 0 && below.health().ended()
     }

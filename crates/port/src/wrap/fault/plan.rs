@@ -95,7 +95,7 @@ impl Plan {
         self
     }
 
-    /// The rules of each side, its numbers, and what it may hold.
+    /// Returns the rules of each side, its numbers, and what it may hold.
     pub(super) fn sides(&self) -> [(&[Rule], Dice, usize); 2] {
         let dice = |side: u64| Dice::new(self.seed.wrapping_mul(2).wrapping_add(side));
         [(&self.rx, dice(0), self.hold_packets), (&self.tx, dice(1), self.hold_packets)]

@@ -84,7 +84,7 @@ impl Side {
         }
     }
 
-    /// True if nothing ever goes wrong here, so that nothing needs to be held.
+    /// Returns true if nothing ever goes wrong here, so that nothing needs to be held.
     pub fn is_plain(&self) -> bool {
         self.rules.is_empty()
     }

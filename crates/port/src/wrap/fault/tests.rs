@@ -9,7 +9,7 @@ use crate::{Port, Queue};
 use linerate_skb::{Code, Error, Pool};
 use linerate_sys::wait::EventFd;
 
-/// A pair of queues joined by rings of `len`, the first of which is faulty.
+/// Returns a pair of queues joined by rings of `len`, the first of which is faulty.
 pub(super) fn pair(len: u32, plan: &Plan) -> (Pool, Queue, Queue, Arc<FaultStats>) {
     let pool = Pool::builder().frames(2048).build().unwrap();
     let (a, b) = Port::pair(len, &pool).unwrap();
@@ -74,7 +74,7 @@ fn a_packet_set_aside_comes_behind_so_many_others() {
     let got = &bench.got[1];
     assert!(!got.is_sorted() && bench.stats.counts().reordered > 0);
     let before = |i: usize| got[..i].iter().filter(|n| **n > got[i]).count();
-    // It lets three by, or fewer at the end; those that stay in line let nobody by.
+    // It lets three by, or fewer at the end; those that stay in line let none by.
     let overtaken: Vec<usize> = (0..got.len()).map(before).filter(|n| *n > 0).collect();
     let most = *overtaken.iter().max().unwrap();
     assert!((3..=3 + 2).contains(&most), "{overtaken:?} in {got:?}");
@@ -116,7 +116,7 @@ fn a_delayed_packet_wakes_its_reader_and_nothing_else_does() {
 }
 
 #[test]
-fn what_is_late_for_the_device_leaves_without_the_sender_sending_more() {
+fn delayed_packets_leave_without_another_send() {
     for fault in [Fault::Delay(ms(3)), Fault::DelayTurns(5), Fault::Reorder { behind: 9 }] {
         let (_pool, mut a, mut b, _) = pair(8, &Plan::new(1).tx(fault, 1));
         let mut batch = Batch::with_capacity(8);
@@ -166,7 +166,7 @@ fn a_queue_that_refuses_takes_nothing_for_so_many_calls_and_then_goes_on() {
     assert_eq!((b.rx(&mut got), numbers(&got)), (4, vec![0, 1, 2, 3]));
     fill(&mut a, &mut batch, &mut 4, 1);
     assert_eq!(a.xmit(&mut batch), 0);
-    // Nobody announces the end of a refusal: it is asked for, call by call.
+    // The end of a refusal is not announced: each call asks for it.
     for _ in 0..4 {
         assert!(a.wait_for(Want::Room, Some(LONG)).unwrap(), "slept on room");
         a.xmit(&mut batch);
@@ -175,7 +175,7 @@ fn a_queue_that_refuses_takes_nothing_for_so_many_calls_and_then_goes_on() {
 }
 
 #[test]
-fn what_the_device_does_not_take_is_held_and_its_room_wakes() {
+fn refused_packets_are_held_and_room_in_the_device_wakes() {
     let (_pool, mut a, mut b, _) = pair(4, &Plan::new(1).tx(Fault::Duplicate, 1).hold_packets(8));
     let mut batch = Batch::with_capacity(16);
     fill(&mut a, &mut batch, &mut 0, 10);
@@ -212,7 +212,7 @@ fn a_full_hold_leaves_packets_with_the_device_and_with_the_sender() {
 }
 
 #[test]
-fn what_is_held_when_the_queue_goes_is_dropped_as_stopped_and_named_before() {
+fn held_packets_are_dropped_as_stopped_when_the_queue_ends() {
     let late = Fault::Delay(LONG);
     let plan = Plan::new(1).rx(late, 1).tx(late, 1).tx(Fault::Reorder { behind: 9 }, 2);
     let (pool, mut a, mut b, _) = pair(8, &plan);
@@ -304,7 +304,7 @@ impl AsFd for Source {
 }
 
 #[test]
-fn of_a_device_what_is_lost_was_received_and_what_is_doubled_was_created() {
+fn lost_packets_of_a_device_count_as_received_and_doubled_ones_as_created() {
     let pool = Pool::builder().frames(256).build().unwrap();
     let source = Queue::new(Box::new(Source(EventFd::new().unwrap(), 100)), pool.local());
     // Two faults on top of each other: each packet is received once.
@@ -334,7 +334,7 @@ fn a_corrupted_packet_differs_by_one_bit_and_a_short_one_by_its_end() {
             skb.append(frame(&pool)).unwrap();
         }
         let before = crate::host::testing::bytes(&skb);
-        // Somebody else's handle on the same bytes keeps them as they are.
+        // Another handle on the same bytes keeps them as they are.
         let shared = if chain { None } else { Some(skb.share()) };
         batch.push(skb).unwrap();
         assert_eq!((a.xmit(&mut batch), b.rx(&mut batch)), (1, 1));

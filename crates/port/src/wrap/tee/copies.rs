@@ -22,7 +22,7 @@ const STAGE_BYTES: usize = 64 << 10;
 /// The bit of a record's length that says which way.
 const TX: u32 = 1 << 31;
 
-/// Both ends of the queue of copies of `name`; `bytes` is a power of two.
+/// Creates both ends of the queue of copies of `name`; `bytes` is a power of two.
 pub(super) fn queue(
     name: &str,
     bytes: usize,
@@ -95,7 +95,7 @@ impl Copies {
         let copied = packets.min(self.ends.len());
         let end = self.ends[..copied].last().copied().unwrap_or(0);
         let pushed = self.ring.push_slice(&self.staged[..end]);
-        debug_assert_eq!(pushed, end, "the room was there, and nobody else fills it");
+        debug_assert_eq!(pushed, end, "the room was there, and no other thread fills it");
         CopyCounts { copied: copied as u64, dropped: (packets - copied) as u64 }
     }
 }

@@ -71,7 +71,7 @@ struct Shared {
     capture: AtomicU32,
     /// Captures so far.
     captures: AtomicU32,
-    /// Somebody writes.
+    /// A thread writes.
     busy: AtomicBool,
     copied: AtomicU64,
     dropped: AtomicU64,
@@ -124,7 +124,7 @@ pub struct Tee {
 }
 
 impl Tee {
-    /// A tee that is not on any queue yet.
+    /// Returns a tee that is not on any queue yet.
     ///
     /// # Errors
     /// `E-SYSTEM` without descriptors.
@@ -212,7 +212,7 @@ struct Copier {
 }
 
 impl Copier {
-    /// The capture that runs, if one does.
+    /// Returns the running capture, if there is one.
     fn capture(&self) -> Option<u32> {
         Some(self.shared.capture.load(Ordering::Relaxed)).filter(|number| *number != 0)
     }

@@ -88,7 +88,7 @@ fn number(packet: &Packet) -> u32 {
     u32::from_be_bytes(*packet.3.first_chunk().unwrap())
 }
 
-/// The flags of each packet block, read from the bytes as the specification has them.
+/// Returns the flags of each packet block, read from the bytes as the specification has them.
 fn flags(file: &[u8]) -> Vec<u32> {
     let word = |at: usize| u32::from_le_bytes(*file[at..].first_chunk().unwrap());
     let (mut at, mut flags) = (0, Vec::new());
@@ -204,7 +204,7 @@ fn captures_start_and_stop_on_a_path_under_load() {
 const OUTBOUND: u32 = 2;
 
 #[test]
-fn where_nobody_writes_copies_are_left_out_and_packets_are_not() {
+fn without_a_writer_copies_are_left_out_and_packets_are_not() {
     let limits = Limits { snaplen_bytes: 1000, queue_bytes: 1, ..Limits::default() };
     let tee = Tee::new(limits).unwrap();
     let (_pool, mut a, mut b) = pair(64, &tee);
@@ -271,7 +271,7 @@ fn one_capture_at_a_time() {
 }
 
 #[test]
-fn what_was_copied_for_a_capture_that_is_gone_is_not_in_the_next_one() {
+fn copies_for_an_ended_capture_are_not_in_the_next() {
     let tee = Tee::new(Limits::default()).unwrap();
     let (_pool, mut a, _b) = pair(64, &tee);
     drop(tee.start(io::sink()).inspect(|_| assert_eq!(push(&mut a, 0, 3, 60), 3)).unwrap());

@@ -80,7 +80,7 @@ impl<W: Write> TeeWriter<W> {
             self.shared.unwritten.fetch_add(self.given - self.whole, Ordering::Relaxed);
             self.given = self.whole;
             Error::new(Code::File, "cannot write a capture", e.to_string())
-                .fix("see that the disk has room and that whoever reads the pipe lives")
+                .fix("see that the disk has room and that the pipe has a reader")
         })?;
         Ok(written)
     }
@@ -113,7 +113,7 @@ impl<W: Write> TeeWriter<W> {
         self.shared.capture.load(Ordering::Acquire) != self.number
     }
 
-    /// True if the file is as long as it may be.
+    /// Returns true if the file is as long as it may be.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.full

@@ -64,7 +64,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// The packet's first bytes, at most [`HEAD_BYTES`].
+    /// Returns the packet's first bytes, at most [`HEAD_BYTES`].
     #[must_use]
     pub fn head(&self) -> &[u8] {
         self.head.get(..usize::from(self.head_len)).unwrap_or(&[])
@@ -192,7 +192,7 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// The call that begins, if it is to be recorded.
+    /// Begins the record of a call, if the call is to be recorded.
     fn begin(&mut self, way: Way) -> Option<Call> {
         if !self.shared.on.load(Ordering::Relaxed) {
             return None;

@@ -7,7 +7,7 @@ const BLOCKS: u32 = 2;
 const FIRST: usize = BLOCK_HDR_BYTES;
 const MAC: usize = 96;
 
-/// A ring and the address of its memory.
+/// Returns a ring and the address of its memory.
 fn ring(vnet: bool) -> (BlockRing, *mut u8) {
     let len = BLOCK_BYTES * BLOCKS as usize;
     let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);

@@ -239,7 +239,7 @@ fn a_value_of_another_kind_is_told_with_what_is_wanted() {
 }
 
 #[test]
-fn what_does_not_exist_is_told_with_what_does() {
+fn unknown_name_is_refused_with_the_known_ones() {
     let (why, fix) = refused("scenario = \"host\"", "scenario = \"hosts\"");
     assert_eq!(
         (why.as_str(), fix.as_str()),
@@ -287,7 +287,7 @@ fn names_that_are_there_twice_are_refused() {
 }
 
 #[test]
-fn what_must_be_there_is_missed_with_the_line_of_its_table() {
+fn missing_key_is_reported_with_the_line_of_its_table() {
     assert_eq!(
         why("source = \"post 000: alloc_skb + __kfree_skb\"\n", ""),
         "mine.toml:53: [metric.expect] has no \"source\""

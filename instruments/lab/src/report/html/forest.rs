@@ -130,7 +130,7 @@ const RUNS_MAX: usize = 40;
 /// Cells that have a chart.
 const CELLS_MAX: usize = 12;
 
-/// The headline's change in each run, a chart for each cell that the first run has.
+/// Returns the headline's change in each run, a chart for each cell that the first run has.
 pub(super) fn section(told: &[Run]) -> String {
     let Some((first, [_, ..])) = told.split_first() else { return String::new() };
     let view = View::new(first);

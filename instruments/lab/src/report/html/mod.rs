@@ -31,7 +31,7 @@ const NOTES_OPEN_MAX: usize = 5;
 /// A part of the page: its anchor, its head, what stands in it.
 type Section = (&'static str, &'static str, String);
 
-/// The page.
+/// Returns the page.
 pub(super) fn html(runs: &[Run]) -> String {
     let Some(run) = runs.first() else { return page("No run", "<p>There is no run to tell.</p>") };
     let view = View::new(run);
@@ -266,7 +266,7 @@ fn conditions(view: &View<'_>) -> String {
     format!("<dl>{facts}</dl>\n{file}")
 }
 
-/// The first run whole, so that all of it can be computed again; the others without their pairs.
+/// Embeds the first run's document, so that all of it can be computed again, and the others' without pairs.
 fn documents(runs: &[Run]) -> String {
     let mut all = String::new();
     for (i, run) in runs.iter().enumerate() {
@@ -285,7 +285,7 @@ fn documents(runs: &[Run]) -> String {
     all
 }
 
-/// A chart under its caption.
+/// Formats a chart with its caption.
 fn figure_of(chart: &str, caption: &str) -> String {
     format!("<figure>\n{chart}\n<figcaption>{}</figcaption>\n</figure>\n", escape(caption))
 }

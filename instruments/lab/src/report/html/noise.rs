@@ -25,7 +25,7 @@ const RUNNING: usize = 7;
 
 const NO_INTERVAL: &str = "too few pairs, or the experiment's file is not there to say";
 
-/// The strip: the control's change of every pair, a row for each cell.
+/// Returns the strip: the control's change of every pair, a row for each cell.
 pub(super) fn strip(view: &View<'_>, metric: &Shown) -> String {
     let rows: Vec<(&str, &CellRecord, Vec<Ratio>)> = view
         .named()
@@ -93,12 +93,12 @@ fn strip_table(metric: &Shown, rows: &[(&str, &CellRecord, Vec<Ratio>)], points:
     table.html_with(&csv)
 }
 
-/// A pair's line of a file.
+/// Returns a pair's line of a file.
 fn line_of(ratio: &Ratio) -> String {
     format!("{},{:.4},{}\n", ratio.pair + 1, ratio.change_pct, ratio.accepted)
 }
 
-/// The run charts: the change of every pair over its number, a chart for each cell.
+/// Returns the run charts: the change of every pair over its number, a chart for each cell.
 pub(super) fn run_charts(view: &View<'_>, metric: &Shown) -> String {
     let drawn = view.run.cells.len().min(CELLS_MAX);
     let charts: String = view
@@ -151,7 +151,7 @@ fn chart(metric: &Shown, name: &str, cell: &CellRecord, ratios: &[Ratio], points
     format!("<div>{chart}{}</div>", pairs_table(title, ratios, points))
 }
 
-/// The pairs in figures, folded away; the file has every one that is drawn.
+/// Returns the pairs in figures, folded away; the file has every one that is drawn.
 fn pairs_table(title: &str, ratios: &[Ratio], points: usize) -> String {
     let columns = tables::columns("pair, change_pct=change [%], admitted");
     let mut table = Table::new("pairs", format!("{title}: change of each pair"), &columns);
@@ -207,7 +207,7 @@ fn thinned(ratios: &[Ratio], points: usize) -> impl Iterator<Item = &Ratio> {
     ratios.iter().step_by(ratios.len().div_ceil(points.max(1)).max(1))
 }
 
-/// The median of each admitted pair and its neighbours, as the pieces of a line.
+/// Returns the median of each admitted pair and its neighbours, as the pieces of a line.
 fn running_median(ratios: &[Ratio], points: usize) -> Vec<[(usize, f64); 2]> {
     let admitted: Vec<&Ratio> = ratios.iter().filter(|ratio| ratio.accepted).collect();
     let middle = |window: &[&Ratio]| {

@@ -29,7 +29,7 @@ struct Group {
     sides: [Option<(f64, f64)>; 2],
 }
 
-/// A chart and a table for each cell whose workers were timed apart; nothing if none was.
+/// Returns a chart and a table for each cell whose workers were timed apart; nothing if none was.
 pub(super) fn calls(view: &View<'_>) -> String {
     let cell = |(name, cell): (&str, &CellRecord)| {
         let groups = groups(cell);

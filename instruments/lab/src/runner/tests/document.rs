@@ -92,7 +92,7 @@ fn is(value: &Json, name: &str) -> bool {
     }
 }
 
-/// The two patterns of the schema: an identifier of a run, and of an experiment.
+/// Returns the two patterns of the schema: an identifier of a run, and of an experiment.
 fn matches(pattern: &str, text: &str) -> bool {
     let name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     match pattern {
@@ -123,8 +123,8 @@ fn wrong(document: &Json) -> Vec<String> {
     wrong
 }
 
-/// A run with all that a run can have: a cell with results, one that cannot be run, rejected pairs,
-/// profiles, warnings.
+/// Returns a run with all that a run can have: a cell with results, one that cannot be run,
+/// rejected pairs, profiles, warnings.
 fn run(interrupted: Option<usize>) -> Json {
     let scratch = Scratch::new();
     let mut experiment = Experiment { profiles: true, post: Some("000".into()), ..grid() };
@@ -173,7 +173,7 @@ fn a_run_on_this_machine_is_valid_too() {
 }
 
 #[test]
-fn what_a_schema_forbids_is_found() {
+fn schema_violations_are_found() {
     let found = |spoil: &dyn Fn(&mut Json)| {
         let mut document = run(Some(30));
         spoil(&mut document);

@@ -63,7 +63,7 @@ fn a_cell_ends_at_the_first_look_that_is_narrow_enough_and_else_at_the_last() {
 }
 
 #[test]
-fn what_is_rejected_is_run_again_and_kept() {
+fn rejected_pairs_are_kept_and_run_again() {
     let (scratch, mut world) = (Scratch::new(), Simulated::noisy(50));
     world.admits = |number| (true, number % 3 != 0);
     let run = world.run(&request_in(scratch.path(), grid())).unwrap();

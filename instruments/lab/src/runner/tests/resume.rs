@@ -90,7 +90,7 @@ fn a_run_that_failed_says_where_its_pairs_are_and_is_gone_on_with() {
 }
 
 #[test]
-fn what_a_killed_run_has_left_is_read_with_what_was_cut_off_told() {
+fn pairs_of_a_killed_run_are_read_and_its_cut_line_reported() {
     let scratch = Scratch::new();
     let request = request_in(scratch.path(), grid());
     let mut world = Simulated::new();

@@ -101,7 +101,7 @@ impl Config {
         }
     }
 
-    /// A pool with its policies.
+    /// Returns a pool with its policies.
     pub fn pool(&self, frames: u32) -> Result<Pool> {
         let builder = Pool::builder().name(NAME).frames(frames).huge_pages(Huge::Try);
         builder.data(self.data).init(self.init).return_to(self.return_to).build()

@@ -46,7 +46,7 @@ pub(super) const FIGURES: &[Figure] = figures! {
 /// The counts of each thread, with its stopwatch.
 pub(super) type Each = Vec<(Counts, Stopwatch)>;
 
-/// The figures of a window. What was not timed is not there.
+/// Returns the figures of a window. What was not timed is not there.
 pub(super) fn of(each: &Each) -> BTreeMap<String, f64> {
     let mut figures = BTreeMap::new();
     let mut add = |name: &str, value: Option<f64>| {

@@ -70,7 +70,7 @@ impl Scenario for Churn {
     }
 }
 
-/// The CPUs that it is going to use.
+/// Returns the CPUs that it is going to use.
 fn cpus(config: &Config, place: &Place) -> Result<Vec<usize>> {
     let wanted = config.cpus();
     let mut cpus = place.cpus.clone();

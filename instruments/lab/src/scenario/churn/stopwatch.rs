@@ -64,7 +64,7 @@ impl Stopwatch {
         Stopwatch { cost_ticks, ..watch }
     }
 
-    /// Runs `call`, and says how many ticks passed.
+    /// Runs `call`; returns its result and its duration in ticks.
     #[inline(always)]
     pub fn time<R>(&self, call: impl FnOnce() -> R) -> (R, u64) {
         let start = self.now();
@@ -228,7 +228,7 @@ impl Probe {
     }
 }
 
-/// The second CPU's part: initialises lines that the first has just written.
+/// Returns the second CPU's part: initialises lines that the first has just written.
 pub(super) fn measure_cold(way: &Way, own: &mut Batch, watch: &Stopwatch) -> Timed {
     let mut timed = Timed::default();
     for round in 0..ROUNDS {
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn what_timing_costs_is_measured_and_bounded() {
+    fn cost_of_timing_is_measured_and_bounded() {
         for settled in [true, false] {
             let watch = Stopwatch::calibrated(settled, 32, 1e9);
             // 100 µs would be absurd even on a slow machine and unoptimized.

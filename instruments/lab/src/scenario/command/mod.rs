@@ -172,7 +172,7 @@ impl Config {
         let figures = figures.iter().map(|text| named(text, line)).collect::<Result<_>>()?;
         let program = program.filter(|program| !program.is_empty());
         let program = program.ok_or_else(|| {
-            wrong(0, "scenario \"command\" is told no program").fix("program = \"…\" for each side")
+            wrong(0, "scenario \"command\" has no program").fix("program = \"…\" for each side")
         })?;
         let timeout = Duration::from_secs(timeout_s);
         Ok(Config { program, args, probe, figures, packets, disturbed, timeout })
@@ -233,7 +233,8 @@ pub(super) fn find(program: &str, place: &Place) -> Result<PathBuf> {
     found.ok_or_else(|| absent("it is not on the PATH".into()))
 }
 
-/// A command line, in which a word that is not plain is quoted and a control character is escaped.
+/// Returns a command line, in which a word that is not plain is quoted and a control character is
+/// escaped.
 fn typed(program: &str, args: &[String]) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%{}".contains(c);
     let words = std::iter::once(program).chain(args.iter().map(String::as_str));
@@ -330,7 +331,7 @@ impl Side {
     }
 }
 
-/// The last line, if it is a document; else all of it.
+/// Returns the last line, if it is a document; else all of it.
 fn document(stdout: &[u8]) -> Option<Value> {
     let text = stdout.trim_ascii();
     let last = text.rsplit(|&byte| byte == b'\n').next().unwrap_or(text);

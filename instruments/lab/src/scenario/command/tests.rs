@@ -40,7 +40,7 @@ fn cpus_seed_and_time_are_put_in_the_arguments() {
 }
 
 #[test]
-fn it_runs_on_the_cpus_that_its_arguments_name_and_else_wherever_it_may() {
+fn program_runs_on_the_cpus_in_its_arguments_or_on_any() {
     let place = Place { cpus: vec![3, 5], seed: 7, program: None, stop: Arc::default() };
     let cpus = |script| Program.open(&shell(script), &place).unwrap().cpus();
     assert_eq!(cpus("taskset -c {cpu0},{cpu1} true"), [3, 5]);
@@ -49,7 +49,7 @@ fn it_runs_on_the_cpus_that_its_arguments_name_and_else_wherever_it_may() {
 }
 
 #[test]
-fn what_is_null_is_not_known_and_what_is_absent_is_an_error() {
+fn null_figure_is_unknown_and_an_absent_one_is_an_error() {
     let unknown = window(r#"echo '{"case":{"cycles":null},"packets":1,"why":null}'"#).unwrap();
     assert_eq!(unknown.figure("cycles"), None);
     let why = |script| window(script).unwrap_err().why;
@@ -89,7 +89,7 @@ fn a_program_that_does_not_end_is_killed_with_all_that_it_started() {
 }
 
 #[test]
-fn what_a_program_leaves_behind_does_not_keep_the_window_open() {
+fn background_processes_of_a_program_do_not_keep_the_window_open() {
     let start = Instant::now();
     let script = r#"sleep 600 & echo '{"case":{"cycles":1},"packets":0,"why":null}'"#;
     window(script).unwrap();

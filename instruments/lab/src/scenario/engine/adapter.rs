@@ -127,7 +127,7 @@ pub(super) fn build(
     Ok((crew, Gauge::Pool(pool, polls)))
 }
 
-/// The port by which packets leave for another process, once it is there.
+/// Returns the port by which packets leave for another process, once it is there.
 fn leave_by(port: &str, config: &Config, pool: &Pool) -> Result<Queue> {
     let options = config.out.map(|out| out.options(config.out_len)).unwrap_or_default();
     let port = Port::open_with(&format!("{port},{options}"), pool)?;

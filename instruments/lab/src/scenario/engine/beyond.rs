@@ -62,7 +62,7 @@ impl Beyond {
         Ok(beyond)
     }
 
-    /// The text of a port whose packets it sees; options can follow.
+    /// Returns the text of a port whose packets it sees; options can follow.
     pub fn port(&self) -> &str {
         &self.place
     }

@@ -197,8 +197,8 @@ impl Config {
     }
 }
 
-/// A rate as `"100kpps"`, `"100Mbps"` or a number of bytes a second, in packets of `bytes`; `None`
-/// if it is not said, or said to be `unbound`.
+/// Returns a rate as `"100kpps"`, `"100Mbps"` or a number of bytes a second, in packets of `bytes`;
+/// `None` if it is not said, or said to be `unbound`.
 fn rate(told: &Reading<'_>, name: &str, unbound: Option<&str>, bytes: f64) -> Result<Option<f64>> {
     let Some(Setting { value, line }) = told.said(name) else { return Ok(None) };
     let pps = match value {

@@ -27,7 +27,7 @@ pub(super) enum Gauge {
 }
 
 impl Gauge {
-    /// The pool of all its packets.
+    /// Returns the pool of all its packets.
     pub fn pool(&self) -> &Pool {
         match self {
             Gauge::Engine(stats) => stats.pool(),

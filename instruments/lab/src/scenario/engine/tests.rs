@@ -14,7 +14,7 @@ use crate::window::Window;
 
 const SHORT: Duration = Duration::from_millis(10);
 
-/// The CPUs that there are, at most `most`.
+/// Returns the CPUs that there are, at most `most`.
 fn place(most: usize) -> Place {
     let mut cpus = linerate_port::thread::allowed_cpus().unwrap();
     cpus.truncate(most);
@@ -44,7 +44,8 @@ fn run(settings: &Settings, windows: usize) -> Option<(Vec<Window>, Finished)> {
     Some((windows, bench.finish().unwrap()))
 }
 
-/// A window in which its threads had a CPU and that is `enough`; on a busy machine not the first.
+/// Returns a window in which its threads had a CPU and that is `enough`; on a busy machine not the
+/// first.
 fn window(bench: &mut dyn Bench, enough: impl Fn(&Window) -> bool) -> Window {
     for _ in 0..1000 {
         let window = bench.window(SHORT).unwrap();

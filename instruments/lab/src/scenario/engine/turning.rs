@@ -110,7 +110,7 @@ impl Beat {
         Ok(Some(now))
     }
 
-    /// The moment at which burst `i` of this window is due.
+    /// Returns the moment at which burst `i` of this window is due.
     pub fn due_at(&self, i: u64) -> Instant {
         let after = Duration::from_nanos(self.interval_ns.map_or(0.0, |ns| ns * i as f64) as u64);
         self.start.checked_add(after).unwrap_or(self.start)

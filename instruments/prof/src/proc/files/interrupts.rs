@@ -44,7 +44,7 @@ fn table(text: &str, unit: &'static str, by_cpu: bool, readings: &mut Readings) 
     }
 }
 
-/// The CPUs that the head names: `CPU0 CPU2`. One that is off line has no column.
+/// Returns the CPUs that the head names: `CPU0 CPU2`. One that is off line has no column.
 fn cpus(head: &str) -> Option<Vec<u32>> {
     let names = head.split_ascii_whitespace().map(|name| name.strip_prefix("CPU")?.parse().ok());
     names.collect::<Option<Vec<u32>>>().filter(|cpus| !cpus.is_empty())
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_cpus_a_line_is_one_column_which_says_so_and_stays_one() {
+    fn many_cpus_share_one_column_that_stays_one() {
         let text = |lines: usize| {
             let cpus: String = (0..256).map(|cpu| format!("CPU{cpu} ")).collect();
             let line = |irq| format!("{irq}: {}PCI-MSI nic-q{irq}\n", "2 ".repeat(256));

@@ -26,7 +26,7 @@ const CPU_AT: usize = 12;
 /// Times that two CPUs wanted to send by one device. Kernels that say their CPU do not count it.
 const COLLISION_AT: usize = 8;
 
-/// Packets that each CPU processed and dropped, and how it was short of time.
+/// Reads the packets that each CPU processed and dropped, and how often it ran out of time.
 pub(crate) fn softnet_stat(text: &str, readings: &mut Readings) {
     for (line_at, line) in text.lines().enumerate() {
         let words = line.split_ascii_whitespace();

@@ -38,8 +38,8 @@ pub(crate) fn stat(text: &str, readings: &mut Readings) {
     }
 }
 
-/// The lines of CPU time: `cpu` for the machine, `cpuN` for each that is on line; `None` for one
-/// that is not understood.
+/// Returns the lines of CPU time: `cpu` for the machine, `cpuN` for each that is on line; `None`
+/// for one that is not understood.
 pub(crate) fn cpu_lines(text: &str) -> impl Iterator<Item = (&str, Option<CpuTimes>)> {
     text.lines().filter(|line| line.starts_with("cpu")).map(|line| {
         let (name, numbers) = line.split_once(' ').unwrap_or((line, ""));

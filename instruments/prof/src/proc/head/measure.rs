@@ -41,7 +41,7 @@ impl Started {
     }
 }
 
-/// Shares as 2.4 had them, and what is told apart since: what is not, is in them already.
+/// The four shares of Linux 2.4, with the finer ones that later kernels count as part of them.
 impl From<Split> for Cpu {
     fn from(split: Split) -> Cpu {
         let [.., iowait_pct, irq_pct, softirq_pct, steal_pct] = split.0;
@@ -108,7 +108,7 @@ fn processes() -> Result<Processes> {
     Ok(processes)
 }
 
-/// The letter behind the program's name, which is in brackets and may hold any.
+/// Returns the letter behind the program's name, which is in brackets and may hold any.
 fn state(stat: &[u8]) -> Option<u8> {
     let behind = stat.iter().rposition(|&b| b == b')')?;
     stat.get(behind + 2).copied()
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_old_kernel_does_not_say_is_not_0() {
+    fn figures_missing_in_old_kernels_are_not_0() {
         let meminfo = "MemTotal: 90 kB\nMemFree: 20 kB\nBuffers: 5 kB\nCached: 7 kB\n\
             SwapTotal: 0 kB\nSwapFree: 0 kB\n";
         let (mem, swap) = memory(meminfo).unwrap();

@@ -12,7 +12,7 @@ const HEADS_MAX: usize = 1000;
 type Parsed<T> = std::result::Result<T, String>;
 
 impl Head {
-    /// The first head in a text.
+    /// Returns the first head in a text.
     ///
     /// # Errors
     /// `E-FILE` if there is none, or what looks like one is not understood; says in which line.
@@ -25,8 +25,8 @@ impl Head {
         })
     }
 
-    /// Every head in a text, and what looked like one and was not understood. Lines of other things
-    /// may be before and behind a head, not inside it, except blank ones.
+    /// Returns every head in a text, and what looked like one and was not understood. Lines of
+    /// other things may be before and behind a head, not inside it, except blank ones.
     #[must_use]
     pub fn all(text: &str) -> (Vec<Head>, Vec<Complaint>) {
         let (mut heads, mut complaints) = (Vec::new(), Vec::new());
@@ -51,7 +51,7 @@ impl Head {
     }
 }
 
-/// The head that begins with the first of `lines`, or what is wrong in which of them.
+/// Returns the head that begins with the first of `lines`, or what is wrong in which of them.
 fn head(lines: &[(&str, u64)]) -> std::result::Result<Head, Complaint> {
     let mut head = Head::default();
     for at in 0..4 {

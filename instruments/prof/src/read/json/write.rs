@@ -32,8 +32,8 @@ struct Written<'a> {
     profile: &'a Profile,
 }
 
-/// The text of `profile`, with as many of its call chains as fit in so many bytes and values: of those
-/// seen most often, half as many until they do.
+/// Returns the text of `profile`, with as many of its call chains as fit in so many bytes and
+/// values: of those seen most often, half as many until they do.
 fn fitted(profile: &Profile, most: (u64, u64)) -> std::result::Result<Vec<u8>, String> {
     let text = |profile: &Profile| {
         let mut text =

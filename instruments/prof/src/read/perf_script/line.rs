@@ -175,7 +175,7 @@ fn object_at_end(text: &str) -> Option<(&str, &str)> {
     None
 }
 
-/// The kernel by one name, whether perf had its symbols from kallsyms or from an image.
+/// Returns the kernel by one name, whether perf had its symbols from kallsyms or from an image.
 fn named(object: &str) -> &str {
     let image = object.rsplit('/').next().is_some_and(|file| file.starts_with("vmlinux"));
     if image || object.starts_with("[kernel.") { "[kernel]" } else { object }
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_begins_as_a_sample_and_is_none_is_told() {
+    fn malformed_sample_line_is_reported() {
         for (line, why) in [
             ("spin 8297 22984.992094:    5025125", "\"\" is not an event"),
             ("spin 8297 22984.992094:", "\"\" is not an event"),
