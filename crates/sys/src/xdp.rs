@@ -32,6 +32,11 @@ use crate::mem::{self, Huge, Pages, Region};
 
 pub use rustix::net::xdp::XdpStatistics;
 
+/// The counts of SO_MEMINFO, and the place among them of the bytes of packets on their way out.
+///
+/// Source: include/uapi/linux/sock_diag.h `SK_MEMINFO_VARS`, `SK_MEMINFO_WMEM_ALLOC`.
+const MEMINFO_VARS: usize = 9;
+const WMEM_ALLOC: usize = 2;
 /// Bytes that the kernel keeps free before a packet that it receives, beyond what it is asked for.
 ///
 /// Source: `XDP_PACKET_HEADROOM`, include/uapi/linux/bpf.h.
@@ -267,6 +272,25 @@ impl XdpSocket {
     /// None that an open socket can give.
     pub fn statistics(&self) -> rustix::io::Result<XdpStatistics> {
         sockopt::xdp_statistics(&self.fd)
+    }
+
+    /// Returns true while the kernel has packets of this socket's, which it has taken from the transmit ring in copy
+    /// mode and not completed; also if that cannot be known.
+    ///
+    /// Where a device takes packets in pages (IFF_TX_SKB_NO_LINEAR, as virtio_net), these are read where they lie in
+    /// the umem until then.
+    ///
+    /// Source: net/xdp/xsk.c `xsk_build_skb_zerocopy`, `xsk_destruct_skb`; net/core/sock.c `sk_get_meminfo`.
+    #[must_use]
+    pub fn has_packets(&self) -> bool {
+        let (mut counts, size) = ([0u32; MEMINFO_VARS], size_of::<[u32; MEMINFO_VARS]>());
+        let (fd, option, mut len) =
+            (self.fd.as_raw_fd(), libc::SO_MEMINFO, size as libc::socklen_t);
+        let at = (&raw mut counts).cast();
+        // SAFETY: the kernel writes at most `len` bytes to `counts`, whose size it is, and the length to `len`;
+        // both are exclusively borrowed for the call.
+        let done = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, option, at, &raw mut len) };
+        check(done).is_err() || counts[WMEM_ALLOC] > 0
     }
 
     /// Has the kernel look into the transmit ring.

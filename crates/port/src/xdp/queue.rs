@@ -5,10 +5,11 @@ use std::time::{Duration, Instant};
 
 use linerate_skb::{Batch, Code, DropReason, Error, Local, Moved, Result};
 use linerate_sys::clock::now_and_ns;
+use linerate_sys::wait::poll_readable;
 use rustix::io::Errno;
 
 use crate::caps::Caps;
-use crate::host::{Bell, Host, HostDevice, HostQueue, Link};
+use crate::host::{Bell, Host, HostDevice, HostQueue, Link, RETRY};
 use crate::queue::{Health, Want};
 use crate::stats::{Counters, DriverCounts};
 
@@ -28,6 +29,9 @@ const REBIND_INTERVAL: Duration = Duration::from_millis(10);
 /// Source: net/xdp/xsk.c, `xsk_poll`, which reports nothing of a socket that is not bound.
 const LOOK: Duration = Duration::from_secs(1);
 
+/// The longest wait at the end for packets that the kernel still reads.
+const LINGER: Duration = Duration::from_secs(1);
+
 /// Returns the next full second of the monotonic clock: all queues of a worker look at one wake-up.
 fn next_look() -> Option<Instant> {
     let (now, ns) = now_and_ns();
@@ -45,6 +49,8 @@ pub(super) struct Device {
     socket: Option<Socket>,
     /// Frames of a socket that was closed, which its device may still have.
     lost: Option<Held>,
+    /// The kernel had packets of that socket's, and may still read them in copy mode.
+    is_lost_read: bool,
     copy_mode: CopyMode,
     checksums: Checksums,
     rx: Rx,
@@ -83,6 +89,7 @@ pub(super) fn open(
         binding,
         socket: None,
         lost: None,
+        is_lost_read: false,
         copy_mode,
         checksums,
         rx: Rx::default(),
@@ -116,9 +123,36 @@ impl Device {
             if !host.link.is_gone() && !self.tx.is_stuck(&socket.held) {
                 return;
             }
+            // Packets that wait in the kernel will be completed, and are not to be sent from another socket before.
+            if !host.link.is_gone() && self.is_read(socket) {
+                return self.tx.waits_on();
+            }
             self.detach(host);
         }
         self.rebind(host);
+    }
+
+    /// Returns true if the kernel may read packets where they lie until it completes them, although it copies: as
+    /// long as it has some.
+    ///
+    /// Cost: a syscall, if something was sent and not completed.
+    fn is_read(&self, socket: &Socket) -> bool {
+        let copied = self.copy_mode == CopyMode::Always;
+        copied && socket.held.sending > 0 && socket.rings.socket.has_packets()
+    }
+
+    /// Waits until the kernel has no packet any more, at most for [`LINGER`].
+    fn linger(&mut self) {
+        let until = Instant::now().checked_add(LINGER);
+        while let Some(socket) = &self.socket
+            && self.is_read(socket)
+            && until.is_some_and(|until| Instant::now() < until)
+        {
+            let _ = poll_readable(&[], Some(RETRY));
+        }
+        if let Some(socket) = &mut self.socket {
+            self.tx.reap(socket, &mut self.home);
+        }
     }
 
     /// Closes the socket, to bind another unless the interface is gone.
@@ -129,7 +163,8 @@ impl Device {
         self.close();
         let gone = host.link.is_gone();
         if gone || self.copy_mode == CopyMode::Always {
-            // With the socket closed nobody copies into or out of its frames any more.
+            // With the socket closed the kernel copies nothing into its frames any more, and nothing out of them
+            // but packets that it has taken.
             self.reclaim_frames(DropReason::DEVICE_DOWN);
         }
         if !gone {
@@ -168,7 +203,9 @@ impl Device {
     /// Closes the socket, and unmaps its rings; the frames in them stay where they are.
     fn close(&mut self) {
         self.read_missed();
-        let Some(Socket { rings, held }) = self.socket.take() else { return };
+        let Some(socket) = self.socket.take() else { return };
+        self.is_lost_read = self.is_read(&socket);
+        let Socket { rings, held } = socket;
         self.bad_descs += rings.corrupt() + held.lies;
         self.binding.close(rings);
         self.rx.reset(DropReason::DEVICE_DOWN, &mut self.home);
@@ -189,11 +226,30 @@ impl Device {
         self.missed_before = now;
     }
 
-    /// Takes back the frames of a closed socket, once nobody works on them.
+    /// Takes back the frames of a closed socket, once its device works on none. Packets that the kernel may still read
+    /// stay in flight for good, and their memory with them: nothing says when it is done with them.
     fn reclaim_frames(&mut self, reason: DropReason) {
         let Some(mut held) = self.lost.take() else { return };
-        let mut frames = Vec::new();
-        held.take_all(|frame| frames.push(frame), |packet| packet.discard(reason));
+        let (mut frames, mut kept) = (Vec::new(), 0);
+        let is_read = std::mem::take(&mut self.is_lost_read);
+        held.take_all(
+            |frame| frames.push(frame),
+            |packet| match is_read {
+                true => {
+                    kept += packet.len();
+                    // SAFETY: their handles are gone from now on: they are never freed.
+                    unsafe { packet.took(packet.len()) };
+                }
+                false => packet.discard(reason),
+            },
+        );
+        if kept > 0 {
+            let name = format!("xdp {}/{} closed tx", self.binding.name, self.binding.queue());
+            let mut tally = self.binding.pool.tally(&name);
+            tally.set(kept);
+            // For good, as the packets.
+            Box::leak(Box::new(tally));
+        }
         // SAFETY: each was lent, to be posted, and is in the table once; the socket is closed, and its
         // device has cleared up behind it, say the callers.
         unsafe { self.home.reclaim(&frames) };
@@ -302,6 +358,7 @@ impl HostDevice for Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
+        self.linger();
         self.close();
         // A device that writes the frames itself may do so until the kernel has cleared up. If that
         // cannot be known, the frames stay lent, in the ledger too.

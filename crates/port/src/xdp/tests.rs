@@ -2,6 +2,7 @@
 
 mod beside;
 mod lacking;
+mod slow;
 mod taken;
 
 use std::time::{Duration, Instant};

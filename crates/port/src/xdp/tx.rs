@@ -134,7 +134,7 @@ impl Tx {
     /// Takes back what the device is done with.
     ///
     /// Cost: nothing while it has nothing; else an Acquire load.
-    fn reap(&mut self, socket: &mut Socket, mem: &mut Local) {
+    pub fn reap(&mut self, socket: &mut Socket, mem: &mut Local) {
         let Socket { rings, held } = socket;
         if held.sending == 0 {
             return;
@@ -290,6 +290,11 @@ impl Tx {
         let now = Instant::now();
         let since = *self.waits_since.get_or_insert(now);
         now.saturating_duration_since(since) >= PATIENCE
+    }
+
+    /// Begins the wait anew: the device will give packets back.
+    pub fn waits_on(&mut self) {
+        self.waits_since = Some(Instant::now());
     }
 
     /// Resets the state after the rings are gone, when the device has no packets any more.

@@ -1,0 +1,94 @@
+//! Packets that the kernel has for long, and may read where they lie until it is done with them: on a macvlan,
+//! whose lower device has a queue that hardly sends.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use linerate_skb::{Batch, Local, Offload, Pool};
+
+use super::super::queue::tests::open;
+use super::{frames, pool};
+use crate::QueueOps;
+use crate::host::testing::{assert_settled, in_netns_with_xdp, ip, veth, wait_running};
+
+/// Longer than the time after which a device without completions counts as dead.
+const STALL: Duration = Duration::from_millis(1500);
+const PACKETS: usize = 8;
+
+/// Runs tc(8); false if this kernel has no such queue.
+fn tc(args: &str) -> bool {
+    Command::new("tc").args(args.split(' ')).status().is_ok_and(|status| status.success())
+}
+
+/// Runs `f` where `m0` sends by `v0`, `kbit` a second; it gets a packet of 1000 bytes for each that is to be sent.
+fn behind_a_queue(kbit: u32, f: impl FnOnce(&Pool, &mut Local, &mut Batch) + Send + 'static) {
+    in_netns_with_xdp(move || {
+        veth(1500);
+        ip("link add link v0 name m0 type macvlan mode bridge");
+        ip("link set m0 up");
+        wait_running("m0");
+        if !tc(&format!("qdisc add dev v0 root tbf rate {kbit}kbit burst 1600 limit 100000")) {
+            return eprintln!("skipped: no tc, or no tbf in this kernel");
+        }
+        let pool = pool(4096);
+        let (mut mem, mut batch) = (pool.local(), Batch::with_capacity(64));
+        for frame in frames(PACKETS as u64, 1000) {
+            let mut skb = mem.alloc_copy(&frame).unwrap();
+            skb.set_offload(Offload::NONE);
+            batch.push(skb).unwrap();
+        }
+        f(&pool, &mut mem, &mut batch);
+    });
+}
+
+/// Returns the packets that a queue has not got back.
+fn under_way(pool: &Pool) -> u64 {
+    let ledger = pool.ledger();
+    ledger.held().iter().filter(|(name, _)| name.ends_with(" tx")).map(|(_, n)| n).sum()
+}
+
+#[test]
+fn packets_that_wait_in_the_kernel_are_no_reason_to_have_another_socket() {
+    behind_a_queue(2, |pool, mem, batch| {
+        let mut queue = open("m0", pool);
+        assert_eq!(queue.xmit(mem, batch).packets, PACKETS);
+        let begun = Instant::now();
+        while begun.elapsed() < STALL {
+            queue.rx(mem, batch, 64);
+            queue.arm(crate::Want::Both);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert_eq!(queue.counters().driver.resets, 0);
+        // One at least has left before the queue was full of them.
+        assert!(under_way(pool) >= PACKETS as u64 - 3, "{:#}", pool.ledger());
+        // The kernel drops them, which completes them.
+        assert!(tc("qdisc del dev v0 root"));
+        drop(queue);
+        batch.clear();
+        assert_settled(pool);
+        assert!(pool.ledger().sent >= PACKETS as u64, "{}", pool.ledger());
+    });
+}
+
+#[test]
+fn frames_of_a_closed_queue_are_not_reused_while_the_kernel_may_read_them() {
+    behind_a_queue(2, |pool, mem, batch| {
+        let mut queue = open("m0", pool);
+        assert_eq!(queue.xmit(mem, batch).packets, PACKETS);
+        drop(queue);
+        assert!(under_way(pool) >= PACKETS as u64 - 3, "{:#}", pool.ledger());
+        assert_eq!(pool.ledger().difference(), 0, "{:#}", pool.ledger());
+    });
+}
+
+#[test]
+fn close_waits_a_moment_for_packets_that_the_kernel_is_about_to_send() {
+    behind_a_queue(400, |pool, mem, batch| {
+        let mut queue = open("m0", pool);
+        assert_eq!(queue.xmit(mem, batch).packets, PACKETS);
+        drop(queue);
+        batch.clear();
+        assert_settled(pool);
+        assert_eq!(pool.ledger().sent, PACKETS as u64, "{}", pool.ledger());
+    });
+}
