@@ -1,9 +1,9 @@
 //! The client with which `echo_tokio` tests itself, at the other end of a ring.
 
-use std::io::{Error, Result};
+use std::io::Error;
 
-use linerate::prelude::*;
-use tokio::io::{Interest, unix::AsyncFd};
+use linerate::{Result, prelude::*};
+use linerate_tokio::AsyncPort;
 
 const ROUNDS: u32 = 200;
 const QUESTIONS: usize = 64;
@@ -11,36 +11,33 @@ const QUESTIONS: usize = 64;
 const QUESTION: &[u8; 42] = b"\x02\0\0\0\0\x09\x02\0\0\0\0\x01\x08\0\
     \x45\0\0\x20\0\x01\0\0\x40\x11\x66\xb5\x0a\x07\0\x01\x0a\x07\0\x09\x03\xe8\x1e\x61\0\x0c\0\0";
 
-/// Returns a port to serve, and the queue at the other end of it.
-pub fn pair() -> Result<(Port, Option<Queue>)> {
+/// Returns a port to serve, and the other end of it.
+pub fn pair() -> Result<(Port, Option<Port>)> {
     let pool = Pool::builder().frames(4096).build()?;
     let (port, other) = Port::pair(1024, &pool)?;
-    Ok((port, other.into_queues().pop()))
+    Ok((port, Some(other)))
 }
 
 /// Asks, and compares every answer.
-pub async fn ask(queue: Queue) -> Result<()> {
-    #[allow(deprecated, reason = "unsound for others: a queue's descriptor is the same for life")]
-    let mut fd = AsyncFd::with_interest(queue, Interest::READABLE)?;
+pub async fn ask(port: Port) -> Result<()> {
+    let mut port = AsyncPort::new(port)?;
     let mut batch = Batch::with_capacity(QUESTIONS);
     for round in 0..ROUNDS {
-        fd.get_mut().alloc(&mut batch, QUESTIONS);
+        port.port_mut().alloc(&mut batch, QUESTIONS);
         for skb in batch.iter_mut() {
             skb.put_slice(QUESTION);
             skb.put_slice(&round.to_be_bytes());
         }
-        fd.get_mut().xmit(&mut batch); // the ring has room for all
-        while batch.len() < QUESTIONS {
-            if fd.get_mut().rx(&mut batch) == 0 && fd.get_mut().arm(Want::Frames) {
-                fd.readable_mut().await?.clear_ready();
-            }
+        port.send(&mut batch).await?;
+        while batch.len() < QUESTIONS && port.readable().await? {
+            port.rx(&mut batch);
         }
         let right = |skb: &Skb| {
             skb.udp()
                 .is_ok_and(|udp| udp.src_port() == 7777 && udp.payload() == round.to_be_bytes())
         };
         if !batch.iter().all(right) {
-            return Err(Error::other(format!("a wrong answer in round {round}")));
+            return Err(Error::other(format!("a wrong answer in round {round}")).into());
         }
         batch.clear();
     }

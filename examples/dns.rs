@@ -21,12 +21,12 @@ async fn main() -> Result<()> {
     let port = Port::open(&text)?;
     eprintln!("{}", port.obtained());
     let (pool, mut tasks) = (port.pool().clone(), task::JoinSet::new());
-    port.into_queues().into_iter().for_each(|queue| _ = tasks.spawn(serve::serve(queue, answer)));
+    port.split().into_iter().for_each(|queue| _ = tasks.spawn(serve::serve(queue, answer)));
     let (end, ended) = tokio::sync::oneshot::channel();
     std::thread::spawn(|| end.send(std::io::copy(&mut std::io::stdin(), &mut std::io::sink())));
     let done = tokio::select! {
         _ = ended => Ok(()),
-        Some(queue) = tasks.join_next() => queue?, // the device is gone
+        Some(queue) = tasks.join_next() => queue?.map_err(Error::from), // the device is gone
     };
     tasks.shutdown().await;
     println!("{}", pool.ledger());

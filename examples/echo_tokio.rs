@@ -20,8 +20,8 @@ async fn main() -> Result<()> {
     let run = units::duration(&args.next().unwrap_or("10s".into())).map_err(Error::other)?;
     eprintln!("{}", port.obtained());
     let (pool, mut tasks) = (port.pool().clone(), task::JoinSet::new());
-    port.into_queues().into_iter().for_each(|queue| _ = tasks.spawn(serve::serve(queue, echo)));
-    asker.into_iter().for_each(|queue| _ = tasks.spawn(asker::ask(queue)));
+    port.split().into_iter().for_each(|queue| _ = tasks.spawn(serve::serve(queue, echo)));
+    asker.into_iter().for_each(|port| _ = tasks.spawn(asker::ask(port)));
 
     let end = time::Instant::now() + run;
     while let Ok(Some(ended)) = time::timeout_at(end, tasks.join_next()).await {

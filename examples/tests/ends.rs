@@ -12,12 +12,14 @@ const BALANCER: &str = env!("CARGO_BIN_EXE_balancer");
 const DECAP: &str = env!("CARGO_BIN_EXE_decap");
 const DNS: &str = env!("CARGO_BIN_EXE_dns");
 const ECHO: &str = env!("CARGO_BIN_EXE_echo");
+const ECHO_MIO: &str = env!("CARGO_BIN_EXE_echo_mio");
 const ECHO_TOKIO: &str = env!("CARGO_BIN_EXE_echo_tokio");
 const GEN: &str = env!("CARGO_BIN_EXE_gen");
 const MACSWAP: &str = env!("CARGO_BIN_EXE_macswap");
 const NAT: &str = env!("CARGO_BIN_EXE_nat");
 const README: &str = env!("CARGO_BIN_EXE_readme");
 const RESPONDER: &str = env!("CARGO_BIN_EXE_responder");
+const SMOLTCP: &str = env!("CARGO_BIN_EXE_smoltcp");
 const SPLITTER: &str = env!("CARGO_BIN_EXE_splitter");
 const WIRE: &str = env!("CARGO_BIN_EXE_wire");
 const SERVER: &str = "02:00:00:00:01:01=10.9.0.1";
@@ -34,6 +36,7 @@ fn a_program_whose_interface_is_deleted_ends_with_its_error() {
     let mut programs = vec![("readme", readme)];
     for (i, (name, program, args)) in [
         ("echo", ECHO, &["7777", "packet:w0"][..]),
+        ("echo_mio", ECHO_MIO, &["packet:w0"]),
         ("echo_tokio", ECHO_TOKIO, &["packet:w0", "120s"]),
         ("macswap", MACSWAP, &["packet:w0"]),
         ("wire", WIRE, &["packet:w0", "packet:e0", "null:", "120s"]),
@@ -43,6 +46,7 @@ fn a_program_whose_interface_is_deleted_ends_with_its_error() {
         ("balancer", BALANCER, &["packet:w0", "packet:e0", "10.7.0.100", SERVER]),
         ("decap", DECAP, &["packet:w0", "packet:e0"]),
         ("dns", DNS, &["packet:w0"]),
+        ("smoltcp", SMOLTCP, &["packet:w0", "10.7.0.9/24"]),
         ("splitter", SPLITTER, &["packet:w0", &parts[0], &parts[1]]),
     ]
     .into_iter()

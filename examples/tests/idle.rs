@@ -16,6 +16,7 @@ const BALANCER: &str = env!("CARGO_BIN_EXE_balancer");
 const DECAP: &str = env!("CARGO_BIN_EXE_decap");
 const DNS: &str = env!("CARGO_BIN_EXE_dns");
 const ECHO: &str = env!("CARGO_BIN_EXE_echo");
+const ECHO_MIO: &str = env!("CARGO_BIN_EXE_echo_mio");
 const ECHO_TOKIO: &str = env!("CARGO_BIN_EXE_echo_tokio");
 const FABRIC_READER: &str = env!("CARGO_BIN_EXE_fabric_reader");
 const MACSWAP: &str = env!("CARGO_BIN_EXE_macswap");
@@ -23,6 +24,7 @@ const NAT: &str = env!("CARGO_BIN_EXE_nat");
 const POOL: &str = env!("CARGO_BIN_EXE_pool");
 const README: &str = env!("CARGO_BIN_EXE_readme");
 const RESPONDER: &str = env!("CARGO_BIN_EXE_responder");
+const SMOLTCP: &str = env!("CARGO_BIN_EXE_smoltcp");
 const SPLITTER: &str = env!("CARGO_BIN_EXE_splitter");
 const WIRE: &str = env!("CARGO_BIN_EXE_wire");
 const SERVER: &str = "02:00:00:00:01:01=10.9.0.1";
@@ -42,6 +44,7 @@ fn every_example_sleeps_without_traffic() {
         ("macswap packet", start(middle, MACSWAP, &["packet:w0"])),
         ("macswap tap", start(middle, MACSWAP, &["tap:t0,up"])),
         ("echo packet", start(middle, ECHO, &["7777", "packet:w0"])),
+        ("echo_mio packet", start(middle, ECHO_MIO, &["packet:w0"])),
         ("echo_tokio packet", start(middle, ECHO_TOKIO, &["packet:w0", "120s"])),
         ("wire packet", start(middle, WIRE, &["packet:w0", "packet:e0", "null:", "120s"])),
         ("pool", start(middle, POOL, &["127.0.0.1:0"])),
@@ -50,6 +53,7 @@ fn every_example_sleeps_without_traffic() {
         ("balancer", start(middle, BALANCER, &["packet:w0", "packet:e0", "10.7.0.100", SERVER])),
         ("decap", start(middle, DECAP, &["packet:w0", "packet:e0"])),
         ("dns", start(middle, DNS, &["packet:w0"])),
+        ("smoltcp", start(middle, SMOLTCP, &["packet:w0", "10.7.0.9/24"])),
         ("splitter", start(middle, SPLITTER, &["packet:w0", &parts[0], &parts[1]])),
     ];
     // An AF_XDP socket has its queue to itself.

@@ -22,6 +22,7 @@ const DECAP: &str = env!("CARGO_BIN_EXE_decap");
 const DNS: &str = env!("CARGO_BIN_EXE_dns");
 const NAT: &str = env!("CARGO_BIN_EXE_nat");
 const RESPONDER: &str = env!("CARGO_BIN_EXE_responder");
+const SMOLTCP: &str = env!("CARGO_BIN_EXE_smoltcp");
 const SPLITTER: &str = env!("CARGO_BIN_EXE_splitter");
 
 /// Addresses of no host: only a program answers for them.
@@ -65,6 +66,33 @@ fn asked_by_dig(text: &str) {
         }
     }
     assert_whole(dns);
+}
+
+#[test]
+fn curl_is_answered_by_smoltcp_over_packet() {
+    asked_by_curl("packet:w0");
+}
+
+#[test]
+fn curl_is_answered_by_smoltcp_over_xdp() {
+    asked_by_curl("xdp:w0,all");
+}
+
+fn asked_by_curl(text: &str) {
+    or_skip!(installed("curl"));
+    let hosts = or_skip!(Hosts::new());
+    let server =
+        or_skip!(start(&hosts.middle, SMOLTCP, &[text, &format!("{NO_HOST}/24")], &[text]));
+    for bytes in [22, 2_200_000] {
+        let mut curl = Command::new("curl");
+        curl.args(["--silent", "--show-error", "--max-time", "20", "--noproxy", "*"]);
+        curl.arg(format!("http://{NO_HOST}/{bytes}"));
+        let done = hosts.west.start(curl).finish(LONG * 2);
+        let lines = done.stdout.lines().filter(|line| *line == "smoltcp over linerate").count();
+        assert!(done.code() == 0 && lines == bytes / 22, "{}: {lines}", done.stderr);
+        assert_eq!(done.stdout.len(), bytes);
+    }
+    assert_whole(server);
 }
 
 #[test]

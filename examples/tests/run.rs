@@ -22,6 +22,7 @@ const LONG: Duration = Duration::from_secs(60);
 
 const COMPAT_BIN: &str = env!("CARGO_BIN_EXE_compat");
 const ECHO_BIN: &str = env!("CARGO_BIN_EXE_echo");
+const ECHO_MIO_BIN: &str = env!("CARGO_BIN_EXE_echo_mio");
 const ECHO_TOKIO_BIN: &str = env!("CARGO_BIN_EXE_echo_tokio");
 const FABRIC_READER_BIN: &str = env!("CARGO_BIN_EXE_fabric_reader");
 const GEN_BIN: &str = env!("CARGO_BIN_EXE_gen");
@@ -178,6 +179,17 @@ fn echo_answers_every_datagram_of_a_kernel_client() {
         assert_whole(&done);
         assert_eq!(number_after(&done.stdout, "sent "), 300, "{device}: {done:?}");
     }
+}
+
+#[test]
+fn echo_mio_answers_every_datagram_until_its_input_ends() {
+    let hosts = or_skip!(hosts());
+    let echo = hosts.middle.start(command(ECHO_MIO_BIN, &["packet:w0"]));
+    hosts.wait_for_packet_port("w0");
+    assert_answered(&hosts.west, ECHO, 300);
+    let done = echo.finish(LONG);
+    assert_whole(&done);
+    assert_eq!(number_after(&done.stdout, "sent "), 300, "{done:?}");
 }
 
 #[test]

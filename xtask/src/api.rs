@@ -13,8 +13,9 @@ use anyhow::{Context, Result, bail};
 use crate::cargo;
 
 const LIST: &str = "docs/api.txt";
-/// The facade, with what it re-exports item by item, and the crate that it re-exports as a whole.
-const CRATES: [&str; 2] = ["linerate", "linerate_wire"];
+/// The facade, with what it re-exports item by item, the crate that it re-exports as a whole, and those that
+/// programs add to it.
+const CRATES: [&str; 4] = ["linerate", "linerate_smoltcp", "linerate_tokio", "linerate_wire"];
 /// Kinds of items that have a page of their own.
 const KINDS: [&str; 8] = ["struct", "enum", "trait", "fn", "type", "constant", "macro", "union"];
 /// Kinds of members that have an anchor on a page.

@@ -242,6 +242,25 @@ impl Port {
         sum
     }
 
+    /// Returns a port for each of its queues, each for a thread or task of its own.
+    #[must_use]
+    pub fn split(self) -> Vec<Port> {
+        let Port { queues, obtained, pool, .. } = self;
+        let port = |queue| Port {
+            queues: vec![queue],
+            obtained: obtained.clone(),
+            pool: pool.clone(),
+            turn: 0,
+        };
+        queues.into_iter().map(port).collect()
+    }
+
+    /// Returns the descriptor of each queue, for a poller of the program's own: readable after
+    /// [`Port::arm`] has returned true and something has come.
+    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.queues.iter().map(|queue| queue.as_fd())
+    }
+
     /// Its queues, each for a thread or task of its own.
     #[must_use]
     pub fn into_queues(self) -> Vec<Queue> {
@@ -328,6 +347,21 @@ mod tests {
     use linerate_skb::{Local, Moved};
     use linerate_sys::wait::EventFd;
     use std::time::Instant;
+
+    #[test]
+    fn a_split_port_is_one_for_each_queue() {
+        let port = Port::open("null:,queues=3").unwrap();
+        assert_eq!(port.descriptors().count(), 3);
+        let (pool, obtained) = (port.pool().clone(), port.obtained().clone());
+        let mut ports = port.split();
+        assert_eq!(ports.len(), 3);
+        for port in &mut ports {
+            let mut batch = Batch::with_capacity(8);
+            assert_eq!((port.descriptors().count(), port.rx(&mut batch)), (1, 8));
+            assert_eq!(port.obtained(), &obtained);
+            assert!(batch.iter().all(|skb| skb.is_of(&pool)));
+        }
+    }
 
     /// A queue in a state of the test's choice.
     struct FixedHealth(EventFd, Health);

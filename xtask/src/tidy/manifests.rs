@@ -4,7 +4,7 @@
 use crate::tidy::{Finding, Tree};
 
 /// Each crate of ours with those it may use. Development dependencies are free: they ship nothing.
-const ARROWS: [(&str, &[&str]); 15] = [
+const ARROWS: [(&str, &[&str]); 17] = [
     ("sys", &[]),
     ("ring", &[]),
     ("wire", &[]),
@@ -13,6 +13,8 @@ const ARROWS: [(&str, &[&str]); 15] = [
     ("datapath", &["port", "skb", "ring", "wire"]),
     ("ctl", &["datapath", "port", "wire", "sys"]),
     ("linerate", &["ctl", "datapath", "port", "skb", "wire"]),
+    ("smoltcp", &["linerate"]),
+    ("tokio", &["linerate"]),
     // `ctl` only to turn on its JSON feature, which the facade leaves off.
     ("cli", &["linerate", "ctl", "sys"]),
     // The instruments: nothing above depends on them.

@@ -1,0 +1,68 @@
+//! The checksums of TCP and UDP, which smoltcp leaves to its device.
+
+use linerate::wire;
+use linerate::{Offload, Skb, Views};
+
+/// `Offload::flags`: the checksum is still to be computed, and was verified.
+const PENDING: u8 = 1;
+const VERIFIED: u8 = 2;
+/// `Offload::gso_type` of TCP over IPv4, the only superframes that smoltcp makes.
+const GSO_V4: u8 = 1;
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+const ETH_BYTES: usize = 14;
+
+/// Returns false for TCP and UDP with a wrong checksum. One that was left to a device never was on a wire, and
+/// one that the port has verified is right; what is no such packet smoltcp looks at itself.
+pub fn is_right(frame: &[u8], offload: Offload) -> bool {
+    if offload.flags & (PENDING | VERIFIED) != 0 {
+        return true;
+    }
+    match wire::tcp(frame) {
+        Ok(tcp) => tcp.checksum_ok(),
+        Err(_) => wire::udp(frame).map_or(true, |udp| udp.checksum_ok()),
+    }
+}
+
+/// Leaves the checksum of a packet of smoltcp's to the port, and its cut into segments of `segment` bytes of
+/// payload if it is a superframe.
+pub fn leave(skb: &mut Skb, segment: Option<u16>) {
+    let Some((start, protocol)) = transport(skb.data()) else { return };
+    let csum_offset = match protocol {
+        TCP => 16,
+        UDP => 6,
+        _ => return,
+    };
+    let mut offload = Offload { flags: PENDING, csum_start: start, csum_offset, ..Offload::NONE };
+    if let Some(gso_size) = segment {
+        let words = skb.data().get(usize::from(start) + 12).map_or(5, |byte| byte >> 4);
+        offload = Offload {
+            gso_type: GSO_V4,
+            gso_size,
+            hdr_len: start + u16::from(words) * 4,
+            ..offload
+        };
+    }
+    skb.set_offload(offload);
+    // The sum of the pseudo header, which is what a device expects there.
+    let filled = match protocol {
+        TCP => skb.tcp_mut().is_ok_and(|mut tcp| tcp.fill_checksum()),
+        _ => skb.udp_mut().is_ok_and(|mut udp| udp.fill_checksum()),
+    };
+    debug_assert!(filled, "smoltcp writes whole packets");
+}
+
+/// Returns the offset of the transport header in a frame, and its protocol; `None` for fragments and what is
+/// not IP.
+fn transport(frame: &[u8]) -> Option<(u16, u8)> {
+    match frame.get(12..14)? {
+        [0x08, 0x00] => {
+            let header = frame.get(ETH_BYTES..ETH_BYTES + 20)?;
+            let is_fragment = u16::from_be_bytes([header[6], header[7]]) & 0x3fff != 0;
+            let start = ETH_BYTES as u16 + u16::from(header[0] & 15) * 4;
+            (!is_fragment).then_some((start, header[9]))
+        }
+        [0x86, 0xdd] => Some((ETH_BYTES as u16 + 40, *frame.get(20)?)),
+        _ => None,
+    }
+}

@@ -1,0 +1,285 @@
+//! linerate's queues as a device of [smoltcp]'s, the TCP/IP stack: TCP in user space over AF_XDP, AF_PACKET
+//! or whatever else a port opens.
+//!
+//! ```no_run
+//! use linerate::{Pool, Port};
+//! use linerate_smoltcp::Device;
+//! use smoltcp::iface::{Config, Interface, SocketSet};
+//! use smoltcp::time::Instant;
+//! use smoltcp::wire::{EthernetAddress, IpAddress, IpCidr};
+//!
+//! # fn main() -> linerate::Result<()> {
+//! let queue = Port::open("xdp:eth0,all")?.into_queues().remove(0);
+//! let mut device = Device::new(queue)?;
+//! let config = Config::new(EthernetAddress([2, 0, 0, 0, 0, 1]).into());
+//! let mut interface = Interface::new(config, &mut device, Instant::now());
+//! interface.update_ip_addrs(|addrs| _ = addrs.push(IpCidr::new(IpAddress::v4(192, 0, 2, 1), 24)));
+//! let mut sockets = SocketSet::new(vec![]); // add sockets here
+//! loop {
+//!     interface.poll(Instant::now(), &mut device, &mut sockets);
+//!     let delay = interface.poll_delay(Instant::now(), &sockets);
+//!     device.wait(delay.map(Into::into))?; // sends what is left, then sleeps
+//! }
+//! # }
+//! ```
+//!
+//! A packet is read where it lies, and written where it is sent from. Checksums of TCP and UDP are the
+//! device's work: smoltcp neither computes nor verifies them. What leaves has its checksum left to the port,
+//! which leaves it to the device or computes it; what comes is verified here unless the port has said that
+//! it is right. The checksum of a datagram that came in fragments is not verified. In a pool with frames of more than a packet ([`Pool::jumbo_room`]), TCP
+//! over IPv4 sends superframes.
+//!
+//! [smoltcp]: https://docs.rs/smoltcp
+//! [`Pool::jumbo_room`]: linerate::Pool::jumbo_room
+#![forbid(unsafe_code)]
+
+mod checksum;
+
+use std::collections::VecDeque;
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+use linerate::{Batch, Code, DropReason, Error, Local, Queue, Result, Skb, Trust, Want};
+use smoltcp::phy::{self, Checksum, DeviceCapabilities, Medium, PacketMeta};
+use smoltcp::time::Instant;
+
+/// Packets that are received, and sent, at once.
+const BATCH: usize = 64;
+const ETH_BYTES: usize = 14;
+/// The MTU of Ethernet.
+const MTU_BYTES: usize = 1500;
+/// The longest packet whose length an IPv4 header can say.
+const IP_BYTES_MAX: usize = 65_535;
+
+/// A queue, as smoltcp has its devices.
+#[derive(Debug)]
+pub struct Device {
+    arriving: Batch,
+    received: VecDeque<Skb>,
+    leaving: Leaving,
+    mtu_bytes: usize,
+    /// Holds a packet in one piece that came in several.
+    scratch: Vec<u8>,
+}
+
+impl Device {
+    /// Makes a device of `queue`, with Ethernet's MTU of 1500 bytes. Of a port with several queues it sees what
+    /// comes by this one alone.
+    ///
+    /// # Errors
+    /// `E-UNSUPPORTED` for a pool whose memory a peer can write, `E-POOL-SIZE` for frames too small for a
+    /// packet.
+    pub fn new(queue: Queue) -> Result<Device> {
+        let (pool, what) = (queue.pool(), "cannot make a device of smoltcp's");
+        if pool.trust() == Trust::Exported {
+            let why = "a peer can write its packets' memory while they are read";
+            return Err(Error::new(Code::Unsupported, what, why).fix("a port with a private pool"));
+        }
+        let room = pool.data_room();
+        if room < ETH_BYTES + MTU_BYTES {
+            let why = format!("its frames hold {room} bytes, and a packet has up to 1514");
+            return Err(Error::new(Code::PoolSize, what, why).fix("frame_size(2048)"));
+        }
+        let longest = room.max(pool.jumbo_room()).min(ETH_BYTES + IP_BYTES_MAX);
+        let leaving = Leaving {
+            queue,
+            batch: Batch::with_capacity(BATCH),
+            short: None,
+            long: None,
+            longest,
+            lost: 0,
+        };
+        let received = VecDeque::with_capacity(BATCH);
+        let arriving = Batch::with_capacity(BATCH);
+        Ok(Device { arriving, received, leaving, mtu_bytes: MTU_BYTES, scratch: Vec::new() })
+    }
+
+    /// Sets the longest IP packet, before the interface is made; no longer than a frame of the pool holds.
+    pub fn set_mtu(&mut self, bytes: usize) {
+        let most = self.leaving.queue.pool().data_room() - ETH_BYTES;
+        self.mtu_bytes = bytes.min(most);
+    }
+
+    /// Sends what is left, and sleeps until there is something to do, or for `timeout`: that of
+    /// `Interface::poll_delay`. False if the time passed, or without one, if the source has ended.
+    ///
+    /// # Errors
+    /// Those of a device that has failed for good.
+    pub fn wait(&mut self, timeout: Option<Duration>) -> Result<bool> {
+        self.leaving.flush();
+        if !self.received.is_empty() {
+            return Ok(true);
+        }
+        let want = if self.leaving.batch.is_empty() { Want::Frames } else { Want::Both };
+        self.leaving.queue.wait_for(want, timeout)
+    }
+
+    /// Sends what is left, for a program that waits by itself; returns the number of packets for which there
+    /// is no room yet.
+    pub fn flush(&mut self) -> usize {
+        self.leaving.flush();
+        self.leaving.batch.len()
+    }
+
+    /// Returns the queue: its health, its counts, its descriptor.
+    #[must_use]
+    pub fn queue(&self) -> &Queue {
+        &self.leaving.queue
+    }
+
+    /// Returns the queue, for its moderation and its allocation.
+    pub fn queue_mut(&mut self) -> &mut Queue {
+        &mut self.leaving.queue
+    }
+
+    /// Returns the number of packets that smoltcp wrote and that were not sent, because the pool had no frame for
+    /// them: TCP sends them again.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        self.leaving.lost
+    }
+
+    /// Receives if everything that came before was taken.
+    fn fill(&mut self) {
+        if self.received.is_empty() {
+            self.leaving.queue.rx(&mut self.arriving);
+            self.received.extend(self.arriving.drain());
+        }
+    }
+}
+
+impl phy::Device for Device {
+    type RxToken<'a> = RxToken<'a>;
+    type TxToken<'a> = TxToken<'a>;
+
+    fn receive(&mut self, _: Instant) -> Option<(RxToken<'_>, TxToken<'_>)> {
+        self.fill();
+        // Every packet may be answered at once: without room for that it stays where it is.
+        if self.received.is_empty() || !self.leaving.is_ready() {
+            return None;
+        }
+        let skb = self.received.pop_front()?;
+        let received = RxToken { skb, scratch: &mut self.scratch };
+        Some((received, TxToken { leaving: &mut self.leaving, segment: None }))
+    }
+
+    fn transmit(&mut self, _: Instant) -> Option<TxToken<'_>> {
+        let is_ready = self.leaving.is_ready();
+        is_ready.then_some(TxToken { leaving: &mut self.leaving, segment: None })
+    }
+
+    fn capabilities(&self) -> DeviceCapabilities {
+        let mut capabilities = DeviceCapabilities::default();
+        capabilities.medium = Medium::Ethernet;
+        capabilities.max_transmission_unit = self.mtu_bytes + ETH_BYTES;
+        capabilities.max_burst_size = Some(BATCH);
+        capabilities.checksum.tcp = Checksum::None;
+        capabilities.checksum.udp = Checksum::None;
+        // A cut in two would cost more than it saves. Of IPv6 smoltcp drops its own superframes, as too long.
+        if self.leaving.longest > 2 * capabilities.max_transmission_unit {
+            capabilities.segmentation.tcpv4 = NonZeroUsize::new(self.leaving.longest);
+        }
+        capabilities
+    }
+}
+
+/// The way out: a queue, the packets for it, and memory for the next one.
+#[derive(Debug)]
+struct Leaving {
+    queue: Queue,
+    batch: Batch,
+    /// Frames for the next packet: an ordinary one, and one for a superframe.
+    short: Option<Skb>,
+    long: Option<Skb>,
+    longest: usize,
+    lost: u64,
+}
+
+impl Leaving {
+    fn flush(&mut self) {
+        if !self.batch.is_empty() {
+            self.queue.xmit(&mut self.batch);
+        }
+    }
+
+    /// Returns true if there is room and memory for a packet of any length.
+    fn is_ready(&mut self) -> bool {
+        if self.batch.spare() == 0 {
+            self.flush();
+        }
+        if !self.has_memory() {
+            // What was sent comes back by it.
+            self.flush();
+            self.queue.reap();
+        }
+        self.batch.spare() > 0 && self.has_memory()
+    }
+
+    fn has_memory(&mut self) -> bool {
+        let (room, longest) = (self.queue.pool().data_room(), self.longest);
+        let keep = |kept: &mut Option<Skb>, mem: &mut Local, bytes| {
+            if kept.is_none() {
+                *kept = mem.alloc_len(bytes);
+            }
+            kept.is_some()
+        };
+        keep(&mut self.short, self.queue.local(), room)
+            && (longest <= room || keep(&mut self.long, self.queue.local(), longest))
+    }
+}
+
+/// A packet that has come.
+#[derive(Debug)]
+pub struct RxToken<'a> {
+    skb: Skb,
+    scratch: &'a mut Vec<u8>,
+}
+
+impl phy::RxToken for RxToken<'_> {
+    fn consume<R, F: FnOnce(&[u8]) -> R>(self, f: F) -> R {
+        let RxToken { skb, scratch } = self;
+        let whole = if skb.is_linear() {
+            skb.data()
+        } else {
+            scratch.resize(skb.len(), 0);
+            let copied = skb.copy_to(0, scratch);
+            &scratch[..copied]
+        };
+        if checksum::is_right(whole, skb.offload()) {
+            return f(whole);
+        }
+        skb.discard(DropReason::MALFORMED);
+        // Too short for anything: smoltcp drops it.
+        f(&[])
+    }
+}
+
+/// A packet that is about to leave.
+#[derive(Debug)]
+pub struct TxToken<'a> {
+    leaving: &'a mut Leaving,
+    segment: Option<u16>,
+}
+
+impl phy::TxToken for TxToken<'_> {
+    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, f: F) -> R {
+        let TxToken { leaving, segment } = self;
+        let room = leaving.queue.pool().data_room();
+        let kept = if len <= room { leaving.short.take() } else { leaving.long.take() };
+        if let Some(mut skb) = kept
+            && let Some(bytes) = skb.put(len)
+        {
+            let written = f(bytes);
+            checksum::leave(&mut skb, segment);
+            // There was room when the token was made.
+            leaving.lost += u64::from(leaving.batch.push(skb).is_err());
+            return written;
+        }
+        leaving.lost += 1;
+        f(&mut vec![0; len])
+    }
+
+    fn set_meta(&mut self, meta: PacketMeta) {
+        self.segment = meta.segmentation_offload_size.map(Into::into);
+    }
+}

@@ -1,0 +1,185 @@
+//! smoltcp at both ends of a ring: streams arrive whole, in packets and in superframes, and every packet is in
+//! the books.
+
+use std::net::SocketAddr;
+
+use linerate::wire::{Mac, UdpEnds};
+use linerate::{Batch, DropReason, Offload, Pool, Port, Skb, Trust};
+use linerate_smoltcp::Device;
+use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
+use smoltcp::phy::{Device as _, RxToken as _, TxToken as _};
+use smoltcp::socket::tcp;
+use smoltcp::time::{Duration, Instant};
+use smoltcp::wire::{EthernetAddress, IpAddress, IpCidr, Ipv6Address};
+
+const BYTES: usize = 2_000_000;
+
+/// A stack with one TCP socket.
+struct Stack {
+    device: Device,
+    interface: Interface,
+    sockets: SocketSet<'static>,
+    handle: SocketHandle,
+}
+
+impl Stack {
+    fn new(port: Port, number: u8) -> Stack {
+        let mut device = Device::new(port.into_queues().remove(0)).unwrap();
+        let config = Config::new(EthernetAddress([2, 0, 0, 0, 0, number]).into());
+        let mut interface = Interface::new(config, &mut device, Instant::ZERO);
+        interface.update_ip_addrs(|addrs| {
+            addrs.push(IpCidr::new(IpAddress::v4(10, 0, 0, number), 24)).unwrap();
+            addrs.push(IpCidr::new(v6(number), 64)).unwrap();
+        });
+        let buffer = || tcp::SocketBuffer::new(vec![0; 1 << 17]);
+        let mut sockets = SocketSet::new(vec![]);
+        let handle = sockets.add(tcp::Socket::new(buffer(), buffer()));
+        Stack { device, interface, sockets, handle }
+    }
+
+    fn socket(&mut self) -> &mut tcp::Socket<'static> {
+        self.sockets.get_mut(self.handle)
+    }
+
+    fn poll(&mut self, now: Instant) {
+        self.interface.poll(now, &mut self.device, &mut self.sockets);
+        self.device.flush();
+    }
+}
+
+fn v6(number: u8) -> IpAddress {
+    Ipv6Address::new(0xfd00, 0, 0, 0, 0, 0, 0, number.into()).into()
+}
+
+fn byte(at: usize) -> u8 {
+    (at ^ at >> 8 ^ at >> 16) as u8
+}
+
+/// Sends a stream to `address`; returns the longest packet that a device can send.
+fn transfer(pool: &Pool, address: IpAddress) -> usize {
+    let (a, b) = Port::pair(64, pool).unwrap();
+    let (mut client, mut server) = (Stack::new(a, 1), Stack::new(b, 2));
+    let longest = client.device.capabilities().segmentation.tcpv4.map_or(1514, |n| n.get());
+    server.socket().listen(80).unwrap();
+    let cx = client.interface.context();
+    client
+        .sockets
+        .get_mut::<tcp::Socket<'_>>(client.handle)
+        .connect(cx, (address, 80), 5000)
+        .unwrap();
+    let (mut now, mut sent, mut got) = (Instant::ZERO, 0, 0);
+    while got < BYTES {
+        // A clock of the test's: what is lost is sent again at once.
+        now += Duration::from_millis(1);
+        assert!(now < Instant::from_secs(200), "{address}: {sent} sent and {got} received");
+        if client.socket().can_send() {
+            let fill = |room: &mut [u8]| {
+                let n = room.len().min(BYTES - sent);
+                room[..n].iter_mut().enumerate().for_each(|(i, to)| *to = byte(sent + i));
+                (n, n)
+            };
+            sent += client.socket().send(fill).unwrap();
+        }
+        client.poll(now);
+        server.poll(now);
+        if server.socket().can_recv() {
+            let take = |bytes: &mut [u8]| {
+                let right =
+                    bytes.iter().enumerate().all(|(i, byte_got)| *byte_got == byte(got + i));
+                assert!(right, "behind {got}");
+                (bytes.len(), bytes.len())
+            };
+            got += server.socket().recv(take).unwrap();
+        }
+    }
+    assert_eq!(client.device.lost() + server.device.lost(), 0);
+    longest
+}
+
+#[test]
+fn a_stream_arrives_whole_in_packets_and_in_superframes() {
+    for (jumbo, longest) in [(None, 1514), (Some((32, 65_536)), 65_280)] {
+        for address in [IpAddress::v4(10, 0, 0, 2), v6(2)] {
+            let pool = Pool::builder().frames(1024);
+            let pool = jumbo.map_or(pool.clone(), |(n, bytes)| pool.jumbo(n, bytes));
+            let pool = pool.build().unwrap();
+            assert_eq!(transfer(&pool, address), longest);
+            let ledger = pool.ledger();
+            assert!(ledger.balanced() && ledger.in_flight == 0, "{ledger}");
+            let packets = BYTES as u64 / 1400;
+            // smoltcp has no superframes of IPv6.
+            let whole = jumbo.is_none() || matches!(address, IpAddress::Ipv6(_));
+            assert_eq!(ledger.consumed > packets / 2, whole, "{address} {ledger}");
+        }
+    }
+}
+
+#[test]
+fn a_wrong_checksum_is_dropped_unless_it_never_was_on_a_wire() {
+    let pool = Pool::builder().frames(64).build().unwrap();
+    let (mut port, other) = Port::pair(64, &pool).unwrap();
+    let mut device = Device::new(other.into_queues().remove(0)).unwrap();
+    let [src, dst] = ["10.0.0.1:9", "10.0.0.2:9"].map(|text| text.parse::<SocketAddr>().unwrap());
+    let ends = UdpEnds { src_mac: Mac([2; 6]), dst_mac: Mac([4; 6]), src, dst };
+    let mut batch = Batch::with_capacity(4);
+    port.alloc(&mut batch, 4);
+    for (i, skb) in batch.iter_mut().enumerate() {
+        let frame = skb.put(60).unwrap();
+        ends.write(frame).unwrap();
+        frame[59] = u8::from(i > 0);
+    }
+    let verdicts = [0, 0, 1, 2];
+    for (skb, flags) in batch.iter_mut().zip(verdicts) {
+        let left = Offload { flags, csum_start: 34, csum_offset: 6, ..Offload::NONE };
+        skb.set_offload(left);
+    }
+    port.xmit(&mut batch);
+    let mut seen = Vec::new();
+    while let Some((packet, _)) = device.receive(Instant::ZERO) {
+        seen.push(packet.consume(<[u8]>::len));
+    }
+    assert_eq!(seen, [60, 0, 60, 60]);
+    drop((port, device, batch));
+    assert_eq!(pool.ledger().dropped(DropReason::MALFORMED), 1);
+    assert!(pool.ledger().balanced());
+}
+
+#[test]
+fn without_room_or_memory_smoltcp_is_told_to_wait() {
+    // A full ring, and a full batch before it.
+    let pool = Pool::builder().frames(512).build().unwrap();
+    let (port, mut other) = Port::pair(8, &pool).unwrap();
+    let mut device = Device::new(port.into_queues().remove(0)).unwrap();
+    let mut sent = 0;
+    while let Some(token) = device.transmit(Instant::ZERO) {
+        token.consume(60, |frame| frame.fill(1));
+        sent += 1;
+        assert!(sent < 512, "there is no end");
+    }
+    let mut batch = Batch::with_capacity(64);
+    other.rx(&mut batch);
+    batch.clear();
+    assert!(device.transmit(Instant::ZERO).is_some(), "there is room again");
+    // A pool of which the program holds all frames.
+    let held: Vec<Skb> = std::iter::from_fn(|| pool.local().alloc_one()).collect();
+    device.transmit(Instant::ZERO).unwrap().consume(60, |frame| frame.fill(1));
+    while device.transmit(Instant::ZERO).is_some_and(|token| {
+        token.consume(60, |frame| frame.fill(1));
+        true
+    }) {}
+    assert_eq!(device.lost(), 0);
+    drop(held);
+    drop((device, other, batch));
+    assert!(pool.ledger().balanced(), "{}", pool.ledger());
+}
+
+#[test]
+fn a_pool_that_cannot_do_is_refused_with_what_to_do() {
+    let exported = Pool::builder().frames(64).trust(Trust::Exported).build().unwrap();
+    let small = Pool::builder().frames(64).frame_size(512).build().unwrap();
+    for (pool, why, fix) in [(exported, "peer", "private"), (small, "1514", "2048")] {
+        let queue = Port::pair(8, &pool).unwrap().0.into_queues().remove(0);
+        let e = Device::new(queue).unwrap_err();
+        assert!(e.why.contains(why) && e.fix.contains(fix), "{e}");
+    }
+}

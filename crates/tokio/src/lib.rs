@@ -1,0 +1,155 @@
+//! linerate's ports in tokio: [`AsyncPort`] waits, receives and sends as futures.
+//!
+//! ```
+//! use linerate::prelude::*;
+//! use linerate_tokio::AsyncPort;
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> linerate::Result<()> {
+//! let mut port = AsyncPort::new(Port::open("gen:,count=100")?)?; // or packet:eth0, xdp:eth0,udp=7777
+//! let (mut batch, mut packets) = (Batch::with_capacity(64), 0);
+//! while port.readable().await? {
+//!     packets += port.rx(&mut batch);
+//!     batch.clear(); // or change them, and port.send(&mut batch).await?
+//! }
+//! assert_eq!(packets, 100);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Several queues: a task each, `port.split()` gives a port for each of them.
+#![deny(unsafe_op_in_unsafe_fn)]
+
+use std::future::poll_fn;
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::task::Poll;
+
+use linerate::{Batch, Health, Port, Result, Want};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::task::coop::consume_budget;
+
+/// A port whose waits are futures. Each may be dropped at any time: no packet and no event is lost by it.
+#[derive(Debug)]
+pub struct AsyncPort {
+    /// A descriptor of each queue; the runtime tells only of changes.
+    fds: Vec<AsyncFd<OwnedFd>>,
+    port: Port,
+    /// The runtime has told of something that was not received yet.
+    told: bool,
+}
+
+impl AsyncPort {
+    /// Registers `port` with the runtime that it is called in.
+    ///
+    /// # Errors
+    /// `E-SYSTEM` if a descriptor cannot be duplicated or registered.
+    ///
+    /// # Panics
+    /// Outside of a runtime, or in one without I/O, as everything of tokio's that waits for descriptors.
+    pub fn new(port: Port) -> Result<AsyncPort> {
+        let fds = port.descriptors().map(register).collect::<io::Result<_>>()?;
+        Ok(AsyncPort { fds, port, told: false })
+    }
+
+    /// Waits until there are packets to receive. False: the source has ended, and everything was received.
+    ///
+    /// Receive after it: until then it returns true at once.
+    ///
+    /// # Errors
+    /// Those of a device that has failed for good. One that is down may come back: this waits.
+    pub async fn readable(&mut self) -> Result<bool> {
+        self.ready_for(Want::Frames).await
+    }
+
+    /// Waits until `want` comes, otherwise as [`AsyncPort::readable`]; for room there is no end.
+    ///
+    /// # Errors
+    /// As [`AsyncPort::readable`].
+    pub async fn ready_for(&mut self, want: Want) -> Result<bool> {
+        // A port that always has something would leave the other tasks no time.
+        consume_budget().await;
+        if self.told && want.frames() {
+            return Ok(true);
+        }
+        // Asked first: what came before the end is then told by `arm`.
+        let health = self.port.health();
+        if !self.port.arm(want) {
+            return Ok(true);
+        }
+        match health {
+            Health::Failed(error) => return Err(error),
+            Health::Finished if want == Want::Frames => return Ok(false),
+            _ => {}
+        }
+        let fds = &self.fds;
+        poll_fn(|cx| {
+            let mut changed = false;
+            for fd in fds {
+                // All of them: each has to know the task.
+                if let Poll::Ready(mut ready) = fd.poll_read_ready(cx)? {
+                    ready.clear_ready();
+                    changed = true;
+                }
+            }
+            if changed { Poll::Ready(io::Result::Ok(())) } else { Poll::Pending }
+        })
+        .await?;
+        self.told = true;
+        Ok(true)
+    }
+
+    /// Receives as many packets as `batch` has room for; returns how many came. Never waits.
+    pub fn rx(&mut self, batch: &mut Batch) -> usize {
+        self.told = false;
+        self.port.rx(batch)
+    }
+
+    /// Sends all packets of `batch`, in order, and waits for room as often as it takes. What has not left when
+    /// the future is dropped stays in the batch.
+    ///
+    /// # Errors
+    /// Those of a device that has failed for good; the rest stays in the batch.
+    pub async fn send(&mut self, batch: &mut Batch) -> Result<()> {
+        loop {
+            self.port.xmit(batch);
+            if batch.is_empty() {
+                return Ok(());
+            }
+            if let Health::Failed(error) = self.port.health() {
+                return Err(error);
+            }
+            self.ready_for(Want::Room).await?;
+        }
+    }
+
+    /// Returns the port: what it has obtained, its pool, its health.
+    #[must_use]
+    pub fn port(&self) -> &Port {
+        &self.port
+    }
+
+    /// Returns the port for everything that does not wait: allocation, counts, moderation, sending what fits.
+    /// Receive by [`AsyncPort::rx`], or until nothing comes: the next wait takes it that all was looked at.
+    pub fn port_mut(&mut self) -> &mut Port {
+        self.told = false;
+        &mut self.port
+    }
+
+    /// Takes the port out of the runtime.
+    #[must_use]
+    pub fn into_port(self) -> Port {
+        self.port
+    }
+}
+
+/// Registers a duplicate of a queue's descriptor, so that the runtime's is open for as long as it has it,
+/// whatever becomes of the port.
+fn register(fd: BorrowedFd<'_>) -> io::Result<AsyncFd<OwnedFd>> {
+    let fd = fd.try_clone_to_owned()?;
+    // SAFETY: the descriptor has to stay open, and the same one, until the AsyncFd is gone. An OwnedFd is
+    // open while it exists and always says the same number, the AsyncFd owns it, and nothing in this
+    // crate takes it out or changes it.
+    Ok(unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }?)
+}

@@ -1,0 +1,127 @@
+//! A port in tokio: what arrives wakes, what does not leaves the task asleep, and no wait loses anything.
+
+use std::time::Duration;
+
+use linerate::prelude::*;
+use linerate_tokio::AsyncPort;
+
+/// Longest time for what comes at once on a machine that is busy with other things.
+const SOON: Duration = Duration::from_secs(20);
+
+fn pair(len: u32) -> (AsyncPort, AsyncPort) {
+    let pool = Pool::builder().frames(1024).build().unwrap();
+    let (a, b) = Port::pair(len, &pool).unwrap();
+    (AsyncPort::new(a).unwrap(), AsyncPort::new(b).unwrap())
+}
+
+/// Fills `batch` with packets numbered from `first` on.
+fn fill(port: &mut AsyncPort, batch: &mut Batch, first: u32) {
+    let room = batch.spare();
+    port.port_mut().alloc(batch, room);
+    for (number, skb) in (first..).zip(batch.iter_mut()) {
+        skb.put_slice(&number.to_be_bytes());
+    }
+}
+
+fn numbers(batch: &Batch) -> Vec<u32> {
+    batch.iter().map(|skb| u32::from_be_bytes(skb.data().try_into().unwrap())).collect()
+}
+
+#[tokio::test]
+async fn packets_wake_their_receiver_and_room_its_sender() {
+    let (mut sender, mut receiver) = pair(8);
+    let sending = async {
+        let mut batch = Batch::with_capacity(50);
+        for round in 0..20 {
+            fill(&mut sender, &mut batch, round * 50);
+            sender.send(&mut batch).await.unwrap();
+            assert!(batch.is_empty());
+        }
+    };
+    let receiving = async {
+        let (mut batch, mut seen) = (Batch::with_capacity(3), Vec::new());
+        while seen.len() < 1000 {
+            assert!(receiver.readable().await.unwrap());
+            receiver.rx(&mut batch);
+            seen.extend(numbers(&batch));
+            batch.clear();
+        }
+        seen
+    };
+    let both = async { tokio::join!(sending, receiving).1 };
+    let seen = tokio::time::timeout(SOON, both).await.expect("no sleep is for ever");
+    assert!(seen.into_iter().eq(0..1000));
+}
+
+#[tokio::test]
+async fn a_wait_that_is_dropped_or_repeated_loses_nothing() {
+    let (mut sender, mut receiver) = pair(64);
+    let mut batch = Batch::with_capacity(4);
+    for round in 0..20 {
+        // Nothing there: the wait is given up, and armed as it is.
+        let short = Duration::from_millis(1);
+        let waited = tokio::time::timeout(short, receiver.readable()).await;
+        assert!(waited.is_err(), "{waited:?}");
+        fill(&mut sender, &mut batch, round * 4);
+        sender.send(&mut batch).await.unwrap();
+        for _ in 0..3 {
+            let waited = tokio::time::timeout(SOON, receiver.readable()).await;
+            assert!(waited.expect("it was told before").unwrap());
+        }
+        // A wait for room, which tells of what has come as well.
+        receiver.ready_for(Want::Room).await.unwrap();
+        assert!(tokio::time::timeout(SOON, receiver.readable()).await.unwrap().unwrap());
+        while batch.is_empty() {
+            receiver.rx(&mut batch);
+        }
+        assert_eq!(numbers(&batch), (round * 4..round * 4 + 4).collect::<Vec<_>>());
+        batch.clear();
+        assert_eq!(receiver.rx(&mut batch), 0);
+    }
+}
+
+#[tokio::test]
+async fn a_source_ends_once_everything_was_received() {
+    let mut port = AsyncPort::new(Port::open("gen:,rate=1kpps,count=10").unwrap()).unwrap();
+    let (mut batch, mut n) = (Batch::with_capacity(64), 0);
+    while tokio::time::timeout(SOON, port.readable()).await.unwrap().unwrap() {
+        n += port.rx(&mut batch);
+        batch.clear();
+    }
+    assert_eq!((n, port.port().health()), (10, Health::Finished));
+}
+
+#[tokio::test]
+async fn the_other_end_gone_ends_the_wait_and_the_sending() {
+    let (mut sender, mut receiver) = pair(4);
+    drop(receiver.into_port());
+    let mut batch = Batch::with_capacity(16);
+    let ended = async {
+        while matches!(sender.readable().await, Ok(true)) {
+            sender.rx(&mut batch);
+        }
+    };
+    tokio::time::timeout(SOON, ended).await.expect("the end wakes");
+    let (a, b) = pair(4);
+    (sender, receiver) = (a, b);
+    fill(&mut sender, &mut batch, 0);
+    let ends = async { tokio::join!(sender.send(&mut batch), async { drop(receiver) }) };
+    let _ = tokio::time::timeout(SOON, ends).await.expect("there is no room to wait for");
+}
+
+#[tokio::test]
+async fn a_port_that_always_has_something_leaves_others_their_time() {
+    let mut port = AsyncPort::new(Port::open("gen:").unwrap()).unwrap();
+    let mut batch = Batch::with_capacity(1);
+    let greedy = async {
+        while port.readable().await.unwrap() {
+            port.rx(&mut batch);
+            batch.clear();
+        }
+    };
+    let other = tokio::time::sleep(Duration::from_millis(5));
+    tokio::select! {
+        () = greedy => panic!("it has no end"),
+        () = other => {}
+    }
+}

@@ -1,0 +1,54 @@
+//! UDP echo on port 7777 over mio, until its input ends: `echo_mio packet:eth0`, set up as for `echo.rs`.
+
+use std::io::{Error, Result};
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+
+use linerate::prelude::*;
+use mio::unix::SourceFd;
+use mio::{Events, Interest, Poll, Token};
+
+const INPUT: Token = Token(usize::MAX);
+
+fn main() -> Result<()> {
+    let text = std::env::args().nth(1).ok_or_else(|| Error::other("usage: echo_mio PORT"))?;
+    let mut port = Port::open(&text)?;
+    eprintln!("{}", port.obtained());
+    let (mut poll, mut events) = (Poll::new()?, Events::with_capacity(64));
+    for (i, fd) in port.descriptors().enumerate() {
+        // Readable means "look": there are packets, or there is room, whichever was armed for.
+        poll.registry().register(&mut SourceFd(&fd.as_raw_fd()), Token(i), Interest::READABLE)?;
+    }
+    let ended = Arc::new(mio::Waker::new(poll.registry(), INPUT)?);
+    let waker = ended.clone(); // what a dropped one told is gone
+    std::thread::spawn(move || {
+        let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+        waker.wake()
+    });
+    let mut batch = Batch::with_capacity(64);
+    while !events.iter().any(|event| event.token() == INPUT) {
+        events.clear();
+        if batch.is_empty() {
+            port.rx(&mut batch);
+            batch.retain(echo);
+        }
+        port.xmit(&mut batch);
+        if port.health().ended() {
+            return Ok(port.health().check()?);
+        }
+        // False: it came meanwhile. mio tells of changes only, so look again before the next sleep.
+        if port.arm(if batch.is_empty() { Want::Frames } else { Want::Room }) {
+            poll.poll(&mut events, None)?;
+        }
+    }
+    println!("{}", port.ledger());
+    drop(ended);
+    Ok(())
+}
+
+/// Turns a datagram to port 7777 round.
+fn echo(skb: &mut Skb) -> std::result::Result<(), DropReason> {
+    let mut udp = skb.udp_mut()?;
+    let ours = udp.dst_port() == 7777;
+    ours.then(|| udp.swap_ends()).ok_or(DropReason::UNWANTED)
+}
