@@ -4,6 +4,7 @@
 //! the documents of `--json`. [`doctor`] says whether a port can be opened here, and how well.
 #![forbid(unsafe_code)]
 
+pub mod affinity;
 pub mod doctor;
 pub mod excess;
 #[cfg(feature = "json")]

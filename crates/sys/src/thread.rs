@@ -9,7 +9,8 @@ mod account;
 use std::ffi::CStr;
 use std::num::NonZeroU64;
 
-use rustix::thread::CpuSet;
+use rustix::io::Errno;
+use rustix::thread::{CpuSet, Pid};
 
 use crate::error::{Code, Error, Result};
 
@@ -32,17 +33,51 @@ pub fn pin_to_cpu(cpu: usize) -> Result<()> {
 /// # Errors
 /// `E-CPU` if not one of them is there, online and in the cpuset: then nothing has changed.
 pub fn run_on(cpus: &[usize]) -> Result<()> {
+    set_affinity(None, cpus)
+}
+
+/// Has another thread, of this process or the kernel's, run on some of these CPUs, as [`run_on`] does.
+///
+/// # Errors
+/// `E-CPU` as there, or if it may not be moved; `E-SYSTEM` if there is no such thread.
+pub fn run_thread_on(thread: i32, cpus: &[usize]) -> Result<()> {
+    set_affinity(Some(pid(thread)?), cpus)
+}
+
+fn set_affinity(thread: Option<Pid>, cpus: &[usize]) -> Result<()> {
     let mut set = CpuSet::new();
     cpus.iter().filter(|cpu| **cpu < CpuSet::MAX_CPU).for_each(|cpu| set.set(*cpu));
-    rustix::thread::sched_setaffinity(None, &set).map_err(|e| {
+    rustix::thread::sched_setaffinity(thread, &set).map_err(|e| {
         let list: Vec<String> = cpus.iter().map(usize::to_string).collect();
         let what = format!("cannot pin a thread to CPU {}", list.join(","));
         let allowed = "grep Cpus_allowed_list /proc/self/status";
         match cpus.iter().find_map(|cpu| why_not(*cpu)) {
+            _ if e == Errno::SRCH => Error::os(Code::System, what, "sched_setaffinity", e),
             Some(why) => Error::new(Code::Cpu, what, why).fix(allowed),
             None => Error::os(Code::Cpu, what, "sched_setaffinity", e).fix(allowed),
         }
     })
+}
+
+fn pid(thread: i32) -> Result<Pid> {
+    // Zero is the calling thread, and not asked for here.
+    Pid::from_raw(thread).filter(|_| thread > 0).ok_or_else(|| {
+        Error::new(Code::System, format!("cannot pin thread {thread}"), "there is no such thread")
+    })
+}
+
+/// Returns the number by which the calling thread is moved.
+#[must_use]
+pub fn id() -> i32 {
+    rustix::thread::gettid().as_raw_nonzero().get()
+}
+
+/// The CPUs that another thread may run on, in ascending order.
+///
+/// # Errors
+/// `E-SYSTEM` if there is no such thread.
+pub fn allowed_cpus_of(thread: i32) -> Result<Vec<usize>> {
+    affinity(Some(pid(thread)?))
 }
 
 /// Returns why no thread can run on a CPU, as far as that concerns the machine: it is not there, or offline.
@@ -61,13 +96,20 @@ pub fn why_not(cpu: usize) -> Option<String> {
 
 /// Returns true if a list as the kernel writes them, such as `0-3,8`, has a number.
 fn is_listed(list: &str, n: usize) -> bool {
-    let range = |part: &str| {
+    ranges(list).any(|range| range.contains(&n))
+}
+
+/// Returns the numbers of a list as the kernel writes them, such as `0-3,8`, in its order; of those below 65,536.
+#[must_use]
+pub fn listed(list: &str) -> Vec<usize> {
+    ranges(list).flatten().take_while(|n| *n < 1 << 16).collect()
+}
+
+fn ranges(list: &str) -> impl Iterator<Item = std::ops::RangeInclusive<usize>> + '_ {
+    list.trim().split(',').filter_map(|part| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         Some(first.parse().ok()?..=last.parse().ok()?)
-    };
-    list.split(',')
-        .filter_map(range)
-        .any(|range: std::ops::RangeInclusive<usize>| range.contains(&n))
+    })
 }
 
 /// The CPUs that the calling thread may run on, in ascending order.
@@ -75,7 +117,11 @@ fn is_listed(list: &str, n: usize) -> bool {
 /// # Errors
 /// `E-SYSTEM` on a machine with more CPUs than a set can name.
 pub fn allowed_cpus() -> Result<Vec<usize>> {
-    let set = rustix::thread::sched_getaffinity(None).map_err(|e| {
+    affinity(None)
+}
+
+fn affinity(thread: Option<Pid>) -> Result<Vec<usize>> {
+    let set = rustix::thread::sched_getaffinity(thread).map_err(|e| {
         Error::os(Code::System, "cannot list the CPUs of this thread", "sched_getaffinity", e)
     })?;
     Ok((0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect())
@@ -188,10 +234,36 @@ mod tests {
     }
 
     #[test]
+    fn another_thread_is_moved_and_one_that_is_not_there_is_not() {
+        let (tell, told) = std::sync::mpsc::channel();
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            tell.send(id()).unwrap();
+            let _ = ended.recv();
+            current_cpu()
+        });
+        let (thread_id, all) = (told.recv().unwrap(), allowed_cpus().unwrap());
+        let last = all[all.len() - 1];
+        run_thread_on(thread_id, &[last]).unwrap();
+        assert_eq!(
+            (allowed_cpus_of(thread_id).unwrap(), allowed_cpus().unwrap()),
+            (vec![last], all)
+        );
+        assert_eq!(run_thread_on(thread_id, &[4000]).unwrap_err().code, Code::Cpu);
+        drop(end);
+        assert_eq!(thread.join().unwrap(), last);
+        for gone in [0, -1, i32::MAX] {
+            assert_eq!(run_thread_on(gone, &[last]).unwrap_err().code, Code::System);
+        }
+    }
+
+    #[test]
     fn lists_of_cpus_are_read_as_the_kernel_writes_them() {
         let listed = |list: &str| (0..9).filter(|n| is_listed(list, *n)).collect::<Vec<_>>();
         assert_eq!(listed("0-3,8"), [0, 1, 2, 3, 8]);
         assert_eq!((listed("5"), listed(""), listed("2-x")), (vec![5], vec![], vec![]));
+        assert_eq!(super::listed("0-2,7\n"), [0, 1, 2, 7]);
+        assert_eq!(super::listed("0-18446744073709551615").len(), 1 << 16);
     }
 
     #[test]

@@ -1,0 +1,387 @@
+//! The three affinities, each alone and for a time: where a device's interrupt work runs, where a worker polls,
+//! where an application's thread runs. Dropping a guard puts back what it found.
+//!
+//! ```text
+//!   interrupt    a device's own irq               /proc/irq/N/smp_affinity_list
+//!                of veth, which has none: NAPI's thread, which the interface is given meanwhile
+//!   poller       a worker of an engine            Control::set_cpus
+//!   process      any thread, by its number        sched_setaffinity(2)
+//! ```
+//!
+//! Nothing here is done unasked: interrupts belong to the machine, and a program that balances them
+//! (irqbalance) moves them again ([`InterruptGuard::notes`] says so).
+//!
+//! Source: Documentation/core-api/irq/irq-affinity.rst, Documentation/networking/napi.rst ("Threaded NAPI").
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use linerate_datapath::Control;
+use linerate_port::wait::poll_readable;
+use linerate_port::{Code, Error, Result};
+use linerate_sys::capability::Capabilities;
+use linerate_sys::netif::{Interface, NetFolder};
+use linerate_sys::thread;
+
+/// Longest wait for a worker to obey, and for the kernel to start NAPI's threads.
+const SOON: Duration = Duration::from_secs(2);
+const STEP: Duration = Duration::from_millis(1);
+
+/// Something that can be pinned, for the guards and for `placement`.
+pub trait Pin {
+    /// Returns its name for a reader: `worker 1`, `interrupts of eth0`.
+    fn name(&self) -> String;
+
+    /// Has it run on these CPUs alone, until told otherwise; returns those on which it could before.
+    ///
+    /// # Errors
+    /// `E-CPU` if it may run on none of them: then it stays where it was.
+    fn pin(&mut self, cpus: &[usize]) -> Result<Vec<usize>>;
+}
+
+/// A worker of a running engine.
+#[derive(Debug, Clone)]
+pub struct WorkerPin {
+    control: Control,
+    worker: usize,
+}
+
+impl WorkerPin {
+    /// Names a worker by its number.
+    #[must_use]
+    pub fn new(control: &Control, worker: usize) -> WorkerPin {
+        WorkerPin { control: control.clone(), worker }
+    }
+}
+
+impl Pin for WorkerPin {
+    fn name(&self) -> String {
+        format!("worker {}", self.worker)
+    }
+
+    fn pin(&mut self, cpus: &[usize]) -> Result<Vec<usize>> {
+        Ok(self.control.set_cpus(self.worker, cpus)?.wait(SOON)?.before)
+    }
+}
+
+/// A thread, by the number that the kernel has for it.
+#[derive(Debug, Clone, Copy)]
+pub struct ThreadPin(i32);
+
+impl ThreadPin {
+    /// Names the calling thread.
+    #[must_use]
+    pub fn current() -> ThreadPin {
+        ThreadPin(thread::id())
+    }
+
+    /// Names a thread by its number, as `ps -L` shows it.
+    #[must_use]
+    pub fn of(thread: i32) -> ThreadPin {
+        ThreadPin(thread)
+    }
+}
+
+impl Pin for ThreadPin {
+    fn name(&self) -> String {
+        format!("thread {}", self.0)
+    }
+
+    fn pin(&mut self, cpus: &[usize]) -> Result<Vec<usize>> {
+        let before = thread::allowed_cpus_of(self.0)?;
+        thread::run_thread_on(self.0, cpus)?;
+        Ok(before)
+    }
+}
+
+/// An affinity that is put back when this is dropped.
+#[derive(Debug)]
+#[must_use = "dropping it puts the affinity back"]
+pub struct Pinned<P: Pin> {
+    pin: P,
+    before: Vec<usize>,
+}
+
+impl<P: Pin> Pinned<P> {
+    /// Has something run on these CPUs alone.
+    ///
+    /// # Errors
+    /// Those of [`Pin::pin`].
+    pub fn new(mut pin: P, cpus: &[usize]) -> Result<Pinned<P>> {
+        let before = pin.pin(cpus)?;
+        Ok(Pinned { pin, before })
+    }
+
+    /// Moves it on; what is put back stays the same.
+    ///
+    /// # Errors
+    /// Those of [`Pin::pin`].
+    pub fn move_to(&mut self, cpus: &[usize]) -> Result<()> {
+        self.pin.pin(cpus).map(drop)
+    }
+
+    /// Returns the CPUs that are put back.
+    #[must_use]
+    pub fn before(&self) -> &[usize] {
+        &self.before
+    }
+}
+
+impl<P: Pin> Drop for Pinned<P> {
+    fn drop(&mut self) {
+        // What is gone needs no putting back.
+        let _ = self.pin.pin(&self.before);
+    }
+}
+
+/// The work that an interface's interrupts cause, moved as one. Dropping it puts everything back: CPUs, and
+/// whether NAPI has threads.
+#[derive(Debug)]
+#[must_use = "dropping it puts the interrupts back"]
+pub struct InterruptGuard {
+    name: String,
+    folder: NetFolder,
+    /// Irqs with the list of CPUs that each had.
+    irqs: Vec<(u32, String)>,
+    /// NAPI's threads with the CPUs that each had.
+    threads: Vec<(i32, Vec<usize>)>,
+    /// The interface was given threads.
+    is_threaded_by_us: bool,
+    notes: Vec<String>,
+}
+
+impl InterruptGuard {
+    /// Finds an interface's irqs; or of one without, whose packets the kernel moves in soft interrupts of the
+    /// sender's CPU, gives it a thread for each NAPI instance. It is the interface of that name in the calling
+    /// thread's network namespace, and its port is open: before, a veth may have no NAPI.
+    ///
+    /// # Errors
+    /// `E-UNSUPPORTED` if it has neither, `E-PERM` without CAP_NET_ADMIN, `E-NODEV` if it is not there.
+    pub fn of(interface: &str) -> Result<InterruptGuard> {
+        let found = Interface::open(interface)?;
+        let folder = NetFolder::open(&found)?;
+        let mut guard = InterruptGuard {
+            name: interface.to_owned(),
+            irqs: Vec::new(),
+            threads: Vec::new(),
+            is_threaded_by_us: false,
+            notes: balancer().into_iter().collect(),
+            folder,
+        };
+        for irq in irqs(&guard.folder) {
+            let now = fs::read_to_string(list_of(irq)).map_err(|e| guard.refused(irq, &e))?;
+            guard.irqs.push((irq, now.trim().to_owned()));
+        }
+        if guard.irqs.is_empty() {
+            guard.have_threads(found.rx_queues()? as usize)?;
+        }
+        Ok(guard)
+    }
+
+    /// Returns what is moved, for a reader.
+    #[must_use]
+    pub fn moved(&self) -> String {
+        let join = |all: Vec<String>| all.join(",");
+        if self.irqs.is_empty() {
+            let threads = self.threads.iter().map(|(thread, _)| thread.to_string()).collect();
+            return format!("NAPI threads {} of {}", join(threads), self.name);
+        }
+        let irqs = self.irqs.iter().map(|(irq, _)| irq.to_string()).collect();
+        format!("irqs {} of {}", join(irqs), self.name)
+    }
+
+    /// Returns the numbers of NAPI's threads, if those are moved.
+    #[must_use]
+    pub fn threads(&self) -> Vec<i32> {
+        self.threads.iter().map(|(thread, _)| *thread).collect()
+    }
+
+    /// Returns what may undo it: a program that balances interrupts.
+    #[must_use]
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    fn have_threads(&mut self, queues: usize) -> Result<()> {
+        let unsupported = |why: &str| {
+            let what = format!("cannot move the interrupts of {}", self.name);
+            let fix = format!("open its port first; see: ip -d link show {}", self.name);
+            Err(Error::new(Code::Unsupported, what, why).fix(fix))
+        };
+        let Some(now) = self.folder.read("threaded") else {
+            return unsupported("it has no irq, and NAPI has no threads before Linux 5.12");
+        };
+        let others = if now == "0" { napi_threads(&self.name) } else { Vec::new() };
+        if now == "0" {
+            match self.folder.write("threaded", "1") {
+                Ok(()) => self.is_threaded_by_us = true,
+                // Source: net/core/dev.c, `dev_set_threaded`.
+                Err(e) if e.kind() == std::io::ErrorKind::Unsupported => {
+                    return unsupported("it has no irq and no NAPI");
+                }
+                Err(e) => {
+                    let what = format!("cannot give {} threads for NAPI", self.name);
+                    return Err(Error::new(Code::Permission, what, e.to_string())
+                        .fix(Capabilities::NET_ADMIN.remedy()));
+                }
+            }
+        }
+        let until = Instant::now() + SOON;
+        loop {
+            let mut threads = napi_threads(&self.name);
+            threads.retain(|thread| !others.contains(thread));
+            if !threads.is_empty() && threads.len() <= queues {
+                for thread in threads {
+                    self.threads.push((thread, thread::allowed_cpus_of(thread)?));
+                }
+                return Ok(());
+            }
+            if Instant::now() >= until {
+                return unsupported(match threads.len() {
+                    0 => "it has no irq and no NAPI",
+                    _ => "interfaces of several network namespaces are called so",
+                });
+            }
+            // The kernel starts them in its own time, and announces nothing.
+            let _ = poll_readable(&[], Some(STEP));
+        }
+    }
+
+    fn refused(&self, irq: u32, e: &std::io::Error) -> Error {
+        let what = format!("cannot move irq {irq} of {}", self.name);
+        // Source: kernel/irq/proc.c: EIO and EINVAL of an irq that its controller does not move.
+        Error::new(Code::Cpu, what, format!("{}: {e}", list_of(irq)))
+            .fix("root, and an irq that can be moved; CPUs: cat /sys/devices/system/cpu/online")
+    }
+}
+
+impl Pin for InterruptGuard {
+    fn name(&self) -> String {
+        format!("interrupts of {}", self.name)
+    }
+
+    fn pin(&mut self, cpus: &[usize]) -> Result<Vec<usize>> {
+        let mut before = Vec::new();
+        for (irq, _) in &self.irqs {
+            let now = fs::read_to_string(list_of(*irq)).map_err(|e| self.refused(*irq, &e))?;
+            before.extend(thread::listed(&now));
+            let list: Vec<String> = cpus.iter().map(usize::to_string).collect();
+            fs::write(list_of(*irq), list.join(",")).map_err(|e| self.refused(*irq, &e))?;
+        }
+        for (thread, _) in &self.threads {
+            before.extend(thread::allowed_cpus_of(*thread)?);
+            thread::run_thread_on(*thread, cpus)?;
+        }
+        before.sort_unstable();
+        before.dedup();
+        Ok(before)
+    }
+}
+
+impl Drop for InterruptGuard {
+    fn drop(&mut self) {
+        for (irq, list) in &self.irqs {
+            let _ = fs::write(list_of(*irq), list);
+        }
+        for (thread, cpus) in &self.threads {
+            let _ = thread::run_thread_on(*thread, cpus);
+        }
+        if self.is_threaded_by_us {
+            let _ = self.folder.write("threaded", "0");
+        }
+    }
+}
+
+fn list_of(irq: u32) -> String {
+    format!("/proc/irq/{irq}/smp_affinity_list")
+}
+
+/// Returns the irqs of an interface's device: those of its own messages, or of the device below a virtio one, as
+/// far as a handler is there.
+fn irqs(folder: &NetFolder) -> Vec<u32> {
+    let own = folder.names("device/msi_irqs");
+    let names = if own.is_empty() { folder.names("device/../msi_irqs") } else { own };
+    let known = fs::read_to_string("/proc/interrupts").unwrap_or_default();
+    let has_handler = |irq: &u32| handled(&known, *irq);
+    names.iter().filter_map(|name| name.parse().ok()).filter(has_handler).collect()
+}
+
+/// Returns true if /proc/interrupts names an irq that carries packets: not one that tells of changes only.
+fn handled(text: &str, irq: u32) -> bool {
+    let line = text
+        .lines()
+        .find(|line| line.split(':').next().is_some_and(|n| n.trim() == irq.to_string()));
+    line.is_some_and(|line| !line.ends_with("-config"))
+}
+
+/// Returns the program that balances interrupts, if one runs, in words.
+fn balancer() -> Option<String> {
+    let process = processes("irqbalance").into_iter().next()?;
+    Some(format!(
+        "irqbalance (process {process}) may move interrupts again: systemctl stop irqbalance"
+    ))
+}
+
+/// Returns the kernel's threads for NAPI of interfaces of that name, in any network namespace.
+fn napi_threads(interface: &str) -> Vec<i32> {
+    processes(&format!("napi/{interface}-"))
+}
+
+/// Returns the processes whose names begin so.
+fn processes(name: &str) -> Vec<i32> {
+    // Longer names are cut by kernels before 5.17.
+    let cut = name.get(..15).unwrap_or(name);
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let process = |entry: fs::DirEntry| {
+        let number = entry.file_name().to_str()?.parse().ok()?;
+        let comm = fs::read_to_string(entry.path().join("comm")).ok()?;
+        let is_it = comm.starts_with(name) || (comm.trim_end() == cut && cut.len() < name.len());
+        is_it.then_some(number)
+    };
+    let mut all: Vec<i32> = entries.filter_map(process).collect();
+    all.sort_unstable();
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_is_pinned_while_the_guard_is_there() {
+        std::thread::spawn(|| {
+            let all = thread::allowed_cpus().unwrap();
+            let mut pinned = Pinned::new(ThreadPin::current(), &all[..1]).unwrap();
+            assert_eq!(
+                (thread::allowed_cpus().unwrap(), pinned.before()),
+                (all[..1].to_vec(), &all[..])
+            );
+            let last = all[all.len() - 1];
+            pinned.move_to(&[last]).unwrap();
+            assert_eq!(thread::current_cpu(), last);
+            let e = pinned.move_to(&[60_000]).unwrap_err();
+            assert_eq!(e.code, Code::Cpu);
+            assert_eq!(thread::allowed_cpus().unwrap(), [last]);
+            drop(pinned);
+            assert_eq!(thread::allowed_cpus().unwrap(), all);
+            let e = Pinned::new(ThreadPin::of(i32::MAX), &[last]).unwrap_err();
+            assert!(e.code == Code::System, "{e}");
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
+    fn an_irq_that_carries_packets_is_told_from_others() {
+        let text = "    CPU0 CPU1\n 37:  0 0 PCI-MSIX-0000:00:03.0 0-edge virtio2-config\n \
+                    38:  0 9 PCI-MSIX-0000:00:03.0 1-edge virtio2-input.0\nNMI: 0 0 x\n";
+        assert_eq!([37, 38, 3, 39].map(|irq| handled(text, irq)), [false, true, false, false]);
+        assert!(!handled("", 1));
+    }
+
+    #[test]
+    fn an_interface_without_interrupts_says_so() {
+        let e = InterruptGuard::of("no-such-dev0").unwrap_err();
+        assert_eq!(e.code, Code::NoDevice);
+    }
+}
