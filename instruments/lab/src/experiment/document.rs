@@ -45,6 +45,9 @@ pub(super) struct Document {
     pub reproduces: Option<String>,
     #[serde(deserialize_with = "scenario")]
     pub scenario: Option<String>,
+    /// The crates whose code the figures are of: `cargo xtask tables` says which kept runs are older.
+    #[serde(default, rename = "measures", deserialize_with = "crates")]
+    _measures: (),
     #[serde(default)]
     pub profiles: bool,
     #[serde(default)]
@@ -249,6 +252,14 @@ fn looks<'de, D: Deserializer<'de>>(from: D) -> Read<'de, Option<Vec<u32>>, D> {
         let all = list.iter().map(|one| one.as_integer().filter(|n| (1..=PAIRS_MAX).contains(n)));
         let all: Vec<u32> = all.map(|n| n?.try_into().ok()).collect::<Option<_>>()?;
         all.is_sorted_by(|one, next| one < next).then_some(Some(all))
+    })
+}
+
+fn crates<'de, D: Deserializer<'de>>(from: D) -> Read<'de, (), D> {
+    parsed(from, "a list of 1 to 16 names of crates, as \"skb\"", |value| {
+        let list = value.as_array().filter(|list| (1..=16).contains(&list.len()))?;
+        let is_name = |name: &str| name.bytes().all(|c| c.is_ascii_lowercase()) && !name.is_empty();
+        list.iter().all(|one| one.as_str().is_some_and(is_name)).then_some(())
     })
 }
 

@@ -11,8 +11,9 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use linerate_prof::conditions::rfc3339;
@@ -245,7 +246,28 @@ pub(super) fn broken(path: &Path, e: &serde_json::Error) -> Error {
 
 fn text(path: &Path) -> Result<String> {
     lines::size(path)?;
-    fs::read_to_string(path).map_err(|e| lines::failed("read", path, &e))
+    let io = |e: std::io::Error| lines::failed("read", path, &e);
+    match path.extension() {
+        Some(packed) if packed == "gz" => unpacked(path).map_err(io),
+        _ => fs::read_to_string(path).map_err(io),
+    }
+}
+
+/// Reads what `gzip` has packed, by the program of that name: a kept document is the only such file.
+fn unpacked(path: &Path) -> std::io::Result<String> {
+    let mut gzip = Command::new("gzip");
+    let mut gzip = gzip.arg("-dc").stdin(File::open(path)?).stdout(Stdio::piped());
+    gzip = gzip.stderr(Stdio::null());
+    let mut child = gzip.spawn().map_err(|e| io::Error::new(e.kind(), format!("gzip: {e}")))?;
+    let mut text = String::new();
+    let output = child.stdout.take().map(|out| out.take(lines::FILE_MAX_BYTES + 1));
+    let read = output.map_or(Ok(0), |mut out| out.read_to_string(&mut text));
+    // A longer output is not read to its end: the program then ends by its closed pipe.
+    if child.wait()?.success() && read? as u64 <= lines::FILE_MAX_BYTES {
+        return Ok(text);
+    }
+    let why = format!("not packed by gzip, or more than {} bytes", lines::FILE_MAX_BYTES);
+    Err(io::Error::new(io::ErrorKind::InvalidData, why))
 }
 
 fn cut_off(name: &str, bytes: u64) -> Option<Warning> {
@@ -388,7 +410,7 @@ fn put(path: &Path, document: &impl serde::Serialize) -> Result<()> {
 /// Directories that are looked at for runs.
 const LISTED_MAX: usize = 100_000;
 
-/// Reads a run: its directory, or its `run.json`. One that was killed before it came to that is put
+/// Reads a run: its directory, or its `run.json`, which may be packed (`.json.gz`). One that was killed before it came to that is put
 /// together from its pairs, incomplete.
 ///
 /// # Errors

@@ -232,6 +232,11 @@ fn a_value_of_another_kind_is_told_with_what_is_wanted() {
             "name = \"a=b\"",
             at(28, "\"name\" is not a name of 1 to 48 characters without spaces, commas, = and /"),
         ),
+        (
+            "profiles = true",
+            "measures = [\"crates/skb\"]",
+            at(8, "\"measures\" is not a list of 1 to 16 names of crates, as \"skb\""),
+        ),
         ("version = 1", "version = 2", at(1, "version 2 of experiments' files is not known")),
     ] {
         assert_eq!(why(from, to), expected);
