@@ -15,6 +15,7 @@ mod msrv;
 mod nocc;
 mod qemu;
 mod ratchet;
+mod results;
 mod sanitize;
 mod shipped;
 mod skipped;

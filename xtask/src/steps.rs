@@ -10,7 +10,8 @@ use anyhow::{Result, bail};
 
 use crate::tidy::README_COMMANDS;
 use crate::{
-    api, cargo, commits, instructions, lines, msrv, nocc, qemu, sanitize, shipped, skipped, tidy,
+    api, cargo, commits, instructions, lines, msrv, nocc, qemu, results, sanitize, shipped,
+    skipped, tidy,
 };
 
 /// One thing that must hold.
@@ -104,11 +105,21 @@ pub const STEPS: [Step; 14] = [
 ];
 
 /// Every campaign.
-const CAMPAIGNS: [Campaign; 4] = [
+const CAMPAIGNS: [Campaign; 6] = [
     Campaign {
         name: "lines",
         about: "the lines of the tree, and the code of the packet half beside that of the instruments",
         act: |root, _| lines::run(root),
+    },
+    Campaign {
+        name: "keep",
+        about: "puts the document of a run into results/ (RUN MACHINE)",
+        act: results::keep,
+    },
+    Campaign {
+        name: "tables",
+        about: "renders every published table from results/ again",
+        act: results::tables,
     },
     Campaign {
         name: "tsan",

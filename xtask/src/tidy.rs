@@ -23,6 +23,7 @@ pub use spec::{SPEC, rows};
 pub use tree::Tree;
 
 use crate::ratchet::Ratchet;
+use crate::results;
 
 /// One place that breaks a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,6 +65,7 @@ pub fn run(root: &Path) -> Result<String> {
         spec::check(&tree),
         seed_map::check(&tree),
         words::check(&tree, Ratchet::read(root)?.vague_words()),
+        results::check(root, &tree)?,
     ]
     .concat();
     for finding in &found {

@@ -1,0 +1,197 @@
+//! The documents of runs that are kept in `results/`, and the tables of the pages that are rendered from them.
+//!
+//! ```text
+//! results/MACHINE/EXPERIMENT.json.gz   a run of `linerate lab run`, as `cargo xtask keep` wrote it
+//! <!-- results: EXPERIMENT METRIC STYLE MACHINE.. -->      in a page, before the rendered table
+//! <!-- end of results -->                                   behind it
+//! ```
+
+mod age;
+mod keep;
+mod render;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Read;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use crate::steps::Done;
+use crate::tidy::{Finding, Tree};
+
+pub use keep::keep;
+
+/// The folder of the documents.
+const FOLDER: &str = "results/";
+/// The end of a document's name.
+const ENDING: &str = ".json.gz";
+/// Schema of the documents.
+const SCHEMA: &str = "linerate-lab-run/1";
+/// The largest document, unpacked: it is read into memory.
+const DOCUMENT_MAX_BYTES: u64 = 64 << 20;
+
+/// Reads the document at a path.
+type Reader<'a> = Box<dyn Fn(&str) -> Result<Value> + 'a>;
+
+/// The documents of a tree by their paths; each is read when it is first asked for.
+pub struct Documents<'a> {
+    read: Reader<'a>,
+    known: BTreeMap<String, Value>,
+}
+
+impl<'a> Documents<'a> {
+    /// Creates the documents that `read` returns by their paths.
+    fn new(read: impl Fn(&str) -> Result<Value> + 'a) -> Documents<'a> {
+        Documents { read: Box::new(read), known: BTreeMap::new() }
+    }
+
+    /// Returns the document of an experiment on a machine.
+    fn get(&mut self, machine: &str, experiment: &str) -> Result<&Value> {
+        let path = format!("{FOLDER}{machine}/{experiment}{ENDING}");
+        if !self.known.contains_key(&path) {
+            let document = (self.read)(&path)?;
+            self.known.insert(path.clone(), document);
+        }
+        Ok(&self.known[&path])
+    }
+}
+
+/// Renders the tables of every page again; returns how many pages changed, and which documents are older than the
+/// code that they measured.
+pub fn tables(root: &Path, args: &[String]) -> Result<Done> {
+    if !args.is_empty() {
+        bail!("`cargo xtask tables` takes no arguments");
+    }
+    let tree = Tree::read(root)?;
+    let mut documents = Documents::new(|path| unpacked(&root.join(path)));
+    let mut changed = Vec::new();
+    for (path, text) in tree.ending(".md").filter(|(_, text)| render::has_blocks(text)) {
+        let (rendered, wrong) = render::page(path, text, &mut documents);
+        if let Some(finding) = wrong.first() {
+            bail!("{finding}");
+        }
+        if rendered != text {
+            fs::write(root.join(path), rendered).with_context(|| format!("cannot write {path}"))?;
+            changed.push(path);
+        }
+    }
+    let older = age::older(root, &tree, |path| unpacked(&root.join(path)))?;
+    older.iter().for_each(|line| eprintln!("{line}"));
+    Ok(Done::from(match changed.len() {
+        0 => "every table is as rendered".to_owned(),
+        n => format!("{n} pages written: {}", changed.join(", ")),
+    }))
+}
+
+/// Finds tables that differ from what their documents say, and figures that name no document.
+///
+/// Documents that are older than the code that they measured are printed as warnings.
+pub fn check(root: &Path, tree: &Tree) -> Result<Vec<Finding>> {
+    let read = |path: &str| unpacked(&root.join(path));
+    let mut documents = Documents::new(read);
+    let found = tree.ending(".md").flat_map(|(path, text)| page(path, text, &mut documents));
+    let found = found.collect();
+    age::older(root, tree, read)?.iter().for_each(|line| eprintln!("{line}"));
+    Ok(found)
+}
+
+/// Finds what is wrong with the figures of a page.
+fn page(path: &str, text: &str, documents: &mut Documents<'_>) -> Vec<Finding> {
+    let (rendered, mut found) = render::page(path, text, documents);
+    let differs = text.lines().zip(rendered.lines()).position(|(is, should)| is != should);
+    let shorter = (text.lines().count() != rendered.lines().count()).then_some(0);
+    if let (true, Some(line)) = (found.is_empty(), differs.or(shorter)) {
+        let what = "is not what its document says: cargo xtask tables";
+        found.push(Finding::at(path, line + 1, what));
+    }
+    found.extend(render::unsupported(path, text));
+    found
+}
+
+/// Reads a document that gzip packed.
+fn unpacked(path: &Path) -> Result<Value> {
+    let what = || format!("cannot read {}", path.display());
+    let mut gzip = Command::new("gzip")
+        .arg("-dc")
+        .stdin(fs::File::open(path).with_context(what)?)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .context("cannot start gzip (apt-get install gzip)")?;
+    let mut text = Vec::new();
+    let output = gzip.stdout.take().context("gzip has no output")?;
+    output.take(DOCUMENT_MAX_BYTES + 1).read_to_end(&mut text)?;
+    let is_whole = gzip.wait()?.success();
+    if !is_whole || text.len() as u64 > DOCUMENT_MAX_BYTES {
+        bail!("{}: it is not of gzip, or too long", what());
+    }
+    let document: Value = serde_json::from_slice(&text).with_context(what)?;
+    if document["schema"] != SCHEMA {
+        bail!("{}: its schema is not {SCHEMA}", what());
+    }
+    Ok(document)
+}
+
+/// Returns a word of the document, `-` where it has none.
+fn word<'a>(document: &'a Value, pointer: &str) -> &'a str {
+    document.pointer(pointer).and_then(Value::as_str).unwrap_or("-")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// A document of two cells, of which the second has no figure.
+    pub(super) fn document() -> Value {
+        let metric = json!({
+            "unit": "ticks/packet", "a": 8.733, "b": 2.316, "change_pct": -73.3, "ci95_pct": [-74.5, -73.2],
+            "n_pairs": 15, "verdict": "better", "better_when": "lower",
+            "expected": {"change_pct": [-100, -75], "source": "x", "met": false, "certain": true},
+        });
+        json!({
+            "schema": SCHEMA,
+            "run": {"id": "x", "started": "2026-11-22T13:43:12Z", "tool": {"commit": "ada9edeeca8c"}},
+            "env": {"cpu": "AMD EPYC", "noise": {"aa_half_width_pct": 3.56}},
+            "experiment": {"id": "buffers", "a": "dpdk", "b": "linerate"},
+            "cells": [
+                {"at": {"case": "bulk"}, "status": "ok", "metrics": {"ticks_per_packet": metric}},
+                {"at": {"case": "ring"}, "status": "inconclusive", "metrics": {}},
+            ],
+            "heads": {"case=bulk/a": {"memory_bytes": 67292.0}, "case=bulk/b": {"memory_bytes": 3192540.0}},
+        })
+    }
+
+    #[test]
+    fn a_document_is_packed_and_read_again() {
+        let folder = std::env::temp_dir().join(format!("linerate-results-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("x.json.gz");
+        keep::pack(&document(), &path).unwrap();
+        let first = fs::read(&path).unwrap();
+        assert_eq!(unpacked(&path).unwrap(), document());
+        keep::pack(&document(), &path).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), first, "without a time or a name in it");
+        fs::write(&path, b"{}").unwrap();
+        assert!(unpacked(&path).is_err(), "not of gzip");
+        keep::pack(&json!({"schema": "other/1"}), &path).unwrap();
+        assert!(unpacked(&path).is_err(), "of another schema");
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_table_that_was_edited_is_found_at_its_line() {
+        let mut documents = Documents::new(|_| Ok(document()));
+        let bare =
+            "# x\n<!-- results: buffers ticks_per_packet ratio amd -->\n<!-- end of results -->\n";
+        let (rendered, wrong) = render::page("docs/x.md", bare, &mut documents);
+        assert!(wrong.is_empty() && page("docs/x.md", &rendered, &mut documents).is_empty());
+        let edited = rendered.replace("0.267", "0.167");
+        let found = page("docs/x.md", &edited, &mut documents);
+        assert!(found.len() == 1 && found[0].to_string().starts_with("docs/x.md:6:"), "{found:?}");
+        assert_eq!(page("docs/x.md", bare, &mut documents).len(), 1, "not rendered yet");
+    }
+}

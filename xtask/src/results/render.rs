@@ -1,0 +1,370 @@
+//! Tables of pages, rendered from documents.
+//!
+//! ```text
+//! <!-- results: EXPERIMENT METRIC STYLE MACHINE.. [FACTOR=LEVEL..] -->
+//! ```
+//!
+//! METRIC is a metric of the experiment, or `head:NAME` for a figure of whole sides. STYLE is `change` (both sides'
+//! values, the change in per cent and its interval), `ratio` (of the second side to the first) or `values`. Each
+//! machine has a column. Several levels of one factor are alternatives.
+
+use anyhow::{Context, Result, anyhow, bail};
+use serde_json::Value;
+
+use super::{Documents, ENDING, FOLDER, word};
+use crate::tidy::Finding;
+
+const BEGIN: &str = "<!-- results: ";
+const END: &str = "<!-- end of results -->";
+/// Words that a page says of figures without a document.
+const UNKEPT: &str = "reported, not kept";
+/// Pages on which a table of measured figures is rendered, or says that it is not.
+const MEASURED: [&str; 2] = ["README.md", "docs/performance.md"];
+
+/// One block, as its mark asks for it.
+struct Block<'a> {
+    experiment: &'a str,
+    metric: &'a str,
+    style: Style,
+    machines: Vec<&'a str>,
+    levels: Vec<(&'a str, &'a str)>,
+}
+
+/// The contents of a table's cell.
+#[derive(Clone, Copy, PartialEq)]
+enum Style {
+    Change,
+    Ratio,
+    Values,
+}
+
+/// Returns true if a page has tables to be rendered.
+pub fn has_blocks(text: &str) -> bool {
+    text.lines().any(|line| line.starts_with(BEGIN))
+}
+
+/// Returns the page with every table rendered, and what could not be.
+pub fn page(path: &str, text: &str, documents: &mut Documents<'_>) -> (String, Vec<Finding>) {
+    let (mut out, mut found) = (String::with_capacity(text.len()), Vec::new());
+    let (mut lines, mut fenced) = (text.lines().enumerate(), false);
+    while let Some((i, line)) = lines.next() {
+        out += line;
+        out.push('\n');
+        fenced ^= line.starts_with("```");
+        let Some(asked) = line.strip_prefix(BEGIN).filter(|_| !fenced) else { continue };
+        let old: Vec<&str> =
+            lines.by_ref().map(|(_, line)| line).take_while(|line| *line != END).collect();
+        match Block::parse(asked).and_then(|block| block.render(path, documents)) {
+            Ok(table) => out += &table,
+            Err(e) => {
+                found.push(Finding::at(path, i + 1, format!("{e:#}")));
+                old.iter().for_each(|line| out += &format!("{line}\n"));
+            }
+        }
+        out += END;
+        out.push('\n');
+    }
+    (out, found)
+}
+
+/// Finds tables of measured figures that neither come from a document nor say that there is none.
+///
+/// A figure is measured if it stands beside its interval or range, as in `1.43 [1.40, 1.54]`.
+pub fn unsupported(path: &str, text: &str) -> Option<Finding> {
+    if !MEASURED.contains(&path) {
+        return None;
+    }
+    let (mut inside, mut says_so) = (false, false);
+    for (i, line) in text.lines().enumerate() {
+        inside = (inside || line.starts_with(BEGIN)) && line != END;
+        says_so = (says_so && !line.starts_with('#')) || line.to_lowercase().contains(UNKEPT);
+        if line.starts_with('|') && !inside && !says_so && has_interval(line) {
+            let what = format!(
+                "comes from no document, and nothing above it in its section says {UNKEPT:?}"
+            );
+            return Some(Finding::at(path, i + 1, what));
+        }
+    }
+    None
+}
+
+/// Returns true for `[1.40, 1.54]` in a line.
+fn has_interval(line: &str) -> bool {
+    let numbers = |text: &str| {
+        let parts: Vec<&str> = text.split(", ").collect();
+        parts.len() == 2 && parts.iter().all(|part| part.replace('−', "-").parse::<f64>().is_ok())
+    };
+    line.split('[').skip(1).filter_map(|rest| rest.split(']').next()).any(numbers)
+}
+
+impl<'a> Block<'a> {
+    /// Reads a mark, less its beginning.
+    fn parse(asked: &'a str) -> Result<Block<'a>> {
+        let words = asked.strip_suffix(" -->").context("the mark does not end with -->")?;
+        let mut words = words.split_whitespace();
+        let what = "a mark is <!-- results: EXPERIMENT METRIC change|ratio|values MACHINE.. [FACTOR=LEVEL..] -->";
+        let mut next = || words.next().context(what);
+        let (experiment, metric) = (next()?, next()?);
+        let style = match next()? {
+            "change" => Style::Change,
+            "ratio" => Style::Ratio,
+            "values" => Style::Values,
+            other => bail!("{other}: {what}"),
+        };
+        let (levels, machines): (Vec<&str>, Vec<&str>) = words.partition(|word| word.contains('='));
+        let levels = levels.iter().filter_map(|word| word.split_once('=')).collect();
+        if machines.is_empty() {
+            bail!("no machine: {what}");
+        }
+        Ok(Block { experiment, metric, style, machines, levels })
+    }
+
+    /// Returns the table and, below it, the documents that it is from.
+    fn render(&self, page: &str, documents: &mut Documents<'_>) -> Result<String> {
+        let mut rows: Vec<(&Value, Vec<String>)> = Vec::new();
+        let first = documents.get(self.machines[0], self.experiment)?.clone();
+        let cells = first["cells"].as_array().context("the document has no cells")?;
+        rows.extend(
+            cells
+                .iter()
+                .map(|cell| &cell["at"])
+                .filter(|at| self.wants(at))
+                .map(|at| (at, Vec::new())),
+        );
+        if rows.is_empty() {
+            bail!("no cell of {} is like that", self.experiment);
+        }
+        let mut sources = String::new();
+        let (mut unit, up) = ("", "../".repeat(page.matches('/').count()));
+        for machine in &self.machines {
+            let document = documents.get(machine, self.experiment)?;
+            for (at, columns) in &mut rows {
+                columns.push(self.figure(document, at));
+            }
+            let (run, noise) = (&document["run"], &document["env"]["noise"]["aa_half_width_pct"]);
+            sources += &format!(
+                "{}[{machine}]({up}{FOLDER}{machine}/{}{ENDING}): {}, {}, commit {:.7}, A/A ±{} %",
+                if sources.is_empty() { "" } else { "; " },
+                self.experiment,
+                word(document, "/env/cpu"),
+                word(run, "/started").split('T').next().unwrap_or("-"),
+                word(run, "/tool/commit"),
+                noise.as_f64().map_or("-".to_owned(), number),
+            );
+        }
+        if let Some(metrics) = cells.iter().find_map(|cell| cell["metrics"].get(self.metric)) {
+            unit = word(metrics, "/unit");
+        } else if !self.metric.starts_with("head:") {
+            bail!("no cell of {} has {}", self.experiment, self.metric);
+        }
+        let (a, b) = (word(&first, "/experiment/a"), word(&first, "/experiment/b"));
+        let name = self.metric.trim_start_matches("head:");
+        let of = match self.style {
+            Style::Ratio => format!("{name}, {b} to {a}"),
+            _ => format!("{name}{}{unit}, {a} → {b}", if unit.is_empty() { "" } else { " in " }),
+        };
+        let mut table = format!("\n| {of} | {} |\n|---|", self.machines.join(" | "));
+        table += &format!("{}\n", "---|".repeat(self.machines.len()));
+        for (at, columns) in rows {
+            table += &format!("| {} | {} |\n", name_of(at), columns.join(" | "));
+        }
+        Ok(format!("{table}\nFrom {sources}.\n\n"))
+    }
+
+    fn wants(&self, at: &Value) -> bool {
+        self.levels.iter().all(|(factor, _)| {
+            let alternatives = self.levels.iter().filter(|(other, _)| other == factor);
+            alternatives.into_iter().any(|(_, level)| at[*factor].as_str() == Some(*level))
+        })
+    }
+
+    /// Returns the figures of a machine in one cell of the grid.
+    fn figure(&self, document: &Value, at: &Value) -> String {
+        let cells = document["cells"].as_array();
+        let Some(cell) = cells.and_then(|cells| cells.iter().find(|cell| cell["at"] == *at)) else {
+            return "not run".to_owned();
+        };
+        if let Some(name) = self.metric.strip_prefix("head:") {
+            let [a, b] = ["a", "b"].map(|side| of_side(document, at, side, name));
+            return match a.zip(b) {
+                Some((a, b)) => format!("{} → {}", number(a), number(b)),
+                None => "-".to_owned(),
+            };
+        }
+        self.told(&cell["metrics"][self.metric], &cell["status"]).unwrap_or_else(|_| "-".to_owned())
+    }
+
+    fn told(&self, effect: &Value, status: &Value) -> Result<String> {
+        let get = |name: &str| effect[name].as_f64().ok_or_else(|| anyhow!("no {name}"));
+        let interval =
+            |i: usize| effect["ci95_pct"][i].as_f64().ok_or_else(|| anyhow!("no interval"));
+        let (change, from, to) = (get("change_pct")?, interval(0)?, interval(1)?);
+        let ratio = |pct: f64| number(1.0 + pct / 100.0);
+        let mut text = match self.style {
+            Style::Values => return Ok(format!("{} → {}", number(get("a")?), number(get("b")?))),
+            Style::Ratio => format!("{} [{}, {}]", ratio(change), ratio(from), ratio(to)),
+            Style::Change => {
+                let [change, from, to] = [change, from, to].map(signed);
+                let (a, b) = (number(get("a")?), number(get("b")?));
+                format!("{a} → {b}: {change} % [{from}, {to}]")
+            }
+        };
+        text += &format!(", {}", effect["verdict"].as_str().unwrap_or("-"));
+        if status == "inconclusive" {
+            text += " (disturbed)";
+        }
+        let expected = &effect["expected"];
+        if expected.is_object() {
+            text += match (expected["certain"] == true, expected["met"] == true) {
+                (true, true) => "; as expected",
+                (true, false) => "; **not as expected**",
+                (false, _) => "; expected: open",
+            };
+        }
+        Ok(text)
+    }
+}
+
+/// Returns `case=bulk` without the factor's name where there is one factor only.
+fn name_of(at: &Value) -> String {
+    let pairs = at.as_object().into_iter().flatten();
+    let pairs: Vec<(&str, &str)> =
+        pairs.map(|(k, v)| (k.as_str(), v.as_str().unwrap_or("-"))).collect();
+    match pairs.as_slice() {
+        [(_, level)] => (*level).to_owned(),
+        several => several.iter().map(|(_, level)| *level).collect::<Vec<_>>().join(", "),
+    }
+}
+
+/// Returns a figure of a whole side, kept under `case=bulk load=max/a` with the factors in any order.
+fn of_side(document: &Value, at: &Value, side: &str, name: &str) -> Option<f64> {
+    let wanted = at.as_object()?;
+    let is = |key: &str| {
+        let (cell, of) = key.rsplit_once('/').unwrap_or(("", key));
+        let pairs: Vec<(&str, &str)> =
+            cell.split(' ').filter_map(|one| one.split_once('=')).collect();
+        of == side
+            && pairs.len() == wanted.len()
+            && pairs.iter().all(|(k, v)| wanted.get(*k).and_then(Value::as_str) == Some(*v))
+    };
+    let (_, figures) = document["heads"].as_object()?.iter().find(|(key, _)| is(key))?;
+    figures[name].as_f64()
+}
+
+/// Three digits that count, and thousands apart: `0.267`, `8.73`, `1,449`.
+fn number(x: f64) -> String {
+    let digits = match x.abs() {
+        x if x >= 99.95 => 0,
+        x if x >= 9.995 => 1,
+        x if x >= 0.9995 => 2,
+        _ => 3,
+    };
+    let text = format!("{:.digits$}", x.abs());
+    let (whole, rest) = text.split_once('.').map_or((text.as_str(), None), |(w, r)| (w, Some(r)));
+    let mut grouped = String::new();
+    for (i, digit) in whole.chars().enumerate() {
+        if i > 0 && (whole.len() - i) % 3 == 0 {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    let sign = if x < 0.0 { "−" } else { "" };
+    format!("{sign}{grouped}{}", rest.map_or(String::new(), |rest| format!(".{rest}")))
+}
+
+/// The same with its sign, one digit behind the point.
+fn signed(pct: f64) -> String {
+    let sign = if pct < 0.0 { "−" } else { "+" };
+    format!("{sign}{:.1}", pct.abs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::document;
+    use super::*;
+
+    fn rendered(mark: &str) -> (String, Vec<Finding>) {
+        let mut documents = Documents::new(|path| match path {
+            "results/amd/buffers.json.gz" | "results/other/buffers.json.gz" => Ok(document()),
+            _ => bail!("{path} does not exist"),
+        });
+        page("docs/x.md", &format!("{BEGIN}{mark} -->\nold\n{END}\nbehind\n"), &mut documents)
+    }
+
+    #[test]
+    fn each_machine_has_a_column_and_what_is_not_known_has_a_dash() {
+        let (text, found) = rendered("buffers ticks_per_packet change amd other");
+        assert!(found.is_empty(), "{found:?}");
+        let row = "| bulk | 8.73 → 2.32: −73.3 % [−74.5, −73.2], better; **not as expected** |";
+        assert!(text.contains(row) && text.contains("| ring | - | - |"), "{text}");
+        let from = "From [amd](../results/amd/buffers.json.gz): AMD EPYC, 2026-11-22, commit ada9ede, A/A ±3.56 %; [other]";
+        assert!(
+            text.contains(from) && text.ends_with("<!-- end of results -->\nbehind\n"),
+            "{text}"
+        );
+        assert!(!text.contains("old"), "{text}");
+        let quoted = format!("```\n{BEGIN}x -->\n{END}\n```\n");
+        let mut none = Documents::new(|_| bail!("none"));
+        assert_eq!(page("x.md", &quoted, &mut none), (quoted.clone(), vec![]), "a quotation");
+    }
+
+    #[test]
+    fn ratios_figures_of_sides_and_single_cells_can_be_asked_for() {
+        let (text, _) = rendered("buffers ticks_per_packet ratio amd case=bulk");
+        assert!(text.contains("| ticks_per_packet, linerate to dpdk | amd |"), "{text}");
+        assert!(
+            text.contains("| bulk | 0.267 [0.255, 0.268], better;") && !text.contains("| ring"),
+            "{text}"
+        );
+        let (text, _) = rendered("buffers head:memory_bytes values amd");
+        assert!(text.contains("| bulk | 67,292 → 3,192,540 |\n| ring | - |"), "{text}");
+        let (text, _) = rendered("buffers ticks_per_packet values amd case=bulk case=ring");
+        assert!(text.contains("| bulk | 8.73 → 2.32 |\n| ring | - |"), "{text}");
+    }
+
+    #[test]
+    fn a_mark_that_cannot_be_rendered_is_found_and_its_text_stays() {
+        for (mark, why) in [
+            ("buffers ticks_per_packet", "a mark is"),
+            ("buffers ticks_per_packet sum amd", "sum: a mark is"),
+            ("buffers ticks_per_packet ratio", "no machine"),
+            ("buffers ticks_per_packet ratio gone", "does not exist"),
+            ("buffers cycles ratio amd", "no cell of buffers has cycles"),
+            ("buffers ticks_per_packet ratio amd case=gone", "no cell of buffers is like that"),
+        ] {
+            let (text, found) = rendered(mark);
+            assert!(found.len() == 1 && found[0].to_string().contains(why), "{mark}: {found:?}");
+            assert!(text.contains("old\n<!-- end"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_measured_table_names_its_document_or_says_that_there_is_none() {
+        let table = "| x | 1.43 [1.40, 1.54] |\n";
+        let of = |text: &str| unsupported("README.md", text).is_some();
+        assert!(of(&format!("# a\n{table}")));
+        assert!(!of(&format!("# a\nOn a Xeon (Reported, not kept):\n\n{table}")));
+        assert!(of(&format!("# a\nreported, not kept\n# b\n{table}")), "another section");
+        assert!(!of(&format!("{BEGIN}x -->\n{table}{END}\n")));
+        assert!(!of("# a\n| x | [page](a.md) | 5 [frames, bytes] |\n"));
+        assert!(unsupported("docs/other.md", table).is_none());
+    }
+
+    #[test]
+    fn numbers_have_three_digits_that_count() {
+        let of = [0.2667, 0.9996, 8.7333, 9.996, 47.96, 99.96, 1449.4, 3_192_540.0, -5.0, 0.0];
+        let said = [
+            "0.267",
+            "1.00",
+            "8.73",
+            "10.0",
+            "48.0",
+            "100",
+            "1,449",
+            "3,192,540",
+            "−5.00",
+            "0.000",
+        ];
+        assert_eq!(of.map(number), said);
+    }
+}
