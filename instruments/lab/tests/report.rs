@@ -26,10 +26,12 @@ fn the_text_says_what_was_measured_and_never_0_for_what_was_not_seen() {
         "fix: sudo linerate lab run pool",
         "! W-UNSUPPORTED packet ports need CAP_NET_RAW (change=both rate=host)",
         "packet ports need CAP_NET_RAW",
-        "4 better, 0 worse, 0 same, 0 unclear",
     ] {
         assert!(text.contains(wanted), "no {wanted:?} in\n{text}");
     }
+    let line = "all: sum -40.4 % [-41.4, -39.4], geometric mean -41.1 % (4 better)";
+    let words: Vec<&str> = text.split_whitespace().collect();
+    assert!(words.join(" ").contains(line), "{text}");
     let wide: Vec<&str> = text.lines().filter(|line| line.chars().count() > WIDTH).collect();
     assert!(wide.is_empty(), "{wide:#?}");
 }
@@ -324,6 +326,12 @@ fn effect() -> impl Strategy<Value = Effect> {
                 source: "<b>".into(),
                 met: false,
                 certain: true,
+            }),
+            elsewhere: Some(linerate_lab::record::Elsewhere {
+                class: "<b>".into(),
+                n_pairs: usize::MAX,
+                change_pct: low,
+                ci95_pct: (high, floor),
             }),
             verdict: Verdict::Unclear,
         },

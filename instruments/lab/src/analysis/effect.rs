@@ -2,12 +2,12 @@
 
 use linerate_seeds::stats::Goal;
 
-use super::samples::{Part, admitted, negatives, parts};
+use super::samples::{Part, admitted, class_of, negatives, of_other_class, parts};
 use super::signs::{Interval, median, median_interval};
 use super::verdict::{SET_UPS_MIN, control_is_off, from_control};
 use super::{pairs_needed, pct, signs, sums, verdict};
 use crate::experiment::{Estimate, Metric};
-use crate::record::{Effect, Expected, PairRecord, Verdict};
+use crate::record::{Effect, Elsewhere, Expected, PairRecord, Verdict};
 
 /// One pair has no spread: what it says stands in the record, and is no effect.
 const PAIRS_MIN: usize = 2;
@@ -91,6 +91,7 @@ pub fn effect(
         aa_pct: aa,
         p_holm: Some(found.chance),
         expected: None,
+        elsewhere: elsewhere(metric, &of_other_class(metric.clock, pairs), level),
         verdict: Verdict::Unclear,
     };
     effect.verdict = verdict::judge(&effect);
@@ -105,6 +106,21 @@ pub fn effect(
         effect.expected = Some(Expected { change_pct: range, source, met, certain });
     }
     Some(effect)
+}
+
+/// Returns the effect in pairs of the other class of placement; `None` if they are too few to have one.
+fn elsewhere(metric: &Metric, pairs: &[&PairRecord], level: f64) -> Option<Elsewhere> {
+    let class = class_of(pairs.first()?)?.to_owned();
+    let of_b = parts(metric, pairs, |pair| Some(&pair.b));
+    let n_pairs = of_b.iter().map(Vec::len).sum();
+    if n_pairs < PAIRS_MIN || negatives(metric, pairs).0 > 0 {
+        return None;
+    }
+    let found = change(metric, &of_b, level)?;
+    let (change_pct, ci95_pct) =
+        (pct(found.log), (pct(found.interval.low), pct(found.interval.high)));
+    let is_finite = [change_pct, ci95_pct.0, ci95_pct.1].iter().all(|x| x.is_finite());
+    is_finite.then_some(Elsewhere { class, n_pairs, change_pct, ci95_pct })
 }
 
 /// Computes the change over the pairs of all set-ups, by the metric's one estimate.

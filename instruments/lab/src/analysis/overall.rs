@@ -2,6 +2,7 @@
 
 use linerate_seeds::stats::{Goal, Overall, Pair, geometric_mean};
 
+use crate::analysis::pct;
 use crate::analysis::samples::noisy;
 use crate::experiment::{Experiment, Metric};
 use crate::record::{CellRecord, Effect, OverallRecord, Verdict};
@@ -54,14 +55,122 @@ fn line(
     // Nothing before and nothing after is no change.
     let nothing = !figures.is_empty() && sums.before == 0.0 && sums.after == 0.0;
     let count = |verdict| with.iter().filter(|(_, effect)| effect.verdict == verdict).count();
+    let sum_ratio_pct = sums.sums_pct.or(nothing.then_some(0.0))?;
+    let geomean_pct = 100.0 * (geometric_mean(&ratios)? - 1.0);
     Some(OverallRecord {
         metric: metric.name.clone(),
         group,
-        sum_ratio_pct: sums.sums_pct.or(nothing.then_some(0.0))?,
-        geomean_pct: 100.0 * (geometric_mean(&ratios)? - 1.0),
+        sum_ratio_pct,
+        geomean_pct,
+        sum_ci95_pct: sum_interval(sum_ratio_pct, &quiet),
+        geomean_ci95_pct: mean_interval(geomean_pct, &quiet),
         better: count(Verdict::Better),
         worse: count(Verdict::Worse),
         same: count(Verdict::Same),
         unclear: count(Verdict::Unclear),
     })
+}
+
+// The distances from an estimate to the two ends of its interval take the place of standard errors:
+// those of a sum of independent estimates are the roots of the sums of their squares, each end for
+// itself, so that intervals need not be symmetric.
+//
+// Source: Zou and Donner, "Construction of confidence limits about effect measures: a general
+// approach", Statistics in Medicine 27 (2008), the method of variance estimates recovery.
+
+/// Returns the ends of the interval of `sum`, of terms that are an estimate and its interval's ends.
+fn recovered(sum: f64, terms: impl Iterator<Item = (f64, f64, f64)>) -> Option<(f64, f64)> {
+    let (below, above) = terms.fold((0.0_f64, 0.0_f64), |(below, above), (at, low, high)| {
+        (below + (at - low).powi(2), above + (high - at).powi(2))
+    });
+    let ends = (sum - below.sqrt(), sum + above.sqrt());
+    (ends.0.is_finite() && ends.1.is_finite()).then_some(ends)
+}
+
+/// Returns the interval of the change of a sum; each cell counts by its share of the first side's sum.
+fn sum_interval(sum_pct: f64, effects: &[&Effect]) -> Option<(f64, f64)> {
+    let all: f64 = effects.iter().map(|effect| effect.a).sum();
+    let terms = effects.iter().map(|effect| {
+        let share = effect.a / all;
+        let (low, high) = effect.ci95_pct;
+        (share * effect.change_pct, share * low, share * high)
+    });
+    recovered(sum_pct, terms)
+}
+
+/// Returns the interval of the geometric mean of the cells' changes, which is the mean of logarithms.
+fn mean_interval(mean_pct: f64, effects: &[&Effect]) -> Option<(f64, f64)> {
+    let log = |pct: f64| (pct / 100.0).ln_1p();
+    let each = 1.0 / effects.len() as f64;
+    let terms = effects.iter().map(|effect| {
+        let (low, high) = effect.ci95_pct;
+        (each * log(effect.change_pct), each * log(low), each * log(high))
+    });
+    let (low, high) = recovered(log(mean_pct), terms)?;
+    Some((pct(low), pct(high)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::analysis::median;
+    use crate::analysis::signs::median_interval;
+    use crate::random::Random;
+
+    fn effect(a: f64, change_pct: f64, ci95_pct: (f64, f64)) -> Effect {
+        Effect { a, b: a * (1.0 + change_pct / 100.0), change_pct, ci95_pct, ..Effect::default() }
+    }
+
+    #[test]
+    fn the_interval_of_equal_cells_narrows_by_the_root_of_their_number() {
+        let one = effect(100.0, -10.0, (-12.0, -9.0));
+        let (low, high) = sum_interval(-10.0, &[&one; 4]).unwrap();
+        assert!((low + 11.0).abs() < 1e-9 && (high + 9.5).abs() < 1e-9, "{low} {high}");
+        let (low, high) = mean_interval(-10.0, &[&one]).unwrap();
+        assert!((low + 12.0).abs() < 1e-9 && (high + 9.0).abs() < 1e-9, "{low} {high}");
+        let dear = effect(1e6, -10.0, (-10.0, -10.0));
+        let (low, high) = sum_interval(-10.0, &[&one, &dear]).unwrap();
+        assert!(high - low < 0.001, "a dear cell decides the sum");
+    }
+
+    #[test]
+    fn a_cell_without_an_end_leaves_the_line_without_an_interval() {
+        let one = effect(100.0, -10.0, (-12.0, -9.0));
+        let ended = effect(100.0, -100.0, (-100.0, -90.0));
+        assert_eq!(mean_interval(-50.0, &[&one, &ended]), None);
+        let endless = effect(100.0, 10.0, (5.0, f64::INFINITY));
+        assert_eq!(sum_interval(0.0, &[&one, &endless]), None);
+    }
+
+    /// Ten cells of 15 set-ups, each with a change and a noise of its own, as medians and their
+    /// intervals: the mean's interval holds the mean in 95 % of runs, give or take what 500 runs can tell.
+    #[test]
+    fn the_interval_of_the_mean_holds_it_as_often_as_it_says() {
+        let mut random = Random::new(7);
+        let mut uniform = move || (random.next() >> 11) as f64 / (1_u64 << 53) as f64;
+        let mut held = 0;
+        let runs = 500;
+        for _ in 0..runs {
+            let cells: Vec<(f64, Effect)> = (0..10)
+                .map(|cell| {
+                    let (truth, noise) =
+                        (0.02 * f64::from(cell) - 0.1, 0.01 + 0.002 * f64::from(cell));
+                    let mut logs: Vec<f64> = (0..15)
+                        .map(|_| truth + noise * (uniform() + uniform() + uniform() - 1.5))
+                        .collect();
+                    logs.sort_by(f64::total_cmp);
+                    let interval = median_interval(&logs, 0.95).unwrap();
+                    let ends = (pct(interval.low), pct(interval.high));
+                    (truth, effect(100.0, pct(median(&logs).unwrap()), ends))
+                })
+                .collect();
+            let effects: Vec<&Effect> = cells.iter().map(|(_, effect)| effect).collect();
+            let ratios: Vec<f64> = effects.iter().map(|one| 1.0 + one.change_pct / 100.0).collect();
+            let mean = 100.0 * (geometric_mean(&ratios).unwrap() - 1.0);
+            let truth = pct(cells.iter().map(|(truth, _)| truth).sum::<f64>() / 10.0);
+            let (low, high) = mean_interval(mean, &effects).unwrap();
+            held += usize::from(low <= truth && truth <= high);
+        }
+        assert!((92 * runs / 100..=99 * runs / 100).contains(&held), "{held} of {runs}");
+    }
 }

@@ -17,6 +17,16 @@ pub(crate) struct Part {
 /// that most of those have. Pairs whose placement is not known are of one class.
 #[must_use]
 pub fn admitted(clock: Clock, pairs: &[PairRecord]) -> Vec<&PairRecord> {
+    by_class(clock, pairs).0
+}
+
+/// The pairs that are admitted for `clock`, and of the class of placement that fewer of them have.
+pub(super) fn of_other_class(clock: Clock, pairs: &[PairRecord]) -> Vec<&PairRecord> {
+    by_class(clock, pairs).1
+}
+
+/// The admitted pairs of the class that most have, and the others.
+fn by_class(clock: Clock, pairs: &[PairRecord]) -> (Vec<&PairRecord>, Vec<&PairRecord>) {
     let ours: Vec<&PairRecord> = pairs.iter().filter(|pair| admits(clock, pair)).collect();
     let count = |class| ours.iter().filter(|pair| class_of(pair) == class).count();
     // Of two classes alike in number the one whose name comes first: `far`.
@@ -24,7 +34,7 @@ pub fn admitted(clock: Clock, pairs: &[PairRecord]) -> Vec<&PairRecord> {
         .iter()
         .map(|pair| class_of(pair))
         .max_by(|one, other| count(*one).cmp(&count(*other)).then_with(|| other.cmp(one)));
-    ours.iter().copied().filter(|pair| Some(class_of(pair)) == most).collect()
+    ours.iter().copied().partition(|pair| Some(class_of(pair)) == most)
 }
 
 /// Returns the number of pairs that are admitted for `clock`, at any placement.

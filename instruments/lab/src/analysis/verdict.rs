@@ -102,6 +102,7 @@ mod tests {
             aa_pct: Some((0.0, -floor, floor)),
             p_holm: Some(chance),
             expected: None,
+            elsewhere: None,
             verdict: Verdict::Unclear,
         }
     }

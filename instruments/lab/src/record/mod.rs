@@ -274,8 +274,24 @@ pub struct Effect {
     /// The expected change in per cent, its source, and the comparison with the result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected: Option<Expected>,
+    /// The effect in the pairs whose CPUs were as far apart as in fewer pairs: these are in nothing else.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub elsewhere: Option<Elsewhere>,
     /// The verdict on the effect.
     pub verdict: Verdict,
+}
+
+/// The effect in the pairs of the other class of placement.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Elsewhere {
+    /// `near` or `far`.
+    pub class: String,
+    /// Pairs that it is from.
+    pub n_pairs: usize,
+    /// The change in per cent.
+    pub change_pct: f64,
+    /// Its interval, at the level of the effect's.
+    pub ci95_pct: (f64, f64),
 }
 
 /// An expectation and what became of it.
@@ -332,6 +348,13 @@ pub struct OverallRecord {
     pub sum_ratio_pct: f64,
     /// Every cell weighs the same.
     pub geomean_pct: f64,
+    /// Interval of the change of the sum, of 95 % or more, as the cells' intervals add up if their noise is each
+    /// cell's own. `None` where a cell's has no end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sum_ci95_pct: Option<(f64, f64)>,
+    /// The same of the geometric mean.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub geomean_ci95_pct: Option<(f64, f64)>,
     /// Cells that are better.
     pub better: usize,
     /// Worse.

@@ -6,7 +6,7 @@ use super::remarks::reason;
 use super::tables::ROWS_MAX;
 use super::view::Shown;
 use super::view::View;
-use super::words::{cells, n, shown};
+use super::words::{cells, n, overall_changes, shown};
 use crate::analysis::noisy;
 use crate::record::{CellRecord, Effect, Verdict};
 
@@ -73,12 +73,11 @@ impl View<'_> {
                 interval(one.ci95_pct),
                 count(one.n_pairs as u64),
             )),
-            (many, Some(all)) => Some(format!(
-                "{label}, {} cells: sum {} %, geometric mean {} %.",
-                n(many.len()),
-                change(all.sum_ratio_pct),
-                change(all.geomean_pct),
-            )),
+            (many, Some(all)) => {
+                let (sum, mean) = overall_changes(all);
+                let cells = n(many.len());
+                Some(format!("{label}, {cells} cells: sum {sum}, geometric mean {mean}."))
+            }
         }
     }
 }

@@ -7,8 +7,8 @@ use linerate_show::table::{Cell, Column, Row, Table};
 
 use super::view::Shown;
 use super::view::View;
-use super::words::{counts, said, short, shown};
-use crate::record::{CellRecord, Effect, Ledger};
+use super::words::{counts, overall_changes, said, short, shown};
+use crate::record::{CellRecord, Effect, Elsewhere, Ledger};
 
 /// More cells than this make a table for each metric, fewer one for each cell.
 const CELLS_A_TABLE_EACH: usize = 2;
@@ -17,6 +17,9 @@ const CELLS_A_TABLE_EACH: usize = 2;
 pub(super) const ROWS_MAX: usize = 400;
 
 const NONE: &str = "the cell has no figures";
+
+/// Words of the note on pairs of the other class of placement.
+pub(super) const ELSEWHERE: &str = "whose CPUs were";
 
 /// Returns true if there are so few cells that a table for each cell says more than one for each
 /// metric.
@@ -42,12 +45,23 @@ pub(super) fn of_metric(view: &View<'_>, metric: &Shown) -> Table {
         table.row(effect_row(name, None, cell.metrics.get(&metric.name)));
     }
     for line in view.groups(&metric.name).take(ROWS_MAX) {
-        let (sum, mean) = (change(line.sum_ratio_pct), change(line.geomean_pct));
+        let (sum, mean) = overall_changes(line);
         let group = short(&line.group);
-        table.note(format!("{group}: sum {sum} %, geometric mean {mean} % [{}]", counts(line)));
+        table.note(format!("{group}: sum {sum}, geometric mean {mean} ({})", counts(line)));
+    }
+    for (name, cell) in names.iter().zip(&cells).take(ROWS_MAX) {
+        let Some(effect) = cell.metrics.get(&metric.name) else { continue };
+        elsewhere(name, effect).into_iter().for_each(|note| table.note(note));
     }
     more(cells.len(), "cells", &mut table);
     without_empty(table)
+}
+
+/// Tells the effect in the pairs whose CPUs were as far apart as in fewer of them.
+fn elsewhere(name: &str, effect: &Effect) -> Option<String> {
+    let Elsewhere { class, n_pairs, change_pct, ci95_pct } = effect.elsewhere.as_ref()?;
+    let (pct, ci, class) = (change(*change_pct), interval(*ci95_pct), short(class));
+    Some(format!("{name}: {pct} % {ci} in {n_pairs} pairs {ELSEWHERE} {class}, in nothing above"))
 }
 
 /// One cell: those of the metrics that it has.
@@ -66,6 +80,7 @@ pub(super) fn of_cell(name: &str, cell: &CellRecord, metrics: &[&Shown]) -> Tabl
         all += 1;
         if all <= ROWS_MAX {
             table.row(effect_row(metric.label.clone(), Some(&metric.unit), Some(effect)));
+            elsewhere(&metric.label, effect).into_iter().for_each(|note| table.note(note));
         }
     }
     more(all, "metrics", &mut table);

@@ -91,7 +91,7 @@ fn effects(view: &View<'_>) -> String {
     for metric in headline.chain(surprises).chain(changes) {
         let mut table = tables::of_metric(view, metric);
         if !text.is_empty() {
-            table.notes.retain(|note| note.starts_with("all:"));
+            table.notes.retain(|note| note.starts_with("all:") || note.contains(tables::ELSEWHERE));
         }
         let table = set(&table, &metric.about);
         lines += table.lines().count();

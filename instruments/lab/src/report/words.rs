@@ -1,6 +1,6 @@
 //! Words of a run's document and of its tellings.
 
-use linerate_show::number::count;
+use linerate_show::number::{change, count, interval};
 use linerate_show::words::harmless;
 
 use crate::analysis::SAME_PCT;
@@ -36,10 +36,21 @@ pub(super) fn short(text: &str) -> String {
     }
 }
 
-/// Cells by their verdicts.
+/// The change of a line's sum and of its geometric mean, with their intervals.
+pub(super) fn overall_changes(line: &OverallRecord) -> (String, String) {
+    let told = |pct: f64, ends: Option<(f64, f64)>| {
+        let ends = ends.map_or_else(String::new, |ends| format!(" {}", interval(ends)));
+        format!("{} %{ends}", change(pct))
+    };
+    (told(line.sum_ratio_pct, line.sum_ci95_pct), told(line.geomean_pct, line.geomean_ci95_pct))
+}
+
+/// Cells by their verdicts, those that there are.
 pub(super) fn counts(line: &OverallRecord) -> String {
     let OverallRecord { better, worse, same, unclear, .. } = line;
-    format!("{better} better, {worse} worse, {same} same, {unclear} unclear")
+    let all = [(better, "better"), (worse, "worse"), (same, "same"), (unclear, "unclear")];
+    let told = all.iter().filter(|(cells, _)| **cells > 0);
+    told.map(|(cells, word)| format!("{cells} {word}")).collect::<Vec<_>>().join(", ")
 }
 
 /// Formats the verdict on an effect; for `same`, with the margin.

@@ -36,6 +36,9 @@ pub(super) struct Left {
     pub(super) control: Finished,
 }
 
+/// Windows from which on the distance of the CPUs is measured between the windows of a pair, too.
+const LONG: Duration = Duration::from_millis(500);
+
 /// Pairs of a block, in half of which either side runs first.
 const BLOCK: usize = 4;
 
@@ -72,6 +75,16 @@ pub(super) enum Role {
     A,
     B,
     Control,
+}
+
+impl Order {
+    /// The bench whose window is a pair's first.
+    fn first(self) -> Role {
+        match self {
+            Order::AB => Role::Control,
+            Order::BA => Role::B,
+        }
+    }
 }
 
 impl Benches {
@@ -117,23 +130,28 @@ impl Benches {
         world: &dyn World,
         observer: &dyn Observer,
     ) -> Result<Option<PairRecord>> {
-        let before_ticks = self.a.distance(world);
-        let run = |placed: &mut PlacedBench| placed.window(time, world, observer);
+        let mut ticks = Vec::from_iter(self.a.distance(world));
+        let mut next = |benches: &mut Benches, role| -> Result<Option<Window>> {
+            // Long windows leave a host the time to move a CPU there and back.
+            if time >= LONG && role != order.first() {
+                ticks.extend(benches.a.distance(world));
+            }
+            benches.role(role).window(time, world, observer)
+        };
         let windows = match order {
             Order::AB => {
-                let control = run(&mut self.control)?;
-                let a = run(&mut self.a)?;
-                (a, run(&mut self.b)?, control)
+                let control = next(self, Role::Control)?;
+                let a = next(self, Role::A)?;
+                (a, next(self, Role::B)?, control)
             }
             Order::BA => {
-                let b = run(&mut self.b)?;
-                (run(&mut self.a)?, b, run(&mut self.control)?)
+                let b = next(self, Role::B)?;
+                (next(self, Role::A)?, b, next(self, Role::Control)?)
             }
         };
         let (Some(a), Some(b), Some(control)) = windows else { return Ok(None) };
-        let after_ticks = self.a.distance(world);
-        let placement = before_ticks.zip(after_ticks).map(|(before, after)| placed(before, after));
-        let placement = self.alike().and_then(|()| placement.transpose());
+        ticks.extend(self.a.distance(world));
+        let placement = self.alike().and_then(|()| placed(ticks));
         let (placement, admission) = match placement {
             Ok(placement) => (placement, world.admit(&[&a, &b, &control])),
             Err(reason) => (None, Admission { rate: false, cost: false, reason: Some(reason) }),
@@ -151,6 +169,14 @@ impl Benches {
             reject_reason,
             placement,
         }))
+    }
+
+    fn role(&mut self, role: Role) -> &mut PlacedBench {
+        match role {
+            Role::A => &mut self.a,
+            Role::B => &mut self.b,
+            Role::Control => &mut self.control,
+        }
     }
 
     /// Checks that all benches have the same page size; the error says why they cannot be compared.
@@ -220,20 +246,24 @@ impl PlacedBench {
     }
 }
 
-/// Returns the placement of the CPUs during a pair; the error says why the pair cannot be compared:
-/// the CPUs moved, or were too busy to tell.
-fn placed(
-    before_ticks: Result<f64>,
-    after_ticks: Result<f64>,
-) -> std::result::Result<PlacementRecord, String> {
-    let before_ticks = before_ticks.map_err(|e| e.to_string())?;
-    let after_ticks = after_ticks.map_err(|e| e.to_string())?;
-    place::placement(before_ticks, after_ticks).ok_or_else(|| {
+/// Returns the placement of the CPUs during a pair, from the readings around its windows; the error
+/// says why the pair cannot be compared: the CPUs moved, or were too busy to tell.
+fn placed(ticks: Vec<Result<f64>>) -> std::result::Result<Option<PlacementRecord>, String> {
+    let ticks: Result<Vec<f64>> = ticks.into_iter().collect();
+    let ticks = ticks.map_err(|e| e.to_string())?;
+    let &[before, .., after] = ticks.as_slice() else { return Ok(None) };
+    let moved = |now: f64, when| {
         format!(
-            "the CPUs moved: a cache line's round trip took {before_ticks:.0} ticks before the \
-             pair, {after_ticks:.0} after it"
+            "the CPUs moved: a cache line's round trip took {before:.0} ticks before the pair, \
+             {now:.0} {when} it"
         )
-    })
+    };
+    let away = ticks.iter().find(|now| place::placement(before, **now).is_none());
+    match (place::placement(before, after), away) {
+        (Some(placement), None) => Ok(Some(placement)),
+        (Some(_), Some(now)) => Err(moved(*now, "within")),
+        (None, _) => Err(moved(after, "after")),
+    }
 }
 
 /// The machine and the code that runs on it.

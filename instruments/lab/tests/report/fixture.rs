@@ -257,6 +257,8 @@ fn overall(metric: &str, group: &str, pct: f64) -> OverallRecord {
         group,
         sum_ratio_pct,
         geomean_pct,
+        sum_ci95_pct: Some((pct - 1.0, pct + 1.0)),
+        geomean_ci95_pct: None,
         better: 4,
         worse: 0,
         same: 0,

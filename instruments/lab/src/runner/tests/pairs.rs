@@ -116,6 +116,20 @@ fn a_pair_during_which_the_cpus_moved_or_could_not_be_placed_is_rejected_for_eve
     assert_eq!(pairs.len(), 17);
 }
 
+#[test]
+fn a_cpu_that_goes_and_comes_back_within_a_pair_of_long_windows_is_seen() {
+    let (scratch, world) = (Scratch::new(), Simulated::new());
+    let mut experiment = grid();
+    experiment.cells.iter_mut().for_each(|cell| cell.window_ns = 1_000_000_000);
+    // From the end: the first pair's four, of which one is far; the second's four.
+    world.distances.replace(vec![100.0, 110.0, 100.0, 110.0, 100.0, 100.0, 9000.0, 100.0]);
+    let run = world.run(&request_in(scratch.path(), experiment)).unwrap();
+    let [first, second, ..] = &run.cells[0].pairs[..] else { panic!("{run:?}") };
+    let why = first.reject_reason.as_deref().unwrap();
+    assert!(why.contains("100 ticks before the pair, 9000 within it"), "{why}");
+    assert_eq!((second.cost_accepted, world.distances.borrow().len()), (true, 0));
+}
+
 /// Pairs of the other class are in no effect: a look that counted them would stop too early.
 #[test]
 fn a_cell_goes_on_until_pairs_of_one_placement_are_enough() {
@@ -125,7 +139,12 @@ fn a_cell_goes_on_until_pairs_of_one_placement_are_enough() {
     world.distances.replace([vec![2000.0; 60], distances].concat());
     let run = world.run(&request_in(scratch.path(), grid())).unwrap();
     let cell = &run.cells[0];
-    assert_eq!((cell.pairs.len(), cell.metrics["cost_ns_per_packet"].n_pairs), (6 + 15, 15));
+    let effect = &cell.metrics["cost_ns_per_packet"];
+    assert_eq!((cell.pairs.len(), effect.n_pairs), (6 + 15, 15));
+    let near = effect.elsewhere.as_ref().unwrap();
+    assert_eq!((near.class.as_str(), near.n_pairs, near.change_pct.round()), ("near", 6, -50.0));
+    let told = crate::report::text(&run);
+    assert!(told.contains("6 pairs whose CPUs were near, in nothing above"), "{told}");
 }
 
 #[test]
